@@ -1,0 +1,40 @@
+//! The seam between the structures that live in the log (inode table, maps, directories) and the log itself:
+//! structures ask for blocks and hand over blocks, and never see a segment.
+
+use crate::error::Result;
+use crate::types::{Block, BlockAddr, BlockRef, Ino};
+
+/// Who a block belongs to: the answer to the cleaner's question "who points here".
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Owner {
+    /// Page `page` of a file's or directory's data.
+    Data { ino: Ino, page: u64 },
+    /// An inode block.
+    Inode { ino: Ino },
+    /// Node `index` at `level` of an inode's map (level 0 maps pages).
+    Map { ino: Ino, level: u8, index: u64 },
+    /// Block `index` of an inode's extended attributes.
+    Xattr { ino: Ino, index: u64 },
+    /// Node `index` at `level` of the inode table (level 0 holds entries).
+    Table { level: u8, index: u64 },
+    /// Node `index` at `level` of the usage table.
+    Usage { level: u8, index: u64 },
+    /// Block `index` of the list of unlinked inodes still in use at a checkpoint.
+    Orphans { index: u64 },
+}
+
+/// Reads blocks. Every block is verified against the reference its parent holds before it is returned.
+pub trait BlockSource {
+    /// Reads one verified block; `what` names the structure in the error.
+    fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>>;
+}
+
+/// Takes blocks during a checkpoint or a writeback: allocates an address in the log, queues the write, and
+/// accounts the new block as live. The write is complete before the checkpoint's commit point.
+pub trait BlockSink: BlockSource {
+    /// Gives `block` an address in the log and queues its write. Data owners go to a data head, all others to
+    /// the cold node head, with their block header (see `format::header`) completed and sealed by the sink.
+    fn write(&mut self, owner: Owner, block: Box<Block>) -> Result<BlockRef>;
+    /// The block at `addr` is no longer referenced. Its space is reused only after the next checkpoint (O13).
+    fn free(&mut self, addr: BlockAddr);
+}

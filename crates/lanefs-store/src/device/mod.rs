@@ -1,0 +1,42 @@
+//! What a volume is stored on.
+
+use crate::error::Result;
+
+/// One write of a submission: `data` is a multiple of 4 KiB, aligned to 4 KiB in memory and on the device.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteReq<'a> {
+    /// Byte offset on the device.
+    pub offset: u64,
+    /// What to write.
+    pub data: &'a [u8],
+}
+
+/// One read of a submission, aligned like [`WriteReq`].
+#[derive(Debug)]
+pub struct ReadReq<'a> {
+    /// Byte offset on the device.
+    pub offset: u64,
+    /// Where the bytes go.
+    pub data: &'a mut [u8],
+}
+
+/// A device: a memory buffer, a file or a block device.
+///
+/// What is assumed of the medium: (1) a write that was answered is seen by later reads; (2) it is durable once
+/// a flush that was *issued after* that answer has itself been answered; (3) until then any subset of its
+/// 512-byte sectors may be on the medium, in any order with other writes; (4) a read may return anything after
+/// a fault of the medium: checksums decide, not the device's answer.
+pub trait Device: Send + Sync + std::fmt::Debug {
+    /// Bytes, a multiple of 4 KiB.
+    fn size(&self) -> u64;
+    /// For messages: the path, or `memory`.
+    fn name(&self) -> &str;
+    /// Performs all reads, in any order, and returns when all are done.
+    fn read(&self, reqs: &mut [ReadReq<'_>]) -> Result<()>;
+    /// Performs all writes, in any order, and returns when all were answered. One submission: one trip.
+    fn write(&self, reqs: &[WriteReq<'_>]) -> Result<()>;
+    /// Makes durable what was answered before this call.
+    fn flush(&self) -> Result<()>;
+    /// Tells the device that `len` bytes from `offset` are not needed (hole punch on files). Only a hint.
+    fn discard(&self, offset: u64, len: u64) -> Result<()>;
+}

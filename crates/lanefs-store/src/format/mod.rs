@@ -1,0 +1,3 @@
+//! The on-disk format: pure encoding and decoding, no I/O. docs/SPEC.md describes every byte.
+
+pub mod record;

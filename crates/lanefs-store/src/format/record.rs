@@ -1,0 +1,349 @@
+//! Namespace records: the effects of operations, as the oplog holds them in memory and as commits and fsync
+//! batches carry them to disk. One encoding for both, so that logging an operation is one copy.
+//!
+//! A *group* is all effects of one operation; it is applied whole or not at all (O3).
+//!
+//! ```text
+//! group   := len:u32 count:u16 lane:u16 epoch:u64 ts:u64 effect*        (len covers the whole group)
+//! effect  := tag:u8 kind:u8 name_len:u16 payload
+//! SET (1)    dir:u64 cookie:u64 ino:u64 old:u64 name[name_len]            the entry now names `ino`; it named `old` (0: none)
+//! CLR (2)    dir:u64 cookie:u64 old:u64 name[name_len]                    the entry is gone; it named `old`
+//! NEW (3)    ino:u64 parent:u64 rdev:u64 time:i64 generation:u32 mode:u32 uid:u32 gid:u32 target[name_len]
+//! DEAD (4)   ino:u64 generation:u32                                       the inode's number is free
+//! PARENT (5) ino:u64 parent:u64                                           a directory moved
+//! ```
+//!
+//! Link counts are not logged: SET adds a link to `ino` and takes one from `old`; CLR takes one from `old`.
+//! Within one key the (old, new) pairs telescope, so a chain of effects can be absorbed into its first `old`
+//! and its last `ino` without losing a count (O8). Directories carry no link counts of this kind.
+//! `kind` is the [`FileKind`] of `ino` (of `old` for CLR). All integers little-endian, no padding.
+
+use crate::types::{FileKind, Ino, NAME_MAX, SYMLINK_MAX, Version};
+
+/// Bytes before the first effect of a group.
+pub const GROUP_HEADER: usize = 24;
+/// No group is longer: the largest is a symlink (target 4095) with its name.
+pub const GROUP_MAX: usize = 8192;
+
+/// One effect of a namespace operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect<'a> {
+    /// Entry `name` of `dir` names `ino` from now on; before it named `old` (none if it did not exist).
+    Set { dir: Ino, cookie: u64, name: &'a [u8], ino: Ino, old: Ino, kind: FileKind },
+    /// Entry `name` of `dir`, which named `old`, is gone.
+    Clr { dir: Ino, cookie: u64, name: &'a [u8], old: Ino, kind: FileKind },
+    /// Inode `ino` exists from now on, empty (a symbolic link: holding `target`).
+    New {
+        ino: Ino,
+        parent: Ino,
+        generation: u32,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        rdev: u64,
+        time: i64,
+        target: &'a [u8],
+    },
+    /// Inode `ino` has no names and no users left; its number may be reused once this is durable.
+    Dead { ino: Ino, generation: u32 },
+    /// Directory `ino` has moved into `parent`.
+    Parent { ino: Ino, parent: Ino },
+}
+
+impl<'a> Effect<'a> {
+    /// Bytes this effect takes in a group.
+    pub fn encoded_len(&self) -> usize {
+        4 + match self {
+            Effect::Set { name, .. } => 32 + name.len(),
+            Effect::Clr { name, .. } => 24 + name.len(),
+            Effect::New { target, .. } => 48 + target.len(),
+            Effect::Dead { .. } => 12,
+            Effect::Parent { .. } => 16,
+        }
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        let head = |out: &mut Vec<u8>, tag: u8, kind: u8, n: usize| {
+            out.extend_from_slice(&[tag, kind]);
+            out.extend_from_slice(&(n as u16).to_le_bytes());
+        };
+        match *self {
+            Effect::Set { dir, cookie, name, ino, old, kind } => {
+                head(out, 1, kind as u8, name.len());
+                for v in [dir.0, cookie, ino.0, old.0] {
+                    out.extend_from_slice(&v.to_le_bytes());
+                }
+                out.extend_from_slice(name);
+            }
+            Effect::Clr { dir, cookie, name, old, kind } => {
+                head(out, 2, kind as u8, name.len());
+                for v in [dir.0, cookie, old.0] {
+                    out.extend_from_slice(&v.to_le_bytes());
+                }
+                out.extend_from_slice(name);
+            }
+            Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target } => {
+                head(out, 3, 0, target.len());
+                for v in [ino.0, parent.0, rdev, time as u64] {
+                    out.extend_from_slice(&v.to_le_bytes());
+                }
+                for v in [generation, mode, uid, gid] {
+                    out.extend_from_slice(&v.to_le_bytes());
+                }
+                out.extend_from_slice(target);
+            }
+            Effect::Dead { ino, generation } => {
+                head(out, 4, 0, 0);
+                out.extend_from_slice(&ino.0.to_le_bytes());
+                out.extend_from_slice(&generation.to_le_bytes());
+            }
+            Effect::Parent { ino, parent } => {
+                head(out, 5, 0, 0);
+                out.extend_from_slice(&ino.0.to_le_bytes());
+                out.extend_from_slice(&parent.0.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// Appends one group to `out` and returns its length in bytes. Does not allocate if `out` has room for
+/// [`group_len`] more bytes.
+pub fn encode_group(out: &mut Vec<u8>, version: Version, effects: &[Effect<'_>]) -> usize {
+    let start = out.len();
+    let len = group_len(effects);
+    debug_assert!(len <= GROUP_MAX);
+    out.extend_from_slice(&(len as u32).to_le_bytes());
+    out.extend_from_slice(&(effects.len() as u16).to_le_bytes());
+    out.extend_from_slice(&version.lane.to_le_bytes());
+    out.extend_from_slice(&version.epoch.to_le_bytes());
+    out.extend_from_slice(&version.ts.to_le_bytes());
+    for e in effects {
+        e.put(out);
+    }
+    debug_assert_eq!(out.len() - start, len);
+    len
+}
+
+/// Bytes [`encode_group`] will append for these effects.
+pub fn group_len(effects: &[Effect<'_>]) -> usize {
+    GROUP_HEADER + effects.iter().map(Effect::encoded_len).sum::<usize>()
+}
+
+/// A group as it lies in a buffer; its bounds are checked, its effects not yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Group<'a> {
+    /// The operation's place in the order of all operations; (ts, lane) is also its identity.
+    pub version: Version,
+    /// How many effects follow.
+    pub count: u16,
+    /// The whole group, header included.
+    pub bytes: &'a [u8],
+}
+
+/// Why bytes are not a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("malformed record group at byte {at}: {why}")]
+pub struct RecordError {
+    /// Offset within the buffer given.
+    pub at: usize,
+    /// What is wrong there.
+    pub why: &'static str,
+}
+
+/// Reads the groups of a buffer one after another; stops at the first malformed one with an error.
+pub fn groups(buf: &[u8]) -> impl Iterator<Item = Result<Group<'_>, RecordError>> {
+    let mut at = 0;
+    let mut failed = false;
+    std::iter::from_fn(move || {
+        if failed || at == buf.len() {
+            return None;
+        }
+        let r = group_at(buf, at);
+        match &r {
+            Ok(g) => at += g.bytes.len(),
+            Err(_) => failed = true,
+        }
+        Some(r)
+    })
+}
+
+/// Reads the group that starts at byte `at`.
+pub fn group_at(buf: &[u8], at: usize) -> Result<Group<'_>, RecordError> {
+    let err = |why| RecordError { at, why };
+    let h = buf.get(at..at + GROUP_HEADER).ok_or(err("header cut short"))?;
+    let len = u32_at(h, 0) as usize;
+    if !(GROUP_HEADER..=GROUP_MAX).contains(&len) {
+        return Err(err("length out of range"));
+    }
+    let bytes = buf.get(at..at + len).ok_or(err("group cut short"))?;
+    let version = Version { epoch: u64_at(h, 8), ts: u64_at(h, 16), lane: u16_at(h, 6) };
+    Ok(Group { version, count: u16_at(h, 4), bytes })
+}
+
+impl<'a> Group<'a> {
+    /// The effects, checked one by one; stops at the first malformed one with an error.
+    pub fn effects(&self) -> impl Iterator<Item = Result<Effect<'a>, RecordError>> + use<'a> {
+        let bytes = self.bytes;
+        let mut left = self.count;
+        let mut at = GROUP_HEADER;
+        let mut done = false;
+        std::iter::from_fn(move || {
+            if done {
+                return None;
+            }
+            if left == 0 {
+                done = true;
+                return (at != bytes.len())
+                    .then_some(Err(RecordError { at, why: "bytes after the last effect" }));
+            }
+            left -= 1;
+            match effect_at(bytes, at) {
+                Ok((e, n)) => {
+                    at += n;
+                    Some(Ok(e))
+                }
+                Err(e) => {
+                    done = true;
+                    Some(Err(e))
+                }
+            }
+        })
+    }
+}
+
+fn effect_at(b: &[u8], at: usize) -> Result<(Effect<'_>, usize), RecordError> {
+    let err = |why| RecordError { at, why };
+    let h = b.get(at..at + 4).ok_or(err("effect header cut short"))?;
+    let (tag, kind, n) = (h[0], h[1], u16_at(h, 2) as usize);
+    let fixed = match tag {
+        1 => 32,
+        2 => 24,
+        3 => 48,
+        4 => 12,
+        5 => 16,
+        _ => return Err(err("unknown effect")),
+    };
+    let p = b.get(at + 4..at + 4 + fixed).ok_or(err("effect cut short"))?;
+    let tail = b.get(at + 4 + fixed..at + 4 + fixed + n).ok_or(err("name cut short"))?;
+    let ino = |o| Ino(u64_at(p, o));
+    let name = || {
+        if n == 0
+            || n > NAME_MAX
+            || tail.contains(&0)
+            || tail.contains(&b'/')
+            || tail == b"."
+            || tail == b".."
+        {
+            return Err(err("bad name"));
+        }
+        Ok(tail)
+    };
+    let kind_of = || FileKind::from_u8(kind).ok_or(err("unknown file kind"));
+    let some = |i: Ino| if i.is_none() { Err(err("inode number 0")) } else { Ok(i) };
+    let e = match tag {
+        1 => Effect::Set {
+            dir: some(ino(0))?,
+            cookie: u64_at(p, 8),
+            name: name()?,
+            ino: some(ino(16))?,
+            old: ino(24),
+            kind: kind_of()?,
+        },
+        2 => Effect::Clr {
+            dir: some(ino(0))?,
+            cookie: u64_at(p, 8),
+            name: name()?,
+            old: some(ino(16))?,
+            kind: kind_of()?,
+        },
+        3 => {
+            if n > SYMLINK_MAX {
+                return Err(err("symbolic link target too long"));
+            }
+            Effect::New {
+                ino: some(ino(0))?,
+                parent: ino(8),
+                rdev: u64_at(p, 16),
+                time: u64_at(p, 24) as i64,
+                generation: u32_at(p, 32),
+                mode: u32_at(p, 36),
+                uid: u32_at(p, 40),
+                gid: u32_at(p, 44),
+                target: tail,
+            }
+        }
+        4 if n == 0 => Effect::Dead { ino: some(ino(0))?, generation: u32_at(p, 8) },
+        5 if n == 0 => Effect::Parent { ino: some(ino(0))?, parent: some(ino(8))? },
+        _ => return Err(err("unexpected name")),
+    };
+    Ok((e, 4 + fixed + n))
+}
+
+fn u16_at(b: &[u8], o: usize) -> u16 {
+    u16::from_le_bytes([b[o], b[o + 1]])
+}
+fn u32_at(b: &[u8], o: usize) -> u32 {
+    u32::from_le_bytes([b[o], b[o + 1], b[o + 2], b[o + 3]])
+}
+fn u64_at(b: &[u8], o: usize) -> u64 {
+    u64::from(u32_at(b, o)) | u64::from(u32_at(b, o + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let v = Version { epoch: 3, ts: 77, lane: 2 };
+        let effects = [
+            Effect::New {
+                ino: Ino(20),
+                parent: Ino(1),
+                generation: 1,
+                mode: libc::S_IFLNK | 0o777,
+                uid: 1,
+                gid: 2,
+                rdev: 0,
+                time: -5,
+                target: b"over/there",
+            },
+            Effect::Set {
+                dir: Ino(1),
+                cookie: 9,
+                name: b"a",
+                ino: Ino(20),
+                old: Ino(19),
+                kind: FileKind::Symlink,
+            },
+            Effect::Clr { dir: Ino(1), cookie: 10, name: b"b", old: Ino(20), kind: FileKind::Symlink },
+            Effect::Dead { ino: Ino(19), generation: 4 },
+            Effect::Parent { ino: Ino(30), parent: Ino(31) },
+        ];
+        let mut buf = Vec::new();
+        let n = encode_group(&mut buf, v, &effects);
+        assert_eq!(n, buf.len());
+        let n2 = encode_group(&mut buf, Version { ts: 78, ..v }, &effects[3..4]);
+        let got: Vec<_> = groups(&buf).map(|g| g.unwrap()).collect();
+        assert_eq!(got.len(), 2);
+        assert_eq!(got[0].version, v);
+        assert_eq!(got[1].bytes.len(), n2);
+        let back: Vec<_> = got[0].effects().map(|e| e.unwrap()).collect();
+        assert_eq!(back, effects);
+        // Every truncation is refused, never read past the end.
+        for cut in 0..n {
+            assert!(groups(&buf[..cut]).any(|g| g.is_err()) || cut == 0);
+        }
+    }
+
+    #[test]
+    fn names_that_no_operation_can_make_are_refused() {
+        for bad in [&b"a/b"[..], b".", b"..", b"", b"nul\0"] {
+            let mut buf = Vec::new();
+            let e = [Effect::Clr { dir: Ino(1), cookie: 1, name: bad, old: Ino(20), kind: FileKind::File }];
+            encode_group(&mut buf, Version::default(), &e);
+            let g = group_at(&buf, 0).unwrap();
+            assert!(g.effects().any(|e| e.is_err()), "{bad:?}");
+        }
+    }
+}

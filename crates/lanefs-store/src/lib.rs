@@ -1,0 +1,11 @@
+//! The log-structured store of LaneFS: devices, on-disk format, mlogs, inode table, extents, checkpoint, epoch
+//! commit, fsync batches, recovery and cleaner. It knows inode numbers and pages, never paths.
+
+pub mod block_io;
+pub mod device;
+pub mod error;
+pub mod format;
+pub mod types;
+
+pub use error::{Result, StoreError};
+pub use types::*;

@@ -1,0 +1,239 @@
+//! Words shared by every room of the store and by the file system above it.
+
+use std::fmt;
+
+/// Bytes in a block, the unit of every address, checksum and page.
+pub const BLOCK_SIZE: usize = 4096;
+/// log2 of [`BLOCK_SIZE`].
+pub const BLOCK_SHIFT: u32 = 12;
+/// The root directory's inode number.
+pub const ROOT_INO: Ino = Ino(1);
+/// The first inode number given to a user's file; 1..16 are reserved.
+pub const FIRST_INO: Ino = Ino(16);
+/// Inode numbers described by one block of the inode table.
+pub const INOS_PER_CHUNK: u64 = 128;
+/// The largest number of bytes of a file's tail kept inside its inode block.
+pub const INLINE_MAX: usize = 3400;
+/// The longest file name, in bytes.
+pub const NAME_MAX: usize = 255;
+/// The longest symbolic link target, in bytes.
+pub const SYMLINK_MAX: usize = 4095;
+/// The largest file offset plus one: 8 EiB - 1.
+pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
+/// The most links one inode may have (EMLINK beyond).
+pub const LINK_MAX: u32 = 65_000;
+/// The most bytes all extended attributes of one inode may take, encoded (ENOSPC beyond).
+pub const XATTR_BLOB_MAX: usize = 128 * 1024;
+
+/// One 4 KiB block of bytes at an address aligned for direct I/O.
+#[repr(C, align(4096))]
+#[derive(Clone)]
+pub struct Block(pub [u8; BLOCK_SIZE]);
+
+impl Block {
+    /// A block of zeros on the heap.
+    pub fn zeroed() -> Box<Block> {
+        Box::new(Block([0; BLOCK_SIZE]))
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Block(4096 bytes)")
+    }
+}
+
+/// An inode number. Zero means none.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// No inode.
+    pub const NONE: Ino = Ino(0);
+    /// The inode-table chunk this number belongs to.
+    pub const fn chunk(self) -> u64 {
+        self.0 / INOS_PER_CHUNK
+    }
+    /// The slot within that chunk.
+    pub const fn slot(self) -> usize {
+        (self.0 % INOS_PER_CHUNK) as usize
+    }
+    /// Whether this is [`Ino::NONE`].
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl fmt::Display for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// A device address in blocks: device index in the top 8 bits, block number below. Zero means none
+/// (block 0 of device 0 is a superblock, so no data ever lives there).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct BlockAddr(pub u64);
+
+impl BlockAddr {
+    /// No block: a hole.
+    pub const NONE: BlockAddr = BlockAddr(0);
+    /// The address of block `block` of device `device`.
+    pub const fn new(device: u8, block: u64) -> BlockAddr {
+        BlockAddr((device as u64) << 56 | block)
+    }
+    /// Index of the device in the volume.
+    pub const fn device(self) -> usize {
+        (self.0 >> 56) as usize
+    }
+    /// Block number on that device.
+    pub const fn block(self) -> u64 {
+        self.0 & ((1 << 56) - 1)
+    }
+    /// Byte offset on that device.
+    pub const fn offset(self) -> u64 {
+        self.block() << BLOCK_SHIFT
+    }
+    /// Whether this is [`BlockAddr::NONE`].
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+    /// The address `n` blocks further on the same device.
+    #[must_use]
+    pub const fn plus(self, n: u64) -> BlockAddr {
+        BlockAddr(self.0 + n)
+    }
+}
+
+impl fmt::Display for BlockAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.device(), self.block())
+    }
+}
+
+/// Where a block is and what its bytes must sum to. Every parent holds one of these for every child, so a
+/// flipped bit, a lost write, a misdirected write and a stale block all show as a mismatch.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct BlockRef {
+    /// Its address; none for a hole.
+    pub addr: BlockAddr,
+    /// CRC32C of its bytes, seeded with the address (see `format::checksum`).
+    pub crc: u32,
+}
+
+impl BlockRef {
+    /// A hole.
+    pub const NONE: BlockRef = BlockRef { addr: BlockAddr::NONE, crc: 0 };
+    /// Whether this is a hole.
+    pub const fn is_none(self) -> bool {
+        self.addr.is_none()
+    }
+}
+
+/// The order of everything durable within one mount generation (DESIGN 1): compared field by field. The mount
+/// generation is carried once per batch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct Version {
+    /// The epoch the operation belongs to.
+    pub epoch: u64,
+    /// Its timestamp: above every timestamp of the keys it read or wrote. Unique within a lane.
+    pub ts: u64,
+    /// Its lane.
+    pub lane: u16,
+}
+
+/// What kind of file an inode is, in the encoding of directory entries on disk.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum FileKind {
+    /// Regular file.
+    File = 1,
+    /// Directory.
+    Dir = 2,
+    /// Symbolic link.
+    Symlink = 3,
+    /// Character device.
+    Char = 4,
+    /// Block device.
+    BlockDev = 5,
+    /// Named pipe.
+    Fifo = 6,
+    /// Socket.
+    Socket = 7,
+}
+
+impl FileKind {
+    /// From the byte on disk.
+    pub const fn from_u8(v: u8) -> Option<FileKind> {
+        Some(match v {
+            1 => FileKind::File,
+            2 => FileKind::Dir,
+            3 => FileKind::Symlink,
+            4 => FileKind::Char,
+            5 => FileKind::BlockDev,
+            6 => FileKind::Fifo,
+            7 => FileKind::Socket,
+            _ => return None,
+        })
+    }
+    /// From the type bits of a mode; `None` if they name no type.
+    pub const fn from_mode(mode: u32) -> Option<FileKind> {
+        Some(match mode & libc::S_IFMT {
+            libc::S_IFREG => FileKind::File,
+            libc::S_IFDIR => FileKind::Dir,
+            libc::S_IFLNK => FileKind::Symlink,
+            libc::S_IFCHR => FileKind::Char,
+            libc::S_IFBLK => FileKind::BlockDev,
+            libc::S_IFIFO => FileKind::Fifo,
+            libc::S_IFSOCK => FileKind::Socket,
+            _ => return None,
+        })
+    }
+    /// The type bits of a mode.
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::File => libc::S_IFREG,
+            FileKind::Dir => libc::S_IFDIR,
+            FileKind::Symlink => libc::S_IFLNK,
+            FileKind::Char => libc::S_IFCHR,
+            FileKind::BlockDev => libc::S_IFBLK,
+            FileKind::Fifo => libc::S_IFIFO,
+            FileKind::Socket => libc::S_IFSOCK,
+        }
+    }
+}
+
+/// The attributes of an inode that are captured whole when it is written back. `nlink` is not among them:
+/// link counts follow from namespace records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attrs {
+    /// Type and permission bits, as in `st_mode`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Inode flags (`FS_*_FL`); none defined yet, kept for format stability.
+    pub flags: u32,
+    /// Device number of a device node, as in `st_rdev`.
+    pub rdev: u64,
+    /// Bytes. For directories always 0 on disk.
+    pub size: u64,
+    /// Nanoseconds since 1970.
+    pub atime: i64,
+    /// Nanoseconds since 1970.
+    pub mtime: i64,
+    /// Nanoseconds since 1970.
+    pub ctime: i64,
+    /// Nanoseconds since 1970: when the inode was made.
+    pub btime: i64,
+    /// Distinguishes uses of one inode number (NFS, FUSE).
+    pub generation: u32,
+}
+
+impl Attrs {
+    /// The file's kind, if the mode names one.
+    pub fn kind(&self) -> Option<FileKind> {
+        FileKind::from_mode(self.mode)
+    }
+}

@@ -1,0 +1,46 @@
+//! Who asks.
+
+use smallvec::SmallVec;
+
+/// A caller's credential. Every operation that checks a permission or makes an inode takes one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cred {
+    /// Effective user id; 0 may do everything.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: SmallVec<[u32; 8]>,
+    /// Permissions were already checked by somebody else (the kernel, under `default_permissions`): this
+    /// credential says only who owns what is made, and whether setgid survives a chmod.
+    pub prechecked: bool,
+}
+
+impl Cred {
+    /// The superuser.
+    pub fn root() -> Cred {
+        Cred { uid: 0, gid: 0, groups: SmallVec::new(), prechecked: false }
+    }
+    /// An ordinary user.
+    pub fn user(uid: u32, gid: u32, groups: &[u32]) -> Cred {
+        Cred { uid, gid, groups: SmallVec::from_slice(groups), prechecked: false }
+    }
+    /// The calling process.
+    pub fn current() -> Cred {
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        Cred {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: groups.iter().map(|g| g.as_raw()).collect(),
+            prechecked: false,
+        }
+    }
+    /// Whether this is the superuser.
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+    /// Whether the caller is in group `gid`.
+    pub fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}

@@ -1,0 +1,17 @@
+//! LaneFS: a multicore log-structured file system as a library.
+
+pub mod cred;
+pub mod error;
+pub mod file;
+pub mod fs;
+pub mod node;
+pub mod stat;
+pub mod volume;
+
+pub use cred::Cred;
+pub use error::{Error, Result};
+pub use file::File;
+pub use fs::{Fs, OpenOptions};
+pub use lanefs_store::{FileKind, Ino};
+pub use stat::{DirEntry, SetAttr, SetTime, Stat, StatFs};
+pub use volume::{MountOptions, Volume};

@@ -1,0 +1,94 @@
+//! What is told about files and volumes.
+
+use lanefs_store::{FileKind, Ino};
+
+/// Everything `stat(2)` tells, times in nanoseconds since 1970.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stat {
+    /// Inode number.
+    pub ino: Ino,
+    /// Distinguishes successive uses of one inode number.
+    pub generation: u32,
+    /// Kind of file.
+    pub kind: FileKind,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Number of names. Directories: 2 + subdirectories.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number, for device nodes.
+    pub rdev: u64,
+    /// Bytes.
+    pub size: u64,
+    /// 512-byte units in use, dirty pages included.
+    pub blocks: u64,
+    /// Last access (relatime).
+    pub atime: i64,
+    /// Last change of the content.
+    pub mtime: i64,
+    /// Last change of the inode.
+    pub ctime: i64,
+    /// When the inode was made.
+    pub btime: i64,
+}
+
+/// What `statfs(2)` tells; all sizes in blocks of 4096 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatFs {
+    /// Blocks users can fill in all.
+    pub blocks: u64,
+    /// Blocks free for users.
+    pub free: u64,
+    /// Inodes in all (an upper bound: inodes are made on demand).
+    pub files: u64,
+    /// Inodes that can still be made.
+    pub files_free: u64,
+    /// The longest name, in bytes.
+    pub name_max: u32,
+    /// Volume identity, for `f_fsid`.
+    pub fsid: u64,
+}
+
+/// One entry of a directory listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirEntry<'a> {
+    /// Inode number.
+    pub ino: Ino,
+    /// Kind of file.
+    pub kind: FileKind,
+    /// Its name, without `/` or NUL.
+    pub name: &'a [u8],
+    /// Pass this to go on behind this entry. Stable while the entry lives, also across a remount.
+    pub cookie: u64,
+}
+
+/// A time to set, as in `utimensat(2)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetTime {
+    /// The time of the call.
+    Now,
+    /// Nanoseconds since 1970.
+    At(i64),
+}
+
+/// What `node::setattr` changes; `None` leaves a field alone.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct SetAttr {
+    /// Permission bits (type bits are ignored).
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes: truncate or extend.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Modification time.
+    pub mtime: Option<SetTime>,
+    /// Clear setuid and setgid, as a write by an ordinary user does (KILLPRIV_V2).
+    pub kill_priv: bool,
+}
