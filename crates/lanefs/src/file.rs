@@ -28,6 +28,11 @@ impl File {
     pub fn write_at(&self, _buf: &[u8], _offset: u64) -> Result<usize> {
         Err(NO)
     }
+    /// Writes at `offset`, never appends, and leaves mtime, ctime, setuid and setgid alone: for a front end whose
+    /// kernel caches writes, keeps these itself and hands them over by [`crate::SetAttr`].
+    pub fn write_back_at(&self, _buf: &[u8], _offset: u64) -> Result<usize> {
+        Err(NO)
+    }
     /// Writes all of `buf` at `offset`.
     pub fn write_all_at(&self, _buf: &[u8], _offset: u64) -> Result<()> {
         Err(NO)

@@ -89,6 +89,9 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Modification time.
     pub mtime: Option<SetTime>,
+    /// Time of change to store, in nanoseconds since 1970, instead of the time of the call: for a front end
+    /// whose kernel keeps a file's times while it caches writes. Set alone, it changes nothing else.
+    pub ctime: Option<i64>,
     /// Clear setuid and setgid, as a write by an ordinary user does (KILLPRIV_V2).
     pub kill_priv: bool,
 }
