@@ -7,8 +7,10 @@ use crate::types::{Block, BlockAddr, BlockRef, Ino};
 /// Who a block belongs to: the answer to the cleaner's question "who points here".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Owner {
-    /// Page `page` of a file's or directory's data.
+    /// Page `page` of a file's data.
     Data { ino: Ino, page: u64 },
+    /// The bucket at `page` of a directory's map. A node block, but mapped like data.
+    Bucket { ino: Ino, page: u64 },
     /// An inode block.
     Inode { ino: Ino },
     /// Node `index` at `level` of an inode's map (level 0 maps pages).
