@@ -1,6 +1,11 @@
 //! What a volume is stored on.
 
-use crate::error::Result;
+mod memory;
+
+pub use memory::{MemoryDevice, MemoryImage};
+
+use crate::error::{Result, StoreError};
+use crate::types::BLOCK_SIZE;
 
 /// One write of a submission: `data` is a multiple of 4 KiB, aligned to 4 KiB in memory and on the device.
 #[derive(Clone, Copy, Debug)]
@@ -40,3 +45,24 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// Tells the device that `len` bytes from `offset` are not needed (hole punch on files). Only a hint.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 }
+
+/// An error of the device `name`.
+pub(crate) fn io_error(name: &str, what: &'static str, offset: u64, errno: i32, message: &str) -> StoreError {
+    StoreError::Io { device: name.into(), what, offset, message: message.into(), errno }
+}
+
+/// Refuses a request that is not in whole blocks or not inside the device: an address read from a damaged image
+/// must become an error, never an access.
+pub(crate) fn check_range(d: &dyn Device, what: &'static str, offset: u64, len: usize) -> Result<()> {
+    let block = BLOCK_SIZE as u64;
+    if !offset.is_multiple_of(block) || !(len as u64).is_multiple_of(block) {
+        return Err(io_error(d.name(), what, offset, libc::EINVAL, "not in whole blocks"));
+    }
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= d.size() => Ok(()),
+        _ => Err(io_error(d.name(), what, offset, libc::EINVAL, "beyond the end of the device")),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod conformance;

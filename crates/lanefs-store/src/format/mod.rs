@@ -3,3 +3,4 @@
 pub mod checksum;
 pub mod header;
 pub mod record;
+pub mod superblock;
