@@ -1,11 +1,15 @@
 //! The log-structured store of LaneFS: devices, on-disk format, mlogs, inode table, extents, checkpoint, epoch
 //! commit, fsync batches, recovery and cleaner. It knows inode numbers and pages, never paths.
 
+pub mod api;
 pub mod block_io;
 pub mod device;
 pub mod error;
 pub mod format;
+mod store;
 pub mod types;
 
+pub use api::*;
 pub use error::{Result, StoreError};
+pub use store::Store;
 pub use types::*;

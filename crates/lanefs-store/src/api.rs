@@ -1,0 +1,266 @@
+//! The words the layer above speaks with the store: options, transactions, images and reports.
+
+use crate::types::{Attrs, Block, FileKind, Ino};
+
+/// How a volume is made.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// A name for people, at most 64 bytes.
+    pub label: String,
+    /// Blocks in a segment: a power of two from 16 to 4096. Small volumes get smaller segments by themselves.
+    pub segment_blocks: u32,
+    /// Independent logs used at a mount that does not ask for another number; 0 for one per CPU, at most 16.
+    pub mlogs: u32,
+    /// The volume's identity; a random one if none is given.
+    pub uuid: Option<[u8; 16]>,
+    /// The key of the directory hash; a random one if none is given.
+    pub hash_key: Option<[u64; 2]>,
+    /// Owner of the root directory.
+    pub uid: u32,
+    /// Group of the root directory.
+    pub gid: u32,
+    /// Permission bits of the root directory.
+    pub mode: u32,
+    /// Times of the root directory, nanoseconds since 1970; the present if none is given.
+    pub time: Option<i64>,
+    /// Overwrite a volume that is already there.
+    pub force: bool,
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        FormatOptions {
+            label: String::new(),
+            segment_blocks: 512,
+            mlogs: 0,
+            uuid: None,
+            hash_key: None,
+            uid: 0,
+            gid: 0,
+            mode: 0o755,
+            time: None,
+            force: false,
+        }
+    }
+}
+
+/// How a volume is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Write nothing at all; recovery, when needed, happens in memory only.
+    pub read_only: bool,
+    /// mlogs to write to; 0 for the volume's own number.
+    pub mlogs: usize,
+    /// Bytes of verified node blocks kept in memory.
+    pub cache_bytes: usize,
+    /// Lanes of the space counter; 0 for as many as there are.
+    pub lanes: usize,
+    /// Keep no image lock on the devices (the caller holds it, or there is nothing to lock).
+    pub no_lock: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions { read_only: false, mlogs: 0, cache_bytes: 16 << 20, lanes: 0, no_lock: false }
+    }
+}
+
+/// What opening a volume found and did.
+#[derive(Clone, Debug, Default)]
+pub struct OpenReport {
+    /// The volume had been closed; nothing was scanned.
+    pub clean: bool,
+    /// The newest slot could not be used and the other one was.
+    pub fell_back: bool,
+    /// Blocks of the logs looked at.
+    pub blocks_scanned: u64,
+    /// Valid batches found.
+    pub batches: u64,
+    /// Batches dropped because their data did not reach the medium.
+    pub batches_dropped: u64,
+    /// The last committed epoch without a gap.
+    pub epoch: u64,
+    /// Operations (record groups) applied.
+    pub groups: u64,
+    /// Inode updates replayed.
+    pub inode_updates: u64,
+    /// Unlinked inodes that were freed.
+    pub orphans_freed: u64,
+    /// Nanoseconds recovery took.
+    pub nanos: u64,
+}
+
+/// What is fixed or slow to change about an open volume.
+#[derive(Clone, Debug)]
+pub struct VolumeInfo {
+    /// The volume's identity.
+    pub uuid: [u8; 16],
+    /// Its name for people.
+    pub label: String,
+    /// The key of the directory hash.
+    pub hash_key: [u64; 2],
+    /// Blocks of all devices.
+    pub total_blocks: u64,
+    /// Blocks of a segment.
+    pub segment_blocks: u32,
+    /// Segments of all devices.
+    pub segments: u64,
+    /// mlogs in use.
+    pub mlogs: usize,
+    /// Devices.
+    pub devices: usize,
+    /// How often the volume has been opened for writing.
+    pub mount_generation: u64,
+    /// The last epoch folded or committed; the first epoch of this mount is the next.
+    pub last_epoch: u64,
+    /// The highest timestamp on disk.
+    pub last_ts: u64,
+    /// Inode chunks from this one on have never been used.
+    pub next_chunk: u64,
+    /// Opened without the right to write.
+    pub read_only: bool,
+}
+
+/// Room, in blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceUsage {
+    /// Blocks users can fill.
+    pub total: u64,
+    /// Of these, neither used nor promised.
+    pub free: u64,
+    /// Promised by [`crate::Store::reserve`] and not yet written.
+    pub reserved: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+}
+
+/// An inode as the last fold left it, with the updates submitted since.
+#[derive(Clone, Debug)]
+pub struct InodeImage {
+    /// Its attributes.
+    pub attrs: Attrs,
+    /// Names of it in folded directories; for a directory 2 plus its folded subdirectories.
+    pub nlink: u32,
+    /// A directory's parent; otherwise where it was made.
+    pub parent: Ino,
+    /// Extended attributes, as the layer above encoded them.
+    pub xattrs: Vec<u8>,
+}
+
+/// One page to be read.
+#[derive(Debug)]
+pub struct PageRead<'a> {
+    /// Where the bytes go.
+    pub block: &'a mut Block,
+    /// Set by the read: nothing is stored here, the bytes are zeros.
+    pub hole: bool,
+}
+
+/// One entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BucketEntry {
+    /// Its place in hash order.
+    pub cookie: u64,
+    /// The inode it names.
+    pub ino: Ino,
+    /// What that is.
+    pub kind: FileKind,
+    /// Its name.
+    pub name: Box<[u8]>,
+}
+
+/// A folded bucket of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BucketImage {
+    /// The lowest cookie the bucket covers.
+    pub low: u64,
+    /// The highest cookie it covers, inclusive.
+    pub high: u64,
+    /// Its entries in cookie order.
+    pub entries: Vec<BucketEntry>,
+}
+
+/// What the inode table says of one chunk of inode numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkUsage {
+    /// Bit n: the chunk's n-th number is in use.
+    pub used: u128,
+    /// The generation the next (or present) use of each number has.
+    pub generations: [u32; 128],
+}
+
+/// All that is written in one trip.
+#[derive(Debug, Default)]
+pub struct Transaction {
+    /// The caller's lane: chooses the mlog.
+    pub lane: usize,
+    /// Return only when all of it survives a crash.
+    pub durable: bool,
+    /// Record groups (see [`crate::format::record`]) that become durable with the inodes.
+    pub groups: Vec<u8>,
+    /// Inodes and pages.
+    pub inodes: Vec<InodeUpdate>,
+}
+
+/// New state of one inode.
+#[derive(Debug)]
+pub struct InodeUpdate {
+    /// Which inode.
+    pub ino: Ino,
+    /// Its attributes, captured whole.
+    pub attrs: Attrs,
+    /// Its extended attributes if they changed.
+    pub xattrs: Option<Vec<u8>>,
+    /// Dirty pages by page number, ascending. A last page that is short enough may be stored in the inode block.
+    pub pages: Vec<(u64, Box<Block>)>,
+    /// Blocks reserved for these pages; given back here and what is really used is charged.
+    pub reserved: u32,
+}
+
+/// What a checkpoint folds.
+#[derive(Debug, Default)]
+pub struct FoldInput {
+    /// Everything up to this epoch is committed and in `groups` or folded already.
+    pub epoch: u64,
+    /// Buffers of record groups, in any order.
+    pub groups: Vec<Vec<u8>>,
+}
+
+/// What a checkpoint did.
+#[derive(Clone, Debug, Default)]
+pub struct CheckpointDone {
+    /// The epoch folded.
+    pub epoch: u64,
+    /// Inode numbers that may be used again, and the generation their next use has.
+    pub freed: Vec<(Ino, u32)>,
+    /// Inodes without names that are still in use.
+    pub orphans: u64,
+}
+
+/// What a round of cleaning did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CleanReport {
+    /// Segments emptied; the next checkpoint frees them.
+    pub segments: u64,
+    /// Data blocks moved.
+    pub moved: u64,
+    /// Node blocks marked for rewriting by the next checkpoint.
+    pub marked: u64,
+}
+
+/// What a background thread acts on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pressure {
+    /// Bytes written to the log since the last checkpoint: what a recovery would have to look at.
+    pub log_bytes: u64,
+    /// Segments free now.
+    pub free_segments: u64,
+    /// Segments that the next checkpoint will free.
+    pub pending_segments: u64,
+    /// All segments.
+    pub segments: u64,
+    /// Below this many free segments, clean and checkpoint in the background.
+    pub low_water: u64,
+    /// Writers are about to clean themselves.
+    pub urgent: bool,
+}
