@@ -1,1 +1,29 @@
+//! What the rooms above share to stay out of each other's cache lines: lanes, epochs, the reader
+//! pass-through semaphore, sequence words, the strided counter and the clock.
+//!
+//! Every protocol is told at the head of its file; `docs/CONCURRENCY.md` lists who may write which field.
+//! The same code runs under loom (`RUSTFLAGS="--cfg loom" cargo test -p lanefs-sync --release --test loom`),
+//! because atomics, parking and thread-locals all come through [`primitive`].
+#![deny(missing_docs)]
 
+pub mod clock;
+pub mod epoch;
+pub mod lane_ids;
+pub mod lanes;
+pub mod primitive;
+pub mod racy_copy;
+pub mod raw_lock;
+pub mod rps;
+pub mod seqlock;
+pub mod strided;
+
+pub use clock::{Clock, coarse_realtime_ns};
+pub use epoch::Epochs;
+pub use lane_ids::{LaneIds, MAX_LANES, Seat};
+pub use lanes::{LaneGuard, Lanes};
+pub use primitive::CachePadded;
+pub use racy_copy::{copy_racy, fill_racy};
+pub use raw_lock::RawLock;
+pub use rps::{Rps, RpsReadGuard, RpsWriteGuard};
+pub use seqlock::{SeqGuard, SeqWord};
+pub use strided::StridedCounter;

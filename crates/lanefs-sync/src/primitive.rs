@@ -1,0 +1,315 @@
+//! The one door to `std` or loom: atomics, fences, a mutex, cells, thread-locals and futex parking.
+//!
+//! Nothing else in this crate names `std::sync`'s locks or atomics (statics that only number things excepted),
+//! so that the loom tests run the code that ships and not a copy of it.
+//!
+//! **Fences in pairs.** [`light_fence`] and [`heavy_fence`] together do what two `SeqCst` fences do: of two
+//! threads that each store, fence and load the other's word, at least one sees the other's store. The
+//! light side is a compiler barrier when the heavy side may use `membarrier(PRIVATE_EXPEDITED)`, which makes every
+//! running thread of the process pass a full barrier at some point during the call. Without
+//! membarrier, and under loom, both sides are `SeqCst` fences.
+
+pub use crossbeam_utils::CachePadded;
+
+#[cfg(not(loom))]
+mod imp {
+    pub use parking_lot::{Mutex, MutexGuard};
+    pub use std::hint::spin_loop;
+    pub use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+    pub(crate) use std::thread_local;
+
+    /// A cell whose accesses loom can watch.
+    #[derive(Default)]
+    pub struct WatchedCell<T>(std::cell::UnsafeCell<T>);
+
+    /// A pointer into a [`WatchedCell`]; while it lives, loom counts the cell as mutably borrowed.
+    pub struct MutPtr<T>(*mut T);
+
+    impl<T> WatchedCell<T> {
+        /// A cell that holds `value`.
+        pub const fn new(value: T) -> Self {
+            Self(std::cell::UnsafeCell::new(value))
+        }
+
+        /// A pointer for exclusive use; the caller's lock makes it exclusive.
+        #[inline]
+        pub fn get_mut_ptr(&self) -> MutPtr<T> {
+            MutPtr(self.0.get())
+        }
+
+        /// The content, by exclusive access to the cell.
+        #[inline]
+        pub fn get_mut(&mut self) -> &mut T {
+            self.0.get_mut()
+        }
+    }
+
+    impl<T> MutPtr<T> {
+        /// The content.
+        ///
+        /// # Safety
+        /// Nobody else may use the cell while the reference lives.
+        #[inline]
+        #[allow(clippy::mut_from_ref)]
+        pub unsafe fn content(&self) -> &mut T {
+            // SAFETY: the pointer comes from a live cell (its owner outlives the lock guard that holds this), and the
+            // caller promises to be alone.
+            unsafe { &mut *self.0 }
+        }
+    }
+
+    /// A 32-bit atomic that threads can sleep on. Dereferences to the atomic.
+    #[derive(Debug, Default)]
+    #[repr(transparent)]
+    pub struct FutexWord(AtomicU32);
+
+    impl FutexWord {
+        /// A word with this value.
+        pub const fn new(value: u32) -> Self {
+            Self(AtomicU32::new(value))
+        }
+
+        /// Sleeps while the word holds `expected`. May return early; callers loop.
+        pub fn wait(&self, expected: u32) {
+            // SAFETY: the address is that of a live, aligned u32 borrowed for the whole call; a null timeout means
+            // "no timeout". Every failure (EAGAIN, EINTR) is a return the caller must expect anyway.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    self.0.as_ptr(),
+                    libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+                    expected,
+                    std::ptr::null::<libc::timespec>(),
+                );
+            }
+        }
+
+        /// Wakes one sleeper.
+        pub fn wake_one(&self) {
+            self.wake(1);
+        }
+
+        /// Wakes all sleepers.
+        pub fn wake_all(&self) {
+            self.wake(i32::MAX);
+        }
+
+        fn wake(&self, count: i32) {
+            // SAFETY: FUTEX_WAKE does not touch the memory behind the address, it is only a key.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    self.0.as_ptr(),
+                    libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                    count,
+                );
+            }
+        }
+    }
+
+    impl std::ops::Deref for FutexWord {
+        type Target = AtomicU32;
+
+        #[inline]
+        fn deref(&self) -> &AtomicU32 {
+            &self.0
+        }
+    }
+
+    const MEMBARRIER_CMD_QUERY: libc::c_int = 0;
+    const MEMBARRIER_CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+    const MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+    fn membarrier(command: libc::c_int) -> libc::c_long {
+        // SAFETY: membarrier takes three integers and touches no memory of ours.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+    }
+
+    /// Whether the process may use membarrier; asks and registers once.
+    pub fn has_membarrier() -> bool {
+        static REGISTERED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        *REGISTERED.get_or_init(|| {
+            let supported = membarrier(MEMBARRIER_CMD_QUERY);
+            supported > 0
+                && supported & libc::c_long::from(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0
+                && membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0
+                && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0
+        })
+    }
+
+    /// The frequent side of a fence pair. `asymmetric` must be the same on both sides.
+    #[inline]
+    pub fn light_fence(asymmetric: bool) {
+        if asymmetric {
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// The rare side of a fence pair.
+    ///
+    /// # Panics
+    /// If `asymmetric` was chosen without [`has_membarrier`], or the kernel takes membarrier back from a registered
+    /// process: going on would break mutual exclusion.
+    pub fn heavy_fence(asymmetric: bool) {
+        fence(Ordering::SeqCst);
+        if asymmetric {
+            assert_eq!(
+                membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED),
+                0,
+                "membarrier of a registered process failed"
+            );
+        }
+    }
+}
+
+#[cfg(loom)]
+mod imp {
+    pub use loom::hint::spin_loop;
+    pub use loom::sync::MutexGuard;
+    pub use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+    pub(crate) use loom::thread_local;
+
+    /// A mutex without poison.
+    #[derive(Debug, Default)]
+    pub struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        /// A mutex around `value`.
+        pub fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        /// Locks.
+        pub fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        }
+    }
+
+    /// A cell whose accesses loom can watch.
+    pub struct WatchedCell<T>(loom::cell::UnsafeCell<T>);
+
+    /// A pointer into a [`WatchedCell`]; while it lives, loom counts the cell as mutably borrowed.
+    pub struct MutPtr<T>(loom::cell::MutPtr<T>);
+
+    impl<T> WatchedCell<T> {
+        /// A cell that holds `value`.
+        pub fn new(value: T) -> Self {
+            Self(loom::cell::UnsafeCell::new(value))
+        }
+
+        /// A pointer for exclusive use; the caller's lock makes it exclusive.
+        pub fn get_mut_ptr(&self) -> MutPtr<T> {
+            MutPtr(self.0.get_mut())
+        }
+
+        /// The content, by exclusive access to the cell.
+        pub fn get_mut(&mut self) -> &mut T {
+            // SAFETY: `&mut self` proves that nobody else uses the cell, and the result keeps it borrowed.
+            self.0.with_mut(|content| unsafe { &mut *content })
+        }
+    }
+
+    impl<T> MutPtr<T> {
+        /// The content.
+        ///
+        /// # Safety
+        /// Nobody else may use the cell while the reference lives.
+        #[allow(clippy::mut_from_ref)]
+        pub unsafe fn content(&self) -> &mut T {
+            // SAFETY: passed on to the caller; loom checks it.
+            unsafe { self.0.deref() }
+        }
+    }
+
+    /// A 32-bit atomic that threads can sleep on. Dereferences to the atomic.
+    ///
+    /// The gate stands for the kernel's queue lock: the comparison and the falling asleep are one step against wakes, and
+    /// a wake that comes before is not remembered. So a lost wakeup shows as loom's deadlock.
+    #[derive(Debug)]
+    pub struct FutexWord {
+        word: AtomicU32,
+        gate: loom::sync::Mutex<()>,
+        sleepers: loom::sync::Condvar,
+    }
+
+    impl FutexWord {
+        /// A word with this value.
+        pub fn new(value: u32) -> Self {
+            Self {
+                word: AtomicU32::new(value),
+                gate: loom::sync::Mutex::new(()),
+                sleepers: loom::sync::Condvar::new(),
+            }
+        }
+
+        /// Sleeps while the word holds `expected`. May return early; callers loop.
+        pub fn wait(&self, expected: u32) {
+            let gate = self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            // The kernel reads the newest value, so read it with a read-modify-write.
+            if self.word.fetch_add(0, Ordering::Relaxed) == expected {
+                drop(self.sleepers.wait(gate));
+            }
+        }
+
+        /// Wakes one sleeper.
+        pub fn wake_one(&self) {
+            let _gate = self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            self.sleepers.notify_one();
+        }
+
+        /// Wakes all sleepers.
+        pub fn wake_all(&self) {
+            let _gate = self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            self.sleepers.notify_all();
+        }
+    }
+
+    impl std::ops::Deref for FutexWord {
+        type Target = AtomicU32;
+
+        fn deref(&self) -> &AtomicU32 {
+            &self.word
+        }
+    }
+
+    /// Loom knows no membarrier: the symmetric form is what it checks.
+    pub fn has_membarrier() -> bool {
+        false
+    }
+
+    /// The frequent side of a fence pair.
+    pub fn light_fence(_asymmetric: bool) {
+        fence(Ordering::SeqCst);
+    }
+
+    /// The rare side of a fence pair.
+    pub fn heavy_fence(_asymmetric: bool) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+pub use imp::*;
+
+/// How often a waiter looks again before it sleeps. A wake across cores costs tens of microseconds, a look a
+/// few nanoseconds; the sections waited for here are far shorter than a wake.
+#[cfg(not(loom))]
+pub const SPINS: u32 = 200;
+/// Loom explores the interleavings itself, spinning only repeats them.
+#[cfg(loom)]
+pub const SPINS: u32 = 0;
+
+/// A number that no other live thread has, never zero.
+pub fn thread_token() -> usize {
+    #[cfg(not(loom))]
+    {
+        std::thread_local!(static TOKEN: u8 = const { 0 });
+        TOKEN.with(|token| std::ptr::from_ref(token).addr())
+    }
+    #[cfg(loom)]
+    {
+        imp::thread_local!(static TOKEN: Box<u8> = Box::new(0));
+        TOKEN.with(|token| std::ptr::from_ref::<u8>(token).addr())
+    }
+}
