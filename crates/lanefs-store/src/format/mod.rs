@@ -1,6 +1,11 @@
 //! The on-disk format: pure encoding and decoding, no I/O. docs/SPEC.md describes every byte.
 
+pub mod batch;
 pub mod checksum;
 pub mod header;
+pub mod orphans;
 pub mod record;
+pub mod slot;
+pub mod summary;
 pub mod superblock;
+pub mod usage_node;
