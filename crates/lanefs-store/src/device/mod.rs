@@ -1,11 +1,17 @@
 //! What a volume is stored on.
 
 mod file;
+mod flush_gate;
+mod gate;
+#[cfg(test)]
+mod gate_loom;
+mod gate_sync;
 mod lock;
 mod memory;
 mod ring;
 
 pub use file::{FileDevice, FileOptions};
+pub use flush_gate::FlushGate;
 pub use lock::ImageLock;
 pub use memory::{MemoryDevice, MemoryImage};
 
