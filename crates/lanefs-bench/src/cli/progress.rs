@@ -1,0 +1,92 @@
+//! The live table: a line per finished cell, below it a bar with the time left.
+
+use crate::results::CellResult;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A table that grows, over a progress bar that stays.
+pub struct Progress {
+    bar: ProgressBar,
+    terminal: bool,
+}
+
+/// A rate for people: `1.95 M`, `40.1 k`.
+pub fn human(rate: f64) -> String {
+    match rate {
+        r if r >= 1e9 => format!("{:.2} G", r / 1e9),
+        r if r >= 1e6 => format!("{:.2} M", r / 1e6),
+        r if r >= 1e3 => format!("{:.1} k", r / 1e3),
+        r => format!("{r:.1}"),
+    }
+}
+
+/// A span for people.
+pub fn span(ns: u64) -> String {
+    match ns {
+        n if n >= 1_000_000_000 => format!("{:.2} s", n as f64 / 1e9),
+        n if n >= 1_000_000 => format!("{:.2} ms", n as f64 / 1e6),
+        n if n >= 10_000 => format!("{:.1} us", n as f64 / 1e3),
+        n => format!("{n} ns"),
+    }
+}
+
+impl Progress {
+    /// For this many runs.
+    pub fn new(runs: usize) -> Progress {
+        let bar = ProgressBar::new(runs as u64);
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}  left {eta}") {
+            bar.set_style(style);
+        }
+        let terminal = !bar.is_hidden();
+        Progress { bar, terminal }
+    }
+
+    /// A line above the bar.
+    pub fn line(&self, text: &str) {
+        // Without a terminal indicatif would swallow it.
+        if self.terminal {
+            self.bar.println(text);
+        } else {
+            println!("{text}");
+        }
+    }
+
+    /// The table's head.
+    pub fn head(&self) {
+        self.line(&format!(
+            "{:<16} {:<14} {:>7} {:>10} {:>7} {:>10} {:>10} {:>10}",
+            "workload", "target", "workers", "per second", "spread", "p50", "p99", "p99.9"
+        ));
+    }
+
+    /// A finished cell.
+    pub fn row(&self, r: &CellResult) {
+        self.line(&format!(
+            "{:<16} {:<14} {:>7} {:>10} {:>6.1}% {:>10} {:>10} {:>10}",
+            r.workload,
+            r.target,
+            r.workers,
+            human(r.ops_per_s),
+            r.spread * 100.0,
+            span(r.p50_ns),
+            span(r.p99_ns),
+            span(r.p999_ns)
+        ));
+    }
+
+    /// What runs now.
+    pub fn now(&self, text: &str) {
+        self.bar.set_message(text.to_string());
+        self.bar.tick();
+    }
+
+    /// One run is done.
+    pub fn step(&self) {
+        self.bar.inc(1);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,28 @@
+//! Ctrl-C and its relatives: a flag, so that everything made is removed on the way out.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_signal(_: libc::c_int) {
+    // Relaxed: the flag carries nothing but itself.
+    STOP.store(true, Ordering::Relaxed);
+}
+
+/// Makes SIGINT, SIGTERM and SIGHUP set the flag instead of ending the process.
+pub fn install() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: an all-zero sigaction is a valid one (empty mask, no flags); the handler only stores to an
+        // atomic, which is async-signal-safe; the pointers are to live locals or null.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_signal as *const () as usize;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Whether somebody asked for the end.
+pub fn requested() -> bool {
+    STOP.load(Ordering::Relaxed)
+}

@@ -1,0 +1,18 @@
+//! Which processor a worker runs on.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The processors this process may use, in order.
+pub fn allowed() -> Vec<usize> {
+    match sched_getaffinity(None) {
+        Ok(set) => (0..CpuSet::MAX_CPU).filter(|&c| set.is_set(c)).collect(),
+        Err(_) => vec![0],
+    }
+}
+
+/// Pins the calling thread to `cpu`. A failure only costs steadiness, so it is ignored.
+pub fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    let _ = sched_setaffinity(None, &set);
+}

@@ -1,0 +1,159 @@
+//! What a run leaves behind: JSON for machines.
+
+use crate::machine::Machine;
+use serde::{Deserialize, Serialize};
+
+/// A whole results file.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ResultsFile {
+    /// Layout of this file.
+    pub format: u32,
+    /// The command that made it.
+    pub command: String,
+    /// Seconds since 1970.
+    pub started: u64,
+    /// Where it was made.
+    pub machine: Machine,
+    /// What was measured.
+    pub results: Vec<CellResult>,
+    /// What could not be measured, and why.
+    #[serde(default)]
+    pub failures: Vec<CellFailure>,
+}
+
+/// One cell: a workload on a target with a number of workers.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CellResult {
+    /// The target's name.
+    pub target: String,
+    /// The workload's name.
+    pub workload: String,
+    /// How many workers.
+    pub workers: usize,
+    /// Median of the repeats.
+    pub ops_per_s: f64,
+    /// (largest - smallest) / median of the repeats.
+    pub spread: f64,
+    /// Median latency of one operation.
+    pub p50_ns: u64,
+    /// 99 % took at most this.
+    pub p99_ns: u64,
+    /// 99.9 % took at most this.
+    pub p999_ns: u64,
+    /// The slowest that was sampled.
+    #[serde(default)]
+    pub max_ns: u64,
+    /// What `ops_per_s` counts.
+    #[serde(default)]
+    pub unit: String,
+    /// `threads` or `processes`.
+    #[serde(default)]
+    pub mode: String,
+    /// Data files bypassed the page cache.
+    #[serde(default)]
+    pub direct: bool,
+    /// The rate of each repeat, in the order they ran.
+    #[serde(default)]
+    pub runs: Vec<f64>,
+    /// Timed seconds of a repeat.
+    #[serde(default)]
+    pub seconds: f64,
+    /// Sampled latencies: upper bound in nanoseconds, how many.
+    #[serde(default)]
+    pub latencies: Vec<(u64, u64)>,
+}
+
+/// A cell that could not be measured.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CellFailure {
+    /// The target's name.
+    pub target: String,
+    /// The workload's name.
+    pub workload: String,
+    /// How many workers.
+    pub workers: usize,
+    /// Why.
+    pub message: String,
+}
+
+/// The middle of some numbers (the mean of the two middle ones); 0 of none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut v = values.to_vec();
+    v.sort_by(f64::total_cmp);
+    match v.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => v[n / 2],
+        n => (v[n / 2 - 1] + v[n / 2]) / 2.0,
+    }
+}
+
+/// (largest - smallest) / median; 0 of fewer than two.
+pub fn spread(values: &[f64]) -> f64 {
+    let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(l, h), &v| (l.min(v), h.max(v)));
+    let middle = median(values);
+    if values.len() < 2 || middle <= 0.0 { 0.0 } else { (high - low) / middle }
+}
+
+/// The value that a share `q` of the samples does not exceed.
+pub fn quantile(sorted: &[(u64, u64)], q: f64) -> u64 {
+    let total: u64 = sorted.iter().map(|&(_, n)| n).sum();
+    let wanted = ((total as f64 * q).ceil() as u64).max(1);
+    let mut seen = 0;
+    for &(value, n) in sorted {
+        seen += n;
+        if seen >= wanted {
+            return value;
+        }
+    }
+    sorted.last().map_or(0, |&(v, _)| v)
+}
+
+/// Joins samples of equal value and sorts them.
+pub fn join(mut samples: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    samples.sort_unstable();
+    let mut out: Vec<(u64, u64)> = Vec::new();
+    for (value, n) in samples {
+        match out.last_mut() {
+            Some(last) if last.0 == value => last.1 += n,
+            _ => out.push((value, n)),
+        }
+    }
+    out
+}
+
+impl CellResult {
+    /// From the outcomes of a cell's repeats.
+    pub fn from_runs(outcomes: &[crate::runner::CellOutcome]) -> CellResult {
+        let runs: Vec<f64> = outcomes.iter().map(|o| o.rate).collect();
+        let latencies = join(outcomes.iter().flat_map(|o| o.latencies.iter().copied()).collect());
+        CellResult {
+            ops_per_s: median(&runs),
+            spread: spread(&runs),
+            p50_ns: quantile(&latencies, 0.5),
+            p99_ns: quantile(&latencies, 0.99),
+            p999_ns: quantile(&latencies, 0.999),
+            max_ns: latencies.last().map_or(0, |&(v, _)| v),
+            runs,
+            latencies,
+            ..CellResult::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0]), 2.5);
+        assert_eq!(median(&[]), 0.0);
+        assert!((spread(&[90.0, 100.0, 110.0]) - 0.2).abs() < 1e-9);
+        assert_eq!(spread(&[5.0]), 0.0);
+        let l = join(vec![(30, 1), (10, 90), (20, 8), (10, 0), (30, 1)]);
+        assert_eq!(l, [(10, 90), (20, 8), (30, 2)]);
+        assert_eq!((quantile(&l, 0.5), quantile(&l, 0.98), quantile(&l, 0.99)), (10, 20, 30));
+        assert_eq!(quantile(&[], 0.5), 0);
+    }
+}

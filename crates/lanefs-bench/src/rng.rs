@@ -1,0 +1,59 @@
+//! A small fast generator. Workloads must not spend their time in randomness, and runs must repeat.
+
+/// xoshiro-like: splitmix64, one multiply chain per number, period 2^64.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A generator with this seed.
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x1234_5678_9abc_def1))
+    }
+    /// The next 64 bits.
+    #[inline]
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    /// A number below `n` (at least 1).
+    #[inline]
+    pub fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
+    }
+    /// Uniform in (0, 1].
+    pub fn unit(&mut self) -> f64 {
+        ((self.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+    /// Gamma distributed with shape 1.5 and this mean: filebench's default for file and append sizes.
+    pub fn gamma(&mut self, mean: f64) -> f64 {
+        let exponential = -self.unit().ln();
+        let normal = (-2.0 * self.unit().ln()).sqrt() * (2.0 * std::f64::consts::PI * self.unit()).cos();
+        (exponential + normal * normal / 2.0) * mean / 1.5
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rng;
+
+    #[test]
+    fn gamma_has_its_mean() {
+        let mut r = Rng::new(1);
+        let n = 100_000;
+        let mean = (0..n).map(|_| r.gamma(16.0)).sum::<f64>() / f64::from(n);
+        assert!((mean - 16.0).abs() < 0.3, "{mean}");
+    }
+
+    #[test]
+    fn below_reaches_everything() {
+        let mut r = Rng::new(2);
+        let mut seen = vec![false; 32768];
+        for _ in 0..1_000_000 {
+            seen[r.below(32768) as usize] = true;
+        }
+        assert!(seen.iter().all(|&s| s));
+    }
+}

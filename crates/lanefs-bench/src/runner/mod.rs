@@ -1,0 +1,25 @@
+//! Runs one cell: one workload on one target with one number of workers.
+
+mod cell;
+mod control;
+mod shared_memory;
+mod tally;
+mod timed;
+
+pub use cell::run;
+pub use tally::{CellOutcome, Tally, merge};
+
+/// How a cell is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How many workers.
+    pub workers: usize,
+    /// Timed seconds.
+    pub seconds: f64,
+    /// Seconds of the same work before that, not counted.
+    pub warmup: f64,
+    /// Workers are processes instead of threads (directory targets only).
+    pub processes: bool,
+    /// What may be set for the workload.
+    pub params: crate::workload::Params,
+}

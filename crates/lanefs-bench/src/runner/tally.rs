@@ -1,0 +1,56 @@
+//! What a worker counted, and what a cell made of it.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// The longest latency told apart: ten minutes.
+const LONGEST: u64 = 600_000_000_000;
+
+/// An empty histogram of nanoseconds, two significant digits: small enough to stay out of the way of the caches.
+pub fn histogram() -> Histogram<u64> {
+    // The bounds are constants that satisfy `new_with_bounds`; the other arm is only there not to panic.
+    Histogram::new_with_bounds(1, LONGEST, 2).unwrap_or_else(|_| {
+        let mut auto =
+            Histogram::new_with_bounds(1, 2, 1).unwrap_or_else(|_| unreachable!("1..2 is a range"));
+        auto.auto(true);
+        auto
+    })
+}
+
+/// One worker's counts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// Operations done in measured rounds.
+    pub ops: u64,
+    /// Units (see [`crate::workload::Info::unit`]) they were.
+    pub units: u64,
+    /// Seconds of measured rounds.
+    pub seconds: f64,
+    /// Sampled latencies: nanoseconds and how often.
+    pub latencies: Vec<(u64, u64)>,
+}
+
+/// What one run of a cell came to.
+#[derive(Clone, Debug, Default)]
+pub struct CellOutcome {
+    /// Units per second, all workers together.
+    pub rate: f64,
+    /// Operations done.
+    pub ops: u64,
+    /// Each worker's own rate.
+    pub per_worker: Vec<f64>,
+    /// Sampled latencies of all workers.
+    pub latencies: Vec<(u64, u64)>,
+}
+
+/// Joins the workers' counts. Each worker's rate is over its own time, so that a start delayed by the scheduler does not count twice.
+pub fn merge(tallies: &[Tally]) -> CellOutcome {
+    let per_worker: Vec<f64> =
+        tallies.iter().map(|t| if t.seconds > 0.0 { t.units as f64 / t.seconds } else { 0.0 }).collect();
+    CellOutcome {
+        rate: per_worker.iter().sum(),
+        ops: tallies.iter().map(|t| t.ops).sum(),
+        per_worker,
+        latencies: tallies.iter().flat_map(|t| t.latencies.iter().copied()).collect(),
+    }
+}

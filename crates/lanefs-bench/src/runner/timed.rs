@@ -1,0 +1,109 @@
+//! The timed loop. Compiled once per workload and kind of target, so `operate` is inlined into it.
+//!
+//! An operation may take 100 ns and reading the clock 20, so only a sample of the operations is timed: about every
+//! sixteenth while they are fast, every one when they are slow. The distance varies randomly, or a workload with a
+//! period of its own would be sampled at one phase of it. The deadline is looked at with the same readings.
+
+use super::control::{Aborted, Control, Round};
+use super::tally::{Tally, histogram};
+use crate::clock::{Clock, clock};
+use crate::error::{Context, Failure, Op, Res};
+use crate::rng::Rng;
+use crate::target::Target;
+use crate::workload::{Cx, Workload};
+use hdrhistogram::Histogram;
+
+/// Nanoseconds from which on every operation is timed.
+const SLOW_NS: f64 = 2000.0;
+
+/// What one round came to.
+struct Counts {
+    ops: u64,
+    units: u64,
+    ended: u64,
+}
+
+#[inline(never)]
+fn round<T: Target, W: Workload<T>>(
+    worker: &mut W,
+    target: &T,
+    control: &Control,
+    clock: &Clock,
+    deadline: u64,
+    rng: &mut Rng,
+    latencies: &mut Histogram<u64>,
+) -> Op<Counts> {
+    let slow = (SLOW_NS * clock.per_ns) as u64;
+    let (mut ops, mut units, mut skip) = (0u64, 0u64, 0u64);
+    let ended = 'round: loop {
+        for _ in 0..skip {
+            let done = worker.operate(target)?;
+            if done == 0 {
+                control.end_round();
+                break 'round clock.now();
+            }
+            ops += 1;
+            units += u64::from(done);
+        }
+        let before = clock.now();
+        let done = worker.operate(target)?;
+        let after = clock.now();
+        if done == 0 {
+            control.end_round();
+            break before;
+        }
+        ops += 1;
+        units += u64::from(done);
+        let took = (after - before).saturating_sub(clock.overhead);
+        latencies.saturating_record(clock.ns(took).max(1));
+        if after >= deadline || control.round_over() {
+            break after;
+        }
+        skip = if took > slow { 0 } else { 8 + (rng.draw() & 15) };
+    };
+    Ok(Counts { ops, units, ended })
+}
+
+/// A worker's life, from its own set-up to its end.
+pub fn worker<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize) -> Res<Tally> {
+    let result = live::<T, W>(cx, control, id);
+    if result.is_err() {
+        control.abort();
+    }
+    result
+}
+
+fn live<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize) -> Res<Tally> {
+    let clock = clock();
+    let mut worker = W::prepare(cx, id)?;
+    let mut rng = Rng::new(id as u64 + 77);
+    let mut scrap = histogram();
+    let mut latencies = histogram();
+    let mut tally = Tally::default();
+    let mut ended = None;
+    loop {
+        if ended.is_some() {
+            worker.refill(cx)?;
+        }
+        let (deadline, measured) = match control.meet(ended) {
+            Ok(Round::Warm { deadline }) => (deadline, false),
+            Ok(Round::Measured { deadline }) => (deadline, true),
+            Ok(Round::End) => break,
+            Err(Aborted) => return Err(Failure::interrupted()),
+        };
+        let started = clock.now();
+        let into = if measured { &mut latencies } else { &mut scrap };
+        let counts = round(&mut worker, cx.target, control, clock, deadline, &mut rng, into)
+            .at(format!("worker {id}"))?;
+        if measured {
+            tally.ops += counts.ops;
+            tally.units += counts.units;
+            tally.seconds += clock.seconds(counts.ended.saturating_sub(started));
+        }
+        ended = Some(counts.ended);
+    }
+    worker.finish(cx)?;
+    tally.latencies =
+        latencies.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value())).collect();
+    Ok(tally)
+}

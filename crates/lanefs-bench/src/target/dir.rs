@@ -1,0 +1,166 @@
+//! A directory of a mounted file system: system calls, relative to a directory descriptor.
+
+use super::{Target, TargetFile, flags};
+use crate::error::{Context, Failure, Op, Res};
+use crate::name::Name;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A directory of a mounted file system.
+pub struct DirTarget {
+    path: PathBuf,
+    direct: bool,
+    /// The cell's own directory, below `path`; open between `enter` and `leave`.
+    cell: Option<(PathBuf, OwnedFd)>,
+    prefix: Name,
+}
+
+/// A file of a mounted file system.
+pub struct DirFile(OwnedFd);
+
+/// Makes the names of cell directories unique within the process.
+static CELLS: AtomicU64 = AtomicU64::new(0);
+
+impl DirTarget {
+    /// The file system mounted at, or below, `path`; `direct` opens data files with O_DIRECT.
+    pub fn new(path: &Path, direct: bool) -> Res<DirTarget> {
+        if !path.is_dir() {
+            return Err(Failure::new(format!("{} is not a directory", path.display())));
+        }
+        Ok(DirTarget { path: path.to_path_buf(), direct, cell: None, prefix: Name::new("") })
+    }
+
+    fn at(&self) -> Op<&OwnedFd> {
+        // Between `leave` and `enter` there is no directory: ESTALE, never a panic.
+        self.cell.as_ref().map(|(_, fd)| fd).ok_or(crate::Errno(libc::ESTALE))
+    }
+}
+
+impl TargetFile for DirFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Op<usize> {
+        Ok(rustix::io::pread(&self.0, buf, offset)?)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> Op<usize> {
+        Ok(rustix::io::pwrite(&self.0, buf, offset)?)
+    }
+    fn write(&self, buf: &[u8]) -> Op<usize> {
+        Ok(rustix::io::write(&self.0, buf)?)
+    }
+    fn rewind(&self) -> Op<()> {
+        rustix::fs::seek(&self.0, rustix::fs::SeekFrom::Start(0))?;
+        Ok(())
+    }
+    fn size(&self) -> Op<u64> {
+        Ok(rustix::fs::fstat(&self.0)?.st_size as u64)
+    }
+    fn set_len(&self, size: u64) -> Op<()> {
+        Ok(rustix::fs::ftruncate(&self.0, size)?)
+    }
+    fn sync(&self) -> Op<()> {
+        Ok(rustix::fs::fsync(&self.0)?)
+    }
+}
+
+impl Target for DirTarget {
+    type File = DirFile;
+
+    fn prefix(&self) -> &Name {
+        &self.prefix
+    }
+
+    #[inline]
+    fn open(&self, path: &Name, flags: i32) -> Op<DirFile> {
+        let mut how = OFlags::from_bits_retain((flags & !flags::DATA) as u32) | OFlags::CLOEXEC;
+        if flags & flags::DATA != 0 && self.direct {
+            how |= OFlags::DIRECT;
+        }
+        Ok(DirFile(rustix::fs::openat(self.at()?, path.cstr(), how, Mode::from_raw_mode(0o644))?))
+    }
+
+    #[inline]
+    fn stat(&self, path: &Name) -> Op<u64> {
+        Ok(rustix::fs::statat(self.at()?, path.cstr(), AtFlags::empty())?.st_size as u64)
+    }
+
+    fn mkdir(&self, path: &Name) -> Op<()> {
+        Ok(rustix::fs::mkdirat(self.at()?, path.cstr(), Mode::from_raw_mode(0o755))?)
+    }
+
+    #[inline]
+    fn unlink(&self, path: &Name) -> Op<()> {
+        Ok(rustix::fs::unlinkat(self.at()?, path.cstr(), AtFlags::empty())?)
+    }
+
+    fn rmdir(&self, path: &Name) -> Op<()> {
+        Ok(rustix::fs::unlinkat(self.at()?, path.cstr(), AtFlags::REMOVEDIR)?)
+    }
+
+    #[inline]
+    fn rename(&self, old: &Name, new: &Name) -> Op<()> {
+        let at = self.at()?;
+        Ok(rustix::fs::renameat(at, old.cstr(), at, new.cstr())?)
+    }
+
+    fn read_dir(&self, path: &Name, mut f: impl FnMut(&[u8], bool)) -> Op<u64> {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let path = if path.is_empty() { c"." } else { path.cstr() };
+        let fd = rustix::fs::openat(self.at()?, path, how, Mode::empty())?;
+        // 32 KiB is what glibc's readdir asks for.
+        let mut buf = [MaybeUninit::<u8>::uninit(); 32 << 10];
+        let mut entries = RawDir::new(&fd, &mut buf);
+        let mut seen = 0;
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                f(name, entry.file_type() == FileType::Directory);
+                seen += 1;
+            }
+        }
+        Ok(seen)
+    }
+
+    fn sync_dir(&self, path: &Name) -> Op<()> {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(self.at()?, path.cstr(), how, Mode::empty())?;
+        Ok(rustix::fs::fsync(fd)?)
+    }
+
+    fn processes(&self) -> bool {
+        true
+    }
+
+    fn enter(&mut self) -> Res<()> {
+        // Relaxed: only uniqueness matters.
+        let n = CELLS.fetch_add(1, Ordering::Relaxed);
+        let path = self.path.join(format!("lanefs-bench.{}.{n}", std::process::id()));
+        std::fs::create_dir(&path).at(format!("mkdir {}", path.display()))?;
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(&path, how, Mode::empty()) {
+            Ok(fd) => {
+                self.cell = Some((path, fd));
+                Ok(())
+            }
+            Err(e) => {
+                let _ = std::fs::remove_dir(&path);
+                Err(Failure::new(format!("open {}: {e}", path.display())))
+            }
+        }
+    }
+
+    fn leave(&mut self) -> Res<()> {
+        match self.cell.take() {
+            Some((path, _)) => std::fs::remove_dir_all(&path).at(format!("removing {}", path.display())),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for DirTarget {
+    fn drop(&mut self) {
+        let _ = self.leave();
+    }
+}

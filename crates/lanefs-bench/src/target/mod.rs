@@ -1,0 +1,110 @@
+//! What a workload runs on: a directory, by system calls, or a LaneFS volume in this process.
+//!
+//! Workloads are generic over [`Target`] and compiled once for each kind, so a timed loop calls the kernel or the
+//! library directly: no vtable, no boxing, no branch on the kind.
+
+mod dir;
+mod spec;
+mod volume;
+
+pub use dir::{DirFile, DirTarget};
+pub use spec::TargetSpec;
+pub use volume::{VolumeFile, VolumeTarget};
+
+use crate::error::{Op, Res};
+use crate::name::Name;
+
+/// Size of a block: what FxMark reads and writes at a time.
+pub const BLOCK: usize = 4096;
+
+/// Flags for [`Target::open`], as in `open(2)`.
+pub mod flags {
+    /// Existing file, reading.
+    pub const READ: i32 = libc::O_RDONLY;
+    /// Existing file, reading and writing.
+    pub const RW: i32 = libc::O_RDWR;
+    /// Made if missing.
+    pub const CREATE: i32 = libc::O_RDWR | libc::O_CREAT;
+    /// Made; it must not exist.
+    pub const NEW: i32 = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+    /// Existing file, every write at the end.
+    pub const APPEND: i32 = libc::O_RDWR | libc::O_APPEND;
+    /// Or this in for files whose data the workload is about: O_DIRECT when the run asks for it.
+    pub const DATA: i32 = 1 << 30;
+}
+
+/// An open file of a target.
+pub trait TargetFile: Sync {
+    /// Reads at an offset.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Op<usize>;
+    /// Writes at an offset.
+    fn write_at(&self, buf: &[u8], offset: u64) -> Op<usize>;
+    /// Writes at the cursor, or at the end of a file opened for appending.
+    fn write(&self, buf: &[u8]) -> Op<usize>;
+    /// Moves the cursor to the start.
+    fn rewind(&self) -> Op<()>;
+    /// The size in bytes.
+    fn size(&self) -> Op<u64>;
+    /// ftruncate.
+    fn set_len(&self, size: u64) -> Op<()>;
+    /// fsync.
+    fn sync(&self) -> Op<()>;
+}
+
+/// A file system as a workload sees it. Paths are relative to the place the cell runs in.
+pub trait Target: Sync {
+    /// An open file.
+    type File: TargetFile;
+    /// What every path of the cell starts with (empty, or a directory and a slash).
+    fn prefix(&self) -> &Name;
+    /// open(2), mode 0644.
+    fn open(&self, path: &Name, flags: i32) -> Op<Self::File>;
+    /// stat(2); the size.
+    fn stat(&self, path: &Name) -> Op<u64>;
+    /// mkdir(2), mode 0755.
+    fn mkdir(&self, path: &Name) -> Op<()>;
+    /// unlink(2).
+    fn unlink(&self, path: &Name) -> Op<()>;
+    /// rmdir(2).
+    fn rmdir(&self, path: &Name) -> Op<()>;
+    /// rename(2).
+    fn rename(&self, old: &Name, new: &Name) -> Op<()>;
+    /// Lists a whole directory (open, read to the end, close), without `.` and `..`; returns how many entries `f` saw.
+    fn read_dir(&self, path: &Name, f: impl FnMut(&[u8], bool)) -> Op<u64>;
+    /// fsync of a directory.
+    fn sync_dir(&self, path: &Name) -> Op<()>;
+    /// Whether workers may be processes.
+    fn processes(&self) -> bool;
+    /// Opens the place a cell runs in; it must be empty.
+    fn enter(&mut self) -> Res<()>;
+    /// Removes everything the cell left and the place itself.
+    fn leave(&mut self) -> Res<()>;
+}
+
+/// A target that was opened: one value for the command line's many kinds, matched once per cell.
+pub enum OpenTarget {
+    /// A directory of a mounted file system.
+    Dir(DirTarget),
+    /// A volume in this process.
+    Volume(VolumeTarget),
+}
+
+/// Removes a tree through a target's own operations.
+pub(crate) fn remove_tree<T: Target>(target: &T, path: &Name) -> Op<()> {
+    let mut entries: Vec<(Vec<u8>, bool)> = Vec::new();
+    target.read_dir(path, |name, dir| entries.push((name.to_vec(), dir)))?;
+    for (entry, dir) in entries {
+        let mut child = path.clone();
+        if !child.is_empty() {
+            child.push("/");
+        }
+        child.push_bytes(&entry);
+        if dir {
+            remove_tree(target, &child)?;
+            target.rmdir(&child)?;
+        } else {
+            target.unlink(&child)?;
+        }
+    }
+    Ok(())
+}

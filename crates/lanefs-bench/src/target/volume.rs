@@ -1,0 +1,164 @@
+//! A LaneFS volume in this process: calls of the library.
+
+use super::{Target, TargetFile, flags, remove_tree};
+use crate::error::{Context, Op, Res};
+use crate::name::Name;
+use lanefs::{File, Fs, MountOptions, OpenOptions, Volume};
+use std::path::Path;
+
+/// A volume open in this process.
+pub struct VolumeTarget {
+    volume: Volume,
+    fs: Fs,
+    direct: bool,
+    prefix: Name,
+}
+
+/// A file of a volume.
+pub struct VolumeFile(File);
+
+impl VolumeTarget {
+    /// A new volume of `bytes` in memory.
+    pub fn memory(bytes: u64, direct: bool) -> Res<VolumeTarget> {
+        let volume = Volume::in_memory(bytes).at("a volume in memory")?;
+        Ok(Self::over(volume, direct))
+    }
+
+    /// The volume stored in an image file or on a device.
+    pub fn image(path: &Path, options: &MountOptions, direct: bool) -> Res<VolumeTarget> {
+        let volume = Volume::open(&[path], options).at(path.display())?;
+        Ok(Self::over(volume, direct))
+    }
+
+    fn over(volume: Volume, direct: bool) -> VolumeTarget {
+        let fs = volume.fs();
+        VolumeTarget { volume, fs, direct, prefix: Name::new("") }
+    }
+
+    /// The volume itself.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+}
+
+impl TargetFile for VolumeFile {
+    #[inline]
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Op<usize> {
+        Ok(self.0.read_at(buf, offset)?)
+    }
+    #[inline]
+    fn write_at(&self, buf: &[u8], offset: u64) -> Op<usize> {
+        Ok(self.0.write_at(buf, offset)?)
+    }
+    #[inline]
+    fn write(&self, buf: &[u8]) -> Op<usize> {
+        Ok(self.0.write(buf)?)
+    }
+    fn rewind(&self) -> Op<()> {
+        self.0.seek(0, libc::SEEK_SET)?;
+        Ok(())
+    }
+    fn size(&self) -> Op<u64> {
+        Ok(self.0.stat()?.size)
+    }
+    #[inline]
+    fn set_len(&self, size: u64) -> Op<()> {
+        Ok(self.0.set_len(size)?)
+    }
+    #[inline]
+    fn sync(&self) -> Op<()> {
+        Ok(self.0.sync_all()?)
+    }
+}
+
+impl Target for VolumeTarget {
+    type File = VolumeFile;
+
+    fn prefix(&self) -> &Name {
+        &self.prefix
+    }
+
+    #[inline]
+    fn open(&self, path: &Name, flags: i32) -> Op<VolumeFile> {
+        let mut how = flags & !flags::DATA;
+        if flags & flags::DATA != 0 && self.direct {
+            how |= libc::O_DIRECT;
+        }
+        Ok(VolumeFile(self.fs.open(path.bytes(), &OpenOptions { flags: how, mode: 0o644 })?))
+    }
+
+    #[inline]
+    fn stat(&self, path: &Name) -> Op<u64> {
+        Ok(self.fs.stat(path.bytes())?.size)
+    }
+
+    fn mkdir(&self, path: &Name) -> Op<()> {
+        Ok(self.fs.mkdir(path.bytes(), 0o755)?)
+    }
+
+    #[inline]
+    fn unlink(&self, path: &Name) -> Op<()> {
+        Ok(self.fs.unlink(path.bytes())?)
+    }
+
+    fn rmdir(&self, path: &Name) -> Op<()> {
+        Ok(self.fs.rmdir(path.bytes())?)
+    }
+
+    #[inline]
+    fn rename(&self, old: &Name, new: &Name) -> Op<()> {
+        Ok(self.fs.rename(old.bytes(), new.bytes())?)
+    }
+
+    fn read_dir(&self, path: &Name, mut f: impl FnMut(&[u8], bool)) -> Op<u64> {
+        let path: &[u8] = if path.is_empty() { b"/" } else { path.bytes() };
+        let mut seen = 0;
+        self.fs.read_dir(path, 0, &mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                f(entry.name, entry.kind == lanefs::FileKind::Dir);
+                seen += 1;
+            }
+            true
+        })?;
+        Ok(seen)
+    }
+
+    fn sync_dir(&self, path: &Name) -> Op<()> {
+        let how = OpenOptions { flags: libc::O_RDONLY | libc::O_DIRECTORY, mode: 0 };
+        Ok(self.fs.open(path.bytes(), &how)?.sync_all()?)
+    }
+
+    fn processes(&self) -> bool {
+        false
+    }
+
+    /// A volume that holds nothing is used from its root, so that paths have as many components as on a
+    /// directory target; in one that holds something the cell gets a directory.
+    fn enter(&mut self) -> Res<()> {
+        let mut empty = true;
+        self.fs
+            .read_dir("/", 0, &mut |entry| {
+                empty &= entry.name == b"." || entry.name == b"..";
+                empty
+            })
+            .at("listing the volume's root")?;
+        self.prefix = Name::new("");
+        if !empty {
+            let dir = format!("lanefs-bench.{}", std::process::id());
+            self.fs.mkdir(dir.as_str(), 0o755).at(format!("mkdir {dir}"))?;
+            self.prefix.push(&dir).push("/");
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self) -> Res<()> {
+        let mut root = self.prefix.clone();
+        root.cut(root.len().saturating_sub(1));
+        remove_tree(self, &root).at("removing what the workload left")?;
+        if !root.is_empty() {
+            self.rmdir(&root).at(format!("rmdir {root}"))?;
+        }
+        self.prefix = Name::new("");
+        Ok(())
+    }
+}

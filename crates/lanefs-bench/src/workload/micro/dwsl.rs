@@ -1,0 +1,28 @@
+//! DWSL: overwrite and fsync block 0 of a private file.
+
+use crate::error::{Op, Res};
+use crate::target::{BLOCK, Target, TargetFile};
+use crate::workload::{Block, Cx, Info, Workload, whole};
+
+/// What it is.
+pub const INFO: Info = Info { name: "DWSL", about: "overwrite and fsync a private file", unit: "ops" };
+
+/// One worker.
+pub struct Dwsl<T: Target> {
+    file: T::File,
+    block: Box<Block>,
+}
+
+impl<T: Target> Workload<T> for Dwsl<T> {
+    fn prepare(cx: &Cx<'_, T>, id: usize) -> Res<Self> {
+        let file = cx.filled(&cx.private(id)?.join("data"), id, 1)?;
+        Ok(Dwsl { file, block: Block::new(id) })
+    }
+
+    #[inline]
+    fn operate(&mut self, _: &T) -> Op<u32> {
+        whole(self.file.write_at(&self.block.0, 0)?, BLOCK)?;
+        self.file.sync()?;
+        Ok(1)
+    }
+}

@@ -1,0 +1,1 @@
+//! The macro workloads of the papers, parameters as published.

@@ -1,0 +1,48 @@
+//! Every workload runs, counts and cleans up, on a directory, with threads and with processes.
+
+use lanefs_bench::runner::Plan;
+use lanefs_bench::target::TargetSpec;
+use lanefs_bench::workload::{Group, Params, all};
+
+fn plan(workers: usize, processes: bool) -> Plan {
+    let params = Params { scale: 0.01, loadfile: None };
+    Plan { workers, seconds: 0.02, warmup: 0.002, processes, params }
+}
+
+/// A directory, in memory where the machine has such a place: set-ups make many files.
+fn place() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+fn every(group: Group, processes: bool) {
+    let dir = place();
+    let mut target = TargetSpec::Dir(dir.path().to_path_buf()).open(false).unwrap();
+    for entry in all().iter().filter(|e| e.group == group) {
+        let outcome = entry.run(&mut target, &plan(2, processes));
+        let outcome = outcome.unwrap_or_else(|e| panic!("{}: {e}", entry.info.name));
+        assert!(outcome.ops > 0 && outcome.rate > 0.0, "{}", entry.info.name);
+        assert_eq!(outcome.per_worker.len(), 2);
+        assert!(outcome.per_worker.iter().all(|&r| r > 0.0), "{}: {:?}", entry.info.name, outcome.per_worker);
+        assert!(!outcome.latencies.is_empty(), "{}", entry.info.name);
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+        assert!(left.is_empty(), "{} left {left:?}", entry.info.name);
+    }
+}
+
+#[test]
+fn micro_threads() {
+    every(Group::Micro, false);
+}
+
+#[test]
+fn micro_processes() {
+    every(Group::Micro, true);
+}
+
+#[test]
+fn a_missing_directory_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut target = TargetSpec::Dir(dir.path().to_path_buf()).open(false).unwrap();
+    drop(dir);
+    assert!(all()[0].run(&mut target, &plan(1, false)).is_err());
+}
