@@ -6,7 +6,12 @@ pub mod block_io;
 pub mod device;
 pub mod error;
 pub mod format;
+pub mod inode_state;
+pub mod map;
+pub mod radix;
 mod store;
+#[cfg(test)]
+mod testing;
 pub mod types;
 
 pub use api::*;

@@ -3,6 +3,8 @@
 pub mod batch;
 pub mod checksum;
 pub mod header;
+pub mod inode;
+pub mod map_node;
 pub mod orphans;
 pub mod record;
 pub mod slot;

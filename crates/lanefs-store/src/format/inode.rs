@@ -1,0 +1,393 @@
+//! The inode block: one 4 KiB block per inode, with as much of the file in it as fits.
+//!
+//! ```text
+//! inode := header[64] fixed[192] xattrs map tail zero*
+//! xattrs := the encoded attributes if they take at most XATTR_INLINE bytes, else (addr:u64 crc:u32)[xattr_blocks]
+//! map    := (page:u64 addr:u64 crc:u32)[map_count] if map_form is INLINE, else nothing
+//! tail   := bytes of page `tail_page`, from its start; the rest of that page is zeros
+//! xattr block := header[64] bytes[4032], index n holds bytes from n * 4032 on
+//! ```
+//!
+//! A directory that is small enough has its only bucket (page 1) as its tail.
+
+use crate::error::{Result, StoreError};
+use crate::format::header::{BlockKind, HEADER_LEN, expect_header, put_header};
+use crate::format::map_node::PENDING;
+use crate::radix::{KEY_END, MAX_HEIGHT};
+use crate::types::{
+    Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, FileKind, INLINE_MAX, Ino, XATTR_BLOB_MAX,
+};
+use zerocopy::little_endian::{I64, U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes for attributes, inline map and tail.
+pub const INODE_ROOM: usize = BLOCK_SIZE - HEADER_LEN - size_of::<Fixed>();
+/// Extended attributes of up to this many bytes lie in the inode block.
+pub const XATTR_INLINE: usize = INODE_ROOM - INLINE_MAX;
+/// Bytes of extended attributes in one block of their own.
+pub const XATTR_PER_BLOCK: usize = BLOCK_SIZE - HEADER_LEN;
+/// Bytes of one entry of an inline map.
+pub const MAP_ENTRY: usize = 20;
+/// Bytes of one reference.
+const REF: usize = 12;
+
+const FORM_INLINE: u8 = 0;
+const FORM_TREE: u8 = 1;
+
+/// The part of an inode block that every inode has.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Fixed {
+    mode: U32,
+    uid: U32,
+    gid: U32,
+    flags: U32,
+    rdev: U64,
+    size: U64,
+    atime: I64,
+    mtime: I64,
+    ctime: I64,
+    btime: I64,
+    generation: U32,
+    nlink: U32,
+    parent: U64,
+    version: U64,
+    map_form: u8,
+    map_height: u8,
+    dir_depth: u8,
+    zero: [u8; 5],
+    map_pages: U64,
+    root_addr: U64,
+    root_crc: U32,
+    map_count: U16,
+    tail_len: U16,
+    tail_page: U64,
+    xattr_len: U32,
+    xattr_blocks: U16,
+    zero2: U16,
+    dir_entries: U64,
+    dir_subdirs: U64,
+    zero3: [u8; 40],
+}
+
+const _: () = assert!(size_of::<Fixed>() == 192);
+const _: () = assert!(XATTR_BLOB_MAX.div_ceil(XATTR_PER_BLOCK) * REF <= XATTR_INLINE);
+const _: () = assert!(INODE_ROOM + 256 == BLOCK_SIZE && INLINE_MAX < INODE_ROOM);
+
+/// What a directory's inode says about its folded entries.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct DirShape {
+    /// The most cookie bits any bucket is split by.
+    pub depth: u8,
+    /// Folded entries.
+    pub entries: u64,
+    /// Folded entries that name directories.
+    pub subdirs: u64,
+}
+
+/// Where the extended attributes are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum XattrPlace {
+    /// In the inode block.
+    Inline(Vec<u8>),
+    /// `len` bytes in blocks of their own.
+    Blocks { len: u32, refs: Vec<BlockRef> },
+}
+
+/// The map as an inode block holds it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MapImage {
+    /// All of it, by page.
+    Inline(Vec<(u64, BlockRef)>),
+    /// A tree's root.
+    Tree { root: BlockRef, height: u8, pages: u64 },
+}
+
+/// An inode block, unpacked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InodeBlock {
+    /// Attributes.
+    pub attrs: Attrs,
+    /// Folded names.
+    pub nlink: u32,
+    /// A directory's parent; otherwise where the inode was made.
+    pub parent: Ino,
+    /// The last update it carries; later ones are greater.
+    pub version: u64,
+    /// The directory's entries, if it is one.
+    pub dir: DirShape,
+    /// Extended attributes.
+    pub xattrs: XattrPlace,
+    /// The map.
+    pub map: MapImage,
+    /// A page kept here, and its bytes up to the last that is not zero padding.
+    pub tail: Option<(u64, Vec<u8>)>,
+}
+
+fn put_ref(out: &mut Vec<u8>, r: BlockRef) {
+    out.extend_from_slice(&r.addr.0.to_le_bytes());
+    out.extend_from_slice(&r.crc.to_le_bytes());
+}
+
+fn get_ref(b: &[u8]) -> Option<BlockRef> {
+    let addr = u64::from_le_bytes(b.get(..8)?.try_into().ok()?);
+    let crc = u32::from_le_bytes(b.get(8..12)?.try_into().ok()?);
+    let r = BlockRef { addr: BlockAddr(addr), crc };
+    (!r.is_none() && r.addr != PENDING).then_some(r)
+}
+
+/// Bytes that are left for inline map entries beside these attributes and this tail.
+pub fn map_room(xattrs: &XattrPlace, tail: usize) -> usize {
+    let x = match xattrs {
+        XattrPlace::Inline(b) => b.len(),
+        XattrPlace::Blocks { refs, .. } => refs.len() * REF,
+    };
+    INODE_ROOM.saturating_sub(x + tail)
+}
+
+/// Packs an inode into a block whose header is still to be sealed. `None` if it does not fit.
+pub fn encode(ino: Ino, i: &InodeBlock) -> Option<Box<Block>> {
+    let mut var = Vec::with_capacity(INODE_ROOM);
+    let mut f = Fixed::new_zeroed();
+    f.mode = U32::new(i.attrs.mode);
+    f.uid = U32::new(i.attrs.uid);
+    f.gid = U32::new(i.attrs.gid);
+    f.flags = U32::new(i.attrs.flags);
+    f.rdev = U64::new(i.attrs.rdev);
+    f.size = U64::new(i.attrs.size);
+    f.atime = I64::new(i.attrs.atime);
+    f.mtime = I64::new(i.attrs.mtime);
+    f.ctime = I64::new(i.attrs.ctime);
+    f.btime = I64::new(i.attrs.btime);
+    f.generation = U32::new(i.attrs.generation);
+    f.nlink = U32::new(i.nlink);
+    f.parent = U64::new(i.parent.0);
+    f.version = U64::new(i.version);
+    f.dir_depth = i.dir.depth;
+    f.dir_entries = U64::new(i.dir.entries);
+    f.dir_subdirs = U64::new(i.dir.subdirs);
+    match &i.xattrs {
+        XattrPlace::Inline(b) => {
+            f.xattr_len = U32::new(b.len() as u32);
+            var.extend_from_slice(b);
+        }
+        XattrPlace::Blocks { len, refs } => {
+            f.xattr_len = U32::new(*len);
+            f.xattr_blocks = U16::new(refs.len() as u16);
+            refs.iter().for_each(|r| put_ref(&mut var, *r));
+        }
+    }
+    match &i.map {
+        MapImage::Inline(v) => {
+            f.map_form = FORM_INLINE;
+            f.map_count = U16::new(u16::try_from(v.len()).ok()?);
+            f.map_pages = U64::new(v.len() as u64);
+            for (page, r) in v {
+                var.extend_from_slice(&page.to_le_bytes());
+                put_ref(&mut var, *r);
+            }
+        }
+        MapImage::Tree { root, height, pages } => {
+            f.map_form = FORM_TREE;
+            f.map_height = *height;
+            f.map_pages = U64::new(*pages);
+            f.root_addr = U64::new(root.addr.0);
+            f.root_crc = U32::new(root.crc);
+        }
+    }
+    if let Some((page, bytes)) = &i.tail {
+        f.tail_page = U64::new(*page);
+        f.tail_len = U16::new(u16::try_from(bytes.len()).ok()?);
+        var.extend_from_slice(bytes);
+    }
+    if var.len() > INODE_ROOM {
+        return None;
+    }
+    let mut b = Block::zeroed();
+    put_header(&mut b, BlockKind::Inode, 0, ino, 0);
+    let at = HEADER_LEN + size_of::<Fixed>();
+    b.0[HEADER_LEN..at].copy_from_slice(f.as_bytes());
+    b.0[at..at + var.len()].copy_from_slice(&var);
+    Some(b)
+}
+
+/// Unpacks the inode block of `ino`.
+pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
+    expect_header(block, addr, BlockKind::Inode, 0, ino, 0)?;
+    let bad = |why: String| StoreError::Corrupt { addr, what: "inode block", why };
+    let at = HEADER_LEN + size_of::<Fixed>();
+    let f = Fixed::read_from_bytes(&block.0[HEADER_LEN..at]).map_err(|_| bad("cut short".into()))?;
+    let mut var = &block.0[at..];
+    let mut take = |n: usize, what: &str| -> Result<&[u8]> {
+        let (a, b) = var.split_at_checked(n).ok_or_else(|| bad(format!("{what} of {n} bytes overrun it")))?;
+        var = b;
+        Ok(a)
+    };
+
+    let kind = FileKind::from_mode(f.mode.get())
+        .ok_or_else(|| bad(format!("mode {:o} names no kind of file", f.mode.get())))?;
+    if f.zero != [0; 5] || f.zero2.get() != 0 || f.zero3 != [0; 40] {
+        return Err(bad("reserved bytes are not zero".into()));
+    }
+
+    let xlen = f.xattr_len.get() as usize;
+    let xattrs = if f.xattr_blocks.get() == 0 {
+        if xlen > XATTR_INLINE {
+            return Err(bad(format!("{xlen} bytes of extended attributes without blocks")));
+        }
+        XattrPlace::Inline(take(xlen, "extended attributes")?.to_vec())
+    } else {
+        let n = usize::from(f.xattr_blocks.get());
+        if xlen > XATTR_BLOB_MAX || n != xlen.div_ceil(XATTR_PER_BLOCK) {
+            return Err(bad(format!("{xlen} bytes of extended attributes in {n} blocks")));
+        }
+        let refs = (take(n * REF, "attribute references")?.chunks_exact(REF))
+            .map(|b| get_ref(b).ok_or_else(|| bad("attribute reference without address".into())))
+            .collect::<Result<Vec<_>>>()?;
+        XattrPlace::Blocks { len: xlen as u32, refs }
+    };
+
+    let count = usize::from(f.map_count.get());
+    if f.map_form != FORM_INLINE && count != 0 {
+        return Err(bad(format!("{count} inline map entries in map form {}", f.map_form)));
+    }
+    let map = match f.map_form {
+        FORM_INLINE => {
+            let mut v: Vec<(u64, BlockRef)> = Vec::with_capacity(count);
+            for e in take(count * MAP_ENTRY, "map entries")?.chunks_exact(MAP_ENTRY) {
+                let page = e.first_chunk().map_or(u64::MAX, |b| u64::from_le_bytes(*b));
+                let r = get_ref(&e[8..]).ok_or_else(|| bad(format!("page {page} without address")))?;
+                if page >= KEY_END || v.last().is_some_and(|l| l.0 >= page) {
+                    return Err(bad(format!("map entry for page {page} is out of order")));
+                }
+                v.push((page, r));
+            }
+            MapImage::Inline(v)
+        }
+        FORM_TREE => {
+            let root = BlockRef { addr: BlockAddr(f.root_addr.get()), crc: f.root_crc.get() };
+            if root.is_none() || root.addr == PENDING || !(1..=MAX_HEIGHT).contains(&f.map_height) {
+                return Err(bad(format!("map root {} of height {}", root.addr, f.map_height)));
+            }
+            MapImage::Tree { root, height: f.map_height, pages: f.map_pages.get() }
+        }
+        form => return Err(bad(format!("unknown map form {form}"))),
+    };
+
+    let n = usize::from(f.tail_len.get());
+    let tail = if n == 0 {
+        None
+    } else if n > INLINE_MAX || f.tail_page.get() >= KEY_END {
+        return Err(bad(format!("tail of {n} bytes at page {}", f.tail_page.get())));
+    } else {
+        Some((f.tail_page.get(), take(n, "tail")?.to_vec()))
+    };
+    if let (MapImage::Inline(v), Some((page, _))) = (&map, &tail)
+        && v.binary_search_by_key(page, |e| e.0).is_ok()
+    {
+        return Err(bad(format!("page {page} is both mapped and the tail")));
+    }
+    if kind != FileKind::Dir && (f.dir_depth != 0 || f.dir_entries.get() != 0 || f.dir_subdirs.get() != 0) {
+        return Err(bad("directory fields in something else".into()));
+    }
+    if f.dir_depth > 55 || f.dir_subdirs.get() > f.dir_entries.get() {
+        return Err(bad(format!("directory depth {}", f.dir_depth)));
+    }
+
+    Ok(InodeBlock {
+        attrs: Attrs {
+            mode: f.mode.get(),
+            uid: f.uid.get(),
+            gid: f.gid.get(),
+            flags: f.flags.get(),
+            rdev: f.rdev.get(),
+            size: f.size.get(),
+            atime: f.atime.get(),
+            mtime: f.mtime.get(),
+            ctime: f.ctime.get(),
+            btime: f.btime.get(),
+            generation: f.generation.get(),
+        },
+        nlink: f.nlink.get(),
+        parent: Ino(f.parent.get()),
+        version: f.version.get(),
+        dir: DirShape { depth: f.dir_depth, entries: f.dir_entries.get(), subdirs: f.dir_subdirs.get() },
+        xattrs,
+        map,
+        tail,
+    })
+}
+
+/// Packs block `index` of an inode's extended attributes.
+pub fn encode_xattr_block(ino: Ino, index: u64, bytes: &[u8]) -> Box<Block> {
+    let mut b = Block::zeroed();
+    put_header(&mut b, BlockKind::Xattr, 0, ino, index);
+    let n = bytes.len().min(XATTR_PER_BLOCK);
+    b.0[HEADER_LEN..HEADER_LEN + n].copy_from_slice(&bytes[..n]);
+    b
+}
+
+/// The bytes of block `index` of an inode's extended attributes.
+pub fn decode_xattr_block(block: &Block, addr: BlockAddr, ino: Ino, index: u64) -> Result<&[u8]> {
+    expect_header(block, addr, BlockKind::Xattr, 0, ino, index)?;
+    Ok(&block.0[HEADER_LEN..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn sample() -> InodeBlock {
+        InodeBlock {
+            attrs: Attrs {
+                mode: libc::S_IFREG | 0o640,
+                uid: 1,
+                gid: 2,
+                flags: 0,
+                rdev: 0,
+                size: 4096 * 9 + 100,
+                atime: -1,
+                mtime: 2,
+                ctime: 3,
+                btime: 4,
+                generation: 7,
+            },
+            nlink: 2,
+            parent: Ino(1),
+            version: 5,
+            dir: DirShape::default(),
+            xattrs: XattrPlace::Inline(b"user.a=b".to_vec()),
+            map: MapImage::Inline(
+                (0..9).map(|p| (p, BlockRef { addr: BlockAddr(100 + p), crc: 9 })).collect(),
+            ),
+            tail: Some((9, vec![5; 100])),
+        }
+    }
+
+    #[test]
+    fn inodes_survive_the_trip() {
+        let a = BlockAddr(77);
+        let mut i = sample();
+        let b = encode(Ino(20), &i).unwrap();
+        assert_eq!(decode(&b, a, Ino(20)).unwrap(), i);
+        assert!(decode(&b, a, Ino(21)).is_err());
+        let refs = (0..33).map(|n| BlockRef { addr: BlockAddr(500 + n), crc: 1 }).collect();
+        i.xattrs = XattrPlace::Blocks { len: XATTR_BLOB_MAX as u32, refs };
+        i.tail = Some((9, vec![6; INLINE_MAX]));
+        assert!(encode(Ino(20), &i).is_none(), "nine entries do not fit beside the largest tail");
+        i.map = MapImage::Tree { root: BlockRef { addr: BlockAddr(8), crc: 3 }, height: 2, pages: 1000 };
+        assert_eq!(decode(&encode(Ino(20), &i).unwrap(), a, Ino(20)).unwrap(), i);
+    }
+
+    #[test]
+    fn no_change_of_a_byte_makes_the_decoder_panic() {
+        let b = encode(Ino(20), &sample()).unwrap();
+        for at in 0..700 {
+            for v in [0u8, 1, 0x7f, 0x80, 0xff] {
+                let mut c = b.clone();
+                c.0[at] = v;
+                let _ = decode(&c, BlockAddr(77), Ino(20));
+            }
+        }
+    }
+}

@@ -1,0 +1,732 @@
+//! What the store holds in memory of one inode: its block unpacked, its map, and what is not on disk yet.
+//!
+//! Nothing here locks, and the questions of the read path do no I/O: they answer or name the node they miss
+//! ([`Found`]), so that the engine reads with its lock released. What changes an inode takes a source for the rare
+//! node that [`InodeState::missing_for`] was not asked about before.
+//!
+//! Invariants:
+//!  I1  a page is mapped or it is the tail, never both;
+//!  I2  `delta` and `sealed` together are what a crash would take from the map: the changes since the last
+//!      durable batch, counting only checkpoints whose slot is on disk. A write-out moves `delta` to `sealed`, and
+//!      only the checkpoint's end drops `sealed`; a batch written in between must carry both, because
+//!      a crash before the slot falls back to the map before the write-out.
+
+use crate::block_io::{BlockSink, BlockSource, Owner};
+use crate::error::{Result, StoreError};
+use crate::format::inode::{self, DirShape, InodeBlock, MAP_ENTRY, MapImage, XATTR_INLINE, XATTR_PER_BLOCK};
+use crate::format::inode::{XattrPlace, map_room};
+use crate::map::{Map, MapShape};
+use crate::radix::{Found, Wanted};
+use crate::types::{
+    Attrs, BLOCK_SHIFT, BLOCK_SIZE, Block, BlockAddr, BlockRef, FileKind, INLINE_MAX, Ino, SYMLINK_MAX,
+    XATTR_BLOB_MAX,
+};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Where a page's bytes are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageAt<'a> {
+    /// Nowhere: zeros.
+    Hole,
+    /// In a block of the log.
+    Block(BlockRef),
+    /// In the inode block: these bytes, then zeros.
+    Inline(&'a [u8]),
+}
+
+/// Changes of a map: first the ranges become holes, then the pages are mapped.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct MapDelta {
+    /// Ranges that became holes.
+    pub unmaps: Vec<Range<u64>>,
+    /// Pages that were written.
+    pub sets: BTreeMap<u64, BlockRef>,
+}
+
+impl MapDelta {
+    /// Whether there is nothing to apply.
+    pub fn is_empty(&self) -> bool {
+        self.unmaps.is_empty() && self.sets.is_empty()
+    }
+
+    fn unmap(&mut self, pages: Range<u64>) {
+        let mut rest = self.sets.split_off(&pages.start);
+        self.sets.append(&mut rest.split_off(&pages.end));
+        match self.unmaps.last_mut() {
+            Some(last) if last.start <= pages.end && pages.start <= last.end => {
+                *last = last.start.min(pages.start)..last.end.max(pages.end);
+            }
+            _ => self.unmaps.push(pages),
+        }
+    }
+
+    /// This, and then `later`.
+    fn append(&mut self, later: MapDelta) {
+        if self.is_empty() {
+            *self = later;
+            return;
+        }
+        for r in later.unmaps {
+            self.unmap(r);
+        }
+        self.sets.extend(later.sets);
+    }
+}
+
+/// What became of the page and the tail that were there before.
+#[derive(Debug, Default)]
+#[must_use = "a displaced tail must be written as a block of its own"]
+pub struct TailChange {
+    /// The block the page had.
+    pub freed: Option<BlockAddr>,
+    /// The page that was the tail until now.
+    pub displaced: Option<(u64, Box<Block>)>,
+}
+
+/// See the module's head.
+pub struct InodeState {
+    ino: Ino,
+    attrs: Attrs,
+    nlink: u32,
+    parent: Ino,
+    version: u64,
+    dir: DirShape,
+    /// Its inode block, none if it was never written.
+    block: BlockRef,
+    map: Map,
+    tail: Option<(u64, Vec<u8>)>,
+    xattrs: XattrPlace,
+    /// Attributes too long for the inode block, not written yet. `xattrs` still is what is on disk.
+    new_xattrs: Option<Vec<u8>>,
+    delta: MapDelta,
+    sealed: MapDelta,
+    dirty: bool,
+}
+
+/// The page and the length of a file's tail, if a file of this size has one that may lie in its inode block.
+pub fn tail_of(size: u64) -> Option<(u64, usize)> {
+    let len = (size % BLOCK_SIZE as u64) as usize;
+    (1..=INLINE_MAX).contains(&len).then_some((size >> BLOCK_SHIFT, len))
+}
+
+/// A page made of bytes and zeros.
+pub fn padded(bytes: &[u8]) -> Box<Block> {
+    let mut b = Block::zeroed();
+    let n = bytes.len().min(BLOCK_SIZE);
+    b.0[..n].copy_from_slice(&bytes[..n]);
+    b
+}
+
+impl InodeState {
+    /// A new inode without content.
+    pub fn new(ino: Ino, attrs: Attrs, parent: Ino) -> InodeState {
+        InodeState {
+            ino,
+            attrs,
+            nlink: 0,
+            parent,
+            version: 0,
+            dir: DirShape::default(),
+            block: BlockRef::NONE,
+            map: Map::new(ino),
+            tail: None,
+            xattrs: XattrPlace::Inline(Vec::new()),
+            new_xattrs: None,
+            delta: MapDelta::default(),
+            sealed: MapDelta::default(),
+            dirty: true,
+        }
+    }
+
+    /// A new symbolic link. A target longer than the inode block can hold goes to the log.
+    pub fn new_symlink(
+        ino: Ino,
+        attrs: Attrs,
+        parent: Ino,
+        target: &[u8],
+        sink: &mut dyn BlockSink,
+    ) -> Result<InodeState> {
+        if target.len() > SYMLINK_MAX {
+            return Err(StoreError::Invalid(format!("a link target of {} bytes", target.len())));
+        }
+        let mut s = InodeState::new(ino, Attrs { size: target.len() as u64, ..attrs }, parent);
+        if target.len() <= INLINE_MAX {
+            s.tail = (!target.is_empty()).then(|| (0, target.to_vec()));
+        } else {
+            let r = sink.write(Owner::Data { ino, page: 0 }, padded(target))?;
+            s.set_page(0, r, &*sink)?;
+        }
+        Ok(s)
+    }
+
+    /// From the block `block` that `r` refers to.
+    pub fn from_block(ino: Ino, r: BlockRef, block: &Block) -> Result<InodeState> {
+        let i = inode::decode(block, r.addr, ino)?;
+        let map = match i.map {
+            MapImage::Inline(v) => Map::from_inline(ino, v),
+            MapImage::Tree { root, height, pages } => {
+                Map::from_root(ino, root, height, pages).ok_or_else(|| StoreError::Corrupt {
+                    addr: r.addr,
+                    what: "inode block",
+                    why: format!("map root {} of height {height}", root.addr),
+                })?
+            }
+        };
+        Ok(InodeState {
+            nlink: i.nlink,
+            version: i.version,
+            dir: i.dir,
+            block: r,
+            map,
+            tail: i.tail,
+            xattrs: i.xattrs,
+            dirty: false,
+            ..InodeState::new(ino, i.attrs, i.parent)
+        })
+    }
+
+    /// Reads an inode.
+    pub fn load(ino: Ino, r: BlockRef, source: &(impl BlockSource + ?Sized)) -> Result<InodeState> {
+        InodeState::from_block(ino, r, &*source.read(r, "inode block")?)
+    }
+
+    // ---- what it is ----
+
+    /// Its number.
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+    /// Its attributes.
+    pub fn attrs(&self) -> &Attrs {
+        &self.attrs
+    }
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.attrs.kind() == Some(FileKind::Dir)
+    }
+    /// Folded names.
+    pub fn names(&self) -> u32 {
+        self.nlink
+    }
+    /// What `st_nlink` shows: names, or for a directory 2 plus its subdirectories.
+    pub fn nlink_shown(&self) -> u32 {
+        if self.is_dir() { u32::try_from(self.dir.subdirs + 2).unwrap_or(u32::MAX) } else { self.nlink }
+    }
+    /// A directory's parent.
+    pub fn parent(&self) -> Ino {
+        self.parent
+    }
+    /// The last update applied.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+    /// What is known of the directory's folded entries.
+    pub fn dir(&self) -> DirShape {
+        self.dir
+    }
+    /// Its inode block on disk, none if it was never written.
+    pub fn block(&self) -> BlockRef {
+        self.block
+    }
+    /// Pages that have a block of their own.
+    pub fn mapped_pages(&self) -> u64 {
+        self.map.pages()
+    }
+    /// The tail: its page and bytes.
+    pub fn tail(&self) -> Option<(u64, &[u8])> {
+        self.tail.as_ref().map(|(p, b)| (*p, &b[..]))
+    }
+    /// Whether a write-out has anything to write.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty || self.map.is_dirty()
+    }
+    /// Bytes of memory, about.
+    pub fn memory(&self) -> usize {
+        size_of::<Self>()
+            + self.map.memory()
+            + self.tail.as_ref().map_or(0, |t| t.1.capacity())
+            + self.new_xattrs.as_ref().map_or(0, Vec::capacity)
+            + match &self.xattrs {
+                XattrPlace::Inline(b) => b.capacity(),
+                XattrPlace::Blocks { refs, .. } => refs.capacity() * 16,
+            }
+            + (self.delta.sets.len() + self.sealed.sets.len()) * 40
+    }
+
+    /// Where the bytes of `page` are.
+    pub fn lookup(&self, page: u64) -> Found<PageAt<'_>> {
+        if let Some((p, bytes)) = &self.tail
+            && *p == page
+        {
+            return Found::Here(PageAt::Inline(bytes));
+        }
+        self.map.get(page).map(|r| if r.is_none() { PageAt::Hole } else { PageAt::Block(r) })
+    }
+
+    /// The first page at or after `page` that holds data.
+    pub fn next_data(&self, page: u64) -> Found<Option<u64>> {
+        let tail = self.tail.as_ref().map(|t| t.0).filter(|&t| t >= page);
+        self.map.next_data(page).map(|m| match (m, tail) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        })
+    }
+
+    /// The first page at or after `page` that holds none. There always is one, if only past the end.
+    pub fn next_hole(&self, page: u64) -> Found<u64> {
+        match (self.map.next_hole(page), &self.tail) {
+            (Found::Here(h), Some((t, _))) if h == *t => self.map.next_hole(h + 1),
+            (found, _) => found,
+        }
+    }
+
+    /// Takes a map node that was asked for. Harmless if the map has changed meanwhile.
+    pub fn install(&mut self, w: &Wanted, block: &Block) -> Result<()> {
+        self.map.install(w, block)
+    }
+
+    /// The map node that changing `page` would have to read, if any.
+    pub fn missing_for(&self, page: u64) -> Option<Wanted> {
+        self.map.missing_for(page)
+    }
+
+    /// Asks until there is an answer, reading what is missing.
+    pub fn resolve<T>(
+        &mut self,
+        source: &(impl BlockSource + ?Sized),
+        ask: impl FnMut(&InodeState) -> Found<T>,
+    ) -> Result<T> {
+        crate::radix::resolve(self, source, ask, |s, w, b| s.install(w, b))
+    }
+
+    // ---- changing it ----
+
+    /// Takes the attributes of an update. A file that became shorter than its tail loses the rest of it.
+    pub fn apply_attrs(&mut self, attrs: &Attrs, version: u64) {
+        self.attrs = *attrs;
+        self.version = self.version.max(version);
+        self.dirty = true;
+        if !self.is_dir()
+            && let Some((page, bytes)) = &mut self.tail
+        {
+            let left = attrs.size.saturating_sub(*page << BLOCK_SHIFT);
+            bytes.truncate(left.min(BLOCK_SIZE as u64) as usize);
+            if bytes.is_empty() {
+                self.tail = None;
+            }
+        }
+    }
+
+    /// Sets the number of folded names.
+    pub fn set_names(&mut self, names: u32) {
+        self.dirty |= self.nlink != names;
+        self.nlink = names;
+    }
+
+    /// A directory has moved.
+    pub fn set_parent(&mut self, parent: Ino) {
+        self.dirty |= self.parent != parent;
+        self.parent = parent;
+    }
+
+    /// The fold has changed a directory's entries.
+    pub fn set_dir(&mut self, dir: DirShape) {
+        self.dirty |= self.dir != dir;
+        self.dir = dir;
+    }
+
+    /// Maps `page` to a block and returns the block that is free now. Ends the page's being the tail.
+    pub fn set_page(
+        &mut self,
+        page: u64,
+        r: BlockRef,
+        source: &(impl BlockSource + ?Sized),
+    ) -> Result<Option<BlockAddr>> {
+        let old = self.map.set(page, r, source)?;
+        if self.tail.as_ref().is_some_and(|t| t.0 == page) {
+            self.tail = None; // I1
+        }
+        self.delta.sets.insert(page, r);
+        self.dirty = true;
+        Ok((!old.is_none()).then_some(old.addr))
+    }
+
+    /// Keeps the start of `page` in the inode block; trailing zeros need not be given. At most [`INLINE_MAX`]
+    /// bytes. The caller writes a displaced tail as a block of its own.
+    pub fn set_tail(
+        &mut self,
+        page: u64,
+        bytes: Vec<u8>,
+        source: &(impl BlockSource + ?Sized),
+    ) -> Result<TailChange> {
+        if bytes.len() > INLINE_MAX {
+            return Err(StoreError::Invalid(format!("a tail of {} bytes", bytes.len())));
+        }
+        let old = self.map.set(page, BlockRef::NONE, source)?;
+        self.delta.unmap(page..page + 1);
+        let displaced = self.tail.take().filter(|t| t.0 != page).map(|(p, b)| (p, padded(&b)));
+        self.tail = (!bytes.is_empty()).then_some((page, bytes));
+        self.dirty = true;
+        Ok(TailChange { freed: (!old.is_none()).then_some(old.addr), displaced })
+    }
+
+    /// Takes the tail out, for writing it as a block of its own.
+    pub fn take_tail(&mut self) -> Option<(u64, Box<Block>)> {
+        self.dirty |= self.tail.is_some();
+        self.tail.take().map(|(p, b)| (p, padded(&b)))
+    }
+
+    /// Makes holes of a range of pages; `freed` gets the blocks they had.
+    pub fn unmap(
+        &mut self,
+        pages: Range<u64>,
+        source: &(impl BlockSource + ?Sized),
+        freed: &mut Vec<BlockAddr>,
+    ) -> Result<()> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        if self.tail.as_ref().is_some_and(|t| pages.contains(&t.0)) {
+            self.tail = None;
+        }
+        self.dirty = true;
+        self.delta.unmap(pages.clone());
+        self.map.unmap(pages, source, &mut |_, r| freed.push(r.addr))?;
+        Ok(())
+    }
+
+    // ---- extended attributes ----
+
+    /// Replaces all extended attributes.
+    pub fn set_xattrs(&mut self, blob: Vec<u8>) -> Result<()> {
+        if blob.len() > XATTR_BLOB_MAX {
+            return Err(StoreError::NoSpace);
+        }
+        self.new_xattrs = Some(blob);
+        self.dirty = true;
+        Ok(())
+    }
+
+    /// The extended attributes, if no I/O is needed for them; else where they are: their length and blocks, for
+    /// [`read_xattrs`].
+    pub fn xattrs(&self) -> std::result::Result<&[u8], (u32, &[BlockRef])> {
+        match (&self.new_xattrs, &self.xattrs) {
+            (Some(b), _) | (None, XattrPlace::Inline(b)) => Ok(b),
+            (None, XattrPlace::Blocks { len, refs }) => Err((*len, refs)),
+        }
+    }
+
+    fn write_xattrs(&mut self, sink: &mut dyn BlockSink) -> Result<()> {
+        let Some(blob) = &self.new_xattrs else { return Ok(()) };
+        let place = if blob.len() <= XATTR_INLINE {
+            XattrPlace::Inline(blob.clone())
+        } else {
+            let mut refs = Vec::new();
+            for (n, bytes) in blob.chunks(XATTR_PER_BLOCK).enumerate() {
+                let index = n as u64;
+                let block = inode::encode_xattr_block(self.ino, index, bytes);
+                refs.push(sink.write(Owner::Xattr { ino: self.ino, index }, block)?);
+            }
+            XattrPlace::Blocks { len: blob.len() as u32, refs }
+        };
+        if let XattrPlace::Blocks { refs, .. } = std::mem::replace(&mut self.xattrs, place) {
+            refs.iter().for_each(|r| sink.free(r.addr));
+        }
+        self.new_xattrs = None;
+        Ok(())
+    }
+
+    // ---- what is not durable yet ----
+
+    /// Whether a crash would lose changes of the map.
+    pub fn has_delta(&self) -> bool {
+        !self.delta.is_empty() || !self.sealed.is_empty()
+    }
+
+    /// The changes of the map that a batch has to carry (I2).
+    pub fn delta(&self) -> MapDelta {
+        let mut d = self.sealed.clone();
+        d.append(self.delta.clone());
+        d
+    }
+
+    /// The same, for a batch that is going to be durable before anything that builds on it.
+    pub fn take_delta(&mut self) -> MapDelta {
+        let mut d = std::mem::take(&mut self.sealed);
+        d.append(std::mem::take(&mut self.delta));
+        d
+    }
+
+    /// The checkpoint that wrote this inode out is durable.
+    pub fn checkpoint_done(&mut self) {
+        self.sealed = MapDelta::default();
+    }
+
+    // ---- to disk ----
+
+    /// Writes what is dirty: map nodes, attribute blocks, the inode block; frees the old ones. Returns the inode
+    /// block's reference, which is the old one if nothing was dirty.
+    pub fn write_out(&mut self, sink: &mut dyn BlockSink) -> Result<BlockRef> {
+        if !self.is_dirty() && !self.block.is_none() {
+            return Ok(self.block);
+        }
+        self.write_xattrs(sink)?;
+        let tail = self.tail.as_ref().map_or(0, |t| t.1.len());
+        self.map.write_out(sink, map_room(&self.xattrs, tail) / MAP_ENTRY)?;
+        let image = InodeBlock {
+            attrs: self.attrs,
+            nlink: self.nlink,
+            parent: self.parent,
+            version: self.version,
+            dir: self.dir,
+            xattrs: self.xattrs.clone(),
+            map: match self.map.shape() {
+                MapShape::Inline(v) => MapImage::Inline(v.to_vec()),
+                MapShape::Tree(root, height, pages) => MapImage::Tree { root, height, pages },
+            },
+            tail: self.tail.clone(),
+        };
+        let block = inode::encode(self.ino, &image)
+            .ok_or_else(|| StoreError::BadInode { ino: self.ino, why: "its inode block overflows".into() })?;
+        let old = self.block;
+        self.block = sink.write(Owner::Inode { ino: self.ino }, block)?;
+        if !old.is_none() {
+            sink.free(old.addr);
+        }
+        self.dirty = false;
+        self.sealed.append(std::mem::take(&mut self.delta)); // I2
+        Ok(self.block)
+    }
+
+    /// Frees every block of the inode, its inode block included. The inode is gone afterwards.
+    pub fn destroy(&mut self, sink: &mut dyn BlockSink) -> Result<()> {
+        self.map.destroy(sink)?;
+        if let XattrPlace::Blocks { refs, .. } =
+            std::mem::replace(&mut self.xattrs, XattrPlace::Inline(Vec::new()))
+        {
+            refs.iter().for_each(|r| sink.free(r.addr));
+        }
+        let block = std::mem::take(&mut self.block);
+        if !block.is_none() {
+            sink.free(block.addr);
+        }
+        self.tail = None;
+        self.new_xattrs = None;
+        Ok(())
+    }
+
+    /// The cleaner's question: where is the block that `owner` names now? None if there is no such block.
+    pub fn current(&self, owner: Owner) -> Found<BlockRef> {
+        Found::Here(match owner {
+            Owner::Data { ino, page } | Owner::Bucket { ino, page } if ino == self.ino => {
+                return self.map.get(page);
+            }
+            Owner::Map { ino, level, index } if ino == self.ino => return self.map.node_ref(level, index),
+            Owner::Inode { ino } if ino == self.ino => self.block,
+            Owner::Xattr { ino, index } if ino == self.ino => match &self.xattrs {
+                XattrPlace::Blocks { refs, .. } => {
+                    usize::try_from(index).ok().and_then(|i| refs.get(i).copied()).unwrap_or_default()
+                }
+                XattrPlace::Inline(_) => BlockRef::NONE,
+            },
+            _ => BlockRef::NONE,
+        })
+    }
+
+    /// Makes the next write-out write a node block anew, so that its old place becomes free. Not for data and
+    /// buckets: these move by [`InodeState::set_page`]. False if there is no such block.
+    pub fn rewrite(&mut self, owner: Owner, source: &(impl BlockSource + ?Sized)) -> Result<bool> {
+        match owner {
+            Owner::Inode { .. } => {
+                self.dirty = true;
+                Ok(true)
+            }
+            Owner::Map { level, index, .. } => {
+                let found = self.map.rewrite_node(level, index, source)?;
+                self.dirty |= found;
+                Ok(found)
+            }
+            Owner::Xattr { .. } => {
+                if let Err((len, refs)) = self.xattrs() {
+                    self.new_xattrs = Some(read_xattrs(self.ino, len, refs, source)?);
+                    self.dirty = true;
+                }
+                Ok(self.new_xattrs.is_some())
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Drops from memory what can be read again.
+    pub fn evict_clean(&mut self) {
+        self.map.evict_clean();
+    }
+
+    /// Calls `f` with every page that has a block, in order.
+    pub fn for_each_page(
+        &mut self,
+        source: &(impl BlockSource + ?Sized),
+        f: &mut dyn FnMut(u64, BlockRef) -> Result<()>,
+    ) -> Result<()> {
+        self.map.for_each(source, f)
+    }
+}
+
+/// Reads extended attributes that lie in blocks of their own.
+pub fn read_xattrs(
+    ino: Ino,
+    len: u32,
+    refs: &[BlockRef],
+    source: &(impl BlockSource + ?Sized),
+) -> Result<Vec<u8>> {
+    let mut blob = Vec::with_capacity(refs.len() * XATTR_PER_BLOCK);
+    for (n, r) in refs.iter().enumerate() {
+        let block = source.read(*r, "extended attribute block")?;
+        blob.extend_from_slice(inode::decode_xattr_block(&block, r.addr, ino, n as u64)?);
+    }
+    blob.truncate(len as usize);
+    Ok(blob)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::MemLog;
+
+    const INO: Ino = Ino(40);
+
+    fn attrs(size: u64) -> Attrs {
+        Attrs {
+            mode: libc::S_IFREG | 0o644,
+            uid: 0,
+            gid: 0,
+            flags: 0,
+            rdev: 0,
+            size,
+            atime: 0,
+            mtime: 0,
+            ctime: 0,
+            btime: 0,
+            generation: 1,
+        }
+    }
+
+    fn here<T>(f: Found<T>) -> T {
+        match f {
+            Found::Here(t) => t,
+            Found::Missing(w) => panic!("missing {w:?}"),
+        }
+    }
+
+    #[test]
+    fn the_tail_rule() {
+        assert_eq!(tail_of(0), None);
+        assert_eq!(tail_of(1), Some((0, 1)));
+        assert_eq!(tail_of(4096), None);
+        assert_eq!(tail_of(4096 + 3400), Some((1, 3400)));
+        assert_eq!(tail_of(4096 + 3401), None);
+    }
+
+    #[test]
+    fn a_small_file_is_one_block() {
+        let mut log = MemLog::default();
+        let mut s = InodeState::new(INO, attrs(0), Ino(1));
+        s.set_names(1);
+        let t = s.set_tail(0, b"hello".to_vec(), &log).unwrap();
+        assert!(t.freed.is_none() && t.displaced.is_none());
+        s.apply_attrs(&attrs(5), 3);
+        s.set_xattrs(b"abc".to_vec()).unwrap();
+        let r = s.write_out(&mut log).unwrap();
+        assert_eq!(log.blocks.len(), 1);
+        let s = InodeState::load(INO, r, &log).unwrap();
+        assert_eq!(here(s.lookup(0)), PageAt::Inline(b"hello"));
+        assert_eq!((s.names(), s.version(), s.xattrs()), (1, 3, Ok(&b"abc"[..])));
+        assert_eq!((here(s.next_data(0)), here(s.next_hole(0))), (Some(0), 1));
+        assert!(!s.is_dirty() && !s.has_delta());
+    }
+
+    #[test]
+    fn a_growing_file_displaces_its_tail_and_a_shrinking_one_cuts_it() {
+        let mut log = MemLog::default();
+        let mut s = InodeState::new(INO, attrs(100), Ino(1));
+        let _ = s.set_tail(0, vec![7; 100], &log).unwrap();
+        let t = s.set_tail(2, vec![8; 50], &log).unwrap();
+        let (page, block) = t.displaced.unwrap();
+        assert_eq!((page, block.0[99], block.0[100]), (0, 7, 0));
+        let r = log.write(Owner::Data { ino: INO, page }, block).unwrap();
+        assert_eq!(s.set_page(0, r, &log).unwrap(), None);
+        assert_eq!(here(s.next_hole(0)), 1);
+        assert_eq!(here(s.next_data(1)), Some(2));
+        s.apply_attrs(&attrs(2 * 4096 + 10), 2);
+        assert_eq!(here(s.lookup(2)), PageAt::Inline(&[8; 10]));
+        s.apply_attrs(&attrs(4096), 3);
+        assert_eq!(here(s.lookup(2)), PageAt::Hole);
+        // A block that becomes the tail is free.
+        let t = s.set_tail(0, vec![1], &log).unwrap();
+        assert_eq!(t.freed, Some(r.addr));
+    }
+
+    #[test]
+    fn a_write_out_keeps_the_delta_until_the_checkpoint_is_durable() {
+        let mut log = MemLog::default();
+        let mut s = InodeState::new(INO, attrs(0), Ino(1));
+        for p in 0..3 {
+            let r = log.data(INO, p, 1);
+            s.set_page(p, r, &log).unwrap();
+        }
+        s.write_out(&mut log).unwrap();
+        let mut freed = Vec::new();
+        s.unmap(1..2, &log, &mut freed).unwrap();
+        let r = log.data(INO, 7, 1);
+        s.set_page(7, r, &log).unwrap();
+        let d = s.delta();
+        assert_eq!(d.unmaps, vec![1..2]);
+        assert_eq!(d.sets.keys().copied().collect::<Vec<_>>(), [0, 2, 7]);
+        s.checkpoint_done();
+        assert_eq!(s.take_delta().sets.keys().copied().collect::<Vec<_>>(), [7]);
+        assert!(!s.has_delta());
+    }
+
+    #[test]
+    fn long_attributes_and_long_links_take_blocks_and_give_them_back() {
+        let mut log = MemLog::default();
+        let target = vec![b't'; 4000];
+        let mut s = InodeState::new_symlink(INO, attrs(0), Ino(1), &target, &mut log).unwrap();
+        assert_eq!(s.attrs().size, 4000);
+        let blob: Vec<u8> = (0..XATTR_BLOB_MAX).map(|i| i as u8).collect();
+        s.set_xattrs(blob.clone()).unwrap();
+        let r = s.write_out(&mut log).unwrap();
+        assert_eq!(log.blocks.len(), 1 + 33 + 1);
+        let mut s = InodeState::load(INO, r, &log).unwrap();
+        let (len, refs) = s.xattrs().unwrap_err();
+        assert_eq!(read_xattrs(INO, len, refs, &log).unwrap(), blob);
+        // The cleaner asks for the second attribute block.
+        let second = Owner::Xattr { ino: INO, index: 1 };
+        let old = here(s.current(second));
+        assert!(s.rewrite(second, &log).unwrap());
+        s.write_out(&mut log).unwrap();
+        assert!(!log.blocks.contains_key(&old.addr));
+        assert_eq!(log.blocks.len(), 1 + 33 + 1);
+        assert!(s.set_xattrs(vec![0; XATTR_BLOB_MAX + 1]).is_err());
+        s.destroy(&mut log).unwrap();
+        assert!(log.blocks.is_empty());
+    }
+
+    #[test]
+    fn a_map_that_does_not_fit_beside_the_tail_becomes_a_tree() {
+        let mut log = MemLog::default();
+        let mut s = InodeState::new(INO, attrs(50 * 4096 + 3000), Ino(1));
+        for p in 0..50 {
+            let r = log.data(INO, p, 1);
+            s.set_page(p, r, &log).unwrap();
+        }
+        let _ = s.set_tail(50, vec![1; 3000], &log).unwrap();
+        let r = s.write_out(&mut log).unwrap();
+        assert_eq!(log.blocks.len(), 50 + 2);
+        let mut s = InodeState::load(INO, r, &log).unwrap();
+        assert!(matches!(s.lookup(49), Found::Missing(_)));
+        assert!(matches!(s.resolve(&log, |s| s.map.get(49)).unwrap(), r if !r.is_none()));
+        assert_eq!(s.mapped_pages(), 50);
+    }
+}

@@ -1,0 +1,56 @@
+//! A log in memory, for testing the structures without an engine.
+
+use crate::block_io::{BlockSink, BlockSource, Owner};
+use crate::error::{Result, StoreError};
+use crate::format::checksum;
+use crate::format::header::{self, Stamp};
+use crate::types::{Block, BlockAddr, BlockRef};
+use std::cell::Cell;
+use std::collections::HashMap;
+
+/// Blocks by address; each write goes to a new one.
+#[derive(Default)]
+pub struct MemLog {
+    pub blocks: HashMap<BlockAddr, (Owner, Box<Block>)>,
+    pub next: u64,
+    pub reads: Cell<u64>,
+    pub writes: u64,
+}
+
+impl BlockSource for MemLog {
+    fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        self.reads.set(self.reads.get() + 1);
+        let bad = |why: &str| StoreError::Corrupt { addr: r.addr, what, why: why.into() };
+        let (_, b) = self.blocks.get(&r.addr).ok_or_else(|| bad("not in the log"))?;
+        if !checksum::matches(r, &b.0) {
+            return Err(bad("checksum"));
+        }
+        Ok(b.clone())
+    }
+}
+
+impl BlockSink for MemLog {
+    fn write(&mut self, owner: Owner, mut block: Box<Block>) -> Result<BlockRef> {
+        self.next += 1;
+        self.writes += 1;
+        let addr = BlockAddr(self.next);
+        if !matches!(owner, Owner::Data { .. }) {
+            header::seal(&mut block, addr, Stamp { sequence: self.next, ..Stamp::default() });
+        }
+        let r = checksum::reference(addr, &block);
+        self.blocks.insert(addr, (owner, block));
+        Ok(r)
+    }
+    fn free(&mut self, addr: BlockAddr) {
+        assert!(self.blocks.remove(&addr).is_some(), "double free of {addr}");
+    }
+}
+
+impl MemLog {
+    /// Writes a page of file data filled with `byte`.
+    pub fn data(&mut self, ino: crate::Ino, page: u64, byte: u8) -> BlockRef {
+        let mut b = Block::zeroed();
+        b.0.fill(byte);
+        self.write(Owner::Data { ino, page }, b).unwrap()
+    }
+}
