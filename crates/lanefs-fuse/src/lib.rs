@@ -1,1 +1,34 @@
-//! See ARCHITECTURE.md.
+//! The FUSE mount of LaneFS: an adaptor that translates between the kernel's requests and [`lanefs::Volume`]'s
+//! operations by inode number, and decides nothing of its own.
+//!
+//! LaneFS is the only writer of its volume, so the kernel may believe what it was told: names (also names that do
+//! not exist), attributes, file pages and directory listings stay cached until the kernel itself changes them. With
+//! the writeback cache the kernel also gathers writes and keeps size and times of regular files; an `fsync`, a
+//! `close` and an unmount hand all of it over first, so what they promise is what the library promises.
+//!
+//! | what FUSE leaves open | what is done here |
+//! | --- | --- |
+//! | node id | the inode number, with its generation |
+//! | permission checks | the kernel's (`default_permissions`); requests arrive prechecked |
+//! | locks | the kernel's own |
+//! | ACLs | checked by the kernel, inherited and kept in step with the mode by [`acl`] |
+//! | `O_TMPFILE`, `statx` birth time, `syncfs` | not passed on by the crate or by the kernel |
+
+pub mod acl;
+mod adaptor;
+mod handles;
+mod mount;
+mod options;
+mod session;
+mod signals;
+mod translate;
+
+pub use options::{BadOption, MountConfig};
+pub use session::{Session, Unmounter, mount, serve_as_flusher};
+pub use signals::{Signals, block_signals};
+
+/// `ioctl` on a directory of the mount: stops the volume as a crash would (root only). The number of XFS's and
+/// F2FS's shutdown, so that their tools work.
+pub const IOC_GOINGDOWN: u32 = 0x8004_587d;
+/// `ioctl` on a directory of the mount: writes the process id of the serving process, as a `u32`.
+pub const IOC_GETPID: u32 = 0x8004_4c01;

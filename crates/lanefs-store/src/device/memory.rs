@@ -109,6 +109,10 @@ impl Device for MemoryDevice {
         Ok(())
     }
 
+    fn needs_flush(&self) -> bool {
+        false
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let len = usize::try_from(len).map_err(|_| {
             io_error(&self.name, "discard", offset, libc::EINVAL, "beyond the end of the device")

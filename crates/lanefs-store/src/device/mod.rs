@@ -1,7 +1,18 @@
 //! What a volume is stored on.
 
+mod file;
+mod flush_gate;
+mod gate;
+#[cfg(test)]
+mod gate_loom;
+mod gate_sync;
+mod lock;
 mod memory;
+mod ring;
 
+pub use file::{FileDevice, FileOptions};
+pub use flush_gate::FlushGate;
+pub use lock::ImageLock;
 pub use memory::{MemoryDevice, MemoryImage};
 
 use crate::error::{Result, StoreError};
@@ -42,6 +53,10 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn write(&self, reqs: &[WriteReq<'_>]) -> Result<()>;
     /// Makes durable what was answered before this call.
     fn flush(&self) -> Result<()>;
+    /// Whether a flush does anything. False only where every answered write is already on the medium.
+    fn needs_flush(&self) -> bool {
+        true
+    }
     /// Tells the device that `len` bytes from `offset` are not needed (hole punch on files). Only a hint.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 }

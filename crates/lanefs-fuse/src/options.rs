@@ -1,0 +1,201 @@
+//! The options of a mount: what `-o` may say, in the words of mount(8) and mount.fuse(8).
+
+use std::time::Duration;
+
+/// How a volume appears in the name space and how the kernel may cache it.
+#[derive(Clone, Debug)]
+pub struct MountConfig {
+    /// What the mount table shows as the source: the image.
+    pub source: String,
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Whether users other than the one who mounts may enter; `None`: only if root mounts.
+    pub allow_other: Option<bool>,
+    /// Only root and the one who mounts may enter.
+    pub allow_root: bool,
+    /// Honour set-user-id and set-group-id bits.
+    pub suid: bool,
+    /// Honour device nodes.
+    pub dev: bool,
+    /// Refuse to run programs.
+    pub noexec: bool,
+    /// Never record when a file was read.
+    pub noatime: bool,
+    /// Make every write durable before it returns.
+    pub sync: bool,
+    /// Make every directory change durable before it returns.
+    pub dirsync: bool,
+    /// Unmount when the serving process dies (needs fusermount3).
+    pub auto_unmount: bool,
+    /// Reader threads; 0 for the default.
+    pub threads: usize,
+    /// How long the kernel may believe names and attributes.
+    pub ttl: Duration,
+    /// Let the kernel gather writes.
+    pub writeback: bool,
+    /// Largest write request, in bytes.
+    pub max_write: u32,
+}
+
+impl Default for MountConfig {
+    fn default() -> Self {
+        MountConfig {
+            source: "lanefs".into(),
+            read_only: false,
+            allow_other: None,
+            allow_root: false,
+            suid: false,
+            dev: false,
+            noexec: false,
+            noatime: false,
+            sync: false,
+            dirsync: false,
+            auto_unmount: false,
+            threads: 0,
+            ttl: Duration::from_secs(3600),
+            writeback: true,
+            max_write: 1 << 20,
+        }
+    }
+}
+
+/// An option that means nothing here, or whose value cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadOption(pub String);
+
+impl std::fmt::Display for BadOption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "mount option {}: not known, or its value cannot be read; see lanefs-mount(1)", self.0)
+    }
+}
+
+impl std::error::Error for BadOption {}
+
+/// Options that mount(8) and systemd keep in /etc/fstab for themselves.
+const OTHERS: &[&str] = &[
+    "defaults",
+    "rw",
+    "auto",
+    "noauto",
+    "nofail",
+    "_netdev",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nosuid",
+    "nodev",
+    "exec",
+    "async",
+    "relatime",
+    "atime",
+    "strictatime",
+    "diratime",
+    "nodiratime",
+    "lazytime",
+    "nolazytime",
+    "default_permissions",
+    "norelatime",
+    "nostrictatime",
+    "loop",
+    "silent",
+];
+
+impl MountConfig {
+    /// Takes in a comma-separated list as given to `-o`. Options about the volume rather than the mount are
+    /// returned, as (name, value), for the caller to use or refuse.
+    pub fn parse<'a>(&mut self, list: &'a str) -> Result<Vec<(&'a str, Option<&'a str>)>, BadOption> {
+        let mut rest = Vec::new();
+        for option in list.split(',').map(str::trim).filter(|o| !o.is_empty()) {
+            let (name, value) = match option.split_once('=') {
+                Some((n, v)) => (n, Some(v)),
+                None => (option, None),
+            };
+            let bad = || BadOption(option.to_string());
+            let number = || value.and_then(|v| v.parse::<u64>().ok()).ok_or_else(bad);
+            match name {
+                "ro" => self.read_only = true,
+                "allow_other" => self.allow_other = Some(true),
+                "noallow_other" => self.allow_other = Some(false),
+                "allow_root" => self.allow_root = true,
+                "suid" => self.suid = true,
+                "dev" => self.dev = true,
+                "noexec" => self.noexec = true,
+                "noatime" => self.noatime = true,
+                "sync" => self.sync = true,
+                "dirsync" => self.dirsync = true,
+                "auto_unmount" => self.auto_unmount = true,
+                "writeback" => self.writeback = true,
+                "nowriteback" => self.writeback = false,
+                "fsname" => self.source = value.ok_or_else(bad)?.to_string(),
+                "subtype" => {}
+                "threads" => self.threads = number()?.try_into().map_err(|_| bad())?,
+                "ttl" => self.ttl = Duration::from_secs(number()?),
+                "max_write" => self.max_write = number()?.clamp(4096, 1 << 20) as u32,
+                n if OTHERS.contains(&n) || n.starts_with("x-") || n.starts_with("X-") || n == "comment" => {
+                    // The later of two that contradict wins, as in mount(8).
+                    match n {
+                        "rw" => self.read_only = false,
+                        "nosuid" => self.suid = false,
+                        "nodev" => self.dev = false,
+                        "exec" => self.noexec = false,
+                        "async" => self.sync = false,
+                        "atime" | "relatime" | "strictatime" => self.noatime = false,
+                        "user" | "users" => (self.noexec, self.suid, self.dev) = (true, false, false),
+                        _ => {}
+                    }
+                }
+                _ => rest.push((name, value)),
+            }
+        }
+        Ok(rest)
+    }
+
+    /// Whether users other than the one who mounts may enter, for a mount made by user `uid`.
+    pub(crate) fn others_may_enter(&self, uid: u32) -> bool {
+        self.allow_root || self.allow_other.unwrap_or(uid == 0)
+    }
+
+    /// Reader threads for this machine: one per core answers what needs no I/O; as many again, and at least four
+    /// in all, stand in for those that wait for the device.
+    pub(crate) fn readers(&self) -> usize {
+        match self.threads {
+            0 => {
+                let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+                (2 * cores).max(4)
+            }
+            n => n.min(1024),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_options_win_and_the_rest_comes_back() {
+        let mut c = MountConfig::default();
+        let rest = c
+            .parse("defaults,ro,rw,suid,dev,nodev,noatime,x-systemd.automount,cache_size=64M,ttl=5")
+            .unwrap();
+        assert!(!c.read_only && c.suid && !c.dev && c.noatime);
+        assert_eq!(c.ttl, Duration::from_secs(5));
+        assert_eq!(rest, [("cache_size", Some("64M"))]);
+    }
+
+    #[test]
+    fn bad_values_are_refused() {
+        for o in ["ttl=soon", "threads=", "threads=-1", "fsname"] {
+            assert_eq!(MountConfig::default().parse(o), Err(BadOption(o.into())), "{o}");
+        }
+    }
+
+    #[test]
+    fn suid_and_dev_are_off_and_root_lets_others_in() {
+        let c = MountConfig::default();
+        assert!(!c.suid && !c.dev);
+        assert!(c.others_may_enter(0) && !c.others_may_enter(1000));
+    }
+}

@@ -1,0 +1,354 @@
+//! Image files and block devices.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+use super::lock::ImageLock;
+use super::ring::{self, Op};
+use super::{Device, ReadReq, WriteReq, check_range, io_error};
+use crate::error::{Result, StoreError};
+use crate::types::{BLOCK_SIZE, Block};
+
+/// `BLKGETSIZE64`: the size of a block device in bytes.
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272u32 as libc::Ioctl;
+/// `BLKDISCARD`: discards a range of a block device.
+const BLKDISCARD: libc::Ioctl = 0x1277;
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileOptions {
+    /// Shares the image with other readers and never writes.
+    pub read_only: bool,
+    /// Goes past the page cache where the file system can.
+    pub direct: bool,
+    /// Uses io_uring where the kernel can.
+    pub io_uring: bool,
+}
+
+impl Default for FileOptions {
+    /// The fastest ways; the environment may forbid them for tests: `LANEFS_IO_URING=0`, `LANEFS_O_DIRECT=0`.
+    fn default() -> FileOptions {
+        let on = |name| std::env::var_os(name).is_none_or(|v| v != "0");
+        FileOptions { read_only: false, direct: on("LANEFS_O_DIRECT"), io_uring: on("LANEFS_IO_URING") }
+    }
+}
+
+/// An image file or a block device, locked against other users for as long as it lives.
+///
+/// A write of the list is one trip: all requests are given to the kernel at once and waited for at once.
+#[derive(Debug)]
+pub struct FileDevice {
+    // Declared before the lock, so closed before the lock goes.
+    file: OwnedFd,
+    lock: ImageLock,
+    name: String,
+    size: u64,
+    block_device: bool,
+    read_only: bool,
+    direct: bool,
+    io_uring: bool,
+    /// Requests whose memory was not aligned and had to be copied. Only misuse writes here.
+    bounced: AtomicU64,
+}
+
+impl FileDevice {
+    /// Makes a sparse image file of `size` bytes and opens it.
+    pub fn create(path: impl AsRef<Path>, size: u64) -> Result<FileDevice> {
+        let path = path.as_ref();
+        let name = path.display();
+        if size == 0 || !size.is_multiple_of(BLOCK_SIZE as u64) || size > i64::MAX as u64 {
+            return Err(StoreError::Invalid(format!(
+                "{name}: an image of {size} bytes is not possible; give a multiple of {BLOCK_SIZE}"
+            )));
+        }
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(|e| match e {
+            Errno::EXIST => {
+                StoreError::Invalid(format!("{name}: exists already; remove it first, or format it as it is"))
+            }
+            Errno::NOENT => {
+                StoreError::Invalid(format!("{name}: its directory does not exist; make it first"))
+            }
+            e => StoreError::Invalid(format!("{name}: cannot be created: {e}")),
+        })?;
+        if let Err(e) = rustix::fs::ftruncate(&fd, size) {
+            // Best effort: the file is of no use to anybody.
+            let _ = rustix::fs::unlink(path);
+            return Err(StoreError::Invalid(format!(
+                "{name}: cannot be made {size} bytes long: {e}; choose a smaller size or another file system"
+            )));
+        }
+        drop(fd);
+        FileDevice::open_with(path, FileOptions::default())
+    }
+
+    /// Opens an existing image file or block device.
+    pub fn open(path: impl AsRef<Path>, read_only: bool) -> Result<FileDevice> {
+        FileDevice::open_with(path, FileOptions { read_only, ..FileOptions::default() })
+    }
+
+    /// Opens an existing image file or block device in a chosen way.
+    pub fn open_with(path: impl AsRef<Path>, options: FileOptions) -> Result<FileDevice> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        let no = |why: String| StoreError::NotAVolume { device: name.clone(), why };
+        let stat = rustix::fs::stat(path).map_err(|e| no(open_hint(e)))?;
+        let block_device = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => false,
+            FileType::BlockDevice => true,
+            _ => return Err(no("neither a file nor a block device; name an image".into())),
+        };
+        let mut flags = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR } | OFlags::CLOEXEC;
+        if block_device && !options.read_only {
+            // Refused by the kernel while the block device is mounted or in another one.
+            flags |= OFlags::EXCL;
+        }
+        let open = |flags| rustix::fs::open(path, flags, Mode::empty());
+        let opened = match options.direct {
+            true => match open(flags | OFlags::DIRECT) {
+                Ok(fd) => Ok((fd, true)),
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => open(flags).map(|fd| (fd, false)),
+                Err(e) => Err(e),
+            },
+            false => open(flags).map(|fd| (fd, false)),
+        };
+        let (file, direct) = match opened {
+            Ok(o) => o,
+            Err(Errno::BUSY) if block_device => return Err(ImageLock::in_use(&name, &stat)),
+            Err(e) => return Err(no(open_hint(e))),
+        };
+        let lock = ImageLock::take(file.as_fd(), &name, options.read_only)?;
+        let size = if block_device { block_device_size(&file) } else { file_size(&file) }
+            .map_err(|e| io_error(&name, "asking for the size", 0, e.raw_os_error(), &e.to_string()))?;
+        let size = size - size % BLOCK_SIZE as u64;
+        if size == 0 {
+            return Err(no("empty; make an image with `lanefs format --size`".into()));
+        }
+        let mut d = FileDevice {
+            file,
+            lock,
+            name,
+            size,
+            block_device,
+            read_only: options.read_only,
+            direct,
+            io_uring: options.io_uring && ring::available(),
+            bounced: AtomicU64::new(0),
+        };
+        // Some file systems take O_DIRECT and then refuse the I/O, or want more alignment than a block.
+        if d.direct && d.probe() == Err(libc::EINVAL) {
+            let flags = rustix::fs::fcntl_getfl(&d.file)
+                .and_then(|f| rustix::fs::fcntl_setfl(&d.file, f.difference(OFlags::DIRECT)));
+            flags.map_err(|e| io_error(&d.name, "open", 0, e.raw_os_error(), &e.to_string()))?;
+            d.direct = false;
+        }
+        Ok(d)
+    }
+
+    /// Whether I/O goes past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+    /// Whether I/O goes through io_uring.
+    pub fn uses_io_uring(&self) -> bool {
+        self.io_uring
+    }
+    /// Requests whose memory was not aligned and had to be copied; 0 if all callers do well.
+    pub fn bounced(&self) -> u64 {
+        self.bounced.load(Ordering::Relaxed) // a count that orders nothing
+    }
+    /// The lock that keeps others away.
+    pub fn lock(&self) -> &ImageLock {
+        &self.lock
+    }
+
+    fn probe(&self) -> std::result::Result<(), i32> {
+        let mut b = Block::zeroed();
+        let mut op = [Op::read(0, &mut b.0)];
+        // SAFETY: `b` is exclusively borrowed by the op alone and outlives the call.
+        unsafe { ring::run_sync(self.file.as_raw_fd(), &mut op) };
+        if op[0].errno == 0 { Ok(()) } else { Err(op[0].errno) }
+    }
+
+    /// Performs all and answers with the first error.
+    ///
+    /// # Safety
+    /// The memory that the ops were made of is still borrowed: exclusively for reads.
+    unsafe fn run(&self, what: &'static str, ops: &mut [Op]) -> Result<()> {
+        let fd = self.file.as_raw_fd();
+        // SAFETY: the caller's promise is passed on.
+        unsafe {
+            if !(self.io_uring && ring::run(fd, ops)) {
+                ring::run_sync(fd, ops);
+            }
+        }
+        match ops.iter().find(|o| o.errno != 0) {
+            None => Ok(()),
+            Some(o) => Err(self.error(what, o.offset, Errno::from_raw_os_error(o.errno))),
+        }
+    }
+
+    fn error(&self, what: &'static str, offset: u64, e: Errno) -> StoreError {
+        let text = match e {
+            Errno::NODATA => "the device ends here: it was truncated".to_string(),
+            e => e.to_string(),
+        };
+        io_error(&self.name, what, offset, e.raw_os_error(), &text)
+    }
+
+    fn is_misaligned(&self, data: &[u8]) -> bool {
+        let bad = self.direct && !data.as_ptr().addr().is_multiple_of(BLOCK_SIZE);
+        if bad {
+            // Relaxed: a count that orders nothing.
+            self.bounced.fetch_add(1, Ordering::Relaxed);
+        }
+        bad
+    }
+}
+
+impl Device for FileDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read(&self, reqs: &mut [ReadReq<'_>]) -> Result<()> {
+        let mut ops: SmallVec<[Op; 16]> = SmallVec::new();
+        let mut bounce: SmallVec<[(usize, Aligned); 0]> = SmallVec::new();
+        for (i, r) in reqs.iter_mut().enumerate() {
+            check_range(self, "read", r.offset, r.data.len())?;
+            if self.is_misaligned(r.data) {
+                bounce.push((i, Aligned::new(r.data.len())));
+            } else {
+                ops.push(Op::read(r.offset, r.data));
+            }
+        }
+        for (i, b) in &mut bounce {
+            ops.push(Op::read(reqs[*i].offset, b.bytes_mut()));
+        }
+        // SAFETY: `reqs` and `bounce` are exclusively borrowed by this function, outlive the call, and each part of
+        // them is in one op.
+        let done = unsafe { self.run("read", &mut ops) };
+        for (i, b) in &mut bounce {
+            reqs[*i].data.copy_from_slice(b.bytes_mut());
+        }
+        done
+    }
+
+    fn write(&self, reqs: &[WriteReq<'_>]) -> Result<()> {
+        if self.read_only && !reqs.is_empty() {
+            return Err(self.error("write", reqs[0].offset, Errno::ROFS));
+        }
+        let mut ops: SmallVec<[Op; 16]> = SmallVec::new();
+        let mut bounce: SmallVec<[Aligned; 0]> = SmallVec::new();
+        for r in reqs {
+            check_range(self, "write", r.offset, r.data.len())?;
+            if self.is_misaligned(r.data) {
+                let mut b = Aligned::new(r.data.len());
+                b.bytes_mut().copy_from_slice(r.data);
+                // The vector may move; the blocks it points to do not.
+                ops.push(Op::write(r.offset, b.bytes_mut()));
+                bounce.push(b);
+            } else {
+                ops.push(Op::write(r.offset, r.data));
+            }
+        }
+        // SAFETY: `reqs` is borrowed and `bounce` owned until this function returns.
+        unsafe { self.run("write", &mut ops) }
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        // Not repeated after EINTR as other calls are: after a failed flush the kernel may have forgotten which
+        // pages were dirty, so only success is success. fdatasync does not answer EINTR on local file systems.
+        rustix::fs::fdatasync(&self.file).map_err(|e| self.error("flush", 0, e))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        let n = usize::try_from(len).map_err(|_| self.error("discard", offset, Errno::INVAL))?;
+        check_range(self, "discard", offset, n)?;
+        if n == 0 {
+            return Ok(());
+        }
+        if self.read_only {
+            return Err(self.error("discard", offset, Errno::ROFS));
+        }
+        let done = if self.block_device {
+            discard_blocks(&self.file, offset, len)
+        } else {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&self.file, flags, offset, len)
+        };
+        match done {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR | Errno::NOTTY | Errno::PERM) => Ok(()),
+            r => r.map_err(|e| self.error("discard", offset, e)),
+        }
+    }
+}
+
+/// Memory aligned to a block, for requests whose memory is not.
+#[derive(Debug)]
+struct Aligned {
+    blocks: Vec<Block>,
+}
+
+impl Aligned {
+    /// `len` is in whole blocks.
+    fn new(len: usize) -> Aligned {
+        Aligned { blocks: vec![Block([0; BLOCK_SIZE]); len / BLOCK_SIZE] }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = self.blocks.len() * BLOCK_SIZE;
+        // SAFETY: blocks are exactly their bytes (`repr(C)`, size = alignment = BLOCK_SIZE), so the vector's
+        // elements are `len` initialised bytes in a row, borrowed as `self` is.
+        unsafe { std::slice::from_raw_parts_mut(self.blocks.as_mut_ptr().cast(), len) }
+    }
+}
+
+const _: () = assert!(size_of::<Block>() == BLOCK_SIZE && align_of::<Block>() == BLOCK_SIZE);
+
+fn open_hint(e: Errno) -> String {
+    match e {
+        Errno::NOENT => "does not exist; make it with `lanefs format --size`".into(),
+        Errno::ACCESS | Errno::PERM => "permission denied; check the owner and mode of the image".into(),
+        Errno::ROFS => "on a read-only file system; open it read-only".into(),
+        e => format!("cannot be opened: {e}"),
+    }
+}
+
+fn file_size(fd: &OwnedFd) -> rustix::io::Result<u64> {
+    Ok(rustix::fs::fstat(fd)?.st_size as u64)
+}
+
+fn block_device_size(fd: &OwnedFd) -> rustix::io::Result<u64> {
+    let mut size = 0u64;
+    // SAFETY: BLKGETSIZE64 stores one u64 through the pointer, which is valid for that.
+    let r = unsafe { libc::ioctl(fd.as_raw_fd(), BLKGETSIZE64, &raw mut size) };
+    if r == 0 { Ok(size) } else { Err(last_errno()) }
+}
+
+fn discard_blocks(fd: &OwnedFd, offset: u64, len: u64) -> rustix::io::Result<()> {
+    let range = [offset, len];
+    // SAFETY: BLKDISCARD reads two u64 through the pointer, which is valid for that.
+    let r = unsafe { libc::ioctl(fd.as_raw_fd(), BLKDISCARD, range.as_ptr()) };
+    if r == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

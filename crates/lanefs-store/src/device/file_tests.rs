@@ -1,0 +1,117 @@
+use super::*;
+use crate::device::conformance;
+
+/// A directory of its own on the file system of the build, which is more likely than /tmp to know O_DIRECT.
+fn dir() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("lanefs-file").tempdir().unwrap()
+}
+
+fn image(options: FileOptions) -> (tempfile::TempDir, FileDevice) {
+    let dir = dir();
+    let path = dir.path().join("image");
+    drop(FileDevice::create(&path, 1 << 20).unwrap());
+    let d = FileDevice::open_with(path, options).unwrap();
+    (dir, d)
+}
+
+#[test]
+fn every_way_behaves_as_a_device() {
+    for direct in [true, false] {
+        for io_uring in [true, false] {
+            let options = FileOptions { read_only: false, direct, io_uring };
+            let (_dir, d) = image(options);
+            assert!(direct || !d.is_direct());
+            assert!(io_uring || !d.uses_io_uring());
+            conformance::check(&d);
+        }
+    }
+}
+
+#[test]
+fn a_file_in_memory_behaves_as_a_device() {
+    let dir = tempfile::Builder::new().prefix("lanefs-file").tempdir_in("/dev/shm").unwrap();
+    let d = FileDevice::create(dir.path().join("image"), 1 << 20).unwrap();
+    conformance::check(&d);
+}
+
+#[test]
+fn misaligned_memory_is_copied() {
+    let (_dir, d) = image(FileOptions::default());
+    let mut mem = vec![Block([7; BLOCK_SIZE]); 3];
+    let flat: Vec<u8> = mem.iter().flat_map(|b| b.0).collect();
+    let start = usize::from(flat.as_ptr().addr().is_multiple_of(BLOCK_SIZE));
+    d.write(&[WriteReq { offset: 4096, data: &flat[start..start + 4096] }]).unwrap();
+    assert_eq!(d.bounced(), u64::from(d.is_direct()));
+    d.read(&mut [ReadReq { offset: 4096, data: &mut mem[1].0 }]).unwrap();
+    assert_eq!(d.bounced(), u64::from(d.is_direct()));
+    assert_eq!(mem[1].0, [7; BLOCK_SIZE]);
+}
+
+#[test]
+fn contents_last_and_a_reader_cannot_write() {
+    let (dir, d) = image(FileOptions::default());
+    let path = dir.path().join("image");
+    let b = Block([9; BLOCK_SIZE]);
+    d.write(&[WriteReq { offset: 8192, data: &b.0 }]).unwrap();
+    d.flush().unwrap();
+    drop(d);
+    let d = FileDevice::open(&path, true).unwrap();
+    let mut back = Block::zeroed();
+    d.read(&mut [ReadReq { offset: 8192, data: &mut back.0 }]).unwrap();
+    assert!(back.0 == b.0);
+    assert_eq!(d.write(&[WriteReq { offset: 0, data: &b.0 }]).unwrap_err().errno(), libc::EIO);
+    assert!(d.discard(0, 4096).is_err());
+    d.flush().unwrap();
+}
+
+#[test]
+fn a_device_that_shrinks_gives_errors() {
+    let (dir, d) = image(FileOptions::default());
+    rustix::fs::ftruncate(
+        rustix::fs::open(dir.path().join("image"), OFlags::RDWR, Mode::empty()).unwrap(),
+        8192,
+    )
+    .unwrap();
+    let mut b = Block::zeroed();
+    let e = d.read(&mut [ReadReq { offset: 8192, data: &mut b.0 }]).unwrap_err();
+    assert!(e.to_string().contains("truncated"), "{e}");
+    d.read(&mut [ReadReq { offset: 4096, data: &mut b.0 }]).unwrap();
+}
+
+#[test]
+fn what_cannot_be_opened_says_what_to_do() {
+    let dir = dir();
+    let path = dir.path().join("x");
+    let why = |r: Result<FileDevice>| r.unwrap_err().to_string();
+    assert!(why(FileDevice::open(&path, false)).contains("does not exist"));
+    assert!(why(FileDevice::open(dir.path(), false)).contains("neither a file"));
+    assert!(why(FileDevice::open("/dev/null", false)).contains("neither a file"));
+    assert!(why(FileDevice::create(&path, 0)).contains("multiple of 4096"));
+    assert!(why(FileDevice::create(&path, 4097)).contains("multiple of 4096"));
+    assert!(why(FileDevice::create(path.join("y"), 4096)).contains("directory"));
+    assert!(!path.exists());
+    drop(FileDevice::create(&path, 1 << 20).unwrap());
+    assert!(why(FileDevice::create(&path, 1 << 20)).contains("exists already"));
+    std::fs::write(dir.path().join("e"), b"").unwrap();
+    assert!(why(FileDevice::open(dir.path().join("e"), false)).contains("empty"));
+}
+
+#[test]
+fn threads_use_their_own_rings() {
+    let (_dir, d) = image(FileOptions::default());
+    std::thread::scope(|s| {
+        for t in 0..4u64 {
+            let d = &d;
+            s.spawn(move || {
+                for i in 0..50u64 {
+                    let at = (t * 64 + i) * 4096;
+                    let b = Block([(t * 50 + i) as u8; BLOCK_SIZE]);
+                    d.write(&[WriteReq { offset: at, data: &b.0 }]).unwrap();
+                    let mut back = Block::zeroed();
+                    d.read(&mut [ReadReq { offset: at, data: &mut back.0 }]).unwrap();
+                    assert!(back.0 == b.0);
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,301 @@
+//! Performing a list of reads and writes on a file: through io_uring, or one `pread`/`pwrite` at a time.
+//!
+//! Each thread has a ring of its own, made on first use and shared by all devices the thread uses; so no two
+//! threads meet here. Requests of one call go out with one `io_uring_enter` that also waits for the answers.
+//!
+//! Invariants:
+//! 1. No call returns or unwinds while the kernel may still use a buffer of it: every entry the kernel took has
+//!    been answered. Where that cannot be had, the process ends.
+//! 2. At most [`ENTRIES`] requests are in flight, so neither queue of the ring overflows.
+//! 3. An answer that is short, or says "try again", puts the rest of its request back in line; a request ends
+//!    with all its bytes moved or with an error.
+//!
+//! A ring belongs to the process that made it: do not fork with a device open and use it in the child.
+
+use std::cell::RefCell;
+use std::os::fd::RawFd;
+
+use io_uring::{IoUring, opcode, types};
+use smallvec::SmallVec;
+
+/// Requests in flight at once.
+const ENTRIES: u32 = 64;
+/// The most bytes asked for at once; the kernel's own limit is a little below 2 GiB.
+const MAX_BYTES: usize = 1 << 30;
+/// How often a request is repeated after "try again" before that counts as an error.
+const MAX_RETRIES: u32 = 10_000;
+
+/// One read or write, and how far it has got.
+#[derive(Debug)]
+pub(super) struct Op {
+    ptr: *mut u8,
+    len: usize,
+    pub(super) offset: u64,
+    write: bool,
+    done: usize,
+    retries: u32,
+    /// The errno it ended with; 0 while all is well.
+    pub(super) errno: i32,
+}
+
+impl Op {
+    pub(super) fn read(offset: u64, to: &mut [u8]) -> Op {
+        Op { ptr: to.as_mut_ptr(), len: to.len(), offset, write: false, done: 0, retries: 0, errno: 0 }
+    }
+
+    pub(super) fn write(offset: u64, from: &[u8]) -> Op {
+        // The pointer is only ever read through: `write` decides.
+        let ptr = from.as_ptr().cast_mut();
+        Op { ptr, len: from.len(), offset, write: true, done: 0, retries: 0, errno: 0 }
+    }
+
+    fn unfinished(&self) -> bool {
+        self.errno == 0 && self.done < self.len
+    }
+
+    /// Where the rest begins in memory, how much of it to ask for now, and where it begins on the device.
+    fn rest(&self) -> (*mut u8, usize, u64) {
+        let n = (self.len - self.done).min(MAX_BYTES);
+        (self.ptr.wrapping_add(self.done), n, self.offset + self.done as u64)
+    }
+
+    /// Takes the kernel's answer: bytes moved, or an errno negated.
+    fn answer(&mut self, result: i64) {
+        match result {
+            0 => self.errno = if self.write { libc::ENOSPC } else { libc::ENODATA },
+            n if n > 0 => self.done = self.len.min(self.done + n as usize),
+            e => match -e as i32 {
+                libc::EINTR | libc::EAGAIN if self.retries < MAX_RETRIES => {
+                    self.retries += 1;
+                    if self.retries > 8 {
+                        std::thread::yield_now();
+                    }
+                }
+                errno => self.errno = errno,
+            },
+        }
+    }
+}
+
+/// Performs `ops` one after the other with system calls.
+///
+/// # Safety
+/// The memory that the ops were made of is still borrowed: exclusively for reads.
+pub(super) unsafe fn run_sync(fd: RawFd, ops: &mut [Op]) {
+    for op in ops {
+        while op.unfinished() {
+            let (ptr, len, offset) = op.rest();
+            let offset = offset as libc::off64_t;
+            // SAFETY: `rest` lies within the memory the op was made of, which the caller keeps borrowed.
+            let n = unsafe {
+                if op.write {
+                    libc::pwrite64(fd, ptr.cast(), len, offset)
+                } else {
+                    libc::pread64(fd, ptr.cast(), len, offset)
+                }
+            };
+            let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+            op.answer(if n < 0 { -i64::from(errno()) } else { n as i64 });
+        }
+    }
+}
+
+enum Slot {
+    Unmade,
+    Ready(Box<IoUring>),
+    Unavailable,
+}
+
+thread_local! {
+    static RING: RefCell<Slot> = const { RefCell::new(Slot::Unmade) };
+}
+
+/// Whether this thread has, or can have, a ring.
+pub(super) fn available() -> bool {
+    RING.try_with(|r| r.try_borrow_mut().is_ok_and(|mut slot| ready(&mut slot).is_some())).unwrap_or(false)
+}
+
+/// Performs `ops` together through this thread's ring. Answers false if there is none; then some ops may be
+/// unfinished, none is in flight, and [`run_sync`] can finish them.
+///
+/// # Safety
+/// As for [`run_sync`].
+pub(super) unsafe fn run(fd: RawFd, ops: &mut [Op]) -> bool {
+    let done = RING.try_with(|r| {
+        let Ok(mut slot) = r.try_borrow_mut() else { return false };
+        let Some(ring) = ready(&mut slot) else { return false };
+        // SAFETY: the caller's promise is passed on.
+        let ok = unsafe { drive(ring, fd, ops) };
+        if !ok {
+            *slot = Slot::Unavailable;
+        }
+        ok
+    });
+    // An error: the thread is ending and its ring is gone.
+    done.unwrap_or(false)
+}
+
+fn ready(slot: &mut Slot) -> Option<&mut IoUring> {
+    if let Slot::Unmade = slot {
+        *slot = match make() {
+            Ok(r) => Slot::Ready(Box::new(r)),
+            Err(e) => {
+                tracing::debug!("io_uring is not available ({e}); using pread and pwrite");
+                Slot::Unavailable
+            }
+        };
+    }
+    match slot {
+        Slot::Ready(r) => Some(r),
+        _ => None,
+    }
+}
+
+/// A ring that has proved itself: some sandboxes allow making one but not using it.
+fn make() -> std::io::Result<IoUring> {
+    // Completions are run by the thread itself when it waits: no interrupts between cores.
+    let mut ring: IoUring = IoUring::builder()
+        .dontfork()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .build(ENTRIES)
+        .or_else(|_| IoUring::builder().dontfork().build(ENTRIES))?;
+    // SAFETY: a no-op refers to no memory.
+    unsafe { ring.submission().push(&opcode::Nop::new().build()) }.map_err(std::io::Error::other)?;
+    while let Err(e) = ring.submit_and_wait(1) {
+        if e.kind() != std::io::ErrorKind::Interrupted {
+            return Err(e);
+        }
+    }
+    let answer = ring.completion().next();
+    match answer {
+        Some(c) if c.result() == 0 => Ok(ring),
+        Some(c) => Err(std::io::Error::from_raw_os_error(-c.result())),
+        None => Err(std::io::Error::other("no completion")),
+    }
+}
+
+/// The loop of invariants 1 to 3. Answers false if the ring refuses to work and nothing is in flight.
+///
+/// # Safety
+/// As for [`run_sync`].
+unsafe fn drive(ring: &mut IoUring, fd: RawFd, ops: &mut [Op]) -> bool {
+    let mut again: SmallVec<[usize; 8]> = SmallVec::new();
+    let mut next = 0;
+    let mut in_flight = 0usize;
+    loop {
+        while in_flight < ENTRIES as usize {
+            let i = match again.pop() {
+                Some(i) => i,
+                None if next < ops.len() => {
+                    next += 1;
+                    next - 1
+                }
+                None => break,
+            };
+            if !ops[i].unfinished() {
+                continue;
+            }
+            let (ptr, len, offset) = ops[i].rest();
+            let fd = types::Fd(fd);
+            let entry = if ops[i].write {
+                opcode::Write::new(fd, ptr, len as u32).offset(offset).build()
+            } else {
+                opcode::Read::new(fd, ptr, len as u32).offset(offset).build()
+            };
+            // SAFETY: the memory stays borrowed until this function returns, and it returns only when the entry
+            // has been answered (invariant 1).
+            if unsafe { ring.submission().push(&entry.user_data(i as u64)) }.is_err() {
+                again.push(i);
+                break;
+            }
+            in_flight += 1;
+        }
+        if in_flight == 0 {
+            return again.is_empty();
+        }
+        if let Err(e) = ring.submit_and_wait(in_flight) {
+            match e.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN | libc::EBUSY) => std::thread::yield_now(),
+                // Nothing was taken: the caller may drop the ring and go on without.
+                _ if ring.submission().len() == in_flight => return false,
+                _ => {
+                    eprintln!("lanefs: io_uring_enter failed with requests in flight: {e}");
+                    std::process::abort();
+                }
+            }
+        }
+        for c in ring.completion() {
+            in_flight -= 1;
+            let i = c.user_data() as usize;
+            ops[i].answer(i64::from(c.result()));
+            if ops[i].unfinished() {
+                again.push(i);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn more_requests_than_the_ring_holds() {
+        let file = tempfile::tempfile().unwrap();
+        let n = 3 * ENTRIES as usize + 1;
+        let data: Vec<[u8; 512]> = (0..n).map(|i| [i as u8; 512]).collect();
+        let mut ops: Vec<Op> = data.iter().enumerate().map(|(i, d)| Op::write(i as u64 * 512, d)).collect();
+        // SAFETY: `data` outlives the call.
+        assert!(unsafe { run(file.as_raw_fd(), &mut ops) } || !available());
+        let mut back = vec![[0; 512]; n];
+        let mut ops: Vec<Op> =
+            back.iter_mut().enumerate().map(|(i, d)| Op::read(i as u64 * 512, d)).collect();
+        // SAFETY: `back` is exclusively borrowed by the ops alone and outlives the call.
+        assert!(unsafe { run(file.as_raw_fd(), &mut ops) } || !available());
+        assert!(ops.iter().all(|o| o.errno == 0));
+        drop(ops);
+        assert!(!available() || back == data);
+    }
+
+    #[test]
+    fn short_answers_are_continued_and_the_end_is_an_error() {
+        let mut buf = [0; 100];
+        let mut op = Op::read(1000, &mut buf);
+        op.answer(40);
+        assert!(op.unfinished());
+        assert_eq!((op.rest().1, op.rest().2), (60, 1040));
+        op.answer(-i64::from(libc::EINTR));
+        assert!(op.unfinished());
+        op.answer(60);
+        assert!(!op.unfinished() && op.errno == 0);
+        let mut op = Op::read(0, &mut buf);
+        op.answer(0);
+        assert_eq!(op.errno, libc::ENODATA);
+        let mut op = Op::write(0, &buf);
+        op.answer(-i64::from(libc::EIO));
+        assert_eq!(op.errno, libc::EIO);
+        let mut op = Op::write(0, &buf);
+        for _ in 0..=MAX_RETRIES {
+            op.answer(-i64::from(libc::EAGAIN));
+        }
+        assert_eq!(op.errno, libc::EAGAIN);
+    }
+
+    #[test]
+    fn a_bad_descriptor_is_an_error_of_each_request() {
+        let data = [1; 512];
+        for sync in [true, false] {
+            let mut ops = [Op::write(0, &data), Op::write(512, &data)];
+            // SAFETY: `data` outlives the call.
+            unsafe {
+                if sync || !run(-1, &mut ops) {
+                    run_sync(-1, &mut ops);
+                }
+            }
+            assert!(ops.iter().all(|o| o.errno == libc::EBADF));
+        }
+    }
+}
