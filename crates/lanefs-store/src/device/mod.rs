@@ -1,5 +1,7 @@
 //! What a volume is stored on.
 
+mod crash;
+mod faulty;
 mod file;
 mod flush_gate;
 mod gate;
@@ -8,12 +10,18 @@ mod gate_loom;
 mod gate_sync;
 mod lock;
 mod memory;
+mod recording;
 mod ring;
 
+pub use crash::{Crash, Fate, SECTOR, subsets};
+pub use faulty::{Fault, FaultyDevice, Fired, Kind, Plan, Rule, When};
 pub use file::{FileDevice, FileOptions};
 pub use flush_gate::FlushGate;
 pub use lock::ImageLock;
 pub use memory::{MemoryDevice, MemoryImage};
+pub use recording::{
+    Counters, FlushRecord, Log, Mark, Payload, ReadRecord, Recorder, RecordingDevice, WriteRecord, thread_id,
+};
 
 use crate::error::{Result, StoreError};
 use crate::types::BLOCK_SIZE;
@@ -59,6 +67,31 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     }
     /// Tells the device that `len` bytes from `offset` are not needed (hole punch on files). Only a hint.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
+}
+
+/// A shared device is a device, so that a test can wrap one and keep a hand on it.
+impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+    fn read(&self, reqs: &mut [ReadReq<'_>]) -> Result<()> {
+        (**self).read(reqs)
+    }
+    fn write(&self, reqs: &[WriteReq<'_>]) -> Result<()> {
+        (**self).write(reqs)
+    }
+    fn flush(&self) -> Result<()> {
+        (**self).flush()
+    }
+    fn needs_flush(&self) -> bool {
+        (**self).needs_flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        (**self).discard(offset, len)
+    }
 }
 
 /// An error of the device `name`.
