@@ -1,0 +1,164 @@
+//! One page frame's descriptor: a cache line of its own, type-stable for as long as the pool lives.
+
+use lanefs_store::Ino;
+use lanefs_sync::SeqWord;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// The content is newer than the store's. Holds one block of the store's reservation.
+pub(super) const DIRTY: u32 = 1;
+/// An image of the content is on its way to the store; its reservation travels with it.
+pub(super) const WRITEBACK: u32 = 2;
+/// The store is believed to hold nothing for this page; if it is dirty, it was added to the file's count of blocks.
+pub(super) const HOLE: u32 = 4;
+
+/// The frame was left behind by a file that was dropped: free, and in no list.
+pub(super) const LOST: u32 = 8;
+
+/// A place in a page tree that points to a frame: a slot of a leaf, or the root of a one-page file.
+pub(super) type Slot = AtomicUsize;
+
+/// Everything about one frame but its bytes. All zero means free, so fresh anonymous memory needs no setup.
+///
+/// Who writes what: `seq` whoever locks the page; `state`, `ino`, `page`, `slot` only the holder of that lock;
+/// `referenced` anybody (a hint).
+#[repr(C, align(64))]
+pub(super) struct Desc {
+    seq: SeqWord,
+    state: AtomicU32,
+    ino: AtomicU64,
+    page: AtomicU64,
+    slot: AtomicPtr<Slot>,
+    referenced: AtomicU8,
+}
+
+const _: () = assert!(std::mem::size_of::<Desc>() == 64);
+
+impl Desc {
+    /// The sequence to validate against; `None` while somebody holds the page.
+    pub(super) fn begin_read(&self) -> Option<u32> {
+        self.seq.begin_read()
+    }
+
+    /// Whether nobody locked the page since `seq` was taken.
+    pub(super) fn validate(&self, seq: u32) -> bool {
+        self.seq.validate(seq)
+    }
+
+    /// Locks the page, parking if somebody else holds it.
+    pub(super) fn lock(&self) -> PageGuard<'_> {
+        self.seq.lock();
+        PageGuard { desc: self, changed: true }
+    }
+
+    /// Locks the page if nobody holds it.
+    pub(super) fn try_lock(&self) -> Option<PageGuard<'_>> {
+        self.seq.try_lock().then(|| PageGuard { desc: self, changed: true })
+    }
+
+    /// Whether the frame holds page `page` of `ino`. Exact under the lock; without it, only together with a
+    /// validated sequence.
+    pub(super) fn is(&self, ino: Ino, page: u64) -> bool {
+        // Relaxed: ordered by the lock, or checked again by validate().
+        self.ino.load(Ordering::Relaxed) == ino.0 && self.page.load(Ordering::Relaxed) == page
+    }
+
+    /// Whether it belongs to no file. A hint without the lock.
+    pub(super) fn is_free(&self) -> bool {
+        self.ino.load(Ordering::Relaxed) == 0 // Relaxed: a hint, or ordered by the lock
+    }
+
+    /// The state bits. Exact under the lock, a hint without it.
+    pub(super) fn state(&self) -> u32 {
+        self.state.load(Ordering::Relaxed) // Relaxed: a hint, or ordered by the lock
+    }
+
+    /// Points the frame back to another slot. For who holds its lock.
+    pub(super) fn move_slot(&self, slot: *const Slot) {
+        self.slot.store(slot.cast_mut(), Ordering::Relaxed); // Relaxed: read only under the lock
+    }
+
+    /// Remembers that the page was used; tested first, so that reading a hot page writes nothing.
+    pub(super) fn touch(&self) {
+        // Relaxed: a hint for the clock.
+        if self.referenced.load(Ordering::Relaxed) == 0 {
+            self.referenced.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets that the page was used; returns whether it had been.
+    pub(super) fn take_touch(&self) -> bool {
+        // Relaxed: a hint for the clock; a lost touch costs at worst one load from the store.
+        if self.referenced.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        self.referenced.store(0, Ordering::Relaxed);
+        true
+    }
+}
+
+/// A locked page. Unlocks when dropped, which also tells optimistic readers that the content may have changed.
+pub(super) struct PageGuard<'a> {
+    desc: &'a Desc,
+    changed: bool,
+}
+
+impl<'a> PageGuard<'a> {
+    pub(super) fn desc(&self) -> &'a Desc {
+        self.desc
+    }
+
+    /// Unlocks a page whose bytes and owner were left alone: readers under way need not repeat.
+    pub(super) fn unchanged(mut self) {
+        self.changed = false;
+    }
+
+    pub(super) fn page(&self) -> u64 {
+        self.desc.page.load(Ordering::Relaxed) // Relaxed: only written under the lock, which is ours
+    }
+
+    pub(super) fn slot(&self) -> *mut Slot {
+        self.desc.slot.load(Ordering::Relaxed) // Relaxed: as above
+    }
+
+    pub(super) fn set_slot(&self, slot: *const Slot) {
+        self.desc.move_slot(slot);
+    }
+
+    /// Gives the frame its owner. It becomes reachable when its address is stored in a slot.
+    pub(super) fn assign(&self, ino: Ino, page: u64) {
+        // Relaxed, all of them: published by the unlock (Release) and by the slot's store.
+        self.desc.ino.store(ino.0, Ordering::Relaxed);
+        self.desc.page.store(page, Ordering::Relaxed);
+        self.desc.state.store(0, Ordering::Relaxed);
+        self.desc.referenced.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes the owner away. The caller has emptied the slot, or never filled it.
+    pub(super) fn clear(&self) {
+        self.assign(Ino::NONE, 0);
+        self.set_slot(std::ptr::null());
+    }
+
+    pub(super) fn set(&self, bits: u32) {
+        // Relaxed load and store: only the lock's holder writes `state`.
+        self.desc.state.store(self.desc.state() | bits, Ordering::Relaxed);
+    }
+
+    pub(super) fn reset(&self, bits: u32) {
+        self.desc.state.store(self.desc.state() & !bits, Ordering::Relaxed); // Relaxed: as in set()
+    }
+
+    pub(super) fn has(&self, bits: u32) -> bool {
+        self.desc.state() & bits != 0
+    }
+}
+
+impl Drop for PageGuard<'_> {
+    fn drop(&mut self) {
+        if self.changed {
+            self.desc.seq.unlock();
+        } else {
+            self.desc.seq.unlock_unchanged();
+        }
+    }
+}

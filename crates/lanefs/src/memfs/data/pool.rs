@@ -1,0 +1,234 @@
+//! The volume's page frames: one stretch of address space, 4 KiB each, with a descriptor apiece.
+//!
+//! 1. Frames and descriptors are type-stable: they stay mapped as long as the pool lives, and the pool does not give them
+//!    back to the system while a file still caches a page. So a reader may look at a frame it no longer has a right to,
+//!    as long as it validates afterwards.
+//! 2. A frame is *fresh* (never given out), *free* (in one lane's cache or the shared stock), *in hand* (taken
+//!    by a thread, not reachable from any file) or *attached* (reachable from one slot of one file, which its
+//!    descriptor names). It is attached and detached only under its page lock.
+//! 3. A free frame is in exactly one list: only its detacher, or who had it in hand, puts it there.
+//! 4. Locks here are leaves: nothing is waited for while one is held.
+
+use super::frame::Desc;
+use super::throttle::Throttle;
+use crate::error::{Error, Result};
+use lanefs_store::BLOCK_SIZE;
+use lanefs_sync::{CachePadded, MAX_LANES};
+use parking_lot::Mutex;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicI64, AtomicUsize};
+
+/// Frames of one huge page: the unit the arena is aligned to.
+const CHUNK: usize = 2 << 20;
+/// The fewest frames a pool works with.
+const MIN_FRAMES: usize = 64;
+/// The most free frames a lane keeps for itself.
+const LANE_CACHE: usize = 64;
+
+/// A frame's number in the pool.
+pub(super) type FrameNo = u32;
+
+/// Frames taken out of the pool and not attached yet, for one call.
+pub(super) type Hand = SmallVec<[FrameNo; 16]>;
+
+/// What a lane keeps: free frames of its own, and its share of the count of dirty frames.
+#[derive(Default)]
+pub(super) struct LaneSlot {
+    free: Mutex<Vec<FrameNo>>,
+    pub(super) dirty: AtomicI64,
+}
+
+struct Stock {
+    free: Vec<FrameNo>,
+    /// Frames from here on were never given out.
+    fresh: usize,
+}
+
+/// All page frames of a volume.
+pub struct FramePool {
+    map: *mut u8,
+    map_len: usize,
+    data: *mut u8,
+    descs: *mut Desc,
+    frames: usize,
+    stock: Mutex<Stock>,
+    lanes: Box<[CachePadded<LaneSlot>]>,
+    pub(super) hand: CachePadded<AtomicUsize>,
+    pub(super) throttle: Throttle,
+    batch: usize,
+}
+
+// SAFETY: the raw pointers are to memory the pool owns; descriptors are made of atomics, frames are accessed only
+// as their descriptors' page locks allow (invariants 1 and 2), and the rest is Sync by itself.
+unsafe impl Sync for FramePool {}
+// SAFETY: nothing in the pool belongs to a thread.
+unsafe impl Send for FramePool {}
+
+impl FramePool {
+    /// A pool of `budget` bytes of frames. Only address space is taken now; memory follows as frames are used.
+    pub fn new(budget: u64) -> Result<FramePool> {
+        let frames = (budget as usize / BLOCK_SIZE).clamp(MIN_FRAMES, FrameNo::MAX as usize / 2);
+        let data_len = (frames * BLOCK_SIZE).next_multiple_of(CHUNK);
+        let desc_len = (frames * size_of::<Desc>()).next_multiple_of(BLOCK_SIZE);
+        let map_len = data_len + CHUNK + desc_len;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice disturbs nothing.
+        let map = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                map_len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(|e| Error::Posix(e.raw_os_error()))?
+        .cast::<u8>();
+        // SAFETY: the mapping has CHUNK bytes to spare for aligning its start.
+        let data = unsafe { map.add(map.align_offset(CHUNK)) };
+        // SAFETY: data + data_len lies at most CHUNK behind map + data_len, so desc_len bytes are left.
+        let descs = unsafe { data.add(data_len) }.cast::<Desc>();
+        // SAFETY: the range is part of the mapping made above. It is a hint: a kernel without huge pages may refuse.
+        let _ = unsafe { madvise(data.cast(), data_len, Advice::LinuxHugepage) };
+        Ok(FramePool {
+            map,
+            map_len,
+            data,
+            descs,
+            frames,
+            stock: Mutex::new(Stock { free: Vec::new(), fresh: 0 }),
+            lanes: (0..MAX_LANES).map(|_| CachePadded::new(LaneSlot::default())).collect(),
+            hand: CachePadded::new(AtomicUsize::new(0)),
+            throttle: Throttle::new(frames),
+            batch: (frames / 64).clamp(1, LANE_CACHE / 2),
+        })
+    }
+
+    /// Frames in all.
+    pub fn frames(&self) -> usize {
+        self.frames
+    }
+
+    /// Frames that can be had without evicting anything; those in lanes' own caches are not counted.
+    pub fn free_frames(&self) -> usize {
+        let stock = self.stock.lock();
+        stock.free.len() + self.frames - stock.fresh
+    }
+
+    /// How many pages one call may hold in hand: a unit of a long write or read.
+    pub(super) fn unit(&self) -> usize {
+        (self.frames / 16).clamp(2, 256)
+    }
+
+    pub(super) fn lane(&self, lane: usize) -> &LaneSlot {
+        &self.lanes[lane % self.lanes.len()]
+    }
+
+    pub(super) fn lane_slots(&self) -> impl Iterator<Item = &LaneSlot> {
+        self.lanes.iter().map(|l| &**l)
+    }
+
+    /// A frame's descriptor.
+    pub(super) fn desc(&self, frame: FrameNo) -> &Desc {
+        debug_assert!((frame as usize) < self.frames);
+        // SAFETY: every frame number comes from this pool, hence is below `frames`; descriptors live as long as the
+        // pool (invariant 1), and zeroed memory is a valid descriptor: it is made of atomics and a sequence word.
+        unsafe { &*self.descs.add(frame as usize) }
+    }
+
+    /// The number of the frame a descriptor of this pool describes.
+    pub(super) fn number(&self, desc: &Desc) -> FrameNo {
+        let at = (std::ptr::from_ref(desc).addr() - self.descs.addr()) / size_of::<Desc>();
+        debug_assert!(at < self.frames);
+        at as FrameNo
+    }
+
+    /// A frame's bytes. Who may touch them, and how, is said in the essay of this directory.
+    pub(super) fn bytes(&self, desc: &Desc) -> *mut u8 {
+        // SAFETY: the number is below `frames`, and `frames` blocks were mapped from `data` on.
+        unsafe { self.data.add(self.number(desc) as usize * BLOCK_SIZE) }
+    }
+
+    /// Takes a frame without waiting: from the lane's own cache, the shared stock, by evicting clean pages, or from
+    /// another lane's cache. `None` if all memory is dirty or in use. May be called with page locks held.
+    pub(super) fn try_take(&self, lane: usize) -> Option<FrameNo> {
+        if let Some(frame) = self.lane(lane).free.lock().pop() {
+            return Some(frame);
+        }
+        self.try_take_slow(lane)
+    }
+
+    #[cold]
+    fn try_take_slow(&self, lane: usize) -> Option<FrameNo> {
+        if let Some(frame) = self.refill(lane) {
+            return Some(frame);
+        }
+        self.evict(lane, self.batch);
+        if let Some(frame) = self.lane(lane).free.lock().pop() {
+            return Some(frame);
+        }
+        if let Some(frame) = self.refill(lane) {
+            return Some(frame);
+        }
+        self.lanes.iter().find_map(|l| l.free.lock().pop())
+    }
+
+    /// Moves a batch from the shared stock to the lane's cache and takes one of it.
+    fn refill(&self, lane: usize) -> Option<FrameNo> {
+        let mut batch: SmallVec<[FrameNo; LANE_CACHE]> = SmallVec::new();
+        {
+            let mut stock = self.stock.lock();
+            let at = stock.free.len().saturating_sub(self.batch);
+            batch.extend(stock.free.drain(at..));
+            while batch.len() < self.batch && stock.fresh < self.frames {
+                batch.push(stock.fresh as FrameNo);
+                stock.fresh += 1;
+            }
+        }
+        let frame = batch.pop()?;
+        self.lane(lane).free.lock().extend(batch);
+        Some(frame)
+    }
+
+    /// Puts back a frame that is attached to nothing.
+    pub(super) fn give(&self, lane: usize, frame: FrameNo) {
+        debug_assert!(self.desc(frame).is_free());
+        let overflow: SmallVec<[FrameNo; LANE_CACHE]> = {
+            let mut free = self.lane(lane).free.lock();
+            free.push(frame);
+            if free.len() <= LANE_CACHE.min(2 * self.batch) {
+                return;
+            }
+            let at = free.len() / 2;
+            free.drain(at..).collect()
+        };
+        self.stock.lock().free.extend(overflow);
+    }
+
+    /// Puts back what a call took and did not use.
+    pub(super) fn give_all(&self, lane: usize, hand: &mut Hand) {
+        for frame in hand.drain(..) {
+            self.give(lane, frame);
+        }
+    }
+
+    /// Every frame that was ever given out.
+    pub(super) fn used_frames(&self) -> usize {
+        self.stock.lock().fresh
+    }
+}
+
+impl Drop for FramePool {
+    fn drop(&mut self) {
+        let used = self.stock.get_mut().fresh;
+        if (0..used).any(|f| !self.desc(f as FrameNo).is_free()) {
+            // A file still caches pages: its drop will look at descriptors (invariant 1). Keeping the mapping is safe,
+            // unmapping it is not.
+            tracing::warn!("a page pool was dropped before its files; its memory is kept");
+            return;
+        }
+        // SAFETY: the mapping was made by `new` with this length, and no file refers to it any more.
+        if let Err(e) = unsafe { munmap(self.map.cast(), self.map_len) } {
+            tracing::warn!("cannot unmap the page pool: {e}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Reading: optimistic copies of cached pages, and loading of those that are not.
+
+use super::frame::{Desc, HOLE, PageGuard};
+use super::pool::Hand;
+use super::tree::{self, Refused};
+use super::{DataCtx, FileData, PAGE, PageRead, ReadAhead, page_at, pages_of};
+use crate::error::Result;
+use crossbeam_epoch as epoch;
+use lanefs_store::Block;
+use lanefs_sync::{copy_racy, fill_racy};
+use smallvec::SmallVec;
+
+/// Optimistic tries before a reader takes the page lock.
+const TRIES: u32 = 64;
+
+/// How a page was loaded.
+pub(super) enum Loaded<'a> {
+    /// Attached, locked, with its content.
+    Page(PageGuard<'a>),
+    /// Somebody else attached it meanwhile.
+    Again,
+    /// The page is behind the end.
+    PastEof,
+    /// There was no frame; nothing was done.
+    NoFrame,
+}
+
+impl FileData {
+    /// Reads at `offset`; returns how much, less than asked only at the end of the file. Bytes of one 4 KiB block are of one instant.
+    pub fn read(&self, ctx: &DataCtx<'_>, offset: u64, buf: &mut [u8], ahead: &ReadAhead) -> Result<usize> {
+        let size = self.size();
+        if offset >= size {
+            return Ok(0);
+        }
+        let len = (buf.len() as u64).min(size - offset) as usize;
+        let mut done = 0;
+        let mut pin = epoch::pin();
+        while done < len {
+            let at = offset + done as u64;
+            let page = page_at(at);
+            let from = at as usize % PAGE;
+            let part = (PAGE - from).min(len - done);
+            let dst = &mut buf[done..done + part];
+            let hit = self.find(page, &pin).is_some_and(|desc| copy_page(ctx, desc, page, from, dst));
+            if !hit {
+                let last = page_at(offset + len as u64 - 1);
+                pin.repin(); // a load may take long: hold no old pin over it
+                let loaded = match self.load(ctx, page, ahead.on_miss(page, last - page + 1)) {
+                    Ok(loaded) => loaded,
+                    Err(e) if done == 0 => return Err(e),
+                    Err(_) => break, // told when the reader comes back for the rest
+                };
+                match loaded {
+                    Loaded::Page(guard) => {
+                        // SAFETY: `from + part` is at most a page; the bytes are ours under the page lock.
+                        unsafe { copy_racy(ctx.pool.bytes(guard.desc()).add(from), dst.as_mut_ptr(), part) };
+                    }
+                    Loaded::Again => continue,
+                    Loaded::PastEof => break,
+                    Loaded::NoFrame => self.read_around(ctx, page, from, dst)?,
+                }
+            }
+            done += part;
+        }
+        // A truncate may have come meanwhile: what lies behind the new end is not told.
+        Ok(done.min(self.size().saturating_sub(offset) as usize))
+    }
+
+    /// Reads a page that no frame could be had for, past the cache.
+    #[cold]
+    fn read_around(&self, ctx: &DataCtx<'_>, page: u64, from: usize, dst: &mut [u8]) -> Result<()> {
+        let mut block = Block::zeroed();
+        ctx.store.read_pages(ctx.ino, page, &mut [PageRead { block: &mut block, hole: false }])?;
+        let pin = epoch::pin();
+        match self.lock_page(ctx.ino, page, &pin) {
+            // Attached meanwhile: newer than what was read, perhaps.
+            Some(guard) => {
+                // SAFETY: `from + dst.len()` is at most a page; the bytes are ours under the page lock.
+                unsafe { copy_racy(ctx.pool.bytes(guard.desc()).add(from), dst.as_mut_ptr(), dst.len()) };
+                guard.unchanged();
+            }
+            None => dst.copy_from_slice(&block.0[from..from + dst.len()]),
+        }
+        Ok(())
+    }
+
+    /// Attaches and loads up to `count` pages from `first` on, as far as they are not cached, inside the file and frames are
+    /// to be had; returns the first one locked. No lock may be held, but pages below `first`.
+    pub(super) fn load<'a>(&self, ctx: &DataCtx<'a>, first: u64, count: u64) -> Result<Loaded<'a>> {
+        let end = pages_of(self.size());
+        if first >= end {
+            return Ok(Loaded::PastEof);
+        }
+        let count = count.min(end - first).min(ctx.pool.unit() as u64);
+        let mut hand = Hand::new();
+        while (hand.len() as u64) < count {
+            match ctx.pool.try_take(ctx.lane) {
+                Some(frame) => hand.push(frame),
+                None => break,
+            }
+        }
+        let loaded = self.load_into(ctx, first, &mut hand);
+        ctx.pool.give_all(ctx.lane, &mut hand);
+        loaded
+    }
+
+    /// As `load`, with frames the caller has in hand; what is left of them stays there.
+    pub(super) fn load_into<'a>(&self, ctx: &DataCtx<'a>, first: u64, hand: &mut Hand) -> Result<Loaded<'a>> {
+        let mut guards: SmallVec<[PageGuard<'a>; 16]> = SmallVec::new();
+        while let Some(&frame) = hand.last() {
+            let guard = ctx.pool.desc(frame).lock();
+            let page = first + guards.len() as u64;
+            let held = page.checked_sub(1).filter(|_| !guards.is_empty());
+            match self.attach(ctx.ino, page, &guard, false, held) {
+                Ok(()) => {
+                    hand.pop();
+                    guards.push(guard);
+                }
+                Err(why) => {
+                    guard.unchanged();
+                    if !guards.is_empty() {
+                        break;
+                    }
+                    return Ok(match why {
+                        Refused::Taken => Loaded::Again,
+                        Refused::PastEof => Loaded::PastEof,
+                    });
+                }
+            }
+        }
+        if guards.is_empty() {
+            return Ok(Loaded::NoFrame);
+        }
+        let mut result = read_into(ctx, first, &guards);
+        if result.is_err() && guards.len() > 1 {
+            // What was asked for may be sound, and only what was read ahead broken.
+            while guards.len() > 1 {
+                if let Some(guard) = guards.pop() {
+                    drop_loaded(ctx, guard);
+                }
+            }
+            result = read_into(ctx, first, &guards);
+        }
+        if let Err(e) = result {
+            for guard in guards {
+                drop_loaded(ctx, guard);
+            }
+            return Err(e);
+        }
+        let size = self.size();
+        let mut locked = guards.into_iter();
+        let Some(head) = locked.next() else { return Ok(Loaded::NoFrame) };
+        blank_tail(ctx, &head, size);
+        locked.for_each(|guard| blank_tail(ctx, &guard, size));
+        Ok(Loaded::Page(head))
+    }
+}
+
+/// Bytes past the end are zero in the store (D6); should an image say otherwise, they are not let in. The page was locked since before the
+/// size was read, so no extending write has put bytes there.
+fn blank_tail(ctx: &DataCtx<'_>, guard: &PageGuard<'_>, size: u64) {
+    let start = guard.page() * PAGE as u64;
+    let inside = size.saturating_sub(start).min(PAGE as u64) as usize;
+    if inside < PAGE {
+        // SAFETY: the range ends with the page; the page is locked.
+        unsafe { fill_racy(ctx.pool.bytes(guard.desc()).add(inside), 0, PAGE - inside) };
+    }
+}
+
+fn drop_loaded(ctx: &DataCtx<'_>, guard: PageGuard<'_>) {
+    let frame = ctx.pool.number(guard.desc());
+    tree::detach(&guard);
+    drop(guard);
+    ctx.pool.give(ctx.lane, frame);
+}
+
+fn read_into(ctx: &DataCtx<'_>, first: u64, guards: &[PageGuard<'_>]) -> Result<()> {
+    let mut reads: SmallVec<[PageRead<'_>; 16]> = guards
+        .iter()
+        .map(|guard| {
+            // SAFETY: the frame is a block, aligned as one, and locked by us, so nobody else writes it. Optimistic readers that
+            // still hold an older identity may copy from it; they do so in assembly or with atomics (racy_copy) and throw
+            // the copy away, since the lock has changed the sequence (D2).
+            let block = unsafe { &mut *ctx.pool.bytes(guard.desc()).cast::<Block>() };
+            PageRead { block, hole: false }
+        })
+        .collect();
+    ctx.store.read_pages(ctx.ino, first, &mut reads)?;
+    for (read, guard) in reads.iter().zip(guards) {
+        if read.hole {
+            guard.set(HOLE);
+        }
+    }
+    Ok(())
+}
+
+/// Copies out of a cached page; false if the frame no longer holds it.
+#[inline]
+fn copy_page(ctx: &DataCtx<'_>, desc: &Desc, page: u64, from: usize, dst: &mut [u8]) -> bool {
+    // SAFETY: `from + dst.len()` is at most a page, by the caller.
+    let src = unsafe { ctx.pool.bytes(desc).add(from) };
+    for _ in 0..TRIES {
+        let Some(seq) = desc.begin_read() else {
+            std::hint::spin_loop();
+            continue;
+        };
+        if !desc.is(ctx.ino, page) {
+            return false;
+        }
+        // SAFETY: frames stay mapped; writers use racy copies under the lock; the copy is validated before it is believed (D2).
+        unsafe { copy_racy(src, dst.as_mut_ptr(), dst.len()) };
+        if desc.validate(seq) {
+            desc.touch();
+            return true;
+        }
+    }
+    copy_locked(ctx, desc, page, src, dst)
+}
+
+#[cold]
+fn copy_locked(ctx: &DataCtx<'_>, desc: &Desc, page: u64, src: *const u8, dst: &mut [u8]) -> bool {
+    let guard = desc.lock();
+    let ours = desc.is(ctx.ino, page);
+    if ours {
+        // SAFETY: as in `copy_page`; the page is locked.
+        unsafe { copy_racy(src, dst.as_mut_ptr(), dst.len()) };
+        desc.touch();
+    }
+    guard.unchanged();
+    ours
+}

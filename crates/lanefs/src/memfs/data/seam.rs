@@ -1,0 +1,37 @@
+//! What file data needs from below: the seam between cached pages and the store.
+
+use super::pool::FramePool;
+use lanefs_store::{Attrs, Ino};
+use std::ops::Range;
+
+pub use lanefs_store::PageRead;
+pub use lanefs_store::Result as StoreResult;
+
+/// The part of the store that file data calls. No call may lead back into the same file's data.
+pub trait PageStore: Sync {
+    /// Fills each block, from page `first` on. A page never written, or unmapped since, is zeros and says `hole`.
+    fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> StoreResult<()>;
+    /// These pages are holes from now on.
+    fn unmap(&self, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> StoreResult<()>;
+    /// Promises room for `blocks` more blocks; never blocks for long.
+    fn reserve(&self, lane: usize, blocks: u64) -> bool;
+    /// Gives a promise back.
+    fn unreserve(&self, lane: usize, blocks: u64);
+    /// The first stored page at or after `page`.
+    fn next_data(&self, ino: Ino, page: u64) -> StoreResult<Option<u64>>;
+    /// The first page at or after `page` that is not stored.
+    fn next_hole(&self, ino: Ino, page: u64) -> StoreResult<Option<u64>>;
+}
+
+/// What every call on a file's data is made with.
+#[derive(Clone, Copy)]
+pub struct DataCtx<'a> {
+    /// The volume's frames.
+    pub pool: &'a FramePool,
+    /// Where pages come from.
+    pub store: &'a dyn PageStore,
+    /// The file. The same for every call on one [`super::FileData`]; never [`Ino::NONE`].
+    pub ino: Ino,
+    /// The caller's lane.
+    pub lane: usize,
+}

@@ -1,0 +1,58 @@
+//! Where data and holes are: the store's answer, corrected by the pages that are dirty.
+
+use super::tree::MAX_PAGES;
+use super::{DataCtx, FileData, PAGE, page_at};
+use crate::error::{Error, Result};
+use crossbeam_epoch as epoch;
+use std::ops::ControlFlow;
+
+impl FileData {
+    /// SEEK_DATA: the first offset at or after `offset` that may hold something else than zeros; ENXIO if there is none.
+    pub fn seek_data(&self, ctx: &DataCtx<'_>, offset: u64) -> Result<u64> {
+        // A page in writeback is neither marked dirty nor known to the store: with the lock there is none.
+        let _writeback = self.lock_writeback();
+        let size = self.size();
+        if offset >= size {
+            return Err(Error::Posix(libc::ENXIO));
+        }
+        let page = page_at(offset);
+        let stored = ctx.store.next_data(ctx.ino, page)?;
+        let found = [stored, self.next_dirty(page)].into_iter().flatten().min();
+        match found.map(|p| offset.max(p * PAGE as u64)) {
+            Some(at) if at < size => Ok(at),
+            _ => Err(Error::Posix(libc::ENXIO)),
+        }
+    }
+
+    /// SEEK_HOLE: the first offset at or after `offset` that is in a hole; the end of the file counts as one. ENXIO behind it.
+    pub fn seek_hole(&self, ctx: &DataCtx<'_>, offset: u64) -> Result<u64> {
+        let _writeback = self.lock_writeback();
+        let size = self.size();
+        if offset >= size {
+            return Err(Error::Posix(libc::ENXIO));
+        }
+        let mut page = page_at(offset);
+        while page * (PAGE as u64) < size {
+            if self.next_dirty(page) == Some(page) {
+                page += 1;
+                continue;
+            }
+            match ctx.store.next_hole(ctx.ino, page)? {
+                Some(hole) if hole <= page => return Ok(offset.max(page * PAGE as u64)),
+                Some(hole) => page = hole,
+                None => break,
+            }
+        }
+        Ok(size)
+    }
+
+    fn next_dirty(&self, from: u64) -> Option<u64> {
+        let pin = epoch::pin();
+        let mut found = None;
+        let _ = self.each_page(from..MAX_PAGES, true, &pin, &mut |page, _| {
+            found = Some(page);
+            ControlFlow::Break(())
+        });
+        found
+    }
+}

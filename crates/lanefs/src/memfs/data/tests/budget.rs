@@ -1,0 +1,131 @@
+//! Memory stays within its budget, whatever is written and read.
+
+use super::super::*;
+use super::fake::World;
+use std::sync::Arc;
+
+#[test]
+fn a_file_larger_than_memory() {
+    let world = World::new(64, 2, 1 << 20);
+    let ra = ReadAhead::new();
+    for file in 0..2 {
+        let ctx = world.ctx(file, 0);
+        for i in 0..1000u64 {
+            let block = [(i % 251) as u8 + file as u8; 4096];
+            assert_eq!(world.files[file].write(&ctx, i * 4096, &block).unwrap().bytes, 4096);
+        }
+        assert!(world.pool.dirty_frames() <= world.pool.frames());
+    }
+    for file in 0..2 {
+        let mut buf = [0; 4096];
+        for i in 0..1000u64 {
+            world.files[file].read(&world.ctx(file, 0), i * 4096, &mut buf, &ra).unwrap();
+            assert_eq!(buf, [(i % 251) as u8 + file as u8; 4096]);
+        }
+    }
+    world.check();
+    assert!(world.store.reads.load(std::sync::atomic::Ordering::SeqCst) < 700, "streams are read ahead");
+}
+
+#[test]
+fn one_write_larger_than_memory() {
+    let world = World::new(64, 1, 1 << 20);
+    let (data, ctx) = (&world.files[0], world.ctx(0, 0));
+    let bytes: Vec<u8> = (0..600_000u32).map(|i| (i / 7) as u8).collect();
+    assert_eq!(data.write(&ctx, 123, &bytes).unwrap().bytes, bytes.len());
+    let mut buf = vec![0; bytes.len()];
+    assert_eq!(data.read(&ctx, 123, &mut buf, &ReadAhead::new()).unwrap(), bytes.len());
+    assert!(buf == bytes);
+    let (_, done) = data.append(&ctx, &bytes).unwrap();
+    assert!(done.bytes > 0);
+    assert_eq!(data.size(), 123 + bytes.len() as u64 + done.bytes as u64);
+    world.check();
+}
+
+#[test]
+fn reads_go_on_when_all_memory_is_dirty() {
+    let world = World::new(64, 1, 1 << 20);
+    let (data, ctx) = (&world.files[0], world.ctx(0, 0));
+    data.write(&ctx, 0, &vec![5; 4096 * 10]).unwrap();
+    world.write_back(0, 100, true);
+    data.evict_clean(&ctx);
+    // No writeback makes progress from here on.
+    let wb = data.lock_writeback();
+    for page in 10..74 {
+        let frame = world.pool.try_take(0).unwrap();
+        let guard = world.pool.desc(frame).lock();
+        data.attach(ctx.ino, page, &guard, true, None).unwrap();
+        data.set_dirty(&ctx, &guard);
+        assert!(PageStore::reserve(&world.store, 0, 1));
+    }
+    assert!(world.pool.try_take(0).is_none());
+    let mut buf = [0; 8192];
+    assert_eq!(data.read(&ctx, 100, &mut buf, &ReadAhead::new()).unwrap(), 8192);
+    assert_eq!(buf, [5; 8192]);
+    drop(wb);
+    world.files[0].drop_all(&ctx);
+    world.check();
+}
+
+#[test]
+fn writers_in_tight_memory_do_not_deadlock() {
+    let world = World::new(64, 4, 1 << 20);
+    std::thread::scope(|scope| {
+        for t in 0..6usize {
+            let world = Arc::clone(&world);
+            scope.spawn(move || {
+                let file = t % 4;
+                let ctx = world.ctx(file, t);
+                for i in 0..300u64 {
+                    let at = (i * 7 % 60) * 4096 + t as u64;
+                    assert!(world.files[file].write(&ctx, at, &[t as u8; 20_000]).unwrap().bytes > 0);
+                    if i % 50 == 0 {
+                        world.files[file].truncate(&ctx, at, None).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    world.check();
+}
+
+#[test]
+fn reclaim_keeps_frames_free() {
+    let world = World::new(256, 1, 1 << 20);
+    let (data, ctx) = (&world.files[0], world.ctx(0, 0));
+    data.write(&ctx, 0, &vec![5; 4096 * 90]).unwrap();
+    world.write_back(0, 1000, true);
+    for at in 0..20 {
+        data.write(&ctx, 4096 * (200 + at), &[6; 4096]).unwrap();
+    }
+    world.pool.reclaim(0, 256);
+    assert_eq!(data.dirty_pages(), 20);
+    assert!(world.pool.free_frames() > 200, "only dirty pages stay: {}", world.pool.free_frames());
+}
+
+#[test]
+fn a_dropped_file_gives_its_frames_back() {
+    let world = World::new(64, 1, 1 << 20);
+    let ctx = world.ctx(0, 0);
+    for _ in 0..10 {
+        // SAFETY: boxed.
+        let file = Box::new(unsafe { FileData::new(0, 0) });
+        for i in 0..20 {
+            file.write(&ctx, i * 4096, &[1; 4096]).unwrap();
+        }
+        let wb = file.lock_writeback();
+        let pages: Vec<_> =
+            file.capture(&ctx, &wb, 100, 0..100, file.size()).pages.iter().map(|p| p.0).collect();
+        file.finish(&ctx, &wb, &pages, true);
+        drop(wb);
+    }
+    let mut taken = Vec::new();
+    while let Some(frame) = world.pool.try_take(0) {
+        taken.push(frame);
+    }
+    assert_eq!(taken.len(), 64);
+    taken.sort();
+    taken.dedup();
+    assert_eq!(taken.len(), 64, "no frame twice");
+    taken.into_iter().for_each(|f| world.pool.give(0, f));
+}

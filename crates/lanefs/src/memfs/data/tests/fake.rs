@@ -1,0 +1,175 @@
+//! A store in memory, and the writeback a file system would do.
+
+use super::super::*;
+use lanefs_store::{Attrs, Block, Ino, StoreError};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+pub const INO: Ino = Ino(77);
+
+pub struct FakeStore {
+    pub pages: Mutex<BTreeMap<(u64, u64), Box<Block>>>,
+    pub free: AtomicI64,
+    pub reserved: AtomicI64,
+    pub reads: AtomicU64,
+    pub fail_reads: AtomicBool,
+}
+
+impl FakeStore {
+    pub fn new(free: i64) -> FakeStore {
+        FakeStore {
+            pages: Mutex::new(BTreeMap::new()),
+            free: AtomicI64::new(free),
+            reserved: AtomicI64::new(0),
+            reads: AtomicU64::new(0),
+            fail_reads: AtomicBool::new(false),
+        }
+    }
+
+    /// What a submitted transaction does.
+    pub fn submit(&self, ino: Ino, pages: Vec<(u64, Box<Block>)>) {
+        let mut map = self.pages.lock();
+        for (page, block) in pages {
+            self.reserved.fetch_sub(1, Ordering::SeqCst);
+            if map.insert((ino.0, page), block).is_some() {
+                self.free.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+impl PageStore for FakeStore {
+    fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> StoreResult<()> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        if self.fail_reads.load(Ordering::SeqCst) {
+            return Err(StoreError::BadInode { ino, why: "told to fail".into() });
+        }
+        for (i, read) in pages.iter_mut().enumerate() {
+            match self.pages.lock().get(&(ino.0, first + i as u64)) {
+                Some(block) => {
+                    read.block.0.copy_from_slice(&block.0);
+                    read.hole = false;
+                }
+                None => {
+                    read.block.0.fill(0);
+                    read.hole = true;
+                }
+            }
+            std::thread::yield_now(); // invites races between the pages of one load
+        }
+        Ok(())
+    }
+    fn unmap(&self, ino: Ino, pages: Range<u64>, _attrs: Option<&Attrs>) -> StoreResult<()> {
+        let mut map = self.pages.lock();
+        let gone: Vec<_> = map.range((ino.0, pages.start)..(ino.0, pages.end)).map(|(k, _)| *k).collect();
+        for key in gone {
+            map.remove(&key);
+            self.free.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+    fn reserve(&self, _lane: usize, blocks: u64) -> bool {
+        let ok = self
+            .free
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |f| {
+                (f >= blocks as i64).then(|| f - blocks as i64)
+            })
+            .is_ok();
+        if ok {
+            self.reserved.fetch_add(blocks as i64, Ordering::SeqCst);
+        }
+        ok
+    }
+    fn unreserve(&self, _lane: usize, blocks: u64) {
+        self.reserved.fetch_sub(blocks as i64, Ordering::SeqCst);
+        self.free.fetch_add(blocks as i64, Ordering::SeqCst);
+    }
+    fn next_data(&self, ino: Ino, page: u64) -> StoreResult<Option<u64>> {
+        Ok(self.pages.lock().range((ino.0, page)..(ino.0 + 1, 0)).next().map(|(k, _)| k.1))
+    }
+    fn next_hole(&self, ino: Ino, page: u64) -> StoreResult<Option<u64>> {
+        let map = self.pages.lock();
+        let mut at = page;
+        while map.contains_key(&(ino.0, at)) {
+            at += 1;
+        }
+        Ok(Some(at))
+    }
+}
+
+/// A pool, a store and some files: the little of a volume that file data needs.
+pub struct World {
+    pub pool: FramePool,
+    pub store: FakeStore,
+    pub files: Box<[FileData]>,
+    pub fail_submit: AtomicBool,
+}
+
+struct Driver(Weak<World>);
+
+impl Writeback for Driver {
+    fn wake(&self) {}
+    fn write_back(&self, want: usize) -> usize {
+        let Some(world) = self.0.upgrade() else { return 0 };
+        let mut done = 0;
+        for file in 0..world.files.len() {
+            if done < want {
+                done += world.write_back(file, want - done, false).unwrap_or(0);
+            }
+        }
+        done
+    }
+}
+
+impl World {
+    pub fn new(frames: usize, files: usize, blocks: i64) -> Arc<World> {
+        let world = Arc::new(World {
+            pool: FramePool::new(frames as u64 * 4096).unwrap(),
+            store: FakeStore::new(blocks),
+            // SAFETY: in a boxed slice, so they stay where they are.
+            files: (0..files).map(|_| unsafe { FileData::new(0, 0) }).collect(),
+            fail_submit: AtomicBool::new(false),
+        });
+        world.pool.set_writeback(Arc::new(Driver(Arc::downgrade(&world))));
+        world
+    }
+
+    pub fn ctx(&self, file: usize, lane: usize) -> DataCtx<'_> {
+        DataCtx { pool: &self.pool, store: &self.store, ino: Ino(INO.0 + file as u64), lane }
+    }
+
+    /// Writes a file back as a file system would; `None` if somebody else is at it.
+    pub fn write_back(&self, file: usize, max: usize, wait: bool) -> Option<usize> {
+        let data = &self.files[file];
+        let ctx = self.ctx(file, 0);
+        let wb = if wait { data.lock_writeback() } else { data.try_lock_writeback()? };
+        let size = data.size();
+        let captured = data.capture(&ctx, &wb, max, 0..u64::MAX, size);
+        assert_eq!(captured.skipped, 0);
+        let pages: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
+        assert!(pages.is_sorted() && pages.len() <= max);
+        let ok = !self.fail_submit.load(Ordering::SeqCst);
+        if ok {
+            for (page, block) in &captured.pages {
+                let inside = size.saturating_sub(page * 4096).min(4096) as usize;
+                assert!(inside > 0 && block.0[inside..].iter().all(|&b| b == 0), "D6");
+            }
+            self.store.submit(ctx.ino, captured.pages);
+        }
+        data.finish(&ctx, &wb, &pages, ok);
+        Some(pages.len())
+    }
+
+    /// What must hold when nothing is under way.
+    pub fn check(&self) {
+        let dirty: usize = self.files.iter().map(|f| f.dirty_pages()).sum();
+        assert_eq!(self.pool.dirty_frames(), dirty, "the pool's count of dirty frames");
+        assert_eq!(self.store.reserved.load(Ordering::SeqCst), dirty as i64, "D7");
+        for file in &self.files {
+            assert!(file.has_dirty() || file.dirty_pages() == 0);
+        }
+    }
+}

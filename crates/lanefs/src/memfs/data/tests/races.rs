@@ -1,0 +1,87 @@
+//! Single interleavings that once could have gone wrong, step by step.
+
+use super::super::*;
+use super::fake::World;
+
+#[test]
+fn an_extension_under_way_is_not_stored_past_the_size() {
+    let world = World::new(64, 1, 100);
+    let (data, ctx) = (&world.files[0], world.ctx(0, 0));
+    data.write(&ctx, 0, &[1; 100]).unwrap();
+    let wb = data.lock_writeback();
+    let size = data.size();
+    data.write(&ctx, 100, &[2; 8000]).unwrap(); // between reading the size and the capture
+    let captured = data.capture(&ctx, &wb, 10, 0..10, size);
+    assert_eq!(captured.pages.len(), 1);
+    assert!(captured.pages[0].1.0[100..].iter().all(|&b| b == 0));
+    assert_eq!(data.dirty_pages(), 2, "the rest is still to be written");
+    world.store.submit(ctx.ino, captured.pages);
+    data.finish(&ctx, &wb, &[0], true);
+    drop(wb);
+    world.check();
+    assert_eq!(world.write_back(0, 10, true), Some(2));
+    data.evict_clean(&ctx);
+    let mut buf = [0; 8100];
+    data.read(&ctx, 0, &mut buf, &ReadAhead::new()).unwrap();
+    assert!(buf[..100] == [1; 100] && buf[100..] == [2; 8000]);
+}
+
+#[test]
+fn a_page_written_during_its_writeback_stays_dirty() {
+    let world = World::new(64, 1, 100);
+    let (data, ctx) = (&world.files[0], world.ctx(0, 0));
+    for failed in [false, true] {
+        data.write(&ctx, 0, &[1; 8192]).unwrap();
+        let wb = data.lock_writeback();
+        let captured = data.capture(&ctx, &wb, 10, 0..10, data.size());
+        assert!(!data.has_dirty());
+        assert_eq!(data.evict_clean(&ctx), 0, "a page in writeback is not evicted");
+        data.write(&ctx, 0, &[3; 1]).unwrap();
+        assert!(data.has_dirty());
+        assert!(data.capture(&ctx, &wb, 10, 0..10, data.size()).pages.is_empty(), "no second image");
+        assert!(data.has_dirty());
+        if !failed {
+            world.store.submit(ctx.ino, captured.pages);
+        }
+        data.finish(&ctx, &wb, &[0, 1], !failed);
+        drop(wb);
+        assert_eq!(data.dirty_pages(), if failed { 2 } else { 1 });
+        world.check();
+    }
+}
+
+#[test]
+fn growing_from_one_page_keeps_its_state() {
+    let world = World::new(64, 1, 100);
+    let (data, ctx) = (&world.files[0], world.ctx(0, 0));
+    data.write(&ctx, 10, &[1; 10]).unwrap();
+    data.write(&ctx, 4096 * 70, &[2; 10]).unwrap();
+    data.write(&ctx, 4096 * 5000, &[3; 10]).unwrap();
+    assert_eq!(data.dirty_pages(), 3);
+    assert_eq!(world.write_back(0, 1, true), Some(1));
+    assert_eq!(world.write_back(0, 10, true), Some(2));
+    assert!(!data.has_dirty());
+    assert_eq!(data.evict_clean(&ctx), 3);
+    world.check();
+    let mut buf = [0; 1];
+    for (at, byte) in [(10, 1), (4096 * 70, 2), (4096 * 5000, 3), (5, 0)] {
+        data.read(&ctx, at, &mut buf, &ReadAhead::new()).unwrap();
+        assert_eq!(buf[0], byte);
+    }
+}
+
+#[test]
+fn shrinking_inside_a_page_writes_zeros_only_if_needed() {
+    let world = World::new(64, 1, 4);
+    let (data, ctx) = (&world.files[0], world.ctx(0, 0));
+    data.write(&ctx, 0, &[9; 4096]).unwrap();
+    world.write_back(0, 10, true);
+    data.truncate(&ctx, 2000, None).unwrap();
+    assert_eq!(data.dirty_pages(), 1);
+    world.write_back(0, 10, true);
+    data.truncate(&ctx, 9000, None).unwrap();
+    assert_eq!(data.dirty_pages(), 0);
+    data.truncate(&ctx, 2000, None).unwrap();
+    assert_eq!(data.dirty_pages(), 0, "the rest is zero already");
+    world.check();
+}

@@ -1,0 +1,162 @@
+//! How many frames are dirty, and what a writer does about it.
+//!
+//! A frame counts as dirty from when it becomes dirty or captured until it is neither. Each lane counts in a line of its
+//! own and hands its sum to the shared count a few at a time, so the shared count is read by every writer and written
+//! by few; it is off by less than `step` a lane.
+//!
+//! Above the *background* mark the writeback is woken. Above the *hard* mark a writer drives the writeback itself until the
+//! count has fallen or some time has passed: it holds no lock then, and the callback works in the writer's own thread, so
+//! there is nobody it could be waiting for in a circle. A writer that finds no frame at all does the same, and gives
+//! up with ENOMEM only after a long time without progress.
+
+use super::pool::{FramePool, Hand};
+use crate::error::{Error, Result};
+use lanefs_sync::CachePadded;
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// What the pool asks of the file system above.
+pub trait Writeback: Send + Sync {
+    /// Many frames are dirty: start writing back soon, in another thread. Called often: must be cheap when a
+    /// writeback is under way already.
+    fn wake(&self);
+    /// Writes back about `want` dirty frames now, in this thread, and returns for how many `finish` was called. The caller holds no
+    /// lock of this room. Must not wait for a file that another thread has locked for writeback: skip it; 0 says that
+    /// there was nothing to do.
+    fn write_back(&self, want: usize) -> usize;
+}
+
+/// The longest a writer is held back while others make the dirty count fall too slowly.
+const SLOWED: Duration = Duration::from_secs(2);
+/// How long a writer without a frame hopes for progress.
+const GIVE_UP: Duration = Duration::from_secs(20);
+/// The longest sleep between two looks.
+const NAP: Duration = Duration::from_millis(5);
+
+pub(super) struct Throttle {
+    dirty: CachePadded<AtomicI64>,
+    background: i64,
+    hard: i64,
+    step: i64,
+    callback: OnceLock<Arc<dyn Writeback>>,
+    waiting: AtomicUsize,
+    gate: Mutex<()>,
+    freed: Condvar,
+}
+
+impl Throttle {
+    pub(super) fn new(frames: usize) -> Throttle {
+        Throttle {
+            dirty: CachePadded::new(AtomicI64::new(0)),
+            background: (frames / 5) as i64,
+            hard: (frames * 2 / 5) as i64,
+            step: (frames / 2048).clamp(1, 32) as i64,
+            callback: OnceLock::new(),
+            waiting: AtomicUsize::new(0),
+            gate: Mutex::new(()),
+            freed: Condvar::new(),
+        }
+    }
+
+    /// Sleeps until frames were cleaned, or a short while. A wake that is missed costs one nap.
+    fn nap(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed); // Relaxed: a missed wake is bounded by the nap
+        let mut gate = self.gate.lock();
+        self.freed.wait_for(&mut gate, NAP);
+        drop(gate);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn write_back(&self, want: usize) -> usize {
+        self.callback.get().map_or(0, |c| c.write_back(want))
+    }
+}
+
+impl FramePool {
+    /// Says who writes dirty pages back. Once; later calls are ignored.
+    pub fn set_writeback(&self, callback: Arc<dyn Writeback>) {
+        let _ = self.throttle.callback.set(callback);
+    }
+
+    /// Frames that are dirty or being written back, exactly if nobody is changing it.
+    pub fn dirty_frames(&self) -> usize {
+        let lanes: i64 = self.lane_slots().map(|l| l.dirty.load(Ordering::Relaxed)).sum();
+        (self.throttle.dirty.load(Ordering::Relaxed) + lanes).max(0) as usize
+    }
+
+    /// Whether enough frames are dirty that a background thread should write some back.
+    pub fn over_background(&self) -> bool {
+        // Relaxed: a statistic.
+        self.throttle.dirty.load(Ordering::Relaxed) > self.throttle.background
+    }
+
+    /// Counts frames that became dirty (`by` > 0) or clean. May be called with page locks held.
+    pub(super) fn count_dirty(&self, lane: usize, by: i64) {
+        let t = &self.throttle;
+        let lane = self.lane(lane);
+        // Relaxed: a count that orders nothing; every frame's own state is under its lock.
+        let mine = lane.dirty.fetch_add(by, Ordering::Relaxed) + by;
+        if mine.abs() < t.step {
+            return;
+        }
+        let moved = lane.dirty.swap(0, Ordering::Relaxed);
+        let total = t.dirty.fetch_add(moved, Ordering::Relaxed) + moved;
+        if moved > 0 && total > t.background {
+            if let Some(c) = t.callback.get() {
+                c.wake();
+            }
+        } else if moved < 0 && t.waiting.load(Ordering::Relaxed) > 0 {
+            t.freed.notify_all();
+        }
+    }
+
+    /// Holds a writer back while too much is dirty. The caller holds no lock.
+    pub(super) fn slow_down(&self) {
+        // Relaxed: a statistic.
+        if self.throttle.dirty.load(Ordering::Relaxed) > self.throttle.hard {
+            self.slow_down_slow();
+        }
+    }
+
+    #[cold]
+    fn slow_down_slow(&self) {
+        let t = &self.throttle;
+        if t.callback.get().is_none() {
+            return;
+        }
+        let end = Instant::now() + SLOWED;
+        let want = (t.hard as usize / 8).clamp(1, 256);
+        while t.dirty.load(Ordering::Relaxed) > t.hard && Instant::now() < end {
+            if t.write_back(want) == 0 {
+                t.nap();
+            }
+        }
+    }
+
+    /// Fills `hand` up to `want` frames, writing back and waiting as needed; all or nothing. The caller holds no lock.
+    pub(super) fn take(&self, lane: usize, want: usize, hand: &mut Hand) -> Result<()> {
+        let mut end = None;
+        loop {
+            while hand.len() < want {
+                match self.try_take(lane) {
+                    Some(frame) => hand.push(frame),
+                    None => break,
+                }
+            }
+            if hand.len() >= want {
+                return Ok(());
+            }
+            // All back: two writers that each hold half of the last frames must not wait for each other.
+            self.give_all(lane, hand);
+            let end = *end.get_or_insert_with(|| Instant::now() + GIVE_UP);
+            if self.throttle.write_back(want.max(32)) == 0 {
+                if self.throttle.callback.get().is_none() || Instant::now() >= end {
+                    return Err(Error::Posix(libc::ENOMEM));
+                }
+                self.throttle.nap();
+            }
+        }
+    }
+}

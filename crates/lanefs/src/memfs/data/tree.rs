@@ -1,0 +1,508 @@
+//! A file's page tree: page number -> frame, 64 ways a level, and a mask of dirty children in every node.
+//!
+//! The root is one word: 0 for an empty file; a descriptor's address (height 0) for a file whose only cached page is
+//! page 0; else a node's address with the height in the low bits. A tree of height h covers 64^h pages.
+//!
+//! 1. Slots are filled, and nodes linked and unlinked, only under the tree lock. A slot is emptied, by `detach`, only under
+//!    the page lock of the frame it points to.
+//! 2. An attached frame's descriptor points back to its slot; the slot's node stays linked while any of its slots is
+//!    full. So who holds the page lock of an attached frame may use its slot and its node.
+//! 3. Whoever looks at nodes otherwise is pinned (crossbeam-epoch); unlinked nodes are freed when no pin can see them.
+//! 4. A tree of height 0 grows by moving page 0 from the root to a leaf, under page 0's lock. Order of locks: page, then
+//!    tree. Who must lock page 0 for growing holds no other page: a held page above 0 means that the tree has a node.
+//! 5. Dirty marks. A page's bit in its leaf changes only under its page lock. The bit of a child in its parent, and the
+//!    file's own mark above the root, say that something below *may* be dirty. To set: first the child, then look
+//!    at the parent. To clear (only under the writeback lock): first the parent, then look at the child again and put the
+//!    parent's bit back if the child has any. All SeqCst, so that one of the two sees the other (Dekker).
+//! 6. Growing sets the old root's parent before the new root is published, with the old root's bit set: a
+//!    writer that still saw no parent marked the file, and the writeback comes by the new root anyway.
+
+use super::FileData;
+use super::frame::{DIRTY, Desc, LOST, PageGuard, Slot};
+use crossbeam_epoch::{self as epoch, Guard};
+use lanefs_store::Ino;
+use std::ops::{ControlFlow, Range};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+const FAN_SHIFT: u32 = 6;
+const FAN: usize = 1 << FAN_SHIFT;
+const TAG: usize = 63;
+/// Pages a file can have: offsets up to 8 EiB.
+pub(super) const MAX_PAGES: u64 = 1 << 51;
+
+/// An inner node or a leaf. Aligned, so that the root word has room for the height.
+#[repr(C, align(64))]
+pub(super) struct Node {
+    slots: [Slot; FAN],
+    mask: AtomicU64,
+    parent: AtomicPtr<Node>,
+    index: u8,
+}
+
+/// Why a frame could not be attached.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// Another frame holds the page.
+    Taken,
+    /// The page lies behind the end of the file.
+    PastEof,
+}
+
+/// What is in a slot, or in the root.
+enum Entry<'g> {
+    Empty,
+    Page(&'g Desc),
+    Node(&'g Node),
+}
+
+impl Node {
+    fn new(parent: *mut Node, index: u8) -> *mut Node {
+        Box::into_raw(Box::new(Node {
+            slots: [const { AtomicUsize::new(0) }; FAN],
+            mask: AtomicU64::new(0),
+            parent: AtomicPtr::new(parent),
+            index,
+        }))
+    }
+
+    /// Sets or clears the mark of child `index`; tested first.
+    fn mark(&self, index: usize) {
+        let bit = 1 << index;
+        // SeqCst: see 5.
+        if self.mask.load(Ordering::SeqCst) & bit == 0 {
+            self.mask.fetch_or(bit, Ordering::SeqCst);
+        }
+    }
+}
+
+fn pages_below(height: usize) -> u64 {
+    1u64 << (FAN_SHIFT * height as u32)
+}
+
+fn index_at(page: u64, height: usize) -> usize {
+    (page >> (FAN_SHIFT * (height as u32 - 1))) as usize & (FAN - 1)
+}
+
+/// The descriptor a slot's word names.
+///
+/// # Safety
+/// The word was read from a leaf's slot, or from a root of height 0, of a file whose pool lives.
+unsafe fn desc_of<'g>(word: usize) -> Option<&'g Desc> {
+    // SAFETY: such a word is 0 or a descriptor's exposed address, and descriptors live as long as the pool.
+    (word != 0).then(|| unsafe { &*std::ptr::with_exposed_provenance::<Desc>(word) })
+}
+
+/// The node a word names.
+///
+/// # Safety
+/// The word was read, while pinned or under the tree lock, from an inner node's slot (tag removed from a root word).
+unsafe fn node_of<'g>(word: usize) -> &'g Node {
+    // SAFETY: the node was linked when the word was read; 3 keeps it, or 1 keeps it linked.
+    unsafe { &*std::ptr::with_exposed_provenance::<Node>(word) }
+}
+
+/// Takes a locked, attached frame out of its file. The bytes may be reused after the unlock.
+pub(super) fn detach(page: &PageGuard<'_>) {
+    // SAFETY: the frame is attached and its page locked, so its slot is alive (2).
+    let slot = unsafe { &*page.slot() };
+    // Release: the node may be freed once somebody under the tree lock has seen the empty slot (Acquire in `prune`).
+    slot.store(0, Ordering::Release);
+    page.clear();
+}
+
+impl FileData {
+    fn root_entry<'g>(&self, _pin: &'g Guard) -> (Entry<'g>, usize) {
+        let word = self.root.load(Ordering::SeqCst); // SeqCst: pairs with growing (6); also Acquire for the content
+        // SAFETY: height 0 names a descriptor, any other height a node, read while pinned.
+        unsafe {
+            match word & TAG {
+                0 => (desc_of(word).map_or(Entry::Empty, Entry::Page), 0),
+                height => (Entry::Node(node_of(word & !TAG)), height),
+            }
+        }
+    }
+
+    /// The frame attached for `page`, as of some instant: lock it, or validate, and check its identity.
+    pub(super) fn find<'g>(&self, page: u64, pin: &'g Guard) -> Option<&'g Desc> {
+        let (entry, mut height) = self.root_entry(pin);
+        match entry {
+            Entry::Empty => None,
+            Entry::Page(desc) => (page == 0).then_some(desc),
+            Entry::Node(mut node) => {
+                if page >= pages_below(height) {
+                    return None;
+                }
+                loop {
+                    // Acquire: pairs with the Release that filled the slot.
+                    let word = node.slots[index_at(page, height)].load(Ordering::Acquire);
+                    if height == 1 {
+                        // SAFETY: a leaf's slot.
+                        return unsafe { desc_of(word) };
+                    }
+                    if word == 0 {
+                        return None;
+                    }
+                    // SAFETY: an inner node's slot, read while pinned.
+                    node = unsafe { node_of(word) };
+                    height -= 1;
+                }
+            }
+        }
+    }
+
+    /// The attached frame of `page`, locked; `None` if there is none. Parks while somebody else holds it.
+    pub(super) fn lock_page<'g>(&self, ino: Ino, page: u64, pin: &'g Guard) -> Option<PageGuard<'g>> {
+        loop {
+            let guard = self.find(page, pin)?.lock();
+            if guard.desc().is(ino, page) {
+                return Some(guard);
+            }
+            // Detached, and perhaps reused, while we waited: look again.
+            guard.unchanged();
+        }
+    }
+
+    /// Attaches a locked frame for `page`. `past_eof` allows pages behind the end (the caller holds the size lock); `held` is
+    /// the page the caller has locked already, if any.
+    pub(super) fn attach(
+        &self,
+        ino: Ino,
+        page: u64,
+        frame: &PageGuard<'_>,
+        past_eof: bool,
+        held: Option<u64>,
+    ) -> Result<(), Refused> {
+        debug_assert!(page < MAX_PAGES && !ino.is_none());
+        let mut zero: Option<PageGuard<'_>> = None;
+        loop {
+            let tree = self.tree.lock();
+            // Acquire: a truncate stores the size, then passes the tree lock, then detaches: either we see its
+            // size here, or it finds what we attach.
+            if !past_eof && page >= super::pages_of(self.size.load(Ordering::Acquire)) {
+                return Err(Refused::PastEof);
+            }
+            let word = self.root.load(Ordering::SeqCst);
+            if word == 0 && page == 0 {
+                frame.assign(ino, 0);
+                frame.set_slot(&self.root);
+                self.root.store(std::ptr::from_ref(frame.desc()).expose_provenance(), Ordering::SeqCst);
+                return Ok(());
+            }
+            if word & TAG == 0 && word != 0 {
+                if page == 0 {
+                    return Err(Refused::Taken);
+                }
+                // SAFETY: a root of height 0.
+                let Some(desc) = (unsafe { desc_of(word) }) else { continue };
+                let ours = held == Some(0) || zero.as_ref().is_some_and(|z| std::ptr::eq(z.desc(), desc));
+                if !ours {
+                    // Page, then tree (4): let go, lock page 0, look again.
+                    drop(tree);
+                    if let Some(other) = zero.take() {
+                        other.unchanged();
+                    }
+                    zero = Some(desc.lock());
+                    continue;
+                }
+                // If it was detached while we waited for its lock, the root is another word now, and stays so under the
+                // tree lock unless it is detached again, which its lock prevents: `desc` is attached here.
+            }
+            self.grow(page, word);
+            let slot = self.slot_for(page);
+            // SAFETY: `slot_for` returned a slot of a node that is linked while we hold the tree lock.
+            let slot = unsafe { &*slot };
+            if slot.load(Ordering::Acquire) != 0 {
+                return Err(Refused::Taken);
+            }
+            frame.assign(ino, page);
+            frame.set_slot(slot);
+            // Release: who finds the frame finds its identity and its lock held.
+            slot.store(std::ptr::from_ref(frame.desc()).expose_provenance(), Ordering::Release);
+            return Ok(());
+        }
+    }
+
+    /// Makes the tree high enough for `page`, and at least 1. Under the tree lock, and page 0's if it is the root.
+    fn grow(&self, page: u64, mut word: usize) {
+        let mut height = word & TAG;
+        while height == 0 || page >= pages_below(height) {
+            let new = Node::new(std::ptr::null_mut(), 0);
+            // SAFETY: just made, and not yet published.
+            let node = unsafe { &*new };
+            if word != 0 {
+                // Relaxed: published by the root's store below.
+                node.slots[0].store(word & !TAG, Ordering::Relaxed);
+                if height == 0 {
+                    // SAFETY: a root of height 0; page 0's lock is held by us, here or in our caller (4), so we may
+                    // move its back pointer and its state holds still.
+                    if let Some(desc) = unsafe { desc_of(word) } {
+                        desc.move_slot(&node.slots[0]);
+                        if desc.state() & DIRTY != 0 {
+                            node.mask.store(1, Ordering::SeqCst);
+                        }
+                    }
+                } else {
+                    node.mask.store(1, Ordering::SeqCst);
+                    // SAFETY: the root node, linked under the tree lock.
+                    unsafe { node_of(word & !TAG) }.parent.store(new, Ordering::SeqCst); // see 6
+                }
+            }
+            height += 1;
+            word = new.expose_provenance() | height;
+            self.root.store(word, Ordering::SeqCst);
+        }
+    }
+
+    /// The leaf slot of `page`, making the nodes on the way. Under the tree lock, in a tree high enough.
+    fn slot_for(&self, page: u64) -> *const Slot {
+        let word = self.root.load(Ordering::SeqCst);
+        let mut height = word & TAG;
+        // SAFETY: height is at least 1 after `grow`, and the tree lock keeps nodes linked.
+        let mut node = unsafe { node_of(word & !TAG) };
+        while height > 1 {
+            let index = index_at(page, height);
+            let mut child = node.slots[index].load(Ordering::Acquire);
+            if child == 0 {
+                child = Node::new(std::ptr::from_ref(node).cast_mut(), index as u8).expose_provenance();
+                node.slots[index].store(child, Ordering::Release); // Release: the child's content before its address
+            }
+            // SAFETY: linked, as above.
+            node = unsafe { node_of(child) };
+            height -= 1;
+        }
+        &node.slots[index_at(page, 1)]
+    }
+
+    /// The leaf that holds a locked, attached page; `None` if the root holds it.
+    fn leaf_of<'p>(&self, page: &'p PageGuard<'_>) -> Option<&'p Node> {
+        let slot = page.slot().cast_const();
+        if std::ptr::eq(slot, &self.root) {
+            return None;
+        }
+        let index = page.page() as usize & (FAN - 1);
+        // SAFETY: the slot is number `index` of a leaf (`attach`, `grow`), slots are the first field of the node, and the
+        // node is alive as long as the page is locked and attached (2). The pointer came from a reference to the
+        // whole array's element; its provenance was exposed with the node.
+        Some(unsafe { node_of((slot.addr()) - index * size_of::<Slot>()) })
+    }
+
+    /// Marks a locked page dirty in the tree, the page's own state being the caller's business. Returns whether the file had
+    /// nothing dirty before.
+    pub(super) fn mark_dirty(&self, page: &PageGuard<'_>) -> bool {
+        if let Some(leaf) = self.leaf_of(page) {
+            leaf.mark(page.page() as usize & (FAN - 1));
+            let (mut node, mut index) = (leaf, leaf.index);
+            loop {
+                let parent = node.parent.load(Ordering::SeqCst); // SeqCst: see 5 and 6
+                if parent.is_null() {
+                    break;
+                }
+                // SAFETY: a parent is unlinked only with all below it empty; our page is locked and attached (2).
+                node = unsafe { &*parent };
+                node.mark(index as usize);
+                index = node.index;
+            }
+        }
+        // SeqCst: see 5.
+        self.dirty.load(Ordering::SeqCst) == 0 && self.dirty.swap(1, Ordering::SeqCst) == 0
+    }
+
+    /// Takes a locked page's own mark back. Marks above it may stay.
+    pub(super) fn unmark_dirty(&self, page: &PageGuard<'_>) {
+        if let Some(leaf) = self.leaf_of(page) {
+            leaf.mask.fetch_and(!(1 << (page.page() & (FAN as u64 - 1))), Ordering::SeqCst); // SeqCst: see 5
+        }
+    }
+
+    /// Calls `f` for every attached frame (or only those marked dirty) with a page in `range`, in ascending order, as of
+    /// some instant: `f` locks and checks.
+    pub(super) fn each_page(
+        &self,
+        range: Range<u64>,
+        dirty_only: bool,
+        pin: &Guard,
+        f: &mut dyn FnMut(u64, &Desc) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let (entry, height) = self.root_entry(pin);
+        match entry {
+            Entry::Empty => ControlFlow::Continue(()),
+            Entry::Page(desc) => {
+                if range.contains(&0) && (!dirty_only || desc.state() & DIRTY != 0) {
+                    f(0, desc)
+                } else {
+                    ControlFlow::Continue(())
+                }
+            }
+            Entry::Node(node) => each_below(node, height, 0, &range, dirty_only, f),
+        }
+    }
+
+    /// Clears the marks that nothing below justifies. Only under the writeback lock.
+    pub(super) fn settle(&self, pin: &Guard) {
+        let (entry, height) = self.root_entry(pin);
+        let dirty = |entry: &Entry<'_>| match entry {
+            Entry::Empty => false,
+            Entry::Page(desc) => desc.state() & DIRTY != 0,
+            Entry::Node(node) => node.mask.load(Ordering::SeqCst) != 0,
+        };
+        if let Entry::Node(node) = entry {
+            settle_below(node, height);
+        }
+        // Parent first, then the child again (5). The root may have grown meanwhile: read it anew.
+        self.dirty.store(0, Ordering::SeqCst);
+        if dirty(&self.root_entry(pin).0) {
+            self.dirty.store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Unlinks the empty nodes that lie wholly in `range`.
+    pub(super) fn prune(&self, range: Range<u64>) {
+        let pin = epoch::pin();
+        let _tree = self.tree.lock();
+        let word = self.root.load(Ordering::SeqCst);
+        let height = word & TAG;
+        if height != 0 {
+            // SAFETY: the root node, under the tree lock.
+            let node = unsafe { node_of(word & !TAG) };
+            if prune_below(node, height, 0, &range, &pin) {
+                self.root.store(0, Ordering::SeqCst);
+                // Nothing is attached, and nothing can be without the tree lock: no page can be dirty.
+                self.dirty.store(0, Ordering::SeqCst);
+                retire(word & !TAG, &pin);
+            }
+        } else if word == 0 {
+            self.dirty.store(0, Ordering::SeqCst);
+        }
+    }
+}
+
+fn each_below(
+    node: &Node,
+    height: usize,
+    base: u64,
+    range: &Range<u64>,
+    dirty_only: bool,
+    f: &mut dyn FnMut(u64, &Desc) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let width = pages_below(height - 1);
+    let mask = if dirty_only { node.mask.load(Ordering::SeqCst) } else { u64::MAX };
+    for index in 0..FAN as u64 {
+        let first = base + index * width;
+        if mask >> index & 1 == 0 || first + width <= range.start {
+            continue;
+        }
+        if first >= range.end {
+            break;
+        }
+        let word = node.slots[index as usize].load(Ordering::Acquire); // Acquire: pairs with the slot's filling
+        if word == 0 {
+            continue;
+        }
+        if height == 1 {
+            // SAFETY: a leaf's slot.
+            if let Some(desc) = unsafe { desc_of(word) } {
+                f(first, desc)?;
+            }
+        } else {
+            // SAFETY: an inner node's slot; the caller is pinned.
+            each_below(unsafe { node_of(word) }, height - 1, first, range, dirty_only, f)?;
+        }
+    }
+    ControlFlow::Continue(())
+}
+
+fn settle_below(node: &Node, height: usize) {
+    if height == 1 {
+        return;
+    }
+    let mut mask = node.mask.load(Ordering::SeqCst);
+    while mask != 0 {
+        let index = mask.trailing_zeros() as usize;
+        mask &= mask - 1;
+        let word = node.slots[index].load(Ordering::Acquire);
+        let child = (word != 0).then(|| {
+            // SAFETY: an inner node's slot; the caller is pinned.
+            unsafe { node_of(word) }
+        });
+        if let Some(child) = child {
+            settle_below(child, height - 1);
+        }
+        if child.is_none_or(|c| c.mask.load(Ordering::SeqCst) == 0) {
+            node.mask.fetch_and(!(1 << index), Ordering::SeqCst);
+            // The child again (5); also one linked only now.
+            let word = node.slots[index].load(Ordering::SeqCst);
+            // SAFETY: as above.
+            if word != 0 && unsafe { node_of(word) }.mask.load(Ordering::SeqCst) != 0 {
+                node.mark(index);
+            }
+        }
+    }
+}
+
+/// Whether the node is empty, after unlinking its empty children in `range`. Under the tree lock.
+fn prune_below(node: &Node, height: usize, base: u64, range: &Range<u64>, pin: &Guard) -> bool {
+    let width = pages_below(height - 1);
+    let mut empty = true;
+    for index in 0..FAN as u64 {
+        // Acquire: pairs with `detach`: the detacher is done with the node.
+        let word = node.slots[index as usize].load(Ordering::Acquire);
+        if word == 0 {
+            continue;
+        }
+        let first = base + index * width;
+        let touched = first < range.end && first + width > range.start;
+        // SAFETY: an inner node's slot, under the tree lock.
+        if height == 1 || !touched || !prune_below(unsafe { node_of(word) }, height - 1, first, range, pin) {
+            empty = false;
+            continue;
+        }
+        node.slots[index as usize].store(0, Ordering::SeqCst);
+        retire(word, pin);
+    }
+    empty
+}
+
+/// Frees a node that was just unlinked, when nobody can see it any more.
+fn retire(word: usize, pin: &Guard) {
+    let node = std::ptr::with_exposed_provenance_mut::<Node>(word);
+    // SAFETY: made by `Node::new`, unlinked just now under the tree lock, hence retired once; who still looks at it is
+    // pinned (3).
+    unsafe { pin.defer_unchecked(move || drop(Box::from_raw(node))) };
+}
+
+/// Frees the nodes below a root at once and detaches what is attached: for the drop of a file nobody can reach.
+pub(super) fn demolish(root: &Slot) {
+    let word = root.load(Ordering::Acquire);
+    demolish_below(root, word & TAG);
+}
+
+fn demolish_below(slot: &Slot, height: usize) {
+    let word = slot.load(Ordering::Acquire) & !TAG;
+    if height == 0 {
+        abandon(slot);
+        return;
+    }
+    if word == 0 {
+        return;
+    }
+    // SAFETY: nobody else can reach the tree, but reclaimers, who touch only slots of frames they have locked.
+    let node = unsafe { node_of(word) };
+    for child in &node.slots {
+        demolish_below(child, height - 1);
+    }
+    // SAFETY: made by `Node::new`; all its slots are empty, so no reclaimer has a frame of it (2).
+    drop(unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut::<Node>(word)) });
+}
+
+/// Detaches the frame in a slot, for the clock to find.
+fn abandon(slot: &Slot) {
+    // SAFETY: a leaf's slot, or a root of height 0; the pool keeps its memory as long as anything is attached.
+    while let Some(desc) = unsafe { desc_of(slot.load(Ordering::Acquire)) } {
+        let guard = desc.lock();
+        // A reclaimer may have detached it before we had the lock, and another file may own it by now.
+        if std::ptr::eq(guard.slot(), slot) {
+            detach(&guard);
+            guard.set(LOST);
+        }
+    }
+}

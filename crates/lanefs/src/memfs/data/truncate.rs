@@ -1,0 +1,314 @@
+//! Taking pages away: truncate, holes, zeroed and allocated ranges.
+
+use super::frame::{DIRTY, HOLE, PageGuard, WRITEBACK};
+use super::pool::Hand;
+use super::read::Loaded;
+use super::tree::{self, MAX_PAGES};
+use super::writeback::WritebackGuard;
+use super::{DataCtx, FileData, PAGE, page_at, pages_of};
+use crate::error::{Error, Result};
+use crossbeam_epoch as epoch;
+use lanefs_store::{Attrs, MAX_FILE_SIZE};
+use lanefs_sync::fill_racy;
+use std::ops::{ControlFlow, Range};
+use std::sync::atomic::Ordering;
+
+impl FileData {
+    /// Sets the size. When the file shrinks, `attrs` (with the new size) goes to the store with the unmapping; when it
+    /// grows, nothing is told to the store. Fails without effect, with ENOSPC if the last page must be rewritten and there
+    /// is no room.
+    pub fn truncate(&self, ctx: &DataCtx<'_>, size: u64, attrs: Option<&Attrs>) -> Result<()> {
+        if size > MAX_FILE_SIZE {
+            return Err(Error::Posix(libc::EFBIG));
+        }
+        let mut hand = Hand::new();
+        let result = self.truncate_with(ctx, size, attrs, &mut hand);
+        ctx.pool.give_all(ctx.lane, &mut hand);
+        result
+    }
+
+    fn truncate_with(
+        &self,
+        ctx: &DataCtx<'_>,
+        size: u64,
+        attrs: Option<&Attrs>,
+        hand: &mut Hand,
+    ) -> Result<()> {
+        let partial = !size.is_multiple_of(PAGE as u64);
+        let _size_lock = loop {
+            if partial && size < self.size() {
+                // All waiting for memory, and usually the load too, before any lock.
+                ctx.pool.take(ctx.lane, 1, hand)?;
+                self.preload(ctx, page_at(size))?;
+            }
+            let lock = self.size_lock.lock();
+            if size >= self.size() {
+                self.size.store(size, Ordering::Release); // Release: D4
+                return Ok(());
+            }
+            if !partial || !hand.is_empty() {
+                break lock;
+            }
+        };
+        let writeback = self.lock_writeback();
+        let from = size as usize % PAGE;
+        let gone = pages_of(size)..MAX_PAGES;
+        if partial {
+            let pin = epoch::pin();
+            // Locked until the size is stored, even if there is nothing to blank: a writer inside the old size must not
+            // put bytes behind the new one.
+            let tail = self.lock_or_load(ctx, page_at(size), hand, &pin)?;
+            let tail = tail.ok_or(Error::Posix(libc::EIO))?; // inside the file: the size lock is ours
+            let blank = !is_zero(ctx, &tail, from, PAGE);
+            let reserve = blank && !tail.has(DIRTY);
+            if reserve && !ctx.store.reserve(ctx.lane, 1) {
+                return Err(Error::Posix(libc::ENOSPC));
+            }
+            if let Err(e) = ctx.store.unmap(ctx.ino, gone.clone(), attrs) {
+                if reserve {
+                    ctx.store.unreserve(ctx.lane, 1);
+                }
+                return Err(e.into());
+            }
+            // Release, and before the unlock: see "write and truncate".
+            self.size.store(size, Ordering::Release);
+            if blank {
+                self.blank(ctx, &tail, from, PAGE);
+            }
+        } else {
+            ctx.store.unmap(ctx.ino, gone.clone(), attrs)?;
+            // Release, and before `discard` passes the tree lock: see "miss and truncate".
+            self.size.store(size, Ordering::Release);
+        }
+        self.discard(ctx, gone, &writeback);
+        self.blocks.fetch_min(pages_of(size), Ordering::Relaxed); // Relaxed: a statistic
+        Ok(())
+    }
+
+    /// Makes a range read as zeros and gives its whole pages back. The size stays. `attrs` as in [`FileData::truncate`].
+    pub fn punch_hole(&self, ctx: &DataCtx<'_>, offset: u64, len: u64, attrs: Option<&Attrs>) -> Result<()> {
+        let end = offset.saturating_add(len).min(MAX_FILE_SIZE);
+        if offset >= end {
+            return Ok(());
+        }
+        let size_lock = loop {
+            self.zero_edges(ctx, offset, end)?;
+            if end < self.size() {
+                break None;
+            }
+            // Up to the end: the last page goes as a whole, if no extending write is under way that may have put bytes there.
+            let lock = self.size_lock.lock();
+            if end >= self.size() {
+                break Some(lock);
+            }
+        };
+        let size = self.size();
+        let first = pages_of(offset);
+        let last = if end >= size && size_lock.is_some() { pages_of(size) } else { page_at(end) };
+        if first >= last {
+            return Ok(());
+        }
+        let writeback = self.lock_writeback();
+        let stored = self.stored_in(ctx, first..last)?;
+        ctx.store.unmap(ctx.ino, first..last, attrs)?;
+        let gone = stored + self.discard(ctx, first..last, &writeback);
+        // Relaxed: a statistic.
+        let _ =
+            self.blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |b| Some(b.saturating_sub(gone)));
+        Ok(())
+    }
+
+    /// Makes a range read as zeros, extending the file unless `keep_size`. Whole pages become holes.
+    pub fn zero_range(
+        &self,
+        ctx: &DataCtx<'_>,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+        attrs: Option<&Attrs>,
+    ) -> Result<()> {
+        self.punch_hole(ctx, offset, len, attrs)?;
+        if keep_size { Ok(()) } else { self.extend(offset, len) }
+    }
+
+    /// Preallocates: makes sure that at this moment there is room for all of the range, and extends the file unless `keep_size`.
+    /// The room is not kept for the file: a log-structured store writes every page to a new place anyway, so a later
+    /// write can still find the volume full.
+    pub fn allocate(&self, ctx: &DataCtx<'_>, offset: u64, len: u64, keep_size: bool) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_SIZE).ok_or(Error::Posix(libc::EFBIG))?;
+        let pages = page_at(offset)..pages_of(end);
+        let missing = pages.end - pages.start - self.stored_in(ctx, pages)?;
+        if !ctx.store.reserve(ctx.lane, missing) {
+            return Err(Error::Posix(libc::ENOSPC));
+        }
+        ctx.store.unreserve(ctx.lane, missing);
+        if keep_size { Ok(()) } else { self.extend(offset, len) }
+    }
+
+    fn extend(&self, offset: u64, len: u64) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_SIZE).ok_or(Error::Posix(libc::EFBIG))?;
+        let _lock = self.size_lock.lock();
+        if end > self.size() {
+            self.size.store(end, Ordering::Release); // Release: D4
+        }
+        Ok(())
+    }
+
+    /// Pages of a range that the store has.
+    fn stored_in(&self, ctx: &DataCtx<'_>, pages: Range<u64>) -> Result<u64> {
+        let mut count = 0;
+        let mut at = pages.start;
+        while let Some(data) = ctx.store.next_data(ctx.ino, at)?.filter(|&d| d < pages.end) {
+            let hole = ctx.store.next_hole(ctx.ino, data)?.unwrap_or(pages.end).clamp(data + 1, pages.end);
+            count += hole - data;
+            at = hole;
+        }
+        Ok(count)
+    }
+
+    /// Zeroes what a range covers of its first and its last page, where it covers them only in part.
+    fn zero_edges(&self, ctx: &DataCtx<'_>, offset: u64, end: u64) -> Result<()> {
+        let (first, last) = (page_at(offset), page_at(end));
+        let (from, to) = (offset as usize % PAGE, end as usize % PAGE);
+        if first == last {
+            // A range inside one page, unless it takes the page with it (see `punch_hole`).
+            return if from == 0 && end >= self.size() {
+                Ok(())
+            } else {
+                self.zero_part(ctx, first, from, to)
+            };
+        }
+        if from != 0 {
+            self.zero_part(ctx, first, from, PAGE)?;
+        }
+        if to != 0 && end < self.size() {
+            self.zero_part(ctx, last, 0, to)?;
+        }
+        Ok(())
+    }
+
+    fn zero_part(&self, ctx: &DataCtx<'_>, page: u64, from: usize, to: usize) -> Result<()> {
+        let mut hand = Hand::new();
+        ctx.pool.slow_down();
+        ctx.pool.take(ctx.lane, 1, &mut hand)?;
+        let pin = epoch::pin();
+        let locked = self.lock_or_load(ctx, page, &mut hand, &pin);
+        ctx.pool.give_all(ctx.lane, &mut hand);
+        let Some(guard) = locked? else { return Ok(()) };
+        if is_zero(ctx, &guard, from, to) {
+            guard.unchanged();
+            return Ok(());
+        }
+        if !guard.has(DIRTY) && !ctx.store.reserve(ctx.lane, 1) {
+            guard.unchanged();
+            return Err(Error::Posix(libc::ENOSPC));
+        }
+        self.blank(ctx, &guard, from, to);
+        Ok(())
+    }
+
+    /// Locks a page, loading it into the frame in hand if it is not cached; `None` if it lies behind the end.
+    fn lock_or_load<'g>(
+        &self,
+        ctx: &DataCtx<'g>,
+        page: u64,
+        hand: &mut Hand,
+        pin: &'g epoch::Guard,
+    ) -> Result<Option<PageGuard<'g>>> {
+        loop {
+            if let Some(guard) = self.lock_page(ctx.ino, page, pin) {
+                return Ok(Some(guard));
+            }
+            match self.load_into(ctx, page, hand)? {
+                Loaded::Page(guard) => return Ok(Some(guard)),
+                Loaded::PastEof => return Ok(None),
+                Loaded::Again => {}
+                Loaded::NoFrame => return Err(Error::Posix(libc::ENOMEM)), // the callers bring a frame
+            }
+        }
+    }
+
+    /// Zeroes part of a locked page; a block was reserved if it was not dirty.
+    fn blank(&self, ctx: &DataCtx<'_>, guard: &PageGuard<'_>, from: usize, to: usize) {
+        // SAFETY: the range lies in the page, whose lock is held; optimistic readers validate (D2).
+        unsafe { fill_racy(ctx.pool.bytes(guard.desc()).add(from), 0, to - from) };
+        if !guard.has(DIRTY) {
+            self.set_dirty(ctx, guard);
+        }
+    }
+
+    /// Detaches every page of a range and gives its reservations back. What was attached before the range was unmapped (or the
+    /// size lowered) is found: attaching goes through the tree lock. Returns how many of them the store never had.
+    pub(super) fn discard(
+        &self,
+        ctx: &DataCtx<'_>,
+        range: Range<u64>,
+        _writeback: &WritebackGuard<'_>,
+    ) -> u64 {
+        drop(self.tree.lock());
+        let pin = epoch::pin();
+        let (mut dirty, mut counted, mut fresh) = (0, 0, 0);
+        let _ = self.each_page(range.clone(), false, &pin, &mut |page, desc| {
+            let guard = desc.lock();
+            if !desc.is(ctx.ino, page) {
+                guard.unchanged();
+                return ControlFlow::Continue(());
+            }
+            if guard.has(DIRTY) {
+                dirty += 1;
+                fresh += u64::from(guard.has(HOLE));
+                self.unmark_dirty(&guard);
+            }
+            if guard.has(DIRTY | WRITEBACK) {
+                counted += 1;
+            }
+            tree::detach(&guard);
+            drop(guard);
+            ctx.pool.give(ctx.lane, ctx.pool.number(desc));
+            ControlFlow::Continue(())
+        });
+        if counted > 0 {
+            ctx.pool.count_dirty(ctx.lane, -counted);
+        }
+        if dirty > 0 {
+            ctx.store.unreserve(ctx.lane, dirty);
+        }
+        drop(pin);
+        self.prune(range);
+        fresh
+    }
+
+    /// Forgets every cached page, dirty ones included, and gives their reservations back: for an inode that is freed. No other
+    /// call on this file may be under way, but a writeback, which is waited for.
+    pub fn drop_all(&self, ctx: &DataCtx<'_>) {
+        let writeback = self.lock_writeback();
+        self.discard(ctx, 0..MAX_PAGES, &writeback);
+    }
+
+    /// Forgets the clean pages; returns how many there were.
+    pub fn evict_clean(&self, ctx: &DataCtx<'_>) -> usize {
+        let pin = epoch::pin();
+        let mut evicted = 0;
+        let _ = self.each_page(0..MAX_PAGES, false, &pin, &mut |page, desc| {
+            let Some(guard) = desc.try_lock() else { return ControlFlow::Continue(()) };
+            if !desc.is(ctx.ino, page) || guard.has(DIRTY | WRITEBACK) {
+                guard.unchanged();
+                return ControlFlow::Continue(());
+            }
+            tree::detach(&guard);
+            drop(guard);
+            ctx.pool.give(ctx.lane, ctx.pool.number(desc));
+            evicted += 1;
+            ControlFlow::Continue(())
+        });
+        drop(pin);
+        self.prune(0..MAX_PAGES);
+        evicted
+    }
+}
+
+pub(super) fn is_zero(ctx: &DataCtx<'_>, guard: &PageGuard<'_>, from: usize, to: usize) -> bool {
+    // SAFETY: the range lies in the page; its lock is held, so nobody writes it.
+    let bytes = unsafe { std::slice::from_raw_parts(ctx.pool.bytes(guard.desc()).add(from), to - from) };
+    bytes.iter().all(|&b| b == 0)
+}

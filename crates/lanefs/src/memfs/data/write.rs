@@ -1,0 +1,317 @@
+//! Writing and appending.
+//!
+//! A write is done in two steps. First, without any lock: be slowed down if much is dirty, take as many frames as pages are
+//! missing, load the pages written only in part. Then, page by page, hand over hand: lock or attach, reserve, copy, mark. If
+//! the second step finds that the first was not enough (a page was evicted in between, the file shrank), it stops at a page's
+//! border, and both are done again for the rest.
+
+use super::frame::{DIRTY, HOLE, PageGuard, WRITEBACK};
+use super::pool::{FrameNo, Hand};
+use super::tree::{self, Refused};
+use super::{DataCtx, FileData, PAGE, PageRead, page_at, pages_of};
+use crate::error::{Error, Result};
+use crossbeam_epoch as epoch;
+use lanefs_store::{Block, MAX_FILE_SIZE};
+use lanefs_sync::{copy_racy, fill_racy};
+use std::sync::atomic::Ordering;
+
+/// What a write did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Bytes written: fewer than asked if the volume filled up half-way.
+    pub bytes: usize,
+    /// The file had no dirty page before.
+    pub newly_dirty: bool,
+    /// The file's size grew.
+    pub extended: bool,
+}
+
+/// Why the second step ended.
+enum Stop {
+    Done,
+    /// The rest lies behind the end of the file: it needs the size lock.
+    Shrunk,
+    /// A page is missing and no frame is at hand.
+    NoFrame,
+    Failed(Error),
+}
+
+impl FileData {
+    /// Writes at `offset`. Fails with ENOSPC if not even one page can be reserved, with EFBIG behind the largest offset.
+    pub fn write(&self, ctx: &DataCtx<'_>, offset: u64, buf: &[u8]) -> Result<Written> {
+        let mut out = Written::default();
+        if buf.is_empty() {
+            return Ok(out);
+        }
+        if offset >= MAX_FILE_SIZE {
+            return Err(Error::Posix(libc::EFBIG));
+        }
+        if self.overwrite(ctx, offset, buf) {
+            out.bytes = buf.len();
+            return Ok(out);
+        }
+        let buf = &buf[..(buf.len() as u64).min(MAX_FILE_SIZE - offset) as usize];
+        while out.bytes < buf.len() {
+            let at = offset + out.bytes as u64;
+            let unit = ctx.pool.unit() * PAGE - at as usize % PAGE;
+            let part = &buf[out.bytes..buf.len().min(out.bytes + unit)];
+            match self.write_unit(ctx, at, part, &mut out) {
+                Ok(0) => break,
+                Ok(n) => out.bytes += n,
+                Err(e) if out.bytes == 0 => return Err(e),
+                Err(_) => break, // told when the writer comes back for the rest
+            }
+        }
+        Ok(out)
+    }
+
+    /// Writes at the end; returns where that was. Appends to one file come one after the other, each whole, but for
+    /// one cut short by a full volume or by memory full of dirty pages.
+    pub fn append(&self, ctx: &DataCtx<'_>, buf: &[u8]) -> Result<(u64, Written)> {
+        let mut hand = Hand::new();
+        let result = self.append_with(ctx, buf, &mut hand);
+        ctx.pool.give_all(ctx.lane, &mut hand);
+        result
+    }
+
+    fn append_with(&self, ctx: &DataCtx<'_>, buf: &[u8], hand: &mut Hand) -> Result<(u64, Written)> {
+        let mut out = Written::default();
+        if buf.is_empty() {
+            return Ok((self.size(), out));
+        }
+        loop {
+            self.prepare(ctx, self.size(), buf.len().min(ctx.pool.unit() * PAGE), true, hand)?;
+            let lock = self.size_lock.lock();
+            let start = self.size();
+            if start >= MAX_FILE_SIZE {
+                return Err(Error::Posix(libc::EFBIG));
+            }
+            let buf = &buf[..(buf.len() as u64).min(MAX_FILE_SIZE - start) as usize];
+            let (bytes, stop) = self.put(ctx, start, buf, true, hand, &mut out.newly_dirty);
+            if bytes > 0 {
+                out.bytes = bytes;
+                out.extended = true;
+                // Release: the bytes before the size (D4).
+                self.size.store(start + bytes as u64, Ordering::Release);
+                return Ok((start, out));
+            }
+            drop(lock);
+            if let Stop::Failed(e) = stop {
+                return Err(e);
+            }
+        }
+    }
+
+    /// The shortest way: one page, cached, dirty already, not at the end. Everything else is left to the long way.
+    #[inline]
+    fn overwrite(&self, ctx: &DataCtx<'_>, offset: u64, buf: &[u8]) -> bool {
+        let (page, from) = (page_at(offset), offset as usize % PAGE);
+        if from + buf.len() > PAGE {
+            return false;
+        }
+        let pin = epoch::pin();
+        let Some(desc) = self.find(page, &pin) else { return false };
+        let guard = desc.lock();
+        // The size under the page lock: see "write and truncate".
+        if !desc.is(ctx.ino, page) || !guard.has(DIRTY) || offset + buf.len() as u64 > self.size() {
+            guard.unchanged();
+            return false;
+        }
+        // SAFETY: inside the page, whose lock we hold; optimistic readers validate (D2).
+        unsafe { copy_racy(buf.as_ptr(), ctx.pool.bytes(desc).add(from), buf.len()) };
+        desc.touch();
+        true
+    }
+
+    fn write_unit(&self, ctx: &DataCtx<'_>, offset: u64, buf: &[u8], out: &mut Written) -> Result<usize> {
+        let mut hand = Hand::new();
+        let result = self.write_with(ctx, offset, buf, &mut hand, out);
+        ctx.pool.give_all(ctx.lane, &mut hand);
+        result
+    }
+
+    fn write_with(
+        &self,
+        ctx: &DataCtx<'_>,
+        offset: u64,
+        buf: &[u8],
+        hand: &mut Hand,
+        out: &mut Written,
+    ) -> Result<usize> {
+        let end = offset + buf.len() as u64;
+        let mut done = 0;
+        loop {
+            let (at, rest) = (offset + done as u64, &buf[done..]);
+            let sized = end > self.size();
+            match self.prepare(ctx, at, rest.len(), sized, hand) {
+                Err(_) if done > 0 => return Ok(done),
+                prepared => prepared?,
+            }
+            let lock = sized.then(|| self.size_lock.lock());
+            let (bytes, stop) = self.put(ctx, at, rest, sized, hand, &mut out.newly_dirty);
+            done += bytes;
+            if lock.is_some() && bytes > 0 && offset + done as u64 > self.size() {
+                self.size.store(offset + done as u64, Ordering::Release); // Release: the bytes before the size (D4)
+                out.extended = true;
+            }
+            drop(lock);
+            match stop {
+                Stop::Done => return Ok(done),
+                Stop::Failed(e) if done == 0 => return Err(e),
+                Stop::Failed(_) => return Ok(done),
+                Stop::Shrunk | Stop::NoFrame => {}
+            }
+        }
+    }
+
+    /// The first step of a write: no lock is held.
+    fn prepare(&self, ctx: &DataCtx<'_>, at: u64, len: usize, sized: bool, hand: &mut Hand) -> Result<()> {
+        ctx.pool.slow_down();
+        let end = at + len as u64;
+        let (first, last) = (page_at(at), page_at(end - 1));
+        let pin = epoch::pin();
+        let missing = (first..=last).filter(|&page| self.find(page, &pin).is_none()).count();
+        if missing == 0 {
+            return Ok(());
+        }
+        drop(pin);
+        ctx.pool.take(ctx.lane, missing, hand)?;
+        let stored = pages_of(self.size());
+        if !at.is_multiple_of(PAGE as u64) && first < stored {
+            self.preload(ctx, first)?;
+        }
+        // The last page is overwritten as a whole if nothing of the file lies behind.
+        if !end.is_multiple_of(PAGE as u64) && last < stored && last != first && !sized {
+            self.preload(ctx, last)?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that a page is cached, so that it need not be loaded with other pages locked.
+    pub(super) fn preload(&self, ctx: &DataCtx<'_>, page: u64) -> Result<()> {
+        if self.find(page, &epoch::pin()).is_none() {
+            drop(self.load(ctx, page, 1)?);
+        }
+        Ok(())
+    }
+
+    /// The second step: writes page by page and returns how far it came. `sized`: the caller holds the size lock.
+    fn put(
+        &self,
+        ctx: &DataCtx<'_>,
+        at: u64,
+        buf: &[u8],
+        sized: bool,
+        hand: &mut Hand,
+        newly_dirty: &mut bool,
+    ) -> (usize, Stop) {
+        let pin = epoch::pin();
+        let mut before: Option<PageGuard<'_>> = None;
+        let mut done = 0;
+        while done < buf.len() {
+            let offset = at + done as u64;
+            let (page, from) = (page_at(offset), offset as usize % PAGE);
+            let part = &buf[done..buf.len().min(done + PAGE - from)];
+            let held = before.as_ref().map(|b| b.page());
+            let (guard, new) = match self.lock_page(ctx.ino, page, &pin) {
+                Some(guard) => (guard, None),
+                None => {
+                    let Some(frame) = hand.pop().or_else(|| ctx.pool.try_take(ctx.lane)) else {
+                        return (done, Stop::NoFrame);
+                    };
+                    let guard = ctx.pool.desc(frame).lock();
+                    match self.attach(ctx.ino, page, &guard, sized, held) {
+                        Ok(()) => (guard, Some(frame)),
+                        Err(refused) => {
+                            guard.unchanged();
+                            hand.push(frame);
+                            match refused {
+                                Refused::Taken => continue,
+                                Refused::PastEof => return (done, Stop::Shrunk),
+                            }
+                        }
+                    }
+                }
+            };
+            drop(before.take());
+            // The size under the page lock: see "write and truncate".
+            if !sized && offset + part.len() as u64 > self.size() {
+                undo(guard, new, hand);
+                return (done, Stop::Shrunk);
+            }
+            if !guard.has(DIRTY) && !ctx.store.reserve(ctx.lane, 1) {
+                undo(guard, new, hand);
+                return (done, Stop::Failed(Error::Posix(libc::ENOSPC)));
+            }
+            if new.is_some()
+                && let Err(e) = self.fill_new(ctx, &guard, from, part.len())
+            {
+                ctx.store.unreserve(ctx.lane, 1);
+                undo(guard, new, hand);
+                return (done, Stop::Failed(e));
+            }
+            // SAFETY: inside the page, whose lock we hold; optimistic readers validate (D2).
+            unsafe { copy_racy(part.as_ptr(), ctx.pool.bytes(guard.desc()).add(from), part.len()) };
+            guard.desc().touch();
+            if !guard.has(DIRTY) {
+                *newly_dirty |= self.set_dirty(ctx, &guard);
+            }
+            done += part.len();
+            before = Some(guard);
+        }
+        (done, Stop::Done)
+    }
+
+    /// Gives a frame that was just attached the content of the file around the `len` bytes at `from` that will be written.
+    fn fill_new(&self, ctx: &DataCtx<'_>, guard: &PageGuard<'_>, from: usize, len: usize) -> Result<()> {
+        let start = guard.page() * PAGE as u64;
+        let inside = self.size().saturating_sub(start).min(PAGE as u64) as usize;
+        let bytes = ctx.pool.bytes(guard.desc());
+        if inside == 0 || (from == 0 && len >= inside) {
+            // Nothing of the old content stays. Bytes behind the end are zero (D5).
+            // SAFETY: both ranges lie in the page, whose lock we hold.
+            unsafe {
+                fill_racy(bytes, 0, from);
+                fill_racy(bytes.add(from + len), 0, PAGE - from - len);
+            }
+            if inside == 0 || self.blocks.load(Ordering::Relaxed) < pages_of(self.size()) {
+                guard.set(HOLE); // an estimate for `blocks`: whether the store has it is not worth asking
+            }
+            return Ok(());
+        }
+        // SAFETY: the frame is a block; it is locked, and optimistic readers throw away what they copy (as in read.rs).
+        let block = unsafe { &mut *bytes.cast::<Block>() };
+        let mut read = [PageRead { block, hole: false }];
+        ctx.store.read_pages(ctx.ino, guard.page(), &mut read)?;
+        if read[0].hole {
+            guard.set(HOLE);
+        }
+        // SAFETY: the range ends with the page.
+        unsafe { fill_racy(bytes.add(inside), 0, PAGE - inside) };
+        Ok(())
+    }
+
+    /// Makes a locked page dirty that was not; a block was reserved for it. Returns whether nothing was dirty before.
+    pub(super) fn set_dirty(&self, ctx: &DataCtx<'_>, guard: &PageGuard<'_>) -> bool {
+        guard.set(DIRTY);
+        if !guard.has(WRITEBACK) {
+            ctx.pool.count_dirty(ctx.lane, 1);
+        }
+        if guard.has(HOLE) {
+            self.add_blocks(1);
+        }
+        self.mark_dirty(guard)
+    }
+}
+
+/// Lets go of a page that was not written after all; a frame attached for it goes back to the hand.
+fn undo(guard: PageGuard<'_>, new: Option<FrameNo>, hand: &mut Hand) {
+    match new {
+        None => guard.unchanged(),
+        Some(frame) => {
+            tree::detach(&guard);
+            drop(guard);
+            hand.push(frame);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Taking images of dirty pages for the store.
+//!
+//! One writeback of a file at a time, under its writeback lock:
+//!
+//!     let wb = data.lock_writeback();
+//!     let size = data.size();                        // with the other attributes
+//!     let captured = data.capture(&ctx, &wb, max, range, size);
+//!     let pages: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
+//!     let ok = store.submit(.. captured.pages, attrs with `size`, reserved: pages.len() ..).is_ok();
+//!     data.finish(&ctx, &wb, &pages, ok);
+//!
+//! Who holds the lock must not write to a file nor wait for a frame. Reads and writes of this very file go on meanwhile.
+
+use super::frame::{DIRTY, HOLE, WRITEBACK};
+use super::tree::MAX_PAGES;
+use super::{DataCtx, FileData, PAGE};
+use crossbeam_epoch as epoch;
+use lanefs_store::Block;
+use lanefs_sync::copy_racy;
+use parking_lot::MutexGuard;
+use std::ops::{ControlFlow, Range};
+
+/// The right to write a file back; see the head of the file.
+pub struct WritebackGuard<'a> {
+    _lock: MutexGuard<'a, ()>,
+}
+
+/// What a capture found.
+#[derive(Debug, Default)]
+pub struct Captured {
+    /// Page numbers, ascending, with a stable image each.
+    pub pages: Vec<(u64, Box<Block>)>,
+    /// There were more dirty pages in the range than asked for.
+    pub more: bool,
+    /// Dirty pages that could not be captured for lack of space: an fsync must say ENOSPC. (A page that is being extended needs a
+    /// second block: one for the image, one for what comes behind the size.)
+    pub skipped: usize,
+}
+
+enum Image {
+    Taken(Box<Block>),
+    NotDirty,
+    NoSpace,
+}
+
+impl FileData {
+    /// Waits for a writeback under way and keeps others out.
+    pub fn lock_writeback(&self) -> WritebackGuard<'_> {
+        WritebackGuard { _lock: self.writeback_lock.lock() }
+    }
+
+    /// The right to write the file back, if nobody has it: for [`super::Writeback::write_back`].
+    pub fn try_lock_writeback(&self) -> Option<WritebackGuard<'_>> {
+        self.writeback_lock.try_lock().map(|lock| WritebackGuard { _lock: lock })
+    }
+
+    /// Copies up to `max` dirty pages of `range` that lie inside `size`, the size that will be stored with them (D6). Each
+    /// image takes one block of reservation along.
+    pub fn capture(
+        &self,
+        ctx: &DataCtx<'_>,
+        _writeback: &WritebackGuard<'_>,
+        max: usize,
+        range: Range<u64>,
+        size: u64,
+    ) -> Captured {
+        let mut out = Captured::default();
+        let pin = epoch::pin();
+        let range = range.start..range.end.min(super::pages_of(size));
+        let mut found = Vec::new();
+        let _ = self.each_page(range, true, &pin, &mut |page, _| {
+            if found.len() == max {
+                out.more = true;
+                return ControlFlow::Break(());
+            }
+            found.push(page);
+            ControlFlow::Continue(())
+        });
+        out.pages.reserve_exact(found.len());
+        for page in found {
+            match self.capture_page(ctx, page, size, &pin) {
+                Image::Taken(image) => out.pages.push((page, image)),
+                Image::NotDirty => {}
+                Image::NoSpace => out.skipped += 1,
+            }
+        }
+        self.settle(&pin);
+        out
+    }
+
+    fn capture_page(&self, ctx: &DataCtx<'_>, page: u64, size: u64, pin: &epoch::Guard) -> Image {
+        let mut image = Box::<Block>::new_uninit(); // before the lock
+        let Some(guard) = self.lock_page(ctx.ino, page, pin) else { return Image::NotDirty };
+        if !guard.has(DIRTY) || guard.has(WRITEBACK) {
+            guard.unchanged();
+            return Image::NotDirty;
+        }
+        let inside = size.saturating_sub(page * PAGE as u64).min(PAGE as u64) as usize;
+        // An extending write may have put bytes behind the size that goes with this image: they stay for the next round.
+        let extending = inside < PAGE && !super::truncate::is_zero(ctx, &guard, inside, PAGE);
+        if extending && !ctx.store.reserve(ctx.lane, 1) {
+            guard.unchanged();
+            return Image::NoSpace;
+        }
+        // O15: cleared before the copy. (Under the page lock no write can come between; the order is kept all the same.)
+        if !extending {
+            guard.reset(DIRTY);
+            self.unmark_dirty(&guard);
+        }
+        guard.reset(HOLE);
+        guard.set(WRITEBACK);
+        // SAFETY: a page is a block; the image is ours, and no writer has the page while we hold its lock.
+        unsafe { copy_racy(ctx.pool.bytes(guard.desc()), image.as_mut_ptr().cast(), PAGE) };
+        guard.unchanged();
+        // SAFETY: all PAGE bytes were written just now.
+        let mut image = unsafe { image.assume_init() };
+        image.0[inside..].fill(0);
+        Image::Taken(image)
+    }
+
+    /// Says what became of captured pages: `ok` if the store has them now. If not, they are dirty again, with the
+    /// reservations they took along (the store must not have used them up).
+    pub fn finish(&self, ctx: &DataCtx<'_>, _writeback: &WritebackGuard<'_>, pages: &[u64], ok: bool) {
+        let pin = epoch::pin();
+        let (mut clean, mut spare) = (0, 0);
+        for &page in pages {
+            let Some(guard) = self.lock_page(ctx.ino, page, &pin) else { continue };
+            if guard.has(WRITEBACK) {
+                guard.reset(WRITEBACK);
+                if guard.has(DIRTY) {
+                    spare += u64::from(!ok); // it took a reservation of its own
+                } else if ok {
+                    clean += 1;
+                } else {
+                    guard.set(DIRTY);
+                    self.mark_dirty(&guard);
+                }
+            }
+            guard.unchanged();
+        }
+        if clean > 0 {
+            ctx.pool.count_dirty(ctx.lane, -clean);
+        }
+        if spare > 0 {
+            ctx.store.unreserve(ctx.lane, spare);
+        }
+    }
+
+    /// How many pages are dirty: walks the tree.
+    pub fn dirty_pages(&self) -> usize {
+        let mut count = 0;
+        let _ = self.each_page(0..MAX_PAGES, true, &epoch::pin(), &mut |_, _| {
+            count += 1;
+            ControlFlow::Continue(())
+        });
+        count
+    }
+}

@@ -1,0 +1,3 @@
+//! The file system in memory: cells, directories, pages. Nothing here knows a disk address or a path.
+
+pub(crate) mod data;
