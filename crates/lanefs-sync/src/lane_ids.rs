@@ -16,7 +16,7 @@
 //! destructor, so it costs two loads and a compare. In the last moments of a thread, when its seats are given back
 //! already (other thread-local destructors may still run), it is a guest of lane 0.
 
-use crate::primitive::{self, Mutex};
+use crate::primitive::{Mutex, per_thread};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -66,11 +66,11 @@ struct Holding {
 /// Seats of one thread, given back on drop.
 struct Holdings(RefCell<Vec<Holding>>);
 
-primitive::thread_local! {
+per_thread! {
     static CACHE: [Cell<Cached>; CACHED] = const { [const { Cell::new(NOTHING) }; CACHED] };
 }
 
-primitive::thread_local! {
+per_thread! {
     static HOLDINGS: Holdings = const { Holdings(RefCell::new(Vec::new())) };
 }
 

@@ -16,7 +16,6 @@ mod imp {
     pub use parking_lot::{Mutex, MutexGuard};
     pub use std::hint::spin_loop;
     pub use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
-    pub(crate) use std::thread_local;
 
     /// A cell whose accesses loom can watch.
     #[derive(Default)]
@@ -169,7 +168,6 @@ mod imp {
     pub use loom::hint::spin_loop;
     pub use loom::sync::MutexGuard;
     pub use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
-    pub(crate) use loom::thread_local;
 
     /// A mutex without poison.
     #[derive(Debug, Default)]
@@ -247,8 +245,8 @@ mod imp {
         /// Sleeps while the word holds `expected`. May return early; callers loop.
         pub fn wait(&self, expected: u32) {
             let gate = self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            // The kernel reads the newest value, so read it with a read-modify-write.
-            if self.word.fetch_add(0, Ordering::Relaxed) == expected {
+            // Whoever woke before holds the gate before, so this load sees what it stored.
+            if self.word.load(Ordering::Relaxed) == expected {
                 drop(self.sleepers.wait(gate));
             }
         }
@@ -292,6 +290,17 @@ mod imp {
 
 pub use imp::*;
 
+/// A thread-local that starts from a constant: `std`'s, or one that belongs to loom's threads.
+macro_rules! per_thread {
+    ($(#[$attr:meta])* static $name:ident: $type:ty = const { $init:expr };) => {
+        #[cfg(not(loom))]
+        std::thread_local! { $(#[$attr])* static $name: $type = const { $init }; }
+        #[cfg(loom)]
+        loom::thread_local! { $(#[$attr])* static $name: $type = $init; }
+    };
+}
+pub(crate) use per_thread;
+
 /// How often a waiter looks again before it sleeps. A wake across cores costs tens of microseconds, a look a
 /// few nanoseconds; the sections waited for here are far shorter than a wake.
 #[cfg(not(loom))]
@@ -309,7 +318,7 @@ pub fn thread_token() -> usize {
     }
     #[cfg(loom)]
     {
-        imp::thread_local!(static TOKEN: Box<u8> = Box::new(0));
+        loom::thread_local!(static TOKEN: Box<u8> = Box::new(0));
         TOKEN.with(|token| std::ptr::from_ref::<u8>(token).addr())
     }
 }

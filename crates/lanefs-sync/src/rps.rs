@@ -30,8 +30,8 @@
 
 use crate::lane_ids::{LaneIds, Seat};
 use crate::primitive::{
-    self, AtomicU32, AtomicU64, CachePadded, FutexWord, Mutex, MutexGuard, Ordering, SPINS, fence,
-    has_membarrier, heavy_fence, light_fence, spin_loop, thread_token,
+    AtomicU32, AtomicU64, CachePadded, FutexWord, Mutex, MutexGuard, Ordering, SPINS, fence, has_membarrier,
+    heavy_fence, light_fence, per_thread, spin_loop, thread_token,
 };
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -64,7 +64,7 @@ struct Writers {
     thread: AtomicU64,
 }
 
-primitive::thread_local! {
+per_thread! {
     /// The semaphores in which this thread reads as a guest, with its depth.
     static GUEST: RefCell<Vec<(u64, u32)>> = const { RefCell::new(Vec::new()) };
 }
