@@ -13,7 +13,7 @@
 //! that a sequence lock needs. The relaxed version relies on the fences in `seqlock`.
 
 /// Copies of at least this many bytes use `rep movsb`; below it its start-up cost shows.
-/// `cargo run --release -p lanefs-sync --example racy_copy` prints both.
+/// `cargo run --release -p lanefs-sync --example nanoseconds` prints both.
 #[cfg(target_arch = "x86_64")]
 const STRING_OPERATION: usize = 1024;
 
