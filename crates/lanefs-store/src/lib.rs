@@ -7,6 +7,7 @@ pub mod device;
 pub mod error;
 pub mod format;
 pub mod inode_state;
+pub mod inode_table;
 pub mod map;
 pub mod radix;
 mod store;

@@ -54,3 +54,33 @@ impl MemLog {
         self.write(Owner::Data { ino, page }, b).unwrap()
     }
 }
+
+/// A [`MemLog`] for several threads. As in the real log, a block that was freed can still be read for a while.
+#[derive(Default, Clone)]
+pub struct SharedLog(
+    pub std::sync::Arc<parking_lot::Mutex<MemLog>>,
+    std::sync::Arc<parking_lot::Mutex<Vec<BlockAddr>>>,
+);
+
+impl SharedLog {
+    /// Ends the time in which freed blocks can be read.
+    pub fn settle(&self) {
+        let mut log = self.0.lock();
+        self.1.lock().drain(..).for_each(|a| log.free(a));
+    }
+}
+
+impl BlockSource for SharedLog {
+    fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        self.0.lock().read(r, what)
+    }
+}
+
+impl BlockSink for SharedLog {
+    fn write(&mut self, owner: Owner, block: Box<Block>) -> Result<BlockRef> {
+        self.0.lock().write(owner, block)
+    }
+    fn free(&mut self, addr: BlockAddr) {
+        self.1.lock().push(addr);
+    }
+}

@@ -10,4 +10,5 @@ pub mod record;
 pub mod slot;
 pub mod summary;
 pub mod superblock;
+pub mod table_node;
 pub mod usage_node;

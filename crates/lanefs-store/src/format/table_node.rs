@@ -1,0 +1,100 @@
+//! A leaf of the inode table: one chunk of 128 inode numbers. Its inner nodes are radix nodes (see `map_node`).
+//!
+//! ```text
+//! leaf  := header[64] entry[128] zero[448]
+//! entry := addr:u64 epoch:u64 crc:u32 generation:u32 flags:u32          28 bytes
+//! ```
+//!
+//! `addr` and `crc` refer to the inode block; an address of zero says the number is free. `generation` is that of
+//! the present use, or of the next one if the number is free. `epoch` is the fold that last changed the entry.
+
+use crate::error::{Result, StoreError};
+use crate::format::header::{BlockKind, HEADER_LEN, expect_header, put_header};
+use crate::format::map_node::PENDING;
+use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, INOS_PER_CHUNK, Ino};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Entries of a leaf.
+pub const ENTRIES: usize = INOS_PER_CHUNK as usize;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    addr: U64,
+    epoch: U64,
+    crc: U32,
+    generation: U32,
+    flags: U32,
+}
+
+const _: () = assert!(size_of::<Raw>() == 28);
+const _: () = assert!(HEADER_LEN + ENTRIES * size_of::<Raw>() <= BLOCK_SIZE);
+
+/// What the table says of one inode number.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct TableEntry {
+    /// Its inode block; none if the number is free.
+    pub block: BlockRef,
+    /// The generation of its present or, if free, next use.
+    pub generation: u32,
+    /// The fold that last changed this entry.
+    pub epoch: u64,
+}
+
+/// Packs a chunk into a block whose header is still to be sealed.
+pub fn encode(chunk: u64, entries: &[TableEntry; ENTRIES]) -> Box<Block> {
+    let mut b = Block::zeroed();
+    put_header(&mut b, BlockKind::Table, 0, Ino::NONE, chunk);
+    let mut raw = <[Raw; ENTRIES]>::new_zeroed();
+    for (r, e) in raw.iter_mut().zip(entries) {
+        r.addr = U64::new(e.block.addr.0);
+        r.crc = U32::new(e.block.crc);
+        r.generation = U32::new(e.generation);
+        r.epoch = U64::new(e.epoch);
+    }
+    let bytes = raw.as_bytes();
+    b.0[HEADER_LEN..HEADER_LEN + bytes.len()].copy_from_slice(bytes);
+    b
+}
+
+/// Unpacks the leaf of `chunk`.
+pub fn decode(block: &Block, addr: BlockAddr, chunk: u64) -> Result<[TableEntry; ENTRIES]> {
+    expect_header(block, addr, BlockKind::Table, 0, Ino::NONE, chunk)?;
+    let bad = |why: String| StoreError::Corrupt { addr, what: "inode table node", why };
+    let end = HEADER_LEN + size_of::<[Raw; ENTRIES]>();
+    let raw =
+        <[Raw; ENTRIES]>::read_from_bytes(&block.0[HEADER_LEN..end]).map_err(|_| bad("cut short".into()))?;
+    let mut entries = [TableEntry::default(); ENTRIES];
+    for (slot, (e, r)) in entries.iter_mut().zip(&raw).enumerate() {
+        let block = BlockRef { addr: BlockAddr(r.addr.get()), crc: r.crc.get() };
+        if r.flags.get() != 0 || block.addr == PENDING || (block.is_none() && block.crc != 0) {
+            return Err(bad(format!("entry {slot} holds address {} and flags {:#x}", block.addr, r.flags)));
+        }
+        *e = TableEntry { block, generation: r.generation.get(), epoch: r.epoch.get() };
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaves_survive_the_trip_and_reject_nonsense() {
+        let mut e = [TableEntry::default(); ENTRIES];
+        e[3] = TableEntry { block: BlockRef { addr: BlockAddr::new(1, 9), crc: 5 }, generation: 2, epoch: 8 };
+        e[127].generation = 77;
+        let b = encode(6, &e);
+        assert_eq!(decode(&b, BlockAddr(1), 6).unwrap(), e);
+        assert!(decode(&b, BlockAddr(1), 7).is_err());
+        let mut bad = b.clone();
+        bad.0[HEADER_LEN + 24] = 1; // flags
+        assert!(decode(&bad, BlockAddr(1), 6).is_err());
+        for at in 0..BLOCK_SIZE {
+            let mut c = b.clone();
+            c.0[at] ^= 0xff;
+            let _ = decode(&c, BlockAddr(1), 6);
+        }
+    }
+}
