@@ -291,6 +291,9 @@ impl Model {
             Op::FsyncPath { path } => {
                 let id = self.lookup(c, path, true)?;
                 self.permission(c, id, 4)?;
+                if matches!(self.ino(id)?.content, Content::Other) {
+                    return Err(libc::ENXIO);
+                }
                 self.persist(Persist::Inode(id))
             }
             Op::Sync | Op::Remount => self.persist(Persist::All),
