@@ -1,1 +1,36 @@
-fn main() {}
+//! The `lanefs` command. One file per command under `cmd/`; what a command says goes to stdout, what went wrong to
+//! stderr in one line that names the file and what to do.
+
+mod cli;
+mod cmd;
+mod daemon;
+mod failure;
+mod helper;
+mod image;
+mod mountinfo;
+mod progress;
+mod side;
+mod size;
+
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() {
+    let args: Vec<_> = std::env::args_os().collect();
+    let result = match helper::named(&args) {
+        true => helper::run(&args),
+        false => cli::Cli::parse_from(args).run(),
+    };
+    let code = match result {
+        Ok(code) => code,
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                eprintln!("lanefs: {}", failure.message);
+            }
+            failure.code
+        }
+    };
+    std::process::exit(code);
+}

@@ -1,0 +1,70 @@
+//! The command line, from which parser, help, completions and man pages all come.
+
+use crate::cmd;
+use crate::failure::Outcome;
+use clap::{Parser, Subcommand};
+
+/// LaneFS: a multicore log-structured file system in user space
+#[derive(Parser, Debug)]
+#[command(name = "lanefs", version, propagate_version = true, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Mkfs(cmd::mkfs::Args),
+    Mount(cmd::mount::Args),
+    Umount(cmd::umount::Args),
+    Fsck(cmd::fsck::Args),
+    Info(cmd::info::Args),
+    Dump(cmd::dump::Args),
+    Ls(cmd::ls::Args),
+    Cat(cmd::cat::Args),
+    Cp(cmd::cp::Args),
+    Mkdir(cmd::mkdir::Args),
+    Rm(cmd::rm::Args),
+    Tree(cmd::tree::Args),
+    Df(cmd::df::Args),
+    Bench(cmd::bench::Args),
+    Completions(cmd::completions::Args),
+    Man(cmd::man::Args),
+    InstallHelper(cmd::install_helper::Args),
+}
+
+impl Cli {
+    /// Runs the command; the number is the exit code.
+    pub fn run(self) -> Outcome {
+        match self.command {
+            Command::Mkfs(a) => cmd::mkfs::run(&a),
+            Command::Mount(a) => cmd::mount::run(&a),
+            Command::Umount(a) => cmd::umount::run(&a),
+            Command::Fsck(a) => cmd::fsck::run(&a),
+            Command::Info(a) => cmd::info::run(&a),
+            Command::Dump(a) => cmd::dump::run(&a),
+            Command::Ls(a) => cmd::ls::run(&a),
+            Command::Cat(a) => cmd::cat::run(&a),
+            Command::Cp(a) => cmd::cp::run(&a),
+            Command::Mkdir(a) => cmd::mkdir::run(&a),
+            Command::Rm(a) => cmd::rm::run(&a),
+            Command::Tree(a) => cmd::tree::run(&a),
+            Command::Df(a) => cmd::df::run(&a),
+            Command::Bench(a) => cmd::bench::run(&a),
+            Command::Completions(a) => cmd::completions::run(&a),
+            Command::Man(a) => cmd::man::run(&a),
+            Command::InstallHelper(a) => cmd::install_helper::run(&a),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definitions_hold_together() {
+        Cli::command().debug_assert();
+    }
+}

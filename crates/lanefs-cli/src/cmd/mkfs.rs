@@ -1,0 +1,149 @@
+//! `lanefs mkfs`
+
+use crate::failure::{About, Failure, Outcome};
+use crate::size;
+use lanefs_store::device::{Device, FileDevice};
+use lanefs_store::{BLOCK_SIZE, FormatOptions, Store};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The size of an image made without a size given.
+pub const DEFAULT_SIZE: u64 = 4 << 30;
+
+/// Make a new, empty volume
+///
+/// Images that do not exist are made as sparse files. Several images or block devices make one volume on all of them.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Size of each new image, such as 4G [default: 4G]
+    #[arg(long, value_parser = size::parse)]
+    pub size: Option<u64>,
+    /// Number of independent logs [default: one per CPU, at most 16]
+    #[arg(long, value_name = "N")]
+    pub mlogs: Option<u32>,
+    /// Overwrite what the image holds
+    #[arg(long)]
+    pub force: bool,
+    /// A name for people, at most 64 bytes
+    #[arg(long, default_value = "")]
+    pub label: String,
+    /// Size of a segment, the unit of allocation and cleaning [default: 2M, less on small volumes]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub segment_size: Option<u64>,
+    /// Image files or block devices
+    #[arg(required = true, value_name = "IMAGE")]
+    pub images: Vec<PathBuf>,
+}
+
+/// Makes the volume.
+pub fn run(args: &Args) -> Outcome {
+    let mut options = FormatOptions {
+        label: args.label.clone(),
+        mlogs: args.mlogs.unwrap_or(0),
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        force: args.force,
+        ..FormatOptions::default()
+    };
+    if args.label.len() > 64 {
+        return Err(Failure::new(format_args!(
+            "label {:?} is longer than 64 bytes; choose a shorter one",
+            args.label
+        )));
+    }
+    if let Some(bytes) = args.segment_size {
+        options.segment_blocks = u32::try_from(bytes / BLOCK_SIZE as u64).unwrap_or(u32::MAX);
+        let whole = bytes.is_multiple_of(BLOCK_SIZE as u64);
+        if !whole
+            || !options.segment_blocks.is_power_of_two()
+            || !(16..=4096).contains(&options.segment_blocks)
+        {
+            return Err(Failure::new(
+                "segment size must be a power of two from 64K to 16M; try --segment-size 2M",
+            ));
+        }
+    }
+    make(&args.images, args.size, &options)?;
+    Ok(0)
+}
+
+/// Makes a volume on `images`. Images that were made for it are removed again if it fails.
+pub fn make(images: &[PathBuf], size: Option<u64>, options: &FormatOptions) -> Result<(), Failure> {
+    let mut made: Vec<&Path> = Vec::new();
+    let result = images
+        .iter()
+        .map(|image| device(image, size, options.force, &mut made))
+        .collect::<Result<Vec<_>, _>>()
+        .and_then(|devices| Ok(Store::format(&devices, options)?));
+    if result.is_err() {
+        for image in made {
+            // Best effort: the error that matters is the first one.
+            let _ = std::fs::remove_file(image);
+        }
+    }
+    result
+}
+
+fn device<'a>(
+    image: &'a Path,
+    size: Option<u64>,
+    force: bool,
+    made: &mut Vec<&'a Path>,
+) -> Result<Arc<dyn Device>, Failure> {
+    let name = image.display();
+    let Ok(meta) = std::fs::metadata(image) else {
+        let size = size.unwrap_or(DEFAULT_SIZE).next_multiple_of(BLOCK_SIZE as u64);
+        let device = FileDevice::create(image, size)?;
+        made.push(image);
+        return Ok(Arc::new(device));
+    };
+    let resize = size.filter(|s| meta.is_file() && *s != meta.len());
+    if meta.is_file() && meta.len() == 0 || resize.is_some() && force {
+        let size = size.unwrap_or(DEFAULT_SIZE).next_multiple_of(BLOCK_SIZE as u64);
+        let file = std::fs::File::options().write(true).open(image).about(name)?;
+        refuse_if_in_use(image)?;
+        file.set_len(size).about(image.display())?;
+    } else if let Some(size) = resize {
+        return Err(Failure::new(format_args!(
+            "{name}: exists with {} bytes, not {size}; leave --size out, or give --force to make it anew",
+            meta.len()
+        )));
+    } else if size.is_some() && meta.file_type().is_block_device() {
+        return Err(Failure::new(format_args!("{name}: a block device has its own size; leave --size out")));
+    }
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(image, false)?);
+    if !force {
+        refuse_if_holding(&*device)?;
+    }
+    Ok(device)
+}
+
+/// Opening takes the image's lock, and fails with the holder's pid.
+fn refuse_if_in_use(image: &Path) -> Result<(), Failure> {
+    match FileDevice::open(image, false) {
+        Err(e @ lanefs_store::StoreError::InUse { .. }) => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses an image whose beginning is not all zeros: it belongs to somebody.
+fn refuse_if_holding(device: &dyn Device) -> Result<(), Failure> {
+    let mut blocks =
+        vec![lanefs_store::Block([0; BLOCK_SIZE]); 32.min((device.size() / BLOCK_SIZE as u64) as usize)];
+    let mut reads: Vec<_> = blocks
+        .iter_mut()
+        .enumerate()
+        .map(|(i, b)| lanefs_store::device::ReadReq { offset: (i * BLOCK_SIZE) as u64, data: &mut b.0 })
+        .collect();
+    device.read(&mut reads)?;
+    drop(reads);
+    if blocks.iter().any(|b| b.0.iter().any(|byte| *byte != 0)) {
+        return Err(Failure::new(format_args!(
+            "{}: holds something already (see `file -s {}`); give --force to overwrite it",
+            device.name(),
+            device.name()
+        )));
+    }
+    Ok(())
+}

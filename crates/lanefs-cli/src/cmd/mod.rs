@@ -1,0 +1,19 @@
+//! The commands, a file each.
+
+pub mod bench;
+pub mod cat;
+pub mod completions;
+pub mod cp;
+pub mod df;
+pub mod dump;
+pub mod fsck;
+pub mod info;
+pub mod install_helper;
+pub mod ls;
+pub mod man;
+pub mod mkdir;
+pub mod mkfs;
+pub mod mount;
+pub mod rm;
+pub mod tree;
+pub mod umount;

@@ -1,0 +1,187 @@
+//! `lanefs mount`
+
+use super::mkfs;
+use crate::daemon::{self, Parent, Role};
+use crate::failure::{About, Failure, Outcome};
+use crate::{image, size};
+use lanefs::MountOptions;
+use lanefs_fuse::MountConfig;
+use lanefs_store::FormatOptions;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Mount a volume at a directory
+///
+/// Returns when the mount serves; a background process answers until `lanefs umount DIR` or umount(8).
+/// Options of -o: those of mount(8) (ro, noexec, suid, dev, noatime, sync, dirsync), of FUSE (allow_other, allow_root,
+/// auto_unmount), and threads=N, ttl=SECONDS, nowriteback, cache_size=SIZE, commit=SECONDS, dirty_expire=SECONDS,
+/// mlogs=N, log=FILE, create, size=SIZE. A mount made by root is open to all users unless noallow_other is given.
+#[derive(clap::Args, Debug, Default)]
+pub struct Args {
+    /// Make the volume first if the image does not exist
+    #[arg(long)]
+    pub create: bool,
+    /// Size of a volume that is made, such as 4G
+    #[arg(long, value_parser = size::parse)]
+    pub size: Option<u64>,
+    /// Stay in the foreground; end with SIGINT or SIGTERM
+    #[arg(long, short)]
+    pub foreground: bool,
+    /// Mount options, separated by commas
+    #[arg(short, value_name = "OPTS")]
+    pub options: Vec<String>,
+    /// Memory for pages, inodes and directories [default: a quarter of RAM]
+    #[arg(long, value_parser = size::parse)]
+    pub cache_size: Option<u64>,
+    /// The volume's images or block devices
+    #[arg(required = true, value_name = "IMAGE")]
+    pub images: Vec<PathBuf>,
+    /// Where to mount
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+/// All that the arguments say.
+struct Plan {
+    images: Vec<PathBuf>,
+    dir: PathBuf,
+    create: bool,
+    size: Option<u64>,
+    log: Option<PathBuf>,
+    volume: MountOptions,
+    mount: MountConfig,
+}
+
+fn plan(args: &Args) -> Result<Plan, Failure> {
+    let mut plan = Plan {
+        images: args.images.clone(),
+        dir: args.dir.clone(),
+        create: args.create,
+        size: args.size,
+        log: None,
+        volume: MountOptions::default(),
+        mount: MountConfig::default(),
+    };
+    if let Some(bytes) = args.cache_size {
+        plan.volume.cache_size = bytes;
+    }
+    for list in &args.options {
+        let rest = plan.mount.parse(list).map_err(Failure::new)?;
+        for (name, value) in rest {
+            let bad = || {
+                Failure::new(lanefs_fuse::BadOption(
+                    name.to_string() + &value.map_or(String::new(), |v| format!("={v}")),
+                ))
+            };
+            let number = || value.and_then(|v| v.parse::<u64>().ok()).ok_or_else(bad);
+            let bytes = || value.and_then(|v| size::parse(v).ok()).ok_or_else(bad);
+            match name {
+                "create" if value.is_none() => plan.create = true,
+                "size" => plan.size = Some(bytes()?),
+                "cache_size" => plan.volume.cache_size = bytes()?,
+                "commit" => plan.volume.commit_interval = Duration::from_secs(number()?),
+                "dirty_expire" => plan.volume.dirty_expire = Duration::from_secs(number()?),
+                "mlogs" => plan.volume.mlogs = number()?.try_into().map_err(|_| bad())?,
+                "log" => plan.log = Some(value.ok_or_else(bad)?.into()),
+                _ => return Err(bad()),
+            }
+        }
+    }
+    plan.volume.read_only = plan.mount.read_only;
+    Ok(plan)
+}
+
+/// Reads the arguments without mounting.
+pub fn check(args: &Args) -> Result<(), Failure> {
+    plan(args).map(drop)
+}
+
+/// Mounts, and serves until the mount is gone.
+pub fn run(args: &Args) -> Outcome {
+    let mut plan = plan(args)?;
+    check_dir(&plan.dir)?;
+    if plan.create && plan.images.iter().any(|i| !i.exists()) {
+        if let Some(there) = plan.images.iter().find(|i| i.exists()) {
+            return Err(Failure::new(format_args!(
+                "{}: exists, but other images of the volume do not; name all or none of them",
+                there.display()
+            )));
+        }
+        let owner = FormatOptions {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            ..FormatOptions::default()
+        };
+        mkfs::make(&plan.images, plan.size, &owner)?;
+    }
+    // The daemon's working directory is the root.
+    for image in &mut plan.images {
+        if let Ok(whole) = image.canonicalize() {
+            *image = whole;
+        }
+    }
+    if let Some(log) = &mut plan.log {
+        *log = std::path::absolute(&*log).about(log.display())?;
+    }
+    let names: Vec<String> = plan.images.iter().map(|i| i.display().to_string()).collect();
+    plan.mount.source = names.join(",");
+
+    let mut parent = match args.foreground {
+        true => Parent::none(),
+        false => match daemon::fork()? {
+            Role::Starter => return Ok(0),
+            Role::Daemon(parent) => parent,
+        },
+    };
+    match serve(&plan, &mut parent) {
+        Ok(()) => Ok(0),
+        Err(failure) => Err(parent.fail(failure)),
+    }
+}
+
+fn check_dir(dir: &Path) -> Result<(), Failure> {
+    match std::fs::metadata(dir) {
+        Ok(meta) if meta.is_dir() => Ok(()),
+        Ok(_) => Err(Failure::new(format_args!("{}: not a directory; name one to mount at", dir.display()))),
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Err(Failure::new(format_args!(
+            "{}: the process that served the mount here is gone; run `lanefs umount {}` first",
+            dir.display(),
+            dir.display()
+        ))),
+        Err(e) => Err(e).about(format_args!("{}: cannot be mounted at", dir.display())),
+    }
+}
+
+fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
+    start_log(plan.log.as_deref())?;
+    let signals = lanefs_fuse::block_signals().about("cannot wait for signals")?;
+    lanefs_fuse::serve_as_flusher();
+    let volume = image::open_with(&plan.images, &plan.volume)?;
+    let session = lanefs_fuse::mount(volume, &plan.dir, &plan.mount).about(format_args!(
+        "{}: cannot mount {}",
+        plan.dir.display(),
+        plan.mount.source
+    ))?;
+    let unmounter = session.unmounter();
+    std::thread::spawn(move || {
+        loop {
+            signals.wait();
+            unmounter.stop();
+        }
+    });
+    parent.serving()?;
+    session.join().inspect_err(|e| tracing::error!("{}: {e}", plan.mount.source)).about(&plan.mount.source)
+}
+
+/// Messages of the serving process go to the log file if there is one, else to stderr while it is there.
+fn start_log(file: Option<&Path>) -> Result<(), Failure> {
+    let builder = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
+    match file {
+        Some(path) => {
+            let file = std::fs::File::options().create(true).append(true).open(path).about(path.display())?;
+            builder.with_writer(std::sync::Mutex::new(file)).init();
+        }
+        None => builder.with_writer(std::io::stderr).without_time().init(),
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! `lanefs umount`
+
+use crate::failure::{About, Failure, Outcome};
+use crate::mountinfo::{self, Mount};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::FlockOperation;
+use rustix::mount::UnmountFlags;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Unmount a volume, and wait until its image is closed
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Take the mount away at once; who uses it keeps it until done. Does not wait
+    #[arg(long, short)]
+    pub lazy: bool,
+    /// Where the volume is mounted
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+/// Unmounts.
+pub fn run(args: &Args) -> Outcome {
+    let dir = resolve(&args.dir)?;
+    let mount = mountinfo::at(&dir).about("/proc/self/mountinfo")?.ok_or_else(|| {
+        Failure::new(format_args!(
+            "{}: no LaneFS volume is mounted here; see `findmnt -t fuse.lanefs`",
+            dir.display()
+        ))
+    })?;
+    let server = server_of(&dir);
+    detach(&dir, args.lazy)?;
+    if !args.lazy {
+        wait_until_closed(server, &mount);
+    }
+    Ok(0)
+}
+
+/// The mountpoint as the mount table writes it, also if nobody answers there any more.
+fn resolve(dir: &Path) -> Result<PathBuf, Failure> {
+    match dir.canonicalize() {
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
+            let whole = std::path::absolute(dir).about(dir.display())?;
+            match (whole.parent(), whole.file_name()) {
+                (Some(parent), Some(name)) => Ok(parent.canonicalize().about(dir.display())?.join(name)),
+                _ => Ok(whole),
+            }
+        }
+        r => r.about(dir.display()),
+    }
+}
+
+/// The serving process, if it answers.
+fn server_of(dir: &Path) -> Option<OwnedFd> {
+    let dir = File::open(dir).ok()?;
+    let mut pid = 0u32;
+    // SAFETY: the ioctl writes one u32 through the pointer, which is valid for that.
+    let said = unsafe { libc::ioctl(dir.as_raw_fd(), lanefs_fuse::IOC_GETPID as libc::Ioctl, &raw mut pid) };
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)?;
+    if said == 0 { rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok() } else { None }
+}
+
+fn detach(dir: &Path, lazy: bool) -> Result<(), Failure> {
+    let mut flags = UnmountFlags::NOFOLLOW;
+    flags.set(UnmountFlags::DETACH, lazy);
+    match rustix::mount::unmount(dir, flags) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::BUSY) => Err(busy(dir)),
+        Err(rustix::io::Errno::PERM) => {
+            let mut helper = std::process::Command::new("fusermount3");
+            helper.arg("-u").arg("-q").args(lazy.then_some("-z")).arg("--").arg(dir);
+            match helper
+                .status()
+                .about("fusermount3, which unmounts for ordinary users, cannot be run; install fuse3")?
+            {
+                s if s.success() => Ok(()),
+                _ => Err(busy(dir)),
+            }
+        }
+        Err(e) => Err(std::io::Error::from(e)).about(dir.display()),
+    }
+}
+
+fn busy(dir: &Path) -> Failure {
+    let dir = dir.display();
+    Failure::new(format_args!("{dir}: in use; see who with `fuser -vm {dir}`, or give --lazy"))
+}
+
+/// Waits until the server has ended, or has let go of all images (it may be a program with other things to do).
+fn wait_until_closed(server: Option<OwnedFd>, mount: &Mount) {
+    let images: Vec<PathBuf> = crate::image::images(&mount.source);
+    let Some(server) = server else { return };
+    let mut patience = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+    loop {
+        let mut ended = [PollFd::new(&server, PollFlags::IN)];
+        if matches!(rustix::event::poll(&mut ended, Some(&patience)), Ok(1..)) {
+            return;
+        }
+        patience.tv_nsec = (patience.tv_nsec * 2).min(50_000_000);
+        if !images.is_empty() && images.iter().all(|i| is_free(i)) {
+            return;
+        }
+    }
+}
+
+/// Whether nobody holds the lock of an image. What cannot be opened is not known to be free.
+fn is_free(image: &Path) -> bool {
+    File::open(image).is_ok_and(|f| rustix::fs::flock(&f, FlockOperation::NonBlockingLockShared).is_ok())
+}

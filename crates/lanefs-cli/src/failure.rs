@@ -1,0 +1,79 @@
+//! How a command fails: one line for people, one code for scripts.
+
+use std::fmt::Display;
+
+/// A command's result: its exit code.
+pub type Outcome = Result<i32, Failure>;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// One line: what, why, and what to do. Empty if all has been said already.
+    pub message: String,
+    /// The exit code.
+    pub code: i32,
+}
+
+impl Failure {
+    /// A failure with exit code 1.
+    pub fn new(message: impl Display) -> Failure {
+        Failure { message: message.to_string(), code: 1 }
+    }
+
+    /// The same failure with another exit code.
+    pub fn code(mut self, code: i32) -> Failure {
+        self.code = code;
+        self
+    }
+}
+
+impl From<lanefs::Error> for Failure {
+    fn from(e: lanefs::Error) -> Failure {
+        Failure::new(e)
+    }
+}
+
+impl From<lanefs_store::StoreError> for Failure {
+    fn from(e: lanefs_store::StoreError) -> Failure {
+        Failure::new(e)
+    }
+}
+
+/// Adds to an error what it was about.
+pub trait About<T> {
+    /// The error becomes `what: error`.
+    fn about(self, what: impl Display) -> Result<T, Failure>;
+}
+
+impl<T> About<T> for std::io::Result<T> {
+    fn about(self, what: impl Display) -> Result<T, Failure> {
+        self.map_err(|e| {
+            // "(os error 2)" tells nobody anything.
+            let text = e.to_string();
+            Failure::new(format_args!("{what}: {}", text.split(" (os error").next().unwrap_or(&text)))
+        })
+    }
+}
+
+impl<T> About<T> for lanefs::Result<T> {
+    fn about(self, what: impl Display) -> Result<T, Failure> {
+        self.map_err(|e| match e {
+            lanefs::Error::Posix(n) => {
+                let text = std::io::Error::from_raw_os_error(n).to_string();
+                Failure::new(format_args!("{what}: {}", text.split(" (os error").next().unwrap_or(&text)))
+            }
+            // The store's message names the device and the structure; the path is what the reader knows.
+            lanefs::Error::Store(s) => Failure::new(format_args!("{what}: {s}")),
+        })
+    }
+}
+
+/// Writes to stdout; a reader who has gone ends the command quietly.
+pub fn written(result: std::io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {
+            Err(Failure { message: String::new(), code: 0 })
+        }
+        r => r.about("standard output"),
+    }
+}

@@ -1,0 +1,157 @@
+//! Images, and places inside them: `IMAGE:/path`.
+//!
+//! A volume on several devices is written with commas: `a.lane,b.lane:/path`.
+
+use crate::failure::{About, Failure};
+use lanefs::{Cred, Fs, MountOptions, Volume};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// A place inside an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The volume's images.
+    pub images: Vec<PathBuf>,
+    /// The path inside, with `/` in front.
+    pub path: PathBuf,
+}
+
+impl Place {
+    /// Reads `IMAGE:/path`; `None` if `text` does not have that form.
+    fn read(text: &OsStr) -> Option<Place> {
+        let bytes = text.as_bytes();
+        let colon = match bytes.windows(2).position(|w| w == b":/") {
+            Some(at) => at,
+            None if bytes.len() > 1 && bytes.ends_with(b":") => bytes.len() - 1,
+            None => return None,
+        };
+        let (image, path) = (&bytes[..colon], &bytes[colon + 1..]);
+        if image.is_empty() {
+            return None;
+        }
+        let path = if path.is_empty() { b"/" } else { path };
+        Some(Place { images: images(OsStr::from_bytes(image)), path: PathBuf::from(OsStr::from_bytes(path)) })
+    }
+
+    /// For messages.
+    pub fn show(&self) -> String {
+        let images: Vec<String> = self.images.iter().map(|i| i.display().to_string()).collect();
+        format!("{}:{}", images.join(","), self.path.display())
+    }
+
+    /// The same volume, another path.
+    pub fn at(&self, path: impl Into<PathBuf>) -> Place {
+        Place { images: self.images.clone(), path: path.into() }
+    }
+
+    /// Opens the volume to look at it.
+    pub fn open_to_read(&self) -> Result<(Volume, Fs), Failure> {
+        open(&self.images, true)
+    }
+
+    /// Opens the volume to change it.
+    pub fn open_to_write(&self) -> Result<(Volume, Fs), Failure> {
+        open(&self.images, false)
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    /// As an argument: `IMAGE:/path`, or `IMAGE` alone for its root.
+    fn from_str(text: &str) -> Result<Place, String> {
+        match Place::read(OsStr::new(text)) {
+            Some(place) => Ok(place),
+            None if text.is_empty() => Err("name an image".into()),
+            None => Ok(Place { images: images(OsStr::new(text)), path: PathBuf::from("/") }),
+        }
+    }
+}
+
+/// A place inside an image or on the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Anywhere {
+    /// A path of the host.
+    Host(PathBuf),
+    /// Inside an image.
+    Image(Place),
+}
+
+impl FromStr for Anywhere {
+    type Err = String;
+
+    /// `IMAGE:/path` is inside an image, unless the host has a file of just that name.
+    fn from_str(text: &str) -> Result<Anywhere, String> {
+        match Place::read(OsStr::new(text)) {
+            Some(place) if !Path::new(text).exists() => Ok(Anywhere::Image(place)),
+            _ if text.is_empty() => Err("name a file".into()),
+            _ => Ok(Anywhere::Host(PathBuf::from(text))),
+        }
+    }
+}
+
+/// Splits `a,b` into two images, unless there is a file named `a,b`.
+pub fn images(text: &OsStr) -> Vec<PathBuf> {
+    if Path::new(text).exists() {
+        return vec![PathBuf::from(text)];
+    }
+    text.as_bytes()
+        .split(|b| *b == b',')
+        .filter(|p| !p.is_empty())
+        .map(|p| OsStr::from_bytes(p).into())
+        .collect()
+}
+
+/// Opens a volume with the rights of root: who may read the image may read all that is in it.
+fn open(images: &[PathBuf], read_only: bool) -> Result<(Volume, Fs), Failure> {
+    let options = MountOptions { read_only, background: !read_only, ..MountOptions::default() };
+    let volume = open_with(images, &options)?;
+    let fs = volume.as_user(Cred::root());
+    Ok((volume, fs))
+}
+
+/// Opens a volume, and says what to do about an image that is not there.
+pub fn open_with(images: &[PathBuf], options: &MountOptions) -> Result<Volume, Failure> {
+    for image in images {
+        if !image.exists() {
+            return Err(Failure::new(format_args!(
+                "{}: no such image; make one with `lanefs mkfs --size 4G {}`",
+                image.display(),
+                image.display()
+            )));
+        }
+    }
+    match Volume::open(images, options) {
+        Err(e @ lanefs::Error::Posix(_)) => Err(e).about(images[0].display()),
+        Err(e) => Err(e.into()),
+        Ok(volume) => Ok(volume),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read() {
+        let place = |images: &[&str], path: &str| Place {
+            images: images.iter().map(PathBuf::from).collect(),
+            path: PathBuf::from(path),
+        };
+        assert_eq!(Place::from_str("vol.lane:/a/b"), Ok(place(&["vol.lane"], "/a/b")));
+        assert_eq!(Place::from_str("vol.lane:/a:/b"), Ok(place(&["vol.lane"], "/a:/b")));
+        assert_eq!(Place::from_str("vol.lane:"), Ok(place(&["vol.lane"], "/")));
+        assert_eq!(Place::from_str("vol.lane"), Ok(place(&["vol.lane"], "/")));
+        assert_eq!(Place::from_str("a,b:/x"), Ok(place(&["a", "b"], "/x")));
+        assert!(Place::from_str("").is_err());
+    }
+
+    #[test]
+    fn a_path_without_colon_is_the_hosts() {
+        assert_eq!(Anywhere::from_str("src"), Ok(Anywhere::Host("src".into())));
+        assert_eq!(Anywhere::from_str("/dev/null"), Ok(Anywhere::Host("/dev/null".into())));
+        assert!(matches!(Anywhere::from_str("v:/dst"), Ok(Anywhere::Image(_))));
+    }
+}

@@ -1,0 +1,70 @@
+//! The mount table.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One LaneFS mount.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Where.
+    pub dir: PathBuf,
+    /// The image, or images joined by commas.
+    pub source: OsString,
+}
+
+/// LaneFS mounts in the order they were made.
+pub fn lanefs_mounts() -> std::io::Result<Vec<Mount>> {
+    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// The topmost LaneFS mount at `dir`.
+pub fn at(dir: &Path) -> std::io::Result<Option<Mount>> {
+    Ok(lanefs_mounts()?.into_iter().rev().find(|m| m.dir == dir))
+}
+
+fn parse(table: &[u8]) -> Vec<Mount> {
+    let lines = table.split(|b| *b == b'\n');
+    lines
+        .filter_map(|line| {
+            let mut fields = line.split(|b| *b == b' ');
+            let dir = fields.nth(4)?;
+            let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
+            let (kind, source) = (fields.next()?, fields.next()?);
+            (kind == b"fuse.lanefs").then(|| Mount { dir: unescape(dir).into(), source: unescape(source) })
+        })
+        .collect()
+}
+
+/// The table writes blanks, newlines and backslashes in octal.
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&b, tail)) = rest.split_first() {
+        let code = tail.get(..3).and_then(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 8).ok());
+        match (b, code) {
+            (b'\\', Some(code)) => {
+                out.push(code);
+                rest = &tail[3..];
+            }
+            _ => {
+                out.push(b);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_mounts_are_found_and_names_are_unescaped() {
+        let table = b"22 1 8:1 / / rw - ext4 /dev/sda rw\n\
+            40 22 0:50 / /mnt/my\\040dir rw,nosuid shared:7 - fuse.lanefs /img\\134x,/b rw,user_id=0\n";
+        let mounts = parse(table);
+        assert_eq!(mounts, [Mount { dir: "/mnt/my dir".into(), source: "/img\\x,/b".into() }]);
+    }
+}
