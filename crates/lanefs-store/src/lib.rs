@@ -5,6 +5,7 @@ pub mod api;
 pub mod block_io;
 pub mod device;
 pub mod error;
+pub mod fold;
 pub mod format;
 pub mod inode_state;
 pub mod inode_table;

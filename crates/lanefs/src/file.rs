@@ -1,80 +1,348 @@
 //! An open file.
 
 use crate::error::{Error, Result};
+use crate::memfs::Cell;
+use crate::memfs::data::{FileData, ReadAhead};
 use crate::stat::Stat;
-use lanefs_store::Ino;
+use crate::volume::{Anchor, Inner};
+use crate::{Cred, FileKind, SetAttr, locks};
+use lanefs_store::{Ino, MAX_FILE_SIZE};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// An open file or directory: what a descriptor is to the kernel. Send and Sync; positional calls run in parallel.
+///
+/// After a crash, what [`File::sync_all`] acknowledged is there. A file whose last name is gone lives until its last handle is dropped.
 pub struct File {
-    pub(crate) _p: (),
+    anchor: Arc<Anchor>,
+    cell: NonNull<Cell>,
+    lane: u16,
+    slot: u32,
+    flags: i32,
+    privileged: bool,
+    cursor: AtomicU64,
+    ahead: ReadAhead,
+    errors_seen: AtomicU32,
 }
 
-const NO: Error = Error::Posix(libc::ENOSYS);
+// SAFETY: the cell is made of atomics and locks, so it may be shared and used from any thread; the open slot keeps it
+// in place until the drop.
+unsafe impl Send for File {}
+// SAFETY: as above; the handle's own fields are atomics.
+unsafe impl Sync for File {}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File").field("ino", &self.ino()).field("flags", &self.flags).finish_non_exhaustive()
+    }
+}
 
 impl File {
+    pub(crate) fn new(
+        anchor: Arc<Anchor>,
+        cell: &Cell,
+        lane: usize,
+        slot: usize,
+        flags: i32,
+        cred: &Cred,
+    ) -> File {
+        File {
+            anchor,
+            cell: NonNull::from(cell),
+            lane: lane as u16,
+            slot: slot as u32,
+            flags,
+            privileged: cred.is_root(),
+            cursor: AtomicU64::new(0),
+            ahead: ReadAhead::new(),
+            errors_seen: AtomicU32::new(cell.data().map_or(0, |d| d.errors().sample())),
+        }
+    }
+
+    pub(crate) fn cell(&self) -> &Cell {
+        // SAFETY: while our open slot names the inode, the cell is neither evicted nor freed (oplog::slots, writeback::{reaper,
+        // reclaim}), and the anchor keeps the table that owns it.
+        unsafe { self.cell.as_ref() }
+    }
+
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.anchor.inner
+    }
+
+    /// The flags it was opened with, as in `open(2)`.
+    pub fn flags(&self) -> i32 {
+        self.flags
+    }
+
+    fn data(&self) -> Result<&FileData> {
+        match self.cell().data() {
+            Some(d) => Ok(d),
+            None if self.cell().kind == FileKind::Dir => Err(Error::Posix(libc::EISDIR)),
+            None => Err(Error::Posix(libc::EINVAL)),
+        }
+    }
+
+    fn readable(&self) -> Result<&FileData> {
+        if self.flags & libc::O_ACCMODE == libc::O_WRONLY {
+            return Err(Error::Posix(libc::EBADF));
+        }
+        self.inner().check_alive()?;
+        self.data()
+    }
+
+    fn writable(&self) -> Result<&FileData> {
+        if !matches!(self.flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR) {
+            return Err(Error::Posix(libc::EBADF));
+        }
+        self.data()
+    }
+
     /// Its inode number.
     pub fn ino(&self) -> Ino {
-        Ino::NONE
+        self.cell().ino
     }
-    /// Its attributes.
+
+    /// Its attributes. EIO once the volume is closed.
     pub fn stat(&self) -> Result<Stat> {
-        Err(NO)
+        self.inner().check_alive()?;
+        Ok(self.cell().stat())
     }
-    /// Reads at `offset` without moving the cursor; less than asked only at the end of the file.
-    pub fn read_at(&self, _buf: &mut [u8], _offset: u64) -> Result<usize> {
-        Err(NO)
+
+    /// Changes attributes, as `fchmod`, `fchown`, `futimens` and `ftruncate` do. EPERM, EACCES, EROFS, EINVAL, EFBIG.
+    pub fn set_attr(&self, cred: &Cred, set: &SetAttr) -> Result<Stat> {
+        if set.size.is_some() {
+            self.writable()?;
+        }
+        self.inner().set_attr(cred, self.cell(), set, true)?;
+        self.stat()
     }
-    /// Writes at `offset` without moving the cursor (at the end with O_APPEND).
-    pub fn write_at(&self, _buf: &[u8], _offset: u64) -> Result<usize> {
-        Err(NO)
+
+    /// Reads at `offset` without moving the cursor; less than asked only at the end of the file. EBADF, EISDIR, EIO.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let data = self.readable()?;
+        let n = self.inner().read_data(self.cell(), data, offset, buf, &self.ahead)?;
+        if n > 0 && self.flags & libc::O_NOATIME == 0 {
+            self.inner().touch_atime(self.cell());
+        }
+        Ok(n)
     }
+
+    /// Writes at `offset` without moving the cursor (at the end with O_APPEND); less than asked if the volume fills up. EBADF,
+    /// EFBIG, ENOSPC, EROFS, EIO. Durable when it returns only with O_SYNC or O_DSYNC.
+    pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        self.write_where((self.flags & libc::O_APPEND == 0).then_some(offset), buf, false).map(|w| w.1)
+    }
+
     /// Writes at `offset`, never appends, and leaves mtime, ctime, setuid and setgid alone: for a front end whose
     /// kernel caches writes, keeps these itself and hands them over by [`crate::SetAttr`].
-    pub fn write_back_at(&self, _buf: &[u8], _offset: u64) -> Result<usize> {
-        Err(NO)
+    pub fn write_back_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        let data = self.data()?;
+        self.inner().write_data(self.cell(), data, Some(offset), buf, true, true).map(|w| w.1)
     }
-    /// Writes all of `buf` at `offset`.
-    pub fn write_all_at(&self, _buf: &[u8], _offset: u64) -> Result<()> {
-        Err(NO)
+
+    fn write_where(&self, offset: Option<u64>, buf: &[u8], _append: bool) -> Result<(u64, usize)> {
+        let data = self.writable()?;
+        let r = self.inner().write_data(self.cell(), data, offset, buf, false, self.privileged)?;
+        if self.flags & libc::O_DSYNC != 0 {
+            self.sync(self.flags & libc::O_SYNC != libc::O_SYNC)?;
+        }
+        Ok(r)
     }
-    /// Fills `buf` from `offset`; EIO-like error at an early end.
-    pub fn read_exact_at(&self, _buf: &mut [u8], _offset: u64) -> Result<()> {
-        Err(NO)
+
+    /// Writes all of `buf` at `offset`. ENOSPC if only part of it fits (that part is written).
+    pub fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.write_at(&buf[done..], offset + done as u64)? {
+                0 => return Err(Error::Posix(libc::ENOSPC)),
+                n => done += n,
+            }
+        }
+        Ok(())
     }
+
+    /// Fills `buf` from `offset`. EIO at an early end of the file.
+    pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.read_at(&mut buf[done..], offset + done as u64)? {
+                0 => return Err(Error::Posix(libc::EIO)),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+
     /// Reads at the cursor and moves it.
-    pub fn read(&self, _buf: &mut [u8]) -> Result<usize> {
-        Err(NO)
+    pub fn read(&self, buf: &mut [u8]) -> Result<usize> {
+        let at = self.cursor.load(Relaxed);
+        let n = self.read_at(buf, at)?;
+        self.cursor.store(at + n as u64, Relaxed);
+        Ok(n)
     }
-    /// Writes at the cursor (at the end with O_APPEND) and moves it.
-    pub fn write(&self, _buf: &[u8]) -> Result<usize> {
-        Err(NO)
+
+    /// Writes at the cursor (at the end with O_APPEND) and moves it behind what was written.
+    pub fn write(&self, buf: &[u8]) -> Result<usize> {
+        let at = (self.flags & libc::O_APPEND == 0).then(|| self.cursor.load(Relaxed));
+        let (at, n) = self.write_where(at, buf, false)?;
+        self.cursor.store(at + n as u64, Relaxed);
+        Ok(n)
     }
-    /// Appends, and returns the offset written at.
-    pub fn append(&self, _buf: &[u8]) -> Result<u64> {
-        Err(NO)
+
+    /// Reads into several buffers at `offset`, as `preadv(2)`.
+    pub fn read_vectored_at(&self, bufs: &mut [std::io::IoSliceMut<'_>], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        for b in bufs {
+            let n = self.read_at(b, offset + done as u64)?;
+            done += n;
+            if n < b.len() {
+                break;
+            }
+        }
+        Ok(done)
     }
-    /// `lseek(2)`: whence is `libc::SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or `SEEK_HOLE`.
-    pub fn seek(&self, _offset: i64, _whence: i32) -> Result<u64> {
-        Err(NO)
+
+    /// Writes several buffers at `offset` (at the end with O_APPEND, as one append), as `pwritev(2)`.
+    pub fn write_vectored_at(&self, bufs: &[std::io::IoSlice<'_>], offset: u64) -> Result<usize> {
+        let all: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
+        self.write_at(&all, offset)
     }
-    /// Sets the size in bytes.
-    pub fn set_len(&self, _size: u64) -> Result<()> {
-        Err(NO)
+
+    /// Appends, and returns the offset written at. Appends of one call are never mixed with others'.
+    pub fn append(&self, buf: &[u8]) -> Result<u64> {
+        let (at, n) = self.write_where(None, buf, true)?;
+        if n < buf.len() { Err(Error::Posix(libc::ENOSPC)) } else { Ok(at) }
     }
-    /// `fallocate(2)` with the kernel's mode bits.
-    pub fn allocate(&self, _mode: i32, _offset: u64, _len: u64) -> Result<()> {
-        Err(NO)
+
+    /// `lseek(2)`: whence is `libc::SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or `SEEK_HOLE`. EINVAL, ENXIO, EOVERFLOW.
+    pub fn seek(&self, offset: i64, whence: i32) -> Result<u64> {
+        self.inner().check_alive()?;
+        let base = match whence {
+            libc::SEEK_SET => 0,
+            libc::SEEK_CUR => self.cursor.load(Relaxed),
+            libc::SEEK_END => self.cell().size(),
+            libc::SEEK_DATA | libc::SEEK_HOLE => {
+                let at = self.seek_hole_data(offset, whence == libc::SEEK_DATA)?;
+                self.cursor.store(at, Relaxed);
+                return Ok(at);
+            }
+            _ => return Err(Error::Posix(libc::EINVAL)),
+        };
+        let to = base
+            .checked_add_signed(offset)
+            .filter(|t| *t <= MAX_FILE_SIZE)
+            .ok_or(Error::Posix(libc::EINVAL))?;
+        self.cursor.store(to, Relaxed);
+        Ok(to)
     }
-    /// fsync: content, attributes and name are durable when it returns.
+
+    fn seek_hole_data(&self, offset: i64, data_wanted: bool) -> Result<u64> {
+        let data = self.data()?;
+        let off = u64::try_from(offset).ok().filter(|o| *o < data.size()).ok_or(Error::Posix(libc::ENXIO))?;
+        let ctx = self.inner().data_ctx(self.ino());
+        if data_wanted { data.seek_data(&ctx, off) } else { data.seek_hole(&ctx, off) }
+    }
+
+    /// Sets the size in bytes: `ftruncate(2)`.
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        self.writable().map_err(|e| if e.errno() == libc::EBADF { Error::Posix(libc::EINVAL) } else { e })?;
+        let set = SetAttr { size: Some(size), ..Default::default() };
+        let cred = Cred {
+            prechecked: true,
+            ..if self.privileged { Cred::root() } else { Cred::user(u32::MAX, u32::MAX, &[]) }
+        };
+        self.inner().set_attr(&cred, self.cell(), &set, true)
+    }
+
+    /// `fallocate(2)` with the kernel's mode bits: allocate, KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE; EOPNOTSUPP for the rest.
+    /// Allocation checks that there is room; a log-structured volume cannot keep it for the file.
+    pub fn allocate(&self, mode: i32, offset: u64, len: u64) -> Result<()> {
+        self.writable()?;
+        self.inner().allocate(self.cell(), mode, offset, len)
+    }
+
+    /// fsync: content, attributes and names are durable when it returns. An error of an earlier background write is told here, once per
+    /// handle.
     pub fn sync_all(&self) -> Result<()> {
-        Err(NO)
+        self.sync(false)
     }
+
     /// fdatasync: content and what is needed to read it are durable when it returns.
     pub fn sync_data(&self) -> Result<()> {
-        Err(NO)
+        self.sync(true)
     }
-    /// `copy_file_range(2)` from this file to `to`; returns bytes copied.
-    pub fn copy_range_to(&self, _offset: u64, _to: &File, _to_offset: u64, _len: u64) -> Result<u64> {
-        Err(NO)
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        let r = self.inner().fsync(self.cell(), data_only);
+        if let Some(d) = self.cell().data() {
+            let mut seen = self.errors_seen.load(Relaxed);
+            let e = d.errors().check_and_advance(&mut seen);
+            self.errors_seen.store(seen, Relaxed);
+            if let Some(e) = e {
+                return r.and(Err(Error::Posix(e)));
+            }
+        }
+        r
+    }
+
+    /// `copy_file_range(2)` from this file to `to`; returns bytes copied. EINVAL for overlapping ranges of one file.
+    pub fn copy_range_to(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
+        if self.ino() == to.ino()
+            && offset < to_offset.saturating_add(len)
+            && to_offset < offset.saturating_add(len)
+        {
+            return Err(Error::Posix(libc::EINVAL));
+        }
+        let mut buf = vec![0u8; (len.min(1 << 20)) as usize];
+        let mut done = 0u64;
+        while done < len {
+            let want = buf.len().min((len - done) as usize);
+            let n = self.read_at(&mut buf[..want], offset + done)?;
+            if n == 0 {
+                break;
+            }
+            let w = match to.write_where(Some(to_offset + done), &buf[..n], false) {
+                Ok((_, w)) => w,
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            };
+            done += w as u64;
+            if w < n {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Gives an unnamed file (O_TMPFILE) or any open file a name: `linkat` with AT_EMPTY_PATH. EEXIST, EMLINK, EPERM.
+    pub fn link_to(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
+        let guard = crossbeam_epoch::pin();
+        self.inner().link(cred, self.cell(), parent, name, true, &guard)
+    }
+
+    /// Advisory lock of the whole file, as `flock(2)`; see [`locks::Lock`]. EWOULDBLOCK if `wait` is false and it is taken.
+    pub fn lock(&self, kind: locks::Lock, wait: bool) -> Result<()> {
+        self.inner().locks.lock(self.ino(), self.owner(), kind, wait)
+    }
+
+    /// Gives the advisory lock back.
+    pub fn unlock(&self) {
+        self.inner().locks.unlock(self.ino(), self.owner());
+    }
+
+    /// Who holds this handle's lock: the handle itself, as with `flock(2)`.
+    fn owner(&self) -> u64 {
+        u64::from(self.lane) << 32 | u64::from(self.slot)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let inner = &self.anchor.inner;
+        if inner.locks.any() {
+            inner.locks.unlock(self.cell().ino, self.owner());
+        }
+        inner.lanes.shared(usize::from(self.lane)).slots.give_back(self.slot as usize);
     }
 }

@@ -1,7 +1,10 @@
 //! A volume seen with a credential: operations by path.
 
 use crate::error::{Error, Result};
-use crate::{Cred, DirEntry, File, SetTime, Stat, StatFs, Volume};
+use crate::ops::resolve::Resolved;
+use crate::ops::{perm, posix};
+use crate::{Cred, DirEntry, File, FileKind, Ino, SetAttr, SetTime, Stat, StatFs, Volume};
+use crossbeam_epoch::{Guard, pin};
 
 /// How a file is opened; like `std::fs::OpenOptions`, with the flags POSIX adds.
 #[derive(Clone, Debug)]
@@ -12,103 +15,429 @@ pub struct OpenOptions {
     pub mode: u32,
 }
 
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions::new()
+    }
+}
+
+impl OpenOptions {
+    /// Reading only.
+    pub fn new() -> OpenOptions {
+        OpenOptions { flags: libc::O_RDONLY, mode: 0o666 }
+    }
+
+    fn access(&mut self, read: bool, write: bool) -> &mut Self {
+        let m = match (read, write) {
+            (true, true) => libc::O_RDWR,
+            (false, true) => libc::O_WRONLY,
+            _ => libc::O_RDONLY,
+        };
+        self.flags = self.flags & !libc::O_ACCMODE | m;
+        self
+    }
+
+    fn has_read(&self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_WRONLY
+    }
+
+    fn has_write(&self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_RDONLY
+    }
+
+    fn flag(&mut self, flag: i32, on: bool) -> &mut Self {
+        if on {
+            self.flags |= flag
+        } else {
+            self.flags &= !flag
+        }
+        self
+    }
+
+    /// Allow reading.
+    pub fn read(&mut self, on: bool) -> &mut Self {
+        let w = self.has_write();
+        self.access(on, w)
+    }
+    /// Allow writing.
+    pub fn write(&mut self, on: bool) -> &mut Self {
+        let r = self.has_read();
+        self.access(r, on)
+    }
+    /// Every write goes to the end.
+    pub fn append(&mut self, on: bool) -> &mut Self {
+        if on {
+            self.write(true);
+        }
+        self.flag(libc::O_APPEND, on)
+    }
+    /// Empty the file when it is opened.
+    pub fn truncate(&mut self, on: bool) -> &mut Self {
+        self.flag(libc::O_TRUNC, on)
+    }
+    /// Make the file if it does not exist.
+    pub fn create(&mut self, on: bool) -> &mut Self {
+        self.flag(libc::O_CREAT, on)
+    }
+    /// Make the file; EEXIST if it exists.
+    pub fn create_new(&mut self, on: bool) -> &mut Self {
+        self.flag(libc::O_CREAT | libc::O_EXCL, on)
+    }
+    /// Permission bits of a new file. Default 0666.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.mode = mode;
+        self
+    }
+    /// Further flags of `open(2)`: O_TMPFILE, O_SYNC, O_DSYNC, O_NOFOLLOW, O_DIRECTORY, O_DIRECT, O_NOATIME.
+    pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
+        self.flags |= flags;
+        self
+    }
+}
+
 /// A volume seen with a credential. Paths are bytes, separated by `/`, relative to the volume's root.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Fs {
     pub(crate) volume: Volume,
     pub(crate) cred: Cred,
 }
 
-const NO: Error = Error::Posix(libc::ENOSYS);
-type P<'a> = &'a [u8];
-
 /// Anything that names a path: `&str`, `&[u8]`, `&Path`.
 pub trait AsPath {
     /// The path's bytes.
-    fn as_path(&self) -> P<'_>;
+    fn as_path(&self) -> &[u8];
 }
 impl AsPath for str {
-    fn as_path(&self) -> P<'_> {
+    fn as_path(&self) -> &[u8] {
         self.as_bytes()
     }
 }
 impl AsPath for [u8] {
-    fn as_path(&self) -> P<'_> {
+    fn as_path(&self) -> &[u8] {
+        self
+    }
+}
+impl AsPath for Vec<u8> {
+    fn as_path(&self) -> &[u8] {
         self
     }
 }
 impl AsPath for String {
-    fn as_path(&self) -> P<'_> {
+    fn as_path(&self) -> &[u8] {
         self.as_bytes()
     }
 }
 impl AsPath for std::path::Path {
-    fn as_path(&self) -> P<'_> {
+    fn as_path(&self) -> &[u8] {
+        std::os::unix::ffi::OsStrExt::as_bytes(self.as_os_str())
+    }
+}
+impl AsPath for std::path::PathBuf {
+    fn as_path(&self) -> &[u8] {
         std::os::unix::ffi::OsStrExt::as_bytes(self.as_os_str())
     }
 }
 impl<T: AsPath + ?Sized> AsPath for &T {
-    fn as_path(&self) -> P<'_> {
+    fn as_path(&self) -> &[u8] {
         (**self).as_path()
     }
 }
 
-macro_rules! path_calls {
-    ($($(#[$m:meta])* fn $n:ident(&self $(, $a:ident: $t:ty)*) -> $r:ty;)*) => { impl Fs { $( $(#[$m])* pub fn $n(&self $(, $a: $t)*) -> $r { $(let _ = $a;)* Err(NO) } )* } }
-}
-path_calls! {
-    /// open(2).
-    fn open(&self, path: impl AsPath, options: &OpenOptions) -> Result<File>;
-    /// Creates or truncates for writing, mode 0666.
-    fn create(&self, path: impl AsPath) -> Result<File>;
-    /// stat(2): follows symbolic links.
-    fn stat(&self, path: impl AsPath) -> Result<Stat>;
+impl Fs {
+    /// The volume behind.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// The credential.
+    pub fn cred(&self) -> &Cred {
+        &self.cred
+    }
+
+    /// Resolves a path that must exist.
+    fn find(&self, path: &[u8], follow: bool, guard: &Guard) -> Result<Ino> {
+        self.volume.0.inner.check_alive()?;
+        let r = self.volume.0.inner.resolve(&self.cred, path, follow, guard)?;
+        r.target.map(|t| t.0).ok_or(Error::Posix(libc::ENOENT))
+    }
+
+    /// Resolves the place of a name that is made, removed or moved. `busy`: the error for a path without a last component.
+    fn place(&self, path: &[u8], busy: i32, guard: &Guard) -> Result<Resolved> {
+        self.volume.0.inner.check_alive()?;
+        let mut r = self.volume.0.inner.resolve(&self.cred, path, false, guard)?;
+        if r.name.is_empty() {
+            return posix(busy);
+        }
+        // A last component of `.` was skipped by the walk; say what the kernel says.
+        let last = path.split(|b| *b == b'/').rfind(|c| !c.is_empty()).unwrap_or_default();
+        if last == b"." || last == b".." {
+            r.name = last.to_vec();
+        }
+        Ok(r)
+    }
+
+    /// open(2), all flags. ENOENT, EEXIST, EACCES, EISDIR, ENOTDIR, ELOOP, ENOSPC, EROFS.
+    pub fn open(&self, path: impl AsPath, options: &OpenOptions) -> Result<File> {
+        let (path, flags) = (path.as_path(), options.flags);
+        let guard = pin();
+        let root = &self.volume.0;
+        root.inner.check_alive()?;
+        if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+            let dir = self.find(path, true, &guard)?;
+            return self
+                .volume
+                .node_tmpfile(&self.cred, dir, options.mode, flags & !libc::O_TMPFILE)
+                .map(|r| r.1);
+        }
+        let creating = flags & libc::O_CREAT != 0;
+        // O_EXCL does not follow a link in the last component, nor does O_NOFOLLOW.
+        let follow = flags & libc::O_NOFOLLOW == 0 && !(creating && flags & libc::O_EXCL != 0);
+        for _ in 0..100 {
+            let r = root.inner.resolve(&self.cred, path, follow, &guard)?;
+            match r.target {
+                Some(_) if creating && flags & libc::O_EXCL != 0 => return posix(libc::EEXIST),
+                Some((_, FileKind::Dir)) if creating => return posix(libc::EISDIR),
+                Some((ino, _)) => match root.open_ino(&self.cred, ino, flags, &guard) {
+                    Err(Error::Posix(libc::ESTALE)) => continue,
+                    x => return x,
+                },
+                None if creating && r.must_be_dir => return posix(libc::EISDIR),
+                None if creating => {
+                    match root.create_at(
+                        &self.cred,
+                        r.parent,
+                        &r.name,
+                        options.mode,
+                        flags & !libc::O_TRUNC,
+                        &guard,
+                    ) {
+                        // A link appeared at the name: walk again, through it.
+                        Err(Error::Posix(libc::ELOOP)) if follow => continue,
+                        x => return x.map(|f| f.0),
+                    }
+                }
+                None => return posix(libc::ENOENT),
+            }
+        }
+        posix(libc::ENOENT)
+    }
+
+    /// Creates or truncates for reading and writing, mode 0666.
+    pub fn create(&self, path: impl AsPath) -> Result<File> {
+        self.open(path, OpenOptions::new().read(true).write(true).create(true).truncate(true))
+    }
+
+    /// stat(2): follows symbolic links. ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG.
+    pub fn stat(&self, path: impl AsPath) -> Result<Stat> {
+        let guard = pin();
+        let ino = self.find(path.as_path(), true, &guard)?;
+        self.stat_found(ino, &guard)
+    }
+
     /// lstat(2).
-    fn lstat(&self, path: impl AsPath) -> Result<Stat>;
-    /// mkdir(2).
-    fn mkdir(&self, path: impl AsPath, mode: u32) -> Result<()>;
+    pub fn lstat(&self, path: impl AsPath) -> Result<Stat> {
+        let guard = pin();
+        let ino = self.find(path.as_path(), false, &guard)?;
+        self.stat_found(ino, &guard)
+    }
+
+    fn stat_found(&self, ino: Ino, guard: &Guard) -> Result<Stat> {
+        self.volume.0.inner.cell(ino, guard).map(|c| c.stat()).map_err(gone)
+    }
+
+    /// mkdir(2). EEXIST, ENOENT, EACCES, ENOSPC.
+    pub fn mkdir(&self, path: impl AsPath, mode: u32) -> Result<()> {
+        let r = self.place(path.as_path(), libc::EEXIST, &pin())?;
+        self.volume.node_mkdir(&self.cred, r.parent, &r.name, mode).map(drop)
+    }
+
     /// All missing directories of a path.
-    fn mkdir_all(&self, path: impl AsPath, mode: u32) -> Result<()>;
+    pub fn mkdir_all(&self, path: impl AsPath, mode: u32) -> Result<()> {
+        let path = path.as_path();
+        for end in (1..=path.len()).filter(|e| *e == path.len() || path[*e] == b'/') {
+            match self.mkdir(&path[..end], mode) {
+                Err(e) if e.errno() != libc::EEXIST => return Err(e),
+                _ => {}
+            }
+        }
+        if self.stat(path)?.kind == FileKind::Dir { Ok(()) } else { posix(libc::ENOTDIR) }
+    }
+
     /// mknod(2).
-    fn mknod(&self, path: impl AsPath, mode: u32, rdev: u64) -> Result<()>;
-    /// rmdir(2).
-    fn rmdir(&self, path: impl AsPath) -> Result<()>;
+    pub fn mknod(&self, path: impl AsPath, mode: u32, rdev: u64) -> Result<()> {
+        let r = self.place(path.as_path(), libc::EEXIST, &pin())?;
+        if r.must_be_dir && r.target.is_none() {
+            return posix(libc::ENOENT);
+        }
+        self.volume.node_mknod(&self.cred, r.parent, &r.name, mode, rdev).map(drop)
+    }
+
+    /// rmdir(2). ENOTEMPTY, ENOTDIR, EBUSY for the root.
+    pub fn rmdir(&self, path: impl AsPath) -> Result<()> {
+        let r = self.place(path.as_path(), libc::EBUSY, &pin())?;
+        self.volume.node_rmdir(&self.cred, r.parent, &r.name)
+    }
+
     /// unlink(2).
-    fn unlink(&self, path: impl AsPath) -> Result<()>;
-    /// link(2).
-    fn link(&self, old: impl AsPath, new: impl AsPath) -> Result<()>;
+    pub fn unlink(&self, path: impl AsPath) -> Result<()> {
+        let r = self.place(path.as_path(), libc::EISDIR, &pin())?;
+        if r.must_be_dir && r.target.is_none() {
+            return posix(libc::ENOENT);
+        }
+        self.volume.node_unlink(&self.cred, r.parent, &r.name)
+    }
+
+    /// link(2): does not follow a symbolic link at `old`.
+    pub fn link(&self, old: impl AsPath, new: impl AsPath) -> Result<()> {
+        let guard = pin();
+        let ino = self.find(old.as_path(), false, &guard)?;
+        let r = self.place(new.as_path(), libc::EEXIST, &guard)?;
+        if r.must_be_dir && r.target.is_none() {
+            return posix(libc::ENOENT);
+        }
+        self.volume.node_link(&self.cred, ino, r.parent, &r.name).map(drop).map_err(gone)
+    }
+
     /// symlink(2).
-    fn symlink(&self, target: impl AsPath, path: impl AsPath) -> Result<()>;
+    pub fn symlink(&self, target: impl AsPath, path: impl AsPath) -> Result<()> {
+        let r = self.place(path.as_path(), libc::EEXIST, &pin())?;
+        if r.must_be_dir && r.target.is_none() {
+            return posix(libc::ENOENT);
+        }
+        self.volume.node_symlink(&self.cred, r.parent, &r.name, target.as_path()).map(drop)
+    }
+
     /// readlink(2).
-    fn readlink(&self, path: impl AsPath) -> Result<Vec<u8>>;
-    /// rename(2).
-    fn rename(&self, old: impl AsPath, new: impl AsPath) -> Result<()>;
+    pub fn readlink(&self, path: impl AsPath) -> Result<Vec<u8>> {
+        let ino = self.find(path.as_path(), false, &pin())?;
+        self.volume.node_readlink(ino)
+    }
+
+    /// rename(2): replaces what `new` names.
+    pub fn rename(&self, old: impl AsPath, new: impl AsPath) -> Result<()> {
+        self.rename2(old, new, 0)
+    }
+
     /// renameat2(2) with `RENAME_NOREPLACE` or `RENAME_EXCHANGE`.
-    fn rename2(&self, old: impl AsPath, new: impl AsPath, flags: u32) -> Result<()>;
-    /// chmod(2).
-    fn chmod(&self, path: impl AsPath, mode: u32) -> Result<()>;
+    pub fn rename2(&self, old: impl AsPath, new: impl AsPath, flags: u32) -> Result<()> {
+        let guard = pin();
+        let a = self.place(old.as_path(), libc::EBUSY, &guard)?;
+        let b = self.place(new.as_path(), libc::EBUSY, &guard)?;
+        if (a.must_be_dir || b.must_be_dir) && a.target.is_some_and(|t| t.1 != FileKind::Dir) {
+            return posix(libc::ENOTDIR);
+        }
+        self.volume.0.inner.rename(&self.cred, (a.parent, &a.name), (b.parent, &b.name), flags, &guard)
+    }
+
+    fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
+        let ino = self.find(path, follow, &pin())?;
+        self.volume.node_setattr(&self.cred, ino, set).map(drop).map_err(gone)
+    }
+
+    /// chmod(2). EPERM unless owner.
+    pub fn chmod(&self, path: impl AsPath, mode: u32) -> Result<()> {
+        self.set(path.as_path(), true, &SetAttr { mode: Some(mode), ..Default::default() })
+    }
+
     /// chown(2); `follow` false is lchown.
-    fn chown(&self, path: impl AsPath, uid: Option<u32>, gid: Option<u32>, follow: bool) -> Result<()>;
+    pub fn chown(&self, path: impl AsPath, uid: Option<u32>, gid: Option<u32>, follow: bool) -> Result<()> {
+        self.set(path.as_path(), follow, &SetAttr { uid, gid, ..Default::default() })
+    }
+
     /// utimensat(2).
-    fn set_times(&self, path: impl AsPath, atime: Option<SetTime>, mtime: Option<SetTime>, follow: bool) -> Result<()>;
+    pub fn set_times(
+        &self,
+        path: impl AsPath,
+        atime: Option<SetTime>,
+        mtime: Option<SetTime>,
+        follow: bool,
+    ) -> Result<()> {
+        self.set(path.as_path(), follow, &SetAttr { atime, mtime, ..Default::default() })
+    }
+
     /// truncate(2).
-    fn truncate(&self, path: impl AsPath, size: u64) -> Result<()>;
-    /// access(2) with `R_OK|W_OK|X_OK`.
-    fn access(&self, path: impl AsPath, mask: i32) -> Result<()>;
+    pub fn truncate(&self, path: impl AsPath, size: u64) -> Result<()> {
+        self.set(path.as_path(), true, &SetAttr { size: Some(size), ..Default::default() })
+    }
+
+    /// access(2) with `R_OK|W_OK|X_OK`, for this credential.
+    pub fn access(&self, path: impl AsPath, mask: i32) -> Result<()> {
+        let ino = self.find(path.as_path(), true, &pin())?;
+        self.volume.node_access(&self.cred, ino, mask)
+    }
+
     /// Reads a whole file.
-    fn read(&self, path: impl AsPath) -> Result<Vec<u8>>;
-    /// Replaces a file's content.
-    fn write(&self, path: impl AsPath, data: &[u8]) -> Result<()>;
-    /// Calls `f` for each entry behind `cookie` until it returns false.
-    fn read_dir(&self, path: impl AsPath, cookie: u64, f: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
+    pub fn read(&self, path: impl AsPath) -> Result<Vec<u8>> {
+        let f = self.open(path, &OpenOptions::new())?;
+        let mut buf = vec![0; f.stat()?.size as usize];
+        let mut done = 0;
+        loop {
+            if done == buf.len() {
+                buf.resize(done + 4096, 0);
+            }
+            match f.read_at(&mut buf[done..], done as u64)? {
+                0 => break,
+                n => done += n,
+            }
+        }
+        buf.truncate(done);
+        Ok(buf)
+    }
+
+    /// Replaces a file's content, making it if need be. Not atomic across a crash: for that write another file, sync it and rename.
+    pub fn write(&self, path: impl AsPath, data: &[u8]) -> Result<()> {
+        self.create(path)?.write_all_at(data, 0)
+    }
+
+    /// Calls `f` for each entry behind `cookie` (0: from the start; `.` and `..` included) until it returns false.
+    pub fn read_dir(
+        &self,
+        path: impl AsPath,
+        cookie: u64,
+        f: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let ino = {
+            let guard = pin();
+            let ino = self.find(path.as_path(), true, &guard)?;
+            let inner = &self.volume.0.inner;
+            inner.require_dir(ino, &guard)?;
+            perm::check(inner.cell(ino, &guard)?, &self.cred, perm::R)?;
+            ino
+        };
+        self.volume.node_readdir(ino, cookie, f)
+    }
+
     /// getxattr(2).
-    fn getxattr(&self, path: impl AsPath, name: &[u8]) -> Result<Vec<u8>>;
+    pub fn getxattr(&self, path: impl AsPath, name: &[u8]) -> Result<Vec<u8>> {
+        let ino = self.find(path.as_path(), true, &pin())?;
+        self.volume.node_getxattr(&self.cred, ino, name)
+    }
+
     /// setxattr(2) with `XATTR_CREATE` or `XATTR_REPLACE`.
-    fn setxattr(&self, path: impl AsPath, name: &[u8], value: &[u8], flags: i32) -> Result<()>;
+    pub fn setxattr(&self, path: impl AsPath, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+        let ino = self.find(path.as_path(), true, &pin())?;
+        self.volume.node_setxattr(&self.cred, ino, name, value, flags)
+    }
+
     /// listxattr(2).
-    fn listxattr(&self, path: impl AsPath) -> Result<Vec<Vec<u8>>>;
+    pub fn listxattr(&self, path: impl AsPath) -> Result<Vec<Vec<u8>>> {
+        let ino = self.find(path.as_path(), true, &pin())?;
+        self.volume.node_listxattr(&self.cred, ino)
+    }
+
     /// removexattr(2).
-    fn removexattr(&self, path: impl AsPath, name: &[u8]) -> Result<()>;
+    pub fn removexattr(&self, path: impl AsPath, name: &[u8]) -> Result<()> {
+        let ino = self.find(path.as_path(), true, &pin())?;
+        self.volume.node_removexattr(&self.cred, ino, name)
+    }
+
     /// statfs(2).
-    fn statfs(&self) -> Result<StatFs>;
+    pub fn statfs(&self) -> Result<StatFs> {
+        self.volume.statfs()
+    }
+}
+
+/// By path, an inode that vanished after it was found is a name that does not exist.
+fn gone(e: Error) -> Error {
+    if matches!(e, Error::Posix(libc::ESTALE)) { Error::Posix(libc::ENOENT) } else { e }
 }

@@ -4,11 +4,15 @@ pub mod cred;
 pub mod error;
 pub mod file;
 pub mod fs;
-#[allow(dead_code, unused_imports)] // until the rooms above use all of it
+pub mod locks;
+#[allow(dead_code, unused_imports)] // until the tests of the rooms above use all of it
 mod memfs;
 pub mod node;
+mod oplog;
+mod ops;
 pub mod stat;
 pub mod volume;
+mod writeback;
 
 pub use cred::Cred;
 pub use error::{Error, Result};

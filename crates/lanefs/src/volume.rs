@@ -1,11 +1,27 @@
-//! An open volume.
+//! An open volume: what every operation reaches, and its life from open to close.
 
 use crate::error::{Error, Result};
+use crate::memfs::data::FramePool;
+use crate::memfs::inode_numbers::Numbers;
+use crate::memfs::table::CellTable;
+use crate::oplog::LaneLog;
+use crate::oplog::slots::OpenSlots;
 use crate::stat::StatFs;
+use crate::writeback::background::Background;
+use crate::writeback::{Backlog, FlushQueue, reaper::Reaper, reclaim::Reclaim};
 use crate::{Cred, Fs};
-use lanefs_store::device::Device;
+use crossbeam_utils::CachePadded;
+use lanefs_store::device::{Device, FileDevice, MemoryDevice};
+use lanefs_store::{FormatOptions, Ino, OpenReport, Store, VolumeInfo};
+use lanefs_sync::clock::Clock;
+use lanefs_sync::epoch::Epochs;
+use lanefs_sync::lane_ids::LaneIds;
+use lanefs_sync::lanes::Lanes;
+use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::*};
 use std::time::Duration;
 
 /// How a volume is opened.
@@ -25,6 +41,8 @@ pub struct MountOptions {
     pub lanes: usize,
     /// mlogs to write to; 0 for the volume's own number.
     pub mlogs: usize,
+    /// Where timestamps come from; `None` for the best clock of this machine. Correctness does not depend on it.
+    pub clock: Option<Arc<Clock>>,
 }
 
 impl Default for MountOptions {
@@ -37,55 +55,300 @@ impl Default for MountOptions {
             background: true,
             lanes: 0,
             mlogs: 0,
+            clock: None,
         }
     }
 }
 
-/// An open volume; cheap to clone. Dropping the last clone closes it cleanly.
+/// The lane's part that others may read: counters on lines of their own.
+pub(crate) struct LaneShared {
+    pub slots: OpenSlots,
+    /// Cells made less cells dropped by this lane's threads.
+    pub cells: AtomicI64,
+}
+
+/// The volume takes calls.
+const RUNNING: u8 = 0;
+/// Closed, or shut down as by a crash: every call fails with EIO.
+const STOPPED: u8 = 1;
+
+/// What is behind a [`Volume`].
+pub(crate) struct Inner {
+    pub store: Arc<Store>,
+    pub lanes: Lanes<LaneLog, LaneShared>,
+    pub epochs: Epochs,
+    pub clock: Arc<Clock>,
+    pub cells: CellTable,
+    pub numbers: Numbers,
+    pub frames: Arc<FramePool>,
+    pub hash_key: [u64; 2],
+    pub options: MountOptions,
+    /// Everything up to this epoch is in the folded directories. Written by checkpoints only.
+    folded: CachePadded<AtomicU64>,
+    /// RUNNING or STOPPED. Written twice in a volume's life.
+    state: CachePadded<AtomicU8>,
+    /// Held while a directory changes parents.
+    pub move_lock: Mutex<()>,
+    pub locks: crate::locks::LockTable,
+    /// One loader of a cell at a time (by inode number), and no eviction meanwhile.
+    pub load_locks: Box<[Mutex<()>]>,
+    /// Inodes freed whose end has not been folded: the store still knows them, nobody else may.
+    pub dead: Mutex<HashSet<Ino>>,
+    /// One commit at a time; what is committed and waits for the fold.
+    pub commit: Mutex<Backlog>,
+    /// One checkpoint at a time.
+    pub checkpointing: Mutex<()>,
+    pub flush: Mutex<FlushQueue>,
+    pub reaper: Mutex<Reaper>,
+    pub reclaim: Mutex<Reclaim>,
+    /// Bytes of cells and names allowed.
+    pub meta_budget: u64,
+    pub report: OpenReport,
+    /// Wakes the background thread.
+    pub background: Arc<Background>,
+}
+
+/// An open volume; cheap to clone. When the last clone and the last [`crate::File`] are gone it is closed cleanly; [`Volume::close`]
+/// does the same at once and tells how it went.
 #[derive(Clone)]
-pub struct Volume(pub(crate) Arc<()>);
+pub struct Volume(pub(crate) Arc<Root>);
+
+/// Keeps the volume alive for a lane's handles: a reference count per lane, so that `open` on two lanes shares no line.
+pub(crate) struct Anchor {
+    pub inner: Arc<Inner>,
+}
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        // The last user: only the background thread may be left. Waiting for it here makes the volume close in this thread.
+        if Arc::strong_count(&self.inner) <= 2 {
+            self.inner.background.stop();
+        }
+    }
+}
+
+pub(crate) struct Root {
+    pub inner: Arc<Inner>,
+    pub anchors: Box<[CachePadded<Arc<Anchor>>]>,
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Volume").field("info", &self.0.inner.store.info()).finish_non_exhaustive()
+    }
+}
 
 impl Volume {
-    /// Opens the volume stored in these image files or block devices (one path for most volumes).
-    pub fn open<P: AsRef<Path>>(_images: &[P], _options: &MountOptions) -> Result<Volume> {
-        Err(Error::Posix(libc::ENOSYS))
+    /// Opens the volume stored in these image files or block devices (one path for most volumes), recovering it if it was not
+    /// closed. EBUSY (with the process id) if another process has it open, EINVAL for what is no LaneFS volume.
+    pub fn open<P: AsRef<Path>>(images: &[P], options: &MountOptions) -> Result<Volume> {
+        let devices = images
+            .iter()
+            .map(|p| Ok(Arc::new(FileDevice::open(p.as_ref(), options.read_only)?) as Arc<dyn Device>))
+            .collect::<Result<Vec<_>>>()?;
+        Volume::open_devices(devices, options)
     }
+
     /// Opens the volume stored on these devices.
-    pub fn open_devices(_devices: Vec<Arc<dyn Device>>, _options: &MountOptions) -> Result<Volume> {
-        Err(Error::Posix(libc::ENOSYS))
+    pub fn open_devices(devices: Vec<Arc<dyn Device>>, options: &MountOptions) -> Result<Volume> {
+        let options = options.clone();
+        let cache = if options.cache_size == 0 { default_cache() } else { options.cache_size }.max(4 << 20);
+        let lanes = if options.lanes == 0 {
+            lanefs_sync::MAX_LANES
+        } else {
+            options.lanes.min(lanefs_sync::MAX_LANES)
+        };
+        let (store, report) = Store::open(
+            devices,
+            &lanefs_store::OpenOptions {
+                read_only: options.read_only,
+                mlogs: options.mlogs,
+                cache_bytes: (cache / 16) as usize,
+                lanes,
+                no_lock: false,
+            },
+        )?;
+        let info = store.info();
+        let frames = Arc::new(FramePool::new(cache / 4 * 3 - cache / 16)?);
+        let ids = LaneIds::new(lanes);
+        let inner = Inner {
+            lanes: Lanes::with_shared(ids, |_| {
+                (LaneLog::new(info.last_ts), LaneShared { slots: OpenSlots::new(), cells: AtomicI64::new(0) })
+            }),
+            epochs: Epochs::new(info.last_epoch + 1),
+            clock: options.clock.clone().unwrap_or_else(|| Arc::new(Clock::detect())),
+            cells: CellTable::new(),
+            numbers: Numbers::new(info.next_chunk),
+            frames,
+            hash_key: info.hash_key,
+            folded: CachePadded::new(AtomicU64::new(info.last_epoch)),
+            state: CachePadded::new(AtomicU8::new(RUNNING)),
+            move_lock: Mutex::new(()),
+            locks: Default::default(),
+            load_locks: (0..64).map(|_| Mutex::new(())).collect(),
+            dead: Mutex::default(),
+            commit: Mutex::default(),
+            checkpointing: Mutex::new(()),
+            flush: Mutex::default(),
+            reaper: Mutex::default(),
+            reclaim: Mutex::default(),
+            meta_budget: cache / 4,
+            report,
+            background: Arc::default(),
+            options,
+            store,
+        };
+        let inner = Arc::new(inner);
+        inner.start_background()?;
+        let anchors =
+            (0..lanes).map(|_| CachePadded::new(Arc::new(Anchor { inner: inner.clone() }))).collect();
+        Ok(Volume(Arc::new(Root { inner, anchors })))
     }
+
     /// A new volume in memory, gone when it is closed.
-    pub fn in_memory(_bytes: u64) -> Result<Volume> {
-        Err(Error::Posix(libc::ENOSYS))
+    pub fn in_memory(bytes: u64) -> Result<Volume> {
+        let dev: Arc<dyn Device> = Arc::new(MemoryDevice::new(bytes)?);
+        Store::format(std::slice::from_ref(&dev), &FormatOptions::default())?;
+        Volume::open_devices(vec![dev], &MountOptions::default())
     }
+
     /// The volume as this credential may see it.
-    pub fn as_user(&self, _cred: Cred) -> Fs {
-        unimplemented!()
+    pub fn as_user(&self, cred: Cred) -> Fs {
+        Fs { volume: self.clone(), cred }
     }
+
     /// The volume as the calling process may see it.
     pub fn fs(&self) -> Fs {
         self.as_user(Cred::current())
     }
-    /// Makes durable all that returned before this call: an epoch commit.
+
+    /// Makes durable all that returned before this call: dirty inodes are written, then the epoch is committed (O10).
     pub fn sync(&self) -> Result<()> {
-        Err(Error::Posix(libc::ENOSYS))
+        self.0.inner.check_alive()?;
+        self.0.inner.sync_all()
     }
+
     /// Sizes and counts.
     pub fn statfs(&self) -> Result<StatFs> {
-        Err(Error::Posix(libc::ENOSYS))
+        let inner = &self.0.inner;
+        inner.check_alive()?;
+        let s = inner.store.space();
+        let id = inner.store.info().uuid;
+        let fsid = u64::from_le_bytes([id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7]]);
+        Ok(StatFs {
+            blocks: s.total,
+            free: s.free,
+            files: s.inodes + s.free,
+            files_free: s.free,
+            name_max: lanefs_store::NAME_MAX as u32,
+            fsid,
+        })
     }
+
+    /// What the store says of the volume.
+    pub fn info(&self) -> VolumeInfo {
+        self.0.inner.store.info()
+    }
+
+    /// What opening the volume found and did.
+    pub fn open_report(&self) -> &OpenReport {
+        &self.0.inner.report
+    }
+
     /// One round of background work: reap, write back what is old, commit, checkpoint, clean, as needed.
     pub fn tick(&self) -> Result<()> {
-        Err(Error::Posix(libc::ENOSYS))
+        self.0.inner.check_alive()?;
+        self.0.inner.tick(true)
     }
+
     /// A checkpoint now.
     pub fn checkpoint(&self) -> Result<()> {
-        Err(Error::Posix(libc::ENOSYS))
+        self.0.inner.check_alive()?;
+        self.0.inner.checkpoint()
     }
+
     /// Stops the volume as a crash would: nothing more reaches the device, every call fails with EIO.
-    pub fn shutdown(&self) {}
+    pub fn shutdown(&self) {
+        self.0.inner.state.store(STOPPED, SeqCst);
+        self.0.inner.store.shutdown();
+    }
+
     /// Syncs, writes the final checkpoint with the clean mark and releases the devices. Later calls fail with EIO.
     pub fn close(&self) -> Result<()> {
-        Err(Error::Posix(libc::ENOSYS))
+        self.0.inner.close()
+    }
+}
+
+/// A quarter of the machine's memory.
+fn default_cache() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.totalram * u64::from(info.mem_unit) / 4).max(64 << 20)
+}
+
+impl Inner {
+    /// Everything up to this epoch has been folded.
+    #[inline]
+    pub fn folded(&self) -> u64 {
+        self.folded.load(Acquire)
+    }
+
+    pub fn set_folded(&self, epoch: u64) {
+        self.folded.fetch_max(epoch, Release);
+    }
+
+    /// EIO once the volume is closed or shut down.
+    #[inline]
+    pub fn check_alive(&self) -> Result<()> {
+        if self.state.load(Relaxed) == RUNNING { Ok(()) } else { Err(Error::Posix(libc::EIO)) }
+    }
+
+    /// EROFS on a read-only volume, EIO on a stopped one.
+    #[inline]
+    pub fn writable(&self) -> Result<()> {
+        self.check_alive()?;
+        if self.options.read_only { Err(Error::Posix(libc::EROFS)) } else { Ok(()) }
+    }
+
+    /// Counts cells made or dropped by this thread.
+    #[inline]
+    pub fn count_cells(&self, by: i64) {
+        let c = &self.lanes.shared(self.lanes.mine()).cells;
+        // Mostly written by the lane's own thread; a shared lane needs the atomic.
+        c.fetch_add(by, Relaxed);
+    }
+
+    /// Cells in memory, about.
+    pub fn cells_in_memory(&self) -> i64 {
+        (0..self.lanes.len()).map(|l| self.lanes.shared(l).cells.load(Relaxed)).sum()
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.state.load(SeqCst) == STOPPED {
+            return Ok(());
+        }
+        self.background.stop();
+        let r = if self.options.read_only {
+            Ok(())
+        } else {
+            self.reap_for_close().and_then(|()| self.write_back_all(false)).and_then(|()| self.checkpoint())
+        };
+        self.state.store(STOPPED, SeqCst);
+        match r {
+            Ok(()) => Ok(self.store.close()?),
+            Err(e) => {
+                self.store.shutdown();
+                Err(e)
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(e) = self.close() {
+            tracing::error!(
+                "closing the volume failed: {e}; what was synced is safe and will be recovered at the next mount"
+            );
+        }
     }
 }

@@ -1,3 +1,10 @@
 //! The file system in memory: cells, directories, pages. Nothing here knows a disk address or a path.
 
+pub(crate) mod cell;
 pub(crate) mod data;
+pub(crate) mod dir;
+pub(crate) mod inode_numbers;
+pub(crate) mod table;
+pub(crate) mod xattr;
+
+pub(crate) use cell::{Body, Cell};

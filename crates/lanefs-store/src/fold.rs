@@ -1,0 +1,342 @@
+//! From record groups to what has to change: the plan of a fold, and the absorption of an epoch before it is committed.
+//!
+//! Groups come in any order, and a group may come more than once (from several fsync batches). Effects are sorted by key and version, so
+//! that repeats fall together; per key the last writer wins. Link deltas follow from the first `old` and the last `ino` of each key
+//! (see `format::record`), so they count every name once, however many effects were absorbed and however often a group came.
+
+use crate::error::{Result, StoreError};
+use crate::format::record::{self, Effect};
+use crate::types::{FileKind, Ino, Version};
+
+/// The net change of one key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyChange<'a> {
+    /// The directory.
+    pub dir: Ino,
+    /// The entry's place in it.
+    pub cookie: u64,
+    /// Its name.
+    pub name: &'a [u8],
+    /// What it named before all this; none if it did not exist.
+    pub old: Ino,
+    /// What it names now; `None` if it is gone.
+    pub new: Option<(Ino, FileKind)>,
+    /// The kind of what is gone, when `new` is `None`.
+    pub kind: FileKind,
+    /// When the last change was.
+    pub version: Version,
+}
+
+/// An inode to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewInode<'a> {
+    /// Its number.
+    pub ino: Ino,
+    /// The directory it was made in; none for a file without a name.
+    pub parent: Ino,
+    /// Its generation.
+    pub generation: u32,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number.
+    pub rdev: u64,
+    /// When it was made.
+    pub time: i64,
+    /// A symbolic link's target.
+    pub target: &'a [u8],
+    /// When it was made, in the order of operations.
+    pub version: Version,
+}
+
+/// What a fold has to do. All lists are sorted: changes by (directory, cookie), the others by inode number.
+#[derive(Default, Debug)]
+pub struct Plan<'a> {
+    /// Net changes of directory entries; keys that end as they began are left out.
+    pub changes: Vec<KeyChange<'a>>,
+    /// Inodes to be made: those that are not dead as well.
+    pub news: Vec<NewInode<'a>>,
+    /// Inodes whose numbers are free, with the generation that ended. Also those that were never made on disk.
+    pub dead: Vec<(Ino, u32)>,
+    /// Directories that moved, with their last parent.
+    pub parents: Vec<(Ino, Ino)>,
+    /// Names gained or lost by each inode, if not zero. Directories too (one name each).
+    pub links: Vec<(Ino, i64)>,
+    /// Subdirectories gained or lost by each directory, if not zero.
+    pub subdirs: Vec<(Ino, i64)>,
+    /// The highest timestamp of any group.
+    pub last_ts: u64,
+    /// Groups read, repeats included.
+    pub groups: u64,
+}
+
+impl<'a> Plan<'a> {
+    /// The changes of one directory after the other.
+    pub fn by_dir(&self) -> impl Iterator<Item = &[KeyChange<'a>]> {
+        self.changes.chunk_by(|a, b| a.dir == b.dir)
+    }
+
+    /// Whether nothing has to be done.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.news.is_empty() && self.dead.is_empty() && self.parents.is_empty()
+    }
+}
+
+/// One SET or CLR.
+type Step<'a> = KeyChange<'a>;
+
+/// Makes the plan for all groups in `buffers` that `keep` accepts. Names are borrowed from the buffers. A malformed group is an error:
+/// buffers are either our own or were checked against their batch's checksum.
+pub fn plan<'a>(
+    buffers: impl IntoIterator<Item = &'a [u8]>,
+    mut keep: impl FnMut(&Version) -> bool,
+) -> Result<Plan<'a>> {
+    let mut p = Plan::default();
+    let mut steps: Vec<Step<'a>> = Vec::new();
+    let mut parents: Vec<(Ino, Version, Ino)> = Vec::new();
+    let bad = |e: record::RecordError| StoreError::Invalid(format!("a namespace record cannot be read: {e}"));
+    for buf in buffers {
+        for g in record::groups(buf) {
+            let g = g.map_err(bad)?;
+            let version = g.version;
+            if !keep(&version) {
+                continue;
+            }
+            p.groups += 1;
+            p.last_ts = p.last_ts.max(version.ts);
+            for e in g.effects() {
+                match e.map_err(bad)? {
+                    Effect::Set { dir, cookie, name, ino, old, kind } => {
+                        steps.push(Step { dir, cookie, name, old, new: Some((ino, kind)), kind, version });
+                    }
+                    Effect::Clr { dir, cookie, name, old, kind } => {
+                        steps.push(Step { dir, cookie, name, old, new: None, kind, version });
+                    }
+                    Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target } => {
+                        p.news.push(NewInode {
+                            ino,
+                            parent,
+                            generation,
+                            mode,
+                            uid,
+                            gid,
+                            rdev,
+                            time,
+                            target,
+                            version,
+                        });
+                    }
+                    Effect::Dead { ino, generation } => p.dead.push((ino, generation)),
+                    Effect::Parent { ino, parent } => parents.push((ino, version, parent)),
+                }
+            }
+        }
+    }
+    settle_keys(&mut p, steps);
+    p.dead.sort_unstable();
+    p.dead.dedup();
+    p.news.sort_unstable_by_key(|n| (n.ino, n.generation));
+    p.news.dedup_by_key(|n| (n.ino, n.generation));
+    let dead = &p.dead;
+    p.news.retain(|n| dead.binary_search(&(n.ino, n.generation)).is_err());
+    parents.sort_unstable();
+    // The last of each directory wins.
+    p.parents = parents.chunk_by(|a, b| a.0 == b.0).filter_map(|c| c.last()).map(|l| (l.0, l.2)).collect();
+    Ok(p)
+}
+
+/// Sorts the steps, keeps the net change of each key, and counts links and subdirectories.
+fn settle_keys<'a>(p: &mut Plan<'a>, mut steps: Vec<Step<'a>>) {
+    steps.sort_unstable_by_key(|s| (s.dir, s.cookie, s.version));
+    let mut links: Vec<(Ino, i64)> = Vec::new();
+    let mut subdirs: Vec<(Ino, i64)> = Vec::new();
+    for chain in steps.chunk_by(|a, b| (a.dir, a.cookie) == (b.dir, b.cookie)) {
+        let (Some(first), Some(last)) = (chain.first(), chain.last()) else { continue };
+        let (old, new) = (first.old, last.new);
+        if old == new.map_or(Ino::NONE, |n| n.0) {
+            continue;
+        }
+        // What the key named at first: its kind is told by the step that replaced or removed it. A SET replaces a directory only by a directory
+        // (or exchanges it, and then both its keys are here).
+        let old_kind = chain.iter().find(|s| s.new.is_none() && s.old == old).map_or(first.kind, |s| s.kind);
+        if !old.is_none() {
+            links.push((old, -1));
+            if old_kind == FileKind::Dir {
+                subdirs.push((first.dir, -1));
+            }
+        }
+        if let Some((ino, kind)) = new {
+            links.push((ino, 1));
+            if kind == FileKind::Dir {
+                subdirs.push((first.dir, 1));
+            }
+        }
+        p.changes.push(KeyChange { old, ..*last });
+    }
+    p.links = sum(links);
+    p.subdirs = sum(subdirs);
+}
+
+fn sum(mut list: Vec<(Ino, i64)>) -> Vec<(Ino, i64)> {
+    list.sort_unstable();
+    list.chunk_by(|a, b| a.0 == b.0)
+        .filter_map(|c| c.first().map(|f| (f.0, c.iter().map(|x| x.1).sum())))
+        .filter(|x: &(Ino, i64)| x.1 != 0)
+        .collect()
+}
+
+/// The groups of one epoch, all of them, in as few bytes as have the same effect (section "Absorption" of the design): keys that end as they
+/// began leave nothing, nor do inodes that were made and died, but for their DEAD, by which the store learns that the number is free. The result is
+/// valid only as a whole, as a commit makes it.
+pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
+    let p = plan(buffers.iter().copied(), |_| true)?;
+    let mut effects: Vec<(Version, Effect<'_>)> = Vec::with_capacity(p.changes.len() + p.news.len());
+    let mut first = Version { epoch: u64::MAX, ..Default::default() };
+    if let Some(g) = buffers.iter().flat_map(|b| record::groups(b)).next() {
+        first = g.map_err(|e| StoreError::Invalid(e.to_string()))?.version;
+    }
+    for n in &p.news {
+        let NewInode { ino, parent, generation, mode, uid, gid, rdev, time, target, version } = *n;
+        effects.push((version, Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target }));
+    }
+    for c in &p.changes {
+        let KeyChange { dir, cookie, name, old, new, kind, version } = *c;
+        effects.push((
+            version,
+            match new {
+                Some((ino, kind)) => Effect::Set { dir, cookie, name, ino, old, kind },
+                None => Effect::Clr { dir, cookie, name, old, kind },
+            },
+        ));
+    }
+    effects.sort_by_key(|e| e.0);
+    let mut out = Vec::new();
+    let mut group: Vec<Effect<'_>> = Vec::new();
+    for run in effects.chunk_by(|a, b| a.0 == b.0) {
+        group.clear();
+        group.extend(run.iter().map(|e| e.1));
+        record::encode_group(&mut out, run[0].0, &group);
+    }
+    // What has no version of its own to keep travels under the highest timestamp seen.
+    let late = Version { ts: p.last_ts, ..first };
+    let rest: Vec<Effect<'_>> = (p.dead.iter().map(|&(ino, generation)| Effect::Dead { ino, generation }))
+        .chain(p.parents.iter().map(|&(ino, parent)| Effect::Parent { ino, parent }))
+        .collect();
+    for chunk in rest.chunks(256) {
+        record::encode_group(&mut out, late, chunk);
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const F: FileKind = FileKind::File;
+
+    fn v(ts: u64) -> Version {
+        Version { epoch: 1, ts, lane: 0 }
+    }
+    fn set(cookie: u64, name: &'static [u8], ino: u64, old: u64) -> Effect<'static> {
+        Effect::Set { dir: Ino(1), cookie, name, ino: Ino(ino), old: Ino(old), kind: F }
+    }
+    fn clr(cookie: u64, name: &'static [u8], old: u64) -> Effect<'static> {
+        Effect::Clr { dir: Ino(1), cookie, name, old: Ino(old), kind: F }
+    }
+    fn new(ino: u64) -> Effect<'static> {
+        Effect::New {
+            ino: Ino(ino),
+            parent: Ino(1),
+            generation: 1,
+            mode: libc::S_IFREG,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            time: 0,
+            target: b"",
+        }
+    }
+    fn groups(list: &[(u64, &[Effect<'_>])]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (ts, e) in list {
+            record::encode_group(&mut out, v(*ts), e);
+        }
+        out
+    }
+
+    #[test]
+    fn links_that_come_and_go_leave_the_names_that_stay() {
+        // ScaleFS's trap: absorbing [link a, unlink a, link b, link a, unlink a] left a and lost b.
+        let b = groups(&[
+            (1, &[set(8, b"a", 20, 0)]),
+            (2, &[clr(8, b"a", 20)]),
+            (3, &[set(16, b"b", 20, 0)]),
+            (4, &[set(8, b"a", 20, 0)]),
+            (5, &[clr(8, b"a", 20)]),
+        ]);
+        for bytes in [b.clone(), absorb(&[&b]).unwrap()] {
+            let p = plan([&bytes[..]], |_| true).unwrap();
+            assert_eq!(p.changes.len(), 1);
+            assert_eq!((p.changes[0].name, p.changes[0].new), (&b"b"[..], Some((Ino(20), F))));
+            assert_eq!(p.links, [(Ino(20), 1)]);
+        }
+    }
+
+    #[test]
+    fn order_and_repeats_do_not_matter() {
+        let a = groups(&[(1, &[new(30), set(8, b"a", 30, 20)])]);
+        let b = groups(&[(2, &[set(16, b"b", 30, 21), clr(8, b"a", 30)])]);
+        let p = plan([&b[..], &a, &b, &a], |_| true).unwrap();
+        // Rename over an existing name: a is gone (it named 20 on disk), b names 30 instead of 21.
+        assert_eq!(p.links, [(Ino(20), -1), (Ino(21), -1), (Ino(30), 1)]);
+        assert_eq!(p.news.len(), 1);
+        assert_eq!(p.changes.len(), 2);
+        assert_eq!((p.changes[0].new, p.changes[0].old), (None, Ino(20)));
+        assert_eq!((p.changes[1].new, p.changes[1].old), (Some((Ino(30), F)), Ino(21)));
+    }
+
+    #[test]
+    fn what_was_made_and_died_leaves_only_its_number() {
+        let b = groups(&[
+            (1, &[new(30), set(8, b"a", 30, 0)]),
+            (2, &[clr(8, b"a", 30)]),
+            (3, &[Effect::Dead { ino: Ino(30), generation: 1 }]),
+        ]);
+        let absorbed = absorb(&[&b]).unwrap();
+        assert!(absorbed.len() < 48, "{}", absorbed.len());
+        let p = plan([&absorbed[..]], |_| true).unwrap();
+        assert!(p.news.is_empty() && p.changes.is_empty() && p.links.is_empty());
+        assert_eq!(p.dead, [(Ino(30), 1)]);
+    }
+
+    #[test]
+    fn the_last_move_of_a_directory_wins_and_stripes_count_subdirectories() {
+        let d = FileKind::Dir;
+        let mv = |from: u64, to: u64| {
+            [
+                Effect::Set { dir: Ino(to), cookie: 8, name: b"d", ino: Ino(40), old: Ino::NONE, kind: d },
+                Effect::Clr { dir: Ino(from), cookie: 8, name: b"d", old: Ino(40), kind: d },
+                Effect::Parent { ino: Ino(40), parent: Ino(to) },
+            ]
+        };
+        let b = groups(&[(2, &mv(2, 3)), (1, &mv(1, 2))]);
+        let p = plan([&b[..]], |_| true).unwrap();
+        assert_eq!(p.parents, [(Ino(40), Ino(3))]);
+        assert_eq!(p.subdirs, [(Ino(1), -1), (Ino(3), 1)]);
+        assert!(p.links.is_empty());
+        assert_eq!(p.by_dir().count(), 2);
+        let p2 = plan([&absorb(&[&b]).unwrap()[..]], |_| true).unwrap().parents;
+        assert_eq!(p2, [(Ino(40), Ino(3))]);
+    }
+
+    #[test]
+    fn filtered_groups_do_not_count() {
+        let b = groups(&[(1, &[set(8, b"a", 20, 0)]), (9, &[clr(8, b"a", 20)])]);
+        let p = plan([&b[..]], |v| v.ts < 5).unwrap();
+        assert_eq!(p.links, [(Ino(20), 1)]);
+        assert_eq!((p.groups, p.last_ts), (1, 1));
+    }
+}

@@ -1,0 +1,249 @@
+//! The file cell: all that memory holds of one inode (Max 4.2).
+//!
+//! Who writes what: attributes by `attr_lock`'s holder (times also by whoever writes data, one field at a time); `nlink`
+//! by operations on names of the inode, atomically; `lanes` and `epoch` by operations that name it, tested first, so that a
+//! second one writes nothing; `flags` atomically by anybody. Readers (stat, permission checks) only read.
+
+use super::data::FileData;
+use super::dir::Dir;
+use super::xattr::Xattrs;
+use crate::stat::Stat;
+use lanefs_store::{Attrs, FileKind, Ino};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+
+/// Attributes changed since they were captured.
+pub(crate) const DIRTY: u32 = 1;
+/// On some lane's dirty list.
+pub(crate) const QUEUED: u32 = 2;
+/// Something went to the store that no flush is known to cover.
+pub(crate) const UNSYNCED: u32 = 4;
+/// The reclaimer wants it; any use clears the mark.
+pub(crate) const FROZEN: u32 = 8;
+/// No longer the inode's cell: look the number up again.
+pub(crate) const EVICTED: u32 = 16;
+/// The inode has been freed.
+pub(crate) const FREED: u32 = 32;
+/// Extended attributes changed since they were captured.
+pub(crate) const XATTR_DIRTY: u32 = 64;
+/// Used since the reclaimer last came by.
+pub(crate) const USED: u32 = 128;
+/// Some extended attribute may exist (else getxattr need not look).
+pub(crate) const HAS_XATTRS: u32 = 256;
+/// Size or mode changed since the last durable capture: fdatasync must write the inode too.
+pub(crate) const DATASYNC: u32 = 512;
+
+/// What a cell holds beside attributes.
+pub(crate) enum Body {
+    /// A regular file's content.
+    File(FileData),
+    /// A symbolic link's target.
+    Link(Box<[u8]>),
+    /// A directory's names.
+    Dir(Dir),
+    /// Device nodes, pipes, sockets: nothing.
+    None,
+}
+
+/// All that memory holds of one inode.
+pub(crate) struct Cell {
+    pub ino: Ino,
+    pub generation: u32,
+    pub kind: FileKind,
+    pub flags: AtomicU32,
+    mode: AtomicU32,
+    uid: AtomicU32,
+    gid: AtomicU32,
+    /// Names. For directories: the base to which the index's stripes are relative.
+    pub nlink: AtomicU32,
+    pub rdev: u64,
+    atime: AtomicI64,
+    mtime: AtomicI64,
+    ctime: AtomicI64,
+    btime: i64,
+    /// A directory's parent; changes under the volume's move lock.
+    pub parent: AtomicU64,
+    /// Lanes (modulo 64) that may hold pending groups naming this inode or a key in it.
+    pub lanes: AtomicU64,
+    /// Highest epoch of an operation that names it: not evicted before that is folded.
+    pub epoch: AtomicU64,
+    pub attr_lock: Mutex<()>,
+    /// One fsync or writeback of this inode at a time: later ones find their work done.
+    pub sync_lock: Mutex<()>,
+    pub xattrs: Mutex<Option<Box<Xattrs>>>,
+    pub body: Body,
+}
+
+impl Cell {
+    pub fn new(ino: Ino, kind: FileKind, attrs: &Attrs, nlink: u32, parent: Ino, body: Body) -> Box<Cell> {
+        Box::new(Cell {
+            ino,
+            generation: attrs.generation,
+            kind,
+            flags: AtomicU32::new(0),
+            mode: AtomicU32::new(attrs.mode),
+            uid: AtomicU32::new(attrs.uid),
+            gid: AtomicU32::new(attrs.gid),
+            nlink: AtomicU32::new(nlink),
+            rdev: attrs.rdev,
+            atime: AtomicI64::new(attrs.atime),
+            mtime: AtomicI64::new(attrs.mtime),
+            ctime: AtomicI64::new(attrs.ctime),
+            btime: attrs.btime,
+            parent: AtomicU64::new(parent.0),
+            lanes: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
+            attr_lock: Mutex::new(()),
+            sync_lock: Mutex::new(()),
+            xattrs: Mutex::new(None),
+            body,
+        })
+    }
+
+    pub fn mode(&self) -> u32 {
+        self.mode.load(Relaxed)
+    }
+    pub fn uid(&self) -> u32 {
+        self.uid.load(Relaxed)
+    }
+    pub fn gid(&self) -> u32 {
+        self.gid.load(Relaxed)
+    }
+
+    /// The file's content; `None` for other kinds.
+    pub fn data(&self) -> Option<&FileData> {
+        match &self.body {
+            Body::File(d) => Some(d),
+            _ => None,
+        }
+    }
+
+    /// The directory's names; `None` for other kinds.
+    pub fn dir(&self) -> Option<&Dir> {
+        match &self.body {
+            Body::Dir(d) => Some(d),
+            _ => None,
+        }
+    }
+
+    /// Links as `stat` tells them.
+    pub fn links(&self) -> u32 {
+        let n = self.nlink.load(Relaxed);
+        match &self.body {
+            Body::Dir(d) if n > 0 => n.saturating_add_signed(d.subdirs()).max(2),
+            _ => n,
+        }
+    }
+
+    /// Bytes, as `stat` tells them.
+    pub fn size(&self) -> u64 {
+        match &self.body {
+            Body::File(d) => d.size(),
+            Body::Link(t) => t.len() as u64,
+            Body::Dir(_) => 4096,
+            Body::None => 0,
+        }
+    }
+
+    fn mtime(&self) -> i64 {
+        self.mtime.load(Relaxed).max(self.dir().map_or(0, Dir::mtime))
+    }
+
+    fn ctime(&self) -> i64 {
+        self.ctime.load(Relaxed).max(self.dir().map_or(0, Dir::mtime))
+    }
+
+    /// What `stat` tells.
+    pub fn stat(&self) -> Stat {
+        Stat {
+            ino: self.ino,
+            generation: self.generation,
+            kind: self.kind,
+            mode: self.mode(),
+            nlink: self.links(),
+            uid: self.uid(),
+            gid: self.gid(),
+            rdev: self.rdev,
+            size: self.size(),
+            blocks: self.data().map_or(u64::from(self.kind == FileKind::Dir) * 8, |d| d.blocks() * 8),
+            atime: self.atime.load(Relaxed),
+            mtime: self.mtime(),
+            ctime: self.ctime(),
+            btime: self.btime,
+        }
+    }
+
+    /// The attributes as they are captured for the store.
+    pub fn attrs(&self) -> Attrs {
+        let _l = self.attr_lock.lock();
+        Attrs {
+            mode: self.mode(),
+            uid: self.uid(),
+            gid: self.gid(),
+            flags: 0,
+            rdev: self.rdev,
+            size: if self.kind == FileKind::Dir { 0 } else { self.size() },
+            atime: self.atime.load(Relaxed),
+            mtime: self.mtime(),
+            ctime: self.ctime(),
+            btime: self.btime,
+            generation: self.generation,
+        }
+    }
+
+    /// Changes mode and owner (attr_lock held by the caller through `_l`).
+    pub fn set_owner_mode(&self, _l: &parking_lot::MutexGuard<'_, ()>, mode: u32, uid: u32, gid: u32) {
+        self.mode.store(mode, Relaxed);
+        self.uid.store(uid, Relaxed);
+        self.gid.store(gid, Relaxed);
+    }
+
+    /// Sets times; `None` leaves one alone. Written only where they differ: within a tick of the coarse clock a second change
+    /// writes no shared line.
+    pub fn set_times(&self, atime: Option<i64>, mtime: Option<i64>, ctime: Option<i64>) {
+        for (slot, v) in [(&self.atime, atime), (&self.mtime, mtime), (&self.ctime, ctime)] {
+            if let Some(v) = v
+                && slot.load(Relaxed) != v
+            {
+                slot.store(v, Relaxed);
+            }
+        }
+        if mtime.is_some() {
+            // An explicit time wins over the stripes of the index, which are older by definition.
+            if let Some(d) = self.dir() {
+                d.cap_mtime(mtime.unwrap_or(0).min(ctime.unwrap_or(0)));
+            }
+        }
+    }
+
+    /// Whether relatime wants the access time moved: it is not after the last change, or a day old.
+    pub fn wants_atime(&self, now: i64) -> bool {
+        let a = self.atime.load(Relaxed);
+        a < now && (a <= self.mtime() || a <= self.ctime() || now - a > 86_400_000_000_000)
+    }
+
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags.load(Relaxed) & flag != 0
+    }
+
+    /// Sets flags, writing only if one is missing; returns what was set before.
+    pub fn set(&self, flag: u32) -> u32 {
+        let f = self.flags.load(Relaxed);
+        if f & flag == flag { f } else { self.flags.fetch_or(flag, AcqRel) }
+    }
+
+    pub fn clear(&self, flag: u32) -> u32 {
+        self.flags.fetch_and(!flag, AcqRel)
+    }
+
+    /// Notes that lane `lane` logs a group in `epoch` that names this inode (before the group is appended).
+    pub fn named_by(&self, lane: usize, epoch: u64) {
+        let bit = 1u64 << (lane & 63);
+        if self.lanes.load(Relaxed) & bit == 0 {
+            self.lanes.fetch_or(bit, SeqCst);
+        }
+        if self.epoch.load(Relaxed) < epoch {
+            self.epoch.fetch_max(epoch, SeqCst);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Directory entries and the leaves that hold them.
+
+use lanefs_store::{FileKind, Ino};
+use lanefs_sync::seqlock::SeqWord;
+use smallvec::SmallVec;
+use std::sync::atomic::{
+    AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*,
+};
+
+/// Leaves in a table: 4 bits of the cookie a level.
+pub(crate) const FANOUT: usize = 16;
+/// Bits of a cookie below the hash that tell names of one hash apart.
+pub(crate) const DISC_BITS: u32 = 3;
+/// A leaf with more entries than this splits.
+pub(crate) const SPLIT_AT: u16 = 12;
+/// Levels after which the hash is used up.
+pub(crate) const MAX_LEVELS: u32 = 15;
+
+/// One name of a directory. Allocated on its own; freed through the epoch collector.
+pub(crate) struct Entry {
+    /// Next of the leaf's chain. Written under the leaf's lock.
+    pub next: AtomicPtr<Entry>,
+    /// Place in hash order.
+    pub cookie: u64,
+    /// Kind in the top byte, inode number below; 0 is a tombstone. Written under the leaf's lock; the one store that
+    /// lock-free readers of this name see.
+    target: AtomicU64,
+    /// Lanes (modulo 64) whose oplogs may hold pending groups with this key.
+    pub lanes: AtomicU64,
+    /// Epoch of the last change; the entry is clean once that epoch has been folded.
+    pub epoch: AtomicU64,
+    /// Epoch in which the name came to be, or 0 if the folded directory may hold it.
+    pub born: AtomicU64,
+    /// The name's bytes.
+    pub name: SmallVec<[u8; 24]>,
+}
+
+fn pack(ino: Ino, kind: FileKind) -> u64 {
+    ino.0 | (kind as u64) << 56
+}
+
+impl Entry {
+    pub fn new(
+        cookie: u64,
+        name: &[u8],
+        ino: Ino,
+        kind: FileKind,
+        born: u64,
+        epoch: u64,
+        lanes: u64,
+    ) -> Box<Entry> {
+        Box::new(Entry {
+            next: AtomicPtr::new(std::ptr::null_mut()),
+            cookie,
+            target: AtomicU64::new(pack(ino, kind)),
+            lanes: AtomicU64::new(lanes),
+            epoch: AtomicU64::new(epoch),
+            born: AtomicU64::new(born),
+            name: SmallVec::from_slice(name),
+        })
+    }
+
+    /// What the name names; `None` for a tombstone. Acquire: pairs with the Release of `set_target`, so the cell that was
+    /// published before the entry is seen.
+    pub fn target(&self) -> Option<(Ino, FileKind)> {
+        let v = self.target.load(Acquire);
+        let ino = Ino(v & ((1 << 56) - 1));
+        FileKind::from_u8((v >> 56) as u8).filter(|_| !ino.is_none()).map(|k| (ino, k))
+    }
+
+    /// Changes the target (leaf locked).
+    pub fn set_target(&self, t: Option<(Ino, FileKind)>) {
+        self.target.store(t.map_or(0, |(i, k)| pack(i, k)), Release);
+    }
+
+    /// Notes a change in `epoch` by `lane` (leaf locked; lock-free readers read `lanes` and `epoch` only for closures
+    /// and eviction, both of which take the lane's or the leaf's lock afterwards: Relaxed is enough).
+    pub fn touch(&self, epoch: u64, lane: usize) {
+        self.epoch.store(epoch, Relaxed);
+        let bit = 1u64 << (lane & 63);
+        let old = self.lanes.load(Relaxed);
+        if old & bit == 0 {
+            self.lanes.store(old | bit, Relaxed);
+        }
+    }
+
+    /// Memory the entry takes, in bytes.
+    pub fn bytes(name_len: usize) -> usize {
+        size_of::<Entry>() + if name_len > 24 { name_len } else { 0 }
+    }
+}
+
+/// One line: a bucket of a directory, or the pointer to the table that replaced it.
+#[repr(C, align(64))]
+pub(crate) struct Leaf {
+    /// The key lock (DESIGN, epoch lanes, step 2) of every name in the leaf. Odd while locked.
+    pub lock: SeqWord,
+    /// Even; odd while entries move (split, eviction). Written under `lock`. A negative lookup is valid only if it did not change.
+    pub sseq: AtomicU32,
+    /// `*mut Entry` chain, or `*mut Table | 1` once split.
+    head: AtomicPtr<u8>,
+    /// Highest timestamp of an operation on a name here. Written under `lock`.
+    pub last_ts: AtomicU64,
+    /// Highest epoch of an operation on a name here. Written under `lock`.
+    pub epoch: AtomicU64,
+    /// Lane masks of entries that were taken out of the chain since their epoch was folded.
+    pub purged_lanes: AtomicU64,
+    /// Root leaves only: this stripe of the directory's mtime/ctime; stored when the coarse clock moved.
+    pub mtime: AtomicI64,
+    /// Root leaves only: this stripe of the count of subdirectories, relative to the cell's base. Written under any lock
+    /// below this stripe, hence atomically.
+    pub subdirs: AtomicI32,
+    /// Entries in the chain, tombstones included. Written under `lock`.
+    pub count: AtomicU16,
+    /// [`COMPLETE`].
+    pub flags: AtomicU8,
+    /// Operations on several keys that have this leaf in hand; lookups wait until it is 0. Written under `lock`.
+    pub multi: AtomicU8,
+}
+
+/// The chain holds every name of the leaf's range: a miss is authoritative.
+pub(crate) const COMPLETE: u8 = 1;
+
+const _: () = assert!(size_of::<Leaf>() == 64);
+
+/// A table of leaves; replaces a leaf that grew too large, or is a directory's root.
+#[repr(C, align(64))]
+pub(crate) struct Table {
+    pub leaves: [Leaf; FANOUT],
+}
+
+/// What a leaf's head points at.
+pub(crate) enum Head {
+    Chain(*mut Entry),
+    Table(*mut Table),
+}
+
+impl Leaf {
+    pub fn new(flags: u8) -> Leaf {
+        Leaf {
+            lock: SeqWord::new(),
+            sseq: AtomicU32::new(0),
+            head: AtomicPtr::new(std::ptr::null_mut()),
+            last_ts: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
+            purged_lanes: AtomicU64::new(0),
+            mtime: AtomicI64::new(0),
+            subdirs: AtomicI32::new(0),
+            count: AtomicU16::new(0),
+            flags: AtomicU8::new(flags),
+            multi: AtomicU8::new(0),
+        }
+    }
+
+    /// Acquire: pairs with the Release in `set_chain`/`set_table`, so what it points at is initialised.
+    pub fn head(&self) -> Head {
+        let p = self.head.load(Acquire);
+        if p.addr() & 1 == 1 { Head::Table(p.map_addr(|a| a & !1).cast()) } else { Head::Chain(p.cast()) }
+    }
+
+    /// Publishes a new first entry (leaf locked).
+    pub fn set_chain(&self, e: *mut Entry) {
+        self.head.store(e.cast(), Release);
+    }
+
+    /// Publishes the table that replaces the chain (leaf locked).
+    pub fn set_table(&self, t: *mut Table) {
+        self.head.store(t.cast::<u8>().map_addr(|a| a | 1), Release);
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.flags.load(Acquire) & COMPLETE != 0
+    }
+
+    pub fn set_complete(&self, on: bool) {
+        self.flags.store(if on { COMPLETE } else { 0 }, Release);
+    }
+}
+
+impl Table {
+    pub fn new(flags: u8) -> Box<Table> {
+        Box::new(Table { leaves: std::array::from_fn(|_| Leaf::new(flags)) })
+    }
+}
+
+/// Which leaf of a table at `level` covers `cookie`.
+pub(crate) fn slot(cookie: u64, level: u32) -> usize {
+    (cookie >> (59 - 4 * level)) as usize & (FANOUT - 1)
+}
+
+/// The cookies a leaf covers: `prefix` is any cookie in it, `level` its table's level.
+pub(crate) fn range_of(cookie: u64, level: u32) -> (u64, u64) {
+    let low_bits = 59 - 4 * level;
+    let lo = cookie >> low_bits << low_bits;
+    (lo, lo | ((1u64 << low_bits) - 1))
+}

@@ -1,0 +1,329 @@
+//! Leaves in the hands of one operation.
+
+use super::entry::{Entry, Head, Leaf};
+use super::{Dir, relax, split, too_full};
+use crossbeam_epoch::Guard;
+use lanefs_store::Ino;
+use std::sync::atomic::Ordering::*;
+
+/// A locked leaf: the key lock of every name it covers. Unlocks on drop.
+pub(crate) struct LockedLeaf<'g> {
+    dir: &'g Dir,
+    leaf: &'g Leaf,
+    level: u32,
+    guard: &'g Guard,
+}
+
+impl Dir {
+    /// Locks the leaf that covers `cookie`.
+    pub fn lock<'g>(&'g self, cookie: u64, guard: &'g Guard) -> LockedLeaf<'g> {
+        loop {
+            let (leaf, level) = self.leaf(cookie);
+            leaf.lock.lock();
+            if matches!(leaf.head(), Head::Chain(_)) {
+                return LockedLeaf { dir: self, leaf, level, guard };
+            }
+            leaf.lock.unlock();
+        }
+    }
+
+    /// A leaf that is already locked, as an operation's.
+    pub(super) fn adopt<'g>(&'g self, leaf: &'g Leaf, level: u32, guard: &'g Guard) -> LockedLeaf<'g> {
+        LockedLeaf { dir: self, leaf, level, guard }
+    }
+
+    /// Locks every leaf in turn, never waiting, and checks that it holds no name. `Ok` gives the highest timestamp seen.
+    /// The directory must be DYING, so nothing is added behind the check.
+    pub fn check_empty(&self, guard: &Guard) -> Result<u64, NotEmpty> {
+        let mut highest = 0;
+        let mut verdict = Ok(());
+        self.each_leaf(&mut |leaf, _, _| {
+            let mut turn = 0;
+            while !leaf.lock.try_lock() {
+                // Whoever holds it may wait for a leaf that our caller holds; give way after a moment.
+                if turn > 200 {
+                    verdict = Err(NotEmpty::Busy);
+                    return false;
+                }
+                relax(&mut turn);
+            }
+            if let Head::Chain(mut p) = leaf.head() {
+                if !leaf.is_complete() {
+                    verdict = Err(NotEmpty::NotLoaded);
+                }
+                // SAFETY: chain entries live while `guard` is pinned.
+                while let Some(e) = unsafe { p.as_ref() } {
+                    if e.target().is_some() {
+                        verdict = Err(NotEmpty::HasNames);
+                        break;
+                    }
+                    p = e.next.load(Relaxed);
+                }
+            } else {
+                verdict = Err(NotEmpty::Busy);
+            }
+            highest = highest.max(leaf.last_ts.load(Relaxed));
+            leaf.lock.unlock();
+            verdict.is_ok()
+        });
+        let _ = guard;
+        if self.root().is_none() && !self.newborn {
+            return Err(NotEmpty::NotLoaded);
+        }
+        verdict.map(|()| highest)
+    }
+}
+
+/// Why a directory may not be removed (yet).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotEmpty {
+    HasNames,
+    /// Part of it is not in memory.
+    NotLoaded,
+    /// A leaf was held by somebody who may wait for us.
+    Busy,
+}
+
+impl<'g> LockedLeaf<'g> {
+    /// Whether a miss is authoritative.
+    pub fn is_complete(&self) -> bool {
+        self.leaf.is_complete()
+    }
+
+    /// Highest timestamp of any operation on a name of this leaf.
+    pub fn last_ts(&self) -> u64 {
+        self.leaf.last_ts.load(Relaxed)
+    }
+
+    /// The entry of `name`, tombstones included.
+    pub fn find(&self, hash: u64, name: &[u8]) -> Option<&'g Entry> {
+        let Head::Chain(mut p) = self.leaf.head() else { return None };
+        // SAFETY: the leaf is locked and the guard pinned.
+        while let Some(e) = unsafe { p.as_ref() } {
+            if e.cookie >> 3 == hash >> 3 && e.name.as_slice() == name {
+                return Some(e);
+            }
+            p = e.next.load(Relaxed);
+        }
+        None
+    }
+
+    /// A free cookie for a new name of this hash; `None` when all eight are taken.
+    pub fn free_cookie(&self, hash: u64) -> Option<u64> {
+        let mut taken = 0u8;
+        let Head::Chain(mut p) = self.leaf.head() else { return None };
+        // SAFETY: as in `find`.
+        while let Some(e) = unsafe { p.as_ref() } {
+            if e.cookie >> 3 == hash >> 3 {
+                taken |= 1 << (e.cookie & 7);
+            }
+            p = e.next.load(Relaxed);
+        }
+        (taken != u8::MAX).then(|| hash | u64::from(taken.trailing_ones()))
+    }
+
+    /// Makes room: drops clean tombstones, then splits if the leaf is too full. May move to a child leaf.
+    pub fn make_room(self, cookie: u64, folded: u64) -> LockedLeaf<'g> {
+        if self.leaf.count.load(Relaxed) >= super::SPLIT_AT {
+            self.purge(folded);
+        }
+        if !too_full(self.leaf, self.level) {
+            return self;
+        }
+        let (dir, guard) = (self.dir, self.guard);
+        split(self.leaf, self.level);
+        drop(self);
+        dir.lock(cookie, guard).make_room(cookie, folded)
+    }
+
+    /// Adds a name (there must be none, see `find`). `entry` was allocated before the lock was taken.
+    pub fn insert(&self, entry: Box<Entry>) -> &'g Entry {
+        let Head::Chain(first) = self.leaf.head() else { unreachable!("a locked leaf holds a chain") };
+        entry.next.store(first, Relaxed);
+        let p = Box::into_raw(entry);
+        self.leaf.set_chain(p);
+        self.leaf.count.store(self.leaf.count.load(Relaxed) + 1, Relaxed);
+        // SAFETY: published, freed only through the collector; the guard is pinned.
+        unsafe { &*p }
+    }
+
+    /// Takes a name away in `epoch`: a tombstone, or nothing at all if the name was born in the same epoch (invariant 4).
+    pub fn remove(&self, e: &Entry, epoch: u64, lane: usize) {
+        e.touch(epoch, lane);
+        e.set_target(None);
+        if e.born.load(Relaxed) == epoch {
+            self.unlink(&mut |x| std::ptr::eq(x, e));
+        }
+    }
+
+    /// Notes an operation at (epoch, ts) on a name of this leaf.
+    pub fn stamp(&self, epoch: u64, ts: u64) {
+        self.leaf.last_ts.store(ts, Relaxed);
+        self.leaf.epoch.store(epoch, Relaxed);
+    }
+
+    /// Drops tombstones whose epoch has been folded.
+    fn purge(&self, folded: u64) {
+        let n = self.unlink(&mut |e| e.target().is_none() && e.epoch.load(Relaxed) <= folded);
+        if n > 0 {
+            // A load that read the store before the fold must not bring these names back (invariant 5).
+            self.dir.generation.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// Drops every entry if all are clean; the leaf must be loaded again to be read. Returns bytes freed.
+    pub fn evict(&self, folded: u64) -> usize {
+        let mut bytes = 0;
+        let Head::Chain(mut p) = self.leaf.head() else { return 0 };
+        // SAFETY: as in `find`.
+        while let Some(e) = unsafe { p.as_ref() } {
+            if e.epoch.load(Relaxed) > folded {
+                return 0;
+            }
+            bytes += Entry::bytes(e.name.len());
+            p = e.next.load(Relaxed);
+        }
+        if self.leaf.epoch.load(Relaxed) > folded {
+            return 0;
+        }
+        let s = self.leaf.sseq.load(Relaxed);
+        self.leaf.sseq.store(s + 1, Relaxed);
+        std::sync::atomic::fence(Release);
+        self.leaf.set_complete(false);
+        self.unlink(&mut |_| true);
+        self.leaf.purged_lanes.store(0, Relaxed);
+        self.dir.generation.fetch_add(1, SeqCst);
+        self.leaf.sseq.store(s + 2, Release);
+        bytes
+    }
+
+    /// Unlinks the entries `pick` chooses and frees them when no reader can see them.
+    fn unlink(&self, pick: &mut dyn FnMut(&Entry) -> bool) -> usize {
+        let Head::Chain(mut p) = self.leaf.head() else { return 0 };
+        let mut prev: Option<&Entry> = None;
+        let mut n = 0;
+        // SAFETY: the leaf is locked and the guard pinned; an unlinked entry stays readable until the collector frees it.
+        while let Some(e) = unsafe { p.as_ref() } {
+            let next = e.next.load(Relaxed);
+            if pick(e) {
+                match prev {
+                    Some(q) => q.next.store(next, Release),
+                    None => self.leaf.set_chain(next),
+                }
+                let lanes = self.leaf.purged_lanes.load(Relaxed) | e.lanes.load(Relaxed);
+                self.leaf.purged_lanes.store(lanes, Relaxed);
+                let dead = p;
+                // SAFETY: `dead` came from Box::into_raw, is unreachable now and is handed to the collector once.
+                unsafe { self.guard.defer_unchecked(move || drop(Box::from_raw(dead))) };
+                n += 1;
+            } else {
+                prev = Some(e);
+            }
+            p = next;
+        }
+        self.leaf.count.store(self.leaf.count.load(Relaxed) - n as u16, Relaxed);
+        n
+    }
+
+    pub(super) fn leaf(&self) -> &'g Leaf {
+        self.leaf
+    }
+
+    pub(super) fn level(&self) -> u32 {
+        self.level
+    }
+}
+
+impl Drop for LockedLeaf<'_> {
+    fn drop(&mut self) {
+        self.leaf.lock.unlock();
+    }
+}
+
+/// The leaves of an operation on two keys, locked in order; one leaf if both keys share it. Lookups there wait (invariant 3).
+pub(crate) struct LockedPair<'g> {
+    first: LockedLeaf<'g>,
+    second: Option<LockedLeaf<'g>>,
+    swapped: bool,
+    raised: bool,
+}
+
+impl<'g> LockedPair<'g> {
+    /// Locks key `a` and key `b`: (directory's inode number, directory, cookie).
+    pub fn lock(a: (Ino, &'g Dir, u64), b: (Ino, &'g Dir, u64), guard: &'g Guard) -> LockedPair<'g> {
+        loop {
+            let (la, _) = a.1.leaf(a.2);
+            let (lb, _) = b.1.leaf(b.2);
+            if std::ptr::eq(la, lb) {
+                let first = a.1.lock(a.2, guard);
+                if std::ptr::eq(first.leaf, b.1.leaf(b.2).0) {
+                    return LockedPair { first, second: None, swapped: false, raised: false };
+                }
+                continue;
+            }
+            let swapped = (b.0, std::ptr::from_ref(lb).addr()) < (a.0, std::ptr::from_ref(la).addr());
+            let (x, y, lx, ly) = if swapped { (b, a, lb, la) } else { (a, b, la, lb) };
+            let first = x.1.lock(x.2, guard);
+            if !std::ptr::eq(first.leaf, lx) {
+                continue;
+            }
+            let second = y.1.lock(y.2, guard);
+            if !std::ptr::eq(second.leaf, ly) {
+                continue;
+            }
+            return LockedPair { first, second: Some(second), swapped, raised: false };
+        }
+    }
+
+    /// The leaf of key `a`.
+    pub fn a(&self) -> &LockedLeaf<'g> {
+        match &self.second {
+            Some(s) if self.swapped => s,
+            _ => &self.first,
+        }
+    }
+
+    /// The leaf of key `b`.
+    pub fn b(&self) -> &LockedLeaf<'g> {
+        match &self.second {
+            Some(s) if !self.swapped => s,
+            _ => &self.first,
+        }
+    }
+
+    /// Makes lookups wait from here to the drop.
+    pub fn raise(&mut self) {
+        for l in self.leaves() {
+            l.multi.store(1, SeqCst);
+        }
+        self.raised = true;
+    }
+
+    fn leaves(&self) -> impl Iterator<Item = &'g Leaf> {
+        [Some(self.first.leaf), self.second.as_ref().map(|s| s.leaf)].into_iter().flatten()
+    }
+
+    /// Makes room in both leaves; starts over with other leaves if one split.
+    pub fn is_roomy(&self, folded: u64) -> bool {
+        for l in [Some(&self.first), self.second.as_ref()].into_iter().flatten() {
+            if l.leaf.count.load(Relaxed) + 1 >= super::SPLIT_AT {
+                l.purge(folded);
+            }
+            if too_full(l.leaf, l.level) {
+                split(l.leaf, l.level);
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Drop for LockedPair<'_> {
+    fn drop(&mut self) {
+        if self.raised {
+            for l in self.leaves() {
+                l.multi.store(0, Release);
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Directories in memory: a trie over the cookie (hash order), lock-free to read, locked leaf by leaf to write.
+//!
+//! Definitions. A *cookie* is 60 bits of the name's keyed hash and 3 bits that tell names of one hash apart; it
+//! is the entry's place in the listing, on disk too. A *leaf* covers all cookies with a common prefix; the root's 16 leaves
+//! cover 4 bits. A leaf is *complete* when its chain holds every name of its range; otherwise the folded bucket on the
+//! store must be asked. An entry is *clean* once the epoch of its last change has been folded.
+//!
+//! Invariants.
+//! 1. A chain changes only under its leaf's lock. Adding is one Release store of the head, removing one of `next`, changing what a
+//!    name names one of `target`: each single-key change is atomic to readers.
+//! 2. Entries move between chains (split) or vanish without an operation (eviction) only while `sseq` is odd. A reader that found nothing
+//!    is right only if `sseq` is even and unchanged and the leaf was complete.
+//! 3. An operation on several keys raises `multi` on all its leaves before its first change and lowers it after its last; a reader
+//!    that sees it raised waits. So no reader sees a rename half done.
+//! 4. A dirty entry or tombstone is never evicted. A tombstone leaves memory only when clean, or when its name was born in the same
+//!    epoch (then the folded directory cannot hold it). Each such removal of something the store may remember bumps `generation`.
+//! 5. Names loaded from the store are added only if `generation` did not change since before the read, and never over an entry in memory.
+//! 6. Tables are freed only with the directory. Entries are freed through the epoch collector, so a guard keeps them readable.
+//!
+//! Locks are taken in the order (directory inode, leaf address). Who holds a leaf performs no I/O.
+
+mod entry;
+mod list;
+mod load;
+mod locked;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use entry::Entry;
+use entry::{COMPLETE, Head, Leaf, SPLIT_AT, Table, slot};
+pub(crate) use list::Step;
+pub(crate) use load::Bucket;
+pub(crate) use locked::{LockedPair, NotEmpty};
+
+use crossbeam_epoch::Guard;
+use lanefs_store::{FileKind, Ino};
+use std::hash::Hasher;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*, fence};
+
+/// The directory can take names.
+pub(crate) const ALIVE: u8 = 0;
+/// Somebody is removing it and looks whether it is empty: who wants to add a name waits for the outcome.
+pub(crate) const DYING: u8 = 1;
+/// Removed: no name can be added (ENOENT).
+pub(crate) const DEAD: u8 = 2;
+
+/// The directory index of one cell.
+pub(crate) struct Dir {
+    /// The root table; null until the first name or load. Written once, by compare-exchange.
+    root: AtomicPtr<Table>,
+    /// See invariant 5. Written under a leaf lock, on eviction only.
+    pub(crate) generation: AtomicU32,
+    /// [`ALIVE`], [`DYING`] or [`DEAD`]; written by rmdir and rename only.
+    pub(crate) state: AtomicU8,
+    /// Whether the directory was made in this mount and nothing of it was evicted: all leaves are born complete.
+    newborn: bool,
+}
+
+/// What a lookup found.
+pub(crate) enum Found {
+    Name(Ino, FileKind),
+    Absent,
+    /// The leaf is not in memory: load it and look again.
+    NotLoaded,
+}
+
+/// The cookie's hash part of a name: 60 bits, never 0, shifted into place.
+pub(crate) fn hash_name(key: [u64; 2], name: &[u8]) -> u64 {
+    let mut h = siphasher::sip::SipHasher13::new_with_keys(key[0], key[1]);
+    h.write(name);
+    let h = (h.finish() >> 4).max(1);
+    h << entry::DISC_BITS
+}
+
+/// Spins a little, then yields: for windows of a few hundred nanoseconds that belong to another thread.
+pub(crate) fn relax(turn: &mut u32) {
+    *turn += 1;
+    if *turn < 64 { std::hint::spin_loop() } else { std::thread::yield_now() }
+}
+
+impl Dir {
+    pub fn new(newborn: bool) -> Dir {
+        Dir {
+            root: AtomicPtr::new(std::ptr::null_mut()),
+            generation: AtomicU32::new(0),
+            state: AtomicU8::new(ALIVE),
+            newborn,
+        }
+    }
+
+    fn root(&self) -> Option<&Table> {
+        // SAFETY: set once by `root_or_new` to a leaked Box, freed only by Drop, which has `&mut self`. Acquire pairs with
+        // the compare-exchange's Release.
+        unsafe { self.root.load(Acquire).as_ref() }
+    }
+
+    fn root_or_new(&self) -> &Table {
+        if let Some(t) = self.root() {
+            return t;
+        }
+        let fresh = Box::into_raw(Table::new(if self.newborn { COMPLETE } else { 0 }));
+        match self.root.compare_exchange(std::ptr::null_mut(), fresh, AcqRel, Acquire) {
+            // SAFETY: just published, never freed before Drop.
+            Ok(_) => unsafe { &*fresh },
+            Err(other) => {
+                // SAFETY: `fresh` was not published, so it is ours; `other` was, as above.
+                unsafe {
+                    drop(Box::from_raw(fresh));
+                    &*other
+                }
+            }
+        }
+    }
+
+    /// The leaf that covers `cookie`, and the level of its table. The answer may be split right after: lockers check again.
+    fn leaf(&self, cookie: u64) -> (&Leaf, u32) {
+        let mut table = self.root_or_new();
+        let mut level = 0;
+        loop {
+            let leaf = &table.leaves[slot(cookie, level)];
+            match leaf.head() {
+                Head::Chain(_) => return (leaf, level),
+                // SAFETY: tables are freed only with the directory (invariant 6), which `&self` keeps alive.
+                Head::Table(t) => table = unsafe { &*t },
+            }
+            level += 1;
+        }
+    }
+
+    /// Looks a name up. `hash` is from [`hash_name`]. Writes nothing.
+    pub fn lookup(&self, hash: u64, name: &[u8], _guard: &Guard) -> Found {
+        if self.root().is_none() {
+            return if self.newborn { Found::Absent } else { Found::NotLoaded };
+        }
+        let mut turn = 0;
+        loop {
+            let (leaf, _) = self.leaf(hash);
+            // Acquire: what follows is read after sseq. Pairs with the Release that makes it even again.
+            let before = leaf.sseq.load(Acquire);
+            if before & 1 == 1 || leaf.multi.load(Acquire) != 0 {
+                relax(&mut turn);
+                continue;
+            }
+            let Head::Chain(mut p) = leaf.head() else { continue };
+            let mut found = None;
+            // SAFETY: entries reachable from a chain are freed through the epoch collector only; `_guard` is pinned (invariant 6).
+            while let Some(e) = unsafe { p.as_ref() } {
+                if e.cookie >> entry::DISC_BITS == hash >> entry::DISC_BITS && e.name.as_slice() == name {
+                    found = Some(e);
+                    break;
+                }
+                p = e.next.load(Acquire);
+            }
+            if let Some(e) = found
+                && let Some((ino, kind)) = e.target()
+            {
+                return Found::Name(ino, kind);
+            }
+            let tombstone = found.is_some();
+            let complete = leaf.is_complete();
+            fence(Acquire);
+            if leaf.sseq.load(Relaxed) != before || !matches!(leaf.head(), Head::Chain(_)) {
+                continue;
+            }
+            return if tombstone || complete { Found::Absent } else { Found::NotLoaded };
+        }
+    }
+
+    /// Calls `f` with every leaf, in cookie order, until it returns false.
+    fn each_leaf<'a>(&'a self, f: &mut dyn FnMut(&'a Leaf, u64, u32) -> bool) -> bool {
+        fn go<'a>(
+            t: &'a Table,
+            base: u64,
+            level: u32,
+            f: &mut dyn FnMut(&'a Leaf, u64, u32) -> bool,
+        ) -> bool {
+            t.leaves.iter().enumerate().all(|(i, leaf)| {
+                let base = base | (i as u64) << (59 - 4 * level);
+                match leaf.head() {
+                    Head::Chain(_) => f(leaf, base, level),
+                    // SAFETY: as in `leaf`.
+                    Head::Table(t) => go(unsafe { &*t }, base, level + 1, f),
+                }
+            })
+        }
+        self.root().is_none_or(|t| go(t, 0, 0, f))
+    }
+
+    /// The entry with this cookie, tombstones included, and the leaf's purged lanes: what a closure needs of a key.
+    pub fn key_lanes(&self, cookie: u64, _guard: &Guard) -> u64 {
+        if self.root().is_none() {
+            return 0;
+        }
+        loop {
+            let (leaf, _) = self.leaf(cookie);
+            let before = leaf.sseq.load(Acquire);
+            let Head::Chain(mut p) = leaf.head() else { continue };
+            let mut mask = leaf.purged_lanes.load(Relaxed);
+            // SAFETY: as in `lookup`.
+            while let Some(e) = unsafe { p.as_ref() } {
+                if e.cookie == cookie {
+                    mask |= e.lanes.load(Relaxed);
+                }
+                p = e.next.load(Acquire);
+            }
+            fence(Acquire);
+            if before & 1 == 0 && leaf.sseq.load(Relaxed) == before {
+                return mask;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// The latest change of the directory's content (coarse clock), 0 if none in this mount.
+    pub fn mtime(&self) -> i64 {
+        self.root().map_or(0, |t| t.leaves.iter().map(|l| l.mtime.load(Relaxed)).max().unwrap_or(0))
+    }
+
+    /// Lowers every stripe to `time`: an explicit time was set, which older changes must not outshine.
+    pub fn cap_mtime(&self, time: i64) {
+        if let Some(t) = self.root() {
+            for l in &t.leaves {
+                if l.mtime.load(Relaxed) > time {
+                    l.mtime.store(time, Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Subdirectories gained since the cell was made or loaded.
+    pub fn subdirs(&self) -> i32 {
+        self.root().map_or(0, |t| t.leaves.iter().map(|l| l.subdirs.load(Relaxed)).sum())
+    }
+
+    /// Moves the stripe of `cookie` to `time` and its subdirectory count by `subdirs`.
+    pub fn note_change(&self, cookie: u64, time: i64, subdirs: i32) {
+        let stripe = &self.root_or_new().leaves[slot(cookie, 0)];
+        if stripe.mtime.load(Relaxed) < time {
+            stripe.mtime.fetch_max(time, Relaxed);
+        }
+        if subdirs != 0 {
+            stripe.subdirs.fetch_add(subdirs, Relaxed);
+        }
+    }
+
+    /// Whether any name is in memory; a quick no to rmdir.
+    pub fn has_names(&self, guard: &Guard) -> bool {
+        let _ = guard;
+        !self.each_leaf(&mut |leaf, _, _| {
+            let Head::Chain(mut p) = leaf.head() else { return true };
+            // SAFETY: as in `lookup`.
+            while let Some(e) = unsafe { p.as_ref() } {
+                if e.target().is_some() {
+                    return false;
+                }
+                p = e.next.load(Acquire);
+            }
+            true
+        })
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        fn free(t: *mut Table) {
+            // SAFETY: `&mut self` of the directory: nobody else reads it any more; every table and entry came from a Box and is
+            // reachable exactly once.
+            unsafe {
+                for leaf in &(*t).leaves {
+                    match leaf.head() {
+                        Head::Table(t) => free(t),
+                        Head::Chain(mut p) => {
+                            while !p.is_null() {
+                                let next = (*p).next.load(Relaxed);
+                                drop(Box::from_raw(p));
+                                p = next;
+                            }
+                        }
+                    }
+                }
+                drop(Box::from_raw(t));
+            }
+        }
+        let root = *self.root.get_mut();
+        if !root.is_null() {
+            free(root);
+        }
+    }
+}
+
+/// Splits a locked leaf into a table of its own.
+fn split(leaf: &Leaf, level: u32) {
+    debug_assert!(level + 1 < entry::MAX_LEVELS);
+    let Head::Chain(mut p) = leaf.head() else { return };
+    let complete = leaf.is_complete();
+    let table = Box::into_raw(Table::new(if complete { COMPLETE } else { 0 }));
+    // Odd: readers of the chain start over (invariant 2). Release fence: the odd value is seen before any moved entry.
+    let s = leaf.sseq.load(Relaxed);
+    leaf.sseq.store(s + 1, Relaxed);
+    fence(Release);
+    // SAFETY: `table` is a fresh Box not yet published.
+    let t = unsafe { &*table };
+    for child in &t.leaves {
+        child.last_ts.store(leaf.last_ts.load(Relaxed), Relaxed);
+        child.epoch.store(leaf.epoch.load(Relaxed), Relaxed);
+        child.purged_lanes.store(leaf.purged_lanes.load(Relaxed), Relaxed);
+    }
+    // SAFETY: the leaf is locked, so the chain is ours to relink; entries stay allocated.
+    while let Some(e) = unsafe { p.as_ref() } {
+        let next = e.next.load(Relaxed);
+        let child = &t.leaves[slot(e.cookie, level + 1)];
+        let Head::Chain(first) = child.head() else { unreachable!("a fresh table holds chains") };
+        e.next.store(first, Release);
+        child.set_chain(p);
+        child.count.store(child.count.load(Relaxed) + 1, Relaxed);
+        p = next;
+    }
+    leaf.set_table(table);
+    leaf.sseq.store(s + 2, Release);
+}
+
+/// Whether a locked leaf should split before it takes another entry.
+fn too_full(leaf: &Leaf, level: u32) -> bool {
+    leaf.count.load(Relaxed) >= SPLIT_AT && level + 1 < entry::MAX_LEVELS
+}

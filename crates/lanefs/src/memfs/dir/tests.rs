@@ -1,0 +1,197 @@
+use super::*;
+use crossbeam_epoch::pin;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+const KEY: [u64; 2] = [1, 2];
+
+fn add(d: &Dir, name: &[u8], ino: u64, epoch: u64, g: &Guard) -> bool {
+    let h = hash_name(KEY, name);
+    let l = d.lock(h, g).make_room(h, 0);
+    if let Some(e) = l.find(h, name) {
+        if e.target().is_some() {
+            return false;
+        }
+        e.touch(epoch, 0);
+        e.set_target(Some((Ino(ino), FileKind::File)));
+    } else {
+        let mut e = Entry::new(0, name, Ino(ino), FileKind::File, epoch, epoch, 1);
+        e.cookie = l.free_cookie(h).unwrap();
+        l.insert(e);
+    }
+    l.stamp(epoch, 1);
+    true
+}
+
+fn del(d: &Dir, name: &[u8], epoch: u64, g: &Guard) -> bool {
+    let h = hash_name(KEY, name);
+    let l = d.lock(h, g);
+    match l.find(h, name).filter(|e| e.target().is_some()) {
+        Some(e) => {
+            l.remove(e, epoch, 0);
+            l.stamp(epoch, 1);
+            true
+        }
+        None => false,
+    }
+}
+
+fn get(d: &Dir, name: &[u8], g: &Guard) -> Option<u64> {
+    match d.lookup(hash_name(KEY, name), name, g) {
+        Found::Name(i, _) => Some(i.0),
+        Found::Absent => None,
+        Found::NotLoaded => panic!("nothing was evicted"),
+    }
+}
+
+fn list(d: &Dir, g: &Guard) -> Vec<(u64, Vec<u8>)> {
+    let (mut at, mut all, mut out) = (2, Vec::new(), Vec::new());
+    loop {
+        match d.list_leaf(at, &mut out, g) {
+            Step::End => return all,
+            Step::NotLoaded(_) => panic!("nothing was evicted"),
+            Step::Next(n) => {
+                all.extend(out.iter().map(|e| (e.0, e.3.to_vec())));
+                at = n;
+                if n >= (1 << 63) - 1 {
+                    return all;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn behaves_like_a_map_through_splits_and_tombstones() {
+    let d = Dir::new(true);
+    let g = pin();
+    let mut model = BTreeMap::new();
+    let mut x = 7u64;
+    for i in 0..20_000u64 {
+        x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let name = format!("n{}", (x >> 33) % 3000).into_bytes();
+        let epoch = 1 + i / 1000;
+        if x >> 20 & 1 == 0 {
+            assert_eq!(add(&d, &name, i + 20, epoch, &g), !model.contains_key(&name));
+            model.entry(name).or_insert(i + 20);
+        } else {
+            assert_eq!(del(&d, &name, epoch, &g), model.remove(&name).is_some());
+        }
+    }
+    for n in 0..3000 {
+        let name = format!("n{n}").into_bytes();
+        assert_eq!(get(&d, &name, &g), model.get(&name).copied());
+    }
+    let l = list(&d, &g);
+    assert!(l.is_sorted_by(|a, b| a.0 < b.0), "cookies ascend and differ");
+    let mut names: Vec<_> = l.into_iter().map(|e| e.1).collect();
+    names.sort();
+    assert_eq!(names, model.into_keys().collect::<Vec<_>>());
+}
+
+#[test]
+fn evicted_leaves_are_not_loaded_and_come_back_unless_something_was_evicted_meanwhile() {
+    let d = Dir::new(true);
+    let g = pin();
+    for i in 0..100u64 {
+        add(&d, format!("f{i}").as_bytes(), 20 + i, 1, &g);
+    }
+    assert_eq!(d.evict_clean(0, &g), 0, "dirty entries stay");
+    let stored = list(&d, &g);
+    add(&d, b"late", 999, 2, &g);
+    let stamp = d.load_stamp();
+    assert!(d.evict_clean(1, &g) > 0);
+    let h = hash_name(KEY, b"f1");
+    let entries: Vec<_> = stored.iter().map(|(c, n)| (*c, Ino(5), FileKind::File, n.as_slice())).collect();
+    let b = Bucket { lowest: 0, highest: (1 << 63) - 1, entries: &entries };
+    assert!(!d.install(h, &b, stamp, &g), "read before the eviction");
+    while let Found::NotLoaded = d.lookup(h, b"f1", &g) {
+        assert!(d.install(h, &b, d.load_stamp(), &g));
+    }
+    assert_eq!(get(&d, b"f1", &g), Some(5));
+    assert_eq!(get(&d, b"late", &g), Some(999), "what the store does not know stayed");
+}
+
+#[test]
+fn readers_never_miss_a_name_that_stays_while_leaves_split() {
+    let d = Dir::new(true);
+    let done = AtomicBool::new(false);
+    for i in 0..50u64 {
+        add(&d, format!("stay{i}").as_bytes(), 20 + i, 1, &pin());
+    }
+    std::thread::scope(|s| {
+        for t in 0..2 {
+            let (d, done) = (&d, &done);
+            s.spawn(move || {
+                for i in 0..20_000u64 {
+                    let name = format!("t{t}-{}", i % 5000);
+                    add(d, name.as_bytes(), 100 + i, 1 + i / 500, &pin());
+                    if i % 3 == 0 {
+                        del(d, name.as_bytes(), 1 + i / 500, &pin());
+                    }
+                }
+                done.store(true, SeqCst);
+            });
+        }
+        s.spawn(|| {
+            while !done.load(SeqCst) {
+                for i in 0..50u64 {
+                    assert_eq!(get(&d, format!("stay{i}").as_bytes(), &pin()), Some(20 + i));
+                }
+                let l = list(&d, &pin());
+                assert_eq!(l.iter().filter(|e| e.1.starts_with(b"stay")).count(), 50);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_pair_hides_its_change_until_it_is_whole() {
+    // A name moves between two directories for ever; a reader that looks at both, twice, never sees it in both or in neither.
+    let (a, b) = (Dir::new(true), Dir::new(true));
+    let (ha, hb) = (hash_name(KEY, b"a"), hash_name(KEY, b"b"));
+    add(&a, b"a", 50, 1, &pin());
+    let turns = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for i in 0..20_000u64 {
+                let g = pin();
+                let mut p = LockedPair::lock((Ino(1), &a, ha), (Ino(2), &b, hb), &g);
+                assert!(p.is_roomy(0));
+                p.raise();
+                turns.fetch_add(1, SeqCst);
+                let (from, to, hf, ht, nf, nt) = if i % 2 == 0 {
+                    (p.a(), p.b(), ha, hb, b"a", b"b")
+                } else {
+                    (p.b(), p.a(), hb, ha, b"b", b"a")
+                };
+                match to.find(ht, nt) {
+                    Some(e) => e.set_target(Some((Ino(50), FileKind::File))),
+                    None => {
+                        let mut e = Entry::new(0, nt, Ino(50), FileKind::File, 1, 2, 1);
+                        e.cookie = to.free_cookie(ht).unwrap();
+                        to.insert(e);
+                    }
+                }
+                let e = from.find(hf, nf).unwrap();
+                from.remove(e, 3, 0);
+                turns.fetch_add(1, SeqCst);
+                drop(p);
+            }
+            turns.store(u64::MAX, SeqCst);
+        });
+        s.spawn(|| {
+            let mut judged = 0u64;
+            while turns.load(SeqCst) != u64::MAX {
+                let g = pin();
+                let before = turns.load(SeqCst);
+                let (x, y) = (get(&a, b"a", &g), get(&b, b"b", &g));
+                if turns.load(SeqCst) == before {
+                    assert!(x.is_some() != y.is_some(), "{x:?} {y:?}");
+                    judged += 1;
+                }
+            }
+            let _ = judged;
+        });
+    });
+}

@@ -1,0 +1,139 @@
+//! Inode numbers: lanes own whole inode-table chunks (Max 4.5; the optimistic and heuristic scans of the F2FS unlink paper).
+//!
+//! A lane gives out numbers of its own chunk, lowest free bit first from a cursor, and writes no shared line. A lane that runs dry
+//! takes a chunk with free numbers from the pool by try-lock; if the pool is busy or empty it takes a chunk that was never used.
+//! A number comes back only after the checkpoint that made its end durable (O13, O16).
+
+use lanefs_store::{INOS_PER_CHUNK, Ino};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+/// Free numbers of one chunk, with the generation each will have.
+#[derive(Clone)]
+pub(crate) struct Chunk {
+    base: u64,
+    /// A set bit is a free number.
+    free: u128,
+    generations: Option<Box<[u32; INOS_PER_CHUNK as usize]>>,
+}
+
+/// What a lane holds.
+#[derive(Default)]
+pub(crate) struct NumberCache {
+    chunk: Option<Chunk>,
+    cursor: u32,
+}
+
+impl NumberCache {
+    /// The next number and its generation; `None` when the lane is dry.
+    pub fn take(&mut self) -> Option<(Ino, u32)> {
+        let c = self.chunk.as_mut()?;
+        let ahead = c.free >> self.cursor << self.cursor;
+        let bit = if ahead != 0 {
+            ahead.trailing_zeros()
+        } else if c.free != 0 {
+            c.free.trailing_zeros()
+        } else {
+            return None;
+        };
+        c.free &= !(1u128 << bit);
+        self.cursor = bit;
+        let generation = c.generations.as_ref().map_or(1, |g| g[bit as usize].max(1));
+        Some((Ino(c.base + u64::from(bit)), generation))
+    }
+
+    /// Gives back a number that was taken and not used.
+    pub fn give_back(&mut self, ino: Ino) {
+        if let Some(c) = self.chunk.as_mut()
+            && ino.chunk() == c.base / INOS_PER_CHUNK
+        {
+            c.free |= 1u128 << ino.slot();
+        }
+    }
+
+    pub fn refill(&mut self, c: Chunk) {
+        self.chunk = Some(c);
+        self.cursor = 0;
+    }
+}
+
+/// The volume's supply of chunks.
+pub(crate) struct Numbers {
+    /// The first chunk never used. Written once per 128 creates of a lane.
+    next_chunk: AtomicU64,
+    /// Chunks below were used by earlier mounts: the scan's business.
+    scan_limit: u64,
+    pool: Mutex<Pool>,
+}
+
+#[derive(Default)]
+struct Pool {
+    ready: VecDeque<Chunk>,
+    /// Freed numbers by chunk, until there are enough to be worth handing out.
+    partial: HashMap<u64, Chunk>,
+    /// Where the scan for free numbers left by earlier mounts goes on.
+    scan: u64,
+}
+
+/// Freed numbers that make a chunk worth handing out again.
+const WORTH: u32 = 32;
+
+impl Numbers {
+    pub fn new(next_chunk: u64) -> Numbers {
+        let next_chunk = next_chunk.max(1);
+        Numbers { next_chunk: AtomicU64::new(next_chunk), scan_limit: next_chunk, pool: Mutex::default() }
+    }
+
+    /// A chunk for a lane that is dry. Never waits (optimistic scan).
+    pub fn supply(&self) -> Chunk {
+        if let Some(mut pool) = self.pool.try_lock()
+            && let Some(c) = pool.ready.pop_front()
+        {
+            return c;
+        }
+        let n = self.next_chunk.fetch_add(1, Relaxed);
+        Chunk { base: n * INOS_PER_CHUNK, free: u128::MAX, generations: None }
+    }
+
+    /// Numbers that became free, each with its next generation. Like the scan, called only by the holder of the checkpoint lock,
+    /// so that no number is both found and freed: a chunk that the scan has yet to reach is left to it.
+    pub fn freed(&self, list: &[(Ino, u32)]) {
+        let mut pool = self.pool.lock();
+        for &(ino, generation) in list {
+            if ino.chunk() < self.scan_limit && ino.chunk() >= pool.scan {
+                continue;
+            }
+            let base = ino.chunk() * INOS_PER_CHUNK;
+            let c = pool.partial.entry(base).or_insert_with(|| Chunk { base, free: 0, generations: None });
+            c.free |= 1u128 << ino.slot();
+            c.generations.get_or_insert_with(|| Box::new([1; INOS_PER_CHUNK as usize]))[ino.slot()] =
+                generation;
+            if c.free.count_ones() >= WORTH
+                && let Some(c) = pool.partial.remove(&base)
+            {
+                pool.ready.push_back(c);
+            }
+        }
+    }
+
+    /// The next chunk of earlier mounts to look at for free numbers; `None` when the pool has plenty or all were seen.
+    pub fn scan_next(&self) -> Option<u64> {
+        let mut pool = self.pool.lock();
+        if pool.ready.len() >= 64 || pool.scan >= self.scan_limit {
+            return None;
+        }
+        let n = pool.scan;
+        pool.scan += 1;
+        Some(n)
+    }
+
+    /// Adds what a scan found: free numbers of a chunk that no lane holds.
+    pub fn found(&self, chunk: u64, used: u128, generations: &[u32; INOS_PER_CHUNK as usize]) {
+        let free = !used & if chunk == 0 { !0u128 << 16 } else { !0 };
+        if free.count_ones() >= WORTH {
+            let generations = Some(Box::new(*generations));
+            self.pool.lock().ready.push_back(Chunk { base: chunk * INOS_PER_CHUNK, free, generations });
+        }
+    }
+}

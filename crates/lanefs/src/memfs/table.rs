@@ -1,0 +1,185 @@
+//! The cell table: inode number -> cell, a radix tree read without locks. Chunks hold 128 neighbours, as a block of the
+//! inode table does, so the creates of one lane stay in lines of its own.
+
+use super::cell::{Cell, EVICTED, FROZEN};
+use crossbeam_epoch::Guard;
+use lanefs_store::{INOS_PER_CHUNK, Ino};
+use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+use std::sync::atomic::{AtomicPtr, Ordering::*};
+
+const WIDTH: usize = 1 << 14;
+
+struct Chunk {
+    cells: [AtomicPtr<Cell>; INOS_PER_CHUNK as usize],
+}
+
+struct Level<T> {
+    slots: [AtomicPtr<T>; WIDTH],
+}
+
+/// Inode numbers below this fit in the table: 2^35.
+pub(crate) const MAX_INO: u64 = (WIDTH * WIDTH) as u64 * INOS_PER_CHUNK;
+
+pub(crate) struct CellTable {
+    root: Box<Level<Level<Chunk>>>,
+}
+
+/// Allocates a structure that is made of null pointers only, without touching its pages.
+fn zeroed<T>() -> Box<T> {
+    let layout = Layout::new::<T>();
+    // SAFETY: T is Chunk or Level, arrays of AtomicPtr, for which all-zero bytes are null pointers; the layout is T's.
+    unsafe {
+        let p = alloc_zeroed(layout).cast::<T>();
+        if p.is_null() {
+            handle_alloc_error(layout);
+        }
+        Box::from_raw(p)
+    }
+}
+
+/// The child a slot points at, made if missing.
+fn child<T>(slot: &AtomicPtr<T>) -> &T {
+    let p = slot.load(Acquire);
+    if !p.is_null() {
+        // SAFETY: set once by the compare-exchange below, freed only by the table's Drop.
+        return unsafe { &*p };
+    }
+    let fresh = Box::into_raw(zeroed::<T>());
+    match slot.compare_exchange(std::ptr::null_mut(), fresh, AcqRel, Acquire) {
+        // SAFETY: just published.
+        Ok(_) => unsafe { &*fresh },
+        // SAFETY: `fresh` was not published; `other` was.
+        Err(other) => unsafe {
+            drop(Box::from_raw(fresh));
+            &*other
+        },
+    }
+}
+
+impl CellTable {
+    pub fn new() -> CellTable {
+        CellTable { root: zeroed() }
+    }
+
+    fn slot(&self, ino: Ino) -> Option<&AtomicPtr<Cell>> {
+        let c = ino.chunk() as usize;
+        // SAFETY (both): set once, freed only by Drop.
+        let mid = unsafe { self.root.slots.get(c / WIDTH)?.load(Acquire).as_ref()? };
+        // SAFETY: as above.
+        let chunk = unsafe { mid.slots[c % WIDTH].load(Acquire).as_ref()? };
+        Some(&chunk.cells[ino.slot()])
+    }
+
+    /// The cell of `ino`, if it is in memory. A cell the reclaimer had marked is kept.
+    #[inline]
+    pub fn get<'g>(&self, ino: Ino, _guard: &'g Guard) -> Option<&'g Cell> {
+        let slot = self.slot(ino)?;
+        // SAFETY: cells are unlinked before they are handed to the collector; the guard is pinned.
+        let cell = unsafe { slot.load(Acquire).as_ref()? };
+        let f = cell.flags.load(Acquire);
+        if f & (FROZEN | EVICTED) != 0 {
+            if f & EVICTED != 0 || cell.clear(FROZEN) & EVICTED != 0 {
+                return None;
+            }
+        }
+        Some(cell)
+    }
+
+    /// The cell of `ino` whatever its marks, which stay as they are: for the reclaimer.
+    pub fn peek<'g>(&self, ino: Ino, _guard: &'g Guard) -> Option<&'g Cell> {
+        // SAFETY: as in `get`.
+        unsafe { self.slot(ino)?.load(Acquire).as_ref() }
+    }
+
+    /// Puts a cell in, unless there is one already, which is returned then.
+    pub fn insert<'g>(&self, cell: Box<Cell>, guard: &'g Guard) -> &'g Cell {
+        let ino = cell.ino;
+        let c = ino.chunk() as usize;
+        let mid = child(&self.root.slots[(c / WIDTH).min(WIDTH - 1)]);
+        let chunk = child(&mid.slots[c % WIDTH]);
+        let slot = &chunk.cells[ino.slot()];
+        let p = Box::into_raw(cell);
+        loop {
+            match slot.compare_exchange(std::ptr::null_mut(), p, AcqRel, Acquire) {
+                // SAFETY: published; freed only through the collector.
+                Ok(_) => return unsafe { &*p },
+                Err(_) => {
+                    if let Some(other) = self.get(ino, guard) {
+                        // SAFETY: `p` was not published.
+                        drop(unsafe { Box::from_raw(p) });
+                        return other;
+                    }
+                    // An evicted cell is about to leave the slot.
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    /// Takes a cell out (it is EVICTED or FREED) and frees it when no reader can see it.
+    pub fn remove(&self, cell: &Cell, guard: &Guard) {
+        let Some(slot) = self.slot(cell.ino) else { return };
+        let p = std::ptr::from_ref(cell).cast_mut();
+        if slot.compare_exchange(p, std::ptr::null_mut(), AcqRel, Relaxed).is_ok() {
+            // SAFETY: `p` came from Box::into_raw in `insert`, is unreachable now, and only one compare-exchange wins.
+            unsafe { guard.defer_unchecked(move || drop(Box::from_raw(p))) };
+        }
+    }
+
+    /// Calls `f` with the cells of up to `chunks` chunks from chunk `from` on; returns where to go on (0: from the start).
+    pub fn walk<'g>(&self, from: u64, chunks: u64, guard: &'g Guard, f: &mut dyn FnMut(&'g Cell)) -> u64 {
+        let _ = guard;
+        let mut seen = 0;
+        let mut c = from as usize;
+        while c < WIDTH * WIDTH {
+            // SAFETY: as in `slot`.
+            let Some(mid) = (unsafe { self.root.slots[c / WIDTH].load(Acquire).as_ref() }) else {
+                c = (c / WIDTH + 1) * WIDTH;
+                continue;
+            };
+            // SAFETY: as in `slot`.
+            if let Some(chunk) = unsafe { mid.slots[c % WIDTH].load(Acquire).as_ref() } {
+                for s in &chunk.cells {
+                    // SAFETY: as in `get`.
+                    if let Some(cell) = unsafe { s.load(Acquire).as_ref() } {
+                        f(cell);
+                    }
+                }
+                seen += 1;
+            }
+            c += 1;
+            if seen >= chunks {
+                return c as u64;
+            }
+        }
+        0
+    }
+}
+
+impl Drop for CellTable {
+    fn drop(&mut self) {
+        for m in &self.root.slots {
+            let m = m.load(Relaxed);
+            if m.is_null() {
+                continue;
+            }
+            // SAFETY: `&mut self`: no reader is left; everything here came from Box::into_raw and is reachable once.
+            unsafe {
+                for c in &(*m).slots {
+                    let c = c.load(Relaxed);
+                    if c.is_null() {
+                        continue;
+                    }
+                    for cell in &(*c).cells {
+                        let cell = cell.load(Relaxed);
+                        if !cell.is_null() {
+                            drop(Box::from_raw(cell));
+                        }
+                    }
+                    drop(Box::from_raw(c));
+                }
+                drop(Box::from_raw(m));
+            }
+        }
+    }
+}

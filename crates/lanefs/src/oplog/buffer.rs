@@ -1,0 +1,171 @@
+//! One lane's groups of one epoch, and the index over them that whoever needs it makes.
+
+use lanefs_store::format::record::{self, Effect, Group};
+use lanefs_store::{Ino, Version};
+use smallvec::SmallVec;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Bytes in a chunk of a buffer; a group never straddles two.
+const CHUNK: usize = 256 * 1024;
+
+/// Where a group lies: chunk in the upper half, offset in the lower.
+pub(crate) type Place = u64;
+
+/// What a closure asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Subject {
+    /// Groups that name this inode: as new, linked, unlinked, replaced, moved or dead.
+    Inode(Ino),
+    /// Groups that write this key: directory and cookie.
+    Key(Ino, u64),
+    /// Groups that write any key of this directory.
+    KeysOf(Ino),
+}
+
+/// A lane's groups of one epoch, in order.
+#[derive(Default)]
+pub(crate) struct EpochBuf {
+    /// The epoch all groups here belong to.
+    pub epoch: u64,
+    /// Chunks that take no more groups; shared with the commit once sealed.
+    full: Vec<Arc<Vec<u8>>>,
+    /// The chunk in use.
+    open: Vec<u8>,
+    groups: usize,
+    /// NEW effects logged: inode blocks reserved.
+    pub news: u64,
+    index: Index,
+}
+
+#[derive(Default)]
+struct Index {
+    places: HashMap<Subject, SmallVec<[Place; 2]>>,
+    /// Up to where the groups are indexed.
+    chunk: usize,
+    offset: usize,
+    indexed: usize,
+    /// Groups that an fsync has made durable: later fsyncs need not write them again.
+    durable: HashSet<Place>,
+}
+
+impl EpochBuf {
+    /// Whether nothing was logged.
+    pub fn is_empty(&self) -> bool {
+        self.groups == 0
+    }
+
+    /// Makes sure that the next group fits without allocating. Called before any key is locked.
+    pub fn make_room(&mut self) {
+        if self.open.capacity() - self.open.len() < record::GROUP_MAX {
+            // The first chunk of a quiet lane is small; a busy lane soon gets whole ones.
+            let size = if self.open.capacity() == 0 { CHUNK / 8 } else { CHUNK };
+            let full = std::mem::replace(&mut self.open, Vec::with_capacity(size));
+            if !full.is_empty() {
+                self.full.push(Arc::new(full));
+            }
+        }
+    }
+
+    /// Logs one group: the single append of step 6.
+    pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
+        self.make_room();
+        record::encode_group(&mut self.open, version, effects);
+        self.groups += 1;
+        self.news += u64::from(effects.iter().any(|e| matches!(e, Effect::New { .. })));
+    }
+
+    /// Groups not indexed yet.
+    pub fn unindexed(&self) -> usize {
+        self.groups - self.index.indexed
+    }
+
+    /// Brings the index up to date.
+    pub fn extend_index(&mut self) {
+        let ix = &mut self.index;
+        loop {
+            let bytes = self.full.get(ix.chunk).map_or(&self.open, |c| c);
+            while ix.offset < bytes.len() {
+                let place = (ix.chunk as u64) << 32 | ix.offset as u64;
+                let Ok(g) = record::group_at(bytes, ix.offset) else {
+                    debug_assert!(false, "the oplog holds only what it encoded");
+                    return;
+                };
+                ix.offset += g.bytes.len();
+                ix.indexed += 1;
+                subjects(&g, &mut |s| {
+                    let v = ix.places.entry(s).or_default();
+                    if v.last() != Some(&place) {
+                        v.push(place);
+                    }
+                });
+            }
+            if ix.chunk >= self.full.len() {
+                return;
+            }
+            ix.chunk += 1;
+            ix.offset = 0;
+        }
+    }
+
+    /// Places of the groups about `s` that are not durable yet. The index must be up to date.
+    pub fn about(&self, s: Subject) -> impl Iterator<Item = Place> + '_ {
+        self.index.places.get(&s).into_iter().flatten().copied().filter(|p| !self.index.durable.contains(p))
+    }
+
+    /// The group at a place this buffer gave.
+    pub fn at(&self, p: Place) -> Option<Group<'_>> {
+        let chunk = self.full.get((p >> 32) as usize).map_or(&self.open, |c| c);
+        record::group_at(chunk, (p & 0xffff_ffff) as usize).ok()
+    }
+
+    /// Notes that an fsync made this group durable.
+    pub fn mark_durable(&mut self, p: Place) {
+        self.index.durable.insert(p);
+    }
+
+    /// Closes the buffer: no group is added any more.
+    pub fn close(&mut self) {
+        let open = std::mem::take(&mut self.open);
+        if !open.is_empty() {
+            self.full.push(Arc::new(open));
+        }
+    }
+
+    /// The raw groups of a closed buffer, chunk by chunk.
+    pub fn chunks(&self) -> &[Arc<Vec<u8>>] {
+        &self.full
+    }
+
+    /// Memory in use, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.full.iter().map(|c| c.len()).sum::<usize>() + self.open.len()
+    }
+}
+
+/// Calls `f` with everything a group is about.
+pub(crate) fn subjects(g: &Group<'_>, f: &mut dyn FnMut(Subject)) {
+    for e in g.effects().flatten() {
+        match e {
+            Effect::Set { dir, cookie, ino, old, .. } => {
+                f(Subject::Key(dir, cookie));
+                f(Subject::KeysOf(dir));
+                f(Subject::Inode(ino));
+                if !old.is_none() {
+                    f(Subject::Inode(old));
+                }
+            }
+            Effect::Clr { dir, cookie, old, .. } => {
+                f(Subject::Key(dir, cookie));
+                f(Subject::KeysOf(dir));
+                f(Subject::Inode(old));
+            }
+            Effect::New { ino, .. } | Effect::Dead { ino, .. } | Effect::Parent { ino, .. } => {
+                f(Subject::Inode(ino))
+            }
+        }
+    }
+}
+
+/// A buffer that was taken by a seal: read-only groups, shared by the commit and by closures until it is committed.
+pub(crate) type Sealed = Arc<parking_lot::Mutex<EpochBuf>>;

@@ -1,0 +1,183 @@
+//! The closure of an fsync: which pending groups must become durable together with an inode (DESIGN, "Closure").
+//!
+//! Definitions. A group is *pending* until its epoch is committed or an earlier fsync made it durable. Two groups are *related* if
+//! they write one key or name one inode.
+//!
+//! Invariants.
+//! 1. Seeds: the pending groups that name the inode; for a directory also those with a key in it.
+//! 2. With a group come all related ones, whatever their versions (O4), the group that made each entry's parent directory
+//!    (O5), and, where a directory is removed or replaced, every group with a key in it (O6).
+//! 3. A lane is looked at only under its lock, which its operation holds from before its first key lock until after its append: an
+//!    operation in flight is waited for, never missed. Its bit in the lane masks is set before it changes anything.
+//! 4. The search ends with a pass over everything found that adds nothing.
+//! 5. A directory that moved between directories never travels in an fsync: the caller seals and commits instead (O7), as it does when
+//!    the closure grows beyond the caps or a lane has too much that was never indexed.
+
+use super::buffer::{Place, Subject, subjects};
+use crate::volume::Inner;
+use crossbeam_epoch::Guard;
+use lanefs_store::format::record::Effect;
+use lanefs_store::{FileKind, Ino};
+use std::collections::{HashMap, HashSet};
+
+/// Groups in a closure beyond which an epoch commit is cheaper.
+const MAX_GROUPS: usize = 2048;
+/// Bytes likewise.
+const MAX_BYTES: usize = 128 * 1024;
+/// Groups a lane may have unindexed.
+const MAX_UNINDEXED: usize = 100_000;
+
+/// What an fsync writes beside the inode.
+pub(crate) enum Closure {
+    /// These groups, encoded; and where they came from, to be marked durable after the flush.
+    Groups { bytes: Vec<u8>, taken: Vec<(usize, u64, Place)> },
+    /// Seal and commit the epoch.
+    Commit,
+}
+
+/// A subject, and whether only the group that made the inode is wanted.
+type Wanted = (Subject, bool);
+
+/// Computes the closure of `ino`.
+pub(crate) fn of(vol: &Inner, ino: Ino, is_dir: bool, guard: &Guard) -> Closure {
+    let mut bytes = Vec::new();
+    let mut taken: Vec<(usize, u64, Place)> = Vec::new();
+    let mut have: HashSet<(usize, u64, Place)> = HashSet::new();
+    let mut wanted: HashMap<Wanted, ()> = HashMap::new();
+    let mut todo: Vec<Wanted> = vec![(Subject::Inode(ino), false)];
+    if is_dir {
+        todo.push((Subject::KeysOf(ino), false));
+    }
+    loop {
+        let mut grew = false;
+        while let Some(w) = todo.pop() {
+            if wanted.insert(w, ()).is_some() {
+                continue;
+            }
+            match visit(vol, w, &mut have, &mut taken, &mut bytes, &mut todo, guard) {
+                Some(added) => grew |= added,
+                None => return Closure::Commit,
+            }
+        }
+        if !grew {
+            return Closure::Groups { bytes, taken };
+        }
+        // Another pass over everything: what was appended meanwhile is found now (invariant 4).
+        todo.extend(wanted.drain().map(|(w, ())| w));
+    }
+}
+
+/// Looks one subject up in every lane that may have it. `None`: commit instead.
+fn visit(
+    vol: &Inner,
+    (subject, only_new): Wanted,
+    have: &mut HashSet<(usize, u64, Place)>,
+    taken: &mut Vec<(usize, u64, Place)>,
+    bytes: &mut Vec<u8>,
+    todo: &mut Vec<Wanted>,
+    guard: &Guard,
+) -> Option<bool> {
+    let mask = lanes_of(vol, subject, guard);
+    let mut added = false;
+    for lane in 0..vol.lanes.len() {
+        if mask >> (lane & 63) & 1 == 0 {
+            continue;
+        }
+        let mut log = vol.lanes.lock(lane);
+        let mut too_much = false;
+        log.each_pending(&mut |buf| {
+            if too_much || buf.unindexed() > MAX_UNINDEXED {
+                too_much = true;
+                return;
+            }
+            buf.extend_index();
+            let epoch = buf.epoch;
+            let places: Vec<Place> = buf.about(subject).collect();
+            for place in places {
+                let id = (lane, epoch, place);
+                let Some(g) = buf.at(place) else { continue };
+                if have.contains(&id) {
+                    continue;
+                }
+                let Subject::Inode(ino) = subject else {
+                    too_much |= !take(&g, todo, bytes);
+                    have.insert(id);
+                    taken.push(id);
+                    added = true;
+                    continue;
+                };
+                if only_new
+                    && !g.effects().flatten().any(|e| matches!(e, Effect::New { ino: i, .. } if i == ino))
+                {
+                    continue;
+                }
+                too_much |= !take(&g, todo, bytes);
+                have.insert(id);
+                taken.push(id);
+                added = true;
+            }
+        });
+        if too_much || taken.len() > MAX_GROUPS || bytes.len() > MAX_BYTES {
+            return None;
+        }
+    }
+    Some(added)
+}
+
+/// Adds a group and what it pulls; false if it must not travel in an fsync.
+fn take(g: &lanefs_store::format::record::Group<'_>, todo: &mut Vec<Wanted>, bytes: &mut Vec<u8>) -> bool {
+    bytes.extend_from_slice(g.bytes);
+    subjects(g, &mut |s| {
+        if !matches!(s, Subject::KeysOf(_)) {
+            todo.push((s, false));
+        }
+    });
+    for e in g.effects().flatten() {
+        match e {
+            Effect::Parent { .. } => return false,
+            Effect::Set { dir, old, kind, .. } => {
+                todo.push((Subject::Inode(dir), true));
+                if kind == FileKind::Dir && !old.is_none() {
+                    todo.push((Subject::KeysOf(old), false));
+                }
+            }
+            Effect::Clr { dir, old, kind, .. } => {
+                todo.push((Subject::Inode(dir), true));
+                if kind == FileKind::Dir {
+                    todo.push((Subject::KeysOf(old), false));
+                }
+            }
+            Effect::New { .. } | Effect::Dead { .. } => {}
+        }
+    }
+    true
+}
+
+/// Lanes (modulo 64) that may hold groups about a subject. What is not in memory may be in any lane.
+fn lanes_of(vol: &Inner, s: Subject, guard: &Guard) -> u64 {
+    match s {
+        Subject::Inode(i) | Subject::KeysOf(i) => {
+            vol.cells.get(i, guard).map_or(!0, |c| c.lanes.load(std::sync::atomic::Ordering::SeqCst))
+        }
+        Subject::Key(dir, cookie) => {
+            vol.cells.get(dir, guard).and_then(|c| c.dir()).map_or(!0, |d| d.key_lanes(cookie, guard))
+        }
+    }
+}
+
+/// Marks what a flushed fsync wrote, so that later fsyncs need not write it again.
+pub(crate) fn mark_durable(vol: &Inner, taken: &[(usize, u64, Place)]) {
+    let mut i = 0;
+    while i < taken.len() {
+        let lane = taken[i].0;
+        let end = i + taken[i..].iter().take_while(|t| t.0 == lane).count();
+        vol.lanes.lock(lane).each_pending(&mut |buf| {
+            for &(_, epoch, place) in &taken[i..end] {
+                if epoch == buf.epoch {
+                    buf.mark_durable(place);
+                }
+            }
+        });
+        i = end;
+    }
+}

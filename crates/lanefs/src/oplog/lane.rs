@@ -1,0 +1,92 @@
+//! What a lane owns. All of it is reached under the lane's log lock only.
+
+use super::buffer::{EpochBuf, Sealed};
+use crate::memfs::inode_numbers::NumberCache;
+use lanefs_store::{Ino, Version, format::record::Effect};
+use std::sync::Arc;
+
+/// The lane's private state: its half of the double-buffered oplog and what it caches to stay private.
+pub(crate) struct LaneLog {
+    /// Timestamp of the lane's last operation. Kept when another thread takes the lane over.
+    pub last_ts: u64,
+    /// Buffers by parity of the epoch: operations go on in one while the other is sealed.
+    open: [EpochBuf; 2],
+    /// Sealed, not yet committed.
+    pub sealed: Vec<Sealed>,
+    /// Inode numbers this lane may give out.
+    pub numbers: NumberCache,
+    /// Inodes that became dirty here since the last writeback (ScaleXFS's per-core list).
+    pub dirty: Vec<Ino>,
+    /// Inodes that lost their last name here, with the epoch of the loss.
+    pub orphans: Vec<(u64, Ino)>,
+}
+
+impl LaneLog {
+    pub fn new(last_ts: u64) -> LaneLog {
+        LaneLog {
+            last_ts,
+            open: Default::default(),
+            sealed: Vec::new(),
+            numbers: NumberCache::default(),
+            dirty: Vec::new(),
+            orphans: Vec::new(),
+        }
+    }
+
+    /// Step before the locks: allocates what the append may need, in either buffer.
+    pub fn make_room(&mut self) {
+        for b in &mut self.open {
+            b.make_room();
+        }
+    }
+
+    /// Step 6: logs one group in its epoch's buffer.
+    pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
+        let b = &mut self.open[(version.epoch & 1) as usize];
+        if b.epoch != version.epoch {
+            debug_assert!(
+                b.is_empty(),
+                "the buffer of epoch {} was not taken before {}",
+                b.epoch,
+                version.epoch
+            );
+            b.epoch = version.epoch;
+        }
+        b.append(version, effects);
+        self.last_ts = version.ts;
+    }
+
+    /// The seal's O(1) step: moves the buffer of `epoch` among the sealed ones and returns it, if anything was logged.
+    pub fn take(&mut self, epoch: u64) -> Option<Sealed> {
+        let b = &mut self.open[(epoch & 1) as usize];
+        if b.epoch != epoch || b.is_empty() {
+            return None;
+        }
+        b.close();
+        let taken = Arc::new(parking_lot::Mutex::new(std::mem::take(b)));
+        self.sealed.push(taken.clone());
+        Some(taken)
+    }
+
+    /// Forgets buffers up to `epoch`: they are committed.
+    pub fn committed(&mut self, epoch: u64) {
+        self.sealed.retain(|s| s.lock().epoch > epoch);
+    }
+
+    /// Calls `f` with every buffer that holds pending groups.
+    pub fn each_pending(&mut self, f: &mut dyn FnMut(&mut EpochBuf)) {
+        for s in &self.sealed {
+            f(&mut s.lock());
+        }
+        for b in &mut self.open {
+            if !b.is_empty() {
+                f(b);
+            }
+        }
+    }
+
+    /// Bytes in the open buffers.
+    pub fn open_bytes(&self) -> usize {
+        self.open.iter().map(EpochBuf::bytes).sum()
+    }
+}

@@ -1,0 +1,77 @@
+//! Open slots: which inodes are held open, kept in the opener's lane so that `open` writes no line of the file.
+
+use lanefs_store::Ino;
+use parking_lot::RwLock;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+
+const CHUNK: usize = 256;
+
+/// A lane's open slots. Any thread may read or clear a slot; mostly the lane's own thread fills them.
+pub(crate) struct OpenSlots {
+    first: Box<[AtomicU64; CHUNK]>,
+    /// More slots, added when the first are all taken. The lock is taken for writing only to add a chunk.
+    more: RwLock<Vec<Box<[AtomicU64; CHUNK]>>>,
+    /// Where to look for a free slot. A hint: any value is right.
+    hint: AtomicUsize,
+}
+
+fn chunk() -> Box<[AtomicU64; CHUNK]> {
+    Box::new(std::array::from_fn(|_| AtomicU64::new(0)))
+}
+
+impl OpenSlots {
+    pub fn new() -> OpenSlots {
+        OpenSlots { first: chunk(), more: RwLock::new(Vec::new()), hint: AtomicUsize::new(0) }
+    }
+
+    /// Takes a slot for `ino`; returns its number. SeqCst: ordered before the caller's recheck that the inode still lives, against
+    /// the reaper that marks it and then reads the slots.
+    pub fn take(&self, ino: Ino) -> usize {
+        let hint = self.hint.load(Relaxed);
+        for i in 0..CHUNK {
+            let n = (hint + i) % CHUNK;
+            if self.first[n].load(Relaxed) == 0
+                && self.first[n].compare_exchange(0, ino.0, SeqCst, Relaxed).is_ok()
+            {
+                self.hint.store((n + 1) % CHUNK, Relaxed);
+                return n;
+            }
+        }
+        loop {
+            let have = {
+                let more = self.more.read();
+                for (c, chunk) in more.iter().enumerate() {
+                    for (i, s) in chunk.iter().enumerate() {
+                        if s.load(Relaxed) == 0 && s.compare_exchange(0, ino.0, SeqCst, Relaxed).is_ok() {
+                            return CHUNK * (c + 1) + i;
+                        }
+                    }
+                }
+                more.len()
+            };
+            let mut more = self.more.write();
+            if more.len() == have {
+                more.push(chunk());
+            }
+        }
+    }
+
+    /// Gives a slot back.
+    pub fn give_back(&self, slot: usize) {
+        if slot < CHUNK {
+            self.first[slot].store(0, Release);
+            self.hint.store(slot, Relaxed);
+        } else if let Some(c) = self.more.read().get(slot / CHUNK - 1) {
+            c[slot % CHUNK].store(0, Release);
+        }
+    }
+
+    /// Adds every open inode to `out`.
+    pub fn collect(&self, out: &mut HashSet<u64>) {
+        out.extend(self.first.iter().map(|s| s.load(SeqCst)).filter(|v| *v != 0));
+        for c in self.more.read().iter() {
+            out.extend(c.iter().map(|s| s.load(SeqCst)).filter(|v| *v != 0));
+        }
+    }
+}

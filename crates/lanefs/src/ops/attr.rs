@@ -1,0 +1,102 @@
+//! Changing attributes: chmod, chown, utimens, truncate by path or number.
+
+use super::perm::{self, W};
+use super::posix;
+use crate::error::Result;
+use crate::memfs::Cell;
+use crate::memfs::cell::DATASYNC;
+use crate::stat::{SetAttr, SetTime};
+use crate::volume::Inner;
+use crate::{Cred, FileKind};
+use lanefs_sync::clock::coarse_realtime_ns;
+
+impl Inner {
+    /// setattr: checks, then changes all that is asked or nothing.
+    pub(crate) fn set_attr(
+        &self,
+        cred: &Cred,
+        cell: &Cell,
+        set: &SetAttr,
+        through_handle: bool,
+    ) -> Result<()> {
+        self.writable()?;
+        let now = coarse_realtime_ns();
+        if let Some(size) = set.size {
+            if cell.kind == FileKind::Dir {
+                return posix(libc::EISDIR);
+            }
+            if cell.data().is_none() {
+                return posix(libc::EINVAL);
+            }
+            if size > lanefs_store::MAX_FILE_SIZE {
+                return posix(libc::EFBIG);
+            }
+            if !through_handle {
+                perm::check(cell, cred, W)?;
+            }
+        }
+        if set.mode.is_some() {
+            perm::check_owner(cell, cred)?;
+        }
+        if set.uid.is_some() || set.gid.is_some() {
+            check_chown(cell, cred, set)?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            let exact = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
+            if exact(set.atime) || exact(set.mtime) || set.atime.is_none() != set.mtime.is_none() {
+                perm::check_owner(cell, cred)?;
+            } else if perm::check_owner(cell, cred).is_err() {
+                perm::check(cell, cred, W)?;
+            }
+        }
+        if let Some(size) = set.size {
+            self.truncate(cell, size)?;
+        }
+        let touches_inode = set.mode.is_some()
+            || set.uid.is_some()
+            || set.gid.is_some()
+            || set.size.is_some()
+            || set.kill_priv;
+        {
+            let l = cell.attr_lock.lock();
+            let mut mode = cell.mode();
+            if let Some(m) = set.mode {
+                mode = mode & libc::S_IFMT | m & 0o7777;
+                // A group the caller is not in must not become a privilege.
+                if !cred.is_root() && !cred.prechecked && !cred.in_group(set.gid.unwrap_or(cell.gid())) {
+                    mode &= !libc::S_ISGID;
+                }
+            }
+            let chown = set.uid.is_some() || set.gid.is_some();
+            let drops =
+                set.mode.is_none() && (chown || set.kill_priv || set.size.is_some() && !cred.is_root());
+            if drops && cell.kind == FileKind::File {
+                mode = perm::without_privilege(mode);
+            }
+            cell.set_owner_mode(&l, mode, set.uid.unwrap_or(cell.uid()), set.gid.unwrap_or(cell.gid()));
+            let at = |t: Option<SetTime>| {
+                t.map(|t| match t {
+                    SetTime::Now => now,
+                    SetTime::At(ns) => ns,
+                })
+            };
+            let mtime = at(set.mtime).or(set.size.map(|_| now));
+            let ctime =
+                set.ctime.or((touches_inode || set.atime.is_some() || set.mtime.is_some()).then_some(now));
+            cell.set_times(at(set.atime), mtime, ctime);
+        }
+        let flags = if set.size.is_some() || set.mode.is_some() { DATASYNC } else { 0 };
+        self.dirty_cell(cell, flags);
+        Ok(())
+    }
+}
+
+/// chown(2): the superuser anything; an owner may hand the file to a group of theirs.
+fn check_chown(cell: &Cell, cred: &Cred, set: &SetAttr) -> Result<()> {
+    if cred.is_root() || cred.prechecked {
+        return Ok(());
+    }
+    let keeps_owner = set.uid.is_none_or(|u| u == cell.uid());
+    let gid_ok = set.gid.is_none_or(|g| g == cell.gid() || cred.in_group(g));
+    if cred.uid == cell.uid() && keeps_owner && gid_ok { Ok(()) } else { posix(libc::EPERM) }
+}

@@ -1,0 +1,245 @@
+//! Making inodes: create, mkdir, mknod, symlink, O_TMPFILE.
+
+use super::perm::{self, W, X};
+use super::{Op, posix};
+use crate::error::Result;
+use crate::memfs::dir::{ALIVE, DEAD, Dir, Entry, Found, hash_name, relax};
+use crate::memfs::{Body, Cell, data::FileData};
+use crate::volume::Inner;
+use crate::{Cred, FileKind, Ino};
+use crossbeam_epoch::Guard;
+use lanefs_store::format::record::Effect;
+use lanefs_store::{Attrs, SYMLINK_MAX};
+use lanefs_sync::clock::coarse_realtime_ns;
+use std::sync::atomic::Ordering::*;
+
+/// What is to be made.
+pub(crate) struct Spec<'a> {
+    pub kind: FileKind,
+    /// Permission bits.
+    pub mode: u32,
+    pub rdev: u64,
+    /// A symbolic link's target.
+    pub target: &'a [u8],
+}
+
+/// How it went.
+pub(crate) enum Made<'g> {
+    New(&'g Cell),
+    /// The name exists.
+    Exists(Ino, FileKind),
+}
+
+impl Inner {
+    /// Makes an inode named `name` in `parent`, unless the name exists.
+    pub(crate) fn make<'g>(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        spec: &Spec<'_>,
+        guard: &'g Guard,
+    ) -> Result<Made<'g>> {
+        perm::check_name(name)?;
+        if spec.target.len() > SYMLINK_MAX {
+            return posix(libc::ENAMETOOLONG);
+        }
+        if name == b"." || name == b".." {
+            return Ok(Made::Exists(parent, FileKind::Dir));
+        }
+        let hash = hash_name(self.hash_key, name);
+        let mut turn = 0;
+        loop {
+            // Step 0: everything that can fail or wait, without a lock.
+            let (pcell, pdir) = self.dir_cell(parent, guard)?;
+            match pdir.lookup(hash, name, guard) {
+                Found::Name(ino, kind) => return Ok(Made::Exists(ino, kind)),
+                Found::NotLoaded => {
+                    self.load_bucket(pcell, pdir, hash, guard)?;
+                    continue;
+                }
+                Found::Absent => {}
+            }
+            perm::check(pcell, cred, W | X)?;
+            self.writable()?;
+            match pdir.state.load(SeqCst) {
+                ALIVE => {}
+                DEAD => return posix(libc::ENOENT),
+                _ => {
+                    relax(&mut turn);
+                    continue;
+                }
+            }
+            self.reserve_inode()?;
+            let mut op = Op::begin(self);
+            let (cell, attrs) = match self.fresh_cell(&mut op, cred, pcell, spec) {
+                Ok(c) => c,
+                Err(e) => {
+                    self.unreserve_inode();
+                    return Err(e);
+                }
+            };
+            let entry = Entry::new(0, name, cell.ino, spec.kind, 0, 0, 0);
+            match self.enter(&mut op, pcell, pdir, hash, entry, cell, &attrs, spec, guard) {
+                Some(cell) => return Ok(Made::New(cell)),
+                // The name appeared, the bucket left memory, or the directory is going: look again.
+                None => {
+                    drop(op);
+                    self.unreserve_inode();
+                    relax(&mut turn);
+                }
+            }
+        }
+    }
+
+    /// A cell for a new inode, with its number, not yet visible to anybody.
+    fn fresh_cell(
+        &self,
+        op: &mut Op<'_>,
+        cred: &Cred,
+        parent: &Cell,
+        spec: &Spec<'_>,
+    ) -> Result<(Box<Cell>, Attrs)> {
+        let (ino, generation) = op.number()?;
+        let (mode, uid, gid) = perm::born(parent, cred, spec.mode, spec.kind);
+        let now = coarse_realtime_ns();
+        let size = spec.target.len() as u64;
+        let attrs = Attrs {
+            mode,
+            uid,
+            gid,
+            flags: 0,
+            rdev: spec.rdev,
+            size,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            generation,
+        };
+        let body = match spec.kind {
+            // SAFETY: the cell is boxed in `Cell::new` below and never moves out of its box (D8).
+            FileKind::File => Body::File(unsafe { FileData::new(0, 0) }),
+            FileKind::Symlink => Body::Link(spec.target.into()),
+            FileKind::Dir => Body::Dir(Dir::new(true)),
+            _ => Body::None,
+        };
+        Ok((Cell::new(ino, spec.kind, &attrs, 1, parent.ino, body), attrs))
+    }
+
+    /// Steps 2 to 7 of a creation; `None` if the look before was too early.
+    #[allow(clippy::boxed_local)]
+    fn enter<'g>(
+        &self,
+        op: &mut Op<'_>,
+        pcell: &'g Cell,
+        pdir: &'g Dir,
+        hash: u64,
+        mut entry: Box<Entry>,
+        cell: Box<Cell>,
+        attrs: &Attrs,
+        spec: &Spec<'_>,
+        guard: &'g Guard,
+    ) -> Option<&'g Cell> {
+        let leaf = pdir.lock(hash, guard).make_room(hash, self.folded());
+        let old = leaf.find(hash, &entry.name);
+        let cookie = old.map(|e| e.cookie).or_else(|| leaf.free_cookie(hash));
+        let state = pdir.state.load(SeqCst);
+        let Some(cookie) = cookie
+            .filter(|_| state == ALIVE && leaf.is_complete() && old.is_none_or(|e| e.target().is_none()))
+        else {
+            drop(leaf);
+            op.log.numbers.give_back(cell.ino);
+            return None;
+        };
+        cell.lanes.store(1 << (op.lane & 63), Relaxed);
+        pcell.named_by(op.lane, 0);
+        let v = op.version(leaf.last_ts());
+        cell.epoch.store(v.epoch, Relaxed);
+        pcell.named_by(op.lane, v.epoch);
+        let ino = cell.ino;
+        let cell = self.cells.insert(cell, guard);
+        let name = match old {
+            Some(e) => {
+                e.touch(v.epoch, op.lane);
+                e.set_target(Some((ino, spec.kind)));
+                &e.name
+            }
+            None => {
+                entry.cookie = cookie;
+                entry.born.store(v.epoch, Relaxed);
+                entry.touch(v.epoch, op.lane);
+                &leaf.insert(entry).name
+            }
+        };
+        leaf.stamp(v.epoch, v.ts);
+        let dir = pcell.ino;
+        op.append(
+            v,
+            &[
+                Effect::New {
+                    ino,
+                    parent: dir,
+                    generation: attrs.generation,
+                    mode: attrs.mode,
+                    uid: attrs.uid,
+                    gid: attrs.gid,
+                    rdev: attrs.rdev,
+                    time: attrs.btime,
+                    target: spec.target,
+                },
+                Effect::Set { dir, cookie, name, ino, old: Ino::NONE, kind: spec.kind },
+            ],
+        );
+        drop(leaf);
+        pdir.note_change(cookie, attrs.btime, i32::from(spec.kind == FileKind::Dir));
+        op.dirty(pcell, 0);
+        self.count_cells(1);
+        Some(cell)
+    }
+
+    /// A file without a name. It is an orphan from the start, kept by its open handle.
+    pub(crate) fn make_unnamed<'g>(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        mode: u32,
+        guard: &'g Guard,
+    ) -> Result<&'g Cell> {
+        let (pcell, _) = self.dir_cell(parent, guard)?;
+        perm::check(pcell, cred, W | X)?;
+        self.writable()?;
+        self.reserve_inode()?;
+        let mut op = Op::begin(self);
+        let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"" };
+        let (cell, attrs) = self.fresh_cell(&mut op, cred, pcell, &spec)?;
+        cell.nlink.store(0, Relaxed);
+        cell.lanes.store(1 << (op.lane & 63), Relaxed);
+        let v = op.version(0);
+        cell.epoch.store(v.epoch, Relaxed);
+        let cell = self.cells.insert(cell, guard);
+        op.append(
+            v,
+            &[Effect::New {
+                ino: cell.ino,
+                parent: Ino::NONE,
+                generation: attrs.generation,
+                mode: attrs.mode,
+                uid: attrs.uid,
+                gid: attrs.gid,
+                rdev: 0,
+                time: attrs.btime,
+                target: b"",
+            }],
+        );
+        self.count_cells(1);
+        Ok(cell)
+    }
+
+    /// Tells the reaper of a file without a name, once its handle holds it.
+    pub(crate) fn note_unnamed(&self, cell: &Cell) {
+        let mut op = Op::begin(self);
+        let epoch = self.epochs.current();
+        op.log.orphans.push((epoch, cell.ino));
+    }
+}

@@ -1,0 +1,112 @@
+//! link(2): another name for an inode.
+
+use super::{Op, perm, posix};
+use crate::error::Result;
+use crate::memfs::Cell;
+use crate::memfs::dir::{ALIVE, DEAD, Entry, Found, hash_name, relax};
+use crate::volume::Inner;
+use crate::{Cred, FileKind, Ino};
+use crossbeam_epoch::Guard;
+use lanefs_store::LINK_MAX;
+use lanefs_store::format::record::Effect;
+use lanefs_sync::clock::coarse_realtime_ns;
+use std::sync::atomic::Ordering::*;
+
+impl Inner {
+    /// Names `cell` also `name` in `parent`. `held_open`: the caller holds it open, so an inode without names (O_TMPFILE) may get one.
+    ///
+    /// No key of the old name is read: what must hold is that the inode has a link now (or is held open and never lost one). The link is added by a
+    /// compare-exchange that refuses zero, after this lane's bit is in the inode's mask; an unlink that takes the old name
+    /// after that finds the bit, and its fsync waits for this lane (closure, invariant 3).
+    pub(crate) fn link(
+        &self,
+        cred: &Cred,
+        cell: &Cell,
+        parent: Ino,
+        name: &[u8],
+        held_open: bool,
+        guard: &Guard,
+    ) -> Result<()> {
+        perm::check_name(name)?;
+        if name == b"." || name == b".." {
+            return posix(libc::EEXIST);
+        }
+        if cell.kind == FileKind::Dir {
+            return posix(libc::EPERM);
+        }
+        let hash = hash_name(self.hash_key, name);
+        let mut turn = 0;
+        loop {
+            let (pcell, pdir) = self.dir_cell(parent, guard)?;
+            match pdir.lookup(hash, name, guard) {
+                Found::Name(..) => return posix(libc::EEXIST),
+                Found::NotLoaded => {
+                    self.load_bucket(pcell, pdir, hash, guard)?;
+                    continue;
+                }
+                Found::Absent => {}
+            }
+            perm::check(pcell, cred, perm::W | perm::X)?;
+            self.writable()?;
+            if pdir.state.load(SeqCst) == DEAD {
+                return posix(libc::ENOENT);
+            }
+            let now = coarse_realtime_ns();
+            let mut op = Op::begin(self);
+            let mut entry = Entry::new(0, name, cell.ino, cell.kind, 0, 0, 0);
+            let leaf = pdir.lock(hash, guard).make_room(hash, self.folded());
+            let old = leaf.find(hash, name);
+            let cookie = old.map(|e| e.cookie).or_else(|| leaf.free_cookie(hash));
+            let fits = pdir.state.load(SeqCst) == ALIVE
+                && leaf.is_complete()
+                && old.is_none_or(|e| e.target().is_none());
+            let Some(cookie) = cookie.filter(|_| fits) else {
+                drop(leaf);
+                drop(op);
+                relax(&mut turn);
+                continue;
+            };
+            cell.named_by(op.lane, 0);
+            pcell.named_by(op.lane, 0);
+            let mut links = cell.nlink.load(SeqCst);
+            loop {
+                if links >= LINK_MAX {
+                    return posix(libc::EMLINK);
+                }
+                if links == 0 && !held_open {
+                    return posix(libc::ENOENT);
+                }
+                match cell.nlink.compare_exchange(links, links + 1, SeqCst, SeqCst) {
+                    Ok(_) => break,
+                    Err(n) => links = n,
+                }
+            }
+            let v = op.version(leaf.last_ts());
+            cell.named_by(op.lane, v.epoch);
+            pcell.named_by(op.lane, v.epoch);
+            match old {
+                Some(e) => {
+                    e.touch(v.epoch, op.lane);
+                    e.set_target(Some((cell.ino, cell.kind)));
+                }
+                None => {
+                    entry.cookie = cookie;
+                    entry.born.store(v.epoch, Relaxed);
+                    entry.touch(v.epoch, op.lane);
+                    leaf.insert(entry);
+                }
+            }
+            leaf.stamp(v.epoch, v.ts);
+            op.append(
+                v,
+                &[Effect::Set { dir: parent, cookie, name, ino: cell.ino, old: Ino::NONE, kind: cell.kind }],
+            );
+            drop(leaf);
+            cell.set_times(None, None, Some(now));
+            op.dirty(cell, 0);
+            pdir.note_change(cookie, now, 0);
+            op.dirty(pcell, 0);
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Who may do what: the rules of POSIX mode bits, ownership, sticky directories and setuid clearing.
+
+use crate::error::{Error, Result};
+use crate::memfs::Cell;
+use crate::{Cred, FileKind};
+
+/// Permission to read, write and execute or search, as in `access(2)`.
+pub(crate) const R: u32 = 4;
+pub(crate) const W: u32 = 2;
+pub(crate) const X: u32 = 1;
+
+fn err<T>(errno: i32) -> Result<T> {
+    Err(Error::Posix(errno))
+}
+
+/// EACCES unless the mode bits allow `mask`.
+pub(crate) fn check(cell: &Cell, cred: &Cred, mask: u32) -> Result<()> {
+    if cred.prechecked {
+        return Ok(());
+    }
+    let mode = cell.mode();
+    if cred.is_root() {
+        // The superuser may do all but execute what nobody may execute.
+        return if mask & X != 0 && cell.kind != FileKind::Dir && mode & 0o111 == 0 {
+            err(libc::EACCES)
+        } else {
+            Ok(())
+        };
+    }
+    let bits = if cred.uid == cell.uid() {
+        mode >> 6
+    } else if cred.in_group(cell.gid()) {
+        mode >> 3
+    } else {
+        mode
+    };
+    if bits & mask == mask { Ok(()) } else { err(libc::EACCES) }
+}
+
+/// EPERM unless the caller owns the inode.
+pub(crate) fn check_owner(cell: &Cell, cred: &Cred) -> Result<()> {
+    if cred.prechecked || cred.is_root() || cred.uid == cell.uid() { Ok(()) } else { err(libc::EPERM) }
+}
+
+/// May the caller remove or replace `victim` in `dir`? EACCES without write permission; EPERM in another's sticky directory.
+pub(crate) fn check_removal(dir: &Cell, victim: &Cell, cred: &Cred) -> Result<()> {
+    check(dir, cred, W | X)?;
+    if cred.prechecked || dir.mode() & libc::S_ISVTX == 0 || cred.is_root() {
+        return Ok(());
+    }
+    if cred.uid == victim.uid() || cred.uid == dir.uid() { Ok(()) } else { err(libc::EPERM) }
+}
+
+/// Mode, owner and group of an inode made in `dir`: a setgid directory hands on its group, and itself to subdirectories.
+pub(crate) fn born(dir: &Cell, cred: &Cred, mode: u32, kind: FileKind) -> (u32, u32, u32) {
+    let mut mode = (mode & 0o7777) | kind.mode_bits();
+    let mut gid = cred.gid;
+    if dir.mode() & libc::S_ISGID != 0 {
+        gid = dir.gid();
+        if kind == FileKind::Dir {
+            mode |= libc::S_ISGID;
+        } else if mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP
+            && !cred.is_root()
+            && !cred.in_group(gid)
+        {
+            mode &= !libc::S_ISGID;
+        }
+    }
+    (mode, cred.uid, gid)
+}
+
+/// The mode after a write by somebody who may not keep it privileged: setuid goes, setgid goes if it means execution.
+pub(crate) fn without_privilege(mode: u32) -> u32 {
+    let mut m = mode & !libc::S_ISUID;
+    if m & libc::S_IXGRP != 0 {
+        m &= !libc::S_ISGID;
+    }
+    m
+}
+
+/// EINVAL, ENOENT, EEXIST or ENAMETOOLONG for what is no name for a new entry.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() {
+        return err(libc::ENOENT);
+    }
+    if name.len() > lanefs_store::NAME_MAX {
+        return err(libc::ENAMETOOLONG);
+    }
+    if name.iter().any(|b| *b == 0 || *b == b'/') {
+        return err(libc::EINVAL);
+    }
+    Ok(())
+}

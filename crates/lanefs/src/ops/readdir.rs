@@ -1,0 +1,74 @@
+//! Listing directories.
+
+use super::posix;
+use crate::error::Result;
+use crate::memfs::dir::Step;
+use crate::stat::DirEntry;
+use crate::volume::Inner;
+use crate::{FileKind, Ino};
+use crossbeam_epoch::Guard;
+use lanefs_sync::clock::coarse_realtime_ns;
+use std::sync::atomic::Ordering::*;
+
+/// Cookies of `.` and `..`; every name's is larger.
+const DOT: u64 = 1;
+const DOTDOT: u64 = 2;
+
+impl Inner {
+    /// Hands the entries behind `cookie` to `f` in cookie order until it returns false. A name that exists throughout is told exactly once;
+    /// one that comes or goes meanwhile may or may not be.
+    pub(crate) fn read_dir(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        f: &mut dyn FnMut(DirEntry<'_>) -> bool,
+        guard: &mut Guard,
+    ) -> Result<()> {
+        let parent = {
+            let (cell, _) = self.dir_cell(ino, guard)?;
+            let now = coarse_realtime_ns();
+            if cell.wants_atime(now) && self.writable().is_ok() && cookie == 0 {
+                cell.set_times(Some(now), None, None);
+                self.dirty_cell(cell, 0);
+            }
+            Ino(cell.parent.load(Acquire))
+        };
+        let dots: [(&[u8], Ino, u64); 2] = [(b".", ino, DOT), (b"..", parent, DOTDOT)];
+        for (name, ino, at) in dots {
+            if cookie < at && !f(DirEntry { ino, kind: FileKind::Dir, name, cookie: at }) {
+                return Ok(());
+            }
+        }
+        let mut at = cookie.max(DOTDOT);
+        loop {
+            {
+                let (cell, dir) = self.dir_cell(ino, guard)?;
+                let mut out = Vec::new();
+                // A few leaves under one guard, then let the collector go on.
+                for _ in 0..32 {
+                    match dir.list_leaf(at, &mut out, guard) {
+                        Step::End => return Ok(()),
+                        Step::NotLoaded(c) => self.load_bucket(cell, dir, c, guard)?,
+                        Step::Next(next) => {
+                            for &(cookie, ino, kind, name) in &out {
+                                if !f(DirEntry { ino, kind, name, cookie }) {
+                                    return Ok(());
+                                }
+                            }
+                            if next >= (1 << 63) - 1 {
+                                return Ok(());
+                            }
+                            at = next;
+                        }
+                    }
+                }
+            }
+            guard.repin();
+        }
+    }
+
+    /// Whether an inode is a directory, for callers that have only its number.
+    pub(crate) fn require_dir(&self, ino: Ino, guard: &Guard) -> Result<()> {
+        if self.cell(ino, guard)?.dir().is_some() { Ok(()) } else { posix(libc::ENOTDIR) }
+    }
+}

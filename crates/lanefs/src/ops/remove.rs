@@ -1,0 +1,196 @@
+//! Removing names: unlink and rmdir.
+
+use super::{Op, perm, posix};
+use crate::error::{Error, Result};
+use crate::memfs::Cell;
+use crate::memfs::dir::{ALIVE, DEAD, DYING, Dir, Found, NotEmpty, hash_name, relax};
+use crate::volume::Inner;
+use crate::{Cred, FileKind, Ino};
+use crossbeam_epoch::Guard;
+use lanefs_store::format::record::Effect;
+use lanefs_sync::clock::coarse_realtime_ns;
+use std::sync::atomic::Ordering::*;
+
+/// A name about to be changed, as it was found without locks.
+pub(crate) struct Seen<'g> {
+    pub pcell: &'g Cell,
+    pub pdir: &'g Dir,
+    pub hash: u64,
+    pub target: Option<(&'g Cell, FileKind)>,
+}
+
+impl Inner {
+    /// Looks at `name` of `parent` (step 0): loads the bucket and the cell it names.
+    pub(crate) fn look<'g>(&self, parent: Ino, name: &[u8], guard: &'g Guard) -> Result<Seen<'g>> {
+        let (pcell, pdir) = self.dir_cell(parent, guard)?;
+        let hash = hash_name(self.hash_key, name);
+        let mut turn = 0;
+        loop {
+            let target = match pdir.lookup(hash, name, guard) {
+                Found::Absent => None,
+                Found::NotLoaded => {
+                    self.load_bucket(pcell, pdir, hash, guard)?;
+                    continue;
+                }
+                Found::Name(ino, kind) => match self.cell(ino, guard) {
+                    Ok(c) => Some((c, kind)),
+                    // Removed meanwhile: the name will be gone at the next look, or else the directory is damaged.
+                    Err(e) if e.errno() == libc::ESTALE && turn < 1000 => {
+                        relax(&mut turn);
+                        continue;
+                    }
+                    Err(Error::Posix(libc::ESTALE)) => {
+                        let why = format!(
+                            "the entry {} names an inode that does not exist",
+                            String::from_utf8_lossy(name)
+                        );
+                        return Err(lanefs_store::StoreError::BadInode { ino: parent, why }.into());
+                    }
+                    Err(e) => return Err(e),
+                },
+            };
+            return Ok(Seen { pcell, pdir, hash, target });
+        }
+    }
+
+    /// Waits until nobody is removing the directory; ENOENT if it is gone.
+    pub(crate) fn check_dir_alive(&self, dir: &Dir) -> Result<()> {
+        let mut turn = 0;
+        loop {
+            match dir.state.load(SeqCst) {
+                ALIVE => return Ok(()),
+                DEAD => return posix(libc::ENOENT),
+                _ => relax(&mut turn),
+            }
+        }
+    }
+
+    /// unlink(2).
+    pub(crate) fn unlink(&self, cred: &Cred, parent: Ino, name: &[u8], guard: &Guard) -> Result<()> {
+        check_last(name, libc::EISDIR)?;
+        let mut turn = 0;
+        loop {
+            let s = self.look(parent, name, guard)?;
+            perm::check(s.pcell, cred, perm::X)?;
+            let Some((victim, kind)) = s.target else { return posix(libc::ENOENT) };
+            perm::check_removal(s.pcell, victim, cred)?;
+            self.writable()?;
+            if kind == FileKind::Dir {
+                return posix(libc::EISDIR);
+            }
+            let now = coarse_realtime_ns();
+            let mut op = Op::begin(self);
+            let leaf = s.pdir.lock(s.hash, guard);
+            let Some(e) = leaf.find(s.hash, name).filter(|e| e.target() == Some((victim.ino, kind))) else {
+                drop(leaf);
+                drop(op);
+                relax(&mut turn);
+                continue;
+            };
+            victim.named_by(op.lane, 0);
+            s.pcell.named_by(op.lane, 0);
+            let v = op.version(leaf.last_ts());
+            victim.named_by(op.lane, v.epoch);
+            s.pcell.named_by(op.lane, v.epoch);
+            let cookie = e.cookie;
+            leaf.remove(e, v.epoch, op.lane);
+            leaf.stamp(v.epoch, v.ts);
+            op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
+            drop(leaf);
+            self.lose_link(&mut op, victim, v.epoch, now);
+            s.pdir.note_change(cookie, now, 0);
+            op.dirty(s.pcell, 0);
+            return Ok(());
+        }
+    }
+
+    /// Takes a link from a file; without any left it is an orphan.
+    pub(crate) fn lose_link(&self, op: &mut Op<'_>, victim: &Cell, epoch: u64, now: i64) {
+        victim.set_times(None, None, Some(now));
+        if victim.nlink.fetch_sub(1, SeqCst) == 1 {
+            op.log.orphans.push((epoch, victim.ino));
+        } else {
+            op.dirty(victim, 0);
+        }
+    }
+
+    /// rmdir(2).
+    pub(crate) fn rmdir(&self, cred: &Cred, parent: Ino, name: &[u8], guard: &Guard) -> Result<()> {
+        match name {
+            b"." => return posix(libc::EINVAL),
+            b".." => return posix(libc::ENOTEMPTY),
+            _ => perm::check_name(name)?,
+        }
+        let mut turn = 0;
+        loop {
+            let s = self.look(parent, name, guard)?;
+            perm::check(s.pcell, cred, perm::X)?;
+            let Some((victim, kind)) = s.target else { return posix(libc::ENOENT) };
+            perm::check_removal(s.pcell, victim, cred)?;
+            self.writable()?;
+            let Some(vdir) = victim.dir() else { return posix(libc::ENOTDIR) };
+            if vdir.has_names(guard) {
+                return posix(libc::ENOTEMPTY);
+            }
+            self.load_all(victim, vdir, guard)?;
+            let now = coarse_realtime_ns();
+            let mut op = Op::begin(self);
+            let leaf = s.pdir.lock(s.hash, guard);
+            let Some(e) = leaf.find(s.hash, name).filter(|e| e.target() == Some((victim.ino, kind))) else {
+                drop(leaf);
+                drop(op);
+                relax(&mut turn);
+                continue;
+            };
+            let highest = match close_empty(vdir, guard) {
+                Ok(ts) => ts,
+                Err(NotEmpty::HasNames) => return posix(libc::ENOTEMPTY),
+                Err(_) => {
+                    drop(leaf);
+                    drop(op);
+                    relax(&mut turn);
+                    continue;
+                }
+            };
+            victim.named_by(op.lane, 0);
+            s.pcell.named_by(op.lane, 0);
+            let v = op.version(leaf.last_ts().max(highest));
+            victim.named_by(op.lane, v.epoch);
+            s.pcell.named_by(op.lane, v.epoch);
+            let cookie = e.cookie;
+            leaf.remove(e, v.epoch, op.lane);
+            leaf.stamp(v.epoch, v.ts);
+            op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
+            drop(leaf);
+            self.bury_dir(&mut op, victim, vdir, v.epoch, now);
+            s.pdir.note_change(cookie, now, -1);
+            op.dirty(s.pcell, 0);
+            return Ok(());
+        }
+    }
+
+    /// A directory that was closed by [`close_empty`] has lost its name.
+    pub(crate) fn bury_dir(&self, op: &mut Op<'_>, victim: &Cell, vdir: &Dir, epoch: u64, now: i64) {
+        victim.set_times(None, None, Some(now));
+        victim.nlink.store(0, SeqCst);
+        vdir.state.store(DEAD, SeqCst);
+        op.log.orphans.push((epoch, victim.ino));
+    }
+}
+
+/// Marks a directory DYING and checks that it is empty. On success nothing can be added any more; the caller makes it DEAD.
+pub(crate) fn close_empty(dir: &Dir, guard: &Guard) -> Result<u64, NotEmpty> {
+    if dir.state.compare_exchange(ALIVE, DYING, SeqCst, SeqCst).is_err() {
+        return Err(NotEmpty::Busy);
+    }
+    let r = dir.check_empty(guard);
+    if r.is_err() {
+        dir.state.store(ALIVE, SeqCst);
+    }
+    r
+}
+
+/// Refuses `.` and `..` as the last component.
+fn check_last(name: &[u8], errno: i32) -> Result<()> {
+    if name == b"." || name == b".." { posix(errno) } else { perm::check_name(name) }
+}

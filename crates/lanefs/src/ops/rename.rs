@@ -1,0 +1,283 @@
+//! rename(2) and renameat2(2): within and across directories, over existing names, NOREPLACE and EXCHANGE.
+//!
+//! One group carries the whole rename, the replaced target included (O3). Both leaves are locked in order and `raised`, so that no lookup
+//! sees it half done. Directories move between directories only under the volume's move lock, which makes the ancestor check
+//! hold (O7); their groups carry PARENT, which makes every fsync that meets them commit the epoch instead.
+
+use super::remove::{Seen, close_empty};
+use super::{Op, perm, posix};
+use crate::error::Result;
+use crate::memfs::Cell;
+use crate::memfs::dir::{ALIVE, DEAD, Entry, LockedPair, NotEmpty, relax};
+use crate::volume::Inner;
+use crate::{Cred, FileKind, Ino};
+use crossbeam_epoch::Guard;
+use lanefs_store::ROOT_INO;
+use lanefs_store::format::record::Effect;
+use lanefs_sync::clock::coarse_realtime_ns;
+use std::sync::atomic::Ordering::*;
+
+/// Where a name is.
+pub(crate) type At<'a> = (Ino, &'a [u8]);
+
+impl Inner {
+    /// renameat2(2).
+    pub(crate) fn rename(
+        &self,
+        cred: &Cred,
+        from: At<'_>,
+        to: At<'_>,
+        flags: u32,
+        guard: &Guard,
+    ) -> Result<()> {
+        let exchange = flags & libc::RENAME_EXCHANGE != 0;
+        let noreplace = flags & libc::RENAME_NOREPLACE != 0;
+        if flags & !(libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE) != 0 || (exchange && noreplace) {
+            return posix(libc::EINVAL);
+        }
+        for n in [from.1, to.1] {
+            if n == b"." || n == b".." {
+                return posix(libc::EBUSY);
+            }
+            perm::check_name(n)?;
+        }
+        let mut turn = 0;
+        loop {
+            if from == to {
+                // The name itself: nothing to do if it exists.
+                return match (self.look(from.0, from.1, guard)?.target, noreplace) {
+                    (None, _) => posix(libc::ENOENT),
+                    (_, true) => posix(libc::EEXIST),
+                    _ => Ok(()),
+                };
+            }
+            let s = self.look(from.0, from.1, guard)?;
+            let t = self.look(to.0, to.1, guard)?;
+            perm::check(s.pcell, cred, perm::X)?;
+            perm::check(t.pcell, cred, perm::X)?;
+            let Some((moved, _)) = s.target else { return posix(libc::ENOENT) };
+            let dir_moves = moved.kind == FileKind::Dir && from.0 != to.0
+                || exchange && from.0 != to.0 && t.target.is_some_and(|x| x.1 == FileKind::Dir);
+            let _move = dir_moves.then(|| self.move_lock.lock());
+            self.may_rename(cred, &s, &t, exchange, noreplace, guard)?;
+            if t.target.is_some_and(|x| x.0.ino == moved.ino) && !exchange {
+                return Ok(());
+            }
+            self.check_dir_alive(s.pdir)?;
+            self.check_dir_alive(t.pdir)?;
+            if self.try_rename(from, to, &s, &t, exchange, guard)? {
+                return Ok(());
+            }
+            drop(_move);
+            relax(&mut turn);
+        }
+    }
+
+    /// The checks that need no lock (the move lock is held if a directory changes parents).
+    fn may_rename(
+        &self,
+        cred: &Cred,
+        s: &Seen<'_>,
+        t: &Seen<'_>,
+        exchange: bool,
+        noreplace: bool,
+        guard: &Guard,
+    ) -> Result<()> {
+        let Some((moved, kind)) = s.target else { return posix(libc::ENOENT) };
+        if t.target.is_some() && noreplace {
+            return posix(libc::EEXIST);
+        }
+        if t.target.is_none() && exchange {
+            return posix(libc::ENOENT);
+        }
+        self.writable()?;
+        perm::check_removal(s.pcell, moved, cred)?;
+        perm::check(t.pcell, cred, perm::W | perm::X)?;
+        if kind == FileKind::Dir && self.is_within(t.pcell, moved.ino, guard)? {
+            return posix(libc::EINVAL);
+        }
+        // Moving a directory elsewhere changes its `..`.
+        if kind == FileKind::Dir && s.pcell.ino != t.pcell.ino {
+            perm::check(moved, cred, perm::W)?;
+        }
+        let Some((victim, vkind)) = t.target else { return Ok(()) };
+        perm::check_removal(t.pcell, victim, cred)?;
+        if exchange {
+            if vkind == FileKind::Dir && self.is_within(s.pcell, victim.ino, guard)? {
+                return posix(libc::EINVAL);
+            }
+            return Ok(());
+        }
+        if victim.ino == moved.ino {
+            return Ok(());
+        }
+        if self.is_within(s.pcell, victim.ino, guard)? {
+            return posix(libc::ENOTEMPTY);
+        }
+        match (kind == FileKind::Dir, vkind == FileKind::Dir) {
+            (true, false) => posix(libc::ENOTDIR),
+            (false, true) => posix(libc::EISDIR),
+            (true, true) => {
+                if let Some(d) = victim.dir() {
+                    if d.has_names(guard) {
+                        return posix(libc::ENOTEMPTY);
+                    }
+                    self.load_all(victim, d, guard)?;
+                }
+                Ok(())
+            }
+            (false, false) => Ok(()),
+        }
+    }
+
+    /// Whether directory `cell` is `top` or lies below it.
+    fn is_within(&self, cell: &Cell, top: Ino, guard: &Guard) -> Result<bool> {
+        let mut at = cell.ino;
+        loop {
+            if at == top {
+                return Ok(true);
+            }
+            if at == ROOT_INO || at.is_none() {
+                return Ok(false);
+            }
+            at = Ino(self.cell(at, guard)?.parent.load(Acquire));
+        }
+    }
+
+    /// Steps 1 to 7; false if what was seen is no longer so.
+    fn try_rename(
+        &self,
+        from: At<'_>,
+        to: At<'_>,
+        s: &Seen<'_>,
+        t: &Seen<'_>,
+        exchange: bool,
+        guard: &Guard,
+    ) -> Result<bool> {
+        let Some((moved, kind)) = s.target else { return Ok(false) };
+        let now = coarse_realtime_ns();
+        let mut op = Op::begin(self);
+        let mut entry = Entry::new(0, to.1, moved.ino, kind, 0, 0, 0);
+        let mut pair = LockedPair::lock((from.0, s.pdir, s.hash), (to.0, t.pdir, t.hash), guard);
+        if !pair.is_roomy(self.folded()) {
+            return Ok(false);
+        }
+        let Some(src) = pair.a().find(s.hash, from.1).filter(|e| e.target() == Some((moved.ino, kind)))
+        else {
+            return Ok(false);
+        };
+        let dst = pair.b().find(t.hash, to.1);
+        let there = dst.and_then(|e| e.target());
+        if there != t.target.map(|(c, k)| (c.ino, k)) || !pair.b().is_complete() {
+            return Ok(false);
+        }
+        if s.pdir.state.load(SeqCst) != ALIVE || t.pdir.state.load(SeqCst) != ALIVE {
+            return Ok(false);
+        }
+        let Some(cookie) = dst.map(|e| e.cookie).or_else(|| pair.b().free_cookie(t.hash)) else {
+            return posix(libc::ENOSPC);
+        };
+        let mut floor = pair.a().last_ts().max(pair.b().last_ts());
+        let victim = t.target.filter(|_| !exchange);
+        if let Some(d) = victim.and_then(|v| v.0.dir()) {
+            match close_empty(d, guard) {
+                Ok(ts) => floor = floor.max(ts),
+                Err(NotEmpty::HasNames) => return posix(libc::ENOTEMPTY),
+                Err(_) => return Ok(false),
+            }
+        }
+        let others = [Some(moved), t.target.map(|x| x.0), Some(s.pcell), Some(t.pcell)];
+        for c in others.into_iter().flatten() {
+            c.named_by(op.lane, 0);
+        }
+        let v = op.version(floor);
+        for c in others.into_iter().flatten() {
+            c.named_by(op.lane, v.epoch);
+        }
+        // From here to the end of the scope lookups of either name wait.
+        pair.raise();
+        match dst {
+            Some(e) => {
+                e.touch(v.epoch, op.lane);
+                e.set_target(Some((moved.ino, kind)));
+            }
+            None => {
+                entry.cookie = cookie;
+                entry.born.store(v.epoch, Relaxed);
+                entry.touch(v.epoch, op.lane);
+                pair.b().insert(entry);
+            }
+        }
+        let old = there.map_or(Ino::NONE, |x| x.0);
+        let set = Effect::Set { dir: to.0, cookie, name: to.1, ino: moved.ino, old, kind };
+        let src_cookie = src.cookie;
+        let back = match there.filter(|_| exchange) {
+            Some((ino, k)) => {
+                src.touch(v.epoch, op.lane);
+                src.set_target(Some((ino, k)));
+                Effect::Set { dir: from.0, cookie: src_cookie, name: from.1, ino, old: moved.ino, kind: k }
+            }
+            None => {
+                pair.a().remove(src, v.epoch, op.lane);
+                Effect::Clr { dir: from.0, cookie: src_cookie, name: from.1, old: moved.ino, kind }
+            }
+        };
+        pair.a().stamp(v.epoch, v.ts);
+        pair.b().stamp(v.epoch, v.ts);
+        let mut effects = smallvec::SmallVec::<[Effect<'_>; 4]>::from_slice(&[set, back]);
+        let across = from.0 != to.0;
+        if across && kind == FileKind::Dir {
+            moved.parent.store(to.0.0, Release);
+            effects.push(Effect::Parent { ino: moved.ino, parent: to.0 });
+        }
+        if across
+            && exchange
+            && let Some((c, FileKind::Dir)) = t.target
+        {
+            c.parent.store(from.0.0, Release);
+            effects.push(Effect::Parent { ino: c.ino, parent: from.0 });
+        }
+        op.append(v, &effects);
+        drop(pair);
+        self.after_rename(&mut op, s, t, exchange, cookie, src_cookie, v.epoch, now);
+        Ok(true)
+    }
+
+    /// Times, subdirectory counts and the replaced inode's end: nothing here decides an outcome.
+    fn after_rename(
+        &self,
+        op: &mut Op<'_>,
+        s: &Seen<'_>,
+        t: &Seen<'_>,
+        exchange: bool,
+        cookie: u64,
+        src_cookie: u64,
+        epoch: u64,
+        now: i64,
+    ) {
+        let is_dir = |x: Option<(&Cell, FileKind)>| i32::from(x.is_some_and(|x| x.1 == FileKind::Dir));
+        let (m, v) = (is_dir(s.target), is_dir(t.target));
+        s.pdir.note_change(src_cookie, now, if exchange { v - m } else { -m });
+        t.pdir.note_change(cookie, now, m - v);
+        op.dirty(s.pcell, 0);
+        op.dirty(t.pcell, 0);
+        if let Some((moved, _)) = s.target {
+            moved.set_times(None, None, Some(now));
+            op.dirty(moved, 0);
+        }
+        match t.target {
+            Some((c, _)) if exchange => {
+                c.set_times(None, None, Some(now));
+                op.dirty(c, 0);
+            }
+            Some((c, FileKind::Dir)) => {
+                if let Some(d) = c.dir() {
+                    debug_assert_ne!(d.state.load(SeqCst), DEAD);
+                    self.bury_dir(op, c, d, epoch, now);
+                }
+            }
+            Some((c, _)) => self.lose_link(op, c, epoch, now),
+            None => {}
+        }
+    }
+}

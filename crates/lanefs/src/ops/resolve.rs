@@ -1,0 +1,226 @@
+//! From names to cells: loading what is not in memory, and walking paths.
+
+use super::perm::{self, X};
+use super::posix;
+use crate::error::{Error, Result};
+use crate::memfs::cell::{FREED, HAS_XATTRS};
+use crate::memfs::dir::{Dir, Found, Step, hash_name};
+use crate::memfs::{Body, Cell, data::FileData};
+use crate::volume::Inner;
+use crate::{Cred, FileKind, Ino};
+use crossbeam_epoch::Guard;
+use lanefs_store::ROOT_INO;
+
+/// Symbolic links followed in one path before ELOOP, as in Linux.
+const MAX_LINKS: u32 = 40;
+/// The longest path, in bytes.
+const PATH_MAX: usize = 4096;
+
+/// Where a path leads.
+pub(crate) struct Resolved {
+    /// The directory that holds the last component.
+    pub parent: Ino,
+    /// The last component; empty if the path names the start itself (`/`, `..`).
+    pub name: Vec<u8>,
+    /// What it names now.
+    pub target: Option<(Ino, FileKind)>,
+    /// The path ended in `/`: only a directory will do.
+    pub must_be_dir: bool,
+}
+
+impl Inner {
+    /// The cell of `ino`, loaded if need be. ESTALE if there is no such inode.
+    #[inline]
+    pub(crate) fn cell<'g>(&self, ino: Ino, guard: &'g Guard) -> Result<&'g Cell> {
+        match self.cells.get(ino, guard) {
+            Some(c) if !c.has(FREED) => Ok(c),
+            Some(_) => posix(libc::ESTALE),
+            None => self.load_cell(ino, guard),
+        }
+    }
+
+    /// A directory's cell. ENOTDIR for other kinds.
+    #[inline]
+    pub(crate) fn dir_cell<'g>(&self, ino: Ino, guard: &'g Guard) -> Result<(&'g Cell, &'g Dir)> {
+        let c = self.cell(ino, guard)?;
+        c.dir().map(|d| (c, d)).ok_or(Error::Posix(libc::ENOTDIR))
+    }
+
+    #[cold]
+    fn load_cell<'g>(&self, ino: Ino, guard: &'g Guard) -> Result<&'g Cell> {
+        self.check_alive()?;
+        if ino.is_none() || ino.0 >= crate::memfs::table::MAX_INO {
+            return posix(libc::ESTALE);
+        }
+        // One loader per inode at a time, and no eviction meanwhile: what the store tells is not older than any cell was.
+        let _one = self.load_locks[ino.0 as usize % self.load_locks.len()].lock();
+        if let Some(c) = self.cells.get(ino, guard) {
+            return if c.has(FREED) { posix(libc::ESTALE) } else { Ok(c) };
+        }
+        if self.dead.lock().contains(&ino) {
+            return posix(libc::ESTALE);
+        }
+        let Some(image) = self.store.load_inode(ino)? else { return posix(libc::ESTALE) };
+        let Some(kind) = image.attrs.kind() else {
+            return Err(lanefs_store::StoreError::BadInode {
+                ino,
+                why: "its mode names no file type".into(),
+            }
+            .into());
+        };
+        let body = match kind {
+            // SAFETY: the cell is boxed in `Cell::new` below and never moves out of its box (D8).
+            FileKind::File => {
+                Body::File(unsafe { FileData::new(image.attrs.size, image.attrs.size.div_ceil(4096)) })
+            }
+            FileKind::Symlink => Body::Link(self.load_target(ino, image.attrs.size)?),
+            FileKind::Dir => Body::Dir(Dir::new(false)),
+            _ => Body::None,
+        };
+        let cell = Cell::new(ino, kind, &image.attrs, image.nlink, image.parent, body);
+        if !image.xattrs.is_empty() {
+            cell.set(HAS_XATTRS);
+        }
+        self.count_cells(1);
+        Ok(self.cells.insert(cell, guard))
+    }
+
+    /// Looks `name` up in a directory, loading its bucket if need be. Writes nothing when it is in memory.
+    #[inline]
+    pub(crate) fn lookup(
+        &self,
+        cell: &Cell,
+        dir: &Dir,
+        name: &[u8],
+        guard: &Guard,
+    ) -> Result<Option<(Ino, FileKind)>> {
+        let hash = hash_name(self.hash_key, name);
+        loop {
+            match dir.lookup(hash, name, guard) {
+                Found::Name(ino, kind) => return Ok(Some((ino, kind))),
+                Found::Absent => return Ok(None),
+                Found::NotLoaded => self.load_bucket(cell, dir, hash, guard)?,
+            }
+        }
+    }
+
+    /// Brings the folded bucket that covers `cookie` into memory.
+    #[cold]
+    pub(crate) fn load_bucket(&self, cell: &Cell, dir: &Dir, cookie: u64, guard: &Guard) -> Result<()> {
+        self.check_alive()?;
+        for _ in 0..1000 {
+            let stamp = dir.load_stamp();
+            let b = self.store.load_bucket(cell.ino, cookie)?;
+            let entries: Vec<_> = b.entries.iter().map(|e| (e.cookie, e.ino, e.kind, &*e.name)).collect();
+            let bucket = crate::memfs::dir::Bucket { lowest: b.low, highest: b.high, entries: &entries };
+            if dir.install(cookie, &bucket, stamp, guard) {
+                return Ok(());
+            }
+        }
+        posix(libc::EIO)
+    }
+
+    /// Loads every bucket of a directory: what rmdir must know to call it empty.
+    pub(crate) fn load_all(&self, cell: &Cell, dir: &Dir, guard: &Guard) -> Result<()> {
+        let mut out = Vec::new();
+        let mut at = 0;
+        loop {
+            match dir.list_leaf(at, &mut out, guard) {
+                Step::End => return Ok(()),
+                Step::Next(_) if !out.is_empty() => return Ok(()),
+                Step::Next(n) => at = n,
+                Step::NotLoaded(c) => self.load_bucket(cell, dir, c, guard)?,
+            }
+        }
+    }
+
+    /// The target of a symbolic link.
+    pub(crate) fn link_target(&self, cell: &Cell) -> Result<Vec<u8>> {
+        match &cell.body {
+            Body::Link(t) => Ok(t.to_vec()),
+            _ => posix(libc::EINVAL),
+        }
+    }
+
+    /// Reads a symbolic link's target from the store.
+    fn load_target(&self, ino: Ino, size: u64) -> Result<Box<[u8]>> {
+        if size == 0 || size > lanefs_store::SYMLINK_MAX as u64 {
+            return Err(lanefs_store::StoreError::BadInode {
+                ino,
+                why: format!("a symbolic link of {size} bytes"),
+            }
+            .into());
+        }
+        let mut page = lanefs_store::Block::zeroed();
+        self.store.read_pages(ino, 0, &mut [lanefs_store::PageRead { block: &mut page, hole: false }])?;
+        Ok(page.0[..size as usize].into())
+    }
+
+    /// Walks `path` from the root. The last component need not exist. `follow`: also follow it if it is a symbolic link.
+    pub(crate) fn resolve(&self, cred: &Cred, path: &[u8], follow: bool, guard: &Guard) -> Result<Resolved> {
+        self.resolve_at(cred, ROOT_INO, path, follow, &mut 0, guard)
+    }
+
+    fn resolve_at(
+        &self,
+        cred: &Cred,
+        start: Ino,
+        path: &[u8],
+        follow: bool,
+        links: &mut u32,
+        guard: &Guard,
+    ) -> Result<Resolved> {
+        if path.is_empty() {
+            return posix(libc::ENOENT);
+        }
+        if path.len() > PATH_MAX {
+            return posix(libc::ENAMETOOLONG);
+        }
+        let mut dir = if path[0] == b'/' { ROOT_INO } else { start };
+        let must_be_dir = path.ends_with(b"/");
+        let mut rest = path.split(|b| *b == b'/').filter(|c| !c.is_empty() && *c != b".").peekable();
+        while let Some(name) = rest.next() {
+            if name.len() > lanefs_store::NAME_MAX {
+                return posix(libc::ENAMETOOLONG);
+            }
+            let (cell, d) = self
+                .dir_cell(dir, guard)
+                .map_err(|e| if e.errno() == libc::ESTALE { Error::Posix(libc::ENOENT) } else { e })?;
+            perm::check(cell, cred, X)?;
+            let last = rest.peek().is_none();
+            if name == b".." {
+                dir = Ino(cell.parent.load(std::sync::atomic::Ordering::Acquire));
+                continue;
+            }
+            let target = self.lookup(cell, d, name, guard)?;
+            match target {
+                Some((ino, FileKind::Symlink)) if !last || follow || must_be_dir => {
+                    *links += 1;
+                    if *links > MAX_LINKS {
+                        return posix(libc::ELOOP);
+                    }
+                    let link = self.link_target(self.cell(ino, guard)?)?;
+                    let r = self.resolve_at(cred, dir, &link, true, links, guard)?;
+                    if last {
+                        return Ok(Resolved { must_be_dir: must_be_dir || r.must_be_dir, ..r });
+                    }
+                    dir = match r.target {
+                        Some((ino, FileKind::Dir)) => ino,
+                        Some(_) => return posix(libc::ENOTDIR),
+                        None => return posix(libc::ENOENT),
+                    };
+                }
+                _ if last => {
+                    if must_be_dir && target.is_some_and(|t| t.1 != FileKind::Dir) {
+                        return posix(libc::ENOTDIR);
+                    }
+                    return Ok(Resolved { parent: dir, name: name.to_vec(), target, must_be_dir });
+                }
+                Some((ino, FileKind::Dir)) => dir = ino,
+                Some(_) => return posix(libc::ENOTDIR),
+                None => return posix(libc::ENOENT),
+            }
+        }
+        Ok(Resolved { parent: dir, name: Vec::new(), target: Some((dir, FileKind::Dir)), must_be_dir })
+    }
+}

@@ -1,0 +1,158 @@
+//! The thread that does the work nobody asked for: reaping, writing back, committing, checkpointing, cleaning, reclaiming.
+
+use crate::error::Result;
+use crate::memfs::data::Writeback;
+use crate::volume::Inner;
+use crate::writeback::page_store::Pressure;
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often the thread looks.
+const TICK: Duration = Duration::from_millis(200);
+/// Log to recover after a crash above which a checkpoint is due.
+const LOG_LIMIT: u64 = 512 << 20;
+/// A checkpoint is due after this long if anything was committed.
+const CHECKPOINT_AFTER: Duration = Duration::from_secs(30);
+
+#[derive(Default)]
+pub(crate) struct Background {
+    thread: Mutex<Option<JoinHandle<()>>>,
+    stop: AtomicBool,
+    woken: Mutex<bool>,
+    wake: Condvar,
+    /// Metadata exceeds its share: creators wait. Written by the background thread.
+    tight: AtomicBool,
+    rounds: Condvar,
+    last_checkpoint: Mutex<Option<Instant>>,
+}
+
+impl Background {
+    pub fn wake(&self) {
+        let mut w = self.woken.lock();
+        if !*w {
+            *w = true;
+            self.wake.notify_one();
+        }
+    }
+
+    /// Whether creators should wait. One relaxed load of a line that is written on change only.
+    #[inline]
+    pub fn meta_is_tight(&self) -> bool {
+        self.tight.load(Relaxed)
+    }
+
+    /// Wakes the thread and waits for a round of it, a moment at most.
+    pub fn wake_and_wait(&self) {
+        if self.thread.lock().is_none() {
+            return;
+        }
+        self.wake();
+        let mut w = self.woken.lock();
+        self.rounds.wait_for(&mut w, Duration::from_millis(50));
+    }
+
+    /// Ends the thread and waits for it.
+    pub fn stop(&self) {
+        self.stop.store(true, SeqCst);
+        self.wake();
+        let t = self.thread.lock().take();
+        if let Some(t) = t
+            && t.thread().id() != std::thread::current().id()
+        {
+            let _ = t.join();
+        }
+    }
+}
+
+impl Inner {
+    /// Starts the background thread, unless the options say no, and tells the frame pool whom to call.
+    pub(crate) fn start_background(self: &Arc<Inner>) -> Result<()> {
+        let pressure: Arc<dyn Writeback> = Arc::new(Pressure(Arc::downgrade(self)));
+        self.frames.set_writeback(pressure);
+        if !self.options.background || self.options.read_only {
+            return Ok(());
+        }
+        let (weak, background) = (Arc::downgrade(self), self.background.clone());
+        let t = std::thread::Builder::new()
+            .name("lanefs".into())
+            .spawn(move || run(&weak, &background))
+            .map_err(|e| crate::Error::Posix(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+        *self.background.thread.lock() = Some(t);
+        Ok(())
+    }
+
+    /// One round. `all`: do everything that could be done, whatever its age (tests and simulation).
+    pub(crate) fn tick(&self, all: bool) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.reap(false)?;
+        self.collect_dirty();
+        let expire =
+            if all || self.frames.over_background() { Duration::ZERO } else { self.options.dirty_expire };
+        self.write_back_old(expire);
+        let lane = self.lanes.mine();
+        self.frames.reclaim(lane, self.frames.frames() / 64);
+        let over = self.meta_is_over();
+        let (last, bytes) = {
+            let b = self.commit.lock();
+            (b.last, b.bytes)
+        };
+        if all || last.is_none_or(|t| t.elapsed() >= self.options.commit_interval) {
+            self.seal_and_commit()?;
+        }
+        let p = self.store.pressure();
+        let since = self.background.last_checkpoint.lock().get_or_insert_with(Instant::now).elapsed();
+        let low = p.free_segments < p.low_water;
+        let due = p.log_bytes > LOG_LIMIT || (bytes > 0 || p.log_bytes > 0) && since > CHECKPOINT_AFTER;
+        if low && p.free_segments + p.pending_segments < p.low_water {
+            self.store.clean(p.low_water * 2)?;
+        }
+        if due || low || over && bytes + self.log_bytes() > (self.meta_budget / 8) as usize || all {
+            self.checkpoint()?;
+            *self.background.last_checkpoint.lock() = Some(Instant::now());
+        }
+        if over {
+            self.reclaim_cells();
+        }
+        self.background.tight.store(self.meta_bytes() > self.meta_budget + self.meta_budget / 8, Relaxed);
+        Ok(())
+    }
+
+    /// Writes back what has been dirty for `age`.
+    fn write_back_old(&self, age: Duration) {
+        let old = self.flush.lock().queue.iter().take_while(|d| d.0.elapsed() >= age).count();
+        if old > 0 {
+            // A page budget per round keeps the thread responsive; the rest follows in the next one.
+            self.write_back_some(64 * 1024);
+        }
+    }
+}
+
+fn run(weak: &Weak<Inner>, background: &Background) {
+    loop {
+        let Some(v) = weak.upgrade() else { return };
+        if v.background.stop.load(SeqCst) {
+            return;
+        }
+        if let Err(e) = v.tick(false) {
+            if v.check_alive().is_err() {
+                return;
+            }
+            tracing::error!("background work: {e}");
+        }
+        // The wait keeps nothing alive but the condition itself.
+        drop(v);
+        background.rounds.notify_all();
+        let hurry = background.meta_is_tight();
+        let mut w = background.woken.lock();
+        if !*w {
+            background.wake.wait_for(&mut w, if hurry { Duration::from_millis(1) } else { TICK });
+        }
+        *w = false;
+        drop(w);
+    }
+}

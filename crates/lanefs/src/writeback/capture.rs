@@ -1,0 +1,184 @@
+//! Capturing one inode and handing it to the store.
+
+use crate::error::{Error, Result};
+use crate::memfs::Cell;
+use crate::memfs::cell::{DATASYNC, DIRTY, HAS_XATTRS, QUEUED, UNSYNCED, XATTR_DIRTY};
+use crate::ops::posix;
+use crate::volume::Inner;
+use lanefs_store::{InodeUpdate, Transaction};
+
+/// Pages captured at once.
+pub(crate) const MAX_PAGES: usize = 1024;
+
+impl Inner {
+    /// Puts a cell on this lane's dirty list unless it is on some lane's.
+    #[inline]
+    pub(crate) fn dirty_cell(&self, cell: &Cell, flags: u32) {
+        if cell.set(DIRTY | QUEUED | flags) & QUEUED == 0 {
+            let lane = self.lanes.mine();
+            self.lanes.lock(lane).dirty.push(cell.ino);
+        }
+    }
+
+    /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (rounds of [`MAX_PAGES`]), with `groups` in the last batch. The
+    /// caller holds the cell's sync_lock. Returns pages written. On failure everything is dirty again, and the error is recorded for
+    /// every open handle.
+    pub(crate) fn write_back_cell(
+        &self,
+        cell: &Cell,
+        durable: bool,
+        mut groups: Vec<u8>,
+        max: usize,
+    ) -> Result<usize> {
+        let mut written = 0;
+        loop {
+            // Cleared before anything is captured: what changes from here on makes the cell dirty again (O15).
+            let was = cell.clear(DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 });
+            let r = self.capture_round(cell, durable, was, &mut groups, (max - written).min(MAX_PAGES));
+            match r {
+                Ok((pages, more)) => {
+                    written += pages;
+                    if !more || written >= max {
+                        return Ok(written);
+                    }
+                }
+                Err(e) => {
+                    self.dirty_cell(cell, DIRTY | was & (XATTR_DIRTY | DATASYNC | UNSYNCED));
+                    return Err(e);
+                }
+            }
+        }
+    }
+
+    /// One update of one inode; says how many pages went and whether dirty ones are left.
+    fn capture_round(
+        &self,
+        cell: &Cell,
+        durable: bool,
+        was: u32,
+        groups: &mut Vec<u8>,
+        max: usize,
+    ) -> Result<(usize, bool)> {
+        let xattrs = if was & XATTR_DIRTY != 0 && cell.has(HAS_XATTRS) {
+            cell.xattrs.lock().as_ref().map(|x| x.encode())
+        } else {
+            None
+        };
+        let ctx = self.data_ctx(cell.ino);
+        let Some(data) = cell.data() else {
+            let u =
+                InodeUpdate { ino: cell.ino, attrs: cell.attrs(), xattrs, pages: Vec::new(), reserved: 0 };
+            self.submit(durable, vec![u], std::mem::take(groups))?;
+            return Ok((0, false));
+        };
+        let round = data.lock_writeback();
+        let attrs = cell.attrs();
+        let captured = data.capture(&ctx, &round, max, 0..u64::MAX, attrs.size);
+        let n = captured.pages.len();
+        let more = captured.more;
+        let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
+        // Namespace groups go with the last round: none of the data may be missing when they count.
+        let g = if more { Vec::new() } else { std::mem::take(groups) };
+        let u = InodeUpdate { ino: cell.ino, attrs, xattrs, pages: captured.pages, reserved: n as u32 };
+        let r = self.submit(durable, vec![u], g);
+        data.finish(&ctx, &round, &numbers, r.is_ok());
+        if let Err(e) = &r {
+            data.errors().record(e.errno());
+        }
+        r.map(|()| (n, more))
+    }
+
+    /// Hands a transaction to the store.
+    pub(crate) fn submit(&self, durable: bool, inodes: Vec<InodeUpdate>, groups: Vec<u8>) -> Result<()> {
+        self.check_alive()?;
+        self.store.submit(Transaction { lane: self.lanes.mine(), durable, groups, inodes })?;
+        Ok(())
+    }
+
+    /// Writes back about `want` dirty pages for a writer that found too many; skips cells that others are writing.
+    pub(crate) fn write_back_some(&self, want: usize) -> usize {
+        let guard = crossbeam_epoch::pin();
+        self.collect_dirty();
+        let mut done = 0;
+        // As many as are queued now: what is put back must not make this loop forever.
+        let mut turns = self.flush.lock().queue.len();
+        while done < want && turns > 0 {
+            turns -= 1;
+            let Some((since, ino)) = self.flush.lock().queue.pop_front() else { break };
+            let Some(cell) = self.cells.get(ino, &guard) else { continue };
+            let Some(_l) = cell.sync_lock.try_lock() else {
+                self.flush.lock().queue.push_back((since, ino));
+                continue;
+            };
+            cell.clear(QUEUED);
+            cell.set(UNSYNCED);
+            match self.write_back_cell(cell, false, Vec::new(), want.max(64)) {
+                Ok(n) => done += n,
+                Err(e) => tracing::warn!("writing inode {ino} back failed: {e}"),
+            }
+            if cell.data().is_some_and(|d| d.has_dirty()) {
+                self.dirty_cell(cell, 0);
+            }
+        }
+        done
+    }
+
+    /// Moves the lanes' dirty lists into the flush queue.
+    pub(crate) fn collect_dirty(&self) {
+        let now = std::time::Instant::now();
+        let mut q = self.flush.lock();
+        for lane in 0..self.lanes.len() {
+            let list = std::mem::take(&mut self.lanes.lock(lane).dirty);
+            q.queue.extend(list.into_iter().map(|i| (now, i)));
+        }
+    }
+
+    /// Writes back every inode that is dirty now. `durable`: each survives a crash when this returns.
+    pub(crate) fn write_back_all(&self, durable: bool) -> Result<()> {
+        self.collect_dirty();
+        let list: Vec<_> = self.flush.lock().queue.drain(..).collect();
+        let mut first = None;
+        for (i, &(_, ino)) in list.iter().enumerate() {
+            let guard = crossbeam_epoch::pin();
+            let Some(cell) = self.cells.get(ino, &guard) else { continue };
+            let _l = cell.sync_lock.lock();
+            cell.clear(QUEUED);
+            if cell.nlink.load(std::sync::atomic::Ordering::Relaxed) == 0 && !durable {
+                // Nobody will see it again unless it is held open; then its owner's fsync or the pool's pressure writes it.
+                if cell.data().is_some_and(|d| d.has_dirty()) {
+                    self.dirty_cell(cell, 0);
+                }
+                continue;
+            }
+            if !durable {
+                cell.set(UNSYNCED);
+            }
+            if let Err(e) = self.write_back_cell(cell, durable, Vec::new(), usize::MAX) {
+                first.get_or_insert(e);
+                if self.check_alive().is_err() {
+                    self.flush.lock().queue.extend(list[i..].iter().copied());
+                    break;
+                }
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// sync(2): every dirty inode, then the epoch.
+    pub(crate) fn sync_all(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.write_back_all(true)?;
+        self.seal_and_commit().map_err(Error::from)?;
+        Ok(())
+    }
+
+    /// EFBIG, EINVAL or nothing for a range of a file.
+    pub(crate) fn check_range(offset: u64, len: u64) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= lanefs_store::MAX_FILE_SIZE => Ok(()),
+            _ => posix(libc::EFBIG),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Seal and commit: an epoch's groups of all lanes become durable as one (O2, O10).
+
+use super::Backlog;
+use crate::oplog::buffer::Sealed;
+use crate::volume::Inner;
+use lanefs_store::{Result, fold};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Bytes of one part of a commit; parts are spread over the mlogs.
+const PART: usize = 1 << 20;
+
+impl Inner {
+    /// Seals the running epoch and commits it; returns it. What was logged before the call is durable when it returns.
+    pub(crate) fn seal_and_commit(&self) -> Result<u64> {
+        self.commit_into(&mut self.commit.lock())
+    }
+
+    pub(super) fn commit_into(&self, backlog: &mut Backlog) -> Result<u64> {
+        let mut taken: Vec<(usize, Sealed)> = Vec::new();
+        let epoch =
+            self.epochs.seal(&self.lanes, |lane, log, e| taken.extend(log.take(e).map(|s| (lane, s))));
+        if !taken.is_empty() {
+            let mut chunks: Vec<Arc<Vec<u8>>> = Vec::new();
+            let mut news = 0;
+            for (_, s) in &taken {
+                let b = s.lock();
+                chunks.extend_from_slice(b.chunks());
+                news += b.news;
+            }
+            let absorbed = fold::absorb(&chunks.iter().map(|c| c.as_slice()).collect::<Vec<_>>())?;
+            drop(chunks);
+            if !absorbed.is_empty() {
+                // The commit point of the epoch is inside: its parts are valid on the medium after the flush.
+                self.store.commit_epoch(epoch, parts(&absorbed, self.lanes.len()))?;
+            }
+            for (lane, _) in &taken {
+                self.lanes.lock(*lane).committed(epoch);
+            }
+            backlog.bytes += absorbed.len();
+            backlog.news += news;
+            if !absorbed.is_empty() {
+                backlog.groups.push(absorbed);
+            }
+        }
+        backlog.epoch = epoch;
+        backlog.last = Some(Instant::now());
+        Ok(epoch)
+    }
+
+    /// Bytes of groups logged and not folded: what the oplog and the backlog hold in memory.
+    pub(crate) fn log_bytes(&self) -> usize {
+        let open: usize = (0..self.lanes.len()).map(|l| self.lanes.lock(l).open_bytes()).sum();
+        open + self.commit.try_lock().map_or(0, |b| b.bytes)
+    }
+}
+
+/// Cuts encoded groups into parts at group boundaries.
+fn parts(bytes: &[u8], lanes: usize) -> Vec<(usize, Vec<u8>)> {
+    let mut out = Vec::new();
+    let mut start = 0;
+    let mut at = 0;
+    for g in lanefs_store::format::record::groups(bytes).flatten() {
+        if at - start >= PART {
+            out.push((out.len() % lanes, bytes[start..at].to_vec()));
+            start = at;
+        }
+        at += g.bytes.len();
+    }
+    if at > start {
+        out.push((out.len() % lanes, bytes[start..at].to_vec()));
+    }
+    out
+}

@@ -1,0 +1,44 @@
+//! fsync(2) and fdatasync(2): one trip, one flush, shared with whoever flushes at the same time.
+
+use crate::error::{Error, Result};
+use crate::memfs::Cell;
+use crate::memfs::cell::{DATASYNC, DIRTY, QUEUED, UNSYNCED, XATTR_DIRTY};
+use crate::oplog::closure::{self, Closure};
+use crate::volume::Inner;
+
+impl Inner {
+    /// Makes durable the content and attributes of `cell` and all names the caller could have seen (O9). `data_only`: fdatasync, which may
+    /// leave times behind.
+    pub(crate) fn fsync(&self, cell: &Cell, data_only: bool) -> Result<()> {
+        self.check_alive()?;
+        if self.options.read_only {
+            return Ok(());
+        }
+        let _l = cell.sync_lock.lock();
+        let closure = {
+            let guard = crossbeam_epoch::pin();
+            closure::of(self, cell.ino, cell.dir().is_some(), &guard)
+        };
+        let (groups, taken) = match closure {
+            Closure::Groups { bytes, taken } => (bytes, taken),
+            Closure::Commit => {
+                self.seal_and_commit().map_err(Error::from)?;
+                (Vec::new(), Vec::new())
+            }
+        };
+        let dirty_data = cell.data().is_some_and(|d| d.has_dirty());
+        let wanted = if data_only { DATASYNC | UNSYNCED } else { DIRTY | XATTR_DIRTY | UNSYNCED | DATASYNC };
+        if groups.is_empty() && !dirty_data && !cell.has(wanted) {
+            return Ok(());
+        }
+        cell.clear(QUEUED);
+        let r = self.write_back_cell(cell, true, groups, usize::MAX);
+        if cell.data().is_some_and(|d| d.has_dirty()) {
+            self.dirty_cell(cell, 0);
+        }
+        r?;
+        // After the flush only: what was in flight was not durable for anybody else (closure of DESIGN, last sentence).
+        closure::mark_durable(self, &taken);
+        Ok(())
+    }
+}

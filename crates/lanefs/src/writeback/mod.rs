@@ -1,0 +1,40 @@
+//! From memory to the store: writing inodes back, fsync, epoch commits, checkpoints, and the threads that do it unasked.
+//!
+//! What travels how. Namespace groups: in an fsync's batch (the closure) or in their epoch's commit. Attributes, xattrs and pages: in an
+//! `InodeUpdate`, each inode captured consistently; durable at once for an fsync, else at the next checkpoint.
+//!
+//! Locks, outermost first: checkpointing, commit, a cell's sync_lock, a cell's writeback lock (memfs::data), a lane. A seal happens with
+//! `commit` held and no lane; no cell lock is taken under `commit`.
+
+pub(crate) mod background;
+pub(crate) mod capture;
+pub(crate) mod checkpoint;
+pub(crate) mod commit;
+pub(crate) mod fsync;
+pub(crate) mod page_store;
+pub(crate) mod reaper;
+pub(crate) mod reclaim;
+
+use lanefs_store::Ino;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Committed groups that wait for the fold.
+#[derive(Default)]
+pub(crate) struct Backlog {
+    /// Encoded groups, in order of their epochs.
+    pub groups: Vec<Vec<u8>>,
+    pub bytes: usize,
+    /// NEW effects among the operations behind them: inode blocks that were reserved and are charged by the fold.
+    pub news: u64,
+    /// Everything up to this epoch is committed.
+    pub epoch: u64,
+    /// When the last commit was.
+    pub last: Option<Instant>,
+}
+
+/// Dirty inodes taken from the lanes, oldest first.
+#[derive(Default)]
+pub(crate) struct FlushQueue {
+    pub queue: VecDeque<(Instant, Ino)>,
+}

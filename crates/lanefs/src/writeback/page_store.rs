@@ -1,0 +1,63 @@
+//! The store as file data sees it.
+
+use crate::memfs::data::{DataCtx, PageRead, PageStore, StoreResult, Writeback};
+use crate::volume::Inner;
+use lanefs_store::{Attrs, Ino, Store};
+use std::ops::Range;
+use std::sync::Weak;
+
+/// The seam's side of the store.
+#[repr(transparent)]
+pub(crate) struct Pages(Store);
+
+impl Pages {
+    /// Sees a store as a source of pages.
+    fn of(store: &Store) -> &Pages {
+        // SAFETY: `Pages` is a transparent wrapper of `Store`.
+        unsafe { &*std::ptr::from_ref(store).cast::<Pages>() }
+    }
+}
+
+impl PageStore for Pages {
+    fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> StoreResult<()> {
+        self.0.read_pages(ino, first, pages)
+    }
+    fn unmap(&self, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> StoreResult<()> {
+        self.0.unmap(ino, pages, attrs)
+    }
+    fn reserve(&self, lane: usize, blocks: u64) -> bool {
+        self.0.reserve(lane, blocks)
+    }
+    fn unreserve(&self, lane: usize, blocks: u64) {
+        self.0.unreserve(lane, blocks);
+    }
+    fn next_data(&self, ino: Ino, page: u64) -> StoreResult<Option<u64>> {
+        self.0.next_data(ino, page)
+    }
+    fn next_hole(&self, ino: Ino, page: u64) -> StoreResult<Option<u64>> {
+        self.0.next_hole(ino, page)
+    }
+}
+
+impl Inner {
+    /// What a call on this file's data is made with.
+    #[inline]
+    pub(crate) fn data_ctx(&self, ino: Ino) -> DataCtx<'_> {
+        DataCtx { pool: &self.frames, store: Pages::of(&self.store), ino, lane: self.lanes.mine() }
+    }
+}
+
+/// What the frame pool calls when much is dirty.
+pub(crate) struct Pressure(pub Weak<Inner>);
+
+impl Writeback for Pressure {
+    fn wake(&self) {
+        if let Some(v) = self.0.upgrade() {
+            v.background.wake();
+        }
+    }
+
+    fn write_back(&self, want: usize) -> usize {
+        self.0.upgrade().map_or(0, |v| v.write_back_some(want))
+    }
+}

@@ -1,0 +1,136 @@
+//! The end of inodes: when the last name is gone and nobody holds the file open (DESIGN, "Freeing an inode").
+//!
+//! 1. Whoever takes the last name pushes the inode on its lane's list.
+//! 2. A round takes the lists and asks the epoch collector to tell when everybody who was pinned then is gone: whoever found the inode
+//!    by its name has by then given it up or holds an open slot.
+//! 3. The next round marks the candidates FREED, then reads all open slots. An opener takes its slot, then looks for FREED (both
+//!    SeqCst): either it sees the mark and gives up, or the round sees the slot and takes the mark back.
+//! 4. The others get a DEAD group. Their cells stay, marked, until that group is folded, so that the number answers ESTALE.
+
+use crate::error::Result;
+use crate::memfs::cell::FREED;
+use crate::ops::Op;
+use crate::volume::Inner;
+use crossbeam_epoch::Guard;
+use lanefs_store::Ino;
+use lanefs_store::format::record::Effect;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+#[derive(Default)]
+pub(crate) struct Reaper {
+    /// Waiting for their grace to pass.
+    staged: Option<(Arc<AtomicBool>, Vec<Ino>)>,
+    /// Unlinked and open.
+    open: Vec<Ino>,
+    /// Freed, by epoch of the DEAD group; not folded yet.
+    freed: Vec<(u64, Ino)>,
+}
+
+impl Reaper {
+    /// Takes out what a fold up to `epoch` has ended.
+    pub fn take_folded(&mut self, epoch: u64) -> Vec<Ino> {
+        let (done, rest) = self.freed.drain(..).partition(|f| f.0 <= epoch);
+        self.freed = rest;
+        let done: Vec<(u64, Ino)> = done;
+        done.into_iter().map(|f| f.1).collect()
+    }
+}
+
+impl Inner {
+    /// One round. `wait`: let the grace pass inside this call (closing, tests).
+    pub(crate) fn reap(&self, wait: bool) -> Result<usize> {
+        let mut r = self.reaper.lock();
+        let mut reaped = 0;
+        loop {
+            if let Some((done, _)) = &r.staged {
+                let done = done.clone();
+                let mut turns = 0;
+                while !done.load(Acquire) {
+                    crossbeam_epoch::pin().flush();
+                    if !wait || turns > 20_000 {
+                        return Ok(reaped);
+                    }
+                    turns += 1;
+                    if turns > 100 {
+                        std::thread::sleep(std::time::Duration::from_micros(50));
+                    }
+                }
+            }
+            if let Some((_, list)) = r.staged.take() {
+                reaped += self.reap_list(&mut r, list)?;
+            }
+            let mut list = std::mem::take(&mut r.open);
+            let open_only = list.len();
+            for lane in 0..self.lanes.len() {
+                list.extend(std::mem::take(&mut self.lanes.lock(lane).orphans).into_iter().map(|o| o.1));
+            }
+            if list.is_empty() {
+                return Ok(reaped);
+            }
+            let fresh = list.len() > open_only;
+            let done = Arc::new(AtomicBool::new(false));
+            let signal = done.clone();
+            let guard = crossbeam_epoch::pin();
+            guard.defer(move || signal.store(true, Release));
+            guard.flush();
+            drop(guard);
+            r.staged = Some((done, list));
+            if !wait || !fresh && reaped == 0 {
+                return Ok(reaped);
+            }
+        }
+    }
+
+    fn reap_list(&self, r: &mut Reaper, list: Vec<Ino>) -> Result<usize> {
+        let guard = crossbeam_epoch::pin();
+        let mut doomed: Vec<Ino> = Vec::with_capacity(list.len());
+        for ino in list {
+            // A link may have been added through an open handle, and a number may be on the list twice.
+            if let Some(c) = self.cells.get(ino, &guard)
+                && c.nlink.load(SeqCst) == 0
+                && c.flags.fetch_or(FREED, SeqCst) & FREED == 0
+            {
+                doomed.push(ino);
+            }
+        }
+        let mut open = HashSet::new();
+        for lane in 0..self.lanes.len() {
+            self.lanes.shared(lane).slots.collect(&mut open);
+        }
+        let mut n = 0;
+        for ino in doomed {
+            let Some(cell) = self.cells.get(ino, &guard) else { continue };
+            if open.contains(&ino.0) || cell.nlink.load(SeqCst) != 0 {
+                cell.clear(FREED);
+                if cell.nlink.load(SeqCst) == 0 {
+                    r.open.push(ino);
+                }
+                continue;
+            }
+            let epoch = self.log_dead(cell, &guard);
+            if let Some(d) = cell.data() {
+                d.drop_all(&self.data_ctx(ino));
+            }
+            self.dead.lock().insert(ino);
+            r.freed.push((epoch, ino));
+            n += 1;
+        }
+        Ok(n)
+    }
+
+    fn log_dead(&self, cell: &crate::memfs::Cell, _guard: &Guard) -> u64 {
+        let mut op = Op::begin(self);
+        cell.named_by(op.lane, 0);
+        let v = op.version(0);
+        cell.named_by(op.lane, v.epoch);
+        op.append(v, &[Effect::Dead { ino: cell.ino, generation: cell.generation }]);
+        v.epoch
+    }
+
+    /// Frees whatever can be freed before the volume closes.
+    pub(crate) fn reap_for_close(&self) -> Result<()> {
+        self.reap(true).map(drop)
+    }
+}

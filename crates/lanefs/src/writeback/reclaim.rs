@@ -1,0 +1,130 @@
+//! Memory: evicting clean names and cells when they exceed their share of the budget. (Pages look after themselves: memfs::data::reclaim.)
+//!
+//! A cell leaves memory in two steps. Marked FROZEN, it is still used by whoever finds it, and any use takes the mark off. After a grace in
+//! which everybody pinned at the marking is gone, a compare-exchange from FROZEN to EVICTED succeeds only if nobody has
+//! touched it since. Loading a cell and evicting one exclude each other (`load_locks`), so a load never brings back what an evicted cell had
+//! changed since.
+
+use crate::memfs::Cell;
+use crate::memfs::cell::{DIRTY, EVICTED, FREED, FROZEN, QUEUED, USED, XATTR_DIRTY};
+use crate::volume::Inner;
+use crossbeam_epoch::Guard;
+use lanefs_store::{Ino, ROOT_INO};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+/// What a cell with its name costs on average, in bytes.
+const CELL_COST: i64 = 420;
+/// Chunks of the cell table looked at in a round.
+const CHUNKS: u64 = 512;
+
+#[derive(Default)]
+pub(crate) struct Reclaim {
+    /// Where the hand of the clock is.
+    chunk: u64,
+    frozen: Option<(Arc<AtomicBool>, Vec<Ino>)>,
+}
+
+impl Inner {
+    /// Bytes of cells, names and logged groups, about.
+    pub(crate) fn meta_bytes(&self) -> u64 {
+        (self.cells_in_memory().max(0) * CELL_COST) as u64 + self.log_bytes() as u64
+    }
+
+    /// Whether metadata exceeds its share.
+    pub(crate) fn meta_is_over(&self) -> bool {
+        self.meta_bytes() > self.meta_budget
+    }
+
+    /// One round: evicts what was frozen last time, freezes the next candidates. Returns cells evicted.
+    pub(crate) fn reclaim_cells(&self) -> usize {
+        let mut r = self.reclaim.lock();
+        let mut evicted = 0;
+        if let Some((done, _)) = &r.frozen {
+            crossbeam_epoch::pin().flush();
+            if !done.load(Acquire) {
+                return 0;
+            }
+        }
+        let guard = crossbeam_epoch::pin();
+        if let Some((_, list)) = r.frozen.take() {
+            let mut open = HashSet::new();
+            for lane in 0..self.lanes.len() {
+                self.lanes.shared(lane).slots.collect(&mut open);
+            }
+            evicted = list.into_iter().filter(|i| !open.contains(&i.0) && self.evict(*i, &guard)).count();
+        }
+        let folded = self.folded();
+        let mut list = Vec::new();
+        r.chunk = self.cells.walk(r.chunk, CHUNKS, &guard, &mut |cell| {
+            if self.evictable(cell, folded, &guard) {
+                if cell.has(USED) {
+                    cell.clear(USED);
+                } else {
+                    cell.set(FROZEN);
+                    list.push(cell.ino);
+                }
+            }
+            if let Some(d) = cell.dir()
+                && cell.ino != ROOT_INO
+                && !cell.has(USED)
+            {
+                d.evict_clean(folded, &guard);
+            } else if cell.ino == ROOT_INO
+                && let Some(d) = cell.dir()
+            {
+                d.evict_clean(folded, &guard);
+            }
+        });
+        if !list.is_empty() {
+            let done = Arc::new(AtomicBool::new(false));
+            let signal = done.clone();
+            guard.defer(move || signal.store(true, Release));
+            guard.flush();
+            r.frozen = Some((done, list));
+        }
+        evicted
+    }
+
+    /// Clean, named, folded, and without content in memory that the store does not have.
+    fn evictable(&self, cell: &Cell, folded: u64, guard: &Guard) -> bool {
+        cell.ino != ROOT_INO
+            && !cell.has(DIRTY | QUEUED | XATTR_DIRTY | FREED | EVICTED | FROZEN)
+            && cell.nlink.load(Relaxed) > 0
+            && cell.epoch.load(Relaxed) <= folded
+            && cell.data().is_none_or(|d| !d.has_dirty())
+            && cell.dir().is_none_or(|d| d.is_clean(folded, guard))
+    }
+
+    fn evict(&self, ino: Ino, guard: &Guard) -> bool {
+        let _no_load = self.load_locks[ino.0 as usize % self.load_locks.len()].lock();
+        let folded = self.folded();
+        // Not through `get`, which would take the mark off.
+        let Some(cell) = self.cells.peek(ino, guard) else { return false };
+        let f = cell.flags.load(SeqCst);
+        if f & FROZEN == 0 {
+            return false;
+        }
+        let clean =
+            f & (DIRTY | QUEUED | XATTR_DIRTY | FREED | EVICTED) == 0 && cell.epoch.load(Relaxed) <= folded;
+        if !clean || cell.flags.compare_exchange(f, f & !FROZEN | EVICTED, SeqCst, SeqCst).is_err() {
+            cell.clear(FROZEN);
+            return false;
+        }
+        if let Some(d) = cell.data() {
+            d.drop_all(&self.data_ctx(ino));
+        }
+        self.cells.remove(cell, guard);
+        self.count_cells(-1);
+        self.store.forget_inode(ino);
+        true
+    }
+
+    /// Holds a creator or loader back while metadata exceeds its share by much. The caller holds no lock and no guard.
+    pub(crate) fn slow_down_meta(&self) {
+        if self.background.meta_is_tight() {
+            self.background.wake_and_wait();
+        }
+    }
+}
