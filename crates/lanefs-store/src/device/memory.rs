@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use lanefs_sync::racy_copy::copy_racy;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
@@ -258,15 +259,17 @@ impl Mapping {
     fn load(&self, at: usize, to: &mut [u8]) {
         assert!(at.checked_add(to.len()).is_some_and(|end| end <= self.len));
         // SAFETY: the range was just checked to lie in the mapping, which lives as long as `self`; `to` is
-        // exclusively borrowed and cannot overlap it, as no reference into the mapping is ever given out.
-        unsafe { copy(self.base.as_ptr().add(at), to.as_mut_ptr(), to.len()) }
+        // exclusively borrowed and cannot overlap it, as no reference into the mapping is ever given out. Other
+        // threads reach the mapping only through this function and `store`, so by `copy_racy`. A mixed result is
+        // possible and allowed: a device promises nothing about a block that is read while it is written.
+        unsafe { copy_racy(self.base.as_ptr().add(at), to.as_mut_ptr(), to.len()) }
     }
 
     /// Copies `from` in at `at`.
     fn store(&self, at: usize, from: &[u8]) {
         assert!(at.checked_add(from.len()).is_some_and(|end| end <= self.len));
         // SAFETY: as in `load`, with the directions exchanged.
-        unsafe { copy(from.as_ptr(), self.base.as_ptr().add(at), from.len()) }
+        unsafe { copy_racy(from.as_ptr(), self.base.as_ptr().add(at), from.len()) }
     }
 
     /// Gives pages back; they read as zeros from then on. Only for anonymous mappings.
@@ -286,49 +289,6 @@ impl Drop for Mapping {
         // SAFETY: the mapping was made by this value with this length and nothing refers into it any more.
         let done = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(done.is_ok(), "{done:?}");
-    }
-}
-
-/// Copies `n` bytes between ranges that do not overlap. Another thread may be copying to or from the same
-/// device bytes: a device promises nothing about a block that is read while it is written, but it must not
-/// become undefined behaviour, so the copy is the machine's, not the language's.
-///
-/// # Safety
-/// `from` is valid for reads of `n` bytes and `to` for writes of `n` bytes.
-#[cfg(target_arch = "x86_64")]
-unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
-    // SAFETY: the caller vouches for both ranges; `rep movsb` reads and writes exactly `n` bytes upwards (the
-    // direction flag is clear by the ABI) and changes only the registers named.
-    unsafe {
-        std::arch::asm!(
-            "rep movsb",
-            inout("rcx") n => _,
-            inout("rsi") from => _,
-            inout("rdi") to => _,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-/// As above, byte by byte and word by word with volatile accesses where there is no string instruction.
-///
-/// # Safety
-/// `from` is valid for reads of `n` bytes and `to` for writes of `n` bytes.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
-    use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-    // Relaxed: the bytes carry no ordering; whoever must see them synchronises by other means.
-    // SAFETY: the caller vouches for both ranges; words are accessed only where both sides are aligned.
-    unsafe {
-        let words = if (from as usize | to as usize) % 8 == 0 { n / 8 } else { 0 };
-        for i in 0..words {
-            let v = (*from.cast::<AtomicU64>().add(i)).load(Relaxed);
-            (*to.cast::<AtomicU64>().add(i)).store(v, Relaxed);
-        }
-        for i in words * 8..n {
-            let v = (*from.cast::<AtomicU8>().add(i)).load(Relaxed);
-            (*to.cast::<AtomicU8>().add(i)).store(v, Relaxed);
-        }
     }
 }
 
