@@ -12,3 +12,6 @@ pub mod summary;
 pub mod superblock;
 pub mod table_node;
 pub mod usage_node;
+
+#[cfg(test)]
+mod layout_tests;
