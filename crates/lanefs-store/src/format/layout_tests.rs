@@ -15,6 +15,7 @@ use super::record::{Effect, GROUP_HEADER, GROUP_MAX, encode_group};
 use super::slot::{Position, Root, SLOT_BLOCKS, SLOT_MAGIC, Slot};
 use super::summary::{DataOwner, SUMMARY_SPAN, encode_summary};
 use super::superblock::*;
+use super::table_node::{self, TableEntry};
 use super::usage_node::{self, BITMAP_WORDS, SEGMENTS_PER_LEAF, SUMMARIES, SegmentUsage, USAGE_FANOUT};
 use crate::types::*;
 
@@ -406,6 +407,12 @@ fn nodes() {
     let got = sealed(map_node::encode(super::header::BlockKind::Map, 2, Ino(33), 9, &s));
     let b = Bytes::default().header(2, 2, 33, 9).u64(70).u32(70 ^ 0xffff).until(64 + 255 * 12);
     same("map node", &got.0, &b.u64(71).u32(71 ^ 0xffff).sealed(AT));
+
+    let mut entries = [TableEntry::default(); 128];
+    entries[127] = TableEntry { block: refer(75), generation: 76, epoch: 77 };
+    let b = Bytes::default().header(3, 0, 0, 8).until(64 + 127 * 28);
+    let b = b.u64s(&[75, 77]).u32(75 ^ 0xffff).u32(76).u32(0);
+    same("table leaf", &sealed(table_node::encode(8, &entries)).0, &b.sealed(AT));
 
     let mut segments = vec![SegmentUsage::default(); 42];
     segments[41] = SegmentUsage {
