@@ -115,3 +115,19 @@ fn threads_use_their_own_rings() {
         }
     });
 }
+
+/// A block device is nothing a test can make without rights: give one to lose as `LANEFS_TEST_BLOCK_DEVICE`, all zeros.
+#[test]
+fn a_block_device_behaves_as_a_device() {
+    let Some(path) = std::env::var_os("LANEFS_TEST_BLOCK_DEVICE") else { return };
+    let d = FileDevice::open(&path, false).unwrap();
+    assert!(d.block_device);
+    conformance::check(&d);
+    let pid = std::process::id() as i32;
+    for read_only in [false, true] {
+        let e = FileDevice::open(&path, read_only).unwrap_err();
+        assert!(matches!(e, StoreError::InUse { pid: p, .. } if p == pid), "{e}");
+    }
+    drop(d);
+    drop(FileDevice::open(&path, true).unwrap());
+}
