@@ -16,7 +16,7 @@ use super::slot::{Position, Root, SLOT_BLOCKS, SLOT_MAGIC, Slot};
 use super::summary::{DataOwner, SUMMARY_SPAN, encode_summary};
 use super::superblock::*;
 use super::table_node::{self, TableEntry};
-use super::usage_node::{self, BITMAP_WORDS, SEGMENTS_PER_LEAF, SUMMARIES, SegmentUsage, USAGE_FANOUT};
+use super::usage_node::{self, BITMAP_WORDS, SEGMENTS_PER_LEAF, SUMMARIES, SegmentUsage};
 use crate::types::*;
 
 const SPEC: &str = include_str!("../../../../docs/SPEC.md");
@@ -52,7 +52,6 @@ fn all_constants_are_those_of_the_document() {
         ("MAP_ENTRY", inode::MAP_ENTRY as u64),
         ("FANOUT", FANOUT as u64),
         ("SEGMENTS_PER_LEAF", SEGMENTS_PER_LEAF as u64),
-        ("USAGE_FANOUT", USAGE_FANOUT as u64),
         ("BITMAP_WORDS", BITMAP_WORDS as u64),
         ("SUMMARIES", SUMMARIES as u64),
         ("SUMMARY_SPAN", SUMMARY_SPAN as u64),
@@ -424,9 +423,6 @@ fn nodes() {
     let b = Bytes::default().header(6, 0, 0, 5).until(64 + 41 * 96).u64s(&[1, 2, 3, 4, 5, 6, 7, 8]);
     let b = b.u64(80).u32(80 ^ 0xffff).u64(81).u32(81 ^ 0xffff).u32(82).u8(83);
     same("usage leaf", &sealed(usage_node::encode_leaf(5, &segments)).0, &b.sealed(AT));
-    let got = sealed(usage_node::encode_inner(1, 5, &[refer(90), refer(91)]));
-    let b = Bytes::default().header(6, 1, 0, 5).u64(90).u32(90 ^ 0xffff).u64(91).u32(91 ^ 0xffff);
-    same("usage node", &got.0, &b.sealed(AT));
 
     let owner = |ino, page| DataOwner { ino: Ino(ino), page };
     let got = sealed(encode_summary(7, 1, &[owner(1, 2), owner(3, 4)]));
