@@ -1,1 +1,7 @@
-//! x
+//! The `lanefs` command as its users meet it: argument forms, exit codes, images without a mount, and mounts.
+
+mod common;
+mod forms;
+mod images;
+mod mount_files;
+mod mounts;

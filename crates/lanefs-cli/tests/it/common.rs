@@ -1,0 +1,131 @@
+//! Running the command, and mounts that do not outlive their test.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+pub const LANEFS: &str = env!("CARGO_BIN_EXE_lanefs");
+
+/// What a run of the command left behind.
+#[derive(Debug)]
+pub struct Run {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Run {
+    #[track_caller]
+    pub fn ok(self) -> Run {
+        assert_eq!(self.code, 0, "{self:?}");
+        self
+    }
+    /// Failed with this code and one line on stderr that contains all of `words`.
+    #[track_caller]
+    pub fn fails(self, code: i32, words: &[&str]) -> Run {
+        assert_eq!(self.code, code, "{self:?}");
+        assert_eq!(self.err.trim_end().lines().count(), 1, "one line: {self:?}");
+        for word in words {
+            assert!(self.err.contains(word), "{word:?} is not said: {self:?}");
+        }
+        self
+    }
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+}
+
+pub fn run_command(command: &mut Command) -> Run {
+    let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().expect("run");
+    let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
+    Run { code: status.code().unwrap_or(-1), out: text(stdout), err: text(stderr) }
+}
+
+/// Runs `lanefs` with these arguments in `dir`.
+pub fn lanefs_in(dir: &Path, args: &[&str]) -> Run {
+    run_command(Command::new(LANEFS).args(args).current_dir(dir))
+}
+
+/// A directory with a new volume in it.
+pub fn volume(size: &str) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().expect("tempdir");
+    lanefs_in(dir.path(), &["mkfs", "--size", size, "v.lane"]).ok();
+    let image = dir.path().join("v.lane");
+    (dir, image)
+}
+
+/// Whether mounts can be tried; says why not.
+pub fn can_mount() -> bool {
+    let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+    if let Err(e) = &device {
+        println!("skipped: /dev/fuse: {e}");
+    }
+    device.is_ok()
+}
+
+/// A mounted volume that is unmounted when the test ends, however it ends.
+pub struct Mount {
+    pub work: TempDir,
+    pub dir: PathBuf,
+    mounted: bool,
+}
+
+impl Mount {
+    /// A new volume, mounted with these options.
+    pub fn new(options: &[&str]) -> Mount {
+        let (work, _) = volume("256M");
+        let dir = work.path().join("mnt");
+        std::fs::create_dir(&dir).expect("mkdir");
+        let mut mount = Mount { work, dir, mounted: false };
+        mount.mount(options);
+        mount
+    }
+    pub fn image(&self) -> PathBuf {
+        self.work.path().join("v.lane")
+    }
+    pub fn mount(&mut self, options: &[&str]) {
+        self.mounted = true;
+        let args = [&["mount"], options, &["v.lane", "mnt"]].concat();
+        lanefs_in(self.work.path(), &args).ok();
+    }
+    pub fn umount(&mut self) {
+        lanefs_in(self.work.path(), &["umount", "mnt"]).ok();
+        self.mounted = false;
+    }
+    pub fn remount(&mut self) {
+        self.umount();
+        self.mount(&[]);
+    }
+    /// The process that serves the mount.
+    pub fn server(&self) -> i32 {
+        let run = lanefs_in(self.work.path(), &["ls", "v.lane:/"]);
+        let pid =
+            run.err.split("process ").nth(1).and_then(|t| t.split(|c: char| !c.is_ascii_digit()).next());
+        pid.and_then(|p| p.parse().ok()).unwrap_or_else(|| panic!("no pid: {run:?}"))
+    }
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+    pub fn fsck(&self) {
+        lanefs_in(self.work.path(), &["fsck", "v.lane"]).ok();
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.mounted && lanefs_in(self.work.path(), &["umount", "mnt"]).code != 0 {
+            // A test that failed half-way may still use it.
+            let _ = lanefs_in(self.work.path(), &["umount", "--lazy", "mnt"]);
+        }
+    }
+}
+
+/// The line of the mount table for a directory: (type, source, options).
+pub fn mount_line(dir: &Path) -> Option<(String, String, String)> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    let dir = dir.canonicalize().ok()?;
+    let line = table.lines().rev().find(|l| l.split(' ').nth(4).is_some_and(|d| Path::new(d) == dir))?;
+    let (front, back) = line.split_once(" - ")?;
+    let mut back = back.split(' ');
+    Some((back.next()?.into(), back.next()?.into(), front.split(' ').nth(5)?.into()))
+}

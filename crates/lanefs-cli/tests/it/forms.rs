@@ -1,0 +1,96 @@
+//! Forms of arguments, exit codes, and what is generated from the definitions.
+
+use crate::common::*;
+use std::path::Path;
+
+const COMMANDS: [&str; 17] = [
+    "mkfs",
+    "mount",
+    "umount",
+    "fsck",
+    "info",
+    "dump",
+    "ls",
+    "cat",
+    "cp",
+    "mkdir",
+    "rm",
+    "tree",
+    "df",
+    "bench",
+    "completions",
+    "man",
+    "install-helper",
+];
+
+#[test]
+fn help_names_every_command() {
+    let help = lanefs_in(Path::new("/"), &["--help"]).ok().out;
+    for command in COMMANDS {
+        assert!(help.contains(&format!("  {command} ")), "{command}");
+        assert!(!lanefs_in(Path::new("/"), &[command, "--help"]).out.is_empty(), "{command}");
+    }
+}
+
+#[test]
+fn a_wrong_option_is_a_usage_error() {
+    for args in
+        [&["mkfs"][..], &["mount", "only-one"], &["ls"], &["mkfs", "--size", "4Q", "x"], &["nonsense"]]
+    {
+        assert_eq!(lanefs_in(Path::new("/"), args).code, 2, "{args:?}");
+    }
+}
+
+#[test]
+fn an_image_that_is_not_there_is_named_with_the_way_out() {
+    let dir = tempfile::tempdir().unwrap();
+    for args in [&["ls", "no.lane:/"][..], &["cat", "no.lane:/x"], &["df", "no.lane"], &["tree", "no.lane"]] {
+        lanefs_in(dir.path(), args).fails(1, &["no.lane", "mkfs"]);
+    }
+    lanefs_in(dir.path(), &["info", "no.lane"]).fails(1, &["no.lane"]);
+    lanefs_in(dir.path(), &["fsck", "no.lane"]).fails(8, &["no.lane"]);
+}
+
+#[test]
+fn completions_and_man_pages_come_out() {
+    let dir = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = lanefs_in(dir.path(), &["completions", shell]).ok().out;
+        assert!(COMMANDS.iter().all(|c| script.contains(c)), "{shell}");
+    }
+    lanefs_in(dir.path(), &["man", "pages"]).ok();
+    for command in COMMANDS {
+        let page = std::fs::read_to_string(dir.path().join(format!("pages/lanefs-{command}.1"))).unwrap();
+        assert!(page.contains(".SH SYNOPSIS"), "{command}");
+    }
+}
+
+#[test]
+fn umount_of_what_is_not_mounted_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    lanefs_in(dir.path(), &["umount", "."]).fails(1, &["no LaneFS volume"]);
+    lanefs_in(dir.path(), &["umount", "missing"]).fails(1, &["missing"]);
+}
+
+#[test]
+fn a_mount_that_cannot_be_is_refused_in_one_line() {
+    let (dir, _) = volume("64M");
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    std::fs::create_dir(dir.path().join("mnt")).unwrap();
+    lanefs_in(dir.path(), &["mount", "v.lane", "missing"]).fails(1, &["missing"]);
+    lanefs_in(dir.path(), &["mount", "v.lane", "file"]).fails(1, &["file", "not a directory"]);
+    lanefs_in(dir.path(), &["mount", "no.lane", "mnt"]).fails(1, &["no.lane", "mkfs"]);
+    lanefs_in(dir.path(), &["mount", "-o", "nonsense", "v.lane", "mnt"]).fails(1, &["nonsense"]);
+    lanefs_in(dir.path(), &["mount", "file", "mnt"]).fails(1, &["file"]);
+    assert_eq!(mount_line(&dir.path().join("mnt")), None);
+}
+
+#[test]
+fn the_helper_is_linked_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["install-helper", "--dir", dir.path().to_str().unwrap()];
+    lanefs_in(dir.path(), &args).ok();
+    lanefs_in(dir.path(), &args).ok();
+    let link = std::fs::read_link(dir.path().join("mount.fuse.lanefs")).unwrap();
+    assert_eq!(link, Path::new(LANEFS).canonicalize().unwrap());
+}

@@ -1,0 +1,164 @@
+//! Images without a mount.
+
+use crate::common::*;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+#[test]
+fn mkfs_makes_a_sparse_image_and_does_not_overwrite() {
+    let (dir, image) = volume("64M");
+    let meta = std::fs::metadata(&image).unwrap();
+    assert_eq!(meta.len(), 64 << 20);
+    assert!(meta.blocks() * 512 < 16 << 20, "not sparse: {} blocks", meta.blocks());
+    let before = lanefs_in(dir.path(), &["info", "--json", "v.lane"]).ok().json();
+    assert_eq!(before["clean"], true);
+    assert_eq!(before["total_blocks"], (64 << 20) / 4096);
+
+    lanefs_in(dir.path(), &["mkfs", "v.lane"]).fails(1, &["v.lane", "--force"]);
+    assert_eq!(lanefs_in(dir.path(), &["info", "--json", "v.lane"]).ok().json()["uuid"], before["uuid"]);
+    lanefs_in(dir.path(), &["mkfs", "--force", "--label", "again", "v.lane"]).ok();
+    let after = lanefs_in(dir.path(), &["info", "--json", "v.lane"]).ok().json();
+    assert_ne!(after["uuid"], before["uuid"]);
+    assert_eq!(after["label"], "again");
+    lanefs_in(dir.path(), &["mkfs", "--size", "128M", "v.lane"]).fails(1, &["--force"]);
+    lanefs_in(dir.path(), &["mkfs", "--size", "128M", "--force", "v.lane"]).ok();
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 128 << 20);
+    lanefs_in(dir.path(), &["fsck", "v.lane"]).ok();
+}
+
+#[test]
+fn what_is_not_a_volume_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("text"), "hello\n".repeat(10_000)).unwrap();
+    std::fs::write(dir.path().join("empty"), "").unwrap();
+    for name in ["text", "empty"] {
+        lanefs_in(dir.path(), &["ls", &format!("{name}:/")]).fails(1, &[name]);
+        lanefs_in(dir.path(), &["info", name]).fails(1, &[name]);
+        assert_eq!(lanefs_in(dir.path(), &["fsck", name]).code, 8, "{name}");
+    }
+    lanefs_in(dir.path(), &["mkfs", "text"]).fails(1, &["text", "--force"]);
+    assert_eq!(std::fs::read(dir.path().join("text")).unwrap().len(), 60_000, "left as it was");
+}
+
+#[test]
+fn damaged_images_are_refused_or_read_but_never_empty_and_never_a_panic() {
+    let (dir, image) = volume("64M");
+    std::fs::write(dir.path().join("file"), "content").unwrap();
+    lanefs_in(dir.path(), &["cp", "file", "v.lane:/file"]).ok();
+    let whole = std::fs::read(&image).unwrap();
+    for length in [0, 100, 4096, 1 << 20, 32 << 20] {
+        std::fs::write(&image, &whole[..length]).unwrap();
+        let run = lanefs_in(dir.path(), &["ls", "v.lane:/"]);
+        assert!(run.code == 1 || run.out.contains("file"), "cut to {length}: {run:?}");
+        assert!(!run.err.contains("panicked"), "cut to {length}: {run:?}");
+    }
+    std::fs::write(&image, &whole).unwrap();
+    let out = std::fs::File::options().write(true).open(&image).unwrap();
+    // Every block of the first MiB in turn.
+    for block in 0..256u64 {
+        let at = block * 4096;
+        out.write_all_at(&[0xa5; 4096], at).unwrap();
+        let run = lanefs_in(dir.path(), &["ls", "v.lane:/"]);
+        assert!(run.code == 1 || run.out.contains("file"), "block {block}: {run:?}");
+        assert!(!run.err.contains("panicked"), "block {block}: {run:?}");
+        out.write_all_at(&whole[at as usize..at as usize + 4096], at).unwrap();
+    }
+}
+
+/// Every path below `dir` with kind, permission bits, link target and content.
+fn tree(dir: &Path) -> Vec<(String, u32, Vec<u8>)> {
+    let mut list = Vec::new();
+    let mut todo = vec![dir.to_path_buf()];
+    while let Some(at) = todo.pop() {
+        for entry in std::fs::read_dir(&at).unwrap() {
+            let path = entry.unwrap().path();
+            let meta = std::fs::symlink_metadata(&path).unwrap();
+            let content = match () {
+                () if meta.is_dir() => {
+                    todo.push(path.clone());
+                    Vec::new()
+                }
+                () if meta.is_symlink() => {
+                    std::fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes()
+                }
+                () => std::fs::read(&path).unwrap(),
+            };
+            list.push((path.strip_prefix(dir).unwrap().display().to_string(), meta.mode(), content));
+        }
+    }
+    list.sort();
+    list
+}
+
+#[test]
+fn a_tree_goes_in_and_comes_out_the_same() {
+    let (dir, _) = volume("256M");
+    let source = dir.path().join("source");
+    std::fs::create_dir_all(source.join("deep/er/empty")).unwrap();
+    std::fs::write(source.join("small"), "x").unwrap();
+    std::fs::write(source.join("deep/none"), "").unwrap();
+    std::fs::write(source.join("deep/er/tool"), "#!/bin/sh\n").unwrap();
+    std::fs::set_permissions(source.join("deep/er/tool"), PermissionsExt::from_mode(0o755)).unwrap();
+    symlink("../small", source.join("deep/link")).unwrap();
+    let big: Vec<u8> = (0..3_000_001u32).flat_map(|i| (i * 7).to_le_bytes()).collect();
+    std::fs::write(source.join("big"), &big).unwrap();
+    let holes = std::fs::File::create(source.join("holes")).unwrap();
+    holes.write_all_at(b"end", 50 << 20).unwrap();
+    for i in 0..300 {
+        std::fs::write(source.join("deep/er").join(format!("file {i}")), vec![i as u8; i * 40]).unwrap();
+    }
+
+    let at = |args: &[&str]| lanefs_in(dir.path(), args);
+    at(&["cp", "source", "v.lane:/"]).fails(1, &["-r"]);
+    at(&["cp", "-r", "source", "v.lane:/dst"]).ok();
+    at(&["cp", "-r", "v.lane:/dst", "back"]).ok();
+    assert_eq!(tree(&source), tree(&dir.path().join("back")));
+    at(&["cp", "-r", "v.lane:/dst", "v.lane:/copy"]).ok();
+    at(&["cp", "-r", "v.lane:/copy", "back2"]).ok();
+    assert_eq!(tree(&source), tree(&dir.path().join("back2")));
+
+    assert_eq!(at(&["cat", "v.lane:/dst/deep/er/tool"]).ok().out, "#!/bin/sh\n");
+    let list = at(&["ls", "--json", "v.lane:/dst"]).ok().json();
+    let names: Vec<_> = list.as_array().unwrap().iter().map(|e| e["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["big", "deep", "holes", "small"]);
+    assert_eq!(list[2]["size"], (50 << 20) + 3);
+    assert!(list[2]["blocks"].as_u64().unwrap() < 1000, "the hole takes room: {}", list[2]);
+    assert!(at(&["ls", "-l", "v.lane:/dst/deep"]).ok().out.contains("link -> ../small"));
+    let drawn = at(&["tree", "v.lane:/dst"]).ok().out;
+    assert!(drawn.contains("`-- small") && drawn.contains("3 directories, 306 files"), "{drawn}");
+    let full = at(&["df", "--json", "v.lane"]).ok().json();
+    assert!(full[0]["used"].as_u64().unwrap() > 24_000_000, "{full}");
+
+    at(&["rm", "v.lane:/copy"]).fails(1, &["-r"]);
+    at(&["rm", "-r", "v.lane:/copy", "v.lane:/dst"]).ok();
+    at(&["rm", "v.lane:/dst"]).fails(1, &["v.lane:/dst"]);
+    at(&["rm", "-f", "v.lane:/dst"]).ok();
+    assert_eq!(at(&["ls", "v.lane:/"]).ok().out, "");
+    at(&["fsck", "v.lane"]).ok();
+}
+
+#[test]
+fn directories_are_made() {
+    let (dir, _) = volume("64M");
+    let at = |args: &[&str]| lanefs_in(dir.path(), args);
+    at(&["mkdir", "v.lane:/a/b"]).fails(1, &["v.lane:/a/b"]);
+    at(&["mkdir", "-p", "v.lane:/a/b"]).ok();
+    at(&["mkdir", "-p", "v.lane:/a/b"]).ok();
+    at(&["mkdir", "v.lane:/a/b"]).fails(1, &["v.lane:/a/b"]);
+    assert_eq!(at(&["ls", "v.lane:/a"]).ok().out, "b\n");
+}
+
+#[test]
+fn a_volume_may_lie_on_two_images() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |args: &[&str]| lanefs_in(dir.path(), args);
+    at(&["mkfs", "--size", "64M", "a.lane", "b.lane"]).ok();
+    assert_eq!(at(&["info", "--json", "a.lane", "b.lane"]).ok().json()["devices"], 2);
+    std::fs::write(dir.path().join("f"), vec![7; 40 << 20]).unwrap();
+    std::fs::write(dir.path().join("g"), vec![9; 40 << 20]).unwrap();
+    at(&["cp", "f", "g", "a.lane,b.lane:/"]).ok();
+    at(&["cp", "a.lane,b.lane:/g", "back"]).ok();
+    assert_eq!(std::fs::read(dir.path().join("back")).unwrap(), vec![9; 40 << 20]);
+    at(&["fsck", "a.lane", "b.lane"]).ok();
+    assert_eq!(at(&["ls", "a.lane:/"]).code, 1, "half a volume is refused");
+}

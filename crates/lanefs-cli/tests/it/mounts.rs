@@ -1,0 +1,213 @@
+//! Mounting, unmounting and dying.
+
+use crate::common::*;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_mount_shows_its_type_source_and_options() {
+    if !can_mount() {
+        return;
+    }
+    let mut m = Mount::new(&[]);
+    let (kind, source, options) = mount_line(&m.dir).unwrap();
+    assert_eq!((kind.as_str(), source.as_str()), ("fuse.lanefs", m.image().to_str().unwrap()));
+    assert!(
+        options.contains("nosuid") && options.contains("nodev") && options.starts_with("rw"),
+        "{options}"
+    );
+    m.umount();
+    assert_eq!(mount_line(&m.dir), None);
+    m.mount(&["-o", "suid,dev,ro,noatime"]);
+    let (_, _, options) = mount_line(&m.dir).unwrap();
+    assert!(!options.contains("nosuid") && !options.contains("nodev"), "{options}");
+    assert!(options.starts_with("ro") && options.contains("noatime"), "{options}");
+    let refused = std::fs::write(m.path("x"), "").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+}
+
+#[test]
+fn umount_returns_when_the_image_is_closed() {
+    if !can_mount() {
+        return;
+    }
+    let mut m = Mount::new(&[]);
+    for round in 0..5 {
+        std::fs::write(m.path(&format!("file{round}")), vec![round; 100_000]).unwrap();
+        m.umount();
+        let list = lanefs_in(m.work.path(), &["ls", "v.lane:/"]).ok().out;
+        assert_eq!(list.lines().count(), usize::from(round) + 1, "{list}");
+        assert_eq!(lanefs_in(m.work.path(), &["info", "--json", "v.lane"]).ok().json()["clean"], true);
+        m.mount(&[]);
+    }
+}
+
+#[test]
+fn an_image_in_use_is_refused_with_the_pid() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new(&[]);
+    let pid = m.server().to_string();
+    let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+    assert_eq!(command.trim(), "lanefs");
+    std::fs::create_dir(m.work.path().join("other")).unwrap();
+    let at = |args: &[&str]| lanefs_in(m.work.path(), args);
+    at(&["mount", "v.lane", "other"]).fails(1, &["v.lane", &pid]);
+    at(&["mkfs", "--force", "v.lane"]).fails(1, &["v.lane", &pid]);
+    at(&["mkfs", "--force", "--size", "1G", "v.lane"]).fails(1, &["v.lane", &pid]);
+    at(&["fsck", "v.lane"]).fails(8, &["v.lane", &pid]);
+    at(&["cp", "v.lane:/x", "y"]).fails(1, &["v.lane", &pid]);
+    assert_eq!(std::fs::metadata(m.image()).unwrap().len(), 256 << 20);
+}
+
+#[test]
+fn a_mount_in_use_stays() {
+    if !can_mount() {
+        return;
+    }
+    let mut m = Mount::new(&[]);
+    let file = File::create(m.path("open")).unwrap();
+    lanefs_in(m.work.path(), &["umount", "mnt"]).fails(1, &["in use", "--lazy"]);
+    assert!(mount_line(&m.dir).is_some());
+    drop(file);
+    m.umount();
+}
+
+#[test]
+fn create_makes_the_volume_once() {
+    if !can_mount() {
+        return;
+    }
+    let mut m = Mount::new(&[]);
+    m.umount();
+    std::fs::remove_file(m.image()).unwrap();
+    m.mount(&["--create", "--size", "128M"]);
+    assert_eq!(std::fs::metadata(m.image()).unwrap().len(), 128 << 20);
+    std::fs::write(m.path("kept"), "x").unwrap();
+    m.umount();
+    m.mount(&["--create", "--size", "128M"]);
+    assert_eq!(std::fs::read(m.path("kept")).unwrap(), b"x");
+}
+
+#[test]
+fn a_signal_ends_a_foreground_mount_cleanly_even_in_use() {
+    if !can_mount() {
+        return;
+    }
+    let mut m = Mount::new(&[]);
+    m.umount();
+    for (signal, busy) in [(libc::SIGTERM, false), (libc::SIGINT, false), (libc::SIGTERM, true)] {
+        let mut command = Command::new(LANEFS);
+        command.args(["mount", "--foreground", "v.lane", "mnt"]).current_dir(m.work.path());
+        let mut child = command.stdin(Stdio::null()).spawn().unwrap();
+        let start = Instant::now();
+        while mount_line(&m.dir).is_none() {
+            assert!(start.elapsed() < Duration::from_secs(20), "does not mount");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut file = File::create(m.path("f")).unwrap();
+        file.write_all(&[7; 300_000]).unwrap();
+        let file = busy.then_some(file);
+        // SAFETY: our own child's pid, which has not been waited for.
+        unsafe { libc::kill(child.id() as i32, signal) };
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert_eq!(mount_line(&m.dir), None);
+        drop(file);
+        assert_eq!(lanefs_in(m.work.path(), &["info", "--json", "v.lane"]).ok().json()["clean"], true);
+        let list = lanefs_in(m.work.path(), &["ls", "--json", "v.lane:/"]).ok().json();
+        assert_eq!(list[0]["size"], 300_000);
+    }
+}
+
+#[test]
+fn the_helper_mounts_as_mount8_calls_it_and_says_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let mut m = Mount::new(&[]);
+    m.umount();
+    let helper = m.work.path().join("mount.fuse.lanefs");
+    std::os::unix::fs::symlink(LANEFS, &helper).unwrap();
+    let (image, dir) = (m.image(), m.dir.clone());
+    let call = |args: &[&str]| run_command(Command::new(&helper).arg(&image).arg(&dir).args(args));
+    let fake = call(&["-f", "-o", "rw"]).ok();
+    assert_eq!((fake.out, fake.err, mount_line(&m.dir)), (String::new(), String::new(), None));
+    let run = call(&["-n", "-o", "rw,noexec,x-systemd.automount,_netdev", "-t", "fuse.lanefs"]).ok();
+    assert_eq!((run.out.as_str(), run.err.as_str()), ("", ""));
+    assert!(mount_line(&m.dir).unwrap().2.contains("noexec"));
+    m.umount();
+    call(&["-o", "nonsense"]).fails(32, &["nonsense"]);
+}
+
+#[test]
+fn what_was_synced_survives_a_kill_and_a_shutdown() {
+    if !can_mount() {
+        return;
+    }
+    let mut m = Mount::new(&[]);
+    for (round, kill) in [true, false, true].into_iter().enumerate() {
+        let name = format!("synced{round}");
+        let mut file = File::create(m.path(&name)).unwrap();
+        file.write_all(format!("round {round}").repeat(1000).as_bytes()).unwrap();
+        file.sync_all().unwrap();
+        std::fs::write(m.path("unsynced"), "x").unwrap();
+        if kill {
+            // SAFETY: the process that holds the image of this test's own volume.
+            unsafe { libc::kill(m.server(), libc::SIGKILL) };
+        } else {
+            let dir = File::open(&m.dir).unwrap();
+            let mut how = 2u32;
+            // SAFETY: the ioctl reads or writes at most one u32 through a pointer valid for that.
+            let r = unsafe { libc::ioctl(dir.as_raw_fd(), 0x8004_587d, &raw mut how) };
+            assert_eq!(r, 0, "{}", std::io::Error::last_os_error());
+            let late = File::create(m.path("late")).and_then(|f| f.sync_all());
+            assert_eq!(late.unwrap_err().raw_os_error(), Some(libc::EIO));
+        }
+        drop(file);
+        m.umount();
+        m.fsck();
+        m.mount(&[]);
+        for r in 0..=round {
+            let content = std::fs::read_to_string(m.path(&format!("synced{r}"))).unwrap();
+            assert_eq!(content, format!("round {r}").repeat(1000));
+        }
+    }
+}
+
+#[test]
+fn an_ordinary_user_mounts() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root, to become an ordinary user");
+        return;
+    }
+    let work = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(work.path(), Some(65534), Some(65534)).unwrap();
+    let program = work.path().join("lanefs");
+    std::fs::copy(LANEFS, &program).unwrap();
+    let user = |args: &[&str]| {
+        run_command(Command::new(&program).args(args).current_dir(work.path()).uid(65534).gid(65534))
+    };
+    user(&["mkfs", "--size", "64M", "v.lane"]).ok();
+    std::fs::create_dir(work.path().join("mnt")).unwrap();
+    std::os::unix::fs::chown(work.path().join("mnt"), Some(65534), Some(65534)).unwrap();
+    user(&["mount", "v.lane", "mnt"]).ok();
+    let worked = run_command(
+        Command::new("sh")
+            .args([
+                "-ec",
+                "cd mnt; echo hello > a; mkdir d; mv a d/b; cat d/b; grep -c 'fuse.lanefs' /proc/self/mounts",
+            ])
+            .current_dir(work.path())
+            .uid(65534)
+            .gid(65534),
+    );
+    let left = user(&["umount", "mnt"]);
+    assert!(worked.code == 0 && worked.out.starts_with("hello\n"), "{worked:?}");
+    left.ok();
+    assert_eq!(user(&["cat", "v.lane:/d/b"]).ok().out, "hello\n");
+}
