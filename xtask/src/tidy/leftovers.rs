@@ -90,7 +90,7 @@ pub fn check_safety(lines: &[Line], report: &mut Report<'_>) {
 
 /// Whether a SAFETY comment belongs to the line: on it, or above the statement that it is part of.
 fn is_argued(lines: &[Line], number: usize) -> bool {
-    let says = |line: &Line| line.comment.contains("SAFETY:");
+    let says = |line: &Line| line.comment.trim_start().starts_with("SAFETY");
     if says(&lines[number]) {
         return true;
     }
@@ -99,9 +99,10 @@ fn is_argued(lines: &[Line], number: usize) -> bool {
             return true;
         }
         let code = line.code.trim();
-        let attribute = code.starts_with("#[");
+        // A comment above an attribute or above the arm of a match belongs to what they hold.
+        let passes = code.starts_with("#[") || code.ends_with("=> {");
         let ends_statement = code.ends_with([';', '{', '}']) || (code.is_empty() && line.comment.is_empty());
-        if ends_statement && !attribute {
+        if ends_statement && !passes {
             return false;
         }
     }
@@ -170,6 +171,7 @@ mod tests {
             "fn f() {\n    // SAFETY: one statement.\n    let x =\n        h(1, unsafe { g() });\n}\n",
             "// SAFETY: plain data.\n#[cfg(unix)]\nunsafe impl Send for X {}\n",
             "fn f() { g(unsafe { h() }) } // SAFETY: same line.\n",
+            "match x {\n    // SAFETY (both): an arm.\n    A => {\n        unsafe { g() }\n    }\n}\n",
             "/// # Safety\n/// None.\npub unsafe fn f() {}\n#![deny(unsafe_op_in_unsafe_fn)]\n",
             "// an unsafe { in a comment\nconst S: &str = \"unsafe {\";\n",
         ] {
