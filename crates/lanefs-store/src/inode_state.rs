@@ -9,7 +9,8 @@
 //!  I2  `delta` and `sealed` together are what a crash would take from the map: the changes since the last
 //!      durable batch, counting only checkpoints whose slot is on disk. A write-out moves `delta` to `sealed`, and
 //!      only the checkpoint's end drops `sealed`; a batch written in between must carry both, because
-//!      a crash before the slot falls back to the map before the write-out.
+//!      a crash before the slot falls back to the map before the write-out. A directory has no delta: its map is
+//!      changed by checkpoints only, and by the cleaner, which waits for one.
 
 use crate::block_io::{BlockSink, BlockSource, Owner};
 use crate::error::{Result, StoreError};
@@ -347,7 +348,9 @@ impl InodeState {
         if self.tail.as_ref().is_some_and(|t| t.0 == page) {
             self.tail = None; // I1
         }
-        self.delta.sets.insert(page, r);
+        if !self.is_dir() {
+            self.delta.sets.insert(page, r);
+        }
         self.dirty = true;
         Ok((!old.is_none()).then_some(old.addr))
     }
@@ -371,6 +374,24 @@ impl InodeState {
         Ok(TailChange { freed: (!old.is_none()).then_some(old.addr), displaced })
     }
 
+    /// Maps a page of a directory to a bucket, or to none, and returns the block that is free now.
+    pub(crate) fn set_bucket(
+        &mut self,
+        page: u64,
+        r: BlockRef,
+        source: &(impl BlockSource + ?Sized),
+    ) -> Result<Option<BlockAddr>> {
+        self.dirty = true;
+        let old = self.map.set(page, r, source)?;
+        Ok((!old.is_none()).then_some(old.addr))
+    }
+
+    /// Keeps the body of a directory's only bucket in the inode block; an empty one says that it is not there.
+    pub(crate) fn set_inline_bucket(&mut self, body: Vec<u8>) {
+        self.dirty = true;
+        self.tail = (!body.is_empty()).then_some((1, body));
+    }
+
     /// Takes the tail out, for writing it as a block of its own.
     pub fn take_tail(&mut self) -> Option<(u64, Box<Block>)> {
         self.dirty |= self.tail.is_some();
@@ -391,7 +412,9 @@ impl InodeState {
             self.tail = None;
         }
         self.dirty = true;
-        self.delta.unmap(pages.clone());
+        if !self.is_dir() {
+            self.delta.unmap(pages.clone());
+        }
         self.map.unmap(pages, source, &mut |_, r| freed.push(r.addr))?;
         Ok(())
     }

@@ -29,10 +29,11 @@ struct Leaf {
 }
 
 type Chunk = Arc<CachePadded<Mutex<Leaf>>>;
+type Shard = CachePadded<Mutex<HashMap<u64, Chunk>>>;
 
 /// See the module's head.
 pub struct InodeTable {
-    shards: Box<[CachePadded<Mutex<HashMap<u64, Chunk>>>]>,
+    shards: Box<[Shard]>,
     tree: Mutex<Radix>,
 }
 

@@ -4,6 +4,7 @@
 pub mod api;
 pub mod block_io;
 pub mod device;
+pub mod dir;
 pub mod error;
 pub mod fold;
 pub mod format;

@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod checksum;
+pub mod dir_bucket;
 pub mod header;
 pub mod inode;
 pub mod map_node;
