@@ -1,0 +1,107 @@
+//! Attributes, permissions, extended attributes.
+
+use crate::{errno, reopen, root};
+use lanefs::{Cred, OpenOptions, SetTime};
+
+#[test]
+fn attributes_are_kept_to_the_nanosecond() {
+    let (fs, dev) = root(64);
+    fs.write("/f", b"x").unwrap();
+    fs.chmod("/f", 0o4751).unwrap();
+    fs.chown("/f", Some(1000), Some(2000), true).unwrap();
+    fs.chmod("/f", 0o6755).unwrap();
+    fs.set_times("/f", Some(SetTime::At(-1)), Some(SetTime::At(1_234_567_890_123_456_789)), true).unwrap();
+    let fs = reopen(fs, &dev);
+    let s = fs.stat("/f").unwrap();
+    assert_eq!((s.mode & 0o7777, s.uid, s.gid), (0o6755, 1000, 2000));
+    assert_eq!((s.atime, s.mtime), (-1, 1_234_567_890_123_456_789));
+    assert!(s.ctime >= s.btime);
+}
+
+#[test]
+fn permissions_are_checked_for_ordinary_users() {
+    let (fs, _d) = root(64);
+    let alice = fs.volume().as_user(Cred::user(1, 10, &[20]));
+    let bob = fs.volume().as_user(Cred::user(2, 11, &[]));
+    fs.mkdir("/home", 0o777).unwrap();
+    alice.write("/home/a", b"secret").unwrap();
+    assert_eq!(alice.stat("/home/a").unwrap().uid, 1);
+    alice.chmod("/home/a", 0o640).unwrap();
+    assert_eq!(errno(bob.read("/home/a")), libc::EACCES);
+    assert_eq!(errno(bob.chmod("/home/a", 0o777)), libc::EPERM);
+    assert_eq!(errno(bob.truncate("/home/a", 0)), libc::EACCES);
+    assert_eq!(errno(alice.chown("/home/a", Some(2), None, true)), libc::EPERM);
+    alice.chown("/home/a", None, Some(20), true).unwrap();
+    // Sticky: only owners remove.
+    fs.chmod("/home", 0o1777).unwrap();
+    assert_eq!(errno(bob.unlink("/home/a")), libc::EPERM);
+    assert_eq!(errno(bob.rename("/home/a", "/home/b")), libc::EPERM);
+    bob.write("/home/b", b"").unwrap();
+    assert_eq!(errno(bob.rename("/home/b", "/home/a")), libc::EPERM);
+    fs.chmod("/home", 0o755).unwrap();
+    assert_eq!(errno(bob.write("/home/c", b"")), libc::EACCES);
+    assert_eq!(errno(alice.unlink("/home/a")), libc::EACCES);
+    fs.mkdir("/shut", 0o700).unwrap();
+    assert_eq!(errno(alice.stat("/shut/x")), libc::EACCES);
+    assert_eq!(errno(alice.read_dir("/shut", 0, &mut |_| true)), libc::EACCES);
+}
+
+#[test]
+fn a_setgid_directory_hands_its_group_on_and_writes_drop_privilege() {
+    let (fs, _d) = root(64);
+    fs.mkdir("/g", 0o777).unwrap();
+    fs.chown("/g", None, Some(77), true).unwrap();
+    fs.chmod("/g", 0o2777).unwrap();
+    let u = fs.volume().as_user(Cred::user(5, 5, &[]));
+    u.mkdir("/g/sub", 0o755).unwrap();
+    let s = u.stat("/g/sub").unwrap();
+    assert_eq!((s.gid, s.mode & 0o7777), (77, 0o2755));
+    u.write("/g/f", b"x").unwrap();
+    u.chmod("/g/f", 0o4755).unwrap();
+    u.open("/g/f", OpenOptions::new().write(true)).unwrap().write_all_at(b"y", 0).unwrap();
+    assert_eq!(u.stat("/g/f").unwrap().mode & 0o7777, 0o755);
+}
+
+#[test]
+fn extended_attributes_of_all_sizes_survive() {
+    let (fs, dev) = root(64);
+    fs.write("/f", b"").unwrap();
+    fs.mkdir("/d", 0o755).unwrap();
+    assert_eq!(errno(fs.getxattr("/f", b"user.none")), libc::ENODATA);
+    assert_eq!(errno(fs.setxattr("/f", b"odd.name", b"", 0)), libc::EOPNOTSUPP);
+    fs.setxattr("/f", b"user.small", b"v", 0).unwrap();
+    fs.setxattr("/f", b"user.big", &[3; 60_000], 0).unwrap();
+    fs.setxattr("/f", b"trusted.t", b"", 0).unwrap();
+    fs.setxattr("/d", b"user.dir", b"also", 0).unwrap();
+    assert_eq!(errno(fs.setxattr("/f", b"user.small", b"w", libc::XATTR_CREATE)), libc::EEXIST);
+    assert_eq!(errno(fs.setxattr("/f", b"user.other", b"w", libc::XATTR_REPLACE)), libc::ENODATA);
+    assert_eq!(errno(fs.setxattr("/f", b"user.huge", &vec![0; 65537], 0)), libc::E2BIG);
+    let fs = reopen(fs, &dev);
+    assert_eq!(fs.getxattr("/f", b"user.big").unwrap(), vec![3; 60_000]);
+    assert_eq!(fs.getxattr("/d", b"user.dir").unwrap(), b"also");
+    assert_eq!(fs.listxattr("/f").unwrap().len(), 3);
+    let u = fs.volume().as_user(Cred::user(9, 9, &[]));
+    assert_eq!(u.listxattr("/f").unwrap().len(), 2);
+    assert_eq!(errno(u.getxattr("/f", b"trusted.t")), libc::ENODATA);
+    fs.removexattr("/f", b"user.big").unwrap();
+    assert_eq!(errno(fs.removexattr("/f", b"user.big")), libc::ENODATA);
+    let fs = reopen(fs, &dev);
+    assert_eq!(fs.listxattr("/f").unwrap().len(), 2);
+}
+
+#[test]
+fn advisory_locks_exclude_each_other_and_go_with_the_handle() {
+    use lanefs::locks::Lock;
+    let (fs, _d) = root(64);
+    let a = fs.create("/l").unwrap();
+    let b = fs.open("/l", &OpenOptions::new()).unwrap();
+    a.lock(Lock::Shared, false).unwrap();
+    b.lock(Lock::Shared, false).unwrap();
+    assert_eq!(errno(a.lock(Lock::Exclusive, false)), libc::EWOULDBLOCK);
+    drop(b);
+    a.lock(Lock::Exclusive, false).unwrap();
+    let c = fs.open("/l", &OpenOptions::new()).unwrap();
+    assert_eq!(errno(c.lock(Lock::Shared, false)), libc::EWOULDBLOCK);
+    a.unlock();
+    c.lock(Lock::Shared, true).unwrap();
+}

@@ -1,0 +1,141 @@
+//! Content: reading, writing, holes, sizes.
+
+use crate::{errno, reopen, root};
+use lanefs::OpenOptions;
+
+#[test]
+fn what_is_written_is_read_across_page_and_file_sizes() {
+    let (fs, dev) = root(128);
+    let sizes = [0usize, 1, 100, 3399, 3400, 3401, 4095, 4096, 4097, 7500, 8192, 100_000, 3 << 20];
+    let content = |n: usize| (0..n).map(|i| (i * 7 + n) as u8).collect::<Vec<u8>>();
+    for n in sizes {
+        fs.write(&*format!("/f{n}"), &content(n)).unwrap();
+    }
+    let fs = reopen(fs, &dev);
+    for n in sizes {
+        assert_eq!(fs.read(&*format!("/f{n}")).unwrap(), content(n), "{n} bytes");
+        assert_eq!(fs.stat(&*format!("/f{n}")).unwrap().size, n as u64);
+    }
+}
+
+#[test]
+fn sparse_files_reach_to_the_largest_offset() {
+    let (fs, dev) = root(64);
+    let f = fs.create("/sparse").unwrap();
+    let far = i64::MAX as u64 - 100;
+    f.write_all_at(b"far", far).unwrap();
+    f.write_all_at(b"near", 10 << 20).unwrap();
+    assert_eq!(errno(f.write_at(b"x", i64::MAX as u64)), libc::EFBIG);
+    let check = |f: &lanefs::File| {
+        assert_eq!(f.stat().unwrap().size, far + 3);
+        assert!(f.stat().unwrap().blocks < 100);
+        let mut b = [9; 8];
+        f.read_exact_at(&mut b, 5 << 30).unwrap();
+        assert_eq!(b, [0; 8]);
+        f.read_exact_at(&mut b[..4], 10 << 20).unwrap();
+        assert_eq!(&b[..4], b"near");
+        assert_eq!(f.seek(0, libc::SEEK_DATA).unwrap(), 10 << 20);
+        assert_eq!(f.seek(10 << 20, libc::SEEK_HOLE).unwrap(), (10 << 20) + 4096);
+        assert_eq!(f.seek(20 << 20, libc::SEEK_DATA).unwrap(), far & !4095);
+        assert_eq!(errno(f.seek(i64::MAX - 5, libc::SEEK_DATA)), libc::ENXIO);
+    };
+    check(&f);
+    f.sync_all().unwrap();
+    check(&f);
+    drop(f);
+    let fs = reopen(fs, &dev);
+    check(&fs.open("/sparse", &OpenOptions::new()).unwrap());
+}
+
+#[test]
+fn truncation_forgets_and_extension_shows_zeros() {
+    let (fs, dev) = root(64);
+    let f = fs.create("/t").unwrap();
+    f.write_all_at(&[5; 20_000], 0).unwrap();
+    f.sync_all().unwrap();
+    f.set_len(6000).unwrap();
+    f.set_len(15_000).unwrap();
+    let expect: Vec<u8> = (0..15_000).map(|i| if i < 6000 { 5 } else { 0 }).collect();
+    assert_eq!(fs.read("/t").unwrap(), expect);
+    drop(f);
+    let fs = reopen(fs, &dev);
+    assert_eq!(fs.read("/t").unwrap(), expect);
+    let f = fs.open("/t", OpenOptions::new().write(true)).unwrap();
+    f.allocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 1000, 4000).unwrap();
+    let expect: Vec<u8> = (0..15_000).map(|i| if i < 1000 || (5000..6000).contains(&i) { 5 } else { 0 }).collect();
+    assert_eq!(fs.read("/t").unwrap(), expect);
+    assert_eq!(errno(f.allocate(libc::FALLOC_FL_COLLAPSE_RANGE, 0, 4096)), libc::EOPNOTSUPP);
+    drop(f);
+    let fs = reopen(fs, &dev);
+    assert_eq!(fs.read("/t").unwrap(), expect);
+}
+
+#[test]
+fn appends_and_the_cursor() {
+    let (fs, _d) = root(64);
+    let f = fs.open("/log", OpenOptions::new().read(true).append(true).create(true)).unwrap();
+    assert_eq!(f.append(b"one").unwrap(), 0);
+    assert_eq!(f.write(b"two").unwrap(), 3);
+    assert_eq!(f.write_at(b"three", 0).unwrap(), 5, "O_APPEND ignores the offset");
+    assert_eq!(f.seek(0, libc::SEEK_SET).unwrap(), 0);
+    let mut b = [0; 16];
+    assert_eq!(f.read(&mut b).unwrap(), 11);
+    assert_eq!(&b[..11], b"onetwothree");
+    assert_eq!(f.read(&mut b).unwrap(), 0);
+    assert_eq!(f.seek(-5, libc::SEEK_END).unwrap(), 6);
+    let g = fs.create("/copy").unwrap();
+    assert_eq!(f.copy_range_to(3, &g, 100, 1000).unwrap(), 8);
+    assert_eq!(fs.read("/copy").unwrap()[100..], *b"twothree");
+}
+
+#[test]
+fn a_full_volume_says_so_at_the_write_and_goes_on_after_a_deletion() {
+    let (fs, dev) = root(16);
+    let f = fs.create("/fill").unwrap();
+    let mut written = 0u64;
+    let e = loop {
+        match f.write_at(&[1; 65536], written) {
+            Ok(0) => break libc::ENOSPC,
+            Ok(n) => written += n as u64,
+            Err(e) => break e.errno(),
+        }
+        assert!(written < 16 << 20);
+    };
+    assert_eq!(e, libc::ENOSPC);
+    assert!(written > 8 << 20, "{written} bytes fit");
+    f.sync_all().unwrap();
+    drop(f);
+    let fs = reopen(fs, &dev);
+    assert_eq!(fs.stat("/fill").unwrap().size, written);
+    fs.unlink("/fill").unwrap();
+    fs.write("/next", &vec![2; 4 << 20]).unwrap();
+    assert_eq!(fs.read("/next").unwrap(), vec![2; 4 << 20]);
+}
+
+#[test]
+fn endless_overwriting_of_a_nearly_full_volume_never_stops() {
+    let (fs, dev) = root(32);
+    let size = fs.statfs().unwrap().free * 4096 / 10 * 8;
+    let f = fs.create("/data").unwrap();
+    let blocks = size / 4096;
+    let mut x = 1u64;
+    let mut last = vec![0u8; blocks as usize];
+    for i in 0..blocks * 10 {
+        x = x.wrapping_mul(6364136223846793005).wrapping_add(1);
+        let b = if i < blocks { i } else { (x >> 33) % blocks };
+        let v = (i % 251) as u8;
+        f.write_all_at(&[v; 4096], b * 4096).unwrap();
+        last[b as usize] = v;
+        if i % 500 == 0 {
+            f.sync_all().unwrap();
+        }
+    }
+    drop(f);
+    let fs = reopen(fs, &dev);
+    let f = fs.open("/data", &OpenOptions::new()).unwrap();
+    let mut page = [0; 4096];
+    for (b, v) in last.iter().enumerate() {
+        f.read_exact_at(&mut page, b as u64 * 4096).unwrap();
+        assert!(page.iter().all(|p| p == v), "block {b}");
+    }
+}

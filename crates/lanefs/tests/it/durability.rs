@@ -1,0 +1,164 @@
+//! What is there after a crash. (The crash simulator in lanefs-check tries every state; these are the plain cases.)
+
+use crate::{after_crash, errno, ls, root};
+use lanefs::OpenOptions;
+
+#[test]
+fn an_fsynced_new_file_is_there_with_its_name_its_directories_and_nothing_else() {
+    let (fs, dev) = root(64);
+    fs.mkdir_all("/a/b", 0o755).unwrap();
+    fs.write("/a/b/unsynced", b"no").unwrap();
+    let f = fs.create("/a/b/synced").unwrap();
+    f.write_all_at(b"yes", 0).unwrap();
+    f.sync_all().unwrap();
+    let fs = after_crash(&dev);
+    assert_eq!(fs.read("/a/b/synced").unwrap(), b"yes");
+    assert_eq!(ls(&fs, "/a/b"), ["synced"]);
+}
+
+#[test]
+fn sync_makes_everything_durable() {
+    let (fs, dev) = root(64);
+    for i in 0..300 {
+        fs.mkdir(&*format!("/d{i}"), 0o700).unwrap();
+        fs.write(&*format!("/d{i}/f"), &vec![i as u8; i * 50]).unwrap();
+    }
+    fs.volume().sync().unwrap();
+    let fs = after_crash(&dev);
+    for i in 0..300 {
+        assert_eq!(fs.read(&*format!("/d{i}/f")).unwrap(), vec![i as u8; i * 50]);
+    }
+    assert_eq!(fs.stat("/").unwrap().nlink, 302);
+}
+
+#[test]
+fn replacing_by_rename_yields_old_or_new_whole() {
+    let (fs, dev) = root(64);
+    fs.write("/f", b"old").unwrap();
+    fs.volume().sync().unwrap();
+    let f = fs.create("/f.tmp").unwrap();
+    f.write_all_at(b"newer", 0).unwrap();
+    f.sync_all().unwrap();
+    fs.rename("/f.tmp", "/f").unwrap();
+    let c = after_crash(&dev);
+    assert_eq!(c.read("/f").unwrap(), b"old");
+    assert_eq!(c.read("/f.tmp").unwrap(), b"newer");
+    f.sync_all().unwrap();
+    let c = after_crash(&dev);
+    assert_eq!(c.read("/f").unwrap(), b"newer");
+    assert_eq!(ls(&c, "/"), ["f"]);
+}
+
+#[test]
+fn an_fsynced_removal_takes_the_other_name_along() {
+    // O4: link b, then unlink a, fsync of the directory entry's owner: the file must keep its name b.
+    let (fs, dev) = root(64);
+    fs.mkdir("/d", 0o755).unwrap();
+    fs.write("/a", b"keep me").unwrap();
+    fs.volume().sync().unwrap();
+    fs.link("/a", "/d/b").unwrap();
+    fs.unlink("/a").unwrap();
+    fs.open("/", &OpenOptions::new()).unwrap().sync_all().unwrap();
+    let c = after_crash(&dev);
+    assert_eq!(errno(c.stat("/a")), libc::ENOENT);
+    assert_eq!(c.read("/d/b").unwrap(), b"keep me");
+    assert_eq!(c.stat("/d/b").unwrap().nlink, 1);
+}
+
+#[test]
+fn an_fsync_after_a_directory_moved_commits_the_move() {
+    let (fs, dev) = root(64);
+    fs.mkdir_all("/a/d", 0o755).unwrap();
+    fs.mkdir("/b", 0o755).unwrap();
+    fs.volume().sync().unwrap();
+    fs.rename("/a/d", "/b/d").unwrap();
+    let f = fs.create("/b/d/f").unwrap();
+    f.sync_all().unwrap();
+    let d = fs.open("/b/d", &OpenOptions::new()).unwrap();
+    d.sync_all().unwrap();
+    let c = after_crash(&dev);
+    assert_eq!(ls(&c, "/b/d"), ["f"]);
+    assert_eq!(ls(&c, "/a"), Vec::<String>::new());
+    assert_eq!(c.stat("/b/d/..").unwrap().ino, c.stat("/b").unwrap().ino);
+    assert_eq!((c.stat("/a").unwrap().nlink, c.stat("/b").unwrap().nlink), (2, 3));
+}
+
+#[test]
+fn links_that_come_and_go_leave_the_right_names_and_count() {
+    let (fs, dev) = root(64);
+    fs.write("/x", b"x").unwrap();
+    for _ in 0..2 {
+        fs.link("/x", "/a").unwrap();
+        fs.unlink("/a").unwrap();
+    }
+    fs.link("/x", "/b").unwrap();
+    fs.link("/x", "/a").unwrap();
+    fs.unlink("/a").unwrap();
+    for sync in [false, true] {
+        if sync {
+            fs.volume().sync().unwrap();
+        } else {
+            fs.open("/x", &OpenOptions::new()).unwrap().sync_all().unwrap();
+        }
+        let c = after_crash(&dev);
+        assert_eq!(ls(&c, "/"), ["b", "x"]);
+        assert_eq!(c.stat("/b").unwrap().nlink, 2);
+    }
+}
+
+#[test]
+fn an_unlinked_open_file_is_freed_by_recovery() {
+    let (fs, dev) = root(64);
+    let free = {
+        fs.volume().checkpoint().unwrap();
+        fs.statfs().unwrap().free
+    };
+    let f = fs.create("/gone").unwrap();
+    f.write_all_at(&vec![1; 4 << 20], 0).unwrap();
+    f.sync_all().unwrap();
+    fs.unlink("/gone").unwrap();
+    fs.volume().sync().unwrap();
+    fs.volume().checkpoint().unwrap();
+    let c = after_crash(&dev);
+    assert_eq!(ls(&c, "/"), Vec::<String>::new());
+    c.volume().checkpoint().unwrap();
+    assert!(c.statfs().unwrap().free + 16 >= free, "{} of {free}", c.statfs().unwrap().free);
+    drop(f);
+}
+
+#[test]
+fn recovery_twice_is_the_same_as_once() {
+    let (fs, dev) = root(64);
+    fs.mkdir("/d", 0o755).unwrap();
+    for i in 0..50 {
+        let f = fs.create(&*format!("/d/{i}")).unwrap();
+        f.write_all_at(&[i; 5000], 0).unwrap();
+        f.sync_all().unwrap();
+        if i % 3 == 0 {
+            fs.unlink(&*format!("/d/{i}")).unwrap();
+        }
+    }
+    fs.open("/d", &OpenOptions::new()).unwrap().sync_all().unwrap();
+    let a = after_crash(&dev);
+    let names = ls(&a, "/d");
+    drop(a);
+    let b = after_crash(&dev);
+    assert_eq!(ls(&b, "/d"), names);
+    assert_eq!(names.len(), 33);
+    for n in names {
+        assert_eq!(b.read(&*format!("/d/{n}")).unwrap(), [n.parse::<u8>().unwrap(); 5000]);
+    }
+}
+
+#[test]
+fn a_shut_down_volume_answers_eio_and_keeps_what_was_synced() {
+    let (fs, dev) = root(64);
+    fs.write("/f", b"synced").unwrap();
+    fs.volume().sync().unwrap();
+    fs.write("/g", b"lost").unwrap();
+    fs.volume().shutdown();
+    assert_eq!(errno(fs.stat("/f")), libc::EIO);
+    assert_eq!(errno(fs.write("/h", b"")), libc::EIO);
+    let c = after_crash(&dev);
+    assert_eq!(ls(&c, "/"), ["f"]);
+}

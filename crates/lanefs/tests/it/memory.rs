@@ -1,0 +1,35 @@
+//! Running within a budget.
+
+use crate::{ls, volume};
+use lanefs::{Cred, MountOptions, Volume};
+
+#[test]
+fn more_files_than_fit_in_the_cache_are_all_there() {
+    let (v, dev) = volume(512);
+    v.close().unwrap();
+    drop(v);
+    let options = MountOptions { cache_size: 8 << 20, background: true, ..crate::options() };
+    let v = Volume::open_devices(vec![dev], &options).unwrap();
+    let fs = v.as_user(Cred::root());
+    let n = 30_000;
+    for d in 0..30 {
+        fs.mkdir(&*format!("/d{d}"), 0o755).unwrap();
+    }
+    for i in 0..n {
+        fs.write(&*format!("/d{}/f{i}", i % 30), format!("content of {i}").as_bytes()).unwrap();
+    }
+    for i in (0..n).step_by(37) {
+        assert_eq!(fs.read(&*format!("/d{}/f{i}", i % 30)).unwrap(), format!("content of {i}").as_bytes());
+    }
+    for d in 0..30 {
+        assert_eq!(ls(&fs, &format!("/d{d}")).len(), n / 30);
+    }
+    v.sync().unwrap();
+    for i in 0..n {
+        fs.unlink(&*format!("/d{}/f{i}", i % 30)).unwrap();
+    }
+    for d in 0..30 {
+        fs.rmdir(&*format!("/d{d}")).unwrap();
+    }
+    assert!(ls(&fs, "/").is_empty());
+}

@@ -1,0 +1,194 @@
+//! Names: making, removing, linking, moving, listing.
+
+use crate::{after_crash, errno, ls, reopen, root};
+use lanefs::{FileKind, OpenOptions};
+
+#[test]
+fn a_tree_is_built_listed_and_still_there_after_a_remount() {
+    let (fs, dev) = root(64);
+    fs.mkdir_all("/a/b/c", 0o755).unwrap();
+    fs.write("/a/b/c/hello", b"world").unwrap();
+    fs.symlink("b/c", "/a/short").unwrap();
+    fs.link("/a/b/c/hello", "/a/other").unwrap();
+    fs.mknod("/a/pipe", libc::S_IFIFO | 0o600, 0).unwrap();
+    let check = |fs: &lanefs::Fs| {
+        assert_eq!(ls(fs, "/a"), ["b", "other", "pipe", "short"]);
+        assert_eq!(fs.read("/a/short/hello").unwrap(), b"world");
+        assert_eq!(fs.stat("/a/other").unwrap().nlink, 2);
+        assert_eq!(fs.stat("/a").unwrap().nlink, 3);
+        assert_eq!(fs.stat("/").unwrap().nlink, 3);
+        assert_eq!(fs.lstat("/a/short").unwrap().kind, FileKind::Symlink);
+        assert_eq!(fs.readlink("/a/short").unwrap(), b"b/c");
+        assert_eq!(fs.lstat("/a/pipe").unwrap().kind, FileKind::Fifo);
+        assert_eq!(fs.stat("/a/b/../b/./c//hello").unwrap().size, 5);
+    };
+    check(&fs);
+    let fs = reopen(fs, &dev);
+    check(&fs);
+    let fs = reopen(fs, &dev);
+    check(&fs);
+}
+
+#[test]
+fn failures_have_the_errno_linux_gives() {
+    let (fs, _d) = root(64);
+    fs.mkdir("/d", 0o755).unwrap();
+    fs.write("/f", b"x").unwrap();
+    assert_eq!(errno(fs.mkdir("/d", 0o755)), libc::EEXIST);
+    assert_eq!(errno(fs.mkdir("/", 0o755)), libc::EEXIST);
+    assert_eq!(errno(fs.mkdir("/no/d", 0o755)), libc::ENOENT);
+    assert_eq!(errno(fs.mkdir("/f/d", 0o755)), libc::ENOTDIR);
+    assert_eq!(errno(fs.unlink("/d")), libc::EISDIR);
+    assert_eq!(errno(fs.rmdir("/f")), libc::ENOTDIR);
+    assert_eq!(errno(fs.rmdir("/")), libc::EBUSY);
+    assert_eq!(errno(fs.rmdir("/d/.")), libc::EINVAL);
+    assert_eq!(errno(fs.unlink("/nothing")), libc::ENOENT);
+    assert_eq!(errno(fs.stat(&*"n".repeat(256))), libc::ENAMETOOLONG);
+    assert_eq!(errno(fs.stat("")), libc::ENOENT);
+    fs.write(&*"n".repeat(255), b"").unwrap();
+    assert_eq!(errno(fs.link("/d", "/e")), libc::EPERM);
+    assert_eq!(errno(fs.link("/f", "/d")), libc::EEXIST);
+    assert_eq!(errno(fs.open("/f", OpenOptions::new().write(true).create_new(true))), libc::EEXIST);
+    assert_eq!(errno(fs.open("/d", OpenOptions::new().write(true))), libc::EISDIR);
+    fs.symlink("/loop", "/loop").unwrap();
+    assert_eq!(errno(fs.stat("/loop")), libc::ELOOP);
+    assert_eq!(errno(fs.open("/loop", OpenOptions::new().custom_flags(libc::O_NOFOLLOW))), libc::ELOOP);
+    fs.write("/d/in", b"").unwrap();
+    assert_eq!(errno(fs.rmdir("/d")), libc::ENOTEMPTY);
+    assert_eq!(errno(fs.rename("/d", "/d/in/deeper")), libc::ENOTDIR);
+    fs.mkdir("/d/sub", 0o755).unwrap();
+    assert_eq!(errno(fs.rename("/d", "/d/sub/d")), libc::EINVAL);
+    assert_eq!(errno(fs.rename("/d", "/f")), libc::ENOTDIR);
+    assert_eq!(errno(fs.rename("/f", "/d")), libc::EISDIR);
+    fs.mkdir("/empty", 0o755).unwrap();
+    assert_eq!(errno(fs.rename("/empty", "/d")), libc::ENOTEMPTY);
+    assert_eq!(errno(fs.rename2("/f", "/d/in", libc::RENAME_NOREPLACE)), libc::EEXIST);
+    assert_eq!(errno(fs.rename2("/f", "/none", libc::RENAME_EXCHANGE)), libc::ENOENT);
+}
+
+#[test]
+fn rename_moves_replaces_and_exchanges() {
+    let (fs, dev) = root(64);
+    fs.mkdir("/a", 0o755).unwrap();
+    fs.mkdir("/b", 0o755).unwrap();
+    fs.write("/a/f", b"new").unwrap();
+    fs.write("/b/f", b"old").unwrap();
+    let held = fs.open("/b/f", &OpenOptions::new()).unwrap();
+    fs.rename("/a/f", "/b/f").unwrap();
+    assert_eq!(fs.read("/b/f").unwrap(), b"new");
+    let mut buf = [0; 3];
+    held.read_exact_at(&mut buf, 0).unwrap();
+    assert_eq!(&buf, b"old", "the replaced file lives while it is open");
+    assert_eq!(held.stat().unwrap().nlink, 0);
+    drop(held);
+    // A directory moves, and its `..` with it.
+    fs.mkdir("/a/d", 0o755).unwrap();
+    fs.write("/a/d/x", b"1").unwrap();
+    fs.rename("/a/d", "/b/d").unwrap();
+    assert_eq!(fs.stat("/b/d/..").unwrap().ino, fs.stat("/b").unwrap().ino);
+    assert_eq!((fs.stat("/a").unwrap().nlink, fs.stat("/b").unwrap().nlink), (2, 3));
+    // Over an empty directory.
+    fs.mkdir("/a/e", 0o755).unwrap();
+    fs.rename("/b/d", "/a/e").unwrap();
+    assert_eq!(fs.read("/a/e/x").unwrap(), b"1");
+    // Exchange of a directory and a file.
+    fs.rename2("/a/e", "/b/f", libc::RENAME_EXCHANGE).unwrap();
+    assert_eq!(fs.read("/a/e").unwrap(), b"new");
+    assert_eq!(fs.read("/b/f/x").unwrap(), b"1");
+    assert_eq!(fs.stat("/b/f/..").unwrap().ino, fs.stat("/b").unwrap().ino);
+    let fs = reopen(fs, &dev);
+    assert_eq!(fs.read("/a/e").unwrap(), b"new");
+    assert_eq!(fs.read("/b/f/x").unwrap(), b"1");
+    assert_eq!((fs.stat("/a").unwrap().nlink, fs.stat("/b").unwrap().nlink), (2, 3));
+    assert_eq!(fs.stat("/b/f/..").unwrap().ino, fs.stat("/b").unwrap().ino);
+}
+
+#[test]
+fn names_of_every_byte_survive() {
+    let (fs, dev) = root(64);
+    for b in (1..=255u8).filter(|b| *b != b'/') {
+        fs.write(&[b'x', b][..], &[b]).unwrap();
+    }
+    let fs = reopen(fs, &dev);
+    for b in (1..=255u8).filter(|b| *b != b'/') {
+        assert_eq!(fs.read(&[b'x', b][..]).unwrap(), [b]);
+    }
+}
+
+#[test]
+fn cookies_stay_and_a_listing_goes_on_where_it_was_also_after_a_remount() {
+    let (fs, dev) = root(64);
+    fs.mkdir("/d", 0o755).unwrap();
+    for i in 0..2000 {
+        fs.write(&*format!("/d/file-{i}"), b"").unwrap();
+    }
+    let list = |fs: &lanefs::Fs, from: u64, n: usize| {
+        let mut v = Vec::new();
+        fs.read_dir("/d", from, &mut |e| {
+            v.push((e.cookie, e.name.to_vec(), e.ino));
+            v.len() < n
+        })
+        .unwrap();
+        v
+    };
+    let all = list(&fs, 0, usize::MAX);
+    assert_eq!(all.len(), 2002);
+    assert!(all.is_sorted_by(|a, b| a.0 < b.0));
+    let half = all[999].0;
+    assert_eq!(list(&fs, half, usize::MAX), all[1000..]);
+    assert_eq!(list(&fs, half, 5), all[1000..1005]);
+    let fs = reopen(fs, &dev);
+    assert_eq!(list(&fs, 0, usize::MAX), all);
+    for (_, name, _) in all.iter().skip(2).step_by(2) {
+        fs.unlink(&[b"/d/", name.as_slice()].concat()).unwrap();
+    }
+    let left: Vec<_> = all.iter().take(2).chain(all.iter().skip(3).step_by(2)).cloned().collect();
+    assert_eq!(list(&fs, 0, usize::MAX), left);
+    let fs = reopen(fs, &dev);
+    assert_eq!(list(&fs, 0, usize::MAX), left);
+    assert_eq!(list(&fs, half, usize::MAX).len(), left.iter().filter(|e| e.0 > half).count());
+}
+
+#[test]
+fn an_unnamed_file_can_get_a_name() {
+    let (fs, dev) = root(64);
+    let f = fs.open("/", OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE)).unwrap();
+    f.write_all_at(b"from nowhere", 0).unwrap();
+    assert_eq!(f.stat().unwrap().nlink, 0);
+    fs.volume().tick().unwrap();
+    fs.volume().tick().unwrap();
+    f.link_to(fs.cred(), lanefs::Ino(1), b"named").unwrap();
+    drop(f);
+    fs.volume().tick().unwrap();
+    fs.volume().tick().unwrap();
+    assert_eq!(fs.read("/named").unwrap(), b"from nowhere");
+    let fs = reopen(fs, &dev);
+    assert_eq!(fs.read("/named").unwrap(), b"from nowhere");
+    assert_eq!(fs.stat("/named").unwrap().nlink, 1);
+}
+
+#[test]
+fn deleted_files_give_their_space_back_and_stay_while_open() {
+    let (fs, dev) = root(64);
+    fs.volume().checkpoint().unwrap();
+    let free = fs.statfs().unwrap().free;
+    let f = fs.create("/big").unwrap();
+    f.write_all_at(&vec![7; 8 << 20], 0).unwrap();
+    f.sync_all().unwrap();
+    assert!(fs.statfs().unwrap().free + 2000 < free);
+    fs.unlink("/big").unwrap();
+    for _ in 0..4 {
+        fs.volume().tick().unwrap();
+    }
+    let mut b = [0; 10];
+    f.read_exact_at(&mut b, 4 << 20).unwrap();
+    assert_eq!(b, [7; 10]);
+    drop(f);
+    for _ in 0..6 {
+        fs.volume().tick().unwrap();
+    }
+    let now = fs.statfs().unwrap().free;
+    assert!(now + 16 > free, "{now} of {free} blocks are free again");
+    let fs = after_crash(&dev);
+    assert_eq!(errno(fs.stat("/big")), libc::ENOENT);
+}

@@ -1,0 +1,173 @@
+//! Many threads on one volume.
+
+use crate::{ls, reopen, volume};
+use lanefs::{Cred, MountOptions, OpenOptions, Volume};
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+#[test]
+fn threads_in_one_directory_lose_nothing() {
+    let (v, dev) = volume(256);
+    let fs = v.as_user(Cred::root());
+    fs.mkdir("/shared", 0o755).unwrap();
+    std::thread::scope(|s| {
+        for t in 0..4 {
+            let fs = fs.clone();
+            s.spawn(move || {
+                for i in 0..2000 {
+                    let p = format!("/shared/{t}-{i}");
+                    fs.write(&*p, p.as_bytes()).unwrap();
+                    if i % 4 == 0 {
+                        fs.rename(&*p, &*format!("/shared/r{t}-{i}")).unwrap();
+                    }
+                    if i % 4 == 1 {
+                        fs.unlink(&*p).unwrap();
+                    }
+                    if i % 100 == 0 {
+                        fs.open(&*format!("/shared/r{t}-{i}"), &OpenOptions::new()).unwrap().sync_all().unwrap();
+                    }
+                }
+            });
+        }
+        let v = v.clone();
+        s.spawn(move || {
+            for _ in 0..20 {
+                v.tick().unwrap();
+            }
+        });
+    });
+    assert_eq!(ls(&fs, "/shared").len(), 4 * 1500);
+    drop(v);
+    let fs = reopen(fs, &dev);
+    let names = ls(&fs, "/shared");
+    assert_eq!(names.len(), 4 * 1500);
+    for n in names.iter().step_by(7) {
+        let was = n.strip_prefix('r').unwrap_or(n);
+        assert_eq!(fs.read(&*format!("/shared/{n}")).unwrap(), format!("/shared/{was}").as_bytes());
+    }
+}
+
+#[test]
+fn renames_of_directories_across_threads_never_make_a_cycle() {
+    let (v, dev) = volume(64);
+    let fs = v.as_user(Cred::root());
+    for i in 0..6 {
+        fs.mkdir(&*format!("/d{i}"), 0o755).unwrap();
+    }
+    std::thread::scope(|s| {
+        for t in 0..3u64 {
+            let fs = fs.clone();
+            s.spawn(move || {
+                let mut x = t + 1;
+                for _ in 0..3000 {
+                    x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let (a, b) = ((x >> 33) % 6, (x >> 43) % 6);
+                    let places = ["", "/d0", "/d1", "/d2", "/d3", "/d4", "/d5", "/d1/d2", "/d3/d4"];
+                    let (p, q) = ((x >> 20) as usize % 9, (x >> 27) as usize % 9);
+                    let _ = fs.rename(&*format!("{}/d{a}", places[p]), &*format!("{}/d{b}", places[q]));
+                }
+            });
+        }
+    });
+    // Every directory can be reached from the root, once: replaced ones are gone.
+    let count = |fs: &lanefs::Fs| {
+        let mut todo = vec![String::new()];
+        let mut n = 0;
+        while let Some(d) = todo.pop() {
+            assert!(d.len() < 100, "a cycle: {d}");
+            for name in ls(fs, if d.is_empty() { "/" } else { &d }) {
+                n += 1;
+                todo.push(format!("{d}/{name}"));
+            }
+        }
+        n
+    };
+    let n = count(&fs);
+    assert!((1..=6).contains(&n));
+    drop(v);
+    let fs = reopen(fs, &dev);
+    assert_eq!(count(&fs), n);
+}
+
+#[test]
+fn rmdir_and_create_never_leave_a_file_in_a_removed_directory() {
+    let (v, _dev) = volume(64);
+    let fs = v.as_user(Cred::root());
+    let (made, lost) = (AtomicU64::new(0), AtomicU64::new(0));
+    for _ in 0..500 {
+        fs.mkdir("/x", 0o755).unwrap();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                if fs.write("/x/f", b"1").is_ok() {
+                    made.fetch_add(1, SeqCst);
+                }
+            });
+            s.spawn(|| {
+                if fs.rmdir("/x").is_ok() {
+                    lost.fetch_add(1, SeqCst);
+                }
+            });
+        });
+        match fs.read("/x/f") {
+            Ok(c) => {
+                assert_eq!(c, b"1");
+                fs.unlink("/x/f").unwrap();
+                fs.rmdir("/x").unwrap();
+            }
+            Err(_) => assert!(fs.stat("/x").is_err()),
+        }
+    }
+    assert_eq!(made.load(SeqCst) + lost.load(SeqCst), 500);
+}
+
+#[test]
+fn more_threads_than_lanes_work() {
+    let (v, dev) = volume(64);
+    v.close().unwrap();
+    drop(v);
+    let options = MountOptions { lanes: 2, ..crate::options() };
+    let v = Volume::open_devices(vec![dev], &options).unwrap();
+    let fs = v.as_user(Cred::root());
+    std::thread::scope(|s| {
+        for t in 0..8 {
+            let fs = fs.clone();
+            s.spawn(move || {
+                for i in 0..200 {
+                    let f = fs.create(&*format!("/{t}-{i}")).unwrap();
+                    f.write_all_at(&[t; 100], 0).unwrap();
+                    if i % 50 == 0 {
+                        f.sync_all().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(ls(&fs, "/").len(), 1600);
+}
+
+#[test]
+fn the_background_thread_does_the_work_and_a_drop_closes_cleanly() {
+    let (v, dev) = volume(128);
+    v.close().unwrap();
+    drop(v);
+    let options = MountOptions {
+        background: true,
+        commit_interval: std::time::Duration::from_millis(20),
+        dirty_expire: std::time::Duration::from_millis(20),
+        ..crate::options()
+    };
+    let v = Volume::open_devices(vec![dev.clone()], &options).unwrap();
+    let fs = v.as_user(Cred::root());
+    for i in 0..3000 {
+        fs.write(&*format!("/{i}"), &[i as u8; 600]).unwrap();
+        if i % 2 == 0 {
+            fs.unlink(&*format!("/{i}")).unwrap();
+        }
+    }
+    drop(fs);
+    drop(v);
+    let v = Volume::open_devices(vec![dev], &crate::options()).unwrap();
+    assert!(v.open_report().clean);
+    let fs = v.as_user(Cred::root());
+    assert_eq!(ls(&fs, "/").len(), 1500);
+    assert_eq!(fs.read("/77").unwrap(), [77; 600]);
+}
