@@ -179,6 +179,9 @@ impl Fs {
     /// open(2), all flags. ENOENT, EEXIST, EACCES, EISDIR, ENOTDIR, ELOOP, ENOSPC, EROFS.
     pub fn open(&self, path: impl AsPath, options: &OpenOptions) -> Result<File> {
         let (path, flags) = (path.as_path(), options.flags);
+        if flags & libc::O_CREAT != 0 {
+            self.volume.0.inner.slow_down_meta();
+        }
         let guard = pin();
         let root = &self.volume.0;
         root.inner.check_alive()?;

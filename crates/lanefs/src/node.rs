@@ -65,6 +65,7 @@ impl Volume {
         mode: u32,
         flags: i32,
     ) -> Result<(Stat, File)> {
+        self.0.inner.slow_down_meta();
         let (f, _) = self.0.create_at(cred, parent, name, mode, flags, &pin())?;
         Ok((f.cell().stat(), f))
     }

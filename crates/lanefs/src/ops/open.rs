@@ -94,7 +94,6 @@ impl Root {
         flags: i32,
         guard: &Guard,
     ) -> Result<(File, bool)> {
-        self.inner.slow_down_meta();
         let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"" };
         for _ in 0..1000 {
             match self.inner.make(cred, parent, name, &spec, guard)? {
@@ -164,7 +163,7 @@ impl Inner {
             None => data.append(&ctx, buf),
         };
         let (at, w) = match attempt() {
-            Err(e) if e.errno() == libc::ENOSPC && self.relieve() => attempt()?,
+            Err(e) if e.errno() == libc::ENOSPC && self.relieve(true) => attempt()?,
             r => r?,
         };
         if w.bytes > 0 {
@@ -189,7 +188,7 @@ impl Inner {
         (attrs.size, attrs.mtime, attrs.ctime) = (size, now, now);
         let ctx = self.data_ctx(cell.ino);
         match data.truncate(&ctx, size, Some(&attrs)) {
-            Err(e) if e.errno() == libc::ENOSPC && self.relieve() => data.truncate(&ctx, size, Some(&attrs)),
+            Err(e) if e.errno() == libc::ENOSPC && self.relieve(true) => data.truncate(&ctx, size, Some(&attrs)),
             r => r,
         }
     }
@@ -210,7 +209,7 @@ impl Inner {
         let attrs = cell.attrs();
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => match data.allocate(&ctx, offset, len, keep) {
-                Err(e) if e.errno() == libc::ENOSPC && self.relieve() => {
+                Err(e) if e.errno() == libc::ENOSPC && self.relieve(true) => {
                     data.allocate(&ctx, offset, len, keep)?
                 }
                 r => r?,
@@ -227,7 +226,7 @@ impl Inner {
     /// Reserves the block of a new inode. ENOSPC.
     pub(crate) fn reserve_inode(&self) -> Result<()> {
         if self.store.reserve(self.lanes.mine(), 1)
-            || self.relieve() && self.store.reserve(self.lanes.mine(), 1)
+            || self.relieve(false) && self.store.reserve(self.lanes.mine(), 1)
         {
             Ok(())
         } else {
@@ -240,10 +239,11 @@ impl Inner {
     }
 
     /// The volume is full: makes what was deleted count as free. False if there was nothing to gain. The caller holds no lock.
+    /// `wait`: it is not pinned either, so the grace of what was just deleted may be waited for.
     #[cold]
-    pub(crate) fn relieve(&self) -> bool {
+    pub(crate) fn relieve(&self, wait: bool) -> bool {
         let before = self.store.space().free;
-        if self.reap(true).is_err() || self.checkpoint().is_err() {
+        if self.reap(wait).is_err() || self.checkpoint().is_err() {
             return false;
         }
         self.store.space().free > before
