@@ -129,6 +129,16 @@ impl Target for DirTarget {
         Ok(rustix::fs::fsync(fd)?)
     }
 
+    fn statfs(&self) -> Op<u64> {
+        Ok(rustix::fs::fstatvfs(self.at()?)?.f_bfree)
+    }
+
+    fn set_times_now(&self, path: &Name) -> Op<()> {
+        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+        Ok(rustix::fs::utimensat(self.at()?, path.cstr(), &times, AtFlags::empty())?)
+    }
+
     fn processes(&self) -> bool {
         true
     }

@@ -73,6 +73,10 @@ pub trait Target: Sync {
     fn read_dir(&self, path: &Name, f: impl FnMut(&[u8], bool)) -> Op<u64>;
     /// fsync of a directory.
     fn sync_dir(&self, path: &Name) -> Op<()>;
+    /// statfs(2); the free blocks.
+    fn statfs(&self) -> Op<u64>;
+    /// utimensat(2): both times now.
+    fn set_times_now(&self, path: &Name) -> Op<()>;
     /// Whether workers may be processes.
     fn processes(&self) -> bool;
     /// Opens the place a cell runs in; it must be empty.

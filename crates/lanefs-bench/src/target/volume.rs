@@ -3,7 +3,7 @@
 use super::{Target, TargetFile, flags, remove_tree};
 use crate::error::{Context, Op, Res};
 use crate::name::Name;
-use lanefs::{File, Fs, MountOptions, OpenOptions, Volume};
+use lanefs::{File, Fs, MountOptions, OpenOptions, SetTime, Volume};
 use std::path::Path;
 
 /// A volume open in this process.
@@ -126,6 +126,14 @@ impl Target for VolumeTarget {
     fn sync_dir(&self, path: &Name) -> Op<()> {
         let how = OpenOptions { flags: libc::O_RDONLY | libc::O_DIRECTORY, mode: 0 };
         Ok(self.fs.open(path.bytes(), &how)?.sync_all()?)
+    }
+
+    fn statfs(&self) -> Op<u64> {
+        Ok(self.fs.statfs()?.free)
+    }
+
+    fn set_times_now(&self, path: &Name) -> Op<()> {
+        Ok(self.fs.set_times(path.bytes(), Some(SetTime::Now), Some(SetTime::Now), true)?)
     }
 
     fn processes(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use super::Info;
 use super::micro::*;
+use super::papers::*;
 use crate::error::{Failure, Res};
 use crate::runner::{CellOutcome, Plan, run};
 use crate::target::{DirTarget, OpenTarget, VolumeTarget};
@@ -81,6 +82,19 @@ table! {
     Micro mwum plain Mwum,
     Micro mwrl plain Mwrl,
     Micro mwrm plain Mwrm,
+    Papers varmail plain Varmail,
+    Papers varmail_private plain VarmailPrivate,
+    Papers fileserver plain Fileserver,
+    Papers mailbench_p plain MailbenchP,
+    Papers mailbench_s plain MailbenchS,
+    Papers largefile plain Largefile,
+    Papers smallfile plain Smallfile,
+    Papers mdtest_create plain MdtestCreate,
+    Papers mdtest_stat plain MdtestStat,
+    Papers mdtest_remove plain MdtestRemove,
+    Papers fig1 plain Fig1,
+    Papers exim plain Exim,
+    Papers dbench generic Dbench,
 }
 
 /// All workloads.

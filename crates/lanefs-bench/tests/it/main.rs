@@ -5,7 +5,8 @@ use lanefs_bench::target::TargetSpec;
 use lanefs_bench::workload::{Group, Params, all};
 
 fn plan(workers: usize, processes: bool) -> Plan {
-    let params = Params { scale: 0.01, loadfile: None };
+    let loadfile = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/client.txt");
+    let params = Params { scale: 0.01, loadfile: Some(loadfile.into()) };
     Plan { workers, seconds: 0.02, warmup: 0.002, processes, params }
 }
 
@@ -37,6 +38,16 @@ fn micro_threads() {
 #[test]
 fn micro_processes() {
     every(Group::Micro, true);
+}
+
+#[test]
+fn papers_threads() {
+    every(Group::Papers, false);
+}
+
+#[test]
+fn papers_processes() {
+    every(Group::Papers, true);
 }
 
 #[test]
