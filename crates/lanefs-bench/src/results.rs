@@ -43,6 +43,10 @@ pub struct CellResult {
     /// The slowest that was sampled.
     #[serde(default)]
     pub max_ns: u64,
+    /// Nanoseconds of the workers' own processor time per unit, median of the repeats; time they waited or
+    /// were not running is not in it.
+    #[serde(default)]
+    pub cpu_ns: f64,
     /// What `ops_per_s` counts.
     #[serde(default)]
     pub unit: String,
@@ -133,6 +137,7 @@ impl CellResult {
             p99_ns: quantile(&latencies, 0.99),
             p999_ns: quantile(&latencies, 0.999),
             max_ns: latencies.last().map_or(0, |&(v, _)| v),
+            cpu_ns: median(&outcomes.iter().map(|o| o.cpu_ns).collect::<Vec<f64>>()),
             runs,
             latencies,
             ..CellResult::default()

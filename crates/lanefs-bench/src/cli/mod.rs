@@ -4,7 +4,7 @@ mod progress;
 mod run;
 
 pub use progress::Progress;
-pub use run::RunArgs;
+pub use run::{Named, RunArgs, matrix};
 
 use crate::error::{Context, Res};
 use crate::results::ResultsFile;
@@ -26,6 +26,8 @@ pub struct Args {
 pub enum Command {
     /// Run workloads on one or more targets.
     Run(RunArgs),
+    /// Make LaneFS and its peers on one medium and run them against each other.
+    Compare(crate::compare::CompareArgs),
     /// List the workloads.
     List,
 }
@@ -95,6 +97,7 @@ pub fn run(args: Args) -> Res<i32> {
     crate::interrupt::install();
     match args.command {
         Command::Run(args) => run::run(&args),
+        Command::Compare(args) => crate::compare::run(&args),
         Command::List => {
             for entry in crate::workload::all() {
                 println!("{:<16} {} ({}/s)", entry.info.name, entry.info.about, entry.info.unit);

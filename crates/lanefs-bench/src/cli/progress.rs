@@ -53,15 +53,15 @@ impl Progress {
     /// The table's head.
     pub fn head(&self) {
         self.line(&format!(
-            "{:<16} {:<14} {:>7} {:>10} {:>7} {:>10} {:>10} {:>10}",
-            "workload", "target", "workers", "per second", "spread", "p50", "p99", "p99.9"
+            "{:<16} {:<14} {:>7} {:>10} {:>7} {:>10} {:>10} {:>10} {:>10}",
+            "workload", "target", "workers", "per second", "spread", "p50", "p99", "p99.9", "cpu"
         ));
     }
 
     /// A finished cell.
     pub fn row(&self, r: &CellResult) {
         self.line(&format!(
-            "{:<16} {:<14} {:>7} {:>10} {:>6.1}% {:>10} {:>10} {:>10}",
+            "{:<16} {:<14} {:>7} {:>10} {:>6.1}% {:>10} {:>10} {:>10} {:>10}",
             r.workload,
             r.target,
             r.workers,
@@ -69,7 +69,8 @@ impl Progress {
             r.spread * 100.0,
             span(r.p50_ns),
             span(r.p99_ns),
-            span(r.p999_ns)
+            span(r.p999_ns),
+            span(r.cpu_ns as u64)
         ));
     }
 

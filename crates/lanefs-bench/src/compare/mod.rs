@@ -1,1 +1,168 @@
-//! later
+//! `lanefs bench compare`: LaneFS and its peers on one medium, in one interleaved run.
+//!
+//! Every peer has a device of the same size: an image on a tmpfs of our own (`--medium mem`) or in a directory on a
+//! disk (`--medium disk`). tmpfs itself has none. Everything made is on the undo list ([`undo`]) before it is made.
+
+mod peers;
+mod ratios;
+mod undo;
+
+pub use peers::{Ground, Peer, Skipped};
+pub use ratios::{Ratio, geometric_mean, ratio, table, times};
+pub use undo::Undo;
+
+use crate::cli::{Cells, Named, command_line, matrix, now, write_json};
+use crate::error::{Context, Failure, Res};
+use crate::machine::Machine;
+use crate::results::ResultsFile;
+use crate::target::{OpenTarget, TargetSpec, parse_size};
+use crate::workload::select;
+use std::path::PathBuf;
+
+/// What the peers' devices are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Medium {
+    /// Images in memory.
+    Mem,
+    /// Images on a disk.
+    Disk,
+}
+
+/// Arguments of `compare`.
+#[derive(Debug, clap::Args)]
+pub struct CompareArgs {
+    /// What the peers' devices are made of.
+    #[arg(long, value_enum, default_value = "mem")]
+    pub medium: Medium,
+    /// Who takes part.
+    #[arg(long, value_delimiter = ',', default_value = "tmpfs,ext4,xfs,btrfs,f2fs,lanefs,lanefs-mount")]
+    pub peers: Vec<String>,
+    /// A file system that is already mounted takes part, under this name.
+    #[arg(long, value_name = "NAME=DIR")]
+    pub dir: Vec<String>,
+    #[command(flatten)]
+    pub cells: Cells,
+    /// Size of each peer's device.
+    #[arg(long, default_value = "4G", value_name = "SIZE")]
+    pub size: String,
+    /// Where images are made with `--medium disk`.
+    #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
+    pub images: PathBuf,
+    /// The `lanefs` command [default: beside this program].
+    #[arg(long, value_name = "PROGRAM")]
+    pub lanefs: Option<PathBuf>,
+    /// Write the results here.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Does it all and answers the exit status.
+pub fn run(args: &CompareArgs) -> Res<i32> {
+    args.cells.check()?;
+    let workloads = select(&args.cells.workloads)?;
+    let peers =
+        args.peers.iter().filter(|p| !p.is_empty()).map(|p| Peer::parse(p)).collect::<Res<Vec<_>>>()?;
+    let needs_root = args.medium == Medium::Mem && peers.iter().any(|p| p.mounts());
+    if (needs_root || peers.iter().any(|p| p.mounts())) && !rustix::process::geteuid().is_root() {
+        return Err(Failure::new(
+            "making and mounting file systems takes root; without it name mounted ones: --peers lanefs --dir NAME=DIR",
+        ));
+    }
+    let mut undo = Undo::new()?;
+    let outcome = compare(args, &workloads, &peers, &mut undo);
+    // The targets are closed by now; what remains is to unmount and remove.
+    let complaints = undo.all();
+    for complaint in &complaints {
+        eprintln!("lanefs-bench: {complaint}");
+    }
+    match outcome {
+        Err(e) if e.interrupted => {
+            eprintln!("interrupted; everything made was removed, what was finished is kept");
+            Ok(130)
+        }
+        Ok(code) => Ok(if complaints.is_empty() { code } else { 2 }),
+        Err(e) => Err(e),
+    }
+}
+
+fn ground(args: &CompareArgs, mounts: bool, undo: &mut Undo) -> Res<Ground> {
+    let on_disk = args.medium == Medium::Disk;
+    let parent = if on_disk { args.images.clone() } else { std::env::temp_dir() };
+    let parent = parent.canonicalize().at(parent.display())?;
+    let base = parent.join(format!("lanefs-bench-peers.{}", std::process::id()));
+    let size = parse_size(&args.size)?;
+    undo.make_dir(&base)?;
+    if !on_disk && mounts {
+        undo.mount(&base)?;
+        // Images are sparse: this much is only ever taken if all peers are filled.
+        let bytes = size.saturating_mul(8);
+        rustix::mount::mount(
+            "tmpfs",
+            &base,
+            "tmpfs",
+            rustix::mount::MountFlags::empty(),
+            Some(&*c_size(bytes)?),
+        )
+        .at(format!("mounting a tmpfs on {}", base.display()))?;
+    }
+    let beside = || Some(std::env::current_exe().ok()?.parent()?.join("lanefs"));
+    let lanefs = args.lanefs.clone().or_else(beside).unwrap_or_else(|| "lanefs".into());
+    Ok(Ground { base, on_disk, size, lanefs, direct: args.cells.direct })
+}
+
+fn c_size(bytes: u64) -> Res<std::ffi::CString> {
+    std::ffi::CString::new(format!("size={bytes}")).at("a mount option")
+}
+
+fn compare(
+    args: &CompareArgs,
+    workloads: &[&crate::workload::Entry],
+    peers: &[Peer],
+    undo: &mut Undo,
+) -> Res<i32> {
+    let ground = ground(args, peers.iter().any(|p| p.mounts()), undo)?;
+    let mut machine = Machine::here();
+    let mut targets: Vec<Named> = Vec::new();
+    for &peer in peers {
+        if crate::interrupt::requested() {
+            return Err(Failure::interrupted());
+        }
+        match ground.make(peer, undo)? {
+            Ok(named) => targets.push(named),
+            Err(Skipped(why)) => println!("skipped {why}"),
+        }
+        if let Peer::Kernel { mkfs, .. } = peer {
+            machine.note_version(mkfs[0], "-V");
+        }
+    }
+    for text in &args.dir {
+        let (name, dir) = text.split_once('=').ok_or_else(|| Failure::new("--dir takes NAME=DIR"))?;
+        let spec = TargetSpec::parse(dir)?;
+        if let TargetSpec::Dir(path) = &spec {
+            machine.note_mount(path);
+        }
+        targets.push(Named { name: name.to_string(), target: spec.open(args.cells.direct)? });
+    }
+    if targets.is_empty() {
+        return Err(Failure::new("nobody takes part"));
+    }
+    for named in &targets {
+        if let OpenTarget::Dir(_) = named.target {
+            machine.note_mount(&ground.base.join(&named.name));
+        }
+    }
+    let mut file =
+        ResultsFile { format: 1, command: command_line(), started: now(), machine, ..ResultsFile::default() };
+    matrix(&args.cells, workloads, &mut targets, &mut file, |file| match &args.json {
+        Some(path) => write_json(path, file),
+        None => Ok(()),
+    })?;
+    let subject = targets.iter().find(|t| t.name == "lanefs").or(targets.first());
+    if let Some(subject) = subject {
+        println!();
+        for line in table(&file.results, &subject.name) {
+            println!("{line}");
+        }
+    }
+    Ok(i32::from(!file.failures.is_empty()))
+}

@@ -26,6 +26,8 @@ pub struct Tally {
     pub units: u64,
     /// Seconds of measured rounds.
     pub seconds: f64,
+    /// Seconds of processor time the worker itself used in them.
+    pub cpu_seconds: f64,
     /// Sampled latencies: nanoseconds and how often.
     pub latencies: Vec<(u64, u64)>,
 }
@@ -37,6 +39,8 @@ pub struct CellOutcome {
     pub rate: f64,
     /// Operations done.
     pub ops: u64,
+    /// Nanoseconds of the workers' own processor time per unit: what remains true on a busy machine.
+    pub cpu_ns: f64,
     /// Each worker's own rate.
     pub per_worker: Vec<f64>,
     /// Sampled latencies of all workers.
@@ -50,6 +54,8 @@ pub fn merge(tallies: &[Tally]) -> CellOutcome {
     CellOutcome {
         rate: per_worker.iter().sum(),
         ops: tallies.iter().map(|t| t.ops).sum(),
+        cpu_ns: tallies.iter().map(|t| t.cpu_seconds).sum::<f64>() * 1e9
+            / tallies.iter().map(|t| t.units).sum::<u64>().max(1) as f64,
         per_worker,
         latencies: tallies.iter().flat_map(|t| t.latencies.iter().copied()).collect(),
     }

@@ -64,6 +64,12 @@ fn round<T: Target, W: Workload<T>>(
     Ok(Counts { ops, units, ended })
 }
 
+/// Nanoseconds of processor time of this thread.
+fn cpu_time() -> i64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    t.tv_sec * 1_000_000_000 + t.tv_nsec
+}
+
 /// A worker's life, from its own set-up to its end.
 pub fn worker<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize) -> Res<Tally> {
     let result = live::<T, W>(cx, control, id);
@@ -91,13 +97,14 @@ fn live<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize)
             Ok(Round::End) => break,
             Err(Aborted) => return Err(Failure::interrupted()),
         };
-        let started = clock.now();
+        let (started, cpu_started) = (clock.now(), cpu_time());
         let into = if measured { &mut latencies } else { &mut scrap };
         let counts = round(&mut worker, cx.target, control, clock, deadline, &mut rng, into)
             .at(format!("worker {id}"))?;
         if measured {
             tally.ops += counts.ops;
             tally.units += counts.units;
+            tally.cpu_seconds += (cpu_time() - cpu_started) as f64 / 1e9;
             tally.seconds += clock.seconds(counts.ended.saturating_sub(started));
         }
         ended = Some(counts.ended);

@@ -8,7 +8,7 @@ mod spec;
 mod volume;
 
 pub use dir::{DirFile, DirTarget};
-pub use spec::TargetSpec;
+pub use spec::{TargetSpec, parse_size};
 pub use volume::{VolumeFile, VolumeTarget};
 
 use crate::error::{Op, Res};

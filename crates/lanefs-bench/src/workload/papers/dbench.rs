@@ -15,6 +15,11 @@ pub const INFO: Info = Info { name: "dbench", about: "replay of dbench's client.
 pub struct Dbench<T: Target> {
     script: Script,
     at: usize,
+    player: Player<T>,
+}
+
+/// What a worker's calls act on.
+struct Player<T: Target> {
     base: Name,
     handles: Vec<Option<(T::File, Box<str>)>>,
     buf: Vec<Block>,
@@ -33,7 +38,7 @@ fn tolerate<R>(result: Op<R>) -> Op<()> {
     }
 }
 
-impl<T: Target> Dbench<T> {
+impl<T: Target> Player<T> {
     /// A path of the script below the worker's directory.
     fn path(&self, path: &str) -> Name {
         let mut name = self.base.join(path);
@@ -109,19 +114,17 @@ impl<T: Target> Workload<T> for Dbench<T> {
     }
 
     fn prepare(cx: &Cx<'_, T>, id: usize) -> Res<Self> {
-        Ok(Dbench {
-            script: load(cx.params.loadfile.as_deref())?,
-            at: 0,
+        let player = Player {
             base: cx.private(id)?,
             handles: (0..=u16::MAX).map(|_| None).collect(),
             buf: buffer(1 << 17),
-        })
+        };
+        Ok(Dbench { script: load(cx.params.loadfile.as_deref())?, at: 0, player })
     }
 
     fn operate(&mut self, target: &T) -> Op<u32> {
-        let script = self.script.clone();
-        self.perform(target, &script[self.at])?;
-        self.at = (self.at + 1) % script.len();
+        self.player.perform(target, &self.script[self.at])?;
+        self.at = (self.at + 1) % self.script.len();
         Ok(1)
     }
 }

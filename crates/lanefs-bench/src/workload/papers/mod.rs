@@ -31,7 +31,7 @@ pub(super) fn read_whole<F: TargetFile>(file: &F, buf: &mut [Block]) -> Op<u64> 
             0 => return Ok(at),
             n => at += n as u64,
         }
-        if at % buf.len() as u64 != 0 {
+        if !at.is_multiple_of(buf.len() as u64) {
             return Ok(at);
         }
     }

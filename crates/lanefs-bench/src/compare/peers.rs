@@ -1,0 +1,207 @@
+//! The file systems LaneFS is compared with: made, mounted, opened.
+
+use super::undo::Undo;
+use crate::cli::Named;
+use crate::error::{Context, Failure, Res};
+use crate::target::{DirTarget, OpenTarget, TargetSpec};
+use lanefs_store::device::{Device, FileDevice};
+use lanefs_store::{FormatOptions, Store};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+/// One peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// The kernel's memory file system: no device at all.
+    Tmpfs,
+    /// A file system of the kernel, on a loop device.
+    Kernel {
+        /// Its name.
+        name: &'static str,
+        /// What makes it, with the options that make it quiet and complete (no lazy initialisation behind one's back).
+        mkfs: &'static [&'static str],
+    },
+    /// A LaneFS volume in this process.
+    Lanefs,
+    /// A LaneFS volume mounted by the `lanefs` command.
+    LanefsMount,
+}
+
+/// All peers and their names.
+const PEERS: &[(&str, Peer)] = &[
+    ("tmpfs", Peer::Tmpfs),
+    (
+        "ext4",
+        Peer::Kernel {
+            name: "ext4",
+            mkfs: &["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
+        },
+    ),
+    ("xfs", Peer::Kernel { name: "xfs", mkfs: &["mkfs.xfs", "-q", "-f"] }),
+    ("btrfs", Peer::Kernel { name: "btrfs", mkfs: &["mkfs.btrfs", "-q", "-f"] }),
+    ("f2fs", Peer::Kernel { name: "f2fs", mkfs: &["mkfs.f2fs", "-q", "-f"] }),
+    ("lanefs", Peer::Lanefs),
+    ("lanefs-mount", Peer::LanefsMount),
+];
+
+impl Peer {
+    /// The peer of this name.
+    pub fn parse(name: &str) -> Res<Peer> {
+        PEERS.iter().find(|(n, _)| *n == name).map(|&(_, peer)| peer).ok_or_else(|| {
+            let names: Vec<&str> = PEERS.iter().map(|(n, _)| *n).collect();
+            Failure::new(format!("no peer `{name}`; there are {}", names.join(", ")))
+        })
+    }
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        PEERS.iter().find(|(_, p)| p == self).map_or("?", |(n, _)| n)
+    }
+    /// Whether it has to be mounted, which takes root.
+    pub fn mounts(&self) -> bool {
+        !matches!(self, Peer::Lanefs)
+    }
+}
+
+/// Where peers are made.
+pub struct Ground {
+    /// A directory of this run's own, on the medium.
+    pub base: PathBuf,
+    /// Images are on a disk, not in memory.
+    pub on_disk: bool,
+    /// Bytes of each peer's device.
+    pub size: u64,
+    /// The `lanefs` command.
+    pub lanefs: PathBuf,
+    /// Data files are opened with O_DIRECT.
+    pub direct: bool,
+}
+
+/// Why a peer is not there: not an error, but worth saying.
+pub struct Skipped(pub String);
+
+/// Runs a command; its words on standard error become the failure's.
+fn command(program: &str, args: &[&str]) -> Res<()> {
+    let out =
+        Command::new(program).args(args).stdin(Stdio::null()).output().at(format!("running {program}"))?;
+    if crate::interrupt::requested() {
+        return Err(Failure::interrupted());
+    }
+    if out.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&out.stderr);
+    Err(Failure::new(format!("{program} {}: {} ({})", args.join(" "), words.trim(), out.status)))
+}
+
+fn kernel_has(fs: &str) -> bool {
+    let listed = || {
+        std::fs::read_to_string("/proc/filesystems")
+            .is_ok_and(|t| t.lines().any(|l| l.split_whitespace().last() == Some(fs)))
+    };
+    listed() || (command("modprobe", &[fs]).is_ok() && listed())
+}
+
+fn installed(program: &str) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    path.split(':').chain(["/usr/sbin", "/sbin"]).any(|dir| Path::new(dir).join(program).is_file())
+}
+
+impl Ground {
+    /// Makes a peer and opens it, or says why it cannot be had here.
+    pub fn make(&self, peer: Peer, undo: &mut Undo) -> Res<Result<Named, Skipped>> {
+        let name = peer.name();
+        let made = match peer {
+            Peer::Tmpfs => {
+                let dir = self.mount_point(name, undo)?;
+                command(
+                    "mount",
+                    &["-t", "tmpfs", "-o", &format!("size={}", self.size), "tmpfs", &text(&dir)],
+                )?;
+                self.open_dir(&dir)?
+            }
+            Peer::Kernel { name, mkfs } => {
+                if !kernel_has(name) {
+                    return Ok(Err(Skipped(format!("{name}: this kernel has none"))));
+                }
+                let [program, args @ ..] = mkfs else { return Err(Failure::new("a peer without a mkfs")) };
+                if !installed(program) {
+                    return Ok(Err(Skipped(format!("{name}: {program} is not installed"))));
+                }
+                let image = self.image(name, undo)?;
+                let mut args = args.to_vec();
+                let image_text = text(&image);
+                args.push(&image_text);
+                command(program, &args)?;
+                let dir = self.mount_point(name, undo)?;
+                // mount sets the loop device up so that the unmount frees it.
+                command("mount", &["-t", name, "-o", "loop", &image_text, &text(&dir)])?;
+                if self.on_disk {
+                    self.loop_without_cache(&image_text);
+                }
+                self.open_dir(&dir)?
+            }
+            Peer::Lanefs if !self.on_disk => TargetSpec::Memory(self.size).open(self.direct)?,
+            Peer::Lanefs => {
+                let image = self.lanefs_image(name, undo)?;
+                TargetSpec::Image(image).open(self.direct)?
+            }
+            Peer::LanefsMount => {
+                if !self.lanefs.is_file() {
+                    return Ok(Err(Skipped(format!(
+                        "lanefs-mount: no `lanefs` command at {} (say where with --lanefs)",
+                        self.lanefs.display()
+                    ))));
+                }
+                let image = self.lanefs_image(name, undo)?;
+                let dir = self.mount_point(name, undo)?;
+                command(&text(&self.lanefs), &["mount", &text(&image), &text(&dir)])?;
+                self.open_dir(&dir)?
+            }
+        };
+        Ok(Ok(Named { name: name.to_string(), target: made }))
+    }
+
+    fn open_dir(&self, dir: &Path) -> Res<OpenTarget> {
+        Ok(OpenTarget::Dir(DirTarget::new(dir, self.direct)?))
+    }
+
+    fn mount_point(&self, name: &str, undo: &mut Undo) -> Res<PathBuf> {
+        let dir = self.base.join(name);
+        undo.make_dir(&dir)?;
+        undo.mount(&dir)?;
+        Ok(dir)
+    }
+
+    /// An empty image file of the peers' common size.
+    fn image(&self, name: &str, undo: &mut Undo) -> Res<PathBuf> {
+        let path = self.base.join(format!("{name}.img"));
+        undo.file(&path)?;
+        let file = std::fs::File::create_new(&path).at(format!("creating {}", path.display()))?;
+        file.set_len(self.size).at(path.display())?;
+        Ok(path)
+    }
+
+    fn lanefs_image(&self, name: &str, undo: &mut Undo) -> Res<PathBuf> {
+        let image = self.base.join(format!("{name}.img"));
+        undo.file(&image)?;
+        let device: Arc<dyn Device> = Arc::new(FileDevice::create(&image, self.size).at(image.display())?);
+        Store::format(&[device], &FormatOptions::default()).at(format!("formatting {}", image.display()))?;
+        Ok(image)
+    }
+
+    /// A loop device over a disk file would otherwise cache a second time what the file system above it caches.
+    fn loop_without_cache(&self, image: &str) {
+        let Ok(out) = Command::new("losetup").args(["-n", "-O", "NAME", "-j", image]).output() else {
+            return;
+        };
+        for device in String::from_utf8_lossy(&out.stdout).split_whitespace() {
+            // Where the medium cannot do it the cache stays: slower to sync, never wrong.
+            let _ = command("losetup", &["--direct-io=on", device]);
+        }
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
