@@ -6,9 +6,9 @@ const SEEN: u32 = 1 << 12;
 const STEP: u32 = SEEN << 1;
 const ERRNO: u32 = SEEN - 1;
 
-/// The last error of writing a file back, with a count of errors, as in Linux's `errseq_t`: 12 bits of errno, one bit
-/// "somebody has seen this", and a count above. The count moves only when the last error has been seen, so a storm
-/// of errors nobody looks at costs one step.
+/// The last error of writing a file back, with a count of errors, as in Linux's `errseq_t`: 12 bits of errno,
+/// one bit "somebody has seen this", and a count above. The count moves only when the last error has been
+/// seen, so a storm of errors nobody looks at costs one step.
 #[derive(Debug, Default)]
 pub struct ErrSeq(AtomicU32);
 

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, 
 pub(super) const DIRTY: u32 = 1;
 /// An image of the content is on its way to the store; its reservation travels with it.
 pub(super) const WRITEBACK: u32 = 2;
-/// The store is believed to hold nothing for this page; if it is dirty, it was added to the file's count of blocks.
+/// The store is believed to hold nothing for this page; if it is dirty, it was added to the file's count of
+/// blocks.
 pub(super) const HOLE: u32 = 4;
 
 /// The frame was left behind by a file that was dropped: free, and in no list.

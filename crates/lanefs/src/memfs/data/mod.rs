@@ -1,55 +1,66 @@
 //! File data: the pages of a file that memory holds, and what reads, writes, truncates and writes them back.
 //!
 //! # Definitions
-//! The *store* is what lies below [`PageStore`]. A page is *attached* when the file's tree leads to a frame that holds it. It is *dirty*
-//! when its content is newer than the store's, and *in writeback* while an image of it travels to the store. A page that is
-//! neither is *clean* and equals what the store would return.
+//! The *store* is what lies below [`PageStore`]. A page is *attached* when the file's tree leads to a frame
+//! that holds it. It is *dirty* when its content is newer than the store's, and *in writeback* while an image
+//! of it travels to the store. A page that is neither is *clean* and equals what the store would return.
 //!
 //! # Locks
 //! In this order; each may be held while taking one further right, none while taking one further left:
 //!
-//!     size lock      one per file: writes that extend it, append, truncate. Held over the whole call.
-//!     writeback lock one per file: capture..finish of a writeback, and whatever takes pages away (truncate, punch). Held over I/O.
-//!     page locks     one per frame (`frame.rs`), ascending by page number, at most two held, save for frames being loaded
-//!     tree lock      one per file: attaching a frame, making and unlinking nodes (`tree.rs`)
-//!     pool locks     leaves (`pool.rs`)
+//!     size lock       one per file: writes that extend it, append, truncate. Held over the whole call.
+//!     writeback lock  one per file: capture..finish of a writeback, and whatever takes pages away. Over I/O.
+//!     page locks      one per frame (`frame.rs`), ascending by page, two at most but for frames being loaded.
+//!     tree lock       one per file: attaching a frame, making and unlinking nodes (`tree.rs`).
+//!     pool locks      leaves (`pool.rs`).
 //!
-//! Frames are asked for, and writers are slowed down, before any of them is taken, for that may call the writeback callback, which takes
-//! writeback locks and page locks. With locks held only `FramePool::try_take` is used, which waits for nothing.
+//! Frames are asked for, and writers are slowed down, before any of them is taken, for that may call the
+//! writeback callback, which takes writeback locks and page locks. With locks held only `FramePool::try_take`
+//! is used, which waits for nothing.
 //!
 //! # Invariants
-//! D1. An attached, unlocked frame has its content. Loading happens under the page lock of an already attached frame, so that a
-//!     page is loaded by one thread, others wait for it, and nobody can write, write back and evict a page in the time between a
-//!     load's reading and its attaching (which would bring stale bytes back).
-//! D2. A frame's bytes are written only under its page lock, with racy copies. A reader copies without the lock and believes the copy only
-//!     if the descriptor's sequence and its (inode, page) are unchanged. So a 4 KiB block is never torn.
-//! D3. A detached frame has no owner (inode 0). Whoever waited for its lock checks the owner, and looks the page up again: this is the
-//!     "truncated" mark. Detaching empties the slot before the owner is cleared and before the lock is released.
-//! D4. `size` changes only under the size lock. It grows after the data is in place (Release), so that a reader that sees the size (Acquire)
-//!     finds the bytes, and a read during an append sees all of it or nothing.
-//! D5. While nobody holds the size lock, no page wholly past the end is attached, and bytes past the end in the last page are zero.
-//! D6. The store never holds bytes that are not zero past the size that travelled with them: `capture` is told that size, leaves out pages
-//!     behind it, and blanks the rest of the last one. Together with D5 an extension never shows stale bytes, whether the page is
-//!     cached or not, also after a crash.
-//! D7. Every dirty page holds one block of the store's reservation; a captured image takes it along, and a page that is dirtied again
-//!     while in writeback takes another.
+//! D1. An attached, unlocked frame has its content. Loading happens under the page lock of an already
+//!     attached frame, so that a page is loaded by one thread, others wait for it, and nobody can write,
+//!     write back and evict a page in the time between a load's reading and its attaching (which would bring
+//!     stale bytes back).
+//! D2. A frame's bytes are written only under its page lock, with racy copies. A reader copies without the
+//!     lock and believes the copy only if the descriptor's sequence and its (inode, page) are unchanged. So a
+//!     4 KiB block is never torn.
+//! D3. A detached frame has no owner (inode 0). Whoever waited for its lock checks the owner, and looks the
+//!     page up again: this is the "truncated" mark. Detaching empties the slot before the owner is cleared
+//!     and before the lock is released.
+//! D4. `size` changes only under the size lock. It grows after the data is in place (Release), so that a
+//!     reader that sees the size (Acquire) finds the bytes, and a read during an append sees all of it or
+//!     nothing.
+//! D5. While nobody holds the size lock, no page wholly past the end is attached, and bytes past the end in
+//!     the last page are zero.
+//! D6. The store never holds bytes that are not zero past the size that travelled with them: `capture` is
+//!     told that size, leaves out pages behind it, and blanks the rest of the last one. Together with D5 an
+//!     extension never shows stale bytes, whether the page is cached or not, also after a crash.
+//! D7. Every dirty page holds one block of the store's reservation; a captured image takes it along, and a
+//!     page that is dirtied again while in writeback takes another.
 //! D8. A [`FileData`] does not move while it has pages: frames point back to it.
 //!
 //! # Races, and what closes them
-//! - *Miss and truncate.* A truncate stores the size, unmaps in the store, passes the tree lock, then detaches everything behind. An attach
-//!   checks the size under the tree lock: it comes before that, and is detached, or after, and is refused. A load that attached before and reads
-//!   after holds the page lock, so the detach waits for it. Punching a hole unmaps first as well: a load attached later reads zeros.
-//! - *Write and truncate.* A write inside the file does not take the size lock. It checks, under each page's lock, that the bytes it is about to write
-//!   lie inside the size, else it goes on as an extending write, under the size lock. The truncate stores the size before it locks the last
-//!   page to blank its rest: a writer that locked the page before is blanked, one that locks it after sees the size.
-//! - *Write and write.* Pages are locked hand over hand in ascending order, so that of two overlapping writes one is ahead on every page they
-//!   share. A write longer than [`FramePool::unit`](FramePool) pages is ordered unit by unit, and so is one that runs out of
-//!   frames half-way.
-//! - *Eviction and read.* D2. *Eviction and write*: eviction takes the page lock and looks at the state under it.
-//! - *Writeback and write.* `capture` clears the dirty mark before it copies (O15), under the page lock; a later write marks the page dirty
-//!   again. A page in writeback is not captured again before `finish`, so two images of one page are never under way.
+//! - *Miss and truncate.* A truncate lowers the size, unmaps in the store, passes the tree lock, then
+//!   detaches everything behind. An attach checks the size under the tree lock: it comes before that, and is
+//!   detached, or after, and is refused. A load that attached before and reads after holds the page lock, so
+//!   the detach waits for it. Punching a hole unmaps first as well: a load attached later reads zeros.
+//! - *Write and truncate.* A write inside the file does not take the size lock. It checks, under each page's
+//!   lock, that the bytes it is about to write lie inside the size, else it goes on as an extending write,
+//!   under the size lock. The truncate lowers the size with the last page locked, and blanks its rest
+//!   before it unlocks: a writer that had the page before is blanked, one that has it after sees the size.
+//! - *Write and write.* Pages are locked hand over hand in ascending order, so that of two overlapping writes
+//!   one is ahead on every page they share. A write longer than [`FramePool::unit`](FramePool) pages is
+//!   ordered unit by unit, and so is one that runs out of frames half-way.
+//! - *Eviction and read.* D2. *Eviction and write*: eviction takes the page lock and looks at the state under
+//!   it.
+//! - *Writeback and write.* `capture` clears the dirty mark before it copies (O15), under the page lock; a
+//!   later write marks the page dirty again. A page in writeback is not captured again before `finish`, so
+//!   two images of one page are never under way.
 //! - *Writeback and truncate.* The writeback lock: when a truncate unmaps, no image of the file is under way.
-//! - *Extension and writeback.* D6: an extending write in progress has pages behind the size; they stay dirty for the next round.
+//! - *Extension and writeback.* D6: an extending write in progress has pages behind the size; they stay dirty
+//!   for the next round.
 
 mod errseq;
 mod frame;
@@ -92,8 +103,8 @@ fn page_at(offset: u64) -> u64 {
 
 /// The content of one file as memory knows it. See the head of this file.
 ///
-/// Who may write what: `size` and `blocks` as said there; `root` and the nodes below under the tree lock (emptying a slot: under the page's
-/// lock); `dirty` whoever dirties a page, tested first.
+/// Who may write what: `size` and `blocks` as said there; `root` and the nodes below under the tree lock
+/// (emptying a slot: under the page's lock); `dirty` whoever dirties a page, tested first.
 pub struct FileData {
     size: AtomicU64,
     root: frame::Slot,
@@ -112,7 +123,8 @@ impl FileData {
     /// A file of `size` bytes, all still in the store, of which about `blocks` pages have a block there.
     ///
     /// # Safety
-    /// The value must stay where it is from the first call on it that takes a [`DataCtx`] until it is dropped (D8).
+    /// The value must stay where it is from the first call on it that takes a [`DataCtx`] until it is dropped
+    /// (D8).
     pub const unsafe fn new(size: u64, blocks: u64) -> FileData {
         FileData {
             size: AtomicU64::new(size),
@@ -141,8 +153,9 @@ impl FileData {
         self.blocks.store(blocks, Ordering::Relaxed); // Relaxed: a statistic
     }
 
-    /// Whether a page may be dirty. Exact (but for pages that were truncated: they count until the next capture) when the caller holds the
-    /// writeback lock and no write is under way; without that lock a writeback in progress can hide pages it has not finished.
+    /// Whether a page may be dirty. Exact (but for pages that were truncated: they count until the next
+    /// capture) when the caller holds the writeback lock and no write is under way; without that lock a
+    /// writeback in progress can hide pages it has not finished.
     pub fn has_dirty(&self) -> bool {
         self.dirty.load(Ordering::SeqCst) != 0 // SeqCst: tree.rs 5
     }
@@ -159,7 +172,8 @@ impl FileData {
 
 impl Drop for FileData {
     fn drop(&mut self) {
-        // Usually empty: `drop_all` came first. If not, the frames go back to the pool by the clock; reservations are lost.
+        // Usually empty: `drop_all` came first. If not, the frames go back to the pool by the clock;
+        // reservations are lost.
         tree::demolish(&self.root);
     }
 }

@@ -1,8 +1,8 @@
 //! The volume's page frames: one stretch of address space, 4 KiB each, with a descriptor apiece.
 //!
-//! 1. Frames and descriptors are type-stable: they stay mapped as long as the pool lives, and the pool does not give them
-//!    back to the system while a file still caches a page. So a reader may look at a frame it no longer has a right to,
-//!    as long as it validates afterwards.
+//! 1. Frames and descriptors are type-stable: they stay mapped as long as the pool lives, and the pool does
+//!    not give them back to the system while a file still caches a page. So a reader may look at a frame it
+//!    no longer has a right to, as long as it validates afterwards.
 //! 2. A frame is *fresh* (never given out), *free* (in one lane's cache or the shared stock), *in hand* (taken
 //!    by a thread, not reachable from any file) or *attached* (reachable from one slot of one file, which its
 //!    descriptor names). It is attached and detached only under its page lock.
@@ -59,8 +59,8 @@ pub struct FramePool {
     batch: usize,
 }
 
-// SAFETY: the raw pointers are to memory the pool owns; descriptors are made of atomics, frames are accessed only
-// as their descriptors' page locks allow (invariants 1 and 2), and the rest is Sync by itself.
+// SAFETY: the raw pointers are to memory the pool owns; descriptors are made of atomics, frames are accessed
+// only as their descriptors' page locks allow (invariants 1 and 2), and the rest is Sync by itself.
 unsafe impl Sync for FramePool {}
 // SAFETY: nothing in the pool belongs to a thread.
 unsafe impl Send for FramePool {}
@@ -87,8 +87,9 @@ impl FramePool {
         let data = unsafe { map.add(map.align_offset(CHUNK)) };
         // SAFETY: data + data_len lies at most CHUNK behind map + data_len, so desc_len bytes are left.
         let descs = unsafe { data.add(data_len) }.cast::<Desc>();
-        // SAFETY: the range is part of the mapping made above. It is a hint: a kernel without huge pages may refuse.
-        let _ = unsafe { madvise(data.cast(), data_len, Advice::LinuxHugepage) };
+        // SAFETY: the range is part of the mapping made above. It is a hint: a kernel without huge pages may
+        // refuse.
+        let _ = unsafe { madvise(data.cast(), data_len + desc_len, Advice::LinuxHugepage) };
         Ok(FramePool {
             map,
             map_len,
@@ -99,7 +100,8 @@ impl FramePool {
             lanes: (0..MAX_LANES).map(|_| CachePadded::new(LaneSlot::default())).collect(),
             hand: CachePadded::new(AtomicUsize::new(0)),
             throttle: Throttle::new(frames),
-            batch: (frames / 64).clamp(1, LANE_CACHE / 2),
+            // So that all lanes' caches together hold an eighth of the frames at most.
+            batch: (frames / 2048).clamp(1, LANE_CACHE / 2),
         })
     }
 
@@ -130,8 +132,9 @@ impl FramePool {
     /// A frame's descriptor.
     pub(super) fn desc(&self, frame: FrameNo) -> &Desc {
         debug_assert!((frame as usize) < self.frames);
-        // SAFETY: every frame number comes from this pool, hence is below `frames`; descriptors live as long as the
-        // pool (invariant 1), and zeroed memory is a valid descriptor: it is made of atomics and a sequence word.
+        // SAFETY: every frame number comes from this pool, hence is below `frames`; descriptors live as long
+        // as the pool (invariant 1), and zeroed memory is a valid descriptor: it is made of atomics and a
+        // sequence word.
         unsafe { &*self.descs.add(frame as usize) }
     }
 
@@ -148,8 +151,9 @@ impl FramePool {
         unsafe { self.data.add(self.number(desc) as usize * BLOCK_SIZE) }
     }
 
-    /// Takes a frame without waiting: from the lane's own cache, the shared stock, by evicting clean pages, or from
-    /// another lane's cache. `None` if all memory is dirty or in use. May be called with page locks held.
+    /// Takes a frame without waiting: from the lane's own cache, the shared stock, by evicting clean pages,
+    /// or from another lane's cache. `None` if all memory is dirty or in use. May be called with page locks
+    /// held.
     pub(super) fn try_take(&self, lane: usize) -> Option<FrameNo> {
         if let Some(frame) = self.lane(lane).free.lock().pop() {
             return Some(frame);
@@ -195,7 +199,7 @@ impl FramePool {
         let overflow: SmallVec<[FrameNo; LANE_CACHE]> = {
             let mut free = self.lane(lane).free.lock();
             free.push(frame);
-            if free.len() <= LANE_CACHE.min(2 * self.batch) {
+            if free.len() <= 2 * self.batch {
                 return;
             }
             let at = free.len() / 2;
@@ -221,8 +225,8 @@ impl Drop for FramePool {
     fn drop(&mut self) {
         let used = self.stock.get_mut().fresh;
         if (0..used).any(|f| !self.desc(f as FrameNo).is_free()) {
-            // A file still caches pages: its drop will look at descriptors (invariant 1). Keeping the mapping is safe,
-            // unmapping it is not.
+            // A file still caches pages: its drop will look at descriptors (invariant 1). Keeping the mapping
+            // is safe, unmapping it is not.
             tracing::warn!("a page pool was dropped before its files; its memory is kept");
             return;
         }

@@ -26,7 +26,8 @@ pub(super) enum Loaded<'a> {
 }
 
 impl FileData {
-    /// Reads at `offset`; returns how much, less than asked only at the end of the file. Bytes of one 4 KiB block are of one instant.
+    /// Reads at `offset`; returns how much, less than asked only at the end of the file. Bytes of one 4 KiB
+    /// block are of one instant.
     pub fn read(&self, ctx: &DataCtx<'_>, offset: u64, buf: &mut [u8], ahead: &ReadAhead) -> Result<usize> {
         let size = self.size();
         if offset >= size {
@@ -84,8 +85,8 @@ impl FileData {
         Ok(())
     }
 
-    /// Attaches and loads up to `count` pages from `first` on, as far as they are not cached, inside the file and frames are
-    /// to be had; returns the first one locked. No lock may be held, but pages below `first`.
+    /// Attaches and loads up to `count` pages from `first` on, as far as they are not cached, inside the file
+    /// and frames are to be had; returns the first one locked. No lock may be held, but pages below `first`.
     pub(super) fn load<'a>(&self, ctx: &DataCtx<'a>, first: u64, count: u64) -> Result<Loaded<'a>> {
         let end = pages_of(self.size());
         if first >= end {
@@ -156,8 +157,8 @@ impl FileData {
     }
 }
 
-/// Bytes past the end are zero in the store (D6); should an image say otherwise, they are not let in. The page was locked since before the
-/// size was read, so no extending write has put bytes there.
+/// Bytes past the end are zero in the store (D6); should an image say otherwise, they are not let in. The
+/// page was locked since before the size was read, so no extending write has put bytes there.
 fn blank_tail(ctx: &DataCtx<'_>, guard: &PageGuard<'_>, size: u64) {
     let start = guard.page() * PAGE as u64;
     let inside = size.saturating_sub(start).min(PAGE as u64) as usize;
@@ -178,9 +179,10 @@ fn read_into(ctx: &DataCtx<'_>, first: u64, guards: &[PageGuard<'_>]) -> Result<
     let mut reads: SmallVec<[PageRead<'_>; 16]> = guards
         .iter()
         .map(|guard| {
-            // SAFETY: the frame is a block, aligned as one, and locked by us, so nobody else writes it. Optimistic readers that
-            // still hold an older identity may copy from it; they do so in assembly or with atomics (racy_copy) and throw
-            // the copy away, since the lock has changed the sequence (D2).
+            // SAFETY: the frame is a block, aligned as one, and locked by us, so nobody else writes it.
+            // Optimistic readers that still hold an older identity may copy from it; they do so in assembly
+            // or with atomics (racy_copy) and throw the copy away, since the lock has changed the sequence
+            // (D2).
             let block = unsafe { &mut *ctx.pool.bytes(guard.desc()).cast::<Block>() };
             PageRead { block, hole: false }
         })
@@ -207,7 +209,8 @@ fn copy_page(ctx: &DataCtx<'_>, desc: &Desc, page: u64, from: usize, dst: &mut [
         if !desc.is(ctx.ino, page) {
             return false;
         }
-        // SAFETY: frames stay mapped; writers use racy copies under the lock; the copy is validated before it is believed (D2).
+        // SAFETY: frames stay mapped; writers use racy copies under the lock; the copy is validated before it
+        // is believed (D2).
         unsafe { copy_racy(src, dst.as_mut_ptr(), dst.len()) };
         if desc.validate(seq) {
             desc.touch();

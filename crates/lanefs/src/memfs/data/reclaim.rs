@@ -1,9 +1,10 @@
 //! Second-chance eviction of clean pages.
 //!
-//! The clock's hand is one shared counter that reclaimers advance by runs, so each works on descriptors of its own. A
-//! page that is free, dirty, being written back or locked is passed over; one that was used since the hand
-//! last came by loses that mark and stays. What is left is locked (never waited for), looked at again, detached and
-//! freed. A detached page is read again from the store, which is right because a clean page equals what the store holds.
+//! The clock's hand is one shared counter that reclaimers advance by runs, so each works on descriptors of
+//! its own. A page that is free, dirty, being written back or locked is passed over; one that was used since
+//! the hand last came by loses that mark and stays. What is left is locked (never waited for), looked at
+//! again, detached and freed. A detached page is read again from the store, which is right because a clean
+//! page equals what the store holds.
 
 use super::frame::{DIRTY, LOST, WRITEBACK};
 use super::pool::{FrameNo, FramePool};
@@ -37,13 +38,17 @@ impl FramePool {
         if used == 0 {
             return 0;
         }
-        let run = RUN.min(used);
+        // Not so long that a small pool is emptied for one frame.
+        let run = RUN.min(used.div_ceil(16));
         let (mut evicted, mut seen) = (0, 0);
         while evicted < want && seen < 2 * used + RUN {
             // Relaxed: the counter only spreads the reclaimers.
             let start = self.hand.fetch_add(run, Ordering::Relaxed);
-            for at in start..start + run {
+            for at in start..start.wrapping_add(run) {
                 evicted += self.evict_one(lane, (at % used) as FrameNo) as usize;
+                if evicted == want {
+                    break; // the rest of the run keeps its marks until the hand comes by again
+                }
             }
             seen += run;
         }
@@ -52,19 +57,17 @@ impl FramePool {
 
     fn evict_one(&self, lane: usize, frame: FrameNo) -> bool {
         let desc = self.desc(frame);
-        if desc.state() & (DIRTY | WRITEBACK) != 0 {
-            return false;
-        }
-        if desc.is_free() {
-            if desc.state() & LOST == 0 {
-                return false;
-            }
-        } else if desc.take_touch() {
+        let state = desc.state();
+        let lost = desc.is_free() && state & LOST != 0;
+        if !lost && (desc.is_free() || state & (DIRTY | WRITEBACK) != 0 || desc.take_touch()) {
             return false;
         }
         let Some(guard) = desc.try_lock() else { return false };
         if desc.is_free() && guard.has(LOST) {
-            guard.reset(LOST);
+            if guard.has(DIRTY | WRITEBACK) {
+                self.count_dirty(lane, -1);
+            }
+            guard.clear();
         } else if desc.is_free() || guard.has(DIRTY | WRITEBACK) {
             guard.unchanged();
             return false;

@@ -9,7 +9,8 @@ pub use lanefs_store::Result as StoreResult;
 
 /// The part of the store that file data calls. No call may lead back into the same file's data.
 pub trait PageStore: Sync {
-    /// Fills each block, from page `first` on. A page never written, or unmapped since, is zeros and says `hole`.
+    /// Fills each block, from page `first` on. A page never written, or unmapped since, is zeros and says
+    /// `hole`.
     fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> StoreResult<()>;
     /// These pages are holes from now on.
     fn unmap(&self, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> StoreResult<()>;

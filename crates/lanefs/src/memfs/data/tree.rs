@@ -1,24 +1,28 @@
 //! A file's page tree: page number -> frame, 64 ways a level, and a mask of dirty children in every node.
 //!
-//! The root is one word: 0 for an empty file; a descriptor's address (height 0) for a file whose only cached page is
-//! page 0; else a node's address with the height in the low bits. A tree of height h covers 64^h pages.
+//! The root is one word: 0 for an empty file; a descriptor's address (height 0) for a file whose only cached
+//! page is page 0; else a node's address with the height in the low bits. A tree of height h covers 64^h
+//! pages.
 //!
-//! 1. Slots are filled, and nodes linked and unlinked, only under the tree lock. A slot is emptied, by `detach`, only under
-//!    the page lock of the frame it points to.
-//! 2. An attached frame's descriptor points back to its slot; the slot's node stays linked while any of its slots is
-//!    full. So who holds the page lock of an attached frame may use its slot and its node.
-//! 3. Whoever looks at nodes otherwise is pinned (crossbeam-epoch); unlinked nodes are freed when no pin can see them.
-//! 4. A tree of height 0 grows by moving page 0 from the root to a leaf, under page 0's lock. Order of locks: page, then
-//!    tree. Who must lock page 0 for growing holds no other page: a held page above 0 means that the tree has a node.
-//! 5. Dirty marks. A page's bit in its leaf changes only under its page lock. The bit of a child in its parent, and the
-//!    file's own mark above the root, say that something below *may* be dirty. To set: first the child, then look
-//!    at the parent. To clear (only under the writeback lock): first the parent, then look at the child again and put the
-//!    parent's bit back if the child has any. All SeqCst, so that one of the two sees the other (Dekker).
+//! 1. Slots are filled, and nodes linked and unlinked, only under the tree lock. A slot is emptied, by
+//!    `detach`, only under the page lock of the frame it points to.
+//! 2. An attached frame's descriptor points back to its slot; the slot's node stays linked while any of its
+//!    slots is full. So who holds the page lock of an attached frame may use its slot and its node.
+//! 3. Whoever looks at nodes otherwise is pinned (crossbeam-epoch); unlinked nodes are freed when no pin can
+//!    see them.
+//! 4. A tree of height 0 grows by moving page 0 from the root to a leaf, under page 0's lock. Order of locks:
+//!    page, then tree. Who must lock page 0 for growing holds no other page: a held page above 0 means that
+//!    the tree has a node.
+//! 5. Dirty marks. A page's bit in its leaf changes only under its page lock. The bit of a child in its
+//!    parent, and the file's own mark above the root, say that something below *may* be dirty. To set: first
+//!    the child, then look at the parent. To clear (only under the writeback lock): first the parent, then
+//!    look at the child again and put the parent's bit back if the child has any. All SeqCst, so that one of
+//!    the two sees the other (Dekker).
 //! 6. Growing sets the old root's parent before the new root is published, with the old root's bit set: a
 //!    writer that still saw no parent marked the file, and the writeback comes by the new root anyway.
 
 use super::FileData;
-use super::frame::{DIRTY, Desc, LOST, PageGuard, Slot};
+use super::frame::{DIRTY, Desc, LOST, PageGuard, Slot, WRITEBACK};
 use crossbeam_epoch::{self as epoch, Guard};
 use lanefs_store::Ino;
 use std::ops::{ControlFlow, Range};
@@ -95,7 +99,8 @@ unsafe fn desc_of<'g>(word: usize) -> Option<&'g Desc> {
 /// The node a word names.
 ///
 /// # Safety
-/// The word was read, while pinned or under the tree lock, from an inner node's slot (tag removed from a root word).
+/// The word was read, while pinned or under the tree lock, from an inner node's slot (tag removed from a root
+/// word).
 unsafe fn node_of<'g>(word: usize) -> &'g Node {
     // SAFETY: the node was linked when the word was read; 3 keeps it, or 1 keeps it linked.
     unsafe { &*std::ptr::with_exposed_provenance::<Node>(word) }
@@ -105,7 +110,8 @@ unsafe fn node_of<'g>(word: usize) -> &'g Node {
 pub(super) fn detach(page: &PageGuard<'_>) {
     // SAFETY: the frame is attached and its page locked, so its slot is alive (2).
     let slot = unsafe { &*page.slot() };
-    // Release: the node may be freed once somebody under the tree lock has seen the empty slot (Acquire in `prune`).
+    // Release: the node may be freed once somebody under the tree lock has seen the empty slot (Acquire in
+    // `prune`).
     slot.store(0, Ordering::Release);
     page.clear();
 }
@@ -162,8 +168,8 @@ impl FileData {
         }
     }
 
-    /// Attaches a locked frame for `page`. `past_eof` allows pages behind the end (the caller holds the size lock); `held` is
-    /// the page the caller has locked already, if any.
+    /// Attaches a locked frame for `page`. `past_eof` allows pages behind the end (the caller holds the size
+    /// lock); `held` is the page the caller has locked already, if any.
     pub(super) fn attach(
         &self,
         ino: Ino,
@@ -204,8 +210,9 @@ impl FileData {
                     zero = Some(desc.lock());
                     continue;
                 }
-                // If it was detached while we waited for its lock, the root is another word now, and stays so under the
-                // tree lock unless it is detached again, which its lock prevents: `desc` is attached here.
+                // If it was detached while we waited for its lock, the root is another word now, and stays so
+                // under the tree lock unless it is detached again, which its lock prevents: `desc` is
+                // attached here.
             }
             self.grow(page, word);
             let slot = self.slot_for(page);
@@ -222,7 +229,8 @@ impl FileData {
         }
     }
 
-    /// Makes the tree high enough for `page`, and at least 1. Under the tree lock, and page 0's if it is the root.
+    /// Makes the tree high enough for `page`, and at least 1. Under the tree lock, and page 0's if it is the
+    /// root.
     fn grow(&self, page: u64, mut word: usize) {
         let mut height = word & TAG;
         while height == 0 || page >= pages_below(height) {
@@ -233,8 +241,8 @@ impl FileData {
                 // Relaxed: published by the root's store below.
                 node.slots[0].store(word & !TAG, Ordering::Relaxed);
                 if height == 0 {
-                    // SAFETY: a root of height 0; page 0's lock is held by us, here or in our caller (4), so we may
-                    // move its back pointer and its state holds still.
+                    // SAFETY: a root of height 0; page 0's lock is held by us, here or in our caller (4), so
+                    // we may move its back pointer and its state holds still.
                     if let Some(desc) = unsafe { desc_of(word) } {
                         desc.move_slot(&node.slots[0]);
                         if desc.state() & DIRTY != 0 {
@@ -280,14 +288,14 @@ impl FileData {
             return None;
         }
         let index = page.page() as usize & (FAN - 1);
-        // SAFETY: the slot is number `index` of a leaf (`attach`, `grow`), slots are the first field of the node, and the
-        // node is alive as long as the page is locked and attached (2). The pointer came from a reference to the
-        // whole array's element; its provenance was exposed with the node.
+        // SAFETY: the slot is number `index` of a leaf (`attach`, `grow`), slots are the first field of the
+        // node, and the node is alive as long as the page is locked and attached (2). The pointer came from a
+        // reference to the whole array's element; its provenance was exposed with the node.
         Some(unsafe { node_of((slot.addr()) - index * size_of::<Slot>()) })
     }
 
-    /// Marks a locked page dirty in the tree, the page's own state being the caller's business. Returns whether the file had
-    /// nothing dirty before.
+    /// Marks a locked page dirty in the tree, the page's own state being the caller's business. Returns
+    /// whether the file had nothing dirty before.
     pub(super) fn mark_dirty(&self, page: &PageGuard<'_>) -> bool {
         if let Some(leaf) = self.leaf_of(page) {
             leaf.mark(page.page() as usize & (FAN - 1));
@@ -297,7 +305,8 @@ impl FileData {
                 if parent.is_null() {
                     break;
                 }
-                // SAFETY: a parent is unlinked only with all below it empty; our page is locked and attached (2).
+                // SAFETY: a parent is unlinked only with all below it empty; our page is locked and attached
+                // (2).
                 node = unsafe { &*parent };
                 node.mark(index as usize);
                 index = node.index;
@@ -314,8 +323,8 @@ impl FileData {
         }
     }
 
-    /// Calls `f` for every attached frame (or only those marked dirty) with a page in `range`, in ascending order, as of
-    /// some instant: `f` locks and checks.
+    /// Calls `f` for every attached frame (or only those marked dirty) with a page in `range`, in ascending
+    /// order, as of some instant: `f` locks and checks.
     pub(super) fn each_page(
         &self,
         range: Range<u64>,
@@ -465,8 +474,8 @@ fn prune_below(node: &Node, height: usize, base: u64, range: &Range<u64>, pin: &
 /// Frees a node that was just unlinked, when nobody can see it any more.
 fn retire(word: usize, pin: &Guard) {
     let node = std::ptr::with_exposed_provenance_mut::<Node>(word);
-    // SAFETY: made by `Node::new`, unlinked just now under the tree lock, hence retired once; who still looks at it is
-    // pinned (3).
+    // SAFETY: made by `Node::new`, unlinked just now under the tree lock, hence retired once; who still looks
+    // at it is pinned (3).
     unsafe { pin.defer_unchecked(move || drop(Box::from_raw(node))) };
 }
 
@@ -501,8 +510,9 @@ fn abandon(slot: &Slot) {
         let guard = desc.lock();
         // A reclaimer may have detached it before we had the lock, and another file may own it by now.
         if std::ptr::eq(guard.slot(), slot) {
+            let counted = guard.desc().state() & (DIRTY | WRITEBACK);
             detach(&guard);
-            guard.set(LOST);
+            guard.set(LOST | counted); // the clock takes it out of the count of dirty frames
         }
     }
 }

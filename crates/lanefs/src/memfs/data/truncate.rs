@@ -14,9 +14,9 @@ use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering;
 
 impl FileData {
-    /// Sets the size. When the file shrinks, `attrs` (with the new size) goes to the store with the unmapping; when it
-    /// grows, nothing is told to the store. Fails without effect, with ENOSPC if the last page must be rewritten and there
-    /// is no room.
+    /// Sets the size. When the file shrinks, `attrs` (with the new size) goes to the store with the
+    /// unmapping; when it grows, nothing is told to the store. Fails without effect, with ENOSPC if the last
+    /// page must be rewritten and there is no room.
     pub fn truncate(&self, ctx: &DataCtx<'_>, size: u64, attrs: Option<&Attrs>) -> Result<()> {
         if size > MAX_FILE_SIZE {
             return Err(Error::Posix(libc::EFBIG));
@@ -52,11 +52,10 @@ impl FileData {
         };
         let writeback = self.lock_writeback();
         let from = size as usize % PAGE;
-        let gone = pages_of(size)..MAX_PAGES;
         if partial {
             let pin = epoch::pin();
-            // Locked until the size is stored, even if there is nothing to blank: a writer inside the old size must not
-            // put bytes behind the new one.
+            // Locked until the size is stored, even if there is nothing to blank: a writer inside the old
+            // size must not put bytes behind the new one.
             let tail = self.lock_or_load(ctx, page_at(size), hand, &pin)?;
             let tail = tail.ok_or(Error::Posix(libc::EIO))?; // inside the file: the size lock is ours
             let blank = !is_zero(ctx, &tail, from, PAGE);
@@ -64,28 +63,37 @@ impl FileData {
             if reserve && !ctx.store.reserve(ctx.lane, 1) {
                 return Err(Error::Posix(libc::ENOSPC));
             }
-            if let Err(e) = ctx.store.unmap(ctx.ino, gone.clone(), attrs) {
+            if let Err(e) = self.shrink(ctx, size, attrs) {
                 if reserve {
                     ctx.store.unreserve(ctx.lane, 1);
                 }
-                return Err(e.into());
+                return Err(e);
             }
-            // Release, and before the unlock: see "write and truncate".
-            self.size.store(size, Ordering::Release);
             if blank {
                 self.blank(ctx, &tail, from, PAGE);
             }
         } else {
-            ctx.store.unmap(ctx.ino, gone.clone(), attrs)?;
-            // Release, and before `discard` passes the tree lock: see "miss and truncate".
-            self.size.store(size, Ordering::Release);
+            self.shrink(ctx, size, attrs)?;
         }
-        self.discard(ctx, gone, &writeback);
+        self.discard(ctx, pages_of(size)..MAX_PAGES, &writeback);
         self.blocks.fetch_min(pages_of(size), Ordering::Relaxed); // Relaxed: a statistic
         Ok(())
     }
 
-    /// Makes a range read as zeros and gives its whole pages back. The size stays. `attrs` as in [`FileData::truncate`].
+    /// Lowers the size and unmaps what lies behind, or does neither. With the size and writeback locks held.
+    fn shrink(&self, ctx: &DataCtx<'_>, size: u64, attrs: Option<&Attrs>) -> Result<()> {
+        let old = self.size();
+        // First the size, so that nobody reads unmapped pages as zeros inside the file. Release: see "write and
+        // truncate", "miss and truncate"; the page's unlock and the tree lock carry it.
+        self.size.store(size, Ordering::Release);
+        ctx.store.unmap(ctx.ino, pages_of(size)..MAX_PAGES, attrs).map_err(|e| {
+            self.size.store(old, Ordering::Release);
+            e.into()
+        })
+    }
+
+    /// Makes a range read as zeros and gives its whole pages back. The size stays. `attrs` as in
+    /// [`FileData::truncate`].
     pub fn punch_hole(&self, ctx: &DataCtx<'_>, offset: u64, len: u64, attrs: Option<&Attrs>) -> Result<()> {
         let end = offset.saturating_add(len).min(MAX_FILE_SIZE);
         if offset >= end {
@@ -96,7 +104,8 @@ impl FileData {
             if end < self.size() {
                 break None;
             }
-            // Up to the end: the last page goes as a whole, if no extending write is under way that may have put bytes there.
+            // Up to the end: the last page goes as a whole, if no extending write is under way that may have
+            // put bytes there.
             let lock = self.size_lock.lock();
             if end >= self.size() {
                 break Some(lock);
@@ -131,9 +140,9 @@ impl FileData {
         if keep_size { Ok(()) } else { self.extend(offset, len) }
     }
 
-    /// Preallocates: makes sure that at this moment there is room for all of the range, and extends the file unless `keep_size`.
-    /// The room is not kept for the file: a log-structured store writes every page to a new place anyway, so a later
-    /// write can still find the volume full.
+    /// Preallocates: makes sure that at this moment there is room for all of the range, and extends the file
+    /// unless `keep_size`. The room is not kept for the file: a log-structured store writes every page to a
+    /// new place anyway, so a later write can still find the volume full.
     pub fn allocate(&self, ctx: &DataCtx<'_>, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_SIZE).ok_or(Error::Posix(libc::EFBIG))?;
         let pages = page_at(offset)..pages_of(end);
@@ -237,8 +246,9 @@ impl FileData {
         }
     }
 
-    /// Detaches every page of a range and gives its reservations back. What was attached before the range was unmapped (or the
-    /// size lowered) is found: attaching goes through the tree lock. Returns how many of them the store never had.
+    /// Detaches every page of a range and gives its reservations back. What was attached before the range was
+    /// unmapped (or the size lowered) is found: attaching goes through the tree lock. Returns how many of
+    /// them the store never had.
     pub(super) fn discard(
         &self,
         ctx: &DataCtx<'_>,
@@ -278,8 +288,8 @@ impl FileData {
         fresh
     }
 
-    /// Forgets every cached page, dirty ones included, and gives their reservations back: for an inode that is freed. No other
-    /// call on this file may be under way, but a writeback, which is waited for.
+    /// Forgets every cached page, dirty ones included, and gives their reservations back: for an inode that
+    /// is freed. No other call on this file may be under way, but a writeback, which is waited for.
     pub fn drop_all(&self, ctx: &DataCtx<'_>) {
         let writeback = self.lock_writeback();
         self.discard(ctx, 0..MAX_PAGES, &writeback);

@@ -1,9 +1,9 @@
 //! Writing and appending.
 //!
-//! A write is done in two steps. First, without any lock: be slowed down if much is dirty, take as many frames as pages are
-//! missing, load the pages written only in part. Then, page by page, hand over hand: lock or attach, reserve, copy, mark. If
-//! the second step finds that the first was not enough (a page was evicted in between, the file shrank), it stops at a page's
-//! border, and both are done again for the rest.
+//! A write is done in two steps. First, without any lock: be slowed down if much is dirty, take as many
+//! frames as pages are missing, load the pages written only in part. Then, page by page, hand over hand: lock
+//! or attach, reserve, copy, mark. If the second step finds that the first was not enough (a page was evicted
+//! in between, the file shrank), it stops at a page's border, and both are done again for the rest.
 
 use super::frame::{DIRTY, HOLE, PageGuard, WRITEBACK};
 use super::pool::{FrameNo, Hand};
@@ -37,7 +37,8 @@ enum Stop {
 }
 
 impl FileData {
-    /// Writes at `offset`. Fails with ENOSPC if not even one page can be reserved, with EFBIG behind the largest offset.
+    /// Writes at `offset`. Fails with ENOSPC if not even one page can be reserved, with EFBIG behind the
+    /// largest offset.
     pub fn write(&self, ctx: &DataCtx<'_>, offset: u64, buf: &[u8]) -> Result<Written> {
         let mut out = Written::default();
         if buf.is_empty() {
@@ -65,8 +66,8 @@ impl FileData {
         Ok(out)
     }
 
-    /// Writes at the end; returns where that was. Appends to one file come one after the other, each whole, but for
-    /// one cut short by a full volume or by memory full of dirty pages.
+    /// Writes at the end; returns where that was. Appends to one file come one after the other, each whole,
+    /// but for one cut short by a full volume or by memory full of dirty pages.
     pub fn append(&self, ctx: &DataCtx<'_>, buf: &[u8]) -> Result<(u64, Written)> {
         let mut hand = Hand::new();
         let result = self.append_with(ctx, buf, &mut hand);
@@ -102,7 +103,8 @@ impl FileData {
         }
     }
 
-    /// The shortest way: one page, cached, dirty already, not at the end. Everything else is left to the long way.
+    /// The shortest way: one page, cached, dirty already, not at the end. Everything else is left to the long
+    /// way.
     #[inline]
     fn overwrite(&self, ctx: &DataCtx<'_>, offset: u64, buf: &[u8]) -> bool {
         let (page, from) = (page_at(offset), offset as usize % PAGE);
@@ -195,7 +197,8 @@ impl FileData {
         Ok(())
     }
 
-    /// The second step: writes page by page and returns how far it came. `sized`: the caller holds the size lock.
+    /// The second step: writes page by page and returns how far it came. `sized`: the caller holds the size
+    /// lock.
     fn put(
         &self,
         ctx: &DataCtx<'_>,
@@ -262,7 +265,8 @@ impl FileData {
         (done, Stop::Done)
     }
 
-    /// Gives a frame that was just attached the content of the file around the `len` bytes at `from` that will be written.
+    /// Gives a frame that was just attached the content of the file around the `len` bytes at `from` that
+    /// will be written.
     fn fill_new(&self, ctx: &DataCtx<'_>, guard: &PageGuard<'_>, from: usize, len: usize) -> Result<()> {
         let start = guard.page() * PAGE as u64;
         let inside = self.size().saturating_sub(start).min(PAGE as u64) as usize;
@@ -279,7 +283,8 @@ impl FileData {
             }
             return Ok(());
         }
-        // SAFETY: the frame is a block; it is locked, and optimistic readers throw away what they copy (as in read.rs).
+        // SAFETY: the frame is a block; it is locked, and optimistic readers throw away what they copy (as in
+        // read.rs).
         let block = unsafe { &mut *bytes.cast::<Block>() };
         let mut read = [PageRead { block, hole: false }];
         ctx.store.read_pages(ctx.ino, guard.page(), &mut read)?;
@@ -291,7 +296,8 @@ impl FileData {
         Ok(())
     }
 
-    /// Makes a locked page dirty that was not; a block was reserved for it. Returns whether nothing was dirty before.
+    /// Makes a locked page dirty that was not; a block was reserved for it. Returns whether nothing was dirty
+    /// before.
     pub(super) fn set_dirty(&self, ctx: &DataCtx<'_>, guard: &PageGuard<'_>) -> bool {
         guard.set(DIRTY);
         if !guard.has(WRITEBACK) {

@@ -9,7 +9,8 @@
 //!     let ok = store.submit(.. captured.pages, attrs with `size`, reserved: pages.len() ..).is_ok();
 //!     data.finish(&ctx, &wb, &pages, ok);
 //!
-//! Who holds the lock must not write to a file nor wait for a frame. Reads and writes of this very file go on meanwhile.
+//! Who holds the lock must not write to a file nor wait for a frame. Reads and writes of this very file go on
+//! meanwhile.
 
 use super::frame::{DIRTY, HOLE, WRITEBACK};
 use super::tree::MAX_PAGES;
@@ -32,8 +33,8 @@ pub struct Captured {
     pub pages: Vec<(u64, Box<Block>)>,
     /// There were more dirty pages in the range than asked for.
     pub more: bool,
-    /// Dirty pages that could not be captured for lack of space: an fsync must say ENOSPC. (A page that is being extended needs a
-    /// second block: one for the image, one for what comes behind the size.)
+    /// Dirty pages that could not be captured for lack of space: an fsync must say ENOSPC. (A page that is
+    /// being extended needs a second block: one for the image, one for what comes behind the size.)
     pub skipped: usize,
 }
 
@@ -54,8 +55,8 @@ impl FileData {
         self.writeback_lock.try_lock().map(|lock| WritebackGuard { _lock: lock })
     }
 
-    /// Copies up to `max` dirty pages of `range` that lie inside `size`, the size that will be stored with them (D6). Each
-    /// image takes one block of reservation along.
+    /// Copies up to `max` dirty pages of `range` that lie inside `size`, the size that will be stored with
+    /// them (D6). Each image takes one block of reservation along.
     pub fn capture(
         &self,
         ctx: &DataCtx<'_>,
@@ -96,13 +97,15 @@ impl FileData {
             return Image::NotDirty;
         }
         let inside = size.saturating_sub(page * PAGE as u64).min(PAGE as u64) as usize;
-        // An extending write may have put bytes behind the size that goes with this image: they stay for the next round.
+        // An extending write may have put bytes behind the size that goes with this image: they stay for the
+        // next round.
         let extending = inside < PAGE && !super::truncate::is_zero(ctx, &guard, inside, PAGE);
         if extending && !ctx.store.reserve(ctx.lane, 1) {
             guard.unchanged();
             return Image::NoSpace;
         }
-        // O15: cleared before the copy. (Under the page lock no write can come between; the order is kept all the same.)
+        // O15: cleared before the copy. (Under the page lock no write can come between; the order is kept all
+        // the same.)
         if !extending {
             guard.reset(DIRTY);
             self.unmark_dirty(&guard);
@@ -118,8 +121,8 @@ impl FileData {
         Image::Taken(image)
     }
 
-    /// Says what became of captured pages: `ok` if the store has them now. If not, they are dirty again, with the
-    /// reservations they took along (the store must not have used them up).
+    /// Says what became of captured pages: `ok` if the store has them now. If not, they are dirty again, with
+    /// the reservations they took along (the store must not have used them up).
     pub fn finish(&self, ctx: &DataCtx<'_>, _writeback: &WritebackGuard<'_>, pages: &[u64], ok: bool) {
         let pin = epoch::pin();
         let (mut clean, mut spare) = (0, 0);

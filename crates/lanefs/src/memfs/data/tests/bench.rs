@@ -2,16 +2,21 @@
 
 use super::super::*;
 use super::fake::World;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-fn best(what: &str, target: u128, rounds: usize, mut f: impl FnMut() -> usize) {
-    let mut best = f64::MAX;
-    for _ in 0..rounds {
-        let start = Instant::now();
-        let n = f();
-        best = best.min(start.elapsed().as_nanos() as f64 / n as f64);
-    }
+/// Prints the best of some rounds; `f` returns how long so many calls took.
+fn best(what: &str, target: u128, rounds: usize, mut f: impl FnMut() -> (Duration, usize)) {
+    let per_call = |(took, calls): (Duration, usize)| took.as_nanos() as f64 / calls.max(1) as f64;
+    let best = (0..rounds).map(|_| per_call(f())).fold(f64::MAX, f64::min);
     println!("{what:<44} {best:>7.1} ns   (target {target})");
+}
+
+fn timed(calls: usize, mut f: impl FnMut(u64)) -> (Duration, usize) {
+    let start = Instant::now();
+    for i in 0..calls as u64 {
+        f(i);
+    }
+    (start.elapsed(), calls)
 }
 
 #[test]
@@ -20,46 +25,66 @@ fn data_costs() {
     let world = World::new(16384, 2, 1 << 30);
     let (data, ctx, ra) = (&world.files[0], world.ctx(0, 0), ReadAhead::new());
     let mut buf = [7u8; 4096];
+    let plain = vec![1u8; 4096 * 1024];
     for pages in [1u64, 64, 1024] {
         for i in 0..pages {
             data.write(&ctx, i * 4096, &buf).unwrap();
         }
+        best(&format!("for comparison: a plain copy, {pages} pages"), 0, 20, || {
+            timed(20_000, |i| {
+                let at = (i % pages * 4096) as usize;
+                std::hint::black_box(&mut buf).copy_from_slice(&plain[at..at + 4096]);
+            })
+        });
         best(&format!("overwrite a cached page, {pages} pages"), 170, 20, || {
-            for i in 0..20_000u64 {
+            timed(20_000, |i| {
                 data.write(&ctx, i % pages * 4096, &buf).unwrap();
-            }
-            20_000
+            })
         });
         best(&format!("read a cached page, {pages} pages"), 120, 20, || {
-            for i in 0..20_000u64 {
+            timed(20_000, |i| {
                 data.read(&ctx, i % pages * 4096, &mut buf, &ra).unwrap();
-            }
-            20_000
+            })
         });
         best(&format!("read 100 bytes, {pages} pages"), 120, 20, || {
-            for i in 0..20_000u64 {
+            timed(20_000, |i| {
                 data.read(&ctx, i % pages * 4096, &mut buf[..100], &ra).unwrap();
-            }
-            20_000
+            })
         });
     }
     data.drop_all(&ctx);
-    let log = &world.files[1];
-    for (what, len) in [("append 4 KiB, recycled frames", 4096), ("append 100 bytes", 100)] {
-        best(what, 600, 20, || {
-            log.truncate(&world.ctx(1, 0), 0, None).unwrap();
-            let start = Instant::now();
-            for _ in 0..2000 {
-                log.append(&world.ctx(1, 0), &buf[..len]).unwrap();
-            }
-            let _ = start;
-            2000
+    let (log, ctx) = (&world.files[1], world.ctx(1, 0));
+    for (what, len, count) in [
+        ("append 4 KiB, recycled frames, 64 pages", 4096, 64),
+        ("append 4 KiB, recycled frames, 2000 pages", 4096, 2000),
+        ("append 100 bytes", 100, 2000),
+    ] {
+        best(what, 600, 40, || {
+            log.truncate(&ctx, 0, None).unwrap();
+            timed(count, |_| {
+                log.append(&ctx, &buf[..len]).unwrap();
+            })
         });
     }
-    best("capture and finish a page", 1000, 20, || {
-        for i in 0..2000u64 {
-            log.write(&world.ctx(1, 0), i * 4096, &buf).unwrap();
-        }
-        world.write_back(1, 2000, true).unwrap_or(0)
+    best("truncate, per page", 200, 20, || {
+        log.write(&ctx, 0, &plain).unwrap();
+        let (took, _) = timed(1, |_| log.truncate(&ctx, 0, None).unwrap());
+        (took, 1024)
     });
+    for count in [16usize, 1024] {
+        let mut times = [Duration::MAX; 2];
+        for _ in 0..50 {
+            log.write(&ctx, 0, &plain).unwrap();
+            let wb = log.lock_writeback();
+            let start = Instant::now();
+            let captured = log.capture(&ctx, &wb, count, 0..1024, log.size());
+            times[0] = times[0].min(start.elapsed());
+            let pages: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
+            let start = Instant::now();
+            log.finish(&ctx, &wb, &pages, false);
+            times[1] = times[1].min(start.elapsed());
+        }
+        best(&format!("capture {count} pages, per page"), 600, 1, || (times[0], count));
+        best(&format!("finish {count} pages, per page"), 100, 1, || (times[1], count));
+    }
 }

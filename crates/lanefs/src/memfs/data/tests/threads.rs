@@ -185,3 +185,108 @@ fn truncate_races_with_everything() {
         assert!(buf.iter().all(|&b| b == 0), "stale bytes behind the old end");
     }
 }
+
+#[test]
+fn no_write_is_lost() {
+    // Pages are shared, bytes are not: each thread owns one word of every page and knows what it must hold,
+    // while pages are evicted, written back and loaded under its feet.
+    const PAGES: u64 = 150;
+    let world = World::new(64, 1, 1 << 20);
+    let data = &world.files[0];
+    let end = Instant::now() + RUN * 3;
+    std::thread::scope(|scope| {
+        for t in 0..3usize {
+            let world = &world;
+            scope.spawn(move || {
+                let (ctx, ra) = (world.ctx(0, t), ReadAhead::new());
+                let mut wanted = vec![0u64; PAGES as usize];
+                let mut i = t as u64;
+                while Instant::now() < end {
+                    i = i.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let page = (i >> 33) % PAGES;
+                    let at = page * 4096 + t as u64 * 1000;
+                    if i >> 60 < 8 {
+                        wanted[page as usize] = i;
+                        data.write(&ctx, at, &i.to_le_bytes()).unwrap();
+                    } else {
+                        let mut word = [0; 8];
+                        data.read(&ctx, at, &mut word, &ra).unwrap();
+                        assert_eq!(u64::from_le_bytes(word), wanted[page as usize], "page {page}");
+                    }
+                    if i >> 52 & 127 == 0 {
+                        // An fsync: what was written before it is in the store after it.
+                        world.write_back(0, usize::MAX, true);
+                        let stored = world.store.pages.lock();
+                        if let Some(block) = stored.get(&(ctx.ino.0, page)) {
+                            let word = block.0[t * 1000..t * 1000 + 8].try_into().unwrap();
+                            assert_eq!(
+                                u64::from_le_bytes(word),
+                                wanted[page as usize],
+                                "page {page} in the store"
+                            );
+                        } else {
+                            assert_eq!(wanted[page as usize], 0);
+                        }
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            let ctx = world.ctx(0, 9);
+            while Instant::now() < end {
+                data.evict_clean(&ctx);
+                world.pool.evict(9, 5);
+                // Takes nothing of anybody, but goes through all the motions.
+                data.punch_hole(&ctx, (PAGES + 5) * 4096, 1 << 20, None).unwrap();
+                data.allocate(&ctx, 0, PAGES * 4096, false).unwrap();
+            }
+        });
+    });
+    world.check();
+}
+
+#[test]
+fn trees_grow_and_shrink_under_fire() {
+    let world = World::new(64, 2, 1 << 20);
+    let end = Instant::now() + RUN * 2;
+    let offsets = [0u64, 4096, 64 * 4096, 5000 * 4096, 300_000 * 4096];
+    std::thread::scope(|scope| {
+        for t in 0..4usize {
+            let (world, offsets) = (&world, &offsets);
+            scope.spawn(move || {
+                let (file, ra) = (&world.files[t % 2], ReadAhead::new());
+                let ctx = world.ctx(t % 2, t);
+                let mut i = t as u64;
+                let mut buf = [0; 300];
+                while Instant::now() < end {
+                    i = i.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let at = offsets[(i >> 40) as usize % if t < 2 { 2 } else { 5 }] + (i >> 50 & 255);
+                    match i >> 61 {
+                        0..=3 => {
+                            file.write(&ctx, at, &[0xEE; 300]).unwrap();
+                        }
+                        4 => file.truncate(&ctx, at, None).unwrap(),
+                        5 => {
+                            world.write_back(t % 2, 2, true);
+                            file.evict_clean(&ctx);
+                        }
+                        6 => {
+                            world.pool.evict(t, 3);
+                        }
+                        _ => {
+                            let n = file.read(&ctx, at, &mut buf, &ra).unwrap();
+                            assert!(buf[..n].iter().all(|&b| b == 0 || b == 0xEE));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    world.check();
+    for (i, file) in world.files.iter().enumerate() {
+        file.truncate(&world.ctx(i, 0), 0, None).unwrap();
+        assert!(!file.has_dirty());
+    }
+    world.check();
+    assert!(world.store.pages.lock().is_empty());
+}
