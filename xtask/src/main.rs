@@ -1,32 +1,45 @@
-//! `cargo xtask tidy`: what a person forgets and the compiler does not say.
+//! The project's own tools: `cargo xtask COMMAND`.
 
+mod demo;
+mod run;
 mod source;
+mod test;
 mod tidy;
 
-use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy\n\n  tidy   check arrows between rooms, file lengths, leftovers, ASCII, SAFETY comments, whitespace";
+const USAGE: &str = "usage: cargo xtask COMMAND
+
+  demo   build lanefs, make and mount a volume, work in it, crash it, look again
+  test   everything that must pass: format, tidy, lints, docs, loom, all tests
+  tidy   arrows between rooms, file lengths, leftovers, ASCII, SAFETY comments, whitespace";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["tidy"] => run_tidy(),
+    let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["demo"] => demo::run_demo(),
+        ["test"] => test::all(),
+        ["tidy"] => return run_tidy(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
-            ExitCode::SUCCESS
+            Ok(())
         }
         _ => {
             eprintln!("{USAGE}");
-            ExitCode::from(2)
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("xtask: {e}");
+            ExitCode::FAILURE
         }
     }
 }
 
 fn run_tidy() -> ExitCode {
-    // This package lies one level below the workspace.
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let findings = match tidy::check_workspace(package.parent().unwrap_or(package)) {
+    let findings = match tidy::check_workspace(&run::root()) {
         Ok(findings) => findings,
         Err(error) => {
             eprintln!("tidy: cannot read the workspace: {error}");

@@ -39,3 +39,8 @@ impl From<Error> for std::io::Error {
 
 /// A result of the library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of POSIX, in short.
+pub(crate) fn posix<T>(errno: i32) -> Result<T> {
+    Err(Error::Posix(errno))
+}

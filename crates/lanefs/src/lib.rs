@@ -4,10 +4,12 @@ pub mod cred;
 pub mod error;
 pub mod file;
 pub mod fs;
+mod handle;
 pub mod locks;
 #[allow(dead_code, unused_imports)] // until the tests of the rooms above use all of it
 mod memfs;
 pub mod node;
+mod op;
 mod oplog;
 mod ops;
 pub mod stat;

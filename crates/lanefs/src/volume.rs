@@ -2,9 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::memfs::data::FramePool;
-use crate::memfs::inode_numbers::Numbers;
 use crate::memfs::table::CellTable;
 use crate::oplog::LaneLog;
+use crate::oplog::inode_numbers::Numbers;
 use crate::oplog::slots::OpenSlots;
 use crate::stat::StatFs;
 use crate::writeback::background::Background;

@@ -3,7 +3,6 @@
 pub(crate) mod cell;
 pub(crate) mod data;
 pub(crate) mod dir;
-pub(crate) mod inode_numbers;
 pub(crate) mod table;
 pub(crate) mod xattr;
 

@@ -1,7 +1,7 @@
 //! What a lane owns. All of it is reached under the lane's log lock only.
 
 use super::buffer::{EpochBuf, Sealed};
-use crate::memfs::inode_numbers::NumberCache;
+use super::inode_numbers::NumberCache;
 use lanefs_store::{Ino, Version, format::record::Effect};
 use std::sync::Arc;
 

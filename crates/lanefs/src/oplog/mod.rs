@@ -5,7 +5,7 @@
 //! lane's lock, through an index that it extends itself. Groups leave a lane only when their epoch is committed.
 
 pub(crate) mod buffer;
-pub(crate) mod closure;
+pub(crate) mod inode_numbers;
 pub(crate) mod lane;
 pub(crate) mod slots;
 

@@ -1,9 +1,9 @@
-//! Operations: a verb is a file. Each follows the steps of DESIGN "Epoch lanes"; `Op` is its time between steps 1 and 7.
+//! Operations: a verb is a file. Each follows the steps of DESIGN "Epoch lanes"; [`crate::op::Op`] is its time between steps 1 and 7.
 
 pub(crate) mod attr;
+pub(crate) mod content;
 pub(crate) mod create;
 pub(crate) mod link;
-pub(crate) mod open;
 pub(crate) mod perm;
 pub(crate) mod readdir;
 pub(crate) mod remove;
@@ -11,63 +11,5 @@ pub(crate) mod rename;
 pub(crate) mod resolve;
 pub(crate) mod xattr;
 
-use crate::error::{Error, Result};
-use crate::memfs::cell::{Cell, DIRTY, QUEUED};
-use crate::oplog::LaneLog;
-use crate::volume::Inner;
-use lanefs_store::format::record::Effect;
-use lanefs_store::{Ino, Version};
-use lanefs_sync::lanes::LaneGuard;
-
-/// An error of POSIX, in short.
-pub(crate) fn posix<T>(errno: i32) -> Result<T> {
-    Err(Error::Posix(errno))
-}
-
-/// One namespace operation on its lane: from locking the lane's log (step 1) to unlocking it (step 7). No I/O while it lives.
-pub(crate) struct Op<'v> {
-    pub vol: &'v Inner,
-    pub lane: usize,
-    pub log: LaneGuard<'v, LaneLog>,
-}
-
-impl<'v> Op<'v> {
-    /// Step 1.
-    pub fn begin(vol: &'v Inner) -> Op<'v> {
-        let lane = vol.lanes.mine();
-        let mut log = vol.lanes.lock(lane);
-        log.make_room();
-        Op { vol, lane, log }
-    }
-
-    /// Steps 3 and 4: the operation's version, above `floor`, the highest timestamp of the keys it reads or writes. Their locks are
-    /// held: reading the epoch any earlier could put this operation before one it depends on.
-    pub fn version(&self, floor: u64) -> Version {
-        let epoch = self.vol.epochs.current();
-        let ts = self.vol.clock.now().max(self.log.last_ts + 1).max(floor + 1);
-        Version { epoch, ts, lane: self.lane as u16 }
-    }
-
-    /// Step 6, the append.
-    pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
-        self.log.append(version, effects);
-    }
-
-    /// A fresh inode number.
-    pub fn number(&mut self) -> Result<(Ino, u32)> {
-        loop {
-            if let Some(n) = self.log.numbers.take() {
-                return if n.0.0 < crate::memfs::table::MAX_INO { Ok(n) } else { posix(libc::ENOSPC) };
-            }
-            let c = self.vol.numbers.supply();
-            self.log.numbers.refill(c);
-        }
-    }
-
-    /// Puts a cell on this lane's dirty list unless it is on some lane's.
-    pub fn dirty(&mut self, cell: &Cell, flags: u32) {
-        if cell.set(DIRTY | QUEUED | flags) & QUEUED == 0 {
-            self.log.dirty.push(cell.ino);
-        }
-    }
-}
+pub(crate) use crate::error::posix;
+pub(crate) use crate::op::Op;

@@ -1,9 +1,9 @@
 //! Capturing one inode and handing it to the store.
 
+use crate::error::posix;
 use crate::error::{Error, Result};
 use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, DIRTY, HAS_XATTRS, QUEUED, UNSYNCED, XATTR_DIRTY};
-use crate::ops::posix;
 use crate::volume::Inner;
 use lanefs_store::{InodeUpdate, Transaction};
 

@@ -1,9 +1,9 @@
 //! fsync(2) and fdatasync(2): one trip, one flush, shared with whoever flushes at the same time.
 
+use super::closure::{self, Closure};
 use crate::error::{Error, Result};
 use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, DIRTY, QUEUED, UNSYNCED, XATTR_DIRTY};
-use crate::oplog::closure::{self, Closure};
 use crate::volume::Inner;
 
 impl Inner {

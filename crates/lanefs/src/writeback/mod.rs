@@ -9,6 +9,7 @@
 pub(crate) mod background;
 pub(crate) mod capture;
 pub(crate) mod checkpoint;
+pub(crate) mod closure;
 pub(crate) mod commit;
 pub(crate) mod fsync;
 pub(crate) mod page_store;

@@ -9,7 +9,7 @@
 
 use crate::error::Result;
 use crate::memfs::cell::FREED;
-use crate::ops::Op;
+use crate::op::Op;
 use crate::volume::Inner;
 use crossbeam_epoch::Guard;
 use lanefs_store::Ino;

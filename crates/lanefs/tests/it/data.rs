@@ -62,7 +62,8 @@ fn truncation_forgets_and_extension_shows_zeros() {
     assert_eq!(fs.read("/t").unwrap(), expect);
     let f = fs.open("/t", OpenOptions::new().write(true)).unwrap();
     f.allocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 1000, 4000).unwrap();
-    let expect: Vec<u8> = (0..15_000).map(|i| if i < 1000 || (5000..6000).contains(&i) { 5 } else { 0 }).collect();
+    let expect: Vec<u8> =
+        (0..15_000).map(|i| if i < 1000 || (5000..6000).contains(&i) { 5 } else { 0 }).collect();
     assert_eq!(fs.read("/t").unwrap(), expect);
     assert_eq!(errno(f.allocate(libc::FALLOC_FL_COLLAPSE_RANGE, 0, 4096)), libc::EOPNOTSUPP);
     drop(f);

@@ -23,7 +23,10 @@ fn threads_in_one_directory_lose_nothing() {
                         fs.unlink(&*p).unwrap();
                     }
                     if i % 100 == 0 {
-                        fs.open(&*format!("/shared/r{t}-{i}"), &OpenOptions::new()).unwrap().sync_all().unwrap();
+                        fs.open(&*format!("/shared/r{t}-{i}"), &OpenOptions::new())
+                            .unwrap()
+                            .sync_all()
+                            .unwrap();
                     }
                 }
             });

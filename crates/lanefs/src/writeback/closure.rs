@@ -13,7 +13,7 @@
 //! 5. A directory that moved between directories never travels in an fsync: the caller seals and commits instead (O7), as it does when
 //!    the closure grows beyond the caps or a lane has too much that was never indexed.
 
-use super::buffer::{Place, Subject, subjects};
+use crate::oplog::buffer::{Place, Subject, subjects};
 use crate::volume::Inner;
 use crossbeam_epoch::Guard;
 use lanefs_store::format::record::Effect;
