@@ -167,8 +167,8 @@ impl Generator {
                 break op;
             }
         };
-        // linkat of a handle asks for CAP_DAC_READ_SEARCH.
-        let who = if matches!(op, Op::LinkFd { .. }) { Who::Root } else { who };
+        // linkat of a handle asks for CAP_DAC_READ_SEARCH; syncfs needs a handle of the root.
+        let who = if matches!(op, Op::LinkFd { .. } | Op::Sync) { Who::Root } else { who };
         match &op {
             Op::Open { fd, .. } => self.handles |= 1 << fd,
             Op::Close { fd } => self.handles &= !(1 << fd),

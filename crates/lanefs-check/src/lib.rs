@@ -1,7 +1,10 @@
 //! What LaneFS is checked against: a reference model, scenarios that run on any target, and the crash simulator.
 //! Nothing of the product depends on this crate.
 
+pub mod crash;
 pub mod generate;
 pub mod model;
 pub mod op;
+pub mod oracle;
+pub mod scenario;
 pub mod target;

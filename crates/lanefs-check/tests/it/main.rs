@@ -1,3 +1,4 @@
 //! One binary for all tests of this crate.
 
+mod crash;
 mod directory;

@@ -1,0 +1,367 @@
+//! The crash simulator: runs a workload on a recording device, makes every state that the medium may have after a
+//! crash, recovers each, and asks the oracle.
+//!
+//! Per state: recover and look ([`observe`](crate::oracle::observe)); compare with docs/SEMANTICS.md for every moment of the
+//! program at which the medium may have that state; and for one in so many states go on: crash at each step of
+//! recovery itself and recover again (R1), crash right after it and find the same again (R3), then use the volume, crash, and
+//! find that what was used is there and that nothing lies behind the ends of files (F4).
+
+pub mod image;
+pub mod states;
+pub mod system;
+pub mod toy;
+pub mod workloads;
+
+use crate::model::{Change, Model, ROOT};
+use crate::op::{Name, Op, Outcome, Step, Tagged, Who};
+use crate::oracle::{History, Observed, Oracle, Violation, broken, observe};
+use crate::target::{Pair, Target};
+use image::{CowDevice, Image};
+use lanefs_store::device::{Device, Log, Recorder};
+use states::{Levels, State, enumerate};
+use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+pub use system::{Live, System};
+
+/// How a workload is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Blocks of each device.
+    pub blocks: usize,
+    /// Devices.
+    pub devices: usize,
+    /// Which states.
+    pub levels: Levels,
+    /// One in so many distinct states is crashed again during and after recovery; 0: none.
+    pub nested: u64,
+    /// Stop at so many distinct states of one workload.
+    pub limit: u64,
+}
+
+impl Config {
+    /// A small device and every level, for runs of minutes.
+    pub const SHORT: Config =
+        Config { blocks: 1024, devices: 1, levels: Levels::SHORT, nested: 16, limit: 20_000 };
+    /// As short, with more of everything.
+    pub const LONG: Config =
+        Config { blocks: 1024, devices: 1, levels: Levels::LONG, nested: 4, limit: 200_000 };
+}
+
+/// What was counted.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Counts {
+    /// Distinct contents of the medium.
+    pub states: u64,
+    /// Recoveries, those of states within states included.
+    pub recovered: u64,
+    /// Questions to the oracle.
+    pub checks: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, o: Counts) {
+        self.states += o.states;
+        self.recovered += o.recovered;
+        self.checks += o.checks;
+    }
+}
+
+/// A broken promise, and how to see it again.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The rule and what was found.
+    pub violation: Violation,
+    /// The state of the medium, in words.
+    pub state: String,
+    /// Steps answered and called at the crash.
+    pub moment: (usize, usize),
+    /// The workload.
+    pub steps: Vec<Step>,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{}", self.violation)?;
+        writeln!(f, "  {}; {} steps answered, {} called", self.state, self.moment.0, self.moment.1)?;
+        for (i, s) in self.steps.iter().enumerate() {
+            writeln!(f, "  {i:3} {:?}", s.op)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a recording of a run holds.
+struct Recorded {
+    history: History,
+    log: Log,
+    bases: Vec<Image>,
+    called_at: Vec<u64>,
+    answered_at: Vec<u64>,
+}
+
+fn failure(violation: Violation, state: &str, moment: (usize, usize), steps: &[Step]) -> Box<Failure> {
+    Box::new(Failure { violation, state: state.into(), moment, steps: steps.to_vec() })
+}
+
+/// The text of a panic.
+fn guarded<R>(f: impl FnOnce() -> Result<R, Violation>) -> Result<R, Violation> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|p| {
+        let text = p
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| p.downcast_ref::<&str>().map(|s| (*s).into()))
+            .unwrap_or_default();
+        Err(broken("panic", text))
+    })
+}
+
+/// Some path of an inode in the model.
+fn path_of(model: &Model, id: u64) -> Option<Name> {
+    let mut parts = Vec::new();
+    let mut at = id;
+    while at != ROOT {
+        let (dir, name, _) = model.entries().find(|e| e.2 == at)?;
+        parts.push(name.0.clone());
+        at = dir;
+    }
+    let mut path = Vec::new();
+    for p in parts.iter().rev() {
+        path.push(b'/');
+        path.extend_from_slice(p);
+    }
+    Some(Name(path))
+}
+
+/// Runs the steps on a fresh volume, beside the model, and records what reaches the devices.
+fn record(system: &dyn System, steps: &[Step], config: &Config) -> Result<Recorded, Box<Failure>> {
+    let fresh: Vec<Arc<CowDevice>> =
+        (0..config.devices).map(|_| Arc::new(CowDevice::new(Image::zeros(config.blocks)))).collect();
+    let broke = |what: String, at: usize| failure(broken("answer", what), "running", (at, at), steps);
+    let as_devices: Vec<Arc<dyn Device>> = fresh.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+    system.format(&as_devices).map_err(|e| broke(format!("format: {e}"), 0))?;
+    let bases: Vec<Image> = fresh.iter().map(|d| d.image()).collect();
+    let recorder = Recorder::new();
+    let devices: Vec<Arc<dyn Device>> =
+        bases.iter().map(|b| Arc::new(recorder.wrap(CowDevice::new(b.clone()))) as Arc<dyn Device>).collect();
+    let live = system.open(devices).map_err(|e| broke(format!("open: {e}"), 0))?;
+    let mut pair = Pair::new(LiveTarget(live));
+    let mut history = History::default();
+    let (mut called_at, mut answered_at) = (Vec::new(), Vec::new());
+    let stat = |p: &mut Pair<LiveTarget>, op: Op| p.step(&op.into()).map(|_| ());
+    stat(&mut pair, Op::Lstat { path: "/".into() }).map_err(|e| broke(e, 0))?;
+    pair.model.take_changes();
+    for (i, step) in steps.iter().enumerate() {
+        called_at.push(recorder.mark(""));
+        let r = guarded(|| pair.step(step).map_err(|e| broken("answer", e)));
+        answered_at.push(recorder.mark(""));
+        r.map_err(|v| failure(v, "running", (i, i + 1), steps))?;
+        let changes = pair.model.take_changes();
+        for c in &changes {
+            let Change::New { id, .. } = c else { continue };
+            let op = match (&step.op, path_of(&pair.model, *id)) {
+                (Op::Open { fd, .. }, _) => Op::Fstat { fd: *fd },
+                (_, Some(path)) => Op::Lstat { path },
+                _ => continue,
+            };
+            stat(&mut pair, op).map_err(|e| broke(e, i))?;
+            pair.model.take_changes();
+        }
+        history.steps.push(step.clone());
+        history.changes.push(changes);
+    }
+    history.ids = pair.ids.clone();
+    let log = recorder.log();
+    pair.target.0.kill();
+    Ok(Recorded { history, log, bases, called_at, answered_at })
+}
+
+struct LiveTarget(Box<dyn Live>);
+
+impl Target for LiveTarget {
+    fn call(&mut self, who: Who, op: &Op) -> Outcome {
+        self.0.call(who, op)
+    }
+}
+
+fn plain(images: &[Image]) -> Vec<Arc<dyn Device>> {
+    images.iter().map(|i| Arc::new(CowDevice::new(i.clone())) as Arc<dyn Device>).collect()
+}
+
+/// Opens a crashed volume and looks at all of it.
+fn recover(system: &dyn System, images: &[Image], counts: &mut Counts) -> Result<Observed, Violation> {
+    counts.recovered += 1;
+    guarded(|| {
+        let mut live =
+            system.open(plain(images)).map_err(|e| broken("R1", format!("recovery failed: {e}")))?;
+        let seen = observe(&mut *live);
+        live.kill();
+        seen
+    })
+}
+
+/// Runs a workload and checks every state. The first broken promise ends it.
+pub fn run(
+    system: &dyn System,
+    steps: &[Step],
+    config: &Config,
+    counts: &mut Counts,
+) -> Result<(), Box<Failure>> {
+    let rec = record(system, steps, config)?;
+    let oracle = Oracle::new(&rec.history);
+    let mut seen: HashMap<u64, Arc<Result<Observed, Violation>>> = HashMap::new();
+    let mut asked: HashSet<(u64, usize, usize)> = HashSet::new();
+    let mut failed = None;
+    let before = counts.states;
+    enumerate(&rec.log, &rec.bases, &rec.answered_at, &config.levels, &mut |state: State| {
+        let hash = state.hash();
+        let moment = (
+            rec.answered_at.iter().take_while(|a| **a < state.at).count(),
+            rec.called_at.iter().take_while(|a| **a < state.at).count(),
+        );
+        if !asked.insert((hash, moment.0, moment.1)) {
+            return true;
+        }
+        let is_new = !seen.contains_key(&hash);
+        if is_new {
+            counts.states += 1;
+            seen.insert(hash, Arc::new(recover(system, &state.devices, counts)));
+        }
+        counts.checks += 1;
+        let found = seen[&hash].clone();
+        let verdict = match &*found {
+            Ok(o) => oracle.check(moment.0, moment.1, o),
+            Err(v) => Err(v.clone()),
+        };
+        let verdict = verdict.and_then(|()| match &*found {
+            Ok(o) if is_new && config.nested > 0 && counts.states.is_multiple_of(config.nested) => {
+                again(system, &state, o, counts, &|o| oracle.check(moment.0, moment.1, o))
+            }
+            _ => Ok(()),
+        });
+        if let Err(v) = verdict {
+            failed = Some(failure(v, &format!("crash at event {}, {}", state.at, state.how), moment, steps));
+            return false;
+        }
+        counts.states - before < config.limit
+    });
+    failed.map_or(Ok(()), Err)
+}
+
+/// Crashes during recovery, right after it, and after some use.
+fn again(
+    system: &dyn System,
+    state: &State,
+    first: &Observed,
+    counts: &mut Counts,
+    allowed: &dyn Fn(&Observed) -> Result<(), Violation>,
+) -> Result<(), Violation> {
+    let recorder = Recorder::new();
+    let devices: Vec<Arc<dyn Device>> = state
+        .devices
+        .iter()
+        .map(|b| Arc::new(recorder.wrap(CowDevice::new(b.clone()))) as Arc<dyn Device>)
+        .collect();
+    counts.recovered += 1;
+    let (opened, used, probed) = guarded(|| {
+        let mut live = system.open(devices).map_err(|e| broken("R1", format!("second recovery: {e}")))?;
+        let opened = recorder.mark("");
+        let probe = probe(&mut *live, first)?;
+        let used = recorder.mark("");
+        live.kill();
+        Ok((opened, used, probe))
+    })?;
+    let log = recorder.log();
+    // R1: a crash at any step of recovery.
+    let mut inside = log.clone();
+    inside.now = opened;
+    inside.writes.retain(|w| w.issued < opened);
+    inside.flushes.retain(|f| f.issued < opened);
+    let few = Levels { all_subsets: 4, samples: 4, tears: 1, seed: state.at };
+    let mut result = Ok(());
+    let mut hashes = HashSet::new();
+    enumerate(&inside, &state.devices, &[], &few, &mut |s| {
+        if !hashes.insert(s.hash()) {
+            return true;
+        }
+        counts.states += 1;
+        result = recover(system, &s.devices, counts).and_then(|o| allowed(&o)).map_err(|v| Violation {
+            rule: v.rule,
+            what: format!("after a crash during recovery ({}): {}", s.how, v.what),
+        });
+        result.is_ok()
+    });
+    result?;
+    // R3 and use: only what is durable by then, and everything.
+    for (at, want) in [(opened, None), (used, Some(&probed))] {
+        let crash = lanefs_store::device::Crash::new(&log, at);
+        for everything in [false, true] {
+            let mut images = state.devices.clone();
+            let pending: &[usize] = if everything { crash.pending() } else { &[] };
+            let mut writes: Vec<usize> = crash.durable().iter().chain(pending).copied().collect();
+            writes.sort_unstable();
+            for w in writes {
+                states::apply_whole(&log, w, &mut images);
+            }
+            let o = recover(system, &images, counts)?;
+            let what = if everything { "with all writes" } else { "with what was flushed" };
+            match want {
+                None if o.without_times() != first.without_times() => {
+                    let d = first.difference(&o);
+                    return Err(broken(
+                        "R3",
+                        format!("a crash right behind recovery {what} shows another tree: {d}"),
+                    ));
+                }
+                Some(p) => check_probe(first, p, &o).map_err(|v| {
+                    broken(v.rule, format!("after recovery, use and a crash {what}: {}", v.what))
+                })?,
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+const PROBE: &str = "/probe after the crash";
+
+/// Uses a recovered volume: looks behind the end of each file, makes a file, fsyncs it. Answers its bytes.
+fn probe(live: &mut dyn Live, first: &Observed) -> Result<Vec<u8>, Violation> {
+    let mut ask = |op: Op| match live.call(Who::Root, &op) {
+        Outcome::Fail(e) => {
+            Err(broken("R1", format!("{op:?} failed with {} after recovery", crate::op::errno_name(e))))
+        }
+        o => Ok(o),
+    };
+    for f in first.inodes.values().filter(|f| f.mode & libc::S_IFMT == libc::S_IFREG) {
+        ask(Op::Open { fd: 251, path: f.path.clone(), flags: libc::O_RDWR, mode: 0 })?;
+        ask(Op::Ftruncate { fd: 251, size: f.size + 5000 })?;
+        let Outcome::Bytes(b) = ask(Op::Pread { fd: 251, offset: f.size, len: 5000 })? else { continue };
+        if b.len() != 5000 || b.iter().any(|x| *x != 0) {
+            return Err(broken("F4", format!("{:?} shows old bytes behind its end of {}", f.path, f.size)));
+        }
+        ask(Op::Ftruncate { fd: 251, size: f.size })?;
+        ask(Op::Close { fd: 251 })?;
+    }
+    let data = Tagged { tag: 0x00ff_fff0, len: 6000 };
+    ask(Op::Open { fd: 251, path: PROBE.into(), flags: libc::O_RDWR | libc::O_CREAT, mode: 0o600 })?;
+    ask(Op::Pwrite { fd: 251, offset: 0, data })?;
+    ask(Op::Fsync { fd: 251 })?;
+    ask(Op::Close { fd: 251 })?;
+    Ok(data.bytes(0))
+}
+
+/// The tree must be as before, with the probe's file.
+fn check_probe(first: &Observed, bytes: &[u8], found: &Observed) -> Result<(), Violation> {
+    let mut o = found.without_times();
+    let probe =
+        o.take(PROBE).ok_or_else(|| broken("C3", "the file fsynced after recovery is gone".into()))?;
+    if probe.bytes != bytes {
+        return Err(broken("F2", "the file fsynced after recovery has other bytes".into()));
+    }
+    let want = first.without_times();
+    if o != want {
+        return Err(broken("R3", format!("the tree changed: {}", want.difference(&o))));
+    }
+    Ok(())
+}

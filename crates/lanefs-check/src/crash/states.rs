@@ -1,0 +1,219 @@
+//! From the log of a recording to the contents the medium may have after a crash: the levels L1 to L3.
+//!
+//! # The fault model
+//!
+//! 1. The crash comes at an *instant* between two events of the log. A write issued later is not there.
+//! 2. A write that was answered before a flush of its device was *issued*, and that flush was answered before the instant, is
+//!    there. A write answered while a flush was out is not covered by it.
+//! 3. Of every other write any subset of its 512-byte sectors is there, independent of all other writes. Where two
+//!    of them overlap, either may lie above.
+//! 4. A discard leaves zeros or what was there.
+//! 5. Each device fails by itself: a flush covers the writes of its own device only.
+//!
+//! Writes are taken apart into blocks of 4 KiB, so that a submission of many blocks may arrive in any part. At an instant with
+//! `n` volatile blocks:
+//!
+//! - L1, at every event: all blocks answered so far are there and no other.
+//! - L2, before the answer of each flush, at each answer to the program, and at the end: every subset if `n <= 8`; otherwise
+//!   none, all, each alone, each missing, pairs missing, prefixes in order of issue, and seeded samples.
+//! - L3, at the same instants: one block torn after each of its sectors and at random, with all others there and with none.
+
+use super::image::{BLOCK, Image};
+use crate::generate::Rng;
+use lanefs_store::device::{Crash, Log, Payload};
+
+/// How much to try.
+#[derive(Clone, Copy, Debug)]
+pub struct Levels {
+    /// Every subset up to so many volatile blocks.
+    pub all_subsets: usize,
+    /// Seeded subsets beyond that.
+    pub samples: usize,
+    /// How many volatile blocks to tear at an instant; 0: no tears.
+    pub tears: usize,
+    /// For the samples.
+    pub seed: u64,
+}
+
+impl Levels {
+    /// For runs of a few minutes.
+    pub const SHORT: Levels = Levels { all_subsets: 6, samples: 12, tears: 4, seed: 1 };
+    /// For runs of hours.
+    pub const LONG: Levels = Levels { all_subsets: 8, samples: 64, tears: 16, seed: 1 };
+}
+
+/// One volatile block: which write, which block of it, where it belongs.
+#[derive(Clone, Copy, Debug)]
+struct Piece<'a> {
+    device: usize,
+    block: usize,
+    bytes: &'a [u8],
+}
+
+static ZEROS: [u8; BLOCK] = [0; BLOCK];
+
+fn pieces(log: &Log, write: usize) -> impl Iterator<Item = Piece<'_>> {
+    let w = &log.writes[write];
+    let n = w.payload.len() as usize / BLOCK;
+    (0..n).map(move |i| Piece {
+        device: w.device,
+        block: w.offset as usize / BLOCK + i,
+        bytes: match &w.payload {
+            Payload::Bytes(b) => &b[i * BLOCK..(i + 1) * BLOCK],
+            Payload::Discard(_) => &ZEROS,
+        },
+    })
+}
+
+/// A content of all devices, and how it came about.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// The devices.
+    pub devices: Vec<Image>,
+    /// The instant of the crash.
+    pub at: u64,
+    /// In words: what of the volatile blocks is there.
+    pub how: String,
+}
+
+impl State {
+    /// Tells states apart.
+    pub fn hash(&self) -> u64 {
+        self.devices.iter().fold(0, |h, d| h.rotate_left(17).wrapping_mul(31) ^ d.hash())
+    }
+}
+
+/// Calls `visit` with every state of a log at the levels asked for, in order of the instant, until it answers false.
+/// `bases` is what the devices held before the log, `answers` the instants at which the program had an answer.
+pub fn enumerate(
+    log: &Log,
+    bases: &[Image],
+    answers: &[u64],
+    levels: &Levels,
+    visit: &mut dyn FnMut(State) -> bool,
+) {
+    let mut durable = bases.to_vec();
+    let mut applied = vec![false; log.writes.len()];
+    let mut instants: Vec<(u64, bool)> = Vec::new();
+    for w in &log.writes {
+        instants.extend(w.completed.map(|c| (c + 1, false)));
+    }
+    for f in &log.flushes {
+        instants.extend(f.completed.map(|c| (c, true)));
+        instants.extend(f.completed.map(|c| (c + 1, false)));
+    }
+    instants.extend(answers.iter().map(|a| (a + 1, true)));
+    instants.push((log.now, true));
+    instants.sort_by_key(|(at, deep)| (*at, !deep));
+    instants.dedup_by_key(|i| i.0);
+    for (at, deep) in instants {
+        let crash = Crash::new(log, at);
+        for &w in crash.durable() {
+            if !std::mem::replace(&mut applied[w], true) {
+                for p in pieces(log, w) {
+                    durable[p.device].put(p.block, p.bytes, 0xff);
+                }
+            }
+        }
+        let all: Vec<Piece<'_>> = crash.pending().iter().flat_map(|w| pieces(log, *w)).collect();
+        let answered: Vec<bool> = crash
+            .pending()
+            .iter()
+            .flat_map(|w| {
+                let done = log.writes[*w].completed.is_some_and(|c| c < at);
+                pieces(log, *w).map(move |_| done)
+            })
+            .collect();
+        let build = |keep: &dyn Fn(usize) -> u8, how: String| {
+            let mut devices = durable.clone();
+            for (i, p) in all.iter().enumerate() {
+                match keep(i) {
+                    0 => {}
+                    sectors => devices[p.device].put(p.block, p.bytes, sectors),
+                }
+            }
+            State { devices, at, how }
+        };
+        let whole = |b: bool| if b { 0xff } else { 0 };
+        if !visit(build(&|i| whole(answered[i]), "what was answered".into())) {
+            return;
+        }
+        if deep && !deeply(all.len(), at, levels, &build, visit) {
+            return;
+        }
+    }
+}
+
+/// L2 and L3 at one instant with `n` volatile blocks.
+fn deeply(
+    n: usize,
+    at: u64,
+    levels: &Levels,
+    build: &dyn Fn(&dyn Fn(usize) -> u8, String) -> State,
+    visit: &mut dyn FnMut(State) -> bool,
+) -> bool {
+    let whole = |b: bool| if b { 0xff } else { 0 };
+    let mut rng = Rng::new(levels.seed ^ at.wrapping_mul(0x1234_5678_9abc_def1));
+    if n <= levels.all_subsets {
+        for set in 0..1u32 << n {
+            let how = format!("of {n} volatile blocks the set {set:#b}");
+            if !visit(build(&|i| whole(set >> i & 1 == 1), how)) {
+                return false;
+            }
+        }
+    } else {
+        let mut go = |keep: &dyn Fn(usize) -> bool, how: String| visit(build(&|i| whole(keep(i)), how));
+        if !go(&|_| false, format!("none of {n} volatile blocks"))
+            || !go(&|_| true, format!("all {n} blocks"))
+        {
+            return false;
+        }
+        for k in 0..n {
+            if !go(&|i| i == k, format!("of {n} volatile blocks only number {k}"))
+                || !go(&|i| i != k, format!("all but number {k} of {n} volatile blocks"))
+                || !go(&|i| i < k, format!("the first {k} of {n} volatile blocks"))
+            {
+                return false;
+            }
+        }
+        for k in 0..n.min(12) {
+            for l in 0..k {
+                let (k, l) = (n - 1 - k, n - 1 - l);
+                if !go(&|i| i != k && i != l, format!("all but {k} and {l} of {n} volatile blocks")) {
+                    return false;
+                }
+            }
+        }
+        for _ in 0..levels.samples {
+            let bits: Vec<u64> = (0..n.div_ceil(64)).map(|_| rng.next()).collect();
+            let how = format!("of {n} volatile blocks the random set {bits:x?}");
+            if !go(&|i| bits[i / 64] >> (i % 64) & 1 == 1, how) {
+                return false;
+            }
+        }
+    }
+    for t in 0..n.min(levels.tears) {
+        let k = if n <= levels.tears { t } else { rng.below(n as u64) as usize };
+        let mut masks: Vec<u8> = (1..8).map(|s| (1u8 << s) - 1).collect();
+        masks.extend([rng.next() as u8, !1]);
+        for m in masks {
+            for others in [true, false] {
+                let how = format!(
+                    "sectors {m:#010b} of block {k} of {n} volatile ones, {} of the others",
+                    if others { "all" } else { "none" }
+                );
+                if !visit(build(&|i| if i == k { m } else { whole(others) }, how)) {
+                    return false;
+                }
+            }
+        }
+    }
+    true
+}
+
+/// Puts all of one write of the log onto the images.
+pub fn apply_whole(log: &Log, write: usize, images: &mut [Image]) {
+    for p in pieces(log, write) {
+        images[p.device].put(p.block, p.bytes, 0xff);
+    }
+}

@@ -1,0 +1,47 @@
+//! The simulator accepts the toy that is right and catches every one that is wrong.
+
+use lanefs_check::crash::states::Levels;
+use lanefs_check::crash::toy::{Bug, Toy};
+use lanefs_check::crash::{Config, Counts, run, workloads};
+use lanefs_check::scenario;
+
+const SMALL: Config = Config { blocks: 64, devices: 1, levels: Levels::SHORT, nested: 3, limit: 3000 };
+
+/// Scenarios that need no remount (the toy has none).
+fn scenarios() -> Vec<scenario::Scenario> {
+    let mut all = scenario::known().unwrap();
+    all.retain(|s| !s.steps.iter().any(|s| s.op == lanefs_check::op::Op::Remount));
+    all.extend(workloads::seq1().map(|s| s.unwrap()).step_by(23));
+    all.extend(
+        (0..6)
+            .map(|s| workloads::random(s, 30))
+            .filter(|s| !s.steps.iter().any(|s| s.op == lanefs_check::op::Op::Remount)),
+    );
+    all
+}
+
+#[test]
+fn a_toy_that_is_right_passes() {
+    let mut counts = Counts::default();
+    for s in scenarios() {
+        if let Err(f) = run(&Toy::new(Bug::None), &s.steps, &SMALL, &mut counts) {
+            panic!("{}: {f}", s.name);
+        }
+    }
+    assert!(counts.states > 400 && counts.recovered > counts.states, "{counts:?}");
+}
+
+#[test]
+fn every_toy_that_is_wrong_is_caught() {
+    let mut missed = Vec::new();
+    for bug in Bug::ALL {
+        let mut counts = Counts::default();
+        let caught =
+            scenarios().iter().find_map(|s| run(&Toy::new(bug), &s.steps, &SMALL, &mut counts).err());
+        match caught {
+            Some(f) => eprintln!("{bug:?}: {}", f.violation),
+            None => missed.push(bug),
+        }
+    }
+    assert!(missed.is_empty(), "not caught: {missed:?}");
+}
