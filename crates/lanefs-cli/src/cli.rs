@@ -50,7 +50,7 @@ impl Cli {
             Command::Rm(a) => cmd::rm::run(&a),
             Command::Tree(a) => cmd::tree::run(&a),
             Command::Df(a) => cmd::df::run(&a),
-            Command::Bench(a) => cmd::bench::run(&a),
+            Command::Bench(a) => cmd::bench::run(a),
             Command::Completions(a) => cmd::completions::run(&a),
             Command::Man(a) => cmd::man::run(&a),
             Command::InstallHelper(a) => cmd::install_helper::run(&a),

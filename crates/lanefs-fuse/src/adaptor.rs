@@ -476,9 +476,9 @@ impl Filesystem for Adaptor {
                 self.kill_priv(ino(target)).map_err(errno)?;
             }
             let n = self.write_all(file, offset, data, cached)?;
-            // With the writeback cache the kernel follows up with FSYNC by itself, except on this path.
-            let durable = flags.0 & libc::O_DSYNC != 0 && !cached && (kill || !self.writeback);
-            if durable {
+            // With the writeback cache the kernel follows up with FSYNC by itself, except on this path; without it
+            // the file was opened with the flag and the library has seen to it.
+            if flags.0 & libc::O_DSYNC != 0 && kill && self.writeback {
                 file.sync_data().map_err(errno)?;
             }
             Ok(n)

@@ -2,17 +2,15 @@
 
 use crate::failure::{Failure, Outcome};
 
-/// Measure: workloads in the library, on a mount, or on any directory beside it
+/// Measure: workloads on volumes in this process, on mounts, and on other file systems beside them
 #[derive(clap::Args, Debug)]
-#[command(disable_help_flag = true)]
 pub struct Args {
-    /// What to measure; `lanefs bench --help` lists it
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
-    pub args: Vec<String>,
+    #[command(subcommand)]
+    command: lanefs_bench::cli::Command,
 }
 
 /// Measures.
-pub fn run(args: &Args) -> Outcome {
-    let _ = args;
-    Err(Failure::new("not built in"))
+pub fn run(args: Args) -> Outcome {
+    lanefs_bench::cli::run(lanefs_bench::cli::Args { command: args.command })
+        .map_err(|e| Failure::new(e).code(2))
 }
