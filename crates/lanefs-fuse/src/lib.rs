@@ -19,6 +19,7 @@ mod adaptor;
 mod handles;
 mod mount;
 mod options;
+mod requests;
 mod session;
 mod signals;
 mod translate;

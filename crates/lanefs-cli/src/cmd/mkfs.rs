@@ -3,6 +3,7 @@
 use crate::failure::{About, Failure, Outcome};
 use crate::size;
 use lanefs_store::device::{Device, FileDevice};
+use lanefs_store::format::superblock::{MAX_SEGMENT_BLOCKS, MIN_SEGMENT_BLOCKS};
 use lanefs_store::{BLOCK_SIZE, FormatOptions, Store};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -57,10 +58,10 @@ pub fn run(args: &Args) -> Outcome {
         let whole = bytes.is_multiple_of(BLOCK_SIZE as u64);
         if !whole
             || !options.segment_blocks.is_power_of_two()
-            || !(16..=4096).contains(&options.segment_blocks)
+            || !(MIN_SEGMENT_BLOCKS..=MAX_SEGMENT_BLOCKS).contains(&options.segment_blocks)
         {
             return Err(Failure::new(
-                "segment size must be a power of two from 64K to 16M; try --segment-size 2M",
+                "segment size must be a power of two from 64K to 2M; try --segment-size 2M",
             ));
         }
     }

@@ -1,0 +1,129 @@
+//! Blocks of unopened devices, verified.
+
+use super::super::info::open_devices;
+use crate::failure::Failure;
+use lanefs_store::device::{Device, ReadReq};
+use lanefs_store::format::checksum;
+use lanefs_store::format::slot::Slot;
+use lanefs_store::format::superblock::{Superblock, SuperblockError, UnverifiedSuperblock, copy_candidates};
+use lanefs_store::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A volume's devices in the order of its addresses.
+pub struct Reader {
+    devices: Vec<Arc<dyn Device>>,
+    /// What device 0, or failing it another, says of the volume.
+    pub superblock: Superblock,
+}
+
+/// A device's superblock and where it was found.
+pub struct Found {
+    /// The block.
+    pub block: u64,
+    /// What it says, or why it says nothing.
+    pub superblock: Result<Superblock, SuperblockError>,
+}
+
+fn read_from(device: &dyn Device, block: u64) -> Result<Box<Block>, Failure> {
+    let mut b = Block::zeroed();
+    if block.saturating_add(1).saturating_mul(BLOCK_SIZE as u64) > device.size() {
+        return Err(Failure::new(format_args!("{}: has no block {block}", device.name())));
+    }
+    device.read(&mut [ReadReq { offset: block * BLOCK_SIZE as u64, data: &mut b.0 }])?;
+    Ok(b)
+}
+
+fn superblock_at(device: &dyn Device, block: u64) -> Result<Found, Failure> {
+    let read = UnverifiedSuperblock(read_from(device, block)?);
+    Ok(Found { block, superblock: read.verify(block, device.size() / BLOCK_SIZE as u64) })
+}
+
+/// The superblock in block 0, or its copy.
+fn best_superblock(device: &dyn Device) -> Result<Superblock, Failure> {
+    let first = superblock_at(device, 0)?;
+    let error = match first.superblock {
+        Ok(sb) => return Ok(sb),
+        Err(e) => e,
+    };
+    for block in copy_candidates(device.size() / BLOCK_SIZE as u64) {
+        if let Ok(sb) = superblock_at(device, block)?.superblock {
+            return Ok(sb);
+        }
+    }
+    Err(error.on(device.name()).into())
+}
+
+impl Reader {
+    /// Opens the images of one volume, in any order.
+    pub fn open(images: &[PathBuf]) -> Result<Reader, Failure> {
+        let mut members = Vec::new();
+        for device in open_devices(images)? {
+            members.push((best_superblock(&*device)?, device));
+        }
+        members.sort_by_key(|(sb, _)| sb.device_index);
+        let superblock = members[0].0.clone();
+        for (sb, device) in &members {
+            if !superblock.same_volume(sb) {
+                return Err(Failure::new(format_args!("{}: belongs to another volume", device.name())));
+            }
+        }
+        if members.len() != superblock.devices.len() {
+            return Err(Failure::new(format_args!(
+                "{}: the volume has {} devices; name them all",
+                members[0].1.name(),
+                superblock.devices.len()
+            )));
+        }
+        Ok(Reader { devices: members.into_iter().map(|m| m.1).collect(), superblock })
+    }
+
+    /// Each device with both places of its superblock.
+    pub fn superblocks(&self) -> Result<Vec<(String, [Found; 2])>, Failure> {
+        let copy = self.superblock.layout.copy_block();
+        let both = |d: &Arc<dyn Device>| {
+            Ok((d.name().to_string(), [superblock_at(&**d, 0)?, superblock_at(&**d, copy)?]))
+        };
+        self.devices.iter().map(both).collect()
+    }
+
+    /// A block as it is.
+    pub fn raw(&self, addr: BlockAddr) -> Result<Box<Block>, Failure> {
+        let device = self.devices.get(addr.device()).ok_or_else(|| {
+            Failure::new(format_args!("block {addr}: the volume has {} devices", self.devices.len()))
+        })?;
+        read_from(&**device, addr.block())
+    }
+
+    /// A block that a parent refers to; an error if it is not what the parent means.
+    pub fn verified(&self, r: BlockRef, what: &str) -> Result<Box<Block>, Failure> {
+        let block = self.raw(r.addr)?;
+        if !checksum::matches(r, &block.0) {
+            return Err(Failure::new(format_args!(
+                "block {} ({what}): its bytes do not sum to {:#010x}; run `lanefs fsck`",
+                r.addr, r.crc
+            )));
+        }
+        Ok(block)
+    }
+
+    /// Both slots, each as what it says or why it says nothing.
+    pub fn slots(&self) -> Result<[Result<Slot, String>; 2], Failure> {
+        let one = |i| -> Result<Result<Slot, String>, Failure> {
+            let addr = self.superblock.layout.slot_addr(i);
+            let block = self.raw(addr)?;
+            Ok(Slot::decode(&block, addr, self.superblock.volume).map_err(|e| e.to_string()))
+        };
+        Ok([one(0)?, one(1)?])
+    }
+
+    /// The slot that counts.
+    pub fn slot(&self) -> Result<Slot, Failure> {
+        let [a, b] = self.slots()?;
+        match (a, b) {
+            (Ok(a), Ok(b)) => Ok(if a.generation > b.generation { a } else { b }),
+            (Ok(s), Err(_)) | (Err(_), Ok(s)) => Ok(s),
+            (Err(e), Err(_)) => Err(Failure::new(e)),
+        }
+    }
+}
