@@ -3,7 +3,7 @@
 mod progress;
 mod run;
 
-pub use progress::Progress;
+pub use progress::{Progress, human, span};
 pub use run::{Named, RunArgs, matrix};
 
 use crate::error::{Context, Res};
@@ -28,6 +28,8 @@ pub enum Command {
     Run(RunArgs),
     /// Make LaneFS and its peers on one medium and run them against each other.
     Compare(crate::compare::CompareArgs),
+    /// Draw results as one HTML page.
+    Report(crate::report::ReportArgs),
     /// List the workloads.
     List,
 }
@@ -97,6 +99,7 @@ pub fn run(args: Args) -> Res<i32> {
     crate::interrupt::install();
     match args.command {
         Command::Run(args) => run::run(&args),
+        Command::Report(args) => crate::report::run(&args),
         Command::Compare(args) => crate::compare::run(&args),
         Command::List => {
             for entry in crate::workload::all() {
