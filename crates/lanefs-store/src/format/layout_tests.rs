@@ -7,6 +7,7 @@ use super::batch::{
     encode_chain, put_inode, put_message_head,
 };
 use super::checksum::{block_crc, block_crc_with};
+use super::dir_bucket::{self, BucketId, EntryRef};
 use super::header::{HEADER_LEN, NODE_MAGIC, Stamp, seal};
 use super::inode::{self, DirShape, InodeBlock, MapImage, XattrPlace};
 use super::map_node::{self, FANOUT, Slots};
@@ -55,6 +56,13 @@ fn all_constants_are_those_of_the_document() {
         ("BITMAP_WORDS", BITMAP_WORDS as u64),
         ("SUMMARIES", SUMMARIES as u64),
         ("SUMMARY_SPAN", SUMMARY_SPAN as u64),
+        ("BODY_HEADER", dir_bucket::BODY_HEADER as u64),
+        ("ENTRY_HEADER", dir_bucket::ENTRY_HEADER as u64),
+        ("BUCKET_ROOM", dir_bucket::BUCKET_ROOM as u64),
+        ("INLINE_ROOM", dir_bucket::INLINE_ROOM as u64),
+        ("COOKIE_BITS", dir_bucket::COOKIE_BITS.into()),
+        ("COLLISION_BITS", dir_bucket::COLLISION_BITS.into()),
+        ("DEPTH_MAX", dir_bucket::DEPTH_MAX.into()),
         ("ORPHANS_PER_BLOCK", ORPHANS_PER_BLOCK as u64),
     ];
     for (name, value) in constants {
@@ -433,4 +441,20 @@ fn nodes() {
     let got = sealed(encode_orphans(2, refer(95), &[Ino(96), Ino(97)]));
     let b = Bytes::default().header(7, 0, 0, 2).u64(95).u32(95 ^ 0xffff).u32(2).u64s(&[96, 97]);
     same("orphans", &got.0, &b.sealed(AT));
+}
+
+#[test]
+fn buckets() {
+    let id = BucketId { depth: 5, prefix: 9 };
+    assert_eq!(id.page(), 32 + 9);
+    let cookie = 9 << 58 | 100;
+    assert_eq!(BucketId::of(cookie, 5), id);
+    let mut entries = Vec::new();
+    EntryRef { cookie, ino: Ino(20), kind: FileKind::Dir, name: b"ab" }.put(&mut entries);
+    EntryRef { cookie: cookie + 1, ino: Ino(21), kind: FileKind::File, name: b"c" }.put(&mut entries);
+    let body = Bytes::default().u16(2).u16(39).u64s(&[cookie, 20]).u8(2).u8(2).raw(b"ab");
+    let body = body.u64s(&[cookie + 1, 21]).u8(1).u8(1).raw(b"c").0;
+    same("body", &dir_bucket::body(&entries), &body);
+    let got = sealed(dir_bucket::encode(Ino(33), id, &entries).unwrap());
+    same("bucket", &got.0, &Bytes::default().header(4, 0, 33, 41).raw(&body).sealed(AT));
 }
