@@ -1,5 +1,6 @@
 //! The project's own tools: `cargo xtask COMMAND`.
 
+mod crash;
 mod demo;
 mod run;
 mod source;
@@ -10,6 +11,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask COMMAND
 
+  crash  crash and recover in every way: [--long] [--seed N] --json FILE
   demo   build lanefs, make and mount a volume, work in it, crash it, look again
   test   everything that must pass: format, tidy, lints, docs, loom, all tests
   tidy   arrows between rooms, file lengths, leftovers, ASCII, SAFETY comments, whitespace";
@@ -17,6 +19,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["crash", ref rest @ ..] => crash::simulate(rest),
         ["demo"] => demo::run_demo(),
         ["test"] => test::all(),
         ["tidy"] => return run_tidy(),

@@ -10,11 +10,11 @@ impl Rng {
     /// A generator for a seed.
     pub fn new(seed: u64) -> Rng {
         let mut r = Rng(seed ^ 0x9e37_79b9_7f4a_7c15);
-        r.next();
+        r.bits();
         r
     }
     /// 64 random bits (splitmix64).
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,7 +23,7 @@ impl Rng {
     }
     /// A number below `n` (which is not 0).
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.bits() % n
     }
     /// True once in `n`.
     pub fn one_in(&mut self, n: u64) -> bool {

@@ -29,7 +29,7 @@ fn mix(mut z: u64) -> u64 {
 }
 
 fn hash_block(bytes: &[u8; BLOCK]) -> u64 {
-    let mut h = 0x51_7c_c1b7_2722_0a95u64;
+    let mut h = 0x517c_c1b7_2722_0a95_u64;
     for w in bytes.as_chunks::<8>().0 {
         h = (h.rotate_left(5) ^ u64::from_le_bytes(*w)).wrapping_mul(0x517c_c1b7_2722_0a95);
     }

@@ -7,6 +7,7 @@
 //! find that what was used is there and that nothing lies behind the ends of files (F4).
 
 pub mod image;
+pub mod lying;
 pub mod states;
 pub mod system;
 pub mod toy;

@@ -144,12 +144,15 @@ pub fn enumerate(
     }
 }
 
+/// Makes a state from the sectors to keep of each volatile block.
+type Build<'a> = dyn Fn(&dyn Fn(usize) -> u8, String) -> State + 'a;
+
 /// L2 and L3 at one instant with `n` volatile blocks.
 fn deeply(
     n: usize,
     at: u64,
     levels: &Levels,
-    build: &dyn Fn(&dyn Fn(usize) -> u8, String) -> State,
+    build: &Build<'_>,
     visit: &mut dyn FnMut(State) -> bool,
 ) -> bool {
     let whole = |b: bool| if b { 0xff } else { 0 };
@@ -185,7 +188,7 @@ fn deeply(
             }
         }
         for _ in 0..levels.samples {
-            let bits: Vec<u64> = (0..n.div_ceil(64)).map(|_| rng.next()).collect();
+            let bits: Vec<u64> = (0..n.div_ceil(64)).map(|_| rng.bits()).collect();
             let how = format!("of {n} volatile blocks the random set {bits:x?}");
             if !go(&|i| bits[i / 64] >> (i % 64) & 1 == 1, how) {
                 return false;
@@ -195,7 +198,7 @@ fn deeply(
     for t in 0..n.min(levels.tears) {
         let k = if n <= levels.tears { t } else { rng.below(n as u64) as usize };
         let mut masks: Vec<u8> = (1..8).map(|s| (1u8 << s) - 1).collect();
-        masks.extend([rng.next() as u8, !1]);
+        masks.extend([rng.bits() as u8, !1]);
         for m in masks {
             for others in [true, false] {
                 let how = format!(

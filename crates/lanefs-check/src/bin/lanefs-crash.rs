@@ -1,0 +1,273 @@
+//! `cargo xtask crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--jobs N] --json FILE`: crashes LaneFS in
+//! every way the fault model knows, and says whether a promise was broken. Exit status 1 if one was, or if a canary
+//! was not caught.
+
+use lanefs_check::crash::lying::{Lie, Lying};
+use lanefs_check::crash::system::{LaneFs, System};
+use lanefs_check::crash::toy::{Bug, Toy};
+use lanefs_check::crash::{Config, Counts, Failure, run, workloads};
+use lanefs_check::generate::shrink;
+use lanefs_check::scenario::{Scenario, known};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+#[derive(Clone, Debug)]
+struct Options {
+    long: bool,
+    seed: u64,
+    only: Option<String>,
+    minutes: Option<u64>,
+    jobs: usize,
+    json: Option<String>,
+    keep_going: usize,
+}
+
+fn options() -> Result<Options, String> {
+    let mut o = Options {
+        long: false,
+        seed: 1,
+        only: None,
+        minutes: None,
+        jobs: std::thread::available_parallelism().map_or(1, |n| n.get()),
+        json: None,
+        keep_going: 20,
+    };
+    let mut args = std::env::args().skip(1);
+    while let Some(a) = args.next() {
+        let mut value = || args.next().ok_or(format!("{a} needs a value"));
+        let number = |s: String| s.parse::<u64>().map_err(|_| format!("{s:?} is not a number"));
+        match a.as_str() {
+            "--long" => o.long = true,
+            "--seed" => o.seed = number(value()?)?,
+            "--only" => o.only = Some(value()?),
+            "--minutes" => o.minutes = Some(number(value()?)?),
+            "--jobs" => o.jobs = number(value()?)?.max(1) as usize,
+            "--failures" => o.keep_going = number(value()?)?.max(1) as usize,
+            "--json" => o.json = Some(value()?),
+            _ => return Err(format!("unknown argument {a:?}")),
+        }
+    }
+    Ok(o)
+}
+
+/// A group of workloads with one configuration.
+struct Family {
+    name: &'static str,
+    scenarios: Box<dyn Iterator<Item = Result<Scenario, String>> + Send>,
+    config: Config,
+    /// Its share of the time.
+    share: f64,
+}
+
+fn families(o: &Options) -> Result<Vec<Family>, String> {
+    let config = if o.long { Config::LONG } else { Config::SHORT };
+    let many = if o.long { usize::MAX } else { 100_000 };
+    let seed = o.seed;
+    let family = |name, scenarios, config, share| Family { name, scenarios, config, share };
+    let examples = || Ok::<_, String>(Box::new(known()?.into_iter().map(Ok)));
+    let two = Config { devices: 2, ..config };
+    Ok(vec![
+        family("known", examples()?, config, 1.0),
+        family("known, two devices", examples()?, two, 1.0),
+        family("seq-1", Box::new(workloads::seq1()), config, 4.0),
+        family(
+            "random",
+            Box::new((0..many as u64).map(move |s| Ok(workloads::random(seed * 1_000_003 + s, 50)))),
+            config,
+            1.0,
+        ),
+        family("seq-2", Box::new(workloads::seq2_sample(seed, many)), config, 1.5),
+        family("seq-3", Box::new(workloads::seq3_sample(seed, many)), config, 0.5),
+    ])
+}
+
+#[derive(Default)]
+struct Results {
+    workloads: BTreeMap<String, u64>,
+    counts: Counts,
+    failures: Vec<(String, Box<Failure>)>,
+    violations: u64,
+}
+
+fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a family on all threads until it is done or its time is over.
+fn run_family(system: &dyn System, family: Family, o: &Options, until: Instant, results: &Mutex<Results>) {
+    let Family { name, scenarios, config, .. } = family;
+    let queue = Mutex::new(scenarios);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        for _ in 0..o.jobs {
+            s.spawn(|| {
+                // Relaxed: a hint to stop soon.
+                while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+                    let Some(next) = lock(&queue).next() else { return };
+                    let scenario = match next {
+                        Ok(s) => s,
+                        Err(e) => {
+                            eprintln!("{name}: {e}");
+                            lock(results).violations += 1;
+                            return;
+                        }
+                    };
+                    let mut counts = Counts::default();
+                    let failed = run(system, &scenario.steps, &config, &mut counts).err();
+                    let failed = failed.map(|f| smaller(system, f, &config));
+                    let mut r = lock(results);
+                    *r.workloads.entry(name.into()).or_default() += 1;
+                    r.counts += counts;
+                    if let Some(f) = failed {
+                        r.violations += 1;
+                        eprintln!("VIOLATION in {name}, {}:\n{f}", scenario.name);
+                        r.failures.push((format!("{name}: {}", scenario.name), f));
+                        if r.failures.len() >= o.keep_going {
+                            stop.store(true, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Leaves out steps for at most a minute while the same rule stays broken.
+fn smaller(system: &dyn System, failure: Box<Failure>, config: &Config) -> Box<Failure> {
+    let end = Instant::now() + Duration::from_secs(60);
+    let mut best = failure;
+    let steps = best.steps.clone();
+    shrink(&steps, |t| {
+        if Instant::now() > end {
+            return false;
+        }
+        match run(system, t, config, &mut Counts::default()) {
+            Err(f) if f.violation.rule == best.violation.rule => {
+                best = f;
+                true
+            }
+            _ => false,
+        }
+    });
+    best
+}
+
+/// Every lie and every planted bug must be caught.
+fn canaries(o: &Options) -> Result<BTreeMap<String, bool>, String> {
+    let examples = known()?;
+    let config = Config { nested: 3, limit: 4000, ..Config::SHORT };
+    let done = Mutex::new(BTreeMap::new());
+    let toys = Bug::ALL.map(|b| (format!("toy: {b:?}"), Box::new(Toy::new(b)) as Box<dyn System + Send>));
+    let lies = Lie::ALL.map(|lie| {
+        (
+            format!("device: {lie:?}"),
+            Box::new(Lying { system: LaneFs::default(), lie }) as Box<dyn System + Send>,
+        )
+    });
+    let all: Vec<_> = toys.into_iter().chain(lies).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|s| {
+        for _ in 0..o.jobs {
+            s.spawn(|| {
+                // Relaxed: only a ticket.
+                while let Some((name, system)) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let config =
+                        if name.starts_with("toy") { Config { blocks: 64, ..config } } else { config };
+                    let caught = examples
+                        .iter()
+                        .filter(|e| {
+                            !name.starts_with("toy")
+                                || e.steps.iter().all(|s| s.op != lanefs_check::op::Op::Remount)
+                        })
+                        .any(|e| run(&**system, &e.steps, &config, &mut Counts::default()).is_err());
+                    if !caught {
+                        eprintln!("canary {name}: NOT CAUGHT");
+                    }
+                    lock(&done).insert(name.clone(), caught);
+                }
+            });
+        }
+    });
+    Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn work(o: &Options) -> Result<bool, String> {
+    // A panic of what is checked is a violation, reported as such.
+    std::panic::set_hook(Box::new(|p| {
+        if std::thread::current().name().is_some_and(|n| n == "main") {
+            eprintln!("{p}");
+        }
+    }));
+    let start = Instant::now();
+    let minutes = o.minutes.unwrap_or(if o.long { 600 } else { 8 });
+    let results = Mutex::new(Results::default());
+    let system = LaneFs::default();
+    let chosen: Vec<Family> = families(o)?
+        .into_iter()
+        .filter(|f| o.only.as_ref().is_none_or(|n| f.name.starts_with(n.as_str())))
+        .collect();
+    let shares: f64 = chosen.iter().map(|f| f.share).sum();
+    let mut left = shares;
+    for f in chosen {
+        // What one family leaves over goes to the next ones.
+        let rest = Duration::from_secs(minutes * 60).saturating_sub(start.elapsed());
+        let until = Instant::now() + rest.mul_f64(f.share / left);
+        left -= f.share;
+        let name = f.name;
+        run_family(&system, f, o, until, &results);
+        let r = lock(&results);
+        eprintln!(
+            "{name}: {} workloads; so far {} states, {} recoveries, {} checks, {} violations, {:.0} s",
+            r.workloads.get(name).copied().unwrap_or(0),
+            r.counts.states,
+            r.counts.recovered,
+            r.counts.checks,
+            r.violations,
+            start.elapsed().as_secs_f64()
+        );
+    }
+    let canaries = if o.only.is_none() || o.only.as_deref() == Some("canaries") {
+        canaries(o)?
+    } else {
+        BTreeMap::new()
+    };
+    let r = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let failures: Vec<_> = r
+        .failures
+        .iter()
+        .map(|(w, f)| serde_json::json!({"workload": w, "failure": f.to_string()}))
+        .collect();
+    let json = serde_json::json!({
+        "workloads": r.workloads,
+        "states": r.counts.states,
+        "recovered": r.counts.recovered,
+        "checks": r.counts.checks,
+        "violations": r.violations,
+        "canaries": canaries,
+        "failures": failures,
+        "seconds": start.elapsed().as_secs(),
+        "seed": o.seed,
+    });
+    let text = serde_json::to_string_pretty(&json).map_err(|e| e.to_string())?;
+    match &o.json {
+        Some(file) => std::fs::write(file, text + "\n").map_err(|e| format!("{file}: {e}"))?,
+        None => println!("{text}"),
+    }
+    Ok(r.violations == 0 && canaries.values().all(|c| *c))
+}
+
+fn main() -> ExitCode {
+    match options().and_then(|o| work(&o)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!(
+                "lanefs-crash: {e}\nusage: lanefs-crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--jobs N] [--failures N] [--json FILE]"
+            );
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Devices that lie, between LaneFS and the recorder: canaries that must be caught, whatever LaneFS does.
+
+use super::system::{LaneFs, Live, System};
+use lanefs_store::Result as StoreResult;
+use lanefs_store::device::{Device, ReadReq, WriteReq};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How a device lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lie {
+    /// Flushes are answered and not done.
+    NoFlush,
+    /// Every second flush is not done.
+    EverySecondFlush,
+    /// A flush is answered at once and done before the next request.
+    LateFlush,
+    /// The last block of every write of several blocks is not written.
+    ShortWrite,
+    /// Every sixteenth write is not done.
+    LostWrite,
+    /// Every sixteenth write goes to the next block.
+    MisdirectedWrite,
+}
+
+impl Lie {
+    /// All of them.
+    pub const ALL: [Lie; 6] = [
+        Lie::NoFlush,
+        Lie::EverySecondFlush,
+        Lie::LateFlush,
+        Lie::ShortWrite,
+        Lie::LostWrite,
+        Lie::MisdirectedWrite,
+    ];
+}
+
+#[derive(Debug)]
+struct LyingDevice {
+    inner: Arc<dyn Device>,
+    lie: Lie,
+    // Relaxed throughout: only a count of requests.
+    count: AtomicU64,
+    owed: Mutex<bool>,
+}
+
+impl LyingDevice {
+    fn nth(&self, n: u64) -> bool {
+        self.count.fetch_add(1, Ordering::Relaxed) % n == n - 1
+    }
+
+    fn pay(&self) -> StoreResult<()> {
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut *owed) { self.inner.flush() } else { Ok(()) }
+    }
+}
+
+impl Device for LyingDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn read(&self, reqs: &mut [ReadReq<'_>]) -> StoreResult<()> {
+        self.inner.read(reqs)
+    }
+    fn write(&self, reqs: &[WriteReq<'_>]) -> StoreResult<()> {
+        match self.lie {
+            Lie::LateFlush => {
+                self.inner.write(reqs)?;
+                self.pay()
+            }
+            Lie::LostWrite if self.nth(16) => Ok(()),
+            Lie::ShortWrite => {
+                let cut =
+                    |r: &WriteReq<'_>| if r.data.len() > 4096 { r.data.len() - 4096 } else { r.data.len() };
+                let short: Vec<WriteReq<'_>> =
+                    reqs.iter().map(|r| WriteReq { offset: r.offset, data: &r.data[..cut(r)] }).collect();
+                self.inner.write(&short)
+            }
+            Lie::MisdirectedWrite if self.nth(16) => {
+                let end = |r: &WriteReq<'_>| r.offset + 4096 + r.data.len() as u64 <= self.inner.size();
+                let moved: Vec<WriteReq<'_>> = reqs
+                    .iter()
+                    .map(|r| WriteReq { offset: r.offset + if end(r) { 4096 } else { 0 }, data: r.data })
+                    .collect();
+                self.inner.write(&moved)
+            }
+            _ => self.inner.write(reqs),
+        }
+    }
+    fn flush(&self) -> StoreResult<()> {
+        match self.lie {
+            Lie::NoFlush => Ok(()),
+            Lie::EverySecondFlush if self.nth(2) => Ok(()),
+            Lie::LateFlush => {
+                self.pay()?;
+                *self.owed.lock().unwrap_or_else(PoisonError::into_inner) = true;
+                Ok(())
+            }
+            _ => self.inner.flush(),
+        }
+    }
+    fn discard(&self, offset: u64, len: u64) -> StoreResult<()> {
+        self.inner.discard(offset, len)
+    }
+}
+
+/// LaneFS on devices that lie.
+#[derive(Debug)]
+pub struct Lying {
+    /// The system that is told lies.
+    pub system: LaneFs,
+    /// Which.
+    pub lie: Lie,
+}
+
+impl System for Lying {
+    fn format(&self, devices: &[Arc<dyn Device>]) -> Result<(), String> {
+        self.system.format(devices)
+    }
+    fn open(&self, devices: Vec<Arc<dyn Device>>) -> Result<Box<dyn Live>, String> {
+        let lie = |inner| {
+            let d = LyingDevice { inner, lie: self.lie, count: AtomicU64::new(0), owed: Mutex::new(false) };
+            Arc::new(d) as Arc<dyn Device>
+        };
+        self.system.open(devices.into_iter().map(lie).collect())
+    }
+}
