@@ -150,10 +150,11 @@ pub fn plan<'a>(
 
 /// Sorts the steps, keeps the net change of each key, and counts links and subdirectories.
 fn settle_keys<'a>(p: &mut Plan<'a>, mut steps: Vec<Step<'a>>) {
-    steps.sort_unstable_by_key(|s| (s.dir, s.cookie, s.version));
+    // Two names may have had one cookie after the other, so the name is part of the key.
+    steps.sort_unstable_by_key(|s| (s.dir, s.cookie, s.name, s.version));
     let mut links: Vec<(Ino, i64)> = Vec::new();
     let mut subdirs: Vec<(Ino, i64)> = Vec::new();
-    for chain in steps.chunk_by(|a, b| (a.dir, a.cookie) == (b.dir, b.cookie)) {
+    for chain in steps.chunk_by(|a, b| (a.dir, a.cookie, a.name) == (b.dir, b.cookie, b.name)) {
         let (Some(first), Some(last)) = (chain.first(), chain.last()) else { continue };
         let (old, new) = (first.old, last.new);
         if old == new.map_or(Ino::NONE, |n| n.0) {
@@ -234,6 +235,8 @@ pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
 
     const F: FileKind = FileKind::File;
 
@@ -338,5 +341,97 @@ mod tests {
         let p = plan([&b[..]], |v| v.ts < 5).unwrap();
         assert_eq!(p.links, [(Ino(20), 1)]);
         assert_eq!((p.groups, p.last_ts), (1, 1));
+    }
+
+    #[test]
+    fn a_name_that_takes_over_a_cookie_is_another_key() {
+        let b = groups(&[(1, &[clr(8, b"a", 20)]), (2, &[set(8, b"b", 21, 0)])]);
+        for bytes in [b.clone(), absorb(&[&b]).unwrap()] {
+            let p = plan([&bytes[..]], |_| true).unwrap();
+            let all: Vec<_> = p.changes.iter().map(|c| (c.name, c.new.map(|n| n.0))).collect();
+            assert_eq!(all, [(&b"a"[..], None), (b"b", Some(Ino(21)))]);
+            assert_eq!(p.links, [(Ino(20), -1), (Ino(21), 1)]);
+        }
+    }
+
+    /// A name space in small: what the groups do one by one.
+    #[derive(Clone, PartialEq, Debug, Default)]
+    struct World {
+        names: BTreeMap<Vec<u8>, Ino>,
+        links: BTreeMap<Ino, i64>,
+        alive: BTreeSet<Ino>,
+    }
+
+    impl World {
+        fn apply(&mut self, e: &Effect<'_>) {
+            let (name, old, new) = match *e {
+                Effect::Set { name, ino, old, .. } => (name, old, Some(ino)),
+                Effect::Clr { name, old, .. } => (name, old, None),
+                Effect::New { ino, .. } => return drop(self.alive.insert(ino)),
+                Effect::Dead { ino, .. } => return drop(self.alive.remove(&ino)),
+                Effect::Parent { .. } => return,
+            };
+            let before = match new {
+                Some(i) => self.names.insert(name.to_vec(), i),
+                None => self.names.remove(name),
+            };
+            assert_eq!(before.unwrap_or_default(), old, "the record says what was there");
+            for (i, n) in [(old, -1), (new.unwrap_or_default(), 1)] {
+                *self.links.entry(i).or_default() += n;
+            }
+            self.links.retain(|i, n| *n != 0 && !i.is_none());
+        }
+    }
+
+    const NAMES: [&[u8]; 6] = [b"a", b"b", b"c", b"d", b"e", b"f"];
+
+    proptest! {
+        /// Absorbing any history, in one epoch or in two, leaves the same world as the history itself.
+        #[test]
+        fn absorption_has_the_same_effect(
+            steps in prop::collection::vec((0..4u8, 0..6usize, 0..6usize), 0..120),
+            cut in 0..120usize,
+            shared in 1..8u64,
+        ) {
+            let cookie = |n: usize| n as u64 % shared;
+            let mut world = World::default();
+            let mut ops: Vec<Vec<u8>> = Vec::new();
+            let mut next = 20;
+            for (what, a, b) in steps {
+                let at = |n: usize| world.names.get(NAMES[n]).map_or(0, |i| i.0);
+                let (ia, ib) = (at(a), at(b));
+                let mut effects = match what {
+                    0 if ia == 0 => {
+                        next += 1;
+                        vec![new(next), set(cookie(a), NAMES[a], next, 0)]
+                    }
+                    1 if ia != 0 => vec![clr(cookie(a), NAMES[a], ia)],
+                    2 if ia != 0 && ib == 0 => vec![set(cookie(b), NAMES[b], ia, 0)],
+                    3 if ia != 0 && ia != ib => vec![set(cookie(b), NAMES[b], ia, ib), clr(cookie(a), NAMES[a], ia)],
+                    _ => continue,
+                };
+                effects.iter().for_each(|e| world.apply(e));
+                let gone = world.alive.iter().filter(|i| !world.links.contains_key(i));
+                let gone: Vec<_> = gone.map(|i| Effect::Dead { ino: *i, generation: 1 }).collect();
+                gone.iter().for_each(|e| world.apply(e));
+                effects.extend(gone);
+                ops.push(groups(&[(ops.len() as u64 + 1, &effects)]));
+            }
+            let cut = cut.min(ops.len());
+            let mut again = World::default();
+            for half in [&ops[..cut], &ops[cut..]] {
+                // The parts of an epoch come in any order.
+                let parts: Vec<&[u8]> = half.iter().rev().map(|b| &b[..]).collect();
+                let out = absorb(&parts).unwrap();
+                // At most the header of the group that the DEADs travel in is new.
+                prop_assert!(out.len() <= parts.iter().map(|b| b.len()).sum::<usize>() + record::GROUP_HEADER);
+                for g in record::groups(&out) {
+                    g.unwrap().effects().for_each(|e| again.apply(&e.unwrap()));
+                }
+                let (p, q) = (plan(parts, |_| true).unwrap(), plan([&out[..]], |_| true).unwrap());
+                prop_assert_eq!((p.links, p.dead, p.changes.len()), (q.links, q.dead, q.changes.len()));
+            }
+            prop_assert_eq!(again, world);
+        }
     }
 }
