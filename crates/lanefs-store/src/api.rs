@@ -55,13 +55,11 @@ pub struct OpenOptions {
     pub cache_bytes: usize,
     /// Lanes of the space counter; 0 for as many as there are.
     pub lanes: usize,
-    /// Keep no image lock on the devices (the caller holds it, or there is nothing to lock).
-    pub no_lock: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, mlogs: 0, cache_bytes: 16 << 20, lanes: 0, no_lock: false }
+        OpenOptions { read_only: false, mlogs: 0, cache_bytes: 16 << 20, lanes: 0 }
     }
 }
 

@@ -10,8 +10,12 @@ pub mod fold;
 pub mod format;
 pub mod inode_state;
 pub mod inode_table;
+mod io;
 pub mod map;
+mod mlog;
 pub mod radix;
+mod segment;
+mod space;
 mod store;
 #[cfg(test)]
 mod testing;

@@ -1,0 +1,225 @@
+//! The store's way to its devices: verified reads with a small cache of node blocks, writes of a whole transaction in
+//! one submission per device, shared flushes, and the sticky error.
+//!
+//! The sticky error: the first write or flush of the log that fails makes the store read-only for good. What the device
+//! did with the failed write is unknown, and a later success would say nothing about it.
+
+use crate::block_io::BlockSource;
+use crate::device::{Device, FlushGate, ReadReq, WriteReq};
+use crate::error::{Result, StoreError};
+use crate::format::checksum;
+use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const SHARDS: usize = 16;
+
+/// A bounded cache of verified blocks, found by address and sum: what is stale never matches.
+struct NodeCache {
+    shards: Box<[Mutex<Shard>]>,
+    per_shard: usize,
+}
+
+#[derive(Default)]
+struct Shard {
+    blocks: HashMap<u64, (u32, Arc<Block>)>,
+    order: std::collections::VecDeque<u64>,
+}
+
+impl NodeCache {
+    fn new(bytes: usize) -> NodeCache {
+        NodeCache {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            per_shard: bytes / BLOCK_SIZE / SHARDS,
+        }
+    }
+    fn shard(&self, addr: BlockAddr) -> &Mutex<Shard> {
+        &self.shards[(addr.0 ^ addr.0 >> 7) as usize % SHARDS]
+    }
+    fn get(&self, r: BlockRef) -> Option<Arc<Block>> {
+        let s = self.shard(r.addr).lock();
+        s.blocks.get(&r.addr.0).filter(|b| b.0 == r.crc).map(|b| b.1.clone())
+    }
+    fn put(&self, r: BlockRef, b: &Block) {
+        if self.per_shard == 0 {
+            return;
+        }
+        let b = Arc::new(b.clone());
+        let mut s = self.shard(r.addr).lock();
+        if s.blocks.insert(r.addr.0, (r.crc, b)).is_none() {
+            s.order.push_back(r.addr.0);
+            if s.order.len() > self.per_shard
+                && let Some(old) = s.order.pop_front()
+            {
+                s.blocks.remove(&old);
+            }
+        }
+    }
+}
+
+/// One write of a submission.
+#[derive(Clone, Copy)]
+pub(crate) struct Write<'a> {
+    pub addr: BlockAddr,
+    pub data: &'a [u8],
+}
+
+pub(crate) struct Io {
+    devices: Vec<Arc<dyn Device>>,
+    gates: Vec<FlushGate>,
+    cache: NodeCache,
+    /// Set once, with `why`. Acquire/release: who sees the flag sees the reason.
+    broken: AtomicBool,
+    why: Mutex<Option<StoreError>>,
+    /// Figures for reports; relaxed.
+    pub written: AtomicU64,
+    pub flushes: AtomicU64,
+}
+
+impl Io {
+    pub fn new(devices: Vec<Arc<dyn Device>>, cache_bytes: usize) -> Io {
+        let gates = devices.iter().map(|d| FlushGate::new(d.clone())).collect();
+        Io {
+            devices,
+            gates,
+            cache: NodeCache::new(cache_bytes),
+            broken: AtomicBool::new(false),
+            why: Mutex::new(None),
+            written: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes the store read-only because of `e`; the first reason stays.
+    pub fn fail(&self, e: &StoreError) {
+        let mut why = self.why.lock();
+        if why.is_none() {
+            tracing::error!("the volume goes read-only: {e}");
+            *why = Some(StoreError::ReadOnly { why: e.to_string() });
+        }
+        self.broken.store(true, Ordering::Release);
+    }
+
+    /// The sticky error, if there is one.
+    pub fn check(&self) -> Result<()> {
+        if !self.broken.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(self.why.lock().clone().unwrap_or_else(|| StoreError::ReadOnly { why: "an earlier error".into() }))
+    }
+
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    fn device(&self, addr: BlockAddr, what: &'static str) -> Result<&Arc<dyn Device>> {
+        self.devices.get(addr.device()).ok_or_else(|| StoreError::Corrupt {
+            addr,
+            what,
+            why: format!("there is no device {}", addr.device()),
+        })
+    }
+
+    /// Reads `data.len()` bytes from `addr` on, not verified.
+    pub fn read_raw(&self, addr: BlockAddr, data: &mut [u8], what: &'static str) -> Result<()> {
+        self.device(addr, what)?.read(&mut [ReadReq { offset: addr.offset(), data }])
+    }
+
+    /// Reads blocks, one submission per device, not verified.
+    pub fn read_blocks(&self, blocks: &mut [(BlockAddr, &mut Block)], what: &'static str) -> Result<()> {
+        let mut by_device: Vec<Vec<ReadReq<'_>>> = self.devices.iter().map(|_| Vec::new()).collect();
+        for (addr, b) in blocks.iter_mut() {
+            self.device(*addr, what)?;
+            by_device[addr.device()].push(ReadReq { offset: addr.offset(), data: &mut b.0 });
+        }
+        for (d, mut reqs) in by_device.into_iter().enumerate() {
+            if !reqs.is_empty() {
+                self.devices[d].read(&mut reqs)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of it: one submission per device, the devices in parallel. Returns the devices written, one bit each.
+    /// An error is sticky.
+    pub fn write(&self, writes: &[Write<'_>]) -> Result<u64> {
+        self.check()?;
+        let mut by_device: Vec<Vec<WriteReq<'_>>> = self.devices.iter().map(|_| Vec::new()).collect();
+        for w in writes {
+            self.device(w.addr, "log write")?;
+            by_device[w.addr.device()].push(WriteReq { offset: w.addr.offset(), data: w.data });
+            self.written.fetch_add(w.data.len() as u64, Ordering::Relaxed);
+        }
+        let busy: Vec<usize> = (0..by_device.len()).filter(|&d| !by_device[d].is_empty()).collect();
+        let one = |d: usize| self.devices[d].write(&by_device[d]);
+        let result = match busy[..] {
+            [] => Ok(()),
+            [d] => one(d),
+            [first, ref rest @ ..] => std::thread::scope(|s| {
+                let others: Vec<_> = rest.iter().map(|&d| s.spawn(move || one(d))).collect();
+                let mut result = one(first);
+                for o in others {
+                    let r = o.join().unwrap_or_else(|_| Err(StoreError::Invalid("a writer panicked".into())));
+                    result = result.and(r);
+                }
+                result
+            }),
+        };
+        match result {
+            // A shutdown meanwhile counts as never having been answered.
+            Ok(()) => self.check().map(|()| busy.iter().fold(0, |m, &d| m | 1 << d)),
+            Err(e) => {
+                self.fail(&e);
+                Err(e)
+            }
+        }
+    }
+
+    /// Flushes the devices of `mask`. An error is sticky.
+    pub fn flush(&self, mask: u64) -> Result<()> {
+        self.check()?;
+        for (d, gate) in self.gates.iter().enumerate() {
+            if mask >> d & 1 == 1 {
+                self.flushes.fetch_add(1, Ordering::Relaxed);
+                if let Err(e) = gate.flush() {
+                    self.fail(&e);
+                    return Err(e);
+                }
+            }
+        }
+        self.check()
+    }
+
+    /// All devices, one bit each.
+    pub fn all(&self) -> u64 {
+        (0..self.devices.len()).fold(0, |m, d| m | 1 << d)
+    }
+
+    pub fn devices(&self) -> &[Arc<dyn Device>] {
+        &self.devices
+    }
+
+    /// Puts a block that was just written into the cache.
+    pub fn remember(&self, r: BlockRef, b: &Block) {
+        self.cache.put(r, b);
+    }
+}
+
+impl BlockSource for Io {
+    fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        if let Some(b) = self.cache.get(r) {
+            return Ok(Box::new((*b).clone()));
+        }
+        let mut b = Block::zeroed();
+        self.read_raw(r.addr, &mut b.0, what)?;
+        let crc = checksum::block_crc(r.addr, &b.0);
+        if crc != r.crc {
+            let why = format!("its bytes sum to {crc:#010x}, its parent says {:#010x}", r.crc);
+            return Err(StoreError::Corrupt { addr: r.addr, what, why });
+        }
+        self.cache.put(r, &b);
+        Ok(b)
+    }
+}

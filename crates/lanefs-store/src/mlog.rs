@@ -1,0 +1,354 @@
+//! An mlog: one of the independent append logs, with its heads and its chain of node segments.
+//!
+//! The *node head* takes batches only. Its segments form a chain: the first block of each (the *link*) names the segment
+//! that follows, which is chosen when the segment is opened. Data and checkpoint blocks go to the other heads, by
+//! how soon they are expected to die.
+//!
+//! 1. The mutex covers bump allocation and nothing else; no I/O, no waiting inside. Callers are inside a reader section
+//!    of the store's RPS, so a position recorded by the writer divides allocations into before and after.
+//! 2. Whoever moves the node head into a segment writes that segment's link together with its batch.
+//! 3. A batch may be acknowledged only after the links of all earlier segments of the chain were answered and flushed:
+//!    [`Mlog::wait_links`] before the flush, which covers [`Mlog::chain_devices`]. Otherwise recovery could not find
+//!    the way to it.
+//! 4. Chain sequences are unique in a mount and grow along a chain.
+
+use crate::error::{Result, StoreError};
+use crate::format::batch::ChainLink;
+use crate::format::slot::Position;
+use crate::format::summary::DataOwner;
+use crate::segment::{SegId, SegmentTable, State};
+use crate::types::BlockAddr;
+use lanefs_sync::CachePadded;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// How soon a block is expected to die; each has its own head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Heat {
+    /// Directory buckets.
+    Hot = 0,
+    /// What users write.
+    Warm = 1,
+    /// What the cleaner moved: it has survived for long.
+    Cold = 2,
+    /// Node blocks of checkpoints.
+    Node = 3,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    seg: SegId,
+    next: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct NodeHead {
+    seg: SegId,
+    next: u32,
+    seq: u64,
+    successor: SegId,
+    successor_seq: u64,
+    /// The link of `seg` has not been handed to a writer yet.
+    link_due: bool,
+}
+
+struct Heads {
+    node: Option<NodeHead>,
+    open: [Option<Head>; 4],
+    /// Full segments of the chain that recovery may still have to read, oldest first.
+    chain: VecDeque<(SegId, u64)>,
+    /// Owners of data blocks given out since the last checkpoint.
+    owners: Vec<(BlockAddr, DataOwner)>,
+    /// Groups that are durable (or about to be) and not folded.
+    pending: Vec<u8>,
+}
+
+/// Where a batch goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchPlace {
+    pub addr: BlockAddr,
+    pub seq: u64,
+    /// The link to be written with it, its address first.
+    pub link: Option<(BlockAddr, ChainLink)>,
+}
+
+pub(crate) struct Mlog {
+    pub id: usize,
+    pub device: usize,
+    /// Fold the heads into two: the volume is too small for more open segments.
+    small: bool,
+    heads: CachePadded<Mutex<Heads>>,
+    links: Mutex<Vec<u64>>,
+    link_written: Condvar,
+    /// Length of `links`, so that the usual case is one load. Release/acquire: a link is answered before the count
+    /// that says so is seen.
+    links_out: AtomicUsize,
+    /// Devices that hold a segment of the chain since the last checkpoint, one bit each. Written under the mutex.
+    chain_devices: AtomicU64,
+    /// Blocks appended to the node head since the last checkpoint.
+    appended: AtomicU64,
+}
+
+impl Mlog {
+    pub fn new(id: usize, device: usize, small: bool) -> Mlog {
+        Mlog {
+            id,
+            device,
+            small,
+            heads: CachePadded::new(Mutex::new(Heads {
+                node: None,
+                open: [None; 4],
+                chain: VecDeque::new(),
+                owners: Vec::new(),
+                pending: Vec::new(),
+            })),
+            links: Mutex::new(Vec::new()),
+            link_written: Condvar::new(),
+            links_out: AtomicUsize::new(0),
+            chain_devices: AtomicU64::new(0),
+            appended: AtomicU64::new(0),
+        }
+    }
+
+    /// A segment of the mlog's own device, or of any other that has one.
+    fn claim(&self, t: &SegmentTable, state: State, heat: u8) -> Option<SegId> {
+        let n = t.devices();
+        (0..n).find_map(|i| t.claim((self.device + i) % n, self.id, state, heat))
+    }
+
+    /// Opens the node head at the start of a mount.
+    pub fn open_node(&self, t: &SegmentTable, next_seq: &AtomicU64) -> Result<()> {
+        let mut h = self.heads.lock();
+        let seg = self.claim(t, State::Chain, Heat::Node as u8).ok_or(StoreError::NoSpace)?;
+        let successor = self.claim(t, State::Chain, Heat::Node as u8).ok_or(StoreError::NoSpace)?;
+        // Relaxed: uniqueness is all that is asked.
+        let seq = next_seq.fetch_add(2, Ordering::Relaxed);
+        h.node = Some(NodeHead { seg, next: 1, seq, successor, successor_seq: seq + 1, link_due: true });
+        self.chain_devices.store(1 << t.geometry.device(seg), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Where the next batch would go. Called inside the RPS writer section.
+    pub fn position(&self, t: &SegmentTable) -> Position {
+        match self.heads.lock().node {
+            Some(n) => Position { segment: t.geometry.addr(n.seg, 0), used: n.next, seq: n.seq },
+            None => Position::default(),
+        }
+    }
+
+    /// Room for a batch of `blocks` blocks, which must be fewer than a segment has.
+    pub fn alloc_batch(
+        &self,
+        t: &SegmentTable,
+        next_seq: &AtomicU64,
+        blocks: u32,
+        urgent: bool,
+    ) -> Result<BatchPlace> {
+        let mut h = self.heads.lock();
+        let n = t.geometry.segment_blocks;
+        debug_assert!(blocks < n);
+        let Some(mut node) = h.node else {
+            return Err(StoreError::Invalid("the volume is open for reading only".into()));
+        };
+        if node.next + blocks > n {
+            if !urgent && t.free_count() <= t.kept_back() {
+                return Err(StoreError::NoSpace);
+            }
+            let after = self.claim(t, State::Chain, Heat::Node as u8).ok_or(StoreError::NoSpace)?;
+            h.chain.push_back((node.seg, node.seq));
+            node = NodeHead {
+                seg: node.successor,
+                next: 1,
+                seq: node.successor_seq,
+                successor: after,
+                // Relaxed: uniqueness, and growth along the chain by the mutex.
+                successor_seq: next_seq.fetch_add(1, Ordering::Relaxed),
+                link_due: true,
+            };
+            self.chain_devices.fetch_or(1 << t.geometry.device(node.seg), Ordering::Relaxed);
+        }
+        let link = node.link_due.then(|| {
+            self.links.lock().push(node.seq);
+            self.links_out.fetch_add(1, Ordering::Relaxed);
+            let successor = t.geometry.addr(node.successor, 0);
+            (t.geometry.addr(node.seg, 0), ChainLink { successor, successor_seq: node.successor_seq })
+        });
+        node.link_due = false;
+        let place = BatchPlace { addr: t.geometry.addr(node.seg, node.next), seq: node.seq, link };
+        node.next += blocks;
+        h.node = Some(node);
+        // Relaxed: a figure for reports.
+        self.appended.fetch_add(u64::from(blocks), Ordering::Relaxed);
+        Ok(place)
+    }
+
+    /// The link of segment `seq` was answered by the device (or will never be: then the store is read-only).
+    pub fn link_done(&self, seq: u64) {
+        self.links.lock().retain(|&s| s != seq);
+        self.links_out.fetch_sub(1, Ordering::Release);
+        self.link_written.notify_all();
+    }
+
+    /// Invariant 3: waits until the links of all segments before `seq` were answered.
+    pub fn wait_links(&self, seq: u64) {
+        if self.links_out.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut l = self.links.lock();
+        while l.iter().any(|&s| s < seq) {
+            self.link_written.wait(&mut l);
+        }
+    }
+
+    /// Devices to flush before a batch of this mlog is durable.
+    pub fn chain_devices(&self) -> u64 {
+        // Relaxed: the caller's own bits were set by the mutex section it allocated in; earlier ones before.
+        self.chain_devices.load(Ordering::Relaxed)
+    }
+
+    /// Gives out `n` blocks of the head for `heat` as runs; `owners` says what each block will hold, if it is data.
+    /// With `urgent` the segments kept back for checkpoints and the cleaner may be used. When there is no room nothing
+    /// is given out but holes.
+    pub fn alloc(
+        &self,
+        t: &SegmentTable,
+        heat: Heat,
+        n: u32,
+        checkpoint: u64,
+        urgent: bool,
+        out: &mut Vec<(BlockAddr, u32)>,
+    ) -> Result<()> {
+        let slot = if self.small { if heat == Heat::Cold { 2 } else { 1 } } else { heat as usize };
+        let size = t.geometry.segment_blocks;
+        let mut left = n;
+        let mut h = self.heads.lock();
+        while left > 0 {
+            let mut head = match h.open[slot] {
+                Some(head) if head.next < size => head,
+                full => {
+                    if !urgent && t.free_count() <= t.kept_back() {
+                        return Err(StoreError::NoSpace);
+                    }
+                    let seg = self.claim(t, State::Open, heat as u8).ok_or(StoreError::NoSpace)?;
+                    if let Some(f) = full {
+                        t.close(f.seg);
+                    }
+                    Head { seg, next: 0 }
+                }
+            };
+            let take = left.min(size - head.next);
+            t.touch(head.seg, checkpoint);
+            out.push((t.geometry.addr(head.seg, head.next), take));
+            head.next += take;
+            left -= take;
+            h.open[slot] = Some(head);
+            if head.next == size {
+                t.close(head.seg);
+                h.open[slot] = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes the owners of data blocks, for the summaries.
+    pub fn note_owners(&self, owners: impl IntoIterator<Item = (BlockAddr, DataOwner)>) {
+        self.heads.lock().owners.extend(owners);
+    }
+
+    /// Takes the owners noted so far.
+    pub fn take_owners(&self) -> Vec<(BlockAddr, DataOwner)> {
+        std::mem::take(&mut self.heads.lock().owners)
+    }
+
+    /// Keeps groups that a checkpoint without a fold has to carry over.
+    pub fn keep_groups(&self, groups: &[u8]) {
+        if !groups.is_empty() {
+            self.heads.lock().pending.extend_from_slice(groups);
+        }
+    }
+
+    /// Takes the groups kept so far.
+    pub fn take_groups(&self) -> Vec<u8> {
+        std::mem::take(&mut self.heads.lock().pending)
+    }
+
+    /// Blocks appended since the last checkpoint.
+    pub fn appended(&self) -> u64 {
+        self.appended.load(Ordering::Relaxed)
+    }
+
+    /// A checkpoint with this position is durable: earlier segments of the chain are free.
+    pub fn checkpoint_done(&self, t: &SegmentTable, position: &Position, appended: u64) {
+        let mut h = self.heads.lock();
+        while let Some(&(seg, seq)) = h.chain.front() {
+            if seq >= position.seq {
+                break;
+            }
+            h.chain.pop_front();
+            t.release(seg);
+        }
+        let mut mask = h.chain.iter().fold(0u64, |m, (s, _)| m | 1 << t.geometry.device(*s));
+        if let Some(n) = h.node {
+            mask |= 1 << t.geometry.device(n.seg);
+        }
+        self.chain_devices.store(mask, Ordering::Relaxed);
+        self.appended.fetch_sub(appended.min(self.appended()), Ordering::Relaxed);
+    }
+
+    /// Segments that no checkpoint can free while this mlog is as it is: heads and successors.
+    #[cfg(test)]
+    pub fn open_segments(&self) -> usize {
+        let h = self.heads.lock();
+        h.open.iter().flatten().count() + if h.node.is_some() { 2 } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::superblock::Layout;
+    use crate::segment::Geometry;
+
+    fn table() -> SegmentTable {
+        let layout = Layout::new(16, 1).unwrap();
+        let t = SegmentTable::new(Geometry::new(&layout, &[16 * 20]));
+        t.fill_pools(|_| false);
+        t
+    }
+
+    #[test]
+    fn a_chain_goes_on_where_its_links_say() {
+        let t = table();
+        let seqs = AtomicU64::new(10);
+        let m = Mlog::new(0, 0, false);
+        assert!(m.alloc_batch(&t, &seqs, 1, true).is_err());
+        m.open_node(&t, &seqs).unwrap();
+        let p = m.position(&t);
+        assert_eq!((p.used, p.seq), (1, 10));
+        let a = m.alloc_batch(&t, &seqs, 10, true).unwrap();
+        let (at, link) = a.link.unwrap();
+        assert_eq!((at, a.addr), (p.segment, p.segment.plus(1)));
+        assert!(m.alloc_batch(&t, &seqs, 5, true).unwrap().link.is_none());
+        let c = m.alloc_batch(&t, &seqs, 3, true).unwrap();
+        assert_eq!((c.addr, c.seq), (link.successor.plus(1), link.successor_seq));
+        m.link_done(a.seq);
+        m.wait_links(c.seq);
+        let free = t.free_count();
+        m.checkpoint_done(&t, &m.position(&t), m.appended());
+        assert_eq!((t.free_count(), m.appended()), (free + 1, 0));
+    }
+
+    #[test]
+    fn data_comes_in_runs_and_dry_pools_say_so() {
+        let t = table();
+        let m = Mlog::new(0, 0, false);
+        let mut out = Vec::new();
+        m.alloc(&t, Heat::Warm, 40, 1, true, &mut out).unwrap();
+        assert_eq!(out.iter().map(|r| r.1).collect::<Vec<_>>(), [16, 16, 8]);
+        m.alloc(&t, Heat::Cold, 1, 1, true, &mut out).unwrap();
+        assert_eq!(m.open_segments(), 2);
+        assert!(m.alloc(&t, Heat::Hot, 16 * 40, 1, true, &mut out).is_err());
+        assert_eq!(t.free_count(), 0);
+    }
+}

@@ -1,0 +1,414 @@
+//! Segments: which are free, which blocks in them are in use, who writes to them.
+//!
+//! Each block has two marks. *live*: memory refers to it, or a write under way does. *tree*: the tree of the checkpoint
+//! that is being written (or was last written) refers to it. They differ while an inode has changes that were not yet
+//! captured by a checkpoint.
+//!
+//! 1. A block is marked live before anything refers to it, and once; the mark goes when the last reference in
+//!    memory goes.
+//! 2. Only checkpoints change tree marks, in step with what they capture. The usage table on disk is the tree
+//!    marks, except those of its own nodes, which opening finds by reading it.
+//! 3. A segment becomes free only after a checkpoint is durable, and only if it is full, has neither mark, and was
+//!    last touched (allocated in, or named by a batch) before that checkpoint's position P. So neither the tree of a
+//!    slot nor a batch that recovery may read refers to a free segment (O13).
+//! 4. Node-head segments never have marks; they are freed when P has moved past them.
+//!
+//! Atomics are relaxed throughout: the counts steer, and every decision that frees is made by the one checkpoint
+//! under way, after it has waited (with locks, which order memory) for all writers that could have touched.
+
+use crate::format::superblock::Layout;
+use crate::types::BlockAddr;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// A segment's number, counted through all devices.
+pub(crate) type SegId = u32;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum State {
+    Free = 0,
+    /// A head writes here.
+    Open = 1,
+    /// No head writes here any more.
+    Full = 2,
+    /// Superblocks and slots.
+    Reserved = 3,
+    /// In the chain of a node head, or chosen as the next of one.
+    Chain = 4,
+}
+
+impl State {
+    fn from_u8(v: u8) -> State {
+        match v {
+            0 => State::Free,
+            1 => State::Open,
+            2 => State::Full,
+            4 => State::Chain,
+            _ => State::Reserved,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct DeviceSpan {
+    first: SegId,
+    segments: u32,
+}
+
+/// Where segments lie.
+#[derive(Clone, Debug)]
+pub(crate) struct Geometry {
+    pub segment_blocks: u32,
+    pub reserved: u32,
+    spans: Vec<DeviceSpan>,
+}
+
+impl Geometry {
+    pub fn new(layout: &Layout, device_blocks: &[u64]) -> Geometry {
+        let mut first = 0u32;
+        let spans = device_blocks
+            .iter()
+            .map(|&b| {
+                let segments = layout.segments(b).min(u64::from(u32::MAX - first)) as u32;
+                let span = DeviceSpan { first, segments };
+                first += segments;
+                span
+            })
+            .collect();
+        Geometry { segment_blocks: layout.segment_blocks, reserved: layout.reserved_segments, spans }
+    }
+    pub fn total(&self) -> u32 {
+        self.spans.iter().map(|s| s.segments).sum()
+    }
+    /// Segments that can hold the log.
+    pub fn usable(&self) -> u32 {
+        self.spans.iter().map(|s| s.segments.saturating_sub(self.reserved)).sum()
+    }
+    /// The segment and the place in it; `None` for an address that no log block has.
+    pub fn locate(&self, addr: BlockAddr) -> Option<(SegId, u32)> {
+        let span = self.spans.get(addr.device())?;
+        let n = u64::from(self.segment_blocks);
+        let seg = addr.block() / n;
+        (seg >= u64::from(self.reserved) && seg < u64::from(span.segments))
+            .then(|| (span.first + seg as u32, (addr.block() % n) as u32))
+    }
+    pub fn addr(&self, seg: SegId, index: u32) -> BlockAddr {
+        let d = self.device(seg);
+        let local = u64::from(seg - self.spans[d].first);
+        BlockAddr::new(d as u8, local * u64::from(self.segment_blocks) + u64::from(index))
+    }
+    pub fn device(&self, seg: SegId) -> usize {
+        self.spans.iter().rposition(|s| s.first <= seg && s.segments > 0).unwrap_or(0)
+    }
+    fn is_reserved(&self, seg: SegId) -> bool {
+        seg - self.spans[self.device(seg)].first < self.reserved
+    }
+}
+
+struct Meta {
+    state: AtomicU8,
+    heat: AtomicU8,
+    mlog: AtomicU8,
+    live: AtomicU32,
+    tree: AtomicU32,
+    /// Checkpoint number current when the segment was last touched (invariant 3).
+    touched: AtomicU64,
+    /// Seconds since 1970.
+    written: AtomicU32,
+}
+
+/// A segment's figures, for choosing victims.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SegInfo {
+    pub state: State,
+    pub live: u32,
+    pub tree: u32,
+    pub written: u32,
+    pub heat: u8,
+    pub mlog: u8,
+    pub touched: u64,
+}
+
+pub(crate) struct SegmentTable {
+    pub geometry: Geometry,
+    words: usize,
+    live: Box<[AtomicU64]>,
+    tree: Box<[AtomicU64]>,
+    meta: Box<[Meta]>,
+    pools: Vec<Mutex<VecDeque<SegId>>>,
+    free: AtomicU32,
+    /// Free segments that only checkpoints and the cleaner may take.
+    kept_back: AtomicU32,
+}
+
+fn zeros(n: usize) -> Box<[AtomicU64]> {
+    std::iter::repeat_with(|| AtomicU64::new(0)).take(n).collect()
+}
+
+impl SegmentTable {
+    /// All segments full and unmarked; [`SegmentTable::fill_pools`] finds the free ones.
+    pub fn new(geometry: Geometry) -> SegmentTable {
+        let n = geometry.total() as usize;
+        let words = (geometry.segment_blocks as usize).div_ceil(64);
+        let meta = (0..n as u32)
+            .map(|s| Meta {
+                state: AtomicU8::new(
+                    if geometry.is_reserved(s) { State::Reserved } else { State::Full } as u8
+                ),
+                heat: AtomicU8::new(0),
+                mlog: AtomicU8::new(0),
+                live: AtomicU32::new(0),
+                tree: AtomicU32::new(0),
+                touched: AtomicU64::new(0),
+                written: AtomicU32::new(0),
+            })
+            .collect();
+        let pools = geometry.spans.iter().map(|_| Mutex::new(VecDeque::new())).collect();
+        SegmentTable {
+            words,
+            live: zeros(n * words),
+            tree: zeros(n * words),
+            meta,
+            pools,
+            free: AtomicU32::new(0),
+            kept_back: AtomicU32::new(0),
+            geometry,
+        }
+    }
+
+    pub fn len(&self) -> u32 {
+        self.meta.len() as u32
+    }
+
+    pub fn devices(&self) -> usize {
+        self.pools.len()
+    }
+
+    pub fn kept_back(&self) -> u32 {
+        self.kept_back.load(Relaxed)
+    }
+
+    pub fn keep_back(&self, segments: u32) {
+        self.kept_back.store(segments, Relaxed);
+    }
+
+    pub fn free_count(&self) -> u32 {
+        self.free.load(Relaxed)
+    }
+
+    pub fn info(&self, seg: SegId) -> SegInfo {
+        let m = &self.meta[seg as usize];
+        SegInfo {
+            state: State::from_u8(m.state.load(Relaxed)),
+            live: m.live.load(Relaxed),
+            tree: m.tree.load(Relaxed),
+            written: m.written.load(Relaxed),
+            heat: m.heat.load(Relaxed),
+            mlog: m.mlog.load(Relaxed),
+            touched: m.touched.load(Relaxed),
+        }
+    }
+
+    pub fn describe(&self, seg: SegId, written: u32, heat: u8) {
+        let m = &self.meta[seg as usize];
+        m.written.store(written, Relaxed);
+        m.heat.store(heat, Relaxed);
+    }
+
+    /// Notes that something new refers to blocks of this segment (invariant 3).
+    pub fn touch(&self, seg: SegId, checkpoint: u64) {
+        let t = &self.meta[seg as usize].touched;
+        if t.load(Relaxed) != checkpoint {
+            t.fetch_max(checkpoint, Relaxed);
+        }
+    }
+
+    pub fn touch_addr(&self, addr: BlockAddr, checkpoint: u64) {
+        if let Some((seg, _)) = self.geometry.locate(addr) {
+            self.touch(seg, checkpoint);
+        }
+    }
+
+    fn mark(&self, bits: &[AtomicU64], addr: BlockAddr, on: bool) -> Option<(SegId, bool)> {
+        let (seg, i) = self.geometry.locate(addr)?;
+        let w = &bits[seg as usize * self.words + i as usize / 64];
+        let bit = 1u64 << (i % 64);
+        let was = if on { w.fetch_or(bit, Relaxed) } else { w.fetch_and(!bit, Relaxed) };
+        Some((seg, (was & bit != 0) != on))
+    }
+
+    /// Marks a block live; false if it was already, or if the address is none of a log block.
+    pub fn set_live(&self, addr: BlockAddr) -> bool {
+        match self.mark(&self.live, addr, true) {
+            Some((seg, true)) => {
+                self.meta[seg as usize].live.fetch_add(1, Relaxed);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes the mark away; false if there was none.
+    pub fn clear_live(&self, addr: BlockAddr) -> bool {
+        match self.mark(&self.live, addr, false) {
+            Some((seg, true)) => {
+                self.meta[seg as usize].live.fetch_sub(1, Relaxed);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub fn set_tree(&self, addr: BlockAddr) -> Option<SegId> {
+        let (seg, changed) = self.mark(&self.tree, addr, true)?;
+        if changed {
+            self.meta[seg as usize].tree.fetch_add(1, Relaxed);
+        }
+        Some(seg)
+    }
+
+    pub fn clear_tree(&self, addr: BlockAddr) -> Option<SegId> {
+        let (seg, changed) = self.mark(&self.tree, addr, false)?;
+        if changed {
+            self.meta[seg as usize].tree.fetch_sub(1, Relaxed);
+        }
+        Some(seg)
+    }
+
+    pub fn is_live(&self, addr: BlockAddr) -> bool {
+        self.geometry.locate(addr).is_some_and(|(seg, i)| {
+            self.live[seg as usize * self.words + i as usize / 64].load(Relaxed) >> (i % 64) & 1 == 1
+        })
+    }
+
+    fn word_of(bits: &[AtomicU64], words: usize, seg: SegId, w: usize) -> u64 {
+        bits[seg as usize * words + w].load(Relaxed)
+    }
+
+    /// The tree marks of a segment.
+    pub fn tree_bits(&self, seg: SegId, out: &mut [u64]) {
+        for (w, o) in out.iter_mut().enumerate().take(self.words) {
+            *o = Self::word_of(&self.tree, self.words, seg, w);
+        }
+    }
+
+    /// Indices of the live blocks of a segment.
+    pub fn live_blocks(&self, seg: SegId) -> Vec<u32> {
+        (0..self.geometry.segment_blocks)
+            .filter(|i| Self::word_of(&self.live, self.words, seg, *i as usize / 64) >> (i % 64) & 1 == 1)
+            .collect()
+    }
+
+    pub fn total_live(&self) -> u64 {
+        self.meta.iter().map(|m| u64::from(m.live.load(Relaxed))).sum()
+    }
+
+    /// Puts every unmarked full segment into its device's pool (at open, when nobody else is there), except those
+    /// that `keep` names.
+    pub fn fill_pools(&self, keep: impl Fn(SegId) -> bool) {
+        for seg in 0..self.len() {
+            let i = self.info(seg);
+            if i.state == State::Full && i.live == 0 && i.tree == 0 && !keep(seg) {
+                self.release(seg);
+            }
+        }
+    }
+
+    /// A full or chain segment becomes free.
+    pub fn release(&self, seg: SegId) {
+        let m = &self.meta[seg as usize];
+        debug_assert_eq!((m.live.load(Relaxed), m.tree.load(Relaxed)), (0, 0));
+        m.state.store(State::Free as u8, Relaxed);
+        self.pools[self.geometry.device(seg)].lock().push_back(seg);
+        self.free.fetch_add(1, Relaxed);
+    }
+
+    /// Takes a free segment of `device`.
+    pub fn claim(&self, device: usize, mlog: usize, state: State, heat: u8) -> Option<SegId> {
+        let seg = self.pools[device].lock().pop_front()?;
+        self.free.fetch_sub(1, Relaxed);
+        let m = &self.meta[seg as usize];
+        m.state.store(state as u8, Relaxed);
+        m.mlog.store(mlog as u8, Relaxed);
+        m.heat.store(heat, Relaxed);
+        m.written.store(crate::space::seconds(), Relaxed);
+        Some(seg)
+    }
+
+    pub fn close(&self, seg: SegId) {
+        self.meta[seg as usize].state.store(State::Full as u8, Relaxed);
+    }
+
+    /// Invariant 3: frees what the durable checkpoint `checkpoint` allows. Returns the segments.
+    pub fn release_dead(&self, checkpoint: u64) -> Vec<SegId> {
+        let dead: Vec<SegId> = (0..self.len())
+            .filter(|&s| {
+                let i = self.info(s);
+                i.state == State::Full && i.live == 0 && i.tree == 0 && i.touched < checkpoint
+            })
+            .collect();
+        for &s in &dead {
+            self.release(s);
+        }
+        dead
+    }
+
+    /// Full segments without marks: what the next checkpoint will free.
+    pub fn pending_free(&self) -> u32 {
+        (0..self.len())
+            .filter(|&s| {
+                let i = self.info(s);
+                i.state == State::Full && i.live == 0
+            })
+            .count() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> SegmentTable {
+        let layout = Layout::new(16, 1).unwrap();
+        SegmentTable::new(Geometry::new(&layout, &[16 * 4 + 5, 16 * 3]))
+    }
+
+    #[test]
+    fn addresses_and_segments_agree() {
+        let t = table();
+        let g = &t.geometry;
+        assert_eq!((g.total(), g.usable(), g.reserved), (7, 5, 1));
+        for seg in [1, 2, 3, 5, 6] {
+            for i in 0..16 {
+                assert_eq!(g.locate(g.addr(seg, i)), Some((seg, i)));
+            }
+        }
+        assert_eq!(g.locate(BlockAddr::new(0, 15)), None);
+        assert_eq!(g.locate(BlockAddr::new(0, 64)), None);
+        assert_eq!(g.locate(BlockAddr::new(1, 48)), None);
+        assert_eq!(g.locate(BlockAddr::new(2, 20)), None);
+        assert_eq!((g.device(3), g.device(4)), (0, 1));
+    }
+
+    #[test]
+    fn a_segment_is_freed_only_without_marks_and_touches() {
+        let t = table();
+        t.fill_pools(|s| s == 6);
+        assert_eq!(t.free_count(), 4);
+        let s = t.claim(0, 0, State::Open, 1).unwrap();
+        let a = t.geometry.addr(s, 3);
+        assert!(t.set_live(a) && !t.set_live(a));
+        assert_eq!(t.set_tree(a), Some(s));
+        t.touch(s, 7);
+        t.close(s);
+        assert_eq!(t.live_blocks(s), [3]);
+        assert!(t.clear_live(a) && !t.clear_live(a));
+        assert!(!t.release_dead(8).contains(&s)); // The tree still refers to it.
+        t.clear_tree(a);
+        assert!(!t.release_dead(7).contains(&s)); // Touched after P.
+        assert!(t.release_dead(8).contains(&s));
+        assert_eq!(t.claim(1, 0, State::Open, 0).unwrap(), 5);
+    }
+}

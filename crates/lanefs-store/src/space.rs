@@ -1,0 +1,127 @@
+//! Room: how many blocks users may fill, and the promises made of them.
+//!
+//! Of the usable segments some are kept back, so that heads, batches, checkpoints and the cleaner always have where to
+//! write ([`held_back`]). The rest, in blocks, less what is live, less what is promised, is one strided counter. A
+//! promise that succeeded can be written; what checkpoints need beyond (inode blocks, maps) is charged by force.
+
+use lanefs_sync::StridedCounter;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+/// Seconds since 1970.
+pub(crate) fn seconds() -> u32 {
+    (lanefs_sync::coarse_realtime_ns() / 1_000_000_000) as u32
+}
+
+/// Segments of `usable` that users cannot fill: 7 %, at least the heads of every mlog and eight for the cleaner, but
+/// on tiny volumes never more than two fifths.
+pub(crate) fn held_back(usable: u32, mlogs: usize) -> u32 {
+    let least = 6 * mlogs as u32 + 8;
+    (usable / 14).max(least.min(usable * 2 / 5))
+}
+
+/// How many mlogs a volume of this size can do with.
+pub(crate) fn fitting_mlogs(wanted: usize, usable: u32) -> usize {
+    wanted.clamp(1, 128).min((usable / 40).max(1) as usize)
+}
+
+pub(crate) struct Space {
+    /// Blocks users can fill when nothing is stored.
+    pub total: u64,
+    free: StridedCounter,
+    lanes: usize,
+    /// Promised and not yet written, for reporting.
+    reserved: Box<[lanefs_sync::CachePadded<AtomicI64>]>,
+}
+
+impl Space {
+    pub fn new(usable: u32, segment_blocks: u32, mlogs: usize, lanes: usize) -> Space {
+        let total = u64::from(usable - held_back(usable, mlogs)) * u64::from(segment_blocks);
+        let lanes = lanes.max(1);
+        Space {
+            total,
+            free: StridedCounter::new(total as i64, lanes, 1024),
+            lanes,
+            reserved: (0..lanes).map(|_| lanefs_sync::CachePadded::new(AtomicI64::new(0))).collect(),
+        }
+    }
+
+    pub fn reserve(&self, lane: usize, blocks: u64) -> bool {
+        let lane = lane % self.lanes;
+        let ok = self.free.try_sub(lane, blocks);
+        if ok {
+            // Relaxed: a lane-local figure for reports.
+            self.reserved[lane].fetch_add(blocks as i64, Relaxed);
+        }
+        ok
+    }
+
+    pub fn unreserve(&self, lane: usize, blocks: u64) {
+        let lane = lane % self.lanes;
+        self.reserved[lane].fetch_sub(blocks as i64, Relaxed);
+        self.free.add(lane, blocks);
+    }
+
+    /// A transaction brought `promised` blocks of promises, allocated `used` and freed `freed`.
+    pub fn settle(&self, lane: usize, promised: u64, used: u64, freed: u64) {
+        let lane = lane % self.lanes;
+        if promised > 0 {
+            self.reserved[lane].fetch_sub(promised as i64, Relaxed);
+        }
+        let back = promised + freed;
+        if back > used {
+            self.free.add(lane, back - used);
+        } else if used > back {
+            self.free.sub_forced(lane, used - back);
+        }
+    }
+
+    pub fn charge(&self, lane: usize, blocks: u64) {
+        if blocks > 0 {
+            self.free.sub_forced(lane % self.lanes, blocks);
+        }
+    }
+
+    pub fn credit(&self, lane: usize, blocks: u64) {
+        if blocks > 0 {
+            self.free.add(lane % self.lanes, blocks);
+        }
+    }
+
+    pub fn free_exact(&self) -> i64 {
+        self.free.exact()
+    }
+
+    pub fn reserved(&self) -> i64 {
+        self.reserved.iter().map(|r| r.load(Relaxed)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promises_are_kept_and_given_back() {
+        let s = Space::new(100, 16, 1, 4);
+        let total = s.total;
+        assert!(total < 1600 && total > 1200);
+        assert!(s.reserve(0, total) && !s.reserve(1, 1));
+        s.settle(0, total, 10, 4);
+        assert_eq!((s.free_exact(), s.reserved()), (total as i64 - 6, 0));
+        s.charge(9, 6);
+        s.credit(2, 12);
+        assert_eq!(s.free_exact(), total as i64);
+        assert!(s.reserve(3, 5));
+        s.unreserve(3, 5);
+        assert_eq!(s.reserved(), 0);
+    }
+
+    #[test]
+    fn tiny_volumes_keep_most_for_users() {
+        assert_eq!(held_back(20, 1), 8);
+        assert_eq!(held_back(100, 1), 14);
+        assert_eq!(held_back(14_000, 4), 1000);
+        assert_eq!(fitting_mlogs(8, 50), 1);
+        assert_eq!(fitting_mlogs(8, 4000), 8);
+    }
+}
