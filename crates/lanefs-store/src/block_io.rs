@@ -23,6 +23,8 @@ pub enum Owner {
     Usage { level: u8, index: u64 },
     /// Block `index` of the list of unlinked inodes still in use at a checkpoint.
     Orphans { index: u64 },
+    /// Part `part` of the summary of a segment.
+    Summary { segment: u64, part: u8 },
 }
 
 /// Reads blocks. Every block is verified against the reference its parent holds before it is returned.

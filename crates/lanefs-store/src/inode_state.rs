@@ -481,6 +481,12 @@ impl InodeState {
         d
     }
 
+    /// Takes back what [`InodeState::take_delta`] gave, when the batch was not written. Nothing may have changed since.
+    pub fn restore_delta(&mut self, delta: MapDelta) {
+        debug_assert!(self.delta.is_empty() && self.sealed.is_empty());
+        self.delta = delta;
+    }
+
     /// The checkpoint that wrote this inode out is durable.
     pub fn checkpoint_done(&mut self) {
         self.sealed = MapDelta::default();

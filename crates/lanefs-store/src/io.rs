@@ -12,7 +12,7 @@ use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const SHARDS: usize = 16;
 
@@ -70,6 +70,11 @@ pub(crate) struct Io {
     devices: Vec<Arc<dyn Device>>,
     gates: Vec<FlushGate>,
     cache: NodeCache,
+    /// Blocks that have an address and wait for being written together; reads find them here.
+    queued: Mutex<crate::cell::WordMap<(u32, Arc<Block>)>>,
+    /// Length of `queued`, so that reads look only when there is something. Release/acquire: who sees a reference
+    /// (through a lock) taken after the block was queued sees the count.
+    queue_len: AtomicUsize,
     /// Set once, with `why`. Acquire/release: who sees the flag sees the reason.
     broken: AtomicBool,
     why: Mutex<Option<StoreError>>,
@@ -85,6 +90,8 @@ impl Io {
             devices,
             gates,
             cache: NodeCache::new(cache_bytes),
+            queued: Mutex::default(),
+            queue_len: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
             why: Mutex::new(None),
             written: AtomicU64::new(0),
@@ -201,9 +208,33 @@ impl Io {
         &self.devices
     }
 
-    /// Puts a block that was just written into the cache.
-    pub fn remember(&self, r: BlockRef, b: &Block) {
-        self.cache.put(r, b);
+    /// Queues a block for [`Io::write_queue`].
+    pub fn enqueue(&self, r: BlockRef, b: Box<Block>) {
+        let mut q = self.queued.lock();
+        q.insert(r.addr.0, (r.crc, Arc::from(b)));
+        self.queue_len.store(q.len(), Ordering::Release);
+    }
+
+    pub fn queue_len(&self) -> usize {
+        self.queue_len.load(Ordering::Acquire)
+    }
+
+    /// Writes all queued blocks. One caller at a time.
+    pub fn write_queue(&self) -> Result<()> {
+        let mut blocks: Vec<(BlockAddr, u32, Arc<Block>)> =
+            self.queued.lock().iter().map(|(a, (c, b))| (BlockAddr(*a), *c, b.clone())).collect();
+        blocks.sort_unstable_by_key(|b| b.0);
+        let writes: Vec<Write<'_>> = blocks.iter().map(|(a, _, b)| Write { addr: *a, data: &b.0 }).collect();
+        self.write(&writes)?;
+        for (addr, crc, b) in &blocks {
+            self.cache.put(BlockRef { addr: *addr, crc: *crc }, b);
+        }
+        let mut q = self.queued.lock();
+        blocks.iter().for_each(|(a, _, _)| {
+            q.remove(&a.0);
+        });
+        self.queue_len.store(q.len(), Ordering::Release);
+        Ok(())
     }
 }
 
@@ -211,6 +242,12 @@ impl BlockSource for Io {
     fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
         if let Some(b) = self.cache.get(r) {
             return Ok(Box::new((*b).clone()));
+        }
+        if self.queue_len() > 0
+            && let Some((crc, b)) = self.queued.lock().get(&r.addr.0)
+            && *crc == r.crc
+        {
+            return Ok(Box::new((**b).clone()));
         }
         let mut b = Block::zeroed();
         self.read_raw(r.addr, &mut b.0, what)?;

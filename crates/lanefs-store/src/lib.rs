@@ -2,7 +2,12 @@
 //! commit, fsync batches, recovery and cleaner. It knows inode numbers and pages, never paths.
 
 pub mod api;
+mod apply;
 pub mod block_io;
+mod cell;
+mod checkpoint;
+mod cleaner;
+mod commit;
 pub mod device;
 pub mod dir;
 pub mod error;
@@ -14,9 +19,14 @@ mod io;
 pub mod map;
 mod mlog;
 pub mod radix;
+mod recovery;
+mod scan;
 mod segment;
+mod sink;
 mod space;
 mod store;
+mod transaction;
+mod usage;
 #[cfg(test)]
 mod testing;
 pub mod types;

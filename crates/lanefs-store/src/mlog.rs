@@ -137,50 +137,72 @@ impl Mlog {
         }
     }
 
-    /// Room for a batch of `blocks` blocks, which must be fewer than a segment has.
-    pub fn alloc_batch(
+    /// Room for the batches of one message, each of fewer blocks than a segment has: all of them or nothing.
+    pub fn alloc_batches(
         &self,
         t: &SegmentTable,
         next_seq: &AtomicU64,
-        blocks: u32,
+        blocks: &[u32],
         urgent: bool,
-    ) -> Result<BatchPlace> {
+    ) -> Result<Vec<BatchPlace>> {
         let mut h = self.heads.lock();
         let n = t.geometry.segment_blocks;
-        debug_assert!(blocks < n);
         let Some(mut node) = h.node else {
             return Err(StoreError::Invalid("the volume is open for reading only".into()));
         };
-        if node.next + blocks > n {
-            if !urgent && t.free_count() <= t.kept_back() {
-                return Err(StoreError::NoSpace);
+        let (mut next, mut segments) = (node.next, 0);
+        for &b in blocks {
+            debug_assert!(b < n);
+            if next + b > n {
+                segments += 1;
+                next = 1;
             }
-            let after = self.claim(t, State::Chain, Heat::Node as u8).ok_or(StoreError::NoSpace)?;
-            h.chain.push_back((node.seg, node.seq));
-            node = NodeHead {
-                seg: node.successor,
-                next: 1,
-                seq: node.successor_seq,
-                successor: after,
-                // Relaxed: uniqueness, and growth along the chain by the mutex.
-                successor_seq: next_seq.fetch_add(1, Ordering::Relaxed),
-                link_due: true,
-            };
-            self.chain_devices.fetch_or(1 << t.geometry.device(node.seg), Ordering::Relaxed);
+            next += b;
         }
-        let link = node.link_due.then(|| {
-            self.links.lock().push(node.seq);
-            self.links_out.fetch_add(1, Ordering::Relaxed);
-            let successor = t.geometry.addr(node.successor, 0);
-            (t.geometry.addr(node.seg, 0), ChainLink { successor, successor_seq: node.successor_seq })
-        });
-        node.link_due = false;
-        let place = BatchPlace { addr: t.geometry.addr(node.seg, node.next), seq: node.seq, link };
-        node.next += blocks;
+        let mut claimed = VecDeque::new();
+        if segments > 0 && !urgent && t.free_count() < t.kept_back() + segments {
+            return Err(StoreError::NoSpace);
+        }
+        for _ in 0..segments {
+            match self.claim(t, State::Chain, Heat::Node as u8) {
+                Some(s) => claimed.push_back(s),
+                None => {
+                    claimed.into_iter().for_each(|s| t.release(s));
+                    return Err(StoreError::NoSpace);
+                }
+            }
+        }
+        let mut places = Vec::with_capacity(blocks.len());
+        for &b in blocks {
+            if node.next + b > n
+                && let Some(after) = claimed.pop_front()
+            {
+                h.chain.push_back((node.seg, node.seq));
+                node = NodeHead {
+                    seg: node.successor,
+                    next: 1,
+                    seq: node.successor_seq,
+                    successor: after,
+                    // Relaxed: uniqueness, and growth along the chain by the mutex.
+                    successor_seq: next_seq.fetch_add(1, Ordering::Relaxed),
+                    link_due: true,
+                };
+                self.chain_devices.fetch_or(1 << t.geometry.device(node.seg), Ordering::Relaxed);
+            }
+            let link = node.link_due.then(|| {
+                self.links.lock().push(node.seq);
+                self.links_out.fetch_add(1, Ordering::Relaxed);
+                let successor = t.geometry.addr(node.successor, 0);
+                (t.geometry.addr(node.seg, 0), ChainLink { successor, successor_seq: node.successor_seq })
+            });
+            node.link_due = false;
+            places.push(BatchPlace { addr: t.geometry.addr(node.seg, node.next), seq: node.seq, link });
+            node.next += b;
+            // Relaxed: a figure for reports.
+            self.appended.fetch_add(u64::from(b), Ordering::Relaxed);
+        }
         h.node = Some(node);
-        // Relaxed: a figure for reports.
-        self.appended.fetch_add(u64::from(blocks), Ordering::Relaxed);
-        Ok(place)
+        Ok(places)
     }
 
     /// The link of segment `seq` was answered by the device (or will never be: then the store is read-only).
@@ -208,8 +230,7 @@ impl Mlog {
     }
 
     /// Gives out `n` blocks of the head for `heat` as runs; `owners` says what each block will hold, if it is data.
-    /// With `urgent` the segments kept back for checkpoints and the cleaner may be used. When there is no room nothing
-    /// is given out but holes.
+    /// With `urgent` the segments kept back for checkpoints and the cleaner may be used.
     pub fn alloc(
         &self,
         t: &SegmentTable,
@@ -223,13 +244,15 @@ impl Mlog {
         let size = t.geometry.segment_blocks;
         let mut left = n;
         let mut h = self.heads.lock();
+        let here = h.open[slot].map_or(0, |head| size - head.next);
+        let segments = n.saturating_sub(here).div_ceil(size);
+        if segments > 0 && t.free_count() < segments + if urgent { 0 } else { t.kept_back() } {
+            return Err(StoreError::NoSpace);
+        }
         while left > 0 {
             let mut head = match h.open[slot] {
                 Some(head) if head.next < size => head,
                 full => {
-                    if !urgent && t.free_count() <= t.kept_back() {
-                        return Err(StoreError::NoSpace);
-                    }
                     let seg = self.claim(t, State::Open, heat as u8).ok_or(StoreError::NoSpace)?;
                     if let Some(f) = full {
                         t.close(f.seg);
@@ -268,9 +291,17 @@ impl Mlog {
         }
     }
 
-    /// Takes the groups kept so far.
-    pub fn take_groups(&self) -> Vec<u8> {
-        std::mem::take(&mut self.heads.lock().pending)
+    /// A copy of the groups kept so far.
+    pub fn groups(&self) -> Vec<u8> {
+        self.heads.lock().pending.clone()
+    }
+
+    /// Replaces the groups kept by what `keep` leaves of them.
+    pub fn prune_groups(&self, keep: impl FnOnce(&[u8]) -> Vec<u8>) {
+        let mut h = self.heads.lock();
+        if !h.pending.is_empty() {
+            h.pending = keep(&h.pending);
+        }
     }
 
     /// Blocks appended since the last checkpoint.
@@ -278,15 +309,17 @@ impl Mlog {
         self.appended.load(Ordering::Relaxed)
     }
 
-    /// A checkpoint with this position is durable: earlier segments of the chain are free.
-    pub fn checkpoint_done(&self, t: &SegmentTable, position: &Position, appended: u64) {
+    /// A checkpoint with this position is durable: returns the earlier segments of the chain, which
+    /// may be released.
+    pub fn checkpoint_done(&self, t: &SegmentTable, position: &Position, appended: u64) -> Vec<SegId> {
+        let mut freed = Vec::new();
         let mut h = self.heads.lock();
         while let Some(&(seg, seq)) = h.chain.front() {
             if seq >= position.seq {
                 break;
             }
             h.chain.pop_front();
-            t.release(seg);
+            freed.push(seg);
         }
         let mut mask = h.chain.iter().fold(0u64, |m, (s, _)| m | 1 << t.geometry.device(*s));
         if let Some(n) = h.node {
@@ -294,6 +327,7 @@ impl Mlog {
         }
         self.chain_devices.store(mask, Ordering::Relaxed);
         self.appended.fetch_sub(appended.min(self.appended()), Ordering::Relaxed);
+        freed
     }
 
     /// Segments that no checkpoint can free while this mlog is as it is: heads and successors.
@@ -322,21 +356,32 @@ mod tests {
         let t = table();
         let seqs = AtomicU64::new(10);
         let m = Mlog::new(0, 0, false);
-        assert!(m.alloc_batch(&t, &seqs, 1, true).is_err());
+        let one = |n| m.alloc_batches(&t, &seqs, &[n], true).map(|p| p[0]);
+        assert!(one(1).is_err());
         m.open_node(&t, &seqs).unwrap();
         let p = m.position(&t);
         assert_eq!((p.used, p.seq), (1, 10));
-        let a = m.alloc_batch(&t, &seqs, 10, true).unwrap();
+        let a = one(10).unwrap();
         let (at, link) = a.link.unwrap();
         assert_eq!((at, a.addr), (p.segment, p.segment.plus(1)));
-        assert!(m.alloc_batch(&t, &seqs, 5, true).unwrap().link.is_none());
-        let c = m.alloc_batch(&t, &seqs, 3, true).unwrap();
+        assert!(one(5).unwrap().link.is_none());
+        let c = one(3).unwrap();
         assert_eq!((c.addr, c.seq), (link.successor.plus(1), link.successor_seq));
-        m.link_done(a.seq);
-        m.wait_links(c.seq);
+        // All pieces of a message or none.
         let free = t.free_count();
-        m.checkpoint_done(&t, &m.position(&t), m.appended());
-        assert_eq!((t.free_count(), m.appended()), (free + 1, 0));
+        assert!(m.alloc_batches(&t, &seqs, &[15; 40], true).is_err());
+        assert_eq!(t.free_count(), free);
+        let many = m.alloc_batches(&t, &seqs, &[12, 12, 12], true).unwrap();
+        assert_eq!(many.iter().filter(|p| p.link.is_some()).count(), 2);
+        many.iter().filter(|p| p.link.is_some()).for_each(|p| m.link_done(p.seq));
+        m.link_done(c.seq);
+        m.link_done(a.seq);
+        m.wait_links(many[2].seq);
+        let free = t.free_count();
+        for s in m.checkpoint_done(&t, &m.position(&t), m.appended()) {
+            t.release(s);
+        }
+        assert_eq!((t.free_count(), m.appended()), (free + 3, 0));
     }
 
     #[test]

@@ -261,20 +261,22 @@ impl SegmentTable {
         }
     }
 
+    /// Marks a block as referred to by the tree; the segment, if that changed anything.
     pub fn set_tree(&self, addr: BlockAddr) -> Option<SegId> {
         let (seg, changed) = self.mark(&self.tree, addr, true)?;
-        if changed {
+        changed.then(|| {
             self.meta[seg as usize].tree.fetch_add(1, Relaxed);
-        }
-        Some(seg)
+            seg
+        })
     }
 
+    /// Takes that mark away; the segment, if that changed anything.
     pub fn clear_tree(&self, addr: BlockAddr) -> Option<SegId> {
         let (seg, changed) = self.mark(&self.tree, addr, false)?;
-        if changed {
+        changed.then(|| {
             self.meta[seg as usize].tree.fetch_sub(1, Relaxed);
-        }
-        Some(seg)
+            seg
+        })
     }
 
     pub fn is_live(&self, addr: BlockAddr) -> bool {
@@ -341,18 +343,14 @@ impl SegmentTable {
         self.meta[seg as usize].state.store(State::Full as u8, Relaxed);
     }
 
-    /// Invariant 3: frees what the durable checkpoint `checkpoint` allows. Returns the segments.
-    pub fn release_dead(&self, checkpoint: u64) -> Vec<SegId> {
-        let dead: Vec<SegId> = (0..self.len())
+    /// Invariant 3: what the durable checkpoint `checkpoint` allows to be released.
+    pub fn dead(&self, checkpoint: u64) -> Vec<SegId> {
+        (0..self.len())
             .filter(|&s| {
                 let i = self.info(s);
                 i.state == State::Full && i.live == 0 && i.tree == 0 && i.touched < checkpoint
             })
-            .collect();
-        for &s in &dead {
-            self.release(s);
-        }
-        dead
+            .collect()
     }
 
     /// Full segments without marks: what the next checkpoint will free.
@@ -405,10 +403,11 @@ mod tests {
         t.close(s);
         assert_eq!(t.live_blocks(s), [3]);
         assert!(t.clear_live(a) && !t.clear_live(a));
-        assert!(!t.release_dead(8).contains(&s)); // The tree still refers to it.
+        assert!(!t.dead(8).contains(&s)); // The tree still refers to it.
         t.clear_tree(a);
-        assert!(!t.release_dead(7).contains(&s)); // Touched after P.
-        assert!(t.release_dead(8).contains(&s));
+        assert!(!t.dead(7).contains(&s)); // Touched after P.
+        assert!(t.dead(8).contains(&s));
+        t.release(s);
         assert_eq!(t.claim(1, 0, State::Open, 0).unwrap(), 5);
     }
 }

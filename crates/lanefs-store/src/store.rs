@@ -1,119 +1,572 @@
 //! The store: the one door of the layer above. docs/DESIGN.md "lanefs-store" is its contract.
+//!
+//! What is where: a transaction's way to disk in `transaction`, epoch commits in `commit`, checkpoints in `checkpoint`
+//! with the fold in `fold`, opening in `recovery`, the cleaner in `cleaner`. This file holds the state they
+//! share, the way in and out of the reader section, and the read path.
+//!
+//! Locks, in the order they are taken: the maintenance lock (checkpoint, cleaner); cells by ascending inode number; a
+//! reader section of `rps`; an mlog's mutex. The RPS writer takes none of the others inside.
 
 use crate::api::*;
+use crate::block_io::BlockSource;
+use crate::cell::{Cell, Cells, Inner};
+use crate::checkpoint::Maintenance;
+use crate::commit::Commits;
 use crate::device::Device;
 use crate::error::{Result, StoreError};
-use crate::types::{Attrs, Ino};
+use crate::format::batch::Context;
+use crate::format::checksum;
+use crate::format::header::Stamp;
+use crate::format::superblock::Superblock;
+use crate::inode_state::{InodeState, PageAt};
+use crate::inode_table::InodeTable;
+use crate::io::Io;
+use crate::mlog::Mlog;
+use crate::radix::Found;
+use crate::segment::SegmentTable;
+use crate::space::Space;
+use crate::types::{Attrs, Block, BlockAddr, BlockRef, Ino};
+use lanefs_sync::{CachePadded, Rps, RpsReadGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// An open volume's log-structured store.
-#[derive(Debug)]
 pub struct Store {
-    _private: (),
+    pub(crate) io: Io,
+    pub(crate) superblock: Superblock,
+    pub(crate) read_only: bool,
+    pub(crate) segments: SegmentTable,
+    pub(crate) mlogs: Vec<Mlog>,
+    pub(crate) space: Space,
+    pub(crate) cells: Cells,
+    pub(crate) inodes: InodeTable,
+    pub(crate) rps: Rps,
+    flights: Box<[CachePadded<Flights>]>,
+    /// Which counter of `flights` new transactions use. Changed only by the RPS writer.
+    phase: AtomicUsize,
+    frozen: AtomicBool,
+    freeze: Mutex<()>,
+    thaw: Condvar,
+    closed: AtomicBool,
+    /// The volume's secret, folded to a word.
+    secret: u64,
+    /// This mount's generation; set once, before anything is written.
+    pub(crate) mount: AtomicU64,
+    /// The next chain sequence.
+    pub(crate) next_seq: AtomicU64,
+    /// The checkpoint that captures what is done now; grows at each position P, by the RPS writer.
+    pub(crate) checkpoint_number: AtomicU64,
+    /// The last epoch committed or folded.
+    pub(crate) epoch: AtomicU64,
+    pub(crate) last_ts: AtomicU64,
+    pub(crate) next_chunk: AtomicU64,
+    pub(crate) inode_count: AtomicU64,
+    pub(crate) commits: Mutex<Commits>,
+    pub(crate) maintenance: Mutex<Maintenance>,
+    /// The thread inside [`Store::checkpoint`], which may write (its seal) while it holds the maintenance lock.
+    sealer: AtomicUsize,
 }
 
-fn later<T>() -> Result<T> {
-    Err(StoreError::Invalid("not available yet".into()))
+/// A lane's transactions under way, by phase, and how many it has begun.
+#[derive(Default)]
+struct Flights {
+    out: [AtomicI64; 2],
+    begun: AtomicU64,
+}
+
+/// A reader section of the store: allocations inside are all before, or all behind, any checkpoint's position.
+pub(crate) struct Section<'a> {
+    _reader: RpsReadGuard<'a>,
+    flight: Flight<'a>,
+    store: &'a Store,
+}
+
+impl<'a> Section<'a> {
+    /// Whether the store was frozen before this section began.
+    pub fn frozen(&self) -> bool {
+        // Relaxed: written by the RPS writer, whose exit orders it before this section.
+        self.store.frozen.load(Ordering::Relaxed)
+    }
+    /// Ends the section; the flight goes on until its writes are answered.
+    pub fn leave(self) -> Flight<'a> {
+        self.flight
+    }
+}
+
+/// A transaction whose writes are not answered yet.
+pub(crate) struct Flight<'a>(&'a AtomicI64);
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        // Release, with the acquire in `drain`: what was written is answered before the count says so.
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store({})", self.superblock.volume)
+    }
+}
+
+/// What a core is made of.
+pub(crate) struct Parts {
+    pub devices: Vec<Arc<dyn Device>>,
+    pub superblock: Superblock,
+    pub segments: SegmentTable,
+    pub inodes: InodeTable,
+    pub mlogs: usize,
+    pub maintenance: Maintenance,
+    pub options: OpenOptions,
 }
 
 impl Store {
-    /// Makes a new, empty volume on `devices`.
-    pub fn format(_devices: &[Arc<dyn Device>], _options: &FormatOptions) -> Result<()> {
-        later()
-    }
-    /// Opens a volume, recovering it first when it was not closed.
-    pub fn open(_devices: Vec<Arc<dyn Device>>, _options: &OpenOptions) -> Result<(Arc<Store>, OpenReport)> {
-        later()
-    }
-    /// What is fixed or slow to change.
-    pub fn info(&self) -> VolumeInfo {
-        VolumeInfo {
-            uuid: [0; 16],
-            label: String::new(),
-            hash_key: [0; 2],
-            total_blocks: 0,
-            segment_blocks: 0,
-            segments: 0,
-            mlogs: 0,
-            devices: 0,
-            mount_generation: 0,
-            last_epoch: 0,
-            last_ts: 0,
-            next_chunk: 0,
-            read_only: false,
+    pub(crate) fn assemble(p: Parts) -> Store {
+        let usable = p.segments.geometry.usable();
+        let wanted = if p.options.mlogs > 0 { p.options.mlogs } else { p.mlogs };
+        let n = crate::space::fitting_mlogs(wanted, usable);
+        let small = usable < 96 * n as u32;
+        let lanes = if p.options.lanes > 0 { p.options.lanes } else { lanefs_sync::MAX_LANES };
+        let devices = p.devices.len();
+        let hash = p.superblock.hash_key;
+        let slot = &p.maintenance.slot;
+        let free = AtomicU64::new(slot.next_seq.max(1));
+        p.segments.keep_back(crate::space::held_back(usable, n) / 2);
+        Store {
+            space: Space::new(usable, p.segments.geometry.segment_blocks, n, lanes),
+            mlogs: (0..n).map(|i| Mlog::new(i, i % devices, small)).collect(),
+            io: Io::new(p.devices, p.options.cache_bytes),
+            read_only: p.options.read_only || p.superblock.read_only(),
+            rps: Rps::new(lanefs_sync::LaneIds::new(lanefs_sync::MAX_LANES)),
+            flights: (0..lanes).map(|_| CachePadded::new(Flights::default())).collect(),
+            phase: AtomicUsize::new(0),
+            frozen: AtomicBool::new(false),
+            freeze: Mutex::new(()),
+            thaw: Condvar::new(),
+            closed: AtomicBool::new(false),
+            secret: hash[0] ^ hash[1].rotate_left(29),
+            mount: AtomicU64::new(slot.mount),
+            next_seq: free,
+            checkpoint_number: AtomicU64::new(1),
+            epoch: AtomicU64::new(slot.folded_epoch),
+            last_ts: AtomicU64::new(slot.last_ts),
+            next_chunk: AtomicU64::new(slot.next_chunk),
+            inode_count: AtomicU64::new(slot.inodes),
+            commits: Mutex::new(Commits::new(slot.folded_epoch)),
+            cells: Cells::new(),
+            inodes: p.inodes,
+            superblock: p.superblock,
+            segments: p.segments,
+            maintenance: Mutex::new(p.maintenance),
+            sealer: AtomicUsize::new(0),
         }
     }
+
+    pub(crate) fn context(&self, seq: u64) -> Context {
+        Context { mount: self.mount.load(Ordering::Relaxed), seq, secret: self.secret }
+    }
+
+    pub(crate) fn secret(&self) -> u64 {
+        self.secret
+    }
+
+    pub(crate) fn stamp(&self, sequence: u64) -> Stamp {
+        let v = &self.superblock.volume.0;
+        Stamp {
+            mount: self.mount.load(Ordering::Relaxed),
+            epoch: self.epoch.load(Ordering::Relaxed),
+            sequence,
+            volume: u64::from_le_bytes([v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]]),
+        }
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.read_only {
+            return Err(StoreError::ReadOnly { why: "it was opened for reading only".into() });
+        }
+        if self.closed.load(Ordering::Acquire) {
+            return Err(StoreError::Invalid("the volume is closed".into()));
+        }
+        self.io.check()
+    }
+
+    // ---- the reader section ----
+
+    /// Enters a reader section on behalf of `lane`.
+    pub(crate) fn enter(&self, lane: usize) -> Section<'_> {
+        let reader = self.rps.read();
+        let f = &self.flights[lane % self.flights.len()];
+        // Relaxed: the phase changes only while no reader is inside, and the RPS orders the count before a drain.
+        let out = &f.out[self.phase.load(Ordering::Relaxed)];
+        out.fetch_add(1, Ordering::Relaxed);
+        f.begun.fetch_add(1, Ordering::Relaxed);
+        Section { _reader: reader, flight: Flight(out), store: self }
+    }
+
+    /// Waits until all transactions that entered before this call have their writes answered. `f` runs while none is
+    /// inside the section. Only under the maintenance lock.
+    pub(crate) fn drain(&self, f: impl FnOnce()) {
+        let old = {
+            let _writer = self.rps.write();
+            f();
+            let old = self.phase.load(Ordering::Relaxed);
+            self.phase.store(old ^ 1, Ordering::Relaxed);
+            old
+        };
+        let mut spins = 0u32;
+        while self.flights.iter().any(|x| x.out[old].load(Ordering::Acquire) != 0) {
+            spins += 1;
+            if spins < 100 {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+    }
+
+    pub(crate) fn wait_thaw(&self) {
+        if self.frozen.load(Ordering::Acquire) {
+            let mut g = self.freeze.lock();
+            while self.frozen.load(Ordering::Acquire) && !self.io.is_broken() {
+                self.thaw.wait_for(&mut g, Duration::from_millis(100));
+            }
+        }
+    }
+
+    /// Checks now and then whether so many inodes are dirty that a checkpoint would outgrow what is kept back for it.
+    pub(crate) fn watch_metadata(&self, lane: usize) -> Result<()> {
+        let begun = self.flights[lane % self.flights.len()].begun.load(Ordering::Relaxed);
+        if begun % 32 != 31 {
+            return Ok(());
+        }
+        let room = u64::from(self.segments.free_count()) * u64::from(self.segments.geometry.segment_blocks);
+        if 4 * self.cells.dirty() as u64 > room / 2 { self.make_room(false) } else { Ok(()) }
+    }
+
+    // ---- cells ----
+
+    fn load_inner(&self, ino: Ino) -> Result<Option<Inner>> {
+        let e = self.inodes.lookup(ino, &self.io)?;
+        if e.block.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Inner::new(InodeState::load(ino, e.block, &self.io)?, true)))
+    }
+
+    /// The cell of an inode; `None` if neither the table nor an update knows it.
+    pub(crate) fn cell(&self, ino: Ino) -> Result<Option<Arc<Cell>>> {
+        self.cells.get_or_load(ino, || self.load_inner(ino))
+    }
+
+    /// The cell of an inode that is being updated; one whose NEW is not folded yet is made.
+    pub(crate) fn cell_or_new(&self, ino: Ino, attrs: &Attrs) -> Result<Arc<Cell>> {
+        let cell = self.cells.get_or_load(ino, || {
+            Ok(Some(match self.load_inner(ino)? {
+                Some(i) => i,
+                None => Inner::new(InodeState::new(ino, *attrs, Ino::NONE), false),
+            }))
+        })?;
+        cell.ok_or_else(|| StoreError::Invalid(format!("inode {ino} does not exist")))
+    }
+
+    /// Runs `ask` on an inode's state, reading what it misses with the lock released.
+    fn ask<T>(&self, cell: &Cell, mut ask: impl FnMut(&InodeState) -> Found<T>) -> Result<T> {
+        loop {
+            let wanted = match ask(&cell.lock().state) {
+                Found::Here(t) => return Ok(t),
+                Found::Missing(w) => w,
+            };
+            let r = self.io.read(wanted.r, wanted.what);
+            let mut inner = cell.lock();
+            match r {
+                Ok(b) => inner.state.install(&wanted, &b)?,
+                // It may have been replaced and its block reused meanwhile; only if it is still asked for it is bad.
+                Err(e) => match ask(&inner.state) {
+                    Found::Missing(again) if again == wanted => return Err(e),
+                    _ => {}
+                },
+            }
+        }
+    }
+
+    fn existing(&self, ino: Ino) -> Result<Arc<Cell>> {
+        self.cell(ino)?.ok_or_else(|| StoreError::Invalid(format!("inode {ino} does not exist")))
+    }
+
+    // ---- what the layer above calls ----
+
+    /// Makes a new, empty volume on `devices`.
+    pub fn format(devices: &[Arc<dyn Device>], options: &FormatOptions) -> Result<()> {
+        crate::recovery::format(devices, options)
+    }
+
+    /// Opens a volume, recovering it first when it was not closed.
+    pub fn open(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<(Arc<Store>, OpenReport)> {
+        crate::recovery::open(devices, options)
+    }
+
+    /// What is fixed or slow to change.
+    pub fn info(&self) -> VolumeInfo {
+        let g = &self.segments.geometry;
+        VolumeInfo {
+            uuid: self.superblock.volume.0,
+            label: self.superblock.label.clone(),
+            hash_key: self.superblock.hash_key,
+            total_blocks: self.superblock.devices.iter().map(|d| d.blocks).sum(),
+            segment_blocks: g.segment_blocks,
+            segments: u64::from(g.usable()),
+            mlogs: self.mlogs.len(),
+            devices: self.io.devices().len(),
+            mount_generation: self.mount.load(Ordering::Relaxed),
+            last_epoch: self.epoch.load(Ordering::Relaxed),
+            last_ts: self.last_ts.load(Ordering::Relaxed),
+            next_chunk: self.next_chunk.load(Ordering::Relaxed),
+            read_only: self.read_only || self.io.is_broken(),
+        }
+    }
+
     /// Room.
     pub fn space(&self) -> SpaceUsage {
-        SpaceUsage::default()
+        SpaceUsage {
+            total: self.space.total,
+            free: self.space.free_exact().max(0) as u64,
+            reserved: self.space.reserved().max(0) as u64,
+            inodes: self.inode_count.load(Ordering::Relaxed),
+        }
     }
+
     /// An inode's durable and submitted state; `None` if the store does not know it.
-    pub fn load_inode(&self, _ino: Ino) -> Result<Option<InodeImage>> {
-        later()
+    pub fn load_inode(&self, ino: Ino) -> Result<Option<InodeImage>> {
+        let Some(cell) = self.cell(ino)? else { return Ok(None) };
+        loop {
+            let (len, refs) = {
+                let i = cell.lock();
+                if i.gone {
+                    return Ok(None);
+                }
+                match i.state.xattrs() {
+                    Ok(x) => return Ok(Some(image_of(&i.state, x.to_vec()))),
+                    Err((len, refs)) => (len, refs.to_vec()),
+                }
+            };
+            let blob = crate::inode_state::read_xattrs(ino, len, &refs, &self.io);
+            let i = cell.lock();
+            match i.state.xattrs() {
+                Err((_, now)) if now == refs => return Ok(Some(image_of(&i.state, blob?))),
+                _ => {} // They changed meanwhile.
+            }
+        }
     }
+
     /// Fills each block of `pages`, from page `first` on; every block is verified. A hole is zeros and says so.
-    pub fn read_pages(&self, _ino: Ino, _first: u64, _pages: &mut [PageRead<'_>]) -> Result<()> {
-        later()
+    pub fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> Result<()> {
+        let cell = self.existing(ino)?;
+        let mut todo: Vec<usize> = (0..pages.len()).collect();
+        let mut patience = 0;
+        loop {
+            let mut refs: Vec<(usize, BlockRef)> = Vec::with_capacity(todo.len());
+            for &n in &todo {
+                let page = first + n as u64;
+                // The bytes of a tail are copied under the lock.
+                let out = &mut pages[n];
+                let r = self.ask(&cell, |s| {
+                    s.lookup(page).map(|at| match at {
+                        PageAt::Hole => {
+                            out.block.0.fill(0);
+                            out.hole = true;
+                            None
+                        }
+                        PageAt::Inline(b) => {
+                            out.block.0[..b.len()].copy_from_slice(b);
+                            out.block.0[b.len()..].fill(0);
+                            out.hole = false;
+                            None
+                        }
+                        PageAt::Block(r) => Some(r),
+                    })
+                })?;
+                refs.extend(r.map(|r| (n, r)));
+            }
+            let bad = self.read_verified(pages, &refs)?;
+            if bad.is_empty() {
+                return Ok(());
+            }
+            // A block that does not verify may be on its way to the device, or moved and reused since the map was
+            // asked. Wait for writes under way once, and believe only what is still mapped and still wrong.
+            patience += 1;
+            if patience > 2 {
+                let (n, r) = bad[0];
+                let why = format!("the data of page {} of inode {ino} has a wrong checksum", first + n as u64);
+                return Err(StoreError::Corrupt { addr: r.addr, what: "file data", why });
+            }
+            if patience == 2 {
+                let _m = self.maintenance.lock();
+                self.drain(|| ());
+            }
+            todo = bad.into_iter().map(|(n, _)| n).collect();
+        }
     }
+
+    /// Reads the blocks of `refs` into their pages and returns those that do not verify.
+    fn read_verified(
+        &self,
+        pages: &mut [PageRead<'_>],
+        refs: &[(usize, BlockRef)],
+    ) -> Result<Vec<(usize, BlockRef)>> {
+        let mut next = 0;
+        let mut reqs: Vec<(BlockAddr, &mut Block)> = Vec::with_capacity(refs.len());
+        for (n, p) in pages.iter_mut().enumerate() {
+            if next < refs.len() && refs[next].0 == n {
+                p.hole = false;
+                reqs.push((refs[next].1.addr, &mut *p.block));
+                next += 1;
+            }
+        }
+        if reqs.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.io.read_blocks(&mut reqs, "read of file data")?;
+        drop(reqs);
+        Ok(refs.iter().filter(|(n, r)| !checksum::matches(*r, &pages[*n].block.0)).copied().collect())
+    }
+
     /// The first page at or after `page` that holds data.
-    pub fn next_data(&self, _ino: Ino, _page: u64) -> Result<Option<u64>> {
-        later()
+    pub fn next_data(&self, ino: Ino, page: u64) -> Result<Option<u64>> {
+        let cell = self.existing(ino)?;
+        self.ask(&cell, |s| s.next_data(page))
     }
+
     /// The first page at or after `page` that holds none.
-    pub fn next_hole(&self, _ino: Ino, _page: u64) -> Result<Option<u64>> {
-        later()
+    pub fn next_hole(&self, ino: Ino, page: u64) -> Result<Option<u64>> {
+        let cell = self.existing(ino)?;
+        self.ask(&cell, |s| s.next_hole(page).map(Some))
     }
+
     /// The folded bucket of directory `dir` that covers `cookie`.
-    pub fn load_bucket(&self, _dir: Ino, _cookie: u64) -> Result<BucketImage> {
-        later()
+    pub fn load_bucket(&self, dir: Ino, cookie: u64) -> Result<BucketImage> {
+        self.read_bucket(dir, cookie)
     }
+
     /// What the inode table says of a chunk of inode numbers.
-    pub fn chunk_usage(&self, _chunk: u64) -> Result<ChunkUsage> {
-        later()
+    pub fn chunk_usage(&self, chunk: u64) -> Result<ChunkUsage> {
+        self.inodes.chunk_usage(chunk, &self.io)
     }
+
     /// Promises room for `blocks` pages. True means they can always be written.
-    pub fn reserve(&self, _lane: usize, _blocks: u64) -> bool {
-        false
+    pub fn reserve(&self, lane: usize, blocks: u64) -> bool {
+        !self.read_only && self.space.reserve(lane, blocks)
     }
+
     /// Gives a promise back.
-    pub fn unreserve(&self, _lane: usize, _blocks: u64) {}
+    pub fn unreserve(&self, lane: usize, blocks: u64) {
+        self.space.unreserve(lane, blocks);
+    }
+
     /// Pages of `ino` that are holes from now on; on disk with the inode's next update.
-    pub fn unmap(&self, _ino: Ino, _pages: Range<u64>, _attrs: Option<&Attrs>) -> Result<()> {
-        later()
+    pub fn unmap(&self, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> Result<()> {
+        self.unmap_pages(ino, pages, attrs)
     }
+
     /// Writes a transaction in one trip; returns when what was promised holds.
-    pub fn submit(&self, _tx: Transaction) -> Result<()> {
-        later()
+    pub fn submit(&self, tx: Transaction) -> Result<()> {
+        self.run_transaction(tx)
     }
-    /// Commits an epoch: `parts` are the record groups by lane. Durable when this returns.
-    pub fn commit_epoch(&self, _epoch: u64, _parts: Vec<(usize, Vec<u8>)>) -> Result<()> {
-        later()
+
+    /// Commits an epoch: `parts` are the record groups by lane. Durable when this returns. Epochs come in order.
+    pub fn commit_epoch(&self, epoch: u64, parts: Vec<(usize, Vec<u8>)>) -> Result<()> {
+        self.run_commit(epoch, parts)
     }
+
     /// Makes a new root; `seal` seals and commits the epoch and hands over what to fold. One at a time.
-    pub fn checkpoint(&self, _seal: impl FnOnce() -> Result<FoldInput>) -> Result<CheckpointDone> {
-        later()
+    pub fn checkpoint(&self, seal: impl FnOnce() -> Result<FoldInput>) -> Result<CheckpointDone> {
+        self.check_writable()?;
+        let mut m = self.maintenance.lock();
+        // Relaxed: only this thread compares it with its own token.
+        self.sealer.store(lanefs_sync::primitive::thread_token(), Ordering::Relaxed);
+        let r = self.run_checkpoint(&mut m, Some(seal), false);
+        self.sealer.store(0, Ordering::Relaxed);
+        r
     }
+
     /// Moves live blocks until the next checkpoint would leave `target_free_segments` free.
-    pub fn clean(&self, _target_free_segments: u64) -> Result<CleanReport> {
-        later()
+    pub fn clean(&self, target_free_segments: u64) -> Result<CleanReport> {
+        self.check_writable()?;
+        let mut m = self.maintenance.lock();
+        self.clean_until(&mut m, target_free_segments, false)
     }
+
     /// What a background thread acts on.
     pub fn pressure(&self) -> Pressure {
-        Pressure::default()
+        let blocks: u64 = self.mlogs.iter().map(Mlog::appended).sum();
+        let free = u64::from(self.segments.free_count());
+        let kept = u64::from(self.segments.kept_back());
+        Pressure {
+            log_bytes: blocks << crate::types::BLOCK_SHIFT,
+            free_segments: free,
+            pending_segments: u64::from(self.segments.pending_free()),
+            segments: u64::from(self.segments.geometry.usable()),
+            low_water: kept * 2,
+            urgent: free <= kept,
+        }
     }
+
     /// Drops the memory of an inode that has nothing unwritten.
-    pub fn forget_inode(&self, _ino: Ino) {}
+    pub fn forget_inode(&self, ino: Ino) {
+        self.cells.forget(ino);
+    }
+
     /// Waits for writes under way and holds new ones back until [`Store::unfreeze`].
     pub fn freeze(&self) -> Result<()> {
-        later()
+        self.check_writable()?;
+        let _m = self.maintenance.lock();
+        self.drain(|| self.frozen.store(true, Ordering::Release));
+        self.io.flush(self.io.all())
     }
+
     /// Lets writes go on.
-    pub fn unfreeze(&self) {}
+    pub fn unfreeze(&self) {
+        let _g = self.freeze.lock();
+        self.frozen.store(false, Ordering::Release);
+        self.thaw.notify_all();
+    }
+
     /// Stops as a crash would: nothing more reaches a device.
-    pub fn shutdown(&self) {}
+    pub fn shutdown(&self) {
+        self.io.fail(&StoreError::Invalid("it was shut down".into()));
+        self.unfreeze();
+    }
+
     /// Final checkpoint with the clean mark. Everything was folded and submitted before.
     pub fn close(&self) -> Result<()> {
-        later()
+        if self.read_only || self.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.io.check()?;
+        let mut m = self.maintenance.lock();
+        let none: Option<fn() -> Result<FoldInput>> = None;
+        self.run_checkpoint(&mut m, none, true)?;
+        // Release, with the acquire in `check_writable`: nothing is written after the clean mark.
+        self.closed.store(true, Ordering::Release);
+        Ok(())
     }
+
+    /// Whether the caller is the seal of a checkpoint: it cannot wait for room and may use what is kept back.
+    pub(crate) fn in_checkpoint(&self) -> bool {
+        self.sealer.load(Ordering::Relaxed) == lanefs_sync::primitive::thread_token()
+    }
+
+    /// The maintenance lock; `None` if the caller's own thread holds it, or if it cannot be had for very long.
+    pub(crate) fn try_maintenance(&self) -> Option<MutexGuard<'_, Maintenance>> {
+        if self.in_checkpoint() {
+            return None;
+        }
+        self.maintenance.try_lock_for(Duration::from_secs(10))
+    }
+}
+
+fn image_of(s: &InodeState, xattrs: Vec<u8>) -> InodeImage {
+    InodeImage { attrs: *s.attrs(), nlink: s.nlink_shown(), parent: s.parent(), xattrs }
 }

@@ -1,7 +1,9 @@
-//! Nodes of the segment usage table: which blocks of each segment the tree refers to, and where the segment's
-//! summary is. Leaves hold [`SEGMENTS_PER_LEAF`] segments, inner nodes [`USAGE_FANOUT`] references.
+//! Leaves of the segment usage table: which blocks of each segment the tree refers to, and where the segment's
+//! summary is. Each holds [`SEGMENTS_PER_LEAF`] segments; the levels above are a radix tree over leaf numbers.
 //!
-//! Only what the tree of the checkpoint refers to is marked here. Blocks written since are found by recovery.
+//! Only what the tree of the checkpoint refers to is marked here, and of that not the blocks of the usage table
+//! itself: opening reads all of it and so knows where they are. (Else writing the table would change the table.)
+//! Blocks written since the checkpoint are found by recovery.
 
 use crate::error::{Result, StoreError};
 use crate::format::header::{self, BlockKind, HEADER_LEN};
@@ -9,8 +11,6 @@ use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
 
 /// Segments described by one leaf.
 pub const SEGMENTS_PER_LEAF: usize = 42;
-/// References in an inner node.
-pub const USAGE_FANOUT: usize = 336;
 /// Words of a segment's bitmap: bits for the largest segment.
 pub const BITMAP_WORDS: usize = 8;
 /// The most summary blocks a segment needs.
@@ -19,7 +19,6 @@ pub const SUMMARIES: usize = 2;
 const ENTRY: usize = 96;
 const REF: usize = 12;
 const _: () = assert!(HEADER_LEN + SEGMENTS_PER_LEAF * ENTRY == BLOCK_SIZE);
-const _: () = assert!(HEADER_LEN + USAGE_FANOUT * REF == BLOCK_SIZE);
 const _: () = assert!(BITMAP_WORDS * 8 + SUMMARIES * REF + 8 == ENTRY);
 
 /// What the table says of one segment.
@@ -100,29 +99,13 @@ pub fn decode_leaf(b: &Block, addr: BlockAddr, index: u64, segment_blocks: u32) 
         .collect()
 }
 
-/// Inner node `index` at `level` with these references.
-pub fn encode_inner(level: u8, index: u64, children: &[BlockRef]) -> Box<Block> {
-    let mut b = Block::zeroed();
-    for (r, e) in children.iter().zip(b.0[HEADER_LEN..].chunks_exact_mut(REF)) {
-        put_ref(e, *r);
-    }
-    header::put_header(&mut b, BlockKind::Usage, level, Ino::NONE, index);
-    b
-}
-
-/// Decodes an inner node.
-pub fn decode_inner(b: &Block, addr: BlockAddr, level: u8, index: u64) -> Result<Vec<BlockRef>> {
-    header::expect_header(b, addr, BlockKind::Usage, level, Ino::NONE, index)?;
-    Ok(b.0[HEADER_LEN..].chunks_exact(REF).map(get_ref).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::format::header::{Stamp, seal};
 
     #[test]
-    fn leaves_and_inner_nodes_come_back() {
+    fn leaves_come_back() {
         let at = BlockAddr(700);
         let mut segs = vec![SegmentUsage::default(); SEGMENTS_PER_LEAF];
         segs[3] = SegmentUsage {
@@ -137,10 +120,5 @@ mod tests {
         assert_eq!(decode_leaf(&b, at, 5, 512).unwrap(), segs);
         assert!(decode_leaf(&b, at, 6, 512).is_err());
         assert!(decode_leaf(&b, at, 5, 256).is_err());
-        let refs: Vec<_> =
-            (0..USAGE_FANOUT as u64).map(|i| BlockRef { addr: BlockAddr(i), crc: 3 }).collect();
-        let b = encode_inner(1, 2, &refs);
-        assert_eq!(decode_inner(&b, at, 1, 2).unwrap(), refs);
-        assert!(decode_inner(&b, at, 2, 2).is_err());
     }
 }

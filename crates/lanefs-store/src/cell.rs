@@ -1,0 +1,356 @@
+//! The inodes the store holds in memory, each under its own lock.
+//!
+//! 1. There is at most one cell per inode number in the map, and whoever changes an inode does so under the lock of the
+//!    cell that is in the map (`gone` says that a cell is not any more: look again).
+//! 2. A cell leaves the map only when nothing in it is unwritten ([`Cells::forget`]) or when its inode is dead.
+//! 3. Locks of several cells are taken in the order of inode numbers; a thread inside a reader section of the RPS takes
+//!    none.
+//! 4. `fresh` and `died` are the difference between the data blocks that memory refers to and those the tree refers to:
+//!    a block is in `fresh` from its birth until a checkpoint captures it; `died` holds blocks of the tree that memory has
+//!    given up. A block that dies while fresh is in neither.
+
+use crate::error::Result;
+use crate::inode_state::InodeState;
+use crate::segment::SegmentTable;
+use crate::types::{BlockAddr, Ino};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+/// Spreads a word with one multiplication.
+#[derive(Default, Clone)]
+pub(crate) struct WordHasher(u64);
+
+impl Hasher for WordHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.write_u64(u64::from(b));
+        }
+    }
+    fn write_u64(&mut self, v: u64) {
+        let x = (self.0 ^ v).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = x ^ (x >> 32);
+    }
+}
+
+pub(crate) type WordMap<V> = HashMap<u64, V, BuildHasherDefault<WordHasher>>;
+pub(crate) type WordSet = HashSet<u64, BuildHasherDefault<WordHasher>>;
+
+/// Whether a part of an inode still has to go into a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Logged {
+    /// The log or the durable tree has it.
+    #[default]
+    Yes,
+    /// A checkpoint has captured it, but its slot is not durable yet.
+    Sealed,
+    /// Only memory has it.
+    No,
+}
+
+impl Logged {
+    pub fn seal(&mut self) {
+        if *self == Logged::No {
+            *self = Logged::Sealed;
+        }
+    }
+    pub fn checkpoint_done(&mut self) {
+        if *self == Logged::Sealed {
+            *self = Logged::Yes;
+        }
+    }
+}
+
+/// What is known of one inode. See the module's head.
+pub(crate) struct Inner {
+    pub state: InodeState,
+    /// The inode table has it. Otherwise its NEW is not folded yet, and updates wait here for it.
+    pub folded: bool,
+    /// Not in the map any more.
+    pub gone: bool,
+    pub fresh: WordSet,
+    pub died: Vec<BlockAddr>,
+    pub xattrs: Logged,
+    pub tail: Logged,
+    /// On a dirty list.
+    pub listed: bool,
+    next_ticket: u64,
+    writing: Vec<u64>,
+    committing: Vec<u64>,
+}
+
+impl Inner {
+    pub fn new(state: InodeState, folded: bool) -> Inner {
+        Inner {
+            state,
+            folded,
+            gone: false,
+            fresh: WordSet::default(),
+            died: Vec::new(),
+            xattrs: Logged::Yes,
+            tail: Logged::Yes,
+            listed: false,
+            next_ticket: 0,
+            writing: Vec::new(),
+            committing: Vec::new(),
+        }
+    }
+
+    /// A data block was given to this inode.
+    pub fn born(&mut self, t: &SegmentTable, addr: BlockAddr) {
+        t.set_live(addr);
+        self.fresh.insert(addr.0);
+    }
+
+    /// A data block of this inode is not referred to any more.
+    pub fn dies(&mut self, t: &SegmentTable, addr: BlockAddr) {
+        t.clear_live(addr);
+        if !self.fresh.remove(&addr.0) {
+            self.died.push(addr);
+        }
+    }
+
+    /// Nothing that a crash or forgetting would lose.
+    pub fn is_clean(&self) -> bool {
+        self.folded
+            && !self.state.is_dirty()
+            && !self.state.has_delta()
+            && self.fresh.is_empty()
+            && self.died.is_empty()
+            && self.xattrs == Logged::Yes
+            && self.tail == Logged::Yes
+            && self.writing.is_empty()
+            && self.committing.is_empty()
+    }
+
+    /// A submission that changes this inode begins; the ticket orders it among the inode's submissions.
+    pub fn begin(&mut self, durable: bool) -> u64 {
+        let t = self.next_ticket;
+        self.next_ticket += 1;
+        self.writing.push(t);
+        if durable {
+            self.committing.push(t);
+        }
+        t
+    }
+}
+
+pub(crate) struct Cell {
+    pub ino: Ino,
+    inner: Mutex<Inner>,
+    done: Condvar,
+}
+
+impl Cell {
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// The data of submission `ticket` was answered (or failed, which is sticky).
+    pub fn written(&self, ticket: u64) {
+        self.inner.lock().writing.retain(|&t| t != ticket);
+        self.done.notify_all();
+    }
+
+    /// Submission `ticket` is durable, or failed.
+    pub fn committed(&self, ticket: u64) {
+        self.inner.lock().committing.retain(|&t| t != ticket);
+        self.done.notify_all();
+    }
+
+    /// Waits until the data of all submissions before `ticket` was answered: its batch may refer to it.
+    pub fn wait_written(&self, ticket: u64) {
+        let mut i = self.inner.lock();
+        while i.writing.iter().any(|&t| t < ticket) {
+            self.done.wait(&mut i);
+        }
+    }
+
+    /// Waits until the durable submissions before `ticket` are: its batch builds on theirs.
+    pub fn wait_committed(&self, ticket: u64) {
+        let mut i = self.inner.lock();
+        while i.committing.iter().any(|&t| t < ticket) {
+            self.done.wait(&mut i);
+        }
+    }
+}
+
+const SHARDS: usize = 64;
+
+#[derive(Default)]
+struct Shard {
+    cells: WordMap<Arc<Cell>>,
+    /// Grows when a cell is taken out: a load that began before must begin again.
+    removals: u64,
+    dirty: Vec<Arc<Cell>>,
+}
+
+/// The map of all cells.
+pub(crate) struct Cells {
+    shards: Box<[Mutex<Shard>]>,
+}
+
+impl Cells {
+    pub fn new() -> Cells {
+        Cells { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
+        &self.shards[(ino.0 ^ ino.0 >> 7) as usize % SHARDS]
+    }
+
+    pub fn get(&self, ino: Ino) -> Option<Arc<Cell>> {
+        self.shard(ino).lock().cells.get(&ino.0).cloned()
+    }
+
+    /// The cell of `ino`; `load` reads it if it is not in memory. `None` if `load` finds no such inode.
+    pub fn get_or_load(
+        &self,
+        ino: Ino,
+        mut load: impl FnMut() -> Result<Option<Inner>>,
+    ) -> Result<Option<Arc<Cell>>> {
+        loop {
+            let removals = {
+                let s = self.shard(ino).lock();
+                if let Some(c) = s.cells.get(&ino.0) {
+                    return Ok(Some(c.clone()));
+                }
+                s.removals
+            };
+            let Some(inner) = load()? else {
+                let s = self.shard(ino).lock();
+                if s.removals == removals {
+                    return Ok(s.cells.get(&ino.0).cloned());
+                }
+                continue;
+            };
+            let mut s = self.shard(ino).lock();
+            if let Some(c) = s.cells.get(&ino.0) {
+                return Ok(Some(c.clone()));
+            }
+            if s.removals == removals {
+                let c = Arc::new(Cell { ino, inner: Mutex::new(inner), done: Condvar::new() });
+                s.cells.insert(ino.0, c.clone());
+                return Ok(Some(c));
+            }
+        }
+    }
+
+    /// Puts a cell on the dirty list, once; under the cell's lock.
+    pub fn list_dirty(&self, cell: &Arc<Cell>, inner: &mut Inner) {
+        if !inner.listed {
+            inner.listed = true;
+            self.shard(cell.ino).lock().dirty.push(cell.clone());
+        }
+    }
+
+    /// Takes all dirty lists. Whoever takes a cell from here clears `listed`.
+    pub fn take_dirty(&self) -> Vec<Arc<Cell>> {
+        let mut all = Vec::new();
+        for s in &self.shards {
+            all.append(&mut s.lock().dirty);
+        }
+        all
+    }
+
+    /// How many cells are on the dirty lists.
+    pub fn dirty(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().dirty.len()).sum()
+    }
+
+    /// How many cells there are.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().cells.len()).sum()
+    }
+
+    /// Drops the cell of `ino` if it is clean and nobody else holds it.
+    pub fn forget(&self, ino: Ino) {
+        let mut s = self.shard(ino).lock();
+        let Some(c) = s.cells.get(&ino.0) else { return };
+        // Two counts: the map's and, if it is listed, the list's; a holder is about to use it.
+        if Arc::strong_count(c) == 1
+            && let Some(mut i) = c.inner.try_lock()
+            && i.is_clean()
+            && !i.listed
+        {
+            i.gone = true;
+            drop(i);
+            s.cells.remove(&ino.0);
+            s.removals += 1;
+        }
+    }
+
+    /// Takes a dead inode's cell out of the map; the caller holds its lock and sets `gone`.
+    pub fn remove(&self, ino: Ino) {
+        let mut s = self.shard(ino).lock();
+        if s.cells.remove(&ino.0).is_some() {
+            s.removals += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Attrs;
+
+    fn inner(ino: u64) -> Inner {
+        let attrs = Attrs {
+            mode: libc::S_IFREG | 0o644,
+            uid: 0,
+            gid: 0,
+            flags: 0,
+            rdev: 0,
+            size: 0,
+            atime: 0,
+            mtime: 0,
+            ctime: 0,
+            btime: 0,
+            generation: 1,
+        };
+        Inner::new(InodeState::new(Ino(ino), attrs, Ino(1)), true)
+    }
+
+    #[test]
+    fn one_cell_per_inode_and_none_forgotten_while_dirty() {
+        let cells = Cells::new();
+        let a = cells.get_or_load(Ino(20), || Ok(Some(inner(20)))).unwrap().unwrap();
+        let b = cells.get_or_load(Ino(20), || panic!("loaded twice")).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&a, &b));
+        drop(b);
+        cells.list_dirty(&a, &mut a.lock());
+        cells.list_dirty(&a, &mut a.lock());
+        assert_eq!(cells.dirty(), 1);
+        drop(a);
+        cells.forget(Ino(20));
+        assert!(cells.get(Ino(20)).is_some());
+        cells.remove(Ino(20));
+        assert!(cells.get(Ino(20)).is_none());
+        assert!(cells.get_or_load(Ino(20), || Ok(None)).unwrap().is_none());
+    }
+
+    #[test]
+    fn later_submissions_wait_for_earlier_ones() {
+        let cells = Cells::new();
+        let c = cells.get_or_load(Ino(20), || Ok(Some(inner(20)))).unwrap().unwrap();
+        let (a, b) = {
+            let mut i = c.lock();
+            (i.begin(true), i.begin(true))
+        };
+        c.wait_written(a);
+        std::thread::scope(|s| {
+            let t = s.spawn(|| {
+                c.wait_written(b);
+                c.wait_committed(b);
+                c.lock().committing.clone()
+            });
+            c.written(a);
+            c.committed(a);
+            assert_eq!(t.join().unwrap(), [b]);
+        });
+    }
+}

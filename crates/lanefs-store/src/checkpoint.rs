@@ -1,0 +1,421 @@
+//! Checkpoints: a new tree on disk and a slot that names it.
+//!
+//! ```text
+//! 1  position   number += 1, positions P of all mlogs, by the RPS writer: every transaction is before or behind P
+//! 2  seal       the layer above seals and commits its epoch and hands over what to fold (or nothing: see below)
+//! 3  fold       records become directory buckets, link counts, inodes
+//! 4  capture    every inode dirtied before P is written out, each under its own lock, with its version
+//! 5  tables     inode table, orphan list, summaries, usage table
+//! 6  wait       for all writes that began before now: captured maps refer to them
+//! 7  flush, slot, flush                       <- the commit point
+//! 8  free       segments and chain segments that nothing needs any more
+//! ```
+//!
+//! 1. Every batch before P is in the tree or folded or carried over: P is where recovery starts.
+//! 2. An inode captured after P holds updates behind P too; its version tells recovery which.
+//! 3. Marks in the usage table are those of the captured tree: an inode's births and deaths of data blocks are applied
+//!    when it is captured, no sooner.
+//! 4. A checkpoint without a fold (the store makes one to free segments) must not forget what is durable only in batches
+//!    before P and not folded: it writes these groups, commits and inode updates again, behind P, before the slot.
+//! 5. A checkpoint that fails for lack of room leaves the last slot in force and can be repeated: folding again what was
+//!    folded in memory changes nothing. Any other error is sticky.
+
+use crate::api::{CheckpointDone, FoldInput};
+use crate::block_io::{BlockSink, Owner};
+use crate::cell::Cell;
+use crate::commit::Pending;
+use crate::error::{Result, StoreError};
+use crate::format::batch::{self, InodeRecord, TailUpdate};
+use crate::format::orphans::{self, ORPHANS_PER_BLOCK};
+use crate::format::record;
+use crate::format::slot::{Position, Root, Slot};
+use crate::io::Write;
+use crate::mlog::Mlog;
+use crate::sink::Sink;
+use crate::store::{Flight, Store};
+use crate::transaction::Placed;
+use crate::types::{BlockAddr, BlockRef, Ino};
+use crate::usage::UsageTable;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// With more cells than this in memory, those a checkpoint has written out are forgotten.
+const CELLS_MAX: usize = 1 << 15;
+/// With more bytes of inode table in memory than this, the clean ones are forgotten.
+const TABLE_MAX: usize = 64 << 20;
+
+/// What only the holder of the maintenance lock touches.
+pub(crate) struct Maintenance {
+    /// The slot in force.
+    pub slot: Slot,
+    /// Where it lies: 0 or 1.
+    pub slot_index: usize,
+    pub usage: UsageTable,
+    /// Inodes without names, not dead.
+    pub orphans: BTreeSet<Ino>,
+    pub orphan_blocks: Vec<BlockAddr>,
+    pub orphans_changed: bool,
+    /// Inodes written out since the slot in force.
+    captured: Vec<Arc<Cell>>,
+    /// Numbers freed by folds since the slot in force.
+    pub freed: Vec<(Ino, u32)>,
+    /// The last durable checkpoint's number.
+    pub durable: u64,
+    /// Segments with live blocks whose owners the cleaner cannot find.
+    pub stuck: BTreeSet<u32>,
+}
+
+impl Maintenance {
+    pub fn new(slot: Slot, slot_index: usize, usage: UsageTable) -> Maintenance {
+        Maintenance {
+            slot,
+            slot_index,
+            usage,
+            orphans: BTreeSet::new(),
+            orphan_blocks: Vec::new(),
+            orphans_changed: false,
+            captured: Vec::new(),
+            freed: Vec::new(),
+            durable: 0,
+            stuck: BTreeSet::new(),
+        }
+    }
+}
+
+/// The groups of `buf` with a later epoch than `folded`.
+pub(crate) fn groups_above(buf: &[u8], folded: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    for g in record::groups(buf).map_while(std::result::Result::ok) {
+        if g.version.epoch > folded {
+            out.extend_from_slice(g.bytes);
+        }
+    }
+    out
+}
+
+impl Store {
+    /// Makes a checkpoint. Without `seal` nothing is folded.
+    pub(crate) fn run_checkpoint(
+        &self,
+        m: &mut Maintenance,
+        seal: Option<impl FnOnce() -> Result<FoldInput>>,
+        clean: bool,
+    ) -> Result<CheckpointDone> {
+        self.io.check()?;
+        // 1. Position.
+        let mut positions = Vec::new();
+        let mut appended = Vec::new();
+        let number = {
+            let _writer = self.rps.write();
+            positions.extend(self.mlogs.iter().map(|l| l.position(&self.segments)));
+            appended.extend(self.mlogs.iter().map(Mlog::appended));
+            // Relaxed: readers are ordered by the RPS.
+            self.checkpoint_number.fetch_add(1, Ordering::Relaxed) + 1
+        };
+        // 2. Seal.
+        let folding = seal.is_some();
+        let input = match seal {
+            Some(seal) => seal()?,
+            None => FoldInput { epoch: m.slot.folded_epoch, groups: Vec::new() },
+        };
+        if input.epoch < m.slot.folded_epoch {
+            let why = format!("fold of epoch {} after {}", input.epoch, m.slot.folded_epoch);
+            return Err(StoreError::Invalid(why));
+        }
+        let mut dirty = std::mem::take(&mut m.usage.dirty);
+        let mut sink = Sink::new(self, &mut dirty);
+        let tree = self.build_tree(m, &input, folding, &mut sink);
+        m.usage.dirty.append(&mut dirty);
+        let (table, usage, orphans) = match tree {
+            Ok(t) => t,
+            Err(e) => {
+                // What memory refers to must be on the device before it is read.
+                self.io.write_queue()?;
+                return Err(e);
+            }
+        };
+        // 6. Wait.
+        self.io.write_queue()?;
+        self.drain(|| ());
+        self.io.flush(self.io.all())?;
+        // 7. The slot.
+        let slot = Slot {
+            generation: m.slot.generation + 1,
+            mount: self.mount.load(Ordering::Relaxed),
+            volume: self.superblock.volume,
+            folded_epoch: input.epoch,
+            last_ts: self.last_ts.load(Ordering::Relaxed),
+            next_chunk: self.next_chunk.load(Ordering::Relaxed),
+            next_seq: self.next_seq.load(Ordering::Relaxed),
+            inodes: self.inode_count.load(Ordering::Relaxed),
+            live_blocks: self.segments.total_live(),
+            table,
+            usage,
+            orphans,
+            clean,
+            positions,
+        };
+        let index = m.slot_index ^ 1;
+        let addr = self.superblock.layout.slot_addr(index);
+        let block = slot.encode(addr);
+        self.io.write(&[Write { addr, data: &block.0 }])?;
+        self.io.flush(1)?; // The commit point: from here on the new tree is the volume.
+        m.slot = slot;
+        m.slot_index = index;
+        m.durable = number;
+        self.after_checkpoint(m, number, &appended);
+        let freed = std::mem::take(&mut m.freed);
+        Ok(CheckpointDone { epoch: input.epoch, freed, orphans: m.orphans.len() as u64 })
+    }
+
+    /// Steps 3 to 5; the roots of inode table and usage table, and the start of the orphan list.
+    fn build_tree(
+        &self,
+        m: &mut Maintenance,
+        input: &FoldInput,
+        folding: bool,
+        sink: &mut Sink<'_>,
+    ) -> Result<(Root, Root, BlockRef)> {
+        if folding {
+            self.fold(m, &input.groups, sink)?;
+            // Relaxed: for stamps and reports.
+            self.epoch.fetch_max(input.epoch, Ordering::Relaxed);
+        }
+        // 4. Capture.
+        let mut waiting = Vec::new();
+        let cells = self.cells.take_dirty();
+        for (n, cell) in cells.iter().enumerate() {
+            match self.capture(m, cell, sink) {
+                Ok(true) => {}
+                Ok(false) => waiting.push(cell.clone()),
+                Err(e) => {
+                    for c in cells[n..].iter().chain(&waiting) {
+                        let mut i = c.lock();
+                        i.listed = false;
+                        self.cells.list_dirty(c, &mut i);
+                    }
+                    return Err(e);
+                }
+            }
+            sink.relieve()?;
+        }
+        let carried = if folding { Ok(()) } else { self.carry(m.slot.folded_epoch, &waiting) };
+        for c in &waiting {
+            let mut i = c.lock();
+            i.listed = false;
+            if !i.gone {
+                self.cells.list_dirty(c, &mut i);
+            }
+        }
+        carried?;
+        // 5. Tables.
+        let (r, level) = self.inodes.write_out(sink)?;
+        let table = Root { r, level };
+        let orphans = self.write_orphans(m, sink)?;
+        sink.relieve()?;
+        let owners = self.mlogs.iter().flat_map(Mlog::take_owners).collect();
+        m.usage.write_summaries(&self.segments, owners, sink)?;
+        let usage = m.usage.write_out(&self.segments, sink)?;
+        Ok((table, usage, orphans))
+    }
+
+    /// Writes one inode out; false if its NEW is not folded yet.
+    fn capture(&self, m: &mut Maintenance, cell: &Arc<Cell>, sink: &mut Sink<'_>) -> Result<bool> {
+        let mut guard = cell.lock();
+        let i = &mut *guard;
+        if i.gone {
+            return Ok(true);
+        }
+        if !i.folded {
+            return Ok(false);
+        }
+        let old = i.state.block();
+        let r = i.state.write_out(sink)?;
+        if r != old {
+            let generation = i.state.attrs().generation;
+            let epoch = self.epoch.load(Ordering::Relaxed);
+            self.inodes.set(cell.ino, r, generation, epoch, &self.io)?;
+        }
+        // In this order: recovery may unmap a block of the tree and map it again.
+        i.died.drain(..).for_each(|a| sink.unmark(a));
+        i.fresh.drain().for_each(|a| sink.mark(BlockAddr(a)));
+        i.xattrs.seal();
+        i.tail.seal();
+        i.listed = false;
+        m.captured.push(cell.clone());
+        Ok(true)
+    }
+
+    fn write_orphans(&self, m: &mut Maintenance, sink: &mut Sink<'_>) -> Result<BlockRef> {
+        if !m.orphans_changed {
+            return Ok(m.slot.orphans);
+        }
+        for a in std::mem::take(&mut m.orphan_blocks) {
+            sink.free(a);
+        }
+        let all: Vec<Ino> = m.orphans.iter().copied().collect();
+        let mut next = BlockRef::NONE;
+        for (index, inos) in all.chunks(ORPHANS_PER_BLOCK).enumerate().rev() {
+            let index = index as u64;
+            next = sink.write(Owner::Orphans { index }, orphans::encode_orphans(index, next, inos))?;
+            m.orphan_blocks.push(next.addr);
+        }
+        // Set again if the slot is not written: `m.slot.orphans` would be the old list.
+        m.orphans_changed = true;
+        Ok(next)
+    }
+
+    /// Invariant 4: writes again, behind P, what is durable and not folded.
+    fn carry(&self, folded: u64, waiting: &[Arc<Cell>]) -> Result<()> {
+        let mut placed: Vec<Placed> = Vec::new();
+        let mut flights: Vec<Flight<'_>> = Vec::new();
+        let run = (|| -> Result<()> {
+            for m in &self.mlogs {
+                let groups = groups_above(&m.groups(), folded);
+                if !groups.is_empty() {
+                    let mut bytes = Vec::with_capacity(groups.len() + 8);
+                    batch::put_message_head(&mut bytes, &groups, 0);
+                    let section = self.enter(0);
+                    let p = self.place(m.id, self.fsync_head(), bytes, 0, true).map_err(|(e, _)| e)?;
+                    placed.push(p);
+                    flights.push(section.leave());
+                }
+            }
+            {
+                let section = self.enter(0);
+                let c = self.commits.lock();
+                for p in c.pending.iter().filter(|p| p.epoch > folded) {
+                    placed.append(&mut self.place_shares(p)?);
+                }
+                drop(c);
+                flights.push(section.leave());
+            }
+            for (n, cell) in waiting.iter().enumerate() {
+                let mut i = cell.lock();
+                if i.gone || i.folded {
+                    continue;
+                }
+                let mut r = InodeRecord {
+                    ino: cell.ino,
+                    version: i.state.version(),
+                    attrs: *i.state.attrs(),
+                    xattrs: Some(self.xattrs_of(&i.state)?),
+                    tail: match i.state.tail() {
+                        _ if i.state.is_dir() => TailUpdate::Same,
+                        Some((page, b)) => TailUpdate::Set { page, bytes: b.to_vec() },
+                        None => TailUpdate::None,
+                    },
+                    unmaps: std::iter::once(0..u64::MAX).collect(),
+                    runs: Vec::new(),
+                };
+                if !i.state.is_dir() {
+                    i.state.for_each_page(&self.io, &mut |page, b| {
+                        r.push_page(page, b);
+                        Ok(())
+                    })?;
+                }
+                let section = self.enter(0);
+                let devices = self.touch_record(&r);
+                let mut bytes = Vec::new();
+                batch::put_message_head(&mut bytes, &[], 1);
+                batch::put_inode(&mut bytes, &r);
+                let mlog = n % self.mlogs.len();
+                let p = self.place(mlog, self.fsync_head(), bytes, devices, true).map_err(|(e, _)| e)?;
+                placed.push(p);
+                flights.push(section.leave());
+            }
+            Ok(())
+        })();
+        // What has a place is written in any case: its links may be part of a chain that others rely on.
+        let blocks: Vec<_> = placed.iter().flat_map(|p| self.encode_placed(p)).collect();
+        let reqs: Vec<Write<'_>> =
+            blocks.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }).collect();
+        let written = self.io.write(&reqs);
+        self.links_answered(&placed);
+        written?;
+        drop(flights);
+        placed.iter().for_each(|p| self.mlogs[p.mlog].wait_links(p.last_seq()));
+        run
+    }
+
+    /// Step 8.
+    fn after_checkpoint(&self, m: &mut Maintenance, number: u64, appended: &[u64]) {
+        m.orphans_changed = false;
+        let crowded = self.cells.len() > CELLS_MAX;
+        for cell in std::mem::take(&mut m.captured) {
+            {
+                let mut i = cell.lock();
+                i.state.checkpoint_done();
+                i.xattrs.checkpoint_done();
+                i.tail.checkpoint_done();
+            }
+            if crowded {
+                let ino = cell.ino;
+                drop(cell);
+                self.cells.forget(ino);
+            }
+        }
+        if self.inodes.memory() > TABLE_MAX {
+            self.inodes.evict_clean();
+        }
+        let folded = m.slot.folded_epoch;
+        {
+            let mut c = self.commits.lock();
+            c.previous = c.previous.max(folded); // Not before the slot: recovery must know the epoch named.
+            c.pending.retain(|p: &Pending| p.epoch > folded);
+        }
+        let mut free = self.segments.dead(number);
+        for ((l, p), a) in self.mlogs.iter().zip(&m.slot.positions).zip(appended) {
+            l.prune_groups(|g| groups_above(g, folded));
+            free.append(&mut l.checkpoint_done(&self.segments, p, *a));
+        }
+        for seg in free {
+            self.discard(seg); // Before somebody else writes there.
+            self.segments.release(seg);
+        }
+    }
+
+    /// Tells the device that a segment's content is not needed; only a hint, so errors do not matter.
+    fn discard(&self, seg: u32) {
+        let a = self.segments.geometry.addr(seg, 0);
+        let len = u64::from(self.segments.geometry.segment_blocks) << crate::types::BLOCK_SHIFT;
+        if let Some(d) = self.io.devices().get(a.device())
+            && let Err(e) = d.discard(a.offset(), len)
+        {
+            tracing::debug!("discard of segment {seg}: {e}");
+        }
+    }
+
+    // ---- room ----
+
+    /// A checkpoint without a fold: frees segments, keeps everything that is durable durable.
+    pub(crate) fn checkpoint_in_place(&self, m: &mut Maintenance) -> Result<()> {
+        let none: Option<fn() -> Result<FoldInput>> = None;
+        self.run_checkpoint(m, none, false).map(|done| m.freed.extend(done.freed))
+    }
+
+    /// Frees segments for someone who found none. With `hard` the cleaner works as long as it gets anywhere.
+    pub(crate) fn make_room(&self, hard: bool) -> Result<()> {
+        let before = self.segments.free_count();
+        let Some(mut m) = self.try_maintenance() else { return self.io.check() };
+        let enough = |s: &Store| s.segments.free_count() > s.segments.kept_back() + 1;
+        if self.segments.free_count() > before && enough(self) {
+            return Ok(());
+        }
+        self.checkpoint_in_place(&mut m)?;
+        let rounds = if hard { 16 } else { 4 };
+        for _ in 0..rounds {
+            if enough(self) {
+                return Ok(());
+            }
+            let target = u64::from(self.segments.kept_back()) + 3;
+            let r = self.clean_until(&mut m, target, true)?;
+            self.checkpoint_in_place(&mut m)?;
+            if r.segments == 0 && r.moved == 0 && r.marked == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

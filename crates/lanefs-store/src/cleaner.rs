@@ -1,0 +1,220 @@
+//! The cleaner: empties segments that hold little, so that the next checkpoint frees them.
+//!
+//! 1. A victim is full, and nothing was allocated in it or logged of it since before the last checkpoint: so all writes to
+//!    it are answered, and the owners of its data are in its summary.
+//! 2. A block is moved only if its owner, asked under its lock, still points at it: valid *and* newest. Data goes to the
+//!    cold head; the copy is on the device before the map names it. Node blocks are not copied but marked
+//!    dirty, so that the next checkpoint writes them anew.
+//! 3. The old place is not touched; it is free when a checkpoint that knows the new place is durable.
+
+use crate::api::CleanReport;
+use crate::block_io::{BlockSource, Owner};
+use crate::checkpoint::Maintenance;
+use crate::error::Result;
+use crate::format::checksum;
+use crate::format::header::{self, BlockKind};
+use crate::format::summary::DataOwner;
+use crate::io::Write;
+use crate::mlog::Heat;
+use crate::segment::{SegId, State};
+use crate::store::Store;
+use crate::types::{Block, BlockAddr, BlockRef, Ino};
+use std::sync::atomic::Ordering;
+
+/// A data block of the victim, still in use when it was looked at.
+struct Move {
+    owner: DataOwner,
+    from: BlockRef,
+    block: Box<Block>,
+    bucket: bool,
+}
+
+impl Store {
+    /// Cleans until free segments and those the next checkpoint will free are `target`. In the foreground the emptiest
+    /// segment is taken, in the background the one with the best cost and benefit.
+    pub(crate) fn clean_until(
+        &self,
+        m: &mut Maintenance,
+        target: u64,
+        foreground: bool,
+    ) -> Result<CleanReport> {
+        let mut report = CleanReport::default();
+        let size = self.segments.geometry.segment_blocks;
+        let mut tried = Vec::new();
+        // What was moved in this round; as many blocks again must stay free for the checkpoint.
+        let mut spent = 0u64;
+        loop {
+            let ready = u64::from(self.segments.free_count()) + u64::from(self.segments.pending_free());
+            if ready >= target + tried.len() as u64 && !tried.is_empty() {
+                return Ok(report);
+            }
+            let room = u64::from(self.segments.free_count()) * u64::from(size);
+            if spent + u64::from(size) > room / 2 && spent > 0 {
+                return Ok(report);
+            }
+            let Some(victim) = self.choose(m, &tried, foreground) else { return Ok(report) };
+            tried.push(victim);
+            let (moved, marked) = self.empty_segment(m, victim)?;
+            spent += moved + marked;
+            report.moved += moved;
+            report.marked += marked;
+            report.segments += 1;
+        }
+    }
+
+    fn choose(&self, m: &Maintenance, tried: &[SegId], foreground: bool) -> Option<SegId> {
+        let size = self.segments.geometry.segment_blocks;
+        let now = crate::space::seconds();
+        (0..self.segments.len())
+            .filter_map(|s| {
+                let i = self.segments.info(s);
+                let fit = i.state == State::Full && i.live > 0 && i.live < size && i.touched < m.durable;
+                if !fit || tried.contains(&s) || m.stuck.contains(&s) {
+                    return None;
+                }
+                let free = u64::from(size - i.live);
+                let score = if foreground {
+                    free << 32
+                } else {
+                    // Benefit: room won, for as long as it is likely to stay. Cost: reading and writing what lives.
+                    let age = u64::from(now.saturating_sub(i.written)) + 1;
+                    (free * age.min(1 << 24) << 16) / u64::from(size + i.live)
+                };
+                Some((score, s))
+            })
+            .max_by_key(|&(score, s)| (score, std::cmp::Reverse(s)))
+            .map(|(_, s)| s)
+    }
+
+    /// Moves or marks every live block of a segment: how many of each.
+    fn empty_segment(&self, m: &mut Maintenance, seg: SegId) -> Result<(u64, u64)> {
+        let g = &self.segments.geometry;
+        let owners = m.usage.owners(&self.segments, seg, &self.io);
+        let mut moves = Vec::new();
+        let (mut marked, mut lost) = (0, 0);
+        for i in self.segments.live_blocks(seg) {
+            let addr = g.addr(seg, i);
+            let owner = owners[i as usize];
+            let at = if owner.ino.is_none() { None } else { self.mapped_at(owner, addr)? };
+            if let Some(from) = at {
+                let block = self.io.read(from, "file data")?;
+                moves.push(Move { owner, from, block, bucket: false });
+                continue;
+            }
+            let mut block = Block::zeroed();
+            self.io.read_raw(addr, &mut block.0, "the cleaner's read")?;
+            match self.mark_node(m, addr, block)? {
+                Some(None) => marked += 1,
+                Some(Some(bucket)) => moves.push(bucket),
+                // Nobody's any more (it died meanwhile), or nobody's we know.
+                None => lost += u64::from(self.segments.is_live(addr)),
+            }
+        }
+        let moved = self.move_data(moves)?;
+        if lost > 0 {
+            tracing::warn!("segment {seg}: {lost} blocks in use by an owner that cannot be found");
+            m.stuck.insert(seg);
+        }
+        Ok((moved, marked))
+    }
+
+    /// The reference of a data block, if its owner still points at `addr`.
+    fn mapped_at(&self, owner: DataOwner, addr: BlockAddr) -> Result<Option<BlockRef>> {
+        let Some(cell) = self.cell(owner.ino)? else { return Ok(None) };
+        let mut i = cell.lock();
+        let r = i.state.resolve(&self.io, |s| s.current(Owner::Data { ino: owner.ino, page: owner.page }))?;
+        Ok((r.addr == addr).then_some(r))
+    }
+
+    /// A node block says itself whose it is. Marks it for rewriting; a directory's bucket is to be moved instead.
+    /// `None` if its owner does not point here.
+    fn mark_node(&self, m: &mut Maintenance, addr: BlockAddr, block: Box<Block>) -> Result<Option<Option<Move>>> {
+        let Some((kind, h)) = header::verify_sealed(&block, addr) else { return Ok(None) };
+        let (ino, level, index) = (Ino(h.ino.get()), h.level, h.index.get());
+        let done = |yes: bool| Ok(yes.then_some(None));
+        let owner = match kind {
+            BlockKind::Inode => Owner::Inode { ino },
+            BlockKind::Map => Owner::Map { ino, level, index },
+            BlockKind::Xattr => Owner::Xattr { ino, index },
+            BlockKind::Bucket => Owner::Bucket { ino, page: index },
+            BlockKind::Table => {
+                let here = self.inodes.node_ref(level, index, &self.io)?.addr == addr;
+                return done(here && self.inodes.rewrite_node(level, index, &self.io)?);
+            }
+            BlockKind::Usage => return done(m.usage.rewrite(level, index, addr, &self.io)?),
+            BlockKind::Orphans => {
+                let here = m.orphan_blocks.contains(&addr);
+                m.orphans_changed |= here;
+                return done(here);
+            }
+            BlockKind::Summary => {
+                let again = m.usage.rewrite_summary(&self.segments, index, level, addr, &self.io);
+                let found = !again.is_empty();
+                self.mlogs[0].note_owners(again);
+                return done(found);
+            }
+            BlockKind::Batch | BlockKind::Chain => return Ok(None),
+        };
+        let Some(cell) = self.cell(ino)? else { return Ok(None) };
+        let mut guard = cell.lock();
+        let i = &mut *guard;
+        let r = i.state.resolve(&self.io, |s| s.current(owner))?;
+        if r.addr != addr || i.gone {
+            return Ok(None);
+        }
+        if let Owner::Bucket { ino, page } = owner {
+            return Ok(Some(Some(Move { owner: DataOwner { ino, page }, from: r, block, bucket: true })));
+        }
+        let found = i.state.rewrite(owner, &self.io)?;
+        self.cells.list_dirty(&cell, i);
+        done(found)
+    }
+
+    /// Copies data to the cold head, then points the maps there.
+    fn move_data(&self, mut moves: Vec<Move>) -> Result<u64> {
+        if moves.is_empty() {
+            return Ok(0);
+        }
+        let checkpoint = self.checkpoint_number.load(Ordering::Relaxed);
+        let mut runs = Vec::new();
+        let mlog = &self.mlogs[moves[0].owner.ino.chunk() as usize % self.mlogs.len()];
+        mlog.alloc(&self.segments, Heat::Cold, moves.len() as u32, checkpoint, true, &mut runs)?;
+        let addrs = runs.iter().flat_map(|&(a, n)| (0..u64::from(n)).map(move |i| a.plus(i)));
+        let to: Vec<BlockRef> = addrs
+            .zip(&mut moves)
+            .map(|(addr, mv)| {
+                if mv.bucket {
+                    header::seal(&mut mv.block, addr, self.stamp(checkpoint << 32));
+                }
+                checksum::reference(addr, &mv.block)
+            })
+            .collect();
+        let writes: Vec<Write<'_>> =
+            to.iter().zip(&moves).map(|(r, mv)| Write { addr: r.addr, data: &mv.block.0 }).collect();
+        self.io.write(&writes)?;
+        let mut moved = 0;
+        for (r, mv) in to.iter().zip(&moves) {
+            let Some(cell) = self.cell(mv.owner.ino)? else { continue };
+            let mut guard = cell.lock();
+            let i = &mut *guard;
+            let page = mv.owner.page;
+            let now = i.state.resolve(&self.io, |s| s.current(Owner::Data { ino: mv.owner.ino, page }))?;
+            if i.gone || now != mv.from {
+                continue; // Overwritten meanwhile: the copy is nobody's.
+            }
+            if mv.bucket {
+                i.state.set_bucket(page, *r, &self.io)?;
+            } else {
+                i.state.set_page(page, *r, &self.io)?;
+            }
+            i.born(&self.segments, r.addr);
+            i.dies(&self.segments, mv.from.addr);
+            self.cells.list_dirty(&cell, i);
+            moved += 1;
+        }
+        mlog.note_owners(
+            to.iter().zip(&moves).filter(|(_, mv)| !mv.bucket).map(|(r, mv)| (r.addr, mv.owner)),
+        );
+        Ok(moved)
+    }
+}

@@ -1,0 +1,527 @@
+//! Making and opening volumes, and what opening has to do when the volume was not closed.
+//!
+//! ```text
+//! superblocks -> newest slot that verifies -> usage table, inode table
+//! scan      follow each mlog's chain from its position; try every block for a batch
+//! verify    drop messages that are not whole, and fsync messages whose data did not reach the medium
+//! flush     what was read may still be in a volatile cache: a power loss now must not take it back
+//! E         the last committed epoch without a gap
+//! replay    inode updates by version; then a checkpoint that folds: groups of committed epochs, and those groups of
+//!           fsync messages that are behind E
+//! orphans   a second checkpoint frees inodes without names
+//! ```
+//!
+//! 1. Nothing that the slot or a valid batch needs is overwritten before the recovery's own checkpoint is durable: segments
+//!    that the scan or a batch touched are not free until then. So a crash during recovery changes nothing (O11).
+//! 2. Batches of other mounts never verify; the recovery's checkpoint begins a new mount. So the log is never
+//!    continued, and no sequence is used twice.
+//! 3. Data is checked only for updates that the tree does not have: older ones were answered before the slot, and their
+//!    blocks may have been freed since.
+//! 4. An update replayed is an update submitted: the same cells, births and deaths; so the checkpoint that follows needs no
+//!    special case.
+
+use crate::api::{FoldInput, FormatOptions, OpenOptions, OpenReport};
+use crate::block_io::BlockSource;
+use crate::checkpoint::{Maintenance, groups_above};
+use crate::device::Device;
+use crate::error::{Result, StoreError};
+use crate::format::checksum;
+use crate::format::orphans;
+use crate::format::record::{self, Effect};
+use crate::format::slot::{SLOT_BLOCKS, Slot};
+use crate::format::superblock::{
+    DeviceEntry, LABEL_MAX, Layout, MIN_SEGMENT_BLOCKS, Superblock, UnverifiedSuperblock, Uuid, copy_candidates,
+};
+use crate::inode_state::InodeState;
+use crate::inode_table::InodeTable;
+use crate::io::{Io, Write};
+use crate::scan::{FsyncMessage, Scan};
+use crate::segment::{Geometry, SegmentTable};
+use crate::store::{Parts, Store};
+use crate::types::{Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FIRST_INO, Ino, ROOT_INO, Version};
+use crate::usage::UsageTable;
+use std::collections::{BTreeMap, HashSet};
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// The fewest segments a volume can have.
+const MIN_SEGMENTS: u32 = 16;
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut b = [0; N];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(&mut b))
+        .map_err(|e| StoreError::Invalid(format!("no randomness from /dev/urandom: {e}")))?;
+    Ok(b)
+}
+
+fn read_block(d: &dyn Device, block: u64) -> Result<Box<Block>> {
+    let mut b = Block::zeroed();
+    d.read(&mut [crate::device::ReadReq { offset: block << BLOCK_SHIFT, data: &mut b.0 }])?;
+    Ok(b)
+}
+
+/// See [`Store::format`].
+pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
+    if devices.is_empty() {
+        return Err(StoreError::Invalid("a volume needs a device".into()));
+    }
+    if o.label.len() > LABEL_MAX {
+        return Err(StoreError::Invalid(format!("the label is longer than {LABEL_MAX} bytes")));
+    }
+    if !o.force {
+        for d in devices {
+            if d.size() > 0 && UnverifiedSuperblock(read_block(&**d, 0)?).verify(0, u64::MAX >> 20).is_ok() {
+                let why = "holds a LaneFS volume; use --force to overwrite it".into();
+                return Err(StoreError::NotAVolume { device: d.name().into(), why });
+            }
+        }
+    }
+    let blocks: Vec<u64> = devices.iter().map(|d| d.size() >> BLOCK_SHIFT).collect();
+    let mut segment_blocks = o.segment_blocks;
+    let geometry = loop {
+        let layout = Layout::new(segment_blocks, SLOT_BLOCKS)
+            .ok_or_else(|| StoreError::Invalid(format!("segments of {segment_blocks} blocks")))?;
+        let g = Geometry::new(&layout, &blocks);
+        if g.usable() >= 4 * MIN_SEGMENTS || segment_blocks == MIN_SEGMENT_BLOCKS {
+            break (layout, g);
+        }
+        segment_blocks /= 2;
+    };
+    let (layout, g) = geometry;
+    if g.usable() < MIN_SEGMENTS {
+        let least = u64::from((MIN_SEGMENTS + g.reserved) * segment_blocks) << BLOCK_SHIFT;
+        return Err(StoreError::Invalid(format!("a volume needs at least {} KiB", least >> 10)));
+    }
+    let mlogs = match o.mlogs {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get().min(16) as u32),
+        n => n,
+    };
+    let now = || lanefs_sync::coarse_realtime_ns();
+    let hash_key = match o.hash_key {
+        Some(k) => k,
+        None => {
+            let [a, b, c, d, e, f, g, h, rest @ ..] = random::<16>()?;
+            [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(rest)]
+        }
+    };
+    let volume = match o.uuid {
+        Some(u) => Uuid(u),
+        None => Uuid::from_random(random()?),
+    };
+    let mut entries = Vec::new();
+    for (i, b) in blocks.iter().enumerate() {
+        // A device's identity follows from the volume's, so that volumes made with a given identity are the same.
+        let mut id = volume.0;
+        id[15] ^= i as u8 + 1;
+        id[14] ^= 0xd5;
+        entries.push(DeviceEntry { uuid: Uuid::from_random(id), blocks: *b });
+    }
+    let superblock = |i: usize| Superblock {
+        features_compatible: 0,
+        features_read_compatible: 0,
+        features_incompatible: 0,
+        volume,
+        device_index: i as u8,
+        devices: entries.clone(),
+        layout,
+        mlogs,
+        label: o.label.clone(),
+        hash_key,
+        created: o.time.unwrap_or_else(now),
+    };
+    // First take away what could make the old volume look alive, then write the new one, its superblock last.
+    let zero = Block::zeroed();
+    let wipe = |block: u64| crate::device::WriteReq { offset: block << BLOCK_SHIFT, data: &zero.0 };
+    for (i, d) in devices.iter().enumerate() {
+        let mut w = vec![wipe(0), wipe(layout.copy_block())];
+        if i == 0 {
+            w.extend(layout.slots.iter().map(|&s| wipe(s)));
+        }
+        d.write(&w)?;
+        d.flush()?;
+    }
+    let segments = SegmentTable::new(g);
+    segments.fill_pools(|_| false);
+    let usage = UsageTable::new(segments.len());
+    let slot = Slot { volume, next_seq: 1, next_chunk: FIRST_INO.chunk() + 1, ..Slot::default() };
+    let store = Store::assemble(Parts {
+        devices: devices.to_vec(),
+        superblock: superblock(0),
+        segments,
+        inodes: InodeTable::new(),
+        mlogs: mlogs as usize,
+        maintenance: Maintenance::new(slot, 1, usage),
+        options: OpenOptions::default(),
+    });
+    let time = o.time.unwrap_or_else(now);
+    let attrs = Attrs {
+        mode: libc::S_IFDIR | o.mode & 0o7777,
+        uid: o.uid,
+        gid: o.gid,
+        flags: 0,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        generation: 0,
+    };
+    let root = store.cell_or_new(ROOT_INO, &attrs)?;
+    {
+        let mut i = root.lock();
+        i.folded = true;
+        i.state.set_parent(ROOT_INO);
+        i.state.set_names(1);
+        store.cells.list_dirty(&root, &mut i);
+    }
+    store.inode_count.store(1, Ordering::Relaxed);
+    store.close()?;
+    for (i, d) in devices.iter().enumerate() {
+        let sb = superblock(i);
+        for at in [layout.copy_block(), 0] {
+            let b = sb.encode(at).map_err(|e| e.on(d.name()))?;
+            d.write(&[crate::device::WriteReq { offset: at << BLOCK_SHIFT, data: &b.0 }])?;
+        }
+        d.flush()?;
+    }
+    Ok(())
+}
+
+/// A device's superblock, from its copy if need be.
+pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
+    let blocks = d.size() >> BLOCK_SHIFT;
+    if blocks == 0 {
+        return Err(StoreError::NotAVolume { device: d.name().into(), why: "the device is empty".into() });
+    }
+    match UnverifiedSuperblock(read_block(d, 0)?).verify(0, blocks) {
+        Ok(sb) => Ok(sb),
+        Err(e) if e.try_copy() => copy_candidates(blocks)
+            .find_map(|at| UnverifiedSuperblock(read_block(d, at).ok()?).verify(at, blocks).ok())
+            .ok_or_else(|| e.on(d.name())),
+        Err(e) => Err(e.on(d.name())),
+    }
+}
+
+/// The volume's devices in their order, and its superblock.
+pub(crate) fn order_devices(devices: Vec<Arc<dyn Device>>) -> Result<(Vec<Arc<dyn Device>>, Superblock)> {
+    let mut found = Vec::new();
+    for d in devices {
+        let sb = read_superblock(&*d)?;
+        found.push((sb, d));
+    }
+    found.sort_by_key(|f| f.0.device_index);
+    let Some((first, d0)) = found.first() else {
+        return Err(StoreError::Invalid("no device was given".into()));
+    };
+    for (i, (sb, d)) in found.iter().enumerate() {
+        let why = if !first.same_volume(sb) {
+            Some(format!("belongs to another volume than {}", d0.name()))
+        } else if usize::from(sb.device_index) != i {
+            Some(format!("is device {} of the volume; device {i} is missing or given twice", sb.device_index))
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            return Err(StoreError::NotAVolume { device: d.name().into(), why });
+        }
+    }
+    if found.len() != first.devices.len() {
+        let why = format!("the volume has {} devices, {} were given", first.devices.len(), found.len());
+        return Err(StoreError::NotAVolume { device: d0.name().into(), why });
+    }
+    let sb = first.clone();
+    Ok((found.into_iter().map(|f| f.1).collect(), sb))
+}
+
+/// The tables below a slot, read and verified as far as opening needs them.
+fn read_tables(slot: &Slot, sb: &Superblock, io: &Io) -> Result<(SegmentTable, InodeTable, UsageTable)> {
+    let blocks: Vec<u64> = sb.devices.iter().map(|d| d.blocks).collect();
+    let segments = SegmentTable::new(Geometry::new(&sb.layout, &blocks));
+    let usage = UsageTable::load(slot.usage, &segments, io)?;
+    let inodes = InodeTable::open(slot.table.r, slot.table.level)?;
+    let root = inodes.lookup(ROOT_INO, io)?;
+    if root.block.is_none() {
+        return Err(StoreError::BadInode { ino: ROOT_INO, why: "the root directory is missing".into() });
+    }
+    InodeState::load(ROOT_INO, root.block, io)?;
+    Ok((segments, inodes, usage))
+}
+
+/// See [`Store::open`].
+pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Arc<Store>, OpenReport)> {
+    let began = Instant::now();
+    let (devices, sb) = order_devices(devices)?;
+    let io = Io::new(devices.clone(), 1 << 20);
+    let mut slots = Vec::new();
+    let mut error = None;
+    for i in 0..2 {
+        let addr = sb.layout.slot_addr(i);
+        let mut b = Block::zeroed();
+        let slot = io.read_raw(addr, &mut b.0, "checkpoint slot").and_then(|()| Slot::decode(&b, addr, sb.volume));
+        match slot {
+            Ok(s) => slots.push((s, i)),
+            Err(e) => error = Some(e),
+        }
+    }
+    slots.sort_by_key(|(s, _)| std::cmp::Reverse(s.generation));
+    let mut report = OpenReport::default();
+    for (n, (slot, index)) in slots.into_iter().enumerate() {
+        match read_tables(&slot, &sb, &io) {
+            Ok((segments, inodes, usage)) => {
+                report.fell_back = n > 0;
+                report.clean = slot.clean;
+                let store = Store::assemble(Parts {
+                    devices,
+                    mlogs: sb.mlogs as usize,
+                    superblock: sb,
+                    segments,
+                    inodes,
+                    maintenance: Maintenance::new(slot, index, usage),
+                    options: o.clone(),
+                });
+                store.bring_up(&mut report)?;
+                report.nanos = began.elapsed().as_nanos() as u64;
+                return Ok((Arc::new(store), report));
+            }
+            Err(e) => {
+                tracing::error!("checkpoint {} cannot be used: {e}", slot.generation);
+                error = Some(e);
+            }
+        }
+    }
+    Err(error.unwrap_or_else(|| StoreError::NotAVolume { device: "volume".into(), why: "no checkpoint".into() }))
+}
+
+impl Store {
+    /// From a slot's tables to a store that accepts transactions.
+    fn bring_up(&self, report: &mut OpenReport) -> Result<()> {
+        let mut m = self.maintenance.lock();
+        let m = &mut *m;
+        self.load_orphans(m)?;
+        let mut scan = Scan::default();
+        let mut input = FoldInput { epoch: m.slot.folded_epoch, groups: Vec::new() };
+        if !m.slot.clean {
+            scan = Scan::run(self, &m.slot)?;
+            input = self.recover(m, &mut scan, report)?;
+        }
+        report.epoch = report.epoch.max(m.slot.folded_epoch);
+        self.space.charge(0, self.segments.total_live());
+        self.segments.fill_pools(|s| scan.chain.contains(&s) || self.segments.info(s).touched > 0);
+        if self.read_only {
+            return self.fold_in_memory(m, &input);
+        }
+        self.mount.store(m.slot.mount + 1, Ordering::Relaxed);
+        for l in &self.mlogs {
+            l.open_node(&self.segments, &self.next_seq)?;
+        }
+        self.run_checkpoint(m, Some(|| Ok(input)), false)?;
+        self.drop_unfolded();
+        if !m.orphans.is_empty() {
+            let groups = self.burials(m)?;
+            report.orphans_freed = m.orphans.len() as u64;
+            let epoch = m.slot.folded_epoch;
+            self.run_checkpoint(m, Some(|| Ok(FoldInput { epoch, groups: vec![groups] })), false)?;
+            m.freed.clear(); // The inode table says it; nobody held these numbers.
+        }
+        Ok(())
+    }
+
+    fn load_orphans(&self, m: &mut Maintenance) -> Result<()> {
+        let mut next = m.slot.orphans;
+        let mut index = 0;
+        while !next.is_none() {
+            let b = self.io.read(next, "orphan list")?;
+            let (inos, after) = orphans::decode_orphans(&b, next.addr, index)?;
+            m.orphans.extend(inos);
+            m.orphan_blocks.push(next.addr);
+            (next, index) = (after, index + 1);
+        }
+        Ok(())
+    }
+
+    /// Judges what the scan found, replays the inode updates and says what to fold.
+    fn recover(&self, m: &mut Maintenance, scan: &mut Scan, report: &mut OpenReport) -> Result<FoldInput> {
+        let folded = m.slot.folded_epoch;
+        report.blocks_scanned = scan.blocks;
+        report.batches = scan.batches;
+        let mut good: Vec<FsyncMessage> = Vec::new();
+        for msg in std::mem::take(&mut scan.fsyncs) {
+            if self.data_arrived(&msg)? { good.push(msg) } else { report.batches_dropped += 1 }
+        }
+        if !self.read_only {
+            self.io.flush(self.io.all())?;
+        }
+        let committed = scan.committed(folded);
+        let last = committed.last().map_or(folded, |c| c.0);
+        report.epoch = last;
+        let mut groups: Vec<Vec<u8>> = committed.into_iter().map(|c| c.1).collect();
+        let mut seen: HashSet<Version> = HashSet::new();
+        let mut behind = Vec::new();
+        for msg in &good {
+            for g in record::groups(&groups_above(&msg.message.groups, last)).map_while(std::result::Result::ok) {
+                if seen.insert(g.version) {
+                    behind.extend_from_slice(g.bytes);
+                }
+            }
+        }
+        groups.push(behind);
+        // No epoch that any batch named is used again.
+        let mut epoch = scan.highest_epoch.max(folded);
+        for g in groups.iter().flat_map(|b| record::groups(b)).map_while(std::result::Result::ok) {
+            epoch = epoch.max(g.version.epoch);
+            report.groups += 1;
+        }
+        let mut records: Vec<_> = good.into_iter().flat_map(|g| g.message.inodes).collect();
+        records.sort_by_key(|r| (r.ino, r.version));
+        for r in &records {
+            report.inode_updates += u64::from(self.replay(r)?);
+        }
+        Ok(FoldInput { epoch, groups })
+    }
+
+    /// Whether all data that the message's news refer to is on the medium.
+    fn data_arrived(&self, msg: &FsyncMessage) -> Result<bool> {
+        const AT_ONCE: usize = 256;
+        for r in &msg.message.inodes {
+            // Something refers to these blocks: they are not free before the recovery's checkpoint (1).
+            self.touch_record(r);
+            if !self.is_news(r.ino, r.attrs.generation, r.version)? {
+                continue;
+            }
+            let refs: Vec<BlockRef> = r.pages().map(|p| p.1).collect();
+            if refs.iter().any(|r| self.segments.geometry.locate(r.addr).is_none()) {
+                return Ok(false);
+            }
+            let mut buf: Vec<Box<Block>> = (0..refs.len().min(AT_ONCE)).map(|_| Block::zeroed()).collect();
+            for some in refs.chunks(AT_ONCE) {
+                let mut reqs: Vec<(BlockAddr, &mut Block)> =
+                    some.iter().zip(&mut buf).map(|(r, b)| (r.addr, &mut **b)).collect();
+                self.io.read_blocks(&mut reqs, "recovery's check of file data")?;
+                if some.iter().zip(&buf).any(|(r, b)| !checksum::matches(*r, &b.0)) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the tree lacks update `version` of this use of the inode number.
+    fn is_news(&self, ino: Ino, generation: u32, version: u64) -> Result<bool> {
+        let e = self.inodes.lookup(ino, &self.io)?;
+        if e.block.is_none() {
+            // Not yet folded, unless this use of the number is over.
+            return Ok(e.generation <= generation);
+        }
+        let s = InodeState::load(ino, e.block, &self.io)?;
+        Ok(s.attrs().generation == generation && s.version() < version)
+    }
+
+    /// Applies one update, if it is news.
+    fn replay(&self, r: &crate::format::batch::InodeRecord) -> Result<bool> {
+        use crate::cell::Logged;
+        use crate::format::batch::TailUpdate;
+        let e = self.inodes.lookup(r.ino, &self.io)?;
+        if e.block.is_none() && e.generation > r.attrs.generation {
+            return Ok(false);
+        }
+        let cell = self.cell_or_new(r.ino, &r.attrs)?;
+        let mut guard = cell.lock();
+        let i = &mut *guard;
+        let same_use = i.state.attrs().generation == r.attrs.generation;
+        if !same_use || i.state.version() >= r.version {
+            return Ok(false);
+        }
+        let mut freed = Vec::new();
+        for u in &r.unmaps {
+            i.state.unmap(u.clone(), &self.io, &mut freed)?;
+        }
+        for a in freed {
+            i.dies(&self.segments, a);
+        }
+        for (page, b) in r.pages() {
+            let old = i.state.set_page(page, b, &self.io)?;
+            if old == Some(b.addr) {
+                continue; // The tree had it already.
+            }
+            i.born(&self.segments, b.addr);
+            if let Some(old) = old {
+                i.dies(&self.segments, old);
+            }
+        }
+        match &r.tail {
+            TailUpdate::Same => {}
+            TailUpdate::None => {
+                i.state.take_tail();
+            }
+            TailUpdate::Set { page, bytes } => {
+                // A tail that this one displaces is among the pages.
+                let change = i.state.set_tail(*page, bytes.clone(), &self.io)?;
+                if let Some(old) = change.freed {
+                    i.dies(&self.segments, old);
+                }
+            }
+        }
+        i.state.apply_attrs(&r.attrs, r.version);
+        if let Some(x) = &r.xattrs {
+            i.state.set_xattrs(x.clone())?;
+            i.xattrs = Logged::No;
+        }
+        if !i.state.is_dir() {
+            i.tail = Logged::No;
+        }
+        self.cells.list_dirty(&cell, i);
+        Ok(true)
+    }
+
+    /// Drops updates of inodes whose NEW did not become durable.
+    fn drop_unfolded(&self) {
+        for cell in self.cells.take_dirty() {
+            let mut i = cell.lock();
+            i.listed = false;
+            if i.folded || i.gone {
+                if !i.gone && !i.is_clean() {
+                    self.cells.list_dirty(&cell, &mut i);
+                }
+                continue;
+            }
+            i.gone = true;
+            for a in std::mem::take(&mut i.fresh) {
+                self.segments.clear_live(BlockAddr(a));
+                self.space.credit(0, 1);
+            }
+            self.cells.remove(cell.ino);
+        }
+    }
+
+    /// Groups that end all orphans.
+    fn burials(&self, m: &Maintenance) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        let epoch = m.slot.folded_epoch;
+        for &ino in &m.orphans {
+            let generation = self.inodes.lookup(ino, &self.io)?.generation;
+            let ts = self.last_ts.load(Ordering::Relaxed);
+            record::encode_group(
+                &mut out,
+                Version { epoch, ts, lane: 0 },
+                &[Effect::Dead { ino, generation }],
+            );
+        }
+        Ok(out)
+    }
+
+    /// A volume opened for reading only is recovered in memory: its new blocks stay in the queue.
+    fn fold_in_memory(&self, m: &mut Maintenance, input: &FoldInput) -> Result<()> {
+        let mut dirty = std::mem::take(&mut m.usage.dirty);
+        let mut sink = crate::sink::Sink::new(self, &mut dirty);
+        self.fold(m, &input.groups, &mut sink)?;
+        self.epoch.fetch_max(input.epoch, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// For the scan: the shares of one epoch.
+pub(crate) type Shares = BTreeMap<u32, Vec<u8>>;

@@ -1,0 +1,180 @@
+//! Recovery's walk along the chains: every block behind the positions of the slot is tried for a batch.
+
+use crate::error::Result;
+use crate::format::batch::{self, BatchHead, BatchKind, Message};
+use crate::format::slot::Slot;
+use crate::recovery::Shares;
+use crate::segment::SegId;
+use crate::store::Store;
+use crate::types::{BLOCK_SIZE, Block};
+use std::collections::{BTreeMap, HashSet};
+
+/// A whole fsync message.
+pub(crate) struct FsyncMessage {
+    pub message: Message,
+}
+
+struct Epoch {
+    previous: u64,
+    shares: u32,
+    found: Shares,
+}
+
+/// What the chains hold.
+#[derive(Default)]
+pub(crate) struct Scan {
+    pub blocks: u64,
+    pub batches: u64,
+    /// Segments walked through.
+    pub chain: HashSet<SegId>,
+    /// In the order of their last batches.
+    pub fsyncs: Vec<FsyncMessage>,
+    pub highest_epoch: u64,
+    epochs: BTreeMap<u64, Epoch>,
+    parts: BTreeMap<u64, BTreeMap<u32, Vec<u8>>>,
+}
+
+impl Scan {
+    /// Walks all chains of a slot.
+    pub fn run(store: &Store, slot: &Slot) -> Result<Scan> {
+        let mut s = Scan::default();
+        for p in &slot.positions {
+            let (mut addr, mut used, mut seq) = (p.segment, p.used.max(1), p.seq);
+            while let Some((seg, 0)) = store.segments.geometry.locate(addr) {
+                if !s.chain.insert(seg) {
+                    break;
+                }
+                match s.walk_segment(store, seg, used, seq)? {
+                    // Sequences grow along a chain, so this ends.
+                    Some((next, next_seq)) if next_seq > seq => (addr, used, seq) = (next, 1, next_seq),
+                    _ => break,
+                }
+            }
+        }
+        s.parts.clear();
+        Ok(s)
+    }
+
+    fn walk_segment(
+        &mut self,
+        store: &Store,
+        seg: SegId,
+        used: u32,
+        seq: u64,
+    ) -> Result<Option<(crate::types::BlockAddr, u64)>> {
+        let g = &store.segments.geometry;
+        let n = g.segment_blocks as usize;
+        let mut blocks = vec![Block([0; BLOCK_SIZE]); n];
+        {
+            let mut reqs: Vec<_> =
+                blocks.iter_mut().enumerate().map(|(i, b)| (g.addr(seg, i as u32), b)).collect();
+            store.io.read_blocks(&mut reqs, "recovery's scan of the log")?;
+        }
+        self.blocks += n as u64;
+        let ctx = store.context(seq);
+        let mut i = used as usize;
+        while i < n {
+            match batch::decode_batch(&blocks[i..], g.addr(seg, i as u32), ctx) {
+                Some((head, range, len)) => {
+                    self.batches += 1;
+                    self.take(head, &batch::bytes_of(&blocks[i..i + len])[range]);
+                    i += len;
+                }
+                None => i += 1,
+            }
+        }
+        Ok(batch::decode_chain(&blocks[0], g.addr(seg, 0), ctx).map(|l| (l.successor, l.successor_seq)))
+    }
+
+    /// Takes one batch; when its message is whole, takes that.
+    fn take(&mut self, head: BatchHead, bytes: &[u8]) {
+        self.highest_epoch = self.highest_epoch.max(head.epoch);
+        let whole = if head.parts == 1 {
+            bytes.to_vec()
+        } else {
+            let parts = self.parts.entry(head.id).or_default();
+            parts.insert(head.part, bytes.to_vec());
+            if parts.len() < head.parts as usize {
+                return;
+            }
+            let parts = self.parts.remove(&head.id).unwrap_or_default();
+            parts.into_values().flatten().collect()
+        };
+        match head.kind {
+            BatchKind::Fsync => {
+                if let Some(message) = batch::decode_message(&whole) {
+                    self.fsyncs.push(FsyncMessage { message });
+                }
+            }
+            BatchKind::Commit => {
+                let e = self.epochs.entry(head.epoch).or_insert_with(|| Epoch {
+                    previous: head.previous,
+                    shares: head.shares,
+                    found: Shares::new(),
+                });
+                e.found.insert(head.share, whole);
+            }
+        }
+    }
+
+    /// The committed epochs behind `folded`, without a gap, each with its groups.
+    pub fn committed(&self, folded: u64) -> Vec<(u64, Vec<u8>)> {
+        let mut out: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut last = folded;
+        for (&epoch, e) in self.epochs.range(folded.saturating_add(1)..) {
+            if e.found.len() < e.shares as usize || e.previous > last {
+                break;
+            }
+            out.push((epoch, e.found.values().flatten().copied().collect()));
+            last = epoch;
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(s: &mut Scan, epoch: u64, previous: u64, share: u32, shares: u32) {
+        let kind = BatchKind::Commit;
+        let head = BatchHead { kind, id: epoch * 10 + u64::from(share), epoch, previous, part: 0, parts: 1, share, shares };
+        s.take(head, &[epoch as u8]);
+    }
+
+    #[test]
+    fn committed_is_a_prefix_of_whole_epochs() {
+        let mut s = Scan::default();
+        share(&mut s, 9, 5, 0, 1);
+        share(&mut s, 10, 9, 0, 2);
+        share(&mut s, 12, 10, 0, 1);
+        share(&mut s, 3, 2, 0, 1);
+        let epochs = |s: &Scan, f| s.committed(f).iter().map(|c| c.0).collect::<Vec<_>>();
+        assert_eq!(epochs(&s, 5), [9]); // 10 misses a share.
+        assert_eq!(epochs(&s, 4), [0u64; 0]); // 5 is missing.
+        assert_eq!(epochs(&s, 7), [9]); // 5 was folded.
+        share(&mut s, 10, 9, 1, 2);
+        assert_eq!(epochs(&s, 5), [9, 10, 12]);
+    }
+
+    #[test]
+    fn a_message_needs_all_its_parts() {
+        let mut bytes = Vec::new();
+        batch::put_message_head(&mut bytes, b"", 0);
+        let mut s = Scan::default();
+        let head = BatchHead {
+            kind: BatchKind::Fsync,
+            id: 7,
+            epoch: 0,
+            previous: 0,
+            part: 0,
+            parts: 2,
+            share: 0,
+            shares: 1,
+        };
+        s.take(BatchHead { part: 1, ..head }, &bytes[3..]);
+        assert!(s.fsyncs.is_empty());
+        s.take(head, &bytes[..3]);
+        assert_eq!(s.fsyncs.len(), 1);
+    }
+}

@@ -1,0 +1,121 @@
+//! Where the structures hand over their blocks during a checkpoint: the log's side of [`BlockSink`].
+//!
+//! A block is marked live and in the tree when it gets its address, and loses both marks when it is freed; the leaves
+//! of the usage table that this changes are noted. Blocks of the usage table itself are marked live only.
+//! Writes are queued in [`Io`], where reads find them, and go out in large submissions.
+//!
+//! [`Io`]: crate::io::Io
+
+use crate::block_io::{BlockSink, BlockSource, Owner};
+use crate::error::Result;
+use crate::format::checksum;
+use crate::format::header::seal;
+use crate::format::summary::DataOwner;
+use crate::format::usage_node::SEGMENTS_PER_LEAF;
+use crate::mlog::Heat;
+use crate::segment::SegId;
+use crate::store::Store;
+use crate::types::{Block, BlockAddr, BlockRef};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+/// Queued blocks are written when there are this many.
+const QUEUE_MAX: usize = 512;
+
+/// A sink for one checkpoint.
+pub(crate) struct Sink<'a> {
+    store: &'a Store,
+    /// Leaves of the usage table that have to be written.
+    dirty: &'a mut BTreeSet<u64>,
+    sequence: u64,
+    checkpoint: u64,
+}
+
+/// The leaf of the usage table that describes a segment.
+pub(crate) fn leaf_of(seg: SegId) -> u64 {
+    u64::from(seg) / SEGMENTS_PER_LEAF as u64
+}
+
+impl<'a> Sink<'a> {
+    pub fn new(store: &'a Store, dirty: &'a mut BTreeSet<u64>) -> Sink<'a> {
+        let checkpoint = store.checkpoint_number.load(Ordering::Relaxed);
+        Sink { store, dirty, sequence: checkpoint << 32, checkpoint }
+    }
+
+    /// The tree refers to `addr` from now on.
+    pub fn mark(&mut self, addr: BlockAddr) {
+        if let Some(seg) = self.store.segments.set_tree(addr) {
+            self.dirty.insert(leaf_of(seg));
+        }
+    }
+
+    /// The tree does not refer to `addr` any more.
+    pub fn unmark(&mut self, addr: BlockAddr) {
+        if let Some(seg) = self.store.segments.clear_tree(addr) {
+            self.dirty.insert(leaf_of(seg));
+        }
+    }
+
+    pub fn touch_leaf(&mut self, leaf: u64) {
+        self.dirty.insert(leaf);
+    }
+
+    pub fn take_dirty(&mut self) -> BTreeSet<u64> {
+        std::mem::take(self.dirty)
+    }
+
+    /// Writes what is queued, if it is much. Called where no lock is held.
+    pub fn relieve(&self) -> Result<()> {
+        if self.store.io.queue_len() >= QUEUE_MAX { self.store.io.write_queue() } else { Ok(()) }
+    }
+
+    fn place(&self, owner: Owner) -> (usize, Heat) {
+        let n = self.store.mlogs.len() as u64;
+        let (spread, heat) = match owner {
+            Owner::Data { ino, .. } => (ino.chunk(), Heat::Warm),
+            Owner::Bucket { ino, .. } => (ino.chunk(), Heat::Hot),
+            Owner::Inode { ino } | Owner::Map { ino, .. } | Owner::Xattr { ino, .. } => (ino.chunk(), Heat::Node),
+            Owner::Table { index, .. } | Owner::Usage { index, .. } => (index, Heat::Node),
+            Owner::Orphans { .. } => (0, Heat::Node),
+            Owner::Summary { segment, .. } => (segment, Heat::Node),
+        };
+        ((spread % n) as usize, heat)
+    }
+}
+
+impl BlockSource for Sink<'_> {
+    fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        self.store.io.read(r, what)
+    }
+}
+
+impl BlockSink for Sink<'_> {
+    fn write(&mut self, owner: Owner, mut block: Box<Block>) -> Result<BlockRef> {
+        let (mlog, heat) = self.place(owner);
+        let mlog = &self.store.mlogs[mlog];
+        let mut runs = Vec::with_capacity(1);
+        mlog.alloc(&self.store.segments, heat, 1, self.checkpoint, true, &mut runs)?;
+        let addr = runs.first().map_or(BlockAddr::NONE, |r| r.0);
+        if let Owner::Data { ino, page } = owner {
+            mlog.note_owners([(addr, DataOwner { ino, page })]);
+        } else {
+            self.sequence += 1;
+            seal(&mut block, addr, self.store.stamp(self.sequence));
+        }
+        let r = checksum::reference(addr, &block);
+        self.store.segments.set_live(addr);
+        if !matches!(owner, Owner::Usage { .. }) {
+            self.mark(addr);
+        }
+        self.store.space.charge(0, 1);
+        self.store.io.enqueue(r, block);
+        Ok(r)
+    }
+
+    fn free(&mut self, addr: BlockAddr) {
+        if self.store.segments.clear_live(addr) {
+            self.store.space.credit(0, 1);
+        }
+        self.unmark(addr);
+    }
+}

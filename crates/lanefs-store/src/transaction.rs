@@ -1,0 +1,510 @@
+//! A transaction's way to the device: one trip, and one shared flush if it is durable.
+//!
+//! ```text
+//! A  lock the cells in ino order; read the map nodes the pages need
+//! B  inside a reader section (no I/O, no waiting): give out addresses, change the cells, take what the batch has to
+//!    carry, give the batch its place; leave the section, unlock
+//! C  write data and batch in one submission per device
+//! D  if durable: wait for older data and links that the batch relies on, flush, wait for older commits of these inodes
+//! ```
+//!
+//! 1. B is atomic against a checkpoint's position P: either the batch lies before P and the cells' changes are captured
+//!    by that checkpoint, or the batch lies behind P.
+//! 2. A durable batch carries every change of its inodes that the tree lacks and no older batch carries
+//!    ([`InodeState::take_delta`]); a batch that carries the others is older, and D waits for it. So
+//!    recovery never needs a batch that may be missing to make sense of one that was acknowledged.
+//! 3. The data a batch refers to was answered before its flush began (D), own or not.
+//! 4. If nothing can be allocated for the data, nothing has changed; if nothing for the batch, the data is written and
+//!    mapped, and the batch follows once there is room.
+//!
+//! [`InodeState::take_delta`]: crate::inode_state::InodeState::take_delta
+
+use crate::api::{InodeUpdate, Transaction};
+use crate::block_io::BlockSource;
+use crate::cell::{Cell, Inner, Logged};
+use crate::error::{Result, StoreError};
+use crate::format::batch::{self, BatchHead, BatchKind, InodeRecord, TailUpdate};
+use crate::format::checksum;
+use crate::format::summary::DataOwner;
+use crate::inode_state::{InodeState, MapDelta, tail_of};
+use crate::io::Write;
+use crate::mlog::{BatchPlace, Heat, Mlog};
+use crate::radix::Wanted;
+use crate::store::Store;
+use crate::types::{Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, Ino};
+use parking_lot::MutexGuard;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The most blocks of one batch; longer messages are split.
+const BATCH_MAX: u32 = 32;
+
+/// A message whose batches have their places: ready to be encoded and written.
+pub(crate) struct Placed {
+    pub mlog: usize,
+    head: BatchHead,
+    bytes: Vec<u8>,
+    places: Vec<BatchPlace>,
+    /// Devices that hold what the message refers to.
+    pub devices: u64,
+}
+
+impl Placed {
+    pub fn last_seq(&self) -> u64 {
+        self.places.last().map_or(0, |p| p.seq)
+    }
+    pub fn link_seqs(&self) -> impl Iterator<Item = u64> + '_ {
+        self.places.iter().filter(|p| p.link.is_some()).map(|p| p.seq)
+    }
+}
+
+/// How a message of `len` bytes is split: blocks of each batch and the bytes it takes.
+fn pieces(len: usize, segment_blocks: u32) -> Vec<(u32, usize)> {
+    let most = BATCH_MAX.min(segment_blocks - 1);
+    let room = batch::room_in(most as usize);
+    let mut left = len;
+    let mut out = Vec::new();
+    loop {
+        let n = left.min(room);
+        out.push((batch::blocks_for(n) as u32, n));
+        left -= n;
+        if left == 0 {
+            return out;
+        }
+    }
+}
+
+impl Store {
+    /// Gives a message its places in an mlog. Inside a reader section.
+    pub(crate) fn place(
+        &self,
+        mlog: usize,
+        mut head: BatchHead,
+        bytes: Vec<u8>,
+        devices: u64,
+        urgent: bool,
+    ) -> std::result::Result<Placed, (StoreError, Vec<u8>)> {
+        let m = &self.mlogs[mlog];
+        let split = pieces(bytes.len(), self.segments.geometry.segment_blocks);
+        let blocks: Vec<u32> = split.iter().map(|s| s.0).collect();
+        let places = match m.alloc_batches(&self.segments, &self.next_seq, &blocks, urgent) {
+            Ok(p) => p,
+            Err(e) => return Err((e, bytes)),
+        };
+        let first = places[0];
+        let index = self.segments.geometry.locate(first.addr).map_or(0, |l| l.1);
+        head.id = first.seq << 16 | u64::from(index);
+        head.parts = split.len() as u32;
+        Ok(Placed { mlog, head, bytes, places, devices })
+    }
+
+    /// The blocks of a placed message, in runs.
+    pub(crate) fn encode_placed(&self, p: &Placed) -> Vec<(BlockAddr, Vec<Block>)> {
+        let split = pieces(p.bytes.len(), self.segments.geometry.segment_blocks);
+        let mut out = Vec::with_capacity(split.len());
+        let mut at = 0;
+        for (part, (place, &(blocks, n))) in p.places.iter().zip(&split).enumerate() {
+            let ctx = self.context(place.seq);
+            let stamp = self.stamp(place.seq);
+            if let Some((addr, link)) = place.link {
+                out.push((addr, vec![*batch::encode_chain(link, addr, ctx, stamp)]));
+            }
+            let mut b = vec![Block([0; crate::types::BLOCK_SIZE]); blocks as usize];
+            let head = BatchHead { part: part as u32, ..p.head };
+            batch::encode_batch(&mut b, &head, &p.bytes[at..at + n], place.addr, ctx, stamp);
+            at += n;
+            out.push((place.addr, b));
+        }
+        out
+    }
+
+    /// Makes durable messages whose blocks were answered: links first, then one flush per device.
+    pub(crate) fn flush_placed(&self, placed: &[Placed], also: u64) -> Result<()> {
+        let mut mask = also;
+        for p in placed {
+            let m = &self.mlogs[p.mlog];
+            m.wait_links(p.last_seq());
+            mask |= p.devices | m.chain_devices();
+        }
+        self.io.flush(mask)
+    }
+
+    pub(crate) fn links_answered(&self, placed: &[Placed]) {
+        for p in placed {
+            p.link_seqs().for_each(|s| self.mlogs[p.mlog].link_done(s));
+        }
+    }
+
+    /// See [`Store::submit`].
+    pub(crate) fn run_transaction(&self, mut tx: Transaction) -> Result<()> {
+        self.check_writable()?;
+        if !tx.durable && !tx.groups.is_empty() {
+            return Err(StoreError::Invalid("record groups need a durable transaction".into()));
+        }
+        tx.inodes.sort_by_key(|u| u.ino);
+        if tx.inodes.windows(2).any(|w| w[0].ino == w[1].ino) {
+            return Err(StoreError::Invalid("an inode twice in one transaction".into()));
+        }
+        self.watch_metadata(tx.lane)?;
+        let mut tries = 0;
+        loop {
+            match self.try_transaction(&mut tx) {
+                Err(StoreError::NoSpace) if tries < 8 => {
+                    tries += 1;
+                    self.make_room(tries > 4)?;
+                }
+                Ok(false) => self.wait_thaw(),
+                Ok(true) => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// One attempt; false if the store is frozen. [`StoreError::NoSpace`] means: make room and try again; what was done
+    /// already is taken out of `tx`.
+    fn try_transaction(&self, tx: &mut Transaction) -> Result<bool> {
+        let lane = tx.lane;
+        let mlog = &self.mlogs[lane % self.mlogs.len()];
+        let flight;
+        let mut tickets: Vec<(Arc<Cell>, u64)> = Vec::new();
+        let mut writes: Vec<(BlockRef, Box<Block>)> = Vec::new();
+        let mut placed: Vec<Placed> = Vec::new();
+        let mut out_of_room = None;
+        {
+            let cells = self.cells_for(&tx.inodes)?;
+            let mut guards = self.lock_all(&cells, &tx.inodes)?;
+            let section = self.enter(lane);
+            if section.frozen() {
+                return Ok(false); // Waits above at the next attempt.
+            }
+            match self.change_cells(mlog, lane, &mut tx.inodes, &mut guards, &mut writes) {
+                // What is mapped by now must be written even so.
+                Err(e) if !writes.is_empty() => out_of_room = Some(e),
+                other => other?,
+            }
+            if tx.durable && out_of_room.is_none() {
+                match self.place_fsync(mlog.id, &tx.groups, &mut guards) {
+                    Ok(p) => {
+                        mlog.keep_groups(&tx.groups);
+                        placed.push(p);
+                    }
+                    Err(e) => out_of_room = Some(e),
+                }
+            }
+            let durable = tx.durable && out_of_room.is_none();
+            for (cell, inner) in cells.iter().zip(&mut guards) {
+                self.cells.list_dirty(cell, inner);
+                tickets.push((cell.clone(), inner.begin(durable)));
+            }
+            flight = section.leave();
+        }
+        let batches: Vec<_> = placed.iter().flat_map(|p| self.encode_placed(p)).collect();
+        let reqs: Vec<Write<'_>> = writes
+            .iter()
+            .map(|(r, b)| Write { addr: r.addr, data: &b.0 })
+            .chain(batches.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }))
+            .collect();
+        let written = self.io.write(&reqs);
+        self.links_answered(&placed);
+        tickets.iter().for_each(|(c, t)| c.written(*t));
+        drop(flight);
+        let result = match (written, out_of_room) {
+            (Err(e), _) | (Ok(_), Some(e)) => Err(e),
+            (Ok(_), None) if !tx.durable => Ok(()),
+            (Ok(mask), None) => {
+                tickets.iter().for_each(|(c, t)| c.wait_written(*t));
+                self.flush_placed(&placed, mask)
+            }
+        };
+        tickets.iter().for_each(|(c, t)| c.committed(*t));
+        if tx.durable && result.is_ok() {
+            tickets.iter().for_each(|(c, t)| c.wait_committed(*t));
+            self.io.check()?;
+        }
+        result.map(|()| true)
+    }
+
+    fn cells_for(&self, updates: &[InodeUpdate]) -> Result<Vec<Arc<Cell>>> {
+        updates.iter().map(|u| self.cell_or_new(u.ino, &u.attrs)).collect()
+    }
+
+    /// Locks the cells in their order, after reading the map nodes that the pages need.
+    fn lock_all<'a>(
+        &self,
+        cells: &'a [Arc<Cell>],
+        updates: &[InodeUpdate],
+    ) -> Result<Vec<MutexGuard<'a, Inner>>> {
+        for (cell, u) in cells.iter().zip(updates) {
+            loop {
+                let wanted: Vec<Wanted> = {
+                    let i = cell.lock();
+                    let mut w: Vec<Wanted> =
+                        u.pages.iter().filter_map(|(p, _)| i.state.missing_for(*p)).collect();
+                    w.dedup();
+                    w
+                };
+                if wanted.is_empty() {
+                    break;
+                }
+                for w in wanted {
+                    let b = self.io.read(w.r, w.what)?;
+                    cell.lock().state.install(&w, &b)?;
+                }
+            }
+        }
+        let guards: Vec<_> = cells.iter().map(|c| c.lock()).collect();
+        match guards.iter().position(|g| g.gone) {
+            Some(i) => Err(StoreError::Invalid(format!("inode {} does not exist any more", cells[i].ino))),
+            None => Ok(guards),
+        }
+    }
+
+    /// Part B for the inodes: addresses, maps, attributes. Fails before it changes anything. Takes the pages out of the
+    /// updates.
+    fn change_cells(
+        &self,
+        mlog: &Mlog,
+        lane: usize,
+        updates: &mut [InodeUpdate],
+        guards: &mut [MutexGuard<'_, Inner>],
+        writes: &mut Vec<(BlockRef, Box<Block>)>,
+    ) -> Result<()> {
+        let plans: Vec<Plan> = updates.iter().zip(guards.iter()).map(|(u, g)| Plan::new(u, &g.state)).collect();
+        let blocks: usize = plans.iter().map(|p| p.blocks).sum();
+        let mut runs = Vec::new();
+        // Relaxed: the reader section orders it against the checkpoint that changes it.
+        let checkpoint = self.checkpoint_number.load(Ordering::Relaxed);
+        mlog.alloc(&self.segments, Heat::Warm, blocks as u32, checkpoint, self.in_checkpoint(), &mut runs)?;
+        let mut addrs = runs.iter().flat_map(|&(a, n)| (0..u64::from(n)).map(move |i| a.plus(i)));
+        let mut owners = Vec::with_capacity(blocks);
+        let (mut freed, mut promised) = (0u64, 0u64);
+        let mut each = |u: &mut InodeUpdate, plan: Plan, inner: &mut Inner| -> Result<()> {
+            promised += u64::from(std::mem::take(&mut u.reserved));
+            let mut put = |inner: &mut Inner, page: u64, block: Box<Block>| -> Result<()> {
+                let addr = addrs.next().ok_or(StoreError::NoSpace)?;
+                let r = checksum::reference(addr, &block);
+                let old = inner.state.set_page(page, r, &self.io)?;
+                inner.born(&self.segments, addr);
+                if let Some(old) = old {
+                    inner.dies(&self.segments, old);
+                    freed += 1;
+                }
+                owners.push((addr, DataOwner { ino: u.ino, page }));
+                writes.push((r, block));
+                Ok(())
+            };
+            let had_tail = inner.state.tail().is_some();
+            let mut tail = None;
+            for (page, block) in u.pages.drain(..) {
+                match plan.tail {
+                    Some((p, n)) if p == page => tail = Some((page, block.0[..n].to_vec())),
+                    _ => put(inner, page, block)?,
+                }
+            }
+            if let Some((page, bytes)) = tail {
+                if plan.displaced
+                    && let Some((p, b)) = inner.state.take_tail()
+                {
+                    put(inner, p, b)?;
+                }
+                let change = inner.state.set_tail(page, bytes, &self.io)?;
+                if let Some(old) = change.freed {
+                    inner.dies(&self.segments, old);
+                    freed += 1;
+                }
+                inner.tail = Logged::No;
+            }
+            let version = inner.state.version() + 1;
+            inner.state.apply_attrs(&u.attrs, version);
+            if had_tail != inner.state.tail().is_some() {
+                inner.tail = Logged::No;
+            }
+            if let Some(x) = u.xattrs.take() {
+                inner.state.set_xattrs(x)?;
+                inner.xattrs = Logged::No;
+            }
+            Ok(())
+        };
+        let r = (updates.iter_mut().zip(plans).zip(guards))
+            .try_for_each(|((u, plan), inner)| each(u, plan, inner));
+        mlog.note_owners(owners);
+        self.space.settle(lane, promised, writes.len() as u64, freed);
+        r
+    }
+
+    /// Part B for the batch: takes what it has to carry and gives it a place. If there is none, nothing was taken.
+    fn place_fsync(
+        &self,
+        mlog: usize,
+        groups: &[u8],
+        guards: &mut [MutexGuard<'_, Inner>],
+    ) -> Result<Placed> {
+        let mut bytes = Vec::with_capacity(groups.len() + 256 * guards.len() + 64);
+        batch::put_message_head(&mut bytes, groups, guards.len());
+        let mut deltas: Vec<(MapDelta, Logged, Logged)> = Vec::with_capacity(guards.len());
+        let mut devices = 0;
+        let mut failed = None;
+        for g in guards.iter_mut() {
+            match self.take_record(g) {
+                Ok((record, undo)) => {
+                    devices |= self.touch_record(&record);
+                    batch::put_inode(&mut bytes, &record);
+                    deltas.push(undo);
+                }
+                Err(e) => {
+                    failed = Some(e);
+                    break;
+                }
+            }
+        }
+        let head = self.fsync_head();
+        let result = match failed {
+            Some(e) => Err(e),
+            None => self.place(mlog, head, bytes, devices, self.in_checkpoint()).map_err(|(e, _)| e),
+        };
+        if result.is_err() {
+            for (g, (delta, tail, xattrs)) in guards.iter_mut().zip(deltas) {
+                if !g.state.is_dir() {
+                    g.state.restore_delta(delta);
+                }
+                (g.tail, g.xattrs) = (tail, xattrs);
+            }
+        }
+        result
+    }
+
+    pub(crate) fn fsync_head(&self) -> BatchHead {
+        BatchHead {
+            kind: BatchKind::Fsync,
+            id: 0,
+            // Relaxed: for people who look at the log.
+            epoch: self.epoch.load(Ordering::Relaxed),
+            previous: 0,
+            part: 0,
+            parts: 1,
+            share: 0,
+            shares: 1,
+        }
+    }
+
+    /// What the next durable batch has to say of an inode, and how to take that back.
+    fn take_record(&self, i: &mut Inner) -> Result<(InodeRecord, (MapDelta, Logged, Logged))> {
+        let xattrs = if i.xattrs == Logged::Yes { None } else { Some(self.xattrs_of(&i.state)?) };
+        // A directory's buckets are written by folds, and make sense only with the link counts of the same checkpoint.
+        let delta = if i.state.is_dir() { MapDelta::default() } else { i.state.take_delta() };
+        let tail = i.tail != Logged::Yes && !i.state.is_dir();
+        let record = record_of(&i.state, &delta, tail, xattrs);
+        let undo = (delta, i.tail, i.xattrs);
+        (i.tail, i.xattrs) = (Logged::Yes, Logged::Yes);
+        Ok((record, undo))
+    }
+
+    pub(crate) fn xattrs_of(&self, state: &InodeState) -> Result<Vec<u8>> {
+        match state.xattrs() {
+            Ok(b) => Ok(b.to_vec()),
+            Err((len, refs)) => crate::inode_state::read_xattrs(state.ino(), len, refs, &self.io),
+        }
+    }
+
+    /// Keeps the segments a record refers to from being freed before the next checkpoint; returns their devices.
+    pub(crate) fn touch_record(&self, record: &InodeRecord) -> u64 {
+        let checkpoint = self.checkpoint_number.load(Ordering::Relaxed);
+        let size = u64::from(self.segments.geometry.segment_blocks);
+        let mut devices = 0;
+        for run in &record.runs {
+            let n = run.crcs.len() as u64;
+            devices |= 1 << run.addr.device();
+            let mut i = 0;
+            while i < n {
+                let a = run.addr.plus(i);
+                self.segments.touch_addr(a, checkpoint);
+                i += size - a.block() % size;
+            }
+        }
+        devices
+    }
+
+    /// See [`Store::unmap`]: in memory only, so no reader section; the cell's lock orders it.
+    pub(crate) fn unmap_pages(&self, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> Result<()> {
+        self.check_writable()?;
+        let cell = match attrs {
+            Some(a) => Some(self.cell_or_new(ino, a)?),
+            None => self.cell(ino)?,
+        };
+        let Some(cell) = cell else {
+            return Err(StoreError::Invalid(format!("inode {ino} does not exist")));
+        };
+        let mut g = cell.lock();
+        let inner = &mut *g;
+        if inner.gone {
+            return Err(StoreError::Invalid(format!("inode {ino} does not exist any more")));
+        }
+        let had_tail = inner.state.tail().is_some();
+        let mut freed = Vec::new();
+        let r = inner.state.unmap(pages, &self.io, &mut freed);
+        let n = freed.len() as u64;
+        freed.into_iter().for_each(|a| inner.dies(&self.segments, a));
+        if let Some(a) = attrs {
+            let version = inner.state.version() + 1;
+            inner.state.apply_attrs(a, version);
+        }
+        if had_tail != inner.state.tail().is_some() {
+            inner.tail = Logged::No;
+        }
+        self.cells.list_dirty(&cell, inner);
+        drop(g);
+        self.space.credit(0, n);
+        r
+    }
+}
+
+/// The record that says `delta` of an inode.
+pub(crate) fn record_of(
+    state: &InodeState,
+    delta: &MapDelta,
+    tail: bool,
+    xattrs: Option<Vec<u8>>,
+) -> InodeRecord {
+    let mut r = InodeRecord {
+        ino: state.ino(),
+        version: state.version(),
+        attrs: *state.attrs(),
+        xattrs,
+        tail: match state.tail() {
+            _ if !tail => TailUpdate::Same,
+            Some((page, bytes)) => TailUpdate::Set { page, bytes: bytes.to_vec() },
+            None => TailUpdate::None,
+        },
+        unmaps: delta.unmaps.clone(),
+        runs: Vec::new(),
+    };
+    delta.sets.iter().for_each(|(page, b)| r.push_page(*page, *b));
+    r
+}
+
+/// What an update needs, decided before anything changes.
+struct Plan {
+    /// The page that goes into the inode block, and how many bytes of it.
+    tail: Option<(u64, usize)>,
+    /// The present tail becomes a block.
+    displaced: bool,
+    /// Data blocks to be given out.
+    blocks: usize,
+}
+
+impl Plan {
+    fn new(u: &InodeUpdate, state: &InodeState) -> Plan {
+        let has = |page: u64| u.pages.iter().any(|(p, _)| *p == page);
+        let tail = if u.attrs.kind() == Some(FileKind::Dir) { None } else { tail_of(u.attrs.size) };
+        let tail = tail.filter(|t| has(t.0));
+        let displaced = match (tail, state.tail()) {
+            (Some((new, _)), Some((old, _))) => {
+                new != old && !has(old) && u.attrs.size > old << BLOCK_SHIFT
+            }
+            _ => false,
+        };
+        let blocks = u.pages.len() - usize::from(tail.is_some()) + usize::from(displaced);
+        Plan { tail, displaced, blocks }
+    }
+}

@@ -1,0 +1,219 @@
+//! The segment usage table and the summaries that hang on it.
+
+use crate::block_io::{BlockSink, BlockSource, Owner};
+use crate::error::{Result, StoreError};
+use crate::format::slot::Root;
+use crate::format::summary::{self, DataOwner, SUMMARY_SPAN};
+use crate::format::usage_node::{self, SEGMENTS_PER_LEAF, SUMMARIES, SegmentUsage};
+use crate::radix::{Found, Radix, Tree};
+use crate::segment::{SegId, SegmentTable, State};
+use crate::sink::{Sink, leaf_of};
+use crate::types::{BlockAddr, BlockRef};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The table as memory holds it; the marks themselves are in [`SegmentTable`].
+pub(crate) struct UsageTable {
+    tree: Radix,
+    /// Leaves whose marks changed since they were written.
+    pub dirty: BTreeSet<u64>,
+    /// Per segment, where its summary is.
+    summaries: Vec<[BlockRef; SUMMARIES]>,
+}
+
+impl UsageTable {
+    pub fn new(segments: u32) -> UsageTable {
+        UsageTable {
+            tree: Radix::new(Tree::Usage),
+            dirty: BTreeSet::new(),
+            summaries: vec![[BlockRef::NONE; SUMMARIES]; segments as usize],
+        }
+    }
+
+    /// Reads the whole table and marks what it says: live and in the tree; its own blocks live.
+    pub fn load(root: Root, t: &SegmentTable, source: &impl BlockSource) -> Result<UsageTable> {
+        let corrupt = |why: &str| StoreError::Corrupt { addr: root.r.addr, what: "usage table node", why: why.into() };
+        let mut u = UsageTable::new(t.len());
+        u.tree = Radix::open(Tree::Usage, root.r, root.level).ok_or_else(|| corrupt("impossible root"))?;
+        let mut leaves = Vec::new();
+        u.tree.for_each(source, &mut |leaf, r| {
+            leaves.push((leaf, r));
+            Ok(())
+        })?;
+        let mut own = BTreeSet::new();
+        for (leaf, r) in leaves {
+            let block = source.read(r, "usage table node")?;
+            let segs = usage_node::decode_leaf(&block, r.addr, leaf, t.geometry.segment_blocks)?;
+            own.insert(r.addr);
+            for level in 1..=root.level {
+                if let Found::Here(n) = u.tree.node_ref(level, leaf >> (8 * u32::from(level))) {
+                    own.insert(n.addr);
+                }
+            }
+            for (i, s) in segs.iter().enumerate() {
+                u.apply(t, leaf * SEGMENTS_PER_LEAF as u64 + i as u64, s).ok_or_else(|| corrupt("marks outside the log"))?;
+            }
+        }
+        own.remove(&BlockAddr::NONE);
+        own.iter().for_each(|a| {
+            t.set_live(*a);
+        });
+        Ok(u)
+    }
+
+    fn apply(&mut self, t: &SegmentTable, seg: u64, s: &SegmentUsage) -> Option<()> {
+        if *s == SegmentUsage::default() {
+            return Some(());
+        }
+        let seg = SegId::try_from(seg).ok().filter(|&s| s < t.len())?;
+        if t.info(seg).state == State::Reserved {
+            return None;
+        }
+        t.describe(seg, s.written, s.heat);
+        self.summaries[seg as usize] = s.summaries;
+        for i in 0..t.geometry.segment_blocks {
+            if s.bits[i as usize / 64] >> (i % 64) & 1 == 1 {
+                let a = t.geometry.addr(seg, i);
+                t.set_live(a);
+                t.set_tree(a);
+            }
+        }
+        Some(())
+    }
+
+    /// Writes the owners of data blocks into the summaries of their segments, and drops the summaries of empty ones.
+    pub fn write_summaries(
+        &mut self,
+        t: &SegmentTable,
+        owners: Vec<(BlockAddr, DataOwner)>,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
+        let mut parts: BTreeMap<(SegId, usize), Vec<(usize, DataOwner)>> = BTreeMap::new();
+        for (addr, owner) in owners {
+            let Some((seg, i)) = t.geometry.locate(addr) else { continue };
+            let i = i as usize;
+            parts.entry((seg, i / SUMMARY_SPAN)).or_default().push((i % SUMMARY_SPAN, owner));
+        }
+        for ((seg, part), new) in parts {
+            let old = self.summaries[seg as usize][part];
+            let mut all = vec![DataOwner::default(); SUMMARY_SPAN];
+            if !old.is_none() {
+                // A summary is a hint: one that cannot be read is begun anew.
+                let read = sink
+                    .read(old, "segment summary")
+                    .and_then(|b| summary::decode_summary(&b, old.addr, u64::from(seg), part));
+                if let Ok(o) = read {
+                    all = o;
+                }
+                sink.free(old.addr);
+            }
+            new.into_iter().for_each(|(i, o)| all[i] = o);
+            let block = summary::encode_summary(u64::from(seg), part, &all);
+            let owner = Owner::Summary { segment: u64::from(seg), part: part as u8 };
+            self.summaries[seg as usize][part] = sink.write(owner, block)?;
+            sink.touch_leaf(leaf_of(seg));
+            sink.relieve()?;
+        }
+        for seg in 0..t.len() {
+            let s = &mut self.summaries[seg as usize];
+            if s.iter().all(|r| r.is_none()) {
+                continue;
+            }
+            let i = t.info(seg);
+            if i.live == 0 && i.tree == 0 && matches!(i.state, State::Free | State::Full) {
+                for r in std::mem::take(s) {
+                    if !r.is_none() {
+                        sink.free(r.addr);
+                    }
+                }
+                sink.touch_leaf(leaf_of(seg));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the dirty leaves and the nodes above them; the new root.
+    pub fn write_out(&mut self, t: &SegmentTable, sink: &mut Sink<'_>) -> Result<Root> {
+        let dirty = sink.take_dirty();
+        for &leaf in &dirty {
+            let first = leaf * SEGMENTS_PER_LEAF as u64;
+            let segs: Vec<SegmentUsage> = (first..first + SEGMENTS_PER_LEAF as u64)
+                .map(|s| SegId::try_from(s).ok().filter(|&s| s < t.len()))
+                .map(|s| s.map_or_else(SegmentUsage::default, |s| self.describe(t, s)))
+                .collect();
+            let block = usage_node::encode_leaf(leaf, &segs);
+            let r = sink.write(Owner::Usage { level: 0, index: leaf }, block)?;
+            let old = self.tree.set(leaf, r, &*sink)?;
+            if !old.is_none() {
+                sink.free(old.addr);
+            }
+            sink.relieve()?;
+        }
+        let (r, level) = self.tree.write_out(sink)?;
+        Ok(Root { r, level })
+    }
+
+    fn describe(&self, t: &SegmentTable, seg: SegId) -> SegmentUsage {
+        let i = t.info(seg);
+        let mut s = SegmentUsage { summaries: self.summaries[seg as usize], ..Default::default() };
+        t.tree_bits(seg, &mut s.bits);
+        if i.tree > 0 {
+            (s.written, s.heat) = (i.written, i.heat);
+        }
+        s
+    }
+
+    /// The owners of a segment's data blocks, as far as known; inode 0 where nothing is.
+    pub fn owners(&self, t: &SegmentTable, seg: SegId, source: &impl BlockSource) -> Vec<DataOwner> {
+        let mut all = vec![DataOwner::default(); t.geometry.segment_blocks as usize];
+        for (part, r) in self.summaries[seg as usize].iter().enumerate() {
+            if r.is_none() {
+                continue;
+            }
+            let read = source
+                .read(*r, "segment summary")
+                .and_then(|b| summary::decode_summary(&b, r.addr, u64::from(seg), part));
+            if let Ok(o) = read {
+                for (i, o) in o.into_iter().enumerate() {
+                    if let Some(x) = all.get_mut(part * SUMMARY_SPAN + i) {
+                        *x = o;
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// The cleaner wants the block of a node: it is written anew by the next checkpoint. False if it is not there.
+    pub fn rewrite(&mut self, level: u8, index: u64, at: BlockAddr, source: &impl BlockSource) -> Result<bool> {
+        if level == 0 {
+            let current = matches!(self.tree.get(index), Found::Here(r) if r.addr == at);
+            if current {
+                self.dirty.insert(index);
+            }
+            return Ok(current);
+        }
+        match self.tree.node_ref(level, index) {
+            Found::Here(r) if r.addr == at => self.tree.rewrite_node(level, index, source),
+            _ => Ok(false),
+        }
+    }
+
+    /// The same for a summary block.
+    pub fn rewrite_summary(
+        &mut self,
+        t: &SegmentTable,
+        segment: u64,
+        part: u8,
+        at: BlockAddr,
+        source: &impl BlockSource,
+    ) -> Vec<(BlockAddr, DataOwner)> {
+        let Some(seg) = SegId::try_from(segment).ok().filter(|&s| s < t.len()) else { return Vec::new() };
+        if self.summaries[seg as usize].get(usize::from(part)).is_none_or(|r| r.addr != at) {
+            return Vec::new();
+        }
+        // Noting one owner again makes the next checkpoint write the block anew.
+        let i = usize::from(part) * SUMMARY_SPAN;
+        let owner = self.owners(t, seg, source)[i];
+        vec![(t.geometry.addr(seg, i as u32), owner)]
+    }
+}
