@@ -201,9 +201,8 @@ impl Store {
 
     /// See [`Store::load_bucket`].
     pub(crate) fn read_bucket(&self, ino: Ino, cookie: u64) -> Result<crate::api::BucketImage> {
-        let cell = self
-            .cell(ino)?
-            .ok_or_else(|| StoreError::Invalid(format!("directory {ino} does not exist")))?;
+        let cell =
+            self.cell(ino)?.ok_or_else(|| StoreError::Invalid(format!("directory {ino} does not exist")))?;
         let mut tries = 0;
         loop {
             match dir::load_bucket(&*cell, &self.io, cookie) {

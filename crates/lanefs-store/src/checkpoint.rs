@@ -28,7 +28,7 @@ use crate::error::{Result, StoreError};
 use crate::format::batch::{self, InodeRecord, TailUpdate};
 use crate::format::orphans::{self, ORPHANS_PER_BLOCK};
 use crate::format::record;
-use crate::format::slot::{Position, Root, Slot};
+use crate::format::slot::{Root, Slot};
 use crate::io::Write;
 use crate::mlog::Mlog;
 use crate::sink::Sink;

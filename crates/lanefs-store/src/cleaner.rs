@@ -78,7 +78,7 @@ impl Store {
                 } else {
                     // Benefit: room won, for as long as it is likely to stay. Cost: reading and writing what lives.
                     let age = u64::from(now.saturating_sub(i.written)) + 1;
-                    (free * age.min(1 << 24) << 16) / u64::from(size + i.live)
+                    ((free * age.min(1 << 24)) << 16) / u64::from(size + i.live)
                 };
                 Some((score, s))
             })
@@ -128,7 +128,12 @@ impl Store {
 
     /// A node block says itself whose it is. Marks it for rewriting; a directory's bucket is to be moved instead.
     /// `None` if its owner does not point here.
-    fn mark_node(&self, m: &mut Maintenance, addr: BlockAddr, block: Box<Block>) -> Result<Option<Option<Move>>> {
+    fn mark_node(
+        &self,
+        m: &mut Maintenance,
+        addr: BlockAddr,
+        block: Box<Block>,
+    ) -> Result<Option<Option<Move>>> {
         let Some((kind, h)) = header::verify_sealed(&block, addr) else { return Ok(None) };
         let (ino, level, index) = (Ino(h.ino.get()), h.level, h.index.get());
         let done = |yes: bool| Ok(yes.then_some(None));

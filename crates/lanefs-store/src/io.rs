@@ -114,7 +114,11 @@ impl Io {
         if !self.broken.load(Ordering::Acquire) {
             return Ok(());
         }
-        Err(self.why.lock().clone().unwrap_or_else(|| StoreError::ReadOnly { why: "an earlier error".into() }))
+        Err(self
+            .why
+            .lock()
+            .clone()
+            .unwrap_or_else(|| StoreError::ReadOnly { why: "an earlier error".into() }))
     }
 
     pub fn is_broken(&self) -> bool {

@@ -25,11 +25,11 @@ mod segment;
 mod sink;
 mod space;
 mod store;
-mod transaction;
-mod usage;
 #[cfg(test)]
 mod testing;
+mod transaction;
 pub mod types;
+mod usage;
 
 pub use api::*;
 pub use error::{Result, StoreError};

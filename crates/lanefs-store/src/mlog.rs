@@ -114,7 +114,7 @@ impl Mlog {
     /// A segment of the mlog's own device, or of any other that has one.
     fn claim(&self, t: &SegmentTable, state: State, heat: u8) -> Option<SegId> {
         let n = t.devices();
-        (0..n).find_map(|i| t.claim((self.device + i) % n, self.id, state, heat))
+        (0..n).find_map(|i| t.claim((self.device + i) % n, state, heat))
     }
 
     /// Opens the node head at the start of a mount.

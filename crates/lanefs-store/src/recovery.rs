@@ -30,11 +30,12 @@ use crate::format::orphans;
 use crate::format::record::{self, Effect};
 use crate::format::slot::{SLOT_BLOCKS, Slot};
 use crate::format::superblock::{
-    DeviceEntry, LABEL_MAX, Layout, MIN_SEGMENT_BLOCKS, Superblock, UnverifiedSuperblock, Uuid, copy_candidates,
+    DeviceEntry, LABEL_MAX, Layout, MIN_SEGMENT_BLOCKS, Superblock, UnverifiedSuperblock, Uuid,
+    copy_candidates,
 };
 use crate::inode_state::InodeState;
 use crate::inode_table::InodeTable;
-use crate::io::{Io, Write};
+use crate::io::Io;
 use crate::scan::{FsyncMessage, Scan};
 use crate::segment::{Geometry, SegmentTable};
 use crate::store::{Parts, Store};
@@ -261,7 +262,8 @@ pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Ar
     for i in 0..2 {
         let addr = sb.layout.slot_addr(i);
         let mut b = Block::zeroed();
-        let slot = io.read_raw(addr, &mut b.0, "checkpoint slot").and_then(|()| Slot::decode(&b, addr, sb.volume));
+        let slot =
+            io.read_raw(addr, &mut b.0, "checkpoint slot").and_then(|()| Slot::decode(&b, addr, sb.volume));
         match slot {
             Ok(s) => slots.push((s, i)),
             Err(e) => error = Some(e),
@@ -293,7 +295,8 @@ pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Ar
             }
         }
     }
-    Err(error.unwrap_or_else(|| StoreError::NotAVolume { device: "volume".into(), why: "no checkpoint".into() }))
+    Err(error
+        .unwrap_or_else(|| StoreError::NotAVolume { device: "volume".into(), why: "no checkpoint".into() }))
 }
 
 impl Store {
@@ -362,7 +365,9 @@ impl Store {
         let mut seen: HashSet<Version> = HashSet::new();
         let mut behind = Vec::new();
         for msg in &good {
-            for g in record::groups(&groups_above(&msg.message.groups, last)).map_while(std::result::Result::ok) {
+            for g in
+                record::groups(&groups_above(&msg.message.groups, last)).map_while(std::result::Result::ok)
+            {
                 if seen.insert(g.version) {
                     behind.extend_from_slice(g.bytes);
                 }

@@ -138,7 +138,16 @@ mod tests {
 
     fn share(s: &mut Scan, epoch: u64, previous: u64, share: u32, shares: u32) {
         let kind = BatchKind::Commit;
-        let head = BatchHead { kind, id: epoch * 10 + u64::from(share), epoch, previous, part: 0, parts: 1, share, shares };
+        let head = BatchHead {
+            kind,
+            id: epoch * 10 + u64::from(share),
+            epoch,
+            previous,
+            part: 0,
+            parts: 1,
+            share,
+            shares,
+        };
         s.take(head, &[epoch as u8]);
     }
 

@@ -110,7 +110,6 @@ impl Geometry {
 struct Meta {
     state: AtomicU8,
     heat: AtomicU8,
-    mlog: AtomicU8,
     live: AtomicU32,
     tree: AtomicU32,
     /// Checkpoint number current when the segment was last touched (invariant 3).
@@ -127,7 +126,6 @@ pub(crate) struct SegInfo {
     pub tree: u32,
     pub written: u32,
     pub heat: u8,
-    pub mlog: u8,
     pub touched: u64,
 }
 
@@ -158,7 +156,6 @@ impl SegmentTable {
                     if geometry.is_reserved(s) { State::Reserved } else { State::Full } as u8
                 ),
                 heat: AtomicU8::new(0),
-                mlog: AtomicU8::new(0),
                 live: AtomicU32::new(0),
                 tree: AtomicU32::new(0),
                 touched: AtomicU64::new(0),
@@ -206,7 +203,6 @@ impl SegmentTable {
             tree: m.tree.load(Relaxed),
             written: m.written.load(Relaxed),
             heat: m.heat.load(Relaxed),
-            mlog: m.mlog.load(Relaxed),
             touched: m.touched.load(Relaxed),
         }
     }
@@ -328,12 +324,11 @@ impl SegmentTable {
     }
 
     /// Takes a free segment of `device`.
-    pub fn claim(&self, device: usize, mlog: usize, state: State, heat: u8) -> Option<SegId> {
+    pub fn claim(&self, device: usize, state: State, heat: u8) -> Option<SegId> {
         let seg = self.pools[device].lock().pop_front()?;
         self.free.fetch_sub(1, Relaxed);
         let m = &self.meta[seg as usize];
         m.state.store(state as u8, Relaxed);
-        m.mlog.store(mlog as u8, Relaxed);
         m.heat.store(heat, Relaxed);
         m.written.store(crate::space::seconds(), Relaxed);
         Some(seg)
@@ -395,7 +390,7 @@ mod tests {
         let t = table();
         t.fill_pools(|s| s == 6);
         assert_eq!(t.free_count(), 4);
-        let s = t.claim(0, 0, State::Open, 1).unwrap();
+        let s = t.claim(0, State::Open, 1).unwrap();
         let a = t.geometry.addr(s, 3);
         assert!(t.set_live(a) && !t.set_live(a));
         assert_eq!(t.set_tree(a), Some(s));
@@ -408,6 +403,6 @@ mod tests {
         assert!(!t.dead(7).contains(&s)); // Touched after P.
         assert!(t.dead(8).contains(&s));
         t.release(s);
-        assert_eq!(t.claim(1, 0, State::Open, 0).unwrap(), 5);
+        assert_eq!(t.claim(1, State::Open, 0).unwrap(), 5);
     }
 }

@@ -74,7 +74,9 @@ impl<'a> Sink<'a> {
         let (spread, heat) = match owner {
             Owner::Data { ino, .. } => (ino.chunk(), Heat::Warm),
             Owner::Bucket { ino, .. } => (ino.chunk(), Heat::Hot),
-            Owner::Inode { ino } | Owner::Map { ino, .. } | Owner::Xattr { ino, .. } => (ino.chunk(), Heat::Node),
+            Owner::Inode { ino } | Owner::Map { ino, .. } | Owner::Xattr { ino, .. } => {
+                (ino.chunk(), Heat::Node)
+            }
             Owner::Table { index, .. } | Owner::Usage { index, .. } => (index, Heat::Node),
             Owner::Orphans { .. } => (0, Heat::Node),
             Owner::Summary { segment, .. } => (segment, Heat::Node),

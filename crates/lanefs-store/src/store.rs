@@ -169,10 +169,6 @@ impl Store {
         Context { mount: self.mount.load(Ordering::Relaxed), seq, secret: self.secret }
     }
 
-    pub(crate) fn secret(&self) -> u64 {
-        self.secret
-    }
-
     pub(crate) fn stamp(&self, sequence: u64) -> Stamp {
         let v = &self.superblock.volume.0;
         Stamp {
@@ -399,7 +395,8 @@ impl Store {
             patience += 1;
             if patience > 2 {
                 let (n, r) = bad[0];
-                let why = format!("the data of page {} of inode {ino} has a wrong checksum", first + n as u64);
+                let why =
+                    format!("the data of page {} of inode {ino} has a wrong checksum", first + n as u64);
                 return Err(StoreError::Corrupt { addr: r.addr, what: "file data", why });
             }
             if patience == 2 {

@@ -270,7 +270,8 @@ impl Store {
         guards: &mut [MutexGuard<'_, Inner>],
         writes: &mut Vec<(BlockRef, Box<Block>)>,
     ) -> Result<()> {
-        let plans: Vec<Plan> = updates.iter().zip(guards.iter()).map(|(u, g)| Plan::new(u, &g.state)).collect();
+        let plans: Vec<Plan> =
+            updates.iter().zip(guards.iter()).map(|(u, g)| Plan::new(u, &g.state)).collect();
         let blocks: usize = plans.iter().map(|p| p.blocks).sum();
         let mut runs = Vec::new();
         // Relaxed: the reader section orders it against the checkpoint that changes it.
@@ -499,9 +500,7 @@ impl Plan {
         let tail = if u.attrs.kind() == Some(FileKind::Dir) { None } else { tail_of(u.attrs.size) };
         let tail = tail.filter(|t| has(t.0));
         let displaced = match (tail, state.tail()) {
-            (Some((new, _)), Some((old, _))) => {
-                new != old && !has(old) && u.attrs.size > old << BLOCK_SHIFT
-            }
+            (Some((new, _)), Some((old, _))) => new != old && !has(old) && u.attrs.size > old << BLOCK_SHIFT,
             _ => false,
         };
         let blocks = u.pages.len() - usize::from(tail.is_some()) + usize::from(displaced);

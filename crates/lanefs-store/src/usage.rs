@@ -31,7 +31,8 @@ impl UsageTable {
 
     /// Reads the whole table and marks what it says: live and in the tree; its own blocks live.
     pub fn load(root: Root, t: &SegmentTable, source: &impl BlockSource) -> Result<UsageTable> {
-        let corrupt = |why: &str| StoreError::Corrupt { addr: root.r.addr, what: "usage table node", why: why.into() };
+        let corrupt =
+            |why: &str| StoreError::Corrupt { addr: root.r.addr, what: "usage table node", why: why.into() };
         let mut u = UsageTable::new(t.len());
         u.tree = Radix::open(Tree::Usage, root.r, root.level).ok_or_else(|| corrupt("impossible root"))?;
         let mut leaves = Vec::new();
@@ -50,7 +51,8 @@ impl UsageTable {
                 }
             }
             for (i, s) in segs.iter().enumerate() {
-                u.apply(t, leaf * SEGMENTS_PER_LEAF as u64 + i as u64, s).ok_or_else(|| corrupt("marks outside the log"))?;
+                u.apply(t, leaf * SEGMENTS_PER_LEAF as u64 + i as u64, s)
+                    .ok_or_else(|| corrupt("marks outside the log"))?;
             }
         }
         own.remove(&BlockAddr::NONE);
@@ -184,7 +186,13 @@ impl UsageTable {
     }
 
     /// The cleaner wants the block of a node: it is written anew by the next checkpoint. False if it is not there.
-    pub fn rewrite(&mut self, level: u8, index: u64, at: BlockAddr, source: &impl BlockSource) -> Result<bool> {
+    pub fn rewrite(
+        &mut self,
+        level: u8,
+        index: u64,
+        at: BlockAddr,
+        source: &impl BlockSource,
+    ) -> Result<bool> {
         if level == 0 {
             let current = matches!(self.tree.get(index), Found::Here(r) if r.addr == at);
             if current {

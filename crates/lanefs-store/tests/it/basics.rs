@@ -1,0 +1,291 @@
+//! Making, opening, writing, committing, folding and reopening, one thing at a time.
+
+use crate::common::*;
+use lanefs_store::format::record::Effect;
+use lanefs_store::*;
+
+const SMALL: u64 = 4 << 20;
+
+#[test]
+fn a_new_volume_opens_clean_and_has_a_root() {
+    let d = fresh(SMALL);
+    assert!(matches!(Store::format(&[d.clone()], &format_options()), Err(StoreError::NotAVolume { .. })));
+    for round in 1..4 {
+        let (s, r) = open(&d);
+        assert!(r.clean, "{r:?}");
+        let root = s.load_inode(ROOT_INO).unwrap().unwrap();
+        assert_eq!((root.attrs.mode, root.nlink, root.parent), (libc::S_IFDIR | 0o755, 2, ROOT_INO));
+        assert_eq!(s.info().mount_generation, round);
+        assert!(s.load_bucket(ROOT_INO, 5).unwrap().entries.is_empty());
+        assert_eq!(s.space().inodes, 1);
+        s.close().unwrap();
+        assert!(s.submit(tx(true, vec![], vec![])).is_err());
+    }
+}
+
+#[test]
+fn what_was_submitted_durably_survives() {
+    let d = fresh(SMALL);
+    let (s, _) = open(&d);
+    let g = group(1, 1, &[new_file(20), set(b"a", 20, 0)]);
+    let pages = vec![(0, page(1)), (1, page(2)), (7, page(3))];
+    let mut u = update(20, 8 * 4096, pages);
+    u.xattrs = Some(b"user.k=v".to_vec());
+    s.submit(tx(true, g, vec![u])).unwrap();
+    s.submit(tx(true, vec![], vec![update(20, 8 * 4096, vec![(1, page(9))])])).unwrap();
+    // Not durable, and gone after the crash.
+    s.submit(tx(false, vec![], vec![update(20, 8 * 4096, vec![(2, page(10))])])).unwrap();
+    assert_eq!(read(&s, 20, 2).unwrap().0, page(10).0);
+    drop(s);
+    for again in [false, true] {
+        let (s, r) = open(&d);
+        assert_eq!(
+            (r.clean, r.batches, r.inode_updates, r.groups),
+            if again { (false, 0, 0, 0) } else { (false, 2, 2, 1) }
+        );
+        assert_eq!(lookup(&s, b"a"), Some(Ino(20)));
+        let i = s.load_inode(Ino(20)).unwrap().unwrap();
+        assert_eq!((i.nlink, i.attrs.size, &i.xattrs[..]), (1, 8 * 4096, &b"user.k=v"[..]));
+        assert_eq!(read(&s, 20, 0).unwrap().0, page(1).0);
+        assert_eq!(read(&s, 20, 1).unwrap().0, page(9).0);
+        assert_eq!(read(&s, 20, 7).unwrap().0, page(3).0);
+        assert!(read(&s, 20, 2).is_none());
+        assert_eq!(s.next_data(Ino(20), 2).unwrap(), Some(7));
+        assert_eq!(s.next_hole(Ino(20), 0).unwrap(), Some(2));
+        assert!(s.info().last_epoch >= 1 && s.info().last_ts >= 1);
+    }
+}
+
+#[test]
+fn tails_live_in_the_inode_and_move_out_when_the_file_grows() {
+    let d = fresh(SMALL);
+    let (s, _) = open(&d);
+    let g = group(1, 1, &[new_file(20), set(b"a", 20, 0)]);
+    let mut p = page(1);
+    p.0[100..].fill(0);
+    s.submit(tx(true, g, vec![update(20, 100, vec![(0, p.clone())])])).unwrap();
+    drop(s);
+    let (s, _) = open(&d);
+    assert_eq!(read(&s, 20, 0).unwrap().0, p.0);
+    assert_eq!(s.next_data(Ino(20), 0).unwrap(), Some(0));
+    // Grown far beyond without touching the old tail: it becomes a block when another tail comes.
+    let mut q = page(2);
+    q.0[50..].fill(0);
+    s.submit(tx(true, vec![], vec![update(20, 5 * 4096 + 50, vec![(5, q.clone())])])).unwrap();
+    drop(s);
+    let (s, _) = open(&d);
+    assert_eq!(read(&s, 20, 0).unwrap().0, p.0);
+    assert_eq!(read(&s, 20, 5).unwrap().0, q.0);
+    fold(&s, s.info().last_epoch + 1, vec![]);
+    // Truncated.
+    s.unmap(Ino(20), 1..u64::MAX, Some(&attrs(40))).unwrap();
+    s.submit(tx(true, vec![], vec![update(20, 40, vec![])])).unwrap();
+    drop(s);
+    let (s, _) = open(&d);
+    assert!(read(&s, 20, 5).is_none());
+    assert_eq!(s.load_inode(Ino(20)).unwrap().unwrap().attrs.size, 40);
+    s.close().unwrap();
+    let (s, r) = open(&d);
+    assert!(r.clean);
+    assert!(read(&s, 20, 5).is_none());
+    assert_eq!(read(&s, 20, 0).unwrap().0[..40], p.0[..40]);
+}
+
+#[test]
+fn committed_epochs_are_recovered_as_a_prefix_and_fsyncs_beyond() {
+    let d = fresh(SMALL);
+    let (s, _) = open(&d);
+    let e = s.info().last_epoch;
+    s.commit_epoch(e + 1, vec![(0, group(e + 1, 1, &[new_file(20), set(b"a", 20, 0)]))]).unwrap();
+    s.commit_epoch(e + 2, vec![(0, vec![])]).unwrap();
+    s.commit_epoch(e + 4, vec![(3, group(e + 4, 2, &[set(b"b", 20, 0)]))]).unwrap();
+    let late = group(e + 5, 3, &[new_file(21), set(b"c", 21, 0), clr(b"a", 20)]);
+    s.submit(tx(true, late, vec![update(21, 0, vec![])])).unwrap();
+    drop(s);
+    let (s, r) = open(&d);
+    assert_eq!(r.epoch, e + 4);
+    assert_eq!(r.groups, 3);
+    assert_eq!((lookup(&s, b"a"), lookup(&s, b"b"), lookup(&s, b"c")), (None, Some(Ino(20)), Some(Ino(21))));
+    assert_eq!(s.load_inode(Ino(20)).unwrap().unwrap().nlink, 1);
+    assert!(s.info().last_epoch >= e + 5);
+    assert_eq!(s.space().inodes, 3);
+    let u = s.chunk_usage(0).unwrap();
+    assert_eq!(u.used, 1 << 1 | 1 << 20 | 1 << 21);
+}
+
+#[test]
+fn a_fold_frees_the_dead_and_lists_orphans() {
+    let d = fresh(SMALL);
+    let (s, _) = open(&d);
+    let free = s.space().free;
+    let e = s.info().last_epoch;
+    let a = group(e + 1, 1, &[new_file(20), set(b"a", 20, 0)]);
+    let b = group(e + 1, 2, &[new_file(21), set(b"b", 21, 0)]);
+    s.submit(tx(false, vec![], vec![update(20, 4096 * 40, (0..40).map(|p| (p, page(p))).collect())]))
+        .unwrap();
+    s.submit(tx(false, vec![], vec![update(21, 4096, vec![(0, page(4))])])).unwrap();
+    s.commit_epoch(e + 1, vec![(0, [a.clone(), b.clone()].concat())]).unwrap();
+    let done = fold(&s, e + 1, vec![b, a]);
+    assert!(done.freed.is_empty() && done.orphans == 0);
+    assert!(s.space().free < free - 40);
+    let c = group(e + 2, 3, &[clr(b"a", 20), clr(b"b", 21)]);
+    let dead = group(e + 2, 4, &[Effect::Dead { ino: Ino(20), generation: 0 }]);
+    s.commit_epoch(e + 2, vec![(0, [c.clone(), dead.clone()].concat())]).unwrap();
+    let done = fold(&s, e + 2, vec![c, dead]);
+    assert_eq!(done.freed, [(Ino(20), 1)]);
+    assert_eq!(done.orphans, 1);
+    assert!(s.load_inode(Ino(20)).unwrap().is_none());
+    assert!(s.submit(tx(true, vec![], vec![update(20, 0, vec![])])).is_ok()); // A new inode's, for all we know.
+    drop(s);
+    let (s, r) = open(&d);
+    assert_eq!(r.orphans_freed, 1);
+    assert!(s.load_inode(Ino(21)).unwrap().is_none());
+    assert_eq!(s.chunk_usage(0).unwrap().generations[20..22], [1, 1]);
+    // All is given back but what the tables take.
+    assert!(s.space().free >= free - 8, "{} of {free}", s.space().free);
+    assert_eq!(s.space().inodes, 1);
+}
+
+#[test]
+fn symlinks_and_subdirectories_come_from_records() {
+    let d = fresh(SMALL);
+    let (s, _) = open(&d);
+    static LONG: [u8; 4000] = [b'x'; 4000];
+    let e = s.info().last_epoch + 1;
+    let dir = |name: &'static [u8], ino| Effect::Set {
+        dir: ROOT_INO,
+        cookie: cookie(name),
+        name,
+        ino: Ino(ino),
+        old: Ino::NONE,
+        kind: FileKind::Dir,
+    };
+    let g = [
+        group(e, 1, &[new_kind(30, libc::S_IFLNK | 0o777, b"over/there"), set(b"l", 30, 0)]),
+        group(e, 2, &[new_kind(31, libc::S_IFLNK | 0o777, &LONG), set(b"m", 31, 0)]),
+        group(e, 3, &[new_kind(32, libc::S_IFDIR | 0o755, b""), dir(b"d", 32)]),
+    ]
+    .concat();
+    s.commit_epoch(e, vec![(0, g.clone())]).unwrap();
+    fold(&s, e, vec![g]);
+    s.close().unwrap();
+    let (s, _) = open(&d);
+    assert_eq!(read(&s, 30, 0).unwrap().0[..10], *b"over/there");
+    assert_eq!(read(&s, 31, 0).unwrap().0[..4000], LONG);
+    assert_eq!(s.load_inode(Ino(31)).unwrap().unwrap().attrs.size, 4000);
+    assert_eq!(s.load_inode(Ino(32)).unwrap().unwrap().nlink, 2);
+    assert_eq!(s.load_inode(ROOT_INO).unwrap().unwrap().nlink, 3);
+}
+
+#[test]
+fn a_thousand_names_fold_and_are_found() {
+    let d = fresh(16 << 20);
+    let (s, _) = open(&d);
+    let e = s.info().last_epoch + 1;
+    let names: Vec<Vec<u8>> = (0..1000).map(|i| format!("name-{i}").into_bytes()).collect();
+    let mut g = Vec::new();
+    for (i, n) in names.iter().enumerate() {
+        g.extend(group(e, i as u64 + 1, &[new_file(100 + i as u64), set(n, 100 + i as u64, 0)]));
+    }
+    s.commit_epoch(e, vec![(0, g.clone())]).unwrap();
+    drop(s); // Committed but not folded.
+    let (s, r) = open(&d);
+    assert_eq!(r.groups, 1000);
+    for (i, n) in names.iter().enumerate() {
+        assert_eq!(lookup(&s, n), Some(Ino(100 + i as u64)));
+    }
+    assert_eq!(s.info().next_chunk, 1099 / 128 + 1);
+    assert_eq!(s.space().inodes, 1001);
+}
+
+#[test]
+fn a_volume_opened_for_reading_is_recovered_in_memory_only() {
+    let d = fresh(SMALL);
+    let (s, _) = open(&d);
+    let g = group(1, 1, &[new_file(20), set(b"a", 20, 0)]);
+    s.submit(tx(true, g, vec![update(20, 4096, vec![(0, page(1))])])).unwrap();
+    drop(s);
+    let mut before = vec![0u8; SMALL as usize];
+    d.read(&mut [device::ReadReq { offset: 0, data: &mut before }]).unwrap();
+    let o = OpenOptions { read_only: true, ..Default::default() };
+    let (s, _) = Store::open(vec![d.clone()], &o).unwrap();
+    assert_eq!(lookup(&s, b"a"), Some(Ino(20)));
+    assert_eq!(read(&s, 20, 0).unwrap().0, page(1).0);
+    assert!(s.submit(tx(true, vec![], vec![])).is_err());
+    s.close().unwrap();
+    let mut after = vec![0u8; SMALL as usize];
+    d.read(&mut [device::ReadReq { offset: 0, data: &mut after }]).unwrap();
+    assert!(before == after);
+}
+
+#[test]
+fn several_devices_and_mlogs_work_together_and_may_change_in_number() {
+    let devices: Vec<Dev> = (0..3).map(|_| memory(8 << 20)).collect();
+    let o = FormatOptions { mlogs: 4, ..format_options() };
+    Store::format(&devices, &o).unwrap();
+    for (round, mlogs) in [4usize, 2, 7, 1].into_iter().enumerate() {
+        let mut shuffled = devices.clone();
+        shuffled.rotate_left(round % 3);
+        let (s, _) = Store::open(shuffled, &OpenOptions { mlogs, ..Default::default() }).unwrap();
+        let e = s.info().last_epoch;
+        for lane in 0..6u64 {
+            let ino = 100 + round as u64 * 10 + lane;
+            let name = format!("f{ino}").into_bytes();
+            let g = group(e + 1, 1 + lane, &[new_file(ino), set(&name, ino, 0)]);
+            let mut t =
+                tx(true, g, vec![update(ino, 3 * 4096, (0..3).map(|p| (p, page(ino + p))).collect())]);
+            t.lane = lane as usize;
+            s.submit(t).unwrap();
+        }
+        drop(s);
+        let (s, r) = open_all(&devices);
+        assert_eq!(r.groups, 6);
+        for ino in (0..=round as u64).flat_map(|r| 100 + r * 10..106 + r * 10) {
+            assert_eq!(lookup(&s, format!("f{ino}").as_bytes()), Some(Ino(ino)));
+            for p in 0..3 {
+                assert_eq!(read(&s, ino, p).unwrap().0, page(ino + p).0);
+            }
+        }
+    }
+    assert!(Store::open(devices[..2].to_vec(), &OpenOptions::default()).is_err());
+}
+
+#[test]
+fn threads_submit_while_checkpoints_run() {
+    let d = fresh(64 << 20);
+    let (s, _) = open(&d);
+    let e = s.info().last_epoch;
+    let births: Vec<Vec<u8>> = (0..4u64)
+        .map(|t| group(e + 1, t + 1, &[new_file(50 + t), set(format!("t{t}").as_bytes(), 50 + t, 0)]))
+        .collect();
+    s.commit_epoch(e + 1, vec![(0, births.concat())]).unwrap();
+    fold(&s, e + 1, births);
+    std::thread::scope(|scope| {
+        for t in 0..4u64 {
+            let s = &s;
+            scope.spawn(move || {
+                for i in 0..150u64 {
+                    let p = i % 37;
+                    let mut x =
+                        tx(i % 3 != 0, vec![], vec![update(50 + t, 40 * 4096, vec![(p, page(t << 32 | i))])]);
+                    x.lane = t as usize;
+                    s.submit(x).unwrap();
+                    assert_eq!(read(s, 50 + t, p).unwrap().0, page(t << 32 | i).0);
+                }
+            });
+        }
+        for n in 0..20 {
+            fold(&s, e + 2 + n, vec![]);
+        }
+    });
+    drop(s);
+    let (s, _) = open(&d);
+    for t in 0..4u64 {
+        for p in 0..37u64 {
+            // The last durable write of each page, or a later one.
+            let got = read(&s, 50 + t, p).unwrap();
+            let fits = (0..150).filter(|i| i % 37 == p).any(|i| got.0 == page(t << 32 | i).0);
+            assert!(fits, "thread {t} page {p}");
+        }
+    }
+}

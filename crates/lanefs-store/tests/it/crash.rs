@@ -1,0 +1,1 @@
+//! Power loss at every kind of moment.

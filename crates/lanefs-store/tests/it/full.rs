@@ -1,0 +1,114 @@
+//! Volumes that are nearly full, and overwritten for ever.
+
+use crate::common::*;
+use lanefs_store::*;
+
+/// Fills to `percent` and overwrites at random until 20 times the capacity has gone through.
+fn endless(bytes: u64, percent: u64, durable_every: u64, rounds: u64) {
+    let d = fresh(bytes);
+    let (s, _) = open(&d);
+    let e = s.info().last_epoch;
+    let births: Vec<Vec<u8>> = (0..8u64)
+        .map(|t| group(e + 1, t + 1, &[new_file(50 + t), set(format!("t{t}").as_bytes(), 50 + t, 0)]))
+        .collect();
+    s.commit_epoch(e + 1, vec![(0, births.concat())]).unwrap();
+    fold(&s, e + 1, births);
+    let total = s.space().total;
+    let per_file = total * percent / 100 / 8;
+    let mut model = std::collections::BTreeMap::new();
+    let mut x = 99u64;
+    let mut random = move || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x
+    };
+    let (mut written, mut n) = (0, 0u64);
+    while written < total * rounds {
+        n += 1;
+        let ino = 50 + random() % 8;
+        let first = if written < total { n * 4 % per_file } else { random() % per_file };
+        let pages: Vec<u64> = (first..(first + 4).min(per_file)).collect();
+        let k = pages.len() as u64;
+        if !s.reserve(0, k) {
+            panic!("no room after {written} of {total} blocks: {:?} {:?}", s.space(), s.pressure());
+        }
+        let mut u = update(ino, per_file * 4096, pages.iter().map(|&p| (p, page(n * 1000 + p))).collect());
+        u.reserved = k as u32;
+        s.submit(tx(n % durable_every == 0, vec![], vec![u])).unwrap();
+        pages.iter().for_each(|&p| {
+            model.insert((ino, p), n * 1000 + p);
+        });
+        written += k;
+    }
+    for (&(ino, p), &seed) in &model {
+        assert_eq!(read(&s, ino, p).unwrap().0, page(seed).0, "inode {ino} page {p}");
+    }
+    assert_eq!(s.space().reserved, 0);
+    s.close().unwrap();
+    drop(s);
+    let (s, r) = open(&d);
+    assert!(r.clean);
+    for (&(ino, p), &seed) in &model {
+        assert_eq!(read(&s, ino, p).unwrap().0, page(seed).0, "inode {ino} page {p} after reopening");
+    }
+}
+
+#[test]
+fn overwriting_goes_on_for_ever_at_80_percent() {
+    endless(4 << 20, 80, 3, 20);
+}
+
+#[test]
+fn overwriting_durably_goes_on_too() {
+    endless(6 << 20, 70, 1, 12);
+}
+
+#[test]
+fn reserve_says_when_it_is_full_and_what_it_promised_can_be_written() {
+    let d = fresh(4 << 20);
+    let (s, _) = open(&d);
+    let e = s.info().last_epoch;
+    let g = group(e + 1, 1, &[new_file(50), set(b"f", 50, 0)]);
+    s.commit_epoch(e + 1, vec![(0, g.clone())]).unwrap();
+    fold(&s, e + 1, vec![g]);
+    let mut p = 0;
+    while s.reserve(0, 1) {
+        let mut u = update(50, (p + 1) * 4096, vec![(p, page(p))]);
+        u.reserved = 1;
+        s.submit(tx(true, vec![], vec![u])).unwrap();
+        p += 1;
+    }
+    assert!(p > s.space().total * 9 / 10, "{p} of {}", s.space().total);
+    for q in 0..p {
+        assert_eq!(read(&s, 50, q).unwrap().0, page(q).0);
+    }
+    // Truncating gives it back.
+    s.unmap(Ino(50), 0..u64::MAX, Some(&attrs(0))).unwrap();
+    s.submit(tx(true, vec![], vec![update(50, 0, vec![])])).unwrap();
+    assert!(s.reserve(0, p / 2));
+    s.unreserve(0, p / 2);
+}
+
+#[test]
+fn pending_names_survive_the_stores_own_checkpoints() {
+    let d = fresh(4 << 20);
+    let (s, _) = open(&d);
+    let e = s.info().last_epoch;
+    // Durable, but neither committed nor folded; and one epoch committed and not folded.
+    s.commit_epoch(e + 1, vec![(0, group(e + 1, 1, &[new_file(50), set(b"c", 50, 0)]))]).unwrap();
+    let g = group(e + 2, 2, &[new_file(51), set(b"f", 51, 0)]);
+    s.submit(tx(true, g, vec![update(51, 2 * 4096, vec![(0, page(1)), (1, page(2))])])).unwrap();
+    let mounts = s.info().mount_generation;
+    // Far more than fits: the store has to make checkpoints by itself.
+    for n in 0..s.space().total * 3 {
+        s.submit(tx(n % 2 == 0, vec![], vec![update(50, 64 * 4096, vec![(n % 64, page(n))])])).unwrap();
+    }
+    drop(s);
+    let (s, r) = open(&d);
+    assert_eq!((r.epoch, r.groups), (e + 1, 2));
+    assert_eq!(s.info().mount_generation, mounts + 1);
+    assert_eq!((lookup(&s, b"c"), lookup(&s, b"f")), (Some(Ino(50)), Some(Ino(51))));
+    assert_eq!(read(&s, 51, 0).unwrap().0, page(1).0);
+    assert_eq!(read(&s, 51, 1).unwrap().0, page(2).0);
+}
