@@ -165,7 +165,6 @@ impl Volume {
                 mlogs: options.mlogs,
                 cache_bytes: (cache / 16) as usize,
                 lanes,
-                no_lock: false,
             },
         )?;
         let info = store.info();
