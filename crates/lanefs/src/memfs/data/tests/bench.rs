@@ -87,4 +87,33 @@ fn data_costs() {
         best(&format!("capture {count} pages, per page"), 600, 1, || (times[0], count));
         best(&format!("finish {count} pages, per page"), 100, 1, || (times[1], count));
     }
+    // Disjoint pages of one file: what commutes must not wait.
+    let ctx = world.ctx(0, 0);
+    data.write(&ctx, 0, &plain).unwrap();
+    for threads in [1u64, 2] {
+        for write in [true, false] {
+            let what = if write { "overwrites" } else { "reads" };
+            best(&format!("{threads} threads, one file, {what}, per call and thread"), 170, 20, || {
+                let start = Instant::now();
+                std::thread::scope(|scope| {
+                    for t in 0..threads {
+                        let world = &world;
+                        scope.spawn(move || {
+                            let (ctx, ra, mut buf) =
+                                (world.ctx(0, t as usize), ReadAhead::new(), [1u8; 4096]);
+                            for i in 0..100_000u64 {
+                                let at = (t * 100 + i % 16) * 4096;
+                                if write {
+                                    data.write(&ctx, at, &buf).unwrap();
+                                } else {
+                                    data.read(&ctx, at, &mut buf, &ra).unwrap();
+                                }
+                            }
+                        });
+                    }
+                });
+                (start.elapsed(), 100_000)
+            });
+        }
+    }
 }

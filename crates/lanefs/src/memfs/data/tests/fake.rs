@@ -106,7 +106,11 @@ pub struct World {
     pub store: FakeStore,
     pub files: Box<[FileData]>,
     pub fail_submit: AtomicBool,
+    /// Done once, when a throttled writer asks for writeback: at that moment it holds no lock.
+    pub meanwhile: Mutex<Option<Meanwhile>>,
 }
+
+pub type Meanwhile = Box<dyn FnOnce(&World) + Send>;
 
 struct Driver(Weak<World>);
 
@@ -114,6 +118,10 @@ impl Writeback for Driver {
     fn wake(&self) {}
     fn write_back(&self, want: usize) -> usize {
         let Some(world) = self.0.upgrade() else { return 0 };
+        let meanwhile = world.meanwhile.lock().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile(&world);
+        }
         let mut done = 0;
         for file in 0..world.files.len() {
             if done < want {
@@ -132,6 +140,7 @@ impl World {
             // SAFETY: in a boxed slice, so they stay where they are.
             files: (0..files).map(|_| unsafe { FileData::new(0, 0) }).collect(),
             fail_submit: AtomicBool::new(false),
+            meanwhile: Mutex::new(None),
         });
         world.pool.set_writeback(Arc::new(Driver(Arc::downgrade(&world))));
         world

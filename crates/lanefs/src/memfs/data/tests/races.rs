@@ -85,3 +85,63 @@ fn shrinking_inside_a_page_writes_zeros_only_if_needed() {
     assert_eq!(data.dirty_pages(), 0, "the rest is zero already");
     world.check();
 }
+
+/// A file of `size` bytes, clean, and so much dirty elsewhere that the next write is throttled; then `meanwhile` happens.
+fn throttled(
+    size: usize,
+    evicted: bool,
+    meanwhile: impl FnOnce(&World) + Send + 'static,
+) -> std::sync::Arc<World> {
+    let world = World::new(64, 2, 1000);
+    world.files[0].write(&world.ctx(0, 0), 0, &vec![1; size]).unwrap();
+    world.write_back(0, 100, true);
+    if evicted {
+        world.files[0].evict_clean(&world.ctx(0, 0));
+    }
+    world.files[1].write(&world.ctx(1, 0), 0, &[1; 27 * 4096]).unwrap();
+    assert!(world.pool.dirty_frames() > 64 * 2 / 5);
+    *world.meanwhile.lock() = Some(Box::new(meanwhile));
+    world
+}
+
+#[test]
+fn a_write_that_a_truncate_overtakes_extends_the_file_again() {
+    // Over a page's border, and inside one page.
+    for len in [2000, 500] {
+        for (evicted, size) in [(false, 100), (false, 0), (true, 100), (true, 0), (false, 4096), (true, 4096)]
+        {
+            let world = throttled(8192, evicted, move |w| {
+                w.files[0].truncate(&w.ctx(0, 1), size as u64, None).unwrap();
+            });
+            let (data, ctx) = (&world.files[0], world.ctx(0, 0));
+            // Inside the file when the writer looks at its size.
+            assert_eq!(data.write(&ctx, 3000, &vec![2; len]).unwrap().bytes, len);
+            assert!(world.meanwhile.lock().is_none(), "the truncate came in between");
+            let end = size.max(3000 + len);
+            assert_eq!(data.size(), end as u64, "shrunk to {size}, evicted: {evicted}");
+            let mut wanted = vec![0; end];
+            wanted[..size].fill(1);
+            wanted[3000..3000 + len].fill(2);
+            let mut buf = vec![9; 8192];
+            assert_eq!(data.read(&ctx, 0, &mut buf, &ReadAhead::new()).unwrap(), end);
+            assert!(buf[..end] == wanted);
+            data.truncate(&ctx, 8192, None).unwrap();
+            assert_eq!(data.read(&ctx, 0, &mut buf, &ReadAhead::new()).unwrap(), 8192);
+            assert!(buf[..end] == wanted && buf[end..].iter().all(|&b| b == 0), "stale bytes behind the end");
+            world.check();
+        }
+    }
+}
+
+#[test]
+fn an_append_that_another_overtakes_goes_behind_it() {
+    let world = throttled(5000, true, |w| {
+        w.files[0].append(&w.ctx(0, 1), &[3; 5000]).unwrap();
+    });
+    let (data, ctx) = (&world.files[0], world.ctx(0, 0));
+    assert_eq!(data.append(&ctx, &[4; 5000]).unwrap().0, 10_000);
+    let mut buf = vec![9; 15_000];
+    data.read(&ctx, 0, &mut buf, &ReadAhead::new()).unwrap();
+    assert!(buf[..5000] == [1; 5000] && buf[5000..10_000] == [3; 5000] && buf[10_000..] == [4; 5000]);
+    world.check();
+}
