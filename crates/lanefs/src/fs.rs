@@ -182,6 +182,11 @@ impl Fs {
         if flags & libc::O_CREAT != 0 {
             self.volume.0.inner.slow_down_meta();
         }
+        self.volume.0.inner.with_room(|| self.open_once(path, options))
+    }
+
+    fn open_once(&self, path: &[u8], options: &OpenOptions) -> Result<File> {
+        let flags = options.flags;
         let guard = pin();
         let root = &self.volume.0;
         root.inner.check_alive()?;

@@ -66,7 +66,8 @@ impl Volume {
         flags: i32,
     ) -> Result<(Stat, File)> {
         self.0.inner.slow_down_meta();
-        let (f, _) = self.0.create_at(cred, parent, name, mode, flags, &pin())?;
+        let root = &self.0;
+        let (f, _) = root.inner.with_room(|| root.create_at(cred, parent, name, mode, flags, &pin()))?;
         Ok((f.cell().stat(), f))
     }
 
@@ -77,11 +78,13 @@ impl Volume {
 
     /// A file without a name (O_TMPFILE); [`File::link_to`] can give it one.
     pub fn node_tmpfile(&self, cred: &Cred, parent: Ino, mode: u32, flags: i32) -> Result<(Stat, File)> {
-        let guard = pin();
-        let cell = self.0.inner.make_unnamed(cred, parent, mode, &guard)?;
-        let f = self.0.handle(cell, cred, flags)?;
-        self.0.inner.note_unnamed(cell);
-        Ok((cell.stat(), f))
+        self.0.inner.with_room(|| {
+            let guard = pin();
+            let cell = self.0.inner.make_unnamed(cred, parent, mode, &guard)?;
+            let f = self.0.handle(cell, cred, flags)?;
+            self.0.inner.note_unnamed(cell);
+            Ok((cell.stat(), f))
+        })
     }
 
     /// Makes a file of any kind but directory and symbolic link. EEXIST, EINVAL, EPERM.
@@ -117,10 +120,11 @@ impl Volume {
 
     fn make(&self, cred: &Cred, parent: Ino, name: &[u8], spec: &Spec<'_>) -> Result<Stat> {
         self.0.inner.slow_down_meta();
-        match self.0.inner.make(cred, parent, name, spec, &pin())? {
+        let inner = &self.0.inner;
+        inner.with_room(|| match inner.make(cred, parent, name, spec, &pin())? {
             Made::New(c) => Ok(c.stat()),
             Made::Exists(..) => posix(libc::EEXIST),
-        }
+        })
     }
 
     /// Makes another name for an inode. EEXIST, EMLINK, EPERM for directories, ENOENT if it has no name left.

@@ -54,7 +54,7 @@ impl Inner {
             None => data.append(&ctx, buf),
         };
         let (at, w) = match attempt() {
-            Err(e) if e.errno() == libc::ENOSPC && self.relieve(true) => attempt()?,
+            Err(e) if e.errno() == libc::ENOSPC && self.relieve() => attempt()?,
             r => r?,
         };
         if w.bytes > 0 {
@@ -79,9 +79,7 @@ impl Inner {
         (attrs.size, attrs.mtime, attrs.ctime) = (size, now, now);
         let ctx = self.data_ctx(cell.ino);
         match data.truncate(&ctx, size, Some(&attrs)) {
-            Err(e) if e.errno() == libc::ENOSPC && self.relieve(true) => {
-                data.truncate(&ctx, size, Some(&attrs))
-            }
+            Err(e) if e.errno() == libc::ENOSPC && self.relieve() => data.truncate(&ctx, size, Some(&attrs)),
             r => r,
         }
     }
@@ -102,7 +100,7 @@ impl Inner {
         let attrs = cell.attrs();
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => match data.allocate(&ctx, offset, len, keep) {
-                Err(e) if e.errno() == libc::ENOSPC && self.relieve(true) => {
+                Err(e) if e.errno() == libc::ENOSPC && self.relieve() => {
                     data.allocate(&ctx, offset, len, keep)?
                 }
                 r => r?,
@@ -116,14 +114,16 @@ impl Inner {
         Ok(())
     }
 
-    /// Reserves the block of a new inode. ENOSPC.
+    /// Reserves the block of a new inode. ENOSPC; the caller of the operation tries again when something was freed (`with_room`).
     pub(crate) fn reserve_inode(&self) -> Result<()> {
-        if self.store.reserve(self.lanes.mine(), 1)
-            || self.relieve(false) && self.store.reserve(self.lanes.mine(), 1)
-        {
-            Ok(())
-        } else {
-            posix(libc::ENOSPC)
+        if self.store.reserve(self.lanes.mine(), 1) { Ok(()) } else { posix(libc::ENOSPC) }
+    }
+
+    /// Runs `f`, and once more if the volume was full and something could be freed. The caller is not pinned.
+    pub(crate) fn with_room<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+        match f() {
+            Err(e) if e.errno() == libc::ENOSPC && self.relieve() => f(),
+            r => r,
         }
     }
 
@@ -131,12 +131,12 @@ impl Inner {
         self.store.unreserve(self.lanes.mine(), 1);
     }
 
-    /// The volume is full: makes what was deleted count as free. False if there was nothing to gain. The caller holds no lock.
-    /// `wait`: it is not pinned either, so the grace of what was just deleted may be waited for.
+    /// The volume is full: makes what was deleted count as free. False if there was nothing to gain. The caller holds no lock and is not
+    /// pinned: the grace of what was just deleted is waited for.
     #[cold]
-    pub(crate) fn relieve(&self, wait: bool) -> bool {
+    pub(crate) fn relieve(&self) -> bool {
         let before = self.store.space().free;
-        if self.reap(wait).is_err() || self.checkpoint().is_err() {
+        if self.reap(true).is_err() || self.checkpoint().is_err() {
             return false;
         }
         self.store.space().free > before

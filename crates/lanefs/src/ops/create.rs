@@ -124,7 +124,8 @@ impl Inner {
             FileKind::Dir => Body::Dir(Dir::new(true)),
             _ => Body::None,
         };
-        Ok((Cell::new(ino, spec.kind, &attrs, 1, parent.ino, body), attrs))
+        let links = if spec.kind == FileKind::Dir { 2 } else { 1 };
+        Ok((Cell::new(ino, spec.kind, &attrs, links, parent.ino, body), attrs))
     }
 
     /// Steps 2 to 7 of a creation; `None` if the look before was too early.

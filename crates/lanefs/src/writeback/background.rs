@@ -89,7 +89,7 @@ impl Inner {
         if self.options.read_only {
             return Ok(());
         }
-        self.reap(false)?;
+        self.reap(all)?;
         self.collect_dirty();
         let expire =
             if all || self.frames.over_background() { Duration::ZERO } else { self.options.dirty_expire };
