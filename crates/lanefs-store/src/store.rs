@@ -288,10 +288,6 @@ impl Store {
         }
     }
 
-    fn existing(&self, ino: Ino) -> Result<Arc<Cell>> {
-        self.cell(ino)?.ok_or_else(|| StoreError::Invalid(format!("inode {ino} does not exist")))
-    }
-
     // ---- what the layer above calls ----
 
     /// Makes a new, empty volume on `devices`.
@@ -359,7 +355,14 @@ impl Store {
 
     /// Fills each block of `pages`, from page `first` on; every block is verified. A hole is zeros and says so.
     pub fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> Result<()> {
-        let cell = self.existing(ino)?;
+        let Some(cell) = self.cell(ino)? else {
+            // Nothing was submitted of it yet.
+            for p in pages {
+                p.block.0.fill(0);
+                p.hole = true;
+            }
+            return Ok(());
+        };
         let mut todo: Vec<usize> = (0..pages.len()).collect();
         let mut patience = 0;
         loop {
@@ -432,13 +435,14 @@ impl Store {
 
     /// The first page at or after `page` that holds data.
     pub fn next_data(&self, ino: Ino, page: u64) -> Result<Option<u64>> {
-        let cell = self.existing(ino)?;
+        // An inode of which nothing was submitted yet holds no data.
+        let Some(cell) = self.cell(ino)? else { return Ok(None) };
         self.ask(&cell, |s| s.next_data(page))
     }
 
     /// The first page at or after `page` that holds none.
     pub fn next_hole(&self, ino: Ino, page: u64) -> Result<Option<u64>> {
-        let cell = self.existing(ino)?;
+        let Some(cell) = self.cell(ino)? else { return Ok(Some(page)) };
         self.ask(&cell, |s| s.next_hole(page).map(Some))
     }
 

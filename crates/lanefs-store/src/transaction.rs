@@ -433,9 +433,8 @@ impl Store {
             Some(a) => Some(self.cell_or_new(ino, a)?),
             None => self.cell(ino)?,
         };
-        let Some(cell) = cell else {
-            return Err(StoreError::Invalid(format!("inode {ino} does not exist")));
-        };
+        // An inode of which nothing was submitted yet has nothing to unmap.
+        let Some(cell) = cell else { return Ok(()) };
         let mut g = cell.lock();
         let inner = &mut *g;
         if inner.gone {
