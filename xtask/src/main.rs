@@ -2,6 +2,8 @@
 
 mod crash;
 mod demo;
+mod killtest;
+mod programs;
 mod run;
 mod source;
 mod test;
@@ -13,6 +15,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 
   crash  crash and recover in every way: [--long] [--seed N] --json FILE
   demo   build lanefs, make and mount a volume, work in it, crash it, look again
+  programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
+  killtest [--rounds N] [--seed S] [NAME..]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
+  fsx [--ops N] [--seed S] [--direct] [--mmap] FILE   random operations on one file, compared with a copy in memory
   test   everything that must pass: format, tidy, lints, docs, loom, all tests
   tidy   arrows between rooms, file lengths, leftovers, ASCII, SAFETY comments, whitespace";
 
@@ -22,6 +27,10 @@ fn main() -> ExitCode {
         ["crash", ref rest @ ..] => crash::simulate(rest),
         ["demo"] => demo::run_demo(),
         ["test"] => test::all(),
+        ["programs", ref rest @ ..] => programs::main(rest),
+        ["killtest", ref rest @ ..] => killtest::main(rest),
+        ["killtest-writer", ref rest @ ..] => killtest::writer::main(rest),
+        ["fsx", ref rest @ ..] => programs::fsx::main(rest),
         ["tidy"] => return run_tidy(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

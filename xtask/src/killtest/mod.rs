@@ -1,0 +1,229 @@
+//! `cargo xtask killtest [--rounds N] [--seed S] [NAME..]`: ends the process that serves a mount with `kill -9` at a random moment, over and over.
+//!
+//! A round: a writer that keeps a ledger of what was acknowledged, and one of the real programs, work on the mount; the kill;
+//! `umount -l`; `lanefs fsck` must find nothing; the volume is mounted again, now and then killed at once and mounted once more;
+//! everything acknowledged must be there with its content, also that of the round before; databases that the program left
+//! behind must pass their own checks.
+
+mod ledger;
+pub mod writer;
+
+use crate::programs::random::Random;
+use crate::programs::volume::{self, Volume};
+use crate::programs::{PROGRAMS, child};
+use crate::run::need;
+use ledger::{Checked, Ledger};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What all rounds did.
+#[derive(Default)]
+struct Totals {
+    rounds: u64,
+    acknowledged: u64,
+    checked: Checked,
+    databases: u64,
+    slowest_mount: Duration,
+}
+
+/// The command.
+pub fn main(arguments: &[&str]) -> Result<(), String> {
+    let (mut rounds, mut seed) = (100, 1);
+    let mut names: Vec<&str> = Vec::new();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let mut number = || rest.next().and_then(|n| n.parse().ok()).ok_or(format!("{argument}: a number"));
+        match *argument {
+            "--rounds" => rounds = number()?,
+            "--seed" => seed = number()?,
+            name if PROGRAMS.iter().any(|p| p.name == name) => names.push(name),
+            other => return Err(format!("killtest: {other:?}: neither --rounds N, --seed S nor a program")),
+        }
+    }
+    if names.is_empty() {
+        names = PROGRAMS.iter().map(|p| p.name).collect();
+    }
+    need(&[
+        ("fusermount3", "fuse3"),
+        ("git", "git"),
+        ("rsync", "rsync"),
+        ("sqlite3", "sqlite3"),
+        ("db_bench", "rocksdb-tools"),
+        ("fio", "fio"),
+        ("dbench", "dbench"),
+        ("stress-ng", "stress-ng"),
+    ])?;
+    let lanefs = volume::build()?;
+    let mut volume = Volume::make(&lanefs, "4G", &[])?;
+    volume.mount()?;
+    let mut totals = Totals::default();
+    let mut random = Random(seed);
+    for n in 0..rounds {
+        let name = names[n as usize % names.len()];
+        let start = Instant::now();
+        round(&mut volume, n, name, &mut random, &mut totals).map_err(|e| {
+            // Kept for whoever looks for the fault: the image as it was found.
+            let kept = std::env::temp_dir().join(format!("lanefs-killtest-{seed}-{n}.lane"));
+            let _ = volume.kill();
+            let copy = Command::new("cp").arg("--sparse=always").arg(volume.image()).arg(&kept).status();
+            let kept = if copy.is_ok_and(|s| s.success()) {
+                format!("\nimage kept: {}", kept.display())
+            } else {
+                String::new()
+            };
+            format!("round {n} of seed {seed} ({name}): {e}{kept}\n{}", volume.messages())
+        })?;
+        totals.rounds += 1;
+        println!(
+            "round {n:>3}  {name:<15} {:>5.1} s  {:>7} acknowledged",
+            start.elapsed().as_secs_f64(),
+            totals.acknowledged
+        );
+    }
+    volume.umount()?;
+    volume.fsck()?;
+    println!(
+        "\n{} rounds: fsck clean after each kill; {} fsyncs acknowledged, {} files ({:.0} MB) found with their content, {} removals kept, \
+         {} databases whole; slowest mount after a kill {:.0} ms",
+        totals.rounds,
+        totals.acknowledged,
+        totals.checked.files,
+        totals.checked.bytes as f64 / 1e6,
+        totals.checked.removed,
+        totals.databases,
+        totals.slowest_mount.as_secs_f64() * 1e3,
+    );
+    Ok(())
+}
+
+/// Ends a child and what it started when the round is over.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        child::end_tree(&mut self.0);
+    }
+}
+
+fn start(arguments: &[&str], paths: &[&Path], log: &Path) -> Result<Running, String> {
+    let this = std::env::current_exe().map_err(|e| e.to_string())?;
+    let out = std::fs::File::create(log).map_err(|e| format!("{}: {e}", log.display()))?;
+    let err = out.try_clone().map_err(|e| e.to_string())?;
+    let mut command = Command::new(this);
+    command.args(arguments).args(paths).stdin(Stdio::null()).stdout(out).stderr(err);
+    command.spawn().map(Running).map_err(|e| e.to_string())
+}
+
+fn round(v: &mut Volume, n: u64, name: &str, random: &mut Random, totals: &mut Totals) -> Result<(), String> {
+    let io = |e: std::io::Error| e.to_string();
+    let (outside, mnt) = (v.outside().join(format!("round{n}")), v.mnt());
+    std::fs::create_dir_all(&outside).map_err(io)?;
+    std::fs::create_dir_all(mnt.join("programs")).map_err(io)?;
+    let seed = (random.next() >> 40).to_string();
+    let mut program = start(
+        &["programs", "--quick", name, "--in"],
+        &[&mnt.join("programs"), &outside],
+        &outside.join("program.log"),
+    )?;
+    // Programs first prepare what they need outside.
+    let began = Instant::now();
+    let place = mnt.join("programs").join(name);
+    while std::fs::read_dir(&place).map_or(0, Iterator::count) == 0
+        && began.elapsed() < Duration::from_secs(20)
+    {
+        if program.0.try_wait().map_err(io)?.is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let prefix = format!("round{n}");
+    let log = outside.join("writer.log");
+    let this = outside.clone();
+    let mut writer = start(
+        &["killtest-writer"],
+        &[&mnt, Path::new(&prefix), &this, Path::new("2"), Path::new(&seed)],
+        &log,
+    )?;
+    std::thread::sleep(Duration::from_millis(50 + random.below(3000)));
+    if let Some(status) = writer.0.try_wait().map_err(io)? {
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        return Err(format!("the writer ended before the kill: {status}\n{said}"));
+    }
+    if let Some(status) = program.0.try_wait().map_err(io)?
+        && !status.success()
+    {
+        let said = std::fs::read_to_string(outside.join("program.log")).unwrap_or_default();
+        return Err(format!("{name} failed before the kill: {status}\n{}", child::tail(&said, 15)));
+    }
+    v.kill()?;
+    // The writer ends by itself: its next call fails. Only then is its ledger complete.
+    if child::wait(&mut writer.0, Duration::from_secs(20)).map_err(io)?.is_none() {
+        return Err("the writer still runs 20 s after the kill".into());
+    }
+    let _ = child::wait(&mut program.0, Duration::from_secs(2));
+    drop((writer, program));
+    v.fsck()?;
+    let mut mounted = v.mount()?;
+    if random.one_in(5) {
+        v.kill()?;
+        v.fsck()?;
+        mounted = mounted.max(v.mount()?);
+    }
+    totals.slowest_mount = totals.slowest_mount.max(mounted);
+    let before = v.outside().join(format!("round{}", n.wrapping_sub(1)));
+    for folder in [&outside, &before] {
+        if folder.is_dir() {
+            let ledger = Ledger::read(folder)?;
+            let checked = ledger.check(&mnt).map_err(|wrong| {
+                format!(
+                    "{} files are not as acknowledged:\n{}",
+                    wrong.len(),
+                    child::tail(&wrong.join("\n"), 10)
+                )
+            })?;
+            if folder == &outside {
+                totals.acknowledged += ledger.acknowledged;
+                totals.checked.files += checked.files;
+                totals.checked.bytes += checked.bytes;
+                totals.checked.removed += checked.removed;
+            }
+        }
+    }
+    totals.databases += databases(&place, &outside)?;
+    // What the program and the round before left is removed: also that must work after a crash.
+    for gone in [place, before.clone(), mnt.join(format!("round{}", n.wrapping_sub(1)))] {
+        if gone.exists() {
+            std::fs::remove_dir_all(&gone).map_err(|e| format!("removing {}: {e}", gone.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Databases that a killed program left must open and be whole.
+fn databases(place: &Path, scratch: &Path) -> Result<u64, String> {
+    let limit = Duration::from_secs(120);
+    let mut whole = 0;
+    let sqlite: PathBuf = place.join("test.db");
+    if sqlite.metadata().is_ok_and(|m| m.len() > 0) {
+        let mut c = Command::new("sqlite3");
+        let said = child::succeed(c.arg(&sqlite).arg("PRAGMA integrity_check;"), scratch, limit)?;
+        if said.trim() != "ok" {
+            return Err(format!("{}: integrity_check says {said}", sqlite.display()));
+        }
+        whole += 1;
+    }
+    for name in ["dbfalse", "dbtrue", "sync"] {
+        let db = place.join(name);
+        if db.join("CURRENT").exists() {
+            let mut c = Command::new("db_bench");
+            c.args(["--benchmarks=readseq,verifychecksum", "--use_existing_db=1", "--compression_type=none"]);
+            let said = child::succeed(c.arg(format!("--db={}", db.display())), scratch, limit)?;
+            if let Some(bad) = said.lines().find(|l| l.contains("orruption") || l.contains("rror:")) {
+                return Err(format!("{}: {bad}", db.display()));
+            }
+            whole += 1;
+        }
+    }
+    Ok(whole)
+}
