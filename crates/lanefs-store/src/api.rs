@@ -141,6 +141,8 @@ pub struct InodeImage {
     pub nlink: u32,
     /// A directory's parent; otherwise where it was made.
     pub parent: Ino,
+    /// Pages that are stored, a tail counting as one.
+    pub blocks: u64,
     /// Extended attributes, as the layer above encoded them.
     pub xattrs: Vec<u8>,
 }

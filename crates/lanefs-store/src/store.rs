@@ -569,5 +569,6 @@ impl Store {
 }
 
 fn image_of(s: &InodeState, xattrs: Vec<u8>) -> InodeImage {
-    InodeImage { attrs: *s.attrs(), nlink: s.nlink_shown(), parent: s.parent(), xattrs }
+    let blocks = s.mapped_pages() + u64::from(s.tail().is_some());
+    InodeImage { attrs: *s.attrs(), nlink: s.nlink_shown(), parent: s.parent(), blocks, xattrs }
 }

@@ -70,9 +70,7 @@ impl Inner {
         };
         let body = match kind {
             // SAFETY: the cell is boxed in `Cell::new` below and never moves out of its box (D8).
-            FileKind::File => {
-                Body::File(unsafe { FileData::new(image.attrs.size, image.attrs.size.div_ceil(4096)) })
-            }
+            FileKind::File => Body::File(unsafe { FileData::new(image.attrs.size, image.blocks) }),
             FileKind::Symlink => Body::Link(self.load_target(ino, image.attrs.size)?),
             FileKind::Dir => Body::Dir(Dir::new(false)),
             _ => Body::None,

@@ -85,6 +85,11 @@ impl Inner {
         if let Err(e) = &r {
             data.errors().record(e.errno());
         }
+        if captured.skipped > 0 && r.is_ok() {
+            // The rest stays dirty; whoever asked for durability must hear of it.
+            self.dirty_cell(cell, 0);
+            return posix(libc::ENOSPC);
+        }
         r.map(|()| (n, more))
     }
 

@@ -106,8 +106,12 @@ impl Inner {
         if f & FROZEN == 0 {
             return false;
         }
-        let clean =
-            f & (DIRTY | QUEUED | XATTR_DIRTY | FREED | EVICTED) == 0 && cell.epoch.load(Relaxed) <= folded;
+        // With the lock, no writeback is under way whose failure would leave pages dirty behind our look.
+        let still = cell.sync_lock.try_lock();
+        let clean = still.is_some()
+            && cell.data().is_none_or(|d| !d.has_dirty())
+            && f & (DIRTY | QUEUED | XATTR_DIRTY | FREED | EVICTED) == 0
+            && cell.epoch.load(Relaxed) <= folded;
         if !clean || cell.flags.compare_exchange(f, f & !FROZEN | EVICTED, SeqCst, SeqCst).is_err() {
             cell.clear(FROZEN);
             return false;
