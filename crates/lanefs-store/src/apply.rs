@@ -41,7 +41,7 @@ impl Store {
         self.last_ts.fetch_max(plan.last_ts, Ordering::Relaxed);
         for b in &plan.news {
             self.next_chunk.fetch_max(b.ino.chunk() + 1, Ordering::Relaxed);
-            self.fold_birth(m, b, sink)?;
+            self.fold_birth(b, sink)?;
             sink.relieve()?;
         }
         let mut links: HashMap<Ino, i64> = HashMap::new();
@@ -53,6 +53,13 @@ impl Store {
         links.sort_unstable();
         for (ino, delta) in links {
             self.fold_links(m, ino, delta)?;
+        }
+        for b in &plan.news {
+            if let Some(cell) = self.folded_cell(b.ino)?
+                && cell.lock().state.names() == 0
+            {
+                m.orphans_changed |= m.orphans.insert(b.ino);
+            }
         }
         for &(ino, parent) in &plan.parents {
             if let Some(cell) = self.folded_cell(ino)? {
@@ -76,7 +83,7 @@ impl Store {
         }))
     }
 
-    fn fold_birth(&self, m: &mut Maintenance, b: &NewInode<'_>, sink: &mut Sink<'_>) -> Result<()> {
+    fn fold_birth(&self, b: &NewInode<'_>, sink: &mut Sink<'_>) -> Result<()> {
         let ino = b.ino;
         let e = self.inodes.lookup(ino, &self.io)?;
         if !e.block.is_none() || e.generation > b.generation {
@@ -118,7 +125,6 @@ impl Store {
         i.folded = true;
         self.cells.list_dirty(&cell, i);
         self.inode_count.fetch_add(1, Ordering::Relaxed);
-        m.orphans_changed |= m.orphans.insert(ino); // Until its first name is folded.
         Ok(())
     }
 

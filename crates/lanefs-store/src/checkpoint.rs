@@ -28,7 +28,7 @@ use crate::error::{Result, StoreError};
 use crate::format::batch::{self, InodeRecord, TailUpdate};
 use crate::format::orphans::{self, ORPHANS_PER_BLOCK};
 use crate::format::record;
-use crate::format::slot::{Root, Slot};
+use crate::format::slot::{Position, Root, Slot};
 use crate::io::Write;
 use crate::mlog::Mlog;
 use crate::sink::Sink;
@@ -42,6 +42,8 @@ use std::sync::atomic::Ordering;
 
 /// With more cells than this in memory, those a checkpoint has written out are forgotten.
 const CELLS_MAX: usize = 1 << 15;
+/// The most segments of a device discarded after one checkpoint.
+const DISCARDS: usize = 32;
 /// With more bytes of inode table in memory than this, the clean ones are forgotten.
 const TABLE_MAX: usize = 64 << 20;
 
@@ -104,28 +106,28 @@ impl Store {
     ) -> Result<CheckpointDone> {
         self.io.check()?;
         // 1. Position.
-        let mut positions = Vec::new();
-        let mut appended = Vec::new();
-        let number = {
-            let _writer = self.rps.write();
-            positions.extend(self.mlogs.iter().map(|l| l.position(&self.segments)));
-            appended.extend(self.mlogs.iter().map(Mlog::appended));
-            // Relaxed: readers are ordered by the RPS.
-            self.checkpoint_number.fetch_add(1, Ordering::Relaxed) + 1
-        };
+        let (mut positions, mut appended, mut number) = self.record_position();
         // 2. Seal.
         let folding = seal.is_some();
         let input = match seal {
             Some(seal) => seal()?,
             None => FoldInput { epoch: m.slot.folded_epoch, groups: Vec::new() },
         };
+        let mut late = false;
+        if folding && m.durable > 0 && self.short_of_room(&input) {
+            // Folding halfway would be worse than folding late: make room first. The position is then later than the
+            // seal, and what lies between is carried over (4).
+            self.clean_up_for(m, &input)?;
+            (positions, appended, number) = self.record_position();
+            late = true;
+        }
         if input.epoch < m.slot.folded_epoch {
             let why = format!("fold of epoch {} after {}", input.epoch, m.slot.folded_epoch);
             return Err(StoreError::Invalid(why));
         }
         let mut dirty = std::mem::take(&mut m.usage.dirty);
         let mut sink = Sink::new(self, &mut dirty);
-        let tree = self.build_tree(m, &input, folding, &mut sink);
+        let tree = self.build_tree(m, &input, folding, late, &mut sink);
         m.usage.dirty.append(&mut dirty);
         let (table, usage, orphans) = match tree {
             Ok(t) => t,
@@ -169,12 +171,50 @@ impl Store {
         Ok(CheckpointDone { epoch: input.epoch, freed, orphans: m.orphans.len() as u64 })
     }
 
+    /// Step 1: positions, blocks appended so far, and the new checkpoint number.
+    fn record_position(&self) -> (Vec<Position>, Vec<u64>, u64) {
+        let _writer = self.rps.write();
+        let positions = self.mlogs.iter().map(|l| l.position(&self.segments)).collect();
+        let appended = self.mlogs.iter().map(Mlog::appended).collect();
+        // Relaxed: readers are ordered by the RPS.
+        (positions, appended, self.checkpoint_number.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Blocks that a fold and its checkpoint may need, generously: inode, bucket and table node per group.
+    fn fold_needs(&self, input: &FoldInput) -> u64 {
+        let groups: usize = input.groups.iter().map(|b| record::groups(b).count()).sum();
+        3 * groups as u64 + 2 * self.cells.dirty() as u64 + 16
+    }
+
+    fn short_of_room(&self, input: &FoldInput) -> bool {
+        let size = u64::from(self.segments.geometry.segment_blocks);
+        u64::from(self.segments.free_count()) * size < self.fold_needs(input)
+    }
+
+    /// Checkpoints in place and cleans until there is room for a fold, or nothing more to be had.
+    fn clean_up_for(&self, m: &mut Maintenance, input: &FoldInput) -> Result<()> {
+        self.checkpoint_in_place(m)?;
+        for _ in 0..16 {
+            if !self.short_of_room(input) {
+                break;
+            }
+            let target = u64::from(self.segments.free_count()) + 4;
+            let r = self.clean_until(m, target, true)?;
+            self.checkpoint_in_place(m)?;
+            if r.segments == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Steps 3 to 5; the roots of inode table and usage table, and the start of the orphan list.
     fn build_tree(
         &self,
         m: &mut Maintenance,
         input: &FoldInput,
         folding: bool,
+        late: bool,
         sink: &mut Sink<'_>,
     ) -> Result<(Root, Root, BlockRef)> {
         if folding {
@@ -200,7 +240,7 @@ impl Store {
             }
             sink.relieve()?;
         }
-        let carried = if folding { Ok(()) } else { self.carry(m.slot.folded_epoch, &waiting) };
+        let carried = if folding && !late { Ok(()) } else { self.carry(input.epoch, &waiting) };
         for c in &waiting {
             let mut i = c.lock();
             i.listed = false;
@@ -371,8 +411,13 @@ impl Store {
             free.append(&mut l.checkpoint_done(&self.segments, p, *a));
         }
         for seg in free {
-            self.discard(seg); // Before somebody else writes there.
+            self.segments.soil(seg, number);
             self.segments.release(seg);
+        }
+        for d in 0..self.segments.devices() {
+            let stale = self.segments.take_stale(d, number, DISCARDS);
+            stale.iter().for_each(|&seg| self.discard(seg));
+            self.segments.put_back(d, stale);
         }
     }
 

@@ -41,15 +41,17 @@ impl Store {
         let mut report = CleanReport::default();
         let size = self.segments.geometry.segment_blocks;
         let mut tried = Vec::new();
-        // What was moved in this round; as many blocks again must stay free for the checkpoint.
+        let room = u64::from(self.segments.free_count()) * u64::from(size);
+        let ready = u64::from(self.segments.free_count()) + u64::from(self.segments.pending_free());
+        // Blocks written by this round and, for node blocks, by the checkpoint after it.
         let mut spent = 0u64;
         loop {
-            let ready = u64::from(self.segments.free_count()) + u64::from(self.segments.pending_free());
-            if ready >= target + tried.len() as u64 && !tried.is_empty() {
-                return Ok(report);
-            }
-            let room = u64::from(self.segments.free_count()) * u64::from(size);
-            if spent + u64::from(size) > room / 2 && spent > 0 {
+            // Each victim will be free; what lived in it takes room elsewhere. Half of the room there is stays for
+            // the checkpoint.
+            let gained = tried.len() as u64;
+            if ready + gained >= target + spent.div_ceil(u64::from(size))
+                || spent + u64::from(size) > room / 2 && spent > 0
+            {
                 return Ok(report);
             }
             let Some(victim) = self.choose(m, &tried, foreground) else { return Ok(report) };

@@ -44,6 +44,9 @@ impl Store {
             shares[lane % self.mlogs.len()].extend_from_slice(&bytes);
         }
         shares.retain(|s| !s.is_empty());
+        if self.segments.free_count() <= self.segments.kept_back() / 2 {
+            self.make_room(false)?; // Nothing happens if this is the seal of a checkpoint.
+        }
         let (pending, flight, placed) = {
             let section = self.enter(0);
             let mut c = self.commits.lock();

@@ -70,6 +70,8 @@ pub(crate) struct Io {
     devices: Vec<Arc<dyn Device>>,
     gates: Vec<FlushGate>,
     cache: NodeCache,
+    /// Nothing is ever written; what is queued stays queued.
+    read_only: bool,
     /// Blocks that have an address and wait for being written together; reads find them here.
     queued: Mutex<crate::cell::WordMap<(u32, Arc<Block>)>>,
     /// Length of `queued`, so that reads look only when there is something. Release/acquire: who sees a reference
@@ -84,12 +86,13 @@ pub(crate) struct Io {
 }
 
 impl Io {
-    pub fn new(devices: Vec<Arc<dyn Device>>, cache_bytes: usize) -> Io {
+    pub fn new(devices: Vec<Arc<dyn Device>>, cache_bytes: usize, read_only: bool) -> Io {
         let gates = devices.iter().map(|d| FlushGate::new(d.clone())).collect();
         Io {
             devices,
             gates,
             cache: NodeCache::new(cache_bytes),
+            read_only,
             queued: Mutex::default(),
             queue_len: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
@@ -141,10 +144,16 @@ impl Io {
     /// Reads blocks, one submission per device, not verified.
     pub fn read_blocks(&self, blocks: &mut [(BlockAddr, &mut Block)], what: &'static str) -> Result<()> {
         let mut by_device: Vec<Vec<ReadReq<'_>>> = self.devices.iter().map(|_| Vec::new()).collect();
+        let queued = (self.queue_len() > 0).then(|| self.queued.lock());
         for (addr, b) in blocks.iter_mut() {
             self.device(*addr, what)?;
+            if let Some((_, q)) = queued.as_ref().and_then(|q| q.get(&addr.0)) {
+                b.0.copy_from_slice(&q.0);
+                continue;
+            }
             by_device[addr.device()].push(ReadReq { offset: addr.offset(), data: &mut b.0 });
         }
+        drop(queued);
         for (d, mut reqs) in by_device.into_iter().enumerate() {
             if !reqs.is_empty() {
                 self.devices[d].read(&mut reqs)?;
@@ -225,6 +234,9 @@ impl Io {
 
     /// Writes all queued blocks. One caller at a time.
     pub fn write_queue(&self) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
         let mut blocks: Vec<(BlockAddr, u32, Arc<Block>)> =
             self.queued.lock().iter().map(|(a, (c, b))| (BlockAddr(*a), *c, b.clone())).collect();
         blocks.sort_unstable_by_key(|b| b.0);

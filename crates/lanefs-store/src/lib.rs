@@ -3,6 +3,7 @@
 
 pub mod api;
 mod apply;
+mod audit;
 pub mod block_io;
 mod cell;
 mod checkpoint;
@@ -32,6 +33,7 @@ pub mod types;
 mod usage;
 
 pub use api::*;
+pub use audit::Audit;
 pub use error::{Result, StoreError};
 pub use store::Store;
 pub use types::*;

@@ -256,7 +256,7 @@ fn read_tables(slot: &Slot, sb: &Superblock, io: &Io) -> Result<(SegmentTable, I
 pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Arc<Store>, OpenReport)> {
     let began = Instant::now();
     let (devices, sb) = order_devices(devices)?;
-    let io = Io::new(devices.clone(), 1 << 20);
+    let io = Io::new(devices.clone(), 1 << 20, true);
     let mut slots = Vec::new();
     let mut error = None;
     for i in 0..2 {

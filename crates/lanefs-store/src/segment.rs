@@ -116,6 +116,8 @@ struct Meta {
     touched: AtomicU64,
     /// Seconds since 1970.
     written: AtomicU32,
+    /// Freed and not yet discarded: the checkpoint number it was freed at; 0 otherwise.
+    stale: AtomicU64,
 }
 
 /// A segment's figures, for choosing victims.
@@ -160,6 +162,7 @@ impl SegmentTable {
                 tree: AtomicU32::new(0),
                 touched: AtomicU64::new(0),
                 written: AtomicU32::new(0),
+                stale: AtomicU64::new(0),
             })
             .collect();
         let pools = geometry.spans.iter().map(|_| Mutex::new(VecDeque::new())).collect();
@@ -331,7 +334,31 @@ impl SegmentTable {
         m.state.store(state as u8, Relaxed);
         m.heat.store(heat, Relaxed);
         m.written.store(crate::space::seconds(), Relaxed);
+        m.stale.store(0, Relaxed);
         Some(seg)
+    }
+
+    /// Notes that a segment about to be released holds old content.
+    pub fn soil(&self, seg: SegId, checkpoint: u64) {
+        self.meta[seg as usize].stale.store(checkpoint, Relaxed);
+    }
+
+    /// Takes at most `most` segments out of a device's pool that have been free since before `checkpoint` and were not
+    /// discarded; [`SegmentTable::put_back`] returns them. Where free segments are short, none stays free that long.
+    pub fn take_stale(&self, device: usize, checkpoint: u64, most: usize) -> Vec<SegId> {
+        let mut pool = self.pools[device].lock();
+        let old = |s: &SegId| (1..checkpoint).contains(&self.meta[*s as usize].stale.load(Relaxed));
+        let taken: Vec<SegId> = pool.iter().copied().filter(old).take(most.min(pool.len() / 2)).collect();
+        pool.retain(|s| !taken.contains(s));
+        self.free.fetch_sub(taken.len() as u32, Relaxed);
+        taken
+    }
+
+    /// See [`SegmentTable::take_stale`].
+    pub fn put_back(&self, device: usize, segments: Vec<SegId>) {
+        self.free.fetch_add(segments.len() as u32, Relaxed);
+        segments.iter().for_each(|&s| self.meta[s as usize].stale.store(0, Relaxed));
+        self.pools[device].lock().extend(segments);
     }
 
     pub fn close(&self, seg: SegId) {

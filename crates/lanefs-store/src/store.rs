@@ -131,6 +131,7 @@ impl Store {
         let small = usable < 96 * n as u32;
         let lanes = if p.options.lanes > 0 { p.options.lanes } else { lanefs_sync::MAX_LANES };
         let devices = p.devices.len();
+        let read_only = p.options.read_only || p.superblock.read_only();
         let hash = p.superblock.hash_key;
         let slot = &p.maintenance.slot;
         let free = AtomicU64::new(slot.next_seq.max(1));
@@ -138,8 +139,8 @@ impl Store {
         Store {
             space: Space::new(usable, p.segments.geometry.segment_blocks, n, lanes),
             mlogs: (0..n).map(|i| Mlog::new(i, i % devices, small)).collect(),
-            io: Io::new(p.devices, p.options.cache_bytes),
-            read_only: p.options.read_only || p.superblock.read_only(),
+            io: Io::new(p.devices, p.options.cache_bytes, read_only),
+            read_only,
             rps: Rps::new(lanefs_sync::LaneIds::new(lanefs_sync::MAX_LANES)),
             flights: (0..lanes).map(|_| CachePadded::new(Flights::default())).collect(),
             phase: AtomicUsize::new(0),
@@ -367,27 +368,32 @@ impl Store {
         let mut patience = 0;
         loop {
             let mut refs: Vec<(usize, BlockRef)> = Vec::with_capacity(todo.len());
-            for &n in &todo {
-                let page = first + n as u64;
-                // The bytes of a tail are copied under the lock.
-                let out = &mut pages[n];
-                let r = self.ask(&cell, |s| {
-                    s.lookup(page).map(|at| match at {
-                        PageAt::Hole => {
-                            out.block.0.fill(0);
-                            out.hole = true;
-                            None
+            let mut at = 0;
+            while at < todo.len() {
+                // As many as the map knows, under one lock; then the node that is missing, without it.
+                let n = self.ask(&cell, |s| {
+                    let (from, refs) = (at, &mut refs);
+                    while at < todo.len() {
+                        let n = todo[at];
+                        match s.lookup(first + n as u64) {
+                            Found::Missing(w) if at == from => return Found::Missing(w),
+                            Found::Missing(_) => break,
+                            Found::Here(PageAt::Block(r)) => refs.push((n, r)),
+                            Found::Here(PageAt::Inline(b)) => {
+                                pages[n].block.0[..b.len()].copy_from_slice(b);
+                                pages[n].block.0[b.len()..].fill(0);
+                                pages[n].hole = false;
+                            }
+                            Found::Here(PageAt::Hole) => {
+                                pages[n].block.0.fill(0);
+                                pages[n].hole = true;
+                            }
                         }
-                        PageAt::Inline(b) => {
-                            out.block.0[..b.len()].copy_from_slice(b);
-                            out.block.0[b.len()..].fill(0);
-                            out.hole = false;
-                            None
-                        }
-                        PageAt::Block(r) => Some(r),
-                    })
+                        at += 1;
+                    }
+                    Found::Here(at)
                 })?;
-                refs.extend(r.map(|r| (n, r)));
+                debug_assert_eq!(n, at);
             }
             let bad = self.read_verified(pages, &refs)?;
             if bad.is_empty() {
@@ -402,8 +408,9 @@ impl Store {
                     format!("the data of page {} of inode {ino} has a wrong checksum", first + n as u64);
                 return Err(StoreError::Corrupt { addr: r.addr, what: "file data", why });
             }
-            if patience == 2 {
-                let _m = self.maintenance.lock();
+            if patience == 2
+                && let Some(_m) = self.try_maintenance()
+            {
                 self.drain(|| ());
             }
             todo = bad.into_iter().map(|(n, _)| n).collect();

@@ -185,6 +185,31 @@ impl UsageTable {
         all
     }
 
+    /// Every block of the table and of the summaries. All nodes of the table are in memory.
+    pub fn blocks(&self) -> Vec<(BlockRef, Owner)> {
+        let mut out = Vec::new();
+        let mut nodes = BTreeSet::new();
+        let mut leaf = 0;
+        while let Found::Here(Some(l)) = self.tree.next_used(leaf) {
+            if let Found::Here(r) = self.tree.get(l) {
+                out.push((r, Owner::Usage { level: 0, index: l }));
+            }
+            nodes.extend((1..=self.tree.root().1).map(|level| (level, l >> (8 * u32::from(level)))));
+            leaf = l + 1;
+        }
+        for (level, index) in nodes {
+            if let Found::Here(r) = self.tree.node_ref(level, index) {
+                out.push((r, Owner::Usage { level, index }));
+            }
+        }
+        for (segment, parts) in self.summaries.iter().enumerate() {
+            for (part, r) in parts.iter().enumerate() {
+                out.push((*r, Owner::Summary { segment: segment as u64, part: part as u8 }));
+            }
+        }
+        out
+    }
+
     /// The cleaner wants the block of a node: it is written anew by the next checkpoint. False if it is not there.
     pub fn rewrite(
         &mut self,

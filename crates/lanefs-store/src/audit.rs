@@ -1,0 +1,138 @@
+//! Checks an open store against itself: every block the tree refers to is marked once, and every mark has a reference.
+
+use crate::block_io::Owner;
+use crate::checkpoint::Maintenance;
+use crate::error::{Result, StoreError};
+use crate::store::Store;
+use crate::types::{BlockAddr, BlockRef, Ino};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+/// What an audit found.
+#[derive(Clone, Debug, Default)]
+pub struct Audit {
+    /// Inodes in the table.
+    pub inodes: u64,
+    /// Blocks referred to.
+    pub blocks: u64,
+    /// What is wrong, in words. Empty for a sound volume.
+    pub problems: Vec<String>,
+}
+
+struct Walk<'a> {
+    store: &'a Store,
+    seen: BTreeMap<BlockAddr, Owner>,
+    audit: Audit,
+}
+
+impl Walk<'_> {
+    fn see(&mut self, r: BlockRef, owner: Owner) {
+        if r.is_none() {
+            return;
+        }
+        if let Some(other) = self.seen.insert(r.addr, owner) {
+            self.audit.problems.push(format!("block {} belongs to {other:?} and to {owner:?}", r.addr));
+        }
+        if !self.store.segments.is_live(r.addr) {
+            self.audit.problems.push(format!("block {} of {owner:?} is not marked as in use", r.addr));
+        }
+    }
+
+    fn inode(&mut self, ino: Ino, block: BlockRef) -> Result<()> {
+        let Some(cell) = self.store.cell(ino)? else {
+            self.audit.problems.push(format!("inode {ino} is in the table but cannot be found"));
+            return Ok(());
+        };
+        let mut i = cell.lock();
+        if i.state.block() != block {
+            self.audit.problems.push(format!("inode {ino}: memory and table disagree about its block"));
+        }
+        self.see(i.state.block(), Owner::Inode { ino });
+        if let Err((_, refs)) = i.state.xattrs() {
+            for (index, r) in refs.iter().copied().enumerate() {
+                self.see(r, Owner::Xattr { ino, index: index as u64 });
+            }
+        }
+        let mut pages = Vec::new();
+        i.state.for_each_page(&self.store.io, &mut |page, r| {
+            pages.push((page, r));
+            Ok(())
+        })?;
+        let mut nodes = BTreeSet::new();
+        for (page, r) in pages {
+            self.see(r, Owner::Data { ino, page });
+            nodes.extend((0..7u8).map(|level| (level, page >> (8 * (u32::from(level) + 1)))));
+        }
+        for (level, index) in nodes {
+            let owner = Owner::Map { ino, level, index };
+            let r = i.state.resolve(&self.store.io, |s| s.current(owner))?;
+            self.see(r, owner);
+        }
+        Ok(())
+    }
+
+    fn tables(&mut self, m: &Maintenance) -> Result<()> {
+        let s = self.store;
+        let mut inos = Vec::new();
+        s.inodes.for_each(&s.io, &mut |ino, e| {
+            inos.push((ino, e.block));
+            Ok(())
+        })?;
+        let mut nodes = BTreeSet::new();
+        let mut chunk = 0;
+        // Also chunks in which nothing is in use any more.
+        while let Some(c) = s.inodes.next_chunk(chunk, &s.io)? {
+            nodes.extend((0..8u8).map(|level| (level, c >> (8 * u32::from(level)))));
+            chunk = c + 1;
+        }
+        for (level, index) in nodes {
+            let r = s.inodes.node_ref(level, index, &s.io)?;
+            self.see(r, Owner::Table { level, index });
+        }
+        self.audit.inodes = inos.len() as u64;
+        for (ino, block) in inos {
+            self.inode(ino, block)?;
+        }
+        for (r, owner) in m.usage.blocks() {
+            self.see(r, owner);
+        }
+        for (index, a) in m.orphan_blocks.iter().enumerate() {
+            self.see(BlockRef { addr: *a, crc: 0 }, Owner::Orphans { index: index as u64 });
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Walks the whole tree after a checkpoint and compares it with the marks. Slow; for tests and for `fsck`. Only
+    /// while nothing else changes the store.
+    pub fn audit(&self) -> Result<Audit> {
+        let mut m = self.maintenance.lock();
+        if !self.read_only {
+            self.checkpoint_in_place(&mut m)?;
+        }
+        if self.cells.dirty() > 0 && !self.read_only {
+            return Err(StoreError::Invalid(
+                "inodes wait for their NEW, or something else changes the store".into(),
+            ));
+        }
+        let mut w = Walk { store: self, seen: BTreeMap::new(), audit: Audit::default() };
+        w.tables(&m)?;
+        let mut audit = w.audit;
+        audit.blocks = w.seen.len() as u64;
+        let live = self.segments.total_live();
+        if live != audit.blocks {
+            audit.problems.push(format!("{live} blocks are marked as in use, {} are", audit.blocks));
+        }
+        let free = self.space.free_exact() + self.space.reserved();
+        let expected = self.space.total as i64 - live as i64;
+        if free != expected {
+            audit.problems.push(format!("{free} blocks are counted as free, but {expected} are"));
+        }
+        let counted = self.inode_count.load(Ordering::Relaxed);
+        if counted != audit.inodes {
+            audit.problems.push(format!("{counted} inodes are counted, {} exist", audit.inodes));
+        }
+        Ok(audit)
+    }
+}
