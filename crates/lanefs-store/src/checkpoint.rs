@@ -85,6 +85,15 @@ impl Maintenance {
     }
 }
 
+/// What steps 3 to 5 made.
+struct Built {
+    table: Root,
+    usage: Root,
+    orphans: BlockRef,
+    /// Whether something durable is still only in batches.
+    carried: bool,
+}
+
 /// The groups of `buf` with a later epoch than `folded`.
 pub(crate) fn groups_above(buf: &[u8], folded: u64) -> Vec<u8> {
     let mut out = Vec::new();
@@ -129,7 +138,7 @@ impl Store {
         let mut sink = Sink::new(self, &mut dirty);
         let tree = self.build_tree(m, &input, folding, late, &mut sink);
         m.usage.dirty.append(&mut dirty);
-        let (table, usage, orphans) = match tree {
+        let Built { table, usage, orphans, carried } = match tree {
             Ok(t) => t,
             Err(e) => {
                 // What memory refers to must be on the device before it is read.
@@ -155,7 +164,7 @@ impl Store {
             table,
             usage,
             orphans,
-            clean,
+            clean: clean && !carried, // What was carried has to be found again.
             positions,
         };
         let index = m.slot_index ^ 1;
@@ -208,7 +217,7 @@ impl Store {
         Ok(())
     }
 
-    /// Steps 3 to 5; the roots of inode table and usage table, and the start of the orphan list.
+    /// Steps 3 to 5.
     fn build_tree(
         &self,
         m: &mut Maintenance,
@@ -216,7 +225,7 @@ impl Store {
         folding: bool,
         late: bool,
         sink: &mut Sink<'_>,
-    ) -> Result<(Root, Root, BlockRef)> {
+    ) -> Result<Built> {
         if folding {
             self.fold(m, &input.groups, sink)?;
             // Relaxed: for stamps and reports.
@@ -240,7 +249,7 @@ impl Store {
             }
             sink.relieve()?;
         }
-        let carried = if folding && !late { Ok(()) } else { self.carry(input.epoch, &waiting) };
+        let carried = if folding && !late { Ok(false) } else { self.carry(input.epoch, &waiting) };
         for c in &waiting {
             let mut i = c.lock();
             i.listed = false;
@@ -248,7 +257,7 @@ impl Store {
                 self.cells.list_dirty(c, &mut i);
             }
         }
-        carried?;
+        let carried = carried?;
         // 5. Tables.
         let (r, level) = self.inodes.write_out(sink)?;
         let table = Root { r, level };
@@ -257,7 +266,7 @@ impl Store {
         let owners = self.mlogs.iter().flat_map(Mlog::take_owners).collect();
         m.usage.write_summaries(&self.segments, owners, sink)?;
         let usage = m.usage.write_out(&self.segments, sink)?;
-        Ok((table, usage, orphans))
+        Ok(Built { table, usage, orphans, carried })
     }
 
     /// Writes one inode out; false if its NEW is not folded yet.
@@ -306,8 +315,8 @@ impl Store {
         Ok(next)
     }
 
-    /// Invariant 4: writes again, behind P, what is durable and not folded.
-    fn carry(&self, folded: u64, waiting: &[Arc<Cell>]) -> Result<()> {
+    /// Invariant 4: writes again, behind P, what is durable and not folded. Whether there was anything.
+    fn carry(&self, folded: u64, waiting: &[Arc<Cell>]) -> Result<bool> {
         let mut placed: Vec<Placed> = Vec::new();
         let mut flights: Vec<Flight<'_>> = Vec::new();
         let run = (|| -> Result<()> {
@@ -376,7 +385,7 @@ impl Store {
         written?;
         drop(flights);
         placed.iter().for_each(|p| self.mlogs[p.mlog].wait_links(p.last_seq()));
-        run
+        run.map(|()| !placed.is_empty())
     }
 
     /// Step 8.

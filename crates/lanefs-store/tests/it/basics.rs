@@ -9,7 +9,10 @@ const SMALL: u64 = 4 << 20;
 #[test]
 fn a_new_volume_opens_clean_and_has_a_root() {
     let d = fresh(SMALL);
-    assert!(matches!(Store::format(&[d.clone()], &format_options()), Err(StoreError::NotAVolume { .. })));
+    assert!(matches!(
+        Store::format(std::slice::from_ref(&d), &format_options()),
+        Err(StoreError::NotAVolume { .. })
+    ));
     for round in 1..4 {
         let (s, r) = open(&d);
         assert!(r.clean, "{r:?}");
@@ -144,6 +147,19 @@ fn a_fold_frees_the_dead_and_lists_orphans() {
     // All is given back but what the tables take.
     assert!(s.space().free >= free - 8, "{} of {free}", s.space().free);
     assert_eq!(s.space().inodes, 1);
+}
+
+#[test]
+fn closing_with_names_that_were_never_folded_loses_none() {
+    let d = fresh(SMALL);
+    let (s, _) = open(&d);
+    let g = group(1, 1, &[new_file(20), set(b"a", 20, 0)]);
+    s.submit(tx(true, g, vec![update(20, 4096, vec![(0, page(1))])])).unwrap();
+    s.close().unwrap();
+    let (s, r) = open(&d);
+    assert!(!r.clean);
+    assert_eq!(lookup(&s, b"a"), Some(Ino(20)));
+    assert_eq!(read(&s, 20, 0).unwrap().0, page(1).0);
 }
 
 #[test]

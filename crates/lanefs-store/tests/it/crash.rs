@@ -146,6 +146,10 @@ impl Model {
     }
 
     fn write(&mut self, s: &Store, r: &mut Random, recorder: &Recorder, ino: u64) {
+        let promised = 5;
+        if !s.reserve(0, promised) {
+            return; // Full.
+        }
         let f = self.files.get_mut(&ino).unwrap();
         let first = r.below(16);
         let mut pages = Vec::new();
@@ -156,7 +160,7 @@ impl Model {
                 // The new last page; sometimes short enough for the inode block.
                 len = if r.below(2) == 0 { 1 + r.below(3000) as usize } else { 4096 };
                 f.size = p * 4096 + len as u64;
-            } else if f.size < end + 4096 && f.size % 4096 != 0 && p == f.size / 4096 {
+            } else if f.size < end + 4096 && !f.size.is_multiple_of(4096) && p == f.size / 4096 {
                 len = (f.size % 4096) as usize;
             }
             let seed = self.op as u64 * 100 + p;
@@ -168,6 +172,7 @@ impl Model {
         }
         f.states.insert(self.op, (f.size, f.pages.clone()));
         let mut u = update(ino, f.size, pages);
+        u.reserved = promised as u32;
         u.attrs.mtime = self.op;
         let durable = r.below(3) > 0;
         let groups = if durable { self.pending.clone() } else { Vec::new() };
@@ -310,6 +315,15 @@ fn the_last_moment_of_long_histories_is_sound_too() {
 }
 
 #[test]
+fn a_nearly_full_volume_that_frees_segments_all_the_time_is_sound_too() {
+    let base = base(1_600 << 10);
+    let rounds = std::env::var("LANEFS_CRASH_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(8);
+    for seed in 2000..2000 + rounds {
+        run(&base, seed, 300, 6);
+    }
+}
+
+#[test]
 fn a_device_error_is_sticky_and_told_to_everyone() {
     use lanefs_store::device::{Fault, FaultyDevice, Kind, MemoryDevice, Plan};
     let inner = base(4 << 20).fork().unwrap();
@@ -341,7 +355,8 @@ fn flipped_bits_are_errors_never_wrong_data() {
     let (s, _) = open(&d);
     let g = group(1, 1, &[new_file(20), set(b"a", 20, 0)]);
     let pages = (0..40).map(|p| (p, page(p))).collect();
-    s.submit(tx(true, g, vec![update(20, 40 * 4096, pages)])).unwrap();
+    s.submit(tx(true, g.clone(), vec![update(20, 40 * 4096, pages)])).unwrap();
+    fold(&s, 1, vec![g]);
     s.close().unwrap();
     drop(s);
     let image = MemoryImage::capture(&*d).unwrap();
