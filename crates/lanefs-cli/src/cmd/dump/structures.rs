@@ -258,10 +258,11 @@ pub fn usage(reader: &Reader) -> Result<Value, Failure> {
         let h = header::read_header(&block);
         let (level, index) = (h.level, h.index.get());
         if level > 0 {
-            for child in usage_node::decode_inner(&block, r.addr, level, index)? {
-                if !child.is_none() {
-                    walk(reader, child, out)?;
-                }
+            let slots = map_node::decode(&block, r.addr, BlockKind::Usage, level, Ino::NONE, index)?;
+            let mut next = 0;
+            while let Some(n) = slots.next_used(next) {
+                walk(reader, slots.get(n), out)?;
+                next = n + 1;
             }
             return Ok(());
         }
