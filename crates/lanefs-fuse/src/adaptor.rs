@@ -6,14 +6,17 @@
 use crate::MountConfig;
 use crate::acl::{self, Acl};
 use crate::handles::Handles;
+use crate::seek::Seeker;
 use crate::translate::*;
-use fuser::{Errno, FileHandle, INodeNo, ReplyEntry, Request};
+use fuser::{Errno, FileHandle, INodeNo, Notifier, ReplyEntry, Request};
 use lanefs::{File, Ino, Result, SetAttr, Stat, Volume};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub(crate) struct Adaptor {
     pub volume: Volume,
-    pub handles: Handles,
+    pub handles: Arc<Handles>,
+    pub seeker: Seeker,
     pub ttl: Duration,
     /// The kernel gathers writes; settled in `init`.
     pub writeback: bool,
@@ -23,10 +26,12 @@ pub(crate) struct Adaptor {
 }
 
 impl Adaptor {
-    pub(crate) fn new(volume: Volume, config: &MountConfig) -> Adaptor {
+    pub(crate) fn new(volume: Volume, config: &MountConfig, notifier: Arc<OnceLock<Notifier>>) -> Adaptor {
+        let handles = Arc::new(Handles::new());
         Adaptor {
             volume,
-            handles: Handles::new(),
+            seeker: Seeker::new(Arc::clone(&handles), notifier),
+            handles,
             ttl: config.ttl,
             writeback: config.writeback,
             noatime: config.noatime,

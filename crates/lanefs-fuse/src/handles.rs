@@ -13,8 +13,9 @@
 //! Each handle also stands in a shard's set, so that files the kernel never released (the connection was cut) are
 //! closed with the mount. A thread inserts into its own shard; the lock is shared only when another thread releases.
 
-use lanefs::File;
-use std::collections::HashSet;
+use lanefs::{File, Ino};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -23,14 +24,22 @@ const SHARDS: usize = 64;
 struct Handle {
     file: File,
     shard: usize,
+    /// The inode, if the file may be written through this handle.
+    writes: Option<Ino>,
 }
 
 #[repr(align(128))]
 #[derive(Default)]
 struct Shard(Mutex<HashSet<u64>>);
 
+/// How many handles may write, by inode.
+#[repr(align(128))]
+#[derive(Default)]
+struct Writers(Mutex<HashMap<Ino, u32>>);
+
 pub(crate) struct Handles {
     shards: Vec<Shard>,
+    writers: Vec<Writers>,
 }
 
 fn my_shard() -> usize {
@@ -51,13 +60,31 @@ impl Shard {
 
 impl Handles {
     pub(crate) fn new() -> Handles {
-        Handles { shards: (0..SHARDS).map(|_| Shard::default()).collect() }
+        Handles {
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            writers: (0..SHARDS).map(|_| Writers::default()).collect(),
+        }
+    }
+
+    fn writers(&self, ino: Ino) -> std::sync::MutexGuard<'_, HashMap<Ino, u32>> {
+        // Lanes make inodes in runs: the shard is chosen by a hash of the number, so that lanes seldom meet.
+        let shard = (ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % SHARDS;
+        self.writers[shard].0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Whether the kernel may hold unwritten pages of a file.
+    pub(crate) fn is_written(&self, ino: Ino) -> bool {
+        self.writers(ino).contains_key(&ino)
     }
 
     /// Keeps `file` and returns its handle, never 0.
     pub(crate) fn insert(&self, file: File) -> u64 {
         let shard = my_shard();
-        let handle = Box::into_raw(Box::new(Handle { file, shard })) as u64;
+        let writes = (file.flags() & libc::O_ACCMODE != libc::O_RDONLY).then(|| file.ino());
+        if let Some(ino) = writes {
+            *self.writers(ino).entry(ino).or_default() += 1;
+        }
+        let handle = Box::into_raw(Box::new(Handle { file, shard, writes })) as u64;
         self.shards[shard].set().insert(handle);
         handle
     }
@@ -86,21 +113,26 @@ impl Handles {
         // SAFETY: H3: live until here, and no other request holds it.
         let boxed = unsafe { Box::from_raw(handle as *mut Handle) };
         self.shards[boxed.shard].set().remove(&handle);
-    }
-
-    /// Closes what the kernel did not release. No request may be in progress.
-    pub(crate) fn clear(&mut self) {
-        for shard in &self.shards {
-            for handle in shard.set().drain() {
-                // SAFETY: `&mut self` and H3: no request is in progress, and `remove` took out what it freed.
-                drop(unsafe { Box::from_raw(handle as *mut Handle) });
+        if let Some(ino) = boxed.writes
+            && let Entry::Occupied(mut count) = self.writers(ino).entry(ino)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
             }
         }
     }
 }
 
 impl Drop for Handles {
+    /// Closes what the kernel did not release.
     fn drop(&mut self) {
-        self.clear();
+        for shard in &self.shards {
+            for handle in shard.set().drain() {
+                // SAFETY: whoever answers requests holds the `Handles`, so none is in progress; `remove` took out
+                // of the set what it freed.
+                drop(unsafe { Box::from_raw(handle as *mut Handle) });
+            }
+        }
     }
 }

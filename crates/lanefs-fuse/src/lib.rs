@@ -20,6 +20,7 @@ mod handles;
 mod mount;
 mod options;
 mod requests;
+mod seek;
 mod session;
 mod signals;
 mod translate;

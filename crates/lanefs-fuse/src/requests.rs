@@ -11,6 +11,7 @@
 
 use crate::acl::{self, Acl};
 use crate::adaptor::Adaptor;
+use crate::seek;
 use crate::translate::*;
 use crate::{IOC_GETPID, IOC_GOINGDOWN};
 use fuser::{
@@ -104,7 +105,7 @@ impl Filesystem for Adaptor {
     }
 
     fn destroy(&mut self) {
-        self.handles.clear();
+        self.seeker.stop();
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -524,15 +525,16 @@ impl Filesystem for Adaptor {
     fn lseek(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        target: INodeNo,
         fh: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
-        match self.file(fh).and_then(|file| file.seek(offset, whence).map_err(errno)) {
-            Ok(at) => reply.offset(at as i64),
-            Err(e) => reply.error(e),
+        if self.writeback && self.handles.is_written(ino(target)) {
+            self.seeker.seek(target, fh.0, offset, whence, reply);
+        } else {
+            seek::answer(&self.handles, fh.0, offset, whence, reply);
         }
     }
 

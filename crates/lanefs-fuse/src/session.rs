@@ -6,7 +6,7 @@ use crate::mount::{Attached, attach};
 use lanefs::Volume;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 /// A volume mounted in the name space. Dropping it unmounts, waits for the users of the mount, and closes the volume.
@@ -35,7 +35,10 @@ pub fn serve_as_flusher() {
 /// # Errors
 /// EBUSY, EPERM, ENOTDIR and what else mount(2) says; the message of fusermount3 for an ordinary user.
 pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Result<Session> {
-    let (session, attached) = attach(Adaptor::new(volume.clone(), config), mountpoint, config)?;
+    let notifier = Arc::new(OnceLock::new());
+    let adaptor = Adaptor::new(volume.clone(), config, Arc::clone(&notifier));
+    let (session, attached) = attach(adaptor, mountpoint, config)?;
+    let _ = notifier.set(session.notifier());
     let serving = std::thread::Builder::new().name("lanefs-fuse".into()).spawn(move || session.run())?;
     attached.tune(config);
     Ok(Session { volume, attached: Arc::new(attached), serving: Some(serving) })

@@ -100,25 +100,9 @@ pub fn check(args: &Args) -> Result<(), Failure> {
 pub fn run(args: &Args) -> Outcome {
     let mut plan = plan(args)?;
     check_dir(&plan.dir)?;
-    if plan.create && plan.images.iter().any(|i| !i.exists()) {
-        if let Some(there) = plan.images.iter().find(|i| i.exists()) {
-            return Err(Failure::new(format_args!(
-                "{}: exists, but other images of the volume do not; name all or none of them",
-                there.display()
-            )));
-        }
-        let owner = FormatOptions {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            ..FormatOptions::default()
-        };
-        mkfs::make(&plan.images, plan.size, &owner)?;
-    }
     // The daemon's working directory is the root.
     for image in &mut plan.images {
-        if let Ok(whole) = image.canonicalize() {
-            *image = whole;
-        }
+        *image = image.canonicalize().or_else(|_| std::path::absolute(&*image)).about(image.display())?;
     }
     if let Some(log) = &mut plan.log {
         *log = std::path::absolute(&*log).about(log.display())?;
@@ -139,6 +123,25 @@ pub fn run(args: &Args) -> Outcome {
     }
 }
 
+/// Makes the volume if its images do not exist. In the serving process: an io_uring does not survive a fork.
+fn create(plan: &Plan) -> Result<(), Failure> {
+    if plan.images.iter().all(|i| i.exists()) {
+        return Ok(());
+    }
+    if let Some(there) = plan.images.iter().find(|i| i.exists()) {
+        return Err(Failure::new(format_args!(
+            "{}: exists, but other images of the volume do not; name all or none of them",
+            there.display()
+        )));
+    }
+    let owner = FormatOptions {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        ..FormatOptions::default()
+    };
+    mkfs::make(&plan.images, plan.size, &owner)
+}
+
 fn check_dir(dir: &Path) -> Result<(), Failure> {
     match std::fs::metadata(dir) {
         Ok(meta) if meta.is_dir() => Ok(()),
@@ -156,6 +159,9 @@ fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
     start_log(plan.log.as_deref())?;
     let signals = lanefs_fuse::block_signals().about("cannot wait for signals")?;
     lanefs_fuse::serve_as_flusher();
+    if plan.create {
+        create(plan)?;
+    }
     let volume = image::open_with(&plan.images, &plan.volume)?;
     let session = lanefs_fuse::mount(volume, &plan.dir, &plan.mount).about(format_args!(
         "{}: cannot mount {}",
