@@ -120,6 +120,8 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
         id[14] ^= 0xd5;
         entries.push(DeviceEntry { uuid: Uuid::from_random(id), blocks: *b });
     }
+    // The same on every device: it is part of what makes them one volume.
+    let created = o.time.unwrap_or_else(now);
     let superblock = |i: usize| Superblock {
         features_compatible: 0,
         features_read_compatible: 0,
@@ -131,7 +133,7 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
         mlogs,
         label: o.label.clone(),
         hash_key,
-        created: o.time.unwrap_or_else(now),
+        created,
     };
     // First take away what could make the old volume look alive, then write the new one, its superblock last.
     let zero = Block::zeroed();
