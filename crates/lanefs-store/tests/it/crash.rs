@@ -386,3 +386,86 @@ fn flipped_bits_are_errors_never_wrong_data() {
     }
     assert!(noticed > 0);
 }
+
+/// Threads write durably and not to pages of their own in shared files, while checkpoints and the cleaner run. After a
+/// crash each page holds what its thread wrote there last before its last acknowledged durable write, or later.
+#[test]
+fn threads_in_shared_files_keep_what_was_acknowledged() {
+    const THREADS: u64 = 3;
+    let base = base(8 << 20);
+    let recorder = Recorder::new();
+    let d: Dev = Arc::new(recorder.wrap(base.fork().unwrap()));
+    let (s, _) = open(&d);
+    let e = s.info().last_epoch;
+    let g = [
+        group(e + 1, 1, &[new_file(50), set(b"a", 50, 0)]),
+        group(e + 1, 2, &[new_file(51), set(b"b", 51, 0)]),
+    ];
+    s.commit_epoch(e + 1, vec![(0, g.concat())]).unwrap();
+    fold(&s, e + 1, g.to_vec());
+    recorder.mark("begun");
+    let seed = |t: u64, op: u64| t << 32 | op;
+    let target = |t: u64, op: u64| {
+        let mut r = Random(seed(t, op));
+        (50 + r.below(2), r.below(8) * THREADS + t, r.below(3) == 0)
+    };
+    std::thread::scope(|scope| {
+        for t in 0..THREADS {
+            let (s, recorder) = (&s, &recorder);
+            scope.spawn(move || {
+                for op in 0..250 {
+                    let (ino, p, durable) = target(t, op);
+                    let u = update(ino, 32 * 4096, vec![(p, page(seed(t, op)))]);
+                    let mut x = tx(durable, vec![], vec![u]);
+                    x.lane = (op % 7) as usize;
+                    s.submit(x).unwrap();
+                    if durable {
+                        recorder.mark(format!("{t} {ino} {op}"));
+                    }
+                }
+            });
+        }
+        for n in 0..12 {
+            fold(&s, e + 2 + n, vec![]);
+            s.clean(s.pressure().free_segments + 1).unwrap();
+        }
+    });
+    drop(s);
+    let log = recorder.log();
+    let begun = log.marks.iter().find(|(_, m)| &**m == "begun").unwrap().0;
+    let mut r = Random(3);
+    for n in 0..60 {
+        let at = begun + 1 + r.below(log.now - begun);
+        let crash = Crash::new(&log, at);
+        let mut acked = BTreeMap::new();
+        for mark in crash.marks().filter(|m| *m != "begun") {
+            let w: Vec<u64> = mark.split(' ').map(|w| w.parse().unwrap()).collect();
+            acked.insert((w[0], w[1]), w[2]);
+        }
+        let image = crash.build_random(std::slice::from_ref(&base), n).unwrap().remove(0);
+        let d: Dev = Arc::new(image);
+        let (s, _) = open(&d);
+        for (t, ino) in (0..THREADS).flat_map(|t| [(t, 50), (t, 51)]) {
+            for p in (0..8).map(|k| k * THREADS + t) {
+                let writes: Vec<u64> = (0..250)
+                    .filter(|&op| {
+                        (ino, p) == {
+                            let x = target(t, op);
+                            (x.0, x.1)
+                        }
+                    })
+                    .collect();
+                // The last that an acknowledged write of this thread to this file covers, and all after it.
+                let safe = acked.get(&(t, ino)).and_then(|&a| writes.iter().rposition(|&op| op <= a));
+                let got = read(&s, ino, p);
+                let fits = match &got {
+                    None => safe.is_none(),
+                    Some(b) => writes[safe.unwrap_or(0)..].iter().any(|&op| b.0 == page(seed(t, op)).0),
+                };
+                assert!(fits, "crash {n} at {at}: thread {t} inode {ino} page {p}");
+            }
+        }
+        let a = s.audit().unwrap();
+        assert!(a.problems.is_empty(), "{:#?}", a.problems);
+    }
+}

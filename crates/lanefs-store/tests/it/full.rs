@@ -112,3 +112,39 @@ fn pending_names_survive_the_stores_own_checkpoints() {
     assert_eq!(read(&s, 51, 0).unwrap().0, page(1).0);
     assert_eq!(read(&s, 51, 1).unwrap().0, page(2).0);
 }
+
+#[test]
+fn blocks_that_a_batch_names_are_not_reused_before_the_next_checkpoint() {
+    let d = fresh(4 << 20);
+    let (s, _) = open(&d);
+    let e = s.info().last_epoch;
+    let g = group(e + 1, 1, &[new_file(50), set(b"old", 50, 0)]);
+    s.commit_epoch(e + 1, vec![(0, g.clone())]).unwrap();
+    fold(&s, e + 1, vec![g]);
+    let many = 16 * 10;
+    let pages = |seed: u64| (0..many).map(|p| (p, page(seed + p))).collect::<Vec<_>>();
+    s.checkpoint(|| {
+        // Behind the position, before the slot: a new file, and all of it written twice.
+        let g = group(e + 3, 2, &[new_file(51), set(b"new", 51, 0)]);
+        s.submit(tx(true, g, vec![update(51, many * 4096, pages(1000))]))?;
+        s.submit(tx(true, vec![], vec![update(51, many * 4096, pages(2000))]))?;
+        Ok(FoldInput { epoch: e + 2, groups: vec![] })
+    })
+    .unwrap();
+    // Take every free segment that may be taken.
+    let before = s.pressure();
+    for p in 0.. {
+        let now = s.pressure();
+        assert!(now.free_segments <= before.free_segments, "a checkpoint came between");
+        if now.free_segments <= now.low_water / 2 + 1 {
+            break;
+        }
+        s.submit(tx(false, vec![], vec![update(50, 4096 * 1000, vec![(p, page(p))])])).unwrap();
+    }
+    drop(s);
+    let (s, r) = open(&d);
+    assert_eq!((r.batches_dropped, lookup(&s, b"new")), (0, Some(Ino(51))));
+    for p in 0..many {
+        assert_eq!(read(&s, 51, p).unwrap().0, page(2000 + p).0);
+    }
+}
