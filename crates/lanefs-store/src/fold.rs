@@ -367,8 +367,14 @@ mod tests {
             let (name, old, new) = match *e {
                 Effect::Set { name, ino, old, .. } => (name, old, Some(ino)),
                 Effect::Clr { name, old, .. } => (name, old, None),
-                Effect::New { ino, .. } => return drop(self.alive.insert(ino)),
-                Effect::Dead { ino, .. } => return drop(self.alive.remove(&ino)),
+                Effect::New { ino, .. } => {
+                    self.alive.insert(ino);
+                    return;
+                }
+                Effect::Dead { ino, .. } => {
+                    self.alive.remove(&ino);
+                    return;
+                }
                 Effect::Parent { .. } => return,
             };
             let before = match new {

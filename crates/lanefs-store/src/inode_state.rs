@@ -17,12 +17,12 @@ use crate::error::{Result, StoreError};
 use crate::format::inode::{self, DirShape, InodeBlock, MAP_ENTRY, MapImage, XATTR_INLINE, XATTR_PER_BLOCK};
 use crate::format::inode::{XattrPlace, map_room};
 use crate::map::{Map, MapShape};
+pub use crate::map_delta::MapDelta;
 use crate::radix::{Found, Wanted};
 use crate::types::{
     Attrs, BLOCK_SHIFT, BLOCK_SIZE, Block, BlockAddr, BlockRef, FileKind, INLINE_MAX, Ino, SYMLINK_MAX,
     XATTR_BLOB_MAX,
 };
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Where a page's bytes are.
@@ -34,45 +34,6 @@ pub enum PageAt<'a> {
     Block(BlockRef),
     /// In the inode block: these bytes, then zeros.
     Inline(&'a [u8]),
-}
-
-/// Changes of a map: first the ranges become holes, then the pages are mapped.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct MapDelta {
-    /// Ranges that became holes.
-    pub unmaps: Vec<Range<u64>>,
-    /// Pages that were written.
-    pub sets: BTreeMap<u64, BlockRef>,
-}
-
-impl MapDelta {
-    /// Whether there is nothing to apply.
-    pub fn is_empty(&self) -> bool {
-        self.unmaps.is_empty() && self.sets.is_empty()
-    }
-
-    fn unmap(&mut self, pages: Range<u64>) {
-        let mut rest = self.sets.split_off(&pages.start);
-        self.sets.append(&mut rest.split_off(&pages.end));
-        match self.unmaps.last_mut() {
-            Some(last) if last.start <= pages.end && pages.start <= last.end => {
-                *last = last.start.min(pages.start)..last.end.max(pages.end);
-            }
-            _ => self.unmaps.push(pages),
-        }
-    }
-
-    /// This, and then `later`.
-    fn append(&mut self, later: MapDelta) {
-        if self.is_empty() {
-            *self = later;
-            return;
-        }
-        for r in later.unmaps {
-            self.unmap(r);
-        }
-        self.sets.extend(later.sets);
-    }
 }
 
 /// What became of the page and the tail that were there before.

@@ -12,8 +12,9 @@
 use crate::api::ChunkUsage;
 use crate::block_io::{BlockSink, BlockSource, Owner};
 use crate::error::{Result, StoreError};
+use crate::format::map_node::KEY_END;
 use crate::format::table_node::{self, ENTRIES, TableEntry};
-use crate::radix::{Found, KEY_END, Radix, Tree};
+use crate::radix::{Found, Radix, Tree};
 use crate::types::{BlockRef, INOS_PER_CHUNK, Ino};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
@@ -30,6 +31,16 @@ struct Leaf {
 
 type Chunk = Arc<CachePadded<Mutex<Leaf>>>;
 type Shard = CachePadded<Mutex<HashMap<u64, Chunk>>>;
+
+/// What comes next in the table, for those who go on past damage.
+pub enum ChunkStep {
+    /// This chunk.
+    Chunk(u64),
+    /// These chunks, if they exist, are out of reach.
+    Lost(std::ops::Range<u64>, StoreError),
+    /// Nothing.
+    End,
+}
 
 /// See the module's head.
 pub struct InodeTable {
@@ -181,6 +192,39 @@ impl InodeTable {
     /// The first chunk at or after `from` that has ever been used and written.
     pub fn next_chunk(&self, from: u64, source: &(impl BlockSource + ?Sized)) -> Result<Option<u64>> {
         self.ask(source, |t| t.next_used(from))
+    }
+
+    /// The entries of one chunk.
+    pub fn chunk_entries(
+        &self,
+        chunk: u64,
+        source: &(impl BlockSource + ?Sized),
+    ) -> Result<[TableEntry; ENTRIES]> {
+        let c = self.chunk(chunk, false, source)?;
+        Ok(c.map_or([TableEntry::default(); ENTRIES], |c| c.lock().entries))
+    }
+
+    /// The chunks in memory, written or not.
+    pub fn chunks_in_memory(&self) -> Vec<u64> {
+        self.shards.iter().flat_map(|s| s.lock().keys().copied().collect::<Vec<_>>()).collect()
+    }
+
+    /// The next chunk at or after `from`, or the range of chunks that a node which cannot be read would describe.
+    pub fn next_chunk_or_gap(&self, from: u64, source: &(impl BlockSource + ?Sized)) -> ChunkStep {
+        loop {
+            let wanted = match self.tree.lock().next_used(from) {
+                Found::Here(Some(c)) => return ChunkStep::Chunk(c),
+                Found::Here(None) => return ChunkStep::End,
+                Found::Missing(w) => w,
+            };
+            let read = source
+                .read(wanted.r, wanted.what)
+                .and_then(|block| self.tree.lock().install(&wanted, &block));
+            if let Err(e) = read {
+                let bits = 8 * (u32::from(wanted.level) + 1);
+                return ChunkStep::Lost(from.max(wanted.index << bits)..(wanted.index + 1) << bits, e);
+            }
+        }
     }
 
     /// Calls `f` with every number in use, in order, as far as written out; what only memory knows is not seen.

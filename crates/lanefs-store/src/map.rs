@@ -6,7 +6,8 @@
 
 use crate::block_io::{BlockSink, BlockSource};
 use crate::error::{Result, StoreError};
-use crate::radix::{Found, KEY_END, Radix, Tree, Wanted};
+use crate::format::map_node::KEY_END;
+use crate::radix::{Found, Radix, Tree, Wanted};
 use crate::types::{Block, BlockAddr, BlockRef, Ino};
 use std::ops::Range;
 

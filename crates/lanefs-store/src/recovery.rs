@@ -287,7 +287,7 @@ pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Ar
                     maintenance: Maintenance::new(slot, index, usage),
                     options: o.clone(),
                 });
-                store.bring_up(&mut report)?;
+                store.bring_up(&mut report, Vec::new())?;
                 report.nanos = began.elapsed().as_nanos() as u64;
                 return Ok((Arc::new(store), report));
             }
@@ -302,8 +302,9 @@ pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Ar
 }
 
 impl Store {
-    /// From a slot's tables to a store that accepts transactions.
-    fn bring_up(&self, report: &mut OpenReport) -> Result<()> {
+    /// From a slot's tables to a store that accepts transactions. `first` is folded with, and before, what the log
+    /// holds.
+    pub(crate) fn bring_up(&self, report: &mut OpenReport, first: Vec<Vec<u8>>) -> Result<()> {
         let mut m = self.maintenance.lock();
         let m = &mut *m;
         self.load_orphans(m)?;
@@ -313,6 +314,7 @@ impl Store {
             scan = Scan::run(self, &m.slot)?;
             input = self.recover(m, &mut scan, report)?;
         }
+        input.groups.extend(first);
         report.epoch = report.epoch.max(m.slot.folded_epoch);
         self.space.charge(0, self.segments.total_live());
         self.segments.fill_pools(|s| scan.chain.contains(&s) || self.segments.info(s).touched > 0);

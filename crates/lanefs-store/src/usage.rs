@@ -164,6 +164,22 @@ impl UsageTable {
         s
     }
 
+    /// All summaries: segment, part, block.
+    pub fn summaries(&self) -> Vec<(SegId, usize, BlockRef)> {
+        let all = self.summaries.iter().enumerate();
+        all.flat_map(|(seg, parts)| parts.iter().enumerate().map(move |(n, r)| (seg as SegId, n, *r)))
+            .filter(|s| !s.2.is_none())
+            .collect()
+    }
+
+    /// Forgets a summary that cannot be used.
+    pub fn drop_summary(&mut self, seg: SegId, part: usize) {
+        if let Some(r) = self.summaries.get_mut(seg as usize).and_then(|s| s.get_mut(part)) {
+            *r = BlockRef::NONE;
+            self.dirty.insert(leaf_of(seg));
+        }
+    }
+
     /// The owners of a segment's data blocks, as far as known; inode 0 where nothing is.
     pub fn owners(&self, t: &SegmentTable, seg: SegId, source: &impl BlockSource) -> Vec<DataOwner> {
         let mut all = vec![DataOwner::default(); t.geometry.segment_blocks as usize];

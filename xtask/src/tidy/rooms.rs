@@ -70,11 +70,11 @@ const ABOVE_DEVICE: &[&str] = &[
     "fold",
     "store",
 ];
+// The usage table is a radix tree too.
 const ABOVE_LOG: &[&str] = &[
     "inode_table",
     "map",
     "dir",
-    "radix",
     "transaction",
     "commit",
     "checkpoint",

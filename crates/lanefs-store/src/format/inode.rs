@@ -12,8 +12,7 @@
 
 use crate::error::{Result, StoreError};
 use crate::format::header::{BlockKind, HEADER_LEN, expect_header, put_header};
-use crate::format::map_node::PENDING;
-use crate::radix::{KEY_END, MAX_HEIGHT};
+use crate::format::map_node::{KEY_END, MAX_HEIGHT, PENDING};
 use crate::types::{
     Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, FileKind, INLINE_MAX, Ino, XATTR_BLOB_MAX,
 };

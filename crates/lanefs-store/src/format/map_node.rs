@@ -16,6 +16,10 @@ use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
 pub const FANOUT: usize = 256;
 /// log2 of [`FANOUT`].
 pub const FANOUT_BITS: u32 = 8;
+/// The most levels a tree can have: keys below 2^56.
+pub const MAX_HEIGHT: u8 = 7;
+/// Keys at and above this cannot be mapped.
+pub const KEY_END: u64 = 1 << (FANOUT_BITS * MAX_HEIGHT as u32);
 /// Bytes of one slot.
 const SLOT: usize = 12;
 /// In memory only: the child exists and has not been given an address yet. Never on disk.

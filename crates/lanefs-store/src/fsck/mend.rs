@@ -1,0 +1,205 @@
+//! Mending a volume that is up: names, link counts, marks, in rounds, until nothing is left to mend.
+
+use super::names::{self, Fix, LOST_FOUND, Name};
+use super::repair::{Job, compare_usage, dir_attrs, mark_summaries};
+use super::walk::{Marks, Walk};
+use super::{FsckReport, Phase, Progress};
+use crate::api::{FoldInput, InodeUpdate, PageRead, Transaction};
+use crate::checkpoint::Maintenance;
+use crate::error::Result;
+use crate::format::dir_bucket::{COLLISION_BITS, COOKIE_MAX};
+use crate::format::record::{Effect, encode_group};
+use crate::store::Store;
+use crate::types::{Block, FileKind, INOS_PER_CHUNK, Ino, ROOT_INO, Version};
+use std::hash::Hasher;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Each round's repairs may bring more to light: a directory found again has entries.
+const ROUNDS: usize = 6;
+
+impl Job<'_> {
+    /// Looks at the volume that is up, and mends what does not fit, until everything does.
+    pub(super) fn mend(&self, store: &Store, report: &mut FsckReport) -> Result<()> {
+        for round in 0..ROUNDS {
+            let mut again = FsckReport::default();
+            let (total, known) = {
+                let m = store.maintenance.lock();
+                (m.slot.inodes, m.orphans.clone())
+            };
+            let walk = self.walk(&store.io, &store.inodes, false, false, total, &mut again);
+            if round == 0 {
+                report.node_blocks = report.node_blocks.max(again.node_blocks);
+            }
+            for p in again.problems.drain(..) {
+                // What the first walk could not mend is there again; what recovery brought cannot be mended here.
+                let shared = p.what.contains("something else");
+                report.add(p.structure, p.what, &p.remedy, p.repairable && shared);
+            }
+            self.copy_shared(store, &walk)?;
+            let names =
+                names::check(&walk, &store.inodes, &store.io, &known, self.threads(), self.progress, report);
+            let mut m = store.maintenance.lock();
+            let mut todo = names.fixes.len() + walk.shared.len();
+            let named: Vec<Ino> = known
+                .iter()
+                .copied()
+                .filter(|i| walk.inodes.get(i).is_none_or(|x| x.names.load(Relaxed) > 0))
+                .collect();
+            for ino in named {
+                report.add(
+                    "orphan list",
+                    format!("inode {ino} has a name"),
+                    "it is taken off the list",
+                    true,
+                );
+                m.orphans_changed |= m.orphans.remove(&ino);
+                todo += 1;
+            }
+            todo += self.usage(store, &mut m, &walk.marks, report);
+            if todo == 0 {
+                return Ok(());
+            }
+            (self.progress)(Progress { phase: Phase::Repair, done: 0, total: todo as u64 });
+            let groups = self.groups(store, &mut m, names)?;
+            let epoch = m.slot.folded_epoch;
+            store.run_checkpoint(&mut m, Some(|| Ok(FoldInput { epoch, groups: vec![groups] })), false)?;
+            m.freed.clear();
+            (self.progress)(Progress { phase: Phase::Repair, done: todo as u64, total: todo as u64 });
+        }
+        Ok(())
+    }
+
+    /// The marks that the tree should have, against those it has. Returns how many segments differ.
+    fn usage(&self, store: &Store, m: &mut Maintenance, marks: &Marks, report: &mut FsckReport) -> usize {
+        for a in &m.orphan_blocks {
+            marks.mark(*a);
+        }
+        mark_summaries(&mut m.usage, &store.io, marks, report);
+        compare_usage(&store.segments, &mut m.usage, marks, Some(report), &mut |n| match n {
+            1.. => store.space.charge(0, n.unsigned_abs()),
+            _ => store.space.credit(0, n.unsigned_abs()),
+        })
+    }
+
+    /// Gives pages that share a block with something else a copy of their own.
+    fn copy_shared(&self, store: &Store, walk: &Walk) -> Result<()> {
+        for &(ino, page, addr) in &walk.shared {
+            let mut block = Block::zeroed();
+            let mut read = [PageRead { block: &mut block, hole: false }];
+            let Some(image) = store.load_inode(ino)? else { continue };
+            if store.read_pages(ino, page, &mut read).is_err() {
+                continue; // Reported when it was read first.
+            }
+            let update = InodeUpdate {
+                ino,
+                attrs: image.attrs,
+                xattrs: None,
+                pages: vec![(page, block)],
+                reserved: 0,
+            };
+            store.submit(Transaction {
+                lane: 0,
+                durable: false,
+                groups: Vec::new(),
+                inodes: vec![update],
+            })?;
+            // It lost its mark, but the other owner still refers to it; the next round marks it in the tree.
+            if store.segments.set_live(addr) {
+                store.space.charge(0, 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// The fixes as record groups; those that no record can say are made directly.
+    fn groups(&self, store: &Store, m: &mut Maintenance, names: names::Names) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        // One timestamp per group: of two fixes of one name the later wins.
+        let mut ts = store.last_ts.load(Relaxed);
+        let epoch = m.slot.folded_epoch;
+        let mut put = |effects: &[Effect<'_>]| {
+            ts += 1;
+            encode_group(&mut out, Version { epoch, ts, lane: 0 }, effects);
+        };
+        let needs_home = names.fixes.iter().any(|f| matches!(f, Fix::Reconnect(..)));
+        let home = match names.lost_found {
+            Some(ino) => ino,
+            None if !needs_home => Ino::NONE,
+            None => {
+                let ino = Ino(store.next_chunk.load(Relaxed).max(1) * INOS_PER_CHUNK);
+                let attrs = dir_attrs(0o700, store.inodes.lookup(ino, &store.io)?.generation);
+                put(&[
+                    Effect::New {
+                        ino,
+                        parent: ROOT_INO,
+                        generation: attrs.generation,
+                        mode: attrs.mode,
+                        uid: 0,
+                        gid: 0,
+                        rdev: 0,
+                        time: attrs.btime,
+                        target: b"",
+                    },
+                    Effect::Set {
+                        dir: ROOT_INO,
+                        cookie: self.cookie(LOST_FOUND),
+                        name: LOST_FOUND,
+                        ino,
+                        old: Ino::NONE,
+                        kind: FileKind::Dir,
+                    },
+                ]);
+                ino
+            }
+        };
+        for fix in &names.fixes {
+            match fix {
+                Fix::Names(ino, n) => {
+                    if let Some(cell) = store.cell(*ino)? {
+                        let mut i = cell.lock();
+                        i.state.set_names(*n);
+                        store.cells.list_dirty(&cell, &mut i);
+                    }
+                }
+                Fix::Remove(Name { dir, cookie, name, ino }, kind) => {
+                    put(&[Effect::Clr { dir: *dir, cookie: *cookie, name, old: *ino, kind: *kind }]);
+                }
+                // The old name is given as none, or the record would say that nothing changes.
+                Fix::Kind(Name { dir, cookie, name, ino }, kind) => put(&[Effect::Set {
+                    dir: *dir,
+                    cookie: *cookie,
+                    name,
+                    ino: *ino,
+                    old: Ino::NONE,
+                    kind: *kind,
+                }]),
+                Fix::Parent(ino, parent) => put(&[Effect::Parent { ino: *ino, parent: *parent }]),
+                Fix::Reconnect(ino, kind) => {
+                    let name = format!("inode-{ino}").into_bytes();
+                    let cookie = self.cookie(&name);
+                    put(&[Effect::Set {
+                        dir: home,
+                        cookie,
+                        name: &name,
+                        ino: *ino,
+                        old: Ino::NONE,
+                        kind: *kind,
+                    }]);
+                    if *kind == FileKind::Dir {
+                        put(&[Effect::Parent { ino: *ino, parent: home }]);
+                    }
+                }
+                Fix::Bury(ino, generation) => put(&[Effect::Dead { ino: *ino, generation: *generation }]),
+            }
+        }
+        Ok(out)
+    }
+
+    /// The cookie of a name that no collision is known for.
+    fn cookie(&self, name: &[u8]) -> u64 {
+        let [a, b] = self.sb.hash_key;
+        let mut h = siphasher::sip::SipHasher13::new_with_keys(a, b);
+        h.write(name);
+        ((h.finish() >> 4).max(1) << COLLISION_BITS) & COOKIE_MAX
+    }
+}

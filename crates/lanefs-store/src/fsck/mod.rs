@@ -1,0 +1,158 @@
+//! Checking a volume, and repairing what can be.
+//!
+//! ```text
+//! superblocks -> newest slot whose inode table can be read   (none: a scan of all blocks for inode blocks)
+//! walk        every node and data block below it: checksums, owners, double references     [`walk`]
+//! up          recovery as at any open, on marks counted by the walk; damaged inodes are replaced by what could
+//!             be read of them                                                                [`repair`]
+//! names       entries, link counts, parents, cycles, orphans                                 [`names`]
+//! fixes       as record groups and marks, folded by a checkpoint; then names again, until nothing is left
+//! close
+//! ```
+//!
+//! 1. A check is a repair whose writes go to memory ([`overlay`]): the same code judges and mends, and what it would do is
+//!    what it reports. Without `repair` the devices are not written.
+//! 2. Nothing is allocated before the walk has marked every block that anything refers to, whatever the usage table says.
+//! 3. What cannot be read is dropped only where keeping it would make other things unreadable: an entry that leads
+//!    nowhere, a part of a map. A data block with a wrong checksum stays, and reading it stays an error.
+
+mod mend;
+mod names;
+mod overlay;
+mod repair;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use crate::device::Device;
+use crate::error::Result;
+use std::sync::Arc;
+
+/// What to check, and what to do about it.
+#[derive(Clone, Debug)]
+pub struct FsckOptions {
+    /// Mend what can be mended. Without, nothing is written.
+    pub repair: bool,
+    /// Read and verify file data too, not only what describes it.
+    pub read_data: bool,
+    /// Threads that read; 0 for one per CPU.
+    pub threads: usize,
+}
+
+impl Default for FsckOptions {
+    fn default() -> Self {
+        FsckOptions { repair: false, read_data: true, threads: 0 }
+    }
+}
+
+/// What is being done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Looking at every block for inodes, because no checkpoint can be used.
+    Scan,
+    /// Reading inodes, maps and data.
+    Inodes,
+    /// Replaying the log.
+    Recovery,
+    /// Reading directories and comparing.
+    Names,
+    /// Writing repairs.
+    Repair,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// The phase.
+    pub phase: Phase,
+    /// Things done of it.
+    pub done: u64,
+    /// Things there are; 0 if unknown.
+    pub total: u64,
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct Problem {
+    /// Which structure.
+    pub structure: String,
+    /// What is wrong with it.
+    pub what: String,
+    /// What a repair does, or what else can be done.
+    pub remedy: String,
+    /// A repair can mend it.
+    pub repairable: bool,
+    /// It has been mended.
+    pub repaired: bool,
+}
+
+/// What a check found.
+#[derive(Clone, PartialEq, Eq, Default, Debug, serde::Serialize)]
+pub struct FsckReport {
+    /// All that is wrong, in the order found.
+    pub problems: Vec<Problem>,
+    /// The volume had been closed; else its log was replayed first.
+    pub was_closed: bool,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Directories among them.
+    pub directories: u64,
+    /// Directory entries.
+    pub names: u64,
+    /// Blocks of file data verified.
+    pub data_blocks: u64,
+    /// Blocks of everything else verified.
+    pub node_blocks: u64,
+}
+
+impl FsckReport {
+    /// Nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.problems.is_empty()
+    }
+    /// Problems that are still there.
+    pub fn left(&self) -> usize {
+        self.problems.iter().filter(|p| !p.repaired).count()
+    }
+
+    fn add(&mut self, structure: impl Into<String>, what: impl Into<String>, remedy: &str, repairable: bool) {
+        let p = Problem {
+            structure: structure.into(),
+            what: what.into(),
+            remedy: remedy.into(),
+            repairable,
+            repaired: false,
+        };
+        if !self.problems.iter().any(|q| (&q.structure, &q.what) == (&p.structure, &p.what)) {
+            tracing::warn!("{}: {} ({})", p.structure, p.what, p.remedy);
+            self.problems.push(p);
+        }
+    }
+}
+
+/// Told now and then how far a check is, from several threads.
+pub type OnProgress<'a> = &'a (dyn Fn(Progress) + Sync);
+
+/// Checks the volume on `devices`, in any order, and repairs it if the options say so. Nothing else may have it open.
+///
+/// # Errors
+/// If the check cannot be made: the devices are no volume of this kind, or fail. What is wrong with a volume
+/// is no error but part of the report.
+pub fn check(
+    devices: Vec<Arc<dyn Device>>,
+    options: &FsckOptions,
+    progress: OnProgress<'_>,
+) -> Result<FsckReport> {
+    let mut report = FsckReport::default();
+    let devices: Vec<Arc<dyn Device>> = if options.repair {
+        devices
+    } else {
+        devices.into_iter().map(|d| Arc::new(overlay::Overlay::new(d)) as Arc<dyn Device>).collect()
+    };
+    repair::run(devices, options, progress, &mut report)?;
+    for p in &mut report.problems {
+        p.repaired = options.repair && p.repairable;
+    }
+    Ok(report)
+}

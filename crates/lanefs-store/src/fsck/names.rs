@@ -1,0 +1,270 @@
+//! The name space: every entry leads to an inode of its kind, link counts equal names, every directory has one name, in
+//! the directory it calls its parent, and reaches the root. What does not fit becomes a list of fixes.
+
+use super::walk::{InodeInfo, Walk, in_parallel};
+use super::{FsckReport, OnProgress, Phase, Progress};
+use crate::block_io::BlockSource;
+use crate::error::Result;
+use crate::format::dir_bucket::{self, BucketId, EntryRef, entries};
+use crate::inode_state::InodeState;
+use crate::inode_table::InodeTable;
+use crate::io::Io;
+use crate::types::{FileKind, Ino, ROOT_INO};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// An entry, with its own name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Name {
+    pub dir: Ino,
+    pub cookie: u64,
+    pub name: Box<[u8]>,
+    pub ino: Ino,
+}
+
+/// What has to change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Fix {
+    /// The inode has this many names.
+    Names(Ino, u32),
+    /// Take the entry away.
+    Remove(Name, FileKind),
+    /// The entry names a file of this kind.
+    Kind(Name, FileKind),
+    /// The directory lies in this one.
+    Parent(Ino, Ino),
+    /// Give it a name in lost+found.
+    Reconnect(Ino, FileKind),
+    /// It was unlinked, and is to be freed.
+    Bury(Ino, u32),
+}
+
+struct Found {
+    fixes: Vec<Fix>,
+    /// Names of directories, by the directory named.
+    dir_names: HashMap<Ino, Vec<Name>>,
+    lost_found: Option<Ino>,
+}
+
+/// What a look at all names found.
+pub(super) struct Names {
+    pub fixes: Vec<Fix>,
+    /// The directory for what has no name.
+    pub lost_found: Option<Ino>,
+}
+
+pub(super) const LOST_FOUND: &[u8] = b"lost+found";
+
+fn quoted(name: &[u8]) -> String {
+    format!("\"{}\"", name.escape_ascii())
+}
+
+/// Calls `f` with every entry of a directory whose buckets are sound.
+pub(super) fn for_each_entry(
+    ino: Ino,
+    table: &InodeTable,
+    io: &Io,
+    f: &mut dyn FnMut(EntryRef<'_>),
+) -> Result<()> {
+    let e = table.lookup(ino, io)?;
+    let mut state = InodeState::load(ino, e.block, io)?;
+    if let Some((page, body)) = state.tail()
+        && let Some(id) = BucketId::from_page(page)
+    {
+        entries(dir_bucket::check_body(body, e.block.addr, id)?).for_each(&mut *f);
+    }
+    state.for_each_page(io, &mut |page, r| {
+        let Some(id) = BucketId::from_page(page) else { return Ok(()) };
+        let b = io.read(r, "directory bucket")?;
+        entries(dir_bucket::decode(&b, r.addr, ino, id)?).for_each(&mut *f);
+        Ok(())
+    })
+}
+
+/// Looks at all names. `orphans` are inodes known to be without one.
+pub(super) fn check(
+    walk: &Walk,
+    table: &InodeTable,
+    io: &Io,
+    orphans: &BTreeSet<Ino>,
+    threads: usize,
+    progress: OnProgress<'_>,
+    report: &mut FsckReport,
+) -> Names {
+    let inodes = &walk.inodes;
+    let dirs: Vec<Ino> = inodes.iter().filter(|(_, i)| i.kind == FileKind::Dir).map(|(n, _)| *n).collect();
+    let found =
+        Mutex::new((Found { fixes: Vec::new(), dir_names: HashMap::new(), lost_found: None }, &mut *report));
+    let (done, names) = (AtomicU64::new(0), AtomicU64::new(0));
+    in_parallel(threads, dirs.len(), |n| {
+        let dir = dirs[n];
+        let mut own = Vec::new();
+        let mut count = 0u64;
+        let read = for_each_entry(dir, table, io, &mut |e| {
+            count += 1;
+            let target = inodes.get(&e.ino);
+            if let Some(t) = target {
+                t.names.fetch_add(1, Relaxed);
+            }
+            let named = || Name { dir, cookie: e.cookie, name: e.name.into(), ino: e.ino };
+            let is_dir = target.is_some_and(|t| t.kind == FileKind::Dir);
+            let lost_found = dir == ROOT_INO && is_dir && e.name == LOST_FOUND;
+            if target.is_none_or(|t| t.kind != e.kind) || is_dir || lost_found {
+                own.push((named(), e.kind, lost_found));
+            }
+        });
+        names.fetch_add(count, Relaxed);
+        let mut guard = found.lock();
+        let (found, report) = &mut *guard;
+        if let Err(e) = read {
+            report.add(format!("directory {dir}"), e.to_string(), "its readable part is kept", true);
+        }
+        for (name, kind, lost_found) in own {
+            if lost_found {
+                found.lost_found = Some(name.ino);
+            }
+            judge_entry(name, kind, inodes, found, report);
+        }
+        let done = done.fetch_add(1, Relaxed) + 1;
+        if done.is_multiple_of(256) {
+            progress(Progress { phase: Phase::Names, done, total: dirs.len() as u64 });
+        }
+    });
+    let (mut found, report) = found.into_inner();
+    report.inodes = inodes.len() as u64;
+    report.directories = dirs.len() as u64;
+    report.names = names.into_inner();
+    let parents = directories(inodes, &dirs, &mut found, report);
+    unreachable(inodes, &parents, &mut found, report);
+    link_counts(inodes, orphans, &mut found, report);
+    Names { fixes: found.fixes, lost_found: found.lost_found }
+}
+
+fn judge_entry(
+    name: Name,
+    kind: FileKind,
+    inodes: &BTreeMap<Ino, InodeInfo>,
+    found: &mut Found,
+    report: &mut FsckReport,
+) {
+    let at = format!("directory {}: entry {}", name.dir, quoted(&name.name));
+    match inodes.get(&name.ino) {
+        None => {
+            report.add(at, format!("names inode {}, which does not exist", name.ino), "it is removed", true);
+            found.fixes.push(Fix::Remove(name, kind));
+        }
+        Some(t) => {
+            if t.kind != kind {
+                let what = format!("says {kind:?}, but inode {} is {:?}", name.ino, t.kind);
+                report.add(at, what, "the entry is set to the inode's kind", true);
+                found.fixes.push(Fix::Kind(name.clone(), t.kind));
+            }
+            if t.kind == FileKind::Dir {
+                found.dir_names.entry(name.ino).or_default().push(name);
+            }
+        }
+    }
+}
+
+/// Every directory but the root has one name, where it says. Returns where each is.
+fn directories(
+    inodes: &BTreeMap<Ino, InodeInfo>,
+    dirs: &[Ino],
+    found: &mut Found,
+    report: &mut FsckReport,
+) -> HashMap<Ino, Name> {
+    let mut parents = HashMap::new();
+    for &ino in dirs {
+        let Some(info) = inodes.get(&ino) else { continue };
+        let mut names = found.dir_names.remove(&ino).unwrap_or_default();
+        names.sort_unstable();
+        if ino == ROOT_INO {
+            for n in names {
+                let at = format!("directory {}: entry {}", n.dir, quoted(&n.name));
+                report.add(at, "names the root directory", "it is removed", true);
+                info.names.fetch_sub(1, Relaxed);
+                found.fixes.push(Fix::Remove(n, FileKind::Dir));
+            }
+            continue;
+        }
+        let keep = names.iter().position(|n| n.dir == info.parent).unwrap_or(0);
+        for (i, n) in names.into_iter().enumerate() {
+            if i != keep {
+                let at = format!("directory {}: entry {}", n.dir, quoted(&n.name));
+                report.add(at, format!("is another name of directory {ino}"), "it is removed", true);
+                found.fixes.push(Fix::Remove(n, FileKind::Dir));
+                continue;
+            }
+            if n.dir != info.parent {
+                let what = format!("calls {} its parent, but lies in {}", info.parent, n.dir);
+                report.add(format!("directory {ino}"), what, "its parent is set to where it lies", true);
+                found.fixes.push(Fix::Parent(ino, n.dir));
+            }
+            parents.insert(ino, n);
+        }
+    }
+    parents
+}
+
+/// Directories that are in a circle do not reach the root: one of each circle goes to lost+found.
+fn unreachable(
+    inodes: &BTreeMap<Ino, InodeInfo>,
+    parents: &HashMap<Ino, Name>,
+    found: &mut Found,
+    report: &mut FsckReport,
+) {
+    // The last walk that came by; walks are numbered from 1.
+    let mut seen: HashMap<Ino, usize> = HashMap::new();
+    let mut starts: Vec<Ino> = parents.keys().copied().collect();
+    starts.sort_unstable();
+    for (n, start) in starts.into_iter().enumerate() {
+        let mut at = start;
+        while let Some(name) = parents.get(&at) {
+            match seen.insert(at, n + 1) {
+                None => at = name.dir,
+                Some(walk) if walk == n + 1 => {
+                    report.add(
+                        format!("directory {at}"),
+                        "contains itself: it does not lead to the root",
+                        "it is moved to /lost+found",
+                        true,
+                    );
+                    found.fixes.push(Fix::Remove(name.clone(), FileKind::Dir));
+                    if inodes.contains_key(&at) {
+                        found.fixes.push(Fix::Reconnect(at, FileKind::Dir));
+                    }
+                    break;
+                }
+                Some(_) => break,
+            }
+        }
+    }
+}
+
+fn link_counts(
+    inodes: &BTreeMap<Ino, InodeInfo>,
+    orphans: &BTreeSet<Ino>,
+    found: &mut Found,
+    report: &mut FsckReport,
+) {
+    for (&ino, i) in inodes {
+        let names = i.names.load(Relaxed) + u32::from(ino == ROOT_INO);
+        let at = || format!("inode {ino}");
+        if names != i.nlink {
+            let what = format!("counts {} names, and has {names}", i.nlink);
+            report.add(at(), what, "the count is set to the number of names", true);
+            found.fixes.push(Fix::Names(ino, names));
+        }
+        if names > 0 || orphans.contains(&ino) {
+            continue;
+        }
+        if i.nlink > 0 {
+            report.add(at(), "has no name", "it is given one in /lost+found", true);
+            found.fixes.push(Fix::Reconnect(ino, i.kind));
+        } else {
+            report.add(at(), "was unlinked, but is not on the orphan list", "it is freed", true);
+            found.fixes.push(Fix::Bury(ino, i.generation));
+        }
+    }
+}

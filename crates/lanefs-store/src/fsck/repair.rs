@@ -1,0 +1,452 @@
+//! From damaged devices to a volume that is up, and from what the checks say to a volume that is sound.
+
+use super::scan::{self, Scan};
+use super::walk::{Marked, Marks, Salvage, Walk, Walker, threads};
+use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress};
+use crate::api::{OpenOptions, OpenReport};
+use crate::block_io::BlockSource;
+use crate::cell::Inner;
+use crate::checkpoint::Maintenance;
+use crate::device::{Device, WriteReq};
+use crate::error::{Result, StoreError};
+use crate::format::orphans;
+use crate::format::record::{Effect, encode_group};
+use crate::format::slot::Slot;
+use crate::format::superblock::{Superblock, UnverifiedSuperblock};
+use crate::format::table_node::TableEntry;
+use crate::inode_state::InodeState;
+use crate::inode_table::{ChunkStep, InodeTable};
+use crate::io::Io;
+use crate::recovery::{order_devices, read_superblock};
+use crate::segment::{Geometry, SegmentTable};
+use crate::sink::leaf_of;
+use crate::store::{Parts, Store};
+use crate::types::{
+    Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, INOS_PER_CHUNK, Ino, ROOT_INO, Version,
+};
+use crate::usage::UsageTable;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Everything that the steps share.
+pub(super) struct Job<'a> {
+    o: &'a FsckOptions,
+    pub progress: OnProgress<'a>,
+    devices: Vec<Arc<dyn Device>>,
+    pub sb: Superblock,
+    geometry: Geometry,
+}
+
+/// Checks and mends the volume on `devices`, which are all written to.
+pub(super) fn run(
+    devices: Vec<Arc<dyn Device>>,
+    o: &FsckOptions,
+    progress: OnProgress<'_>,
+    report: &mut FsckReport,
+) -> Result<()> {
+    superblocks(&devices, report)?;
+    let (devices, sb) = order_devices(devices)?;
+    let blocks: Vec<u64> = sb.devices.iter().map(|d| d.blocks).collect();
+    let geometry = Geometry::new(&sb.layout, &blocks);
+    let job = Job { o, progress, devices, sb, geometry };
+    let store = match job.bring_up(false, report) {
+        Err(e @ (StoreError::Corrupt { .. } | StoreError::BadInode { .. } | StoreError::Invalid(_))) => {
+            let remedy = "what was not in a checkpoint yet is given up";
+            report.add("log", format!("cannot be replayed: {e}"), remedy, true);
+            job.bring_up(true, report)?
+        }
+        other => other?,
+    };
+    job.mend(&store, report)?;
+    store.close()
+}
+
+/// Both copies of every device's superblock; a bad one is written again from the other.
+fn superblocks(devices: &[Arc<dyn Device>], report: &mut FsckReport) -> Result<()> {
+    for d in devices {
+        let sb = read_superblock(&**d)?;
+        let blocks = d.size() >> BLOCK_SHIFT;
+        for at in [0, sb.layout.copy_block()] {
+            let mut b = Block::zeroed();
+            d.read(&mut [crate::device::ReadReq { offset: at << BLOCK_SHIFT, data: &mut b.0 }])?;
+            let Err(e) = UnverifiedSuperblock(b).verify(at, blocks) else { continue };
+            let which = if at == 0 { "superblock" } else { "copy of the superblock" };
+            let e = e.on(d.name()).to_string();
+            report.add(format!("{}: {which}", d.name()), e, "it is written again from the other", true);
+            let b = sb.encode(at).map_err(|e| e.on(d.name()))?;
+            d.write(&[WriteReq { offset: at << BLOCK_SHIFT, data: &b.0 }])?;
+            d.flush()?;
+        }
+    }
+    Ok(())
+}
+
+impl Job<'_> {
+    pub(super) fn threads(&self) -> usize {
+        threads(self.o)
+    }
+
+    /// The newest slot, and where it lies.
+    fn slot(&self, io: &Io, report: &mut FsckReport) -> Option<(Slot, usize)> {
+        let mut good = Vec::new();
+        let mut bad = Vec::new();
+        for i in 0..2 {
+            let addr = self.sb.layout.slot_addr(i);
+            let mut b = Block::zeroed();
+            let slot = io
+                .read_raw(addr, &mut b.0, "checkpoint slot")
+                .and_then(|()| Slot::decode(&b, addr, self.sb.volume));
+            match slot {
+                Ok(s) => good.push((s, i)),
+                Err(e) => bad.push((i, e, b.0.iter().all(|&x| x == 0))),
+            }
+        }
+        good.sort_by_key(|g| std::cmp::Reverse(g.0.generation));
+        // A slot never written is empty, and one that a crash tore is as it has to be.
+        let expected = good.first().is_some_and(|g| !g.0.clean);
+        for (i, e, empty) in &bad {
+            if good.is_empty() || !(*empty || expected) {
+                let remedy = if good.is_empty() {
+                    "inodes are looked for in all blocks; what was not in a checkpoint yet is given up"
+                } else {
+                    "the other one is used"
+                };
+                report.add(format!("checkpoint slot {i}"), e.to_string(), remedy, true);
+            }
+        }
+        good.into_iter().next()
+    }
+
+    /// A store on marks that were counted, with what is damaged replaced; its log replayed unless `no_log`.
+    fn bring_up(&self, no_log: bool, report: &mut FsckReport) -> Result<Store> {
+        let io = Io::new(self.devices.clone(), 16 << 20, false);
+        let found = self.slot(&io, report);
+        let usable = found.is_some();
+        let (mut slot, index) =
+            found.unwrap_or_else(|| (Slot { volume: self.sb.volume, clean: true, ..Slot::default() }, 1));
+        report.was_closed = slot.clean;
+        slot.clean |= no_log;
+
+        let mut leave_alone = Vec::new();
+        let table = self.table(&io, &mut slot, usable, &mut leave_alone, report)?;
+        let mut segments = SegmentTable::new(self.geometry.clone());
+        let mut usage = match UsageTable::load(slot.usage, &segments, &io) {
+            Ok(u) if usable => Some(u),
+            Ok(_) => None,
+            Err(e) => {
+                report.add("usage table", e.to_string(), "it is counted anew", true);
+                segments = SegmentTable::new(self.geometry.clone());
+                None
+            }
+        };
+        let mut walk = self.walk(&io, &table, self.o.read_data, usage.is_none(), slot.inodes, report);
+        walk.leave_alone.append(&mut leave_alone);
+        slot.orphans = self.orphans(&io, slot.orphans, &walk.marks, report);
+        if let Some(u) = &mut usage {
+            mark_summaries(u, &io, &walk.marks, report);
+        }
+        let counted = usage.is_some();
+        let mut usage = usage.unwrap_or_else(|| UsageTable::new(segments.len()));
+        compare_usage(&segments, &mut usage, &walk.marks, counted.then_some(&mut *report), &mut |_| ());
+
+        let inodes = walk.inodes.len() as u64;
+        if usable && slot.inodes != inodes + walk.lost.len() as u64 {
+            let what = format!("counts {} inodes; there are {inodes}", slot.inodes);
+            report.add("checkpoint slot", what, "the count is set", true);
+        }
+        slot.inodes = inodes;
+        let next = walk.inodes.last_key_value().map_or(1, |(i, _)| i.chunk() + 1);
+        if slot.next_chunk < next {
+            let what = format!(
+                "says that chunks from {} on are unused; chunk {} is used",
+                slot.next_chunk,
+                next - 1
+            );
+            if usable {
+                report.add("checkpoint slot", what, "it is set", true);
+            }
+            slot.next_chunk = next;
+        }
+        let store = Store::assemble(Parts {
+            devices: self.devices.clone(),
+            superblock: self.sb.clone(),
+            segments,
+            inodes: table,
+            mlogs: self.sb.mlogs as usize,
+            maintenance: Maintenance::new(slot, index, usage),
+            options: OpenOptions { lanes: 1, ..OpenOptions::default() },
+        });
+        for a in &walk.leave_alone {
+            store.segments.touch_addr(*a, 1);
+        }
+        if let Some(l) = store.mlogs.first() {
+            l.note_owners(std::mem::take(&mut walk.owners));
+        }
+        let groups = self.replace(&store, walk, report)?;
+        (self.progress)(Progress { phase: Phase::Recovery, done: 0, total: 1 });
+        store.bring_up(&mut OpenReport::default(), vec![groups])?;
+        (self.progress)(Progress { phase: Phase::Recovery, done: 1, total: 1 });
+        Ok(store)
+    }
+
+    pub(super) fn walk(
+        &self,
+        io: &Io,
+        table: &InodeTable,
+        read_data: bool,
+        want_owners: bool,
+        total: u64,
+        report: &mut FsckReport,
+    ) -> Walk {
+        let threads = self.threads();
+        let progress = self.progress;
+        Walker { io, table, read_data, want_owners, threads, total, progress }
+            .run(self.geometry.clone(), report)
+    }
+
+    /// The inode table; parts that cannot be read are filled from a scan of all blocks.
+    fn table(
+        &self,
+        io: &Io,
+        slot: &mut Slot,
+        usable: bool,
+        leave_alone: &mut Vec<BlockAddr>,
+        report: &mut FsckReport,
+    ) -> Result<InodeTable> {
+        let mut good: BTreeMap<u64, Vec<(Ino, TableEntry)>> = BTreeMap::new();
+        let mut lost: Vec<Range<u64>> = Vec::new();
+        if usable {
+            let table = match InodeTable::open(slot.table.r, slot.table.level) {
+                Ok(t) => t,
+                Err(e) => {
+                    report.add("inode table", e.to_string(), "inodes are looked for in all blocks", true);
+                    lost.push(0..u64::MAX);
+                    InodeTable::new()
+                }
+            };
+            let mut from = 0;
+            loop {
+                let (range, e) = match table.next_chunk_or_gap(from, io) {
+                    ChunkStep::End => break,
+                    ChunkStep::Chunk(c) => match table.chunk_entries(c, io) {
+                        Ok(e) => {
+                            let ino = |s: usize| Ino(c * INOS_PER_CHUNK + s as u64);
+                            good.insert(c, e.iter().enumerate().map(|(s, e)| (ino(s), *e)).collect());
+                            from = c + 1;
+                            continue;
+                        }
+                        Err(e) => (c..c + 1, e),
+                    },
+                    ChunkStep::Lost(r, e) => (r, e),
+                };
+                let last = range.end.saturating_mul(INOS_PER_CHUNK) - 1;
+                let what = format!("inodes {} to {last}: {e}", range.start * INOS_PER_CHUNK);
+                report.add("inode table", what, "these inodes are looked for in all blocks", true);
+                from = range.end;
+                lost.push(range);
+            }
+            if lost.is_empty() {
+                return Ok(table);
+            }
+            let mut level = 0;
+            while level <= slot.table.level {
+                for c in good.keys() {
+                    let at = table.node_ref(level, c >> (8 * u32::from(level)), io);
+                    leave_alone.extend(at.ok().filter(|r| !r.is_none()).map(|r| r.addr));
+                }
+                level += 1;
+            }
+        } else {
+            lost.push(0..u64::MAX);
+        }
+        let v = &self.sb.volume.0;
+        let volume = u64::from_le_bytes([v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]]);
+        let scan: Scan = scan::run(io, &self.geometry, volume, self.threads(), self.progress);
+        if !usable {
+            slot.mount = scan.last.mount;
+            slot.folded_epoch = scan.last.epoch;
+            slot.last_ts = u64::try_from(lanefs_sync::coarse_realtime_ns()).unwrap_or(0);
+            slot.next_seq = 1 << 40;
+        }
+        let table = InodeTable::new();
+        let found = scan.entries(io, |c| lost.iter().any(|r| r.contains(&c)));
+        for (ino, e) in good.into_values().flatten().chain(found) {
+            if e != TableEntry::default() {
+                table.set(ino, e.block, e.generation, e.epoch, io)?;
+            }
+        }
+        Ok(table)
+    }
+
+    /// The list of inodes without names; marks its blocks. Cut off where it cannot be read.
+    fn orphans(&self, io: &Io, first: BlockRef, marks: &Marks, report: &mut FsckReport) -> BlockRef {
+        let (mut next, mut index) = (first, 0);
+        while !next.is_none() {
+            let marked = marks.mark(next.addr);
+            let read =
+                io.read(next, "orphan list").and_then(|b| orphans::decode_orphans(&b, next.addr, index));
+            match read {
+                Ok((_, after)) if marked == Marked::First => (next, index) = (after, index + 1),
+                Ok(_) => {
+                    let what = format!("block {} belongs to something else too", next.addr);
+                    report.add("orphan list", what, "it is made anew", true);
+                    return BlockRef::NONE;
+                }
+                Err(e) => {
+                    report.add("orphan list", e.to_string(), "it is made anew", true);
+                    return BlockRef::NONE;
+                }
+            }
+        }
+        first
+    }
+
+    /// Puts what could be saved in the place of what is damaged, in memory. Returns the groups that give salvaged
+    /// directories their entries: older than any, so that the log's changes come on top.
+    fn replace(&self, store: &Store, walk: Walk, report: &mut FsckReport) -> Result<Vec<u8>> {
+        let mut groups = Vec::new();
+        for (ino, e) in &walk.lost {
+            store.inodes.clear(*ino, e.generation.wrapping_add(1), e.epoch, &store.io)?;
+        }
+        for (ino, i) in &walk.inodes {
+            let e = store.inodes.lookup(*ino, &store.io)?;
+            if e.generation != i.generation {
+                store.inodes.set(*ino, e.block, i.generation, e.epoch, &store.io)?;
+            }
+        }
+        for Salvage { state, entries } in walk.salvaged {
+            let dir = state.ino();
+            self.put(store, state)?;
+            for e in entries {
+                let Some(v) = version(groups.len()) else { break };
+                let set = Effect::Set {
+                    dir,
+                    cookie: e.cookie,
+                    name: &e.name,
+                    ino: e.ino,
+                    old: Ino::NONE,
+                    kind: e.kind,
+                };
+                encode_group(&mut groups, v, &[set]);
+            }
+        }
+        let root = walk.inodes.get(&ROOT_INO).is_some_and(|i| i.kind == FileKind::Dir);
+        if !root {
+            report.add(
+                "root directory",
+                "cannot be read",
+                "a new one is made; all names go to lost+found",
+                true,
+            );
+            let e = store.inodes.lookup(ROOT_INO, &store.io)?;
+            if !e.block.is_none() {
+                store.inodes.clear(ROOT_INO, e.generation, e.epoch, &store.io)?;
+            }
+            let mut state = InodeState::new(ROOT_INO, dir_attrs(0o755, 0), ROOT_INO);
+            state.set_names(1);
+            self.put(store, state)?;
+            store.inode_count.fetch_add(1, Relaxed);
+        }
+        Ok(groups)
+    }
+
+    /// Makes `state` the inode's state, to be written by the next checkpoint.
+    fn put(&self, store: &Store, state: InodeState) -> Result<()> {
+        let ino = state.ino();
+        let mut state = Some(state);
+        let cell = store.cells.get_or_load(ino, || Ok(state.take().map(|s| Inner::new(s, true))))?;
+        if let Some(cell) = cell {
+            let mut i = cell.lock();
+            store.cells.list_dirty(&cell, &mut i);
+        }
+        Ok(())
+    }
+}
+
+/// Versions below all others, by the length of what precedes.
+fn version(n: usize) -> Option<Version> {
+    Some(Version { epoch: 0, ts: u64::try_from(n).ok()?, lane: 0 })
+}
+
+pub(super) fn dir_attrs(mode: u32, generation: u32) -> Attrs {
+    let now = lanefs_sync::coarse_realtime_ns();
+    Attrs {
+        mode: libc::S_IFDIR | mode,
+        uid: 0,
+        gid: 0,
+        flags: 0,
+        rdev: 0,
+        size: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        generation,
+    }
+}
+
+/// Marks the summaries' blocks; drops those that cannot be read, which are only hints.
+pub(super) fn mark_summaries(usage: &mut UsageTable, io: &Io, marks: &Marks, report: &mut FsckReport) {
+    let mut bad = BTreeSet::new();
+    for (seg, part, r) in usage.summaries() {
+        let read = io.read(r, "segment summary");
+        if let Err(e) = read {
+            report.add(format!("summary of segment {seg}"), e.to_string(), "it is dropped", true);
+            bad.insert((seg, part));
+        } else if marks.mark(r.addr) != Marked::First {
+            let what = format!("block {} belongs to something else too", r.addr);
+            report.add(format!("summary of segment {seg}"), what, "it is dropped", true);
+            bad.insert((seg, part));
+        }
+    }
+    bad.into_iter().for_each(|(seg, part)| usage.drop_summary(seg, part));
+}
+
+/// Makes the segment table's marks those that were counted; `charge` hears of blocks that became live or dead.
+/// Returns how many segments differed.
+pub(super) fn compare_usage(
+    segments: &SegmentTable,
+    usage: &mut UsageTable,
+    marks: &Marks,
+    report: Option<&mut FsckReport>,
+    charge: &mut dyn FnMut(i64),
+) -> usize {
+    let (mut missing, mut extra, mut differ) = (0u64, 0u64, 0);
+    let mut has = vec![0u64; marks.words()];
+    for seg in 0..segments.len() {
+        segments.tree_bits(seg, &mut has);
+        let before = missing + extra;
+        for (w, has) in has.iter().enumerate() {
+            let mut diff = has ^ marks.word(seg, w);
+            while diff != 0 {
+                let bit = diff.trailing_zeros();
+                diff &= diff - 1;
+                let addr = segments.geometry.addr(seg, w as u32 * 64 + bit);
+                if has >> bit & 1 == 1 {
+                    extra += 1;
+                    segments.clear_tree(addr);
+                    charge(-i64::from(segments.clear_live(addr)));
+                } else {
+                    missing += 1;
+                    segments.set_tree(addr);
+                    charge(i64::from(segments.set_live(addr)));
+                }
+            }
+        }
+        if missing + extra > before {
+            differ += 1;
+            usage.dirty.insert(leaf_of(seg));
+        }
+    }
+    if let Some(report) = report
+        && differ > 0
+    {
+        let what = format!(
+            "{missing} blocks in use are marked free, {extra} free ones in use, in {differ} segments"
+        );
+        report.add("usage table", what, "the marks are set as counted", true);
+    }
+    differ
+}

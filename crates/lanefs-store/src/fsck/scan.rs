@@ -1,0 +1,141 @@
+//! Looking for inodes without a tree: every block of the log is tried for a sealed inode block or table node.
+//!
+//! An inode block alone does not say whether the inode still exists: it stays behind when the inode is deleted, until the
+//! block is used again. The youngest copy of its chunk's table node decides about those older than itself; for the others,
+//! and where there is none, the youngest inode block counts, and what was deleted may come back without a name.
+
+use super::walk::in_parallel;
+use super::{OnProgress, Phase, Progress};
+use crate::format::checksum;
+use crate::format::header::{BlockKind, Stamp, verify_sealed};
+use crate::format::inode;
+use crate::format::table_node::{self, ENTRIES, TableEntry};
+use crate::io::Io;
+use crate::segment::Geometry;
+use crate::types::{BLOCK_SIZE, Block, BlockRef, INOS_PER_CHUNK, Ino};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+#[derive(Default)]
+pub(super) struct Scan {
+    /// The youngest inode block of each number, and its generation.
+    inodes: HashMap<Ino, (Stamp, BlockRef, u32)>,
+    /// The youngest table node of each chunk.
+    chunks: HashMap<u64, (Stamp, Box<[TableEntry; ENTRIES]>)>,
+    /// The youngest mount and epoch any block was written in.
+    pub last: Stamp,
+}
+
+/// Scans all segments of volume `volume` (the first 8 bytes of its uuid).
+pub(super) fn run(io: &Io, g: &Geometry, volume: u64, threads: usize, progress: OnProgress<'_>) -> Scan {
+    let all = Mutex::new(Scan::default());
+    let done = AtomicU64::new(0);
+    in_parallel(threads, g.total() as usize, |seg| {
+        let mut found = Scan::default();
+        found.segment(io, g, seg as u32, volume);
+        all.lock().merge(found);
+        let done = done.fetch_add(1, Relaxed) + 1;
+        progress(Progress { phase: Phase::Scan, done, total: u64::from(g.total()) });
+    });
+    all.into_inner()
+}
+
+impl Scan {
+    fn segment(&mut self, io: &Io, g: &Geometry, seg: u32, volume: u64) {
+        let n = g.segment_blocks as usize;
+        let mut blocks = vec![Block([0; BLOCK_SIZE]); n];
+        let mut reqs: Vec<_> =
+            blocks.iter_mut().enumerate().map(|(i, b)| (g.addr(seg, i as u32), b)).collect();
+        if g.locate(g.addr(seg, 0)).is_none() {
+            return; // Superblocks and slots.
+        }
+        if io.read_blocks(&mut reqs, "scan for inodes").is_err() {
+            // Some block of it cannot be read: one by one.
+            for r in &mut reqs {
+                if io.read_blocks(std::slice::from_mut(r), "scan for inodes").is_err() {
+                    r.1.0.fill(0);
+                }
+            }
+        }
+        for (i, b) in blocks.iter().enumerate() {
+            let addr = g.addr(seg, i as u32);
+            let Some((kind, h)) = verify_sealed(b, addr) else { continue };
+            if h.volume.get() != volume {
+                continue;
+            }
+            let stamp =
+                Stamp { mount: h.mount.get(), epoch: h.epoch.get(), sequence: h.sequence.get(), volume };
+            self.last = self.last.max(stamp);
+            match kind {
+                BlockKind::Inode => {
+                    let ino = Ino(h.ino.get());
+                    if let Ok(d) = inode::decode(b, addr, ino) {
+                        self.inode(ino, (stamp, checksum::reference(addr, b), d.attrs.generation));
+                    }
+                }
+                BlockKind::Table if h.level == 0 => {
+                    if let Ok(e) = table_node::decode(b, addr, h.index.get()) {
+                        self.chunk(h.index.get(), (stamp, Box::new(e)));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn inode(&mut self, ino: Ino, new: (Stamp, BlockRef, u32)) {
+        let at = self.inodes.entry(ino).or_insert(new);
+        if at.0 < new.0 {
+            *at = new;
+        }
+    }
+
+    fn chunk(&mut self, chunk: u64, new: (Stamp, Box<[TableEntry; ENTRIES]>)) {
+        match self.chunks.get(&chunk) {
+            Some(old) if old.0 >= new.0 => {}
+            _ => drop(self.chunks.insert(chunk, new)),
+        }
+    }
+
+    fn merge(&mut self, other: Scan) {
+        self.last = self.last.max(other.last);
+        other.inodes.into_iter().for_each(|(i, n)| self.inode(i, n));
+        other.chunks.into_iter().for_each(|(c, n)| self.chunk(c, n));
+    }
+
+    /// The best that is known of the inodes of the chunks that `wanted` accepts: what the table should say.
+    pub fn entries(&self, io: &Io, wanted: impl Fn(u64) -> bool) -> Vec<(Ino, TableEntry)> {
+        let mut out = Vec::new();
+        for (chunk, (stamp, entries)) in self.chunks.iter().filter(|c| wanted(*c.0)) {
+            for (slot, e) in entries.iter().enumerate() {
+                let ino = Ino(chunk * INOS_PER_CHUNK + slot as u64);
+                let own = self.inodes.get(&ino).map(|(age, block, generation)| {
+                    (*age, TableEntry { block: *block, generation: *generation, epoch: age.epoch })
+                });
+                // An inode block that is younger than the table node was made after it.
+                let later = own.filter(|o| o.0 > *stamp);
+                let mut b = Block::zeroed();
+                let mut there = || {
+                    io.read_blocks(&mut [(e.block.addr, &mut b)], "scan for inodes").is_ok()
+                        && checksum::matches(e.block, &b.0)
+                };
+                let best = match (later, own) {
+                    (Some(l), _) => l.1,
+                    (None, Some(o)) if !e.block.is_none() && !there() => o.1,
+                    _ => *e, // If its block cannot be read, the walk says so.
+                };
+                if best != TableEntry::default() {
+                    out.push((ino, best));
+                }
+            }
+        }
+        for (ino, (stamp, block, generation)) in &self.inodes {
+            if wanted(ino.chunk()) && !self.chunks.contains_key(&ino.chunk()) {
+                out.push((*ino, TableEntry { block: *block, generation: *generation, epoch: stamp.epoch }));
+            }
+        }
+        out.sort_unstable_by_key(|e| e.0);
+        out
+    }
+}

@@ -1,0 +1,472 @@
+//! Volumes damaged one way at a time: the check says so, the repair mends it, and a second check finds nothing.
+
+use super::{FsckOptions, FsckReport, check};
+use crate::api::*;
+use crate::cell::Inner;
+use crate::device::{Device, MemoryDevice};
+use crate::error::Result;
+use crate::format::header::{BlockKind, verify_sealed};
+use crate::format::record::{Effect, encode_group};
+use crate::store::Store;
+use crate::types::*;
+use std::sync::Arc;
+
+const DIRS: u64 = 4;
+const FILES: u64 = 300;
+
+fn cookie(name: &[u8]) -> u64 {
+    use std::hash::Hasher;
+    let mut h = siphasher::sip::SipHasher13::new_with_keys(1, 2);
+    h.write(name);
+    (h.finish() >> 4).max(1) << 3
+}
+
+fn attrs(mode: u32, size: u64) -> Attrs {
+    Attrs {
+        mode,
+        uid: 0,
+        gid: 0,
+        flags: 0,
+        rdev: 0,
+        size,
+        atime: 1,
+        mtime: 1,
+        ctime: 1,
+        btime: 1,
+        generation: 0,
+    }
+}
+
+fn new(ino: u64, parent: u64, mode: u32) -> Effect<'static> {
+    Effect::New {
+        ino: Ino(ino),
+        parent: Ino(parent),
+        generation: 0,
+        mode,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        time: 1,
+        target: b"",
+    }
+}
+
+fn set(dir: u64, name: &[u8], ino: u64, kind: FileKind) -> Effect<'_> {
+    Effect::Set { dir: Ino(dir), cookie: cookie(name), name, ino: Ino(ino), old: Ino::NONE, kind }
+}
+
+fn group(n: u64, effects: &[Effect<'_>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode_group(&mut out, Version { epoch: n, ts: n, lane: 0 }, effects);
+    out
+}
+
+struct Volume {
+    device: Arc<MemoryDevice>,
+    epoch: u64,
+}
+
+impl Volume {
+    /// Four directories in the root; the first has 300 files, of which each tenth has pages, and one a large map.
+    fn new() -> Volume {
+        let device = Arc::new(MemoryDevice::new(64 << 20).unwrap());
+        let o = FormatOptions {
+            segment_blocks: 64,
+            mlogs: 2,
+            uuid: Some([7; 16]),
+            hash_key: Some([1, 2]),
+            time: Some(1),
+            ..Default::default()
+        };
+        let d: Arc<dyn Device> = device.clone();
+        Store::format(&[d], &o).unwrap();
+        let mut v = Volume { device, epoch: 10 };
+        let dirs: Vec<Vec<u8>> = (0..DIRS).map(|i| format!("dir{i}").into_bytes()).collect();
+        let files: Vec<Vec<u8>> = (0..FILES).map(|i| format!("file{i}").into_bytes()).collect();
+        let mut effects = Vec::new();
+        for (i, name) in dirs.iter().enumerate() {
+            let ino = 200 + i as u64;
+            effects.push(vec![new(ino, 1, libc::S_IFDIR | 0o755), set(1, name, ino, FileKind::Dir)]);
+        }
+        for (i, name) in files.iter().enumerate() {
+            let ino = 1000 + i as u64;
+            effects.push(vec![new(ino, 200, libc::S_IFREG | 0o644), set(200, name, ino, FileKind::File)]);
+        }
+        let groups: Vec<Vec<u8>> = effects.iter().enumerate().map(|(n, e)| group(n as u64, e)).collect();
+        v.with(|s| {
+            fold(s, 5, groups);
+            for i in (0..FILES).step_by(10) {
+                let n = if i == 0 { 400 } else { 3 };
+                let pages = (0..n).map(|p| (p * (1 + i), page(i * 1000 + p))).collect();
+                let attrs = attrs(libc::S_IFREG | 0o644, n * (1 + i) * 4096);
+                let xattrs = (i == 20).then(|| vec![9; 5000]);
+                let u = InodeUpdate { ino: Ino(1000 + i), attrs, xattrs, pages, reserved: 0 };
+                s.submit(Transaction { lane: 0, durable: i % 20 == 0, groups: Vec::new(), inodes: vec![u] })
+                    .unwrap();
+            }
+        });
+        v.epoch += 1;
+        v
+    }
+
+    fn devices(&self) -> Vec<Arc<dyn Device>> {
+        vec![self.device.clone()]
+    }
+
+    /// Opens, does `f`, closes.
+    fn with<T>(&mut self, f: impl FnOnce(&Store) -> T) -> T {
+        let (s, _) = Store::open(self.devices(), &OpenOptions::default()).unwrap();
+        let t = f(&s);
+        s.close().unwrap();
+        t
+    }
+
+    fn fold(&mut self, effects: &[Effect<'_>]) {
+        self.epoch += 1;
+        let (e, g) = (self.epoch, group(self.epoch, effects));
+        self.with(|s| fold(s, e, vec![g]));
+    }
+
+    fn check(&self, repair: bool) -> FsckReport {
+        let o = FsckOptions { repair, threads: 2, ..FsckOptions::default() };
+        check(self.devices(), &o, &|_| ()).unwrap()
+    }
+
+    /// Flips a byte of the youngest block of a kind that `pick` wants: level, inode, index.
+    fn damage(&self, kind: BlockKind, pick: impl Fn(u8, u64, u64) -> bool) {
+        let bytes = self.device.to_vec();
+        let mut best = None;
+        for (n, b) in bytes.chunks_exact(BLOCK_SIZE).enumerate() {
+            let mut block = Block::zeroed();
+            block.0.copy_from_slice(b);
+            if let Some((k, h)) = verify_sealed(&block, BlockAddr(n as u64))
+                && k == kind
+                && pick(h.level, h.ino.get(), h.index.get())
+            {
+                let age = (h.mount.get(), h.epoch.get(), h.sequence.get());
+                if best.is_none_or(|(a, _)| a < age) {
+                    best = Some((age, n));
+                }
+            }
+        }
+        let at = (best.expect("there is such a block").1 * BLOCK_SIZE) as u64 + 100;
+        let mut b = [0];
+        self.device.peek(at, &mut b).unwrap();
+        self.device.poke(at, &[b[0] ^ 0x20]).unwrap();
+    }
+
+    /// Checks without repair, which changes nothing; repairs; checks again.
+    fn heal(&self, expect: &[&str]) -> FsckReport {
+        let before = self.device.to_vec();
+        let dry = self.check(false);
+        assert!(before == self.device.to_vec(), "a check wrote to the device");
+        let all = |r: &FsckReport| {
+            r.problems.iter().map(|p| format!("{}: {}", p.structure, p.what)).collect::<Vec<_>>()
+        };
+        for e in expect {
+            assert!(all(&dry).iter().any(|p| p.contains(e)), "{e:?} is not among {:#?}", all(&dry));
+        }
+        assert!(dry.problems.iter().all(|p| !p.repaired));
+        let done = self.check(true);
+        assert!(all(&done) == all(&dry), "a repair met something else than the check");
+        assert_eq!(done.left(), 0, "{:#?}", done.problems);
+        let after = self.check(false);
+        assert!(after.is_clean(), "{:#?}", after.problems);
+        after
+    }
+}
+
+fn fold(s: &Store, epoch: u64, groups: Vec<Vec<u8>>) {
+    s.checkpoint(|| Ok(FoldInput { epoch, groups })).unwrap();
+}
+
+fn page(seed: u64) -> Box<Block> {
+    let mut b = Block::zeroed();
+    for (i, c) in b.0.chunks_exact_mut(8).enumerate() {
+        c.copy_from_slice(&(seed.wrapping_mul(31) + i as u64).to_le_bytes());
+    }
+    b
+}
+
+fn read(s: &Store, ino: u64, at: u64) -> Result<Box<Block>> {
+    let mut b = Block::zeroed();
+    s.read_pages(Ino(ino), at, &mut [PageRead { block: &mut b, hole: false }])?;
+    Ok(b)
+}
+
+fn lookup(s: &Store, dir: u64, name: &[u8]) -> Option<Ino> {
+    let b = s.load_bucket(Ino(dir), cookie(name)).unwrap();
+    b.entries.iter().find(|e| &*e.name == name).map(|e| e.ino)
+}
+
+#[test]
+fn a_sound_volume_is_clean_and_a_repair_changes_nothing_in_it() {
+    let mut v = Volume::new();
+    let r = v.check(false);
+    assert!(r.is_clean(), "{:#?}", r.problems);
+    assert_eq!((r.inodes, r.directories, r.names), (1 + DIRS + FILES, 1 + DIRS, DIRS + FILES));
+    assert_eq!(r.data_blocks, 400 + 29 * 3);
+    assert!(v.check(true).is_clean() && v.check(false).is_clean());
+    v.with(|s| assert_eq!(lookup(s, 200, b"file7"), Some(Ino(1007))));
+}
+
+#[test]
+fn an_open_volume_is_recovered_in_memory_by_a_check() {
+    let v = Volume::new();
+    let (s, _) = Store::open(v.devices(), &OpenOptions::default()).unwrap();
+    let g = group(50, &[new(5000, 201, libc::S_IFREG), set(201, b"late", 5000, FileKind::File)]);
+    let u = InodeUpdate {
+        ino: Ino(5000),
+        attrs: attrs(libc::S_IFREG, 4096),
+        xattrs: None,
+        pages: vec![(0, page(1))],
+        reserved: 0,
+    };
+    s.submit(Transaction { lane: 0, durable: true, groups: g, inodes: vec![u] }).unwrap();
+    s.shutdown();
+    drop(s);
+    let before = v.device.to_vec();
+    let r = v.check(false);
+    assert!(r.is_clean() && !r.was_closed, "{:#?}", r.problems);
+    assert_eq!(r.names, DIRS + FILES + 1);
+    assert!(before == v.device.to_vec());
+}
+
+#[test]
+fn entries_that_lead_nowhere_or_elsewhere() {
+    let mut v = Volume::new();
+    v.fold(&[set(201, b"ghost", 7777, FileKind::File), set(202, b"liar", 1003, FileKind::Symlink)]);
+    v.heal(&["\"ghost\": names inode 7777", "\"liar\": says Symlink"]);
+    v.with(|s| {
+        assert_eq!(lookup(s, 201, b"ghost"), None);
+        assert_eq!(lookup(s, 202, b"liar"), Some(Ino(1003)));
+        assert_eq!(s.load_inode(Ino(1003)).unwrap().unwrap().nlink, 2);
+    });
+}
+
+#[test]
+fn wrong_link_counts() {
+    let mut v = Volume::new();
+    v.with(|s| {
+        for (ino, n) in [(1001, 7), (1002, 0), (203, 3)] {
+            let cell = s.cell(Ino(ino)).unwrap().unwrap();
+            let mut i = cell.lock();
+            i.state.set_names(n);
+            s.cells.list_dirty(&cell, &mut i);
+        }
+    });
+    v.heal(&["inode 1001: counts 7 names, and has 1", "inode 1002: counts 0", "inode 203: counts 3"]);
+}
+
+#[test]
+fn directories_with_two_names_wrong_parents_and_circles() {
+    let mut v = Volume::new();
+    // 202 gets a second name; 203 calls 201 its parent; 201 moves into itself by way of a new directory.
+    v.fold(&[
+        set(200, b"again", 202, FileKind::Dir),
+        Effect::Parent { ino: Ino(203), parent: Ino(201) },
+        new(300, 201, libc::S_IFDIR | 0o700),
+        set(201, b"below", 300, FileKind::Dir),
+    ]);
+    v.fold(&[
+        Effect::Clr {
+            dir: Ino(1),
+            cookie: cookie(b"dir1"),
+            name: b"dir1",
+            old: Ino(201),
+            kind: FileKind::Dir,
+        },
+        set(300, b"above", 201, FileKind::Dir),
+        Effect::Parent { ino: Ino(201), parent: Ino(300) },
+    ]);
+    v.heal(&["\"again\": is another name", "directory 203: calls 201 its parent", "contains itself"]);
+    v.with(|s| {
+        let home = lookup(s, 1, b"lost+found").unwrap();
+        let found =
+            [201, 300].iter().filter(|i| lookup(s, home.0, format!("inode-{i}").as_bytes()).is_some());
+        assert_eq!(found.count(), 1);
+        assert_eq!(s.load_inode(Ino(203)).unwrap().unwrap().parent, Ino(1));
+    });
+}
+
+#[test]
+fn what_has_no_name_comes_to_lost_and_found() {
+    let mut v = Volume::new();
+    v.with(|s| {
+        for (ino, n) in [(6000, 1), (6001, 0)] {
+            let attrs = attrs(libc::S_IFREG | 0o600, 0);
+            let mut state = crate::inode_state::InodeState::new(Ino(ino), attrs, Ino(1));
+            state.set_names(n);
+            let mut state = Some(state);
+            let cell = s.cells.get_or_load(Ino(ino), || Ok(state.take().map(|s| Inner::new(s, true))));
+            let cell = cell.unwrap().unwrap();
+            s.cells.list_dirty(&cell, &mut cell.lock());
+        }
+    });
+    v.heal(&["inode 6000: has no name", "inode 6001: was unlinked"]);
+    v.with(|s| {
+        let home = lookup(s, 1, b"lost+found").unwrap();
+        assert_eq!(lookup(s, home.0, b"inode-6000"), Some(Ino(6000)));
+        assert!(s.load_inode(Ino(6001)).unwrap().is_none());
+    });
+}
+
+#[test]
+fn an_unreadable_inode_loses_its_names() {
+    let mut v = Volume::new();
+    v.damage(BlockKind::Inode, |_, ino, _| ino == 1010);
+    v.heal(&["inode 1010: inode block", "\"file10\": names inode 1010"]);
+    v.with(|s| {
+        assert_eq!(lookup(s, 200, b"file10"), None);
+        assert!(read(s, 1020, 0).unwrap().0 == page(20_000).0);
+    });
+}
+
+#[test]
+fn an_unreadable_map_node_makes_a_hole() {
+    let mut v = Volume::new();
+    v.damage(BlockKind::Map, |level, ino, index| (level, ino, index) == (0, 1000, 1));
+    v.heal(&["inode 1000: map"]);
+    v.with(|s| {
+        assert!(read(s, 1000, 255).unwrap().0 == page(255).0);
+        assert!(read(s, 1000, 256).unwrap().0.iter().all(|b| *b == 0));
+    });
+}
+
+#[test]
+fn an_unreadable_bucket_leaves_its_files_in_lost_and_found() {
+    let mut v = Volume::new();
+    v.damage(BlockKind::Bucket, |_, ino, _| ino == 200);
+    let r = v.heal(&["inode 200: map"]);
+    assert_eq!((r.inodes, r.names), (DIRS + FILES + 2, DIRS + FILES + 1));
+    v.with(|s| {
+        let home = lookup(s, 1, b"lost+found").unwrap();
+        let mut lost = 0;
+        for i in 0..FILES {
+            let named = lookup(s, 200, format!("file{i}").as_bytes());
+            let moved = lookup(s, home.0, format!("inode-{}", 1000 + i).as_bytes());
+            assert_eq!((named.or(moved), named.is_some()), (Some(Ino(1000 + i)), moved.is_none()));
+            lost += u64::from(moved.is_some());
+        }
+        assert!((1..FILES).contains(&lost), "{lost}");
+    });
+}
+
+#[test]
+fn unreadable_attributes_are_dropped_and_data_is_reported() {
+    let mut v = Volume::new();
+    v.damage(BlockKind::Xattr, |_, ino, index| (ino, index) == (1020, 1));
+    v.heal(&["inode 1020: map: extended attributes"]);
+    v.with(|s| assert!(s.load_inode(Ino(1020)).unwrap().unwrap().xattrs.is_empty()));
+    // A block of data: found by its content.
+    let (bytes, want) = (v.device.to_vec(), page(30_001));
+    let at = bytes.chunks_exact(BLOCK_SIZE).position(|b| b == want.0).unwrap();
+    v.device.poke((at * BLOCK_SIZE) as u64, &[1, 2, 3]).unwrap();
+    for repair in [false, true, false] {
+        let r = v.check(repair);
+        assert_eq!((r.problems.len(), r.left()), (1, 1), "{:#?}", r.problems);
+        assert!(r.problems[0].structure == "inode 1030: page 31" && !r.problems[0].repairable);
+    }
+    v.with(|s| assert!(read(s, 1030, 31).is_err()));
+}
+
+#[test]
+fn unreadable_tables_are_counted_and_searched() {
+    let mut v = Volume::new();
+    v.damage(BlockKind::Usage, |level, _, index| (level, index) == (0, 0));
+    v.heal(&["usage table"]);
+    v.damage(BlockKind::Table, |level, _, index| (level, index) == (0, 1010 / 128));
+    v.heal(&["inode table: inodes 896 to 1023"]);
+    v.with(|s| {
+        assert!(read(s, 1010, 11).unwrap().0 == page(10_001).0);
+        assert_eq!(lookup(s, 200, b"file10"), Some(Ino(1010)));
+        // The space is accounted for: it can be written and read again.
+        for n in 0..20 {
+            let u = InodeUpdate {
+                ino: Ino(1040),
+                attrs: attrs(libc::S_IFREG, 1 << 20),
+                xattrs: None,
+                pages: (0..200).map(|p| (p, page(n * 7 + p))).collect(),
+                reserved: 0,
+            };
+            s.submit(Transaction { lane: 0, durable: false, groups: Vec::new(), inodes: vec![u] }).unwrap();
+        }
+    });
+    assert!(v.check(false).is_clean());
+}
+
+#[test]
+fn wrong_usage_marks() {
+    let mut v = Volume::new();
+    v.with(|s| {
+        let mut m = s.maintenance.lock();
+        let used = (0..s.segments.len()).filter(|seg| s.segments.info(*seg).tree > 3);
+        for seg in used.take(2) {
+            let i = s.segments.live_blocks(seg)[1];
+            s.segments.clear_tree(s.segments.geometry.addr(seg, i));
+            m.usage.dirty.insert(crate::sink::leaf_of(seg));
+        }
+    });
+    v.heal(&["2 blocks in use are marked free"]);
+}
+
+#[test]
+fn without_any_checkpoint_the_name_space_is_rebuilt() {
+    let mut v = Volume::new();
+    // A deleted file stays deleted.
+    v.fold(&[
+        Effect::Clr {
+            dir: Ino(200),
+            cookie: cookie(b"file50"),
+            name: b"file50",
+            old: Ino(1050),
+            kind: FileKind::File,
+        },
+        Effect::Dead { ino: Ino(1050), generation: 0 },
+    ]);
+    for slot in [1u64, 2] {
+        v.device.poke(slot * BLOCK_SIZE as u64, &[0xff; 64]).unwrap();
+    }
+    assert!(Store::open(v.devices(), &OpenOptions::default()).is_err());
+    let r = v.heal(&["checkpoint slot 0", "checkpoint slot 1"]);
+    assert_eq!((r.inodes, r.names), (DIRS + FILES, DIRS + FILES - 1));
+    v.with(|s| {
+        assert_eq!(lookup(s, 200, b"file50"), None);
+        assert!(read(s, 1000, 399).unwrap().0 == page(399).0);
+    });
+}
+
+#[test]
+fn superblocks_and_slots_are_mended_from_their_copies() {
+    let mut v = Volume::new();
+    v.device.poke(40, &[0xee; 8]).unwrap();
+    v.heal(&["memory: superblock"]);
+    v.with(|_| ());
+    // Closed volumes have two good slots by now; one is lost.
+    v.device.poke(BLOCK_SIZE as u64 + 40, &[0xee; 8]).unwrap();
+    v.heal(&["checkpoint slot 0"]);
+}
+
+#[test]
+fn damage_anywhere_never_makes_a_check_or_a_repair_panic() {
+    let v = Volume::new();
+    let image = v.device.to_vec();
+    let mut x = 88172645463325252u64;
+    for round in 0..30 {
+        let device = Arc::new(MemoryDevice::from_bytes(&image).unwrap());
+        for _ in 0..1 + round % 12 {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            // The used part lies at the front.
+            let at = x % (12 << 20);
+            device.poke(at, &x.to_le_bytes()[..1 + (x >> 60) as usize % 8]).unwrap();
+        }
+        let v = Volume { device, epoch: 0 };
+        let o = FsckOptions { repair: true, threads: 1, ..FsckOptions::default() };
+        if check(v.devices(), &o, &|_| ()).is_ok() {
+            let r = v.check(false);
+            assert!(r.problems.iter().all(|p| !p.repairable), "round {round}: {:#?}", r.problems);
+        }
+    }
+}

@@ -1,0 +1,587 @@
+//! The walk: every block below the inode table, read and verified once, by several threads; what could not be read; and
+//! which block belongs to whom.
+
+use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress};
+use crate::api::BucketEntry;
+use crate::block_io::BlockSource;
+use crate::error::StoreError;
+use crate::format::checksum;
+use crate::format::dir_bucket::{self, BucketId, COOKIE_MAX, entries};
+use crate::format::inode::DirShape;
+use crate::format::summary::DataOwner;
+use crate::format::table_node::TableEntry;
+use crate::inode_state::{InodeState, PageAt, read_xattrs};
+use crate::inode_table::{ChunkStep, InodeTable};
+use crate::io::Io;
+use crate::radix::{Found, Wanted};
+use crate::segment::{Geometry, SegId};
+use crate::types::{Block, BlockAddr, BlockRef, FileKind, INOS_PER_CHUNK, Ino};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Data blocks read at once.
+const AT_ONCE: usize = 64;
+
+/// One bit per block of the log. Atomics are relaxed: each bit is its own fact, and threads are joined before all of
+/// them are looked at.
+pub(super) struct Marks {
+    pub geometry: Geometry,
+    words: usize,
+    bits: Vec<AtomicU64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Marked {
+    First,
+    Again,
+    Outside,
+}
+
+impl Marks {
+    pub fn new(geometry: Geometry) -> Marks {
+        let words = (geometry.segment_blocks as usize).div_ceil(64);
+        let bits = (0..geometry.total() as usize * words).map(|_| AtomicU64::new(0)).collect();
+        Marks { geometry, words, bits }
+    }
+    pub fn mark(&self, addr: BlockAddr) -> Marked {
+        let Some((seg, i)) = self.geometry.locate(addr) else { return Marked::Outside };
+        let bit = 1u64 << (i % 64);
+        let was = self.bits[seg as usize * self.words + i as usize / 64].fetch_or(bit, Relaxed);
+        if was & bit == 0 { Marked::First } else { Marked::Again }
+    }
+    pub fn unmark(&self, addr: BlockAddr) {
+        if let Some((seg, i)) = self.geometry.locate(addr) {
+            self.bits[seg as usize * self.words + i as usize / 64].fetch_and(!(1u64 << (i % 64)), Relaxed);
+        }
+    }
+    pub fn word(&self, seg: SegId, w: usize) -> u64 {
+        self.bits[seg as usize * self.words + w].load(Relaxed)
+    }
+    pub fn words(&self) -> usize {
+        self.words
+    }
+}
+
+/// What is known of an inode.
+pub(super) struct InodeInfo {
+    pub kind: FileKind,
+    pub generation: u32,
+    /// Names, as the inode says.
+    pub nlink: u32,
+    pub parent: Ino,
+    /// Names, as directories say.
+    pub names: AtomicU32,
+}
+
+/// What could be read of an inode that is damaged.
+pub(super) struct Salvage {
+    pub state: InodeState,
+    /// A directory's entries.
+    pub entries: Vec<BucketEntry>,
+}
+
+/// What a walk found.
+pub(super) struct Walk {
+    pub marks: Marks,
+    pub inodes: BTreeMap<Ino, InodeInfo>,
+    /// Inodes in the table whose inode block cannot be used.
+    pub lost: Vec<(Ino, TableEntry)>,
+    pub salvaged: Vec<Salvage>,
+    /// Chunks whose part of the table cannot be read.
+    pub lost_chunks: Vec<Range<u64>>,
+    /// Pages whose block something else refers to too.
+    pub shared: Vec<(Ino, u64, BlockAddr)>,
+    /// Owners of data blocks, if they were asked for.
+    pub owners: Vec<(BlockAddr, DataOwner)>,
+    /// Blocks of damaged structures: not referred to any more, and not to be written over yet.
+    pub leave_alone: Vec<BlockAddr>,
+}
+
+pub(super) struct Walker<'a> {
+    pub io: &'a Io,
+    pub table: &'a InodeTable,
+    pub read_data: bool,
+    pub want_owners: bool,
+    pub threads: usize,
+    pub total: u64,
+    pub progress: OnProgress<'a>,
+}
+
+struct Shared<'a> {
+    w: &'a Walker<'a>,
+    out: Mutex<(&'a mut Walk, &'a mut FsckReport)>,
+    marks: &'a Marks,
+    done: AtomicU64,
+    data: AtomicU64,
+    nodes: AtomicU64,
+}
+
+pub(super) fn threads(o: &FsckOptions) -> usize {
+    match o.threads {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        n => n,
+    }
+}
+
+/// Runs `f` on 0..n from several threads.
+pub(super) fn in_parallel(threads: usize, n: usize, f: impl Fn(usize) + Sync) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        loop {
+            let i = next.fetch_add(1, Relaxed);
+            if i >= n {
+                return;
+            }
+            f(i);
+        }
+    };
+    std::thread::scope(|s| {
+        for _ in 1..threads.min(n) {
+            s.spawn(work);
+        }
+        work();
+    });
+}
+
+impl Walker<'_> {
+    pub fn run(&self, geometry: Geometry, report: &mut FsckReport) -> Walk {
+        let mut walk = Walk {
+            marks: Marks::new(geometry.clone()),
+            inodes: BTreeMap::new(),
+            lost: Vec::new(),
+            salvaged: Vec::new(),
+            lost_chunks: Vec::new(),
+            shared: Vec::new(),
+            owners: Vec::new(),
+            leave_alone: Vec::new(),
+        };
+        let marks = Marks::new(geometry);
+        let chunks = self.chunks(&mut walk, &marks, report);
+        let shared = Shared {
+            w: self,
+            out: Mutex::new((&mut walk, report)),
+            marks: &marks,
+            done: AtomicU64::new(0),
+            data: AtomicU64::new(0),
+            nodes: AtomicU64::new(0),
+        };
+        in_parallel(self.threads, chunks.len(), |i| shared.chunk(chunks[i]));
+        let (data, nodes) = (shared.data.into_inner(), shared.nodes.into_inner());
+        report.data_blocks += data;
+        report.node_blocks += nodes;
+        walk.marks = marks;
+        walk.lost.sort_unstable_by_key(|l| l.0);
+        walk.salvaged.sort_unstable_by_key(|s| s.state.ino());
+        walk.shared.sort_unstable();
+        walk
+    }
+
+    /// The chunks of the table; marks the table's nodes.
+    fn chunks(&self, walk: &mut Walk, marks: &Marks, report: &mut FsckReport) -> Vec<u64> {
+        let (mut chunks, mut from) = (Vec::new(), 0);
+        let mut nodes = HashSet::new();
+        loop {
+            match self.table.next_chunk_or_gap(from, self.io) {
+                ChunkStep::End => break,
+                ChunkStep::Chunk(c) => {
+                    chunks.push(c);
+                    for level in 0..=self.table.root().1 {
+                        let at = self.table.node_ref(level, c >> (8 * u32::from(level)), self.io);
+                        nodes.extend(at.ok().filter(|r| !r.is_none()).map(|r| r.addr));
+                    }
+                    from = c + 1;
+                }
+                ChunkStep::Lost(range, e) => {
+                    lost_chunks(report, &range, &e);
+                    from = range.end;
+                    walk.lost_chunks.push(range);
+                }
+            }
+        }
+        // A table made of what a scan found is not written yet.
+        chunks.extend(self.table.chunks_in_memory());
+        chunks.sort_unstable();
+        chunks.dedup();
+        report.node_blocks += nodes.len() as u64;
+        for a in nodes {
+            if marks.mark(a) != Marked::First {
+                report.add(
+                    "inode table",
+                    format!("block {a} is referred to twice or lies outside the log"),
+                    "the table is rewritten",
+                    false,
+                );
+            }
+        }
+        chunks
+    }
+}
+
+fn lost_chunks(report: &mut FsckReport, range: &Range<u64>, e: &StoreError) {
+    let (a, b) = (range.start * INOS_PER_CHUNK, range.end.saturating_mul(INOS_PER_CHUNK) - 1);
+    report.add(
+        "inode table",
+        format!("the part for inodes {a} to {b} cannot be read: {e}"),
+        "these inodes are looked for in all blocks",
+        true,
+    );
+}
+
+impl Shared<'_> {
+    fn tell(&self, structure: String, what: String, remedy: &str, repairable: bool) {
+        self.out.lock().1.add(structure, what, remedy, repairable);
+    }
+
+    fn chunk(&self, chunk: u64) {
+        let entries = match self.w.table.chunk_entries(chunk, self.w.io) {
+            Ok(e) => e,
+            Err(e) => {
+                let mut out = self.out.lock();
+                lost_chunks(out.1, &(chunk..chunk + 1), &e);
+                out.0.lost_chunks.push(chunk..chunk + 1);
+                return;
+            }
+        };
+        for (slot, e) in entries.iter().enumerate().filter(|(_, e)| !e.block.is_none()) {
+            self.inode(Ino(chunk * INOS_PER_CHUNK + slot as u64), *e);
+            let done = self.done.fetch_add(1, Relaxed) + 1;
+            if done.is_multiple_of(256) {
+                (self.w.progress)(Progress { phase: Phase::Inodes, done, total: self.w.total });
+            }
+        }
+    }
+
+    fn inode(&self, ino: Ino, entry: TableEntry) {
+        let what = |w: &str| format!("inode {ino}: {w}");
+        let lost = |why: String| {
+            self.tell(what("inode block"), why, "its names are removed, its data is given up", true);
+            self.out.lock().0.lost.push((ino, entry));
+        };
+        match self.marks.mark(entry.block.addr) {
+            Marked::First => {}
+            Marked::Again => {
+                return lost(format!("block {} belongs to something else too", entry.block.addr));
+            }
+            Marked::Outside => return lost(format!("block {} lies outside the log", entry.block.addr)),
+        }
+        let mut state = match InodeState::load(ino, entry.block, self.w.io) {
+            Ok(s) => s,
+            Err(e) => {
+                self.marks.unmark(entry.block.addr);
+                self.out.lock().0.leave_alone.push(entry.block.addr);
+                return lost(e.to_string());
+            }
+        };
+        self.nodes.fetch_add(1, Relaxed);
+        let Some(kind) = state.attrs().kind() else { return lost("it names no kind of file".into()) };
+        if state.attrs().generation != entry.generation {
+            let why = format!("generation {} instead of {}", state.attrs().generation, entry.generation);
+            self.tell(what("inode table"), why, "the table is set to the inode's", true);
+        }
+        let mut visit = Visit { nodes: vec![entry.block.addr], ..Visit::default() };
+        self.xattrs(&state, &mut visit);
+        self.map(&mut state, kind, &mut visit);
+        if kind == FileKind::Dir {
+            self.directory(&mut state, &mut visit);
+        }
+        let info = InodeInfo {
+            kind,
+            generation: state.attrs().generation,
+            nlink: state.names(),
+            parent: state.parent(),
+            names: AtomicU32::new(0),
+        };
+        let damaged = visit.damage.is_some();
+        let salvage = visit.damage.take().map(|why| {
+            self.tell(
+                what("map"),
+                why,
+                "what can be read is kept; the rest becomes holes or loses its names",
+                true,
+            );
+            self.salvage(&state, kind, &visit)
+        });
+        let mut out = self.out.lock();
+        out.0.shared.append(&mut visit.shared);
+        out.0.owners.append(&mut visit.owners);
+        if damaged {
+            visit.nodes.iter().for_each(|a| self.marks.unmark(*a));
+            out.0.leave_alone.append(&mut visit.nodes);
+        }
+        out.0.inodes.insert(ino, info);
+        out.0.salvaged.extend(salvage);
+    }
+
+    fn xattrs(&self, state: &InodeState, v: &mut Visit) {
+        let Err((len, refs)) = state.xattrs() else { return };
+        for r in refs {
+            match self.marks.mark(r.addr) {
+                Marked::First => v.nodes.push(r.addr),
+                _ => v.damaged(format!("extended attributes in block {}, which is not theirs", r.addr)),
+            }
+        }
+        match read_xattrs(state.ino(), len, refs, self.w.io) {
+            Ok(blob) => v.xattrs = Some(blob),
+            Err(e) => v.damaged(format!("extended attributes: {e}")),
+        }
+        self.nodes.fetch_add(refs.len() as u64, Relaxed);
+    }
+
+    /// Reads the map, node by node, and what it maps.
+    fn map(&self, state: &mut InodeState, kind: FileKind, v: &mut Visit) {
+        let mut refs: Vec<(u64, BlockRef)> = Vec::with_capacity(AT_ONCE);
+        let ino = state.ino();
+        let mut seen = HashSet::new();
+        let mut page = 0;
+        let mut count = 0;
+        loop {
+            match next_mapped(state, page) {
+                Found::Here(None) => break,
+                Found::Missing(w) => {
+                    if !seen.insert(w.r.addr) {
+                        // Nodes are dropped as the walk goes on, and those on the way are read again.
+                    } else if self.marks.mark(w.r.addr) == Marked::First {
+                        v.nodes.push(w.r.addr);
+                        self.nodes.fetch_add(1, Relaxed);
+                    } else {
+                        v.damaged(format!("map node in block {}, which is not its own", w.r.addr));
+                        page = after(&w);
+                        continue;
+                    }
+                    if seen.len() % 512 == 0 {
+                        state.evict_clean();
+                    }
+                    if let Err(e) = fetch(state, self.w.io, &w) {
+                        v.damaged(e.to_string());
+                        page = after(&w);
+                    }
+                }
+                Found::Here(Some((p, r))) => {
+                    page = p + 1;
+                    match self.marks.mark(r.addr) {
+                        Marked::First => {
+                            count += 1;
+                            if kind == FileKind::Dir {
+                                v.nodes.push(r.addr);
+                                v.buckets.push((p, r));
+                            } else {
+                                if self.w.want_owners {
+                                    v.owners.push((r.addr, DataOwner { ino, page: p }));
+                                }
+                                refs.push((p, r));
+                            }
+                        }
+                        Marked::Again if kind != FileKind::Dir => {
+                            count += 1;
+                            self.tell(
+                                format!("inode {ino}: page {p}"),
+                                format!("block {} belongs to something else too", r.addr),
+                                "the page is copied to a block of its own",
+                                true,
+                            );
+                            v.shared.push((ino, p, r.addr));
+                        }
+                        _ => v.damaged(format!("page {p} in block {}, which is not its own", r.addr)),
+                    }
+                    if refs.len() == AT_ONCE {
+                        self.verify(ino, &mut refs);
+                    }
+                }
+            }
+        }
+        self.verify(ino, &mut refs);
+        if v.damage.is_none() && count != state.mapped_pages() {
+            v.damaged(format!("{count} pages are mapped, {} are counted", state.mapped_pages()));
+        }
+    }
+
+    fn verify(&self, ino: Ino, refs: &mut Vec<(u64, BlockRef)>) {
+        if self.w.read_data && !refs.is_empty() {
+            let mut blocks: Vec<Box<Block>> = refs.iter().map(|_| Block::zeroed()).collect();
+            let mut reqs: Vec<(BlockAddr, &mut Block)> =
+                refs.iter().zip(&mut blocks).map(|(r, b)| (r.1.addr, &mut **b)).collect();
+            let read = self.w.io.read_blocks(&mut reqs, "file data");
+            drop(reqs);
+            for ((page, r), b) in refs.iter().zip(&blocks) {
+                let why = match &read {
+                    Err(e) => e.to_string(),
+                    Ok(()) if checksum::matches(*r, &b.0) => continue,
+                    Ok(()) => format!("block {} has a wrong checksum", r.addr),
+                };
+                let remedy =
+                    "reading it stays an error: restore the file from a backup, or write the page anew";
+                self.tell(format!("inode {ino}: page {page}"), why, remedy, false);
+            }
+            self.data.fetch_add(refs.len() as u64, Relaxed);
+        }
+        refs.clear();
+    }
+
+    /// Reads all buckets and checks that they cover every cookie once.
+    fn directory(&self, state: &mut InodeState, v: &mut Visit) {
+        let mut ids = Vec::new();
+        let mut counts = DirShape::default();
+        let mut take = |id: BucketId, bytes: &[u8]| {
+            ids.push(id);
+            for e in entries(bytes) {
+                counts.entries += 1;
+                counts.subdirs += u64::from(e.kind == FileKind::Dir);
+            }
+        };
+        if let Some((page, body)) = state.tail() {
+            match BucketId::from_page(page)
+                .map(|id| (id, dir_bucket::check_body(body, state.block().addr, id)))
+            {
+                Some((id, Ok(bytes))) => take(id, bytes),
+                Some((_, Err(e))) => v.damaged(e.to_string()),
+                None => v.damaged(format!("inline bucket at page {page}")),
+            }
+        }
+        for (page, r) in v.buckets.clone() {
+            let Some(id) = BucketId::from_page(page) else {
+                v.damaged(format!("bucket at page {page}"));
+                continue;
+            };
+            match self.w.io.read(r, "directory bucket") {
+                Ok(b) => match dir_bucket::decode(&b, r.addr, state.ino(), id) {
+                    Ok(bytes) => take(id, bytes),
+                    Err(e) => v.damaged(e.to_string()),
+                },
+                Err(e) => v.damaged(e.to_string()),
+            }
+        }
+        self.nodes.fetch_add(v.buckets.len() as u64, Relaxed);
+        ids.sort_unstable_by_key(|i| i.low());
+        let mut next = 0;
+        for id in &ids {
+            if id.low() != next {
+                v.damaged(format!("no bucket, or two, at cookie {next:#x}"));
+                break;
+            }
+            next = id.high() + 1;
+        }
+        if !ids.is_empty() && next != COOKIE_MAX + 1 {
+            v.damaged(format!("no bucket, or two, at cookie {next:#x}"));
+        }
+        let shape = state.dir();
+        if ids.iter().any(|i| i.depth > shape.depth) {
+            v.damaged("a bucket is deeper than the inode says".into());
+        }
+        if v.damage.is_none() && (counts.entries, counts.subdirs) != (shape.entries, shape.subdirs) {
+            v.damaged(format!(
+                "{} entries, {} of them directories, instead of {} and {}",
+                counts.entries, counts.subdirs, shape.entries, shape.subdirs
+            ));
+        }
+    }
+
+    /// An inode made of what can be read of a damaged one.
+    fn salvage(&self, old: &InodeState, kind: FileKind, v: &Visit) -> Salvage {
+        let mut state = InodeState::new(old.ino(), *old.attrs(), old.parent());
+        state.set_names(old.names());
+        state.apply_attrs(old.attrs(), old.version());
+        let blob = match (old.xattrs(), &v.xattrs) {
+            (Ok(b), _) => b.to_vec(),
+            (Err(_), Some(b)) => b.clone(),
+            (Err(_), None) => Vec::new(),
+        };
+        let mut entries_found = Vec::new();
+        let copied = (|| -> crate::error::Result<()> {
+            state.set_xattrs(blob)?;
+            if kind == FileKind::Dir {
+                let mut take = |bytes: &[u8]| entries_found.extend(entries(bytes).map(|e| e.to_owned()));
+                if let Some((page, body)) = old.tail()
+                    && let Some(id) = BucketId::from_page(page)
+                    && let Ok(bytes) = dir_bucket::check_body(body, old.block().addr, id)
+                {
+                    take(bytes);
+                }
+                for (page, r) in &v.buckets {
+                    if let Some(id) = BucketId::from_page(*page)
+                        && let Ok(b) = self.w.io.read(*r, "directory bucket")
+                        && let Ok(bytes) = dir_bucket::decode(&b, r.addr, old.ino(), id)
+                    {
+                        take(bytes);
+                    }
+                }
+                return Ok(());
+            }
+            let mut again = InodeState::load(old.ino(), old.block(), self.w.io)?;
+            let mut page = 0;
+            loop {
+                match next_mapped(&again, page) {
+                    Found::Here(None) => break,
+                    Found::Missing(w) => {
+                        if fetch(&mut again, self.w.io, &w).is_err() {
+                            page = after(&w);
+                        }
+                    }
+                    Found::Here(Some((p, r))) => {
+                        page = p + 1;
+                        if self.marks.geometry.locate(r.addr).is_some() {
+                            state.set_page(p, r, self.w.io)?;
+                        }
+                    }
+                }
+            }
+            if let Some((page, bytes)) = old.tail() {
+                let _ = state.set_tail(page, bytes.to_vec(), self.w.io)?;
+            }
+            Ok(())
+        })();
+        if let Err(e) = copied {
+            self.tell(format!("inode {}: map", old.ino()), e.to_string(), "the rest of it is given up", true);
+        }
+        entries_found.sort_unstable_by_key(|e| e.cookie);
+        entries_found.dedup_by(|a, b| a.name == b.name);
+        Salvage { state, entries: entries_found }
+    }
+}
+
+/// What was seen of one inode.
+#[derive(Default)]
+struct Visit {
+    /// Its node blocks.
+    nodes: Vec<BlockAddr>,
+    buckets: Vec<(u64, BlockRef)>,
+    owners: Vec<(BlockAddr, DataOwner)>,
+    shared: Vec<(Ino, u64, BlockAddr)>,
+    xattrs: Option<Vec<u8>>,
+    /// Why it has to be salvaged.
+    damage: Option<String>,
+}
+
+impl Visit {
+    fn damaged(&mut self, why: String) {
+        self.damage.get_or_insert(why);
+    }
+}
+
+/// The first mapped page at or after `page`, with its block; the tail is no block.
+fn next_mapped(s: &InodeState, page: u64) -> Found<Option<(u64, BlockRef)>> {
+    let mut page = page;
+    loop {
+        let at = match s.next_data(page) {
+            Found::Missing(w) => return Found::Missing(w),
+            Found::Here(None) => return Found::Here(None),
+            Found::Here(Some(p)) => p,
+        };
+        match s.lookup(at) {
+            Found::Missing(w) => return Found::Missing(w),
+            Found::Here(PageAt::Block(r)) => return Found::Here(Some((at, r))),
+            Found::Here(_) => page = at + 1,
+        }
+    }
+}
+
+fn fetch(s: &mut InodeState, io: &Io, w: &Wanted) -> crate::error::Result<()> {
+    let b = io.read(w.r, w.what)?;
+    s.install(w, &b)
+}
+
+/// The first page that a map node does not cover.
+fn after(w: &Wanted) -> u64 {
+    (w.index + 1) << (8 * (u32::from(w.level) + 1))
+}
