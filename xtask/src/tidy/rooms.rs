@@ -28,7 +28,7 @@ const ROOMS: &[Room] = &[
     // transaction, recovery, cleaner, checkpoint -> inode table, map, dir -> space, mlog, segment -> device -> format
     Room { krate: "lanefs-store", modules: &["format"], above: ABOVE_FORMAT },
     Room { krate: "lanefs-store", modules: &["device"], above: ABOVE_DEVICE },
-    Room { krate: "lanefs-store", modules: &["segment", "mlog", "usage"], above: ABOVE_LOG },
+    Room { krate: "lanefs-store", modules: &["segment", "mlog"], above: ABOVE_LOG },
     // The structures know the log only through block_io.
     Room { krate: "lanefs-store", modules: &["inode_table", "map", "dir", "radix"], above: ABOVE_STRUCTURES },
 ];

@@ -63,7 +63,7 @@ impl CellTable {
 
     fn slot(&self, ino: Ino) -> Option<&AtomicPtr<Cell>> {
         let c = ino.chunk() as usize;
-        // SAFETY (both): set once, freed only by Drop.
+        // SAFETY: set once to a leaked Box, freed only by Drop.
         let mid = unsafe { self.root.slots.get(c / WIDTH)?.load(Acquire).as_ref()? };
         // SAFETY: as above.
         let chunk = unsafe { mid.slots[c % WIDTH].load(Acquire).as_ref()? };
@@ -77,10 +77,9 @@ impl CellTable {
         // SAFETY: cells are unlinked before they are handed to the collector; the guard is pinned.
         let cell = unsafe { slot.load(Acquire).as_ref()? };
         let f = cell.flags.load(Acquire);
-        if f & (FROZEN | EVICTED) != 0 {
-            if f & EVICTED != 0 || cell.clear(FROZEN) & EVICTED != 0 {
-                return None;
-            }
+        let marked = f & (FROZEN | EVICTED) != 0;
+        if marked && (f & EVICTED != 0 || cell.clear(FROZEN) & EVICTED != 0) {
+            return None;
         }
         Some(cell)
     }

@@ -11,7 +11,7 @@ const CHUNK: usize = 256;
 pub(crate) struct OpenSlots {
     first: Box<[AtomicU64; CHUNK]>,
     /// More slots, added when the first are all taken. The lock is taken for writing only to add a chunk.
-    more: RwLock<Vec<Box<[AtomicU64; CHUNK]>>>,
+    more: RwLock<Vec<[AtomicU64; CHUNK]>>,
     /// Where to look for a free slot. A hint: any value is right.
     hint: AtomicUsize,
 }
@@ -52,7 +52,7 @@ impl OpenSlots {
             };
             let mut more = self.more.write();
             if more.len() == have {
-                more.push(chunk());
+                more.push(std::array::from_fn(|_| AtomicU64::new(0)));
             }
         }
     }

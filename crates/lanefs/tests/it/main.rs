@@ -16,8 +16,11 @@ use std::sync::Arc;
 pub fn volume(mib: u64) -> (Volume, Arc<MemoryDevice>) {
     let dev = Arc::new(MemoryDevice::new(mib << 20).unwrap());
     let d: Arc<dyn Device> = dev.clone();
-    Store::format(&[d.clone()], &FormatOptions { segment_blocks: 64, mlogs: 2, ..Default::default() })
-        .unwrap();
+    Store::format(
+        std::slice::from_ref(&d),
+        &FormatOptions { segment_blocks: 64, mlogs: 2, ..Default::default() },
+    )
+    .unwrap();
     (Volume::open_devices(vec![d], &options()).unwrap(), dev)
 }
 

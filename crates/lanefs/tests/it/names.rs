@@ -140,7 +140,7 @@ fn cookies_stay_and_a_listing_goes_on_where_it_was_also_after_a_remount() {
     let fs = reopen(fs, &dev);
     assert_eq!(list(&fs, 0, usize::MAX), all);
     for (_, name, _) in all.iter().skip(2).step_by(2) {
-        fs.unlink(&[b"/d/", name.as_slice()].concat()).unwrap();
+        fs.unlink([b"/d/", name.as_slice()].concat()).unwrap();
     }
     let left: Vec<_> = all.iter().take(2).chain(all.iter().skip(3).step_by(2)).cloned().collect();
     assert_eq!(list(&fs, 0, usize::MAX), left);
