@@ -35,13 +35,15 @@ use crate::sink::Sink;
 use crate::store::{Flight, Store};
 use crate::transaction::Placed;
 use crate::types::{BlockAddr, BlockRef, Ino};
-use crate::usage::UsageTable;
+use crate::usage_table::UsageTable;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// With more cells than this in memory, those a checkpoint has written out are forgotten.
 const CELLS_MAX: usize = 1 << 15;
+/// Carried inode records are packed into messages of about this many bytes.
+const CARRY_MESSAGE: usize = 64 << 10;
 /// The most segments of a device discarded after one checkpoint.
 const DISCARDS: usize = 32;
 /// With more bytes of inode table in memory than this, the clean ones are forgotten.
@@ -233,7 +235,8 @@ impl Store {
         }
         // 4. Capture.
         let mut waiting = Vec::new();
-        let cells = self.cells.take_dirty();
+        let mut cells = self.cells.take_dirty();
+        cells.sort_unstable_by_key(|c| c.ino); // Neighbours in the table are neighbours in the log.
         for (n, cell) in cells.iter().enumerate() {
             match self.capture(m, cell, sink) {
                 Ok(true) => {}
@@ -263,8 +266,8 @@ impl Store {
         let table = Root { r, level };
         let orphans = self.write_orphans(m, sink)?;
         sink.relieve()?;
-        let owners = self.mlogs.iter().flat_map(Mlog::take_owners).collect();
-        m.usage.write_summaries(&self.segments, owners, sink)?;
+        m.usage.owners.extend(self.mlogs.iter().flat_map(Mlog::take_owners));
+        m.usage.write_summaries(&self.segments, sink)?;
         let usage = m.usage.write_out(&self.segments, sink)?;
         Ok(Built { table, usage, orphans, carried })
     }
@@ -340,39 +343,26 @@ impl Store {
                 drop(c);
                 flights.push(section.leave());
             }
+            // Records are packed; that a cell may change between its record and the message does not matter: recovery
+            // sorts by version, and what a record refers to was touched behind P.
+            let (mut records, mut count, mut devices) = (Vec::new(), 0, 0);
             for (n, cell) in waiting.iter().enumerate() {
-                let mut i = cell.lock();
-                if i.gone || i.folded {
-                    continue;
+                if let Some(r) = self.whole_record(cell)? {
+                    devices |= self.touch_record(&r);
+                    batch::put_inode(&mut records, &r);
+                    count += 1;
                 }
-                let mut r = InodeRecord {
-                    ino: cell.ino,
-                    version: i.state.version(),
-                    attrs: *i.state.attrs(),
-                    xattrs: Some(self.xattrs_of(&i.state)?),
-                    tail: match i.state.tail() {
-                        _ if i.state.is_dir() => TailUpdate::Same,
-                        Some((page, b)) => TailUpdate::Set { page, bytes: b.to_vec() },
-                        None => TailUpdate::None,
-                    },
-                    unmaps: std::iter::once(0..u64::MAX).collect(),
-                    runs: Vec::new(),
-                };
-                if !i.state.is_dir() {
-                    i.state.for_each_page(&self.io, &mut |page, b| {
-                        r.push_page(page, b);
-                        Ok(())
-                    })?;
+                if count > 0 && (records.len() > CARRY_MESSAGE || n + 1 == waiting.len()) {
+                    let mut bytes = Vec::with_capacity(records.len() + 8);
+                    batch::put_message_head(&mut bytes, &[], count);
+                    bytes.append(&mut records);
+                    let section = self.enter(0);
+                    let mlog = n % self.mlogs.len();
+                    let p = self.place(mlog, self.fsync_head(), bytes, devices, true).map_err(|(e, _)| e)?;
+                    placed.push(p);
+                    flights.push(section.leave());
+                    (count, devices) = (0, 0);
                 }
-                let section = self.enter(0);
-                let devices = self.touch_record(&r);
-                let mut bytes = Vec::new();
-                batch::put_message_head(&mut bytes, &[], 1);
-                batch::put_inode(&mut bytes, &r);
-                let mlog = n % self.mlogs.len();
-                let p = self.place(mlog, self.fsync_head(), bytes, devices, true).map_err(|(e, _)| e)?;
-                placed.push(p);
-                flights.push(section.leave());
             }
             Ok(())
         })();
@@ -388,9 +378,38 @@ impl Store {
         run.map(|()| !placed.is_empty())
     }
 
+    /// All that is known of an inode whose NEW is not folded.
+    fn whole_record(&self, cell: &Cell) -> Result<Option<InodeRecord>> {
+        let mut i = cell.lock();
+        if i.gone || i.folded {
+            return Ok(None);
+        }
+        let mut r = InodeRecord {
+            ino: cell.ino,
+            version: i.state.version(),
+            attrs: *i.state.attrs(),
+            xattrs: Some(self.xattrs_of(&i.state)?),
+            tail: match i.state.tail() {
+                _ if i.state.is_dir() => TailUpdate::Same,
+                Some((page, b)) => TailUpdate::Set { page, bytes: b.to_vec() },
+                None => TailUpdate::None,
+            },
+            unmaps: std::iter::once(0..u64::MAX).collect(),
+            runs: Vec::new(),
+        };
+        if !i.state.is_dir() {
+            i.state.for_each_page(&self.io, &mut |page, b| {
+                r.push_page(page, b);
+                Ok(())
+            })?;
+        }
+        Ok(Some(r))
+    }
+
     /// Step 8.
     fn after_checkpoint(&self, m: &mut Maintenance, number: u64, appended: &[u64]) {
         m.orphans_changed = false;
+        self.segments.summarised();
         let crowded = self.cells.len() > CELLS_MAX;
         for cell in std::mem::take(&mut m.captured) {
             {
@@ -446,7 +465,11 @@ impl Store {
     /// A checkpoint without a fold: frees segments, keeps everything that is durable durable.
     pub(crate) fn checkpoint_in_place(&self, m: &mut Maintenance) -> Result<()> {
         let none: Option<fn() -> Result<FoldInput>> = None;
-        self.run_checkpoint(m, none, false).map(|done| m.freed.extend(done.freed))
+        let done = self.run_checkpoint(m, none, false)?;
+        m.freed.extend(done.freed);
+        // Relaxed: a hint for `watch_metadata`.
+        self.dirty_floor.store(self.cells.dirty(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Frees segments for someone who found none. With `hard` the cleaner works as long as it gets anywhere.

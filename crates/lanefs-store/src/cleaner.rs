@@ -154,12 +154,7 @@ impl Store {
                 m.orphans_changed |= here;
                 return done(here);
             }
-            BlockKind::Summary => {
-                let again = m.usage.rewrite_summary(&self.segments, index, level, addr, &self.io);
-                let found = !again.is_empty();
-                self.mlogs[0].note_owners(again);
-                return done(found);
-            }
+            BlockKind::Summary => return done(m.usage.rewrite_summary(index, level, addr)),
             BlockKind::Batch | BlockKind::Chain => return Ok(None),
         };
         let Some(cell) = self.cell(ino)? else { return Ok(None) };

@@ -47,8 +47,16 @@ impl Store {
         if self.segments.free_count() <= self.segments.kept_back() / 2 {
             self.make_room(false)?; // Nothing happens if this is the seal of a checkpoint.
         }
-        let (pending, flight, placed) = {
-            let section = self.enter(0);
+        let (flight, placed) = {
+            let section = loop {
+                let section = self.enter(0);
+                if !section.frozen() {
+                    break section;
+                }
+                drop(section);
+                self.wait_thaw();
+                self.check_writable()?;
+            };
             let mut c = self.commits.lock();
             if epoch <= c.previous {
                 return Err(StoreError::Invalid(format!("epoch {epoch} committed after {}", c.previous)));
@@ -58,12 +66,10 @@ impl Store {
             }
             let pending = Pending { epoch, previous: c.previous, shares: Arc::new(shares) };
             let placed = self.place_shares(&pending)?;
-            let shares = pending.shares.clone();
             c.previous = epoch;
             c.pending.push(pending);
-            (shares, section.leave(), placed)
+            (section.leave(), placed)
         };
-        drop(pending);
         let batches: Vec<_> = placed.iter().flat_map(|p| self.encode_placed(p)).collect();
         let reqs: Vec<Write<'_>> =
             batches.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }).collect();

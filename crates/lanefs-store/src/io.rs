@@ -12,7 +12,7 @@ use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const SHARDS: usize = 16;
 
@@ -80,9 +80,6 @@ pub(crate) struct Io {
     /// Set once, with `why`. Acquire/release: who sees the flag sees the reason.
     broken: AtomicBool,
     why: Mutex<Option<StoreError>>,
-    /// Figures for reports; relaxed.
-    pub written: AtomicU64,
-    pub flushes: AtomicU64,
 }
 
 impl Io {
@@ -97,8 +94,6 @@ impl Io {
             queue_len: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
             why: Mutex::new(None),
-            written: AtomicU64::new(0),
-            flushes: AtomicU64::new(0),
         }
     }
 
@@ -170,7 +165,6 @@ impl Io {
         for w in writes {
             self.device(w.addr, "log write")?;
             by_device[w.addr.device()].push(WriteReq { offset: w.addr.offset(), data: w.data });
-            self.written.fetch_add(w.data.len() as u64, Ordering::Relaxed);
         }
         let busy: Vec<usize> = (0..by_device.len()).filter(|&d| !by_device[d].is_empty()).collect();
         let one = |d: usize| self.devices[d].write(&by_device[d]);
@@ -201,12 +195,11 @@ impl Io {
     pub fn flush(&self, mask: u64) -> Result<()> {
         self.check()?;
         for (d, gate) in self.gates.iter().enumerate() {
-            if mask >> d & 1 == 1 {
-                self.flushes.fetch_add(1, Ordering::Relaxed);
-                if let Err(e) = gate.flush() {
-                    self.fail(&e);
-                    return Err(e);
-                }
+            if mask >> d & 1 == 1
+                && let Err(e) = gate.flush()
+            {
+                self.fail(&e);
+                return Err(e);
             }
         }
         self.check()

@@ -32,7 +32,7 @@ mod store;
 mod testing;
 mod transaction;
 pub mod types;
-mod usage;
+mod usage_table;
 
 pub use api::*;
 pub use audit::Audit;

@@ -393,7 +393,13 @@ mod tests {
         assert_eq!(out.iter().map(|r| r.1).collect::<Vec<_>>(), [16, 16, 8]);
         m.alloc(&t, Heat::Cold, 1, 1, true, &mut out).unwrap();
         assert_eq!(m.open_segments(), 2);
+        // All or nothing, and what is kept back is only for the urgent.
+        let free = t.free_count();
         assert!(m.alloc(&t, Heat::Hot, 16 * 40, 1, true, &mut out).is_err());
-        assert_eq!(t.free_count(), 0);
+        t.keep_back(free - 1);
+        assert!(m.alloc(&t, Heat::Hot, 17, 1, false, &mut out).is_err());
+        assert_eq!(t.free_count(), free);
+        m.alloc(&t, Heat::Hot, 17, 1, true, &mut out).unwrap();
+        assert_eq!(t.free_count(), free - 2);
     }
 }

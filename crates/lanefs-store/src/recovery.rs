@@ -40,7 +40,7 @@ use crate::scan::{FsyncMessage, Scan};
 use crate::segment::{Geometry, SegmentTable};
 use crate::store::{Parts, Store};
 use crate::types::{Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FIRST_INO, Ino, ROOT_INO, Version};
-use crate::usage::UsageTable;
+use crate::usage_table::UsageTable;
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 use std::sync::Arc;

@@ -141,6 +141,8 @@ pub(crate) struct SegmentTable {
     free: AtomicU32,
     /// Free segments that only checkpoints and the cleaner may take.
     kept_back: AtomicU32,
+    /// Segments claimed for data since the last checkpoint.
+    claimed: AtomicU32,
 }
 
 fn zeros(n: usize) -> Box<[AtomicU64]> {
@@ -174,6 +176,7 @@ impl SegmentTable {
             pools,
             free: AtomicU32::new(0),
             kept_back: AtomicU32::new(0),
+            claimed: AtomicU32::new(0),
             geometry,
         }
     }
@@ -186,8 +189,18 @@ impl SegmentTable {
         self.pools.len()
     }
 
+    /// Free segments that only checkpoints and the cleaner may take: a fixed number, and what the next checkpoint needs
+    /// for the summaries of the segments claimed since the last.
     pub fn kept_back(&self) -> u32 {
-        self.kept_back.load(Relaxed)
+        let size = self.geometry.segment_blocks;
+        let summaries =
+            self.claimed.load(Relaxed) * size.div_ceil(crate::format::summary::SUMMARY_SPAN as u32);
+        self.kept_back.load(Relaxed) + summaries / size
+    }
+
+    /// A checkpoint has written all summaries.
+    pub fn summarised(&self) {
+        self.claimed.store(0, Relaxed);
     }
 
     pub fn keep_back(&self, segments: u32) {
@@ -335,6 +348,9 @@ impl SegmentTable {
         m.heat.store(heat, Relaxed);
         m.written.store(crate::space::seconds(), Relaxed);
         m.stale.store(0, Relaxed);
+        if state == State::Open {
+            self.claimed.fetch_add(1, Relaxed);
+        }
         Some(seg)
     }
 

@@ -66,6 +66,8 @@ pub struct Store {
     pub(crate) inode_count: AtomicU64,
     pub(crate) commits: Mutex<Commits>,
     pub(crate) maintenance: Mutex<Maintenance>,
+    /// Dirty inodes that the last checkpoint in place left: their NEW is not folded.
+    pub(crate) dirty_floor: AtomicUsize,
     /// The thread inside [`Store::checkpoint`], which may write (its seal) while it holds the maintenance lock.
     sealer: AtomicUsize,
 }
@@ -162,6 +164,7 @@ impl Store {
             superblock: p.superblock,
             segments: p.segments,
             maintenance: Mutex::new(p.maintenance),
+            dirty_floor: AtomicUsize::new(0),
             sealer: AtomicUsize::new(0),
         }
     }
@@ -233,14 +236,22 @@ impl Store {
         }
     }
 
-    /// Checks now and then whether so many inodes are dirty that a checkpoint would outgrow what is kept back for it.
+    /// Whether so many inodes are dirty that a checkpoint may outgrow what is kept back for it.
+    fn metadata_presses(&self) -> bool {
+        let room = u64::from(self.segments.free_count()) * u64::from(self.segments.geometry.segment_blocks);
+        // Relaxed: what the store's own checkpoint could not write out does not count again.
+        let dirty = self.cells.dirty().saturating_sub(self.dirty_floor.load(Ordering::Relaxed));
+        8 * dirty as u64 > room
+    }
+
+    /// Looks at that now and then, and makes a checkpoint.
     pub(crate) fn watch_metadata(&self, lane: usize) -> Result<()> {
         let begun = self.flights[lane % self.flights.len()].begun.load(Ordering::Relaxed);
-        if begun % 32 != 31 {
-            return Ok(());
+        if begun % 32 == 31 && self.metadata_presses() {
+            let Some(mut m) = self.try_maintenance() else { return self.io.check() };
+            self.checkpoint_in_place(&mut m)?;
         }
-        let room = u64::from(self.segments.free_count()) * u64::from(self.segments.geometry.segment_blocks);
-        if 4 * self.cells.dirty() as u64 > room / 2 { self.make_room(false) } else { Ok(()) }
+        Ok(())
     }
 
     // ---- cells ----
@@ -491,6 +502,7 @@ impl Store {
     /// Makes a new root; `seal` seals and commits the epoch and hands over what to fold. One at a time.
     pub fn checkpoint(&self, seal: impl FnOnce() -> Result<FoldInput>) -> Result<CheckpointDone> {
         self.check_writable()?;
+        self.wait_thaw();
         let mut m = self.maintenance.lock();
         // Relaxed: only this thread compares it with its own token.
         self.sealer.store(lanefs_sync::primitive::thread_token(), Ordering::Relaxed);
@@ -517,7 +529,7 @@ impl Store {
             pending_segments: u64::from(self.segments.pending_free()),
             segments: u64::from(self.segments.geometry.usable()),
             low_water: kept * 2,
-            urgent: free <= kept,
+            urgent: free <= kept || self.metadata_presses(),
         }
     }
 

@@ -18,6 +18,10 @@ pub(crate) struct UsageTable {
     pub dirty: BTreeSet<u64>,
     /// Per segment, where its summary is.
     summaries: Vec<[BlockRef; SUMMARIES]>,
+    /// Summary blocks to be written anew though nothing in them changed.
+    again: BTreeSet<(SegId, usize)>,
+    /// Owners of data blocks that no summary has yet.
+    pub owners: Vec<(BlockAddr, DataOwner)>,
 }
 
 impl UsageTable {
@@ -26,6 +30,8 @@ impl UsageTable {
             tree: Radix::new(Tree::Usage),
             dirty: BTreeSet::new(),
             summaries: vec![[BlockRef::NONE; SUMMARIES]; segments as usize],
+            again: BTreeSet::new(),
+            owners: Vec::new(),
         }
     }
 
@@ -83,36 +89,31 @@ impl UsageTable {
     }
 
     /// Writes the owners of data blocks into the summaries of their segments, and drops the summaries of empty ones.
-    pub fn write_summaries(
-        &mut self,
-        t: &SegmentTable,
-        owners: Vec<(BlockAddr, DataOwner)>,
-        sink: &mut Sink<'_>,
-    ) -> Result<()> {
+    pub fn write_summaries(&mut self, t: &SegmentTable, sink: &mut Sink<'_>) -> Result<()> {
+        let owners = std::mem::take(&mut self.owners);
         let mut parts: BTreeMap<(SegId, usize), Vec<(usize, DataOwner)>> = BTreeMap::new();
         for (addr, owner) in owners {
+            if !t.is_live(addr) {
+                continue;
+            }
             let Some((seg, i)) = t.geometry.locate(addr) else { continue };
             let i = i as usize;
             parts.entry((seg, i / SUMMARY_SPAN)).or_default().push((i % SUMMARY_SPAN, owner));
         }
-        for ((seg, part), new) in parts {
-            let old = self.summaries[seg as usize][part];
-            let mut all = vec![DataOwner::default(); SUMMARY_SPAN];
-            if !old.is_none() {
-                // A summary is a hint: one that cannot be read is begun anew.
-                let read = sink
-                    .read(old, "segment summary")
-                    .and_then(|b| summary::decode_summary(&b, old.addr, u64::from(seg), part));
-                if let Ok(o) = read {
-                    all = o;
+        for which in std::mem::take(&mut self.again) {
+            parts.entry(which).or_default();
+        }
+        while let Some((which, new)) = parts.pop_first() {
+            if let Err(e) = self.write_summary(which, &new, sink) {
+                // For the next attempt: without its summary a segment cannot be cleaned.
+                parts.insert(which, new);
+                self.again.extend(parts.keys());
+                for ((seg, part), list) in parts {
+                    let at = |i: usize| t.geometry.addr(seg, (part * SUMMARY_SPAN + i) as u32);
+                    self.owners.extend(list.into_iter().map(|(i, o)| (at(i), o)));
                 }
-                sink.free(old.addr);
+                return Err(e);
             }
-            new.into_iter().for_each(|(i, o)| all[i] = o);
-            let block = summary::encode_summary(u64::from(seg), part, &all);
-            let owner = Owner::Summary { segment: u64::from(seg), part: part as u8 };
-            self.summaries[seg as usize][part] = sink.write(owner, block)?;
-            sink.touch_leaf(leaf_of(seg));
             sink.relieve()?;
         }
         for seg in 0..t.len() {
@@ -130,6 +131,34 @@ impl UsageTable {
                 sink.touch_leaf(leaf_of(seg));
             }
         }
+        Ok(())
+    }
+
+    fn write_summary(
+        &mut self,
+        (seg, part): (SegId, usize),
+        new: &[(usize, DataOwner)],
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
+        let old = self.summaries[seg as usize][part];
+        let mut all = vec![DataOwner::default(); SUMMARY_SPAN];
+        if !old.is_none() {
+            // A summary is a hint: one that cannot be read is begun anew.
+            let read = sink
+                .read(old, "segment summary")
+                .and_then(|b| summary::decode_summary(&b, old.addr, u64::from(seg), part));
+            if let Ok(o) = read {
+                all = o;
+            }
+        }
+        new.iter().for_each(|&(i, o)| all[i] = o);
+        let block = summary::encode_summary(u64::from(seg), part, &all);
+        let owner = Owner::Summary { segment: u64::from(seg), part: part as u8 };
+        self.summaries[seg as usize][part] = sink.write(owner, block)?;
+        if !old.is_none() {
+            sink.free(old.addr);
+        }
+        sink.touch_leaf(leaf_of(seg));
         Ok(())
     }
 
@@ -248,21 +277,13 @@ impl UsageTable {
     }
 
     /// The same for a summary block.
-    pub fn rewrite_summary(
-        &mut self,
-        t: &SegmentTable,
-        segment: u64,
-        part: u8,
-        at: BlockAddr,
-        source: &impl BlockSource,
-    ) -> Vec<(BlockAddr, DataOwner)> {
-        let Some(seg) = SegId::try_from(segment).ok().filter(|&s| s < t.len()) else { return Vec::new() };
-        if self.summaries[seg as usize].get(usize::from(part)).is_none_or(|r| r.addr != at) {
-            return Vec::new();
+    pub fn rewrite_summary(&mut self, segment: u64, part: u8, at: BlockAddr) -> bool {
+        let Ok(seg) = SegId::try_from(segment) else { return false };
+        let refs = self.summaries.get(seg as usize);
+        let here = refs.and_then(|s| s.get(usize::from(part))).is_some_and(|r| r.addr == at);
+        if here {
+            self.again.insert((seg, usize::from(part)));
         }
-        // Noting one owner again makes the next checkpoint write the block anew.
-        let i = usize::from(part) * SUMMARY_SPAN;
-        let owner = self.owners(t, seg, source)[i];
-        vec![(t.geometry.addr(seg, i as u32), owner)]
+        here
     }
 }
