@@ -24,7 +24,7 @@ use crate::store::{Parts, Store};
 use crate::types::{
     Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, INOS_PER_CHUNK, Ino, ROOT_INO, Version,
 };
-use crate::usage::UsageTable;
+use crate::usage_table::UsageTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
