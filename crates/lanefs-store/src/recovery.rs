@@ -7,8 +7,9 @@
 //! flush     what was read may still be in a volatile cache: a power loss now must not take it back
 //! E         the last committed epoch without a gap
 //! replay    inode updates by version; then a checkpoint that folds: groups of committed epochs, and those groups of
-//!           fsync messages that are behind E
+//!           fsync messages that are behind E. It leaves the volume as if closed
 //! orphans   a second checkpoint frees inodes without names
+//! heads     opened only now that the old log is free; a last checkpoint says where they begin
 //! ```
 //!
 //! 1. Nothing that the slot or a valid batch needs is overwritten before the recovery's own checkpoint is durable: segments
@@ -29,6 +30,7 @@ use crate::format::checksum;
 use crate::format::orphans;
 use crate::format::record::{self, Effect};
 use crate::format::slot::{SLOT_BLOCKS, Slot};
+use crate::format::summary::DataOwner;
 use crate::format::superblock::{
     DeviceEntry, LABEL_MAX, Layout, MIN_SEGMENT_BLOCKS, Superblock, UnverifiedSuperblock, Uuid,
     copy_candidates,
@@ -322,18 +324,34 @@ impl Store {
             return self.fold_in_memory(m, &input);
         }
         self.mount.store(m.slot.mount + 1, Ordering::Relaxed);
-        for l in &self.mlogs {
-            l.open_node(&self.segments, &self.next_seq)?;
+        if m.slot.clean {
+            self.open_heads()?;
+            self.run_checkpoint(m, Some(|| Ok(input)), false)?;
+            self.bury_orphans(m, report)?;
+            return Ok(());
         }
-        self.run_checkpoint(m, Some(|| Ok(input)), false)?;
+        // Room may be short, and what the log holds is free only after this: so heads are opened later, and until then
+        // the volume is as good as closed.
+        self.run_checkpoint(m, Some(|| Ok(input)), true)?;
         self.drop_unfolded();
-        if !m.orphans.is_empty() {
-            let groups = self.burials(m)?;
-            report.orphans_freed = m.orphans.len() as u64;
-            let epoch = m.slot.folded_epoch;
-            self.run_checkpoint(m, Some(|| Ok(FoldInput { epoch, groups: vec![groups] })), false)?;
-            m.freed.clear(); // The inode table says it; nobody held these numbers.
+        self.bury_orphans(m, report)?;
+        self.open_heads()?;
+        self.checkpoint_in_place(m)
+    }
+
+    fn open_heads(&self) -> Result<()> {
+        self.mlogs.iter().try_for_each(|l| l.open_node(&self.segments, &self.next_seq))
+    }
+
+    fn bury_orphans(&self, m: &mut Maintenance, report: &mut OpenReport) -> Result<()> {
+        if m.orphans.is_empty() {
+            return Ok(());
         }
+        let groups = self.burials(m)?;
+        report.orphans_freed = m.orphans.len() as u64;
+        let (epoch, clean) = (m.slot.folded_epoch, m.slot.clean);
+        self.run_checkpoint(m, Some(|| Ok(FoldInput { epoch, groups: vec![groups] })), clean)?;
+        m.freed.clear(); // The inode table says it; nobody held these numbers.
         Ok(())
     }
 
@@ -474,6 +492,8 @@ impl Store {
                 }
             }
         }
+        let owners = r.pages().map(|(page, b)| (b.addr, DataOwner { ino: r.ino, page }));
+        self.mlogs[0].note_owners(owners);
         i.state.apply_attrs(&r.attrs, r.version);
         if let Some(x) = &r.xattrs {
             i.state.set_xattrs(x.clone())?;

@@ -137,7 +137,7 @@ impl Store {
         let hash = p.superblock.hash_key;
         let slot = &p.maintenance.slot;
         let free = AtomicU64::new(slot.next_seq.max(1));
-        p.segments.keep_back(crate::space::held_back(usable, n) / 2);
+        p.segments.keep_back(crate::space::held_back(usable, n) * 3 / 5);
         Store {
             space: Space::new(usable, p.segments.geometry.segment_blocks, n, lanes),
             mlogs: (0..n).map(|i| Mlog::new(i, i % devices, small)).collect(),

@@ -233,6 +233,13 @@ fn base(bytes: u64) -> Arc<MemoryImage> {
     MemoryImage::capture(&*d).unwrap()
 }
 
+/// The seeds of a test: `LANEFS_CRASH_ROUNDS` says how many, `LANEFS_CRASH_FIRST` where to begin.
+fn seeds(first: u64, rounds: u64) -> std::ops::Range<u64> {
+    let env = |name, or| std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(or);
+    let first = env("LANEFS_CRASH_FIRST", first);
+    first..first + env("LANEFS_CRASH_ROUNDS", rounds)
+}
+
 /// One run of `steps` operations, then crashes at `instants` random instants.
 fn run(base: &Arc<MemoryImage>, seed: u64, steps: usize, instants: u64) {
     let recorder = Recorder::new();
@@ -300,8 +307,7 @@ fn run(base: &Arc<MemoryImage>, seed: u64, steps: usize, instants: u64) {
 #[test]
 fn any_crash_leaves_what_was_acknowledged_and_nothing_else() {
     let base = base(4 << 20);
-    let rounds = std::env::var("LANEFS_CRASH_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(12);
-    for seed in 0..rounds {
+    for seed in seeds(0, 12) {
         run(&base, seed, 120, 12);
     }
 }
@@ -317,8 +323,7 @@ fn the_last_moment_of_long_histories_is_sound_too() {
 #[test]
 fn a_nearly_full_volume_that_frees_segments_all_the_time_is_sound_too() {
     let base = base(1_600 << 10);
-    let rounds = std::env::var("LANEFS_CRASH_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(8);
-    for seed in 2000..2000 + rounds {
+    for seed in seeds(2000, 8) {
         run(&base, seed, 300, 6);
     }
 }

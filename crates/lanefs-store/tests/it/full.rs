@@ -237,3 +237,34 @@ fn many_unfolded_inodes_are_carried_over() {
     let a = s.audit().unwrap();
     assert!(a.problems.is_empty(), "{:#?}", a.problems);
 }
+
+#[test]
+fn overwriting_goes_on_through_crash_after_crash() {
+    let d = fresh(4 << 20);
+    let (s, _) = open(&d);
+    let e = s.info().last_epoch;
+    let g = group(e + 1, 1, &[new_file(50), set(b"f", 50, 0)]);
+    s.commit_epoch(e + 1, vec![(0, g.clone())]).unwrap();
+    fold(&s, e + 1, vec![g]);
+    let n = s.space().total * 4 / 5;
+    drop(s);
+    let mut x = 7u64;
+    for round in 0..12u64 {
+        // Blocks written before a crash must be movable after it, else the room they are in is lost.
+        let (s, _) = open(&d);
+        for i in 0..n {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let p = if round == 0 { i } else { (x >> 33) % n };
+            assert!(s.reserve(0, 1), "round {round} write {i}: {:?} {:?}", s.space(), s.pressure());
+            let mut u = update(50, n * 4096, vec![(p, page(p))]);
+            u.reserved = 1;
+            s.submit(tx(true, vec![], vec![u])).unwrap();
+        }
+        let a = s.audit().unwrap();
+        assert!(a.problems.is_empty(), "{:#?}", a.problems);
+    }
+    let (s, _) = open(&d);
+    for p in 0..n {
+        assert_eq!(read(&s, 50, p).unwrap().0, page(p).0);
+    }
+}
