@@ -3,6 +3,7 @@
 use crate::block_io::Owner;
 use crate::checkpoint::Maintenance;
 use crate::error::{Result, StoreError};
+use crate::format::summary::DataOwner;
 use crate::store::Store;
 use crate::types::{BlockAddr, BlockRef, Ino};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,8 +60,9 @@ impl Walk<'_> {
             Ok(())
         })?;
         let mut nodes = BTreeSet::new();
+        let dir = i.state.is_dir();
         for (page, r) in pages {
-            self.see(r, Owner::Data { ino, page });
+            self.see(r, if dir { Owner::Bucket { ino, page } } else { Owner::Data { ino, page } });
             nodes.extend((0..7u8).map(|level| (level, page >> (8 * (u32::from(level) + 1)))));
         }
         for (level, index) in nodes {
@@ -103,6 +105,26 @@ impl Walk<'_> {
     }
 }
 
+impl Walk<'_> {
+    /// The cleaner finds the owner of every data block in the summaries.
+    fn summaries(&mut self, m: &Maintenance) {
+        let t = &self.store.segments;
+        let mut owners = (u32::MAX, Vec::new());
+        for (addr, owner) in &self.seen {
+            let (Owner::Data { ino, page }, Some((seg, i))) = (*owner, t.geometry.locate(*addr)) else {
+                continue;
+            };
+            if owners.0 != seg {
+                owners = (seg, m.usage.owners(t, seg, &self.store.io));
+            }
+            let known = owners.1[i as usize];
+            if known != (DataOwner { ino, page }) {
+                self.audit.problems.push(format!("block {addr} of {owner:?} is summarised as {known:?}"));
+            }
+        }
+    }
+}
+
 impl Store {
     /// Walks the whole tree after a checkpoint and compares it with the marks. Slow; for tests and for `fsck`. Only
     /// while nothing else changes the store.
@@ -118,6 +140,9 @@ impl Store {
         }
         let mut w = Walk { store: self, seen: BTreeMap::new(), audit: Audit::default() };
         w.tables(&m)?;
+        if !self.read_only {
+            w.summaries(&m);
+        }
         let mut audit = w.audit;
         audit.blocks = w.seen.len() as u64;
         let live = self.segments.total_live();

@@ -252,6 +252,8 @@ fn overwriting_goes_on_through_crash_after_crash() {
     for round in 0..12u64 {
         // Blocks written before a crash must be movable after it, else the room they are in is lost.
         let (s, _) = open(&d);
+        let a = s.audit().unwrap();
+        assert!(a.problems.is_empty(), "{:#?}", a.problems);
         for i in 0..n {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let p = if round == 0 { i } else { (x >> 33) % n };
@@ -260,8 +262,6 @@ fn overwriting_goes_on_through_crash_after_crash() {
             u.reserved = 1;
             s.submit(tx(true, vec![], vec![u])).unwrap();
         }
-        let a = s.audit().unwrap();
-        assert!(a.problems.is_empty(), "{:#?}", a.problems);
     }
     let (s, _) = open(&d);
     for p in 0..n {
