@@ -1,19 +1,31 @@
 //! `lanefs fsck`
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, written};
+use crate::progress;
+use indicatif::ProgressBar;
+use lanefs_store::device::{Device, FileDevice};
+use lanefs_store::fsck::{self, FsckOptions, FsckReport, Phase, Progress};
+use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-/// Exit code: the check could not be run.
+/// Exit codes, as fsck(8) has them.
+const REPAIRED: i32 = 1;
+const ERRORS_LEFT: i32 = 4;
 const COULD_NOT_RUN: i32 = 8;
 
 /// Check a volume, and repair what can be
 ///
-/// Exit code: 0 clean, 1 errors were repaired, 4 errors are left, 8 the check could not be run.
+/// Nothing is written without --repair. Exit code: 0 clean, 1 errors were repaired, 4 errors are left, 8 the check
+/// could not be run.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Repair what can be repaired
     #[arg(long)]
     pub repair: bool,
+    /// Do not read the content of files, only what describes it
+    #[arg(long)]
+    pub quick: bool,
     /// Write the report as JSON
     #[arg(long)]
     pub json: bool,
@@ -24,6 +36,80 @@ pub struct Args {
 
 /// Checks.
 pub fn run(args: &Args) -> Outcome {
-    let _ = args;
-    Err(Failure::new("the checker is not built in").code(COULD_NOT_RUN))
+    let report = check(args).map_err(|f| f.code(COULD_NOT_RUN))?;
+    let mut out = std::io::stdout().lock();
+    written(match args.json {
+        true => json(&mut out, args, &report),
+        false => text(&mut out, args, &report),
+    })?;
+    Ok(match () {
+        () if report.is_clean() => 0,
+        () if report.left() == 0 => REPAIRED,
+        () => ERRORS_LEFT,
+    })
+}
+
+fn check(args: &Args) -> Result<FsckReport, Failure> {
+    let devices: Result<Vec<Arc<dyn Device>>, Failure> = args
+        .images
+        .iter()
+        .map(|i| Ok(Arc::new(FileDevice::open(i, !args.repair)?) as Arc<dyn Device>))
+        .collect();
+    let options = FsckOptions { repair: args.repair, read_data: !args.quick, ..FsckOptions::default() };
+    let bar = progress::items("checking");
+    let report = fsck::check(devices?, &options, &|p| show(&bar, p))?;
+    bar.finish_and_clear();
+    Ok(report)
+}
+
+fn show(bar: &ProgressBar, p: Progress) {
+    bar.set_message(match p.phase {
+        Phase::Scan => "looking for inodes in all blocks",
+        Phase::Inodes => "reading inodes and data",
+        Phase::Recovery => "replaying the log",
+        Phase::Names => "comparing names",
+        Phase::Repair => "repairing",
+    });
+    bar.set_position(p.done);
+    if p.total > 0 {
+        bar.set_length(p.total);
+    }
+}
+
+fn names(args: &Args) -> String {
+    args.images.iter().map(|i| i.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn json(out: &mut impl Write, args: &Args, report: &FsckReport) -> std::io::Result<()> {
+    let mut value = serde_json::to_value(report).map_err(std::io::Error::other)?;
+    value["images"] = args.images.iter().map(|i| i.display().to_string()).collect();
+    value["clean"] = report.is_clean().into();
+    value["left"] = report.left().into();
+    writeln!(out, "{value:#}")
+}
+
+fn text(out: &mut impl Write, args: &Args, report: &FsckReport) -> std::io::Result<()> {
+    for p in &report.problems {
+        let state = match (p.repaired, p.repairable) {
+            (true, _) => "repaired",
+            (false, true) => "repairable",
+            (false, false) => "cannot be repaired",
+        };
+        writeln!(out, "{}: {} ({state}: {})", p.structure, p.what, p.remedy)?;
+    }
+    let images = names(args);
+    if !report.was_closed {
+        writeln!(out, "{images}: was not closed; its log was replayed before the check")?;
+    }
+    writeln!(
+        out,
+        "{images}: {} inodes, {} directories, {} names; {} blocks of data and {} of structures read",
+        report.inodes, report.directories, report.names, report.data_blocks, report.node_blocks
+    )?;
+    match (report.problems.len(), report.left()) {
+        (0, _) => writeln!(out, "{images}: clean"),
+        (n, 0) => writeln!(out, "{images}: {n} errors, all repaired"),
+        (n, left) if args.repair => writeln!(out, "{images}: {n} errors, {left} left"),
+        (n, _) => writeln!(out, "{images}: {n} errors; run `lanefs fsck --repair` to repair what can be"),
+    }
 }

@@ -9,6 +9,9 @@ use lanefs_fuse::MountConfig;
 use lanefs_store::FormatOptions;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Mount a volume at a directory
 ///
@@ -181,13 +184,16 @@ fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
 
 /// Messages of the serving process go to the log file if there is one, else to stderr while it is there.
 fn start_log(file: Option<&Path>) -> Result<(), Failure> {
-    let builder = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
-    match file {
+    // The FUSE crate complains of every answer that comes after a connection was cut.
+    let filter = Targets::new().with_default(LevelFilter::WARN).with_target("fuser", LevelFilter::OFF);
+    let layer = tracing_subscriber::fmt::layer().with_ansi(false);
+    let layer = match file {
         Some(path) => {
             let file = std::fs::File::options().create(true).append(true).open(path).about(path.display())?;
-            builder.with_writer(std::sync::Mutex::new(file)).init();
+            layer.with_writer(std::sync::Mutex::new(file)).with_filter(filter).boxed()
         }
-        None => builder.with_writer(std::io::stderr).without_time().init(),
-    }
+        None => layer.with_writer(std::io::stderr).without_time().with_filter(filter).boxed(),
+    };
+    tracing_subscriber::registry().with(layer).init();
     Ok(())
 }
