@@ -472,11 +472,13 @@ impl Store {
         Ok(())
     }
 
-    /// Frees segments for someone who found none. With `hard` the cleaner works as long as it gets anywhere.
-    pub(crate) fn make_room(&self, hard: bool) -> Result<()> {
+    /// Frees segments for someone who found none and wants `blocks`. With `hard` the cleaner works as long as it gets anywhere.
+    pub(crate) fn make_room(&self, blocks: u64, hard: bool) -> Result<()> {
         let before = self.segments.free_count();
         let Some(mut m) = self.try_maintenance() else { return self.io.check() };
-        let enough = |s: &Store| s.segments.free_count() > s.segments.kept_back() + 1;
+        let want = 1 + blocks.div_ceil(u64::from(self.segments.geometry.segment_blocks));
+        let enough =
+            |s: &Store| u64::from(s.segments.free_count()) > u64::from(s.segments.kept_back()) + want;
         if self.segments.free_count() > before && enough(self) {
             return Ok(());
         }
@@ -486,7 +488,7 @@ impl Store {
             if enough(self) {
                 return Ok(());
             }
-            let target = u64::from(self.segments.kept_back()) + 3;
+            let target = u64::from(self.segments.kept_back()) + want + 2;
             let r = self.clean_until(&mut m, target, true)?;
             self.checkpoint_in_place(&mut m)?;
             if r.segments == 0 && r.moved == 0 && r.marked == 0 {

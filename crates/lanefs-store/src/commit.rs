@@ -45,7 +45,7 @@ impl Store {
         }
         shares.retain(|s| !s.is_empty());
         if self.segments.free_count() <= self.segments.kept_back() / 2 {
-            self.make_room(false)?; // Nothing happens if this is the seal of a checkpoint.
+            self.make_room(0, false)?; // Nothing happens if this is the seal of a checkpoint.
         }
         let (flight, placed) = {
             let section = loop {

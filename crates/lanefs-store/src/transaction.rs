@@ -152,7 +152,8 @@ impl Store {
             match self.try_transaction(&mut tx) {
                 Err(StoreError::NoSpace) if tries < 8 => {
                     tries += 1;
-                    self.make_room(tries > 4)?;
+                    let blocks = tx.inodes.iter().map(|u| u.pages.len() as u64).sum();
+                    self.make_room(blocks, tries > 4)?;
                 }
                 Ok(false) => self.wait_thaw(),
                 Ok(true) => return Ok(()),

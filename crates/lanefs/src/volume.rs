@@ -104,6 +104,8 @@ pub(crate) struct Inner {
     /// Bytes of cells and names allowed.
     pub meta_budget: u64,
     pub report: OpenReport,
+    /// Pages written back in one transaction.
+    pub round_pages: usize,
     /// Wakes the background thread.
     pub background: Arc<Background>,
 }
@@ -193,6 +195,7 @@ impl Volume {
             reclaim: Mutex::default(),
             meta_budget: cache / 4,
             report,
+            round_pages: (info.segment_blocks as usize * 2).min(crate::writeback::capture::MAX_PAGES),
             background: Arc::default(),
             options,
             store,

@@ -7,7 +7,7 @@ use crate::memfs::cell::{DATASYNC, DIRTY, HAS_XATTRS, QUEUED, UNSYNCED, XATTR_DI
 use crate::volume::Inner;
 use lanefs_store::{InodeUpdate, Transaction};
 
-/// Pages captured at once.
+/// The most pages captured at once; fewer where segments are small, so that a round needs few of them free.
 pub(crate) const MAX_PAGES: usize = 1024;
 
 impl Inner {
@@ -20,7 +20,7 @@ impl Inner {
         }
     }
 
-    /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (rounds of [`MAX_PAGES`]), with `groups` in the last batch. The
+    /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (in rounds), with `groups` in the last batch. The
     /// caller holds the cell's sync_lock. Returns pages written. On failure everything is dirty again, and the error is recorded for
     /// every open handle.
     pub(crate) fn write_back_cell(
@@ -34,7 +34,8 @@ impl Inner {
         loop {
             // Cleared before anything is captured: what changes from here on makes the cell dirty again (O15).
             let was = cell.clear(DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 });
-            let r = self.capture_round(cell, durable, was, &mut groups, (max - written).min(MAX_PAGES));
+            let r =
+                self.capture_round(cell, durable, was, &mut groups, (max - written).min(self.round_pages));
             match r {
                 Ok((pages, more)) => {
                     written += pages;

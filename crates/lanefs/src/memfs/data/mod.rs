@@ -8,11 +8,13 @@
 //! # Locks
 //! In this order; each may be held while taking one further right, none while taking one further left:
 //!
-//!     size lock       one per file: writes that extend it, append, truncate. Held over the whole call.
-//!     writeback lock  one per file: capture..finish of a writeback, and whatever takes pages away. Over I/O.
-//!     page locks      one per frame (`frame.rs`), ascending by page, two at most but for frames being loaded.
-//!     tree lock       one per file: attaching a frame, making and unlinking nodes (`tree.rs`).
-//!     pool locks      leaves (`pool.rs`).
+//! ```text
+//! size lock       one per file: writes that extend it, append, truncate. Held over the whole call.
+//! writeback lock  one per file: capture..finish of a writeback, and whatever takes pages away. Over I/O.
+//! page locks      one per frame (`frame.rs`), ascending by page, two at most but for frames being loaded.
+//! tree lock       one per file: attaching a frame, making and unlinking nodes (`tree.rs`).
+//! pool locks      leaves (`pool.rs`).
+//! ```
 //!
 //! Frames are asked for, and writers are slowed down, before any of them is taken, for that may call the
 //! writeback callback, which takes writeback locks and page locks. With locks held only `FramePool::try_take`
@@ -20,25 +22,39 @@
 //!
 //! # Invariants
 //! D1. An attached, unlocked frame has its content. Loading happens under the page lock of an already
-//!     attached frame, so that a page is loaded by one thread, others wait for it, and nobody can write,
-//!     write back and evict a page in the time between a load's reading and its attaching (which would bring
-//!     stale bytes back).
+//! ```text
+//! attached frame, so that a page is loaded by one thread, others wait for it, and nobody can write,
+//! write back and evict a page in the time between a load's reading and its attaching (which would bring
+//! stale bytes back).
+//! ```
 //! D2. A frame's bytes are written only under its page lock, with racy copies. A reader copies without the
-//!     lock and believes the copy only if the descriptor's sequence and its (inode, page) are unchanged. So a
-//!     4 KiB block is never torn.
+//! ```text
+//! lock and believes the copy only if the descriptor's sequence and its (inode, page) are unchanged. So a
+//! 4 KiB block is never torn.
+//! ```
 //! D3. A detached frame has no owner (inode 0). Whoever waited for its lock checks the owner, and looks the
-//!     page up again: this is the "truncated" mark. Detaching empties the slot before the owner is cleared
-//!     and before the lock is released.
+//! ```text
+//! page up again: this is the "truncated" mark. Detaching empties the slot before the owner is cleared
+//! and before the lock is released.
+//! ```
 //! D4. `size` changes only under the size lock. It grows after the data is in place (Release), so that a
-//!     reader that sees the size (Acquire) finds the bytes, and a read during an append sees all of it or
-//!     nothing.
+//! ```text
+//! reader that sees the size (Acquire) finds the bytes, and a read during an append sees all of it or
+//! nothing.
+//! ```
 //! D5. While nobody holds the size lock, no page wholly past the end is attached, and bytes past the end in
-//!     the last page are zero.
+//! ```text
+//! the last page are zero.
+//! ```
 //! D6. The store never holds bytes that are not zero past the size that travelled with them: `capture` is
-//!     told that size, leaves out pages behind it, and blanks the rest of the last one. Together with D5 an
-//!     extension never shows stale bytes, whether the page is cached or not, also after a crash.
+//! ```text
+//! told that size, leaves out pages behind it, and blanks the rest of the last one. Together with D5 an
+//! extension never shows stale bytes, whether the page is cached or not, also after a crash.
+//! ```
 //! D7. Every dirty page holds one block of the store's reservation; a captured image takes it along, and a
-//!     page that is dirtied again while in writeback takes another.
+//! ```text
+//! page that is dirtied again while in writeback takes another.
+//! ```
 //! D8. A [`FileData`] does not move while it has pages: frames point back to it.
 //!
 //! # Races, and what closes them

@@ -2,12 +2,14 @@
 //!
 //! One writeback of a file at a time, under its writeback lock:
 //!
-//!     let wb = data.lock_writeback();
-//!     let size = data.size();                        // with the other attributes
-//!     let captured = data.capture(&ctx, &wb, max, range, size);
-//!     let pages: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
-//!     let ok = store.submit(.. captured.pages, attrs with `size`, reserved: pages.len() ..).is_ok();
-//!     data.finish(&ctx, &wb, &pages, ok);
+//! ```text
+//! let wb = data.lock_writeback();
+//! let size = data.size();                        // with the other attributes
+//! let captured = data.capture(&ctx, &wb, max, range, size);
+//! let pages: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
+//! let ok = store.submit(.. captured.pages, attrs with `size`, reserved: pages.len() ..).is_ok();
+//! data.finish(&ctx, &wb, &pages, ok);
+//! ```
 //!
 //! Who holds the lock must not write to a file nor wait for a frame. Reads and writes of this very file go on
 //! meanwhile.
