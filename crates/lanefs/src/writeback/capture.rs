@@ -27,15 +27,14 @@ impl Inner {
         &self,
         cell: &Cell,
         durable: bool,
-        mut groups: Vec<u8>,
+        groups: Vec<u8>,
         max: usize,
     ) -> Result<usize> {
-        let mut written = 0;
+        let (mut written, mut folded) = (0, false);
         loop {
             // Cleared before anything is captured: what changes from here on makes the cell dirty again (O15).
             let was = cell.clear(DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 });
-            let r =
-                self.capture_round(cell, durable, was, &mut groups, (max - written).min(self.round_pages));
+            let r = self.capture_round(cell, durable, was, &groups, (max - written).min(self.round_pages));
             match r {
                 Ok((pages, more)) => {
                     written += pages;
@@ -45,6 +44,16 @@ impl Inner {
                 }
                 Err(e) => {
                     self.dirty_cell(cell, DIRTY | was & (XATTR_DIRTY | DATASYNC | UNSYNCED));
+                    // What was made since the last fold is carried along by every checkpoint of the store's own, and cannot be
+                    // cleaned: fold it, and try once more.
+                    if e.errno() == libc::ENOSPC && !folded {
+                        folded = true;
+                        self.checkpoint()?;
+                        continue;
+                    }
+                    if let Some(d) = cell.data() {
+                        d.errors().record(e.errno());
+                    }
                     return Err(e);
                 }
             }
@@ -57,7 +66,7 @@ impl Inner {
         cell: &Cell,
         durable: bool,
         was: u32,
-        groups: &mut Vec<u8>,
+        groups: &Vec<u8>,
         max: usize,
     ) -> Result<(usize, bool)> {
         let xattrs = if was & XATTR_DIRTY != 0 && cell.has(HAS_XATTRS) {
@@ -69,7 +78,7 @@ impl Inner {
         let Some(data) = cell.data() else {
             let u =
                 InodeUpdate { ino: cell.ino, attrs: cell.attrs(), xattrs, pages: Vec::new(), reserved: 0 };
-            self.submit(durable, vec![u], std::mem::take(groups))?;
+            self.submit(durable, vec![u], groups.clone())?;
             return Ok((0, false));
         };
         let round = data.lock_writeback();
@@ -79,13 +88,10 @@ impl Inner {
         let more = captured.more;
         let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
         // Namespace groups go with the last round: none of the data may be missing when they count.
-        let g = if more { Vec::new() } else { std::mem::take(groups) };
+        let g = if more { Vec::new() } else { groups.clone() };
         let u = InodeUpdate { ino: cell.ino, attrs, xattrs, pages: captured.pages, reserved: n as u32 };
         let r = self.submit(durable, vec![u], g);
         data.finish(&ctx, &round, &numbers, r.is_ok());
-        if let Err(e) = &r {
-            data.errors().record(e.errno());
-        }
         if captured.skipped > 0 && r.is_ok() {
             // The rest stays dirty; whoever asked for durability must hear of it.
             self.dirty_cell(cell, 0);
