@@ -12,10 +12,10 @@ pub(crate) fn seconds() -> u32 {
     (lanefs_sync::coarse_realtime_ns() / 1_000_000_000) as u32
 }
 
-/// Segments of `usable` that users cannot fill: 7 %, at least the heads of every mlog and eight for the cleaner, but
+/// Segments of `usable` that users cannot fill: 7 %, at least the heads of every mlog and twelve for the cleaner and summaries, but
 /// on tiny volumes never more than two fifths.
 pub(crate) fn held_back(usable: u32, mlogs: usize) -> u32 {
-    let least = 6 * mlogs as u32 + 8;
+    let least = 6 * mlogs as u32 + 12;
     (usable / 14).max(least.min(usable * 2 / 5))
 }
 
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn tiny_volumes_keep_most_for_users() {
         assert_eq!(held_back(20, 1), 8);
-        assert_eq!(held_back(100, 1), 14);
+        assert_eq!(held_back(100, 1), 18);
         assert_eq!(held_back(14_000, 4), 1000);
         assert_eq!(fitting_mlogs(8, 50), 1);
         assert_eq!(fitting_mlogs(8, 4000), 8);
