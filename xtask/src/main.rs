@@ -14,7 +14,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask COMMAND
 
   crash  crash and recover in every way: [--long] [--seed N] --json FILE
-  demo   build lanefs, make and mount a volume, work in it, crash it, look again
+  demo   build lanefs, make and mount a volume, work in it, check it, look again
   programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
   killtest [--rounds N] [--seed S] [NAME..]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
   fsx [--ops N] [--seed S] [--direct] [--mmap] FILE   random operations on one file, compared with a copy in memory

@@ -1,4 +1,17 @@
 //! LaneFS: a multicore log-structured file system as a library.
+//!
+//! ```
+//! use lanefs::{OpenOptions, Volume};
+//!
+//! let volume = Volume::in_memory(256 << 20)?; // or Volume::open(&["disk.lane"], &MountOptions::default())?
+//! let fs = volume.fs();
+//! fs.mkdir_all("/mail/new", 0o755)?;
+//! let file = fs.open("/mail/new/1", OpenOptions::new().write(true).create_new(true))?;
+//! file.write_all_at(b"hello", 0)?;
+//! file.sync_all()?; // the content, the name and its directories are durable now
+//! assert_eq!(fs.read("/mail/new/1")?, b"hello");
+//! # Ok::<(), lanefs::Error>(())
+//! ```
 
 pub mod cred;
 pub mod error;
