@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
-    /// A directory, a LaneFS image, or mem:[SIZE]; may be given several times. NAME=TARGET gives it a name.
+    /// A directory, a LaneFS image, or `mem:[SIZE]`; may be given several times. NAME=TARGET gives it a name.
     #[arg(long, required = true)]
     pub target: Vec<String>,
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! `lanefs bench compare`: LaneFS and its peers on one medium, in one interleaved run.
 //!
 //! Every peer has a device of the same size: an image on a tmpfs of our own (`--medium mem`) or in a directory on a
-//! disk (`--medium disk`). tmpfs itself has none. Everything made is on the undo list ([`undo`]) before it is made.
+//! disk (`--medium disk`). tmpfs itself has none. Everything made is on the undo list (`undo`) before it is made.
 
 mod peers;
 mod ratios;

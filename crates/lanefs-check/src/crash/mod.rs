@@ -1,7 +1,7 @@
 //! The crash simulator: runs a workload on a recording device, makes every state that the medium may have after a
 //! crash, recovers each, and asks the oracle.
 //!
-//! Per state: recover and look ([`observe`](crate::oracle::observe)); compare with docs/SEMANTICS.md for every moment of the
+//! Per state: recover and look (`oracle::observe`); compare with docs/SEMANTICS.md for every moment of the
 //! program at which the medium may have that state; and for one in so many states go on: crash at each step of
 //! recovery itself and recover again (R1), crash right after it and find the same again (R3), then use the volume, crash, and
 //! find that what was used is there and that nothing lies behind the ends of files (F4).

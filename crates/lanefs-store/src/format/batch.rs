@@ -11,7 +11,7 @@
 //!    is valid only if all pieces are. (a = part << 32 | parts, b = length of the piece, c = share << 32 | shares.)
 //! 2. A message is an fsync (groups and inode updates, see [`Message`]) or one share of an epoch commit (groups only);
 //!    an epoch is complete when all its shares are valid. `previous` is the non-empty epoch committed before it.
-//! 3. `crc` covers all blocks of the batch but its own header and itself, seeded with the address and with [`context`]: mount
+//! 3. `crc` covers all blocks of the batch but its own header and itself, seeded with the address and with `context`: mount
 //!    generation, chain sequence and a secret of the volume. Old content of a reused segment, or file data that
 //!    looks like a batch, therefore never verifies.
 //! 4. Nothing is trusted before the sum was checked, and every length is checked even then.

@@ -10,7 +10,7 @@
 //! close
 //! ```
 //!
-//! 1. A check is a repair whose writes go to memory ([`overlay`]): the same code judges and mends, and what it would do is
+//! 1. A check is a repair whose writes go to memory (`overlay`): the same code judges and mends, and what it would do is
 //!    what it reports. Without `repair` the devices are not written.
 //! 2. Nothing is allocated before the walk has marked every block that anything refers to, whatever the usage table says.
 //! 3. What cannot be read is dropped only where keeping it would make other things unreadable: an entry that leads

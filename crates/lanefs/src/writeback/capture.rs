@@ -66,7 +66,7 @@ impl Inner {
         cell: &Cell,
         durable: bool,
         was: u32,
-        groups: &Vec<u8>,
+        groups: &[u8],
         max: usize,
     ) -> Result<(usize, bool)> {
         let xattrs = if was & XATTR_DIRTY != 0 && cell.has(HAS_XATTRS) {
@@ -78,7 +78,7 @@ impl Inner {
         let Some(data) = cell.data() else {
             let u =
                 InodeUpdate { ino: cell.ino, attrs: cell.attrs(), xattrs, pages: Vec::new(), reserved: 0 };
-            self.submit(durable, vec![u], groups.clone())?;
+            self.submit(durable, vec![u], groups.to_vec())?;
             return Ok((0, false));
         };
         let round = data.lock_writeback();
@@ -88,7 +88,7 @@ impl Inner {
         let more = captured.more;
         let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
         // Namespace groups go with the last round: none of the data may be missing when they count.
-        let g = if more { Vec::new() } else { groups.clone() };
+        let g = if more { Vec::new() } else { groups.to_vec() };
         let u = InodeUpdate { ino: cell.ino, attrs, xattrs, pages: captured.pages, reserved: n as u32 };
         let r = self.submit(durable, vec![u], g);
         data.finish(&ctx, &round, &numbers, r.is_ok());
