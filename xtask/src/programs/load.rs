@@ -162,7 +162,7 @@ pub fn rocksdb(place: &Place) -> Result<String, String> {
     // Small synchronous writes, as a database makes them.
     let mut c = Command::new("db_bench");
     c.args(["--benchmarks=fillsync,verifychecksum", "--sync=1", "--compression_type=none"]);
-    c.arg(format!("--num={}", place.amount(1_000_000, 100_000)));
+    c.arg(format!("--num={}", place.amount(5_000, 300)));
     place.run(c.arg(format!("--db={}/sync", place.dir.display())))?;
     Ok(format!("fillseq, overwrite, readrandom of {keys} keys: {}; fillsync", said.join(", ")))
 }

@@ -1,0 +1,125 @@
+//! What the measurements work on: the library, or a folder of a mounted volume; and the memory of the process that holds the volume.
+
+use lanefs::Fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+pub type Failure = Box<dyn std::error::Error>;
+
+/// Where files are made.
+pub enum Target {
+    Library(Fs),
+    Mount(PathBuf),
+}
+
+use Target::{Library, Mount};
+
+impl Target {
+    pub fn mkdir(&self, path: &str) -> Result<(), Failure> {
+        match self {
+            Library(fs) => fs.mkdir(path, 0o755)?,
+            Mount(dir) => std::fs::create_dir(dir.join(path))?,
+        }
+        Ok(())
+    }
+    pub fn rmdir(&self, path: &str) -> Result<(), Failure> {
+        match self {
+            Library(fs) => fs.rmdir(path)?,
+            Mount(dir) => std::fs::remove_dir(dir.join(path))?,
+        }
+        Ok(())
+    }
+    pub fn write(&self, path: &str, data: &[u8]) -> Result<(), Failure> {
+        match self {
+            Library(fs) => fs.write(path, data)?,
+            Mount(dir) => std::fs::write(dir.join(path), data)?,
+        }
+        Ok(())
+    }
+    pub fn read(&self, path: &str) -> Result<Vec<u8>, Failure> {
+        Ok(match self {
+            Library(fs) => fs.read(path)?,
+            Mount(dir) => std::fs::read(dir.join(path))?,
+        })
+    }
+    pub fn stat(&self, path: &str) -> Result<(), Failure> {
+        match self {
+            Library(fs) => drop(fs.stat(path)?),
+            Mount(dir) => drop(std::fs::metadata(dir.join(path))?),
+        }
+        Ok(())
+    }
+    pub fn link(&self, old: &str, new: &str) -> Result<(), Failure> {
+        match self {
+            Library(fs) => fs.link(old, new)?,
+            Mount(dir) => std::fs::hard_link(dir.join(old), dir.join(new))?,
+        }
+        Ok(())
+    }
+    pub fn rename(&self, old: &str, new: &str) -> Result<(), Failure> {
+        match self {
+            Library(fs) => fs.rename(old, new)?,
+            Mount(dir) => std::fs::rename(dir.join(old), dir.join(new))?,
+        }
+        Ok(())
+    }
+    pub fn unlink(&self, path: &str) -> Result<(), Failure> {
+        match self {
+            Library(fs) => fs.unlink(path)?,
+            Mount(dir) => std::fs::remove_file(dir.join(path))?,
+        }
+        Ok(())
+    }
+    /// How many names a directory holds, `.` and `..` not counted.
+    pub fn list(&self, path: &str) -> Result<u64, Failure> {
+        match self {
+            Library(fs) => {
+                let mut seen = 0;
+                fs.read_dir(path, 0, &mut |e| {
+                    seen += u64::from(e.name != b"." && e.name != b"..");
+                    true
+                })?;
+                Ok(seen)
+            }
+            Mount(dir) => std::fs::read_dir(dir.join(path))?.try_fold(0, |n, e| Ok(e.map(|_| n + 1)?)),
+        }
+    }
+    pub fn sync(&self) -> Result<(), Failure> {
+        match self {
+            Library(fs) => fs.volume().sync()?,
+            Mount(dir) => rustix::fs::syncfs(std::fs::File::open(dir)?)?,
+        }
+        Ok(())
+    }
+}
+
+/// The memory of a process, as /proc shows it.
+pub struct Memory(String);
+
+impl Memory {
+    /// Of a process; of this one if none is named.
+    pub fn of(pid: Option<u32>) -> Memory {
+        Memory(pid.map_or("/proc/self".into(), |p| format!("/proc/{p}")))
+    }
+
+    fn mib(&self, key: &str) -> f64 {
+        let status = std::fs::read_to_string(format!("{}/status", self.0)).unwrap_or_default();
+        let line = status.lines().find_map(|l| l.strip_prefix(key));
+        line.and_then(|l| l.split_whitespace().nth(1)?.parse::<f64>().ok()).map_or(f64::NAN, |k| k / 1024.0)
+    }
+
+    /// A line: how long it took since `start`, for each of `count`, and the memory now and at most so far.
+    pub fn show(&self, what: &str, start: Instant, count: u64) {
+        let took = start.elapsed();
+        let each = match count {
+            0 => String::new(),
+            n => format!("{:.2} us each", took.as_secs_f64() * 1e6 / n as f64),
+        };
+        println!(
+            "{what:<26} {:8.1} s  {each:<16} RSS {:6.1} MiB, at most {:6.1} MiB",
+            took.as_secs_f64(),
+            self.mib("VmRSS:"),
+            self.mib("VmHWM:")
+        );
+    }
+}
