@@ -3,6 +3,7 @@
 mod crash;
 mod demo;
 mod killtest;
+mod measure;
 mod programs;
 mod run;
 mod source;
@@ -17,6 +18,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   demo   build lanefs, make and mount a volume, work in it, check it, look again
   programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
   killtest [--rounds N] [--seed S] [NAME..]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
+  measure [--quick] [NAME..]   the figures of docs/MEASUREMENTS.md
   fsx [--ops N] [--seed S] [--direct] [--mmap] FILE   random operations on one file, compared with a copy in memory
   test   everything that must pass: format, tidy, lints, docs, loom, all tests
   tidy   arrows between rooms, file lengths, leftovers, ASCII, SAFETY comments, whitespace";
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         ["programs", ref rest @ ..] => programs::main(rest),
         ["killtest", ref rest @ ..] => killtest::main(rest),
         ["killtest-writer", ref rest @ ..] => killtest::writer::main(rest),
+        ["measure", ref rest @ ..] => measure::main(rest),
         ["fsx", ref rest @ ..] => programs::fsx::main(rest),
         ["tidy"] => return run_tidy(),
         ["help" | "--help" | "-h"] => {

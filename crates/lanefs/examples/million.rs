@@ -3,7 +3,7 @@
 //!     million [--files N] [--budget MIB] [--image PATH] [--names]
 //!     million --dir DIR --pid PID [--files N] [--names]     the same through a mount; the memory of process PID is shown
 //!
-//! With --names: N further names (links) of a few files, all in one directory.
+//! With --keep the files are only made, and left there. With --names: N further names (links) of a few files, all in one directory.
 
 #[path = "common/target.rs"]
 mod target;
@@ -20,7 +20,7 @@ const IN_DIR: u64 = 1000;
 
 fn main() -> Result<(), Failure> {
     let (mut files, mut budget, mut image, mut names) = (None, 128, None, false);
-    let (mut dir, mut pid) = (None, None);
+    let (mut dir, mut pid, mut keep) = (None, None, false);
     let mut args = std::env::args().skip(1);
     while let Some(a) = args.next() {
         let mut value = || args.next().ok_or(format!("{a} takes a value"));
@@ -31,11 +31,13 @@ fn main() -> Result<(), Failure> {
             "--dir" => dir = Some(value()?),
             "--pid" => pid = Some(value()?.parse()?),
             "--names" => names = true,
+            "--keep" => keep = true,
             other => return Err(format!("{other}: not an option").into()),
         }
     }
     let work = |target: &Target, memory: &Memory| match names {
         true => one_directory(target, memory, files.unwrap_or(10_000_000)),
+        false if keep => make(target, files.unwrap_or(1_000_000)),
         false => many_files(target, memory, files.unwrap_or(1_000_000)),
     };
     if let Some(dir) = dir {

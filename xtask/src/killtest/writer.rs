@@ -5,7 +5,6 @@ use super::ledger::{BLOCK, State, content};
 use crate::programs::random::Random;
 use std::fs::{File, OpenOptions};
 use std::io::{Result, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -224,7 +223,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Many files, made durable together by one syncfs.
+    /// Many files at once, then made durable one by one.
     fn many(&mut self) -> Result<()> {
         let mut fresh = Vec::new();
         for _ in 0..20 {
@@ -236,15 +235,12 @@ impl Writer {
             self.fill(&file, id, 1, 0, len)?;
             fresh.push(Kept { id, path, version: 1, len });
         }
-        let root = File::open(&self.mnt)?;
-        // SAFETY: only the number of an open descriptor is passed.
-        if unsafe { libc::syncfs(root.as_raw_fd()) } != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        for file in &fresh {
+        // The last made is the first fsynced. syncfs would be no promise: the kernel does not tell a FUSE server of it.
+        for file in fresh.into_iter().rev() {
+            File::open(self.full(&file.path))?.sync_all()?;
             self.end(file.id)?;
+            self.kept.push(file);
         }
-        self.kept.extend(fresh);
         Ok(())
     }
 

@@ -110,6 +110,11 @@ impl Volume {
         tail(&String::from_utf8_lossy(&text), 15)
     }
 
+    /// The serving process.
+    pub fn pid(&self) -> Option<u32> {
+        self.server.as_ref().map(Child::id)
+    }
+
     /// An error if the serving process is gone or does not answer.
     pub fn alive(&mut self) -> Result<(), String> {
         if let Some(server) = &mut self.server

@@ -1,0 +1,145 @@
+//! `cargo xtask measure [--quick] [NAME..]`: the figures of docs/MEASUREMENTS.md. What works in process are examples of the crate
+//! `lanefs`; here they are started, and done again through a mount.
+
+mod sequential;
+
+use crate::programs::child;
+use crate::programs::volume::{self, Volume};
+use crate::run::{cargo, need, run};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Name, what it shows, how.
+type Measurement = (&'static str, &'static str, fn(bool) -> Result<(), String>);
+
+const MEASUREMENTS: &[Measurement] = &[
+    ("cost", "one operation in process, beside tmpfs", |_| example("cost", &[])),
+    ("fsync", "trips, bytes and flushes of an fsync; flushes shared", |_| example("fsync", &[])),
+    ("recovery", "recovery of 1 GiB of log", |quick| {
+        example("recovery", if quick { &["--mib", "128"] } else { &[] })
+    }),
+    ("million", "a million files in process, 128 MiB; opening with them", |quick| {
+        example("million", if quick { &["--files", "50000"] } else { &[] })
+    }),
+    ("names", "ten million names in one directory, 128 MiB", |quick| {
+        example("million", if quick { &["--names", "--files", "200000"] } else { &["--names"] })
+    }),
+    ("sparse", "a file of 100 GiB with holes, 128 MiB", |_| example("memory", &[])),
+    ("mount-million", "a million files through a mount, 128 MiB; mounting with them", mount_million),
+    ("mount-sparse", "a file of 100 GiB through a mount, 128 MiB", |_| through_mount("memory", &[])),
+    ("roundtrips", "metadata calls through the mount, beside an empty FUSE file system", |_| round_trips()),
+    ("sequential", "sequential I/O through the mount, beside the device and memcpy", sequential::run),
+];
+
+/// The command.
+pub fn main(arguments: &[&str]) -> Result<(), String> {
+    let mut quick = false;
+    let mut names = Vec::new();
+    for argument in arguments {
+        match *argument {
+            "--quick" => quick = true,
+            name if MEASUREMENTS.iter().any(|m| m.0 == name) => names.push(name),
+            other => {
+                let all: Vec<&str> = MEASUREMENTS.iter().map(|m| m.0).collect();
+                return Err(format!("measure: {other:?}: not one of {}", all.join(" ")));
+            }
+        }
+    }
+    need(&[("fusermount3", "fuse3")])?;
+    let mut failed = Vec::new();
+    for (name, what, measure) in MEASUREMENTS {
+        if names.is_empty() || names.contains(name) {
+            println!("\n== {name}: {what}");
+            if let Err(e) = measure(quick) {
+                println!("{name}: {e}");
+                failed.push(*name);
+            }
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(format!("measurements failed: {}", failed.join(" "))) }
+}
+
+/// Runs an example of the library.
+fn example(name: &str, arguments: &[&str]) -> Result<(), String> {
+    run(cargo(&["run", "--release", "--quiet", "--package", "lanefs", "--example", name, "--"])
+        .args(arguments))
+}
+
+/// A mounted volume with the budget of 128 MiB.
+fn mounted(size: &str, options: &[&str]) -> Result<Volume, String> {
+    let mut volume = Volume::make(&volume::build()?, size, options)?;
+    volume.mount()?;
+    Ok(volume)
+}
+
+/// Runs an example on a mount and shows the memory of the process that serves it.
+fn on_mount(volume: &Volume, name: &str, arguments: &[&str]) -> Result<(), String> {
+    let pid = volume.pid().ok_or("nothing serves the mount")?.to_string();
+    let mut c =
+        cargo(&["run", "--release", "--quiet", "--package", "lanefs", "--example", name, "--", "--dir"]);
+    run(c.arg(volume.mnt()).args(["--pid", &pid]).args(arguments))
+}
+
+fn through_mount(name: &str, arguments: &[&str]) -> Result<(), String> {
+    let mut volume = mounted("8G", &["--cache-size", "128M"])?;
+    on_mount(&volume, name, arguments)?;
+    volume.umount()?;
+    volume.fsck()
+}
+
+/// A million files through the mount, then once more to be left there while it is mounted again.
+fn mount_million(quick: bool) -> Result<(), String> {
+    let files: &[&str] = if quick { &["--files", "20000"] } else { &[] };
+    let mut volume = mounted("24G", &["--cache-size", "128M"])?;
+    on_mount(&volume, "million", files)?;
+    on_mount(&volume, "million", &[files, &["--keep"]].concat())?;
+    println!("unmounted in {:.2} s", volume.umount()?.as_secs_f64());
+    for _ in 0..3 {
+        let took = volume.mount()?;
+        println!(
+            "mounted with the files in {:.1} ms, the start of the process included",
+            took.as_secs_f64() * 1e3
+        );
+        volume.umount()?;
+    }
+    volume.fsck()
+}
+
+/// The same loop of system calls in a file system that does nothing and in LaneFS.
+fn round_trips() -> Result<(), String> {
+    run(&mut cargo(&["build", "--release", "--quiet", "--package", "lanefs-fuse", "--example", "empty"]))?;
+    let empty = volume::target().join("release/examples/empty");
+    let mut volume = mounted("4G", &[])?;
+    let once = |dir: Option<&Path>| -> Result<Vec<(String, f64)>, String> {
+        let mut c = Command::new(&empty);
+        c.args(dir);
+        let text = child::succeed(&mut c, &volume.outside(), Duration::from_secs(300))?;
+        Ok(text
+            .lines()
+            .filter_map(|l| {
+                let words: Vec<&str> = l.split_whitespace().collect();
+                let us = words.get(1)?.parse().ok()?;
+                (words.get(2) == Some(&"us")).then(|| (words[0].to_string(), us))
+            })
+            .collect())
+    };
+    // In turn, five times each; the median of both.
+    let mnt = volume.mnt();
+    let (mut nothing, mut lane) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        nothing.push(once(None)?);
+        lane.push(once(Some(&mnt))?);
+    }
+    let median = |all: &[Vec<(String, f64)>], i: usize| {
+        let mut values: Vec<f64> = all.iter().filter_map(|r| r.get(i)).map(|r| r.1).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    };
+    println!("{:<14} {:>10} {:>10} {:>7}", "", "empty us", "lanefs us", "times");
+    for (i, (name, _)) in lane.first().into_iter().flatten().enumerate() {
+        let (a, b) = (median(&nothing, i), median(&lane, i));
+        println!("{name:<14} {a:>10.2} {b:>10.2} {:>7.2}", b / a);
+    }
+    volume.umount().map(drop)
+}
