@@ -119,6 +119,11 @@ fn round(v: &mut Volume, n: u64, name: &str, random: &mut Random, totals: &mut T
     let io = |e: std::io::Error| e.to_string();
     let (outside, mnt) = (v.outside().join(format!("round{n}")), v.mnt());
     std::fs::create_dir_all(&outside).map_err(io)?;
+    // What was removed after the last kill may be back: nobody fsynced the removal.
+    let place = mnt.join("programs").join(name);
+    if place.exists() {
+        std::fs::remove_dir_all(&place).map_err(|e| format!("removing {}: {e}", place.display()))?;
+    }
     std::fs::create_dir_all(mnt.join("programs")).map_err(io)?;
     let seed = (random.next() >> 40).to_string();
     let mut program = start(
@@ -128,7 +133,6 @@ fn round(v: &mut Volume, n: u64, name: &str, random: &mut Random, totals: &mut T
     )?;
     // Programs first prepare what they need outside.
     let began = Instant::now();
-    let place = mnt.join("programs").join(name);
     while std::fs::read_dir(&place).map_or(0, Iterator::count) == 0
         && began.elapsed() < Duration::from_secs(20)
     {
