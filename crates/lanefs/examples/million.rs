@@ -48,7 +48,7 @@ fn main() -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
     let image = image.map_or_else(|| folder.path().join("million.lane"), Into::into);
     let device: Arc<dyn Device> = Arc::new(FileDevice::create(&image, 24 << 30)?);
-    Store::format(&[device.clone()], &FormatOptions::default())?;
+    Store::format(std::slice::from_ref(&device), &FormatOptions::default())?;
     drop(device);
     let options = MountOptions { cache_size: budget << 20, ..MountOptions::default() };
     let volume = Volume::open(&[&image], &options)?;
