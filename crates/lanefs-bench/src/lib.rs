@@ -8,6 +8,7 @@
 pub mod cli;
 pub mod clock;
 pub mod compare;
+pub mod cost;
 pub mod error;
 pub mod interrupt;
 pub mod machine;

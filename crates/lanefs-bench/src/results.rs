@@ -47,6 +47,12 @@ pub struct CellResult {
     /// were not running is not in it.
     #[serde(default)]
     pub cpu_ns: f64,
+    /// Allocations per operation and their bytes, where they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocated: Option<(f64, f64)>,
+    /// Bytes to the device, writes and flushes per operation, where they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<(f64, f64, f64)>,
     /// What `ops_per_s` counts.
     #[serde(default)]
     pub unit: String,
@@ -138,6 +144,8 @@ impl CellResult {
             p999_ns: quantile(&latencies, 0.999),
             max_ns: latencies.last().map_or(0, |&(v, _)| v),
             cpu_ns: median(&outcomes.iter().map(|o| o.cpu_ns).collect::<Vec<f64>>()),
+            allocated: outcomes.last().and_then(|o| o.allocated),
+            traffic: outcomes.last().and_then(|o| o.traffic),
             runs,
             latencies,
             ..CellResult::default()

@@ -2,6 +2,9 @@
 
 use clap::Parser;
 
+#[global_allocator]
+static ALLOCATOR: lanefs_bench::cost::CountingAllocator = lanefs_bench::cost::CountingAllocator;
+
 fn main() {
     let code = match lanefs_bench::cli::run(lanefs_bench::cli::Args::parse()) {
         Ok(code) => code,

@@ -1,8 +1,10 @@
 //! The command line: `run`, `compare`, `report`, `list`.
 
+mod cost;
 mod progress;
 mod run;
 
+pub use cost::CostArgs;
 pub use progress::{Progress, human, span};
 pub use run::{Named, RunArgs, matrix};
 
@@ -30,6 +32,8 @@ pub enum Command {
     Compare(crate::compare::CompareArgs),
     /// Draw results as one HTML page.
     Report(crate::report::ReportArgs),
+    /// Count what operations cost beside time, in process: allocations, device traffic.
+    Cost(CostArgs),
     /// List the workloads.
     List,
 }
@@ -100,6 +104,7 @@ pub fn run(args: Args) -> Res<i32> {
     match args.command {
         Command::Run(args) => run::run(&args),
         Command::Report(args) => crate::report::run(&args),
+        Command::Cost(args) => cost::run(&args),
         Command::Compare(args) => crate::compare::run(&args),
         Command::List => {
             for entry in crate::workload::all() {

@@ -28,6 +28,10 @@ pub struct Tally {
     pub seconds: f64,
     /// Seconds of processor time the worker itself used in them.
     pub cpu_seconds: f64,
+    /// Allocations of the worker's thread in them and their bytes.
+    pub allocated: Option<(u64, u64)>,
+    /// Traffic of the device in them, whoever caused it: bytes, writes, flushes. Told by worker 0.
+    pub traffic: Option<(u64, u64, u64)>,
     /// Sampled latencies: nanoseconds and how often.
     pub latencies: Vec<(u64, u64)>,
 }
@@ -41,6 +45,10 @@ pub struct CellOutcome {
     pub ops: u64,
     /// Nanoseconds of the workers' own processor time per unit: what remains true on a busy machine.
     pub cpu_ns: f64,
+    /// Allocations per operation and their bytes, where they are counted.
+    pub allocated: Option<(f64, f64)>,
+    /// Bytes written to the device, submissions and flushes per operation, where they are counted.
+    pub traffic: Option<(f64, f64, f64)>,
     /// Each worker's own rate.
     pub per_worker: Vec<f64>,
     /// Sampled latencies of all workers.
@@ -51,9 +59,18 @@ pub struct CellOutcome {
 pub fn merge(tallies: &[Tally]) -> CellOutcome {
     let per_worker: Vec<f64> =
         tallies.iter().map(|t| if t.seconds > 0.0 { t.units as f64 / t.seconds } else { 0.0 }).collect();
+    let ops = tallies.iter().map(|t| t.ops).sum::<u64>();
+    let per_op = |n: u64| n as f64 / ops.max(1) as f64;
+    let allocated = tallies.iter().map(|t| t.allocated).try_fold((0, 0), |sum, one| {
+        let one = one?;
+        Some((sum.0 + one.0, sum.1 + one.1))
+    });
+    let traffic = tallies.first().and_then(|t| t.traffic);
     CellOutcome {
+        allocated: allocated.map(|(n, bytes)| (per_op(n), per_op(bytes))),
+        traffic: traffic.map(|(bytes, writes, flushes)| (per_op(bytes), per_op(writes), per_op(flushes))),
         rate: per_worker.iter().sum(),
-        ops: tallies.iter().map(|t| t.ops).sum(),
+        ops,
         cpu_ns: tallies.iter().map(|t| t.cpu_seconds).sum::<f64>() * 1e9
             / tallies.iter().map(|t| t.units).sum::<u64>().max(1) as f64,
         per_worker,

@@ -7,6 +7,7 @@
 use super::control::{Aborted, Control, Round};
 use super::tally::{Tally, histogram};
 use crate::clock::{Clock, clock};
+use crate::cost::{Traffic, allocated};
 use crate::error::{Context, Failure, Op, Res};
 use crate::rng::Rng;
 use crate::target::Target;
@@ -64,6 +65,23 @@ fn round<T: Target, W: Workload<T>>(
     Ok(Counts { ops, units, ended })
 }
 
+/// Adds what a round cost beside time.
+fn add_costs(
+    tally: &mut Tally,
+    allocated_before: Option<(u64, u64)>,
+    traffic_before: Option<Traffic>,
+    traffic_now: Option<Traffic>,
+) {
+    if let (Some(before), Some(now)) = (allocated_before, allocated()) {
+        let sum = tally.allocated.unwrap_or_default();
+        tally.allocated = Some((sum.0 + now.0 - before.0, sum.1 + now.1 - before.1));
+    }
+    if let (Some(before), Some(now)) = (traffic_before, traffic_now) {
+        let (sum, more) = (tally.traffic.unwrap_or_default(), now.since(before));
+        tally.traffic = Some((sum.0 + more.bytes, sum.1 + more.writes, sum.2 + more.flushes));
+    }
+}
+
 /// Nanoseconds of processor time of this thread.
 fn cpu_time() -> i64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -97,6 +115,7 @@ fn live<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize)
             Ok(Round::End) => break,
             Err(Aborted) => return Err(Failure::interrupted()),
         };
+        let (allocated, traffic) = (allocated(), cx.target.traffic());
         let (started, cpu_started) = (clock.now(), cpu_time());
         let into = if measured { &mut latencies } else { &mut scrap };
         let counts = round(&mut worker, cx.target, control, clock, deadline, &mut rng, into)
@@ -105,6 +124,7 @@ fn live<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize)
             tally.ops += counts.ops;
             tally.units += counts.units;
             tally.cpu_seconds += (cpu_time() - cpu_started) as f64 / 1e9;
+            add_costs(&mut tally, allocated, traffic.filter(|_| id == 0), cx.target.traffic());
             tally.seconds += clock.seconds(counts.ended.saturating_sub(started));
         }
         ended = Some(counts.ended);

@@ -1,6 +1,7 @@
 //! A directory of a mounted file system: system calls, relative to a directory descriptor.
 
 use super::{Target, TargetFile, flags};
+use crate::cost::Traffic;
 use crate::error::{Context, Failure, Op, Res};
 use crate::name::Name;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
@@ -137,6 +138,10 @@ impl Target for DirTarget {
         let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
         Ok(rustix::fs::utimensat(self.at()?, path.cstr(), &times, AtFlags::empty())?)
+    }
+
+    fn traffic(&self) -> Option<Traffic> {
+        None
     }
 
     fn processes(&self) -> bool {

@@ -11,6 +11,7 @@ pub use dir::{DirFile, DirTarget};
 pub use spec::{TargetSpec, parse_size};
 pub use volume::{VolumeFile, VolumeTarget};
 
+use crate::cost::Traffic;
 use crate::error::{Op, Res};
 use crate::name::Name;
 
@@ -77,6 +78,8 @@ pub trait Target: Sync {
     fn statfs(&self) -> Op<u64>;
     /// utimensat(2): both times now.
     fn set_times_now(&self, path: &Name) -> Op<()>;
+    /// What went to the device so far, if somebody counts.
+    fn traffic(&self) -> Option<Traffic>;
     /// Whether workers may be processes.
     fn processes(&self) -> bool;
     /// Opens the place a cell runs in; it must be empty.

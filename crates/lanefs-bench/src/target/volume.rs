@@ -1,16 +1,21 @@
 //! A LaneFS volume in this process: calls of the library.
 
 use super::{Target, TargetFile, flags, remove_tree};
+use crate::cost::{CountingDevice, Traffic};
 use crate::error::{Context, Op, Res};
 use crate::name::Name;
 use lanefs::{File, Fs, MountOptions, OpenOptions, SetTime, Volume};
+use lanefs_store::device::{Device, MemoryDevice};
+use lanefs_store::{FormatOptions, Store};
 use std::path::Path;
+use std::sync::Arc;
 
 /// A volume open in this process.
 pub struct VolumeTarget {
     volume: Volume,
     fs: Fs,
     direct: bool,
+    counter: Option<Arc<CountingDevice>>,
     prefix: Name,
 }
 
@@ -24,6 +29,16 @@ impl VolumeTarget {
         Ok(Self::over(volume, direct))
     }
 
+    /// A new volume of `bytes` in memory whose device counts what goes to it.
+    pub fn counted(bytes: u64) -> Res<VolumeTarget> {
+        let memory = MemoryDevice::new(bytes).at("a device in memory")?;
+        let counter = Arc::new(CountingDevice::new(Arc::new(memory)));
+        let device: Arc<dyn Device> = counter.clone();
+        Store::format(&[device.clone()], &FormatOptions::default()).at("formatting a volume in memory")?;
+        let volume = Volume::open_devices(vec![device], &MountOptions::default()).at("a volume in memory")?;
+        Ok(VolumeTarget { counter: Some(counter), ..Self::over(volume, false) })
+    }
+
     /// The volume stored in an image file or on a device.
     pub fn image(path: &Path, options: &MountOptions, direct: bool) -> Res<VolumeTarget> {
         let volume = Volume::open(&[path], options).at(path.display())?;
@@ -32,7 +47,7 @@ impl VolumeTarget {
 
     fn over(volume: Volume, direct: bool) -> VolumeTarget {
         let fs = volume.fs();
-        VolumeTarget { volume, fs, direct, prefix: Name::new("") }
+        VolumeTarget { volume, fs, direct, counter: None, prefix: Name::new("") }
     }
 
     /// The volume itself.
@@ -134,6 +149,10 @@ impl Target for VolumeTarget {
 
     fn set_times_now(&self, path: &Name) -> Op<()> {
         Ok(self.fs.set_times(path.bytes(), Some(SetTime::Now), Some(SetTime::Now), true)?)
+    }
+
+    fn traffic(&self) -> Option<Traffic> {
+        self.counter.as_ref().map(|c| c.traffic())
     }
 
     fn processes(&self) -> bool {

@@ -1,0 +1,114 @@
+//! `lanefs bench cost`: what operations cost beside time. Counts, unlike times, can be held to: `--against` makes an earlier
+//! file a ratchet.
+
+use super::{Cells, Named, command_line, matrix, now, write_json};
+use crate::error::{Context, Res};
+use crate::machine::Machine;
+use crate::results::{CellResult, ResultsFile};
+use crate::target::{OpenTarget, VolumeTarget, parse_size};
+use crate::workload::select;
+use std::path::PathBuf;
+
+/// Arguments of `cost`.
+#[derive(Debug, clap::Args)]
+pub struct CostArgs {
+    #[command(flatten)]
+    pub cells: Cells,
+    /// Size of the volume in memory.
+    #[arg(long, default_value = "2G", value_name = "SIZE")]
+    pub size: String,
+    /// Write the counts here.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Fail if a count is worse than in this file of an earlier run.
+    #[arg(long, value_name = "FILE")]
+    pub against: Option<PathBuf>,
+    /// By how many per cent a count may be worse.
+    #[arg(long, default_value_t = 10.0)]
+    pub tolerance: f64,
+}
+
+/// Runs it and answers the exit status.
+pub fn run(args: &CostArgs) -> Res<i32> {
+    args.cells.check()?;
+    let workloads = select(&args.cells.workloads)?;
+    let target = OpenTarget::Volume(VolumeTarget::counted(parse_size(&args.size)?)?);
+    let mut targets = [Named { name: "lanefs".to_string(), target }];
+    let mut file = ResultsFile {
+        format: 1,
+        command: command_line(),
+        started: now(),
+        machine: Machine::here(),
+        ..ResultsFile::default()
+    };
+    matrix(&args.cells, &workloads, &mut targets, &mut file, |_| Ok(()))?;
+    println!();
+    println!(
+        "{:<16} {:>7} {:>12} {:>12} {:>14} {:>10} {:>10}",
+        "per operation", "workers", "allocations", "bytes", "device bytes", "writes", "flushes"
+    );
+    for r in &file.results {
+        let (allocations, bytes) = r.allocated.unwrap_or((f64::NAN, f64::NAN));
+        let (device, writes, flushes) = r.traffic.unwrap_or_default();
+        println!(
+            "{:<16} {:>7} {allocations:>12.3} {bytes:>12.1} {device:>14.1} {writes:>10.4} {flushes:>10.4}",
+            r.workload, r.workers
+        );
+    }
+    if let Some(path) = &args.json {
+        write_json(path, &file)?;
+    }
+    let mut code = i32::from(!file.failures.is_empty());
+    if let Some(path) = &args.against {
+        let text = std::fs::read(path).at(path.display())?;
+        let earlier: ResultsFile = serde_json::from_slice(&text).at(path.display())?;
+        for complaint in worse(&file.results, &earlier.results, args.tolerance) {
+            println!("{complaint}");
+            code = 1;
+        }
+    }
+    Ok(code)
+}
+
+/// Which counts are worse than they were.
+fn worse(now: &[CellResult], earlier: &[CellResult], tolerance: f64) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for new in now {
+        let Some(old) = earlier.iter().find(|o| (&o.workload, o.workers) == (&new.workload, new.workers))
+        else {
+            continue;
+        };
+        let counts = |r: &CellResult| {
+            let (allocations, _) = r.allocated.unwrap_or_default();
+            let (bytes, _, flushes) = r.traffic.unwrap_or_default();
+            // The smallest difference that is no noise: background work falls into some rounds and not into others.
+            [("allocations", allocations, 0.05), ("device bytes", bytes, 512.0), ("flushes", flushes, 0.05)]
+        };
+        for ((what, is, noise), (_, was, _)) in counts(new).into_iter().zip(counts(old)) {
+            if is > was * (1.0 + tolerance / 100.0) + noise {
+                complaints
+                    .push(format!("worse: {} x{}: {what} {was:.3} -> {is:.3}", new.workload, new.workers));
+            }
+        }
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratchet_holds() {
+        let cell = |allocations: f64, bytes: f64| CellResult {
+            workload: "MWCL".into(),
+            workers: 1,
+            allocated: Some((allocations, 0.0)),
+            traffic: Some((bytes, 0.0, 0.0)),
+            ..CellResult::default()
+        };
+        assert!(worse(&[cell(2.1, 4096.0)], &[cell(2.0, 4096.0)], 10.0).is_empty());
+        assert_eq!(worse(&[cell(3.0, 8192.0)], &[cell(2.0, 4096.0)], 10.0).len(), 2);
+        assert!(worse(&[cell(3.0, 0.0)], &[], 10.0).is_empty());
+    }
+}

@@ -1,0 +1,137 @@
+//! What an operation costs apart from time: allocations, bytes written to the device, flushes.
+//!
+//! Counts don't depend on how busy the machine is. Allocations are counted per thread by [`CountingAllocator`], which a
+//! program has to install; device traffic by [`CountingDevice`], which lies between a volume and its device.
+
+use lanefs_store::device::{Device, ReadReq, WriteReq};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+thread_local! {
+    /// Allocations of this thread and their bytes. Const-initialised and without a destructor, so that the allocator may touch
+    /// it at any time of a thread's life.
+    static ALLOCATED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+/// The system's allocator, counting.
+pub struct CountingAllocator;
+
+#[inline]
+fn count(bytes: usize) {
+    ALLOCATED.with(|c| {
+        let (n, b) = c.get();
+        if n == 0 {
+            // Relaxed: a flag that only ever goes up and guards nothing.
+            INSTALLED.store(true, Ordering::Relaxed);
+        }
+        c.set((n + 1, b + bytes as u64));
+    });
+}
+
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; the counting
+// allocates nothing and cannot unwind.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller's promises are those `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size);
+        // SAFETY: as above.
+        unsafe { System.realloc(at, layout, size) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+/// Allocations of this thread so far and their bytes; `None` where nobody counts.
+pub fn allocated() -> Option<(u64, u64)> {
+    INSTALLED.load(Ordering::Relaxed).then(|| ALLOCATED.with(Cell::get))
+}
+
+/// Traffic of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes written.
+    pub bytes: u64,
+    /// Submissions of writes.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+}
+
+impl Traffic {
+    /// What came since `earlier`.
+    pub fn since(self, earlier: Traffic) -> Traffic {
+        Traffic {
+            bytes: self.bytes - earlier.bytes,
+            writes: self.writes - earlier.writes,
+            flushes: self.flushes - earlier.flushes,
+        }
+    }
+}
+
+/// A device that counts what goes to the one below.
+#[derive(Debug)]
+pub struct CountingDevice {
+    below: Arc<dyn Device>,
+    bytes: AtomicU64,
+    writes: AtomicU64,
+    flushes: AtomicU64,
+}
+
+impl CountingDevice {
+    /// Counts what goes to `below`.
+    pub fn new(below: Arc<dyn Device>) -> CountingDevice {
+        let zero = || AtomicU64::new(0);
+        CountingDevice { below, bytes: zero(), writes: zero(), flushes: zero() }
+    }
+    /// What went there so far. Relaxed throughout: the counters are statistics and order nothing.
+    pub fn traffic(&self) -> Traffic {
+        Traffic {
+            bytes: self.bytes.load(Ordering::Relaxed),
+            writes: self.writes.load(Ordering::Relaxed),
+            flushes: self.flushes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Device for CountingDevice {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+    fn name(&self) -> &str {
+        self.below.name()
+    }
+    fn read(&self, reqs: &mut [ReadReq<'_>]) -> lanefs_store::Result<()> {
+        self.below.read(reqs)
+    }
+    fn write(&self, reqs: &[WriteReq<'_>]) -> lanefs_store::Result<()> {
+        let bytes: usize = reqs.iter().map(|r| r.data.len()).sum();
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.below.write(reqs)
+    }
+    fn flush(&self) -> lanefs_store::Result<()> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        self.below.flush()
+    }
+    fn needs_flush(&self) -> bool {
+        self.below.needs_flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> lanefs_store::Result<()> {
+        self.below.discard(offset, len)
+    }
+}
