@@ -16,6 +16,13 @@ pub fn install() {
         // atomic, which is async-signal-safe; the pointers are to live locals or null.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
+            // Ignored from outside (nohup): stays ignored.
+            if libc::sigaction(signal, std::ptr::null(), &mut action) != 0
+                || action.sa_sigaction == libc::SIG_IGN
+            {
+                continue;
+            }
+            action = std::mem::zeroed();
             action.sa_sigaction = on_signal as *const () as usize;
             libc::sigaction(signal, &action, std::ptr::null_mut());
         }

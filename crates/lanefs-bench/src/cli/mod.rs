@@ -41,7 +41,7 @@ pub enum Command {
 /// How cells are run: shared by `run` and `compare`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Cells {
-    /// Workloads: names, `all` (FxMark's nineteen), `papers`, `everything`.
+    /// Workloads: names, `all` (FxMark's nineteen), `papers`, `yardsticks`, `everything`.
     #[arg(long, value_delimiter = ',', default_value = "all")]
     pub workloads: Vec<String>,
     /// Numbers of workers.

@@ -13,7 +13,8 @@ use std::path::PathBuf;
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
-    /// A directory, a LaneFS image, or `mem:[SIZE]`; may be given several times. NAME=TARGET gives it a name.
+    /// A directory, a LaneFS image, or `mem:[SIZE][,lanes=N][,mlogs=N][,cache=SIZE]`; may be given several times.
+    /// NAME=TARGET gives it a name.
     #[arg(long, required = true)]
     pub target: Vec<String>,
     #[command(flatten)]
@@ -105,7 +106,7 @@ pub(super) fn run(args: &RunArgs) -> Res<i32> {
     let mut targets = Vec::new();
     for text in &args.target {
         let (name, text) = match text.split_once('=') {
-            Some((name, rest)) if !name.contains('/') => (name, rest),
+            Some((name, rest)) if !name.contains(['/', ':']) => (name, rest),
             _ => (text.as_str(), text.as_str()),
         };
         let spec = TargetSpec::parse(text)?;

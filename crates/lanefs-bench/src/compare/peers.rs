@@ -3,7 +3,7 @@
 use super::undo::Undo;
 use crate::cli::Named;
 use crate::error::{Context, Failure, Res};
-use crate::target::{DirTarget, OpenTarget, TargetSpec};
+use crate::target::{DirTarget, Memory, OpenTarget, TargetSpec};
 use lanefs_store::device::{Device, FileDevice};
 use lanefs_store::{FormatOptions, Store};
 use std::path::{Path, PathBuf};
@@ -141,7 +141,7 @@ impl Ground {
                 }
                 self.open_dir(&dir)?
             }
-            Peer::Lanefs if !self.on_disk => TargetSpec::Memory(self.size).open(self.direct)?,
+            Peer::Lanefs if !self.on_disk => TargetSpec::Memory(Memory::new(self.size)).open(self.direct)?,
             Peer::Lanefs => {
                 let image = self.lanefs_image(name, undo)?;
                 TargetSpec::Image(image).open(self.direct)?

@@ -63,6 +63,9 @@ impl TargetFile for DirFile {
     fn sync(&self) -> Op<()> {
         Ok(rustix::fs::fsync(&self.0)?)
     }
+    fn sync_data(&self) -> Op<()> {
+        Ok(rustix::fs::fdatasync(&self.0)?)
+    }
 }
 
 impl Target for DirTarget {

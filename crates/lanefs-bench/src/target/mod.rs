@@ -8,7 +8,7 @@ mod spec;
 mod volume;
 
 pub use dir::{DirFile, DirTarget};
-pub use spec::{TargetSpec, parse_size};
+pub use spec::{Memory, TargetSpec, parse_size};
 pub use volume::{VolumeFile, VolumeTarget};
 
 use crate::cost::Traffic;
@@ -50,6 +50,8 @@ pub trait TargetFile: Sync {
     fn set_len(&self, size: u64) -> Op<()>;
     /// fsync.
     fn sync(&self) -> Op<()>;
+    /// fdatasync.
+    fn sync_data(&self) -> Op<()>;
 }
 
 /// A file system as a workload sees it. Paths are relative to the place the cell runs in.

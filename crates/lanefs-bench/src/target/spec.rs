@@ -5,15 +5,63 @@ use crate::error::{Failure, Res};
 use lanefs::MountOptions;
 use std::path::PathBuf;
 
-/// A target as it was named: `DIR`, `IMAGE`, or `mem:[SIZE]`.
+/// A target as it was named: `DIR`, `IMAGE`, or `mem:[SIZE][,lanes=N][,mlogs=N][,cache=SIZE]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetSpec {
     /// A directory of a mounted file system.
     Dir(PathBuf),
     /// A LaneFS volume in an image file or on a device.
     Image(PathBuf),
-    /// A new LaneFS volume of this many bytes in memory.
-    Memory(u64),
+    /// A new LaneFS volume in memory.
+    Memory(Memory),
+}
+
+/// A volume in memory and what of it is not as usual: with one lane or one mlog it shows what these are worth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Bytes of the device.
+    pub bytes: u64,
+    /// Lanes; 0 for the default.
+    pub lanes: usize,
+    /// mlogs; 0 for the default.
+    pub mlogs: usize,
+    /// Bytes of cache; 0 for the default.
+    pub cache: u64,
+}
+
+impl Memory {
+    /// A volume of this size, otherwise as usual.
+    pub fn new(bytes: u64) -> Memory {
+        Memory { bytes, lanes: 0, mlogs: 0, cache: 0 }
+    }
+
+    fn parse(text: &str) -> Res<Memory> {
+        let mut parts = text.split(',');
+        let size = parts.next().unwrap_or_default();
+        let mut memory = Memory::new(if size.is_empty() { 4 << 30 } else { parse_size(size)? });
+        for part in parts {
+            let bad =
+                || Failure::new(format!("`{part}`: after mem:SIZE come lanes=N, mlogs=N or cache=SIZE"));
+            let (key, value) = part.split_once('=').ok_or_else(bad)?;
+            match key {
+                "lanes" => memory.lanes = value.parse().map_err(|_| bad())?,
+                "mlogs" => memory.mlogs = value.parse().map_err(|_| bad())?,
+                "cache" => memory.cache = parse_size(value)?,
+                _ => return Err(bad()),
+            }
+        }
+        Ok(memory)
+    }
+
+    /// How such a volume is opened.
+    pub fn options(&self) -> MountOptions {
+        MountOptions {
+            lanes: self.lanes,
+            mlogs: self.mlogs,
+            cache_size: self.cache,
+            ..MountOptions::default()
+        }
+    }
 }
 
 /// Reads a size such as `4G`, `512M` or `1048576`.
@@ -37,8 +85,8 @@ pub fn parse_size(text: &str) -> Res<u64> {
 impl TargetSpec {
     /// Reads a target's name.
     pub fn parse(text: &str) -> Res<TargetSpec> {
-        if let Some(size) = text.strip_prefix("mem:") {
-            return Ok(TargetSpec::Memory(if size.is_empty() { 4 << 30 } else { parse_size(size)? }));
+        if let Some(rest) = text.strip_prefix("mem:") {
+            return Memory::parse(rest).map(TargetSpec::Memory);
         }
         let path = PathBuf::from(text);
         match std::fs::metadata(&path) {
@@ -57,7 +105,7 @@ impl TargetSpec {
             TargetSpec::Image(path) => {
                 OpenTarget::Volume(VolumeTarget::image(path, &MountOptions::default(), direct)?)
             }
-            TargetSpec::Memory(bytes) => OpenTarget::Volume(VolumeTarget::memory(*bytes, direct)?),
+            TargetSpec::Memory(memory) => OpenTarget::Volume(VolumeTarget::memory(memory, direct)?),
         })
     }
 }
@@ -78,8 +126,12 @@ mod tests {
 
     #[test]
     fn targets() {
-        assert_eq!(TargetSpec::parse("mem:").unwrap(), TargetSpec::Memory(4 << 30));
-        assert_eq!(TargetSpec::parse("mem:1M").unwrap(), TargetSpec::Memory(1 << 20));
+        assert_eq!(TargetSpec::parse("mem:").unwrap(), TargetSpec::Memory(Memory::new(4 << 30)));
+        let one = Memory { lanes: 1, mlogs: 1, ..Memory::new(1 << 20) };
+        assert_eq!(TargetSpec::parse("mem:1M,lanes=1,mlogs=1").unwrap(), TargetSpec::Memory(one));
+        for bad in ["mem:x", "mem:1M,lanes", "mem:1M,lanes=x", "mem:1M,speed=1"] {
+            assert!(TargetSpec::parse(bad).is_err(), "{bad}");
+        }
         assert_eq!(TargetSpec::parse("/").unwrap(), TargetSpec::Dir("/".into()));
         assert!(TargetSpec::parse("/no/such/place").is_err());
     }

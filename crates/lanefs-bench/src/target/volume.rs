@@ -1,6 +1,6 @@
 //! A LaneFS volume in this process: calls of the library.
 
-use super::{Target, TargetFile, flags, remove_tree};
+use super::{Memory, Target, TargetFile, flags, remove_tree};
 use crate::cost::{CountingDevice, Traffic};
 use crate::error::{Context, Op, Res};
 use crate::name::Name;
@@ -23,20 +23,23 @@ pub struct VolumeTarget {
 pub struct VolumeFile(File);
 
 impl VolumeTarget {
-    /// A new volume of `bytes` in memory.
-    pub fn memory(bytes: u64, direct: bool) -> Res<VolumeTarget> {
-        let volume = Volume::in_memory(bytes).at("a volume in memory")?;
-        Ok(Self::over(volume, direct))
+    /// A new volume in memory.
+    pub fn memory(memory: &Memory, direct: bool) -> Res<VolumeTarget> {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(memory.bytes).at("a device in memory")?);
+        Ok(Self::over(Self::fresh(device, &memory.options())?, direct))
     }
 
     /// A new volume of `bytes` in memory whose device counts what goes to it.
     pub fn counted(bytes: u64) -> Res<VolumeTarget> {
         let memory = MemoryDevice::new(bytes).at("a device in memory")?;
         let counter = Arc::new(CountingDevice::new(Arc::new(memory)));
-        let device: Arc<dyn Device> = counter.clone();
-        Store::format(&[device.clone()], &FormatOptions::default()).at("formatting a volume in memory")?;
-        let volume = Volume::open_devices(vec![device], &MountOptions::default()).at("a volume in memory")?;
+        let volume = Self::fresh(counter.clone(), &MountOptions::default())?;
         Ok(VolumeTarget { counter: Some(counter), ..Self::over(volume, false) })
+    }
+
+    fn fresh(device: Arc<dyn Device>, options: &MountOptions) -> Res<Volume> {
+        Store::format(&[device.clone()], &FormatOptions::default()).at("formatting a volume in memory")?;
+        Volume::open_devices(vec![device], options).at("a volume in memory")
     }
 
     /// The volume stored in an image file or on a device.
@@ -83,6 +86,9 @@ impl TargetFile for VolumeFile {
     #[inline]
     fn sync(&self) -> Op<()> {
         Ok(self.0.sync_all()?)
+    }
+    fn sync_data(&self) -> Op<()> {
+        Ok(self.0.sync_data()?)
     }
 }
 

@@ -13,6 +13,7 @@
 pub mod micro;
 pub mod papers;
 pub mod registry;
+pub mod yardsticks;
 
 pub use registry::{Entry, Group, all, select};
 

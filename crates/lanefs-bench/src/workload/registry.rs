@@ -3,6 +3,7 @@
 use super::Info;
 use super::micro::*;
 use super::papers::*;
+use super::yardsticks::*;
 use crate::error::{Failure, Res};
 use crate::runner::{CellOutcome, Plan, run};
 use crate::target::{DirTarget, OpenTarget, VolumeTarget};
@@ -14,6 +15,8 @@ pub enum Group {
     Micro,
     /// The macro workloads of the papers.
     Papers,
+    /// What the others are held against.
+    Yardstick,
 }
 
 /// One workload, ready to run.
@@ -95,6 +98,9 @@ table! {
     Papers fig1 plain Fig1,
     Papers exim plain Exim,
     Papers dbench generic Dbench,
+    Yardstick raw_sync generic RawSync,
+    Yardstick seq_read generic SeqRead,
+    Yardstick seq_write generic SeqWrite,
 }
 
 /// All workloads.
@@ -102,7 +108,7 @@ pub fn all() -> &'static [Entry] {
     ALL
 }
 
-/// The workloads a list names: names in any case, `all` (the nineteen), `papers`, `everything`; each once.
+/// The workloads a list names: names in any case, `all` (the nineteen), `papers`, `yardsticks`, `everything`; each once.
 pub fn select(list: &[String]) -> Res<Vec<&'static Entry>> {
     let mut chosen: Vec<&'static Entry> = Vec::new();
     for name in list.iter().flat_map(|l| l.split(',')).map(str::trim).filter(|n| !n.is_empty()) {
@@ -112,6 +118,7 @@ pub fn select(list: &[String]) -> Res<Vec<&'static Entry>> {
             let hit = match name.to_ascii_lowercase().as_str() {
                 "all" | "micro" | "fxmark" => entry.group == Group::Micro,
                 "papers" | "macro" => entry.group == Group::Papers,
+                "yardsticks" => entry.group == Group::Yardstick,
                 "everything" => true,
                 other => entry.info.name.eq_ignore_ascii_case(other),
             };
@@ -123,7 +130,7 @@ pub fn select(list: &[String]) -> Res<Vec<&'static Entry>> {
         if !matched {
             let names: Vec<&str> = ALL.iter().map(|e| e.info.name).collect();
             return Err(Failure::new(format!(
-                "no workload `{name}`; there are all, papers, {}",
+                "no workload `{name}`; there are all, papers, yardsticks, {}",
                 names.join(", ")
             )));
         }

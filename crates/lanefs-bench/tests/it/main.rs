@@ -51,6 +51,11 @@ fn papers_processes() {
 }
 
 #[test]
+fn yardsticks() {
+    every(Group::Yardstick, false);
+}
+
+#[test]
 fn a_missing_directory_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let mut target = TargetSpec::Dir(dir.path().to_path_buf()).open(false).unwrap();
