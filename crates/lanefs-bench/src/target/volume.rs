@@ -38,7 +38,8 @@ impl VolumeTarget {
     }
 
     fn fresh(device: Arc<dyn Device>, options: &MountOptions) -> Res<Volume> {
-        Store::format(&[device.clone()], &FormatOptions::default()).at("formatting a volume in memory")?;
+        Store::format(std::slice::from_ref(&device), &FormatOptions::default())
+            .at("formatting a volume in memory")?;
         Volume::open_devices(vec![device], options).at("a volume in memory")
     }
 

@@ -1,7 +1,7 @@
 //! Every workload runs, counts and cleans up, on a directory, with threads and with processes.
 
 use lanefs_bench::runner::Plan;
-use lanefs_bench::target::TargetSpec;
+use lanefs_bench::target::{OpenTarget, TargetSpec};
 use lanefs_bench::workload::{Group, Params, all};
 
 fn plan(workers: usize, processes: bool) -> Plan {
@@ -18,16 +18,53 @@ fn place() -> tempfile::TempDir {
 fn every(group: Group, processes: bool) {
     let dir = place();
     let mut target = TargetSpec::Dir(dir.path().to_path_buf()).open(false).unwrap();
+    all_of(group, processes, &mut target, || {
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+        assert!(left.is_empty(), "left {left:?}");
+    });
+}
+
+fn in_process(group: Group) {
+    let mut target = TargetSpec::parse("mem:512M").unwrap().open(false).unwrap();
+    let OpenTarget::Volume(volume) = &target else { panic!("mem: is a volume") };
+    let fs = volume.volume().fs();
+    all_of(group, false, &mut target, || {
+        let mut left = Vec::new();
+        fs.read_dir("/", 0, &mut |e| {
+            left.push(e.name.to_vec());
+            true
+        })
+        .unwrap();
+        left.retain(|n| n != b"." && n != b"..");
+        assert!(left.is_empty(), "left {left:?}");
+    });
+}
+
+fn all_of(group: Group, processes: bool, target: &mut OpenTarget, clean: impl Fn()) {
     for entry in all().iter().filter(|e| e.group == group) {
-        let outcome = entry.run(&mut target, &plan(2, processes));
+        let outcome = entry.run(target, &plan(2, processes));
         let outcome = outcome.unwrap_or_else(|e| panic!("{}: {e}", entry.info.name));
         assert!(outcome.ops > 0 && outcome.rate > 0.0, "{}", entry.info.name);
         assert_eq!(outcome.per_worker.len(), 2);
         assert!(outcome.per_worker.iter().all(|&r| r > 0.0), "{}: {:?}", entry.info.name, outcome.per_worker);
         assert!(!outcome.latencies.is_empty(), "{}", entry.info.name);
-        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
-        assert!(left.is_empty(), "{} left {left:?}", entry.info.name);
+        clean();
     }
+}
+
+#[test]
+fn micro_in_process() {
+    in_process(Group::Micro);
+}
+
+#[test]
+fn papers_in_process() {
+    in_process(Group::Papers);
+}
+
+#[test]
+fn yardsticks_in_process() {
+    in_process(Group::Yardstick);
 }
 
 #[test]
