@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
 /// How a volume is opened.
@@ -99,6 +99,10 @@ pub(crate) struct Inner {
     /// One checkpoint at a time.
     pub checkpointing: Mutex<()>,
     pub flush: Mutex<FlushQueue>,
+    /// One sync(2) at a time.
+    pub syncing: Mutex<()>,
+    /// Commits that are about to seal: a rename over a file writes the moved one by itself. Written twice a commit.
+    pub settling: CachePadded<AtomicUsize>,
     pub reaper: Mutex<Reaper>,
     pub reclaim: Mutex<Reclaim>,
     /// Bytes of cells and names allowed.
@@ -191,6 +195,8 @@ impl Volume {
             commit: Mutex::default(),
             checkpointing: Mutex::new(()),
             flush: Mutex::default(),
+            syncing: Mutex::new(()),
+            settling: CachePadded::new(AtomicUsize::new(0)),
             reaper: Mutex::default(),
             reclaim: Mutex::default(),
             meta_budget: cache / 4,

@@ -19,6 +19,8 @@ pub(crate) struct LaneLog {
     pub dirty: Vec<Ino>,
     /// Inodes that lost their last name here, with the epoch of the loss.
     pub orphans: Vec<(u64, Ino)>,
+    /// Files that were renamed over another here: their content goes before the commit (writeback::replaced).
+    pub replaced: Vec<Ino>,
 }
 
 impl LaneLog {
@@ -30,6 +32,7 @@ impl LaneLog {
             numbers: NumberCache::default(),
             dirty: Vec::new(),
             orphans: Vec::new(),
+            replaced: Vec::new(),
         }
     }
 

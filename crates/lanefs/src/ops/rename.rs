@@ -2,7 +2,8 @@
 //!
 //! One group carries the whole rename, the replaced target included (O3). Both leaves are locked in order and `raised`, so that no lookup
 //! sees it half done. Directories move between directories only under the volume's move lock, which makes the ancestor check
-//! hold (O7); their groups carry PARENT, which makes every fsync that meets them commit the epoch instead.
+//! hold (O7); their groups carry PARENT, which makes every fsync that meets them commit the epoch instead. A file renamed over another
+//! goes on the lane's list of those whose content must be durable before the rename is (F5, writeback::replaced).
 
 use super::remove::{Seen, close_empty};
 use super::{Op, perm, posix};
@@ -16,6 +17,15 @@ use lanefs_store::ROOT_INO;
 use lanefs_store::format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::*;
+
+/// How an attempt ended.
+enum Tried {
+    Done,
+    /// What was seen is no longer so: look again.
+    Moved,
+    /// A seal is about to come: make the content of what moves durable, then try again.
+    Settle,
+}
 
 /// Where a name is.
 pub(crate) type At<'a> = (Ino, &'a [u8]);
@@ -42,6 +52,7 @@ impl Inner {
             perm::check_name(n)?;
         }
         let mut turn = 0;
+        let mut settled = None;
         loop {
             if from == to {
                 // The name itself: nothing to do if it exists.
@@ -65,11 +76,22 @@ impl Inner {
             }
             self.check_dir_alive(s.pdir)?;
             self.check_dir_alive(t.pdir)?;
-            if self.try_rename(from, to, &s, &t, exchange, guard)? {
-                return Ok(());
+            match self.try_rename(from, to, &s, &t, exchange, settled, guard)? {
+                Tried::Done => return Ok(()),
+                Tried::Moved => {
+                    drop(_move);
+                    relax(&mut turn);
+                }
+                Tried::Settle => {
+                    drop(_move);
+                    if let Err(e) = self.settle_cell(moved)
+                        && e.errno() != libc::ENOSPC
+                    {
+                        return Err(e);
+                    }
+                    settled = Some(moved.ino);
+                }
             }
-            drop(_move);
-            relax(&mut turn);
         }
     }
 
@@ -90,43 +112,53 @@ impl Inner {
         if t.target.is_none() && exchange {
             return posix(libc::ENOENT);
         }
-        self.writable()?;
-        perm::check_removal(s.pcell, moved, cred)?;
-        perm::check(t.pcell, cred, perm::W | perm::X)?;
-        if kind == FileKind::Dir && self.is_within(t.pcell, moved.ino, guard)? {
+        // In the order of Linux: loops, then permissions, then kinds.
+        let dir = kind == FileKind::Dir;
+        if dir && self.is_within(t.pcell, moved.ino, guard)? {
             return posix(libc::EINVAL);
         }
-        // Moving a directory elsewhere changes its `..`.
-        if kind == FileKind::Dir && s.pcell.ino != t.pcell.ino {
-            perm::check(moved, cred, perm::W)?;
+        if let Some((victim, FileKind::Dir)) = t.target
+            && s.pcell.ino != t.pcell.ino
+            && self.is_within(s.pcell, victim.ino, guard)?
+        {
+            return posix(if exchange { libc::EINVAL } else { libc::ENOTEMPTY });
         }
-        let Some((victim, vkind)) = t.target else { return Ok(()) };
-        perm::check_removal(t.pcell, victim, cred)?;
-        if exchange {
-            if vkind == FileKind::Dir && self.is_within(s.pcell, victim.ino, guard)? {
-                return posix(libc::EINVAL);
-            }
+        if t.target.is_some_and(|v| v.0.ino == moved.ino) {
             return Ok(());
         }
-        if victim.ino == moved.ino {
-            return Ok(());
-        }
-        if self.is_within(s.pcell, victim.ino, guard)? {
-            return posix(libc::ENOTEMPTY);
-        }
-        match (kind == FileKind::Dir, vkind == FileKind::Dir) {
-            (true, false) => posix(libc::ENOTDIR),
-            (false, true) => posix(libc::EISDIR),
-            (true, true) => {
-                if let Some(d) = victim.dir() {
-                    if d.has_names(guard) {
-                        return posix(libc::ENOTEMPTY);
-                    }
-                    self.load_all(victim, d, guard)?;
+        self.writable()?;
+        perm::check_removal(s.pcell, moved, cred)?;
+        match t.target {
+            None => perm::check(t.pcell, cred, perm::W | perm::X)?,
+            Some((victim, vkind)) => {
+                perm::check_removal(t.pcell, victim, cred)?;
+                match (dir, vkind == FileKind::Dir) {
+                    (true, false) if !exchange => return posix(libc::ENOTDIR),
+                    (false, true) if !exchange => return posix(libc::EISDIR),
+                    _ => {}
                 }
-                Ok(())
             }
-            (false, false) => Ok(()),
+        }
+        // Moving a directory elsewhere changes its `..`.
+        if s.pcell.ino != t.pcell.ino {
+            if dir {
+                perm::check(moved, cred, perm::W)?;
+            }
+            if let Some((victim, FileKind::Dir)) = t.target
+                && exchange
+            {
+                perm::check(victim, cred, perm::W)?;
+            }
+        }
+        match t.target {
+            Some((victim, FileKind::Dir)) if !exchange => {
+                let Some(d) = victim.dir() else { return Ok(()) };
+                if d.has_names(guard) {
+                    return posix(libc::ENOTEMPTY);
+                }
+                self.load_all(victim, d, guard)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -144,7 +176,7 @@ impl Inner {
         }
     }
 
-    /// Steps 1 to 7; false if what was seen is no longer so.
+    /// Steps 1 to 7. `settled`: the inode whose content this call has made durable.
     fn try_rename(
         &self,
         from: At<'_>,
@@ -152,27 +184,32 @@ impl Inner {
         s: &Seen<'_>,
         t: &Seen<'_>,
         exchange: bool,
+        settled: Option<Ino>,
         guard: &Guard,
-    ) -> Result<bool> {
-        let Some((moved, kind)) = s.target else { return Ok(false) };
+    ) -> Result<Tried> {
+        let Some((moved, kind)) = s.target else { return Ok(Tried::Moved) };
         let now = coarse_realtime_ns();
         let mut op = Op::begin(self);
+        let over_file = kind == FileKind::File && !exchange && t.target.is_some();
+        if over_file && settled != Some(moved.ino) && self.is_settling() {
+            return Ok(Tried::Settle);
+        }
         let mut entry = Entry::new(0, to.1, moved.ino, kind, 0, 0, 0);
         let mut pair = LockedPair::lock((from.0, s.pdir, s.hash), (to.0, t.pdir, t.hash), guard);
         if !pair.is_roomy(self.folded()) {
-            return Ok(false);
+            return Ok(Tried::Moved);
         }
         let Some(src) = pair.a().find(s.hash, from.1).filter(|e| e.target() == Some((moved.ino, kind)))
         else {
-            return Ok(false);
+            return Ok(Tried::Moved);
         };
         let dst = pair.b().find(t.hash, to.1);
         let there = dst.and_then(|e| e.target());
         if there != t.target.map(|(c, k)| (c.ino, k)) || !pair.b().is_complete() {
-            return Ok(false);
+            return Ok(Tried::Moved);
         }
         if s.pdir.state.load(SeqCst) != ALIVE || t.pdir.state.load(SeqCst) != ALIVE {
-            return Ok(false);
+            return Ok(Tried::Moved);
         }
         let Some(cookie) = dst.map(|e| e.cookie).or_else(|| pair.b().free_cookie(t.hash)) else {
             return posix(libc::ENOSPC);
@@ -183,7 +220,7 @@ impl Inner {
             match close_empty(d, guard) {
                 Ok(ts) => floor = floor.max(ts),
                 Err(NotEmpty::HasNames) => return posix(libc::ENOTEMPTY),
-                Err(_) => return Ok(false),
+                Err(_) => return Ok(Tried::Moved),
             }
         }
         let others = [Some(moved), t.target.map(|x| x.0), Some(s.pcell), Some(t.pcell)];
@@ -238,9 +275,12 @@ impl Inner {
             effects.push(Effect::Parent { ino: c.ino, parent: from.0 });
         }
         op.append(v, &effects);
+        if over_file && settled != Some(moved.ino) {
+            op.log.replaced.push(moved.ino);
+        }
         drop(pair);
         self.after_rename(&mut op, s, t, exchange, cookie, src_cookie, v.epoch, now);
-        Ok(true)
+        Ok(Tried::Done)
     }
 
     /// Times, subdirectory counts and the replaced inode's end: nothing here decides an outcome.

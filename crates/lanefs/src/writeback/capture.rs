@@ -1,11 +1,11 @@
 //! Capturing one inode and handing it to the store.
 
-use crate::error::posix;
-use crate::error::{Error, Result};
+use crate::error::{Result, posix};
 use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, DIRTY, HAS_XATTRS, QUEUED, UNSYNCED, XATTR_DIRTY};
 use crate::volume::Inner;
-use lanefs_store::{InodeUpdate, Transaction};
+use lanefs_store::{Ino, InodeUpdate, Transaction};
+use parking_lot::MutexGuard;
 
 /// The most pages captured at once; fewer where segments are small, so that a round needs few of them free.
 pub(crate) const MAX_PAGES: usize = 1024;
@@ -14,50 +14,80 @@ impl Inner {
     /// Puts a cell on this lane's dirty list unless it is on some lane's.
     #[inline]
     pub(crate) fn dirty_cell(&self, cell: &Cell, flags: u32) {
-        if cell.set(DIRTY | QUEUED | flags) & QUEUED == 0 {
-            let lane = self.lanes.mine();
-            self.lanes.lock(lane).dirty.push(cell.ino);
+        let all = DIRTY | QUEUED | flags;
+        if cell.flags.load(std::sync::atomic::Ordering::Relaxed) & all == all {
+            return;
+        }
+        // Marked under the lane's lock, which collect_dirty takes: who finds the mark and then collects finds the entry.
+        let mut log = self.lanes.lock(self.lanes.mine());
+        if cell.set(all) & QUEUED == 0 {
+            log.dirty.push(cell.ino);
         }
     }
 
-    /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (in rounds), with `groups` in the last batch. The
-    /// caller holds the cell's sync_lock. Returns pages written. On failure everything is dirty again, and the error is recorded for
+    /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (in rounds), with `groups` in the last batch, under the
+    /// cell's sync_lock, which it gives back. Returns pages written. On failure everything is dirty again, and the error is recorded for
     /// every open handle.
-    pub(crate) fn write_back_cell(
+    pub(crate) fn write_back_cell<'c>(
         &self,
-        cell: &Cell,
+        cell: &'c Cell,
+        mut l: MutexGuard<'c, ()>,
         durable: bool,
-        groups: Vec<u8>,
+        groups: &[u8],
         max: usize,
     ) -> Result<usize> {
-        let (mut written, mut folded) = (0, false);
-        loop {
+        let mut r = self.write_back_held(cell, &l, durable, groups, max);
+        if r.as_ref().is_err_and(|e| e.errno() == libc::ENOSPC) {
+            // What was made since the last fold is carried along by every checkpoint of the store's own, and cannot be
+            // cleaned: fold it, and try once more. Not with the lock: a checkpoint may wait for it.
+            drop(l);
+            self.checkpoint()?;
+            l = cell.sync_lock.lock();
+            r = self.write_back_held(cell, &l, durable, groups, max);
+        }
+        if let (Err(e), Some(d)) = (&r, cell.data()) {
+            d.errors().record(e.errno());
+        }
+        drop(l);
+        r
+    }
+
+    /// As [`Inner::write_back_cell`], once, for a caller that holds the cell's sync_lock and hears of ENOSPC itself.
+    pub(crate) fn write_back_held(
+        &self,
+        cell: &Cell,
+        _sync_lock: &MutexGuard<'_, ()>,
+        durable: bool,
+        groups: &[u8],
+        max: usize,
+    ) -> Result<usize> {
+        if !durable {
+            self.flush.lock().begins(cell);
+        }
+        let (mut written, mut owed) = (0, false);
+        let r = loop {
             // Cleared before anything is captured: what changes from here on makes the cell dirty again (O15).
             let was = cell.clear(DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 });
-            let r = self.capture_round(cell, durable, was, &groups, (max - written).min(self.round_pages));
-            match r {
+            owed |= durable && was & UNSYNCED != 0;
+            match self.capture_round(cell, durable, was, groups, (max - written).min(self.round_pages)) {
                 Ok((pages, more)) => {
                     written += pages;
                     if !more || written >= max {
-                        return Ok(written);
+                        break Ok(written);
                     }
                 }
                 Err(e) => {
                     self.dirty_cell(cell, DIRTY | was & (XATTR_DIRTY | DATASYNC | UNSYNCED));
-                    // What was made since the last fold is carried along by every checkpoint of the store's own, and cannot be
-                    // cleaned: fold it, and try once more.
-                    if e.errno() == libc::ENOSPC && !folded {
-                        folded = true;
-                        self.checkpoint()?;
-                        continue;
-                    }
-                    if let Some(d) = cell.data() {
-                        d.errors().record(e.errno());
-                    }
-                    return Err(e);
+                    break Err(e);
                 }
             }
+        };
+        if !durable {
+            self.flush.lock().ended(cell.ino);
+        } else if owed && r.is_ok() {
+            self.flush.lock().durable(cell.ino);
         }
+        r
     }
 
     /// One update of one inode; says how many pages went and whether dirty ones are left.
@@ -114,19 +144,13 @@ impl Inner {
         let mut done = 0;
         // As many as are queued now: what is put back must not make this loop forever.
         let mut turns = self.flush.lock().queue.len();
-        while done < want && turns > 0 {
-            turns -= 1;
-            let Some((since, ino)) = self.flush.lock().queue.pop_front() else { break };
-            let Some(cell) = self.cells.get(ino, &guard) else { continue };
-            let Some(_l) = cell.sync_lock.try_lock() else {
-                self.flush.lock().queue.push_back((since, ino));
-                continue;
-            };
+        while done < want
+            && let Some((cell, l)) = self.next_to_write(&mut turns, &guard)
+        {
             cell.clear(QUEUED);
-            cell.set(UNSYNCED);
-            match self.write_back_cell(cell, false, Vec::new(), want.max(64)) {
+            match self.write_back_cell(cell, l, false, &[], want.max(64)) {
                 Ok(n) => done += n,
-                Err(e) => tracing::warn!("writing inode {ino} back failed: {e}"),
+                Err(e) => tracing::warn!("writing inode {} back failed: {e}", cell.ino),
             }
             if cell.data().is_some_and(|d| d.has_dirty()) {
                 self.dirty_cell(cell, 0);
@@ -145,31 +169,46 @@ impl Inner {
         }
     }
 
-    /// Writes back every inode that is dirty now. `durable`: each survives a crash when this returns.
+    /// Writes back every inode that is dirty now. `durable`: each survives a crash when this returns, and so does what was written
+    /// back before.
     pub(crate) fn write_back_all(&self, durable: bool) -> Result<()> {
+        // Later calls find what this one took from the queue durable, not under way.
+        let _one = self.syncing.lock();
         self.collect_dirty();
-        let list: Vec<_> = self.flush.lock().queue.drain(..).collect();
+        let list: Vec<Ino> = {
+            let mut q = self.flush.lock();
+            let mut list: Vec<Ino> = q.queue.drain(..).map(|d| d.1).collect();
+            if durable {
+                list.extend(q.unsynced());
+            }
+            list
+        };
         let mut first = None;
-        for (i, &(_, ino)) in list.iter().enumerate() {
+        for (i, &ino) in list.iter().enumerate() {
             let guard = crossbeam_epoch::pin();
             let Some(cell) = self.cells.get(ino, &guard) else { continue };
-            let _l = cell.sync_lock.lock();
+            let l = cell.sync_lock.lock();
             cell.clear(QUEUED);
+            let has_pages = cell.data().is_some_and(|d| d.has_dirty());
             if cell.nlink.load(std::sync::atomic::Ordering::Relaxed) == 0 && !durable {
                 // Nobody will see it again unless it is held open; then its owner's fsync or the pool's pressure writes it.
-                if cell.data().is_some_and(|d| d.has_dirty()) {
+                if has_pages {
                     self.dirty_cell(cell, 0);
                 }
                 continue;
             }
-            if !durable {
-                cell.set(UNSYNCED);
+            if !has_pages && !cell.has(DIRTY | XATTR_DIRTY | DATASYNC | UNSYNCED) {
+                continue;
             }
-            if let Err(e) = self.write_back_cell(cell, durable, Vec::new(), usize::MAX) {
-                first.get_or_insert(e);
-                if self.check_alive().is_err() {
-                    self.flush.lock().queue.extend(list[i..].iter().copied());
-                    break;
+            match self.write_back_cell(cell, l, durable, &[], usize::MAX) {
+                Ok(_) => {}
+                Err(e) => {
+                    first.get_or_insert(e);
+                    if self.check_alive().is_err() {
+                        let now = std::time::Instant::now();
+                        self.flush.lock().queue.extend(list[i..].iter().map(|ino| (now, *ino)));
+                        break;
+                    }
                 }
             }
         }
@@ -182,7 +221,7 @@ impl Inner {
             return Ok(());
         }
         self.write_back_all(true)?;
-        self.seal_and_commit().map_err(Error::from)?;
+        self.seal_and_commit()?;
         Ok(())
     }
 

@@ -13,6 +13,8 @@ impl Inner {
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let _one = self.checkpointing.lock();
         let mut news = 0;
+        let settled = self.settle_replaced()?;
+        let moment = self.flush.lock().moment();
         let done = self.store.checkpoint(|| {
             let mut backlog = self.commit.lock();
             let epoch = self.commit_into(&mut backlog)?;
@@ -20,6 +22,8 @@ impl Inner {
             backlog.bytes = 0;
             Ok(FoldInput { epoch, groups: std::mem::take(&mut backlog.groups) })
         })?;
+        drop(settled);
+        self.checkpoint_covers(moment, &crossbeam_epoch::pin());
         self.set_folded(done.epoch);
         // The inode blocks that creations reserved have been written and charged by the fold.
         self.store.unreserve(self.lanes.mine(), news);

@@ -30,7 +30,12 @@ const MAX_UNINDEXED: usize = 100_000;
 /// What an fsync writes beside the inode.
 pub(crate) enum Closure {
     /// These groups, encoded; and where they came from, to be marked durable after the flush.
-    Groups { bytes: Vec<u8>, taken: Vec<(usize, u64, Place)> },
+    Groups {
+        bytes: Vec<u8>,
+        taken: Vec<(usize, u64, Place)>,
+        /// Files renamed over others, whose content has to be durable first (writeback::replaced).
+        replaced: Vec<Ino>,
+    },
     /// Seal and commit the epoch.
     Commit,
 }
@@ -44,6 +49,7 @@ pub(crate) fn of(vol: &Inner, ino: Ino, is_dir: bool, guard: &Guard) -> Closure 
     let mut taken: Vec<(usize, u64, Place)> = Vec::new();
     let mut have: HashSet<(usize, u64, Place)> = HashSet::new();
     let mut wanted: HashMap<Wanted, ()> = HashMap::new();
+    let mut replaced = Vec::new();
     let mut todo: Vec<Wanted> = vec![(Subject::Inode(ino), false)];
     if is_dir {
         todo.push((Subject::KeysOf(ino), false));
@@ -54,13 +60,13 @@ pub(crate) fn of(vol: &Inner, ino: Ino, is_dir: bool, guard: &Guard) -> Closure 
             if wanted.insert(w, ()).is_some() {
                 continue;
             }
-            match visit(vol, w, &mut have, &mut taken, &mut bytes, &mut todo, guard) {
+            match visit(vol, w, &mut have, &mut taken, &mut bytes, &mut todo, &mut replaced, guard) {
                 Some(added) => grew |= added,
                 None => return Closure::Commit,
             }
         }
         if !grew {
-            return Closure::Groups { bytes, taken };
+            return Closure::Groups { bytes, taken, replaced };
         }
         // Another pass over everything: what was appended meanwhile is found now (invariant 4).
         todo.extend(wanted.drain().map(|(w, ())| w));
@@ -75,6 +81,7 @@ fn visit(
     taken: &mut Vec<(usize, u64, Place)>,
     bytes: &mut Vec<u8>,
     todo: &mut Vec<Wanted>,
+    replaced: &mut Vec<Ino>,
     guard: &Guard,
 ) -> Option<bool> {
     let mask = lanes_of(vol, subject, guard);
@@ -100,7 +107,7 @@ fn visit(
                     continue;
                 }
                 let Subject::Inode(ino) = subject else {
-                    too_much |= !take(&g, todo, bytes);
+                    too_much |= !take(&g, todo, bytes, replaced);
                     have.insert(id);
                     taken.push(id);
                     added = true;
@@ -111,7 +118,7 @@ fn visit(
                 {
                     continue;
                 }
-                too_much |= !take(&g, todo, bytes);
+                too_much |= !take(&g, todo, bytes, replaced);
                 have.insert(id);
                 taken.push(id);
                 added = true;
@@ -125,7 +132,12 @@ fn visit(
 }
 
 /// Adds a group and what it pulls; false if it must not travel in an fsync.
-fn take(g: &lanefs_store::format::record::Group<'_>, todo: &mut Vec<Wanted>, bytes: &mut Vec<u8>) -> bool {
+fn take(
+    g: &lanefs_store::format::record::Group<'_>,
+    todo: &mut Vec<Wanted>,
+    bytes: &mut Vec<u8>,
+    replaced: &mut Vec<Ino>,
+) -> bool {
     bytes.extend_from_slice(g.bytes);
     subjects(g, &mut |s| {
         if !matches!(s, Subject::KeysOf(_)) {
@@ -135,8 +147,11 @@ fn take(g: &lanefs_store::format::record::Group<'_>, todo: &mut Vec<Wanted>, byt
     for e in g.effects().flatten() {
         match e {
             Effect::Parent { .. } => return false,
-            Effect::Set { dir, old, kind, .. } => {
+            Effect::Set { dir, ino, old, kind, .. } => {
                 todo.push((Subject::Inode(dir), true));
+                if kind == FileKind::File && !old.is_none() {
+                    replaced.push(ino);
+                }
                 if kind == FileKind::Dir && !old.is_none() {
                     todo.push((Subject::KeysOf(old), false));
                 }

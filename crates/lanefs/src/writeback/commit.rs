@@ -12,10 +12,12 @@ const PART: usize = 1 << 20;
 
 impl Inner {
     /// Seals the running epoch and commits it; returns it. What was logged before the call is durable when it returns.
-    pub(crate) fn seal_and_commit(&self) -> Result<u64> {
-        self.commit_into(&mut self.commit.lock())
+    pub(crate) fn seal_and_commit(&self) -> crate::Result<u64> {
+        let _settled = self.settle_replaced()?;
+        Ok(self.commit_into(&mut self.commit.lock())?)
     }
 
+    /// The caller has settled what was renamed over files.
     pub(super) fn commit_into(&self, backlog: &mut Backlog) -> Result<u64> {
         let mut taken: Vec<(usize, Sealed)> = Vec::new();
         let epoch =

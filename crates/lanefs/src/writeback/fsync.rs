@@ -1,7 +1,7 @@
 //! fsync(2) and fdatasync(2): one trip, one flush, shared with whoever flushes at the same time.
 
 use super::closure::{self, Closure};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, DIRTY, QUEUED, UNSYNCED, XATTR_DIRTY};
 use crate::volume::Inner;
@@ -14,25 +14,31 @@ impl Inner {
         if self.options.read_only {
             return Ok(());
         }
-        let _l = cell.sync_lock.lock();
         let closure = {
             let guard = crossbeam_epoch::pin();
             closure::of(self, cell.ino, cell.dir().is_some(), &guard)
         };
         let (groups, taken) = match closure {
-            Closure::Groups { bytes, taken } => (bytes, taken),
+            Closure::Groups { bytes, taken, replaced } => {
+                // Its own content goes in the batch of the groups.
+                for ino in replaced.into_iter().filter(|i| *i != cell.ino) {
+                    self.settle(ino)?;
+                }
+                (bytes, taken)
+            }
             Closure::Commit => {
-                self.seal_and_commit().map_err(Error::from)?;
+                self.seal_and_commit()?;
                 (Vec::new(), Vec::new())
             }
         };
+        let l = cell.sync_lock.lock();
         let dirty_data = cell.data().is_some_and(|d| d.has_dirty());
         let wanted = if data_only { DATASYNC | UNSYNCED } else { DIRTY | XATTR_DIRTY | UNSYNCED | DATASYNC };
         if groups.is_empty() && !dirty_data && !cell.has(wanted) {
             return Ok(());
         }
         cell.clear(QUEUED);
-        let r = self.write_back_cell(cell, true, groups, usize::MAX);
+        let r = self.write_back_cell(cell, l, true, &groups, usize::MAX);
         if cell.data().is_some_and(|d| d.has_dirty()) {
             self.dirty_cell(cell, 0);
         }

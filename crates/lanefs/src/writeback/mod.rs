@@ -3,8 +3,8 @@
 //! What travels how. Namespace groups: in an fsync's batch (the closure) or in their epoch's commit. Attributes, xattrs and pages: in an
 //! `InodeUpdate`, each inode captured consistently; durable at once for an fsync, else at the next checkpoint.
 //!
-//! Locks, outermost first: checkpointing, commit, a cell's sync_lock, a cell's writeback lock (memfs::data), a lane. A seal happens with
-//! `commit` held and no lane; no cell lock is taken under `commit`.
+//! Locks, outermost first: syncing, checkpointing, a cell's sync_lock, a cell's writeback lock (memfs::data), commit, a lane. A seal happens
+//! with `commit` held and no lane; no cell lock is taken under `commit`, and no checkpoint or commit made under a cell's lock.
 
 pub(crate) mod background;
 pub(crate) mod capture;
@@ -15,10 +15,11 @@ pub(crate) mod fsync;
 pub(crate) mod page_store;
 pub(crate) mod reaper;
 pub(crate) mod reclaim;
+pub(crate) mod replaced;
+pub(crate) mod unsynced;
 
-use lanefs_store::Ino;
-use std::collections::VecDeque;
 use std::time::Instant;
+pub(crate) use unsynced::FlushQueue;
 
 /// Committed groups that wait for the fold.
 #[derive(Default)]
@@ -32,10 +33,4 @@ pub(crate) struct Backlog {
     pub epoch: u64,
     /// When the last commit was.
     pub last: Option<Instant>,
-}
-
-/// Dirty inodes taken from the lanes, oldest first.
-#[derive(Default)]
-pub(crate) struct FlushQueue {
-    pub queue: VecDeque<(Instant, Ino)>,
 }

@@ -58,8 +58,10 @@ impl Inner {
                     }
                 }
             }
+            let mut last = 0;
             if let Some((_, list)) = r.staged.take() {
-                reaped += self.reap_list(&mut r, list)?;
+                last = self.reap_list(&mut r, list)?;
+                reaped += last;
             }
             let mut list = std::mem::take(&mut r.open);
             let open_only = list.len();
@@ -77,7 +79,8 @@ impl Inner {
             guard.flush();
             drop(guard);
             r.staged = Some((done, list));
-            if !wait || !fresh && reaped == 0 {
+            // What is held open stays on the list: another look makes sense only while something happens.
+            if !wait || !fresh && last == 0 {
                 return Ok(reaped);
             }
         }

@@ -6,7 +6,7 @@
 //! changed since.
 
 use crate::memfs::Cell;
-use crate::memfs::cell::{DIRTY, EVICTED, FREED, FROZEN, QUEUED, USED, XATTR_DIRTY};
+use crate::memfs::cell::{DIRTY, EVICTED, FREED, FROZEN, QUEUED, UNSYNCED, USED, XATTR_DIRTY};
 use crate::volume::Inner;
 use crossbeam_epoch::Guard;
 use lanefs_store::{Ino, ROOT_INO};
@@ -90,7 +90,7 @@ impl Inner {
     /// Clean, named, folded, and without content in memory that the store does not have.
     fn evictable(&self, cell: &Cell, folded: u64, guard: &Guard) -> bool {
         cell.ino != ROOT_INO
-            && !cell.has(DIRTY | QUEUED | XATTR_DIRTY | FREED | EVICTED | FROZEN)
+            && !cell.has(DIRTY | QUEUED | UNSYNCED | XATTR_DIRTY | FREED | EVICTED | FROZEN)
             && cell.nlink.load(Relaxed) > 0
             && cell.epoch.load(Relaxed) <= folded
             && cell.data().is_none_or(|d| !d.has_dirty())
@@ -110,7 +110,7 @@ impl Inner {
         let still = cell.sync_lock.try_lock();
         let clean = still.is_some()
             && cell.data().is_none_or(|d| !d.has_dirty())
-            && f & (DIRTY | QUEUED | XATTR_DIRTY | FREED | EVICTED) == 0
+            && f & (DIRTY | QUEUED | UNSYNCED | XATTR_DIRTY | FREED | EVICTED) == 0
             && cell.epoch.load(Relaxed) <= folded;
         if !clean || cell.flags.compare_exchange(f, f & !FROZEN | EVICTED, SeqCst, SeqCst).is_err() {
             cell.clear(FROZEN);

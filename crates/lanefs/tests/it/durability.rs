@@ -162,3 +162,69 @@ fn a_shut_down_volume_answers_eio_and_keeps_what_was_synced() {
     let c = after_crash(&dev);
     assert_eq!(ls(&c, "/"), ["f"]);
 }
+
+/// SEMANTICS F5, and what it is for: editors and installers that write a new file and rename it over the old one without any
+/// fsync of it. Whatever makes the rename durable must bring the content along.
+#[test]
+fn a_replacing_rename_brings_the_content_along() {
+    type Durable = fn(&lanefs::Fs);
+    let ways: [(&str, Durable); 4] = [
+        ("fsync of the directory", |fs| fs.open("/d", &OpenOptions::new()).unwrap().sync_all().unwrap()),
+        ("a checkpoint", |fs| fs.volume().checkpoint().unwrap()),
+        ("an fsync that pulls the rename", |fs| {
+            fs.open("/other-name", &OpenOptions::new()).unwrap().sync_all().unwrap()
+        }),
+        ("an fsync that commits the epoch", |fs| {
+            fs.rename("/e/moves", "/d/moves").unwrap();
+            fs.open("/d/moves", &OpenOptions::new()).unwrap().sync_all().unwrap();
+        }),
+    ];
+    for (how, durable) in ways {
+        let (fs, dev) = root(64);
+        fs.mkdir("/d", 0o755).unwrap();
+        fs.mkdir_all("/e/moves", 0o755).unwrap();
+        fs.write("/d/f", b"old").unwrap();
+        fs.link("/d/f", "/other-name").unwrap();
+        fs.volume().sync().unwrap();
+        fs.write("/d/f.tmp", &[7; 20_000]).unwrap();
+        fs.rename("/d/f.tmp", "/d/f").unwrap();
+        durable(&fs);
+        let c = after_crash(&dev);
+        assert_eq!(c.read("/d/f").unwrap(), [7; 20_000], "after {how}");
+        assert_eq!(errno(c.stat("/d/f.tmp")), libc::ENOENT);
+    }
+}
+
+/// Pages written back under memory pressure reach the device without a flush and without a batch that recovery could find. They are
+/// no longer dirty, but `sync` must make them durable all the same.
+#[test]
+fn sync_covers_what_was_written_back_before_it() {
+    let dev = std::sync::Arc::new(lanefs_store::device::MemoryDevice::new(64 << 20).unwrap());
+    let d: std::sync::Arc<dyn lanefs_store::device::Device> = dev.clone();
+    lanefs_store::Store::format(std::slice::from_ref(&d), &Default::default()).unwrap();
+    let options = lanefs::MountOptions { cache_size: 4 << 20, ..crate::options() };
+    let fs = lanefs::Volume::open_devices(vec![d], &options).unwrap().as_user(lanefs::Cred::root());
+    for i in 0..20u8 {
+        fs.write(&*format!("/f{i}"), &vec![i; 1 << 20]).unwrap();
+    }
+    fs.volume().sync().unwrap();
+    let c = after_crash(&dev);
+    for i in 0..20u8 {
+        assert!(c.read(&*format!("/f{i}")).unwrap() == vec![i; 1 << 20], "/f{i} is not what was written");
+    }
+}
+
+/// Waiting for the end of unlinked files went on for ever when one was freed and another was still held open.
+#[test]
+fn an_unlinked_file_that_is_held_open_does_not_keep_the_reaper_busy() {
+    let (fs, _) = root(64);
+    fs.write("/freed", b"").unwrap();
+    let held = fs.create("/held").unwrap();
+    fs.unlink("/freed").unwrap();
+    fs.unlink("/held").unwrap();
+    for _ in 0..3 {
+        fs.volume().tick().unwrap();
+    }
+    held.write_all_at(b"still here", 0).unwrap();
+    fs.volume().close().unwrap();
+}

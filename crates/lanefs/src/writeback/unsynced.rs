@@ -1,0 +1,93 @@
+//! What was written back and is not durable: pages that went to the store without a flush and without a batch that recovery could find. They
+//! are clean, and yet `sync` owes them (SEMANTICS F2).
+//!
+//! 1. An inode that gets such a write is in `unsynced` from before the write until a checkpoint that began after it, or a durable write of
+//!    the inode, is done. While it is there its cell is marked UNSYNCED and stays in memory.
+//! 2. The value is [`UNDER_WAY`] while the write lasts (under the cell's sync_lock), then the number of that moment; a checkpoint covers the
+//!    numbers below its own.
+//! 3. An inode leaves the dirty queue for a writeback and enters `unsynced` in one step: who looks at both under the lock sees it in one.
+
+use crate::memfs::Cell;
+use crate::memfs::cell::UNSYNCED;
+use crate::volume::Inner;
+use crossbeam_epoch::Guard;
+use lanefs_store::Ino;
+use parking_lot::MutexGuard;
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+/// A write of the inode is under way.
+const UNDER_WAY: u64 = u64::MAX;
+
+/// Dirty inodes taken from the lanes, oldest first; and those that were written back since the last checkpoint.
+#[derive(Default)]
+pub(crate) struct FlushQueue {
+    pub queue: VecDeque<(Instant, Ino)>,
+    unsynced: HashMap<Ino, u64>,
+    now: u64,
+}
+
+impl FlushQueue {
+    /// Notes that a write of this cell begins (the caller holds its sync_lock).
+    pub fn begins(&mut self, cell: &Cell) {
+        self.unsynced.insert(cell.ino, UNDER_WAY);
+        cell.set(UNSYNCED);
+    }
+
+    /// Notes that it ended, well or not.
+    pub fn ended(&mut self, ino: Ino) {
+        self.now += 1;
+        self.unsynced.insert(ino, self.now);
+    }
+
+    /// A durable write of the inode is done (the caller holds its sync_lock still).
+    pub fn durable(&mut self, ino: Ino) {
+        self.unsynced.remove(&ino);
+    }
+
+    /// All of them.
+    pub fn unsynced(&self) -> Vec<Ino> {
+        self.unsynced.keys().copied().collect()
+    }
+
+    /// What a checkpoint that begins now covers.
+    pub fn moment(&self) -> u64 {
+        self.now
+    }
+}
+
+impl Inner {
+    /// Takes the next cell to write back from the queue, with its lock, among `turns` entries; what others hold goes to the end.
+    pub(crate) fn next_to_write<'g>(
+        &self,
+        turns: &mut usize,
+        guard: &'g Guard,
+    ) -> Option<(&'g Cell, MutexGuard<'g, ()>)> {
+        let mut q = self.flush.lock();
+        while *turns > 0 {
+            *turns -= 1;
+            let (since, ino) = q.queue.pop_front()?;
+            let Some(cell) = self.cells.get(ino, guard) else { continue };
+            match cell.sync_lock.try_lock() {
+                Some(l) => {
+                    q.begins(cell);
+                    return Some((cell, l));
+                }
+                None => q.queue.push_back((since, ino)),
+            }
+        }
+        None
+    }
+
+    /// A checkpoint that began at `moment` is durable, and with it what was written back before.
+    pub(crate) fn checkpoint_covers(&self, moment: u64, guard: &Guard) {
+        let mut q = self.flush.lock();
+        q.unsynced.retain(|ino, at| {
+            let stays = *at > moment;
+            if !stays && let Some(cell) = self.cells.get(*ino, guard) {
+                cell.clear(UNSYNCED);
+            }
+            stays
+        });
+    }
+}
