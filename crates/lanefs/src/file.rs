@@ -258,8 +258,11 @@ impl File {
     /// `fallocate(2)` with the kernel's mode bits: allocate, KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE; EOPNOTSUPP for the rest.
     /// Allocation checks that there is room; a log-structured volume cannot keep it for the file.
     pub fn allocate(&self, mode: i32, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Err(Error::Posix(libc::EINVAL));
+        }
         self.writable()?;
-        self.inner().allocate(self.cell(), mode, offset, len)
+        self.inner().allocate(self.cell(), mode, offset, len, self.privileged)
     }
 
     /// fsync: content, attributes and names are durable when it returns. An error of an earlier background write is told here, once per
@@ -315,10 +318,11 @@ impl File {
         Ok(done)
     }
 
-    /// Gives an unnamed file (O_TMPFILE) or any open file a name: `linkat` with AT_EMPTY_PATH. EEXIST, EMLINK, EPERM.
+    /// Gives an unnamed file (O_TMPFILE) or any open file a name: `linkat` with AT_EMPTY_PATH. EEXIST, EMLINK, EPERM; ENOENT for a file
+    /// whose names are gone, or that was made with O_EXCL to stay without.
     pub fn link_to(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
         let guard = crossbeam_epoch::pin();
-        self.inner().link(cred, self.cell(), parent, name, true, &guard)
+        self.inner().link(cred, self.cell(), parent, name, &guard)
     }
 
     /// Advisory lock of the whole file, as `flock(2)`; see [`locks::Lock`]. EWOULDBLOCK if `wait` is false and it is taken.

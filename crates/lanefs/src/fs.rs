@@ -158,25 +158,35 @@ impl Fs {
     fn find(&self, path: &[u8], follow: bool, guard: &Guard) -> Result<Ino> {
         self.volume.0.inner.check_alive()?;
         let r = self.volume.0.inner.resolve(&self.cred, path, follow, guard)?;
-        r.target.map(|t| t.0).ok_or(Error::Posix(libc::ENOENT))
+        r.target.map(|t| t.0).ok_or_else(|| r.missing())
     }
 
-    /// Resolves the place of a name that is made, removed or moved. `busy`: the error for a path without a last component.
-    fn place(&self, path: &[u8], busy: i32, guard: &Guard) -> Result<Resolved> {
-        self.volume.0.inner.check_alive()?;
-        let mut r = self.volume.0.inner.resolve(&self.cred, path, false, guard)?;
-        if r.name.is_empty() {
-            return posix(busy);
-        }
-        // A last component of `.` was skipped by the walk; say what the kernel says.
-        let last = path.split(|b| *b == b'/').rfind(|c| !c.is_empty()).unwrap_or_default();
+    /// Resolves the place of a name that is made, removed or moved. The name is empty for a path that has none (`/`), and `.` or `..`
+    /// where the path ends so. A symbolic link at the end is not followed, not even before a slash.
+    fn place(&self, path: &[u8], guard: &Guard) -> Result<Resolved> {
+        let inner = &self.volume.0.inner;
+        inner.check_alive()?;
+        let end = path.iter().rposition(|b| *b != b'/').map_or(path.len(), |i| i + 1);
+        let last = path[..end].rsplit(|b| *b == b'/').next().unwrap_or_default();
         if last == b"." || last == b".." {
-            r.name = last.to_vec();
+            let r = inner.resolve(&self.cred, path, true, guard)?;
+            return match r.target {
+                None => Err(r.missing()),
+                Some((_, FileKind::Dir)) => Ok(Resolved { name: last.to_vec(), ..r }),
+                Some(_) => posix(libc::ENOTDIR),
+            };
         }
-        Ok(r)
+        let r = inner.resolve(&self.cred, &path[..end], false, guard)?;
+        Ok(Resolved { must_be_dir: end < path.len(), ..r })
     }
 
-    /// open(2), all flags. ENOENT, EEXIST, EACCES, EISDIR, ENOTDIR, ELOOP, ENOSPC, EROFS.
+    /// As [`Fs::place`], for a name that is needed. `busy`: the error for a path without one.
+    fn named_place(&self, path: &[u8], busy: i32, guard: &Guard) -> Result<Resolved> {
+        let r = self.place(path, guard)?;
+        if r.name.is_empty() { posix(busy) } else { Ok(r) }
+    }
+
+    /// open(2), all flags. ENOENT, EEXIST, EACCES, EISDIR, ENOTDIR, ELOOP, ENOSPC, EROFS; ENXIO for pipes, sockets and devices.
     pub fn open(&self, path: impl AsPath, options: &OpenOptions) -> Result<File> {
         let (path, flags) = (path.as_path(), options.flags);
         if flags & libc::O_CREAT != 0 {
@@ -198,6 +208,19 @@ impl Fs {
                 .map(|r| r.1);
         }
         let creating = flags & libc::O_CREAT != 0;
+        if creating {
+            if flags & libc::O_DIRECTORY != 0 {
+                return posix(libc::EINVAL);
+            }
+            // A path that can only name a directory names nothing that could be made.
+            let last = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
+            if matches!(last, b"" | b"." | b"..") {
+                let r = self.place(path, &guard)?;
+                let no_name = matches!(r.name.as_slice(), b"" | b"." | b"..");
+                let exclusive = no_name && flags & libc::O_EXCL != 0;
+                return posix(if exclusive { libc::EEXIST } else { libc::EISDIR });
+            }
+        }
         // O_EXCL does not follow a link in the last component, nor does O_NOFOLLOW.
         let follow = flags & libc::O_NOFOLLOW == 0 && !(creating && flags & libc::O_EXCL != 0);
         for _ in 0..100 {
@@ -224,7 +247,7 @@ impl Fs {
                         x => return x.map(|f| f.0),
                     }
                 }
-                None => return posix(libc::ENOENT),
+                None => return Err(r.missing()),
             }
         }
         posix(libc::ENOENT)
@@ -255,8 +278,9 @@ impl Fs {
 
     /// mkdir(2). EEXIST, ENOENT, EACCES, ENOSPC.
     pub fn mkdir(&self, path: impl AsPath, mode: u32) -> Result<()> {
-        let r = self.place(path.as_path(), libc::EEXIST, &pin())?;
-        self.volume.node_mkdir(&self.cred, r.parent, &r.name, mode).map(drop)
+        let r = self.named_place(path.as_path(), libc::EEXIST, &pin())?;
+        // As mkdir(2): permission bits and sticky; setgid comes from the parent alone.
+        self.volume.node_mkdir(&self.cred, r.parent, &r.name, mode & 0o1777).map(drop)
     }
 
     /// All missing directories of a path.
@@ -273,24 +297,28 @@ impl Fs {
 
     /// mknod(2).
     pub fn mknod(&self, path: impl AsPath, mode: u32, rdev: u64) -> Result<()> {
-        let r = self.place(path.as_path(), libc::EEXIST, &pin())?;
+        let r = self.named_place(path.as_path(), libc::EEXIST, &pin())?;
         if r.must_be_dir && r.target.is_none() {
-            return posix(libc::ENOENT);
+            return Err(r.missing());
         }
         self.volume.node_mknod(&self.cred, r.parent, &r.name, mode, rdev).map(drop)
     }
 
     /// rmdir(2). ENOTEMPTY, ENOTDIR, EBUSY for the root.
     pub fn rmdir(&self, path: impl AsPath) -> Result<()> {
-        let r = self.place(path.as_path(), libc::EBUSY, &pin())?;
+        let r = self.named_place(path.as_path(), libc::EBUSY, &pin())?;
         self.volume.node_rmdir(&self.cred, r.parent, &r.name)
     }
 
     /// unlink(2).
     pub fn unlink(&self, path: impl AsPath) -> Result<()> {
-        let r = self.place(path.as_path(), libc::EISDIR, &pin())?;
-        if r.must_be_dir && r.target.is_none() {
-            return posix(libc::ENOENT);
+        let r = self.named_place(path.as_path(), libc::EISDIR, &pin())?;
+        if r.must_be_dir {
+            return match r.target {
+                None => Err(r.missing()),
+                Some((_, FileKind::Dir)) => posix(libc::EISDIR),
+                Some(_) => posix(libc::ENOTDIR),
+            };
         }
         self.volume.node_unlink(&self.cred, r.parent, &r.name)
     }
@@ -299,18 +327,28 @@ impl Fs {
     pub fn link(&self, old: impl AsPath, new: impl AsPath) -> Result<()> {
         let guard = pin();
         let ino = self.find(old.as_path(), false, &guard)?;
-        let r = self.place(new.as_path(), libc::EEXIST, &guard)?;
+        let r = self.named_place(new.as_path(), libc::EEXIST, &guard)?;
         if r.must_be_dir && r.target.is_none() {
-            return posix(libc::ENOENT);
+            return Err(r.missing());
         }
         self.volume.node_link(&self.cred, ino, r.parent, &r.name).map(drop).map_err(gone)
     }
 
+    /// Gives an open file another name, or an O_TMPFILE its first: `linkat` with AT_EMPTY_PATH. Errors as [`File::link_to`].
+    pub fn link_file(&self, file: &File, new: impl AsPath) -> Result<()> {
+        let guard = pin();
+        let r = self.named_place(new.as_path(), libc::EEXIST, &guard)?;
+        if r.must_be_dir && r.target.is_none() {
+            return Err(r.missing());
+        }
+        file.link_to(&self.cred, r.parent, &r.name)
+    }
+
     /// symlink(2).
     pub fn symlink(&self, target: impl AsPath, path: impl AsPath) -> Result<()> {
-        let r = self.place(path.as_path(), libc::EEXIST, &pin())?;
+        let r = self.named_place(path.as_path(), libc::EEXIST, &pin())?;
         if r.must_be_dir && r.target.is_none() {
-            return posix(libc::ENOENT);
+            return Err(r.missing());
         }
         self.volume.node_symlink(&self.cred, r.parent, &r.name, target.as_path()).map(drop)
     }
@@ -329,9 +367,32 @@ impl Fs {
     /// renameat2(2) with `RENAME_NOREPLACE` or `RENAME_EXCHANGE`.
     pub fn rename2(&self, old: impl AsPath, new: impl AsPath, flags: u32) -> Result<()> {
         let guard = pin();
-        let a = self.place(old.as_path(), libc::EBUSY, &guard)?;
-        let b = self.place(new.as_path(), libc::EBUSY, &guard)?;
-        if (a.must_be_dir || b.must_be_dir) && a.target.is_some_and(|t| t.1 != FileKind::Dir) {
+        if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0
+            || flags == libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE
+        {
+            return posix(libc::EINVAL);
+        }
+        let (a, b) = (self.place(old.as_path(), &guard)?, self.place(new.as_path(), &guard)?);
+        let no_name = |r: &Resolved| matches!(r.name.as_slice(), b"" | b"." | b"..");
+        if no_name(&a) {
+            return posix(libc::EBUSY);
+        }
+        if no_name(&b) {
+            return posix(if flags == libc::RENAME_NOREPLACE { libc::EEXIST } else { libc::EBUSY });
+        }
+        // What is missing is said before what is too long (of the other name).
+        if a.target.is_none() {
+            return Err(a.missing());
+        }
+        let is_dir = |r: &Resolved| r.target.is_some_and(|t| t.1 == FileKind::Dir);
+        let exchange = flags == libc::RENAME_EXCHANGE;
+        match b.target {
+            None if exchange || b.name.len() > lanefs_store::NAME_MAX => return Err(b.missing()),
+            Some(_) if flags == libc::RENAME_NOREPLACE => return posix(libc::EEXIST),
+            Some(_) if exchange && b.must_be_dir && !is_dir(&b) => return posix(libc::ENOTDIR),
+            _ => {}
+        }
+        if !is_dir(&a) && (a.must_be_dir || b.must_be_dir && !exchange) {
             return posix(libc::ENOTDIR);
         }
         self.volume.0.inner.rename(&self.cred, (a.parent, &a.name), (b.parent, &b.name), flags, &guard)
@@ -352,7 +413,7 @@ impl Fs {
         self.set(path.as_path(), follow, &SetAttr { uid, gid, ..Default::default() })
     }
 
-    /// utimensat(2).
+    /// utimensat(2). With nothing to set it does nothing and finds nothing wrong, as the kernel.
     pub fn set_times(
         &self,
         path: impl AsPath,
@@ -360,6 +421,9 @@ impl Fs {
         mtime: Option<SetTime>,
         follow: bool,
     ) -> Result<()> {
+        if atime.is_none() && mtime.is_none() {
+            return self.volume.0.inner.check_alive();
+        }
         self.set(path.as_path(), follow, &SetAttr { atime, mtime, ..Default::default() })
     }
 

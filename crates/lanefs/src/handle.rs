@@ -66,12 +66,18 @@ impl Root {
 
     fn check_open(&self, cred: &Cred, cell: &Cell, flags: i32) -> Result<()> {
         match cell.kind {
-            FileKind::Symlink => return posix(libc::ELOOP),
-            FileKind::Dir if writes(flags) || flags & libc::O_CREAT != 0 => return posix(libc::EISDIR),
+            FileKind::Dir if writes(flags) || flags & (libc::O_CREAT | libc::O_TRUNC) != 0 => {
+                return posix(libc::EISDIR);
+            }
             k if k != FileKind::Dir && flags & libc::O_DIRECTORY != 0 => return posix(libc::ENOTDIR),
+            FileKind::Symlink => return posix(libc::ELOOP),
             _ => {}
         }
         perm::check(cell, cred, wanted(flags))?;
+        // Pipes and devices are the kernel's; a mount never asks. As for a socket: there is nothing to be opened.
+        if !matches!(cell.kind, FileKind::File | FileKind::Dir) {
+            return posix(libc::ENXIO);
+        }
         if flags & libc::O_NOATIME != 0 {
             perm::check_owner(cell, cred)?;
         }

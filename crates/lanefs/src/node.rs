@@ -5,6 +5,7 @@
 //! needs them; each is atomic: after a crash it is there whole or not at all, and none is there without those it depends on.
 
 use crate::error::{Error, Result};
+use crate::memfs::cell::LINKABLE;
 use crate::ops::create::{Made, Spec};
 use crate::ops::{perm, posix};
 use crate::{Cred, DirEntry, File, FileKind, Ino, SetAttr, Stat, Volume};
@@ -81,6 +82,9 @@ impl Volume {
         self.0.inner.with_room(|| {
             let guard = pin();
             let cell = self.0.inner.make_unnamed(cred, parent, mode, &guard)?;
+            if flags & libc::O_EXCL == 0 {
+                cell.set(LINKABLE);
+            }
             let f = self.0.handle(cell, cred, flags)?;
             self.0.inner.note_unnamed(cell);
             Ok((cell.stat(), f))
@@ -131,7 +135,7 @@ impl Volume {
     pub fn node_link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Stat> {
         let guard = pin();
         let cell = self.0.inner.cell(ino, &guard)?;
-        self.0.inner.link(cred, cell, parent, name, false, &guard)?;
+        self.0.inner.link(cred, cell, parent, name, &guard)?;
         Ok(cell.stat())
     }
 

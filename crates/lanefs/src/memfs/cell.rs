@@ -33,6 +33,9 @@ pub(crate) const HAS_XATTRS: u32 = 256;
 /// Size or mode changed since the last durable capture: fdatasync must write the inode too.
 pub(crate) const DATASYNC: u32 = 512;
 
+/// Made by O_TMPFILE without O_EXCL and never named since: link(2) may give it its first name.
+pub(crate) const LINKABLE: u32 = 1024;
+
 /// What a cell holds beside attributes.
 pub(crate) enum Body {
     /// A regular file's content.
@@ -234,6 +237,13 @@ impl Cell {
 
     pub fn clear(&self, flag: u32) -> u32 {
         self.flags.fetch_and(!flag, AcqRel)
+    }
+
+    /// Clears flags, writing only if one is set.
+    pub fn clear_if_set(&self, flag: u32) {
+        if self.has(flag) {
+            self.clear(flag);
+        }
     }
 
     /// Notes that lane `lane` logs a group in `epoch` that names this inode (before the group is appended).

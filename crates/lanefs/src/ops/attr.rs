@@ -70,7 +70,7 @@ impl Inner {
             let chown = set.uid.is_some() || set.gid.is_some();
             let drops =
                 set.mode.is_none() && (chown || set.kill_priv || set.size.is_some() && !cred.is_root());
-            if drops && cell.kind == FileKind::File {
+            if drops && cell.kind != FileKind::Dir {
                 mode = perm::without_privilege(mode);
             }
             cell.set_owner_mode(&l, mode, set.uid.unwrap_or(cell.uid()), set.gid.unwrap_or(cell.gid()));

@@ -61,10 +61,7 @@ impl Inner {
             if !keep_times {
                 let now = coarse_realtime_ns();
                 cell.set_times(None, Some(now), Some(now));
-                if !privileged && cell.mode() & (libc::S_ISUID | libc::S_ISGID) != 0 {
-                    let l = cell.attr_lock.lock();
-                    cell.set_owner_mode(&l, perm::without_privilege(cell.mode()), cell.uid(), cell.gid());
-                }
+                Self::drop_privilege(cell, privileged);
             }
             self.dirty_cell(cell, if w.extended { DATASYNC } else { 0 });
         }
@@ -84,8 +81,23 @@ impl Inner {
         }
     }
 
+    /// Takes setuid and setgid from a file that somebody without the right to keep them has written.
+    fn drop_privilege(cell: &Cell, privileged: bool) {
+        if !privileged && cell.mode() & (libc::S_ISUID | libc::S_ISGID) != 0 {
+            let l = cell.attr_lock.lock();
+            cell.set_owner_mode(&l, perm::without_privilege(cell.mode()), cell.uid(), cell.gid());
+        }
+    }
+
     /// `fallocate(2)`.
-    pub(crate) fn allocate(&self, cell: &Cell, mode: i32, offset: u64, len: u64) -> Result<()> {
+    pub(crate) fn allocate(
+        &self,
+        cell: &Cell,
+        mode: i32,
+        offset: u64,
+        len: u64,
+        privileged: bool,
+    ) -> Result<()> {
         let Some(data) = cell.data() else {
             return posix(if cell.kind == FileKind::Dir { libc::EISDIR } else { libc::ENODEV });
         };
@@ -109,6 +121,7 @@ impl Inner {
             libc::FALLOC_FL_ZERO_RANGE => data.zero_range(&ctx, offset, len, keep, Some(&attrs))?,
             _ => return posix(libc::EOPNOTSUPP),
         }
+        Self::drop_privilege(cell, privileged);
         cell.set_times(None, (!keep || mode & libc::FALLOC_FL_KEEP_SIZE != mode).then_some(now), Some(now));
         self.dirty_cell(cell, DATASYNC);
         Ok(())

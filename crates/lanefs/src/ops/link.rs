@@ -3,6 +3,7 @@
 use super::{Op, perm, posix};
 use crate::error::Result;
 use crate::memfs::Cell;
+use crate::memfs::cell::LINKABLE;
 use crate::memfs::dir::{ALIVE, DEAD, Entry, Found, hash_name, relax};
 use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
@@ -13,9 +14,9 @@ use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::*;
 
 impl Inner {
-    /// Names `cell` also `name` in `parent`. `held_open`: the caller holds it open, so an inode without names (O_TMPFILE) may get one.
+    /// Names `cell` also `name` in `parent`. Of inodes without names only those of O_TMPFILE may get one (LINKABLE).
     ///
-    /// No key of the old name is read: what must hold is that the inode has a link now (or is held open and never lost one). The link is added by a
+    /// No key of the old name is read: what must hold is that the inode has a link now (or never lost one). The link is added by a
     /// compare-exchange that refuses zero, after this lane's bit is in the inode's mask; an unlink that takes the old name
     /// after that finds the bit, and its fsync waits for this lane (closure, invariant 3).
     pub(crate) fn link(
@@ -24,15 +25,11 @@ impl Inner {
         cell: &Cell,
         parent: Ino,
         name: &[u8],
-        held_open: bool,
         guard: &Guard,
     ) -> Result<()> {
         perm::check_name(name)?;
         if name == b"." || name == b".." {
             return posix(libc::EEXIST);
-        }
-        if cell.kind == FileKind::Dir {
-            return posix(libc::EPERM);
         }
         let hash = hash_name(self.hash_key, name);
         let mut turn = 0;
@@ -47,6 +44,10 @@ impl Inner {
                 Found::Absent => {}
             }
             perm::check(pcell, cred, perm::W | perm::X)?;
+            // As Linux: only now, behind EEXIST and EACCES.
+            if cell.kind == FileKind::Dir {
+                return posix(libc::EPERM);
+            }
             self.writable()?;
             if pdir.state.load(SeqCst) == DEAD {
                 return posix(libc::ENOENT);
@@ -73,7 +74,7 @@ impl Inner {
                 if links >= LINK_MAX {
                     return posix(libc::EMLINK);
                 }
-                if links == 0 && !held_open {
+                if links == 0 && !cell.has(LINKABLE) {
                     return posix(libc::ENOENT);
                 }
                 match cell.nlink.compare_exchange(links, links + 1, SeqCst, SeqCst) {
@@ -81,6 +82,7 @@ impl Inner {
                     Err(n) => links = n,
                 }
             }
+            cell.clear_if_set(LINKABLE);
             let v = op.version(leaf.last_ts());
             cell.named_by(op.lane, v.epoch);
             pcell.named_by(op.lane, v.epoch);

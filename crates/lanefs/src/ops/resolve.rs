@@ -28,6 +28,13 @@ pub(crate) struct Resolved {
     pub must_be_dir: bool,
 }
 
+impl Resolved {
+    /// Why there is nothing under this name.
+    pub fn missing(&self) -> Error {
+        Error::Posix(if self.name.len() > lanefs_store::NAME_MAX { libc::ENAMETOOLONG } else { libc::ENOENT })
+    }
+}
+
 impl Inner {
     /// The cell of `ino`, loaded if need be. ESTALE if there is no such inode.
     #[inline]
@@ -175,17 +182,24 @@ impl Inner {
             return posix(libc::ENAMETOOLONG);
         }
         let mut dir = if path[0] == b'/' { ROOT_INO } else { start };
-        let must_be_dir = path.ends_with(b"/");
+        // A path that ends in `.` enters the directory before it.
+        let enters = path.rsplit(|b| *b == b'/').find(|c| !c.is_empty()) == Some(b".");
+        let must_be_dir = path.ends_with(b"/") || enters;
         let mut rest = path.split(|b| *b == b'/').filter(|c| !c.is_empty() && *c != b".").peekable();
         while let Some(name) = rest.next() {
-            if name.len() > lanefs_store::NAME_MAX {
-                return posix(libc::ENAMETOOLONG);
-            }
             let (cell, d) = self
                 .dir_cell(dir, guard)
                 .map_err(|e| if e.errno() == libc::ESTALE { Error::Posix(libc::ENOENT) } else { e })?;
             perm::check(cell, cred, X)?;
             let last = rest.peek().is_none();
+            if name.len() > lanefs_store::NAME_MAX {
+                // The last component's length is for whoever uses it: rename first wants to know whether there is a source.
+                return if last {
+                    Ok(Resolved { parent: dir, name: name.to_vec(), target: None, must_be_dir })
+                } else {
+                    posix(libc::ENAMETOOLONG)
+                };
+            }
             if name == b".." {
                 dir = Ino(cell.parent.load(std::sync::atomic::Ordering::Acquire));
                 continue;
@@ -200,17 +214,25 @@ impl Inner {
                     let link = self.link_target(self.cell(ino, guard)?)?;
                     let r = self.resolve_at(cred, dir, &link, true, links, guard)?;
                     if last {
+                        if must_be_dir && r.target.is_some_and(|t| t.1 != FileKind::Dir) {
+                            return posix(libc::ENOTDIR);
+                        }
                         return Ok(Resolved { must_be_dir: must_be_dir || r.must_be_dir, ..r });
                     }
                     dir = match r.target {
                         Some((ino, FileKind::Dir)) => ino,
                         Some(_) => return posix(libc::ENOTDIR),
-                        None => return posix(libc::ENOENT),
+                        None => return Err(r.missing()),
                     };
                 }
                 _ if last => {
                     if must_be_dir && target.is_some_and(|t| t.1 != FileKind::Dir) {
                         return posix(libc::ENOTDIR);
+                    }
+                    if let Some((ino, _)) = target
+                        && enters
+                    {
+                        perm::check(self.cell(ino, guard)?, cred, X)?;
                     }
                     return Ok(Resolved { parent: dir, name: name.to_vec(), target, must_be_dir });
                 }
