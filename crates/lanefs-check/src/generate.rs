@@ -218,11 +218,11 @@ impl Generator {
             38..=42 => Op::Link { old: self.path(), new: self.path() },
             43 => Op::LinkFd { fd: self.open_fd(), new: self.path() },
             44..=45 => {
-                let target = match self.rng.below(4) {
+                let target = match self.rng.below(if p.odd_paths { 4 } else { 3 }) {
                     0 => self.path(),
                     1 => (*self.rng.pick(&LEAVES)).into(),
-                    2 => format!("../{}", self.rng.pick(&LEAVES)).into(),
-                    _ => "d".into(),
+                    2 => "d".into(),
+                    _ => format!("../{}", self.rng.pick(&LEAVES)).into(),
                 };
                 Op::Symlink { target, path: self.path() }
             }

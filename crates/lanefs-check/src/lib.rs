@@ -2,6 +2,7 @@
 //! Nothing of the product depends on this crate.
 
 pub mod crash;
+pub mod epochs;
 pub mod generate;
 pub mod model;
 pub mod op;

@@ -2,12 +2,15 @@
 //! every way the fault model knows, and says whether a promise was broken. Exit status 1 if one was, or if a canary
 //! was not caught.
 
+use lanefs_check::crash::concurrent::run_threads;
 use lanefs_check::crash::lying::{Lie, Lying};
+use lanefs_check::crash::medium::run_medium;
 use lanefs_check::crash::system::{LaneFs, System};
 use lanefs_check::crash::toy::{Bug, Toy};
 use lanefs_check::crash::{Config, Counts, Failure, run, workloads};
 use lanefs_check::generate::shrink;
 use lanefs_check::scenario::{Scenario, known};
+use lanefs_sync::clock::Clock;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -53,32 +56,69 @@ fn options() -> Result<Options, String> {
     Ok(o)
 }
 
+/// How a workload is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Crashes of one thread's run.
+    Crash,
+    /// Crashes of three threads' run; the scenario's seed makes their steps.
+    Threads,
+    /// Damage to single blocks of a volume at rest.
+    Medium,
+}
+
 /// A group of workloads with one configuration.
 struct Family {
     name: &'static str,
+    kind: Kind,
     scenarios: Box<dyn Iterator<Item = Result<Scenario, String>> + Send>,
     config: Config,
+    system: LaneFs,
     /// Its share of the time.
     share: f64,
+}
+
+/// LaneFS with another clock: correctness must not depend on it (O12).
+fn with_clock(clock: Clock) -> LaneFs {
+    let mut system = LaneFs::default();
+    system.mount.clock = Some(std::sync::Arc::new(clock));
+    system
 }
 
 fn families(o: &Options) -> Result<Vec<Family>, String> {
     let config = if o.long { Config::LONG } else { Config::SHORT };
     let many = if o.long { usize::MAX } else { 100_000 };
     let seed = o.seed;
-    let family = |name, scenarios, config, share| Family { name, scenarios, config, share };
-    let examples = || Ok::<_, String>(Box::new(known()?.into_iter().map(Ok)));
+    let family = |name, scenarios, config, share| Family {
+        name,
+        kind: Kind::Crash,
+        scenarios,
+        config,
+        system: LaneFs::default(),
+        share,
+    };
+    type Scenarios = Box<dyn Iterator<Item = Result<Scenario, String>> + Send>;
+    let examples = || Ok::<Scenarios, String>(Box::new(known()?.into_iter().map(Ok)));
+    let random = |from: u64| -> Scenarios {
+        Box::new((0..many as u64).map(move |s| Ok(workloads::random(from + seed * 1_000_003 + s, 50))))
+    };
     let two = Config { devices: 2, ..config };
+    let threads = Config { limit: config.limit / 10, nested: 0, ..config };
     Ok(vec![
         family("known", examples()?, config, 1.0),
         family("known, two devices", examples()?, two, 1.0),
+        Family {
+            system: with_clock(Clock::lamport()),
+            ..family("known, Lamport clock", examples()?, config, 0.5)
+        },
+        Family {
+            system: with_clock(Clock::adversarial(seed)),
+            ..family("known, a clock that jumps", examples()?, config, 0.5)
+        },
+        Family { kind: Kind::Medium, ..family("medium", random(7 << 40), config, 0.5) },
         family("seq-1", Box::new(workloads::seq1()), config, 4.0),
-        family(
-            "random",
-            Box::new((0..many as u64).map(move |s| Ok(workloads::random(seed * 1_000_003 + s, 50)))),
-            config,
-            1.0,
-        ),
+        family("random", random(0), config, 1.0),
+        Family { kind: Kind::Threads, ..family("threads", random(9 << 40), threads, 1.0) },
         family("seq-2", Box::new(workloads::seq2_sample(seed, many)), config, 1.5),
         family("seq-3", Box::new(workloads::seq3_sample(seed, many)), config, 0.5),
     ])
@@ -97,8 +137,8 @@ fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// Runs a family on all threads until it is done or its time is over.
-fn run_family(system: &dyn System, family: Family, o: &Options, until: Instant, results: &Mutex<Results>) {
-    let Family { name, scenarios, config, .. } = family;
+fn run_family(family: Family, o: &Options, until: Instant, results: &Mutex<Results>) {
+    let Family { name, kind, scenarios, config, system, .. } = family;
     let queue = Mutex::new(scenarios);
     let stop = AtomicBool::new(false);
     std::thread::scope(|s| {
@@ -116,8 +156,20 @@ fn run_family(system: &dyn System, family: Family, o: &Options, until: Instant, 
                         }
                     };
                     let mut counts = Counts::default();
-                    let failed = run(system, &scenario.steps, &config, &mut counts).err();
-                    let failed = failed.map(|f| smaller(system, f, &config));
+                    let steps = &scenario.steps;
+                    let failed = match kind {
+                        Kind::Crash => run(&system, steps, &config, &mut counts).err(),
+                        // The superblock and the slots lie in the first segment.
+                        Kind::Medium => {
+                            run_medium(&system, steps, &config, 16, 400, o.seed, &mut counts).err()
+                        }
+                        Kind::Threads => {
+                            let seed = steps.len() as u64 + o.seed * 77 + lock(results).counts.states;
+                            run_threads(&system, &workloads::threads(seed, 3, 25), &config, &mut counts).err()
+                        }
+                    };
+                    let failed =
+                        failed.map(|f| if kind == Kind::Crash { smaller(&system, f, &config) } else { f });
                     let mut r = lock(results);
                     *r.workloads.entry(name.into()).or_default() += 1;
                     r.counts += counts;
@@ -204,7 +256,6 @@ fn work(o: &Options) -> Result<bool, String> {
     let start = Instant::now();
     let minutes = o.minutes.unwrap_or(if o.long { 600 } else { 8 });
     let results = Mutex::new(Results::default());
-    let system = LaneFs::default();
     let chosen: Vec<Family> = families(o)?
         .into_iter()
         .filter(|f| o.only.as_ref().is_none_or(|n| f.name.starts_with(n.as_str())))
@@ -217,7 +268,7 @@ fn work(o: &Options) -> Result<bool, String> {
         let until = Instant::now() + rest.mul_f64(f.share / left);
         left -= f.share;
         let name = f.name;
-        run_family(&system, f, o, until, &results);
+        run_family(f, o, until, &results);
         let r = lock(&results);
         eprintln!(
             "{name}: {} workloads; so far {} states, {} recoveries, {} checks, {} violations, {:.0} s",

@@ -6,8 +6,10 @@
 //! recovery itself and recover again (R1), crash right after it and find the same again (R3), then use the volume, crash, and
 //! find that what was used is there and that nothing lies behind the ends of files (F4).
 
+pub mod concurrent;
 pub mod image;
 pub mod lying;
+pub mod medium;
 pub mod states;
 pub mod system;
 pub mod toy;
@@ -92,15 +94,6 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What a recording of a run holds.
-struct Recorded {
-    history: History,
-    log: Log,
-    bases: Vec<Image>,
-    called_at: Vec<u64>,
-    answered_at: Vec<u64>,
-}
-
 fn failure(violation: Violation, state: &str, moment: (usize, usize), steps: &[Step]) -> Box<Failure> {
     Box::new(Failure { violation, state: state.into(), moment, steps: steps.to_vec() })
 }
@@ -134,29 +127,33 @@ fn path_of(model: &Model, id: u64) -> Option<Name> {
     Some(Name(path))
 }
 
-/// Runs the steps on a fresh volume, beside the model, and records what reaches the devices.
-fn record(system: &dyn System, steps: &[Step], config: &Config) -> Result<Recorded, Box<Failure>> {
-    let fresh: Vec<Arc<CowDevice>> =
-        (0..config.devices).map(|_| Arc::new(CowDevice::new(Image::zeros(config.blocks)))).collect();
-    let broke = |what: String, at: usize| failure(broken("answer", what), "running", (at, at), steps);
-    let as_devices: Vec<Arc<dyn Device>> = fresh.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
-    system.format(&as_devices).map_err(|e| broke(format!("format: {e}"), 0))?;
-    let bases: Vec<Image> = fresh.iter().map(|d| d.image()).collect();
-    let recorder = Recorder::new();
-    let devices: Vec<Arc<dyn Device>> =
-        bases.iter().map(|b| Arc::new(recorder.wrap(CowDevice::new(b.clone()))) as Arc<dyn Device>).collect();
-    let live = system.open(devices).map_err(|e| broke(format!("open: {e}"), 0))?;
-    let mut pair = Pair::new(LiveTarget(live));
-    let mut history = History::default();
-    let (mut called_at, mut answered_at) = (Vec::new(), Vec::new());
-    let stat = |p: &mut Pair<LiveTarget>, op: Op| p.step(&op.into()).map(|_| ());
-    stat(&mut pair, Op::Lstat { path: "/".into() }).map_err(|e| broke(e, 0))?;
-    pair.model.take_changes();
+/// What one caller's steps did, and when each was called and answered.
+struct Driven {
+    history: History,
+    called_at: Vec<u64>,
+    answered_at: Vec<u64>,
+}
+
+/// Runs steps beside the model, noting in the recorder when each was called and answered. `Err`: at which step, and what.
+fn drive<T: Target>(
+    pair: &mut Pair<T>,
+    steps: &[Step],
+    recorder: &Recorder,
+) -> Result<Driven, (usize, Violation)> {
+    // Which error comes first is another test's business.
+    pair.exact_errors = false;
+    let mut d = Driven { history: History::default(), called_at: Vec::new(), answered_at: Vec::new() };
+    let look = |p: &mut Pair<T>, op: Op| {
+        let r = p.step(&op.into()).map(|_| ()).map_err(|e| broken("answer", e));
+        p.model.take_changes();
+        r
+    };
+    look(pair, Op::Lstat { path: "/".into() }).map_err(|v| (0, v))?;
     for (i, step) in steps.iter().enumerate() {
-        called_at.push(recorder.mark(""));
+        d.called_at.push(recorder.mark(""));
         let r = guarded(|| pair.step(step).map_err(|e| broken("answer", e)));
-        answered_at.push(recorder.mark(""));
-        r.map_err(|v| failure(v, "running", (i, i + 1), steps))?;
+        d.answered_at.push(recorder.mark(""));
+        r.map_err(|v| (i, v))?;
         let changes = pair.model.take_changes();
         for c in &changes {
             let Change::New { id, .. } = c else { continue };
@@ -165,16 +162,48 @@ fn record(system: &dyn System, steps: &[Step], config: &Config) -> Result<Record
                 (_, Some(path)) => Op::Lstat { path },
                 _ => continue,
             };
-            stat(&mut pair, op).map_err(|e| broke(e, i))?;
-            pair.model.take_changes();
+            look(pair, op).map_err(|v| (i, v))?;
         }
-        history.steps.push(step.clone());
-        history.changes.push(changes);
+        d.history.steps.push(step.clone());
+        d.history.changes.push(changes);
     }
-    history.ids = pair.ids.clone();
+    d.history.ids = pair.ids.clone();
+    Ok(d)
+}
+
+/// What a recording of a run holds.
+struct Recorded {
+    driven: Driven,
+    log: Log,
+    bases: Vec<Image>,
+}
+
+/// Freshly formatted devices.
+fn formatted(system: &dyn System, config: &Config) -> Result<Vec<Image>, Violation> {
+    let fresh: Vec<Arc<CowDevice>> =
+        (0..config.devices).map(|_| Arc::new(CowDevice::new(Image::zeros(config.blocks)))).collect();
+    let devices: Vec<Arc<dyn Device>> = fresh.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+    guarded(|| system.format(&devices).map_err(|e| broken("answer", format!("format: {e}"))))?;
+    Ok(fresh.iter().map(|d| d.image()).collect())
+}
+
+fn recorded(recorder: &Arc<Recorder>, images: &[Image]) -> Vec<Arc<dyn Device>> {
+    let one = |i: &Image| Arc::new(recorder.wrap(CowDevice::new(i.clone()))) as Arc<dyn Device>;
+    images.iter().map(one).collect()
+}
+
+/// Runs the steps on a fresh volume, beside the model, and records what reaches the devices.
+fn record(system: &dyn System, steps: &[Step], config: &Config) -> Result<Recorded, Box<Failure>> {
+    let fail = |v: Violation, at: usize| failure(v, "running", (at, at + 1), steps);
+    let bases = formatted(system, config).map_err(|v| fail(v, 0))?;
+    let recorder = Recorder::new();
+    let devices = recorded(&recorder, &bases);
+    let live = guarded(|| system.open(devices).map_err(|e| broken("answer", format!("open: {e}"))));
+    let mut pair = Pair::new(LiveTarget(live.map_err(|v| fail(v, 0))?));
+    let driven = drive(&mut pair, steps, &recorder).map_err(|(i, v)| fail(v, i))?;
     let log = recorder.log();
     pair.target.0.kill();
-    Ok(Recorded { history, log, bases, called_at, answered_at })
+    Ok(Recorded { driven, log, bases })
 }
 
 struct LiveTarget(Box<dyn Live>);
@@ -209,16 +238,16 @@ pub fn run(
     counts: &mut Counts,
 ) -> Result<(), Box<Failure>> {
     let rec = record(system, steps, config)?;
-    let oracle = Oracle::new(&rec.history);
+    let oracle = Oracle::new(&rec.driven.history);
     let mut seen: HashMap<u64, Arc<Result<Observed, Violation>>> = HashMap::new();
     let mut asked: HashSet<(u64, usize, usize)> = HashSet::new();
     let mut failed = None;
     let before = counts.states;
-    enumerate(&rec.log, &rec.bases, &rec.answered_at, &config.levels, &mut |state: State| {
+    enumerate(&rec.log, &rec.bases, &rec.driven.answered_at, &config.levels, &mut |state: State| {
         let hash = state.hash();
         let moment = (
-            rec.answered_at.iter().take_while(|a| **a < state.at).count(),
-            rec.called_at.iter().take_while(|a| **a < state.at).count(),
+            rec.driven.answered_at.iter().take_while(|a| **a < state.at).count(),
+            rec.driven.called_at.iter().take_while(|a| **a < state.at).count(),
         );
         if !asked.insert((hash, moment.0, moment.1)) {
             return true;
@@ -258,11 +287,7 @@ fn again(
     allowed: &dyn Fn(&Observed) -> Result<(), Violation>,
 ) -> Result<(), Violation> {
     let recorder = Recorder::new();
-    let devices: Vec<Arc<dyn Device>> = state
-        .devices
-        .iter()
-        .map(|b| Arc::new(recorder.wrap(CowDevice::new(b.clone()))) as Arc<dyn Device>)
-        .collect();
+    let devices = recorded(&recorder, &state.devices);
     counts.recovered += 1;
     let (opened, used, probed) = guarded(|| {
         let mut live = system.open(devices).map_err(|e| broken("R1", format!("second recovery: {e}")))?;

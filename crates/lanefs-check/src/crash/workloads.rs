@@ -140,3 +140,9 @@ pub fn seq3_sample(seed: u64, n: usize) -> impl Iterator<Item = Result<Scenario,
 pub fn random(seed: u64, len: usize) -> Scenario {
     Scenario { name: format!("seed {seed}"), steps: Generator::new(seed, Profile::CRASH).history(len) }
 }
+
+/// Random histories for `n` threads, each for a directory of its own.
+pub fn threads(seed: u64, n: u64, len: usize) -> Vec<Vec<crate::op::Step>> {
+    let profile = Profile { maintenance: false, ..Profile::CRASH };
+    (0..n).map(|t| Generator::new(seed * 16 + t, profile).history(len)).collect()
+}

@@ -106,6 +106,12 @@ pub fn observe(t: &mut dyn Target) -> Result<Observed, Violation> {
     Ok(o)
 }
 
+/// Reads one inode completely.
+pub fn one(t: &mut dyn Target, path: &Name) -> Result<Found, Violation> {
+    let a = attributes(t, path)?;
+    read(t, path, &a)
+}
+
 fn ask(t: &mut dyn Target, op: Op) -> Result<Outcome, Violation> {
     match t.call(Who::Root, &op) {
         Outcome::Fail(e) => {

@@ -92,16 +92,7 @@ impl VolumeTarget {
             Op::Rmdir { path } => done(fs.rmdir(path.0.as_slice())),
             Op::Unlink { path } => done(fs.unlink(path.0.as_slice())),
             Op::Link { old, new } => done(fs.link(old.0.as_slice(), new.0.as_slice())),
-            Op::LinkFd { fd, new } => {
-                let at = new.0.iter().rposition(|b| *b == b'/');
-                let (dir, name) = match at {
-                    None | Some(0) => (&b"/"[..], &new.0[at.map_or(0, |a| a + 1)..]),
-                    Some(a) => (&new.0[..a], &new.0[a + 1..]),
-                };
-                let parent = fs.stat(dir)?.ino;
-                let ino = self.file(*fd)?.ino();
-                self.volume()?.node_link(&who.cred(), ino, parent, name).map(|_| Outcome::Done)
-            }
+            Op::LinkFd { fd, new } => done(fs.link_file(self.file(*fd)?, new.0.as_slice())),
             Op::Symlink { target, path } => done(fs.symlink(target.0.as_slice(), path.0.as_slice())),
             Op::Readlink { path } => fs.readlink(path.0.as_slice()).map(Outcome::Bytes),
             Op::Rename { old, new, flags: 0 } => done(fs.rename(old.0.as_slice(), new.0.as_slice())),

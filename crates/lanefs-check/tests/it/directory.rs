@@ -18,7 +18,7 @@ fn run_in(base: &Path, steps: &[Step]) -> Result<(), String> {
     run_on(&mut pair, steps)
 }
 
-fn sequences(base: &Path, profile: Profile, runs: u64, seed: u64) {
+pub fn sequences(base: &Path, profile: Profile, runs: u64, seed: u64) {
     if !Directory::possible() || !base.is_dir() {
         eprintln!("skipped: needs root and {}", base.display());
         return;

@@ -2,3 +2,5 @@
 
 mod crash;
 mod directory;
+mod epochs;
+mod volume;
