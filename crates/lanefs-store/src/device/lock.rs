@@ -7,7 +7,7 @@
 //! it, and closing any descriptor of the file drops it), and then the pid is looked up in `/proc/*/fdinfo`.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Stat};
 use rustix::io::Errno;
@@ -17,6 +17,10 @@ use crate::error::{Result, StoreError};
 
 /// The byte whose POSIX lock tells the holder's pid.
 const TAG_OFFSET: i64 = i64::MAX - 1;
+
+/// How long a lock is waited for that no process has: the kernel takes down the ring of a process that was killed when that has long been
+/// gone, and only then lets go of its files.
+const LET_GO: Duration = Duration::from_secs(10);
 
 /// An image's lock. It lasts until the file it was taken on is closed, by this process and all its children.
 #[derive(Debug)]
@@ -38,6 +42,7 @@ impl ImageLock {
             FlockOperation::NonBlockingLockExclusive
         };
         // The system's device manager locks block devices for a moment when they change.
+        let since = Instant::now();
         let mut patience = if is_block_device(&stat) { 20 } else { 0 };
         loop {
             match rustix::fs::flock(fd, how) {
@@ -47,10 +52,12 @@ impl ImageLock {
                     patience -= 1;
                     std::thread::sleep(Duration::from_millis(50));
                 }
-                Err(Errno::WOULDBLOCK) => {
-                    let pid = tagged_pid(fd).or_else(|| listed_pid(&stat)).unwrap_or(0);
-                    return Err(StoreError::InUse { device: name.into(), pid });
-                }
+                Err(Errno::WOULDBLOCK) => match tagged_pid(fd).or_else(|| listed_pid(&stat)) {
+                    None if since.elapsed() < LET_GO => std::thread::sleep(Duration::from_millis(5)),
+                    pid => {
+                        return Err(StoreError::InUse { device: name.into(), pid: pid.unwrap_or(0) });
+                    }
+                },
                 Err(e) => return Err(io_error(name, "lock", 0, e.raw_os_error(), &e.to_string())),
             }
         }
@@ -178,6 +185,25 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         drop(FileDevice::open(&path, false).unwrap());
+    }
+
+    /// After kill -9 the kernel takes a ring down by itself, some time after the process is gone, and only then lets go of its
+    /// files. A mapping stands for that here: it keeps the locked file, and no process has a descriptor of it.
+    #[test]
+    fn a_lock_that_nobody_has_any_more_is_waited_for() {
+        let (_dir, path) = image();
+        let file = std::fs::File::open(&path).unwrap();
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+        let (prot, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
+        // SAFETY: the kernel chooses where; nothing reads what is mapped.
+        let map = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, prot, flags, &file, 0) }.unwrap();
+        drop(file);
+        let map = map as usize;
+        let waits = std::thread::spawn(move || FileDevice::open(&path, false).map(drop));
+        std::thread::sleep(Duration::from_millis(300));
+        // SAFETY: the mapping made above, used by nobody.
+        unsafe { rustix::mm::munmap(map as *mut _, 4096) }.unwrap();
+        waits.join().unwrap().unwrap();
     }
 
     #[test]
