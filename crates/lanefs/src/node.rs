@@ -135,6 +135,9 @@ impl Volume {
     pub fn node_link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Stat> {
         let guard = pin();
         let cell = self.0.inner.cell(ino, &guard)?;
+        // The slot keeps an inode without a name from being freed meanwhile.
+        let unnamed = cell.nlink.load(std::sync::atomic::Ordering::SeqCst) == 0;
+        let _held = unnamed.then(|| self.0.handle(cell, cred, libc::O_RDONLY)).transpose()?;
         self.0.inner.link(cred, cell, parent, name, &guard)?;
         Ok(cell.stat())
     }

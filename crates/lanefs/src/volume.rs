@@ -31,6 +31,8 @@ pub struct MountOptions {
     pub cache_size: u64,
     /// Refuse every change.
     pub read_only: bool,
+    /// Never record when a file or a directory was read.
+    pub noatime: bool,
     /// How often namespace changes are committed without being asked. Default 5 s.
     pub commit_interval: Duration,
     /// How old a dirty page may grow. Default 30 s.
@@ -50,6 +52,7 @@ impl Default for MountOptions {
         MountOptions {
             cache_size: 0,
             read_only: false,
+            noatime: false,
             commit_interval: Duration::from_secs(5),
             dirty_expire: Duration::from_secs(30),
             background: true,
@@ -112,7 +115,12 @@ pub(crate) struct Inner {
     pub round_pages: usize,
     /// Wakes the background thread.
     pub background: Arc<Background>,
+    /// Whether a front end still knows an inode without a name; asked by the reaper only.
+    pub keeper: Mutex<Option<Keeper>>,
 }
+
+/// Says whether somebody outside still knows an inode.
+pub(crate) type Keeper = Box<dyn Fn(Ino) -> bool + Send + Sync>;
 
 /// An open volume; cheap to clone. When the last clone and the last [`crate::File`] are gone it is closed cleanly; [`Volume::close`]
 /// does the same at once and tells how it went.
@@ -203,6 +211,7 @@ impl Volume {
             report,
             round_pages: (info.segment_blocks as usize * 2).min(crate::writeback::capture::MAX_PAGES),
             background: Arc::default(),
+            keeper: Mutex::default(),
             options,
             store,
         };
@@ -279,6 +288,13 @@ impl Volume {
     pub fn shutdown(&self) {
         self.0.inner.state.store(STOPPED, SeqCst);
         self.0.inner.store.shutdown();
+    }
+
+    /// For front ends that hand out inode numbers: an inode without a name and without an open handle is not freed while `keeps` says
+    /// true of it. Asked between reaping rounds, never while a caller waits; `None` keeps nothing. After a crash nobody
+    /// knows such inodes any more, and recovery frees them.
+    pub fn keep_unnamed(&self, keeps: Option<Box<dyn Fn(Ino) -> bool + Send + Sync>>) {
+        *self.0.inner.keeper.lock() = keeps;
     }
 
     /// Syncs, writes the final checkpoint with the clean mark and releases the devices. Later calls fail with EIO.

@@ -30,8 +30,11 @@ impl Inner {
 
     /// Moves the access time, as relatime does.
     pub(crate) fn touch_atime(&self, cell: &Cell) {
+        if self.options.noatime {
+            return;
+        }
         let now = coarse_realtime_ns();
-        if cell.wants_atime(now) && !self.options.read_only {
+        if cell.wants_atime(now) && self.writable().is_ok() {
             cell.set_times(Some(now), None, None);
             self.dirty_cell(cell, 0);
         }

@@ -52,6 +52,7 @@ pub(crate) fn check_removal(dir: &Cell, victim: &Cell, cred: &Cred) -> Result<()
 }
 
 /// Mode, owner and group of an inode made in `dir`: a setgid directory hands on its group, and itself to subdirectories.
+/// Who is not in that group makes no setgid program; of a prechecked caller, whose groups are not known here, that has been seen to.
 pub(crate) fn born(dir: &Cell, cred: &Cred, mode: u32, kind: FileKind) -> (u32, u32, u32) {
     let mut mode = (mode & 0o7777) | kind.mode_bits();
     let mut gid = cred.gid;
@@ -61,6 +62,7 @@ pub(crate) fn born(dir: &Cell, cred: &Cred, mode: u32, kind: FileKind) -> (u32, 
             mode |= libc::S_ISGID;
         } else if mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP
             && !cred.is_root()
+            && !cred.prechecked
             && !cred.in_group(gid)
         {
             mode &= !libc::S_ISGID;

@@ -7,7 +7,6 @@ use crate::stat::DirEntry;
 use crate::volume::Inner;
 use crate::{FileKind, Ino};
 use crossbeam_epoch::Guard;
-use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::*;
 
 /// Cookies of `.` and `..`; every name's is larger.
@@ -26,10 +25,8 @@ impl Inner {
     ) -> Result<()> {
         let parent = {
             let (cell, _) = self.dir_cell(ino, guard)?;
-            let now = coarse_realtime_ns();
-            if cell.wants_atime(now) && self.writable().is_ok() && cookie == 0 {
-                cell.set_times(Some(now), None, None);
-                self.dirty_cell(cell, 0);
+            if cookie == 0 {
+                self.touch_atime(cell);
             }
             Ino(cell.parent.load(Acquire))
         };

@@ -3,8 +3,10 @@
 //! 1. Whoever takes the last name pushes the inode on its lane's list.
 //! 2. A round takes the lists and asks the epoch collector to tell when everybody who was pinned then is gone: whoever found the inode
 //!    by its name has by then given it up or holds an open slot.
-//! 3. The next round marks the candidates FREED, then reads all open slots. An opener takes its slot, then looks for FREED (both
-//!    SeqCst): either it sees the mark and gives up, or the round sees the slot and takes the mark back.
+//! 3. The next round passes over what is held open, marks the other candidates FREED, then reads all open slots again. An opener takes
+//!    its slot, then looks for FREED (both SeqCst): either it sees the mark and gives up, or the round sees the slot and takes
+//!    the mark back. What is open all the time is never marked: its number never leads nowhere.
+//!    A front end that hands out inode numbers may keep an inode in the same way (`Volume::keep_unnamed`).
 //! 4. The others get a DEAD group. Their cells stay, marked, until that group is folded, so that the number answers ESTALE.
 
 use crate::error::Result;
@@ -86,26 +88,35 @@ impl Inner {
         }
     }
 
-    fn reap_list(&self, r: &mut Reaper, list: Vec<Ino>) -> Result<usize> {
-        let guard = crossbeam_epoch::pin();
-        let mut doomed: Vec<Ino> = Vec::with_capacity(list.len());
-        for ino in list {
-            // A link may have been added through an open handle, and a number may be on the list twice.
-            if let Some(c) = self.cells.get(ino, &guard)
-                && c.nlink.load(SeqCst) == 0
-                && c.flags.fetch_or(FREED, SeqCst) & FREED == 0
-            {
-                doomed.push(ino);
-            }
-        }
+    /// Every inode some handle holds open.
+    fn open_inodes(&self) -> HashSet<u64> {
         let mut open = HashSet::new();
         for lane in 0..self.lanes.len() {
             self.lanes.shared(lane).slots.collect(&mut open);
         }
+        open
+    }
+
+    fn reap_list(&self, r: &mut Reaper, list: Vec<Ino>) -> Result<usize> {
+        let guard = crossbeam_epoch::pin();
+        let keeper = self.keeper.lock();
+        let kept = |ino: Ino| keeper.as_ref().is_some_and(|keeps| keeps(ino));
+        let open = self.open_inodes();
+        let mut doomed: Vec<Ino> = Vec::with_capacity(list.len());
+        for ino in list {
+            // A link may have been added through an open handle, and a number may be on the list twice.
+            let Some(c) = self.cells.get(ino, &guard).filter(|c| c.nlink.load(SeqCst) == 0) else { continue };
+            if open.contains(&ino.0) || kept(ino) {
+                r.open.push(ino);
+            } else if c.flags.fetch_or(FREED, SeqCst) & FREED == 0 {
+                doomed.push(ino);
+            }
+        }
+        let open = if doomed.is_empty() { open } else { self.open_inodes() };
         let mut n = 0;
         for ino in doomed {
             let Some(cell) = self.cells.get(ino, &guard) else { continue };
-            if open.contains(&ino.0) || cell.nlink.load(SeqCst) != 0 {
+            if open.contains(&ino.0) || cell.nlink.load(SeqCst) != 0 || kept(ino) {
                 cell.clear(FREED);
                 if cell.nlink.load(SeqCst) == 0 {
                     r.open.push(ino);
@@ -120,6 +131,9 @@ impl Inner {
             r.freed.push((epoch, ino));
             n += 1;
         }
+        // A file that got and lost names while it was open is on the list more than once.
+        r.open.sort_unstable();
+        r.open.dedup();
         Ok(n)
     }
 

@@ -105,3 +105,42 @@ fn advisory_locks_exclude_each_other_and_go_with_the_handle() {
     a.unlock();
     c.lock(Lock::Shared, true).unwrap();
 }
+
+#[test]
+fn setgid_of_a_prechecked_caller_is_left_alone() {
+    // Through a mount only the effective group is known; the kernel looked at the others.
+    let (fs, _dev) = root(16);
+    fs.mkdir("/d", 0o777).unwrap();
+    fs.chown("/d", None, Some(50), true).unwrap();
+    fs.chmod("/d", 0o2777).unwrap();
+    let dir = fs.stat("/d").unwrap().ino;
+    let checked = Cred { prechecked: true, ..Cred::user(1000, 1000, &[]) };
+    let make = |cred: &Cred, name: &[u8]| fs.volume().node_mknod(cred, dir, name, 0o2775, 0).unwrap();
+    let stat = make(&checked, b"a");
+    assert_eq!((stat.mode & 0o7777, stat.gid), (0o2775, 50));
+    let stat = make(&Cred::user(1000, 1000, &[]), b"b");
+    assert_eq!((stat.mode & 0o7777, stat.gid), (0o775, 50), "not in the group, and nobody checked");
+}
+
+#[test]
+fn noatime_covers_files_and_directories() {
+    use lanefs_store::device::Device;
+    for noatime in [false, true] {
+        let (v, dev) = crate::volume(16);
+        v.close().unwrap();
+        let d: std::sync::Arc<dyn Device> = dev.clone();
+        let options = lanefs::MountOptions { noatime, ..crate::options() };
+        let fs = lanefs::Volume::open_devices(vec![d], &options).unwrap().as_user(Cred::root());
+        fs.mkdir("/d", 0o755).unwrap();
+        fs.write("/d/f", b"content").unwrap();
+        let long_ago = Some(lanefs::SetTime::At(1));
+        for path in ["/d", "/d/f"] {
+            fs.set_times(path, long_ago, None, true).unwrap();
+        }
+        crate::ls(&fs, "/d");
+        fs.read("/d/f").unwrap();
+        for path in ["/d", "/d/f"] {
+            assert_eq!(fs.stat(path).unwrap().atime == 1, noatime, "{path}");
+        }
+    }
+}
