@@ -1,89 +1,113 @@
 //! What requests have in common: the state of a mount, and the rules FUSE leaves to the file system's side.
 //!
-//! KILLPRIV_V2: this side clears setuid and setgid. The kernel says when for writes; the crate hides its flag for
-//! truncating opens and setattr, where any caller but root counts as one without CAP_FSETID.
+//! KILLPRIV_V2: this side clears setuid and setgid. The kernel says when, but for fallocate and copy_file_range: there
+//! any caller but root counts as one without CAP_FSETID.
 
 use crate::MountConfig;
 use crate::acl::{self, Acl};
 use crate::handles::Handles;
+use crate::known::Known;
 use crate::seek::Seeker;
-use crate::translate::*;
-use fuser::{Errno, FileHandle, INodeNo, Notifier, ReplyEntry, Request};
+use crate::translate::root;
+use crate::wire::{Agreed, Device, Errno, Reply, Request};
 use lanefs::{File, Ino, Result, SetAttr, Stat, Volume};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
+
+type Wire<T> = std::result::Result<T, Errno>;
 
 pub(crate) struct Adaptor {
     pub volume: Volume,
     pub handles: Arc<Handles>,
+    pub known: Arc<Known>,
     pub seeker: Seeker,
     pub ttl: Duration,
-    /// The kernel gathers writes; settled in `init`.
+    /// The kernel gathers writes.
     pub writeback: bool,
-    noatime: bool,
+    /// SETXATTR says when an ACL takes setgid away.
+    pub setxattr_ext: bool,
     dirsync: bool,
-    pub max_write: u32,
+    /// With `allow_root`: the only user beside root who may enter.
+    pub only: Option<u32>,
 }
 
 impl Adaptor {
-    pub(crate) fn new(volume: Volume, config: &MountConfig, notifier: Arc<OnceLock<Notifier>>) -> Adaptor {
+    pub(crate) fn new(volume: Volume, config: &MountConfig, agreed: Agreed, device: Arc<Device>) -> Adaptor {
         let handles = Arc::new(Handles::new());
+        let known = Arc::new(Known::new());
+        let keeper = Arc::clone(&known);
+        volume.keep_unnamed(Some(Box::new(move |ino| keeper.knows(ino))));
         Adaptor {
             volume,
-            seeker: Seeker::new(Arc::clone(&handles), notifier),
+            seeker: Seeker::new(Arc::clone(&handles), device),
             handles,
+            known,
             ttl: config.ttl,
-            writeback: config.writeback,
-            noatime: config.noatime,
+            writeback: agreed.writeback,
+            setxattr_ext: agreed.setxattr_ext,
             dirsync: config.dirsync || config.sync,
-            max_write: config.max_write,
+            only: config.allow_root.then(|| rustix::process::geteuid().as_raw()),
         }
     }
 
+    /// No request comes any more.
+    pub(crate) fn end(&self) {
+        self.seeker.stop();
+        self.volume.keep_unnamed(None);
+    }
+
     /// The open file of a request.
-    pub(crate) fn file(&self, fh: FileHandle) -> Result<&File, Errno> {
-        // SAFETY: called only with the handle of the request being answered, and every method answers last.
-        unsafe { self.handles.get(fh.0) }.ok_or(Errno::EBADF)
+    pub(crate) fn file(&self, handle: u64) -> Wire<&File> {
+        // SAFETY: called only with the handle of the request being answered, and the answer is sent last.
+        unsafe { self.handles.get(handle) }.ok_or(Errno(libc::EBADF))
     }
 
     /// The flags a file is opened with here (W1, W2).
-    pub(crate) fn open_flags(&self, flags: i32) -> i32 {
-        let mut flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_DIRECT);
+    pub(crate) fn open_flags(&self, flags: u32) -> i32 {
+        let mut flags = flags as i32
+            & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_DIRECT | libc::O_TMPFILE);
         if self.writeback {
             flags &= !(libc::O_APPEND | libc::O_SYNC | libc::O_DSYNC);
             if flags & libc::O_ACCMODE == libc::O_WRONLY {
                 flags = flags & !libc::O_ACCMODE | libc::O_RDWR;
             }
         }
-        if self.noatime {
-            flags |= libc::O_NOATIME;
-        }
         flags
     }
 
     /// With `dirsync`, makes the change of a directory durable before it is answered.
-    pub(crate) fn settled<T>(&self, dirs: &[Ino], result: Result<T>) -> Result<T, Errno> {
-        let value = result.map_err(errno)?;
+    pub(crate) fn settle(&self, dirs: &[Ino]) -> Wire<()> {
         if self.dirsync {
             for dir in dirs {
-                self.volume.node_sync(*dir).map_err(errno)?;
+                self.volume.node_sync(*dir)?;
             }
         }
-        Ok(value)
+        Ok(())
+    }
+
+    /// Puts a name's inode, which the kernel will know once more.
+    pub(crate) fn enter(&self, stat: &Stat, reply: &mut Reply) -> Wire<()> {
+        self.known.count(stat.ino);
+        reply.entry_out(stat, self.ttl)
+    }
+
+    /// Takes back what an answer gave that nobody took.
+    pub(crate) fn undo(&self, reply: &mut Reply) {
+        for ino in reply.entered.drain(..) {
+            self.known.forget(ino, 1);
+        }
+        if let Some(handle) = reply.opened.take() {
+            // SAFETY: the kernel never learned of this handle, so no request names it.
+            unsafe { self.handles.remove(handle) };
+        }
     }
 
     /// The mode and ACLs of a file about to be made in `parent`.
-    pub(crate) fn inherit(
-        &self,
-        parent: Ino,
-        mode: u32,
-        umask: u32,
-        is_dir: bool,
-    ) -> Result<acl::Inherited, Errno> {
+    pub(crate) fn inherit(&self, parent: Ino, mode: u32, umask: u32, is_dir: bool) -> Wire<acl::Inherited> {
         let default = match self.volume.node_getxattr(&root(), parent, acl::DEFAULT) {
             Ok(value) => Acl::decode(&value),
             Err(e) if matches!(e.errno(), libc::ENODATA | libc::EOPNOTSUPP) => None,
-            Err(e) => return Err(errno(e)),
+            Err(e) => return Err(e.into()),
         };
         Ok(match default {
             Some(default) => default.inherit(mode, is_dir),
@@ -103,28 +127,17 @@ impl Adaptor {
     /// Makes a node with `make(mode)` and answers with its entry.
     pub(crate) fn make(
         &self,
-        parent: INodeNo,
-        mode: u32,
-        umask: u32,
+        parent: Ino,
+        (mode, umask): (u32, u32),
         is_dir: bool,
-        reply: ReplyEntry,
+        reply: &mut Reply,
         make: impl FnOnce(u32) -> Result<Stat>,
-    ) {
-        let result = self.inherit(ino(parent), mode, umask, is_dir).and_then(|inherited| {
-            let made = make(inherited.mode).and_then(|stat| {
-                self.give_acls(stat.ino, &inherited)?;
-                Ok(stat)
-            });
-            self.settled(&[ino(parent)], made)
-        });
-        self.entry(result, reply);
-    }
-
-    pub(crate) fn entry(&self, result: Result<Stat, Errno>, reply: ReplyEntry) {
-        match result {
-            Ok(stat) => reply.entry(&self.ttl, &attr(&stat), generation(&stat)),
-            Err(e) => reply.error(e),
-        }
+    ) -> Wire<()> {
+        let inherited = self.inherit(parent, mode, umask, is_dir)?;
+        let stat = make(inherited.mode)?;
+        self.give_acls(stat.ino, &inherited)?;
+        self.settle(&[parent])?;
+        self.enter(&stat, reply)
     }
 
     /// Clears setuid and setgid if the file has them.
@@ -149,51 +162,31 @@ impl Adaptor {
     }
 
     /// Sets an access ACL: the mode follows it, and an ACL that says no more than the mode is not kept.
+    /// `kill_sgid`: what the kernel says of it, if it says anything.
     pub(crate) fn set_access_acl(
         &self,
-        req: &Request,
-        target: Ino,
+        req: &Request<'_>,
         value: &[u8],
         flags: i32,
-    ) -> Result<(), Errno> {
-        let acl = Acl::decode(value).ok_or(Errno::EINVAL)?;
-        let stat = self.volume.node_stat(target).map_err(errno)?;
+        kill_sgid: Option<bool>,
+    ) -> Wire<()> {
+        let target = req.ino;
+        let acl = Acl::decode(value).ok_or(Errno(libc::EINVAL))?;
+        let stat = self.volume.node_stat(target)?;
         let mut mode = stat.mode & 0o7000 | acl.mode();
-        if req.uid() != 0 && req.gid() != stat.gid {
+        if kill_sgid.unwrap_or(req.uid != 0 && req.gid != stat.gid) {
             mode &= !libc::S_ISGID;
         }
         if acl.is_plain() {
             match self.volume.node_removexattr(&root(), target, acl::ACCESS) {
-                Err(e) if e.errno() != libc::ENODATA => return Err(errno(e)),
+                Err(e) if e.errno() != libc::ENODATA => return Err(e.into()),
                 _ => {}
             }
         } else {
-            self.volume.node_setxattr(&root(), target, acl::ACCESS, value, flags).map_err(errno)?;
+            self.volume.node_setxattr(&root(), target, acl::ACCESS, value, flags)?;
         }
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        self.volume.node_setattr(&root(), target, &set).map_err(errno)?;
+        self.volume.node_setattr(&root(), target, &set)?;
         Ok(())
-    }
-
-    pub(crate) fn write_all(
-        &self,
-        file: &File,
-        offset: u64,
-        data: &[u8],
-        cached: bool,
-    ) -> Result<u32, Errno> {
-        let mut done = 0;
-        while done < data.len() {
-            let at = offset.saturating_add(done as u64);
-            let wrote =
-                if cached { file.write_back_at(&data[done..], at) } else { file.write_at(&data[done..], at) };
-            match wrote {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(e) if done == 0 => return Err(errno(e)),
-                Err(_) => break,
-            }
-        }
-        Ok(done as u32)
     }
 }

@@ -12,18 +12,22 @@
 //! | permission checks | the kernel's (`default_permissions`); requests arrive prechecked |
 //! | locks | the kernel's own |
 //! | ACLs | checked by the kernel, inherited and kept in step with the mode by [`acl`] |
-//! | `O_TMPFILE`, `statx` birth time, `syncfs` | not passed on by the crate or by the kernel |
+//! | files without a name | kept while the kernel knows them ([`known`]) |
+//! | `sync`, `syncfs` | not passed on by the kernel |
 
 pub mod acl;
 mod adaptor;
 mod handles;
+mod known;
 mod mount;
 mod options;
+mod readers;
 mod requests;
 mod seek;
 mod session;
 mod signals;
 mod translate;
+mod wire;
 
 pub use options::{BadOption, MountConfig};
 pub use session::{Session, Unmounter, mount, serve_as_flusher};

@@ -1,67 +1,46 @@
 //! Attaching to the name space: by mount(2) when we may, else by the setuid helper fusermount3.
 
 use crate::MountConfig;
-use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use crate::wire::Device;
 use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::ffi::CString;
-use std::fs::OpenOptions;
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::process::{Command, Stdio};
 
 /// How a mount is taken down again.
 pub(crate) enum Attached {
     /// By umount(2).
     Direct(PathBuf),
-    /// By the crate, which calls fusermount3.
-    ByHelper(PathBuf, Mutex<SessionUnmounter>),
+    /// By fusermount3. With `auto_unmount` it waits at the other end of the socket for the end of this process.
+    ByHelper(PathBuf, #[allow(dead_code)] Option<UnixStream>),
 }
 
-/// Mounts, and answers the kernel's first request.
-pub(crate) fn attach<F: fuser::Filesystem>(
-    fs: F,
-    mountpoint: &Path,
-    config: &MountConfig,
-) -> io::Result<(Session<F>, Attached)> {
+/// Mounts. The kernel's first request is waiting at the device then.
+pub(crate) fn attach(mountpoint: &Path, config: &MountConfig) -> io::Result<(Device, Attached)> {
     let mountpoint = mountpoint.canonicalize()?;
     let mode = mountpoint.metadata()?.mode();
     if mode & libc::S_IFMT != libc::S_IFDIR {
         return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
     }
+    // The kernel itself keeps others out without `allow_other`; only `allow_root` is left to the server.
     let me = rustix::process::geteuid();
     let others = config.others_may_enter(me.as_raw());
-    let mut fuser_config = Config::default();
-    fuser_config.n_threads = Some(config.readers());
-    fuser_config.clone_fd = true;
-    // The kernel itself keeps others out without `allow_other`; only `allow_root` is the crate's to enforce.
-    fuser_config.acl = if config.allow_root { SessionACL::RootAndOwner } else { SessionACL::All };
-
     if me.is_root() && !config.auto_unmount {
-        let fd = mount_directly(&mountpoint, mode, others, config)?;
-        let acl = fuser_config.acl;
-        return match Session::from_fd(fs, fd, acl, fuser_config) {
-            Ok(session) => Ok((session, Attached::Direct(mountpoint))),
-            Err(e) => {
-                let _ = rustix::mount::unmount(&mountpoint, UnmountFlags::DETACH);
-                Err(e)
-            }
-        };
+        let device = mount_directly(&mountpoint, mode, others, config)?;
+        return Ok((device, Attached::Direct(mountpoint)));
     }
-    if !others {
-        fuser_config.acl = SessionACL::Owner;
-    }
-    fuser_config.mount_options = helper_options(config);
-    let mut session = Session::new(fs, &mountpoint, &fuser_config)?;
-    let unmounter = Mutex::new(session.unmount_callable());
-    Ok((session, Attached::ByHelper(mountpoint, unmounter)))
+    let (device, socket) = mount_by_helper(&mountpoint, others, config)?;
+    Ok((device, Attached::ByHelper(mountpoint, socket)))
 }
 
-fn mount_directly(mountpoint: &Path, mode: u32, others: bool, config: &MountConfig) -> io::Result<OwnedFd> {
-    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(|e| {
-        io::Error::new(e.kind(), format!("/dev/fuse: {e}; load the module with `modprobe fuse`"))
-    })?;
+fn mount_directly(mountpoint: &Path, mode: u32, others: bool, config: &MountConfig) -> io::Result<Device> {
+    let device = Device::open()?;
     let mut flags = MountFlags::empty();
     for (on, flag) in [
         (config.read_only, MountFlags::RDONLY),
@@ -76,7 +55,7 @@ fn mount_directly(mountpoint: &Path, mode: u32, others: bool, config: &MountConf
     }
     let mut data = format!(
         "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
-        device.as_raw_fd(),
+        device.as_fd().as_raw_fd(),
         mode & libc::S_IFMT,
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
@@ -86,29 +65,88 @@ fn mount_directly(mountpoint: &Path, mode: u32, others: bool, config: &MountConf
     }
     let data = CString::new(data)?;
     rustix::mount::mount(config.source.as_str(), mountpoint, "fuse.lanefs", flags, data.as_c_str())?;
-    Ok(device.into())
+    Ok(device)
 }
 
-fn helper_options(config: &MountConfig) -> Vec<MountOption> {
+/// Has fusermount3, which is setuid root, mount; it sends the device through a socket.
+fn mount_by_helper(
+    mountpoint: &Path,
+    others: bool,
+    config: &MountConfig,
+) -> io::Result<(Device, Option<UnixStream>)> {
+    let (mine, theirs) = UnixStream::pair()?;
+    // Inherited, with a number the child is told. Not by a hook after the fork: that would make it a real fork, and no ring
+    // of a device may live through one.
+    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
+    let mut child = Command::new("fusermount3")
+        .arg("-o")
+        .arg(helper_options(others, config))
+        .arg("--")
+        .arg(mountpoint)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| {
+            io::Error::new(
+                e.kind(),
+                format!("fusermount3, which mounts for ordinary users: {e}; install fuse3"),
+            )
+        })?;
+    drop(theirs);
+    let Some(device) = receive_descriptor(&mine)? else {
+        let mut said = String::new();
+        if let Some(mut err) = child.stderr.take() {
+            let _ = err.read_to_string(&mut said);
+        }
+        let _ = child.wait();
+        return Err(io::Error::other(said.trim().replace('\n', "; ")));
+    };
+    if config.auto_unmount {
+        return Ok((device.into(), Some(mine)));
+    }
+    drop(mine);
+    child.wait()?;
+    Ok((device.into(), None))
+}
+
+/// The descriptor that comes through a socket; `None` if it is closed first.
+fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(e) => return Err(e.into()),
+            Ok(_) => break,
+        }
+    }
+    let rights = control.drain().find_map(|m| match m {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    Ok(rights)
+}
+
+fn helper_options(others: bool, config: &MountConfig) -> String {
     // fusermount3 splits at commas and takes a backslash for an escape.
     let source = config.source.replace('\\', "\\\\").replace(',', "\\,");
-    let mut options = vec![
-        MountOption::FSName(source),
-        MountOption::Subtype("lanefs".into()),
-        MountOption::DefaultPermissions,
-        if config.suid { MountOption::Suid } else { MountOption::NoSuid },
-        if config.dev { MountOption::Dev } else { MountOption::NoDev },
-    ];
+    let mut options = format!("fsname={source},subtype=lanefs,default_permissions");
+    options += if config.suid { ",suid" } else { ",nosuid" };
+    options += if config.dev { ",dev" } else { ",nodev" };
     for (on, option) in [
-        (config.read_only, MountOption::RO),
-        (config.noexec, MountOption::NoExec),
-        (config.noatime, MountOption::NoAtime),
-        (config.sync, MountOption::Sync),
-        (config.dirsync, MountOption::DirSync),
-        (config.auto_unmount, MountOption::AutoUnmount),
+        (others, ",allow_other"),
+        (config.read_only, ",ro"),
+        (config.noexec, ",noexec"),
+        (config.noatime, ",noatime"),
+        (config.sync, ",sync"),
+        (config.dirsync, ",dirsync"),
+        (config.auto_unmount, ",auto_unmount"),
     ] {
         if on {
-            options.push(option);
+            options += option;
         }
     }
     options
@@ -138,15 +176,7 @@ impl Attached {
     pub(crate) fn detach_if_idle(&self) -> io::Result<()> {
         match self {
             Attached::Direct(m) => Ok(rustix::mount::unmount(m, UnmountFlags::NOFOLLOW)?),
-            Attached::ByHelper(m, _) => {
-                let done = std::process::Command::new("fusermount3")
-                    .arg("-u")
-                    .arg("-q")
-                    .arg("--")
-                    .arg(m)
-                    .status()?;
-                if done.success() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EBUSY)) }
-            }
+            Attached::ByHelper(m, _) => unmount_by_helper(m, &["-u", "-q"]),
         }
     }
 
@@ -156,7 +186,7 @@ impl Attached {
             Attached::Direct(m) => {
                 Ok(rustix::mount::unmount(m, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
             }
-            Attached::ByHelper(_, unmounter) => unmounter.lock().unwrap_or_else(|e| e.into_inner()).unmount(),
+            Attached::ByHelper(m, _) => unmount_by_helper(m, &["-u", "-q", "-z"]),
         }
     }
 
@@ -170,6 +200,11 @@ impl Attached {
             let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
         }
     }
+}
+
+fn unmount_by_helper(mountpoint: &Path, how: &[&str]) -> io::Result<()> {
+    let done = Command::new("fusermount3").args(how).arg("--").arg(mountpoint).status()?;
+    if done.success() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EBUSY)) }
 }
 
 /// The number of the FUSE connection mounted at `mountpoint`: its device's minor number.

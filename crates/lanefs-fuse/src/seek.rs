@@ -6,18 +6,22 @@
 //! this happens on a thread of its own. (Files open only for reading have no unwritten pages: closing writes them back.)
 
 use crate::handles::Handles;
-use crate::translate::errno;
-use fuser::{Errno, INodeNo, Notifier, ReplyLseek};
+use crate::wire::{Device, Errno, Reply};
+use lanefs::Ino;
+use std::io;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-struct Job {
-    target: INodeNo,
-    handle: u64,
-    offset: i64,
-    whence: i32,
-    reply: ReplyLseek,
+pub(crate) struct Job {
+    pub ino: Ino,
+    pub handle: u64,
+    pub offset: i64,
+    pub whence: i32,
+    /// Of the request to answer.
+    pub unique: u64,
+    /// Where it came from: the kernel takes the answer nowhere else.
+    pub device: Arc<Device>,
 }
 
 type Running = (Sender<Job>, JoinHandle<()>);
@@ -25,63 +29,57 @@ type Running = (Sender<Job>, JoinHandle<()>);
 /// The thread that seeks; started when it is first needed.
 pub(crate) struct Seeker {
     handles: Arc<Handles>,
-    notifier: Arc<OnceLock<Notifier>>,
+    device: Arc<Device>,
     running: Mutex<Option<Running>>,
 }
 
-/// Answers `lseek` of an open file.
-pub(crate) fn answer(handles: &Handles, handle: u64, offset: i64, whence: i32, reply: ReplyLseek) {
-    // SAFETY: the handle of the request that `reply` belongs to, which is answered below.
-    let result = match unsafe { handles.get(handle) } {
-        Some(file) => file.seek(offset, whence).map_err(errno),
-        None => Err(Errno::EBADF),
-    };
-    match result {
-        Ok(at) => reply.offset(at as i64),
-        Err(e) => reply.error(e),
-    }
+/// Where the data or the hole is.
+pub(crate) fn answer(handles: &Handles, handle: u64, offset: i64, whence: i32) -> Result<u64, Errno> {
+    // SAFETY: the handle of a request that is answered after this.
+    let file = unsafe { handles.get(handle) }.ok_or(Errno(libc::EBADF))?;
+    Ok(file.seek(offset, whence)?)
 }
 
 impl Seeker {
-    pub(crate) fn new(handles: Arc<Handles>, notifier: Arc<OnceLock<Notifier>>) -> Seeker {
-        Seeker { handles, notifier, running: Mutex::new(None) }
+    pub(crate) fn new(handles: Arc<Handles>, device: Arc<Device>) -> Seeker {
+        Seeker { handles, device, running: Mutex::new(None) }
     }
 
-    /// Has the kernel write back the pages of `target`, then answers.
-    pub(crate) fn seek(&self, target: INodeNo, handle: u64, offset: i64, whence: i32, reply: ReplyLseek) {
+    /// Has the kernel write back the pages of the file, then answers.
+    pub(crate) fn seek(&self, job: Job) -> Result<(), Errno> {
         let mut running = self.running.lock().unwrap_or_else(|e| e.into_inner());
         if running.is_none() {
-            match self.start() {
-                Ok(started) => *running = Some(started),
-                Err(e) => return reply.error(e.into()),
-            }
+            *running = Some(self.start().map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EIO)))?);
         }
-        if let Some((jobs, _)) = &*running
-            && let Err(unsent) = jobs.send(Job { target, handle, offset, whence, reply })
-        {
-            unsent.0.reply.error(Errno::EIO);
+        match &*running {
+            Some((jobs, _)) => jobs.send(job).map_err(|_| Errno(libc::EIO)),
+            None => Err(Errno(libc::EIO)),
         }
     }
 
-    fn start(&self) -> std::io::Result<Running> {
+    fn start(&self) -> io::Result<Running> {
         let (jobs, queue) = channel::<Job>();
-        let (handles, notifier) = (Arc::clone(&self.handles), Arc::clone(&self.notifier));
+        let (handles, device) = (Arc::clone(&self.handles), Arc::clone(&self.device));
         let thread = std::thread::Builder::new().name("lanefs-seek".into()).spawn(move || {
+            let mut reply = Reply::new(64);
             for job in queue {
-                if let Some(notifier) = notifier.get()
-                    && let Err(e) = notifier.inval_inode(job.target, 0, 0)
-                {
-                    tracing::warn!("inode {}: its unwritten pages were not called in: {e}", job.target.0);
+                if let Err(e) = device.call_in(job.ino) {
+                    tracing::warn!("inode {}: its unwritten pages were not called in: {e}", job.ino.0);
                 }
-                answer(&handles, job.handle, job.offset, job.whence, job.reply);
+                reply.begin();
+                let result =
+                    answer(&handles, job.handle, job.offset, job.whence).and_then(|at| reply.u64(at));
+                if let Err(e) = job.device.send(reply.finish(job.unique, result)) {
+                    tracing::warn!("answering lseek: {e}");
+                }
             }
         })?;
         Ok((jobs, thread))
     }
 
     /// Waits for the answers still due. No request comes any more.
-    pub(crate) fn stop(&mut self) {
-        let running = self.running.get_mut().unwrap_or_else(|e| e.into_inner()).take();
+    pub(crate) fn stop(&self) {
+        let running = self.running.lock().unwrap_or_else(|e| e.into_inner()).take();
         if let Some((jobs, thread)) = running {
             drop(jobs);
             let _ = thread.join();

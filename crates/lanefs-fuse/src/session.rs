@@ -3,10 +3,12 @@
 use crate::MountConfig;
 use crate::adaptor::Adaptor;
 use crate::mount::{Attached, attach};
+use crate::readers;
+use crate::wire::shake_hands;
 use lanefs::Volume;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// A volume mounted in the name space. Dropping it unmounts, waits for the users of the mount, and closes the volume.
@@ -35,11 +37,15 @@ pub fn serve_as_flusher() {
 /// # Errors
 /// EBUSY, EPERM, ENOTDIR and what else mount(2) says; the message of fusermount3 for an ordinary user.
 pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Result<Session> {
-    let notifier = Arc::new(OnceLock::new());
-    let adaptor = Adaptor::new(volume.clone(), config, Arc::clone(&notifier));
-    let (session, attached) = attach(adaptor, mountpoint, config)?;
-    let _ = notifier.set(session.notifier());
-    let serving = std::thread::Builder::new().name("lanefs-fuse".into()).spawn(move || session.run())?;
+    let (device, attached) = attach(mountpoint, config)?;
+    let serving = shake_hands(&device, config.max_write, config.writeback).and_then(|agreed| {
+        let device = Arc::new(device);
+        let adaptor = Adaptor::new(volume.clone(), config, agreed, Arc::clone(&device));
+        readers::start(adaptor, device, config)
+    });
+    let serving = serving.inspect_err(|_| {
+        let _ = attached.detach();
+    })?;
     attached.tune(config);
     Ok(Session { volume, attached: Arc::new(attached), serving: Some(serving) })
 }

@@ -1,21 +1,17 @@
 //! Words of the kernel to words of the library and back. Nothing here can fail or decide.
 
-use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, Request, TimeOrNow};
-use lanefs::{Cred, Error, FileKind, Ino, SetTime, Stat};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use crate::wire::Errno;
+use lanefs::{Cred, Error, FileKind};
 
 const NS: i64 = 1_000_000_000;
 
-pub(crate) fn errno(e: Error) -> Errno {
-    if let Error::Store(s) = &e {
-        tracing::error!("{s}");
+impl From<Error> for Errno {
+    fn from(e: Error) -> Errno {
+        if let Error::Store(s) = &e {
+            tracing::error!("{s}");
+        }
+        Errno(e.errno())
     }
-    Errno::from_i32(e.errno())
-}
-
-/// The caller, whose permissions the kernel has checked.
-pub(crate) fn cred(req: &Request) -> Cred {
-    Cred { prechecked: true, ..Cred::user(req.uid(), req.gid(), &[]) }
 }
 
 /// For calls where the kernel has already applied the rules that depend on the caller.
@@ -23,90 +19,22 @@ pub(crate) fn root() -> Cred {
     Cred { prechecked: true, ..Cred::root() }
 }
 
-pub(crate) fn ino(n: INodeNo) -> Ino {
-    Ino(n.0)
-}
-
-pub(crate) fn file_type(kind: FileKind) -> FileType {
+/// The type bits of a mode.
+pub(crate) fn file_type_bits(kind: FileKind) -> u32 {
     match kind {
-        FileKind::File => FileType::RegularFile,
-        FileKind::Dir => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::Char => FileType::CharDevice,
-        FileKind::BlockDev => FileType::BlockDevice,
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::Socket => FileType::Socket,
+        FileKind::File => libc::S_IFREG,
+        FileKind::Dir => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+        FileKind::Char => libc::S_IFCHR,
+        FileKind::BlockDev => libc::S_IFBLK,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::Socket => libc::S_IFSOCK,
     }
 }
 
-pub(crate) fn generation(s: &Stat) -> Generation {
-    Generation(s.generation.into())
-}
-
-pub(crate) fn attr(s: &Stat) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(s.ino.0),
-        size: s.size,
-        blocks: s.blocks,
-        atime: time(s.atime),
-        mtime: time(s.mtime),
-        ctime: time(s.ctime),
-        crtime: time(s.btime),
-        kind: file_type(s.kind),
-        perm: (s.mode & 0o7777) as u16,
-        nlink: s.nlink,
-        uid: s.uid,
-        gid: s.gid,
-        rdev: rdev_to_kernel(s.rdev),
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
-/// An answer of "no such name" that the kernel may cache.
-pub(crate) fn no_entry() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
-    }
-}
-
-fn time(ns: i64) -> SystemTime {
-    let d = Duration::from_nanos(ns.unsigned_abs());
-    if ns >= 0 { UNIX_EPOCH + d } else { UNIX_EPOCH - d }
-}
-
-/// Nanoseconds since 1970 as the kernel sent them. Before 1970 the crate decodes (-s, n) as `epoch - (s, n)`
-/// although n counts forward; undone here.
-pub(crate) fn nanos(t: SystemTime) -> i64 {
-    match t.duration_since(UNIX_EPOCH) {
-        Ok(d) => i64::try_from(d.as_nanos()).unwrap_or(i64::MAX),
-        Err(e) => {
-            let d = e.duration();
-            let seconds = i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
-            seconds.checked_mul(-NS).and_then(|s| s.checked_add(d.subsec_nanos().into())).unwrap_or(i64::MIN)
-        }
-    }
-}
-
-pub(crate) fn set_time(t: TimeOrNow) -> SetTime {
-    match t {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(t) => SetTime::At(nanos(t)),
-    }
+/// Nanoseconds since 1970 of seconds, which may be before it, and nanoseconds, which count forward.
+pub(crate) fn nanos(seconds: i64, ns: u32) -> i64 {
+    seconds.saturating_mul(NS).saturating_add(ns.into())
 }
 
 /// A device number as the kernel's wire carries it (32 bits) to `st_rdev`.
@@ -115,7 +43,7 @@ pub(crate) fn rdev_from_kernel(r: u32) -> u64 {
 }
 
 /// `st_rdev` to the 32 bits of the kernel's wire.
-fn rdev_to_kernel(r: u64) -> u32 {
+pub(crate) fn rdev_to_kernel(r: u64) -> u32 {
     let (major, minor) = (libc::major(r), libc::minor(r));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
@@ -133,11 +61,9 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970_are_undone_as_the_crate_makes_them() {
-        assert_eq!(nanos(time(1_500_000_000)), 1_500_000_000);
-        // -1.2 s is (-2, 800_000_000) on the wire; the crate makes epoch - 2.8 s of it.
-        let crate_made = UNIX_EPOCH - Duration::new(2, 800_000_000);
-        assert_eq!(nanos(crate_made), -1_200_000_000);
-        assert_eq!(time(-1_200_000_000), UNIX_EPOCH - Duration::new(1, 200_000_000));
+    fn times_before_1970_count_forward() {
+        assert_eq!(nanos(1, 500_000_000), 1_500_000_000);
+        assert_eq!(nanos(-2, 800_000_000), -1_200_000_000);
+        assert_eq!(nanos(i64::MAX, 0), i64::MAX);
     }
 }

@@ -9,7 +9,7 @@ use lanefs_fuse::MountConfig;
 use lanefs_store::FormatOptions;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -91,6 +91,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         }
     }
     plan.volume.read_only = plan.mount.read_only;
+    plan.volume.noatime = plan.mount.noatime;
     Ok(plan)
 }
 
@@ -184,8 +185,7 @@ fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
 
 /// Messages of the serving process go to the log file if there is one, else to stderr while it is there.
 fn start_log(file: Option<&Path>) -> Result<(), Failure> {
-    // The FUSE crate complains of every answer that comes after a connection was cut.
-    let filter = Targets::new().with_default(LevelFilter::WARN).with_target("fuser", LevelFilter::OFF);
+    let filter = LevelFilter::WARN;
     let layer = tracing_subscriber::fmt::layer().with_ansi(false);
     let layer = match file {
         Some(path) => {

@@ -4,4 +4,5 @@ mod common;
 mod forms;
 mod images;
 mod mount_files;
+mod mount_unnamed;
 mod mounts;

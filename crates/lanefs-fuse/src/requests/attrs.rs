@@ -1,0 +1,153 @@
+//! Attributes, of files and of the volume.
+
+use super::Wire;
+use crate::acl::{self, Acl};
+use crate::adaptor::Adaptor;
+use crate::translate::nanos;
+use crate::wire::abi::*;
+use crate::wire::{Errno, Reply, Request};
+use crate::{IOC_GETPID, IOC_GOINGDOWN};
+use lanefs::{Cred, SetAttr, SetTime, Stat};
+
+impl Adaptor {
+    fn stat(&self, req: &Request<'_>, flags: u32, handle: u64) -> Wire<Stat> {
+        if flags & GETATTR_FH != 0
+            && let Ok(file) = self.file(handle)
+        {
+            return Ok(file.stat()?);
+        }
+        Ok(self.volume.node_stat(req.ino)?)
+    }
+
+    pub(super) fn getattr(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        let flags = a.u32()?;
+        a.skip(4)?;
+        let stat = self.stat(req, flags, a.u64()?)?;
+        reply.attr_out(&stat, self.ttl)
+    }
+
+    pub(super) fn statx(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        let flags = a.u32()?;
+        a.skip(4)?;
+        let stat = self.stat(req, flags, a.u64()?)?;
+        reply.statx_out(&stat, self.ttl)
+    }
+
+    pub(super) fn setattr(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        let valid = a.u32()?;
+        a.skip(12)?; // padding, the handle
+        let size = a.u64()?;
+        a.skip(8)?; // the owner of locks
+        let seconds = [a.i64()?, a.i64()?, a.i64()?];
+        let ns = [a.u32()?, a.u32()?, a.u32()?];
+        let mode = a.u32()?;
+        a.skip(4)?;
+        let (uid, gid) = (a.u32()?, a.u32()?);
+        let has = |flag: u32| valid & flag != 0;
+        let at = |n: usize| nanos(seconds[n], ns[n]);
+        let time = |set: u32, now: u32, n: usize| match (has(set), has(now)) {
+            (false, _) => None,
+            (true, true) => Some(SetTime::Now),
+            (true, false) => Some(SetTime::At(at(n))),
+        };
+        let set = SetAttr {
+            mode: has(fattr::MODE).then_some(mode),
+            uid: has(fattr::UID).then_some(uid),
+            gid: has(fattr::GID).then_some(gid),
+            size: has(fattr::SIZE).then_some(size),
+            atime: time(fattr::ATIME, fattr::ATIME_NOW, 0),
+            mtime: time(fattr::MTIME, fattr::MTIME_NOW, 1),
+            ctime: has(fattr::CTIME).then(|| at(2)),
+            kill_priv: has(fattr::KILL_SUIDGID),
+        };
+        let stat = self.change(req.ino, &set)?;
+        reply.attr_out(&stat, self.ttl)
+    }
+
+    pub(super) fn statfs(&self, reply: &mut Reply) -> Wire<()> {
+        let s = self.volume.statfs()?;
+        for w in [s.blocks, s.free, s.free, s.files, s.files_free] {
+            reply.u64(w)?;
+        }
+        for w in [4096, s.name_max, 4096, 0] {
+            reply.u32(w)?;
+        }
+        reply.put(&[0; 24])
+    }
+
+    pub(super) fn setxattr(&self, req: &Request<'_>) -> Wire<()> {
+        let mut a = req.args();
+        let (size, flags) = (a.u32()?, a.u32()? as i32);
+        let mut kill_sgid = None;
+        if self.setxattr_ext {
+            kill_sgid = Some(a.u32()? & SETXATTR_ACL_KILL_SGID != 0);
+            a.skip(4)?;
+        }
+        let name = a.name()?;
+        let value = a.bytes(size as usize)?;
+        match name {
+            acl::ACCESS => self.set_access_acl(req, value, flags, kill_sgid),
+            acl::DEFAULT if Acl::decode(value).is_none() => Err(Errno(libc::EINVAL)),
+            _ => Ok(self.volume.node_setxattr(&req.cred(), req.ino, name, value, flags)?),
+        }
+    }
+
+    pub(super) fn getxattr(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        let size = a.u32()?;
+        a.skip(4)?;
+        value(&self.volume.node_getxattr(&req.cred(), req.ino, a.name()?)?, size, reply)
+    }
+
+    pub(super) fn listxattr(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let size = req.args().u32()?;
+        let mut list = Vec::new();
+        for name in self.volume.node_listxattr(&req.cred(), req.ino)? {
+            list.extend(name);
+            list.push(0);
+        }
+        value(&list, size, reply)
+    }
+
+    pub(super) fn removexattr(&self, req: &Request<'_>) -> Wire<()> {
+        Ok(self.volume.node_removexattr(&req.cred(), req.ino, req.args().name()?)?)
+    }
+
+    pub(super) fn access(&self, req: &Request<'_>) -> Wire<()> {
+        let who = Cred { prechecked: false, ..req.cred() };
+        Ok(self.volume.node_access(&who, req.ino, req.args().u32()? as i32)?)
+    }
+
+    pub(super) fn ioctl(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        a.skip(8)?; // the handle
+        let (flags, cmd) = (a.u32()?, a.u32()?);
+        let data = match cmd {
+            _ if flags & IOCTL_DIR == 0 => return Err(Errno(libc::ENOTTY)),
+            IOC_GETPID => Some(std::process::id()),
+            IOC_GOINGDOWN if req.uid != 0 => return Err(Errno(libc::EPERM)),
+            IOC_GOINGDOWN => {
+                self.volume.shutdown();
+                None
+            }
+            _ => return Err(Errno(libc::ENOTTY)),
+        };
+        reply.put(&[0; 16])?; // the result, and that nothing has to be tried again
+        data.map_or(Ok(()), |pid| reply.u32(pid))
+    }
+}
+
+/// Answers with a value, or only its size if the caller asked for that.
+fn value(value: &[u8], size: u32, reply: &mut Reply) -> Wire<()> {
+    match size {
+        0 => {
+            reply.u32(value.len() as u32)?;
+            reply.u32(0)
+        }
+        _ if value.len() <= size as usize => reply.put(value),
+        _ => Err(Errno(libc::ERANGE)),
+    }
+}

@@ -1,0 +1,160 @@
+//! Open files and what is in them.
+//!
+//! What the writeback cache asks of this side (the kernel's fs/fuse/file.c):
+//!
+//! W1 Files opened write-only are opened for reading too: the kernel fills partly written pages.
+//! W2 O_APPEND is the kernel's: it knows the size; writes come with their offset.
+//! W3 Writes from the cache leave times alone; the kernel keeps mtime and ctime and sends them by SETATTR, before
+//!    the FSYNC that was to cover them.
+//! W4 FLUSH has nothing left to do once the kernel wrote back its pages at close, so it is answered "not
+//!    implemented" and not sent again; errors of writes reach close and fsync by the kernel's own account.
+
+use super::Wire;
+use crate::adaptor::Adaptor;
+use crate::seek::{self, Job};
+use crate::wire::abi::*;
+use crate::wire::{Answer, Device, Errno, Reply, Request};
+use lanefs::{File, Ino};
+use std::sync::Arc;
+
+/// Told of every open file: what is cached of it stays right, and writes past the cache need not wait for each other.
+const OPENED: u32 = FOPEN_KEEP_CACHE | FOPEN_PARALLEL_DIRECT_WRITES;
+
+impl Adaptor {
+    pub(super) fn open(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        let (flags, open_flags) = (a.u32()?, a.u32()?);
+        let file = self.volume.node_open(&req.cred(), req.ino, self.open_flags(flags))?;
+        if open_flags & OPEN_KILL_SUIDGID != 0 {
+            self.kill_priv(req.ino)?;
+        }
+        reply.open_out(self.handles.insert(file), OPENED)
+    }
+
+    pub(super) fn create(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        let (flags, mode, umask, open_flags) = (a.u32()?, a.u32()?, a.u32()?, a.u32()?);
+        let name = a.name()?;
+        let inherited = self.inherit(req.ino, mode, umask, false)?;
+        let how = self.open_flags(flags) | flags as i32 & (libc::O_CREAT | libc::O_EXCL);
+        let (stat, file) = self.volume.node_create(&req.cred(), req.ino, name, inherited.mode, how)?;
+        self.give_acls(stat.ino, &inherited)?;
+        if open_flags & OPEN_KILL_SUIDGID != 0 {
+            self.kill_priv(stat.ino)?;
+        }
+        self.settle(&[req.ino])?;
+        self.enter(&stat, reply)?;
+        reply.open_out(self.handles.insert(file), OPENED)
+    }
+
+    pub(super) fn tmpfile(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        let (flags, mode, umask) = (a.u32()?, a.u32()?, a.u32()?);
+        let inherited = self.inherit(req.ino, mode, umask, false)?;
+        let how = self.open_flags(flags) | flags as i32 & libc::O_EXCL;
+        let (stat, file) = self.volume.node_tmpfile(&req.cred(), req.ino, inherited.mode, how)?;
+        self.give_acls(stat.ino, &inherited)?;
+        self.enter(&stat, reply)?;
+        reply.open_out(self.handles.insert(file), OPENED)
+    }
+
+    pub(super) fn release(&self, req: &Request<'_>) -> Wire<()> {
+        let handle = req.args().u64()?;
+        // SAFETY: the handle of RELEASE.
+        unsafe { self.handles.remove(handle) };
+        Ok(())
+    }
+
+    pub(super) fn read(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        let (file, offset, size) = (self.file(a.u64()?)?, a.u64()?, a.u32()?);
+        let n = file.read_at(reply.room(size as usize)?, offset)?;
+        reply.keep(n);
+        Ok(())
+    }
+
+    pub(super) fn write(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        let (handle, offset, size, how) = (a.u64()?, a.u64()?, a.u32()?, a.u32()?);
+        a.skip(8)?; // the owner of locks
+        let flags = a.u32()? as i32;
+        a.skip(4)?;
+        let data = a.bytes(size as usize)?;
+        let kill = how & WRITE_KILL_SUIDGID != 0;
+        let file = self.file(handle)?;
+        if kill {
+            self.kill_priv(req.ino)?;
+        }
+        let n = write_all(file, offset, data, self.writeback && how & WRITE_CACHE != 0)?;
+        // With the writeback cache the kernel follows up with FSYNC by itself, except on this path; without it
+        // the file was opened with the flag and the library has seen to it.
+        if flags & libc::O_DSYNC != 0 && kill && self.writeback {
+            file.sync_data()?;
+        }
+        reply.u32(n)?;
+        reply.u32(0)
+    }
+
+    pub(super) fn fsync(&self, req: &Request<'_>) -> Wire<()> {
+        let mut a = req.args();
+        let (file, how) = (self.file(a.u64()?)?, a.u32()?);
+        Ok(if how & FSYNC_FDATASYNC != 0 { file.sync_data() } else { file.sync_all() }?)
+    }
+
+    pub(super) fn fallocate(&self, req: &Request<'_>) -> Wire<()> {
+        let mut a = req.args();
+        let (file, offset, length, mode) = (self.file(a.u64()?)?, a.u64()?, a.u64()?, a.u32()?);
+        if req.uid != 0 {
+            self.kill_priv(req.ino)?;
+        }
+        Ok(file.allocate(mode as i32, offset, length)?)
+    }
+
+    pub(super) fn lseek(&self, req: &Request<'_>, reply: &mut Reply, device: &Arc<Device>) -> Wire<()> {
+        let mut a = req.args();
+        let (handle, offset, whence) = (a.u64()?, a.i64()?, a.u32()? as i32);
+        if self.writeback && self.handles.is_written(req.ino) {
+            reply.answer = Answer::Elsewhere;
+            let device = Arc::clone(device);
+            return self.seeker.seek(Job {
+                ino: req.ino,
+                handle,
+                offset,
+                whence,
+                unique: req.unique,
+                device,
+            });
+        }
+        reply.u64(seek::answer(&self.handles, handle, offset, whence)?)
+    }
+
+    pub(super) fn copy_file_range(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        let (from, from_offset) = (self.file(a.u64()?)?, a.u64()?);
+        let (to_ino, to, to_offset, len) = (Ino(a.u64()?), self.file(a.u64()?)?, a.u64()?, a.u64()?);
+        if req.uid != 0 {
+            self.kill_priv(to_ino)?;
+        }
+        // The answer carries 32 bits; the caller comes back for the rest.
+        let n = from.copy_range_to(from_offset, to, to_offset, len.min(1 << 30))?;
+        reply.u32(u32::try_from(n).map_err(|_| Errno(libc::EOVERFLOW))?)?;
+        reply.u32(0)
+    }
+}
+
+/// Writes as much as can be written; an error only if that is nothing.
+fn write_all(file: &File, offset: u64, data: &[u8], cached: bool) -> Wire<u32> {
+    let mut done = 0;
+    while done < data.len() {
+        let at = offset.saturating_add(done as u64);
+        let wrote =
+            if cached { file.write_back_at(&data[done..], at) } else { file.write_at(&data[done..], at) };
+        match wrote {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if done == 0 => return Err(e.into()),
+            Err(_) => break,
+        }
+    }
+    Ok(done as u32)
+}

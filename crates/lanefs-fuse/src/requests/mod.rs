@@ -1,0 +1,84 @@
+//! Requests of the kernel, each translated into one call of the library.
+
+mod attrs;
+mod content;
+mod listing;
+mod names;
+
+use crate::adaptor::Adaptor;
+use crate::wire::abi::op;
+use crate::wire::{Answer, Device, Errno, Reply, Request};
+use std::sync::Arc;
+
+/// How a request went; what it answers is in the [`Reply`].
+type Wire<T> = Result<T, Errno>;
+
+/// Requests about what somebody has already entered: these `allow_root` lets pass.
+const INSIDE: &[u32] = &[
+    op::READ,
+    op::WRITE,
+    op::FSYNC,
+    op::RELEASE,
+    op::READDIR,
+    op::READDIRPLUS,
+    op::RELEASEDIR,
+    op::FSYNCDIR,
+    op::FORGET,
+    op::BATCH_FORGET,
+    op::DESTROY,
+];
+
+impl Adaptor {
+    /// Does what a request asks for. `device`: where it came from, and where its answer goes.
+    pub(crate) fn serve(&self, req: &Request<'_>, reply: &mut Reply, device: &Arc<Device>) -> Wire<()> {
+        if let Some(only) = self.only
+            && req.uid != 0
+            && req.uid != only
+            && !INSIDE.contains(&req.op)
+        {
+            return Err(Errno(libc::EACCES));
+        }
+        match req.op {
+            op::LOOKUP => self.lookup(req, reply),
+            op::FORGET | op::BATCH_FORGET => {
+                reply.answer = Answer::None;
+                self.forget(req)
+            }
+            op::GETATTR => self.getattr(req, reply),
+            op::STATX => self.statx(req, reply),
+            op::SETATTR => self.setattr(req, reply),
+            op::READLINK => self.readlink(req, reply),
+            op::SYMLINK => self.symlink(req, reply),
+            op::MKNOD => self.mknod(req, reply),
+            op::MKDIR => self.mkdir(req, reply),
+            op::UNLINK => self.unlink(req),
+            op::RMDIR => self.rmdir(req),
+            op::RENAME | op::RENAME2 => self.rename(req),
+            op::LINK => self.link(req, reply),
+            op::OPEN => self.open(req, reply),
+            op::CREATE => self.create(req, reply),
+            op::TMPFILE => self.tmpfile(req, reply),
+            op::READ => self.read(req, reply),
+            op::WRITE => self.write(req, reply),
+            op::RELEASE => self.release(req),
+            op::FSYNC => self.fsync(req),
+            op::FSYNCDIR => Ok(self.volume.node_sync(req.ino)?),
+            op::READDIR => self.readdir(req, reply),
+            op::READDIRPLUS => self.readdirplus(req, reply),
+            op::STATFS => self.statfs(reply),
+            op::SETXATTR => self.setxattr(req),
+            op::GETXATTR => self.getxattr(req, reply),
+            op::LISTXATTR => self.listxattr(req, reply),
+            op::REMOVEXATTR => self.removexattr(req),
+            op::ACCESS => self.access(req),
+            op::IOCTL => self.ioctl(req, reply),
+            op::FALLOCATE => self.fallocate(req),
+            op::LSEEK => self.lseek(req, reply, device),
+            op::COPY_FILE_RANGE => self.copy_file_range(req, reply),
+            op::DESTROY => Ok(()),
+            // Among them: OPENDIR (directories are read by inode number: the kernel need not open them, keeps their pages
+            // cached, and drops these itself when it changes the directory), FLUSH (W4), INTERRUPT, locks.
+            _ => Err(Errno(libc::ENOSYS)),
+        }
+    }
+}

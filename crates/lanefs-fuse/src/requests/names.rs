@@ -1,0 +1,99 @@
+//! Names: looking them up, making, moving and removing them.
+
+use super::Wire;
+use crate::adaptor::Adaptor;
+use crate::translate::rdev_from_kernel;
+use crate::wire::abi::op;
+use crate::wire::{Reply, Request};
+use lanefs::Ino;
+
+impl Adaptor {
+    pub(super) fn lookup(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let name = req.args().name()?;
+        match self.volume.node_lookup(&req.cred(), req.ino, name) {
+            Ok(stat) => self.enter(&stat, reply),
+            Err(e) if e.errno() == libc::ENOENT => reply.no_entry(self.ttl),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// FORGET and BATCH_FORGET.
+    pub(super) fn forget(&self, req: &Request<'_>) -> Wire<()> {
+        let mut a = req.args();
+        if req.op == op::FORGET {
+            self.known.forget(req.ino, a.u64()?);
+            return Ok(());
+        }
+        let count = a.u32()?;
+        a.skip(4)?;
+        for _ in 0..count {
+            let (ino, times) = (Ino(a.u64()?), a.u64()?);
+            self.known.forget(ino, times);
+        }
+        Ok(())
+    }
+
+    pub(super) fn readlink(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        reply.put(&self.volume.node_readlink(req.ino)?)
+    }
+
+    pub(super) fn mknod(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        let (mode, rdev, umask) = (a.u32()?, a.u32()?, a.u32()?);
+        a.skip(4)?;
+        let name = a.name()?;
+        self.make(req.ino, (mode, umask), false, reply, |mode| {
+            self.volume.node_mknod(&req.cred(), req.ino, name, mode, rdev_from_kernel(rdev))
+        })
+    }
+
+    pub(super) fn mkdir(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        let (mode, umask, name) = (a.u32()?, a.u32()?, a.name()?);
+        self.make(req.ino, (mode, umask), true, reply, |mode| {
+            self.volume.node_mkdir(&req.cred(), req.ino, name, mode)
+        })
+    }
+
+    pub(super) fn symlink(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        let (name, target) = (a.name()?, a.name()?);
+        let stat = self.volume.node_symlink(&req.cred(), req.ino, name, target)?;
+        self.settle(&[req.ino])?;
+        self.enter(&stat, reply)
+    }
+
+    pub(super) fn link(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        let (target, name) = (Ino(a.u64()?), a.name()?);
+        let stat = self.volume.node_link(&req.cred(), target, req.ino, name)?;
+        self.settle(&[req.ino])?;
+        self.enter(&stat, reply)
+    }
+
+    pub(super) fn unlink(&self, req: &Request<'_>) -> Wire<()> {
+        self.volume.node_unlink(&req.cred(), req.ino, req.args().name()?)?;
+        self.settle(&[req.ino])
+    }
+
+    pub(super) fn rmdir(&self, req: &Request<'_>) -> Wire<()> {
+        self.volume.node_rmdir(&req.cred(), req.ino, req.args().name()?)?;
+        self.settle(&[req.ino])
+    }
+
+    /// RENAME and RENAME2.
+    pub(super) fn rename(&self, req: &Request<'_>) -> Wire<()> {
+        let mut a = req.args();
+        let to = Ino(a.u64()?);
+        let flags = if req.op == op::RENAME2 {
+            let flags = a.u32()?;
+            a.skip(4)?;
+            flags
+        } else {
+            0
+        };
+        let (name, to_name) = (a.name()?, a.name()?);
+        self.volume.node_rename(&req.cred(), req.ino, name, to, to_name, flags)?;
+        self.settle(&[req.ino, to])
+    }
+}

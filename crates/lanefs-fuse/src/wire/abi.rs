@@ -1,0 +1,115 @@
+//! Numbers of the kernel's FUSE protocol, as in its include/uapi/linux/fuse.h (7.41 and before).
+
+/// Major version of the protocol.
+pub const MAJOR: u32 = 7;
+/// The newest minor version this side knows.
+pub const MINOR: u32 = 41;
+/// The oldest it works with: Linux 4.20, whose requests may be a megabyte.
+pub const MINOR_LEAST: u32 = 28;
+
+/// Bytes before a request's arguments.
+pub const IN_HEADER: usize = 40;
+/// Bytes before an answer.
+pub const OUT_HEADER: usize = 16;
+
+/// What a request asks for.
+pub mod op {
+    pub const LOOKUP: u32 = 1;
+    pub const FORGET: u32 = 2;
+    pub const GETATTR: u32 = 3;
+    pub const SETATTR: u32 = 4;
+    pub const READLINK: u32 = 5;
+    pub const SYMLINK: u32 = 6;
+    pub const MKNOD: u32 = 8;
+    pub const MKDIR: u32 = 9;
+    pub const UNLINK: u32 = 10;
+    pub const RMDIR: u32 = 11;
+    pub const RENAME: u32 = 12;
+    pub const LINK: u32 = 13;
+    pub const OPEN: u32 = 14;
+    pub const READ: u32 = 15;
+    pub const WRITE: u32 = 16;
+    pub const STATFS: u32 = 17;
+    pub const RELEASE: u32 = 18;
+    pub const FSYNC: u32 = 20;
+    pub const SETXATTR: u32 = 21;
+    pub const GETXATTR: u32 = 22;
+    pub const LISTXATTR: u32 = 23;
+    pub const REMOVEXATTR: u32 = 24;
+    pub const INIT: u32 = 26;
+    pub const READDIR: u32 = 28;
+    pub const RELEASEDIR: u32 = 29;
+    pub const FSYNCDIR: u32 = 30;
+    pub const ACCESS: u32 = 34;
+    pub const CREATE: u32 = 35;
+    pub const DESTROY: u32 = 38;
+    pub const IOCTL: u32 = 39;
+    pub const BATCH_FORGET: u32 = 42;
+    pub const FALLOCATE: u32 = 43;
+    pub const READDIRPLUS: u32 = 44;
+    pub const RENAME2: u32 = 45;
+    pub const LSEEK: u32 = 46;
+    pub const COPY_FILE_RANGE: u32 = 47;
+    pub const TMPFILE: u32 = 51;
+    pub const STATX: u32 = 52;
+}
+
+/// What kernel and server can both do, told in INIT.
+pub mod init {
+    pub const ASYNC_READ: u64 = 1 << 0;
+    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    pub const BIG_WRITES: u64 = 1 << 5;
+    pub const DONT_MASK: u64 = 1 << 6;
+    pub const HAS_IOCTL_DIR: u64 = 1 << 11;
+    pub const DO_READDIRPLUS: u64 = 1 << 13;
+    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
+    pub const ASYNC_DIO: u64 = 1 << 15;
+    pub const WRITEBACK_CACHE: u64 = 1 << 16;
+    pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const POSIX_ACL: u64 = 1 << 20;
+    pub const MAX_PAGES: u64 = 1 << 22;
+    pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
+    pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+    pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub const SETXATTR_EXT: u64 = 1 << 29;
+    /// The second word of flags is there.
+    pub const INIT_EXT: u64 = 1 << 30;
+}
+
+/// Which fields SETATTR sets.
+pub mod fattr {
+    pub const MODE: u32 = 1 << 0;
+    pub const UID: u32 = 1 << 1;
+    pub const GID: u32 = 1 << 2;
+    pub const SIZE: u32 = 1 << 3;
+    pub const ATIME: u32 = 1 << 4;
+    pub const MTIME: u32 = 1 << 5;
+    pub const ATIME_NOW: u32 = 1 << 7;
+    pub const MTIME_NOW: u32 = 1 << 8;
+    pub const CTIME: u32 = 1 << 10;
+    pub const KILL_SUIDGID: u32 = 1 << 11;
+}
+
+/// GETATTR and STATX: the handle is set.
+pub const GETATTR_FH: u32 = 1;
+/// OPEN, CREATE: whoever opens may not keep setuid and setgid when it truncates.
+pub const OPEN_KILL_SUIDGID: u32 = 1;
+/// OPEN's answer: what the kernel has cached of the file stays.
+pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+/// OPEN's answer: O_DIRECT writes of one file may run side by side.
+pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+/// WRITE: pages of the kernel's cache.
+pub const WRITE_CACHE: u32 = 1 << 0;
+/// WRITE: setuid and setgid go.
+pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// SETXATTR of an access ACL: setgid goes.
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
+/// FSYNC: only the data.
+pub const FSYNC_FDATASYNC: u32 = 1;
+/// IOCTL of a directory.
+pub const IOCTL_DIR: u32 = 1 << 4;
+/// Notification: drop what is cached of an inode.
+pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// `ioctl` of /dev/fuse that ties a descriptor to another's connection.
+pub const DEV_IOC_CLONE: u64 = 0x8004_e500;

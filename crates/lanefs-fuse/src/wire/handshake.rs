@@ -1,0 +1,153 @@
+//! INIT: what kernel and server agree on before anything else.
+
+use super::abi::*;
+use super::{Args, Device, Errno, Reply, Request};
+use std::io;
+
+/// Wanted of the kernel; what it does not offer is left out.
+const WANTED: u64 = init::ASYNC_READ
+    | init::ASYNC_DIO
+    | init::ATOMIC_O_TRUNC
+    | init::BIG_WRITES
+    | init::MAX_PAGES
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::PARALLEL_DIROPS
+    | init::HANDLE_KILLPRIV_V2
+    | init::SETXATTR_EXT
+    | init::CACHE_SYMLINKS
+    | init::EXPLICIT_INVAL_DATA
+    | init::NO_OPENDIR_SUPPORT
+    | init::HAS_IOCTL_DIR
+    | init::INIT_EXT
+    | NEEDED;
+
+/// The mode is masked by this side, because a default ACL takes the umask's place.
+const NEEDED: u64 = init::POSIX_ACL | init::DONT_MASK;
+
+/// Requests the kernel may have under way without a caller waiting.
+const MAX_BACKGROUND: u16 = 128;
+
+/// What was agreed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Agreed {
+    /// The kernel gathers writes.
+    pub writeback: bool,
+    /// SETXATTR carries flags of its own.
+    pub setxattr_ext: bool,
+}
+
+/// Answers the kernel's first request.
+pub(crate) fn shake_hands(device: &Device, max_write: u32, writeback: bool) -> io::Result<Agreed> {
+    let mut buffer = vec![0; 1 << 16];
+    let mut reply = Reply::new(256);
+    loop {
+        let gone = || io::Error::new(io::ErrorKind::NotConnected, "the mount went away before it served");
+        let n = device.receive(&mut buffer)?.ok_or_else(gone)?;
+        let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_string());
+        let request = Request::decode(&buffer[..n]).ok_or_else(|| bad("/dev/fuse gave no request"))?;
+        reply.begin();
+        if request.op != op::INIT {
+            device.send(reply.finish(request.unique, Err(Errno(libc::EIO))))?;
+            return Err(bad("the kernel's first request is not INIT"));
+        }
+        let agreed = agree(request.args(), max_write, writeback, &mut reply);
+        let result = agreed.as_ref().map(drop).map_err(|_| Errno(libc::EPROTO));
+        device.send(reply.finish(request.unique, result))?;
+        if let Some(agreed) = agreed? {
+            return Ok(agreed);
+        }
+    }
+}
+
+/// Puts the answer to INIT; `None` if the kernel must ask again with an older version.
+fn agree(
+    mut args: Args<'_>,
+    max_write: u32,
+    writeback: bool,
+    reply: &mut Reply,
+) -> io::Result<Option<Agreed>> {
+    let short = |_| io::Error::other("the kernel's INIT is cut short");
+    let (major, minor) = (args.u32().map_err(short)?, args.u32().map_err(short)?);
+    if major > MAJOR {
+        put(reply, &[MAJOR, MINOR])?;
+        return Ok(None);
+    }
+    if major < MAJOR || minor < MINOR_LEAST {
+        let what = format!(
+            "the kernel speaks FUSE {major}.{minor}; {MAJOR}.{MINOR_LEAST} (Linux 4.20) is the least that works"
+        );
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+    }
+    args.skip(4).map_err(short)?; // its own idea of reading ahead
+    let mut offered = u64::from(args.u32().map_err(short)?);
+    if offered & init::INIT_EXT != 0 {
+        offered |= u64::from(args.u32().map_err(short)?) << 32;
+    }
+    if offered & NEEDED != NEEDED {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel's FUSE offers no ACLs"));
+    }
+    let wanted = if writeback { WANTED | init::WRITEBACK_CACHE } else { WANTED };
+    let flags = offered & wanted;
+    let background = u32::from(MAX_BACKGROUND) | u32::from(MAX_BACKGROUND / 4 * 3) << 16;
+    put(reply, &[MAJOR, MINOR.min(minor), max_write, flags as u32])?;
+    // Background and congestion are two halves of a word, as are pages and alignment; a nanosecond is the grain of time.
+    let mut rest = [0_u32; 12];
+    (rest[1], rest[2]) = (max_write, 1);
+    rest[4] = (flags >> 32) as u32;
+    put_halves(reply, background)?;
+    put(reply, &rest[1..3])?;
+    put_halves(reply, max_write.div_ceil(4096))?;
+    put(reply, &rest[4..])?;
+    Ok(Some(Agreed {
+        writeback: flags & init::WRITEBACK_CACHE != 0,
+        setxattr_ext: flags & init::SETXATTR_EXT != 0,
+    }))
+}
+
+fn put(reply: &mut Reply, words: &[u32]) -> io::Result<()> {
+    words.iter().try_for_each(|w| reply.u32(*w)).map_err(|e| io::Error::from_raw_os_error(e.0))
+}
+
+/// Two 16-bit words: the low half first, whatever the byte order.
+fn put_halves(reply: &mut Reply, both: u32) -> io::Result<()> {
+    [both as u16, (both >> 16) as u16]
+        .iter()
+        .try_for_each(|w| reply.put(&w.to_ne_bytes()))
+        .map_err(|e| io::Error::from_raw_os_error(e.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|w| w.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn only_what_is_offered_is_taken() {
+        let offered = (NEEDED | init::WRITEBACK_CACHE | init::MAX_PAGES) as u32;
+        let mut reply = Reply::new(256);
+        let agreed = agree(Args(&words(&[7, 31, 4096, offered])), 1 << 20, true, &mut reply).unwrap();
+        assert_eq!(agreed, Some(Agreed { writeback: true, setxattr_ext: false }));
+        assert_eq!(reply.len(), 64);
+        let bytes = reply.finish(1, Ok(())).to_vec();
+        let at = |n: usize| u32::from_ne_bytes(bytes[16 + 4 * n..20 + 4 * n].try_into().unwrap());
+        assert_eq!((at(0), at(1), at(2)), (7, 31, 1 << 20));
+        assert_eq!(at(3), offered);
+        assert_eq!((at(5), at(6)), (1 << 20, 1));
+        assert_eq!(u16::from_ne_bytes([bytes[44], bytes[45]]), 256, "pages");
+    }
+
+    #[test]
+    fn old_kernels_are_refused_and_newer_majors_asked_again() {
+        let mut reply = Reply::new(256);
+        assert!(agree(Args(&words(&[7, 20, 0, 0])), 4096, true, &mut reply).is_err());
+        assert!(agree(Args(&words(&[7, 31, 0, 0])), 4096, true, &mut reply).is_err(), "no ACLs");
+        assert!(agree(Args(&words(&[7])), 4096, true, &mut reply).is_err(), "cut short");
+        reply.begin();
+        assert_eq!(agree(Args(&words(&[8, 0])), 4096, true, &mut reply).unwrap(), None);
+        assert_eq!(reply.len(), 8);
+    }
+}

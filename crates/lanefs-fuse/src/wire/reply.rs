@@ -1,0 +1,297 @@
+//! An answer, put together in a buffer that is used again for the next one and sent by one call.
+
+use super::Errno;
+use super::abi::OUT_HEADER;
+use crate::translate::{file_type_bits, rdev_to_kernel};
+use lanefs::{FileKind, Ino, Stat};
+use std::time::Duration;
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// What is in the buffer goes to the kernel.
+    Now,
+    /// The kernel expects nothing.
+    None,
+    /// Somebody else answers.
+    Elsewhere,
+}
+
+/// A reader thread's answer.
+pub(crate) struct Reply {
+    bytes: Box<[u8]>,
+    len: usize,
+    pub answer: Answer,
+    /// Inodes the kernel knows once more when it has taken this answer.
+    pub entered: Vec<Ino>,
+    /// A handle the kernel will release if it has taken this answer.
+    pub opened: Option<u64>,
+}
+
+impl Reply {
+    /// Room for answers of `most` bytes.
+    pub fn new(most: usize) -> Reply {
+        let bytes = vec![0; OUT_HEADER + most].into_boxed_slice();
+        Reply { bytes, len: OUT_HEADER, answer: Answer::Now, entered: Vec::new(), opened: None }
+    }
+
+    /// Empty again.
+    pub fn begin(&mut self) {
+        self.len = OUT_HEADER;
+        self.answer = Answer::Now;
+        self.entered.clear();
+        self.opened = None;
+    }
+
+    /// The bytes to send: with an error nothing but the error.
+    pub fn finish(&mut self, unique: u64, result: Result<(), Errno>) -> &[u8] {
+        let error = match result {
+            Ok(()) => 0,
+            Err(e) => {
+                self.len = OUT_HEADER;
+                -e.0
+            }
+        };
+        self.bytes[..4].copy_from_slice(&(self.len as u32).to_ne_bytes());
+        self.bytes[4..8].copy_from_slice(&error.to_ne_bytes());
+        self.bytes[8..16].copy_from_slice(&unique.to_ne_bytes());
+        &self.bytes[..self.len]
+    }
+
+    /// Bytes put so far.
+    pub fn len(&self) -> usize {
+        self.len - OUT_HEADER
+    }
+
+    /// Room for `n` bytes, to be filled from the front; [`Reply::keep`] says how many were.
+    pub fn room(&mut self, n: usize) -> Result<&mut [u8], Errno> {
+        self.bytes.get_mut(self.len..self.len + n).ok_or(Errno(libc::EINVAL))
+    }
+
+    /// Keeps the first `n` bytes of the room.
+    pub fn keep(&mut self, n: usize) {
+        debug_assert!(self.len + n <= self.bytes.len());
+        self.len += n;
+    }
+
+    /// Adds bytes; EINVAL if there are more than an answer can hold.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        self.room(bytes.len())?.copy_from_slice(bytes);
+        self.keep(bytes.len());
+        Ok(())
+    }
+
+    pub fn u32(&mut self, v: u32) -> Result<(), Errno> {
+        self.put(&v.to_ne_bytes())
+    }
+
+    pub fn u64(&mut self, v: u64) -> Result<(), Errno> {
+        self.put(&v.to_ne_bytes())
+    }
+
+    /// `struct fuse_attr`.
+    fn attr(&mut self, s: &Stat) -> Result<(), Errno> {
+        let times = [s.atime, s.mtime, s.ctime].map(split);
+        let mut b = [0; 88];
+        let words = [s.ino.0, s.size, s.blocks, times[0].0 as u64, times[1].0 as u64, times[2].0 as u64];
+        for (at, w) in b.chunks_exact_mut(8).zip(words) {
+            at.copy_from_slice(&w.to_ne_bytes());
+        }
+        let mode = file_type_bits(s.kind) | s.mode & 0o7777;
+        let rdev = rdev_to_kernel(s.rdev);
+        let halves = [
+            times[0].1, times[1].1, times[2].1, mode, s.nlink, s.uid, s.gid, rdev,
+            4096, /* block size */
+            0,
+        ];
+        for (at, w) in b[48..].chunks_exact_mut(4).zip(halves) {
+            at.copy_from_slice(&w.to_ne_bytes());
+        }
+        self.put(&b)
+    }
+
+    /// `struct fuse_attr_out`: attributes, and how long they hold.
+    pub fn attr_out(&mut self, s: &Stat, ttl: Duration) -> Result<(), Errno> {
+        self.u64(ttl.as_secs())?;
+        self.u32(ttl.subsec_nanos())?;
+        self.u32(0)?;
+        self.attr(s)
+    }
+
+    /// `struct fuse_entry_out`: a name's inode. The kernel knows the inode once more when it has taken this.
+    pub fn entry_out(&mut self, s: &Stat, ttl: Duration) -> Result<(), Errno> {
+        self.entered.push(s.ino);
+        self.entry(s, ttl)
+    }
+
+    fn entry(&mut self, s: &Stat, ttl: Duration) -> Result<(), Errno> {
+        for w in [s.ino.0, u64::from(s.generation), ttl.as_secs(), ttl.as_secs()] {
+            self.u64(w)?;
+        }
+        self.u32(ttl.subsec_nanos())?;
+        self.u32(ttl.subsec_nanos())?;
+        self.attr(s)
+    }
+
+    /// The answer "no such name", which the kernel may believe.
+    pub fn no_entry(&mut self, ttl: Duration) -> Result<(), Errno> {
+        for w in [0, 0, ttl.as_secs(), 0] {
+            self.u64(w)?;
+        }
+        self.u32(ttl.subsec_nanos())?;
+        self.u32(0)?;
+        self.put(&[0; 88])
+    }
+
+    /// `struct fuse_open_out`. The kernel releases the handle if it has taken this.
+    pub fn open_out(&mut self, handle: u64, flags: u32) -> Result<(), Errno> {
+        self.opened = Some(handle);
+        self.u64(handle)?;
+        self.u32(flags)?;
+        self.u32(0)
+    }
+
+    /// `struct fuse_statx_out`.
+    pub fn statx_out(&mut self, s: &Stat, ttl: Duration) -> Result<(), Errno> {
+        const BASIC: u32 = 0x7ff;
+        const BTIME: u32 = 0x800;
+        self.u64(ttl.as_secs())?;
+        self.u32(ttl.subsec_nanos())?;
+        self.u32(0)?;
+        self.put(&[0; 16])?;
+        self.u32(BASIC | BTIME)?;
+        self.u32(4096)?;
+        self.u64(0)?; // attributes
+        for w in [s.nlink, s.uid, s.gid] {
+            self.u32(w)?;
+        }
+        let mode = file_type_bits(s.kind) | s.mode & 0o7777;
+        self.put(&(mode as u16).to_ne_bytes())?;
+        self.put(&[0; 2])?;
+        for w in [s.ino.0, s.size, s.blocks, 0] {
+            self.u64(w)?;
+        }
+        for t in [s.atime, s.btime, s.ctime, s.mtime] {
+            let (sec, ns) = split(t);
+            self.u64(sec as u64)?;
+            self.u32(ns)?;
+            self.u32(0)?;
+        }
+        for w in [libc::major(s.rdev), libc::minor(s.rdev), 0, 0] {
+            self.u32(w)?;
+        }
+        self.put(&[0; 112])
+    }
+
+    /// Adds an entry of a listing of at most `limit` bytes; false if it has no room any more.
+    pub fn dirent(&mut self, limit: usize, ino: Ino, cookie: u64, kind: FileKind, name: &[u8]) -> bool {
+        let size = (24 + name.len()).next_multiple_of(8);
+        if self.len() + size > limit {
+            return false;
+        }
+        let Ok(room) = self.room(size) else { return false };
+        room[..8].copy_from_slice(&ino.0.to_ne_bytes());
+        room[8..16].copy_from_slice(&cookie.to_ne_bytes());
+        room[16..20].copy_from_slice(&(name.len() as u32).to_ne_bytes());
+        room[20..24].copy_from_slice(&(file_type_bits(kind) >> 12).to_ne_bytes());
+        room[24..24 + name.len()].copy_from_slice(name);
+        room[24 + name.len()..].fill(0);
+        self.keep(size);
+        true
+    }
+
+    /// The same with attributes. `None` for these tells the kernel to look the name up when it needs it.
+    pub fn dirent_plus(
+        &mut self,
+        limit: usize,
+        (ino, cookie, kind, name): (Ino, u64, FileKind, &[u8]),
+        stat: Option<&Stat>,
+        ttl: Duration,
+    ) -> bool {
+        if self.len() + 128 + (24 + name.len()).next_multiple_of(8) > limit {
+            return false;
+        }
+        let entry = match stat {
+            Some(stat) => self.entry(stat, ttl),
+            None => self.put(&[0; 128]),
+        };
+        entry.is_ok() && self.dirent(limit, ino, cookie, kind, name)
+    }
+}
+
+/// Nanoseconds to seconds and what is left, which counts forward also before 1970.
+fn split(ns: i64) -> (i64, u32) {
+    (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat() -> Stat {
+        Stat {
+            ino: Ino(5),
+            generation: 3,
+            kind: FileKind::Dir,
+            mode: libc::S_IFDIR | 0o1755,
+            nlink: 2,
+            uid: 1,
+            gid: 2,
+            rdev: 0,
+            size: 77,
+            blocks: 8,
+            atime: -1_200_000_000,
+            mtime: 1,
+            ctime: 2_000_000_003,
+            btime: 4,
+        }
+    }
+
+    #[test]
+    fn sizes_are_the_kernels() {
+        let ttl = Duration::from_millis(1500);
+        let size = |f: &dyn Fn(&mut Reply)| {
+            let mut r = Reply::new(4096);
+            f(&mut r);
+            r.len()
+        };
+        assert_eq!(size(&|r| r.attr_out(&stat(), ttl).unwrap()), 104);
+        assert_eq!(size(&|r| r.entry_out(&stat(), ttl).unwrap()), 128);
+        assert_eq!(size(&|r| r.no_entry(ttl).unwrap()), 128);
+        assert_eq!(size(&|r| r.open_out(1, 0).unwrap()), 16);
+        assert_eq!(size(&|r| r.statx_out(&stat(), ttl).unwrap()), 32 + 256);
+        assert_eq!(size(&|r| assert!(r.dirent(4096, Ino(1), 2, FileKind::File, b"12345678"))), 32);
+        assert_eq!(
+            size(&|r| assert!(r.dirent_plus(4096, (Ino(1), 2, FileKind::File, b"1"), None, ttl))),
+            160
+        );
+    }
+
+    #[test]
+    fn attributes_stand_where_the_kernel_looks() {
+        let mut r = Reply::new(4096);
+        r.attr_out(&stat(), Duration::from_secs(9)).unwrap();
+        let bytes = r.finish(0x1122, Ok(())).to_vec();
+        let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+        let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
+        assert_eq!((u32_at(0), u32_at(4), u64_at(8)), (120, 0, 0x1122));
+        assert_eq!(u64_at(16), 9);
+        assert_eq!((u64_at(32), u64_at(40), u64_at(48)), (5, 77, 8));
+        assert_eq!((u64_at(56) as i64, u32_at(80)), (-2, 800_000_000));
+        assert_eq!((u64_at(72), u32_at(88)), (2, 3));
+        assert_eq!((u32_at(92), u32_at(96)), (libc::S_IFDIR | 0o1755, 2));
+    }
+
+    #[test]
+    fn a_listing_ends_where_it_must_and_an_error_leaves_nothing() {
+        let mut r = Reply::new(256);
+        let mut n = 0;
+        while r.dirent(100, Ino(1), n, FileKind::File, b"name") {
+            n += 1;
+        }
+        assert_eq!((n, r.len()), (3, 96));
+        assert!(!r.dirent(1 << 20, Ino(1), 9, FileKind::File, &[b'n'; 255]), "no room in the buffer");
+        assert_eq!(r.put(&[0; 1000]).unwrap_err().0, libc::EINVAL);
+        assert_eq!(r.finish(1, Err(Errno(libc::ENOENT))).len(), 16);
+    }
+}
