@@ -13,6 +13,7 @@ use crate::programs::volume::{self, Volume};
 use crate::programs::{PROGRAMS, child};
 use crate::run::need;
 use ledger::{Checked, Ledger};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,20 +26,26 @@ struct Totals {
     checked: Checked,
     databases: u64,
     slowest_mount: Duration,
+    /// By program: kills while it was at work.
+    caught: BTreeMap<&'static str, u64>,
 }
 
 /// The command.
 pub fn main(arguments: &[&str]) -> Result<(), String> {
     let (mut rounds, mut seed) = (100, 1);
-    let mut names: Vec<&str> = Vec::new();
+    let mut names: Vec<&'static str> = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         let mut number = || rest.next().and_then(|n| n.parse().ok()).ok_or(format!("{argument}: a number"));
         match *argument {
             "--rounds" => rounds = number()?,
             "--seed" => seed = number()?,
-            name if PROGRAMS.iter().any(|p| p.name == name) => names.push(name),
-            other => return Err(format!("killtest: {other:?}: neither --rounds N, --seed S nor a program")),
+            other => match PROGRAMS.iter().find(|p| p.name == other) {
+                Some(program) => names.push(program.name),
+                None => {
+                    return Err(format!("killtest: {other:?}: neither --rounds N, --seed S nor a program"));
+                }
+            },
         }
     }
     if names.is_empty() {
@@ -94,6 +101,8 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
         totals.databases,
         totals.slowest_mount.as_secs_f64() * 1e3,
     );
+    let caught: Vec<String> = totals.caught.iter().map(|(name, n)| format!("{name} {n}")).collect();
+    println!("killed in the middle of: {}", caught.join(", "));
     Ok(())
 }
 
@@ -115,7 +124,13 @@ fn start(arguments: &[&str], paths: &[&Path], log: &Path) -> Result<Running, Str
     command.spawn().map(Running).map_err(|e| e.to_string())
 }
 
-fn round(v: &mut Volume, n: u64, name: &str, random: &mut Random, totals: &mut Totals) -> Result<(), String> {
+fn round(
+    v: &mut Volume,
+    n: u64,
+    name: &'static str,
+    random: &mut Random,
+    totals: &mut Totals,
+) -> Result<(), String> {
     let io = |e: std::io::Error| e.to_string();
     let (outside, mnt) = (v.outside().join(format!("round{n}")), v.mnt());
     std::fs::create_dir_all(&outside).map_err(io)?;
@@ -126,11 +141,9 @@ fn round(v: &mut Volume, n: u64, name: &str, random: &mut Random, totals: &mut T
     }
     std::fs::create_dir_all(mnt.join("programs")).map_err(io)?;
     let seed = (random.next() >> 40).to_string();
-    let mut program = start(
-        &["programs", "--quick", name, "--in"],
-        &[&mnt.join("programs"), &outside],
-        &outside.join("program.log"),
-    )?;
+    let log = outside.join("program.log");
+    let begin = || start(&["programs", "--quick", name, "--in"], &[&mnt.join("programs"), &outside], &log);
+    let mut program = begin()?;
     // Programs first prepare what they need outside.
     let began = Instant::now();
     while std::fs::read_dir(&place).map_or(0, Iterator::count) == 0
@@ -142,25 +155,32 @@ fn round(v: &mut Volume, n: u64, name: &str, random: &mut Random, totals: &mut T
         std::thread::sleep(Duration::from_millis(5));
     }
     let prefix = format!("round{n}");
-    let log = outside.join("writer.log");
+    let writer_log = outside.join("writer.log");
     let this = outside.clone();
     let mut writer = start(
         &["killtest-writer"],
         &[&mnt, Path::new(&prefix), &this, Path::new("2"), Path::new(&seed)],
-        &log,
+        &writer_log,
     )?;
-    std::thread::sleep(Duration::from_millis(50 + random.below(3000)));
+    // A program that is done early begins anew: the kill comes in the middle of its work.
+    let (began, moment) = (Instant::now(), Duration::from_millis(50 + random.below(3000)));
+    while began.elapsed() < moment {
+        if let Some(status) = program.0.try_wait().map_err(io)? {
+            if !status.success() {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                return Err(format!("{name} failed before the kill: {status}\n{}", child::tail(&said, 15)));
+            }
+            program = begin()?;
+        }
+        std::thread::sleep(Duration::from_millis(5).min(moment.saturating_sub(began.elapsed())));
+    }
     if let Some(status) = writer.0.try_wait().map_err(io)? {
-        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        let said = std::fs::read_to_string(&writer_log).unwrap_or_default();
         return Err(format!("the writer ended before the kill: {status}\n{said}"));
     }
-    if let Some(status) = program.0.try_wait().map_err(io)?
-        && !status.success()
-    {
-        let said = std::fs::read_to_string(outside.join("program.log")).unwrap_or_default();
-        return Err(format!("{name} failed before the kill: {status}\n{}", child::tail(&said, 15)));
-    }
+    let at_work = program.0.try_wait().map_err(io)?.is_none();
     v.kill()?;
+    *totals.caught.entry(name).or_default() += u64::from(at_work);
     // The writer ends by itself: its next call fails. Only then is its ledger complete.
     if child::wait(&mut writer.0, Duration::from_secs(20)).map_err(io)?.is_none() {
         return Err("the writer still runs 20 s after the kill".into());

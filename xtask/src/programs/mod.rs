@@ -141,7 +141,7 @@ fn run_all(chosen: &[&Program], quick: bool) -> Result<(), String> {
         let start = Instant::now();
         let result = with_volume(&mut volume, &lanefs, size, |v| {
             let said = perform(program, &v.mnt(), &v.outside(), quick);
-            match (said, v.alive()) {
+            match (said, v.alive().and_then(|()| v.complaints())) {
                 (Err(e), Err(dead)) => Err(format!("{e}\n{dead}")),
                 (Ok(_), Err(dead)) => Err(dead),
                 (said, Ok(())) => said,

@@ -12,6 +12,8 @@ pub struct Volume {
     lanefs: PathBuf,
     options: Vec<String>,
     server: Option<Child>,
+    /// How much of what the serving process says has been looked at.
+    heard: usize,
 }
 
 /// Builds the release `lanefs` and says where it is; or takes the one that LANEFS names.
@@ -42,6 +44,7 @@ impl Volume {
             lanefs: lanefs.to_path_buf(),
             options: options.iter().map(|o| o.to_string()).collect(),
             server: None,
+            heard: 0,
         };
         let mut mkfs = volume.lanefs(&["mkfs", "--size", size]);
         child::succeed(mkfs.arg(volume.image()), &volume.outside(), Duration::from_secs(60))?;
@@ -102,6 +105,18 @@ impl Volume {
             }
             std::thread::sleep(Duration::from_micros(500));
         }
+    }
+
+    /// Errors and warnings of the serving process since the last call.
+    pub fn complaints(&mut self) -> Result<(), String> {
+        let text = std::fs::read(self.log()).unwrap_or_default();
+        let fresh = String::from_utf8_lossy(&text[self.heard.min(text.len())..]).into_owned();
+        self.heard = text.len();
+        let bad: Vec<&str> = fresh
+            .lines()
+            .filter(|l| l.contains("ERROR") || l.contains("WARN") || l.contains("panicked"))
+            .collect();
+        if bad.is_empty() { Ok(()) } else { Err(format!("the serving process says:\n{}", bad.join("\n"))) }
     }
 
     /// What the serving process said.
