@@ -1,7 +1,7 @@
 //! A volume seen with a credential: operations by path.
 
 use crate::error::{Error, Result};
-use crate::ops::resolve::Resolved;
+use crate::ops::resolve::{Last, Resolved};
 use crate::ops::{perm, posix};
 use crate::{Cred, DirEntry, File, FileKind, Ino, SetAttr, SetTime, Stat, StatFs, Volume};
 use crossbeam_epoch::{Guard, pin};
@@ -157,32 +157,36 @@ impl Fs {
     /// Resolves a path that must exist.
     fn find(&self, path: &[u8], follow: bool, guard: &Guard) -> Result<Ino> {
         self.volume.0.inner.check_alive()?;
-        let r = self.volume.0.inner.resolve(&self.cred, path, follow, guard)?;
+        let last = if follow { Last::Follow } else { Last::Look };
+        let r = self.volume.0.inner.resolve(&self.cred, path, last, guard)?;
         r.target.map(|t| t.0).ok_or_else(|| r.missing())
     }
 
     /// Resolves the place of a name that is made, removed or moved. The name is empty for a path that has none (`/`), and `.` or `..`
-    /// where the path ends so. A symbolic link at the end is not followed, not even before a slash.
-    fn place(&self, path: &[u8], guard: &Guard) -> Result<Resolved> {
+    /// where the path ends so. A symbolic link at the end is not followed, not even before a slash. With [`Last::Place`] what the name
+    /// names now is looked up only if `must_be_dir`.
+    fn place<'p>(&self, path: &'p [u8], last: Last, guard: &Guard) -> Result<Resolved<'p>> {
         let inner = &self.volume.0.inner;
         inner.check_alive()?;
         let end = path.iter().rposition(|b| *b != b'/').map_or(path.len(), |i| i + 1);
-        let last = path[..end].rsplit(|b| *b == b'/').next().unwrap_or_default();
-        if last == b"." || last == b".." {
-            let r = inner.resolve(&self.cred, path, true, guard)?;
+        let name = path[..end].rsplit(|b| *b == b'/').next().unwrap_or_default();
+        if name == b"." || name == b".." {
+            let r = inner.resolve(&self.cred, path, Last::Follow, guard)?;
             return match r.target {
                 None => Err(r.missing()),
-                Some((_, FileKind::Dir)) => Ok(Resolved { name: last.to_vec(), ..r }),
+                Some((_, FileKind::Dir)) => Ok(Resolved { name: name.into(), ..r }),
                 Some(_) => posix(libc::ENOTDIR),
             };
         }
-        let r = inner.resolve(&self.cred, &path[..end], false, guard)?;
-        Ok(Resolved { must_be_dir: end < path.len(), ..r })
+        let must_be_dir = end < path.len();
+        let last = if must_be_dir { Last::Look } else { last };
+        let r = inner.resolve(&self.cred, &path[..end], last, guard)?;
+        Ok(Resolved { must_be_dir, ..r })
     }
 
     /// As [`Fs::place`], for a name that is needed. `busy`: the error for a path without one.
-    fn named_place(&self, path: &[u8], busy: i32, guard: &Guard) -> Result<Resolved> {
-        let r = self.place(path, guard)?;
+    fn named_place<'p>(&self, path: &'p [u8], busy: i32, guard: &Guard) -> Result<Resolved<'p>> {
+        let r = self.place(path, Last::Place, guard)?;
         if r.name.is_empty() { posix(busy) } else { Ok(r) }
     }
 
@@ -215,18 +219,23 @@ impl Fs {
             // A path that can only name a directory names nothing that could be made.
             let last = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
             if matches!(last, b"" | b"." | b"..") {
-                let r = self.place(path, &guard)?;
-                let no_name = matches!(r.name.as_slice(), b"" | b"." | b"..");
+                let r = self.place(path, Last::Look, &guard)?;
+                let no_name = matches!(&*r.name, b"" | b"." | b"..");
                 let exclusive = no_name && flags & libc::O_EXCL != 0;
                 return posix(if exclusive { libc::EEXIST } else { libc::EISDIR });
             }
         }
         // O_EXCL does not follow a link in the last component, nor does O_NOFOLLOW.
-        let follow = flags & libc::O_NOFOLLOW == 0 && !(creating && flags & libc::O_EXCL != 0);
+        let exclusive = creating && flags & libc::O_EXCL != 0;
+        let last = match flags & libc::O_NOFOLLOW == 0 {
+            _ if exclusive => Last::Place,
+            true => Last::Follow,
+            false => Last::Look,
+        };
         for _ in 0..100 {
-            let r = root.inner.resolve(&self.cred, path, follow, &guard)?;
+            let r = root.inner.resolve(&self.cred, path, last, &guard)?;
             match r.target {
-                Some(_) if creating && flags & libc::O_EXCL != 0 => return posix(libc::EEXIST),
+                Some(_) if exclusive => return posix(libc::EEXIST),
                 Some((_, FileKind::Dir)) if creating => return posix(libc::EISDIR),
                 Some((ino, _)) => match root.open_ino(&self.cred, ino, flags, &guard) {
                     Err(Error::Posix(libc::ESTALE)) => continue,
@@ -243,7 +252,7 @@ impl Fs {
                         &guard,
                     ) {
                         // A link appeared at the name: walk again, through it.
-                        Err(Error::Posix(libc::ELOOP)) if follow => continue,
+                        Err(Error::Posix(libc::ELOOP)) if last == Last::Follow => continue,
                         x => return x.map(|f| f.0),
                     }
                 }
@@ -372,13 +381,25 @@ impl Fs {
         {
             return posix(libc::EINVAL);
         }
-        let (a, b) = (self.place(old.as_path(), &guard)?, self.place(new.as_path(), &guard)?);
-        let no_name = |r: &Resolved| matches!(r.name.as_slice(), b"" | b"." | b"..");
+        let (old, new) = (old.as_path(), new.as_path());
+        // Most renames have nothing odd about them, and find out about their names themselves.
+        let place = |path| self.place(path, Last::Place, &guard);
+        let (mut a, mut b) = (place(old)?, place(new)?);
+        let plain = |r: &Resolved| !r.must_be_dir && r.name.len() <= lanefs_store::NAME_MAX;
+        let is_plain = flags == 0 && plain(&a) && plain(&b);
+        if !is_plain {
+            let look = |path| self.place(path, Last::Look, &guard);
+            (a, b) = (look(old)?, look(new)?);
+        }
+        let no_name = |r: &Resolved| matches!(&*r.name, b"" | b"." | b"..");
         if no_name(&a) {
             return posix(libc::EBUSY);
         }
         if no_name(&b) {
             return posix(if flags == libc::RENAME_NOREPLACE { libc::EEXIST } else { libc::EBUSY });
+        }
+        if is_plain {
+            return self.rename_found(&a, &b, flags, &guard);
         }
         // What is missing is said before what is too long (of the other name).
         if a.target.is_none() {
@@ -395,7 +416,11 @@ impl Fs {
         if !is_dir(&a) && (a.must_be_dir || b.must_be_dir && !exchange) {
             return posix(libc::ENOTDIR);
         }
-        self.volume.0.inner.rename(&self.cred, (a.parent, &a.name), (b.parent, &b.name), flags, &guard)
+        self.rename_found(&a, &b, flags, &guard)
+    }
+
+    fn rename_found(&self, a: &Resolved<'_>, b: &Resolved<'_>, flags: u32, guard: &Guard) -> Result<()> {
+        self.volume.0.inner.rename(&self.cred, (a.parent, &a.name), (b.parent, &b.name), flags, guard)
     }
 
     fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {

@@ -6,6 +6,7 @@ pub mod dir_bucket;
 pub mod header;
 pub mod inode;
 pub mod map_node;
+pub mod name_hash;
 pub mod orphans;
 pub mod record;
 pub mod slot;

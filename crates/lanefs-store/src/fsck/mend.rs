@@ -7,11 +7,11 @@ use super::{FsckReport, Phase, Progress};
 use crate::api::{FoldInput, InodeUpdate, PageRead, Transaction};
 use crate::checkpoint::Maintenance;
 use crate::error::Result;
-use crate::format::dir_bucket::{COLLISION_BITS, COOKIE_MAX};
+use crate::format::dir_bucket::COOKIE_MAX;
+use crate::format::name_hash::name_hash;
 use crate::format::record::{Effect, encode_group};
 use crate::store::Store;
 use crate::types::{Block, FileKind, INOS_PER_CHUNK, Ino, ROOT_INO, Version};
-use std::hash::Hasher;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Each round's repairs may bring more to light: a directory found again has entries.
@@ -197,9 +197,6 @@ impl Job<'_> {
 
     /// The cookie of a name that no collision is known for.
     fn cookie(&self, name: &[u8]) -> u64 {
-        let [a, b] = self.sb.hash_key;
-        let mut h = siphasher::sip::SipHasher13::new_with_keys(a, b);
-        h.write(name);
-        ((h.finish() >> 4).max(1) << COLLISION_BITS) & COOKIE_MAX
+        name_hash(self.sb.hash_key, name) & COOKIE_MAX
     }
 }

@@ -15,10 +15,7 @@ const DIRS: u64 = 4;
 const FILES: u64 = 300;
 
 fn cookie(name: &[u8]) -> u64 {
-    use std::hash::Hasher;
-    let mut h = siphasher::sip::SipHasher13::new_with_keys(1, 2);
-    h.write(name);
-    (h.finish() >> 4).max(1) << 3
+    crate::format::name_hash::name_hash([1, 2], name)
 }
 
 fn attrs(mode: u32, size: u64) -> Attrs {

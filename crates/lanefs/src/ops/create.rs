@@ -143,8 +143,7 @@ impl Inner {
         guard: &'g Guard,
     ) -> Option<&'g Cell> {
         let leaf = pdir.lock(hash, guard).make_room(hash, self.folded());
-        let old = leaf.find(hash, &entry.name);
-        let cookie = old.map(|e| e.cookie).or_else(|| leaf.free_cookie(hash));
+        let (old, cookie) = leaf.place(hash, &entry.name);
         let state = pdir.state.load(SeqCst);
         let Some(cookie) = cookie
             .filter(|_| state == ALIVE && leaf.is_complete() && old.is_none_or(|e| e.target().is_none()))

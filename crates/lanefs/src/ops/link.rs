@@ -56,8 +56,7 @@ impl Inner {
             let mut op = Op::begin(self);
             let mut entry = Entry::new(0, name, cell.ino, cell.kind, 0, 0, 0);
             let leaf = pdir.lock(hash, guard).make_room(hash, self.folded());
-            let old = leaf.find(hash, name);
-            let cookie = old.map(|e| e.cookie).or_else(|| leaf.free_cookie(hash));
+            let (old, cookie) = leaf.place(hash, name);
             let fits = pdir.state.load(SeqCst) == ALIVE
                 && leaf.is_complete()
                 && old.is_none_or(|e| e.target().is_none());

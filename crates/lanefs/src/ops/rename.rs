@@ -203,7 +203,7 @@ impl Inner {
         else {
             return Ok(Tried::Moved);
         };
-        let dst = pair.b().find(t.hash, to.1);
+        let (dst, cookie) = pair.b().place(t.hash, to.1);
         let there = dst.and_then(|e| e.target());
         if there != t.target.map(|(c, k)| (c.ino, k)) || !pair.b().is_complete() {
             return Ok(Tried::Moved);
@@ -211,9 +211,7 @@ impl Inner {
         if s.pdir.state.load(SeqCst) != ALIVE || t.pdir.state.load(SeqCst) != ALIVE {
             return Ok(Tried::Moved);
         }
-        let Some(cookie) = dst.map(|e| e.cookie).or_else(|| pair.b().free_cookie(t.hash)) else {
-            return posix(libc::ENOSPC);
-        };
+        let Some(cookie) = cookie else { return posix(libc::ENOSPC) };
         let mut floor = pair.a().last_ts().max(pair.b().last_ts());
         let victim = t.target.filter(|_| !exchange);
         if let Some(d) = victim.and_then(|v| v.0.dir()) {

@@ -10,6 +10,7 @@ use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_store::ROOT_INO;
+use std::borrow::Cow;
 
 /// Symbolic links followed in one path before ELOOP, as in Linux.
 const MAX_LINKS: u32 = 40;
@@ -17,22 +18,58 @@ const MAX_LINKS: u32 = 40;
 const PATH_MAX: usize = 4096;
 
 /// Where a path leads.
-pub(crate) struct Resolved {
+pub(crate) struct Resolved<'p> {
     /// The directory that holds the last component.
     pub parent: Ino,
-    /// The last component; empty if the path names the start itself (`/`, `..`).
-    pub name: Vec<u8>,
-    /// What it names now.
+    /// The last component; empty if the path names the start itself (`/`, `..`). Borrowed from the path, unless it stands in a
+    /// symbolic link.
+    pub name: Cow<'p, [u8]>,
+    /// What it names now; unknown with [`Last::Place`].
     pub target: Option<(Ino, FileKind)>,
     /// The path ended in `/`: only a directory will do.
     pub must_be_dir: bool,
 }
 
-impl Resolved {
+impl Resolved<'_> {
     /// Why there is nothing under this name.
     pub fn missing(&self) -> Error {
         Error::Posix(if self.name.len() > lanefs_store::NAME_MAX { libc::ENAMETOOLONG } else { libc::ENOENT })
     }
+}
+
+/// The components of a path, without empty ones and `.`.
+struct Components<'p>(&'p [u8]);
+
+impl<'p> Components<'p> {
+    #[inline]
+    fn next(&mut self) -> Option<&'p [u8]> {
+        loop {
+            let start = self.0.iter().position(|b| *b != b'/')?;
+            let path = &self.0[start..];
+            let (name, rest) = path.split_at(path.iter().position(|b| *b == b'/').unwrap_or(path.len()));
+            self.0 = rest;
+            if name != b"." {
+                return Some(name);
+            }
+        }
+    }
+
+    /// Whether no component is left.
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.0.is_empty() || Components(self.0).next().is_none()
+    }
+}
+
+/// What a walk does with the last component.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// Looks it up and follows it if it is a symbolic link.
+    Follow,
+    /// Looks it up.
+    Look,
+    /// Leaves it to the caller, who will look anyway. Of a path that can only name a directory it is looked up all the same.
+    Place,
 }
 
 impl Inner {
@@ -161,20 +198,26 @@ impl Inner {
         Ok(page.0[..size as usize].into())
     }
 
-    /// Walks `path` from the root. The last component need not exist. `follow`: also follow it if it is a symbolic link.
-    pub(crate) fn resolve(&self, cred: &Cred, path: &[u8], follow: bool, guard: &Guard) -> Result<Resolved> {
-        self.resolve_at(cred, ROOT_INO, path, follow, &mut 0, guard)
+    /// Walks `path` from the root. The last component need not exist.
+    pub(crate) fn resolve<'p>(
+        &self,
+        cred: &Cred,
+        path: &'p [u8],
+        last: Last,
+        guard: &Guard,
+    ) -> Result<Resolved<'p>> {
+        self.resolve_at(cred, ROOT_INO, path, last, &mut 0, guard)
     }
 
-    fn resolve_at(
+    fn resolve_at<'p>(
         &self,
         cred: &Cred,
         start: Ino,
-        path: &[u8],
-        follow: bool,
+        path: &'p [u8],
+        wanted: Last,
         links: &mut u32,
         guard: &Guard,
-    ) -> Result<Resolved> {
+    ) -> Result<Resolved<'p>> {
         if path.is_empty() {
             return posix(libc::ENOENT);
         }
@@ -183,19 +226,20 @@ impl Inner {
         }
         let mut dir = if path[0] == b'/' { ROOT_INO } else { start };
         // A path that ends in `.` enters the directory before it.
-        let enters = path.rsplit(|b| *b == b'/').find(|c| !c.is_empty()) == Some(b".");
+        let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
+        let enters = path[..end].ends_with(b".") && (end < 2 || path[end - 2] == b'/');
         let must_be_dir = path.ends_with(b"/") || enters;
-        let mut rest = path.split(|b| *b == b'/').filter(|c| !c.is_empty() && *c != b".").peekable();
+        let mut rest = Components(path);
         while let Some(name) = rest.next() {
             let (cell, d) = self
                 .dir_cell(dir, guard)
                 .map_err(|e| if e.errno() == libc::ESTALE { Error::Posix(libc::ENOENT) } else { e })?;
             perm::check(cell, cred, X)?;
-            let last = rest.peek().is_none();
+            let last = rest.is_over();
             if name.len() > lanefs_store::NAME_MAX {
                 // The last component's length is for whoever uses it: rename first wants to know whether there is a source.
                 return if last {
-                    Ok(Resolved { parent: dir, name: name.to_vec(), target: None, must_be_dir })
+                    Ok(Resolved { parent: dir, name: name.into(), target: None, must_be_dir })
                 } else {
                     posix(libc::ENAMETOOLONG)
                 };
@@ -204,20 +248,27 @@ impl Inner {
                 dir = Ino(cell.parent.load(std::sync::atomic::Ordering::Acquire));
                 continue;
             }
+            if last && wanted == Last::Place && !must_be_dir {
+                return Ok(Resolved { parent: dir, name: name.into(), target: None, must_be_dir });
+            }
             let target = self.lookup(cell, d, name, guard)?;
             match target {
-                Some((ino, FileKind::Symlink)) if !last || follow || must_be_dir => {
+                Some((ino, FileKind::Symlink)) if !last || wanted == Last::Follow || must_be_dir => {
                     *links += 1;
                     if *links > MAX_LINKS {
                         return posix(libc::ELOOP);
                     }
                     let link = self.link_target(self.cell(ino, guard)?)?;
-                    let r = self.resolve_at(cred, dir, &link, true, links, guard)?;
+                    let r = self.resolve_at(cred, dir, &link, Last::Follow, links, guard)?;
                     if last {
                         if must_be_dir && r.target.is_some_and(|t| t.1 != FileKind::Dir) {
                             return posix(libc::ENOTDIR);
                         }
-                        return Ok(Resolved { must_be_dir: must_be_dir || r.must_be_dir, ..r });
+                        return Ok(Resolved {
+                            name: r.name.into_owned().into(),
+                            must_be_dir: must_be_dir || r.must_be_dir,
+                            ..r
+                        });
                     }
                     dir = match r.target {
                         Some((ino, FileKind::Dir)) => ino,
@@ -234,13 +285,13 @@ impl Inner {
                     {
                         perm::check(self.cell(ino, guard)?, cred, X)?;
                     }
-                    return Ok(Resolved { parent: dir, name: name.to_vec(), target, must_be_dir });
+                    return Ok(Resolved { parent: dir, name: name.into(), target, must_be_dir });
                 }
                 Some((ino, FileKind::Dir)) => dir = ino,
                 Some(_) => return posix(libc::ENOTDIR),
                 None => return posix(libc::ENOENT),
             }
         }
-        Ok(Resolved { parent: dir, name: Vec::new(), target: Some((dir, FileKind::Dir)), must_be_dir })
+        Ok(Resolved { parent: dir, name: Cow::Borrowed(&[]), target: Some((dir, FileKind::Dir)), must_be_dir })
     }
 }

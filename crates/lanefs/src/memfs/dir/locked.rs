@@ -108,18 +108,22 @@ impl<'g> LockedLeaf<'g> {
         None
     }
 
-    /// A free cookie for a new name of this hash; `None` when all eight are taken.
-    pub fn free_cookie(&self, hash: u64) -> Option<u64> {
+    /// The entry of `name`, tombstones included, and the cookie that the name has or would get; no cookie when all eight of the
+    /// hash are taken. One walk over the chain.
+    pub fn place(&self, hash: u64, name: &[u8]) -> (Option<&'g Entry>, Option<u64>) {
         let mut taken = 0u8;
-        let Head::Chain(mut p) = self.leaf.head() else { return None };
+        let Head::Chain(mut p) = self.leaf.head() else { return (None, None) };
         // SAFETY: as in `find`.
         while let Some(e) = unsafe { p.as_ref() } {
             if e.cookie >> 3 == hash >> 3 {
+                if e.name.as_slice() == name {
+                    return (Some(e), Some(e.cookie));
+                }
                 taken |= 1 << (e.cookie & 7);
             }
             p = e.next.load(Relaxed);
         }
-        (taken != u8::MAX).then(|| hash | u64::from(taken.trailing_ones()))
+        (None, (taken != u8::MAX).then(|| hash | u64::from(taken.trailing_ones())))
     }
 
     /// Makes room: drops clean tombstones, then splits if the leaf is too full. May move to a child leaf.

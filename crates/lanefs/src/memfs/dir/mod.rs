@@ -33,8 +33,8 @@ pub(crate) use load::Bucket;
 pub(crate) use locked::{LockedPair, NotEmpty};
 
 use crossbeam_epoch::Guard;
+pub(crate) use lanefs_store::format::name_hash::name_hash as hash_name;
 use lanefs_store::{FileKind, Ino};
-use std::hash::Hasher;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*, fence};
 
 /// The directory can take names.
@@ -62,14 +62,6 @@ pub(crate) enum Found {
     Absent,
     /// The leaf is not in memory: load it and look again.
     NotLoaded,
-}
-
-/// The cookie's hash part of a name: 60 bits, never 0, shifted into place.
-pub(crate) fn hash_name(key: [u64; 2], name: &[u8]) -> u64 {
-    let mut h = siphasher::sip::SipHasher13::new_with_keys(key[0], key[1]);
-    h.write(name);
-    let h = (h.finish() >> 4).max(1);
-    h << entry::DISC_BITS
 }
 
 /// Spins a little, then yields: for windows of a few hundred nanoseconds that belong to another thread.
@@ -127,7 +119,7 @@ impl Dir {
         }
     }
 
-    /// Looks a name up. `hash` is from [`hash_name`]. Writes nothing.
+    /// Looks a name up. `hash` is from `hash_name`. Writes nothing.
     pub fn lookup(&self, hash: u64, name: &[u8], _guard: &Guard) -> Found {
         if self.root().is_none() {
             return if self.newborn { Found::Absent } else { Found::NotLoaded };

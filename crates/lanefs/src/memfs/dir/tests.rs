@@ -16,7 +16,7 @@ fn add(d: &Dir, name: &[u8], ino: u64, epoch: u64, g: &Guard) -> bool {
         e.set_target(Some((Ino(ino), FileKind::File)));
     } else {
         let mut e = Entry::new(0, name, Ino(ino), FileKind::File, epoch, epoch, 1);
-        e.cookie = l.free_cookie(h).unwrap();
+        e.cookie = l.place(h, name).1.unwrap();
         l.insert(e);
     }
     l.stamp(epoch, 1);
@@ -169,7 +169,7 @@ fn a_pair_hides_its_change_until_it_is_whole() {
                     Some(e) => e.set_target(Some((Ino(50), FileKind::File))),
                     None => {
                         let mut e = Entry::new(0, nt, Ino(50), FileKind::File, 1, 2, 1);
-                        e.cookie = to.free_cookie(ht).unwrap();
+                        e.cookie = to.place(ht, nt).1.unwrap();
                         to.insert(e);
                     }
                 }
