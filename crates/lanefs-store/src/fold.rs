@@ -1,7 +1,7 @@
 //! From record groups to what has to change: the plan of a fold, and the absorption of an epoch before it is committed.
 //!
-//! Groups come in any order, and a group may come more than once (from several fsync batches). Effects are sorted by key and version, so
-//! that repeats fall together; per key the last writer wins. Link deltas follow from the first `old` and the last `ino` of each key
+//! Groups come in any order, and a group may come more than once (from several fsync batches). Effects are gathered by key and put in the order
+//! of their versions, so that repeats fall together; per key the last writer wins. Link deltas follow from the first `old` and the last `ino` of each key
 //! (see `format::record`), so they count every name once, however many effects were absorbed and however often a group came.
 
 use crate::error::{Result, StoreError};
@@ -92,6 +92,16 @@ type Step<'a> = KeyChange<'a>;
 /// buffers are either our own or were checked against their batch's checksum.
 pub fn plan<'a>(
     buffers: impl IntoIterator<Item = &'a [u8]>,
+    keep: impl FnMut(&Version) -> bool,
+) -> Result<Plan<'a>> {
+    let mut p = plan_unsorted(buffers, keep)?;
+    p.changes.sort_unstable_by_key(|s| (s.dir, s.cookie, s.name));
+    Ok(p)
+}
+
+/// [`plan`], but for the order of the changes.
+fn plan_unsorted<'a>(
+    buffers: impl IntoIterator<Item = &'a [u8]>,
     mut keep: impl FnMut(&Version) -> bool,
 ) -> Result<Plan<'a>> {
     let mut p = Plan::default();
@@ -135,7 +145,7 @@ pub fn plan<'a>(
             }
         }
     }
-    settle_keys(&mut p, steps);
+    settle_keys(&mut p, &steps)?;
     p.dead.sort_unstable();
     p.dead.dedup();
     p.news.sort_unstable_by_key(|n| (n.ino, n.generation));
@@ -148,37 +158,99 @@ pub fn plan<'a>(
     Ok(p)
 }
 
-/// Sorts the steps, keeps the net change of each key, and counts links and subdirectories.
-fn settle_keys<'a>(p: &mut Plan<'a>, mut steps: Vec<Step<'a>>) {
-    // Two names may have had one cookie after the other, so the name is part of the key.
-    steps.sort_unstable_by_key(|s| (s.dir, s.cookie, s.name, s.version));
+/// Steps of one key, as places in the list of steps: the first and the last that came.
+#[derive(Clone, Copy)]
+struct Chain {
+    first: u32,
+    last: u32,
+}
+
+const NO_STEP: u32 = u32::MAX;
+
+/// The steps strung together by directory and cookie, in the order they came: an open-addressed table of chains. Most keys have one
+/// step; a name that is made and removed all day has thousands, which sorting everything would compare over and over.
+fn string_up(steps: &[Step<'_>]) -> (Vec<Chain>, Vec<u32>) {
+    let mut table = vec![Chain { first: NO_STEP, last: NO_STEP }; (steps.len() * 2).next_power_of_two()];
+    let mut next = vec![NO_STEP; steps.len()];
+    let mask = table.len() - 1;
+    for (i, s) in steps.iter().enumerate() {
+        // The upper half of a product depends on all bits; cookies are hashes, cut at the low end.
+        let mixed = (s.cookie ^ s.dir.0.rotate_left(40)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut at = (mixed >> 32) as usize & mask;
+        loop {
+            let c = &mut table[at];
+            let Some(f) = steps.get(c.first as usize) else {
+                *c = Chain { first: i as u32, last: i as u32 };
+                break;
+            };
+            if (f.dir, f.cookie) == (s.dir, s.cookie) {
+                next[c.last as usize] = i as u32;
+                c.last = i as u32;
+                break;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+    (table, next)
+}
+
+/// Keeps the net change of each key, and counts links and subdirectories. The changes are in no order.
+fn settle_keys<'a>(p: &mut Plan<'a>, steps: &[Step<'a>]) -> Result<()> {
+    if steps.len() >= NO_STEP as usize {
+        return Err(StoreError::Invalid(format!("{} changes in one fold", steps.len())));
+    }
     let mut links: Vec<(Ino, i64)> = Vec::new();
     let mut subdirs: Vec<(Ino, i64)> = Vec::new();
-    for chain in steps.chunk_by(|a, b| (a.dir, a.cookie, a.name) == (b.dir, b.cookie, b.name)) {
-        let (Some(first), Some(last)) = (chain.first(), chain.last()) else { continue };
-        let (old, new) = (first.old, last.new);
-        if old == new.map_or(Ino::NONE, |n| n.0) {
-            continue;
+    let (table, next) = string_up(steps);
+    let mut chain: Vec<&Step<'a>> = Vec::new();
+    for c in table.iter().filter(|c| c.first != NO_STEP) {
+        chain.clear();
+        let mut at = c.first;
+        while let Some(s) = steps.get(at as usize) {
+            chain.push(s);
+            at = next[at as usize];
         }
-        // What the key named at first: its kind is told by the step that replaced or removed it. A SET replaces a directory only by a directory
-        // (or exchanges it, and then both its keys are here).
-        let old_kind = chain.iter().find(|s| s.new.is_none() && s.old == old).map_or(first.kind, |s| s.kind);
-        if !old.is_none() {
-            links.push((old, -1));
-            if old_kind == FileKind::Dir {
-                subdirs.push((first.dir, -1));
-            }
+        // Two names may have had one cookie after the other, so the name is part of the key. One lane's steps come in order.
+        if !chain.is_sorted_by_key(|s| (s.name, s.version)) {
+            chain.sort_unstable_by_key(|s| (s.name, s.version));
         }
-        if let Some((ino, kind)) = new {
-            links.push((ino, 1));
-            if kind == FileKind::Dir {
-                subdirs.push((first.dir, 1));
-            }
+        for chain in chain.chunk_by(|a, b| a.name == b.name) {
+            settle_key(p, chain, &mut links, &mut subdirs);
         }
-        p.changes.push(KeyChange { old, ..*last });
     }
     p.links = sum(links);
     p.subdirs = sum(subdirs);
+    Ok(())
+}
+
+/// All steps of one key, in order.
+fn settle_key<'a>(
+    p: &mut Plan<'a>,
+    chain: &[&Step<'a>],
+    links: &mut Vec<(Ino, i64)>,
+    subdirs: &mut Vec<(Ino, i64)>,
+) {
+    let (Some(first), Some(last)) = (chain.first(), chain.last()) else { return };
+    let (old, new) = (first.old, last.new);
+    if old == new.map_or(Ino::NONE, |n| n.0) {
+        return;
+    }
+    // What the key named at first: its kind is told by the step that replaced or removed it. A SET replaces a directory only by a directory
+    // (or exchanges it, and then both its keys are here).
+    let old_kind = chain.iter().find(|s| s.new.is_none() && s.old == old).map_or(first.kind, |s| s.kind);
+    if !old.is_none() {
+        links.push((old, -1));
+        if old_kind == FileKind::Dir {
+            subdirs.push((first.dir, -1));
+        }
+    }
+    if let Some((ino, kind)) = new {
+        links.push((ino, 1));
+        if kind == FileKind::Dir {
+            subdirs.push((first.dir, 1));
+        }
+    }
+    p.changes.push(KeyChange { old, ..**last });
 }
 
 fn sum(mut list: Vec<(Ino, i64)>) -> Vec<(Ino, i64)> {
@@ -193,7 +265,7 @@ fn sum(mut list: Vec<(Ino, i64)>) -> Vec<(Ino, i64)> {
 /// began leave nothing, nor do inodes that were made and died, but for their DEAD, by which the store learns that the number is free. The result is
 /// valid only as a whole, as a commit makes it.
 pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
-    let p = plan(buffers.iter().copied(), |_| true)?;
+    let p = plan_unsorted(buffers.iter().copied(), |_| true)?;
     let mut effects: Vec<(Version, Effect<'_>)> = Vec::with_capacity(p.changes.len() + p.news.len());
     let mut first = Version { epoch: u64::MAX, ..Default::default() };
     if let Some(g) = buffers.iter().flat_map(|b| record::groups(b)).next() {
