@@ -281,7 +281,7 @@ impl Volume {
     /// A checkpoint now.
     pub fn checkpoint(&self) -> Result<()> {
         self.0.inner.check_alive()?;
-        self.0.inner.checkpoint()
+        self.0.inner.checkpoint().map(drop)
     }
 
     /// Stops the volume as a crash would: nothing more reaches the device, every call fails with EIO.
@@ -354,7 +354,9 @@ impl Inner {
         let r = if self.options.read_only {
             Ok(())
         } else {
-            self.reap_for_close().and_then(|()| self.write_back_all(false)).and_then(|()| self.checkpoint())
+            self.reap_for_close()
+                .and_then(|()| self.write_back_all(false))
+                .and_then(|()| self.checkpoint().map(drop))
         };
         self.state.store(STOPPED, SeqCst);
         match r {

@@ -292,6 +292,11 @@ impl Inner {
                 None => return posix(libc::ENOENT),
             }
         }
-        Ok(Resolved { parent: dir, name: Cow::Borrowed(&[]), target: Some((dir, FileKind::Dir)), must_be_dir })
+        Ok(Resolved {
+            parent: dir,
+            name: Cow::Borrowed(&[]),
+            target: Some((dir, FileKind::Dir)),
+            must_be_dir,
+        })
     }
 }

@@ -107,11 +107,15 @@ impl Inner {
         let p = self.store.pressure();
         let since = self.background.last_checkpoint.lock().get_or_insert_with(Instant::now).elapsed();
         let low = p.free_segments < p.low_water;
+        // Promises to inodes that may be gone already: a checkpoint gives them back before somebody has to wait for them.
+        let space = self.store.space();
+        let crowded = space.reserved > space.free && bytes > 0;
         let due = p.log_bytes > LOG_LIMIT || (bytes > 0 || p.log_bytes > 0) && since > CHECKPOINT_AFTER;
         if low && p.free_segments + p.pending_segments < p.low_water {
             self.store.clean(p.low_water * 2)?;
         }
-        if due || low || over && bytes + self.log_bytes() > (self.meta_budget / 8) as usize || all {
+        if due || low || crowded || over && bytes + self.log_bytes() > (self.meta_budget / 8) as usize || all
+        {
             self.checkpoint()?;
             *self.background.last_checkpoint.lock() = Some(Instant::now());
         }

@@ -9,8 +9,9 @@ use lanefs_store::FoldInput;
 const SCAN: usize = 16;
 
 impl Inner {
-    /// A checkpoint: everything committed so far is folded; recovery starts there from now on.
-    pub(crate) fn checkpoint(&self) -> Result<()> {
+    /// A checkpoint: everything committed so far is folded; recovery starts there from now on. Returns how many promises of blocks
+    /// and inode numbers it gave back.
+    pub(crate) fn checkpoint(&self) -> Result<u64> {
         let _one = self.checkpointing.lock();
         let mut news = 0;
         let settled = self.settle_replaced()?;
@@ -34,7 +35,7 @@ impl Inner {
             let u = self.store.chunk_usage(chunk)?;
             self.numbers.found(chunk, u.used, &u.generations);
         }
-        Ok(())
+        Ok(news + done.freed.len() as u64)
     }
 
     /// Drops the cells of inodes whose end has been folded.

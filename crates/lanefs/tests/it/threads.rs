@@ -199,3 +199,28 @@ fn an_open_file_without_a_name_is_never_stale() {
         assert_eq!(stale, 0);
     });
 }
+
+#[test]
+fn making_and_removing_for_ever_never_fills_the_volume() {
+    // Every new inode holds a block back until a checkpoint. Whoever is refused makes room and tries again, while others take the
+    // room and the background makes room too.
+    for background in [false, true] {
+        let (v, dev) = volume(16);
+        v.close().unwrap();
+        drop(v);
+        let v = Volume::open_devices(vec![dev], &MountOptions { background, ..crate::options() }).unwrap();
+        std::thread::scope(|s| {
+            for t in 0..3 {
+                let fs = v.as_user(Cred::root());
+                s.spawn(move || {
+                    for i in 0..12_000 {
+                        let name = format!("/{t}-{}", i % 7);
+                        fs.open(&*name, OpenOptions::new().write(true).create_new(true)).unwrap();
+                        fs.unlink(&*name).unwrap();
+                    }
+                });
+            }
+        });
+        v.close().unwrap();
+    }
+}
