@@ -1,15 +1,17 @@
 //! An open file.
 
 use crate::error::{Error, Result};
+use crate::locks::RangeLock;
 use crate::memfs::Cell;
 use crate::memfs::data::{FileData, ReadAhead};
 use crate::stat::Stat;
 use crate::volume::{Anchor, Inner};
 use crate::{Cred, FileKind, SetAttr, locks};
 use lanefs_store::{Ino, MAX_FILE_SIZE};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 /// An open file or directory: what a descriptor is to the kernel. Send and Sync; positional calls run in parallel.
 ///
@@ -24,6 +26,8 @@ pub struct File {
     cursor: AtomicU64,
     ahead: ReadAhead,
     errors_seen: AtomicU32,
+    /// An advisory lock was taken through this handle.
+    locked: AtomicBool,
 }
 
 // SAFETY: the cell is made of atomics and locks, so it may be shared and used from any thread; the open slot keeps it
@@ -57,6 +61,7 @@ impl File {
             cursor: AtomicU64::new(0),
             ahead: ReadAhead::new(),
             errors_seen: AtomicU32::new(cell.data().map_or(0, |d| d.errors().sample())),
+            locked: AtomicBool::new(false),
         }
     }
 
@@ -327,6 +332,7 @@ impl File {
 
     /// Advisory lock of the whole file, as `flock(2)`; see [`locks::Lock`]. EWOULDBLOCK if `wait` is false and it is taken.
     pub fn lock(&self, kind: locks::Lock, wait: bool) -> Result<()> {
+        self.locked.store(true, Relaxed); // read by the drop alone, which has the handle to itself
         self.inner().locks.lock(self.ino(), self.owner(), kind, wait)
     }
 
@@ -335,7 +341,34 @@ impl File {
         self.inner().locks.unlock(self.ino(), self.owner());
     }
 
-    /// Who holds this handle's lock: the handle itself, as with `flock(2)`.
+    /// Advisory lock of a range of bytes in place of what this handle holds there, as `fcntl(2)` with F_OFD_SETLK(W); an end of `u64::MAX` is that of
+    /// the file, wherever it comes to be. The lock is this handle's (see [`locks`]). EAGAIN if `wait` is false and another handle holds
+    /// part of it, EDEADLK if waiting would be in a circle, EBADF for a shared lock without reading or an exclusive one without
+    /// writing, EINVAL for an empty range.
+    pub fn lock_range(&self, range: Range<u64>, kind: locks::Lock, wait: bool) -> Result<()> {
+        let mode = self.flags & libc::O_ACCMODE;
+        let lacks = if kind == locks::Lock::Shared { libc::O_WRONLY } else { libc::O_RDONLY };
+        if mode == lacks {
+            return Err(Error::Posix(libc::EBADF));
+        }
+        if range.is_empty() {
+            return Err(Error::Posix(libc::EINVAL));
+        }
+        self.locked.store(true, Relaxed); // as in `lock`
+        self.inner().locks.lock_range(self.ino(), self.owner(), &RangeLock { range, kind }, wait)
+    }
+
+    /// Gives back what this handle holds of a range of bytes; the rest stays.
+    pub fn unlock_range(&self, range: Range<u64>) {
+        self.inner().locks.unlock_range(self.ino(), self.owner(), &range);
+    }
+
+    /// The first lock of another handle that [`File::lock_range`] would have to wait for: F_OFD_GETLK.
+    pub fn test_range(&self, range: Range<u64>, kind: locks::Lock) -> Option<RangeLock> {
+        self.inner().locks.test_range(self.ino(), self.owner(), &RangeLock { range, kind })
+    }
+
+    /// Who holds this handle's locks: the handle itself, as with `flock(2)`.
     fn owner(&self) -> u64 {
         u64::from(self.lane) << 32 | u64::from(self.slot)
     }
@@ -344,8 +377,9 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         let inner = &self.anchor.inner;
-        if inner.locks.any() {
+        if self.locked.load(Relaxed) {
             inner.locks.unlock(self.cell().ino, self.owner());
+            inner.locks.unlock_range(self.cell().ino, self.owner(), &(0..u64::MAX));
         }
         inner.lanes.shared(usize::from(self.lane)).slots.give_back(self.slot as usize);
     }

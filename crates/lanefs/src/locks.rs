@@ -1,10 +1,24 @@
-//! Advisory locks on whole files, as `flock(2)`: they stop nobody but each other. Gone when the volume is closed.
+//! Advisory locks: on whole files as `flock(2)` gives, and on ranges of bytes as `fcntl(2)` does with F_OFD_SETLK. They stop nobody but
+//! each other, and are gone when the volume is closed. The two kinds do not see each other, as on Linux.
+//!
+//! **Whose a lock is.** The open [`crate::File`]'s, as with flock and OFD locks: it goes when that handle is dropped or the lock is given back, and
+//! two handles of one program exclude each other. POSIX's rule, that closing *any* descriptor of a file drops the process's locks
+//! on it, is the one everybody regrets; it is not offered.
+//!
+//! **Waiting in a circle** for ranges is refused with EDEADLK: a handle waits for those that hold what it wants, and when one of
+//! them waits, over whatever others, for the first, nobody would ever go on. (A thread that gives back a lock of a handle for which another
+//! thread waits could end it; this is not known, so the wait is refused all the same, as POSIX allows.)
+//!
+//! L1 A file's locks are in one shard, by a hash of its number; taking, giving back and asking lock that shard alone.
+//! L2 Only who has to wait locks all shards, in order, and looks for a circle: all locks and all waits stand still then, so a circle
+//!    is seen by the last who closes it, and none is seen that is not there.
+//! L3 Waits are entered and removed under a shard's lock, so who holds all of them sees each.
 
 use crate::error::{Error, Result};
 use lanefs_store::Ino;
-use parking_lot::{Condvar, Mutex};
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering::*};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 /// Kinds of advisory lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,76 +29,266 @@ pub enum Lock {
     Exclusive,
 }
 
+/// A lock on bytes, as [`crate::File::test_range`] tells of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RangeLock {
+    /// The bytes; an end of `u64::MAX` is that of the file, wherever it comes to be.
+    pub range: Range<u64>,
+    /// Its kind.
+    pub kind: Lock,
+}
+
+const SHARDS: usize = 64;
+
+/// Holders of the lock on the whole file.
 #[derive(Default)]
-struct Holders {
+struct Whole {
     exclusive: Option<u64>,
     shared: Vec<u64>,
 }
 
-impl Holders {
+impl Whole {
     /// Whether `owner` can have it, given what others hold.
     fn allows(&self, owner: u64, kind: Lock) -> bool {
         self.exclusive.is_none_or(|o| o == owner)
             && (kind == Lock::Shared || self.shared.iter().all(|o| *o == owner))
     }
 
-    fn release(&mut self, owner: u64) {
+    fn release(&mut self, owner: u64) -> bool {
+        let before = self.shared.len() + usize::from(self.exclusive.is_some());
         self.shared.retain(|o| *o != owner);
         if self.exclusive == Some(owner) {
             self.exclusive = None;
         }
+        self.shared.len() + usize::from(self.exclusive.is_some()) < before
     }
+}
+
+struct Held {
+    owner: u64,
+    lock: RangeLock,
+}
+
+#[derive(Default)]
+struct FileLocks {
+    whole: Whole,
+    /// Of one owner none touches another of the same kind.
+    ranges: Vec<Held>,
+}
+
+impl FileLocks {
+    fn is_empty(&self) -> bool {
+        self.whole.exclusive.is_none() && self.whole.shared.is_empty() && self.ranges.is_empty()
+    }
+
+    /// Locks of others that keep `owner` from having `want`.
+    fn against<'a>(&'a self, owner: u64, want: &'a RangeLock) -> impl Iterator<Item = &'a Held> {
+        self.ranges.iter().filter(move |h| {
+            h.owner != owner
+                && h.lock.range.start < want.range.end
+                && want.range.start < h.lock.range.end
+                && (h.lock.kind == Lock::Exclusive || want.kind == Lock::Exclusive)
+        })
+    }
+
+    /// Cuts a range out of what `owner` holds.
+    fn cut(&mut self, owner: u64, out: &Range<u64>) {
+        let mut rest = Vec::new();
+        self.ranges.retain_mut(|h| {
+            let r = h.lock.range.clone();
+            if h.owner != owner || r.end <= out.start || out.end <= r.start {
+                return true;
+            }
+            if r.start < out.start && out.end < r.end {
+                let behind = RangeLock { range: out.end..r.end, kind: h.lock.kind };
+                rest.push(Held { owner, lock: behind });
+            }
+            if r.start < out.start {
+                h.lock.range.end = out.start;
+            } else {
+                h.lock.range.start = out.end;
+            }
+            h.lock.range.start < h.lock.range.end
+        });
+        self.ranges.append(&mut rest);
+    }
+
+    /// Gives `owner` a lock in place of what it held there, joined with its neighbours of the same kind.
+    fn give(&mut self, owner: u64, mut lock: RangeLock) {
+        self.cut(owner, &lock.range);
+        self.ranges.retain(|h| {
+            let r = &h.lock.range;
+            let joins = h.owner == owner
+                && h.lock.kind == lock.kind
+                && (r.end == lock.range.start || r.start == lock.range.end);
+            if joins {
+                lock.range = r.start.min(lock.range.start)..r.end.max(lock.range.end);
+            }
+            !joins
+        });
+        self.ranges.push(Held { owner, lock });
+    }
+}
+
+/// Who waits, and for what.
+struct Wait {
+    owner: u64,
+    ino: Ino,
+    want: RangeLock,
+}
+
+#[derive(Default)]
+struct Shard {
+    files: HashMap<Ino, FileLocks>,
+    /// Waits for ranges of this shard's files.
+    waits: Vec<Wait>,
+}
+
+impl Shard {
+    fn drop_if_empty(&mut self, ino: Ino) {
+        if self.files.get(&ino).is_some_and(FileLocks::is_empty) {
+            self.files.remove(&ino);
+        }
+    }
+}
+
+#[repr(align(128))]
+#[derive(Default)]
+struct Place {
+    shard: Mutex<Shard>,
+    released: Condvar,
 }
 
 /// The advisory locks of a volume.
-#[derive(Default)]
-pub(crate) struct LockTable {
-    files: Mutex<HashMap<Ino, Holders>>,
-    released: Condvar,
-    /// Files with a lock; 0 lets every close pass by.
-    count: AtomicUsize,
+pub(crate) struct LockTable(Box<[Place]>);
+
+impl Default for LockTable {
+    fn default() -> LockTable {
+        LockTable((0..SHARDS).map(|_| Place::default()).collect())
+    }
+}
+
+fn shard_of(ino: Ino) -> usize {
+    (ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % SHARDS
 }
 
 impl LockTable {
-    /// Whether any lock is held at all.
-    pub fn any(&self) -> bool {
-        self.count.load(Relaxed) != 0
+    fn place(&self, ino: Ino) -> &Place {
+        &self.0[shard_of(ino)]
     }
 
-    /// Takes a lock, or turns the owner's into another kind (which, as with flock, lets go first).
+    /// Takes the lock on the whole file, or turns the owner's into another kind (which, as with flock, lets go first).
     pub fn lock(&self, ino: Ino, owner: u64, kind: Lock, wait: bool) -> Result<()> {
-        let mut files = self.files.lock();
-        if let Some(h) = files.get_mut(&ino) {
-            h.release(owner);
-            self.released.notify_all();
+        let place = self.place(ino);
+        let mut shard = place.shard.lock();
+        if let Some(f) = shard.files.get_mut(&ino)
+            && f.whole.release(owner)
+        {
+            place.released.notify_all();
         }
         loop {
-            let h = files.entry(ino).or_default();
-            if h.allows(owner, kind) {
+            let whole = &mut shard.files.entry(ino).or_default().whole;
+            if whole.allows(owner, kind) {
                 match kind {
-                    Lock::Shared => h.shared.push(owner),
-                    Lock::Exclusive => h.exclusive = Some(owner),
+                    Lock::Shared => whole.shared.push(owner),
+                    Lock::Exclusive => whole.exclusive = Some(owner),
                 }
-                self.count.store(files.len(), Relaxed);
                 return Ok(());
             }
             if !wait {
                 return Err(Error::Posix(libc::EWOULDBLOCK));
             }
-            self.released.wait(&mut files);
+            lanefs_sync::about_to_wait();
+            place.released.wait(&mut shard);
         }
     }
 
-    /// Gives the owner's lock back, if it has one.
+    /// Gives the owner's lock on the whole file back, if it has one.
     pub fn unlock(&self, ino: Ino, owner: u64) {
-        let mut files = self.files.lock();
-        if let Some(h) = files.get_mut(&ino) {
-            h.release(owner);
-            if h.exclusive.is_none() && h.shared.is_empty() {
-                files.remove(&ino);
+        let place = self.place(ino);
+        let mut shard = place.shard.lock();
+        if let Some(f) = shard.files.get_mut(&ino)
+            && f.whole.release(owner)
+        {
+            place.released.notify_all();
+        }
+        shard.drop_if_empty(ino);
+    }
+
+    /// Takes a lock on bytes in place of what the owner held there.
+    pub fn lock_range(&self, ino: Ino, owner: u64, want: &RangeLock, wait: bool) -> Result<()> {
+        let place = self.place(ino);
+        loop {
+            {
+                let mut shard = place.shard.lock();
+                if shard.files.entry(ino).or_default().against(owner, want).next().is_none() {
+                    shard.files.entry(ino).or_default().give(owner, want.clone());
+                    // A lock that became a shared one lets others in.
+                    place.released.notify_all();
+                    return Ok(());
+                }
+                shard.drop_if_empty(ino);
             }
-            self.count.store(files.len(), Relaxed);
-            self.released.notify_all();
+            if !wait {
+                return Err(Error::Posix(libc::EAGAIN));
+            }
+            lanefs_sync::about_to_wait();
+            // L2. With all shards in hand what was in the way may be gone: then the loop takes the lock.
+            let mut all: Vec<MutexGuard<'_, Shard>> = self.0.iter().map(|p| p.shard.lock()).collect();
+            let mine = &all[shard_of(ino)];
+            if mine.files.get(&ino).is_none_or(|f| f.against(owner, want).next().is_none()) {
+                continue;
+            }
+            if closes_circle(&all, ino, owner, want) {
+                return Err(Error::Posix(libc::EDEADLK));
+            }
+            let mut shard = all.swap_remove(shard_of(ino));
+            drop(all);
+            shard.waits.push(Wait { owner, ino, want: want.clone() });
+            place.released.wait(&mut shard);
+            let entered =
+                shard.waits.iter().position(|w| w.owner == owner && w.ino == ino && w.want == *want);
+            if let Some(entered) = entered {
+                shard.waits.swap_remove(entered);
+            }
         }
     }
+
+    /// Gives back what the owner holds of a range.
+    pub fn unlock_range(&self, ino: Ino, owner: u64, range: &Range<u64>) {
+        let place = self.place(ino);
+        let mut shard = place.shard.lock();
+        if let Some(f) = shard.files.get_mut(&ino) {
+            f.cut(owner, range);
+            place.released.notify_all();
+        }
+        shard.drop_if_empty(ino);
+    }
+
+    /// A lock that keeps `owner` from having `want`.
+    pub fn test_range(&self, ino: Ino, owner: u64, want: &RangeLock) -> Option<RangeLock> {
+        let shard = self.place(ino).shard.lock();
+        shard.files.get(&ino)?.against(owner, want).min_by_key(|h| h.lock.range.start).map(|h| h.lock.clone())
+    }
+}
+
+/// Whether somebody who keeps `owner` from having `want` waits, over whatever others, for `owner`.
+fn closes_circle(all: &[MutexGuard<'_, Shard>], ino: Ino, owner: u64, want: &RangeLock) -> bool {
+    let holders = |ino: Ino, owner: u64, want: &RangeLock| -> Vec<u64> {
+        let file = all[shard_of(ino)].files.get(&ino);
+        file.into_iter().flat_map(|f| f.against(owner, want).map(|h| h.owner)).collect()
+    };
+    let mut todo = holders(ino, owner, want);
+    let mut seen = HashSet::new();
+    while let Some(next) = todo.pop() {
+        if next == owner {
+            return true;
+        }
+        if seen.insert(next) {
+            for wait in all.iter().flat_map(|s| &s.waits).filter(|w| w.owner == next) {
+                todo.extend(holders(wait.ino, wait.owner, &wait.want));
+            }
+        }
+    }
+    false
 }
