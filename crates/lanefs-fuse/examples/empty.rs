@@ -1,7 +1,7 @@
 //! What a metadata round trip through FUSE costs when the file system does nothing: the yardstick for LaneFS's mount.
 //!
 //!     empty               mounts a file system that answers everything trivially, times a loop of system calls in it
-//!     empty DIR           times the same loop in DIR, say a mounted LaneFS
+//!     empty DIR           times the same loop in DIR, say a mounted LaneFS, in turn with the empty one, and compares
 //!     empty --threads N   with N reader threads instead of one per core
 //!     empty --serve DIR   only mounts, until it is unmounted
 //!
@@ -134,43 +134,77 @@ fn c(path: &Path) -> std::ffi::CString {
     std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-/// Runs `op` for 0..n in five rounds and prints the median round's time for one.
-fn time(name: &str, n: usize, mut op: impl FnMut(usize)) {
-    let rounds = 5;
-    let mut us: Vec<f64> = (0..rounds)
-        .map(|r| {
+/// Calls of one round, and rounds. Short rounds in turn meet the same noise.
+const ROUND: usize = 500;
+const ROUNDS: usize = 41;
+
+/// Runs `op` in the directories in turn, round by round; prints the median round's time of one call in each, and the quotient.
+fn time(name: &str, dirs: &[PathBuf], mut op: impl FnMut(&Path, usize)) {
+    let mut us: Vec<Vec<f64>> = vec![Vec::new(); dirs.len()];
+    for round in 0..ROUNDS {
+        for (dir, us) in dirs.iter().zip(&mut us) {
             let start = Instant::now();
-            for i in 0..n / rounds {
-                op(r * (n / rounds) + i);
+            for i in 0..ROUND {
+                op(dir, round * ROUND + i);
             }
-            start.elapsed().as_secs_f64() * 1e6 / (n / rounds) as f64
+            us.push(start.elapsed().as_secs_f64() * 1e6 / ROUND as f64);
+        }
+    }
+    let medians: Vec<f64> = us
+        .iter_mut()
+        .map(|us| {
+            us.sort_by(f64::total_cmp);
+            us[us.len() / 2]
         })
         .collect();
-    us.sort_by(f64::total_cmp);
-    println!("{name:<12} {:8.2} us", us[rounds / 2]);
+    print!("{name:<14}");
+    medians.iter().for_each(|m| print!(" {m:>10.2}"));
+    match medians[..] {
+        [empty, other] => println!(" {:>7.2}", other / empty),
+        _ => println!(),
+    }
 }
 
-fn measure(dir: &Path, n: usize) -> std::io::Result<()> {
-    let base = dir.join(format!("roundtrips.{}", std::process::id()));
-    std::fs::create_dir(&base)?;
-    let name = |prefix: &str, i: usize| base.join(format!("{prefix}{i}"));
-    time("create", n, |i| drop(std::fs::File::create_new(name("f", i)).expect("create")));
-    time("open", n, |i| drop(std::fs::File::open(name("f", i)).expect("open")));
-    time("chmod", n, |i| {
-        let mode = std::fs::Permissions::from_mode(if i % 2 == 0 { 0o600 } else { 0o640 });
-        std::fs::set_permissions(name("f", i), mode).expect("chmod");
+fn measure(dirs: &[&Path]) -> std::io::Result<()> {
+    let dirs: Vec<PathBuf> =
+        dirs.iter().map(|d| d.join(format!("roundtrips.{}", std::process::id()))).collect();
+    for dir in &dirs {
+        std::fs::create_dir(dir)?;
+    }
+    let name = |dir: &Path, prefix: &str, i: usize| dir.join(format!("{prefix}{i}"));
+    let titles = ["empty us", "other us", "times"];
+    print!("{:<14}", "");
+    titles.iter().take(if dirs.len() == 2 { 3 } else { 1 }).for_each(|t| print!(" {t:>10}"));
+    println!();
+    time("create", &dirs, |d, i| drop(std::fs::File::create_new(name(d, "f", i)).expect("create")));
+    time("open + close", &dirs, |d, i| drop(std::fs::File::open(name(d, "f", i)).expect("open")));
+    time("getattr", &dirs, |d, i| {
+        let path = c(&name(d, "f", i));
+        let mut stat = std::mem::MaybeUninit::<libc::statx>::uninit();
+        let how = libc::AT_STATX_FORCE_SYNC;
+        // SAFETY: the path ends in NUL, and the kernel writes one statx into room for one.
+        let r = unsafe {
+            libc::statx(libc::AT_FDCWD, path.as_ptr(), how, libc::STATX_BASIC_STATS, stat.as_mut_ptr())
+        };
+        assert_eq!(r, 0, "statx");
     });
-    time("getxattr", n, |i| {
-        let path = c(&name("f", i));
+    time("chmod", &dirs, |d, i| {
+        let mode = std::fs::Permissions::from_mode(if i % 2 == 0 { 0o600 } else { 0o640 });
+        std::fs::set_permissions(name(d, "f", i), mode).expect("chmod");
+    });
+    time("getxattr", &dirs, |d, i| {
+        let path = c(&name(d, "f", i));
         // SAFETY: both strings end in NUL, and a size of zero means the null buffer is not written.
         unsafe { libc::getxattr(path.as_ptr(), c"user.none".as_ptr(), std::ptr::null_mut(), 0) };
     });
-    time("lookup-miss", n, |i| assert!(std::fs::symlink_metadata(name("missing", i)).is_err()));
-    time("rename", n, |i| std::fs::rename(name("f", i), name("g", i)).expect("rename"));
-    time("unlink", n, |i| std::fs::remove_file(name("g", i)).expect("unlink"));
-    time("mkdir", n, |i| std::fs::create_dir(name("d", i)).expect("mkdir"));
-    time("rmdir", n, |i| std::fs::remove_dir(name("d", i)).expect("rmdir"));
-    std::fs::remove_dir(&base)
+    time("lookup, miss", &dirs, |d, i| {
+        assert!(std::fs::symlink_metadata(name(d, "missing", i)).is_err());
+    });
+    time("rename", &dirs, |d, i| std::fs::rename(name(d, "f", i), name(d, "g", i)).expect("rename"));
+    time("unlink", &dirs, |d, i| std::fs::remove_file(name(d, "g", i)).expect("unlink"));
+    time("mkdir", &dirs, |d, i| std::fs::create_dir(name(d, "d", i)).expect("mkdir"));
+    time("rmdir", &dirs, |d, i| std::fs::remove_dir(name(d, "d", i)).expect("rmdir"));
+    dirs.iter().try_for_each(std::fs::remove_dir)
 }
 
 /// A second thread creates in a directory of its own while this one does: what two clients get together.
@@ -191,7 +225,7 @@ fn measure_two(dir: &Path, n: usize) -> std::io::Result<()> {
             });
         }
     });
-    println!("2 threads, create+unlink: {:.0} calls/s", (4 * n) as f64 / start.elapsed().as_secs_f64());
+    println!("2 threads, create and unlink: {:.0} calls/s", (4 * n) as f64 / start.elapsed().as_secs_f64());
     Ok(())
 }
 
@@ -206,17 +240,14 @@ fn main() -> std::io::Result<()> {
             d => dir = Some(PathBuf::from(d)),
         }
     }
-    let n = 20_000;
-    if let (Some(dir), false) = (&dir, serve) {
-        measure(dir, n)?;
-        return measure_two(dir, n / 2);
-    }
-    let own = dir.is_none();
-    let mountpoint =
-        dir.unwrap_or_else(|| std::env::temp_dir().join(format!("empty.{}", std::process::id())));
-    if own {
-        std::fs::create_dir(&mountpoint)?;
-    }
+    let mountpoint = match (&dir, serve) {
+        (Some(dir), true) => dir.clone(),
+        _ => {
+            let own = std::env::temp_dir().join(format!("empty.{}", std::process::id()));
+            std::fs::create_dir(&own)?;
+            own
+        }
+    };
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName("empty".into()), MountOption::DefaultPermissions];
     config.acl = SessionACL::Owner;
@@ -227,8 +258,12 @@ fn main() -> std::io::Result<()> {
     if serve {
         return session.join();
     }
-    println!("empty FUSE file system, {threads} reader threads");
-    let result = measure(&mountpoint, n).and_then(|()| measure_two(&mountpoint, n / 2));
+    println!(
+        "empty: a FUSE file system that does nothing, {threads} reader threads; medians of {ROUNDS} rounds"
+    );
+    let mut dirs = vec![mountpoint.as_path()];
+    dirs.extend(dir.as_deref());
+    let result = measure(&dirs).and_then(|()| dirs.iter().try_for_each(|d| measure_two(d, ROUND * 20)));
     session.umount_and_join()?;
     std::fs::remove_dir(&mountpoint)?;
     result

@@ -5,6 +5,7 @@
 
 use crate::MountConfig;
 use crate::acl::{self, Acl};
+use crate::crowd::about_to_wait;
 use crate::handles::Handles;
 use crate::known::Known;
 use crate::seek::Seeker;
@@ -78,6 +79,7 @@ impl Adaptor {
     /// With `dirsync`, makes the change of a directory durable before it is answered.
     pub(crate) fn settle(&self, dirs: &[Ino]) -> Wire<()> {
         if self.dirsync {
+            about_to_wait();
             for dir in dirs {
                 self.volume.node_sync(*dir)?;
             }

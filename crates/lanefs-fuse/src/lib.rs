@@ -17,6 +17,7 @@
 
 pub mod acl;
 mod adaptor;
+mod crowd;
 mod handles;
 mod known;
 mod mount;

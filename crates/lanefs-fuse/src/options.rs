@@ -27,8 +27,10 @@ pub struct MountConfig {
     pub dirsync: bool,
     /// Unmount when the serving process dies (needs fusermount3).
     pub auto_unmount: bool,
-    /// Reader threads; 0 for the default.
+    /// Threads that serve; 0 for the default.
     pub threads: usize,
+    /// How many of them read requests at a time; 0 for the default.
+    pub readers: usize,
     /// How long the kernel may believe names and attributes.
     pub ttl: Duration,
     /// Let the kernel gather writes.
@@ -52,6 +54,7 @@ impl Default for MountConfig {
             dirsync: false,
             auto_unmount: false,
             threads: 0,
+            readers: 0,
             ttl: Duration::from_secs(3600),
             writeback: true,
             max_write: 1 << 20,
@@ -131,6 +134,7 @@ impl MountConfig {
                 "fsname" => self.source = value.ok_or_else(bad)?.to_string(),
                 "subtype" => {}
                 "threads" => self.threads = number()?.try_into().map_err(|_| bad())?,
+                "readers" => self.readers = number()?.try_into().map_err(|_| bad())?,
                 "ttl" => self.ttl = Duration::from_secs(number()?),
                 "max_write" => self.max_write = number()?.clamp(4096, 1 << 20) as u32,
                 n if OTHERS.contains(&n) || n.starts_with("x-") || n.starts_with("X-") || n == "comment" => {
@@ -157,17 +161,27 @@ impl MountConfig {
         self.allow_root || self.allow_other.unwrap_or(uid == 0)
     }
 
-    /// Reader threads for this machine: one per core answers what needs no I/O; as many again, and at least four
-    /// in all, stand in for those that wait for the device.
-    pub(crate) fn readers(&self) -> usize {
+    /// Threads for this machine: most of them stand in for those that wait for the device.
+    pub(crate) fn threads(&self) -> usize {
         match self.threads {
-            0 => {
-                let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-                (2 * cores).max(4)
-            }
+            0 => (2 * cores()).max(4),
             n => n.min(1024),
         }
     }
+
+    /// How many of them read requests at a time: as many as there are cores the callers leave, and one more than one, because not
+    /// every wait is announced (a lock that somebody holds who waits).
+    pub(crate) fn readers(&self) -> usize {
+        match self.readers {
+            0 => (cores() / 2).max(2),
+            n => n,
+        }
+        .min(self.threads())
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 #[cfg(test)]

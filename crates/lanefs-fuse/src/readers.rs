@@ -1,9 +1,11 @@
 //! The threads that read requests, have them done, and answer.
 //!
-//! Each has a descriptor of its own: what it has read is answered there and nowhere else (FUSE_DEV_IOC_CLONE).
+//! Each has a descriptor of its own: what it has read is answered there and nowhere else (FUSE_DEV_IOC_CLONE). How many of
+//! them read at a time: [`crate::crowd`].
 
 use crate::MountConfig;
 use crate::adaptor::Adaptor;
+use crate::crowd::Crowd;
 use crate::wire::{Answer, Device, Errno, Reply, Request};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,16 +21,21 @@ pub(crate) fn start(
     // The least the kernel reads into is its largest write and that request's headers.
     let most = (config.max_write as usize).max(1 << 17) + 4096;
     let mut devices = vec![device];
-    while devices.len() < config.readers() {
+    while devices.len() < config.threads() {
         devices.push(Arc::new(devices[0].another()?));
     }
     let adaptor = Arc::new(adaptor);
+    let crowd = Arc::new(Crowd::new(config.readers()));
     let readers: Vec<JoinHandle<io::Result<()>>> = devices
         .into_iter()
         .enumerate()
         .map(|(i, device)| {
-            let adaptor = Arc::clone(&adaptor);
-            Builder::new().name(format!("lanefs-fuse-{i}")).spawn(move || read(&adaptor, &device, most))
+            let (adaptor, crowd) = (Arc::clone(&adaptor), Arc::clone(&crowd));
+            Builder::new().name(format!("lanefs-fuse-{i}")).spawn(move || {
+                let result = if crowd.join() { read(&adaptor, &device, &crowd, most) } else { Ok(()) };
+                crowd.end();
+                result
+            })
         })
         .collect::<io::Result<_>>()?;
     Builder::new().name("lanefs-fuse".into()).spawn(move || {
@@ -41,7 +48,7 @@ pub(crate) fn start(
     })
 }
 
-fn read(adaptor: &Adaptor, device: &Arc<Device>, most: usize) -> io::Result<()> {
+fn read(adaptor: &Adaptor, device: &Arc<Device>, crowd: &Crowd, most: usize) -> io::Result<()> {
     let mut buffer = vec![0; most];
     let mut reply = Reply::new(most);
     while let Some(n) = device.receive(&mut buffer)? {
@@ -57,8 +64,7 @@ fn read(adaptor: &Adaptor, device: &Arc<Device>, most: usize) -> io::Result<()> 
                 Err(Errno(libc::EIO))
             });
         let taken = match (reply.answer, result) {
-            (Answer::None, _) => continue,
-            (Answer::Elsewhere, Ok(())) => continue,
+            (Answer::None, _) | (Answer::Elsewhere, Ok(())) => true,
             (_, result) => {
                 let sent = device.send(reply.finish(request.unique, result));
                 result.is_ok()
@@ -70,6 +76,9 @@ fn read(adaptor: &Adaptor, device: &Arc<Device>, most: usize) -> io::Result<()> 
         };
         if !taken {
             adaptor.undo(&mut reply);
+        }
+        if !crowd.done() {
+            break;
         }
     }
     Ok(())

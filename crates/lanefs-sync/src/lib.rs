@@ -16,6 +16,7 @@ pub mod raw_lock;
 pub mod rps;
 pub mod seqlock;
 pub mod strided;
+pub mod waiting;
 
 pub use clock::{Clock, coarse_realtime_ns};
 pub use epoch::Epochs;
@@ -27,3 +28,4 @@ pub use raw_lock::RawLock;
 pub use rps::{Rps, RpsReadGuard, RpsWriteGuard};
 pub use seqlock::{SeqGuard, SeqWord};
 pub use strided::StridedCounter;
+pub use waiting::{about_to_wait, on_wait};

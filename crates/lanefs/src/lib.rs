@@ -34,5 +34,6 @@ pub use error::{Error, Result};
 pub use file::File;
 pub use fs::{Fs, OpenOptions};
 pub use lanefs_store::{FileKind, Ino};
+pub use lanefs_sync::on_wait;
 pub use stat::{DirEntry, SetAttr, SetTime, Stat, StatFs};
 pub use volume::{MountOptions, Volume};

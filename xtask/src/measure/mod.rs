@@ -3,12 +3,9 @@
 
 mod sequential;
 
-use crate::programs::child;
 use crate::programs::volume::{self, Volume};
 use crate::run::{cargo, need, run};
-use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 /// Name, what it shows, how.
 type Measurement = (&'static str, &'static str, fn(bool) -> Result<(), String>);
@@ -106,40 +103,10 @@ fn mount_million(quick: bool) -> Result<(), String> {
     volume.fsck()
 }
 
-/// The same loop of system calls in a file system that does nothing and in LaneFS.
+/// The same calls in a file system that does nothing and in LaneFS, in turn.
 fn round_trips() -> Result<(), String> {
     run(&mut cargo(&["build", "--release", "--quiet", "--package", "lanefs-fuse", "--example", "empty"]))?;
-    let empty = volume::target().join("release/examples/empty");
     let mut volume = mounted("4G", &[])?;
-    let once = |dir: Option<&Path>| -> Result<Vec<(String, f64)>, String> {
-        let mut c = Command::new(&empty);
-        c.args(dir);
-        let text = child::succeed(&mut c, &volume.outside(), Duration::from_secs(300))?;
-        Ok(text
-            .lines()
-            .filter_map(|l| {
-                let words: Vec<&str> = l.split_whitespace().collect();
-                let us = words.get(1)?.parse().ok()?;
-                (words.get(2) == Some(&"us")).then(|| (words[0].to_string(), us))
-            })
-            .collect())
-    };
-    // In turn, five times each; the median of both.
-    let mnt = volume.mnt();
-    let (mut nothing, mut lane) = (Vec::new(), Vec::new());
-    for _ in 0..5 {
-        nothing.push(once(None)?);
-        lane.push(once(Some(&mnt))?);
-    }
-    let median = |all: &[Vec<(String, f64)>], i: usize| {
-        let mut values: Vec<f64> = all.iter().filter_map(|r| r.get(i)).map(|r| r.1).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-    };
-    println!("{:<14} {:>10} {:>10} {:>7}", "", "empty us", "lanefs us", "times");
-    for (i, (name, _)) in lane.first().into_iter().flatten().enumerate() {
-        let (a, b) = (median(&nothing, i), median(&lane, i));
-        println!("{name:<14} {a:>10.2} {b:>10.2} {:>7.2}", b / a);
-    }
+    run(Command::new(volume::target().join("release/examples/empty")).arg(volume.mnt()))?;
     volume.umount().map(drop)
 }

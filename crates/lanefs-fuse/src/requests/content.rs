@@ -11,6 +11,7 @@
 
 use super::Wire;
 use crate::adaptor::Adaptor;
+use crate::crowd::about_to_wait;
 use crate::seek::{self, Job};
 use crate::wire::abi::*;
 use crate::wire::{Answer, Device, Errno, Reply, Request};
@@ -98,6 +99,7 @@ impl Adaptor {
     pub(super) fn fsync(&self, req: &Request<'_>) -> Wire<()> {
         let mut a = req.args();
         let (file, how) = (self.file(a.u64()?)?, a.u32()?);
+        about_to_wait();
         Ok(if how & FSYNC_FDATASYNC != 0 { file.sync_data() } else { file.sync_all() }?)
     }
 

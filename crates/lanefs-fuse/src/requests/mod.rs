@@ -6,6 +6,7 @@ mod listing;
 mod names;
 
 use crate::adaptor::Adaptor;
+use crate::crowd::about_to_wait;
 use crate::wire::abi::op;
 use crate::wire::{Answer, Device, Errno, Reply, Request};
 use std::sync::Arc;
@@ -62,7 +63,10 @@ impl Adaptor {
             op::WRITE => self.write(req, reply),
             op::RELEASE => self.release(req),
             op::FSYNC => self.fsync(req),
-            op::FSYNCDIR => Ok(self.volume.node_sync(req.ino)?),
+            op::FSYNCDIR => {
+                about_to_wait();
+                Ok(self.volume.node_sync(req.ino)?)
+            }
             op::READDIR => self.readdir(req, reply),
             op::READDIRPLUS => self.readdirplus(req, reply),
             op::STATFS => self.statfs(reply),

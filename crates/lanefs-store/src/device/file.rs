@@ -180,6 +180,7 @@ impl FileDevice {
     /// # Safety
     /// The memory that the ops were made of is still borrowed: exclusively for reads.
     unsafe fn run(&self, what: &'static str, ops: &mut [Op]) -> Result<()> {
+        lanefs_sync::about_to_wait();
         let fd = self.file.as_raw_fd();
         // SAFETY: the caller's promise is passed on.
         unsafe {

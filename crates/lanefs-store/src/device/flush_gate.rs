@@ -24,6 +24,7 @@ impl FlushGate {
     ///
     /// On a device without a cache this touches nothing shared.
     pub fn flush(&self) -> Result<()> {
+        lanefs_sync::about_to_wait();
         if !self.device.needs_flush() {
             return Ok(());
         }

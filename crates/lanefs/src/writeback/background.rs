@@ -46,6 +46,7 @@ impl Background {
 
     /// Wakes the thread and waits for a round of it, a moment at most.
     pub fn wake_and_wait(&self) {
+        lanefs_sync::about_to_wait();
         if self.thread.lock().is_none() {
             return;
         }

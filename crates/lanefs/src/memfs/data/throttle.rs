@@ -62,6 +62,7 @@ impl Throttle {
 
     /// Sleeps until frames were cleaned, or a short while. A wake that is missed costs one nap.
     fn nap(&self) {
+        lanefs_sync::about_to_wait();
         self.waiting.fetch_add(1, Ordering::Relaxed); // Relaxed: a missed wake is bounded by the nap
         let mut gate = self.gate.lock();
         self.freed.wait_for(&mut gate, NAP);

@@ -1,0 +1,155 @@
+//! How many threads read requests at a time.
+//!
+//! Requests are spread by the kernel over all threads that wait for one, in turn. So a single caller whose calls are answered from memory
+//! would wake a cold thread each time, and a call that sends two requests would wake two. Therefore few threads read, one
+//! per two cores (the callers need the others) and at least two, and the rest stand by for those that have to wait for the device.
+//!
+//! C1 `reading` counts the threads that read, or do what they have read without having to wait.
+//! C2 A thread that is about to wait leaves, and if that leaves too few, one that stands by is called to read.
+//! C3 When it is done it reads again if there are too few, else it stands by.
+//! C4 Once the connection has ended nobody stands by any more.
+
+use std::cell::{Cell, RefCell};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+#[derive(Default)]
+struct State {
+    reading: usize,
+    standing_by: usize,
+    /// Calls not yet followed.
+    called: usize,
+    ended: bool,
+}
+
+pub(crate) struct Crowd {
+    state: Mutex<State>,
+    call: Condvar,
+    wanted: usize,
+}
+
+thread_local! {
+    static MINE: RefCell<Option<Arc<Crowd>>> = const { RefCell::new(None) };
+    /// This thread has left since it read its request.
+    static LEFT: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Crowd {
+    /// `wanted` threads are to read.
+    pub(crate) fn new(wanted: usize) -> Crowd {
+        Crowd { state: Mutex::default(), call: Condvar::new(), wanted: wanted.max(1) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while the lock was held left whole counts.
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// This thread is one of them. True if it is to read, false if the connection ended before it was wanted.
+    pub(crate) fn join(self: &Arc<Self>) -> bool {
+        MINE.set(Some(Arc::clone(self)));
+        lanefs::on_wait(Some(leave));
+        self.read_or_stand_by()
+    }
+
+    fn read_or_stand_by(&self) -> bool {
+        let mut s = self.state();
+        if s.reading < self.wanted {
+            s.reading += 1;
+            return !s.ended;
+        }
+        s.standing_by += 1;
+        while s.called == 0 && !s.ended {
+            s = self.call.wait(s).unwrap_or_else(|e| e.into_inner());
+        }
+        s.standing_by -= 1;
+        if s.called > 0 {
+            s.called -= 1; // whoever called has counted this thread
+        }
+        !s.ended
+    }
+
+    /// To be called after each request. True if this thread is to read another, false if the connection ended.
+    pub(crate) fn done(&self) -> bool {
+        if LEFT.replace(false) { self.read_or_stand_by() } else { true }
+    }
+
+    /// The connection has ended: those who stand by may go.
+    pub(crate) fn end(&self) {
+        self.state().ended = true;
+        self.call.notify_all();
+    }
+
+    fn leave(&self) {
+        let mut s = self.state();
+        s.reading -= 1;
+        if s.reading < self.wanted && s.standing_by > s.called {
+            s.called += 1;
+            s.reading += 1;
+            drop(s);
+            self.call.notify_one();
+        }
+    }
+}
+
+/// This thread is about to wait. Only the first wait of a request counts.
+fn leave() {
+    if !LEFT.replace(true) {
+        MINE.with_borrow(|mine| {
+            if let Some(crowd) = mine {
+                crowd.leave();
+            }
+        });
+    }
+}
+
+/// For a request that is known to wait.
+pub(crate) fn about_to_wait() {
+    leave();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn somebody_reads_whoever_waits_and_all_go_at_the_end() {
+        let crowd = Arc::new(Crowd::new(1));
+        let (reading, told) = channel();
+        let at_once = Arc::new(AtomicUsize::new(0));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let (crowd, reading, at_once) = (Arc::clone(&crowd), reading.clone(), Arc::clone(&at_once));
+                std::thread::spawn(move || {
+                    let mut goes_on = crowd.join();
+                    while goes_on {
+                        assert!(at_once.fetch_add(1, SeqCst) < 1, "more read than are wanted");
+                        let (answer, go) = channel();
+                        if reading.send(answer).is_err() {
+                            return;
+                        }
+                        // "Reads": waits to be told whether the request makes it wait.
+                        let waits: bool = go.recv().unwrap_or(false);
+                        at_once.fetch_sub(1, SeqCst);
+                        if waits {
+                            about_to_wait();
+                            about_to_wait();
+                        }
+                        goes_on = crowd.done();
+                    }
+                })
+            })
+            .collect();
+        drop(reading);
+        // Whatever its requests make it do, there is always exactly one who reads.
+        for n in 0..1000 {
+            told.recv().unwrap().send(n % 3 != 0).unwrap();
+        }
+        crowd.end();
+        drop(told);
+        for t in threads {
+            t.join().unwrap();
+        }
+    }
+}
