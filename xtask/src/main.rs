@@ -1,5 +1,6 @@
 //! The project's own tools: `cargo xtask COMMAND`.
 
+mod conflicts;
 mod crash;
 mod demo;
 mod killtest;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask COMMAND
 
+  conflicts [--sample N] [--pair A,B [--test K]] --json FILE [--html FILE]   operations that commute share no cache line
   crash  crash and recover in every way: [--long] [--seed N] --json FILE
   demo   build lanefs, make and mount a volume, work in it, check it, look again
   programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
@@ -26,6 +28,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["conflicts", ref rest @ ..] => conflicts::check(rest),
         ["crash", ref rest @ ..] => crash::simulate(rest),
         ["demo"] => demo::run_demo(),
         ["test"] => test::all(),

@@ -1,0 +1,343 @@
+//! The command: explores, runs in parts, adds up, reports, and holds the result against the ratchet.
+
+use super::call::Call;
+use super::overlap::{self, Conflict};
+use super::run::{Order, Rig};
+use super::symbol::Symbols;
+use super::tally::{Pair, Ratchet, Tally};
+use super::test_case::Test;
+use super::{enumerate, report};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Tests of a pair that are run if nothing else is asked for.
+pub const SAMPLE: usize = 120;
+
+/// What was asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// At most so many tests of a pair; 0: all.
+    pub sample: Option<usize>,
+    /// This pair alone.
+    pub pair: Option<(Call, Call)>,
+    /// This test of it alone, with backtraces.
+    pub test: Option<usize>,
+    /// Where the JSON goes.
+    pub json: Option<PathBuf>,
+    /// Where the page goes.
+    pub html: Option<PathBuf>,
+    /// The ratchet.
+    pub ratchet: Option<PathBuf>,
+    /// Write what was found to the ratchet.
+    pub accept: bool,
+    /// A counter that every call writes is put in.
+    pub plant: bool,
+    /// Processes.
+    pub jobs: usize,
+    /// Part of a run: this one of so many; its tally goes to standard output.
+    pub part: Option<(usize, usize)>,
+}
+
+impl Options {
+    /// From the command line.
+    pub fn parse(args: &[String]) -> Result<Options, String> {
+        let mut o = Options { jobs: 2, ..Options::default() };
+        let mut it = args.iter();
+        while let Some(a) = it.next() {
+            let mut value = || it.next().ok_or(format!("{a} needs a value"));
+            let number = |v: &String| v.parse::<usize>().map_err(|e| format!("{a} {v}: {e}"));
+            match a.as_str() {
+                "--sample" => o.sample = Some(number(value()?)?),
+                "--test" => o.test = Some(number(value()?)?),
+                "--jobs" => o.jobs = number(value()?)?.max(1),
+                "--json" => o.json = Some(value()?.into()),
+                "--html" => o.html = Some(value()?.into()),
+                "--ratchet" => o.ratchet = Some(value()?.into()),
+                "--accept" => o.accept = true,
+                "--plant" => o.plant = true,
+                "--pair" => {
+                    let v = value()?;
+                    let (x, y) = v.split_once(',').ok_or("--pair A,B")?;
+                    let find = |n: &str| Call::named(n).ok_or(format!("no call {n:?}"));
+                    let (x, y) = (find(x)?, find(y)?);
+                    o.pair = Some((x.min(y), x.max(y)));
+                }
+                "--part" => {
+                    let v = value()?;
+                    let (x, y) = v.split_once('/').ok_or("--part I/N")?;
+                    o.part = Some((number(&x.to_string())?, number(&y.to_string())?.max(1)));
+                }
+                _ => return Err(format!("unknown argument {a:?}")),
+            }
+        }
+        Ok(o)
+    }
+}
+
+/// Does what was asked for; true if the ratchet holds.
+pub fn main(o: &Options) -> Result<bool, String> {
+    if let Some(test) = o.test {
+        return explain(o, test).map(|()| true);
+    }
+    if let Some(part) = o.part {
+        let tally = run_part(o, part)?;
+        let out = std::io::stdout();
+        return serde_json::to_writer(out.lock(), &tally).map(|()| true).map_err(|e| e.to_string());
+    }
+    let begin = std::time::Instant::now();
+    let mut tally = Tally::default();
+    for part in run_all(o)? {
+        tally.add(part);
+    }
+    tally.seconds = begin.elapsed().as_secs_f64();
+    tally.sample = sample_of(o);
+    let order: BTreeMap<String, usize> =
+        Call::pairs().enumerate().map(|(i, p)| (format!("{},{}", p.0.name(), p.1.name()), i)).collect();
+    tally.pairs.sort_by_key(|p| order.get(&format!("{},{}", p.a, p.b)).copied());
+    tally.classes.sort_by_key(|c| std::cmp::Reverse(c.tests_bytes + c.tests_lines));
+    let mut ratchet = Ratchet::default();
+    if let Some(path) = &o.ratchet
+        && let Ok(text) = std::fs::read_to_string(path)
+    {
+        ratchet = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    for c in &mut tally.classes {
+        c.why = ratchet.classes.get(&c.field).cloned().unwrap_or_default();
+    }
+    report::terminal(&tally);
+    let write = |path: &PathBuf, text: String| {
+        std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+    };
+    if let Some(path) = &o.json {
+        write(path, serde_json::to_string_pretty(&tally).map_err(|e| e.to_string())?)?;
+    }
+    if let Some(path) = &o.html {
+        write(path, report::html(&tally))?;
+    }
+    let broken = ratchet.broken_by(&tally);
+    if o.accept {
+        ratchet.accept(&tally);
+        if let Some(path) = &o.ratchet {
+            let text = serde_json::to_string_pretty(&ratchet).map_err(|e| e.to_string())?;
+            write(path, text + "\n")?;
+        }
+        return Ok(tally.errors.is_empty());
+    }
+    for b in broken.iter().take(40) {
+        println!("worse than before: {b}");
+    }
+    Ok(broken.is_empty())
+}
+
+fn sample_of(o: &Options) -> usize {
+    match o.sample {
+        Some(0) => usize::MAX,
+        Some(n) => n,
+        None if o.pair.is_some() => usize::MAX,
+        None => SAMPLE,
+    }
+}
+
+/// Runs the parts, each in a process of its own: the collector of memory and the allocator are one per process.
+fn run_all(o: &Options) -> Result<Vec<Tally>, String> {
+    let me = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut children = Vec::new();
+    for i in 0..o.jobs {
+        let mut c = Command::new(&me);
+        c.arg("--part").arg(format!("{i}/{}", o.jobs)).stdout(Stdio::piped());
+        if let Some(n) = o.sample {
+            c.arg("--sample").arg(n.to_string());
+        }
+        if let Some((a, b)) = o.pair {
+            c.arg("--pair").arg(format!("{},{}", a.name(), b.name()));
+        }
+        if o.plant {
+            c.arg("--plant");
+        }
+        children.push(c.spawn().map_err(|e| format!("{}: {e}", me.display()))?);
+    }
+    let wait = |c: std::process::Child| {
+        let out = c.wait_with_output().map_err(|e| e.to_string())?;
+        if !out.status.success() {
+            return Err(format!("a part ended with {}", out.status));
+        }
+        serde_json::from_slice(&out.stdout).map_err(|e| format!("a part answered nonsense: {e}"))
+    };
+    // All are waited for before any failure is told.
+    let done: Vec<Result<Tally, String>> = children.into_iter().map(wait).collect();
+    done.into_iter().collect()
+}
+
+/// A mixed-up order of tests, the same in every run, so that a smaller sample is part of a larger one.
+fn rank(n: usize) -> u64 {
+    let mut z = (n as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z ^ (z >> 31)
+}
+
+fn run_part(o: &Options, (part, parts): (usize, usize)) -> Result<Tally, String> {
+    let mut rig = Rig::new()?;
+    rig.plant = o.plant;
+    let mut symbols = Symbols::default();
+    let mut tally = Tally::default();
+    let sample = sample_of(o);
+    for (i, calls) in Call::pairs().enumerate() {
+        if o.pair.is_some_and(|p| p != calls) || o.pair.is_none() && i % parts != part {
+            continue;
+        }
+        let mut tests = enumerate::tests(calls, &rig.names)?.tests;
+        let known = tests.len();
+        tests.sort_by_key(|t| rank(t.number));
+        tests.truncate(sample);
+        if o.pair.is_some() {
+            // One pair: its tests are divided.
+            let mut n = 0;
+            tests.retain(|_| {
+                n += 1;
+                n % parts == part
+            });
+        }
+        let mut p = Pair {
+            a: calls.0.name().into(),
+            b: calls.1.name().into(),
+            known: if o.pair.is_some() && part > 0 { 0 } else { known },
+            ..Pair::default()
+        };
+        for t in &tests {
+            run_test(&rig, t, &mut symbols, &mut tally, &mut p);
+        }
+        tally.known += p.known;
+        tally.pairs.push(p);
+    }
+    Ok(tally)
+}
+
+/// Field, sites and whether bytes are shared, of one order's conflicts.
+type Fields = BTreeMap<String, (bool, [String; 2])>;
+
+fn fields(order: &Order, symbols: &mut Symbols) -> Fields {
+    let mut out = Fields::new();
+    for c in overlap::explain(&order.recordings[0], &order.recordings[1], &order.shared) {
+        let (field, sites) = name(&c, symbols);
+        let e = out.entry(field).or_insert((c.bytes, sites));
+        e.0 |= c.bytes;
+    }
+    out
+}
+
+/// The field that a conflict is about: what the writer's line names, else the other's.
+fn name(c: &Conflict, symbols: &mut Symbols) -> (String, [String; 2]) {
+    let (x, y) = (symbols.site(&c.a), symbols.site(&c.b));
+    let (first, second) = if c.a.kind & super::trace::WRITE != 0 { (&x, &y) } else { (&y, &x) };
+    let mut field = first.field.clone().or(second.field.clone()).unwrap_or_else(|| first.function.clone());
+    if !c.bytes {
+        // Neighbours on a line: both names.
+        let of = |s: &super::symbol::Site| s.field.clone().unwrap_or_else(|| s.function.clone());
+        let (a, b) = (of(first), of(second));
+        field = if a <= b { format!("{a} | {b}") } else { format!("{b} | {a}") };
+    }
+    let say = |s: &super::symbol::Site, kind: u16| {
+        let how = if kind & super::trace::WRITE != 0 { "writes" } else { "reads" };
+        format!("{} {how} ({})", s.function, s.place)
+    };
+    (field, [say(&x, c.a.kind), say(&y, c.b.kind)])
+}
+
+fn run_test(rig: &Rig, t: &Test, symbols: &mut Symbols, tally: &mut Tally, p: &mut Pair) {
+    let mut found = Fields::new();
+    let label = format!("--pair {},{} --test {}", p.a, p.b, t.number);
+    for first in 0..2 {
+        let order = match rig.run(t, first, true, true) {
+            Ok(o) => o,
+            Err(e) => {
+                tally.errors.push(format!("{label}, call {first} first: {e}"));
+                continue;
+            }
+        };
+        if !order.shared.by_lines() {
+            continue;
+        }
+        let mut now = fields(&order, symbols);
+        // What does not come again is work done for many, now and then.
+        if let Ok(again) = rig.run(t, first, true, false) {
+            let again = fields(&again, symbols);
+            for f in now.keys().filter(|f| !again.contains_key(*f)) {
+                *tally.sporadic.entry(f.clone()).or_default() += 1;
+            }
+            now.retain(|f, _| again.contains_key(f));
+        }
+        for (f, (bytes, sites)) in now {
+            found.entry(f).or_insert((bytes, sites)).0 |= bytes;
+        }
+    }
+    p.tests += 1;
+    tally.tests += 1;
+    let bytes = found.values().any(|f| f.0);
+    p.conflicting_bytes += usize::from(bytes);
+    p.conflicting_lines += usize::from(!found.is_empty());
+    tally.free_by_bytes += usize::from(!bytes);
+    tally.free_by_lines += usize::from(found.is_empty());
+    for (f, (bytes, sites)) in found {
+        let c = tally.class(&f);
+        if bytes {
+            c.tests_bytes += 1;
+        } else {
+            c.tests_lines += 1;
+        }
+        *c.pairs.entry(format!("{},{}", p.a, p.b)).or_default() += 1;
+        if c.example.is_empty() {
+            (c.example, c.sites) = (label.clone(), sites);
+        }
+    }
+    match rig.run(t, 0, false, false) {
+        Ok(o) => {
+            p.cold_bytes += usize::from(o.shared.by_bytes());
+            p.cold_lines += usize::from(o.shared.by_lines());
+            tally.cold_free_by_bytes += usize::from(!o.shared.by_bytes());
+            tally.cold_free_by_lines += usize::from(!o.shared.by_lines());
+        }
+        Err(e) => tally.errors.push(format!("{label}, cold: {e}")),
+    }
+}
+
+/// One test, with backtraces.
+fn explain(o: &Options, number: usize) -> Result<(), String> {
+    let calls = o.pair.ok_or("--test goes with --pair")?;
+    let mut rig = Rig::new()?;
+    (rig.stacks, rig.plant) = (true, o.plant);
+    let tests = enumerate::tests(calls, &rig.names)?.tests;
+    let t = tests.get(number).ok_or(format!("the pair has {} tests", tests.len()))?;
+    let mut symbols = Symbols::default();
+    println!("set-up:");
+    for (lane, ops) in &t.setup {
+        for op in ops {
+            println!("  lane {lane}: {op:?}");
+        }
+    }
+    println!("lane 0: {:?}\nlane 1: {:?}", t.ops[0], t.ops[1]);
+    for first in 0..2 {
+        println!("\n{} first:", ["lane 0", "lane 1"][first]);
+        let order = rig.run(t, first, true, true)?;
+        if !order.shared.by_lines() {
+            println!("  no line is shared with a write");
+        }
+        for c in overlap::explain(&order.recordings[0], &order.recordings[1], &order.shared) {
+            let (field, _) = name(&c, &mut symbols);
+            println!(
+                "  {} at {:#x}: {}",
+                field,
+                c.a.addr,
+                if c.bytes { "the same bytes" } else { "the same line" }
+            );
+            for (who, x) in [(0, c.a), (1, c.b)] {
+                let kind = if x.kind & super::trace::WRITE != 0 { "writes" } else { "reads" };
+                println!("    lane {who} {kind} {} bytes at {:#x}", x.size, x.addr);
+                for f in symbols.trace(&order.recordings[who].callers(&x)).iter().take(14) {
+                    println!("      {f}");
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! Whether two calls commute: decided by the reference model, in both orders, with what is durable afterwards.
+
+use super::test_case::Test;
+use crate::model::{Change, Content, Id, Model, Persist};
+use crate::op::{Op, Outcome, Who};
+use std::collections::BTreeMap;
+
+/// What the model did with one call.
+struct Did {
+    outcome: Outcome,
+    changes: Vec<Change>,
+}
+
+fn apply(m: &mut Model, op: &Op) -> Did {
+    let outcome = m.apply(Who::Root, op);
+    Did { outcome, changes: m.take_changes() }
+}
+
+/// The model after the set-up; an error if a call of it fails.
+pub fn prepare(test: &Test) -> Result<Model, String> {
+    let mut m = Model::new();
+    for op in test.setup.iter().flat_map(|p| &p.1) {
+        if let Outcome::Fail(e) = m.apply(Who::Root, op) {
+            return Err(format!("{op:?} of the set-up fails with {}", crate::op::errno_name(e)));
+        }
+        m.take_changes();
+    }
+    Ok(m)
+}
+
+/// Whether the test's calls commute.
+pub fn commutes(test: &Test) -> Result<bool, String> {
+    let m = prepare(test)?;
+    let [a, b] = &test.ops;
+    let (mut one, mut two) = (m.clone(), m.clone());
+    let (a1, b1) = (apply(&mut one, a), apply(&mut one, b));
+    let (b2, a2) = (apply(&mut two, b), apply(&mut two, a));
+    let made = |d: &Did| {
+        d.changes.iter().find_map(|c| match c {
+            Change::New { id, .. } => Some(*id),
+            _ => None,
+        })
+    };
+    // New inodes are told apart by who made them.
+    let map1 = Renumber([made(&a1), made(&b1)]);
+    let map2 = Renumber([made(&a2), made(&b2)]);
+    Ok(map1.outcome(&a1.outcome) == map2.outcome(&a2.outcome)
+        && map1.outcome(&b1.outcome) == map2.outcome(&b2.outcome)
+        && same_state(&one, &map1, &two, &map2)
+        && !sees_times(&a1, &b1)
+        && !sees_times(&b2, &a2)
+        && promised(&m, &a1, &b1).is_empty()
+        && promised(&m, &b2, &a2).is_empty())
+}
+
+/// Inodes made by call 0 and 1, which have other numbers in the other order.
+struct Renumber([Option<Id>; 2]);
+
+impl Renumber {
+    fn id(&self, id: Id) -> Id {
+        self.0.iter().position(|n| *n == Some(id)).map_or(id, |who| (1 << 40) + who as u64)
+    }
+
+    fn outcome(&self, o: &Outcome) -> Outcome {
+        let mut o = o.clone();
+        match &mut o {
+            Outcome::Attr(a) => a.id.0 = self.id(a.id.0),
+            Outcome::List(l) => l.values_mut().for_each(|v| v.1 = self.id(v.1)),
+            _ => {}
+        }
+        o
+    }
+}
+
+fn same_state(a: &Model, ma: &Renumber, b: &Model, mb: &Renumber) -> bool {
+    let handles = |m: &Model, r: &Renumber| -> BTreeMap<u8, (Id, i32, u64)> {
+        m.handles.iter().map(|(fd, h)| (*fd, (r.id(h.id), h.flags, h.cursor))).collect()
+    };
+    if handles(a, ma) != handles(b, mb) || a.inodes.len() != b.inodes.len() {
+        return false;
+    }
+    let by_id: BTreeMap<Id, &crate::model::Inode> = b.inodes.iter().map(|(id, n)| (mb.id(*id), n)).collect();
+    a.inodes.iter().all(|(id, x)| {
+        let Some(y) = by_id.get(&ma.id(*id)) else { return false };
+        let plain = (x.mode, x.uid, x.gid, x.links, x.opens, x.linkable, x.atime, x.mtime)
+            == (y.mode, y.uid, y.gid, y.links, y.opens, y.linkable, y.atime, y.mtime);
+        plain
+            && x.xattrs == y.xattrs
+            && match (&x.content, &y.content) {
+                (Content::File(p), Content::File(q)) => p.size == q.size && p.map == q.map,
+                (Content::Dir { entries: e, parent: p }, Content::Dir { entries: f, parent: q }) => {
+                    let list = |e: &BTreeMap<crate::op::Name, Id>, r: &Renumber| -> Vec<_> {
+                        e.iter().map(|(n, id)| (n.clone(), r.id(*id))).collect()
+                    };
+                    ma.id(*p) == mb.id(*q) && list(e, ma) == list(f, mb)
+                }
+                (Content::Symlink(s), Content::Symlink(t)) => s == t,
+                (Content::Other, Content::Other) => true,
+                _ => false,
+            }
+    })
+}
+
+/// Whether one call reports an inode whose ctime the other changed. (mtime and atime are in the outcome.)
+fn sees_times(x: &Did, y: &Did) -> bool {
+    let seen = |o: &Outcome, changes: &[Change]| {
+        let Outcome::Attr(a) = o else { return false };
+        changes.iter().any(|c| match c {
+            Change::Entry { dir, old, new, .. } => {
+                *dir == a.id.0 || *old == Some(a.id.0) || *new == Some(a.id.0)
+            }
+            Change::Attr { id, .. } | Change::Size { id, .. } | Change::Page { id, .. } => *id == a.id.0,
+            _ => false,
+        })
+    };
+    seen(&x.outcome, &y.changes) || seen(&y.outcome, &x.changes)
+}
+
+/// What the second call promises to have made durable of the first one's changes (docs/SEMANTICS.md, C3 and F2). All before
+/// them was durable, so the closure C2 adds nothing. In the other order nothing of the kind is promised.
+fn promised(before: &Model, first: &Did, second: &Did) -> Vec<Change> {
+    let covers_group = |id: Id| {
+        first.changes.iter().any(|c| match c {
+            Change::Entry { dir, old, new, .. } => *dir == id || *old == Some(id) || *new == Some(id),
+            Change::New { id: n, .. } => *n == id,
+            _ => false,
+        })
+    };
+    let mut out = Vec::new();
+    for p in &second.changes {
+        let Change::Persist(p) = p else { continue };
+        for c in &first.changes {
+            let (group, of, attr) = match c {
+                Change::Entry { .. } | Change::New { .. } | Change::Moved { .. } => (true, 0, false),
+                Change::Attr { id, .. } => (false, *id, true),
+                Change::Size { id, .. } | Change::Page { id, .. } => (false, *id, false),
+                Change::Persist(_) => continue,
+            };
+            let covered = match *p {
+                Persist::All => true,
+                Persist::Inode(id) => {
+                    if group {
+                        covers_group(id)
+                    } else {
+                        of == id
+                    }
+                }
+                Persist::Data(id) => {
+                    if group {
+                        covers_group(id)
+                    } else {
+                        of == id && !attr
+                    }
+                }
+            };
+            if covered && has_effect(before, c) {
+                out.push(c.clone());
+            }
+        }
+    }
+    out
+}
+
+/// Whether a change makes a difference to what was there.
+fn has_effect(before: &Model, c: &Change) -> bool {
+    let file = |id: &Id| match before.inodes.get(id).map(|n| &n.content) {
+        Some(Content::File(p)) => Some(p),
+        _ => None,
+    };
+    match c {
+        Change::Size { id, size, .. } => file(id).is_none_or(|p| p.size != *size),
+        Change::Page { id, page, bytes, .. } => file(id).is_none_or(|p| p.map.get(page) != bytes.as_ref()),
+        Change::Attr { id, state } => before.inodes.get(id).is_none_or(|n| {
+            (n.mode, n.uid, n.gid) != (state.mode, state.uid, state.gid) || n.xattrs != state.xattrs
+        }),
+        _ => true,
+    }
+}

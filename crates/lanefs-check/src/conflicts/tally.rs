@@ -1,0 +1,194 @@
+//! What a run found, as it is added up, kept and written to the JSON file.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A pair of calls.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Pair {
+    /// The call of lane 0.
+    pub a: String,
+    /// The call of lane 1.
+    pub b: String,
+    /// Commutative tests run.
+    pub tests: usize,
+    /// Commutative tests there are.
+    pub known: usize,
+    /// Tests in which the lanes shared a byte that one of them wrote, in either order, warm.
+    pub conflicting_bytes: usize,
+    /// Tests in which they shared a line that one of them wrote.
+    pub conflicting_lines: usize,
+    /// The same for lanes that had done nothing before, in one order.
+    pub cold_bytes: usize,
+    /// The same by lines.
+    pub cold_lines: usize,
+}
+
+/// Conflicts on one field.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Class {
+    /// `Type.field`, as far as the source tells.
+    pub field: String,
+    /// Pairs of calls and in how many tests.
+    pub pairs: BTreeMap<String, usize>,
+    /// Why it is kept.
+    pub why: String,
+    /// Tests that share a byte here.
+    pub tests_bytes: usize,
+    /// Tests that share only the line.
+    pub tests_lines: usize,
+    /// One test.
+    pub example: String,
+    /// The accesses of the two lanes there.
+    pub sites: [String; 2],
+}
+
+/// What a run found.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// Tests run.
+    pub tests: usize,
+    /// Commutative tests there are.
+    pub known: usize,
+    /// Tests without a shared byte, warm.
+    pub free_by_bytes: usize,
+    /// Tests without a shared line, warm.
+    pub free_by_lines: usize,
+    /// The same cold.
+    pub cold_free_by_bytes: usize,
+    /// The same cold.
+    pub cold_free_by_lines: usize,
+    /// Pairs of calls.
+    pub pairs: Vec<Pair>,
+    /// Conflicts by field.
+    pub classes: Vec<Class>,
+    /// Conflicts that did not come again when the test was run again: work that an operation does now and then for many.
+    pub sporadic: BTreeMap<String, usize>,
+    /// Tests whose answers, state or recovered state differ from the model's.
+    pub errors: Vec<String>,
+    /// Seconds.
+    pub seconds: f64,
+    /// At most so many tests of a pair.
+    pub sample: usize,
+}
+
+impl Tally {
+    /// Adds another part.
+    pub fn add(&mut self, other: Tally) {
+        self.tests += other.tests;
+        self.known += other.known;
+        self.free_by_bytes += other.free_by_bytes;
+        self.free_by_lines += other.free_by_lines;
+        self.cold_free_by_bytes += other.cold_free_by_bytes;
+        self.cold_free_by_lines += other.cold_free_by_lines;
+        self.pairs.extend(other.pairs);
+        self.errors.extend(other.errors);
+        for (k, n) in other.sporadic {
+            *self.sporadic.entry(k).or_default() += n;
+        }
+        for c in other.classes {
+            let mine = self.class(&c.field);
+            mine.tests_bytes += c.tests_bytes;
+            mine.tests_lines += c.tests_lines;
+            for (p, n) in c.pairs {
+                *mine.pairs.entry(p).or_default() += n;
+            }
+            if mine.example.is_empty() {
+                (mine.example, mine.sites) = (c.example, c.sites);
+            }
+        }
+    }
+
+    /// The class of a field.
+    pub fn class(&mut self, field: &str) -> &mut Class {
+        let at = self.classes.iter().position(|c| c.field == field).unwrap_or_else(|| {
+            self.classes.push(Class { field: field.into(), ..Class::default() });
+            self.classes.len() - 1
+        });
+        &mut self.classes[at]
+    }
+}
+
+/// The figures below which a change may not fall, and what is known of each class. Kept in the tree.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Ratchet {
+    /// The sample that the figures are of.
+    pub sample: usize,
+    /// By pair, only where there are conflicts: tests, conflicting by bytes, by lines.
+    pub pairs: BTreeMap<String, [usize; 3]>,
+    /// By field: why it is worth keeping.
+    pub classes: BTreeMap<String, String>,
+}
+
+impl Ratchet {
+    /// What a run breaks. Smaller samples are parts of larger ones, so their counts may only be smaller.
+    pub fn broken_by(&self, t: &Tally) -> Vec<String> {
+        let mut out: Vec<String> =
+            t.errors.iter().take(5).map(|e| format!("differs from the model: {e}")).collect();
+        for p in &t.pairs {
+            let key = format!("{},{}", p.a, p.b);
+            let [tests, bytes, lines] = self.pairs.get(&key).copied().unwrap_or([p.tests.max(1), 0, 0]);
+            let allowed = |n: usize| {
+                if p.tests <= tests.max(self.sample) { n } else { (n * p.tests).div_ceil(tests.max(1)) }
+            };
+            if p.conflicting_bytes > allowed(bytes) || p.conflicting_lines > allowed(lines) {
+                out.push(format!(
+                    "{key}: {} and {} of {} tests conflict (bytes, lines); {bytes} and {lines} of {tests} may",
+                    p.conflicting_bytes, p.conflicting_lines, p.tests
+                ));
+            }
+        }
+        for c in t.classes.iter().filter(|c| !self.classes.contains_key(&c.field)) {
+            out.push(format!("{}: a field that was free of conflicts (see {})", c.field, c.example));
+        }
+        out
+    }
+
+    /// What a run allows from now on; reasons are kept.
+    pub fn accept(&mut self, t: &Tally) {
+        self.sample = t.sample;
+        let bad = t.pairs.iter().filter(|p| p.conflicting_bytes + p.conflicting_lines > 0);
+        self.pairs = bad
+            .map(|p| (format!("{},{}", p.a, p.b), [p.tests, p.conflicting_bytes, p.conflicting_lines]))
+            .collect();
+        let old = std::mem::take(&mut self.classes);
+        self.classes = t
+            .classes
+            .iter()
+            .map(|c| (c.field.clone(), old.get(&c.field).cloned().unwrap_or_default()))
+            .collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(tests: usize, bytes: usize, field: Option<&str>) -> Tally {
+        let pair = Pair {
+            a: "stat".into(),
+            b: "stat".into(),
+            tests,
+            conflicting_bytes: bytes,
+            conflicting_lines: bytes,
+            ..Pair::default()
+        };
+        let mut t = Tally { pairs: vec![pair], sample: tests, ..Tally::default() };
+        if let Some(f) = field {
+            t.class(f);
+        }
+        t
+    }
+
+    #[test]
+    fn the_ratchet_lets_nothing_get_worse() {
+        let mut r = Ratchet::default();
+        assert_eq!(r.broken_by(&tally(10, 0, None)), Vec::<String>::new());
+        assert_eq!(r.broken_by(&tally(10, 1, None)).len(), 1, "a pair that was free");
+        r.accept(&tally(100, 2, Some("A.b")));
+        assert!(r.broken_by(&tally(100, 2, Some("A.b"))).is_empty());
+        assert!(r.broken_by(&tally(10, 2, Some("A.b"))).is_empty(), "a sample may hold all of them");
+        assert_eq!(r.broken_by(&tally(10, 3, Some("A.b"))).len(), 1);
+        assert_eq!(r.broken_by(&tally(10, 1, Some("A.c"))).len(), 1, "another field");
+    }
+}

@@ -1,0 +1,65 @@
+//! `cargo xtask conflicts`: builds the conflict checker with the compiler's thread instrumentation and a runtime that records, and
+//! runs it. See docs/CONFLICTS.md.
+
+use crate::run::{cargo, root, run};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the instrumented program is built for; named, so that build scripts and macros are not instrumented.
+const TARGET: &str =
+    if cfg!(target_arch = "aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
+
+/// Builds and runs; its exit status is the result.
+pub fn check(arguments: &[&str]) -> Result<(), String> {
+    let program = build()?;
+    let ratchet = root().join("crates/lanefs-check/conflicts.ratchet.json");
+    let mut c = Command::new(program);
+    c.arg("--ratchet").arg(ratchet).args(arguments.iter().map(absolute));
+    run(&mut c)
+}
+
+/// Paths in the arguments are the caller's, not the workspace's.
+fn absolute(argument: &&str) -> PathBuf {
+    let path = Path::new(argument);
+    let is_file = path.extension().is_some_and(|e| e == "json" || e == "html");
+    if is_file && path.is_relative() {
+        return std::env::current_dir().map_or(path.to_path_buf(), |d| d.join(path));
+    }
+    path.to_path_buf()
+}
+
+/// Everything in a target directory of its own, the runtime first: it is C, because the flags below instrument all Rust.
+fn build() -> Result<PathBuf, String> {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from).join("conflicts");
+    std::fs::create_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))?;
+    let runtime = target.join("runtime.o");
+    let source = root().join("crates/lanefs-check/trace/runtime.c");
+    run(Command::new("cc")
+        .args(["-O2", "-Wall", "-Wextra", "-fPIC", "-c", "-o"])
+        .arg(&runtime)
+        .arg(&source))?;
+    let flags = format!(
+        "-Zsanitizer=thread -Zexternal-clangrt -Cunsafe-allow-abi-mismatch=sanitizer \
+         -Cllvm-args=-tsan-instrument-func-entry-exit=1 --cfg lanefs_trace -Clink-arg={}",
+        runtime.display()
+    );
+    let arguments = [
+        "build",
+        "--quiet",
+        "--release",
+        "-p",
+        "lanefs-check",
+        "--bin",
+        "lanefs-conflicts",
+        "--target",
+        TARGET,
+    ];
+    run(cargo(&arguments)
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTFLAGS", flags)
+        .env("CARGO_TARGET_DIR", &target)
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"))?;
+    Ok(target.join(TARGET).join("release/lanefs-conflicts"))
+}
