@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use zerocopy::IntoBytes;
 
 const SHARDS: usize = 16;
 
@@ -149,6 +150,35 @@ impl Io {
             by_device[addr.device()].push(ReadReq { offset: addr.offset(), data: &mut b.0 });
         }
         drop(queued);
+        for (d, mut reqs) in by_device.into_iter().enumerate() {
+            if !reqs.is_empty() {
+                self.devices[d].read(&mut reqs)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `to` with the blocks at `addrs`, not verified and past the queue: for blocks of which another mount may have been the
+    /// last writer. Neighbours are read as one, all in one submission per device.
+    pub fn read_scattered(
+        &self,
+        addrs: impl IntoIterator<Item = BlockAddr>,
+        to: &mut [Block],
+        what: &'static str,
+    ) -> Result<()> {
+        let mut by_device: Vec<Vec<ReadReq<'_>>> = self.devices.iter().map(|_| Vec::new()).collect();
+        let mut rest = to;
+        let mut addrs = addrs.into_iter().peekable();
+        while let Some(first) = addrs.next() {
+            let mut n = 1;
+            while n < rest.len() && addrs.next_if(|a| *a == first.plus(n as u64)).is_some() {
+                n += 1;
+            }
+            let (run, others) = rest.split_at_mut(n.min(rest.len()));
+            rest = others;
+            self.device(first, what)?;
+            by_device[first.device()].push(ReadReq { offset: first.offset(), data: run.as_mut_bytes() });
+        }
         for (d, mut reqs) in by_device.into_iter().enumerate() {
             if !reqs.is_empty() {
                 self.devices[d].read(&mut reqs)?;

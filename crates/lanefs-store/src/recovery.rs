@@ -41,12 +41,14 @@ use crate::io::Io;
 use crate::scan::{FsyncMessage, Scan};
 use crate::segment::{Geometry, SegmentTable};
 use crate::store::{Parts, Store};
-use crate::types::{Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FIRST_INO, Ino, ROOT_INO, Version};
+use crate::types::{
+    Attrs, BLOCK_SHIFT, BLOCK_SIZE, Block, BlockAddr, BlockRef, FIRST_INO, Ino, ROOT_INO, Version,
+};
 use crate::usage_table::UsageTable;
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// The fewest segments a volume can have.
@@ -373,9 +375,11 @@ impl Store {
         let folded = m.slot.folded_epoch;
         report.blocks_scanned = scan.blocks;
         report.batches = scan.batches;
-        let mut good: Vec<FsyncMessage> = Vec::new();
-        for msg in std::mem::take(&mut scan.fsyncs) {
-            if self.data_arrived(&msg)? { good.push(msg) } else { report.batches_dropped += 1 }
+        let fsyncs = std::mem::take(&mut scan.fsyncs);
+        let arrived = self.data_arrived(&fsyncs)?;
+        let mut good: Vec<FsyncMessage> = Vec::with_capacity(fsyncs.len());
+        for (msg, arrived) in fsyncs.into_iter().zip(arrived) {
+            if arrived { good.push(msg) } else { report.batches_dropped += 1 }
         }
         if !self.read_only {
             self.io.flush(self.io.all())?;
@@ -410,30 +414,69 @@ impl Store {
         Ok(FoldInput { epoch, groups })
     }
 
-    /// Whether all data that the message's news refer to is on the medium.
-    fn data_arrived(&self, msg: &FsyncMessage) -> Result<bool> {
-        const AT_ONCE: usize = 256;
-        for r in &msg.message.inodes {
-            // Something refers to these blocks: they are not free before the recovery's checkpoint (1).
-            self.touch_record(r);
-            if !self.is_news(r.ino, r.attrs.generation, r.version)? {
-                continue;
-            }
-            let refs: Vec<BlockRef> = r.pages().map(|p| p.1).collect();
-            if refs.iter().any(|r| self.segments.geometry.locate(r.addr).is_none()) {
-                return Ok(false);
-            }
-            let mut buf: Vec<Box<Block>> = (0..refs.len().min(AT_ONCE)).map(|_| Block::zeroed()).collect();
-            for some in refs.chunks(AT_ONCE) {
-                let mut reqs: Vec<(BlockAddr, &mut Block)> =
-                    some.iter().zip(&mut buf).map(|(r, b)| (r.addr, &mut **b)).collect();
-                self.io.read_blocks(&mut reqs, "recovery's check of file data")?;
-                if some.iter().zip(&buf).any(|(r, b)| !checksum::matches(*r, &b.0)) {
-                    return Ok(false);
+    /// For each message, whether all data that its news refer to is on the medium. Several threads read and check, much at
+    /// a time: what a gigabyte of log takes is what the device takes to read it.
+    fn data_arrived(&self, msgs: &[FsyncMessage]) -> Result<Vec<bool>> {
+        let mut arrived = vec![true; msgs.len()];
+        let mut refs: Vec<(usize, BlockRef)> = Vec::new();
+        for (m, msg) in msgs.iter().enumerate() {
+            for r in &msg.message.inodes {
+                // Something refers to these blocks: they are not free before the recovery's checkpoint (1).
+                self.touch_record(r);
+                if !self.is_news(r.ino, r.attrs.generation, r.version)? {
+                    continue;
+                }
+                let before = refs.len();
+                refs.extend(r.pages().map(|p| (m, p.1)));
+                if refs[before..].iter().any(|r| self.segments.geometry.locate(r.1.addr).is_none()) {
+                    arrived[m] = false;
+                    refs.truncate(before);
                 }
             }
         }
-        Ok(true)
+        for m in self.check_data(&refs)? {
+            arrived[m] = false;
+        }
+        Ok(arrived)
+    }
+
+    /// The marks of those references whose blocks are not what they say.
+    fn check_data(&self, refs: &[(usize, BlockRef)]) -> Result<Vec<usize>> {
+        /// Blocks a thread reads at once.
+        const AT_ONCE: usize = 512;
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<Vec<usize>> {
+            let mut bad = Vec::new();
+            let mut buf = vec![Block([0; BLOCK_SIZE]); refs.len().min(AT_ONCE)];
+            loop {
+                // Relaxed: only hands out work.
+                let at = next.fetch_add(AT_ONCE, Ordering::Relaxed).min(refs.len());
+                let some = &refs[at..refs.len().min(at + AT_ONCE)];
+                if some.is_empty() {
+                    return Ok(bad);
+                }
+                let addrs = some.iter().map(|r| r.1.addr);
+                self.io.read_scattered(addrs, &mut buf[..some.len()], "recovery's check of file data")?;
+                bad.extend(
+                    some.iter().zip(&buf).filter(|(r, b)| !checksum::matches(r.1, &b.0)).map(|(r, _)| r.0),
+                );
+            }
+        };
+        // Twice the processors: some wait for the device while others compute.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = refs.len().div_ceil(AT_ONCE).min(2 * cores).min(16);
+        if threads < 2 {
+            return work();
+        }
+        std::thread::scope(|s| {
+            let all: Vec<_> = (0..threads).map(|_| s.spawn(work)).collect();
+            let mut bad = Vec::new();
+            for t in all {
+                let found = t.join().map_err(|_| StoreError::Invalid("a checking thread panicked".into()))?;
+                bad.extend(found?);
+            }
+            Ok(bad)
+        })
     }
 
     /// Whether the tree lacks update `version` of this use of the inode number.

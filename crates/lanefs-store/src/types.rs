@@ -27,7 +27,7 @@ pub const XATTR_BLOB_MAX: usize = 128 * 1024;
 
 /// One 4 KiB block of bytes at an address aligned for direct I/O.
 #[repr(C, align(4096))]
-#[derive(Clone)]
+#[derive(Clone, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
 pub struct Block(pub [u8; BLOCK_SIZE]);
 
 impl Block {

@@ -107,7 +107,7 @@ impl Memory {
     fn mib(&self, key: &str) -> f64 {
         let status = std::fs::read_to_string(format!("{}/status", self.0)).unwrap_or_default();
         let line = status.lines().find_map(|l| l.strip_prefix(key));
-        line.and_then(|l| l.split_whitespace().nth(1)?.parse::<f64>().ok()).map_or(f64::NAN, |k| k / 1024.0)
+        line.and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok()).map_or(f64::NAN, |k| k / 1024.0)
     }
 
     /// A line: how long it took since `start`, for each of `count`, and the memory now and at most so far.
