@@ -158,6 +158,17 @@ impl Io {
         Ok(())
     }
 
+    /// The blocks of `refs`, read together and not verified, for who has much to read and can read one by one what does not fit.
+    /// `None` if a read failed, or if some may wait in the queue.
+    pub fn read_ahead(&self, refs: &[BlockRef]) -> Option<Vec<Block>> {
+        if refs.len() < 2 || self.queue_len() > 0 {
+            return None;
+        }
+        let mut blocks = vec![Block([0; BLOCK_SIZE]); refs.len()];
+        self.read_scattered(refs.iter().map(|r| r.addr), &mut blocks, "structures").ok()?;
+        Some(blocks)
+    }
+
     /// Fills `to` with the blocks at `addrs`, not verified and past the queue: for blocks of which another mount may have been the
     /// last writer. Neighbours are read as one, all in one submission per device.
     pub fn read_scattered(

@@ -56,7 +56,7 @@ fn main() -> Result<(), Failure> {
     memory.show("opened", Instant::now(), 0);
     work(&Target::Library(volume.fs()), &memory)?;
     // Once more, so that there are files when the volume is opened again.
-    if !names {
+    if !names && !keep {
         let target = Target::Library(volume.fs());
         make(&target, files.unwrap_or(1_000_000))?;
     }

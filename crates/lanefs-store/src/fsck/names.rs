@@ -1,10 +1,11 @@
 //! The name space: every entry leads to an inode of its kind, link counts equal names, every directory has one name, in
 //! the directory it calls its parent, and reaches the root. What does not fit becomes a list of fixes.
 
-use super::walk::{InodeInfo, Walk, in_parallel};
+use super::walk::{AT_ONCE, InodeInfo, Walk, in_parallel};
 use super::{FsckReport, OnProgress, Phase, Progress};
 use crate::block_io::BlockSource;
 use crate::error::Result;
+use crate::format::checksum;
 use crate::format::dir_bucket::{self, BucketId, EntryRef, entries};
 use crate::inode_state::InodeState;
 use crate::inode_table::InodeTable;
@@ -74,12 +75,21 @@ pub(super) fn for_each_entry(
     {
         entries(dir_bucket::check_body(body, e.block.addr, id)?).for_each(&mut *f);
     }
-    state.for_each_page(io, &mut |page, r| {
-        let Some(id) = BucketId::from_page(page) else { return Ok(()) };
-        let b = io.read(r, "directory bucket")?;
-        entries(dir_bucket::decode(&b, r.addr, ino, id)?).for_each(&mut *f);
+    let mut buckets = Vec::new();
+    let complete = state.for_each_page(io, &mut |page, r| {
+        buckets.extend(BucketId::from_page(page).map(|id| (id, r)));
         Ok(())
-    })
+    });
+    for some in buckets.chunks(AT_ONCE) {
+        let blocks = io.read_ahead(&some.iter().map(|b| b.1).collect::<Vec<_>>());
+        for (i, &(id, r)) in some.iter().enumerate() {
+            let ahead = blocks.as_ref().map(|b| &b[i]).filter(|b| checksum::matches(r, &b.0));
+            let alone = if ahead.is_none() { Some(io.read(r, "directory bucket")?) } else { None };
+            let Some(b) = ahead.or(alone.as_deref()) else { continue };
+            entries(dir_bucket::decode(b, r.addr, ino, id)?).for_each(&mut *f);
+        }
+    }
+    complete
 }
 
 /// Looks at all names. `orphans` are inodes known to be without one.

@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Data blocks read at once.
-const AT_ONCE: usize = 64;
+/// Blocks read at once.
+pub(super) const AT_ONCE: usize = 64;
 
 /// One bit per block of the log. Atomics are relaxed: each bit is its own fact, and threads are joined before all of
 /// them are looked at.
@@ -244,8 +244,11 @@ impl Shared<'_> {
                 return;
             }
         };
-        for (slot, e) in entries.iter().enumerate().filter(|(_, e)| !e.block.is_none()) {
-            self.inode(Ino(chunk * INOS_PER_CHUNK + slot as u64), *e);
+        let used: Vec<(usize, &TableEntry)> =
+            entries.iter().enumerate().filter(|(_, e)| !e.block.is_none()).collect();
+        let blocks = self.w.io.read_ahead(&used.iter().map(|u| u.1.block).collect::<Vec<_>>());
+        for (i, (slot, e)) in used.into_iter().enumerate() {
+            self.inode(Ino(chunk * INOS_PER_CHUNK + slot as u64), *e, blocks.as_ref().map(|b| &b[i]));
             let done = self.done.fetch_add(1, Relaxed) + 1;
             if done.is_multiple_of(256) {
                 (self.w.progress)(Progress { phase: Phase::Inodes, done, total: self.w.total });
@@ -253,7 +256,8 @@ impl Shared<'_> {
         }
     }
 
-    fn inode(&self, ino: Ino, entry: TableEntry) {
+    /// `ahead`: its block, if it was read already; not verified.
+    fn inode(&self, ino: Ino, entry: TableEntry, ahead: Option<&Block>) {
         let what = |w: &str| format!("inode {ino}: {w}");
         let lost = |why: String| {
             self.tell(what("inode block"), why, "its names are removed, its data is given up", true);
@@ -266,7 +270,12 @@ impl Shared<'_> {
             }
             Marked::Outside => return lost(format!("block {} lies outside the log", entry.block.addr)),
         }
-        let mut state = match InodeState::load(ino, entry.block, self.w.io) {
+        let ahead = ahead.filter(|b| checksum::matches(entry.block, &b.0));
+        let loaded = match ahead {
+            Some(b) => InodeState::from_block(ino, entry.block, b),
+            None => InodeState::load(ino, entry.block, self.w.io),
+        };
+        let mut state = match loaded {
             Ok(s) => s,
             Err(e) => {
                 self.marks.unmark(entry.block.addr);
@@ -439,17 +448,29 @@ impl Shared<'_> {
                 None => v.damaged(format!("inline bucket at page {page}")),
             }
         }
-        for (page, r) in v.buckets.clone() {
-            let Some(id) = BucketId::from_page(page) else {
-                v.damaged(format!("bucket at page {page}"));
-                continue;
-            };
-            match self.w.io.read(r, "directory bucket") {
-                Ok(b) => match dir_bucket::decode(&b, r.addr, state.ino(), id) {
+        for some in v.buckets.clone().chunks(AT_ONCE) {
+            let blocks = self.w.io.read_ahead(&some.iter().map(|b| b.1).collect::<Vec<_>>());
+            for (i, &(page, r)) in some.iter().enumerate() {
+                let Some(id) = BucketId::from_page(page) else {
+                    v.damaged(format!("bucket at page {page}"));
+                    continue;
+                };
+                let ahead = blocks.as_ref().map(|b| &b[i]).filter(|b| checksum::matches(r, &b.0));
+                let alone = match ahead {
+                    Some(_) => None,
+                    None => match self.w.io.read(r, "directory bucket") {
+                        Ok(b) => Some(b),
+                        Err(e) => {
+                            v.damaged(e.to_string());
+                            continue;
+                        }
+                    },
+                };
+                let Some(block) = ahead.or(alone.as_deref()) else { continue };
+                match dir_bucket::decode(block, r.addr, state.ino(), id) {
                     Ok(bytes) => take(id, bytes),
                     Err(e) => v.damaged(e.to_string()),
-                },
-                Err(e) => v.damaged(e.to_string()),
+                }
             }
         }
         self.nodes.fetch_add(v.buckets.len() as u64, Relaxed);
