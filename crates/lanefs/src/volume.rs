@@ -153,6 +153,26 @@ impl std::fmt::Debug for Volume {
 }
 
 impl Volume {
+    /// Makes a new volume in new image files of `size` bytes each (a multiple of 4096), its root owned by the calling process. EINVAL if one of
+    /// them exists, or is too small; nothing is left behind then.
+    pub fn create<P: AsRef<Path>>(images: &[P], size: u64) -> Result<()> {
+        let mut made = Vec::new();
+        let result = (|| {
+            for image in images {
+                made.push(Arc::new(FileDevice::create(image, size)?) as Arc<dyn Device>);
+            }
+            let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            Ok(Store::format(&made, &FormatOptions { uid, gid, ..FormatOptions::default() })?)
+        })();
+        if result.is_err() {
+            for image in &images[..made.len()] {
+                // Best effort: the error that matters is the first one.
+                let _ = std::fs::remove_file(image);
+            }
+        }
+        result
+    }
+
     /// Opens the volume stored in these image files or block devices (one path for most volumes), recovering it if it was not
     /// closed. EBUSY (with the process id) if another process has it open, EINVAL for what is no LaneFS volume.
     pub fn open<P: AsRef<Path>>(images: &[P], options: &MountOptions) -> Result<Volume> {

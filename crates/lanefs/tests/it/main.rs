@@ -3,6 +3,7 @@
 mod attrs;
 mod data;
 mod durability;
+mod examples;
 mod locks;
 mod memory;
 mod names;
