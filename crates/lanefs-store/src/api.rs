@@ -7,7 +7,7 @@ use crate::types::{Attrs, Block, FileKind, Ino};
 pub struct FormatOptions {
     /// A name for people, at most 64 bytes.
     pub label: String,
-    /// Blocks in a segment: a power of two from 16 to 4096. Small volumes get smaller segments by themselves.
+    /// Blocks in a segment: a power of two from 16 to 512. Small volumes get smaller segments by themselves.
     pub segment_blocks: u32,
     /// Independent logs used at a mount that does not ask for another number; 0 for one per CPU, at most 16.
     pub mlogs: u32,

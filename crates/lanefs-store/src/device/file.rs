@@ -127,7 +127,7 @@ impl FileDevice {
             .map_err(|e| io_error(&name, "asking for the size", 0, e.raw_os_error(), &e.to_string()))?;
         let size = size - size % BLOCK_SIZE as u64;
         if size == 0 {
-            return Err(no("empty; make an image with `lanefs format --size`".into()));
+            return Err(no("empty; make an image with `lanefs mkfs --size SIZE`".into()));
         }
         let mut d = FileDevice {
             file,
@@ -321,7 +321,7 @@ const _: () = assert!(size_of::<Block>() == BLOCK_SIZE && align_of::<Block>() ==
 
 fn open_hint(e: Errno) -> String {
     match e {
-        Errno::NOENT => "does not exist; make it with `lanefs format --size`".into(),
+        Errno::NOENT => "does not exist; make it with `lanefs mkfs --size SIZE`".into(),
         Errno::ACCESS | Errno::PERM => "permission denied; check the owner and mode of the image".into(),
         Errno::ROFS => "on a read-only file system; open it read-only".into(),
         e => format!("cannot be opened: {e}"),

@@ -9,6 +9,8 @@
 //! 2. At most [`ENTRIES`] requests are in flight, so neither queue of the ring overflows.
 //! 3. An answer that is short, or says "try again", puts the rest of its request back in line; a request ends
 //!    with all its bytes moved or with an error.
+//! 4. Neighbours on the device go out as one request: a file system under an image pays for each request, most of all in a hole.
+//!    What such a request leaves undone, be it after an error, goes out again alone.
 //!
 //! A ring belongs to the process that made it: do not fork with a device open and use it in the child.
 
@@ -22,6 +24,9 @@ use smallvec::SmallVec;
 const ENTRIES: u32 = 64;
 /// The most bytes asked for at once; the kernel's own limit is a little below 2 GiB.
 const MAX_BYTES: usize = 1 << 30;
+/// Bytes and ops that go out as one request.
+const MERGED_BYTES: usize = 1 << 20;
+const MERGED_OPS: usize = 256;
 /// How often a request is repeated after "try again" before that counts as an error.
 const MAX_RETRIES: u32 = 10_000;
 
@@ -175,21 +180,60 @@ fn make() -> std::io::Result<IoUring> {
     }
 }
 
-/// The loop of invariants 1 to 3. Answers false if the ring refuses to work and nothing is in flight.
+/// How many ops from `first` on are one piece of the device, in the same direction, as far as one request may go.
+fn neighbours(ops: &[Op], first: usize) -> usize {
+    let fresh = |o: &Op| o.unfinished() && o.done == 0;
+    if !fresh(&ops[first]) {
+        return 1;
+    }
+    let (mut n, mut bytes) = (1, ops[first].len);
+    while let Some(next) = ops.get(first + n) {
+        let last = &ops[first + n - 1];
+        bytes += next.len;
+        if !fresh(next)
+            || next.write != last.write
+            || next.offset != last.offset + last.len as u64
+            || bytes > MERGED_BYTES
+            || n == MERGED_OPS
+        {
+            break;
+        }
+        n += 1;
+    }
+    n
+}
+
+/// Takes the kernel's answer to a request made of several ops. Those left unfinished are asked for again, one by one: so an error finds
+/// the op it belongs to.
+fn answer_all(ops: &mut [Op], result: i64) {
+    let mut moved = usize::try_from(result).unwrap_or(0);
+    for op in ops {
+        let n = moved.min(op.len);
+        op.done = n;
+        moved -= n;
+    }
+}
+
+/// The loop of invariants 1 to 4. Answers false if the ring refuses to work and nothing is in flight.
 ///
 /// # Safety
 /// As for [`run_sync`].
 unsafe fn drive(ring: &mut IoUring, fd: RawFd, ops: &mut [Op]) -> bool {
     let mut again: SmallVec<[usize; 8]> = SmallVec::new();
+    // One for each op and never moved: the kernel reads them while a request is in flight.
+    let mut pieces: SmallVec<[libc::iovec; 16]> =
+        ops.iter().map(|o| libc::iovec { iov_base: o.ptr.cast(), iov_len: o.len }).collect();
+    let pieces = pieces.as_mut_ptr();
     let mut next = 0;
     let mut in_flight = 0usize;
     loop {
         while in_flight < ENTRIES as usize {
-            let i = match again.pop() {
-                Some(i) => i,
+            let (i, n) = match again.pop() {
+                Some(i) => (i, 1),
                 None if next < ops.len() => {
-                    next += 1;
-                    next - 1
+                    let n = neighbours(ops, next);
+                    next += n;
+                    (next - n, n)
                 }
                 None => break,
             };
@@ -198,15 +242,22 @@ unsafe fn drive(ring: &mut IoUring, fd: RawFd, ops: &mut [Op]) -> bool {
             }
             let (ptr, len, offset) = ops[i].rest();
             let fd = types::Fd(fd);
-            let entry = if ops[i].write {
+            let entry = if n > 1 {
+                let pieces = pieces.wrapping_add(i).cast_const();
+                if ops[i].write {
+                    opcode::Writev::new(fd, pieces, n as u32).offset(offset).build()
+                } else {
+                    opcode::Readv::new(fd, pieces, n as u32).offset(offset).build()
+                }
+            } else if ops[i].write {
                 opcode::Write::new(fd, ptr, len as u32).offset(offset).build()
             } else {
                 opcode::Read::new(fd, ptr, len as u32).offset(offset).build()
             };
-            // SAFETY: the memory stays borrowed until this function returns, and it returns only when the entry
-            // has been answered (invariant 1).
-            if unsafe { ring.submission().push(&entry.user_data(i as u64)) }.is_err() {
-                again.push(i);
+            // SAFETY: the memory stays borrowed, and the pieces stay where they are, until this function returns, and it
+            // returns only when the entry has been answered (invariant 1).
+            if unsafe { ring.submission().push(&entry.user_data((n as u64) << 32 | i as u64)) }.is_err() {
+                again.extend(i..i + n);
                 break;
             }
             in_flight += 1;
@@ -228,11 +279,12 @@ unsafe fn drive(ring: &mut IoUring, fd: RawFd, ops: &mut [Op]) -> bool {
         }
         for c in ring.completion() {
             in_flight -= 1;
-            let i = c.user_data() as usize;
-            ops[i].answer(i64::from(c.result()));
-            if ops[i].unfinished() {
-                again.push(i);
+            let (i, n) = (c.user_data() as u32 as usize, (c.user_data() >> 32) as usize);
+            match n {
+                1 => ops[i].answer(i64::from(c.result())),
+                _ => answer_all(&mut ops[i..i + n], i64::from(c.result())),
             }
+            again.extend((i..i + n).filter(|i| ops[*i].unfinished()));
         }
     }
 }
@@ -297,5 +349,42 @@ mod tests {
             }
             assert!(ops.iter().all(|o| o.errno == libc::EBADF));
         }
+    }
+
+    #[test]
+    fn neighbours_go_together_and_each_gets_its_own_answer() {
+        use std::os::unix::fs::FileExt;
+        let file = tempfile::tempfile().unwrap();
+        let data: Vec<Vec<u8>> = (0..40_u8).map(|i| vec![i; 512 * (1 + usize::from(i) % 3)]).collect();
+        let (mut ops, mut offset) = (Vec::new(), 0);
+        for (i, d) in data.iter().enumerate() {
+            // A gap now and then.
+            offset += u64::from(i % 7 == 6) * 512;
+            ops.push(Op::write(offset, d));
+            offset += d.len() as u64;
+        }
+        assert_eq!((neighbours(&ops, 0), neighbours(&ops, 5), neighbours(&ops, 6)), (6, 1, 7));
+        let places: Vec<(u64, usize)> = ops.iter().map(|o| (o.offset, o.len)).collect();
+        // SAFETY: `data` outlives the call.
+        if !unsafe { run(file.as_raw_fd(), &mut ops) } {
+            return; // no rings here
+        }
+        assert!(ops.iter().all(|o| o.errno == 0 && o.done == o.len));
+        for ((offset, len), d) in places.iter().zip(&data) {
+            let mut back = vec![0; *len];
+            file.read_exact_at(&mut back, *offset).unwrap();
+            assert_eq!(&back, d, "at {offset}");
+        }
+        // The file ends in the middle of the fourth of ten: those before are whole, those behind have failed.
+        file.set_len(3 * 512 + 100).unwrap();
+        let mut back = vec![[0xee; 512]; 10];
+        let mut ops: Vec<Op> =
+            back.iter_mut().enumerate().map(|(i, b)| Op::read(i as u64 * 512, b)).collect();
+        // SAFETY: `back` is exclusively borrowed by the ops alone and outlives the call.
+        assert!(unsafe { run(file.as_raw_fd(), &mut ops) });
+        let answers: Vec<(usize, i32)> = ops.iter().map(|o| (o.done, o.errno)).collect();
+        let gone = libc::ENODATA;
+        assert_eq!(answers[..5], [(512, 0), (512, 0), (512, 0), (100, gone), (0, gone)]);
+        assert!(answers[4..].iter().all(|a| *a == (0, gone)));
     }
 }
