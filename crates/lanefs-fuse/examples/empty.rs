@@ -138,7 +138,8 @@ fn c(path: &Path) -> std::ffi::CString {
 const ROUND: usize = 500;
 const ROUNDS: usize = 41;
 
-/// Runs `op` in the directories in turn, round by round; prints the median round's time of one call in each, and the quotient.
+/// Runs `op` in the directories in turn, round by round; prints the median round's time of one call in each, and the median of the
+/// quotients of rounds that followed each other.
 fn time(name: &str, dirs: &[PathBuf], mut op: impl FnMut(&Path, usize)) {
     let mut us: Vec<Vec<f64>> = vec![Vec::new(); dirs.len()];
     for round in 0..ROUNDS {
@@ -150,19 +151,17 @@ fn time(name: &str, dirs: &[PathBuf], mut op: impl FnMut(&Path, usize)) {
             us.push(start.elapsed().as_secs_f64() * 1e6 / ROUND as f64);
         }
     }
-    let medians: Vec<f64> = us
-        .iter_mut()
-        .map(|us| {
-            us.sort_by(f64::total_cmp);
-            us[us.len() / 2]
-        })
-        .collect();
     print!("{name:<14}");
-    medians.iter().for_each(|m| print!(" {m:>10.2}"));
-    match medians[..] {
-        [empty, other] => println!(" {:>7.2}", other / empty),
-        _ => println!(),
+    us.iter().for_each(|us| print!(" {:>10.2}", median(us.clone())));
+    if let [empty, other] = &us[..] {
+        print!(" {:>10.2}", median(empty.iter().zip(other).map(|(e, o)| o / e).collect()));
     }
+    println!();
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 fn measure(dirs: &[&Path]) -> std::io::Result<()> {
