@@ -1,6 +1,7 @@
 //! `cargo xtask measure [--quick] [NAME..]`: the figures of docs/MEASUREMENTS.md. What works in process are examples of the crate
 //! `lanefs`; here they are started, and done again through a mount.
 
+mod mount_fsync;
 mod sequential;
 
 use crate::programs::volume::{self, Volume};
@@ -26,6 +27,7 @@ const MEASUREMENTS: &[Measurement] = &[
     ("mount-million", "a million files through a mount, 128 MiB; mounting with them", mount_million),
     ("mount-sparse", "a file of 100 GiB through a mount, 128 MiB", |_| through_mount("memory", &[])),
     ("roundtrips", "metadata calls through the mount, beside an empty FUSE file system", |_| round_trips()),
+    ("mount-fsync", "fsync through the mount, beside the file system under the image", mount_fsync::run),
     ("sequential", "sequential I/O through the mount, beside the device and memcpy", sequential::run),
 ];
 
