@@ -1,8 +1,9 @@
 //! Mending a volume that is up: names, link counts, marks, in rounds, until nothing is left to mend.
 
+use super::marks::Marks;
 use super::names::{self, Fix, LOST_FOUND, Name};
 use super::repair::{Job, compare_usage, dir_attrs, mark_summaries};
-use super::walk::{Marks, Walk};
+use super::walk::Walk;
 use super::{FsckReport, Phase, Progress};
 use crate::api::{FoldInput, InodeUpdate, PageRead, Transaction};
 use crate::checkpoint::Maintenance;

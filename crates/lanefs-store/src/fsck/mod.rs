@@ -16,6 +16,7 @@
 //! 3. What cannot be read is dropped only where keeping it would make other things unreadable: an entry that leads
 //!    nowhere, a part of a map. A data block with a wrong checksum stays, and reading it stays an error.
 
+mod marks;
 mod mend;
 mod names;
 mod overlay;

@@ -1,7 +1,8 @@
 //! From damaged devices to a volume that is up, and from what the checks say to a volume that is sound.
 
+use super::marks::{Marked, Marks};
 use super::scan::{self, Scan};
-use super::walk::{Marked, Marks, Salvage, Walk, Walker, threads};
+use super::walk::{Salvage, Walk, Walker, threads};
 use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress};
 use crate::api::{OpenOptions, OpenReport};
 use crate::block_io::BlockSource;

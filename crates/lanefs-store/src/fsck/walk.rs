@@ -1,6 +1,7 @@
 //! The walk: every block below the inode table, read and verified once, by several threads; what could not be read; and
 //! which block belongs to whom.
 
+use super::marks::{Marked, Marks};
 use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress};
 use crate::api::BucketEntry;
 use crate::block_io::BlockSource;
@@ -14,7 +15,7 @@ use crate::inode_state::{InodeState, PageAt, read_xattrs};
 use crate::inode_table::{ChunkStep, InodeTable};
 use crate::io::Io;
 use crate::radix::{Found, Wanted};
-use crate::segment::{Geometry, SegId};
+use crate::segment::Geometry;
 use crate::types::{Block, BlockAddr, BlockRef, FileKind, INOS_PER_CHUNK, Ino};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
@@ -23,46 +24,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Blocks read at once.
 pub(super) const AT_ONCE: usize = 64;
-
-/// One bit per block of the log. Atomics are relaxed: each bit is its own fact, and threads are joined before all of
-/// them are looked at.
-pub(super) struct Marks {
-    pub geometry: Geometry,
-    words: usize,
-    bits: Vec<AtomicU64>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Marked {
-    First,
-    Again,
-    Outside,
-}
-
-impl Marks {
-    pub fn new(geometry: Geometry) -> Marks {
-        let words = (geometry.segment_blocks as usize).div_ceil(64);
-        let bits = (0..geometry.total() as usize * words).map(|_| AtomicU64::new(0)).collect();
-        Marks { geometry, words, bits }
-    }
-    pub fn mark(&self, addr: BlockAddr) -> Marked {
-        let Some((seg, i)) = self.geometry.locate(addr) else { return Marked::Outside };
-        let bit = 1u64 << (i % 64);
-        let was = self.bits[seg as usize * self.words + i as usize / 64].fetch_or(bit, Relaxed);
-        if was & bit == 0 { Marked::First } else { Marked::Again }
-    }
-    pub fn unmark(&self, addr: BlockAddr) {
-        if let Some((seg, i)) = self.geometry.locate(addr) {
-            self.bits[seg as usize * self.words + i as usize / 64].fetch_and(!(1u64 << (i % 64)), Relaxed);
-        }
-    }
-    pub fn word(&self, seg: SegId, w: usize) -> u64 {
-        self.bits[seg as usize * self.words + w].load(Relaxed)
-    }
-    pub fn words(&self) -> usize {
-        self.words
-    }
-}
 
 /// What is known of an inode.
 pub(super) struct InodeInfo {
