@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::inode_state::InodeState;
 use crate::segment::SegmentTable;
 use crate::types::{BlockAddr, Ino};
+use lanefs_sync::CachePadded;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -191,12 +192,12 @@ struct Shard {
 
 /// The map of all cells.
 pub(crate) struct Cells {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
 }
 
 impl Cells {
     pub fn new() -> Cells {
-        Cells { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Cells { shards: (0..SHARDS).map(|_| CachePadded::default()).collect() }
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {

@@ -56,20 +56,20 @@ pub struct Store {
     /// This mount's generation; set once, before anything is written.
     pub(crate) mount: AtomicU64,
     /// The next chain sequence.
-    pub(crate) next_seq: AtomicU64,
+    pub(crate) next_seq: CachePadded<AtomicU64>,
     /// The checkpoint that captures what is done now; grows at each position P, by the RPS writer.
     pub(crate) checkpoint_number: AtomicU64,
     /// The last epoch committed or folded.
-    pub(crate) epoch: AtomicU64,
+    pub(crate) epoch: CachePadded<AtomicU64>,
     pub(crate) last_ts: AtomicU64,
     pub(crate) next_chunk: AtomicU64,
     pub(crate) inode_count: AtomicU64,
-    pub(crate) commits: Mutex<Commits>,
-    pub(crate) maintenance: Mutex<Maintenance>,
+    pub(crate) commits: CachePadded<Mutex<Commits>>,
+    pub(crate) maintenance: CachePadded<Mutex<Maintenance>>,
     /// Dirty inodes that the last checkpoint in place left: their NEW is not folded.
-    pub(crate) dirty_floor: AtomicUsize,
+    pub(crate) dirty_floor: CachePadded<AtomicUsize>,
     /// The thread inside [`Store::checkpoint`], which may write (its seal) while it holds the maintenance lock.
-    sealer: AtomicUsize,
+    sealer: CachePadded<AtomicUsize>,
 }
 
 /// A lane's transactions under way, by phase, and how many it has begun.
@@ -152,20 +152,20 @@ impl Store {
             closed: AtomicBool::new(false),
             secret: hash[0] ^ hash[1].rotate_left(29),
             mount: AtomicU64::new(slot.mount),
-            next_seq: free,
+            next_seq: CachePadded::new(free),
             checkpoint_number: AtomicU64::new(1),
-            epoch: AtomicU64::new(slot.folded_epoch),
+            epoch: CachePadded::new(AtomicU64::new(slot.folded_epoch)),
             last_ts: AtomicU64::new(slot.last_ts),
             next_chunk: AtomicU64::new(slot.next_chunk),
             inode_count: AtomicU64::new(slot.inodes),
-            commits: Mutex::new(Commits::new(slot.folded_epoch)),
+            commits: CachePadded::new(Mutex::new(Commits::new(slot.folded_epoch))),
             cells: Cells::new(),
             inodes: p.inodes,
             superblock: p.superblock,
             segments: p.segments,
-            maintenance: Mutex::new(p.maintenance),
-            dirty_floor: AtomicUsize::new(0),
-            sealer: AtomicUsize::new(0),
+            maintenance: CachePadded::new(Mutex::new(p.maintenance)),
+            dirty_floor: CachePadded::new(AtomicUsize::new(0)),
+            sealer: CachePadded::new(AtomicUsize::new(0)),
         }
     }
 
