@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 /// An open file or directory: what a descriptor is to the kernel. Send and Sync; positional calls run in parallel.
 ///
 /// After a crash, what [`File::sync_all`] acknowledged is there. A file whose last name is gone lives until its last handle is dropped.
+#[repr(C)]
 pub struct File {
     anchor: Arc<Anchor>,
     cell: NonNull<Cell>,
@@ -23,12 +24,19 @@ pub struct File {
     slot: u32,
     flags: i32,
     privileged: bool,
+    /// What a call through the handle writes lies apart from what all calls read.
+    cursor_line: Line,
     cursor: AtomicU64,
     ahead: ReadAhead,
+    errors_line: Line,
     errors_seen: AtomicU32,
     /// An advisory lock was taken through this handle.
     locked: AtomicBool,
 }
+
+/// The next field lies on a line of its own.
+#[repr(align(64))]
+struct Line;
 
 // SAFETY: the cell is made of atomics and locks, so it may be shared and used from any thread; the open slot keeps it
 // in place until the drop.
@@ -58,8 +66,10 @@ impl File {
             slot: slot as u32,
             flags,
             privileged: cred.is_root(),
+            cursor_line: Line,
             cursor: AtomicU64::new(0),
             ahead: ReadAhead::new(),
+            errors_line: Line,
             errors_seen: AtomicU32::new(cell.data().map_or(0, |d| d.errors().sample())),
             locked: AtomicBool::new(false),
         }

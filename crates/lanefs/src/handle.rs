@@ -37,7 +37,7 @@ impl Root {
         let slots = &self.inner.lanes.shared(lane).slots;
         let slot = slots.take(cell.ino);
         // SeqCst: after the slot's store (reaper, 3).
-        if cell.flags.load(SeqCst) & (FREED | EVICTED) != 0 {
+        if cell.life.load(SeqCst) & (FREED | EVICTED) != 0 {
             slots.give_back(slot);
             return posix(libc::ESTALE);
         }

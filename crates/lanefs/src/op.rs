@@ -2,6 +2,7 @@
 
 use crate::error::{Result, posix};
 use crate::memfs::cell::{Cell, DIRTY, QUEUED};
+use crate::memfs::dir::Dir;
 use crate::oplog::LaneLog;
 use crate::volume::Inner;
 use lanefs_store::format::record::Effect;
@@ -45,6 +46,13 @@ impl<'v> Op<'v> {
             }
             let c = self.vol.numbers.supply();
             self.log.numbers.refill(c);
+        }
+    }
+
+    /// Puts a directory on this lane's dirty list unless the stripe of `hash` is on some lane's.
+    pub fn dirty_dir(&mut self, cell: &Cell, dir: &Dir, hash: u64) {
+        if dir.mark_changed(hash) {
+            self.log.dirty.push(cell.ino);
         }
     }
 

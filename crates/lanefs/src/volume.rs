@@ -88,26 +88,28 @@ pub(crate) struct Inner {
     pub options: MountOptions,
     /// Everything up to this epoch is in the folded directories. Written by checkpoints only.
     folded: CachePadded<AtomicU64>,
+    /// Everything up to this epoch that was logged is durable. Written by commits only.
+    committed: CachePadded<AtomicU64>,
     /// RUNNING or STOPPED. Written twice in a volume's life.
     state: CachePadded<AtomicU8>,
     /// Held while a directory changes parents.
-    pub move_lock: Mutex<()>,
-    pub locks: crate::locks::LockTable,
+    pub move_lock: CachePadded<Mutex<()>>,
+    pub locks: CachePadded<crate::locks::LockTable>,
     /// One loader of a cell at a time (by inode number), and no eviction meanwhile.
     pub load_locks: Box<[Mutex<()>]>,
     /// Inodes freed whose end has not been folded: the store still knows them, nobody else may.
-    pub dead: Mutex<HashSet<Ino>>,
+    pub dead: CachePadded<Mutex<HashSet<Ino>>>,
     /// One commit at a time; what is committed and waits for the fold.
-    pub commit: Mutex<Backlog>,
+    pub commit: CachePadded<Mutex<Backlog>>,
     /// One checkpoint at a time.
-    pub checkpointing: Mutex<()>,
-    pub flush: Mutex<FlushQueue>,
+    pub checkpointing: CachePadded<Mutex<()>>,
+    pub flush: CachePadded<Mutex<FlushQueue>>,
     /// One sync(2) at a time.
-    pub syncing: Mutex<()>,
+    pub syncing: CachePadded<Mutex<()>>,
     /// Commits that are about to seal: a rename over a file writes the moved one by itself. Written twice a commit.
     pub settling: CachePadded<AtomicUsize>,
-    pub reaper: Mutex<Reaper>,
-    pub reclaim: Mutex<Reclaim>,
+    pub reaper: CachePadded<Mutex<Reaper>>,
+    pub reclaim: CachePadded<Mutex<Reclaim>>,
     /// Bytes of cells and names allowed.
     pub meta_budget: u64,
     pub report: OpenReport,
@@ -116,7 +118,7 @@ pub(crate) struct Inner {
     /// Wakes the background thread.
     pub background: Arc<Background>,
     /// Whether a front end still knows an inode without a name; asked by the reaper only.
-    pub keeper: Mutex<Option<Keeper>>,
+    pub keeper: CachePadded<Mutex<Option<Keeper>>>,
 }
 
 /// Says whether somebody outside still knows an inode.
@@ -215,23 +217,24 @@ impl Volume {
             frames,
             hash_key: info.hash_key,
             folded: CachePadded::new(AtomicU64::new(info.last_epoch)),
+            committed: CachePadded::new(AtomicU64::new(info.last_epoch)),
             state: CachePadded::new(AtomicU8::new(RUNNING)),
-            move_lock: Mutex::new(()),
+            move_lock: CachePadded::new(Mutex::new(())),
             locks: Default::default(),
             load_locks: (0..64).map(|_| Mutex::new(())).collect(),
-            dead: Mutex::default(),
-            commit: Mutex::default(),
-            checkpointing: Mutex::new(()),
-            flush: Mutex::default(),
-            syncing: Mutex::new(()),
+            dead: Default::default(),
+            commit: Default::default(),
+            checkpointing: CachePadded::new(Mutex::new(())),
+            flush: Default::default(),
+            syncing: CachePadded::new(Mutex::new(())),
             settling: CachePadded::new(AtomicUsize::new(0)),
-            reaper: Mutex::default(),
-            reclaim: Mutex::default(),
+            reaper: Default::default(),
+            reclaim: Default::default(),
             meta_budget: cache / 4,
             report,
             round_pages: (info.segment_blocks as usize * 2).min(crate::writeback::capture::MAX_PAGES),
             background: Arc::default(),
-            keeper: Mutex::default(),
+            keeper: Default::default(),
             options,
             store,
         };
@@ -334,6 +337,16 @@ impl Inner {
     #[inline]
     pub fn folded(&self) -> u64 {
         self.folded.load(Acquire)
+    }
+
+    /// Every group of an epoch up to this one is durable.
+    #[inline]
+    pub fn committed(&self) -> u64 {
+        self.committed.load(SeqCst)
+    }
+
+    pub fn set_committed(&self, epoch: u64) {
+        self.committed.fetch_max(epoch, SeqCst);
     }
 
     pub fn set_folded(&self, epoch: u64) {

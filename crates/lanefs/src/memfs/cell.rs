@@ -1,5 +1,9 @@
 //! The file cell: all that memory holds of one inode (Max 4.2).
 //!
+//! A cell is laid out by who writes: what look-ups, opens and permission checks read; times and marks, which every change of the inode
+//! writes; what operations on its names write, with the lock of fsync; the body, whose first fields are read and whose locks
+//! and marks lie on another line (`memfs::data`). So reading a file shares no line with dirtying it or syncing it.
+//!
 //! Who writes what: attributes by `attr_lock`'s holder (times also by whoever writes data, one field at a time); `nlink`
 //! by operations on names of the inode, atomically; `lanes` and `epoch` by operations that name it, tested first, so that a
 //! second one writes nothing; `flags` atomically by anybody. Readers (stat, permission checks) only read.
@@ -36,7 +40,8 @@ pub(crate) const DATASYNC: u32 = 512;
 /// Made by O_TMPFILE without O_EXCL and never named since: link(2) may give it its first name.
 pub(crate) const LINKABLE: u32 = 1024;
 
-/// What a cell holds beside attributes.
+/// What a cell holds beside attributes. The tag, and behind it what readers of the content look at.
+#[repr(C, u8)]
 pub(crate) enum Body {
     /// A regular file's content.
     File(FileData),
@@ -49,33 +54,50 @@ pub(crate) enum Body {
 }
 
 /// All that memory holds of one inode.
+#[repr(C, align(64))]
 pub(crate) struct Cell {
     pub ino: Ino,
     pub generation: u32,
-    pub kind: FileKind,
-    pub flags: AtomicU32,
+    /// [`FROZEN`], [`EVICTED`], [`FREED`], [`HAS_XATTRS`], [`LINKABLE`]: what those who find the cell look at.
+    pub life: AtomicU32,
     mode: AtomicU32,
     uid: AtomicU32,
     gid: AtomicU32,
     /// Names. For directories: the base to which the index's stripes are relative.
     pub nlink: AtomicU32,
     pub rdev: u64,
-    atime: AtomicI64,
-    mtime: AtomicI64,
-    ctime: AtomicI64,
     btime: i64,
     /// A directory's parent; changes under the volume's move lock.
     pub parent: AtomicU64,
-    /// Lanes (modulo 64) that may hold pending groups naming this inode or a key in it.
+    pub kind: FileKind,
+    times: Line,
+    /// The other marks: of changes, for writeback.
+    pub flags: AtomicU32,
+    pub attr_lock: Mutex<()>,
+    /// Second line.
+    atime: AtomicI64,
+    mtime: AtomicI64,
+    ctime: AtomicI64,
+    pub xattrs: Mutex<Option<Box<Xattrs>>>,
+    names: Line,
+    /// Third line. Lanes (modulo 64) that may hold pending groups naming this inode.
     pub lanes: AtomicU64,
     /// Highest epoch of an operation that names it: not evicted before that is folded.
     pub epoch: AtomicU64,
-    pub attr_lock: Mutex<()>,
     /// One fsync or writeback of this inode at a time: later ones find their work done.
     pub sync_lock: Mutex<()>,
-    pub xattrs: Mutex<Option<Box<Xattrs>>>,
+    content: Line,
     pub body: Body,
 }
+
+/// The next field lies on a line of its own.
+#[repr(align(64))]
+struct Line;
+
+/// Marks in [`Cell::life`].
+const LIFE: u32 = FROZEN | EVICTED | FREED | HAS_XATTRS | LINKABLE;
+const _: () = assert!(std::mem::offset_of!(Cell, kind) < 64 && std::mem::offset_of!(Cell, flags) == 64);
+const _: () = assert!(std::mem::offset_of!(Cell, lanes) == 128 && std::mem::offset_of!(Cell, body) == 192);
 
 impl Cell {
     pub fn new(ino: Ino, kind: FileKind, attrs: &Attrs, nlink: u32, parent: Ino, body: Body) -> Box<Cell> {
@@ -83,7 +105,11 @@ impl Cell {
             ino,
             generation: attrs.generation,
             kind,
+            life: AtomicU32::new(0),
+            times: Line,
             flags: AtomicU32::new(0),
+            names: Line,
+            content: Line,
             mode: AtomicU32::new(attrs.mode),
             uid: AtomicU32::new(attrs.uid),
             gid: AtomicU32::new(attrs.gid),
@@ -225,18 +251,27 @@ impl Cell {
         a < now && (a <= self.mtime() || a <= self.ctime() || now - a > 86_400_000_000_000)
     }
 
+    /// Whether any of these marks is set, in whichever word.
     pub fn has(&self, flag: u32) -> bool {
-        self.flags.load(Relaxed) & flag != 0
+        flag & LIFE != 0 && self.life.load(Relaxed) & flag != 0
+            || flag & !LIFE != 0 && self.flags.load(Relaxed) & flag != 0
+    }
+
+    /// The word that holds these marks.
+    fn word(&self, flag: u32) -> &AtomicU32 {
+        debug_assert!(flag & LIFE == 0 || flag & !LIFE == 0, "marks of two words");
+        if flag & LIFE != 0 { &self.life } else { &self.flags }
     }
 
     /// Sets flags, writing only if one is missing; returns what was set before.
     pub fn set(&self, flag: u32) -> u32 {
-        let f = self.flags.load(Relaxed);
-        if f & flag == flag { f } else { self.flags.fetch_or(flag, AcqRel) }
+        let word = self.word(flag);
+        let f = word.load(Relaxed);
+        if f & flag == flag { f } else { word.fetch_or(flag, AcqRel) }
     }
 
     pub fn clear(&self, flag: u32) -> u32 {
-        self.flags.fetch_and(!flag, AcqRel)
+        self.word(flag).fetch_and(!flag, AcqRel)
     }
 
     /// Clears flags, writing only if one is set.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 const WIDTH: usize = 1 << 14;
 
+#[repr(align(64))]
 struct Chunk {
     cells: [AtomicPtr<Cell>; INOS_PER_CHUNK as usize],
 }
@@ -76,7 +77,7 @@ impl CellTable {
         let slot = self.slot(ino)?;
         // SAFETY: cells are unlinked before they are handed to the collector; the guard is pinned.
         let cell = unsafe { slot.load(Acquire).as_ref()? };
-        let f = cell.flags.load(Acquire);
+        let f = cell.life.load(Acquire);
         let marked = f & (FROZEN | EVICTED) != 0;
         if marked && (f & EVICTED != 0 || cell.clear(FROZEN) & EVICTED != 0) {
             return None;

@@ -153,10 +153,10 @@ impl Inner {
             return None;
         };
         cell.lanes.store(1 << (op.lane & 63), Relaxed);
-        pcell.named_by(op.lane, 0);
+        pdir.named_by(hash, op.lane, 0);
         let v = op.version(leaf.last_ts());
         cell.epoch.store(v.epoch, Relaxed);
-        pcell.named_by(op.lane, v.epoch);
+        pdir.named_by(hash, op.lane, v.epoch);
         let ino = cell.ino;
         let cell = self.cells.insert(cell, guard);
         let name = match old {
@@ -193,7 +193,7 @@ impl Inner {
         );
         drop(leaf);
         pdir.note_change(cookie, attrs.btime, i32::from(spec.kind == FileKind::Dir));
-        op.dirty(pcell, 0);
+        op.dirty_dir(pcell, pdir, hash);
         self.count_cells(1);
         Some(cell)
     }

@@ -67,7 +67,7 @@ impl Inner {
                 continue;
             };
             cell.named_by(op.lane, 0);
-            pcell.named_by(op.lane, 0);
+            pdir.named_by(hash, op.lane, 0);
             let mut links = cell.nlink.load(SeqCst);
             loop {
                 if links >= LINK_MAX {
@@ -84,7 +84,7 @@ impl Inner {
             cell.clear_if_set(LINKABLE);
             let v = op.version(leaf.last_ts());
             cell.named_by(op.lane, v.epoch);
-            pcell.named_by(op.lane, v.epoch);
+            pdir.named_by(hash, op.lane, v.epoch);
             match old {
                 Some(e) => {
                     e.touch(v.epoch, op.lane);
@@ -106,7 +106,7 @@ impl Inner {
             cell.set_times(None, None, Some(now));
             op.dirty(cell, 0);
             pdir.note_change(cookie, now, 0);
-            op.dirty(pcell, 0);
+            op.dirty_dir(pcell, pdir, hash);
             return Ok(());
         }
     }

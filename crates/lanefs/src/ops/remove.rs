@@ -88,10 +88,10 @@ impl Inner {
                 continue;
             };
             victim.named_by(op.lane, 0);
-            s.pcell.named_by(op.lane, 0);
+            s.pdir.named_by(s.hash, op.lane, 0);
             let v = op.version(leaf.last_ts());
             victim.named_by(op.lane, v.epoch);
-            s.pcell.named_by(op.lane, v.epoch);
+            s.pdir.named_by(s.hash, op.lane, v.epoch);
             let cookie = e.cookie;
             leaf.remove(e, v.epoch, op.lane);
             leaf.stamp(v.epoch, v.ts);
@@ -99,7 +99,7 @@ impl Inner {
             drop(leaf);
             self.lose_link(&mut op, victim, v.epoch, now);
             s.pdir.note_change(cookie, now, 0);
-            op.dirty(s.pcell, 0);
+            op.dirty_dir(s.pcell, s.pdir, s.hash);
             return Ok(());
         }
     }
@@ -153,10 +153,10 @@ impl Inner {
                 }
             };
             victim.named_by(op.lane, 0);
-            s.pcell.named_by(op.lane, 0);
+            s.pdir.named_by(s.hash, op.lane, 0);
             let v = op.version(leaf.last_ts().max(highest));
             victim.named_by(op.lane, v.epoch);
-            s.pcell.named_by(op.lane, v.epoch);
+            s.pdir.named_by(s.hash, op.lane, v.epoch);
             let cookie = e.cookie;
             leaf.remove(e, v.epoch, op.lane);
             leaf.stamp(v.epoch, v.ts);
@@ -164,7 +164,7 @@ impl Inner {
             drop(leaf);
             self.bury_dir(&mut op, victim, vdir, v.epoch, now);
             s.pdir.note_change(cookie, now, -1);
-            op.dirty(s.pcell, 0);
+            op.dirty_dir(s.pcell, s.pdir, s.hash);
             return Ok(());
         }
     }

@@ -221,14 +221,18 @@ impl Inner {
                 Err(_) => return Ok(Tried::Moved),
             }
         }
-        let others = [Some(moved), t.target.map(|x| x.0), Some(s.pcell), Some(t.pcell)];
+        let others = [Some(moved), t.target.map(|x| x.0)];
         for c in others.into_iter().flatten() {
             c.named_by(op.lane, 0);
         }
+        s.pdir.named_by(s.hash, op.lane, 0);
+        t.pdir.named_by(t.hash, op.lane, 0);
         let v = op.version(floor);
         for c in others.into_iter().flatten() {
             c.named_by(op.lane, v.epoch);
         }
+        s.pdir.named_by(s.hash, op.lane, v.epoch);
+        t.pdir.named_by(t.hash, op.lane, v.epoch);
         // From here to the end of the scope lookups of either name wait.
         pair.raise();
         match dst {
@@ -297,8 +301,8 @@ impl Inner {
         let (m, v) = (is_dir(s.target), is_dir(t.target));
         s.pdir.note_change(src_cookie, now, if exchange { v - m } else { -m });
         t.pdir.note_change(cookie, now, m - v);
-        op.dirty(s.pcell, 0);
-        op.dirty(t.pcell, 0);
+        op.dirty_dir(s.pcell, s.pdir, s.hash);
+        op.dirty_dir(t.pcell, t.pdir, t.hash);
         if let Some((moved, _)) = s.target {
             moved.set_times(None, None, Some(now));
             op.dirty(moved, 0);

@@ -3,6 +3,7 @@
 use crate::error::{Result, posix};
 use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, DIRTY, HAS_XATTRS, QUEUED, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::dir::Dir;
 use crate::volume::Inner;
 use lanefs_store::{Ino, InodeUpdate, Transaction};
 use parking_lot::MutexGuard;
@@ -67,7 +68,10 @@ impl Inner {
         let (mut written, mut owed) = (0, false);
         let r = loop {
             // Cleared before anything is captured: what changes from here on makes the cell dirty again (O15).
-            let was = cell.clear(DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 });
+            let mut was = cell.clear(DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 });
+            if cell.dir().is_some_and(Dir::take_changed) {
+                was |= DIRTY;
+            }
             owed |= durable && was & UNSYNCED != 0;
             match self.capture_round(cell, durable, was, groups, (max - written).min(self.round_pages)) {
                 Ok((pages, more)) => {
@@ -197,7 +201,8 @@ impl Inner {
                 }
                 continue;
             }
-            if !has_pages && !cell.has(DIRTY | XATTR_DIRTY | DATASYNC | UNSYNCED) {
+            let changed = cell.dir().is_some_and(Dir::has_changed);
+            if !has_pages && !changed && !cell.has(DIRTY | XATTR_DIRTY | DATASYNC | UNSYNCED) {
                 continue;
             }
             match self.write_back_cell(cell, l, durable, &[], usize::MAX) {

@@ -19,6 +19,7 @@ use crossbeam_epoch::Guard;
 use lanefs_store::format::record::Effect;
 use lanefs_store::{FileKind, Ino};
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering::SeqCst;
 
 /// Groups in a closure beyond which an epoch commit is cheaper.
 const MAX_GROUPS: usize = 2048;
@@ -91,6 +92,7 @@ fn visit(
             continue;
         }
         let mut log = vol.lanes.lock(lane);
+        log.committed(vol.committed());
         let mut too_much = false;
         log.each_pending(&mut |buf| {
             if too_much || buf.unindexed() > MAX_UNINDEXED {
@@ -168,15 +170,24 @@ fn take(
     true
 }
 
-/// Lanes (modulo 64) that may hold groups about a subject. What is not in memory may be in any lane.
+/// Lanes (modulo 64) that may hold pending groups about a subject: none if no operation of an epoch that is not committed
+/// concerns it. What is not in memory may be in any lane.
 fn lanes_of(vol: &Inner, s: Subject, guard: &Guard) -> u64 {
+    let committed = vol.committed();
     match s {
-        Subject::Inode(i) | Subject::KeysOf(i) => {
-            vol.cells.get(i, guard).map_or(!0, |c| c.lanes.load(std::sync::atomic::Ordering::SeqCst))
+        // The epoch first: who raised it had set its bit before.
+        Subject::Inode(i) => vol
+            .cells
+            .get(i, guard)
+            .map_or(!0, |c| if c.epoch.load(SeqCst) <= committed { 0 } else { c.lanes.load(SeqCst) }),
+        Subject::KeysOf(i) => {
+            vol.cells.get(i, guard).and_then(|c| c.dir()).map_or(!0, |d| d.lanes_behind(committed))
         }
-        Subject::Key(dir, cookie) => {
-            vol.cells.get(dir, guard).and_then(|c| c.dir()).map_or(!0, |d| d.key_lanes(cookie, guard))
-        }
+        Subject::Key(dir, cookie) => vol
+            .cells
+            .get(dir, guard)
+            .and_then(|c| c.dir())
+            .map_or(!0, |d| d.key_lanes(cookie, committed, guard)),
     }
 }
 

@@ -20,8 +20,10 @@ impl Inner {
     /// The caller has settled what was renamed over files.
     pub(super) fn commit_into(&self, backlog: &mut Backlog) -> Result<u64> {
         let mut taken: Vec<(usize, Sealed)> = Vec::new();
-        let epoch =
-            self.epochs.seal(&self.lanes, |lane, log, e| taken.extend(log.take(e).map(|s| (lane, s))));
+        let epoch = self.epochs.seal(&self.lanes, |lane, log, e| {
+            log.committed(self.committed());
+            taken.extend(log.take(e).map(|s| (lane, s)));
+        });
         if !taken.is_empty() {
             let mut chunks: Vec<Arc<Vec<u8>>> = Vec::new();
             let mut news = 0;
@@ -36,9 +38,8 @@ impl Inner {
                 // The commit point of the epoch is inside: its parts are valid on the medium after the flush.
                 self.store.commit_epoch(epoch, parts(&absorbed, self.lanes.len()))?;
             }
-            for (lane, _) in &taken {
-                self.lanes.lock(*lane).committed(epoch);
-            }
+            // The lanes let go of their buffers when they are locked next, at the latest by the next seal.
+            self.set_committed(epoch);
             backlog.bytes += absorbed.len();
             backlog.news += news;
             if !absorbed.is_empty() {

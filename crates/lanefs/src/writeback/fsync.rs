@@ -4,6 +4,7 @@ use super::closure::{self, Closure};
 use crate::error::Result;
 use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, DIRTY, QUEUED, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::dir::Dir;
 use crate::volume::Inner;
 
 impl Inner {
@@ -34,10 +35,11 @@ impl Inner {
         let l = cell.sync_lock.lock();
         let dirty_data = cell.data().is_some_and(|d| d.has_dirty());
         let wanted = if data_only { DATASYNC | UNSYNCED } else { DIRTY | XATTR_DIRTY | UNSYNCED | DATASYNC };
-        if groups.is_empty() && !dirty_data && !cell.has(wanted) {
+        let changed = !data_only && cell.dir().is_some_and(Dir::has_changed);
+        if groups.is_empty() && !dirty_data && !cell.has(wanted) && !changed {
             return Ok(());
         }
-        cell.clear(QUEUED);
+        cell.clear_if_set(QUEUED);
         let r = self.write_back_cell(cell, l, true, &groups, usize::MAX);
         if cell.data().is_some_and(|d| d.has_dirty()) {
             self.dirty_cell(cell, 0);

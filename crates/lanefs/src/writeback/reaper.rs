@@ -108,7 +108,7 @@ impl Inner {
             let Some(c) = self.cells.get(ino, &guard).filter(|c| c.nlink.load(SeqCst) == 0) else { continue };
             if open.contains(&ino.0) || kept(ino) {
                 r.open.push(ino);
-            } else if c.flags.fetch_or(FREED, SeqCst) & FREED == 0 {
+            } else if c.life.fetch_or(FREED, SeqCst) & FREED == 0 {
                 doomed.push(ino);
             }
         }

@@ -7,6 +7,7 @@
 
 use crate::memfs::Cell;
 use crate::memfs::cell::{DIRTY, EVICTED, FREED, FROZEN, QUEUED, UNSYNCED, USED, XATTR_DIRTY};
+use crate::memfs::dir::Dir;
 use crate::volume::Inner;
 use crossbeam_epoch::Guard;
 use lanefs_store::{Ino, ROOT_INO};
@@ -94,7 +95,7 @@ impl Inner {
             && cell.nlink.load(Relaxed) > 0
             && cell.epoch.load(Relaxed) <= folded
             && cell.data().is_none_or(|d| !d.has_dirty())
-            && cell.dir().is_none_or(|d| d.is_clean(folded, guard))
+            && cell.dir().is_none_or(|d| !d.has_changed() && d.is_clean(folded, guard))
     }
 
     fn evict(&self, ino: Ino, guard: &Guard) -> bool {
@@ -102,7 +103,7 @@ impl Inner {
         let folded = self.folded();
         // Not through `get`, which would take the mark off.
         let Some(cell) = self.cells.peek(ino, guard) else { return false };
-        let f = cell.flags.load(SeqCst);
+        let f = cell.life.load(SeqCst);
         if f & FROZEN == 0 {
             return false;
         }
@@ -110,9 +111,12 @@ impl Inner {
         let still = cell.sync_lock.try_lock();
         let clean = still.is_some()
             && cell.data().is_none_or(|d| !d.has_dirty())
-            && f & (DIRTY | QUEUED | UNSYNCED | XATTR_DIRTY | FREED | EVICTED) == 0
+            && f & (FREED | EVICTED) == 0
+            && !cell.has(DIRTY | QUEUED | UNSYNCED | XATTR_DIRTY)
+            && !cell.dir().is_some_and(Dir::has_changed)
             && cell.epoch.load(Relaxed) <= folded;
-        if !clean || cell.flags.compare_exchange(f, f & !FROZEN | EVICTED, SeqCst, SeqCst).is_err() {
+        // Whoever dirties it from here on found it and took the mark off, or holds it open (looked at before).
+        if !clean || cell.life.compare_exchange(f, f & !FROZEN | EVICTED, SeqCst, SeqCst).is_err() {
             cell.clear(FROZEN);
             return false;
         }

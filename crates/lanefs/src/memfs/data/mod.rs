@@ -121,19 +121,24 @@ fn page_at(offset: u64) -> u64 {
 ///
 /// Who may write what: `size` and `blocks` as said there; `root` and the nodes below under the tree lock
 /// (emptying a slot: under the page's lock); `dirty` whoever dirties a page, tested first.
+///
+/// Readers look at the first part; the second lies on the cell's next line.
+#[repr(C)]
 pub struct FileData {
     size: AtomicU64,
     root: frame::Slot,
     /// Pages that have a block, or will have one when written back. An estimate.
     blocks: AtomicU64,
-    dirty: AtomicU32,
     errors: ErrSeq,
+    apart: [u64; 3],
+    dirty: AtomicU32,
     size_lock: Mutex<()>,
     writeback_lock: Mutex<()>,
     tree: Mutex<()>,
 }
 
-const _: () = assert!(std::mem::size_of::<FileData>() <= 48);
+/// The tag of the cell's body and the first part fill a line.
+const _: () = assert!(std::mem::offset_of!(FileData, dirty) == 56 && std::mem::size_of::<FileData>() == 64);
 
 impl FileData {
     /// A file of `size` bytes, all still in the store, of which about `blocks` pages have a block there.
@@ -146,8 +151,9 @@ impl FileData {
             size: AtomicU64::new(size),
             root: AtomicUsize::new(0),
             blocks: AtomicU64::new(blocks),
-            dirty: AtomicU32::new(0),
             errors: ErrSeq::new(),
+            apart: [0; 3],
+            dirty: AtomicU32::new(0),
             size_lock: Mutex::new(()),
             writeback_lock: Mutex::new(()),
             tree: Mutex::new(()),

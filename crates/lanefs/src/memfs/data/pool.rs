@@ -52,10 +52,10 @@ pub struct FramePool {
     data: *mut u8,
     descs: *mut Desc,
     frames: usize,
-    stock: Mutex<Stock>,
+    stock: CachePadded<Mutex<Stock>>,
     lanes: Box<[CachePadded<LaneSlot>]>,
     pub(super) hand: CachePadded<AtomicUsize>,
-    pub(super) throttle: Throttle,
+    pub(super) throttle: CachePadded<Throttle>,
     batch: usize,
 }
 
@@ -96,10 +96,10 @@ impl FramePool {
             data,
             descs,
             frames,
-            stock: Mutex::new(Stock { free: Vec::new(), fresh: 0 }),
+            stock: CachePadded::new(Mutex::new(Stock { free: Vec::new(), fresh: 0 })),
             lanes: (0..MAX_LANES).map(|_| CachePadded::new(LaneSlot::default())).collect(),
             hand: CachePadded::new(AtomicUsize::new(0)),
-            throttle: Throttle::new(frames),
+            throttle: CachePadded::new(Throttle::new(frames)),
             // So that all lanes' caches together hold an eighth of the frames at most.
             batch: (frames / 2048).clamp(1, LANE_CACHE / 2),
         })

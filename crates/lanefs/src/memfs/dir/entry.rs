@@ -16,7 +16,8 @@ pub(crate) const SPLIT_AT: u16 = 12;
 /// Levels after which the hash is used up.
 pub(crate) const MAX_LEVELS: u32 = 15;
 
-/// One name of a directory. Allocated on its own; freed through the epoch collector.
+/// One name of a directory. Allocated on its own, on lines of its own; freed through the epoch collector.
+#[repr(align(64))]
 pub(crate) struct Entry {
     /// Next of the leaf's chain. Written under the leaf's lock.
     pub next: AtomicPtr<Entry>,
@@ -112,12 +113,17 @@ pub(crate) struct Leaf {
     pub subdirs: AtomicI32,
     /// Entries in the chain, tombstones included. Written under `lock`.
     pub count: AtomicU16,
-    /// [`COMPLETE`].
+    /// [`COMPLETE`], [`CHANGED`].
     pub flags: AtomicU8,
     /// Operations on several keys that have this leaf in hand; lookups wait until it is 0. Written under `lock`.
     pub multi: AtomicU8,
+    /// Root leaves only: lanes (modulo 64) that may hold pending groups with a key in this stripe. `epoch` is then the highest of
+    /// such a group, also once the leaf has split.
+    pub named: AtomicU64,
 }
 
+/// Root leaves only: the directory's attributes changed here since they were captured, and it is on some lane's dirty list.
+pub(crate) const CHANGED: u8 = 2;
 /// The chain holds every name of the leaf's range: a miss is authoritative.
 pub(crate) const COMPLETE: u8 = 1;
 
@@ -149,6 +155,7 @@ impl Leaf {
             count: AtomicU16::new(0),
             flags: AtomicU8::new(flags),
             multi: AtomicU8::new(0),
+            named: AtomicU64::new(0),
         }
     }
 
@@ -173,7 +180,11 @@ impl Leaf {
     }
 
     pub fn set_complete(&self, on: bool) {
-        self.flags.store(if on { COMPLETE } else { 0 }, Release);
+        if on {
+            self.flags.fetch_or(COMPLETE, Release);
+        } else {
+            self.flags.fetch_and(!COMPLETE, Release);
+        }
     }
 }
 

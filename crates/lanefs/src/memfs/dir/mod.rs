@@ -179,7 +179,9 @@ impl Dir {
     }
 
     /// The entry with this cookie, tombstones included, and the leaf's purged lanes: what a closure needs of a key.
-    pub fn key_lanes(&self, cookie: u64, _guard: &Guard) -> u64 {
+    ///
+    /// Only groups behind epoch `committed` are pending; who logged one raised the epochs before it changed anything.
+    pub fn key_lanes(&self, cookie: u64, committed: u64, _guard: &Guard) -> u64 {
         if self.root().is_none() {
             return 0;
         }
@@ -187,6 +189,12 @@ impl Dir {
             let (leaf, _) = self.leaf(cookie);
             let before = leaf.sseq.load(Acquire);
             let Head::Chain(mut p) = leaf.head() else { continue };
+            if before & 1 == 0
+                && leaf.epoch.load(SeqCst) <= committed
+                && matches!(leaf.head(), Head::Chain(_))
+            {
+                return 0;
+            }
             let mut mask = leaf.purged_lanes.load(Relaxed);
             // SAFETY: as in `lookup`.
             while let Some(e) = unsafe { p.as_ref() } {
@@ -233,6 +241,54 @@ impl Dir {
         if subdirs != 0 {
             stripe.subdirs.fetch_add(subdirs, Relaxed);
         }
+    }
+
+    /// The root leaf whose range holds `cookie`.
+    fn stripe(&self, cookie: u64) -> &Leaf {
+        &self.root_or_new().leaves[slot(cookie, 0)]
+    }
+
+    /// Notes that lane `lane` logs a group in `epoch` with key `cookie` (before the group is appended; the key is locked).
+    pub fn named_by(&self, cookie: u64, lane: usize, epoch: u64) {
+        let (stripe, bit) = (self.stripe(cookie), 1u64 << (lane & 63));
+        if stripe.named.load(Relaxed) & bit == 0 {
+            stripe.named.fetch_or(bit, SeqCst);
+        }
+        if stripe.epoch.load(Relaxed) < epoch {
+            stripe.epoch.fetch_max(epoch, SeqCst);
+        }
+    }
+
+    /// Lanes that may hold a group with a key in this directory that is pending: of an epoch behind `committed`.
+    pub fn lanes_behind(&self, committed: u64) -> u64 {
+        let Some(t) = self.root() else { return 0 };
+        // SeqCst: the epoch first; who raised it had set its bit before.
+        let pending = t.leaves.iter().filter(|l| l.epoch.load(SeqCst) > committed);
+        pending.fold(0, |mask, l| mask | l.named.load(SeqCst))
+    }
+
+    /// Marks the stripe of `cookie` as changed; true if it was not.
+    pub fn mark_changed(&self, cookie: u64) -> bool {
+        let stripe = self.stripe(cookie);
+        stripe.flags.load(Relaxed) & entry::CHANGED == 0
+            && stripe.flags.fetch_or(entry::CHANGED, AcqRel) & entry::CHANGED == 0
+    }
+
+    /// Whether any stripe is marked as changed.
+    pub fn has_changed(&self) -> bool {
+        self.root().is_some_and(|t| t.leaves.iter().any(|l| l.flags.load(Relaxed) & entry::CHANGED != 0))
+    }
+
+    /// Takes the marks off, before what they are about is captured; true if there was one.
+    pub fn take_changed(&self) -> bool {
+        let mut any = false;
+        for l in self.root().iter().flat_map(|t| &t.leaves) {
+            if l.flags.load(Relaxed) & entry::CHANGED != 0 {
+                l.flags.fetch_and(!entry::CHANGED, AcqRel);
+                any = true;
+            }
+        }
+        any
     }
 
     /// Whether any name is in memory; a quick no to rmdir.
