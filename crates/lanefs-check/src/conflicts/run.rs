@@ -53,7 +53,7 @@ pub struct Order {
 }
 
 fn options() -> MountOptions {
-    MountOptions { cache_size: 4 << 20, background: false, lanes: LANES + 1, ..MountOptions::default() }
+    MountOptions { cache_size: 1 << 30, background: false, lanes: LANES + 1, ..MountOptions::default() }
 }
 
 impl Rig {

@@ -81,7 +81,19 @@ impl Tally {
         self.free_by_lines += other.free_by_lines;
         self.cold_free_by_bytes += other.cold_free_by_bytes;
         self.cold_free_by_lines += other.cold_free_by_lines;
-        self.pairs.extend(other.pairs);
+        for p in other.pairs {
+            match self.pairs.iter_mut().find(|q| (&q.a, &q.b) == (&p.a, &p.b)) {
+                None => self.pairs.push(p),
+                Some(q) => {
+                    q.tests += p.tests;
+                    q.known += p.known;
+                    q.conflicting_bytes += p.conflicting_bytes;
+                    q.conflicting_lines += p.conflicting_lines;
+                    q.cold_bytes += p.cold_bytes;
+                    q.cold_lines += p.cold_lines;
+                }
+            }
+        }
         self.errors.extend(other.errors);
         for (k, n) in other.sporadic {
             *self.sporadic.entry(k).or_default() += n;
