@@ -46,7 +46,7 @@ pub struct Store {
     pub(crate) rps: Rps,
     flights: Box<[CachePadded<Flights>]>,
     /// Which counter of `flights` new transactions use. Changed only by the RPS writer.
-    phase: AtomicUsize,
+    phase: CachePadded<AtomicUsize>,
     frozen: AtomicBool,
     freeze: Mutex<()>,
     thaw: Condvar,
@@ -58,12 +58,12 @@ pub struct Store {
     /// The next chain sequence.
     pub(crate) next_seq: CachePadded<AtomicU64>,
     /// The checkpoint that captures what is done now; grows at each position P, by the RPS writer.
-    pub(crate) checkpoint_number: AtomicU64,
+    pub(crate) checkpoint_number: CachePadded<AtomicU64>,
     /// The last epoch committed or folded.
     pub(crate) epoch: CachePadded<AtomicU64>,
     pub(crate) last_ts: AtomicU64,
     pub(crate) next_chunk: AtomicU64,
-    pub(crate) inode_count: AtomicU64,
+    pub(crate) inode_count: CachePadded<AtomicU64>,
     pub(crate) commits: CachePadded<Mutex<Commits>>,
     pub(crate) maintenance: CachePadded<Mutex<Maintenance>>,
     /// Dirty inodes that the last checkpoint in place left: their NEW is not folded.
@@ -145,7 +145,7 @@ impl Store {
             read_only,
             rps: Rps::new(lanefs_sync::LaneIds::new(lanefs_sync::MAX_LANES)),
             flights: (0..lanes).map(|_| CachePadded::new(Flights::default())).collect(),
-            phase: AtomicUsize::new(0),
+            phase: CachePadded::new(AtomicUsize::new(0)),
             frozen: AtomicBool::new(false),
             freeze: Mutex::new(()),
             thaw: Condvar::new(),
@@ -153,11 +153,11 @@ impl Store {
             secret: hash[0] ^ hash[1].rotate_left(29),
             mount: AtomicU64::new(slot.mount),
             next_seq: CachePadded::new(free),
-            checkpoint_number: AtomicU64::new(1),
+            checkpoint_number: CachePadded::new(AtomicU64::new(1)),
             epoch: CachePadded::new(AtomicU64::new(slot.folded_epoch)),
             last_ts: AtomicU64::new(slot.last_ts),
             next_chunk: AtomicU64::new(slot.next_chunk),
-            inode_count: AtomicU64::new(slot.inodes),
+            inode_count: CachePadded::new(AtomicU64::new(slot.inodes)),
             commits: CachePadded::new(Mutex::new(Commits::new(slot.folded_epoch))),
             cells: Cells::new(),
             inodes: p.inodes,
@@ -485,8 +485,8 @@ impl Store {
     }
 
     /// Pages of `ino` that are holes from now on; on disk with the inode's next update.
-    pub fn unmap(&self, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> Result<()> {
-        self.unmap_pages(ino, pages, attrs)
+    pub fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> Result<()> {
+        self.unmap_pages(lane, ino, pages, attrs)
     }
 
     /// Writes a transaction in one trip; returns when what was promised holds.

@@ -428,7 +428,13 @@ impl Store {
     }
 
     /// See [`Store::unmap`]: in memory only, so no reader section; the cell's lock orders it.
-    pub(crate) fn unmap_pages(&self, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> Result<()> {
+    pub(crate) fn unmap_pages(
+        &self,
+        lane: usize,
+        ino: Ino,
+        pages: Range<u64>,
+        attrs: Option<&Attrs>,
+    ) -> Result<()> {
         self.check_writable()?;
         let cell = match attrs {
             Some(a) => Some(self.cell_or_new(ino, a)?),
@@ -455,7 +461,7 @@ impl Store {
         }
         self.cells.list_dirty(&cell, inner);
         drop(g);
-        self.space.credit(0, n);
+        self.space.credit(lane, n);
         r
     }
 }

@@ -104,7 +104,7 @@ impl Model {
                 f.pages.retain(|p, _| *p < keep);
                 f.states.insert(self.op, (f.size, f.pages.clone()));
                 let a = Attrs { mtime: self.op, ..attrs(f.size) };
-                s.unmap(Ino(ino), keep..u64::MAX, Some(&a)).unwrap();
+                s.unmap(0, Ino(ino), keep..u64::MAX, Some(&a)).unwrap();
             }
             (14..=15, _) => {
                 self.commit(s);

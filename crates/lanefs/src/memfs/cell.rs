@@ -63,22 +63,21 @@ pub(crate) struct Cell {
     mode: AtomicU32,
     uid: AtomicU32,
     gid: AtomicU32,
-    /// Names. For directories: the base to which the index's stripes are relative.
-    pub nlink: AtomicU32,
-    pub rdev: u64,
     btime: i64,
     /// A directory's parent; changes under the volume's move lock.
     pub parent: AtomicU64,
+    /// Read by every read (relatime), written by few.
+    atime: AtomicI64,
     pub kind: FileKind,
     times: Line,
-    /// The other marks: of changes, for writeback.
+    /// Second line. The other marks: of changes, for writeback.
     pub flags: AtomicU32,
-    pub attr_lock: Mutex<()>,
-    /// Second line.
-    atime: AtomicI64,
+    /// Names. For directories: the base to which the index's stripes are relative.
+    pub nlink: AtomicU32,
+    pub rdev: u64,
     mtime: AtomicI64,
     ctime: AtomicI64,
-    pub xattrs: Mutex<Option<Box<Xattrs>>>,
+    pub attr_lock: Mutex<()>,
     names: Line,
     /// Third line. Lanes (modulo 64) that may hold pending groups naming this inode.
     pub lanes: AtomicU64,
@@ -86,6 +85,7 @@ pub(crate) struct Cell {
     pub epoch: AtomicU64,
     /// One fsync or writeback of this inode at a time: later ones find their work done.
     pub sync_lock: Mutex<()>,
+    pub xattrs: Mutex<Option<Box<Xattrs>>>,
     content: Line,
     pub body: Body,
 }
@@ -97,6 +97,7 @@ struct Line;
 /// Marks in [`Cell::life`].
 const LIFE: u32 = FROZEN | EVICTED | FREED | HAS_XATTRS | LINKABLE;
 const _: () = assert!(std::mem::offset_of!(Cell, kind) < 64 && std::mem::offset_of!(Cell, flags) == 64);
+const _: () = assert!(size_of::<Cell>() == 320);
 const _: () = assert!(std::mem::offset_of!(Cell, lanes) == 128 && std::mem::offset_of!(Cell, body) == 192);
 
 impl Cell {
@@ -150,6 +151,8 @@ impl Cell {
     /// The directory's names; `None` for other kinds.
     pub fn dir(&self) -> Option<&Dir> {
         match &self.body {
+            // The kind first: a file's body lies on a line that extending it writes.
+            _ if self.kind != FileKind::Dir => None,
             Body::Dir(d) => Some(d),
             _ => None,
         }
@@ -222,9 +225,12 @@ impl Cell {
 
     /// Changes mode and owner (attr_lock held by the caller through `_l`).
     pub fn set_owner_mode(&self, _l: &parking_lot::MutexGuard<'_, ()>, mode: u32, uid: u32, gid: u32) {
-        self.mode.store(mode, Relaxed);
-        self.uid.store(uid, Relaxed);
-        self.gid.store(gid, Relaxed);
+        for (slot, v) in [(&self.mode, mode), (&self.uid, uid), (&self.gid, gid)] {
+            // Permission checks read the line: what stays as it is is not written.
+            if slot.load(Relaxed) != v {
+                slot.store(v, Relaxed);
+            }
+        }
     }
 
     /// Sets times; `None` leaves one alone. Written only where they differ: within a tick of the coarse clock a second change

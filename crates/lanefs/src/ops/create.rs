@@ -142,7 +142,7 @@ impl Inner {
         spec: &Spec<'_>,
         guard: &'g Guard,
     ) -> Option<&'g Cell> {
-        let leaf = pdir.lock(hash, guard).make_room(hash, self.folded());
+        let leaf = pdir.lock(hash, guard).make_room(hash, || self.folded());
         let (old, cookie) = leaf.place(hash, &entry.name);
         let state = pdir.state.load(SeqCst);
         let Some(cookie) = cookie

@@ -55,7 +55,7 @@ impl Inner {
             let now = coarse_realtime_ns();
             let mut op = Op::begin(self);
             let mut entry = Entry::new(0, name, cell.ino, cell.kind, 0, 0, 0);
-            let leaf = pdir.lock(hash, guard).make_room(hash, self.folded());
+            let leaf = pdir.lock(hash, guard).make_room(hash, || self.folded());
             let (old, cookie) = leaf.place(hash, name);
             let fits = pdir.state.load(SeqCst) == ALIVE
                 && leaf.is_complete()

@@ -196,7 +196,7 @@ impl Inner {
         }
         let mut entry = Entry::new(0, to.1, moved.ino, kind, 0, 0, 0);
         let mut pair = LockedPair::lock((from.0, s.pdir, s.hash), (to.0, t.pdir, t.hash), guard);
-        if !pair.is_roomy(self.folded()) {
+        if !pair.is_roomy(|| self.folded()) {
             return Ok(Tried::Moved);
         }
         let Some(src) = pair.a().find(s.hash, from.1).filter(|e| e.target() == Some((moved.ino, kind)))

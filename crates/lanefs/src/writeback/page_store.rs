@@ -22,8 +22,8 @@ impl PageStore for Pages {
     fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> StoreResult<()> {
         self.0.read_pages(ino, first, pages)
     }
-    fn unmap(&self, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> StoreResult<()> {
-        self.0.unmap(ino, pages, attrs)
+    fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> StoreResult<()> {
+        self.0.unmap(lane, ino, pages, attrs)
     }
     fn reserve(&self, lane: usize, blocks: u64) -> bool {
         self.0.reserve(lane, blocks)

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
 /// What a cell with its name costs on average, in bytes.
-const CELL_COST: i64 = 420;
+const CELL_COST: i64 = 580;
 /// Chunks of the cell table looked at in a round.
 const CHUNKS: u64 = 512;
 

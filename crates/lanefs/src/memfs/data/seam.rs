@@ -13,7 +13,7 @@ pub trait PageStore: Sync {
     /// `hole`.
     fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> StoreResult<()>;
     /// These pages are holes from now on.
-    fn unmap(&self, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> StoreResult<()>;
+    fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> StoreResult<()>;
     /// Promises room for `blocks` more blocks; never blocks for long.
     fn reserve(&self, lane: usize, blocks: u64) -> bool;
     /// Gives a promise back.

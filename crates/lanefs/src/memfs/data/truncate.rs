@@ -86,7 +86,7 @@ impl FileData {
         // First the size, so that nobody reads unmapped pages as zeros inside the file. Release: see "write and
         // truncate", "miss and truncate"; the page's unlock and the tree lock carry it.
         self.size.store(size, Ordering::Release);
-        ctx.store.unmap(ctx.ino, pages_of(size)..MAX_PAGES, attrs).map_err(|e| {
+        ctx.store.unmap(ctx.lane, ctx.ino, pages_of(size)..MAX_PAGES, attrs).map_err(|e| {
             self.size.store(old, Ordering::Release);
             e.into()
         })
@@ -119,7 +119,7 @@ impl FileData {
         }
         let writeback = self.lock_writeback();
         let stored = self.stored_in(ctx, first..last)?;
-        ctx.store.unmap(ctx.ino, first..last, attrs)?;
+        ctx.store.unmap(ctx.lane, ctx.ino, first..last, attrs)?;
         let gone = stored + self.discard(ctx, first..last, &writeback);
         // Relaxed: a statistic.
         let _ =

@@ -127,9 +127,9 @@ impl<'g> LockedLeaf<'g> {
     }
 
     /// Makes room: drops clean tombstones, then splits if the leaf is too full. May move to a child leaf.
-    pub fn make_room(self, cookie: u64, folded: u64) -> LockedLeaf<'g> {
+    pub fn make_room(self, cookie: u64, folded: impl Fn() -> u64) -> LockedLeaf<'g> {
         if self.leaf.count.load(Relaxed) >= super::SPLIT_AT {
-            self.purge(folded);
+            self.purge(folded());
         }
         if !too_full(self.leaf, self.level) {
             return self;
@@ -308,10 +308,10 @@ impl<'g> LockedPair<'g> {
     }
 
     /// Makes room in both leaves; starts over with other leaves if one split.
-    pub fn is_roomy(&self, folded: u64) -> bool {
+    pub fn is_roomy(&self, folded: impl Fn() -> u64) -> bool {
         for l in [Some(&self.first), self.second.as_ref()].into_iter().flatten() {
             if l.leaf.count.load(Relaxed) + 1 >= super::SPLIT_AT {
-                l.purge(folded);
+                l.purge(folded());
             }
             if too_full(l.leaf, l.level) {
                 split(l.leaf, l.level);

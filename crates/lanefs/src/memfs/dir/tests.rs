@@ -7,7 +7,7 @@ const KEY: [u64; 2] = [1, 2];
 
 fn add(d: &Dir, name: &[u8], ino: u64, epoch: u64, g: &Guard) -> bool {
     let h = hash_name(KEY, name);
-    let l = d.lock(h, g).make_room(h, 0);
+    let l = d.lock(h, g).make_room(h, || 0);
     if let Some(e) = l.find(h, name) {
         if e.target().is_some() {
             return false;
@@ -157,7 +157,7 @@ fn a_pair_hides_its_change_until_it_is_whole() {
             for i in 0..20_000u64 {
                 let g = pin();
                 let mut p = LockedPair::lock((Ino(1), &a, ha), (Ino(2), &b, hb), &g);
-                assert!(p.is_roomy(0));
+                assert!(p.is_roomy(|| 0));
                 p.raise();
                 turns.fetch_add(1, SeqCst);
                 let (from, to, hf, ht, nf, nt) = if i % 2 == 0 {

@@ -62,7 +62,7 @@ impl PageStore for FakeStore {
         }
         Ok(())
     }
-    fn unmap(&self, ino: Ino, pages: Range<u64>, _attrs: Option<&Attrs>) -> StoreResult<()> {
+    fn unmap(&self, _lane: usize, ino: Ino, pages: Range<u64>, _attrs: Option<&Attrs>) -> StoreResult<()> {
         let mut map = self.pages.lock();
         let gone: Vec<_> = map.range((ino.0, pages.start)..(ino.0, pages.end)).map(|(k, _)| *k).collect();
         for key in gone {
