@@ -18,6 +18,24 @@ pub fn check(arguments: &[&str]) -> Result<(), String> {
     run(&mut c)
 }
 
+/// What `cargo xtask test` runs: a counter that every call writes must be found and named, and a sample must hold the ratchet.
+pub fn sample() -> Result<(), String> {
+    let program = build()?;
+    let found = std::env::temp_dir().join(format!("lanefs-planted-{}.json", std::process::id()));
+    let status = Command::new(&program)
+        .args(["--pair", "stat,access", "--sample", "4", "--plant", "--json"])
+        .arg(&found)
+        .stdout(std::process::Stdio::null())
+        .status()
+        .map_err(|e| format!("{}: {e}", program.display()))?;
+    let text = std::fs::read_to_string(&found).unwrap_or_default();
+    let _ = std::fs::remove_file(&found);
+    if status.success() || !text.contains("\"field\": \"planted.calls\"") {
+        return Err("the planted counter was not found: the conflict checker is blind".into());
+    }
+    check(&["--sample", "2"])
+}
+
 /// Paths in the arguments are the caller's, not the workspace's.
 fn absolute(argument: &&str) -> PathBuf {
     let path = Path::new(argument);

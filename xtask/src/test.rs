@@ -30,5 +30,6 @@ pub fn all() -> Result<(), String> {
         "target/loom",
     ])
     .env("RUSTFLAGS", "--cfg loom"))?;
+    crate::conflicts::sample()?;
     run(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))
 }
