@@ -18,6 +18,7 @@ use crate::inode_state::{InodeState, padded};
 use crate::sink::Sink;
 use crate::store::Store;
 use crate::types::{Attrs, INLINE_MAX, Ino, ROOT_INO};
+use lanefs_sync::{Canary, planted};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -144,7 +145,9 @@ impl Store {
             Change { cookie: c.cookie, name: c.name, ino, kind }
         });
         let mut on = |f: dir::Folded| {
-            if let Some((old, _)) = f.old {
+            if let Some((old, _)) = f.old
+                && !(f.new.is_some() && planted(Canary::LinkKept))
+            {
                 *links.entry(old).or_default() -= 1;
             }
             if let Some((new, _)) = f.new {

@@ -36,6 +36,7 @@ use crate::store::{Flight, Store};
 use crate::transaction::Placed;
 use crate::types::{BlockAddr, BlockRef, Ino};
 use crate::usage_table::UsageTable;
+use lanefs_sync::{Canary, planted};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -151,7 +152,9 @@ impl Store {
         // 6. Wait.
         self.io.write_queue()?;
         self.drain(|| ());
-        self.io.flush(self.io.all())?;
+        if !planted(Canary::SlotBeforeTree) {
+            self.io.flush(self.io.all())?;
+        }
         // 7. The slot.
         let slot = Slot {
             generation: m.slot.generation + 1,
@@ -173,7 +176,9 @@ impl Store {
         let addr = self.superblock.layout.slot_addr(index);
         let block = slot.encode(addr);
         self.io.write(&[Write { addr, data: &block.0 }])?;
-        self.io.flush(1)?; // The commit point: from here on the new tree is the volume.
+        if !planted(Canary::SlotNotFlushed) {
+            self.io.flush(1)?;
+        } // The commit point: from here on the new tree is the volume.
         m.slot = slot;
         m.slot_index = index;
         m.durable = number;
@@ -252,7 +257,11 @@ impl Store {
             }
             sink.relieve()?;
         }
-        let carried = if folding && !late { Ok(false) } else { self.carry(input.epoch, &waiting) };
+        let carried = if folding && !late || planted(Canary::CarriesNothing) {
+            Ok(false)
+        } else {
+            self.carry(input.epoch, &waiting)
+        };
         for c in &waiting {
             let mut i = c.lock();
             i.listed = false;

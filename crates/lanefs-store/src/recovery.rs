@@ -45,6 +45,7 @@ use crate::types::{
     Attrs, BLOCK_SHIFT, BLOCK_SIZE, Block, BlockAddr, BlockRef, FIRST_INO, Ino, ROOT_INO, Version,
 };
 use crate::usage_table::UsageTable;
+use lanefs_sync::{Canary, planted};
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 use std::sync::Arc;
@@ -272,6 +273,9 @@ pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Ar
             io.read_raw(addr, &mut b.0, "checkpoint slot").and_then(|()| Slot::decode(&b, addr, sb.volume));
         match slot {
             Ok(s) => slots.push((s, i)),
+            // A slot that could not be read may be the newer one. To go on from the other would lose what was acknowledged
+            // since, for good, when the device only stumbled.
+            Err(e @ StoreError::Io { .. }) => return Err(e),
             Err(e) => error = Some(e),
         }
     }
@@ -295,6 +299,7 @@ pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Ar
                 report.nanos = began.elapsed().as_nanos() as u64;
                 return Ok((Arc::new(store), report));
             }
+            Err(e @ StoreError::Io { .. }) => return Err(e),
             Err(e) => {
                 tracing::error!("checkpoint {} cannot be used: {e}", slot.generation);
                 error = Some(e);
@@ -379,9 +384,13 @@ impl Store {
         let arrived = self.data_arrived(&fsyncs)?;
         let mut good: Vec<FsyncMessage> = Vec::with_capacity(fsyncs.len());
         for (msg, arrived) in fsyncs.into_iter().zip(arrived) {
-            if arrived { good.push(msg) } else { report.batches_dropped += 1 }
+            if arrived || planted(Canary::DataNotChecked) {
+                good.push(msg)
+            } else {
+                report.batches_dropped += 1
+            }
         }
-        if !self.read_only {
+        if !self.read_only && !planted(Canary::RecoveryWithoutFlush) {
             self.io.flush(self.io.all())?;
         }
         let committed = scan.committed(folded);
@@ -391,8 +400,11 @@ impl Store {
         let mut seen: HashSet<Version> = HashSet::new();
         let mut behind = Vec::new();
         for msg in &good {
-            for g in
-                record::groups(&groups_above(&msg.message.groups, last)).map_while(std::result::Result::ok)
+            for g in record::groups(&groups_above(
+                &msg.message.groups,
+                if planted(Canary::NoEpochFilter) { 0 } else { last },
+            ))
+            .map_while(std::result::Result::ok)
             {
                 if seen.insert(g.version) {
                     behind.extend_from_slice(g.bytes);
@@ -407,7 +419,8 @@ impl Store {
             report.groups += 1;
         }
         let mut records: Vec<_> = good.into_iter().flat_map(|g| g.message.inodes).collect();
-        records.sort_by_key(|r| (r.ino, r.version));
+        records
+            .sort_by_key(|r| (r.ino, if planted(Canary::OldVersionWins) { !r.version } else { r.version }));
         for r in &records {
             report.inode_updates += u64::from(self.replay(r)?);
         }
@@ -502,7 +515,7 @@ impl Store {
         let mut guard = cell.lock();
         let i = &mut *guard;
         let same_use = i.state.attrs().generation == r.attrs.generation;
-        if !same_use || i.state.version() >= r.version {
+        if !same_use || i.state.version() >= r.version && !planted(Canary::OldVersionWins) {
             return Ok(false);
         }
         let mut freed = Vec::new();

@@ -484,7 +484,8 @@ impl Store {
         self.space.unreserve(lane, blocks);
     }
 
-    /// Pages of `ino` that are holes from now on; on disk with the inode's next update.
+    /// Pages of `ino` that are holes from now on; on disk with the inode's next update. The attributes take effect
+    /// with it, but of the size only what makes the file shorter than it was last submitted.
     pub fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> Result<()> {
         self.unmap_pages(lane, ino, pages, attrs)
     }
@@ -551,6 +552,11 @@ impl Store {
         let _g = self.freeze.lock();
         self.frozen.store(false, Ordering::Release);
         self.thaw.notify_all();
+    }
+
+    /// The error that made the store read-only, if there was one: then nothing may be acknowledged any more.
+    pub fn healthy(&self) -> Result<()> {
+        self.io.check()
     }
 
     /// Stops as a crash would: nothing more reaches a device.

@@ -32,6 +32,7 @@ use crate::mlog::{BatchPlace, Heat, Mlog};
 use crate::radix::Wanted;
 use crate::store::Store;
 use crate::types::{Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, Ino};
+use lanefs_sync::{Canary, planted};
 use parking_lot::MutexGuard;
 use std::ops::Range;
 use std::sync::Arc;
@@ -126,6 +127,10 @@ impl Store {
             let m = &self.mlogs[p.mlog];
             m.wait_links(p.last_seq());
             mask |= p.devices | m.chain_devices();
+        }
+        let commit = placed.iter().any(|p| p.head.kind == BatchKind::Commit);
+        if planted(if commit { Canary::CommitWithoutFlush } else { Canary::FsyncWithoutFlush }) {
+            return Ok(());
         }
         self.io.flush(mask)
     }
@@ -437,7 +442,7 @@ impl Store {
     ) -> Result<()> {
         self.check_writable()?;
         let cell = match attrs {
-            Some(a) => Some(self.cell_or_new(ino, a)?),
+            Some(a) => Some(self.cell_or_new(ino, &Attrs { size: 0, ..*a })?),
             None => self.cell(ino)?,
         };
         // An inode of which nothing was submitted yet has nothing to unmap.
@@ -453,8 +458,11 @@ impl Store {
         let n = freed.len() as u64;
         freed.into_iter().for_each(|a| inner.dies(&self.segments, a));
         if let Some(a) = attrs {
+            // Never longer than what was written back: a file that was written, cut and not written back would be found
+            // with its size and zeros in place of its content, which it never had (SEMANTICS F3).
+            let size = a.size.min(inner.state.attrs().size);
             let version = inner.state.version() + 1;
-            inner.state.apply_attrs(a, version);
+            inner.state.apply_attrs(&Attrs { size, ..*a }, version);
         }
         if had_tail != inner.state.tail().is_some() {
             inner.tail = Logged::No;

@@ -6,6 +6,7 @@
 //! because atomics, parking and thread-locals all come through [`primitive`].
 #![deny(missing_docs)]
 
+pub mod canary;
 pub mod clock;
 pub mod epoch;
 pub mod lane_ids;
@@ -18,6 +19,7 @@ pub mod seqlock;
 pub mod strided;
 pub mod waiting;
 
+pub use canary::{Canary, planted};
 pub use clock::{Clock, coarse_realtime_ns};
 pub use epoch::Epochs;
 pub use lane_ids::{LaneIds, MAX_LANES, Seat};

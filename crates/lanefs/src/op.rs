@@ -8,6 +8,7 @@ use crate::volume::Inner;
 use lanefs_store::format::record::Effect;
 use lanefs_store::{Ino, Version};
 use lanefs_sync::lanes::LaneGuard;
+use lanefs_sync::{Canary, planted};
 
 /// One namespace operation on its lane: from locking the lane's log (step 1) to unlocking it (step 7). No I/O while it lives.
 pub(crate) struct Op<'v> {
@@ -29,6 +30,9 @@ impl<'v> Op<'v> {
     /// held: reading the epoch any earlier could put this operation before one it depends on.
     pub fn version(&self, floor: u64) -> Version {
         let epoch = self.vol.epochs.current();
+        if planted(Canary::ClockAlone) {
+            return Version { epoch, ts: self.vol.clock.now(), lane: self.lane as u16 };
+        }
         let ts = self.vol.clock.now().max(self.log.last_ts + 1).max(floor + 1);
         Version { epoch, ts, lane: self.lane as u16 }
     }

@@ -100,7 +100,7 @@ impl Model {
             (13, Some(ino)) => {
                 let f = self.files.get_mut(&ino).unwrap();
                 let keep = r.below(12);
-                f.size = keep * 4096;
+                f.size = f.size.min(keep * 4096);
                 f.pages.retain(|p, _| *p < keep);
                 f.states.insert(self.op, (f.size, f.pages.clone()));
                 let a = Attrs { mtime: self.op, ..attrs(f.size) };

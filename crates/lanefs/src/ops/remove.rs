@@ -9,6 +9,7 @@ use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_store::format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
+use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::*;
 
 /// A name about to be changed, as it was found without locks.
@@ -108,6 +109,9 @@ impl Inner {
     pub(crate) fn lose_link(&self, op: &mut Op<'_>, victim: &Cell, epoch: u64, now: i64) {
         victim.set_times(None, None, Some(now));
         if victim.nlink.fetch_sub(1, SeqCst) == 1 {
+            if planted(Canary::NumberReused) {
+                op.log.numbers.give_back(victim.ino);
+            }
             op.log.orphans.push((epoch, victim.ino));
         } else {
             op.dirty(victim, 0);

@@ -16,6 +16,7 @@ use crossbeam_epoch::Guard;
 use lanefs_store::ROOT_INO;
 use lanefs_store::format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
+use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::*;
 
 /// How an attempt ended.
@@ -276,7 +277,13 @@ impl Inner {
             c.parent.store(from.0.0, Release);
             effects.push(Effect::Parent { ino: c.ino, parent: from.0 });
         }
-        op.append(v, &effects);
+        if planted(Canary::SplitRename) {
+            let w = lanefs_store::Version { ts: v.ts + 1, ..v };
+            op.append(v, &effects[1..]);
+            op.append(w, &effects[..1]);
+        } else {
+            op.append(v, &effects);
+        }
         if over_file && settled != Some(moved.ino) {
             op.log.replaced.push(moved.ino);
         }

@@ -6,6 +6,7 @@ use crate::memfs::cell::{DATASYNC, DIRTY, HAS_XATTRS, QUEUED, UNSYNCED, XATTR_DI
 use crate::memfs::dir::Dir;
 use crate::volume::Inner;
 use lanefs_store::{Ino, InodeUpdate, Transaction};
+use lanefs_sync::{Canary, planted};
 use parking_lot::MutexGuard;
 
 /// The most pages captured at once; fewer where segments are small, so that a round needs few of them free.
@@ -117,7 +118,10 @@ impl Inner {
         };
         let round = data.lock_writeback();
         let attrs = cell.attrs();
-        let captured = data.capture(&ctx, &round, max, 0..u64::MAX, attrs.size);
+        let mut captured = data.capture(&ctx, &round, max, 0..u64::MAX, attrs.size);
+        if planted(Canary::PagesSkipped) {
+            captured.pages.truncate(1);
+        }
         let n = captured.pages.len();
         let more = captured.more;
         let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
@@ -182,7 +186,7 @@ impl Inner {
         let list: Vec<Ino> = {
             let mut q = self.flush.lock();
             let mut list: Vec<Ino> = q.queue.drain(..).map(|d| d.1).collect();
-            if durable {
+            if durable && !planted(Canary::SyncForgetsWritten) {
                 list.extend(q.unsynced());
             }
             list
@@ -226,7 +230,9 @@ impl Inner {
             return Ok(());
         }
         self.write_back_all(true)?;
-        self.seal_and_commit()?;
+        if !planted(Canary::SyncWithoutCommit) {
+            self.seal_and_commit()?;
+        }
         Ok(())
     }
 

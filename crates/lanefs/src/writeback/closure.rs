@@ -18,7 +18,8 @@ use crate::volume::Inner;
 use crossbeam_epoch::Guard;
 use lanefs_store::format::record::Effect;
 use lanefs_store::{FileKind, Ino};
-use std::collections::{HashMap, HashSet};
+use lanefs_sync::{Canary, planted};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Groups in a closure beyond which an epoch commit is cheaper.
@@ -49,7 +50,9 @@ pub(crate) fn of(vol: &Inner, ino: Ino, is_dir: bool, guard: &Guard) -> Closure 
     let mut bytes = Vec::new();
     let mut taken: Vec<(usize, u64, Place)> = Vec::new();
     let mut have: HashSet<(usize, u64, Place)> = HashSet::new();
-    let mut wanted: HashMap<Wanted, ()> = HashMap::new();
+    let mut wanted: HashSet<Wanted> = HashSet::new();
+    // In the order they came up, so that the same calls make the same bytes.
+    let mut order: Vec<Wanted> = Vec::new();
     let mut replaced = Vec::new();
     let mut todo: Vec<Wanted> = vec![(Subject::Inode(ino), false)];
     if is_dir {
@@ -58,9 +61,10 @@ pub(crate) fn of(vol: &Inner, ino: Ino, is_dir: bool, guard: &Guard) -> Closure 
     loop {
         let mut grew = false;
         while let Some(w) = todo.pop() {
-            if wanted.insert(w, ()).is_some() {
+            if !wanted.insert(w) {
                 continue;
             }
+            order.push(w);
             match visit(vol, w, &mut have, &mut taken, &mut bytes, &mut todo, &mut replaced, guard) {
                 Some(added) => grew |= added,
                 None => return Closure::Commit,
@@ -70,7 +74,8 @@ pub(crate) fn of(vol: &Inner, ino: Ino, is_dir: bool, guard: &Guard) -> Closure 
             return Closure::Groups { bytes, taken, replaced };
         }
         // Another pass over everything: what was appended meanwhile is found now (invariant 4).
-        todo.extend(wanted.drain().map(|(w, ())| w));
+        wanted.clear();
+        todo.extend(order.drain(..).rev());
     }
 }
 
@@ -141,6 +146,9 @@ fn take(
     replaced: &mut Vec<Ino>,
 ) -> bool {
     bytes.extend_from_slice(g.bytes);
+    if planted(Canary::NoClosure) {
+        return true;
+    }
     subjects(g, &mut |s| {
         if !matches!(s, Subject::KeysOf(_)) {
             todo.push((s, false));
@@ -148,19 +156,25 @@ fn take(
     });
     for e in g.effects().flatten() {
         match e {
+            Effect::Parent { .. } if planted(Canary::MoveInFsync) => {}
             Effect::Parent { .. } => return false,
             Effect::Set { dir, ino, old, kind, .. } => {
-                todo.push((Subject::Inode(dir), true));
+                if !planted(Canary::NoParent) {
+                    todo.push((Subject::Inode(dir), true));
+                }
                 if kind == FileKind::File && !old.is_none() {
                     replaced.push(ino);
                 }
-                if kind == FileKind::Dir && !old.is_none() {
+                // Its kind is not told here; a file has no keys.
+                if !old.is_none() && !planted(Canary::NoChildren) {
                     todo.push((Subject::KeysOf(old), false));
                 }
             }
             Effect::Clr { dir, old, kind, .. } => {
-                todo.push((Subject::Inode(dir), true));
-                if kind == FileKind::Dir {
+                if !planted(Canary::NoParent) {
+                    todo.push((Subject::Inode(dir), true));
+                }
+                if kind == FileKind::Dir && !planted(Canary::NoChildren) {
                     todo.push((Subject::KeysOf(old), false));
                 }
             }

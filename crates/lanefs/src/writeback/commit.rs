@@ -1,6 +1,6 @@
 //! Seal and commit: an epoch's groups of all lanes become durable as one (O2, O10).
 
-use super::Backlog;
+use super::{Backlog, Unfinished};
 use crate::oplog::buffer::Sealed;
 use crate::volume::Inner;
 use lanefs_store::{Result, fold};
@@ -17,8 +17,11 @@ impl Inner {
         Ok(self.commit_into(&mut self.commit.lock())?)
     }
 
-    /// The caller has settled what was renamed over files.
+    /// The caller has settled what was renamed over files. An epoch that was sealed and could not be committed goes first: a call that
+    /// failed is never followed by one that succeeds without its groups.
     pub(super) fn commit_into(&self, backlog: &mut Backlog) -> Result<u64> {
+        self.store.healthy()?;
+        self.finish(backlog)?;
         let mut taken: Vec<(usize, Sealed)> = Vec::new();
         let epoch = self.epochs.seal(&self.lanes, |lane, log, e| {
             log.committed(self.committed());
@@ -32,23 +35,33 @@ impl Inner {
                 chunks.extend_from_slice(b.chunks());
                 news += b.news;
             }
-            let absorbed = fold::absorb(&chunks.iter().map(|c| c.as_slice()).collect::<Vec<_>>())?;
+            let groups = fold::absorb(&chunks.iter().map(|c| c.as_slice()).collect::<Vec<_>>())?;
             drop(chunks);
-            if !absorbed.is_empty() {
-                // The commit point of the epoch is inside: its parts are valid on the medium after the flush.
-                self.store.commit_epoch(epoch, parts(&absorbed, self.lanes.len()))?;
-            }
-            // The lanes let go of their buffers when they are locked next, at the latest by the next seal.
-            self.set_committed(epoch);
-            backlog.bytes += absorbed.len();
-            backlog.news += news;
-            if !absorbed.is_empty() {
-                backlog.groups.push(absorbed);
-            }
+            backlog.sealed = Some(Unfinished { epoch, groups, news });
+            drop(taken);
+            self.finish(backlog)?;
         }
         backlog.epoch = epoch;
         backlog.last = Some(Instant::now());
         Ok(epoch)
+    }
+
+    /// Commits the epoch that is sealed.
+    fn finish(&self, backlog: &mut Backlog) -> Result<()> {
+        let Some(sealed) = &backlog.sealed else { return Ok(()) };
+        if !sealed.groups.is_empty() {
+            // The commit point of the epoch is inside: its parts are valid on the medium after the flush.
+            self.store.commit_epoch(sealed.epoch, parts(&sealed.groups, self.lanes.len()))?;
+        }
+        let Some(sealed) = backlog.sealed.take() else { return Ok(()) };
+        // The lanes let go of their buffers when they are locked next, at the latest by the next seal.
+        self.set_committed(sealed.epoch);
+        backlog.bytes += sealed.groups.len();
+        backlog.news += sealed.news;
+        if !sealed.groups.is_empty() {
+            backlog.groups.push(sealed.groups);
+        }
+        Ok(())
     }
 
     /// Bytes of groups logged and not folded: what the oplog and the backlog hold in memory.

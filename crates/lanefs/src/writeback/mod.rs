@@ -33,4 +33,14 @@ pub(crate) struct Backlog {
     pub epoch: u64,
     /// When the last commit was.
     pub last: Option<Instant>,
+    /// Sealed, and not committed for lack of room or because a read failed.
+    pub sealed: Option<Unfinished>,
+}
+
+/// A sealed epoch on its way to the store.
+pub(crate) struct Unfinished {
+    pub epoch: u64,
+    /// Encoded, absorbed.
+    pub groups: Vec<u8>,
+    pub news: u64,
 }

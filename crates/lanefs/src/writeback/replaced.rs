@@ -13,7 +13,8 @@ use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, UNSYNCED};
 use crate::volume::Inner;
 use lanefs_store::Ino;
-use std::collections::HashSet;
+use lanefs_sync::{Canary, planted};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::*;
 
 /// While it lives renames over files write by themselves.
@@ -36,7 +37,7 @@ impl Inner {
     pub(crate) fn settle_replaced(&self) -> Result<Settled<'_>> {
         self.settling.fetch_add(1, SeqCst);
         let settled = Settled(self);
-        let mut moved: HashSet<Ino> = HashSet::new();
+        let mut moved: BTreeSet<Ino> = BTreeSet::new();
         for lane in 0..self.lanes.len() {
             moved.extend(std::mem::take(&mut self.lanes.lock(lane).replaced));
         }
@@ -67,7 +68,9 @@ impl Inner {
 
     /// As [`Inner::settle`].
     pub(crate) fn settle_cell(&self, cell: &Cell) -> Result<()> {
-        let Some(data) = cell.data() else { return Ok(()) };
+        let Some(data) = cell.data().filter(|_| !planted(Canary::RenameWithoutContent)) else {
+            return Ok(());
+        };
         // Waits for an fsync under way, too.
         let l = cell.sync_lock.lock();
         if cell.nlink.load(SeqCst) == 0 || !data.has_dirty() && !cell.has(DATASYNC | UNSYNCED) {

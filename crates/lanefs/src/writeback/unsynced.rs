@@ -13,7 +13,7 @@ use crate::volume::Inner;
 use crossbeam_epoch::Guard;
 use lanefs_store::Ino;
 use parking_lot::MutexGuard;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 /// A write of the inode is under way.
@@ -23,7 +23,7 @@ const UNDER_WAY: u64 = u64::MAX;
 #[derive(Default)]
 pub(crate) struct FlushQueue {
     pub queue: VecDeque<(Instant, Ino)>,
-    unsynced: HashMap<Ino, u64>,
+    unsynced: BTreeMap<Ino, u64>,
     now: u64,
 }
 
