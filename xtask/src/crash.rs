@@ -1,9 +1,11 @@
-//! `cargo xtask crash [--long] [--seed N] --json FILE`: builds and runs the crash simulator of `lanefs-check`.
+//! `cargo xtask crash` and `cargo xtask simulate`: build and run the checkers of `lanefs-check`.
 
 use crate::run::{cargo, run};
 
-/// Builds the simulator with the release profile and hands its arguments on. Its exit status is the result.
-pub fn simulate(arguments: &[&str]) -> Result<(), String> {
-    let build = ["run", "--quiet", "--release", "-p", "lanefs-check", "--bin", "lanefs-crash", "--"];
+/// Builds a checker with the release profile, with mistakes that can be planted and a clock that can be simulated, and hands its
+/// arguments on. Its exit status is the result.
+pub fn checker(name: &str, arguments: &[&str]) -> Result<(), String> {
+    let build =
+        ["run", "--quiet", "--release", "-p", "lanefs-check", "--features", "canaries", "--bin", name, "--"];
     run(cargo(&build).args(arguments))
 }

@@ -17,6 +17,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 
   conflicts [--sample N] [--pair A,B [--test K]] --json FILE [--html FILE]   operations that commute share no cache line
   crash  crash and recover in every way: [--long] [--seed N] --json FILE
+  simulate  a volume with faults of the device, all from one seed: --runs N [--seed N] [--jobs N] --json FILE
   demo   build lanefs, make and mount a volume, work in it, check it, look again
   programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
   killtest [--rounds N] [--seed S] [NAME..]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
@@ -29,7 +30,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["conflicts", ref rest @ ..] => conflicts::check(rest),
-        ["crash", ref rest @ ..] => crash::simulate(rest),
+        ["crash", ref rest @ ..] => crash::checker("lanefs-crash", rest),
+        ["simulate", ref rest @ ..] => crash::checker("lanefs-simulate", rest),
         ["demo"] => demo::run_demo(),
         ["test"] => test::all(),
         ["programs", ref rest @ ..] => programs::main(rest),

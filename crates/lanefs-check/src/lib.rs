@@ -9,4 +9,5 @@ pub mod model;
 pub mod op;
 pub mod oracle;
 pub mod scenario;
+pub mod simulate;
 pub mod target;

@@ -10,6 +10,8 @@ pub struct Scenario {
     pub name: String,
     /// The calls.
     pub steps: Vec<Step>,
+    /// How many of them only prepare.
+    pub setup: usize,
 }
 
 /// The handle a script uses for calls that open and close by themselves.
@@ -269,6 +271,8 @@ pub const KNOWN: &[(&str, &str)] = &[
 
 /// [`KNOWN`] as scenarios.
 pub fn known() -> Result<Vec<Scenario>, String> {
-    let made = KNOWN.iter().map(|(name, text)| Ok(Scenario { name: (*name).into(), steps: script(text)? }));
+    let made = KNOWN
+        .iter()
+        .map(|(name, text)| Ok(Scenario { name: (*name).into(), steps: script(text)?, setup: 0 }));
     made.collect()
 }

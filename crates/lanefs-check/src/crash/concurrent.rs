@@ -98,7 +98,7 @@ pub fn run_threads(
 ) -> Result<(), Box<Failure>> {
     let all: Vec<Step> = work.concat();
     let fail = |v: Violation| failure(v, "running several threads", (0, 0), &all);
-    let bases = formatted(system, config).map_err(fail)?;
+    let bases = formatted(system, config.blocks, config.devices).map_err(fail)?;
     let recorder = Recorder::new();
     let devices = recorded(&recorder, &bases);
     let ready = guarded(|| {
@@ -157,11 +157,12 @@ pub fn run_threads(
     let mut seen = HashSet::new();
     let mut failed = None;
     let before = counts.states;
-    enumerate(&log, &bases, &answers, &config.levels, &mut |state: State| {
-        if state.at < start || !seen.insert(state.hash()) {
+    enumerate(&log, &bases, &answers, start, &config.levels, &mut |state: State| {
+        let hash = state.hash();
+        if !seen.insert(hash) {
             return true;
         }
-        counts.states += 1;
+        counts.state(hash);
         counts.recovered += 1;
         let verdict = guarded(|| {
             let mut live = system

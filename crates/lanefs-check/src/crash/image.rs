@@ -1,4 +1,4 @@
-//! Device content that is cheap to copy, to change and to recognise: a vector of shared blocks with a running hash.
+//! Device content that is cheap to copy, to change and to recognise: shared blocks in shared chunks, with a running hash.
 
 use lanefs_store::device::{Device, ReadReq, WriteReq};
 use lanefs_store::{Result, StoreError};
@@ -9,16 +9,36 @@ pub const BLOCK: usize = 4096;
 /// Bytes that a device writes whole or not at all.
 pub const SECTOR: usize = 512;
 
+/// The bytes of a block, shared, and what tells them apart.
 #[derive(Debug)]
-struct Shared {
+pub struct Shared {
     bytes: [u8; BLOCK],
     hash: u64,
 }
 
+impl Shared {
+    /// These bytes.
+    pub fn new(bytes: [u8; BLOCK]) -> Arc<Shared> {
+        Arc::new(Shared { hash: hash_block(&bytes), bytes })
+    }
+    /// What tells them apart.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8; BLOCK] {
+        &self.bytes
+    }
+}
+
+/// Blocks that are copied together when one of them changes.
+const CHUNK: usize = 32;
+
 /// What one device holds.
 #[derive(Clone, Debug)]
 pub struct Image {
-    blocks: Vec<Arc<Shared>>,
+    chunks: Vec<Arc<[Arc<Shared>; CHUNK]>>,
+    blocks: usize,
     hash: u64,
 }
 
@@ -39,15 +59,19 @@ fn hash_block(bytes: &[u8; BLOCK]) -> u64 {
 impl Image {
     /// `blocks` blocks of zeros.
     pub fn zeros(blocks: usize) -> Image {
-        let bytes = [0; BLOCK];
-        let zero = Arc::new(Shared { bytes, hash: hash_block(&bytes) });
-        let mut i = Image { blocks: vec![zero; blocks], hash: 0 };
+        let zero = Shared::new([0; BLOCK]);
+        let chunk: Arc<[Arc<Shared>; CHUNK]> = Arc::new(std::array::from_fn(|_| zero.clone()));
+        let mut i = Image { chunks: vec![chunk; blocks.div_ceil(CHUNK)], blocks, hash: 0 };
         i.hash = (0..blocks).fold(0, |h, b| h ^ i.part(b));
         i
     }
 
+    fn at(&self, block: usize) -> &Arc<Shared> {
+        &self.chunks[block / CHUNK][block % CHUNK]
+    }
+
     fn part(&self, block: usize) -> u64 {
-        mix(self.blocks[block].hash ^ (block as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        mix(self.at(block).hash ^ (block as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// Tells contents apart.
@@ -57,19 +81,24 @@ impl Image {
 
     /// One block.
     pub fn block(&self, block: usize) -> &[u8; BLOCK] {
-        &self.blocks[block].bytes
+        &self.at(block).bytes
+    }
+
+    /// Replaces a whole block.
+    pub fn put_shared(&mut self, block: usize, new: Arc<Shared>) {
+        self.hash ^= self.part(block);
+        Arc::make_mut(&mut self.chunks[block / CHUNK])[block % CHUNK] = new;
+        self.hash ^= self.part(block);
     }
 
     /// Replaces those sectors of a block whose bit is set.
     pub fn put(&mut self, block: usize, bytes: &[u8], sectors: u8) {
-        let mut new = if sectors == 0xff { [0; BLOCK] } else { self.blocks[block].bytes };
+        let mut new = if sectors == 0xff { [0; BLOCK] } else { *self.block(block) };
         for s in (0..8).filter(|s| sectors >> s & 1 == 1) {
             let r = s * SECTOR..(s + 1) * SECTOR;
             new[r.clone()].copy_from_slice(&bytes[r]);
         }
-        self.hash ^= self.part(block);
-        self.blocks[block] = Arc::new(Shared { bytes: new, hash: hash_block(&new) });
-        self.hash ^= self.part(block);
+        self.put_shared(block, Shared::new(new));
     }
 }
 
@@ -92,7 +121,7 @@ impl CowDevice {
     fn range(&self, image: &Image, offset: u64, len: usize) -> Result<usize> {
         let (first, n) = (offset as usize / BLOCK, len / BLOCK);
         let aligned = (offset as usize).is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK);
-        if !aligned || first.checked_add(n).is_none_or(|end| end > image.blocks.len()) {
+        if !aligned || first.checked_add(n).is_none_or(|end| end > image.blocks) {
             return Err(StoreError::Io {
                 device: self.name().into(),
                 what: "request",
@@ -107,7 +136,7 @@ impl CowDevice {
 
 impl Device for CowDevice {
     fn size(&self) -> u64 {
-        (self.lock().blocks.len() * BLOCK) as u64
+        (self.lock().blocks * BLOCK) as u64
     }
     fn name(&self) -> &str {
         "crash image"

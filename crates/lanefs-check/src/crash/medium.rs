@@ -15,10 +15,10 @@ use lanefs_store::device::Payload;
 use std::collections::BTreeMap;
 
 /// What was read where; `None` for an error.
-type Readings = BTreeMap<Name, Option<(Found, Option<Vec<Name>>)>>;
+pub type Readings = BTreeMap<Name, Option<(Found, Option<Vec<Name>>)>>;
 
 /// Reads the tree as far as it can be read.
-fn read_what_can_be(t: &mut dyn Target) -> Readings {
+pub fn read_what_can_be(t: &mut dyn Target) -> Readings {
     let mut out = Readings::new();
     let mut todo = vec![Name::from("/")];
     while let Some(path) = todo.pop() {
@@ -55,7 +55,7 @@ fn read_what_can_be(t: &mut dyn Target) -> Readings {
 }
 
 /// Whether everything that could be read is what it was.
-fn only_truth(before: &Readings, after: &Readings) -> Result<(), Violation> {
+pub fn only_truth(before: &Readings, after: &Readings) -> Result<(), Violation> {
     for (path, reading) in after {
         let Some((f, names)) = reading else { continue };
         let Some(Some((g, was))) = before.get(path) else {
@@ -90,7 +90,7 @@ pub fn run_medium(
     let mut now = rec.bases.clone();
     let mut history: BTreeMap<(usize, usize), Vec<Vec<u8>>> = BTreeMap::new();
     for (i, w) in rec.log.writes.iter().enumerate() {
-        states::apply_whole(&rec.log, i, &mut now);
+        states::apply_whole(&rec.log, &[i], &mut now);
         if let Payload::Bytes(b) = &w.payload {
             for (k, block) in b.chunks(BLOCK).enumerate() {
                 history.entry((w.device, w.offset as usize / BLOCK + k)).or_default().push(block.to_vec());
@@ -152,7 +152,7 @@ pub fn run_medium(
                 format!("blocks {device}:{block} and {}:{} exchanged", other.0, other.1)
             }
         };
-        counts.states += 1;
+        counts.state(images.iter().fold(0, |h: u64, d| h.rotate_left(17) ^ d.hash()));
         counts.checks += 1;
         let after = match look(&images, counts) {
             Ok(Some(r)) => r,

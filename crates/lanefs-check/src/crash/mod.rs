@@ -6,6 +6,7 @@
 //! recovery itself and recover again (R1), crash right after it and find the same again (R3), then use the volume, crash, and
 //! find that what was used is there and that nothing lies behind the ends of files (F4).
 
+pub mod canaries;
 pub mod concurrent;
 pub mod image;
 pub mod lying;
@@ -18,13 +19,13 @@ pub mod workloads;
 use crate::model::{Change, Model, ROOT};
 use crate::op::{Name, Op, Outcome, Step, Tagged, Who};
 use crate::oracle::{History, Observed, Oracle, Violation, broken, observe};
-use crate::target::{Pair, Target};
+use crate::target::{Identities, Pair, Target};
 use image::{CowDevice, Image};
 use lanefs_store::device::{Device, Log, Recorder};
 use states::{Levels, State, enumerate};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 pub use system::{Live, System};
 
 /// How a workload is run.
@@ -40,22 +41,26 @@ pub struct Config {
     pub nested: u64,
     /// Stop at so many distinct states of one workload.
     pub limit: u64,
+    /// Steps at the start that only prepare: no crash before they are done.
+    pub setup: usize,
 }
 
 impl Config {
     /// A small device and every level, for runs of minutes.
     pub const SHORT: Config =
-        Config { blocks: 1024, devices: 1, levels: Levels::SHORT, nested: 16, limit: 20_000 };
+        Config { blocks: 1024, devices: 1, levels: Levels::SHORT, nested: 16, limit: 20_000, setup: 0 };
     /// As short, with more of everything.
     pub const LONG: Config =
-        Config { blocks: 1024, devices: 1, levels: Levels::LONG, nested: 4, limit: 200_000 };
+        Config { blocks: 1024, devices: 1, levels: Levels::LONG, nested: 4, limit: 200_000, setup: 0 };
 }
 
 /// What was counted.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Counts {
-    /// Distinct contents of the medium.
+    /// Distinct contents of the medium within a workload.
     pub states: u64,
+    /// Those that no workload of this process had before.
+    pub distinct: u64,
     /// Recoveries, those of states within states included.
     pub recovered: u64,
     /// Questions to the oracle.
@@ -65,8 +70,21 @@ pub struct Counts {
 impl std::ops::AddAssign for Counts {
     fn add_assign(&mut self, o: Counts) {
         self.states += o.states;
+        self.distinct += o.distinct;
         self.recovered += o.recovered;
         self.checks += o.checks;
+    }
+}
+
+/// The contents that were had before, in shards.
+static SEEN: [Mutex<BTreeSet<u64>>; 64] = [const { Mutex::new(BTreeSet::new()) }; 64];
+
+impl Counts {
+    /// Counts a content of the medium, by its hash.
+    fn state(&mut self, hash: u64) {
+        self.states += 1;
+        let mut seen = SEEN[hash as usize % SEEN.len()].lock().unwrap_or_else(PoisonError::into_inner);
+        self.distinct += u64::from(seen.insert(hash));
     }
 }
 
@@ -127,6 +145,27 @@ fn path_of(model: &Model, id: u64) -> Option<Name> {
     Some(Name(path))
 }
 
+/// A call that tells the identity of an inode that `op` made.
+fn way_to(model: &Model, op: &Op, id: u64) -> Option<Op> {
+    if id == ROOT {
+        return Some(Op::Lstat { path: "/".into() });
+    }
+    match (op, path_of(model, id)) {
+        (Op::Open { fd, .. }, _) => Some(Op::Fstat { fd: *fd }),
+        (_, Some(path)) => Some(Op::Lstat { path }),
+        _ => None,
+    }
+}
+
+/// Learns the identity of an inode that `op` made, if the target tells.
+pub fn find_new(t: &mut dyn Target, model: &Model, ids: &mut Identities, op: &Op, id: u64) {
+    let Some(op) = way_to(model, op, id) else { return };
+    if let Outcome::Attr(a) = t.call(Who::Root, &op) {
+        // A second identity of one inode shows when the tree is compared.
+        let _ = ids.pair(model, id, a.id.0, Some(a.id.1));
+    }
+}
+
 /// What one caller's steps did, and when each was called and answered.
 struct Driven {
     history: History,
@@ -157,11 +196,7 @@ fn drive<T: Target>(
         let changes = pair.model.take_changes();
         for c in &changes {
             let Change::New { id, .. } = c else { continue };
-            let op = match (&step.op, path_of(&pair.model, *id)) {
-                (Op::Open { fd, .. }, _) => Op::Fstat { fd: *fd },
-                (_, Some(path)) => Op::Lstat { path },
-                _ => continue,
-            };
+            let Some(op) = way_to(&pair.model, &step.op, *id) else { continue };
             look(pair, op).map_err(|v| (i, v))?;
         }
         d.history.steps.push(step.clone());
@@ -179,9 +214,9 @@ struct Recorded {
 }
 
 /// Freshly formatted devices.
-fn formatted(system: &dyn System, config: &Config) -> Result<Vec<Image>, Violation> {
+pub fn formatted(system: &dyn System, blocks: usize, devices: usize) -> Result<Vec<Image>, Violation> {
     let fresh: Vec<Arc<CowDevice>> =
-        (0..config.devices).map(|_| Arc::new(CowDevice::new(Image::zeros(config.blocks)))).collect();
+        (0..devices).map(|_| Arc::new(CowDevice::new(Image::zeros(blocks)))).collect();
     let devices: Vec<Arc<dyn Device>> = fresh.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
     guarded(|| system.format(&devices).map_err(|e| broken("answer", format!("format: {e}"))))?;
     Ok(fresh.iter().map(|d| d.image()).collect())
@@ -195,7 +230,7 @@ fn recorded(recorder: &Arc<Recorder>, images: &[Image]) -> Vec<Arc<dyn Device>> 
 /// Runs the steps on a fresh volume, beside the model, and records what reaches the devices.
 fn record(system: &dyn System, steps: &[Step], config: &Config) -> Result<Recorded, Box<Failure>> {
     let fail = |v: Violation, at: usize| failure(v, "running", (at, at + 1), steps);
-    let bases = formatted(system, config).map_err(|v| fail(v, 0))?;
+    let bases = formatted(system, config.blocks, config.devices).map_err(|v| fail(v, 0))?;
     let recorder = Recorder::new();
     let devices = recorded(&recorder, &bases);
     let live = guarded(|| system.open(devices).map_err(|e| broken("answer", format!("open: {e}"))));
@@ -243,7 +278,9 @@ pub fn run(
     let mut asked: HashSet<(u64, usize, usize)> = HashSet::new();
     let mut failed = None;
     let before = counts.states;
-    enumerate(&rec.log, &rec.bases, &rec.driven.answered_at, &config.levels, &mut |state: State| {
+    let answers = &rec.driven.answered_at;
+    let from = config.setup.checked_sub(1).and_then(|i| answers.get(i)).map_or(0, |a| *a);
+    enumerate(&rec.log, &rec.bases, answers, from, &config.levels, &mut |state: State| {
         let hash = state.hash();
         let moment = (
             rec.driven.answered_at.iter().take_while(|a| **a < state.at).count(),
@@ -254,7 +291,7 @@ pub fn run(
         }
         let is_new = !seen.contains_key(&hash);
         if is_new {
-            counts.states += 1;
+            counts.state(hash);
             seen.insert(hash, Arc::new(recover(system, &state.devices, counts)));
         }
         counts.checks += 1;
@@ -306,11 +343,11 @@ fn again(
     let few = Levels { all_subsets: 4, samples: 4, tears: 1, seed: state.at };
     let mut result = Ok(());
     let mut hashes = HashSet::new();
-    enumerate(&inside, &state.devices, &[], &few, &mut |s| {
+    enumerate(&inside, &state.devices, &[], 0, &few, &mut |s| {
         if !hashes.insert(s.hash()) {
             return true;
         }
-        counts.states += 1;
+        counts.state(s.hash());
         result = recover(system, &s.devices, counts).and_then(|o| allowed(&o)).map_err(|v| Violation {
             rule: v.rule,
             what: format!("after a crash during recovery ({}): {}", s.how, v.what),
@@ -326,9 +363,7 @@ fn again(
             let pending: &[usize] = if everything { crash.pending() } else { &[] };
             let mut writes: Vec<usize> = crash.durable().iter().chain(pending).copied().collect();
             writes.sort_unstable();
-            for w in writes {
-                states::apply_whole(&log, w, &mut images);
-            }
+            states::apply_whole(&log, &writes, &mut images);
             let o = recover(system, &images, counts)?;
             let what = if everything { "with all writes" } else { "with what was flushed" };
             match want {

@@ -18,9 +18,10 @@
 //!   none, all, each alone, each missing, pairs missing, prefixes in order of issue, and seeded samples.
 //! - L3, at the same instants: one block torn after each of its sectors and at random, with all others there and with none.
 
-use super::image::{BLOCK, Image};
+use super::image::{BLOCK, Image, Shared};
 use crate::generate::Rng;
 use lanefs_store::device::{Crash, Log, Payload};
+use std::sync::Arc;
 
 /// How much to try.
 #[derive(Clone, Copy, Debug)]
@@ -42,27 +43,33 @@ impl Levels {
     pub const LONG: Levels = Levels { all_subsets: 8, samples: 64, tears: 16, seed: 1 };
 }
 
-/// One volatile block: which write, which block of it, where it belongs.
-#[derive(Clone, Copy, Debug)]
-struct Piece<'a> {
+/// One volatile block: where it belongs and what it holds.
+#[derive(Clone, Debug)]
+struct Piece {
     device: usize,
     block: usize,
-    bytes: &'a [u8],
+    bytes: Arc<Shared>,
 }
 
-static ZEROS: [u8; BLOCK] = [0; BLOCK];
-
-fn pieces(log: &Log, write: usize) -> impl Iterator<Item = Piece<'_>> {
-    let w = &log.writes[write];
-    let n = w.payload.len() as usize / BLOCK;
-    (0..n).map(move |i| Piece {
-        device: w.device,
-        block: w.offset as usize / BLOCK + i,
-        bytes: match &w.payload {
-            Payload::Bytes(b) => &b[i * BLOCK..(i + 1) * BLOCK],
-            Payload::Discard(_) => &ZEROS,
-        },
-    })
+/// The blocks of each write of a log.
+fn pieces(log: &Log) -> Vec<Vec<Piece>> {
+    let zeros = Shared::new([0; BLOCK]);
+    let of_write = |w: &lanefs_store::device::WriteRecord| {
+        let n = w.payload.len() as usize / BLOCK;
+        let piece = |i: usize| {
+            let bytes = match &w.payload {
+                Payload::Bytes(b) => {
+                    let mut block = [0; BLOCK];
+                    block.copy_from_slice(&b[i * BLOCK..(i + 1) * BLOCK]);
+                    Shared::new(block)
+                }
+                Payload::Discard(_) => zeros.clone(),
+            };
+            Piece { device: w.device, block: w.offset as usize / BLOCK + i, bytes }
+        };
+        (0..n).map(piece).collect()
+    };
+    log.writes.iter().map(of_write).collect()
 }
 
 /// A content of all devices, and how it came about.
@@ -84,14 +91,17 @@ impl State {
 }
 
 /// Calls `visit` with every state of a log at the levels asked for, in order of the instant, until it answers false.
-/// `bases` is what the devices held before the log, `answers` the instants at which the program had an answer.
+/// `bases` is what the devices held before the log, `answers` the instants at which the program had an answer; crashes
+/// before `from` are left out.
 pub fn enumerate(
     log: &Log,
     bases: &[Image],
     answers: &[u64],
+    from: u64,
     levels: &Levels,
     visit: &mut dyn FnMut(State) -> bool,
 ) {
+    let blocks = pieces(log);
     let mut durable = bases.to_vec();
     let mut applied = vec![false; log.writes.len()];
     let mut instants: Vec<(u64, bool)> = Vec::new();
@@ -110,18 +120,21 @@ pub fn enumerate(
         let crash = Crash::new(log, at);
         for &w in crash.durable() {
             if !std::mem::replace(&mut applied[w], true) {
-                for p in pieces(log, w) {
-                    durable[p.device].put(p.block, p.bytes, 0xff);
+                for p in &blocks[w] {
+                    durable[p.device].put_shared(p.block, p.bytes.clone());
                 }
             }
         }
-        let all: Vec<Piece<'_>> = crash.pending().iter().flat_map(|w| pieces(log, *w)).collect();
+        if at < from {
+            continue;
+        }
+        let all: Vec<&Piece> = crash.pending().iter().flat_map(|w| &blocks[*w]).collect();
         let answered: Vec<bool> = crash
             .pending()
             .iter()
             .flat_map(|w| {
                 let done = log.writes[*w].completed.is_some_and(|c| c < at);
-                pieces(log, *w).map(move |_| done)
+                blocks[*w].iter().map(move |_| done)
             })
             .collect();
         let build = |keep: &dyn Fn(usize) -> u8, how: String| {
@@ -129,7 +142,8 @@ pub fn enumerate(
             for (i, p) in all.iter().enumerate() {
                 match keep(i) {
                     0 => {}
-                    sectors => devices[p.device].put(p.block, p.bytes, sectors),
+                    0xff => devices[p.device].put_shared(p.block, p.bytes.clone()),
+                    sectors => devices[p.device].put(p.block, p.bytes.bytes(), sectors),
                 }
             }
             State { devices, at, how }
@@ -214,9 +228,15 @@ fn deeply(
     true
 }
 
-/// Puts all of one write of the log onto the images.
-pub fn apply_whole(log: &Log, write: usize, images: &mut [Image]) {
-    for p in pieces(log, write) {
-        images[p.device].put(p.block, p.bytes, 0xff);
+/// Puts these writes of the log, whole and in this order, onto the images.
+pub fn apply_whole(log: &Log, writes: &[usize], images: &mut [Image]) {
+    for w in writes.iter().filter_map(|w| log.writes.get(*w)) {
+        for i in 0..w.payload.len() as usize / BLOCK {
+            let at = w.offset as usize / BLOCK + i;
+            match &w.payload {
+                Payload::Bytes(b) => images[w.device].put(at, &b[i * BLOCK..(i + 1) * BLOCK], 0xff),
+                Payload::Discard(_) => images[w.device].put(at, &[0; BLOCK], 0xff),
+            }
+        }
     }
 }

@@ -94,7 +94,10 @@ pub const PERSIST: [&str; 11] = [
 
 fn sequence(parts: &[&str]) -> Result<Scenario, String> {
     let body: Vec<&str> = parts.iter().copied().filter(|p| !p.is_empty()).collect();
-    Ok(Scenario { name: body.join("; "), steps: script(&format!("{TREE}; {}", body.join("; ")))? })
+    let mut steps = script(TREE)?;
+    let setup = steps.len();
+    steps.extend(script(&format!("{TREE}; {}", body.join("; ")))?.split_off(setup));
+    Ok(Scenario { name: body.join("; "), steps, setup })
 }
 
 /// Every sequence of one operation and one persistence call.
@@ -138,11 +141,15 @@ pub fn seq3_sample(seed: u64, n: usize) -> impl Iterator<Item = Result<Scenario,
 
 /// A random history of `len` steps.
 pub fn random(seed: u64, len: usize) -> Scenario {
-    Scenario { name: format!("seed {seed}"), steps: Generator::new(seed, Profile::CRASH).history(len) }
+    Scenario {
+        name: format!("seed {seed}"),
+        steps: Generator::new(seed, Profile::CRASH).history(len),
+        setup: 0,
+    }
 }
 
 /// Random histories for `n` threads, each for a directory of its own.
 pub fn threads(seed: u64, n: u64, len: usize) -> Vec<Vec<crate::op::Step>> {
     let profile = Profile { maintenance: false, ..Profile::CRASH };
-    (0..n).map(|t| Generator::new(seed * 16 + t, profile).history(len)).collect()
+    (0..n).map(|t| Generator::new(seed.wrapping_mul(16) + t, profile).history(len)).collect()
 }

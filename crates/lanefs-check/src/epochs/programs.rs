@@ -42,6 +42,8 @@ pub fn scripted() -> Vec<Program> {
         program(&[&[Create(A1), Rename(A1, A0)], &[Link(A0, B0)]], &[4, made(0, 0)], 0, [0, 3, 0], BASE),
         // A link whose source is removed while it is made, with nothing else: the seal falls between.
         program(&[&[Link(A0, A1)], &[Unlink(A0)]], &[], 1, [0, 0, 0], BASE),
+        // Two epochs, the second flushed first.
+        program(&[&[Create(A1)], &[Create(A1)]], &[made(1, 0)], 2, [0, 0, 0], BASE),
         // A new directory and what is made in it.
         program(&[&[Mkdir(B0), Create(N0)], &[Create(N0 + 1)]], &[made(0, 1)], 0, [0, 0, 0], BASE),
         program(&[&[Mkdir(B0)], &[Create(N0), Unlink(N0)]], &[made(1, 0)], 1, [7, 0, 0], BASE),

@@ -153,7 +153,9 @@ impl Oracle {
                 None
             };
             let end = versions.iter().take_while(|x| x.op < called).count().min(next.unwrap_or(usize::MAX));
-            let start = low.max(first);
+            // What a truncate left of the page that its end falls in is as free as any page; only what lies behind must be gone.
+            let trimmed = first.filter(|f| versions[*f].op == size_op && page.len() < 4096);
+            let start = if trimmed.is_some() { low } else { low.max(first) };
             let same = |x: Option<&Arc<Page>>| x.map_or(&ZERO[..], |p| &p[..])[..page.len()] == *page;
             let unwritten = start.is_none() && same(None);
             let range = start.unwrap_or(0)..end.max(start.map_or(0, |s| s + 1)).min(versions.len());

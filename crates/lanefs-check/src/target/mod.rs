@@ -32,7 +32,7 @@ impl Identities {
     }
 
     /// Notes that model inode `id` is `(ino, generation)`; `None` as generation where the target didn't say.
-    fn pair(&mut self, model: &Model, id: u64, ino: u64, generation: Option<u32>) -> Result<(), String> {
+    pub fn pair(&mut self, model: &Model, id: u64, ino: u64, generation: Option<u32>) -> Result<(), String> {
         if let Some(k) = self.known.get(&id) {
             return if k.0 == ino && generation.is_none_or(|g| g == k.1) {
                 Ok(())

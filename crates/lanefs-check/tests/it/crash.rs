@@ -5,7 +5,8 @@ use lanefs_check::crash::toy::{Bug, Toy};
 use lanefs_check::crash::{Config, Counts, run, workloads};
 use lanefs_check::scenario;
 
-const SMALL: Config = Config { blocks: 64, devices: 1, levels: Levels::SHORT, nested: 3, limit: 3000 };
+const SMALL: Config =
+    Config { blocks: 64, devices: 1, levels: Levels::SHORT, nested: 3, limit: 3000, setup: 0 };
 
 /// Scenarios that need no remount (the toy has none).
 fn scenarios() -> Vec<scenario::Scenario> {

@@ -3,4 +3,5 @@
 mod crash;
 mod directory;
 mod epochs;
+mod simulate;
 mod volume;

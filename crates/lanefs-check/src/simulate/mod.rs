@@ -1,0 +1,352 @@
+//! Deterministic simulation: a whole volume on a simulated device with a simulated clock, everything that happens from one seed. A
+//! seed that fails, fails again in the same way: two runs of it have the same fingerprint of every request and every answer.
+//!
+//! One thread does everything. What the background thread would do (write back, commit, checkpoint, reap, clean) is done by explicit
+//! steps among the program's calls, at moments that the seed picks; threads of the operating system would not be repeatable. Crashes of
+//! several threads are `crash::concurrent`'s.
+//!
+//! # A run
+//!
+//! 1. A history of calls on a small volume (so small that it fills up), beside the model, while the device fails as `device.rs` says.
+//! 2. A call that fails although the model's does not: with ENOSPC it changed nothing, unless it writes data; else nobody knows. Then
+//!    `sync` is tried: if it answers, all that was answered before must be durable.
+//! 3. The process dies or the power goes, perhaps several times, also within recoveries.
+//! 4. A recovery without faults. Runs without lies: the oracle judges what is found, fsck must find nothing wrong. Runs with lies:
+//!    what can be read without an error was written there, and the tree hangs together.
+//!
+//! # Rules beside those of docs/SEMANTICS.md
+//!
+//! - E2: an fsync, fdatasync or sync during which a write or a flush failed does not answer with success.
+//! - E4: ENOSPC is told by the call that wants room, never by a call that makes durable what was accepted.
+
+pub mod device;
+
+use crate::crash::image::Image;
+use crate::crash::medium::{only_truth, read_what_can_be};
+use crate::crash::system::{LaneFs, System};
+use crate::crash::{find_new, formatted};
+use crate::generate::{Generator, Profile, Rng};
+use crate::model::{Change, Model};
+use crate::op::{Op, Outcome, Who};
+use crate::oracle::{History, Oracle, Violation, broken, observe};
+use crate::target::{Identities, agree};
+use device::{Rates, SimDevice};
+use lanefs_store::device::Device;
+use lanefs_sync::clock::Clock;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// What a run did.
+#[derive(Clone, Default, Debug)]
+pub struct Report {
+    /// Calls made.
+    pub operations: u64,
+    /// What went wrong on purpose.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// What should not have been.
+    pub violations: Vec<String>,
+    /// A fingerprint of every request and answer.
+    pub trace: u64,
+    /// What was called and answered, for people; only if it ended badly.
+    pub story: Vec<String>,
+}
+
+/// Sizes of volumes, in blocks: the small ones fill up.
+const SIZES: [usize; 3] = [384, 512, 1024];
+
+fn system() -> LaneFs {
+    let mut s = LaneFs::default();
+    s.mount.clock = Some(Arc::new(Clock::lamport()));
+    s.format.mlogs = 1;
+    s
+}
+
+/// A formatted volume of this size, made once.
+fn fresh(size: usize) -> Result<Image, Violation> {
+    static MADE: OnceLock<Mutex<BTreeMap<usize, Image>>> = OnceLock::new();
+    let mut made = MADE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(i) = made.get(&size) {
+        return Ok(i.clone());
+    }
+    let image = formatted(&system(), size, 1)?.remove(0);
+    made.insert(size, image.clone());
+    Ok(image)
+}
+
+/// What the clock of a simulation says at step `n`.
+fn set_time(n: u64) {
+    #[cfg(feature = "canaries")]
+    lanefs_sync::clock::simulate_time(Some(1_600_000_000_000_000_000 + n as i64 * 4_000_000));
+    let _ = n;
+}
+
+fn real_time() {
+    #[cfg(feature = "canaries")]
+    lanefs_sync::clock::simulate_time(None);
+}
+
+/// One simulation.
+struct Run {
+    rng: Rng,
+    report: Report,
+    device: Arc<SimDevice>,
+    system: LaneFs,
+    lies: bool,
+    story: Vec<(String, Outcome)>,
+}
+
+/// Runs one seed.
+pub fn run(seed: u64) -> Report {
+    let mut rng = Rng::new(seed);
+    let size = *rng.pick(&SIZES);
+    let image = match fresh(size) {
+        Ok(i) => i,
+        Err(v) => return Report { violations: vec![v.to_string()], ..Report::default() },
+    };
+    let device = Arc::new(SimDevice::new(image, size, rng.bits()));
+    let lies = rng.one_in(4);
+    let mut run = Run { rng, report: Report::default(), device, system: system(), lies, story: Vec::new() };
+    set_time(0);
+    let done = catch_unwind(AssertUnwindSafe(|| run.go()));
+    real_time();
+    match done {
+        Ok(Ok(())) => {}
+        Ok(Err(v)) => run.report.violations.push(v.to_string()),
+        Err(p) => {
+            let text = p.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| p.downcast_ref::<&str>().map(|s| (*s).into())).unwrap_or_default();
+            run.report.violations.push(format!("panic: {text}"));
+        }
+    }
+    if !run.report.violations.is_empty() {
+        run.report.story = run.story.iter().map(|(op, got)| format!("{op} -> {got:?}")).collect();
+    }
+    let (faults, trace) = run.device.report();
+    for (k, n) in faults {
+        *run.report.faults.entry(k).or_default() += n;
+    }
+    run.note(trace);
+    run.report
+}
+
+/// How a history ended.
+struct Ended {
+    history: History,
+    /// Steps answered, and called.
+    moment: (usize, usize),
+}
+
+impl Run {
+    fn note(&mut self, word: u64) {
+        self.report.trace = (self.report.trace.rotate_left(9) ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    }
+
+    fn devices(&self) -> Vec<Arc<dyn Device>> {
+        vec![self.device.clone()]
+    }
+
+    fn rates(&mut self) -> Rates {
+        let lies = self.lies;
+        let mut some = |often: u64| if self.rng.one_in(3) { 0 } else { often + self.rng.below(often * 8) };
+        if lies {
+            return Rates { lies: 20 + some(20), ..Rates::default() };
+        }
+        let mut rates = Rates { read: some(60), write: some(100), flush: some(40), lies: 0, cut: 0 };
+        if self.rng.one_in(2) {
+            rates.cut = 1 + self.rng.below(150);
+        }
+        if self.rng.one_in(3) {
+            (rates.read, rates.write, rates.flush) = (0, 0, 0);
+        }
+        rates
+    }
+
+    fn go(&mut self) -> Result<(), Violation> {
+        let ended = self.history()?;
+        self.crash();
+        let rounds = self.rng.below(3);
+        for _ in 0..rounds {
+            // Recovery under fire: it may fail, or come up; it must not take anything away.
+            let rates = Rates { lies: 0, ..self.rates() };
+            self.device.set_rates(if self.lies { Rates::default() } else { rates });
+            if let Ok(live) = self.system.open(self.devices()) {
+                live.kill();
+            }
+            self.crash();
+        }
+        self.device.set_rates(Rates::default());
+        if self.lies { self.judge_lies(&ended) } else { self.judge(&ended) }
+    }
+
+    fn crash(&mut self) {
+        if self.rng.one_in(3) {
+            self.device.process_death();
+        } else {
+            self.device.power_loss();
+        }
+    }
+
+    /// Step 1 and 2.
+    fn history(&mut self) -> Result<Ended, Violation> {
+        let mut live =
+            self.system.open(self.devices()).map_err(|e| broken("R1", format!("a fresh volume: {e}")))?;
+        let len = 10 + self.rng.below(60) as usize;
+        let steps = Generator::new(self.rng.bits(), Profile::CRASH).history(len);
+        let mut model = Model::new();
+        let mut ids = Identities::default();
+        let mut history = History::default();
+        find_new(&mut *live, &model, &mut ids, &Op::Lstat { path: "/".into() }, crate::model::ROOT);
+        let rates = self.rates();
+        self.device.set_rates(rates);
+        let mut moment = None;
+        for (i, step) in steps.iter().enumerate() {
+            set_time(i as u64 + 1);
+            let mut trial = model.clone();
+            let want = trial.apply(step.who, &step.op);
+            let changes = trial.take_changes();
+            let persists = changes.iter().any(|c| matches!(c, Change::Persist(_)));
+            let errors = self.device.errors();
+            let got = live.call(step.who, &step.op);
+            self.report.operations += 1;
+            self.story.push((format!("{i:3} {:?}", step.op), got.clone()));
+            self.note(match &got {
+                Outcome::Fail(e) => *e as u64,
+                Outcome::Count(n) => n + 1000,
+                _ => 7,
+            });
+            let failed = matches!(got, Outcome::Fail(_));
+            let short = matches!((&want, &got), (Outcome::Count(w), Outcome::Count(g)) if g < w);
+            if matches!(want, Outcome::Fail(_)) && failed {
+                continue;
+            }
+            if persists && !failed && self.device.errors() > errors {
+                return Err(broken(
+                    "E2",
+                    format!("{:?} met an error of the device and answered {got:?}", step.op),
+                ));
+            }
+            if !failed && !short {
+                if !self.lies || !matches!(got, Outcome::Bytes(_)) {
+                    agree(&model, &mut ids, step, &want, &got)
+                        .map_err(|e| broken("answer", format!("step {i} {:?}: {e}", step.op)))?;
+                }
+                model = trial;
+                for c in &changes {
+                    if let Change::New { id, .. } = c {
+                        find_new(&mut *live, &model, &mut ids, &step.op, *id);
+                    }
+                }
+                history.steps.push(step.clone());
+                history.changes.push(changes);
+                continue;
+            }
+            let full = matches!(got, Outcome::Fail(libc::ENOSPC));
+            if full || short {
+                *self.report.faults.entry("ENOSPC").or_default() += 1;
+            }
+            let is_data = matches!(
+                step.op,
+                Op::Write { .. }
+                    | Op::Pwrite { .. }
+                    | Op::Truncate { .. }
+                    | Op::Ftruncate { .. }
+                    | Op::Fallocate { .. }
+            );
+            if full && !is_data {
+                continue;
+            }
+            // Nobody knows what this call did. What was answered before it can still be made durable.
+            let n = history.steps.len();
+            let mut answered = n;
+            let errors = self.device.errors();
+            let synced = live.call(Who::Root, &Op::Sync);
+            self.story.push(("    sync".into(), synced.clone()));
+            if matches!(synced, Outcome::Done) {
+                if self.device.errors() > errors {
+                    return Err(broken("E2", "sync met an error of the device and answered".into()));
+                }
+                model.apply(Who::Root, &Op::Sync);
+                history.steps.push(Op::Sync.into());
+                history.changes.push(model.take_changes());
+                answered += 1;
+                // A second write of a range that was accepted in part is in the interval either way.
+            }
+            model.apply(step.who, &step.op);
+            history.steps.push(step.clone());
+            history.changes.push(model.take_changes());
+            moment = Some((answered, history.steps.len()));
+            break;
+        }
+        live.kill();
+        let n = history.steps.len();
+        history.ids = ids;
+        Ok(Ended { moment: moment.unwrap_or((n, n)), history })
+    }
+
+    /// Step 4, without lies.
+    fn judge(&mut self, ended: &Ended) -> Result<(), Violation> {
+        let oracle = Oracle::new(&ended.history);
+        let mut live =
+            self.system.open(self.devices()).map_err(|e| broken("R1", format!("recovery failed: {e}")))?;
+        let found = observe(&mut *live)?;
+        oracle.check(ended.moment.0, ended.moment.1, &found)?;
+        // It must be of use again.
+        let path = "/after all this";
+        let flags = libc::O_RDWR | libc::O_CREAT;
+        for op in [
+            Op::Open { fd: 200, path: path.into(), flags, mode: 0o600 },
+            Op::Fsync { fd: 200 },
+            Op::Close { fd: 200 },
+            Op::Unlink { path: path.into() },
+            Op::Sync,
+        ] {
+            match live.call(Who::Root, &op) {
+                Outcome::Fail(libc::ENOSPC) => break,
+                Outcome::Fail(e) => return Err(broken("R1", format!("{op:?} after recovery: errno {e}"))),
+                _ => {}
+            }
+        }
+        live.kill();
+        let options = lanefs_store::fsck::FsckOptions { threads: 1, ..Default::default() };
+        let r = lanefs_store::fsck::check(self.devices(), &options, &|_| ())
+            .map_err(|e| broken("fsck", e.to_string()))?;
+        if !r.is_clean() {
+            let all: Vec<String> =
+                r.problems.iter().map(|p| format!("{}: {}", p.structure, p.what)).collect();
+            return Err(broken("fsck", all.join("; ")));
+        }
+        Ok(())
+    }
+
+    /// Step 4, with lies: an error or the truth.
+    fn judge_lies(&mut self, ended: &Ended) -> Result<(), Violation> {
+        let Ok(mut live) = self.system.open(self.devices()) else { return Ok(()) };
+        let found = read_what_can_be(&mut *live);
+        live.kill();
+        // All that could be read is one state that a crash without a single acknowledgement allows: nothing was made up.
+        let whole = found.values().all(Option::is_some);
+        let oracle = Oracle::new(&ended.history);
+        if whole {
+            let mut live = self
+                .system
+                .open(self.devices())
+                .map_err(|e| broken("R1", format!("the second recovery: {e}")))?;
+            let again = observe(&mut *live);
+            live.kill();
+            return match oracle.check(0, ended.history.steps.len(), &again?) {
+                // A device that swallows a whole batch and keeps a later one takes back what was durable, and its order; what
+                // is found must still have been written there, and hang together.
+                Err(v) if matches!(v.rule, "F4" | "C4" | "C5" | "R2") => {
+                    Err(broken("E1", format!("no error, but no state that ever was: {v}")))
+                }
+                _ => Ok(()),
+            };
+        }
+        // Some of it is lost, and said so. The rest must not change from one look to the next.
+        let Ok(mut live) = self.system.open(self.devices()) else { return Ok(()) };
+        let again = read_what_can_be(&mut *live);
+        live.kill();
+        only_truth(&found, &again)
+    }
+}
