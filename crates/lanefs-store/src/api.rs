@@ -53,13 +53,16 @@ pub struct OpenOptions {
     pub mlogs: usize,
     /// Bytes of verified node blocks kept in memory.
     pub cache_bytes: usize,
+    /// Bytes of inodes and inode table kept in memory while nothing is unwritten of them. What is unwritten is kept beyond that, and
+    /// [`Store::memory`](crate::Store::memory) tells when a checkpoint is due for it.
+    pub memory_bytes: usize,
     /// Lanes of the space counter; 0 for as many as there are.
     pub lanes: usize,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, mlogs: 0, cache_bytes: 16 << 20, lanes: 0 }
+        OpenOptions { read_only: false, mlogs: 0, cache_bytes: 16 << 20, memory_bytes: 64 << 20, lanes: 0 }
     }
 }
 

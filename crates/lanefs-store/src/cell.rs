@@ -181,6 +181,18 @@ impl Cell {
 }
 
 const SHARDS: usize = 64;
+/// What a cell costs on average, in bytes: itself, its place in the map, and a short tail or a few mapped pages.
+const CELL_BYTES: usize = size_of::<Cell>() + 256;
+
+/// Marks a cell as gone if it is clean and only the map has it. Under the shard's lock.
+fn give_up(c: &Arc<Cell>) -> bool {
+    // One count, the map's: anybody else who holds it is about to use it.
+    Arc::strong_count(c) == 1
+        && c.inner.try_lock().is_some_and(|mut i| {
+            i.gone = i.is_clean() && !i.listed;
+            i.gone
+        })
+}
 
 #[derive(Default)]
 struct Shard {
@@ -259,23 +271,28 @@ impl Cells {
         self.shards.iter().map(|s| s.lock().dirty.len()).sum()
     }
 
-    /// How many cells there are.
-    pub fn len(&self) -> usize {
-        self.shards.iter().map(|s| s.lock().cells.len()).sum()
+    /// Memory of all cells, in bytes, about.
+    pub fn memory(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().cells.len()).sum::<usize>() * CELL_BYTES
+    }
+
+    /// Drops cells that are clean and in nobody's hands, where there are more than `keep` bytes of them.
+    pub fn shrink(&self, keep: usize) {
+        for s in &self.shards {
+            let mut s = s.lock();
+            let before = s.cells.len();
+            if before * CELL_BYTES <= keep / SHARDS {
+                continue;
+            }
+            s.cells.retain(|_, c| !give_up(c));
+            s.removals += u64::from(s.cells.len() != before);
+        }
     }
 
     /// Drops the cell of `ino` if it is clean and nobody else holds it.
     pub fn forget(&self, ino: Ino) {
         let mut s = self.shard(ino).lock();
-        let forgettable = s.cells.get(&ino.0).is_some_and(|c| {
-            // One count, the map's: anybody else who holds it is about to use it.
-            Arc::strong_count(c) == 1
-                && c.inner.try_lock().is_some_and(|mut i| {
-                    i.gone = i.is_clean() && !i.listed;
-                    i.gone
-                })
-        });
-        if forgettable {
+        if s.cells.get(&ino.0).is_some_and(give_up) {
             s.cells.remove(&ino.0);
             s.removals += 1;
         }
@@ -324,10 +341,25 @@ mod tests {
         assert_eq!(cells.dirty(), 1);
         drop(a);
         cells.forget(Ino(20));
-        assert_eq!(cells.len(), 1);
+        cells.shrink(0);
+        assert_eq!(cells.memory(), CELL_BYTES);
         cells.remove(Ino(20));
-        assert_eq!(cells.len(), 0);
+        assert_eq!(cells.memory(), 0);
         assert!(cells.get_or_load(Ino(20), || Ok(None)).unwrap().is_none());
+        // A clean one goes, unless somebody holds it.
+        let clean = || {
+            let mut i = inner(21);
+            i.state.write_out(&mut crate::testing::MemLog::default()).unwrap();
+            i.state.checkpoint_done();
+            Ok(Some(i))
+        };
+        let held = cells.get_or_load(Ino(21), clean).unwrap().unwrap();
+        assert!(held.lock().is_clean());
+        cells.shrink(0);
+        assert_eq!(cells.memory(), CELL_BYTES);
+        drop(held);
+        cells.shrink(0);
+        assert_eq!(cells.memory(), 0);
     }
 
     #[test]

@@ -41,14 +41,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// With more cells than this in memory, those a checkpoint has written out are forgotten.
-const CELLS_MAX: usize = 1 << 15;
 /// Carried inode records are packed into messages of about this many bytes.
 const CARRY_MESSAGE: usize = 64 << 10;
 /// The most segments of a device discarded after one checkpoint.
 const DISCARDS: usize = 32;
-/// With more bytes of inode table in memory than this, the clean ones are forgotten.
-const TABLE_MAX: usize = 64 << 20;
 
 /// What only the holder of the maintenance lock touches.
 pub(crate) struct Maintenance {
@@ -419,7 +415,6 @@ impl Store {
     fn after_checkpoint(&self, m: &mut Maintenance, number: u64, appended: &[u64]) {
         m.orphans_changed = false;
         self.segments.summarised();
-        let crowded = self.cells.len() > CELLS_MAX;
         for cell in std::mem::take(&mut m.captured) {
             {
                 let mut i = cell.lock();
@@ -427,15 +422,8 @@ impl Store {
                 i.xattrs.checkpoint_done();
                 i.tail.checkpoint_done();
             }
-            if crowded {
-                let ino = cell.ino;
-                drop(cell);
-                self.cells.forget(ino);
-            }
         }
-        if self.inodes.memory() > TABLE_MAX {
-            self.inodes.evict_clean();
-        }
+        self.shrink();
         let folded = m.slot.folded_epoch;
         {
             let mut c = self.commits.lock();

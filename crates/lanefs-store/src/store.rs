@@ -38,6 +38,8 @@ pub struct Store {
     pub(crate) io: Io,
     pub(crate) superblock: Superblock,
     pub(crate) read_only: bool,
+    /// See `OpenOptions::memory_bytes`.
+    memory_bytes: usize,
     pub(crate) segments: SegmentTable,
     pub(crate) mlogs: Vec<Mlog>,
     pub(crate) space: Space,
@@ -143,6 +145,7 @@ impl Store {
             mlogs: (0..n).map(|i| Mlog::new(i, i % devices, small)).collect(),
             io: Io::new(p.devices, p.options.cache_bytes, read_only),
             read_only,
+            memory_bytes: p.options.memory_bytes,
             rps: Rps::new(lanefs_sync::LaneIds::new(lanefs_sync::MAX_LANES)),
             flights: (0..lanes).map(|_| CachePadded::new(Flights::default())).collect(),
             phase: CachePadded::new(AtomicUsize::new(0)),
@@ -531,6 +534,20 @@ impl Store {
             segments: u64::from(self.segments.geometry.usable()),
             low_water: kept * 2,
             urgent: free <= kept || self.metadata_presses(),
+        }
+    }
+
+    /// Memory of inodes and inode table, in bytes, about; not that of the cache of node blocks.
+    pub fn memory(&self) -> usize {
+        self.cells.memory() + self.inodes.memory()
+    }
+
+    /// Gives up what is clean of inodes and inode table, if they take more memory than `OpenOptions::memory_bytes`.
+    pub fn shrink(&self) {
+        let half = self.memory_bytes / 2;
+        self.cells.shrink(half);
+        if self.inodes.memory() > half {
+            self.inodes.evict_clean();
         }
     }
 

@@ -27,7 +27,8 @@ use std::time::Duration;
 /// How a volume is opened.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Bytes of memory for pages, cells and directories together. Default: a quarter of RAM.
+    /// Bytes of memory for all the volume keeps: half of it for pages, five sixteenths for cells, names, logged operations and the store's
+    /// inodes, a sixteenth for the store's nodes, after up to 64 MiB for buffers and tables. Default: a quarter of RAM.
     pub cache_size: u64,
     /// Refuse every change.
     pub read_only: bool,
@@ -189,6 +190,8 @@ impl Volume {
     pub fn open_devices(devices: Vec<Arc<dyn Device>>, options: &MountOptions) -> Result<Volume> {
         let options = options.clone();
         let cache = if options.cache_size == 0 { default_cache() } else { options.cache_size }.max(4 << 20);
+        // What is neither page nor name: buffers of a checkpoint, tables of segments, the allocator's slack.
+        let cache = cache - (cache / 2).min(64 << 20);
         let lanes = if options.lanes == 0 {
             lanefs_sync::MAX_LANES
         } else {
@@ -200,11 +203,12 @@ impl Volume {
                 read_only: options.read_only,
                 mlogs: options.mlogs,
                 cache_bytes: (cache / 16) as usize,
+                memory_bytes: (cache / 8) as usize,
                 lanes,
             },
         )?;
         let info = store.info();
-        let frames = Arc::new(FramePool::new(cache / 4 * 3 - cache / 16)?);
+        let frames = Arc::new(FramePool::new((cache / 2).max(3 << 20))?);
         let ids = LaneIds::new(lanes);
         let inner = Inner {
             lanes: Lanes::with_shared(ids, |_| {
@@ -230,7 +234,7 @@ impl Volume {
             settling: CachePadded::new(AtomicUsize::new(0)),
             reaper: Default::default(),
             reclaim: Default::default(),
-            meta_budget: cache / 4,
+            meta_budget: cache / 16 * 5,
             report,
             round_pages: (info.segment_blocks as usize * 2).min(crate::writeback::capture::MAX_PAGES),
             background: Arc::default(),

@@ -23,7 +23,7 @@ pub(crate) struct Background {
     stop: AtomicBool,
     woken: Mutex<bool>,
     wake: Condvar,
-    /// Metadata exceeds its share: creators wait. Written by the background thread.
+    /// Metadata exceeds its share: creators wait. Written by the background thread, and by creators that find it so.
     tight: AtomicBool,
     rounds: Condvar,
     last_checkpoint: Mutex<Option<Instant>>,
@@ -98,6 +98,7 @@ impl Inner {
         let lane = self.lanes.mine();
         self.frames.reclaim(lane, self.frames.frames() / 64);
         let over = self.meta_is_over();
+        self.tighten();
         let (last, bytes) = {
             let b = self.commit.lock();
             (b.last, b.bytes)
@@ -115,16 +116,26 @@ impl Inner {
         if low && p.free_segments + p.pending_segments < p.low_water {
             self.store.clean(p.low_water * 2)?;
         }
-        if due || low || crowded || over && bytes + self.log_bytes() > (self.meta_budget / 8) as usize || all
-        {
+        if over {
+            self.store.shrink();
+        }
+        // What is logged or not yet in the tree cannot leave memory before a checkpoint. (What the store keeps of clean inodes is at
+        // most two fifths of the budget.)
+        let held = bytes + self.log_bytes() + self.store.memory();
+        if due || low || crowded || over && held > (self.meta_budget / 2) as usize || all {
             self.checkpoint()?;
             *self.background.last_checkpoint.lock() = Some(Instant::now());
         }
         if over {
             self.reclaim_cells();
         }
-        self.background.tight.store(self.meta_bytes() > self.meta_budget + self.meta_budget / 8, Relaxed);
+        self.tighten();
         Ok(())
+    }
+
+    /// Says whether creators have to wait. Called by the background before and after the work that makes room, and by creators now and then.
+    pub(super) fn tighten(&self) {
+        self.background.tight.store(self.meta_bytes() > self.meta_budget + self.meta_budget / 8, Relaxed);
     }
 
     /// Writes back what has been dirty for `age`.

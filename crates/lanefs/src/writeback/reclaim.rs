@@ -28,9 +28,9 @@ pub(crate) struct Reclaim {
 }
 
 impl Inner {
-    /// Bytes of cells, names and logged groups, about.
+    /// Bytes of cells, names, logged groups and what the store keeps of inodes, about.
     pub(crate) fn meta_bytes(&self) -> u64 {
-        (self.cells_in_memory().max(0) * CELL_COST) as u64 + self.log_bytes() as u64
+        (self.cells_in_memory().max(0) * CELL_COST) as u64 + (self.log_bytes() + self.store.memory()) as u64
     }
 
     /// Whether metadata exceeds its share.
@@ -133,6 +133,11 @@ impl Inner {
     pub(crate) fn slow_down_meta(&self) {
         if self.background.meta_is_tight() {
             self.background.wake_and_wait();
+        } else if self.lanes.shared(self.lanes.mine()).cells.load(Relaxed) & 255 == 255 && self.meta_is_over()
+        {
+            // Now and then a creator looks at the whole: a fast one would outrun the background, whose checkpoints take a while.
+            self.tighten();
+            self.background.wake();
         }
     }
 }
