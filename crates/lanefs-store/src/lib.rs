@@ -3,6 +3,7 @@
 
 pub mod api;
 mod apply;
+mod arrived;
 mod audit;
 pub mod block_io;
 mod cell;
@@ -21,6 +22,7 @@ mod io;
 pub mod map;
 pub mod map_delta;
 mod mlog;
+mod pressure;
 pub mod radix;
 mod recovery;
 mod scan;

@@ -26,7 +26,6 @@ use crate::block_io::BlockSource;
 use crate::checkpoint::{Maintenance, groups_above};
 use crate::device::Device;
 use crate::error::{Result, StoreError};
-use crate::format::checksum;
 use crate::format::orphans;
 use crate::format::record::{self, Effect};
 use crate::format::slot::{SLOT_BLOCKS, Slot};
@@ -41,15 +40,13 @@ use crate::io::Io;
 use crate::scan::{FsyncMessage, Scan};
 use crate::segment::{Geometry, SegmentTable};
 use crate::store::{Parts, Store};
-use crate::types::{
-    Attrs, BLOCK_SHIFT, BLOCK_SIZE, Block, BlockAddr, BlockRef, FIRST_INO, Ino, ROOT_INO, Version,
-};
+use crate::types::{Attrs, BLOCK_SHIFT, Block, BlockAddr, FIRST_INO, Ino, ROOT_INO, Version};
 use crate::usage_table::UsageTable;
 use lanefs_sync::{Canary, planted};
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// The fewest segments a volume can have.
@@ -427,73 +424,8 @@ impl Store {
         Ok(FoldInput { epoch, groups })
     }
 
-    /// For each message, whether all data that its news refer to is on the medium. Several threads read and check, much at
-    /// a time: what a gigabyte of log takes is what the device takes to read it.
-    fn data_arrived(&self, msgs: &[FsyncMessage]) -> Result<Vec<bool>> {
-        let mut arrived = vec![true; msgs.len()];
-        let mut refs: Vec<(usize, BlockRef)> = Vec::new();
-        for (m, msg) in msgs.iter().enumerate() {
-            for r in &msg.message.inodes {
-                // Something refers to these blocks: they are not free before the recovery's checkpoint (1).
-                self.touch_record(r);
-                if !self.is_news(r.ino, r.attrs.generation, r.version)? {
-                    continue;
-                }
-                let before = refs.len();
-                refs.extend(r.pages().map(|p| (m, p.1)));
-                if refs[before..].iter().any(|r| self.segments.geometry.locate(r.1.addr).is_none()) {
-                    arrived[m] = false;
-                    refs.truncate(before);
-                }
-            }
-        }
-        for m in self.check_data(&refs)? {
-            arrived[m] = false;
-        }
-        Ok(arrived)
-    }
-
-    /// The marks of those references whose blocks are not what they say.
-    fn check_data(&self, refs: &[(usize, BlockRef)]) -> Result<Vec<usize>> {
-        /// Blocks a thread reads at once.
-        const AT_ONCE: usize = 512;
-        let next = AtomicUsize::new(0);
-        let work = || -> Result<Vec<usize>> {
-            let mut bad = Vec::new();
-            let mut buf = vec![Block([0; BLOCK_SIZE]); refs.len().min(AT_ONCE)];
-            loop {
-                // Relaxed: only hands out work.
-                let at = next.fetch_add(AT_ONCE, Ordering::Relaxed).min(refs.len());
-                let some = &refs[at..refs.len().min(at + AT_ONCE)];
-                if some.is_empty() {
-                    return Ok(bad);
-                }
-                let addrs = some.iter().map(|r| r.1.addr);
-                self.io.read_scattered(addrs, &mut buf[..some.len()], "recovery's check of file data")?;
-                bad.extend(
-                    some.iter().zip(&buf).filter(|(r, b)| !checksum::matches(r.1, &b.0)).map(|(r, _)| r.0),
-                );
-            }
-        };
-        // Twice the processors: some wait for the device while others compute.
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = refs.len().div_ceil(AT_ONCE).min(2 * cores).min(16);
-        if threads < 2 {
-            return work();
-        }
-        std::thread::scope(|s| {
-            let all: Vec<_> = (0..threads).map(|_| s.spawn(work)).collect();
-            let mut bad = Vec::new();
-            for t in all {
-                let found = t.join().map_err(|_| StoreError::Invalid("a checking thread panicked".into()))?;
-                bad.extend(found?);
-            }
-            Ok(bad)
-        })
-    }
-
     /// Whether the tree lacks update `version` of this use of the inode number.
-    fn is_news(&self, ino: Ino, generation: u32, version: u64) -> Result<bool> {
+    pub(crate) fn is_news(&self, ino: Ino, generation: u32, version: u64) -> Result<bool> {
         let e = self.inodes.lookup(ino, &self.io)?;
         if e.block.is_none() {
             // Not yet folded, unless this use of the number is over.

@@ -39,7 +39,7 @@ pub struct Store {
     pub(crate) superblock: Superblock,
     pub(crate) read_only: bool,
     /// See `OpenOptions::memory_bytes`.
-    memory_bytes: usize,
+    pub(crate) memory_bytes: usize,
     pub(crate) segments: SegmentTable,
     pub(crate) mlogs: Vec<Mlog>,
     pub(crate) space: Space,
@@ -240,7 +240,7 @@ impl Store {
     }
 
     /// Whether so many inodes are dirty that a checkpoint may outgrow what is kept back for it.
-    fn metadata_presses(&self) -> bool {
+    pub(crate) fn metadata_presses(&self) -> bool {
         let room = u64::from(self.segments.free_count()) * u64::from(self.segments.geometry.segment_blocks);
         // Relaxed: what the store's own checkpoint could not write out does not count again.
         let dirty = self.cells.dirty().saturating_sub(self.dirty_floor.load(Ordering::Relaxed));
@@ -520,40 +520,6 @@ impl Store {
         self.check_writable()?;
         let mut m = self.maintenance.lock();
         self.clean_until(&mut m, target_free_segments, false)
-    }
-
-    /// What a background thread acts on.
-    pub fn pressure(&self) -> Pressure {
-        let blocks: u64 = self.mlogs.iter().map(Mlog::appended).sum();
-        let free = u64::from(self.segments.free_count());
-        let kept = u64::from(self.segments.kept_back());
-        Pressure {
-            log_bytes: blocks << crate::types::BLOCK_SHIFT,
-            free_segments: free,
-            pending_segments: u64::from(self.segments.pending_free()),
-            segments: u64::from(self.segments.geometry.usable()),
-            low_water: kept * 2,
-            urgent: free <= kept || self.metadata_presses(),
-        }
-    }
-
-    /// Memory of inodes and inode table, in bytes, about; not that of the cache of node blocks.
-    pub fn memory(&self) -> usize {
-        self.cells.memory() + self.inodes.memory()
-    }
-
-    /// Gives up what is clean of inodes and inode table, if they take more memory than `OpenOptions::memory_bytes`.
-    pub fn shrink(&self) {
-        let half = self.memory_bytes / 2;
-        self.cells.shrink(half);
-        if self.inodes.memory() > half {
-            self.inodes.evict_clean();
-        }
-    }
-
-    /// Drops the memory of an inode that has nothing unwritten.
-    pub fn forget_inode(&self, ino: Ino) {
-        self.cells.forget(ino);
     }
 
     /// Waits for writes under way and holds new ones back until [`Store::unfreeze`].
