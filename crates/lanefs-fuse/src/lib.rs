@@ -12,7 +12,7 @@
 //! | permission checks | the kernel's (`default_permissions`); requests arrive prechecked |
 //! | locks | the kernel's own |
 //! | ACLs | checked by the kernel, inherited and kept in step with the mode by [`acl`] |
-//! | files without a name | kept while the kernel knows them ([`known`]) |
+//! | files without a name | kept while the kernel knows them (`known`) |
 //! | `sync`, `syncfs` | not passed on by the kernel |
 
 pub mod acl;
