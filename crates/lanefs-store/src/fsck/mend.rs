@@ -16,12 +16,13 @@ use crate::types::{Block, FileKind, INOS_PER_CHUNK, Ino, ROOT_INO, Version};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Each round's repairs may bring more to light: a directory found again has entries.
-const ROUNDS: usize = 6;
+pub(super) const ROUNDS: usize = 6;
 
 impl Job<'_> {
-    /// Looks at the volume that is up, and mends what does not fit, until everything does.
-    pub(super) fn mend(&self, store: &Store, report: &mut FsckReport) -> Result<()> {
-        for round in 0..ROUNDS {
+    /// Looks at the volume that is up, and mends what does not fit, until everything does, or until it has mended `rounds` times
+    /// and still finds something: then that is said, and cannot be repaired.
+    pub(super) fn mend(&self, store: &Store, rounds: usize, report: &mut FsckReport) -> Result<()> {
+        for round in 0..=rounds {
             let mut again = FsckReport::default();
             let (total, known) = {
                 let m = store.maintenance.lock();
@@ -58,6 +59,11 @@ impl Job<'_> {
             }
             todo += self.usage(store, &mut m, &walk.marks, report);
             if todo == 0 {
+                return Ok(());
+            }
+            if round == rounds {
+                let what = format!("{todo} things do not fit after {rounds} rounds of repair");
+                report.add("volume", what, "save what can be read, and repair once more", false);
                 return Ok(());
             }
             (self.progress)(Progress { phase: Phase::Repair, done: 0, total: todo as u64 });

@@ -151,7 +151,7 @@ pub fn check(
     } else {
         devices.into_iter().map(|d| Arc::new(overlay::Overlay::new(d)) as Arc<dyn Device>).collect()
     };
-    repair::run(devices, options, progress, &mut report)?;
+    repair::run(devices, options, progress, mend::ROUNDS, &mut report)?;
     for p in &mut report.problems {
         p.repaired = options.repair && p.repairable;
     }

@@ -40,11 +40,12 @@ pub(super) struct Job<'a> {
     geometry: Geometry,
 }
 
-/// Checks and mends the volume on `devices`, which are all written to.
+/// Checks and mends the volume on `devices`, which are all written to. It is looked at and mended up to `rounds` times.
 pub(super) fn run(
     devices: Vec<Arc<dyn Device>>,
     o: &FsckOptions,
     progress: OnProgress<'_>,
+    rounds: usize,
     report: &mut FsckReport,
 ) -> Result<()> {
     superblocks(&devices, report)?;
@@ -60,7 +61,7 @@ pub(super) fn run(
         }
         other => other?,
     };
-    job.mend(&store, report)?;
+    job.mend(&store, rounds, report)?;
     store.close()
 }
 

@@ -242,6 +242,19 @@ fn entries_that_lead_nowhere_or_elsewhere() {
 }
 
 #[test]
+fn what_is_left_after_the_last_round_is_not_called_repaired() {
+    let mut v = Volume::new();
+    v.fold(&[set(201, b"ghost", 7777, FileKind::File)]);
+    let o = FsckOptions { repair: true, threads: 2, ..FsckOptions::default() };
+    for (rounds, sound) in [(0, false), (1, true)] {
+        let mut report = FsckReport::default();
+        super::repair::run(v.devices(), &o, &|_| (), rounds, &mut report).unwrap();
+        assert!(!report.is_clean());
+        assert_eq!(report.problems.iter().all(|p| p.repairable), sound, "{:#?}", report.problems);
+    }
+}
+
+#[test]
 fn wrong_link_counts() {
     let mut v = Volume::new();
     v.with(|s| {
