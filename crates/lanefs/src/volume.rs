@@ -208,7 +208,7 @@ impl Volume {
             },
         )?;
         let info = store.info();
-        let frames = Arc::new(FramePool::new((cache / 2).max(3 << 20))?);
+        let frames = Arc::new(FramePool::new(cache / 2)?);
         let ids = LaneIds::new(lanes);
         let inner = Inner {
             lanes: Lanes::with_shared(ids, |_| {

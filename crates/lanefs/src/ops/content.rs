@@ -8,6 +8,7 @@ use crate::memfs::Cell;
 use crate::memfs::cell::DATASYNC;
 use crate::memfs::data::{FileData, ReadAhead};
 use crate::volume::Inner;
+use lanefs_store::BLOCK_SIZE;
 use lanefs_sync::clock::coarse_realtime_ns;
 
 impl Inner {
@@ -51,6 +52,40 @@ impl Inner {
         privileged: bool,
     ) -> Result<(u64, usize)> {
         self.writable()?;
+        let Some(offset) = offset else {
+            return self.write_part(cell, data, None, buf, keep_times, privileged);
+        };
+        // Unit by unit, the file being marked dirty after each: pages of a file that nobody knows to be dirty are not written
+        // back, and one write may be larger than all the frames there are.
+        let unit = self.frames.unit() * BLOCK_SIZE;
+        let mut done = 0;
+        while done < buf.len() || done == 0 {
+            let at = offset.saturating_add(done as u64);
+            let part = &buf[done..buf.len().min(done + unit - at as usize % BLOCK_SIZE)];
+            match self.write_part(cell, data, Some(at), part, keep_times, privileged) {
+                Err(e) if done == 0 => return Err(e),
+                // Told when the writer comes back for the rest.
+                Err(_) => break,
+                Ok((_, n)) => {
+                    done += n;
+                    if n < part.len() || n == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok((offset, done))
+    }
+
+    fn write_part(
+        &self,
+        cell: &Cell,
+        data: &FileData,
+        offset: Option<u64>,
+        buf: &[u8],
+        keep_times: bool,
+        privileged: bool,
+    ) -> Result<(u64, usize)> {
         let ctx = self.data_ctx(cell.ino);
         let attempt = || match offset {
             Some(o) => data.write(&ctx, o, buf).map(|w| (o, w)),

@@ -33,3 +33,21 @@ fn more_files_than_fit_in_the_cache_are_all_there() {
     }
     assert!(ls(&fs, "/").is_empty());
 }
+
+/// A write learnt only at its end that the file was dirty: until then nobody could write its pages back, so one that was larger than the
+/// page cache waited for frames in vain and came back short.
+#[test]
+fn one_write_may_be_larger_than_the_page_cache() {
+    let (v, dev) = volume(64);
+    v.close().unwrap();
+    drop(v);
+    let options = MountOptions { cache_size: 4 << 20, ..crate::options() };
+    let v = Volume::open_devices(vec![dev], &options).unwrap();
+    let file = v.as_user(Cred::root()).create("/large").unwrap();
+    let data: Vec<u8> = (0..12u32 << 20).map(|i| (i >> 8) as u8).collect();
+    // Not at the start of a page.
+    assert_eq!(file.write_at(&data, 100).unwrap(), data.len());
+    let mut read = vec![0; data.len()];
+    file.read_exact_at(&mut read, 100).unwrap();
+    assert!(read == data);
+}

@@ -117,7 +117,7 @@ impl FramePool {
     }
 
     /// How many pages one call may hold in hand: a unit of a long write or read.
-    pub(super) fn unit(&self) -> usize {
+    pub(crate) fn unit(&self) -> usize {
         (self.frames / 16).clamp(2, 256)
     }
 
