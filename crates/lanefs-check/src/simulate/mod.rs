@@ -319,12 +319,11 @@ impl Run {
         Ok(())
     }
 
-    /// Step 4, with lies: an error or the truth.
+    /// Step 4, with lies: an error, or what was written there. F1 to F3 and C1 to C3 are not judged.
     fn judge_lies(&mut self, ended: &Ended) -> Result<(), Violation> {
         let Ok(mut live) = self.system.open(self.devices()) else { return Ok(()) };
         let found = read_what_can_be(&mut *live);
         live.kill();
-        // All that could be read is one state that a crash without a single acknowledgement allows: nothing was made up.
         let whole = found.values().all(Option::is_some);
         let oracle = Oracle::new(&ended.history);
         if whole {
