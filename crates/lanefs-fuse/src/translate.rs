@@ -1,7 +1,7 @@
 //! Words of the kernel to words of the library and back. Nothing here can fail or decide.
 
 use crate::wire::Errno;
-use lanefs::{Cred, Error, FileKind};
+use lanefs::{Cred, Error};
 
 const NS: i64 = 1_000_000_000;
 
@@ -17,19 +17,6 @@ impl From<Error> for Errno {
 /// For calls where the kernel has already applied the rules that depend on the caller.
 pub(crate) fn root() -> Cred {
     Cred { prechecked: true, ..Cred::root() }
-}
-
-/// The type bits of a mode.
-pub(crate) fn file_type_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::File => libc::S_IFREG,
-        FileKind::Dir => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-        FileKind::Char => libc::S_IFCHR,
-        FileKind::BlockDev => libc::S_IFBLK,
-        FileKind::Fifo => libc::S_IFIFO,
-        FileKind::Socket => libc::S_IFSOCK,
-    }
 }
 
 /// Nanoseconds since 1970 of seconds, which may be before it, and nanoseconds, which count forward.

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::locks::RangeLock;
 use crate::memfs::Cell;
+use crate::memfs::cell::Line;
 use crate::memfs::data::{FileData, ReadAhead};
 use crate::stat::Stat;
 use crate::volume::{Anchor, Inner};
@@ -33,10 +34,6 @@ pub struct File {
     /// An advisory lock was taken through this handle.
     locked: AtomicBool,
 }
-
-/// The next field lies on a line of its own.
-#[repr(align(64))]
-struct Line;
 
 // SAFETY: the cell is made of atomics and locks, so it may be shared and used from any thread; the open slot keeps it
 // in place until the drop.

@@ -5,7 +5,7 @@
 
 use super::trace;
 use crate::op::{Fd, Name, Op, Outcome, When, Who};
-use crate::target::attributes;
+use crate::target::volume::stat;
 use lanefs::{Error, File, Fs, OpenOptions, Result, SetTime, Volume};
 use lanefs_store::device::{Device, ReadReq, WriteReq};
 use std::collections::BTreeMap;
@@ -272,19 +272,6 @@ fn data_on_stack<'a>(from: &[u8], space: &'a mut [u8; 4096]) -> &'a [u8] {
     let n = from.len().min(4096);
     space[..n].copy_from_slice(&from[..n]);
     &space[..n]
-}
-
-fn stat(s: lanefs::Stat) -> Outcome {
-    Outcome::Attr(attributes(
-        (s.ino.0, s.generation),
-        s.mode,
-        s.nlink,
-        s.uid,
-        s.gid,
-        s.size,
-        s.atime,
-        s.mtime,
-    ))
 }
 
 /// A device on which a checkpoint can be stopped: the thread that armed it waits at its n-th write until it is let go.

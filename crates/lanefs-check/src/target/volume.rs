@@ -182,7 +182,8 @@ impl VolumeTarget {
     }
 }
 
-fn stat(s: lanefs::Stat) -> Outcome {
+/// The answer of stat.
+pub(crate) fn stat(s: lanefs::Stat) -> Outcome {
     Outcome::Attr(attributes(
         (s.ino.0, s.generation),
         s.mode,

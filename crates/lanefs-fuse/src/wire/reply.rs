@@ -2,7 +2,7 @@
 
 use super::Errno;
 use super::abi::OUT_HEADER;
-use crate::translate::{file_type_bits, rdev_to_kernel};
+use crate::translate::rdev_to_kernel;
 use lanefs::{FileKind, Ino, Stat};
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ impl Reply {
         for (at, w) in b.chunks_exact_mut(8).zip(words) {
             at.copy_from_slice(&w.to_ne_bytes());
         }
-        let mode = file_type_bits(s.kind) | s.mode & 0o7777;
+        let mode = s.kind.mode_bits() | s.mode & 0o7777;
         let rdev = rdev_to_kernel(s.rdev);
         let halves = [
             times[0].1, times[1].1, times[2].1, mode, s.nlink, s.uid, s.gid, rdev,
@@ -165,7 +165,7 @@ impl Reply {
         for w in [s.nlink, s.uid, s.gid] {
             self.u32(w)?;
         }
-        let mode = file_type_bits(s.kind) | s.mode & 0o7777;
+        let mode = s.kind.mode_bits() | s.mode & 0o7777;
         self.put(&(mode as u16).to_ne_bytes())?;
         self.put(&[0; 2])?;
         for w in [s.ino.0, s.size, s.blocks, 0] {
@@ -193,7 +193,7 @@ impl Reply {
         room[..8].copy_from_slice(&ino.0.to_ne_bytes());
         room[8..16].copy_from_slice(&cookie.to_ne_bytes());
         room[16..20].copy_from_slice(&(name.len() as u32).to_ne_bytes());
-        room[20..24].copy_from_slice(&(file_type_bits(kind) >> 12).to_ne_bytes());
+        room[20..24].copy_from_slice(&(kind.mode_bits() >> 12).to_ne_bytes());
         room[24..24 + name.len()].copy_from_slice(name);
         room[24 + name.len()..].fill(0);
         self.keep(size);

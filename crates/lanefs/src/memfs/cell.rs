@@ -92,7 +92,7 @@ pub(crate) struct Cell {
 
 /// The next field lies on a line of its own.
 #[repr(align(64))]
-struct Line;
+pub(crate) struct Line;
 
 /// Marks in [`Cell::life`].
 const LIFE: u32 = FROZEN | EVICTED | FREED | HAS_XATTRS | LINKABLE;
