@@ -5,6 +5,7 @@ pub(crate) mod content;
 pub(crate) mod create;
 pub(crate) mod link;
 pub(crate) mod perm;
+mod plain_walk;
 pub(crate) mod readdir;
 pub(crate) mod remove;
 pub(crate) mod rename;

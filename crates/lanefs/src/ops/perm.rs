@@ -14,6 +14,7 @@ fn err<T>(errno: i32) -> Result<T> {
 }
 
 /// EACCES unless the mode bits allow `mask`.
+#[inline]
 pub(crate) fn check(cell: &Cell, cred: &Cred, mask: u32) -> Result<()> {
     if cred.prechecked {
         return Ok(());

@@ -206,6 +206,11 @@ impl Inner {
         last: Last,
         guard: &Guard,
     ) -> Result<Resolved<'p>> {
+        if path.len() <= PATH_MAX
+            && let Some(r) = self.walk_plain(cred, path, last, guard)
+        {
+            return Ok(r);
+        }
         self.resolve_at(cred, ROOT_INO, path, last, &mut 0, guard)
     }
 

@@ -106,7 +106,12 @@ impl Dir {
 
     /// The leaf that covers `cookie`, and the level of its table. The answer may be split right after: lockers check again.
     fn leaf(&self, cookie: u64) -> (&Leaf, u32) {
-        let mut table = self.root_or_new();
+        Dir::leaf_below(self.root_or_new(), cookie)
+    }
+
+    #[inline]
+    fn leaf_below(root: &Table, cookie: u64) -> (&Leaf, u32) {
+        let mut table = root;
         let mut level = 0;
         loop {
             let leaf = &table.leaves[slot(cookie, level)];
@@ -121,12 +126,12 @@ impl Dir {
 
     /// Looks a name up. `hash` is from `hash_name`. Writes nothing.
     pub fn lookup(&self, hash: u64, name: &[u8], _guard: &Guard) -> Found {
-        if self.root().is_none() {
+        let Some(root) = self.root() else {
             return if self.newborn { Found::Absent } else { Found::NotLoaded };
-        }
+        };
         let mut turn = 0;
         loop {
-            let (leaf, _) = self.leaf(hash);
+            let (leaf, _) = Dir::leaf_below(root, hash);
             // Acquire: what follows is read after sseq. Pairs with the Release that makes it even again.
             let before = leaf.sseq.load(Acquire);
             if before & 1 == 1 || leaf.multi.load(Acquire) != 0 {
