@@ -85,6 +85,9 @@ impl<'a> Plan<'a> {
     }
 }
 
+/// Bytes of a group that removes a name of some ten bytes.
+const TYPICAL_GROUP: usize = 72;
+
 /// One SET or CLR.
 type Step<'a> = KeyChange<'a>;
 
@@ -105,7 +108,10 @@ fn plan_unsorted<'a>(
     mut keep: impl FnMut(&Version) -> bool,
 ) -> Result<Plan<'a>> {
     let mut p = Plan::default();
-    let mut steps: Vec<Step<'a>> = Vec::new();
+    let buffers: Vec<&[u8]> = buffers.into_iter().collect();
+    // A group with one change takes about as many bytes; room for all at once is cheaper than growing into new pages again and again.
+    let mut steps: Vec<Step<'a>> =
+        Vec::with_capacity(buffers.iter().map(|b| b.len()).sum::<usize>() / TYPICAL_GROUP);
     let mut parents: Vec<(Ino, Version, Ino)> = Vec::new();
     let bad = |e: record::RecordError| StoreError::Invalid(format!("a namespace record cannot be read: {e}"));
     for buf in buffers {

@@ -12,6 +12,11 @@ use std::time::{Duration, Instant};
 
 /// How often the thread looks.
 const TICK: Duration = Duration::from_millis(200);
+/// Groups logged and not committed after which a commit is due: what an epoch holds is absorbed in one go, out of the processor's cache
+/// if it is more.
+const COMMIT_BYTES: usize = 8 << 20;
+/// How often the thread looks while that much is logged between two looks.
+const BUSY_TICK: Duration = Duration::from_millis(20);
 /// Log to recover after a crash above which a checkpoint is due.
 const LOG_LIMIT: u64 = 512 << 20;
 /// A checkpoint is due after this long if anything was committed.
@@ -25,6 +30,8 @@ pub(crate) struct Background {
     wake: Condvar,
     /// Metadata exceeds its share: creators wait. Written by the background thread, and by creators that find it so.
     tight: AtomicBool,
+    /// Much is logged between two rounds. Written and read by the background thread.
+    busy: AtomicBool,
     rounds: Condvar,
     last_checkpoint: Mutex<Option<Instant>>,
 }
@@ -103,7 +110,9 @@ impl Inner {
             let b = self.commit.lock();
             (b.last, b.bytes)
         };
-        if all || last.is_none_or(|t| t.elapsed() >= self.options.commit_interval) {
+        let busy = self.open_log_bytes() > COMMIT_BYTES;
+        self.background.busy.store(busy, Relaxed);
+        if all || busy || last.is_none_or(|t| t.elapsed() >= self.options.commit_interval) {
             self.seal_and_commit()?;
         }
         let p = self.store.pressure();
@@ -163,10 +172,14 @@ fn run(weak: &Weak<Inner>, background: &Background) {
         // The wait keeps nothing alive but the condition itself.
         drop(v);
         background.rounds.notify_all();
-        let hurry = background.meta_is_tight();
+        let pause = match background.meta_is_tight() {
+            true => Duration::from_millis(1),
+            false if background.busy.load(Relaxed) => BUSY_TICK,
+            false => TICK,
+        };
         let mut w = background.woken.lock();
         if !*w {
-            background.wake.wait_for(&mut w, if hurry { Duration::from_millis(1) } else { TICK });
+            background.wake.wait_for(&mut w, pause);
         }
         *w = false;
         drop(w);

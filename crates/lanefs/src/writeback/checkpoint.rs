@@ -1,7 +1,6 @@
 //! Checkpoints, seen from above: seal, hand the store what is to be folded, and let go of what was.
 
 use crate::error::Result;
-use crate::memfs::cell::FREED;
 use crate::volume::Inner;
 use lanefs_store::FoldInput;
 
@@ -38,15 +37,17 @@ impl Inner {
         Ok(news + done.freed.len() as u64)
     }
 
-    /// Drops the cells of inodes whose end has been folded.
+    /// Forgets the inodes whose end has been folded: their numbers may be given out again.
     fn forget_dead(&self, folded: u64) {
-        let guard = crossbeam_epoch::pin();
-        for ino in self.reaper.lock().take_folded(folded) {
-            if let Some(cell) = self.cells.get(ino, &guard).filter(|c| c.has(FREED)) {
-                self.cells.remove(cell, &guard);
-                self.count_cells(-1);
-            }
-            self.dead.lock().remove(&ino);
+        let ended = {
+            let mut reaper = self.reaper.lock();
+            // What is folded is committed: no cell with one of these numbers is left behind.
+            self.drop_buried(&mut reaper);
+            reaper.take_folded(folded)
+        };
+        let mut dead = self.dead.lock();
+        for ino in ended {
+            dead.remove(&ino);
         }
     }
 }

@@ -64,10 +64,14 @@ impl Inner {
         Ok(())
     }
 
+    /// Bytes of groups logged and not sealed.
+    pub(crate) fn open_log_bytes(&self) -> usize {
+        (0..self.lanes.len()).map(|l| self.lanes.lock(l).open_bytes()).sum()
+    }
+
     /// Bytes of groups logged and not folded: what the oplog and the backlog hold in memory.
     pub(crate) fn log_bytes(&self) -> usize {
-        let open: usize = (0..self.lanes.len()).map(|l| self.lanes.lock(l).open_bytes()).sum();
-        open + self.commit.try_lock().map_or(0, |b| b.bytes)
+        self.open_log_bytes() + self.commit.try_lock().map_or(0, |b| b.bytes)
     }
 }
 

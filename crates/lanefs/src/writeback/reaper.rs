@@ -7,7 +7,8 @@
 //!    its slot, then looks for FREED (both SeqCst): either it sees the mark and gives up, or the round sees the slot and takes
 //!    the mark back. What is open all the time is never marked: its number never leads nowhere.
 //!    A front end that hands out inode numbers may keep an inode in the same way (`Volume::keep_unnamed`).
-//! 4. The others get a DEAD group. Their cells stay, marked, until that group is folded, so that the number answers ESTALE.
+//! 4. The others get a DEAD group. Their cells stay, marked, until that group is committed: no pending group names them then. The number
+//!    answers ESTALE (`Inner::dead`) until it is folded, and only then it can be given out again.
 
 use crate::error::Result;
 use crate::memfs::cell::FREED;
@@ -28,6 +29,8 @@ pub(crate) struct Reaper {
     open: Vec<Ino>,
     /// Freed, by epoch of the DEAD group; not folded yet.
     freed: Vec<(u64, Ino)>,
+    /// Those of them whose cells are in memory, because that epoch was not committed when they were looked at last.
+    buried: Vec<(u64, Ino)>,
 }
 
 impl Reaper {
@@ -44,6 +47,7 @@ impl Inner {
     /// One round. `wait`: let the grace pass inside this call (closing, tests).
     pub(crate) fn reap(&self, wait: bool) -> Result<usize> {
         let mut r = self.reaper.lock();
+        self.drop_buried(&mut r);
         let mut reaped = 0;
         loop {
             if let Some((done, _)) = &r.staged {
@@ -88,6 +92,22 @@ impl Inner {
         }
     }
 
+    /// Drops the cells of freed inodes whose end is committed: create and unlink all day would fill the memory between two checkpoints.
+    pub(super) fn drop_buried(&self, r: &mut Reaper) {
+        let committed = self.committed();
+        let guard = crossbeam_epoch::pin();
+        r.buried.retain(|&(epoch, ino)| {
+            if epoch > committed {
+                return true;
+            }
+            if let Some(cell) = self.cells.get(ino, &guard).filter(|c| c.has(FREED)) {
+                self.cells.remove(cell, &guard);
+                self.count_cells(-1);
+            }
+            false
+        });
+    }
+
     /// Every inode some handle holds open.
     fn open_inodes(&self) -> HashSet<u64> {
         let mut open = HashSet::new();
@@ -129,6 +149,7 @@ impl Inner {
             }
             self.dead.lock().insert(ino);
             r.freed.push((epoch, ino));
+            r.buried.push((epoch, ino));
             n += 1;
         }
         // A file that got and lost names while it was open is on the list more than once.
@@ -149,5 +170,49 @@ impl Inner {
     /// Frees whatever can be freed before the volume closes.
     pub(crate) fn reap_for_close(&self) -> Result<()> {
         self.reap(true).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{MountOptions, Volume};
+    use lanefs_store::ROOT_INO;
+
+    #[test]
+    fn what_was_removed_leaves_memory_at_the_commit_and_its_number_answers_estale() {
+        let options = MountOptions { background: false, ..MountOptions::default() };
+        let device: std::sync::Arc<dyn lanefs_store::device::Device> =
+            std::sync::Arc::new(lanefs_store::device::MemoryDevice::new(64 << 20).unwrap());
+        lanefs_store::Store::format(std::slice::from_ref(&device), &lanefs_store::FormatOptions::default())
+            .unwrap();
+        let v = Volume::open_devices(vec![device], &options).unwrap();
+        let (fs, inner) = (v.fs(), &v.0.inner);
+        fs.stat("/").unwrap();
+        let before = inner.cells_in_memory();
+        let mut numbers = Vec::new();
+        for turn in 0..3 {
+            for i in 0..100 {
+                let name = format!("/{turn}-{i}");
+                fs.write(&*name, b"").unwrap();
+                numbers.push(fs.stat(&*name).unwrap().ino);
+                fs.unlink(&*name).unwrap();
+            }
+            assert_eq!(inner.cells_in_memory(), before + 100);
+            inner.reap(true).unwrap();
+            inner.seal_and_commit().unwrap();
+            inner.reap(false).unwrap();
+            assert_eq!(
+                inner.cells_in_memory(),
+                before,
+                "no checkpoint has been made, but the epoch is committed"
+            );
+            for ino in &numbers {
+                assert_eq!(v.node_stat(*ino).unwrap_err().errno(), libc::ESTALE);
+            }
+            // The numbers may come again from here on.
+            inner.checkpoint().unwrap();
+            numbers.clear();
+        }
+        assert!(v.node_stat(ROOT_INO).is_ok());
     }
 }
