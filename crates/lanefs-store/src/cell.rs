@@ -8,6 +8,9 @@
 //! 4. `fresh` and `died` are the difference between the data blocks that memory refers to and those the tree refers to:
 //!    a block is in `fresh` from its birth until a checkpoint captures it; `died` holds blocks of the tree that memory has
 //!    given up. A block that dies while fresh is in neither.
+//! 5. What a call gives up keeps its live mark until a checkpoint captures the inode (or somebody needs the marks to be exact):
+//!    `dead` has it meanwhile. So calls that free blocks of one segment, of different files, share nothing; and the segment
+//!    would not become free earlier, because only checkpoints release segments.
 
 use crate::error::Result;
 use crate::inode_state::InodeState;
@@ -75,6 +78,8 @@ pub(crate) struct Inner {
     pub gone: bool,
     pub fresh: WordSet,
     pub died: Vec<BlockAddr>,
+    /// Given up, and still marked live (5).
+    dead: Vec<BlockAddr>,
     pub xattrs: Logged,
     pub tail: Logged,
     /// On a dirty list.
@@ -92,6 +97,7 @@ impl Inner {
             gone: false,
             fresh: WordSet::default(),
             died: Vec::new(),
+            dead: Vec::new(),
             xattrs: Logged::Yes,
             tail: Logged::Yes,
             listed: false,
@@ -107,12 +113,28 @@ impl Inner {
         self.fresh.insert(addr.0);
     }
 
-    /// A data block of this inode is not referred to any more.
+    /// A data block of this inode is not referred to any more. Its live mark goes later (5).
     pub fn dies(&mut self, t: &SegmentTable, addr: BlockAddr) {
-        t.clear_live(addr);
         if !self.fresh.remove(&addr.0) {
             self.died.push(addr);
         }
+        self.dead.push(addr);
+        if self.dead.len() >= DEAD_MAX {
+            self.settle(t);
+        }
+    }
+
+    /// As [`Inner::dies`], for those who read the marks next.
+    pub fn dies_now(&mut self, t: &SegmentTable, addr: BlockAddr) {
+        self.dies(t, addr);
+        self.settle(t);
+    }
+
+    /// Takes the live marks of what was given up.
+    pub fn settle(&mut self, t: &SegmentTable) {
+        self.dead.drain(..).for_each(|a| {
+            t.clear_live(a);
+        });
     }
 
     /// Nothing that a crash or forgetting would lose.
@@ -122,6 +144,7 @@ impl Inner {
             && !self.state.has_delta()
             && self.fresh.is_empty()
             && self.died.is_empty()
+            && self.dead.is_empty()
             && self.xattrs == Logged::Yes
             && self.tail == Logged::Yes
             && self.writing.is_empty()
@@ -181,6 +204,8 @@ impl Cell {
 }
 
 const SHARDS: usize = 64;
+/// So many blocks of one inode wait for their marks to be taken, at most.
+const DEAD_MAX: usize = 1024;
 /// What a cell costs on average, in bytes: itself, its place in the map, and a short tail or a few mapped pages.
 const CELL_BYTES: usize = size_of::<Cell>() + 256;
 
@@ -264,6 +289,14 @@ impl Cells {
             all.append(&mut s.lock().dirty);
         }
         all
+    }
+
+    /// Makes the live marks exact: see the head of this file, 5. Who gives up a block lists its cell before it lets go of it.
+    pub fn settle(&self, t: &SegmentTable) {
+        for s in &self.shards {
+            let listed = s.lock().dirty.clone();
+            listed.iter().for_each(|c| c.lock().settle(t));
+        }
     }
 
     /// How many cells are on the dirty lists.

@@ -284,6 +284,7 @@ impl Store {
         if i.gone {
             return Ok(true);
         }
+        i.settle(&self.segments);
         if !i.folded {
             return Ok(false);
         }

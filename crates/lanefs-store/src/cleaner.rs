@@ -39,6 +39,7 @@ impl Store {
         foreground: bool,
     ) -> Result<CleanReport> {
         let mut report = CleanReport::default();
+        self.cells.settle(&self.segments);
         let size = self.segments.geometry.segment_blocks;
         let mut tried = Vec::new();
         let room = u64::from(self.segments.free_count()) * u64::from(size);
@@ -109,7 +110,14 @@ impl Store {
                 Some(None) => marked += 1,
                 Some(Some(bucket)) => moves.push(bucket),
                 // Nobody's any more (it died meanwhile), or nobody's we know.
-                None => lost += u64::from(self.segments.is_live(addr)),
+                None => {
+                    if !owner.ino.is_none()
+                        && let Some(cell) = self.cell(owner.ino)?
+                    {
+                        cell.lock().settle(&self.segments);
+                    }
+                    lost += u64::from(self.segments.is_live(addr));
+                }
             }
         }
         let moved = self.move_data(moves)?;
@@ -210,7 +218,7 @@ impl Store {
                 i.state.set_page(page, *r, &self.io)?;
             }
             i.born(&self.segments, r.addr);
-            i.dies(&self.segments, mv.from.addr);
+            i.dies_now(&self.segments, mv.from.addr);
             self.cells.list_dirty(&cell, i);
             moved += 1;
         }

@@ -455,7 +455,7 @@ impl Store {
             i.state.unmap(u.clone(), &self.io, &mut freed)?;
         }
         for a in freed {
-            i.dies(&self.segments, a);
+            i.dies_now(&self.segments, a);
         }
         for (page, b) in r.pages() {
             let old = i.state.set_page(page, b, &self.io)?;
@@ -464,7 +464,7 @@ impl Store {
             }
             i.born(&self.segments, b.addr);
             if let Some(old) = old {
-                i.dies(&self.segments, old);
+                i.dies_now(&self.segments, old);
             }
         }
         match &r.tail {
@@ -476,7 +476,7 @@ impl Store {
                 // A tail that this one displaces is among the pages.
                 let change = i.state.set_tail(*page, bytes.clone(), &self.io)?;
                 if let Some(old) = change.freed {
-                    i.dies(&self.segments, old);
+                    i.dies_now(&self.segments, old);
                 }
             }
         }

@@ -18,7 +18,7 @@
 
 use crate::format::superblock::Layout;
 use crate::types::BlockAddr;
-use lanefs_sync::{Canary, planted};
+use lanefs_sync::{CachePadded, Canary, planted};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -108,6 +108,8 @@ impl Geometry {
     }
 }
 
+/// On a line of its own: neighbours are written by other lanes.
+#[repr(align(64))]
 struct Meta {
     state: AtomicU8,
     heat: AtomicU8,
@@ -134,11 +136,19 @@ pub(crate) struct SegInfo {
 
 pub(crate) struct SegmentTable {
     pub geometry: Geometry,
+    /// Words of marks a segment has, and the lines they take.
     words: usize,
-    live: Box<[AtomicU64]>,
-    tree: Box<[AtomicU64]>,
+    lines: usize,
+    live: Box<[Marks]>,
+    tree: Box<[Marks]>,
     meta: Box<[Meta]>,
     pools: Vec<Mutex<VecDeque<SegId>>>,
+    counts: CachePadded<Counts>,
+}
+
+/// Written when a segment is claimed or released.
+#[derive(Default)]
+struct Counts {
     free: AtomicU32,
     /// Free segments that only checkpoints and the cleaner may take.
     kept_back: AtomicU32,
@@ -146,8 +156,13 @@ pub(crate) struct SegmentTable {
     claimed: AtomicU32,
 }
 
-fn zeros(n: usize) -> Box<[AtomicU64]> {
-    std::iter::repeat_with(|| AtomicU64::new(0)).take(n).collect()
+/// A line of marks; the marks of a segment share none with those of another.
+#[derive(Default)]
+#[repr(align(64))]
+struct Marks([AtomicU64; 8]);
+
+fn zeros(lines: usize) -> Box<[Marks]> {
+    std::iter::repeat_with(Marks::default).take(lines).collect()
 }
 
 impl SegmentTable {
@@ -155,6 +170,7 @@ impl SegmentTable {
     pub fn new(geometry: Geometry) -> SegmentTable {
         let n = geometry.total() as usize;
         let words = (geometry.segment_blocks as usize).div_ceil(64);
+        let lines = words.div_ceil(8);
         let meta = (0..n as u32)
             .map(|s| Meta {
                 state: AtomicU8::new(
@@ -171,13 +187,12 @@ impl SegmentTable {
         let pools = geometry.spans.iter().map(|_| Mutex::new(VecDeque::new())).collect();
         SegmentTable {
             words,
-            live: zeros(n * words),
-            tree: zeros(n * words),
+            lines,
+            live: zeros(n * lines),
+            tree: zeros(n * lines),
             meta,
             pools,
-            free: AtomicU32::new(0),
-            kept_back: AtomicU32::new(0),
-            claimed: AtomicU32::new(0),
+            counts: CachePadded::default(),
             geometry,
         }
     }
@@ -195,21 +210,21 @@ impl SegmentTable {
     pub fn kept_back(&self) -> u32 {
         let size = self.geometry.segment_blocks;
         let summaries =
-            self.claimed.load(Relaxed) * size.div_ceil(crate::format::summary::SUMMARY_SPAN as u32);
-        self.kept_back.load(Relaxed) + summaries / size
+            self.counts.claimed.load(Relaxed) * size.div_ceil(crate::format::summary::SUMMARY_SPAN as u32);
+        self.counts.kept_back.load(Relaxed) + summaries / size
     }
 
     /// A checkpoint has written all summaries.
     pub fn summarised(&self) {
-        self.claimed.store(0, Relaxed);
+        self.counts.claimed.store(0, Relaxed);
     }
 
     pub fn keep_back(&self, segments: u32) {
-        self.kept_back.store(segments, Relaxed);
+        self.counts.kept_back.store(segments, Relaxed);
     }
 
     pub fn free_count(&self) -> u32 {
-        self.free.load(Relaxed)
+        self.counts.free.load(Relaxed)
     }
 
     pub fn info(&self, seg: SegId) -> SegInfo {
@@ -244,9 +259,9 @@ impl SegmentTable {
         }
     }
 
-    fn mark(&self, bits: &[AtomicU64], addr: BlockAddr, on: bool) -> Option<(SegId, bool)> {
+    fn mark(&self, bits: &[Marks], addr: BlockAddr, on: bool) -> Option<(SegId, bool)> {
         let (seg, i) = self.geometry.locate(addr)?;
-        let w = &bits[seg as usize * self.words + i as usize / 64];
+        let w = self.word(bits, seg, i as usize / 64);
         let bit = 1u64 << (i % 64);
         let was = if on { w.fetch_or(bit, Relaxed) } else { w.fetch_and(!bit, Relaxed) };
         Some((seg, (was & bit != 0) != on))
@@ -294,25 +309,25 @@ impl SegmentTable {
 
     pub fn is_live(&self, addr: BlockAddr) -> bool {
         self.geometry.locate(addr).is_some_and(|(seg, i)| {
-            self.live[seg as usize * self.words + i as usize / 64].load(Relaxed) >> (i % 64) & 1 == 1
+            self.word(&self.live, seg, i as usize / 64).load(Relaxed) >> (i % 64) & 1 == 1
         })
     }
 
-    fn word_of(bits: &[AtomicU64], words: usize, seg: SegId, w: usize) -> u64 {
-        bits[seg as usize * words + w].load(Relaxed)
+    fn word<'a>(&self, bits: &'a [Marks], seg: SegId, w: usize) -> &'a AtomicU64 {
+        &bits[seg as usize * self.lines + w / 8].0[w % 8]
     }
 
     /// The tree marks of a segment.
     pub fn tree_bits(&self, seg: SegId, out: &mut [u64]) {
         for (w, o) in out.iter_mut().enumerate().take(self.words) {
-            *o = Self::word_of(&self.tree, self.words, seg, w);
+            *o = self.word(&self.tree, seg, w).load(Relaxed);
         }
     }
 
     /// Indices of the live blocks of a segment.
     pub fn live_blocks(&self, seg: SegId) -> Vec<u32> {
         (0..self.geometry.segment_blocks)
-            .filter(|i| Self::word_of(&self.live, self.words, seg, *i as usize / 64) >> (i % 64) & 1 == 1)
+            .filter(|i| self.word(&self.live, seg, *i as usize / 64).load(Relaxed) >> (i % 64) & 1 == 1)
             .collect()
     }
 
@@ -337,20 +352,20 @@ impl SegmentTable {
         debug_assert!((m.live.load(Relaxed), m.tree.load(Relaxed)) == (0, 0) || planted(Canary::EarlyReuse));
         m.state.store(State::Free as u8, Relaxed);
         self.pools[self.geometry.device(seg)].lock().push_back(seg);
-        self.free.fetch_add(1, Relaxed);
+        self.counts.free.fetch_add(1, Relaxed);
     }
 
     /// Takes a free segment of `device`.
     pub fn claim(&self, device: usize, state: State, heat: u8) -> Option<SegId> {
         let seg = self.pools[device].lock().pop_front()?;
-        self.free.fetch_sub(1, Relaxed);
+        self.counts.free.fetch_sub(1, Relaxed);
         let m = &self.meta[seg as usize];
         m.state.store(state as u8, Relaxed);
         m.heat.store(heat, Relaxed);
         m.written.store(crate::space::seconds(), Relaxed);
         m.stale.store(0, Relaxed);
         if state == State::Open {
-            self.claimed.fetch_add(1, Relaxed);
+            self.counts.claimed.fetch_add(1, Relaxed);
         }
         Some(seg)
     }
@@ -367,13 +382,13 @@ impl SegmentTable {
         let old = |s: &SegId| (1..checkpoint).contains(&self.meta[*s as usize].stale.load(Relaxed));
         let taken: Vec<SegId> = pool.iter().copied().filter(old).take(most.min(pool.len() / 2)).collect();
         pool.retain(|s| !taken.contains(s));
-        self.free.fetch_sub(taken.len() as u32, Relaxed);
+        self.counts.free.fetch_sub(taken.len() as u32, Relaxed);
         taken
     }
 
     /// See [`SegmentTable::take_stale`].
     pub fn put_back(&self, device: usize, segments: Vec<SegId>) {
-        self.free.fetch_add(segments.len() as u32, Relaxed);
+        self.counts.free.fetch_add(segments.len() as u32, Relaxed);
         segments.iter().for_each(|&s| self.meta[s as usize].stale.store(0, Relaxed));
         self.pools[device].lock().extend(segments);
     }
