@@ -1,8 +1,9 @@
 //! The file cell: all that memory holds of one inode (Max 4.2).
 //!
 //! A cell is laid out by who writes: what look-ups, opens and permission checks read; times and marks, which every change of the inode
-//! writes; what operations on its names write, with the lock of fsync; the body, whose first fields are read and whose locks
-//! and marks lie on another line (`memfs::data`). So reading a file shares no line with dirtying it or syncing it.
+//! writes; extended attributes, which are read without a lock; the body, whose first fields are read; and on one line the body's locks and
+//! marks (`memfs::data`), what operations on its names write, and the lock of fsync. So reading a file shares no line with dirtying it or
+//! syncing it, nor getxattr with anything but setxattr.
 //!
 //! Who writes what: attributes by `attr_lock`'s holder (times also by whoever writes data, one field at a time); `nlink`
 //! by operations on names of the inode, atomically; `lanes` and `epoch` by operations that name it, tested first, so that a
@@ -10,7 +11,7 @@
 
 use super::data::FileData;
 use super::dir::Dir;
-use super::xattr::Xattrs;
+use super::xattr::XattrSlot;
 use crate::stat::Stat;
 use lanefs_store::{Attrs, FileKind, Ino};
 use parking_lot::Mutex;
@@ -78,16 +79,17 @@ pub(crate) struct Cell {
     mtime: AtomicI64,
     ctime: AtomicI64,
     pub attr_lock: Mutex<()>,
-    names: Line,
-    /// Third line. Lanes (modulo 64) that may hold pending groups naming this inode.
+    named: Line,
+    /// Read without a lock; setxattr writes it.
+    pub xattrs: XattrSlot,
+    content: Line,
+    pub body: Body,
+    /// Behind a file's marks and locks, on the fifth line. Lanes (modulo 64) that may hold pending groups naming this inode.
     pub lanes: AtomicU64,
     /// Highest epoch of an operation that names it: not evicted before that is folded.
     pub epoch: AtomicU64,
     /// One fsync or writeback of this inode at a time: later ones find their work done.
     pub sync_lock: Mutex<()>,
-    pub xattrs: Mutex<Option<Box<Xattrs>>>,
-    content: Line,
-    pub body: Body,
 }
 
 /// The next field lies on a line of its own.
@@ -98,7 +100,7 @@ pub(crate) struct Line;
 const LIFE: u32 = FROZEN | EVICTED | FREED | HAS_XATTRS | LINKABLE;
 const _: () = assert!(std::mem::offset_of!(Cell, kind) < 64 && std::mem::offset_of!(Cell, flags) == 64);
 const _: () = assert!(size_of::<Cell>() == 320);
-const _: () = assert!(std::mem::offset_of!(Cell, lanes) == 128 && std::mem::offset_of!(Cell, body) == 192);
+const _: () = assert!(std::mem::offset_of!(Cell, xattrs) == 128 && std::mem::offset_of!(Cell, body) == 192);
 
 impl Cell {
     pub fn new(ino: Ino, kind: FileKind, attrs: &Attrs, nlink: u32, parent: Ino, body: Body) -> Box<Cell> {
@@ -109,7 +111,7 @@ impl Cell {
             life: AtomicU32::new(0),
             times: Line,
             flags: AtomicU32::new(0),
-            names: Line,
+            named: Line,
             content: Line,
             mode: AtomicU32::new(attrs.mode),
             uid: AtomicU32::new(attrs.uid),
@@ -125,7 +127,7 @@ impl Cell {
             epoch: AtomicU64::new(0),
             attr_lock: Mutex::new(()),
             sync_lock: Mutex::new(()),
-            xattrs: Mutex::new(None),
+            xattrs: XattrSlot::new(),
             body,
         })
     }

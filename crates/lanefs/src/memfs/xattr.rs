@@ -1,80 +1,144 @@
-//! Extended attributes of one inode, and their encoding as the store keeps them.
+//! Extended attributes of one inode: one blob, as the store keeps it, replaced as a whole and read without a lock.
 //!
 //! Encoding: for each attribute, in name order, `name_len: u8, value_len: u32, name, value`, little-endian.
+//!
+//! 1. A published blob never changes. Readers find it under an epoch guard and write nothing; who replaces it hands the old one to the
+//!    collector.
+//! 2. It is replaced under `lock` only. Who captures it for the store takes the lock too: so a change is either in what was captured or finds
+//!    its mark cleared (O15).
 
+use crossbeam_epoch::{Atomic, Guard, Owned};
 use lanefs_store::XATTR_BLOB_MAX;
-use std::collections::BTreeMap;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::atomic::Ordering::*;
 
 /// The longest attribute name, prefix included, in bytes.
 pub(crate) const XATTR_NAME_MAX: usize = 255;
 /// The largest value, in bytes.
 pub(crate) const XATTR_VALUE_MAX: usize = 65536;
+/// Bytes of an attribute beside its name and value.
+const HEAD: usize = 5;
 
-#[derive(Default, Clone)]
+/// All extended attributes of an inode.
+#[derive(Default)]
 pub(crate) struct Xattrs {
-    map: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    blob: Box<[u8]>,
+}
+
+/// Name, value and the rest; `None` at the end, and where the blob is malformed.
+fn first(b: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let (&n, rest) = b.split_first()?;
+    let (len, rest) = rest.split_first_chunk::<4>()?;
+    let (name, rest) = rest.split_at_checked(n.into())?;
+    let (value, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    Some((name, value, rest))
 }
 
 impl Xattrs {
-    /// Decodes what the store kept; `None` if it is malformed.
-    pub fn decode(mut b: &[u8]) -> Option<Xattrs> {
-        let mut map = BTreeMap::new();
-        while let Some((&n, rest)) = b.split_first() {
-            let (len, rest) = rest.split_first_chunk::<4>()?;
-            let (name, rest) = rest.split_at_checked(n.into())?;
-            let (value, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-            if name.is_empty() || value.len() > XATTR_VALUE_MAX {
+    /// What the store kept; `None` if it is malformed.
+    pub fn decode(b: &[u8]) -> Option<Xattrs> {
+        let (mut rest, mut last): (&[u8], &[u8]) = (b, b"");
+        while !rest.is_empty() {
+            let (name, value, behind) = first(rest)?;
+            // In name order, each once: so none is empty either.
+            if name <= last || value.len() > XATTR_VALUE_MAX {
                 return None;
             }
-            map.insert(name.into(), value.into());
-            b = rest;
+            (rest, last) = (behind, name);
         }
-        Some(Xattrs { map })
+        Some(Xattrs { blob: b.into() })
     }
 
     /// The bytes the store keeps.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.encoded_len());
-        for (n, v) in &self.map {
+    pub fn encoded(&self) -> &[u8] {
+        &self.blob
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let mut rest = &*self.blob;
+        std::iter::from_fn(move || {
+            let (name, value, behind) = first(rest)?;
+            rest = behind;
+            Some((name, value))
+        })
+    }
+
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        self.iter().find(|a| a.0 == name).map(|a| a.1)
+    }
+
+    /// These with a value set, or without the name if there is none. ENOSPC when the inode's attributes would exceed
+    /// [`XATTR_BLOB_MAX`].
+    pub fn with(&self, name: &[u8], value: Option<&[u8]>) -> Result<Xattrs, i32> {
+        let mut out = Vec::with_capacity(self.blob.len() + HEAD + name.len() + value.map_or(0, <[u8]>::len));
+        let mut put = |n: &[u8], v: &[u8]| {
             out.push(n.len() as u8);
             out.extend_from_slice(&(v.len() as u32).to_le_bytes());
             out.extend_from_slice(n);
             out.extend_from_slice(v);
+        };
+        let mut new = value;
+        for (n, v) in self.iter() {
+            if n >= name
+                && let Some(value) = new.take()
+            {
+                put(name, value);
+            }
+            if n != name {
+                put(n, v);
+            }
         }
-        out
-    }
-
-    fn encoded_len(&self) -> usize {
-        self.map.iter().map(|(n, v)| 5 + n.len() + v.len()).sum()
-    }
-
-    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
-        self.map.get(name).map(|v| &**v)
-    }
-
-    /// Sets a value. ENOSPC when the inode's attributes would exceed [`XATTR_BLOB_MAX`].
-    pub fn set(&mut self, name: &[u8], value: &[u8]) -> Result<(), i32> {
-        let old = self.map.insert(name.into(), value.into());
-        if self.encoded_len() > XATTR_BLOB_MAX {
-            match old {
-                Some(v) => self.map.insert(name.into(), v),
-                None => self.map.remove(name),
-            };
+        if let Some(value) = new {
+            put(name, value);
+        }
+        if value.is_some() && out.len() > XATTR_BLOB_MAX {
             return Err(libc::ENOSPC);
         }
-        Ok(())
-    }
-
-    pub fn remove(&mut self, name: &[u8]) -> bool {
-        self.map.remove(name).is_some()
+        Ok(Xattrs { blob: out.into() })
     }
 
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
-        self.map.keys().map(|k| &**k)
+        self.iter().map(|a| a.0)
+    }
+}
+
+/// Where a cell keeps them; empty until they are asked for or set. See the head of this file.
+pub(crate) struct XattrSlot {
+    now: Atomic<Xattrs>,
+    lock: Mutex<()>,
+}
+
+impl XattrSlot {
+    pub const fn new() -> XattrSlot {
+        XattrSlot { now: Atomic::null(), lock: Mutex::new(()) }
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.map.is_empty()
+    /// What is published.
+    pub fn get<'g>(&self, guard: &'g Guard) -> Option<&'g Xattrs> {
+        // SAFETY: what was published is freed through the collector only (1), and the guard is pinned. Acquire pairs with the
+        // Release of `publish`.
+        unsafe { self.now.load(Acquire, guard).as_ref() }
+    }
+
+    /// The right to replace it.
+    pub fn lock(&self) -> MutexGuard<'_, ()> {
+        self.lock.lock()
+    }
+
+    /// Replaces it.
+    pub fn publish(&self, _lock: &MutexGuard<'_, ()>, new: Xattrs, guard: &Guard) {
+        let old = self.now.swap(Owned::new(new), AcqRel, guard);
+        if !old.is_null() {
+            // SAFETY: unreachable since the swap, which happens once for each published value.
+            unsafe { guard.defer_destroy(old) };
+        }
+    }
+}
+
+impl Drop for XattrSlot {
+    fn drop(&mut self) {
+        // SAFETY: `&mut self`: nobody reads it any more, and what is published is owned by the slot alone.
+        unsafe { drop(std::mem::replace(&mut self.now, Atomic::null()).try_into_owned()) }
     }
 }
 
@@ -83,26 +147,57 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_is_decoded_and_no_cut_is_taken_for_whole() {
-        let mut x = Xattrs::default();
-        x.set(b"user.a", b"1").unwrap();
-        x.set(b"user.b", &[7; 300]).unwrap();
-        let b = x.encode();
-        let y = Xattrs::decode(&b).unwrap();
+    fn what_is_set_is_found_and_no_cut_is_taken_for_whole() {
+        let x = Xattrs::default().with(b"user.b", Some(&[7; 300])).unwrap();
+        let x = x.with(b"user.a", Some(b"1")).unwrap().with(b"user.c", Some(b"")).unwrap();
+        let names: Vec<_> = x.names().collect();
+        assert_eq!(names, [b"user.a", b"user.b", b"user.c"]);
+        let y = Xattrs::decode(x.encoded()).unwrap();
         assert_eq!(y.get(b"user.b"), Some(&[7u8; 300][..]));
-        assert_eq!(y.names().count(), 2);
+        assert_eq!(y.get(b"user.c"), Some(&b""[..]));
+        assert_eq!(y.get(b"user.d"), None);
+        let z = y.with(b"user.b", None).unwrap().with(b"user.a", Some(b"22")).unwrap();
+        assert_eq!(z.names().count(), 2);
+        assert_eq!(z.get(b"user.a"), Some(&b"22"[..]));
+        let b = x.encoded();
         for cut in 1..b.len() {
             // A cut is refused, unless it falls between two attributes.
-            assert!(Xattrs::decode(&b[..cut]).is_none_or(|x| x.names().count() < 2));
+            assert!(Xattrs::decode(&b[..cut]).is_none_or(|x| x.names().count() < 3));
         }
+        // A name twice, or out of order, is no encoding.
+        assert!(Xattrs::decode(&[b, b].concat()).is_none());
     }
 
     #[test]
-    fn too_many_bytes_are_refused_and_change_nothing() {
-        let mut x = Xattrs::default();
-        x.set(b"user.a", &vec![1; 60_000]).unwrap();
-        x.set(b"user.b", &vec![1; 60_000]).unwrap();
-        assert_eq!(x.set(b"user.a", &vec![2; XATTR_VALUE_MAX + 10_000]), Err(libc::ENOSPC));
+    fn too_many_bytes_are_refused() {
+        let x = Xattrs::default().with(b"user.a", Some(&vec![1; 60_000])).unwrap();
+        let x = x.with(b"user.b", Some(&vec![1; 60_000])).unwrap();
+        assert_eq!(x.with(b"user.a", Some(&vec![2; XATTR_VALUE_MAX + 10_000])).err(), Some(libc::ENOSPC));
         assert_eq!(x.get(b"user.a").map(<[u8]>::len), Some(60_000));
+    }
+
+    #[test]
+    fn readers_find_one_value_or_the_other_while_it_is_replaced() {
+        let slot = XattrSlot::new();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                for n in 0..2000u32 {
+                    let guard = crossbeam_epoch::pin();
+                    let l = slot.lock();
+                    let empty = Xattrs::default();
+                    let old = slot.get(&guard).unwrap_or(&empty);
+                    let new = old.with(b"user.n", Some(&[n as u8; 100])).unwrap();
+                    slot.publish(&l, new, &guard);
+                }
+            });
+            s.spawn(|| {
+                for _ in 0..2000 {
+                    let guard = crossbeam_epoch::pin();
+                    if let Some(v) = slot.get(&guard).and_then(|x| x.get(b"user.n")) {
+                        assert!(v.len() == 100 && v.iter().all(|b| *b == v[0]));
+                    }
+                }
+            });
+        });
     }
 }

@@ -8,6 +8,7 @@ use crate::memfs::cell::{HAS_XATTRS, XATTR_DIRTY};
 use crate::memfs::xattr::{XATTR_NAME_MAX, XATTR_VALUE_MAX, Xattrs};
 use crate::volume::Inner;
 use crate::{Cred, FileKind};
+use crossbeam_epoch::Guard;
 use lanefs_sync::clock::coarse_realtime_ns;
 
 /// Names the caller may use at all, and whether changing one takes ownership rather than write permission.
@@ -49,50 +50,61 @@ fn check(cell: &Cell, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
 }
 
 impl Inner {
-    /// Runs `f` on the inode's attributes, loaded from the store if need be.
-    fn with_xattrs<R>(&self, cell: &Cell, f: impl FnOnce(&mut Xattrs) -> R) -> Result<R> {
+    /// The inode's attributes, read from the store if need be; `None`: there are none. Writes nothing if they are in memory.
+    fn xattrs<'g>(&self, cell: &'g Cell, guard: &'g Guard) -> Result<Option<&'g Xattrs>> {
         loop {
-            let mut x = cell.xattrs.lock();
-            if let Some(x) = x.as_mut() {
-                return Ok(f(x));
+            if let Some(x) = cell.xattrs.get(guard) {
+                return Ok(Some(x));
             }
             if !cell.has(HAS_XATTRS) {
-                let mut fresh = Xattrs::default();
-                let r = f(&mut fresh);
-                if !fresh.is_empty() {
-                    *x = Some(Box::new(fresh));
-                }
-                return Ok(r);
+                return Ok(None);
             }
-            drop(x);
             let Some(image) = self.store.load_inode(cell.ino)? else { return posix(libc::ESTALE) };
             let Some(loaded) = Xattrs::decode(&image.xattrs) else {
                 let why = "its extended attributes are malformed".into();
                 return Err(lanefs_store::StoreError::BadInode { ino: cell.ino, why }.into());
             };
-            cell.xattrs.lock().get_or_insert_with(|| Box::new(loaded));
+            let l = cell.xattrs.lock();
+            // Whoever was faster may have changed them since.
+            if cell.xattrs.get(guard).is_none() {
+                cell.xattrs.publish(&l, loaded, guard);
+            }
+        }
+    }
+
+    /// Replaces them by what `f` makes of them.
+    fn change_xattrs(&self, cell: &Cell, f: impl Fn(&Xattrs) -> std::result::Result<Xattrs, i32>) -> Result<()> {
+        let guard = crossbeam_epoch::pin();
+        let none = Xattrs::default();
+        loop {
+            // Read before the lock is taken, which is held over no I/O.
+            self.xattrs(cell, &guard)?;
+            let l = cell.xattrs.lock();
+            let now = match cell.xattrs.get(&guard) {
+                Some(x) => x,
+                None if cell.has(HAS_XATTRS) => continue,
+                None => &none,
+            };
+            let new = f(now).map_err(crate::Error::Posix)?;
+            cell.xattrs.publish(&l, new, &guard);
+            return Ok(());
         }
     }
 
     pub(crate) fn get_xattr(&self, cred: &Cred, cell: &Cell, name: &[u8]) -> Result<Vec<u8>> {
         check(cell, cred, name, false)?;
-        if !cell.has(HAS_XATTRS) {
-            return posix(libc::ENODATA);
-        }
-        match self.with_xattrs(cell, |x| x.get(name).map(<[u8]>::to_vec))? {
-            Some(v) => Ok(v),
+        let guard = crossbeam_epoch::pin();
+        match self.xattrs(cell, &guard)?.and_then(|x| x.get(name)) {
+            Some(v) => Ok(v.to_vec()),
             None => posix(libc::ENODATA),
         }
     }
 
     pub(crate) fn list_xattrs(&self, cred: &Cred, cell: &Cell) -> Result<Vec<Vec<u8>>> {
-        if !cell.has(HAS_XATTRS) {
-            return Ok(Vec::new());
-        }
+        let guard = crossbeam_epoch::pin();
+        let Some(x) = self.xattrs(cell, &guard)? else { return Ok(Vec::new()) };
         let all = cred.is_root() || cred.prechecked;
-        self.with_xattrs(cell, |x| {
-            x.names().filter(|n| all || !n.starts_with(b"trusted.")).map(<[u8]>::to_vec).collect()
-        })
+        Ok(x.names().filter(|n| all || !n.starts_with(b"trusted.")).map(<[u8]>::to_vec).collect())
     }
 
     pub(crate) fn set_xattr(
@@ -113,17 +125,21 @@ impl Inner {
         if value.len() > XATTR_VALUE_MAX {
             return posix(libc::E2BIG);
         }
-        let r = self.with_xattrs(cell, |x| {
-            let there = x.get(name).is_some();
-            if there && flags == libc::XATTR_CREATE {
-                return Err(libc::EEXIST);
-            }
-            if !there && flags == libc::XATTR_REPLACE {
-                return Err(libc::ENODATA);
-            }
-            x.set(name, value)
+        // What fails changes nothing, and is told without the lock.
+        let fits = |x: &Xattrs| match x.get(name) {
+            Some(_) if flags == libc::XATTR_CREATE => Err(libc::EEXIST),
+            None if flags == libc::XATTR_REPLACE => Err(libc::ENODATA),
+            _ => Ok(()),
+        };
+        {
+            let guard = crossbeam_epoch::pin();
+            let none = Xattrs::default();
+            fits(self.xattrs(cell, &guard)?.unwrap_or(&none)).map_err(crate::Error::Posix)?;
+        }
+        self.change_xattrs(cell, |x| {
+            fits(x)?;
+            x.with(name, Some(value))
         })?;
-        r.map_err(crate::Error::Posix)?;
         self.xattrs_changed(cell);
         Ok(())
     }
@@ -131,9 +147,10 @@ impl Inner {
     pub(crate) fn remove_xattr(&self, cred: &Cred, cell: &Cell, name: &[u8]) -> Result<()> {
         check(cell, cred, name, true)?;
         self.writable()?;
-        if !self.with_xattrs(cell, |x| x.remove(name))? {
-            return posix(libc::ENODATA);
-        }
+        self.change_xattrs(cell, |x| match x.get(name) {
+            Some(_) => x.with(name, None),
+            None => Err(libc::ENODATA),
+        })?;
         self.xattrs_changed(cell);
         Ok(())
     }

@@ -105,7 +105,8 @@ impl Inner {
         max: usize,
     ) -> Result<(usize, bool)> {
         let xattrs = if was & XATTR_DIRTY != 0 && cell.has(HAS_XATTRS) {
-            cell.xattrs.lock().as_ref().map(|x| x.encode())
+            let _l = cell.xattrs.lock();
+            cell.xattrs.get(&crossbeam_epoch::pin()).map(|x| x.encoded().to_vec())
         } else {
             None
         };
