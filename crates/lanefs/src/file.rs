@@ -67,7 +67,7 @@ impl File {
             cursor: AtomicU64::new(0),
             ahead: ReadAhead::new(),
             errors_line: Line,
-            errors_seen: AtomicU32::new(cell.data().map_or(0, |d| d.errors().sample())),
+            errors_seen: AtomicU32::new(cell.errors.sample()),
             locked: AtomicBool::new(false),
         }
     }
@@ -190,16 +190,25 @@ impl File {
     pub fn read(&self, buf: &mut [u8]) -> Result<usize> {
         let at = self.cursor.load(Relaxed);
         let n = self.read_at(buf, at)?;
-        self.cursor.store(at + n as u64, Relaxed);
+        self.move_to(at, at + n as u64);
         Ok(n)
     }
 
     /// Writes at the cursor (at the end with O_APPEND) and moves it behind what was written.
     pub fn write(&self, buf: &[u8]) -> Result<usize> {
-        let at = (self.flags & libc::O_APPEND == 0).then(|| self.cursor.load(Relaxed));
+        let from = self.cursor.load(Relaxed);
+        let at = (self.flags & libc::O_APPEND == 0).then_some(from);
         let (at, n) = self.write_where(at, buf, false)?;
-        self.cursor.store(at + n as u64, Relaxed);
+        self.move_to(from, at + n as u64);
         Ok(n)
+    }
+
+    /// Moves the cursor; where it stays, nothing is written, so that threads which share the handle share no line.
+    #[inline]
+    fn move_to(&self, from: u64, to: u64) {
+        if from != to {
+            self.cursor.store(to, Relaxed);
+        }
     }
 
     /// Reads into several buffers at `offset`, as `preadv(2)`.
@@ -236,7 +245,7 @@ impl File {
             libc::SEEK_END => self.cell().size(),
             libc::SEEK_DATA | libc::SEEK_HOLE => {
                 let at = self.seek_hole_data(offset, whence == libc::SEEK_DATA)?;
-                self.cursor.store(at, Relaxed);
+                self.move_to(self.cursor.load(Relaxed), at);
                 return Ok(at);
             }
             _ => return Err(Error::Posix(libc::EINVAL)),
@@ -245,7 +254,7 @@ impl File {
             .checked_add_signed(offset)
             .filter(|t| *t <= MAX_FILE_SIZE)
             .ok_or(Error::Posix(libc::EINVAL))?;
-        self.cursor.store(to, Relaxed);
+        self.move_to(self.cursor.load(Relaxed), to);
         Ok(to)
     }
 
@@ -290,15 +299,16 @@ impl File {
 
     fn sync(&self, data_only: bool) -> Result<()> {
         let r = self.inner().fsync(self.cell(), data_only);
-        if let Some(d) = self.cell().data() {
-            let mut seen = self.errors_seen.load(Relaxed);
-            let e = d.errors().check_and_advance(&mut seen);
+        let before = self.errors_seen.load(Relaxed);
+        let mut seen = before;
+        let e = self.cell().errors.check_and_advance(&mut seen);
+        if seen != before {
             self.errors_seen.store(seen, Relaxed);
-            if let Some(e) = e {
-                return r.and(Err(Error::Posix(e)));
-            }
         }
-        r
+        match e {
+            Some(e) => r.and(Err(Error::Posix(e))),
+            None => r,
+        }
     }
 
     /// `copy_file_range(2)` from this file to `to`; returns bytes copied. EINVAL for overlapping ranges of one file.

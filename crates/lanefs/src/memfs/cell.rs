@@ -1,21 +1,21 @@
 //! The file cell: all that memory holds of one inode (Max 4.2).
 //!
-//! A cell is laid out by who writes: what look-ups, opens and permission checks read; times and marks, which every change of the inode
-//! writes; extended attributes, which are read without a lock; the body, whose first fields are read; and on one line the body's locks and
-//! marks (`memfs::data`), what operations on its names write, and the lock of fsync. So reading a file shares no line with dirtying it or
-//! syncing it, nor getxattr with anything but setxattr.
+//! A cell is laid out by who writes: (1) what look-ups, opens and reads read; (2) what `stat` tells and changes of the inode set: mode, owner,
+//! links, times; (3) extended attributes, which are read without a lock; (4) the body, whose first fields are read; (5) the body's locks
+//! and marks (`memfs::data`), the marks for writeback, what operations on its names write, and the lock of fsync. So reading a file
+//! shares no line with dirtying it or syncing it, `stat` none with syncing it, and getxattr none with anything but setxattr.
 //!
 //! Who writes what: attributes by `attr_lock`'s holder (times also by whoever writes data, one field at a time); `nlink`
 //! by operations on names of the inode, atomically; `lanes` and `epoch` by operations that name it, tested first, so that a
 //! second one writes nothing; `flags` atomically by anybody. Readers (stat, permission checks) only read.
 
-use super::data::FileData;
+use super::data::{ErrSeq, FileData};
 use super::dir::Dir;
 use super::xattr::XattrSlot;
 use crate::stat::Stat;
 use lanefs_store::{Attrs, FileKind, Ino};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Attributes changed since they were captured.
 pub(crate) const DIRTY: u32 = 1;
@@ -33,10 +33,13 @@ pub(crate) const FREED: u32 = 32;
 pub(crate) const XATTR_DIRTY: u32 = 64;
 /// Used since the reclaimer last came by.
 pub(crate) const USED: u32 = 128;
-/// Some extended attribute may exist (else getxattr need not look).
+/// The store may have extended attributes that are not in memory yet.
 pub(crate) const HAS_XATTRS: u32 = 256;
 /// Size or mode changed since the last durable capture: fdatasync must write the inode too.
 pub(crate) const DATASYNC: u32 = 512;
+
+/// A writeback is under way: marks are gone, and what they stood for is not durable yet.
+pub(crate) const SYNCING: u32 = 2048;
 
 /// Made by O_TMPFILE without O_EXCL and never named since: link(2) may give it its first name.
 pub(crate) const LINKABLE: u32 = 1024;
@@ -61,35 +64,38 @@ pub(crate) struct Cell {
     pub generation: u32,
     /// [`FROZEN`], [`EVICTED`], [`FREED`], [`HAS_XATTRS`], [`LINKABLE`]: what those who find the cell look at.
     pub life: AtomicU32,
-    mode: AtomicU32,
-    uid: AtomicU32,
-    gid: AtomicU32,
-    btime: i64,
+    pub kind: FileKind,
+    /// Errors of writing it back: each handle looks when it is opened and when it syncs.
+    pub errors: ErrSeq,
     /// A directory's parent; changes under the volume's move lock.
     pub parent: AtomicU64,
     /// Read by every read (relatime), written by few.
     atime: AtomicI64,
-    pub kind: FileKind,
+    btime: i64,
+    pub rdev: u64,
     times: Line,
-    /// Second line. The other marks: of changes, for writeback.
-    pub flags: AtomicU32,
+    /// Second line: what `stat` tells and changes of the inode set. The superuser passes permission checks without looking here.
+    mode: AtomicU32,
+    uid: AtomicU32,
+    gid: AtomicU32,
     /// Names. For directories: the base to which the index's stripes are relative.
     pub nlink: AtomicU32,
-    pub rdev: u64,
     mtime: AtomicI64,
     ctime: AtomicI64,
-    pub attr_lock: Mutex<()>,
     named: Line,
-    /// Read without a lock; setxattr writes it.
+    /// Third line. Read without a lock; setxattr writes it.
     pub xattrs: XattrSlot,
     content: Line,
     pub body: Body,
-    /// Behind a file's marks and locks, on the fifth line. Lanes (modulo 64) that may hold pending groups naming this inode.
+    /// Behind a file's marks and locks, on the fifth line. The other marks: of changes, for writeback.
+    pub flags: AtomicU32,
+    pub attr_lock: Mutex<()>,
+    /// One fsync or writeback of this inode at a time: later ones find their work done.
+    pub sync_lock: Mutex<()>,
+    /// Lanes (modulo 64) that may hold pending groups naming this inode.
     pub lanes: AtomicU64,
     /// Highest epoch of an operation that names it: not evicted before that is folded.
     pub epoch: AtomicU64,
-    /// One fsync or writeback of this inode at a time: later ones find their work done.
-    pub sync_lock: Mutex<()>,
 }
 
 /// The next field lies on a line of its own.
@@ -98,9 +104,10 @@ pub(crate) struct Line;
 
 /// Marks in [`Cell::life`].
 const LIFE: u32 = FROZEN | EVICTED | FREED | HAS_XATTRS | LINKABLE;
-const _: () = assert!(std::mem::offset_of!(Cell, kind) < 64 && std::mem::offset_of!(Cell, flags) == 64);
+const _: () = assert!(std::mem::offset_of!(Cell, rdev) < 64 && std::mem::offset_of!(Cell, mode) == 64);
 const _: () = assert!(size_of::<Cell>() == 320);
 const _: () = assert!(std::mem::offset_of!(Cell, xattrs) == 128 && std::mem::offset_of!(Cell, body) == 192);
+const _: () = assert!(std::mem::offset_of!(Cell, flags) > 256);
 
 impl Cell {
     pub fn new(ino: Ino, kind: FileKind, attrs: &Attrs, nlink: u32, parent: Ino, body: Body) -> Box<Cell> {
@@ -109,6 +116,7 @@ impl Cell {
             generation: attrs.generation,
             kind,
             life: AtomicU32::new(0),
+            errors: ErrSeq::new(),
             times: Line,
             flags: AtomicU32::new(0),
             named: Line,
@@ -145,6 +153,8 @@ impl Cell {
     /// The file's content; `None` for other kinds.
     pub fn data(&self) -> Option<&FileData> {
         match &self.body {
+            // The kind first, as below.
+            _ if self.kind != FileKind::File => None,
             Body::File(d) => Some(d),
             _ => None,
         }
@@ -287,6 +297,20 @@ impl Cell {
         if self.has(flag) {
             self.clear(flag);
         }
+    }
+
+    /// Whether there is nothing that these marks, a page or a stripe of the directory stand for, nor a writeback under way: all that
+    /// was done before is durable, as far as this inode goes. Writes nothing.
+    pub fn is_synced(&self, marks: u32, names_too: bool) -> bool {
+        let dirty = match &self.body {
+            Body::File(d) => d.has_dirty(),
+            Body::Dir(d) => names_too && d.has_changed(),
+            _ => false,
+        };
+        // Whoever takes pages or stripes off has set SYNCING before, and takes that off at the end, when they are durable or marked again:
+        // who saw them gone sees one or the other.
+        fence(Acquire);
+        !dirty && self.flags.load(Acquire) & (marks | SYNCING) == 0
     }
 
     /// Notes that lane `lane` logs a group in `epoch` that names this inode (before the group is appended).

@@ -19,15 +19,16 @@ pub(crate) fn check(cell: &Cell, cred: &Cred, mask: u32) -> Result<()> {
     if cred.prechecked {
         return Ok(());
     }
-    let mode = cell.mode();
     if cred.is_root() {
-        // The superuser may do all but execute what nobody may execute.
-        return if mask & X != 0 && cell.kind != FileKind::Dir && mode & 0o111 == 0 {
+        // The superuser may do all but execute what nobody may execute. (Where that is not asked, the mode is not looked at: the line
+        // is one that changes of the inode write.)
+        return if mask & X != 0 && cell.kind != FileKind::Dir && cell.mode() & 0o111 == 0 {
             err(libc::EACCES)
         } else {
             Ok(())
         };
     }
+    let mode = cell.mode();
     let bits = if cred.uid == cell.uid() {
         mode >> 6
     } else if cred.in_group(cell.gid()) {
@@ -46,7 +47,7 @@ pub(crate) fn check_owner(cell: &Cell, cred: &Cred) -> Result<()> {
 /// May the caller remove or replace `victim` in `dir`? EACCES without write permission; EPERM in another's sticky directory.
 pub(crate) fn check_removal(dir: &Cell, victim: &Cell, cred: &Cred) -> Result<()> {
     check(dir, cred, W | X)?;
-    if cred.prechecked || dir.mode() & libc::S_ISVTX == 0 || cred.is_root() {
+    if cred.prechecked || cred.is_root() || dir.mode() & libc::S_ISVTX == 0 {
         return Ok(());
     }
     if cred.uid == victim.uid() || cred.uid == dir.uid() { Ok(()) } else { err(libc::EPERM) }

@@ -73,7 +73,11 @@ impl Inner {
     }
 
     /// Replaces them by what `f` makes of them.
-    fn change_xattrs(&self, cell: &Cell, f: impl Fn(&Xattrs) -> std::result::Result<Xattrs, i32>) -> Result<()> {
+    fn change_xattrs(
+        &self,
+        cell: &Cell,
+        f: impl Fn(&Xattrs) -> std::result::Result<Xattrs, i32>,
+    ) -> Result<()> {
         let guard = crossbeam_epoch::pin();
         let none = Xattrs::default();
         loop {
@@ -156,7 +160,6 @@ impl Inner {
     }
 
     fn xattrs_changed(&self, cell: &Cell) {
-        cell.set(HAS_XATTRS);
         cell.set_times(None, None, Some(coarse_realtime_ns()));
         self.dirty_cell(cell, XATTR_DIRTY);
     }

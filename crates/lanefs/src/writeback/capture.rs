@@ -2,10 +2,10 @@
 
 use crate::error::{Result, posix};
 use crate::memfs::Cell;
-use crate::memfs::cell::{DATASYNC, DIRTY, HAS_XATTRS, QUEUED, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::cell::{DATASYNC, DIRTY, QUEUED, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::memfs::dir::Dir;
 use crate::volume::Inner;
-use lanefs_store::{Ino, InodeUpdate, Transaction};
+use lanefs_store::{FileKind, Ino, InodeUpdate, Transaction};
 use lanefs_sync::{Canary, planted};
 use parking_lot::MutexGuard;
 
@@ -47,8 +47,8 @@ impl Inner {
             l = cell.sync_lock.lock();
             r = self.write_back_held(cell, &l, durable, groups, max);
         }
-        if let (Err(e), Some(d)) = (&r, cell.data()) {
-            d.errors().record(e.errno());
+        if let (Err(e), FileKind::File) = (&r, cell.kind) {
+            cell.errors.record(e.errno());
         }
         drop(l);
         r
@@ -63,6 +63,8 @@ impl Inner {
         groups: &[u8],
         max: usize,
     ) -> Result<usize> {
+        // Before any mark goes: see `Cell::is_synced`.
+        cell.set(SYNCING);
         if !durable {
             self.flush.lock().begins(cell);
         }
@@ -92,6 +94,7 @@ impl Inner {
         } else if owed && r.is_ok() {
             self.flush.lock().durable(cell.ino);
         }
+        cell.clear(SYNCING);
         r
     }
 
@@ -104,7 +107,7 @@ impl Inner {
         groups: &[u8],
         max: usize,
     ) -> Result<(usize, bool)> {
-        let xattrs = if was & XATTR_DIRTY != 0 && cell.has(HAS_XATTRS) {
+        let xattrs = if was & XATTR_DIRTY != 0 {
             let _l = cell.xattrs.lock();
             cell.xattrs.get(&crossbeam_epoch::pin()).map(|x| x.encoded().to_vec())
         } else {

@@ -36,9 +36,12 @@ impl Inner {
                 (Vec::new(), Vec::new())
             }
         };
+        let wanted = if data_only { DATASYNC | UNSYNCED } else { DIRTY | XATTR_DIRTY | UNSYNCED | DATASYNC };
+        if groups.is_empty() && cell.is_synced(wanted, !data_only) {
+            return Ok(self.store.healthy()?);
+        }
         let l = cell.sync_lock.lock();
         let dirty_data = cell.data().is_some_and(|d| d.has_dirty());
-        let wanted = if data_only { DATASYNC | UNSYNCED } else { DIRTY | XATTR_DIRTY | UNSYNCED | DATASYNC };
         let changed = !data_only && cell.dir().is_some_and(Dir::has_changed);
         if groups.is_empty() && !dirty_data && !cell.has(wanted) && !changed {
             return Ok(self.store.healthy()?);

@@ -129,8 +129,7 @@ pub struct FileData {
     root: frame::Slot,
     /// Pages that have a block, or will have one when written back. An estimate.
     blocks: AtomicU64,
-    errors: ErrSeq,
-    apart: [u64; 3],
+    apart: [u64; 4],
     dirty: AtomicU32,
     size_lock: Mutex<()>,
     writeback_lock: Mutex<()>,
@@ -151,8 +150,7 @@ impl FileData {
             size: AtomicU64::new(size),
             root: AtomicUsize::new(0),
             blocks: AtomicU64::new(blocks),
-            errors: ErrSeq::new(),
-            apart: [0; 3],
+            apart: [0; 4],
             dirty: AtomicU32::new(0),
             size_lock: Mutex::new(()),
             writeback_lock: Mutex::new(()),
@@ -180,11 +178,6 @@ impl FileData {
     /// writeback in progress can hide pages it has not finished.
     pub fn has_dirty(&self) -> bool {
         self.dirty.load(Ordering::SeqCst) != 0 // SeqCst: tree.rs 5
-    }
-
-    /// Errors of writing this file back.
-    pub fn errors(&self) -> &ErrSeq {
-        &self.errors
     }
 
     fn add_blocks(&self, by: u64) {

@@ -46,7 +46,7 @@ pub(crate) const DEAD: u8 = 2;
 
 /// The directory index of one cell.
 pub(crate) struct Dir {
-    /// The root table; null until the first name or load. Written once, by compare-exchange.
+    /// The root table; of a directory that was not made in this mount null until its first load. Written once, by compare-exchange.
     root: AtomicPtr<Table>,
     /// See invariant 5. Written under a leaf lock, on eviction only.
     pub(crate) generation: AtomicU32,
@@ -73,7 +73,12 @@ pub(crate) fn relax(turn: &mut u32) {
 impl Dir {
     pub fn new(newborn: bool) -> Dir {
         Dir {
-            root: AtomicPtr::new(std::ptr::null_mut()),
+            // A new directory has its leaves from the start: its first names, made by several lanes at once, share nothing.
+            root: AtomicPtr::new(if newborn {
+                Box::into_raw(Table::new(COMPLETE))
+            } else {
+                std::ptr::null_mut()
+            }),
             generation: AtomicU32::new(0),
             state: AtomicU8::new(ALIVE),
             newborn,
