@@ -4,6 +4,7 @@ use lanefs_check::conflicts::drive::{self, Options};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    drive::prefer_small_pages();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let options = match Options::parse(&args) {
         Ok(o) => o,

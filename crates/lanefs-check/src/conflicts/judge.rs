@@ -1,19 +1,40 @@
 //! Whether two calls commute: decided by the reference model, in both orders, with what is durable afterwards.
+//!
+//! *Times.* The instant that a call stores is the clock's to choose, not before the call and never before what is stored already
+//! (SEMANTICS T1), as in COMMUTER's model, where it is a free variable that must not go backwards. So two calls that both store "now" in
+//! one inode leave the later instant in either order, and commute if nothing else tells them apart; were it otherwise, two creates in one
+//! directory would not commute. A call that *reports* times does not commute with one that stores them: between them the clock may be
+//! looked at. What an implementation does of this is another matter: [`stamps_one_inode`] says which tests ask for one inode's
+//! times from both, and the figures are told with and without them.
 
 use super::test_case::Test;
-use crate::model::{Change, Content, Id, Model, Persist};
+use crate::model::{Change, Content, Id, Inode, Model, Persist};
 use crate::op::{Op, Outcome, Who};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the model did with one call.
 struct Did {
     outcome: Outcome,
     changes: Vec<Change>,
+    /// Inodes there were before, that took a time from the clock; not directories that only gained or lost a name.
+    stamped: BTreeSet<Id>,
 }
 
 fn apply(m: &mut Model, op: &Op) -> Did {
+    let before: BTreeMap<Id, _> = m.inodes.iter().map(|(id, n)| (*id, n.mtime)).collect();
     let outcome = m.apply(Who::Root, op);
-    Did { outcome, changes: m.take_changes() }
+    let changes = m.take_changes();
+    let of = |c: &Change| match c {
+        Change::Entry { old, new, .. } => [*old, *new],
+        Change::Attr { id, .. } | Change::Size { id, .. } | Change::Page { id, .. } => [Some(*id), None],
+        _ => [None, None],
+    };
+    let mut stamped: BTreeSet<Id> =
+        changes.iter().flat_map(of).flatten().filter(|id| before.contains_key(id)).collect();
+    // A truncation to the same size says nothing but the time.
+    let timed = |id: &Id, n: &Inode| !n.is_dir() && before.get(id).is_some_and(|t| *t != n.mtime);
+    stamped.extend(m.inodes.iter().filter(|(id, n)| timed(id, n)).map(|(id, _)| *id));
+    Did { outcome, changes, stamped }
 }
 
 /// The model after the set-up; an error if a call of it fails.
@@ -26,6 +47,13 @@ pub fn prepare(test: &Test) -> Result<Model, String> {
         m.take_changes();
     }
     Ok(m)
+}
+
+/// Whether both calls store the clock's time in one inode, which is not a directory that only gains or loses a name.
+pub fn stamps_one_inode(test: &Test) -> Result<bool, String> {
+    let m = prepare(test)?;
+    let stamped = |op: &Op| apply(&mut m.clone(), op).stamped;
+    Ok(!stamped(&test.ops[0]).is_disjoint(&stamped(&test.ops[1])))
 }
 
 /// Whether the test's calls commute.
@@ -49,8 +77,8 @@ pub fn commutes(test: &Test) -> Result<bool, String> {
         && same_state(&one, &map1, &two, &map2)
         && !sees_times(&a1, &b1)
         && !sees_times(&b2, &a2)
-        && promised(&m, &a1, &b1).is_empty()
-        && promised(&m, &b2, &a2).is_empty())
+        && !promises(&m, &a1, &b1)
+        && !promises(&m, &b2, &a2))
 }
 
 /// Inodes made by call 0 and 1, which have other numbers in the other order.
@@ -116,9 +144,10 @@ fn sees_times(x: &Did, y: &Did) -> bool {
     seen(&x.outcome, &y.changes) || seen(&y.outcome, &x.changes)
 }
 
-/// What the second call promises to have made durable of the first one's changes (docs/SEMANTICS.md, C3 and F2). All before
-/// them was durable, so the closure C2 adds nothing. In the other order nothing of the kind is promised.
-fn promised(before: &Model, first: &Did, second: &Did) -> Vec<Change> {
+/// Whether the second call promises to have made durable something of what the first one changed (docs/SEMANTICS.md, C3, F2 and F7: a
+/// time is durable with what it came with). All before them was durable, so the closure C2 adds nothing. In the other order nothing
+/// of the kind is promised.
+fn promises(before: &Model, first: &Did, second: &Did) -> bool {
     let covers_group = |id: Id| {
         first.changes.iter().any(|c| match c {
             Change::Entry { dir, old, new, .. } => *dir == id || *old == Some(id) || *new == Some(id),
@@ -126,9 +155,13 @@ fn promised(before: &Model, first: &Did, second: &Did) -> Vec<Change> {
             _ => false,
         })
     };
-    let mut out = Vec::new();
     for p in &second.changes {
         let Change::Persist(p) = p else { continue };
+        match p {
+            Persist::All if !first.stamped.is_empty() => return true,
+            Persist::Inode(id) if first.stamped.contains(id) => return true,
+            _ => {}
+        }
         for c in &first.changes {
             let (group, of, attr) = match c {
                 Change::Entry { .. } | Change::New { .. } | Change::Moved { .. } => (true, 0, false),
@@ -154,14 +187,14 @@ fn promised(before: &Model, first: &Did, second: &Did) -> Vec<Change> {
                 }
             };
             if covered && has_effect(before, c) {
-                out.push(c.clone());
+                return true;
             }
         }
     }
-    out
+    false
 }
 
-/// Whether a change makes a difference to what was there.
+/// Whether a change makes a difference to the content that was there.
 fn has_effect(before: &Model, c: &Change) -> bool {
     let file = |id: &Id| match before.inodes.get(id).map(|n| &n.content) {
         Some(Content::File(p)) => Some(p),
@@ -170,9 +203,6 @@ fn has_effect(before: &Model, c: &Change) -> bool {
     match c {
         Change::Size { id, size, .. } => file(id).is_none_or(|p| p.size != *size),
         Change::Page { id, page, bytes, .. } => file(id).is_none_or(|p| p.map.get(page) != bytes.as_ref()),
-        Change::Attr { id, state } => before.inodes.get(id).is_none_or(|n| {
-            (n.mode, n.uid, n.gid) != (state.mode, state.uid, state.gid) || n.xattrs != state.xattrs
-        }),
         _ => true,
     }
 }

@@ -20,4 +20,5 @@ pub mod symbol;
 pub mod tally;
 pub mod test_case;
 pub mod trace;
+pub mod views;
 pub mod volume;

@@ -67,6 +67,12 @@ pub fn terminal(t: &Tally) {
         t.errors.len(),
         t.seconds
     );
+    for v in &t.views {
+        println!(
+            "{:>7.2} % by bytes {:>7.2} % by lines of {:>6} tests: {}",
+            v.free_by_bytes, v.free_by_lines, v.tests, v.name
+        );
+    }
 }
 
 fn escape(s: &str) -> String {

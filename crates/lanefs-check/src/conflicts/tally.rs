@@ -22,6 +22,20 @@ pub struct Pair {
     pub cold_bytes: usize,
     /// The same by lines.
     pub cold_lines: usize,
+    /// Tests in which both calls store the time of one inode (`judge::stamps_one_inode`), and those of them with conflicts.
+    #[serde(default)]
+    pub stamped: Stamped,
+}
+
+/// Counts of the tests in which both calls store the time of one inode.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Stamped {
+    /// How many.
+    pub tests: usize,
+    /// With a conflict by bytes.
+    pub bytes: usize,
+    /// With a conflict by lines.
+    pub lines: usize,
 }
 
 /// Conflicts on one field.
@@ -70,6 +84,22 @@ pub struct Tally {
     pub seconds: f64,
     /// At most so many tests of a pair.
     pub sample: usize,
+    /// The sums over several choices of tests.
+    #[serde(default)]
+    pub views: Vec<View>,
+}
+
+/// The share of tests without conflicts among some of them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct View {
+    /// Which tests, and how they are weighed.
+    pub name: String,
+    /// How many were run.
+    pub tests: usize,
+    /// Per cent free by bytes, warm.
+    pub free_by_bytes: f64,
+    /// Per cent free by lines, warm.
+    pub free_by_lines: f64,
 }
 
 impl Tally {
@@ -91,6 +121,9 @@ impl Tally {
                     q.conflicting_lines += p.conflicting_lines;
                     q.cold_bytes += p.cold_bytes;
                     q.cold_lines += p.cold_lines;
+                    q.stamped.tests += p.stamped.tests;
+                    q.stamped.bytes += p.stamped.bytes;
+                    q.stamped.lines += p.stamped.lines;
                 }
             }
         }
