@@ -4,8 +4,8 @@
 //! any caller but root counts as one without CAP_FSETID.
 
 use crate::MountConfig;
+use crate::absence::about_to_wait;
 use crate::acl::{self, Acl};
-use crate::crowd::about_to_wait;
 use crate::handles::Handles;
 use crate::known::Known;
 use crate::seek::Seeker;

@@ -9,7 +9,7 @@
 //! C3 When it is done it reads again if there are too few, else it stands by.
 //! C4 Once the connection has ended nobody stands by any more.
 
-use std::cell::{Cell, RefCell};
+use crate::absence;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 #[derive(Default)]
@@ -27,12 +27,6 @@ pub(crate) struct Crowd {
     wanted: usize,
 }
 
-thread_local! {
-    static MINE: RefCell<Option<Arc<Crowd>>> = const { RefCell::new(None) };
-    /// This thread has left since it read its request.
-    static LEFT: Cell<bool> = const { Cell::new(false) };
-}
-
 impl Crowd {
     /// `wanted` threads are to read.
     pub(crate) fn new(wanted: usize) -> Crowd {
@@ -46,8 +40,8 @@ impl Crowd {
 
     /// This thread is one of them. True if it is to read, false if the connection ended before it was wanted.
     pub(crate) fn join(self: &Arc<Self>) -> bool {
-        MINE.set(Some(Arc::clone(self)));
-        lanefs::on_wait(Some(leave));
+        let crowd = Arc::clone(self);
+        absence::tell(move |_| crowd.leave());
         self.read_or_stand_by()
     }
 
@@ -70,7 +64,7 @@ impl Crowd {
 
     /// To be called after each request. True if this thread is to read another, false if the connection ended.
     pub(crate) fn done(&self) -> bool {
-        if LEFT.replace(false) { self.read_or_stand_by() } else { true }
+        if absence::is_back() { self.read_or_stand_by() } else { true }
     }
 
     /// The connection has ended: those who stand by may go.
@@ -91,25 +85,10 @@ impl Crowd {
     }
 }
 
-/// This thread is about to wait. Only the first wait of a request counts.
-fn leave() {
-    if !LEFT.replace(true) {
-        MINE.with_borrow(|mine| {
-            if let Some(crowd) = mine {
-                crowd.leave();
-            }
-        });
-    }
-}
-
-/// For a request that is known to wait.
-pub(crate) fn about_to_wait() {
-    leave();
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::absence::about_to_wait;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::sync::mpsc::channel;
 

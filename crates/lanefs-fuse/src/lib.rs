@@ -15,6 +15,7 @@
 //! | files without a name | kept while the kernel knows them (`known`) |
 //! | `sync`, `syncfs` | not passed on by the kernel |
 
+mod absence;
 pub mod acl;
 mod adaptor;
 mod crowd;
@@ -24,13 +25,14 @@ mod mount;
 mod options;
 mod readers;
 mod requests;
+mod rings;
 mod seek;
 mod session;
 mod signals;
 mod translate;
 mod wire;
 
-pub use options::{BadOption, MountConfig};
+pub use options::{BadOption, IoUring, MountConfig};
 pub use session::{Session, Unmounter, mount, serve_as_flusher};
 pub use signals::{Signals, block_signals};
 

@@ -1,6 +1,20 @@
 //! The options of a mount: what `-o` may say, in the words of mount(8) and mount.fuse(8).
 
+use crate::readers::most;
+use crate::rings::{Size, queues};
+use crate::wire::ring::entry_bytes;
 use std::time::Duration;
+
+/// Whether requests come over io_uring, a queue for each processor, or are read from /dev/fuse.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoUring {
+    /// Over io_uring where the kernel offers it.
+    Auto,
+    /// Over io_uring, or the mount fails.
+    On,
+    /// From /dev/fuse.
+    Off,
+}
 
 /// How a volume appears in the name space and how the kernel may cache it.
 #[derive(Clone, Debug)]
@@ -27,9 +41,11 @@ pub struct MountConfig {
     pub dirsync: bool,
     /// Unmount when the serving process dies (needs fusermount3).
     pub auto_unmount: bool,
+    /// The way requests come.
+    pub io_uring: IoUring,
     /// Threads that serve; 0 for the default.
     pub threads: usize,
-    /// How many of them read requests at a time; 0 for the default.
+    /// How many of them read requests at a time, without io_uring; 0 for the default.
     pub readers: usize,
     /// How long the kernel may believe names and attributes.
     pub ttl: Duration,
@@ -53,6 +69,7 @@ impl Default for MountConfig {
             sync: false,
             dirsync: false,
             auto_unmount: false,
+            io_uring: IoUring::Auto,
             threads: 0,
             readers: 0,
             ttl: Duration::from_secs(3600),
@@ -133,6 +150,14 @@ impl MountConfig {
                 "nowriteback" => self.writeback = false,
                 "fsname" => self.source = value.ok_or_else(bad)?.to_string(),
                 "subtype" => {}
+                "io_uring" => {
+                    self.io_uring = match value {
+                        Some("auto") => IoUring::Auto,
+                        None | Some("on") => IoUring::On,
+                        Some("off") => IoUring::Off,
+                        Some(_) => return Err(bad()),
+                    }
+                }
                 "threads" => self.threads = number()?.try_into().map_err(|_| bad())?,
                 "readers" => self.readers = number()?.try_into().map_err(|_| bad())?,
                 "ttl" => self.ttl = Duration::from_secs(number()?),
@@ -169,6 +194,23 @@ impl MountConfig {
         }
     }
 
+    /// Threads of one processor's ring: two, and up to four times that while they wait for the device.
+    pub(crate) fn team(&self) -> Size {
+        let limit = match self.threads {
+            0 => 8,
+            n => n.min(1024).div_ceil(queues()).max(2),
+        };
+        Size { first: 2, limit }
+    }
+
+    /// The memory its buffers may take, in bytes: of the volume's budget, so that the whole stays within it.
+    pub fn buffers(&self) -> u64 {
+        let most = most(self.max_write);
+        let read = 2 * most * self.threads();
+        let rings = entry_bytes(most) * (queues() * self.team().limit) as u64;
+        if self.io_uring == IoUring::Off { read as u64 } else { rings.max(read as u64) }
+    }
+
     /// How many of them read requests at a time: as many as there are cores the callers leave, and one more than one, because not
     /// every wait is announced (a lock that somebody holds who waits).
     pub(crate) fn readers(&self) -> usize {
@@ -201,9 +243,27 @@ mod tests {
 
     #[test]
     fn bad_values_are_refused() {
-        for o in ["ttl=soon", "threads=", "threads=-1", "fsname"] {
+        for o in ["io_uring=maybe", "ttl=soon", "threads=", "threads=-1", "fsname"] {
             assert_eq!(MountConfig::default().parse(o), Err(BadOption(o.into())), "{o}");
         }
+    }
+
+    #[test]
+    fn the_way_requests_come_is_said_and_its_memory_known() {
+        let mut c = MountConfig::default();
+        assert_eq!(c.io_uring, IoUring::Auto);
+        for (o, is) in
+            [("io_uring", IoUring::On), ("io_uring=off", IoUring::Off), ("io_uring=auto", IoUring::Auto)]
+        {
+            c.parse(o).unwrap();
+            assert_eq!(c.io_uring, is);
+        }
+        // Every thread a buffer for the largest write at least.
+        assert!(c.buffers() >= (queues() * c.team().limit) as u64 * u64::from(c.max_write));
+        c.parse("io_uring=off,threads=3").unwrap();
+        assert_eq!(c.buffers(), 6 * ((1 << 20) + 4096));
+        c.parse("threads=1").unwrap();
+        assert!(c.team().limit >= c.team().first);
     }
 
     #[test]

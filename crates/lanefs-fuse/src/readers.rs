@@ -1,68 +1,82 @@
-//! The threads that read requests, have them done, and answer.
+//! The threads that read requests from /dev/fuse, have them done, and answer.
 //!
 //! Each has a descriptor of its own: what it has read is answered there and nowhere else (FUSE_DEV_IOC_CLONE). How many of
-//! them read at a time: [`crate::crowd`].
+//! them read at a time: [`crate::crowd`]. With rings two are left, for what the kernel sends this way only.
 
-use crate::MountConfig;
 use crate::adaptor::Adaptor;
 use crate::crowd::Crowd;
-use crate::wire::{Answer, Device, Errno, Reply, Request};
+use crate::wire::{Answer, Device, Errno, Reply, Request, room};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts them. The thread returned ends when the connection has ended, with the first error of any.
+/// Where a request came from.
+pub(crate) enum Origin {
+    Device(Arc<Device>),
+    Ring,
+}
+
+/// A serving thread; it ends when the connection has ended.
+pub(crate) type Serving = JoinHandle<io::Result<()>>;
+
+/// Bytes of a buffer for requests whose writes have at most `max_write` bytes: the least the kernel reads into.
+pub(crate) fn most(max_write: u32) -> usize {
+    (max_write as usize).max(1 << 17) + 4096
+}
+
+/// Starts `threads` of them, of which `reading` read at a time.
 pub(crate) fn start(
-    adaptor: Adaptor,
-    device: Arc<Device>,
-    config: &MountConfig,
-) -> io::Result<JoinHandle<io::Result<()>>> {
-    // The least the kernel reads into is its largest write and that request's headers.
-    let most = (config.max_write as usize).max(1 << 17) + 4096;
-    let mut devices = vec![device];
-    while devices.len() < config.threads() {
-        devices.push(Arc::new(devices[0].another()?));
+    adaptor: &Arc<Adaptor>,
+    device: &Arc<Device>,
+    max_write: u32,
+    (threads, reading): (usize, usize),
+) -> io::Result<Vec<Serving>> {
+    let most = most(max_write);
+    let mut devices = vec![Arc::clone(device)];
+    while devices.len() < threads {
+        devices.push(Arc::new(device.another()?));
     }
-    let adaptor = Arc::new(adaptor);
-    let crowd = Arc::new(Crowd::new(config.readers()));
-    let readers: Vec<JoinHandle<io::Result<()>>> = devices
+    let crowd = Arc::new(Crowd::new(reading));
+    devices
         .into_iter()
         .enumerate()
         .map(|(i, device)| {
-            let (adaptor, crowd) = (Arc::clone(&adaptor), Arc::clone(&crowd));
+            let (adaptor, crowd) = (Arc::clone(adaptor), Arc::clone(&crowd));
             Builder::new().name(format!("lanefs-fuse-{i}")).spawn(move || {
                 let result = if crowd.join() { read(&adaptor, &device, &crowd, most) } else { Ok(()) };
                 crowd.end();
                 result
             })
         })
-        .collect::<io::Result<_>>()?;
-    Builder::new().name("lanefs-fuse".into()).spawn(move || {
-        let ended = readers.into_iter().map(|r| {
-            r.join().unwrap_or_else(|_| Err(io::Error::other("a reader thread of the mount panicked")))
-        });
-        let result = ended.fold(Ok(()), Result::and);
-        adaptor.end();
-        result
+        .collect()
+}
+
+/// Has a request done. The answer's content is in `reply` then.
+pub(crate) fn perform(
+    adaptor: &Adaptor,
+    request: &Request<'_>,
+    reply: &mut Reply,
+    origin: &Origin,
+) -> Result<(), Errno> {
+    // A panic is a bug, and what it leaves in memory is not to be trusted: the volume stops as a crash would stop it.
+    catch_unwind(AssertUnwindSafe(|| adaptor.serve(request, reply, origin))).unwrap_or_else(|_| {
+        tracing::error!("request {} panicked; the volume is stopped as by a crash", request.op);
+        adaptor.volume.shutdown();
+        reply.answer = Answer::Now;
+        Err(Errno(libc::EIO))
     })
 }
 
 fn read(adaptor: &Adaptor, device: &Arc<Device>, crowd: &Crowd, most: usize) -> io::Result<()> {
     let mut buffer = vec![0; most];
-    let mut reply = Reply::new(most);
+    let mut bytes = room(most);
+    let origin = Origin::Device(Arc::clone(device));
     while let Some(n) = device.receive(&mut buffer)? {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "/dev/fuse gave no request");
         let request = Request::decode(&buffer[..n]).ok_or_else(bad)?;
-        reply.begin();
-        // A panic is a bug, and what it leaves in memory is not to be trusted: the volume stops as a crash would stop it.
-        let result = catch_unwind(AssertUnwindSafe(|| adaptor.serve(&request, &mut reply, device)))
-            .unwrap_or_else(|_| {
-                tracing::error!("request {} panicked; the volume is stopped as by a crash", request.op);
-                adaptor.volume.shutdown();
-                reply.answer = Answer::Now;
-                Err(Errno(libc::EIO))
-            });
+        let mut reply = Reply::over(&mut bytes);
+        let result = perform(adaptor, &request, &mut reply, &origin);
         let taken = match (reply.answer, result) {
             (Answer::None, _) | (Answer::Elsewhere, Ok(())) => true,
             (_, result) => {

@@ -2,11 +2,12 @@
 //!
 //! The kernel asks us where data is without writing back first, and would be told that what it has gathered is a hole.
 //! So while anybody has a file open for writing, its pages are called in before the answer: an invalidation makes the
-//! kernel write them back. It waits for WRITE requests, which the reader threads must be free to serve, so
-//! this happens on a thread of its own. (Files open only for reading have no unwritten pages: closing writes them back.)
+//! kernel write them back. It waits for WRITE requests, which the threads that read /dev/fuse must be free to serve, so
+//! this happens on a thread of its own. A request that came through a ring has to be answered by the thread that has it; there
+//! another thread is started where none is left (`rings`). (Files open only for reading have no unwritten pages: closing writes them back.)
 
 use crate::handles::Handles;
-use crate::wire::{Device, Errno, Reply};
+use crate::wire::{Device, Errno, Reply, room};
 use lanefs::Ino;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
@@ -40,6 +41,12 @@ pub(crate) fn answer(handles: &Handles, handle: u64, offset: i64, whence: i32) -
     Ok(file.seek(offset, whence)?)
 }
 
+fn call_in(device: &Device, ino: Ino) {
+    if let Err(e) = device.call_in(ino) {
+        tracing::warn!("inode {}: its unwritten pages were not called in: {e}", ino.0);
+    }
+}
+
 impl Seeker {
     pub(crate) fn new(handles: Arc<Handles>, device: Arc<Device>) -> Seeker {
         Seeker { handles, device, running: Mutex::new(None) }
@@ -57,16 +64,19 @@ impl Seeker {
         }
     }
 
+    /// Has the kernel write back the pages of the file, and waits for that.
+    pub(crate) fn call_in(&self, ino: Ino) {
+        call_in(&self.device, ino);
+    }
+
     fn start(&self) -> io::Result<Running> {
         let (jobs, queue) = channel::<Job>();
         let (handles, device) = (Arc::clone(&self.handles), Arc::clone(&self.device));
         let thread = std::thread::Builder::new().name("lanefs-seek".into()).spawn(move || {
-            let mut reply = Reply::new(64);
+            let mut bytes = room(64);
             for job in queue {
-                if let Err(e) = device.call_in(job.ino) {
-                    tracing::warn!("inode {}: its unwritten pages were not called in: {e}", job.ino.0);
-                }
-                reply.begin();
+                call_in(&device, job.ino);
+                let mut reply = Reply::over(&mut bytes);
                 let result =
                     answer(&handles, job.handle, job.offset, job.whence).and_then(|at| reply.u64(at));
                 if let Err(e) = job.device.send(reply.finish(job.unique, result)) {

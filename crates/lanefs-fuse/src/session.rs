@@ -3,13 +3,15 @@
 use crate::MountConfig;
 use crate::adaptor::Adaptor;
 use crate::mount::{Attached, attach};
-use crate::readers;
-use crate::wire::shake_hands;
+use crate::options::IoUring;
+use crate::readers::{self, most};
+use crate::rings::{Rings, ended};
+use crate::wire::{Device, Offer, ring, shake_hands};
 use lanefs::Volume;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 
 /// A volume mounted in the name space. Dropping it unmounts, waits for the users of the mount, and closes the volume.
 pub struct Session {
@@ -37,17 +39,83 @@ pub fn serve_as_flusher() {
 /// # Errors
 /// EBUSY, EPERM, ENOTDIR and what else mount(2) says; the message of fusermount3 for an ordinary user.
 pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Result<Session> {
+    let rings = rings_wanted(config)?;
     let (device, attached) = attach(mountpoint, config)?;
-    let serving = shake_hands(&device, config.max_write, config.writeback).and_then(|agreed| {
-        let device = Arc::new(device);
-        let adaptor = Adaptor::new(volume.clone(), config, agreed, Arc::clone(&device));
-        readers::start(adaptor, device, config)
-    });
-    let serving = serving.inspect_err(|_| {
+    let serving = serve(&volume, device, config, rings).inspect_err(|_| {
         let _ = attached.detach();
     })?;
     attached.tune(config);
     Ok(Session { volume, attached: Arc::new(attached), serving: Some(serving) })
+}
+
+/// Where the kernel keeps its switch for FUSE over io_uring.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+fn refused(why: &str) -> io::Error {
+    let what = format!("{why}; or mount with -o io_uring=auto, which does without");
+    io::Error::new(io::ErrorKind::Unsupported, what)
+}
+
+/// Whether to ask the kernel for rings.
+fn rings_wanted(config: &MountConfig) -> io::Result<bool> {
+    if config.io_uring == IoUring::Off {
+        return Ok(false);
+    }
+    match ring::probe() {
+        Ok(()) => Ok(true),
+        Err(e) if config.io_uring == IoUring::On => Err(refused(&format!(
+            "io_uring=on, but this process may not use io_uring ({}); look at /proc/sys/kernel/io_uring_disabled and at what a \
+             container or its seccomp filter forbids",
+            e.kind()
+        ))),
+        Err(e) => {
+            tracing::debug!("no io_uring here: {e}");
+            Ok(false)
+        }
+    }
+}
+
+/// Shakes hands with the kernel and starts who serves it. The thread returned ends when the connection has ended, with the first
+/// error of any.
+fn serve(
+    volume: &Volume,
+    device: Device,
+    config: &MountConfig,
+    rings: bool,
+) -> io::Result<JoinHandle<io::Result<()>>> {
+    let offer = Offer { max_write: config.max_write, writeback: config.writeback, rings };
+    let agreed = shake_hands(&device, offer)?;
+    let only = config.io_uring == IoUring::On;
+    if only && !agreed.rings {
+        return Err(refused(&match std::fs::read_to_string(SWITCH) {
+            Ok(_) => format!("io_uring=on, but the kernel has it switched off; as root: echo Y > {SWITCH}"),
+            Err(_) => "io_uring=on, but this kernel cannot (Linux 6.14 with CONFIG_FUSE_IO_URING can)".into(),
+        }));
+    }
+    let device = Arc::new(device);
+    let adaptor = Arc::new(Adaptor::new(volume.clone(), config, agreed, Arc::clone(&device)));
+    let mut rings = None;
+    let mut over_rings = false;
+    if agreed.rings {
+        let (started, result) = Rings::start(&adaptor, &device, most(config.max_write), config.team());
+        match result {
+            Ok(()) => over_rings = true,
+            Err(e) if only => return Err(refused(&format!("io_uring=on, but a ring was refused: {e}"))),
+            Err(e) => tracing::warn!("the mount does without io_uring: {e}"),
+        }
+        rings = Some(started);
+    }
+    // What the kernel does not send over rings is little.
+    let threads = if over_rings { (2, 1) } else { (config.threads(), config.readers()) };
+    let readers = readers::start(&adaptor, &device, config.max_write, threads)?;
+    Builder::new().name("lanefs-fuse".into()).spawn(move || {
+        let mut result = readers.into_iter().map(ended).fold(Ok(()), io::Result::and);
+        if let Some(rings) = rings {
+            result = result.and(rings.wait());
+        }
+        adaptor.end();
+        result
+    })
 }
 
 impl Session {

@@ -30,6 +30,8 @@ pub struct MountOptions {
     /// Bytes of memory for all the volume keeps: half of it for pages, five sixteenths for cells, names, logged operations and the store's
     /// inodes, a sixteenth for the store's nodes, after up to 64 MiB for buffers and tables. Default: a quarter of RAM.
     pub cache_size: u64,
+    /// Bytes of them that the caller keeps for buffers of its own; taken into account up to a quarter of the whole. Default: none.
+    pub buffers: u64,
     /// Refuse every change.
     pub read_only: bool,
     /// Never record when a file or a directory was read.
@@ -52,6 +54,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         MountOptions {
             cache_size: 0,
+            buffers: 0,
             read_only: false,
             noatime: false,
             commit_interval: Duration::from_secs(5),
@@ -191,7 +194,7 @@ impl Volume {
         let options = options.clone();
         let cache = if options.cache_size == 0 { default_cache() } else { options.cache_size }.max(4 << 20);
         // What is neither page nor name: buffers of a checkpoint, tables of segments, the allocator's slack.
-        let cache = cache - (cache / 2).min(64 << 20);
+        let cache = cache - (cache / 2).min(64 << 20) - options.buffers.min(cache / 4);
         let lanes = if options.lanes == 0 {
             lanefs_sync::MAX_LANES
         } else {

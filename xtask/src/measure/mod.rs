@@ -3,6 +3,7 @@
 
 mod mount_fsync;
 mod sequential;
+mod transports;
 
 use crate::programs::volume::{self, Volume};
 use crate::run::{cargo, need, run};
@@ -27,6 +28,7 @@ const MEASUREMENTS: &[Measurement] = &[
     ("mount-million", "a million files through a mount, 128 MiB; mounting with them", mount_million),
     ("mount-sparse", "a file of 100 GiB through a mount, 128 MiB", |_| through_mount("memory", &[])),
     ("roundtrips", "metadata calls through the mount, beside an empty FUSE file system", |_| round_trips()),
+    ("transports", "calls per second over io_uring, beside /dev/fuse", transports::run),
     ("mount-fsync", "fsync through the mount, beside the file system under the image", mount_fsync::run),
     ("sequential", "sequential I/O through the mount, beside the device and memcpy", sequential::run),
 ];

@@ -17,7 +17,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 ///
 /// Returns when the mount serves; a background process answers until `lanefs umount DIR` or umount(8).
 /// Options of -o: those of mount(8) (ro, noexec, suid, dev, noatime, sync, dirsync), of FUSE (allow_other, allow_root,
-/// auto_unmount), and threads=N, ttl=SECONDS, nowriteback, cache_size=SIZE, commit=SECONDS, dirty_expire=SECONDS,
+/// auto_unmount), and io_uring=auto|on|off, threads=N, ttl=SECONDS, nowriteback, cache_size=SIZE, commit=SECONDS, dirty_expire=SECONDS,
 /// mlogs=N, log=FILE, create, size=SIZE. A mount made by root is open to all users unless noallow_other is given.
 #[derive(clap::Args, Debug, Default)]
 pub struct Args {
@@ -92,6 +92,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     }
     plan.volume.read_only = plan.mount.read_only;
     plan.volume.noatime = plan.mount.noatime;
+    plan.volume.buffers = plan.mount.buffers();
     Ok(plan)
 }
 

@@ -1,5 +1,7 @@
 //! Running the command, and mounts that do not outlive their test.
 
+pub use crate::transport::transport;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
@@ -54,15 +56,6 @@ pub fn volume(size: &str) -> (TempDir, PathBuf) {
     (dir, image)
 }
 
-/// Whether mounts can be tried; says why not.
-pub fn can_mount() -> bool {
-    let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
-    if let Err(e) = &device {
-        println!("skipped: /dev/fuse: {e}");
-    }
-    device.is_ok()
-}
-
 /// A mounted volume that is unmounted when the test ends, however it ends.
 pub struct Mount {
     pub work: TempDir,
@@ -85,8 +78,16 @@ impl Mount {
     }
     pub fn mount(&mut self, options: &[&str]) {
         self.mounted = true;
-        let args = [&["mount"], options, &["v.lane", "mnt"]].concat();
+        let how = transport().option();
+        let args = [&["mount", "-o", how.as_str()], options, &["v.lane", "mnt"]].concat();
         lanefs_in(self.work.path(), &args).ok();
+        assert_eq!(self.has_rings(), transport().has_rings());
+    }
+    /// Whether it is served over io_uring.
+    pub fn has_rings(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.server_of_mount())).expect("threads");
+        let names = tasks.map(|t| std::fs::read_to_string(t.expect("thread").path().join("comm")));
+        names.flatten().any(|name| name.starts_with("lanefs-ring"))
     }
     pub fn umount(&mut self) {
         lanefs_in(self.work.path(), &["umount", "mnt"]).ok();
@@ -102,6 +103,15 @@ impl Mount {
         let pid =
             run.err.split("process ").nth(1).and_then(|t| t.split(|c: char| !c.is_ascii_digit()).next());
         pid.and_then(|p| p.parse().ok()).unwrap_or_else(|| panic!("no pid: {run:?}"))
+    }
+    /// The same as the mount says it.
+    pub fn server_of_mount(&self) -> u32 {
+        let mut pid = 0u32;
+        let dir = std::fs::File::open(&self.dir).expect("open");
+        // SAFETY: the ioctl writes one u32 through a pointer valid for that.
+        let r = unsafe { libc::ioctl(dir.as_raw_fd(), 0x8004_4c01, &raw mut pid) };
+        assert_eq!(r, 0, "{}", std::io::Error::last_os_error());
+        pid
     }
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)

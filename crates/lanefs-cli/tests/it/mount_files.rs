@@ -7,11 +7,19 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::time::{Duration, SystemTime};
 
-#[test]
+on_each_transport! {
+    files_links_and_attributes_survive_a_remount,
+    times_of_cached_writes_do_not_move_when_they_reach_the_volume,
+    renames_replace_exchange_or_refuse,
+    appends_truncates_holes_and_maps,
+    data_not_yet_written_back_is_data_to_seek,
+    an_unlinked_file_lives_while_it_is_open,
+    a_large_directory_lists_every_name_once,
+    a_default_acl_takes_the_umasks_place,
+    setuid_goes_when_somebody_else_writes,
+}
+
 fn files_links_and_attributes_survive_a_remount() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&[]);
     let p = |n: &str| m.path(n);
     std::fs::create_dir_all(p("d/e")).unwrap();
@@ -49,11 +57,7 @@ fn files_links_and_attributes_survive_a_remount() {
     m.fsck();
 }
 
-#[test]
 fn times_of_cached_writes_do_not_move_when_they_reach_the_volume() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&[]);
     let mut file = File::create(m.path("f")).unwrap();
     file.write_all(&[1; 100_000]).unwrap();
@@ -67,11 +71,7 @@ fn times_of_cached_writes_do_not_move_when_they_reach_the_volume() {
     assert_eq!((seen.ctime(), seen.ctime_nsec()), (after.ctime(), after.ctime_nsec()));
 }
 
-#[test]
 fn renames_replace_exchange_or_refuse() {
-    if !can_mount() {
-        return;
-    }
     let m = Mount::new(&[]);
     let (a, b) = (m.path("a"), m.path("b"));
     std::fs::write(&a, "A").unwrap();
@@ -90,11 +90,7 @@ fn renames_replace_exchange_or_refuse() {
     assert_eq!(full.raw_os_error(), Some(libc::ENOTEMPTY));
 }
 
-#[test]
 fn appends_truncates_holes_and_maps() {
-    if !can_mount() {
-        return;
-    }
     let m = Mount::new(&[]);
     let path = m.path("f");
     let mut one = File::options().append(true).create(true).open(&path).unwrap();
@@ -147,11 +143,7 @@ fn appends_truncates_holes_and_maps() {
     assert_eq!(page, [9; 100]);
 }
 
-#[test]
 fn data_not_yet_written_back_is_data_to_seek() {
-    if !can_mount() {
-        return;
-    }
     let m = Mount::new(&[]);
     let writer = File::create(m.path("f")).unwrap();
     writer.write_all_at(&[1; 4096], 1 << 20).unwrap();
@@ -165,11 +157,7 @@ fn data_not_yet_written_back_is_data_to_seek() {
     assert_eq!(byte, [1]);
 }
 
-#[test]
 fn an_unlinked_file_lives_while_it_is_open() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&[]);
     let file = File::options().read(true).write(true).create(true).truncate(true).open(m.path("f")).unwrap();
     file.write_all_at(b"before", 0).unwrap();
@@ -185,11 +173,7 @@ fn an_unlinked_file_lives_while_it_is_open() {
     m.fsck();
 }
 
-#[test]
 fn a_large_directory_lists_every_name_once() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&[]);
     let dir = m.path("many");
     std::fs::create_dir(&dir).unwrap();
@@ -211,9 +195,8 @@ fn a_large_directory_lists_every_name_once() {
     std::fs::remove_dir(&dir).unwrap();
 }
 
-#[test]
 fn setuid_goes_when_somebody_else_writes() {
-    if !can_mount() || !rustix::process::geteuid().is_root() {
+    if !rustix::process::geteuid().is_root() {
         println!("skipped: needs root, to become an ordinary user");
         return;
     }
@@ -231,11 +214,7 @@ fn setuid_goes_when_somebody_else_writes() {
     }
 }
 
-#[test]
 fn a_default_acl_takes_the_umasks_place() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&[]);
     let dir = m.path("d");
     std::fs::create_dir(&dir).unwrap();

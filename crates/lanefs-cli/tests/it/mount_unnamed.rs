@@ -7,14 +7,16 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
+on_each_transport! {
+    a_temporary_file_gets_a_name_or_goes,
+    what_the_kernel_knows_is_not_stale_and_what_it_forgot_gives_its_room_back,
+    a_birth_time_is_told_and_stays,
+}
+
 /// Long enough for the background thread of a volume that commits every second to free what may be freed.
 const ROUNDS: Duration = Duration::from_millis(2500);
 
-#[test]
 fn a_temporary_file_gets_a_name_or_goes() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&["-o", "commit=1"]);
     let make = |flags| {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC | flags;
@@ -41,11 +43,7 @@ fn a_temporary_file_gets_a_name_or_goes() {
     m.fsck();
 }
 
-#[test]
 fn what_the_kernel_knows_is_not_stale_and_what_it_forgot_gives_its_room_back() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&["-o", "commit=1"]);
     let free = |m: &Mount| rustix::fs::statvfs(&m.dir).unwrap().f_bfree;
     std::fs::create_dir(m.path("dir")).unwrap();
@@ -79,11 +77,7 @@ fn what_the_kernel_knows_is_not_stale_and_what_it_forgot_gives_its_room_back() {
     m.fsck();
 }
 
-#[test]
 fn a_birth_time_is_told_and_stays() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&[]);
     std::fs::write(m.path("f"), "content").unwrap();
     let born = |m: &Mount| {

@@ -8,11 +8,19 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-#[test]
+on_each_transport! {
+    a_mount_shows_its_type_source_and_options,
+    umount_returns_when_the_image_is_closed,
+    an_image_in_use_is_refused_with_the_pid,
+    a_mount_in_use_stays,
+    create_makes_the_volume_once,
+    a_signal_ends_a_foreground_mount_cleanly_even_in_use,
+    the_helper_mounts_as_mount8_calls_it_and_says_nothing,
+    what_was_synced_survives_a_kill_and_a_shutdown,
+    an_ordinary_user_mounts,
+}
+
 fn a_mount_shows_its_type_source_and_options() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&[]);
     let (kind, source, options) = mount_line(&m.dir).unwrap();
     assert_eq!((kind.as_str(), source.as_str()), ("fuse.lanefs", m.image().to_str().unwrap()));
@@ -30,11 +38,7 @@ fn a_mount_shows_its_type_source_and_options() {
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
 }
 
-#[test]
 fn umount_returns_when_the_image_is_closed() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&[]);
     for round in 0..5 {
         std::fs::write(m.path(&format!("file{round}")), vec![round; 100_000]).unwrap();
@@ -46,11 +50,7 @@ fn umount_returns_when_the_image_is_closed() {
     }
 }
 
-#[test]
 fn an_image_in_use_is_refused_with_the_pid() {
-    if !can_mount() {
-        return;
-    }
     let m = Mount::new(&[]);
     let pid = m.server().to_string();
     let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
@@ -65,11 +65,7 @@ fn an_image_in_use_is_refused_with_the_pid() {
     assert_eq!(std::fs::metadata(m.image()).unwrap().len(), 256 << 20);
 }
 
-#[test]
 fn a_mount_in_use_stays() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&[]);
     let file = File::create(m.path("open")).unwrap();
     lanefs_in(m.work.path(), &["umount", "mnt"]).fails(1, &["in use", "--lazy"]);
@@ -78,11 +74,7 @@ fn a_mount_in_use_stays() {
     m.umount();
 }
 
-#[test]
 fn create_makes_the_volume_once() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&[]);
     m.umount();
     std::fs::remove_file(m.image()).unwrap();
@@ -94,16 +86,14 @@ fn create_makes_the_volume_once() {
     assert_eq!(std::fs::read(m.path("kept")).unwrap(), b"x");
 }
 
-#[test]
 fn a_signal_ends_a_foreground_mount_cleanly_even_in_use() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&[]);
     m.umount();
     for (signal, busy) in [(libc::SIGTERM, false), (libc::SIGINT, false), (libc::SIGTERM, true)] {
         let mut command = Command::new(LANEFS);
-        command.args(["mount", "--foreground", "v.lane", "mnt"]).current_dir(m.work.path());
+        command
+            .args(["mount", "--foreground", "-o", &transport().option(), "v.lane", "mnt"])
+            .current_dir(m.work.path());
         let mut child = command.stdin(Stdio::null()).spawn().unwrap();
         let start = Instant::now();
         while mount_line(&m.dir).is_none() {
@@ -124,17 +114,16 @@ fn a_signal_ends_a_foreground_mount_cleanly_even_in_use() {
     }
 }
 
-#[test]
 fn the_helper_mounts_as_mount8_calls_it_and_says_nothing() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&[]);
     m.umount();
     let helper = m.work.path().join("mount.fuse.lanefs");
     std::os::unix::fs::symlink(LANEFS, &helper).unwrap();
     let (image, dir) = (m.image(), m.dir.clone());
-    let call = |args: &[&str]| run_command(Command::new(&helper).arg(&image).arg(&dir).args(args));
+    let how = transport().option();
+    let call = |args: &[&str]| {
+        run_command(Command::new(&helper).arg(&image).arg(&dir).args(["-o", &how]).args(args))
+    };
     let fake = call(&["-f", "-o", "rw"]).ok();
     assert_eq!((fake.out, fake.err, mount_line(&m.dir)), (String::new(), String::new(), None));
     let run = call(&["-n", "-o", "rw,noexec,x-systemd.automount,_netdev", "-t", "fuse.lanefs"]).ok();
@@ -144,11 +133,7 @@ fn the_helper_mounts_as_mount8_calls_it_and_says_nothing() {
     call(&["-o", "nonsense"]).fails(32, &["nonsense"]);
 }
 
-#[test]
 fn what_was_synced_survives_a_kill_and_a_shutdown() {
-    if !can_mount() {
-        return;
-    }
     let mut m = Mount::new(&[]);
     for (round, kill) in [true, false, true].into_iter().enumerate() {
         let name = format!("synced{round}");
@@ -179,9 +164,8 @@ fn what_was_synced_survives_a_kill_and_a_shutdown() {
     }
 }
 
-#[test]
 fn an_ordinary_user_mounts() {
-    if !can_mount() || !rustix::process::geteuid().is_root() {
+    if !rustix::process::geteuid().is_root() {
         println!("skipped: needs root, to become an ordinary user");
         return;
     }
@@ -195,7 +179,7 @@ fn an_ordinary_user_mounts() {
     user(&["mkfs", "--size", "64M", "v.lane"]).ok();
     std::fs::create_dir(work.path().join("mnt")).unwrap();
     std::os::unix::fs::chown(work.path().join("mnt"), Some(65534), Some(65534)).unwrap();
-    user(&["mount", "v.lane", "mnt"]).ok();
+    user(&["mount", "-o", &transport().option(), "v.lane", "mnt"]).ok();
     let worked = run_command(
         Command::new("sh")
             .args([

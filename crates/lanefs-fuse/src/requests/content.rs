@@ -10,11 +10,12 @@
 //!    implemented" and not sent again; errors of writes reach close and fsync by the kernel's own account.
 
 use super::Wire;
+use crate::absence::{about_to_wait, about_to_wait_for_requests};
 use crate::adaptor::Adaptor;
-use crate::crowd::about_to_wait;
+use crate::readers::Origin;
 use crate::seek::{self, Job};
 use crate::wire::abi::*;
-use crate::wire::{Answer, Device, Errno, Reply, Request};
+use crate::wire::{Answer, Errno, Reply, Request};
 use lanefs::{File, Ino};
 use std::sync::Arc;
 
@@ -112,20 +113,23 @@ impl Adaptor {
         Ok(file.allocate(mode as i32, offset, length)?)
     }
 
-    pub(super) fn lseek(&self, req: &Request<'_>, reply: &mut Reply, device: &Arc<Device>) -> Wire<()> {
+    pub(super) fn lseek(&self, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
         let mut a = req.args();
         let (handle, offset, whence) = (a.u64()?, a.i64()?, a.u32()? as i32);
         if self.writeback && self.handles.is_written(req.ino) {
-            reply.answer = Answer::Elsewhere;
-            let device = Arc::clone(device);
-            return self.seeker.seek(Job {
-                ino: req.ino,
-                handle,
-                offset,
-                whence,
-                unique: req.unique,
-                device,
-            });
+            let (ino, unique) = (req.ino, req.unique);
+            match origin {
+                Origin::Device(device) => {
+                    reply.answer = Answer::Elsewhere;
+                    let device = Arc::clone(device);
+                    return self.seeker.seek(Job { ino, handle, offset, whence, unique, device });
+                }
+                // The answer has to come from here; others serve the writes that this waits for.
+                Origin::Ring => {
+                    about_to_wait_for_requests();
+                    self.seeker.call_in(ino);
+                }
+            }
         }
         reply.u64(seek::answer(&self.handles, handle, offset, whence)?)
     }

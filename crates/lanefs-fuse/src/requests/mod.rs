@@ -5,11 +5,11 @@ mod content;
 mod listing;
 mod names;
 
+use crate::absence::about_to_wait;
 use crate::adaptor::Adaptor;
-use crate::crowd::about_to_wait;
+use crate::readers::Origin;
 use crate::wire::abi::op;
-use crate::wire::{Answer, Device, Errno, Reply, Request};
-use std::sync::Arc;
+use crate::wire::{Answer, Errno, Reply, Request};
 
 /// How a request went; what it answers is in the [`Reply`].
 type Wire<T> = Result<T, Errno>;
@@ -30,8 +30,8 @@ const INSIDE: &[u32] = &[
 ];
 
 impl Adaptor {
-    /// Does what a request asks for. `device`: where it came from, and where its answer goes.
-    pub(crate) fn serve(&self, req: &Request<'_>, reply: &mut Reply, device: &Arc<Device>) -> Wire<()> {
+    /// Does what a request asks for. `origin`: where it came from, and where its answer goes.
+    pub(crate) fn serve(&self, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
         if let Some(only) = self.only
             && req.uid != 0
             && req.uid != only
@@ -77,7 +77,7 @@ impl Adaptor {
             op::ACCESS => self.access(req),
             op::IOCTL => self.ioctl(req, reply),
             op::FALLOCATE => self.fallocate(req),
-            op::LSEEK => self.lseek(req, reply, device),
+            op::LSEEK => self.lseek(req, reply, origin),
             op::COPY_FILE_RANGE => self.copy_file_range(req, reply),
             op::DESTROY => Ok(()),
             // Among them: OPENDIR (directories are read by inode number: the kernel need not open them, keeps their pages

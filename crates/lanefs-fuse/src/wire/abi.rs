@@ -1,9 +1,9 @@
-//! Numbers of the kernel's FUSE protocol, as in its include/uapi/linux/fuse.h (7.41 and before).
+//! Numbers of the kernel's FUSE protocol, as in its include/uapi/linux/fuse.h (7.42 and before).
 
 /// Major version of the protocol.
 pub const MAJOR: u32 = 7;
 /// The newest minor version this side knows.
-pub const MINOR: u32 = 41;
+pub const MINOR: u32 = 42;
 /// The oldest it works with: Linux 4.20, whose requests may be a megabyte.
 pub const MINOR_LEAST: u32 = 28;
 
@@ -75,6 +75,20 @@ pub mod init {
     pub const SETXATTR_EXT: u64 = 1 << 29;
     /// The second word of flags is there.
     pub const INIT_EXT: u64 = 1 << 30;
+    pub const OVER_IO_URING: u64 = 1 << 41;
+}
+
+/// Requests over io_uring: commands, and the fields of an entry's header.
+pub mod ring {
+    pub const REGISTER: u32 = 1;
+    pub const COMMIT_AND_FETCH: u32 = 2;
+    /// Bytes of the header. It begins with a request's or an answer's.
+    pub const HEADER: usize = 288;
+    /// A request's first argument, if it is a struct.
+    pub const ARGUMENT: usize = 128;
+    pub const ARGUMENT_SIZE: usize = 128;
+    pub const COMMIT_ID: usize = 264;
+    pub const PAYLOAD_SIZE: usize = 272;
 }
 
 /// Which fields SETATTR sets.

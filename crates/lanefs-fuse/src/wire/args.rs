@@ -12,29 +12,43 @@ pub(crate) struct Request<'a> {
     pub ino: Ino,
     pub uid: u32,
     pub gid: u32,
-    body: &'a [u8],
+    args: Args<'a>,
 }
 
 impl<'a> Request<'a> {
     /// From the bytes of one read; `None` if they are no request.
     pub fn decode(bytes: &'a [u8]) -> Option<Request<'a>> {
         let (head, body) = bytes.split_at_checked(IN_HEADER)?;
-        let mut a = Args(head);
+        let (request, args) = Request::parse(head, body, &[])?;
+        (args == body.len()).then_some(request)
+    }
+
+    /// From a ring, where the first argument lies in a field of its own, of which the header's length tells how much is
+    /// used; `None` if it is no request.
+    pub fn decode_parts(head: &'a [u8], first: &'a [u8], payload: &'a [u8]) -> Option<Request<'a>> {
+        let (mut request, args) = Request::parse(head.get(..IN_HEADER)?, first, payload)?;
+        request.args.first = first.get(..args.checked_sub(payload.len())?)?;
+        Some(request)
+    }
+
+    /// The request, and how many bytes of arguments its header announces.
+    fn parse(head: &'a [u8], first: &'a [u8], rest: &'a [u8]) -> Option<(Request<'a>, usize)> {
+        let mut a = Args::of(head);
         let len = a.u32().ok()? as usize;
-        (len == bytes.len()).then_some(())?;
-        Some(Request {
+        let request = Request {
             op: a.u32().ok()?,
             unique: a.u64().ok()?,
             ino: Ino(a.u64().ok()?),
             uid: a.u32().ok()?,
             gid: a.u32().ok()?,
-            body,
-        })
+            args: Args { first, rest },
+        };
+        Some((request, len.checked_sub(IN_HEADER)?))
     }
 
     /// The arguments.
     pub fn args(&self) -> Args<'a> {
-        Args(self.body)
+        self.args
     }
 
     /// The caller, whose permissions the kernel has checked.
@@ -44,12 +58,29 @@ impl<'a> Request<'a> {
 }
 
 /// What is left of a request's arguments. Asking for more than there is gives EPROTO.
-pub(crate) struct Args<'a>(pub &'a [u8]);
+///
+/// They lie in one piece or in two; none lies across the border.
+#[derive(Clone, Copy)]
+pub(crate) struct Args<'a> {
+    first: &'a [u8],
+    rest: &'a [u8],
+}
 
 impl<'a> Args<'a> {
+    /// In one piece.
+    pub fn of(bytes: &'a [u8]) -> Args<'a> {
+        Args { first: bytes, rest: &[] }
+    }
+
+    /// The piece the next argument is in.
+    fn piece(&mut self) -> &mut &'a [u8] {
+        if self.first.is_empty() { &mut self.rest } else { &mut self.first }
+    }
+
     fn take<const N: usize>(&mut self) -> Result<[u8; N], Errno> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Errno(libc::EPROTO))?;
-        self.0 = rest;
+        let piece = self.piece();
+        let (head, rest) = piece.split_first_chunk::<N>().ok_or(Errno(libc::EPROTO))?;
+        *piece = rest;
         Ok(*head)
     }
 
@@ -72,14 +103,15 @@ impl<'a> Args<'a> {
 
     /// The next `n` bytes.
     pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], Errno> {
-        let (head, rest) = self.0.split_at_checked(n).ok_or(Errno(libc::EPROTO))?;
-        self.0 = rest;
+        let piece = self.piece();
+        let (head, rest) = piece.split_at_checked(n).ok_or(Errno(libc::EPROTO))?;
+        *piece = rest;
         Ok(head)
     }
 
     /// A string that ends in NUL, which is passed over.
     pub fn name(&mut self) -> Result<&'a [u8], Errno> {
-        let end = self.0.iter().position(|b| *b == 0).ok_or(Errno(libc::EPROTO))?;
+        let end = self.piece().iter().position(|b| *b == 0).ok_or(Errno(libc::EPROTO))?;
         let name = self.bytes(end)?;
         self.skip(1)?;
         Ok(name)
@@ -113,6 +145,25 @@ mod tests {
         assert_eq!(a.u64().unwrap().to_ne_bytes()[0], 5);
         assert_eq!((a.name().unwrap(), a.name().unwrap()), (&b"old"[..], &b"new"[..]));
         assert_eq!(a.name().unwrap_err().0, libc::EPROTO);
+    }
+
+    #[test]
+    fn a_request_in_two_pieces_gives_the_same() {
+        let bytes = request(12, b"\x05\0\0\0\0\0\0\0old\0new\0");
+        let (head, body) = bytes.split_at(IN_HEADER);
+        let first = [&body[..8], &[0xee; 120]].concat();
+        let r = Request::decode_parts(head, &first, &body[8..]).unwrap();
+        let mut a = r.args();
+        assert_eq!((r.ino, a.u64().unwrap()), (Ino(9), 5));
+        assert_eq!((a.name().unwrap(), a.name().unwrap()), (&b"old"[..], &b"new"[..]));
+        assert!(a.u32().is_err());
+        // All of it in the payload, as with a name alone.
+        let r = Request::decode_parts(head, &first, body).unwrap();
+        assert_eq!(r.args().u64().unwrap(), 5);
+        // Lengths that contradict each other.
+        assert!(Request::decode_parts(head, &first, &[0; 17]).is_none());
+        assert!(Request::decode_parts(head, &first[..4], &body[8..]).is_none());
+        assert!(Request::decode_parts(&head[..39], &first, &body[8..]).is_none());
     }
 
     #[test]

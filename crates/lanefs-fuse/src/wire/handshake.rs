@@ -1,7 +1,7 @@
 //! INIT: what kernel and server agree on before anything else.
 
 use super::abi::*;
-use super::{Args, Device, Errno, Reply, Request};
+use super::{Args, Device, Errno, Reply, Request, room};
 use std::io;
 
 /// Wanted of the kernel; what it does not offer is left out.
@@ -28,6 +28,17 @@ const NEEDED: u64 = init::POSIX_ACL | init::DONT_MASK;
 /// Requests the kernel may have under way without a caller waiting.
 const MAX_BACKGROUND: u16 = 128;
 
+/// What this side would have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer {
+    /// Largest write request, in bytes.
+    pub max_write: u32,
+    /// The kernel may gather writes.
+    pub writeback: bool,
+    /// Requests may come over io_uring.
+    pub rings: bool,
+}
+
 /// What was agreed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Agreed {
@@ -35,23 +46,25 @@ pub(crate) struct Agreed {
     pub writeback: bool,
     /// SETXATTR carries flags of its own.
     pub setxattr_ext: bool,
+    /// The kernel waits for rings to be registered.
+    pub rings: bool,
 }
 
 /// Answers the kernel's first request.
-pub(crate) fn shake_hands(device: &Device, max_write: u32, writeback: bool) -> io::Result<Agreed> {
+pub(crate) fn shake_hands(device: &Device, offer: Offer) -> io::Result<Agreed> {
     let mut buffer = vec![0; 1 << 16];
-    let mut reply = Reply::new(256);
+    let mut bytes = room(256);
     loop {
         let gone = || io::Error::new(io::ErrorKind::NotConnected, "the mount went away before it served");
         let n = device.receive(&mut buffer)?.ok_or_else(gone)?;
         let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_string());
         let request = Request::decode(&buffer[..n]).ok_or_else(|| bad("/dev/fuse gave no request"))?;
-        reply.begin();
+        let mut reply = Reply::over(&mut bytes);
         if request.op != op::INIT {
             device.send(reply.finish(request.unique, Err(Errno(libc::EIO))))?;
             return Err(bad("the kernel's first request is not INIT"));
         }
-        let agreed = agree(request.args(), max_write, writeback, &mut reply);
+        let agreed = agree(request.args(), offer, &mut reply);
         let result = agreed.as_ref().map(drop).map_err(|_| Errno(libc::EPROTO));
         device.send(reply.finish(request.unique, result))?;
         if let Some(agreed) = agreed? {
@@ -61,12 +74,8 @@ pub(crate) fn shake_hands(device: &Device, max_write: u32, writeback: bool) -> i
 }
 
 /// Puts the answer to INIT; `None` if the kernel must ask again with an older version.
-fn agree(
-    mut args: Args<'_>,
-    max_write: u32,
-    writeback: bool,
-    reply: &mut Reply,
-) -> io::Result<Option<Agreed>> {
+fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Option<Agreed>> {
+    let max_write = offer.max_write;
     let short = |_| io::Error::other("the kernel's INIT is cut short");
     let (major, minor) = (args.u32().map_err(short)?, args.u32().map_err(short)?);
     if major > MAJOR {
@@ -87,7 +96,10 @@ fn agree(
     if offered & NEEDED != NEEDED {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel's FUSE offers no ACLs"));
     }
-    let wanted = if writeback { WANTED | init::WRITEBACK_CACHE } else { WANTED };
+    let mut wanted = WANTED;
+    for (on, flag) in [(offer.writeback, init::WRITEBACK_CACHE), (offer.rings, init::OVER_IO_URING)] {
+        wanted |= if on { flag } else { 0 };
+    }
     let flags = offered & wanted;
     let background = u32::from(MAX_BACKGROUND) | u32::from(MAX_BACKGROUND / 4 * 3) << 16;
     put(reply, &[MAJOR, MINOR.min(minor), max_write, flags as u32])?;
@@ -102,6 +114,7 @@ fn agree(
     Ok(Some(Agreed {
         writeback: flags & init::WRITEBACK_CACHE != 0,
         setxattr_ext: flags & init::SETXATTR_EXT != 0,
+        rings: flags & init::OVER_IO_URING != 0,
     }))
 }
 
@@ -125,14 +138,21 @@ mod tests {
         words.iter().flat_map(|w| w.to_ne_bytes()).collect()
     }
 
+    const OFFER: Offer = Offer { max_write: 1 << 20, writeback: true, rings: true };
+
+    fn agreed(words_in: &[u32], offer: Offer) -> (io::Result<Option<Agreed>>, Vec<u8>) {
+        let mut bytes = room(256);
+        let mut reply = Reply::over(&mut bytes);
+        let agreed = agree(Args::of(&words(words_in)), offer, &mut reply);
+        (agreed, reply.finish(1, Ok(())).to_vec())
+    }
+
     #[test]
     fn only_what_is_offered_is_taken() {
         let offered = (NEEDED | init::WRITEBACK_CACHE | init::MAX_PAGES) as u32;
-        let mut reply = Reply::new(256);
-        let agreed = agree(Args(&words(&[7, 31, 4096, offered])), 1 << 20, true, &mut reply).unwrap();
-        assert_eq!(agreed, Some(Agreed { writeback: true, setxattr_ext: false }));
-        assert_eq!(reply.len(), 64);
-        let bytes = reply.finish(1, Ok(())).to_vec();
+        let (agreed, bytes) = agreed(&[7, 31, 4096, offered], OFFER);
+        assert_eq!(agreed.unwrap(), Some(Agreed { writeback: true, setxattr_ext: false, rings: false }));
+        assert_eq!(bytes.len(), 16 + 64);
         let at = |n: usize| u32::from_ne_bytes(bytes[16 + 4 * n..20 + 4 * n].try_into().unwrap());
         assert_eq!((at(0), at(1), at(2)), (7, 31, 1 << 20));
         assert_eq!(at(3), offered);
@@ -141,13 +161,24 @@ mod tests {
     }
 
     #[test]
+    fn rings_are_agreed_on_only_if_both_want_them() {
+        let all = [7, 45, 4096, (NEEDED | init::INIT_EXT) as u32, (init::OVER_IO_URING >> 32) as u32];
+        let (with, bytes) = agreed(&all, OFFER);
+        assert!(with.unwrap().unwrap().rings);
+        // The second word of flags: after eight words and two pairs of halves.
+        assert_eq!(u32::from_ne_bytes(bytes[16 + 32..16 + 36].try_into().unwrap()), 1 << 9);
+        let (without, _) = agreed(&all, Offer { rings: false, ..OFFER });
+        assert!(!without.unwrap().unwrap().rings);
+        let (old, _) = agreed(&all[..4], Offer { rings: false, ..OFFER });
+        assert!(old.is_err(), "the second word is missing");
+    }
+
+    #[test]
     fn old_kernels_are_refused_and_newer_majors_asked_again() {
-        let mut reply = Reply::new(256);
-        assert!(agree(Args(&words(&[7, 20, 0, 0])), 4096, true, &mut reply).is_err());
-        assert!(agree(Args(&words(&[7, 31, 0, 0])), 4096, true, &mut reply).is_err(), "no ACLs");
-        assert!(agree(Args(&words(&[7])), 4096, true, &mut reply).is_err(), "cut short");
-        reply.begin();
-        assert_eq!(agree(Args(&words(&[8, 0])), 4096, true, &mut reply).unwrap(), None);
-        assert_eq!(reply.len(), 8);
+        assert!(agreed(&[7, 20, 0, 0], OFFER).0.is_err());
+        assert!(agreed(&[7, 31, 0, 0], OFFER).0.is_err(), "no ACLs");
+        assert!(agreed(&[7], OFFER).0.is_err(), "cut short");
+        let (again, bytes) = agreed(&[8, 0], OFFER);
+        assert_eq!((again.unwrap(), bytes.len()), (None, 16 + 8));
     }
 }

@@ -9,11 +9,12 @@ mod args;
 mod device;
 mod handshake;
 mod reply;
+pub(crate) mod ring;
 
 pub(crate) use args::{Args, Request};
 pub(crate) use device::Device;
-pub(crate) use handshake::{Agreed, shake_hands};
-pub(crate) use reply::{Answer, Reply};
+pub(crate) use handshake::{Agreed, Offer, shake_hands};
+pub(crate) use reply::{Answer, Reply, room};
 
 /// An error number as the kernel takes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

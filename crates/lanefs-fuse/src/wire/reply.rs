@@ -4,6 +4,7 @@ use super::Errno;
 use super::abi::OUT_HEADER;
 use crate::translate::rdev_to_kernel;
 use lanefs::{FileKind, Ino, Stat};
+use smallvec::SmallVec;
 use std::time::Duration;
 
 /// What became of a request.
@@ -17,30 +18,27 @@ pub(crate) enum Answer {
     Elsewhere,
 }
 
-/// A reader thread's answer.
-pub(crate) struct Reply {
-    bytes: Box<[u8]>,
+/// The answer to one request.
+pub(crate) struct Reply<'b> {
+    bytes: &'b mut [u8],
     len: usize,
     pub answer: Answer,
     /// Inodes the kernel knows once more when it has taken this answer.
-    pub entered: Vec<Ino>,
+    pub entered: SmallVec<[Ino; 4]>,
     /// A handle the kernel will release if it has taken this answer.
     pub opened: Option<u64>,
 }
 
-impl Reply {
-    /// Room for answers of `most` bytes.
-    pub fn new(most: usize) -> Reply {
-        let bytes = vec![0; OUT_HEADER + most].into_boxed_slice();
-        Reply { bytes, len: OUT_HEADER, answer: Answer::Now, entered: Vec::new(), opened: None }
-    }
+/// A buffer for answers of `most` bytes.
+pub(crate) fn room(most: usize) -> Box<[u8]> {
+    vec![0; OUT_HEADER + most].into_boxed_slice()
+}
 
-    /// Empty again.
-    pub fn begin(&mut self) {
-        self.len = OUT_HEADER;
-        self.answer = Answer::Now;
-        self.entered.clear();
-        self.opened = None;
+impl<'b> Reply<'b> {
+    /// To be put together in `bytes`, whose first [`OUT_HEADER`] are for the header.
+    pub fn over(bytes: &'b mut [u8]) -> Reply<'b> {
+        debug_assert!(bytes.len() >= OUT_HEADER);
+        Reply { bytes, len: OUT_HEADER, answer: Answer::Now, entered: SmallVec::new(), opened: None }
     }
 
     /// The bytes to send: with an error nothing but the error.
@@ -251,7 +249,8 @@ mod tests {
     fn sizes_are_the_kernels() {
         let ttl = Duration::from_millis(1500);
         let size = |f: &dyn Fn(&mut Reply)| {
-            let mut r = Reply::new(4096);
+            let mut bytes = room(4096);
+            let mut r = Reply::over(&mut bytes);
             f(&mut r);
             r.len()
         };
@@ -269,7 +268,8 @@ mod tests {
 
     #[test]
     fn attributes_stand_where_the_kernel_looks() {
-        let mut r = Reply::new(4096);
+        let mut bytes = room(4096);
+        let mut r = Reply::over(&mut bytes);
         r.attr_out(&stat(), Duration::from_secs(9)).unwrap();
         let bytes = r.finish(0x1122, Ok(())).to_vec();
         let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -284,7 +284,8 @@ mod tests {
 
     #[test]
     fn a_listing_ends_where_it_must_and_an_error_leaves_nothing() {
-        let mut r = Reply::new(256);
+        let mut bytes = room(256);
+        let mut r = Reply::over(&mut bytes);
         let mut n = 0;
         while r.dirent(100, Ino(1), n, FileKind::File, b"name") {
             n += 1;

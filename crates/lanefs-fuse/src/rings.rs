@@ -1,0 +1,295 @@
+//! The threads that serve requests over io_uring: for each processor the kernel may have, a team with an entry each in that
+//! processor's queue ([`crate::wire::ring`]).
+//!
+//! A thread stays on its queue's processor: the caller goes to sleep there when it has sent its request, so the two change places without
+//! waking another processor. The kernel prefers the entry that became free last, so one caller alone finds the same warm thread.
+//!
+//! T1 A thread that waits has no entry free, and nobody else serves its queue but its team. When the last of a team goes away to wait for
+//!    the device, another is started as long as the team is smaller than its limit; then requests wait for those who are away.
+//! T2 Before a thread waits for requests of the kernel, another of its team has its entry registered and does not wait for
+//!    requests, whatever the limit: they may come to this queue. Before, because the kernel gives a new entry only what comes after it.
+//! T3 The kernel uses the rings when each queue has an entry, and holds requests back until then. If a queue gets none it is told so
+//!    ([`ring::renounce`]), and all requests come over /dev/fuse.
+
+use crate::absence::{self, Wait};
+use crate::adaptor::Adaptor;
+use crate::readers::{Origin, Serving, perform};
+use crate::wire::ring::{self, Entry};
+use crate::wire::{Answer, Device};
+use std::cell::Cell;
+use std::io;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::Builder;
+
+/// How many threads a team has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// At the beginning.
+    pub first: usize,
+    /// At most, but for T2.
+    pub limit: usize,
+}
+
+/// What all teams share.
+struct Crew {
+    adaptor: Arc<Adaptor>,
+    device: Arc<Device>,
+    /// Bytes of an entry's payload.
+    payload: usize,
+    limit: usize,
+    /// Those not yet waited for.
+    threads: Mutex<Vec<Serving>>,
+}
+
+#[derive(Default)]
+struct Count {
+    threads: usize,
+    /// Those whose entries are registered.
+    registered: usize,
+    away: usize,
+    /// Those of them that wait for requests.
+    stuck: usize,
+}
+
+struct Team {
+    crew: Arc<Crew>,
+    queue: u16,
+    count: Mutex<Count>,
+    /// A thread has begun, or could not.
+    begun: Condvar,
+}
+
+thread_local! {
+    /// This thread waits for requests.
+    static STUCK: Cell<bool> = const { Cell::new(false) };
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Counts and lists are whole between two statements.
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// How many queues the kernel asks for: one for each processor it may ever have.
+pub(crate) fn queues() -> usize {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    count(&list).unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+}
+
+/// The length of a list such as `0-3,8`.
+fn count(list: &str) -> Option<usize> {
+    list.trim().split(',').try_fold(0, |n, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        Some(n + (last + 1).checked_sub(first)?)
+    })
+}
+
+/// The threads of all teams, each with its entry registered. An error: rings cannot be had, and the kernel has been told (T3);
+/// threads that have started end with the connection.
+pub(crate) struct Rings {
+    crew: Arc<Crew>,
+}
+
+impl Rings {
+    pub(crate) fn start(
+        adaptor: &Arc<Adaptor>,
+        device: &Arc<Device>,
+        payload: usize,
+        size: Size,
+    ) -> (Rings, io::Result<()>) {
+        let crew = Arc::new(Crew {
+            adaptor: Arc::clone(adaptor),
+            device: Arc::clone(device),
+            payload,
+            limit: size.limit,
+            threads: Mutex::default(),
+        });
+        let started = (0..queues()).try_for_each(|queue| {
+            let queue = u16::try_from(queue).map_err(io::Error::other)?;
+            let team = Arc::new(Team {
+                crew: Arc::clone(&crew),
+                queue,
+                count: Mutex::default(),
+                begun: Condvar::new(),
+            });
+            team.assemble(size.first)
+        });
+        if started.is_err() {
+            ring::renounce(device);
+        }
+        (Rings { crew }, started)
+    }
+
+    /// Waits until all have ended; the first error of any.
+    pub(crate) fn wait(&self) -> io::Result<()> {
+        let mut result = Ok(());
+        // Whoever starts another does so before its own end.
+        while let Some(thread) = { lock(&self.crew.threads).pop() } {
+            result = result.and(ended(thread));
+        }
+        result
+    }
+}
+
+/// Waits for a serving thread.
+pub(crate) fn ended(thread: Serving) -> io::Result<()> {
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread of the mount panicked")))
+}
+
+impl Team {
+    /// Starts the first `n`; an error if not one of them has an entry.
+    fn assemble(self: &Arc<Team>, n: usize) -> io::Result<()> {
+        let (said, hears) = channel();
+        for _ in 0..n.max(1) {
+            lock(&self.count).threads += 1;
+            self.add(Some(said.clone()));
+        }
+        drop(said);
+        let mut results: Vec<io::Result<()>> = hears.iter().collect();
+        match results.iter().position(|r| r.is_ok()) {
+            Some(_) => {
+                for e in results.iter().filter_map(|r| r.as_ref().err()) {
+                    tracing::warn!("a ring of processor {}: {e}", self.queue);
+                }
+                Ok(())
+            }
+            None => results.pop().unwrap_or_else(|| Err(io::Error::other("no thread was started"))),
+        }
+    }
+
+    /// Starts a thread, which has been counted. It says whether its entry was registered.
+    fn add(self: &Arc<Team>, said: Option<Sender<io::Result<()>>>) {
+        let team = Arc::clone(self);
+        let refused = said.clone();
+        let started =
+            Builder::new().name(format!("lanefs-ring-{}", self.queue)).spawn(move || team.run(said));
+        match started {
+            Ok(thread) => lock(&self.crew.threads).push(thread),
+            Err(e) => {
+                self.left(false);
+                match refused {
+                    Some(said) => drop(said.send(Err(e))),
+                    None => tracing::warn!("a further thread for processor {}: {e}", self.queue),
+                }
+            }
+        }
+    }
+
+    fn run(self: &Arc<Team>, said: Option<Sender<io::Result<()>>>) -> io::Result<()> {
+        let entry = self.enter();
+        let registered = match &entry {
+            Ok(_) => Ok(()),
+            Err(e) => Err(io::Error::new(e.kind(), e.to_string())),
+        };
+        match (said, &registered) {
+            (Some(said), _) => drop(said.send(registered)),
+            (None, Err(e)) => tracing::warn!("a further ring of processor {}: {e}", self.queue),
+            _ => {}
+        }
+        // The error has been said.
+        let Ok(mut entry) = entry else {
+            self.left(false);
+            return Ok(());
+        };
+        lock(&self.count).registered += 1;
+        self.begun.notify_all();
+        let team = Arc::clone(self);
+        absence::tell(move |wait| team.away(wait));
+        let result = self.serve(&mut entry);
+        self.left(true);
+        result
+    }
+
+    /// A thread has ended.
+    fn left(&self, registered: bool) {
+        let mut count = lock(&self.count);
+        count.threads -= 1;
+        count.registered -= usize::from(registered);
+        drop(count);
+        self.begun.notify_all();
+    }
+
+    fn enter(&self) -> io::Result<Entry> {
+        stay_on(self.queue);
+        let mut entry = Entry::new(Arc::clone(&self.crew.device), self.queue, self.crew.payload)?;
+        entry.register()?;
+        Ok(entry)
+    }
+
+    fn serve(&self, entry: &mut Entry) -> io::Result<()> {
+        let adaptor = &self.crew.adaptor;
+        while entry.fetch()? {
+            let (request, mut reply) = entry.open()?;
+            let result = perform(adaptor, &request, &mut reply, &Origin::Ring);
+            debug_assert_ne!(reply.answer, Answer::Elsewhere);
+            // The kernel waits for the answer of a request it has handed over, whatever becomes of the caller.
+            if result.is_err() {
+                adaptor.undo(&mut reply);
+            }
+            let len = reply.finish(request.unique, result).len();
+            entry.answer(len)?;
+            if absence::is_back() {
+                let mut count = lock(&self.count);
+                count.away -= 1;
+                count.stuck -= usize::from(STUCK.replace(false));
+            }
+        }
+        Ok(())
+    }
+
+    /// One of the team is about to wait.
+    fn away(self: &Arc<Team>, wait: Wait) {
+        let mut count = lock(&self.count);
+        count.away += 1;
+        if wait == Wait::Device {
+            if count.away >= count.threads && count.threads < self.crew.limit {
+                count.threads += 1;
+                drop(count);
+                self.add(None);
+            }
+            return;
+        }
+        STUCK.set(true);
+        count.stuck += 1;
+        while count.stuck >= count.registered {
+            let before = count.registered;
+            count.threads += 1;
+            drop(count);
+            self.add(None);
+            count = lock(&self.count);
+            while count.registered == before && count.threads > before {
+                count = self.begun.wait(count).unwrap_or_else(|e| e.into_inner());
+            }
+            if count.registered <= before {
+                // Better to risk waiting for each other than never to answer; what failed has been said.
+                break;
+            }
+        }
+    }
+}
+
+/// Keeps this thread on a processor, if that one is there and may be used.
+fn stay_on(processor: u16) {
+    let mut set = rustix::thread::CpuSet::new();
+    if usize::from(processor) < rustix::thread::CpuSet::MAX_CPU {
+        set.set(processor.into());
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_counted() {
+        assert_eq!(count("0-1\n"), Some(2));
+        assert_eq!(count("0"), Some(1));
+        assert_eq!(count("0-3,8,10-11"), Some(7));
+        for bad in ["", "x", "3-1", "1-"] {
+            assert_eq!(count(bad), None, "{bad}");
+        }
+        assert!(queues() >= 1);
+    }
+}
