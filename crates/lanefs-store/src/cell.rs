@@ -87,6 +87,8 @@ pub(crate) struct Inner {
     next_ticket: u64,
     writing: Vec<u64>,
     committing: Vec<u64>,
+    /// Bytes of the map's tree as they are counted in `Shard::weight`.
+    weighed: usize,
 }
 
 impl Inner {
@@ -104,6 +106,7 @@ impl Inner {
             next_ticket: 0,
             writing: Vec::new(),
             committing: Vec::new(),
+            weighed: 0,
         }
     }
 
@@ -219,12 +222,24 @@ fn give_up(c: &Arc<Cell>) -> bool {
         })
 }
 
+/// Drops what is clean of a map's tree, unless somebody is at it; returns what is left, in bytes. Under the shard's lock.
+fn slim(c: &Arc<Cell>) -> usize {
+    let Some(mut i) = c.inner.try_lock() else { return 0 };
+    if i.weighed > 0 {
+        i.state.evict_clean();
+        i.weighed = i.state.map_memory();
+    }
+    i.weighed
+}
+
 #[derive(Default)]
 struct Shard {
     cells: WordMap<Arc<Cell>>,
     /// Grows when a cell is taken out: a load that began before must begin again.
     removals: u64,
     dirty: Vec<Arc<Cell>>,
+    /// Bytes of the trees of large maps. What is small is in `CELL_BYTES`.
+    weight: usize,
 }
 
 /// The map of all cells.
@@ -306,7 +321,21 @@ impl Cells {
 
     /// Memory of all cells, in bytes, about.
     pub fn memory(&self) -> usize {
-        self.shards.iter().map(|s| s.lock().cells.len()).sum::<usize>() * CELL_BYTES
+        let of = |s: &CachePadded<Mutex<Shard>>| {
+            let s = s.lock();
+            s.cells.len() * CELL_BYTES + s.weight
+        };
+        self.shards.iter().map(of).sum()
+    }
+
+    /// Counts anew what the inode's map takes; writes nothing shared while it is small or about as it was.
+    pub fn weigh(&self, ino: Ino, inner: &mut Inner) {
+        let now = inner.state.map_memory();
+        if now.abs_diff(inner.weighed) > CELL_BYTES && !inner.gone {
+            let mut s = self.shard(ino).lock();
+            s.weight = (s.weight + now).saturating_sub(inner.weighed);
+            inner.weighed = now;
+        }
     }
 
     /// Drops cells that are clean and in nobody's hands, where there are more than `keep` bytes of them.
@@ -314,10 +343,18 @@ impl Cells {
         for s in &self.shards {
             let mut s = s.lock();
             let before = s.cells.len();
-            if before * CELL_BYTES <= keep / SHARDS {
+            if before * CELL_BYTES + s.weight <= keep / SHARDS {
                 continue;
             }
-            s.cells.retain(|_, c| !give_up(c));
+            let mut weight = 0;
+            s.cells.retain(|_, c| {
+                let gone = give_up(c);
+                if !gone {
+                    weight += slim(c);
+                }
+                !gone
+            });
+            s.weight = weight;
             s.removals += u64::from(s.cells.len() != before);
         }
     }
@@ -326,16 +363,22 @@ impl Cells {
     pub fn forget(&self, ino: Ino) {
         let mut s = self.shard(ino).lock();
         if s.cells.get(&ino.0).is_some_and(give_up) {
-            s.cells.remove(&ino.0);
-            s.removals += 1;
+            s.take(ino);
         }
     }
 
     /// Takes a dead inode's cell out of the map; the caller holds its lock and sets `gone`.
     pub fn remove(&self, ino: Ino) {
-        let mut s = self.shard(ino).lock();
-        if s.cells.remove(&ino.0).is_some() {
-            s.removals += 1;
+        self.shard(ino).lock().take(ino);
+    }
+}
+
+impl Shard {
+    fn take(&mut self, ino: Ino) {
+        if let Some(c) = self.cells.remove(&ino.0) {
+            self.removals += 1;
+            // Whoever removes a dead inode holds its lock; what it weighed is then counted until the next shrinking.
+            self.weight -= c.inner.try_lock().map_or(0, |i| i.weighed).min(self.weight);
         }
     }
 }

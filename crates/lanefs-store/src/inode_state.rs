@@ -203,17 +203,21 @@ impl InodeState {
     pub fn is_dirty(&self) -> bool {
         self.dirty || self.map.is_dirty()
     }
+    /// Bytes of memory of the map and of what changed in it, about.
+    pub fn map_memory(&self) -> usize {
+        self.map.memory() + (self.delta.sets.len() + self.sealed.sets.len()) * 40
+    }
+
     /// Bytes of memory, about.
     pub fn memory(&self) -> usize {
         size_of::<Self>()
-            + self.map.memory()
+            + self.map_memory()
             + self.tail.as_ref().map_or(0, |t| t.1.capacity())
             + self.new_xattrs.as_ref().map_or(0, Vec::capacity)
             + match &self.xattrs {
                 XattrPlace::Inline(b) => b.capacity(),
                 XattrPlace::Blocks { refs, .. } => refs.capacity() * 16,
             }
-            + (self.delta.sets.len() + self.sealed.sets.len()) * 40
     }
 
     /// Where the bytes of `page` are.

@@ -322,7 +322,7 @@ impl InodeTable {
     /// Bytes of memory, about.
     pub fn memory(&self) -> usize {
         let chunks: usize = self.shards.iter().map(|s| s.lock().len()).sum();
-        chunks * (size_of::<Leaf>() + 64) + self.tree.lock().memory()
+        chunks * (size_of::<Leaf>() + 64) + self.tree.lock().memory(u64::MAX)
     }
 }
 

@@ -71,7 +71,7 @@ impl Map {
     pub fn memory(&self) -> usize {
         match &self.form {
             Form::Inline(v) => v.capacity() * size_of::<(u64, BlockRef)>(),
-            Form::Tree(t) => t.memory(),
+            Form::Tree(t) => t.memory(self.pages),
         }
     }
 

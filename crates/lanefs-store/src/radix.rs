@@ -173,9 +173,10 @@ impl Radix {
             || self.height > 0 && self.node(self.height - 1, 0).is_some_and(|root| root.dirty)
     }
 
-    /// Bytes of memory, about.
-    pub fn memory(&self) -> usize {
-        self.nodes.len() * (size_of::<Node>() + 32) + self.freed.capacity() * 8
+    /// Bytes of memory, at most, about, if `keys` keys are mapped.
+    pub fn memory(&self, keys: u64) -> usize {
+        let wide = self.nodes.len().min(keys as usize / Slots::FEW + usize::from(self.height));
+        self.nodes.len() * (size_of::<Node>() + 48) + wide * Slots::WIDE + self.freed.capacity() * 8
     }
 
     fn node(&self, level: u8, index: u64) -> Option<&Node> {

@@ -293,7 +293,10 @@ impl Store {
             let r = self.io.read(wanted.r, wanted.what);
             let mut inner = cell.lock();
             match r {
-                Ok(b) => inner.state.install(&wanted, &b)?,
+                Ok(b) => {
+                    inner.state.install(&wanted, &b)?;
+                    self.cells.weigh(cell.ino, &mut inner);
+                }
                 // It may have been replaced and its block reused meanwhile; only if it is still asked for it is bad.
                 Err(e) => match ask(&inner.state) {
                     Found::Missing(again) if again == wanted => return Err(e),

@@ -201,6 +201,7 @@ impl Store {
             let durable = tx.durable && out_of_room.is_none();
             for (cell, inner) in cells.iter().zip(&mut guards) {
                 self.cells.list_dirty(cell, inner);
+                self.cells.weigh(cell.ino, inner);
                 tickets.push((cell.clone(), inner.begin(durable)));
             }
             flight = section.leave();
@@ -468,6 +469,7 @@ impl Store {
             inner.tail = Logged::No;
         }
         self.cells.list_dirty(&cell, inner);
+        self.cells.weigh(cell.ino, inner);
         drop(g);
         self.space.credit(lane, n);
         r

@@ -18,6 +18,10 @@ use std::sync::Arc;
 use std::time::Instant;
 use target::{Failure, Memory};
 
+/// As the `lanefs` command has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const SIZE: u64 = 100 << 30;
 /// Pages written.
 const ISLANDS: u64 = 50_000;

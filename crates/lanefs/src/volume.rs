@@ -72,6 +72,8 @@ pub(crate) struct LaneShared {
     pub slots: OpenSlots,
     /// Cells made less cells dropped by this lane's threads.
     pub cells: AtomicI64,
+    /// Bytes of names brought into memory by this lane's threads less what they let go; put right by the reclaimer.
+    pub names: AtomicI64,
 }
 
 /// The volume takes calls.
@@ -215,7 +217,14 @@ impl Volume {
         let ids = LaneIds::new(lanes);
         let inner = Inner {
             lanes: Lanes::with_shared(ids, |_| {
-                (LaneLog::new(info.last_ts), LaneShared { slots: OpenSlots::new(), cells: AtomicI64::new(0) })
+                (
+                    LaneLog::new(info.last_ts),
+                    LaneShared {
+                        slots: OpenSlots::new(),
+                        cells: AtomicI64::new(0),
+                        names: AtomicI64::new(0),
+                    },
+                )
             }),
             epochs: Epochs::new(info.last_epoch + 1),
             clock: options.clock.clone().unwrap_or_else(|| Arc::new(Clock::detect())),
@@ -257,6 +266,12 @@ impl Volume {
         let dev: Arc<dyn Device> = Arc::new(MemoryDevice::new(bytes)?);
         Store::format(std::slice::from_ref(&dev), &FormatOptions::default())?;
         Volume::open_devices(vec![dev], &MountOptions::default())
+    }
+
+    /// Bytes of memory that cells, names, logged changes and the store's inodes take, about. File pages are not in it: they have a share of the
+    /// budget of their own, which is taken when the volume is opened.
+    pub fn memory(&self) -> u64 {
+        self.0.inner.meta_bytes()
     }
 
     /// The volume as this credential may see it.
@@ -379,6 +394,17 @@ impl Inner {
         let c = &self.lanes.shared(self.lanes.mine()).cells;
         // Mostly written by the lane's own thread; a shared lane needs the atomic.
         c.fetch_add(by, Relaxed);
+    }
+
+    /// Counts bytes of names brought into memory or let go by this thread.
+    #[inline]
+    pub fn count_names(&self, by: i64) {
+        self.lanes.shared(self.lanes.mine()).names.fetch_add(by, Relaxed);
+    }
+
+    /// Bytes of names in memory, about.
+    pub fn name_bytes(&self) -> i64 {
+        (0..self.lanes.len()).map(|l| self.lanes.shared(l).names.load(Relaxed)).sum()
     }
 
     /// Cells in memory, about.

@@ -11,6 +11,7 @@
 use crate::error::{Result, StoreError};
 use crate::format::header::{BlockKind, HEADER_LEN, expect_header, put_header};
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
+use smallvec::SmallVec;
 
 /// Slots of a node.
 pub const FANOUT: usize = 256;
@@ -27,49 +28,99 @@ pub(crate) const PENDING: BlockAddr = BlockAddr(u64::MAX);
 
 const _: () = assert!(HEADER_LEN + FANOUT * SLOT <= BLOCK_SIZE);
 
-/// The slots of a node, unpacked. Addresses and sums lie apart so that no byte is lost to padding.
+/// The slots of a node, unpacked: a list by slot while few are in use (a file of islands in a sea of holes has one or two in each leaf), else all 256.
 #[derive(Clone)]
-pub struct Slots {
+pub struct Slots(Form);
+
+#[derive(Clone)]
+enum Form {
+    /// Ascending by slot; none of them is a hole.
+    Few(SmallVec<[(u8, BlockRef); 1]>),
+    Many(Box<All>),
+}
+
+/// Addresses and sums lie apart so that no byte is lost to padding.
+#[derive(Clone)]
+struct All {
     addr: [u64; FANOUT],
     crc: [u32; FANOUT],
     used: u16,
 }
 
+impl All {
+    fn set(&mut self, slot: usize, r: BlockRef) {
+        self.used -= u16::from(self.addr[slot] != 0);
+        self.used += u16::from(!r.is_none());
+        self.addr[slot] = r.addr.0;
+        self.crc[slot] = if r.is_none() { 0 } else { r.crc };
+    }
+}
+
 impl Slots {
+    /// The most slots in use that are kept as a list in memory.
+    pub const FEW: usize = 16;
+    /// Bytes of memory of a node with more.
+    pub const WIDE: usize = size_of::<All>();
+
     /// No slot in use.
     pub fn empty() -> Slots {
-        Slots { addr: [0; FANOUT], crc: [0; FANOUT], used: 0 }
+        Slots(Form::Few(SmallVec::new()))
     }
 
     /// The reference in `slot`, none for a hole.
     #[inline]
     pub fn get(&self, slot: usize) -> BlockRef {
-        BlockRef { addr: BlockAddr(self.addr[slot]), crc: self.crc[slot] }
+        match &self.0 {
+            Form::Few(list) => list.iter().find(|e| usize::from(e.0) == slot).map_or(BlockRef::NONE, |e| e.1),
+            Form::Many(all) => BlockRef { addr: BlockAddr(all.addr[slot]), crc: all.crc[slot] },
+        }
     }
 
-    /// Replaces the reference in `slot` and returns the one before.
+    /// Replaces the reference in `slot`, which is below [`FANOUT`], and returns the one before.
     pub fn set(&mut self, slot: usize, r: BlockRef) -> BlockRef {
         let old = self.get(slot);
-        self.addr[slot] = r.addr.0;
-        self.crc[slot] = if r.is_none() { 0 } else { r.crc };
-        self.used += u16::from(!r.is_none());
-        self.used -= u16::from(!old.is_none());
+        match &mut self.0 {
+            Form::Many(all) => all.set(slot, r),
+            Form::Few(list) => {
+                let at = list.partition_point(|e| usize::from(e.0) < slot);
+                match (old.is_none(), r.is_none()) {
+                    (true, true) => {}
+                    (false, true) => drop(list.remove(at)),
+                    (false, false) => list[at].1 = r,
+                    (true, false) if list.len() < Slots::FEW => list.insert(at, (slot as u8, r)),
+                    (true, false) => {
+                        let mut all = Box::new(All { addr: [0; FANOUT], crc: [0; FANOUT], used: 0 });
+                        for (s, r) in list.drain(..) {
+                            all.set(usize::from(s), r);
+                        }
+                        all.set(slot, r);
+                        self.0 = Form::Many(all);
+                    }
+                }
+            }
+        }
         old
     }
 
     /// Slots in use.
     pub fn used(&self) -> usize {
-        usize::from(self.used)
+        match &self.0 {
+            Form::Few(list) => list.len(),
+            Form::Many(all) => usize::from(all.used),
+        }
     }
 
     /// The first slot from `from` on that is in use.
     pub fn next_used(&self, from: usize) -> Option<usize> {
-        (from..FANOUT).find(|&s| self.addr[s] != 0)
+        match &self.0 {
+            Form::Few(list) => list.iter().map(|e| usize::from(e.0)).find(|s| *s >= from),
+            Form::Many(all) => (from..FANOUT).find(|&s| all.addr[s] != 0),
+        }
     }
 
     /// The first slot from `from` on that is a hole.
     pub fn next_hole(&self, from: usize) -> Option<usize> {
-        (from..FANOUT).find(|&s| self.addr[s] == 0)
+        (from..FANOUT).find(|&s| self.get(s).is_none())
     }
 }
 
@@ -77,10 +128,14 @@ impl Slots {
 pub fn encode(kind: BlockKind, level: u8, ino: Ino, index: u64, slots: &Slots) -> Box<Block> {
     let mut b = Block::zeroed();
     put_header(&mut b, kind, level, ino, index);
-    for (s, out) in b.0[HEADER_LEN..].chunks_exact_mut(SLOT).take(FANOUT).enumerate() {
-        debug_assert!(slots.addr[s] != PENDING.0, "a child without an address reached the disk");
-        out[..8].copy_from_slice(&slots.addr[s].to_le_bytes());
-        out[8..].copy_from_slice(&slots.crc[s].to_le_bytes());
+    let mut from = 0;
+    while let Some(s) = slots.next_used(from) {
+        let r = slots.get(s);
+        debug_assert!(r.addr != PENDING, "a child without an address reached the disk");
+        let out = &mut b.0[HEADER_LEN + s * SLOT..][..SLOT];
+        out[..8].copy_from_slice(&r.addr.0.to_le_bytes());
+        out[8..].copy_from_slice(&r.crc.to_le_bytes());
+        from = s + 1;
     }
     b
 }
@@ -103,9 +158,9 @@ pub fn decode(
             let why = format!("slot {s} holds address {a:#x} with sum {c:#x}");
             return Err(StoreError::Corrupt { addr, what: kind.name(), why });
         }
-        slots.addr[s] = a;
-        slots.crc[s] = c;
-        slots.used += u16::from(a != 0);
+        if a != 0 {
+            slots.set(s, BlockRef { addr: BlockAddr(a), crc: c });
+        }
     }
     Ok(slots)
 }
@@ -123,7 +178,7 @@ mod tests {
         s.set(3, BlockRef::NONE);
         let b = encode(BlockKind::Map, 1, Ino(20), 7, &s);
         let back = decode(&b, BlockAddr(5), BlockKind::Map, 1, Ino(20), 7).unwrap();
-        assert_eq!((back.addr, back.crc, back.used()), (s.addr, s.crc, s.used()));
+        assert!((0..FANOUT).all(|i| back.get(i) == s.get(i)) && back.used() == s.used());
         assert_eq!(s.used(), 85);
         assert_eq!((s.next_used(1), s.next_hole(0), s.next_used(256)), (Some(6), Some(1), None));
 
@@ -134,5 +189,24 @@ mod tests {
         bad.0[HEADER_LEN..HEADER_LEN + 8].fill(0xff);
         assert!(decode(&bad, BlockAddr(5), BlockKind::Map, 1, Ino(20), 7).is_err());
         assert!(decode(&b, BlockAddr(5), BlockKind::Map, 1, Ino(20), 8).is_err());
+    }
+
+    #[test]
+    fn few_slots_and_many_are_the_same_to_who_asks() {
+        let r = |n: usize| BlockRef { addr: BlockAddr(n as u64 + 1), crc: n as u32 };
+        let (mut slots, mut model) = (Slots::empty(), [BlockRef::NONE; FANOUT]);
+        for i in 0..3000usize {
+            // Fills up to some thirty, empties again.
+            let slot = i * 37 % 251 % 31 * 8;
+            let new = if i / 200 % 2 == 0 || i % 5 == 0 { r(i) } else { BlockRef::NONE };
+            assert_eq!(slots.set(slot, new), std::mem::replace(&mut model[slot], new));
+            assert_eq!(slots.used(), model.iter().filter(|r| !r.is_none()).count());
+            for from in [0, slot, slot + 1, 255, 256] {
+                assert_eq!(slots.next_used(from), (from..FANOUT).find(|s| !model[*s].is_none()));
+                assert_eq!(slots.next_hole(from), (from..FANOUT).find(|s| model[*s].is_none()));
+            }
+        }
+        assert!((0..FANOUT).all(|s| slots.get(s) == model[s]));
+        assert!(matches!(slots.0, Form::Many(_)) && size_of::<Slots>() <= 40);
     }
 }

@@ -60,7 +60,8 @@ impl Inner {
                     }
                 }
             }
-            guard.repin();
+            // While names exceed their share of the memory, who lists more of them waits.
+            guard.repin_after(|| self.slow_down_meta());
         }
     }
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How often the thread looks.
 const TICK: Duration = Duration::from_millis(200);
-/// Groups logged and not committed after which a commit is due: what an epoch holds is absorbed in one go, out of the processor's cache
-/// if it is more.
+/// Groups logged and not committed after which a commit is due, or an eighth of the metadata's share of the budget: what an epoch holds is
+/// absorbed in one go, out of the processor's cache if it is more.
 const COMMIT_BYTES: usize = 8 << 20;
 /// How often the thread looks while that much is logged between two looks.
 const BUSY_TICK: Duration = Duration::from_millis(20);
@@ -110,7 +110,7 @@ impl Inner {
             let b = self.commit.lock();
             (b.last, b.bytes)
         };
-        let busy = self.open_log_bytes() > COMMIT_BYTES;
+        let busy = self.open_log_bytes() > COMMIT_BYTES.min((self.meta_budget / 8) as usize);
         self.background.busy.store(busy, Relaxed);
         if all || busy || last.is_none_or(|t| t.elapsed() >= self.options.commit_interval) {
             self.seal_and_commit()?;
@@ -143,7 +143,7 @@ impl Inner {
     }
 
     /// Says whether creators have to wait. Called by the background before and after the work that makes room, and by creators now and then.
-    pub(super) fn tighten(&self) {
+    pub(crate) fn tighten(&self) {
         self.background.tight.store(self.meta_bytes() > self.meta_budget + self.meta_budget / 8, Relaxed);
     }
 

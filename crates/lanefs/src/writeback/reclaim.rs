@@ -15,8 +15,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// What a cell with its name costs on average, in bytes.
-const CELL_COST: i64 = 580;
+/// What a cell costs on average, in bytes: itself, its place in the table, a share of its directory's tables.
+const CELL_COST: i64 = 450;
 /// Chunks of the cell table looked at in a round.
 const CHUNKS: u64 = 512;
 
@@ -25,12 +25,15 @@ pub(crate) struct Reclaim {
     /// Where the hand of the clock is.
     chunk: u64,
     frozen: Option<(Arc<AtomicBool>, Vec<Ino>)>,
+    /// Bytes of names seen since the hand left the start.
+    names: usize,
 }
 
 impl Inner {
     /// Bytes of cells, names, logged groups and what the store keeps of inodes, about.
     pub(crate) fn meta_bytes(&self) -> u64 {
-        (self.cells_in_memory().max(0) * CELL_COST) as u64 + (self.log_bytes() + self.store.memory()) as u64
+        (self.cells_in_memory().max(0) * CELL_COST + self.name_bytes().max(0)) as u64
+            + (self.log_bytes() + self.store.memory()) as u64
     }
 
     /// Whether metadata exceeds its share.
@@ -58,6 +61,7 @@ impl Inner {
         }
         let folded = self.folded();
         let mut list = Vec::new();
+        let (mut names, mut freed) = (0, 0);
         r.chunk = self.cells.walk(r.chunk, CHUNKS, &guard, &mut |cell| {
             if self.evictable(cell, folded, &guard) {
                 if cell.has(USED) {
@@ -71,13 +75,20 @@ impl Inner {
                 && cell.ino != ROOT_INO
                 && !cell.has(USED)
             {
-                d.evict_clean(folded, &guard);
+                freed += d.evict_clean(folded, &guard);
             } else if cell.ino == ROOT_INO
                 && let Some(d) = cell.dir()
             {
-                d.evict_clean(folded, &guard);
+                freed += d.evict_clean(folded, &guard);
             }
+            names += cell.dir().map_or(0, Dir::name_bytes);
         });
+        self.count_names(-(freed as i64));
+        r.names += names;
+        if r.chunk == 0 {
+            // The hand has seen all of them: what was forgotten on the way (names purged, directories dropped) is put right.
+            self.count_names(std::mem::take(&mut r.names) as i64 - self.name_bytes());
+        }
         if !list.is_empty() {
             let done = Arc::new(AtomicBool::new(false));
             let signal = done.clone();

@@ -51,3 +51,46 @@ fn one_write_may_be_larger_than_the_page_cache() {
     file.read_exact_at(&mut read, 100).unwrap();
     assert!(read == data);
 }
+
+/// Every page of a file full of holes lies in a leaf of its own of the file's map; a leaf took 3 KiB, whatever was in it, and nobody counted them.
+#[test]
+fn a_file_of_islands_costs_memory_by_its_islands() {
+    let (v, _dev) = volume(512);
+    let file = v.as_user(Cred::root()).create("/islands").unwrap();
+    let before = v.memory();
+    const ISLANDS: u64 = 4000;
+    for i in 0..ISLANDS {
+        file.write_at(&i.to_le_bytes(), i * (4 << 20)).unwrap();
+    }
+    file.sync_all().unwrap();
+    let each = (v.memory() - before) / ISLANDS;
+    assert!((50..700).contains(&each), "{each} bytes for an island");
+    v.tick().unwrap();
+    let mut read = [0; 8];
+    for i in 0..ISLANDS {
+        file.read_exact_at(&mut read, i * (4 << 20)).unwrap();
+        assert_eq!(u64::from_le_bytes(read), i);
+    }
+}
+
+#[test]
+fn names_that_were_listed_are_counted_and_let_go() {
+    let (v, dev) = volume(512);
+    let fs = v.as_user(Cred::root());
+    for d in 0..20 {
+        fs.mkdir(&*format!("/d{d}"), 0o755).unwrap();
+        for i in 0..1000 {
+            fs.write(&*format!("/d{d}/a-name-of-some-length-{i}"), b"").unwrap();
+        }
+    }
+    v.close().unwrap();
+    drop((fs, v));
+    let v = Volume::open_devices(vec![dev], &MountOptions { background: false, ..crate::options() }).unwrap();
+    let fs = v.as_user(Cred::root());
+    let before = v.memory();
+    for d in 0..20 {
+        assert_eq!(ls(&fs, &format!("/d{d}")).len(), 1000);
+    }
+    let listed = v.memory() - before;
+    assert!(listed > 20_000 * 100, "{listed} bytes for 20,000 names");
+}

@@ -19,9 +19,9 @@ impl Dir {
         self.generation.load(SeqCst)
     }
 
-    /// Puts a bucket into every leaf that lies within it, splitting leaves that cover more than it does. False if something was evicted
-    /// since `stamp` was taken: read the store again.
-    pub fn install(&self, cookie: u64, bucket: &Bucket<'_>, stamp: u32, guard: &Guard) -> bool {
+    /// Puts a bucket into every leaf that lies within it, splitting leaves that cover more than it does; returns the bytes it took. `None` if
+    /// something was evicted since `stamp` was taken: read the store again.
+    pub fn install(&self, cookie: u64, bucket: &Bucket<'_>, stamp: u32, guard: &Guard) -> Option<usize> {
         // First make the leaf around `cookie` small enough, then fill leaf by leaf.
         loop {
             let l = self.lock(cookie, guard);
@@ -33,16 +33,18 @@ impl Dir {
             break;
         }
         let mut at = bucket.lowest;
+        let mut bytes = 0;
         while at <= bucket.highest {
             let l = self.lock(at, guard);
             if self.generation.load(SeqCst) != stamp {
-                return false;
+                return None;
             }
             let (lo, hi) = range_of(at, l.level());
             if lo >= bucket.lowest && hi <= bucket.highest && !l.is_complete() {
                 let first = bucket.entries.partition_point(|e| e.0 < lo);
                 for &(c, ino, kind, name) in bucket.entries[first..].iter().take_while(|e| e.0 <= hi) {
                     if l.find(c, name).is_none() {
+                        bytes += Entry::bytes(name.len());
                         l.insert(Entry::new(c, name, ino, kind, 0, 0, 0));
                     }
                 }
@@ -53,7 +55,17 @@ impl Dir {
             }
             at = hi + 1;
         }
-        true
+        Some(bytes)
+    }
+
+    /// Bytes of the names in memory, about: long ones count as short.
+    pub fn name_bytes(&self) -> usize {
+        let mut n = 0;
+        self.each_leaf(&mut |leaf, _, _| {
+            n += usize::from(leaf.count.load(Relaxed));
+            true
+        });
+        n * Entry::bytes(0)
     }
 
     /// Evicts clean leaves; returns bytes freed. Called by the reclaimer.

@@ -104,9 +104,9 @@ fn evicted_leaves_are_not_loaded_and_come_back_unless_something_was_evicted_mean
     let h = hash_name(KEY, b"f1");
     let entries: Vec<_> = stored.iter().map(|(c, n)| (*c, Ino(5), FileKind::File, n.as_slice())).collect();
     let b = Bucket { lowest: 0, highest: (1 << 63) - 1, entries: &entries };
-    assert!(!d.install(h, &b, stamp, &g), "read before the eviction");
+    assert!(d.install(h, &b, stamp, &g).is_none(), "read before the eviction");
     while let Found::NotLoaded = d.lookup(h, b"f1", &g) {
-        assert!(d.install(h, &b, d.load_stamp(), &g));
+        assert!(d.install(h, &b, d.load_stamp(), &g).is_some());
     }
     assert_eq!(get(&d, b"f1", &g), Some(5));
     assert_eq!(get(&d, b"late", &g), Some(999), "what the store does not know stayed");
