@@ -193,8 +193,9 @@ impl Fs {
     /// open(2), all flags. ENOENT, EEXIST, EACCES, EISDIR, ENOTDIR, ELOOP, ENOSPC, EROFS; ENXIO for pipes, sockets and devices.
     pub fn open(&self, path: impl AsPath, options: &OpenOptions) -> Result<File> {
         let (path, flags) = (path.as_path(), options.flags);
-        if flags & libc::O_CREAT != 0 {
-            self.volume.0.inner.slow_down_meta();
+        match flags & libc::O_CREAT != 0 {
+            true => self.volume.0.inner.slow_down_meta(),
+            false => self.volume.0.inner.wait_for_room(),
         }
         self.volume.0.inner.with_room(|| self.open_once(path, options))
     }
@@ -269,6 +270,7 @@ impl Fs {
 
     /// stat(2): follows symbolic links. ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG.
     pub fn stat(&self, path: impl AsPath) -> Result<Stat> {
+        self.volume.0.inner.wait_for_room();
         let guard = pin();
         let ino = self.find(path.as_path(), true, &guard)?;
         self.stat_found(ino, &guard)
@@ -276,6 +278,7 @@ impl Fs {
 
     /// lstat(2).
     pub fn lstat(&self, path: impl AsPath) -> Result<Stat> {
+        self.volume.0.inner.wait_for_room();
         let guard = pin();
         let ino = self.find(path.as_path(), false, &guard)?;
         self.stat_found(ino, &guard)
@@ -375,6 +378,7 @@ impl Fs {
 
     /// renameat2(2) with `RENAME_NOREPLACE` or `RENAME_EXCHANGE`.
     pub fn rename2(&self, old: impl AsPath, new: impl AsPath, flags: u32) -> Result<()> {
+        self.volume.0.inner.slow_down_meta();
         let guard = pin();
         if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0
             || flags == libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE

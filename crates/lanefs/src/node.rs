@@ -16,6 +16,7 @@ impl Volume {
     pub fn node_lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Stat> {
         let inner = &self.0.inner;
         inner.check_alive()?;
+        inner.wait_for_room();
         let guard = pin();
         let (cell, dir) = inner.dir_cell(parent, &guard)?;
         perm::check(cell, cred, perm::X)?;
@@ -133,6 +134,7 @@ impl Volume {
 
     /// Makes another name for an inode. EEXIST, EMLINK, EPERM for directories, ENOENT if it has no name left.
     pub fn node_link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Stat> {
+        self.0.inner.slow_down_meta();
         let guard = pin();
         let cell = self.0.inner.cell(ino, &guard)?;
         // The slot keeps an inode without a name from being freed meanwhile.
@@ -144,11 +146,13 @@ impl Volume {
 
     /// Removes a name of a file. ENOENT, EISDIR, EACCES, EPERM. The file lives on while it is open.
     pub fn node_unlink(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
+        self.0.inner.slow_down_meta();
         self.0.inner.unlink(cred, parent, name, &pin())
     }
 
     /// Removes an empty directory. ENOENT, ENOTDIR, ENOTEMPTY, EACCES, EPERM.
     pub fn node_rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
+        self.0.inner.slow_down_meta();
         self.0.inner.rmdir(cred, parent, name, &pin())
     }
 
@@ -163,6 +167,7 @@ impl Volume {
         to_name: &[u8],
         flags: u32,
     ) -> Result<()> {
+        self.0.inner.slow_down_meta();
         self.0.inner.rename(cred, (parent, name), (to, to_name), flags, &pin())
     }
 

@@ -9,6 +9,7 @@ use lanefs_store::format::record::Effect;
 use lanefs_store::{Ino, Version};
 use lanefs_sync::lanes::LaneGuard;
 use lanefs_sync::{Canary, planted};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// One namespace operation on its lane: from locking the lane's log (step 1) to unlocking it (step 7). No I/O while it lives.
 pub(crate) struct Op<'v> {
@@ -22,7 +23,9 @@ impl<'v> Op<'v> {
     pub fn begin(vol: &'v Inner) -> Op<'v> {
         let lane = vol.lanes.mine();
         let mut log = vol.lanes.lock(lane);
-        log.make_room();
+        if log.make_room() {
+            vol.lanes.shared(lane).look.store(true, Relaxed);
+        }
         Op { vol, lane, log }
     }
 

@@ -21,14 +21,14 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
 /// How a volume is opened.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     /// Bytes of memory for all the volume keeps: half of it for pages, five sixteenths for cells, names, logged operations and the store's
-    /// inodes, a sixteenth for the store's nodes, after up to 64 MiB for buffers and tables. Default: a quarter of RAM.
+    /// inodes, a sixteenth for the store's nodes, after up to 80 MiB for buffers and tables. Default: a quarter of RAM.
     pub cache_size: u64,
     /// Bytes of them that the caller keeps for buffers of its own; taken into account up to a quarter of the whole. Default: none.
     pub buffers: u64,
@@ -74,6 +74,8 @@ pub(crate) struct LaneShared {
     pub cells: AtomicI64,
     /// Bytes of names brought into memory by this lane's threads less what they let go; put right by the reclaimer.
     pub names: AtomicI64,
+    /// A new chunk of the lane's log was begun: time to look how much memory there is. Written by the lane's threads.
+    pub look: AtomicBool,
 }
 
 /// The volume takes calls.
@@ -196,7 +198,7 @@ impl Volume {
         let options = options.clone();
         let cache = if options.cache_size == 0 { default_cache() } else { options.cache_size }.max(4 << 20);
         // What is neither page nor name: buffers of a checkpoint, tables of segments, the allocator's slack.
-        let cache = cache - (cache / 2).min(64 << 20) - options.buffers.min(cache / 4);
+        let cache = cache - (cache / 8 * 5).min(80 << 20) - options.buffers.min(cache / 4);
         let lanes = if options.lanes == 0 {
             lanefs_sync::MAX_LANES
         } else {
@@ -223,6 +225,7 @@ impl Volume {
                         slots: OpenSlots::new(),
                         cells: AtomicI64::new(0),
                         names: AtomicI64::new(0),
+                        look: AtomicBool::new(false),
                     },
                 )
             }),

@@ -55,8 +55,8 @@ impl EpochBuf {
         self.groups == 0
     }
 
-    /// Makes sure that the next group fits without allocating. Called before any key is locked.
-    pub fn make_room(&mut self) {
+    /// Makes sure that the next group fits without allocating; says whether a new chunk was begun. Called before any key is locked.
+    pub fn make_room(&mut self) -> bool {
         if self.open.capacity() - self.open.len() < record::GROUP_MAX {
             // The first chunk of a quiet lane is small; a busy lane soon gets whole ones.
             let size = if self.open.capacity() == 0 { CHUNK / 8 } else { CHUNK };
@@ -64,7 +64,9 @@ impl EpochBuf {
             if !full.is_empty() {
                 self.full.push(Arc::new(full));
             }
+            return true;
         }
+        false
     }
 
     /// Logs one group: the single append of step 6.

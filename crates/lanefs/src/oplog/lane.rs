@@ -36,11 +36,10 @@ impl LaneLog {
         }
     }
 
-    /// Step before the locks: allocates what the append may need, in either buffer.
-    pub fn make_room(&mut self) {
-        for b in &mut self.open {
-            b.make_room();
-        }
+    /// Step before the locks: allocates what the append may need, in either buffer. Says whether it had to.
+    pub fn make_room(&mut self) -> bool {
+        let [a, b] = &mut self.open;
+        a.make_room() | b.make_room()
     }
 
     /// Step 6: logs one group in its epoch's buffer.

@@ -124,6 +124,10 @@ impl Inner {
             cell.set(HAS_XATTRS);
         }
         self.count_cells(1);
+        if ino.0 & 255 == 255 && self.meta_is_over() {
+            self.tighten();
+            self.background.wake();
+        }
         Ok(self.cells.insert(cell, guard))
     }
 

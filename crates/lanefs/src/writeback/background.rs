@@ -110,7 +110,7 @@ impl Inner {
             let b = self.commit.lock();
             (b.last, b.bytes)
         };
-        let busy = self.open_log_bytes() > COMMIT_BYTES.min((self.meta_budget / 8) as usize);
+        let busy = self.open_log_bytes() > self.commit_bytes();
         self.background.busy.store(busy, Relaxed);
         if all || busy || last.is_none_or(|t| t.elapsed() >= self.options.commit_interval) {
             self.seal_and_commit()?;
@@ -140,6 +140,11 @@ impl Inner {
         }
         self.tighten();
         Ok(())
+    }
+
+    /// Bytes logged after which a commit is due.
+    pub(super) fn commit_bytes(&self) -> usize {
+        COMMIT_BYTES.min((self.meta_budget / 8) as usize)
     }
 
     /// Says whether creators have to wait. Called by the background before and after the work that makes room, and by creators now and then.

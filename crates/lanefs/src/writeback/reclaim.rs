@@ -140,15 +140,25 @@ impl Inner {
         true
     }
 
-    /// Holds a creator or loader back while metadata exceeds its share by much. The caller holds no lock and no guard.
-    pub(crate) fn slow_down_meta(&self) {
+    /// Holds a caller that may bring names and cells into memory back while metadata exceeds its share by much. The caller holds no lock and no guard.
+    #[inline]
+    pub(crate) fn wait_for_room(&self) {
         if self.background.meta_is_tight() {
             self.background.wake_and_wait();
-        } else if self.lanes.shared(self.lanes.mine()).cells.load(Relaxed) & 255 == 255 && self.meta_is_over()
-        {
-            // Now and then a creator looks at the whole: a fast one would outrun the background, whose checkpoints take a while.
-            self.tighten();
-            self.background.wake();
+        }
+    }
+
+    /// As [`Inner::wait_for_room`], for who logs a change, and looks now and then how much memory there is.
+    pub(crate) fn slow_down_meta(&self) {
+        self.wait_for_room();
+        let lane = self.lanes.shared(self.lanes.mine());
+        if lane.look.load(Relaxed) {
+            // A fast one would outrun the background, which looks a few times a second and whose checkpoints take a while.
+            lane.look.store(false, Relaxed);
+            if self.meta_is_over() || self.open_log_bytes() > self.commit_bytes() {
+                self.tighten();
+                self.background.wake();
+            }
         }
     }
 }
