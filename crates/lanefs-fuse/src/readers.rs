@@ -10,6 +10,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 /// Where a request came from.
 pub(crate) enum Origin {
@@ -25,12 +26,14 @@ pub(crate) fn most(max_write: u32) -> usize {
     (max_write as usize).max(1 << 17) + 4096
 }
 
-/// Starts `threads` of them, of which `reading` read at a time.
+/// Starts `threads` of them, of which `reading` read at a time. `nap`: how long they rest after what needs no answer, so that more of it
+/// comes together.
 pub(crate) fn start(
     adaptor: &Arc<Adaptor>,
     device: &Arc<Device>,
     max_write: u32,
     (threads, reading): (usize, usize),
+    nap: Option<Duration>,
 ) -> io::Result<Vec<Serving>> {
     let most = most(max_write);
     let mut devices = vec![Arc::clone(device)];
@@ -44,7 +47,7 @@ pub(crate) fn start(
         .map(|(i, device)| {
             let (adaptor, crowd) = (Arc::clone(adaptor), Arc::clone(&crowd));
             Builder::new().name(format!("lanefs-fuse-{i}")).spawn(move || {
-                let result = if crowd.join() { read(&adaptor, &device, &crowd, most) } else { Ok(()) };
+                let result = if crowd.join() { read(&adaptor, &device, &crowd, most, nap) } else { Ok(()) };
                 crowd.end();
                 result
             })
@@ -68,7 +71,13 @@ pub(crate) fn perform(
     })
 }
 
-fn read(adaptor: &Adaptor, device: &Arc<Device>, crowd: &Crowd, most: usize) -> io::Result<()> {
+fn read(
+    adaptor: &Adaptor,
+    device: &Arc<Device>,
+    crowd: &Crowd,
+    most: usize,
+    nap: Option<Duration>,
+) -> io::Result<()> {
     let mut buffer = vec![0; most];
     let mut bytes = room(most);
     let origin = Origin::Device(Arc::clone(device));
@@ -91,8 +100,12 @@ fn read(adaptor: &Adaptor, device: &Arc<Device>, crowd: &Crowd, most: usize) -> 
         if !taken {
             adaptor.undo(&mut reply);
         }
+        let forgot = reply.answer == Answer::None;
         if !crowd.done() {
             break;
+        }
+        if let Some(nap) = nap.filter(|_| forgot) {
+            std::thread::sleep(nap);
         }
     }
     Ok(())

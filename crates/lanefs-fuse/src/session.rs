@@ -12,6 +12,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 /// A volume mounted in the name space. Dropping it unmounts, waits for the users of the mount, and closes the volume.
 pub struct Session {
@@ -50,6 +51,9 @@ pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Res
 
 /// Where the kernel keeps its switch for FUSE over io_uring.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// How long a FORGET may lie when requests come over rings.
+const FORGETTING: Duration = Duration::from_millis(2);
 
 fn refused(why: &str) -> io::Error {
     let what = format!("{why}; or mount with -o io_uring=auto, which does without");
@@ -105,9 +109,12 @@ fn serve(
         }
         rings = Some(started);
     }
-    // What the kernel does not send over rings is little.
-    let threads = if over_rings { (2, 1) } else { (config.threads(), config.readers()) };
-    let readers = readers::start(&adaptor, &device, config.max_write, threads)?;
+    // Over /dev/fuse comes little but FORGET then, which nobody waits for: not worth waking a thread for each.
+    let (threads, nap) = match over_rings {
+        true => ((2, 1), Some(FORGETTING)),
+        false => ((config.threads(), config.readers()), None),
+    };
+    let readers = readers::start(&adaptor, &device, config.max_write, threads, nap)?;
     Builder::new().name("lanefs-fuse".into()).spawn(move || {
         let mut result = readers.into_iter().map(ended).fold(Ok(()), io::Result::and);
         if let Some(rings) = rings {
