@@ -144,8 +144,8 @@ pub(crate) struct Anchor {
 
 impl Drop for Anchor {
     fn drop(&mut self) {
-        // The last user: only the background thread may be left. Waiting for it here makes the volume close in this thread.
-        if Arc::strong_count(&self.inner) <= 2 {
+        // The last user: only the background threads may be left. Waiting for them here makes the volume close in this thread.
+        if Arc::strong_count(&self.inner) <= 2 + usize::from(self.inner.background.ahead.is_busy()) {
             self.inner.background.stop();
         }
     }

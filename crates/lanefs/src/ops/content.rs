@@ -102,6 +102,9 @@ impl Inner {
                 Self::drop_privilege(cell, privileged);
             }
             self.dirty_cell(cell, if w.extended { DATASYNC } else { 0 });
+            if w.extended {
+                self.has_grown(cell.ino, at + w.bytes as u64, w.bytes);
+            }
         }
         Ok((at, w.bytes))
     }

@@ -1,8 +1,10 @@
-//! The thread that does the work nobody asked for: reaping, writing back, committing, checkpointing, cleaning, reclaiming.
+//! The thread that does the work nobody asked for: reaping, writing back, committing, checkpointing, cleaning, reclaiming. (Files that grow
+//! fast are written back by another, [`super::ahead`].)
 
 use crate::error::Result;
 use crate::memfs::data::Writeback;
 use crate::volume::Inner;
+use crate::writeback::ahead::Ahead;
 use crate::writeback::page_store::Pressure;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -34,6 +36,7 @@ pub(crate) struct Background {
     busy: AtomicBool,
     rounds: Condvar,
     last_checkpoint: Mutex<Option<Instant>>,
+    pub ahead: Ahead,
 }
 
 impl Background {
@@ -62,10 +65,11 @@ impl Background {
         self.rounds.wait_for(&mut w, Duration::from_millis(50));
     }
 
-    /// Ends the thread and waits for it.
+    /// Ends the threads and waits for them.
     pub fn stop(&self) {
         self.stop.store(true, SeqCst);
         self.wake();
+        self.ahead.stop();
         let t = self.thread.lock().take();
         if let Some(t) = t
             && t.thread().id() != std::thread::current().id()
@@ -89,6 +93,7 @@ impl Inner {
             .spawn(move || run(&weak, &background))
             .map_err(|e| crate::Error::Posix(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
         *self.background.thread.lock() = Some(t);
+        self.start_ahead().map_err(|e| crate::Error::Posix(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
         Ok(())
     }
 

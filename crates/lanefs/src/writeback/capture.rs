@@ -55,6 +55,9 @@ impl Inner {
     }
 
     /// As [`Inner::write_back_cell`], once, for a caller that holds the cell's sync_lock and hears of ENOSPC itself.
+    ///
+    /// Of the rounds of a durable write only the last has a batch and a flush: its batch names the pages of all, and its flush covers them.
+    /// Until then the inode is under way in `unsynced`, as in a write that is not durable.
     pub(crate) fn write_back_held(
         &self,
         cell: &Cell,
@@ -65,7 +68,9 @@ impl Inner {
     ) -> Result<usize> {
         // Before any mark goes: see `Cell::is_synced`.
         cell.set(SYNCING);
-        if !durable {
+        debug_assert!(!durable || max == usize::MAX, "the last round would be missing");
+        let mut under_way = !durable;
+        if under_way {
             self.flush.lock().begins(cell);
         }
         let (mut written, mut owed) = (0, false);
@@ -76,7 +81,8 @@ impl Inner {
                 was |= DIRTY;
             }
             owed |= durable && was & UNSYNCED != 0;
-            match self.capture_round(cell, durable, was, groups, (max - written).min(self.round_pages)) {
+            let most = (max - written).min(self.round_pages);
+            match self.capture_round(cell, durable, &mut under_way, was, groups, most) {
                 Ok((pages, more)) => {
                     written += pages;
                     if !more || written >= max {
@@ -98,11 +104,13 @@ impl Inner {
         r
     }
 
-    /// One update of one inode; says how many pages went and whether dirty ones are left.
+    /// One update of one inode; says how many pages went and whether dirty ones are left. `under_way`: the inode is in `unsynced` for
+    /// this write.
     fn capture_round(
         &self,
         cell: &Cell,
         durable: bool,
+        under_way: &mut bool,
         was: u32,
         groups: &[u8],
         max: usize,
@@ -128,6 +136,11 @@ impl Inner {
         }
         let n = captured.pages.len();
         let more = captured.more;
+        let durable = durable && !more;
+        if !durable && !*under_way {
+            self.flush.lock().begins(cell);
+            *under_way = true;
+        }
         let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
         // Namespace groups go with the last round: none of the data may be missing when they count.
         let g = if more { Vec::new() } else { groups.to_vec() };

@@ -6,6 +6,7 @@
 //! Locks, outermost first: syncing, checkpointing, a cell's sync_lock, a cell's writeback lock (memfs::data), commit, a lane. A seal happens
 //! with `commit` held and no lane; no cell lock is taken under `commit`, and no checkpoint or commit made under a cell's lock.
 
+pub(crate) mod ahead;
 pub(crate) mod background;
 pub(crate) mod capture;
 pub(crate) mod checkpoint;

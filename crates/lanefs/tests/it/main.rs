@@ -1,5 +1,6 @@
 //! The library as programs see it.
 
+mod ahead;
 mod attrs;
 mod data;
 mod durability;

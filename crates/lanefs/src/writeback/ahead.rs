@@ -1,0 +1,131 @@
+//! Writing ahead: the pages of a file that grows go to the device while more come in, so that the fsync at the end, or the pressure of
+//! dirty pages, finds little left.
+//!
+//! Whenever a write carries a file's end across a multiple of [`STEP`], the file is handed to a thread of its own, which writes back
+//! what is dirty of it: clean pages, not durable ones (`unsynced`). Only growth counts: pages written again and again are not written
+//! back each time, and small files not at all. The writer waits for nothing; a file whose lock somebody has is left to that one.
+
+use crate::volume::Inner;
+use crate::writeback::background::Background;
+use lanefs_store::Ino;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+/// Bytes by which a file grows before it is written ahead.
+const STEP: u64 = 4 << 20;
+/// The most pages written at a turn: an fsync that comes meanwhile waits for them.
+const TURN: usize = 4096;
+
+#[derive(Default)]
+struct Queue {
+    files: VecDeque<Ino>,
+    stop: bool,
+}
+
+/// The files that have grown, and the thread that writes them.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// The thread holds the volume.
+    busy: AtomicBool,
+}
+
+impl Ahead {
+    /// The next file; `None` when it is time to end.
+    fn next(&self) -> Option<Ino> {
+        let mut q = self.queue.lock();
+        loop {
+            if q.stop {
+                return None;
+            }
+            if let Some(ino) = q.files.pop_front() {
+                return Some(ino);
+            }
+            self.wake.wait(&mut q);
+        }
+    }
+
+    /// Whether the thread holds the volume just now.
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(SeqCst)
+    }
+
+    /// Ends the thread and waits for it.
+    pub fn stop(&self) {
+        self.queue.lock().stop = true;
+        self.wake.notify_all();
+        if let Some(t) = self.thread.lock().take()
+            && t.thread().id() != std::thread::current().id()
+        {
+            let _ = t.join();
+        }
+    }
+}
+
+impl Inner {
+    /// Starts the thread.
+    pub(super) fn start_ahead(self: &Arc<Inner>) -> std::io::Result<()> {
+        let (weak, background) = (Arc::downgrade(self), self.background.clone());
+        let t =
+            std::thread::Builder::new().name("lanefs-ahead".into()).spawn(move || run(&weak, &background))?;
+        *self.background.ahead.thread.lock() = Some(t);
+        Ok(())
+    }
+
+    /// Hands a file over that has grown by `bytes` up to `end`, if it is time.
+    #[inline]
+    pub(crate) fn has_grown(&self, ino: Ino, end: u64, bytes: usize) {
+        if end / STEP != (end - bytes as u64) / STEP {
+            self.hand_over(ino);
+        }
+    }
+
+    #[cold]
+    fn hand_over(&self, ino: Ino) {
+        if !self.options.background {
+            return;
+        }
+        let ahead = &self.background.ahead;
+        let mut q = ahead.queue.lock();
+        if !q.files.contains(&ino) {
+            q.files.push_back(ino);
+            drop(q);
+            ahead.wake.notify_one();
+        }
+    }
+
+    fn write_ahead(&self, ino: Ino) {
+        let guard = crossbeam_epoch::pin();
+        let Some(cell) = self.cells.get(ino, &guard) else { return };
+        // What has no name is not wanted on the device yet.
+        // Relaxed: a name that goes meanwhile only makes the work useless.
+        if cell.nlink.load(Relaxed) == 0 || !cell.data().is_some_and(|d| d.has_dirty()) {
+            return;
+        }
+        let Some(l) = cell.sync_lock.try_lock() else { return };
+        if let Err(e) = self.write_back_cell(cell, l, false, &[], TURN) {
+            tracing::warn!("writing inode {ino} ahead failed: {e}");
+        }
+        if cell.data().is_some_and(|d| d.has_dirty()) {
+            self.dirty_cell(cell, 0);
+        }
+    }
+}
+
+fn run(weak: &Weak<Inner>, background: &Background) {
+    while let Some(ino) = background.ahead.next() {
+        background.ahead.busy.store(true, SeqCst);
+        let Some(v) = weak.upgrade() else { return };
+        if v.check_alive().is_err() {
+            return;
+        }
+        v.write_ahead(ino);
+        drop(v);
+        background.ahead.busy.store(false, SeqCst);
+    }
+}

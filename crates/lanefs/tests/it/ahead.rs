@@ -1,0 +1,104 @@
+//! Large files on their way to the device: how often it is flushed for them, and what goes there before anybody asks.
+
+use crate::options;
+use lanefs::{Cred, Fs, MountOptions, Volume};
+use lanefs_store::device::{Device, MemoryDevice, Payload, RecordingDevice, WriteReq};
+use lanefs_store::{Block, FormatOptions, Store};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+const SIZE: u64 = 256 << 20;
+
+fn recorded(options: &MountOptions) -> (Fs, Arc<RecordingDevice<MemoryDevice>>) {
+    let dev = Arc::new(RecordingDevice::new(MemoryDevice::new(SIZE).unwrap()));
+    let d: Arc<dyn Device> = dev.clone();
+    Store::format(std::slice::from_ref(&d), &FormatOptions { segment_blocks: 64, ..Default::default() })
+        .unwrap();
+    (Volume::open_devices(vec![d], options).unwrap().as_user(Cred::root()), dev)
+}
+
+/// A piece that is unlike its neighbours.
+fn piece(n: usize) -> Vec<u8> {
+    (0..MIB).map(|i| (i / 4096 * 7 + n * 13) as u8).collect()
+}
+
+/// The content is there when the power goes now and the device loses all that no flush was answered for.
+fn found(dev: &RecordingDevice<MemoryDevice>, pieces: usize) {
+    let log = dev.recorder().log();
+    let flushed = log.flushes.iter().filter(|f| f.completed.is_some()).map(|f| f.issued).max().unwrap();
+    let left = MemoryDevice::new(SIZE).unwrap();
+    for w in log.writes.iter().filter(|w| w.completed.is_some_and(|at| at < flushed)) {
+        if let Payload::Bytes(bytes) = &w.payload {
+            for (n, data) in bytes.chunks(4096).enumerate() {
+                let mut block = Block([0; 4096]); // aligned as the device wants it
+                block.0.copy_from_slice(data);
+                left.write(&[WriteReq { offset: w.offset + n as u64 * 4096, data: &block.0 }]).unwrap();
+            }
+        }
+    }
+    let d: Arc<dyn Device> = Arc::new(left);
+    let fs = Volume::open_devices(vec![d], &options()).unwrap().as_user(Cred::root());
+    let content = fs.read("/f").unwrap();
+    assert_eq!(content.len(), pieces * MIB);
+    for (n, c) in content.chunks(MIB).enumerate() {
+        assert!(c == piece(n), "piece {n} is not what was written");
+    }
+}
+
+/// Each round of pages had a batch and a flush of its own, one after the other.
+#[test]
+fn an_fsync_of_many_rounds_of_pages_flushes_once() {
+    let (fs, dev) = recorded(&options());
+    let f = fs.create("/f").unwrap();
+    for n in 0..12 {
+        f.write_all_at(&piece(n), (n * MIB) as u64).unwrap();
+    }
+    let before = dev.recorder().counters().flushes;
+    f.sync_all().unwrap();
+    assert_eq!(dev.recorder().counters().flushes - before, 1);
+    found(&dev, 12);
+    // Nothing is owed any more: neither this nor a sync has anything to write.
+    let before = dev.recorder().counters();
+    f.sync_all().unwrap();
+    assert_eq!(dev.recorder().counters().bytes_written, before.bytes_written);
+}
+
+#[test]
+fn a_file_that_grows_goes_to_the_device_while_it_grows_and_is_durable_when_asked() {
+    // Nothing else would write: the pages are young, few beside the frames there are, and no epoch is due.
+    let options = MountOptions {
+        background: true,
+        cache_size: 1 << 30,
+        commit_interval: Duration::from_secs(3600),
+        dirty_expire: Duration::from_secs(3600),
+        ..options()
+    };
+    for sync in [false, true] {
+        let (fs, dev) = recorded(&options);
+        let hot = fs.create("/hot").unwrap();
+        let before = dev.recorder().counters().bytes_written;
+        for _ in 0..64 {
+            hot.write_all_at(&piece(0), 0).unwrap();
+        }
+        let f = fs.create("/f").unwrap();
+        for n in 0..32 {
+            f.write_all_at(&piece(n), (n * MIB) as u64).unwrap();
+        }
+        let start = Instant::now();
+        // The last piece may have come when the thread had just looked.
+        while dev.recorder().counters().bytes_written - before < (27 * MIB) as u64 {
+            assert!(start.elapsed() < Duration::from_secs(30), "it is not written ahead");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if sync {
+            fs.volume().sync().unwrap()
+        } else {
+            f.sync_all().unwrap()
+        }
+        // No page was written twice, and what was written over and over at most once.
+        let written = dev.recorder().counters().bytes_written - before;
+        assert!(written < (34 * MIB) as u64, "{written} bytes for 33 MiB");
+        found(&dev, 32);
+    }
+}
