@@ -343,7 +343,10 @@ impl Fs {
         if r.must_be_dir && r.target.is_none() {
             return Err(r.missing());
         }
-        self.volume.node_link(&self.cred, ino, r.parent, &r.name).map(drop).map_err(gone)
+        // Found by a name, so it needs no handle that keeps it; whether it has one still is looked at under the lock.
+        let inner = &self.volume.0.inner;
+        let cell = inner.cell(ino, &guard).map_err(gone)?;
+        inner.link(&self.cred, cell, r.parent, &r.name, &guard).map_err(gone)
     }
 
     /// Gives an open file another name, or an O_TMPFILE its first: `linkat` with AT_EMPTY_PATH. Errors as [`File::link_to`].
@@ -429,7 +432,7 @@ impl Fs {
 
     fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
         let ino = self.find(path, follow, &pin())?;
-        self.volume.node_setattr(&self.cred, ino, set).map(drop).map_err(gone)
+        self.volume.change_attrs(&self.cred, ino, set, &pin()).map(drop).map_err(gone)
     }
 
     /// chmod(2). EPERM unless owner.

@@ -5,11 +5,12 @@
 //! needs them; each is atomic: after a crash it is there whole or not at all, and none is there without those it depends on.
 
 use crate::error::{Error, Result};
+use crate::memfs::Cell;
 use crate::memfs::cell::LINKABLE;
 use crate::ops::create::{Made, Spec};
 use crate::ops::{perm, posix};
 use crate::{Cred, DirEntry, File, FileKind, Ino, SetAttr, Stat, Volume};
-use crossbeam_epoch::pin;
+use crossbeam_epoch::{Guard, pin};
 
 impl Volume {
     /// The inode that `name` of `parent` names. ENOENT if none, ENOTDIR, EACCES. `.` and `..` are understood.
@@ -50,12 +51,22 @@ impl Volume {
 
     /// Changes attributes and returns the new ones.
     pub fn node_setattr(&self, cred: &Cred, ino: Ino, set: &SetAttr) -> Result<Stat> {
-        let guard = pin();
-        let cell = self.0.inner.cell(ino, &guard)?;
+        self.change_attrs(cred, ino, set, &pin()).map(Cell::stat)
+    }
+
+    /// The same for those who do not ask for the new ones, which lie on more lines.
+    pub(crate) fn change_attrs<'g>(
+        &self,
+        cred: &Cred,
+        ino: Ino,
+        set: &SetAttr,
+        guard: &'g Guard,
+    ) -> Result<&'g Cell> {
+        let cell = self.0.inner.cell(ino, guard)?;
         // A slot keeps the inode from being freed under a truncation.
         let _held = set.size.is_some().then(|| self.0.handle(cell, cred, libc::O_RDWR)).transpose()?;
         self.0.inner.set_attr(cred, cell, set, false)?;
-        Ok(cell.stat())
+        Ok(cell)
     }
 
     /// Creates (or, without O_EXCL, opens) a regular file.

@@ -82,6 +82,8 @@ pub(crate) struct Cell {
     pub nlink: AtomicU32,
     mtime: AtomicI64,
     ctime: AtomicI64,
+    /// Directories only: when the mtime was last set explicitly. What the index's stripes say of a time up to then does not count.
+    mtime_set: AtomicI64,
     named: Line,
     /// Third line. Read without a lock; setxattr writes it.
     pub xattrs: XattrSlot,
@@ -129,6 +131,7 @@ impl Cell {
             atime: AtomicI64::new(attrs.atime),
             mtime: AtomicI64::new(attrs.mtime),
             ctime: AtomicI64::new(attrs.ctime),
+            mtime_set: AtomicI64::new(0),
             btime: attrs.btime,
             parent: AtomicU64::new(parent.0),
             lanes: AtomicU64::new(0),
@@ -190,7 +193,9 @@ impl Cell {
     }
 
     fn mtime(&self) -> i64 {
-        self.mtime.load(Relaxed).max(self.dir().map_or(0, Dir::mtime))
+        let own = self.mtime.load(Relaxed);
+        let names = self.dir().map_or(0, Dir::mtime);
+        if names > self.mtime_set.load(Relaxed) { own.max(names) } else { own }
     }
 
     fn ctime(&self) -> i64 {
@@ -255,12 +260,17 @@ impl Cell {
                 slot.store(v, Relaxed);
             }
         }
-        if mtime.is_some() {
-            // An explicit time wins over the stripes of the index, which are older by definition.
-            if let Some(d) = self.dir() {
-                d.cap_mtime(mtime.unwrap_or(0).min(ctime.unwrap_or(0)));
-            }
+        if let (Some(_), Some(now), Some(d)) = (mtime, ctime, self.dir()) {
+            // An explicit time wins over the stripes of the index, which are older, though their times may be ahead of the clock's tick.
+            self.mtime_set.fetch_max(now.max(d.mtime()), Relaxed);
         }
+    }
+
+    /// Notes that a name of this directory, of cookie `cookie`, changed at `time`, and its subdirectories by `subdirs`.
+    pub fn note_change(&self, dir: &Dir, cookie: u64, time: i64, subdirs: i32) {
+        // After a time that was set, even within the clock's tick.
+        let time = time.max(self.mtime_set.load(Relaxed) + 1);
+        dir.note_change(cookie, time, subdirs);
     }
 
     /// Whether relatime wants the access time moved: it is not after the last change, or a day old.

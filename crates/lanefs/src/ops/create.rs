@@ -192,7 +192,7 @@ impl Inner {
             ],
         );
         drop(leaf);
-        pdir.note_change(cookie, attrs.btime, i32::from(spec.kind == FileKind::Dir));
+        pcell.note_change(pdir, cookie, attrs.btime, i32::from(spec.kind == FileKind::Dir));
         op.dirty_dir(pcell, pdir, hash);
         self.count_cells(1);
         self.count_names(Entry::bytes(name.len()) as i64);

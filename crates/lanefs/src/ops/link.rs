@@ -106,7 +106,7 @@ impl Inner {
             drop(leaf);
             cell.set_times(None, None, Some(now));
             op.dirty(cell, 0);
-            pdir.note_change(cookie, now, 0);
+            pcell.note_change(pdir, cookie, now, 0);
             op.dirty_dir(pcell, pdir, hash);
             return Ok(());
         }

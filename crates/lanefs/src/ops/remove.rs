@@ -99,7 +99,7 @@ impl Inner {
             op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
             drop(leaf);
             self.lose_link(&mut op, victim, v.epoch, now);
-            s.pdir.note_change(cookie, now, 0);
+            s.pcell.note_change(s.pdir, cookie, now, 0);
             op.dirty_dir(s.pcell, s.pdir, s.hash);
             return Ok(());
         }
@@ -167,7 +167,7 @@ impl Inner {
             op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
             drop(leaf);
             self.bury_dir(&mut op, victim, vdir, v.epoch, now);
-            s.pdir.note_change(cookie, now, -1);
+            s.pcell.note_change(s.pdir, cookie, now, -1);
             op.dirty_dir(s.pcell, s.pdir, s.hash);
             return Ok(());
         }

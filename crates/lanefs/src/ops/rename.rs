@@ -307,8 +307,8 @@ impl Inner {
     ) {
         let is_dir = |x: Option<(&Cell, FileKind)>| i32::from(x.is_some_and(|x| x.1 == FileKind::Dir));
         let (m, v) = (is_dir(s.target), is_dir(t.target));
-        s.pdir.note_change(src_cookie, now, if exchange { v - m } else { -m });
-        t.pdir.note_change(cookie, now, m - v);
+        s.pcell.note_change(s.pdir, src_cookie, now, if exchange { v - m } else { -m });
+        t.pcell.note_change(t.pdir, cookie, now, m - v);
         op.dirty_dir(s.pcell, s.pdir, s.hash);
         op.dirty_dir(t.pcell, t.pdir, t.hash);
         if let Some((moved, _)) = s.target {

@@ -144,3 +144,26 @@ fn noatime_covers_files_and_directories() {
         }
     }
 }
+
+/// The stripes of the index hold times of changes of names; one that was set wins over older ones, and loses to a change after it, even
+/// within one tick of the clock.
+#[test]
+fn a_directory_has_the_time_that_was_set_until_a_name_changes() {
+    let (fs, dev) = root(64);
+    fs.mkdir("/d", 0o755).unwrap();
+    for n in 0..40 {
+        fs.write(format!("/d/f{n}"), b"x").unwrap();
+    }
+    let changed = fs.stat("/d").unwrap().mtime;
+    fs.set_times("/d", None, Some(SetTime::At(5_000)), true).unwrap();
+    assert_eq!(fs.stat("/d").unwrap().mtime, 5_000);
+    assert!(fs.stat("/d").unwrap().ctime >= changed);
+    fs.unlink("/d/f7").unwrap();
+    let removed = fs.stat("/d").unwrap().mtime;
+    assert!(removed >= changed, "{removed} {changed}");
+    fs.set_times("/d", None, Some(SetTime::At(6_000)), true).unwrap();
+    let fs = reopen(fs, &dev);
+    assert_eq!(fs.stat("/d").unwrap().mtime, 6_000);
+    fs.mkdir("/d/sub", 0o755).unwrap();
+    assert!(fs.stat("/d").unwrap().mtime >= removed);
+}

@@ -226,17 +226,6 @@ impl Dir {
         self.root().map_or(0, |t| t.leaves.iter().map(|l| l.mtime.load(Relaxed)).max().unwrap_or(0))
     }
 
-    /// Lowers every stripe to `time`: an explicit time was set, which older changes must not outshine.
-    pub fn cap_mtime(&self, time: i64) {
-        if let Some(t) = self.root() {
-            for l in &t.leaves {
-                if l.mtime.load(Relaxed) > time {
-                    l.mtime.store(time, Relaxed);
-                }
-            }
-        }
-    }
-
     /// Subdirectories gained since the cell was made or loaded.
     pub fn subdirs(&self) -> i32 {
         self.root().map_or(0, |t| t.leaves.iter().map(|l| l.subdirs.load(Relaxed)).sum())
