@@ -21,6 +21,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Spreads a word with one multiplication.
 #[derive(Default, Clone)]
@@ -245,11 +246,19 @@ struct Shard {
 /// The map of all cells.
 pub(crate) struct Cells {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
+    /// Cells on the dirty lists, by steps of [`STEP`] a shard. Relaxed: for a look that need not be exact.
+    listed: CachePadded<AtomicUsize>,
 }
+
+/// So many cells of a shard are listed before the common count moves.
+const STEP: usize = 8;
 
 impl Cells {
     pub fn new() -> Cells {
-        Cells { shards: (0..SHARDS).map(|_| CachePadded::default()).collect() }
+        Cells {
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            listed: CachePadded::default(),
+        }
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {
@@ -293,13 +302,18 @@ impl Cells {
     pub fn list_dirty(&self, cell: &Arc<Cell>, inner: &mut Inner) {
         if !inner.listed {
             inner.listed = true;
-            self.shard(cell.ino).lock().dirty.push(cell.clone());
+            let mut s = self.shard(cell.ino).lock();
+            s.dirty.push(cell.clone());
+            if s.dirty.len().is_multiple_of(STEP) {
+                self.listed.fetch_add(STEP, Relaxed);
+            }
         }
     }
 
     /// Takes all dirty lists. Whoever takes a cell from here clears `listed`.
     pub fn take_dirty(&self) -> Vec<Arc<Cell>> {
         let mut all = Vec::new();
+        self.listed.store(0, Relaxed);
         for s in &self.shards {
             all.append(&mut s.lock().dirty);
         }
@@ -312,6 +326,11 @@ impl Cells {
             let listed = s.lock().dirty.clone();
             listed.iter().for_each(|c| c.lock().settle(t));
         }
+    }
+
+    /// At most so many cells are on the dirty lists: one load, where [`Cells::dirty`] locks every shard.
+    pub fn dirty_at_most(&self) -> usize {
+        self.listed.load(Relaxed) + SHARDS * (STEP - 1)
     }
 
     /// How many cells are on the dirty lists.

@@ -242,6 +242,9 @@ impl Store {
     /// Whether so many inodes are dirty that a checkpoint may outgrow what is kept back for it.
     pub(crate) fn metadata_presses(&self) -> bool {
         let room = u64::from(self.segments.free_count()) * u64::from(self.segments.geometry.segment_blocks);
+        if 8 * self.cells.dirty_at_most() as u64 <= room {
+            return false;
+        }
         // Relaxed: what the store's own checkpoint could not write out does not count again.
         let dirty = self.cells.dirty().saturating_sub(self.dirty_floor.load(Ordering::Relaxed));
         8 * dirty as u64 > room
