@@ -206,3 +206,36 @@ fn has_effect(before: &Model, c: &Change) -> bool {
         _ => true,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conflicts::call::Call;
+    use crate::conflicts::test_case::SETUP;
+
+    fn test(setup: Vec<Op>, a: Op, b: Op) -> Test {
+        Test { calls: (Call::Stat, Call::Stat), number: 0, setup: vec![(SETUP, setup)], ops: [a, b] }
+    }
+
+    #[test]
+    fn times_are_the_clock_s_to_choose_and_promised_by_fsync() {
+        let open = Op::Open { fd: 1, path: "/f".into(), flags: libc::O_CREAT | libc::O_RDWR, mode: 0o644 };
+        let chmod = || Op::Chmod { path: "/f".into(), mode: 0o644 };
+        let go = |a: Op, b: Op| {
+            let t = test(vec![open.clone(), Op::Sync], a, b);
+            (commutes(&t).unwrap(), stamps_one_inode(&t).unwrap())
+        };
+        // Two changes that end alike, and store a time each.
+        assert_eq!(go(chmod(), chmod()), (true, true));
+        assert_eq!(go(Op::Truncate { path: "/f".into(), size: 0 }, chmod()), (true, true));
+        // fsync promises the time of a change before it, even of one that changes nothing else; fdatasync does not.
+        assert_eq!(go(chmod(), Op::Fsync { fd: 1 }), (false, false));
+        assert_eq!(go(Op::Truncate { path: "/f".into(), size: 0 }, Op::Fsync { fd: 1 }), (false, false));
+        assert_eq!(go(chmod(), Op::Fdatasync { fd: 1 }), (true, false));
+        // Who reports a time sees the order.
+        assert_eq!(go(chmod(), Op::Stat { path: "/f".into() }), (false, false));
+        // Two names of one directory: its time is the later one either way, and no file's.
+        let mk = |n: &str| Op::Mkdir { path: n.into(), mode: 0o755 };
+        assert_eq!(go(mk("/a"), mk("/b")), (true, false));
+    }
+}
