@@ -237,6 +237,13 @@ impl Run<'_> {
         out
     }
 
+    /// A change stores a time, which is promised even where nothing else differs.
+    fn promise_times(&self, list: &mut Vec<V>, pick: impl Fn(&Obj) -> bool) {
+        if !list.is_empty() || self.s.attrs.keys().any(|k| k.1 == Kind::Time && pick(&k.0)) {
+            list.push(V::Now);
+        }
+    }
+
     pub(super) fn call(&mut self, call: Call, a: &Args, who: u8) -> Step<Vec<V>> {
         let fail = |e: i32| Ok(vec![V::E(e)]);
         let ok = || Ok(vec![V::N(0)]);
@@ -458,19 +465,24 @@ impl Run<'_> {
                     Init::flag(self.c, &mut self.init.files[f as usize].dirty);
                 }
                 let me = Obj::File(f);
-                let d = self.changes(|o| *o == me, |_, b, e| b == Some(me) || e == Some(me));
+                let mut d = self.changes(|o| *o == me, |_, b, e| b == Some(me) || e == Some(me));
+                if call == Call::Fsync {
+                    self.promise_times(&mut d, |o| *o == me);
+                }
                 self.s.durable.push(d);
                 ok()
             }
             Call::FsyncDir => {
                 let (_, d) = fd!();
                 let me = Obj::Dir(d);
-                let c = self.changes(|o| *o == me, |x, b, e| x == d || b == Some(me) || e == Some(me));
+                let mut c = self.changes(|o| *o == me, |x, b, e| x == d || b == Some(me) || e == Some(me));
+                self.promise_times(&mut c, |o| *o == me);
                 self.s.durable.push(c);
                 ok()
             }
             Call::Sync => {
-                let c = self.changes(|_| true, |_, _, _| true);
+                let mut c = self.changes(|_| true, |_, _, _| true);
+                self.promise_times(&mut c, |_| true);
                 self.s.durable.push(c);
                 ok()
             }
