@@ -11,16 +11,32 @@ const TARGET: &str =
 
 /// Builds and runs; its exit status is the result.
 pub fn check(arguments: &[&str]) -> Result<(), String> {
-    let program = build()?;
+    let program = build("lanefs-conflicts")?;
     let ratchet = root().join("crates/lanefs-check/conflicts.ratchet.json");
     let mut c = Command::new(program);
     c.arg("--ratchet").arg(ratchet).args(arguments.iter().map(absolute));
     run(&mut c)
 }
 
+/// Predicts how FxMark's workloads scale. Measures them on one and two cores first, unless results are given with `--measured`.
+pub fn coherence(arguments: &[&str]) -> Result<(), String> {
+    let program = build("lanefs-coherence")?;
+    let mut c = Command::new(program);
+    c.args(arguments.iter().map(absolute));
+    if arguments.contains(&"--measured") {
+        return run(&mut c);
+    }
+    let file = std::env::temp_dir().join(format!("lanefs-measured-{}.json", std::process::id()));
+    let bench = ["run", "--quiet", "--release", "-p", "lanefs-bench", "--", "run", "--target", "mem:"];
+    let cells = ["--workloads", "all", "--workers", "1,2", "--seconds", "0.5", "--repeats", "3", "--json"];
+    let done = run(cargo(&bench).args(cells).arg(&file)).and_then(|()| run(c.arg("--measured").arg(&file)));
+    let _ = std::fs::remove_file(&file);
+    done
+}
+
 /// What `cargo xtask test` runs: a counter that every call writes must be found and named, and a sample must hold the ratchet.
 pub fn sample() -> Result<(), String> {
-    let program = build()?;
+    let program = build("lanefs-conflicts")?;
     let found = std::env::temp_dir().join(format!("lanefs-planted-{}.json", std::process::id()));
     let status = Command::new(&program)
         .args(["--pair", "stat,access", "--sample", "4", "--plant", "--json"])
@@ -47,7 +63,7 @@ fn absolute(argument: &&str) -> PathBuf {
 }
 
 /// Everything in a target directory of its own, the runtime first: it is C, because the flags below instrument all Rust.
-fn build() -> Result<PathBuf, String> {
+fn build(program: &str) -> Result<PathBuf, String> {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from).join("conflicts");
     std::fs::create_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))?;
@@ -62,22 +78,13 @@ fn build() -> Result<PathBuf, String> {
          -Cllvm-args=-tsan-instrument-func-entry-exit=1 --cfg lanefs_trace -Clink-arg={}",
         runtime.display()
     );
-    let arguments = [
-        "build",
-        "--quiet",
-        "--release",
-        "-p",
-        "lanefs-check",
-        "--bin",
-        "lanefs-conflicts",
-        "--target",
-        TARGET,
-    ];
+    let arguments =
+        ["build", "--quiet", "--release", "-p", "lanefs-check", "--bin", program, "--target", TARGET];
     run(cargo(&arguments)
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", flags)
         .env("CARGO_TARGET_DIR", &target)
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"))?;
-    Ok(target.join(TARGET).join("release/lanefs-conflicts"))
+    Ok(target.join(TARGET).join("release").join(program))
 }

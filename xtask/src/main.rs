@@ -16,6 +16,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask COMMAND
 
   conflicts [--sample N] [--pair A,B [--test K]] --json FILE [--html FILE]   operations that commute share no cache line
+  coherence [--lanes 1,2,..] [--workloads A,B] [--measured FILE] --json FILE [--html FILE]   how FxMark's workloads would scale
   crash  crash and recover in every way: [--long] [--seed N] --json FILE
   simulate  a volume with faults of the device, all from one seed: --runs N [--seed N] [--jobs N] --json FILE
   demo   build lanefs, make and mount a volume, work in it, check it, look again
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["conflicts", ref rest @ ..] => conflicts::check(rest),
+        ["coherence", ref rest @ ..] => conflicts::coherence(rest),
         ["crash", ref rest @ ..] => crash::checker("lanefs-crash", rest),
         ["simulate", ref rest @ ..] => crash::checker("lanefs-simulate", rest),
         ["demo"] => demo::run_demo(),

@@ -11,7 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("lanefs-fuse", &["lanefs"]),
     ("lanefs-capi", &["lanefs"]),
     ("lanefs-bench", &["lanefs-sync", "lanefs-store", "lanefs"]),
-    ("lanefs-check", &["lanefs-sync", "lanefs-store", "lanefs", "lanefs-fuse"]),
+    ("lanefs-check", &["lanefs-sync", "lanefs-store", "lanefs", "lanefs-fuse", "lanefs-bench"]),
     ("lanefs-cli", &["lanefs-store", "lanefs", "lanefs-fuse", "lanefs-bench", "lanefs-check"]),
     ("xtask", &[]),
 ];

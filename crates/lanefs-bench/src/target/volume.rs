@@ -37,6 +37,11 @@ impl VolumeTarget {
         Ok(VolumeTarget { counter: Some(counter), ..Self::over(volume, false) })
     }
 
+    /// A volume that is open already.
+    pub fn of(volume: Volume) -> VolumeTarget {
+        Self::over(volume, false)
+    }
+
     fn fresh(device: Arc<dyn Device>, options: &MountOptions) -> Res<Volume> {
         Store::format(std::slice::from_ref(&device), &FormatOptions::default())
             .at("formatting a volume in memory")?;

@@ -238,7 +238,7 @@ fn fields(order: &Order, symbols: &mut Symbols) -> Fields {
 }
 
 /// The field that a conflict is about: what the writer's line names, else the other's.
-fn name(c: &Conflict, symbols: &mut Symbols) -> (String, [String; 2]) {
+pub(crate) fn name(c: &Conflict, symbols: &mut Symbols) -> (String, [String; 2]) {
     let (x, y) = (symbols.site(&c.a), symbols.site(&c.b));
     let (first, second) = if c.a.kind & super::trace::WRITE != 0 { (&x, &y) } else { (&y, &x) };
     let mut field = first.field.clone().or(second.field.clone()).unwrap_or_else(|| first.function.clone());

@@ -19,6 +19,14 @@ pub struct Access {
     stack: u64,
 }
 
+#[cfg(test)]
+impl Access {
+    /// An access of 8 bytes, for tests.
+    pub fn example(addr: usize, kind: u16) -> Access {
+        Access { addr, pc: 1, caller: 0, size: 8, kind, unused: 0, stack: 0 }
+    }
+}
+
 /// The access writes.
 pub const WRITE: u16 = 1;
 /// The access is atomic.
@@ -63,6 +71,7 @@ mod runtime {
             stacks: *mut *const usize,
             lost: *mut u64,
         ) -> *const Access;
+        pub fn lanefs_trace_stop_clock(stop: i32);
         pub fn lanefs_trace_callers(out: *mut usize, max: usize) -> usize;
     }
 }
@@ -90,6 +99,16 @@ pub fn setup() -> Result<(), String> {
     }
     #[cfg(not(lanefs_trace))]
     Err("this program was built without instrumentation; run `cargo xtask conflicts`".into())
+}
+
+/// Stops the coarse clock, by which files are stamped, or lets it run again; for all threads.
+pub fn stop_clock(stop: bool) {
+    #[cfg(lanefs_trace)]
+    // SAFETY: sets one word of the runtime.
+    unsafe {
+        runtime::lanefs_trace_stop_clock(i32::from(stop));
+    }
+    let _ = stop;
 }
 
 /// Forgets what the calling thread recorded and records from here on.

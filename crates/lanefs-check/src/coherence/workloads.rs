@@ -1,0 +1,200 @@
+//! Runs a workload on lanes that take turns, and feeds the directory.
+
+use super::directory::{Costs, Directory};
+use crate::conflicts::overlap::parts;
+use crate::conflicts::trace::{self, Access, WRITE};
+use lanefs::{MountOptions, Volume};
+use lanefs_bench::target::VolumeTarget;
+use lanefs_bench::workload::micro::*;
+use lanefs_bench::workload::{Cx, Info, Params, Workload};
+use lanefs_store::device::{Device, MemoryDevice};
+use lanefs_store::{FormatOptions, Store};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Rounds before any is counted: caches, lanes and stocks come to rest.
+const WARM: usize = 12;
+/// Rounds counted.
+const COUNTED: usize = 24;
+
+/// One of the nineteen.
+pub struct Entry {
+    /// What it is.
+    pub info: Info,
+    run: fn(usize, &Costs, u64) -> Result<Run, String>,
+}
+
+/// What was counted.
+pub struct Run {
+    /// The caches.
+    pub directory: Directory,
+    /// Units of work.
+    pub units: u64,
+}
+
+impl Entry {
+    /// Runs it with so many lanes; the seed chooses the order of turns.
+    pub fn run(&self, lanes: usize, costs: &Costs, seed: u64) -> Result<Run, String> {
+        (self.run)(lanes, costs, seed)
+    }
+}
+
+macro_rules! all {
+    ($($module:ident $kind:ty),* $(,)?) => {
+        /// FxMark's nineteen.
+        pub fn all() -> Vec<Entry> {
+            vec![$(Entry { info: $module::INFO, run: run::<$kind> }),*]
+        }
+    };
+}
+
+type V = VolumeTarget;
+all! {
+    dwal dwal::Dwal<V>, dwol dwol::Dwol<V>, dwom dwom::Dwom<V>, dwsl dwsl::Dwsl<V>, dwtl dwtl::Dwtl<V>,
+    drbl drbl::Drbl<V>, drbm drbm::Drbm<V>, drbh drbh::Drbh<V>,
+    mrpl mrpl::Mrpl, mrpm mrpm::Mrpm, mrph mrph::Mrph, mrdl mrdl::Mrdl, mrdm mrdm::Mrdm,
+    mwcl mwcl::Mwcl, mwcm mwcm::Mwcm, mwul mwul::Mwul, mwum mwum::Mwum, mwrl mwrl::Mwrl, mwrm mwrm::Mwrm,
+}
+
+/// A volume in memory with a lane and, if it fits, a log for each worker, and no thread of its own.
+fn volume(lanes: usize) -> Result<Volume, String> {
+    let say = |e: lanefs_store::StoreError| e.to_string();
+    let bytes = (1 << 30) + lanes as u64 * (48 << 20);
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(bytes).map_err(say)?);
+    let format = FormatOptions { mlogs: lanes as u32, force: true, ..FormatOptions::default() };
+    Store::format(std::slice::from_ref(&device), &format).map_err(say)?;
+    let options =
+        MountOptions { cache_size: bytes, background: false, lanes: lanes + 1, ..MountOptions::default() };
+    Volume::open_devices(vec![device], &options).map_err(|e| e.to_string())
+}
+
+/// A turn: what the lane touched and how many units it did.
+type Turn = Result<(Vec<Access>, u64), String>;
+
+fn lane<W: Workload<V>>(
+    cx: &Cx<'_, V>,
+    id: usize,
+    turns: &Receiver<bool>,
+    tell: &Sender<Turn>,
+) -> Result<(), String> {
+    trace::setup()?;
+    let mut worker = W::prepare(cx, id).map_err(|e| e.to_string())?;
+    let _ = tell.send(Ok((Vec::new(), 0)));
+    for record in turns {
+        let turn = (|| {
+            loop {
+                trace::start(false);
+                let done = trace::during(|| worker.operate(cx.target));
+                let recording = trace::stop();
+                match done {
+                    Ok(0) => worker.refill(cx).map_err(|e| e.to_string())?,
+                    Ok(n) if !record => return Ok((Vec::new(), n.into())),
+                    Ok(n) if recording.lost == 0 => return Ok((recording.accesses, n.into())),
+                    Ok(_) => return Err("an operation touched more than the recorder holds".into()),
+                    Err(e) => return Err(format!("worker {id}: errno {}", e.0)),
+                }
+            }
+        })();
+        let _ = tell.send(turn);
+    }
+    worker.finish(cx).map_err(|e| e.to_string())
+}
+
+/// The order of turns of one round.
+fn order(lanes: usize, state: &mut u64) -> Vec<usize> {
+    let mut list: Vec<usize> = (0..lanes).collect();
+    for i in (1..lanes).rev() {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        list.swap(i, (*state >> 33) as usize % (i + 1));
+    }
+    list
+}
+
+fn run<W: Workload<V>>(lanes: usize, costs: &Costs, seed: u64) -> Result<Run, String> {
+    let volume = volume(lanes)?;
+    trace::stop_clock(true);
+    let target = VolumeTarget::of(volume.clone());
+    let params = Params { scale: 0.004, ..Params::default() };
+    let cx = Cx { target: &target, workers: lanes, params: &params };
+    W::shared(&cx).map_err(|e| e.to_string())?;
+    let out = std::thread::scope(|scope| {
+        let mut workers: Vec<(Sender<bool>, Receiver<Turn>)> = Vec::new();
+        for id in 0..lanes {
+            let ((go, turns), (tell, told)) = (channel(), channel());
+            let cx = &cx;
+            std::thread::Builder::new()
+                .stack_size(2 << 20)
+                .spawn_scoped(scope, move || {
+                    if let Err(e) = lane::<W>(cx, id, &turns, &tell) {
+                        let _ = tell.send(Err(e));
+                    }
+                })
+                .map_err(|e| e.to_string())?;
+            // One after the other, so that each run makes the same volume.
+            told.recv().map_err(|e| e.to_string())??;
+            workers.push((go, told));
+        }
+        let mut out = Run { directory: Directory::default(), units: 0 };
+        let mut state = seed;
+        for round in 0..WARM + COUNTED {
+            if round == WARM {
+                out.directory.begin();
+                out.units = 0;
+            }
+            for id in order(lanes, &mut state) {
+                let (go, told) = &workers[id];
+                // The last warm rounds fill the caches.
+                let _ = go.send(round + 4 >= WARM);
+                let (accesses, units) = told.recv().map_err(|e| e.to_string())??;
+                feed(&mut out.directory, id, &accesses, costs);
+                out.units += units;
+            }
+        }
+        drop(workers);
+        Ok(out)
+    });
+    trace::stop_clock(false);
+    volume.shutdown();
+    out
+}
+
+/// One operation: each line once, as written if it was.
+fn feed(d: &mut Directory, lane: usize, accesses: &[Access], costs: &Costs) {
+    let mut seen: HashMap<usize, Access> = HashMap::new();
+    let mut lines = Vec::new();
+    for a in accesses {
+        for (line, _) in parts(a) {
+            let known = seen.entry(line).or_insert_with(|| {
+                lines.push(line);
+                *a
+            });
+            if known.kind & WRITE == 0 && a.kind & WRITE != 0 {
+                *known = *a;
+            }
+        }
+    }
+    for line in lines {
+        d.touch(lane, line, &seen[&line], costs);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_lane_has_one_turn_a_round() {
+        let mut state = 7;
+        let (a, b) = (order(50, &mut state), order(50, &mut state));
+        assert_ne!(a, b);
+        let mut sorted = a.clone();
+        sorted.sort_unstable();
+        assert!(sorted.into_iter().eq(0..50));
+    }
+
+    #[test]
+    fn the_nineteen_are_there() {
+        assert_eq!(all().len(), 19);
+    }
+}
