@@ -58,11 +58,20 @@ pub struct OpenOptions {
     pub memory_bytes: usize,
     /// Lanes of the space counter; 0 for as many as there are.
     pub lanes: usize,
+    /// Go on where the log shows that a device lost what it had acknowledged. Otherwise that is an error of opening.
+    pub accept_loss: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, mlogs: 0, cache_bytes: 16 << 20, memory_bytes: 64 << 20, lanes: 0 }
+        OpenOptions {
+            read_only: false,
+            mlogs: 0,
+            cache_bytes: 16 << 20,
+            memory_bytes: 64 << 20,
+            lanes: 0,
+            accept_loss: false,
+        }
     }
 }
 
@@ -79,6 +88,8 @@ pub struct OpenReport {
     pub batches: u64,
     /// Batches dropped because their data did not reach the medium.
     pub batches_dropped: u64,
+    /// Batches, epochs and checkpoints that were acknowledged, as later batches say, and are not there.
+    pub lost: u64,
     /// The last committed epoch without a gap.
     pub epoch: u64,
     /// Operations (record groups) applied.

@@ -89,8 +89,8 @@ struct Built {
     table: Root,
     usage: Root,
     orphans: BlockRef,
-    /// Whether something durable is still only in batches.
-    carried: bool,
+    /// What is durable and still only in batches: the mlog and the last place of each message written for it.
+    carried: Vec<(usize, u64)>,
 }
 
 /// The groups of `buf` with a later epoch than `folded`.
@@ -148,8 +148,10 @@ impl Store {
         // 6. Wait.
         self.io.write_queue()?;
         self.drain(|| ());
-        if !planted(Canary::SlotBeforeTree) {
+        let recovering = m.durable == 0;
+        if !planted(Canary::SlotBeforeTree) && !(recovering && planted(Canary::RecoveryWithoutFlush)) {
             self.io.flush(self.io.all())?;
+            carried.iter().for_each(|&(mlog, place)| self.mlogs[mlog].made_durable(place));
         }
         // 7. The slot.
         let slot = Slot {
@@ -165,7 +167,7 @@ impl Store {
             table,
             usage,
             orphans,
-            clean: clean && !carried, // What was carried has to be found again.
+            clean: clean && carried.is_empty(), // What was carried has to be found again.
             positions,
         };
         let index = m.slot_index ^ 1;
@@ -177,6 +179,8 @@ impl Store {
         } // The commit point: from here on the new tree is the volume.
         m.slot = slot;
         m.slot_index = index;
+        // Relaxed: batches that see it are written behind the flush.
+        self.slot_in_force.store(m.slot.generation, Ordering::Relaxed);
         m.durable = number;
         self.after_checkpoint(m, number, &appended);
         let freed = std::mem::take(&mut m.freed);
@@ -254,7 +258,7 @@ impl Store {
             sink.relieve()?;
         }
         let carried = if folding && !late || planted(Canary::CarriesNothing) {
-            Ok(false)
+            Ok(Vec::new())
         } else {
             self.carry(input.epoch, &waiting)
         };
@@ -324,8 +328,8 @@ impl Store {
         Ok(next)
     }
 
-    /// Invariant 4: writes again, behind P, what is durable and not folded. Whether there was anything.
-    fn carry(&self, folded: u64, waiting: &[Arc<Cell>]) -> Result<bool> {
+    /// Invariant 4: writes again, behind P, what is durable and not folded. The mlog and the last place of each message.
+    fn carry(&self, folded: u64, waiting: &[Arc<Cell>]) -> Result<Vec<(usize, u64)>> {
         let mut placed: Vec<Placed> = Vec::new();
         let mut flights: Vec<Flight<'_>> = Vec::new();
         let run = (|| -> Result<()> {
@@ -381,7 +385,7 @@ impl Store {
         written?;
         drop(flights);
         placed.iter().for_each(|p| self.mlogs[p.mlog].wait_links(p.last_seq()));
-        run.map(|()| !placed.is_empty())
+        run.map(|()| placed.iter().map(|p| (p.mlog, p.last_place())).collect())
     }
 
     /// All that is known of an inode whose NEW is not folded.

@@ -96,6 +96,9 @@ impl Store {
                 parts: 1,
                 share: i as u32,
                 shares: n,
+                prior: 0,
+                acked: 0,
+                slot: 0,
             };
             match self.place(i % self.mlogs.len(), head, bytes.clone(), 0, true) {
                 Ok(x) => placed.push(x),

@@ -11,6 +11,8 @@
 //!    [`Mlog::wait_links`] before the flush, which covers [`Mlog::chain_devices`]. Otherwise recovery could not find
 //!    the way to it.
 //! 4. Chain sequences are unique in a mount and grow along a chain.
+//! 5. Every batch names the one before it and the last one up to which all were durable ([`Mlog::made_durable`]) when it
+//!    got its place, so that recovery knows of a batch that was acknowledged and is not there.
 
 use crate::error::{Result, StoreError};
 use crate::format::batch::ChainLink;
@@ -62,6 +64,18 @@ struct Heads {
     owners: Vec<(BlockAddr, DataOwner)>,
     /// Groups that are durable (or about to be) and not folded.
     pending: Vec<u8>,
+    /// The place of the last batch.
+    last: u64,
+    /// Messages that are not known to be durable together with all before them, oldest first: the place of the last
+    /// batch of each, and whether it is durable itself.
+    out: VecDeque<(u64, bool)>,
+    /// The place of the last batch up to which all are durable.
+    acked: u64,
+}
+
+/// The place of a batch: unique in the mount and growing along a chain.
+pub(crate) fn place_of(seq: u64, block: u32) -> u64 {
+    seq << 16 | u64::from(block)
 }
 
 /// Where a batch goes.
@@ -69,6 +83,12 @@ struct Heads {
 pub(crate) struct BatchPlace {
     pub addr: BlockAddr,
     pub seq: u64,
+    /// Unique in the mount and growing along the chain: `seq << 16 | block in the segment`.
+    pub place: u64,
+    /// The place of the batch before it.
+    pub prior: u64,
+    /// That of the last batch up to which all are durable.
+    pub acked: u64,
     /// The link to be written with it, its address first.
     pub link: Option<(BlockAddr, ChainLink)>,
 }
@@ -102,6 +122,9 @@ impl Mlog {
                 chain: VecDeque::new(),
                 owners: Vec::new(),
                 pending: Vec::new(),
+                last: 0,
+                out: VecDeque::new(),
+                acked: 0,
             })),
             links: Mutex::new(Vec::new()),
             link_written: Condvar::new(),
@@ -196,13 +219,29 @@ impl Mlog {
                 (t.geometry.addr(node.seg, 0), ChainLink { successor, successor_seq: node.successor_seq })
             });
             node.link_due = false;
-            places.push(BatchPlace { addr: t.geometry.addr(node.seg, node.next), seq: node.seq, link });
+            let (addr, place) = (t.geometry.addr(node.seg, node.next), place_of(node.seq, node.next));
+            places.push(BatchPlace { addr, seq: node.seq, place, prior: h.last, acked: h.acked, link });
+            h.last = place;
             node.next += b;
             // Relaxed: a figure for reports.
             self.appended.fetch_add(u64::from(b), Ordering::Relaxed);
         }
         h.node = Some(node);
+        let last = h.last;
+        h.out.push_back((last, false));
         Ok(places)
+    }
+
+    /// The message whose last batch has this place is durable.
+    pub fn made_durable(&self, place: u64) {
+        let mut h = self.heads.lock();
+        if let Some(o) = h.out.iter_mut().find(|o| o.0 == place) {
+            o.1 = true;
+        }
+        while let Some(&(place, true)) = h.out.front() {
+            h.acked = place;
+            h.out.pop_front();
+        }
     }
 
     /// The link of segment `seq` was answered by the device (or will never be: then the store is read-only).

@@ -15,7 +15,8 @@
 //! 1. Nothing that the slot or a valid batch needs is overwritten before the recovery's own checkpoint is durable: segments
 //!    that the scan or a batch touched are not free until then. So a crash during recovery changes nothing (O11).
 //! 2. Batches of other mounts never verify; the recovery's checkpoint begins a new mount. So the log is never
-//!    continued, and no sequence is used twice.
+//!    continued, and no sequence is used twice: they go on from the slot's or from the clock, whichever is later, because a device
+//!    that lost the slots of a mount would have the next one count as that one did, and believe its batches.
 //! 3. Data is checked only for updates that the tree does not have: older ones were answered before the slot, and their
 //!    blocks may have been freed since.
 //! 4. An update replayed is an update submitted: the same cells, births and deaths; so the checkpoint that follows needs no
@@ -328,6 +329,8 @@ impl Store {
             return self.fold_in_memory(m, &input);
         }
         self.mount.store(m.slot.mount + 1, Ordering::Relaxed);
+        let clock = lanefs_sync::coarse_realtime_ns().max(0) as u64 >> 20;
+        self.next_seq.fetch_max(clock, Ordering::Relaxed);
         if m.slot.clean {
             self.open_heads()?;
             self.run_checkpoint(m, Some(|| Ok(input)), false)?;
@@ -377,21 +380,38 @@ impl Store {
         let folded = m.slot.folded_epoch;
         report.blocks_scanned = scan.blocks;
         report.batches = scan.batches;
-        let fsyncs = std::mem::take(&mut scan.fsyncs);
-        let arrived = self.data_arrived(&fsyncs)?;
-        let mut good: Vec<FsyncMessage> = Vec::with_capacity(fsyncs.len());
-        for (msg, arrived) in fsyncs.into_iter().zip(arrived) {
-            if arrived || planted(Canary::DataNotChecked) {
-                good.push(msg)
-            } else {
-                report.batches_dropped += 1
-            }
-        }
+        // An epoch that was committed for sure, and cannot be put together: one before it is lost.
         if !self.read_only && !planted(Canary::RecoveryWithoutFlush) {
             self.io.flush(self.io.all())?;
         }
         let committed = scan.committed(folded);
         let last = committed.last().map_or(folded, |c| c.0);
+        if last < scan.acked_epoch {
+            scan.lost.push((BlockAddr(0), scan.acked_epoch));
+        }
+        if m.slot.generation < scan.slot {
+            // The tree of that slot held what no batch has.
+            scan.lost.push((self.superblock.layout.slot_addr(m.slot_index ^ 1), scan.slot));
+        }
+        report.lost = scan.lost.len() as u64;
+        if let Some(&(addr, place)) = scan.lost.first().filter(|_| !self.accept_loss) {
+            let why = format!(
+                "{} batches, epochs or checkpoints that were acknowledged are missing; the first is {place:#x}",
+                report.lost
+            );
+            return Err(StoreError::Corrupt { addr, what: "log", why });
+        }
+        let fsyncs = std::mem::take(&mut scan.fsyncs);
+        let arrived = self.data_arrived(&fsyncs)?;
+        let mut good: Vec<FsyncMessage> = Vec::with_capacity(fsyncs.len());
+        for (msg, arrived) in fsyncs.into_iter().zip(arrived) {
+            // What was durable counts even if its data is damaged since: reading that is an error then.
+            if arrived || msg.acked || planted(Canary::DataNotChecked) {
+                good.push(msg)
+            } else {
+                report.batches_dropped += 1
+            }
+        }
         report.epoch = last;
         let mut groups: Vec<Vec<u8>> = committed.into_iter().map(|c| c.1).collect();
         let mut seen: HashSet<Version> = HashSet::new();

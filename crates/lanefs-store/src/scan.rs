@@ -3,16 +3,21 @@
 use crate::error::Result;
 use crate::format::batch::{self, BatchHead, BatchKind, Message};
 use crate::format::slot::Slot;
+use crate::mlog::place_of;
 use crate::recovery::Shares;
-use crate::segment::SegId;
+use crate::segment::{Geometry, SegId};
 use crate::store::Store;
-use crate::types::{BLOCK_SIZE, Block};
+use crate::types::{BLOCK_SIZE, Block, BlockAddr};
 use lanefs_sync::{Canary, planted};
 use std::collections::{BTreeMap, HashSet};
 
 /// A whole fsync message.
 pub(crate) struct FsyncMessage {
     pub message: Message,
+    /// Its first batch's place.
+    id: u64,
+    /// A later batch says that it was durable.
+    pub acked: bool,
 }
 
 struct Epoch {
@@ -31,8 +36,19 @@ pub(crate) struct Scan {
     /// In the order of their last batches.
     pub fsyncs: Vec<FsyncMessage>,
     pub highest_epoch: u64,
+    /// Batches that were durable, as later ones say, and are not there.
+    pub lost: Vec<(BlockAddr, u64)>,
+    /// The last epoch that was committed, as later batches say.
+    pub acked_epoch: u64,
+    /// The highest generation of a slot that was durable, as batches say.
+    pub slot: u64,
     epochs: BTreeMap<u64, Epoch>,
     parts: BTreeMap<u64, BTreeMap<u32, Vec<u8>>>,
+    /// Of the chain that is walked: place and prior of each batch, place and epoch of each commit, the segments by sequence.
+    links: BTreeMap<u64, u64>,
+    commits: Vec<(u64, u64)>,
+    segments: BTreeMap<u64, SegId>,
+    acked: u64,
 }
 
 impl Scan {
@@ -41,6 +57,11 @@ impl Scan {
         let mut s = Scan::default();
         for p in &slot.positions {
             let (mut addr, mut used, mut seq) = (p.segment, p.used.max(1), p.seq);
+            let first = s.fsyncs.len();
+            s.links.clear();
+            s.commits.clear();
+            s.segments.clear();
+            s.acked = 0;
             while let Some((seg, 0)) = store.segments.geometry.locate(addr) {
                 if !s.chain.insert(seg) {
                     break;
@@ -51,9 +72,34 @@ impl Scan {
                     _ => break,
                 }
             }
+            s.look_for_gaps(&store.segments.geometry, place_of(p.seq, p.used));
+            let acked = s.acked;
+            s.fsyncs[first..].iter_mut().for_each(|m| m.acked = m.id <= acked);
+            let epochs = s.commits.iter().filter(|c| c.0 <= acked).map(|c| c.1);
+            s.acked_epoch = s.acked_epoch.max(epochs.max().unwrap_or(0));
         }
         s.parts.clear();
         Ok(s)
+    }
+
+    /// From the last batch that was durable back to the position: what is missing was acknowledged and lost.
+    fn look_for_gaps(&mut self, g: &Geometry, from: u64) {
+        let mut at = self.acked;
+        while at >= from {
+            let prior = match self.links.get(&at) {
+                Some(prior) => *prior,
+                None => {
+                    let seg = self.segments.get(&(at >> 16)).copied();
+                    self.lost.push((seg.map_or(BlockAddr(0), |s| g.addr(s, at as u32 & 0xffff)), at));
+                    // What came before it nobody can say: on with the one before that is there.
+                    self.links.range(..at).next_back().map_or(0, |l| *l.0)
+                }
+            };
+            if prior >= at {
+                break; // Not written by us.
+            }
+            at = prior;
+        }
     }
 
     fn walk_segment(
@@ -62,7 +108,7 @@ impl Scan {
         seg: SegId,
         used: u32,
         seq: u64,
-    ) -> Result<Option<(crate::types::BlockAddr, u64)>> {
+    ) -> Result<Option<(BlockAddr, u64)>> {
         let g = &store.segments.geometry;
         let n = g.segment_blocks as usize;
         let mut blocks = vec![Block([0; BLOCK_SIZE]); n];
@@ -72,12 +118,19 @@ impl Scan {
             store.io.read_blocks(&mut reqs, "recovery's scan of the log")?;
         }
         self.blocks += n as u64;
+        self.segments.insert(seq, seg);
         let ctx = store.context(seq);
         let mut i = used as usize;
         while i < n {
             match batch::decode_batch(&blocks[i..], g.addr(seg, i as u32), ctx) {
                 Some((head, range, len)) => {
                     self.batches += 1;
+                    self.links.insert(place_of(seq, i as u32), head.prior);
+                    self.acked = self.acked.max(head.acked);
+                    self.slot = self.slot.max(head.slot);
+                    if head.kind == BatchKind::Commit {
+                        self.commits.push((place_of(seq, i as u32), head.epoch));
+                    }
                     self.take(head, &batch::bytes_of(&blocks[i..i + len])[range]);
                     i += len;
                 }
@@ -104,7 +157,7 @@ impl Scan {
         match head.kind {
             BatchKind::Fsync => {
                 if let Some(message) = batch::decode_message(&whole) {
-                    self.fsyncs.push(FsyncMessage { message });
+                    self.fsyncs.push(FsyncMessage { message, id: head.id, acked: false });
                 }
             }
             BatchKind::Commit => {
@@ -148,6 +201,9 @@ mod tests {
             parts: 1,
             share,
             shares,
+            prior: 0,
+            acked: 0,
+            slot: 0,
         };
         s.take(head, &[epoch as u8]);
     }
@@ -181,6 +237,9 @@ mod tests {
             parts: 2,
             share: 0,
             shares: 1,
+            prior: 0,
+            acked: 0,
+            slot: 0,
         };
         s.take(BatchHead { part: 1, ..head }, &bytes[3..]);
         assert!(s.fsyncs.is_empty());

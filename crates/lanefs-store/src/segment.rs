@@ -282,7 +282,13 @@ impl SegmentTable {
     pub fn clear_live(&self, addr: BlockAddr) -> bool {
         match self.mark(&self.live, addr, false) {
             Some((seg, true)) => {
-                self.meta[seg as usize].live.fetch_sub(1, Relaxed);
+                let m = &self.meta[seg as usize];
+                if m.live.fetch_sub(1, Relaxed) == 1
+                    && planted(Canary::EarlyReuse)
+                    && self.info(seg).state == State::Full
+                {
+                    self.release(seg);
+                }
                 true
             }
             _ => false,
@@ -403,7 +409,7 @@ impl SegmentTable {
             .filter(|&s| {
                 let i = self.info(s);
                 let unneeded = i.tree == 0 && i.touched < checkpoint;
-                i.state == State::Full && i.live == 0 && (unneeded || planted(Canary::EarlyReuse))
+                i.state == State::Full && i.live == 0 && unneeded
             })
             .collect()
     }

@@ -38,6 +38,8 @@ pub struct Store {
     pub(crate) io: Io,
     pub(crate) superblock: Superblock,
     pub(crate) read_only: bool,
+    /// See `OpenOptions::accept_loss`.
+    pub(crate) accept_loss: bool,
     /// See `OpenOptions::memory_bytes`.
     pub(crate) memory_bytes: usize,
     pub(crate) segments: SegmentTable,
@@ -57,6 +59,8 @@ pub struct Store {
     secret: u64,
     /// This mount's generation; set once, before anything is written.
     pub(crate) mount: AtomicU64,
+    /// Generation of the slot that was made durable last.
+    pub(crate) slot_in_force: AtomicU64,
     /// The next chain sequence.
     pub(crate) next_seq: CachePadded<AtomicU64>,
     /// The checkpoint that captures what is done now; grows at each position P, by the RPS writer.
@@ -145,6 +149,7 @@ impl Store {
             mlogs: (0..n).map(|i| Mlog::new(i, i % devices, small)).collect(),
             io: Io::new(p.devices, p.options.cache_bytes, read_only),
             read_only,
+            accept_loss: p.options.accept_loss,
             memory_bytes: p.options.memory_bytes,
             rps: Rps::new(lanefs_sync::LaneIds::new(lanefs_sync::MAX_LANES)),
             flights: (0..lanes).map(|_| CachePadded::new(Flights::default())).collect(),
@@ -155,6 +160,7 @@ impl Store {
             closed: AtomicBool::new(false),
             secret: hash[0] ^ hash[1].rotate_left(29),
             mount: AtomicU64::new(slot.mount),
+            slot_in_force: AtomicU64::new(slot.generation),
             next_seq: CachePadded::new(free),
             checkpoint_number: CachePadded::new(AtomicU64::new(1)),
             epoch: CachePadded::new(AtomicU64::new(slot.folded_epoch)),

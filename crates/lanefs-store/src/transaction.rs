@@ -55,6 +55,9 @@ impl Placed {
     pub fn last_seq(&self) -> u64 {
         self.places.last().map_or(0, |p| p.seq)
     }
+    pub fn last_place(&self) -> u64 {
+        self.places.last().map_or(0, |p| p.place)
+    }
     pub fn link_seqs(&self) -> impl Iterator<Item = u64> + '_ {
         self.places.iter().filter(|p| p.link.is_some()).map(|p| p.seq)
     }
@@ -93,9 +96,9 @@ impl Store {
             Ok(p) => p,
             Err(e) => return Err((e, bytes)),
         };
-        let first = places[0];
-        let index = self.segments.geometry.locate(first.addr).map_or(0, |l| l.1);
-        head.id = first.seq << 16 | u64::from(index);
+        head.id = places[0].place;
+        // Relaxed: set behind the flush that made the slot durable; an older value says less.
+        head.slot = self.slot_in_force.load(Ordering::Relaxed);
         head.parts = split.len() as u32;
         Ok(Placed { mlog, head, bytes, places, devices })
     }
@@ -112,7 +115,7 @@ impl Store {
                 out.push((addr, vec![*batch::encode_chain(link, addr, ctx, stamp)]));
             }
             let mut b = vec![Block([0; crate::types::BLOCK_SIZE]); blocks as usize];
-            let head = BatchHead { part: part as u32, ..p.head };
+            let head = BatchHead { part: part as u32, prior: place.prior, acked: place.acked, ..p.head };
             batch::encode_batch(&mut b, &head, &p.bytes[at..at + n], place.addr, ctx, stamp);
             at += n;
             out.push((place.addr, b));
@@ -132,7 +135,9 @@ impl Store {
         if planted(if commit { Canary::CommitWithoutFlush } else { Canary::FsyncWithoutFlush }) {
             return Ok(());
         }
-        self.io.flush(mask)
+        self.io.flush(mask)?;
+        placed.iter().for_each(|p| self.mlogs[p.mlog].made_durable(p.last_place()));
+        Ok(())
     }
 
     pub(crate) fn links_answered(&self, placed: &[Placed]) {
@@ -393,6 +398,9 @@ impl Store {
             parts: 1,
             share: 0,
             shares: 1,
+            prior: 0,
+            acked: 0,
+            slot: 0,
         }
     }
 

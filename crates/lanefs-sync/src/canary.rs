@@ -13,14 +13,12 @@ pub enum Canary {
     SlotBeforeTree,
     /// A checkpoint frees what the last one needed without flushing its slot.
     SlotNotFlushed,
-    /// Recovery does not flush what it read before it builds on it.
+    /// Recovery does not flush what it read before it builds on it, nor its tree before its slot.
     RecoveryWithoutFlush,
     /// Recovery accepts batches whose checksum is wrong.
     UncheckedBatch,
     /// Blocks of the tree and of files are served without a look at their checksum.
     UncheckedBlock,
-    /// Checksums do not depend on the address.
-    UnseededChecksum,
     /// Recovery takes an fsync whose data did not arrive.
     DataNotChecked,
     /// An epoch counts as committed with a share missing or behind a gap (O2).
@@ -41,7 +39,7 @@ pub enum Canary {
     NoChildren,
     /// A directory's move to another parent travels in an fsync (O7).
     MoveInFsync,
-    /// A rename is two groups (O3).
+    /// A rename is two groups, each of the epoch that it reads for itself (O3).
     SplitRename,
     /// A replaced inode keeps its link (O8).
     LinkKept,
@@ -69,7 +67,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 30] = [
+    pub const ALL: [Canary; 29] = [
         Canary::FsyncWithoutFlush,
         Canary::CommitWithoutFlush,
         Canary::SlotBeforeTree,
@@ -77,7 +75,6 @@ impl Canary {
         Canary::RecoveryWithoutFlush,
         Canary::UncheckedBatch,
         Canary::UncheckedBlock,
-        Canary::UnseededChecksum,
         Canary::DataNotChecked,
         Canary::EpochWithGap,
         Canary::NoEpochFilter,
@@ -112,6 +109,12 @@ std::thread_local! {
 #[cfg(feature = "canaries")]
 pub fn plant(canary: Option<Canary>) {
     PLANTED.with(|p| p.set(canary));
+}
+
+/// What is planted for the calling thread.
+#[cfg(feature = "canaries")]
+pub fn planted_now() -> Option<Canary> {
+    PLANTED.with(std::cell::Cell::get)
 }
 
 /// Whether this mistake is planted.

@@ -212,6 +212,7 @@ impl Volume {
                 cache_bytes: (cache / 16) as usize,
                 memory_bytes: (cache / 8) as usize,
                 lanes,
+                accept_loss: false,
             },
         )?;
         let info = store.info();

@@ -115,6 +115,11 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
             system: with_clock(Clock::adversarial(seed)),
             ..family("known, a clock that jumps", examples()?, config, 0.5)
         },
+        Family {
+            system: LaneFs { threads: 2, ..LaneFs::default() },
+            // Large enough for two mlogs.
+            ..family("known, two lanes by turns", examples()?, Config { blocks: 2048, ..config }, 1.0)
+        },
         Family { kind: Kind::Medium, ..family("medium", random(7 << 40), config, 0.5) },
         family("random", random(0), config, 1.5),
         Family { kind: Kind::Threads, ..family("threads", random(9 << 40), threads, 1.0) },

@@ -1,6 +1,6 @@
 //! `cargo xtask simulate --runs N [--seed N] [--jobs N] --json FILE`: deterministic simulation with faults. Exit status 1 if a promise was broken.
 
-use lanefs_check::simulate::{Report, run};
+use lanefs_check::simulate::{Choice, Report, run_as};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,13 +10,18 @@ struct Options {
     runs: u64,
     seed: u64,
     jobs: usize,
+    choice: Choice,
     json: Option<String>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut o = Options { runs: 1000, seed: 1, jobs: 1, json: None };
+    let mut o = Options { runs: 1000, seed: 1, jobs: 1, choice: Choice::default(), json: None };
     let mut args = std::env::args().skip(1);
     while let Some(a) = args.next() {
+        if a == "--only-lies" {
+            o.choice.only_lies = true;
+            continue;
+        }
         let value = args.next().ok_or(format!("{a} needs a value"))?;
         let number = || value.parse::<u64>().map_err(|_| format!("{value:?} is not a number"));
         match a.as_str() {
@@ -50,7 +55,7 @@ fn work(o: &Options) -> Result<bool, String> {
                         return;
                     }
                     let seed = seed_of(o.seed, n);
-                    let r = run(seed);
+                    let r = run_as(seed, o.choice);
                     let mut t = total.lock().unwrap_or_else(PoisonError::into_inner);
                     t.0.operations += r.operations;
                     for (k, v) in r.faults {

@@ -2,6 +2,7 @@
 //! the feature `canaries`, in LaneFS itself. A checker that finds none of them proves nothing.
 
 use super::lying::{Lie, Lying};
+use super::states::Levels;
 use super::system::{LaneFs, System};
 use super::toy::{Bug, Toy};
 use super::{Config, Counts, run};
@@ -18,19 +19,25 @@ use std::time::{Duration, Instant};
 /// How long a mistake may stay hidden.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Sequences that bring single mistakes out.
+/// Overwriting one file on a small device, with something else that was made durable before.
 #[cfg(feature = "canaries")]
-const EXTRA: &[&str] = &[
-    "creat /a 5000; fsync /a; unlink /a; creat /b 3000; fsync /b; tick; creat /c 100; fsync /c; ckpt",
-    "creat /a 10; link /a /c; creat /b 20; sync; rename /b /a; ckpt; fsync /c",
-    "creat /a 9000; sync; creat /b 9000; write /a 0 9000; sync; write /a 4096 4096; fsync /a; write /a 0 100; fsync /a",
-    "mkdir /d; creat /d/a 10; sync; creat /b 10; unlink /d/a; rmdir /d; fsyncdir /",
-    "mkdir /d; creat /d/a 10; creat /b 10; sync; rename /d/a /c; rmdir /d; fsyncdir /; ckpt",
-    "mkdir /a; mkdir /b; mkdir /b/c; sync; rename /b/c /a/c; rename /a /b/a; creat /b/a/c/f 10; fsync /b/a/c/f",
-    "creat /a 60000; fsync /a; ckpt; write /a 0 60000; fsync /a; ckpt; write /a 0 60000; fsync /a; ckpt; write /a 0 60000; fsync /a; ckpt; \
-     write /a 0 60000; fsync /a; ckpt; write /a 0 60000; fsync /a",
-    "creat /a 100; sync; rename /a /b; creat /a 200; sync; rename /a /b; rename /b /c; creat /b 7; fsync /b; sync",
-];
+const CARRY: &[&str] = &["creat /k 100; fsync /k; creat /a 60000; fsync /a; \
+     write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a;  \
+     write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a;  \
+     write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a;  \
+     write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a;  \
+     write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a;  \
+     write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a"];
+
+/// A truncation that nobody made durable, and then so much overwriting that all segments are used again.
+#[cfg(feature = "canaries")]
+const OVERWRITE: &[&str] = &["creat /a 60000; sync; ckpt; trunc /a 0; creat /b 60000; fsync /b; \
+     write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b;  \
+     write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b;  \
+     write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b;  \
+     write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b;  \
+     write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b;  \
+     write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b"];
 
 /// One mistake.
 enum Planted {
@@ -52,20 +59,23 @@ impl Planted {
         v
     }
 
-    fn is_found(&self) -> Result<bool, String> {
-        let config = Config { nested: 3, limit: 4000, ..Config::SHORT };
+    /// By what it was found.
+    fn is_found(&self) -> Result<Option<String>, String> {
+        let end = Instant::now() + LIMIT;
         Ok(match self {
             Planted::Toy(b) => {
                 let mut examples = known()?;
                 examples.retain(|e| e.steps.iter().all(|s| s.op != Op::Remount));
-                any(&Toy::new(*b), &examples, &Config { blocks: 64, ..config })
+                any(&Toy::new(*b), &examples, &Config { blocks: 64, ..Config::SHORT }, end)
             }
-            Planted::Device(lie) => any(&Lying { system: LaneFs::default(), lie: *lie }, &known()?, &config),
-            Planted::Model(m) => epochs::hunt(*m, 200_000).is_some(),
+            Planted::Device(lie) => {
+                any(&Lying { system: LaneFs::default(), lie: *lie }, &known()?, &Config::SHORT, end)
+            }
+            Planted::Model(m) => epochs::hunt(*m, 200_000).map(|(why, _)| why),
             #[cfg(feature = "canaries")]
             Planted::Library(c) => {
                 lanefs_sync::canary::plant(Some(*c));
-                let found = library(*c, &config);
+                let found = library(*c);
                 lanefs_sync::canary::plant(None);
                 found?
             }
@@ -73,41 +83,149 @@ impl Planted {
     }
 }
 
-fn any(system: &dyn System, examples: &[Scenario], config: &Config) -> bool {
-    let end = Instant::now() + LIMIT;
-    examples
-        .iter()
-        .take_while(|_| Instant::now() < end)
-        .any(|e| run(system, &e.steps, config, &mut Counts::default()).is_err())
+/// Looks at all examples a little, then closer, until one fails: which, and what rule it breaks.
+fn any(system: &dyn System, examples: &[Scenario], config: &Config, end: Instant) -> Option<String> {
+    let rounds = [
+        Config { levels: Levels::QUICK, nested: 0, limit: 1500, ..*config },
+        Config { levels: Levels::QUICK, nested: 7, limit: 1500, ..*config },
+        Config { nested: 3, limit: 4000, ..*config },
+    ];
+    rounds.iter().find_map(|config| {
+        let in_time = |_: &&Scenario| Instant::now() < end;
+        examples.iter().take_while(in_time).find_map(|e| {
+            let f = run(system, &e.steps, config, &mut Counts::default()).err()?;
+            Some(format!("{}: {}", e.name, f.violation.rule))
+        })
+    })
 }
 
-/// The crash examples, damage to the medium, simulated faults: until one of them finds something.
+/// How a mistake in LaneFS is looked for.
 #[cfg(feature = "canaries")]
-fn library(canary: lanefs_sync::Canary, config: &Config) -> Result<bool, String> {
+struct Look {
+    scripts: &'static [&'static str],
+    config: Config,
+    system: LaneFs,
+    with: With,
+}
+
+/// What is run beside the scripts.
+#[cfg(feature = "canaries")]
+#[derive(PartialEq, Eq)]
+enum With {
+    Examples,
+    Medium,
+    Simulation,
+}
+
+/// Where each mistake shows: scripts for it, then the known examples and random histories.
+#[cfg(feature = "canaries")]
+fn look_for(canary: lanefs_sync::Canary) -> Look {
+    use lanefs_sync::{Canary as C, clock::Clock};
+    let mut l = Look { scripts: &[], config: Config::SHORT, system: LaneFs::default(), with: With::Examples };
+    match canary {
+        C::EarlyReuse => (l.scripts, l.config.blocks) = (OVERWRITE, 384),
+        C::CarriesNothing => (l.scripts, l.config.blocks) = (CARRY, 384),
+        C::EpochWithGap => {
+            (l.system.threads, l.config.blocks) = (2, 2048);
+            l.scripts = &[
+                "mkdir /a; creat /a/f; mkdir /a/b; creat /a/b/g; rename /a/f /f; creat /a/b/h; rename /a/b/g /g; sync",
+            ];
+        }
+        C::ClockAlone => {
+            (l.system.threads, l.config.blocks) = (2, 2048);
+            l.system.mount.clock = Some(std::sync::Arc::new(Clock::adversarial(7)));
+            l.scripts = &[
+                "creat /a 10; rename /a /b; creat /a 20; rename /b /c; rename /a /b; creat /a 30; rename /c /a; sync; rename /a /c; rename /b /a; sync",
+            ];
+        }
+        C::SplitRename => l.scripts = &["creat /a 10; sync; rename /a /b; sync"],
+        C::LinkKept => {
+            l.scripts = &["creat /a 10; link /a /c; creat /b 20; ckpt; rename /b /a; ckpt; fsync /c"]
+        }
+        C::PagesSkipped => {
+            l.scripts = &[
+                "creat /a 9000; sync; creat /b 9000; write /a 0 9000; sync; write /a 4096 4096; fsync /a; write /a 0 100; fsync /a",
+            ];
+        }
+        C::NumberReused => {
+            l.scripts = &[
+                "creat /a 5000; fsync /a; unlink /a; creat /b 3000; fsync /b; tick; creat /c 100; fsync /c; ckpt",
+            ]
+        }
+        C::NoClosure => {
+            l.scripts = &[
+                "creat /a 100; sync; rename /a /b; creat /a 200; sync; rename /a /b; rename /b /c; creat /b 7; fsync /b; sync",
+            ];
+        }
+        C::NoParent => l.scripts = &["mkdir /a; mkdir /a/b; creat /a/b/f 500; fsync /a/b/f"],
+        C::NoChildren => {
+            l.scripts = &["mkdir /d; mkdir /e; creat /d/a 10; sync; rename /d/a /e/a; rmdir /d; fsyncdir /"];
+        }
+        C::MoveInFsync => {
+            l.scripts = &[
+                "mkdir /a; mkdir /b; mkdir /b/c; sync; creat /x 10; rename /b/c /a/c; fsyncdir /a",
+                "mkdir /a; mkdir /b; mkdir /b/c; sync; rename /b/c /a/c; rename /a /b/a; creat /b/a/c/f 10; fsync /b/a/c/f",
+            ];
+        }
+        C::NamesForgotten => {
+            l.scripts = &["creat /a 100; fsync /a; link /a /b; fsync /b; rename /a /c; fsync /c"]
+        }
+        C::OldVersionWins => {
+            l.scripts = &["creat /a 9000; fsync /a; write /a 0 100; fsync /a; write /a 4096 4096; fsync /a"]
+        }
+        C::SyncForgetsWritten => {
+            (l.scripts, l.config.blocks) =
+                (&["creat /a 600000; creat /b 900000; creat /c 900000; sync"], 4096);
+        }
+        C::RenameWithoutContent => {
+            l.scripts = &["creat /a 9000; sync; creat /t 8000; rename /t /a; fsyncdir /"]
+        }
+        C::RecoveryWithoutFlush => {
+            l.scripts = &["creat /a 5000; fsync /a; mkdir /d; rename /a /d/a; fsync /d/a"]
+        }
+        C::FlushErrorHidden | C::WriteErrorHidden | C::SpaceWithoutEnd => l.with = With::Simulation,
+        C::UncheckedBlock => l.with = With::Medium,
+        _ => {}
+    }
+    l
+}
+
+/// Runs until something is found, at most [`LIMIT`]: by what.
+#[cfg(feature = "canaries")]
+fn library(canary: lanefs_sync::Canary) -> Result<Option<String>, String> {
     use super::{medium::run_medium, workloads};
-    use lanefs_sync::{Canary, clock::Clock};
-    let mut system = LaneFs::default();
-    if canary == Canary::ClockAlone {
-        system.mount.clock = Some(std::sync::Arc::new(Clock::adversarial(7)));
-    }
-    if matches!(canary, Canary::FlushErrorHidden | Canary::WriteErrorHidden | Canary::SpaceWithoutEnd) {
-        let end = Instant::now() + LIMIT;
-        return Ok((0..)
-            .take_while(|_| Instant::now() < end)
-            .any(|seed| !crate::simulate::run(seed).violations.is_empty()));
-    }
-    if matches!(canary, Canary::UncheckedBlock | Canary::UnseededChecksum) {
-        let end = Instant::now() + LIMIT;
-        return Ok((0..).take_while(|_| Instant::now() < end).any(|seed| {
+    let l = look_for(canary);
+    let end = Instant::now() + LIMIT;
+    let in_time = |_: &u64| Instant::now() < end;
+    match l.with {
+        With::Simulation => Ok((0..).take_while(in_time).find_map(|seed| {
+            let r = crate::simulate::run(seed);
+            r.violations.first().map(|v| format!("simulation, seed {seed}: {}", rule_of(v)))
+        })),
+        With::Medium => Ok((0..).take_while(in_time).find_map(|seed| {
             let s = workloads::random(seed, 50);
-            run_medium(&system, &s.steps, config, 16, 400, seed, &mut Counts::default()).is_err()
-        }));
+            let r = run_medium(&l.system, &s.steps, &l.config, 16, 400, seed, &mut Counts::default());
+            r.err().map(|f| format!("damage to the medium, seed {seed}: {}", f.violation.rule))
+        })),
+        With::Examples => {
+            let mut examples: Vec<Scenario> = Vec::new();
+            for (i, t) in l.scripts.iter().enumerate() {
+                examples.push(Scenario { name: format!("script {i}"), steps: script(t)?, setup: 0 });
+            }
+            if let Some(found) = any(&l.system, &examples, &l.config, end) {
+                return Ok(Some(found));
+            }
+            examples = known()?;
+            examples.extend((0..40).map(|s| workloads::random(s, 50)));
+            Ok(any(&l.system, &examples, &l.config, end))
+        }
     }
-    let extra = EXTRA.iter().map(|t| Ok(Scenario { name: String::new(), steps: script(t)?, setup: 0 }));
-    let mut examples: Vec<Scenario> = extra.collect::<Result<_, String>>()?;
-    examples.extend(known()?);
-    examples.extend((0..40).map(|s| workloads::random(s, 50)));
-    Ok(any(&system, &examples, config))
+}
+
+/// The number of the rule that a violation quotes first.
+#[cfg(feature = "canaries")]
+fn rule_of(violation: &str) -> &str {
+    violation.split(':').next().unwrap_or_default()
 }
 
 /// Tries all mistakes; which were found.
@@ -123,10 +241,13 @@ pub fn hunt_all(jobs: usize) -> Result<BTreeMap<String, bool>, String> {
                 while let Some((name, planted)) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let began = Instant::now();
                     match planted.is_found() {
-                        Ok(found) => {
-                            let found = found && began.elapsed() < LIMIT;
-                            let word = if found { "found" } else { "NOT FOUND" };
-                            eprintln!("canary {name}: {word} in {:.1} s", began.elapsed().as_secs_f64());
+                        Ok(by) => {
+                            let seconds = began.elapsed().as_secs_f64();
+                            let found = by.is_some() && began.elapsed() < LIMIT;
+                            match by {
+                                Some(by) => eprintln!("canary {name}: found in {seconds:.1} s by {by}"),
+                                None => eprintln!("canary {name}: NOT FOUND in {seconds:.1} s"),
+                            }
                             done.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), found);
                         }
                         Err(e) => *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(e),

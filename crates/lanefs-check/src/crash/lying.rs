@@ -15,7 +15,7 @@ pub enum Lie {
     EverySecondFlush,
     /// A flush is answered at once and done before the next request.
     LateFlush,
-    /// The last block of every write of several blocks is not written.
+    /// The last block of every submission of several blocks is not written.
     ShortWrite,
     /// Every sixteenth write is not done.
     LostWrite,
@@ -73,11 +73,18 @@ impl Device for LyingDevice {
             }
             Lie::LostWrite if self.nth(16) => Ok(()),
             Lie::ShortWrite => {
-                let cut =
-                    |r: &WriteReq<'_>| if r.data.len() > 4096 { r.data.len() - 4096 } else { r.data.len() };
-                let short: Vec<WriteReq<'_>> =
-                    reqs.iter().map(|r| WriteReq { offset: r.offset, data: &r.data[..cut(r)] }).collect();
-                self.inner.write(&short)
+                let (last, others) = reqs.split_last().map_or((None, reqs), |(l, o)| (Some(l), o));
+                if !others.is_empty() {
+                    self.inner.write(others)?;
+                }
+                match last {
+                    Some(r) if r.data.len() > 4096 => {
+                        let data = &r.data[..r.data.len() - 4096];
+                        self.inner.write(&[WriteReq { offset: r.offset, data }])
+                    }
+                    Some(r) if others.is_empty() => self.inner.write(std::slice::from_ref(r)),
+                    _ => Ok(()),
+                }
             }
             Lie::MisdirectedWrite if self.nth(16) => {
                 let end = |r: &WriteReq<'_>| r.offset + 4096 + r.data.len() as u64 <= self.inner.size();

@@ -323,8 +323,33 @@ fn again(
     counts: &mut Counts,
     allowed: &dyn Fn(&Observed) -> Result<(), Violation>,
 ) -> Result<(), Violation> {
+    again_from(system, state, &state.devices, &[], first, counts, allowed)?;
+    // The same if only the process died: what recovery reads may still be in a cache, and be gone when the power goes.
+    match &state.cached {
+        Some((durable, cached)) => again_from(system, state, durable, cached, first, counts, allowed)
+            .map_err(|v| broken(v.rule, format!("after the death of the process: {}", v.what))),
+        None => Ok(()),
+    }
+}
+
+/// As [`again`], on devices that hold `durable` and have `cached` in their caches.
+fn again_from(
+    system: &dyn System,
+    state: &State,
+    durable: &[Image],
+    cached: &[(usize, usize, Arc<image::Shared>)],
+    first: &Observed,
+    counts: &mut Counts,
+    allowed: &dyn Fn(&Observed) -> Result<(), Violation>,
+) -> Result<(), Violation> {
     let recorder = Recorder::new();
-    let devices = recorded(&recorder, &state.devices);
+    let devices = recorded(&recorder, durable);
+    for (device, block, bytes) in cached {
+        let offset = (*block * image::BLOCK) as u64;
+        devices[*device]
+            .write(&[lanefs_store::device::WriteReq { offset, data: bytes.bytes() }])
+            .map_err(|e| broken("R1", format!("the cache: {e}")))?;
+    }
     counts.recovered += 1;
     let (opened, used, probed) = guarded(|| {
         let mut live = system.open(devices).map_err(|e| broken("R1", format!("second recovery: {e}")))?;
@@ -340,10 +365,10 @@ fn again(
     inside.now = opened;
     inside.writes.retain(|w| w.issued < opened);
     inside.flushes.retain(|f| f.issued < opened);
-    let few = Levels { all_subsets: 4, samples: 4, tears: 1, seed: state.at };
+    let few = Levels { all_subsets: 4, samples: 4, tears: 1, pairs: 12, seed: state.at };
     let mut result = Ok(());
     let mut hashes = HashSet::new();
-    enumerate(&inside, &state.devices, &[], 0, &few, &mut |s| {
+    enumerate(&inside, durable, &[], 0, &few, &mut |s| {
         if !hashes.insert(s.hash()) {
             return true;
         }
@@ -359,7 +384,7 @@ fn again(
     for (at, want) in [(opened, None), (used, Some(&probed))] {
         let crash = lanefs_store::device::Crash::new(&log, at);
         for everything in [false, true] {
-            let mut images = state.devices.clone();
+            let mut images = durable.to_vec();
             let pending: &[usize] = if everything { crash.pending() } else { &[] };
             let mut writes: Vec<usize> = crash.durable().iter().chain(pending).copied().collect();
             writes.sort_unstable();

@@ -32,15 +32,19 @@ pub struct Levels {
     pub samples: usize,
     /// How many volatile blocks to tear at an instant; 0: no tears.
     pub tears: usize,
+    /// Of how many blocks every two are missing together, where not every subset is tried.
+    pub pairs: usize,
     /// For the samples.
     pub seed: u64,
 }
 
 impl Levels {
+    /// A first look: the whole run in few states.
+    pub const QUICK: Levels = Levels { all_subsets: 4, samples: 2, tears: 1, pairs: 0, seed: 1 };
     /// For runs of a few minutes.
-    pub const SHORT: Levels = Levels { all_subsets: 6, samples: 12, tears: 4, seed: 1 };
+    pub const SHORT: Levels = Levels { all_subsets: 6, samples: 12, tears: 4, pairs: 12, seed: 1 };
     /// For runs of hours.
-    pub const LONG: Levels = Levels { all_subsets: 8, samples: 64, tears: 16, seed: 1 };
+    pub const LONG: Levels = Levels { all_subsets: 8, samples: 64, tears: 16, pairs: 12, seed: 1 };
 }
 
 /// One volatile block: where it belongs and what it holds.
@@ -81,7 +85,13 @@ pub struct State {
     pub at: u64,
     /// In words: what of the volatile blocks is there.
     pub how: String,
+    /// If all that was answered is there and nothing else, as when only the process died: what the medium holds for certain, and what
+    /// lies in the volatile caches, in order: device, block and content.
+    pub cached: Option<Cached>,
 }
+
+/// What is durable, and what is only in the caches.
+pub type Cached = (Vec<Image>, Vec<(usize, usize, Arc<Shared>)>);
 
 impl State {
     /// Tells states apart.
@@ -146,10 +156,16 @@ pub fn enumerate(
                     sectors => devices[p.device].put(p.block, p.bytes.bytes(), sectors),
                 }
             }
-            State { devices, at, how }
+            State { devices, at, how, cached: None }
         };
         let whole = |b: bool| if b { 0xff } else { 0 };
-        if !visit(build(&|i| whole(answered[i]), "what was answered".into())) {
+        let mut alive = build(&|i| whole(answered[i]), "what was answered".into());
+        let cached = all.iter().zip(&answered).filter(|(_, a)| **a);
+        let cached: Vec<_> = cached.map(|(p, _)| (p.device, p.block, p.bytes.clone())).collect();
+        if !cached.is_empty() {
+            alive.cached = Some((durable.clone(), cached));
+        }
+        if !visit(alive) {
             return;
         }
         if deep && !deeply(all.len(), at, levels, &build, visit) {
@@ -193,7 +209,7 @@ fn deeply(
                 return false;
             }
         }
-        for k in 0..n.min(12) {
+        for k in 0..n.min(levels.pairs) {
             for l in 0..k {
                 let (k, l) = (n - 1 - k, n - 1 - l);
                 if !go(&|i| i != k && i != l, format!("all but {k} and {l} of {n} volatile blocks")) {

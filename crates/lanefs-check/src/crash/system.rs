@@ -6,7 +6,8 @@ use crate::target::volume::VolumeTarget;
 use lanefs::{MountOptions, Volume};
 use lanefs_store::device::Device;
 use lanefs_store::{FormatOptions, Store};
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// An open volume that can be stopped without another write.
 pub trait Live: Target {
@@ -29,6 +30,8 @@ pub struct LaneFs {
     pub format: FormatOptions,
     /// How they are opened.
     pub mount: MountOptions,
+    /// Threads that make the calls by turns, so that one history lies in the logs of several lanes; 0: the caller makes them.
+    pub threads: usize,
 }
 
 impl Default for LaneFs {
@@ -49,6 +52,7 @@ impl Default for LaneFs {
                 lanes: 4,
                 ..MountOptions::default()
             },
+            threads: 0,
         }
     }
 }
@@ -71,6 +75,57 @@ impl Live for LiveVolume {
     }
 }
 
+/// A volume whose calls are made by several threads by turns, each with a lane of its own.
+struct Turns {
+    target: Arc<Mutex<VolumeTarget>>,
+    workers: Vec<(Sender<(Who, Op)>, Receiver<Outcome>)>,
+    next: usize,
+}
+
+impl Turns {
+    fn new(target: VolumeTarget, threads: usize) -> Turns {
+        let target = Arc::new(Mutex::new(target));
+        let worker = |_| {
+            let (calls, todo) = channel::<(Who, Op)>();
+            let (done, answers) = channel();
+            let target = target.clone();
+            #[cfg(feature = "canaries")]
+            let canary = lanefs_sync::canary::planted_now();
+            std::thread::spawn(move || {
+                #[cfg(feature = "canaries")]
+                lanefs_sync::canary::plant(canary);
+                for (who, op) in todo {
+                    let work = || target.lock().unwrap_or_else(PoisonError::into_inner).call(who, &op);
+                    // A panic ends the thread, and shows to the caller as an answer that does not come.
+                    if done.send(work()).is_err() {
+                        return;
+                    }
+                }
+            });
+            (calls, answers)
+        };
+        let workers = (0..threads).map(worker).collect();
+        Turns { target, workers, next: 0 }
+    }
+}
+
+impl Target for Turns {
+    fn call(&mut self, who: Who, op: &Op) -> Outcome {
+        self.next = (self.next + 1) % self.workers.len();
+        let (calls, answers) = &self.workers[self.next];
+        let _ = calls.send((who, op.clone()));
+        answers.recv().unwrap_or_else(|_| panic!("{op:?} panicked"))
+    }
+}
+
+impl Live for Turns {
+    fn kill(self: Box<Self>) {
+        if let Ok(v) = self.target.lock().unwrap_or_else(PoisonError::into_inner).volume() {
+            v.shutdown();
+        }
+    }
+}
+
 impl System for LaneFs {
     fn format(&self, devices: &[Arc<dyn Device>]) -> Result<(), String> {
         Store::format(devices, &self.format).map_err(|e| e.to_string())
@@ -84,6 +139,11 @@ impl System for LaneFs {
             drop(v);
             Volume::open_devices(devices.clone(), &mount)
         };
-        Ok(Box::new(LiveVolume { target: VolumeTarget::new(volume, Some(Box::new(remount))) }))
+        let target = VolumeTarget::new(volume, Some(Box::new(remount)));
+        Ok(if self.threads > 0 {
+            Box::new(Turns::new(target, self.threads))
+        } else {
+            Box::new(LiveVolume { target })
+        })
     }
 }

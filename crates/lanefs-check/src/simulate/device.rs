@@ -42,7 +42,15 @@ struct State {
     rates: Rates,
     dead: bool,
     counts: BTreeMap<&'static str, u64>,
+    /// What it lied about, in words.
+    lies: Vec<String>,
     trace: u64,
+}
+
+/// What a block is: the magic and the kind of a node block, in words.
+fn kind_of(block: usize, bytes: &[u8; BLOCK]) -> String {
+    let word = |at: usize| bytes[at..at + 8].iter().map(|b| format!("{b:02x}")).collect::<String>();
+    format!("block {block}, which begins with {} {}", word(0), word(8))
 }
 
 /// The device.
@@ -118,6 +126,7 @@ impl SimDevice {
             rates: Rates::default(),
             dead: false,
             counts: BTreeMap::new(),
+            lies: Vec::new(),
             trace: seed,
         };
         SimDevice { blocks, state: Mutex::new(state) }
@@ -152,6 +161,11 @@ impl SimDevice {
             .iter()
             .filter_map(|k| s.counts.get(k))
             .sum()
+    }
+
+    /// What it lied about, in words and in order.
+    pub fn lies(&self) -> Vec<String> {
+        self.lock().lies.clone()
     }
 
     /// What happened, and a fingerprint of every request.
@@ -191,6 +205,7 @@ impl Device for SimDevice {
                 s.count("bit flipped in a read");
                 let bit = s.rng.below(r.data.len() as u64 * 8) as usize;
                 r.data[bit / 8] ^= 1 << (bit % 8);
+                s.lies.push(format!("bit {bit} flipped in a read of block {first}"));
             }
             s.note(r.offset);
         }
@@ -219,22 +234,27 @@ impl Device for SimDevice {
                     match s.rng.below(4) {
                         0 => {
                             s.count("write lost");
+                            s.lies.push(format!("lost: {}", kind_of(at, b)));
                             continue;
                         }
                         1 => {
                             s.count("write misdirected");
+                            let wanted = at;
                             at = (at + 1 + s.rng.below(3) as usize) % self.blocks;
+                            s.lies.push(format!("misdirected to {at}: {}", kind_of(wanted, b)));
                         }
                         2 => {
                             s.count("write torn");
                             let keep = s.rng.below(8) as usize * 512;
                             let old = *s.view.block(at);
                             bytes[keep..].copy_from_slice(&old[keep..]);
+                            s.lies.push(format!("torn after {keep} bytes: {}", kind_of(at, b)));
                         }
                         _ => {
                             s.count("bit flipped in a write");
                             let bit = s.rng.below(BLOCK as u64 * 8) as usize;
                             bytes[bit / 8] ^= 1 << (bit % 8);
+                            s.lies.push(format!("bit {bit} flipped: {}", kind_of(at, b)));
                         }
                     }
                 }

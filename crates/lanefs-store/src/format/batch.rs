@@ -4,7 +4,7 @@
 //! segment := chain batch*                       unused and torn blocks may lie between batches
 //! chain   := header(64, kind Chain) fixed       where the mlog goes on after this segment
 //! batch   := header(64, kind Batch) fixed bytes one or more whole blocks; the rest of the last one is zeros
-//! fixed   := crc:u32 kind:u8 zero:3 mount:u64 seq:u64 id:u64 epoch:u64 previous:u64 a:u64 b:u64 c:u64
+//! fixed   := crc:u32 kind:u8 zero:3 mount:u64 seq:u64 id:u64 epoch:u64 previous:u64 a:u64 b:u64 c:u64 prior:u64 acked:u64 slot:u64
 //! ```
 //!
 //! 1. A batch's bytes are one piece of a *message*; pieces `part` of `parts` with the same `id` make the message, which
@@ -14,7 +14,11 @@
 //! 3. `crc` covers all blocks of the batch but its own header and itself, seeded with the address and with `context`: mount
 //!    generation, chain sequence and a secret of the volume. Old content of a reused segment, or file data that
 //!    looks like a batch, therefore never verifies.
-//! 4. Nothing is trusted before the sum was checked, and every length is checked even then.
+//! 4. `prior` is the place (sequence << 16 | block in the segment) of the batch before this one in the mlog, 0 for the first of a
+//!    mount; `acked` that of the last batch up to which all were flushed when this one got its place; `slot` the generation of the slot in force
+//!    then. So what a device
+//!    acknowledged and does not have shows as soon as a later batch is there.
+//! 5. Nothing is trusted before the sum was checked, and every length is checked even then.
 
 use crate::format::checksum::pieces_crc;
 use crate::format::header::{self, BlockKind, HEADER_LEN, Stamp};
@@ -24,7 +28,7 @@ use std::ops::Range;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-const FIXED_LEN: usize = 72;
+const FIXED_LEN: usize = 96;
 /// Bytes of a batch's first block that carry no message bytes.
 pub const BATCH_HEADER: usize = HEADER_LEN + FIXED_LEN;
 
@@ -70,6 +74,9 @@ struct Fixed {
     a: U64,
     b: U64,
     c: U64,
+    prior: U64,
+    acked: U64,
+    slot: U64,
 }
 
 const _: () = assert!(size_of::<Fixed>() == FIXED_LEN);
@@ -93,6 +100,12 @@ pub struct BatchHead {
     pub share: u32,
     /// Of how many.
     pub shares: u32,
+    /// Place of the batch before it in its mlog; 0 for none in this mount.
+    pub prior: u64,
+    /// Place of the last batch of the mlog up to which all were durable before this one was written.
+    pub acked: u64,
+    /// Generation of the slot that was in force when it was written.
+    pub slot: u64,
 }
 
 /// A segment's link to the next of its chain.
@@ -159,6 +172,9 @@ pub fn encode_batch(
         a: (u64::from(head.part) << 32 | u64::from(head.parts)).into(),
         b: (bytes.len() as u64).into(),
         c: (u64::from(head.share) << 32 | u64::from(head.shares)).into(),
+        prior: head.prior.into(),
+        acked: head.acked.into(),
+        slot: head.slot.into(),
     };
     finish(blocks, BlockKind::Batch, f, addr, ctx, stamp);
 }
@@ -178,6 +194,9 @@ pub fn encode_chain(link: ChainLink, addr: BlockAddr, ctx: Context, stamp: Stamp
         a: link.successor.0.into(),
         b: link.successor_seq.into(),
         c: U64::ZERO,
+        prior: U64::ZERO,
+        acked: U64::ZERO,
+        slot: U64::ZERO,
     };
     finish(std::slice::from_mut(&mut *b), BlockKind::Chain, f, addr, ctx, stamp);
     b
@@ -225,6 +244,9 @@ pub fn decode_batch(
         parts: a as u32,
         share: (c >> 32) as u32,
         shares: c as u32,
+        prior: f.prior.get(),
+        acked: f.acked.get(),
+        slot: f.slot.get(),
     };
     (head.part < head.parts).then_some((head, BATCH_HEADER..BATCH_HEADER + len, n))
 }
@@ -524,6 +546,9 @@ mod tests {
             parts: 2,
             share: 0,
             shares: 3,
+            prior: 17 << 16 | 3,
+            acked: 16 << 16 | 9,
+            slot: 4,
         };
         let addr = BlockAddr::new(1, 4096);
         encode_batch(&mut blocks, &head, &bytes, addr, CTX, Stamp::default());

@@ -11,7 +11,6 @@ use lanefs_sync::{Canary, planted};
 
 /// The CRC's start state for a block at `addr`, further varied by `extra` (a batch's chain sequence).
 fn seed(addr: BlockAddr, extra: u64) -> u32 {
-    let addr = if planted(Canary::UnseededChecksum) { BlockAddr(0) } else { addr };
     // The extra word is spread first, so that (address, extra) and (address + 1, extra - 1) differ.
     !(fold(addr.0) ^ fold(extra.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
 }

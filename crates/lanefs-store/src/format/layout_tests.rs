@@ -267,7 +267,7 @@ fn in_chain(kind: u8, b: Bytes) -> Vec<u8> {
 #[test]
 fn links_and_batches() {
     let link = ChainLink { successor: BlockAddr(512), successor_seq: 18 };
-    let want = Bytes::default().until(68).u32(0).u64s(&[3, 17, 0, 0, 0, 512, 18, 0]);
+    let want = Bytes::default().until(68).u32(0).u64s(&[3, 17, 0, 0, 0, 512, 18, 0, 0, 0, 0]);
     same("link", &encode_chain(link, AT, CTX, STAMP).0, &in_chain(9, want));
 
     let head = BatchHead {
@@ -279,11 +279,14 @@ fn links_and_batches() {
         parts: 2,
         share: 3,
         shares: 4,
+        prior: 11,
+        acked: 10,
+        slot: 9,
     };
     let mut b = Block::zeroed();
     encode_batch(std::slice::from_mut(&mut *b), &head, b"piece", AT, CTX, STAMP);
-    let want =
-        Bytes::default().until(68).u32(2).u64s(&[3, 17, 5, 9, 7, 1 << 32 | 2, 5, 3 << 32 | 4]).raw(b"piece");
+    let words = [3, 17, 5, 9, 7, 1 << 32 | 2, 5, 3 << 32 | 4, 11, 10, 9];
+    let want = Bytes::default().until(68).u32(2).u64s(&words).raw(b"piece");
     assert_eq!((BatchKind::Fsync as u8, BatchKind::Commit as u8), (1, 2));
     same("batch", &b.0, &in_chain(8, want));
 }

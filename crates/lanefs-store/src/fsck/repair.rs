@@ -178,7 +178,7 @@ impl Job<'_> {
             inodes: table,
             mlogs: self.sb.mlogs as usize,
             maintenance: Maintenance::new(slot, index, usage),
-            options: OpenOptions { lanes: 1, ..OpenOptions::default() },
+            options: OpenOptions { lanes: 1, accept_loss: true, ..OpenOptions::default() },
         });
         for a in &walk.leave_alone {
             store.segments.touch_addr(*a, 1);
@@ -188,7 +188,13 @@ impl Job<'_> {
         }
         let groups = self.replace(&store, walk, report)?;
         (self.progress)(Progress { phase: Phase::Recovery, done: 0, total: 1 });
-        store.bring_up(&mut OpenReport::default(), vec![groups])?;
+        let mut opened = OpenReport::default();
+        store.bring_up(&mut opened, vec![groups])?;
+        if opened.lost > 0 {
+            let what =
+                format!("{} batches, epochs or checkpoints that were acknowledged are missing", opened.lost);
+            report.add("log", what, "what they held is given up", true);
+        }
         (self.progress)(Progress { phase: Phase::Recovery, done: 1, total: 1 });
         Ok(store)
     }

@@ -4,3 +4,4 @@ mod basics;
 mod common;
 mod crash;
 mod full;
+mod lost;

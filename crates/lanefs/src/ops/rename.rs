@@ -279,7 +279,8 @@ impl Inner {
             effects.push(Effect::Parent { ino: c.ino, parent: from.0 });
         }
         if planted(Canary::SplitRename) {
-            let w = lanefs_store::Version { ts: v.ts + 1, ..v };
+            // As if a seal had come between the two.
+            let w = lanefs_store::Version { ts: v.ts + 1, epoch: v.epoch + 1, ..v };
             op.append(v, &effects[1..]);
             op.append(w, &effects[..1]);
         } else {

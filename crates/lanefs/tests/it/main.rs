@@ -5,6 +5,7 @@ mod attrs;
 mod data;
 mod durability;
 mod examples;
+mod history;
 mod locks;
 mod memory;
 mod names;

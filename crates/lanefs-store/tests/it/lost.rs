@@ -1,0 +1,125 @@
+//! What a device acknowledged and lost shows at the next opening, as soon as anything written later is there.
+//!
+//! The story: on devices that swallow single writes, three of 45,000 simulated runs came back with a tree that never was: a batch, or the
+//! slot of a checkpoint, was gone, and later batches were applied without it. Each batch names what was durable before it now.
+
+use crate::common::*;
+use lanefs_store::device::{Log, MemoryDevice, Payload, Recorder};
+use lanefs_store::*;
+use std::sync::Arc;
+
+/// The offsets of the blocks that begin like this, each once, in the order they were written.
+fn blocks_like(log: &Log, first: usize, begin: &[u8]) -> Vec<u64> {
+    let mut out: Vec<u64> = Vec::new();
+    for w in &log.writes[first..] {
+        let Payload::Bytes(b) = &w.payload else { continue };
+        for (i, block) in b.chunks(4096).enumerate().filter(|(_, b)| b.starts_with(begin)) {
+            let at = w.offset + i as u64 * 4096;
+            assert!(block.len() == 4096 && !out.contains(&at));
+            out.push(at);
+        }
+    }
+    out
+}
+
+/// A file with a page, made durable with its name.
+fn fsync_new(s: &Store, ino: u64, epoch: u64) {
+    let name = format!("file {ino}");
+    let g = group(epoch, ino, &[new_file(ino), set(name.as_bytes(), ino, 0)]);
+    s.submit(tx(true, g, vec![update(ino, 4096, vec![(0, page(ino))])])).unwrap();
+}
+
+/// The device with one block zeroed.
+fn without(bytes: &[u8], at: u64) -> Vec<Dev> {
+    let d = MemoryDevice::from_bytes(bytes).unwrap();
+    d.poke(at, &[0; 4096]).unwrap();
+    vec![Arc::new(d)]
+}
+
+fn open_lossy(d: Vec<Dev>) -> OpenReport {
+    Store::open(d, &OpenOptions { accept_loss: true, ..OpenOptions::default() }).unwrap().1
+}
+
+#[test]
+fn a_batch_that_was_acknowledged_and_is_not_there_is_an_error() {
+    let recorder = Recorder::new();
+    let d = Arc::new(recorder.wrap(MemoryDevice::new(4 << 20).unwrap()));
+    Store::format(&[d.clone() as Dev], &format_options()).unwrap();
+    let (s, _) = Store::open(vec![d.clone() as Dev], &OpenOptions::default()).unwrap();
+    let first = recorder.log().writes.len();
+    let epoch = s.info().last_epoch + 1;
+    // More than one segment of batches, and an epoch among them.
+    for ino in 20..30 {
+        fsync_new(&s, ino, epoch);
+    }
+    let g = group(epoch, 50, &[new_file(30), set(b"of an epoch", 30, 0)]);
+    s.commit_epoch(epoch, vec![(0, g)]).unwrap();
+    for ino in 31..40 {
+        fsync_new(&s, ino, epoch + 1);
+    }
+    let image = d.inner().to_vec();
+    s.shutdown();
+    let batches = blocks_like(&recorder.log(), first, b"LFSn\x08");
+    assert_eq!(batches.len(), 20);
+    let (last, others) = batches.split_last().unwrap();
+    // Nobody can know of the last one.
+    let r = Store::open(without(&image, *last), &OpenOptions::default()).unwrap().1;
+    assert_eq!(r.lost, 0);
+    for &at in others {
+        let e = Store::open(without(&image, at), &OpenOptions::default()).map(|_| ()).unwrap_err();
+        assert!(matches!(&e, StoreError::Corrupt { addr, what: "log", .. } if addr.offset() == at), "{e}");
+        assert_eq!(open_lossy(without(&image, at)).lost, 1);
+    }
+}
+
+#[test]
+fn a_checkpoint_that_was_acknowledged_and_is_not_there_is_an_error() {
+    let recorder = Recorder::new();
+    let d = Arc::new(recorder.wrap(MemoryDevice::new(4 << 20).unwrap()));
+    Store::format(&[d.clone() as Dev], &format_options()).unwrap();
+    let (s, _) = Store::open(vec![d.clone() as Dev], &OpenOptions::default()).unwrap();
+    let epoch = s.info().last_epoch + 1;
+    let first = recorder.log().writes.len();
+    let g = group(epoch, 1, &[new_file(20), set(b"a", 20, 0)]);
+    fold(&s, epoch, vec![g]);
+    let at = blocks_like(&recorder.log(), first, b"LFSLOT");
+    assert_eq!(at.len(), 1);
+    // Nothing says that there was a newer one.
+    let image = d.inner().to_vec();
+    let r = Store::open(without(&image, at[0]), &OpenOptions::default()).unwrap().1;
+    assert_eq!(r.lost, 0);
+    // A batch behind it does.
+    fsync_new(&s, 21, epoch + 1);
+    let image = d.inner().to_vec();
+    s.shutdown();
+    assert!(Store::open(without(&image, at[0]), &OpenOptions::default()).is_err());
+    assert_eq!(open_lossy(without(&image, at[0])).lost, 1);
+}
+
+#[test]
+fn the_batches_of_a_mount_whose_slots_were_lost_are_never_believed() {
+    let recorder = Recorder::new();
+    let d = Arc::new(recorder.wrap(MemoryDevice::new(4 << 20).unwrap()));
+    Store::format(&[d.clone() as Dev], &format_options()).unwrap();
+    let before = d.inner().to_vec();
+    let life = |first: u64| {
+        let (s, _) = Store::open(vec![d.clone() as Dev], &OpenOptions::default()).unwrap();
+        let epoch = s.info().last_epoch + 1;
+        for ino in first..first + 3 {
+            fsync_new(&s, ino, epoch);
+        }
+        s.shutdown();
+    };
+    life(20);
+    // The slots of that mount are taken back; what it wrote besides stays.
+    for at in [1u64, 2] {
+        d.inner().poke(at * 4096, &before[at as usize * 4096..][..4096]).unwrap();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let (s, _) = Store::open(vec![d.clone() as Dev], &OpenOptions::default()).unwrap();
+    fsync_new(&s, 40, s.info().last_epoch + 1);
+    s.shutdown();
+    let (s, r) = Store::open(vec![d as Dev], &OpenOptions::default()).unwrap();
+    assert_eq!(r.batches, 1, "{r:?}");
+    assert!(lookup(&s, b"file 40").is_some() && lookup(&s, b"file 21").is_none());
+}
