@@ -323,7 +323,7 @@ impl Store {
         }
         input.groups.extend(first);
         report.epoch = report.epoch.max(m.slot.folded_epoch);
-        self.space.charge(0, self.segments.total_live());
+        self.space.charge(0, self.segments.total_live() - m.usage.summary_blocks(&self.segments));
         self.segments.fill_pools(|s| scan.chain.contains(&s) || self.segments.info(s).touched > 0);
         if self.read_only {
             return self.fold_in_memory(m, &input);

@@ -85,6 +85,14 @@ impl<'a> Sink<'a> {
     }
 }
 
+impl Sink<'_> {
+    /// Frees a summary: its room was never anybody's (see `space.rs`).
+    pub fn free_summary(&mut self, addr: BlockAddr) {
+        self.store.segments.clear_live(addr);
+        self.unmark(addr);
+    }
+}
+
 impl BlockSource for Sink<'_> {
     fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
         self.store.io.read(r, what)
@@ -109,7 +117,9 @@ impl BlockSink for Sink<'_> {
         if !matches!(owner, Owner::Usage { .. }) {
             self.mark(addr);
         }
-        self.store.space.charge(0, 1);
+        if !matches!(owner, Owner::Summary { .. }) {
+            self.store.space.charge(0, 1);
+        }
         self.store.io.enqueue(r, block);
         Ok(r)
     }

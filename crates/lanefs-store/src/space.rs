@@ -2,8 +2,11 @@
 //!
 //! Of the usable segments some are kept back, so that heads, batches, checkpoints and the cleaner always have where to
 //! write ([`held_back`]). The rest, in blocks, less what is live, less what is promised, is one strided counter. A
-//! promise that succeeded can be written; what checkpoints need beyond (inode blocks, maps) is charged by force.
+//! promise that succeeded can be written; what checkpoints need beyond (inode blocks, maps) is charged by force. Not so the summaries,
+//! of which every segment that is filled will have some: their room is left out of the total from the start, or a volume promised to the last
+//! block could not be written back (SEMANTICS D7).
 
+use crate::format::summary::SUMMARY_SPAN;
 use lanefs_sync::{Canary, StridedCounter, planted};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -35,7 +38,9 @@ pub(crate) struct Space {
 
 impl Space {
     pub fn new(usable: u32, segment_blocks: u32, mlogs: usize, lanes: usize) -> Space {
-        let total = u64::from(usable - held_back(usable, mlogs)) * u64::from(segment_blocks);
+        let size = u64::from(segment_blocks);
+        let summaries = size.div_ceil(SUMMARY_SPAN as u64);
+        let total = u64::from(usable - held_back(usable, mlogs)) * size * size / (size + summaries);
         let lanes = lanes.max(1);
         Space {
             total,

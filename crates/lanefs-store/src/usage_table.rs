@@ -125,7 +125,7 @@ impl UsageTable {
             if i.live == 0 && i.tree == 0 && matches!(i.state, State::Free | State::Full) {
                 for r in std::mem::take(s) {
                     if !r.is_none() {
-                        sink.free(r.addr);
+                        sink.free_summary(r.addr);
                     }
                 }
                 sink.touch_leaf(leaf_of(seg));
@@ -156,7 +156,7 @@ impl UsageTable {
         let owner = Owner::Summary { segment: u64::from(seg), part: part as u8 };
         self.summaries[seg as usize][part] = sink.write(owner, block)?;
         if !old.is_none() {
-            sink.free(old.addr);
+            sink.free_summary(old.addr);
         }
         sink.touch_leaf(leaf_of(seg));
         Ok(())
@@ -199,6 +199,11 @@ impl UsageTable {
         all.flat_map(|(seg, parts)| parts.iter().enumerate().map(move |(n, r)| (seg as SegId, n, *r)))
             .filter(|s| !s.2.is_none())
             .collect()
+    }
+
+    /// How many blocks hold summaries.
+    pub fn summary_blocks(&self, t: &SegmentTable) -> u64 {
+        self.summaries().iter().filter(|(_, _, r)| t.is_live(r.addr)).count() as u64
     }
 
     /// Forgets a summary that cannot be used.

@@ -1,6 +1,6 @@
 //! What earlier systems got wrong, where the crash simulator is not the place to see it. docs/TESTING.md has the whole list.
 
-use crate::options;
+use crate::{errno, options};
 use lanefs::{Cred, Fs, MountOptions, OpenOptions, Volume};
 use lanefs_store::device::{Device, Log, MemoryDevice, MemoryImage, Payload, Recorder, RecordingDevice};
 use lanefs_store::{FormatOptions, Store};
@@ -148,6 +148,75 @@ fn no_fsync_is_a_checkpoint() {
     fsync("/e");
     let (slots, _, flushes) = cost(&dev.recorder().take_log());
     assert!(slots == 0 && flushes <= 2, "{slots} {flushes}");
+}
+
+/// bcachefs hung at 90 % full, and its cleaner looped and ate what was free.
+#[test]
+fn overwriting_goes_on_at_90_percent() {
+    let (fs, dev) =
+        recorded(16, &FormatOptions { segment_blocks: 16, mlogs: 1, ..Default::default() }, &options());
+    let blocks = fs.statfs().unwrap().free / 10 * 9;
+    let f = fs.create("/data").unwrap();
+    let mut last = vec![0u8; blocks as usize];
+    let mut x = 1u64;
+    for i in 0..blocks * 6 {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let b = if i < blocks { i } else { (x >> 33) % blocks };
+        f.write_all_at(&[i as u8; 4096], b * 4096).unwrap();
+        last[b as usize] = i as u8;
+        if i % 100 == 99 {
+            f.sync_all().unwrap();
+        }
+    }
+    // What is free has not shrunk, and what was promised is there.
+    f.sync_all().unwrap();
+    fs.volume().checkpoint().unwrap();
+    let free = fs.statfs().unwrap().free;
+    assert!(free * 10 >= blocks, "{free} of {blocks}");
+    let c = crashed(&dev, &options());
+    let bytes = c.read("/data").unwrap();
+    for (page, v) in bytes.chunks(4096).zip(&last) {
+        assert!(page.iter().all(|b| b == v));
+    }
+}
+
+/// XFS's per-core counters fall together near the end of the space. Here exactly what statfs calls free can be written, from however many
+/// threads, and every byte accepted is there after a crash.
+#[test]
+fn the_last_block_can_be_written_and_not_one_more() {
+    let (fs, dev) =
+        recorded(16, &FormatOptions { segment_blocks: 16, mlogs: 1, ..Default::default() }, &options());
+    let files: Vec<_> = (0..4).map(|t| fs.create(&*format!("/f{t}")).unwrap()).collect();
+    fs.volume().sync().unwrap();
+    fs.volume().checkpoint().unwrap();
+    let free = fs.statfs().unwrap().free;
+    let written: u64 = std::thread::scope(|s| {
+        let all: Vec<_> = files
+            .iter()
+            .map(|f| {
+                s.spawn(move || {
+                    let mut n = 0;
+                    loop {
+                        match f.write_at(&[7; 4096], n * 4096) {
+                            Ok(4096) => n += 1,
+                            other => {
+                                assert_eq!(errno(other), libc::ENOSPC);
+                                return n;
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        all.into_iter().map(|t| t.join().unwrap()).sum()
+    });
+    let left = fs.statfs().unwrap().free;
+    assert!(written + left >= free && written <= free, "{written} written, {left} of {free} left");
+    assert!(left <= 8, "{left} of {free} left, but refused");
+    files.iter().for_each(|f| f.sync_all().unwrap());
+    let c = crashed(&dev, &options());
+    let found: u64 = (0..4).map(|t| c.stat(&*format!("/f{t}")).unwrap().size / 4096).sum();
+    assert_eq!(found, written);
 }
 
 /// ScaleFS spent 25 KB on each log of each inode that a core touched; a lane of LaneFS is one log for all inodes.
