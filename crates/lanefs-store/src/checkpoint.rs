@@ -149,7 +149,8 @@ impl Store {
         self.io.write_queue()?;
         self.drain(|| ());
         let recovering = m.durable == 0;
-        if !planted(Canary::SlotBeforeTree) && !(recovering && planted(Canary::RecoveryWithoutFlush)) {
+        let skipped = recovering && planted(Canary::RecoveryWithoutFlush);
+        if !skipped && !planted(Canary::SlotBeforeTree) {
             self.io.flush(self.io.all())?;
             carried.iter().for_each(|&(mlog, place)| self.mlogs[mlog].made_durable(place));
         }

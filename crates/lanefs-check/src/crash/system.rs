@@ -75,11 +75,14 @@ impl Live for LiveVolume {
     }
 }
 
+/// Where a thread gets its calls from, and where its answers come.
+type Worker = (Sender<(Who, Op)>, Receiver<Outcome>);
+
 /// A volume whose calls are made by several threads by turns, each with a lane of its own.
 struct Turns {
     target: Arc<Mutex<VolumeTarget>>,
-    workers: Vec<(Sender<(Who, Op)>, Receiver<Outcome>)>,
-    next: usize,
+    workers: Vec<Worker>,
+    chance: u64,
 }
 
 impl Turns {
@@ -105,14 +108,16 @@ impl Turns {
             (calls, answers)
         };
         let workers = (0..threads).map(worker).collect();
-        Turns { target, workers, next: 0 }
+        Turns { target, workers, chance: 1 }
     }
 }
 
 impl Target for Turns {
     fn call(&mut self, who: Who, op: &Op) -> Outcome {
-        self.next = (self.next + 1) % self.workers.len();
-        let (calls, answers) = &self.workers[self.next];
+        // Not strictly by turns: of two calls that always come in a pair one would always make the changes.
+        self.chance =
+            self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (calls, answers) = &self.workers[(self.chance >> 33) as usize % self.workers.len()];
         let _ = calls.send((who, op.clone()));
         answers.recv().unwrap_or_else(|_| panic!("{op:?} panicked"))
     }

@@ -62,7 +62,7 @@ pub struct Observed {
 }
 
 /// The longest file that is read whole.
-const READ_MAX: u64 = 1 << 20;
+const READ_MAX: u64 = 16 << 20;
 /// Deeper paths than this mean a cycle.
 const DEPTH_MAX: usize = 64;
 

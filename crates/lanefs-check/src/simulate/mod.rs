@@ -23,11 +23,11 @@ pub mod device;
 
 use crate::crash::image::Image;
 use crate::crash::medium::{only_truth, read_what_can_be};
-use crate::crash::system::{LaneFs, System};
+use crate::crash::system::{LaneFs, Live, System};
 use crate::crash::{find_new, formatted};
 use crate::generate::{Generator, Profile, Rng};
 use crate::model::{Change, Model};
-use crate::op::{Op, Outcome, Who};
+use crate::op::{Op, Outcome, Tagged, Who};
 use crate::oracle::{History, Oracle, Violation, broken, observe};
 use crate::target::{Identities, agree};
 use device::{Rates, SimDevice};
@@ -226,6 +226,9 @@ impl Run {
         let mut ids = Identities::default();
         let mut history = History::default();
         find_new(&mut *live, &model, &mut ids, &Op::Lstat { path: "/".into() }, crate::model::ROOT);
+        if self.rng.one_in(3) {
+            self.fill(&mut *live, &mut model, &mut history, &mut ids)?;
+        }
         let rates = self.rates();
         self.device.set_rates(rates);
         let mut moment = None;
@@ -251,6 +254,21 @@ impl Run {
             });
             let failed = matches!(got, Outcome::Fail(_));
             let short = matches!((&want, &got), (Outcome::Count(w), Outcome::Count(g)) if g < w);
+            let (step, trial, want, changes, short) = match (&want, &got) {
+                // A write that found room for a part is a shorter write.
+                (Outcome::Count(w), Outcome::Count(g)) if g < w && *g > 0 => {
+                    *self.report.faults.entry("ENOSPC").or_default() += 1;
+                    let (mut less, mut trial) = (step.clone(), model.clone());
+                    if let Op::Write { data, .. } | Op::Pwrite { data, .. } = &mut less.op {
+                        data.len = *g as u32;
+                    }
+                    let want = trial.apply(less.who, &less.op);
+                    let changes = trial.take_changes();
+                    (less, trial, want, changes, false)
+                }
+                _ => (step.clone(), trial, want, changes, short),
+            };
+            let step = &step;
             if matches!(want, Outcome::Fail(_)) && failed {
                 continue;
             }
@@ -295,7 +313,7 @@ impl Run {
                     | Op::Ftruncate { .. }
                     | Op::Fallocate { .. }
             );
-            if full && persists {
+            if full && persists && !is_data {
                 return Err(broken("E4", format!("{:?} found no room for what had been accepted", step.op)));
             }
             if full && !is_data {
@@ -327,6 +345,56 @@ impl Run {
         let n = history.steps.len();
         history.ids = ids;
         Ok(Ended { moment: moment.unwrap_or((n, n)), history })
+    }
+
+    /// Fills the volume with one file but for a few blocks, all of it durable. On the largest volume that takes more page frames than
+    /// the cache has.
+    fn fill(
+        &mut self,
+        live: &mut dyn Live,
+        model: &mut Model,
+        history: &mut History,
+        ids: &mut Identities,
+    ) -> Result<(), Violation> {
+        const CHUNK: u64 = 32 << 10;
+        *self.report.faults.entry("volume filled").or_default() += 1;
+        let mut offset = 0;
+        let mut call = |op: Op, may_fail: bool| {
+            let mut trial = model.clone();
+            let want = trial.apply(Who::Root, &op);
+            let changes = trial.take_changes();
+            let got = live.call(Who::Root, &op);
+            if got != want && !matches!((&want, &got), (Outcome::Attr(_), Outcome::Attr(_))) {
+                return if may_fail {
+                    Ok(false)
+                } else {
+                    Err(broken("E4", format!("filling: {op:?}: {got:?}")))
+                };
+            }
+            *model = trial;
+            for c in &changes {
+                if let Change::New { id, .. } = c {
+                    find_new(live, model, ids, &op, *id);
+                }
+            }
+            history.steps.push(op.into());
+            history.changes.push(changes);
+            Ok(true)
+        };
+        let flags = libc::O_RDWR | libc::O_CREAT;
+        call(Op::Open { fd: 100, path: "/fill".into(), flags, mode: 0o600 }, false)?;
+        let data = |offset: u64| Tagged { tag: 2000 + (offset / CHUNK) as u32, len: CHUNK as u32 };
+        while call(Op::Pwrite { fd: 100, offset, data: data(offset) }, true)? {
+            offset += CHUNK;
+            if offset > self.device.size() {
+                return Err(broken("E4", format!("{offset} bytes were accepted: more than the device has")));
+            }
+        }
+        let spare = 4096 * self.rng.below(24);
+        call(Op::Ftruncate { fd: 100, size: offset.saturating_sub(spare) }, false)?;
+        call(Op::Sync, false)?;
+        call(Op::Close { fd: 100 }, false)?;
+        Ok(())
     }
 
     /// Step 4, without lies.
