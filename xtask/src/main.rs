@@ -3,6 +3,7 @@
 mod conflicts;
 mod crash;
 mod demo;
+mod fuzz;
 mod killtest;
 mod measure;
 mod programs;
@@ -19,6 +20,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   coherence [--lanes 1,2,..] [--workloads A,B] [--measured FILE] --json FILE [--html FILE]   how FxMark's workloads would scale
   crash  crash and recover in every way: [--long] [--seed N] --json FILE
   simulate  a volume with faults of the device, all from one seed: --runs N [--seed N] [--jobs N] --json FILE
+  fuzz [--seconds N] [--cases N] [--seed N] [--json FILE]   damaged images and bytes: no panic, no hang, bounded memory
+  schedules --runs N [--seed N] [--jobs N] [--twice] [--canary NAME] [--json FILE]   threads in orders drawn from seeds, with crashes
   demo   build lanefs, make and mount a volume, work in it, check it, look again
   programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
   killtest [--rounds N] [--seed S] [NAME..]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
@@ -34,6 +37,8 @@ fn main() -> ExitCode {
         ["coherence", ref rest @ ..] => conflicts::coherence(rest),
         ["crash", ref rest @ ..] => crash::checker("lanefs-crash", rest),
         ["simulate", ref rest @ ..] => crash::checker("lanefs-simulate", rest),
+        ["fuzz", ref rest @ ..] => fuzz::fuzz(rest),
+        ["schedules", ref rest @ ..] => fuzz::schedules(rest),
         ["demo"] => demo::run_demo(),
         ["test"] => test::all(),
         ["programs", ref rest @ ..] => programs::main(rest),

@@ -10,5 +10,8 @@ pub mod model;
 pub mod op;
 pub mod oracle;
 pub mod scenario;
+pub mod power;
 pub mod simulate;
+#[cfg(feature = "schedule")]
+pub mod schedule;
 pub mod target;

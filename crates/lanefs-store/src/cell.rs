@@ -17,7 +17,7 @@ use crate::inode_state::InodeState;
 use crate::segment::SegmentTable;
 use crate::types::{BlockAddr, Ino};
 use lanefs_sync::CachePadded;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;

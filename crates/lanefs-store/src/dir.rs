@@ -31,7 +31,7 @@ pub trait StateCell {
     fn with<T>(&self, f: impl FnOnce(&mut InodeState) -> T) -> T;
 }
 
-impl StateCell for parking_lot::Mutex<InodeState> {
+impl StateCell for lanefs_sync::lock::Mutex<InodeState> {
     fn with<T>(&self, f: impl FnOnce(&mut InodeState) -> T) -> T {
         f(&mut self.lock())
     }

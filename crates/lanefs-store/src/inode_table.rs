@@ -17,7 +17,7 @@ use crate::format::table_node::{self, ENTRIES, TableEntry};
 use crate::radix::{Found, Radix, Tree};
 use crate::types::{BlockRef, INOS_PER_CHUNK, Ino};
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
+use lanefs_sync::lock::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 

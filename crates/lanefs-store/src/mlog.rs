@@ -21,7 +21,7 @@ use crate::format::summary::DataOwner;
 use crate::segment::{SegId, SegmentTable, State};
 use crate::types::BlockAddr;
 use lanefs_sync::CachePadded;
-use parking_lot::{Condvar, Mutex};
+use lanefs_sync::lock::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

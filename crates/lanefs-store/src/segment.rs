@@ -18,8 +18,8 @@
 
 use crate::format::superblock::Layout;
 use crate::types::BlockAddr;
+use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, Canary, planted};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 

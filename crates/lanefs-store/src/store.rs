@@ -26,8 +26,8 @@ use crate::radix::Found;
 use crate::segment::SegmentTable;
 use crate::space::Space;
 use crate::types::{Attrs, Block, BlockAddr, BlockRef, Ino};
+use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use lanefs_sync::{CachePadded, Rps, RpsReadGuard};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -229,9 +229,9 @@ impl Store {
         while self.flights.iter().any(|x| x.out[old].load(Ordering::Acquire) != 0) {
             spins += 1;
             if spins < 100 {
-                std::thread::yield_now();
+                lanefs_sync::schedule::yield_now();
             } else {
-                std::thread::sleep(Duration::from_micros(50));
+                lanefs_sync::schedule::sleep(Duration::from_micros(50));
             }
         }
     }
@@ -584,7 +584,7 @@ impl Store {
         if self.in_checkpoint() {
             return None;
         }
-        self.maintenance.try_lock_for(Duration::from_secs(10))
+        lanefs_sync::lock::try_lock_for(&self.maintenance, Duration::from_secs(10))
     }
 }
 

@@ -58,8 +58,8 @@ impl MemLog {
 /// A [`MemLog`] for several threads. As in the real log, a block that was freed can still be read for a while.
 #[derive(Default, Clone)]
 pub struct SharedLog(
-    pub std::sync::Arc<parking_lot::Mutex<MemLog>>,
-    std::sync::Arc<parking_lot::Mutex<Vec<BlockAddr>>>,
+    pub std::sync::Arc<lanefs_sync::lock::Mutex<MemLog>>,
+    std::sync::Arc<lanefs_sync::lock::Mutex<Vec<BlockAddr>>>,
 );
 
 impl SharedLog {

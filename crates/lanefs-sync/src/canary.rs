@@ -117,11 +117,22 @@ pub fn planted_now() -> Option<Canary> {
     PLANTED.with(std::cell::Cell::get)
 }
 
+/// One more than the number of the mistake that is planted for all threads. Relaxed: set before they start.
+#[cfg(feature = "canaries")]
+static EVERYWHERE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+
+/// Plants a mistake for every thread of the process, or takes it out again.
+#[cfg(feature = "canaries")]
+pub fn plant_everywhere(canary: Option<Canary>) {
+    EVERYWHERE.store(canary.map_or(0, |c| c as u32 + 1), std::sync::atomic::Ordering::Relaxed);
+}
+
 /// Whether this mistake is planted.
 #[cfg(feature = "canaries")]
 #[inline]
 pub fn planted(canary: Canary) -> bool {
-    PLANTED.with(|p| p.get() == Some(canary))
+    EVERYWHERE.load(std::sync::atomic::Ordering::Relaxed) == canary as u32 + 1
+        || PLANTED.with(|p| p.get() == Some(canary))
 }
 
 /// Whether this mistake is planted: never, without the feature.

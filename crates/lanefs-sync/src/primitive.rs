@@ -13,8 +13,8 @@ pub use crossbeam_utils::CachePadded;
 
 #[cfg(not(loom))]
 mod imp {
-    pub use parking_lot::{Mutex, MutexGuard};
-    pub use std::hint::spin_loop;
+    pub use crate::lock::{Mutex, MutexGuard};
+    pub use crate::schedule::spin_loop;
     pub use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 
     /// A cell whose accesses loom can watch.
@@ -70,6 +70,9 @@ mod imp {
 
         /// Sleeps while the word holds `expected`. May return early; callers loop.
         pub fn wait(&self, expected: u32) {
+            if crate::schedule::blocked() {
+                return;
+            }
             // SAFETY: the address is that of a live, aligned u32 borrowed for the whole call; a null timeout means
             // "no timeout". Every failure (EAGAIN, EINTR) is a return the caller must expect anyway.
             unsafe {
@@ -129,7 +132,9 @@ mod imp {
         static REGISTERED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
         *REGISTERED.get_or_init(|| {
             let supported = membarrier(MEMBARRIER_CMD_QUERY);
-            supported > 0
+            // Where threads run one at a time a system call at each fence only costs.
+            !cfg!(feature = "schedule")
+                && supported > 0
                 && supported & libc::c_long::from(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0
                 && membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0
                 && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0
@@ -139,6 +144,7 @@ mod imp {
     /// The frequent side of a fence pair. `asymmetric` must be the same on both sides.
     #[inline]
     pub fn light_fence(asymmetric: bool) {
+        crate::schedule::step();
         if asymmetric {
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
         } else {
@@ -152,6 +158,7 @@ mod imp {
     /// If `asymmetric` was chosen without [`has_membarrier`], or the kernel takes membarrier back from a registered
     /// process: going on would break mutual exclusion.
     pub fn heavy_fence(asymmetric: bool) {
+        crate::schedule::step();
         fence(Ordering::SeqCst);
         if asymmetric {
             assert_eq!(
@@ -304,7 +311,7 @@ pub(crate) use per_thread;
 /// How often a waiter looks again before it sleeps. A wake across cores costs tens of microseconds, a look a
 /// few nanoseconds; the sections waited for here are far shorter than a wake.
 #[cfg(not(loom))]
-pub const SPINS: u32 = 200;
+pub const SPINS: u32 = if cfg!(feature = "schedule") { 0 } else { 200 };
 /// Loom explores the interleavings itself, spinning only repeats them.
 #[cfg(loom)]
 pub const SPINS: u32 = 0;

@@ -11,6 +11,7 @@
 //! Uncontended: one compare-exchange to lock, one swap to unlock.
 
 use crate::primitive::{FutexWord, Ordering, SPINS, spin_loop};
+use crate::schedule::step;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -51,6 +52,7 @@ impl RawLock {
     /// Takes the lock, waiting for it.
     #[inline]
     pub fn lock(&self) {
+        step();
         if !self.try_lock() {
             self.lock_slow();
         }

@@ -13,6 +13,7 @@
 //! A page is locked only for a copy of at most 4 KiB, so waiters spin before they sleep.
 
 use crate::primitive::{FutexWord, Ordering, SPINS, fence, spin_loop};
+use crate::schedule::step;
 
 const LOCKED: u32 = 1;
 const SLEEPERS: u32 = 2;
@@ -55,6 +56,7 @@ impl SeqWord {
     /// Whether nothing was written since `begin_read` returned `seq`.
     #[inline]
     pub fn validate(&self, seq: u32) -> bool {
+        step();
         // Acquire fence: pairs with the Release fence in `locked`. A copy that read a byte of a later write then sees
         // that write's lock bit in the load below (4).
         fence(Ordering::Acquire);
@@ -71,6 +73,7 @@ impl SeqWord {
     /// Takes the lock, waiting for it.
     #[inline]
     pub fn lock(&self) {
+        step();
         if !self.try_lock() {
             self.lock_slow();
         }

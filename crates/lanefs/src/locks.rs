@@ -16,7 +16,7 @@
 
 use crate::error::{Error, Result};
 use lanefs_store::Ino;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 

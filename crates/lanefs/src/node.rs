@@ -35,7 +35,7 @@ impl Volume {
                 None => return posix(libc::ENOENT),
                 Some((ino, _)) => match inner.cell(ino, &guard) {
                     Ok(c) => return Ok(c.stat()),
-                    Err(Error::Posix(libc::ESTALE)) => std::thread::yield_now(),
+                    Err(Error::Posix(libc::ESTALE)) => lanefs_sync::schedule::yield_now(),
                     Err(e) => return Err(e),
                 },
             }

@@ -17,7 +17,7 @@ use lanefs_sync::clock::Clock;
 use lanefs_sync::epoch::Epochs;
 use lanefs_sync::lane_ids::LaneIds;
 use lanefs_sync::lanes::Lanes;
-use parking_lot::Mutex;
+use lanefs_sync::lock::Mutex;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;

@@ -79,7 +79,7 @@ impl<T: Target> Target for Prefixed<T> {
 }
 
 /// A target that is somebody else's.
-struct Borrowed<'a>(&'a mut dyn Target);
+pub(crate) struct Borrowed<'a>(pub(crate) &'a mut dyn Target);
 
 impl Target for Borrowed<'_> {
     fn call(&mut self, who: Who, op: &Op) -> Outcome {
@@ -87,7 +87,7 @@ impl Target for Borrowed<'_> {
     }
 }
 
-const HOMES: [&str; 4] = ["/t0", "/t1", "/t2", "/t3"];
+pub(crate) const HOMES: [&str; 4] = ["/t0", "/t1", "/t2", "/t3"];
 
 /// Runs one sequence of steps per thread (at most four) at once on LaneFS, and checks the crash states.
 pub fn run_threads(

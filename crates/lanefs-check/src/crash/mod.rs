@@ -117,7 +117,7 @@ fn failure(violation: Violation, state: &str, moment: (usize, usize), steps: &[S
 }
 
 /// The text of a panic.
-fn guarded<R>(f: impl FnOnce() -> Result<R, Violation>) -> Result<R, Violation> {
+pub(crate) fn guarded<R>(f: impl FnOnce() -> Result<R, Violation>) -> Result<R, Violation> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|p| {
         let text = p
             .downcast_ref::<String>()
@@ -167,14 +167,14 @@ pub fn find_new(t: &mut dyn Target, model: &Model, ids: &mut Identities, op: &Op
 }
 
 /// What one caller's steps did, and when each was called and answered.
-struct Driven {
-    history: History,
-    called_at: Vec<u64>,
-    answered_at: Vec<u64>,
+pub(crate) struct Driven {
+    pub(crate) history: History,
+    pub(crate) called_at: Vec<u64>,
+    pub(crate) answered_at: Vec<u64>,
 }
 
 /// Runs steps beside the model, noting in the recorder when each was called and answered. `Err`: at which step, and what.
-fn drive<T: Target>(
+pub(crate) fn drive<T: Target>(
     pair: &mut Pair<T>,
     steps: &[Step],
     recorder: &Recorder,
@@ -222,7 +222,7 @@ pub fn formatted(system: &dyn System, blocks: usize, devices: usize) -> Result<V
     Ok(fresh.iter().map(|d| d.image()).collect())
 }
 
-fn recorded(recorder: &Arc<Recorder>, images: &[Image]) -> Vec<Arc<dyn Device>> {
+pub(crate) fn recorded(recorder: &Arc<Recorder>, images: &[Image]) -> Vec<Arc<dyn Device>> {
     let one = |i: &Image| Arc::new(recorder.wrap(CowDevice::new(i.clone()))) as Arc<dyn Device>;
     images.iter().map(one).collect()
 }
@@ -249,7 +249,7 @@ impl Target for LiveTarget {
     }
 }
 
-fn plain(images: &[Image]) -> Vec<Arc<dyn Device>> {
+pub(crate) fn plain(images: &[Image]) -> Vec<Arc<dyn Device>> {
     images.iter().map(|i| Arc::new(CowDevice::new(i.clone())) as Arc<dyn Device>).collect()
 }
 

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use lanefs_sync::lock::Mutex;
 
 use super::crash::{Random, SECTOR};
 use super::{Device, ReadReq, WriteReq, io_error};

@@ -17,6 +17,8 @@
 //! That a caller's writes are covered: the caller asks under the lock after its writes were answered; the leader
 //! counts its flush as begun under the same lock, later (1), and issues it after that.
 
+use lanefs_sync::schedule::{blocked, directed};
+
 use super::gate_sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, SPIN, max_spinners, spin_until};
 
 pub(super) struct Gate<E> {
@@ -86,6 +88,11 @@ impl<E: Clone> Gate<E> {
 
     /// Waits until a flush has ended, roughly: the caller looks again.
     fn wait<'a>(&'a self, mut s: MutexGuard<'a, State<E>>, need: u64) -> MutexGuard<'a, State<E>> {
+        if directed() {
+            drop(s);
+            blocked();
+            return self.lock();
+        }
         if SPIN && s.spinners < max_spinners() {
             let ended = s.ended();
             s.spinners += 1;

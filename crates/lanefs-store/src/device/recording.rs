@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use lanefs_sync::lock::Mutex;
 
 use super::{Device, ReadReq, WriteReq};
 use crate::error::Result;

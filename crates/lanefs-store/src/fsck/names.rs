@@ -11,7 +11,7 @@ use crate::inode_state::InodeState;
 use crate::inode_table::InodeTable;
 use crate::io::Io;
 use crate::types::{FileKind, Ino, ROOT_INO};
-use parking_lot::Mutex;
+use lanefs_sync::lock::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -13,7 +13,7 @@ use crate::format::table_node::{self, ENTRIES, TableEntry};
 use crate::io::Io;
 use crate::segment::Geometry;
 use crate::types::{BLOCK_SIZE, Block, BlockRef, INOS_PER_CHUNK, Ino};
-use parking_lot::Mutex;
+use lanefs_sync::lock::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -17,7 +17,7 @@ use crate::io::Io;
 use crate::radix::{Found, Wanted};
 use crate::segment::Geometry;
 use crate::types::{Block, BlockAddr, BlockRef, FileKind, INOS_PER_CHUNK, Ino};
-use parking_lot::Mutex;
+use lanefs_sync::lock::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};

@@ -14,7 +14,7 @@ use super::dir::Dir;
 use super::xattr::XattrSlot;
 use crate::stat::Stat;
 use lanefs_store::{Attrs, FileKind, Ino};
-use parking_lot::Mutex;
+use lanefs_sync::lock::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Attributes changed since they were captured.
@@ -241,7 +241,7 @@ impl Cell {
     }
 
     /// Changes mode and owner (attr_lock held by the caller through `_l`).
-    pub fn set_owner_mode(&self, _l: &parking_lot::MutexGuard<'_, ()>, mode: u32, uid: u32, gid: u32) {
+    pub fn set_owner_mode(&self, _l: &lanefs_sync::lock::MutexGuard<'_, ()>, mode: u32, uid: u32, gid: u32) {
         for (slot, v) in [(&self.mode, mode), (&self.uid, uid), (&self.gid, gid)] {
             // Permission checks read the line: what stays as it is is not written.
             if slot.load(Relaxed) != v {

@@ -110,7 +110,7 @@ impl CellTable {
                         return other;
                     }
                     // An evicted cell is about to leave the slot.
-                    std::thread::yield_now();
+                    lanefs_sync::schedule::yield_now();
                 }
             }
         }

@@ -9,7 +9,7 @@
 
 use crossbeam_epoch::{Atomic, Guard, Owned};
 use lanefs_store::XATTR_BLOB_MAX;
-use parking_lot::{Mutex, MutexGuard};
+use lanefs_sync::lock::{Mutex, MutexGuard};
 use std::sync::atomic::Ordering::*;
 
 /// The longest attribute name, prefix included, in bytes.

@@ -170,4 +170,4 @@ pub(crate) fn subjects(g: &Group<'_>, f: &mut dyn FnMut(Subject)) {
 }
 
 /// A buffer that was taken by a seal: read-only groups, shared by the commit and by closures until it is committed.
-pub(crate) type Sealed = Arc<parking_lot::Mutex<EpochBuf>>;
+pub(crate) type Sealed = Arc<lanefs_sync::lock::Mutex<EpochBuf>>;

@@ -5,7 +5,7 @@
 //! A number comes back only after the checkpoint that made its end durable (O13, O16).
 
 use lanefs_store::{INOS_PER_CHUNK, Ino};
-use parking_lot::Mutex;
+use lanefs_sync::lock::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 

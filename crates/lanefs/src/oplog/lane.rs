@@ -65,7 +65,7 @@ impl LaneLog {
             return None;
         }
         b.close();
-        let taken = Arc::new(parking_lot::Mutex::new(std::mem::take(b)));
+        let taken = Arc::new(lanefs_sync::lock::Mutex::new(std::mem::take(b)));
         self.sealed.push(taken.clone());
         Some(taken)
     }

@@ -6,7 +6,7 @@ use crate::memfs::data::Writeback;
 use crate::volume::Inner;
 use crate::writeback::ahead::Ahead;
 use crate::writeback::page_store::Pressure;
-use parking_lot::{Condvar, Mutex};
+use lanefs_sync::lock::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;

@@ -6,8 +6,8 @@ use crate::memfs::cell::{DATASYNC, DIRTY, QUEUED, SYNCING, UNSYNCED, XATTR_DIRTY
 use crate::memfs::dir::Dir;
 use crate::volume::Inner;
 use lanefs_store::{FileKind, Ino, InodeUpdate, Transaction};
+use lanefs_sync::lock::MutexGuard;
 use lanefs_sync::{Canary, planted};
-use parking_lot::MutexGuard;
 
 /// The most pages captured at once; fewer where segments are small, so that a round needs few of them free.
 pub(crate) const MAX_PAGES: usize = 1024;

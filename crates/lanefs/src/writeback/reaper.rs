@@ -60,7 +60,7 @@ impl Inner {
                     }
                     turns += 1;
                     if turns > 100 {
-                        std::thread::sleep(std::time::Duration::from_micros(50));
+                        lanefs_sync::schedule::sleep(std::time::Duration::from_micros(50));
                     }
                 }
             }

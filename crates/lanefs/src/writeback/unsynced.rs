@@ -12,7 +12,7 @@ use crate::memfs::cell::UNSYNCED;
 use crate::volume::Inner;
 use crossbeam_epoch::Guard;
 use lanefs_store::Ino;
-use parking_lot::MutexGuard;
+use lanefs_sync::lock::MutexGuard;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 

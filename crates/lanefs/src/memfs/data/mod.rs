@@ -103,7 +103,7 @@ pub use write::Written;
 pub use writeback::{Captured, WritebackGuard};
 
 use lanefs_store::{BLOCK_SHIFT, BLOCK_SIZE};
-use parking_lot::Mutex;
+use lanefs_sync::lock::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const PAGE: usize = BLOCK_SIZE;

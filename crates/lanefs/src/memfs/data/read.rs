@@ -203,7 +203,7 @@ fn copy_page(ctx: &DataCtx<'_>, desc: &Desc, page: u64, from: usize, dst: &mut [
     let src = unsafe { ctx.pool.bytes(desc).add(from) };
     for _ in 0..TRIES {
         let Some(seq) = desc.begin_read() else {
-            std::hint::spin_loop();
+            lanefs_sync::schedule::spin_loop();
             continue;
         };
         if !desc.is(ctx.ino, page) {

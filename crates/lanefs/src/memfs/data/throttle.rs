@@ -12,7 +12,7 @@
 use super::pool::{FramePool, Hand};
 use crate::error::{Error, Result};
 use lanefs_sync::CachePadded;
-use parking_lot::{Condvar, Mutex};
+use lanefs_sync::lock::{Condvar, Mutex};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};

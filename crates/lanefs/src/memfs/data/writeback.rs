@@ -20,7 +20,7 @@ use super::{DataCtx, FileData, PAGE};
 use crossbeam_epoch as epoch;
 use lanefs_store::Block;
 use lanefs_sync::copy_racy;
-use parking_lot::MutexGuard;
+use lanefs_sync::lock::MutexGuard;
 use std::ops::{ControlFlow, Range};
 
 /// The right to write a file back; see the head of the file.

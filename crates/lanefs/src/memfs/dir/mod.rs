@@ -35,6 +35,7 @@ pub(crate) use locked::{LockedPair, NotEmpty};
 use crossbeam_epoch::Guard;
 pub(crate) use lanefs_store::format::name_hash::name_hash as hash_name;
 use lanefs_store::{FileKind, Ino};
+use lanefs_sync::schedule;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*, fence};
 
 /// The directory can take names.
@@ -67,7 +68,7 @@ pub(crate) enum Found {
 /// Spins a little, then yields: for windows of a few hundred nanoseconds that belong to another thread.
 pub(crate) fn relax(turn: &mut u32) {
     *turn += 1;
-    if *turn < 64 { std::hint::spin_loop() } else { std::thread::yield_now() }
+    if *turn < 64 { schedule::spin_loop() } else { schedule::yield_now() }
 }
 
 impl Dir {
@@ -217,7 +218,7 @@ impl Dir {
             if before & 1 == 0 && leaf.sseq.load(Relaxed) == before {
                 return mask;
             }
-            std::hint::spin_loop();
+            schedule::spin_loop();
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::super::*;
 use lanefs_store::{Attrs, Block, Ino, StoreError};
-use parking_lot::Mutex;
+use lanefs_sync::lock::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
