@@ -5,13 +5,14 @@ pub mod coherence;
 pub mod conflicts;
 pub mod crash;
 pub mod epochs;
+pub mod fuzz;
 pub mod generate;
 pub mod model;
 pub mod op;
 pub mod oracle;
-pub mod scenario;
 pub mod power;
-pub mod simulate;
+pub mod scenario;
 #[cfg(feature = "schedule")]
 pub mod schedule;
+pub mod simulate;
 pub mod target;

@@ -163,7 +163,7 @@ impl Store {
             last_ts: self.last_ts.load(Ordering::Relaxed),
             next_chunk: self.next_chunk.load(Ordering::Relaxed),
             next_seq: self.next_seq.load(Ordering::Relaxed),
-            inodes: self.inode_count.load(Ordering::Relaxed),
+            inodes: self.inodes_counted(),
             live_blocks: self.segments.total_live(),
             table,
             usage,

@@ -353,8 +353,13 @@ impl Store {
             total: self.space.total,
             free: self.space.free_exact().max(0) as u64,
             reserved: self.space.reserved().max(0) as u64,
-            inodes: self.inode_count.load(Ordering::Relaxed),
+            inodes: self.inodes_counted(),
         }
+    /// Inodes in use. A damaged volume may have counted fewer than it frees.
+    pub(crate) fn inodes_counted(&self) -> u64 {
+        (self.inode_count.load(Ordering::Relaxed) as i64).max(0) as u64
+    }
+
     }
 
     /// An inode's durable and submitted state; `None` if the store does not know it.

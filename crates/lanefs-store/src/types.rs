@@ -18,8 +18,13 @@ pub const INLINE_MAX: usize = 3400;
 pub const NAME_MAX: usize = 255;
 /// The longest symbolic link target, in bytes.
 pub const SYMLINK_MAX: usize = 4095;
+/// What only grows (epochs, timestamps, mounts, versions, sequences) stays below this: one every nanosecond would take 146 years. A
+/// larger number on a medium is damage, so adding to one that was read never overflows.
+pub const COUNTER_END: u64 = 1 << 62;
 /// The largest file offset plus one: 8 EiB - 1.
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
+/// Pages of a file have numbers below this.
+pub const PAGES_END: u64 = (MAX_FILE_SIZE >> BLOCK_SHIFT) + 1;
 /// The most links one inode may have (EMLINK beyond).
 pub const LINK_MAX: u32 = 65_000;
 /// The most bytes all extended attributes of one inode may take, encoded (ENOSPC beyond).

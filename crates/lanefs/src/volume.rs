@@ -304,7 +304,7 @@ impl Volume {
         Ok(StatFs {
             blocks: s.total,
             free: s.free,
-            files: s.inodes + s.free,
+            files: s.inodes.saturating_add(s.free),
             files_free: s.free,
             name_max: lanefs_store::NAME_MAX as u32,
             fsid,

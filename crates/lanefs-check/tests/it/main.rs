@@ -3,5 +3,7 @@
 mod crash;
 mod directory;
 mod epochs;
+mod fuzz;
+mod repair;
 mod simulate;
 mod volume;

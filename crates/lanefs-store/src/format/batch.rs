@@ -22,7 +22,10 @@
 
 use crate::format::checksum::pieces_crc;
 use crate::format::header::{self, BlockKind, HEADER_LEN, Stamp};
-use crate::types::{Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, INLINE_MAX, Ino, XATTR_BLOB_MAX};
+use crate::types::{
+    Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, INLINE_MAX, Ino, MAX_FILE_SIZE, PAGES_END,
+    XATTR_BLOB_MAX,
+};
 use lanefs_sync::{Canary, planted};
 use std::ops::Range;
 use zerocopy::little_endian::{U32, U64};
@@ -248,14 +251,16 @@ pub fn decode_batch(
         acked: f.acked.get(),
         slot: f.slot.get(),
     };
-    (head.part < head.parts).then_some((head, BATCH_HEADER..BATCH_HEADER + len, n))
+    let counted = head.id.max(head.epoch).max(head.previous) < COUNTER_END;
+    (counted && head.part < head.parts).then_some((head, BATCH_HEADER..BATCH_HEADER + len, n))
 }
 
 /// The chain block in `blocks[0]`, read from `addr`.
 pub fn decode_chain(block: &Block, addr: BlockAddr, ctx: Context) -> Option<ChainLink> {
     let f = fixed_of(std::slice::from_ref(block), BlockKind::Chain, ctx)?;
     let sum = pieces_crc(addr, ctx.extra(), &[&block.0[HEADER_LEN + 4..]]);
-    (sum == f.crc.get()).then_some(ChainLink { successor: BlockAddr(f.a.get()), successor_seq: f.b.get() })
+    (sum == f.crc.get() && f.b.get() < COUNTER_END)
+        .then_some(ChainLink { successor: BlockAddr(f.a.get()), successor_seq: f.b.get() })
 }
 
 /// Bytes of a run of blocks, for slicing a decoded batch out of what was read.
@@ -416,6 +421,9 @@ fn inode_record(r: &mut Reader<'_>) -> Option<InodeRecord> {
         (r.u32()? as usize, r.u32()? as usize, r.u32()? as usize, r.u32()? as usize);
     let page = r.u64()?;
     if ino.is_none()
+        || version >= COUNTER_END
+        || attrs.size > MAX_FILE_SIZE
+        || (flags & TAIL_SET != 0 && page >= PAGES_END)
         || flags & !(HAS_XATTRS | TAIL_NONE | TAIL_SET) != 0
         || xattr_len > XATTR_BLOB_MAX
         || tail_len > INLINE_MAX
@@ -434,7 +442,7 @@ fn inode_record(r: &mut Reader<'_>) -> Option<InodeRecord> {
             let crcs: Vec<u32> =
                 crcs.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
             let end = page.checked_add(n as u64)?;
-            (n > 0 && end <= 1 << 52 && !addr.is_none() && addr.block().checked_add(n as u64)? < 1 << 56)
+            (n > 0 && end <= PAGES_END && !addr.is_none() && addr.block().checked_add(n as u64)? < 1 << 56)
                 .then_some(Run { page, addr, crcs })
         })
         .collect::<Option<Vec<_>>>()?;

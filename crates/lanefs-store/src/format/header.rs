@@ -9,7 +9,7 @@
 
 use crate::error::{Result, StoreError};
 use crate::format::checksum::{block_crc, pieces_crc};
-use crate::types::{BLOCK_SIZE, Block, BlockAddr, Ino};
+use crate::types::{BLOCK_SIZE, Block, BlockAddr, COUNTER_END, Ino};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -174,6 +174,9 @@ pub fn verify_sealed(block: &Block, addr: BlockAddr) -> Option<(BlockKind, Block
         return None;
     }
     let kind = BlockKind::from_u8(h.kind)?;
+    if [h.mount, h.epoch, h.sequence].iter().any(|c| c.get() >= COUNTER_END) {
+        return None;
+    }
     let crc = pieces_crc(addr, 0, &[&block.0[..CRC_AT], &[0; 4], &block.0[CRC_AT + 4..BLOCK_SIZE]]);
     (crc == h.crc.get()).then_some((kind, h))
 }

@@ -14,7 +14,8 @@ use crate::error::{Result, StoreError};
 use crate::format::header::{BlockKind, HEADER_LEN, expect_header, put_header};
 use crate::format::map_node::{KEY_END, MAX_HEIGHT, PENDING};
 use crate::types::{
-    Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, FileKind, INLINE_MAX, Ino, XATTR_BLOB_MAX,
+    Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, FileKind, INLINE_MAX, Ino, MAX_FILE_SIZE,
+    PAGES_END, XATTR_BLOB_MAX,
 };
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -229,6 +230,11 @@ pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
         return Err(bad("reserved bytes are not zero".into()));
     }
 
+    if f.size.get() > MAX_FILE_SIZE || f.version.get() >= COUNTER_END {
+        return Err(bad(format!("size {} and version {}", f.size, f.version)));
+    }
+    let pages_end = if kind == FileKind::Dir { KEY_END } else { PAGES_END };
+
     let xlen = f.xattr_len.get() as usize;
     let xattrs = if f.xattr_blocks.get() == 0 {
         if xlen > XATTR_INLINE {
@@ -256,7 +262,7 @@ pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
             for e in take(count * MAP_ENTRY, "map entries")?.chunks_exact(MAP_ENTRY) {
                 let page = e.first_chunk().map_or(u64::MAX, |b| u64::from_le_bytes(*b));
                 let r = get_ref(&e[8..]).ok_or_else(|| bad(format!("page {page} without address")))?;
-                if page >= KEY_END || v.last().is_some_and(|l| l.0 >= page) {
+                if page >= pages_end || v.last().is_some_and(|l| l.0 >= page) {
                     return Err(bad(format!("map entry for page {page} is out of order")));
                 }
                 v.push((page, r));
@@ -276,7 +282,7 @@ pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
     let n = usize::from(f.tail_len.get());
     let tail = if n == 0 {
         None
-    } else if n > INLINE_MAX || f.tail_page.get() >= KEY_END {
+    } else if n > INLINE_MAX || f.tail_page.get() >= pages_end {
         return Err(bad(format!("tail of {n} bytes at page {}", f.tail_page.get())));
     } else {
         Some((f.tail_page.get(), take(n, "tail")?.to_vec()))

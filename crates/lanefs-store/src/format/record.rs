@@ -18,7 +18,7 @@
 //! and its last `ino` without losing a count (O8). Directories carry no link counts of this kind.
 //! `kind` is the [`FileKind`] of `ino` (of `old` for CLR). All integers little-endian, no padding.
 
-use crate::types::{FileKind, Ino, NAME_MAX, SYMLINK_MAX, Version};
+use crate::types::{COUNTER_END, FileKind, Ino, NAME_MAX, SYMLINK_MAX, Version};
 
 /// Bytes before the first effect of a group.
 pub const GROUP_HEADER: usize = 24;
@@ -177,6 +177,9 @@ pub fn group_at(buf: &[u8], at: usize) -> Result<Group<'_>, RecordError> {
     }
     let bytes = buf.get(at..at + len).ok_or(err("group cut short"))?;
     let version = Version { epoch: u64_at(h, 8), ts: u64_at(h, 16), lane: u16_at(h, 6) };
+    if version.epoch.max(version.ts) >= COUNTER_END {
+        return Err(err("a version that cannot be"));
+    }
     Ok(Group { version, count: u16_at(h, 4), bytes })
 }
 

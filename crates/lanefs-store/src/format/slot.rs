@@ -6,8 +6,9 @@
 
 use crate::error::{Result, StoreError};
 use crate::format::checksum::block_crc;
+use crate::format::map_node::KEY_END;
 use crate::format::superblock::{MAX_MLOGS, Uuid};
-use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
+use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -184,6 +185,22 @@ impl Slot {
         if flags & !CLEAN != 0 {
             return Err(bad("unknown flags"));
         }
+        let counters = [
+            raw.generation,
+            raw.mount,
+            raw.folded_epoch,
+            raw.last_ts,
+            raw.next_seq,
+            raw.inodes,
+            raw.live_blocks,
+        ];
+        let seqs = raw.positions[..mlogs].iter().map(|p| p.seq);
+        if counters.into_iter().chain(seqs).any(|c| c.get() >= COUNTER_END) {
+            return Err(bad("a count that cannot be"));
+        }
+        if raw.next_chunk.get() > KEY_END {
+            return Err(bad("more inode numbers than there are"));
+        }
         let root = |r: &RawRef| -> Result<Root> {
             let level = u8::try_from(r.level.get()).map_err(|_| bad("tree level"))?;
             if level > 16 {
@@ -229,7 +246,7 @@ mod tests {
             mount: 2,
             volume,
             folded_epoch: 44,
-            last_ts: u64::MAX,
+            last_ts: COUNTER_END - 1,
             next_chunk: 7,
             next_seq: 12,
             inodes: 5,

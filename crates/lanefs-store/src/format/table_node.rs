@@ -11,7 +11,7 @@
 use crate::error::{Result, StoreError};
 use crate::format::header::{BlockKind, HEADER_LEN, expect_header, put_header};
 use crate::format::map_node::PENDING;
-use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, INOS_PER_CHUNK, Ino};
+use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, INOS_PER_CHUNK, Ino};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -68,7 +68,11 @@ pub fn decode(block: &Block, addr: BlockAddr, chunk: u64) -> Result<[TableEntry;
     let mut entries = [TableEntry::default(); ENTRIES];
     for (slot, (e, r)) in entries.iter_mut().zip(&raw).enumerate() {
         let block = BlockRef { addr: BlockAddr(r.addr.get()), crc: r.crc.get() };
-        if r.flags.get() != 0 || block.addr == PENDING || (block.is_none() && block.crc != 0) {
+        if r.flags.get() != 0
+            || r.epoch.get() >= COUNTER_END
+            || block.addr == PENDING
+            || (block.is_none() && block.crc != 0)
+        {
             return Err(bad(format!("entry {slot} holds address {} and flags {:#x}", block.addr, r.flags)));
         }
         *e = TableEntry { block, generation: r.generation.get(), epoch: r.epoch.get() };

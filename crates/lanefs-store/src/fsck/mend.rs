@@ -88,14 +88,19 @@ impl Job<'_> {
         })
     }
 
-    /// Gives pages that share a block with something else a copy of their own.
+    /// Gives pages that share a block with something else a copy of their own. What cannot be read becomes a hole: left as it is, it would
+    /// take the block away from its other owner some day.
     fn copy_shared(&self, store: &Store, walk: &Walk) -> Result<()> {
         for &(ino, page, addr) in &walk.shared {
             let mut block = Block::zeroed();
             let mut read = [PageRead { block: &mut block, hole: false }];
             let Some(image) = store.load_inode(ino)? else { continue };
             if store.read_pages(ino, page, &mut read).is_err() {
-                continue; // Reported when it was read first.
+                store.unmap(0, ino, page..page + 1, None)?;
+                if store.segments.set_live(addr) {
+                    store.space.charge(0, 1);
+                }
+                continue;
             }
             let update = InodeUpdate {
                 ino,

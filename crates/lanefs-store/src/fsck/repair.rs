@@ -48,8 +48,12 @@ pub(super) fn run(
     rounds: usize,
     report: &mut FsckReport,
 ) -> Result<()> {
-    superblocks(&devices, report)?;
     let (devices, sb) = order_devices(devices)?;
+    if o.repair && sb.read_only() {
+        let why = "it has features that this version of LaneFS does not know: repair it with the newer one";
+        return Err(StoreError::ReadOnly { why: why.into() });
+    }
+    superblocks(&devices, report)?;
     let blocks: Vec<u64> = sb.devices.iter().map(|d| d.blocks).collect();
     let geometry = Geometry::new(&sb.layout, &blocks);
     let job = Job { o, progress, devices, sb, geometry };

@@ -348,7 +348,7 @@ impl Shared<'_> {
                             self.tell(
                                 format!("inode {ino}: page {p}"),
                                 format!("block {} belongs to something else too", r.addr),
-                                "the page is copied to a block of its own",
+                                "the page is copied to a block of its own, or a hole if it cannot be read",
                                 true,
                             );
                             v.shared.push((ino, p, r.addr));

@@ -19,7 +19,7 @@ impl FileData {
         let page = page_at(offset);
         let stored = ctx.store.next_data(ctx.ino, page)?;
         let found = [stored, self.next_dirty(page)].into_iter().flatten().min();
-        match found.map(|p| offset.max(p * PAGE as u64)) {
+        match found.map(|p| offset.max(p.saturating_mul(PAGE as u64))) {
             Some(at) if at < size => Ok(at),
             _ => Err(Error::Posix(libc::ENXIO)),
         }
@@ -34,7 +34,7 @@ impl FileData {
             return Err(Error::Posix(libc::ENXIO));
         }
         let mut page = page_at(offset);
-        while page * (PAGE as u64) < size {
+        while page.saturating_mul(PAGE as u64) < size {
             if self.next_dirty(page) == Some(page) {
                 page += 1;
                 continue;
