@@ -239,12 +239,14 @@ impl Store {
             // Relaxed: for stamps and reports.
             self.epoch.fetch_max(input.epoch, Ordering::Relaxed);
         }
+        // What the entries of the inode table say: with both slots lost it is all that tells what was folded.
+        let fold = if folding { input.epoch } else { m.slot.folded_epoch };
         // 4. Capture.
         let mut waiting = Vec::new();
         let mut cells = self.cells.take_dirty();
         cells.sort_unstable_by_key(|c| c.ino); // Neighbours in the table are neighbours in the log.
         for (n, cell) in cells.iter().enumerate() {
-            match self.capture(m, cell, sink) {
+            match self.capture(m, cell, fold, sink) {
                 Ok(true) => {}
                 Ok(false) => waiting.push(cell.clone()),
                 Err(e) => {
@@ -283,7 +285,7 @@ impl Store {
     }
 
     /// Writes one inode out; false if its NEW is not folded yet.
-    fn capture(&self, m: &mut Maintenance, cell: &Arc<Cell>, sink: &mut Sink<'_>) -> Result<bool> {
+    fn capture(&self, m: &mut Maintenance, cell: &Arc<Cell>, fold: u64, sink: &mut Sink<'_>) -> Result<bool> {
         let mut guard = cell.lock();
         let i = &mut *guard;
         if i.gone {
@@ -297,8 +299,7 @@ impl Store {
         let r = i.state.write_out(sink)?;
         if r != old {
             let generation = i.state.attrs().generation;
-            let epoch = self.epoch.load(Ordering::Relaxed);
-            self.inodes.set(cell.ino, r, generation, epoch, &self.io)?;
+            self.inodes.set(cell.ino, r, generation, fold, &self.io)?;
         }
         // In this order: recovery may unmap a block of the tree and map it again.
         i.died.drain(..).for_each(|a| sink.unmark(a));

@@ -318,7 +318,9 @@ impl Store {
         let mut scan = Scan::default();
         let mut input = FoldInput { epoch: m.slot.folded_epoch, groups: Vec::new() };
         if !m.slot.clean {
-            scan = Scan::run(self, &m.slot)?;
+            // A slot as it is on a medium has positions; one that was made up knows none.
+            let lost = m.slot.positions.is_empty();
+            scan = if lost { Scan::everywhere(self) } else { Scan::run(self, &m.slot)? };
             input = self.recover(m, &mut scan, report)?;
         }
         input.groups.extend(first);

@@ -1,7 +1,9 @@
-//! Recovery's walk along the chains: every block behind the positions of the slot is tried for a batch.
+//! Recovery's walk along the chains: every block behind the positions of the slot is tried for a batch. Without a slot every block of
+//! the log is.
 
 use crate::error::Result;
 use crate::format::batch::{self, BatchHead, BatchKind, Message};
+use crate::format::header::{BlockKind, verify_sealed};
 use crate::format::slot::Slot;
 use crate::mlog::place_of;
 use crate::recovery::Shares;
@@ -42,6 +44,8 @@ pub(crate) struct Scan {
     pub acked_epoch: u64,
     /// The highest generation of a slot that was durable, as batches say.
     pub slot: u64,
+    /// Every epoch up to this one that is there was committed, whatever became of its predecessor.
+    known: u64,
     epochs: BTreeMap<u64, Epoch>,
     parts: BTreeMap<u64, BTreeMap<u32, Vec<u8>>>,
     /// Of the chain that is walked: place and prior of each batch, place and epoch of each commit, the segments by sequence.
@@ -100,6 +104,47 @@ impl Scan {
             }
             at = prior;
         }
+    }
+
+    /// Looks for batches of the store's mount in every segment: no position is known. Blocks that cannot be read are passed over.
+    pub fn everywhere(store: &Store) -> Scan {
+        let mut s = Scan::default();
+        let g = &store.segments.geometry;
+        let volume = store.stamp(0).volume;
+        let mut found = Vec::new();
+        for seg in (0..g.total()).filter(|seg| g.locate(g.addr(*seg, 0)).is_some()) {
+            let mut blocks = vec![Block([0; BLOCK_SIZE]); g.segment_blocks as usize];
+            for (i, b) in blocks.iter_mut().enumerate() {
+                let one = &mut [(g.addr(seg, i as u32), &mut *b)];
+                if store.io.read_blocks(one, "search for the log").is_err() {
+                    b.0.fill(0);
+                }
+            }
+            s.blocks += blocks.len() as u64;
+            for (i, b) in blocks.iter().enumerate() {
+                let addr = g.addr(seg, i as u32);
+                match verify_sealed(b, addr).filter(|(_, h)| h.volume.get() == volume) {
+                    Some((BlockKind::Batch, h)) => {
+                        let seq = h.index.get();
+                        if let Some((head, range, n)) =
+                            batch::decode_batch(&blocks[i..], addr, store.context(seq))
+                        {
+                            let bytes = batch::bytes_of(&blocks[i..i + n])[range].to_vec();
+                            found.push(((seq, i), head, bytes));
+                            s.chain.insert(seg);
+                        }
+                    }
+                    Some((BlockKind::Chain, _)) | None => {}
+                    // What a checkpoint wrote names an epoch that was committed before.
+                    Some((_, h)) => s.known = s.known.max(h.epoch.get()),
+                }
+            }
+        }
+        found.sort_unstable_by_key(|f| f.0);
+        s.batches = found.len() as u64;
+        found.iter().for_each(|(_, head, bytes)| s.take(*head, bytes));
+        s.parts.clear();
+        s
     }
 
     fn walk_segment(
@@ -176,7 +221,8 @@ impl Scan {
         let mut out: Vec<(u64, Vec<u8>)> = Vec::new();
         let mut last = folded;
         for (&epoch, e) in self.epochs.range(folded.saturating_add(1)..) {
-            if (e.found.len() < e.shares as usize || e.previous > last) && !planted(Canary::EpochWithGap) {
+            let whole = e.found.len() >= e.shares as usize;
+            if (!whole || e.previous > last.max(self.known)) && !planted(Canary::EpochWithGap) {
                 break;
             }
             out.push((epoch, e.found.values().flatten().copied().collect()));

@@ -115,7 +115,7 @@ impl Job<'_> {
         for (i, e, empty) in &bad {
             if good.is_empty() || !(*empty || expected) {
                 let remedy = if good.is_empty() {
-                    "inodes are looked for in all blocks; what was not in a checkpoint yet is given up"
+                    "inodes and the log are looked for in all blocks"
                 } else {
                     "the other one is used"
                 };
@@ -131,7 +131,7 @@ impl Job<'_> {
         let found = self.slot(&io, report);
         let usable = found.is_some();
         let (mut slot, index) =
-            found.unwrap_or_else(|| (Slot { volume: self.sb.volume, clean: true, ..Slot::default() }, 1));
+            found.unwrap_or_else(|| (Slot { volume: self.sb.volume, ..Slot::default() }, 1));
         report.was_closed = slot.clean;
         slot.clean |= no_log;
 
@@ -278,7 +278,7 @@ impl Job<'_> {
         let scan: Scan = scan::run(io, &self.geometry, volume, self.threads(), self.progress);
         if !usable {
             slot.mount = scan.last.mount;
-            slot.folded_epoch = scan.last.epoch;
+            slot.folded_epoch = scan.folded();
             slot.last_ts = u64::try_from(lanefs_sync::coarse_realtime_ns()).unwrap_or(0);
             slot.next_seq = 1 << 40;
         }

@@ -23,7 +23,7 @@ pub(super) struct Scan {
     inodes: HashMap<Ino, (Stamp, BlockRef, u32)>,
     /// The youngest table node of each chunk.
     chunks: HashMap<u64, (Stamp, Box<[TableEntry; ENTRIES]>)>,
-    /// The youngest mount and epoch any block was written in.
+    /// The youngest mount, and epoch in it, that any block was written in.
     pub last: Stamp,
 }
 
@@ -102,6 +102,12 @@ impl Scan {
         self.last = self.last.max(other.last);
         other.inodes.into_iter().for_each(|(i, n)| self.inode(i, n));
         other.chunks.into_iter().for_each(|(c, n)| self.chunk(c, n));
+    }
+
+    /// The epoch up to which all was folded, as far as the inode table knows.
+    pub fn folded(&self) -> u64 {
+        let used = self.chunks.values().flat_map(|c| c.1.iter()).filter(|e| !e.block.is_none());
+        used.map(|e| e.epoch).max().unwrap_or(0)
     }
 
     /// The best that is known of the inodes of the chunks that `wanted` accepts: what the table should say.

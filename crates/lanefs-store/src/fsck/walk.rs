@@ -542,7 +542,7 @@ impl Visit {
 }
 
 /// The first mapped page at or after `page`, with its block; the tail is no block.
-fn next_mapped(s: &InodeState, page: u64) -> Found<Option<(u64, BlockRef)>> {
+pub(crate) fn next_mapped(s: &InodeState, page: u64) -> Found<Option<(u64, BlockRef)>> {
     let mut page = page;
     loop {
         let at = match s.next_data(page) {
@@ -564,6 +564,6 @@ fn fetch(s: &mut InodeState, io: &Io, w: &Wanted) -> crate::error::Result<()> {
 }
 
 /// The first page that a map node does not cover.
-fn after(w: &Wanted) -> u64 {
+pub(crate) fn after(w: &Wanted) -> u64 {
     (w.index + 1) << (8 * (u32::from(w.level) + 1))
 }
