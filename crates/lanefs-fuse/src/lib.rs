@@ -26,6 +26,7 @@ mod options;
 mod readers;
 mod requests;
 mod rings;
+pub mod scrub;
 mod seek;
 mod session;
 mod signals;

@@ -265,6 +265,11 @@ impl Io {
         self.queue_len.store(q.len(), Ordering::Release);
     }
 
+    /// Whether this very block waits for being written.
+    pub fn is_queued(&self, r: BlockRef) -> bool {
+        self.queue_len() > 0 && self.queued.lock().get(&r.addr.0).is_some_and(|q| q.0 == r.crc)
+    }
+
     pub fn queue_len(&self) -> usize {
         self.queue_len.load(Ordering::Acquire)
     }

@@ -192,6 +192,14 @@ impl Store {
         }
     }
 
+    /// Reads go on after an error of a write, but not after the end.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        match self.closed.load(Ordering::Acquire) {
+            true => Err(StoreError::ReadOnly { why: "the volume is closed".into() }),
+            false => Ok(()),
+        }
+    }
+
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.read_only {
             return Err(StoreError::ReadOnly { why: "it was opened for reading only".into() });
@@ -347,6 +355,11 @@ impl Store {
         }
     }
 
+    /// Inodes in use. A damaged volume may have counted fewer than it frees.
+    pub(crate) fn inodes_counted(&self) -> u64 {
+        (self.inode_count.load(Ordering::Relaxed) as i64).max(0) as u64
+    }
+
     /// Room.
     pub fn space(&self) -> SpaceUsage {
         SpaceUsage {
@@ -355,11 +368,6 @@ impl Store {
             reserved: self.space.reserved().max(0) as u64,
             inodes: self.inodes_counted(),
         }
-    /// Inodes in use. A damaged volume may have counted fewer than it frees.
-    pub(crate) fn inodes_counted(&self) -> u64 {
-        (self.inode_count.load(Ordering::Relaxed) as i64).max(0) as u64
-    }
-
     }
 
     /// An inode's durable and submitted state; `None` if the store does not know it.

@@ -15,5 +15,6 @@ pub mod mkdir;
 pub mod mkfs;
 pub mod mount;
 pub mod rm;
+pub mod scrub;
 pub mod tree;
 pub mod umount;

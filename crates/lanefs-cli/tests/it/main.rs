@@ -3,9 +3,12 @@
 #[macro_use]
 mod transport;
 mod common;
+mod damaged;
 mod forms;
 mod images;
 mod mount_files;
 mod mount_unnamed;
 mod mounts;
+mod scrub;
+mod security;
 mod transports;

@@ -1,11 +1,13 @@
 //! Attributes, of files and of the volume.
 
 use super::Wire;
+use crate::absence::about_to_wait;
 use crate::acl::{self, Acl};
 use crate::adaptor::Adaptor;
+use crate::scrub::{IOC_SCRUB, SCRUB_SIZE, serve};
 use crate::translate::nanos;
 use crate::wire::abi::*;
-use crate::wire::{Errno, Reply, Request};
+use crate::wire::{Args, Errno, Reply, Request};
 use crate::{IOC_GETPID, IOC_GOINGDOWN};
 use lanefs::{Cred, SetAttr, SetTime, Stat};
 
@@ -125,6 +127,9 @@ impl Adaptor {
         let mut a = req.args();
         a.skip(8)?; // the handle
         let (flags, cmd) = (a.u32()?, a.u32()?);
+        if flags & IOCTL_DIR != 0 && cmd == IOC_SCRUB {
+            return self.scrub(req, a, reply);
+        }
         let data = match cmd {
             _ if flags & IOCTL_DIR == 0 => return Err(Errno(libc::ENOTTY)),
             IOC_GETPID => Some(std::process::id()),
@@ -137,6 +142,24 @@ impl Adaptor {
         };
         reply.put(&[0; 16])?; // the result, and that nothing has to be tried again
         data.map_or(Ok(()), |pid| reply.u32(pid))
+    }
+}
+
+impl Adaptor {
+    /// A step of a scrub; `a` stands behind the command.
+    fn scrub(&self, req: &Request<'_>, mut a: Args<'_>, reply: &mut Reply) -> Wire<()> {
+        if req.uid != 0 && req.uid != rustix::process::geteuid().as_raw() {
+            return Err(Errno(libc::EPERM));
+        }
+        a.skip(8)?; // where the argument lies in the caller
+        let (size, room) = (a.u32()? as usize, a.u32()? as usize);
+        if room < SCRUB_SIZE {
+            return Err(Errno(libc::EINVAL));
+        }
+        about_to_wait();
+        let answer = serve(&self.volume, a.bytes(size)?).ok_or(Errno(libc::EINVAL))??;
+        reply.put(&[0; 16])?; // the result, and that nothing has to be tried again
+        reply.put(&answer)
     }
 }
 

@@ -26,6 +26,8 @@ mod scan;
 mod tests;
 mod walk;
 
+pub(crate) use walk::{after, next_mapped};
+
 use crate::device::Device;
 use crate::error::Result;
 use std::sync::Arc;

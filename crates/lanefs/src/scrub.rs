@@ -1,0 +1,106 @@
+//! Reading everything on the medium, and telling which files are damaged.
+
+use crate::error::Result;
+use crate::volume::Volume;
+use lanefs_store::{FileKind, Ino, ROOT_INO, ScrubCursor, ScrubDamage, ScrubStep};
+use std::collections::{HashMap, HashSet};
+
+/// Blocks compared between two looks at the clock.
+const STEP: u64 = 4096;
+/// No path is followed deeper: a damaged volume may hold circles.
+const DEPTH: usize = 1 << 12;
+
+/// A damaged block, and a name of the file it belongs to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Damaged {
+    /// A path of the file or directory; `None` if it has none, or if the block belongs to no file.
+    pub path: Option<Vec<u8>>,
+    /// Which block, and what is wrong with it.
+    pub damage: ScrubDamage,
+}
+
+/// What a scrub has read so far.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct ScrubReport {
+    /// Blocks of file data compared with their sums.
+    pub data_blocks: u64,
+    /// Blocks of everything else.
+    pub node_blocks: u64,
+    /// What is damaged.
+    pub damaged: Vec<Damaged>,
+}
+
+impl Volume {
+    /// Reads everything that the volume keeps on its devices, past all caches, and compares it with the checksums. Other calls go on
+    /// meanwhile. `pace` is told after each 16 MiB or so what was read; it may sleep, and ends the scrub by answering false. What was
+    /// written before this call is covered, what is written during it may be.
+    ///
+    /// # Errors
+    /// EIO if the volume was closed or stopped. Damage is no error.
+    pub fn scrub(&self, pace: &mut dyn FnMut(&ScrubReport) -> bool) -> Result<ScrubReport> {
+        let (mut report, mut at) = (ScrubReport::default(), ScrubCursor::default());
+        loop {
+            let (step, damaged) = self.scrub_step(at, STEP)?;
+            report.data_blocks += step.data_blocks;
+            report.node_blocks += step.node_blocks;
+            report.damaged.extend(damaged);
+            let go_on = pace(&report);
+            match step.next {
+                Some(next) if go_on => at = next,
+                _ => return Ok(report),
+            }
+        }
+    }
+
+    /// One step of a scrub: about `budget` blocks from `at` on. The first syncs and makes a checkpoint, so that all that was written is covered.
+    ///
+    /// # Errors
+    /// As [`Volume::scrub`].
+    pub fn scrub_step(&self, at: ScrubCursor, budget: u64) -> Result<(ScrubStep, Vec<Damaged>)> {
+        let inner = &self.0.inner;
+        inner.check_alive()?;
+        // A volume that cannot be written any more is read all the same.
+        if at == ScrubCursor::default() && inner.writable().is_ok() {
+            let _ = inner.sync_all();
+            let _ = inner.checkpoint();
+        }
+        let mut step = inner.store.scrub(at, budget)?;
+        let inos: HashSet<Ino> = step.damage.iter().map(|d| d.ino).filter(|i| !i.is_none()).collect();
+        let paths = self.paths_of(inos);
+        let damaged = std::mem::take(&mut step.damage)
+            .into_iter()
+            .map(|damage| Damaged { path: paths.get(&damage.ino).cloned(), damage })
+            .collect();
+        Ok((step, damaged))
+    }
+
+    /// A path of each of these inodes, as far as directories that can be read lead to them. Looks at the whole tree until all are found.
+    fn paths_of(&self, mut wanted: HashSet<Ino>) -> HashMap<Ino, Vec<u8>> {
+        let mut found = HashMap::new();
+        if wanted.remove(&ROOT_INO) {
+            found.insert(ROOT_INO, b"/".to_vec());
+        }
+        let mut todo = vec![(ROOT_INO, Vec::new(), 0)];
+        let mut seen = HashSet::from([ROOT_INO]);
+        while let Some((dir, path, depth)) = todo.pop() {
+            if wanted.is_empty() {
+                break;
+            }
+            // What cannot be read was told.
+            let _ = self.node_readdir(dir, 0, &mut |e| {
+                if e.name == b"." || e.name == b".." {
+                    return true;
+                }
+                let full = || [path.as_slice(), b"/", e.name].concat();
+                if wanted.remove(&e.ino) {
+                    found.insert(e.ino, full());
+                }
+                if e.kind == FileKind::Dir && depth < DEPTH && seen.insert(e.ino) {
+                    todo.push((e.ino, full(), depth + 1));
+                }
+                true
+            });
+        }
+        found
+    }
+}
