@@ -192,3 +192,14 @@ fn deleted_files_give_their_space_back_and_stay_while_open() {
     let fs = after_crash(&dev);
     assert_eq!(errno(fs.stat("/big")), libc::ENOENT);
 }
+
+/// A listing from the largest offset on overflowed, and without assertions began again.
+#[test]
+fn nothing_is_listed_behind_the_last_offset() {
+    let v = lanefs::Volume::in_memory(64 << 20).unwrap();
+    let fs = v.fs();
+    fs.write("/a", b"x").unwrap();
+    for from in [u64::MAX, u64::MAX - 1, 1 << 63, (1 << 63) - 1] {
+        fs.read_dir("/", from, &mut |e| panic!("{:?} is listed from {from} on", e.name)).unwrap();
+    }
+}

@@ -23,10 +23,7 @@ impl Dir {
     /// Collects into `out` the live entries of the leaf that covers the first cookie behind `after`, in order.
     pub fn list_leaf<'g>(&self, after: u64, out: &mut Vec<Listed<'g>>, _guard: &'g Guard) -> Step {
         out.clear();
-        let from = after + 1;
-        if from >= 1 << 63 {
-            return Step::End;
-        }
+        let Some(from) = after.checked_add(1).filter(|from| *from < 1 << 63) else { return Step::End };
         if self.root().is_none() {
             return if self.newborn { Step::End } else { Step::NotLoaded(from) };
         }
