@@ -30,6 +30,11 @@ impl StateCell for Cell {
 }
 
 impl Store {
+    /// Inodes in use. A damaged volume may have counted fewer than it frees.
+    pub(crate) fn inodes_counted(&self) -> u64 {
+        (self.inode_count.load(Ordering::Relaxed) as i64).max(0) as u64
+    }
+
     /// Folds all groups of `buffers`. An error may leave the fold half done in memory, with links not counted: it is
     /// sticky, and the volume is what the last slot and the log say.
     pub(crate) fn fold(&self, m: &mut Maintenance, buffers: &[Vec<u8>], sink: &mut Sink<'_>) -> Result<()> {

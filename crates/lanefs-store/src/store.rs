@@ -355,11 +355,6 @@ impl Store {
         }
     }
 
-    /// Inodes in use. A damaged volume may have counted fewer than it frees.
-    pub(crate) fn inodes_counted(&self) -> u64 {
-        (self.inode_count.load(Ordering::Relaxed) as i64).max(0) as u64
-    }
-
     /// Room.
     pub fn space(&self) -> SpaceUsage {
         SpaceUsage {
