@@ -11,7 +11,7 @@
 use crate::block_io::BlockSource;
 use crate::checkpoint::Maintenance;
 use crate::device::ReadReq;
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::format::checksum;
 use crate::format::orphans;
 use crate::format::slot::Slot;
@@ -93,6 +93,14 @@ impl BlockSource for Medium<'_> {
 }
 
 impl Store {
+    /// Reads go on after an error of a write, but not after the end.
+    fn check_open(&self) -> Result<()> {
+        match self.closed.load(std::sync::atomic::Ordering::Acquire) {
+            true => Err(StoreError::ReadOnly { why: "the volume is closed".into() }),
+            false => Ok(()),
+        }
+    }
+
     /// Compares about `budget` blocks with their sums, from `from` on.
     ///
     /// # Errors

@@ -54,7 +54,7 @@ pub struct Store {
     frozen: AtomicBool,
     freeze: Mutex<()>,
     thaw: Condvar,
-    closed: AtomicBool,
+    pub(crate) closed: AtomicBool,
     /// The volume's secret, folded to a word.
     secret: u64,
     /// This mount's generation; set once, before anything is written.
@@ -189,14 +189,6 @@ impl Store {
             epoch: self.epoch.load(Ordering::Relaxed),
             sequence,
             volume: u64::from_le_bytes([v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]]),
-        }
-    }
-
-    /// Reads go on after an error of a write, but not after the end.
-    pub(crate) fn check_open(&self) -> Result<()> {
-        match self.closed.load(Ordering::Acquire) {
-            true => Err(StoreError::ReadOnly { why: "the volume is closed".into() }),
-            false => Ok(()),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Where threads meet, they say so, and a scheduler may decide who goes on.
 //!
 //! Before a thread acts on a lock, a sequence word or a fence pair it calls [`step`]; where it would wait for another thread it calls
-//! [`blocked`], and looks again if that answers true. Threads that a scheduler has taken in hand ([`direct`]) hand over their turn there:
+//! [`blocked`], and looks again if that answers true. Threads that a scheduler has taken in hand (`direct`) hand over their turn there:
 //! only one of them runs at a time, so what they do follows from the scheduler's choices alone, and can be repeated. All other threads, and
 //! every program without the feature `schedule`, wait and spin as always.
 

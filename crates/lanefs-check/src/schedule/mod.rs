@@ -9,7 +9,7 @@
 //!    some order of the calls gives that keeps each thread's own and that of calls that did not overlap (`together`). Then `sync`, power
 //!    loss, recovery: the same tree.
 //!
-//! A schedule follows from its seed; two runs of it in one process have the same trace ([`Outcome::counts`]).
+//! A schedule follows from its seed: as the first of a process it repeats exactly, behind others nearly always (docs/TESTING.md).
 
 mod together;
 pub mod turn;

@@ -8,7 +8,7 @@
 use crate::volume::Inner;
 use crate::writeback::background::Background;
 use lanefs_store::Ino;
-use parking_lot::{Condvar, Mutex};
+use lanefs_sync::lock::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Weak};
