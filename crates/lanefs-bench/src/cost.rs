@@ -4,7 +4,8 @@
 //! program has to install; device traffic by [`CountingDevice`], which lies between a volume and its device.
 
 use lanefs_store::device::{Device, ReadReq, WriteReq};
-use std::alloc::{GlobalAlloc, Layout, System};
+use mimalloc::MiMalloc;
+use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +18,7 @@ thread_local! {
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// The system's allocator, counting.
+/// mimalloc, which the `lanefs` command has too, counting.
 pub struct CountingAllocator;
 
 #[inline]
@@ -32,27 +33,27 @@ fn count(bytes: usize) {
     });
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; the counting
+// SAFETY: every call is passed on unchanged to mimalloc, which keeps the contract; the counting
 // allocates nothing and cannot unwind.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller's promises are those `System` asks for.
-        unsafe { System.alloc(layout) }
+        // SAFETY: the caller's promises are those `MiMalloc` asks for.
+        unsafe { MiMalloc.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
         // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
+        unsafe { MiMalloc.alloc_zeroed(layout) }
     }
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size);
         // SAFETY: as above.
-        unsafe { System.realloc(at, layout, size) }
+        unsafe { MiMalloc.realloc(at, layout, size) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
+        unsafe { MiMalloc.dealloc(at, layout) }
     }
 }
 

@@ -13,6 +13,7 @@ pub struct ResultsFile {
     /// Seconds since 1970.
     pub started: u64,
     /// Where it was made.
+    #[serde(default)]
     pub machine: Machine,
     /// What was measured.
     pub results: Vec<CellResult>,

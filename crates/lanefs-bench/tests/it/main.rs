@@ -99,3 +99,34 @@ fn a_missing_directory_is_an_error() {
     drop(dir);
     assert!(all()[0].run(&mut target, &plan(1, false)).is_err());
 }
+
+/// The counts of `lanefs-bench cost` against the ones that are kept: allocations, bytes and flushes do not depend on what else the machine does.
+/// `cargo run -p lanefs-bench -- cost --workloads all --seconds 0.05 --repeats 1 --size 1G --json FILE` gives new ones.
+#[test]
+fn operations_cost_no_more_than_they_did() {
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/cost.ratchet.json");
+    let out = std::process::Command::new(env!("CARGO_BIN_EXE_lanefs-bench"))
+        .args([
+            "cost",
+            "--workloads",
+            "all",
+            "--seconds",
+            "0.05",
+            "--warmup",
+            "0.01",
+            "--repeats",
+            "1",
+            "--size",
+            "1G",
+        ])
+        .args(["--against", kept])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    let worse: Vec<&str> = said.lines().filter(|l| l.starts_with("worse")).collect();
+    assert!(
+        out.status.success() && said.contains("MWRM"),
+        "{worse:#?} {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+}
