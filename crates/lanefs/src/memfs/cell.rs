@@ -253,12 +253,19 @@ impl Cell {
     /// Sets times; `None` leaves one alone. Written only where they differ: within a tick of the coarse clock a second change
     /// writes no shared line.
     pub fn set_times(&self, atime: Option<i64>, mtime: Option<i64>, ctime: Option<i64>) {
+        let mut stored = false;
         for (slot, v) in [(&self.atime, atime), (&self.mtime, mtime), (&self.ctime, ctime)] {
             if let Some(v) = v
                 && slot.load(Relaxed) != v
             {
                 slot.store(v, Relaxed);
+                stored = true;
             }
+        }
+        if stored {
+            // Between the store and the look whether the inode is marked already; pairs with the fence of the capture between clearing the
+            // mark and reading the times. Without it both may miss the other, and the time is never written.
+            fence(SeqCst);
         }
         if let (Some(_), Some(now), Some(d)) = (mtime, ctime, self.dir()) {
             // An explicit time wins over the stripes of the index, which are older, though their times may be ahead of the clock's tick.

@@ -77,6 +77,8 @@ impl Inner {
         let r = loop {
             // Cleared before anything is captured: what changes from here on makes the cell dirty again (O15).
             let mut was = cell.clear(DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 });
+            // Pairs with the one in `Cell::set_times`.
+            std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
             if cell.dir().is_some_and(Dir::take_changed) {
                 was |= DIRTY;
             }
