@@ -305,7 +305,7 @@ impl Shared<'_> {
         let ino = state.ino();
         let mut seen = HashSet::new();
         let mut page = 0;
-        let mut count = 0;
+        let (mut count, mut fetched) = (0, 0);
         loop {
             match next_mapped(state, page) {
                 Found::Here(None) => break,
@@ -320,8 +320,11 @@ impl Shared<'_> {
                         page = after(&w);
                         continue;
                     }
-                    if seen.len() % 512 == 0 {
+                    fetched += 1;
+                    if fetched % 512 == 0 {
+                        // What is asked for may be taken only with the way to it in memory: ask again, from the root.
                         state.evict_clean();
+                        continue;
                     }
                     if let Err(e) = fetch(state, self.w.io, &w) {
                         v.damaged(e.to_string());
