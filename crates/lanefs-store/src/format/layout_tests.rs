@@ -47,6 +47,8 @@ fn all_constants_are_those_of_the_document() {
         ("BATCH_HEADER", BATCH_HEADER as u64),
         ("GROUP_HEADER", GROUP_HEADER as u64),
         ("GROUP_MAX", GROUP_MAX as u64),
+        ("COUNTER_END", COUNTER_END),
+        ("PAGES_END", PAGES_END),
         ("INODE_ROOM", inode::INODE_ROOM as u64),
         ("XATTR_INLINE", inode::XATTR_INLINE as u64),
         ("XATTR_PER_BLOCK", inode::XATTR_PER_BLOCK as u64),
