@@ -2,6 +2,8 @@
 
 mod attrs;
 mod content;
+#[cfg(test)]
+mod fuzz_tests;
 mod listing;
 mod names;
 

@@ -276,7 +276,7 @@ impl Cell {
     /// Notes that a name of this directory, of cookie `cookie`, changed at `time`, and its subdirectories by `subdirs`.
     pub fn note_change(&self, dir: &Dir, cookie: u64, time: i64, subdirs: i32) {
         // After a time that was set, even within the clock's tick.
-        let time = time.max(self.mtime_set.load(Relaxed) + 1);
+        let time = time.max(self.mtime_set.load(Relaxed).saturating_add(1));
         dir.note_change(cookie, time, subdirs);
     }
 
