@@ -126,6 +126,8 @@ impl System for Toy {
             model.apply(Who::Root, &Op::Close { fd });
         }
         model.take_changes();
+        // What was read may lie in a volatile cache that outlived the process alone: it is durable before anything is concluded from it.
+        device.flush().map_err(|e| e.to_string())?;
         let live = LiveToy {
             bug: self.bug,
             steps: self.steps.clone(),
