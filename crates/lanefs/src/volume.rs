@@ -46,6 +46,9 @@ pub struct MountOptions {
     pub lanes: usize,
     /// mlogs to write to; 0 for the volume's own number.
     pub mlogs: usize,
+    /// Bytes of an epoch's groups that one mlog takes before the next one's turn; 0 for the default (1 MiB). Small ones spread
+    /// an epoch that holds little over all mlogs, as checkers want it.
+    pub commit_part: usize,
     /// Where timestamps come from; `None` for the best clock of this machine. Correctness does not depend on it.
     pub clock: Option<Arc<Clock>>,
 }
@@ -62,6 +65,7 @@ impl Default for MountOptions {
             background: true,
             lanes: 0,
             mlogs: 0,
+            commit_part: 0,
             clock: None,
         }
     }

@@ -102,6 +102,8 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
         Box::new((0..many as u64).map(move |s| Ok(workloads::random(from + seed * 1_000_003 + s, 50))))
     };
     let two = Config { devices: 2, ..config };
+    let mut shares = LaneFs::default();
+    shares.mount.commit_part = 1;
     let threads = Config { limit: config.limit / 10, nested: 0, ..config };
     Ok(vec![
         family("known", examples()?, config, 0.0),
@@ -119,6 +121,11 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
             system: LaneFs { threads: 2, ..LaneFs::default() },
             // Large enough for two mlogs.
             ..family("known, two lanes by turns", examples()?, Config { blocks: 2048, ..config }, 1.0)
+        },
+        Family {
+            system: shares,
+            // Likewise.
+            ..family("known, epochs in shares", examples()?, Config { blocks: 2048, ..config }, 0.5)
         },
         Family { kind: Kind::Medium, ..family("medium", random(7 << 40), config, 0.5) },
         family("random", random(0), config, 1.5),

@@ -126,7 +126,8 @@ fn look_for(canary: lanefs_sync::Canary) -> Look {
         C::EarlyReuse => (l.scripts, l.config.blocks) = (OVERWRITE, 384),
         C::CarriesNothing => (l.scripts, l.config.blocks) = (CARRY, 384),
         C::EpochWithGap => {
-            (l.system.threads, l.config.blocks) = (2, 2048);
+            // Every group a part of its own, so that each of the two mlogs gets a share of each epoch.
+            (l.system.mount.commit_part, l.config.blocks) = (1, 2048);
             l.scripts = &[
                 "mkdir /a; creat /a/f; mkdir /a/b; creat /a/b/g; rename /a/f /f; creat /a/b/h; rename /a/b/g /g; sync",
             ];

@@ -7,7 +7,7 @@ use lanefs_store::{Result, fold};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of one part of a commit; parts are spread over the mlogs.
+/// Bytes of one part of a commit, unless the options say otherwise; parts are spread over the mlogs.
 const PART: usize = 1 << 20;
 
 impl Inner {
@@ -51,7 +51,8 @@ impl Inner {
         let Some(sealed) = &backlog.sealed else { return Ok(()) };
         if !sealed.groups.is_empty() {
             // The commit point of the epoch is inside: its parts are valid on the medium after the flush.
-            self.store.commit_epoch(sealed.epoch, parts(&sealed.groups, self.lanes.len()))?;
+            let part = Some(self.options.commit_part).filter(|n| *n > 0).unwrap_or(PART);
+            self.store.commit_epoch(sealed.epoch, parts(&sealed.groups, part, self.lanes.len()))?;
         }
         let Some(sealed) = backlog.sealed.take() else { return Ok(()) };
         // The lanes let go of their buffers when they are locked next, at the latest by the next seal.
@@ -75,13 +76,13 @@ impl Inner {
     }
 }
 
-/// Cuts encoded groups into parts at group boundaries.
-fn parts(bytes: &[u8], lanes: usize) -> Vec<(usize, Vec<u8>)> {
+/// Cuts encoded groups into parts of at least `part` bytes at group boundaries.
+fn parts(bytes: &[u8], part: usize, lanes: usize) -> Vec<(usize, Vec<u8>)> {
     let mut out = Vec::new();
     let mut start = 0;
     let mut at = 0;
     for g in lanefs_store::format::record::groups(bytes).flatten() {
-        if at - start >= PART {
+        if at - start >= part {
             out.push((out.len() % lanes, bytes[start..at].to_vec()));
             start = at;
         }
