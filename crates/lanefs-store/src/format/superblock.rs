@@ -19,7 +19,7 @@ use crate::types::{BLOCK_SHIFT, BLOCK_SIZE, Block, BlockAddr};
 /// The first eight bytes of a LaneFS device.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"LANEFS\0\x01";
 /// The version of the format this code reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// The most devices a volume has.
 pub const MAX_DEVICES: usize = 64;
 /// The fewest blocks in a segment.
@@ -203,9 +203,11 @@ pub enum SuperblockError {
     /// A copy that belongs elsewhere.
     #[error("the superblock in block {block} was written for block {meant}; run `lanefs fsck --repair`")]
     Misplaced { block: u64, meant: u64 },
-    /// Made by a newer LaneFS.
-    #[error("format version {0} is not known to this LaneFS (it knows {FORMAT_VERSION}); use a newer one")]
-    Version(u32),
+    /// Made by a newer LaneFS, or by an older one with another format.
+    #[error(
+        "format version {found} is not known to this LaneFS (it knows {FORMAT_VERSION}); use {}", other(.found)
+    )]
+    Version { found: u32 },
     /// Uses features this code does not know.
     #[error("unknown incompatible features {0:#x}; use a newer LaneFS")]
     Features(u64),
@@ -219,6 +221,14 @@ pub enum SuperblockError {
     Truncated { found: u64, expected: u64 },
 }
 
+/// Who can read a volume of this version.
+fn other(version: &u32) -> &'static str {
+    match *version > FORMAT_VERSION {
+        true => "a newer one",
+        false => "the one that made it, copy the files out and make the volume anew",
+    }
+}
+
 impl SuperblockError {
     /// The store's error for it, naming the device.
     pub fn on(&self, device: &str) -> StoreError {
@@ -228,7 +238,9 @@ impl SuperblockError {
     pub fn try_copy(&self) -> bool {
         !matches!(
             self,
-            SuperblockError::Version(_) | SuperblockError::Features(_) | SuperblockError::Truncated { .. }
+            SuperblockError::Version { .. }
+                | SuperblockError::Features(_)
+                | SuperblockError::Truncated { .. }
         )
     }
 }
@@ -396,7 +408,7 @@ impl UnverifiedSuperblock {
             return Err(SuperblockError::Checksum { block: own_block, found: raw.crc.get(), sum });
         }
         if raw.version.get() != FORMAT_VERSION {
-            return Err(SuperblockError::Version(raw.version.get()));
+            return Err(SuperblockError::Version { found: raw.version.get() });
         }
         let unknown = raw.features_incompatible.get() & !FEATURES_INCOMPATIBLE;
         if unknown != 0 {
@@ -521,7 +533,9 @@ mod tests {
         let sb = sample();
         let why = |at, to| damaged(&sb, at, to).verify(0, 1002).unwrap_err();
         assert_eq!(why(0, b'X'), SuperblockError::NoMagic);
-        assert_eq!(why(8, 2), SuperblockError::Version(2));
+        assert_eq!(why(8, 1), SuperblockError::Version { found: 1 });
+        assert!(why(8, 1).to_string().ends_with("make the volume anew"));
+        assert!(why(8, 3).to_string().ends_with("use a newer one"));
         assert_eq!(why(12, 1), SuperblockError::Field("block size"));
         assert_eq!(why(33, 1), SuperblockError::Features(256));
         assert_eq!(why(40, 9), SuperblockError::Misplaced { block: 0, meant: 9 });
