@@ -95,9 +95,12 @@ impl BlockAddr {
     pub const fn block(self) -> u64 {
         self.0 & ((1 << 56) - 1)
     }
-    /// Byte offset on that device.
+    /// Byte offset on that device; one that no device has for a block number (from a damaged image) whose offset does not fit.
     pub const fn offset(self) -> u64 {
-        self.block() << BLOCK_SHIFT
+        match self.block() {
+            block if block >> (64 - BLOCK_SHIFT) == 0 => block << BLOCK_SHIFT,
+            _ => u64::MAX << BLOCK_SHIFT,
+        }
     }
     /// Whether this is [`BlockAddr::NONE`].
     pub const fn is_none(self) -> bool {
@@ -240,5 +243,19 @@ impl Attrs {
     /// The file's kind, if the mode names one.
     pub fn kind(&self) -> Option<FileKind> {
         FileKind::from_mode(self.mode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A block number out of a damaged image must not turn into the offset of another block.
+    #[test]
+    fn offsets_that_do_not_fit_lie_beyond_every_device() {
+        for n in [1 << 52, (1 << 52) + 7, (1 << 56) - 1] {
+            assert!(BlockAddr::new(3, n).offset() > i64::MAX as u64, "block {n:#x}");
+        }
+        assert_eq!(BlockAddr::new(3, (1 << 52) - 1).offset(), ((1 << 52) - 1) << 12);
     }
 }
