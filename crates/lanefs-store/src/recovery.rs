@@ -382,12 +382,12 @@ impl Store {
         let folded = m.slot.folded_epoch;
         report.blocks_scanned = scan.blocks;
         report.batches = scan.batches;
-        // An epoch that was committed for sure, and cannot be put together: one before it is lost.
         if !self.read_only && !planted(Canary::RecoveryWithoutFlush) {
             self.io.flush(self.io.all())?;
         }
         let committed = scan.committed(folded);
         let last = committed.last().map_or(folded, |c| c.0);
+        // An epoch that was committed for sure, and cannot be put together: it or one before it is lost.
         if last < scan.acked_epoch {
             scan.lost.push((BlockAddr(0), scan.acked_epoch));
         }

@@ -97,7 +97,7 @@ impl Inner {
                 }
             }
         };
-        if !durable {
+        if !durable || under_way && r.is_err() {
             self.flush.lock().ended(cell.ino);
         } else if owed && r.is_ok() {
             self.flush.lock().durable(cell.ino);
