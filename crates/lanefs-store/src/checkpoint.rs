@@ -31,7 +31,7 @@ use crate::format::record;
 use crate::format::slot::{Position, Root, Slot};
 use crate::io::Write;
 use crate::mlog::Mlog;
-use crate::sink::Sink;
+use crate::sink::{QUEUE_MAX, Sink};
 use crate::store::{Flight, Store};
 use crate::transaction::Placed;
 use crate::types::{BlockAddr, BlockRef, Ino};
@@ -246,7 +246,7 @@ impl Store {
         let mut cells = self.cells.take_dirty();
         cells.sort_unstable_by_key(|c| c.ino); // Neighbours in the table are neighbours in the log.
         for (n, cell) in cells.iter().enumerate() {
-            match self.capture(m, cell, fold, sink) {
+            match self.capture_leaves(cell, sink).and_then(|()| self.capture(m, cell, fold, sink)) {
                 Ok(true) => {}
                 Ok(false) => waiting.push(cell.clone()),
                 Err(e) => {
@@ -282,6 +282,23 @@ impl Store {
         m.usage.write_summaries(&self.segments, sink)?;
         let usage = m.usage.write_out(&self.segments, sink)?;
         Ok(Built { table, usage, orphans, carried })
+    }
+
+    /// Writes the leaves of a large map in portions that the queue can hold, letting go of the lock between them. What changes meanwhile
+    /// is dirty again and goes with [`Store::capture`].
+    fn capture_leaves(&self, cell: &Cell, sink: &mut Sink<'_>) -> Result<()> {
+        // Small segments have small portions, so that small tests see several.
+        let portion = QUEUE_MAX.min(self.segments.geometry.segment_blocks as usize);
+        let mut from = 0;
+        loop {
+            {
+                let mut i = cell.lock();
+                if i.gone || !i.folded || !i.state.write_leaves(sink, &mut from, portion)? {
+                    return Ok(());
+                }
+            }
+            sink.relieve()?;
+        }
     }
 
     /// Writes one inode out; false if its NEW is not folded yet.

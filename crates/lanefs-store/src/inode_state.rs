@@ -493,6 +493,11 @@ impl InodeState {
         Ok(self.block)
     }
 
+    /// Writes some dirty leaves of the map ahead of [`InodeState::write_out`]; see [`Map::write_leaves`].
+    pub fn write_leaves(&mut self, sink: &mut dyn BlockSink, from: &mut u64, max: usize) -> Result<bool> {
+        self.map.write_leaves(sink, from, max)
+    }
+
     /// Frees every block of the inode, its inode block included. The inode is gone afterwards.
     pub fn destroy(&mut self, sink: &mut dyn BlockSink) -> Result<()> {
         self.map.destroy(sink)?;

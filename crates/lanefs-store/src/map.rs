@@ -234,6 +234,14 @@ impl Map {
         Ok(())
     }
 
+    /// Writes some dirty leaves of the tree form ahead of [`Map::write_out`]; see [`Radix::write_leaves`].
+    pub fn write_leaves(&mut self, sink: &mut dyn BlockSink, from: &mut u64, max: usize) -> Result<bool> {
+        match &mut self.form {
+            Form::Tree(t) if self.pages > max as u64 => t.write_leaves(sink, from, max),
+            _ => Ok(false),
+        }
+    }
+
     /// Frees every block of the map, data and nodes, and leaves it empty.
     pub fn destroy(&mut self, sink: &mut dyn BlockSink) -> Result<u64> {
         /// Pages unmapped at a time, so that the list of their blocks stays small.

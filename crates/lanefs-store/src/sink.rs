@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 /// Queued blocks are written when there are this many.
-const QUEUE_MAX: usize = 512;
+pub(crate) const QUEUE_MAX: usize = 512;
 
 /// A sink for one checkpoint.
 pub(crate) struct Sink<'a> {

@@ -246,6 +246,43 @@ impl Radix {
         Ok(key < self.end() && self.dirty_path(key, level, false, source)?)
     }
 
+    /// Writes dirty leaves of index `*from` and above, `max` at most, and moves `*from` on; says whether there were more. The
+    /// nodes above stay dirty (R1): [`Radix::write_out`] comes after.
+    pub fn write_leaves(&mut self, sink: &mut dyn BlockSink, from: &mut u64, max: usize) -> Result<bool> {
+        let mut dirty: Vec<u64> = (self.nodes.iter())
+            .filter(|(k, n)| n.dirty && **k >= *from && **k >> 56 == 0)
+            .map(|(k, _)| *k)
+            .collect();
+        let more = dirty.len() > max;
+        if more {
+            dirty.select_nth_unstable(max);
+            dirty.truncate(max);
+        }
+        dirty.sort_unstable(); // Neighbours in the tree are neighbours in the log.
+        for index in dirty {
+            self.write_node(sink, 0, index)?;
+            *from = index + 1;
+        }
+        Ok(more)
+    }
+
+    /// Writes one node, and says so in its parent.
+    fn write_node(&mut self, sink: &mut dyn BlockSink, level: u8, index: u64) -> Result<()> {
+        let of = self.of;
+        let Some(n) = self.nodes.get(&key_of(level, index)) else { return Ok(()) };
+        let block = map_node::encode(of.kind(), of.disk_level(level), of.ino(), index, &n.slots);
+        let new = sink.write(of.owner(level, index), block)?;
+        let old = match self.nodes.get_mut(&key_of(level + 1, index >> FANOUT_BITS)) {
+            Some(parent) if level + 1 < self.height => parent.slots.set(index as usize % FANOUT, new),
+            _ => std::mem::replace(&mut self.root, new),
+        };
+        self.free_node(old);
+        if let Some(n) = self.nodes.get_mut(&key_of(level, index)) {
+            n.dirty = false;
+        }
+        Ok(())
+    }
+
     /// Writes all dirty nodes, children before parents, frees the blocks they were in, and returns the new root.
     pub fn write_out(&mut self, sink: &mut dyn BlockSink) -> Result<(BlockRef, u8)> {
         self.lower();
@@ -255,18 +292,7 @@ impl Radix {
             .collect();
         dirty.sort_unstable();
         for (level, index) in dirty {
-            let of = self.of;
-            let Some(n) = self.nodes.get(&key_of(level, index)) else { continue };
-            let block = map_node::encode(of.kind(), of.disk_level(level), of.ino(), index, &n.slots);
-            let new = sink.write(of.owner(level, index), block)?;
-            let old = match self.nodes.get_mut(&key_of(level + 1, index >> FANOUT_BITS)) {
-                Some(parent) if level + 1 < self.height => parent.slots.set(index as usize % FANOUT, new),
-                _ => std::mem::replace(&mut self.root, new),
-            };
-            self.free_node(old);
-            if let Some(n) = self.nodes.get_mut(&key_of(level, index)) {
-                n.dirty = false;
-            }
+            self.write_node(sink, level, index)?;
         }
         for a in self.freed.drain(..) {
             sink.free(a);
