@@ -184,7 +184,9 @@ impl FileDevice {
         let fd = self.file.as_raw_fd();
         // SAFETY: the caller's promise is passed on.
         unsafe {
-            if !(self.io_uring && ring::run(fd, ops)) {
+            if ring::is_one(ops) {
+                ring::run_one(fd, ops);
+            } else if !(self.io_uring && ring::run(fd, ops)) {
                 ring::run_sync(fd, ops);
             }
         }

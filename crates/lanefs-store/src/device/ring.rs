@@ -1,4 +1,5 @@
-//! Performing a list of reads and writes on a file: through io_uring, or one `pread`/`pwrite` at a time.
+//! Performing a list of reads and writes on a file: through io_uring, or one `pread`/`pwrite` at a time. A list that is one request is never worth
+//! a ring.
 //!
 //! Each thread has a ring of its own, made on first use and shared by all devices the thread uses; so no two
 //! threads meet here. Requests of one call go out with one `io_uring_enter` that also waits for the answers.
@@ -103,6 +104,36 @@ pub(super) unsafe fn run_sync(fd: RawFd, ops: &mut [Op]) {
             op.answer(if n < 0 { -i64::from(errno()) } else { n as i64 });
         }
     }
+}
+
+/// Whether `ops` are one piece of the device, which one request moves.
+pub(super) fn is_one(ops: &[Op]) -> bool {
+    !ops.is_empty() && neighbours(ops, 0) == ops.len()
+}
+
+/// Performs ops that [`is_one`] says are one piece by one system call: there is nothing that a ring could do meanwhile, and what the kernel does
+/// not finish at once (writes to a file, mostly) it hands to a thread of its own there.
+///
+/// # Safety
+/// As for [`run_sync`].
+pub(super) unsafe fn run_one(fd: RawFd, ops: &mut [Op]) {
+    if ops.len() > 1 {
+        let pieces: SmallVec<[libc::iovec; 16]> =
+            ops.iter().map(|o| libc::iovec { iov_base: o.ptr.cast(), iov_len: o.len }).collect();
+        let (pieces, n) = (pieces.as_ptr(), pieces.len() as libc::c_int);
+        let offset = ops[0].offset as libc::off64_t;
+        // SAFETY: each piece is the memory of an op, which the caller keeps borrowed.
+        let moved = unsafe {
+            match ops[0].write {
+                true => libc::pwritev64(fd, pieces, n, offset),
+                false => libc::preadv64(fd, pieces, n, offset),
+            }
+        };
+        answer_all(ops, moved as i64);
+    }
+    // All of a single one, and what is left of several: there an error finds its op.
+    // SAFETY: the caller's promise is passed on.
+    unsafe { run_sync(fd, ops) }
 }
 
 enum Slot {
@@ -377,14 +408,40 @@ mod tests {
         }
         // The file ends in the middle of the fourth of ten: those before are whole, those behind have failed.
         file.set_len(3 * 512 + 100).unwrap();
-        let mut back = vec![[0xee; 512]; 10];
-        let mut ops: Vec<Op> =
-            back.iter_mut().enumerate().map(|(i, b)| Op::read(i as u64 * 512, b)).collect();
-        // SAFETY: `back` is exclusively borrowed by the ops alone and outlives the call.
-        assert!(unsafe { run(file.as_raw_fd(), &mut ops) });
-        let answers: Vec<(usize, i32)> = ops.iter().map(|o| (o.done, o.errno)).collect();
-        let gone = libc::ENODATA;
-        assert_eq!(answers[..5], [(512, 0), (512, 0), (512, 0), (100, gone), (0, gone)]);
-        assert!(answers[4..].iter().all(|a| *a == (0, gone)));
+        for ring in [true, false] {
+            let mut back = vec![[0xee; 512]; 10];
+            let mut ops: Vec<Op> =
+                back.iter_mut().enumerate().map(|(i, b)| Op::read(i as u64 * 512, b)).collect();
+            assert!(is_one(&ops));
+            // SAFETY: `back` is exclusively borrowed by the ops alone and outlives the calls.
+            unsafe {
+                match ring {
+                    true => assert!(run(file.as_raw_fd(), &mut ops)),
+                    false => run_one(file.as_raw_fd(), &mut ops),
+                }
+            }
+            let answers: Vec<(usize, i32)> = ops.iter().map(|o| (o.done, o.errno)).collect();
+            let gone = libc::ENODATA;
+            assert_eq!(answers[..5], [(512, 0), (512, 0), (512, 0), (100, gone), (0, gone)]);
+            assert!(answers[4..].iter().all(|a| *a == (0, gone)));
+        }
+    }
+
+    #[test]
+    fn one_piece_is_written_by_one_call() {
+        use std::os::unix::fs::FileExt;
+        let file = tempfile::tempfile().unwrap();
+        let data: Vec<Vec<u8>> = (0..5_u8).map(|i| vec![i + 1; 512 * (1 + usize::from(i))]).collect();
+        let mut ops: Vec<Op> = Vec::new();
+        for d in &data {
+            ops.push(Op::write(ops.last().map_or(512, |o| o.offset + o.len as u64), d));
+        }
+        assert!(is_one(&ops) && !is_one(&[]));
+        // SAFETY: `data` outlives the call.
+        unsafe { run_one(file.as_raw_fd(), &mut ops) };
+        assert!(ops.iter().all(|o| o.errno == 0 && o.done == o.len));
+        let mut back = vec![0; data.concat().len()];
+        file.read_exact_at(&mut back, 512).unwrap();
+        assert_eq!(back, data.concat());
     }
 }
