@@ -347,6 +347,16 @@ impl Cells {
         self.shards.iter().map(of).sum()
     }
 
+    /// Memory of those on the dirty lists, about.
+    pub fn dirty_memory(&self) -> usize {
+        let of = |s: &CachePadded<Mutex<Shard>>| {
+            let s = s.lock();
+            // After a shrinking the large maps are mostly those that have to be written.
+            s.dirty.len() * CELL_BYTES + if s.dirty.is_empty() { 0 } else { s.weight }
+        };
+        self.shards.iter().map(of).sum()
+    }
+
     /// Counts anew what the inode's map takes; writes nothing shared while it is small or about as it was.
     pub fn weigh(&self, ino: Ino, inner: &mut Inner) {
         let now = inner.state.map_memory();

@@ -26,6 +26,11 @@ impl Store {
         self.cells.memory() + self.inodes.memory()
     }
 
+    /// How much of it a checkpoint has to write before it can leave, about: the inodes that changed.
+    pub fn unwritten_memory(&self) -> usize {
+        self.cells.dirty_memory()
+    }
+
     /// Gives up what is clean of inodes and inode table, if they take more memory than `OpenOptions::memory_bytes`.
     pub fn shrink(&self) {
         let half = self.memory_bytes / 2;

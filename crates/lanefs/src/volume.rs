@@ -76,7 +76,7 @@ pub(crate) struct LaneShared {
     pub slots: OpenSlots,
     /// Cells made less cells dropped by this lane's threads.
     pub cells: AtomicI64,
-    /// Bytes of names brought into memory by this lane's threads less what they let go; put right by the reclaimer.
+    /// Bytes of names brought into memory by this lane's threads. Only grows: the reclaimer counts what left.
     pub names: AtomicI64,
     /// A new chunk of the lane's log was begun: time to look how much memory there is. Written by the lane's threads.
     pub look: AtomicBool,
@@ -122,6 +122,8 @@ pub(crate) struct Inner {
     pub settling: CachePadded<AtomicUsize>,
     pub reaper: CachePadded<Mutex<Reaper>>,
     pub reclaim: CachePadded<Mutex<Reclaim>>,
+    /// Bytes of names that left memory. Written by the reclaimer, under `reclaim`.
+    pub names_gone: CachePadded<AtomicI64>,
     /// Bytes of cells and names allowed.
     pub meta_budget: u64,
     pub report: OpenReport,
@@ -254,6 +256,7 @@ impl Volume {
             settling: CachePadded::new(AtomicUsize::new(0)),
             reaper: Default::default(),
             reclaim: Default::default(),
+            names_gone: Default::default(),
             meta_budget: cache / 16 * 5,
             report,
             round_pages: (info.segment_blocks as usize * 2).min(crate::writeback::capture::MAX_PAGES),
@@ -404,15 +407,20 @@ impl Inner {
         c.fetch_add(by, Relaxed);
     }
 
-    /// Counts bytes of names brought into memory or let go by this thread.
+    /// Counts bytes of names brought into memory by this thread.
     #[inline]
     pub fn count_names(&self, by: i64) {
         self.lanes.shared(self.lanes.mine()).names.fetch_add(by, Relaxed);
     }
 
-    /// Bytes of names in memory, about.
-    pub fn name_bytes(&self) -> i64 {
+    /// Bytes of names brought into memory so far.
+    pub fn names_brought(&self) -> i64 {
         (0..self.lanes.len()).map(|l| self.lanes.shared(l).names.load(Relaxed)).sum()
+    }
+
+    /// Bytes of names in memory, about: not less than there are.
+    pub fn name_bytes(&self) -> i64 {
+        self.names_brought() - self.names_gone.load(Relaxed)
     }
 
     /// Cells in memory, about.

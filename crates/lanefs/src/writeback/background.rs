@@ -6,6 +6,7 @@ use crate::memfs::data::Writeback;
 use crate::volume::Inner;
 use crate::writeback::ahead::Ahead;
 use crate::writeback::page_store::Pressure;
+use crate::writeback::reclaim::CELL_COST;
 use lanefs_sync::lock::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Weak};
@@ -104,12 +105,16 @@ impl Inner {
         }
         self.reap(all)?;
         self.collect_dirty();
-        let expire =
-            if all || self.frames.over_background() { Duration::ZERO } else { self.options.dirty_expire };
+        let over = self.meta_is_over();
+        // Cells that are dirty (an access time is enough) cannot leave memory.
+        let dirty = self.flush.lock().queue.len() * CELL_COST;
+        let expire = match all || self.frames.over_background() || over && self.is_much(dirty) {
+            true => Duration::ZERO,
+            false => self.options.dirty_expire,
+        };
         self.write_back_old(expire);
         let lane = self.lanes.mine();
         self.frames.reclaim(lane, self.frames.frames() / 64);
-        let over = self.meta_is_over();
         self.tighten();
         let (last, bytes) = {
             let b = self.commit.lock();
@@ -133,10 +138,10 @@ impl Inner {
         if over {
             self.store.shrink();
         }
-        // What is logged or not yet in the tree cannot leave memory before a checkpoint. (What the store keeps of clean inodes is at
-        // most two fifths of the budget.)
-        let held = bytes + self.log_bytes() + self.store.memory();
-        if due || low || crowded || over && held > (self.meta_budget / 2) as usize || all {
+        // What is logged, written back but not synced, or not yet in the tree cannot leave memory before a checkpoint.
+        let written = self.flush.lock().written() * CELL_COST;
+        let held = self.log_bytes() + written + self.store.unwritten_memory();
+        if due || low || crowded || over && self.is_much(held) || all {
             self.checkpoint()?;
             *self.background.last_checkpoint.lock() = Some(Instant::now());
         }
@@ -145,6 +150,11 @@ impl Inner {
         }
         self.tighten();
         Ok(())
+    }
+
+    /// Whether so much is worth a round of its own to get it out of memory.
+    fn is_much(&self, bytes: usize) -> bool {
+        bytes > (self.meta_budget / 4) as usize
     }
 
     /// Bytes logged after which a commit is due.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
 /// What a cell costs on average, in bytes: itself, its place in the table, a share of its directory's tables.
-const CELL_COST: i64 = 450;
+pub(super) const CELL_COST: usize = 450;
 /// Chunks of the cell table looked at in a round.
 const CHUNKS: u64 = 512;
 
@@ -27,12 +27,25 @@ pub(crate) struct Reclaim {
     frozen: Option<(Arc<AtomicBool>, Vec<Ino>)>,
     /// Bytes of names seen since the hand left the start.
     names: usize,
+    /// Bytes of names that had been brought into memory when it left.
+    brought: i64,
+}
+
+/// Turns of the collector in a round, at most: each frees a few hundred things, and what was marked last is the last in its queue.
+const TURNS: usize = 1024;
+
+/// Turns the collector until it has come to `done`; false if somebody is pinned all the time.
+fn collect(done: &AtomicBool) -> bool {
+    (0..TURNS).any(|_| {
+        crossbeam_epoch::pin().flush();
+        done.load(Acquire)
+    })
 }
 
 impl Inner {
     /// Bytes of cells, names, logged groups and what the store keeps of inodes, about.
     pub(crate) fn meta_bytes(&self) -> u64 {
-        (self.cells_in_memory().max(0) * CELL_COST + self.name_bytes().max(0)) as u64
+        (self.cells_in_memory().max(0) * CELL_COST as i64 + self.name_bytes().max(0)) as u64
             + (self.log_bytes() + self.store.memory()) as u64
     }
 
@@ -45,11 +58,10 @@ impl Inner {
     pub(crate) fn reclaim_cells(&self) -> usize {
         let mut r = self.reclaim.lock();
         let mut evicted = 0;
-        if let Some((done, _)) = &r.frozen {
-            crossbeam_epoch::pin().flush();
-            if !done.load(Acquire) {
-                return 0;
-            }
+        if let Some((done, _)) = &r.frozen
+            && !collect(done)
+        {
+            return 0;
         }
         let guard = crossbeam_epoch::pin();
         if let Some((_, list)) = r.frozen.take() {
@@ -72,22 +84,21 @@ impl Inner {
                 }
             }
             if let Some(d) = cell.dir()
-                && cell.ino != ROOT_INO
-                && !cell.has(USED)
-            {
-                freed += d.evict_clean(folded, &guard);
-            } else if cell.ino == ROOT_INO
-                && let Some(d) = cell.dir()
+                && (cell.ino == ROOT_INO || !cell.has(USED))
             {
                 freed += d.evict_clean(folded, &guard);
             }
             names += cell.dir().map_or(0, Dir::name_bytes);
         });
-        self.count_names(-(freed as i64));
+        self.names_gone.fetch_add(freed as i64, Relaxed);
         r.names += names;
         if r.chunk == 0 {
-            // The hand has seen all of them: what was forgotten on the way (names purged, directories dropped) is put right.
-            self.count_names(std::mem::take(&mut r.names) as i64 - self.name_bytes());
+            // The hand has seen all of them. What is neither among those it saw nor came meanwhile has left without being counted (tombstones,
+            // directories removed).
+            let brought = self.names_brought();
+            let most =
+                std::mem::take(&mut r.names) as i64 + brought - std::mem::replace(&mut r.brought, brought);
+            self.names_gone.fetch_add((self.name_bytes() - most).max(0), Relaxed);
         }
         if !list.is_empty() {
             let done = Arc::new(AtomicBool::new(false));
@@ -134,6 +145,7 @@ impl Inner {
         if let Some(d) = cell.data() {
             d.drop_all(&self.data_ctx(ino));
         }
+        self.names_gone.fetch_add(cell.dir().map_or(0, Dir::name_bytes) as i64, Relaxed);
         self.cells.remove(cell, guard);
         self.count_cells(-1);
         self.store.forget_inode(ino);

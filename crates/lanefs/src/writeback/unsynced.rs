@@ -50,6 +50,11 @@ impl FlushQueue {
         self.unsynced.keys().copied().collect()
     }
 
+    /// How many there are.
+    pub fn written(&self) -> usize {
+        self.unsynced.len()
+    }
+
     /// What a checkpoint that begins now covers.
     pub fn moment(&self) -> u64 {
         self.now
