@@ -81,7 +81,7 @@ fn place(n: u64) -> u64 {
     n * step + (n * 7919 % 100) * 4096
 }
 
-fn run(file: &Sparse, memory: &Memory) -> Result<(), Failure> {
+fn run(file: &Sparse, memory: &Memory, volume: Option<&Volume>) -> Result<(), Failure> {
     let start = Instant::now();
     file.set_len(SIZE)?;
     memory.show("100 GiB, empty", start, 0);
@@ -93,6 +93,11 @@ fn run(file: &Sparse, memory: &Memory) -> Result<(), Failure> {
     let start = Instant::now();
     file.sync()?;
     memory.show("synced", start, 0);
+    if let Some(volume) = volume {
+        let start = Instant::now();
+        volume.checkpoint()?;
+        memory.show("checkpoint", start, 0);
+    }
     let start = Instant::now();
     let mut two = [0; 8192];
     for n in 0..ISLANDS {
@@ -132,7 +137,7 @@ fn main() -> Result<(), Failure> {
     if let Some(dir) = dir {
         let path = std::path::Path::new(&dir).join("sparse");
         let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path)?;
-        run(&Sparse::Mount(file), &Memory::of(pid))?;
+        run(&Sparse::Mount(file), &Memory::of(pid), None)?;
         return Ok(std::fs::remove_file(path)?);
     }
     let memory = Memory::of(None);
@@ -146,7 +151,7 @@ fn main() -> Result<(), Failure> {
     println!("budget {budget} MiB, image {}", image.display());
     let mut new = OpenOptions::new();
     new.read(true).write(true).create_new(true);
-    run(&Sparse::Library(volume.fs().open("sparse", &new)?), &memory)?;
+    run(&Sparse::Library(volume.fs().open("sparse", &new)?), &memory, Some(&volume))?;
     volume.fs().unlink("sparse")?;
     let start = Instant::now();
     volume.close()?;

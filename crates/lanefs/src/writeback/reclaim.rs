@@ -24,11 +24,20 @@ const CHUNKS: u64 = 512;
 pub(crate) struct Reclaim {
     /// Where the hand of the clock is.
     chunk: u64,
-    frozen: Option<(Arc<AtomicBool>, Vec<Ino>)>,
+    last: Option<Round>,
     /// Bytes of names seen since the hand left the start.
     names: usize,
     /// Bytes of names that had been brought into memory when it left.
     brought: i64,
+}
+
+/// What a round left for the next one.
+struct Round {
+    /// Nobody who was pinned in the round is any more, and what it let go is freed.
+    done: Arc<AtomicBool>,
+    frozen: Vec<Ino>,
+    /// Bytes of names let go: they count until they are freed.
+    freed: usize,
 }
 
 /// Turns of the collector in a round, at most: each frees a few hundred things, and what was marked last is the last in its queue.
@@ -58,21 +67,21 @@ impl Inner {
     pub(crate) fn reclaim_cells(&self) -> usize {
         let mut r = self.reclaim.lock();
         let mut evicted = 0;
-        if let Some((done, _)) = &r.frozen
-            && !collect(done)
-        {
+        if r.last.as_ref().is_some_and(|l| !collect(&l.done)) {
             return 0;
         }
         let guard = crossbeam_epoch::pin();
-        if let Some((_, list)) = r.frozen.take() {
+        if let Some(last) = r.last.take() {
+            self.names_gone.fetch_add(last.freed as i64, Relaxed);
             let mut open = HashSet::new();
             for lane in 0..self.lanes.len() {
                 self.lanes.shared(lane).slots.collect(&mut open);
             }
-            evicted = list.into_iter().filter(|i| !open.contains(&i.0) && self.evict(*i, &guard)).count();
+            evicted =
+                last.frozen.into_iter().filter(|i| !open.contains(&i.0) && self.evict(*i, &guard)).count();
         }
         let folded = self.folded();
-        let mut list = Vec::new();
+        let mut frozen = Vec::new();
         let (mut names, mut freed) = (0, 0);
         r.chunk = self.cells.walk(r.chunk, CHUNKS, &guard, &mut |cell| {
             if self.evictable(cell, folded, &guard) {
@@ -80,7 +89,7 @@ impl Inner {
                     cell.clear(USED);
                 } else {
                     cell.set(FROZEN);
-                    list.push(cell.ino);
+                    frozen.push(cell.ino);
                 }
             }
             if let Some(d) = cell.dir()
@@ -90,22 +99,21 @@ impl Inner {
             }
             names += cell.dir().map_or(0, Dir::name_bytes);
         });
-        self.names_gone.fetch_add(freed as i64, Relaxed);
         r.names += names;
         if r.chunk == 0 {
             // The hand has seen all of them. What is neither among those it saw nor came meanwhile has left without being counted (tombstones,
             // directories removed).
             let brought = self.names_brought();
-            let most =
-                std::mem::take(&mut r.names) as i64 + brought - std::mem::replace(&mut r.brought, brought);
+            let came = brought - std::mem::replace(&mut r.brought, brought);
+            let most = (std::mem::take(&mut r.names) + freed) as i64 + came;
             self.names_gone.fetch_add((self.name_bytes() - most).max(0), Relaxed);
         }
-        if !list.is_empty() {
+        if !frozen.is_empty() || freed > 0 {
             let done = Arc::new(AtomicBool::new(false));
             let signal = done.clone();
             guard.defer(move || signal.store(true, Release));
             guard.flush();
-            r.frozen = Some((done, list));
+            r.last = Some(Round { done, frozen, freed });
         }
         evicted
     }
