@@ -4,12 +4,15 @@
 //! 2. Recovery takes an epoch as committed when all its shares are valid and the epoch they name is committed or
 //!    folded. So a crash between two shares, or two epochs, leaves a prefix.
 //! 3. An epoch without groups is never written, and nothing names it.
-//! 4. The groups are kept in memory until folded: a checkpoint that folds nothing moves the log's start and has to
+//! 4. A share names, for every mlog, the last batch up to which all were flushed. So the loss of the last batches of one mlog shows when
+//!    an epoch was committed since, wherever it lies. A batch of an fsync says so of its own mlog only: fsyncs share nothing.
+//! 5. The groups are kept in memory until folded: a checkpoint that folds nothing moves the log's start and has to
 //!    carry them over.
 
 use crate::error::{Result, StoreError};
 use crate::format::batch::{self, BatchHead, BatchKind};
 use crate::io::Write;
+use crate::mlog::Mlog;
 use crate::store::Store;
 use crate::transaction::Placed;
 use std::sync::Arc;
@@ -85,6 +88,8 @@ impl Store {
     /// Gives the shares of an epoch their places, one mlog each. Inside a reader section.
     pub(crate) fn place_shares(&self, p: &Pending) -> Result<Vec<Placed>> {
         let n = p.shares.len() as u32;
+        let mut start = Vec::new();
+        batch::put_share_head(&mut start, &self.mlogs.iter().map(Mlog::acked).collect::<Vec<_>>());
         let mut placed = Vec::with_capacity(p.shares.len());
         for (i, bytes) in p.shares.iter().enumerate() {
             let head = BatchHead {
@@ -100,7 +105,7 @@ impl Store {
                 acked: 0,
                 slot: 0,
             };
-            match self.place(i % self.mlogs.len(), head, bytes.clone(), 0, true) {
+            match self.place(i % self.mlogs.len(), head, [&start[..], bytes].concat(), 0, true) {
                 Ok(x) => placed.push(x),
                 Err((e, _)) => {
                     // Links taken along must not stay out: nobody else would write them. The log is stuck.

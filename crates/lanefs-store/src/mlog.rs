@@ -244,6 +244,11 @@ impl Mlog {
         }
     }
 
+    /// The place of the last batch up to which all are durable.
+    pub fn acked(&self) -> u64 {
+        self.heads.lock().acked
+    }
+
     /// The link of segment `seq` was answered by the device (or will never be: then the store is read-only).
     pub fn link_done(&self, seq: u64) {
         self.links.lock().retain(|&s| s != seq);

@@ -48,38 +48,52 @@ pub(crate) struct Scan {
     known: u64,
     epochs: BTreeMap<u64, Epoch>,
     parts: BTreeMap<u64, BTreeMap<u32, Vec<u8>>>,
-    /// Of the chain that is walked: place and prior of each batch, place and epoch of each commit, the segments by sequence.
+    /// Of each mlog the highest place up to which all was durable, as shares of epochs in any mlog say.
+    named: Vec<u64>,
+}
+
+/// What one mlog's chain holds.
+#[derive(Default)]
+struct Chain {
+    /// Place and prior of each batch.
     links: BTreeMap<u64, u64>,
+    /// Place and epoch of each share.
     commits: Vec<(u64, u64)>,
+    /// By sequence.
     segments: BTreeMap<u64, SegId>,
+    /// The place up to which all was durable.
     acked: u64,
+    /// Its messages are those of the scan from here on.
+    first: usize,
 }
 
 impl Scan {
     /// Walks all chains of a slot.
     pub fn run(store: &Store, slot: &Slot) -> Result<Scan> {
         let mut s = Scan::default();
+        let mut chains = Vec::with_capacity(slot.positions.len());
         for p in &slot.positions {
             let (mut addr, mut used, mut seq) = (p.segment, p.used.max(1), p.seq);
-            let first = s.fsyncs.len();
-            s.links.clear();
-            s.commits.clear();
-            s.segments.clear();
-            s.acked = 0;
+            let mut c = Chain { first: s.fsyncs.len(), ..Chain::default() };
             while let Some((seg, 0)) = store.segments.geometry.locate(addr) {
                 if !s.chain.insert(seg) {
                     break;
                 }
-                match s.walk_segment(store, seg, used, seq)? {
+                match s.walk_segment(store, &mut c, seg, used, seq)? {
                     // Sequences grow along a chain, so this ends.
                     Some((next, next_seq)) if next_seq > seq => (addr, used, seq) = (next, 1, next_seq),
                     _ => break,
                 }
             }
-            s.look_for_gaps(&store.segments.geometry, place_of(p.seq, p.used));
-            let acked = s.acked;
-            s.fsyncs[first..].iter_mut().for_each(|m| m.acked = m.id <= acked);
-            let epochs = s.commits.iter().filter(|c| c.0 <= acked).map(|c| c.1);
+            chains.push(c);
+        }
+        let mut end = s.fsyncs.len();
+        for (i, (p, c)) in slot.positions.iter().zip(&mut chains).enumerate().rev() {
+            c.acked = c.acked.max(s.named.get(i).copied().unwrap_or(0));
+            s.look_for_gaps(&store.segments.geometry, c, place_of(p.seq, p.used));
+            s.fsyncs[c.first..end].iter_mut().for_each(|m| m.acked = m.id <= c.acked);
+            end = c.first;
+            let epochs = c.commits.iter().filter(|e| e.0 <= c.acked).map(|e| e.1);
             s.acked_epoch = s.acked_epoch.max(epochs.max().unwrap_or(0));
         }
         s.parts.clear();
@@ -87,16 +101,16 @@ impl Scan {
     }
 
     /// From the last batch that was durable back to the position: what is missing was acknowledged and lost.
-    fn look_for_gaps(&mut self, g: &Geometry, from: u64) {
-        let mut at = self.acked;
+    fn look_for_gaps(&mut self, g: &Geometry, c: &Chain, from: u64) {
+        let mut at = c.acked;
         while at >= from {
-            let prior = match self.links.get(&at) {
+            let prior = match c.links.get(&at) {
                 Some(prior) => *prior,
                 None => {
-                    let seg = self.segments.get(&(at >> 16)).copied();
+                    let seg = c.segments.get(&(at >> 16)).copied();
                     self.lost.push((seg.map_or(BlockAddr(0), |s| g.addr(s, at as u32 & 0xffff)), at));
                     // What came before it nobody can say: on with the one before that is there.
-                    self.links.range(..at).next_back().map_or(0, |l| *l.0)
+                    c.links.range(..at).next_back().map_or(0, |l| *l.0)
                 }
             };
             if prior >= at {
@@ -150,6 +164,7 @@ impl Scan {
     fn walk_segment(
         &mut self,
         store: &Store,
+        c: &mut Chain,
         seg: SegId,
         used: u32,
         seq: u64,
@@ -163,18 +178,18 @@ impl Scan {
             store.io.read_blocks(&mut reqs, "recovery's scan of the log")?;
         }
         self.blocks += n as u64;
-        self.segments.insert(seq, seg);
+        c.segments.insert(seq, seg);
         let ctx = store.context(seq);
         let mut i = used as usize;
         while i < n {
             match batch::decode_batch(&blocks[i..], g.addr(seg, i as u32), ctx) {
                 Some((head, range, len)) => {
                     self.batches += 1;
-                    self.links.insert(place_of(seq, i as u32), head.prior);
-                    self.acked = self.acked.max(head.acked);
+                    c.links.insert(place_of(seq, i as u32), head.prior);
+                    c.acked = c.acked.max(head.acked);
                     self.slot = self.slot.max(head.slot);
                     if head.kind == BatchKind::Commit {
-                        self.commits.push((place_of(seq, i as u32), head.epoch));
+                        c.commits.push((place_of(seq, i as u32), head.epoch));
                     }
                     self.take(head, &batch::bytes_of(&blocks[i..i + len])[range]);
                     i += len;
@@ -206,12 +221,15 @@ impl Scan {
                 }
             }
             BatchKind::Commit => {
+                let Some((acked, groups)) = batch::decode_share(&whole) else { return };
+                self.named.resize(self.named.len().max(acked.len()), 0);
+                self.named.iter_mut().zip(acked).for_each(|(n, a)| *n = a.max(*n));
                 let e = self.epochs.entry(head.epoch).or_insert_with(|| Epoch {
                     previous: head.previous,
                     shares: head.shares,
                     found: Shares::new(),
                 });
-                e.found.insert(head.share, whole);
+                e.found.insert(head.share, groups.to_vec());
             }
         }
     }
@@ -251,7 +269,7 @@ mod tests {
             acked: 0,
             slot: 0,
         };
-        s.take(head, &[epoch as u8]);
+        s.take(head, &[0, 0, 0, 0, epoch as u8]);
     }
 
     #[test]

@@ -9,8 +9,8 @@
 //!
 //! 1. A batch's bytes are one piece of a *message*; pieces `part` of `parts` with the same `id` make the message, which
 //!    is valid only if all pieces are. (a = part << 32 | parts, b = length of the piece, c = share << 32 | shares.)
-//! 2. A message is an fsync (groups and inode updates, see [`Message`]) or one share of an epoch commit (groups only);
-//!    an epoch is complete when all its shares are valid. `previous` is the non-empty epoch committed before it.
+//! 2. A message is an fsync (groups and inode updates, see [`Message`]) or one share of an epoch commit (what every mlog had
+//!    durable, and groups); an epoch is complete when all its shares are valid. `previous` is the non-empty epoch committed before it.
 //! 3. `crc` covers all blocks of the batch but its own header and itself, seeded with the address and with `context`: mount
 //!    generation, chain sequence and a secret of the volume. Old content of a reused segment, or file data that
 //!    looks like a batch, therefore never verifies.
@@ -22,6 +22,7 @@
 
 use crate::format::checksum::pieces_crc;
 use crate::format::header::{self, BlockKind, HEADER_LEN, Stamp};
+use crate::format::superblock::MAX_MLOGS;
 use crate::types::{
     Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, INLINE_MAX, Ino, MAX_FILE_SIZE, PAGES_END,
     XATTR_BLOB_MAX,
@@ -329,6 +330,23 @@ pub fn put_message_head(out: &mut Vec<u8>, groups: &[u8], inodes: usize) {
     out.extend_from_slice(&(groups.len() as u32).to_le_bytes());
     out.extend_from_slice(&(inodes as u32).to_le_bytes());
     out.extend_from_slice(groups);
+}
+
+/// Starts a share of an epoch commit: the place of the last batch of each mlog up to which all were durable.
+pub fn put_share_head(out: &mut Vec<u8>, acked: &[u64]) {
+    out.extend_from_slice(&(acked.len() as u32).to_le_bytes());
+    acked.iter().for_each(|a| out.extend_from_slice(&a.to_le_bytes()));
+}
+
+/// Takes a share of an epoch commit apart: what was durable, by mlog, and the groups. `None` if that is impossible.
+pub fn decode_share(bytes: &[u8]) -> Option<(Vec<u64>, &[u8])> {
+    let mut r = Reader(bytes);
+    let mlogs = r.u32()? as usize;
+    if mlogs > MAX_MLOGS as usize {
+        return None;
+    }
+    let acked = (0..mlogs).map(|_| r.u64()).collect::<Option<Vec<_>>>()?;
+    Some((acked, r.0))
 }
 
 /// Appends one inode record.

@@ -72,6 +72,42 @@ fn a_batch_that_was_acknowledged_and_is_not_there_is_an_error() {
     }
 }
 
+/// A device that lost the last fsyncs of one mlog while another went on was believed: only the batches of the same mlog told of them.
+#[test]
+fn the_last_batches_of_one_mlog_are_missed_when_an_epoch_was_committed_in_another() {
+    let recorder = Recorder::new();
+    let d = Arc::new(recorder.wrap(MemoryDevice::new(8 << 20).unwrap()));
+    Store::format(&[d.clone() as Dev], &FormatOptions { mlogs: 2, ..format_options() }).unwrap();
+    let (s, _) =
+        Store::open(vec![d.clone() as Dev], &OpenOptions { mlogs: 2, ..OpenOptions::default() }).unwrap();
+    assert_eq!(s.info().mlogs, 2);
+    let first = recorder.log().writes.len();
+    let epoch = s.info().last_epoch + 1;
+    for ino in 20..23 {
+        // Lane 1 writes to the second mlog.
+        let g = group(epoch, ino, &[new_file(ino), set(format!("file {ino}").as_bytes(), ino, 0)]);
+        let update = update(ino, 4096, vec![(0, page(ino))]);
+        s.submit(Transaction { lane: 1, ..tx(true, g, vec![update]) }).unwrap();
+    }
+    let others = blocks_like(&recorder.log(), first, b"LFSn\x08");
+    assert_eq!(others.len(), 3);
+    let silent = d.inner().to_vec();
+    let g = group(epoch, 50, &[new_file(30), set(b"of an epoch", 30, 0)]);
+    s.commit_epoch(epoch, vec![(0, g)]).unwrap();
+    let image = d.inner().to_vec();
+    s.shutdown();
+    let last = *others.last().unwrap();
+    // Before the epoch nobody could know of the last one.
+    assert_eq!(Store::open(without(&silent, last), &OpenOptions::default()).unwrap().1.lost, 0);
+    let r = Store::open(without(&image, image.len() as u64 - 4096), &OpenOptions::default()).unwrap().1;
+    assert_eq!((r.lost, r.batches), (0, 4));
+    for at in others {
+        let e = Store::open(without(&image, at), &OpenOptions::default()).map(|_| ()).unwrap_err();
+        assert!(matches!(&e, StoreError::Corrupt { addr, what: "log", .. } if addr.offset() == at), "{e}");
+        assert_eq!(open_lossy(without(&image, at)).lost, 1);
+    }
+}
+
 #[test]
 fn a_checkpoint_that_was_acknowledged_and_is_not_there_is_an_error() {
     let recorder = Recorder::new();

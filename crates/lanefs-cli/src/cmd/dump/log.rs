@@ -68,7 +68,11 @@ fn walk(blocks: &[Block], first: BlockAddr, used: u32, context: Context, out: &m
 
 fn content(kind: BatchKind, bytes: &[u8], value: &mut Value) {
     match kind {
-        BatchKind::Commit => value["groups"] = groups(bytes),
+        BatchKind::Commit => {
+            let Some((acked, bytes)) = batch::decode_share(bytes) else { return };
+            value["durable"] = json!(acked);
+            value["groups"] = groups(bytes);
+        }
         BatchKind::Fsync => {
             let Some(message) = batch::decode_message(bytes) else { return };
             value["groups"] = groups(&message.groups);
