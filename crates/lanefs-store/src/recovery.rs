@@ -32,8 +32,8 @@ use crate::format::record::{self, Effect};
 use crate::format::slot::{SLOT_BLOCKS, Slot};
 use crate::format::summary::DataOwner;
 use crate::format::superblock::{
-    DeviceEntry, LABEL_MAX, Layout, MIN_SEGMENT_BLOCKS, Superblock, UnverifiedSuperblock, Uuid,
-    copy_candidates,
+    DeviceEntry, LABEL_MAX, Layout, MIN_SEGMENT_BLOCKS, SUPERBLOCK_MAGIC, Superblock, UnverifiedSuperblock,
+    Uuid, copy_candidates,
 };
 use crate::inode_state::InodeState;
 use crate::inode_table::InodeTable;
@@ -77,7 +77,10 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
     }
     if !o.force {
         for d in devices {
-            if d.size() > 0 && UnverifiedSuperblock(read_block(&**d, 0)?).verify(0, u64::MAX >> 20).is_ok() {
+            let old = d.size() > 0
+                && (UnverifiedSuperblock(read_block(&**d, 0)?).verify(0, u64::MAX >> 20).is_ok()
+                    || read_superblock(&**d).is_ok());
+            if old {
                 let why = "holds a LaneFS volume; use --force to overwrite it".into();
                 return Err(StoreError::NotAVolume { device: d.name().into(), why });
             }
@@ -138,17 +141,8 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
         hash_key,
         created,
     };
-    // First take away what could make the old volume look alive, then write the new one, its superblock last.
-    let zero = Block::zeroed();
-    let wipe = |block: u64| crate::device::WriteReq { offset: block << BLOCK_SHIFT, data: &zero.0 };
-    for (i, d) in devices.iter().enumerate() {
-        let mut w = vec![wipe(0), wipe(layout.copy_block())];
-        if i == 0 {
-            w.extend(layout.slots.iter().map(|&s| wipe(s)));
-        }
-        d.write(&w)?;
-        d.flush()?;
-    }
+    // First take away what could make an old volume look alive, then write the new one, its superblock last.
+    take_away(devices, &layout)?;
     let segments = SegmentTable::new(g);
     segments.fill_pools(|_| false);
     let usage = UsageTable::new(segments.len());
@@ -197,7 +191,44 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
     Ok(())
 }
 
-/// A device's superblock, from its copy if need be.
+/// Overwrites what could make older volumes look alive. In this order, with a flush between, a crash leaves the last one whole or none:
+/// copies that volumes before it left where it has none of its own, its superblocks, and only then the slots.
+fn take_away(devices: &[Arc<dyn Device>], layout: &Layout) -> Result<()> {
+    let zero = Block::zeroed();
+    let wipe = |d: &dyn Device, blocks: &[u64]| -> Result<()> {
+        let reqs: Vec<_> = blocks
+            .iter()
+            .map(|b| crate::device::WriteReq { offset: b << BLOCK_SHIFT, data: &zero.0 })
+            .collect();
+        d.write(&reqs)?;
+        d.flush()
+    };
+    let mut slots = layout.slots.to_vec();
+    for d in devices {
+        let last = read_superblock(&**d).ok().map(|sb| sb.layout);
+        let mut of_last = vec![0, layout.copy_block()];
+        if let Some(l) = &last {
+            of_last.push(l.copy_block());
+            slots.extend(l.slots);
+        }
+        let mut older = Vec::new();
+        for at in copy_candidates(d.size() >> BLOCK_SHIFT).filter(|at| !of_last.contains(at)) {
+            // What cannot be read cannot be found by others either.
+            if read_block(&**d, at).is_ok_and(|b| b.0.starts_with(&SUPERBLOCK_MAGIC)) {
+                older.push(at);
+            }
+        }
+        if !older.is_empty() {
+            wipe(&**d, &older)?;
+        }
+        wipe(&**d, &of_last)?;
+    }
+    let d = &*devices[0];
+    slots.retain(|s| *s < d.size() >> BLOCK_SHIFT);
+    wipe(d, &slots)
+}
+
+/// A device's superblock, from its copy if need be: the youngest, if an older volume left one too.
 pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
     let blocks = d.size() >> BLOCK_SHIFT;
     if blocks == 0 {
@@ -206,7 +237,8 @@ pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
     match UnverifiedSuperblock(read_block(d, 0)?).verify(0, blocks) {
         Ok(sb) => Ok(sb),
         Err(e) if e.try_copy() => copy_candidates(blocks)
-            .find_map(|at| UnverifiedSuperblock(read_block(d, at).ok()?).verify(at, blocks).ok())
+            .filter_map(|at| UnverifiedSuperblock(read_block(d, at).ok()?).verify(at, blocks).ok())
+            .max_by_key(|sb| sb.created)
             .ok_or_else(|| e.on(d.name())),
         Err(e) => Err(e.on(d.name())),
     }

@@ -4,6 +4,7 @@ mod crash;
 mod directory;
 mod epochs;
 mod fuzz;
+mod mkfs;
 mod repair;
 mod simulate;
 mod volume;

@@ -5,3 +5,4 @@ mod common;
 mod crash;
 mod full;
 mod lost;
+mod mkfs;

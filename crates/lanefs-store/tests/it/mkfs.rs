@@ -1,0 +1,64 @@
+//! A volume is made where another one was, and nothing of the other is ever taken for it.
+//!
+//! The story: the copy of the superblock lies where the segments' size puts it. A new volume with other segments left the older copy where it
+//! was, in a block that nothing overwrites; and whoever looked for the copy after block 0 had gone bad met the older one first, and
+//! went by it. `fsck --repair` would have written it into block 0.
+
+use crate::common::*;
+use lanefs_store::device::MemoryDevice;
+use lanefs_store::*;
+use std::sync::Arc;
+
+fn make(d: &Arc<MemoryDevice>, id: u8, segment_blocks: u32) {
+    let o = FormatOptions {
+        uuid: Some([id; 16]),
+        time: Some(i64::from(id)),
+        segment_blocks,
+        force: true,
+        ..format_options()
+    };
+    Store::format(&[d.clone() as Dev], &o).unwrap();
+}
+
+/// Which volume opens.
+fn who(d: &Arc<MemoryDevice>) -> [u8; 16] {
+    let (s, _) = open(&(d.clone() as Dev));
+    let id = s.info().uuid;
+    s.shutdown();
+    id
+}
+
+fn uuid_of(id: u8) -> [u8; 16] {
+    let d = Arc::new(MemoryDevice::new(32 << 20).unwrap());
+    make(&d, id, 16);
+    who(&d)
+}
+
+#[test]
+fn a_lost_superblock_is_not_replaced_by_that_of_an_older_volume() {
+    let d = Arc::new(MemoryDevice::new(32 << 20).unwrap());
+    make(&d, 5, 16);
+    make(&d, 6, 64);
+    d.poke(0, &[0; 4096]).unwrap();
+    assert_eq!(who(&d), uuid_of(6));
+}
+
+#[test]
+fn of_several_copies_the_newest_counts() {
+    let d = Arc::new(MemoryDevice::new(32 << 20).unwrap());
+    make(&d, 5, 16);
+    let older = d.to_vec()[15 * 4096..16 * 4096].to_vec();
+    make(&d, 6, 64);
+    d.poke(15 * 4096, &older).unwrap();
+    d.poke(0, &[0; 4096]).unwrap();
+    assert_eq!(who(&d), uuid_of(6));
+}
+
+#[test]
+fn a_volume_with_a_bad_superblock_is_not_made_over_unasked() {
+    let d = Arc::new(MemoryDevice::new(32 << 20).unwrap());
+    make(&d, 5, 16);
+    d.poke(0, &[0; 4096]).unwrap();
+    assert!(Store::format(&[d.clone() as Dev], &format_options()).is_err());
+    assert_eq!(who(&d), uuid_of(5));
+}
