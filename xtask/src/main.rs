@@ -6,6 +6,7 @@ mod demo;
 mod fuzz;
 mod killtest;
 mod measure;
+mod mutants;
 mod programs;
 mod run;
 mod source;
@@ -18,7 +19,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 
   conflicts [--sample N] [--pair A,B [--test K]] --json FILE [--html FILE]   operations that commute share no cache line
   coherence [--lanes 1,2,..] [--workloads A,B] [--measured FILE] --json FILE [--html FILE]   how FxMark's workloads would scale
-  crash  crash and recover in every way: [--long] [--seed N] --json FILE
+  crash  crash and recover in every way: [--long] [--seed N] [--minutes N] [--states N] --json FILE
   simulate  a volume with faults of the device, all from one seed: --runs N [--seed N] [--jobs N] --json FILE
   fuzz [--seconds N] [--cases N] [--seed N] [--json FILE]   damaged images and bytes: no panic, no hang, bounded memory
   schedules --runs N [--seed N] [--jobs N] [--twice] [--canary NAME] [--json FILE]   threads in orders drawn from seeds, with crashes
@@ -26,6 +27,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
   killtest [--rounds N] [--seed S] [NAME..]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
   measure [--quick] [NAME..]   the figures of docs/MEASUREMENTS.md
+  mutants [--jobs N] [--sample N] [--seed N] [--out FILE] [FILE..]   a mistake in every line of the rooms that must not lose data: which do the tests find?
   fsx [--ops N] [--seed S] [--direct] [--mmap] FILE   random operations on one file, compared with a copy in memory
   test   everything that must pass: format, tidy, lints, docs, loom, all tests
   tidy   arrows between rooms, file lengths, leftovers, ASCII, SAFETY comments, whitespace";
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         ["killtest", ref rest @ ..] => killtest::main(rest),
         ["killtest-writer", ref rest @ ..] => killtest::writer::main(rest),
         ["measure", ref rest @ ..] => measure::main(rest),
+        ["mutants", ref rest @ ..] => mutants::main(rest),
         ["fsx", ref rest @ ..] => programs::fsx::main(rest),
         ["tidy"] => return run_tidy(),
         ["help" | "--help" | "-h"] => {

@@ -1,6 +1,7 @@
-//! `cargo xtask crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--jobs N] --json FILE`: crashes LaneFS in
+//! `cargo xtask crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--states N] [--jobs N] --json FILE`: crashes LaneFS in
 //! every way the fault model knows, and says whether a promise was broken. Exit status 1 if one was, or if a canary
-//! was not caught.
+//! was not caught. With `--states` it goes on, without `--minutes` as long as it takes, until so many distinct states were recovered;
+//! the families share the states then, not the time.
 
 use lanefs_check::crash::canaries::hunt_all;
 use lanefs_check::crash::concurrent::run_threads;
@@ -22,6 +23,7 @@ struct Options {
     seed: u64,
     only: Option<String>,
     minutes: Option<u64>,
+    states: Option<u64>,
     jobs: usize,
     json: Option<String>,
     keep_going: usize,
@@ -33,6 +35,7 @@ fn options() -> Result<Options, String> {
         seed: 1,
         only: None,
         minutes: None,
+        states: None,
         jobs: std::thread::available_parallelism().map_or(1, |n| n.get()),
         json: None,
         keep_going: 20,
@@ -46,6 +49,7 @@ fn options() -> Result<Options, String> {
             "--seed" => o.seed = number(value()?)?,
             "--only" => o.only = Some(value()?),
             "--minutes" => o.minutes = Some(number(value()?)?),
+            "--states" => o.states = Some(number(value()?)?),
             "--jobs" => o.jobs = number(value()?)?.max(1) as usize,
             "--failures" => o.keep_going = number(value()?)?.max(1) as usize,
             "--json" => o.json = Some(value()?),
@@ -86,7 +90,7 @@ fn with_clock(clock: Clock) -> LaneFs {
 
 fn families(o: &Options) -> Result<Vec<Family>, String> {
     let config = if o.long { Config::LONG } else { Config::SHORT };
-    let many = if o.long { usize::MAX } else { 100_000 };
+    let many = if o.long || o.states.is_some() { usize::MAX } else { 100_000 };
     let seed = o.seed;
     let family = |name, scenarios, config, share| Family {
         name,
@@ -147,8 +151,22 @@ fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a family on all threads until it is done or its time is over.
-fn run_family(family: Family, o: &Options, until: Option<Instant>, results: &Mutex<Results>) {
+/// When a family has had its share.
+#[derive(Clone, Copy, Default)]
+struct Until {
+    time: Option<Instant>,
+    states: Option<u64>,
+}
+
+impl Until {
+    fn is_over(&self, results: &Mutex<Results>) -> bool {
+        self.time.is_some_and(|t| Instant::now() >= t)
+            || self.states.is_some_and(|n| lock(results).counts.distinct >= n)
+    }
+}
+
+/// Runs a family on all threads until it is done or has had its share.
+fn run_family(family: Family, o: &Options, until: Until, results: &Mutex<Results>) {
     let Family { name, kind, scenarios, config, system, .. } = family;
     let queue = Mutex::new(scenarios);
     let stop = AtomicBool::new(false);
@@ -156,7 +174,7 @@ fn run_family(family: Family, o: &Options, until: Option<Instant>, results: &Mut
         for _ in 0..o.jobs {
             s.spawn(|| {
                 // Relaxed: a hint to stop soon.
-                while until.is_none_or(|u| Instant::now() < u) && !stop.load(Ordering::Relaxed) {
+                while !until.is_over(results) && !stop.load(Ordering::Relaxed) {
                     let Some(next) = lock(&queue).next() else { return };
                     let scenario = match next {
                         Ok(s) => s,
@@ -238,7 +256,10 @@ fn work(o: &Options) -> Result<bool, String> {
     }));
     without_huge_pages();
     let start = Instant::now();
-    let minutes = o.minutes.unwrap_or(if o.long { 600 } else { 8 });
+    let minutes = match (o.minutes, o.states) {
+        (None, Some(_)) => None,
+        (m, _) => Some(m.unwrap_or(if o.long { 600 } else { 8 })),
+    };
     let results = Mutex::new(Results::default());
     let chosen: Vec<Family> = families(o)?
         .into_iter()
@@ -248,8 +269,16 @@ fn work(o: &Options) -> Result<bool, String> {
     let mut left = shares;
     for f in chosen {
         // What one family leaves over goes to the next ones.
-        let rest = Duration::from_secs(minutes * 60).saturating_sub(start.elapsed());
-        let until = (f.share > 0.0).then(|| Instant::now() + rest.mul_f64(f.share / left));
+        let mut until = Until::default();
+        if f.share > 0.0 {
+            let part = f.share / left;
+            until.time = minutes.map(|m| {
+                let rest = Duration::from_secs(m * 60).saturating_sub(start.elapsed());
+                Instant::now() + rest.mul_f64(part)
+            });
+            let done = lock(&results).counts.distinct;
+            until.states = o.states.map(|n| done + (n.saturating_sub(done) as f64 * part).ceil() as u64);
+        }
         left -= f.share;
         let name = f.name;
         run_family(f, o, until, &results);
@@ -300,7 +329,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!(
-                "lanefs-crash: {e}\nusage: lanefs-crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--jobs N] [--failures N] [--json FILE]"
+                "lanefs-crash: {e}\nusage: lanefs-crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--states N] [--jobs N] [--failures N] [--json FILE]"
             );
             ExitCode::from(2)
         }
