@@ -368,7 +368,7 @@ impl InodeState {
         &mut self,
         pages: Range<u64>,
         source: &(impl BlockSource + ?Sized),
-        freed: &mut Vec<BlockAddr>,
+        freed: &mut impl Extend<BlockAddr>,
     ) -> Result<()> {
         if pages.is_empty() {
             return Ok(());
@@ -380,7 +380,7 @@ impl InodeState {
         if !self.is_dir() {
             self.delta.unmap(pages.clone());
         }
-        self.map.unmap(pages, source, &mut |_, r| freed.push(r.addr))?;
+        self.map.unmap(pages, source, &mut |_, r| freed.extend([r.addr]))?;
         Ok(())
     }
 

@@ -4,6 +4,9 @@ use crate::types::BlockRef;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// So many pages are taken out one by one.
+const FEW: usize = 8;
+
 /// Changes of a map: first the ranges become holes, then the pages are mapped.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct MapDelta {
@@ -21,8 +24,15 @@ impl MapDelta {
 
     /// The pages become holes.
     pub fn unmap(&mut self, pages: Range<u64>) {
-        let mut rest = self.sets.split_off(&pages.start);
-        self.sets.append(&mut rest.split_off(&pages.end));
+        // A file that is cut page by page loses one at a time: no need to take the tree apart.
+        if self.sets.range(pages.clone()).nth(FEW).is_some() {
+            let mut rest = self.sets.split_off(&pages.start);
+            self.sets.append(&mut rest.split_off(&pages.end));
+        } else {
+            while let Some((&page, _)) = self.sets.range(pages.clone()).next() {
+                self.sets.remove(&page);
+            }
+        }
         match self.unmaps.last_mut() {
             Some(last) if last.start <= pages.end && pages.start <= last.end => {
                 *last = last.start.min(pages.start)..last.end.max(pages.end);

@@ -34,6 +34,7 @@ use crate::store::Store;
 use crate::types::{Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, Ino};
 use lanefs_sync::lock::MutexGuard;
 use lanefs_sync::{Canary, planted};
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -462,7 +463,7 @@ impl Store {
             return Err(StoreError::Invalid(format!("inode {ino} does not exist any more")));
         }
         let had_tail = inner.state.tail().is_some();
-        let mut freed = Vec::new();
+        let mut freed: SmallVec<[BlockAddr; 16]> = SmallVec::new();
         let r = inner.state.unmap(pages, &self.io, &mut freed);
         let n = freed.len() as u64;
         freed.into_iter().for_each(|a| inner.dies(&self.segments, a));

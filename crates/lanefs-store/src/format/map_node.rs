@@ -45,6 +45,8 @@ struct All {
     addr: [u64; FANOUT],
     crc: [u32; FANOUT],
     used: u16,
+    /// A bit for each slot in use.
+    bits: [u64; FANOUT / 64],
 }
 
 impl All {
@@ -53,6 +55,8 @@ impl All {
         self.used += u16::from(!r.is_none());
         self.addr[slot] = r.addr.0;
         self.crc[slot] = if r.is_none() { 0 } else { r.crc };
+        let bit = 1 << (slot % 64);
+        if r.is_none() { self.bits[slot / 64] &= !bit } else { self.bits[slot / 64] |= bit }
     }
 }
 
@@ -89,7 +93,12 @@ impl Slots {
                     (false, false) => list[at].1 = r,
                     (true, false) if list.len() < Slots::FEW => list.insert(at, (slot as u8, r)),
                     (true, false) => {
-                        let mut all = Box::new(All { addr: [0; FANOUT], crc: [0; FANOUT], used: 0 });
+                        let mut all = Box::new(All {
+                            addr: [0; FANOUT],
+                            crc: [0; FANOUT],
+                            used: 0,
+                            bits: [0; FANOUT / 64],
+                        });
                         for (s, r) in list.drain(..) {
                             all.set(usize::from(s), r);
                         }
@@ -114,7 +123,15 @@ impl Slots {
     pub fn next_used(&self, from: usize) -> Option<usize> {
         match &self.0 {
             Form::Few(list) => list.iter().map(|e| usize::from(e.0)).find(|s| *s >= from),
-            Form::Many(all) => (from..FANOUT).find(|&s| all.addr[s] != 0),
+            Form::Many(all) => {
+                let mut word = from / 64;
+                let mut bits = all.bits.get(word)? >> (from % 64) << (from % 64);
+                while bits == 0 {
+                    word += 1;
+                    bits = *all.bits.get(word)?;
+                }
+                Some(word * 64 + bits.trailing_zeros() as usize)
+            }
         }
     }
 

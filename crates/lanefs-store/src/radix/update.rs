@@ -182,11 +182,12 @@ impl Radix {
         let last = (keys.end - 1).min(base + (span - 1) + span * (FANOUT as u64 - 1)) - base;
         let mut changed = false;
         let mut failed = None;
-        for slot in first as usize..=(last / span) as usize {
-            let r = self.nodes.get(&at).map_or(BlockRef::NONE, |n| n.slots.get(slot));
-            if r.is_none() {
-                continue;
-            }
+        let (mut from, last) = (first as usize, (last / span) as usize);
+        while let Some((slot, r)) = self.nodes.get(&at).and_then(|n| {
+            let slot = n.slots.next_used(from).filter(|&slot| slot <= last)?;
+            Some((slot, n.slots.get(slot)))
+        }) {
+            from = slot + 1;
             let mut gone = level == 0;
             if level > 0 {
                 let child = index << FANOUT_BITS | slot as u64;

@@ -395,13 +395,10 @@ fn each_below(
 ) -> ControlFlow<()> {
     let width = pages_below(height - 1);
     let mask = if dirty_only { node.mask.load(Ordering::SeqCst) } else { u64::MAX };
-    for index in 0..FAN as u64 {
+    for index in touched(base, width, range) {
         let first = base + index * width;
-        if mask >> index & 1 == 0 || first + width <= range.start {
+        if mask >> index & 1 == 0 {
             continue;
-        }
-        if first >= range.end {
-            break;
         }
         let word = node.slots[index as usize].load(Ordering::Acquire); // Acquire: pairs with the slot's filling
         if word == 0 {
@@ -451,24 +448,30 @@ fn settle_below(node: &Node, height: usize) {
 /// Whether the node is empty, after unlinking its empty children in `range`. Under the tree lock.
 fn prune_below(node: &Node, height: usize, base: u64, range: &Range<u64>, pin: &Guard) -> bool {
     let width = pages_below(height - 1);
-    let mut empty = true;
-    for index in 0..FAN as u64 {
-        // Acquire: pairs with `detach`: the detacher is done with the node.
-        let word = node.slots[index as usize].load(Ordering::Acquire);
-        if word == 0 {
-            continue;
+    if height > 1 {
+        for index in touched(base, width, range) {
+            let slot = &node.slots[index as usize];
+            // Acquire: pairs with the slot's filling.
+            let word = slot.load(Ordering::Acquire);
+            if word == 0 {
+                continue;
+            }
+            // SAFETY: an inner node's slot, under the tree lock.
+            let child = unsafe { node_of(word) };
+            if prune_below(child, height - 1, base + index * width, range, pin) {
+                slot.store(0, Ordering::SeqCst);
+                retire(word, pin);
+            }
         }
-        let first = base + index * width;
-        let touched = first < range.end && first + width > range.start;
-        // SAFETY: an inner node's slot, under the tree lock.
-        if height == 1 || !touched || !prune_below(unsafe { node_of(word) }, height - 1, first, range, pin) {
-            empty = false;
-            continue;
-        }
-        node.slots[index as usize].store(0, Ordering::SeqCst);
-        retire(word, pin);
     }
-    empty
+    // Acquire: pairs with `detach`: the detachers are done with the node.
+    node.slots.iter().all(|slot| slot.load(Ordering::Acquire) == 0)
+}
+
+/// The slots of a node, which begins at `base`, that lie in a range at least in part; each covers `width` pages.
+fn touched(base: u64, width: u64, range: &Range<u64>) -> Range<u64> {
+    let from = range.start.saturating_sub(base) / width;
+    from..range.end.saturating_sub(base).div_ceil(width).min(FAN as u64)
 }
 
 /// Frees a node that was just unlinked, when nobody can see it any more.
