@@ -17,6 +17,7 @@ use crate::inode_state::InodeState;
 use crate::segment::SegmentTable;
 use crate::types::{BlockAddr, Ino};
 use lanefs_sync::CachePadded;
+use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -248,6 +249,7 @@ pub(crate) struct Cells {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// Cells on the dirty lists, by steps of [`STEP`] a shard. Relaxed: for a look that need not be exact.
     listed: CachePadded<AtomicUsize>,
+    one_group: Switch,
 }
 
 /// So many cells of a shard are listed before the common count moves.
@@ -258,10 +260,14 @@ impl Cells {
         Cells {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             listed: CachePadded::default(),
+            one_group: Switch::of(Technique::CellGroups),
         }
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {
+        if self.one_group.off() {
+            return &self.shards[0];
+        }
         &self.shards[(ino.0 ^ ino.0 >> 7) as usize % SHARDS]
     }
 

@@ -7,6 +7,7 @@
 //! block could not be written back (SEMANTICS D7).
 
 use crate::format::summary::SUMMARY_SPAN;
+use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::{Canary, StridedCounter, planted};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -41,7 +42,7 @@ impl Space {
         let size = u64::from(segment_blocks);
         let summaries = size.div_ceil(SUMMARY_SPAN as u64);
         let total = u64::from(usable - held_back(usable, mlogs)) * size * size / (size + summaries);
-        let lanes = lanes.max(1);
+        let lanes = if Switch::of(Technique::StridedCounter).off() { 1 } else { lanes.max(1) };
         Space {
             total,
             free: StridedCounter::new(total as i64, lanes, 1024),

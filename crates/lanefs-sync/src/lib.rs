@@ -6,6 +6,7 @@
 //! because atomics, parking and thread-locals all come through [`primitive`].
 #![deny(missing_docs)]
 
+pub mod ablation;
 pub mod canary;
 pub mod clock;
 pub mod epoch;

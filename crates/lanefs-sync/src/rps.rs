@@ -28,6 +28,7 @@
 //! Happens-before: O is a Release (or later in a release sequence by the same lane's users) that the writer's look acquires, so
 //! the writer sees what readers did; clearing `writer` is a Release that I's look acquires.
 
+use crate::ablation::{Switch, Technique};
 use crate::lane_ids::{LaneIds, Seat};
 use crate::primitive::{
     AtomicU32, AtomicU64, CachePadded, FutexWord, Mutex, MutexGuard, Ordering, SPINS, fence, has_membarrier,
@@ -42,6 +43,7 @@ pub struct Rps {
     ids: Arc<LaneIds>,
     serial: u64,
     asymmetric: bool,
+    one_count: Switch,
     slots: Box<[CachePadded<Slot>]>,
     writer: CachePadded<FutexWord>,
     writers: CachePadded<Writers>,
@@ -88,6 +90,7 @@ impl Rps {
             // Relaxed: the numbers only have to differ.
             serial: NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             asymmetric,
+            one_count: Switch::of(Technique::PassThrough),
             slots,
             writer: CachePadded::new(FutexWord::new(0)),
             writers: CachePadded::new(Writers {
@@ -98,13 +101,19 @@ impl Rps {
         }
     }
 
+    /// Where the calling thread counts itself in.
+    #[inline]
+    fn seat(&self) -> Seat {
+        if self.one_count.off() { Seat { lane: 0, owner: false } } else { self.ids.seat() }
+    }
+
     /// Enters as a reader; waits while a writer is inside or waiting, unless this thread reads already.
     ///
     /// # Panics
     /// If this thread is the writer.
     #[inline]
     pub fn read(&self) -> RpsReadGuard<'_> {
-        let seat = self.ids.seat();
+        let seat = self.seat();
         let slot = &self.slots[seat.lane];
         if seat.owner {
             // Relaxed: this thread alone writes `solo` (a former owner's stores happen before the seat was taken).
@@ -194,7 +203,7 @@ impl Rps {
 
     /// Whether the calling thread is inside as a reader.
     pub fn is_reading(&self) -> bool {
-        let seat = self.ids.seat();
+        let seat = self.seat();
         if seat.owner {
             // Relaxed: this thread's own word.
             self.slots[seat.lane].solo.load(Ordering::Relaxed) > 0

@@ -21,10 +21,10 @@ pub(crate) struct Op<'v> {
 impl<'v> Op<'v> {
     /// Step 1.
     pub fn begin(vol: &'v Inner) -> Op<'v> {
-        let lane = vol.lanes.mine();
+        let (mine, lane) = (vol.lanes.mine(), vol.log_lane());
         let mut log = vol.lanes.lock(lane);
         if log.make_room() {
-            vol.lanes.shared(lane).look.store(true, Relaxed);
+            vol.lanes.shared(mine).look.store(true, Relaxed);
         }
         Op { vol, lane, log }
     }
@@ -48,11 +48,22 @@ impl<'v> Op<'v> {
     /// A fresh inode number.
     pub fn number(&mut self) -> Result<(Ino, u32)> {
         loop {
-            if let Some(n) = self.log.numbers.take() {
+            let number = match self.vol.numbers.take_from_start() {
+                None => self.log.numbers.take(),
+                found => found,
+            };
+            if let Some(n) = number {
                 return if n.0.0 < crate::memfs::table::MAX_INO { Ok(n) } else { posix(libc::ENOSPC) };
             }
             let c = self.vol.numbers.supply();
             self.log.numbers.refill(c);
+        }
+    }
+
+    /// Gives back a number that was taken and not used.
+    pub fn give_back(&mut self, ino: Ino) {
+        if !self.vol.numbers.give_back_to_bitmap(ino) {
+            self.log.numbers.give_back(ino);
         }
     }
 

@@ -13,6 +13,7 @@ use crate::{Cred, Fs};
 use crossbeam_utils::CachePadded;
 use lanefs_store::device::{Device, FileDevice, MemoryDevice};
 use lanefs_store::{FormatOptions, Ino, OpenReport, Store, VolumeInfo};
+use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::clock::Clock;
 use lanefs_sync::epoch::Epochs;
 use lanefs_sync::lane_ids::LaneIds;
@@ -91,6 +92,7 @@ const STOPPED: u8 = 1;
 pub(crate) struct Inner {
     pub store: Arc<Store>,
     pub lanes: Lanes<LaneLog, LaneShared>,
+    pub one_list: Switch,
     pub epochs: Epochs,
     pub clock: Arc<Clock>,
     pub cells: CellTable,
@@ -236,6 +238,7 @@ impl Volume {
                     },
                 )
             }),
+            one_list: Switch::of(Technique::LaneLogs),
             epochs: Epochs::new(info.last_epoch + 1),
             clock: options.clock.clone().unwrap_or_else(|| Arc::new(Clock::detect())),
             cells: CellTable::new(),
@@ -397,6 +400,12 @@ impl Inner {
     pub fn writable(&self) -> Result<()> {
         self.check_alive()?;
         if self.options.read_only { Err(Error::Posix(libc::EROFS)) } else { Ok(()) }
+    }
+
+    /// The lane whose log the calling thread's operations go to: its own.
+    #[inline]
+    pub fn log_lane(&self) -> usize {
+        if self.one_list.off() { 0 } else { self.lanes.mine() }
     }
 
     /// Counts cells made or dropped by this thread.

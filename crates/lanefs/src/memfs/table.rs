@@ -4,6 +4,7 @@
 use super::cell::{Cell, EVICTED, FROZEN};
 use crossbeam_epoch::Guard;
 use lanefs_store::{INOS_PER_CHUNK, Ino};
+use lanefs_sync::ablation::{OneLock, Technique};
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
@@ -23,6 +24,7 @@ pub(crate) const MAX_INO: u64 = (WIDTH * WIDTH) as u64 * INOS_PER_CHUNK;
 
 pub(crate) struct CellTable {
     root: Box<Level<Level<Chunk>>>,
+    one_group: OneLock,
 }
 
 /// Allocates a structure that is made of null pointers only, without touching its pages.
@@ -59,7 +61,7 @@ fn child<T>(slot: &AtomicPtr<T>) -> &T {
 
 impl CellTable {
     pub fn new() -> CellTable {
-        CellTable { root: zeroed() }
+        CellTable { root: zeroed(), one_group: OneLock::of(Technique::CellGroups) }
     }
 
     fn slot(&self, ino: Ino) -> Option<&AtomicPtr<Cell>> {
@@ -74,6 +76,7 @@ impl CellTable {
     /// The cell of `ino`, if it is in memory. A cell the reclaimer had marked is kept.
     #[inline]
     pub fn get<'g>(&self, ino: Ino, _guard: &'g Guard) -> Option<&'g Cell> {
+        let _group = self.one_group.read();
         let slot = self.slot(ino)?;
         // SAFETY: cells are unlinked before they are handed to the collector; the guard is pinned.
         let cell = unsafe { slot.load(Acquire).as_ref()? };
@@ -100,7 +103,11 @@ impl CellTable {
         let slot = &chunk.cells[ino.slot()];
         let p = Box::into_raw(cell);
         loop {
-            match slot.compare_exchange(std::ptr::null_mut(), p, AcqRel, Acquire) {
+            let put = {
+                let _group = self.one_group.write();
+                slot.compare_exchange(std::ptr::null_mut(), p, AcqRel, Acquire)
+            };
+            match put {
                 // SAFETY: published; freed only through the collector.
                 Ok(_) => return unsafe { &*p },
                 Err(_) => {
@@ -120,6 +127,7 @@ impl CellTable {
     pub fn remove(&self, cell: &Cell, guard: &Guard) {
         let Some(slot) = self.slot(cell.ino) else { return };
         let p = std::ptr::from_ref(cell).cast_mut();
+        let _group = self.one_group.write();
         if slot.compare_exchange(p, std::ptr::null_mut(), AcqRel, Relaxed).is_ok() {
             // SAFETY: `p` came from Box::into_raw in `insert`, is unreachable now, and only one compare-exchange wins.
             unsafe { guard.defer_unchecked(move || drop(Box::from_raw(p))) };

@@ -5,6 +5,7 @@
 //! A number comes back only after the checkpoint that made its end durable (O13, O16).
 
 use lanefs_store::{INOS_PER_CHUNK, Ino};
+use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::lock::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -18,6 +19,30 @@ pub(crate) struct Chunk {
     generations: Option<Box<[u32; INOS_PER_CHUNK as usize]>>,
 }
 
+impl Chunk {
+    /// A free number at or after bit `from`, else before it; with its generation. It is free no more.
+    fn take(&mut self, from: u32) -> Option<(Ino, u32)> {
+        let ahead = self.free >> from << from;
+        let bit = if ahead != 0 {
+            ahead.trailing_zeros()
+        } else if self.free != 0 {
+            self.free.trailing_zeros()
+        } else {
+            return None;
+        };
+        self.free &= !(1u128 << bit);
+        let generation = self.generations.as_ref().map_or(1, |g| g[bit as usize].max(1));
+        Some((Ino(self.base + u64::from(bit)), generation))
+    }
+
+    /// A number that is free again, with its next generation.
+    fn put(&mut self, ino: Ino, generation: u32) {
+        self.free |= 1u128 << ino.slot();
+        self.generations.get_or_insert_with(|| Box::new([1; INOS_PER_CHUNK as usize]))[ino.slot()] =
+            generation;
+    }
+}
+
 /// What a lane holds.
 #[derive(Default)]
 pub(crate) struct NumberCache {
@@ -28,19 +53,9 @@ pub(crate) struct NumberCache {
 impl NumberCache {
     /// The next number and its generation; `None` when the lane is dry.
     pub fn take(&mut self) -> Option<(Ino, u32)> {
-        let c = self.chunk.as_mut()?;
-        let ahead = c.free >> self.cursor << self.cursor;
-        let bit = if ahead != 0 {
-            ahead.trailing_zeros()
-        } else if c.free != 0 {
-            c.free.trailing_zeros()
-        } else {
-            return None;
-        };
-        c.free &= !(1u128 << bit);
-        self.cursor = bit;
-        let generation = c.generations.as_ref().map_or(1, |g| g[bit as usize].max(1));
-        Some((Ino(c.base + u64::from(bit)), generation))
+        let taken = self.chunk.as_mut()?.take(self.cursor)?;
+        self.cursor = taken.0.slot() as u32;
+        Some(taken)
     }
 
     /// Gives back a number that was taken and not used.
@@ -65,6 +80,9 @@ pub(crate) struct Numbers {
     /// Chunks below were used by earlier mounts: the scan's business.
     scan_limit: u64,
     pool: Mutex<Pool>,
+    one_bitmap: Switch,
+    /// All numbers ever handed to this mount, in place of the lanes' chunks, when those are taken out.
+    bitmap: Mutex<Vec<Chunk>>,
 }
 
 #[derive(Default)]
@@ -82,7 +100,13 @@ const WORTH: u32 = 32;
 impl Numbers {
     pub fn new(next_chunk: u64) -> Numbers {
         let next_chunk = next_chunk.max(1);
-        Numbers { next_chunk: AtomicU64::new(next_chunk), scan_limit: next_chunk, pool: Mutex::default() }
+        Numbers {
+            next_chunk: AtomicU64::new(next_chunk),
+            scan_limit: next_chunk,
+            pool: Mutex::default(),
+            one_bitmap: Switch::of(Technique::LaneNumbers),
+            bitmap: Mutex::default(),
+        }
     }
 
     /// A chunk for a lane that is dry. Never waits (optimistic scan).
@@ -96,6 +120,40 @@ impl Numbers {
         Chunk { base: n * INOS_PER_CHUNK, free: u128::MAX, generations: None }
     }
 
+    /// Where lanes have no numbers of their own: the first free one of all, found from the start.
+    #[inline]
+    pub fn take_from_start(&self) -> Option<(Ino, u32)> {
+        if self.one_bitmap.off() { Some(self.scan_from_start()) } else { None }
+    }
+
+    fn scan_from_start(&self) -> (Ino, u32) {
+        let mut bitmap = self.bitmap.lock();
+        loop {
+            if let Some(found) = bitmap.iter_mut().find_map(|c| c.take(0)) {
+                return found;
+            }
+            bitmap.push(self.supply());
+        }
+    }
+
+    /// Gives back a number that was taken from the start and not used; false if lanes have numbers of their own.
+    #[inline]
+    pub fn give_back_to_bitmap(&self, ino: Ino) -> bool {
+        self.one_bitmap.off() && self.bitmap_has_again(ino, None)
+    }
+
+    fn bitmap_has_again(&self, ino: Ino, generation: Option<u32>) -> bool {
+        let mut bitmap = self.bitmap.lock();
+        let Some(c) = bitmap.iter_mut().find(|c| c.base / INOS_PER_CHUNK == ino.chunk()) else {
+            return false;
+        };
+        match generation {
+            Some(generation) => c.put(ino, generation),
+            None => c.free |= 1u128 << ino.slot(),
+        }
+        true
+    }
+
     /// Numbers that became free, each with its next generation. Like the scan, called only by the holder of the checkpoint lock,
     /// so that no number is both found and freed: a chunk that the scan has yet to reach is left to it.
     pub fn freed(&self, list: &[(Ino, u32)]) {
@@ -104,11 +162,12 @@ impl Numbers {
             if ino.chunk() < self.scan_limit && ino.chunk() >= pool.scan {
                 continue;
             }
+            if self.one_bitmap.off() && self.bitmap_has_again(ino, Some(generation)) {
+                continue;
+            }
             let base = ino.chunk() * INOS_PER_CHUNK;
             let c = pool.partial.entry(base).or_insert_with(|| Chunk { base, free: 0, generations: None });
-            c.free |= 1u128 << ino.slot();
-            c.generations.get_or_insert_with(|| Box::new([1; INOS_PER_CHUNK as usize]))[ino.slot()] =
-                generation;
+            c.put(ino, generation);
             if c.free.count_ones() >= WORTH
                 && let Some(c) = pool.partial.remove(&base)
             {

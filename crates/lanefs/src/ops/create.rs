@@ -149,7 +149,7 @@ impl Inner {
             .filter(|_| state == ALIVE && leaf.is_complete() && old.is_none_or(|e| e.target().is_none()))
         else {
             drop(leaf);
-            op.log.numbers.give_back(cell.ino);
+            op.give_back(cell.ino);
             return None;
         };
         cell.lanes.store(1 << (op.lane & 63), Relaxed);

@@ -110,7 +110,7 @@ impl Inner {
         victim.set_times(None, None, Some(now));
         if victim.nlink.fetch_sub(1, SeqCst) == 1 {
             if planted(Canary::NumberReused) {
-                op.log.numbers.give_back(victim.ino);
+                op.give_back(victim.ino);
             }
             op.log.orphans.push((epoch, victim.ino));
         } else {

@@ -21,7 +21,7 @@ impl Inner {
             return;
         }
         // Marked under the lane's lock, which collect_dirty takes: who finds the mark and then collects finds the entry.
-        let mut log = self.lanes.lock(self.lanes.mine());
+        let mut log = self.lanes.lock(self.log_lane());
         if cell.set(all) & QUEUED == 0 {
             log.dirty.push(cell.ino);
         }

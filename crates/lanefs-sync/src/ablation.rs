@@ -1,0 +1,148 @@
+//! Techniques that can be taken out, to see what each is worth (`lanefs-bench ablate`).
+//!
+//! A structure that has a technique keeps a [`Switch`], set when it is made from what `without` says at that moment. Nothing that
+//! is on disk depends on it. Without the feature `ablation` a switch takes no room, [`Switch::off`] is a constant, and nothing of this is in
+//! the program; only `lanefs-bench` asks for the feature.
+
+/// What can be taken out, and what stands in its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Technique {
+    /// The reader pass-through semaphore (Max 4.1). In its place: one count of readers for all, as in a reader-writer semaphore.
+    PassThrough,
+    /// File cells in groups (Max 4.2). In its place: one group, the cells of the store behind one lock, those of memory found under
+    /// one reader-writer lock.
+    CellGroups,
+    /// A log for each lane (ScaleFS 4, ScaleXFS 4.2). In its place: one list for all lanes, with one lock.
+    LaneLogs,
+    /// The strided counter (ScaleXFS 4.4). In its place: one counter for all lanes.
+    StridedCounter,
+    /// Free inode numbers of the lanes' own, scanned from where the last scan ended (F2FS unlink). In its place: one bitmap,
+    /// scanned from its start, under one mutex.
+    LaneNumbers,
+}
+
+impl Technique {
+    /// All of them.
+    pub const ALL: [Technique; 5] = [
+        Technique::PassThrough,
+        Technique::CellGroups,
+        Technique::LaneLogs,
+        Technique::StridedCounter,
+        Technique::LaneNumbers,
+    ];
+}
+
+#[cfg(feature = "ablation")]
+std::thread_local! {
+    static OFF: std::cell::RefCell<Vec<Technique>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Runs `make`; what it makes, in this thread, has these techniques off.
+#[cfg(feature = "ablation")]
+pub fn without<R>(techniques: &[Technique], make: impl FnOnce() -> R) -> R {
+    let before = OFF.with(|off| off.replace(techniques.to_vec()));
+    let made = make();
+    OFF.with(|off| *off.borrow_mut() = before);
+    made
+}
+
+/// Whether a structure has a technique off.
+#[derive(Clone, Copy, Debug)]
+pub struct Switch(#[cfg(feature = "ablation")] bool);
+
+impl Switch {
+    /// For a structure made now.
+    #[cfg(feature = "ablation")]
+    pub fn of(technique: Technique) -> Switch {
+        Switch(OFF.with(|off| off.borrow().contains(&technique)))
+    }
+
+    /// For a structure made now: never off, without the feature.
+    #[cfg(not(feature = "ablation"))]
+    #[inline(always)]
+    pub const fn of(_: Technique) -> Switch {
+        Switch()
+    }
+
+    /// Whether the technique is off.
+    #[cfg(feature = "ablation")]
+    #[inline(always)]
+    pub fn off(self) -> bool {
+        self.0
+    }
+
+    /// Whether the technique is off: never, without the feature.
+    #[cfg(not(feature = "ablation"))]
+    #[inline(always)]
+    pub const fn off(self) -> bool {
+        false
+    }
+}
+
+/// A reader-writer lock that is only there when a technique is off.
+#[derive(Debug)]
+pub struct OneLock(#[cfg(feature = "ablation")] Option<parking_lot::RwLock<()>>);
+
+/// What [`OneLock::read`] and [`OneLock::write`] hold.
+#[cfg(feature = "ablation")]
+pub struct Held<'a> {
+    _read: Option<parking_lot::RwLockReadGuard<'a, ()>>,
+    _write: Option<parking_lot::RwLockWriteGuard<'a, ()>>,
+}
+
+/// What [`OneLock::read`] and [`OneLock::write`] hold: nothing, without the feature.
+#[cfg(not(feature = "ablation"))]
+pub struct Held<'a>(std::marker::PhantomData<&'a ()>);
+
+impl OneLock {
+    /// For a structure made now.
+    pub fn of(technique: Technique) -> OneLock {
+        let _switch = Switch::of(technique);
+        OneLock(
+            #[cfg(feature = "ablation")]
+            _switch.off().then(|| parking_lot::RwLock::new(())),
+        )
+    }
+
+    /// Shared, where the technique is off.
+    #[inline(always)]
+    pub fn read(&self) -> Held<'_> {
+        #[cfg(feature = "ablation")]
+        return Held { _read: self.0.as_ref().map(|l| l.read_recursive()), _write: None };
+        #[cfg(not(feature = "ablation"))]
+        Held(std::marker::PhantomData)
+    }
+
+    /// Alone, where the technique is off.
+    #[inline(always)]
+    pub fn write(&self) -> Held<'_> {
+        #[cfg(feature = "ablation")]
+        return Held { _read: None, _write: self.0.as_ref().map(|l| l.write()) };
+        #[cfg(not(feature = "ablation"))]
+        Held(std::marker::PhantomData)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(feature = "ablation")]
+    fn only_what_is_made_within_has_it_off() {
+        let (inside, other) = without(&[Technique::PassThrough], || {
+            (Switch::of(Technique::PassThrough), Switch::of(Technique::LaneLogs))
+        });
+        assert!(inside.off() && !other.off() && !Switch::of(Technique::PassThrough).off());
+        let lock = without(&[Technique::CellGroups], || OneLock::of(Technique::CellGroups));
+        let (_a, _b) = (lock.read(), lock.read());
+        assert!(lock.0.as_ref().is_some_and(|l| l.try_write().is_none()));
+    }
+
+    #[test]
+    #[cfg(not(feature = "ablation"))]
+    fn without_the_feature_it_is_nothing() {
+        assert!(Technique::ALL.iter().all(|&t| !Switch::of(t).off()));
+        assert_eq!(size_of::<Switch>() + size_of::<OneLock>(), 0);
+    }
+}
