@@ -8,7 +8,7 @@ use mimalloc::MiMalloc;
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 thread_local! {
     /// Allocations of this thread and their bytes. Const-initialised and without a destructor, so that the allocator may touch
@@ -17,6 +17,33 @@ thread_local! {
 }
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+/// Bytes allocated and not freed, by threads: each adds to the shard its own number picks, so that counting is no shared write.
+static LIVE: [LiveShard; 64] = [const { LiveShard(AtomicI64::new(0)) }; 64];
+
+#[repr(align(128))]
+struct LiveShard(AtomicI64);
+
+thread_local! {
+    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+#[inline]
+fn count_live(bytes: i64) {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    SHARD.with(|s| {
+        if s.get() == usize::MAX {
+            s.set(NEXT.fetch_add(1, Ordering::Relaxed) as usize % LIVE.len());
+        }
+        // Relaxed: statistics. Two threads of one shard may meet here.
+        LIVE[s.get()].0.fetch_add(bytes, Ordering::Relaxed);
+    });
+}
+
+/// Bytes allocated and not freed in this process; `None` where nobody counts.
+pub fn live_bytes() -> Option<i64> {
+    INSTALLED.load(Ordering::Relaxed).then(|| LIVE.iter().map(|s| s.0.load(Ordering::Relaxed)).sum())
+}
 
 /// mimalloc, which the `lanefs` command has too, counting.
 pub struct CountingAllocator;
@@ -31,6 +58,7 @@ fn count(bytes: usize) {
         }
         c.set((n + 1, b + bytes as u64));
     });
+    count_live(bytes as i64);
 }
 
 // SAFETY: every call is passed on unchanged to mimalloc, which keeps the contract; the counting
@@ -48,10 +76,12 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size);
+        count_live(-(layout.size() as i64));
         // SAFETY: as above.
         unsafe { MiMalloc.realloc(at, layout, size) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count_live(-(layout.size() as i64));
         // SAFETY: as above.
         unsafe { MiMalloc.dealloc(at, layout) }
     }

@@ -5,6 +5,7 @@
 //! [`runner`] runs one cell (one workload, one target, one number of workers) and counts; [`workload`] holds one
 //! small file per workload; [`target`] is what a workload runs on; [`report`] draws what the runs said.
 
+pub mod ablation;
 pub mod cli;
 pub mod clock;
 pub mod compare;

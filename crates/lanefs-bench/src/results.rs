@@ -15,6 +15,9 @@ pub struct ResultsFile {
     /// Where it was made.
     #[serde(default)]
     pub machine: Machine,
+    /// The targets are LaneFS with techniques taken out: see `CellResult::without`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ablation: bool,
     /// What was measured.
     pub results: Vec<CellResult>,
     /// What could not be measured, and why.
@@ -54,12 +57,21 @@ pub struct CellResult {
     /// Bytes to the device, writes and flushes per operation, where they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<(f64, f64, f64)>,
+    /// Instructions per operation, where they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<f64>,
+    /// Cache lines per unit that pass from one core to another, by the model of `cargo xtask coherence`, where it was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfers: Option<f64>,
     /// What `ops_per_s` counts.
     #[serde(default)]
     pub unit: String,
     /// `threads` or `processes`.
     #[serde(default)]
     pub mode: String,
+    /// Techniques of LaneFS that were off.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
     /// Data files bypassed the page cache.
     #[serde(default)]
     pub direct: bool,

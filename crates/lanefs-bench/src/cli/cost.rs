@@ -1,6 +1,7 @@
 //! `lanefs bench cost`: what operations cost beside time. Counts, unlike times, can be held to: `--against` makes an earlier
 //! file a ratchet.
 
+use super::profile::{instructions, transfers};
 use super::{Cells, Named, command_line, matrix, now, write_json};
 use crate::error::{Context, Res};
 use crate::machine::Machine;
@@ -23,6 +24,15 @@ pub struct CostArgs {
     /// Fail if a count is worse than in this file of an earlier run.
     #[arg(long, value_name = "FILE")]
     pub against: Option<PathBuf>,
+    /// Count instructions too, by valgrind's callgrind, of so many operations of each workload.
+    #[arg(long, value_name = "OPERATIONS", num_args = 0..=1, default_missing_value = "1000")]
+    pub instructions: Option<u64>,
+    /// Take the transfers of cache lines from a file that `cargo xtask coherence --json` wrote: those of its largest number of lanes.
+    #[arg(long, value_name = "FILE")]
+    pub transfers: Option<PathBuf>,
+    /// By how many per cent instructions may be more.
+    #[arg(long, default_value_t = 3.0)]
+    pub instruction_tolerance: f64,
     /// By how many per cent a count may be worse.
     #[arg(long, default_value_t = 10.0)]
     pub tolerance: f64,
@@ -33,7 +43,7 @@ pub fn run(args: &CostArgs) -> Res<i32> {
     args.cells.check()?;
     let workloads = select(&args.cells.workloads)?;
     let target = OpenTarget::Volume(VolumeTarget::counted(parse_size(&args.size)?)?);
-    let mut targets = [Named { name: "lanefs".to_string(), target }];
+    let mut targets = [Named { name: "lanefs".to_string(), target, without: Vec::new() }];
     let mut file = ResultsFile {
         format: 1,
         command: command_line(),
@@ -42,17 +52,40 @@ pub fn run(args: &CostArgs) -> Res<i32> {
         ..ResultsFile::default()
     };
     matrix(&args.cells, &workloads, &mut targets, &mut file, |_| Ok(()))?;
+    if let Some(ops) = args.instructions {
+        for r in &mut file.results {
+            r.instructions = Some(instructions(&r.workload, ops)?);
+        }
+    }
+    if let Some(path) = &args.transfers {
+        let counted = transfers(path)?;
+        for r in &mut file.results {
+            r.transfers = counted.iter().find(|c| c.0 == r.workload).map(|c| c.1);
+        }
+    }
     println!();
     println!(
-        "{:<16} {:>7} {:>12} {:>12} {:>14} {:>10} {:>10}",
-        "per operation", "workers", "allocations", "bytes", "device bytes", "writes", "flushes"
+        "{:<16} {:>7} {:>12} {:>12} {:>14} {:>10} {:>10} {:>13} {:>10}",
+        "per operation",
+        "workers",
+        "allocations",
+        "bytes",
+        "device bytes",
+        "writes",
+        "flushes",
+        "instructions",
+        "transfers"
     );
     for r in &file.results {
         let (allocations, bytes) = r.allocated.unwrap_or((f64::NAN, f64::NAN));
         let (device, writes, flushes) = r.traffic.unwrap_or_default();
+        let told = |n: Option<f64>, digits: usize| n.map_or("-".to_string(), |n| format!("{n:.digits$}"));
         println!(
-            "{:<16} {:>7} {allocations:>12.3} {bytes:>12.1} {device:>14.1} {writes:>10.4} {flushes:>10.4}",
-            r.workload, r.workers
+            "{:<16} {:>7} {allocations:>12.3} {bytes:>12.1} {device:>14.1} {writes:>10.4} {flushes:>10.4} {:>13} {:>10}",
+            r.workload,
+            r.workers,
+            told(r.instructions, 0),
+            told(r.transfers, 2)
         );
     }
     if let Some(path) = &args.json {
@@ -62,7 +95,7 @@ pub fn run(args: &CostArgs) -> Res<i32> {
     if let Some(path) = &args.against {
         let text = std::fs::read(path).at(path.display())?;
         let earlier: ResultsFile = serde_json::from_slice(&text).at(path.display())?;
-        for complaint in worse(&file.results, &earlier.results, args.tolerance) {
+        for complaint in worse(&file.results, &earlier.results, args.tolerance, args.instruction_tolerance) {
             println!("{complaint}");
             code = 1;
         }
@@ -71,7 +104,12 @@ pub fn run(args: &CostArgs) -> Res<i32> {
 }
 
 /// Which counts are worse than they were.
-fn worse(now: &[CellResult], earlier: &[CellResult], tolerance: f64) -> Vec<String> {
+fn worse(
+    now: &[CellResult],
+    earlier: &[CellResult],
+    tolerance: f64,
+    instruction_tolerance: f64,
+) -> Vec<String> {
     let mut complaints = Vec::new();
     for new in now {
         let Some(old) = earlier.iter().find(|o| (&o.workload, o.workers) == (&new.workload, new.workers))
@@ -79,12 +117,17 @@ fn worse(now: &[CellResult], earlier: &[CellResult], tolerance: f64) -> Vec<Stri
             continue;
         };
         let counts = |r: &CellResult| {
-            let (allocations, _) = r.allocated.unwrap_or_default();
-            let (bytes, _, flushes) = r.traffic.unwrap_or_default();
             // The smallest difference that is no noise: background work falls into some rounds and not into others.
-            [("allocations", allocations, 0.05), ("device bytes", bytes, 512.0), ("flushes", flushes, 0.05)]
+            [
+                ("allocations", r.allocated.map(|a| a.0), 0.05, tolerance),
+                ("device bytes", r.traffic.map(|t| t.0), 512.0, tolerance),
+                ("flushes", r.traffic.map(|t| t.2), 0.05, tolerance),
+                ("instructions", r.instructions, 10.0, instruction_tolerance),
+                ("transfers of lines", r.transfers, 0.1, tolerance),
+            ]
         };
-        for ((what, is, noise), (_, was, _)) in counts(new).into_iter().zip(counts(old)) {
+        for ((what, is, noise, tolerance), (_, was, ..)) in counts(new).into_iter().zip(counts(old)) {
+            let (Some(is), Some(was)) = (is, was) else { continue };
             if is > was * (1.0 + tolerance / 100.0) + noise {
                 complaints
                     .push(format!("worse: {} x{}: {what} {was:.3} -> {is:.3}", new.workload, new.workers));
@@ -107,8 +150,14 @@ mod tests {
             traffic: Some((bytes, 0.0, 0.0)),
             ..CellResult::default()
         };
-        assert!(worse(&[cell(2.1, 4096.0)], &[cell(2.0, 4096.0)], 10.0).is_empty());
-        assert_eq!(worse(&[cell(3.0, 8192.0)], &[cell(2.0, 4096.0)], 10.0).len(), 2);
-        assert!(worse(&[cell(3.0, 0.0)], &[], 10.0).is_empty());
+        let worse = |new: CellResult, old: &[CellResult]| worse(&[new], old, 10.0, 3.0).len();
+        assert_eq!(worse(cell(2.1, 4096.0), &[cell(2.0, 4096.0)]), 0);
+        assert_eq!(worse(cell(3.0, 8192.0), &[cell(2.0, 4096.0)]), 2);
+        assert_eq!(worse(cell(3.0, 0.0), &[]), 0);
+        let counted =
+            |n: f64, t: f64| CellResult { instructions: Some(n), transfers: Some(t), ..cell(0.0, 0.0) };
+        assert_eq!(worse(counted(1030.0, 1.0), &[counted(1000.0, 1.0)]), 0);
+        assert_eq!(worse(counted(1050.0, 1.3), &[counted(1000.0, 1.0)]), 2);
+        assert_eq!(worse(cell(0.0, 0.0), &[counted(1000.0, 1.0)]), 0);
     }
 }

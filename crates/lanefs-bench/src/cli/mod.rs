@@ -1,10 +1,16 @@
 //! The command line: `run`, `compare`, `report`, `list`.
 
+mod ablate;
 mod cost;
+mod memory;
+mod profile;
 mod progress;
 mod run;
 
+pub use ablate::AblateArgs;
 pub use cost::CostArgs;
+pub use memory::MemoryArgs;
+pub use profile::CountArgs;
 pub use progress::{Progress, human, span};
 pub use run::{Named, RunArgs, matrix};
 
@@ -30,10 +36,17 @@ pub enum Command {
     Run(RunArgs),
     /// Make LaneFS and its peers on one medium and run them against each other.
     Compare(crate::compare::CompareArgs),
+    /// Run LaneFS with its techniques taken out, one by one, beside itself as usual (feature `ablation`).
+    Ablate(AblateArgs),
     /// Draw results as one HTML page.
     Report(crate::report::ReportArgs),
     /// Count what operations cost beside time, in process: allocations, device traffic.
     Cost(CostArgs),
+    /// Do a number of operations of one workload and nothing else that a profiler would count.
+    #[command(hide = true)]
+    Count(CountArgs),
+    /// What files and directories take in memory when everything of them is cached.
+    Memory(MemoryArgs),
     /// List the workloads.
     List,
 }
@@ -41,7 +54,7 @@ pub enum Command {
 /// How cells are run: shared by `run` and `compare`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Cells {
-    /// Workloads: names, `all` (FxMark's nineteen), `papers`, `yardsticks`, `everything`.
+    /// Workloads: names, `all` (FxMark's nineteen), `papers`, `external` (db_bench), `yardsticks`, `everything`.
     #[arg(long, value_delimiter = ',', default_value = "all")]
     pub workloads: Vec<String>,
     /// Numbers of workers.
@@ -93,6 +106,7 @@ impl Cells {
             seconds: self.seconds,
             warmup: self.warmup.unwrap_or((self.seconds / 5.0).min(1.0)),
             processes,
+            ops: None,
             params: Params { scale: self.scale, loadfile: self.loadfile.clone() },
         }
     }
@@ -105,6 +119,9 @@ pub fn run(args: Args) -> Res<i32> {
         Command::Run(args) => run::run(&args),
         Command::Report(args) => crate::report::run(&args),
         Command::Cost(args) => cost::run(&args),
+        Command::Ablate(args) => ablate::run(&args),
+        Command::Count(args) => profile::count(&args),
+        Command::Memory(args) => memory::run(&args),
         Command::Compare(args) => crate::compare::run(&args),
         Command::List => {
             for entry in crate::workload::all() {

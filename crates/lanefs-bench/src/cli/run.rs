@@ -8,12 +8,13 @@ use crate::results::{CellFailure, CellResult, ResultsFile};
 use crate::runner::CellOutcome;
 use crate::target::{OpenTarget, TargetSpec};
 use crate::workload::{Entry, select};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
-    /// A directory, a LaneFS image, or `mem:[SIZE][,lanes=N][,mlogs=N][,cache=SIZE]`; may be given several times.
+    /// A directory, a LaneFS image, or `mem:[SIZE][,lanes=N][,mlogs=N][,cache=SIZE]`, with what `ablate` takes out added in the same
+    /// way (rps=shared, cells=one, oplog=one, counter=one, ids=scan); may be given several times.
     /// NAME=TARGET gives it a name.
     #[arg(long, required = true)]
     pub target: Vec<String>,
@@ -30,6 +31,8 @@ pub struct Named {
     pub name: String,
     /// It.
     pub target: OpenTarget,
+    /// Techniques of LaneFS that are off in it.
+    pub without: Vec<String>,
 }
 
 /// Runs everything chosen on all targets, interleaved by workload and repeat, so that whatever else the machine
@@ -86,6 +89,7 @@ pub fn matrix(
                     workers,
                     unit: entry.info.unit.to_string(),
                     mode: if processes { "processes" } else { "threads" }.to_string(),
+                    without: target.without.clone(),
                     direct: cells.direct,
                     seconds: cells.seconds,
                     ..CellResult::from_runs(&outcomes[at])
@@ -113,11 +117,22 @@ pub(super) fn run(args: &RunArgs) -> Res<i32> {
         if let TargetSpec::Dir(path) | TargetSpec::Image(path) = &spec {
             machine.note_mount(path);
         }
-        targets.push(Named { name: name.to_string(), target: spec.open(args.cells.direct)? });
+        targets.push(spec.named(name, args.cells.direct)?);
     }
-    let mut file =
+    let file =
         ResultsFile { format: 1, command: command_line(), started: now(), machine, ..ResultsFile::default() };
-    let done = matrix(&args.cells, &workloads, &mut targets, &mut file, |file| match &args.json {
+    matrix_to(&args.cells, &workloads, &mut targets, file, args.json.as_deref())
+}
+
+/// Runs the matrix, keeps what is finished in a file, and answers the exit status.
+pub(super) fn matrix_to(
+    cells: &Cells,
+    workloads: &[&Entry],
+    targets: &mut [Named],
+    mut file: ResultsFile,
+    json: Option<&Path>,
+) -> Res<i32> {
+    let done = matrix(cells, workloads, targets, &mut file, |file| match json {
         Some(path) => write_json(path, file),
         None => Ok(()),
     });

@@ -45,6 +45,10 @@ pub struct CompareArgs {
     /// Size of each peer's device.
     #[arg(long, default_value = "4G", value_name = "SIZE")]
     pub size: String,
+    /// With `--medium mem`: leave the devices as they are made, so that the first write to each of their pages also has the system
+    /// clear it. Otherwise every peer's device is written once before.
+    #[arg(long)]
+    pub fresh: bool,
     /// Where images are made with `--medium disk`.
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     pub images: PathBuf,
@@ -107,7 +111,7 @@ fn ground(args: &CompareArgs, mounts: bool, undo: &mut Undo) -> Res<Ground> {
     }
     let beside = || Some(std::env::current_exe().ok()?.parent()?.join("lanefs"));
     let lanefs = args.lanefs.clone().or_else(beside).unwrap_or_else(|| "lanefs".into());
-    Ok(Ground { base, on_disk, size, lanefs, direct: args.cells.direct })
+    Ok(Ground { base, on_disk, size, lanefs, direct: args.cells.direct, written: !on_disk && !args.fresh })
 }
 
 fn c_size(bytes: u64) -> Res<std::ffi::CString> {
@@ -141,7 +145,7 @@ fn compare(
         if let TargetSpec::Dir(path) = &spec {
             machine.note_mount(path);
         }
-        targets.push(Named { name: name.to_string(), target: spec.open(args.cells.direct)? });
+        targets.push(spec.named(name, args.cells.direct)?);
     }
     if targets.is_empty() {
         return Err(Failure::new("nobody takes part"));

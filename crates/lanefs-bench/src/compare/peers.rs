@@ -73,6 +73,8 @@ pub struct Ground {
     pub size: u64,
     /// The `lanefs` command.
     pub lanefs: PathBuf,
+    /// Devices in memory are written once before they are used.
+    pub written: bool,
     /// Data files are opened with O_DIRECT.
     pub direct: bool,
 }
@@ -133,6 +135,7 @@ impl Ground {
                 let image_text = text(&image);
                 args.push(&image_text);
                 command(program, &args)?;
+                self.write_once(&image)?;
                 let dir = self.mount_point(name, undo)?;
                 // mount sets the loop device up so that the unmount frees it.
                 command("mount", &["-t", name, "-o", "loop", &image_text, &text(&dir)])?;
@@ -141,7 +144,10 @@ impl Ground {
                 }
                 self.open_dir(&dir)?
             }
-            Peer::Lanefs if !self.on_disk => TargetSpec::Memory(Memory::new(self.size)).open(self.direct)?,
+            Peer::Lanefs if !self.on_disk => {
+                let memory = Memory { written: self.written, ..Memory::new(self.size) };
+                TargetSpec::Memory(memory).open(self.direct)?
+            }
             Peer::Lanefs => {
                 let image = self.lanefs_image(name, undo)?;
                 TargetSpec::Image(image).open(self.direct)?
@@ -154,12 +160,13 @@ impl Ground {
                     ))));
                 }
                 let image = self.lanefs_image(name, undo)?;
+                self.write_once(&image)?;
                 let dir = self.mount_point(name, undo)?;
                 command(&text(&self.lanefs), &["mount", &text(&image), &text(&dir)])?;
                 self.open_dir(&dir)?
             }
         };
-        Ok(Ok(Named { name: name.to_string(), target: made }))
+        Ok(Ok(Named { name: name.to_string(), target: made, without: Vec::new() }))
     }
 
     fn open_dir(&self, dir: &Path) -> Res<OpenTarget> {
@@ -171,6 +178,16 @@ impl Ground {
         undo.make_dir(&dir)?;
         undo.mount(&dir)?;
         Ok(dir)
+    }
+
+    /// Has the medium give all of an image its memory, what is in it staying as it is.
+    fn write_once(&self, image: &Path) -> Res<()> {
+        if !self.written {
+            return Ok(());
+        }
+        let file = std::fs::OpenOptions::new().write(true).open(image).at(image.display())?;
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, self.size)
+            .at(format!("giving {} its memory (with --fresh it is not asked for)", image.display()))
     }
 
     /// An empty image file of the peers' common size.

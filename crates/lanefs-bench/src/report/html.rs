@@ -1,5 +1,6 @@
 //! The page: what was measured where, the ratios at a glance, then a panel for each workload.
 
+use super::ablation;
 use super::latency::ridges;
 use super::rates::{Coloured, bars, curves};
 use super::svg::escape;
@@ -14,14 +15,13 @@ const STYLE: &str = include_str!("style.css");
 /// The page for these files.
 pub fn page(files: &[ResultsFile]) -> String {
     let mut cells: Vec<&CellResult> = Vec::new();
-    for r in files.iter().flat_map(|f| &f.results) {
+    for r in files.iter().filter(|f| !f.ablation).flat_map(|f| &f.results) {
         // Of two results for the same cell the later one counts.
         cells.retain(|c| (&c.target, &c.workload, c.workers) != (&r.target, &r.workload, r.workers));
         cells.push(r);
     }
     let targets = distinct(cells.iter().map(|c| c.target.as_str()));
     let names = distinct(cells.iter().map(|c| c.workload.as_str()));
-    let colour = |target: &str| targets.iter().position(|t| *t == target).unwrap_or(0);
 
     let mut out = String::new();
     let _ = write!(
@@ -30,23 +30,35 @@ pub fn page(files: &[ResultsFile]) -> String {
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <title>File systems, measured</title><style>{STYLE}</style></head><body><main><h1>File systems, measured</h1>"
     );
-    out.push_str(&legend(&targets));
-    out.push_str(&overview(&cells, &targets, &names));
+    if !cells.is_empty() {
+        out.push_str(&measured(&cells, &targets, &names));
+    }
+    for file in files {
+        out.push_str(&ablation::section(file));
+    }
+    for file in files {
+        out.push_str(&circumstances(file));
+    }
+    out.push_str("</main></body></html>\n");
+    out
+}
+
+/// Ratios, a panel for each workload, all numbers.
+fn measured(cells: &[&CellResult], targets: &[&str], names: &[&str]) -> String {
+    let colour = |target: &str| targets.iter().position(|t| *t == target).unwrap_or(0);
+    let mut out = legend(targets);
+    out.push_str(&overview(cells, targets, names));
     out.push_str("<h2>Workload by workload</h2><p class=\"how\">Bars and curves: operations per second, median of the repeats; \
         whiskers span the repeats. Latency: distribution on a logarithmic axis, heights drawn as a cube root so that rare slow operations \
         show; ticks at p50, p99, p99.9.</p><div class=\"panels\">");
-    for name in &names {
+    for name in names {
         let mut of: Vec<Coloured<'_>> =
             cells.iter().filter(|c| c.workload == *name).map(|c| (colour(&c.target), *c)).collect();
         of.sort_by_key(|(c, r)| (*c, r.workers));
         out.push_str(&panel(name, &of));
     }
     out.push_str("</div>");
-    out.push_str(&numbers(&cells));
-    for file in files {
-        out.push_str(&circumstances(file));
-    }
-    out.push_str("</main></body></html>\n");
+    out.push_str(&numbers(cells));
     out
 }
 

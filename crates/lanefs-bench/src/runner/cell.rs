@@ -32,9 +32,9 @@ fn within<T: Target, W: Workload<T>>(target: &T, plan: &Plan) -> Res<CellOutcome
         if !target.processes() {
             return Err(Failure::new("an in-process volume has worker threads only"));
         }
-        processes::<T, W>(&cx, &control)?
+        processes::<T, W>(&cx, &control, plan)?
     } else {
-        threads::<T, W>(&cx, &control)?
+        threads::<T, W>(&cx, &control, plan)?
     };
     Ok(merge(&tallies))
 }
@@ -53,7 +53,7 @@ fn first_failure(results: Vec<Res<Tally>>) -> Res<Vec<Tally>> {
     }
 }
 
-fn threads<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control) -> Res<Vec<Tally>> {
+fn threads<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, plan: &Plan) -> Res<Vec<Tally>> {
     let cpus = allowed();
     let results = std::thread::scope(|scope| {
         let handles: Vec<_> = (0..cx.workers)
@@ -63,7 +63,7 @@ fn threads<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control) -> Res<
                     pin(cpu);
                     // A panic must free the others from their meeting.
                     std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                        timed::worker::<T, W>(cx, control, id)
+                        timed::worker::<T, W>(cx, control, id, plan.ops)
                     }))
                     .unwrap_or_else(|_| {
                         control.abort();
@@ -92,12 +92,12 @@ struct Child {
     pipe: std::io::PipeReader,
 }
 
-fn processes<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control) -> Res<Vec<Tally>> {
+fn processes<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, plan: &Plan) -> Res<Vec<Tally>> {
     let cpus = allowed();
     let mut children = Vec::new();
     let mut started = Ok(());
     for id in 0..cx.workers {
-        match spawn::<T, W>(cx, control, id, cpus[id % cpus.len()]) {
+        match spawn::<T, W>(cx, control, id, cpus[id % cpus.len()], plan) {
             Ok(child) => children.push(child),
             Err(e) => {
                 control.abort();
@@ -140,7 +140,13 @@ fn processes<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control) -> Re
     first_failure(results)
 }
 
-fn spawn<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize, cpu: usize) -> Res<Child> {
+fn spawn<T: Target, W: Workload<T>>(
+    cx: &Cx<'_, T>,
+    control: &Control,
+    id: usize,
+    cpu: usize,
+    plan: &Plan,
+) -> Res<Child> {
     let (reader, mut writer) = std::io::pipe().at("making a pipe")?;
     // SAFETY: the child runs only this function: it uses its own copies of the parent's memory (glibc makes its
     // allocator usable after a fork), touches no lock another thread of the parent may hold, and leaves by _exit.
@@ -152,13 +158,14 @@ fn spawn<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize
         drop(reader);
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
         pin(cpu);
-        let result =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| timed::worker::<T, W>(cx, control, id)))
-                .unwrap_or_else(|_| {
-                    control.abort();
-                    Err(Failure::new(format!("worker {id} panicked")))
-                })
-                .map_err(|f| (f.message, f.interrupted));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            timed::worker::<T, W>(cx, control, id, plan.ops)
+        }))
+        .unwrap_or_else(|_| {
+            control.abort();
+            Err(Failure::new(format!("worker {id} panicked")))
+        })
+        .map_err(|f| (f.message, f.interrupted));
         let code = match serde_json::to_vec(&result) {
             Ok(bytes) if writer.write_all(&bytes).is_ok() => 0,
             _ => 1,

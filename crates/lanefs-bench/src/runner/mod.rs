@@ -20,6 +20,8 @@ pub struct Plan {
     pub warmup: f64,
     /// Workers are processes instead of threads (directory targets only).
     pub processes: bool,
+    /// Exactly so many operations and no clock: for a profiler that counts.
+    pub ops: Option<u64>,
     /// What may be set for the workload.
     pub params: crate::workload::Params,
 }

@@ -65,6 +65,40 @@ fn round<T: Target, W: Workload<T>>(
     Ok(Counts { ops, units, ended })
 }
 
+/// Operations without a clock, a deadline or a sample: the function whose instructions `lanefs-bench cost --instructions` counts.
+/// Answers how many were done; fewer than asked when the stock is empty.
+#[inline(never)]
+fn counted_round<T: Target, W: Workload<T>>(worker: &mut W, target: &T, ops: u64) -> Op<u64> {
+    for done in 0..ops {
+        if worker.operate(target)? == 0 {
+            return Ok(done);
+        }
+    }
+    Ok(ops)
+}
+
+/// So many operations, after a quarter as many that nobody counts.
+fn counted<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, mut worker: W, ops: u64) -> Res<Tally> {
+    let mut warm = 0;
+    while warm < ops.div_ceil(4) {
+        if worker.operate(cx.target).at("warming up")? == 0 {
+            worker.refill(cx)?;
+        }
+        warm += 1;
+    }
+    worker.refill(cx)?;
+    let mut done = 0;
+    while done < ops {
+        let some = counted_round(&mut worker, cx.target, ops - done).at("counting")?;
+        if some == 0 {
+            worker.refill(cx)?;
+        }
+        done += some;
+    }
+    worker.finish(cx)?;
+    Ok(Tally { ops, units: ops, seconds: 1.0, latencies: vec![(1, 1)], ..Tally::default() })
+}
+
 /// Adds what a round cost beside time.
 fn add_costs(
     tally: &mut Tally,
@@ -89,8 +123,16 @@ fn cpu_time() -> i64 {
 }
 
 /// A worker's life, from its own set-up to its end.
-pub fn worker<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize) -> Res<Tally> {
-    let result = live::<T, W>(cx, control, id);
+pub fn worker<T: Target, W: Workload<T>>(
+    cx: &Cx<'_, T>,
+    control: &Control,
+    id: usize,
+    ops: Option<u64>,
+) -> Res<Tally> {
+    let result = match ops {
+        Some(ops) => W::prepare(cx, id).and_then(|worker| counted(cx, worker, ops)),
+        None => live::<T, W>(cx, control, id),
+    };
     if result.is_err() {
         control.abort();
     }

@@ -151,6 +151,10 @@ impl Target for DirTarget {
         true
     }
 
+    fn place(&self) -> Option<PathBuf> {
+        self.cell.as_ref().map(|(path, _)| path.clone())
+    }
+
     fn enter(&mut self) -> Res<()> {
         // Relaxed: only uniqueness matters.
         let n = CELLS.fetch_add(1, Ordering::Relaxed);

@@ -14,6 +14,7 @@ pub use volume::{VolumeFile, VolumeTarget};
 use crate::cost::Traffic;
 use crate::error::{Op, Res};
 use crate::name::Name;
+use std::path::PathBuf;
 
 /// Size of a block: what FxMark reads and writes at a time.
 pub const BLOCK: usize = 4096;
@@ -84,6 +85,10 @@ pub trait Target: Sync {
     fn traffic(&self) -> Option<Traffic>;
     /// Whether workers may be processes.
     fn processes(&self) -> bool;
+    /// Where the cell's place is for other programs; `None` if only this process sees it.
+    fn place(&self) -> Option<PathBuf> {
+        None
+    }
     /// Opens the place a cell runs in; it must be empty.
     fn enter(&mut self) -> Res<()>;
     /// Removes everything the cell left and the place itself.

@@ -1,11 +1,14 @@
 //! How a target is named on the command line.
 
 use super::{DirTarget, OpenTarget, VolumeTarget};
+use crate::ablation::{self, Off};
+use crate::cli::Named;
 use crate::error::{Failure, Res};
 use lanefs::MountOptions;
 use std::path::PathBuf;
 
-/// A target as it was named: `DIR`, `IMAGE`, or `mem:[SIZE][,lanes=N][,mlogs=N][,cache=SIZE]`.
+/// A target as it was named: `DIR`, `IMAGE`, or `mem:[SIZE][,lanes=N][,mlogs=N][,cache=SIZE][,background=no][,written=yes]`, and with the
+/// feature `ablation` what [`ablation::KEYS`] lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetSpec {
     /// A directory of a mounted file system.
@@ -27,12 +30,18 @@ pub struct Memory {
     pub mlogs: usize,
     /// Bytes of cache; 0 for the default.
     pub cache: u64,
+    /// The volume's own threads run.
+    pub background: bool,
+    /// All of the device was written before, and it takes no discards.
+    pub written: bool,
+    /// Techniques that are off.
+    pub off: Off,
 }
 
 impl Memory {
     /// A volume of this size, otherwise as usual.
     pub fn new(bytes: u64) -> Memory {
-        Memory { bytes, lanes: 0, mlogs: 0, cache: 0 }
+        Memory { bytes, lanes: 0, mlogs: 0, cache: 0, background: true, written: false, off: Off::default() }
     }
 
     fn parse(text: &str) -> Res<Memory> {
@@ -40,13 +49,20 @@ impl Memory {
         let size = parts.next().unwrap_or_default();
         let mut memory = Memory::new(if size.is_empty() { 4 << 30 } else { parse_size(size)? });
         for part in parts {
-            let bad =
-                || Failure::new(format!("`{part}`: after mem:SIZE come lanes=N, mlogs=N or cache=SIZE"));
+            let bad = || {
+                Failure::new(format!(
+                    "`{part}`: after mem:SIZE come lanes=N, mlogs=N, cache=SIZE, background=no, written=yes{}",
+                    ablation::keys()
+                ))
+            };
             let (key, value) = part.split_once('=').ok_or_else(bad)?;
             match key {
                 "lanes" => memory.lanes = value.parse().map_err(|_| bad())?,
                 "mlogs" => memory.mlogs = value.parse().map_err(|_| bad())?,
                 "cache" => memory.cache = parse_size(value)?,
+                "background" => memory.background = yes(value).ok_or_else(bad)?,
+                "written" => memory.written = yes(value).ok_or_else(bad)?,
+                _ if memory.off.add(part)? => {}
                 _ => return Err(bad()),
             }
         }
@@ -59,8 +75,17 @@ impl Memory {
             lanes: self.lanes,
             mlogs: self.mlogs,
             cache_size: self.cache,
+            background: self.background,
             ..MountOptions::default()
         }
+    }
+}
+
+fn yes(text: &str) -> Option<bool> {
+    match text {
+        "yes" => Some(true),
+        "no" => Some(false),
+        _ => None,
     }
 }
 
@@ -98,6 +123,15 @@ impl TargetSpec {
         }
     }
 
+    /// Opens it under a name.
+    pub fn named(&self, name: &str, direct: bool) -> Res<Named> {
+        let without = match self {
+            TargetSpec::Memory(memory) => memory.off.names(),
+            _ => Vec::new(),
+        };
+        Ok(Named { name: name.to_string(), target: self.open(direct)?, without })
+    }
+
     /// Opens it. `direct`: data files bypass the page cache.
     pub fn open(&self, direct: bool) -> Res<OpenTarget> {
         Ok(match self {
@@ -127,9 +161,18 @@ mod tests {
     #[test]
     fn targets() {
         assert_eq!(TargetSpec::parse("mem:").unwrap(), TargetSpec::Memory(Memory::new(4 << 30)));
+        assert!(
+            matches!(TargetSpec::parse("mem:1M,background=no,written=yes").unwrap(), TargetSpec::Memory(m) if !m.background && m.written)
+        );
         let one = Memory { lanes: 1, mlogs: 1, ..Memory::new(1 << 20) };
         assert_eq!(TargetSpec::parse("mem:1M,lanes=1,mlogs=1").unwrap(), TargetSpec::Memory(one));
-        for bad in ["mem:x", "mem:1M,lanes", "mem:1M,lanes=x", "mem:1M,speed=1"] {
+        #[cfg(feature = "ablation")]
+        assert!(
+            matches!(TargetSpec::parse("mem:1M,counter=one,rps=shared").unwrap(), TargetSpec::Memory(m) if m.off.names() == ["counter", "rps"])
+        );
+        #[cfg(not(feature = "ablation"))]
+        assert!(TargetSpec::parse("mem:1M,rps=shared").is_err());
+        for bad in ["mem:x", "mem:1M,lanes", "mem:1M,lanes=x", "mem:1M,speed=1", "mem:1M,written=maybe"] {
             assert!(TargetSpec::parse(bad).is_err(), "{bad}");
         }
         assert_eq!(TargetSpec::parse("/").unwrap(), TargetSpec::Dir("/".into()));

@@ -4,8 +4,9 @@ use super::{Memory, Target, TargetFile, flags, remove_tree};
 use crate::cost::{CountingDevice, Traffic};
 use crate::error::{Context, Op, Res};
 use crate::name::Name;
+use crate::workload::{as_bytes, buffer};
 use lanefs::{File, Fs, MountOptions, OpenOptions, SetTime, Volume};
-use lanefs_store::device::{Device, MemoryDevice};
+use lanefs_store::device::{Device, MemoryDevice, ReadReq, WriteReq};
 use lanefs_store::{FormatOptions, Store};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,14 +20,60 @@ pub struct VolumeTarget {
     prefix: Name,
 }
 
+/// Memory that was written from end to end before and is never given back, as an SSD in use is: otherwise the system's clearing of
+/// pages would count as the file system's work.
+#[derive(Debug)]
+struct WrittenDevice(MemoryDevice);
+
+impl WrittenDevice {
+    fn new(device: MemoryDevice) -> Res<WrittenDevice> {
+        let zeros = buffer(1 << 20);
+        let mut at = 0;
+        while at < device.size() {
+            let len = (device.size() - at).min(1 << 20);
+            let data = &as_bytes(&zeros)[..len as usize];
+            device.write(&[WriteReq { offset: at, data }]).at("writing the device once")?;
+            at += len;
+        }
+        Ok(WrittenDevice(device))
+    }
+}
+
+impl Device for WrittenDevice {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn read(&self, reqs: &mut [ReadReq<'_>]) -> lanefs_store::Result<()> {
+        self.0.read(reqs)
+    }
+    fn write(&self, reqs: &[WriteReq<'_>]) -> lanefs_store::Result<()> {
+        self.0.write(reqs)
+    }
+    fn flush(&self) -> lanefs_store::Result<()> {
+        self.0.flush()
+    }
+    fn needs_flush(&self) -> bool {
+        self.0.needs_flush()
+    }
+    fn discard(&self, _offset: u64, _len: u64) -> lanefs_store::Result<()> {
+        Ok(())
+    }
+}
+
 /// A file of a volume.
 pub struct VolumeFile(File);
 
 impl VolumeTarget {
     /// A new volume in memory.
     pub fn memory(memory: &Memory, direct: bool) -> Res<VolumeTarget> {
-        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(memory.bytes).at("a device in memory")?);
-        Ok(Self::over(Self::fresh(device, &memory.options())?, direct))
+        let device = MemoryDevice::new(memory.bytes).at("a device in memory")?;
+        let device: Arc<dyn Device> =
+            if memory.written { Arc::new(WrittenDevice::new(device)?) } else { Arc::new(device) };
+        let volume = memory.off.while_making(|| Self::fresh(device, &memory.options()))?;
+        Ok(Self::over(volume, direct))
     }
 
     /// A new volume of `bytes` in memory whose device counts what goes to it.

@@ -10,6 +10,7 @@
 //! at the same instant. So no run depends on how much fits on the device, no worker runs alone because another one was
 //! early, and all time counted is time in which all workers did the operation in question.
 
+pub mod external;
 pub mod micro;
 pub mod papers;
 pub mod registry;

@@ -1,6 +1,7 @@
 //! The table of workloads: name, kind, and the runner compiled for each kind of target.
 
 use super::Info;
+use super::external::*;
 use super::micro::*;
 use super::papers::*;
 use super::yardsticks::*;
@@ -15,6 +16,8 @@ pub enum Group {
     Micro,
     /// The macro workloads of the papers.
     Papers,
+    /// Programs of their own: mounted file systems only.
+    External,
     /// What the others are held against.
     Yardstick,
 }
@@ -98,6 +101,8 @@ table! {
     Papers fig1 plain Fig1,
     Papers exim plain Exim,
     Papers dbench generic Dbench,
+    External rocksdb plain Rocksdb,
+    Yardstick memcpy plain Memcpy,
     Yardstick raw_sync generic RawSync,
     Yardstick seq_read generic SeqRead,
     Yardstick seq_write generic SeqWrite,
@@ -108,7 +113,7 @@ pub fn all() -> &'static [Entry] {
     ALL
 }
 
-/// The workloads a list names: names in any case, `all` (the nineteen), `papers`, `yardsticks`, `everything`; each once.
+/// The workloads a list names: names in any case, `all` (the nineteen), `papers`, `external`, `yardsticks`, `everything`; each once.
 pub fn select(list: &[String]) -> Res<Vec<&'static Entry>> {
     let mut chosen: Vec<&'static Entry> = Vec::new();
     for name in list.iter().flat_map(|l| l.split(',')).map(str::trim).filter(|n| !n.is_empty()) {
@@ -118,6 +123,7 @@ pub fn select(list: &[String]) -> Res<Vec<&'static Entry>> {
             let hit = match name.to_ascii_lowercase().as_str() {
                 "all" | "micro" | "fxmark" => entry.group == Group::Micro,
                 "papers" | "macro" => entry.group == Group::Papers,
+                "external" => entry.group == Group::External,
                 "yardsticks" => entry.group == Group::Yardstick,
                 "everything" => true,
                 other => entry.info.name.eq_ignore_ascii_case(other),

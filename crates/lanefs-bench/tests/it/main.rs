@@ -7,7 +7,7 @@ use lanefs_bench::workload::{Group, Params, all};
 fn plan(workers: usize, processes: bool) -> Plan {
     let loadfile = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/client.txt");
     let params = Params { scale: 0.01, loadfile: Some(loadfile.into()) };
-    Plan { workers, seconds: 0.02, warmup: 0.002, processes, params }
+    Plan { workers, seconds: 0.02, warmup: 0.002, processes, ops: None, params }
 }
 
 /// A directory, in memory where the machine has such a place: set-ups make many files.
@@ -90,6 +90,21 @@ fn papers_processes() {
 #[test]
 fn yardsticks() {
     every(Group::Yardstick, false);
+}
+
+/// `db_bench` on a directory, where the machine has it; in process it is refused.
+#[test]
+fn programs_of_their_own() {
+    let entry = all().iter().find(|e| e.group == Group::External).unwrap();
+    let mut volume = TargetSpec::parse("mem:64M").unwrap().open(false).unwrap();
+    let refused = entry.run(&mut volume, &plan(1, false)).unwrap_err();
+    assert!(refused.message.contains("mounted"), "{refused}");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|d| d.join("db_bench").is_file()) {
+        every(Group::External, false);
+    } else {
+        eprintln!("db_bench is not installed: not tried");
+    }
 }
 
 #[test]

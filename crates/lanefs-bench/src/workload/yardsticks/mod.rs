@@ -1,5 +1,6 @@
 //! What the others are held against: plain writes and flushes, long sequential runs.
 
+pub mod memcpy;
 pub mod raw_sync;
 pub mod seq_read;
 pub mod seq_write;

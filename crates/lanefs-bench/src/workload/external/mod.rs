@@ -1,0 +1,3 @@
+//! Workloads that are programs of their own: directories of mounted file systems only.
+
+pub mod rocksdb;
