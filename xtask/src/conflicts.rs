@@ -14,7 +14,7 @@ pub fn check(arguments: &[&str]) -> Result<(), String> {
     let program = build("lanefs-conflicts")?;
     let ratchet = root().join("crates/lanefs-check/conflicts.ratchet.json");
     let mut c = Command::new(program);
-    c.arg("--ratchet").arg(ratchet).args(arguments.iter().map(absolute));
+    c.arg("--ratchet").arg(ratchet).args(arguments.iter().map(|a| absolute(a)));
     run(&mut c)
 }
 
@@ -22,7 +22,7 @@ pub fn check(arguments: &[&str]) -> Result<(), String> {
 pub fn coherence(arguments: &[&str]) -> Result<(), String> {
     let program = build("lanefs-coherence")?;
     let mut c = Command::new(program);
-    c.args(arguments.iter().map(absolute));
+    c.args(arguments.iter().map(|a| absolute(a)));
     if arguments.contains(&"--measured") {
         return run(&mut c);
     }
@@ -53,7 +53,7 @@ pub fn sample() -> Result<(), String> {
 }
 
 /// Paths in the arguments are the caller's, not the workspace's.
-fn absolute(argument: &&str) -> PathBuf {
+pub fn absolute(argument: &str) -> PathBuf {
     let path = Path::new(argument);
     let is_file = path.extension().is_some_and(|e| e == "json" || e == "html");
     if is_file && path.is_relative() {
@@ -63,7 +63,7 @@ fn absolute(argument: &&str) -> PathBuf {
 }
 
 /// Everything in a target directory of its own, the runtime first: it is C, because the flags below instrument all Rust.
-fn build(program: &str) -> Result<PathBuf, String> {
+pub fn build(program: &str) -> Result<PathBuf, String> {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from).join("conflicts");
     std::fs::create_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))?;

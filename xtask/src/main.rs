@@ -1,6 +1,7 @@
 //! The project's own tools: `cargo xtask COMMAND`.
 
 mod conflicts;
+mod cost;
 mod crash;
 mod demo;
 mod fuzz;
@@ -20,6 +21,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   conflicts [--sample N] [--pair A,B [--test K]] --json FILE [--html FILE]   operations that commute share no cache line
   coherence [--lanes 1,2,..] [--workloads A,B] [--measured FILE] --json FILE [--html FILE]   how FxMark's workloads would scale
   crash  crash and recover in every way: [--long] [--seed N] [--minutes N] [--states N] --json FILE
+  cost [--json FILE]   what FxMark's operations cost apart from time, held to what they did: allocations, device, instructions, lines
   simulate  a volume with faults of the device, all from one seed: --runs N [--seed N] [--jobs N] --json FILE
   fuzz [--sanitizer address [--store]] [--seconds N] [--cases N] [--seed N] [--json FILE]   damaged images and bytes: no panic, no hang, bounded memory
   schedules --runs N [--seed N] [--jobs N] [--twice] [--canary NAME] [--json FILE]   threads in orders drawn from seeds, with crashes
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["conflicts", ref rest @ ..] => conflicts::check(rest),
         ["coherence", ref rest @ ..] => conflicts::coherence(rest),
+        ["cost", ref rest @ ..] => cost::check(rest),
         ["crash", ref rest @ ..] => crash::checker("lanefs-crash", rest),
         ["simulate", ref rest @ ..] => crash::checker("lanefs-simulate", rest),
         ["fuzz", ref rest @ ..] => fuzz::fuzz(rest),

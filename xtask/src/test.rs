@@ -10,6 +10,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("sqlite3", "sqlite3"),
     ("git", "git"),
     ("rustfmt", "rustfmt"),
+    ("valgrind", "valgrind"),
 ];
 
 /// Runs all steps; stops at the first that fails.
@@ -31,5 +32,6 @@ pub fn all() -> Result<(), String> {
     ])
     .env("RUSTFLAGS", "--cfg loom"))?;
     crate::conflicts::sample()?;
+    crate::cost::check(&[])?;
     run(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))
 }
