@@ -147,7 +147,8 @@ impl File {
     }
 
     /// Writes at `offset`, never appends, and leaves mtime, ctime, setuid and setgid alone: for a front end whose
-    /// kernel caches writes, keeps these itself and hands them over by [`crate::SetAttr`].
+    /// kernel caches writes, keeps these itself and hands them over by [`crate::SetAttr`]. The pages leave memory once they are written back:
+    /// the kernel has them too.
     pub fn write_back_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let data = self.data()?;
         self.inner().write_data(self.cell(), data, Some(offset), buf, true, true).map(|w| w.1)

@@ -6,7 +6,7 @@ use crate::FileKind;
 use crate::error::Result;
 use crate::memfs::Cell;
 use crate::memfs::cell::DATASYNC;
-use crate::memfs::data::{FileData, ReadAhead};
+use crate::memfs::data::{DataCtx, FileData, ReadAhead};
 use crate::volume::Inner;
 use lanefs_store::BLOCK_SIZE;
 use lanefs_sync::clock::coarse_realtime_ns;
@@ -86,7 +86,8 @@ impl Inner {
         keep_times: bool,
         privileged: bool,
     ) -> Result<(u64, usize)> {
-        let ctx = self.data_ctx(cell.ino);
+        // Who keeps the times keeps the pages.
+        let ctx = DataCtx { once: keep_times, ..self.data_ctx(cell.ino) };
         let attempt = || match offset {
             Some(o) => data.write(&ctx, o, buf).map(|w| (o, w)),
             None => data.append(&ctx, buf),

@@ -43,7 +43,13 @@ impl Inner {
     /// What a call on this file's data is made with.
     #[inline]
     pub(crate) fn data_ctx(&self, ino: Ino) -> DataCtx<'_> {
-        DataCtx { pool: &self.frames, store: Pages::of(&self.store), ino, lane: self.lanes.mine() }
+        DataCtx {
+            pool: &self.frames,
+            store: Pages::of(&self.store),
+            ino,
+            lane: self.lanes.mine(),
+            once: false,
+        }
     }
 }
 

@@ -14,6 +14,8 @@ pub(super) const HOLE: u32 = 4;
 
 /// The frame was left behind by a file that was dropped: free, and in no list.
 pub(super) const LOST: u32 = 8;
+/// Whoever wrote the page keeps it as well (a kernel's cache above): it leaves memory as soon as it is clean.
+pub(super) const ONCE: u32 = 16;
 
 /// A place in a page tree that points to a frame: a slot of a leaf, or the root of a one-page file.
 pub(super) type Slot = AtomicUsize;

@@ -35,4 +35,6 @@ pub struct DataCtx<'a> {
     pub ino: Ino,
     /// The caller's lane.
     pub lane: usize,
+    /// Pages that a write brings into memory leave it when they have been written back, as with Linux's RWF_DONTCACHE.
+    pub once: bool,
 }

@@ -5,7 +5,7 @@
 //! or attach, reserve, copy, mark. If the second step finds that the first was not enough (a page was evicted
 //! in between, the file shrank), it stops at a page's border, and both are done again for the rest.
 
-use super::frame::{DIRTY, HOLE, PageGuard, WRITEBACK};
+use super::frame::{DIRTY, HOLE, ONCE, PageGuard, WRITEBACK};
 use super::pool::{FrameNo, Hand};
 use super::tree::{self, Refused};
 use super::{DataCtx, FileData, PAGE, PageRead, page_at, pages_of};
@@ -224,7 +224,12 @@ impl FileData {
                     };
                     let guard = ctx.pool.desc(frame).lock();
                     match self.attach(ctx.ino, page, &guard, sized, held) {
-                        Ok(()) => (guard, Some(frame)),
+                        Ok(()) => {
+                            if ctx.once {
+                                guard.set(ONCE);
+                            }
+                            (guard, Some(frame))
+                        }
                         Err(refused) => {
                             guard.unchanged();
                             hand.push(frame);

@@ -14,8 +14,8 @@
 //! Who holds the lock must not write to a file nor wait for a frame. Reads and writes of this very file go on
 //! meanwhile.
 
-use super::frame::{DIRTY, HOLE, WRITEBACK};
-use super::tree::MAX_PAGES;
+use super::frame::{DIRTY, HOLE, ONCE, WRITEBACK};
+use super::tree::{self, MAX_PAGES};
 use super::{DataCtx, FileData, PAGE};
 use crossbeam_epoch as epoch;
 use lanefs_store::Block;
@@ -128,6 +128,7 @@ impl FileData {
     pub fn finish(&self, ctx: &DataCtx<'_>, _writeback: &WritebackGuard<'_>, pages: &[u64], ok: bool) {
         let pin = epoch::pin();
         let (mut clean, mut spare) = (0, 0);
+        let mut gone = None;
         for &page in pages {
             let Some(guard) = self.lock_page(ctx.ino, page, &pin) else { continue };
             if guard.has(WRITEBACK) {
@@ -136,12 +137,24 @@ impl FileData {
                     spare += u64::from(!ok); // it took a reservation of its own
                 } else if ok {
                     clean += 1;
+                    if guard.has(ONCE) {
+                        let frame = ctx.pool.number(guard.desc());
+                        tree::detach(&guard);
+                        drop(guard);
+                        ctx.pool.give(ctx.lane, frame);
+                        gone = Some(gone.map_or(page, |g: Range<u64>| g.start.min(page))..page + 1);
+                        continue;
+                    }
                 } else {
                     guard.set(DIRTY);
                     self.mark_dirty(&guard);
                 }
             }
             guard.unchanged();
+        }
+        drop(pin);
+        if let Some(range) = gone {
+            self.prune(range);
         }
         if clean > 0 {
             ctx.pool.count_dirty(ctx.lane, -clean);

@@ -27,6 +27,39 @@ fn a_file_larger_than_memory() {
     assert!(world.store.reads.load(std::sync::atomic::Ordering::SeqCst) < 700, "streams are read ahead");
 }
 
+/// The kernel keeps what it hands over from its cache; keeping it here too only takes frames from others.
+#[test]
+fn pages_written_once_leave_memory_when_they_are_clean() {
+    let world = World::new(256, 2, 1 << 20);
+    let (data, ctx) = (&world.files[1], world.ctx(1, 0));
+    assert!(ctx.once);
+    let used = |world: &World| {
+        let pin = crossbeam_epoch::pin();
+        (0..100).filter(|p| world.files[1].find(*p, &pin).is_some()).count()
+    };
+    data.write(&ctx, 0, &vec![7; 100 * 4096]).unwrap();
+    assert_eq!(used(&world), 100);
+    // One is written again while its image is on the way, and stays until that is written back too.
+    let round = data.lock_writeback();
+    let captured = data.capture(&ctx, &round, 60, 0..u64::MAX, data.size());
+    data.write(&ctx, 5 * 4096, &[8; 4096]).unwrap();
+    let pages: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
+    world.store.submit(ctx.ino, captured.pages);
+    data.finish(&ctx, &round, &pages, true);
+    drop(round);
+    assert_eq!(used(&world), 41);
+    world.write_back(1, 100, true);
+    assert_eq!(used(&world), 0);
+    let mut back = vec![0; 100 * 4096];
+    assert_eq!(data.read(&ctx, 0, &mut back, &ReadAhead::new()).unwrap(), back.len());
+    assert!((0..100).all(|p| back[p * 4096..][..4096] == [if p == 5 { 8 } else { 7 }; 4096]));
+    // What a read brought in stays, also when it is overwritten.
+    data.write(&ctx, 0, &[9; 4096]).unwrap();
+    world.write_back(1, 100, true);
+    assert_eq!(used(&world), 100);
+    world.check();
+}
+
 #[test]
 fn one_write_larger_than_memory() {
     let world = World::new(64, 1, 1 << 20);

@@ -146,8 +146,15 @@ impl World {
         world
     }
 
+    /// Every other file has a cache above it.
     pub fn ctx(&self, file: usize, lane: usize) -> DataCtx<'_> {
-        DataCtx { pool: &self.pool, store: &self.store, ino: Ino(INO.0 + file as u64), lane }
+        DataCtx {
+            pool: &self.pool,
+            store: &self.store,
+            ino: Ino(INO.0 + file as u64),
+            lane,
+            once: file % 2 == 1,
+        }
     }
 
     /// Writes a file back as a file system would; `None` if somebody else is at it.
