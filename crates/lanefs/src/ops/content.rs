@@ -104,7 +104,7 @@ impl Inner {
             }
             self.dirty_cell(cell, if w.extended { DATASYNC } else { 0 });
             if w.extended {
-                self.has_grown(cell.ino, at + w.bytes as u64, w.bytes);
+                self.has_grown(cell, at + w.bytes as u64, w.bytes, keep_times);
             }
         }
         Ok((at, w.bytes))

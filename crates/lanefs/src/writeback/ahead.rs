@@ -4,11 +4,16 @@
 //! Whenever a write carries a file's end across a multiple of [`STEP`], the file is handed to a thread of its own, which writes back
 //! what is dirty of it: clean pages, not durable ones (`unsynced`). Only growth counts: pages written again and again are not written
 //! back each time, and small files not at all. The writer waits for nothing; a file whose lock somebody has is left to that one.
+//!
+//! A kernel that hands over what it had in its cache is another matter: it brings hundreds of MiB at once, and has them still. When the thread has not
+//! got round to the file for [`LAG`] steps, who brings more writes back first: else each of these pages takes a frame, mostly one
+//! that the system has to clear before its first use.
 
+use crate::memfs::Cell;
 use crate::volume::Inner;
 use crate::writeback::background::Background;
 use lanefs_store::Ino;
-use lanefs_sync::lock::{Condvar, Mutex};
+use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Weak};
@@ -16,12 +21,15 @@ use std::thread::JoinHandle;
 
 /// Bytes by which a file grows before it is written ahead.
 const STEP: u64 = 4 << 20;
+/// Steps that a file may be behind before a kernel's cache that is handed over waits for it.
+const LAG: u32 = 4;
 /// The most pages written at a turn: an fsync that comes meanwhile waits for them.
 const TURN: usize = 4096;
 
 #[derive(Default)]
 struct Queue {
-    files: VecDeque<Ino>,
+    /// With the steps they have grown since they were put here.
+    files: VecDeque<(Ino, u32)>,
     stop: bool,
 }
 
@@ -43,7 +51,7 @@ impl Ahead {
             if q.stop {
                 return None;
             }
-            if let Some(ino) = q.files.pop_front() {
+            if let Some((ino, _)) = q.files.pop_front() {
                 return Some(ino);
             }
             self.wake.wait(&mut q);
@@ -77,26 +85,32 @@ impl Inner {
         Ok(())
     }
 
-    /// Hands a file over that has grown by `bytes` up to `end`, if it is time.
+    /// Hands a file over that has grown by `bytes` up to `end`, if it is time. `once`: the caller holds no lock and has the pages still; it waits
+    /// for the file when that is far behind.
     #[inline]
-    pub(crate) fn has_grown(&self, ino: Ino, end: u64, bytes: usize) {
-        if end / STEP != (end - bytes as u64) / STEP {
-            self.hand_over(ino);
+    pub(crate) fn has_grown(&self, cell: &Cell, end: u64, bytes: usize, once: bool) {
+        if end / STEP != (end - bytes as u64) / STEP && self.hand_over(cell.ino) > LAG && once {
+            lanefs_sync::about_to_wait();
+            self.write_back_grown(cell, cell.sync_lock.lock());
         }
     }
 
+    /// Returns how many steps the file is behind.
     #[cold]
-    fn hand_over(&self, ino: Ino) {
+    fn hand_over(&self, ino: Ino) -> u32 {
         if !self.options.background {
-            return;
+            return 0;
         }
         let ahead = &self.background.ahead;
         let mut q = ahead.queue.lock();
-        if !q.files.contains(&ino) {
-            q.files.push_back(ino);
-            drop(q);
-            ahead.wake.notify_one();
+        if let Some((_, steps)) = q.files.iter_mut().find(|f| f.0 == ino) {
+            *steps += 1;
+            return *steps;
         }
+        q.files.push_back((ino, 1));
+        drop(q);
+        ahead.wake.notify_one();
+        1
     }
 
     fn write_ahead(&self, ino: Ino) {
@@ -107,9 +121,14 @@ impl Inner {
         if cell.nlink.load(Relaxed) == 0 || !cell.data().is_some_and(|d| d.has_dirty()) {
             return;
         }
-        let Some(l) = cell.sync_lock.try_lock() else { return };
+        if let Some(l) = cell.sync_lock.try_lock() {
+            self.write_back_grown(cell, l);
+        }
+    }
+
+    fn write_back_grown<'c>(&self, cell: &'c Cell, l: MutexGuard<'c, ()>) {
         if let Err(e) = self.write_back_cell(cell, l, false, &[], TURN) {
-            tracing::warn!("writing inode {ino} ahead failed: {e}");
+            tracing::warn!("writing inode {} ahead failed: {e}", cell.ino);
         }
         if cell.data().is_some_and(|d| d.has_dirty()) {
             self.dirty_cell(cell, 0);

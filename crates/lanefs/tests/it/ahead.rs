@@ -102,3 +102,32 @@ fn a_file_that_grows_goes_to_the_device_while_it_grows_and_is_durable_when_asked
         found(&dev, 32);
     }
 }
+
+/// A kernel that empties its cache brings much at once, from several threads and not in order; it waits for what is behind, and all of it is there.
+#[test]
+fn a_cache_that_is_handed_over_at_once_is_written_and_leaves_memory() {
+    const PIECES: usize = 96;
+    let options = MountOptions { background: true, cache_size: 1 << 30, ..options() };
+    let (fs, dev) = recorded(&options);
+    let f = fs.create("/f").unwrap();
+    std::thread::scope(|s| {
+        for t in 0..3 {
+            let f = &f;
+            s.spawn(move || {
+                for n in (t..PIECES).step_by(3) {
+                    let (piece, mut done) = (piece(n), 0);
+                    while done < MIB {
+                        done += f.write_back_at(&piece[done..], (n * MIB + done) as u64).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    f.sync_all().unwrap();
+    found(&dev, PIECES);
+    let mut back = vec![0; MIB];
+    for n in 0..PIECES {
+        f.read_exact_at(&mut back, (n * MIB) as u64).unwrap();
+        assert!(back == piece(n), "piece {n}");
+    }
+}
