@@ -22,9 +22,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   coherence [--lanes 1,2,..] [--workloads A,B] [--measured FILE] --json FILE [--html FILE]   how FxMark's workloads would scale
   crash  crash and recover in every way: [--long] [--seed N] [--minutes N] [--states N] --json FILE
   cost [--json FILE]   what FxMark's operations cost apart from time, held to what they did: allocations, device, instructions, lines
-  simulate  a volume with faults of the device, all from one seed: --runs N [--seed N] [--jobs N] --json FILE
+  simulate  a volume with faults of the device, all from one seed: --runs N [--seed N] [--jobs N] [--minutes N] --json FILE
   fuzz [--sanitizer address [--store]] [--seconds N] [--cases N] [--seed N] [--json FILE]   damaged images and bytes: no panic, no hang, bounded memory
-  schedules --runs N [--seed N] [--jobs N] [--twice] [--canary NAME] [--json FILE]   threads in orders drawn from seeds, with crashes
+  schedules --runs N [--seed N] [--jobs N] [--minutes N] [--twice] [--canary NAME] [--json FILE]   threads in orders drawn from seeds, with crashes
   demo   build lanefs, make and mount a volume, work in it, check it, look again
   programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
   killtest [--rounds N] [--seed S] [NAME..]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost

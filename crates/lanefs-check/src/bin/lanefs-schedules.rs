@@ -1,4 +1,4 @@
-//! `cargo xtask schedules --runs N [--seed N] [--jobs N] [--canary NAME] [--json FILE]`: threads in orders drawn from seeds. Exit status 1 if a
+//! `cargo xtask schedules --runs N [--seed N] [--jobs N] [--minutes N] [--canary NAME] [--json FILE]`: threads in orders drawn from seeds. Exit status 1 if a
 //! promise was broken; with `--canary` a mistake is planted, and the status is 1 if it was not found.
 //!
 //! Each job is a process of its own: schedules of one process share what the library keeps per process.
@@ -8,7 +8,7 @@ use lanefs_sync::canary::{Canary, plant_everywhere};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 struct Options {
     runs: u64,
@@ -19,10 +19,21 @@ struct Options {
     twice: bool,
     canary: Option<String>,
     json: Option<String>,
+    /// Stop then, with what was done.
+    minutes: Option<u64>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut o = Options { runs: 1000, seed: 0, jobs: 1, child: None, twice: false, canary: None, json: None };
+    let mut o = Options {
+        runs: 1000,
+        seed: 0,
+        jobs: 1,
+        child: None,
+        twice: false,
+        canary: None,
+        json: None,
+        minutes: None,
+    };
     let mut args = std::env::args().skip(1);
     while let Some(a) = args.next() {
         match a.as_str() {
@@ -34,6 +45,7 @@ fn options() -> Result<Options, String> {
                     "--runs" => o.runs = number()?,
                     "--seed" => o.seed = number()?,
                     "--jobs" => o.jobs = number()?.max(1),
+                    "--minutes" => o.minutes = Some(number()?),
                     "--child" => o.child = Some(number()?),
                     "--canary" => o.canary = Some(value),
                     "--json" => o.json = Some(value),
@@ -69,6 +81,7 @@ fn child(o: &Options, job: u64) -> Result<bool, String> {
     let mut out = std::io::stdout();
     let mut say =
         |line: String| writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|e| e.to_string());
+    let end = o.minutes.map(|m| Instant::now() + Duration::from_secs(m * 60));
     for n in 0..o.runs {
         let seed = o.seed.wrapping_add(n);
         let r = run(seed);
@@ -85,8 +98,12 @@ fn child(o: &Options, job: u64) -> Result<bool, String> {
                 break;
             }
         }
-        if n % 1000 == 999 || n + 1 == o.runs {
+        let over = end.is_some_and(|e| Instant::now() >= e);
+        if n % 1000 == 999 || n + 1 == o.runs || over {
             say(format!("sum {} {steps} {switches} {crashes} {differ}", n + 1))?;
+        }
+        if over {
+            break;
         }
     }
     Ok(true)
@@ -111,6 +128,9 @@ fn work(o: &Options) -> Result<bool, String> {
         c.args(o.twice.then_some("--twice"));
         if let Some(name) = &o.canary {
             c.args(["--canary", name]);
+        }
+        if let Some(m) = o.minutes {
+            c.args(["--minutes", &m.to_string()]);
         }
         let child = c.stdout(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
         jobs.push(Job { child, sums: [0; 5], found: Vec::new() });
@@ -165,8 +185,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
-            let usage =
-                "lanefs-schedules --runs N [--seed N] [--jobs N] [--twice] [--canary NAME] [--json FILE]";
+            let usage = "lanefs-schedules --runs N [--seed N] [--jobs N] [--minutes N] [--twice] [--canary NAME] [--json FILE]";
             eprintln!("lanefs-schedules: {e}\nusage: {usage}");
             ExitCode::from(2)
         }

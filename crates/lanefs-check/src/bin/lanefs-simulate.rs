@@ -1,4 +1,4 @@
-//! `cargo xtask simulate --runs N [--seed N] [--jobs N] --json FILE`: deterministic simulation with faults. Exit status 1 if a promise was broken.
+//! `cargo xtask simulate --runs N [--seed N] [--jobs N] [--minutes N] --json FILE`: deterministic simulation with faults. Exit status 1 if a promise was broken.
 
 use lanefs_check::simulate::{Choice, Report, run_as};
 use std::collections::BTreeMap;
@@ -10,12 +10,15 @@ struct Options {
     runs: u64,
     seed: u64,
     jobs: usize,
+    /// Stop then, with what was done.
+    minutes: Option<u64>,
     choice: Choice,
     json: Option<String>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut o = Options { runs: 1000, seed: 1, jobs: 1, choice: Choice::default(), json: None };
+    let mut o =
+        Options { runs: 1000, seed: 1, jobs: 1, minutes: None, choice: Choice::default(), json: None };
     let mut args = std::env::args().skip(1);
     while let Some(a) = args.next() {
         if a == "--only-lies" {
@@ -28,6 +31,7 @@ fn options() -> Result<Options, String> {
             "--runs" => o.runs = number()?,
             "--seed" => o.seed = number()?,
             "--jobs" => o.jobs = number()?.max(1) as usize,
+            "--minutes" => o.minutes = Some(number()?),
             "--json" => o.json = Some(value),
             _ => return Err(format!("unknown argument {a:?}")),
         }
@@ -44,6 +48,8 @@ fn work(o: &Options) -> Result<bool, String> {
     std::panic::set_hook(Box::new(|_| ()));
     let start = std::time::Instant::now();
     let next = AtomicU64::new(0);
+    let done = AtomicU64::new(0);
+    let end = o.minutes.map(|m| start + std::time::Duration::from_secs(m * 60));
     let total: Mutex<(Report, Vec<String>)> = Mutex::default();
     std::thread::scope(|s| {
         for _ in 0..o.jobs {
@@ -51,11 +57,13 @@ fn work(o: &Options) -> Result<bool, String> {
                 loop {
                     // Relaxed: only a ticket.
                     let n = next.fetch_add(1, Ordering::Relaxed);
-                    if n >= o.runs {
+                    if n >= o.runs || end.is_some_and(|e| std::time::Instant::now() >= e) {
                         return;
                     }
                     let seed = seed_of(o.seed, n);
                     let r = run_as(seed, o.choice);
+                    // Relaxed: read when the threads are gone.
+                    done.fetch_add(1, Ordering::Relaxed);
                     let mut t = total.lock().unwrap_or_else(PoisonError::into_inner);
                     t.0.operations += r.operations;
                     for (k, v) in r.faults {
@@ -75,7 +83,7 @@ fn work(o: &Options) -> Result<bool, String> {
     let (report, violations) = total.into_inner().unwrap_or_else(PoisonError::into_inner);
     let faults: BTreeMap<_, _> = report.faults;
     let json = serde_json::json!({
-        "runs": o.runs,
+        "runs": done.into_inner(),
         "operations": report.operations,
         "faults": faults,
         "violations": violations.len(),
@@ -97,7 +105,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!(
-                "lanefs-simulate: {e}\nusage: lanefs-simulate --runs N [--seed N] [--jobs N] [--json FILE]"
+                "lanefs-simulate: {e}\nusage: lanefs-simulate --runs N [--seed N] [--jobs N] [--minutes N] [--json FILE]"
             );
             ExitCode::from(2)
         }
