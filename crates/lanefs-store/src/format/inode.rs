@@ -339,7 +339,7 @@ pub fn decode_xattr_block(block: &Block, addr: BlockAddr, ino: Ino, index: u64) 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn sample() -> InodeBlock {

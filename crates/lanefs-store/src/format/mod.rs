@@ -17,3 +17,5 @@ pub mod usage_node;
 
 #[cfg(test)]
 mod layout_tests;
+#[cfg(test)]
+mod limit_tests;
