@@ -181,7 +181,7 @@ fn superblocks() {
     };
     let mut want = Bytes::default()
         .raw(b"LANEFS\0\x01")
-        .u32(1)
+        .u32(2)
         .u32(4096)
         .u64s(&[0x11, 0x12, 0, 63])
         .raw(&[5; 16])
