@@ -9,7 +9,7 @@ use crossbeam_epoch::{Guard, pin};
 /// How a file is opened; like `std::fs::OpenOptions`, with the flags POSIX adds.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Flags of `open(2)`.
+    /// Flags of `open(2)`. `O_ACCMODE` in place of an access mode: none was chosen, the file is opened for reading.
     pub flags: i32,
     /// Permission bits of a file that is made (the umask is the caller's business).
     pub mode: u32,
@@ -22,27 +22,36 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Reading only.
+    /// Nothing chosen: opens an existing file for reading.
     pub fn new() -> OpenOptions {
-        OpenOptions { flags: libc::O_RDONLY, mode: 0o666 }
+        OpenOptions { flags: libc::O_ACCMODE, mode: 0o666 }
+    }
+
+    /// The flags that `open(2)` would be given.
+    pub(crate) fn chosen(&self) -> i32 {
+        match self.flags & libc::O_ACCMODE {
+            libc::O_ACCMODE => self.flags & !libc::O_ACCMODE | libc::O_RDONLY,
+            _ => self.flags,
+        }
     }
 
     fn access(&mut self, read: bool, write: bool) -> &mut Self {
         let m = match (read, write) {
             (true, true) => libc::O_RDWR,
             (false, true) => libc::O_WRONLY,
-            _ => libc::O_RDONLY,
+            (true, false) => libc::O_RDONLY,
+            (false, false) => libc::O_ACCMODE,
         };
         self.flags = self.flags & !libc::O_ACCMODE | m;
         self
     }
 
     fn has_read(&self) -> bool {
-        self.flags & libc::O_ACCMODE != libc::O_WRONLY
+        matches!(self.flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
     }
 
     fn has_write(&self) -> bool {
-        self.flags & libc::O_ACCMODE != libc::O_RDONLY
+        matches!(self.flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
     }
 
     fn flag(&mut self, flag: i32, on: bool) -> &mut Self {
@@ -79,9 +88,12 @@ impl OpenOptions {
     pub fn create(&mut self, on: bool) -> &mut Self {
         self.flag(libc::O_CREAT, on)
     }
-    /// Make the file; EEXIST if it exists.
+    /// Make the file; EEXIST if it exists. Switched off again, the file is still made if it does not exist.
     pub fn create_new(&mut self, on: bool) -> &mut Self {
-        self.flag(libc::O_CREAT | libc::O_EXCL, on)
+        if on {
+            self.flags |= libc::O_CREAT;
+        }
+        self.flag(libc::O_EXCL, on)
     }
     /// Permission bits of a new file. Default 0666.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
@@ -192,7 +204,7 @@ impl Fs {
 
     /// open(2), all flags. ENOENT, EEXIST, EACCES, EISDIR, ENOTDIR, ELOOP, ENOSPC, EROFS; ENXIO for pipes, sockets and devices.
     pub fn open(&self, path: impl AsPath, options: &OpenOptions) -> Result<File> {
-        let (path, flags) = (path.as_path(), options.flags);
+        let (path, flags) = (path.as_path(), options.chosen());
         match flags & libc::O_CREAT != 0 {
             true => self.volume.0.inner.slow_down_meta(),
             false => self.volume.0.inner.wait_for_room(),
@@ -201,7 +213,7 @@ impl Fs {
     }
 
     fn open_once(&self, path: &[u8], options: &OpenOptions) -> Result<File> {
-        let flags = options.flags;
+        let flags = options.chosen();
         let guard = pin();
         let root = &self.volume.0;
         root.inner.check_alive()?;
@@ -230,6 +242,7 @@ impl Fs {
         let exclusive = creating && flags & libc::O_EXCL != 0;
         let last = match flags & libc::O_NOFOLLOW == 0 {
             _ if exclusive => Last::Place,
+            true if creating => Last::Create,
             true => Last::Follow,
             false => Last::Look,
         };
@@ -253,7 +266,7 @@ impl Fs {
                         &guard,
                     ) {
                         // A link appeared at the name: walk again, through it.
-                        Err(Error::Posix(libc::ELOOP)) if last == Last::Follow => continue,
+                        Err(Error::Posix(libc::ELOOP)) if last.follows() => continue,
                         x => return x.map(|f| f.0),
                     }
                 }

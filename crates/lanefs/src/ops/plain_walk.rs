@@ -66,7 +66,7 @@ impl Inner {
                 Found::NotLoaded => return None,
             };
             match target {
-                Some((_, FileKind::Symlink)) if !last || wanted == Last::Follow => return None,
+                Some((_, FileKind::Symlink)) if !last || wanted.follows() => return None,
                 _ if last => {
                     return Some(Resolved { parent: dir, name: name.into(), target, must_be_dir: false });
                 }

@@ -66,10 +66,19 @@ impl<'p> Components<'p> {
 pub(crate) enum Last {
     /// Looks it up and follows it if it is a symbolic link.
     Follow,
+    /// The same for who would make a file there: a link that asks for a directory is EISDIR.
+    Create,
     /// Looks it up.
     Look,
     /// Leaves it to the caller, who will look anyway. Of a path that can only name a directory it is looked up all the same.
     Place,
+}
+
+impl Last {
+    /// Whether a symbolic link in the last component is followed.
+    pub fn follows(self) -> bool {
+        matches!(self, Last::Follow | Last::Create)
+    }
 }
 
 impl Inner {
@@ -248,6 +257,7 @@ impl Inner {
         let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
         let enters = path[..end].ends_with(b".") && (end < 2 || path[end - 2] == b'/');
         let must_be_dir = path.ends_with(b"/") || enters;
+        let not_a_dir = if wanted == Last::Create { libc::EISDIR } else { libc::ENOTDIR };
         let mut rest = Components(path);
         while let Some(name) = rest.next() {
             let (cell, d) = self
@@ -272,16 +282,17 @@ impl Inner {
             }
             let target = self.lookup(cell, d, name, guard)?;
             match target {
-                Some((ino, FileKind::Symlink)) if !last || wanted == Last::Follow || must_be_dir => {
+                Some((ino, FileKind::Symlink)) if !last || wanted.follows() || must_be_dir => {
                     *links += 1;
                     if *links > MAX_LINKS {
                         return posix(libc::ELOOP);
                     }
                     let link = self.link_target(self.cell(ino, guard)?)?;
-                    let r = self.resolve_at(cred, dir, &link, Last::Follow, links, guard)?;
+                    let there = if last && wanted == Last::Create { wanted } else { Last::Follow };
+                    let r = self.resolve_at(cred, dir, &link, there, links, guard)?;
                     if last {
                         if must_be_dir && r.target.is_some_and(|t| t.1 != FileKind::Dir) {
-                            return posix(libc::ENOTDIR);
+                            return posix(not_a_dir);
                         }
                         return Ok(Resolved {
                             name: r.name.into_owned().into(),
@@ -297,7 +308,7 @@ impl Inner {
                 }
                 _ if last => {
                     if must_be_dir && target.is_some_and(|t| t.1 != FileKind::Dir) {
-                        return posix(libc::ENOTDIR);
+                        return posix(not_a_dir);
                     }
                     if let Some((ino, _)) = target
                         && enters

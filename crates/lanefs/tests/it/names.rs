@@ -1,7 +1,7 @@
 //! Names: making, removing, linking, moving, listing.
 
 use crate::{after_crash, errno, ls, reopen, root};
-use lanefs::{FileKind, OpenOptions};
+use lanefs::{Cred, FileKind, OpenOptions};
 
 #[test]
 fn a_tree_is_built_listed_and_still_there_after_a_remount() {
@@ -202,4 +202,52 @@ fn nothing_is_listed_behind_the_last_offset() {
     for from in [u64::MAX, u64::MAX - 1, 1 << 63, (1 << 63) - 1] {
         fs.read_dir("/", from, &mut |e| panic!("{:?} is listed from {from} on", e.name)).unwrap();
     }
+}
+
+/// As Linux answers: whoever would make a file through a path that asks for a directory hears EISDIR, others hear what is in the way.
+#[test]
+fn a_path_that_ends_in_a_slash_makes_no_file() {
+    let (fs, _) = root(64);
+    fs.write("/f", b"").unwrap();
+    fs.mkdir("/d", 0o755).unwrap();
+    for (target, name) in
+        [("f/", "/lf"), ("d/", "/ld"), ("none/", "/ln"), ("lf", "/llf"), ("ld/", "/lld"), ("f/x", "/through")]
+    {
+        fs.symlink(target, name).unwrap();
+    }
+    let open = |path: &str, create: bool, new: bool| {
+        let mut o = OpenOptions::new();
+        o.read(true).write(create).create(create).create_new(new);
+        fs.open(path, &o).map(|_| ()).map_err(|e| e.errno())
+    };
+    let names = ["/f/", "/d/", "/lf", "/ld", "/ln", "/llf", "/lld", "/lf/", "/none/", "/ld/", "/d/none/"];
+    for name in names {
+        assert_eq!(open(name, true, false), Err(libc::EISDIR), "{name}");
+        let link = name.starts_with("/l") && !name.ends_with('/');
+        assert_eq!(open(name, true, true), Err(if link { libc::EEXIST } else { libc::EISDIR }), "{name}");
+    }
+    for name in ["/f/", "/lf", "/llf", "/lf/", "/through"] {
+        assert_eq!(open(name, false, false), Err(libc::ENOTDIR), "{name}");
+    }
+    assert_eq!(open("/through", true, false), Err(libc::ENOTDIR));
+    for name in ["/d/", "/ld", "/lld", "/ld/"] {
+        assert_eq!(open(name, false, false), Ok(()), "{name}");
+    }
+}
+
+#[test]
+fn options_mean_what_those_of_std_mean() {
+    let (fs, _) = root(64);
+    let user = fs.volume().as_user(Cred::user(1000, 1000, &[]));
+    fs.write("/drop", b"").unwrap();
+    fs.chmod("/drop", 0o222).unwrap();
+    // Writing alone asks for no right to read, and gives none.
+    let f = user.open("/drop", OpenOptions::new().write(true)).unwrap();
+    f.write_all_at(b"in", 0).unwrap();
+    assert_eq!(errno(f.read_at(&mut [0; 2], 0)), libc::EBADF);
+    assert_eq!(errno(user.open("/drop", &OpenOptions::new())), libc::EACCES);
+    assert_eq!(errno(user.open("/drop", OpenOptions::new().read(true).write(true))), libc::EACCES);
+    user.open("/drop", OpenOptions::new().read(true).write(true).read(false)).unwrap();
+    fs.open("/new", OpenOptions::new().write(true).create(true).create_new(false)).unwrap();
+    fs.open("/new", OpenOptions::new().write(true).create_new(true).create_new(false)).unwrap();
 }
