@@ -166,14 +166,14 @@ impl Inner {
 
     /// Writes back about `want` dirty pages for a writer that found too many; skips cells that others are writing.
     pub(crate) fn write_back_some(&self, want: usize) -> usize {
-        let guard = crossbeam_epoch::pin();
         self.collect_dirty();
         let mut done = 0;
         // As many as are queued now: what is put back must not make this loop forever.
         let mut turns = self.flush.lock().queue.len();
-        while done < want
-            && let Some((cell, l)) = self.next_to_write(&mut turns, &guard)
-        {
+        while done < want {
+            // One for each: thousands of writes would hold back all that others let go meanwhile.
+            let guard = crossbeam_epoch::pin();
+            let Some((cell, l)) = self.next_to_write(&mut turns, &guard) else { break };
             cell.clear(QUEUED);
             match self.write_back_cell(cell, l, false, &[], want.max(64)) {
                 Ok(n) => done += n,
