@@ -13,6 +13,7 @@ mod run;
 mod source;
 mod test;
 mod tidy;
+mod tsan;
 
 use std::process::ExitCode;
 
@@ -31,6 +32,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   measure [--quick] [NAME..]   the figures of docs/MEASUREMENTS.md
   mutants [--jobs N] [--sample N] [--seed N] [--out FILE] [FILE..]   a mistake in every line of the rooms that must not lose data: which do the tests find?
   fsx [--ops N] [--seed S] [--direct] [--mmap] FILE   random operations on one file, compared with a copy in memory
+  tsan [FILTER..]   the threaded tests under ThreadSanitizer
   test   everything that must pass: format, tidy, lints, docs, loom, all tests
   tidy   arrows between rooms, file lengths, leftovers, ASCII, SAFETY comments, whitespace";
 
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         ["measure", ref rest @ ..] => measure::main(rest),
         ["mutants", ref rest @ ..] => mutants::main(rest),
         ["fsx", ref rest @ ..] => programs::fsx::main(rest),
+        ["tsan", ref rest @ ..] => tsan::main(rest),
         ["tidy"] => return run_tidy(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

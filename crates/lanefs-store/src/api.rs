@@ -216,6 +216,17 @@ pub struct Transaction {
     pub inodes: Vec<InodeUpdate>,
 }
 
+/// What taking pages away says of the inode beside.
+#[derive(Clone, Copy)]
+pub struct Cut<'a> {
+    /// Its size.
+    pub size: u64,
+    /// Its mtime and ctime, if they change.
+    pub time: Option<i64>,
+    /// Its attributes, asked for only if the store has none yet.
+    pub attrs: &'a dyn Fn() -> Attrs,
+}
+
 /// New state of one inode.
 #[derive(Debug)]
 pub struct InodeUpdate {

@@ -501,8 +501,8 @@ impl Store {
 
     /// Pages of `ino` that are holes from now on; on disk with the inode's next update. The attributes take effect
     /// with it, but of the size only what makes the file shorter than it was last submitted.
-    pub fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> Result<()> {
-        self.unmap_pages(lane, ino, pages, attrs)
+    pub fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: Option<&Cut<'_>>) -> Result<()> {
+        self.unmap_pages(lane, ino, pages, cut)
     }
 
     /// Writes a transaction in one trip; returns when what was promised holds.

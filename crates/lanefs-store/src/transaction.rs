@@ -19,7 +19,7 @@
 //!
 //! [`InodeState::take_delta`]: crate::inode_state::InodeState::take_delta
 
-use crate::api::{InodeUpdate, Transaction};
+use crate::api::{Cut, InodeUpdate, Transaction};
 use crate::block_io::BlockSource;
 use crate::cell::{Cell, Inner, Logged};
 use crate::error::{Result, StoreError};
@@ -448,12 +448,12 @@ impl Store {
         lane: usize,
         ino: Ino,
         pages: Range<u64>,
-        attrs: Option<&Attrs>,
+        cut: Option<&Cut<'_>>,
     ) -> Result<()> {
         self.check_writable()?;
-        let cell = match attrs {
-            Some(a) => Some(self.cell_or_new(ino, &Attrs { size: 0, ..*a })?),
-            None => self.cell(ino)?,
+        let cell = match (self.cell(ino)?, cut) {
+            (None, Some(cut)) => Some(self.cell_or_new(ino, &Attrs { size: 0, ..(cut.attrs)() })?),
+            (cell, _) => cell,
         };
         // An inode of which nothing was submitted yet has nothing to unmap.
         let Some(cell) = cell else { return Ok(()) };
@@ -467,12 +467,13 @@ impl Store {
         let r = inner.state.unmap(pages, &self.io, &mut freed);
         let n = freed.len() as u64;
         freed.into_iter().for_each(|a| inner.dies(&self.segments, a));
-        if let Some(a) = attrs {
+        if let Some(cut) = cut {
             // Never longer than what was written back: a file that was written, cut and not written back would be found
             // with its size and zeros in place of its content, which it never had (SEMANTICS F3).
-            let size = a.size.min(inner.state.attrs().size);
+            let old = *inner.state.attrs();
+            let (mtime, ctime) = (cut.time.unwrap_or(old.mtime), cut.time.unwrap_or(old.ctime));
             let version = inner.state.version() + 1;
-            inner.state.apply_attrs(&Attrs { size, ..*a }, version);
+            inner.state.apply_attrs(&Attrs { size: cut.size.min(old.size), mtime, ctime, ..old }, version);
         }
         if had_tail != inner.state.tail().is_some() {
             inner.tail = Logged::No;

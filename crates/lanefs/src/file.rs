@@ -262,7 +262,7 @@ impl File {
     fn seek_hole_data(&self, offset: i64, data_wanted: bool) -> Result<u64> {
         let data = self.data()?;
         let off = u64::try_from(offset).ok().filter(|o| *o < data.size()).ok_or(Error::Posix(libc::ENXIO))?;
-        let ctx = self.inner().data_ctx(self.ino());
+        let ctx = self.inner().data_ctx(self.cell());
         if data_wanted { data.seek_data(&ctx, off) } else { data.seek_hole(&ctx, off) }
     }
 

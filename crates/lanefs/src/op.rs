@@ -1,8 +1,9 @@
 //! An operation's time on its lane.
 
 use crate::error::{Result, posix};
-use crate::memfs::cell::{Cell, DIRTY, QUEUED};
+use crate::memfs::cell::{Cell, DIRTY, FUTURE, QUEUED};
 use crate::memfs::dir::Dir;
+use crate::memfs::stamps::Noted;
 use crate::oplog::LaneLog;
 use crate::volume::Inner;
 use lanefs_store::format::record::Effect;
@@ -74,10 +75,47 @@ impl<'v> Op<'v> {
         }
     }
 
+    /// Stores that a cell changed at `now` and marks it, as [`Inner::changed`].
+    pub fn changed(&mut self, cell: &Cell, now: i64) {
+        match cell.stamp(self.lane, None, now, 0) {
+            Noted::Yes => {}
+            Noted::List => self.log.dirty.push(cell.ino),
+            Noted::No => {
+                cell.set_times(None, None, Some(now));
+                self.dirty(cell, 0);
+            }
+        }
+    }
+
     /// Puts a cell on this lane's dirty list unless it is on some lane's.
     pub fn dirty(&mut self, cell: &Cell, flags: u32) {
         if cell.set(DIRTY | QUEUED | flags) & QUEUED == 0 {
             self.log.dirty.push(cell.ino);
         }
+    }
+}
+
+impl Inner {
+    /// Stores that a cell changed at `now`, with the mtime if its content did, and marks it with `flags` and as dirty: in the lane's slot, or in the
+    /// cell where the lane is the inode's home.
+    pub(crate) fn changed(&self, cell: &Cell, content: bool, now: i64, flags: u32) {
+        let (lane, mtime) = (self.lanes.mine(), content.then_some(now));
+        if cell.is_stamped(lane, mtime, now, flags) {
+            return;
+        }
+        if cell.is_striped(lane, content) {
+            // Under the lane's lock: see `memfs::stamps`, 3.
+            let mut log = self.lanes.lock(lane);
+            match cell.stamp(lane, mtime, now, flags) {
+                Noted::Yes => return,
+                Noted::List => return log.dirty.push(cell.ino),
+                Noted::No => {}
+            }
+        }
+        cell.set_times(None, mtime, Some(now));
+        if content {
+            cell.clear_if_set(FUTURE);
+        }
+        self.dirty_cell(cell, flags);
     }
 }

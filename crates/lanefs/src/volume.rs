@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::memfs::data::FramePool;
+use crate::memfs::stamps::Stamps;
 use crate::memfs::table::CellTable;
 use crate::oplog::LaneLog;
 use crate::oplog::inode_numbers::Numbers;
@@ -96,6 +97,8 @@ pub(crate) struct Inner {
     pub epochs: Epochs,
     pub clock: Arc<Clock>,
     pub cells: CellTable,
+    /// What lanes change of inodes of which they are not the home.
+    pub stamps: Box<Stamps>,
     pub numbers: Numbers,
     pub frames: Arc<FramePool>,
     pub hash_key: [u64; 2],
@@ -242,6 +245,7 @@ impl Volume {
             epochs: Epochs::new(info.last_epoch + 1),
             clock: options.clock.clone().unwrap_or_else(|| Arc::new(Clock::detect())),
             cells: CellTable::new(),
+            stamps: Box::new(Stamps::new()),
             numbers: Numbers::new(info.next_chunk),
             frames,
             hash_key: info.hash_key,

@@ -4,7 +4,7 @@ use super::call::Call;
 use super::overlap::{self, Conflict};
 use super::run::{Order, Rig};
 use super::symbol::Symbols;
-use super::tally::{Pair, Ratchet, Tally};
+use super::tally::{Found, Pair, Ratchet, Tally};
 use super::test_case::Test;
 use super::{enumerate, judge, report, views};
 use std::collections::BTreeMap;
@@ -40,6 +40,8 @@ pub struct Options {
     pub jobs: usize,
     /// Part of a run: this one of so many; its tally goes to standard output.
     pub part: Option<(usize, usize)>,
+    /// What parts answered: added up instead of running anything.
+    pub add: Vec<PathBuf>,
 }
 
 impl Options {
@@ -59,6 +61,7 @@ impl Options {
                 "--ratchet" => o.ratchet = Some(value()?.into()),
                 "--accept" => o.accept = true,
                 "--plant" => o.plant = true,
+                "--add" => o.add.push(value()?.into()),
                 "--pair" => {
                     let v = value()?;
                     let (x, y) = v.split_once(',').ok_or("--pair A,B")?;
@@ -152,6 +155,13 @@ fn sample_of(o: &Options) -> usize {
 
 /// Runs the parts, each in a process of its own: the collector of memory and the allocator are one per process.
 fn run_all(o: &Options) -> Result<Vec<Tally>, String> {
+    if !o.add.is_empty() {
+        let read = |p: &PathBuf| {
+            let text = std::fs::read_to_string(p).map_err(|e| format!("{}: {e}", p.display()))?;
+            serde_json::from_str(&text).map_err(|e| format!("{}: {e}", p.display()))
+        };
+        return o.add.iter().map(read).collect();
+    }
     let me = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut children = Vec::new();
     for i in 0..o.jobs {
@@ -289,8 +299,10 @@ fn run_test(rig: &Rig, t: &Test, symbols: &mut Symbols, tally: &mut Tally, p: &m
     p.tests += 1;
     tally.tests += 1;
     let bytes = found.values().any(|f| f.0);
+    let mut stamps = false;
     match judge::stamps_one_inode(t) {
         Ok(stamped) => {
+            stamps = stamped;
             p.stamped.tests += usize::from(stamped);
             p.stamped.bytes += usize::from(stamped && bytes);
             p.stamped.lines += usize::from(stamped && !found.is_empty());
@@ -301,6 +313,10 @@ fn run_test(rig: &Rig, t: &Test, symbols: &mut Symbols, tally: &mut Tally, p: &m
     p.conflicting_lines += usize::from(!found.is_empty());
     tally.free_by_bytes += usize::from(!bytes);
     tally.free_by_lines += usize::from(found.is_empty());
+    if !found.is_empty() {
+        let of = |shared| found.iter().filter(|f| f.1.0 == shared).map(|f| f.0.clone()).collect();
+        tally.found.push(Found { test: label.clone(), stamped: stamps, bytes: of(true), lines: of(false) });
+    }
     for (f, (bytes, sites)) in found {
         let c = tally.class(&f);
         if bytes {

@@ -76,6 +76,9 @@ pub struct Tally {
     pub pairs: Vec<Pair>,
     /// Conflicts by field.
     pub classes: Vec<Class>,
+    /// Tests with conflicts.
+    #[serde(default)]
+    pub found: Vec<Found>,
     /// Conflicts that did not come again when the test was run again: work that an operation does now and then for many.
     pub sporadic: BTreeMap<String, usize>,
     /// Tests whose answers, state or recovered state differ from the model's.
@@ -87,6 +90,19 @@ pub struct Tally {
     /// The sums over several choices of tests.
     #[serde(default)]
     pub views: Vec<View>,
+}
+
+/// A test with conflicts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Found {
+    /// What runs it again: `cargo xtask conflicts` with these arguments.
+    pub test: String,
+    /// Both calls store the time of one inode.
+    pub stamped: bool,
+    /// Fields that share a byte.
+    pub bytes: Vec<String>,
+    /// Fields that share only a line.
+    pub lines: Vec<String>,
 }
 
 /// The share of tests without conflicts among some of them.
@@ -128,6 +144,7 @@ impl Tally {
             }
         }
         self.errors.extend(other.errors);
+        self.found.extend(other.found);
         for (k, n) in other.sporadic {
             *self.sporadic.entry(k).or_default() += n;
         }
@@ -166,12 +183,16 @@ pub struct Ratchet {
 }
 
 impl Ratchet {
-    /// What a run breaks. Smaller samples are parts of larger ones, so their counts may only be smaller.
+    /// What a run breaks. Smaller samples are parts of larger ones, so their counts may only be smaller. Of a larger sample than the accepted one
+    /// it is not known what a pair that was free may have, nor on which fields: that is not judged.
     pub fn broken_by(&self, t: &Tally) -> Vec<String> {
         let mut out: Vec<String> =
             t.errors.iter().take(5).map(|e| format!("differs from the model: {e}")).collect();
         for p in &t.pairs {
             let key = format!("{},{}", p.a, p.b);
+            if p.tests > self.sample && self.sample > 0 && !self.pairs.contains_key(&key) {
+                continue;
+            }
             let [tests, bytes, lines] = self.pairs.get(&key).copied().unwrap_or([p.tests.max(1), 0, 0]);
             let allowed = |n: usize| {
                 if p.tests <= tests.max(self.sample) { n } else { (n * p.tests).div_ceil(tests.max(1)) }
@@ -183,7 +204,8 @@ impl Ratchet {
                 ));
             }
         }
-        for c in t.classes.iter().filter(|c| !self.classes.contains_key(&c.field)) {
+        let known = self.sample == 0 || t.sample <= self.sample;
+        for c in t.classes.iter().filter(|c| known && !self.classes.contains_key(&c.field)) {
             out.push(format!("{}: a field that was free of conflicts (see {})", c.field, c.example));
         }
         out
@@ -235,5 +257,11 @@ mod tests {
         assert!(r.broken_by(&tally(10, 2, Some("A.b"))).is_empty(), "a sample may hold all of them");
         assert_eq!(r.broken_by(&tally(10, 3, Some("A.b"))).len(), 1);
         assert_eq!(r.broken_by(&tally(10, 1, Some("A.c"))).len(), 1, "another field");
+        // What was free in a sample is held in that and in smaller ones.
+        let mut free = Ratchet { sample: 10, ..Ratchet::default() };
+        assert_eq!(free.broken_by(&tally(10, 1, None)).len(), 1);
+        assert!(free.broken_by(&tally(11, 1, None)).is_empty());
+        free.accept(&tally(11, 1, None));
+        assert_eq!(free.broken_by(&tally(11, 2, None)).len(), 1);
     }
 }

@@ -81,7 +81,7 @@ fn tails_live_in_the_inode_and_move_out_when_the_file_grows() {
     assert_eq!(read(&s, 20, 5).unwrap().0, q.0);
     fold(&s, s.info().last_epoch + 1, vec![]);
     // Truncated.
-    s.unmap(0, Ino(20), 1..u64::MAX, Some(&attrs(40))).unwrap();
+    s.unmap(0, Ino(20), 1..u64::MAX, Some(&Cut { size: 40, time: None, attrs: &|| attrs(40) })).unwrap();
     s.submit(tx(true, vec![], vec![update(20, 40, vec![])])).unwrap();
     drop(s);
     let (s, _) = open(&d);

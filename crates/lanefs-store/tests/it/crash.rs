@@ -103,8 +103,9 @@ impl Model {
                 f.size = f.size.min(keep * 4096);
                 f.pages.retain(|p, _| *p < keep);
                 f.states.insert(self.op, (f.size, f.pages.clone()));
-                let a = Attrs { mtime: self.op, ..attrs(f.size) };
-                s.unmap(0, Ino(ino), keep..u64::MAX, Some(&a)).unwrap();
+                let (size, mtime) = (f.size, self.op);
+                let cut = Cut { size, time: Some(mtime), attrs: &|| Attrs { mtime, ..attrs(size) } };
+                s.unmap(0, Ino(ino), keep..u64::MAX, Some(&cut)).unwrap();
             }
             (14..=15, _) => {
                 self.commit(s);

@@ -1,21 +1,26 @@
 //! The file cell: all that memory holds of one inode (Max 4.2).
 //!
-//! A cell is laid out by who writes: (1) what look-ups, opens and reads read; (2) what `stat` tells and changes of the inode set: mode, owner,
-//! links, times; (3) extended attributes, which are read without a lock; (4) the body, whose first fields are read; (5) the body's locks
-//! and marks (`memfs::data`), the marks for writeback, what operations on its names write, and the lock of fsync. So reading a file
-//! shares no line with dirtying it or syncing it, `stat` none with syncing it, and getxattr none with anything but setxattr.
+//! A cell is laid out by who writes: (1) what look-ups, opens and reads read; (2) mode and owner, which chmod and chown set; (3) the times that
+//! the home lane stores, and what operations on the inode's names write; (4) extended attributes, which are read without a lock; (5) the
+//! body, whose first fields are read; (6) the body's locks and marks (`memfs::data`), the marks for writeback, and the lock of fsync. So reading
+//! a file shares no line with dirtying it or syncing it, `stat` none with syncing it, getxattr none with anything but setxattr.
 //!
-//! Who writes what: attributes by `attr_lock`'s holder (times also by whoever writes data, one field at a time); `nlink`
-//! by operations on names of the inode, atomically; `lanes` and `epoch` by operations that name it, tested first, so that a
-//! second one writes nothing; `flags` atomically by anybody. Readers (stat, permission checks) only read.
+//! Who writes what: mode and owner whoever changes them, several at once under `attr_lock`, which readers of all three validate; `nlink` by operations on names of the
+//! inode, atomically; `lanes` and `epoch` by operations that name it, tested first, so that a second one writes nothing; marks atomically
+//! by anybody. Times and marks are stored here by the lane that made or loaded the inode, its home; the other lanes' lie
+//! in `memfs::stamps`, of which [`Cell::stat`], [`Cell::has`] and [`Cell::take_marks`] know. Readers (stat, permission checks) only read.
 
 use super::data::{ErrSeq, FileData};
 use super::dir::Dir;
+use super::stamps::{Noted, STRIPED, Stamps};
 use super::xattr::XattrSlot;
 use crate::stat::Stat;
 use lanefs_store::{Attrs, FileKind, Ino};
+use lanefs_sync::SeqWord;
 use lanefs_sync::lock::Mutex;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*, fence};
+use lanefs_sync::primitive::fence;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
 /// Attributes changed since they were captured.
 pub(crate) const DIRTY: u32 = 1;
@@ -35,7 +40,7 @@ pub(crate) const XATTR_DIRTY: u32 = 64;
 pub(crate) const USED: u32 = 128;
 /// The store may have extended attributes that are not in memory yet.
 pub(crate) const HAS_XATTRS: u32 = 256;
-/// Size or mode changed since the last durable capture: fdatasync must write the inode too.
+/// The size changed since the last durable capture: fdatasync must write the inode too.
 pub(crate) const DATASYNC: u32 = 512;
 
 /// A writeback is under way: marks are gone, and what they stood for is not durable yet.
@@ -43,6 +48,11 @@ pub(crate) const SYNCING: u32 = 2048;
 
 /// Made by O_TMPFILE without O_EXCL and never named since: link(2) may give it its first name.
 pub(crate) const LINKABLE: u32 = 1024;
+
+/// The mtime may lie ahead of the clock: what is stamped now would be hidden by it, and goes to the cell.
+pub(crate) const FUTURE: u32 = 4096;
+/// The mode may have setuid or setgid.
+pub(crate) const PRIVILEGED: u32 = 8192;
 
 /// What a cell holds beside attributes. The tag, and behind it what readers of the content look at.
 #[repr(C, u8)]
@@ -62,9 +72,11 @@ pub(crate) enum Body {
 pub(crate) struct Cell {
     pub ino: Ino,
     pub generation: u32,
-    /// [`FROZEN`], [`EVICTED`], [`FREED`], [`HAS_XATTRS`], [`LINKABLE`]: what those who find the cell look at.
+    /// [`FROZEN`], [`EVICTED`], [`FREED`], [`HAS_XATTRS`], [`LINKABLE`], [`FUTURE`], [`PRIVILEGED`]: what those who find the cell look at.
     pub life: AtomicU32,
     pub kind: FileKind,
+    /// The lane that made it or loaded it: see `memfs::stamps`.
+    home: u8,
     /// Errors of writing it back: each handle looks when it is opened and when it syncs.
     pub errors: ErrSeq,
     /// A directory's parent; changes under the volume's move lock.
@@ -73,52 +85,80 @@ pub(crate) struct Cell {
     atime: AtomicI64,
     btime: i64,
     pub rdev: u64,
-    times: Line,
-    /// Second line: what `stat` tells and changes of the inode set. The superuser passes permission checks without looking here.
+    stamps: NonNull<Stamps>,
+    owner: Line,
+    /// Second line. The superuser passes permission checks without looking here.
     mode: AtomicU32,
     uid: AtomicU32,
     gid: AtomicU32,
-    /// Names. For directories: the base to which the index's stripes are relative.
+    attr_lock: SeqWord,
+    times: Line,
+    /// Third line. Names; for directories: the base to which the index's stripes are relative.
     pub nlink: AtomicU32,
     mtime: AtomicI64,
     ctime: AtomicI64,
     /// Directories only: when the mtime was last set explicitly. What the index's stripes say of a time up to then does not count.
     mtime_set: AtomicI64,
-    named: Line,
-    /// Third line. Read without a lock; setxattr writes it.
-    pub xattrs: XattrSlot,
-    content: Line,
-    pub body: Body,
-    /// Behind a file's marks and locks, on the fifth line. The other marks: of changes, for writeback.
-    pub flags: AtomicU32,
-    pub attr_lock: Mutex<()>,
-    /// One fsync or writeback of this inode at a time: later ones find their work done.
-    pub sync_lock: Mutex<()>,
     /// Lanes (modulo 64) that may hold pending groups naming this inode.
     pub lanes: AtomicU64,
     /// Highest epoch of an operation that names it: not evicted before that is folded.
     pub epoch: AtomicU64,
+    named: Line,
+    /// Fourth line. Read without a lock; setxattr writes it.
+    pub xattrs: XattrSlot,
+    content: Line,
+    pub body: Body,
+    /// Behind a file's marks and locks, on the sixth line. The other marks: of changes, for writeback.
+    pub flags: AtomicU32,
+    /// One fsync or writeback of this inode at a time: later ones find their work done.
+    pub sync_lock: Mutex<()>,
 }
+
+// SAFETY: `stamps` points to the volume's, which are shared by all threads and outlive every use of a cell (see `Cell::stamps`); the rest is
+// atomics, locks, and what never changes.
+unsafe impl Send for Cell {}
+// SAFETY: as above.
+unsafe impl Sync for Cell {}
 
 /// The next field lies on a line of its own.
 #[repr(align(64))]
 pub(crate) struct Line;
 
 /// Marks in [`Cell::life`].
-const LIFE: u32 = FROZEN | EVICTED | FREED | HAS_XATTRS | LINKABLE;
-const _: () = assert!(std::mem::offset_of!(Cell, rdev) < 64 && std::mem::offset_of!(Cell, mode) == 64);
-const _: () = assert!(size_of::<Cell>() == 320);
-const _: () = assert!(std::mem::offset_of!(Cell, xattrs) == 128 && std::mem::offset_of!(Cell, body) == 192);
-const _: () = assert!(std::mem::offset_of!(Cell, flags) > 256);
+const LIFE: u32 = FROZEN | EVICTED | FREED | HAS_XATTRS | LINKABLE | FUTURE | PRIVILEGED;
+const _: () = assert!(std::mem::offset_of!(Cell, stamps) < 64 && std::mem::offset_of!(Cell, mode) == 64);
+const _: () = assert!(size_of::<Cell>() == 384 && std::mem::offset_of!(Cell, nlink) == 128);
+const _: () = assert!(std::mem::offset_of!(Cell, xattrs) == 192 && std::mem::offset_of!(Cell, body) == 256);
+const _: () = assert!(std::mem::offset_of!(Cell, flags) > 320);
+/// Lanes fit in `home`.
+const _: () = assert!(lanefs_sync::MAX_LANES <= 256);
+
+/// Whether a mode says setuid or setgid.
+fn is_privileged(mode: u32) -> bool {
+    mode & (libc::S_ISUID | libc::S_ISGID) != 0
+}
 
 impl Cell {
-    pub fn new(ino: Ino, kind: FileKind, attrs: &Attrs, nlink: u32, parent: Ino, body: Body) -> Box<Cell> {
+    /// A cell whose home is `lane`, of the volume to which `stamps` belong.
+    pub fn new(
+        ino: Ino,
+        kind: FileKind,
+        attrs: &Attrs,
+        nlink: u32,
+        parent: Ino,
+        body: Body,
+        (lane, stamps): (usize, &Stamps),
+    ) -> Box<Cell> {
+        let privileged = if is_privileged(attrs.mode) { PRIVILEGED } else { 0 };
         Box::new(Cell {
             ino,
             generation: attrs.generation,
             kind,
-            life: AtomicU32::new(0),
+            home: lane as u8,
+            life: AtomicU32::new(privileged),
             errors: ErrSeq::new(),
+            stamps: NonNull::from(stamps),
+            owner: Line,
             times: Line,
             flags: AtomicU32::new(0),
             named: Line,
@@ -126,6 +166,7 @@ impl Cell {
             mode: AtomicU32::new(attrs.mode),
             uid: AtomicU32::new(attrs.uid),
             gid: AtomicU32::new(attrs.gid),
+            attr_lock: SeqWord::new(),
             nlink: AtomicU32::new(nlink),
             rdev: attrs.rdev,
             atime: AtomicI64::new(attrs.atime),
@@ -136,11 +177,21 @@ impl Cell {
             parent: AtomicU64::new(parent.0),
             lanes: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
-            attr_lock: Mutex::new(()),
             sync_lock: Mutex::new(()),
             xattrs: XattrSlot::new(),
             body,
         })
+    }
+
+    fn stamps(&self) -> &Stamps {
+        // SAFETY: the volume owns both the table of cells and the stamps; whoever reaches a cell keeps the volume. A cell that the collector frees
+        // later does not look here.
+        unsafe { self.stamps.as_ref() }
+    }
+
+    /// Whether a lane's changes go to its slot, not into the cell.
+    pub fn is_striped(&self, lane: usize, content: bool) -> bool {
+        usize::from(self.home) != lane && !(content && self.has(FUTURE))
     }
 
     pub fn mode(&self) -> u32 {
@@ -192,18 +243,27 @@ impl Cell {
         }
     }
 
-    fn mtime(&self) -> i64 {
+    /// mtime and ctime, of all lanes.
+    fn times(&self) -> (i64, i64) {
+        // First the slots: what is given back was stored into the cell before.
+        let (mtime, ctime) = self.stamps().times(self.ino);
+        fence(Acquire);
+        (self.own_mtime().max(mtime), self.own_ctime().max(ctime))
+    }
+
+    fn own_mtime(&self) -> i64 {
         let own = self.mtime.load(Relaxed);
         let names = self.dir().map_or(0, Dir::mtime);
         if names > self.mtime_set.load(Relaxed) { own.max(names) } else { own }
     }
 
-    fn ctime(&self) -> i64 {
+    fn own_ctime(&self) -> i64 {
         self.ctime.load(Relaxed).max(self.dir().map_or(0, Dir::mtime))
     }
 
     /// What `stat` tells.
     pub fn stat(&self) -> Stat {
+        let (mtime, ctime) = self.times();
         Stat {
             ino: self.ino,
             generation: self.generation,
@@ -216,42 +276,77 @@ impl Cell {
             size: self.size(),
             blocks: self.data().map_or(u64::from(self.kind == FileKind::Dir) * 8, |d| d.blocks() * 8),
             atime: self.atime.load(Relaxed),
-            mtime: self.mtime(),
-            ctime: self.ctime(),
+            mtime,
+            ctime,
             btime: self.btime,
+        }
+    }
+
+    /// Mode and owner of one instant.
+    fn owner_mode(&self) -> (u32, u32, u32) {
+        loop {
+            if let Some(seq) = self.attr_lock.begin_read() {
+                let all = (self.mode(), self.uid(), self.gid());
+                if self.attr_lock.validate(seq) {
+                    return all;
+                }
+            }
+            lanefs_sync::schedule::spin_loop();
         }
     }
 
     /// The attributes as they are captured for the store.
     pub fn attrs(&self) -> Attrs {
-        let _l = self.attr_lock.lock();
+        let ((mode, uid, gid), (mtime, ctime)) = (self.owner_mode(), self.times());
         Attrs {
-            mode: self.mode(),
-            uid: self.uid(),
-            gid: self.gid(),
+            mode,
+            uid,
+            gid,
             flags: 0,
             rdev: self.rdev,
             size: if self.kind == FileKind::Dir { 0 } else { self.size() },
             atime: self.atime.load(Relaxed),
-            mtime: self.mtime(),
-            ctime: self.ctime(),
+            mtime,
+            ctime,
             btime: self.btime,
             generation: self.generation,
         }
     }
 
-    /// Changes mode and owner (attr_lock held by the caller through `_l`).
-    pub fn set_owner_mode(&self, _l: &lanefs_sync::lock::MutexGuard<'_, ()>, mode: u32, uid: u32, gid: u32) {
-        for (slot, v) in [(&self.mode, mode), (&self.uid, uid), (&self.gid, gid)] {
-            // Permission checks read the line: what stays as it is is not written.
-            if slot.load(Relaxed) != v {
+    /// Changes mode and owner; `drop` says what is left of a privileged mode that the change takes away. What stays as it is is not
+    /// written, nor looked at if nobody asks: permission checks read the line, and chmod commutes with chown.
+    pub fn set_owner_mode(
+        &self,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        drop: Option<fn(u32) -> u32>,
+    ) {
+        let all = [(&self.mode, mode), (&self.uid, uid), (&self.gid, gid)];
+        let moves = |slot: &AtomicU32, v: Option<u32>| v.filter(|v| slot.load(Relaxed) != *v);
+        let drop = drop.filter(|_| self.has(PRIVILEGED));
+        let n =
+            all.iter().filter(|(slot, v)| moves(slot, *v).is_some()).count() + usize::from(drop.is_some());
+        if n == 0 {
+            return;
+        }
+        if mode.is_some_and(is_privileged) {
+            self.set(PRIVILEGED);
+        }
+        // What is one word changes by itself; of several a capture sees all or none.
+        let _l = (n > 1).then(|| self.attr_lock.guard());
+        for (slot, v) in all {
+            if let Some(v) = moves(slot, v) {
                 slot.store(v, Relaxed);
             }
         }
+        if let Some(left) = drop {
+            let _ = self.mode.fetch_update(Relaxed, Relaxed, |m| Some(left(m)).filter(|l| *l != m));
+        }
     }
 
-    /// Sets times; `None` leaves one alone. Written only where they differ: within a tick of the coarse clock a second change
-    /// writes no shared line.
+    /// Sets times in the cell; `None` leaves one alone. Written only where they differ: within a tick of the coarse clock a second change
+    /// writes no shared line. For the home lane, and for times that are not the clock's.
     pub fn set_times(&self, atime: Option<i64>, mtime: Option<i64>, ctime: Option<i64>) {
         let mut stored = false;
         for (slot, v) in [(&self.atime, atime), (&self.mtime, mtime), (&self.ctime, ctime)] {
@@ -273,6 +368,37 @@ impl Cell {
         }
     }
 
+    /// Sets an mtime, and perhaps a ctime, that are not the clock's `now`: the slots' are older.
+    pub fn set_explicit(&self, mtime: Option<i64>, ctime: Option<i64>, now: i64) {
+        if mtime.is_some_and(|t| t > now) {
+            self.set(FUTURE);
+        }
+        self.stamps().forget_times(self.ino, mtime.is_some(), ctime.is_some());
+        self.set_times(None, mtime, ctime);
+        if let (Some(_), None, Some(d)) = (mtime, ctime, self.dir()) {
+            self.mtime_set.fetch_max(now.max(d.mtime()), Relaxed);
+        }
+    }
+
+    /// Whether a change at `ctime`, with these marks, is noted already in the slot of `lane`. Writes nothing.
+    pub fn is_stamped(&self, lane: usize, mtime: Option<i64>, ctime: i64, marks: u32) -> bool {
+        self.is_striped(lane, mtime.is_some()) && self.stamps().knows(lane, self.ino, mtime, ctime, marks)
+    }
+
+    /// Notes a change at `ctime`, with an mtime if it is one of the content, in the slot of `lane`, which the caller has locked.
+    pub fn stamp(&self, lane: usize, mtime: Option<i64>, ctime: i64, marks: u32) -> Noted {
+        if self.is_striped(lane, mtime.is_some()) {
+            self.stamps().note(lane, self.ino, mtime, ctime, marks)
+        } else {
+            Noted::No
+        }
+    }
+
+    /// Where pages of this file that became dirty are noted, and whether `lane` does so.
+    pub fn page_stamps(&self, lane: usize) -> (&Stamps, bool) {
+        (self.stamps(), usize::from(self.home) != lane)
+    }
+
     /// Notes that a name of this directory, of cookie `cookie`, changed at `time`, and its subdirectories by `subdirs`.
     pub fn note_change(&self, dir: &Dir, cookie: u64, time: i64, subdirs: i32) {
         // After a time that was set, even within the clock's tick.
@@ -283,13 +409,57 @@ impl Cell {
     /// Whether relatime wants the access time moved: it is not after the last change, or a day old.
     pub fn wants_atime(&self, now: i64) -> bool {
         let a = self.atime.load(Relaxed);
-        a < now && (a <= self.mtime() || a <= self.ctime() || now - a > 86_400_000_000_000)
+        a < now && {
+            let (mtime, ctime) = self.times();
+            a <= mtime || a <= ctime || now - a > 86_400_000_000_000
+        }
     }
 
-    /// Whether any of these marks is set, in whichever word.
+    /// Whether any of these marks is set, wherever it lies.
     pub fn has(&self, flag: u32) -> bool {
         flag & LIFE != 0 && self.life.load(Relaxed) & flag != 0
             || flag & !LIFE != 0 && self.flags.load(Relaxed) & flag != 0
+            || flag & STRIPED != 0 && self.stamps().marks(self.ino) & flag != 0
+    }
+
+    /// Whether a page may be dirty; as [`FileData::has_dirty`].
+    pub fn has_dirty(&self) -> bool {
+        self.data().is_some_and(|d| d.has_dirty() || self.stamps().has_pages(self.ino))
+    }
+
+    /// Takes marks off, here and in the slots, before what they stand for is captured; returns what was set. The caller holds the sync lock
+    /// and has set [`SYNCING`].
+    pub fn take_marks(&self, marks: u32) -> u32 {
+        // The fence behind pairs with the one in `set_times`; those of the slots with theirs.
+        let was = self.clear(marks);
+        fence(SeqCst);
+        let (striped, pages) = self.stamps().take(self.ino);
+        if let Some(d) = self.data() {
+            pages.into_iter().for_each(|p| d.remark(self.ino, p));
+        }
+        was | striped
+    }
+
+    /// Notes that the inode was taken from the dirty lists: the next change puts it on one. Slots without other marks are given back.
+    pub fn unlist(&self) {
+        self.clear(QUEUED);
+        self.give_back();
+    }
+
+    /// Gives the slots without marks back.
+    pub fn give_back(&self) {
+        self.stamps().release(self.ino, &mut |mtime, ctime| {
+            // An mtime of 0: the slot has none. Never before what is stored: see `FUTURE`.
+            if mtime != 0 {
+                self.mtime.fetch_max(mtime, Relaxed);
+            }
+            self.ctime.fetch_max(ctime, Relaxed);
+        });
+    }
+
+    /// Forgets what the slots say: the inode is gone.
+    pub fn drop_stamps(&self) {
+        self.stamps().drop_all(self.ino);
     }
 
     /// The word that holds these marks.
@@ -311,23 +481,26 @@ impl Cell {
 
     /// Clears flags, writing only if one is set.
     pub fn clear_if_set(&self, flag: u32) {
-        if self.has(flag) {
+        if self.word(flag).load(Relaxed) & flag != 0 {
             self.clear(flag);
         }
     }
 
     /// Whether there is nothing that these marks, a page or a stripe of the directory stand for, nor a writeback under way: all that
-    /// was done before is durable, as far as this inode goes. Writes nothing.
-    pub fn is_synced(&self, marks: u32, names_too: bool) -> bool {
+    /// was done before is durable, as far as this inode goes. Writes nothing. `data_only`: as far as fdatasync asks.
+    pub fn is_synced(&self, marks: u32, data_only: bool) -> bool {
         let dirty = match &self.body {
-            Body::File(d) => d.has_dirty(),
-            Body::Dir(d) => names_too && d.has_changed(),
+            Body::File(_) => self.has_dirty(),
+            Body::Dir(d) => !data_only && d.has_changed(),
             _ => false,
         };
-        // Whoever takes pages or stripes off has set SYNCING before, and takes that off at the end, when they are durable or marked again:
+        let slots = self.stamps();
+        let striped =
+            if data_only { slots.content_marks(self.ino) } else { slots.marks(self.ino) } & marks != 0;
+        // Whoever takes pages, stripes or slots off has set SYNCING before, and takes that off at the end, when they are durable or marked again:
         // who saw them gone sees one or the other.
         fence(Acquire);
-        !dirty && self.flags.load(Acquire) & (marks | SYNCING) == 0
+        !dirty && !striped && self.flags.load(Acquire) & (marks | SYNCING) == 0
     }
 
     /// Notes that lane `lane` logs a group in `epoch` that names this inode (before the group is appended).

@@ -52,41 +52,37 @@ impl Inner {
         if let Some(size) = set.size {
             self.truncate(cell, size)?;
         }
-        let touches_inode = set.mode.is_some()
-            || set.uid.is_some()
-            || set.gid.is_some()
-            || set.size.is_some()
-            || set.kill_priv;
-        {
-            let l = cell.attr_lock.lock();
-            let mut mode = cell.mode();
-            if let Some(m) = set.mode {
-                mode = mode & libc::S_IFMT | m & 0o7777;
-                // A group the caller is not in must not become a privilege.
-                if !cred.is_root() && !cred.prechecked && !cred.in_group(set.gid.unwrap_or(cell.gid())) {
-                    mode &= !libc::S_ISGID;
-                }
-            }
-            let chown = set.uid.is_some() || set.gid.is_some();
-            let drops =
-                set.mode.is_none() && (chown || set.kill_priv || set.size.is_some() && !cred.is_root());
-            if drops && cell.kind != FileKind::Dir {
-                mode = perm::without_privilege(mode);
-            }
-            cell.set_owner_mode(&l, mode, set.uid.unwrap_or(cell.uid()), set.gid.unwrap_or(cell.gid()));
-            let at = |t: Option<SetTime>| {
-                t.map(|t| match t {
-                    SetTime::Now => now,
-                    SetTime::At(ns) => ns,
-                })
-            };
-            let mtime = at(set.mtime).or(set.size.map(|_| now));
-            let ctime =
-                set.ctime.or((touches_inode || set.atime.is_some() || set.mtime.is_some()).then_some(now));
-            cell.set_times(at(set.atime), mtime, ctime);
+        let chown = set.uid.is_some() || set.gid.is_some();
+        let touches_inode = set.mode.is_some() || chown || set.size.is_some() || set.kill_priv;
+        let mode = set.mode.map(|m| {
+            let m = cell.kind.mode_bits() | m & 0o7777;
+            // A group the caller is not in must not become a privilege.
+            let stranger = |gid| !cred.is_root() && !cred.prechecked && !cred.in_group(gid);
+            if stranger(set.gid.unwrap_or_else(|| cell.gid())) { m & !libc::S_ISGID } else { m }
+        });
+        let drops = mode.is_none() && (chown || set.kill_priv || set.size.is_some() && !cred.is_root());
+        let drops = drops && cell.kind != FileKind::Dir;
+        cell.set_owner_mode(mode, set.uid, set.gid, drops.then_some(perm::without_privilege));
+        let at = |t: Option<SetTime>| {
+            t.map(|t| match t {
+                SetTime::Now => now,
+                SetTime::At(ns) => ns,
+            })
+        };
+        // A time that the caller chose, or one beside it, goes into the cell; the clock's where the lane stamps.
+        let chosen = set.mtime.is_some() || set.ctime.is_some();
+        if chosen {
+            cell.set_explicit(at(set.mtime).or(set.size.map(|_| now)), set.ctime, now);
         }
-        let flags = if set.size.is_some() || set.mode.is_some() { DATASYNC } else { 0 };
-        self.dirty_cell(cell, flags);
+        if set.atime.is_some() {
+            cell.set_times(at(set.atime), None, None);
+        }
+        let flags = if set.size.is_some() { DATASYNC } else { 0 };
+        if set.ctime.is_none() && (touches_inode || set.atime.is_some() || set.mtime.is_some()) {
+            self.changed(cell, set.size.is_some() && !chosen, now, flags);
+        } else {
+            self.dirty_cell(cell, flags);
+        }
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use crate::FileKind;
 use crate::error::Result;
 use crate::memfs::Cell;
 use crate::memfs::cell::DATASYNC;
-use crate::memfs::data::{DataCtx, FileData, ReadAhead};
+use crate::memfs::data::{Cut, DataCtx, FileData, ReadAhead};
 use crate::volume::Inner;
 use lanefs_store::BLOCK_SIZE;
 use lanefs_sync::clock::coarse_realtime_ns;
@@ -26,7 +26,7 @@ impl Inner {
         buf: &mut [u8],
         ahead: &ReadAhead,
     ) -> Result<usize> {
-        data.read(&self.data_ctx(cell.ino), off, buf, ahead)
+        data.read(&self.data_ctx(cell), off, buf, ahead)
     }
 
     /// Moves the access time, as relatime does.
@@ -87,7 +87,7 @@ impl Inner {
         privileged: bool,
     ) -> Result<(u64, usize)> {
         // Who keeps the times keeps the pages.
-        let ctx = DataCtx { once: keep_times, ..self.data_ctx(cell.ino) };
+        let ctx = DataCtx { once: keep_times, ..self.data_ctx(cell) };
         let attempt = || match offset {
             Some(o) => data.write(&ctx, o, buf).map(|w| (o, w)),
             None => data.append(&ctx, buf),
@@ -97,12 +97,13 @@ impl Inner {
             r => r?,
         };
         if w.bytes > 0 {
-            if !keep_times {
-                let now = coarse_realtime_ns();
-                cell.set_times(None, Some(now), Some(now));
+            let flags = if w.extended { DATASYNC } else { 0 };
+            if keep_times {
+                self.dirty_cell(cell, flags);
+            } else {
                 Self::drop_privilege(cell, privileged);
+                self.changed(cell, true, coarse_realtime_ns(), flags);
             }
-            self.dirty_cell(cell, if w.extended { DATASYNC } else { 0 });
             if w.extended {
                 self.has_grown(cell, at + w.bytes as u64, w.bytes, keep_times);
             }
@@ -117,21 +118,18 @@ impl Inner {
             // Nothing but the times changes, which the caller sees to. (A write that extends the file comes after this.)
             return Ok(());
         }
-        let now = coarse_realtime_ns();
-        let mut attrs = cell.attrs();
-        (attrs.size, attrs.mtime, attrs.ctime) = (size, now, now);
-        let ctx = self.data_ctx(cell.ino);
-        match data.truncate(&ctx, size, Some(&attrs)) {
-            Err(e) if e.errno() == libc::ENOSPC && self.relieve() => data.truncate(&ctx, size, Some(&attrs)),
+        let cut = Cut { size, time: Some(coarse_realtime_ns()), attrs: &|| cell.attrs() };
+        let ctx = self.data_ctx(cell);
+        match data.truncate(&ctx, size, Some(&cut)) {
+            Err(e) if e.errno() == libc::ENOSPC && self.relieve() => data.truncate(&ctx, size, Some(&cut)),
             r => r,
         }
     }
 
     /// Takes setuid and setgid from a file that somebody without the right to keep them has written.
     fn drop_privilege(cell: &Cell, privileged: bool) {
-        if !privileged && cell.mode() & (libc::S_ISUID | libc::S_ISGID) != 0 {
-            let l = cell.attr_lock.lock();
-            cell.set_owner_mode(&l, perm::without_privilege(cell.mode()), cell.uid(), cell.gid());
+        if !privileged {
+            cell.set_owner_mode(None, None, None, Some(perm::without_privilege));
         }
     }
 
@@ -153,9 +151,9 @@ impl Inner {
         }
         Self::check_range(offset, len)?;
         let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-        let ctx = self.data_ctx(cell.ino);
+        let ctx = self.data_ctx(cell);
         let now = coarse_realtime_ns();
-        let attrs = cell.attrs();
+        let cut = Cut { size: cell.size(), time: None, attrs: &|| cell.attrs() };
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => match data.allocate(&ctx, offset, len, keep) {
                 Err(e) if e.errno() == libc::ENOSPC && self.relieve() => {
@@ -163,13 +161,13 @@ impl Inner {
                 }
                 r => r?,
             },
-            libc::FALLOC_FL_PUNCH_HOLE if keep => data.punch_hole(&ctx, offset, len, Some(&attrs))?,
-            libc::FALLOC_FL_ZERO_RANGE => data.zero_range(&ctx, offset, len, keep, Some(&attrs))?,
+            libc::FALLOC_FL_PUNCH_HOLE if keep => data.punch_hole(&ctx, offset, len, Some(&cut))?,
+            libc::FALLOC_FL_ZERO_RANGE => data.zero_range(&ctx, offset, len, keep, Some(&cut))?,
             _ => return posix(libc::EOPNOTSUPP),
         }
         Self::drop_privilege(cell, privileged);
-        cell.set_times(None, (!keep || mode & libc::FALLOC_FL_KEEP_SIZE != mode).then_some(now), Some(now));
-        self.dirty_cell(cell, DATASYNC);
+        let content = !keep || mode & libc::FALLOC_FL_KEEP_SIZE != mode;
+        self.changed(cell, content, now, DATASYNC);
         Ok(())
     }
 

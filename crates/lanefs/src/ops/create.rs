@@ -125,7 +125,7 @@ impl Inner {
             _ => Body::None,
         };
         let links = if spec.kind == FileKind::Dir { 2 } else { 1 };
-        Ok((Cell::new(ino, spec.kind, &attrs, links, parent.ino, body), attrs))
+        Ok((Cell::new(ino, spec.kind, &attrs, links, parent.ino, body, (op.lane, &self.stamps)), attrs))
     }
 
     /// Steps 2 to 7 of a creation; `None` if the look before was too early.

@@ -104,8 +104,7 @@ impl Inner {
                 &[Effect::Set { dir: parent, cookie, name, ino: cell.ino, old: Ino::NONE, kind: cell.kind }],
             );
             drop(leaf);
-            cell.set_times(None, None, Some(now));
-            op.dirty(cell, 0);
+            op.changed(cell, now);
             pcell.note_change(pdir, cookie, now, 0);
             op.dirty_dir(pcell, pdir, hash);
             return Ok(());

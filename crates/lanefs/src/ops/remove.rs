@@ -107,14 +107,15 @@ impl Inner {
 
     /// Takes a link from a file; without any left it is an orphan.
     pub(crate) fn lose_link(&self, op: &mut Op<'_>, victim: &Cell, epoch: u64, now: i64) {
-        victim.set_times(None, None, Some(now));
         if victim.nlink.fetch_sub(1, SeqCst) == 1 {
+            // Who holds it open sees the time; nothing of it is written any more.
+            victim.set_times(None, None, Some(now));
             if planted(Canary::NumberReused) {
                 op.give_back(victim.ino);
             }
             op.log.orphans.push((epoch, victim.ino));
         } else {
-            op.dirty(victim, 0);
+            op.changed(victim, now);
         }
     }
 

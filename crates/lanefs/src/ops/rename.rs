@@ -313,13 +313,11 @@ impl Inner {
         op.dirty_dir(s.pcell, s.pdir, s.hash);
         op.dirty_dir(t.pcell, t.pdir, t.hash);
         if let Some((moved, _)) = s.target {
-            moved.set_times(None, None, Some(now));
-            op.dirty(moved, 0);
+            op.changed(moved, now);
         }
         match t.target {
             Some((c, _)) if exchange => {
-                c.set_times(None, None, Some(now));
-                op.dirty(c, 0);
+                op.changed(c, now);
             }
             Some((c, FileKind::Dir)) => {
                 if let Some(d) = c.dir() {

@@ -3,13 +3,14 @@
 use super::perm::{self, X};
 use super::posix;
 use crate::error::{Error, Result};
-use crate::memfs::cell::{FREED, HAS_XATTRS};
+use crate::memfs::cell::{FREED, FUTURE, HAS_XATTRS};
 use crate::memfs::dir::{Dir, Found, Step, hash_name};
 use crate::memfs::{Body, Cell, data::FileData};
 use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_store::ROOT_INO;
+use lanefs_sync::clock::coarse_realtime_ns;
 use std::borrow::Cow;
 
 /// Symbolic links followed in one path before ELOOP, as in Linux.
@@ -128,7 +129,18 @@ impl Inner {
             FileKind::Dir => Body::Dir(Dir::new(false)),
             _ => Body::None,
         };
-        let cell = Cell::new(ino, kind, &image.attrs, image.nlink, image.parent, body);
+        let cell = Cell::new(
+            ino,
+            kind,
+            &image.attrs,
+            image.nlink,
+            image.parent,
+            body,
+            (self.lanes.mine(), &self.stamps),
+        );
+        if image.attrs.mtime > coarse_realtime_ns() {
+            cell.set(FUTURE);
+        }
         if !image.xattrs.is_empty() {
             cell.set(HAS_XATTRS);
         }

@@ -160,7 +160,6 @@ impl Inner {
     }
 
     fn xattrs_changed(&self, cell: &Cell) {
-        cell.set_times(None, None, Some(coarse_realtime_ns()));
-        self.dirty_cell(cell, XATTR_DIRTY);
+        self.changed(cell, false, coarse_realtime_ns(), XATTR_DIRTY);
     }
 }

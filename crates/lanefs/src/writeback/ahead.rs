@@ -118,7 +118,7 @@ impl Inner {
         let Some(cell) = self.cells.get(ino, &guard) else { return };
         // What has no name is not wanted on the device yet.
         // Relaxed: a name that goes meanwhile only makes the work useless.
-        if cell.nlink.load(Relaxed) == 0 || !cell.data().is_some_and(|d| d.has_dirty()) {
+        if cell.nlink.load(Relaxed) == 0 || !cell.has_dirty() {
             return;
         }
         if let Some(l) = cell.sync_lock.try_lock() {
@@ -130,7 +130,7 @@ impl Inner {
         if let Err(e) = self.write_back_cell(cell, l, false, &[], TURN) {
             tracing::warn!("writing inode {} ahead failed: {e}", cell.ino);
         }
-        if cell.data().is_some_and(|d| d.has_dirty()) {
+        if cell.has_dirty() {
             self.dirty_cell(cell, 0);
         }
     }

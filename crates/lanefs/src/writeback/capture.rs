@@ -76,9 +76,8 @@ impl Inner {
         let (mut written, mut owed) = (0, false);
         let r = loop {
             // Cleared before anything is captured: what changes from here on makes the cell dirty again (O15).
-            let mut was = cell.clear(DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 });
-            // Pairs with the one in `Cell::set_times`.
-            std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+            let mut was =
+                cell.take_marks(DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 });
             if cell.dir().is_some_and(Dir::take_changed) {
                 was |= DIRTY;
             }
@@ -123,7 +122,7 @@ impl Inner {
         } else {
             None
         };
-        let ctx = self.data_ctx(cell.ino);
+        let ctx = self.data_ctx(cell);
         let Some(data) = cell.data() else {
             let u =
                 InodeUpdate { ino: cell.ino, attrs: cell.attrs(), xattrs, pages: Vec::new(), reserved: 0 };
@@ -174,12 +173,13 @@ impl Inner {
             // One for each: thousands of writes would hold back all that others let go meanwhile.
             let guard = crossbeam_epoch::pin();
             let Some((cell, l)) = self.next_to_write(&mut turns, &guard) else { break };
-            cell.clear(QUEUED);
+            cell.unlist();
             match self.write_back_cell(cell, l, false, &[], want.max(64)) {
                 Ok(n) => done += n,
                 Err(e) => tracing::warn!("writing inode {} back failed: {e}", cell.ino),
             }
-            if cell.data().is_some_and(|d| d.has_dirty()) {
+            cell.give_back();
+            if cell.has_dirty() {
                 self.dirty_cell(cell, 0);
             }
         }
@@ -215,8 +215,8 @@ impl Inner {
             let guard = crossbeam_epoch::pin();
             let Some(cell) = self.cells.get(ino, &guard) else { continue };
             let l = cell.sync_lock.lock();
-            cell.clear(QUEUED);
-            let has_pages = cell.data().is_some_and(|d| d.has_dirty());
+            cell.unlist();
+            let has_pages = cell.has_dirty();
             if cell.nlink.load(std::sync::atomic::Ordering::Relaxed) == 0 && !durable {
                 // Nobody will see it again unless it is held open; then its owner's fsync or the pool's pressure writes it.
                 if has_pages {
@@ -229,7 +229,7 @@ impl Inner {
                 continue;
             }
             match self.write_back_cell(cell, l, durable, &[], usize::MAX) {
-                Ok(_) => {}
+                Ok(_) => cell.give_back(),
                 Err(e) => {
                     first.get_or_insert(e);
                     if self.check_alive().is_err() {

@@ -37,18 +37,18 @@ impl Inner {
             }
         };
         let wanted = if data_only { DATASYNC | UNSYNCED } else { DIRTY | XATTR_DIRTY | UNSYNCED | DATASYNC };
-        if groups.is_empty() && cell.is_synced(wanted, !data_only) {
+        if groups.is_empty() && cell.is_synced(wanted, data_only) {
             return Ok(self.store.healthy()?);
         }
         let l = cell.sync_lock.lock();
-        let dirty_data = cell.data().is_some_and(|d| d.has_dirty());
+        let dirty_data = cell.has_dirty();
         let changed = !data_only && cell.dir().is_some_and(Dir::has_changed);
         if groups.is_empty() && !dirty_data && !cell.has(wanted) && !changed {
             return Ok(self.store.healthy()?);
         }
         cell.clear_if_set(QUEUED);
         let r = self.write_back_cell(cell, l, true, &groups, usize::MAX);
-        if cell.data().is_some_and(|d| d.has_dirty()) {
+        if cell.has_dirty() {
             self.dirty_cell(cell, 0);
         }
         r?;

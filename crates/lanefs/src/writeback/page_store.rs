@@ -1,8 +1,9 @@
 //! The store as file data sees it.
 
-use crate::memfs::data::{DataCtx, PageRead, PageStore, StoreResult, Writeback};
+use crate::memfs::Cell;
+use crate::memfs::data::{Cut, DataCtx, PageRead, PageStore, StoreResult, Writeback};
 use crate::volume::Inner;
-use lanefs_store::{Attrs, Ino, Store};
+use lanefs_store::{Ino, Store};
 use std::ops::Range;
 use std::sync::Weak;
 
@@ -22,8 +23,8 @@ impl PageStore for Pages {
     fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> StoreResult<()> {
         self.0.read_pages(ino, first, pages)
     }
-    fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> StoreResult<()> {
-        self.0.unmap(lane, ino, pages, attrs)
+    fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: Option<&Cut<'_>>) -> StoreResult<()> {
+        self.0.unmap(lane, ino, pages, cut)
     }
     fn reserve(&self, lane: usize, blocks: u64) -> bool {
         self.0.reserve(lane, blocks)
@@ -42,13 +43,15 @@ impl PageStore for Pages {
 impl Inner {
     /// What a call on this file's data is made with.
     #[inline]
-    pub(crate) fn data_ctx(&self, ino: Ino) -> DataCtx<'_> {
+    pub(crate) fn data_ctx<'a>(&'a self, cell: &'a Cell) -> DataCtx<'a> {
+        let lane = self.lanes.mine();
         DataCtx {
             pool: &self.frames,
             store: Pages::of(&self.store),
-            ino,
-            lane: self.lanes.mine(),
+            ino: cell.ino,
+            lane,
             once: false,
+            stamps: Some(cell.page_stamps(lane)),
         }
     }
 }

@@ -145,8 +145,9 @@ impl Inner {
             }
             let epoch = self.log_dead(cell, &guard);
             if let Some(d) = cell.data() {
-                d.drop_all(&self.data_ctx(ino));
+                d.drop_all(&self.data_ctx(cell));
             }
+            cell.drop_stamps();
             self.dead.lock().insert(ino);
             r.freed.push((epoch, ino));
             r.buried.push((epoch, ino));

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
 /// What a cell costs on average, in bytes: itself, its place in the table, a share of its directory's tables.
-pub(super) const CELL_COST: usize = 450;
+pub(super) const CELL_COST: usize = 514;
 /// Chunks of the cell table looked at in a round.
 const CHUNKS: u64 = 512;
 
@@ -124,7 +124,7 @@ impl Inner {
             && !cell.has(DIRTY | QUEUED | UNSYNCED | XATTR_DIRTY | FREED | EVICTED | FROZEN)
             && cell.nlink.load(Relaxed) > 0
             && cell.epoch.load(Relaxed) <= folded
-            && cell.data().is_none_or(|d| !d.has_dirty())
+            && !cell.has_dirty()
             && cell.dir().is_none_or(|d| !d.has_changed() && d.is_clean(folded, guard))
     }
 
@@ -140,7 +140,7 @@ impl Inner {
         // With the lock, no writeback is under way whose failure would leave pages dirty behind our look.
         let still = cell.sync_lock.try_lock();
         let clean = still.is_some()
-            && cell.data().is_none_or(|d| !d.has_dirty())
+            && !cell.has_dirty()
             && f & (FREED | EVICTED) == 0
             && !cell.has(DIRTY | QUEUED | UNSYNCED | XATTR_DIRTY)
             && !cell.dir().is_some_and(Dir::has_changed)
@@ -151,9 +151,10 @@ impl Inner {
             return false;
         }
         if let Some(d) = cell.data() {
-            d.drop_all(&self.data_ctx(ino));
+            d.drop_all(&self.data_ctx(cell));
         }
         self.names_gone.fetch_add(cell.dir().map_or(0, Dir::name_bytes) as i64, Relaxed);
+        cell.drop_stamps();
         self.cells.remove(cell, guard);
         self.count_cells(-1);
         self.store.forget_inode(ino);

@@ -68,12 +68,12 @@ impl Inner {
 
     /// As [`Inner::settle`].
     pub(crate) fn settle_cell(&self, cell: &Cell) -> Result<()> {
-        let Some(data) = cell.data().filter(|_| !planted(Canary::RenameWithoutContent)) else {
+        if cell.data().is_none() || planted(Canary::RenameWithoutContent) {
             return Ok(());
-        };
+        }
         // Waits for an fsync under way, too.
         let l = cell.sync_lock.lock();
-        if cell.nlink.load(SeqCst) == 0 || !data.has_dirty() && !cell.has(DATASYNC | UNSYNCED) {
+        if cell.nlink.load(SeqCst) == 0 || !cell.has_dirty() && !cell.has(DATASYNC | UNSYNCED) {
             return Ok(());
         }
         self.write_back_held(cell, &l, true, &[], usize::MAX).map(drop)

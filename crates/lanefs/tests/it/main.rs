@@ -9,6 +9,7 @@ mod history;
 mod locks;
 mod memory;
 mod names;
+mod stamps;
 mod threads;
 
 use lanefs::{Cred, Fs, MountOptions, Volume};

@@ -97,7 +97,7 @@ mod writeback;
 pub use errseq::ErrSeq;
 pub use pool::FramePool;
 pub use readahead::ReadAhead;
-pub use seam::{DataCtx, PageRead, PageStore, StoreResult};
+pub use seam::{Cut, DataCtx, PageRead, PageStore, StoreResult};
 pub use throttle::Writeback;
 pub use write::Written;
 pub use writeback::{Captured, WritebackGuard};

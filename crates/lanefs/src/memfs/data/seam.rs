@@ -1,11 +1,12 @@
 //! What file data needs from below: the seam between cached pages and the store.
 
 use super::pool::FramePool;
-use lanefs_store::{Attrs, Ino};
+use crate::memfs::stamps::Stamps;
+use lanefs_store::Ino;
 use std::ops::Range;
 
-pub use lanefs_store::PageRead;
 pub use lanefs_store::Result as StoreResult;
+pub use lanefs_store::{Cut, PageRead};
 
 /// The part of the store that file data calls. No call may lead back into the same file's data.
 pub trait PageStore: Sync {
@@ -13,7 +14,7 @@ pub trait PageStore: Sync {
     /// `hole`.
     fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> StoreResult<()>;
     /// These pages are holes from now on.
-    fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, attrs: Option<&Attrs>) -> StoreResult<()>;
+    fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: Option<&Cut<'_>>) -> StoreResult<()>;
     /// Promises room for `blocks` more blocks; never blocks for long.
     fn reserve(&self, lane: usize, blocks: u64) -> bool;
     /// Gives a promise back.
@@ -37,4 +38,6 @@ pub struct DataCtx<'a> {
     pub lane: usize,
     /// Pages that a write brings into memory leave it when they have been written back, as with Linux's RWF_DONTCACHE.
     pub once: bool,
+    /// Where other lanes than the file's home note pages that became dirty, and whether this one does.
+    pub stamps: Option<(&'a Stamps, bool)>,
 }

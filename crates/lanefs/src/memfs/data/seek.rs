@@ -12,6 +12,7 @@ impl FileData {
     pub fn seek_data(&self, ctx: &DataCtx<'_>, offset: u64) -> Result<u64> {
         // A page in writeback is neither marked dirty nor known to the store: with the lock there is none.
         let _writeback = self.lock_writeback();
+        self.gather(ctx);
         let size = self.size();
         if offset >= size {
             return Err(Error::Posix(libc::ENXIO));
@@ -29,6 +30,7 @@ impl FileData {
     /// ENXIO behind it.
     pub fn seek_hole(&self, ctx: &DataCtx<'_>, offset: u64) -> Result<u64> {
         let _writeback = self.lock_writeback();
+        self.gather(ctx);
         let size = self.size();
         if offset >= size {
             return Err(Error::Posix(libc::ENXIO));
@@ -46,6 +48,13 @@ impl FileData {
             }
         }
         Ok(size)
+    }
+
+    /// Marks the pages that other lanes than the home noted as dirty, so that the walk finds them.
+    fn gather(&self, ctx: &DataCtx<'_>) {
+        if let Some((stamps, _)) = ctx.stamps {
+            stamps.pages(ctx.ino).into_iter().for_each(|page| self.remark(ctx.ino, page));
+        }
     }
 
     fn next_dirty(&self, from: u64) -> Option<u64> {

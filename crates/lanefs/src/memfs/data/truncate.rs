@@ -5,24 +5,24 @@ use super::pool::Hand;
 use super::read::Loaded;
 use super::tree::{self, MAX_PAGES};
 use super::writeback::WritebackGuard;
-use super::{DataCtx, FileData, PAGE, page_at, pages_of};
+use super::{Cut, DataCtx, FileData, PAGE, page_at, pages_of};
 use crate::error::{Error, Result};
 use crossbeam_epoch as epoch;
-use lanefs_store::{Attrs, MAX_FILE_SIZE};
+use lanefs_store::MAX_FILE_SIZE;
 use lanefs_sync::fill_racy;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering;
 
 impl FileData {
-    /// Sets the size. When the file shrinks, `attrs` (with the new size) goes to the store with the
+    /// Sets the size. When the file shrinks, `cut` (with the new size) goes to the store with the
     /// unmapping; when it grows, nothing is told to the store. Fails without effect, with ENOSPC if the last
     /// page must be rewritten and there is no room.
-    pub fn truncate(&self, ctx: &DataCtx<'_>, size: u64, attrs: Option<&Attrs>) -> Result<()> {
+    pub fn truncate(&self, ctx: &DataCtx<'_>, size: u64, cut: Option<&Cut<'_>>) -> Result<()> {
         if size > MAX_FILE_SIZE {
             return Err(Error::Posix(libc::EFBIG));
         }
         let mut hand = Hand::new();
-        let result = self.truncate_with(ctx, size, attrs, &mut hand);
+        let result = self.truncate_with(ctx, size, cut, &mut hand);
         ctx.pool.give_all(ctx.lane, &mut hand);
         result
     }
@@ -31,7 +31,7 @@ impl FileData {
         &self,
         ctx: &DataCtx<'_>,
         size: u64,
-        attrs: Option<&Attrs>,
+        cut: Option<&Cut<'_>>,
         hand: &mut Hand,
     ) -> Result<()> {
         let partial = !size.is_multiple_of(PAGE as u64);
@@ -63,7 +63,7 @@ impl FileData {
             if reserve && !ctx.store.reserve(ctx.lane, 1) {
                 return Err(Error::Posix(libc::ENOSPC));
             }
-            if let Err(e) = self.shrink(ctx, size, attrs) {
+            if let Err(e) = self.shrink(ctx, size, cut) {
                 if reserve {
                     ctx.store.unreserve(ctx.lane, 1);
                 }
@@ -73,7 +73,7 @@ impl FileData {
                 self.blank(ctx, &tail, from, PAGE);
             }
         } else {
-            self.shrink(ctx, size, attrs)?;
+            self.shrink(ctx, size, cut)?;
         }
         self.discard(ctx, pages_of(size)..MAX_PAGES, &writeback);
         self.blocks.fetch_min(pages_of(size), Ordering::Relaxed); // Relaxed: a statistic
@@ -81,20 +81,20 @@ impl FileData {
     }
 
     /// Lowers the size and unmaps what lies behind, or does neither. With the size and writeback locks held.
-    fn shrink(&self, ctx: &DataCtx<'_>, size: u64, attrs: Option<&Attrs>) -> Result<()> {
+    fn shrink(&self, ctx: &DataCtx<'_>, size: u64, cut: Option<&Cut<'_>>) -> Result<()> {
         let old = self.size();
         // First the size, so that nobody reads unmapped pages as zeros inside the file. Release: see "write and
         // truncate", "miss and truncate"; the page's unlock and the tree lock carry it.
         self.size.store(size, Ordering::Release);
-        ctx.store.unmap(ctx.lane, ctx.ino, pages_of(size)..MAX_PAGES, attrs).map_err(|e| {
+        ctx.store.unmap(ctx.lane, ctx.ino, pages_of(size)..MAX_PAGES, cut).map_err(|e| {
             self.size.store(old, Ordering::Release);
             e.into()
         })
     }
 
-    /// Makes a range read as zeros and gives its whole pages back. The size stays. `attrs` as in
+    /// Makes a range read as zeros and gives its whole pages back. The size stays. `cut` as in
     /// [`FileData::truncate`].
-    pub fn punch_hole(&self, ctx: &DataCtx<'_>, offset: u64, len: u64, attrs: Option<&Attrs>) -> Result<()> {
+    pub fn punch_hole(&self, ctx: &DataCtx<'_>, offset: u64, len: u64, cut: Option<&Cut<'_>>) -> Result<()> {
         let end = offset.saturating_add(len).min(MAX_FILE_SIZE);
         if offset >= end {
             return Ok(());
@@ -119,7 +119,7 @@ impl FileData {
         }
         let writeback = self.lock_writeback();
         let stored = self.stored_in(ctx, first..last)?;
-        ctx.store.unmap(ctx.lane, ctx.ino, first..last, attrs)?;
+        ctx.store.unmap(ctx.lane, ctx.ino, first..last, cut)?;
         let gone = stored + self.discard(ctx, first..last, &writeback);
         // Relaxed: a statistic.
         let _ =
@@ -134,9 +134,9 @@ impl FileData {
         offset: u64,
         len: u64,
         keep_size: bool,
-        attrs: Option<&Attrs>,
+        cut: Option<&Cut<'_>>,
     ) -> Result<()> {
-        self.punch_hole(ctx, offset, len, attrs)?;
+        self.punch_hole(ctx, offset, len, cut)?;
         if keep_size { Ok(()) } else { self.extend(offset, len) }
     }
 

@@ -311,7 +311,10 @@ impl FileData {
         if guard.has(HOLE) {
             self.add_blocks(1);
         }
-        self.mark_dirty(guard)
+        match ctx.stamps {
+            Some((stamps, true)) if stamps.note_page(ctx.lane, ctx.ino, guard.page()) => false,
+            _ => self.mark_dirty(guard),
+        }
     }
 }
 

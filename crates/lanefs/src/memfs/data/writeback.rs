@@ -18,7 +18,7 @@ use super::frame::{DIRTY, HOLE, ONCE, WRITEBACK};
 use super::tree::{self, MAX_PAGES};
 use super::{DataCtx, FileData, PAGE};
 use crossbeam_epoch as epoch;
-use lanefs_store::Block;
+use lanefs_store::{Block, Ino};
 use lanefs_sync::copy_racy;
 use lanefs_sync::lock::MutexGuard;
 use std::ops::{ControlFlow, Range};
@@ -161,6 +161,16 @@ impl FileData {
         }
         if spare > 0 {
             ctx.store.unreserve(ctx.lane, spare);
+        }
+    }
+
+    /// Puts the mark of a page, which was noted elsewhere as dirty, into the tree, if it is dirty still.
+    pub fn remark(&self, ino: Ino, page: u64) {
+        if let Some(guard) = self.lock_page(ino, page, &epoch::pin()) {
+            if guard.has(DIRTY) {
+                self.mark_dirty(&guard);
+            }
+            guard.unchanged();
         }
     }
 

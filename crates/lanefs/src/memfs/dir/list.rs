@@ -4,7 +4,8 @@ use super::entry::{Head, range_of};
 use super::{Dir, relax};
 use crossbeam_epoch::Guard;
 use lanefs_store::{FileKind, Ino};
-use std::sync::atomic::{Ordering::*, fence};
+use lanefs_sync::primitive::fence;
+use std::sync::atomic::Ordering::*;
 
 /// One entry of a listing: cookie, inode, kind, name.
 pub(crate) type Listed<'g> = (u64, Ino, FileKind, &'g [u8]);

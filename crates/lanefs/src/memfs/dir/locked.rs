@@ -192,7 +192,7 @@ impl<'g> LockedLeaf<'g> {
         }
         let s = self.leaf.sseq.load(Relaxed);
         self.leaf.sseq.store(s + 1, Relaxed);
-        std::sync::atomic::fence(Release);
+        lanefs_sync::primitive::fence(Release);
         self.leaf.set_complete(false);
         self.unlink(&mut |_| true);
         self.leaf.purged_lanes.store(0, Relaxed);

@@ -35,8 +35,9 @@ pub(crate) use locked::{LockedPair, NotEmpty};
 use crossbeam_epoch::Guard;
 pub(crate) use lanefs_store::format::name_hash::name_hash as hash_name;
 use lanefs_store::{FileKind, Ino};
+use lanefs_sync::primitive::fence;
 use lanefs_sync::schedule;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
 /// The directory can take names.
 pub(crate) const ALIVE: u8 = 0;

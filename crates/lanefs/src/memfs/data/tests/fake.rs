@@ -1,7 +1,7 @@
 //! A store in memory, and the writeback a file system would do.
 
 use super::super::*;
-use lanefs_store::{Attrs, Block, Ino, StoreError};
+use lanefs_store::{Block, Ino, StoreError};
 use lanefs_sync::lock::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -62,7 +62,7 @@ impl PageStore for FakeStore {
         }
         Ok(())
     }
-    fn unmap(&self, _lane: usize, ino: Ino, pages: Range<u64>, _attrs: Option<&Attrs>) -> StoreResult<()> {
+    fn unmap(&self, _lane: usize, ino: Ino, pages: Range<u64>, _cut: Option<&Cut<'_>>) -> StoreResult<()> {
         let mut map = self.pages.lock();
         let gone: Vec<_> = map.range((ino.0, pages.start)..(ino.0, pages.end)).map(|(k, _)| *k).collect();
         for key in gone {
@@ -154,6 +154,7 @@ impl World {
             ino: Ino(INO.0 + file as u64),
             lane,
             once: file % 2 == 1,
+            stamps: None,
         }
     }
 
