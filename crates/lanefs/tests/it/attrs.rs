@@ -165,5 +165,6 @@ fn a_directory_has_the_time_that_was_set_until_a_name_changes() {
     let fs = reopen(fs, &dev);
     assert_eq!(fs.stat("/d").unwrap().mtime, 6_000);
     fs.mkdir("/d/sub", 0o755).unwrap();
-    assert!(fs.stat("/d").unwrap().mtime >= removed);
+    // Not `removed`: in one tick with a time that was set, that is a nanosecond ahead of the clock, and this mount knows of no time set before it.
+    assert!(fs.stat("/d").unwrap().mtime >= changed);
 }
