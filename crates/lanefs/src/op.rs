@@ -1,7 +1,7 @@
 //! An operation's time on its lane.
 
 use crate::error::{Result, posix};
-use crate::memfs::cell::{Cell, DIRTY, FUTURE, QUEUED};
+use crate::memfs::cell::{Cell, DATASYNC, DIRTY, FUTURE, QUEUED};
 use crate::memfs::dir::Dir;
 use crate::memfs::stamps::Noted;
 use crate::oplog::LaneLog;
@@ -99,6 +99,10 @@ impl Inner {
     /// Stores that a cell changed at `now`, with the mtime if its content did, and marks it with `flags` and as dirty: in the lane's slot, or in the
     /// cell where the lane is the inode's home.
     pub(crate) fn changed(&self, cell: &Cell, content: bool, now: i64, flags: u32) {
+        if !content && flags & DATASYNC != 0 {
+            // fdatasync looks at the cell and at the slots of the content.
+            self.dirty_cell(cell, DATASYNC);
+        }
         let (lane, mtime) = (self.lanes.mine(), content.then_some(now));
         if cell.is_stamped(lane, mtime, now, flags) {
             return;

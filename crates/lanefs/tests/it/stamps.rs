@@ -1,7 +1,7 @@
 //! Inodes that one thread made and others change: their times, marks and dirty pages lie in the slots of those threads' lanes.
 
 use super::{after_crash, reopen, root};
-use lanefs::{Cred, Fs, OpenOptions, SetTime};
+use lanefs::{Cred, Fs, OpenOptions, SetAttr, SetTime};
 use lanefs_store::device::MemoryDevice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,4 +138,16 @@ fn setuid_goes_with_a_chown_and_a_write_of_a_user_from_any_thread() {
     let user = fs.volume().as_user(Cred::user(9, 9, &[]));
     elsewhere(|| user.open("/s", OpenOptions::new().write(true)).unwrap().write_all_at(b"x", 0).unwrap());
     assert_eq!(mode(), 0o777);
+}
+
+/// The mark was put where fdatasync does not look.
+#[test]
+fn fdatasync_finds_a_truncation_beside_a_time_that_another_thread_set() {
+    let (fs, dev) = four_pages();
+    let f = fs.open("/f", OpenOptions::new().write(true)).unwrap();
+    let ino = fs.stat("/f").unwrap().ino;
+    let cut = SetAttr { size: Some(2 * 4096), mtime: Some(SetTime::At(77)), ..SetAttr::default() };
+    elsewhere(|| fs.volume().node_setattr(&Cred::root(), ino, &cut).unwrap());
+    f.sync_data().unwrap();
+    assert_eq!(after_crash(&dev).stat("/f").unwrap().size, 2 * 4096);
 }
