@@ -89,6 +89,15 @@ pub(crate) enum Noted {
     List,
 }
 
+/// Which of the two slots of a set is for changes of the content.
+const CONTENT: usize = 1;
+
+/// The set that an inode's slots are in.
+#[inline]
+fn set_of(ino: Ino) -> usize {
+    (ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57) as usize % SETS
+}
+
 impl Slot {
     fn new() -> Slot {
         Slot {
@@ -167,8 +176,7 @@ impl Group {
     }
 
     fn slot(&self, ino: Ino, content: bool) -> &Slot {
-        let set = ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57;
-        &self.slots[set as usize % SETS][usize::from(content)]
+        &self.slots[set_of(ino)][if content { CONTENT } else { 1 - CONTENT }]
     }
 }
 
@@ -186,12 +194,33 @@ impl Stamps {
         g
     }
 
-    /// The slots that may be `ino`'s, by turns one for the content and one for the rest.
-    fn slots(&self, ino: Ino) -> impl Iterator<Item = &Slot> {
+    /// The pairs of slots that may be `ino`'s. One load where no lane ever changed another's inode: `stat` and reads come by here.
+    #[inline]
+    fn pairs(&self, ino: Ino) -> impl Iterator<Item = &[Slot; 2]> {
         // SeqCst: before the first note of a group is its bit (4).
-        let used = self.used.load(SeqCst);
-        let groups = self.groups.iter().enumerate().filter(move |(n, _)| used & 1 << n != 0);
-        groups.filter_map(|(_, g)| g.get()).flat_map(move |g| [g.slot(ino, true), g.slot(ino, false)])
+        let mut left = self.used.load(SeqCst);
+        std::iter::from_fn(move || {
+            while left != 0 {
+                let n = left.trailing_zeros() as usize;
+                left &= left - 1;
+                if let Some(g) = self.groups[n].get() {
+                    return Some(&g.slots[set_of(ino)]);
+                }
+            }
+            None
+        })
+    }
+
+    /// All of them.
+    #[inline]
+    fn slots(&self, ino: Ino) -> impl Iterator<Item = &Slot> {
+        self.pairs(ino).flatten()
+    }
+
+    /// Those for changes of the content.
+    #[inline]
+    fn content_slots(&self, ino: Ino) -> impl Iterator<Item = &Slot> {
+        self.pairs(ino).map(|p| &p[CONTENT])
     }
 
     /// Whether a lane's slot says all this already. Writes nothing.
@@ -247,18 +276,18 @@ impl Stamps {
 
     /// Marks of `ino`, of the slots for changes of the content.
     pub fn content_marks(&self, ino: Ino) -> u32 {
-        self.slots(ino).step_by(2).filter_map(|s| s.marks(ino)).fold(0, |a, b| a | b)
+        self.content_slots(ino).filter_map(|s| s.marks(ino)).fold(0, |a, b| a | b)
     }
 
     /// Pages of `ino` that became dirty.
     pub fn pages(&self, ino: Ino) -> Pages {
         let of = |s: &Slot| s.seen(ino, &s.lock, || s.pages().collect::<Pages>());
-        self.slots(ino).step_by(2).filter_map(of).flatten().collect()
+        self.content_slots(ino).filter_map(of).flatten().collect()
     }
 
     /// Whether a page of `ino` became dirty.
     pub fn has_pages(&self, ino: Ino) -> bool {
-        self.slots(ino).step_by(2).any(|s| s.seen(ino, &s.lock, || s.pages().next().is_some()) == Some(true))
+        self.content_slots(ino).any(|s| s.seen(ino, &s.lock, || s.pages().next().is_some()) == Some(true))
     }
 
     /// Takes the marks and pages of `ino` off, but for [`LISTED`]; its times stay.
@@ -306,9 +335,10 @@ impl Stamps {
 
     /// Takes back what the slots say of the mtime of `ino`, and with `ctime` of that: the caller is about to store other times.
     pub fn forget_times(&self, ino: Ino, mtime: bool, ctime: bool) {
-        for (n, slot) in self.slots(ino).enumerate() {
-            // What is not of the content has no mtime.
-            if n % 2 == 1 && !ctime || slot.ino.load(Acquire) != ino.0 {
+        // What is not of the content has no mtime.
+        let all = self.pairs(ino).flat_map(|p| &p[if ctime { 0 } else { CONTENT }..]);
+        for slot in all {
+            if slot.ino.load(Acquire) != ino.0 {
                 continue;
             }
             let _l = slot.lock.guard();
