@@ -250,6 +250,9 @@ impl Radix {
     /// Writes dirty leaves of index `*from` and above, `max` at most, and moves `*from` on; says whether there were more. The
     /// nodes above stay dirty (R1): [`Radix::write_out`] comes after.
     pub fn write_leaves(&mut self, sink: &mut dyn BlockSink, from: &mut u64, max: usize) -> Result<bool> {
+        if self.height < 2 {
+            return Ok(false); // The only leaf is the root, whose mark says that there is something to write.
+        }
         let mut dirty: Vec<u64> = (self.nodes.iter())
             .filter(|(k, n)| n.dirty && **k >= *from && **k >> 56 == 0)
             .map(|(k, _)| *k)
