@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const MIB: usize = 1 << 20;
 const SIZE: u64 = 256 << 20;
 
-fn recorded(options: &MountOptions) -> (Fs, Arc<RecordingDevice<MemoryDevice>>) {
+pub fn recorded(options: &MountOptions) -> (Fs, Arc<RecordingDevice<MemoryDevice>>) {
     let dev = Arc::new(RecordingDevice::new(MemoryDevice::new(SIZE).unwrap()));
     let d: Arc<dyn Device> = dev.clone();
     Store::format(std::slice::from_ref(&d), &FormatOptions { segment_blocks: 64, ..Default::default() })

@@ -1,10 +1,10 @@
 //! Running within a budget.
 
+use crate::ahead::recorded;
 use crate::{ls, volume};
 use lanefs::{Cred, MountOptions, OpenOptions, Volume};
-use lanefs_store::device::{Device, MemoryDevice, ReadReq, WriteReq};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use lanefs_store::device::Payload;
+use std::collections::HashMap;
 
 #[test]
 fn more_files_than_fit_in_the_cache_are_all_there() {
@@ -85,42 +85,12 @@ fn a_file_of_islands_costs_memory_by_its_islands() {
     assert_eq!(told.recv_timeout(std::time::Duration::from_secs(120)), Ok(true));
 }
 
-/// A device that knows the most it was ever given at once.
-#[derive(Debug)]
-struct Measured(Arc<MemoryDevice>, AtomicU64);
-
-impl Device for Measured {
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-    fn read(&self, reqs: &mut [ReadReq<'_>]) -> lanefs_store::Result<()> {
-        self.0.read(reqs)
-    }
-    fn write(&self, reqs: &[WriteReq<'_>]) -> lanefs_store::Result<()> {
-        self.1.fetch_max(reqs.iter().map(|r| r.data.len() as u64).sum(), Relaxed);
-        self.0.write(reqs)
-    }
-    fn flush(&self) -> lanefs_store::Result<()> {
-        self.0.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> lanefs_store::Result<()> {
-        self.0.discard(offset, len)
-    }
-}
-
 /// A checkpoint kept all nodes of a file's map until the last was made: 200 MiB for 50,000 islands.
 #[test]
 fn a_checkpoint_writes_a_large_map_in_portions() {
     const ISLANDS: u64 = 3000;
-    let (v, dev) = volume(512);
-    v.close().unwrap();
-    drop(v);
-    let dev = Arc::new(Measured(dev, AtomicU64::new(0)));
-    let v = Volume::open_devices(vec![dev.clone()], &crate::options()).unwrap();
-    let file = v.as_user(Cred::root()).create("/islands").unwrap();
+    let (fs, dev) = recorded(&crate::options());
+    let file = fs.create("/islands").unwrap();
     for i in 0..ISLANDS {
         file.write_at(&i.to_le_bytes(), i * (4 << 20)).unwrap();
         if i % 500 == 0 {
@@ -128,16 +98,22 @@ fn a_checkpoint_writes_a_large_map_in_portions() {
         }
     }
     file.sync_all().unwrap();
-    dev.1.store(0, Relaxed);
-    v.tick().unwrap();
-    let most = dev.1.load(Relaxed);
+    let before = dev.recorder().log().writes.len();
+    fs.volume().tick().unwrap();
+    let mut submissions = HashMap::new();
+    for w in &dev.recorder().log().writes[before..] {
+        if let Payload::Bytes(bytes) = &w.payload {
+            *submissions.entry(w.issued).or_insert(0) += bytes.len();
+        }
+    }
+    let most = *submissions.values().max().unwrap();
     assert!((100 << 10..4 << 20).contains(&most), "{most} bytes at once of {ISLANDS} nodes");
     drop(file);
-    v.close().unwrap();
-    drop(v);
-    assert!(lanefs_store::fsck::check(vec![dev.0.clone()], &Default::default(), &|_| {}).unwrap().is_clean());
-    let v = Volume::open_devices(vec![dev.0.clone()], &crate::options()).unwrap();
-    let file = v.as_user(Cred::root()).open("/islands", OpenOptions::new().read(true)).unwrap();
+    fs.volume().close().unwrap();
+    drop(fs);
+    assert!(lanefs_store::fsck::check(vec![dev.clone()], &Default::default(), &|_| {}).unwrap().is_clean());
+    let fs = Volume::open_devices(vec![dev], &crate::options()).unwrap().as_user(Cred::root());
+    let file = fs.open("/islands", OpenOptions::new().read(true)).unwrap();
     let mut read = [0; 8];
     for i in 0..ISLANDS {
         file.read_exact_at(&mut read, i * (4 << 20)).unwrap();
