@@ -5,16 +5,16 @@
 //! what is dirty of it: clean pages, not durable ones (`unsynced`). Only growth counts: pages written again and again are not written
 //! back each time, and small files not at all. The writer waits for nothing; a file whose lock somebody has is left to that one.
 //!
-//! A kernel that hands over what it had in its cache is another matter: it brings hundreds of MiB at once, and has them still. When the thread has not
-//! got round to the file for [`LAG`] steps, who brings more writes back first: else each of these pages takes a frame, mostly one
-//! that the system has to clear before its first use.
+//! A kernel that hands over what it had in its cache is another matter: it brings hundreds of MiB at once, and has them still. When the file has
+//! grown by [`LAG`] steps since somebody last began to write it back, who brings more writes back first: else each of these pages takes a
+//! frame, mostly one that the system has to clear before its first use.
 
 use crate::memfs::Cell;
 use crate::volume::Inner;
 use crate::writeback::background::Background;
 use lanefs_store::Ino;
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -28,8 +28,9 @@ const TURN: usize = 4096;
 
 #[derive(Default)]
 struct Queue {
-    /// With the steps they have grown since they were put here.
-    files: VecDeque<(Ino, u32)>,
+    files: VecDeque<Ino>,
+    /// By how many steps a file has grown since somebody last began to write it back.
+    grown: HashMap<Ino, u32>,
     stop: bool,
 }
 
@@ -51,7 +52,7 @@ impl Ahead {
             if q.stop {
                 return None;
             }
-            if let Some((ino, _)) = q.files.pop_front() {
+            if let Some(ino) = q.files.pop_front() {
                 return Some(ino);
             }
             self.wake.wait(&mut q);
@@ -95,7 +96,7 @@ impl Inner {
         }
     }
 
-    /// Returns how many steps the file is behind.
+    /// Returns by how many steps the file is behind.
     #[cold]
     fn hand_over(&self, ino: Ino) -> u32 {
         if !self.options.background {
@@ -103,30 +104,37 @@ impl Inner {
         }
         let ahead = &self.background.ahead;
         let mut q = ahead.queue.lock();
-        if let Some((_, steps)) = q.files.iter_mut().find(|f| f.0 == ino) {
-            *steps += 1;
-            return *steps;
+        let steps = q.grown.entry(ino).or_default();
+        *steps += 1;
+        let steps = *steps;
+        if !q.files.contains(&ino) {
+            q.files.push_back(ino);
+            drop(q);
+            ahead.wake.notify_one();
         }
-        q.files.push_back((ino, 1));
-        drop(q);
-        ahead.wake.notify_one();
-        1
+        steps
     }
 
     fn write_ahead(&self, ino: Ino) {
         let guard = crossbeam_epoch::pin();
-        let Some(cell) = self.cells.get(ino, &guard) else { return };
+        let Some(cell) = self.cells.get(ino, &guard) else { return self.is_written(ino) };
         // What has no name is not wanted on the device yet.
         // Relaxed: a name that goes meanwhile only makes the work useless.
         if cell.nlink.load(Relaxed) == 0 || !cell.has_dirty() {
-            return;
+            return self.is_written(ino);
         }
         if let Some(l) = cell.sync_lock.try_lock() {
             self.write_back_grown(cell, l);
         }
     }
 
+    /// Somebody begins to write the file back, or nothing of it is to be written.
+    fn is_written(&self, ino: Ino) {
+        self.background.ahead.queue.lock().grown.remove(&ino);
+    }
+
     fn write_back_grown<'c>(&self, cell: &'c Cell, l: MutexGuard<'c, ()>) {
+        self.is_written(cell.ino);
         if let Err(e) = self.write_back_cell(cell, l, false, &[], TURN) {
             tracing::warn!("writing inode {} ahead failed: {e}", cell.ino);
         }
