@@ -84,7 +84,7 @@ fn read(
     while let Some(n) = device.receive(&mut buffer)? {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "/dev/fuse gave no request");
         let request = Request::decode(&buffer[..n]).ok_or_else(bad)?;
-        let mut reply = Reply::over(&mut bytes);
+        let mut reply = Reply::over(bytes.bytes());
         let result = perform(adaptor, &request, &mut reply, &origin);
         let taken = match (reply.answer, result) {
             (Answer::None, _) | (Answer::Elsewhere, Ok(())) => true,

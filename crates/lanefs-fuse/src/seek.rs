@@ -76,7 +76,7 @@ impl Seeker {
             let mut bytes = room(64);
             for job in queue {
                 call_in(&device, job.ino);
-                let mut reply = Reply::over(&mut bytes);
+                let mut reply = Reply::over(bytes.bytes());
                 let result =
                     answer(&handles, job.handle, job.offset, job.whence).and_then(|at| reply.u64(at));
                 if let Err(e) = job.device.send(reply.finish(job.unique, result)) {

@@ -5,6 +5,7 @@ use crate::locks::RangeLock;
 use crate::memfs::Cell;
 use crate::memfs::cell::Line;
 use crate::memfs::data::{FileData, ReadAhead};
+use crate::ops::content::Writer;
 use crate::stat::Stat;
 use crate::volume::{Anchor, Inner};
 use crate::{Cred, FileKind, SetAttr, locks};
@@ -132,8 +133,18 @@ impl File {
 
     /// Reads at `offset` without moving the cursor; less than asked only at the end of the file. EBADF, EISDIR, EIO.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.read_where(buf, offset, false)
+    }
+
+    /// As [`File::read_at`], for a front end that keeps what it reads, as a kernel does: where `offset`, `buf`'s address and its length are multiples
+    /// of 4096, pages that are not in memory are read into `buf` and not kept here too.
+    pub fn read_kept_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.read_where(buf, offset, true)
+    }
+
+    fn read_where(&self, buf: &mut [u8], offset: u64, kept: bool) -> Result<usize> {
         let data = self.readable()?;
-        let n = self.inner().read_data(self.cell(), data, offset, buf, &self.ahead)?;
+        let n = self.inner().read_data(self.cell(), data, offset, buf, &self.ahead, kept)?;
         if n > 0 && self.flags & libc::O_NOATIME == 0 {
             self.inner().touch_atime(self.cell());
         }
@@ -143,7 +154,13 @@ impl File {
     /// Writes at `offset` without moving the cursor (at the end with O_APPEND); less than asked if the volume fills up. EBADF,
     /// EFBIG, ENOSPC, EROFS, EIO. Durable when it returns only with O_SYNC or O_DSYNC.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
-        self.write_where((self.flags & libc::O_APPEND == 0).then_some(offset), buf, false).map(|w| w.1)
+        self.write_where((self.flags & libc::O_APPEND == 0).then_some(offset), buf).map(|w| w.1)
+    }
+
+    /// As [`File::write_at`], for a front end that keeps what it has written, as a kernel does: the pages leave memory once they are written back.
+    pub fn write_kept_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        let writer = Writer { keeps_pages: true, ..self.writer() };
+        self.write_as((self.flags & libc::O_APPEND == 0).then_some(offset), buf, writer).map(|w| w.1)
     }
 
     /// Writes at `offset`, never appends, and leaves mtime, ctime, setuid and setgid alone: for a front end whose
@@ -151,12 +168,21 @@ impl File {
     /// the kernel has them too.
     pub fn write_back_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let data = self.data()?;
-        self.inner().write_data(self.cell(), data, Some(offset), buf, true, true).map(|w| w.1)
+        let writer = Writer { keeps_times: true, keeps_pages: true, privileged: true };
+        self.inner().write_data(self.cell(), data, Some(offset), buf, writer).map(|w| w.1)
     }
 
-    fn write_where(&self, offset: Option<u64>, buf: &[u8], _append: bool) -> Result<(u64, usize)> {
+    fn writer(&self) -> Writer {
+        Writer { keeps_times: false, keeps_pages: false, privileged: self.privileged }
+    }
+
+    fn write_where(&self, offset: Option<u64>, buf: &[u8]) -> Result<(u64, usize)> {
+        self.write_as(offset, buf, self.writer())
+    }
+
+    fn write_as(&self, offset: Option<u64>, buf: &[u8], writer: Writer) -> Result<(u64, usize)> {
         let data = self.writable()?;
-        let r = self.inner().write_data(self.cell(), data, offset, buf, false, self.privileged)?;
+        let r = self.inner().write_data(self.cell(), data, offset, buf, writer)?;
         if self.flags & libc::O_DSYNC != 0 {
             self.sync(self.flags & libc::O_SYNC != libc::O_SYNC)?;
         }
@@ -199,7 +225,7 @@ impl File {
     pub fn write(&self, buf: &[u8]) -> Result<usize> {
         let from = self.cursor.load(Relaxed);
         let at = (self.flags & libc::O_APPEND == 0).then_some(from);
-        let (at, n) = self.write_where(at, buf, false)?;
+        let (at, n) = self.write_where(at, buf)?;
         self.move_to(from, at + n as u64);
         Ok(n)
     }
@@ -233,7 +259,7 @@ impl File {
 
     /// Appends, and returns the offset written at. Appends of one call are never mixed with others'.
     pub fn append(&self, buf: &[u8]) -> Result<u64> {
-        let (at, n) = self.write_where(None, buf, true)?;
+        let (at, n) = self.write_where(None, buf)?;
         if n < buf.len() { Err(Error::Posix(libc::ENOSPC)) } else { Ok(at) }
     }
 
@@ -328,7 +354,7 @@ impl File {
             if n == 0 {
                 break;
             }
-            let w = match to.write_where(Some(to_offset + done), &buf[..n], false) {
+            let w = match to.write_where(Some(to_offset + done), &buf[..n]) {
                 Ok((_, w)) => w,
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,

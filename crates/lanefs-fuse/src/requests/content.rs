@@ -22,6 +22,10 @@ use std::sync::Arc;
 /// Told of every open file: what is cached of it stays right, and writes past the cache need not wait for each other.
 const OPENED: u32 = FOPEN_KEEP_CACHE | FOPEN_PARALLEL_DIRECT_WRITES;
 
+/// Reads of so many bytes go past the volume's own cache, and writes of so many leave it when they are on the device: the kernel has what it
+/// reads and writes, and has asked for more by then. What is smaller is read ahead of here.
+const KEPT: u32 = 64 << 10;
+
 impl Adaptor {
     pub(super) fn open(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
         let mut a = req.args();
@@ -70,7 +74,8 @@ impl Adaptor {
     pub(super) fn read(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
         let mut a = req.args();
         let (file, offset, size) = (self.file(a.u64()?)?, a.u64()?, a.u32()?);
-        let n = file.read_at(reply.room(size as usize)?, offset)?;
+        let room = reply.room(size as usize)?;
+        let n = if size >= KEPT { file.read_kept_at(room, offset) } else { file.read_at(room, offset) }?;
         reply.keep(n);
         Ok(())
     }
@@ -87,7 +92,14 @@ impl Adaptor {
         if kill {
             self.kill_priv(req.ino)?;
         }
-        let n = write_all(file, offset, data, self.writeback && how & WRITE_CACHE != 0)?;
+        let put = match (self.writeback && how & WRITE_CACHE != 0, flags & libc::O_DIRECT) {
+            (true, _) => File::write_back_at,
+            (false, 0) if size >= KEPT && (offset | u64::from(size)).is_multiple_of(4096) => {
+                File::write_kept_at
+            }
+            _ => File::write_at,
+        };
+        let n = write_all(file, offset, data, put)?;
         // With the writeback cache the kernel follows up with FSYNC by itself, except on this path; without it
         // the file was opened with the flag and the library has seen to it.
         if flags & libc::O_DSYNC != 0 && kill && self.writeback {
@@ -149,13 +161,16 @@ impl Adaptor {
 }
 
 /// Writes as much as can be written; an error only if that is nothing.
-fn write_all(file: &File, offset: u64, data: &[u8], cached: bool) -> Wire<u32> {
+fn write_all(
+    file: &File,
+    offset: u64,
+    data: &[u8],
+    put: fn(&File, &[u8], u64) -> lanefs::Result<usize>,
+) -> Wire<u32> {
     let mut done = 0;
     while done < data.len() {
         let at = offset.saturating_add(done as u64);
-        let wrote =
-            if cached { file.write_back_at(&data[done..], at) } else { file.write_at(&data[done..], at) };
-        match wrote {
+        match put(file, &data[done..], at) {
             Ok(0) => break,
             Ok(n) => done += n,
             Err(e) if done == 0 => return Err(e.into()),

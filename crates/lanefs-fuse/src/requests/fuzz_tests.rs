@@ -173,7 +173,7 @@ fn run(seed: u64, requests: u64) {
             }
             continue;
         };
-        let mut reply = Reply::over(&mut bytes_out);
+        let mut reply = Reply::over(bytes_out.bytes());
         let result = adaptor.serve(&req, &mut reply, &origin);
         let taken = result.is_ok() && rng.below(10) > 0;
         if reply.answer == Answer::Now {

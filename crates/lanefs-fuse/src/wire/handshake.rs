@@ -59,7 +59,7 @@ pub(crate) fn shake_hands(device: &Device, offer: Offer) -> io::Result<Agreed> {
         let n = device.receive(&mut buffer)?.ok_or_else(gone)?;
         let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_string());
         let request = Request::decode(&buffer[..n]).ok_or_else(|| bad("/dev/fuse gave no request"))?;
-        let mut reply = Reply::over(&mut bytes);
+        let mut reply = Reply::over(bytes.bytes());
         if request.op != op::INIT {
             device.send(reply.finish(request.unique, Err(Errno(libc::EIO))))?;
             return Err(bad("the kernel's first request is not INIT"));
@@ -142,7 +142,7 @@ mod tests {
 
     fn agreed(words_in: &[u32], offer: Offer) -> (io::Result<Option<Agreed>>, Vec<u8>) {
         let mut bytes = room(256);
-        let mut reply = Reply::over(&mut bytes);
+        let mut reply = Reply::over(bytes.bytes());
         let agreed = agree(Args::of(&words(words_in)), offer, &mut reply);
         (agreed, reply.finish(1, Ok(())).to_vec())
     }

@@ -7,6 +7,8 @@ use lanefs::{FileKind, Ino, Stat};
 use smallvec::SmallVec;
 use std::time::Duration;
 
+const ALIGNMENT: usize = 4096;
+
 /// What became of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
@@ -29,9 +31,25 @@ pub(crate) struct Reply<'b> {
     pub opened: Option<u64>,
 }
 
+/// A buffer for answers. What follows the header begins at a multiple of 4096, so that a device can read into it.
+pub(crate) struct Room {
+    bytes: Vec<u8>,
+    skip: usize,
+}
+
 /// A buffer for answers of `most` bytes.
-pub(crate) fn room(most: usize) -> Box<[u8]> {
-    vec![0; OUT_HEADER + most].into_boxed_slice()
+pub(crate) fn room(most: usize) -> Room {
+    let bytes = vec![0; OUT_HEADER + most + ALIGNMENT];
+    let skip = (ALIGNMENT - (bytes.as_ptr().addr() + OUT_HEADER) % ALIGNMENT) % ALIGNMENT;
+    Room { bytes, skip }
+}
+
+impl Room {
+    /// All of it, the header first.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        let end = self.bytes.len() - ALIGNMENT + self.skip;
+        &mut self.bytes[self.skip..end]
+    }
 }
 
 impl<'b> Reply<'b> {
@@ -246,11 +264,21 @@ mod tests {
     }
 
     #[test]
+    fn a_device_can_read_into_an_answer() {
+        for most in [64, 4096, 1 << 20] {
+            let mut room = room(most);
+            let bytes = room.bytes();
+            assert!(bytes.len() >= OUT_HEADER + most);
+            assert_eq!(Reply::over(bytes).room(most).unwrap().as_ptr().addr() % 4096, 0);
+        }
+    }
+
+    #[test]
     fn sizes_are_the_kernels() {
         let ttl = Duration::from_millis(1500);
         let size = |f: &dyn Fn(&mut Reply)| {
             let mut bytes = room(4096);
-            let mut r = Reply::over(&mut bytes);
+            let mut r = Reply::over(bytes.bytes());
             f(&mut r);
             r.len()
         };
@@ -269,7 +297,7 @@ mod tests {
     #[test]
     fn attributes_stand_where_the_kernel_looks() {
         let mut bytes = room(4096);
-        let mut r = Reply::over(&mut bytes);
+        let mut r = Reply::over(bytes.bytes());
         r.attr_out(&stat(), Duration::from_secs(9)).unwrap();
         let bytes = r.finish(0x1122, Ok(())).to_vec();
         let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -285,7 +313,7 @@ mod tests {
     #[test]
     fn a_listing_ends_where_it_must_and_an_error_leaves_nothing() {
         let mut bytes = room(256);
-        let mut r = Reply::over(&mut bytes);
+        let mut r = Reply::over(bytes.bytes());
         let mut n = 0;
         while r.dirent(100, Ino(1), n, FileKind::File, b"name") {
             n += 1;

@@ -88,7 +88,7 @@ pub(crate) struct Entry {
     /// `None` once it had to be left to the kernel (R2).
     memory: Option<Memory>,
     /// For answers to requests that have a payload, which may not be overwritten before it is dealt with.
-    side: Box<[u8]>,
+    side: reply::Room,
     queue: u16,
     /// A command is under way.
     waiting: bool,
@@ -245,7 +245,7 @@ impl Entry {
         self.aside = size != 0;
         Ok(if self.aside {
             let payload = back.get(OUT_HEADER..OUT_HEADER + size).ok_or_else(bad)?;
-            (Request::decode_parts(head, first, payload).ok_or_else(bad)?, Reply::over(&mut self.side))
+            (Request::decode_parts(head, first, payload).ok_or_else(bad)?, Reply::over(self.side.bytes()))
         } else {
             (Request::decode_parts(head, first, &[]).ok_or_else(bad)?, Reply::over(back))
         })
@@ -258,7 +258,7 @@ impl Entry {
         let memory = self.memory.as_mut().ok_or_else(|| io::Error::other("the entry is closed"))?;
         let (front, back) = memory.split();
         if aside {
-            back[..len].copy_from_slice(&self.side[..len]);
+            back[..len].copy_from_slice(&self.side.bytes()[..len]);
         }
         front[..OUT_HEADER].copy_from_slice(&back[..OUT_HEADER]);
         let size = (len - OUT_HEADER) as u32;

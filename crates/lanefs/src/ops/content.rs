@@ -11,6 +11,17 @@ use crate::volume::Inner;
 use lanefs_store::BLOCK_SIZE;
 use lanefs_sync::clock::coarse_realtime_ns;
 
+/// Who writes.
+#[derive(Clone, Copy)]
+pub(crate) struct Writer {
+    /// It keeps mtime, ctime and the setuid and setgid bits right by itself.
+    pub keeps_times: bool,
+    /// It has the pages still: they leave memory once they are written back.
+    pub keeps_pages: bool,
+    /// It may write without setuid and setgid being taken away.
+    pub privileged: bool,
+}
+
 impl Inner {
     pub(crate) fn truncate_open(&self, cell: &Cell, cred: &Cred) -> Result<()> {
         let set = crate::SetAttr { size: Some(0), ..Default::default() };
@@ -25,8 +36,10 @@ impl Inner {
         off: u64,
         buf: &mut [u8],
         ahead: &ReadAhead,
+        kept: bool,
     ) -> Result<usize> {
-        data.read(&self.data_ctx(cell), off, buf, ahead)
+        let ctx = self.data_ctx(cell);
+        if kept { data.read_kept(&ctx, off, buf, ahead) } else { data.read(&ctx, off, buf, ahead) }
     }
 
     /// Moves the access time, as relatime does.
@@ -41,19 +54,18 @@ impl Inner {
         }
     }
 
-    /// Writes at `offset`, or at the end if that is `None`; returns where and how much. `keep_times`: see [`File::write_back_at`].
+    /// Writes at `offset`, or at the end if that is `None`; returns where and how much.
     pub(crate) fn write_data(
         &self,
         cell: &Cell,
         data: &FileData,
         offset: Option<u64>,
         buf: &[u8],
-        keep_times: bool,
-        privileged: bool,
+        writer: Writer,
     ) -> Result<(u64, usize)> {
         self.writable()?;
         let Some(offset) = offset else {
-            return self.write_part(cell, data, None, buf, keep_times, privileged);
+            return self.write_part(cell, data, None, buf, writer);
         };
         // Unit by unit, the file being marked dirty after each: pages of a file that nobody knows to be dirty are not written
         // back, and one write may be larger than all the frames there are.
@@ -62,7 +74,7 @@ impl Inner {
         while done < buf.len() || done == 0 {
             let at = offset.saturating_add(done as u64);
             let part = &buf[done..buf.len().min(done + unit - at as usize % BLOCK_SIZE)];
-            match self.write_part(cell, data, Some(at), part, keep_times, privileged) {
+            match self.write_part(cell, data, Some(at), part, writer) {
                 Err(e) if done == 0 => return Err(e),
                 // Told when the writer comes back for the rest.
                 Err(_) => break,
@@ -83,11 +95,9 @@ impl Inner {
         data: &FileData,
         offset: Option<u64>,
         buf: &[u8],
-        keep_times: bool,
-        privileged: bool,
+        writer: Writer,
     ) -> Result<(u64, usize)> {
-        // Who keeps the times keeps the pages.
-        let ctx = DataCtx { once: keep_times, ..self.data_ctx(cell) };
+        let ctx = DataCtx { once: writer.keeps_pages, ..self.data_ctx(cell) };
         let attempt = || match offset {
             Some(o) => data.write(&ctx, o, buf).map(|w| (o, w)),
             None => data.append(&ctx, buf),
@@ -98,14 +108,14 @@ impl Inner {
         };
         if w.bytes > 0 {
             let flags = if w.extended { DATASYNC } else { 0 };
-            if keep_times {
+            if writer.keeps_times {
                 self.dirty_cell(cell, flags);
             } else {
-                Self::drop_privilege(cell, privileged);
+                Self::drop_privilege(cell, writer.privileged);
                 self.changed(cell, true, coarse_realtime_ns(), flags);
             }
             if w.extended {
-                self.has_grown(cell, at + w.bytes as u64, w.bytes, keep_times);
+                self.has_grown(cell, at + w.bytes as u64, w.bytes, writer.keeps_pages);
             }
         }
         Ok((at, w.bytes))

@@ -1,14 +1,16 @@
-//! Reading: optimistic copies of cached pages, and loading of those that are not.
+//! Reading: optimistic copies of cached pages, and loading of those that are not; or, for who keeps what it reads, nothing but
+//! the reading of those.
 
 use super::frame::{Desc, HOLE, PageGuard};
 use super::pool::Hand;
 use super::tree::{self, Refused};
 use super::{DataCtx, FileData, PAGE, PageRead, ReadAhead, page_at, pages_of};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crossbeam_epoch as epoch;
 use lanefs_store::Block;
 use lanefs_sync::{copy_racy, fill_racy};
 use smallvec::SmallVec;
+use zerocopy::FromBytes;
 
 /// Optimistic tries before a reader takes the page lock.
 const TRIES: u32 = 64;
@@ -63,8 +65,58 @@ impl FileData {
             }
             done += part;
         }
-        // A truncate may have come meanwhile: what lies behind the new end is not told.
-        Ok(done.min(self.size().saturating_sub(offset) as usize))
+        Ok(self.inside(offset, done))
+    }
+
+    /// How much of what was read at `offset` to tell of: a truncate may have come meanwhile, and what lies behind the new end is not told.
+    fn inside(&self, offset: u64, read: usize) -> usize {
+        read.min(self.size().saturating_sub(offset) as usize)
+    }
+
+    /// As [`FileData::read`], for a reader that keeps what it reads (a kernel's cache above): pages that memory does not have go from the store
+    /// into `buf` and no frame is taken. Whole pages at an aligned address only; else it is a plain read.
+    ///
+    /// No lock is held over the reading, and nobody looks afterwards: a page that was not attached when it was looked for equalled what the store had
+    /// then, so what the store says later is what the page held at that instant or at a later one of the call.
+    pub fn read_kept(
+        &self,
+        ctx: &DataCtx<'_>,
+        offset: u64,
+        buf: &mut [u8],
+        ahead: &ReadAhead,
+    ) -> Result<usize> {
+        let whole = offset.is_multiple_of(PAGE as u64)
+            && buf.len().is_multiple_of(PAGE)
+            && buf.as_ptr().addr().is_multiple_of(PAGE);
+        if !whole {
+            return self.read(ctx, offset, buf, ahead);
+        }
+        let size = self.size();
+        let first = page_at(offset);
+        let count = pages_of(size).saturating_sub(first).min((buf.len() / PAGE) as u64) as usize;
+        let mut at = 0;
+        while at < count {
+            let pin = epoch::pin();
+            let block = &mut buf[at * PAGE..][..PAGE];
+            if let Some(desc) = self.find(first + at as u64, &pin) {
+                // Not the page any more: it may have been let go, or replaced.
+                at += usize::from(copy_page(ctx, desc, first + at as u64, 0, block));
+                continue;
+            }
+            let run = (at + 1..count).take_while(|n| self.find(first + *n as u64, &pin).is_none()).count();
+            drop(pin);
+            let part = &mut buf[at * PAGE..][..(run + 1) * PAGE];
+            if read_blocks(ctx, first + at as u64, part).is_err() {
+                // Something in it is broken: page by page, so that what comes before it is read and the error is told.
+                let n = match self.read(ctx, offset + (at * PAGE) as u64, part, ahead) {
+                    Err(e) if at == 0 => return Err(e),
+                    n => n.unwrap_or(0),
+                };
+                return Ok(self.inside(offset, at * PAGE + n));
+            }
+            at += run + 1;
+        }
+        Ok(self.inside(offset, (count * PAGE).min(size.saturating_sub(offset) as usize)))
     }
 
     /// Reads a page that no frame could be had for, past the cache.
@@ -166,6 +218,14 @@ fn blank_tail(ctx: &DataCtx<'_>, guard: &PageGuard<'_>, size: u64) {
         // SAFETY: the range ends with the page; the page is locked.
         unsafe { fill_racy(ctx.pool.bytes(guard.desc()).add(inside), 0, PAGE - inside) };
     }
+}
+
+/// Reads pages of the store into memory of the caller's: whole pages at an aligned address.
+fn read_blocks(ctx: &DataCtx<'_>, first: u64, buf: &mut [u8]) -> Result<()> {
+    let blocks = <[Block]>::mut_from_bytes(buf).map_err(|_| Error::Posix(libc::EINVAL))?;
+    let mut reads: Vec<PageRead<'_>> =
+        blocks.iter_mut().map(|block| PageRead { block, hole: false }).collect();
+    Ok(ctx.store.read_pages(ctx.ino, first, &mut reads)?)
 }
 
 fn drop_loaded(ctx: &DataCtx<'_>, guard: PageGuard<'_>) {

@@ -2,8 +2,10 @@
 
 use super::super::*;
 use super::fake::World;
+use lanefs_store::Block;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use zerocopy::IntoBytes;
 
 const RUN: Duration = Duration::from_millis(400);
 
@@ -42,6 +44,57 @@ fn a_block_is_never_torn() {
             });
         }
     });
+    world.check();
+}
+
+#[test]
+fn a_reader_past_the_cache_never_sees_what_was_overwritten_before() {
+    // Each round writes the next number to every page and then says so; between, pages are written back and let go, so that some are read
+    // from the store while others, or the same a moment later, are in memory.
+    const PAGES: u64 = 16;
+    let world = World::new(256, 1, 1 << 20);
+    let data = &world.files[0];
+    data.write(&world.ctx(0, 0), 0, &[0; 4096 * PAGES as usize]).unwrap();
+    let (said, running) = (AtomicU64::new(0), AtomicBool::new(true));
+    let read = std::thread::scope(|scope| {
+        let readers: Vec<_> = (2..4usize)
+            .map(|t| {
+                let (world, said, running) = (&world, &said, &running);
+                scope.spawn(move || {
+                    let (ctx, ra) = (world.ctx(0, t), ReadAhead::new());
+                    let mut blocks = vec![Block([0; 4096]); PAGES as usize];
+                    let mut read = 0;
+                    while running.load(Ordering::SeqCst) {
+                        let least = said.load(Ordering::SeqCst);
+                        assert_eq!(data.read_kept(&ctx, 0, blocks.as_mut_bytes(), &ra).unwrap(), 4096 * 16);
+                        for b in &blocks {
+                            let at = |i: usize| u64::from_le_bytes(b.0[i..i + 8].try_into().unwrap());
+                            assert!(at(0) >= least, "{} after {least} was written", at(0));
+                            assert_eq!(at(0), at(4088), "torn");
+                        }
+                        read += 1;
+                    }
+                    read
+                })
+            })
+            .collect();
+        let ctx = world.ctx(0, 1);
+        for round in 1..3000u64 {
+            let mut page = [0; 4096];
+            page.as_chunks_mut::<8>().0.fill(round.to_le_bytes());
+            for p in 0..PAGES {
+                data.write(&ctx, p * 4096, &page).unwrap();
+                if (round + p) % 7 == 0 {
+                    world.write_back(0, 20, true);
+                    data.evict_clean(&ctx);
+                }
+            }
+            said.store(round, Ordering::SeqCst);
+        }
+        running.store(false, Ordering::SeqCst);
+        readers.into_iter().map(|r| r.join().unwrap()).sum::<u64>()
+    });
+    assert!(read > 0);
     world.check();
 }
 
