@@ -49,6 +49,9 @@ pub struct FileDevice {
     name: String,
     size: u64,
     block_device: bool,
+    /// All of the image had blocks of the file system under it when it was opened. They are kept: who gave them wants no holes that each
+    /// write to them has to fill again.
+    full: bool,
     read_only: bool,
     direct: bool,
     io_uring: bool,
@@ -135,6 +138,7 @@ impl FileDevice {
             name,
             size,
             block_device,
+            full: !block_device && (stat.st_blocks as u64).saturating_mul(512) >= stat.st_size as u64,
             read_only: options.read_only,
             direct,
             io_uring: options.io_uring && ring::available(),
@@ -286,7 +290,9 @@ impl Device for FileDevice {
         if self.read_only {
             return Err(self.error("discard", offset, Errno::ROFS));
         }
-        let done = if self.block_device {
+        let done = if self.full {
+            Ok(())
+        } else if self.block_device {
             discard_blocks(&self.file, offset, len)
         } else {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

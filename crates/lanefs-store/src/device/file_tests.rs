@@ -1,5 +1,6 @@
 use super::*;
 use crate::device::conformance;
+use zerocopy::IntoBytes;
 
 /// A directory of its own on the file system of the build, which is more likely than /tmp to know O_DIRECT.
 fn dir() -> tempfile::TempDir {
@@ -62,6 +63,27 @@ fn contents_last_and_a_reader_cannot_write() {
     assert_eq!(d.write(&[WriteReq { offset: 0, data: &b.0 }]).unwrap_err().errno(), libc::EIO);
     assert!(d.discard(0, 4096).is_err());
     d.flush().unwrap();
+}
+
+#[test]
+fn holes_are_made_in_sparse_images_only() {
+    let dir = dir();
+    let path = dir.path().join("image");
+    let blocks = || rustix::fs::stat(&path).unwrap().st_blocks;
+    let len = 64 * BLOCK_SIZE as u64;
+    let written = vec![Block([1; BLOCK_SIZE]); 64];
+    let write = |d: &FileDevice| d.write(&[WriteReq { offset: 0, data: written.as_bytes() }]).unwrap();
+    let d = FileDevice::create(&path, len).unwrap();
+    write(&d);
+    let all = blocks();
+    d.discard(0, len / 2).unwrap();
+    if blocks() == all {
+        return; // a file system without holes
+    }
+    write(&d);
+    drop(d);
+    FileDevice::open(&path, false).unwrap().discard(0, len / 2).unwrap();
+    assert_eq!(blocks(), all, "it was written as a whole before it was opened");
 }
 
 #[test]
