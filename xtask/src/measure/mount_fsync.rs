@@ -17,9 +17,7 @@ pub fn run(quick: bool) -> std::result::Result<(), String> {
     for (image, written) in [("sparse image", false), ("written image", true)] {
         let mut volume = Volume::make(&lanefs, "512M", &[])?;
         if written {
-            fill(&volume.image(), 512).map_err(|e| format!("{}: {e}", volume.image().display()))?;
-            let mut mkfs = volume.lanefs(&["mkfs"]);
-            child::succeed(mkfs.arg(volume.image()), &volume.outside(), Duration::from_secs(60))?;
+            write_before(&volume, 512)?;
         }
         volume.mount()?;
         for (what, work) in
@@ -41,6 +39,13 @@ pub fn run(quick: bool) -> std::result::Result<(), String> {
         volume.umount()?;
     }
     Ok(())
+}
+
+/// Gives the volume's image all its blocks.
+pub(super) fn write_before(volume: &Volume, mib: usize) -> std::result::Result<(), String> {
+    fill(&volume.image(), mib).map_err(|e| format!("{}: {e}", volume.image().display()))?;
+    let mut mkfs = volume.lanefs(&["mkfs"]);
+    child::succeed(mkfs.arg(volume.image()), &volume.outside(), Duration::from_secs(60)).map(drop)
 }
 
 fn fill(image: &Path, mib: usize) -> Result<()> {

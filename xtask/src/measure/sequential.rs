@@ -1,7 +1,8 @@
 //! Sequential writing and reading through the mount, beside what bounds it: the medium under the image, written and read
 //! past the kernel's cache, and a copy in memory.
 
-use super::mounted;
+use super::mount_fsync::write_before;
+use crate::programs::volume::{self, Volume};
 use std::fs::{File, OpenOptions};
 use std::io::Result;
 use std::os::fd::AsRawFd;
@@ -12,50 +13,63 @@ use std::time::Instant;
 /// Bytes of one call.
 const UNIT: usize = 1 << 20;
 
+/// An image whose blocks the file system under it has still to find, one that was written before, and that without the kernel's
+/// writeback cache, which holds everything back until the fsync.
+const WAYS: [(&str, bool, &[&str]); 3] = [
+    ("sparse image", false, &[]),
+    ("written image", true, &[]),
+    ("written image, nowriteback", true, &["-o", "nowriteback"]),
+];
+
 pub fn run(quick: bool) -> std::result::Result<(), String> {
-    let units = if quick { 128 } else { 1024 };
-    let mut volume = mounted("4G", &[])?;
-    let io = |e: std::io::Error| e.to_string();
+    let (units, rounds) = if quick { (128, 3) } else { (1024, 5) };
+    println!("MB/s, medians of {rounds} times {units} MiB in units of 1 MiB");
+    println!(
+        "{:<28} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "", "medium", "lanefs", "times", "medium", "lanefs", "times", "memcpy"
+    );
+    println!("{:<28} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}", "", "written", "written", "", "read", "read", "");
+    let lanefs = volume::build()?;
+    for (way, written, options) in WAYS {
+        let mut volume = Volume::make(&lanefs, "4G", options)?;
+        if written {
+            write_before(&volume, 4096)?;
+        }
+        volume.mount()?;
+        let [raw_written, raw_read, our_written, our_read, copied] =
+            measure(&volume, units, rounds).map_err(|e| format!("{way}: {e}"))?;
+        println!(
+            "{way:<28} {raw_written:>9.0} {our_written:>9.0} {:>9.2} {raw_read:>9.0} {our_read:>9.0} {:>9.2} {copied:>9.0}",
+            our_written / raw_written.min(copied),
+            our_read / raw_read.min(copied),
+        );
+        volume.umount()?;
+    }
+    Ok(())
+}
+
+/// Medians: the medium written and read, LaneFS written and read, memory copied.
+fn measure(volume: &Volume, units: u64, rounds: usize) -> Result<[f64; 5]> {
     let mut rates: Vec<[f64; 5]> = Vec::new();
-    for round in 0..3 {
-        let raw = volume.dir.join("raw");
-        let medium = [write(&raw, units, true).map_err(io)?, read(&raw, units, true).map_err(io)?];
-        std::fs::remove_file(&raw).map_err(io)?;
+    for round in 0..rounds {
+        let raw = volume.outside().join("raw");
+        let medium = [write(&raw, units, true)?, read(&raw, units, true)?];
+        std::fs::remove_file(&raw)?;
         let file = volume.mnt().join(format!("file{round}"));
-        let written = write(&file, units, false).map_err(io)?;
+        let written = write(&file, units, false)?;
         // The kernel's pages of the file are dropped: the read goes to the server.
-        let open = File::open(&file).map_err(io)?;
+        let open = File::open(&file)?;
         // SAFETY: advice about an open descriptor; no memory is involved.
         unsafe { libc::posix_fadvise(open.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
         drop(open);
-        rates.push([medium[0], medium[1], written, read(&file, units, false).map_err(io)?, copy(units)]);
-        std::fs::remove_file(&file).map_err(io)?;
+        rates.push([medium[0], medium[1], written, read(&file, units, false)?, copy(units)]);
+        std::fs::remove_file(&file)?;
     }
-    let median = |i: usize| {
+    Ok(std::array::from_fn(|i| {
         let mut values: Vec<f64> = rates.iter().map(|r| r[i]).collect();
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
-    };
-    println!("{:<34} {:>10}   MB/s, median of 3 times {} MiB in units of 1 MiB", "", "", units);
-    for (i, name) in [
-        "medium, written, with fsync",
-        "medium, read",
-        "lanefs, written, with fsync",
-        "lanefs, read",
-        "memcpy",
-    ]
-    .iter()
-    .enumerate()
-    {
-        println!("{name:<34} {:>10.0}", median(i));
-    }
-    let bound = |medium: f64| medium.min(median(4));
-    println!(
-        "written {:.2} times, read {:.2} times what bounds it",
-        median(2) / bound(median(0)),
-        median(3) / bound(median(1))
-    );
-    volume.umount().map(drop)
+    }))
 }
 
 /// A buffer that O_DIRECT takes.
