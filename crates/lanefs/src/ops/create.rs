@@ -143,7 +143,7 @@ impl Inner {
         guard: &'g Guard,
     ) -> Option<&'g Cell> {
         let leaf = pdir.lock(hash, guard).make_room(hash, || self.folded());
-        let (old, cookie) = leaf.place(hash, &entry.name);
+        let (old, cookie) = leaf.place(hash, entry.name.as_slice());
         let state = pdir.state.load(SeqCst);
         let Some(cookie) = cookie
             .filter(|_| state == ALIVE && leaf.is_complete() && old.is_none_or(|e| e.target().is_none()))
@@ -163,13 +163,13 @@ impl Inner {
             Some(e) => {
                 e.touch(v.epoch, op.lane);
                 e.set_target(Some((ino, spec.kind)));
-                &e.name
+                e.name.as_slice()
             }
             None => {
                 entry.cookie = cookie;
                 entry.born.store(v.epoch, Relaxed);
                 entry.touch(v.epoch, op.lane);
-                &leaf.insert(entry).name
+                leaf.insert(entry).name.as_slice()
             }
         };
         leaf.stamp(v.epoch, v.ts);

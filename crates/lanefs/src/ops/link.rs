@@ -94,7 +94,7 @@ impl Inner {
                     entry.cookie = cookie;
                     entry.born.store(v.epoch, Relaxed);
                     entry.touch(v.epoch, op.lane);
-                    self.count_names(Entry::bytes(entry.name.len()) as i64);
+                    self.count_names(Entry::bytes(entry.name.as_slice().len()) as i64);
                     leaf.insert(entry);
                 }
             }

@@ -2,7 +2,6 @@
 
 use lanefs_store::{FileKind, Ino};
 use lanefs_sync::seqlock::SeqWord;
-use smallvec::SmallVec;
 use std::sync::atomic::{
     AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*,
 };
@@ -16,7 +15,71 @@ pub(crate) const SPLIT_AT: u16 = 12;
 /// Levels after which the hash is used up.
 pub(crate) const MAX_LEVELS: u32 = 15;
 
-/// One name of a directory. Allocated on its own, on lines of its own; freed through the epoch collector.
+/// Bytes of a name that an entry holds itself.
+const INLINE: usize = 14;
+
+/// A name's bytes. Short ones lie in the entry, so that a lookup reads one line; others beside it, in a few sizes.
+pub(crate) enum Name {
+    Short(u8, [u8; INLINE]),
+    Mid(Box<Sized<31>>),
+    Long(Box<Sized<95>>),
+    Longest(Box<Sized<255>>),
+}
+
+/// Up to `N` bytes.
+pub(crate) struct Sized<const N: usize> {
+    len: u8,
+    bytes: [u8; N],
+}
+
+impl<const N: usize> Sized<N> {
+    fn new(name: &[u8]) -> Box<Sized<N>> {
+        let mut s = Box::new(Sized { len: name.len() as u8, bytes: [0; N] });
+        s.bytes[..name.len()].copy_from_slice(name);
+        s
+    }
+    fn get(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl Name {
+    /// Of at most 255 bytes.
+    fn new(name: &[u8]) -> Name {
+        match name.len() {
+            0..=INLINE => {
+                let mut bytes = [0; INLINE];
+                bytes[..name.len()].copy_from_slice(name);
+                Name::Short(name.len() as u8, bytes)
+            }
+            15..=31 => Name::Mid(Sized::new(name)),
+            32..=95 => Name::Long(Sized::new(name)),
+            _ => Name::Longest(Sized::new(name)),
+        }
+    }
+
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Name::Short(len, bytes) => &bytes[..usize::from(*len)],
+            Name::Mid(s) => s.get(),
+            Name::Long(s) => s.get(),
+            Name::Longest(s) => s.get(),
+        }
+    }
+
+    /// Bytes it takes beside the entry.
+    fn beside(len: usize) -> usize {
+        match len {
+            0..=INLINE => 0,
+            15..=31 => size_of::<Sized<31>>(),
+            32..=95 => size_of::<Sized<95>>(),
+            _ => size_of::<Sized<255>>(),
+        }
+    }
+}
+
+/// One name of a directory. Allocated on its own, a line of its own; freed through the epoch collector.
 #[repr(align(64))]
 pub(crate) struct Entry {
     /// Next of the leaf's chain. Written under the leaf's lock.
@@ -33,8 +96,10 @@ pub(crate) struct Entry {
     /// Epoch in which the name came to be, or 0 if the folded directory may hold it.
     pub born: AtomicU64,
     /// The name's bytes.
-    pub name: SmallVec<[u8; 24]>,
+    pub name: Name,
 }
+
+const _: () = assert!(size_of::<Entry>() == 64);
 
 fn pack(ino: Ino, kind: FileKind) -> u64 {
     ino.0 | (kind as u64) << 56
@@ -57,7 +122,7 @@ impl Entry {
             lanes: AtomicU64::new(lanes),
             epoch: AtomicU64::new(epoch),
             born: AtomicU64::new(born),
-            name: SmallVec::from_slice(name),
+            name: Name::new(name),
         })
     }
 
@@ -87,7 +152,7 @@ impl Entry {
 
     /// Memory the entry takes, in bytes.
     pub fn bytes(name_len: usize) -> usize {
-        size_of::<Entry>() + if name_len > 24 { name_len } else { 0 }
+        size_of::<Entry>() + Name::beside(name_len)
     }
 }
 
@@ -204,4 +269,19 @@ pub(crate) fn range_of(cookie: u64, level: u32) -> (u64, u64) {
     let low_bits = 59 - 4 * level;
     let lo = cookie >> low_bits << low_bits;
     (lo, lo | ((1u64 << low_bits) - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_every_length_are_kept() {
+        for len in 1..=255 {
+            let name: Vec<u8> = (0..len).map(|i| (i as u8).wrapping_mul(7) | 1).collect();
+            let e = Entry::new(0, &name, Ino(1), FileKind::File, 0, 0, 0);
+            assert_eq!(e.name.as_slice(), name);
+            assert!(Entry::bytes(len) >= 64 && Entry::bytes(len) >= len);
+        }
+    }
 }

@@ -184,7 +184,7 @@ impl<'g> LockedLeaf<'g> {
             if e.epoch.load(Relaxed) > folded {
                 return 0;
             }
-            bytes += Entry::bytes(e.name.len());
+            bytes += Entry::bytes(e.name.as_slice().len());
             p = e.next.load(Relaxed);
         }
         if self.leaf.epoch.load(Relaxed) > folded {
