@@ -19,10 +19,26 @@ thread_local! {
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Bytes allocated and not freed, by threads: each adds to the shard its own number picks, so that counting is no shared write.
-static LIVE: [LiveShard; 64] = [const { LiveShard(AtomicI64::new(0)) }; 64];
+static LIVE: [LiveShard; 64] =
+    [const { LiveShard { pieces: AtomicI64::new(0), all: AtomicI64::new(0) } }; 64];
 
 #[repr(align(128))]
-struct LiveShard(AtomicI64);
+struct LiveShard {
+    pieces: AtomicI64,
+    all: AtomicI64,
+}
+
+/// The most bytes of a piece: what is larger is a buffer that grows.
+pub const PIECE: i64 = 1024;
+
+/// Bytes allocated and not freed in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Live {
+    /// In pieces of up to [`PIECE`] bytes.
+    pub pieces: i64,
+    /// In all.
+    pub all: i64,
+}
 
 thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -35,14 +51,19 @@ fn count_live(bytes: i64) {
         if s.get() == usize::MAX {
             s.set(NEXT.fetch_add(1, Ordering::Relaxed) as usize % LIVE.len());
         }
+        let shard = &LIVE[s.get()];
         // Relaxed: statistics. Two threads of one shard may meet here.
-        LIVE[s.get()].0.fetch_add(bytes, Ordering::Relaxed);
+        shard.all.fetch_add(bytes, Ordering::Relaxed);
+        if bytes.abs() <= PIECE {
+            shard.pieces.fetch_add(bytes, Ordering::Relaxed);
+        }
     });
 }
 
-/// Bytes allocated and not freed in this process; `None` where nobody counts.
-pub fn live_bytes() -> Option<i64> {
-    INSTALLED.load(Ordering::Relaxed).then(|| LIVE.iter().map(|s| s.0.load(Ordering::Relaxed)).sum())
+/// What is allocated and not freed; `None` where nobody counts.
+pub fn live() -> Option<Live> {
+    let sum = |of: fn(&LiveShard) -> &AtomicI64| LIVE.iter().map(|s| of(s).load(Ordering::Relaxed)).sum();
+    INSTALLED.load(Ordering::Relaxed).then(|| Live { pieces: sum(|s| &s.pieces), all: sum(|s| &s.all) })
 }
 
 /// mimalloc, which the `lanefs` command has too, counting.

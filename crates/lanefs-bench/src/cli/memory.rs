@@ -1,10 +1,11 @@
 //! `lanefs-bench memory`: what a cached empty file and a small directory take of this process's memory.
 //!
 //! Counted is what the allocator gives out while they are made, in a volume whose own threads are off: the cell, the entry, their share of
-//! the directory's leaves and of the cell table, and the record in the log, which goes with the next commit. So it is an upper bound. What the
-//! store keeps of inodes and blocks once they are written is a cache with a budget of its own, and not in it.
+//! the directory's leaves and of the cell table, all of them pieces of at most 1 KiB, and told apart from these the buffers that hold the
+//! records in the log, which go with the next commit. What the store keeps of inodes and blocks once they are written is a cache with a
+//! budget of its own, and not in it.
 
-use crate::cost::live_bytes;
+use crate::cost::{Live, live};
 use crate::error::{Context, Failure, Res};
 use crate::target::{Memory, OpenTarget, TargetSpec};
 use std::path::PathBuf;
@@ -26,10 +27,14 @@ pub struct MemoryArgs {
     pub json: Option<PathBuf>,
 }
 
-fn live() -> Res<f64> {
-    let bytes =
-        live_bytes().ok_or_else(|| Failure::new("only lanefs-bench counts memory, not `lanefs bench`"))?;
-    Ok(bytes as f64)
+fn now() -> Res<Live> {
+    live().ok_or_else(|| Failure::new("only lanefs-bench counts memory, not `lanefs bench`"))
+}
+
+/// Bytes for each of `n` that came between: in pieces, and in all.
+fn each(before: Live, after: Live, n: usize) -> (f64, f64) {
+    let each = |before: i64, after: i64| (after - before) as f64 / n as f64;
+    (each(before.pieces, after.pieces), each(before.all, after.all))
 }
 
 /// Runs it and answers the exit status.
@@ -51,23 +56,32 @@ pub(super) fn run(args: &MemoryArgs) -> Res<i32> {
         Ok(())
     };
     make("before", 5000)?;
-    let start = live()?;
+    let start = now()?;
     make("files", n)?;
-    let files = live()?;
+    let files = now()?;
     fs.mkdir("dirs", 0o755).at("mkdir")?;
     for d in 0..dirs {
         make(&format!("dirs/d{d:08}"), args.entries)?;
     }
-    let all = live()?;
-    let file = (files - start) / n as f64;
-    let dir = (all - files) / dirs as f64 - args.entries as f64 * file;
-    println!("{n} empty files in one directory: {file:.0} bytes each");
-    println!("{dirs} directories of {} files: {dir:.0} bytes each beside their files", args.entries);
-    println!("the volume: {:.1} MiB in all", all / 1_048_576.0);
+    let all = now()?;
+    let file = each(start, files, n);
+    let dir = each(files, all, dirs);
+    let dir = (dir.0 - args.entries as f64 * file.0, dir.1 - args.entries as f64 * file.1);
+    let mib = all.all as f64 / 1_048_576.0;
+    println!(
+        "{n} empty files in one directory: {:.0} bytes each, {:.0} with their log records",
+        file.0, file.1
+    );
+    println!(
+        "{dirs} directories of {} files: {:.0} bytes each beside their files, {:.0} with their log records",
+        args.entries, dir.0, dir.1
+    );
+    println!("the volume: {mib:.1} MiB in all");
     if let Some(path) = &args.json {
         let text = serde_json::json!({
             "files": n, "directories": dirs, "entries": args.entries, "lanes": args.lanes,
-            "file_bytes": file, "directory_bytes": dir, "allocated": all,
+            "file_bytes": file.0, "file_bytes_logged": file.1,
+            "directory_bytes": dir.0, "directory_bytes_logged": dir.1, "allocated": all.all,
         });
         std::fs::write(path, format!("{text:#}\n")).at(path.display())?;
     }
