@@ -9,7 +9,7 @@ use crate::ops::content::Writer;
 use crate::stat::Stat;
 use crate::volume::{Anchor, Inner};
 use crate::{Cred, FileKind, SetAttr, locks};
-use lanefs_store::{Ino, MAX_FILE_SIZE};
+use lanefs_store::{BLOCK_SIZE, Ino, MAX_FILE_SIZE};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -131,12 +131,13 @@ impl File {
         self.stat()
     }
 
-    /// Reads at `offset` without moving the cursor; less than asked only at the end of the file. EBADF, EISDIR, EIO.
+    /// Reads at `offset` without moving the cursor; less than asked only at the end of the file. With O_DIRECT as [`File::read_kept_at`].
+    /// EBADF, EISDIR, EIO.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.read_where(buf, offset, false)
+        self.read_where(buf, offset, self.flags & libc::O_DIRECT != 0)
     }
 
-    /// As [`File::read_at`], for a front end that keeps what it reads, as a kernel does: where `offset`, `buf`'s address and its length are multiples
+    /// As [`File::read_at`], for who keeps what it reads, as a kernel does: where `offset`, `buf`'s address and its length are multiples
     /// of 4096, pages that are not in memory are read into `buf` and not kept here too.
     pub fn read_kept_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.read_where(buf, offset, true)
@@ -152,12 +153,12 @@ impl File {
     }
 
     /// Writes at `offset` without moving the cursor (at the end with O_APPEND); less than asked if the volume fills up. EBADF,
-    /// EFBIG, ENOSPC, EROFS, EIO. Durable when it returns only with O_SYNC or O_DSYNC.
+    /// EFBIG, ENOSPC, EROFS, EIO. Durable when it returns only with O_SYNC or O_DSYNC. With O_DIRECT whole pages as [`File::write_kept_at`].
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         self.write_where((self.flags & libc::O_APPEND == 0).then_some(offset), buf).map(|w| w.1)
     }
 
-    /// As [`File::write_at`], for a front end that keeps what it has written, as a kernel does: the pages leave memory once they are written back.
+    /// As [`File::write_at`], for who keeps what it has written, as a kernel does: the pages leave memory once they are written back.
     pub fn write_kept_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let writer = Writer { keeps_pages: true, ..self.writer() };
         self.write_as((self.flags & libc::O_APPEND == 0).then_some(offset), buf, writer).map(|w| w.1)
@@ -177,7 +178,10 @@ impl File {
     }
 
     fn write_where(&self, offset: Option<u64>, buf: &[u8]) -> Result<(u64, usize)> {
-        self.write_as(offset, buf, self.writer())
+        // Of pages written in part the rest would be read again each time.
+        let whole = |o: u64| (o | buf.len() as u64).is_multiple_of(BLOCK_SIZE as u64);
+        let keeps_pages = self.flags & libc::O_DIRECT != 0 && offset.is_some_and(whole);
+        self.write_as(offset, buf, Writer { keeps_pages, ..self.writer() })
     }
 
     fn write_as(&self, offset: Option<u64>, buf: &[u8], writer: Writer) -> Result<(u64, usize)> {

@@ -55,6 +55,10 @@ impl Op {
         Op { ptr, len: from.len(), offset, write: true, done: 0, retries: 0, errno: 0 }
     }
 
+    fn piece(&self) -> libc::iovec {
+        libc::iovec { iov_base: self.ptr.cast(), iov_len: self.len }
+    }
+
     fn unfinished(&self) -> bool {
         self.errno == 0 && self.done < self.len
     }
@@ -118,9 +122,9 @@ pub(super) fn is_one(ops: &[Op]) -> bool {
 /// As for [`run_sync`].
 pub(super) unsafe fn run_one(fd: RawFd, ops: &mut [Op]) {
     if ops.len() > 1 {
-        let pieces: SmallVec<[libc::iovec; 16]> =
-            ops.iter().map(|o| libc::iovec { iov_base: o.ptr.cast(), iov_len: o.len }).collect();
-        let (pieces, n) = (pieces.as_ptr(), pieces.len() as libc::c_int);
+        let mut pieces: SmallVec<[libc::iovec; 16]> = ops.iter().map(Op::piece).collect();
+        let n = join(&mut pieces) as libc::c_int;
+        let pieces = pieces.as_ptr();
         let offset = ops[0].offset as libc::off64_t;
         // SAFETY: each piece is the memory of an op, which the caller keeps borrowed.
         let moved = unsafe {
@@ -234,6 +238,21 @@ fn neighbours(ops: &[Op], first: usize) -> usize {
     n
 }
 
+/// Makes one of pieces that lie beside each other in memory too; says how many are left, at the front.
+fn join(pieces: &mut [libc::iovec]) -> usize {
+    let mut last = 0;
+    for i in 1..pieces.len() {
+        let next = pieces[i];
+        if pieces[last].iov_base.wrapping_byte_add(pieces[last].iov_len) == next.iov_base {
+            pieces[last].iov_len += next.iov_len;
+        } else {
+            last += 1;
+            pieces[last] = next;
+        }
+    }
+    pieces.len().min(last + 1)
+}
+
 /// Takes the kernel's answer to a request made of several ops. Those left unfinished are asked for again, one by one: so an error finds
 /// the op it belongs to.
 fn answer_all(ops: &mut [Op], result: i64) {
@@ -252,9 +271,7 @@ fn answer_all(ops: &mut [Op], result: i64) {
 unsafe fn drive(ring: &mut IoUring, fd: RawFd, ops: &mut [Op]) -> bool {
     let mut again: SmallVec<[usize; 8]> = SmallVec::new();
     // One for each op and never moved: the kernel reads them while a request is in flight.
-    let mut pieces: SmallVec<[libc::iovec; 16]> =
-        ops.iter().map(|o| libc::iovec { iov_base: o.ptr.cast(), iov_len: o.len }).collect();
-    let pieces = pieces.as_mut_ptr();
+    let mut pieces: SmallVec<[libc::iovec; 16]> = ops.iter().map(Op::piece).collect();
     let mut next = 0;
     let mut in_flight = 0usize;
     loop {
@@ -274,11 +291,12 @@ unsafe fn drive(ring: &mut IoUring, fd: RawFd, ops: &mut [Op]) -> bool {
             let (ptr, len, offset) = ops[i].rest();
             let fd = types::Fd(fd);
             let entry = if n > 1 {
-                let pieces = pieces.wrapping_add(i).cast_const();
+                let pieces = &mut pieces[i..i + n];
+                let (m, pieces) = (join(pieces) as u32, pieces.as_ptr());
                 if ops[i].write {
-                    opcode::Writev::new(fd, pieces, n as u32).offset(offset).build()
+                    opcode::Writev::new(fd, pieces, m).offset(offset).build()
                 } else {
-                    opcode::Readv::new(fd, pieces, n as u32).offset(offset).build()
+                    opcode::Readv::new(fd, pieces, m).offset(offset).build()
                 }
             } else if ops[i].write {
                 opcode::Write::new(fd, ptr, len as u32).offset(offset).build()
@@ -324,6 +342,25 @@ unsafe fn drive(ring: &mut IoUring, fd: RawFd, ops: &mut [Op]) -> bool {
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
+
+    #[test]
+    fn neighbours_in_memory_are_one_piece() {
+        let memory = [0_u8; 64];
+        let piece = |(at, len): (usize, usize)| libc::iovec {
+            iov_base: memory.as_ptr().wrapping_add(at).cast_mut().cast(),
+            iov_len: len,
+        };
+        let joined = |of: &[(usize, usize)]| {
+            let mut pieces: Vec<libc::iovec> = of.iter().copied().map(piece).collect();
+            let n = join(&mut pieces);
+            let at = |p: &libc::iovec| (p.iov_base.addr() - memory.as_ptr().addr(), p.iov_len);
+            pieces[..n].iter().map(at).collect::<Vec<_>>()
+        };
+        assert_eq!(joined(&[]), []);
+        assert_eq!(joined(&[(8, 4)]), [(8, 4)]);
+        assert_eq!(joined(&[(0, 4), (4, 4), (8, 8)]), [(0, 16)]);
+        assert_eq!(joined(&[(0, 4), (8, 4), (12, 4), (4, 4), (16, 4)]), [(0, 4), (8, 8), (4, 4), (16, 4)]);
+    }
 
     #[test]
     fn more_requests_than_the_ring_holds() {

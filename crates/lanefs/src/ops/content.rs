@@ -114,7 +114,7 @@ impl Inner {
                 Self::drop_privilege(cell, writer.privileged);
                 self.changed(cell, true, coarse_realtime_ns(), flags);
             }
-            if w.extended {
+            if w.extended || writer.keeps_pages {
                 self.has_grown(cell, at + w.bytes as u64, w.bytes, writer.keeps_pages);
             }
         }

@@ -5,9 +5,10 @@
 //! what is dirty of it: clean pages, not durable ones (`unsynced`). Only growth counts: pages written again and again are not written
 //! back each time, and small files not at all. The writer waits for nothing; a file whose lock somebody has is left to that one.
 //!
-//! A kernel that hands over what it had in its cache is another matter: it brings hundreds of MiB at once, and has them still. When the file has
-//! grown by [`LAG`] steps since somebody last began to write it back, who brings more writes back first: else each of these pages takes a
-//! frame, mostly one that the system has to clear before its first use.
+//! Who keeps the pages itself is another matter, be it a kernel that hands over hundreds of MiB of its cache, or a program that
+//! writes with O_DIRECT: there what is written again counts too, and when a file is [`LAG`] steps behind since somebody last began to write it
+//! back, who brings more writes back first: else each of these pages takes a frame, mostly one that the system has to clear before its
+//! first use.
 
 use crate::memfs::Cell;
 use crate::volume::Inner;
@@ -86,7 +87,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Hands a file over that has grown by `bytes` up to `end`, if it is time. `once`: the caller holds no lock and has the pages still; it waits
+    /// Hands a file over of which `bytes` up to `end` were written, if it is time. `once`: the caller holds no lock and has the pages still; it waits
     /// for the file when that is far behind.
     #[inline]
     pub(crate) fn has_grown(&self, cell: &Cell, end: u64, bytes: usize, once: bool) {

@@ -1,11 +1,12 @@
 //! Large files on their way to the device: how often it is flushed for them, and what goes there before anybody asks.
 
 use crate::options;
-use lanefs::{Cred, Fs, MountOptions, Volume};
+use lanefs::{Cred, Fs, MountOptions, OpenOptions, Volume};
 use lanefs_store::device::{Device, MemoryDevice, Payload, RecordingDevice, WriteReq};
 use lanefs_store::{Block, FormatOptions, Store};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use zerocopy::IntoBytes;
 
 const MIB: usize = 1 << 20;
 const SIZE: u64 = 256 << 20;
@@ -130,4 +131,48 @@ fn a_cache_that_is_handed_over_at_once_is_written_and_leaves_memory() {
         f.read_exact_at(&mut back, (n * MIB) as u64).unwrap();
         assert!(back == piece(n), "piece {n}");
     }
+}
+
+/// With O_DIRECT whole pages are read from the device and leave memory when they are written; all else is as without it.
+#[test]
+fn o_direct_leaves_nothing_in_memory() {
+    const PIECES: usize = 24;
+    let (fs, dev) = recorded(&MountOptions { background: true, cache_size: 1 << 30, ..options() });
+    let direct = |flags: i32| {
+        fs.open("/f", OpenOptions::new().read(true).write(true).create(true).custom_flags(flags)).unwrap()
+    };
+    let f = direct(libc::O_DIRECT);
+    let mut blocks = vec![Block([0; 4096]); MIB / 4096];
+    // Written twice: what is there already is handed to the device too.
+    for pass in 0..2 {
+        for n in 0..PIECES {
+            blocks.as_mut_bytes().copy_from_slice(&piece(n + (1 - pass) * 100));
+            f.write_all_at(blocks.as_bytes(), (n * MIB) as u64).unwrap();
+        }
+    }
+    f.sync_all().unwrap();
+    found(&dev, PIECES);
+    for _ in 0..2 {
+        let before = dev.recorder().counters().bytes_read;
+        for n in 0..PIECES {
+            f.read_exact_at(blocks.as_mut_bytes(), (n * MIB) as u64).unwrap();
+            assert!(blocks.as_bytes() == piece(n), "piece {n}");
+        }
+        let read = dev.recorder().counters().bytes_read - before;
+        assert!(read >= (PIECES * MIB) as u64, "{read} bytes read of the device: some were in memory");
+    }
+    // Parts of pages, and a buffer at any address.
+    let (plain, mut part) = (direct(0), vec![0; 10_001]);
+    f.write_all_at(&[9; 5000], 100).unwrap();
+    for file in [&f, &plain] {
+        file.read_exact_at(&mut part[1..], 3).unwrap();
+        let all = piece(0);
+        assert!(
+            part[1..98] == all[3..100] && part[98..5098] == [9; 5000] && part[5098..] == all[5100..10_003]
+        );
+    }
+    let end = (PIECES * MIB) as u64;
+    f.write_all_at(&[7; 100], end).unwrap();
+    assert_eq!(f.read_at(blocks.as_mut_bytes(), end - 4096).unwrap(), 4196);
+    assert!(blocks.as_bytes()[4096..4196] == [7; 100]);
 }

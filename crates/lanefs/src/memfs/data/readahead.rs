@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The largest number of pages read in one go.
-pub(super) const MAX_WINDOW: u32 = 64;
+pub(super) const MAX_WINDOW: u32 = 256;
 const FIRST_WINDOW: u32 = 4;
 
 /// One open file's guess at what is read next. Written only on a miss.
