@@ -22,7 +22,7 @@ use crate::oracle::{History, Observed, Oracle, Violation, broken, observe};
 use crate::target::{Identities, Pair, Target};
 use image::{CowDevice, Image};
 use lanefs_store::device::{Device, Log, Recorder};
-use states::{Levels, State, enumerate};
+use states::{Levels, State, WHAT_WAS_ANSWERED, enumerate};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,7 +37,7 @@ pub struct Config {
     pub devices: usize,
     /// Which states.
     pub levels: Levels,
-    /// One in so many distinct states is crashed again during and after recovery; 0: none.
+    /// One in so many distinct states is crashed again during and after recovery, and what is there at the end; 0: none.
     pub nested: u64,
     /// Stop at so many distinct states of one workload.
     pub limit: u64,
@@ -300,8 +300,10 @@ pub fn run(
             Ok(o) => oracle.check(moment.0, moment.1, o),
             Err(v) => Err(v.clone()),
         };
+        // Always at the end, with all there: what a workload left behind shows there if at all.
+        let end = answers.last().is_some_and(|a| state.at >= *a) && state.how == WHAT_WAS_ANSWERED;
         let verdict = verdict.and_then(|()| match &*found {
-            Ok(o) if is_new && config.nested > 0 && counts.states.is_multiple_of(config.nested) => {
+            Ok(o) if is_new && config.nested > 0 && (end || counts.states.is_multiple_of(config.nested)) => {
                 again(system, &state, o, counts, &|o| oracle.check(moment.0, moment.1, o))
             }
             _ => Ok(()),

@@ -76,6 +76,9 @@ fn pieces(log: &Log) -> Vec<Vec<Piece>> {
     log.writes.iter().map(of_write).collect()
 }
 
+/// [`State::how`] of the state in which all writes that were answered are there, and no other.
+pub const WHAT_WAS_ANSWERED: &str = "what was answered";
+
 /// A content of all devices, and how it came about.
 #[derive(Clone, Debug)]
 pub struct State {
@@ -159,7 +162,7 @@ pub fn enumerate(
             State { devices, at, how, cached: None }
         };
         let whole = |b: bool| if b { 0xff } else { 0 };
-        let mut alive = build(&|i| whole(answered[i]), "what was answered".into());
+        let mut alive = build(&|i| whole(answered[i]), WHAT_WAS_ANSWERED.into());
         let cached = all.iter().zip(&answered).filter(|(_, a)| **a);
         let cached: Vec<_> = cached.map(|(p, _)| (p.device, p.block, p.bytes.clone())).collect();
         if !cached.is_empty() {

@@ -1,7 +1,9 @@
 //! What is there after a crash. (The crash simulator in lanefs-check tries every state; these are the plain cases.)
 
-use crate::{after_crash, errno, ls, root};
-use lanefs::OpenOptions;
+use crate::{after_crash, errno, ls, options, reopen, root};
+use lanefs::{Cred, Fs, OpenOptions, Volume};
+use lanefs_store::device::{Device, MemoryImage};
+use std::sync::Arc;
 
 #[test]
 fn an_fsynced_new_file_is_there_with_its_name_its_directories_and_nothing_else() {
@@ -281,4 +283,44 @@ fn a_truncated_file_is_not_found_longer_than_what_was_written_back() {
     fs.volume().checkpoint().unwrap();
     let found = after_crash(&dev).read("/f").unwrap();
     assert!(found.is_empty() || found == [1; 11_000], "{} bytes, some are zeros", found.len());
+}
+
+/// The store had the new size, and the block of before: the page that was cut was only in memory. A file that grew without its last page being
+/// looked at showed the old bytes.
+#[test]
+fn what_a_truncation_cut_off_stays_away_when_the_file_grows_after_a_crash() {
+    type Grow = fn(&lanefs::File);
+    let ways: [(&str, Grow); 5] = [
+        ("truncate", |f| f.set_len(9000).unwrap()),
+        ("a write far behind", |f| f.write_all_at(b"end", 8997).unwrap()),
+        ("allocate", |f| f.allocate(0, 8000, 1000).unwrap()),
+        ("zero range", |f| f.allocate(libc::FALLOC_FL_ZERO_RANGE, 8000, 1000).unwrap()),
+        ("append", |f| {
+            f.append(&[0; 8900]).unwrap();
+        }),
+    ];
+    let (fs, dev) = root(64);
+    fs.write("/f", &[0xaa; 6000]).unwrap();
+    fs.volume().sync().unwrap();
+    fs.truncate("/f", 100).unwrap();
+    fs.volume().checkpoint().unwrap();
+    let image = MemoryImage::capture(&*dev).unwrap();
+    for (way, grow) in ways {
+        let dev = Arc::new(image.fork().unwrap());
+        let d: Arc<dyn Device> = dev.clone();
+        let fs = Volume::open_devices(vec![d], &options()).unwrap().as_user(Cred::root());
+        let f = fs.open("/f", OpenOptions::new().read(true).write(true)).unwrap();
+        assert_eq!(f.stat().unwrap().size, 100, "{way}: the checkpoint took the truncation along");
+        grow(&f);
+        let shown = |fs: &Fs| {
+            let all = fs.read("/f").unwrap();
+            assert!(all[..100] == [0xaa; 100] && all[100..8997].iter().all(|b| *b == 0), "{way}");
+        };
+        shown(&fs);
+        // Nor when it is read from the device, after a crash or not.
+        f.sync_all().unwrap();
+        shown(&after_crash(&dev));
+        drop(f);
+        shown(&reopen(fs, &dev));
+    }
 }

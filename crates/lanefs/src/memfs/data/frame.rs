@@ -17,6 +17,9 @@ pub(super) const LOST: u32 = 8;
 /// Whoever wrote the page keeps it as well (a kernel's cache above): it leaves memory as soon as it is clean.
 pub(super) const ONCE: u32 = 16;
 
+/// The store's block holds bytes behind the end of the file that this page does not: see [`super::FileData::settle_tail`].
+pub(super) const BEHIND: u32 = 32;
+
 /// A place in a page tree that points to a frame: a slot of a leaf, or the root of a one-page file.
 pub(super) type Slot = AtomicUsize;
 

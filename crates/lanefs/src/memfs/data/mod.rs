@@ -46,10 +46,12 @@
 //! ```text
 //! the last page are zero.
 //! ```
-//! D6. The store never holds bytes that are not zero past the size that travelled with them: `capture` is
+//! D6. No image that `capture` takes holds bytes past the size that travels with it: it is told that size, leaves out
 //! ```text
-//! told that size, leaves out pages behind it, and blanks the rest of the last one. Together with D5 an
-//! extension never shows stale bytes, whether the page is cached or not, also after a crash.
+//! pages behind it, and blanks the rest of the last one. A truncation lowers the store's size at once, and only
+//! dirties the page it cuts. So after a crash the last page of a file may hold bytes past its end in the store. A load leaves them
+//! out, and before the size of a file that came from the store is raised for the first time, such a page is made dirty
+//! (`settle_tail`). Together with D5 an extension never shows stale bytes, whether the page is cached or not, also after a crash.
 //! ```
 //! D7. Every dirty page holds one block of the store's reservation; a captured image takes it along, and a
 //! ```text
@@ -104,7 +106,7 @@ pub use writeback::{Captured, WritebackGuard};
 
 use lanefs_store::{BLOCK_SHIFT, BLOCK_SIZE};
 use lanefs_sync::lock::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const PAGE: usize = BLOCK_SIZE;
 
@@ -134,6 +136,8 @@ pub struct FileData {
     size_lock: Mutex<()>,
     writeback_lock: Mutex<()>,
     tree: Mutex<()>,
+    /// Nobody has looked yet whether the store holds bytes behind the end. Lowered under the size lock.
+    tail_unsure: AtomicBool,
 }
 
 /// The tag of the cell's body and the first part fill a line.
@@ -155,6 +159,7 @@ impl FileData {
             size_lock: Mutex::new(()),
             writeback_lock: Mutex::new(()),
             tree: Mutex::new(()),
+            tail_unsure: AtomicBool::new(!size.is_multiple_of(BLOCK_SIZE as u64)),
         }
     }
 

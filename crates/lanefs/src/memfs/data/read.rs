@@ -1,9 +1,10 @@
 //! Reading: optimistic copies of cached pages, and loading of those that are not; or, for who keeps what it reads, nothing but
 //! the reading of those.
 
-use super::frame::{Desc, HOLE, PageGuard};
+use super::frame::{BEHIND, Desc, HOLE, PageGuard};
 use super::pool::Hand;
 use super::tree::{self, Refused};
+use super::truncate::is_zero;
 use super::{DataCtx, FileData, PAGE, PageRead, ReadAhead, page_at, pages_of};
 use crate::error::{Error, Result};
 use crossbeam_epoch as epoch;
@@ -209,12 +210,13 @@ impl FileData {
     }
 }
 
-/// Bytes past the end are zero in the store (D6); should an image say otherwise, they are not let in. The
-/// page was locked since before the size was read, so no extending write has put bytes there.
+/// Bytes past the end are not let in, should the store have any (D6). The page was locked since before the size was read, so no extending
+/// write has put bytes there.
 fn blank_tail(ctx: &DataCtx<'_>, guard: &PageGuard<'_>, size: u64) {
     let start = guard.page() * PAGE as u64;
     let inside = size.saturating_sub(start).min(PAGE as u64) as usize;
-    if inside < PAGE {
+    if inside < PAGE && !is_zero(ctx, guard, inside, PAGE) {
+        guard.set(BEHIND);
         // SAFETY: the range ends with the page; the page is locked.
         unsafe { fill_racy(ctx.pool.bytes(guard.desc()).add(inside), 0, PAGE - inside) };
     }

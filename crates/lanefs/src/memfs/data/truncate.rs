@@ -1,6 +1,6 @@
 //! Taking pages away: truncate, holes, zeroed and allocated ranges.
 
-use super::frame::{DIRTY, HOLE, PageGuard, WRITEBACK};
+use super::frame::{BEHIND, DIRTY, HOLE, PageGuard, WRITEBACK};
 use super::pool::Hand;
 use super::read::Loaded;
 use super::tree::{self, MAX_PAGES};
@@ -36,6 +36,7 @@ impl FileData {
     ) -> Result<()> {
         let partial = !size.is_multiple_of(PAGE as u64);
         let _size_lock = loop {
+            self.settle_tail(ctx)?;
             if partial && size < self.size() {
                 // All waiting for memory, and usually the load too, before any lock.
                 ctx.pool.take(ctx.lane, 1, hand)?;
@@ -137,7 +138,7 @@ impl FileData {
         cut: Option<&Cut<'_>>,
     ) -> Result<()> {
         self.punch_hole(ctx, offset, len, cut)?;
-        if keep_size { Ok(()) } else { self.extend(offset, len) }
+        if keep_size { Ok(()) } else { self.extend(ctx, offset, len) }
     }
 
     /// Preallocates: makes sure that at this moment there is room for all of the range, and extends the file
@@ -151,11 +152,54 @@ impl FileData {
             return Err(Error::Posix(libc::ENOSPC));
         }
         ctx.store.unreserve(ctx.lane, missing);
-        if keep_size { Ok(()) } else { self.extend(offset, len) }
+        if keep_size { Ok(()) } else { self.extend(ctx, offset, len) }
     }
 
-    fn extend(&self, offset: u64, len: u64) -> Result<()> {
+    /// To be called before the size is raised, without a lock: bytes that the store may hold behind the end of a file that was found after a
+    /// crash (D6) are overwritten with zeros when the file is next written back, and until then the page stays in memory. Once is enough: what
+    /// this mount cuts off it writes back, or keeps.
+    pub(super) fn settle_tail(&self, ctx: &DataCtx<'_>) -> Result<()> {
+        // Acquire: who sees it lowered sees the page dirty.
+        if !self.tail_unsure.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut hand = Hand::new();
+        ctx.pool.slow_down();
+        ctx.pool.take(ctx.lane, 1, &mut hand)?;
+        let settled = self.settle_with(ctx, &mut hand);
+        ctx.pool.give_all(ctx.lane, &mut hand);
+        settled
+    }
+
+    #[cold]
+    fn settle_with(&self, ctx: &DataCtx<'_>, hand: &mut Hand) -> Result<()> {
+        let mut size = self.size();
+        if !size.is_multiple_of(PAGE as u64) {
+            self.preload(ctx, page_at(size))?; // usually the load, before the lock
+        }
+        let _size_lock = self.size_lock.lock();
+        size = self.size();
+        if !size.is_multiple_of(PAGE as u64) {
+            let pin = epoch::pin();
+            if let Some(tail) = self.lock_or_load(ctx, page_at(size), hand, &pin)? {
+                if tail.has(BEHIND) && !tail.has(DIRTY) {
+                    if !ctx.store.reserve(ctx.lane, 1) {
+                        tail.unchanged();
+                        return Err(Error::Posix(libc::ENOSPC));
+                    }
+                    self.set_dirty(ctx, &tail);
+                }
+                tail.reset(BEHIND);
+                tail.unchanged();
+            }
+        }
+        self.tail_unsure.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    fn extend(&self, ctx: &DataCtx<'_>, offset: u64, len: u64) -> Result<()> {
         let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_SIZE).ok_or(Error::Posix(libc::EFBIG))?;
+        self.settle_tail(ctx)?;
         let _lock = self.size_lock.lock();
         if end > self.size() {
             self.size.store(end, Ordering::Release); // Release: D4

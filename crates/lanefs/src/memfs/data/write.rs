@@ -80,6 +80,7 @@ impl FileData {
         if buf.is_empty() {
             return Ok((self.size(), out));
         }
+        self.settle_tail(ctx)?;
         loop {
             self.prepare(ctx, self.size(), buf.len().min(ctx.pool.unit() * PAGE), true, hand)?;
             let lock = self.size_lock.lock();
@@ -145,6 +146,9 @@ impl FileData {
         loop {
             let (at, rest) = (offset + done as u64, &buf[done..]);
             let sized = end > self.size();
+            if sized {
+                self.settle_tail(ctx)?;
+            }
             match self.prepare(ctx, at, rest.len(), sized, hand) {
                 Err(_) if done > 0 => return Ok(done),
                 prepared => prepared?,

@@ -14,7 +14,7 @@
 //! Who holds the lock must not write to a file nor wait for a frame. Reads and writes of this very file go on
 //! meanwhile.
 
-use super::frame::{DIRTY, HOLE, ONCE, WRITEBACK};
+use super::frame::{BEHIND, DIRTY, HOLE, ONCE, WRITEBACK};
 use super::tree::{self, MAX_PAGES};
 use super::{DataCtx, FileData, PAGE};
 use crossbeam_epoch as epoch;
@@ -112,7 +112,7 @@ impl FileData {
             guard.reset(DIRTY);
             self.unmark_dirty(&guard);
         }
-        guard.reset(HOLE);
+        guard.reset(HOLE | BEHIND);
         guard.set(WRITEBACK);
         // SAFETY: a page is a block; the image is ours, and no writer has the page while we hold its lock.
         unsafe { copy_racy(ctx.pool.bytes(guard.desc()), image.as_mut_ptr().cast(), PAGE) };
