@@ -156,7 +156,7 @@ impl MemoryImage {
                 device.read(&mut reqs)?;
             }
             for (i, b) in buf[..n].iter().enumerate() {
-                if b.0.iter().any(|&x| x != 0) {
+                if b.0 != [0; BLOCK_SIZE] {
                     image.put(at + (i * BLOCK_SIZE) as u64, &b.0)?;
                 }
             }
