@@ -23,7 +23,7 @@ use lanefs_sync::lock::Mutex;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::*};
 use std::time::Duration;
 
 /// How a volume is opened.
@@ -123,8 +123,6 @@ pub(crate) struct Inner {
     pub flush: CachePadded<Mutex<FlushQueue>>,
     /// One sync(2) at a time.
     pub syncing: CachePadded<Mutex<()>>,
-    /// Commits that are about to seal: a rename over a file writes the moved one by itself. Written twice a commit.
-    pub settling: CachePadded<AtomicUsize>,
     pub reaper: CachePadded<Mutex<Reaper>>,
     pub reclaim: CachePadded<Mutex<Reclaim>>,
     /// Bytes of names that left memory. Written by the reclaimer, under `reclaim`.
@@ -260,7 +258,6 @@ impl Volume {
             checkpointing: CachePadded::new(Mutex::new(())),
             flush: Default::default(),
             syncing: CachePadded::new(Mutex::new(())),
-            settling: CachePadded::new(AtomicUsize::new(0)),
             reaper: Default::default(),
             reclaim: Default::default(),
             names_gone: Default::default(),

@@ -21,6 +21,8 @@ pub(crate) struct LaneLog {
     pub orphans: Vec<(u64, Ino)>,
     /// Files that were renamed over another here: their content goes before the commit (writeback::replaced).
     pub replaced: Vec<Ino>,
+    /// Seals that are announced: a rename over a file has to write the file first (writeback::replaced, 3).
+    pub settling: u32,
 }
 
 impl LaneLog {
@@ -33,6 +35,7 @@ impl LaneLog {
             dirty: Vec::new(),
             orphans: Vec::new(),
             replaced: Vec::new(),
+            settling: 0,
         }
     }
 

@@ -192,7 +192,7 @@ impl Inner {
         let now = coarse_realtime_ns();
         let mut op = Op::begin(self);
         let over_file = kind == FileKind::File && !exchange && t.target.is_some();
-        if over_file && settled != Some(moved.ino) && self.is_settling() {
+        if over_file && settled != Some(moved.ino) && op.log.settling > 0 {
             return Ok(Tried::Settle);
         }
         let mut entry = Entry::new(0, to.1, moved.ino, kind, 0, 0, 0);

@@ -17,7 +17,7 @@ impl Inner {
         let moment = self.flush.lock().moment();
         let done = self.store.checkpoint(|| {
             let mut backlog = self.commit.lock();
-            let epoch = self.commit_into(&mut backlog)?;
+            let epoch = self.commit_into(&mut backlog, &settled)?;
             news = std::mem::take(&mut backlog.news);
             backlog.bytes = 0;
             Ok(FoldInput { epoch, groups: std::mem::take(&mut backlog.groups) })

@@ -1,5 +1,6 @@
 //! Seal and commit: an epoch's groups of all lanes become durable as one (O2, O10).
 
+use super::replaced::Settled;
 use super::{Backlog, Unfinished};
 use crate::oplog::buffer::Sealed;
 use crate::volume::Inner;
@@ -13,20 +14,22 @@ const PART: usize = 1 << 20;
 impl Inner {
     /// Seals the running epoch and commits it; returns it. What was logged before the call is durable when it returns.
     pub(crate) fn seal_and_commit(&self) -> crate::Result<u64> {
-        let _settled = self.settle_replaced()?;
-        Ok(self.commit_into(&mut self.commit.lock())?)
+        let settled = self.settle_replaced()?;
+        Ok(self.commit_into(&mut self.commit.lock(), &settled)?)
     }
 
-    /// The caller has settled what was renamed over files. An epoch that was sealed and could not be committed goes first: a call that
+    /// The caller has settled what was renamed over files, which the seal takes back. An epoch that was sealed and could not be committed goes first: a call that
     /// failed is never followed by one that succeeds without its groups.
-    pub(super) fn commit_into(&self, backlog: &mut Backlog) -> Result<u64> {
+    pub(super) fn commit_into(&self, backlog: &mut Backlog, settled: &Settled<'_>) -> Result<u64> {
         self.store.healthy()?;
         self.finish(backlog)?;
         let mut taken: Vec<(usize, Sealed)> = Vec::new();
         let epoch = self.epochs.seal(&self.lanes, |lane, log, e| {
             log.committed(self.committed());
+            log.settling -= 1;
             taken.extend(log.take(e).map(|s| (lane, s)));
         });
+        settled.sealed();
         if !taken.is_empty() {
             let mut chunks: Vec<Arc<Vec<u8>>> = Vec::new();
             let mut news = 0;

@@ -3,9 +3,10 @@
 //!
 //! 1. A rename over a regular file puts the moved one on its lane's list, under the lane's lock, with the append.
 //! 2. An fsync whose closure holds such a rename makes the moved file durable before it submits the closure.
-//! 3. Whoever seals an epoch announces it (`settling`), takes the lists, makes these files durable, and seals then. A rename that finds the
-//!    announcement, under its lane's lock, makes its file durable first and retries: so at the seal no list holds a file whose content
-//!    is not durable at or after its rename's start.
+//! 3. Whoever seals an epoch announces it at each lane (`LaneLog::settling`) as it takes the lane's list, makes these files durable, and seals then. A
+//!    rename that finds the announcement, under its lane's lock, makes its file durable first and retries: so at the seal no list holds a
+//!    file whose content is not durable at or after its rename's start. The seal takes the announcement back as it visits the lane: what comes after is
+//!    of the next epoch. So a rename looks at its own lane's line alone, and shares it with a checkpoint only up to the seal.
 //! 4. Only where no room can be made for the content does the rename become durable without; the file's handles hear of the error.
 
 use crate::error::Result;
@@ -14,33 +15,42 @@ use crate::memfs::cell::{DATASYNC, UNSYNCED};
 use crate::volume::Inner;
 use lanefs_store::Ino;
 use lanefs_sync::{Canary, planted};
+use std::cell::Cell as Local;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::*;
 
-/// While it lives renames over files write by themselves.
-pub(crate) struct Settled<'v>(&'v Inner);
+/// An announced seal: until it has come, or this is dropped, renames over files write by themselves.
+pub(crate) struct Settled<'v> {
+    vol: &'v Inner,
+    /// The lanes' counts are as they were.
+    over: Local<bool>,
+}
+
+impl Settled<'_> {
+    /// The seal has visited every lane and taken the announcement back there.
+    pub(crate) fn sealed(&self) {
+        self.over.set(true);
+    }
+}
 
 impl Drop for Settled<'_> {
     fn drop(&mut self) {
-        self.0.settling.fetch_sub(1, SeqCst);
+        if !self.over.get() {
+            (0..self.vol.lanes.len()).for_each(|lane| self.vol.lanes.lock(lane).settling -= 1);
+        }
     }
 }
 
 impl Inner {
-    /// Whether a seal is about to come, so that a rename over a file has to write the file (3).
-    #[inline]
-    pub(crate) fn is_settling(&self) -> bool {
-        self.settling.load(SeqCst) > 0
-    }
-
-    /// Before a seal: makes durable what was renamed over files.
+    /// Before a seal: announces it, and makes durable what was renamed over files.
     pub(crate) fn settle_replaced(&self) -> Result<Settled<'_>> {
-        self.settling.fetch_add(1, SeqCst);
-        let settled = Settled(self);
         let mut moved: BTreeSet<Ino> = BTreeSet::new();
         for lane in 0..self.lanes.len() {
-            moved.extend(std::mem::take(&mut self.lanes.lock(lane).replaced));
+            let mut log = self.lanes.lock(lane);
+            log.settling += 1;
+            moved.extend(std::mem::take(&mut log.replaced));
         }
+        let settled = Settled { vol: self, over: Local::new(false) };
         let list: Vec<Ino> = moved.into_iter().collect();
         for (i, &ino) in list.iter().enumerate() {
             match self.settle(ino) {
@@ -77,5 +87,47 @@ impl Inner {
             return Ok(());
         }
         self.write_back_held(cell, &l, true, &[], usize::MAX).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{MountOptions, OpenOptions, Volume};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_seal_takes_its_announcement_back_and_a_rename_before_it_writes_the_file() {
+        let options = MountOptions { background: false, lanes: 4, ..MountOptions::default() };
+        let device: Arc<dyn lanefs_store::device::Device> =
+            Arc::new(lanefs_store::device::MemoryDevice::new(64 << 20).unwrap());
+        lanefs_store::Store::format(std::slice::from_ref(&device), &lanefs_store::FormatOptions::default())
+            .unwrap();
+        let v = Volume::open_devices(vec![device], &options).unwrap();
+        let (fs, inner) = (v.fs(), &v.0.inner);
+        let announced = || (0..inner.lanes.len()).map(|l| inner.lanes.lock(l).settling).collect::<Vec<_>>();
+        let replace = || {
+            fs.write("/old", b"1").unwrap();
+            fs.write("/new", b"2").unwrap();
+            fs.rename("/new", "/old").unwrap();
+            let f = fs.open("/old", OpenOptions::new().read(true)).unwrap();
+            f.cell().has_dirty()
+        };
+        assert!(replace(), "no seal was announced: the content waits");
+        let one = inner.settle_replaced().unwrap();
+        let two = inner.settle_replaced().unwrap();
+        assert_eq!(announced(), [2; 4]);
+        assert!(!replace(), "the content goes before the rename");
+        // A seal of one leaves the other's announcement.
+        inner.commit_into(&mut inner.commit.lock(), &one).unwrap();
+        drop(one);
+        assert_eq!(announced(), [1; 4]);
+        assert!(!replace());
+        // One that did not come to its seal takes it back itself.
+        drop(two);
+        assert_eq!(announced(), [0; 4]);
+        assert!(replace());
+        v.checkpoint().unwrap();
+        v.sync().unwrap();
+        assert_eq!(announced(), [0; 4]);
     }
 }
