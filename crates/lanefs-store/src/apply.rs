@@ -7,6 +7,7 @@
 //!    found, and a removed directory's entries still take their links along.
 //! 3. DEAD of an inode that still has names is refused: it would leave a name without an inode.
 //! 4. An inode without names that is not dead is on the orphan list.
+//! 5. What a fold changes goes on the checkpoint's own list, not on the lists of what calls dirty.
 
 use crate::block_io::{BlockSink, Owner};
 use crate::cell::{Cell, Logged};
@@ -47,12 +48,12 @@ impl Store {
         self.last_ts.fetch_max(plan.last_ts, Ordering::Relaxed);
         for b in &plan.news {
             self.next_chunk.fetch_max(b.ino.chunk() + 1, Ordering::Relaxed);
-            self.fold_birth(b, sink)?;
+            self.fold_birth(m, b, sink)?;
             sink.relieve()?;
         }
         let mut links: HashMap<Ino, i64> = HashMap::new();
         for changes in plan.by_dir() {
-            self.fold_entries(changes, sink, &mut links)?;
+            self.fold_entries(m, changes, sink, &mut links)?;
             sink.relieve()?;
         }
         let mut links: Vec<_> = links.into_iter().collect();
@@ -69,9 +70,8 @@ impl Store {
         }
         for &(ino, parent) in &plan.parents {
             if let Some(cell) = self.folded_cell(ino)? {
-                let mut i = cell.lock();
-                i.state.set_parent(parent);
-                self.cells.list_dirty(&cell, &mut i);
+                cell.lock().state.set_parent(parent);
+                m.changed.push(cell);
             }
         }
         for &(ino, generation) in &plan.dead {
@@ -89,7 +89,7 @@ impl Store {
         }))
     }
 
-    fn fold_birth(&self, b: &NewInode<'_>, sink: &mut Sink<'_>) -> Result<()> {
+    fn fold_birth(&self, m: &mut Maintenance, b: &NewInode<'_>, sink: &mut Sink<'_>) -> Result<()> {
         let ino = b.ino;
         let e = self.inodes.lookup(ino, &self.io)?;
         if !e.block.is_none() || e.generation > b.generation {
@@ -129,13 +129,14 @@ impl Store {
             }
         }
         i.folded = true;
-        self.cells.list_dirty(&cell, i);
+        m.changed.push(cell.clone());
         self.inode_count.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
     fn fold_entries(
         &self,
+        m: &mut Maintenance,
         changes: &[KeyChange<'_>],
         sink: &mut Sink<'_>,
         links: &mut HashMap<Ino, i64>,
@@ -160,7 +161,7 @@ impl Store {
             }
         };
         let r = dir::fold_dir(&*cell, sink, changes, &mut on);
-        self.cells.list_dirty(&cell, &mut cell.lock());
+        m.changed.push(cell);
         r
     }
 
@@ -175,7 +176,7 @@ impl Store {
         let mut i = cell.lock();
         let names = (i64::from(i.state.names()) + delta).clamp(0, i64::from(u32::MAX)) as u32;
         i.state.set_names(names);
-        self.cells.list_dirty(&cell, &mut i);
+        m.changed.push(cell.clone());
         m.orphans_changed |= if names == 0 { m.orphans.insert(ino) } else { m.orphans.remove(&ino) };
         Ok(())
     }

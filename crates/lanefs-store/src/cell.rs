@@ -208,7 +208,8 @@ impl Cell {
     }
 }
 
-const SHARDS: usize = 64;
+/// So many that what a fold looks up rarely shares a shard with what calls look up.
+const SHARDS: usize = 256;
 /// So many blocks of one inode wait for their marks to be taken, at most.
 const DEAD_MAX: usize = 1024;
 /// What a cell costs on average, in bytes: itself, its place in the map, and a short tail or a few mapped pages.
@@ -247,6 +248,9 @@ struct Shard {
 /// The map of all cells.
 pub(crate) struct Cells {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
+    /// [`Shard::bytes`] of each, apart from its lock, which every look-up takes: who asks for the memory takes none. Written under the lock, when
+    /// cells come and go. Relaxed: a figure.
+    taken: Box<[CachePadded<AtomicUsize>]>,
     /// Cells on the dirty lists, by steps of [`STEP`] a shard. Relaxed: for a look that need not be exact.
     listed: CachePadded<AtomicUsize>,
     one_group: Switch,
@@ -259,16 +263,27 @@ impl Cells {
     pub fn new() -> Cells {
         Cells {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            taken: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             listed: CachePadded::default(),
             one_group: Switch::of(Technique::CellGroups),
         }
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
+    fn number(&self, ino: Ino) -> usize {
         if self.one_group.off() {
-            return &self.shards[0];
+            return 0;
         }
-        &self.shards[(ino.0 ^ ino.0 >> 7) as usize % SHARDS]
+        // The upper bits of a product depend on all: the first numbers of all chunks are in use, and must not lie in the same shards.
+        (ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % SHARDS
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
+        &self.shards[self.number(ino)]
+    }
+
+    /// Notes what the shard of `ino` takes now, under its lock.
+    fn note(&self, ino: Ino, s: &Shard) {
+        self.taken[self.number(ino)].store(s.bytes(), Relaxed);
     }
 
     /// The cell of `ino`; `load` reads it if it is not in memory. `None` if `load` finds no such inode.
@@ -299,6 +314,7 @@ impl Cells {
             if s.removals == removals {
                 let c = Arc::new(Cell { ino, inner: Mutex::new(inner), done: Condvar::new() });
                 s.cells.insert(ino.0, c.clone());
+                self.note(ino, &s);
                 return Ok(Some(c));
             }
         }
@@ -346,11 +362,7 @@ impl Cells {
 
     /// Memory of all cells, in bytes, about.
     pub fn memory(&self) -> usize {
-        let of = |s: &CachePadded<Mutex<Shard>>| {
-            let s = s.lock();
-            s.cells.len() * CELL_BYTES + s.weight
-        };
-        self.shards.iter().map(of).sum()
+        self.taken.iter().map(|t| t.load(Relaxed)).sum()
     }
 
     /// Memory of those on the dirty lists, about.
@@ -370,17 +382,18 @@ impl Cells {
             let mut s = self.shard(ino).lock();
             s.weight = (s.weight + now).saturating_sub(inner.weighed);
             inner.weighed = now;
+            self.note(ino, &s);
         }
     }
 
     /// Drops cells that are clean and in nobody's hands, where there are more than `keep` bytes of them.
     pub fn shrink(&self, keep: usize) {
-        for s in &self.shards {
-            let mut s = s.lock();
-            let before = s.cells.len();
-            if before * CELL_BYTES + s.weight <= keep / SHARDS {
+        for (s, taken) in self.shards.iter().zip(&self.taken) {
+            if taken.load(Relaxed) <= keep / SHARDS {
                 continue;
             }
+            let mut s = s.lock();
+            let before = s.cells.len();
             let mut weight = 0;
             s.cells.retain(|_, c| {
                 let gone = give_up(c);
@@ -391,6 +404,7 @@ impl Cells {
             });
             s.weight = weight;
             s.removals += u64::from(s.cells.len() != before);
+            taken.store(s.bytes(), Relaxed);
         }
     }
 
@@ -399,16 +413,24 @@ impl Cells {
         let mut s = self.shard(ino).lock();
         if s.cells.get(&ino.0).is_some_and(give_up) {
             s.take(ino);
+            self.note(ino, &s);
         }
     }
 
     /// Takes a dead inode's cell out of the map; the caller holds its lock and sets `gone`.
     pub fn remove(&self, ino: Ino) {
-        self.shard(ino).lock().take(ino);
+        let mut s = self.shard(ino).lock();
+        s.take(ino);
+        self.note(ino, &s);
     }
 }
 
 impl Shard {
+    /// What its cells take, about.
+    fn bytes(&self) -> usize {
+        self.cells.len() * CELL_BYTES + self.weight
+    }
+
     fn take(&mut self, ino: Ino) {
         if let Some(c) = self.cells.remove(&ino.0) {
             self.removals += 1;

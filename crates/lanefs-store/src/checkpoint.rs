@@ -1,7 +1,8 @@
 //! Checkpoints: a new tree on disk and a slot that names it.
 //!
 //! ```text
-//! 1  position   number += 1, positions P of all mlogs, by the RPS writer: every transaction is before or behind P
+//! 1  position   number += 1, positions P of all mlogs, by the RPS writer: every transaction is before or behind P;
+//!               the lists of what was dirtied before P
 //! 2  seal       the layer above seals and commits its epoch and hands over what to fold (or nothing: see below)
 //! 3  fold       records become directory buckets, link counts, inodes
 //! 4  capture    every inode dirtied before P is written out, each under its own lock, with its version
@@ -12,7 +13,8 @@
 //! ```
 //!
 //! 1. Every batch before P is in the tree or folded or carried over: P is where recovery starts.
-//! 2. An inode captured after P holds updates behind P too; its version tells recovery which.
+//! 2. An inode captured after P holds updates behind P too; its version tells recovery which. One that is dirtied behind P and neither before P nor by
+//!    the fold is left to the next checkpoint: its batches lie behind P. So a call on it shares nothing with the checkpoint.
 //! 3. Marks in the usage table are those of the captured tree: an inode's births and deaths of data blocks are applied
 //!    when it is captured, no sooner.
 //! 4. A checkpoint without a fold (the store makes one to free segments) must not forget what is durable only in batches
@@ -57,6 +59,10 @@ pub(crate) struct Maintenance {
     pub orphans: BTreeSet<Ino>,
     pub orphan_blocks: Vec<BlockAddr>,
     pub orphans_changed: bool,
+    /// Inodes to be written out: what was dirtied before the position, and what the fold changed. Some twice.
+    pub changed: Vec<Arc<Cell>>,
+    /// How many inodes the last checkpoint could not write out, because their NEW was not folded.
+    waiting: usize,
     /// Inodes written out since the slot in force.
     captured: Vec<Arc<Cell>>,
     /// Numbers freed by folds since the slot in force.
@@ -76,6 +82,8 @@ impl Maintenance {
             orphans: BTreeSet::new(),
             orphan_blocks: Vec::new(),
             orphans_changed: false,
+            changed: Vec::new(),
+            waiting: 0,
             captured: Vec::new(),
             freed: Vec::new(),
             durable: 0,
@@ -112,9 +120,21 @@ impl Store {
         seal: Option<impl FnOnce() -> Result<FoldInput>>,
         clean: bool,
     ) -> Result<CheckpointDone> {
+        let r = self.try_checkpoint(m, seal, clean);
+        // Of one that failed before the capture: for the next one.
+        self.list_again(&std::mem::take(&mut m.changed));
+        r
+    }
+
+    fn try_checkpoint(
+        &self,
+        m: &mut Maintenance,
+        seal: Option<impl FnOnce() -> Result<FoldInput>>,
+        clean: bool,
+    ) -> Result<CheckpointDone> {
         self.io.check()?;
         // 1. Position.
-        let (mut positions, mut appended, mut number) = self.record_position();
+        let (mut positions, mut appended, mut number) = self.record_position(m);
         // 2. Seal.
         let folding = seal.is_some();
         let input = match seal {
@@ -122,16 +142,20 @@ impl Store {
             None => FoldInput { epoch: m.slot.folded_epoch, groups: Vec::new() },
         };
         let mut late = false;
-        if folding && m.durable > 0 && self.short_of_room(&input) {
+        if folding && m.durable > 0 && self.short_of_room(m, &input) {
             // Folding halfway would be worse than folding late: make room first. The position is then later than the
             // seal, and what lies between is carried over (4).
             self.clean_up_for(m, &input)?;
-            (positions, appended, number) = self.record_position();
+            (positions, appended, number) = self.record_position(m);
             late = true;
         }
         if input.epoch < m.slot.folded_epoch {
             let why = format!("fold of epoch {} after {}", input.epoch, m.slot.folded_epoch);
             return Err(StoreError::Invalid(why));
+        }
+        if clean {
+            // Nobody will look behind P.
+            m.changed.append(&mut self.cells.take_dirty());
         }
         let mut dirty = std::mem::take(&mut m.usage.dirty);
         let mut sink = Sink::new(self, &mut dirty);
@@ -189,30 +213,46 @@ impl Store {
     }
 
     /// Step 1: positions, blocks appended so far, and the new checkpoint number.
-    fn record_position(&self) -> (Vec<Position>, Vec<u64>, u64) {
-        let _writer = self.rps.write();
-        let positions = self.mlogs.iter().map(|l| l.position(&self.segments)).collect();
-        let appended = self.mlogs.iter().map(Mlog::appended).collect();
-        // Relaxed: readers are ordered by the RPS.
-        (positions, appended, self.checkpoint_number.fetch_add(1, Ordering::Relaxed) + 1)
+    fn record_position(&self, m: &mut Maintenance) -> (Vec<Position>, Vec<u64>, u64) {
+        let at = {
+            let _writer = self.rps.write();
+            let positions = self.mlogs.iter().map(|l| l.position(&self.segments)).collect();
+            let appended = self.mlogs.iter().map(Mlog::appended).collect();
+            // Relaxed: readers are ordered by the RPS.
+            (positions, appended, self.checkpoint_number.fetch_add(1, Ordering::Relaxed) + 1)
+        };
+        // A transaction lists its inodes inside the section: those before P are here.
+        m.changed.append(&mut self.cells.take_dirty());
+        at
     }
 
-    /// Blocks that a fold and its checkpoint may need, generously: inode, bucket and table node per group.
-    fn fold_needs(&self, input: &FoldInput) -> u64 {
+    /// Puts inodes on the dirty lists whose turn is over, whatever became of them.
+    fn list_again(&self, cells: &[Arc<Cell>]) {
+        for c in cells {
+            let mut i = c.lock();
+            i.listed = false;
+            if !i.gone {
+                self.cells.list_dirty(c, &mut i);
+            }
+        }
+    }
+
+    /// Blocks that a fold and its checkpoint may need, generously: inode, bucket and table node per group. (What is dirtied now is not its business.)
+    fn fold_needs(&self, m: &Maintenance, input: &FoldInput) -> u64 {
         let groups: usize = input.groups.iter().map(|b| record::groups(b).count()).sum();
-        3 * groups as u64 + 2 * self.cells.dirty() as u64 + 16
+        3 * groups as u64 + 2 * m.changed.len() as u64 + 16
     }
 
-    fn short_of_room(&self, input: &FoldInput) -> bool {
+    fn short_of_room(&self, m: &Maintenance, input: &FoldInput) -> bool {
         let size = u64::from(self.segments.geometry.segment_blocks);
-        u64::from(self.segments.free_count()) * size < self.fold_needs(input)
+        u64::from(self.segments.free_count()) * size < self.fold_needs(m, input)
     }
 
     /// Checkpoints in place and cleans until there is room for a fold, or nothing more to be had.
     fn clean_up_for(&self, m: &mut Maintenance, input: &FoldInput) -> Result<()> {
         self.checkpoint_in_place(m)?;
         for _ in 0..16 {
-            if !self.short_of_room(input) {
+            if !self.short_of_room(m, input) {
                 break;
             }
             let target = u64::from(self.segments.free_count()) + 4;
@@ -243,18 +283,16 @@ impl Store {
         let fold = if folding { input.epoch } else { m.slot.folded_epoch };
         // 4. Capture.
         let mut waiting = Vec::new();
-        let mut cells = self.cells.take_dirty();
+        let mut cells = std::mem::take(&mut m.changed);
         cells.sort_unstable_by_key(|c| c.ino); // Neighbours in the table are neighbours in the log.
+        cells.dedup_by(|a, b| Arc::ptr_eq(a, b));
         for (n, cell) in cells.iter().enumerate() {
             match self.capture_leaves(cell, sink).and_then(|()| self.capture(m, cell, fold, sink)) {
                 Ok(true) => {}
                 Ok(false) => waiting.push(cell.clone()),
                 Err(e) => {
-                    for c in cells[n..].iter().chain(&waiting) {
-                        let mut i = c.lock();
-                        i.listed = false;
-                        self.cells.list_dirty(c, &mut i);
-                    }
+                    self.list_again(&cells[n..]);
+                    self.list_again(&waiting);
                     return Err(e);
                 }
             }
@@ -265,13 +303,8 @@ impl Store {
         } else {
             self.carry(input.epoch, &waiting)
         };
-        for c in &waiting {
-            let mut i = c.lock();
-            i.listed = false;
-            if !i.gone {
-                self.cells.list_dirty(c, &mut i);
-            }
-        }
+        self.list_again(&waiting);
+        m.waiting = waiting.len();
         let carried = carried?;
         // 5. Tables.
         let (r, level) = self.inodes.write_out(sink)?;
@@ -489,7 +522,7 @@ impl Store {
         let done = self.run_checkpoint(m, none, false)?;
         m.freed.extend(done.freed);
         // Relaxed: a hint for `watch_metadata`.
-        self.dirty_floor.store(self.cells.dirty(), Ordering::Relaxed);
+        self.dirty_floor.store(m.waiting, Ordering::Relaxed);
         Ok(())
     }
 

@@ -305,3 +305,33 @@ fn threads_submit_while_checkpoints_run() {
         }
     }
 }
+
+#[test]
+fn what_changes_behind_the_position_of_a_checkpoint_is_left_to_the_next() {
+    for last in [false, true] {
+        let d = fresh(SMALL);
+        let (s, _) = open(&d);
+        let g = group(1, 1, &[new_file(20), set(b"a", 20, 0), new_file(21), set(b"b", 21, 0)]);
+        let both = vec![update(20, 4096, vec![(0, page(1))]), update(21, 4096, vec![(0, page(2))])];
+        s.submit(tx(true, g.clone(), both)).unwrap();
+        s.checkpoint(|| Ok(FoldInput { epoch: 1, groups: vec![g] })).unwrap();
+        assert_eq!(s.unwritten_memory(), 0);
+        let change = || {
+            s.submit(tx(true, vec![], vec![update(21, 4096, vec![(0, page(9))])]))?;
+            s.unmap(0, Ino(20), 0..1, None)?;
+            Ok(FoldInput { epoch: 1, groups: vec![] })
+        };
+        s.checkpoint(change).unwrap();
+        assert!(s.unwritten_memory() > 0, "captured, though nothing asked for it");
+        if last {
+            s.checkpoint(|| Ok(FoldInput { epoch: 1, groups: vec![] })).unwrap();
+            assert_eq!(s.unwritten_memory(), 0);
+        }
+        drop(s);
+        let (s, r) = open(&d);
+        // What was acknowledged lies in a batch behind the position, or in the tree.
+        assert_eq!(r.inode_updates, u64::from(!last));
+        assert_eq!(read(&s, 21, 0).unwrap().0, page(9).0);
+        assert_eq!(read(&s, 20, 0).is_none(), last);
+    }
+}
