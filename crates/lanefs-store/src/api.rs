@@ -234,6 +234,9 @@ pub struct InodeUpdate {
     pub ino: Ino,
     /// Its attributes, captured whole.
     pub attrs: Attrs,
+    /// Of the attributes only kind and size are told; the others stay as the store has them. Only for an inode of which an update was
+    /// submitted before, or that a fold has made.
+    pub size_only: bool,
     /// Its extended attributes if they changed.
     pub xattrs: Option<Vec<u8>>,
     /// Dirty pages by page number, ascending. A last page that is short enough may be stored in the inode block.

@@ -267,6 +267,10 @@ impl Store {
             }
         }
         let guards: Vec<_> = cells.iter().map(|c| c.lock()).collect();
+        debug_assert!(
+            updates.iter().zip(&guards).all(|(u, g)| !u.size_only || g.folded || g.state.version() > 0),
+            "the store has no attributes of this inode"
+        );
         match guards.iter().position(|g| g.gone) {
             Some(i) => Err(StoreError::Invalid(format!("inode {} does not exist any more", cells[i].ino))),
             None => Ok(guards),
@@ -330,7 +334,11 @@ impl Store {
                 inner.tail = Logged::No;
             }
             let version = inner.state.version() + 1;
-            inner.state.apply_attrs(&u.attrs, version);
+            if u.size_only {
+                inner.state.apply_attrs(&Attrs { size: u.attrs.size, ..*inner.state.attrs() }, version);
+            } else {
+                inner.state.apply_attrs(&u.attrs, version);
+            }
             if had_tail != inner.state.tail().is_some() {
                 inner.tail = Logged::No;
             }

@@ -213,7 +213,7 @@ impl FileKind {
 
 /// The attributes of an inode that are captured whole when it is written back. `nlink` is not among them:
 /// link counts follow from namespace records.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Attrs {
     /// Type and permission bits, as in `st_mode`.
     pub mode: u32,

@@ -105,6 +105,7 @@ impl Job<'_> {
             let update = InodeUpdate {
                 ino,
                 attrs: image.attrs,
+                size_only: false,
                 xattrs: None,
                 pages: vec![(page, block)],
                 reserved: 0,

@@ -97,7 +97,8 @@ impl Volume {
                 let pages = (0..n).map(|p| (p * (1 + i), page(i * 1000 + p))).collect();
                 let attrs = attrs(libc::S_IFREG | 0o644, n * (1 + i) * 4096);
                 let xattrs = (i == 20).then(|| vec![9; 5000]);
-                let u = InodeUpdate { ino: Ino(1000 + i), attrs, xattrs, pages, reserved: 0 };
+                let u =
+                    InodeUpdate { ino: Ino(1000 + i), attrs, size_only: false, xattrs, pages, reserved: 0 };
                 s.submit(Transaction { lane: 0, durable: i % 20 == 0, groups: Vec::new(), inodes: vec![u] })
                     .unwrap();
             }
@@ -215,6 +216,7 @@ fn an_open_volume_is_recovered_in_memory_by_a_check() {
     let u = InodeUpdate {
         ino: Ino(5000),
         attrs: attrs(libc::S_IFREG, 4096),
+        size_only: false,
         xattrs: None,
         pages: vec![(0, page(1))],
         reserved: 0,
@@ -395,6 +397,7 @@ fn unreadable_tables_are_counted_and_searched() {
             let u = InodeUpdate {
                 ino: Ino(1040),
                 attrs: attrs(libc::S_IFREG, 1 << 20),
+                size_only: false,
                 xattrs: None,
                 pages: (0..200).map(|p| (p, page(n * 7 + p))).collect(),
                 reserved: 0,

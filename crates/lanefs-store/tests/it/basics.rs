@@ -307,6 +307,22 @@ fn threads_submit_while_checkpoints_run() {
 }
 
 #[test]
+fn an_update_of_the_size_alone_leaves_the_other_attributes() {
+    let d = fresh(SMALL);
+    let (s, _) = open(&d);
+    let g = group(1, 1, &[new_file(20), set(b"a", 20, 0)]);
+    s.submit(tx(true, g, vec![update(20, 4096, vec![(0, page(1))])])).unwrap();
+    let attrs = Attrs { mode: libc::S_IFREG, size: 2 * 4096 + 10, ..Attrs::default() };
+    let pages = vec![(2, page(3))];
+    let u = InodeUpdate { ino: Ino(20), attrs, size_only: true, xattrs: None, pages, reserved: 0 };
+    s.submit(tx(true, vec![], vec![u])).unwrap();
+    drop(s);
+    let (s, _) = open(&d);
+    assert_eq!(s.load_inode(Ino(20)).unwrap().unwrap().attrs, crate::common::attrs(2 * 4096 + 10));
+    assert_eq!(read(&s, 20, 2).unwrap().0[..10], page(3).0[..10]);
+}
+
+#[test]
 fn what_changes_behind_the_position_of_a_checkpoint_is_left_to_the_next() {
     for last in [false, true] {
         let d = fresh(SMALL);

@@ -53,6 +53,9 @@ pub(crate) const LINKABLE: u32 = 1024;
 pub(crate) const FUTURE: u32 = 4096;
 /// The mode may have setuid or setgid.
 pub(crate) const PRIVILEGED: u32 = 8192;
+/// The store has all attributes, as they once were: what fdatasync writes may leave them as they are there. Not while it must not: after a write
+/// that took setuid or setgid away.
+pub(crate) const STORED: u32 = 16384;
 
 /// What a cell holds beside attributes. The tag, and behind it what readers of the content look at.
 #[repr(C, u8)]
@@ -342,6 +345,9 @@ impl Cell {
         }
         if let Some(left) = drop {
             let _ = self.mode.fetch_update(Relaxed, Relaxed, |m| Some(left(m)).filter(|l| *l != m));
+            // The next writeback, whatever it is for, tells the mode: nobody finds what was written with the privilege that it lost. Always written: a
+            // capture sets the mark before it reads the mode, so it has the new one, or the mark is off at the end.
+            self.clear(STORED);
         }
     }
 
@@ -422,18 +428,29 @@ impl Cell {
             || flag & STRIPED != 0 && self.stamps().marks(self.ino) & flag != 0
     }
 
+    /// Whether one of these marks for a sync is set. `data_only`: as far as fdatasync asks, so without the slots of attributes.
+    pub fn wants(&self, marks: u32, data_only: bool) -> bool {
+        if !data_only {
+            return self.has(marks);
+        }
+        self.flags.load(Relaxed) & marks != 0 || self.stamps().content_marks(self.ino) & marks != 0
+    }
+
     /// Whether a page may be dirty; as [`FileData::has_dirty`].
     pub fn has_dirty(&self) -> bool {
         self.data().is_some_and(|d| d.has_dirty() || self.stamps().has_pages(self.ino))
     }
 
     /// Takes marks off, here and in the slots, before what they stand for is captured; returns what was set. The caller holds the sync lock
-    /// and has set [`SYNCING`].
-    pub fn take_marks(&self, marks: u32) -> u32 {
+    /// and has set [`SYNCING`]. `data_only`: as far as fdatasync asks; the marks of attributes stay.
+    pub fn take_marks(&self, marks: u32, data_only: bool) -> u32 {
         // The fence behind pairs with the one in `set_times`; those of the slots with theirs.
-        let was = self.clear(marks);
+        let marks = if data_only { marks & !(DIRTY | XATTR_DIRTY) } else { marks };
+        // What stays set is not told: who captures would take it for taken.
+        let was = self.clear(marks) & marks;
         fence(SeqCst);
-        let (striped, pages) = self.stamps().take(self.ino);
+        let (striped, pages) =
+            if data_only { self.stamps().take_content(self.ino) } else { self.stamps().take(self.ino) };
         if let Some(d) = self.data() {
             pages.into_iter().for_each(|p| d.remark(self.ino, p));
         }

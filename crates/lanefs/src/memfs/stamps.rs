@@ -9,8 +9,8 @@
 //! which two slots may be its own: one for changes of the content, one for all others, because utimens, which takes the
 //! mtime of the former back, commutes with the latter.
 //!
-//! 1. A slot belongs to the inode in `ino`, 0 if to none. It changes only under its lock, its times also under the sequence on their line. Where
-//!    it belongs to another inode, or has no room for one more page, the caller writes to the cell as the home lane does: nothing waits
+//! 1. A slot belongs to the inode in `ino`, 0 if to none. Its times change only under the sequence on their line, its marks and pages under the lock
+//!    on theirs, its owner under both. Where it belongs to another inode, or has no room for one more page, the caller writes to the cell as the home lane does: nothing waits
 //!    for a slot.
 //! 2. Times lie on a line of their own, which `stat` reads; marks and pages on the next. A capture ([`Stamps::take`]) takes the marks and
 //!    pages and reads the times, so `stat` shares nothing with it. A slot without marks is given back when the inode's turn on the dirty lists
@@ -20,7 +20,9 @@
 //! 4. A change is made before its slot is looked at, with a fence between; a capture takes the marks before it looks at what changed, with a
 //!    fence between. So either the capture has the change, or there is a mark afterwards.
 //! 5. Times only grow in a slot. An explicit time ([`Stamps::forget_times`]) takes those of the content's slots away and is stored in the
-//!    cell afterwards; what goes back into the cell does so under the slot's lock, hence before or not at all.
+//!    cell afterwards; what goes back into the cell does so under the times' sequence, hence before or not at all.
+//!    An fdatasync takes marks and pages off the content's slots and looks at no times and no other slot: it shares nothing with an explicit time, a
+//!    chmod or a chown.
 //! 6. A page that is named here is dirty (`memfs::data`) and may have no mark in the file's tree. Whoever walks the tree's marks puts them in
 //!    first; locks: a page, then a slot.
 
@@ -141,15 +143,14 @@ impl Slot {
         self.pages.iter().map(|p| p.load(Relaxed)).filter(|p| *p != 0).map(|p| p - 1)
     }
 
-    /// Stores what is on the first line, if it changes. The slot is locked.
-    fn put(&self, ino: Ino, mtime: i64, ctime: i64) {
-        let now = (self.ino.load(Relaxed), self.mtime.load(Relaxed), self.ctime.load(Relaxed));
-        if now != (ino.0, mtime, ctime) {
+    /// Raises the times of the locked slot.
+    fn raise(&self, mtime: i64, ctime: i64) {
+        let now = || (self.mtime.load(Relaxed), self.ctime.load(Relaxed));
+        if now() != (now().0.max(mtime), now().1.max(ctime)) {
             let _s = self.seq.guard();
-            self.mtime.store(mtime, Relaxed);
-            self.ctime.store(ctime, Relaxed);
-            // Release: who finds the slot gone finds its times in the cell.
-            self.ino.store(ino.0, Release);
+            let (m, c) = now();
+            self.mtime.store(m.max(mtime), Relaxed);
+            self.ctime.store(c.max(ctime), Relaxed);
         }
     }
 
@@ -157,11 +158,22 @@ impl Slot {
     fn claim(&self, ino: Ino) -> bool {
         match self.ino.load(Relaxed) {
             0 => {
-                self.put(ino, 0, 0);
+                let _s = self.seq.guard();
+                self.ino.store(ino.0, Release);
                 true
             }
             owner => owner == ino.0,
         }
+    }
+
+    /// Gives the locked slot back, after `f` was told its times.
+    fn give_back(&self, f: &mut dyn FnMut(i64, i64)) {
+        let _s = self.seq.guard();
+        f(self.mtime.load(Relaxed), self.ctime.load(Relaxed));
+        self.mtime.store(0, Relaxed);
+        self.ctime.store(0, Relaxed);
+        // Release: who finds the slot gone finds its times in the cell.
+        self.ino.store(0, Release);
     }
 
     /// Whether the locked slot is `ino`'s.
@@ -240,8 +252,7 @@ impl Stamps {
         if !slot.claim(ino) {
             return Noted::No;
         }
-        let (m, c) = (slot.mtime.load(Relaxed), slot.ctime.load(Relaxed));
-        slot.put(ino, m.max(mtime.unwrap_or(0)), c.max(ctime));
+        slot.raise(mtime.unwrap_or(0), ctime);
         let before = slot.marks.load(Relaxed);
         slot.marks.store(before | marks | DIRTY | LISTED, Relaxed);
         if before & LISTED == 0 { Noted::List } else { Noted::Yes }
@@ -311,6 +322,28 @@ impl Stamps {
         (marks, pages)
     }
 
+    /// As [`Stamps::take`], as far as fdatasync asks: pages, and the mark of the size. What says that attributes changed stays.
+    pub fn take_content(&self, ino: Ino) -> (u32, Pages) {
+        let (mut marks, mut pages) = (0, Pages::new());
+        fence(SeqCst); // 4
+        for slot in self.content_slots(ino) {
+            let wanted = || slot.marks.load(Relaxed) & DATASYNC != 0 || slot.pages().next().is_some();
+            if slot.ino.load(SeqCst) != ino.0 || slot.seen(ino, &slot.lock, wanted) == Some(false) {
+                continue;
+            }
+            let _l = slot.lock.guard();
+            if slot.is(ino) {
+                let m = slot.marks.load(Relaxed);
+                marks |= m & DATASYNC;
+                slot.marks.store(m & !DATASYNC, Relaxed);
+                pages.extend(slot.pages());
+                slot.pages.iter().filter(|p| p.load(Relaxed) != 0).for_each(|p| p.store(0, Relaxed));
+            }
+        }
+        fence(SeqCst); // 4
+        (marks, pages)
+    }
+
     /// The inode's turn on the dirty lists has come: takes [`LISTED`] off, and gives slots without other marks back, after `f` was
     /// told their times.
     pub fn release(&self, ino: Ino, f: &mut dyn FnMut(i64, i64)) {
@@ -320,8 +353,7 @@ impl Stamps {
                 let marks = slot.marks.load(Relaxed) & !LISTED;
                 slot.marks.store(marks, Relaxed);
                 if marks == 0 {
-                    f(slot.mtime.load(Relaxed), slot.ctime.load(Relaxed));
-                    slot.put(Ino::NONE, 0, 0);
+                    slot.give_back(f);
                 }
             }
         }
@@ -338,13 +370,18 @@ impl Stamps {
         // What is not of the content has no mtime.
         let all = self.pairs(ino).flat_map(|p| &p[if ctime { 0 } else { CONTENT }..]);
         for slot in all {
-            if slot.ino.load(Acquire) != ino.0 {
+            let told = |(m, c): (i64, i64)| mtime && m != 0 || ctime && c != 0;
+            if !slot.times(ino).is_some_and(told) {
                 continue;
             }
-            let _l = slot.lock.guard();
+            let _s = slot.seq.guard();
             if slot.is(ino) {
-                let (m, c) = (slot.mtime.load(Relaxed), slot.ctime.load(Relaxed));
-                slot.put(ino, if mtime { 0 } else { m }, if ctime { 0 } else { c });
+                if mtime {
+                    slot.mtime.store(0, Relaxed);
+                }
+                if ctime {
+                    slot.ctime.store(0, Relaxed);
+                }
             }
         }
     }

@@ -13,6 +13,7 @@
 use crate::memfs::Cell;
 use crate::volume::Inner;
 use crate::writeback::background::Background;
+use crate::writeback::capture::For;
 use lanefs_store::Ino;
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
@@ -136,7 +137,7 @@ impl Inner {
 
     fn write_back_grown<'c>(&self, cell: &'c Cell, l: MutexGuard<'c, ()>) {
         self.is_written(cell.ino);
-        if let Err(e) = self.write_back_cell(cell, l, false, &[], TURN) {
+        if let Err(e) = self.write_back_cell(cell, l, For::Later, &[], TURN) {
             tracing::warn!("writing inode {} ahead failed: {e}", cell.ino);
         }
         if cell.has_dirty() {

@@ -2,15 +2,33 @@
 
 use crate::error::{Result, posix};
 use crate::memfs::Cell;
-use crate::memfs::cell::{DATASYNC, DIRTY, QUEUED, SYNCING, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::cell::{DATASYNC, DIRTY, QUEUED, STORED, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::memfs::dir::Dir;
 use crate::volume::Inner;
-use lanefs_store::{FileKind, Ino, InodeUpdate, Transaction};
+use lanefs_store::{Attrs, FileKind, Ino, InodeUpdate, Transaction};
 use lanefs_sync::lock::MutexGuard;
 use lanefs_sync::{Canary, planted};
 
 /// The most pages captured at once; fewer where segments are small, so that a round needs few of them free.
 pub(crate) const MAX_PAGES: usize = 1024;
+
+/// What an inode is written back for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum For {
+    /// Room, or age: it becomes durable with the next checkpoint.
+    Later,
+    /// fsync or sync: all of it is durable when the writeback is done.
+    Sync,
+    /// fdatasync: the content and the size are. The other attributes are left as the store has them, if it has them, and so they are not looked at: a
+    /// chmod beside an fdatasync shares nothing with it. Their marks stay.
+    DataSync,
+}
+
+impl For {
+    fn is_durable(self) -> bool {
+        self != For::Later
+    }
+}
 
 impl Inner {
     /// Puts a cell on this lane's dirty list unless it is on some lane's.
@@ -34,18 +52,18 @@ impl Inner {
         &self,
         cell: &'c Cell,
         mut l: MutexGuard<'c, ()>,
-        durable: bool,
+        what_for: For,
         groups: &[u8],
         max: usize,
     ) -> Result<usize> {
-        let mut r = self.write_back_held(cell, &l, durable, groups, max);
+        let mut r = self.write_back_held(cell, &l, what_for, groups, max);
         if r.as_ref().is_err_and(|e| e.errno() == libc::ENOSPC) {
             // What was made since the last fold is carried along by every checkpoint of the store's own, and cannot be
             // cleaned: fold it, and try once more. Not with the lock: a checkpoint may wait for it.
             drop(l);
             self.checkpoint()?;
             l = cell.sync_lock.lock();
-            r = self.write_back_held(cell, &l, durable, groups, max);
+            r = self.write_back_held(cell, &l, what_for, groups, max);
         }
         if let (Err(e), FileKind::File) = (&r, cell.kind) {
             cell.errors.record(e.errno());
@@ -62,12 +80,15 @@ impl Inner {
         &self,
         cell: &Cell,
         _sync_lock: &MutexGuard<'_, ()>,
-        durable: bool,
+        what_for: For,
         groups: &[u8],
         max: usize,
     ) -> Result<usize> {
         // Before any mark goes: see `Cell::is_synced`.
         cell.set(SYNCING);
+        let durable = what_for.is_durable();
+        // Of what the store does not know yet all attributes are told.
+        let data_only = what_for == For::DataSync && cell.data().is_some() && cell.has(STORED);
         debug_assert!(!durable || max == usize::MAX, "the last round would be missing");
         let mut under_way = !durable;
         if under_way {
@@ -76,14 +97,15 @@ impl Inner {
         let (mut written, mut owed) = (0, false);
         let r = loop {
             // Cleared before anything is captured: what changes from here on makes the cell dirty again (O15).
-            let mut was =
-                cell.take_marks(DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 });
+            let marks = DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 };
+            let mut was = cell.take_marks(marks, data_only);
             if cell.dir().is_some_and(Dir::take_changed) {
                 was |= DIRTY;
             }
             owed |= durable && was & UNSYNCED != 0;
             let most = (max - written).min(self.round_pages);
-            match self.capture_round(cell, durable, &mut under_way, was, groups, most) {
+            let scope = (durable, data_only);
+            match self.capture_round(cell, scope, &mut under_way, was, groups, most) {
                 Ok((pages, more)) => {
                     written += pages;
                     if !more || written >= max {
@@ -105,12 +127,12 @@ impl Inner {
         r
     }
 
-    /// One update of one inode; says how many pages went and whether dirty ones are left. `under_way`: the inode is in `unsynced` for
-    /// this write.
+    /// One update of one inode, durable or not, of all attributes or only the size; says how many pages went and whether dirty ones
+    /// are left. `under_way`: the inode is in `unsynced` for this write.
     fn capture_round(
         &self,
         cell: &Cell,
-        durable: bool,
+        (durable, data_only): (bool, bool),
         under_way: &mut bool,
         was: u32,
         groups: &[u8],
@@ -124,13 +146,25 @@ impl Inner {
         };
         let ctx = self.data_ctx(cell);
         let Some(data) = cell.data() else {
-            let u =
-                InodeUpdate { ino: cell.ino, attrs: cell.attrs(), xattrs, pages: Vec::new(), reserved: 0 };
+            let attrs = cell.attrs();
+            let u = InodeUpdate {
+                ino: cell.ino,
+                attrs,
+                size_only: false,
+                xattrs,
+                pages: Vec::new(),
+                reserved: 0,
+            };
             self.submit(durable, vec![u], groups.to_vec())?;
             return Ok((0, false));
         };
         let round = data.lock_writeback();
-        let attrs = cell.attrs();
+        let was_stored = data_only || cell.set(STORED) & STORED != 0;
+        let attrs = if data_only {
+            Attrs { mode: cell.kind.mode_bits(), size: data.size(), ..Attrs::default() }
+        } else {
+            cell.attrs()
+        };
         let mut captured = data.capture(&ctx, &round, max, 0..u64::MAX, attrs.size);
         if planted(Canary::PagesSkipped) {
             captured.pages.truncate(1);
@@ -145,8 +179,18 @@ impl Inner {
         let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
         // Namespace groups go with the last round: none of the data may be missing when they count.
         let g = if more { Vec::new() } else { groups.to_vec() };
-        let u = InodeUpdate { ino: cell.ino, attrs, xattrs, pages: captured.pages, reserved: n as u32 };
+        let u = InodeUpdate {
+            ino: cell.ino,
+            attrs,
+            size_only: data_only,
+            xattrs,
+            pages: captured.pages,
+            reserved: n as u32,
+        };
         let r = self.submit(durable, vec![u], g);
+        if r.is_err() && !was_stored {
+            cell.clear(STORED);
+        }
         data.finish(&ctx, &round, &numbers, r.is_ok());
         if captured.skipped > 0 && r.is_ok() {
             // The rest stays dirty; whoever asked for durability must hear of it.
@@ -174,7 +218,7 @@ impl Inner {
             let guard = crossbeam_epoch::pin();
             let Some((cell, l)) = self.next_to_write(&mut turns, &guard) else { break };
             cell.unlist();
-            match self.write_back_cell(cell, l, false, &[], want.max(64)) {
+            match self.write_back_cell(cell, l, For::Later, &[], want.max(64)) {
                 Ok(n) => done += n,
                 Err(e) => tracing::warn!("writing inode {} back failed: {e}", cell.ino),
             }
@@ -228,7 +272,8 @@ impl Inner {
             if !has_pages && !changed && !cell.has(DIRTY | XATTR_DIRTY | DATASYNC | UNSYNCED) {
                 continue;
             }
-            match self.write_back_cell(cell, l, durable, &[], usize::MAX) {
+            let what_for = if durable { For::Sync } else { For::Later };
+            match self.write_back_cell(cell, l, what_for, &[], usize::MAX) {
                 Ok(_) => cell.give_back(),
                 Err(e) => {
                     first.get_or_insert(e);

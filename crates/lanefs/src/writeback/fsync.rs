@@ -6,6 +6,7 @@ use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, DIRTY, QUEUED, UNSYNCED, XATTR_DIRTY};
 use crate::memfs::dir::Dir;
 use crate::volume::Inner;
+use crate::writeback::capture::For;
 use lanefs_sync::{Canary, planted};
 
 impl Inner {
@@ -43,11 +44,15 @@ impl Inner {
         let l = cell.sync_lock.lock();
         let dirty_data = cell.has_dirty();
         let changed = !data_only && cell.dir().is_some_and(Dir::has_changed);
-        if groups.is_empty() && !dirty_data && !cell.has(wanted) && !changed {
+        if groups.is_empty() && !dirty_data && !cell.wants(wanted, data_only) && !changed {
             return Ok(self.store.healthy()?);
         }
-        cell.clear_if_set(QUEUED);
-        let r = self.write_back_cell(cell, l, true, &groups, usize::MAX);
+        let what_for = if data_only { For::DataSync } else { For::Sync };
+        if !data_only {
+            // What is left dirty of the attributes stays on its list.
+            cell.clear_if_set(QUEUED);
+        }
+        let r = self.write_back_cell(cell, l, what_for, &groups, usize::MAX);
         if cell.has_dirty() {
             self.dirty_cell(cell, 0);
         }

@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, UNSYNCED};
 use crate::volume::Inner;
+use crate::writeback::capture::For;
 use lanefs_store::Ino;
 use lanefs_sync::{Canary, planted};
 use std::cell::Cell as Local;
@@ -86,7 +87,7 @@ impl Inner {
         if cell.nlink.load(SeqCst) == 0 || !cell.has_dirty() && !cell.has(DATASYNC | UNSYNCED) {
             return Ok(());
         }
-        self.write_back_held(cell, &l, true, &[], usize::MAX).map(drop)
+        self.write_back_held(cell, &l, For::Sync, &[], usize::MAX).map(drop)
     }
 }
 

@@ -151,3 +151,66 @@ fn fdatasync_finds_a_truncation_beside_a_time_that_another_thread_set() {
     f.sync_data().unwrap();
     assert_eq!(after_crash(&dev).stat("/f").unwrap().size, 2 * 4096);
 }
+
+#[test]
+fn fdatasync_leaves_attributes_behind_and_forgets_none() {
+    let (fs, dev) = four_pages();
+    fs.chmod("/f", 0o600).unwrap();
+    fs.volume().sync().unwrap();
+    let f = fs.open("/f", OpenOptions::new().write(true)).unwrap();
+    for who in [0, 1] {
+        let mode = 0o640 + who;
+        let chmod = || fs.chmod("/f", mode).unwrap();
+        let append = || f.write_all_at(&[9; 4096], (4 + u64::from(who)) * 4096).unwrap();
+        if who == 0 {
+            elsewhere(chmod);
+            elsewhere(append);
+        } else {
+            chmod();
+            append();
+        }
+        fs.setxattr("/f", b"user.k", &[who as u8; 3], 0).unwrap();
+        let now = fs.stat("/f").unwrap();
+        f.sync_data().unwrap();
+        // All of the content; of the attributes what was durable before, whole.
+        let found = after_crash(&dev);
+        let told = found.stat("/f").unwrap();
+        assert_eq!(told.size, (5 + u64::from(who)) * 4096);
+        assert_eq!(told.mode & 0o777, if who == 0 { 0o600 } else { 0o640 });
+        assert!(found.read("/f").unwrap()[4 * 4096..].iter().all(|b| *b == 9));
+        assert_eq!(found.getxattr("/f", b"user.k").is_ok(), who == 1);
+        // What it left behind goes with the next sync, of either kind.
+        if who == 0 {
+            fs.volume().sync().unwrap()
+        } else {
+            f.sync_all().unwrap()
+        }
+        let found = after_crash(&dev);
+        let told = found.stat("/f").unwrap();
+        assert_eq!((told.mode & 0o777, told.mtime, told.ctime), (mode, now.mtime, now.ctime));
+        assert_eq!(found.getxattr("/f", b"user.k").unwrap(), [who as u8; 3]);
+    }
+    // A new file has all its attributes with its first fdatasync.
+    let g = fs.open("/g", OpenOptions::new().write(true).create(true).mode(0o604)).unwrap();
+    fs.chown("/g", Some(5), Some(6), true).unwrap();
+    g.write_all_at(b"new", 0).unwrap();
+    g.sync_data().unwrap();
+    let told = after_crash(&dev).stat("/g").unwrap();
+    assert_eq!((told.mode & 0o777, told.uid, told.gid, told.size), (0o604, 5, 6, 3));
+}
+
+#[test]
+fn a_privilege_that_a_write_took_away_is_gone_with_fdatasync() {
+    let (fs, dev) = four_pages();
+    fs.chmod("/f", 0o4777).unwrap();
+    fs.volume().sync().unwrap();
+    let user = fs.volume().as_user(Cred::user(9, 9, &[]));
+    let f = user.open("/f", OpenOptions::new().write(true)).unwrap();
+    elsewhere(|| f.write_all_at(b"evil", 0).unwrap());
+    f.sync_data().unwrap();
+    let found = after_crash(&dev);
+    assert_eq!(
+        (&found.read("/f").unwrap()[..4], found.stat("/f").unwrap().mode & 0o7777),
+        (&b"evil"[..], 0o777)
+    );
+}
