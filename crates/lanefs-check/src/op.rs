@@ -2,11 +2,12 @@
 //! for the oracle.
 
 use lanefs::Cred;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// A path or a name: bytes, shown as text where they are.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Name(pub Vec<u8>);
 
 impl fmt::Debug for Name {
@@ -62,7 +63,7 @@ impl Who {
 }
 
 /// What a write writes: `len` bytes that tell the write's tag and the place they belong to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct Tagged {
     /// Unique per write in a workload.
     pub tag: u32,
@@ -95,7 +96,7 @@ impl Tagged {
 pub type Fd = u8;
 
 /// A time for [`Op::Utimens`]: leave it, the time of the call, or nanoseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub enum When {
     /// UTIME_OMIT.
     Keep,
@@ -106,7 +107,7 @@ pub enum When {
 }
 
 /// One call.
-#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub enum Op {
     /// open(2); the handle goes to slot `fd`, which must be free.
     Open { fd: Fd, path: Name, flags: i32, mode: u32 },

@@ -6,7 +6,7 @@ use super::run::{Order, Rig};
 use super::symbol::Symbols;
 use super::tally::{Found, Pair, Ratchet, Tally};
 use super::test_case::Test;
-use super::{enumerate, judge, report, views};
+use super::{enumerate, judge, lackey, report, views};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -40,6 +40,10 @@ pub struct Options {
     pub jobs: usize,
     /// Part of a run: this one of so many; its tally goes to standard output.
     pub part: Option<(usize, usize)>,
+    /// So many tests are also traced by valgrind, and compared.
+    pub lackey: Option<usize>,
+    /// The program under valgrind: the test comes by standard input.
+    pub lackey_child: bool,
     /// What parts answered: added up instead of running anything.
     pub add: Vec<PathBuf>,
 }
@@ -60,6 +64,8 @@ impl Options {
                 "--html" => o.html = Some(value()?.into()),
                 "--ratchet" => o.ratchet = Some(value()?.into()),
                 "--accept" => o.accept = true,
+                "--lackey" => o.lackey = Some(number(value()?)?),
+                "--lackey-child" => o.lackey_child = true,
                 "--plant" => o.plant = true,
                 "--add" => o.add.push(value()?.into()),
                 "--pair" => {
@@ -90,6 +96,12 @@ pub fn prefer_small_pages() {
 
 /// Does what was asked for; true if the ratchet holds.
 pub fn main(o: &Options) -> Result<bool, String> {
+    if o.lackey_child {
+        return lackey::child().map(|()| true);
+    }
+    if let Some(n) = o.lackey {
+        return lackey::check(n, &ratchet_of(o)?, o.json.as_deref());
+    }
     if let Some(test) = o.test {
         return explain(o, test).map(|()| true);
     }
@@ -110,12 +122,7 @@ pub fn main(o: &Options) -> Result<bool, String> {
     tally.pairs.sort_by_key(|p| order.get(&format!("{},{}", p.a, p.b)).copied());
     tally.views = views::of(&tally);
     tally.classes.sort_by_key(|c| std::cmp::Reverse(c.tests_bytes + c.tests_lines));
-    let mut ratchet = Ratchet::default();
-    if let Some(path) = &o.ratchet
-        && let Ok(text) = std::fs::read_to_string(path)
-    {
-        ratchet = serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
-    }
+    let mut ratchet = ratchet_of(o)?;
     for c in &mut tally.classes {
         c.why = ratchet.classes.get(&c.field).cloned().unwrap_or_default();
     }
@@ -142,6 +149,17 @@ pub fn main(o: &Options) -> Result<bool, String> {
         println!("worse than before: {b}");
     }
     Ok(broken.is_empty())
+}
+
+/// What is accepted; nothing if there is no such file.
+fn ratchet_of(o: &Options) -> Result<Ratchet, String> {
+    match &o.ratchet {
+        Some(path) => match std::fs::read_to_string(path) {
+            Ok(text) => serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display())),
+            Err(_) => Ok(Ratchet::default()),
+        },
+        None => Ok(Ratchet::default()),
+    }
 }
 
 fn sample_of(o: &Options) -> usize {

@@ -11,6 +11,7 @@ pub mod choice;
 pub mod drive;
 pub mod enumerate;
 pub mod judge;
+pub mod lackey;
 pub mod lanes;
 pub mod lazy;
 pub mod overlap;

@@ -59,6 +59,15 @@ fn options() -> MountOptions {
 impl Rig {
     /// Starts the lanes and formats the image.
     pub fn new() -> Result<Rig, String> {
+        Rig::start(None)
+    }
+
+    /// The same with names that were chosen before.
+    pub fn with_names(names: Names) -> Result<Rig, String> {
+        Rig::start(Some(names))
+    }
+
+    fn start(chosen: Option<Names>) -> Result<Rig, String> {
         let say = |e: lanefs_store::StoreError| e.to_string();
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(BYTES).map_err(say)?);
         let format = FormatOptions {
@@ -74,7 +83,7 @@ impl Rig {
         let image = MemoryImage::capture(&*device).map_err(say)?;
         let names = ["lane 0", "lane 1", "set-up"];
         let lanes = names.iter().map(|n| Lane::start(n)).collect::<Result<Vec<_>, _>>()?;
-        let names = choose_names(&device)?;
+        let names = chosen.map_or_else(|| choose_names(&device), Ok)?;
         Ok(Rig { lanes, image, names, stacks: false, plant: false })
     }
 

@@ -19,6 +19,13 @@ pub struct Access {
     stack: u64,
 }
 
+impl Access {
+    /// An access that somebody else saw.
+    pub fn seen(addr: usize, pc: usize, size: u32, kind: u16) -> Access {
+        Access { addr, pc, caller: 0, size, kind, unused: 0, stack: 0 }
+    }
+}
+
 #[cfg(test)]
 impl Access {
     /// An access of 8 bytes, for tests.

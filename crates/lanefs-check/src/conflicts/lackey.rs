@@ -1,0 +1,351 @@
+//! The cross-check: the same run of a test, seen by the instrumentation and by valgrind's lackey, which sees every access of every
+//! instruction, also those inside the C library and the compiled parts of the Rust library.
+//!
+//! 1. The parent picks the tests and hands each to a child of this very program, which runs under
+//!    `valgrind --tool=lackey --trace-mem=yes`. The child runs the test once, in one order, warm, and says which lines
+//!    its own recorder found shared.
+//! 2. The trace goes through a pipe and is read as it comes; nothing of it is kept but what lies between the marks of the two recorded calls.
+//!    A mark is a pattern of one-byte stores that the runtime makes when it begins and ends to record. valgrind runs one thread at a
+//!    time, and while a call is recorded all others wait for it, so whatever lies between two marks is that call's.
+//! 3. Both see the same addresses, so the lines can be compared one by one. What lackey alone sees is told with the place of its instruction.
+
+use super::call::Call;
+use super::enumerate;
+use super::overlap::{self, LINE, LineMap};
+use super::run::Rig;
+use super::symbol::Symbols;
+use super::tally::Ratchet;
+use super::test_case::{Names, Test};
+use super::trace::{Access, WRITE};
+use crate::op::Op;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::process::{Command, Stdio};
+
+/// Where the bytes of a mark lie, in the order in which they are stored (`MARK` in trace/runtime.c).
+const BEGIN: [u64; 8] = [0, 3, 4, 8, 9, 14, 23, 25];
+const END: [u64; 8] = [0, 31, 4, 15, 9, 26, 53, 58];
+/// Tests of a pair that are looked at for one with a conflict.
+const LOOK: usize = 10;
+
+/// What the child is told.
+#[derive(Serialize, Deserialize)]
+struct Task {
+    names: Vec<String>,
+    setup: Vec<(usize, Vec<Op>)>,
+    ops: [Op; 2],
+}
+
+/// What it answers.
+#[derive(Default, Serialize, Deserialize)]
+struct Answer {
+    /// Shared lines by their first address, and whether bytes are shared.
+    shared: Vec<(usize, bool)>,
+    /// Accesses recorded.
+    recorded: usize,
+    /// Where [`child`] lies, and what else is mapped and executable: first address, last, name.
+    here: usize,
+    maps: Vec<(u64, u64, String)>,
+}
+
+/// Runs the test that standard input names; for [`check`].
+pub fn child() -> Result<(), String> {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).map_err(|e| e.to_string())?;
+    let task: Task = serde_json::from_str(&text).map_err(|e| e.to_string())?;
+    let rig = Rig::with_names(Names(task.names))?;
+    let test = Test { calls: (Call::Stat, Call::Stat), number: 0, setup: task.setup, ops: task.ops };
+    let order = rig.run(&test, 0, true, false)?;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let answer = Answer {
+        shared: order.shared.lines.iter().map(|l| (l.0 * LINE, l.1)).collect(),
+        recorded: order.recordings.iter().map(|r| r.accesses.len()).sum(),
+        here: child as *const () as usize,
+        maps: maps.lines().filter_map(mapping).collect(),
+    };
+    println!("{}", serde_json::to_string(&answer).map_err(|e| e.to_string())?);
+    Ok(())
+}
+
+/// An executable mapping of a file, as /proc/self/maps says it.
+fn mapping(line: &str) -> Option<(u64, u64, String)> {
+    let mut f = line.split_whitespace();
+    let (range, rights) = (f.next()?, f.next()?);
+    let name = f.nth(3).filter(|n| rights.contains('x') && n.starts_with('/'))?;
+    let (from, to) = range.split_once('-')?;
+    Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?, name.into()))
+}
+
+/// One of the last stores of one byte, against a pattern.
+fn is_mark(last: &[u64; 8], at: usize, pattern: &[u64; 8]) -> bool {
+    let first = last[at % 8];
+    (0..8).all(|i| last[(at + i) % 8] == first.wrapping_add(pattern[i]))
+}
+
+/// Reads a trace and keeps the accesses between marks, window by window, each with the address of its instruction.
+#[derive(Default)]
+struct Reader {
+    windows: Vec<Vec<Access>>,
+    open: bool,
+    pc: u64,
+    last: [u64; 8],
+    at: usize,
+    /// Lines of text.
+    lines: u64,
+    /// The line on which the marks lie.
+    marks: u64,
+}
+
+impl Reader {
+    /// Takes one line: `I  addr,size`, ` L addr,size`, ` S ..`, ` M ..`; anything else is valgrind's own.
+    fn take(&mut self, line: &[u8]) {
+        self.lines += 1;
+        let Some((&[a, kind, b], rest)) = line.split_first_chunk::<3>() else { return };
+        let is_data = a == b' ' && b == b' ' && matches!(kind, b'L' | b'S' | b'M');
+        let is_code = a == b'I' && kind == b' ' && self.open;
+        if !is_code && !(is_data && (self.open || kind == b'S')) {
+            return;
+        }
+        let Some((addr, size)) = numbers(rest) else { return };
+        if is_code {
+            self.pc = addr;
+            return;
+        }
+        if kind == b'S' && size == 1 {
+            self.last[self.at % 8] = addr;
+            self.at += 1;
+            if is_mark(&self.last, self.at, &BEGIN) {
+                self.open = true;
+                self.windows.push(Vec::new());
+                self.marks = self.last[self.at % 8];
+                return;
+            }
+            if self.open && is_mark(&self.last, self.at, &END) {
+                self.open = false;
+            }
+        }
+        if self.open
+            && let Some(w) = self.windows.last_mut()
+        {
+            let kind = if kind == b'L' { 0 } else { WRITE };
+            w.push(Access::seen(addr as usize, self.pc as usize, size as u32, kind));
+        }
+    }
+}
+
+/// `hex,decimal`, perhaps behind blanks.
+fn numbers(s: &[u8]) -> Option<(u64, u64)> {
+    let s = s.trim_ascii();
+    let comma = s.iter().position(|b| *b == b',')?;
+    let hex = |n: u64, b: &u8| Some(n << 4 | u64::from((*b as char).to_digit(16)?));
+    let dec = |n: u64, b: &u8| Some(n * 10 + u64::from((*b as char).to_digit(10)?));
+    Some((s[..comma].iter().try_fold(0, hex)?, s[comma + 1..].iter().try_fold(0, dec)?))
+}
+
+/// Lines that two windows share with a write, and whether bytes are; the accesses of each.
+fn shared(a: &[Access], b: &[Access]) -> BTreeMap<usize, (bool, Vec<Access>)> {
+    let mut lines: LineMap<[[u64; 2]; 2]> = LineMap::default();
+    for (who, w) in [a, b].into_iter().enumerate() {
+        for (line, mask, x) in w.iter().flat_map(|x| overlap::parts(x).map(move |(l, m)| (l, m, x))) {
+            lines.entry(line).or_default()[who][usize::from(x.kind & WRITE)] |= mask;
+        }
+    }
+    let mut out = BTreeMap::new();
+    for (line, [x, y]) in lines {
+        let touched = |m: [u64; 2]| m[0] | m[1];
+        if x[1] != 0 && touched(y) != 0 || y[1] != 0 && touched(x) != 0 {
+            let bytes = x[1] & touched(y) != 0 || y[1] & touched(x) != 0;
+            out.insert(line, (bytes, Vec::new()));
+        }
+    }
+    for x in a.iter().chain(b) {
+        for (line, _) in overlap::parts(x) {
+            if let Some(e) = out.get_mut(&line) {
+                e.1.push(*x);
+            }
+        }
+    }
+    out
+}
+
+/// What came of one test.
+#[derive(Debug, Serialize)]
+pub struct Compared {
+    /// What runs it again by itself.
+    pub test: String,
+    /// Accesses that the recorder saw.
+    pub recorded: usize,
+    /// Accesses that lackey saw.
+    pub traced: usize,
+    /// Lines of text it wrote for the whole run.
+    pub lines_of_trace: u64,
+    /// Shared lines that both found.
+    pub both: usize,
+    /// That the recorder alone found.
+    pub recorder_alone: usize,
+    /// That lackey alone found: where the accesses were made.
+    pub lackey_alone: Vec<Vec<String>>,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+/// Runs `n` tests both ways and prints how they compare; false if one sees a line shared that the other does not, but for accesses inside the C
+/// library, which the recorder cannot see.
+pub fn check(n: usize, ratchet: &Ratchet, json: Option<&std::path::Path>) -> Result<bool, String> {
+    let rig = Rig::new()?;
+    let all: Vec<(Call, Call)> = Call::pairs().filter(|p| p.1 != Call::Checkpoint).collect();
+    let is_known = |p: &(Call, Call)| ratchet.pairs.contains_key(&format!("{},{}", p.0.name(), p.1.name()));
+    let (known, free): (Vec<_>, Vec<_>) = all.into_iter().partition(is_known);
+    let spread = |v: &[(Call, Call)], k: usize| -> Vec<(Call, Call)> {
+        (0..k.min(v.len())).map(|i| v[i * v.len() / k]).collect()
+    };
+    let mut pairs = spread(&known, n / 2);
+    pairs.extend(spread(&free, n - pairs.len()));
+    let (mut done, mut agree) = (Vec::new(), true);
+    for calls in pairs {
+        let mut tests = enumerate::tests(calls, &rig.names)?.tests;
+        tests.truncate(LOOK);
+        // One with a conflict, if there is one among the first.
+        let conflicts = |t: &Test| rig.run(t, 0, true, false).is_ok_and(|o| o.shared.by_lines());
+        let at = tests.iter().position(conflicts).unwrap_or(0);
+        if at < tests.len() {
+            let c = compare(&rig, &tests.swap_remove(at))?;
+            println!(
+                "{}: {} accesses recorded, {} traced ({} lines of text, {:.0} s); shared lines: {} by both, {} by the recorder alone, {} \
+                 by lackey alone",
+                c.test,
+                c.recorded,
+                c.traced,
+                c.lines_of_trace,
+                c.seconds,
+                c.both,
+                c.recorder_alone,
+                c.lackey_alone.len()
+            );
+            for at in &c.lackey_alone {
+                println!("    {}", at.join("; "));
+            }
+            let of_ours = |at: &Vec<String>| at.iter().any(|s| s.contains("crates/"));
+            agree &= c.recorder_alone == 0 && !c.lackey_alone.iter().any(of_ours);
+            done.push(c);
+        }
+    }
+    if let Some(path) = json {
+        let text = serde_json::to_string_pretty(&done).map_err(|e| e.to_string())?;
+        std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    Ok(agree)
+}
+
+fn compare(rig: &Rig, t: &Test) -> Result<Compared, String> {
+    let begin = std::time::Instant::now();
+    let say = |e: std::io::Error| format!("valgrind: {e}");
+    let me = std::env::current_exe().map_err(say)?;
+    let (trace, theirs) = std::io::pipe().map_err(say)?;
+    let mut c = Command::new("valgrind");
+    c.args(["--tool=lackey", "--basic-counts=no", "--trace-mem=yes", "--fair-sched=yes"]);
+    // The child's end is inherited; the program behind valgrind does not know of it.
+    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(|e| e.to_string())?;
+    c.arg(format!("--log-fd={}", theirs.as_raw_fd())).arg(me).arg("--lackey-child");
+    let mut c = c.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(say)?;
+    drop(theirs);
+    let task = Task { names: rig.names.0.clone(), setup: t.setup.clone(), ops: t.ops.clone() };
+    if let Some(mut to) = c.stdin.take() {
+        let text = serde_json::to_string(&task).map_err(|e| e.to_string())?;
+        to.write_all(text.as_bytes()).map_err(say)?;
+    }
+    let mut reader = Reader::default();
+    let (mut from, mut line) = (BufReader::with_capacity(1 << 20, trace), Vec::new());
+    while from.read_until(b'\n', &mut line).map_err(say)? > 0 {
+        reader.take(&line);
+        line.clear();
+    }
+    let out = c.wait_with_output().map_err(say)?;
+    if !out.status.success() {
+        return Err(format!("the program under valgrind ended with {}", out.status));
+    }
+    let answer: Answer = serde_json::from_slice(&out.stdout).map_err(|e| format!("its answer: {e}"))?;
+    let [a, b] = &reader.windows[..] else {
+        return Err(format!("{} recorded calls in the trace, not two", reader.windows.len()));
+    };
+    let mut seen = shared(a, b);
+    seen.remove(&(reader.marks as usize / LINE));
+    let recorded: BTreeSet<usize> = answer.shared.iter().map(|l| l.0 / LINE).collect();
+    let mut symbols = Symbols::default();
+    let alone = seen.iter().filter(|s| !recorded.contains(s.0));
+    let lackey_alone = alone.map(|(_, s)| places(&s.1, &answer, &mut symbols)).collect();
+    Ok(Compared {
+        test: format!("--pair {},{} --test {}", t.calls.0.name(), t.calls.1.name(), t.number),
+        recorded: answer.recorded,
+        traced: a.len() + b.len(),
+        lines_of_trace: reader.lines,
+        both: seen.keys().filter(|l| recorded.contains(l)).count(),
+        recorder_alone: recorded.iter().filter(|l| !seen.contains_key(l)).count(),
+        lackey_alone,
+        seconds: begin.elapsed().as_secs_f64(),
+    })
+}
+
+/// Where accesses were made, each place once: a line of LaneFS, or the library.
+fn places(accesses: &[Access], answer: &Answer, symbols: &mut Symbols) -> Vec<String> {
+    let here = child as *const () as usize;
+    let mut out = BTreeSet::new();
+    for a in accesses {
+        let how = if a.kind & WRITE != 0 { "writes" } else { "reads" };
+        let of = |m: &&(u64, u64, String)| (m.0..m.1).contains(&(a.pc as u64));
+        let program = answer.maps.iter().find(|m| (m.0..m.1).contains(&(answer.here as u64)));
+        match answer.maps.iter().find(of) {
+            Some(m) if program.is_none_or(|p| p.2 != m.2) => {
+                out.insert(format!("{how} in {}", m.2.rsplit('/').next().unwrap_or(&m.2)));
+            }
+            _ => {
+                // The program is the same, at another place.
+                let pc = a.pc.wrapping_sub(answer.here).wrapping_add(here) + 1;
+                let site = symbols.site(&Access::seen(a.addr, pc, a.size, a.kind));
+                out.insert(format!("{} {how} ({})", site.function, site.place));
+            }
+        }
+    }
+    out.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(r: &mut Reader, lines: &[String]) {
+        lines.iter().for_each(|l| r.take(l.as_bytes()));
+    }
+
+    fn mark(pattern: [u64; 8]) -> Vec<String> {
+        pattern.iter().map(|o| format!(" S {:08x},1\n", 0x40_0000 + o)).collect()
+    }
+
+    #[test]
+    fn what_lies_between_marks_is_kept_and_compared_by_line() {
+        let mut r = Reader::default();
+        let access = |s: &str| vec!["I  00401000,4\n".to_string(), format!(" {s}\n")];
+        for (before, inside) in
+            [("S 1000,8", ["S 2000,8", "L 3000,4"]), ("M 2000,8", ["L 2004,4", "M 4000,8"])]
+        {
+            trace(&mut r, &access(before));
+            trace(&mut r, &mark(BEGIN));
+            inside.iter().for_each(|s| trace(&mut r, &access(s)));
+            trace(&mut r, &["==12== valgrind's own\n".to_string()]);
+            trace(&mut r, &mark(END));
+        }
+        assert_eq!(r.windows.len(), 2);
+        let mut s = shared(&r.windows[0], &r.windows[1]);
+        assert!(s.remove(&(r.marks as usize / LINE)).is_some(), "the marks' own line");
+        assert_eq!(s.keys().copied().collect::<Vec<_>>(), [0x2000 / LINE]);
+        let found = &s[&(0x2000 / LINE)];
+        assert!(found.0 && found.1.len() == 2 && found.1.iter().all(|a| a.pc == 0x40_1000));
+        // The same line only.
+        let far = shared(&[Access::seen(0x2000, 1, 4, WRITE)], &[Access::seen(0x2020, 1, 4, 0)]);
+        assert!(!far[&(0x2000 / LINE)].0);
+        // Two readers share nothing that counts.
+        assert!(shared(&[Access::seen(0x2000, 1, 4, 0)], &[Access::seen(0x2000, 1, 4, 0)]).is_empty());
+    }
+}
