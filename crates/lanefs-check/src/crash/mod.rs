@@ -276,6 +276,7 @@ pub fn run(
     let oracle = Oracle::new(&rec.driven.history);
     let mut seen: HashMap<u64, Arc<Result<Observed, Violation>>> = HashMap::new();
     let mut asked: HashSet<(u64, usize, usize)> = HashSet::new();
+    let mut ended: HashSet<u64> = HashSet::new();
     let mut failed = None;
     let before = counts.states;
     let answers = &rec.driven.answered_at;
@@ -302,8 +303,9 @@ pub fn run(
         };
         // Always at the end, with all there: what a workload left behind shows there if at all.
         let end = answers.last().is_some_and(|a| state.at >= *a) && state.how == WHAT_WAS_ANSWERED;
+        let again_now = is_new && counts.states.is_multiple_of(config.nested) || end && ended.insert(hash);
         let verdict = verdict.and_then(|()| match &*found {
-            Ok(o) if is_new && config.nested > 0 && (end || counts.states.is_multiple_of(config.nested)) => {
+            Ok(o) if config.nested > 0 && again_now => {
                 again(system, &state, o, counts, &|o| oracle.check(moment.0, moment.1, o))
             }
             _ => Ok(()),
