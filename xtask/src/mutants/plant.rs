@@ -18,6 +18,13 @@ pub struct Mutant {
     pub what: String,
 }
 
+impl Mutant {
+    /// Its file and line.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.file, self.line)
+    }
+}
+
 const AWAKE: &str = "lanefs_sync::mutated";
 
 /// Statements that begin with one of these are no work that could be left out, or only say something.

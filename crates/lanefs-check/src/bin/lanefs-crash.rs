@@ -1,11 +1,13 @@
 //! `cargo xtask crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--states N] [--jobs N] --json FILE`: crashes LaneFS in
 //! every way the fault model knows, and says whether a promise was broken. Exit status 1 if one was, or if a canary
 //! was not caught. With `--states` it goes on, without `--minutes` as long as it takes, until so many distinct states were recovered;
-//! the families share the states then, not the time.
+//! the families share the states then, not the time. With `--quick` few states of each workload, and a failure as it was found; `--workload N`:
+//! of each family only that one. The canaries' scripts are families only when they are asked for (`--only script`).
 
 use lanefs_check::crash::canaries::hunt_all;
 use lanefs_check::crash::concurrent::run_threads;
 use lanefs_check::crash::medium::run_medium;
+use lanefs_check::crash::states::Levels;
 use lanefs_check::crash::system::{LaneFs, System};
 use lanefs_check::crash::{Config, Counts, Failure, run, workloads};
 use lanefs_check::generate::shrink;
@@ -27,6 +29,8 @@ struct Options {
     jobs: usize,
     json: Option<String>,
     keep_going: usize,
+    quick: bool,
+    workload: Option<usize>,
 }
 
 fn options() -> Result<Options, String> {
@@ -39,6 +43,8 @@ fn options() -> Result<Options, String> {
         jobs: std::thread::available_parallelism().map_or(1, |n| n.get()),
         json: None,
         keep_going: 20,
+        quick: false,
+        workload: None,
     };
     let mut args = std::env::args().skip(1);
     while let Some(a) = args.next() {
@@ -46,6 +52,8 @@ fn options() -> Result<Options, String> {
         let number = |s: String| s.parse::<u64>().map_err(|_| format!("{s:?} is not a number"));
         match a.as_str() {
             "--long" => o.long = true,
+            "--quick" => o.quick = true,
+            "--workload" => o.workload = Some(number(value()?)? as usize),
             "--seed" => o.seed = number(value()?)?,
             "--only" => o.only = Some(value()?),
             "--minutes" => o.minutes = Some(number(value()?)?),
@@ -72,7 +80,7 @@ enum Kind {
 
 /// A group of workloads with one configuration.
 struct Family {
-    name: &'static str,
+    name: String,
     kind: Kind,
     scenarios: Box<dyn Iterator<Item = Result<Scenario, String>> + Send>,
     config: Config,
@@ -89,11 +97,15 @@ fn with_clock(clock: Clock) -> LaneFs {
 }
 
 fn families(o: &Options) -> Result<Vec<Family>, String> {
-    let config = if o.long { Config::LONG } else { Config::SHORT };
+    let config = match (o.long, o.quick) {
+        (true, _) => Config::LONG,
+        (_, true) => Config { levels: Levels::QUICK, nested: 7, limit: 1500, ..Config::SHORT },
+        _ => Config::SHORT,
+    };
     let many = if o.long || o.states.is_some() { usize::MAX } else { 100_000 };
     let seed = o.seed;
-    let family = |name, scenarios, config, share| Family {
-        name,
+    let family = |name: &str, scenarios, config, share| Family {
+        name: name.into(),
         kind: Kind::Crash,
         scenarios,
         config,
@@ -109,7 +121,7 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
     let mut shares = LaneFs::default();
     shares.mount.commit_part = 1;
     let threads = Config { limit: config.limit / 10, nested: 0, ..config };
-    Ok(vec![
+    let mut all = vec![
         family("known", examples()?, config, 0.0),
         family("seq-1", Box::new(workloads::seq1()), config, 0.0),
         family("known, two devices", examples()?, two, 1.0),
@@ -136,7 +148,27 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
         Family { kind: Kind::Threads, ..family("threads", random(9 << 40), threads, 1.0) },
         family("seq-2", Box::new(workloads::seq2_sample(seed, many)), config, 1.5),
         family("seq-3", Box::new(workloads::seq3_sample(seed, many)), config, 0.5),
-    ])
+    ];
+    #[cfg(feature = "canaries")]
+    if o.only.as_ref().is_some_and(|f| f.starts_with("script")) {
+        all = Vec::new();
+        for s in lanefs_check::crash::canaries::scripts()? {
+            let setup = s.config.setup;
+            let scenarios = Box::new(s.scenarios.into_iter().map(move |s| Ok(Scenario { setup, ..s })));
+            let config = Config { blocks: s.config.blocks, ..config };
+            all.push(Family {
+                system: s.system,
+                ..family(&format!("script {}", s.canary), scenarios, config, 0.0)
+            });
+        }
+    }
+    if let Some(n) = o.workload {
+        for f in &mut all {
+            let whole = std::mem::replace(&mut f.scenarios, Box::new(std::iter::empty()));
+            f.scenarios = Box::new(whole.skip(n).take(1));
+        }
+    }
+    Ok(all)
 }
 
 #[derive(Default)]
@@ -199,10 +231,10 @@ fn run_family(family: Family, o: &Options, until: Until, results: &Mutex<Results
                             run_threads(&system, &workloads::threads(seed, 3, 25), &config, &mut counts).err()
                         }
                     };
-                    let failed =
-                        failed.map(|f| if kind == Kind::Crash { smaller(&system, f, &config) } else { f });
+                    let shrinks = kind == Kind::Crash && !o.quick;
+                    let failed = failed.map(|f| if shrinks { smaller(&system, f, &config) } else { f });
                     let mut r = lock(results);
-                    *r.workloads.entry(name.into()).or_default() += 1;
+                    *r.workloads.entry(name.clone()).or_default() += 1;
                     r.counts += counts;
                     if let Some(f) = failed {
                         r.violations += 1;
@@ -280,12 +312,12 @@ fn work(o: &Options) -> Result<bool, String> {
             until.states = o.states.map(|n| done + (n.saturating_sub(done) as f64 * part).ceil() as u64);
         }
         left -= f.share;
-        let name = f.name;
+        let name = f.name.clone();
         run_family(f, o, until, &results);
         let r = lock(&results);
         eprintln!(
             "{name}: {} workloads; so far {} states, {} recoveries, {} checks, {} violations, {:.0} s",
-            r.workloads.get(name).copied().unwrap_or(0),
+            r.workloads.get(&name).copied().unwrap_or(0),
             r.counts.distinct,
             r.counts.recovered,
             r.counts.checks,
@@ -329,7 +361,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!(
-                "lanefs-crash: {e}\nusage: lanefs-crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--states N] [--jobs N] [--failures N] [--json FILE]"
+                "lanefs-crash: {e}\nusage: lanefs-crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--states N] [--jobs N] [--failures N] [--quick] [--workload N] [--json FILE]"
             );
             ExitCode::from(2)
         }

@@ -193,6 +193,36 @@ fn look_for(canary: lanefs_sync::Canary) -> Look {
     l
 }
 
+/// The scripts that show a mistake, and what they are run with.
+#[cfg(feature = "canaries")]
+pub struct Scripts {
+    /// The mistake.
+    pub canary: String,
+    /// Its scripts.
+    pub scenarios: Vec<Scenario>,
+    /// How they are run.
+    pub config: Config,
+    /// On what.
+    pub system: LaneFs,
+}
+
+/// The scripts of all mistakes in LaneFS that have some; nothing is planted.
+#[cfg(feature = "canaries")]
+pub fn scripts() -> Result<Vec<Scripts>, String> {
+    let mut all = Vec::new();
+    for canary in lanefs_sync::Canary::ALL {
+        let Look { scripts, config, system, .. } = look_for(canary);
+        let mut scenarios = Vec::new();
+        for (i, text) in scripts.iter().enumerate() {
+            scenarios.push(Scenario { name: format!("script {i}"), steps: script(text)?, setup: 0 });
+        }
+        if !scenarios.is_empty() {
+            all.push(Scripts { canary: format!("{canary:?}"), scenarios, config, system });
+        }
+    }
+    Ok(all)
+}
+
 /// Runs until something is found, at most [`LIMIT`]: by what.
 #[cfg(feature = "canaries")]
 fn library(canary: lanefs_sync::Canary) -> Result<Option<String>, String> {
