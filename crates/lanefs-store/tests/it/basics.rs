@@ -149,6 +149,29 @@ fn a_fold_frees_the_dead_and_lists_orphans() {
     assert_eq!(s.space().inodes, 1);
 }
 
+/// A list of more blocks than one: each says which it is and where the next lies.
+#[test]
+fn a_list_of_orphans_of_several_blocks_is_read_and_freed() {
+    let d = fresh(24 << 20);
+    let (s, _) = open(&d);
+    let e = s.info().last_epoch;
+    let free = s.space().free;
+    let n = 2 * 502 + 100;
+    let groups: Vec<Vec<u8>> = (0..n).map(|i| group(e + 1, i + 1, &[new_file(20 + i)])).collect();
+    s.commit_epoch(e + 1, vec![(0, groups.concat())]).unwrap();
+    assert_eq!(fold(&s, e + 1, groups).orphans, n);
+    drop(s);
+    let (s, r) = open(&d);
+    assert_eq!(r.orphans_freed, n);
+    assert_eq!(s.space().inodes, 1);
+    assert!(s.load_inode(Ino(20)).unwrap().is_none() && s.load_inode(Ino(20 + n - 1)).unwrap().is_none());
+    drop(s);
+    let (s, r) = open(&d);
+    assert_eq!(r.orphans_freed, 0, "the list is still there");
+    // But for the generations of the numbers, which the table keeps.
+    assert!(s.space().free + 40 >= free, "{} of {free}", s.space().free);
+}
+
 #[test]
 fn closing_with_names_that_were_never_folded_loses_none() {
     let d = fresh(SMALL);
