@@ -233,11 +233,42 @@ fn an_operation_leaves_little_in_the_log() {
         fs.create(&*format!("/d{i}/f")).unwrap();
     }
     fs.volume().sync().unwrap();
-    let log = dev.recorder().take_log();
-    let commits = log.writes.iter().filter_map(|w| match &w.payload {
-        Payload::Bytes(b) if b.starts_with(b"LFSn\x08") && b[68] == 2 => Some(b.len()),
-        _ => None,
-    });
-    let bytes: usize = commits.sum();
+    let committed = || -> usize {
+        let log = dev.recorder().take_log();
+        let commits = log.writes.iter().filter_map(|w| match &w.payload {
+            Payload::Bytes(b) if b.starts_with(b"LFSn\x08") && b[68] == 2 => Some(b.len()),
+            _ => None,
+        });
+        commits.sum()
+    };
+    let bytes = committed();
     assert!((8_000..40_000).contains(&bytes), "{bytes} bytes for 100 operations");
+    // What ends an epoch as it began leaves nothing of the way it went.
+    for _ in 0..500 {
+        fs.rename("/d0/f", "/d0/g").unwrap();
+        fs.rename("/d0/g", "/d0/f").unwrap();
+    }
+    fs.create("/d0/g").unwrap();
+    fs.volume().sync().unwrap();
+    let bytes = committed();
+    assert!((1..=4096).contains(&bytes), "{bytes} bytes for 1000 renames and a name");
+}
+
+/// Max's published code takes the log of every block from a counter that all cores share. Here a thread's fsyncs go to one log, one behind the
+/// other.
+#[test]
+fn the_fsyncs_of_a_thread_stay_in_one_log() {
+    let (fs, dev) = recorded(64, &small_segments(), &MountOptions { mlogs: 4, ..options() });
+    let f = fs.create("/f").unwrap();
+    f.sync_all().unwrap();
+    dev.recorder().take_log();
+    for i in 0..8u8 {
+        f.write_all_at(&[i; 4096], 0).unwrap();
+        f.sync_all().unwrap();
+    }
+    let log = dev.recorder().take_log();
+    let batch = |w: &&lanefs_store::device::WriteRecord| matches!(&w.payload, Payload::Bytes(b) if b.starts_with(b"LFSn\x08"));
+    let batches: Vec<u64> = log.writes.iter().filter(batch).map(|w| w.offset / (16 * 4096)).collect();
+    let segments: std::collections::BTreeSet<u64> = batches.iter().copied().collect();
+    assert!(batches.len() == 8 && segments.len() <= 2, "{batches:?}");
 }
