@@ -27,9 +27,10 @@ pub struct CostArgs {
     /// Count instructions too, by valgrind's callgrind, of so many operations of each workload.
     #[arg(long, value_name = "OPERATIONS", num_args = 0..=1, default_missing_value = "1000")]
     pub instructions: Option<u64>,
-    /// Take the transfers of cache lines from a file that `cargo xtask coherence --json` wrote: those of its largest number of lanes.
+    /// Take the transfers of cache lines from a file that `cargo xtask coherence --json` wrote: those of its largest number of lanes. Of
+    /// several files the least: what one operation in many does for the others falls into what is looked at or not.
     #[arg(long, value_name = "FILE")]
-    pub transfers: Option<PathBuf>,
+    pub transfers: Vec<PathBuf>,
     /// By how many per cent instructions may be more.
     #[arg(long, default_value_t = 3.0)]
     pub instruction_tolerance: f64,
@@ -57,10 +58,11 @@ pub fn run(args: &CostArgs) -> Res<i32> {
             r.instructions = Some(instructions(&r.workload, ops)?);
         }
     }
-    if let Some(path) = &args.transfers {
+    for path in &args.transfers {
         let counted = transfers(path)?;
         for r in &mut file.results {
-            r.transfers = counted.iter().find(|c| c.0 == r.workload).map(|c| c.1);
+            let told = counted.iter().find(|c| c.0 == r.workload).map(|c| c.1);
+            r.transfers = r.transfers.into_iter().chain(told).reduce(f64::min);
         }
     }
     println!();
