@@ -28,6 +28,9 @@ const LAG: u32 = 4;
 /// The most pages written at a turn: an fsync that comes meanwhile waits for them.
 const TURN: usize = 4096;
 
+/// Files whose growth is counted, at most.
+const GROWN: usize = 256;
+
 #[derive(Default)]
 struct Queue {
     files: VecDeque<Ino>,
@@ -106,6 +109,10 @@ impl Inner {
         }
         let ahead = &self.background.ahead;
         let mut q = ahead.queue.lock();
+        if q.grown.len() >= GROWN {
+            // Counts of files that others wrote back are left behind. Without them a writer waits a few steps later.
+            q.grown.clear();
+        }
         let steps = q.grown.entry(ino).or_default();
         *steps += 1;
         let steps = *steps;
