@@ -72,6 +72,7 @@ fn births(s: &Store, n: u64) -> AnyResult<()> {
     let e = s.info().last_epoch + 1;
     let groups: Vec<Vec<u8>> = (0..n).map(|i| group(e, i + 1, 1000 + i)).collect();
     s.commit_epoch(e, vec![(0, groups.concat())])?;
+    let groups = groups.into_iter().map(Arc::new).collect();
     s.checkpoint(|| Ok(FoldInput { epoch: e, groups }))?;
     Ok(())
 }

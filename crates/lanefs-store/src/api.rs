@@ -1,6 +1,7 @@
 //! The words the layer above speaks with the store: options, transactions, images and reports.
 
 use crate::types::{Attrs, Block, FileKind, Ino};
+use std::sync::Arc;
 
 /// How a volume is made.
 #[derive(Clone, Debug)]
@@ -9,7 +10,8 @@ pub struct FormatOptions {
     pub label: String,
     /// Blocks in a segment: a power of two from 16 to 512. Small volumes get smaller segments by themselves.
     pub segment_blocks: u32,
-    /// Independent logs used at a mount that does not ask for another number; 0 for one per CPU, at most 16.
+    /// Independent logs used at a mount that does not ask for another number, at most 128; 0 for one per CPU, at most 16. A small volume
+    /// is used with fewer: see [`FormatOptions::mlogs_on`].
     pub mlogs: u32,
     /// The volume's identity; a random one if none is given.
     pub uuid: Option<[u8; 16]>,
@@ -41,6 +43,20 @@ impl Default for FormatOptions {
             time: None,
             force: false,
         }
+    }
+}
+
+impl FormatOptions {
+    /// The default, with a root directory that belongs to the calling process.
+    pub fn for_caller() -> FormatOptions {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        FormatOptions { uid, gid, ..FormatOptions::default() }
+    }
+
+    /// How many mlogs a volume on devices of these sizes in bytes will be used with: what was asked for, or fewer on small ones. An error
+    /// if it cannot be made on them.
+    pub fn mlogs_on(&self, sizes: &[u64]) -> crate::Result<usize> {
+        crate::make::mlogs_on(self, sizes)
     }
 }
 
@@ -219,8 +235,9 @@ pub struct Transaction {
 /// What taking pages away says of the inode beside.
 #[derive(Clone, Copy)]
 pub struct Cut<'a> {
-    /// Its size.
-    pub size: u64,
+    /// Its size, if that is what is cut: then the caller keeps all others from changing it. A hole says none, since the file may grow and be
+    /// written back while the hole is made.
+    pub size: Option<u64>,
     /// Its mtime and ctime, if they change.
     pub time: Option<i64>,
     /// Its attributes, asked for only if the store has none yet.
@@ -250,8 +267,8 @@ pub struct InodeUpdate {
 pub struct FoldInput {
     /// Everything up to this epoch is committed and in `groups` or folded already.
     pub epoch: u64,
-    /// Buffers of record groups, in any order.
-    pub groups: Vec<Vec<u8>>,
+    /// Buffers of record groups, in any order. A checkpoint that fails forgets them: its caller has kept them, and hands them to the next.
+    pub groups: Vec<Arc<Vec<u8>>>,
 }
 
 /// What a checkpoint did.

@@ -4,9 +4,12 @@
 //! 1. What a change replaces is what the folded directory says, not what the record remembers. So the link deltas are names after minus names before (O8), and folding the
 //!    same groups again changes nothing (O11).
 //! 2. Order: NEW, then entries, then link counts, PARENT, DEAD; so a NEW that comes with its first name is
-//!    found, and a removed directory's entries still take their links along.
+//!    found, and a removed directory's entries still take their links along. DEAD of an inode that loses its last name in the same fold follows
+//!    that directly, so that its memory is given back before the next one's is taken: a fold may remove a hundred thousand.
 //! 3. DEAD of an inode that still has names is refused: it would leave a name without an inode.
-//! 4. An inode without names that is not dead is on the orphan list.
+//! 4. An inode without names that is not dead is on the orphan list. Being there is all that the checkpoint says of its last name: the block is not
+//!    written for it, or the removal of all files of a full volume would need as much room again (see `Store::capture`). What a block counts of
+//!    an inode on the list is therefore not asked.
 //! 5. What a fold changes goes on the checkpoint's own list, not on the lists of what calls dirty.
 
 use crate::block_io::{BlockSink, Owner};
@@ -38,8 +41,13 @@ impl Store {
 
     /// Folds all groups of `buffers`. An error may leave the fold half done in memory, with links not counted: it is
     /// sticky, and the volume is what the last slot and the log say.
-    pub(crate) fn fold(&self, m: &mut Maintenance, buffers: &[Vec<u8>], sink: &mut Sink<'_>) -> Result<()> {
-        let plan = fold::plan(buffers.iter().map(Vec::as_slice), |_| true)?;
+    pub(crate) fn fold(
+        &self,
+        m: &mut Maintenance,
+        buffers: &[Arc<Vec<u8>>],
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
+        let plan = fold::plan(buffers.iter().map(|b| b.as_slice()), |_| true)?;
         self.apply_plan(m, &plan, sink).inspect_err(|e| self.io.fail(e))
     }
 
@@ -58,8 +66,14 @@ impl Store {
         }
         let mut links: Vec<_> = links.into_iter().collect();
         links.sort_unstable();
+        let dead: HashMap<Ino, u32> = plan.dead.iter().copied().collect();
         for (ino, delta) in links {
             self.fold_links(m, ino, delta)?;
+            if let Some(generation) = dead.get(&ino) {
+                self.fold_death(m, ino, *generation, sink)?;
+                m.changed.pop_if(|c| c.ino == ino && c.lock().gone);
+                sink.relieve()?;
+            }
         }
         for b in &plan.news {
             if let Some(cell) = self.folded_cell(b.ino)?
@@ -118,6 +132,11 @@ impl Store {
             i.state.apply_attrs(&attrs, 0);
         }
         i.state.set_parent(b.parent);
+        // What an update said of them is newer than the inode itself.
+        if !b.xattrs.is_empty() && !i.state.has_new_xattrs() {
+            i.state.set_xattrs(b.xattrs.to_vec())?;
+            i.xattrs = Logged::No;
+        }
         let empty = i.state.tail().is_none() && i.state.mapped_pages() == 0;
         if !b.target.is_empty() && empty {
             if b.target.len() <= INLINE_MAX {
@@ -174,7 +193,8 @@ impl Store {
             return Ok(());
         };
         let mut i = cell.lock();
-        let names = (i64::from(i.state.names()) + delta).clamp(0, i64::from(u32::MAX)) as u32;
+        let had = if m.orphans.contains(&ino) { 0 } else { i.state.names() };
+        let names = (i64::from(had) + delta).clamp(0, i64::from(u32::MAX)) as u32;
         i.state.set_names(names);
         m.changed.push(cell.clone());
         m.orphans_changed |= if names == 0 { m.orphans.insert(ino) } else { m.orphans.remove(&ino) };
@@ -192,7 +212,7 @@ impl Store {
             if i.gone || i.state.attrs().generation != generation {
                 return Ok(());
             }
-            if i.folded && i.state.names() > 0 {
+            if i.folded && i.state.names() > 0 && !m.orphans.contains(&ino) {
                 tracing::warn!("inode {ino} is said to be dead, but it has {} names", i.state.names());
                 return Ok(());
             }
@@ -227,5 +247,53 @@ impl Store {
                 other => return other,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{FoldInput, FormatOptions, OpenOptions};
+    use crate::device::{Device, MemoryDevice};
+    use crate::format::record::{Effect, encode_group};
+    use crate::types::{FileKind, Version};
+
+    fn groups(epoch: u64, effects: impl Fn(Ino, &[u8], u64) -> Vec<u8>) -> Vec<u8> {
+        (0..50).flat_map(|n| effects(Ino(1000 + n), format!("file{n}").as_bytes(), epoch)).collect()
+    }
+
+    fn group(epoch: u64, effects: &[Effect<'_>]) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode_group(&mut out, Version { epoch, ts: epoch, lane: 0 }, effects);
+        out
+    }
+
+    #[test]
+    fn what_a_fold_removes_does_not_wait_in_memory_for_the_capture() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20).unwrap());
+        Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
+        let (s, _) = Store::open(vec![device], &OpenOptions::default()).unwrap();
+        let (dir, old, kind, generation) = (ROOT_INO, Ino::NONE, FileKind::File, 0);
+        let made = groups(5, |ino, name, epoch| {
+            let (mode, uid, gid, rdev, time, target) = (libc::S_IFREG, 0, 0, 0, 1, &b""[..]);
+            let new = Effect::New { ino, parent: dir, generation, mode, uid, gid, rdev, time, target };
+            let cookie = name[4..].iter().fold(0, |c, b| c << 8 | u64::from(*b));
+            group(epoch, &[new, Effect::Set { dir, cookie, name, ino, old, kind }])
+        });
+        s.checkpoint(|| Ok(FoldInput { epoch: 5, groups: vec![made.into()] })).unwrap();
+        let removed = groups(6, |ino, name, epoch| {
+            let cookie = name[4..].iter().fold(0, |c, b| c << 8 | u64::from(*b));
+            group(
+                epoch,
+                &[Effect::Clr { dir, cookie, name, old: ino, kind }, Effect::Dead { ino, generation }],
+            )
+        });
+        let mut m = s.maintenance.lock();
+        let mut dirty = Default::default();
+        let mut sink = Sink::new(&s, &mut dirty);
+        s.fold(&mut m, &[removed.into()], &mut sink).unwrap();
+        assert_eq!(m.freed.len(), 50);
+        let kept: Vec<Ino> = m.changed.iter().map(|c| c.ino).collect();
+        assert_eq!(kept, [ROOT_INO]);
     }
 }

@@ -1,5 +1,9 @@
 //! Which fsyncs' data is on the medium: an fsync writes its data and its message in one trip, so after a crash the message may be there and
 //! the data not. Recovery reads all of it, and believes the checksums.
+//!
+//! What the device cannot read, tried three times, may have arrived. If a later batch says that the message was durable, it counts, and
+//! reading the page is an error; if none does, it may have been acknowledged all the same, and opening is an error. Where losses
+//! are accepted, it counts.
 
 use crate::error::{Result, StoreError};
 use crate::format::checksum;
@@ -7,6 +11,9 @@ use crate::scan::FsyncMessage;
 use crate::store::Store;
 use crate::types::{BLOCK_SIZE, Block, BlockRef};
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The mark of a reference, and why its block could not be read, if that is so.
+type Bad = (usize, Option<StoreError>);
 
 impl Store {
     /// For each message, whether all data that its news refer to is on the medium. Several threads read and check, much at
@@ -29,18 +36,22 @@ impl Store {
                 }
             }
         }
-        for m in self.check_data(&refs)? {
-            arrived[m] = false;
+        for (m, why) in self.check_data(&refs)? {
+            match why {
+                None => arrived[m] = false,
+                Some(e) if !msgs[m].acked && !self.accept_loss => return Err(e),
+                Some(_) => {}
+            }
         }
         Ok(arrived)
     }
 
-    /// The marks of those references whose blocks are not what they say.
-    fn check_data(&self, refs: &[(usize, BlockRef)]) -> Result<Vec<usize>> {
+    /// The marks of those references whose blocks are not what they say, or cannot be read: then with the error.
+    fn check_data(&self, refs: &[(usize, BlockRef)]) -> Result<Vec<Bad>> {
         /// Blocks a thread reads at once.
         const AT_ONCE: usize = 512;
         let next = AtomicUsize::new(0);
-        let work = || -> Result<Vec<usize>> {
+        let work = || -> Vec<Bad> {
             let mut bad = Vec::new();
             let mut buf = vec![Block([0; BLOCK_SIZE]); refs.len().min(AT_ONCE)];
             loop {
@@ -48,27 +59,36 @@ impl Store {
                 let at = next.fetch_add(AT_ONCE, Ordering::Relaxed).min(refs.len());
                 let some = &refs[at..refs.len().min(at + AT_ONCE)];
                 if some.is_empty() {
-                    return Ok(bad);
+                    return bad;
                 }
-                let addrs = some.iter().map(|r| r.1.addr);
-                self.io.read_scattered(addrs, &mut buf[..some.len()], "recovery's check of file data")?;
-                bad.extend(
-                    some.iter().zip(&buf).filter(|(r, b)| !checksum::matches(r.1, &b.0)).map(|(r, _)| r.0),
-                );
+                let read = |refs: &[(usize, BlockRef)], to: &mut [Block]| {
+                    self.io.read_scattered(refs.iter().map(|r| r.1.addr), to, "recovery's check of file data")
+                };
+                let all = read(some, &mut buf[..some.len()]);
+                for (i, r) in some.iter().enumerate() {
+                    let one = std::slice::from_ref(r);
+                    let mut again = || read(one, &mut buf[i..=i]);
+                    let now = if all.is_ok() { Ok(()) } else { again().or_else(|_| again()) };
+                    match now {
+                        Err(e) => bad.push((r.0, Some(e))),
+                        Ok(()) if checksum::matches(r.1, &buf[i].0) => {}
+                        Ok(()) => bad.push((r.0, None)),
+                    }
+                }
             }
         };
         // Twice the processors: some wait for the device while others compute.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = refs.len().div_ceil(AT_ONCE).min(2 * cores).min(16);
         if threads < 2 {
-            return work();
+            return Ok(work());
         }
         std::thread::scope(|s| {
             let all: Vec<_> = (0..threads).map(|_| s.spawn(work)).collect();
             let mut bad = Vec::new();
             for t in all {
                 let found = t.join().map_err(|_| StoreError::Invalid("a checking thread panicked".into()))?;
-                bad.extend(found?);
+                bad.extend(found);
             }
             Ok(bad)
         })

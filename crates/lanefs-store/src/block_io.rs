@@ -6,6 +6,7 @@ use crate::types::{Block, BlockAddr, BlockRef, Ino};
 
 /// Who a block belongs to: the answer to the cleaner's question "who points here".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)] // the line of each variant names its fields
 pub enum Owner {
     /// Page `page` of a file's data.
     Data { ino: Ino, page: u64 },

@@ -19,10 +19,15 @@
 //!    when it is captured, no sooner.
 //! 4. A checkpoint without a fold (the store makes one to free segments) must not forget what is durable only in batches
 //!    before P and not folded: it writes these groups, commits and inode updates again, behind P, before the slot.
-//! 5. A checkpoint that fails for lack of room leaves the last slot in force and can be repeated: folding again what was
-//!    folded in memory changes nothing. Any other error is sticky.
+//! 5. A checkpoint that fails for lack of room, or because something cannot be read, leaves the last slot in force and can be repeated.
+//!    If it failed before the fold, its caller hands over again what it was to fold. Behind the fold that stays folded in memory, and the next
+//!    checkpoint of any kind says so in its slot ([`Store::folded_epoch`]): folded once more, together with later epochs, changes that take each
+//!    other back would be left out. An error within the fold is sticky, as is one of a write or a flush.
+//! 6. Behind the P of a clean slot nothing is looked for. So the P of a close is the last: the RPS writer that records it says so, and a
+//!    transaction or a commit that enters later finds that in its section and is refused, though it was let in before. (What is
+//!    carried over goes behind P too; then the slot is not clean.) Recovery's own clean slot needs no such word: nobody else has the store.
 
-use crate::api::{CheckpointDone, FoldInput};
+use crate::api::{CheckpointDone, CleanReport, FoldInput};
 use crate::block_io::{BlockSink, Owner};
 use crate::cell::Cell;
 use crate::commit::Pending;
@@ -65,12 +70,20 @@ pub(crate) struct Maintenance {
     waiting: usize,
     /// Inodes written out since the slot in force.
     captured: Vec<Arc<Cell>>,
+    /// What was carried over (4) and is written, but not known to be flushed: the mlog and the last place of each message.
+    carried: Vec<(usize, u64)>,
     /// Numbers freed by folds since the slot in force.
     pub freed: Vec<(Ino, u32)>,
     /// The last durable checkpoint's number.
     pub durable: u64,
     /// Segments with live blocks whose owners the cleaner cannot find.
     pub stuck: BTreeSet<u32>,
+    /// The next position is the last one: the store closes.
+    pub closing: bool,
+    /// The slot of that position is durable.
+    pub closed: bool,
+    /// What the cleaner did since the store was opened.
+    pub cleaned: CleanReport,
 }
 
 impl Maintenance {
@@ -85,9 +98,13 @@ impl Maintenance {
             changed: Vec::new(),
             waiting: 0,
             captured: Vec::new(),
+            carried: Vec::new(),
             freed: Vec::new(),
             durable: 0,
             stuck: BTreeSet::new(),
+            closing: false,
+            closed: false,
+            cleaned: CleanReport::default(),
         }
     }
 }
@@ -97,8 +114,8 @@ struct Built {
     table: Root,
     usage: Root,
     orphans: BlockRef,
-    /// What is durable and still only in batches: the mlog and the last place of each message written for it.
-    carried: Vec<(usize, u64)>,
+    /// Something is durable and still only in batches.
+    carried: bool,
 }
 
 /// The groups of `buf` with a later epoch than `folded`.
@@ -133,13 +150,16 @@ impl Store {
         clean: bool,
     ) -> Result<CheckpointDone> {
         self.io.check()?;
+        if m.closing && !clean {
+            return Err(StoreError::Closed); // It waited for the lock while the store was closed.
+        }
         // 1. Position.
         let (mut positions, mut appended, mut number) = self.record_position(m);
         // 2. Seal.
         let folding = seal.is_some();
         let input = match seal {
             Some(seal) => seal()?,
-            None => FoldInput { epoch: m.slot.folded_epoch, groups: Vec::new() },
+            None => FoldInput { epoch: self.folded_epoch(), groups: Vec::new() },
         };
         let mut late = false;
         if folding && m.durable > 0 && self.short_of_room(m, &input) {
@@ -149,12 +169,12 @@ impl Store {
             (positions, appended, number) = self.record_position(m);
             late = true;
         }
-        if input.epoch < m.slot.folded_epoch {
-            let why = format!("fold of epoch {} after {}", input.epoch, m.slot.folded_epoch);
+        if input.epoch < self.folded_epoch() {
+            let why = format!("fold of epoch {} after {}", input.epoch, self.folded_epoch());
             return Err(StoreError::Invalid(why));
         }
         if clean {
-            // Nobody will look behind P.
+            // Nobody will look behind P, and nothing gets there (6).
             m.changed.append(&mut self.cells.take_dirty());
         }
         let mut dirty = std::mem::take(&mut m.usage.dirty);
@@ -166,6 +186,11 @@ impl Store {
             Err(e) => {
                 // What memory refers to must be on the device before it is read.
                 self.io.write_queue()?;
+                // What was carried over stays in the log. Unless it is known to be durable, nothing behind it ever is.
+                if !m.carried.is_empty() {
+                    self.io.flush(self.io.all())?;
+                    self.carried_is_durable(m);
+                }
                 return Err(e);
             }
         };
@@ -176,7 +201,7 @@ impl Store {
         let skipped = recovering && planted(Canary::RecoveryWithoutFlush);
         if !skipped && !planted(Canary::SlotBeforeTree) {
             self.io.flush(self.io.all())?;
-            carried.iter().for_each(|&(mlog, place)| self.mlogs[mlog].made_durable(place));
+            self.carried_is_durable(m);
         }
         // 7. The slot.
         let slot = Slot {
@@ -192,7 +217,7 @@ impl Store {
             table,
             usage,
             orphans,
-            clean: clean && carried.is_empty(), // What was carried has to be found again.
+            clean: clean && !carried, // What was carried has to be found again.
             positions,
         };
         let index = m.slot_index ^ 1;
@@ -216,9 +241,10 @@ impl Store {
     fn record_position(&self, m: &mut Maintenance) -> (Vec<Position>, Vec<u64>, u64) {
         let at = {
             let _writer = self.rps.write();
+            // Relaxed: readers are ordered by the RPS, here and below. Set again if a close is repeated.
+            self.closing.store(m.closing, Ordering::Relaxed);
             let positions = self.mlogs.iter().map(|l| l.position(&self.segments)).collect();
             let appended = self.mlogs.iter().map(Mlog::appended).collect();
-            // Relaxed: readers are ordered by the RPS.
             (positions, appended, self.checkpoint_number.fetch_add(1, Ordering::Relaxed) + 1)
         };
         // A transaction lists its inodes inside the section: those before P are here.
@@ -278,16 +304,15 @@ impl Store {
             self.fold(m, &input.groups, sink)?;
             // Relaxed: for stamps and reports.
             self.epoch.fetch_max(input.epoch, Ordering::Relaxed);
+            self.folded.store(input.epoch, Ordering::Relaxed);
         }
-        // What the entries of the inode table say: with both slots lost it is all that tells what was folded.
-        let fold = if folding { input.epoch } else { m.slot.folded_epoch };
         // 4. Capture.
         let mut waiting = Vec::new();
         let mut cells = std::mem::take(&mut m.changed);
         cells.sort_unstable_by_key(|c| c.ino); // Neighbours in the table are neighbours in the log.
         cells.dedup_by(|a, b| Arc::ptr_eq(a, b));
         for (n, cell) in cells.iter().enumerate() {
-            match self.capture_leaves(cell, sink).and_then(|()| self.capture(m, cell, fold, sink)) {
+            match self.capture_leaves(cell, sink).and_then(|()| self.capture(m, cell, input.epoch, sink)) {
                 Ok(true) => {}
                 Ok(false) => waiting.push(cell.clone()),
                 Err(e) => {
@@ -299,9 +324,9 @@ impl Store {
             sink.relieve()?;
         }
         let carried = if folding && !late || planted(Canary::CarriesNothing) {
-            Ok(Vec::new())
+            Ok(false)
         } else {
-            self.carry(input.epoch, &waiting)
+            self.carry(&mut m.carried, input.epoch, &waiting)
         };
         self.list_again(&waiting);
         m.waiting = waiting.len();
@@ -334,7 +359,9 @@ impl Store {
         }
     }
 
-    /// Writes one inode out; false if its NEW is not folded yet.
+    /// Writes one inode out; false if its NEW is not folded yet. One that only lost its last name is as good as written: it is on the orphan list,
+    /// and removing files needs no room for their inodes. Its entry in the inode table says `fold`: with
+    /// both slots lost that is all that tells what was folded.
     fn capture(&self, m: &mut Maintenance, cell: &Arc<Cell>, fold: u64, sink: &mut Sink<'_>) -> Result<bool> {
         let mut guard = cell.lock();
         let i = &mut *guard;
@@ -346,6 +373,10 @@ impl Store {
             return Ok(false);
         }
         let old = i.state.block();
+        if m.orphans.contains(&cell.ino) && !i.state.is_changed() && !old.is_none() {
+            i.listed = false;
+            return Ok(true);
+        }
         let r = i.state.write_out(sink)?;
         if r != old {
             let generation = i.state.attrs().generation;
@@ -380,8 +411,14 @@ impl Store {
         Ok(next)
     }
 
-    /// Invariant 4: writes again, behind P, what is durable and not folded. The mlog and the last place of each message.
-    fn carry(&self, folded: u64, waiting: &[Arc<Cell>]) -> Result<Vec<(usize, u64)>> {
+    /// All devices were flushed since the last [`Store::carry`].
+    fn carried_is_durable(&self, m: &mut Maintenance) {
+        m.carried.drain(..).for_each(|(mlog, place)| self.mlogs[mlog].made_durable(place));
+    }
+
+    /// Invariant 4: writes again, behind P, what is durable and not folded; whether there was anything. What was written is in `carried`,
+    /// also after an error.
+    fn carry(&self, carried: &mut Vec<(usize, u64)>, folded: u64, waiting: &[Arc<Cell>]) -> Result<bool> {
         let mut placed: Vec<Placed> = Vec::new();
         let mut flights: Vec<Flight<'_>> = Vec::new();
         let run = (|| -> Result<()> {
@@ -391,7 +428,7 @@ impl Store {
                     let mut bytes = Vec::with_capacity(groups.len() + 8);
                     batch::put_message_head(&mut bytes, &groups, 0);
                     let section = self.enter(0);
-                    let p = self.place(m.id, self.fsync_head(), bytes, 0, true).map_err(|(e, _)| e)?;
+                    let p = self.place(m.id, self.fsync_head(), bytes, 0, true)?;
                     placed.push(p);
                     flights.push(section.leave());
                 }
@@ -420,7 +457,7 @@ impl Store {
                     bytes.append(&mut records);
                     let section = self.enter(0);
                     let mlog = n % self.mlogs.len();
-                    let p = self.place(mlog, self.fsync_head(), bytes, devices, true).map_err(|(e, _)| e)?;
+                    let p = self.place(mlog, self.fsync_head(), bytes, devices, true)?;
                     placed.push(p);
                     flights.push(section.leave());
                     (count, devices) = (0, 0);
@@ -437,7 +474,8 @@ impl Store {
         written?;
         drop(flights);
         placed.iter().for_each(|p| self.mlogs[p.mlog].wait_links(p.last_seq()));
-        run.map(|()| placed.iter().map(|p| (p.mlog, p.last_place())).collect())
+        carried.extend(placed.iter().map(|p| (p.mlog, p.last_place())));
+        run.map(|()| !placed.is_empty())
     }
 
     /// All that is known of an inode whose NEW is not folded.
@@ -450,7 +488,8 @@ impl Store {
             ino: cell.ino,
             version: i.state.version(),
             attrs: *i.state.attrs(),
-            xattrs: Some(self.xattrs_of(&i.state)?),
+            // Otherwise NEW says what they are.
+            xattrs: if i.state.has_new_xattrs() { Some(self.xattrs_of(&i.state)?) } else { None },
             tail: match i.state.tail() {
                 _ if i.state.is_dir() => TailUpdate::Same,
                 Some((page, b)) => TailUpdate::Set { page, bytes: b.to_vec() },
@@ -485,13 +524,18 @@ impl Store {
         {
             let mut c = self.commits.lock();
             c.previous = c.previous.max(folded); // Not before the slot: recovery must know the epoch named.
-            c.pending.retain(|p: &Pending| p.epoch > folded);
+            let (kept, done): (Vec<Pending>, _) = c.pending.drain(..).partition(|p| p.epoch > folded);
+            c.pending = kept;
+            for (i, share) in done.iter().flat_map(|p| p.shares.iter().enumerate()) {
+                self.mlogs[i % self.mlogs.len()].owe_no_more(share);
+            }
         }
         let mut free = self.segments.dead(number);
         for ((l, p), a) in self.mlogs.iter().zip(&m.slot.positions).zip(appended) {
             l.prune_groups(|g| groups_above(g, folded));
             free.append(&mut l.checkpoint_done(&self.segments, p, *a));
         }
+        self.note_owed();
         for seg in free {
             self.segments.soil(seg, number);
             self.segments.release(seg);

@@ -5,12 +5,14 @@
 //! 2. A block is moved only if its owner, asked under its lock, still points at it: valid *and* newest. Data goes to the
 //!    cold head; the copy is on the device before the map names it. Node blocks are not copied but marked
 //!    dirty, so that the next checkpoint writes them anew.
-//! 3. The old place is not touched; it is free when a checkpoint that knows the new place is durable.
+//! 3. A block that cannot be read, or whose owner cannot, stays where it is, and its segment is left alone until the volume is opened
+//!    again: a scrub tells of it, and the cleaner goes on with the next victim. Only what keeps it from writing ends a round.
+//! 4. The old place is not touched; it is free when a checkpoint that knows the new place is durable.
 
 use crate::api::CleanReport;
 use crate::block_io::{BlockSource, Owner};
 use crate::checkpoint::Maintenance;
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::format::checksum;
 use crate::format::header::{self, BlockKind};
 use crate::format::summary::DataOwner;
@@ -27,6 +29,16 @@ struct Move {
     from: BlockRef,
     block: Box<Block>,
     bucket: bool,
+}
+
+/// What a live block of the victim is.
+enum Live {
+    Data(BlockRef, Box<Block>),
+    Bucket(Move),
+    /// A node that the next checkpoint writes anew.
+    Marked,
+    /// Nobody's any more (it died meanwhile), or nobody's we know.
+    Nobodys,
 }
 
 impl Store {
@@ -49,7 +61,7 @@ impl Store {
         loop {
             // Each victim will be free; what lived in it takes room elsewhere. Half of the room there is stays for
             // the checkpoint.
-            let gained = tried.len() as u64;
+            let gained = report.segments;
             if ready + gained >= target + spent.div_ceil(u64::from(size))
                 || spent + u64::from(size) > room / 2 && spent > 0
             {
@@ -59,10 +71,18 @@ impl Store {
             tried.push(victim);
             let (moved, marked) = self.empty_segment(m, victim)?;
             spent += moved + marked;
-            report.moved += moved;
-            report.marked += marked;
-            report.segments += 1;
+            let emptied = u64::from(!m.stuck.contains(&victim));
+            for r in [&mut report, &mut m.cleaned] {
+                r.moved += moved;
+                r.marked += marked;
+                r.segments += emptied;
+            }
         }
+    }
+
+    /// What all rounds of cleaning did since the store was opened.
+    pub fn cleaned(&self) -> CleanReport {
+        self.maintenance.lock().cleaned
     }
 
     fn choose(&self, m: &Maintenance, tried: &[SegId], foreground: bool) -> Option<SegId> {
@@ -94,38 +114,64 @@ impl Store {
         let g = &self.segments.geometry;
         let owners = m.usage.owners(&self.segments, seg, &self.io);
         let mut moves = Vec::new();
-        let (mut marked, mut lost) = (0, 0);
+        let (mut marked, mut lost, mut bad) = (0, 0, 0);
         for i in self.segments.live_blocks(seg) {
             let addr = g.addr(seg, i);
             let owner = owners[i as usize];
-            let at = if owner.ino.is_none() { None } else { self.mapped_at(owner, addr)? };
-            if let Some(from) = at {
-                let block = self.io.read(from, "file data")?;
-                moves.push(Move { owner, from, block, bucket: false });
-                continue;
-            }
-            let mut block = Block::zeroed();
-            self.io.read_raw(addr, &mut block.0, "the cleaner's read")?;
-            match self.mark_node(m, addr, block)? {
-                Some(None) => marked += 1,
-                Some(Some(bucket)) => moves.push(bucket),
-                // Nobody's any more (it died meanwhile), or nobody's we know.
-                None => {
-                    if !owner.ino.is_none()
-                        && let Some(cell) = self.cell(owner.ino)?
-                    {
-                        cell.lock().settle(&self.segments);
-                    }
-                    lost += u64::from(self.segments.is_live(addr));
+            match self.look_at(m, owner, addr) {
+                Ok(Live::Data(from, block)) => moves.push(Move { owner, from, block, bucket: false }),
+                Ok(Live::Bucket(mv)) => moves.push(mv),
+                Ok(Live::Marked) => marked += 1,
+                Ok(Live::Nobodys) => lost += u64::from(self.segments.is_live(addr)),
+                Err(e) => {
+                    self.stays(seg, addr, e)?;
+                    bad += 1;
                 }
             }
         }
-        let moved = self.move_data(moves)?;
+        let (moved, left) = self.move_data(seg, moves)?;
+        bad += left;
         if lost > 0 {
             tracing::warn!("segment {seg}: {lost} blocks in use by an owner that cannot be found");
+        }
+        if lost + bad > 0 {
             m.stuck.insert(seg);
         }
         Ok((moved, marked))
+    }
+
+    /// What a live block of the victim is.
+    fn look_at(&self, m: &mut Maintenance, owner: DataOwner, addr: BlockAddr) -> Result<Live> {
+        let at = if owner.ino.is_none() { None } else { self.mapped_at(owner, addr)? };
+        if let Some(from) = at {
+            return Ok(Live::Data(from, self.io.read(from, "file data")?));
+        }
+        let mut block = Block::zeroed();
+        self.io.read_raw(addr, &mut block.0, "the cleaner's read")?;
+        Ok(match self.mark_node(m, addr, block)? {
+            Some(None) => Live::Marked,
+            Some(Some(bucket)) => Live::Bucket(bucket),
+            None => {
+                if !owner.ino.is_none()
+                    && let Some(cell) = self.cell(owner.ino)?
+                {
+                    cell.lock().settle(&self.segments);
+                }
+                Live::Nobodys
+            }
+        })
+    }
+
+    /// A block that cannot be read stays. Whatever else went wrong is told on.
+    fn stays(&self, seg: SegId, addr: BlockAddr, e: StoreError) -> Result<()> {
+        self.io.check()?;
+        match e {
+            StoreError::Io { .. } | StoreError::Corrupt { .. } | StoreError::BadInode { .. } => {
+                tracing::warn!("segment {seg}: block {addr} stays where it is: {e}");
+                Ok(())
+            }
+            e => Err(e),
+        }
     }
 
     /// The reference of a data block, if its owner still points at `addr`.
@@ -180,10 +226,10 @@ impl Store {
         done(found)
     }
 
-    /// Copies data to the cold head, then points the maps there.
-    fn move_data(&self, mut moves: Vec<Move>) -> Result<u64> {
+    /// Copies data to the cold head, then points the maps there. How many moved, and how many had to stay.
+    fn move_data(&self, seg: SegId, mut moves: Vec<Move>) -> Result<(u64, u64)> {
         if moves.is_empty() {
-            return Ok(0);
+            return Ok((0, 0));
         }
         let checkpoint = self.checkpoint_number.load(Ordering::Relaxed);
         let mut runs = Vec::new();
@@ -202,29 +248,40 @@ impl Store {
         let writes: Vec<Write<'_>> =
             to.iter().zip(&moves).map(|(r, mv)| Write { addr: r.addr, data: &mv.block.0 }).collect();
         self.io.write(&writes)?;
-        let mut moved = 0;
+        let (mut moved, mut left) = (0, 0);
         for (r, mv) in to.iter().zip(&moves) {
-            let Some(cell) = self.cell(mv.owner.ino)? else { continue };
-            let mut guard = cell.lock();
-            let i = &mut *guard;
-            let page = mv.owner.page;
-            let now = i.state.resolve(&self.io, |s| s.current(Owner::Data { ino: mv.owner.ino, page }))?;
-            if i.gone || now != mv.from {
-                continue; // Overwritten meanwhile: the copy is nobody's.
+            match self.point_at(*r, mv) {
+                Ok(yes) => moved += u64::from(yes),
+                Err(e) => {
+                    self.stays(seg, mv.from.addr, e)?;
+                    left += 1;
+                }
             }
-            if mv.bucket {
-                i.state.set_bucket(page, *r, &self.io)?;
-            } else {
-                i.state.set_page(page, *r, &self.io)?;
-            }
-            i.born(&self.segments, r.addr);
-            i.dies_now(&self.segments, mv.from.addr);
-            self.cells.list_dirty(&cell, i);
-            moved += 1;
         }
         mlog.note_owners(
             to.iter().zip(&moves).filter(|(_, mv)| !mv.bucket).map(|(r, mv)| (r.addr, mv.owner)),
         );
-        Ok(moved)
+        Ok((moved, left))
+    }
+
+    /// Points a block's owner at its copy, unless it was overwritten meanwhile: then the copy is nobody's.
+    fn point_at(&self, r: BlockRef, mv: &Move) -> Result<bool> {
+        let Some(cell) = self.cell(mv.owner.ino)? else { return Ok(false) };
+        let mut guard = cell.lock();
+        let i = &mut *guard;
+        let page = mv.owner.page;
+        let now = i.state.resolve(&self.io, |s| s.current(Owner::Data { ino: mv.owner.ino, page }))?;
+        if i.gone || now != mv.from {
+            return Ok(false);
+        }
+        if mv.bucket {
+            i.state.set_bucket(page, r, &self.io)?;
+        } else {
+            i.state.set_page(page, r, &self.io)?;
+        }
+        i.born(&self.segments, r.addr);
+        i.dies_now(&self.segments, mv.from.addr);
+        self.cells.list_dirty(&cell, i);
+        Ok(true)
     }
 }

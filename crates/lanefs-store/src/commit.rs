@@ -6,9 +6,18 @@
 //! 3. An epoch without groups is never written, and nothing names it.
 //! 4. A share names, for every mlog, the last batch up to which all were flushed. So the loss of the last batches of one mlog shows when
 //!    an epoch was committed since, wherever it lies. A batch of an fsync says so of its own mlog only: fsyncs share nothing.
-//! 5. The groups are kept in memory until folded: a checkpoint that folds nothing moves the log's start and has to
+//! 5. What is committed can be folded: the inodes that durable groups make are counted (`Mlog::owed`), segments for them are kept back
+//!    from data (`SegmentTable::owe`), and cleaned before the commit if there are too few (8). Recovery has no other room than what
+//!    is free in whole segments, and cannot clean: the blocks it needs were promised by `reserve`, but blocks may be free one by one.
+//!    What the fold writes beside inodes comes out of what is always kept back.
+//! 6. The groups are kept in memory until folded: a checkpoint that folds nothing moves the log's start and has to
 //!    carry them over.
+//! 7. All shares get their places or none does. An epoch that finds no room has left nothing behind: it can be committed again,
+//!    and must be before any other.
+//! 8. A commit does not make room and waits for no checkpoint: its caller holds what the seal of a checkpoint takes. Room is asked for
+//!    before that ([`Store::make_room_for_epoch`]), by the size of the epoch.
 
+use crate::checkpoint::groups_above;
 use crate::error::{Result, StoreError};
 use crate::format::batch::{self, BatchHead, BatchKind};
 use crate::io::Write;
@@ -17,6 +26,9 @@ use crate::store::Store;
 use crate::transaction::Placed;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Bytes of groups for each inode that they make, at the least: NEW and the SET of its first name.
+const BYTES_A_BIRTH: u64 = 96;
 
 /// An epoch that is committed, or about to be, and not folded.
 pub(crate) struct Pending {
@@ -47,13 +59,21 @@ impl Store {
             shares[lane % self.mlogs.len()].extend_from_slice(&bytes);
         }
         shares.retain(|s| !s.is_empty());
-        if self.segments.free_count() <= self.segments.kept_back() / 2 {
-            self.make_room(0, false)?; // Nothing happens if this is the seal of a checkpoint.
+        let shares = Arc::new(shares);
+        self.mlogs.iter().zip(&**shares).for_each(|(l, s)| l.owe(s));
+        let r = self.write_commit(epoch, &shares);
+        if r.is_err() {
+            self.mlogs.iter().zip(&**shares).for_each(|(l, s)| l.owe_no_more(s));
         }
+        self.note_owed();
+        r
+    }
+
+    fn write_commit(&self, epoch: u64, shares: &Arc<Vec<Vec<u8>>>) -> Result<()> {
         let (flight, placed) = {
             let section = loop {
                 let section = self.enter(0);
-                if !section.frozen() {
+                if !section.frozen()? {
                     break section;
                 }
                 drop(section);
@@ -67,7 +87,7 @@ impl Store {
             if shares.is_empty() {
                 return Ok(());
             }
-            let pending = Pending { epoch, previous: c.previous, shares: Arc::new(shares) };
+            let pending = Pending { epoch, previous: c.previous, shares: shares.clone() };
             let placed = self.place_shares(&pending)?;
             c.previous = epoch;
             c.pending.push(pending);
@@ -80,18 +100,39 @@ impl Store {
         self.links_answered(&placed);
         drop(flight);
         self.flush_placed(&placed, written?)?;
+        // The epoch has what fsyncs said of it; two would owe it twice.
+        self.mlogs.iter().for_each(|l| l.prune_groups(|g| groups_above(g, epoch)));
         // Relaxed: for stamps and reports.
         self.epoch.fetch_max(epoch, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Gives the shares of an epoch their places, one mlog each. Inside a reader section.
+    /// Makes room for the commit of an epoch of about so many bytes, if there is little. It may wait for a checkpoint, so the caller holds
+    /// nothing that a seal takes. `hard`: a commit has found no room.
+    pub fn make_room_for_epoch(&self, bytes: u64, hard: bool) -> Result<()> {
+        self.check_writable()?;
+        let size = u64::from(self.segments.geometry.segment_blocks);
+        let segments = self.segments_for(bytes);
+        // What is to be folded counts too, and what this epoch brings: an inode for so many bytes of it at the most (5).
+        let owed = self.note_owed();
+        let brings = bytes / BYTES_A_BIRTH / size;
+        // Commits may use half of what is kept back beside that; the rest is for the checkpoint that makes room again.
+        let kept = u64::from(self.segments.kept_back().saturating_sub(owed) / 2);
+        if hard || u64::from(self.segments.free_count()) <= kept + u64::from(owed) + brings + segments {
+            self.make_room((brings + segments) * size, hard || owed > 0 || brings > 0)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the shares of an epoch their places, one mlog each; if there is no room for one of them, none gets any. Inside a reader section.
     pub(crate) fn place_shares(&self, p: &Pending) -> Result<Vec<Placed>> {
         let n = p.shares.len() as u32;
         let mut start = Vec::new();
         batch::put_share_head(&mut start, &self.mlogs.iter().map(Mlog::acked).collect::<Vec<_>>());
-        let mut placed = Vec::with_capacity(p.shares.len());
-        for (i, bytes) in p.shares.iter().enumerate() {
+        let bytes: Vec<Vec<u8>> = p.shares.iter().map(|b| [&start[..], b].concat()).collect();
+        let blocks: Vec<Vec<u32>> = bytes.iter().map(|b| self.batches_for(b.len())).collect();
+        let places = Mlog::alloc_each(&self.mlogs, &self.segments, &self.next_seq, &blocks)?;
+        let placed = bytes.into_iter().zip(places).enumerate().map(|(i, (bytes, places))| {
             let head = BatchHead {
                 kind: BatchKind::Commit,
                 id: 0,
@@ -105,16 +146,8 @@ impl Store {
                 acked: 0,
                 slot: 0,
             };
-            match self.place(i % self.mlogs.len(), head, [&start[..], bytes].concat(), 0, true) {
-                Ok(x) => placed.push(x),
-                Err((e, _)) => {
-                    // Links taken along must not stay out: nobody else would write them. The log is stuck.
-                    self.links_answered(&placed);
-                    self.io.fail(&e);
-                    return Err(e);
-                }
-            }
-        }
-        Ok(placed)
+            self.placed(i, head, bytes, 0, places)
+        });
+        Ok(placed.collect())
     }
 }

@@ -4,43 +4,52 @@ use crate::types::{BlockAddr, Ino};
 
 /// What went wrong in the store.
 #[derive(Debug, Clone, thiserror::Error)]
+#[allow(missing_docs)] // the message of each variant says what its fields are
 pub enum StoreError {
-    /// The device refused a read, a write or a flush.
+    /// The device refused a read, a write or a flush: EIO, or ENOSPC where the file system under an image is full. `offset` is in bytes.
     #[error(
         "{device}: {what} at byte {offset} failed: {message}; check the device and its cables, then run `lanefs fsck`"
     )]
     Io { device: String, what: &'static str, offset: u64, message: String, errno: i32 },
-    /// A block's checksum, header or content is wrong.
+    /// A block's checksum, header or content is wrong: EIO.
     #[error(
         "block {addr} ({what}): {why}; run `lanefs fsck --repair` on the unmounted image, or restore it from a backup"
     )]
     Corrupt { addr: BlockAddr, what: &'static str, why: String },
-    /// An inode's structures contradict each other.
+    /// An inode's structures contradict each other: EUCLEAN.
     #[error("inode {ino}: {why}; run `lanefs fsck --repair` on the unmounted image")]
     BadInode { ino: Ino, why: String },
-    /// The image is not a LaneFS volume, or not one this version can open.
+    /// The image cannot be opened, is no LaneFS volume, or not one this version can open: EINVAL.
     #[error("{device}: {why}")]
     NotAVolume { device: String, why: String },
-    /// Another process has the image open.
+    /// Another process has the image open: EBUSY. `pid` is 0 if it is not known which.
     #[error("{device}: in use by process {pid}; unmount it there first")]
     InUse { device: String, pid: i32 },
-    /// No room is left.
+    /// No room is left: ENOSPC.
     #[error("no space left on the volume; delete files, or make a larger volume")]
     NoSpace,
-    /// A device error put the volume in read-only mode.
+    /// A device error put the volume in read-only mode, or it was opened so: EROFS.
     #[error("the volume went read-only after: {why}; unmount it, run `lanefs fsck`, and mount it again")]
     ReadOnly { why: String },
-    /// The caller asked for something impossible.
+    /// The volume was closed, or is being closed and takes nothing more: EIO.
+    #[error("the volume is closed")]
+    Closed,
+    /// The caller asked for something impossible: EINVAL.
     #[error("{0}")]
     Invalid(String),
 }
 
 impl StoreError {
+    /// The device did not do what it was asked. An offset beyond its end is no such error: who named it is wrong.
+    pub(crate) fn is_of_device(&self) -> bool {
+        matches!(self, StoreError::Io { errno, .. } if *errno != libc::EINVAL)
+    }
+
     /// The errno a caller of a system call would see.
     pub fn errno(&self) -> i32 {
         match self {
             StoreError::Io { errno, .. } if *errno == libc::ENOSPC => libc::ENOSPC,
-            StoreError::Io { .. } | StoreError::Corrupt { .. } => libc::EIO,
+            StoreError::Io { .. } | StoreError::Corrupt { .. } | StoreError::Closed => libc::EIO,
             StoreError::BadInode { .. } => libc::EUCLEAN,
             StoreError::NotAVolume { .. } => libc::EINVAL,
             StoreError::InUse { .. } => libc::EBUSY,

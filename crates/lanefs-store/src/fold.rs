@@ -48,6 +48,8 @@ pub struct NewInode<'a> {
     pub time: i64,
     /// A symbolic link's target.
     pub target: &'a [u8],
+    /// Its extended attributes from the start.
+    pub xattrs: &'a [u8],
     /// When it was made, in the order of operations.
     pub version: Version,
 }
@@ -142,8 +144,14 @@ fn plan_unsorted<'a>(
                             rdev,
                             time,
                             target,
+                            xattrs: &[],
                             version,
                         });
+                    }
+                    Effect::Xattrs { ino, xattrs } => {
+                        if let Some(n) = p.news.last_mut().filter(|n| n.ino == ino && n.version == version) {
+                            n.xattrs = xattrs;
+                        }
                     }
                     Effect::Dead { ino, generation } => p.dead.push((ino, generation)),
                     Effect::Parent { ino, parent } => parents.push((ino, version, parent)),
@@ -278,8 +286,11 @@ pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
         first = g.map_err(|e| StoreError::Invalid(e.to_string()))?.version;
     }
     for n in &p.news {
-        let NewInode { ino, parent, generation, mode, uid, gid, rdev, time, target, version } = *n;
+        let NewInode { ino, parent, generation, mode, uid, gid, rdev, time, target, xattrs, version } = *n;
         effects.push((version, Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target }));
+        if !xattrs.is_empty() {
+            effects.push((version, Effect::Xattrs { ino, xattrs }));
+        }
     }
     for c in &p.changes {
         let KeyChange { dir, cookie, name, old, new, kind, version } = *c;
@@ -453,7 +464,7 @@ mod tests {
                     self.alive.remove(&ino);
                     return;
                 }
-                Effect::Parent { .. } => return,
+                Effect::Parent { .. } | Effect::Xattrs { .. } => return,
             };
             let before = match new {
                 Some(i) => self.names.insert(name.to_vec(), i),

@@ -23,6 +23,7 @@ use crate::types::{
     Attrs, BLOCK_SHIFT, BLOCK_SIZE, Block, BlockAddr, BlockRef, FileKind, INLINE_MAX, Ino, SYMLINK_MAX,
     XATTR_BLOB_MAX,
 };
+pub use crate::xattr_blocks::read_xattrs;
 use std::ops::Range;
 
 /// Where a page's bytes are.
@@ -64,6 +65,8 @@ pub struct InodeState {
     delta: MapDelta,
     sealed: MapDelta,
     dirty: bool,
+    /// It lost its last name since its block was written.
+    nameless: bool,
 }
 
 /// The page and the length of a file's tail, if a file of this size has one that may lie in its inode block.
@@ -98,6 +101,7 @@ impl InodeState {
             delta: MapDelta::default(),
             sealed: MapDelta::default(),
             dirty: true,
+            nameless: false,
         }
     }
 
@@ -144,6 +148,7 @@ impl InodeState {
             tail: i.tail,
             xattrs: i.xattrs,
             dirty: false,
+            nameless: false,
             ..InodeState::new(ino, i.attrs, i.parent)
         })
     }
@@ -201,6 +206,10 @@ impl InodeState {
     }
     /// Whether a write-out has anything to write.
     pub fn is_dirty(&self) -> bool {
+        self.nameless || self.is_changed()
+    }
+    /// The same, if an inode without names need not be written for having lost them.
+    pub fn is_changed(&self) -> bool {
         self.dirty || self.map.is_dirty()
     }
     /// Bytes of memory of the map and of what changed in it, about.
@@ -286,7 +295,10 @@ impl InodeState {
 
     /// Sets the number of folded names.
     pub fn set_names(&mut self, names: u32) {
-        self.dirty |= self.nlink != names;
+        match names {
+            0 => self.nameless |= self.nlink > 0,
+            n => self.dirty |= self.nlink != n,
+        }
         self.nlink = names;
     }
 
@@ -357,10 +369,10 @@ impl InodeState {
         self.tail = (!body.is_empty()).then_some((1, body));
     }
 
-    /// Takes the tail out, for writing it as a block of its own.
-    pub fn take_tail(&mut self) -> Option<(u64, Box<Block>)> {
+    /// Ends the tail.
+    pub fn drop_tail(&mut self) {
         self.dirty |= self.tail.is_some();
-        self.tail.take().map(|(p, b)| (p, padded(&b)))
+        self.tail = None;
     }
 
     /// Makes holes of a range of pages; `freed` gets the blocks they had.
@@ -394,6 +406,11 @@ impl InodeState {
         self.new_xattrs = Some(blob);
         self.dirty = true;
         Ok(())
+    }
+
+    /// Whether somebody has said what the extended attributes are since they were written last.
+    pub fn has_new_xattrs(&self) -> bool {
+        self.new_xattrs.is_some()
     }
 
     /// The extended attributes, if no I/O is needed for them; else where they are: their length and blocks, for
@@ -488,7 +505,7 @@ impl InodeState {
         if !old.is_none() {
             sink.free(old.addr);
         }
-        self.dirty = false;
+        (self.dirty, self.nameless) = (false, false);
         self.sealed.append(std::mem::take(&mut self.delta)); // I2
         Ok(self.block)
     }
@@ -570,22 +587,6 @@ impl InodeState {
     ) -> Result<()> {
         self.map.for_each(source, f)
     }
-}
-
-/// Reads extended attributes that lie in blocks of their own.
-pub fn read_xattrs(
-    ino: Ino,
-    len: u32,
-    refs: &[BlockRef],
-    source: &(impl BlockSource + ?Sized),
-) -> Result<Vec<u8>> {
-    let mut blob = Vec::with_capacity(refs.len() * XATTR_PER_BLOCK);
-    for (n, r) in refs.iter().enumerate() {
-        let block = source.read(*r, "extended attribute block")?;
-        blob.extend_from_slice(inode::decode_xattr_block(&block, r.addr, ino, n as u64)?);
-    }
-    blob.truncate(len as usize);
-    Ok(blob)
 }
 
 #[cfg(test)]

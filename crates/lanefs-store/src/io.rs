@@ -10,7 +10,7 @@ use crate::error::{Result, StoreError};
 use crate::format::checksum;
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
 use lanefs_sync::lock::Mutex;
-use lanefs_sync::{Canary, planted};
+use lanefs_sync::{CachePadded, Canary, planted};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -79,8 +79,8 @@ pub(crate) struct Io {
     /// Length of `queued`, so that reads look only when there is something. Release/acquire: who sees a reference
     /// (through a lock) taken after the block was queued sees the count.
     queue_len: AtomicUsize,
-    /// Set once, with `why`. Acquire/release: who sees the flag sees the reason.
-    broken: AtomicBool,
+    /// Set once, with `why`. Acquire/release: who sees the flag sees the reason. On a line of its own: every change reads it.
+    broken: CachePadded<AtomicBool>,
     why: Mutex<Option<StoreError>>,
 }
 
@@ -94,7 +94,7 @@ impl Io {
             read_only,
             queued: Mutex::default(),
             queue_len: AtomicUsize::new(0),
-            broken: AtomicBool::new(false),
+            broken: CachePadded::new(AtomicBool::new(false)),
             why: Mutex::new(None),
         }
     }

@@ -1,6 +1,8 @@
 //! The log-structured store of LaneFS: devices, on-disk format, mlogs, inode table, extents, checkpoint, epoch
 //! commit, fsync batches, recovery and cleaner. It knows inode numbers and pages, never paths.
 
+#![deny(missing_docs)]
+
 pub mod api;
 mod apply;
 mod arrived;
@@ -19,12 +21,15 @@ pub mod fsck;
 pub mod inode_state;
 pub mod inode_table;
 mod io;
+mod make;
 pub mod map;
 pub mod map_delta;
 mod mlog;
 mod pressure;
 pub mod radix;
 mod recovery;
+#[cfg(test)]
+mod room_tests;
 mod scan;
 mod scrub;
 mod segment;
@@ -36,6 +41,7 @@ mod testing;
 mod transaction;
 pub mod types;
 mod usage_table;
+mod xattr_blocks;
 
 pub use api::*;
 pub use audit::Audit;

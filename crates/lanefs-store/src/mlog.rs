@@ -5,7 +5,8 @@
 //! how soon they are expected to die.
 //!
 //! 1. The mutex covers bump allocation and nothing else; no I/O, no waiting inside. Callers are inside a reader section
-//!    of the store's RPS, so a position recorded by the writer divides allocations into before and after.
+//!    of the store's RPS, so a position recorded by the writer divides allocations into before and after. Who needs places in
+//!    several mlogs, all or none, holds their mutexes together, the lowest first ([`Mlog::alloc_each`]).
 //! 2. Whoever moves the node head into a segment writes that segment's link together with its batch.
 //! 3. A batch may be acknowledged only after the links of all earlier segments of the chain were answered and flushed:
 //!    [`Mlog::wait_links`] before the flush, which covers [`Mlog::chain_devices`]. Otherwise recovery could not find
@@ -16,6 +17,7 @@
 
 use crate::error::{Result, StoreError};
 use crate::format::batch::ChainLink;
+use crate::format::record::{self, Effect};
 use crate::format::slot::Position;
 use crate::format::summary::DataOwner;
 use crate::segment::{SegId, SegmentTable, State};
@@ -73,6 +75,25 @@ struct Heads {
     acked: u64,
 }
 
+impl Heads {
+    /// The node head, and the segments of `n` blocks that batches of these sizes need beyond those it has.
+    fn plan(&self, n: u32, blocks: &[u32]) -> Result<(NodeHead, u32)> {
+        let Some(node) = self.node else {
+            return Err(StoreError::Invalid("the volume is open for reading only".into()));
+        };
+        let (mut next, mut segments) = (node.next, 0);
+        for &b in blocks {
+            debug_assert!(b < n);
+            if next + b > n {
+                segments += 1;
+                next = 1;
+            }
+            next += b;
+        }
+        Ok((node, segments))
+    }
+}
+
 /// The place of a batch: unique in the mount and growing along a chain.
 pub(crate) fn place_of(seq: u64, block: u32) -> u64 {
     seq << 16 | u64::from(block)
@@ -108,6 +129,14 @@ pub(crate) struct Mlog {
     chain_devices: AtomicU64,
     /// Blocks appended to the node head since the last checkpoint.
     appended: AtomicU64,
+    /// Inodes made by groups that are durable in this mlog and not folded.
+    owed: AtomicU64,
+}
+
+/// How many inodes these groups make. The effect that makes one is its group's first.
+fn births(groups: &[u8]) -> u64 {
+    let makes = |g: &record::Group<'_>| matches!(g.effects().next(), Some(Ok(Effect::New { .. })));
+    record::groups(groups).map_while(std::result::Result::ok).filter(makes).count() as u64
 }
 
 impl Mlog {
@@ -131,6 +160,7 @@ impl Mlog {
             links_out: AtomicUsize::new(0),
             chain_devices: AtomicU64::new(0),
             appended: AtomicU64::new(0),
+            owed: AtomicU64::new(0),
         }
     }
 
@@ -169,23 +199,43 @@ impl Mlog {
         urgent: bool,
     ) -> Result<Vec<BatchPlace>> {
         let mut h = self.heads.lock();
-        let n = t.geometry.segment_blocks;
-        let Some(mut node) = h.node else {
-            return Err(StoreError::Invalid("the volume is open for reading only".into()));
-        };
-        let (mut next, mut segments) = (node.next, 0);
-        for &b in blocks {
-            debug_assert!(b < n);
-            if next + b > n {
-                segments += 1;
-                next = 1;
-            }
-            next += b;
-        }
-        let mut claimed = VecDeque::new();
+        let (node, segments) = h.plan(t.geometry.segment_blocks, blocks)?;
         if segments > 0 && !urgent && t.free_count() < t.kept_back() + segments {
             return Err(StoreError::NoSpace);
         }
+        let claimed = self.claim_chain(t, segments)?;
+        Ok(self.give(&mut h, node, t, next_seq, blocks, claimed))
+    }
+
+    /// Room for a message in each of the first mlogs, as [`Mlog::alloc_batches`] with urgency: for all of them or for none.
+    pub fn alloc_each(
+        mlogs: &[Mlog],
+        t: &SegmentTable,
+        next_seq: &AtomicU64,
+        messages: &[Vec<u32>],
+    ) -> Result<Vec<Vec<BatchPlace>>> {
+        debug_assert!(messages.len() <= mlogs.len());
+        let mut heads: Vec<_> = mlogs.iter().zip(messages).map(|(m, b)| (m, m.heads.lock(), b)).collect();
+        let mut plans: Vec<(NodeHead, VecDeque<SegId>)> = Vec::with_capacity(heads.len());
+        for (m, h, blocks) in &heads {
+            let plan = h.plan(t.geometry.segment_blocks, blocks);
+            match plan.and_then(|(node, segments)| Ok((node, m.claim_chain(t, segments)?))) {
+                Ok(p) => plans.push(p),
+                Err(e) => {
+                    plans.into_iter().flat_map(|p| p.1).for_each(|s| t.release(s));
+                    return Err(e);
+                }
+            }
+        }
+        let give = heads.iter_mut().zip(plans);
+        Ok(give
+            .map(|((m, h, blocks), (node, claimed))| m.give(h, node, t, next_seq, blocks, claimed))
+            .collect())
+    }
+
+    /// So many segments for the chain, or none.
+    fn claim_chain(&self, t: &SegmentTable, segments: u32) -> Result<VecDeque<SegId>> {
+        let mut claimed = VecDeque::new();
         for _ in 0..segments {
             match self.claim(t, State::Chain, Heat::Node as u8) {
                 Some(s) => claimed.push_back(s),
@@ -195,6 +245,20 @@ impl Mlog {
                 }
             }
         }
+        Ok(claimed)
+    }
+
+    /// Gives a message its places, in the head and the segments claimed for it.
+    fn give(
+        &self,
+        h: &mut Heads,
+        mut node: NodeHead,
+        t: &SegmentTable,
+        next_seq: &AtomicU64,
+        blocks: &[u32],
+        mut claimed: VecDeque<SegId>,
+    ) -> Vec<BatchPlace> {
+        let n = t.geometry.segment_blocks;
         let mut places = Vec::with_capacity(blocks.len());
         for &b in blocks {
             if node.next + b > n
@@ -229,7 +293,7 @@ impl Mlog {
         h.node = Some(node);
         let last = h.last;
         h.out.push_back((last, false));
-        Ok(places)
+        places
     }
 
     /// The message whose last batch has this place is durable.
@@ -332,7 +396,24 @@ impl Mlog {
     pub fn keep_groups(&self, groups: &[u8]) {
         if !groups.is_empty() {
             self.heads.lock().pending.extend_from_slice(groups);
+            self.owe(groups);
         }
+    }
+
+    /// Counts the inodes that groups make which are durable here from now on.
+    pub fn owe(&self, groups: &[u8]) {
+        // Relaxed, here and below: an estimate, on a line that every batch writes.
+        self.owed.fetch_add(births(groups), Ordering::Relaxed);
+    }
+
+    /// Such groups were folded.
+    pub fn owe_no_more(&self, groups: &[u8]) {
+        self.owed.fetch_sub(births(groups).min(self.owed()), Ordering::Relaxed);
+    }
+
+    /// Inodes that the fold of what is durable here will make.
+    pub fn owed(&self) -> u64 {
+        self.owed.load(Ordering::Relaxed)
     }
 
     /// A copy of the groups kept so far.
@@ -344,7 +425,10 @@ impl Mlog {
     pub fn prune_groups(&self, keep: impl FnOnce(&[u8]) -> Vec<u8>) {
         let mut h = self.heads.lock();
         if !h.pending.is_empty() {
-            h.pending = keep(&h.pending);
+            let kept = keep(&h.pending);
+            self.owe_no_more(&h.pending);
+            self.owe(&kept);
+            h.pending = kept;
         }
     }
 
@@ -426,6 +510,26 @@ mod tests {
             t.release(s);
         }
         assert_eq!((t.free_count(), m.appended()), (free + 3, 0));
+    }
+
+    /// The log may have gone on to other segments while the checkpoint was made: recovery starts in the one of the position.
+    #[test]
+    fn the_segment_of_a_position_is_kept_though_the_log_went_on() {
+        let t = table();
+        let seqs = AtomicU64::new(10);
+        let m = Mlog::new(0, 0, false);
+        m.open_node(&t, &seqs).unwrap();
+        let fill = || {
+            let at = m.alloc_batches(&t, &seqs, &[12, 12], true).unwrap();
+            at.iter().filter(|p| p.link.is_some()).for_each(|p| m.link_done(p.seq));
+        };
+        fill();
+        let p = m.position(&t);
+        fill();
+        let freed = m.checkpoint_done(&t, &p, 0);
+        assert!(!freed.is_empty());
+        assert!(freed.iter().all(|s| t.geometry.addr(*s, 0) != p.segment), "{freed:?}, position {p:?}");
+        assert!(m.checkpoint_done(&t, &p, 0).is_empty());
     }
 
     #[test]

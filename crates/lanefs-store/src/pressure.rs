@@ -1,9 +1,11 @@
 //! What presses: segments running out, log to recover, memory held; and what gives way without a checkpoint.
 
 use crate::api::Pressure;
+use crate::error::Result;
 use crate::mlog::Mlog;
 use crate::store::Store;
 use crate::types::Ino;
+use std::sync::atomic::Ordering;
 
 impl Store {
     /// What a background thread acts on.
@@ -16,9 +18,69 @@ impl Store {
             free_segments: free,
             pending_segments: u64::from(self.segments.pending_free()),
             segments: u64::from(self.segments.geometry.usable()),
-            low_water: kept * 2,
+            // What is owed goes with the next fold: twice of it would have the cleaner work for nothing.
+            low_water: kept * 2 - u64::from(self.segments.owed()).min(kept),
             urgent: free <= kept || self.metadata_presses(),
         }
+    }
+
+    /// Whether so many inodes are dirty that a checkpoint may outgrow what is kept back for it.
+    pub(crate) fn metadata_presses(&self) -> bool {
+        let room = u64::from(self.segments.free_count()) * u64::from(self.segments.geometry.segment_blocks);
+        if 8 * self.cells.dirty_at_most() as u64 <= room {
+            return false;
+        }
+        // Relaxed: what the store's own checkpoint could not write out does not count again.
+        let dirty = self.cells.dirty().saturating_sub(self.dirty_floor.load(Ordering::Relaxed));
+        8 * dirty as u64 > room
+    }
+
+    /// Looks at that now and then, and makes a checkpoint.
+    pub(crate) fn watch_metadata(&self, lane: usize) -> Result<()> {
+        let begun = self.begun(lane);
+        if begun % 32 != 31 {
+            return Ok(());
+        }
+        if self.note_owed() > 0 {
+            self.keep_room()?;
+        }
+        if self.metadata_presses() {
+            let Some(mut m) = self.try_maintenance() else { return self.io.check() };
+            self.checkpoint_in_place(&mut m)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps room back for folding what is durable; returns how many segments.
+    pub(crate) fn note_owed(&self) -> u32 {
+        self.segments.owe(self.mlogs.iter().map(Mlog::owed).sum());
+        self.segments.owed()
+    }
+
+    /// The same, and cleans if the room is not there. In the seal of a checkpoint nothing is cleaned: the checkpoint looks by itself.
+    pub(crate) fn keep_room(&self) -> Result<()> {
+        let owed = self.note_owed();
+        if self.segments.free_count() <= owed + self.segments.kept_back().saturating_sub(owed) / 2 {
+            self.make_room(0, owed > 0)?;
+        }
+        Ok(())
+    }
+
+    /// The error that made the store read-only, if there was one: then nothing may be acknowledged any more.
+    pub fn healthy(&self) -> Result<()> {
+        self.io.check()
+    }
+
+    /// Whether an error made the store read-only.
+    pub fn is_broken(&self) -> bool {
+        self.io.is_broken()
+    }
+
+    /// Everything up to this epoch is folded in memory, and will be on disk with the next checkpoint: also what one folded that failed
+    /// later. It must not be handed over again, with what came after: changes that take each other back are left out of a fold.
+    pub fn folded_epoch(&self) -> u64 {
+        // Relaxed: asked in a seal, by the thread that may write it.
+        self.folded.load(Ordering::Relaxed)
     }
 
     /// Memory of inodes and inode table, in bytes, about; not that of the cache of node blocks.

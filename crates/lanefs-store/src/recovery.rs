@@ -1,4 +1,4 @@
-//! Making and opening volumes, and what opening has to do when the volume was not closed.
+//! Opening volumes (they are made in `make`), and what opening has to do when the volume was not closed.
 //!
 //! ```text
 //! superblocks -> newest slot that verifies -> usage table, inode table
@@ -22,210 +22,34 @@
 //! 4. An update replayed is an update submitted: the same cells, births and deaths; so the checkpoint that follows needs no
 //!    special case.
 
-use crate::api::{FoldInput, FormatOptions, OpenOptions, OpenReport};
+use crate::api::{FoldInput, OpenOptions, OpenReport};
 use crate::block_io::BlockSource;
 use crate::checkpoint::{Maintenance, groups_above};
 use crate::device::Device;
 use crate::error::{Result, StoreError};
 use crate::format::orphans;
 use crate::format::record::{self, Effect};
-use crate::format::slot::{SLOT_BLOCKS, Slot};
+use crate::format::slot::Slot;
 use crate::format::summary::DataOwner;
-use crate::format::superblock::{
-    DeviceEntry, LABEL_MAX, Layout, MIN_SEGMENT_BLOCKS, SUPERBLOCK_MAGIC, Superblock, UnverifiedSuperblock,
-    Uuid, copy_candidates,
-};
+use crate::format::superblock::{Superblock, UnverifiedSuperblock, copy_candidates};
 use crate::inode_state::InodeState;
 use crate::inode_table::InodeTable;
 use crate::io::Io;
 use crate::scan::{FsyncMessage, Scan};
 use crate::segment::{Geometry, SegmentTable};
 use crate::store::{Parts, Store};
-use crate::types::{Attrs, BLOCK_SHIFT, Block, BlockAddr, FIRST_INO, Ino, ROOT_INO, Version};
+use crate::types::{BLOCK_SHIFT, Block, BlockAddr, Ino, ROOT_INO, Version};
 use crate::usage_table::UsageTable;
 use lanefs_sync::{Canary, planted};
 use std::collections::{BTreeMap, HashSet};
-use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The fewest segments a volume can have.
-const MIN_SEGMENTS: u32 = 16;
-
-fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut b = [0; N];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut f| f.read_exact(&mut b))
-        .map_err(|e| StoreError::Invalid(format!("no randomness from /dev/urandom: {e}")))?;
-    Ok(b)
-}
-
-fn read_block(d: &dyn Device, block: u64) -> Result<Box<Block>> {
+pub(crate) fn read_block(d: &dyn Device, block: u64) -> Result<Box<Block>> {
     let mut b = Block::zeroed();
     d.read(&mut [crate::device::ReadReq { offset: block << BLOCK_SHIFT, data: &mut b.0 }])?;
     Ok(b)
-}
-
-/// See [`Store::format`].
-pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
-    if devices.is_empty() {
-        return Err(StoreError::Invalid("a volume needs a device".into()));
-    }
-    if o.label.len() > LABEL_MAX {
-        return Err(StoreError::Invalid(format!("the label is longer than {LABEL_MAX} bytes")));
-    }
-    if !o.force {
-        for d in devices {
-            let old = d.size() > 0
-                && (UnverifiedSuperblock(read_block(&**d, 0)?).verify(0, u64::MAX >> 20).is_ok()
-                    || read_superblock(&**d).is_ok());
-            if old {
-                let why = "holds a LaneFS volume; use --force to overwrite it".into();
-                return Err(StoreError::NotAVolume { device: d.name().into(), why });
-            }
-        }
-    }
-    let blocks: Vec<u64> = devices.iter().map(|d| d.size() >> BLOCK_SHIFT).collect();
-    let mut segment_blocks = o.segment_blocks;
-    let geometry = loop {
-        let layout = Layout::new(segment_blocks, SLOT_BLOCKS)
-            .ok_or_else(|| StoreError::Invalid(format!("segments of {segment_blocks} blocks")))?;
-        let g = Geometry::new(&layout, &blocks);
-        if g.usable() >= 4 * MIN_SEGMENTS || segment_blocks == MIN_SEGMENT_BLOCKS {
-            break (layout, g);
-        }
-        segment_blocks /= 2;
-    };
-    let (layout, g) = geometry;
-    if g.usable() < MIN_SEGMENTS {
-        let least = u64::from((MIN_SEGMENTS + g.reserved) * segment_blocks) << BLOCK_SHIFT;
-        return Err(StoreError::Invalid(format!("a volume needs at least {} KiB", least >> 10)));
-    }
-    let mlogs = match o.mlogs {
-        0 => std::thread::available_parallelism().map_or(1, |n| n.get().min(16) as u32),
-        n => n,
-    };
-    let now = || lanefs_sync::coarse_realtime_ns();
-    let hash_key = match o.hash_key {
-        Some(k) => k,
-        None => {
-            let [a, b, c, d, e, f, g, h, rest @ ..] = random::<16>()?;
-            [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(rest)]
-        }
-    };
-    let volume = match o.uuid {
-        Some(u) => Uuid(u),
-        None => Uuid::from_random(random()?),
-    };
-    let mut entries = Vec::new();
-    for (i, b) in blocks.iter().enumerate() {
-        // A device's identity follows from the volume's, so that volumes made with a given identity are the same.
-        let mut id = volume.0;
-        id[15] ^= i as u8 + 1;
-        id[14] ^= 0xd5;
-        entries.push(DeviceEntry { uuid: Uuid::from_random(id), blocks: *b });
-    }
-    // The same on every device: it is part of what makes them one volume.
-    let created = o.time.unwrap_or_else(now);
-    let superblock = |i: usize| Superblock {
-        features_compatible: 0,
-        features_read_compatible: 0,
-        features_incompatible: 0,
-        volume,
-        device_index: i as u8,
-        devices: entries.clone(),
-        layout,
-        mlogs,
-        label: o.label.clone(),
-        hash_key,
-        created,
-    };
-    // First take away what could make an old volume look alive, then write the new one, its superblock last.
-    take_away(devices, &layout)?;
-    let segments = SegmentTable::new(g);
-    segments.fill_pools(|_| false);
-    let usage = UsageTable::new(segments.len());
-    let slot = Slot { volume, next_seq: 1, next_chunk: FIRST_INO.chunk() + 1, ..Slot::default() };
-    let store = Store::assemble(Parts {
-        devices: devices.to_vec(),
-        superblock: superblock(0),
-        segments,
-        inodes: InodeTable::new(),
-        mlogs: mlogs as usize,
-        maintenance: Maintenance::new(slot, 1, usage),
-        options: OpenOptions::default(),
-    });
-    let time = o.time.unwrap_or_else(now);
-    let attrs = Attrs {
-        mode: libc::S_IFDIR | o.mode & 0o7777,
-        uid: o.uid,
-        gid: o.gid,
-        flags: 0,
-        rdev: 0,
-        size: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        generation: 0,
-    };
-    let root = store.cell_or_new(ROOT_INO, &attrs)?;
-    {
-        let mut i = root.lock();
-        i.folded = true;
-        i.state.set_parent(ROOT_INO);
-        i.state.set_names(1);
-        store.cells.list_dirty(&root, &mut i);
-    }
-    store.inode_count.store(1, Ordering::Relaxed);
-    store.close()?;
-    for (i, d) in devices.iter().enumerate() {
-        let sb = superblock(i);
-        for at in [layout.copy_block(), 0] {
-            let b = sb.encode(at).map_err(|e| e.on(d.name()))?;
-            d.write(&[crate::device::WriteReq { offset: at << BLOCK_SHIFT, data: &b.0 }])?;
-        }
-        d.flush()?;
-    }
-    Ok(())
-}
-
-/// Overwrites what could make older volumes look alive. In this order, with a flush between, a crash leaves the last one whole or none:
-/// copies that volumes before it left where it has none of its own, its superblocks, and only then the slots.
-fn take_away(devices: &[Arc<dyn Device>], layout: &Layout) -> Result<()> {
-    let zero = Block::zeroed();
-    let wipe = |d: &dyn Device, blocks: &[u64]| -> Result<()> {
-        let reqs: Vec<_> = blocks
-            .iter()
-            .map(|b| crate::device::WriteReq { offset: b << BLOCK_SHIFT, data: &zero.0 })
-            .collect();
-        d.write(&reqs)?;
-        d.flush()
-    };
-    let mut slots = layout.slots.to_vec();
-    for d in devices {
-        let last = read_superblock(&**d).ok().map(|sb| sb.layout);
-        let mut of_last = vec![0, layout.copy_block()];
-        if let Some(l) = &last {
-            of_last.push(l.copy_block());
-            slots.extend(l.slots);
-        }
-        let mut older = Vec::new();
-        for at in copy_candidates(d.size() >> BLOCK_SHIFT).filter(|at| !of_last.contains(at)) {
-            // What cannot be read cannot be found by others either.
-            if read_block(&**d, at).is_ok_and(|b| b.0.starts_with(&SUPERBLOCK_MAGIC)) {
-                older.push(at);
-            }
-        }
-        if !older.is_empty() {
-            wipe(&**d, &older)?;
-        }
-        wipe(&**d, &of_last)?;
-    }
-    let d = &*devices[0];
-    slots.retain(|s| *s < d.size() >> BLOCK_SHIFT);
-    wipe(d, &slots)
 }
 
 /// A device's superblock, from its copy if need be: the youngest, if an older volume left one too.
@@ -234,14 +58,14 @@ pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
     if blocks == 0 {
         return Err(StoreError::NotAVolume { device: d.name().into(), why: "the device is empty".into() });
     }
-    match UnverifiedSuperblock(read_block(d, 0)?).verify(0, blocks) {
-        Ok(sb) => Ok(sb),
-        Err(e) if e.try_copy() => copy_candidates(blocks)
-            .filter_map(|at| UnverifiedSuperblock(read_block(d, at).ok()?).verify(at, blocks).ok())
-            .max_by_key(|sb| sb.created)
-            .ok_or_else(|| e.on(d.name())),
-        Err(e) => Err(e.on(d.name())),
-    }
+    let e = match read_block(d, 0).map(|b| UnverifiedSuperblock(b).verify(0, blocks)) {
+        Ok(Ok(sb)) => return Ok(sb),
+        Ok(Err(e)) if !e.try_copy() => return Err(e.on(d.name())),
+        Ok(Err(e)) => e.on(d.name()),
+        Err(e) => e, // The copy is there for this too.
+    };
+    let copy = |at| UnverifiedSuperblock(read_block(d, at).ok()?).verify(at, blocks).ok();
+    copy_candidates(blocks).filter_map(copy).max_by_key(|sb| sb.created).ok_or(e)
 }
 
 /// The volume's devices in their order, and its superblock.
@@ -289,11 +113,11 @@ fn read_tables(slot: &Slot, sb: &Superblock, io: &Io) -> Result<(SegmentTable, I
     Ok((segments, inodes, usage))
 }
 
-/// See [`Store::open`].
-pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Arc<Store>, OpenReport)> {
-    let began = Instant::now();
-    let (devices, sb) = order_devices(devices)?;
-    let io = Io::new(devices.clone(), 1 << 20, true);
+/// Slots that verify, the newest first, each with its place; and why another one does not.
+type Slots = (Vec<(Slot, usize)>, Option<StoreError>);
+
+/// Reads both slots.
+fn read_slots(sb: &Superblock, io: &Io) -> Result<Slots> {
     let mut slots = Vec::new();
     let mut error = None;
     for i in 0..2 {
@@ -310,6 +134,22 @@ pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Ar
         }
     }
     slots.sort_by_key(|(s, _)| std::cmp::Reverse(s.generation));
+    Ok((slots, error))
+}
+
+/// See [`Store::was_closed`].
+pub(crate) fn was_closed(devices: Vec<Arc<dyn Device>>) -> Result<bool> {
+    let (devices, sb) = order_devices(devices)?;
+    let (slots, _) = read_slots(&sb, &Io::new(devices, 1 << 20, true))?;
+    Ok(slots.first().is_some_and(|(s, _)| s.clean))
+}
+
+/// See [`Store::open`].
+pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Arc<Store>, OpenReport)> {
+    let began = Instant::now();
+    let (devices, sb) = order_devices(devices)?;
+    let io = Io::new(devices.clone(), 1 << 20, true);
+    let (slots, mut error) = read_slots(&sb, &io)?;
     let mut report = OpenReport::default();
     for (n, (slot, index)) in slots.into_iter().enumerate() {
         match read_tables(&slot, &sb, &io) {
@@ -355,10 +195,11 @@ impl Store {
             scan = if lost { Scan::everywhere(self) } else { Scan::run(self, &m.slot)? };
             input = self.recover(m, &mut scan, report)?;
         }
-        input.groups.extend(first);
+        input.groups.extend(first.into_iter().map(Arc::new));
         report.epoch = report.epoch.max(m.slot.folded_epoch);
         self.space.charge(0, self.segments.total_live() - m.usage.summary_blocks(&self.segments));
-        self.segments.fill_pools(|s| scan.chain.contains(&s) || self.segments.info(s).touched > 0);
+        let needed = |s| scan.chain.contains(&s) || self.segments.info(s).touched > 0;
+        self.segments.fill_pools(|s| needed(s) && !planted(Canary::LogReused));
         if self.read_only {
             return self.fold_in_memory(m, &input);
         }
@@ -385,13 +226,15 @@ impl Store {
     }
 
     fn bury_orphans(&self, m: &mut Maintenance, report: &mut OpenReport) -> Result<()> {
-        if m.orphans.is_empty() {
+        // In a repair an inode may only look nameless: its name lies in a directory that was found in another state than the table. All names are
+        // looked at later (`fsck::mend`), and who opens the volume next frees what has none.
+        if m.orphans.is_empty() || self.accept_loss {
             return Ok(());
         }
         let groups = self.burials(m)?;
         report.orphans_freed = m.orphans.len() as u64;
         let (epoch, clean) = (m.slot.folded_epoch, m.slot.clean);
-        self.run_checkpoint(m, Some(|| Ok(FoldInput { epoch, groups: vec![groups] })), clean)?;
+        self.run_checkpoint(m, Some(|| Ok(FoldInput { epoch, groups: vec![groups.into()] })), clean)?;
         m.freed.clear(); // The inode table says it; nobody held these numbers.
         Ok(())
     }
@@ -475,7 +318,7 @@ impl Store {
         for r in &records {
             report.inode_updates += u64::from(self.replay(r)?);
         }
-        Ok(FoldInput { epoch, groups })
+        Ok(FoldInput { epoch, groups: groups.into_iter().map(Arc::new).collect() })
     }
 
     /// Whether the tree lacks update `version` of this use of the inode number.
@@ -523,9 +366,7 @@ impl Store {
         }
         match &r.tail {
             TailUpdate::Same => {}
-            TailUpdate::None => {
-                i.state.take_tail();
-            }
+            TailUpdate::None => i.state.drop_tail(),
             TailUpdate::Set { page, bytes } => {
                 // A tail that this one displaces is among the pages.
                 let change = i.state.set_tail(*page, bytes.clone(), &self.io)?;

@@ -1,7 +1,11 @@
 //! Recovery's walk along the chains: every block behind the positions of the slot is tried for a batch. Without a slot every block of
 //! the log is.
+//!
+//! A block that the device cannot read, tried three times, is no batch only where the log says so: the next batch behind it names the one
+//! before, and that is there. Everywhere else (behind the last batch that can be read, or where a batch should be) it may have been
+//! acknowledged, and nobody can say; then opening is an error, unless losses are accepted.
 
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::format::batch::{self, BatchHead, BatchKind, Message};
 use crate::format::header::{BlockKind, verify_sealed};
 use crate::format::slot::Slot;
@@ -63,6 +67,8 @@ struct Chain {
     segments: BTreeMap<u64, SegId>,
     /// The place up to which all was durable.
     acked: u64,
+    /// The places that cannot be read, behind the position.
+    unreadable: Vec<(u64, StoreError)>,
     /// Its messages are those of the scan from here on.
     first: usize,
 }
@@ -91,6 +97,7 @@ impl Scan {
         for (i, (p, c)) in slot.positions.iter().zip(&mut chains).enumerate().rev() {
             c.acked = c.acked.max(s.named.get(i).copied().unwrap_or(0));
             s.look_for_gaps(&store.segments.geometry, c, place_of(p.seq, p.used));
+            s.look_at_unreadable(store, c, place_of(p.seq, p.used))?;
             s.fsyncs[c.first..end].iter_mut().for_each(|m| m.acked = m.id <= c.acked);
             end = c.first;
             let epochs = c.commits.iter().filter(|e| e.0 <= c.acked).map(|e| e.1);
@@ -118,6 +125,25 @@ impl Scan {
             }
             at = prior;
         }
+    }
+
+    /// An error if a place that cannot be read may have held a batch; a loss where these are accepted.
+    fn look_at_unreadable(&mut self, store: &Store, c: &Chain, from: u64) -> Result<()> {
+        for (place, e) in &c.unreadable {
+            let before = c.links.range(place + 1..).next().map(|l| *l.1);
+            let nothing_here = before.is_some_and(|p| p < from || c.links.contains_key(&p));
+            // The first block of a segment says where the chain goes on.
+            if nothing_here && place & 0xffff != 0 {
+                continue;
+            }
+            if !store.accept_loss {
+                return Err(e.clone());
+            }
+            let seg = c.segments.get(&(place >> 16)).copied();
+            let g = &store.segments.geometry;
+            self.lost.push((seg.map_or(BlockAddr(0), |s| g.addr(s, *place as u32 & 0xffff)), *place));
+        }
+        Ok(())
     }
 
     /// Looks for batches of the store's mount in every segment: no position is known. Blocks that cannot be read are passed over.
@@ -175,7 +201,18 @@ impl Scan {
         {
             let mut reqs: Vec<_> =
                 blocks.iter_mut().enumerate().map(|(i, b)| (g.addr(seg, i as u32), b)).collect();
-            store.io.read_blocks(&mut reqs, "recovery's scan of the log")?;
+            const WHAT: &str = "recovery's scan of the log";
+            if store.io.read_blocks(&mut reqs, WHAT).is_err() {
+                for (i, r) in reqs.iter_mut().enumerate() {
+                    let mut one = || store.io.read_blocks(std::slice::from_mut(r), WHAT);
+                    if let Err(e) = one().or_else(|_| one()) {
+                        r.1.0.fill(0);
+                        if i == 0 || i >= used as usize {
+                            c.unreadable.push((place_of(seq, i as u32), e));
+                        }
+                    }
+                }
+            }
         }
         self.blocks += n as u64;
         c.segments.insert(seq, seg);

@@ -24,6 +24,7 @@ use crate::io::Io;
 use crate::radix::Found;
 use crate::store::Store;
 use crate::types::{BLOCK_SHIFT, Block, BlockAddr, BlockRef, INOS_PER_CHUNK, Ino};
+use std::sync::atomic::Ordering;
 
 /// Data blocks read at once.
 const AT_ONCE: usize = 64;
@@ -95,10 +96,8 @@ impl BlockSource for Medium<'_> {
 impl Store {
     /// Reads go on after an error of a write, but not after the end.
     fn check_open(&self) -> Result<()> {
-        match self.closed.load(std::sync::atomic::Ordering::Acquire) {
-            true => Err(StoreError::ReadOnly { why: "the volume is closed".into() }),
-            false => Ok(()),
-        }
+        // Relaxed: a device that is read a little later does no harm.
+        if self.closing.load(Ordering::Relaxed) { Err(StoreError::Closed) } else { Ok(()) }
     }
 
     /// Compares about `budget` blocks with their sums, from `from` on.

@@ -154,6 +154,8 @@ struct Counts {
     kept_back: AtomicU32,
     /// Segments claimed for data since the last checkpoint.
     claimed: AtomicU32,
+    /// Segments that the fold of what is durable will fill.
+    owed: AtomicU32,
 }
 
 /// A line of marks; the marks of a segment share none with those of another.
@@ -205,13 +207,25 @@ impl SegmentTable {
         self.pools.len()
     }
 
-    /// Free segments that only checkpoints and the cleaner may take: a fixed number, and what the next checkpoint needs
-    /// for the summaries of the segments claimed since the last.
+    /// Free segments that only checkpoints and the cleaner may take: a fixed number, what the next checkpoint needs
+    /// for the summaries of the segments claimed since the last, and what it needs to fold what is durable.
     pub fn kept_back(&self) -> u32 {
         let size = self.geometry.segment_blocks;
         let summaries =
             self.counts.claimed.load(Relaxed) * size.div_ceil(crate::format::summary::SUMMARY_SPAN as u32);
-        self.counts.kept_back.load(Relaxed) + summaries / size
+        self.counts.kept_back.load(Relaxed) + summaries / size + self.owed()
+    }
+
+    pub fn owed(&self) -> u32 {
+        self.counts.owed.load(Relaxed)
+    }
+
+    /// Keeps back room for so many blocks of the next fold.
+    pub fn owe(&self, blocks: u64) {
+        let segments = (blocks / u64::from(self.geometry.segment_blocks)).min(u64::from(self.len())) as u32;
+        if segments != self.owed() {
+            self.counts.owed.store(segments, Relaxed);
+        }
     }
 
     /// A checkpoint has written all summaries.

@@ -5,6 +5,10 @@
 //! promise that succeeded can be written; what checkpoints need beyond (inode blocks, maps) is charged by force. Not so the summaries,
 //! of which every segment that is filled will have some: their room is left out of the total from the start, or a volume promised to the last
 //! block could not be written back (SEMANTICS D7).
+//!
+//! A page that is cut or blanked in part is written anew and gives its old block back: it asks for nothing, unless many do at once. So it is promised
+//! a block where nothing is free too, up to an eighth of what is kept back: whoever wants to make room on a full volume can
+//! ([`Space::reserve_rewrite`]).
 
 use crate::format::summary::SUMMARY_SPAN;
 use lanefs_sync::ablation::{Switch, Technique};
@@ -32,6 +36,8 @@ pub(crate) struct Space {
     /// Blocks users can fill when nothing is stored.
     pub total: u64,
     free: StridedCounter,
+    /// How far below nothing [`Space::reserve_rewrite`] goes.
+    beyond: i64,
     lanes: usize,
     /// Promised and not yet written, for reporting.
     reserved: Box<[lanefs_sync::CachePadded<AtomicI64>]>,
@@ -46,6 +52,7 @@ impl Space {
         Space {
             total,
             free: StridedCounter::new(total as i64, lanes, 1024),
+            beyond: i64::from(held_back(usable, mlogs)) * i64::from(segment_blocks) / 8,
             lanes,
             reserved: (0..lanes).map(|_| lanefs_sync::CachePadded::new(AtomicI64::new(0))).collect(),
         }
@@ -59,6 +66,21 @@ impl Space {
             self.reserved[lane].fetch_add(blocks as i64, Relaxed);
         }
         ok
+    }
+
+    /// Promises a block for a page that is stored and will be written over: see the head of this file.
+    pub fn reserve_rewrite(&self, lane: usize) -> bool {
+        if self.reserve(lane, 1) {
+            return true;
+        }
+        // Several at once may each find the last one left, and go that much further.
+        let left = self.free.exact() > -self.beyond;
+        if left {
+            let lane = lane % self.lanes;
+            self.free.sub_forced(lane, 1);
+            self.reserved[lane].fetch_add(1, Relaxed);
+        }
+        left
     }
 
     pub fn unreserve(&self, lane: usize, blocks: u64) {
@@ -120,6 +142,22 @@ mod tests {
         assert!(s.reserve(3, 5));
         s.unreserve(3, 5);
         assert_eq!(s.reserved(), 0);
+    }
+
+    #[test]
+    fn a_page_that_is_written_anew_goes_a_little_below_nothing() {
+        let s = Space::new(100, 16, 1, 4);
+        assert!(s.reserve_rewrite(0));
+        assert!(s.reserve(0, s.total - 1) && !s.reserve(0, 1));
+        let more = u64::from(held_back(100, 1)) * 16 / 8;
+        for n in 0..more {
+            assert!(s.reserve_rewrite(n as usize) && !s.reserve(0, 1));
+        }
+        assert!(!s.reserve_rewrite(1));
+        // Written back: each gave a block back.
+        s.settle(2, more, more, more);
+        assert!(s.reserve_rewrite(1) && !s.reserve(0, 1));
+        assert_eq!(s.free_exact(), -1);
     }
 
     #[test]

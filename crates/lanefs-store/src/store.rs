@@ -54,7 +54,8 @@ pub struct Store {
     frozen: AtomicBool,
     freeze: Mutex<()>,
     thaw: Condvar,
-    pub(crate) closed: AtomicBool,
+    /// The last position is recorded: nothing enters behind it. Written once, by the RPS writer.
+    pub(crate) closing: AtomicBool,
     /// The volume's secret, folded to a word.
     secret: u64,
     /// This mount's generation; set once, before anything is written.
@@ -67,6 +68,8 @@ pub struct Store {
     pub(crate) checkpoint_number: CachePadded<AtomicU64>,
     /// The last epoch committed or folded.
     pub(crate) epoch: CachePadded<AtomicU64>,
+    /// See [`Store::folded_epoch`]. Written under the maintenance lock.
+    pub(crate) folded: AtomicU64,
     pub(crate) last_ts: AtomicU64,
     pub(crate) next_chunk: AtomicU64,
     pub(crate) inode_count: CachePadded<AtomicU64>,
@@ -93,10 +96,13 @@ pub(crate) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Whether the store was frozen before this section began.
-    pub fn frozen(&self) -> bool {
-        // Relaxed: written by the RPS writer, whose exit orders it before this section.
-        self.store.frozen.load(Ordering::Relaxed)
+    /// Whether the store was frozen before this section began; an error behind the position of a close.
+    pub fn frozen(&self) -> Result<bool> {
+        // Relaxed: both are written by the RPS writer, whose exit orders it before this section.
+        if self.store.closing.load(Ordering::Relaxed) {
+            return Err(StoreError::Closed);
+        }
+        Ok(self.store.frozen.load(Ordering::Relaxed))
     }
     /// Ends the section; the flight goes on until its writes are answered.
     pub fn leave(self) -> Flight<'a> {
@@ -157,13 +163,14 @@ impl Store {
             frozen: AtomicBool::new(false),
             freeze: Mutex::new(()),
             thaw: Condvar::new(),
-            closed: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
             secret: hash[0] ^ hash[1].rotate_left(29),
             mount: AtomicU64::new(slot.mount),
             slot_in_force: AtomicU64::new(slot.generation),
             next_seq: CachePadded::new(free),
             checkpoint_number: CachePadded::new(AtomicU64::new(1)),
             epoch: CachePadded::new(AtomicU64::new(slot.folded_epoch)),
+            folded: AtomicU64::new(slot.folded_epoch),
             last_ts: AtomicU64::new(slot.last_ts),
             next_chunk: AtomicU64::new(slot.next_chunk),
             inode_count: CachePadded::new(AtomicU64::new(slot.inodes)),
@@ -196,8 +203,9 @@ impl Store {
         if self.read_only {
             return Err(StoreError::ReadOnly { why: "it was opened for reading only".into() });
         }
-        if self.closed.load(Ordering::Acquire) {
-            return Err(StoreError::Invalid("the volume is closed".into()));
+        // Relaxed: refuses early; who comes too late for it is refused in the section.
+        if self.closing.load(Ordering::Relaxed) {
+            return Err(StoreError::Closed);
         }
         self.io.check()
     }
@@ -213,6 +221,11 @@ impl Store {
         out.fetch_add(1, Ordering::Relaxed);
         f.begun.fetch_add(1, Ordering::Relaxed);
         Section { _reader: reader, flight: Flight(out), store: self }
+    }
+
+    /// Transactions begun on behalf of `lane`.
+    pub(crate) fn begun(&self, lane: usize) -> u64 {
+        self.flights[lane % self.flights.len()].begun.load(Ordering::Relaxed)
     }
 
     /// Waits until all transactions that entered before this call have their writes answered. `f` runs while none is
@@ -243,27 +256,6 @@ impl Store {
                 self.thaw.wait_for(&mut g, Duration::from_millis(100));
             }
         }
-    }
-
-    /// Whether so many inodes are dirty that a checkpoint may outgrow what is kept back for it.
-    pub(crate) fn metadata_presses(&self) -> bool {
-        let room = u64::from(self.segments.free_count()) * u64::from(self.segments.geometry.segment_blocks);
-        if 8 * self.cells.dirty_at_most() as u64 <= room {
-            return false;
-        }
-        // Relaxed: what the store's own checkpoint could not write out does not count again.
-        let dirty = self.cells.dirty().saturating_sub(self.dirty_floor.load(Ordering::Relaxed));
-        8 * dirty as u64 > room
-    }
-
-    /// Looks at that now and then, and makes a checkpoint.
-    pub(crate) fn watch_metadata(&self, lane: usize) -> Result<()> {
-        let begun = self.flights[lane % self.flights.len()].begun.load(Ordering::Relaxed);
-        if begun % 32 == 31 && self.metadata_presses() {
-            let Some(mut m) = self.try_maintenance() else { return self.io.check() };
-            self.checkpoint_in_place(&mut m)?;
-        }
-        Ok(())
     }
 
     // ---- cells ----
@@ -317,9 +309,14 @@ impl Store {
 
     // ---- what the layer above calls ----
 
-    /// Makes a new, empty volume on `devices`.
+    /// Makes a new, empty volume on `devices`. Nothing is written if it cannot be: EINVAL.
     pub fn format(devices: &[Arc<dyn Device>], options: &FormatOptions) -> Result<()> {
-        crate::recovery::format(devices, options)
+        crate::make::format(devices, options)
+    }
+
+    /// Whether the volume on `devices` was closed and needs no recovery. Reads three blocks or so.
+    pub fn was_closed(devices: Vec<Arc<dyn Device>>) -> Result<bool> {
+        crate::recovery::was_closed(devices)
     }
 
     /// Opens a volume, recovering it first when it was not closed.
@@ -494,6 +491,11 @@ impl Store {
         !self.read_only && self.space.reserve(lane, blocks)
     }
 
+    /// Promises room for a stored page that is cut or blanked in part: also where nothing is free, unless many of them wait to be written back.
+    pub fn reserve_rewrite(&self, lane: usize) -> bool {
+        !self.read_only && self.space.reserve_rewrite(lane)
+    }
+
     /// Gives a promise back.
     pub fn unreserve(&self, lane: usize, blocks: u64) {
         self.space.unreserve(lane, blocks);
@@ -510,7 +512,8 @@ impl Store {
         self.run_transaction(tx)
     }
 
-    /// Commits an epoch: `parts` are the record groups by lane. Durable when this returns. Epochs come in order.
+    /// Commits an epoch: `parts` are the record groups by lane. Durable when this returns. Epochs come in order. It does not wait for a
+    /// checkpoint. After [`StoreError::NoSpace`] nothing of the epoch is in the log, and it can be committed again.
     pub fn commit_epoch(&self, epoch: u64, parts: Vec<(usize, Vec<u8>)>) -> Result<()> {
         self.run_commit(epoch, parts)
     }
@@ -529,15 +532,15 @@ impl Store {
 
     /// Moves live blocks until the next checkpoint would leave `target_free_segments` free.
     pub fn clean(&self, target_free_segments: u64) -> Result<CleanReport> {
-        self.check_writable()?;
         let mut m = self.maintenance.lock();
+        self.check_writable()?;
         self.clean_until(&mut m, target_free_segments, false)
     }
 
     /// Waits for writes under way and holds new ones back until [`Store::unfreeze`].
     pub fn freeze(&self) -> Result<()> {
-        self.check_writable()?;
         let _m = self.maintenance.lock();
+        self.check_writable()?;
         self.drain(|| self.frozen.store(true, Ordering::Release));
         self.io.flush(self.io.all())
     }
@@ -549,11 +552,6 @@ impl Store {
         self.thaw.notify_all();
     }
 
-    /// The error that made the store read-only, if there was one: then nothing may be acknowledged any more.
-    pub fn healthy(&self) -> Result<()> {
-        self.io.check()
-    }
-
     /// Stops as a crash would: nothing more reaches a device.
     pub fn shutdown(&self) {
         self.io.fail(&StoreError::Invalid("it was shut down".into()));
@@ -562,15 +560,16 @@ impl Store {
 
     /// Final checkpoint with the clean mark. Everything was folded and submitted before.
     pub fn close(&self) -> Result<()> {
-        if self.read_only || self.closed.load(Ordering::Acquire) {
+        if self.read_only {
             return Ok(());
         }
-        self.io.check()?;
         let mut m = self.maintenance.lock();
-        let none: Option<fn() -> Result<FoldInput>> = None;
-        self.run_checkpoint(&mut m, none, true)?;
-        // Release, with the acquire in `check_writable`: nothing is written after the clean mark.
-        self.closed.store(true, Ordering::Release);
+        if !m.closed {
+            m.closing = true;
+            let none: Option<fn() -> Result<FoldInput>> = None;
+            self.run_checkpoint(&mut m, none, true)?;
+            m.closed = true;
+        }
         Ok(())
     }
 

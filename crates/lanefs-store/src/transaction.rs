@@ -26,7 +26,7 @@ use crate::error::{Result, StoreError};
 use crate::format::batch::{self, BatchHead, BatchKind, InodeRecord, TailUpdate};
 use crate::format::checksum;
 use crate::format::summary::DataOwner;
-use crate::inode_state::{InodeState, MapDelta, tail_of};
+use crate::inode_state::{InodeState, MapDelta, padded, tail_of};
 use crate::io::Write;
 use crate::mlog::{BatchPlace, Heat, Mlog};
 use crate::radix::Wanted;
@@ -85,23 +85,42 @@ impl Store {
     pub(crate) fn place(
         &self,
         mlog: usize,
-        mut head: BatchHead,
+        head: BatchHead,
         bytes: Vec<u8>,
         devices: u64,
         urgent: bool,
-    ) -> std::result::Result<Placed, (StoreError, Vec<u8>)> {
-        let m = &self.mlogs[mlog];
-        let split = pieces(bytes.len(), self.segments.geometry.segment_blocks);
-        let blocks: Vec<u32> = split.iter().map(|s| s.0).collect();
-        let places = match m.alloc_batches(&self.segments, &self.next_seq, &blocks, urgent) {
-            Ok(p) => p,
-            Err(e) => return Err((e, bytes)),
-        };
+    ) -> Result<Placed> {
+        let blocks = self.batches_for(bytes.len());
+        let places = self.mlogs[mlog].alloc_batches(&self.segments, &self.next_seq, &blocks, urgent)?;
+        Ok(self.placed(mlog, head, bytes, devices, places))
+    }
+
+    /// The blocks of each batch of a message of `len` bytes.
+    pub(crate) fn batches_for(&self, len: usize) -> Vec<u32> {
+        pieces(len, self.segments.geometry.segment_blocks).iter().map(|s| s.0).collect()
+    }
+
+    /// A message and the places it was given.
+    pub(crate) fn placed(
+        &self,
+        mlog: usize,
+        mut head: BatchHead,
+        bytes: Vec<u8>,
+        devices: u64,
+        places: Vec<BatchPlace>,
+    ) -> Placed {
         head.id = places[0].place;
         // Relaxed: set behind the flush that made the slot durable; an older value says less.
         head.slot = self.slot_in_force.load(Ordering::Relaxed);
-        head.parts = split.len() as u32;
-        Ok(Placed { mlog, head, bytes, places, devices })
+        head.parts = places.len() as u32;
+        Placed { mlog, head, bytes, places, devices }
+    }
+
+    /// Segments that messages of so many bytes fill.
+    pub(crate) fn segments_for(&self, bytes: u64) -> u64 {
+        let n = self.segments.geometry.segment_blocks;
+        let most = BATCH_MAX.min(n - 1);
+        bytes / (u64::from((n - 1) / most) * batch::room_in(most as usize) as u64)
     }
 
     /// The blocks of a placed message, in runs.
@@ -187,7 +206,7 @@ impl Store {
             let cells = self.cells_for(&tx.inodes)?;
             let mut guards = self.lock_all(&cells, &tx.inodes)?;
             let section = self.enter(lane);
-            if section.frozen() {
+            if section.frozen()? {
                 return Ok(false); // Waits above at the next attempt.
             }
             match self.change_cells(mlog, lane, &mut tx.inodes, &mut guards, &mut writes) {
@@ -252,8 +271,10 @@ impl Store {
             loop {
                 let wanted: Vec<Wanted> = {
                     let i = cell.lock();
-                    let mut w: Vec<Wanted> =
-                        u.pages.iter().filter_map(|(p, _)| i.state.missing_for(*p)).collect();
+                    // The tail that becomes a block is a page of the map too.
+                    let tail = i.state.tail().filter(|_| Plan::new(u, &i.state).displaced);
+                    let pages = u.pages.iter().map(|(p, _)| *p).chain(tail.map(|t| t.0));
+                    let mut w: Vec<Wanted> = pages.filter_map(|p| i.state.missing_for(p)).collect();
                     w.dedup();
                     w
                 };
@@ -277,8 +298,9 @@ impl Store {
         }
     }
 
-    /// Part B for the inodes: addresses, maps, attributes. Fails before it changes anything. Takes the pages out of the
-    /// updates.
+    /// Part B for the inodes: addresses, maps, attributes. Takes the pages out of the updates. Out of room it fails before it changes
+    /// anything. A map node that cannot be read may leave some pages mapped and others not, as if these had not been submitted;
+    /// what the inode had is still there.
     fn change_cells(
         &self,
         mlog: &Mlog,
@@ -322,8 +344,10 @@ impl Store {
             }
             if let Some((page, bytes)) = tail {
                 if plan.displaced
-                    && let Some((p, b)) = inner.state.take_tail()
+                    && let Some((p, b)) = inner.state.tail()
                 {
+                    // It ends being the tail when its block is mapped, not before: that may fail.
+                    let b = padded(b);
                     put(inner, p, b)?;
                 }
                 let change = inner.state.set_tail(page, bytes, &self.io)?;
@@ -383,7 +407,7 @@ impl Store {
         let head = self.fsync_head();
         let result = match failed {
             Some(e) => Err(e),
-            None => self.place(mlog, head, bytes, devices, self.in_checkpoint()).map_err(|(e, _)| e),
+            None => self.place(mlog, head, bytes, devices, self.in_checkpoint()),
         };
         if result.is_err() {
             for (g, (delta, tail, xattrs)) in guards.iter_mut().zip(deltas) {
@@ -480,8 +504,9 @@ impl Store {
             // with its size and zeros in place of its content, which it never had (SEMANTICS F3).
             let old = *inner.state.attrs();
             let (mtime, ctime) = (cut.time.unwrap_or(old.mtime), cut.time.unwrap_or(old.ctime));
+            let size = cut.size.map_or(old.size, |s| s.min(old.size));
             let version = inner.state.version() + 1;
-            inner.state.apply_attrs(&Attrs { size: cut.size.min(old.size), mtime, ctime, ..old }, version);
+            inner.state.apply_attrs(&Attrs { size, mtime, ctime, ..old }, version);
         }
         if had_tail != inner.state.tail().is_some() {
             inner.tail = Logged::No;

@@ -27,6 +27,8 @@ pub enum Canary {
     NoEpochFilter,
     /// Segments are free at once when their last block dies (O13).
     EarlyReuse,
+    /// Recovery writes its checkpoint into segments of the log that it has just read.
+    LogReused,
     /// A checkpoint of the store's own forgets what is durable only in the log.
     CarriesNothing,
     /// Pages of an older version win over newer ones in recovery.
@@ -67,7 +69,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 29] = [
+    pub const ALL: [Canary; 30] = [
         Canary::FsyncWithoutFlush,
         Canary::CommitWithoutFlush,
         Canary::SlotBeforeTree,
@@ -79,6 +81,7 @@ impl Canary {
         Canary::EpochWithGap,
         Canary::NoEpochFilter,
         Canary::EarlyReuse,
+        Canary::LogReused,
         Canary::CarriesNothing,
         Canary::OldVersionWins,
         Canary::NoClosure,

@@ -278,6 +278,7 @@ pub enum TailUpdate {
     /// There is none.
     None,
     /// These bytes are the start of page `page`; the rest of the page is zeros.
+    #[allow(missing_docs)] // named in the line above
     Set { page: u64, bytes: Vec<u8> },
 }
 

@@ -87,6 +87,7 @@ pub struct DirShape {
 
 /// Where the extended attributes are.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // the line of each variant names its fields
 pub enum XattrPlace {
     /// In the inode block.
     Inline(Vec<u8>),
@@ -99,8 +100,15 @@ pub enum XattrPlace {
 pub enum MapImage {
     /// All of it, by page.
     Inline(Vec<(u64, BlockRef)>),
-    /// A tree's root.
-    Tree { root: BlockRef, height: u8, pages: u64 },
+    /// A tree.
+    Tree {
+        /// Its root.
+        root: BlockRef,
+        /// Its levels, 1 or more.
+        height: u8,
+        /// Pages it maps.
+        pages: u64,
+    },
 }
 
 /// An inode block, unpacked.

@@ -12,7 +12,7 @@ use super::header::{HEADER_LEN, NODE_MAGIC, Stamp, seal};
 use super::inode::{self, DirShape, InodeBlock, MapImage, XattrPlace};
 use super::map_node::{self, FANOUT, Slots};
 use super::orphans::{ORPHANS_PER_BLOCK, encode_orphans};
-use super::record::{Effect, GROUP_HEADER, GROUP_MAX, encode_group};
+use super::record::{Effect, GROUP_HEADER, GROUP_MAX, NEW_XATTRS_MAX, encode_group};
 use super::slot::{Position, Root, SLOT_BLOCKS, SLOT_MAGIC, Slot};
 use super::summary::{DataOwner, SUMMARY_SPAN, encode_summary};
 use super::superblock::*;
@@ -47,6 +47,7 @@ fn all_constants_are_those_of_the_document() {
         ("BATCH_HEADER", BATCH_HEADER as u64),
         ("GROUP_HEADER", GROUP_HEADER as u64),
         ("GROUP_MAX", GROUP_MAX as u64),
+        ("NEW_XATTRS_MAX", NEW_XATTRS_MAX as u64),
         ("COUNTER_END", COUNTER_END),
         ("PAGES_END", PAGES_END),
         ("INODE_ROOM", inode::INODE_ROOM as u64),
@@ -356,15 +357,17 @@ fn records() {
         },
         Effect::Dead { ino: Ino(16), generation: 17 },
         Effect::Parent { ino: Ino(18), parent: Ino(19) },
+        Effect::Xattrs { ino: Ino(20), xattrs: b"x" },
     ];
     encode_group(&mut got, v, &effects);
     let head = |b: Bytes, tag, kind, n| b.u8(tag).u8(kind).u16(n);
-    let b = Bytes::default().u32(24 + 37 + 29 + 54 + 16 + 20).u16(5).u16(3).u64s(&[1, 2]);
+    let b = Bytes::default().u32(24 + 37 + 29 + 54 + 16 + 20 + 13).u16(6).u16(3).u64s(&[1, 2]);
     let b = head(b, 1, 1, 1).u64s(&[4, 5, 6, 7]).raw(b"n");
     let b = head(b, 2, 2, 1).u64s(&[4, 5, 7]).raw(b"n");
     let b = head(b, 3, 0, 2).u64s(&[8, 9, 14, 15]).u32(10).u32(11).u32(12).u32(13).raw(b"to");
     let b = head(b, 4, 0, 0).u64(16).u32(17);
     let b = head(b, 5, 0, 0).u64s(&[18, 19]);
+    let b = head(b, 6, 0, 1).u64(20).raw(b"x");
     same("group", &got, &b.0);
     let kinds = [
         FileKind::File,

@@ -11,6 +11,7 @@
 //! NEW (3)    ino:u64 parent:u64 rdev:u64 time:i64 generation:u32 mode:u32 uid:u32 gid:u32 target[name_len]
 //! DEAD (4)   ino:u64 generation:u32                                       the inode's number is free
 //! PARENT (5) ino:u64 parent:u64                                           a directory moved
+//! XATTRS (6) ino:u64 xattrs[name_len]                                     what the inode that NEW makes just before has from the start
 //! ```
 //!
 //! Link counts are not logged: SET adds a link to `ino` and takes one from `old`; CLR takes one from `old`.
@@ -22,11 +23,14 @@ use crate::types::{COUNTER_END, FileKind, Ino, NAME_MAX, SYMLINK_MAX, Version};
 
 /// Bytes before the first effect of a group.
 pub const GROUP_HEADER: usize = 24;
-/// No group is longer: the largest is a symlink (target 4095) with its name.
+/// No group is longer: the largest is a directory with attributes from the start and its name.
 pub const GROUP_MAX: usize = 8192;
+/// The most bytes of encoded extended attributes that a new inode can have from the start.
+pub const NEW_XATTRS_MAX: usize = 7680;
 
 /// One effect of a namespace operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // fields are named as in the table above and in `Attrs`
 pub enum Effect<'a> {
     /// Entry `name` of `dir` names `ino` from now on; before it named `old` (none if it did not exist).
     Set { dir: Ino, cookie: u64, name: &'a [u8], ino: Ino, old: Ino, kind: FileKind },
@@ -48,6 +52,8 @@ pub enum Effect<'a> {
     Dead { ino: Ino, generation: u32 },
     /// Directory `ino` has moved into `parent`.
     Parent { ino: Ino, parent: Ino },
+    /// Inode `ino`, which the effect before made, has these extended attributes from the start.
+    Xattrs { ino: Ino, xattrs: &'a [u8] },
 }
 
 impl<'a> Effect<'a> {
@@ -59,6 +65,7 @@ impl<'a> Effect<'a> {
             Effect::New { target, .. } => 48 + target.len(),
             Effect::Dead { .. } => 12,
             Effect::Parent { .. } => 16,
+            Effect::Xattrs { xattrs, .. } => 8 + xattrs.len(),
         }
     }
 
@@ -101,6 +108,11 @@ impl<'a> Effect<'a> {
                 head(out, 5, 0, 0);
                 out.extend_from_slice(&ino.0.to_le_bytes());
                 out.extend_from_slice(&parent.0.to_le_bytes());
+            }
+            Effect::Xattrs { ino, xattrs } => {
+                head(out, 6, 0, xattrs.len());
+                out.extend_from_slice(&ino.0.to_le_bytes());
+                out.extend_from_slice(xattrs);
             }
         }
     }
@@ -224,6 +236,7 @@ fn effect_at(b: &[u8], at: usize) -> Result<(Effect<'_>, usize), RecordError> {
         3 => 48,
         4 => 12,
         5 => 16,
+        6 => 8,
         _ => return Err(err("unknown effect")),
     };
     let p = b.get(at + 4..at + 4 + fixed).ok_or(err("effect cut short"))?;
@@ -277,6 +290,8 @@ fn effect_at(b: &[u8], at: usize) -> Result<(Effect<'_>, usize), RecordError> {
         }
         4 if n == 0 => Effect::Dead { ino: some(ino(0))?, generation: u32_at(p, 8) },
         5 if n == 0 => Effect::Parent { ino: some(ino(0))?, parent: some(ino(8))? },
+        6 if n <= NEW_XATTRS_MAX => Effect::Xattrs { ino: some(ino(0))?, xattrs: tail },
+        6 => return Err(err("too many attributes")),
         _ => return Err(err("unexpected name")),
     };
     Ok((e, 4 + fixed + n))
@@ -322,6 +337,7 @@ mod tests {
             Effect::Clr { dir: Ino(1), cookie: 10, name: b"b", old: Ino(20), kind: FileKind::Symlink },
             Effect::Dead { ino: Ino(19), generation: 4 },
             Effect::Parent { ino: Ino(30), parent: Ino(31) },
+            Effect::Xattrs { ino: Ino(20), xattrs: b"attributes" },
         ];
         let mut buf = Vec::new();
         let n = encode_group(&mut buf, v, &effects);

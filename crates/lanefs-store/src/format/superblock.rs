@@ -189,6 +189,7 @@ pub struct Superblock {
 
 /// Why bytes are not a superblock this code can use.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // the message of each variant says what its fields are
 pub enum SuperblockError {
     /// No LaneFS volume, or its first block is overwritten.
     #[error(

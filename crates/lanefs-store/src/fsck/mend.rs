@@ -38,8 +38,16 @@ impl Job<'_> {
                 report.add(p.structure, p.what, &p.remedy, p.repairable && shared);
             }
             self.copy_shared(store, &walk)?;
-            let names =
-                names::check(&walk, &store.inodes, &store.io, &known, self.threads(), self.progress, report);
+            let names = names::check(
+                &walk,
+                &store.inodes,
+                &store.io,
+                &known,
+                self.sb.hash_key,
+                self.threads(),
+                self.progress,
+                report,
+            );
             let mut m = store.maintenance.lock();
             let mut todo = names.fixes.len() + walk.shared.len();
             let named: Vec<Ino> = known
@@ -69,7 +77,11 @@ impl Job<'_> {
             (self.progress)(Progress { phase: Phase::Repair, done: 0, total: todo as u64 });
             let groups = self.groups(store, &mut m, names)?;
             let epoch = m.slot.folded_epoch;
-            store.run_checkpoint(&mut m, Some(|| Ok(FoldInput { epoch, groups: vec![groups] })), false)?;
+            store.run_checkpoint(
+                &mut m,
+                Some(|| Ok(FoldInput { epoch, groups: vec![groups.into()] })),
+                false,
+            )?;
             m.freed.clear();
             (self.progress)(Progress { phase: Phase::Repair, done: todo as u64, total: todo as u64 });
         }
@@ -177,6 +189,10 @@ impl Job<'_> {
                 Fix::Remove(Name { dir, cookie, name, ino }, kind) => {
                     put(&[Effect::Clr { dir: *dir, cookie: *cookie, name, old: *ino, kind: *kind }]);
                 }
+                Fix::Move(Name { dir, cookie, name, ino }, kind, to, real) => put(&[
+                    Effect::Clr { dir: *dir, cookie: *cookie, name, old: *ino, kind: *kind },
+                    Effect::Set { dir: *dir, cookie: *to, name, ino: *ino, old: Ino::NONE, kind: *real },
+                ]),
                 // The old name is given as none, or the record would say that nothing changes.
                 Fix::Kind(Name { dir, cookie, name, ino }, kind) => put(&[Effect::Set {
                     dir: *dir,

@@ -13,13 +13,18 @@
 //! 1. A check is a repair whose writes go to memory (`overlay`): the same code judges and mends, and what it would do is
 //!    what it reports. Without `repair` the devices are not written.
 //! 2. Nothing is allocated before the walk has marked every block that anything refers to, whatever the usage table says.
-//! 3. What cannot be read is dropped only where keeping it would make other things unreadable: an entry that leads
+//! 3. What the device refuses to read is not damage: it may be well, and the device or a cable bad. After such a place nothing is written
+//!    (`careful.rs`); a check names it and ends. Only who asks for it ([`FsckOptions::give_up_unreadable`]) has it taken for damage.
+//!    File data alone is different, since nothing is done about it anyway.
+//! 4. What is damaged is dropped only where keeping it would make other things unreadable: an entry that leads
 //!    nowhere, a part of a map. A data block with a wrong checksum stays, and reading it stays an error.
 
+mod careful;
 mod marks;
 mod mend;
 mod names;
 mod overlay;
+mod places;
 mod repair;
 mod scan;
 #[cfg(test)]
@@ -29,7 +34,7 @@ mod walk;
 pub(crate) use walk::{after, next_mapped};
 
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use std::sync::Arc;
 
 /// What to check, and what to do about it.
@@ -39,13 +44,15 @@ pub struct FsckOptions {
     pub repair: bool,
     /// Read and verify file data too, not only what describes it.
     pub read_data: bool,
+    /// Take what the devices refuse to read for damaged: it is given up. Otherwise that ends a repair before it writes.
+    pub give_up_unreadable: bool,
     /// Threads that read; 0 for one per CPU.
     pub threads: usize,
 }
 
 impl Default for FsckOptions {
     fn default() -> Self {
-        FsckOptions { repair: false, read_data: true, threads: 0 }
+        FsckOptions { repair: false, read_data: true, give_up_unreadable: false, threads: 0 }
     }
 }
 
@@ -107,7 +114,44 @@ pub struct FsckReport {
     pub data_blocks: u64,
     /// Blocks of everything else verified.
     pub node_blocks: u64,
+    /// What cannot be read is given up.
+    #[serde(skip)]
+    give_up_unreadable: bool,
 }
+
+/// What is wrong, and whether that is only that the device could not read it.
+#[derive(Clone, Debug)]
+struct What {
+    text: String,
+    unreadable: bool,
+}
+
+impl From<String> for What {
+    fn from(text: String) -> What {
+        What { text, unreadable: false }
+    }
+}
+
+impl From<&str> for What {
+    fn from(text: &str) -> What {
+        What { text: text.into(), unreadable: false }
+    }
+}
+
+impl From<&StoreError> for What {
+    fn from(e: &StoreError) -> What {
+        What { text: e.to_string(), unreadable: e.is_of_device() }
+    }
+}
+
+impl What {
+    /// The error of a part.
+    fn of(part: impl std::fmt::Display, e: &StoreError) -> What {
+        What { text: format!("{part}: {e}"), ..What::from(e) }
+    }
+}
+
+const UNREADABLE: &str = "nothing is done about what the device cannot read: mend or copy the device and check again, or give it up with --give-up-unreadable";
 
 impl FsckReport {
     /// Nothing is wrong.
@@ -119,10 +163,15 @@ impl FsckReport {
         self.problems.iter().filter(|p| !p.repaired).count()
     }
 
-    fn add(&mut self, structure: impl Into<String>, what: impl Into<String>, remedy: &str, repairable: bool) {
+    fn add(&mut self, structure: impl Into<String>, what: impl Into<What>, remedy: &str, repairable: bool) {
+        let what = what.into();
+        let (remedy, repairable) = match what.unreadable && !self.give_up_unreadable {
+            true => (UNREADABLE, false),
+            false => (remedy, repairable),
+        };
         let p = Problem {
             structure: structure.into(),
-            what: what.into(),
+            what: what.text,
             remedy: remedy.into(),
             repairable,
             repaired: false,
@@ -140,20 +189,23 @@ pub type OnProgress<'a> = &'a (dyn Fn(Progress) + Sync);
 /// Checks the volume on `devices`, in any order, and repairs it if the options say so. Nothing else may have it open.
 ///
 /// # Errors
-/// If the check cannot be made: the devices are no volume of this kind, or fail. What is wrong with a volume
-/// is no error but part of the report.
+/// If the check cannot be made: the devices are no volume of this kind, or fail; and for a repair, if something cannot be read that
+/// it needs. What is wrong with a volume is no error but part of the report.
 pub fn check(
     devices: Vec<Arc<dyn Device>>,
     options: &FsckOptions,
     progress: OnProgress<'_>,
 ) -> Result<FsckReport> {
-    let mut report = FsckReport::default();
-    let devices: Vec<Arc<dyn Device>> = if options.repair {
-        devices
-    } else {
-        devices.into_iter().map(|d| Arc::new(overlay::Overlay::new(d)) as Arc<dyn Device>).collect()
-    };
-    repair::run(devices, options, progress, mend::ROUNDS, &mut report)?;
+    let mut report = FsckReport { give_up_unreadable: options.give_up_unreadable, ..FsckReport::default() };
+    match repair::run(devices, options, progress, mend::ROUNDS, &mut report) {
+        // A check ends here too: all the rest would be about what is missing because of it.
+        Err(e) if e.is_of_device() && !options.repair => {
+            if report.problems.iter().all(|p| p.remedy != UNREADABLE) {
+                report.add("device", &e, UNREADABLE, false);
+            }
+        }
+        other => other?,
+    }
     for p in &mut report.problems {
         p.repaired = options.repair && p.repairable;
     }

@@ -1,6 +1,7 @@
-//! The name space: every entry leads to an inode of its kind, link counts equal names, every directory has one name, in
+//! The name space: every entry lies where its name belongs ([`places`](super::places)) and leads to an inode of its kind, link counts equal names, every directory has one name, in
 //! the directory it calls its parent, and reaches the root. What does not fit becomes a list of fixes.
 
+use super::places::Places;
 use super::walk::{AT_ONCE, InodeInfo, Walk, in_parallel};
 use super::{FsckReport, OnProgress, Phase, Progress};
 use crate::block_io::BlockSource;
@@ -33,6 +34,8 @@ pub(super) enum Fix {
     Remove(Name, FileKind),
     /// The entry names a file of this kind.
     Kind(Name, FileKind),
+    /// The entry, of this kind, belongs at this cookie and names a file of that kind.
+    Move(Name, FileKind, u64, FileKind),
     /// The directory lies in this one.
     Parent(Ino, Ino),
     /// Give it a name in lost+found.
@@ -57,7 +60,7 @@ pub(super) struct Names {
 
 pub(super) const LOST_FOUND: &[u8] = b"lost+found";
 
-fn quoted(name: &[u8]) -> String {
+pub(super) fn quoted(name: &[u8]) -> String {
     format!("\"{}\"", name.escape_ascii())
 }
 
@@ -98,6 +101,7 @@ pub(super) fn check(
     table: &InodeTable,
     io: &Io,
     orphans: &BTreeSet<Ino>,
+    key: [u64; 2],
     threads: usize,
     progress: OnProgress<'_>,
     report: &mut FsckReport,
@@ -111,8 +115,10 @@ pub(super) fn check(
         let dir = dirs[n];
         let mut own = Vec::new();
         let mut count = 0u64;
+        let mut places = Places::new(key, dir);
         let read = for_each_entry(dir, table, io, &mut |e| {
             count += 1;
+            places.see(&e);
             let target = inodes.get(&e.ino);
             if let Some(t) = target {
                 t.names.fetch_add(1, Relaxed);
@@ -128,13 +134,17 @@ pub(super) fn check(
         let mut guard = found.lock();
         let (found, report) = &mut *guard;
         if let Err(e) = read {
-            report.add(format!("directory {dir}"), e.to_string(), "its readable part is kept", true);
+            report.add(format!("directory {dir}"), &e, "its readable part is kept", true);
         }
         for (name, kind, lost_found) in own {
             if lost_found {
                 found.lost_found = Some(name.ino);
             }
             judge_entry(name, kind, inodes, found, report);
+        }
+        // Of a directory that cannot be read enough has been said.
+        if let Ok(fixes) = places.judge(table, io, |ino| inodes.get(&ino).map(|i| i.kind), report) {
+            found.fixes.extend(fixes);
         }
         let done = done.fetch_add(1, Relaxed) + 1;
         if done.is_multiple_of(256) {
@@ -148,6 +158,16 @@ pub(super) fn check(
     let parents = directories(inodes, &dirs, &mut found, report);
     unreachable(inodes, &parents, &mut found, report);
     link_counts(inodes, orphans, &mut found, report);
+    // The kind of an entry that goes away does not matter; records of both would cancel each other out.
+    let gone: BTreeSet<Name> = found
+        .fixes
+        .iter()
+        .filter_map(|f| match f {
+            Fix::Remove(n, _) | Fix::Move(n, ..) => Some(n.clone()),
+            _ => None,
+        })
+        .collect();
+    found.fixes.retain(|f| !matches!(f, Fix::Kind(n, _) if gone.contains(n)));
     Names { fixes: found.fixes, lost_found: found.lost_found }
 }
 
@@ -261,7 +281,8 @@ fn link_counts(
     for (&ino, i) in inodes {
         let names = i.names.load(Relaxed) + u32::from(ino == ROOT_INO);
         let at = || format!("inode {ino}");
-        if names != i.nlink {
+        // What the block of an orphan counts is not asked: it may be older than the removal.
+        if names != i.nlink && !(names == 0 && orphans.contains(&ino)) {
             let what = format!("counts {} names, and has {names}", i.nlink);
             report.add(at(), what, "the count is set to the number of names", true);
             found.fixes.push(Fix::Names(ino, names));

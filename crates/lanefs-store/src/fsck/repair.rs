@@ -1,9 +1,11 @@
 //! From damaged devices to a volume that is up, and from what the checks say to a volume that is sound.
 
+use super::careful::{Careful, Unread};
 use super::marks::{Marked, Marks};
+use super::overlay::Overlay;
 use super::scan::{self, Scan};
 use super::walk::{Salvage, Walk, Walker, threads};
-use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress};
+use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress, What};
 use crate::api::{OpenOptions, OpenReport};
 use crate::block_io::BlockSource;
 use crate::cell::Inner;
@@ -18,7 +20,7 @@ use crate::format::table_node::TableEntry;
 use crate::inode_state::InodeState;
 use crate::inode_table::{ChunkStep, InodeTable};
 use crate::io::Io;
-use crate::recovery::{order_devices, read_superblock};
+use crate::recovery::order_devices;
 use crate::segment::{Geometry, SegmentTable};
 use crate::sink::leaf_of;
 use crate::store::{Parts, Store};
@@ -36,11 +38,14 @@ pub(super) struct Job<'a> {
     o: &'a FsckOptions,
     pub progress: OnProgress<'a>,
     devices: Vec<Arc<dyn Device>>,
+    /// The same, as they are: for reading file data.
+    bare: Vec<Arc<dyn Device>>,
+    unread: Arc<Unread>,
     pub sb: Superblock,
     geometry: Geometry,
 }
 
-/// Checks and mends the volume on `devices`, which are all written to. It is looked at and mended up to `rounds` times.
+/// Checks and mends the volume on `devices`, which are all written to if the options say so. It is looked at and mended up to `rounds` times.
 pub(super) fn run(
     devices: Vec<Arc<dyn Device>>,
     o: &FsckOptions,
@@ -48,16 +53,26 @@ pub(super) fn run(
     rounds: usize,
     report: &mut FsckReport,
 ) -> Result<()> {
-    let (devices, sb) = order_devices(devices)?;
+    let (bare, sb) = order_devices(devices)?;
+    let unread = Arc::new(Unread::default());
+    let devices: Vec<Arc<dyn Device>> = bare
+        .iter()
+        .map(|d| {
+            let to: Arc<dyn Device> = if o.repair { d.clone() } else { Arc::new(Overlay::new(d.clone())) };
+            Arc::new(Careful::new(to, unread.clone(), o.give_up_unreadable)) as Arc<dyn Device>
+        })
+        .collect();
     if o.repair && sb.read_only() {
         let why = "it has features that this version of LaneFS does not know: repair it with the newer one";
         return Err(StoreError::ReadOnly { why: why.into() });
     }
-    superblocks(&devices, report)?;
+    let bad_superblocks = superblocks(&devices, &sb, report)?;
     let blocks: Vec<u64> = sb.devices.iter().map(|d| d.blocks).collect();
     let geometry = Geometry::new(&sb.layout, &blocks);
-    let job = Job { o, progress, devices, sb, geometry };
-    let store = match job.bring_up(false, report) {
+    let job = Job { o, progress, devices, bare, unread, sb, geometry };
+    let brought_up = job.bring_up(false, report);
+    job.unread.check()?;
+    let store = match brought_up {
         Err(e @ (StoreError::Corrupt { .. } | StoreError::BadInode { .. } | StoreError::Invalid(_))) => {
             let remedy = "what was not in a checkpoint yet is given up";
             report.add("log", format!("cannot be replayed: {e}"), remedy, true);
@@ -65,28 +80,37 @@ pub(super) fn run(
         }
         other => other?,
     };
+    for (d, at, b) in bad_superblocks {
+        job.devices[d].write(&[WriteReq { offset: at << BLOCK_SHIFT, data: &b.0 }])?;
+        job.devices[d].flush()?;
+    }
     job.mend(&store, rounds, report)?;
+    job.unread.check()?;
     store.close()
 }
 
-/// Both copies of every device's superblock; a bad one is written again from the other.
-fn superblocks(devices: &[Arc<dyn Device>], report: &mut FsckReport) -> Result<()> {
-    for d in devices {
-        let sb = read_superblock(&**d)?;
+/// Both copies of every device's superblock: those that are bad, by device and block, and what is to be written there.
+fn superblocks(
+    devices: &[Arc<dyn Device>],
+    first: &Superblock,
+    report: &mut FsckReport,
+) -> Result<Vec<(usize, u64, Box<Block>)>> {
+    let mut bad = Vec::new();
+    for (i, d) in devices.iter().enumerate() {
+        let sb = Superblock { device_index: i as u8, ..first.clone() };
         let blocks = d.size() >> BLOCK_SHIFT;
         for at in [0, sb.layout.copy_block()] {
             let mut b = Block::zeroed();
-            d.read(&mut [crate::device::ReadReq { offset: at << BLOCK_SHIFT, data: &mut b.0 }])?;
-            let Err(e) = UnverifiedSuperblock(b).verify(at, blocks) else { continue };
+            let read = d.read(&mut [crate::device::ReadReq { offset: at << BLOCK_SHIFT, data: &mut b.0 }]);
+            let verified =
+                read.and_then(|()| UnverifiedSuperblock(b).verify(at, blocks).map_err(|e| e.on(d.name())));
+            let Err(e) = verified else { continue };
             let which = if at == 0 { "superblock" } else { "copy of the superblock" };
-            let e = e.on(d.name()).to_string();
-            report.add(format!("{}: {which}", d.name()), e, "it is written again from the other", true);
-            let b = sb.encode(at).map_err(|e| e.on(d.name()))?;
-            d.write(&[WriteReq { offset: at << BLOCK_SHIFT, data: &b.0 }])?;
-            d.flush()?;
+            report.add(format!("{}: {which}", d.name()), &e, "it is written again from the other", true);
+            bad.push((i, at, sb.encode(at).map_err(|e| e.on(d.name()))?));
         }
     }
-    Ok(())
+    Ok(bad)
 }
 
 impl Job<'_> {
@@ -113,13 +137,13 @@ impl Job<'_> {
         // A slot never written is empty, and one that a crash tore is as it has to be.
         let expected = good.first().is_some_and(|g| !g.0.clean);
         for (i, e, empty) in &bad {
-            if good.is_empty() || !(*empty || expected) {
+            if good.is_empty() || e.is_of_device() || !(*empty || expected) {
                 let remedy = if good.is_empty() {
                     "inodes and the log are looked for in all blocks"
                 } else {
                     "the other one is used"
                 };
-                report.add(format!("checkpoint slot {i}"), e.to_string(), remedy, true);
+                report.add(format!("checkpoint slot {i}"), e, remedy, true);
             }
         }
         good.into_iter().next()
@@ -129,6 +153,8 @@ impl Job<'_> {
     fn bring_up(&self, no_log: bool, report: &mut FsckReport) -> Result<Store> {
         let io = Io::new(self.devices.clone(), 16 << 20, false);
         let found = self.slot(&io, report);
+        // Without it another one would be gone by, or none.
+        self.unread.check()?;
         let usable = found.is_some();
         let (mut slot, index) =
             found.unwrap_or_else(|| (Slot { volume: self.sb.volume, ..Slot::default() }, 1));
@@ -138,11 +164,12 @@ impl Job<'_> {
         let mut leave_alone = Vec::new();
         let table = self.table(&io, &mut slot, usable, &mut leave_alone, report)?;
         let mut segments = SegmentTable::new(self.geometry.clone());
+        self.unread.check()?;
         let mut usage = match UsageTable::load(slot.usage, &segments, &io) {
             Ok(u) if usable => Some(u),
             Ok(_) => None,
             Err(e) => {
-                report.add("usage table", e.to_string(), "it is counted anew", true);
+                report.add("usage table", &e, "it is counted anew", true);
                 segments = SegmentTable::new(self.geometry.clone());
                 None
             }
@@ -153,6 +180,8 @@ impl Job<'_> {
         if let Some(u) = &mut usage {
             mark_summaries(u, &io, &walk.marks, report);
         }
+        // What is not there because it cannot be read would be missed from here on.
+        self.unread.check()?;
         let counted = usage.is_some();
         let mut usage = usage.unwrap_or_else(|| UsageTable::new(segments.len()));
         compare_usage(&segments, &mut usage, &walk.marks, counted.then_some(&mut *report), &mut |_| ());
@@ -214,7 +243,8 @@ impl Job<'_> {
     ) -> Walk {
         let threads = self.threads();
         let progress = self.progress;
-        Walker { io, table, read_data, want_owners, threads, total, progress }
+        let bare = &Io::new(self.bare.clone(), 0, true);
+        Walker { io, bare, table, read_data, want_owners, threads, total, progress }
             .run(self.geometry.clone(), report)
     }
 
@@ -233,7 +263,7 @@ impl Job<'_> {
             let table = match InodeTable::open(slot.table.r, slot.table.level) {
                 Ok(t) => t,
                 Err(e) => {
-                    report.add("inode table", e.to_string(), "inodes are looked for in all blocks", true);
+                    report.add("inode table", &e, "inodes are looked for in all blocks", true);
                     lost.push(0..u64::MAX);
                     InodeTable::new()
                 }
@@ -254,7 +284,7 @@ impl Job<'_> {
                     ChunkStep::Lost(r, e) => (r, e),
                 };
                 let last = range.end.saturating_mul(INOS_PER_CHUNK) - 1;
-                let what = format!("inodes {} to {last}: {e}", range.start * INOS_PER_CHUNK);
+                let what = What::of(format_args!("inodes {} to {last}", range.start * INOS_PER_CHUNK), &e);
                 report.add("inode table", what, "these inodes are looked for in all blocks", true);
                 from = range.end;
                 lost.push(range);
@@ -262,6 +292,7 @@ impl Job<'_> {
             if lost.is_empty() {
                 return Ok(table);
             }
+            self.unread.check()?;
             let mut level = 0;
             while level <= slot.table.level {
                 for c in good.keys() {
@@ -307,7 +338,7 @@ impl Job<'_> {
                     return BlockRef::NONE;
                 }
                 Err(e) => {
-                    report.add("orphan list", e.to_string(), "it is made anew", true);
+                    report.add("orphan list", &e, "it is made anew", true);
                     return BlockRef::NONE;
                 }
             }
@@ -405,7 +436,7 @@ pub(super) fn mark_summaries(usage: &mut UsageTable, io: &Io, marks: &Marks, rep
     for (seg, part, r) in usage.summaries() {
         let read = io.read(r, "segment summary");
         if let Err(e) = read {
-            report.add(format!("summary of segment {seg}"), e.to_string(), "it is dropped", true);
+            report.add(format!("summary of segment {seg}"), &e, "it is dropped", true);
             bad.insert((seg, part));
         } else if marks.mark(r.addr) != Marked::First {
             let what = format!("block {} belongs to something else too", r.addr);

@@ -3,8 +3,10 @@
 use super::{FsckOptions, FsckReport, check};
 use crate::api::*;
 use crate::cell::Inner;
-use crate::device::{Device, MemoryDevice};
-use crate::error::Result;
+use crate::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, Plan, When};
+
+use crate::error::{Result, StoreError};
+use crate::format::dir_bucket::{self, EntryRef};
 use crate::format::header::{BlockKind, verify_sealed};
 use crate::format::record::{Effect, encode_group};
 use crate::store::Store;
@@ -132,6 +134,14 @@ impl Volume {
 
     /// Flips a byte of the youngest block of a kind that `pick` wants: level, inode, index.
     fn damage(&self, kind: BlockKind, pick: impl Fn(u8, u64, u64) -> bool) {
+        let at = self.find(kind, pick) * BLOCK_SIZE as u64 + 100;
+        let mut b = [0];
+        self.device.peek(at, &mut b).unwrap();
+        self.device.poke(at, &[b[0] ^ 0x20]).unwrap();
+    }
+
+    /// The youngest such block.
+    fn find(&self, kind: BlockKind, pick: impl Fn(u8, u64, u64) -> bool) -> u64 {
         let bytes = self.device.to_vec();
         let mut best = None;
         for (n, b) in bytes.chunks_exact(BLOCK_SIZE).enumerate() {
@@ -147,10 +157,7 @@ impl Volume {
                 }
             }
         }
-        let at = (best.expect("there is such a block").1 * BLOCK_SIZE) as u64 + 100;
-        let mut b = [0];
-        self.device.peek(at, &mut b).unwrap();
-        self.device.poke(at, &[b[0] ^ 0x20]).unwrap();
+        best.expect("there is such a block").1 as u64
     }
 
     /// Checks without repair, which changes nothing; repairs; checks again.
@@ -175,6 +182,7 @@ impl Volume {
 }
 
 fn fold(s: &Store, epoch: u64, groups: Vec<Vec<u8>>) {
+    let groups = groups.into_iter().map(Arc::new).collect();
     s.checkpoint(|| Ok(FoldInput { epoch, groups })).unwrap();
 }
 
@@ -240,6 +248,66 @@ fn entries_that_lead_nowhere_or_elsewhere() {
         assert_eq!(lookup(s, 201, b"ghost"), None);
         assert_eq!(lookup(s, 202, b"liar"), Some(Ino(1003)));
         assert_eq!(s.load_inode(Ino(1003)).unwrap().unwrap().nlink, 2);
+    });
+}
+
+#[test]
+fn entries_that_lie_where_their_names_do_not_belong() {
+    let mut v = Volume::new();
+    let at = |cookie: u64, name: &'static [u8], ino: u64, kind| Effect::Set {
+        dir: Ino(200),
+        cookie,
+        name,
+        ino: Ino(ino),
+        old: Ino::NONE,
+        kind,
+    };
+    let far = |name: &[u8]| cookie(name) ^ 1 << 40;
+    v.fold(&[
+        at(far(b"astray"), b"astray", 1003, FileKind::File),
+        at(far(b"file7"), b"file7", 1008, FileKind::File),
+        at(far(b"liar"), b"liar", 1004, FileKind::Symlink),
+        // Another place of the hash is as good.
+        at(cookie(b"beside") + 3, b"beside", 1005, FileKind::File),
+    ]);
+    let r = v.heal(&["\"astray\": lies at cookie", "\"file7\": lies at cookie", "\"liar\": lies at cookie"]);
+    assert_eq!(r.names, DIRS + FILES + 3);
+    v.with(|s| {
+        let found = [&b"astray"[..], b"file7", b"liar", b"beside"].map(|n| lookup(s, 200, n));
+        assert_eq!(found, [1003, 1007, 1004, 1005].map(|i| Some(Ino(i))));
+        let names = |ino| s.load_inode(Ino(ino)).unwrap().unwrap().nlink;
+        assert_eq!([1003, 1007, 1008, 1004].map(names), [2, 1, 1, 2]);
+    });
+}
+
+#[test]
+fn a_name_that_is_there_twice() {
+    let mut v = Volume::new();
+    let set = |name: &'static [u8], n: u64, ino: u64| Effect::Set {
+        dir: Ino(203),
+        cookie: cookie(b"double") + n,
+        name,
+        ino: Ino(ino),
+        old: Ino::NONE,
+        kind: FileKind::File,
+    };
+    v.fold(&[set(b"double", 0, 1001), set(b"other", 1, 1002)]);
+    v.with(|s| {
+        let mut bytes = Vec::new();
+        for (n, ino) in [(0, 1001), (1, 1002)] {
+            let cookie = cookie(b"double") + n;
+            EntryRef { cookie, ino: Ino(ino), kind: FileKind::File, name: b"double" }.put(&mut bytes);
+        }
+        let cell = s.cell(Ino(203)).unwrap().unwrap();
+        let mut i = cell.lock();
+        i.state.set_inline_bucket(dir_bucket::body(&bytes));
+        s.cells.list_dirty(&cell, &mut i);
+    });
+    v.heal(&["\"double\": has the name of another one"]);
+    v.with(|s| {
+        assert_eq!(lookup(s, 203, b"double"), Some(Ino(1002)));
+        let names = |ino| s.load_inode(Ino(ino)).unwrap().unwrap().nlink;
+        assert_eq!([1001, 1002].map(names), [1, 2]);
     });
 }
 
@@ -458,6 +526,86 @@ fn superblocks_and_slots_are_mended_from_their_copies() {
     // Closed volumes have two good slots by now; one is lost.
     v.device.poke(BLOCK_SIZE as u64 + 40, &[0xee; 8]).unwrap();
     v.heal(&["checkpoint slot 0"]);
+}
+
+/// The place of the youngest block of a kind that `pick` wants.
+fn place(v: &Volume, kind: BlockKind, pick: impl Fn(u8, u64, u64) -> bool) -> std::ops::Range<u64> {
+    let at = v.find(kind, pick) * BLOCK_SIZE as u64;
+    at..at + BLOCK_SIZE as u64
+}
+
+/// The volume's device, of which these bytes cannot be read.
+fn unreadable(v: &Volume, times: u64, range: std::ops::Range<u64>) -> Arc<FaultyDevice<Arc<MemoryDevice>>> {
+    let when = When { range: Some(range), times, ..When::default() };
+    let plan = Plan::none().rule(Kind::Read, when, Fault::Error(libc::EIO));
+    Arc::new(FaultyDevice::new(v.device.clone(), plan))
+}
+
+fn check_on(d: Arc<dyn Device>, o: FsckOptions) -> Result<FsckReport> {
+    check(vec![d], &FsckOptions { threads: 1, ..o }, &|_| ())
+}
+
+#[test]
+fn what_cannot_be_read_is_not_taken_for_damage() {
+    let v = Volume::new();
+    let repair = FsckOptions { repair: true, ..FsckOptions::default() };
+    let before = v.device.to_vec();
+    let places = [
+        place(&v, BlockKind::Inode, |_, ino, _| ino == 1010),
+        place(&v, BlockKind::Map, |level, ino, index| (level, ino, index) == (0, 1000, 1)),
+        place(&v, BlockKind::Bucket, |_, ino, _| ino == 200),
+        place(&v, BlockKind::Xattr, |_, ino, index| (ino, index) == (1020, 1)),
+        place(&v, BlockKind::Table, |level, _, index| (level, index) == (0, 1010 / 128)),
+        place(&v, BlockKind::Usage, |level, _, index| (level, index) == (0, 0)),
+        BLOCK_SIZE as u64..2 * BLOCK_SIZE as u64,
+        2 * BLOCK_SIZE as u64..3 * BLOCK_SIZE as u64,
+        0..BLOCK_SIZE as u64,
+    ];
+    for at in places {
+        let bad = unreadable(&v, 0, at.clone());
+        let e = check_on(bad.clone(), repair.clone()).expect_err(&format!("{at:?} was repaired"));
+        assert!(matches!(e, StoreError::Io { .. }) && e.to_string().contains("byte"), "{at:?}: {e}");
+        let r = check_on(bad, FsckOptions::default()).unwrap();
+        assert!(r.left() > 0, "{at:?} is clean");
+        for p in &r.problems {
+            assert!(!p.repairable && p.what.contains("byte"), "{at:?}: {p:?}");
+        }
+        assert!(before == v.device.to_vec(), "{at:?} was written to");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_once_is_read_again() {
+    let v = Volume::new();
+    let at = place(&v, BlockKind::Inode, |_, ino, _| ino == 1010);
+    let repair = FsckOptions { repair: true, ..FsckOptions::default() };
+    let r = check_on(unreadable(&v, 1, at), repair).unwrap();
+    assert!(r.is_clean(), "{:#?}", r.problems);
+}
+
+#[test]
+fn what_cannot_be_read_is_given_up_if_asked() {
+    let mut v = Volume::new();
+    let at = place(&v, BlockKind::Inode, |_, ino, _| ino == 1010);
+    let o = FsckOptions { repair: true, give_up_unreadable: true, ..FsckOptions::default() };
+    let r = check_on(unreadable(&v, 0, at), o).unwrap();
+    assert!(!r.is_clean() && r.left() == 0, "{:#?}", r.problems);
+    assert!(v.check(false).is_clean());
+    v.with(|s| assert_eq!(lookup(s, 200, b"file10"), None));
+}
+
+#[test]
+fn unreadable_data_is_told_and_nothing_is_done_about_it() {
+    let v = Volume::new();
+    let (bytes, want) = (v.device.to_vec(), page(30_001));
+    let at = bytes.chunks_exact(BLOCK_SIZE).position(|b| b == want.0).unwrap() as u64 * BLOCK_SIZE as u64;
+    let repair = FsckOptions { repair: true, ..FsckOptions::default() };
+    for o in [FsckOptions::default(), repair] {
+        let r = check_on(unreadable(&v, 0, at..at + 1), o).unwrap();
+        assert_eq!((r.problems.len(), r.left()), (1, 1), "{:#?}", r.problems);
+        assert!(r.problems[0].structure == "inode 1030: page 31" && !r.problems[0].repairable);
+    }
+    assert!(v.check(false).is_clean());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! which block belongs to whom.
 
 use super::marks::{Marked, Marks};
-use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress};
+use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress, What};
 use crate::api::BucketEntry;
 use crate::block_io::BlockSource;
 use crate::error::StoreError;
@@ -62,6 +62,8 @@ pub(super) struct Walk {
 
 pub(super) struct Walker<'a> {
     pub io: &'a Io,
+    /// For file data: a block of it that cannot be read is told, and nothing follows from it.
+    pub bare: &'a Io,
     pub table: &'a InodeTable,
     pub read_data: bool,
     pub want_owners: bool,
@@ -184,14 +186,14 @@ fn lost_chunks(report: &mut FsckReport, range: &Range<u64>, e: &StoreError) {
     let (a, b) = (range.start * INOS_PER_CHUNK, range.end.saturating_mul(INOS_PER_CHUNK) - 1);
     report.add(
         "inode table",
-        format!("the part for inodes {a} to {b} cannot be read: {e}"),
+        What::of(format_args!("the part for inodes {a} to {b} cannot be read"), e),
         "these inodes are looked for in all blocks",
         true,
     );
 }
 
 impl Shared<'_> {
-    fn tell(&self, structure: String, what: String, remedy: &str, repairable: bool) {
+    fn tell(&self, structure: String, what: impl Into<What>, remedy: &str, repairable: bool) {
         self.out.lock().1.add(structure, what, remedy, repairable);
     }
 
@@ -220,16 +222,18 @@ impl Shared<'_> {
     /// `ahead`: its block, if it was read already; not verified.
     fn inode(&self, ino: Ino, entry: TableEntry, ahead: Option<&Block>) {
         let what = |w: &str| format!("inode {ino}: {w}");
-        let lost = |why: String| {
+        let lost = |why: What| {
             self.tell(what("inode block"), why, "its names are removed, its data is given up", true);
             self.out.lock().0.lost.push((ino, entry));
         };
         match self.marks.mark(entry.block.addr) {
             Marked::First => {}
             Marked::Again => {
-                return lost(format!("block {} belongs to something else too", entry.block.addr));
+                return lost(format!("block {} belongs to something else too", entry.block.addr).into());
             }
-            Marked::Outside => return lost(format!("block {} lies outside the log", entry.block.addr)),
+            Marked::Outside => {
+                return lost(format!("block {} lies outside the log", entry.block.addr).into());
+            }
         }
         let ahead = ahead.filter(|b| checksum::matches(entry.block, &b.0));
         let loaded = match ahead {
@@ -241,7 +245,7 @@ impl Shared<'_> {
             Err(e) => {
                 self.marks.unmark(entry.block.addr);
                 self.out.lock().0.leave_alone.push(entry.block.addr);
-                return lost(e.to_string());
+                return lost(What::from(&e));
             }
         };
         self.nodes.fetch_add(1, Relaxed);
@@ -294,7 +298,7 @@ impl Shared<'_> {
         }
         match read_xattrs(state.ino(), len, refs, self.w.io) {
             Ok(blob) => v.xattrs = Some(blob),
-            Err(e) => v.damaged(format!("extended attributes: {e}")),
+            Err(e) => v.damaged(What::of("extended attributes", &e)),
         }
         self.nodes.fetch_add(refs.len() as u64, Relaxed);
     }
@@ -327,7 +331,7 @@ impl Shared<'_> {
                         continue;
                     }
                     if let Err(e) = fetch(state, self.w.io, &w) {
-                        v.damaged(e.to_string());
+                        v.damaged(&e);
                         page = after(&w);
                     }
                 }
@@ -375,13 +379,16 @@ impl Shared<'_> {
             let mut blocks: Vec<Box<Block>> = refs.iter().map(|_| Block::zeroed()).collect();
             let mut reqs: Vec<(BlockAddr, &mut Block)> =
                 refs.iter().zip(&mut blocks).map(|(r, b)| (r.1.addr, &mut **b)).collect();
-            let read = self.w.io.read_blocks(&mut reqs, "file data");
-            drop(reqs);
-            for ((page, r), b) in refs.iter().zip(&blocks) {
-                let why = match &read {
-                    Err(e) => e.to_string(),
-                    Ok(()) if checksum::matches(*r, &b.0) => continue,
-                    Ok(()) => format!("block {} has a wrong checksum", r.addr),
+            let all = self.w.bare.read_blocks(&mut reqs, "file data");
+            for (i, (page, r)) in refs.iter().enumerate() {
+                let one = match &all {
+                    Ok(()) => Ok(()),
+                    Err(_) => self.w.bare.read_blocks(&mut reqs[i..=i], "file data"),
+                };
+                let why = match one {
+                    Err(e) => What::from(&e),
+                    Ok(()) if checksum::matches(*r, &reqs[i].1.0) => continue,
+                    Ok(()) => format!("block {} has a wrong checksum", r.addr).into(),
                 };
                 let remedy =
                     "reading it stays an error: restore the file from a backup, or write the page anew";
@@ -408,7 +415,7 @@ impl Shared<'_> {
                 .map(|id| (id, dir_bucket::check_body(body, state.block().addr, id)))
             {
                 Some((id, Ok(bytes))) => take(id, bytes),
-                Some((_, Err(e))) => v.damaged(e.to_string()),
+                Some((_, Err(e))) => v.damaged(&e),
                 None => v.damaged(format!("inline bucket at page {page}")),
             }
         }
@@ -425,7 +432,7 @@ impl Shared<'_> {
                     None => match self.w.io.read(r, "directory bucket") {
                         Ok(b) => Some(b),
                         Err(e) => {
-                            v.damaged(e.to_string());
+                            v.damaged(&e);
                             continue;
                         }
                     },
@@ -433,7 +440,7 @@ impl Shared<'_> {
                 let Some(block) = ahead.or(alone.as_deref()) else { continue };
                 match dir_bucket::decode(block, r.addr, state.ino(), id) {
                     Ok(bytes) => take(id, bytes),
-                    Err(e) => v.damaged(e.to_string()),
+                    Err(e) => v.damaged(&e),
                 }
             }
         }
@@ -452,7 +459,7 @@ impl Shared<'_> {
         }
         let shape = state.dir();
         if ids.iter().any(|i| i.depth > shape.depth) {
-            v.damaged("a bucket is deeper than the inode says".into());
+            v.damaged("a bucket is deeper than the inode says");
         }
         if v.damage.is_none() && (counts.entries, counts.subdirs) != (shape.entries, shape.subdirs) {
             v.damaged(format!(
@@ -517,7 +524,7 @@ impl Shared<'_> {
             Ok(())
         })();
         if let Err(e) = copied {
-            self.tell(format!("inode {}: map", old.ino()), e.to_string(), "the rest of it is given up", true);
+            self.tell(format!("inode {}: map", old.ino()), &e, "the rest of it is given up", true);
         }
         entries_found.sort_unstable_by_key(|e| e.cookie);
         entries_found.dedup_by(|a, b| a.name == b.name);
@@ -535,12 +542,12 @@ struct Visit {
     shared: Vec<(Ino, u64, BlockAddr)>,
     xattrs: Option<Vec<u8>>,
     /// Why it has to be salvaged.
-    damage: Option<String>,
+    damage: Option<What>,
 }
 
 impl Visit {
-    fn damaged(&mut self, why: String) {
-        self.damage.get_or_insert(why);
+    fn damaged(&mut self, why: impl Into<What>) {
+        self.damage.get_or_insert_with(|| why.into());
     }
 }
 

@@ -81,7 +81,8 @@ fn tails_live_in_the_inode_and_move_out_when_the_file_grows() {
     assert_eq!(read(&s, 20, 5).unwrap().0, q.0);
     fold(&s, s.info().last_epoch + 1, vec![]);
     // Truncated.
-    s.unmap(0, Ino(20), 1..u64::MAX, Some(&Cut { size: 40, time: None, attrs: &|| attrs(40) })).unwrap();
+    s.unmap(0, Ino(20), 1..u64::MAX, Some(&Cut { size: Some(40), time: None, attrs: &|| attrs(40) }))
+        .unwrap();
     s.submit(tx(true, vec![], vec![update(20, 40, vec![])])).unwrap();
     drop(s);
     let (s, _) = open(&d);
@@ -353,7 +354,7 @@ fn what_changes_behind_the_position_of_a_checkpoint_is_left_to_the_next() {
         let g = group(1, 1, &[new_file(20), set(b"a", 20, 0), new_file(21), set(b"b", 21, 0)]);
         let both = vec![update(20, 4096, vec![(0, page(1))]), update(21, 4096, vec![(0, page(2))])];
         s.submit(tx(true, g.clone(), both)).unwrap();
-        s.checkpoint(|| Ok(FoldInput { epoch: 1, groups: vec![g] })).unwrap();
+        s.checkpoint(|| Ok(FoldInput { epoch: 1, groups: vec![g.into()] })).unwrap();
         assert_eq!(s.unwritten_memory(), 0);
         let change = || {
             s.submit(tx(true, vec![], vec![update(21, 4096, vec![(0, page(9))])]))?;
@@ -373,4 +374,62 @@ fn what_changes_behind_the_position_of_a_checkpoint_is_left_to_the_next() {
         assert_eq!(read(&s, 21, 0).unwrap().0, page(9).0);
         assert_eq!(read(&s, 20, 0).is_none(), last);
     }
+}
+
+/// What makes a volume unlike all others is drawn, and what does not fit is refused.
+#[test]
+fn volumes_differ_and_labels_have_an_end() {
+    let made = |label: &str| {
+        let d = memory(SMALL);
+        let o = FormatOptions { uuid: None, hash_key: None, label: label.into(), ..format_options() };
+        Store::format(std::slice::from_ref(&d), &o).map(|()| open(&d).0.info())
+    };
+    let (a, b) = (made("one").unwrap(), made(&"x".repeat(64)).unwrap());
+    assert_ne!(a.uuid, b.uuid);
+    assert_ne!(a.hash_key, b.hash_key);
+    assert_eq!((&*a.label, b.label.len()), ("one", 64));
+    assert!(matches!(made(&"x".repeat(65)), Err(StoreError::Invalid(_))));
+}
+
+#[test]
+fn the_smallest_device_that_is_said_to_do_does() {
+    let whole = |kib: u64| Store::format(&[memory(kib << 10)], &format_options());
+    let Err(StoreError::Invalid(why)) = whole(64) else { panic!("64 KiB are a volume") };
+    let least: u64 = why.split_whitespace().find_map(|w| w.parse().ok()).unwrap();
+    whole(least).unwrap();
+    assert!(whole(least - 4).is_err());
+}
+
+#[test]
+fn a_transaction_names_each_inode_once() {
+    let (s, _) = open(&fresh(SMALL));
+    let u = |ino| update(ino, 4096, vec![(0, page(ino))]);
+    assert!(matches!(s.submit(tx(true, vec![], vec![u(20), u(21), u(20)])), Err(StoreError::Invalid(_))));
+}
+
+#[test]
+fn what_is_only_read_is_not_committed_to() {
+    let d = fresh(SMALL);
+    open(&d).0.close().unwrap();
+    let o = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let (s, _) = Store::open(vec![d], &o).unwrap();
+    let groups = group(9, 9, &[new_file(20), set(b"a", 20, 0)]);
+    assert!(s.commit_epoch(9, vec![(0, groups)]).is_err());
+    assert!(s.submit(tx(true, vec![], vec![update(20, 0, vec![])])).is_err());
+}
+
+/// The log to be recovered grows with what is written, and a checkpoint ends it.
+#[test]
+fn the_log_is_measured_from_the_last_checkpoint() {
+    let (s, _) = open(&fresh(SMALL));
+    let before = s.pressure().log_bytes;
+    for n in 0..3 {
+        let pages = (0..10).map(|p| (p, page(n * 10 + p))).collect();
+        let g = if n == 0 { group(1, 1, &[new_file(20), set(b"a", 20, 0)]) } else { Vec::new() };
+        s.submit(tx(true, g, vec![update(20, 10 * 4096, pages)])).unwrap();
+    }
+    // A batch each: data is not read again by recovery.
+    assert!(s.pressure().log_bytes >= before + 3 * 4096, "{before}, then {}", s.pressure().log_bytes);
+    fold(&s, 1, vec![]);
+    assert_eq!(s.pressure().log_bytes, 0);
 }

@@ -46,7 +46,7 @@ struct Model {
     history: Vec<BTreeMap<Vec<u8>, u64>>,
     /// Groups of the open epoch; and those committed and not folded.
     pending: Vec<u8>,
-    committed: Vec<Vec<u8>>,
+    committed: Vec<Arc<Vec<u8>>>,
     epoch: u64,
     op: i64,
     next_ino: u64,
@@ -104,7 +104,8 @@ impl Model {
                 f.pages.retain(|p, _| *p < keep);
                 f.states.insert(self.op, (f.size, f.pages.clone()));
                 let (size, mtime) = (f.size, self.op);
-                let cut = Cut { size, time: Some(mtime), attrs: &|| Attrs { mtime, ..attrs(size) } };
+                let cut =
+                    Cut { size: Some(size), time: Some(mtime), attrs: &|| Attrs { mtime, ..attrs(size) } };
                 s.unmap(0, Ino(ino), keep..u64::MAX, Some(&cut)).unwrap();
             }
             (14..=15, _) => {
@@ -142,7 +143,7 @@ impl Model {
         let g = std::mem::take(&mut self.pending);
         let half = lanefs_store::format::record::groups(&g).next().map_or(0, |x| x.unwrap().bytes.len());
         s.commit_epoch(self.epoch, vec![(0, g[..half].to_vec()), (1, g[half..].to_vec())]).unwrap();
-        self.committed.push(g);
+        self.committed.push(g.into());
         self.epoch += 1;
     }
 

@@ -84,7 +84,7 @@ fn reserve_says_when_it_is_full_and_what_it_promised_can_be_written() {
         assert_eq!(read(&s, 50, q).unwrap().0, page(q).0);
     }
     // Truncating gives it back.
-    s.unmap(0, Ino(50), 0..u64::MAX, Some(&Cut { size: 0, time: None, attrs: &|| attrs(0) })).unwrap();
+    s.unmap(0, Ino(50), 0..u64::MAX, Some(&Cut { size: Some(0), time: None, attrs: &|| attrs(0) })).unwrap();
     s.submit(tx(true, vec![], vec![update(50, 0, vec![])])).unwrap();
     assert!(s.reserve(0, p / 2));
     s.unreserve(0, p / 2);

@@ -1,8 +1,12 @@
 //! The store as the layer above sees it: one binary for all integration tests.
 
 mod basics;
+mod closing;
 mod common;
 mod crash;
+mod faults;
 mod full;
 mod lost;
 mod mkfs;
+mod room;
+mod unreadable;

@@ -5,7 +5,7 @@
 //! went by it. `fsck --repair` would have written it into block 0.
 
 use crate::common::*;
-use lanefs_store::device::MemoryDevice;
+use lanefs_store::device::{Device, MemoryDevice};
 use lanefs_store::*;
 use std::sync::Arc;
 
@@ -61,4 +61,27 @@ fn a_volume_with_a_bad_superblock_is_not_made_over_unasked() {
     d.poke(0, &[0; 4096]).unwrap();
     assert!(Store::format(&[d.clone() as Dev], &format_options()).is_err());
     assert_eq!(who(&d), uuid_of(5));
+}
+
+#[test]
+fn what_cannot_be_made_leaves_what_was_there() {
+    let d: Arc<dyn Device> = Arc::new(MemoryDevice::new(32 << 20).unwrap());
+    Store::format(std::slice::from_ref(&d), &FormatOptions::default()).unwrap();
+    let uuid = Store::open(vec![d.clone()], &OpenOptions::default()).unwrap().0.info().uuid;
+    let o = || FormatOptions { force: true, ..FormatOptions::default() };
+    for wrong in [
+        FormatOptions { mlogs: 129, ..o() },
+        FormatOptions { mlogs: 1000, ..o() },
+        FormatOptions { label: "a\tb".into(), ..o() },
+        FormatOptions { uuid: Some([0; 16]), ..o() },
+        FormatOptions { segment_blocks: 48, ..o() },
+    ] {
+        let refused = Store::format(std::slice::from_ref(&d), &wrong);
+        assert!(refused.is_err(), "{wrong:?}");
+        let (s, _) = Store::open(vec![d.clone()], &OpenOptions::default()).unwrap();
+        assert_eq!(s.info().uuid, uuid, "{wrong:?}");
+    }
+    let many = Store::format(&vec![d.clone(); 65], &o()).map_err(|e| e.errno());
+    assert_eq!(many, Err(libc::EINVAL));
+    Store::format(std::slice::from_ref(&d), &FormatOptions { mlogs: 128, ..o() }).unwrap();
 }

@@ -1,0 +1,73 @@
+//! A device that reads once more what could not be read, and takes no write after a place that could not be read twice: what is behind
+//! it may be well, and would be given up for a cable.
+
+use crate::device::{Device, ReadReq, WriteReq};
+use crate::error::{Result, StoreError};
+use lanefs_sync::lock::Mutex;
+use std::sync::Arc;
+
+/// The first place that cannot be read, on any device.
+#[derive(Default, Debug)]
+pub struct Unread(Mutex<Option<StoreError>>);
+
+impl Unread {
+    /// An error if there is such a place.
+    pub fn check(&self) -> Result<()> {
+        self.0.lock().clone().map_or(Ok(()), Err)
+    }
+}
+
+/// A device whose places that cannot be read are noted.
+#[derive(Debug)]
+pub struct Careful {
+    base: Arc<dyn Device>,
+    unread: Arc<Unread>,
+    /// They are given up: noted nowhere.
+    give_up: bool,
+}
+
+impl Careful {
+    pub fn new(base: Arc<dyn Device>, unread: Arc<Unread>, give_up: bool) -> Careful {
+        Careful { base, unread, give_up }
+    }
+}
+
+impl Device for Careful {
+    fn size(&self) -> u64 {
+        self.base.size()
+    }
+    fn name(&self) -> &str {
+        self.base.name()
+    }
+    fn read(&self, reqs: &mut [ReadReq<'_>]) -> Result<()> {
+        match self.base.read(reqs) {
+            Err(e) if e.is_of_device() => {}
+            other => return other,
+        }
+        let mut first = Ok(());
+        for r in reqs {
+            let again = self.base.read(&mut [ReadReq { offset: r.offset, data: r.data }]);
+            if let Err(e) = again {
+                if e.is_of_device() && !self.give_up {
+                    self.unread.0.lock().get_or_insert_with(|| e.clone());
+                }
+                first = first.and(Err(e));
+            }
+        }
+        first
+    }
+    fn write(&self, reqs: &[WriteReq<'_>]) -> Result<()> {
+        self.unread.check()?;
+        self.base.write(reqs)
+    }
+    fn flush(&self) -> Result<()> {
+        self.base.flush()
+    }
+    fn needs_flush(&self) -> bool {
+        self.base.needs_flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.unread.check()?;
+        self.base.discard(offset, len)
+    }
+}

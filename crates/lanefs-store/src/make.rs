@@ -1,0 +1,221 @@
+//! Making volumes.
+//!
+//! Whether a volume can be made is known before anything is written: the superblocks are encoded, which checks every field of them, while
+//! what was there before is still whole. Then the older volume is taken away, in an order that a crash cannot mix ([`take_away`]), the
+//! new one is written, and its superblock last.
+
+use crate::api::{FormatOptions, OpenOptions};
+use crate::checkpoint::Maintenance;
+use crate::device::Device;
+use crate::error::{Result, StoreError};
+use crate::format::slot::{SLOT_BLOCKS, Slot};
+use crate::format::superblock::{
+    DeviceEntry, LABEL_MAX, Layout, MAX_MLOGS, MIN_SEGMENT_BLOCKS, SUPERBLOCK_MAGIC, Superblock,
+    UnverifiedSuperblock, Uuid, copy_candidates,
+};
+use crate::inode_table::InodeTable;
+use crate::recovery::{read_block, read_superblock};
+use crate::segment::{Geometry, SegmentTable};
+use crate::store::{Parts, Store};
+use crate::types::{Attrs, BLOCK_SHIFT, Block, FIRST_INO, ROOT_INO};
+use crate::usage_table::UsageTable;
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The fewest segments a volume can have.
+const MIN_SEGMENTS: u32 = 16;
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut b = [0; N];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(&mut b))
+        .map_err(|e| StoreError::Invalid(format!("no randomness from /dev/urandom: {e}")))?;
+    Ok(b)
+}
+
+/// What a volume on devices of these sizes, in blocks, is divided into.
+fn geometry(o: &FormatOptions, blocks: &[u64]) -> Result<(Layout, Geometry)> {
+    if blocks.is_empty() {
+        return Err(StoreError::Invalid("a volume needs a device".into()));
+    }
+    let mut segment_blocks = o.segment_blocks;
+    let (layout, g) = loop {
+        let layout = Layout::new(segment_blocks, SLOT_BLOCKS)
+            .ok_or_else(|| StoreError::Invalid(format!("segments of {segment_blocks} blocks")))?;
+        let g = Geometry::new(&layout, blocks);
+        if g.usable() >= 4 * MIN_SEGMENTS || segment_blocks == MIN_SEGMENT_BLOCKS {
+            break (layout, g);
+        }
+        segment_blocks /= 2;
+    };
+    if g.usable() < MIN_SEGMENTS {
+        let least = u64::from((MIN_SEGMENTS + g.reserved) * segment_blocks) << BLOCK_SHIFT;
+        return Err(StoreError::Invalid(format!("a volume needs at least {} KiB", least >> 10)));
+    }
+    Ok((layout, g))
+}
+
+/// The number of mlogs that the volume will say it was made with.
+fn mlogs(o: &FormatOptions) -> Result<u32> {
+    match o.mlogs {
+        0 => Ok(std::thread::available_parallelism().map_or(1, |n| n.get().min(16) as u32)),
+        n @ 1..=MAX_MLOGS => Ok(n),
+        n => Err(StoreError::Invalid(format!("{n} mlogs; a volume has 1 to {MAX_MLOGS}"))),
+    }
+}
+
+/// See [`FormatOptions::mlogs_on`].
+pub(crate) fn mlogs_on(o: &FormatOptions, sizes: &[u64]) -> Result<usize> {
+    let blocks: Vec<u64> = sizes.iter().map(|s| s >> BLOCK_SHIFT).collect();
+    let (_, g) = geometry(o, &blocks)?;
+    Ok(crate::space::fitting_mlogs(mlogs(o)? as usize, g.usable()))
+}
+
+/// See [`Store::format`].
+pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
+    if o.label.len() > LABEL_MAX {
+        return Err(StoreError::Invalid(format!("the label is longer than {LABEL_MAX} bytes")));
+    }
+    let blocks: Vec<u64> = devices.iter().map(|d| d.size() >> BLOCK_SHIFT).collect();
+    let (layout, g) = geometry(o, &blocks)?;
+    let mlogs = mlogs(o)?;
+    if !o.force {
+        for d in devices {
+            let old = d.size() > 0
+                && (UnverifiedSuperblock(read_block(&**d, 0)?).verify(0, u64::MAX >> 20).is_ok()
+                    || read_superblock(&**d).is_ok());
+            if old {
+                let why = "holds a LaneFS volume; use --force to overwrite it".into();
+                return Err(StoreError::NotAVolume { device: d.name().into(), why });
+            }
+        }
+    }
+    let now = || lanefs_sync::coarse_realtime_ns();
+    let hash_key = match o.hash_key {
+        Some(k) => k,
+        None => {
+            let [a, b, c, d, e, f, g, h, rest @ ..] = random::<16>()?;
+            [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(rest)]
+        }
+    };
+    let volume = match o.uuid {
+        Some(u) => Uuid(u),
+        None => Uuid::from_random(random()?),
+    };
+    let mut entries = Vec::new();
+    for (i, b) in blocks.iter().enumerate() {
+        // A device's identity follows from the volume's, so that volumes made with a given identity are the same.
+        let mut id = volume.0;
+        id[15] ^= i as u8 + 1;
+        id[14] ^= 0xd5;
+        entries.push(DeviceEntry { uuid: Uuid::from_random(id), blocks: *b });
+    }
+    // The same on every device: it is part of what makes them one volume.
+    let created = o.time.unwrap_or_else(now);
+    let superblock = |i: usize| Superblock {
+        features_compatible: 0,
+        features_read_compatible: 0,
+        features_incompatible: 0,
+        volume,
+        device_index: i as u8,
+        devices: entries.clone(),
+        layout,
+        mlogs,
+        label: o.label.clone(),
+        hash_key,
+        created,
+    };
+    let superblocks = devices
+        .iter()
+        .enumerate()
+        .map(|(i, d)| {
+            let places = [layout.copy_block(), 0];
+            let encoded = places.map(|at| Ok((at, superblock(i).encode(at).map_err(|e| e.on(d.name()))?)));
+            encoded.into_iter().collect::<Result<Vec<_>>>()
+        })
+        .collect::<Result<Vec<_>>>()?;
+    // First take away what could make an old volume look alive, then write the new one, its superblock last.
+    take_away(devices, &layout)?;
+    let segments = SegmentTable::new(g);
+    segments.fill_pools(|_| false);
+    let usage = UsageTable::new(segments.len());
+    let slot = Slot { volume, next_seq: 1, next_chunk: FIRST_INO.chunk() + 1, ..Slot::default() };
+    let store = Store::assemble(Parts {
+        devices: devices.to_vec(),
+        superblock: superblock(0),
+        segments,
+        inodes: InodeTable::new(),
+        mlogs: mlogs as usize,
+        maintenance: Maintenance::new(slot, 1, usage),
+        options: OpenOptions::default(),
+    });
+    let time = o.time.unwrap_or_else(now);
+    let attrs = Attrs {
+        mode: libc::S_IFDIR | o.mode & 0o7777,
+        uid: o.uid,
+        gid: o.gid,
+        flags: 0,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        generation: 0,
+    };
+    let root = store.cell_or_new(ROOT_INO, &attrs)?;
+    {
+        let mut i = root.lock();
+        i.folded = true;
+        i.state.set_parent(ROOT_INO);
+        i.state.set_names(1);
+        store.cells.list_dirty(&root, &mut i);
+    }
+    store.inode_count.store(1, Ordering::Relaxed);
+    store.close()?;
+    for (d, places) in devices.iter().zip(superblocks) {
+        for (at, b) in places {
+            d.write(&[crate::device::WriteReq { offset: at << BLOCK_SHIFT, data: &b.0 }])?;
+        }
+        d.flush()?;
+    }
+    Ok(())
+}
+
+/// Overwrites what could make older volumes look alive. In this order, with a flush between, a crash leaves the last one whole or none:
+/// copies that volumes before it left where it has none of its own, its superblocks, and only then the slots.
+fn take_away(devices: &[Arc<dyn Device>], layout: &Layout) -> Result<()> {
+    let zero = Block::zeroed();
+    let wipe = |d: &dyn Device, blocks: &[u64]| -> Result<()> {
+        let reqs: Vec<_> = blocks
+            .iter()
+            .map(|b| crate::device::WriteReq { offset: b << BLOCK_SHIFT, data: &zero.0 })
+            .collect();
+        d.write(&reqs)?;
+        d.flush()
+    };
+    let mut slots = layout.slots.to_vec();
+    for d in devices {
+        let last = read_superblock(&**d).ok().map(|sb| sb.layout);
+        let mut of_last = vec![0, layout.copy_block()];
+        if let Some(l) = &last {
+            of_last.push(l.copy_block());
+            slots.extend(l.slots);
+        }
+        let mut older = Vec::new();
+        for at in copy_candidates(d.size() >> BLOCK_SHIFT).filter(|at| !of_last.contains(at)) {
+            // What cannot be read cannot be found by others either.
+            if read_block(&**d, at).is_ok_and(|b| b.0.starts_with(&SUPERBLOCK_MAGIC)) {
+                older.push(at);
+            }
+        }
+        if !older.is_empty() {
+            wipe(&**d, &older)?;
+        }
+        wipe(&**d, &of_last)?;
+    }
+    let d = &*devices[0];
+    slots.retain(|s| *s < d.size() >> BLOCK_SHIFT);
+    wipe(d, &slots)
+}

@@ -1,0 +1,130 @@
+//! Calls beside a close: what is acknowledged is found again, and what comes too late is refused.
+
+use crate::common::*;
+use lanefs_store::device::{Device, MemoryDevice, ReadReq, WriteReq};
+use lanefs_store::*;
+use std::sync::{Arc, Mutex, mpsc};
+
+type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+/// A device that does something before the next read, and before the next write.
+#[derive(Default)]
+struct Hooks {
+    read: Hook,
+    write: Hook,
+}
+
+impl Hooks {
+    fn before_read(&self, f: impl FnOnce() + Send + 'static) {
+        *self.read.lock().unwrap() = Some(Box::new(f));
+    }
+    fn before_write(&self, f: impl FnOnce() + Send + 'static) {
+        *self.write.lock().unwrap() = Some(Box::new(f));
+    }
+    fn call(hook: &Hook) {
+        let f = hook.lock().unwrap().take();
+        f.into_iter().for_each(|f| f());
+    }
+}
+
+struct Hooked(MemoryDevice, Arc<Hooks>);
+
+impl std::fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Device for Hooked {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn read(&self, reqs: &mut [ReadReq<'_>]) -> Result<()> {
+        Hooks::call(&self.1.read);
+        self.0.read(reqs)
+    }
+    fn write(&self, reqs: &[WriteReq<'_>]) -> Result<()> {
+        Hooks::call(&self.1.write);
+        self.0.write(reqs)
+    }
+    fn flush(&self) -> Result<()> {
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.0.discard(offset, len)
+    }
+}
+
+/// A volume with the files 20 and 21, of which the store has nothing in memory.
+fn two_files() -> (Dev, Arc<Hooks>, Arc<Store>) {
+    let hooks = Arc::<Hooks>::default();
+    let d: Dev = Arc::new(Hooked(MemoryDevice::new(4 << 20).unwrap(), hooks.clone()));
+    Store::format(std::slice::from_ref(&d), &format_options()).unwrap();
+    let (s, _) = open(&d);
+    let g = [group(1, 1, &[new_file(20), set(b"a", 20, 0)]), group(1, 2, &[new_file(21), set(b"b", 21, 0)])];
+    let files = (20..22).map(|ino| update(ino, 4096, vec![(0, page(ino))])).collect();
+    s.submit(tx(true, g.concat(), files)).unwrap();
+    fold(&s, 1, g.to_vec());
+    s.close().unwrap();
+    drop(s);
+    let (s, _) = open(&d);
+    (d, hooks, s)
+}
+
+/// What the durable write of page 0 of file 20 answered must be what a new open finds.
+fn judge(d: &Dev, s: Arc<Store>, answer: Result<()>) {
+    drop(s);
+    let (s, _) = open(d);
+    let found = read(&s, 20, 0).unwrap();
+    match answer {
+        Ok(()) => assert!(found.0 == page(5).0, "acknowledged beside a close, and lost"),
+        Err(e) => assert!(e.errno() == libc::EIO && found.0 == page(20).0),
+    }
+}
+
+fn rewrite(s: &Store) -> Result<()> {
+    s.submit(tx(true, vec![], vec![update(20, 4096, vec![(0, page(5))])]))
+}
+
+#[test]
+fn a_write_that_began_before_a_close_and_ends_behind_it_is_refused_or_found() {
+    let (d, hooks, s) = two_files();
+    let closer = s.clone();
+    hooks.before_read(move || closer.close().unwrap());
+    let answer = rewrite(&s);
+    assert!(hooks.read.lock().unwrap().is_none(), "nothing was read");
+    judge(&d, s, answer);
+}
+
+#[test]
+fn a_write_that_ends_between_the_position_and_the_slot_of_a_close_is_refused_or_found() {
+    let (d, hooks, s) = two_files();
+    // Something for the close to write.
+    s.submit(tx(false, vec![], vec![update(21, 4096, vec![(0, page(6))])])).unwrap();
+    let (inside, is_inside) = mpsc::channel();
+    let (closing, is_closing) = mpsc::channel::<()>();
+    let (done, is_done) = mpsc::channel::<()>();
+    hooks.before_read(move || {
+        inside.send(()).unwrap();
+        is_closing.recv().unwrap();
+    });
+    let answer = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let r = rewrite(&s);
+            drop(done);
+            r
+        });
+        is_inside.recv().unwrap();
+        // The first write of a close is behind its position. It waits for the other call's end.
+        hooks.before_write(move || {
+            closing.send(()).unwrap();
+            is_done.recv().unwrap_err();
+        });
+        s.close().unwrap();
+        writer.join().unwrap()
+    });
+    judge(&d, s, answer);
+}

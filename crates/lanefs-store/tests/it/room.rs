@@ -1,0 +1,55 @@
+//! Room for what is acknowledged and not yet folded.
+
+use crate::common::*;
+use lanefs_store::*;
+
+/// A volume whose live blocks are spread over all segments: every second page of what filled it was given up.
+fn scattered() -> (Dev, std::sync::Arc<Store>) {
+    let d = memory(32 << 20);
+    let options = FormatOptions { segment_blocks: 128, ..format_options() };
+    Store::format(std::slice::from_ref(&d), &options).unwrap();
+    let (s, _) = open(&d);
+    let g = group(1, 1, &[new_file(50), set(b"f", 50, 0)]);
+    s.commit_epoch(1, vec![(0, g.clone())]).unwrap();
+    fold(&s, 1, vec![g]);
+    let mut p = 0;
+    while s.reserve(0, 8) {
+        let pages = (p..p + 8).map(|p| (p, page(p))).collect();
+        p += 8;
+        let mut u = update(50, p * 4096, pages);
+        u.reserved = 8;
+        s.submit(tx(false, vec![], vec![u])).unwrap();
+    }
+    fold(&s, 2, vec![]);
+    for q in (0..p).step_by(2) {
+        s.unmap(0, Ino(50), q..q + 1, None).unwrap();
+    }
+    s.submit(tx(true, vec![], vec![update(50, p * 4096, vec![])])).unwrap();
+    fold(&s, 3, vec![]);
+    (d, s)
+}
+
+#[test]
+fn acknowledged_names_open_again_where_free_segments_are_few() {
+    let (d, s) = scattered();
+    let before = s.pressure();
+    let mut groups = Vec::new();
+    let mut n = 0;
+    while n < 3000 && s.reserve(0, 1) {
+        let name = format!("name-{n}");
+        groups.extend(group(5, 10 + n, &[new_file(1000 + n), set(name.as_bytes(), 1000 + n, 0)]));
+        n += 1;
+    }
+    s.make_room_for_epoch(groups.len() as u64, false).unwrap();
+    let answer = s.commit_epoch(5, vec![(0, groups)]);
+    println!("{n} names, {:?} before, {:?} after, {answer:?}", before, s.pressure());
+    answer.unwrap();
+    drop(s);
+    for _ in 0..2 {
+        let opened = Store::open(vec![d.clone()], &OpenOptions::default());
+        let (s, _) = opened.unwrap_or_else(|e| panic!("{n} acknowledged names: {e}"));
+        for i in 0..n {
+            assert_eq!(lookup(&s, format!("name-{i}").as_bytes()), Some(Ino(1000 + i)), "{i}");
+        }
+    }
+}
