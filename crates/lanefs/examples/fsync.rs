@@ -46,7 +46,7 @@ impl Device for Slow {
 }
 
 fn volume(device: Arc<dyn Device>) -> Result<Volume, Failure> {
-    Store::format(std::slice::from_ref(&device), &FormatOptions::default())?;
+    Store::format(std::slice::from_ref(&device), &FormatOptions::for_caller())?;
     // Nothing but the calls below reaches the device.
     let options = MountOptions { background: false, cache_size: 256 << 20, ..MountOptions::default() };
     Ok(Volume::open_devices(vec![device], &options)?)

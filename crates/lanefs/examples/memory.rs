@@ -6,6 +6,9 @@
 //! Pages are written all over the file, synced, read back and compared; what lies between must be zeros, and the holes
 //! must be found as holes.
 
+// The allocator of the `lanefs` command, which gives memory back to the system as soon: that is measured too.
+#[path = "../../lanefs-cli/src/allocator.rs"]
+mod allocator;
 #[path = "common/target.rs"]
 #[allow(dead_code)] // the other measurement uses all of it
 mod target;
@@ -17,10 +20,6 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Instant;
 use target::{Failure, Memory};
-
-/// As the `lanefs` command has it.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const SIZE: u64 = 100 << 30;
 /// Pages written.
@@ -122,6 +121,7 @@ fn run(file: &Sparse, memory: &Memory, volume: Option<&Volume>) -> Result<(), Fa
 }
 
 fn main() -> Result<(), Failure> {
+    allocator::give_back_soon();
     let (mut budget, mut image, mut dir, mut pid) = (128, None, None, None);
     let mut args = std::env::args().skip(1);
     while let Some(a) = args.next() {
@@ -144,7 +144,7 @@ fn main() -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
     let image = image.map_or_else(|| folder.path().join("memory.lane"), Into::into);
     let device: Arc<dyn Device> = Arc::new(FileDevice::create(&image, 4 << 30)?);
-    Store::format(std::slice::from_ref(&device), &FormatOptions::default())?;
+    Store::format(std::slice::from_ref(&device), &FormatOptions::for_caller())?;
     drop(device);
     let options = MountOptions { cache_size: budget << 20, ..MountOptions::default() };
     let volume = Volume::open(&[&image], &options)?;

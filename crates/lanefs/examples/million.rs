@@ -5,6 +5,9 @@
 //!
 //! With --keep the files are only made, and left there. With --names: N further names (links) of a few files, all in one directory.
 
+// The allocator of the `lanefs` command, which gives memory back to the system as soon: that is measured too.
+#[path = "../../lanefs-cli/src/allocator.rs"]
+mod allocator;
 #[path = "common/target.rs"]
 mod target;
 
@@ -15,14 +18,11 @@ use std::sync::Arc;
 use std::time::Instant;
 use target::{Failure, Memory, Target};
 
-/// As the `lanefs` command has it: it gives memory back to the system, which this measures.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Files in a directory.
 const IN_DIR: u64 = 1000;
 
 fn main() -> Result<(), Failure> {
+    allocator::give_back_soon();
     let (mut files, mut budget, mut image, mut names) = (None, 128, None, false);
     let (mut dir, mut pid, mut keep) = (None, None, false);
     let mut args = std::env::args().skip(1);
@@ -52,7 +52,7 @@ fn main() -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
     let image = image.map_or_else(|| folder.path().join("million.lane"), Into::into);
     let device: Arc<dyn Device> = Arc::new(FileDevice::create(&image, 24 << 30)?);
-    Store::format(std::slice::from_ref(&device), &FormatOptions::default())?;
+    Store::format(std::slice::from_ref(&device), &FormatOptions::for_caller())?;
     drop(device);
     let options = MountOptions { cache_size: budget << 20, ..MountOptions::default() };
     let volume = Volume::open(&[&image], &options)?;

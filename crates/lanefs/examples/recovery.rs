@@ -62,7 +62,7 @@ fn main() -> Result<(), Failure> {
     let device =
         Arc::new(Counted { file: FileDevice::create(&image, (mib << 20) * 3)?, written: AtomicU64::new(0) });
     let shared: Arc<dyn Device> = device.clone();
-    Store::format(std::slice::from_ref(&shared), &FormatOptions::default())?;
+    Store::format(std::slice::from_ref(&shared), &FormatOptions::for_caller())?;
     // No background work: no checkpoint.
     let options = MountOptions { background: false, ..MountOptions::default() };
     let volume = Volume::open_devices(vec![shared], &options)?;

@@ -1,11 +1,50 @@
-//! The library's one error type, and its one conversion to errno.
+//! The library's one error type, and its one conversion to errno; and what many calls have in common.
+//!
+//! # Every call
+//!
+//! - EIO: the volume was closed or shut down; or the device failed, or what it gave is not what was written, where something had to be read. What
+//!   does not match its checksum is named in the log and never served.
+//! - EUCLEAN: structures of an inode contradict each other.
+//! - EROFS: a change of a volume opened for reading only; or of one on which a write or a flush of the log failed, until it is opened again. What would make
+//!   something durable says EIO then. What was written stays readable.
+//! - ENOMEM: a page is needed, and all are dirty and could not be written back for 20 seconds.
+//!
+//! # Paths
+//!
+//! What every call on a path may answer:
+//!
+//! - ENOENT: the path is empty, or names nothing, or a symbolic link on the way does; or a directory on it was removed.
+//! - ENOTDIR: something on the way is no directory; or the path ends in `/` or `/.`, and what it names is none.
+//! - EACCES: a directory on the way may not be searched.
+//! - ELOOP: more than 40 symbolic links.
+//! - ENAMETOOLONG: a component of more than 255 bytes, or a path of more than 4096.
+//!
+//! # New names
+//!
+//! What every call may answer that gives something a name:
+//!
+//! - EEXIST: the name exists, or is `.`, `..` or the root.
+//! - ENOENT: the directory does not exist or was removed; the name is empty; or a path to what is no directory ends in `/`.
+//! - ENAMETOOLONG: more than 255 bytes. EINVAL: a name with a NUL or, by inode number, a `/`.
+//! - EACCES: the directory may not be changed.
+//! - ENOSPC: no room for the inode.
+//! - EROFS: the volume was opened for reading only.
+//!
+//! # Removed names
+//!
+//! What every call may answer that takes a name from something:
+//!
+//! - ENOENT: there is no such name. ENAMETOOLONG: more than 255 bytes. EINVAL: a name with a NUL or, by inode number, a `/`.
+//! - EACCES: the directory may not be changed.
+//! - EPERM: it is sticky, and the caller owns neither it nor what the name names.
+//! - EROFS: the volume was opened for reading only.
 
 use lanefs_store::StoreError;
 
 /// Why a call failed. [`Error::errno`] is what the system call of the same name would return.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// A result POSIX defines: ENOENT, EEXIST, EACCES and so on.
+    /// A result POSIX defines: ENOENT, EEXIST, EACCES and so on, as in `libc::E*`.
     #[error("{} (errno {})", describe(*.0), .0)]
     Posix(i32),
     /// The store failed; the message names the structure and what to do.
@@ -14,7 +53,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The errno of this error, as in `libc::E*`.
+    /// The errno of this error, as in `libc::E*`; never 0.
     pub fn errno(&self) -> i32 {
         match self {
             Error::Posix(e) => *e,

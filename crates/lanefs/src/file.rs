@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 /// An open file or directory: what a descriptor is to the kernel. Send and Sync; positional calls run in parallel.
 ///
-/// After a crash, what [`File::sync_all`] acknowledged is there. A file whose last name is gone lives until its last handle is dropped.
+/// Offsets and lengths are bytes. Every call may answer the errors of [every call](crate::error#every-call); with the calls stands what is
+/// particular to them. After a crash, what [`File::sync_all`] acknowledged is there, and the rest as
+/// [content and attributes](crate#content-and-attributes) says. A file whose last name is gone lives until its last handle is dropped.
 #[repr(C)]
 pub struct File {
     anchor: Arc<Anchor>,
@@ -122,7 +124,13 @@ impl File {
         Ok(self.cell().stat())
     }
 
-    /// Changes attributes, as `fchmod`, `fchown`, `futimens` and `ftruncate` do. EPERM, EACCES, EROFS, EINVAL, EFBIG.
+    /// Changes attributes, as `fchmod`, `fchown`, `futimens` and `ftruncate` do: all that is asked, or nothing. Durable as
+    /// [attributes](crate#content-and-attributes) are; a truncation as [`crate::Fs::truncate`].
+    ///
+    /// # Errors
+    /// - EBADF: a size, and the handle is not open for writing. EFBIG: a size of more than 2^63-1.
+    /// - EPERM, EACCES: as [`crate::Fs::chmod`], [`crate::Fs::chown`] and [`crate::Fs::set_times`].
+    /// - EROFS: the volume was opened for reading only. ENOSPC, ENOMEM, EIO: as [`crate::Fs::truncate`].
     pub fn set_attr(&self, cred: &Cred, set: &SetAttr) -> Result<Stat> {
         if set.size.is_some() {
             self.writable()?;
@@ -131,14 +139,17 @@ impl File {
         self.stat()
     }
 
-    /// Reads at `offset` without moving the cursor; less than asked only at the end of the file. With O_DIRECT as [`File::read_kept_at`].
-    /// EBADF, EISDIR, EIO.
+    /// Reads at `offset` without moving the cursor; less than asked only at the end of the file or before what cannot be read; 0 at and behind the
+    /// end. With O_DIRECT as [`File::read_kept_at`].
+    ///
+    /// # Errors
+    /// EBADF: not open for reading. EISDIR: a directory. EIO: the device failed, or what it gave is not what was written.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.read_where(buf, offset, self.flags & libc::O_DIRECT != 0)
     }
 
     /// As [`File::read_at`], for who keeps what it reads, as a kernel does: where `offset`, `buf`'s address and its length are multiples
-    /// of 4096, pages that are not in memory are read into `buf` and not kept here too.
+    /// of 4096, pages that are not in memory are read into `buf` and not kept here too. Errors as [`File::read_at`].
     pub fn read_kept_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.read_where(buf, offset, true)
     }
@@ -152,13 +163,21 @@ impl File {
         Ok(n)
     }
 
-    /// Writes at `offset` without moving the cursor (at the end with O_APPEND); less than asked if the volume fills up. EBADF,
-    /// EFBIG, ENOSPC, EROFS, EIO. Durable when it returns only with O_SYNC or O_DSYNC. With O_DIRECT whole pages as [`File::write_kept_at`].
+    /// Writes at `offset` without moving the cursor (at the end with O_APPEND); less than asked if the volume fills up or the file reaches 2^63-1 bytes.
+    /// Durable when it returns only with O_SYNC or O_DSYNC; else as [content](crate#content-and-attributes): after a crash each page of 4 KiB has its
+    /// part of the write whole or not at all, one page without another. With O_DIRECT whole pages as [`File::write_kept_at`].
+    ///
+    /// # Errors
+    /// - EBADF: not open for writing. EROFS: the volume was opened for reading only.
+    /// - EFBIG: `offset` is 2^63-1 or more.
+    /// - ENOSPC: no room for the first page. ENOMEM: no memory, as nothing that is dirty could be written back for a long time.
+    /// - EIO: a page written in part cannot be read. With O_SYNC and O_DSYNC also those of [`File::sync_all`].
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         self.write_where((self.flags & libc::O_APPEND == 0).then_some(offset), buf).map(|w| w.1)
     }
 
-    /// As [`File::write_at`], for who keeps what it has written, as a kernel does: the pages leave memory once they are written back.
+    /// As [`File::write_at`], for who keeps what it has written, as a kernel does: the pages leave memory once they are written back. Errors and crash
+    /// as [`File::write_at`].
     pub fn write_kept_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let writer = Writer { keeps_pages: true, ..self.writer() };
         self.write_as((self.flags & libc::O_APPEND == 0).then_some(offset), buf, writer).map(|w| w.1)
@@ -166,7 +185,10 @@ impl File {
 
     /// Writes at `offset`, never appends, and leaves mtime, ctime, setuid and setgid alone: for a front end whose
     /// kernel caches writes, keeps these itself and hands them over by [`crate::SetAttr`]. The pages leave memory once they are written back:
-    /// the kernel has them too.
+    /// the kernel has them too. However the handle was opened, and never durable by itself: O_SYNC is the kernel's business.
+    ///
+    /// # Errors
+    /// EISDIR: a directory. Else as [`File::write_at`] without EBADF.
     pub fn write_back_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let data = self.data()?;
         let writer = Writer { keeps_times: true, keeps_pages: true, privileged: true };
@@ -193,7 +215,8 @@ impl File {
         Ok(r)
     }
 
-    /// Writes all of `buf` at `offset`. ENOSPC if only part of it fits (that part is written).
+    /// Writes all of `buf` at `offset`. Errors and crash as [`File::write_at`], also after a part was written, which stays: ENOSPC if only part of
+    /// it fits.
     pub fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
         let mut done = 0;
         while done < buf.len() {
@@ -205,7 +228,7 @@ impl File {
         Ok(())
     }
 
-    /// Fills `buf` from `offset`. EIO at an early end of the file.
+    /// Fills `buf` from `offset`. Errors as [`File::read_at`]; EIO also at an early end of the file.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let mut done = 0;
         while done < buf.len() {
@@ -217,7 +240,7 @@ impl File {
         Ok(())
     }
 
-    /// Reads at the cursor and moves it.
+    /// Reads at the cursor and moves it. Errors as [`File::read_at`].
     pub fn read(&self, buf: &mut [u8]) -> Result<usize> {
         let at = self.cursor.load(Relaxed);
         let n = self.read_at(buf, at)?;
@@ -225,7 +248,7 @@ impl File {
         Ok(n)
     }
 
-    /// Writes at the cursor (at the end with O_APPEND) and moves it behind what was written.
+    /// Writes at the cursor (at the end with O_APPEND) and moves it behind what was written. Errors and crash as [`File::write_at`].
     pub fn write(&self, buf: &[u8]) -> Result<usize> {
         let from = self.cursor.load(Relaxed);
         let at = (self.flags & libc::O_APPEND == 0).then_some(from);
@@ -242,11 +265,15 @@ impl File {
         }
     }
 
-    /// Reads into several buffers at `offset`, as `preadv(2)`.
+    /// Reads into several buffers at `offset`, as `preadv(2)`: how many bytes in all. Errors as [`File::read_at`].
     pub fn read_vectored_at(&self, bufs: &mut [std::io::IoSliceMut<'_>], offset: u64) -> Result<usize> {
         let mut done = 0;
         for b in bufs {
-            let n = self.read_at(b, offset + done as u64)?;
+            let n = match self.read_at(b, offset + done as u64) {
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break, // told when the reader comes back for the rest
+                Ok(n) => n,
+            };
             done += n;
             if n < b.len() {
                 break;
@@ -255,19 +282,26 @@ impl File {
         Ok(done)
     }
 
-    /// Writes several buffers at `offset` (at the end with O_APPEND, as one append), as `pwritev(2)`.
+    /// Writes several buffers at `offset` (at the end with O_APPEND, as one append), as `pwritev(2)`: how many bytes in all. Errors and crash as
+    /// [`File::write_at`].
     pub fn write_vectored_at(&self, bufs: &[std::io::IoSlice<'_>], offset: u64) -> Result<usize> {
         let all: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
         self.write_at(&all, offset)
     }
 
-    /// Appends, and returns the offset written at. Appends of one call are never mixed with others'.
+    /// Appends, and returns the offset written at. Appends of one call are never mixed with others'. Errors and crash as [`File::write_at`]; ENOSPC
+    /// also if only part was written, which stays.
     pub fn append(&self, buf: &[u8]) -> Result<u64> {
         let (at, n) = self.write_where(None, buf)?;
         if n < buf.len() { Err(Error::Posix(libc::ENOSPC)) } else { Ok(at) }
     }
 
-    /// `lseek(2)`: whence is `libc::SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or `SEEK_HOLE`. EINVAL, ENXIO, EOVERFLOW.
+    /// `lseek(2)`: whence is `libc::SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or `SEEK_HOLE`; returns the new cursor. Data and holes are told
+    /// by pages of 4096 bytes.
+    ///
+    /// # Errors
+    /// - EINVAL: another whence, or a place before the start or behind 2^63-1.
+    /// - ENXIO: `SEEK_DATA` or `SEEK_HOLE` from the end on or before the start, or no data follows. EISDIR: these two of a directory.
     pub fn seek(&self, offset: i64, whence: i32) -> Result<u64> {
         self.inner().check_alive()?;
         let base = match whence {
@@ -296,7 +330,10 @@ impl File {
         if data_wanted { data.seek_data(&ctx, off) } else { data.seek_hole(&ctx, off) }
     }
 
-    /// Sets the size in bytes: `ftruncate(2)`.
+    /// Sets the size in bytes: `ftruncate(2)`. Crash as [`crate::Fs::truncate`].
+    ///
+    /// # Errors
+    /// EINVAL: not open for writing. EFBIG, ENOSPC, ENOMEM, EIO, EROFS: as [`crate::Fs::truncate`].
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.writable().map_err(|e| if e.errno() == libc::EBADF { Error::Posix(libc::EINVAL) } else { e })?;
         let set = SetAttr { size: Some(size), ..Default::default() };
@@ -307,8 +344,14 @@ impl File {
         self.inner().set_attr(&cred, self.cell(), &set, true)
     }
 
-    /// `fallocate(2)` with the kernel's mode bits: allocate, KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE; EOPNOTSUPP for the rest.
-    /// Allocation checks that there is room; a log-structured volume cannot keep it for the file.
+    /// `fallocate(2)` with the kernel's mode bits: allocate, KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE.
+    /// Allocation checks that there is room; a log-structured volume cannot keep it for the file. Durable as [content](crate#content-and-attributes) is:
+    /// after a crash each page of the range is as it was before or as it was then.
+    ///
+    /// # Errors
+    /// - EBADF: not open for writing. EROFS: the volume was opened for reading only.
+    /// - EINVAL: `len` is 0. EFBIG: the range ends behind 2^63-1. EOPNOTSUPP: other modes, and PUNCH_HOLE without KEEP_SIZE.
+    /// - ENOSPC: no room for the range, or to rewrite a page of which part becomes zeros. ENOMEM, EIO: such a page cannot be had.
     pub fn allocate(&self, mode: i32, offset: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Err(Error::Posix(libc::EINVAL));
@@ -317,19 +360,24 @@ impl File {
         self.inner().allocate(self.cell(), mode, offset, len, self.privileged)
     }
 
-    /// fsync: content, attributes and names are durable when it returns. An error of an earlier background write is told here, once per
-    /// handle.
+    /// fsync: content, attributes and names are durable when it returns, and what these names need ([names](crate#names)); of a directory its entries.
+    /// An error of an earlier background write is told here, once per handle. On a volume opened for reading only there is nothing to do.
+    ///
+    /// # Errors
+    /// - EIO: a write or a flush failed, now or before, and what was to be durable may not be. It stays readable until the volume is closed.
+    /// - ENOSPC: the file system under an image is full; or extended attributes, for which no room is taken when they are set, found none.
     pub fn sync_all(&self) -> Result<()> {
         self.sync(false)
     }
 
-    /// fdatasync: content and what is needed to read it are durable when it returns.
+    /// fdatasync: content, size and names are durable when it returns; times, mode, owner and extended attributes need not be. Errors as
+    /// [`File::sync_all`].
     pub fn sync_data(&self) -> Result<()> {
         self.sync(true)
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
-        let r = self.inner().fsync(self.cell(), data_only);
+        let r = self.inner().promised(self.inner().fsync(self.cell(), data_only));
         let before = self.errors_seen.load(Relaxed);
         let mut seen = before;
         let e = self.cell().errors.check_and_advance(&mut seen);
@@ -342,7 +390,11 @@ impl File {
         }
     }
 
-    /// `copy_file_range(2)` from this file to `to`; returns bytes copied. EINVAL for overlapping ranges of one file.
+    /// `copy_file_range(2)` from this file to `to`, whose O_APPEND does not count; returns bytes copied, fewer than `len` at the end of this file or if
+    /// writing fails half-way. Crash as [`File::write_at`].
+    ///
+    /// # Errors
+    /// EINVAL: overlapping ranges of one file. Else those of [`File::read_at`] of this file, and of [`File::write_at`] of `to`.
     pub fn copy_range_to(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
         if self.ino() == to.ino()
             && offset < to_offset.saturating_add(len)
@@ -354,7 +406,11 @@ impl File {
         let mut done = 0u64;
         while done < len {
             let want = buf.len().min((len - done) as usize);
-            let n = self.read_at(&mut buf[..want], offset + done)?;
+            let n = match self.read_at(&mut buf[..want], offset + done) {
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break, // as above: what was copied counts
+                Ok(n) => n,
+            };
             if n == 0 {
                 break;
             }
@@ -371,28 +427,38 @@ impl File {
         Ok(done)
     }
 
-    /// Gives an unnamed file (O_TMPFILE) or any open file a name: `linkat` with AT_EMPTY_PATH. EEXIST, EMLINK, EPERM; ENOENT for a file
-    /// whose names are gone, or that was made with O_EXCL to stay without.
+    /// Gives an unnamed file (O_TMPFILE) or any open file a name: `linkat` with AT_EMPTY_PATH. Durable as [names](crate#names) are.
+    ///
+    /// # Errors
+    /// Those of [new names](crate::error#new-names) but ENOSPC, and
+    /// - EPERM: a directory. EMLINK: it has 65,000 names.
+    /// - ENOENT: its names are gone, or it was made with O_EXCL to stay without.
+    /// - ENOTDIR, ESTALE: `parent` is no directory, or gone.
     pub fn link_to(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
         let guard = crossbeam_epoch::pin();
         self.inner().link(cred, self.cell(), parent, name, &guard)
     }
 
-    /// Advisory lock of the whole file, as `flock(2)`; see [`locks::Lock`]. EWOULDBLOCK if `wait` is false and it is taken.
+    /// Advisory lock of the whole file, as `flock(2)`; see [`locks::Lock`]. What the handle held is let go first, also if the call fails.
+    ///
+    /// # Errors
+    /// EWOULDBLOCK: `wait` is false and it is taken. No other; a closed volume makes no difference.
     pub fn lock(&self, kind: locks::Lock, wait: bool) -> Result<()> {
         self.locked.store(true, Relaxed); // read by the drop alone, which has the handle to itself
         self.inner().locks.lock(self.ino(), self.owner(), kind, wait)
     }
 
-    /// Gives the advisory lock back.
+    /// Gives the advisory lock of the whole file back, if the handle has it.
     pub fn unlock(&self) {
         self.inner().locks.unlock(self.ino(), self.owner());
     }
 
     /// Advisory lock of a range of bytes in place of what this handle holds there, as `fcntl(2)` with F_OFD_SETLK(W); an end of `u64::MAX` is that of
-    /// the file, wherever it comes to be. The lock is this handle's (see [`locks`]). EAGAIN if `wait` is false and another handle holds
-    /// part of it, EDEADLK if waiting would be in a circle, EBADF for a shared lock without reading or an exclusive one without
-    /// writing, EINVAL for an empty range.
+    /// the file, wherever it comes to be. The lock is this handle's (see [`locks`]).
+    ///
+    /// # Errors
+    /// - EAGAIN: `wait` is false and another handle holds part of it. EDEADLK: waiting would be in a circle.
+    /// - EBADF: a shared lock without reading, or an exclusive one without writing. EINVAL: an empty range.
     pub fn lock_range(&self, range: Range<u64>, kind: locks::Lock, wait: bool) -> Result<()> {
         let mode = self.flags & libc::O_ACCMODE;
         let lacks = if kind == locks::Lock::Shared { libc::O_WRONLY } else { libc::O_RDONLY };
@@ -411,7 +477,7 @@ impl File {
         self.inner().locks.unlock_range(self.ino(), self.owner(), &range);
     }
 
-    /// The first lock of another handle that [`File::lock_range`] would have to wait for: F_OFD_GETLK.
+    /// The first lock of another handle (by its start) that [`File::lock_range`] would have to wait for: F_OFD_GETLK.
     pub fn test_range(&self, range: Range<u64>, kind: locks::Lock) -> Option<RangeLock> {
         self.inner().locks.test_range(self.ino(), self.owner(), &RangeLock { range, kind })
     }

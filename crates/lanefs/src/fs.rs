@@ -1,113 +1,22 @@
 //! A volume seen with a credential: operations by path.
 
+mod attrs;
+mod open_options;
+
 use crate::error::{Error, Result};
+use crate::ops::create::Spec;
 use crate::ops::resolve::{Last, Resolved};
 use crate::ops::{perm, posix};
-use crate::{Cred, DirEntry, File, FileKind, Ino, SetAttr, SetTime, Stat, StatFs, Volume};
+use crate::{Cred, DirEntry, File, FileKind, Ino, Stat, StatFs, Volume};
 use crossbeam_epoch::{Guard, pin};
+pub use open_options::OpenOptions;
 
-/// How a file is opened; like `std::fs::OpenOptions`, with the flags POSIX adds.
-#[derive(Clone, Debug)]
-pub struct OpenOptions {
-    /// Flags of `open(2)`. `O_ACCMODE` in place of an access mode: none was chosen, the file is opened for reading.
-    pub flags: i32,
-    /// Permission bits of a file that is made (the umask is the caller's business).
-    pub mode: u32,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        OpenOptions::new()
-    }
-}
-
-impl OpenOptions {
-    /// Nothing chosen: opens an existing file for reading.
-    pub fn new() -> OpenOptions {
-        OpenOptions { flags: libc::O_ACCMODE, mode: 0o666 }
-    }
-
-    /// The flags that `open(2)` would be given.
-    pub(crate) fn chosen(&self) -> i32 {
-        match self.flags & libc::O_ACCMODE {
-            libc::O_ACCMODE => self.flags & !libc::O_ACCMODE | libc::O_RDONLY,
-            _ => self.flags,
-        }
-    }
-
-    fn access(&mut self, read: bool, write: bool) -> &mut Self {
-        let m = match (read, write) {
-            (true, true) => libc::O_RDWR,
-            (false, true) => libc::O_WRONLY,
-            (true, false) => libc::O_RDONLY,
-            (false, false) => libc::O_ACCMODE,
-        };
-        self.flags = self.flags & !libc::O_ACCMODE | m;
-        self
-    }
-
-    fn has_read(&self) -> bool {
-        matches!(self.flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
-    }
-
-    fn has_write(&self) -> bool {
-        matches!(self.flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
-    }
-
-    fn flag(&mut self, flag: i32, on: bool) -> &mut Self {
-        if on {
-            self.flags |= flag
-        } else {
-            self.flags &= !flag
-        }
-        self
-    }
-
-    /// Allow reading.
-    pub fn read(&mut self, on: bool) -> &mut Self {
-        let w = self.has_write();
-        self.access(on, w)
-    }
-    /// Allow writing.
-    pub fn write(&mut self, on: bool) -> &mut Self {
-        let r = self.has_read();
-        self.access(r, on)
-    }
-    /// Every write goes to the end.
-    pub fn append(&mut self, on: bool) -> &mut Self {
-        if on {
-            self.write(true);
-        }
-        self.flag(libc::O_APPEND, on)
-    }
-    /// Empty the file when it is opened.
-    pub fn truncate(&mut self, on: bool) -> &mut Self {
-        self.flag(libc::O_TRUNC, on)
-    }
-    /// Make the file if it does not exist.
-    pub fn create(&mut self, on: bool) -> &mut Self {
-        self.flag(libc::O_CREAT, on)
-    }
-    /// Make the file; EEXIST if it exists. Switched off again, the file is still made if it does not exist.
-    pub fn create_new(&mut self, on: bool) -> &mut Self {
-        if on {
-            self.flags |= libc::O_CREAT;
-        }
-        self.flag(libc::O_EXCL, on)
-    }
-    /// Permission bits of a new file. Default 0666.
-    pub fn mode(&mut self, mode: u32) -> &mut Self {
-        self.mode = mode;
-        self
-    }
-    /// Further flags of `open(2)`: O_TMPFILE, O_SYNC, O_DSYNC, O_NOFOLLOW, O_DIRECTORY, O_DIRECT, O_NOATIME.
-    pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
-        self.flags |= flags;
-        self
-    }
-}
-
-/// A volume seen with a credential. Paths are bytes, separated by `/`, relative to the volume's root.
+/// A volume seen with a credential. Paths are bytes, separated by `/`, relative to the volume's root; modes are permission bits, to which no
+/// umask is applied.
+///
+/// Every call on a path may answer the [errors of paths](crate::error#paths) and those of [every call](crate::error#every-call); with the calls
+/// stands what is particular to them. What a change promises after a crash: [names](crate#names),
+/// [content and attributes](crate#content-and-attributes).
 #[derive(Clone, Debug)]
 pub struct Fs {
     pub(crate) volume: Volume,
@@ -202,7 +111,20 @@ impl Fs {
         if r.name.is_empty() { posix(busy) } else { Ok(r) }
     }
 
-    /// open(2), all flags. ENOENT, EEXIST, EACCES, EISDIR, ENOTDIR, ELOOP, ENOSPC, EROFS; ENXIO for pipes, sockets and devices.
+    /// open(2), all flags. What is made is owned by the credential, and is durable as [names](crate#names) are; O_TRUNC as
+    /// [`Fs::truncate`].
+    ///
+    /// # Errors
+    /// - ENOENT: no such file, and no O_CREAT.
+    /// - EEXIST: O_CREAT with O_EXCL, and the name exists.
+    /// - EISDIR: a directory, and writing, O_CREAT or O_TRUNC; O_CREAT of a path that ends in `/`, `.` or `..`.
+    /// - ENOTDIR: O_DIRECTORY or O_TMPFILE, and it is no directory.
+    /// - EINVAL: O_CREAT with O_DIRECTORY; a new name with a NUL.
+    /// - ELOOP: O_NOFOLLOW, and it is a symbolic link.
+    /// - ENXIO: a pipe, a socket or a device.
+    /// - EACCES: the mode forbids reading or writing it; a new file: changing the directory. EPERM: O_NOATIME by another than the owner.
+    /// - EROFS: writing, O_TRUNC or a new file on a volume opened for reading only.
+    /// - ENOSPC: no room for a new file.
     pub fn open(&self, path: impl AsPath, options: &OpenOptions) -> Result<File> {
         let (path, flags) = (path.as_path(), options.chosen());
         match flags & libc::O_CREAT != 0 {
@@ -257,14 +179,10 @@ impl Fs {
                 },
                 None if creating && r.must_be_dir => return posix(libc::EISDIR),
                 None if creating => {
-                    match root.create_at(
-                        &self.cred,
-                        r.parent,
-                        &r.name,
-                        options.mode,
-                        flags & !libc::O_TRUNC,
-                        &guard,
-                    ) {
+                    let spec =
+                        Spec { kind: FileKind::File, mode: options.mode, rdev: 0, target: b"", xattrs: b"" };
+                    match root.create_at(&self.cred, r.parent, &r.name, &spec, flags & !libc::O_TRUNC, &guard)
+                    {
                         // A link appeared at the name: walk again, through it.
                         Err(Error::Posix(libc::ELOOP)) if last.follows() => continue,
                         x => return x.map(|f| f.0),
@@ -276,12 +194,12 @@ impl Fs {
         posix(libc::ENOENT)
     }
 
-    /// Creates or truncates for reading and writing, mode 0666.
+    /// Creates or truncates for reading and writing, mode 0666. Errors and crash as [`Fs::open`].
     pub fn create(&self, path: impl AsPath) -> Result<File> {
         self.open(path, OpenOptions::new().read(true).write(true).create(true).truncate(true))
     }
 
-    /// stat(2): follows symbolic links. ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG.
+    /// stat(2): follows symbolic links. Errors: those of [paths](crate::error#paths).
     pub fn stat(&self, path: impl AsPath) -> Result<Stat> {
         self.volume.0.inner.wait_for_room();
         let guard = pin();
@@ -289,7 +207,7 @@ impl Fs {
         self.stat_found(ino, &guard)
     }
 
-    /// lstat(2).
+    /// lstat(2): does not follow a symbolic link at the end. Errors: those of [paths](crate::error#paths).
     pub fn lstat(&self, path: impl AsPath) -> Result<Stat> {
         self.volume.0.inner.wait_for_room();
         let guard = pin();
@@ -301,14 +219,21 @@ impl Fs {
         self.volume.0.inner.cell(ino, guard).map(|c| c.stat()).map_err(gone)
     }
 
-    /// mkdir(2). EEXIST, ENOENT, EACCES, ENOSPC.
+    /// mkdir(2). Of `mode` the bits 01777 count: setgid comes from the parent alone. Durable as [names](crate#names) are.
+    ///
+    /// # Errors
+    /// Those of [new names](crate::error#new-names).
     pub fn mkdir(&self, path: impl AsPath, mode: u32) -> Result<()> {
         let r = self.named_place(path.as_path(), libc::EEXIST, &pin())?;
         // As mkdir(2): permission bits and sticky; setgid comes from the parent alone.
         self.volume.node_mkdir(&self.cred, r.parent, &r.name, mode & 0o1777).map(drop)
     }
 
-    /// All missing directories of a path.
+    /// All missing directories of a path, from the top down. Each is an operation of its own: after an error or a crash the upper ones may be there
+    /// without the lower.
+    ///
+    /// # Errors
+    /// Those of [`Fs::mkdir`] without EEXIST. ENOTDIR: the path names something else.
     pub fn mkdir_all(&self, path: impl AsPath, mode: u32) -> Result<()> {
         let path = path.as_path();
         for end in (1..=path.len()).filter(|e| *e == path.len() || path[*e] == b'/') {
@@ -320,7 +245,13 @@ impl Fs {
         if self.stat(path)?.kind == FileKind::Dir { Ok(()) } else { posix(libc::ENOTDIR) }
     }
 
-    /// mknod(2).
+    /// mknod(2): `mode` with the bits of the type (none: a regular file); `rdev` as `dev_t`, kept for devices only. Durable as
+    /// [names](crate#names) are.
+    ///
+    /// # Errors
+    /// Those of [new names](crate::error#new-names), and
+    /// - EPERM: a directory; a device, by another than the superuser.
+    /// - EINVAL: a symbolic link, or no type there is.
     pub fn mknod(&self, path: impl AsPath, mode: u32, rdev: u64) -> Result<()> {
         let r = self.named_place(path.as_path(), libc::EEXIST, &pin())?;
         if r.must_be_dir && r.target.is_none() {
@@ -329,13 +260,23 @@ impl Fs {
         self.volume.node_mknod(&self.cred, r.parent, &r.name, mode, rdev).map(drop)
     }
 
-    /// rmdir(2). ENOTEMPTY, ENOTDIR, EBUSY for the root.
+    /// rmdir(2). Durable as [names](crate#names) are: after a crash the directory is gone only if all that was done in it before is done too.
+    ///
+    /// # Errors
+    /// Those of [removed names](crate::error#removed-names), and
+    /// - ENOTDIR: not a directory.
+    /// - ENOTEMPTY: it has names, or the path ends in `..`.
+    /// - EINVAL: the path ends in `.`. EBUSY: the root.
     pub fn rmdir(&self, path: impl AsPath) -> Result<()> {
         let r = self.named_place(path.as_path(), libc::EBUSY, &pin())?;
         self.volume.node_rmdir(&self.cred, r.parent, &r.name)
     }
 
-    /// unlink(2).
+    /// unlink(2): does not follow a symbolic link. A file without names lives until its last handle is dropped. Durable as [names](crate#names) are:
+    /// after a crash the name is there or not, and what has no name left is gone, open or not.
+    ///
+    /// # Errors
+    /// Those of [removed names](crate::error#removed-names), and EISDIR: a directory.
     pub fn unlink(&self, path: impl AsPath) -> Result<()> {
         let r = self.named_place(path.as_path(), libc::EISDIR, &pin())?;
         if r.must_be_dir {
@@ -348,7 +289,14 @@ impl Fs {
         self.volume.node_unlink(&self.cred, r.parent, &r.name)
     }
 
-    /// link(2): does not follow a symbolic link at `old`.
+    /// link(2): does not follow a symbolic link at `old`. Durable as [names](crate#names) are: after a crash the new name is there or not, the old
+    /// one in any case, and the count of links is that of the names found.
+    ///
+    /// # Errors
+    /// Those of [new names](crate::error#new-names) but ENOSPC, and
+    /// - EPERM: `old` is a directory.
+    /// - EMLINK: it has 65,000 names.
+    /// - ENOENT: its last name is gone.
     pub fn link(&self, old: impl AsPath, new: impl AsPath) -> Result<()> {
         let guard = pin();
         let ino = self.find(old.as_path(), false, &guard)?;
@@ -362,7 +310,8 @@ impl Fs {
         inner.link(&self.cred, cell, r.parent, &r.name, &guard).map_err(gone)
     }
 
-    /// Gives an open file another name, or an O_TMPFILE its first: `linkat` with AT_EMPTY_PATH. Errors as [`File::link_to`].
+    /// Gives an open file another name, or an O_TMPFILE its first: `linkat` with AT_EMPTY_PATH. The file must be one of this volume, which is not
+    /// looked at. Errors and crash as [`File::link_to`].
     pub fn link_file(&self, file: &File, new: impl AsPath) -> Result<()> {
         let guard = pin();
         let r = self.named_place(new.as_path(), libc::EEXIST, &guard)?;
@@ -372,7 +321,12 @@ impl Fs {
         file.link_to(&self.cred, r.parent, &r.name)
     }
 
-    /// symlink(2).
+    /// symlink(2): `target` is 1 to 4095 bytes, and need not exist. Durable as [names](crate#names) are, and always with its target.
+    ///
+    /// # Errors
+    /// Those of [new names](crate::error#new-names), and
+    /// - ENOENT: `target` is empty or has a NUL.
+    /// - ENAMETOOLONG: `target` is longer than 4095 bytes.
     pub fn symlink(&self, target: impl AsPath, path: impl AsPath) -> Result<()> {
         let r = self.named_place(path.as_path(), libc::EEXIST, &pin())?;
         if r.must_be_dir && r.target.is_none() {
@@ -381,18 +335,40 @@ impl Fs {
         self.volume.node_symlink(&self.cred, r.parent, &r.name, target.as_path()).map(drop)
     }
 
-    /// readlink(2).
+    /// readlink(2): the whole target. EINVAL: not a symbolic link. ESTALE: removed meanwhile.
     pub fn readlink(&self, path: impl AsPath) -> Result<Vec<u8>> {
         let ino = self.find(path.as_path(), false, &pin())?;
         self.volume.node_readlink(ino)
     }
 
-    /// rename(2): replaces what `new` names.
+    /// rename(2): replaces what `new` names, in one step: there is no moment without it. Does nothing where both name one inode.
+    ///
+    /// Durable as [names](crate#names) are. After a crash it is there whole or not at all: the file has its old name or its new one, never both, never
+    /// none. If it is there and replaced a regular file, what moved has the content of the rename's start or a later one, without any fsync;
+    /// only where the volume has no room left for the content it may lack it.
+    ///
+    /// # Errors
+    /// - ENOENT: `old` does not exist, or a directory was removed.
+    /// - EACCES, EPERM: as with [removed names](crate::error#removed-names), for `old` and what `new` names; EACCES also if `new`'s directory may not be
+    ///   changed, or a directory that comes to another one may not be written.
+    /// - EISDIR: `new` is a directory, `old` is not. ENOTDIR: the other way round; or a path ends in `/`, and `old` is no directory.
+    /// - ENOTEMPTY: `new` is a directory with names, or has `old` below it.
+    /// - EINVAL: `new` lies below `old`; a name has a NUL.
+    /// - EBUSY: the root, or a path that ends in `.` or `..`.
+    /// - ENOSPC: the directory has eight names with the hash of `new`. EROFS: the volume was opened for reading only.
+    /// - EIO: the content had to be made durable first, and could not be.
     pub fn rename(&self, old: impl AsPath, new: impl AsPath) -> Result<()> {
         self.rename2(old, new, 0)
     }
 
-    /// renameat2(2) with `RENAME_NOREPLACE` or `RENAME_EXCHANGE`.
+    /// renameat2(2): `flags` is 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`. After a crash an exchange is there whole or not at all. Else as
+    /// [`Fs::rename`].
+    ///
+    /// # Errors
+    /// Those of [`Fs::rename`] (an exchange: not ENOTEMPTY, EISDIR, nor ENOTDIR for kinds that differ), and
+    /// - EINVAL: other flags, or both; exchange with a directory above.
+    /// - EEXIST: `RENAME_NOREPLACE`, and `new` exists.
+    /// - ENOENT: `RENAME_EXCHANGE`, and `new` does not exist.
     pub fn rename2(&self, old: impl AsPath, new: impl AsPath, flags: u32) -> Result<()> {
         self.volume.0.inner.slow_down_meta();
         let guard = pin();
@@ -443,47 +419,7 @@ impl Fs {
         self.volume.0.inner.rename(&self.cred, (a.parent, &a.name), (b.parent, &b.name), flags, guard)
     }
 
-    fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
-        let ino = self.find(path, follow, &pin())?;
-        self.volume.change_attrs(&self.cred, ino, set, &pin()).map(drop).map_err(gone)
-    }
-
-    /// chmod(2). EPERM unless owner.
-    pub fn chmod(&self, path: impl AsPath, mode: u32) -> Result<()> {
-        self.set(path.as_path(), true, &SetAttr { mode: Some(mode), ..Default::default() })
-    }
-
-    /// chown(2); `follow` false is lchown.
-    pub fn chown(&self, path: impl AsPath, uid: Option<u32>, gid: Option<u32>, follow: bool) -> Result<()> {
-        self.set(path.as_path(), follow, &SetAttr { uid, gid, ..Default::default() })
-    }
-
-    /// utimensat(2). With nothing to set it does nothing and finds nothing wrong, as the kernel.
-    pub fn set_times(
-        &self,
-        path: impl AsPath,
-        atime: Option<SetTime>,
-        mtime: Option<SetTime>,
-        follow: bool,
-    ) -> Result<()> {
-        if atime.is_none() && mtime.is_none() {
-            return self.volume.0.inner.check_alive();
-        }
-        self.set(path.as_path(), follow, &SetAttr { atime, mtime, ..Default::default() })
-    }
-
-    /// truncate(2).
-    pub fn truncate(&self, path: impl AsPath, size: u64) -> Result<()> {
-        self.set(path.as_path(), true, &SetAttr { size: Some(size), ..Default::default() })
-    }
-
-    /// access(2) with `R_OK|W_OK|X_OK`, for this credential.
-    pub fn access(&self, path: impl AsPath, mask: i32) -> Result<()> {
-        let ino = self.find(path.as_path(), true, &pin())?;
-        self.volume.node_access(&self.cred, ino, mask)
-    }
-
-    /// Reads a whole file.
+    /// Reads a whole file, as it is while it is read. Errors: those of [`Fs::open`] and [`File::read_at`].
     pub fn read(&self, path: impl AsPath) -> Result<Vec<u8>> {
         let f = self.open(path, &OpenOptions::new())?;
         let mut buf = vec![0; f.stat()?.size as usize];
@@ -501,12 +437,17 @@ impl Fs {
         Ok(buf)
     }
 
-    /// Replaces a file's content, making it if need be. Not atomic across a crash: for that write another file, sync it and rename.
+    /// Replaces a file's content, making it if need be. Not atomic across a crash: for that write another file, sync it and rename. Errors: those of
+    /// [`Fs::open`] and [`File::write_all_at`].
     pub fn write(&self, path: impl AsPath, data: &[u8]) -> Result<()> {
         self.create(path)?.write_all_at(data, 0)
     }
 
-    /// Calls `f` for each entry behind `cookie` (0: from the start; `.` and `..` included) until it returns false.
+    /// Calls `f` for each entry behind `cookie` (0: from the start; `.` and `..` included) until it returns false. What is there throughout is told
+    /// once; what comes or goes meanwhile may be told.
+    ///
+    /// # Errors
+    /// ENOTDIR: not a directory. EACCES: it may not be read. ESTALE: removed meanwhile.
     pub fn read_dir(
         &self,
         path: impl AsPath,
@@ -524,31 +465,7 @@ impl Fs {
         self.volume.node_readdir(ino, cookie, f)
     }
 
-    /// getxattr(2).
-    pub fn getxattr(&self, path: impl AsPath, name: &[u8]) -> Result<Vec<u8>> {
-        let ino = self.find(path.as_path(), true, &pin())?;
-        self.volume.node_getxattr(&self.cred, ino, name)
-    }
-
-    /// setxattr(2) with `XATTR_CREATE` or `XATTR_REPLACE`.
-    pub fn setxattr(&self, path: impl AsPath, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
-        let ino = self.find(path.as_path(), true, &pin())?;
-        self.volume.node_setxattr(&self.cred, ino, name, value, flags)
-    }
-
-    /// listxattr(2).
-    pub fn listxattr(&self, path: impl AsPath) -> Result<Vec<Vec<u8>>> {
-        let ino = self.find(path.as_path(), true, &pin())?;
-        self.volume.node_listxattr(&self.cred, ino)
-    }
-
-    /// removexattr(2).
-    pub fn removexattr(&self, path: impl AsPath, name: &[u8]) -> Result<()> {
-        let ino = self.find(path.as_path(), true, &pin())?;
-        self.volume.node_removexattr(&self.cred, ino, name)
-    }
-
-    /// statfs(2).
+    /// statfs(2), in blocks of 4096 bytes. Errors: those of [every call](crate::error#every-call).
     pub fn statfs(&self) -> Result<StatFs> {
         self.volume.statfs()
     }

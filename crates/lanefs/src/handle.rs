@@ -93,13 +93,12 @@ impl Root {
         cred: &Cred,
         parent: Ino,
         name: &[u8],
-        mode: u32,
+        spec: &Spec<'_>,
         flags: i32,
         guard: &Guard,
     ) -> Result<(File, bool)> {
-        let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"" };
         for _ in 0..1000 {
-            match self.inner.make(cred, parent, name, &spec, guard)? {
+            match self.inner.make(cred, parent, name, spec, guard)? {
                 Made::New(cell) => match self.handle(cell, cred, flags) {
                     Ok(f) => return Ok((f, true)),
                     Err(Error::Posix(libc::ESTALE)) => return posix(libc::ENOENT),

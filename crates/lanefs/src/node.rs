@@ -2,18 +2,29 @@
 //! permissions were checked by the kernel.
 //!
 //! All namespace changes become durable with the next epoch commit ([`Volume::sync`], or the timer), or earlier with an fsync that
-//! needs them; each is atomic: after a crash it is there whole or not at all, and none is there without those it depends on.
+//! needs them; each is atomic: after a crash it is there whole or not at all, and none is there without those it depends on
+//! ([names](crate#names)).
+//!
+//! Every call may answer ESTALE for a number that leads to no inode (any more), and the errors of [every call](crate::error#every-call).
+//! EACCES and EPERM do not come of permissions where `cred.prechecked`.
+//!
+//! **Births.** What a new inode is to have from the start ([`Birth`]) is refused with ERANGE (a name of an attribute that is empty or longer than
+//! 255 bytes), EOPNOTSUPP (one without a known prefix), EPERM (`user.` for what is neither file nor directory; `trusted.` and `security.`
+//! by others than the superuser), EACCES (a default ACL for what is no directory) and ENOSPC (more than 7680 bytes in all, encoded).
 
 use crate::error::{Error, Result};
 use crate::memfs::Cell;
 use crate::memfs::cell::LINKABLE;
 use crate::ops::create::{Made, Spec};
-use crate::ops::{perm, posix};
-use crate::{Cred, DirEntry, File, FileKind, Ino, SetAttr, Stat, Volume};
+use crate::ops::{perm, posix, xattr};
+use crate::{Birth, Cred, DirEntry, File, FileKind, Ino, SetAttr, Stat, Volume};
 use crossbeam_epoch::{Guard, pin};
 
 impl Volume {
-    /// The inode that `name` of `parent` names. ENOENT if none, ENOTDIR, EACCES. `.` and `..` are understood.
+    /// The inode that `name` of `parent` names. `.` and `..` are understood.
+    ///
+    /// # Errors
+    /// ENOENT: none. ENOTDIR: `parent` is no directory. EACCES: it may not be searched. ENAMETOOLONG: more than 255 bytes.
     pub fn node_lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Stat> {
         let inner = &self.0.inner;
         inner.check_alive()?;
@@ -43,13 +54,18 @@ impl Volume {
         posix(libc::ENOENT)
     }
 
-    /// Attributes. ESTALE if the inode is gone.
+    /// Attributes. No errors but those above.
     pub fn node_stat(&self, ino: Ino) -> Result<Stat> {
         self.0.inner.check_alive()?;
         Ok(self.0.inner.cell(ino, &pin())?.stat())
     }
 
-    /// Changes attributes and returns the new ones.
+    /// Changes attributes, all that is asked or nothing, and returns the new ones. Durable as [attributes](crate#content-and-attributes) are, a size
+    /// as [`crate::Fs::truncate`].
+    ///
+    /// # Errors
+    /// EPERM, EACCES, EISDIR, EINVAL, EFBIG, ENOSPC, ENOMEM, EIO, EROFS: as [`crate::Fs::chmod`], [`crate::Fs::chown`], [`crate::Fs::set_times`] and
+    /// [`crate::Fs::truncate`].
     pub fn node_setattr(&self, cred: &Cred, ino: Ino, set: &SetAttr) -> Result<Stat> {
         self.change_attrs(cred, ino, set, &pin()).map(Cell::stat)
     }
@@ -69,31 +85,59 @@ impl Volume {
         Ok(cell)
     }
 
-    /// Creates (or, without O_EXCL, opens) a regular file.
-    pub fn node_create(
+    /// Creates (or, without O_EXCL, opens) a regular file. One that was there stays as it is, but for O_TRUNC. What is made is open however `flags` say,
+    /// and durable as [names](crate#names) are, with what it is born with.
+    ///
+    /// # Errors
+    /// Those of [new names](crate::error#new-names) and of births, below; EEXIST with O_EXCL only. Of a file that was there those of
+    /// [`Volume::node_open`].
+    pub fn node_create<'a>(
         &self,
         cred: &Cred,
         parent: Ino,
         name: &[u8],
-        mode: u32,
+        birth: impl Into<Birth<'a>>,
         flags: i32,
     ) -> Result<(Stat, File)> {
         self.0.inner.slow_down_meta();
         let root = &self.0;
-        let (f, _) = root.inner.with_room(|| root.create_at(cred, parent, name, mode, flags, &pin()))?;
+        let Birth { mode, xattrs } = birth.into();
+        let xattrs = xattr::first(cred, FileKind::File, xattrs)?;
+        let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"", xattrs: &xattrs };
+        let (f, _) = root.inner.with_room(|| root.create_at(cred, parent, name, &spec, flags, &pin()))?;
         Ok((f.cell().stat(), f))
     }
 
-    /// Opens an inode; directories too.
+    /// Opens an inode; directories too. O_CREAT and O_EXCL do not count.
+    ///
+    /// # Errors
+    /// - EISDIR: a directory, and writing or O_TRUNC. ENOTDIR: O_DIRECTORY, and none.
+    /// - ELOOP: a symbolic link. ENXIO: a pipe, a socket or a device.
+    /// - EACCES: the mode forbids it. EPERM: O_NOATIME by another than the owner.
+    /// - EROFS: writing or O_TRUNC on a volume opened for reading only. With O_TRUNC also those of [`File::set_len`].
     pub fn node_open(&self, cred: &Cred, ino: Ino, flags: i32) -> Result<File> {
         self.0.open_ino(cred, ino, flags & !(libc::O_CREAT | libc::O_EXCL), &pin())
     }
 
-    /// A file without a name (O_TMPFILE); [`File::link_to`] can give it one.
-    pub fn node_tmpfile(&self, cred: &Cred, parent: Ino, mode: u32, flags: i32) -> Result<(Stat, File)> {
+    /// A file without a name (O_TMPFILE), open however `flags` say; [`File::link_to`] can give it one, unless `flags` has O_EXCL. After a crash it is gone
+    /// if it has none.
+    ///
+    /// # Errors
+    /// ENOTDIR: `parent` is no directory. EACCES: it may not be changed. ENOSPC: no room. EROFS: the volume was opened for reading only. And those
+    /// of births.
+    pub fn node_tmpfile<'a>(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        birth: impl Into<Birth<'a>>,
+        flags: i32,
+    ) -> Result<(Stat, File)> {
+        let Birth { mode, xattrs } = birth.into();
+        let xattrs = xattr::first(cred, FileKind::File, xattrs)?;
+        let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"", xattrs: &xattrs };
         self.0.inner.with_room(|| {
             let guard = pin();
-            let cell = self.0.inner.make_unnamed(cred, parent, mode, &guard)?;
+            let cell = self.0.inner.make_unnamed(cred, parent, &spec, &guard)?;
             if flags & libc::O_EXCL == 0 {
                 cell.set(LINKABLE);
             }
@@ -103,8 +147,20 @@ impl Volume {
         })
     }
 
-    /// Makes a file of any kind but directory and symbolic link. EEXIST, EINVAL, EPERM.
-    pub fn node_mknod(&self, cred: &Cred, parent: Ino, name: &[u8], mode: u32, rdev: u64) -> Result<Stat> {
+    /// Makes a file of any kind but directory and symbolic link; `birth` has the bits of the type (none: a regular file), `rdev` counts for devices.
+    /// Durable as [names](crate#names) are.
+    ///
+    /// # Errors
+    /// Those of [new names](crate::error#new-names) and of births; EPERM, EINVAL: as [`crate::Fs::mknod`].
+    pub fn node_mknod<'a>(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        birth: impl Into<Birth<'a>>,
+        rdev: u64,
+    ) -> Result<Stat> {
+        let Birth { mode, xattrs } = birth.into();
         let kind = match mode & libc::S_IFMT {
             0 => FileKind::File,
             _ => FileKind::from_mode(mode).ok_or(Error::Posix(libc::EINVAL))?,
@@ -118,20 +174,42 @@ impl Volume {
             _ => {}
         }
         let rdev = if matches!(kind, FileKind::Char | FileKind::BlockDev) { rdev } else { 0 };
-        self.make(cred, parent, name, &Spec { kind, mode, rdev, target: b"" })
+        let xattrs = xattr::first(cred, kind, xattrs)?;
+        self.make(cred, parent, name, &Spec { kind, mode, rdev, target: b"", xattrs: &xattrs })
     }
 
-    /// Makes a directory.
-    pub fn node_mkdir(&self, cred: &Cred, parent: Ino, name: &[u8], mode: u32) -> Result<Stat> {
-        self.make(cred, parent, name, &Spec { kind: FileKind::Dir, mode, rdev: 0, target: b"" })
+    /// Makes a directory. Durable as [names](crate#names) are. Errors: those of [new names](crate::error#new-names) and of births.
+    pub fn node_mkdir<'a>(
+        &self,
+        cred: &Cred,
+        parent: Ino,
+        name: &[u8],
+        birth: impl Into<Birth<'a>>,
+    ) -> Result<Stat> {
+        let Birth { mode, xattrs } = birth.into();
+        let xattrs = xattr::first(cred, FileKind::Dir, xattrs)?;
+        self.make(
+            cred,
+            parent,
+            name,
+            &Spec { kind: FileKind::Dir, mode, rdev: 0, target: b"", xattrs: &xattrs },
+        )
     }
 
-    /// Makes a symbolic link. ENOENT for an empty target, ENAMETOOLONG above 4095 bytes.
+    /// Makes a symbolic link; `target` is 1 to 4095 bytes. Durable as [names](crate#names) are, always with its target.
+    ///
+    /// # Errors
+    /// Those of [new names](crate::error#new-names). ENOENT: `target` is empty or has a NUL. ENAMETOOLONG: it is longer.
     pub fn node_symlink(&self, cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Stat> {
         if target.is_empty() || target.contains(&0) {
             return posix(libc::ENOENT);
         }
-        self.make(cred, parent, name, &Spec { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target })
+        self.make(
+            cred,
+            parent,
+            name,
+            &Spec { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target, xattrs: b"" },
+        )
     }
 
     fn make(&self, cred: &Cred, parent: Ino, name: &[u8], spec: &Spec<'_>) -> Result<Stat> {
@@ -143,7 +221,7 @@ impl Volume {
         })
     }
 
-    /// Makes another name for an inode. EEXIST, EMLINK, EPERM for directories, ENOENT if it has no name left.
+    /// Makes another name for an inode. Errors and crash as [`File::link_to`].
     pub fn node_link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Stat> {
         self.0.inner.slow_down_meta();
         let guard = pin();
@@ -155,13 +233,19 @@ impl Volume {
         Ok(cell.stat())
     }
 
-    /// Removes a name of a file. ENOENT, EISDIR, EACCES, EPERM. The file lives on while it is open.
+    /// Removes a name of a file, which lives on while it is open. Crash as [`crate::Fs::unlink`].
+    ///
+    /// # Errors
+    /// Those of [removed names](crate::error#removed-names). EISDIR: a directory, `.` or `..`. ENOTDIR: `parent` is no directory.
     pub fn node_unlink(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
         self.0.inner.slow_down_meta();
         self.0.inner.unlink(cred, parent, name, &pin())
     }
 
-    /// Removes an empty directory. ENOENT, ENOTDIR, ENOTEMPTY, EACCES, EPERM.
+    /// Removes an empty directory. Crash as [`crate::Fs::rmdir`].
+    ///
+    /// # Errors
+    /// Those of [removed names](crate::error#removed-names). ENOTDIR: no directory, or `parent` is none. ENOTEMPTY: it has names, or `..`. EINVAL: `.`.
     pub fn node_rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
         self.0.inner.slow_down_meta();
         self.0.inner.rmdir(cred, parent, name, &pin())
@@ -169,6 +253,9 @@ impl Volume {
 
     /// Renames; flags as in renameat2(2): 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`. After a crash either the old or the new names are
     /// there, never both and never none.
+    ///
+    /// # Errors
+    /// As [`crate::Fs::rename2`]; EBUSY for `.` and `..`, ENOENT for an empty name, ENOTDIR where `parent` or `to` is no directory.
     pub fn node_rename(
         &self,
         cred: &Cred,
@@ -182,46 +269,50 @@ impl Volume {
         self.0.inner.rename(cred, (parent, name), (to, to_name), flags, &pin())
     }
 
-    /// A symbolic link's target. EINVAL for other kinds.
+    /// A symbolic link's target. EINVAL: another kind.
     pub fn node_readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         self.0.inner.check_alive()?;
         let guard = pin();
         self.0.inner.link_target(self.0.inner.cell(ino, &guard)?)
     }
 
-    /// Calls `f` for each entry behind `cookie` (0: from the start; `.` and `..` included) until it returns false.
+    /// Calls `f` for each entry behind `cookie` (0: from the start; `.` and `..` included) until it returns false. Whether the directory may be read is
+    /// not asked.
+    ///
+    /// # Errors
+    /// ENOTDIR: no directory.
     pub fn node_readdir(&self, ino: Ino, cookie: u64, f: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         self.0.inner.check_alive()?;
         self.0.inner.read_dir(ino, cookie, f, &mut pin())
     }
 
-    /// getxattr(2); ENODATA if there is none.
+    /// getxattr(2). Errors as [`crate::Fs::getxattr`].
     pub fn node_getxattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.0.inner.check_alive()?;
         let guard = pin();
         self.0.inner.get_xattr(cred, self.0.inner.cell(ino, &guard)?, name)
     }
 
-    /// setxattr(2). EEXIST, ENODATA, ENOSPC, E2BIG, EPERM, EOPNOTSUPP.
+    /// setxattr(2). Errors and crash as [`crate::Fs::setxattr`].
     pub fn node_setxattr(&self, cred: &Cred, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
         let guard = pin();
         self.0.inner.set_xattr(cred, self.0.inner.cell(ino, &guard)?, name, value, flags)
     }
 
-    /// listxattr(2): the names.
+    /// listxattr(2): the names, those of `trusted.` for the superuser only.
     pub fn node_listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<Vec<u8>>> {
         self.0.inner.check_alive()?;
         let guard = pin();
         self.0.inner.list_xattrs(cred, self.0.inner.cell(ino, &guard)?)
     }
 
-    /// removexattr(2). ENODATA if there is none.
+    /// removexattr(2). Errors and crash as [`crate::Fs::removexattr`].
     pub fn node_removexattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<()> {
         let guard = pin();
         self.0.inner.remove_xattr(cred, self.0.inner.cell(ino, &guard)?, name)
     }
 
-    /// access(2).
+    /// access(2): `mask` is `R_OK|W_OK|X_OK`. EACCES, EROFS: as [`crate::Fs::access`].
     pub fn node_access(&self, cred: &Cred, ino: Ino, mask: i32) -> Result<()> {
         self.0.inner.check_alive()?;
         let guard = pin();
@@ -232,7 +323,7 @@ impl Volume {
         perm::check(cell, cred, mask as u32 & 7)
     }
 
-    /// fsync by inode number, of a directory above all: its names are durable when it returns.
+    /// fsync by inode number, of a directory above all: its names are durable when it returns. Errors as [`File::sync_all`].
     pub fn node_sync(&self, ino: Ino) -> Result<()> {
         let f = {
             let guard = pin();

@@ -19,7 +19,7 @@ pub struct Damaged {
     pub damage: ScrubDamage,
 }
 
-/// What a scrub has read so far.
+/// What a scrub has read so far, in blocks of 4096 bytes.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct ScrubReport {
     /// Blocks of file data compared with their sums.
@@ -52,7 +52,7 @@ impl Volume {
         }
     }
 
-    /// One step of a scrub: about `budget` blocks from `at` on. The first syncs and makes a checkpoint, so that all that was written is covered.
+    /// One step of a scrub: about `budget` blocks of 4096 bytes from `at` on. The first syncs and makes a checkpoint, so that all that was written is covered.
     ///
     /// # Errors
     /// As [`Volume::scrub`].

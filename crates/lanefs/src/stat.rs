@@ -19,9 +19,9 @@ pub struct Stat {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number, for device nodes.
+    /// Device number as `dev_t`, for device nodes; else 0.
     pub rdev: u64,
-    /// Bytes.
+    /// Bytes: of a file its content, of a symbolic link its target, of a directory 4096.
     pub size: u64,
     /// 512-byte units in use, dirty pages included.
     pub blocks: u64,
@@ -65,6 +65,21 @@ pub struct DirEntry<'a> {
     pub cookie: u64,
 }
 
+/// What a new inode has from the start: mode and extended attributes, which become durable together with its name.
+#[derive(Clone, Copy, Debug)]
+pub struct Birth<'a> {
+    /// Permission bits; of special files the type too.
+    pub mode: u32,
+    /// Names and values. The library checks no ACL against the mode.
+    pub xattrs: &'a [(&'a [u8], &'a [u8])],
+}
+
+impl From<u32> for Birth<'_> {
+    fn from(mode: u32) -> Self {
+        Birth { mode, xattrs: &[] }
+    }
+}
+
 /// A time to set, as in `utimensat(2)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetTime {
@@ -74,10 +89,10 @@ pub enum SetTime {
     At(i64),
 }
 
-/// What `node::setattr` changes; `None` leaves a field alone.
+/// What [`crate::Volume::node_setattr`] and [`crate::File::set_attr`] change; `None` leaves a field alone.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct SetAttr {
-    /// Permission bits (type bits are ignored).
+    /// Permission bits, 07777 (type bits are ignored).
     pub mode: Option<u32>,
     /// Owner.
     pub uid: Option<u32>,

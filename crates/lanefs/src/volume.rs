@@ -13,7 +13,7 @@ use crate::writeback::{Backlog, FlushQueue, reaper::Reaper, reclaim::Reclaim};
 use crate::{Cred, Fs};
 use crossbeam_utils::CachePadded;
 use lanefs_store::device::{Device, FileDevice, MemoryDevice};
-use lanefs_store::{FormatOptions, Ino, OpenReport, Store, VolumeInfo};
+use lanefs_store::{CleanReport, FormatOptions, Ino, OpenReport, Store, VolumeInfo};
 use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::clock::Clock;
 use lanefs_sync::epoch::Epochs;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::*};
 use std::time::Duration;
 
-/// How a volume is opened.
+/// How a volume is opened. Sizes are bytes.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     /// Bytes of memory for all the volume keeps: half of it for pages, five sixteenths for cells, names, logged operations and the store's
@@ -34,7 +34,7 @@ pub struct MountOptions {
     pub cache_size: u64,
     /// Bytes of them that the caller keeps for buffers of its own; taken into account up to a quarter of the whole. Default: none.
     pub buffers: u64,
-    /// Refuse every change.
+    /// Refuse every change with EROFS, and write nothing to the devices: recovery, where needed, happens in memory.
     pub read_only: bool,
     /// Never record when a file or a directory was read.
     pub noatime: bool,
@@ -121,6 +121,8 @@ pub(crate) struct Inner {
     /// One checkpoint at a time.
     pub checkpointing: CachePadded<Mutex<()>>,
     pub flush: CachePadded<Mutex<FlushQueue>>,
+    /// One close at a time: another must not take the first one's end for an error.
+    closing: CachePadded<Mutex<()>>,
     /// One sync(2) at a time.
     pub syncing: CachePadded<Mutex<()>>,
     pub reaper: CachePadded<Mutex<Reaper>>,
@@ -142,7 +144,8 @@ pub(crate) struct Inner {
 pub(crate) type Keeper = Box<dyn Fn(Ino) -> bool + Send + Sync>;
 
 /// An open volume; cheap to clone. When the last clone and the last [`crate::File`] are gone it is closed cleanly; [`Volume::close`]
-/// does the same at once and tells how it went.
+/// does the same at once and tells how it went. Calls by inode number are in [`crate::node`]; every call that has a result may answer the errors of
+/// [every call](crate::error#every-call).
 #[derive(Clone)]
 pub struct Volume(pub(crate) Arc<Root>);
 
@@ -172,16 +175,19 @@ impl std::fmt::Debug for Volume {
 }
 
 impl Volume {
-    /// Makes a new volume in new image files of `size` bytes each (a multiple of 4096), its root owned by the calling process. EINVAL if one of
-    /// them exists, or is too small; nothing is left behind then.
+    /// Makes a new volume in new image files of `size` bytes each (a multiple of 4096), its root owned by the calling process. After an error
+    /// nothing is left behind. Durable when it returns, as far as the directories of the files are; after a crash before that it is whole or none.
+    ///
+    /// # Errors
+    /// EINVAL: one of them exists or cannot be made, or is too small. EBUSY: another process opened one meanwhile. EIO, ENOSPC: what the
+    /// file system under them said.
     pub fn create<P: AsRef<Path>>(images: &[P], size: u64) -> Result<()> {
         let mut made = Vec::new();
         let result = (|| {
             for image in images {
                 made.push(Arc::new(FileDevice::create(image, size)?) as Arc<dyn Device>);
             }
-            let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            Ok(Store::format(&made, &FormatOptions { uid, gid, ..FormatOptions::default() })?)
+            Ok(Store::format(&made, &FormatOptions::for_caller())?)
         })();
         if result.is_err() {
             for image in &images[..made.len()] {
@@ -193,7 +199,13 @@ impl Volume {
     }
 
     /// Opens the volume stored in these image files or block devices (one path for most volumes), recovering it if it was not
-    /// closed. EBUSY (with the process id) if another process has it open, EINVAL for what is no LaneFS volume.
+    /// closed. What recovery decided is durable before any call is answered, and never taken back.
+    ///
+    /// # Errors
+    /// - EBUSY: another process has it open; the message has its id.
+    /// - EINVAL: a file that cannot be opened, or no LaneFS volume; a device that is missing or belongs to another one.
+    /// - EIO, EUCLEAN: a device failed, or what recovery needs is damaged; the message says what to do.
+    /// - ENOMEM, EAGAIN: no address space for the cache, or no thread.
     pub fn open<P: AsRef<Path>>(images: &[P], options: &MountOptions) -> Result<Volume> {
         let devices = images
             .iter()
@@ -202,7 +214,7 @@ impl Volume {
         Volume::open_devices(devices, options)
     }
 
-    /// Opens the volume stored on these devices.
+    /// Opens the volume stored on these devices, in any order. Errors as [`Volume::open`], without EBUSY: who opened the devices has locked them.
     pub fn open_devices(devices: Vec<Arc<dyn Device>>, options: &MountOptions) -> Result<Volume> {
         let options = options.clone();
         let cache = if options.cache_size == 0 { default_cache() } else { options.cache_size }.max(4 << 20);
@@ -257,6 +269,7 @@ impl Volume {
             commit: Default::default(),
             checkpointing: CachePadded::new(Mutex::new(())),
             flush: Default::default(),
+            closing: CachePadded::new(Mutex::new(())),
             syncing: CachePadded::new(Mutex::new(())),
             reaper: Default::default(),
             reclaim: Default::default(),
@@ -276,10 +289,13 @@ impl Volume {
         Ok(Volume(Arc::new(Root { inner, anchors })))
     }
 
-    /// A new volume in memory, gone when it is closed.
+    /// A new volume in memory, its root owned by the calling process, gone when it is closed, of `bytes` bytes with all that it needs for itself.
+    ///
+    /// # Errors
+    /// EINVAL: not a multiple of 4096, or too small. ENOMEM, EAGAIN: as [`Volume::open`].
     pub fn in_memory(bytes: u64) -> Result<Volume> {
         let dev: Arc<dyn Device> = Arc::new(MemoryDevice::new(bytes)?);
-        Store::format(std::slice::from_ref(&dev), &FormatOptions::default())?;
+        Store::format(std::slice::from_ref(&dev), &FormatOptions::for_caller())?;
         Volume::open_devices(vec![dev], &MountOptions::default())
     }
 
@@ -299,13 +315,18 @@ impl Volume {
         self.as_user(Cred::current())
     }
 
-    /// Makes durable all that returned before this call: dirty inodes are written, then the epoch is committed (O10).
+    /// Makes durable all that returned before this call: dirty inodes are written, then the epoch is committed (O10). Does nothing where the volume was
+    /// opened for reading only.
+    ///
+    /// # Errors
+    /// EIO, ENOSPC: as [`crate::File::sync_all`]; then nothing is promised of what was not durable before.
     pub fn sync(&self) -> Result<()> {
-        self.0.inner.check_alive()?;
-        self.0.inner.sync_all()
+        let inner = &self.0.inner;
+        inner.check_alive()?;
+        inner.promised(inner.sync_all())
     }
 
-    /// Sizes and counts.
+    /// Sizes and counts, in blocks of 4096 bytes. EIO once the volume is closed.
     pub fn statfs(&self) -> Result<StatFs> {
         let inner = &self.0.inner;
         inner.check_alive()?;
@@ -322,7 +343,7 @@ impl Volume {
         })
     }
 
-    /// What the store says of the volume.
+    /// What the store says of the volume; also once it is closed.
     pub fn info(&self) -> VolumeInfo {
         self.0.inner.store.info()
     }
@@ -332,19 +353,32 @@ impl Volume {
         &self.0.inner.report
     }
 
-    /// One round of background work: reap, write back what is old, commit, checkpoint, clean, as needed.
+    /// One round of background work: reap, write back what is old, commit, checkpoint, clean, as needed. For who opened without
+    /// [`MountOptions::background`]. Errors as [`Volume::sync`].
     pub fn tick(&self) -> Result<()> {
-        self.0.inner.check_alive()?;
-        self.0.inner.tick(true)
+        let inner = &self.0.inner;
+        inner.check_alive()?;
+        inner.promised(inner.tick(true))
     }
 
-    /// A checkpoint now.
+    /// A checkpoint now: all operations on names that returned before, and what was written back, are durable when it returns, and recovery begins there.
+    /// Dirty content is not written: that is [`Volume::sync`].
+    ///
+    /// # Errors
+    /// As [`Volume::sync`]; EROFS where the volume was opened for reading only.
     pub fn checkpoint(&self) -> Result<()> {
-        self.0.inner.check_alive()?;
-        self.0.inner.checkpoint().map(drop)
+        let inner = &self.0.inner;
+        inner.check_alive()?;
+        inner.promised(inner.checkpoint().map(drop))
     }
 
-    /// Stops the volume as a crash would: nothing more reaches the device, every call fails with EIO.
+    /// What the cleaner did since the volume was opened.
+    pub fn cleaned(&self) -> CleanReport {
+        self.0.inner.store.cleaned()
+    }
+
+    /// Stops the volume as a crash would: nothing more reaches the device, every call fails with EIO. What was durable is found when it is opened
+    /// again.
     pub fn shutdown(&self) {
         self.0.inner.state.store(STOPPED, SeqCst);
         self.0.inner.store.shutdown();
@@ -357,9 +391,14 @@ impl Volume {
         *self.0.inner.keeper.lock() = keeps;
     }
 
-    /// Syncs, writes the final checkpoint with the clean mark and releases the devices. Later calls fail with EIO.
+    /// Syncs, writes the final checkpoint with the clean mark and releases the devices. Later calls fail with EIO, but another close does nothing. All
+    /// that returned before is durable when this returns.
+    ///
+    /// # Errors
+    /// EIO, ENOSPC: as [`Volume::sync`]. The volume is closed all the same, as by a crash: what was synced is recovered when it is opened again.
     pub fn close(&self) -> Result<()> {
-        self.0.inner.close()
+        let inner = &self.0.inner;
+        inner.promised(inner.close())
     }
 }
 
@@ -396,11 +435,16 @@ impl Inner {
         if self.state.load(Relaxed) == RUNNING { Ok(()) } else { Err(Error::Posix(libc::EIO)) }
     }
 
-    /// EROFS on a read-only volume, EIO on a stopped one.
+    /// EROFS on a read-only volume, also one that an error of its devices made so (SEMANTICS E2); EIO on a stopped one.
     #[inline]
     pub fn writable(&self) -> Result<()> {
         self.check_alive()?;
-        if self.options.read_only { Err(Error::Posix(libc::EROFS)) } else { Ok(()) }
+        if self.options.read_only || self.store.is_broken() { Err(Error::Posix(libc::EROFS)) } else { Ok(()) }
+    }
+
+    /// What a call answers that promises durability: EIO on a volume that an error made read-only (SEMANTICS E2).
+    pub fn promised<T>(&self, r: Result<T>) -> Result<T> {
+        r.map_err(|e| if self.store.is_broken() { Error::Posix(libc::EIO) } else { e })
     }
 
     /// The lane whose log the calling thread's operations go to: its own.
@@ -439,6 +483,7 @@ impl Inner {
     }
 
     fn close(&self) -> Result<()> {
+        let _one = self.closing.lock();
         if self.state.load(SeqCst) == STOPPED {
             return Ok(());
         }

@@ -12,7 +12,7 @@
 
 use super::data::{ErrSeq, FileData};
 use super::dir::Dir;
-use super::stamps::{Noted, STRIPED, Stamps};
+use super::stamps::{NO_TIME, Noted, STRIPED, Stamps};
 use super::xattr::XattrSlot;
 use crate::stat::Stat;
 use lanefs_store::{Attrs, FileKind, Ino};
@@ -175,7 +175,7 @@ impl Cell {
             atime: AtomicI64::new(attrs.atime),
             mtime: AtomicI64::new(attrs.mtime),
             ctime: AtomicI64::new(attrs.ctime),
-            mtime_set: AtomicI64::new(0),
+            mtime_set: AtomicI64::new(NO_TIME),
             btime: attrs.btime,
             parent: AtomicU64::new(parent.0),
             lanes: AtomicU64::new(0),
@@ -256,12 +256,12 @@ impl Cell {
 
     fn own_mtime(&self) -> i64 {
         let own = self.mtime.load(Relaxed);
-        let names = self.dir().map_or(0, Dir::mtime);
+        let names = self.dir().map_or(NO_TIME, Dir::mtime);
         if names > self.mtime_set.load(Relaxed) { own.max(names) } else { own }
     }
 
     fn own_ctime(&self) -> i64 {
-        self.ctime.load(Relaxed).max(self.dir().map_or(0, Dir::mtime))
+        self.ctime.load(Relaxed).max(self.dir().map_or(NO_TIME, Dir::mtime))
     }
 
     /// What `stat` tells.
@@ -466,8 +466,8 @@ impl Cell {
     /// Gives the slots without marks back.
     pub fn give_back(&self) {
         self.stamps().release(self.ino, &mut |mtime, ctime| {
-            // An mtime of 0: the slot has none. Never before what is stored: see `FUTURE`.
-            if mtime != 0 {
+            // Never before what is stored: see `FUTURE`.
+            if mtime != NO_TIME {
                 self.mtime.fetch_max(mtime, Relaxed);
             }
             self.ctime.fetch_max(ctime, Relaxed);

@@ -19,7 +19,7 @@
 //!    append, so who finds it and then collects the lists (which takes all those locks) finds the inode.
 //! 4. A change is made before its slot is looked at, with a fence between; a capture takes the marks before it looks at what changed, with a
 //!    fence between. So either the capture has the change, or there is a mark afterwards.
-//! 5. Times only grow in a slot. An explicit time ([`Stamps::forget_times`]) takes those of the content's slots away and is stored in the
+//! 5. Times only grow in a slot, from [`NO_TIME`], which is before all others: 0 would hide times before 1970. An explicit time ([`Stamps::forget_times`]) takes those of the content's slots away and is stored in the
 //!    cell afterwards; what goes back into the cell does so under the times' sequence, hence before or not at all.
 //!    An fdatasync takes marks and pages off the content's slots and looks at no times and no other slot: it shares nothing with an explicit time, a
 //!    chmod or a chown.
@@ -41,6 +41,9 @@ const GROUPS: usize = 16;
 const SETS: usize = 128;
 /// Pages a slot can name.
 const PAGES: usize = 6;
+
+/// Where nobody said a time: earlier than any that is.
+pub(crate) const NO_TIME: i64 = i64::MIN;
 
 /// Marks that may be in a slot.
 pub(crate) const STRIPED: u32 = DIRTY | DATASYNC | XATTR_DIRTY | QUEUED;
@@ -105,8 +108,8 @@ impl Slot {
         Slot {
             seq: SeqWord::new(),
             ino: AtomicU64::new(0),
-            mtime: AtomicI64::new(0),
-            ctime: AtomicI64::new(0),
+            mtime: AtomicI64::new(NO_TIME),
+            ctime: AtomicI64::new(NO_TIME),
             marks_line: Line,
             lock: SeqWord::new(),
             marks: AtomicU32::new(0),
@@ -130,7 +133,7 @@ impl Slot {
         }
     }
 
-    /// mtime and ctime of `ino`; 0: none.
+    /// mtime and ctime of `ino`, or [`NO_TIME`].
     fn times(&self, ino: Ino) -> Option<(i64, i64)> {
         self.seen(ino, &self.seq, || (self.mtime.load(Relaxed), self.ctime.load(Relaxed)))
     }
@@ -170,8 +173,8 @@ impl Slot {
     fn give_back(&self, f: &mut dyn FnMut(i64, i64)) {
         let _s = self.seq.guard();
         f(self.mtime.load(Relaxed), self.ctime.load(Relaxed));
-        self.mtime.store(0, Relaxed);
-        self.ctime.store(0, Relaxed);
+        self.mtime.store(NO_TIME, Relaxed);
+        self.ctime.store(NO_TIME, Relaxed);
         // Release: who finds the slot gone finds its times in the cell.
         self.ino.store(0, Release);
     }
@@ -252,7 +255,7 @@ impl Stamps {
         if !slot.claim(ino) {
             return Noted::No;
         }
-        slot.raise(mtime.unwrap_or(0), ctime);
+        slot.raise(mtime.unwrap_or(NO_TIME), ctime);
         let before = slot.marks.load(Relaxed);
         slot.marks.store(before | marks | DIRTY | LISTED, Relaxed);
         if before & LISTED == 0 { Noted::List } else { Noted::Yes }
@@ -274,10 +277,10 @@ impl Stamps {
         true
     }
 
-    /// mtime and ctime of `ino`, of all slots; 0: none.
+    /// mtime and ctime of `ino`, of all slots, or [`NO_TIME`].
     pub fn times(&self, ino: Ino) -> (i64, i64) {
         let all = self.slots(ino).filter_map(|s| s.times(ino));
-        all.fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)))
+        all.fold((NO_TIME, NO_TIME), |a, b| (a.0.max(b.0), a.1.max(b.1)))
     }
 
     /// Marks of `ino`, of all slots.
@@ -370,17 +373,17 @@ impl Stamps {
         // What is not of the content has no mtime.
         let all = self.pairs(ino).flat_map(|p| &p[if ctime { 0 } else { CONTENT }..]);
         for slot in all {
-            let told = |(m, c): (i64, i64)| mtime && m != 0 || ctime && c != 0;
+            let told = |(m, c): (i64, i64)| mtime && m != NO_TIME || ctime && c != NO_TIME;
             if !slot.times(ino).is_some_and(told) {
                 continue;
             }
             let _s = slot.seq.guard();
             if slot.is(ino) {
                 if mtime {
-                    slot.mtime.store(0, Relaxed);
+                    slot.mtime.store(NO_TIME, Relaxed);
                 }
                 if ctime {
-                    slot.ctime.store(0, Relaxed);
+                    slot.ctime.store(NO_TIME, Relaxed);
                 }
             }
         }
@@ -395,7 +398,7 @@ mod tests {
     fn slots_of_all_lanes_make_one_answer_and_are_given_back_without_marks() {
         let s = Stamps::new();
         let ino = Ino(77);
-        assert_eq!((s.times(ino), s.marks(ino)), ((0, 0), 0));
+        assert_eq!((s.times(ino), s.marks(ino)), ((NO_TIME, NO_TIME), 0));
         assert_eq!(s.note(1, ino, Some(5), 5, DATASYNC), Noted::List);
         assert_eq!(s.note(2, ino, None, 9, 0), Noted::List);
         // Lane 17 shares the group of lane 1.
@@ -404,17 +407,20 @@ mod tests {
         assert_eq!((s.times(ino), s.marks(ino)), ((7, 9), DIRTY | DATASYNC | LISTED));
         // An explicit time takes the mtimes back, not the ctimes.
         s.forget_times(ino, true, false);
-        assert_eq!(s.times(ino), (0, 9));
+        assert_eq!(s.times(ino), (NO_TIME, 9));
         // A capture takes the marks; the times stay until the slot is given back, and the slot while it has marks.
         assert_eq!(s.take(ino).0, DIRTY | DATASYNC | LISTED);
-        assert_eq!((s.times(ino), s.marks(ino)), ((0, 9), LISTED));
+        assert_eq!((s.times(ino), s.marks(ino)), ((NO_TIME, 9), LISTED));
         assert_eq!(s.note(2, ino, None, 10, 0), Noted::Yes);
         let mut told = Vec::new();
         s.release(ino, &mut |m, c| told.push((m, c)));
-        assert_eq!((told.as_slice(), s.times(ino), s.marks(ino)), (&[(0, 7)][..], (0, 10), DIRTY));
+        assert_eq!(
+            (told.as_slice(), s.times(ino), s.marks(ino)),
+            (&[(NO_TIME, 7)][..], (NO_TIME, 10), DIRTY)
+        );
         assert_eq!(s.note(2, ino, None, 10, 0), Noted::List);
         s.drop_all(ino);
-        assert_eq!((s.times(ino), s.marks(ino)), ((0, 0), 0));
+        assert_eq!((s.times(ino), s.marks(ino)), ((NO_TIME, NO_TIME), 0));
     }
 
     #[test]

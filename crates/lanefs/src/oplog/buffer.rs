@@ -165,6 +165,8 @@ pub(crate) fn subjects(g: &Group<'_>, f: &mut dyn FnMut(Subject)) {
             Effect::New { ino, .. } | Effect::Dead { ino, .. } | Effect::Parent { ino, .. } => {
                 f(Subject::Inode(ino))
             }
+            // It stands behind NEW of the same inode.
+            Effect::Xattrs { .. } => {}
         }
     }
 }

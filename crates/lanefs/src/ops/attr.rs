@@ -20,7 +20,6 @@ impl Inner {
         through_handle: bool,
     ) -> Result<()> {
         self.writable()?;
-        let now = coarse_realtime_ns();
         if let Some(size) = set.size {
             if cell.kind == FileKind::Dir {
                 return posix(libc::EISDIR);
@@ -52,6 +51,8 @@ impl Inner {
         if let Some(size) = set.size {
             self.truncate(cell, size)?;
         }
+        // Behind what may take long: others' changes meanwhile are not followed by an earlier time.
+        let now = coarse_realtime_ns();
         let chown = set.uid.is_some() || set.gid.is_some();
         let touches_inode = set.mode.is_some() || chown || set.size.is_some() || set.kill_priv;
         let mode = set.mode.map(|m| {

@@ -128,10 +128,21 @@ impl Inner {
             // Nothing but the times changes, which the caller sees to. (A write that extends the file comes after this.)
             return Ok(());
         }
-        let cut = Cut { size, time: Some(coarse_realtime_ns()), attrs: &|| cell.attrs() };
+        let cut = Cut { size: Some(size), time: Some(coarse_realtime_ns()), attrs: &|| cell.attrs() };
         let ctx = self.data_ctx(cell);
-        match data.truncate(&ctx, size, Some(&cut)) {
-            Err(e) if e.errno() == libc::ENOSPC && self.relieve() => data.truncate(&ctx, size, Some(&cut)),
+        self.cutting(|| data.truncate(&ctx, size, Some(&cut)))
+    }
+
+    /// Runs `f`, which takes content away and has a page written anew at most for each of its ends. If so many such pages wait to be written back that
+    /// a full volume has no room for another, they are written, which gives as much back as it takes, and it runs again.
+    fn cutting(&self, f: impl Fn() -> Result<()>) -> Result<()> {
+        match f() {
+            Err(e) if e.errno() == libc::ENOSPC => {
+                // What cannot be written is told to who syncs it.
+                let _ = self.write_back_all(false);
+                self.relieve();
+                f()
+            }
             r => r,
         }
     }
@@ -162,8 +173,7 @@ impl Inner {
         Self::check_range(offset, len)?;
         let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         let ctx = self.data_ctx(cell);
-        let now = coarse_realtime_ns();
-        let cut = Cut { size: cell.size(), time: None, attrs: &|| cell.attrs() };
+        let cut = Cut { size: None, time: None, attrs: &|| cell.attrs() };
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => match data.allocate(&ctx, offset, len, keep) {
                 Err(e) if e.errno() == libc::ENOSPC && self.relieve() => {
@@ -171,13 +181,18 @@ impl Inner {
                 }
                 r => r?,
             },
-            libc::FALLOC_FL_PUNCH_HOLE if keep => data.punch_hole(&ctx, offset, len, Some(&cut))?,
-            libc::FALLOC_FL_ZERO_RANGE => data.zero_range(&ctx, offset, len, keep, Some(&cut))?,
+            libc::FALLOC_FL_PUNCH_HOLE if keep => {
+                self.cutting(|| data.punch_hole(&ctx, offset, len, Some(&cut)))?
+            }
+            libc::FALLOC_FL_ZERO_RANGE => {
+                self.cutting(|| data.zero_range(&ctx, offset, len, keep, Some(&cut)))?
+            }
             _ => return posix(libc::EOPNOTSUPP),
         }
         Self::drop_privilege(cell, privileged);
         let content = !keep || mode & libc::FALLOC_FL_KEEP_SIZE != mode;
-        self.changed(cell, content, now, DATASYNC);
+        // The time of its end, as in `set_attr`.
+        self.changed(cell, content, coarse_realtime_ns(), DATASYNC);
         Ok(())
     }
 

@@ -3,7 +3,9 @@
 use super::perm::{self, W, X};
 use super::{Op, posix};
 use crate::error::Result;
+use crate::memfs::cell::HAS_XATTRS;
 use crate::memfs::dir::{ALIVE, DEAD, Dir, Entry, Found, hash_name, relax};
+use crate::memfs::xattr::Xattrs;
 use crate::memfs::{Body, Cell, data::FileData};
 use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
@@ -21,6 +23,8 @@ pub(crate) struct Spec<'a> {
     pub rdev: u64,
     /// A symbolic link's target.
     pub target: &'a [u8],
+    /// Its first extended attributes, encoded.
+    pub xattrs: &'a [u8],
 }
 
 /// How it went.
@@ -28,6 +32,21 @@ pub(crate) enum Made<'g> {
     New(&'g Cell),
     /// The name exists.
     Exists(Ino, FileKind),
+}
+
+/// The effect that makes an inode.
+fn born<'a>(ino: Ino, parent: Ino, a: &Attrs, target: &'a [u8]) -> Effect<'a> {
+    Effect::New {
+        ino,
+        parent,
+        generation: a.generation,
+        mode: a.mode,
+        uid: a.uid,
+        gid: a.gid,
+        rdev: a.rdev,
+        time: a.btime,
+        target,
+    }
 }
 
 impl Inner {
@@ -125,7 +144,13 @@ impl Inner {
             _ => Body::None,
         };
         let links = if spec.kind == FileKind::Dir { 2 } else { 1 };
-        Ok((Cell::new(ino, spec.kind, &attrs, links, parent.ino, body, (op.lane, &self.stamps)), attrs))
+        let cell = Cell::new(ino, spec.kind, &attrs, links, parent.ino, body, (op.lane, &self.stamps));
+        // Not dirty: the group that makes the inode has them, and so will the tree when it is folded.
+        if let Some(x) = Some(spec.xattrs).filter(|x| !x.is_empty()).and_then(Xattrs::decode) {
+            cell.xattrs.publish(&cell.xattrs.lock(), x, &crossbeam_epoch::pin());
+            cell.set(HAS_XATTRS);
+        }
+        Ok((cell, attrs))
     }
 
     /// Steps 2 to 7 of a creation; `None` if the look before was too early.
@@ -174,23 +199,13 @@ impl Inner {
         };
         leaf.stamp(v.epoch, v.ts);
         let dir = pcell.ino;
-        op.append(
-            v,
-            &[
-                Effect::New {
-                    ino,
-                    parent: dir,
-                    generation: attrs.generation,
-                    mode: attrs.mode,
-                    uid: attrs.uid,
-                    gid: attrs.gid,
-                    rdev: attrs.rdev,
-                    time: attrs.btime,
-                    target: spec.target,
-                },
-                Effect::Set { dir, cookie, name, ino, old: Ino::NONE, kind: spec.kind },
-            ],
-        );
+        let new = born(ino, dir, attrs, spec.target);
+        let set = Effect::Set { dir, cookie, name, ino, old: Ino::NONE, kind: spec.kind };
+        if spec.xattrs.is_empty() {
+            op.append(v, &[new, set]);
+        } else {
+            op.append(v, &[new, Effect::Xattrs { ino, xattrs: spec.xattrs }, set]);
+        }
         drop(leaf);
         pcell.note_change(pdir, cookie, attrs.btime, i32::from(spec.kind == FileKind::Dir));
         op.dirty_dir(pcell, pdir, hash);
@@ -204,7 +219,7 @@ impl Inner {
         &self,
         cred: &Cred,
         parent: Ino,
-        mode: u32,
+        spec: &Spec<'_>,
         guard: &'g Guard,
     ) -> Result<&'g Cell> {
         let (pcell, _) = self.dir_cell(parent, guard)?;
@@ -212,27 +227,18 @@ impl Inner {
         self.writable()?;
         self.reserve_inode()?;
         let mut op = Op::begin(self);
-        let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"" };
-        let (cell, attrs) = self.fresh_cell(&mut op, cred, pcell, &spec)?;
+        let (cell, attrs) = self.fresh_cell(&mut op, cred, pcell, spec)?;
         cell.nlink.store(0, Relaxed);
         cell.lanes.store(1 << (op.lane & 63), Relaxed);
         let v = op.version(0);
         cell.epoch.store(v.epoch, Relaxed);
         let cell = self.cells.insert(cell, guard);
-        op.append(
-            v,
-            &[Effect::New {
-                ino: cell.ino,
-                parent: Ino::NONE,
-                generation: attrs.generation,
-                mode: attrs.mode,
-                uid: attrs.uid,
-                gid: attrs.gid,
-                rdev: 0,
-                time: attrs.btime,
-                target: b"",
-            }],
-        );
+        let new = born(cell.ino, Ino::NONE, &attrs, b"");
+        if spec.xattrs.is_empty() {
+            op.append(v, &[new]);
+        } else {
+            op.append(v, &[new, Effect::Xattrs { ino: cell.ino, xattrs: spec.xattrs }]);
+        }
         self.count_cells(1);
         Ok(cell)
     }

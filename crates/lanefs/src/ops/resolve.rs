@@ -4,7 +4,7 @@ use super::perm::{self, X};
 use super::posix;
 use crate::error::{Error, Result};
 use crate::memfs::cell::{FREED, FUTURE, HAS_XATTRS};
-use crate::memfs::dir::{Dir, Found, Step, hash_name};
+use crate::memfs::dir::{Dir, Found, Step, hash_name, relax};
 use crate::memfs::{Body, Cell, data::FileData};
 use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
@@ -174,13 +174,15 @@ impl Inner {
     /// Brings the folded bucket that covers `cookie` into memory.
     #[cold]
     pub(crate) fn load_bucket(&self, cell: &Cell, dir: &Dir, cookie: u64, guard: &Guard) -> Result<()> {
-        self.check_alive()?;
-        for _ in 0..1000 {
+        let mut turn = 0;
+        loop {
+            self.check_alive()?;
             let stamp = dir.load_stamp();
             let b = self.store.load_bucket(cell.ino, cookie)?;
             let entries: Vec<_> = b.entries.iter().map(|e| (e.cookie, e.ino, e.kind, &*e.name)).collect();
             let bucket = crate::memfs::dir::Bucket { lowest: b.low, highest: b.high, entries: &entries };
-            if let Some(bytes) = dir.install(cookie, &bucket, stamp, guard) {
+            let (whole, bytes) = dir.install(cookie, &bucket, stamp, guard);
+            if bytes > 0 {
                 self.count_names(bytes as i64);
                 // Who lists everything outruns the background, which looks five times a second.
                 let mine =
@@ -189,10 +191,13 @@ impl Inner {
                     self.tighten();
                     self.background.wake();
                 }
+            }
+            if whole {
                 return Ok(());
             }
+            // This leaf was evicted, or cleared of tombstones, since the store was asked.
+            relax(&mut turn);
         }
-        posix(libc::EIO)
     }
 
     /// Loads every bucket of a directory: what rmdir must know to call it empty.

@@ -9,7 +9,11 @@ use crate::memfs::xattr::{XATTR_NAME_MAX, XATTR_VALUE_MAX, Xattrs};
 use crate::volume::Inner;
 use crate::{Cred, FileKind};
 use crossbeam_epoch::Guard;
+use lanefs_store::format::record::NEW_XATTRS_MAX;
 use lanefs_sync::clock::coarse_realtime_ns;
+
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 /// Names the caller may use at all, and whether changing one takes ownership rather than write permission.
 fn check(cell: &Cell, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
@@ -40,13 +44,46 @@ fn check(cell: &Cell, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
     if has(b"security.") {
         return if write && !cred.is_root() && !cred.prechecked { posix(libc::EPERM) } else { Ok(()) };
     }
-    if name == b"system.posix_acl_access" || name == b"system.posix_acl_default" {
-        if name.ends_with(b"default") && cell.kind != FileKind::Dir {
+    if name == ACCESS_ACL || name == DEFAULT_ACL {
+        if name == DEFAULT_ACL && cell.kind != FileKind::Dir {
             return posix(if write { libc::EACCES } else { libc::ENODATA });
         }
         return if write { perm::check_owner(cell, cred) } else { Ok(()) };
     }
     posix(libc::EOPNOTSUPP)
+}
+
+/// The longest default ACL: a new directory gets it twice, with its name in one group.
+const DEFAULT_ACL_MAX: usize = 3800;
+
+/// What a new inode of this kind has from the start, encoded. ENOSPC if the group that makes the inode cannot hold it.
+pub(crate) fn first(cred: &Cred, kind: FileKind, list: &[(&[u8], &[u8])]) -> Result<Vec<u8>> {
+    let mut all = Xattrs::default();
+    for (name, value) in list {
+        let has = |p: &[u8]| name.starts_with(p) && name.len() > p.len();
+        match name.len() {
+            1..=XATTR_NAME_MAX => {}
+            _ => return posix(libc::ERANGE),
+        }
+        if has(b"user.") {
+            if !matches!(kind, FileKind::File | FileKind::Dir) {
+                return posix(libc::EPERM);
+            }
+        } else if has(b"trusted.") || has(b"security.") {
+            if !cred.is_root() && !cred.prechecked {
+                return posix(libc::EPERM);
+            }
+        } else if *name == DEFAULT_ACL && kind != FileKind::Dir {
+            return posix(libc::EACCES);
+        } else if *name != DEFAULT_ACL && *name != ACCESS_ACL {
+            return posix(libc::EOPNOTSUPP);
+        }
+        all = all.with(name, Some(value)).map_err(crate::Error::Posix)?;
+    }
+    if all.encoded().len() > NEW_XATTRS_MAX {
+        return posix(libc::ENOSPC);
+    }
+    Ok(all.encoded().to_vec())
 }
 
 impl Inner {
@@ -128,6 +165,9 @@ impl Inner {
         }
         if value.len() > XATTR_VALUE_MAX {
             return posix(libc::E2BIG);
+        }
+        if name == DEFAULT_ACL && value.len() > DEFAULT_ACL_MAX {
+            return posix(libc::ENOSPC);
         }
         // What fails changes nothing, and is told without the lock.
         let fits = |x: &Xattrs| match x.get(name) {

@@ -132,9 +132,11 @@ impl Inner {
         let space = self.store.space();
         let crowded = space.reserved > space.free && bytes > 0;
         let due = p.log_bytes > LOG_LIMIT || (bytes > 0 || p.log_bytes > 0) && since > CHECKPOINT_AFTER;
-        if low && p.free_segments + p.pending_segments < p.low_water {
-            self.store.clean(p.low_water * 2)?;
-        }
+        // What keeps the cleaner from going on must not keep the checkpoint: that frees what was emptied before.
+        let cleaned = match low && p.free_segments + p.pending_segments < p.low_water {
+            true => self.store.clean(p.low_water * 2).map(drop),
+            false => Ok(()),
+        };
         if over {
             self.store.shrink();
         }
@@ -149,7 +151,7 @@ impl Inner {
             self.reclaim_cells();
         }
         self.tighten();
-        Ok(())
+        Ok(cleaned?)
     }
 
     /// Whether so much is worth a round of its own to get it out of memory.

@@ -178,7 +178,7 @@ fn take(
                     todo.push((Subject::KeysOf(old), false));
                 }
             }
-            Effect::New { .. } | Effect::Dead { .. } => {}
+            Effect::New { .. } | Effect::Dead { .. } | Effect::Xattrs { .. } => {}
         }
     }
     true

@@ -1,21 +1,40 @@
 //! Seal and commit: an epoch's groups of all lanes become durable as one (O2, O10).
 
 use super::replaced::Settled;
-use super::{Backlog, Unfinished};
+use super::{Backlog, Committed, Unfinished};
 use crate::oplog::buffer::Sealed;
 use crate::volume::Inner;
-use lanefs_store::{Result, fold};
+use lanefs_store::{Result, StoreError, fold};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Bytes of one part of a commit, unless the options say otherwise; parts are spread over the mlogs.
 const PART: usize = 1 << 20;
+/// How often a commit that found no room is tried again.
+const TRIES: u32 = 2;
 
 impl Inner {
     /// Seals the running epoch and commits it; returns it. What was logged before the call is durable when it returns.
     pub(crate) fn seal_and_commit(&self) -> crate::Result<u64> {
-        let settled = self.settle_replaced()?;
-        Ok(self.commit_into(&mut self.commit.lock(), &settled)?)
+        let mut tries = 0;
+        loop {
+            self.make_room_for_epoch(tries > 0)?;
+            let settled = self.settle_replaced()?;
+            match self.commit_into(&mut self.commit.lock(), &settled) {
+                Err(StoreError::NoSpace) if tries < TRIES => tries += 1,
+                r => return Ok(r?),
+            }
+        }
+    }
+
+    /// Makes room for what a seal would commit. The caller does not hold `commit`: it may wait for a checkpoint, whose seal takes that. Where
+    /// no room is to be had the commit says so, if it needs it.
+    pub(super) fn make_room_for_epoch(&self, hard: bool) -> Result<()> {
+        let sealed = self.commit.lock().sealed.as_ref().map_or(0, |s| s.groups.len());
+        match self.store.make_room_for_epoch((self.open_log_bytes() + sealed) as u64, hard) {
+            Err(StoreError::NoSpace) => Ok(()),
+            r => r,
+        }
     }
 
     /// The caller has settled what was renamed over files, which the seal takes back. An epoch that was sealed and could not be committed goes first: a call that
@@ -61,10 +80,8 @@ impl Inner {
         // The lanes let go of their buffers when they are locked next, at the latest by the next seal.
         self.set_committed(sealed.epoch);
         backlog.bytes += sealed.groups.len();
-        backlog.news += sealed.news;
-        if !sealed.groups.is_empty() {
-            backlog.groups.push(sealed.groups);
-        }
+        let Unfinished { epoch, groups, news } = sealed;
+        backlog.groups.push(Committed { epoch, groups: groups.into(), news });
         Ok(())
     }
 

@@ -3,8 +3,9 @@
 //! What travels how. Namespace groups: in an fsync's batch (the closure) or in their epoch's commit. Attributes, xattrs and pages: in an
 //! `InodeUpdate`, each inode captured consistently; durable at once for an fsync, else at the next checkpoint.
 //!
-//! Locks, outermost first: syncing, checkpointing, a cell's sync_lock, a cell's writeback lock (memfs::data), commit, a lane. A seal happens
-//! with `commit` held and no lane; no cell lock is taken under `commit`, and no checkpoint or commit made under a cell's lock.
+//! Locks, outermost first: closing, syncing, checkpointing, a cell's sync_lock, a cell's writeback lock (memfs::data), commit, a lane. A seal happens
+//! with `commit` held and no lane; no cell lock is taken under `commit`, and no checkpoint or commit made under a cell's lock. A checkpoint's seal
+//! takes `commit` with the store's own checkpoint lock held: so room for a commit is made before `commit` is taken, never under it.
 
 pub(crate) mod ahead;
 pub(crate) mod background;
@@ -19,23 +20,31 @@ pub(crate) mod reclaim;
 pub(crate) mod replaced;
 pub(crate) mod unsynced;
 
+use std::sync::Arc;
 use std::time::Instant;
 pub(crate) use unsynced::FlushQueue;
 
 /// Committed groups that wait for the fold.
 #[derive(Default)]
 pub(crate) struct Backlog {
-    /// Encoded groups, in order of their epochs.
-    pub groups: Vec<Vec<u8>>,
+    /// In the order of their epochs. They stay until a checkpoint is done that folded them: one that fails forgets what it was given.
+    pub groups: Vec<Committed>,
     pub bytes: usize,
-    /// NEW effects among the operations behind them: inode blocks that were reserved and are charged by the fold.
-    pub news: u64,
     /// Everything up to this epoch is committed.
     pub epoch: u64,
     /// When the last commit was.
     pub last: Option<Instant>,
     /// Sealed, and not committed for lack of room or because a read failed.
     pub sealed: Option<Unfinished>,
+}
+
+/// A committed epoch that waits for the fold.
+pub(crate) struct Committed {
+    pub epoch: u64,
+    /// Encoded, absorbed.
+    pub groups: Arc<Vec<u8>>,
+    /// NEW effects among the operations behind them: inode blocks that were reserved and are charged by the fold.
+    pub news: u64,
 }
 
 /// A sealed epoch on its way to the store.

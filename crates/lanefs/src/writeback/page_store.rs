@@ -29,6 +29,9 @@ impl PageStore for Pages {
     fn reserve(&self, lane: usize, blocks: u64) -> bool {
         self.0.reserve(lane, blocks)
     }
+    fn reserve_rewrite(&self, lane: usize) -> bool {
+        self.0.reserve_rewrite(lane)
+    }
     fn unreserve(&self, lane: usize, blocks: u64) {
         self.0.unreserve(lane, blocks);
     }

@@ -92,12 +92,13 @@ impl Inner {
                     frozen.push(cell.ino);
                 }
             }
-            if let Some(d) = cell.dir()
-                && (cell.ino == ROOT_INO || !cell.has(USED))
-            {
-                freed += d.evict_clean(folded, &guard);
+            if let Some(d) = cell.dir() {
+                freed += match cell.ino == ROOT_INO || !cell.has(USED) {
+                    true => d.evict_clean(folded, &guard),
+                    false => d.evict_some(d.name_bytes() / 8, folded, &guard),
+                };
+                names += d.name_bytes();
             }
-            names += cell.dir().map_or(0, Dir::name_bytes);
         });
         r.names += names;
         if r.chunk == 0 {

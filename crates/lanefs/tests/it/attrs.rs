@@ -168,3 +168,47 @@ fn a_directory_has_the_time_that_was_set_until_a_name_changes() {
     // Not `removed`: in one tick with a time that was set, that is a nanosecond ahead of the clock, and this mount knows of no time set before it.
     assert!(fs.stat("/d").unwrap().mtime >= changed);
 }
+
+/// Times from 1678 to 2262 are kept (SEMANTICS T4), so also those before 1970, whoever sets them and whatever else is stamped.
+#[test]
+fn times_before_1970_are_kept() {
+    let (fs, dev) = root(64);
+    fs.write("/f", b"x").unwrap();
+    fs.mkdir("/d", 0o755).unwrap();
+    fs.write("/d/name", b"x").unwrap();
+    let old = -304_084_799_500_000_000;
+    let least = i64::MIN + 1;
+    for t in [old, least, -1] {
+        for path in ["/f", "/d"] {
+            fs.set_times(path, Some(SetTime::At(t)), Some(SetTime::At(t)), true).unwrap();
+            assert_eq!((fs.stat(path).unwrap().atime, fs.stat(path).unwrap().mtime), (t, t), "{path}");
+        }
+    }
+    // Another thread's changes of everything else are noted beside the cell.
+    std::thread::scope(|s| s.spawn(|| fs.chmod("/f", 0o600).unwrap()).join().unwrap());
+    std::thread::scope(|s| s.spawn(|| fs.chmod("/d", 0o700).unwrap()).join().unwrap());
+    assert_eq!((fs.stat("/f").unwrap().mtime, fs.stat("/d").unwrap().mtime), (-1, -1));
+    let set = lanefs::SetAttr { ctime: Some(old), mtime: Some(SetTime::At(old)), ..Default::default() };
+    let f = fs.open("/f", OpenOptions::new().write(true)).unwrap();
+    f.set_attr(&Cred::root(), &set).unwrap();
+    drop(f);
+    for _ in 0..2 {
+        let s = fs.stat("/f").unwrap();
+        assert_eq!((s.atime, s.mtime, s.ctime), (-1, old, old));
+        assert_eq!(fs.stat("/d").unwrap().mtime, -1);
+        fs.volume().sync().unwrap();
+        fs.volume().checkpoint().unwrap();
+    }
+    let fs = reopen(fs, &dev);
+    let s = fs.stat("/f").unwrap();
+    assert_eq!((s.atime, s.mtime, s.ctime), (-1, old, old));
+    assert_eq!(fs.stat("/d").unwrap().mtime, -1);
+    // And what changes from now on is after that.
+    fs.unlink("/d/name").unwrap();
+    fs.write("/f", b"y").unwrap();
+    assert!(
+        fs.stat("/d").unwrap().mtime > 0
+            && fs.stat("/f").unwrap().mtime > 0
+            && fs.stat("/f").unwrap().ctime > 0
+    );
+}

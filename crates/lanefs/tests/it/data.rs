@@ -140,3 +140,86 @@ fn endless_overwriting_of_a_nearly_full_volume_never_stops() {
         assert!(page.iter().all(|p| p == v), "block {b}");
     }
 }
+
+/// A range that ends behind the largest file is refused, whatever is to be done with it, and nothing is done.
+#[test]
+fn no_range_ends_behind_the_largest_file() {
+    let (fs, _dev) = root(64);
+    let f = fs.create("/f").unwrap();
+    f.write_all_at(&[1; 5000], 0).unwrap();
+    let (keep, punch, zero) =
+        (libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_ZERO_RANGE);
+    for mode in [0, keep, keep | punch, zero, keep | zero] {
+        for (offset, len) in
+            [(i64::MAX as u64 - 100, 200), (0, u64::MAX), (u64::MAX, 2), (u64::MAX - 4096, 4097)]
+        {
+            assert_eq!(errno(f.allocate(mode, offset, len)), libc::EFBIG, "{mode} {offset} {len}");
+        }
+    }
+    assert_eq!(fs.read("/f").unwrap(), [1; 5000]);
+}
+
+/// Makes a file longer until nothing more fits; returns how long it is.
+fn fill(f: &lanefs::File) -> u64 {
+    let (mut written, mut piece) = (f.stat().unwrap().size, 65_536usize);
+    while piece >= 4096 {
+        match f.write_at(&vec![1; piece], written) {
+            Ok(n) if n > 0 => written += n as u64,
+            Ok(_) => piece /= 2,
+            Err(e) => {
+                assert_eq!(e.errno(), libc::ENOSPC);
+                piece /= 2;
+            }
+        }
+    }
+    written
+}
+
+/// Making a file shorter, or a hole in it, gives room back: it succeeds where there is none, also where what is kept of a page has to be
+/// written anew.
+#[test]
+fn a_full_volume_lets_files_be_cut_in_the_middle_of_a_page() {
+    let (fs, dev) = root(16);
+    let small: Vec<String> = (0..300).map(|n| format!("/small{n}")).collect();
+    for path in &small {
+        fs.write(&**path, &[3; 4096]).unwrap();
+    }
+    fs.volume().sync().unwrap();
+    let (f, rest) = (fs.create("/fill").unwrap(), fs.create("/rest").unwrap());
+    let full = fill(&f);
+    f.sync_all().unwrap();
+    fill(&rest);
+    // Of these nothing is given back but the block that is written anew.
+    let open = |path: &str| fs.open(path, OpenOptions::new().read(true).write(true)).unwrap();
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    for (n, path) in small.iter().enumerate() {
+        match n % 3 {
+            0 => open(path).set_len(4000).unwrap(),
+            1 => open(path).allocate(punch, 4000, 96).unwrap(),
+            _ => open(path).allocate(libc::FALLOC_FL_ZERO_RANGE, 4000, 90).unwrap(),
+        }
+    }
+    fs.volume().sync().unwrap();
+    fill(&rest);
+    assert_eq!(errno(f.write_at(&[1; 4096], full)), libc::ENOSPC);
+    // And of these more than that.
+    f.allocate(punch, 100, 9000).unwrap();
+    fill(&rest);
+    let half = full / 2 + 100;
+    f.set_len(half).unwrap();
+    f.sync_all().unwrap();
+    fs.volume().sync().unwrap();
+    drop(f);
+    let fs = reopen(fs, &dev);
+    let mut want = vec![1; half as usize];
+    want[100..9100].fill(0);
+    assert!(fs.read("/fill").unwrap() == want);
+    for (n, path) in small.iter().enumerate() {
+        let mut want = vec![3; if n % 3 == 0 { 4000 } else { 4096 }];
+        want[4000..].fill(0);
+        if n % 3 == 2 {
+            want[4090..].fill(3);
+        }
+        assert!(fs.read(&**path).unwrap() == want, "{path}");
+    }
+}

@@ -244,10 +244,23 @@ fn after_a_failed_flush_no_sync_and_no_fsync_succeeds() {
     clean.sync_all().unwrap();
     fs.mkdir("/d", 0o755).unwrap();
     dev.set_plan(Plan::none().nth(Kind::Flush, 0, Fault::Error(libc::EIO)));
-    fs.volume().sync().expect_err("its flush failed");
-    fs.volume().sync().expect_err("nothing was repaired since");
-    fs.open("/", &OpenOptions::new()).unwrap().sync_all().expect_err("the name of /d is not durable");
-    clean.sync_all().expect_err("the volume went read-only");
+    let failed = |r: lanefs::Result<()>, why: &str| assert_eq!(r.expect_err(why).errno(), libc::EIO, "{why}");
+    failed(fs.volume().sync(), "its flush failed");
+    failed(fs.volume().sync(), "nothing was repaired since");
+    failed(fs.open("/", &OpenOptions::new()).unwrap().sync_all(), "the name of /d is not durable");
+    failed(clean.sync_all(), "the volume went read-only");
+    failed(fs.volume().checkpoint(), "the volume went read-only");
+    // What could never become durable is refused; what is there can be read.
+    let refused = |r: lanefs::Result<()>| assert_eq!(r.unwrap_err().errno(), libc::EROFS);
+    refused(fs.mkdir("/e", 0o755));
+    refused(fs.unlink("/clean"));
+    refused(fs.rename("/clean", "/moved"));
+    refused(fs.chmod("/clean", 0o600));
+    refused(fs.setxattr("/clean", b"user.a", b"b", 0));
+    refused(clean.write_all_at(b"x", 0));
+    refused(clean.set_len(1));
+    assert_eq!(fs.stat("/d").unwrap().nlink, 2);
+    failed(fs.volume().close(), "nothing of it became durable");
 }
 
 /// One read that fails while the volume is opened: opening may fail, but must not go on from an older checkpoint and make that durable.
@@ -270,6 +283,85 @@ fn a_read_error_while_opening_loses_nothing() {
         let again = lanefs::Volume::open_devices(vec![d], &crate::options()).unwrap();
         assert_eq!(ls(&again.as_user(lanefs::Cred::root()), "/"), ["0", "1", "2", "3"], "read {nth} failed");
     }
+}
+
+/// A file that inherits an ACL has it with its name, whatever made the name durable, and loses it only by a call.
+#[test]
+fn what_a_file_is_born_with_is_durable_with_its_name() {
+    use lanefs::{Birth, Cred};
+    const ACCESS: &[u8] = b"system.posix_acl_access";
+    const DEFAULT: &[u8] = b"system.posix_acl_default";
+    let root_user = Cred::root();
+    let ways: [fn(&lanefs::Fs); 5] = [
+        |fs| fs.open("/d", &OpenOptions::new()).unwrap().sync_all().unwrap(),
+        |fs| fs.open("/d/f", &OpenOptions::new()).unwrap().sync_data().unwrap(),
+        |fs| fs.volume().checkpoint().unwrap(),
+        |fs| {
+            // The store hears of the size before the inode is folded.
+            fs.write("/d/f", &[1; 9000]).unwrap();
+            fs.truncate("/d/f", 5000).unwrap();
+            fs.volume().checkpoint().unwrap();
+        },
+        |fs| fs.volume().sync().unwrap(),
+    ];
+    for (n, durable) in ways.iter().enumerate() {
+        let (fs, dev) = root(64);
+        fs.mkdir("/d", 0o755).unwrap();
+        fs.volume().sync().unwrap();
+        let d = fs.stat("/d").unwrap().ino;
+        let birth = Birth { mode: 0o640, xattrs: &[(ACCESS, &[1; 44]), (b"user.a", b"value")] };
+        let flags = libc::O_CREAT | libc::O_RDWR;
+        fs.volume().node_create(&root_user, d, b"f", birth, flags).unwrap();
+        fs.volume().node_create(&root_user, d, b"taken", birth, flags).unwrap();
+        let big = vec![2; 3700];
+        let of_dir = Birth { mode: 0o750, xattrs: &[(DEFAULT, &big), (ACCESS, &big)] };
+        fs.volume().node_mkdir(&root_user, d, b"sub", of_dir).unwrap();
+        fs.removexattr("/d/taken", ACCESS).unwrap();
+        fs.removexattr("/d/taken", b"user.a").unwrap();
+        fs.open("/d/taken", &OpenOptions::new()).unwrap().sync_all().unwrap();
+        durable(&fs);
+        for c in [after_crash(&dev), crate::reopen(fs, &dev)] {
+            assert_eq!(c.getxattr("/d/f", ACCESS).unwrap(), [1; 44], "way {n}");
+            assert_eq!(c.getxattr("/d/f", b"user.a").unwrap(), b"value");
+            assert_eq!(c.stat("/d/f").unwrap().mode & 0o7777, 0o640);
+            // What a call took away does not come back when the inode is folded.
+            assert_eq!(errno(c.getxattr("/d/taken", ACCESS)), libc::ENODATA, "way {n}");
+            if c.stat("/d/sub").is_ok() {
+                assert_eq!(c.getxattr("/d/sub", DEFAULT).unwrap(), big);
+            } else {
+                assert_eq!(n, 1, "only an fsync of another name may leave it behind");
+            }
+        }
+    }
+}
+
+/// What no group can hold, or nobody may set, is refused before anything is made; a file that was there is left alone.
+#[test]
+fn what_cannot_be_born_is_refused_whole() {
+    use lanefs::{Birth, Cred};
+    let (fs, _dev) = root(64);
+    let dir = fs.stat("/").unwrap().ino;
+    let user = Cred::user(5, 5, &[]);
+    fs.chmod("/", 0o777).unwrap();
+    let big = vec![3; 3900];
+    type Pairs<'a> = &'a [(&'a [u8], &'a [u8])];
+    let list: [(Pairs<'_>, i32); 5] = [
+        (&[(b"user.a", &big), (b"user.b", &big)], libc::ENOSPC),
+        (&[(b"system.posix_acl_default", b"")], libc::EACCES),
+        (&[(b"trusted.a", b"")], libc::EPERM),
+        (&[(b"odd", b"")], libc::EOPNOTSUPP),
+        (&[(b"", b"")], libc::ERANGE),
+    ];
+    for (xattrs, want) in list {
+        let birth = Birth { mode: 0o600, xattrs };
+        assert_eq!(errno(fs.volume().node_mknod(&user, dir, b"f", birth, 0)), want);
+        assert_eq!(ls(&fs, "/"), Vec::<String>::new());
+    }
+    assert_eq!(errno(fs.setxattr("/", b"system.posix_acl_default", &big, 0)), libc::ENOSPC);
+    fs.write("/there", b"").unwrap();
+    let birth = Birth { mode: 0o600, xattrs: &[(b"user.a", b"")] };
+    fs.volume().node_create(&Cred::root(), dir, b"there", birth, libc::O_CREAT | libc::O_RDWR).unwrap();
+    assert_eq!(errno(fs.getxattr("/there", b"user.a")), libc::ENODATA);
 }
 
 /// Written, cut and not written back: the size of the cut must not become durable without the content, or zeros would stand where data was.

@@ -69,3 +69,21 @@ fn many_threads_load_a_tree() {
     let volume = Volume::in_memory(256 << 20).unwrap();
     assert_eq!(loader::run(&volume, 3, 500).unwrap(), 1500);
 }
+
+/// The first steps are taken by people who are not root.
+#[test]
+fn an_ordinary_user_runs_them() {
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        return; // All the tests of this file are that user's.
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
+    let program = dir.path().join("it");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut tests = std::process::Command::new(&program);
+    tests.args(["--exact", "examples::hello_says_what_it_made", "examples::many_threads_load_a_tree"]);
+    let out = tests.uid(65534).gid(65534).current_dir(dir.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && said.contains("2 passed"), "{said}");
+}

@@ -55,7 +55,8 @@
 //! ```
 //! D7. Every dirty page holds one block of the store's reservation; a captured image takes it along, and a
 //! ```text
-//! page that is dirtied again while in writeback takes another.
+//! page that is dirtied again while in writeback takes another. For a page that a truncate or a hole
+//! covers in part the block is asked for so that it is to be had on a full volume too.
 //! ```
 //! D8. A [`FileData`] does not move while it has pages: frames point back to it.
 //!
@@ -77,6 +78,8 @@
 //!   later write marks the page dirty again. A page in writeback is not captured again before `finish`, so
 //!   two images of one page are never under way.
 //! - *Writeback and truncate.* The writeback lock: when a truncate unmaps, no image of the file is under way.
+//! - *Hole and extension.* A hole blanks what it covers of the file's last page, or lets the page go as a whole if the file ends within the hole. It
+//!   decides by one reading of the size, and in the latter case looks under the size lock whether that still holds.
 //! - *Extension and writeback.* D6: an extending write in progress has pages behind the size; they stay dirty
 //!   for the next round.
 
@@ -165,7 +168,10 @@ impl FileData {
 
     /// Bytes in the file. An append or extending write that returned is counted, one under way is not.
     pub fn size(&self) -> u64 {
-        self.size.load(Ordering::Acquire) // Acquire: D4
+        let size = self.size.load(Ordering::Acquire); // Acquire: D4
+        #[cfg(test)]
+        tests::size_was_read();
+        size
     }
 
     /// About how many 4 KiB blocks the file takes, dirty pages included; never more than its size needs.

@@ -61,7 +61,11 @@ impl FileData {
                     }
                     Loaded::Again => continue,
                     Loaded::PastEof => break,
-                    Loaded::NoFrame => self.read_around(ctx, page, from, dst)?,
+                    Loaded::NoFrame => match self.read_around(ctx, page, from, dst) {
+                        Err(e) if done == 0 => return Err(e),
+                        Err(_) => break,
+                        Ok(()) => {}
+                    },
                 }
             }
             done += part;

@@ -17,6 +17,9 @@ pub trait PageStore: Sync {
     fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: Option<&Cut<'_>>) -> StoreResult<()>;
     /// Promises room for `blocks` more blocks; never blocks for long.
     fn reserve(&self, lane: usize, blocks: u64) -> bool;
+    /// Promises room for a page that is stored and is cut or blanked in part: also on a full volume, but not for very many before they are
+    /// written back.
+    fn reserve_rewrite(&self, lane: usize) -> bool;
     /// Gives a promise back.
     fn unreserve(&self, lane: usize, blocks: u64);
     /// The first stored page at or after `page`.

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 impl FileData {
     /// Sets the size. When the file shrinks, `cut` (with the new size) goes to the store with the
     /// unmapping; when it grows, nothing is told to the store. Fails without effect, with ENOSPC if the last
-    /// page must be rewritten and there is no room.
+    /// page must be rewritten and very many such pages wait to be written back on a full volume.
     pub fn truncate(&self, ctx: &DataCtx<'_>, size: u64, cut: Option<&Cut<'_>>) -> Result<()> {
         if size > MAX_FILE_SIZE {
             return Err(Error::Posix(libc::EFBIG));
@@ -61,7 +61,7 @@ impl FileData {
             let tail = tail.ok_or(Error::Posix(libc::EIO))?; // inside the file: the size lock is ours
             let blank = !is_zero(ctx, &tail, from, PAGE);
             let reserve = blank && !tail.has(DIRTY);
-            if reserve && !ctx.store.reserve(ctx.lane, 1) {
+            if reserve && !ctx.store.reserve_rewrite(ctx.lane) {
                 return Err(Error::Posix(libc::ENOSPC));
             }
             if let Err(e) = self.shrink(ctx, size, cut) {
@@ -93,16 +93,18 @@ impl FileData {
         })
     }
 
-    /// Makes a range read as zeros and gives its whole pages back. The size stays. `cut` as in
-    /// [`FileData::truncate`].
+    /// Makes a range read as zeros and gives its whole pages back. The size stays, so `cut` names none: the file may grow meanwhile.
     pub fn punch_hole(&self, ctx: &DataCtx<'_>, offset: u64, len: u64, cut: Option<&Cut<'_>>) -> Result<()> {
         let end = offset.saturating_add(len).min(MAX_FILE_SIZE);
         if offset >= end {
             return Ok(());
         }
         let size_lock = loop {
-            self.zero_edges(ctx, offset, end)?;
-            if end < self.size() {
+            let size = self.size();
+            self.zero_edges(ctx, offset, end, size)?;
+            // The size that the edges went by: one that an extending write has raised since would say that the last page was seen to, which was
+            // left to go as a whole.
+            if end < size {
                 break None;
             }
             // Up to the end: the last page goes as a whole, if no extending write is under way that may have
@@ -183,7 +185,7 @@ impl FileData {
             let pin = epoch::pin();
             if let Some(tail) = self.lock_or_load(ctx, page_at(size), hand, &pin)? {
                 if tail.has(BEHIND) && !tail.has(DIRTY) {
-                    if !ctx.store.reserve(ctx.lane, 1) {
+                    if !ctx.store.reserve_rewrite(ctx.lane) {
                         tail.unchanged();
                         return Err(Error::Posix(libc::ENOSPC));
                     }
@@ -219,22 +221,18 @@ impl FileData {
         Ok(count)
     }
 
-    /// Zeroes what a range covers of its first and its last page, where it covers them only in part.
-    fn zero_edges(&self, ctx: &DataCtx<'_>, offset: u64, end: u64) -> Result<()> {
+    /// Zeroes what a range covers of its first and its last page, where it covers them only in part, in a file of `size` bytes.
+    fn zero_edges(&self, ctx: &DataCtx<'_>, offset: u64, end: u64, size: u64) -> Result<()> {
         let (first, last) = (page_at(offset), page_at(end));
         let (from, to) = (offset as usize % PAGE, end as usize % PAGE);
         if first == last {
             // A range inside one page, unless it takes the page with it (see `punch_hole`).
-            return if from == 0 && end >= self.size() {
-                Ok(())
-            } else {
-                self.zero_part(ctx, first, from, to)
-            };
+            return if from == 0 && end >= size { Ok(()) } else { self.zero_part(ctx, first, from, to) };
         }
         if from != 0 {
             self.zero_part(ctx, first, from, PAGE)?;
         }
-        if to != 0 && end < self.size() {
+        if to != 0 && end < size {
             self.zero_part(ctx, last, 0, to)?;
         }
         Ok(())
@@ -252,7 +250,8 @@ impl FileData {
             guard.unchanged();
             return Ok(());
         }
-        if !guard.has(DIRTY) && !ctx.store.reserve(ctx.lane, 1) {
+        // Clean and not zeros, so it is stored.
+        if !guard.has(DIRTY) && !ctx.store.reserve_rewrite(ctx.lane) {
             guard.unchanged();
             return Err(Error::Posix(libc::ENOSPC));
         }

@@ -1,5 +1,6 @@
 //! Directory entries and the leaves that hold them.
 
+use crate::memfs::stamps::NO_TIME;
 use lanefs_store::{FileKind, Ino};
 use lanefs_sync::seqlock::SeqWord;
 use std::sync::atomic::{
@@ -150,9 +151,9 @@ impl Entry {
         }
     }
 
-    /// Memory the entry takes, in bytes.
+    /// Memory the entry takes, in bytes, with its share of the tables of leaves: a directory that has grown has a leaf for three to nine names.
     pub fn bytes(name_len: usize) -> usize {
-        size_of::<Entry>() + Name::beside(name_len)
+        size_of::<Entry>() + size_of::<Leaf>() / 4 + Name::beside(name_len)
     }
 }
 
@@ -161,9 +162,10 @@ impl Entry {
 pub(crate) struct Leaf {
     /// The key lock (DESIGN, epoch lanes, step 2) of every name in the leaf. Odd while locked.
     pub lock: SeqWord,
-    /// Even; odd while entries move (split, eviction). Written under `lock`. A negative lookup is valid only if it did not change.
+    /// Twice the directory's generation when something was taken out of the leaf last; odd while entries move (split, eviction). Written under
+    /// `lock`. A negative lookup is valid only if it did not change.
     pub sseq: AtomicU32,
-    /// `*mut Entry` chain, or `*mut Table | 1` once split.
+    /// `*mut Entry` chain, or `*mut Table | 1` once split, or [`GONE`].
     head: AtomicPtr<u8>,
     /// Highest timestamp of an operation on a name here. Written under `lock`.
     pub last_ts: AtomicU64,
@@ -204,7 +206,12 @@ pub(crate) struct Table {
 pub(crate) enum Head {
     Chain(*mut Entry),
     Table(*mut Table),
+    /// The leaf's table was taken out of the directory: walk down from the root again.
+    Gone,
 }
+
+/// The head of a leaf whose table was taken out.
+const GONE: usize = 2;
 
 impl Leaf {
     pub fn new(flags: u8) -> Leaf {
@@ -215,7 +222,7 @@ impl Leaf {
             last_ts: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             purged_lanes: AtomicU64::new(0),
-            mtime: AtomicI64::new(0),
+            mtime: AtomicI64::new(NO_TIME),
             subdirs: AtomicI32::new(0),
             count: AtomicU16::new(0),
             flags: AtomicU8::new(flags),
@@ -225,9 +232,29 @@ impl Leaf {
     }
 
     /// Acquire: pairs with the Release in `set_chain`/`set_table`, so what it points at is initialised.
+    #[inline(always)]
     pub fn head(&self) -> Head {
         let p = self.head.load(Acquire);
-        if p.addr() & 1 == 1 { Head::Table(p.map_addr(|a| a & !1).cast()) } else { Head::Chain(p.cast()) }
+        if p.addr() & 3 == 0 {
+            Head::Chain(p.cast())
+        } else if p.addr() & 1 == 1 {
+            Head::Table(p.map_addr(|a| a & !1).cast())
+        } else {
+            Head::Gone
+        }
+    }
+
+    /// Takes the leaf, which is empty, out of use (locked, as all of its table and the leaf above).
+    pub fn set_gone(&self) {
+        self.head.store(std::ptr::without_provenance_mut(GONE), Release);
+    }
+
+    /// Whether nothing would be lost with the leaf: no entry, no claim that there is none, nothing that is not folded.
+    pub fn is_idle(&self, folded: u64) -> bool {
+        matches!(self.head(), Head::Chain(p) if p.is_null())
+            && !self.is_complete()
+            && self.epoch.load(Relaxed) <= folded
+            && self.multi.load(Relaxed) == 0
     }
 
     /// Publishes a new first entry (leaf locked).

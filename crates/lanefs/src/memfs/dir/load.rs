@@ -1,9 +1,10 @@
 //! Bringing folded buckets into memory, and letting clean leaves go.
 
-use super::entry::{Entry, Head, range_of};
+use super::entry::{Entry, FANOUT, Head, Leaf, Table, range_of, slot};
 use super::{Dir, split};
 use crossbeam_epoch::Guard;
 use lanefs_store::{FileKind, Ino};
+use lanefs_sync::primitive::fence;
 use std::sync::atomic::Ordering::*;
 
 /// What the store told of one bucket: the cookies it covers and its entries in cookie order.
@@ -19,9 +20,9 @@ impl Dir {
         self.generation.load(SeqCst)
     }
 
-    /// Puts a bucket into every leaf that lies within it, splitting leaves that cover more than it does; returns the bytes it took. `None` if
-    /// something was evicted since `stamp` was taken: read the store again.
-    pub fn install(&self, cookie: u64, bucket: &Bucket<'_>, stamp: u32, guard: &Guard) -> Option<usize> {
+    /// Puts a bucket into every leaf that lies within it, splitting leaves that cover more than it does. Leaves from which something was taken since
+    /// `stamp` are left out. Returns whether that of `cookie` is whole now, else the store must be read again; and the bytes that came into memory.
+    pub fn install(&self, cookie: u64, bucket: &Bucket<'_>, stamp: u32, guard: &Guard) -> (bool, usize) {
         // First make the leaf around `cookie` small enough, then fill leaf by leaf.
         loop {
             let l = self.lock(cookie, guard);
@@ -33,14 +34,12 @@ impl Dir {
             break;
         }
         let mut at = bucket.lowest;
-        let mut bytes = 0;
+        let (mut whole, mut bytes) = (false, 0);
         while at <= bucket.highest {
             let l = self.lock(at, guard);
-            if self.generation.load(SeqCst) != stamp {
-                return None;
-            }
             let (lo, hi) = range_of(at, l.level());
-            if lo >= bucket.lowest && hi <= bucket.highest && !l.is_complete() {
+            let fits = lo >= bucket.lowest && hi <= bucket.highest;
+            if fits && !l.is_complete() && l.nothing_taken_since(stamp) {
                 let first = bucket.entries.partition_point(|e| e.0 < lo);
                 for &(c, ino, kind, name) in bucket.entries[first..].iter().take_while(|e| e.0 <= hi) {
                     if l.find(c, name).is_none() {
@@ -50,12 +49,13 @@ impl Dir {
                 }
                 l.leaf().set_complete(true);
             }
+            whole |= (lo..=hi).contains(&cookie) && l.is_complete();
             if hi >= bucket.highest {
                 break;
             }
             at = hi + 1;
         }
-        Some(bytes)
+        (whole, bytes)
     }
 
     /// Bytes of the names in memory, about: long ones count as short.
@@ -70,15 +70,36 @@ impl Dir {
 
     /// Evicts clean leaves; returns bytes freed. Called by the reclaimer.
     pub fn evict_clean(&self, folded: u64, guard: &Guard) -> usize {
+        self.evict_from(0, usize::MAX, folded, guard).0
+    }
+
+    /// Evicts clean leaves of about `want` bytes, and goes on behind them the next time: what is in use all the time, and grew larger than memory, must
+    /// not stay for that.
+    pub fn evict_some(&self, want: usize, folded: u64, guard: &Guard) -> usize {
         let mut freed = 0;
-        let mut at = 0u64;
-        if self.root().is_none() {
-            return 0;
+        for _ in 0..2 {
+            let from = u64::from(self.hand.load(Relaxed)) << 32;
+            let (n, next) = self.evict_from(from, want - freed, folded, guard);
+            freed += n;
+            self.hand.store((next >> 32) as u32, Relaxed);
+            if freed >= want || next != 0 {
+                break;
+            }
         }
+        freed
+    }
+
+    /// Evicts clean leaves from cookie `at` on until `want` bytes are free; how many are, and where to go on: 0 at the end.
+    fn evict_from(&self, mut at: u64, want: usize, folded: u64, guard: &Guard) -> (usize, u64) {
+        let mut freed = 0;
+        let Some(root) = self.root() else { return (0, 0) };
         while at < 1 << 63 {
-            let (leaf, level) = self.leaf(at);
+            let (leaf, level) = Dir::leaf_below(root, at);
             let (_, hi) = range_of(at, level);
-            if matches!(leaf.head(), Head::Chain(p) if !p.is_null()) && leaf.lock.try_lock() {
+            // An empty leaf that is known to be so only keeps its table.
+            let worth =
+                matches!(leaf.head(), Head::Chain(p) if !p.is_null() || level > 0 && leaf.is_complete());
+            if worth && leaf.lock.try_lock() {
                 let again = self.leaf(at);
                 if std::ptr::eq(again.0, leaf) {
                     let l = self.adopt(leaf, level, guard);
@@ -87,9 +108,62 @@ impl Dir {
                     leaf.lock.unlock();
                 }
             }
+            // The last leaf of a table, and of those above that end here.
+            let mut above = level;
+            while above > 0
+                && slot(at, above) == FANOUT - 1
+                && self.take_out(root, at, above - 1, folded, guard)
+            {
+                above -= 1;
+            }
             at = hi + 1;
+            if freed >= want {
+                break;
+            }
         }
-        freed
+        (freed, if at < 1 << 63 { at } else { 0 })
+    }
+
+    /// Takes the table below the leaf of `cookie` at `level` out of the directory, if nothing is lost with it. Waits for nobody.
+    fn take_out(&self, root: &Table, cookie: u64, level: u32, folded: u64, guard: &Guard) -> bool {
+        let mut table = root;
+        for l in 0..level {
+            let Head::Table(t) = table.leaves[slot(cookie, l)].head() else { return false };
+            // SAFETY: as in `leaf_below`.
+            table = unsafe { &*t };
+        }
+        let above = &table.leaves[slot(cookie, level)];
+        let Head::Table(below) = above.head() else { return false };
+        // SAFETY: as in `leaf_below`.
+        let leaves = unsafe { &(*below).leaves };
+        if !leaves.iter().all(|l| l.is_idle(folded)) || !above.lock.try_lock() {
+            return false;
+        }
+        let locked = leaves.iter().take_while(|l| l.lock.try_lock()).count();
+        // If the leaf above still has the table, it is itself in use: a table with a table below is not taken out.
+        let ours = matches!(above.head(), Head::Table(t) if std::ptr::eq(t, below));
+        let out = ours && locked == FANOUT && leaves.iter().all(|l| l.is_idle(folded));
+        if out {
+            let most = |f: &dyn Fn(&Leaf) -> u64| leaves.iter().map(f).max().unwrap_or(0);
+            above.last_ts.fetch_max(most(&|l| l.last_ts.load(Relaxed)), Relaxed);
+            above.epoch.fetch_max(most(&|l| l.epoch.load(Relaxed)), SeqCst);
+            let purged = leaves.iter().fold(0, |lanes, l| lanes | l.purged_lanes.load(Relaxed));
+            above.purged_lanes.store(purged, Relaxed);
+            above.sseq.store(above.sseq.load(Relaxed) | 1, Relaxed);
+            fence(Release);
+            above.count.store(0, Relaxed);
+            above.set_complete(false);
+            leaves.iter().for_each(Leaf::set_gone);
+            above.set_chain(std::ptr::null_mut());
+            above.sseq.store(self.taken(), Release);
+        }
+        leaves[..locked].iter().for_each(|l| l.lock.unlock());
+        above.lock.unlock();
+        if out {
+            // SAFETY: no walk from the root comes to it any more, and it came from Box::into_raw in `split`; who is there yet is pinned.
+            unsafe { guard.defer_unchecked(move || drop(Box::from_raw(below))) };
+        }
+        out
     }
 
     /// Whether every entry is clean, so that the whole directory may leave memory.

@@ -32,6 +32,11 @@ impl Dir {
         LockedLeaf { dir: self, leaf, level, guard }
     }
 
+    /// The next generation, as `sseq` tells of it: for who has just taken something out of a leaf that the store may remember.
+    pub(super) fn taken(&self) -> u32 {
+        self.generation.fetch_add(1, SeqCst).wrapping_add(1) << 1
+    }
+
     /// Locks every leaf in turn, never waiting, and checks that it holds no name. `Ok` gives the highest timestamp seen.
     /// The directory must be DYING, so nothing is added behind the check.
     pub fn check_empty(&self, guard: &Guard) -> Result<u64, NotEmpty> {
@@ -60,6 +65,7 @@ impl Dir {
                     p = e.next.load(Relaxed);
                 }
             } else {
+                // Split, or gone with its table.
                 verdict = Err(NotEmpty::Busy);
             }
             highest = highest.max(leaf.last_ts.load(Relaxed));
@@ -171,8 +177,19 @@ impl<'g> LockedLeaf<'g> {
         let n = self.unlink(&mut |e| e.target().is_none() && e.epoch.load(Relaxed) <= folded);
         if n > 0 {
             // A load that read the store before the fold must not bring these names back (invariant 5).
-            self.dir.generation.fetch_add(1, SeqCst);
+            self.leaf.sseq.store(self.dir.taken(), Release);
         }
+    }
+
+    /// Whether nothing was taken out of the leaf since `stamp`, see invariant 5.
+    pub(super) fn nothing_taken_since(&self, stamp: u32) -> bool {
+        // Half of the numbers lie behind a stamp, half before it.
+        let behind = self.leaf.sseq.load(Relaxed).wrapping_sub(stamp << 1) as i32;
+        if behind > 0 {
+            // Once more, with the generation of now: a leaf that was left alone while half of the numbers passed would look so for ever.
+            self.leaf.sseq.store(self.dir.generation.load(SeqCst) << 1, Release);
+        }
+        behind <= 0
     }
 
     /// Drops every entry if all are clean; the leaf must be loaded again to be read. Returns bytes freed.
@@ -190,14 +207,12 @@ impl<'g> LockedLeaf<'g> {
         if self.leaf.epoch.load(Relaxed) > folded {
             return 0;
         }
-        let s = self.leaf.sseq.load(Relaxed);
-        self.leaf.sseq.store(s + 1, Relaxed);
+        self.leaf.sseq.store(self.leaf.sseq.load(Relaxed) | 1, Relaxed);
         lanefs_sync::primitive::fence(Release);
         self.leaf.set_complete(false);
         self.unlink(&mut |_| true);
         self.leaf.purged_lanes.store(0, Relaxed);
-        self.dir.generation.fetch_add(1, SeqCst);
-        self.leaf.sseq.store(s + 2, Release);
+        self.leaf.sseq.store(self.dir.taken(), Release);
         bytes
     }
 

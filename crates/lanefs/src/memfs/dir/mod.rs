@@ -13,9 +13,13 @@
 //! 3. An operation on several keys raises `multi` on all its leaves before its first change and lowers it after its last; a reader
 //!    that sees it raised waits. So no reader sees a rename half done.
 //! 4. A dirty entry or tombstone is never evicted. A tombstone leaves memory only when clean, or when its name was born in the same
-//!    epoch (then the folded directory cannot hold it). Each such removal of something the store may remember bumps `generation`.
-//! 5. Names loaded from the store are added only if `generation` did not change since before the read, and never over an entry in memory.
-//! 6. Tables are freed only with the directory. Entries are freed through the epoch collector, so a guard keeps them readable.
+//!    epoch (then the folded directory cannot hold it). Each such removal of something the store may remember bumps `generation` and leaves the
+//!    new one, twice, in the leaf's `sseq`; the halves of a leaf that splits inherit it.
+//! 5. Names loaded from the store are added to a leaf only if its `sseq` tells of no generation later than that before the read, and never over an
+//!    entry in memory. (Not: if `generation` stayed. The reclaimer goes over the leaves of a large directory faster than one bucket is read.)
+//! 6. Entries, and tables but the root, are freed through the epoch collector, so a guard keeps them readable. A table is taken out when all its leaves
+//!    are empty, incomplete and folded: with them and the leaf above locked, that leaf gets back what is known of its range, and each of
+//!    the sixteen is marked as gone, which whoever finds or locks it later sees, and walks down again.
 //!
 //! Locks are taken in the order (directory inode, leaf address). Who holds a leaf performs no I/O.
 
@@ -32,6 +36,7 @@ pub(crate) use list::Step;
 pub(crate) use load::Bucket;
 pub(crate) use locked::{LockedPair, NotEmpty};
 
+use super::stamps::NO_TIME;
 use crossbeam_epoch::Guard;
 pub(crate) use lanefs_store::format::name_hash::name_hash as hash_name;
 use lanefs_store::{FileKind, Ino};
@@ -50,8 +55,10 @@ pub(crate) const DEAD: u8 = 2;
 pub(crate) struct Dir {
     /// The root table; of a directory that was not made in this mount null until its first load. Written once, by compare-exchange.
     root: AtomicPtr<Table>,
-    /// See invariant 5. Written under a leaf lock, on eviction only.
+    /// See invariants 4 and 5. Written under a leaf lock, where something is taken out only.
     pub(crate) generation: AtomicU32,
+    /// Where the eviction of a directory in use goes on: the top half of a cookie. Written by the reclaimer.
+    hand: AtomicU32,
     /// [`ALIVE`], [`DYING`] or [`DEAD`]; written by rmdir and rename only.
     pub(crate) state: AtomicU8,
     /// Whether the directory was made in this mount and nothing of it was evicted: all leaves are born complete.
@@ -82,6 +89,7 @@ impl Dir {
                 std::ptr::null_mut()
             }),
             generation: AtomicU32::new(0),
+            hand: AtomicU32::new(0),
             state: AtomicU8::new(ALIVE),
             newborn,
         }
@@ -111,7 +119,8 @@ impl Dir {
         }
     }
 
-    /// The leaf that covers `cookie`, and the level of its table. The answer may be split right after: lockers check again.
+    /// The leaf that covers `cookie`, and the level of its table. The answer may be split or gone right after: lockers check again. The caller is
+    /// pinned for as long as it uses the leaf.
     fn leaf(&self, cookie: u64) -> (&Leaf, u32) {
         Dir::leaf_below(self.root_or_new(), cookie)
     }
@@ -124,8 +133,13 @@ impl Dir {
             let leaf = &table.leaves[slot(cookie, level)];
             match leaf.head() {
                 Head::Chain(_) => return (leaf, level),
-                // SAFETY: tables are freed only with the directory (invariant 6), which `&self` keeps alive.
+                // SAFETY: the caller is pinned, and a table is freed through the collector (invariant 6).
                 Head::Table(t) => table = unsafe { &*t },
+                Head::Gone => {
+                    (table, level) = (root, 0);
+                    schedule::spin_loop();
+                    continue;
+                }
             }
             level += 1;
         }
@@ -170,7 +184,7 @@ impl Dir {
         }
     }
 
-    /// Calls `f` with every leaf, in cookie order, until it returns false.
+    /// Calls `f` with every leaf, in cookie order, until it returns false. Of a table that is taken out meanwhile it may be given the leaves.
     fn each_leaf<'a>(&'a self, f: &mut dyn FnMut(&'a Leaf, u64, u32) -> bool) -> bool {
         fn go<'a>(
             t: &'a Table,
@@ -181,8 +195,8 @@ impl Dir {
             t.leaves.iter().enumerate().all(|(i, leaf)| {
                 let base = base | (i as u64) << (59 - 4 * level);
                 match leaf.head() {
-                    Head::Chain(_) => f(leaf, base, level),
-                    // SAFETY: as in `leaf`.
+                    Head::Chain(_) | Head::Gone => f(leaf, base, level),
+                    // SAFETY: as in `leaf_below`.
                     Head::Table(t) => go(unsafe { &*t }, base, level + 1, f),
                 }
             })
@@ -223,9 +237,10 @@ impl Dir {
         }
     }
 
-    /// The latest change of the directory's content (coarse clock), 0 if none in this mount.
+    /// The latest change of the directory's content (coarse clock), [`NO_TIME`] if none in this mount.
     pub fn mtime(&self) -> i64 {
-        self.root().map_or(0, |t| t.leaves.iter().map(|l| l.mtime.load(Relaxed)).max().unwrap_or(0))
+        let stripes = self.root().into_iter().flat_map(|t| &t.leaves);
+        stripes.map(|l| l.mtime.load(Relaxed)).max().unwrap_or(NO_TIME)
     }
 
     /// Subdirectories gained since the cell was made or loaded.
@@ -318,6 +333,7 @@ impl Drop for Dir {
                 for leaf in &(*t).leaves {
                     match leaf.head() {
                         Head::Table(t) => free(t),
+                        Head::Gone => {}
                         Head::Chain(mut p) => {
                             while !p.is_null() {
                                 let next = (*p).next.load(Relaxed);
@@ -345,7 +361,7 @@ fn split(leaf: &Leaf, level: u32) {
     let table = Box::into_raw(Table::new(if complete { COMPLETE } else { 0 }));
     // Odd: readers of the chain start over (invariant 2). Release fence: the odd value is seen before any moved entry.
     let s = leaf.sseq.load(Relaxed);
-    leaf.sseq.store(s + 1, Relaxed);
+    leaf.sseq.store(s | 1, Relaxed);
     fence(Release);
     // SAFETY: `table` is a fresh Box not yet published.
     let t = unsafe { &*table };
@@ -353,6 +369,7 @@ fn split(leaf: &Leaf, level: u32) {
         child.last_ts.store(leaf.last_ts.load(Relaxed), Relaxed);
         child.epoch.store(leaf.epoch.load(Relaxed), Relaxed);
         child.purged_lanes.store(leaf.purged_lanes.load(Relaxed), Relaxed);
+        child.sseq.store(s, Relaxed);
     }
     // SAFETY: the leaf is locked, so the chain is ours to relink; entries stay allocated.
     while let Some(e) = unsafe { p.as_ref() } {
@@ -365,7 +382,7 @@ fn split(leaf: &Leaf, level: u32) {
         p = next;
     }
     leaf.set_table(table);
-    leaf.sseq.store(s + 2, Release);
+    leaf.sseq.store(s.wrapping_add(2), Release);
 }
 
 /// Whether a locked leaf should split before it takes another entry.

@@ -1,3 +1,4 @@
+use super::entry::range_of;
 use super::*;
 use crossbeam_epoch::pin;
 use std::collections::BTreeMap;
@@ -104,12 +105,157 @@ fn evicted_leaves_are_not_loaded_and_come_back_unless_something_was_evicted_mean
     let h = hash_name(KEY, b"f1");
     let entries: Vec<_> = stored.iter().map(|(c, n)| (*c, Ino(5), FileKind::File, n.as_slice())).collect();
     let b = Bucket { lowest: 0, highest: (1 << 63) - 1, entries: &entries };
-    assert!(d.install(h, &b, stamp, &g).is_none(), "read before the eviction");
+    assert_eq!(d.install(h, &b, stamp, &g), (false, 0), "read before the eviction");
     while let Found::NotLoaded = d.lookup(h, b"f1", &g) {
-        assert!(d.install(h, &b, d.load_stamp(), &g).is_some());
+        assert!(d.install(h, &b, d.load_stamp(), &g).0);
     }
     assert_eq!(get(&d, b"f1", &g), Some(5));
     assert_eq!(get(&d, b"late", &g), Some(999), "what the store does not know stayed");
+}
+
+/// A bucket is read while the reclaimer goes over a large directory, whose other leaves it evicts one after the other: that must not keep it out.
+#[test]
+fn what_is_evicted_elsewhere_does_not_keep_a_bucket_out() {
+    let d = Dir::new(true);
+    let g = pin();
+    for i in 0..1000u64 {
+        add(&d, format!("f{i}").as_bytes(), 20 + i, 1, &g);
+    }
+    let stored = list(&d, &g);
+    let entries: Vec<_> = stored.iter().map(|(c, n)| (*c, Ino(5), FileKind::File, n.as_slice())).collect();
+    let half = 1 << 62;
+    let (low, high): (Vec<_>, Vec<_>) = entries.iter().copied().partition(|e| e.0 < half);
+    let low = Bucket { lowest: 0, highest: half - 1, entries: &low };
+    let high = Bucket { lowest: half, highest: (1 << 63) - 1, entries: &high };
+    assert!(d.evict_clean(1, &g) > 0);
+    let wanted = low.entries[0].0;
+    // In memory, and evicted between the look at the store and what is brought from there.
+    assert!(d.install(half, &high, d.load_stamp(), &g).0);
+    let stamp = d.load_stamp();
+    assert!(d.evict_clean(1, &g) > 0);
+    let (whole, bytes) = d.install(wanted, &low, stamp, &g);
+    assert!(whole, "other leaves were evicted");
+    assert_eq!(bytes, low.entries.iter().map(|e| Entry::bytes(e.3.len())).sum::<usize>());
+    assert_eq!(d.install(half, &high, stamp, &g), (false, 0), "these were");
+    // One leaf of those that a bucket fills was evicted meanwhile: the rest comes in, and what came is told.
+    let stamp = d.load_stamp();
+    let first = high.entries[0].0;
+    assert!(d.install(first, &high, d.load_stamp(), &g).0);
+    d.lock(first, &g).evict(1);
+    let (whole, bytes) = d.install(first, &high, stamp, &g);
+    assert!(!whole && bytes == 0, "all others are in memory");
+    assert!(d.install(first, &high, d.load_stamp(), &g).0);
+    let mut names: Vec<_> = list(&d, &g);
+    names.sort();
+    let mut all = stored;
+    all.sort();
+    assert_eq!(names, all);
+}
+
+/// Tables below the root.
+fn tables(d: &Dir) -> usize {
+    fn below(t: &Table) -> usize {
+        let tables = t.leaves.iter().filter_map(|l| match l.head() {
+            // SAFETY: nobody else uses the directory.
+            Head::Table(t) => Some(1 + below(unsafe { &*t })),
+            _ => None,
+        });
+        tables.sum()
+    }
+    d.root().map_or(0, below)
+}
+
+#[test]
+fn what_is_evicted_takes_its_tables_along() {
+    let d = Dir::new(true);
+    let g = pin();
+    for i in 0..20_000u64 {
+        add(&d, format!("f{i}").as_bytes(), 20 + i, 1, &g);
+    }
+    let before = tables(&d);
+    assert!(before > 250, "{before}");
+    // In parts, as of a directory in use; a name of a later epoch keeps the tables it lies in.
+    add(&d, b"late", 999, 2, &g);
+    let all = d.name_bytes();
+    let mut freed = 0;
+    for part in 1.. {
+        let now = d.evict_some(all / 8, 1, &g);
+        freed += now;
+        assert!(part <= 10, "{freed} of {all} bytes freed");
+        if now < all / 16 {
+            break;
+        }
+    }
+    assert!(freed >= all - 2000, "{freed} of {all}");
+    assert!(d.evict_clean(1, &g) < 2000);
+    assert_eq!(get(&d, b"late", &g), Some(999));
+    assert!(tables(&d) <= 5, "{} of {before} tables", tables(&d));
+    d.evict_clean(2, &g);
+    assert_eq!(tables(&d), 0);
+    assert!(matches!(d.lookup(hash_name(KEY, b"late"), b"late", &g), Found::NotLoaded));
+}
+
+/// Names that the store has come and go with the reclaimer, beside names that it does not have yet.
+#[test]
+fn names_are_found_while_tables_come_and_go() {
+    let d = Dir::new(false);
+    let done = AtomicBool::new(false);
+    let mut stored: Vec<(u64, Vec<u8>)> =
+        (0..3000).map(|i| format!("stay{i}").into_bytes()).map(|n| (hash_name(KEY, &n), n)).collect();
+    stored.sort();
+    let stored = &stored;
+    // As the layer above does: what is not in memory is read, 64 buckets in all.
+    let find = |d: &Dir, name: &[u8]| {
+        let (hash, g) = (hash_name(KEY, name), pin());
+        loop {
+            match d.lookup(hash, name, &g) {
+                Found::Name(i, _) => return Some(i.0),
+                Found::Absent => return None,
+                Found::NotLoaded => {}
+            }
+            let stamp = d.load_stamp();
+            let (lowest, highest) = range_of(hash, 1);
+            let of = |e: &&(u64, Vec<u8>)| (lowest..=highest).contains(&e.0);
+            let entries: Vec<_> =
+                stored.iter().filter(of).map(|(c, n)| (*c, Ino(7), FileKind::File, n.as_slice())).collect();
+            d.install(hash, &Bucket { lowest, highest, entries: &entries }, stamp, &g);
+        }
+    };
+    std::thread::scope(|s| {
+        for t in 0..2u64 {
+            let (d, done, find) = (&d, &done, &find);
+            s.spawn(move || {
+                for turn in 0..30 {
+                    for i in 0..300 {
+                        add(d, format!("t{t}-{i}").as_bytes(), 100 + turn, 2, &pin());
+                    }
+                    for i in 0..300 {
+                        let name = format!("t{t}-{i}").into_bytes();
+                        assert_eq!(find(d, &name), Some(100 + turn));
+                        del(d, &name, 2, &pin());
+                        assert_eq!(find(d, &name), None);
+                    }
+                }
+                done.store(true, SeqCst);
+            });
+        }
+        s.spawn(|| {
+            while !done.load(SeqCst) {
+                for (_, name) in stored.iter().step_by(7) {
+                    assert_eq!(find(&d, name), Some(7));
+                }
+                assert_eq!(find(&d, b"nobody"), None);
+            }
+        });
+        s.spawn(|| {
+            while !done.load(SeqCst) {
+                d.evict_some(20_000, 1, &pin());
+                d.evict_clean(1, &pin());
+            }
+        });
+    });
+    d.evict_clean(2, &pin());
+    assert_eq!(tables(&d), 0);
 }
 
 #[test]

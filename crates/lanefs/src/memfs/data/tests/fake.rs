@@ -83,6 +83,17 @@ impl PageStore for FakeStore {
         }
         ok
     }
+    fn reserve_rewrite(&self, lane: usize) -> bool {
+        if self.reserve(lane, 1) {
+            return true;
+        }
+        let left = self.free.load(Ordering::SeqCst) > -4;
+        if left {
+            self.free.fetch_sub(1, Ordering::SeqCst);
+            self.reserved.fetch_add(1, Ordering::SeqCst);
+        }
+        left
+    }
     fn unreserve(&self, _lane: usize, blocks: u64) {
         self.reserved.fetch_sub(blocks as i64, Ordering::SeqCst);
         self.free.fetch_add(blocks as i64, Ordering::SeqCst);

@@ -1,7 +1,12 @@
 //! Single interleavings that once could have gone wrong, step by step.
 
+use super::super::pool::Hand;
 use super::super::*;
+use super::after_reading_size;
 use super::fake::World;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
 
 #[test]
 fn an_extension_under_way_is_not_stored_past_the_size() {
@@ -144,4 +149,54 @@ fn an_append_that_another_overtakes_goes_behind_it() {
     data.read(&ctx, 0, &mut buf, &ReadAhead::new()).unwrap();
     assert!(buf[..5000] == [1; 5000] && buf[5000..10_000] == [3; 5000] && buf[10_000..] == [4; 5000]);
     world.check();
+}
+
+#[test]
+fn a_page_that_cannot_be_read_while_memory_is_full_leaves_what_was_read_before_it() {
+    let world = World::new(64, 1, 100);
+    let (data, ctx) = (&world.files[0], world.ctx(0, 0));
+    data.write(&ctx, 0, &[1; 8192]).unwrap();
+    world.write_back(0, 100, true);
+    data.evict_clean(&ctx);
+    data.write(&ctx, 0, &[2; 4096]).unwrap(); // dirty, so it stays
+    let mut all = Hand::new();
+    while let Some(frame) = world.pool.try_take(0) {
+        all.push(frame);
+    }
+    world.store.fail_reads.store(true, std::sync::atomic::Ordering::SeqCst);
+    let mut buf = [0; 8192];
+    assert_eq!(data.read(&ctx, 0, &mut buf, &ReadAhead::new()).unwrap(), 4096);
+    assert!(buf[..4096] == [2; 4096]);
+    assert!(data.read(&ctx, 4096, &mut buf, &ReadAhead::new()).is_err());
+    world.pool.give_all(0, &mut all);
+    world.check();
+}
+
+#[test]
+fn a_hole_that_an_extension_overtakes_leaves_nothing_of_what_it_covers() {
+    for readings in 1..=3 {
+        let world = World::new(64, 1, 100);
+        let (data, ctx) = (&world.files[0], world.ctx(0, 0));
+        data.write(&ctx, 0, &[1; 100]).unwrap();
+        let other = Arc::clone(&world);
+        let wrote = Rc::new(Cell::new(false));
+        let writes = Rc::clone(&wrote);
+        after_reading_size(readings, move || {
+            let data = &other.files[0];
+            // Not while the hole keeps extensions out.
+            if data.size_lock.try_lock().is_some() {
+                data.write(&other.ctx(0, 1), 100, &[2; 3996]).unwrap();
+                writes.set(true);
+            }
+        });
+        // It takes the last page as a whole if the file ends in the hole, and else blanks part of it.
+        data.punch_hole(&ctx, 0, 4000, None).unwrap();
+        assert!(wrote.get() || readings > 1);
+        let mut buf = [9; 4096];
+        let n = data.read(&ctx, 0, &mut buf, &ReadAhead::new()).unwrap();
+        assert_eq!(n, if wrote.get() { 4096 } else { 100 });
+        assert!(buf[..n.min(4000)].iter().all(|b| *b == 0), "after {readings} readings");
+        assert!(buf[n.min(4000)..n].iter().all(|b| *b == 2));
+        world.check();
+    }
 }

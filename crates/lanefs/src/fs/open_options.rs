@@ -1,0 +1,102 @@
+//! How a file is opened.
+
+/// How a file is opened; like `std::fs::OpenOptions`, with the flags POSIX adds.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Flags of `open(2)`. `O_ACCMODE` in place of an access mode: none was chosen, the file is opened for reading.
+    pub flags: i32,
+    /// Permission bits of a file that is made (the umask is the caller's business).
+    pub mode: u32,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions::new()
+    }
+}
+
+impl OpenOptions {
+    /// Nothing chosen: opens an existing file for reading.
+    pub fn new() -> OpenOptions {
+        OpenOptions { flags: libc::O_ACCMODE, mode: 0o666 }
+    }
+
+    /// The flags that `open(2)` would be given.
+    pub(super) fn chosen(&self) -> i32 {
+        match self.flags & libc::O_ACCMODE {
+            libc::O_ACCMODE => self.flags & !libc::O_ACCMODE | libc::O_RDONLY,
+            _ => self.flags,
+        }
+    }
+
+    fn access(&mut self, read: bool, write: bool) -> &mut Self {
+        let m = match (read, write) {
+            (true, true) => libc::O_RDWR,
+            (false, true) => libc::O_WRONLY,
+            (true, false) => libc::O_RDONLY,
+            (false, false) => libc::O_ACCMODE,
+        };
+        self.flags = self.flags & !libc::O_ACCMODE | m;
+        self
+    }
+
+    fn has_read(&self) -> bool {
+        matches!(self.flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
+    }
+
+    fn has_write(&self) -> bool {
+        matches!(self.flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
+    }
+
+    fn flag(&mut self, flag: i32, on: bool) -> &mut Self {
+        if on {
+            self.flags |= flag
+        } else {
+            self.flags &= !flag
+        }
+        self
+    }
+
+    /// Allow reading.
+    pub fn read(&mut self, on: bool) -> &mut Self {
+        let w = self.has_write();
+        self.access(on, w)
+    }
+    /// Allow writing.
+    pub fn write(&mut self, on: bool) -> &mut Self {
+        let r = self.has_read();
+        self.access(r, on)
+    }
+    /// Every write goes to the end. Allows writing.
+    pub fn append(&mut self, on: bool) -> &mut Self {
+        if on {
+            self.write(true);
+        }
+        self.flag(libc::O_APPEND, on)
+    }
+    /// Empty the file when it is opened; asks for the permission to write it.
+    pub fn truncate(&mut self, on: bool) -> &mut Self {
+        self.flag(libc::O_TRUNC, on)
+    }
+    /// Make the file if it does not exist.
+    pub fn create(&mut self, on: bool) -> &mut Self {
+        self.flag(libc::O_CREAT, on)
+    }
+    /// Make the file; EEXIST if it exists. Switched off again, the file is still made if it does not exist.
+    pub fn create_new(&mut self, on: bool) -> &mut Self {
+        if on {
+            self.flags |= libc::O_CREAT;
+        }
+        self.flag(libc::O_EXCL, on)
+    }
+    /// Permission bits of a new file. Default 0666.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.mode = mode;
+        self
+    }
+    /// Further flags of `open(2)`: O_TMPFILE, O_SYNC, O_DSYNC, O_NOFOLLOW, O_DIRECTORY, O_DIRECT, O_NOATIME.
+    pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
+        self.flags |= flags;
+        self
+    }
+}
