@@ -45,6 +45,7 @@ pub fn run(args: &[OsString]) -> Outcome {
         images: crate::image::images(source),
         dir: dir.into(),
         options: vec![options.join(",")],
+        quiet: true,
         ..mount::Args::default()
     };
     if fake {

@@ -1,6 +1,7 @@
 //! The `lanefs` command. One file per command under `cmd/`; what a command says goes to stdout, what went wrong to
 //! stderr in one line that names the file and what to do.
 
+mod allocator;
 mod cli;
 mod cmd;
 mod daemon;
@@ -13,9 +14,6 @@ mod side;
 mod size;
 
 use clap::Parser;
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     let args: Vec<_> = std::env::args_os().collect();

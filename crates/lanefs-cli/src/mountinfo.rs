@@ -11,6 +11,8 @@ pub struct Mount {
     pub dir: PathBuf,
     /// The image, or images joined by commas.
     pub source: OsString,
+    /// Mounted to be read only.
+    pub read_only: bool,
 }
 
 /// LaneFS mounts in the order they were made.
@@ -29,9 +31,14 @@ fn parse(table: &[u8]) -> Vec<Mount> {
         .filter_map(|line| {
             let mut fields = line.split(|b| *b == b' ');
             let dir = fields.nth(4)?;
+            let read_only = fields.next()?.split(|b| *b == b',').any(|o| o == b"ro");
             let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
             let (kind, source) = (fields.next()?, fields.next()?);
-            (kind == b"fuse.lanefs").then(|| Mount { dir: unescape(dir).into(), source: unescape(source) })
+            (kind == b"fuse.lanefs").then(|| Mount {
+                dir: unescape(dir).into(),
+                source: unescape(source),
+                read_only,
+            })
         })
         .collect()
 }
@@ -63,8 +70,11 @@ mod tests {
     #[test]
     fn only_our_mounts_are_found_and_names_are_unescaped() {
         let table = b"22 1 8:1 / / rw - ext4 /dev/sda rw\n\
-            40 22 0:50 / /mnt/my\\040dir rw,nosuid shared:7 - fuse.lanefs /img\\134x,/b rw,user_id=0\n";
+            40 22 0:50 / /mnt/my\\040dir ro,nosuid shared:7 - fuse.lanefs /img\\134x,/b rw,user_id=0\n";
         let mounts = parse(table);
-        assert_eq!(mounts, [Mount { dir: "/mnt/my dir".into(), source: "/img\\x,/b".into() }]);
+        assert_eq!(
+            mounts,
+            [Mount { dir: "/mnt/my dir".into(), source: "/img\\x,/b".into(), read_only: true }]
+        );
     }
 }

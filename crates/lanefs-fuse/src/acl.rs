@@ -39,6 +39,14 @@ pub struct Inherited {
     pub default: Option<Vec<u8>>,
 }
 
+impl Inherited {
+    /// The ACLs as extended attributes.
+    pub fn xattrs(&self) -> Vec<(&[u8], &[u8])> {
+        let both = [(ACCESS, &self.access), (DEFAULT, &self.default)];
+        both.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
+    }
+}
+
 impl Acl {
     /// From the stored value; `None` if it is not an ACL.
     pub fn decode(value: &[u8]) -> Option<Acl> {

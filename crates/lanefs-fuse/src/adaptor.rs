@@ -11,7 +11,7 @@ use crate::known::Known;
 use crate::seek::Seeker;
 use crate::translate::root;
 use crate::wire::{Agreed, Device, Errno, Reply, Request};
-use lanefs::{File, Ino, Result, SetAttr, Stat, Volume};
+use lanefs::{Birth, File, Ino, Result, SetAttr, Stat, Volume};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,9 +66,14 @@ impl Adaptor {
     /// The flags a file is opened with here (W1, W2).
     pub(crate) fn open_flags(&self, flags: u32) -> i32 {
         let mut flags = flags as i32
-            & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_DIRECT | libc::O_TMPFILE);
+            & !(libc::O_CREAT
+                | libc::O_EXCL
+                | libc::O_NOCTTY
+                | libc::O_DIRECT
+                | libc::O_TMPFILE
+                | libc::O_APPEND);
         if self.writeback {
-            flags &= !(libc::O_APPEND | libc::O_SYNC | libc::O_DSYNC);
+            flags &= !(libc::O_SYNC | libc::O_DSYNC);
             if flags & libc::O_ACCMODE == libc::O_WRONLY {
                 flags = flags & !libc::O_ACCMODE | libc::O_RDWR;
             }
@@ -117,27 +122,17 @@ impl Adaptor {
         })
     }
 
-    pub(crate) fn give_acls(&self, ino: Ino, inherited: &acl::Inherited) -> Result<()> {
-        for (name, value) in [(acl::ACCESS, &inherited.access), (acl::DEFAULT, &inherited.default)] {
-            if let Some(value) = value {
-                self.volume.node_setxattr(&root(), ino, name, value, 0)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes a node with `make(mode)` and answers with its entry.
+    /// Makes a node with `make(what it is born with)` and answers with its entry.
     pub(crate) fn make(
         &self,
         parent: Ino,
         (mode, umask): (u32, u32),
         is_dir: bool,
         reply: &mut Reply,
-        make: impl FnOnce(u32) -> Result<Stat>,
+        make: impl FnOnce(Birth<'_>) -> Result<Stat>,
     ) -> Wire<()> {
         let inherited = self.inherit(parent, mode, umask, is_dir)?;
-        let stat = make(inherited.mode)?;
-        self.give_acls(stat.ino, &inherited)?;
+        let stat = make(Birth { mode: inherited.mode, xattrs: &inherited.xattrs() })?;
         self.settle(&[parent])?;
         self.enter(&stat, reply)
     }

@@ -101,7 +101,7 @@ fn mount_by_helper(
             let _ = err.read_to_string(&mut said);
         }
         let _ = child.wait();
-        return Err(io::Error::other(said.trim().replace('\n', "; ")));
+        return Err(io::Error::other(with_advice(said.trim().replace('\n', "; "))));
     };
     if config.auto_unmount {
         return Ok((device.into(), Some(mine)));
@@ -109,6 +109,14 @@ fn mount_by_helper(
     drop(mine);
     child.wait()?;
     Ok((device.into(), None))
+}
+
+/// What fusermount3 said, and what to do if it may not open the device: it opens that as the user who called it.
+fn with_advice(said: String) -> String {
+    match said.contains("/dev/fuse") && said.contains("Permission denied") {
+        true => format!("{said}; {}", crate::wire::NOT_ALLOWED),
+        false => said,
+    }
 }
 
 /// The descriptor that comes through a socket; `None` if it is closed first.

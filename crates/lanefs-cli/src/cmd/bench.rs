@@ -11,6 +11,6 @@ pub struct Args {
 
 /// Measures.
 pub fn run(args: Args) -> Outcome {
-    lanefs_bench::cli::run(lanefs_bench::cli::Args { command: args.command })
-        .map_err(|e| Failure::new(e).code(2))
+    let args = lanefs_bench::cli::Args { command: args.command, front: &["bench"] };
+    lanefs_bench::cli::run(args).map_err(|e| Failure::new(&e).code(e.code))
 }

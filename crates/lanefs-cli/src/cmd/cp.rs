@@ -3,18 +3,24 @@
 use crate::failure::{About, Failure, Outcome};
 use crate::image::{Anywhere, Place};
 use crate::progress;
-use crate::side::{HostSide, ImageSide, Meta, Side};
+use crate::side::{Given, HostSide, Id, ImageSide, Meta, Side};
 use indicatif::ProgressBar;
-use lanefs::{FileKind, Volume};
+use lanefs::{Cred, FileKind, Volume};
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 /// Copy files into, out of and between unmounted images
+///
+/// A copy has the content (holes stay holes), the permission bits and the targets of symbolic links, and belongs to who copies. With -p it also
+/// keeps times, extended attributes (user, trusted and security), ACLs, hard links between files of one copy, and, for root, owner
+/// and group with the setuid and setgid bits. What the other side cannot keep is told.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Copy directories and all that is in them
     #[arg(short, visible_short_alias = 'R')]
     pub recursive: bool,
-    /// Keep owner and times too
+    /// Keep times, extended attributes, ACLs and hard links; for root owner and group too
     #[arg(short)]
     pub preserve: bool,
     /// What to copy, as IMAGE:/path or a path of the host
@@ -33,9 +39,9 @@ struct Opened {
 
 impl Opened {
     fn side(&mut self, place: &Place) -> Result<Box<dyn Side>, Failure> {
-        let known = self.volumes.iter().find(|(images, ..)| same(images, &place.images));
-        let volume = known.map(|(_, v, _)| v.clone()).expect("every volume named was opened first");
-        Ok(Box::new(ImageSide::new(volume, place)))
+        let known = self.volumes.iter().position(|(images, ..)| same(images, &place.images));
+        let at = known.expect("every volume named was opened first");
+        Ok(Box::new(ImageSide::new(self.volumes[at].1.clone(), place, at + 1)))
     }
 
     fn open(&mut self, place: &Place, write: bool) -> Result<(), Failure> {
@@ -56,6 +62,13 @@ fn same(a: &[PathBuf], b: &[PathBuf]) -> bool {
 struct Copy<'a> {
     args: &'a Args,
     bar: ProgressBar,
+    cred: Cred,
+    /// The images that are open, as files of the host.
+    images: Vec<Id>,
+    /// With -p: where files with several names were copied to.
+    linked: RefCell<HashMap<Id, PathBuf>>,
+    /// Extended attributes of which it was said that they are not kept.
+    told: RefCell<HashSet<(Vec<u8>, i32)>>,
 }
 
 /// Copies.
@@ -90,13 +103,25 @@ pub fn run(args: &Args) -> Outcome {
         total += size_of_tree(&*side, &path, args.recursive)?;
         sources.push((side, path));
     }
-    let copy = Copy { args, bar: progress::bytes(total, "copying") };
+    let images = opened.volumes.iter().flat_map(|(images, ..)| images);
+    let copy = Copy {
+        args,
+        bar: progress::bytes(total, "copying"),
+        cred: Cred::current(),
+        images: images.filter_map(|i| Some(HostSide.stat(i, true).ok()??.id)).collect(),
+        linked: RefCell::default(),
+        told: RefCell::default(),
+    };
+    let target = |path: &Path| match (into_dir, path.file_name()) {
+        (true, Some(name)) => to_path.join(name),
+        _ => to_path.clone(),
+    };
+    // What is refused is refused before anything is changed.
     for (from, path) in &sources {
-        let target = match (into_dir, path.file_name()) {
-            (true, Some(name)) => to_path.join(name),
-            _ => to_path.clone(),
-        };
-        copy.any(&**from, path, &*to, &target, true)?;
+        copy.check(&**from, path, &*to, &target(path))?;
+    }
+    for (from, path) in &sources {
+        copy.any(&**from, path, &*to, &target(path), true)?;
     }
     copy.bar.finish_and_clear();
     drop((to, sources));
@@ -128,7 +153,103 @@ fn size_of_tree(side: &dyn Side, path: &Path, recursive: bool) -> Result<u64, Fa
     })
 }
 
+/// Whether `path`, which need not be there, lies below the directory `id`.
+fn is_inside(side: &dyn Side, path: &Path, id: Id) -> Result<bool, Failure> {
+    let mut at = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+        Some(parent) => parent.to_path_buf(),
+        None => path.to_path_buf(),
+    };
+    let mut below = None;
+    while let Some(meta) = side.stat(&at, true)? {
+        if meta.id == id {
+            return Ok(true);
+        }
+        if below == Some(meta.id) {
+            break; // The root is its own parent.
+        }
+        below = Some(meta.id);
+        at.push("..");
+    }
+    Ok(false)
+}
+
 impl Copy<'_> {
+    /// Refuses a copy onto itself or into itself, and the images themselves.
+    fn check(&self, from: &dyn Side, path: &Path, to: &dyn Side, target: &Path) -> Result<(), Failure> {
+        let meta = from.stat(path, !self.args.recursive)?.ok_or_else(|| missing(from, path))?;
+        if self.images.contains(&meta.id) {
+            let path = from.show(path);
+            return Err(Failure::new(format_args!(
+                "{path}: is an image in use by this copy; copy it with cp(1)"
+            )));
+        }
+        self.refuse_same(from, path, &meta, to, target)?;
+        if meta.kind == FileKind::Dir && self.args.recursive && is_inside(to, target, meta.id)? {
+            let (path, target) = (from.show(path), to.show(target));
+            return Err(Failure::new(format_args!("cannot copy a directory, {path}, into itself, {target}")));
+        }
+        Ok(())
+    }
+
+    fn refuse_same(
+        &self,
+        from: &dyn Side,
+        path: &Path,
+        meta: &Meta,
+        to: &dyn Side,
+        target: &Path,
+    ) -> Result<(), Failure> {
+        // The content of a file goes through a link at its target.
+        let through = matches!(meta.kind, FileKind::File | FileKind::Dir);
+        let Some(there) = to.stat(target, through)? else { return Ok(()) };
+        if there.id == meta.id {
+            let (path, target) = (from.show(path), to.show(target));
+            return Err(Failure::new(format_args!("{path} and {target} are the same file")));
+        }
+        if self.images.contains(&there.id) {
+            let target = to.show(target);
+            return Err(Failure::new(format_args!(
+                "{target}: is an image in use by this copy; name another file to write to"
+            )));
+        }
+        Ok(())
+    }
+
+    /// What the copy is given of its source.
+    fn given(&self, from: &dyn Side, path: &Path, meta: &Meta) -> Result<Given, Failure> {
+        let keep = self.args.preserve;
+        let uid = (keep && self.cred.is_root()).then_some(meta.uid);
+        let gid = (keep && (self.cred.is_root() || self.cred.in_group(meta.gid))).then_some(meta.gid);
+        let mut mode = meta.mode & 0o1777;
+        // A program runs as its owner only if that is still the same.
+        if keep && uid.unwrap_or(self.cred.uid) == meta.uid {
+            mode |= meta.mode & libc::S_ISUID;
+        }
+        if gid.is_some() {
+            mode |= meta.mode & libc::S_ISGID;
+        }
+        Ok(Given {
+            uid,
+            gid,
+            mode: (meta.kind != FileKind::Symlink).then_some(mode),
+            times: keep.then_some((meta.atime, meta.mtime)),
+            xattrs: if keep { Some(from.xattrs(path)?) } else { None },
+        })
+    }
+
+    /// Says, once each, what of the extended attributes is not kept.
+    fn tell(&self, to: &dyn Side, target: &Path, refused: crate::side::Refused) {
+        for (name, errno) in refused {
+            if self.told.borrow_mut().insert((name.clone(), errno.raw_os_error())) {
+                let (target, name) = (to.show(target), String::from_utf8_lossy(&name));
+                let why = std::io::Error::from(errno).to_string();
+                let why = why.split(" (os error").next().unwrap_or_default();
+                self.bar.suspend(|| eprintln!("lanefs: {target}: {name} is not kept: {why}"));
+            }
+        }
+    }
+
     fn any(
         &self,
         from: &dyn Side,
@@ -139,6 +260,13 @@ impl Copy<'_> {
     ) -> Result<(), Failure> {
         let follow = top && !self.args.recursive;
         let meta = from.stat(path, follow)?.ok_or_else(|| missing(from, path))?;
+        let several = self.args.preserve && meta.nlink > 1 && meta.kind != FileKind::Dir;
+        if let Some(first) = several.then(|| self.linked.borrow().get(&meta.id).cloned()).flatten() {
+            self.refuse_same(from, path, &meta, to, target)?;
+            self.bar.inc(if meta.kind == FileKind::File { meta.size } else { 0 });
+            let there = |path: &Path| -> Result<_, Failure> { Ok(to.stat(path, false)?.map(|m| m.id)) };
+            return if there(&first)? == there(target)? { Ok(()) } else { to.link(&first, target) };
+        }
         match meta.kind {
             FileKind::Dir if !self.args.recursive => {
                 return Err(Failure::new(format_args!(
@@ -156,10 +284,15 @@ impl Copy<'_> {
             FileKind::Symlink => to.symlink(&from.readlink(path)?, target)?,
             _ => to.mknod(target, meta.mode, meta.rdev)?,
         }
-        to.set_meta(target, &meta, self.args.preserve)
+        let given = self.given(from, path, &meta)?;
+        self.tell(to, target, to.give(target, &given)?);
+        if several {
+            self.linked.borrow_mut().insert(meta.id, target.to_path_buf());
+        }
+        Ok(())
     }
 
-    /// Copies content; runs of zeros become holes.
+    /// Copies content: holes are passed over, and runs of zeros become holes.
     fn file(
         &self,
         from: &dyn Side,
@@ -170,11 +303,18 @@ impl Copy<'_> {
     ) -> Result<(), Failure> {
         const CHUNK: usize = 1 << 20;
         const HOLE: usize = 64 << 10;
+        self.refuse_same(from, path, meta, to, target)?;
         let source = from.open(path)?;
-        let sink = to.create(target, meta.mode)?;
+        // Extended attributes are set, and nobody else comes in, before it has its own mode.
+        let mode = if self.args.preserve { meta.mode & 0o700 | 0o600 } else { meta.mode };
+        let sink = to.create(target, mode)?;
         let mut buffer = vec![0; CHUNK];
         let mut at = 0;
         loop {
+            // Behind the end it grew, or it is one of those that do not tell their size.
+            let next = if at < meta.size { source.next_data(at)?.unwrap_or(meta.size) } else { at };
+            self.bar.inc(next - at);
+            at = next;
             let n = source.read_at(&mut buffer, at)?;
             if n == 0 {
                 break;

@@ -23,6 +23,9 @@ pub struct Args {
     /// Repair what can be repaired
     #[arg(long)]
     pub repair: bool,
+    /// Repair in spite of places the device cannot read: what lies there is given up. Without, such a place ends a repair before it writes
+    #[arg(long, requires = "repair")]
+    pub give_up_unreadable: bool,
     /// Do not read the content of files, only what describes it
     #[arg(long)]
     pub quick: bool,
@@ -55,7 +58,12 @@ fn check(args: &Args) -> Result<FsckReport, Failure> {
         .iter()
         .map(|i| Ok(Arc::new(FileDevice::open(i, !args.repair)?) as Arc<dyn Device>))
         .collect();
-    let options = FsckOptions { repair: args.repair, read_data: !args.quick, ..FsckOptions::default() };
+    let options = FsckOptions {
+        repair: args.repair,
+        read_data: !args.quick,
+        give_up_unreadable: args.give_up_unreadable,
+        ..FsckOptions::default()
+    };
     let bar = progress::items("checking");
     let report = fsck::check(devices?, &options, &|p| show(&bar, p))?;
     bar.finish_and_clear();

@@ -15,6 +15,12 @@ pub struct Args {
 
 /// Links.
 pub fn run(args: &Args) -> Outcome {
+    if !args.dir.is_dir() {
+        return Err(Failure::new(format_args!(
+            "{}: no such directory; make it, or name with --dir where mount(8) looks for helpers",
+            args.dir.display()
+        )));
+    }
     let program = std::env::current_exe().about("this program's own path")?;
     let link = args.dir.join("mount.fuse.lanefs");
     match std::fs::read_link(&link) {

@@ -3,7 +3,7 @@
 use crate::failure::{About, Failure, Outcome};
 use crate::size;
 use lanefs_store::device::{Device, FileDevice};
-use lanefs_store::format::superblock::{MAX_SEGMENT_BLOCKS, MIN_SEGMENT_BLOCKS};
+use lanefs_store::format::superblock::{MAX_MLOGS, MAX_SEGMENT_BLOCKS, MIN_SEGMENT_BLOCKS};
 use lanefs_store::{BLOCK_SIZE, FormatOptions, Store};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ pub struct Args {
     /// Size of each new image, such as 4G [default: 4G]
     #[arg(long, value_parser = size::parse)]
     pub size: Option<u64>,
-    /// Number of independent logs [default: one per CPU, at most 16]
-    #[arg(long, value_name = "N")]
+    /// Number of independent logs, at most 128; small volumes have room for fewer [default: one per CPU, at most 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_MLOGS)))]
     pub mlogs: Option<u32>,
     /// Overwrite what the image holds
     #[arg(long)]
@@ -42,14 +42,12 @@ pub fn run(args: &Args) -> Outcome {
     let mut options = FormatOptions {
         label: args.label.clone(),
         mlogs: args.mlogs.unwrap_or(0),
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
         force: args.force,
-        ..FormatOptions::default()
+        ..FormatOptions::for_caller()
     };
-    if args.label.len() > 64 {
+    if args.label.len() > 64 || args.label.chars().any(char::is_control) {
         return Err(Failure::new(format_args!(
-            "label {:?} is longer than 64 bytes; choose a shorter one",
+            "label {:?} is longer than 64 bytes or has control characters; choose another",
             args.label
         )));
     }
@@ -65,18 +63,30 @@ pub fn run(args: &Args) -> Outcome {
             ));
         }
     }
-    make(&args.images, args.size, &options)?;
+    let used = make(&args.images, args.size, &options)?;
+    if let Some(asked) = args.mlogs.filter(|n| *n as usize > used) {
+        eprintln!("lanefs: the volume has room for {used} mlogs only, not {asked}: so many will be used");
+    }
     Ok(0)
 }
 
-/// Makes a volume on `images`. Images that were made for it are removed again if it fails.
-pub fn make(images: &[PathBuf], size: Option<u64>, options: &FormatOptions) -> Result<(), Failure> {
+/// Makes a volume on `images`, and says how many mlogs it will be used with. If it cannot be made, what was there is left as it was;
+/// images that were made for it are removed again if it fails.
+pub fn make(images: &[PathBuf], size: Option<u64>, options: &FormatOptions) -> Result<usize, Failure> {
     let mut made: Vec<&Path> = Vec::new();
+    // Only with --force an image that holds something is changed (in size) before the volume is made.
+    let sizes = images.iter().map(|i| size_of(i, size)).collect::<Option<Vec<_>>>();
+    if let Some(sizes) = sizes.filter(|_| options.force) {
+        options.mlogs_on(&sizes)?;
+    }
     let result = images
         .iter()
         .map(|image| device(image, size, options.force, &mut made))
         .collect::<Result<Vec<_>, _>>()
-        .and_then(|devices| Ok(Store::format(&devices, options)?));
+        .and_then(|devices| {
+            Store::format(&devices, options)?;
+            Ok(options.mlogs_on(&devices.iter().map(|d| d.size()).collect::<Vec<_>>())?)
+        });
     if result.is_err() {
         for image in made {
             // Best effort: the error that matters is the first one.
@@ -84,6 +94,18 @@ pub fn make(images: &[PathBuf], size: Option<u64>, options: &FormatOptions) -> R
         }
     }
     result
+}
+
+/// The bytes an image will have; `None` for a device, which tells its size when it is open.
+fn size_of(image: &Path, size: Option<u64>) -> Option<u64> {
+    let there = std::fs::metadata(image).ok();
+    let made = size.unwrap_or(DEFAULT_SIZE).next_multiple_of(BLOCK_SIZE as u64);
+    match there {
+        None => Some(made),
+        Some(meta) if !meta.is_file() => None,
+        Some(meta) if meta.len() == 0 || size.is_some() => Some(made),
+        Some(meta) => Some(meta.len()),
+    }
 }
 
 fn device<'a>(

@@ -7,6 +7,7 @@ use crate::{image, size};
 use lanefs::MountOptions;
 use lanefs_fuse::MountConfig;
 use lanefs_store::FormatOptions;
+use lanefs_store::format::superblock::MAX_MLOGS;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
@@ -17,8 +18,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 ///
 /// Returns when the mount serves; a background process answers until `lanefs umount DIR` or umount(8).
 /// Options of -o: those of mount(8) (ro, noexec, suid, dev, noatime, sync, dirsync), of FUSE (allow_other, allow_root,
-/// auto_unmount), and io_uring=auto|on|off, threads=N, ttl=SECONDS, nowriteback, cache_size=SIZE, commit=SECONDS, dirty_expire=SECONDS,
-/// mlogs=N, log=FILE, create, size=SIZE. A mount made by root is open to all users unless noallow_other is given.
+/// auto_unmount), and io_uring=auto|on|off, threads=N, readers=N (threads that read /dev/fuse at a time), max_write=BYTES (of one request:
+/// 4096 to 1048576), ttl=SECONDS, nowriteback, cache_size=SIZE, commit=SECONDS, dirty_expire=SECONDS, mlogs=N (1 to 128, fewer on small
+/// volumes), log=FILE, create, size=SIZE (of an image that is made), fsname=NAME (taken and left aside: the mount table names the images).
+/// A mount made by root is open to all users unless noallow_other is given.
 #[derive(clap::Args, Debug, Default)]
 pub struct Args {
     /// Make the volume first if the image does not exist
@@ -42,6 +45,9 @@ pub struct Args {
     /// Where to mount
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
+    /// Say nothing about options that have no effect
+    #[arg(skip)]
+    pub quiet: bool,
 }
 
 /// All that the arguments say.
@@ -51,6 +57,7 @@ struct Plan {
     create: bool,
     size: Option<u64>,
     log: Option<PathBuf>,
+    quiet: bool,
     volume: MountOptions,
     mount: MountConfig,
 }
@@ -62,6 +69,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         create: args.create,
         size: args.size,
         log: None,
+        quiet: args.quiet,
         volume: MountOptions::default(),
         mount: MountConfig::default(),
     };
@@ -84,7 +92,13 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
                 "cache_size" => plan.volume.cache_size = bytes()?,
                 "commit" => plan.volume.commit_interval = Duration::from_secs(number()?),
                 "dirty_expire" => plan.volume.dirty_expire = Duration::from_secs(number()?),
-                "mlogs" => plan.volume.mlogs = number()?.try_into().map_err(|_| bad())?,
+                "mlogs" => {
+                    let n = number()?;
+                    if !(1..=u64::from(MAX_MLOGS)).contains(&n) {
+                        return Err(Failure::new(format_args!("mlogs={n}: name 1 to {MAX_MLOGS}")));
+                    }
+                    plan.volume.mlogs = n as usize;
+                }
                 "log" => plan.log = Some(value.ok_or_else(bad)?.into()),
                 _ => return Err(bad()),
             }
@@ -122,6 +136,7 @@ pub fn run(args: &Args) -> Outcome {
             Role::Daemon(parent) => parent,
         },
     };
+    crate::allocator::give_back_soon();
     match serve(&plan, &mut parent) {
         Ok(()) => Ok(0),
         Err(failure) => Err(parent.fail(failure)),
@@ -139,18 +154,37 @@ fn create(plan: &Plan) -> Result<(), Failure> {
             there.display()
         )));
     }
-    let owner = FormatOptions {
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-        ..FormatOptions::default()
+    mkfs::make(&plan.images, plan.size, &FormatOptions::for_caller()).map(drop)
+}
+
+/// What of the options has no effect, one line each.
+fn without_effect(plan: &Plan, volume: &lanefs::Volume) -> Vec<String> {
+    let mut told = Vec::new();
+    let used = volume.info().mlogs;
+    if plan.volume.mlogs > used {
+        let asked = plan.volume.mlogs;
+        told.push(format!("mlogs={asked}: the volume has room for {used} only; so many are used"));
+    }
+    let other = |image: &PathBuf| {
+        let meta = std::fs::metadata(image).ok().filter(|m| m.is_file())?;
+        (plan.size? != meta.len()).then_some((image.display().to_string(), meta.len()))
     };
-    mkfs::make(&plan.images, plan.size, &owner)
+    if let Some((image, bytes)) = plan.images.iter().find_map(other) {
+        let has = size::show(bytes);
+        told.push(format!("the size is for an image that is made; {image} has {has} and keeps them"));
+    }
+    told
 }
 
 fn check_dir(dir: &Path) -> Result<(), Failure> {
     match std::fs::metadata(dir) {
         Ok(meta) if meta.is_dir() => Ok(()),
         Ok(_) => Err(Failure::new(format_args!("{}: not a directory; name one to mount at", dir.display()))),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(Failure::new(format_args!(
+            "{}: no such directory; make it first: mkdir {}",
+            dir.display(),
+            dir.display()
+        ))),
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Err(Failure::new(format_args!(
             "{}: the process that served the mount here is gone; run `lanefs umount {}` first",
             dir.display(),
@@ -168,6 +202,9 @@ fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
         create(plan)?;
     }
     let volume = image::open_with(&plan.images, &plan.volume)?;
+    if !plan.quiet {
+        without_effect(plan, &volume).iter().for_each(|line| eprintln!("lanefs: {line}"));
+    }
     let session = lanefs_fuse::mount(volume, &plan.dir, &plan.mount).about(format_args!(
         "{}: cannot mount {}",
         plan.dir.display(),

@@ -10,6 +10,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Unmount a volume, and wait until its image is closed
+///
+/// Fails if the image could not be closed cleanly.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Take the mount away at once; who uses it keeps it until done. Does not wait
@@ -31,10 +33,26 @@ pub fn run(args: &Args) -> Outcome {
     })?;
     let server = server_of(&dir);
     detach(&dir, args.lazy)?;
-    if !args.lazy {
-        wait_until_closed(server, &mount);
+    if args.lazy {
+        return Ok(0);
+    }
+    // Of a server that was gone before there is nothing to tell: whoever comes here then has seen calls fail.
+    let closed_here = server.is_some() && !mount.read_only;
+    wait_until_closed(server, &mount);
+    if closed_here && was_closed(&mount) == Some(false) {
+        let images = mount.source.to_string_lossy().replace(',', " ");
+        return Err(Failure::new(format_args!(
+            "{images}: unmounted, but the volume was not closed cleanly; what was synced is safe. Run `lanefs fsck {images}`, and look for the \
+             reason in the log (mount -o log=FILE) and in that of the kernel"
+        )));
     }
     Ok(0)
+}
+
+/// Whether the volume says that it was closed; `None` if it cannot be told: who unmounts may not read the images, or somebody has them open.
+fn was_closed(mount: &Mount) -> Option<bool> {
+    let devices = super::info::open_devices(&crate::image::images(&mount.source)).ok()?;
+    lanefs_store::Store::was_closed(devices).ok()
 }
 
 /// The mountpoint as the mount table writes it, also if nobody answers there any more.

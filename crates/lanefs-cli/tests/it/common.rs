@@ -93,6 +93,14 @@ impl Mount {
         lanefs_in(self.work.path(), &["umount", "mnt"]).ok();
         self.mounted = false;
     }
+    /// Unmounts after the volume was stopped as by a crash: the mount is gone, and the image not closed.
+    pub fn umount_of_a_stopped_one(&mut self) {
+        let image = self.image();
+        lanefs_in(self.work.path(), &["umount", "mnt"])
+            .fails(1, &[image.to_str().expect("a name"), "not closed", "lanefs fsck", "log"]);
+        assert_eq!(mount_line(&self.dir), None);
+        self.mounted = false;
+    }
     pub fn remount(&mut self) {
         self.umount();
         self.mount(&[]);

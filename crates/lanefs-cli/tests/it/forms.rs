@@ -77,7 +77,7 @@ fn a_mount_that_cannot_be_is_refused_in_one_line() {
     let (dir, _) = volume("64M");
     std::fs::write(dir.path().join("file"), "").unwrap();
     std::fs::create_dir(dir.path().join("mnt")).unwrap();
-    lanefs_in(dir.path(), &["mount", "v.lane", "missing"]).fails(1, &["missing"]);
+    lanefs_in(dir.path(), &["mount", "v.lane", "missing"]).fails(1, &["missing", "mkdir"]);
     lanefs_in(dir.path(), &["mount", "v.lane", "file"]).fails(1, &["file", "not a directory"]);
     lanefs_in(dir.path(), &["mount", "no.lane", "mnt"]).fails(1, &["no.lane", "mkfs"]);
     lanefs_in(dir.path(), &["mount", "-o", "nonsense", "v.lane", "mnt"]).fails(1, &["nonsense"]);
@@ -93,4 +93,23 @@ fn the_helper_is_linked_once() {
     lanefs_in(dir.path(), &args).ok();
     let link = std::fs::read_link(dir.path().join("mount.fuse.lanefs")).unwrap();
     assert_eq!(link, Path::new(LANEFS).canonicalize().unwrap());
+    let run =
+        lanefs_in(dir.path(), &["install-helper", "--dir", "/nonexist"]).fails(1, &["/nonexist: ", "--dir"]);
+    assert!(!run.err.contains("/nonexist/"), "{run:?}");
+}
+
+#[test]
+fn help_of_mount_names_every_option() {
+    let help = lanefs_in(Path::new("/"), &["mount", "--help"]).ok().out;
+    for option in ["readers=N", "max_write=BYTES", "fsname=NAME", "threads=N", "mlogs=N", "ttl=SECONDS"] {
+        assert!(help.contains(option), "{option}: {help}");
+    }
+}
+
+#[test]
+fn help_of_cp_says_what_is_kept() {
+    let help = lanefs_in(Path::new("/"), &["cp", "--help"]).ok().out;
+    for kept in ["extended attributes", "ACLs", "hard links"] {
+        assert!(help.contains(kept), "{kept}: {help}");
+    }
 }

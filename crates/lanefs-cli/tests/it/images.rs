@@ -27,6 +27,34 @@ fn mkfs_makes_a_sparse_image_and_does_not_overwrite() {
 }
 
 #[test]
+fn what_cannot_be_made_is_refused_before_anything_is_touched() {
+    let (dir, image) = volume("64M");
+    let before = std::fs::read(&image).unwrap();
+    let at = |args: &[&str]| lanefs_in(dir.path(), args);
+    for wrong in ["0", "129", "1000"] {
+        let run = at(&["mkfs", "--force", "--mlogs", wrong, "v.lane"]);
+        assert!(run.code == 2 && run.err.contains("128") && run.err.contains('1'), "{run:?}");
+    }
+    at(&["mkfs", "--force", "--label", "a\tb", "v.lane"]).fails(1, &["label"]);
+    at(&["mkfs", "--force", "--size", "64K", "v.lane"]).fails(1, &["KiB"]);
+    assert!(std::fs::read(&image).unwrap() == before, "the volume that was there is not touched");
+    at(&["mkfs", "--mlogs", "0", "new.lane"]);
+    assert!(!dir.path().join("new.lane").exists());
+}
+
+#[test]
+fn fewer_mlogs_than_asked_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |args: &[&str]| lanefs_in(dir.path(), args);
+    let run = at(&["mkfs", "--size", "64M", "--mlogs", "64", "v.lane"]).ok();
+    let made = at(&["info", "--json", "v.lane"]).ok().json()["mlogs"].to_string();
+    assert_eq!(run.err.lines().count(), 1, "{run:?}");
+    assert!(run.err.contains(&format!(" {made} ")) && run.err.contains("64"), "{made}: {run:?}");
+    let run = at(&["mkfs", "--size", "64M", "--mlogs", "1", "w.lane"]).ok();
+    assert_eq!((run.out, run.err), (String::new(), String::new()));
+}
+
+#[test]
 fn what_is_not_a_volume_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("text"), "hello\n".repeat(10_000)).unwrap();

@@ -2,7 +2,9 @@
 
 #[macro_use]
 mod transport;
+mod bench;
 mod common;
+mod copies;
 mod damaged;
 mod forms;
 mod images;

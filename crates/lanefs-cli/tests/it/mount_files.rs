@@ -12,6 +12,8 @@ on_each_transport! {
     times_of_cached_writes_do_not_move_when_they_reach_the_volume,
     renames_replace_exchange_or_refuse,
     appends_truncates_holes_and_maps,
+    pages_of_a_map_go_where_they_belong_beside_handles_that_append,
+    times_before_1970_survive_a_remount,
     data_not_yet_written_back_is_data_to_seek,
     an_unlinked_file_lives_while_it_is_open,
     a_large_directory_lists_every_name_once,
@@ -141,6 +143,60 @@ fn appends_truncates_holes_and_maps() {
     let mut page = [0; 100];
     File::open(m.path("solid")).unwrap().read_exact_at(&mut page, 4096).unwrap();
     assert_eq!(page, [9; 100]);
+}
+
+/// The kernel sends pages of a map by any handle that may write, also one that appends; and a handle may begin and cease to append.
+fn pages_of_a_map_go_where_they_belong_beside_handles_that_append() {
+    for options in [&[][..], &["-o", "nowriteback"]] {
+        let mut m = Mount::new(options);
+        let path = m.path("f");
+        let mut file = File::options().read(true).append(true).create(true).open(&path).unwrap();
+        file.write_all(&[b'A'; 8192]).unwrap();
+        // SAFETY: as above.
+        unsafe {
+            let flags = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+            let null = std::ptr::null_mut();
+            let map = rustix::mm::mmap(null, 8192, flags, rustix::mm::MapFlags::SHARED, &file, 0).unwrap();
+            std::ptr::copy_nonoverlapping(b"MMAP".as_ptr(), map.cast(), 4);
+            rustix::mm::msync(map, 8192, rustix::mm::MsyncFlags::SYNC).unwrap();
+            rustix::mm::munmap(map, 8192).unwrap();
+        }
+        file.write_all(b"end").unwrap();
+        rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty()).unwrap();
+        file.seek(std::io::SeekFrom::Start(4)).unwrap();
+        file.write_all(b"here").unwrap();
+        rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::APPEND).unwrap();
+        file.write_all(b"!").unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        m.umount();
+        m.mount(options);
+        let content = std::fs::read(&path).unwrap();
+        assert_eq!(content.len(), 8196, "{options:?}");
+        assert_eq!(&content[..9], b"MMAPhereA");
+        assert_eq!(&content[8191..], b"Aend!");
+        m.umount();
+        m.fsck();
+    }
+}
+
+/// SEMANTICS T4.
+fn times_before_1970_survive_a_remount() {
+    let mut m = Mount::new(&[]);
+    let old = SystemTime::UNIX_EPOCH - Duration::new(304_084_800, 500_000_000);
+    std::fs::write(m.path("f"), "x").unwrap();
+    std::fs::create_dir(m.path("d")).unwrap();
+    for name in ["f", "d"] {
+        let file = File::open(m.path(name)).unwrap();
+        file.set_times(std::fs::FileTimes::new().set_modified(old).set_accessed(old)).unwrap();
+    }
+    for _ in 0..2 {
+        for name in ["f", "d"] {
+            let s = std::fs::metadata(m.path(name)).unwrap();
+            assert_eq!((s.modified().unwrap(), s.accessed().unwrap()), (old, old), "{name}");
+        }
+        m.remount();
+    }
 }
 
 fn data_not_yet_written_back_is_data_to_seek() {

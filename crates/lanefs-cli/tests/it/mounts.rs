@@ -1,6 +1,7 @@
 //! Mounting, unmounting and dying.
 
 use crate::common::*;
+use crate::transport::DeviceMode;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -18,6 +19,9 @@ on_each_transport! {
     the_helper_mounts_as_mount8_calls_it_and_says_nothing,
     what_was_synced_survives_a_kill_and_a_shutdown,
     an_ordinary_user_mounts,
+    options_without_effect_are_told,
+    umount_says_when_the_volume_was_not_closed,
+    an_ordinary_user_who_may_not_open_the_device_is_told_what_to_do,
 }
 
 fn a_mount_shows_its_type_source_and_options() {
@@ -154,7 +158,10 @@ fn what_was_synced_survives_a_kill_and_a_shutdown() {
             assert_eq!(late.unwrap_err().raw_os_error(), Some(libc::EIO));
         }
         drop(file);
-        m.umount();
+        match kill {
+            true => m.umount(),
+            false => m.umount_of_a_stopped_one(),
+        }
         m.fsck();
         m.mount(&[]);
         for r in 0..=round {
@@ -164,34 +171,92 @@ fn what_was_synced_survives_a_kill_and_a_shutdown() {
     }
 }
 
-fn an_ordinary_user_mounts() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: needs root, to become an ordinary user");
-        return;
+/// What an ordinary user has: a program and a volume of its own.
+struct User(tempfile::TempDir);
+
+impl User {
+    /// `None` if we cannot become one, which is said.
+    fn new() -> Option<User> {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: needs root, to become an ordinary user");
+            return None;
+        }
+        let user = User(tempfile::tempdir().unwrap());
+        std::fs::copy(LANEFS, user.0.path().join("lanefs")).unwrap();
+        std::fs::create_dir(user.0.path().join("mnt")).unwrap();
+        for own in ["", "mnt"] {
+            std::os::unix::fs::chown(user.0.path().join(own), Some(65534), Some(65534)).unwrap();
+        }
+        user.lanefs(&["mkfs", "--size", "64M", "v.lane"]).ok();
+        Some(user)
     }
-    let work = tempfile::tempdir().unwrap();
-    std::os::unix::fs::chown(work.path(), Some(65534), Some(65534)).unwrap();
-    let program = work.path().join("lanefs");
-    std::fs::copy(LANEFS, &program).unwrap();
-    let user = |args: &[&str]| {
-        run_command(Command::new(&program).args(args).current_dir(work.path()).uid(65534).gid(65534))
-    };
-    user(&["mkfs", "--size", "64M", "v.lane"]).ok();
-    std::fs::create_dir(work.path().join("mnt")).unwrap();
-    std::os::unix::fs::chown(work.path().join("mnt"), Some(65534), Some(65534)).unwrap();
-    user(&["mount", "-o", &transport().option(), "v.lane", "mnt"]).ok();
-    let worked = run_command(
-        Command::new("sh")
-            .args([
-                "-ec",
-                "cd mnt; echo hello > a; mkdir d; mv a d/b; cat d/b; grep -c 'fuse.lanefs' /proc/self/mounts",
-            ])
-            .current_dir(work.path())
-            .uid(65534)
-            .gid(65534),
-    );
-    let left = user(&["umount", "mnt"]);
+    fn run(&self, program: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> Run {
+        let mut command = Command::new(program);
+        run_command(command.args(args).current_dir(self.0.path()).uid(65534).gid(65534))
+    }
+    fn lanefs(&self, args: &[&str]) -> Run {
+        self.run(self.0.path().join("lanefs"), args)
+    }
+    fn mount(&self) -> Run {
+        self.lanefs(&["mount", "-o", &transport().option(), "v.lane", "mnt"])
+    }
+}
+
+fn an_ordinary_user_mounts() {
+    let Some(user) = User::new() else { return };
+    let _mode = DeviceMode::set(0o666); // That which the rule of udev in the package fuse3 gives.
+    user.mount().ok();
+    let script =
+        "cd mnt; echo hello > a; mkdir d; mv a d/b; cat d/b; grep -c 'fuse.lanefs' /proc/self/mounts";
+    let worked = user.run("sh", &["-ec", script]);
+    let left = user.lanefs(&["umount", "mnt"]);
     assert!(worked.code == 0 && worked.out.starts_with("hello\n"), "{worked:?}");
     left.ok();
-    assert_eq!(user(&["cat", "v.lane:/d/b"]).ok().out, "hello\n");
+    assert_eq!(user.lanefs(&["cat", "v.lane:/d/b"]).ok().out, "hello\n");
+}
+
+fn an_ordinary_user_who_may_not_open_the_device_is_told_what_to_do() {
+    let Some(user) = User::new() else { return };
+    let _mode = DeviceMode::set(0o600);
+    user.mount().fails(1, &["/dev/fuse", "Permission denied", "chmod 666 /dev/fuse"]);
+}
+
+fn options_without_effect_are_told() {
+    let mut m = Mount::new(&[]);
+    m.umount();
+    let how = transport().option();
+    let try_with = |options: &str| {
+        let args = ["mount", "-o", how.as_str(), "-o", options, "v.lane", "mnt"];
+        let run = lanefs_in(m.work.path(), &args);
+        if run.code == 0 {
+            lanefs_in(m.work.path(), &["umount", "mnt"]).ok();
+        }
+        run
+    };
+    try_with("mlogs=1000").fails(1, &["mlogs=1000"]);
+    let told = try_with("mlogs=100").ok().err;
+    assert!(told.lines().count() == 1 && told.contains("100") && told.contains("mlogs"), "{told}");
+    let told = try_with("size=4G").ok().err;
+    assert!(told.lines().count() == 1 && told.contains("size") && told.contains("256 MiB"), "{told}");
+    assert_eq!(try_with("mlogs=1,create,size=256M").ok().err, "");
+    // mount(8) and fstab want silence.
+    let helper = m.work.path().join("mount.fuse.lanefs");
+    std::os::unix::fs::symlink(LANEFS, &helper).unwrap();
+    let args = ["-o", how.as_str(), "-o", "mlogs=100,size=4G"];
+    let run = run_command(Command::new(&helper).args([m.image(), m.dir.clone()]).args(args)).ok();
+    assert_eq!(run.err, "");
+    m.umount();
+}
+
+fn umount_says_when_the_volume_was_not_closed() {
+    let mut m = Mount::new(&[]);
+    std::fs::write(m.path("f"), "x").unwrap();
+    let dir = File::open(&m.dir).unwrap();
+    let mut how = 2u32;
+    // SAFETY: the ioctl reads or writes at most one u32 through a pointer valid for that.
+    let r = unsafe { libc::ioctl(dir.as_raw_fd(), 0x8004_587d, &raw mut how) };
+    assert_eq!(r, 0, "{}", std::io::Error::last_os_error());
+    drop(dir);
+    m.umount_of_a_stopped_one();
+    m.fsck();
 }

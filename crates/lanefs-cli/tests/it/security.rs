@@ -85,6 +85,41 @@ fn two_users_have_the_rights_that_modes_and_owners_give() {
     );
 }
 
+/// Names of attributes of the superuser's are told to nobody else, as on other file systems.
+#[test]
+fn trusted_attributes_are_listed_to_the_superuser_alone() {
+    if !can_be_others() {
+        return;
+    }
+    let m = Mount::new(&[]);
+    std::fs::set_permissions(m.work.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(m.path("f"), "x").unwrap();
+    for name in ["trusted.secret", "user.plain"] {
+        rustix::fs::setxattr(m.path("f"), name, b"1", rustix::fs::XattrFlags::empty()).unwrap();
+    }
+    let list = || {
+        let mut names = [0u8; 256];
+        let n = rustix::fs::listxattr(m.path("f"), &mut names[..]).unwrap();
+        let size = rustix::fs::listxattr_query(m.path("f")).unwrap();
+        assert_eq!(n, size);
+        let mut names: Vec<_> =
+            names[..n].split(|b| *b == 0).map(|n| String::from_utf8_lossy(n).into_owned()).collect();
+        names.retain(|n| n.starts_with("trusted.") || n.starts_with("user."));
+        names.sort();
+        names
+    };
+    assert_eq!(list(), ["trusted.secret", "user.plain"]);
+    let others = std::thread::scope(|s| {
+        let other = s.spawn(|| {
+            // SAFETY: the system call, past the C library, makes this thread alone another user's.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 1000, 1000, 1000) }, 0);
+            list()
+        });
+        other.join().unwrap()
+    });
+    assert_eq!(others, ["user.plain"]);
+}
+
 #[test]
 fn nothing_on_a_mount_runs_as_its_owner_or_is_a_device() {
     if !can_be_others() {
@@ -242,6 +277,7 @@ fn an_image_cannot_show_names_that_lead_out_of_it() {
     if !can_mount() {
         return;
     }
+    let mut mounted = 0;
     for (from, to) in [
         (&b"\x05small"[..], &b"\x05../..."[..6]),
         (b"\x05small", b"\x05/etc/"),
@@ -256,11 +292,14 @@ fn an_image_cannot_show_names_that_lead_out_of_it() {
         (b"\x1ba-file-with-a-long-name-100", b"\x1ba-file\0with-a-long-name-100"),
     ] {
         if let Some(names) = hostile(replace(from, to)) {
+            mounted += 1;
             for n in names {
                 assert!(!n.contains(&b'/') && !n.contains(&0) && n != b"." && n != b"..", "{n:?} is shown");
             }
         }
     }
+    // Else nothing was tried.
+    assert!(mounted > 0, "no image mounted");
 }
 
 #[test]
@@ -269,8 +308,9 @@ fn an_image_with_circles_and_huge_sizes_is_no_trap() {
         return;
     }
     // The directory "d" names the root, or itself, as an entry.
+    let mut mounted = 0;
     for to in [1u64, 16, 17, 18, 19, 20] {
-        let _ = hostile(|form, block| {
+        let names = hostile(|form, block| {
             let dirs = matches!(form, Form::Node(BlockKind::Bucket | BlockKind::Inode));
             let name = b"\x02\x01d";
             let Some(at) = block.windows(name.len()).position(|w| w == name).filter(|at| dirs && *at > 80)
@@ -280,14 +320,19 @@ fn an_image_with_circles_and_huge_sizes_is_no_trap() {
             block[at - 8..at].copy_from_slice(&to.to_le_bytes());
             true
         });
+        mounted += u32::from(names.is_some());
     }
+    assert!(mounted > 0, "no image with a circle mounted");
+    mounted = 0;
     for size in [u64::MAX, i64::MAX as u64, 1 << 62, 1 << 52] {
-        let _ = hostile(|form, block| {
+        let names = hostile(|form, block| {
             let file = form == Form::Node(BlockKind::Inode) && block[65] & 0xf0 == 0x80;
             if file {
                 block[88..96].copy_from_slice(&size.to_le_bytes());
             }
             file
         });
+        mounted += u32::from(names.is_some());
     }
+    assert!(mounted > 0, "no image with a huge size mounted");
 }

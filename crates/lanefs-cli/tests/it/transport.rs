@@ -2,7 +2,8 @@
 
 use rustix::fs::{FlockOperation, flock};
 use std::cell::Cell;
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 
 /// Makes two tests of each scenario: one reads requests from /dev/fuse, one has them come over io_uring.
 macro_rules! on_each_transport {
@@ -64,11 +65,41 @@ impl Transport {
 
 /// Whether mounts can be tried; says why not.
 pub fn can_mount() -> bool {
-    let device = File::options().read(true).write(true).open("/dev/fuse");
+    let device = File::options().read(true).write(true).open(DEVICE);
     if let Err(e) = &device {
-        println!("skipped: /dev/fuse: {e}");
+        println!("skipped: {DEVICE}: {e}");
     }
     device.is_ok()
+}
+
+const DEVICE: &str = "/dev/fuse";
+
+/// The mode of /dev/fuse, set as a test needs it; afterwards it is as it was, also when the test fails. Where no udev is it may be
+/// 0600, and an ordinary user cannot mount. Tests that need it follow each other: they lock it, also against those of other processes.
+pub struct DeviceMode {
+    file: File,
+    before: u32,
+}
+
+impl DeviceMode {
+    /// Root alone can.
+    pub fn set(mode: u32) -> DeviceMode {
+        let file = File::open(DEVICE).expect(DEVICE);
+        flock(&file, FlockOperation::LockExclusive).expect("lock");
+        let before = file.metadata().expect(DEVICE).permissions().mode() & 0o7777;
+        let guard = DeviceMode { file, before };
+        if before != mode {
+            guard.file.set_permissions(Permissions::from_mode(mode)).expect(DEVICE);
+        }
+        guard
+    }
+}
+
+impl Drop for DeviceMode {
+    fn drop(&mut self) {
+        // The lock ends with the file, after this.
+        let _ = self.file.set_permissions(Permissions::from_mode(self.before));
+    }
 }
 
 /// The kernel's switch for FUSE over io_uring, set as a test needs it; afterwards it is as it was. Tests that need it on run together,

@@ -3,7 +3,9 @@
 //! What the writeback cache asks of this side (the kernel's fs/fuse/file.c):
 //!
 //! W1 Files opened write-only are opened for reading too: the kernel fills partly written pages.
-//! W2 O_APPEND is the kernel's: it knows the size; writes come with their offset.
+//! W2 O_APPEND is the kernel's: it knows the size; writes come with their offset. So it is without this cache too: an append is resolved under
+//!    the kernel's lock of the inode, beside which nobody changes the size, and O_APPEND may come and go by fcntl(2) without a word. And pages
+//!    of a map come by any handle that may write, which may be one that appends.
 //! W3 Writes from the cache leave times alone; the kernel keeps mtime and ctime and sends them by SETATTR, before
 //!    the FSYNC that was to cover them.
 //! W4 FLUSH has nothing left to do once the kernel wrote back its pages at close, so it is answered "not
@@ -16,7 +18,7 @@ use crate::readers::Origin;
 use crate::seek::{self, Job};
 use crate::wire::abi::*;
 use crate::wire::{Answer, Errno, Reply, Request};
-use lanefs::{File, Ino};
+use lanefs::{Birth, File, Ino};
 use std::sync::Arc;
 
 /// Told of every open file: what is cached of it stays right, and writes past the cache need not wait for each other.
@@ -43,8 +45,8 @@ impl Adaptor {
         let name = a.name()?;
         let inherited = self.inherit(req.ino, mode, umask, false)?;
         let how = self.open_flags(flags) | flags as i32 & (libc::O_CREAT | libc::O_EXCL);
-        let (stat, file) = self.volume.node_create(&req.cred(), req.ino, name, inherited.mode, how)?;
-        self.give_acls(stat.ino, &inherited)?;
+        let birth = Birth { mode: inherited.mode, xattrs: &inherited.xattrs() };
+        let (stat, file) = self.volume.node_create(&req.cred(), req.ino, name, birth, how)?;
         if open_flags & OPEN_KILL_SUIDGID != 0 {
             self.kill_priv(stat.ino)?;
         }
@@ -58,8 +60,8 @@ impl Adaptor {
         let (flags, mode, umask) = (a.u32()?, a.u32()?, a.u32()?);
         let inherited = self.inherit(req.ino, mode, umask, false)?;
         let how = self.open_flags(flags) | flags as i32 & libc::O_EXCL;
-        let (stat, file) = self.volume.node_tmpfile(&req.cred(), req.ino, inherited.mode, how)?;
-        self.give_acls(stat.ino, &inherited)?;
+        let birth = Birth { mode: inherited.mode, xattrs: &inherited.xattrs() };
+        let (stat, file) = self.volume.node_tmpfile(&req.cred(), req.ino, birth, how)?;
         self.enter(&stat, reply)?;
         reply.open_out(self.handles.insert(file), OPENED)
     }

@@ -42,16 +42,16 @@ impl Adaptor {
         let (mode, rdev, umask) = (a.u32()?, a.u32()?, a.u32()?);
         a.skip(4)?;
         let name = a.name()?;
-        self.make(req.ino, (mode, umask), false, reply, |mode| {
-            self.volume.node_mknod(&req.cred(), req.ino, name, mode, rdev_from_kernel(rdev))
+        self.make(req.ino, (mode, umask), false, reply, |birth| {
+            self.volume.node_mknod(&req.cred(), req.ino, name, birth, rdev_from_kernel(rdev))
         })
     }
 
     pub(super) fn mkdir(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
         let mut a = req.args();
         let (mode, umask, name) = (a.u32()?, a.u32()?, a.name()?);
-        self.make(req.ino, (mode, umask), true, reply, |mode| {
-            self.volume.node_mkdir(&req.cred(), req.ino, name, mode)
+        self.make(req.ino, (mode, umask), true, reply, |birth| {
+            self.volume.node_mkdir(&req.cred(), req.ino, name, birth)
         })
     }
 

@@ -7,6 +7,9 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+/// What to do for who may not open the device.
+pub(crate) const NOT_ALLOWED: &str = "all users have to be allowed to read and write it, as udev's rule of the package fuse3 says: `chmod 666 /dev/fuse`";
+
 pub(crate) struct Device(OwnedFd);
 
 impl AsFd for Device {
@@ -25,7 +28,11 @@ impl Device {
     /// A fresh descriptor, of no connection yet.
     pub fn open() -> io::Result<Device> {
         let file = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(|e| {
-            io::Error::new(e.kind(), format!("/dev/fuse: {e}; load the module with `modprobe fuse`"))
+            let advice = match e.kind() {
+                io::ErrorKind::PermissionDenied => NOT_ALLOWED,
+                _ => "load the module with `modprobe fuse`",
+            };
+            io::Error::new(e.kind(), format!("/dev/fuse: {e}; {advice}"))
         })?;
         Ok(Device(file.into()))
     }

@@ -12,7 +12,7 @@ mod reply;
 pub(crate) mod ring;
 
 pub(crate) use args::{Args, Request};
-pub(crate) use device::Device;
+pub(crate) use device::{Device, NOT_ALLOWED};
 pub(crate) use handshake::{Agreed, Offer, shake_hands};
 pub(crate) use reply::{Answer, Reply, room};
 

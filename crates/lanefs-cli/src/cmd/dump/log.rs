@@ -126,5 +126,6 @@ fn effect(e: &Effect<'_>) -> String {
         }
         Effect::Dead { ino, generation } => format!("DEAD {ino} generation {generation}"),
         Effect::Parent { ino, parent } => format!("PARENT {ino} -> {parent}"),
+        Effect::Xattrs { ino, xattrs } => format!("XATTRS {ino} {} bytes", xattrs.len()),
     }
 }
