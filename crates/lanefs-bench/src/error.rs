@@ -32,16 +32,26 @@ pub struct Failure {
     pub message: String,
     /// The user asked for the end (Ctrl-C): clean up and leave, nothing is wrong.
     pub interrupted: bool,
+    /// The exit status.
+    pub code: i32,
 }
 
 impl Failure {
     /// A failure with this message.
     pub fn new(message: impl Into<String>) -> Failure {
-        Failure { message: message.into(), interrupted: false }
+        Failure { message: message.into(), interrupted: false, code: 2 }
+    }
+    /// What was asked cannot be had from this program.
+    pub fn refused(message: impl Into<String>) -> Failure {
+        Failure { code: 1, ..Failure::new(message) }
+    }
+    /// Whoever read standard output has gone: nothing is wrong, and nothing is to be said.
+    pub fn unread() -> Failure {
+        Failure { code: 0, ..Failure::new("") }
     }
     /// The user asked for the end.
     pub fn interrupted() -> Failure {
-        Failure { message: "interrupted".into(), interrupted: true }
+        Failure { message: "interrupted".into(), interrupted: true, code: 130 }
     }
 }
 
@@ -61,6 +71,15 @@ impl From<String> for Failure {
 
 /// A result outside the timed path.
 pub type Res<T> = Result<T, Failure>;
+
+/// A line on standard output. When its reader has gone the command ends, quietly: as an error, so that what was made is removed.
+pub fn say(text: impl std::fmt::Display) -> Res<()> {
+    use std::io::Write;
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::unread()),
+        r => r.at("standard output"),
+    }
+}
 
 /// Says what was being done when an error came up.
 pub trait Context<T> {

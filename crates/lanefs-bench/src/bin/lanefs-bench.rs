@@ -9,8 +9,10 @@ fn main() {
     let code = match lanefs_bench::cli::run(lanefs_bench::cli::Args::parse()) {
         Ok(code) => code,
         Err(e) => {
-            eprintln!("lanefs-bench: {e}");
-            2
+            if !e.message.is_empty() {
+                eprintln!("lanefs-bench: {e}");
+            }
+            e.code
         }
     };
     std::process::exit(code);

@@ -2,8 +2,8 @@
 
 use super::run::{Named, matrix_to};
 use super::{Cells, command_line, now};
-use crate::ablation::{VARIANTS, Variant};
-use crate::error::{Failure, Res};
+use crate::ablation::{KEYS, VARIANTS, Variant};
+use crate::error::{Failure, Res, say};
 use crate::machine::Machine;
 use crate::results::ResultsFile;
 use crate::target::{TargetSpec, parse_size};
@@ -49,9 +49,18 @@ pub(super) fn run(args: &AblateArgs) -> Res<i32> {
     let workloads = select(&args.cells.workloads)?;
     let bytes = parse_size(&args.size)?;
     let written = if args.fresh { "no" } else { "yes" };
+    let variants = chosen(&args.variants)?;
+    let switches = |v: &&&Variant| KEYS.iter().any(|k| v.spec.contains(k.key));
+    if let Some(v) = variants.iter().find(switches).filter(|_| !cfg!(feature = "ablation")) {
+        return Err(Failure::refused(format!(
+            "this program was built without the switches that `{}` needs; in the sources: \
+             cargo run --release -p lanefs-bench --features ablation -- ablate ...",
+            v.name
+        )));
+    }
     let mut targets: Vec<Named> = Vec::new();
-    for v in chosen(&args.variants)? {
-        println!("{:<14} {}", v.name, v.about);
+    for v in variants {
+        say(format_args!("{:<14} {}", v.name, v.about))?;
         let mut named = TargetSpec::parse(&format!("mem:{bytes},written={written}{}", v.spec))?
             .named(v.name, args.cells.direct)?;
         if v.spec.contains("mlogs=1") {

@@ -3,7 +3,7 @@
 
 use super::profile::{instructions, transfers};
 use super::{Cells, Named, command_line, matrix, now, write_json};
-use crate::error::{Context, Res};
+use crate::error::{Context, Res, say};
 use crate::machine::Machine;
 use crate::results::{CellResult, ResultsFile};
 use crate::target::{OpenTarget, VolumeTarget, parse_size};
@@ -39,8 +39,8 @@ pub struct CostArgs {
     pub tolerance: f64,
 }
 
-/// Runs it and answers the exit status.
-pub fn run(args: &CostArgs) -> Res<i32> {
+/// Runs it and answers the exit status. `front` is what this program is given before a command.
+pub fn run(args: &CostArgs, front: &[&str]) -> Res<i32> {
     args.cells.check()?;
     let workloads = select(&args.cells.workloads)?;
     let target = OpenTarget::Volume(VolumeTarget::counted(parse_size(&args.size)?)?);
@@ -55,7 +55,7 @@ pub fn run(args: &CostArgs) -> Res<i32> {
     matrix(&args.cells, &workloads, &mut targets, &mut file, |_| Ok(()))?;
     if let Some(ops) = args.instructions {
         for r in &mut file.results {
-            r.instructions = Some(instructions(&r.workload, ops)?);
+            r.instructions = Some(instructions(&r.workload, ops, front)?);
         }
     }
     for path in &args.transfers {
@@ -65,8 +65,8 @@ pub fn run(args: &CostArgs) -> Res<i32> {
             r.transfers = r.transfers.into_iter().chain(told).reduce(f64::min);
         }
     }
-    println!();
-    println!(
+    say("")?;
+    say(format_args!(
         "{:<16} {:>7} {:>12} {:>12} {:>14} {:>10} {:>10} {:>13} {:>10}",
         "per operation",
         "workers",
@@ -77,18 +77,19 @@ pub fn run(args: &CostArgs) -> Res<i32> {
         "flushes",
         "instructions",
         "transfers"
-    );
+    ))?;
     for r in &file.results {
-        let (allocations, bytes) = r.allocated.unwrap_or((f64::NAN, f64::NAN));
         let (device, writes, flushes) = r.traffic.unwrap_or_default();
         let told = |n: Option<f64>, digits: usize| n.map_or("-".to_string(), |n| format!("{n:.digits$}"));
-        println!(
-            "{:<16} {:>7} {allocations:>12.3} {bytes:>12.1} {device:>14.1} {writes:>10.4} {flushes:>10.4} {:>13} {:>10}",
+        say(format_args!(
+            "{:<16} {:>7} {:>12} {:>12} {device:>14.1} {writes:>10.4} {flushes:>10.4} {:>13} {:>10}",
             r.workload,
             r.workers,
+            told(r.allocated.map(|a| a.0), 3),
+            told(r.allocated.map(|a| a.1), 1),
             told(r.instructions, 0),
             told(r.transfers, 2)
-        );
+        ))?;
     }
     if let Some(path) = &args.json {
         write_json(path, &file)?;
@@ -98,7 +99,7 @@ pub fn run(args: &CostArgs) -> Res<i32> {
         let text = std::fs::read(path).at(path.display())?;
         let earlier: ResultsFile = serde_json::from_slice(&text).at(path.display())?;
         for complaint in worse(&file.results, &earlier.results, args.tolerance, args.instruction_tolerance) {
-            println!("{complaint}");
+            say(complaint)?;
             code = 1;
         }
     }

@@ -6,7 +6,7 @@
 //! budget of its own, and not in it.
 
 use crate::cost::{Live, live};
-use crate::error::{Context, Failure, Res};
+use crate::error::{Context, Failure, Res, say};
 use crate::target::{Memory, OpenTarget, TargetSpec};
 use std::path::PathBuf;
 
@@ -68,15 +68,15 @@ pub(super) fn run(args: &MemoryArgs) -> Res<i32> {
     let dir = each(files, all, dirs);
     let dir = (dir.0 - args.entries as f64 * file.0, dir.1 - args.entries as f64 * file.1);
     let mib = all.all as f64 / 1_048_576.0;
-    println!(
+    say(format_args!(
         "{n} empty files in one directory: {:.0} bytes each, {:.0} with their log records",
         file.0, file.1
-    );
-    println!(
+    ))?;
+    say(format_args!(
         "{dirs} directories of {} files: {:.0} bytes each beside their files, {:.0} with their log records",
         args.entries, dir.0, dir.1
-    );
-    println!("the volume: {mib:.1} MiB in all");
+    ))?;
+    say(format_args!("the volume: {mib:.1} MiB in all"))?;
     if let Some(path) = &args.json {
         let text = serde_json::json!({
             "files": n, "directories": dirs, "entries": args.entries, "lanes": args.lanes,

@@ -14,7 +14,7 @@ pub use profile::CountArgs;
 pub use progress::{Progress, human, span};
 pub use run::{Named, RunArgs, matrix};
 
-use crate::error::{Context, Res};
+use crate::error::{Context, Res, say};
 use crate::results::ResultsFile;
 use crate::runner::Plan;
 use crate::workload::Params;
@@ -27,6 +27,9 @@ pub struct Args {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+    /// What this program is given before a command of these: they are commands of another one.
+    #[arg(skip)]
+    pub front: &'static [&'static str],
 }
 
 /// What to do.
@@ -115,17 +118,18 @@ impl Cells {
 /// Does what was asked and answers the exit status.
 pub fn run(args: Args) -> Res<i32> {
     crate::interrupt::install();
+    let front = args.front;
     match args.command {
         Command::Run(args) => run::run(&args),
         Command::Report(args) => crate::report::run(&args),
-        Command::Cost(args) => cost::run(&args),
+        Command::Cost(args) => cost::run(&args, front),
         Command::Ablate(args) => ablate::run(&args),
         Command::Count(args) => profile::count(&args),
         Command::Memory(args) => memory::run(&args),
         Command::Compare(args) => crate::compare::run(&args),
         Command::List => {
             for entry in crate::workload::all() {
-                println!("{:<16} {} ({}/s)", entry.info.name, entry.info.about, entry.info.unit);
+                say(format_args!("{:<16} {} ({}/s)", entry.info.name, entry.info.about, entry.info.unit))?;
             }
             Ok(0)
         }

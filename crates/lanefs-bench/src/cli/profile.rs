@@ -36,8 +36,8 @@ pub(super) fn count(args: &CountArgs) -> Res<i32> {
     Ok(0)
 }
 
-/// Instructions of one operation.
-pub(super) fn instructions(workload: &str, ops: u64) -> Res<f64> {
+/// Instructions of one operation. `front` is what this program is given before `count`.
+pub(super) fn instructions(workload: &str, ops: u64, front: &[&str]) -> Res<f64> {
     let out = std::env::temp_dir().join(format!("lanefs-callgrind-{}.out", std::process::id()));
     let mut place = std::ffi::OsString::from("--callgrind-out-file=");
     place.push(&out);
@@ -46,6 +46,7 @@ pub(super) fn instructions(workload: &str, ops: u64) -> Res<f64> {
         .args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*counted_round*"])
         .arg(place)
         .arg(program)
+        .args(front)
         .args(["count", "--workload", workload, "--ops", &ops.to_string()])
         .stdin(Stdio::null())
         .output()

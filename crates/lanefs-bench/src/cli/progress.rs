@@ -1,5 +1,6 @@
 //! The live table: a line per finished cell, below it a bar with the time left.
 
+use crate::error::{Res, say};
 use crate::results::CellResult;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -41,25 +42,26 @@ impl Progress {
     }
 
     /// A line above the bar.
-    pub fn line(&self, text: &str) {
+    pub fn line(&self, text: &str) -> Res<()> {
         // Without a terminal indicatif would swallow it.
         if self.terminal {
             self.bar.println(text);
+            Ok(())
         } else {
-            println!("{text}");
+            say(text)
         }
     }
 
     /// The table's head.
-    pub fn head(&self) {
+    pub fn head(&self) -> Res<()> {
         self.line(&format!(
             "{:<16} {:<14} {:>7} {:>10} {:>7} {:>10} {:>10} {:>10} {:>10}",
             "workload", "target", "workers", "per second", "spread", "p50", "p99", "p99.9", "cpu"
-        ));
+        ))
     }
 
     /// A finished cell.
-    pub fn row(&self, r: &CellResult) {
+    pub fn row(&self, r: &CellResult) -> Res<()> {
         self.line(&format!(
             "{:<16} {:<14} {:>7} {:>10} {:>6.1}% {:>10} {:>10} {:>10} {:>10}",
             r.workload,
@@ -71,7 +73,7 @@ impl Progress {
             span(r.p99_ns),
             span(r.p999_ns),
             span(r.cpu_ns as u64)
-        ));
+        ))
     }
 
     /// What runs now.

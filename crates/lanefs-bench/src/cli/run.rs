@@ -45,7 +45,7 @@ pub fn matrix(
     mut finished: impl FnMut(&ResultsFile) -> Res<()>,
 ) -> Res<()> {
     let progress = Progress::new(workloads.len() * targets.len() * cells.workers.len() * cells.repeats);
-    progress.head();
+    progress.head()?;
     for entry in workloads {
         for &workers in &cells.workers {
             let mut outcomes: Vec<Vec<CellOutcome>> = targets.iter().map(|_| Vec::new()).collect();
@@ -72,12 +72,13 @@ pub fn matrix(
                     progress.step();
                 }
             }
+            let mut told = Ok(());
             for (at, target) in targets.iter().enumerate() {
                 if let Some(message) = broken[at].take() {
-                    progress.line(&format!(
+                    told = told.and(progress.line(&format!(
                         "{:<16} {:<14} {workers:>7} failed: {message}",
                         entry.info.name, target.name
-                    ));
+                    )));
                     let (target, workload) = (target.name.clone(), entry.info.name.to_string());
                     file.failures.push(CellFailure { target, workload, workers, message });
                     continue;
@@ -94,10 +95,12 @@ pub fn matrix(
                     seconds: cells.seconds,
                     ..CellResult::from_runs(&outcomes[at])
                 };
-                progress.row(&result);
+                told = told.and(progress.row(&result));
                 file.results.push(result);
             }
+            // What is known is kept, also when nobody reads of it any more.
             finished(file)?;
+            told?;
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 //! Every peer has a device of the same size: an image on a tmpfs of our own (`--medium mem`) or in a directory on a
 //! disk (`--medium disk`). tmpfs itself has none. Everything made is on the undo list (`undo`) before it is made.
 
+mod memory;
 mod peers;
 mod ratios;
 mod undo;
@@ -12,7 +13,7 @@ pub use ratios::{Ratio, geometric_mean, ratio, table, times};
 pub use undo::Undo;
 
 use crate::cli::{Cells, Named, command_line, matrix, now, write_json};
-use crate::error::{Context, Failure, Res};
+use crate::error::{Context, Failure, Res, say};
 use crate::machine::Machine;
 use crate::results::ResultsFile;
 use crate::target::{OpenTarget, TargetSpec, parse_size};
@@ -37,12 +38,12 @@ pub struct CompareArgs {
     /// Who takes part.
     #[arg(long, value_delimiter = ',', default_value = "tmpfs,ext4,xfs,btrfs,f2fs,lanefs,lanefs-mount")]
     pub peers: Vec<String>,
-    /// A file system that is already mounted takes part, under this name.
-    #[arg(long, value_name = "NAME=DIR")]
+    /// A file system that is already mounted takes part, under this name or that of the directory.
+    #[arg(long, value_name = "[NAME=]DIR")]
     pub dir: Vec<String>,
     #[command(flatten)]
     pub cells: Cells,
-    /// Size of each peer's device.
+    /// Size of each peer's device. With `--medium mem` all of them have to fit into memory together.
     #[arg(long, default_value = "4G", value_name = "SIZE")]
     pub size: String,
     /// With `--medium mem`: leave the devices as they are made, so that the first write to each of their pages also has the system
@@ -69,7 +70,7 @@ pub fn run(args: &CompareArgs) -> Res<i32> {
     let needs_root = args.medium == Medium::Mem && peers.iter().any(|p| p.mounts());
     if (needs_root || peers.iter().any(|p| p.mounts())) && !rustix::process::geteuid().is_root() {
         return Err(Failure::new(
-            "making and mounting file systems takes root; without it name mounted ones: --peers lanefs --dir NAME=DIR",
+            "making and mounting file systems takes root; without it name mounted ones: --peers lanefs --dir [NAME=]DIR",
         ));
     }
     let mut undo = Undo::new()?;
@@ -109,9 +110,13 @@ fn ground(args: &CompareArgs, mounts: bool, undo: &mut Undo) -> Res<Ground> {
         )
         .at(format!("mounting a tmpfs on {}", base.display()))?;
     }
-    let beside = || Some(std::env::current_exe().ok()?.parent()?.join("lanefs"));
-    let lanefs = args.lanefs.clone().or_else(beside).unwrap_or_else(|| "lanefs".into());
+    let lanefs = lanefs_command(args);
     Ok(Ground { base, on_disk, size, lanefs, direct: args.cells.direct, written: !on_disk && !args.fresh })
+}
+
+fn lanefs_command(args: &CompareArgs) -> PathBuf {
+    let beside = || Some(std::env::current_exe().ok()?.parent()?.join("lanefs"));
+    args.lanefs.clone().or_else(beside).unwrap_or_else(|| "lanefs".into())
 }
 
 fn c_size(bytes: u64) -> Res<std::ffi::CString> {
@@ -124,6 +129,12 @@ fn compare(
     peers: &[Peer],
     undo: &mut Undo,
 ) -> Res<i32> {
+    if args.medium == Medium::Mem {
+        let bytes = parse_size(&args.size)?;
+        let written = peers.iter().filter(|p| !args.fresh && p.has_device());
+        let here = |p: &&Peer| p.missing(&lanefs_command(args)).is_none();
+        memory::check(written.filter(|p| here(p)).count() as u64, bytes, memory::available()?)?;
+    }
     let ground = ground(args, peers.iter().any(|p| p.mounts()), undo)?;
     let mut machine = Machine::here();
     let mut targets: Vec<Named> = Vec::new();
@@ -133,14 +144,17 @@ fn compare(
         }
         match ground.make(peer, undo)? {
             Ok(named) => targets.push(named),
-            Err(Skipped(why)) => println!("skipped {why}"),
+            Err(Skipped(why)) => say(format_args!("skipped {why}"))?,
         }
         if let Peer::Kernel { mkfs, .. } = peer {
             machine.note_version(mkfs[0], "-V");
         }
     }
     for text in &args.dir {
-        let (name, dir) = text.split_once('=').ok_or_else(|| Failure::new("--dir takes NAME=DIR"))?;
+        let (name, dir) = match text.split_once('=') {
+            Some((name, dir)) if !name.contains('/') => (name, dir),
+            _ => (text.as_str(), text.as_str()),
+        };
         let spec = TargetSpec::parse(dir)?;
         if let TargetSpec::Dir(path) = &spec {
             machine.note_mount(path);
@@ -163,9 +177,9 @@ fn compare(
     })?;
     let subject = targets.iter().find(|t| t.name == "lanefs").or(targets.first());
     if let Some(subject) = subject {
-        println!();
+        say("")?;
         for line in table(&file.results, &subject.name) {
-            println!("{line}");
+            say(line)?;
         }
     }
     Ok(i32::from(!file.failures.is_empty()))

@@ -57,6 +57,24 @@ impl Peer {
     pub fn name(&self) -> &'static str {
         PEERS.iter().find(|(_, p)| p == self).map_or("?", |(n, _)| n)
     }
+    /// Whether it has a device.
+    pub fn has_device(&self) -> bool {
+        !matches!(self, Peer::Tmpfs)
+    }
+    /// Why it cannot be had here; `lanefs` is the command.
+    pub fn missing(&self, lanefs: &Path) -> Option<String> {
+        match self {
+            Peer::Kernel { name, .. } if !kernel_has(name) => Some(format!("{name}: this kernel has none")),
+            Peer::Kernel { name, mkfs } if !installed(mkfs[0]) => {
+                Some(format!("{name}: {} is not installed", mkfs[0]))
+            }
+            Peer::LanefsMount if !lanefs.is_file() => Some(format!(
+                "lanefs-mount: no `lanefs` command at {} (say where with --lanefs)",
+                lanefs.display()
+            )),
+            _ => None,
+        }
+    }
     /// Whether it has to be mounted, which takes root.
     pub fn mounts(&self) -> bool {
         !matches!(self, Peer::Lanefs)
@@ -113,6 +131,9 @@ impl Ground {
     /// Makes a peer and opens it, or says why it cannot be had here.
     pub fn make(&self, peer: Peer, undo: &mut Undo) -> Res<Result<Named, Skipped>> {
         let name = peer.name();
+        if let Some(why) = peer.missing(&self.lanefs) {
+            return Ok(Err(Skipped(why)));
+        }
         let made = match peer {
             Peer::Tmpfs => {
                 let dir = self.mount_point(name, undo)?;
@@ -123,13 +144,7 @@ impl Ground {
                 self.open_dir(&dir)?
             }
             Peer::Kernel { name, mkfs } => {
-                if !kernel_has(name) {
-                    return Ok(Err(Skipped(format!("{name}: this kernel has none"))));
-                }
                 let [program, args @ ..] = mkfs else { return Err(Failure::new("a peer without a mkfs")) };
-                if !installed(program) {
-                    return Ok(Err(Skipped(format!("{name}: {program} is not installed"))));
-                }
                 let image = self.image(name, undo)?;
                 let mut args = args.to_vec();
                 let image_text = text(&image);
@@ -153,12 +168,6 @@ impl Ground {
                 TargetSpec::Image(image).open(self.direct)?
             }
             Peer::LanefsMount => {
-                if !self.lanefs.is_file() {
-                    return Ok(Err(Skipped(format!(
-                        "lanefs-mount: no `lanefs` command at {} (say where with --lanefs)",
-                        self.lanefs.display()
-                    ))));
-                }
                 let image = self.lanefs_image(name, undo)?;
                 self.write_once(&image)?;
                 let dir = self.mount_point(name, undo)?;
@@ -203,7 +212,8 @@ impl Ground {
         let image = self.base.join(format!("{name}.img"));
         undo.file(&image)?;
         let device: Arc<dyn Device> = Arc::new(FileDevice::create(&image, self.size).at(image.display())?);
-        Store::format(&[device], &FormatOptions::default()).at(format!("formatting {}", image.display()))?;
+        Store::format(&[device], &FormatOptions::for_caller())
+            .at(format!("formatting {}", image.display()))?;
         Ok(image)
     }
 

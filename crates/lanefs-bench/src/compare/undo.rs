@@ -27,10 +27,20 @@ pub struct Undo {
     steps: Vec<Step>,
 }
 
+/// The place for this user's records. Without a directory of the user's own for such things it is one that all may write to, so the name
+/// is the user's.
+fn place(runtime: Option<PathBuf>, uid: u32) -> PathBuf {
+    match runtime.filter(|p| p.is_dir()) {
+        Some(base) => base.join("lanefs-bench"),
+        None if uid == 0 => PathBuf::from("/run/lanefs-bench"),
+        None => std::env::temp_dir().join(format!("lanefs-bench.{uid}")),
+    }
+}
+
 /// Where records are kept: this user's, nobody else can write there.
 fn records() -> Res<PathBuf> {
-    let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|p| p.is_dir());
-    let dir = base.unwrap_or_else(|| PathBuf::from("/run")).join("lanefs-bench");
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let dir = place(runtime, rustix::process::geteuid().as_raw());
     match std::fs::DirBuilder::new().mode(0o700).create(&dir) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
             return Err(e).at(format!("mkdir {}", dir.display()));
@@ -163,6 +173,14 @@ mod tests {
         assert!(record.exists());
         drop(undo);
         assert!(!dir.exists() && !record.exists());
+    }
+
+    #[test]
+    fn every_user_has_records_of_its_own() {
+        assert_eq!(place(None, 0), Path::new("/run/lanefs-bench"));
+        let (a, b) = (place(None, 1000), place(Some("/no/such/place".into()), 1001));
+        assert!(a != b && a.parent() == Some(&*std::env::temp_dir()), "{a:?} {b:?}");
+        assert_eq!(place(Some("/run".into()), 1000), Path::new("/run/lanefs-bench"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod svg;
 
 pub use html::page;
 
-use crate::error::{Context, Failure, Res};
+use crate::error::{Context, Failure, Res, say};
 use crate::results::ResultsFile;
 use std::path::PathBuf;
 
@@ -37,6 +37,6 @@ pub fn run(args: &ReportArgs) -> Res<i32> {
         files.push(file);
     }
     std::fs::write(&args.output, page(&files)).at(args.output.display())?;
-    println!("wrote {}", args.output.display());
+    say(format_args!("wrote {}", args.output.display()))?;
     Ok(0)
 }

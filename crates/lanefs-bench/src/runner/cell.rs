@@ -132,7 +132,8 @@ fn processes<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, plan:
         let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
         results.push(match serde_json::from_str::<Result<Tally, (String, bool)>>(&text) {
             Ok(Ok(tally)) => Ok(tally),
-            Ok(Err((message, interrupted))) => Err(Failure { message, interrupted }),
+            Ok(Err((_, true))) => Err(Failure::interrupted()),
+            Ok(Err((message, false))) => Err(Failure::new(message)),
             Err(_) => Err(Failure::new("a worker process died")),
         });
     }

@@ -90,7 +90,7 @@ impl VolumeTarget {
     }
 
     fn fresh(device: Arc<dyn Device>, options: &MountOptions) -> Res<Volume> {
-        Store::format(std::slice::from_ref(&device), &FormatOptions::default())
+        Store::format(std::slice::from_ref(&device), &FormatOptions::for_caller())
             .at("formatting a volume in memory")?;
         Volume::open_devices(vec![device], options).at("a volume in memory")
     }

@@ -136,7 +136,7 @@ pub fn select(list: &[String]) -> Res<Vec<&'static Entry>> {
         if !matched {
             let names: Vec<&str> = ALL.iter().map(|e| e.info.name).collect();
             return Err(Failure::new(format!(
-                "no workload `{name}`; there are all, papers, yardsticks, {}",
+                "no workload `{name}`; there are all, papers, external, yardsticks, everything, {}",
                 names.join(", ")
             )));
         }
