@@ -263,7 +263,7 @@ pub const KNOWN: &[(&str, &str)] = &[
         "creat /a 9000; tick; write /a 0 100; tick; fsync /a; mkdir /d; tick; rename /a /d/a; tick; creat /d/b 10; tick; fsync /d/b; unlink /d/a; tick; tick; fsyncdir /d",
     ),
     (
-        "the log wraps",
+        "overwriting between checkpoints",
         "creat /a 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; ckpt; write /a 0 60000; fsync /a; ckpt; write /a 0 60000; fsync /a; \
          write /a 0 60000; ckpt; tick; write /a 0 60000; fsync /a; ckpt; creat /b 60000; fsync /b; unlink /a; ckpt; creat /c 60000; fsync /c; ckpt; write /c 0 60000; fsync /c",
     ),
@@ -274,5 +274,56 @@ pub fn known() -> Result<Vec<Scenario>, String> {
     let made = KNOWN
         .iter()
         .map(|(name, text)| Ok(Scenario { name: (*name).into(), steps: script(text)?, setup: 0 }));
+    made.collect()
+}
+
+/// Workloads for a device of 384 blocks, where the log comes back to segments that it has left ("wraps") and the cleaner moves what lives
+/// ("cleans"). Crashes begin when it is about to.
+pub fn small() -> Result<Vec<Scenario>, String> {
+    let write = |file: &str, n: usize| format!("write /{file} 0 60000; fsync /{file}; ").repeat(n);
+    // Two blocks that stay in each segment of the log, between others that do not.
+    let spread = |n: usize| -> String {
+        (0..n).map(|i| format!("creat /k{i} 8000; fsync /k{i}; write /a 0 40000; fsync /a; ")).collect()
+    };
+    let kept = format!("mkdir /d; creat /d/x 100; symlink there /d/s; creat /a 60000; sync; {}", spread(16));
+    let all: [(&str, String, String); 6] = [
+        (
+            "wraps: fsyncs of one file",
+            format!("creat /k 100; fsync /k; creat /a 60000; fsync /a; {}", write("a", 17)),
+            write("a", 5),
+        ),
+        (
+            "wraps: a truncation that is not durable",
+            format!("creat /a 60000; sync; ckpt; trunc /a 0; creat /b 60000; fsync /b; {}", write("b", 15)),
+            write("b", 6),
+        ),
+        (
+            "wraps: names between",
+            format!("mkdir /d; creat /d/x 5000; sync; creat /a 60000; fsync /a; {}", write("a", 17)),
+            format!(
+                "rename /d/x /y; {0}link /y /d/z; ckpt; {0}unlink /y; {0}rename /d/z /a; fsync /a; creat /n 60000; fsync /n",
+                write("a", 1)
+            ),
+        ),
+        (
+            "cleans: by rounds of the background",
+            kept.clone(),
+            "write /a 0 40000; fsync /a; tick; write /a 0 40000; fsync /a; tick; write /k3 0 8000; fsync /k3; tick; \
+             write /a 0 40000; fsync /a; tick"
+                .into(),
+        ),
+        ("cleans: for one who finds no room", kept.clone(), format!("{}ckpt; {}", write("a", 4), write("a", 2))),
+        (
+            "cleans: what is changed meanwhile",
+            kept,
+            "write /k1 0 100; unlink /k2; rename /k4 /k5; tick; write /a 0 40000; fsync /a; trunc /k6 4096; append /k7 100; \
+             tick; punch /k8 0 4096; rename /d/x /x; write /a 0 40000; fsync /a; tick; fsync /k7; ckpt; tick; sync"
+                .into(),
+        ),
+    ];
+    let made = all.into_iter().map(|(name, before, then)| {
+        let setup = script(&before)?.len();
+        Ok(Scenario { name: name.into(), steps: script(&format!("{before}{then}"))?, setup })
+    });
     made.collect()
 }

@@ -1,8 +1,9 @@
 //! `cargo xtask crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--states N] [--jobs N] --json FILE`: crashes LaneFS in
 //! every way the fault model knows, and says whether a promise was broken. Exit status 1 if one was, or if a canary
 //! was not caught. With `--states` it goes on, without `--minutes` as long as it takes, until so many distinct states were recovered;
-//! the families share the states then, not the time. With `--quick` few states of each workload, and a failure as it was found; `--workload N`:
-//! of each family only that one. The canaries' scripts are families only when they are asked for (`--only script`).
+//! the families share the states then, not the time. With `--quick` few states of each workload, and a failure as it was found; `--workload N` or `N..M`:
+//! of each family only these. The canaries' scripts are families only when they are asked for (`--only script`); `--only canaries` plants all
+//! of them, `--only "canary NAME"` those whose name has NAME in it.
 
 use lanefs_check::crash::canaries::hunt_all;
 use lanefs_check::crash::concurrent::run_threads;
@@ -11,9 +12,10 @@ use lanefs_check::crash::states::Levels;
 use lanefs_check::crash::system::{LaneFs, System};
 use lanefs_check::crash::{Config, Counts, Failure, run, workloads};
 use lanefs_check::generate::shrink;
-use lanefs_check::scenario::{Scenario, known};
+use lanefs_check::scenario::{Scenario, known, small};
 use lanefs_sync::clock::Clock;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -30,7 +32,7 @@ struct Options {
     json: Option<String>,
     keep_going: usize,
     quick: bool,
-    workload: Option<usize>,
+    workloads: Option<Range<usize>>,
 }
 
 fn options() -> Result<Options, String> {
@@ -44,7 +46,7 @@ fn options() -> Result<Options, String> {
         json: None,
         keep_going: 20,
         quick: false,
-        workload: None,
+        workloads: None,
     };
     let mut args = std::env::args().skip(1);
     while let Some(a) = args.next() {
@@ -53,7 +55,13 @@ fn options() -> Result<Options, String> {
         match a.as_str() {
             "--long" => o.long = true,
             "--quick" => o.quick = true,
-            "--workload" => o.workload = Some(number(value()?)? as usize),
+            "--workload" => {
+                let s = value()?;
+                let (from, to) = s.split_once("..").unwrap_or((&s, ""));
+                let from = number(from.into())? as usize;
+                let to = if to.is_empty() { from + 1 } else { number(to.into())? as usize };
+                o.workloads = Some(from..to);
+            }
             "--seed" => o.seed = number(value()?)?,
             "--only" => o.only = Some(value()?),
             "--minutes" => o.minutes = Some(number(value()?)?),
@@ -124,6 +132,13 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
     let mut all = vec![
         family("known", examples()?, config, 0.0),
         family("seq-1", Box::new(workloads::seq1()), config, 0.0),
+        // So small that the log comes back to where it was, and the cleaner has to move what lives.
+        family(
+            "small device",
+            Box::new(small()?.into_iter().map(Ok)),
+            Config { blocks: 384, limit: config.limit / 2, ..config },
+            0.0,
+        ),
         family("known, two devices", examples()?, two, 1.0),
         Family {
             system: with_clock(Clock::lamport()),
@@ -146,7 +161,7 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
         Family { kind: Kind::Medium, ..family("medium", random(7 << 40), config, 0.5) },
         family("random", random(0), config, 1.5),
         Family { kind: Kind::Threads, ..family("threads", random(9 << 40), threads, 1.0) },
-        family("seq-2", Box::new(workloads::seq2_sample(seed, many)), config, 1.5),
+        family("seq-2", Box::new(workloads::seq2_all(seed).take(many)), config, 1.5),
         family("seq-3", Box::new(workloads::seq3_sample(seed, many)), config, 0.5),
     ];
     #[cfg(feature = "canaries")]
@@ -162,10 +177,10 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
             });
         }
     }
-    if let Some(n) = o.workload {
+    if let Some(n) = &o.workloads {
         for f in &mut all {
             let whole = std::mem::replace(&mut f.scenarios, Box::new(std::iter::empty()));
-            f.scenarios = Box::new(whole.skip(n).take(1));
+            f.scenarios = Box::new(whole.skip(n.start).take(n.len()));
         }
     }
     Ok(all)
@@ -205,8 +220,10 @@ fn run_family(family: Family, o: &Options, until: Until, results: &Mutex<Results
     std::thread::scope(|s| {
         for _ in 0..o.jobs {
             s.spawn(|| {
-                // Relaxed: a hint to stop soon.
-                while !until.is_over(results) && !stop.load(Ordering::Relaxed) {
+                let mut made = false;
+                // One workload whatever the time is: no family is left out. Relaxed: a hint to stop soon.
+                while !(stop.load(Ordering::Relaxed) || made && until.is_over(results)) {
+                    made = true;
                     let Some(next) = lock(&queue).next() else { return };
                     let scenario = match next {
                         Ok(s) => s,
@@ -316,20 +333,23 @@ fn work(o: &Options) -> Result<bool, String> {
         run_family(f, o, until, &results);
         let r = lock(&results);
         eprintln!(
-            "{name}: {} workloads; so far {} states, {} recoveries, {} checks, {} violations, {:.0} s",
+            "{name}: {} workloads; so far {} states, {} recoveries, {} checks, {} fscks, {} segments cleaned, {} reused, {} violations, {:.0} s",
             r.workloads.get(&name).copied().unwrap_or(0),
             r.counts.distinct,
             r.counts.recovered,
             r.counts.checks,
+            r.counts.fscks,
+            r.counts.cleaned,
+            r.counts.reused,
             r.violations,
             start.elapsed().as_secs_f64()
         );
     }
-    let canaries = if o.only.is_none() || o.only.as_deref() == Some("canaries") {
-        hunt_all(o.jobs)?
-    } else {
-        BTreeMap::new()
+    let hunted = match o.only.as_deref() {
+        None | Some("canaries") => Some(""),
+        Some(family) => family.strip_prefix("canary "),
     };
+    let canaries = if let Some(name) = hunted { hunt_all(o.jobs, name)? } else { BTreeMap::new() };
     let r = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     let failures: Vec<_> = r
         .failures
@@ -341,6 +361,9 @@ fn work(o: &Options) -> Result<bool, String> {
         "states": r.counts.distinct,
         "recovered": r.counts.recovered,
         "checks": r.counts.checks,
+        "fscks": r.counts.fscks,
+        "segments_cleaned": r.counts.cleaned,
+        "segments_reused": r.counts.reused,
         "violations": r.violations,
         "canaries": canaries,
         "failures": failures,

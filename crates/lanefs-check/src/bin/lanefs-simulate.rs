@@ -69,6 +69,9 @@ fn work(o: &Options) -> Result<bool, String> {
                     for (k, v) in r.faults {
                         *t.0.faults.entry(k).or_default() += v;
                     }
+                    for (k, v) in r.runs {
+                        *t.0.runs.entry(k).or_default() += v;
+                    }
                     if o.runs == 1 {
                         r.story.iter().for_each(|s| eprintln!("{s}"));
                     }
@@ -86,6 +89,7 @@ fn work(o: &Options) -> Result<bool, String> {
         "runs": done.into_inner(),
         "operations": report.operations,
         "faults": faults,
+        "of_these": report.runs,
         "violations": violations.len(),
         "failures": violations,
         "seconds": start.elapsed().as_secs_f64(),

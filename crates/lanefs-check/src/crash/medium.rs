@@ -85,7 +85,7 @@ pub fn run_medium(
 ) -> Result<(), Box<Failure>> {
     let mut steps = steps.to_vec();
     steps.extend([Op::Sync.into(), Op::Checkpoint.into(), Op::Checkpoint.into()]);
-    let rec = record(system, &steps, config)?;
+    let rec = record(system, &steps, config, counts)?;
     let oracle = Oracle::new(&rec.driven.history);
     let mut now = rec.bases.clone();
     let mut history: BTreeMap<(usize, usize), Vec<Vec<u8>>> = BTreeMap::new();
@@ -162,7 +162,7 @@ pub fn run_medium(
         let Err(v) = only_truth(&before, &after) else { continue };
         let at_root = block < reserved || how.contains("exchanged") && other.1 < reserved;
         let older = at_root
-            && recover(system, &images, counts)
+            && opened(system, plain(&images), counts)
                 .is_ok_and(|o| oracle.check(0, rec.driven.history.steps.len(), &o).is_ok());
         if !older {
             return Err(fail(v, &how));

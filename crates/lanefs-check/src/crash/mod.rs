@@ -1,8 +1,8 @@
 //! The crash simulator: runs a workload on a recording device, makes every state that the medium may have after a
 //! crash, recovers each, and asks the oracle.
 //!
-//! Per state: recover and look (`oracle::observe`); compare with docs/SEMANTICS.md for every moment of the
-//! program at which the medium may have that state; and for one in so many states go on: crash at each step of
+//! Per state: recover and look (`oracle::observe`); let fsck check what recovery left, its free space included; compare with
+//! docs/SEMANTICS.md for every moment of the program at which the medium may have that state; and for one in so many states go on: crash at each step of
 //! recovery itself and recover again (R1), crash right after it and find the same again (R3), then use the volume, crash, and
 //! find that what was used is there and that nothing lies behind the ends of files (F4).
 
@@ -21,7 +21,7 @@ use crate::op::{Name, Op, Outcome, Step, Tagged, Who};
 use crate::oracle::{History, Observed, Oracle, Violation, broken, observe};
 use crate::target::{Identities, Pair, Target};
 use image::{CowDevice, Image};
-use lanefs_store::device::{Device, Log, Recorder};
+use lanefs_store::device::{Device, Log, Payload, Recorder};
 use states::{Levels, State, WHAT_WAS_ANSWERED, enumerate};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,6 +65,12 @@ pub struct Counts {
     pub recovered: u64,
     /// Questions to the oracle.
     pub checks: u64,
+    /// Recovered volumes that were checked by fsck.
+    pub fscks: u64,
+    /// Segments that the cleaner emptied while workloads ran.
+    pub cleaned: u64,
+    /// Segments that were written a second time while workloads ran.
+    pub reused: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -73,6 +79,9 @@ impl std::ops::AddAssign for Counts {
         self.distinct += o.distinct;
         self.recovered += o.recovered;
         self.checks += o.checks;
+        self.fscks += o.fscks;
+        self.cleaned += o.cleaned;
+        self.reused += o.reused;
     }
 }
 
@@ -227,8 +236,31 @@ pub(crate) fn recorded(recorder: &Arc<Recorder>, images: &[Image]) -> Vec<Arc<dy
     images.iter().map(one).collect()
 }
 
+/// How many segments the log came back to: no block of it is written again before it does.
+fn reused(log: &Log) -> u64 {
+    let mut written: HashMap<(usize, usize), u64> = HashMap::new();
+    for w in &log.writes {
+        let Payload::Bytes(b) = &w.payload else { continue };
+        for i in 0..b.len() / image::BLOCK {
+            *written.entry((w.device, w.offset as usize / image::BLOCK + i)).or_default() += 1;
+        }
+    }
+    let mut most: HashMap<(usize, usize), u64> = HashMap::new();
+    for ((device, block), n) in written {
+        let at = most.entry((device, block / system::SEGMENT)).or_default();
+        *at = n.max(*at);
+    }
+    // The first holds the superblock and the slots.
+    most.into_iter().filter(|m| m.0.1 > 0).map(|m| m.1 - 1).sum()
+}
+
 /// Runs the steps on a fresh volume, beside the model, and records what reaches the devices.
-fn record(system: &dyn System, steps: &[Step], config: &Config) -> Result<Recorded, Box<Failure>> {
+fn record(
+    system: &dyn System,
+    steps: &[Step],
+    config: &Config,
+    counts: &mut Counts,
+) -> Result<Recorded, Box<Failure>> {
     let fail = |v: Violation, at: usize| failure(v, "running", (at, at + 1), steps);
     let bases = formatted(system, config.blocks, config.devices).map_err(|v| fail(v, 0))?;
     let recorder = Recorder::new();
@@ -237,6 +269,8 @@ fn record(system: &dyn System, steps: &[Step], config: &Config) -> Result<Record
     let mut pair = Pair::new(LiveTarget(live.map_err(|v| fail(v, 0))?));
     let driven = drive(&mut pair, steps, &recorder).map_err(|(i, v)| fail(v, i))?;
     let log = recorder.log();
+    counts.cleaned += pair.target.0.cleaned();
+    counts.reused += reused(&log);
     pair.target.0.kill();
     Ok(Recorded { driven, log, bases })
 }
@@ -253,16 +287,43 @@ pub(crate) fn plain(images: &[Image]) -> Vec<Arc<dyn Device>> {
     images.iter().map(|i| Arc::new(CowDevice::new(i.clone())) as Arc<dyn Device>).collect()
 }
 
+/// Checks a recovered volume that was not closed, as fsck does without repairing: what recovery wrote must be whole without its log too, and of its
+/// blocks exactly those in use that something refers to (C5).
+pub(crate) fn checked(
+    system: &dyn System,
+    devices: Vec<Arc<dyn Device>>,
+    counts: &mut Counts,
+) -> Result<(), Violation> {
+    guarded(|| match system.fsck(devices) {
+        Some(r) => {
+            counts.fscks += 1;
+            r.map_err(|what| broken("fsck", format!("after recovery: {what}")))
+        }
+        None => Ok(()),
+    })
+}
+
 /// Opens a crashed volume and looks at all of it.
-fn recover(system: &dyn System, images: &[Image], counts: &mut Counts) -> Result<Observed, Violation> {
+fn opened(
+    system: &dyn System,
+    devices: Vec<Arc<dyn Device>>,
+    counts: &mut Counts,
+) -> Result<Observed, Violation> {
     counts.recovered += 1;
     guarded(|| {
-        let mut live =
-            system.open(plain(images)).map_err(|e| broken("R1", format!("recovery failed: {e}")))?;
+        let mut live = system.open(devices).map_err(|e| broken("R1", format!("recovery failed: {e}")))?;
         let seen = observe(&mut *live);
         live.kill();
         seen
     })
+}
+
+/// The same, and fsck must find nothing wrong with what recovery left.
+fn recover(system: &dyn System, images: &[Image], counts: &mut Counts) -> Result<Observed, Violation> {
+    let devices = plain(images);
+    let seen = opened(system, devices.clone(), counts)?;
+    checked(system, devices, counts)?;
+    Ok(seen)
 }
 
 /// Runs a workload and checks every state. The first broken promise ends it.
@@ -272,7 +333,7 @@ pub fn run(
     config: &Config,
     counts: &mut Counts,
 ) -> Result<(), Box<Failure>> {
-    let rec = record(system, steps, config)?;
+    let rec = record(system, steps, config, counts)?;
     let oracle = Oracle::new(&rec.driven.history);
     let mut seen: HashMap<u64, Arc<Result<Observed, Violation>>> = HashMap::new();
     let mut asked: HashSet<(u64, usize, usize)> = HashSet::new();

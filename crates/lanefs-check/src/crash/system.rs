@@ -5,14 +5,22 @@ use crate::target::Target;
 use crate::target::volume::VolumeTarget;
 use lanefs::{MountOptions, Volume};
 use lanefs_store::device::Device;
+use lanefs_store::fsck::{self, FsckOptions};
 use lanefs_store::{FormatOptions, Store};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Blocks of a segment of the volumes that are crashed.
+pub(crate) const SEGMENT: usize = 16;
 
 /// An open volume that can be stopped without another write.
 pub trait Live: Target {
     /// Stops it as a crash would.
     fn kill(self: Box<Self>);
+    /// Segments that its cleaner emptied since it was opened.
+    fn cleaned(&self) -> u64 {
+        0
+    }
 }
 
 /// A file system on devices.
@@ -21,6 +29,10 @@ pub trait System: Sync {
     fn format(&self, devices: &[Arc<dyn Device>]) -> Result<(), String>;
     /// Opens the volume, recovering it if it was not closed.
     fn open(&self, devices: Vec<Arc<dyn Device>>) -> Result<Box<dyn Live>, String>;
+    /// Checks a volume that nobody has open without writing to it: what is wrong with it. `None` if it has no checker.
+    fn fsck(&self, _devices: Vec<Arc<dyn Device>>) -> Option<Result<(), String>> {
+        None
+    }
 }
 
 /// LaneFS without background threads.
@@ -38,7 +50,7 @@ impl Default for LaneFs {
     fn default() -> Self {
         LaneFs {
             format: FormatOptions {
-                segment_blocks: 16,
+                segment_blocks: SEGMENT as u32,
                 mlogs: 2,
                 uuid: Some([7; 16]),
                 hash_key: Some([1, 2]),
@@ -72,6 +84,9 @@ impl Live for LiveVolume {
         if let Ok(v) = self.target.volume() {
             v.shutdown();
         }
+    }
+    fn cleaned(&self) -> u64 {
+        self.target.volume().map_or(0, |v| v.cleaned().segments)
     }
 }
 
@@ -129,6 +144,10 @@ impl Live for Turns {
             v.shutdown();
         }
     }
+    fn cleaned(&self) -> u64 {
+        let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        target.volume().map_or(0, |v| v.cleaned().segments)
+    }
 }
 
 impl System for LaneFs {
@@ -149,6 +168,19 @@ impl System for LaneFs {
             Box::new(Turns::new(target, self.threads))
         } else {
             Box::new(LiveVolume { target })
+        })
+    }
+
+    fn fsck(&self, devices: Vec<Arc<dyn Device>>) -> Option<Result<(), String>> {
+        let options = FsckOptions { threads: 1, ..FsckOptions::default() };
+        Some(match fsck::check(devices, &options, &|_| ()) {
+            Err(e) => Err(e.to_string()),
+            Ok(r) if r.is_clean() => Ok(()),
+            Ok(r) => {
+                let all: Vec<String> =
+                    r.problems.iter().map(|p| format!("{}: {}", p.structure, p.what)).collect();
+                Err(all.join("; "))
+            }
         })
     }
 }

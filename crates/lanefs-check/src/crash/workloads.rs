@@ -118,11 +118,22 @@ pub fn seq2(n: u64) -> Result<Scenario, String> {
     sequence(&[&ops[at(1, o)], PERSIST[at(o, p)], &ops[at(o * p, o)], PERSIST[at(o * p * o, p)]])
 }
 
-/// A sample of the sequences of two operations.
-pub fn seq2_sample(seed: u64, n: usize) -> impl Iterator<Item = Result<Scenario, String>> {
-    let mut rng = Rng::new(seed);
+/// All sequences of two operations, each once, in an order that `seed` picks: the first ones are a sample, and a part of it goes on where
+/// another ended.
+pub fn seq2_all(seed: u64) -> impl Iterator<Item = Result<Scenario, String>> {
     let all = seq2_len();
-    (0..n).map(move |_| seq2(rng.below(all)))
+    let mut rng = Rng::new(seed);
+    let mut step = rng.below(all) | 1;
+    while gcd(step, all) != 1 {
+        step += 2;
+    }
+    let first = rng.below(all);
+    (0..all)
+        .map(move |n| seq2(((u128::from(n) * u128::from(step) + u128::from(first)) % u128::from(all)) as u64))
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// A sample of sequences of three.

@@ -103,7 +103,7 @@ fn after_repair(all: Vec<Arc<dyn Device>>, rng: &mut Rng) -> Result<(), String> 
 
 /// `None` if it is no volume.
 fn fsck_it(all: Vec<Arc<dyn Device>>, repair: bool, rng: &mut Rng) -> Result<Option<FsckReport>, String> {
-    let o = FsckOptions { repair, read_data: rng.one_in(2), threads: 1 };
+    let o = FsckOptions { repair, read_data: rng.one_in(2), threads: 1, ..FsckOptions::default() };
     tell(format_args!("fsck {o:?}"));
     match fsck::check(all, &o, &|_| ()) {
         Ok(report) => Ok(Some(report)),

@@ -3,7 +3,7 @@
 use super::cut::Cut;
 use super::{Found, Oracle, Versioned, Versions, Violation, broken};
 use crate::model::{Id, Page, Persist, ROOT};
-use crate::op::Tagged;
+use crate::op::{Identity, Tagged};
 use std::sync::Arc;
 
 /// The place of the last version made by a step up to `op`.
@@ -21,6 +21,21 @@ impl Oracle {
         // F5: a rename over a file, once durable, comes with the content the file had then.
         let replaced = self.groups.iter().zip(cut).filter(|(g, c)| **c && g.replacer == Some(id));
         (attrs, bytes.max(replaced.map(|(g, _)| g.op).max()))
+    }
+
+    /// F4 for a file of a volume of which a part is lost: every byte is zero or was written to this file at this place, by whatever step. An
+    /// inode that the run did not get to know is not judged.
+    pub fn own_bytes(&self, identity: Identity, found: &Found) -> Result<(), Violation> {
+        let Some(v) = self.of_target.get(&identity).and_then(|id| self.inodes.get(id)) else { return Ok(()) };
+        for (i, page) in found.bytes.chunks(4096).enumerate() {
+            let versions = v.pages.get(&(i as u64)).map_or(&[][..], |p| p);
+            let own =
+                |at: usize, b: u8| versions.iter().any(|x| x.value.as_ref().is_some_and(|p| p[at] == b));
+            if page.iter().enumerate().any(|(at, b)| *b != 0 && !own(at, *b)) {
+                return Err(self.stray(found, i, page));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn check_inode(

@@ -14,7 +14,7 @@
 mod together;
 pub mod turn;
 
-use crate::crash::concurrent::{Borrowed, HOMES, Prefixed};
+use crate::crash::concurrent::{Borrowed, HOMES, Prefixed, must_work};
 use crate::crash::image::{CowDevice, Image};
 use crate::crash::system::{LaneFs, System};
 use crate::crash::{Driven, drive, formatted, guarded, plain, recorded, workloads};
@@ -31,8 +31,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use turn::{Counts, Turn};
 
-/// Blocks of the volume.
-const BLOCKS: usize = 384;
+/// Blocks of the volume, and mlogs that a volume of this size has: half of the schedules are on each.
+const SIZES: [(usize, usize); 2] = [(384, 1), (2048, 2)];
 /// Crashes looked at per schedule.
 const CRASHES: u64 = 2;
 
@@ -43,6 +43,8 @@ pub struct Outcome {
     pub counts: Counts,
     /// Recoveries judged.
     pub crashes: u64,
+    /// mlogs of the volume; 0 if it did not open.
+    pub mlogs: usize,
     /// A broken promise.
     pub violation: Option<String>,
 }
@@ -57,12 +59,17 @@ fn system(seed: u64) -> LaneFs {
     s
 }
 
-/// A closed volume with a directory for each thread, made once.
-fn base() -> Result<Image, Violation> {
-    static MADE: OnceLock<Result<Image, Violation>> = OnceLock::new();
-    MADE.get_or_init(|| {
+/// Which of [`SIZES`] a schedule takes. Not by the seed's last bit, by which the clock is chosen.
+fn size_of(seed: u64) -> usize {
+    Rng::new(seed ^ 0x512e).below(SIZES.len() as u64) as usize
+}
+
+/// A closed volume with a directory for each thread, made once for each size.
+fn base(size: usize) -> Result<Image, Violation> {
+    static MADE: [OnceLock<Result<Image, Violation>>; SIZES.len()] = [const { OnceLock::new() }; SIZES.len()];
+    let make = || {
         let system = system(0);
-        let device = Arc::new(CowDevice::new(formatted(&system, BLOCKS, 1)?.remove(0)));
+        let device = Arc::new(CowDevice::new(formatted(&system, SIZES[size].0, 1)?.remove(0)));
         let fail = |e: lanefs::Error| broken("answer", format!("making the volume: {e}"));
         let v = Volume::open_devices(vec![device.clone() as Arc<dyn Device>], &system.mount).map_err(fail)?;
         for h in HOMES {
@@ -70,8 +77,8 @@ fn base() -> Result<Image, Violation> {
         }
         v.close().map_err(fail)?;
         Ok(device.image())
-    })
-    .clone()
+    };
+    MADE[size].get_or_init(make).clone()
 }
 
 /// Lets what earlier schedules left behind be freed now: later it would be freed in the middle of another one.
@@ -85,15 +92,17 @@ fn settle() {
 pub fn run(seed: u64) -> Outcome {
     settle();
     let mut counts = Counts::default();
-    let mut crashes = 0;
+    let (mut crashes, mut mlogs) = (0, 0);
     let done = guarded(|| {
+        let live = open(&system(seed), size_of(seed))?;
+        mlogs = live.volume.info().mlogs;
         if seed % 3 == 2 {
-            together::run(seed, &mut counts, &mut crashes)
+            together::run(seed, &live, &mut counts, &mut crashes)
         } else {
-            apart(seed, &mut counts, &mut crashes)
+            apart(seed, &live, &mut counts, &mut crashes)
         }
     });
-    Outcome { counts, crashes, violation: done.err().map(|v| v.to_string()) }
+    Outcome { counts, crashes, mlogs, violation: done.err().map(|v| v.to_string()) }
 }
 
 /// A volume on a recording device.
@@ -104,22 +113,25 @@ struct Live {
     start: u64,
 }
 
-fn open(system: &LaneFs) -> Result<Live, Violation> {
-    let base = base()?;
+fn open(system: &LaneFs, size: usize) -> Result<Live, Violation> {
+    let base = base(size)?;
     let recorder = Recorder::new();
     let devices = recorded(&recorder, std::slice::from_ref(&base));
     let volume =
         Volume::open_devices(devices, &system.mount).map_err(|e| broken("answer", format!("open: {e}")))?;
+    let (asked, has) = (SIZES[size].1, volume.info().mlogs);
+    if asked != has {
+        return Err(broken("answer", format!("a volume for {asked} mlogs has {has}")));
+    }
     let start = recorder.mark("");
     Ok(Live { recorder, base, volume, start })
 }
 
-fn apart(seed: u64, counts: &mut Counts, crashes: &mut u64) -> Result<(), Violation> {
+fn apart(seed: u64, live: &Live, counts: &mut Counts, crashes: &mut u64) -> Result<(), Violation> {
     let mut rng = Rng::new(seed ^ 0x5eed);
     let system = system(seed);
     let n = 2 + rng.below(3) as usize;
     let work = workloads::threads(seed, n as u64, 3 + rng.below(6) as usize);
-    let live = open(&system)?;
     let turn = Turn::new(seed, n + 1);
     let running = AtomicUsize::new(n);
     let driven: Vec<Result<Driven, Violation>> = std::thread::scope(|s| {
@@ -128,7 +140,7 @@ fn apart(seed: u64, counts: &mut Counts, crashes: &mut u64) -> Result<(), Violat
             .zip(HOMES)
             .enumerate()
             .map(|(me, (steps, prefix))| {
-                let (turn, running, live) = (&turn, &running, &live);
+                let (turn, running) = (&turn, &running);
                 s.spawn(move || {
                     let inner = VolumeTarget::new(live.volume.clone(), None);
                     let mut pair = Pair::new(Prefixed { inner, prefix });
@@ -142,13 +154,17 @@ fn apart(seed: u64, counts: &mut Counts, crashes: &mut u64) -> Result<(), Violat
                 })
             })
             .collect();
-        let (turn, running, live) = (&turn, &running, &live);
+        let (turn, running) = (&turn, &running);
         let rounds = rng.below(5);
         let rest = s.spawn(move || turn.run(n, || maintain(&live.volume, running, rounds)));
         let lost = || Err(broken("panic", "a thread died".into()));
         let done = threads.into_iter().map(|t| t.join().unwrap_or_else(|_| lost())).collect();
         // Joined by hand, so that nothing of it goes on in the next schedule.
-        rest.join().map_or_else(|_| vec![lost()], |()| done)
+        match rest.join() {
+            Ok(Ok(())) => done,
+            Ok(Err(v)) => vec![Err(v)],
+            Err(_) => vec![lost()],
+        }
     });
     *counts = turn.counts();
     let log = live.recorder.log();
@@ -183,17 +199,15 @@ fn apart(seed: u64, counts: &mut Counts, crashes: &mut u64) -> Result<(), Violat
 }
 
 /// What the background thread would do, and now and then a checkpoint.
-fn maintain(volume: &Volume, running: &AtomicUsize, rounds: u64) {
+fn maintain(volume: &Volume, running: &AtomicUsize, rounds: u64) -> Result<(), Violation> {
     for round in 0..rounds {
         // Relaxed: one thread runs at a time.
         if running.load(Ordering::Relaxed) == 0 {
-            return;
+            break;
         }
-        let done = if round % 2 == 1 { volume.checkpoint() } else { volume.tick() };
-        if done.is_err() {
-            return;
-        }
+        must_work(if round % 2 == 1 { volume.checkpoint() } else { volume.tick() })?;
     }
+    Ok(())
 }
 
 /// A call whose failure would be a mistake.

@@ -52,13 +52,12 @@ struct Made {
     done: bool,
 }
 
-pub(super) fn run(seed: u64, counts: &mut Counts, crashes: &mut u64) -> Result<(), Violation> {
+pub(super) fn run(seed: u64, live: &Live, counts: &mut Counts, crashes: &mut u64) -> Result<(), Violation> {
     let mut rng = Rng::new(seed ^ 0x7063);
     let system = system(seed);
     let n = 2 + rng.below(3) as usize;
     let each = if n == 4 { 2 } else { 3 };
     let work: Vec<Vec<Op>> = (0..n).map(|_| (0..each).map(|_| call(&mut rng)).collect()).collect();
-    let live = open(&system)?;
     let mut model = Model::new();
     let mut main = VolumeTarget::new(live.volume.clone(), None);
     for h in HOMES {
@@ -75,7 +74,7 @@ pub(super) fn run(seed: u64, counts: &mut Counts, crashes: &mut u64) -> Result<(
             .iter()
             .enumerate()
             .map(|(me, ops)| {
-                let (turn, running, live) = (&turn, &running, &live);
+                let (turn, running) = (&turn, &running);
                 s.spawn(move || {
                     let mut t = VolumeTarget::new(live.volume.clone(), None);
                     turn.run(me, || {
@@ -93,12 +92,12 @@ pub(super) fn run(seed: u64, counts: &mut Counts, crashes: &mut u64) -> Result<(
                 })
             })
             .collect();
-        let (turn, running, live) = (&turn, &running, &live);
+        let (turn, running) = (&turn, &running);
         let rounds = rng.below(3);
         let rest = s.spawn(move || turn.run(n, || maintain(&live.volume, running, rounds)));
         let lost = |_| broken("panic", "a thread died".into());
         let made = threads.into_iter().map(|t| t.join().map_err(lost)).collect::<Result<Vec<_>, _>>();
-        rest.join().map_err(lost)?;
+        rest.join().map_err(lost)??;
         made
     })?;
     *counts = turn.counts();

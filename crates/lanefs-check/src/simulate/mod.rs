@@ -21,16 +21,17 @@
 
 pub mod device;
 
-use crate::crash::image::Image;
-use crate::crash::medium::{only_truth, read_what_can_be};
+use crate::crash::image::{BLOCK, Image};
+use crate::crash::medium::{Readings, only_truth, read_what_can_be};
 use crate::crash::system::{LaneFs, Live, System};
-use crate::crash::{find_new, formatted};
+use crate::crash::{find_new, formatted, plain};
 use crate::generate::{Generator, Profile, Rng};
 use crate::model::{Change, Model};
-use crate::op::{Op, Outcome, Tagged, Who};
+use crate::op::{Identity, Name, Op, Outcome, Tagged, Who};
 use crate::oracle::{History, Oracle, Violation, broken, observe};
 use crate::target::{Identities, agree};
 use device::{Rates, SimDevice};
+use lanefs::Volume;
 use lanefs_store::device::Device;
 use lanefs_sync::clock::Clock;
 use std::collections::BTreeMap;
@@ -44,6 +45,8 @@ pub struct Report {
     pub operations: u64,
     /// What went wrong on purpose.
     pub faults: BTreeMap<&'static str, u64>,
+    /// How many runs were of which kind, and how many on devices that lie were judged in full, in part, or not because nothing could be opened.
+    pub runs: BTreeMap<&'static str, u64>,
     /// What should not have been.
     pub violations: Vec<String>,
     /// A fingerprint of every request and answer.
@@ -52,26 +55,53 @@ pub struct Report {
     pub story: Vec<String>,
 }
 
-/// Sizes of volumes, in blocks: the small ones fill up.
-const SIZES: [usize; 3] = [384, 512, 1024];
+/// What volumes are made of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Shape {
+    /// Blocks of all devices: small volumes fill up.
+    blocks: usize,
+    /// mlogs, for which there must be room.
+    mlogs: usize,
+    devices: usize,
+}
 
-fn system() -> LaneFs {
+const SHAPES: [Shape; 5] = [
+    Shape { blocks: 384, mlogs: 1, devices: 1 },
+    Shape { blocks: 512, mlogs: 1, devices: 1 },
+    Shape { blocks: 1024, mlogs: 1, devices: 1 },
+    Shape { blocks: 2048, mlogs: 2, devices: 1 },
+    Shape { blocks: 2048, mlogs: 2, devices: 2 },
+];
+
+fn system(shape: Shape) -> LaneFs {
     let mut s = LaneFs::default();
     s.mount.clock = Some(Arc::new(Clock::lamport()));
-    s.format.mlogs = 1;
+    s.format.mlogs = shape.mlogs as u32;
+    if shape.mlogs > 1 {
+        // One thread makes all calls, and its lane has one mlog: epochs take the other too, in shares of one group.
+        s.mount.commit_part = 1;
+    }
     s
 }
 
-/// A formatted volume of this size, made once.
-fn fresh(size: usize) -> Result<Image, Violation> {
-    static MADE: OnceLock<Mutex<BTreeMap<usize, Image>>> = OnceLock::new();
+/// A formatted volume of this shape, made once.
+fn fresh(shape: Shape) -> Result<Vec<Image>, Violation> {
+    static MADE: OnceLock<Mutex<BTreeMap<Shape, Vec<Image>>>> = OnceLock::new();
     let mut made = MADE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(i) = made.get(&size) {
+    if let Some(i) = made.get(&shape) {
         return Ok(i.clone());
     }
-    let image = formatted(&system(), size, 1)?.remove(0);
-    made.insert(size, image.clone());
-    Ok(image)
+    let system = system(shape);
+    let images = formatted(&system, shape.blocks / shape.devices, shape.devices)?;
+    let volume = Volume::open_devices(plain(&images), &system.mount)
+        .map_err(|e| broken("R1", format!("a fresh volume: {e}")))?;
+    let has = volume.info();
+    volume.shutdown();
+    if (has.mlogs, has.devices) != (shape.mlogs, shape.devices) {
+        return Err(broken("answer", format!("a volume made as {shape:?} has {has:?}")));
+    }
+    made.insert(shape, images.clone());
+    Ok(images)
 }
 
 /// What the clock of a simulation says at step `n`.
@@ -90,12 +120,13 @@ fn real_time() {
 struct Run {
     rng: Rng,
     report: Report,
-    device: Arc<SimDevice>,
+    devices: Vec<Arc<SimDevice>>,
+    shape: Shape,
     system: LaneFs,
     lies: bool,
     crashes: u64,
-    /// Lies that the story tells already.
-    told: usize,
+    /// Lies of each device that the story tells already.
+    told: Vec<usize>,
     story: Vec<(String, Outcome)>,
 }
 
@@ -114,12 +145,14 @@ pub fn run(seed: u64) -> Report {
 /// Runs one seed, judged as `choice` says; a seed that it leaves out reports no operation.
 pub fn run_as(seed: u64, choice: Choice) -> Report {
     let mut rng = Rng::new(seed);
-    let size = *rng.pick(&SIZES);
-    let image = match fresh(size) {
+    let shape = *rng.pick(&SHAPES);
+    let images = match fresh(shape) {
         Ok(i) => i,
         Err(v) => return Report { violations: vec![v.to_string()], ..Report::default() },
     };
-    let device = Arc::new(SimDevice::new(image, size, rng.bits()));
+    // Each has chances of its own: a volume writes to all of its devices at once, so that nothing may depend on which comes first.
+    let size = shape.blocks / shape.devices;
+    let devices = images.into_iter().map(|i| Arc::new(SimDevice::new(i, size, rng.bits()))).collect();
     let lies = rng.one_in(4);
     if choice.only_lies && !lies {
         return Report::default();
@@ -127,13 +160,24 @@ pub fn run_as(seed: u64, choice: Choice) -> Report {
     let mut run = Run {
         rng,
         report: Report::default(),
-        device,
-        system: system(),
+        told: vec![0; shape.devices],
+        devices,
+        shape,
+        system: system(shape),
         lies,
         crashes: 0,
-        told: 0,
         story: Vec::new(),
     };
+    run.count("all");
+    if shape.mlogs > 1 {
+        run.count("more than one mlog");
+    }
+    if shape.devices > 1 {
+        run.count("more than one device");
+    }
+    if lies {
+        run.count("on devices that lie");
+    }
     set_time(0);
     let done = catch_unwind(AssertUnwindSafe(|| run.go()));
     real_time();
@@ -149,11 +193,12 @@ pub fn run_as(seed: u64, choice: Choice) -> Report {
     if !run.report.violations.is_empty() {
         run.report.story = run.story.iter().map(|(op, got)| format!("{op} -> {got:?}")).collect();
     }
-    let (faults, trace) = run.device.report();
-    for (k, n) in faults {
-        *run.report.faults.entry(k).or_default() += n;
+    for (faults, trace) in run.devices.iter().map(|d| d.report()).collect::<Vec<_>>() {
+        for (k, n) in faults {
+            *run.report.faults.entry(k).or_default() += n;
+        }
+        run.note(trace);
     }
-    run.note(trace);
     run.report
 }
 
@@ -169,8 +214,21 @@ impl Run {
         self.report.trace = (self.report.trace.rotate_left(9) ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93);
     }
 
+    fn count(&mut self, runs: &'static str) {
+        *self.report.runs.entry(runs).or_default() += 1;
+    }
+
     fn devices(&self) -> Vec<Arc<dyn Device>> {
-        vec![self.device.clone()]
+        self.devices.iter().map(|d| d.clone() as Arc<dyn Device>).collect()
+    }
+
+    fn set_rates(&self, rates: Rates) {
+        self.devices.iter().for_each(|d| d.set_rates(rates));
+    }
+
+    /// Errors of writes and flushes so far.
+    fn errors(&self) -> u64 {
+        self.devices.iter().map(|d| d.errors()).sum()
     }
 
     fn rates(&mut self) -> Rates {
@@ -196,13 +254,13 @@ impl Run {
         for _ in 0..rounds {
             // Recovery under fire: it may fail, or come up; it must not take anything away.
             let rates = Rates { lies: 0, ..self.rates() };
-            self.device.set_rates(if self.lies { Rates::default() } else { rates });
+            self.set_rates(if self.lies { Rates::default() } else { rates });
             if let Ok(live) = self.system.open(self.devices()) {
                 live.kill();
             }
             self.crash();
         }
-        self.device.set_rates(Rates::default());
+        self.set_rates(Rates::default());
         if self.lies { self.judge_lies(&ended) } else { self.judge(&ended) }
     }
 
@@ -210,9 +268,9 @@ impl Run {
         self.crashes += 1;
         set_time(10_000 * self.crashes);
         if self.rng.one_in(3) {
-            self.device.process_death();
+            self.devices.iter().for_each(|d| d.process_death());
         } else {
-            self.device.power_loss();
+            self.devices.iter().for_each(|d| d.power_loss());
         }
     }
 
@@ -230,7 +288,7 @@ impl Run {
             self.fill(&mut *live, &mut model, &mut history, &mut ids)?;
         }
         let rates = self.rates();
-        self.device.set_rates(rates);
+        self.set_rates(rates);
         let mut moment = None;
         for (i, step) in steps.iter().enumerate() {
             set_time(i as u64 + 1);
@@ -238,15 +296,17 @@ impl Run {
             let want = trial.apply(step.who, &step.op);
             let changes = trial.take_changes();
             let persists = changes.iter().any(|c| matches!(c, Change::Persist(_)));
-            let errors = self.device.errors();
+            let errors = self.errors();
             let got = live.call(step.who, &step.op);
             self.report.operations += 1;
             self.story.push((format!("{i:3} {:?}", step.op), got.clone()));
-            let lied = self.device.lies();
-            for l in &lied[self.told.min(lied.len())..] {
-                self.story.push((format!("    the device lies: {l}"), Outcome::Done));
+            for (d, told) in self.devices.iter().zip(&mut self.told) {
+                let lied = d.lies();
+                for l in &lied[(*told).min(lied.len())..] {
+                    self.story.push((format!("    the device lies: {l}"), Outcome::Done));
+                }
+                *told = lied.len();
             }
-            self.told = lied.len();
             self.note(match &got {
                 Outcome::Fail(e) => *e as u64,
                 Outcome::Count(n) => n + 1000,
@@ -272,7 +332,7 @@ impl Run {
             if matches!(want, Outcome::Fail(_)) && failed {
                 continue;
             }
-            if persists && !failed && self.device.errors() > errors {
+            if persists && !failed && self.errors() > errors {
                 return Err(broken(
                     "E2",
                     format!("{:?} met an error of the device and answered {got:?}", step.op),
@@ -322,11 +382,11 @@ impl Run {
             // Nobody knows what this call did. What was answered before it can still be made durable.
             let n = history.steps.len();
             let mut answered = n;
-            let errors = self.device.errors();
+            let errors = self.errors();
             let synced = live.call(Who::Root, &Op::Sync);
             self.story.push(("    sync".into(), synced.clone()));
             if matches!(synced, Outcome::Done) {
-                if self.device.errors() > errors {
+                if self.errors() > errors {
                     return Err(broken("E2", "sync met an error of the device and answered".into()));
                 }
                 model.apply(Who::Root, &Op::Sync);
@@ -359,6 +419,8 @@ impl Run {
         const CHUNK: u64 = 32 << 10;
         *self.report.faults.entry("volume filled").or_default() += 1;
         let mut offset = 0;
+        // Of more data in the log than that recovery checks with several threads, whose order is nobody's.
+        let large = self.shape.blocks > 1024;
         let mut call = |op: Op, may_fail: bool| {
             let mut trial = model.clone();
             let want = trial.apply(Who::Root, &op);
@@ -386,13 +448,16 @@ impl Run {
         let data = |offset: u64| Tagged { tag: 2000 + (offset / CHUNK) as u32, len: CHUNK as u32 };
         while call(Op::Pwrite { fd: 100, offset, data: data(offset) }, true)? {
             offset += CHUNK;
-            if offset > self.device.size() {
+            if offset > (self.shape.blocks * BLOCK) as u64 {
                 return Err(broken("E4", format!("{offset} bytes were accepted: more than the device has")));
             }
         }
         let spare = 4096 * self.rng.below(24);
         call(Op::Ftruncate { fd: 100, size: offset.saturating_sub(spare) }, false)?;
         call(Op::Sync, false)?;
+        if large {
+            call(Op::Checkpoint, false)?;
+        }
         call(Op::Close { fd: 100 }, false)?;
         Ok(())
     }
@@ -421,13 +486,8 @@ impl Run {
             }
         }
         live.kill();
-        let options = lanefs_store::fsck::FsckOptions { threads: 1, ..Default::default() };
-        let r = lanefs_store::fsck::check(self.devices(), &options, &|_| ())
-            .map_err(|e| broken("fsck", e.to_string()))?;
-        if !r.is_clean() {
-            let all: Vec<String> =
-                r.problems.iter().map(|p| format!("{}: {}", p.structure, p.what)).collect();
-            return Err(broken("fsck", all.join("; ")));
+        if let Some(Err(what)) = self.system.fsck(self.devices()) {
+            return Err(broken("fsck", what));
         }
         Ok(())
     }
@@ -435,12 +495,17 @@ impl Run {
     /// Step 4, with lies: an error, or a state that was. What was acknowledged last may be gone (C3, F2): if the device
     /// swallowed the last batches, or the last slot, what is there is what a crash before them would have left.
     fn judge_lies(&mut self, ended: &Ended) -> Result<(), Violation> {
-        let Ok(mut live) = self.system.open(self.devices()) else { return Ok(()) };
+        let Ok(mut live) = self.system.open(self.devices()) else {
+            self.count("lies: not opened");
+            return Ok(());
+        };
         let found = read_what_can_be(&mut *live);
+        let identities = identities(&mut *live, &found);
         live.kill();
         let whole = found.values().all(Option::is_some);
         let oracle = Oracle::new(&ended.history);
         if whole {
+            self.count("lies: judged in full");
             let mut live = self
                 .system
                 .open(self.devices())
@@ -452,10 +517,31 @@ impl Run {
                 Ok(()) => Ok(()),
             };
         }
-        // Some of it is lost, and said so. The rest must not change from one look to the next.
-        let Ok(mut live) = self.system.open(self.devices()) else { return Ok(()) };
+        // Some of it is lost, and said so. What bytes can be read are their file's own.
+        self.count("lies: partly judged");
+        for (path, identity) in identities {
+            if let Some(Some((file, _))) = found.get(&path) {
+                oracle.own_bytes(identity, file)?;
+            }
+        }
+        // The rest must not change from one look to the next.
+        let Ok(mut live) = self.system.open(self.devices()) else {
+            self.count("lies: not opened again");
+            return Ok(());
+        };
         let again = read_what_can_be(&mut *live);
         live.kill();
         only_truth(&found, &again)
     }
+}
+
+/// The identities of the regular files among what could be read.
+fn identities(t: &mut dyn Live, found: &Readings) -> Vec<(Name, Identity)> {
+    let files =
+        found.iter().filter(|f| f.1.as_ref().is_some_and(|f| f.0.mode & libc::S_IFMT == libc::S_IFREG));
+    let of = |(path, _): (&Name, _)| match t.call(Who::Root, &Op::Lstat { path: path.clone() }) {
+        Outcome::Attr(a) => Some((path.clone(), a.id)),
+        _ => None,
+    };
+    files.filter_map(of).collect()
 }

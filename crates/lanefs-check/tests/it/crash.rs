@@ -1,6 +1,7 @@
 //! The simulator accepts the toy that is right and catches every one that is wrong.
 
 use lanefs_check::crash::states::Levels;
+use lanefs_check::crash::system::LaneFs;
 use lanefs_check::crash::toy::{Bug, Toy};
 use lanefs_check::crash::{Config, Counts, run, workloads};
 use lanefs_check::scenario;
@@ -45,4 +46,17 @@ fn every_toy_that_is_wrong_is_caught() {
         }
     }
     assert!(missed.is_empty(), "not caught: {missed:?}");
+}
+
+#[test]
+fn on_a_small_device_the_log_wraps_and_the_cleaner_works_before_crashes() {
+    let quick = Config { blocks: 384, levels: Levels::QUICK, nested: 0, limit: 150, ..Config::SHORT };
+    for s in scenario::small().unwrap() {
+        let (mut counts, config) = (Counts::default(), Config { setup: s.setup, ..quick });
+        if let Err(f) = run(&LaneFs::default(), &s.steps, &config, &mut counts) {
+            panic!("{}: {f}", s.name);
+        }
+        assert!(counts.reused > 0 && counts.fscks >= counts.states, "{}: {counts:?}", s.name);
+        assert!(counts.cleaned > 0 || s.name.starts_with("wraps"), "{}: {counts:?}", s.name);
+    }
 }

@@ -1,5 +1,6 @@
 //! One binary for all tests of this crate.
 
+mod born;
 mod crash;
 mod directory;
 mod epochs;

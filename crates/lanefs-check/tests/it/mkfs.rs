@@ -93,7 +93,7 @@ impl Case {
         for (what, repaired) in [(what.to_string(), false), (format!("{what}, repaired"), true)] {
             let devices = plain(images);
             if repaired {
-                let o = FsckOptions { repair: true, read_data: true, threads: 1 };
+                let o = FsckOptions { repair: true, read_data: true, threads: 1, ..FsckOptions::default() };
                 // What is no volume is not made one.
                 let _ = fsck::check(devices.clone(), &o, &|_| ());
             }

@@ -64,7 +64,7 @@ fn look(devices: Vec<Arc<dyn Device>>) -> Result<Tree, String> {
 }
 
 fn check(devices: Vec<Arc<dyn Device>>, repair: bool) -> FsckReport {
-    let o = FsckOptions { repair, read_data: true, threads: 1 };
+    let o = FsckOptions { repair, read_data: true, threads: 1, ..FsckOptions::default() };
     fsck::check(devices, &o, &|_| ()).unwrap()
 }
 
