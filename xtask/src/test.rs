@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that must pass before a change lands.
 
 use crate::run::{cargo, need, run};
+use crate::{crash, fuzz};
 
 /// What the tests call beside cargo.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -33,5 +34,18 @@ pub fn all() -> Result<(), String> {
     .env("RUSTFLAGS", "--cfg loom"))?;
     crate::conflicts::sample()?;
     crate::cost::check(&[])?;
-    run(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))
+    run(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))?;
+    checkers()
+}
+
+/// LaneFS itself under the checkers, each a part of what it can do: see docs/TESTING.md. What they count goes to the output.
+fn checkers() -> Result<(), String> {
+    // What must come out the same twice needs a simulated clock and threads that take turns.
+    let features = ["test", "-p", "lanefs-check", "--features", "schedule", "--lib", "--test", "it", "--"];
+    run(cargo(&features).args(["schedule::turn", "simulate::a_seed_runs_the_same_way_twice"]))?;
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get()).to_string();
+    crash::checker("lanefs-crash", &["--minutes", "3", "--jobs", "2"])?;
+    crash::checker("lanefs-simulate", &["--runs", "2000", "--jobs", &cores])?;
+    fuzz::schedules(&["--runs", "2000", "--jobs", &cores])?;
+    fuzz::fuzz(&["--seconds", "60"])
 }
