@@ -89,6 +89,31 @@ impl Rig {
 
     /// Runs a test in one order: `first` 0 or 1. `crash`: also recover and judge.
     pub fn run(&self, test: &Test, first: usize, warm: bool, crash: bool) -> Result<Order, String> {
+        self.run_elsewhere(test, first, warm, crash, 0)
+    }
+
+    /// The same with the volume elsewhere on the heap, if `shift` is not 0: what shares a line only by where the allocator put two
+    /// blocks does so in one place and not in another.
+    pub fn run_elsewhere(
+        &self,
+        test: &Test,
+        first: usize,
+        warm: bool,
+        crash: bool,
+        shift: usize,
+    ) -> Result<Order, String> {
+        let fillers = (0..if shift == 0 { 0 } else { LANES })
+            .map(|lane| self.lanes[lane].call(move || fillers(lane, shift)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let order = self.run_here(test, first, warm, crash);
+        // Each goes back where it came from.
+        for (lane, blocks) in fillers.into_iter().enumerate() {
+            self.lanes[lane].call(move || drop(blocks))?;
+        }
+        order
+    }
+
+    fn run_here(&self, test: &Test, first: usize, warm: bool, crash: bool) -> Result<Order, String> {
         let memory: Arc<dyn Device> = Arc::new(self.image.fork().map_err(|e| e.to_string())?);
         let gate = Arc::new(Gate::new(memory.clone()));
         let mut s = self.begin(gate.clone())?;
@@ -274,6 +299,17 @@ impl Session {
         self.history.changes.push(self.model.take_changes());
         Ok(())
     }
+}
+
+/// Blocks of every size up to 4 KiB, another number of each for each `shift`, that take the places of what is allocated next.
+fn fillers(lane: usize, shift: usize) -> Vec<Box<[u8]>> {
+    let sizes = (16..=4096).step_by(16).enumerate();
+    sizes.flat_map(|(i, size)| (0..1 + (i + lane + shift * 7) % 5).map(move |_| size)).map(block).collect()
+}
+
+/// Only its place matters; it is not left out, since it is kept.
+fn block(size: usize) -> Box<[u8]> {
+    vec![0; size].into_boxed_slice()
 }
 
 /// What a lane does before the recorded call: one of each thing that takes something from a common stock.

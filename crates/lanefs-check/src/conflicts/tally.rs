@@ -79,7 +79,8 @@ pub struct Tally {
     /// Tests with conflicts.
     #[serde(default)]
     pub found: Vec<Found>,
-    /// Conflicts that did not come again when the test was run again: work that an operation does now and then for many.
+    /// Conflicts that did not come again when the test was run again: work that an operation does now and then for many, or blocks side by
+    /// side on the heap.
     pub sporadic: BTreeMap<String, usize>,
     /// Tests whose answers, state or recovered state differ from the model's.
     pub errors: Vec<String>,

@@ -7,6 +7,7 @@ use crate::volume::Inner;
 use crate::writeback::ahead::Ahead;
 use crate::writeback::page_store::Pressure;
 use crate::writeback::reclaim::CELL_COST;
+use lanefs_sync::CachePadded;
 use lanefs_sync::lock::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Weak};
@@ -25,14 +26,16 @@ const LOG_LIMIT: u64 = 512 << 20;
 /// A checkpoint is due after this long if anything was committed.
 const CHECKPOINT_AFTER: Duration = Duration::from_secs(30);
 
+/// On lines of its own: creators read `tight`, and whatever the allocator would put beside it has other writers.
 #[derive(Default)]
+#[repr(align(128))]
 pub(crate) struct Background {
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: AtomicBool,
     woken: Mutex<bool>,
     wake: Condvar,
     /// Metadata exceeds its share: creators wait. Written by the background thread, and by creators that find it so.
-    tight: AtomicBool,
+    tight: CachePadded<AtomicBool>,
     /// Much is logged between two rounds. Written and read by the background thread.
     busy: AtomicBool,
     rounds: Condvar,
