@@ -24,9 +24,14 @@ impl Store {
         }
     }
 
+    /// Blocks of the segments that are free now.
+    pub fn free_segment_blocks(&self) -> u64 {
+        u64::from(self.segments.free_count()) * u64::from(self.segments.geometry.segment_blocks)
+    }
+
     /// Whether so many inodes are dirty that a checkpoint may outgrow what is kept back for it.
     pub(crate) fn metadata_presses(&self) -> bool {
-        let room = u64::from(self.segments.free_count()) * u64::from(self.segments.geometry.segment_blocks);
+        let room = self.free_segment_blocks();
         if 8 * self.cells.dirty_at_most() as u64 <= room {
             return false;
         }

@@ -2,7 +2,8 @@
 //!
 //! Of the usable segments some are kept back, so that heads, batches, checkpoints and the cleaner always have where to
 //! write ([`held_back`]). The rest, in blocks, less what is live, less what is promised, is one strided counter. A
-//! promise that succeeded can be written; what checkpoints need beyond (inode blocks, maps) is charged by force. Not so the summaries,
+//! promise that succeeded can be written: pages, new inodes, names and large extended attributes have one. What checkpoints need beyond (inodes written
+//! anew, maps) is charged by force. Not so the summaries,
 //! of which every segment that is filled will have some: their room is left out of the total from the start, or a volume promised to the last
 //! block could not be written back (SEMANTICS D7).
 //!

@@ -27,7 +27,7 @@
 //! - ENOENT: the directory does not exist or was removed; the name is empty; or a path to what is no directory ends in `/`.
 //! - ENAMETOOLONG: more than 255 bytes. EINVAL: a name with a NUL or, by inode number, a `/`.
 //! - EACCES: the directory may not be changed.
-//! - ENOSPC: no room for the inode.
+//! - ENOSPC: no room for the inode or its name.
 //! - EROFS: the volume was opened for reading only.
 //!
 //! # Removed names

@@ -365,7 +365,7 @@ impl File {
     ///
     /// # Errors
     /// - EIO: a write or a flush failed, now or before, and what was to be durable may not be. It stays readable until the volume is closed.
-    /// - ENOSPC: the file system under an image is full; or extended attributes, for which no room is taken when they are set, found none.
+    /// - ENOSPC: the file system under an image is full; or the volume is, and the log has no room for attributes of so many inodes at once.
     pub fn sync_all(&self) -> Result<()> {
         self.sync(false)
     }
@@ -430,13 +430,13 @@ impl File {
     /// Gives an unnamed file (O_TMPFILE) or any open file a name: `linkat` with AT_EMPTY_PATH. Durable as [names](crate#names) are.
     ///
     /// # Errors
-    /// Those of [new names](crate::error#new-names) but ENOSPC, and
+    /// Those of [new names](crate::error#new-names), and
     /// - EPERM: a directory. EMLINK: it has 65,000 names.
     /// - ENOENT: its names are gone, or it was made with O_EXCL to stay without.
     /// - ENOTDIR, ESTALE: `parent` is no directory, or gone.
     pub fn link_to(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        let guard = crossbeam_epoch::pin();
-        self.inner().link(cred, self.cell(), parent, name, &guard)
+        self.inner().slow_down_meta();
+        self.inner().with_room(|| self.inner().link(cred, self.cell(), parent, name, &crossbeam_epoch::pin()))
     }
 
     /// Advisory lock of the whole file, as `flock(2)`; see [`locks::Lock`]. What the handle held is let go first, also if the call fails.

@@ -293,28 +293,30 @@ impl Fs {
     /// one in any case, and the count of links is that of the names found.
     ///
     /// # Errors
-    /// Those of [new names](crate::error#new-names) but ENOSPC, and
+    /// Those of [new names](crate::error#new-names), and
     /// - EPERM: `old` is a directory.
     /// - EMLINK: it has 65,000 names.
     /// - ENOENT: its last name is gone.
     pub fn link(&self, old: impl AsPath, new: impl AsPath) -> Result<()> {
-        let guard = pin();
-        let ino = self.find(old.as_path(), false, &guard)?;
-        let r = self.named_place(new.as_path(), libc::EEXIST, &guard)?;
-        if r.must_be_dir && r.target.is_none() {
-            return Err(r.missing());
-        }
-        // Found by a name, so it needs no handle that keeps it; whether it has one still is looked at under the lock.
         let inner = &self.volume.0.inner;
-        let cell = inner.cell(ino, &guard).map_err(gone)?;
-        inner.link(&self.cred, cell, r.parent, &r.name, &guard).map_err(gone)
+        inner.slow_down_meta();
+        inner.with_room(|| {
+            let guard = pin();
+            let ino = self.find(old.as_path(), false, &guard)?;
+            let r = self.named_place(new.as_path(), libc::EEXIST, &guard)?;
+            if r.must_be_dir && r.target.is_none() {
+                return Err(r.missing());
+            }
+            // Found by a name, so it needs no handle that keeps it; whether it has one still is looked at under the lock.
+            let cell = inner.cell(ino, &guard).map_err(gone)?;
+            inner.link(&self.cred, cell, r.parent, &r.name, &guard).map_err(gone)
+        })
     }
 
     /// Gives an open file another name, or an O_TMPFILE its first: `linkat` with AT_EMPTY_PATH. The file must be one of this volume, which is not
     /// looked at. Errors and crash as [`File::link_to`].
     pub fn link_file(&self, file: &File, new: impl AsPath) -> Result<()> {
-        let guard = pin();
-        let r = self.named_place(new.as_path(), libc::EEXIST, &guard)?;
+        let r = self.named_place(new.as_path(), libc::EEXIST, &pin())?;
         if r.must_be_dir && r.target.is_none() {
             return Err(r.missing());
         }
@@ -355,7 +357,7 @@ impl Fs {
     /// - ENOTEMPTY: `new` is a directory with names, or has `old` below it.
     /// - EINVAL: `new` lies below `old`; a name has a NUL.
     /// - EBUSY: the root, or a path that ends in `.` or `..`.
-    /// - ENOSPC: the directory has eight names with the hash of `new`. EROFS: the volume was opened for reading only.
+    /// - ENOSPC: no room for a name that is longer than the old one and replaces none; or the directory has eight names with the hash of `new`. EROFS: the volume was opened for reading only.
     /// - EIO: the content had to be made durable first, and could not be.
     pub fn rename(&self, old: impl AsPath, new: impl AsPath) -> Result<()> {
         self.rename2(old, new, 0)
@@ -371,6 +373,10 @@ impl Fs {
     /// - ENOENT: `RENAME_EXCHANGE`, and `new` does not exist.
     pub fn rename2(&self, old: impl AsPath, new: impl AsPath, flags: u32) -> Result<()> {
         self.volume.0.inner.slow_down_meta();
+        self.volume.0.inner.with_room(|| self.rename_once(&old, &new, flags))
+    }
+
+    fn rename_once(&self, old: &impl AsPath, new: &impl AsPath, flags: u32) -> Result<()> {
         let guard = pin();
         if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0
             || flags == libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE

@@ -224,13 +224,15 @@ impl Volume {
     /// Makes another name for an inode. Errors and crash as [`File::link_to`].
     pub fn node_link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Stat> {
         self.0.inner.slow_down_meta();
-        let guard = pin();
-        let cell = self.0.inner.cell(ino, &guard)?;
-        // The slot keeps an inode without a name from being freed meanwhile.
-        let unnamed = cell.nlink.load(std::sync::atomic::Ordering::SeqCst) == 0;
-        let _held = unnamed.then(|| self.0.handle(cell, cred, libc::O_RDONLY)).transpose()?;
-        self.0.inner.link(cred, cell, parent, name, &guard)?;
-        Ok(cell.stat())
+        self.0.inner.with_room(|| {
+            let guard = pin();
+            let cell = self.0.inner.cell(ino, &guard)?;
+            // The slot keeps an inode without a name from being freed meanwhile.
+            let unnamed = cell.nlink.load(std::sync::atomic::Ordering::SeqCst) == 0;
+            let _held = unnamed.then(|| self.0.handle(cell, cred, libc::O_RDONLY)).transpose()?;
+            self.0.inner.link(cred, cell, parent, name, &guard)?;
+            Ok(cell.stat())
+        })
     }
 
     /// Removes a name of a file, which lives on while it is open. Crash as [`crate::Fs::unlink`].
@@ -266,7 +268,8 @@ impl Volume {
         flags: u32,
     ) -> Result<()> {
         self.0.inner.slow_down_meta();
-        self.0.inner.rename(cred, (parent, name), (to, to_name), flags, &pin())
+        let inner = &self.0.inner;
+        inner.with_room(|| inner.rename(cred, (parent, name), (to, to_name), flags, &pin()))
     }
 
     /// A symbolic link's target. EINVAL: another kind.
@@ -295,8 +298,12 @@ impl Volume {
 
     /// setxattr(2). Errors and crash as [`crate::Fs::setxattr`].
     pub fn node_setxattr(&self, cred: &Cred, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
-        let guard = pin();
-        self.0.inner.set_xattr(cred, self.0.inner.cell(ino, &guard)?, name, value, flags)
+        let inner = &self.0.inner;
+        inner.slow_down_meta();
+        inner.with_room(|| {
+            let guard = pin();
+            inner.set_xattr(cred, inner.cell(ino, &guard)?, name, value, flags)
+        })
     }
 
     /// listxattr(2): the names, those of `trusted.` for the superuser only.
@@ -308,8 +315,12 @@ impl Volume {
 
     /// removexattr(2). Errors and crash as [`crate::Fs::removexattr`].
     pub fn node_removexattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<()> {
-        let guard = pin();
-        self.0.inner.remove_xattr(cred, self.0.inner.cell(ino, &guard)?, name)
+        let inner = &self.0.inner;
+        inner.slow_down_meta();
+        inner.with_room(|| {
+            let guard = pin();
+            inner.remove_xattr(cred, inner.cell(ino, &guard)?, name)
+        })
     }
 
     /// access(2): `mask` is `R_OK|W_OK|X_OK`. EACCES, EROFS: as [`crate::Fs::access`].

@@ -24,7 +24,7 @@ impl<'v> Op<'v> {
     pub fn begin(vol: &'v Inner) -> Op<'v> {
         let (mine, lane) = (vol.lanes.mine(), vol.log_lane());
         let mut log = vol.lanes.lock(lane);
-        if log.make_room() {
+        if log.make_room() || vol.is_small && log.is_time() {
             vol.lanes.shared(mine).look.store(true, Relaxed);
         }
         Op { vol, lane, log }
@@ -43,6 +43,10 @@ impl<'v> Op<'v> {
 
     /// Step 6, the append.
     pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
+        let promised = self.vol.take_promised();
+        if promised > 0 {
+            self.log.promise(version.epoch, promised);
+        }
         self.log.append(version, effects);
     }
 

@@ -7,6 +7,7 @@ use crate::memfs::table::CellTable;
 use crate::oplog::LaneLog;
 use crate::oplog::inode_numbers::Numbers;
 use crate::oplog::slots::OpenSlots;
+use crate::ops::room::NameRoom;
 use crate::stat::StatFs;
 use crate::writeback::background::Background;
 use crate::writeback::{Backlog, FlushQueue, reaper::Reaper, reclaim::Reclaim};
@@ -82,7 +83,12 @@ pub(crate) struct LaneShared {
     pub names: AtomicI64,
     /// A new chunk of the lane's log was begun: time to look how much memory there is. Written by the lane's threads.
     pub look: AtomicBool,
+    /// Written by the lane's threads.
+    pub room: NameRoom,
 }
+
+/// Blocks of a volume below which lanes look more often how much they log: a GiB.
+const SMALL: u64 = 1 << 18;
 
 /// The volume takes calls.
 const RUNNING: u8 = 0;
@@ -102,6 +108,8 @@ pub(crate) struct Inner {
     pub numbers: Numbers,
     pub frames: Arc<FramePool>,
     pub hash_key: [u64; 2],
+    /// Less than a GiB: a few thousand names may be much (`ops::room`).
+    pub is_small: bool,
     pub options: MountOptions,
     /// Everything up to this epoch is in the folded directories. Written by checkpoints only.
     folded: CachePadded<AtomicU64>,
@@ -129,6 +137,8 @@ pub(crate) struct Inner {
     pub reclaim: CachePadded<Mutex<Reclaim>>,
     /// Bytes of names that left memory. Written by the reclaimer, under `reclaim`.
     pub names_gone: CachePadded<AtomicI64>,
+    /// Blocks of extended attributes handed to the store that no checkpoint has written. Written by calls that set large ones.
+    pub xattr_blocks: CachePadded<AtomicU64>,
     /// Bytes of cells and names allowed.
     pub meta_budget: u64,
     pub report: OpenReport,
@@ -248,6 +258,7 @@ impl Volume {
                         cells: AtomicI64::new(0),
                         names: AtomicI64::new(0),
                         look: AtomicBool::new(false),
+                        room: NameRoom::default(),
                     },
                 )
             }),
@@ -259,6 +270,7 @@ impl Volume {
             numbers: Numbers::new(info.next_chunk),
             frames,
             hash_key: info.hash_key,
+            is_small: store.space().total < SMALL,
             folded: CachePadded::new(AtomicU64::new(info.last_epoch)),
             committed: CachePadded::new(AtomicU64::new(info.last_epoch)),
             state: CachePadded::new(AtomicU8::new(RUNNING)),
@@ -274,6 +286,7 @@ impl Volume {
             reaper: Default::default(),
             reclaim: Default::default(),
             names_gone: Default::default(),
+            xattr_blocks: Default::default(),
             meta_budget: cache / 16 * 5,
             report,
             round_pages: (info.segment_blocks as usize * 2).min(crate::writeback::capture::MAX_PAGES),

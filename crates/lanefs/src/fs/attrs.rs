@@ -86,7 +86,8 @@ impl Fs {
     ///
     /// # Errors
     /// - EEXIST: `XATTR_CREATE`, and it exists. ENODATA: `XATTR_REPLACE`, and it does not. EINVAL: other flags, or both.
-    /// - E2BIG: more than 65,536 bytes. ENOSPC: more than 128 KiB for the inode, or a default ACL of more than 3800 bytes.
+    /// - E2BIG: more than 65,536 bytes. ENOSPC: no room, more than 128 KiB for the inode, or a default ACL of more than
+    ///   3800 bytes.
     /// - EOPNOTSUPP, ERANGE: as [`Fs::getxattr`].
     /// - EPERM: `user.` of what is neither file nor directory, or of another's sticky directory; `trusted.` and `security.` by others than the
     ///   superuser; ACLs by others than the owner.
@@ -106,7 +107,8 @@ impl Fs {
     /// removexattr(2). Follows symbolic links. Crash as [`Fs::setxattr`].
     ///
     /// # Errors
-    /// ENODATA: no such attribute. EOPNOTSUPP, ERANGE, EPERM, EACCES, EROFS, ESTALE: as [`Fs::setxattr`].
+    /// ENODATA: no such attribute. ENOSPC: more than a few hundred bytes are left of others, have to be written anew, and there is no room for that at
+    /// all. EOPNOTSUPP, ERANGE, EPERM, EACCES, EROFS, ESTALE: as [`Fs::setxattr`].
     pub fn removexattr(&self, path: impl AsPath, name: &[u8]) -> Result<()> {
         let ino = self.find(path.as_path(), true, &pin())?;
         self.volume.node_removexattr(&self.cred, ino, name)

@@ -54,6 +54,11 @@ impl Xattrs {
         &self.blob
     }
 
+    /// Bytes that a name and its value take in a list.
+    pub const fn bytes(name: &[u8], value: &[u8]) -> usize {
+        HEAD + name.len() + value.len()
+    }
+
     fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut rest = &*self.blob;
         std::iter::from_fn(move || {

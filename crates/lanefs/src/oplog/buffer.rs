@@ -33,8 +33,8 @@ pub(crate) struct EpochBuf {
     /// The chunk in use.
     open: Vec<u8>,
     groups: usize,
-    /// NEW effects logged: inode blocks reserved.
-    pub news: u64,
+    /// Blocks that were reserved for what is logged: one for each NEW, and those of names.
+    pub promised: u64,
     index: Index,
 }
 
@@ -50,9 +50,9 @@ struct Index {
 }
 
 impl EpochBuf {
-    /// Whether nothing was logged.
+    /// Whether nothing was logged, nor promised.
     pub fn is_empty(&self) -> bool {
-        self.groups == 0
+        self.groups == 0 && self.promised == 0
     }
 
     /// Makes sure that the next group fits without allocating; says whether a new chunk was begun. Called before any key is locked.
@@ -74,7 +74,12 @@ impl EpochBuf {
         self.make_room();
         record::encode_group(&mut self.open, version, effects);
         self.groups += 1;
-        self.news += u64::from(effects.iter().any(|e| matches!(e, Effect::New { .. })));
+        self.promised += u64::from(effects.iter().any(|e| matches!(e, Effect::New { .. })));
+    }
+
+    /// Groups logged.
+    pub fn groups(&self) -> usize {
+        self.groups
     }
 
     /// Groups not indexed yet.

@@ -5,6 +5,9 @@ use super::inode_numbers::NumberCache;
 use lanefs_store::{Ino, Version, format::record::Effect};
 use std::sync::Arc;
 
+/// Groups after which a lane of a small volume looks how much is logged.
+const LOOK: usize = 256;
+
 /// The lane's private state: its half of the double-buffered oplog and what it caches to stay private.
 pub(crate) struct LaneLog {
     /// Timestamp of the lane's last operation. Kept when another thread takes the lane over.
@@ -47,18 +50,22 @@ impl LaneLog {
 
     /// Step 6: logs one group in its epoch's buffer.
     pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
-        let b = &mut self.open[(version.epoch & 1) as usize];
-        if b.epoch != version.epoch {
-            debug_assert!(
-                b.is_empty(),
-                "the buffer of epoch {} was not taken before {}",
-                b.epoch,
-                version.epoch
-            );
-            b.epoch = version.epoch;
-        }
-        b.append(version, effects);
+        self.buffer(version.epoch).append(version, effects);
         self.last_ts = version.ts;
+    }
+
+    /// Counts blocks that were reserved for operations of an epoch: given back when it is folded.
+    pub fn promise(&mut self, epoch: u64, blocks: u64) {
+        self.buffer(epoch).promised += blocks;
+    }
+
+    fn buffer(&mut self, epoch: u64) -> &mut EpochBuf {
+        let b = &mut self.open[(epoch & 1) as usize];
+        if b.epoch != epoch {
+            debug_assert!(b.is_empty(), "the buffer of epoch {} was not taken before {epoch}", b.epoch);
+            b.epoch = epoch;
+        }
+        b
     }
 
     /// The seal's O(1) step: moves the buffer of `epoch` among the sealed ones and returns it, if anything was logged.
@@ -88,6 +95,11 @@ impl LaneLog {
                 f(b);
             }
         }
+    }
+
+    /// Whether it is time to look how much is logged, on a small volume.
+    pub fn is_time(&self) -> bool {
+        self.open.iter().any(|b| b.groups() % LOOK == LOOK - 1)
     }
 
     /// Bytes in the open buffers.

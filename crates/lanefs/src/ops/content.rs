@@ -195,35 +195,4 @@ impl Inner {
         self.changed(cell, content, coarse_realtime_ns(), DATASYNC);
         Ok(())
     }
-
-    /// Reserves the block of a new inode. ENOSPC; the caller of the operation tries again when something was freed (`with_room`).
-    pub(crate) fn reserve_inode(&self) -> Result<()> {
-        if self.store.reserve(self.lanes.mine(), 1) { Ok(()) } else { posix(libc::ENOSPC) }
-    }
-
-    /// Runs `f`, and again as long as the volume was full and something could be given back, which others may be faster to take. The
-    /// caller is not pinned.
-    pub(crate) fn with_room<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
-        for _ in 0..100 {
-            match f() {
-                Err(e) if e.errno() == libc::ENOSPC && self.relieve() => {}
-                r => return r,
-            }
-        }
-        f()
-    }
-
-    pub(crate) fn unreserve_inode(&self) {
-        self.store.unreserve(self.lanes.mine(), 1);
-    }
-
-    /// The volume is full: makes what was deleted count as free. False if there is no room even then. True also if something was given back
-    /// and is gone again already: others take room while this thread makes it. The caller holds no lock and is not pinned: the
-    /// grace of what was just deleted is waited for.
-    #[cold]
-    pub(crate) fn relieve(&self) -> bool {
-        let Ok(reaped) = self.reap(true) else { return false };
-        let Ok(given_back) = self.checkpoint() else { return false };
-        reaped > 0 || given_back > 0 || self.store.space().free > 0
-    }
 }

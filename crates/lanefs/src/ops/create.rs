@@ -1,6 +1,7 @@
 //! Making inodes: create, mkdir, mknod, symlink, O_TMPFILE.
 
 use super::perm::{self, W, X};
+use super::room::blocks_of_xattrs;
 use super::{Op, posix};
 use crate::error::Result;
 use crate::memfs::cell::HAS_XATTRS;
@@ -11,7 +12,7 @@ use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_store::format::record::Effect;
-use lanefs_store::{Attrs, SYMLINK_MAX};
+use lanefs_store::{Attrs, INLINE_MAX, SYMLINK_MAX};
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::*;
 
@@ -25,6 +26,13 @@ pub(crate) struct Spec<'a> {
     pub target: &'a [u8],
     /// Its first extended attributes, encoded.
     pub xattrs: &'a [u8],
+}
+
+impl Spec<'_> {
+    /// Blocks it takes beside the inode's own.
+    fn blocks(&self) -> u64 {
+        u64::from(self.target.len() > INLINE_MAX) + blocks_of_xattrs(self.xattrs.len())
+    }
 }
 
 /// How it went.
@@ -89,12 +97,17 @@ impl Inner {
                     continue;
                 }
             }
-            self.reserve_inode()?;
+            let room = self.reserve_name(name, spec.blocks())?;
+            if let Err(e) = self.reserve_inode() {
+                self.unreserve_name(room);
+                return Err(e);
+            }
             let mut op = Op::begin(self);
             let (cell, attrs) = match self.fresh_cell(&mut op, cred, pcell, spec) {
                 Ok(c) => c,
                 Err(e) => {
                     self.unreserve_inode();
+                    self.unreserve_name(room);
                     return Err(e);
                 }
             };
@@ -105,6 +118,7 @@ impl Inner {
                 None => {
                     drop(op);
                     self.unreserve_inode();
+                    self.unreserve_name(room);
                     relax(&mut turn);
                 }
             }
@@ -225,9 +239,16 @@ impl Inner {
         let (pcell, _) = self.dir_cell(parent, guard)?;
         perm::check(pcell, cred, W | X)?;
         self.writable()?;
-        self.reserve_inode()?;
+        let room = self.reserve_blocks(spec.blocks())?;
+        if let Err(e) = self.reserve_inode() {
+            self.unreserve_name(room);
+            return Err(e);
+        }
         let mut op = Op::begin(self);
-        let (cell, attrs) = self.fresh_cell(&mut op, cred, pcell, spec)?;
+        let (cell, attrs) = self.fresh_cell(&mut op, cred, pcell, spec).inspect_err(|_| {
+            self.unreserve_inode();
+            self.unreserve_name(room);
+        })?;
         cell.nlink.store(0, Relaxed);
         cell.lanes.store(1 << (op.lane & 63), Relaxed);
         let v = op.version(0);

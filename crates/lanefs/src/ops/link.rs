@@ -16,6 +16,8 @@ use std::sync::atomic::Ordering::*;
 impl Inner {
     /// Names `cell` also `name` in `parent`. Of inodes without names only those of O_TMPFILE may get one (LINKABLE).
     ///
+    /// ENOSPC: the caller tries again when something was freed ([`Inner::with_room`]).
+    ///
     /// No key of the old name is read: what must hold is that the inode has a link now (or never lost one). The link is added by a
     /// compare-exchange that refuses zero, after this lane's bit is in the inode's mask; an unlink that takes the old name
     /// after that finds the bit, and its fsync waits for this lane (closure, invariant 3).
@@ -52,6 +54,7 @@ impl Inner {
             if pdir.state.load(SeqCst) == DEAD {
                 return posix(libc::ENOENT);
             }
+            let room = self.reserve_name(name, 0)?;
             let now = coarse_realtime_ns();
             let mut op = Op::begin(self);
             let mut entry = Entry::new(0, name, cell.ino, cell.kind, 0, 0, 0);
@@ -63,6 +66,7 @@ impl Inner {
             let Some(cookie) = cookie.filter(|_| fits) else {
                 drop(leaf);
                 drop(op);
+                self.unreserve_name(room);
                 relax(&mut turn);
                 continue;
             };
@@ -71,9 +75,11 @@ impl Inner {
             let mut links = cell.nlink.load(SeqCst);
             loop {
                 if links >= LINK_MAX {
+                    self.unreserve_name(room);
                     return posix(libc::EMLINK);
                 }
                 if links == 0 && !cell.has(LINKABLE) {
+                    self.unreserve_name(room);
                     return posix(libc::ENOENT);
                 }
                 match cell.nlink.compare_exchange(links, links + 1, SeqCst, SeqCst) {

@@ -77,7 +77,16 @@ impl Inner {
             }
             self.check_dir_alive(s.pdir)?;
             self.check_dir_alive(t.pdir)?;
-            match self.try_rename(from, to, &s, &t, exchange, settled, guard)? {
+            // What replaces a name takes no room, so that a full volume can still replace files.
+            let room = match t.target {
+                None => self.reserve_longer_name(from.1, to.1)?,
+                Some(_) => 0,
+            };
+            let tried = self.try_rename(from, to, &s, &t, exchange, settled, guard);
+            if !matches!(tried, Ok(Tried::Done)) {
+                self.unreserve_name(room);
+            }
+            match tried? {
                 Tried::Done => return Ok(()),
                 Tried::Moved => {
                     drop(_move);

@@ -1,16 +1,19 @@
 //! Extended attributes: getxattr, setxattr, listxattr, removexattr.
 
 use super::perm::{self, R, W};
-use super::posix;
+use super::room::blocks_of_xattrs;
+use super::{Op, posix};
 use crate::error::Result;
 use crate::memfs::Cell;
 use crate::memfs::cell::{HAS_XATTRS, XATTR_DIRTY};
 use crate::memfs::xattr::{XATTR_NAME_MAX, XATTR_VALUE_MAX, Xattrs};
 use crate::volume::Inner;
+use crate::writeback::capture::For;
 use crate::{Cred, FileKind};
 use crossbeam_epoch::Guard;
 use lanefs_store::format::record::NEW_XATTRS_MAX;
 use lanefs_sync::clock::coarse_realtime_ns;
+use std::sync::atomic::Ordering::Relaxed;
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
@@ -175,28 +178,69 @@ impl Inner {
             None if flags == libc::XATTR_REPLACE => Err(libc::ENODATA),
             _ => Ok(()),
         };
-        {
+        let blocks = {
             let guard = crossbeam_epoch::pin();
             let none = Xattrs::default();
-            fits(self.xattrs(cell, &guard)?.unwrap_or(&none)).map_err(crate::Error::Posix)?;
+            let now = self.xattrs(cell, &guard)?.unwrap_or(&none);
+            fits(now).map_err(crate::Error::Posix)?;
+            // A list of attributes outside the inode is written anew whole. At most so long, whatever this one's name had.
+            blocks_of_xattrs(now.encoded().len() + Xattrs::bytes(name, value))
+        };
+        if blocks > 0 && !self.store.reserve(self.lanes.mine(), blocks) {
+            return posix(libc::ENOSPC);
         }
-        self.change_xattrs(cell, |x| {
+        let set = self.change_xattrs(cell, |x| {
             fits(x)?;
             x.with(name, Some(value))
-        })?;
-        self.xattrs_changed(cell);
-        Ok(())
+        });
+        if set.is_ok() {
+            self.xattrs_changed(cell);
+        }
+        if blocks > 0 {
+            self.hand_over_xattrs(cell, set.is_ok(), blocks);
+        }
+        set
     }
 
     pub(crate) fn remove_xattr(&self, cred: &Cred, cell: &Cell, name: &[u8]) -> Result<()> {
         check(cell, cred, name, true)?;
         self.writable()?;
-        self.change_xattrs(cell, |x| match x.get(name) {
+        let blocks = {
+            let guard = crossbeam_epoch::pin();
+            let Some(now) = self.xattrs(cell, &guard)? else { return posix(libc::ENODATA) };
+            let Some(value) = now.get(name) else { return posix(libc::ENODATA) };
+            blocks_of_xattrs(now.encoded().len().saturating_sub(Xattrs::bytes(name, value)))
+        };
+        // What is left is written anew, and gives its old blocks back: possible on a full volume too.
+        let lane = self.lanes.mine();
+        if let Some(got) = (0..blocks).find(|_| !self.store.reserve_rewrite(lane)) {
+            self.store.unreserve(lane, got);
+            return posix(libc::ENOSPC);
+        }
+        let removed = self.change_xattrs(cell, |x| match x.get(name) {
             Some(_) => x.with(name, None),
             None => Err(libc::ENODATA),
-        })?;
-        self.xattrs_changed(cell);
-        Ok(())
+        });
+        if removed.is_ok() {
+            self.xattrs_changed(cell);
+        }
+        if blocks > 0 {
+            self.hand_over_xattrs(cell, removed.is_ok(), blocks);
+        }
+        removed
+    }
+
+    /// Gives the store attributes that take `blocks` of their own, so that the checkpoint which gives the promise back is the one that writes them.
+    fn hand_over_xattrs(&self, cell: &Cell, changed: bool, blocks: u64) {
+        if changed && let Err(e) = self.write_back_held(cell, &cell.sync_lock.lock(), For::Later, &[], 0) {
+            // They are dirty still; who syncs hears of it.
+            tracing::debug!("attributes of inode {}: {e}", cell.ino);
+        }
+        self.xattr_blocks.fetch_add(blocks, Relaxed);
+        self.lanes.shared(self.lanes.mine()).look.store(true, Relaxed);
+        let mut op = Op::begin(self);
+        let epoch = self.epochs.current();
+        op.log.promise(epoch, blocks);
     }
 
     fn xattrs_changed(&self, cell: &Cell) {

@@ -69,6 +69,11 @@ impl Background {
         self.rounds.wait_for(&mut w, Duration::from_millis(50));
     }
 
+    /// Whether there is a thread that does the work.
+    pub fn is_running(&self) -> bool {
+        self.thread.lock().is_some() && !self.stop.load(SeqCst)
+    }
+
     /// Ends the threads and waits for them.
     pub fn stop(&self) {
         self.stop.store(true, SeqCst);
@@ -146,7 +151,7 @@ impl Inner {
         // What is logged, written back but not synced, or not yet in the tree cannot leave memory before a checkpoint.
         let written = self.flush.lock().written() * CELL_COST;
         let held = self.log_bytes() + written + self.store.unwritten_memory();
-        if due || low || crowded || over && self.is_much(held) || all {
+        if due || low || crowded || self.log_presses() || over && self.is_much(held) || all {
             self.checkpoint()?;
             *self.background.last_checkpoint.lock() = Some(Instant::now());
         }

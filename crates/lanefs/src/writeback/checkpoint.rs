@@ -4,6 +4,7 @@ use super::Committed;
 use crate::error::Result;
 use crate::volume::Inner;
 use lanefs_store::FoldInput;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Chunks of earlier mounts looked at for free inode numbers after a checkpoint.
 const SCAN: usize = 16;
@@ -27,6 +28,7 @@ impl Inner {
         self.make_room_for_epoch(false)?;
         let settled = self.settle_replaced()?;
         let moment = self.flush.lock().moment();
+        let attributes = self.xattr_blocks.swap(0, Relaxed);
         let done = self.store.checkpoint(|| {
             let mut backlog = self.commit.lock();
             let epoch = self.commit_into(&mut backlog, &settled)?;
@@ -34,6 +36,9 @@ impl Inner {
             let folded = self.store.folded_epoch();
             let waiting = backlog.groups.iter().filter(|c| c.epoch > folded);
             Ok(FoldInput { epoch, groups: waiting.map(|c| c.groups.clone()).collect() })
+        });
+        let done = done.inspect_err(|_| {
+            self.xattr_blocks.fetch_add(attributes, Relaxed);
         })?;
         drop(settled);
         // Only now: what a checkpoint that failed was to fold is for the next one.
@@ -44,12 +49,12 @@ impl Inner {
             backlog.bytes -= folded.iter().map(|c| c.groups.len()).sum::<usize>();
             folded
         };
-        let news: u64 = folded.iter().map(|c| c.news).sum();
+        let promised: u64 = folded.iter().map(|c| c.promised).sum();
         drop(folded);
         self.checkpoint_covers(moment, &crossbeam_epoch::pin());
         self.set_folded(done.epoch);
-        // The inode blocks that creations reserved have been written and charged by the fold.
-        self.store.unreserve(self.lanes.mine(), news);
+        // What creations reserved has been written and charged by the fold.
+        self.store.unreserve(self.lanes.mine(), promised);
         self.forget_dead(done.epoch);
         self.numbers.freed(&done.freed);
         for _ in 0..SCAN {
@@ -57,7 +62,7 @@ impl Inner {
             let u = self.store.chunk_usage(chunk)?;
             self.numbers.found(chunk, u.used, &u.generations);
         }
-        Ok(news + done.freed.len() as u64)
+        Ok(promised + done.freed.len() as u64)
     }
 
     /// Forgets the inodes whose end has been folded: their numbers may be given out again.

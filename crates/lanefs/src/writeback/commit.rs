@@ -51,15 +51,15 @@ impl Inner {
         settled.sealed();
         if !taken.is_empty() {
             let mut chunks: Vec<Arc<Vec<u8>>> = Vec::new();
-            let mut news = 0;
+            let mut promised = 0;
             for (_, s) in &taken {
                 let b = s.lock();
                 chunks.extend_from_slice(b.chunks());
-                news += b.news;
+                promised += b.promised;
             }
             let groups = fold::absorb(&chunks.iter().map(|c| c.as_slice()).collect::<Vec<_>>())?;
             drop(chunks);
-            backlog.sealed = Some(Unfinished { epoch, groups, news });
+            backlog.sealed = Some(Unfinished { epoch, groups, promised });
             drop(taken);
             self.finish(backlog)?;
         }
@@ -80,8 +80,8 @@ impl Inner {
         // The lanes let go of their buffers when they are locked next, at the latest by the next seal.
         self.set_committed(sealed.epoch);
         backlog.bytes += sealed.groups.len();
-        let Unfinished { epoch, groups, news } = sealed;
-        backlog.groups.push(Committed { epoch, groups: groups.into(), news });
+        let Unfinished { epoch, groups, promised } = sealed;
+        backlog.groups.push(Committed { epoch, groups: groups.into(), promised });
         Ok(())
     }
 

@@ -43,8 +43,8 @@ pub(crate) struct Committed {
     pub epoch: u64,
     /// Encoded, absorbed.
     pub groups: Arc<Vec<u8>>,
-    /// NEW effects among the operations behind them: inode blocks that were reserved and are charged by the fold.
-    pub news: u64,
+    /// Blocks that were reserved for the operations behind them (`ops::room`): the fold charges what it writes.
+    pub promised: u64,
 }
 
 /// A sealed epoch on its way to the store.
@@ -52,5 +52,5 @@ pub(crate) struct Unfinished {
     pub epoch: u64,
     /// Encoded, absorbed.
     pub groups: Vec<u8>,
-    pub news: u64,
+    pub promised: u64,
 }

@@ -181,6 +181,9 @@ impl Inner {
                 self.tighten();
                 self.background.wake();
             }
+            if self.log_presses() {
+                self.relieve_log();
+            }
         }
     }
 }

@@ -35,3 +35,112 @@ fn a_volume_full_of_files_can_be_emptied() {
         assert_eq!(fs.read("/again").unwrap(), b"x");
     }
 }
+
+/// A name of 250 bytes.
+fn long(n: usize) -> String {
+    format!("/{n:0>250}")
+}
+
+/// Fills the volume with what `make` makes, takes out every `step`th, all at once, and looks at what a crash leaves and a clean close does.
+fn fill_and_take_out(
+    mib: u64,
+    step: usize,
+    make: impl Fn(&Fs, usize) -> lanefs::Result<()>,
+    take: impl Fn(&Fs, usize),
+) {
+    let (fs, dev) = root(mib);
+    let mut n = 0;
+    loop {
+        match make(&fs, n) {
+            Ok(()) => n += 1,
+            Err(e) if e.errno() == libc::ENOSPC => break,
+            Err(e) => panic!("{n}: {e}"),
+        }
+    }
+    fs.volume().sync().unwrap_or_else(|e| panic!("sync of {n}: {e}"));
+    (0..n).filter(|i| i % step == 0).for_each(|i| take(&fs, i));
+    fs.volume().sync().unwrap_or_else(|e| panic!("{n} made, every {step}th taken out: {e}"));
+    drop(after_crash(&dev));
+    fs.volume().checkpoint().unwrap_or_else(|e| panic!("{n} made, every {step}th taken out: {e}"));
+    fs.write("/again", b"x").unwrap();
+    let fs = reopen(fs, &dev);
+    assert_eq!(fs.read("/again").unwrap(), b"x");
+}
+
+#[test]
+fn a_volume_full_of_long_names_can_be_emptied() {
+    for step in [1, 2, 3, 10] {
+        fill_and_take_out(
+            32,
+            step,
+            |fs, n| fs.create(long(n)).map(drop),
+            |fs, n| fs.unlink(long(n)).unwrap(),
+        );
+    }
+}
+
+#[test]
+fn a_volume_full_of_hard_links_can_be_emptied() {
+    for step in [1, 2] {
+        fill_and_take_out(
+            16,
+            step,
+            |fs, n| {
+                if n % 50_000 == 0 {
+                    drop(fs.create(format!("/file{}", n / 50_000))?);
+                }
+                fs.link(format!("/file{}", n / 50_000), long(n))
+            },
+            |fs, n| fs.unlink(long(n)).unwrap(),
+        );
+    }
+}
+
+#[test]
+fn a_volume_full_of_attributes_can_be_emptied() {
+    for step in [1, 2, 10] {
+        fill_and_take_out(
+            32,
+            step,
+            |fs, n| {
+                drop(fs.create(format!("/f{n}"))?);
+                fs.setxattr(format!("/f{n}"), b"user.large", &[7; 3000], 0)?;
+                fs.setxattr(format!("/f{n}"), b"user.larger", &[8; 9000], 0)
+            },
+            |fs, n| {
+                fs.removexattr(format!("/f{n}"), b"user.larger").unwrap();
+            },
+        );
+    }
+}
+
+/// The same with the background threads at work, and a volume that is dropped as by a crash in the middle of it.
+#[test]
+fn names_come_and_go_on_a_full_volume() {
+    let dev = root(16).1;
+    let d: std::sync::Arc<dyn lanefs_store::device::Device> = dev.clone();
+    let options = lanefs::MountOptions { cache_size: 64 << 20, ..Default::default() };
+    let fs = lanefs::Volume::open_devices(vec![d], &options).unwrap().as_user(lanefs::Cred::root());
+    fs.mkdir("/dir", 0o755).unwrap();
+    let name = |n: usize| format!("/dir{}", long(n));
+    let mut n = 0;
+    for round in 0..3 {
+        let from = n;
+        loop {
+            match fs.create(name(n)) {
+                Ok(_) => n += 1,
+                Err(e) if e.errno() == libc::ENOSPC => break,
+                Err(e) => panic!("{n}: {e}"),
+            }
+        }
+        fs.volume().sync().unwrap_or_else(|e| panic!("round {round}, {n}: {e}"));
+        for i in (from..n).rev() {
+            fs.unlink(name(i)).unwrap_or_else(|e| panic!("round {round}, {i} of {n}: {e}"));
+        }
+        fs.volume().sync().unwrap_or_else(|e| panic!("round {round}, {n} removed: {e}"));
+        let names = crate::ls(&after_crash(&dev), "/dir");
+        assert!(names.len() <= 1, "{} names", names.len());
+    }
+    assert!(n > 5000, "{n}");
+    fs.volume().close().unwrap();
+}
