@@ -309,6 +309,10 @@ impl BlockSource for Io {
         }
         let mut b = Block::zeroed();
         self.read_raw(r.addr, &mut b.0, what)?;
+        if !checksum::matches(r, &b.0) {
+            // Once more: what was read wrong once must not cost the tree below it.
+            self.read_raw(r.addr, &mut b.0, what)?;
+        }
         let crc = checksum::block_crc(r.addr, &b.0);
         if crc != r.crc {
             let why = format!("its bytes sum to {crc:#010x}, its parent says {:#010x}", r.crc);

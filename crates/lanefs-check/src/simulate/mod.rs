@@ -65,6 +65,9 @@ struct Shape {
     devices: usize,
 }
 
+/// Bytes of pages that the smallest budget of memory has room for: half of what 4 MiB leave behind buffers and tables (`MountOptions::cache_size`).
+const PAGES: u64 = (4 << 20) * 3 / 8 / 2;
+
 const SHAPES: [Shape; 5] = [
     Shape { blocks: 384, mlogs: 1, devices: 1 },
     Shape { blocks: 512, mlogs: 1, devices: 1 },
@@ -104,11 +107,11 @@ fn fresh(shape: Shape) -> Result<Vec<Image>, Violation> {
     Ok(images)
 }
 
-/// What the clock of a simulation says at step `n`.
-fn set_time(n: u64) {
+/// What the clock of a simulation says at step `n`, when answers were `late` by so many nanoseconds together.
+fn set_time(n: u64, late: u64) {
     #[cfg(feature = "canaries")]
-    lanefs_sync::clock::simulate_time(Some(1_600_000_000_000_000_000 + n as i64 * 4_000_000));
-    let _ = n;
+    lanefs_sync::clock::simulate_time(Some(1_600_000_000_000_000_000 + n as i64 * 4_000_000 + late as i64));
+    let _ = (n, late);
 }
 
 fn real_time() {
@@ -125,6 +128,8 @@ struct Run {
     system: LaneFs,
     lies: bool,
     crashes: u64,
+    /// What could be read after recoveries under fire.
+    readings: Vec<Readings>,
     /// Lies of each device that the story tells already.
     told: Vec<usize>,
     story: Vec<(String, Outcome)>,
@@ -166,6 +171,7 @@ pub fn run_as(seed: u64, choice: Choice) -> Report {
         system: system(shape),
         lies,
         crashes: 0,
+        readings: Vec::new(),
         story: Vec::new(),
     };
     run.count("all");
@@ -178,7 +184,7 @@ pub fn run_as(seed: u64, choice: Choice) -> Report {
     if lies {
         run.count("on devices that lie");
     }
-    set_time(0);
+    set_time(0, 0);
     let done = catch_unwind(AssertUnwindSafe(|| run.go()));
     real_time();
     match done {
@@ -235,9 +241,10 @@ impl Run {
         let lies = self.lies;
         let mut some = |often: u64| if self.rng.one_in(3) { 0 } else { often + self.rng.below(often * 8) };
         if lies {
-            return Rates { lies: 20 + some(20), ..Rates::default() };
+            return Rates { lies: 20 + some(20), slow: some(8), ..Rates::default() };
         }
-        let mut rates = Rates { read: some(60), write: some(100), flush: some(40), lies: 0, cut: 0 };
+        let (read, write, flush) = (some(60), some(100), some(40));
+        let mut rates = Rates { read, write, flush, misread: some(30), slow: some(8), ..Rates::default() };
         if self.rng.one_in(2) {
             rates.cut = 1 + self.rng.below(150);
         }
@@ -253,20 +260,41 @@ impl Run {
         let rounds = self.rng.below(3);
         for _ in 0..rounds {
             // Recovery under fire: it may fail, or come up; it must not take anything away.
-            let rates = Rates { lies: 0, ..self.rates() };
+            let rates = self.rates();
             self.set_rates(if self.lies { Rates::default() } else { rates });
-            if let Ok(live) = self.system.open(self.devices()) {
+            if let Ok(mut live) = self.system.open(self.devices()) {
+                if !self.lies {
+                    self.readings.push(read_what_can_be(&mut *live));
+                    self.count("looked at after a recovery under fire");
+                }
                 live.kill();
             }
+            self.tell_lies();
             self.crash();
         }
         self.set_rates(Rates::default());
         if self.lies { self.judge_lies(&ended) } else { self.judge(&ended) }
     }
 
+    /// The clock stands at step `n`, and behind all that was waited for.
+    fn set_time(&self, n: u64) {
+        set_time(n, self.devices.iter().map(|d| d.late()).sum());
+    }
+
+    /// Puts into the story what the devices lied about since the last time.
+    fn tell_lies(&mut self) {
+        for (d, told) in self.devices.iter().zip(&mut self.told) {
+            let lied = d.lies();
+            for l in &lied[(*told).min(lied.len())..] {
+                self.story.push((format!("    the device lies: {l}"), Outcome::Done));
+            }
+            *told = lied.len();
+        }
+    }
+
     fn crash(&mut self) {
         self.crashes += 1;
-        set_time(10_000 * self.crashes);
+        self.set_time(10_000 * self.crashes);
         if self.rng.one_in(3) {
             self.devices.iter().for_each(|d| d.process_death());
         } else {
@@ -279,7 +307,9 @@ impl Run {
         let mut live =
             self.system.open(self.devices()).map_err(|e| broken("R1", format!("a fresh volume: {e}")))?;
         let len = 10 + self.rng.below(60) as usize;
-        let steps = Generator::new(self.rng.bits(), Profile::CRASH).history(len);
+        // Half of the histories read as well: what they are told must be right, or an error.
+        let profile = Profile { changes_only: self.rng.one_in(2), ..Profile::CRASH };
+        let steps = Generator::new(self.rng.bits(), profile).history(len);
         let mut model = Model::new();
         let mut ids = Identities::default();
         let mut history = History::default();
@@ -291,7 +321,7 @@ impl Run {
         self.set_rates(rates);
         let mut moment = None;
         for (i, step) in steps.iter().enumerate() {
-            set_time(i as u64 + 1);
+            self.set_time(i as u64 + 1);
             let mut trial = model.clone();
             let want = trial.apply(step.who, &step.op);
             let changes = trial.take_changes();
@@ -300,13 +330,7 @@ impl Run {
             let got = live.call(step.who, &step.op);
             self.report.operations += 1;
             self.story.push((format!("{i:3} {:?}", step.op), got.clone()));
-            for (d, told) in self.devices.iter().zip(&mut self.told) {
-                let lied = d.lies();
-                for l in &lied[(*told).min(lied.len())..] {
-                    self.story.push((format!("    the device lies: {l}"), Outcome::Done));
-                }
-                *told = lied.len();
-            }
+            self.tell_lies();
             self.note(match &got {
                 Outcome::Fail(e) => *e as u64,
                 Outcome::Count(n) => n + 1000,
@@ -344,6 +368,13 @@ impl Run {
                 history.steps.push(step.clone());
                 history.changes.push(Vec::new());
                 moment = Some((0, history.steps.len()));
+                break;
+            }
+            if reads(&step.op) && (failed || is_cut(&want, &got)) {
+                // It changed nothing. Where the next read goes on after a part of one nobody knows.
+                if failed {
+                    continue;
+                }
                 break;
             }
             if !failed && !short {
@@ -452,6 +483,9 @@ impl Run {
                 return Err(broken("E4", format!("{offset} bytes were accepted: more than the device has")));
             }
         }
+        if offset > PAGES {
+            *self.report.faults.entry("more written than the budget has page frames").or_default() += 1;
+        }
         let spare = 4096 * self.rng.below(24);
         call(Op::Ftruncate { fd: 100, size: offset.saturating_sub(spare) }, false)?;
         call(Op::Sync, false)?;
@@ -469,6 +503,11 @@ impl Run {
             self.system.open(self.devices()).map_err(|e| broken("R1", format!("recovery failed: {e}")))?;
         let found = observe(&mut *live)?;
         oracle.check(ended.moment.0, ended.moment.1, &found)?;
+        // What an earlier recovery showed was durable (R3), and what was read under fire was right or an error (E1).
+        let now = read_what_can_be(&mut *live);
+        for before in &self.readings {
+            only_truth(&now, before)?;
+        }
         // It must be of use again.
         let path = "/after all this";
         let flags = libc::O_RDWR | libc::O_CREAT;
@@ -533,6 +572,29 @@ impl Run {
         live.kill();
         only_truth(&found, &again)
     }
+}
+
+/// Whether a call only reads.
+fn reads(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Read { .. }
+            | Op::Pread { .. }
+            | Op::Lseek { .. }
+            | Op::Lstat { .. }
+            | Op::Stat { .. }
+            | Op::Fstat { .. }
+            | Op::Readdir { .. }
+            | Op::Readlink { .. }
+            | Op::Access { .. }
+            | Op::Getxattr { .. }
+            | Op::Listxattr { .. }
+    )
+}
+
+/// Whether a read returned a part of what it should have, and that rightly.
+fn is_cut(want: &Outcome, got: &Outcome) -> bool {
+    matches!((want, got), (Outcome::Bytes(w), Outcome::Bytes(g)) if g.len() < w.len() && w.starts_with(g))
 }
 
 /// The identities of the regular files among what could be read.

@@ -83,6 +83,26 @@ fn whatever_block_cannot_be_read_what_was_acknowledged_does_not_vanish() {
     assert!(opened > 400 && refused > 3, "{opened} opened, {refused} refused");
 }
 
+/// Opens it while one read that covers `block` has these bytes of something else in it, once, and says that it succeeded.
+fn open_after_a_lie(bytes: &[u8], block: u64, fault: Fault) -> Result<(Arc<Store>, OpenReport)> {
+    let range = Some(block * BLOCK_SIZE as u64..(block + 1) * BLOCK_SIZE as u64);
+    let plan = Plan::none().rule(Kind::Read, When { range, times: 1, ..When::default() }, fault);
+    let d: Arc<dyn Device> = Arc::new(FaultyDevice::new(MemoryDevice::from_bytes(bytes).unwrap(), plan));
+    Store::open(vec![d], &OpenOptions::default())
+}
+
+#[test]
+fn what_is_read_wrong_once_while_opening_is_not_taken_for_lost() {
+    let bytes = crashed();
+    for block in 0..(bytes.len() / BLOCK_SIZE) as u64 {
+        for fault in [Fault::Misdirected(1), Fault::Misdirected(-3), Fault::BitFlip(4567)] {
+            let what = format!("block {block}, {fault:?}");
+            let (s, r) = open_after_a_lie(&bytes, block, fault).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_eq!((errors(&s, &what), r.batches_dropped, r.fell_back), (0, 0, false), "{what}");
+        }
+    }
+}
+
 #[test]
 fn the_copy_stands_in_for_a_superblock_that_cannot_be_read() {
     let (s, _) = open_without(&crashed(), 0, 0, &OpenOptions::default()).unwrap();
