@@ -4,6 +4,9 @@
 //! A block that the device cannot read, tried three times, is no batch only where the log says so: the next batch behind it names the one
 //! before, and that is there. Everywhere else (behind the last batch that can be read, or where a batch should be) it may have been
 //! acknowledged, and nobody can say; then opening is an error, unless losses are accepted.
+//!
+//! A block that is nothing that we wrote to its place is read once more: a device that returns something else once, and says that this is
+//! it, would have the batch there missing, and what recovery then writes would end the log before it.
 
 use crate::error::{Result, StoreError};
 use crate::format::batch::{self, BatchHead, BatchKind, Context, Message};
@@ -248,8 +251,7 @@ impl Scan {
         let unread = |i: usize| c.unreadable.iter().any(|u| u.0 == place_of(seq, i as u32));
         let again: Vec<usize> = doubtful.iter().copied().filter(|i| !unread(*i)).collect();
         let mut now = vec![Block([0; BLOCK_SIZE]); again.len()];
-        let mut reqs: Vec<_> =
-            again.iter().zip(&mut now).map(|(i, b)| (g.addr(seg, *i as u32), b)).collect();
+        let mut reqs: Vec<_> = again.iter().zip(&mut now).map(|(i, b)| (g.addr(seg, *i as u32), b)).collect();
         const WHAT: &str = "recovery's second look at the log";
         if store.io.read_blocks(&mut reqs, WHAT).is_err() {
             for (i, r) in again.iter().zip(&mut reqs) {

@@ -260,6 +260,21 @@ impl SimDevice {
             .sum()
     }
 
+    /// From now on one to three of the blocks that hold something are read from elsewhere.
+    pub fn lead_astray(&self) {
+        let mut s = self.lock();
+        for _ in 0..=s.rng.below(3) {
+            let written: Vec<usize> =
+                (0..self.blocks).filter(|b| s.view.block(*b).iter().any(|x| *x != 0)).collect();
+            if written.is_empty() {
+                return;
+            }
+            let at = *s.rng.pick(&written);
+            let told = s.misread(at, self.blocks, 2, &mut [0; BLOCK]);
+            s.lies.extend(told);
+        }
+    }
+
     /// By how many nanoseconds its answers were late so far.
     pub fn late(&self) -> u64 {
         self.lock().late
