@@ -236,8 +236,9 @@ fn library(canary: lanefs_sync::Canary) -> Result<Option<String>, String> {
     let in_time = |_: &u64| Instant::now() < end;
     match l.with {
         With::Simulation | With::Misreads => Ok((0..).take_while(in_time).find_map(|seed| {
-            let only_misreads = l.with == With::Misreads;
-            let r = crate::simulate::run_as(seed, Choice { only_misreads, ..Choice::default() });
+            // A volume without an end takes long to fill if it is large.
+            let (only_misreads, smallest) = (l.with == With::Misreads, l.with == With::Simulation);
+            let r = crate::simulate::run_as(seed, Choice { only_misreads, smallest, ..Choice::default() });
             r.violations.first().map(|v| format!("simulation, seed {seed}: {}", rule_of(v)))
         })),
         With::Medium => Ok((0..).take_while(in_time).find_map(|seed| {
