@@ -309,7 +309,12 @@ impl BlockSource for Io {
         }
         let mut b = Block::zeroed();
         self.read_raw(r.addr, &mut b.0, what)?;
-        let crc = checksum::block_crc(r.addr, &b.0);
+        let mut crc = checksum::block_crc(r.addr, &b.0);
+        if crc != r.crc {
+            // Once more: what was read wrong once must not cost the tree below it.
+            self.read_raw(r.addr, &mut b.0, what)?;
+            crc = checksum::block_crc(r.addr, &b.0);
+        }
         if crc != r.crc {
             let why = format!("its bytes sum to {crc:#010x}, its parent says {:#010x}", r.crc);
             return Err(StoreError::Corrupt { addr: r.addr, what, why });

@@ -122,10 +122,13 @@ fn read_slots(sb: &Superblock, io: &Io) -> Result<Slots> {
     let mut error = None;
     for i in 0..2 {
         let addr = sb.layout.slot_addr(i);
-        let mut b = Block::zeroed();
-        let slot =
-            io.read_raw(addr, &mut b.0, "checkpoint slot").and_then(|()| Slot::decode(&b, addr, sb.volume));
-        match slot {
+        let read = || {
+            let mut b = Block::zeroed();
+            io.read_raw(addr, &mut b.0, "checkpoint slot")?;
+            Slot::decode(&b, addr, sb.volume)
+        };
+        // What was read wrong once is no reason to go back to the other slot.
+        match read().or_else(|_| read()) {
             Ok(s) => slots.push((s, i)),
             // A slot that could not be read may be the newer one. To go on from the other would lose what was acknowledged
             // since, for good, when the device only stumbled.

@@ -4,9 +4,12 @@
 //! A block that the device cannot read, tried three times, is no batch only where the log says so: the next batch behind it names the one
 //! before, and that is there. Everywhere else (behind the last batch that can be read, or where a batch should be) it may have been
 //! acknowledged, and nobody can say; then opening is an error, unless losses are accepted.
+//!
+//! A block that is nothing that we wrote to its place is read once more: a device that returns something else once, and says that this is
+//! it, would have the batch there missing, and what recovery then writes would end the log before it.
 
 use crate::error::{Result, StoreError};
-use crate::format::batch::{self, BatchHead, BatchKind, Message};
+use crate::format::batch::{self, BatchHead, BatchKind, Context, Message};
 use crate::format::header::{BlockKind, verify_sealed};
 use crate::format::slot::Slot;
 use crate::mlog::place_of;
@@ -16,6 +19,7 @@ use crate::store::Store;
 use crate::types::{BLOCK_SIZE, Block, BlockAddr};
 use lanefs_sync::{Canary, planted};
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 
 /// A whole fsync message.
 pub(crate) struct FsyncMessage {
@@ -217,24 +221,54 @@ impl Scan {
         self.blocks += n as u64;
         c.segments.insert(seq, seg);
         let ctx = store.context(seq);
-        let mut i = used as usize;
-        while i < n {
-            match batch::decode_batch(&blocks[i..], g.addr(seg, i as u32), ctx) {
-                Some((head, range, len)) => {
-                    self.batches += 1;
-                    c.links.insert(place_of(seq, i as u32), head.prior);
-                    c.acked = c.acked.max(head.acked);
-                    self.slot = self.slot.max(head.slot);
-                    if head.kind == BatchKind::Commit {
-                        c.commits.push((place_of(seq, i as u32), head.epoch));
-                    }
-                    self.take(head, &batch::bytes_of(&blocks[i..i + len])[range]);
-                    i += len;
-                }
-                None => i += 1,
+        let (mut found, doubtful) = batches(g, seg, &blocks, used, ctx);
+        if self.read_again(store, c, (seg, seq), &mut blocks, &doubtful) {
+            found = batches(g, seg, &blocks, used, ctx).0;
+        }
+        for (i, head, range, len) in found {
+            self.batches += 1;
+            c.links.insert(place_of(seq, i as u32), head.prior);
+            c.acked = c.acked.max(head.acked);
+            self.slot = self.slot.max(head.slot);
+            if head.kind == BatchKind::Commit {
+                c.commits.push((place_of(seq, i as u32), head.epoch));
             }
+            self.take(head, &batch::bytes_of(&blocks[i..i + len])[range]);
         }
         Ok(batch::decode_chain(&blocks[0], g.addr(seg, 0), ctx).map(|l| (l.successor, l.successor_seq)))
+    }
+
+    /// Reads once more what is nothing, since a batch that was read wrong once would be missing: whether something else was read now.
+    fn read_again(
+        &self,
+        store: &Store,
+        c: &mut Chain,
+        (seg, seq): (SegId, u64),
+        blocks: &mut [Block],
+        doubtful: &[usize],
+    ) -> bool {
+        let g = &store.segments.geometry;
+        let unread = |i: usize| c.unreadable.iter().any(|u| u.0 == place_of(seq, i as u32));
+        let again: Vec<usize> = doubtful.iter().copied().filter(|i| !unread(*i)).collect();
+        let mut now = vec![Block([0; BLOCK_SIZE]); again.len()];
+        let mut reqs: Vec<_> = again.iter().zip(&mut now).map(|(i, b)| (g.addr(seg, *i as u32), b)).collect();
+        const WHAT: &str = "recovery's second look at the log";
+        if store.io.read_blocks(&mut reqs, WHAT).is_err() {
+            for (i, r) in again.iter().zip(&mut reqs) {
+                let mut one = || store.io.read_blocks(std::slice::from_mut(r), WHAT);
+                if let Err(e) = one().or_else(|_| one()) {
+                    r.1.0.fill(0);
+                    c.unreadable.push((place_of(seq, *i as u32), e));
+                }
+            }
+        }
+        drop(reqs);
+        let mut other = false;
+        for (i, b) in again.into_iter().zip(now) {
+            other |= blocks[i].0 != b.0;
+            blocks[i] = b;
+        }
+        other
     }
 
     /// Takes one batch; when its message is whole, takes that.
@@ -285,6 +319,32 @@ impl Scan {
         }
         out
     }
+}
+
+/// A batch among the blocks of a segment: where it begins, its words, its bytes, and how many blocks it takes.
+type Found = (usize, BatchHead, Range<usize>, usize);
+
+/// The batches of a segment from `used` on, and the blocks there, and at the start, that are nothing that we wrote to that place.
+fn batches(g: &Geometry, seg: SegId, blocks: &[Block], used: u32, ctx: Context) -> (Vec<Found>, Vec<usize>) {
+    let (mut found, mut doubtful) = (Vec::new(), Vec::new());
+    if batch::decode_chain(&blocks[0], g.addr(seg, 0), ctx).is_none() {
+        doubtful.push(0);
+    }
+    let mut i = used as usize;
+    while i < blocks.len() {
+        let addr = g.addr(seg, i as u32);
+        if let Some((head, range, len)) = batch::decode_batch(&blocks[i..], addr, ctx) {
+            found.push((i, head, range, len));
+            i += len;
+            continue;
+        }
+        // A batch of several blocks is sealed by its first alone, so a sealed one may lack the others.
+        if verify_sealed(&blocks[i], addr).is_none_or(|(kind, _)| kind == BlockKind::Batch) {
+            doubtful.push(i);
+        }
+        i += 1;
+    }
+    (found, doubtful)
 }
 
 #[cfg(test)]

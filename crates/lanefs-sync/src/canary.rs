@@ -19,6 +19,8 @@ pub enum Canary {
     UncheckedBatch,
     /// Blocks of the tree and of files are served without a look at their checksum.
     UncheckedBlock,
+    /// Checksums say what a block holds, and not where it lies.
+    ChecksumWithoutAddress,
     /// Recovery takes an fsync whose data did not arrive.
     DataNotChecked,
     /// An epoch counts as committed with a share missing or behind a gap (O2).
@@ -69,7 +71,7 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 30] = [
+    pub const ALL: [Canary; 31] = [
         Canary::FsyncWithoutFlush,
         Canary::CommitWithoutFlush,
         Canary::SlotBeforeTree,
@@ -77,6 +79,7 @@ impl Canary {
         Canary::RecoveryWithoutFlush,
         Canary::UncheckedBatch,
         Canary::UncheckedBlock,
+        Canary::ChecksumWithoutAddress,
         Canary::DataNotChecked,
         Canary::EpochWithGap,
         Canary::NoEpochFilter,

@@ -78,6 +78,7 @@ fn child(o: &Options, job: u64) -> Result<bool, String> {
         plant_everywhere(Some(c.ok_or(format!("no canary is called {name}"))?));
     }
     let (mut steps, mut switches, mut crashes, mut differ, mut many) = (0, 0, 0, 0, 0);
+    let (mut late, mut overtaken) = (0, 0);
     let mut out = std::io::stdout();
     let mut say =
         |line: String| writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|e| e.to_string());
@@ -89,6 +90,8 @@ fn child(o: &Options, job: u64) -> Result<bool, String> {
         switches += r.counts.switches;
         crashes += r.crashes;
         many += u64::from(r.mlogs > 1);
+        late += r.late;
+        overtaken += r.overtaken;
         if o.twice && run(seed).counts != r.counts {
             differ += 1;
             say(format!("differs {seed}"))?;
@@ -101,7 +104,7 @@ fn child(o: &Options, job: u64) -> Result<bool, String> {
         }
         let over = end.is_some_and(|e| Instant::now() >= e);
         if n % 1000 == 999 || n + 1 == o.runs || over {
-            say(format!("sum {} {steps} {switches} {crashes} {differ} {many}", n + 1))?;
+            say(format!("sum {} {steps} {switches} {crashes} {differ} {many} {late} {overtaken}", n + 1))?;
         }
         if over {
             break;
@@ -112,7 +115,7 @@ fn child(o: &Options, job: u64) -> Result<bool, String> {
 
 struct Job {
     child: Child,
-    sums: [u64; 6],
+    sums: [u64; 8],
     found: Vec<String>,
 }
 
@@ -134,7 +137,7 @@ fn work(o: &Options) -> Result<bool, String> {
             c.args(["--minutes", &m.to_string()]);
         }
         let child = c.stdout(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
-        jobs.push(Job { child, sums: [0; 6], found: Vec::new() });
+        jobs.push(Job { child, sums: [0; 8], found: Vec::new() });
     }
     let mut ok = true;
     std::thread::scope(|s| {
@@ -155,7 +158,7 @@ fn work(o: &Options) -> Result<bool, String> {
             });
         }
     });
-    let (mut sums, mut found) = ([0; 6], Vec::new());
+    let (mut sums, mut found) = ([0; 8], Vec::new());
     for mut j in jobs {
         ok &= j.child.wait().is_ok_and(|s| s.success()) || !j.found.is_empty();
         sums.iter_mut().zip(j.sums).for_each(|(a, b)| *a += b);
@@ -168,6 +171,7 @@ fn work(o: &Options) -> Result<bool, String> {
     let json = serde_json::json!({
         "schedules": sums[0], "steps": sums[1], "switches": sums[2], "crashes": sums[3], "differed": sums[4],
         "with_several_mlogs": sums[5],
+        "faults": { "answered late": sums[6], "overtaken by a later request": sums[7] },
         "violations": found.len(), "failures": found, "seconds": seconds, "seed": o.seed,
         "per_second": sums[0] as f64 / seconds, "canary": o.canary,
     });

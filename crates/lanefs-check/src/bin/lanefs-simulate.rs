@@ -25,6 +25,10 @@ fn options() -> Result<Options, String> {
             o.choice.only_lies = true;
             continue;
         }
+        if a == "--only-misreads" {
+            o.choice.only_misreads = true;
+            continue;
+        }
         let value = args.next().ok_or(format!("{a} needs a value"))?;
         let number = || value.parse::<u64>().map_err(|_| format!("{value:?} is not a number"));
         match a.as_str() {
@@ -109,7 +113,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!(
-                "lanefs-simulate: {e}\nusage: lanefs-simulate --runs N [--seed N] [--jobs N] [--minutes N] [--json FILE]"
+                "lanefs-simulate: {e}\nusage: lanefs-simulate --runs N [--seed N] [--jobs N] [--minutes N] [--only-lies] [--only-misreads] [--json FILE]"
             );
             ExitCode::from(2)
         }

@@ -115,6 +115,8 @@ enum With {
     Examples,
     Medium,
     Simulation,
+    /// Simulations on devices that only read wrong.
+    Misreads,
 }
 
 /// Where each mistake shows: scripts for it, then the known examples and random histories.
@@ -188,6 +190,7 @@ fn look_for(canary: lanefs_sync::Canary) -> Look {
         }
         C::FlushErrorHidden | C::WriteErrorHidden | C::SpaceWithoutEnd => l.with = With::Simulation,
         C::UncheckedBlock => l.with = With::Medium,
+        C::ChecksumWithoutAddress => l.with = With::Misreads,
         _ => {}
     }
     l
@@ -227,12 +230,15 @@ pub fn scripts() -> Result<Vec<Scripts>, String> {
 #[cfg(feature = "canaries")]
 fn library(canary: lanefs_sync::Canary) -> Result<Option<String>, String> {
     use super::{medium::run_medium, workloads};
+    use crate::simulate::Choice;
     let l = look_for(canary);
     let end = Instant::now() + LIMIT;
     let in_time = |_: &u64| Instant::now() < end;
     match l.with {
-        With::Simulation => Ok((0..).take_while(in_time).find_map(|seed| {
-            let r = crate::simulate::run(seed);
+        With::Simulation | With::Misreads => Ok((0..).take_while(in_time).find_map(|seed| {
+            // A volume without an end takes long to fill if it is large.
+            let (only_misreads, smallest) = (l.with == With::Misreads, l.with == With::Simulation);
+            let r = crate::simulate::run_as(seed, Choice { only_misreads, smallest, ..Choice::default() });
             r.violations.first().map(|v| format!("simulation, seed {seed}: {}", rule_of(v)))
         })),
         With::Medium => Ok((0..).take_while(in_time).find_map(|seed| {

@@ -2,7 +2,9 @@
 //! is damaged, and whoever opens the volume must get an error or the truth, never anything else (SEMANTICS E1).
 //!
 //! Damage: a flipped bit; a block of zeros; a lost write (the block as it was before); a misdirected write (the block's
-//! content on another block, which is the case the checksums' seed by address is for); two blocks exchanged.
+//! content on another block, which is the case the checksums' seed by address is for); two blocks exchanged; a misdirected read (another
+//! block's content is read in the block's place: always, until the block is written, or once). After one that happened once nothing may
+//! be lost: who opens the volume next reads all of it.
 //!
 //! Damage of a superblock or a checkpoint slot may be answered by an older consistent state: then the tree must
 //! be one the oracle allows when nothing was acknowledged.
@@ -11,7 +13,8 @@ use super::image::BLOCK;
 use super::*;
 use crate::generate::Rng;
 use crate::oracle::Found;
-use lanefs_store::device::Payload;
+use lanefs_store::Result as StoreResult;
+use lanefs_store::device::{Payload, ReadReq, WriteReq};
 use std::collections::BTreeMap;
 
 /// What was read where; `None` for an error.
@@ -73,6 +76,75 @@ pub fn only_truth(before: &Readings, after: &Readings) -> Result<(), Violation> 
     Ok(())
 }
 
+/// A device of which one block is read from elsewhere.
+#[derive(Debug)]
+struct Astray {
+    inner: CowDevice,
+    block: usize,
+    /// What is read there.
+    other: [u8; BLOCK],
+    /// How often still.
+    left: Mutex<u64>,
+}
+
+impl Astray {
+    fn left(&self) -> std::sync::MutexGuard<'_, u64> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Which block of a request it is.
+    fn of(&self, offset: u64, len: usize) -> Option<usize> {
+        self.block.checked_sub(offset as usize / BLOCK).filter(|i| *i < len / BLOCK)
+    }
+}
+
+impl Device for Astray {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn read(&self, reqs: &mut [ReadReq<'_>]) -> StoreResult<()> {
+        self.inner.read(reqs)?;
+        for r in reqs {
+            let Some(i) = self.of(r.offset, r.data.len()) else { continue };
+            let mut left = self.left();
+            if *left > 0 {
+                *left -= 1;
+                r.data[i * BLOCK..(i + 1) * BLOCK].copy_from_slice(&self.other);
+            }
+        }
+        Ok(())
+    }
+    fn write(&self, reqs: &[WriteReq<'_>]) -> StoreResult<()> {
+        if reqs.iter().any(|r| self.of(r.offset, r.data.len()).is_some()) {
+            *self.left() = 0;
+        }
+        self.inner.write(reqs)
+    }
+    fn flush(&self) -> StoreResult<()> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> StoreResult<()> {
+        if self.of(offset, len as usize).is_some() {
+            *self.left() = 0;
+        }
+        self.inner.discard(offset, len)
+    }
+}
+
+/// A misdirected read: of which device and block, what is read there, and how often.
+type Misread = (usize, usize, [u8; BLOCK], u64);
+
+fn devices(images: &[Image], misread: Option<&Misread>) -> Vec<Arc<dyn Device>> {
+    let mut devices = plain(images);
+    if let Some(&(device, block, other, left)) = misread {
+        let inner = CowDevice::new(images[device].clone());
+        devices[device] = Arc::new(Astray { inner, block, other, left: Mutex::new(left) });
+    }
+    devices
+}
+
 /// Damages one block in many ways. `reserved` blocks at the start of each device hold superblock and slots.
 pub fn run_medium(
     system: &dyn System,
@@ -98,16 +170,16 @@ pub fn run_medium(
         }
     }
     let fail = |v: Violation, how: &str| failure(v, how, (steps.len(), steps.len()), &steps);
-    let look = |images: &[Image], counts: &mut Counts| {
+    let look = |devices: Vec<Arc<dyn Device>>, counts: &mut Counts| {
         counts.recovered += 1;
         guarded(|| {
-            let Ok(mut live) = system.open(plain(images)) else { return Ok(None) };
+            let Ok(mut live) = system.open(devices) else { return Ok(None) };
             let r = read_what_can_be(&mut *live);
             live.kill();
             Ok(Some(r))
         })
     };
-    let before = match look(&now, counts) {
+    let before = match look(plain(&now), counts) {
         Ok(Some(r)) if r.values().all(Option::is_some) => r,
         Ok(_) => return Err(fail(broken("R1", "the volume at rest can't be read".into()), "at rest")),
         Err(v) => return Err(fail(v, "at rest")),
@@ -118,7 +190,8 @@ pub fn run_medium(
         let mut images = now.clone();
         let (device, block) = *rng.pick(&written);
         let other = *rng.pick(&written);
-        let how = match rng.below(5) {
+        let mut misread: Option<Misread> = None;
+        let how = match rng.below(7) {
             0 => {
                 let mut b = *images[device].block(block);
                 let bit = rng.below(BLOCK as u64 * 8) as usize;
@@ -145,6 +218,12 @@ pub fn run_medium(
                 images[device].put(block, &b, 0xff);
                 format!("block {}:{} also on {device}:{block}", other.0, other.1)
             }
+            n @ (4 | 5) => {
+                let bytes = *images[other.0].block(other.1);
+                misread = Some((device, block, bytes, if n == 4 { 1 } else { u64::MAX }));
+                let often = if n == 4 { "once" } else { "always" };
+                format!("block {}:{} is read {often} in place of {device}:{block}", other.0, other.1)
+            }
             _ => {
                 let (a, b) = (*images[device].block(block), *images[other.0].block(other.1));
                 images[device].put(block, &b, 0xff);
@@ -152,17 +231,30 @@ pub fn run_medium(
                 format!("blocks {device}:{block} and {}:{} exchanged", other.0, other.1)
             }
         };
-        counts.state(images.iter().fold(0, |h: u64, d| h.rotate_left(17) ^ d.hash()));
+        let read = misread.map_or(0, |m| (m.0 ^ m.1 << 8 ^ other.1 << 32) as u64 ^ m.3 << 63);
+        counts.state(images.iter().fold(read, |h: u64, d| h.rotate_left(17) ^ d.hash()));
         counts.checks += 1;
-        let after = match look(&images, counts) {
-            Ok(Some(r)) => r,
-            Ok(None) => continue,
+        let damaged = devices(&images, misread.as_ref());
+        let after = match look(damaged.clone(), counts) {
+            Ok(r) => r.unwrap_or_default(),
             Err(v) => return Err(fail(v, &how)),
         };
+        if misread.is_some_and(|m| m.3 == 1) {
+            let verdict = only_truth(&before, &after).and_then(|()| {
+                let next = look(damaged, counts)?.unwrap_or_default();
+                only_truth(&before, &next)?;
+                if next.len() == before.len() && next.values().all(Option::is_some) {
+                    return Ok(());
+                }
+                Err(broken("E1", "what could not be read once cannot be read by who comes next".into()))
+            });
+            verdict.map_err(|v| fail(v, &how))?;
+            continue;
+        }
         let Err(v) = only_truth(&before, &after) else { continue };
         let at_root = block < reserved || how.contains("exchanged") && other.1 < reserved;
         let older = at_root
-            && opened(system, plain(&images), counts)
+            && opened(system, devices(&images, misread.as_ref()), counts)
                 .is_ok_and(|o| oracle.check(0, rec.driven.history.steps.len(), &o).is_ok());
         if !older {
             return Err(fail(v, &how));

@@ -11,13 +11,14 @@
 //!
 //! A schedule follows from its seed: as the first of a process it repeats exactly, behind others nearly always (docs/TESTING.md).
 
+mod slow;
 mod together;
 pub mod turn;
 
 use crate::crash::concurrent::{Borrowed, HOMES, Prefixed, must_work};
-use crate::crash::image::{CowDevice, Image};
+use crate::crash::image::Image;
 use crate::crash::system::{LaneFs, System};
-use crate::crash::{Driven, drive, formatted, guarded, plain, recorded, workloads};
+use crate::crash::{Driven, drive, formatted, guarded, plain, workloads};
 use crate::generate::Rng;
 use crate::op::{Op, Outcome as Answer, Who};
 use crate::oracle::{Oracle, Violation, broken, observe};
@@ -27,6 +28,7 @@ use crate::target::{Pair, Target};
 use lanefs::Volume;
 use lanefs_store::device::{Device, Recorder};
 use lanefs_sync::clock::Clock;
+use slow::Slow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use turn::{Counts, Turn};
@@ -45,6 +47,10 @@ pub struct Outcome {
     pub crashes: u64,
     /// mlogs of the volume; 0 if it did not open.
     pub mlogs: usize,
+    /// Writes and flushes that the device answered late.
+    pub late: u64,
+    /// Writes and flushes answered later than one that was issued after them.
+    pub overtaken: u64,
     /// A broken promise.
     pub violation: Option<String>,
 }
@@ -69,7 +75,8 @@ fn base(size: usize) -> Result<Image, Violation> {
     static MADE: [OnceLock<Result<Image, Violation>>; SIZES.len()] = [const { OnceLock::new() }; SIZES.len()];
     let make = || {
         let system = system(0);
-        let device = Arc::new(CowDevice::new(formatted(&system, SIZES[size].0, 1)?.remove(0)));
+        let device =
+            Arc::new(crate::crash::image::CowDevice::new(formatted(&system, SIZES[size].0, 1)?.remove(0)));
         let fail = |e: lanefs::Error| broken("answer", format!("making the volume: {e}"));
         let v = Volume::open_devices(vec![device.clone() as Arc<dyn Device>], &system.mount).map_err(fail)?;
         for h in HOMES {
@@ -92,39 +99,44 @@ fn settle() {
 pub fn run(seed: u64) -> Outcome {
     settle();
     let mut counts = Counts::default();
-    let (mut crashes, mut mlogs) = (0, 0);
+    let (mut crashes, mut mlogs, mut late, mut overtaken) = (0, 0, 0, 0);
     let done = guarded(|| {
-        let live = open(&system(seed), size_of(seed))?;
+        let live = open(&system(seed), size_of(seed), seed)?;
         mlogs = live.volume.info().mlogs;
-        if seed % 3 == 2 {
+        let done = if seed % 3 == 2 {
             together::run(seed, &live, &mut counts, &mut crashes)
         } else {
             apart(seed, &live, &mut counts, &mut crashes)
-        }
+        };
+        late = live.slow.late();
+        overtaken = slow::overtaken(&live.recorder.log(), live.start);
+        done
     });
-    Outcome { counts, crashes, mlogs, violation: done.err().map(|v| v.to_string()) }
+    Outcome { counts, crashes, mlogs, late, overtaken, violation: done.err().map(|v| v.to_string()) }
 }
 
 /// A volume on a recording device.
 struct Live {
     recorder: Arc<Recorder>,
+    slow: Arc<Slow>,
     base: Image,
     volume: Volume,
     start: u64,
 }
 
-fn open(system: &LaneFs, size: usize) -> Result<Live, Violation> {
+fn open(system: &LaneFs, size: usize, seed: u64) -> Result<Live, Violation> {
     let base = base(size)?;
     let recorder = Recorder::new();
-    let devices = recorded(&recorder, std::slice::from_ref(&base));
-    let volume =
-        Volume::open_devices(devices, &system.mount).map_err(|e| broken("answer", format!("open: {e}")))?;
+    let slow = Arc::new(Slow::new(base.clone(), seed));
+    let device = Arc::new(recorder.wrap(slow.clone())) as Arc<dyn Device>;
+    let volume = Volume::open_devices(vec![device], &system.mount)
+        .map_err(|e| broken("answer", format!("open: {e}")))?;
     let (asked, has) = (SIZES[size].1, volume.info().mlogs);
     if asked != has {
         return Err(broken("answer", format!("a volume for {asked} mlogs has {has}")));
     }
     let start = recorder.mark("");
-    Ok(Live { recorder, base, volume, start })
+    Ok(Live { recorder, slow, base, volume, start })
 }
 
 fn apart(seed: u64, live: &Live, counts: &mut Counts, crashes: &mut u64) -> Result<(), Violation> {

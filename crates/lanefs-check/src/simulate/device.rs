@@ -6,14 +6,18 @@
 //!    forgets a part of its cache, at once: what was read back before is not there any more (the lesson of fsync on Linux).
 //! 2. A power cut may come between any two requests, and within a submission between two blocks: nothing after it is done. Of the cache
 //!    any blocks survive, in any order, and one of them torn at any sectors. A death of the process keeps the cache.
-//! 3. Only with `lies`: a write is answered and lost, goes to a neighbouring block, arrives torn, or with a bit flipped; a read comes back
-//!    with a bit flipped.
+//! 3. The blocks of a submission are done in any order, and a write or a flush may be answered up to two minutes late by the simulated
+//!    clock. One thread waits for each answer; other threads run meanwhile in `schedule` only.
+//! 4. A read may say that it succeeded and return another block of this device, or the right one with a bit flipped. The medium holds
+//!    what it should, and the next read of the block is right: nothing may be lost by it.
+//! 5. Only with `lies`: a write is answered and lost, goes to a neighbouring block, arrives torn, or with a bit flipped; a read returns
+//!    the wrong thing as in 4, or from then on always another block of this device, until the block is written again.
 
 use crate::crash::image::{BLOCK, Image, Shared};
 use crate::generate::Rng;
 use lanefs_store::device::{Device, ReadReq, WriteReq};
 use lanefs_store::{Result, StoreError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How often something goes wrong: once in so many requests; 0 for never.
@@ -25,7 +29,11 @@ pub struct Rates {
     pub write: u64,
     /// EIO of a flush.
     pub flush: u64,
-    /// A lie (3).
+    /// A block read wrong once (4).
+    pub misread: u64,
+    /// A late answer (3).
+    pub slow: u64,
+    /// A lie (5).
     pub lies: u64,
     /// Requests until the power goes; 0 for never.
     pub cut: u64,
@@ -42,6 +50,12 @@ struct State {
     rates: Rates,
     dead: bool,
     counts: BTreeMap<&'static str, u64>,
+    /// Blocks of which the last read was wrong: the next is not.
+    wrong: BTreeSet<usize>,
+    /// Blocks in whose place another is read, until they are written.
+    astray: BTreeMap<usize, usize>,
+    /// By how many nanoseconds answers were late, together.
+    late: u64,
     /// What it lied about, in words.
     lies: Vec<String>,
     trace: u64,
@@ -82,7 +96,85 @@ impl State {
         }
         self.dead
     }
+    /// Another block than this one, of other content: half of the time a neighbour.
+    fn other(&mut self, at: usize, blocks: usize) -> Option<usize> {
+        let near = self.rng.one_in(2);
+        let by = if near { 1 + self.rng.below(8) } else { self.rng.bits() } as usize % blocks;
+        let other = if self.rng.one_in(2) { (at + by) % blocks } else { (at + blocks - by) % blocks };
+        (self.view.block(other) != self.view.block(at)).then_some(other)
+    }
+    /// What a read of this block returns.
+    fn read(&mut self, at: usize, blocks: usize, to: &mut [u8]) {
+        let from = self.astray.get(&at).copied().unwrap_or(at);
+        to.copy_from_slice(self.view.block(from));
+        let (misread, lies) = (self.rates.misread, self.rates.lies * 16);
+        let told = if self.wrong.remove(&at) {
+            None
+        } else if self.happens(misread) {
+            let kind = self.rng.below(2);
+            self.wrong.insert(at);
+            self.misread(at, blocks, kind, to)
+        } else if self.happens(lies) {
+            let kind = self.rng.below(3);
+            self.misread(at, blocks, kind, to)
+        } else {
+            None
+        };
+        self.lies.extend(told);
+    }
+    /// Spoils what was read: with a bit flipped (0), with another block (1), with another block from now on (2). In words, what was done.
+    fn misread(&mut self, at: usize, blocks: usize, kind: u64, to: &mut [u8]) -> Option<String> {
+        if kind == 0 {
+            self.count("bit flipped in a read");
+            let bit = self.rng.below(BLOCK as u64 * 8) as usize;
+            to[bit / 8] ^= 1 << (bit % 8);
+            return Some(format!("bit {bit} flipped in a read of block {at}"));
+        }
+        let other = self.other(at, blocks)?;
+        to.copy_from_slice(self.view.block(other));
+        let what = kind_of(other, self.view.block(other));
+        if kind == 1 {
+            self.count("read misdirected once");
+            return Some(format!("a read of block {at} returned {what}"));
+        }
+        self.count("reads misdirected for good");
+        self.astray.insert(at, other);
+        Some(format!("every read of block {at} returns {what}"))
+    }
+    /// What is written where in place of these bytes to this block; `None` for nothing.
+    fn lie(&mut self, at: usize, blocks: usize, b: &[u8; BLOCK]) -> Option<(usize, [u8; BLOCK])> {
+        let mut bytes = *b;
+        let (what, told, to) = match self.rng.below(4) {
+            0 => ("write lost", "lost".into(), None),
+            1 => {
+                let to = (at + 1 + self.rng.below(3) as usize) % blocks;
+                ("write misdirected", format!("misdirected to {to}"), Some(to))
+            }
+            2 => {
+                let keep = self.rng.below(8) as usize * 512;
+                bytes[keep..].copy_from_slice(&self.view.block(at)[keep..]);
+                ("write torn", format!("torn after {keep} bytes"), Some(at))
+            }
+            _ => {
+                let bit = self.rng.below(BLOCK as u64 * 8) as usize;
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                ("bit flipped in a write", format!("bit {bit} flipped"), Some(at))
+            }
+        };
+        self.count(what);
+        self.lies.push(format!("{told}: {}", kind_of(at, b)));
+        to.map(|to| (to, bytes))
+    }
+    /// A write or a flush that may be answered late.
+    fn answer(&mut self) {
+        let slow = self.rates.slow;
+        if self.happens(slow) {
+            self.count("answered late");
+            self.late += self.rng.below(120_000_000_000);
+        }
+    }
     fn put(&mut self, block: usize, bytes: Arc<Shared>) {
+        self.astray.remove(&block);
         self.view.put_shared(block, bytes.clone());
         self.cache.push((block, bytes));
     }
@@ -126,6 +218,9 @@ impl SimDevice {
             rates: Rates::default(),
             dead: false,
             counts: BTreeMap::new(),
+            wrong: BTreeSet::new(),
+            astray: BTreeMap::new(),
+            late: 0,
             lies: Vec::new(),
             trace: seed,
         };
@@ -144,7 +239,9 @@ impl SimDevice {
 
     /// The process died: nothing is lost of what the device has.
     pub fn process_death(&self) {
-        self.lock().count("process death");
+        let mut s = self.lock();
+        let what = if s.dead { "process death within a call" } else { "process death" };
+        s.count(what);
     }
 
     /// The power went: the cache is lost but for a part.
@@ -161,6 +258,26 @@ impl SimDevice {
             .iter()
             .filter_map(|k| s.counts.get(k))
             .sum()
+    }
+
+    /// From now on one to three of the blocks that hold something are read from elsewhere.
+    pub fn lead_astray(&self) {
+        let mut s = self.lock();
+        for _ in 0..=s.rng.below(3) {
+            let written: Vec<usize> =
+                (0..self.blocks).filter(|b| s.view.block(*b).iter().any(|x| *x != 0)).collect();
+            if written.is_empty() {
+                return;
+            }
+            let at = *s.rng.pick(&written);
+            let told = s.misread(at, self.blocks, 2, &mut [0; BLOCK]);
+            s.lies.extend(told);
+        }
+    }
+
+    /// By how many nanoseconds its answers were late so far.
+    pub fn late(&self) -> u64 {
+        self.lock().late
     }
 
     /// What it lied about, in words and in order.
@@ -198,14 +315,7 @@ impl Device for SimDevice {
                 return Err(eio("read", r.offset));
             }
             for (i, b) in r.data.chunks_mut(BLOCK).enumerate() {
-                b.copy_from_slice(s.view.block(first + i));
-            }
-            let lies = s.rates.lies * 4;
-            if s.happens(lies) {
-                s.count("bit flipped in a read");
-                let bit = s.rng.below(r.data.len() as u64 * 8) as usize;
-                r.data[bit / 8] ^= 1 << (bit % 8);
-                s.lies.push(format!("bit {bit} flipped in a read of block {first}"));
+                s.read(first + i, self.blocks, b);
             }
             s.note(r.offset);
         }
@@ -213,57 +323,39 @@ impl Device for SimDevice {
     }
     fn write(&self, reqs: &[WriteReq<'_>]) -> Result<()> {
         let mut s = self.lock();
+        let mut todo = Vec::new();
         for r in reqs {
             let first = r.offset as usize / BLOCK;
             if first + r.data.len() / BLOCK > self.blocks {
                 return Err(eio("write beyond the end", r.offset));
             }
-            for (i, b) in r.data.as_chunks::<BLOCK>().0.iter().enumerate() {
-                if s.off() {
-                    return Err(eio("write", r.offset));
-                }
-                let rate = s.rates.write;
-                if s.happens(rate) {
-                    s.count("EIO on write");
-                    return Err(eio("write", r.offset));
-                }
-                let mut at = first + i;
-                let lies = s.rates.lies;
-                let mut bytes = *b;
-                if s.happens(lies) {
-                    match s.rng.below(4) {
-                        0 => {
-                            s.count("write lost");
-                            s.lies.push(format!("lost: {}", kind_of(at, b)));
-                            continue;
-                        }
-                        1 => {
-                            s.count("write misdirected");
-                            let wanted = at;
-                            at = (at + 1 + s.rng.below(3) as usize) % self.blocks;
-                            s.lies.push(format!("misdirected to {at}: {}", kind_of(wanted, b)));
-                        }
-                        2 => {
-                            s.count("write torn");
-                            let keep = s.rng.below(8) as usize * 512;
-                            let old = *s.view.block(at);
-                            bytes[keep..].copy_from_slice(&old[keep..]);
-                            s.lies.push(format!("torn after {keep} bytes: {}", kind_of(at, b)));
-                        }
-                        _ => {
-                            s.count("bit flipped in a write");
-                            let bit = s.rng.below(BLOCK as u64 * 8) as usize;
-                            bytes[bit / 8] ^= 1 << (bit % 8);
-                            s.lies.push(format!("bit {bit} flipped: {}", kind_of(at, b)));
-                        }
-                    }
-                }
-                let shared = Shared::new(bytes);
-                let hash = shared.hash();
-                s.note(at as u64 ^ hash);
-                s.put(at, shared);
+            todo.extend(r.data.as_chunks::<BLOCK>().0.iter().enumerate().map(|(i, b)| (first + i, b)));
+        }
+        if todo.len() > 1 && s.rng.one_in(2) {
+            s.count("blocks of a submission reordered");
+            for i in (1..todo.len()).rev() {
+                todo.swap(i, s.rng.below(i as u64 + 1) as usize);
             }
         }
+        for (at, b) in todo {
+            let offset = (at * BLOCK) as u64;
+            if s.off() {
+                return Err(eio("write", offset));
+            }
+            let rate = s.rates.write;
+            if s.happens(rate) {
+                s.count("EIO on write");
+                return Err(eio("write", offset));
+            }
+            let lies = s.rates.lies;
+            let done = if s.happens(lies) { s.lie(at, self.blocks, b) } else { Some((at, *b)) };
+            let Some((at, bytes)) = done else { continue };
+            let shared = Shared::new(bytes);
+            let hash = shared.hash();
+            s.note(at as u64 ^ hash);
+            s.put(at, shared);
+        }
+        s.answer();
         Ok(())
     }
     fn flush(&self) -> Result<()> {
@@ -278,6 +370,7 @@ impl Device for SimDevice {
             return Err(eio("flush", 0));
         }
         s.note(1);
+        s.answer();
         s.cache.clear();
         s.durable = s.view.clone();
         Ok(())

@@ -97,7 +97,7 @@ pub fn agree(
     }
 }
 
-fn on_directory(model: &Model, fd: u8) -> bool {
+pub(crate) fn on_directory(model: &Model, fd: u8) -> bool {
     model.handles.get(&fd).and_then(|h| model.inodes.get(&h.id)).is_some_and(|n| n.is_dir())
 }
 

@@ -125,9 +125,15 @@ impl Job<'_> {
         for i in 0..2 {
             let addr = self.sb.layout.slot_addr(i);
             let mut b = Block::zeroed();
-            let slot = io
-                .read_raw(addr, &mut b.0, "checkpoint slot")
-                .and_then(|()| Slot::decode(&b, addr, self.sb.volume));
+            let mut read = || {
+                io.read_raw(addr, &mut b.0, "checkpoint slot")?;
+                Slot::decode(&b, addr, self.sb.volume)
+            };
+            // What was read wrong once is no reason to go back to the other slot.
+            let slot = match read() {
+                Err(e) if !e.is_of_device() => read(),
+                slot => slot,
+            };
             match slot {
                 Ok(s) => good.push((s, i)),
                 Err(e) => bad.push((i, e, b.0.iter().all(|&x| x == 0))),

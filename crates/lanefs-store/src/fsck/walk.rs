@@ -388,7 +388,12 @@ impl Shared<'_> {
                 let why = match one {
                     Err(e) => What::from(&e),
                     Ok(()) if checksum::matches(*r, &reqs[i].1.0) => continue,
-                    Ok(()) => format!("block {} has a wrong checksum", r.addr).into(),
+                    // Once more: it may have been read wrong once.
+                    Ok(()) => match self.w.bare.read_blocks(&mut reqs[i..=i], "file data") {
+                        Err(e) => What::from(&e),
+                        Ok(()) if checksum::matches(*r, &reqs[i].1.0) => continue,
+                        Ok(()) => format!("block {} has a wrong checksum", r.addr).into(),
+                    },
                 };
                 let remedy =
                     "reading it stays an error: restore the file from a backup, or write the page anew";

@@ -2,8 +2,10 @@
 
 use crate::common::*;
 use lanefs_store::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, Plan, When};
+use lanefs_store::fsck::{self, FsckOptions};
 use lanefs_store::*;
 use std::sync::Arc;
+use std::time::Duration;
 
 const FILES: u64 = 6;
 
@@ -81,6 +83,53 @@ fn whatever_block_cannot_be_read_what_was_acknowledged_does_not_vanish() {
         }
     }
     assert!(opened > 400 && refused > 3, "{opened} opened, {refused} refused");
+}
+
+/// Opens it while one read that covers `block` has these bytes of something else in it, once, and says that it succeeded.
+fn open_after_a_lie(bytes: &[u8], block: u64, fault: Fault) -> Result<(Arc<Store>, OpenReport)> {
+    let range = Some(block * BLOCK_SIZE as u64..(block + 1) * BLOCK_SIZE as u64);
+    let plan = Plan::none().rule(Kind::Read, When { range, times: 1, ..When::default() }, fault);
+    let d: Arc<dyn Device> = Arc::new(FaultyDevice::new(MemoryDevice::from_bytes(bytes).unwrap(), plan));
+    Store::open(vec![d], &OpenOptions::default())
+}
+
+#[test]
+fn what_is_read_wrong_once_while_opening_is_not_taken_for_lost() {
+    let bytes = crashed();
+    for block in 0..(bytes.len() / BLOCK_SIZE) as u64 {
+        for fault in [Fault::Misdirected(1), Fault::Misdirected(-3), Fault::BitFlip(4567)] {
+            let what = format!("block {block}, {fault:?}");
+            let (s, r) = open_after_a_lie(&bytes, block, fault).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_eq!((errors(&s, &what), r.batches_dropped, r.fell_back), (0, 0, false), "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_is_read_wrong_once_while_repairing_is_not_taken_for_damage() {
+    let bytes = crashed();
+    for block in 0..(bytes.len() / BLOCK_SIZE) as u64 {
+        for nth in 0..2 {
+            let what = format!("block {block}, read {nth}");
+            let range = Some(block * BLOCK_SIZE as u64..(block + 1) * BLOCK_SIZE as u64);
+            let m = Arc::new(MemoryDevice::from_bytes(&bytes).unwrap());
+            // The first read of the block, or the second one, is wrong.
+            let right = Plan::none().rule(
+                Kind::Read,
+                When { range: range.clone(), times: nth, ..When::default() },
+                Fault::Delay(Duration::ZERO),
+            );
+            let right = if nth == 0 { Plan::none() } else { right };
+            let wrong = When { range, times: 1, ..When::default() };
+            let plan = right.rule(Kind::Read, wrong, Fault::Misdirected(1));
+            let d: Arc<dyn Device> = Arc::new(FaultyDevice::new(m.clone(), plan));
+            let o = FsckOptions { repair: true, threads: 1, ..FsckOptions::default() };
+            fsck::check(vec![d], &o, &|_| ()).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let d: Arc<dyn Device> = m;
+            let (s, _) = Store::open(vec![d], &OpenOptions::default()).unwrap();
+            assert_eq!(errors(&s, &what), 0, "{what}");
+        }
+    }
 }
 
 #[test]
