@@ -33,7 +33,7 @@ use std::time::Duration;
 const BEGIN: [u64; 8] = [0, 3, 4, 8, 9, 14, 23, 25];
 const END: [u64; 8] = [0, 31, 4, 15, 9, 26, 53, 58];
 /// Tests of a pair that are looked at for one with a conflict.
-const LOOK: usize = 10;
+const LOOK: usize = 500;
 
 /// What the child is told.
 #[derive(Serialize, Deserialize)]

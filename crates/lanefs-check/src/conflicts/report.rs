@@ -89,10 +89,11 @@ fn escape(s: &str) -> String {
 
 const STYLE: &str = "body{font:15px/1.45 sans-serif;margin:0 auto;padding:1em;max-width:1100px;color:#222}\
     h1{font-size:1.5em}h2{margin-top:1.6em}h3{font-size:1em;margin:0 0 .3em}code{font-size:.9em;overflow-wrap:anywhere}\
-    svg text{font:11px sans-serif}.map{overflow-x:auto}.class{border-top:1px solid #ccc;padding:.8em 0}\
+    svg text{font:11px sans-serif}.map{display:flex;overflow-x:auto}.map svg{flex:none}\
+    .map .names{position:sticky;left:0;background:#fff}.class{border-top:1px solid #ccc;padding:.8em 0}\
     .class p{margin:.2em 0}.count{font-weight:normal;color:#555}.why{color:#555}details{margin:.3em 0}\
     summary{cursor:pointer}ol{margin:.2em 0 .8em;padding-left:2em}table{border-collapse:collapse}\
-    td,th{text-align:left;padding:2px 12px 2px 0;vertical-align:top}td.n{text-align:right}\
+    td,th{text-align:left;padding:2px 12px 2px 0;vertical-align:top}td.n{text-align:right;white-space:nowrap}\
     .key span{display:inline-block;padding:0 .6em;margin:0 .4em .2em 0;border-radius:3px}";
 
 /// The page: one file, nothing loaded from elsewhere.
@@ -105,7 +106,7 @@ pub fn html(t: &Tally) -> String {
          <p>{} commutative tests of {} were run. Free of conflicts, warm: {:.2} % by bytes, {:.2} % by lines of 64 bytes. \
          {} differ from the model.</p><p class=key>Tests of each pair that share a line: <span style=\"background:{FREE}\">none</span>\
          <span style=\"background:{}\">some</span><span style=\"background:{}\">half</span><span style=\"background:{}\">all</span>\
-         <span style=\"background:{NO_TEST}\">no test</span></p>",
+         <span style=\"background:{NO_TEST}\">no test that commutes</span></p>",
         t.tests,
         t.known,
         percent(t.free_by_bytes, t.tests),
@@ -166,19 +167,27 @@ fn color(conflicting: usize, tests: usize) -> String {
 
 fn heat_map(s: &mut String, t: &Tally) {
     let (names, map) = (calls(t), by_name(t));
-    let (cell, left, top) = (26, 90, 80);
+    let (cell, left, top) = (26, 44, 80);
     let size = names.len() * cell;
-    // The names stand over the first cell of each column; those of the last ones reach to the right.
-    let (width, height) = (left + size + 40, top + size + 4);
+    // The names of the rows stay where they are when a narrow screen moves the map.
+    let height = top + size + 70;
+    let _ = write!(s, "<div class=map><svg class=names width=84 height={height} aria-hidden=true>");
+    for (i, a) in names.iter().enumerate() {
+        let _ = write!(s, "<text x=78 y={} text-anchor=end>{a}</text>", top + i * cell + 17);
+    }
+    // The names of the columns stand over the first cell of each and below the last; they reach to the right, or to the left.
     let _ = write!(
         s,
-        "<div class=map><svg width={width} height={height} role=img aria-label=\"Tests that share a line, by pair of calls\">"
+        "</svg><svg width={} height={height} role=img aria-label=\"Tests that share a line, by pair of calls\">",
+        left + size + 40
     );
     for (i, a) in names.iter().enumerate() {
         let y = top + i * cell;
-        let _ = write!(s, "<text x={} y={} text-anchor=end>{a}</text>", left - 6, y + 17);
         let x = left + i * cell + 16;
-        let _ = write!(s, "<text transform=\"translate({x} {}) rotate(-60)\">{a}</text>", top - 6 + i * cell);
+        let _ = write!(s, "<text transform=\"translate({x} {}) rotate(-60)\">{a}</text>", y - 6);
+        let below = top + size + 8;
+        let _ =
+            write!(s, "<text transform=\"translate({x} {below}) rotate(-60)\" text-anchor=end>{a}</text>");
         for (j, b) in names[..=i].iter().enumerate() {
             let Some(p) = map.get(&(*b, *a)).or(map.get(&(*a, *b))) else { continue };
             let x = left + j * cell;

@@ -49,7 +49,8 @@ impl Symbols {
             let text = std::fs::read_to_string(Path::new(file)).unwrap_or_default();
             text.lines().map(str::to_string).collect()
         });
-        text.get(line as usize - 1).cloned().unwrap_or_default()
+        // What the compiler made up, as a drop at the end, has line 0.
+        (line as usize).checked_sub(1).and_then(|i| text.get(i)).cloned().unwrap_or_default()
     }
 
     /// Where an access is made.
