@@ -92,7 +92,7 @@ const STYLE: &str = "body{font:15px/1.45 sans-serif;margin:0 auto;padding:1em;ma
     svg text{font:11px sans-serif}.map{display:flex;overflow-x:auto}.map svg{flex:none}\
     .map .names{position:sticky;left:0;background:#fff}.class{border-top:1px solid #ccc;padding:.8em 0}\
     .class p{margin:.2em 0}.count{font-weight:normal;color:#555}.why{color:#555}details{margin:.3em 0}\
-    summary{cursor:pointer}ol{margin:.2em 0 .8em;padding-left:2em}table{border-collapse:collapse}\
+    summary{cursor:pointer}li code{font-size:.8em}ol{margin:.2em 0 .8em;padding-left:2em}table{border-collapse:collapse}\
     td,th{text-align:left;padding:2px 12px 2px 0;vertical-align:top}td.n{text-align:right;white-space:nowrap}\
     .key span{display:inline-block;padding:0 .6em;margin:0 .4em .2em 0;border-radius:3px}";
 
@@ -167,7 +167,7 @@ fn color(conflicting: usize, tests: usize) -> String {
 
 fn heat_map(s: &mut String, t: &Tally) {
     let (names, map) = (calls(t), by_name(t));
-    let (cell, left, top) = (26, 44, 80);
+    let (cell, left, top) = (26, 14, 80);
     let size = names.len() * cell;
     // The names of the rows stay where they are when a narrow screen moves the map.
     let height = top + size + 70;
