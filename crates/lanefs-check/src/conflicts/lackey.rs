@@ -4,7 +4,7 @@
 //! 1. The parent picks the tests and hands each to a child of this very program, which runs under
 //!    `valgrind --tool=lackey --trace-mem=yes`. The child runs the test once, in one order, warm, and says which lines
 //!    its own recorder found shared.
-//! 2. lackey writes each access as a line of text, from the first instruction to the last: over a hundred million. While the child sets up and
+//! 2. lackey writes each access as a line of text, from the first instruction to the last: millions of them. While the child sets up and
 //!    clears away, the pipe they go into is full and does not block, so that a line is lost at the cost of a system call. Before the two calls
 //!    the child says that it is ready and waits until the pipe blocks and is read; from there on each line comes, and nothing is kept but what
 //!    lies between the marks of the two recorded calls.
