@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask COMMAND
 
-  conflicts [--sample N] [--pair A,B [--test K]] [--lackey N] --json FILE [--html FILE]   operations that commute share no cache line
+  conflicts [--sample N] [--pair A,B [--test K]] [--lackey N] [--backtraces] --json FILE [--html FILE]   operations that commute share no cache line
   coherence [--lanes 1,2,..] [--workloads A,B] [--measured FILE] --json FILE [--html FILE]   how FxMark's workloads would scale
   crash  crash and recover in every way: [--long] [--seed N] [--minutes N] [--states N] --json FILE
   cost [--json FILE]   what FxMark's operations cost apart from time, held to what they did: allocations, device, instructions, lines

@@ -101,6 +101,11 @@ void lanefs_trace_start(int with_stacks) {
     t.on = 1;
 }
 
+/* Forgets what was recorded; stacks are kept as before. */
+void lanefs_trace_forget(void) {
+    lanefs_trace_start(t.with_stacks);
+}
+
 /* Two patterns of one-byte stores, by which a trace made by somebody else (valgrind's lackey) shows where a recording begins and ends:
  * the distances in src/conflicts/lackey.rs. On a line of its own. */
 static volatile unsigned char marks[64] __attribute__((aligned(64)));

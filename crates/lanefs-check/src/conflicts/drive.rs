@@ -6,7 +6,7 @@ use super::run::{Order, Rig};
 use super::symbol::Symbols;
 use super::tally::{Found, Pair, Ratchet, Tally};
 use super::test_case::Test;
-use super::{enumerate, judge, lackey, report, views};
+use super::{backtraces, enumerate, judge, lackey, report, views};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 pub const SAMPLE: usize = 120;
 
 /// How often a conflict must come again to count.
-const AGAIN: usize = 3;
+pub(crate) const AGAIN: usize = 3;
 
 /// What was asked for.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +30,8 @@ pub struct Options {
     pub json: Option<PathBuf>,
     /// Where the page goes.
     pub html: Option<PathBuf>,
+    /// The backtraces of each class are printed, not only written to the files.
+    pub backtraces: bool,
     /// The ratchet.
     pub ratchet: Option<PathBuf>,
     /// Write what was found to the ratchet.
@@ -63,6 +65,7 @@ impl Options {
                 "--json" => o.json = Some(value()?.into()),
                 "--html" => o.html = Some(value()?.into()),
                 "--ratchet" => o.ratchet = Some(value()?.into()),
+                "--backtraces" => o.backtraces = true,
                 "--accept" => o.accept = true,
                 "--lackey" => o.lackey = Some(number(value()?)?),
                 "--lackey-child" => o.lackey_child = true,
@@ -103,7 +106,7 @@ pub fn main(o: &Options) -> Result<bool, String> {
         return lackey::check(n, &ratchet_of(o)?, o.json.as_deref());
     }
     if let Some(test) = o.test {
-        return explain(o, test).map(|()| true);
+        return backtraces::explain(o, test).map(|()| true);
     }
     if let Some(part) = o.part {
         let tally = run_part(o, part)?;
@@ -126,7 +129,10 @@ pub fn main(o: &Options) -> Result<bool, String> {
     for c in &mut tally.classes {
         c.why = ratchet.classes.get(&c.field).cloned().unwrap_or_default();
     }
-    report::terminal(&tally);
+    if o.backtraces || o.json.is_some() || o.html.is_some() {
+        backtraces::add(&mut tally, &backtraces::rig(o)?);
+    }
+    report::terminal(&tally, o.backtraces);
     let write = |path: &PathBuf, text: String| {
         std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
     };
@@ -285,7 +291,8 @@ pub(crate) fn name(c: &Conflict, symbols: &mut Symbols) -> (String, [String; 2])
 
 fn run_test(rig: &Rig, t: &Test, symbols: &mut Symbols, tally: &mut Tally, p: &mut Pair) {
     let mut found = Fields::new();
-    let label = format!("--pair {},{} --test {}", p.a, p.b, t.number);
+    let plant = if rig.plant { " --plant" } else { "" };
+    let label = format!("--pair {},{} --test {}{plant}", p.a, p.b, t.number);
     for first in 0..2 {
         let order = match rig.run(t, first, true, true) {
             Ok(o) => o,
@@ -306,7 +313,7 @@ fn run_test(rig: &Rig, t: &Test, symbols: &mut Symbols, tally: &mut Tally, p: &m
             let Ok(again) = rig.run_elsewhere(t, first, true, false, shift) else { break };
             let again = fields(&again, symbols);
             for f in now.keys().filter(|f| !again.contains_key(*f)) {
-                *tally.sporadic.entry(f.clone()).or_default() += 1;
+                tally.now_and_then(f, 1, &label);
             }
             now.retain(|f, _| again.contains_key(f));
         }
@@ -356,45 +363,4 @@ fn run_test(rig: &Rig, t: &Test, symbols: &mut Symbols, tally: &mut Tally, p: &m
         }
         Err(e) => tally.errors.push(format!("{label}, cold: {e}")),
     }
-}
-
-/// One test, with backtraces.
-fn explain(o: &Options, number: usize) -> Result<(), String> {
-    let calls = o.pair.ok_or("--test goes with --pair")?;
-    let mut rig = Rig::new()?;
-    (rig.stacks, rig.plant) = (true, o.plant);
-    let tests = enumerate::tests(calls, &rig.names)?.tests;
-    let t = tests.get(number).ok_or(format!("the pair has {} tests", tests.len()))?;
-    let mut symbols = Symbols::default();
-    println!("set-up:");
-    for (lane, ops) in &t.setup {
-        for op in ops {
-            println!("  lane {lane}: {op:?}");
-        }
-    }
-    println!("lane 0: {:?}\nlane 1: {:?}", t.ops[0], t.ops[1]);
-    for first in 0..2 {
-        println!("\n{} first:", ["lane 0", "lane 1"][first]);
-        let order = rig.run(t, first, true, true)?;
-        if !order.shared.by_lines() {
-            println!("  no line is shared with a write");
-        }
-        for c in overlap::explain(&order.recordings[0], &order.recordings[1], &order.shared) {
-            let (field, _) = name(&c, &mut symbols);
-            println!(
-                "  {} at {:#x}: {}",
-                field,
-                c.a.addr,
-                if c.bytes { "the same bytes" } else { "the same line" }
-            );
-            for (who, x) in [(0, c.a), (1, c.b)] {
-                let kind = if x.kind & super::trace::WRITE != 0 { "writes" } else { "reads" };
-                println!("    lane {who} {kind} {} bytes at {:#x}", x.size, x.addr);
-                for f in symbols.trace(&order.recordings[who].callers(&x)).iter().take(14) {
-                    println!("      {f}");
-                }
-            }
-        }
-    }
-    Ok(())
 }

@@ -4,7 +4,10 @@
 //! 1. The parent picks the tests and hands each to a child of this very program, which runs under
 //!    `valgrind --tool=lackey --trace-mem=yes`. The child runs the test once, in one order, warm, and says which lines
 //!    its own recorder found shared.
-//! 2. The trace goes through a pipe and is read as it comes; nothing of it is kept but what lies between the marks of the two recorded calls.
+//! 2. lackey writes each access as a line of text, from the first instruction to the last: millions of them. While the child sets up and
+//!    clears away, the pipe they go into is full and does not block, so that a line is lost at the cost of a system call. Before the two calls
+//!    the child says that it is ready and waits until the pipe blocks and is read; from there on each line comes, and nothing is kept but what
+//!    lies between the marks of the two recorded calls.
 //!    A mark is a pattern of one-byte stores that the runtime makes when it begins and ends to record. valgrind runs one thread at a
 //!    time, and while a call is recorded all others wait for it, so whatever lies between two marks is that call's.
 //! 3. Both see the same addresses, so the lines can be compared one by one. What lackey alone sees is told with the place of its instruction.
@@ -18,17 +21,19 @@ use super::tally::Ratchet;
 use super::test_case::{Names, Test};
 use super::trace::{Access, WRITE};
 use crate::op::Op;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// Where the bytes of a mark lie, in the order in which they are stored (`MARK` in trace/runtime.c).
 const BEGIN: [u64; 8] = [0, 3, 4, 8, 9, 14, 23, 25];
 const END: [u64; 8] = [0, 31, 4, 15, 9, 26, 53, 58];
 /// Tests of a pair that are looked at for one with a conflict.
-const LOOK: usize = 10;
+const LOOK: usize = 500;
 
 /// What the child is told.
 #[derive(Serialize, Deserialize)]
@@ -50,12 +55,27 @@ struct Answer {
     maps: Vec<(u64, u64, String)>,
 }
 
-/// Runs the test that standard input names; for [`check`].
+/// What the child says before the calls.
+const READY: &str = "ready\n";
+
+/// Tells the parent that the calls come next, and waits until it reads the trace.
+fn ready() -> Result<(), String> {
+    let (mut out, mut answer) = (std::io::stdout(), String::new());
+    out.write_all(READY.as_bytes()).and_then(|()| out.flush()).map_err(|e| e.to_string())?;
+    match std::io::stdin().read_line(&mut answer) {
+        Ok(n) if n > 0 => Ok(()),
+        Ok(_) => Err("nobody reads the trace".into()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Runs the test that a line of standard input names; for [`check`].
 pub fn child() -> Result<(), String> {
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).map_err(|e| e.to_string())?;
+    std::io::stdin().read_line(&mut text).map_err(|e| e.to_string())?;
     let task: Task = serde_json::from_str(&text).map_err(|e| e.to_string())?;
-    let rig = Rig::with_names(Names(task.names))?;
+    let mut rig = Rig::small(Names(task.names))?;
+    rig.before_calls = Some(ready);
     let test = Test { calls: (Call::Stat, Call::Stat), number: 0, setup: task.setup, ops: task.ops };
     let order = rig.run(&test, 0, true, false)?;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -99,6 +119,11 @@ struct Reader {
 }
 
 impl Reader {
+    /// Both calls were seen.
+    fn is_done(&self) -> bool {
+        self.windows.len() == 2 && !self.open
+    }
+
     /// Takes one line: `I  addr,size`, ` L addr,size`, ` S ..`, ` M ..`; anything else is valgrind's own.
     fn take(&mut self, line: &[u8]) {
         self.lines += 1;
@@ -179,7 +204,7 @@ pub struct Compared {
     pub recorded: usize,
     /// Accesses that lackey saw.
     pub traced: usize,
-    /// Lines of text it wrote for the whole run.
+    /// Lines of text that were read: those between the set-up and the end of the second call.
     pub lines_of_trace: u64,
     /// Shared lines that both found.
     pub both: usize,
@@ -207,8 +232,10 @@ pub fn check(n: usize, ratchet: &Ratchet, json: Option<&std::path::Path>) -> Res
     for calls in pairs {
         let mut tests = enumerate::tests(calls, &rig.names)?.tests;
         tests.truncate(LOOK);
-        // One with a conflict, if there is one among the first.
-        let conflicts = |t: &Test| rig.run(t, 0, true, false).is_ok_and(|o| o.shared.by_lines());
+        // One with a conflict, if there is one among the first, and not one that comes now and then.
+        let conflicts = |t: &Test| {
+            (0..3).all(|at| rig.run_elsewhere(t, 0, true, false, at).is_ok_and(|o| o.shared.by_lines()))
+        };
         let at = tests.iter().position(conflicts).unwrap_or(0);
         if at < tests.len() {
             let c = compare(&rig, &tests.swap_remove(at))?;
@@ -239,34 +266,101 @@ pub fn check(n: usize, ratchet: &Ratchet, json: Option<&std::path::Path>) -> Res
     Ok(agree)
 }
 
-fn compare(rig: &Rig, t: &Test) -> Result<Compared, String> {
-    let begin = std::time::Instant::now();
-    let say = |e: std::io::Error| format!("valgrind: {e}");
-    let me = std::env::current_exe().map_err(say)?;
-    let (trace, theirs) = std::io::pipe().map_err(say)?;
+/// The pipe that lackey writes to.
+struct Trace {
+    from: PipeReader,
+    to: PipeWriter,
+    buffer: Vec<u8>,
+}
+
+impl Trace {
+    /// One that does not block.
+    fn new() -> std::io::Result<Trace> {
+        let (from, to) = std::io::pipe()?;
+        // The child's end is inherited; the program behind valgrind does not know of it.
+        rustix::io::fcntl_setfd(&to, rustix::io::FdFlags::empty())?;
+        rustix::fs::fcntl_setfl(&from, OFlags::NONBLOCK)?;
+        let t = Trace { from, to, buffer: vec![0; 1 << 20] };
+        t.block(false)?;
+        Ok(t)
+    }
+
+    /// Whether who writes waits while the pipe is full, or loses what it writes. A line is shorter than what a pipe takes whole or not at all.
+    fn block(&self, on: bool) -> std::io::Result<()> {
+        Ok(rustix::fs::fcntl_setfl(&self.to, if on { OFlags::empty() } else { OFlags::NONBLOCK })?)
+    }
+
+    /// What is there.
+    fn read(&mut self) -> std::io::Result<&[u8]> {
+        match self.from.read(&mut self.buffer) {
+            Ok(n) => Ok(&self.buffer[..n]),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(&[]),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn drain(&mut self) -> std::io::Result<()> {
+        while !self.read()?.is_empty() {}
+        Ok(())
+    }
+
+    /// Reads until the second call is over, or the child.
+    fn follow(&mut self, c: &mut Child) -> std::io::Result<Reader> {
+        let (mut reader, mut rest) = (Reader::default(), Vec::new());
+        while !reader.is_done() {
+            let text = self.read()?;
+            if text.is_empty() {
+                if c.try_wait()?.is_some() {
+                    break;
+                }
+                // Not woken for each line, whose writer needs the processor.
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            rest.extend_from_slice(text);
+            let end = rest.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1);
+            rest[..end].split_inclusive(|b| *b == b'\n').for_each(|l| reader.take(l));
+            rest.drain(..end);
+        }
+        self.block(false)?;
+        self.drain()?;
+        Ok(reader)
+    }
+}
+
+/// The child's last words and the trace of its two calls.
+fn run_child(task: &Task) -> std::io::Result<(String, Reader)> {
+    let lost = |what: &str| std::io::Error::other(what.to_string());
+    let mut trace = Trace::new()?;
     let mut c = Command::new("valgrind");
     c.args(["--tool=lackey", "--basic-counts=no", "--trace-mem=yes", "--fair-sched=yes"]);
-    // The child's end is inherited; the program behind valgrind does not know of it.
-    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(|e| e.to_string())?;
-    c.arg(format!("--log-fd={}", theirs.as_raw_fd())).arg(me).arg("--lackey-child");
-    let mut c = c.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(say)?;
-    drop(theirs);
+    c.arg(format!("--log-fd={}", trace.to.as_raw_fd())).arg(std::env::current_exe()?).arg("--lackey-child");
+    let mut c = c.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let (to, from) = (c.stdin.take(), c.stdout.take());
+    let (mut to, from) = to.zip(from).ok_or_else(|| lost("the child has no pipes"))?;
+    to.write_all(serde_json::to_string(task)?.as_bytes()).and_then(|()| to.write_all(b"\n"))?;
+    let (mut from, mut text) = (BufReader::new(from), String::new());
+    from.read_line(&mut text)?;
+    if text != READY {
+        return Err(lost(&format!("the program did not get to the calls: {}, {text:?}", c.wait()?)));
+    }
+    trace.drain()?;
+    trace.block(true)?;
+    to.write_all(b"go\n")?;
+    let reader = trace.follow(&mut c)?;
+    text.clear();
+    from.read_to_string(&mut text)?;
+    match c.wait()? {
+        s if s.success() => Ok((text, reader)),
+        s => Err(lost(&format!("the program ended with {s}"))),
+    }
+}
+
+fn compare(rig: &Rig, t: &Test) -> Result<Compared, String> {
+    let begin = std::time::Instant::now();
     let task = Task { names: rig.names.0.clone(), setup: t.setup.clone(), ops: t.ops.clone() };
-    if let Some(mut to) = c.stdin.take() {
-        let text = serde_json::to_string(&task).map_err(|e| e.to_string())?;
-        to.write_all(text.as_bytes()).map_err(say)?;
-    }
-    let mut reader = Reader::default();
-    let (mut from, mut line) = (BufReader::with_capacity(1 << 20, trace), Vec::new());
-    while from.read_until(b'\n', &mut line).map_err(say)? > 0 {
-        reader.take(&line);
-        line.clear();
-    }
-    let out = c.wait_with_output().map_err(say)?;
-    if !out.status.success() {
-        return Err(format!("the program under valgrind ended with {}", out.status));
-    }
-    let answer: Answer = serde_json::from_slice(&out.stdout).map_err(|e| format!("its answer: {e}"))?;
+    let (text, reader) = run_child(&task).map_err(|e| format!("under valgrind: {e}"))?;
+    let answer: Answer = serde_json::from_str(&text).map_err(|e| format!("its answer: {e}"))?;
     let [a, b] = &reader.windows[..] else {
         return Err(format!("{} recorded calls in the trace, not two", reader.windows.len()));
     };
@@ -331,12 +425,14 @@ mod tests {
             [("S 1000,8", ["S 2000,8", "L 3000,4"]), ("M 2000,8", ["L 2004,4", "M 4000,8"])]
         {
             trace(&mut r, &access(before));
+            assert!(!r.is_done());
             trace(&mut r, &mark(BEGIN));
+            assert!(!r.is_done());
             inside.iter().for_each(|s| trace(&mut r, &access(s)));
             trace(&mut r, &["==12== valgrind's own\n".to_string()]);
             trace(&mut r, &mark(END));
         }
-        assert_eq!(r.windows.len(), 2);
+        assert!(r.is_done());
         let mut s = shared(&r.windows[0], &r.windows[1]);
         assert!(s.remove(&(r.marks as usize / LINE)).is_some(), "the marks' own line");
         assert_eq!(s.keys().copied().collect::<Vec<_>>(), [0x2000 / LINE]);
@@ -347,5 +443,34 @@ mod tests {
         assert!(!far[&(0x2000 / LINE)].0);
         // Two readers share nothing that counts.
         assert!(shared(&[Access::seen(0x2000, 1, 4, 0)], &[Access::seen(0x2000, 1, 4, 0)]).is_empty());
+    }
+
+    #[test]
+    fn before_the_calls_lines_are_lost_and_from_then_on_none() {
+        let mut t = Trace::new().unwrap();
+        let full = (0..100_000).find_map(|_| t.to.write_all(b" S 1000,1\n").err()).unwrap();
+        assert_eq!(full.kind(), std::io::ErrorKind::WouldBlock);
+        t.drain().unwrap();
+        t.block(true).unwrap();
+        let mut to = t.to.try_clone().unwrap();
+        let write = std::thread::spawn(move || {
+            for _ in 0..2 {
+                mark(BEGIN).iter().for_each(|l| to.write_all(l.as_bytes()).unwrap());
+                // More than a pipe holds.
+                (0..20_000)
+                    .for_each(|n| to.write_all(format!(" L {:x},8\n", 0x1000 + n * 8).as_bytes()).unwrap());
+                mark(END).iter().for_each(|l| to.write_all(l.as_bytes()).unwrap());
+            }
+        });
+        let mut c = Command::new("sleep").arg("60").spawn().unwrap();
+        let r = t.follow(&mut c).unwrap();
+        write.join().unwrap();
+        assert!(r.is_done());
+        let reads = |w: &Vec<Access>| w.iter().filter(|a| a.kind & WRITE == 0).count();
+        assert_eq!(r.windows.iter().map(reads).collect::<Vec<_>>(), [20_000; 2]);
+        // A child that ends before its calls does not leave the reader waiting.
+        c.kill().unwrap();
+        c.wait().unwrap();
+        assert!(!t.follow(&mut c).unwrap().is_done());
     }
 }

@@ -6,6 +6,7 @@
 //! that both touched, at least one of them writing, is a conflict (`overlap`). docs/CONFLICTS.md has the method, the
 //! figures and the classes of conflict that are kept.
 
+pub mod backtraces;
 pub mod call;
 pub mod choice;
 pub mod drive;

@@ -28,6 +28,8 @@ use std::time::Duration;
 
 /// Bytes of the volume under test.
 const BYTES: u64 = 32 << 20;
+/// The same of a small one.
+const SMALL: u64 = 8 << 20;
 /// The lanes of a test.
 const LANES: usize = 3;
 
@@ -41,6 +43,8 @@ pub struct Rig {
     pub stacks: bool,
     /// Plant a counter that every call writes.
     pub plant: bool,
+    /// What is done between the set-up and the first call that is recorded.
+    pub before_calls: Option<fn() -> Result<(), String>>,
 }
 
 /// One order of a test.
@@ -59,17 +63,17 @@ fn options() -> MountOptions {
 impl Rig {
     /// Starts the lanes and formats the image.
     pub fn new() -> Result<Rig, String> {
-        Rig::start(None)
+        Rig::start(BYTES, None)
     }
 
-    /// The same with names that were chosen before.
-    pub fn with_names(names: Names) -> Result<Rig, String> {
-        Rig::start(Some(names))
+    /// One on a small volume, with names that were chosen before: for a program whose every instruction costs a microsecond.
+    pub fn small(names: Names) -> Result<Rig, String> {
+        Rig::start(SMALL, Some(names))
     }
 
-    fn start(chosen: Option<Names>) -> Result<Rig, String> {
+    fn start(bytes: u64, chosen: Option<Names>) -> Result<Rig, String> {
         let say = |e: lanefs_store::StoreError| e.to_string();
-        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(BYTES).map_err(say)?);
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(bytes).map_err(say)?);
         let format = FormatOptions {
             segment_blocks: 32,
             mlogs: LANES as u32 + 1,
@@ -84,7 +88,7 @@ impl Rig {
         let names = ["lane 0", "lane 1", "set-up"];
         let lanes = names.iter().map(|n| Lane::start(n)).collect::<Result<Vec<_>, _>>()?;
         let names = chosen.map_or_else(|| choose_names(&device), Ok)?;
-        Ok(Rig { lanes, image, names, stacks: false, plant: false })
+        Ok(Rig { lanes, image, names, stacks: false, plant: false, before_calls: None })
     }
 
     /// Runs a test in one order: `first` 0 or 1. `crash`: also recover and judge.
@@ -162,6 +166,9 @@ impl Rig {
             for lane in 0..2 {
                 self.phase(s, lane, &warm_up(&self.names, lane))?;
             }
+        }
+        if let Some(f) = self.before_calls {
+            f()?;
         }
         let mut recordings = [Recording::default(), Recording::default()];
         if test.calls.1 == Call::Checkpoint {

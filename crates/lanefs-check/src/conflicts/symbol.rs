@@ -49,7 +49,8 @@ impl Symbols {
             let text = std::fs::read_to_string(Path::new(file)).unwrap_or_default();
             text.lines().map(str::to_string).collect()
         });
-        text.get(line as usize - 1).cloned().unwrap_or_default()
+        // What the compiler made up, as a drop at the end, has line 0.
+        (line as usize).checked_sub(1).and_then(|i| text.get(i)).cloned().unwrap_or_default()
     }
 
     /// Where an access is made.
@@ -88,25 +89,47 @@ impl Symbols {
         Site { function: short_function(&function), place: format!("{from}:{line}"), field }
     }
 
-    /// Functions and lines of a list of callers, those of LaneFS and of libraries, innermost first.
-    pub fn trace(&mut self, callers: &[usize]) -> Vec<String> {
-        let mut out: Vec<String> = Vec::new();
-        for pc in callers.iter().filter(|p| **p != 0) {
-            for (name, file, line) in self.frames(*pc) {
-                if file.starts_with("/rustc/") {
-                    continue;
-                }
-                let from =
-                    file.rfind("crates/").or_else(|| file.rfind("/src/").and_then(|i| file[..i].rfind('/')));
-                out.push(format!(
-                    "{} ({}:{line})",
-                    short_function(&name),
-                    from.map_or(file.as_str(), |i| &file[i..])
-                ));
-            }
-        }
-        out
+    /// Functions and places of a list of callers, those of LaneFS and of other libraries, innermost first, up to the function by which
+    /// LaneFS was entered.
+    pub fn backtrace(&mut self, callers: &[usize]) -> Vec<String> {
+        let frames: Vec<_> = callers.iter().filter(|p| **p != 0).flat_map(|pc| self.frames(*pc)).collect();
+        shorten(within(&frames))
     }
+}
+
+/// The frames up to the one by which LaneFS was entered, without those of the standard library. What called it is the checker's; so is
+/// what the checker hands in, as a device: that may lie in between. An access outside of LaneFS has its own frame alone.
+fn within(frames: &[(String, String, u32)]) -> Vec<String> {
+    let say = |(name, file, line): &(String, String, u32)| {
+        let from = file.rfind("crates/").or_else(|| file.rfind("/src/").and_then(|i| file[..i].rfind('/')));
+        format!(
+            "{} ({}:{line})",
+            short_function(name),
+            from.map_or(file.as_str(), |i| file[i..].trim_start_matches('/'))
+        )
+    };
+    let told: Vec<_> = frames.iter().filter(|f| !is_standard(&f.1)).collect();
+    let end = told.iter().rposition(|f| is_ours(&f.1) && !f.1.contains("crates/lanefs-check/"));
+    told.into_iter().take(end.map_or(1, |i| i + 1)).map(say).collect()
+}
+
+/// At most [`FRAMES`], the innermost and the outermost ones.
+fn shorten(mut frames: Vec<String>) -> Vec<String> {
+    if frames.len() > FRAMES {
+        let more = frames.len() - (FRAMES - 1);
+        let at = FRAMES - 1 - OUTERMOST;
+        frames.splice(at..at + more, [format!("({more} more)")]);
+    }
+    frames
+}
+
+/// Lines of a backtrace at most.
+const FRAMES: usize = 16;
+/// So many of them are the outermost frames, if there are more.
+const OUTERMOST: usize = 4;
+
+fn is_standard(file: &str) -> bool {
+    file.starts_with("/rustc/") || file.contains("/lib/rustlib/src/rust/library/")
 }
 
 fn is_ours(file: &str) -> bool {
@@ -222,6 +245,41 @@ mod tests {
         assert_eq!(f("let g = self.inner.commit.lock();").as_deref(), Some("Cell.commit"));
         assert_eq!(f("}"), None);
         assert_eq!(f("p.calls.fetch_add(1, Relaxed);").as_deref(), Some("p.calls"));
+    }
+
+    #[test]
+    fn a_backtrace_ends_where_the_library_is_entered() {
+        let f = |name: &str, file: &str, line: u32| (name.to_string(), file.to_string(), line);
+        let of_checker = "/x/crates/lanefs-check/src/conflicts/volume.rs";
+        let mut all = vec![
+            f("core::sync::atomic::atomic_load", "/rustc/abc/library/core/src/sync/atomic.rs", 9),
+            f("core::cell::get", "/t/lib/rustlib/src/rust/library/core/src/cell.rs", 8),
+            f("parking_lot::raw_mutex::lock", "/r/parking_lot-0.12/src/raw_mutex.rs", 5),
+            f("<lanefs_store::Store>::write", "/x/crates/lanefs-store/src/store.rs", 1),
+            f("<lanefs_check::Gate as lanefs_store::Device>::write", of_checker, 2),
+            f("<lanefs::Volume>::stat", "/x/crates/lanefs/src/volume.rs", 3),
+        ];
+        let want = [
+            "raw_mutex::lock (parking_lot-0.12/src/raw_mutex.rs:5)",
+            "Store::write (crates/lanefs-store/src/store.rs:1)",
+            "Gate::write (crates/lanefs-check/src/conflicts/volume.rs:2)",
+            "Volume::stat (crates/lanefs/src/volume.rs:3)",
+        ];
+        assert_eq!(within(&all), want);
+        all.push(f("<lanefs_check::UnderTest>::call", of_checker, 4));
+        all.push(f("std::thread::spawn", "/rustc/abc/library/std/src/thread.rs", 7));
+        assert_eq!(within(&all), want);
+        // What the checker plants lies in no library.
+        assert_eq!(within(&all[6..]), ["UnderTest::call (crates/lanefs-check/src/conflicts/volume.rs:4)"]);
+    }
+
+    #[test]
+    fn a_long_backtrace_keeps_both_ends() {
+        let frames = |n: usize| (0..n).map(|i| i.to_string()).collect::<Vec<_>>();
+        assert_eq!(shorten(frames(FRAMES)), frames(FRAMES));
+        let cut = shorten(frames(20));
+        assert_eq!(cut.len(), FRAMES);
+        assert_eq!(cut[10..], ["10", "(5 more)", "16", "17", "18", "19"]);
     }
 
     #[test]

@@ -55,6 +55,13 @@ pub struct Class {
     pub example: String,
     /// The accesses of the two lanes there.
     pub sites: [String; 2],
+    /// Who made them: for each lane the functions and places, innermost first, up to the library's own. Empty in the answer of a part,
+    /// and if the example does not show the conflict again.
+    #[serde(default)]
+    pub backtraces: Vec<Vec<String>>,
+    /// Which call was first when they were taken, or why there are none.
+    #[serde(default)]
+    pub backtraces_note: String,
 }
 
 /// What a run found.
@@ -82,6 +89,9 @@ pub struct Tally {
     /// Conflicts that did not come again when the test was run again: work that an operation does now and then for many, or blocks side by
     /// side on the heap.
     pub sporadic: BTreeMap<String, usize>,
+    /// By the same fields, a test that had one. It may not show it when it is run by itself.
+    #[serde(default)]
+    pub sporadic_examples: BTreeMap<String, String>,
     /// Tests whose answers, state or recovered state differ from the model's.
     pub errors: Vec<String>,
     /// Seconds.
@@ -146,8 +156,8 @@ impl Tally {
         }
         self.errors.extend(other.errors);
         self.found.extend(other.found);
-        for (k, n) in other.sporadic {
-            *self.sporadic.entry(k).or_default() += n;
+        for (k, n) in &other.sporadic {
+            self.now_and_then(k, *n, other.sporadic_examples.get(k).map_or("", |e| e));
         }
         for c in other.classes {
             let mine = self.class(&c.field);
@@ -159,6 +169,14 @@ impl Tally {
             if mine.example.is_empty() {
                 (mine.example, mine.sites) = (c.example, c.sites);
             }
+        }
+    }
+
+    /// Counts conflicts on a field that did not come again; an example, unless it is empty.
+    pub fn now_and_then(&mut self, field: &str, times: usize, example: &str) {
+        *self.sporadic.entry(field.into()).or_default() += times;
+        if !example.is_empty() {
+            self.sporadic_examples.entry(field.into()).or_insert_with(|| example.into());
         }
     }
 
@@ -246,6 +264,28 @@ mod tests {
             t.class(f);
         }
         t
+    }
+
+    #[test]
+    fn parts_add_up_to_one_example_of_each() {
+        let mut a = Tally::default();
+        a.now_and_then("A.b", 2, "--pair stat,stat --test 1");
+        let mut b = Tally::default();
+        b.now_and_then("A.b", 3, "--pair stat,stat --test 2");
+        b.now_and_then("C.d", 1, "--pair stat,stat --test 3");
+        // What was written before there were examples.
+        let old = serde_json::json!({"sporadic": {"A.b": 1, "E.f": 1}});
+        let mut text = serde_json::to_value(Tally::default()).unwrap();
+        let fields = text.as_object_mut().unwrap();
+        fields.extend(old.as_object().unwrap().clone());
+        fields.remove("sporadic_examples");
+        a.add(serde_json::from_value(text).unwrap());
+        a.add(b);
+        let counts: Vec<_> = a.sporadic.iter().map(|(f, n)| (f.as_str(), *n)).collect();
+        assert_eq!(counts, [("A.b", 6), ("C.d", 1), ("E.f", 1)]);
+        let examples: Vec<_> =
+            a.sporadic_examples.iter().map(|(f, e)| (f.as_str(), &e[e.len() - 1..])).collect();
+        assert_eq!(examples, [("A.b", "1"), ("C.d", "3")]);
     }
 
     #[test]

@@ -71,6 +71,7 @@ mod runtime {
     unsafe extern "C" {
         pub fn lanefs_trace_setup(capacity: usize, stacks: usize) -> i32;
         pub fn lanefs_trace_start(with_stacks: i32);
+        pub fn lanefs_trace_forget();
         pub fn lanefs_trace_resume();
         pub fn lanefs_trace_pause();
         pub fn lanefs_trace_stop(
@@ -127,6 +128,16 @@ pub fn start(with_stacks: bool) {
         runtime::lanefs_trace_pause();
     }
     let _ = with_stacks;
+}
+
+/// Forgets what the calling thread recorded and records from here on, with stacks if it did so before.
+pub fn start_anew() {
+    #[cfg(lanefs_trace)]
+    // SAFETY: touches the calling thread's recorder only.
+    unsafe {
+        runtime::lanefs_trace_forget();
+        runtime::lanefs_trace_resume();
+    }
 }
 
 /// Records what `f` does.

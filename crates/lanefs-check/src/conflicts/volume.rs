@@ -341,8 +341,7 @@ impl Gate {
             }
         }
         // From here on the checkpoint is recorded: its seal is behind it.
-        trace::start(false);
-        trace::set_recording(true);
+        trace::start_anew();
     }
 }
 
