@@ -87,8 +87,8 @@ pub(crate) struct LaneShared {
     pub room: NameRoom,
 }
 
-/// Blocks of a volume below which lanes look more often how much they log: a GiB.
-const SMALL: u64 = 1 << 18;
+/// Blocks of a volume below which lanes look more often how much they log: 256 MiB.
+const SMALL: u64 = 1 << 16;
 
 /// The volume takes calls.
 const RUNNING: u8 = 0;
@@ -108,8 +108,10 @@ pub(crate) struct Inner {
     pub numbers: Numbers,
     pub frames: Arc<FramePool>,
     pub hash_key: [u64; 2],
-    /// Less than a GiB: a few thousand names may be much (`ops::room`).
+    /// Less than 256 MiB: a few thousand names may be much (`ops::room`).
     pub is_small: bool,
+    /// A quarter of its blocks.
+    pub crowded: u64,
     pub options: MountOptions,
     /// Everything up to this epoch is in the folded directories. Written by checkpoints only.
     folded: CachePadded<AtomicU64>,
@@ -271,6 +273,7 @@ impl Volume {
             frames,
             hash_key: info.hash_key,
             is_small: store.space().total < SMALL,
+            crowded: store.space().total / 4,
             folded: CachePadded::new(AtomicU64::new(info.last_epoch)),
             committed: CachePadded::new(AtomicU64::new(info.last_epoch)),
             state: CachePadded::new(AtomicU8::new(RUNNING)),

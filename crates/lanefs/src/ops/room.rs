@@ -119,10 +119,16 @@ impl Inner {
         reaped > 0 || given_back > 0 || self.store.space().free > 0
     }
 
-    /// Whether what is logged and not folded could need half of the segments that are free (4).
+    /// Whether what is logged and not folded could need half of the segments that are free (4). Where a quarter of a volume is free that is not small,
+    /// commits and the background see to it in time.
     pub(crate) fn log_presses(&self) -> bool {
+        let free = self.store.free_segment_blocks();
+        let attributes = 2 * self.xattr_blocks.load(Relaxed);
+        if free > self.crowded && !self.is_small {
+            return attributes > free / 2;
+        }
         let changes = (self.log_bytes() / BYTES_A_CHANGE) as u64;
-        BLOCKS_A_CHANGE * changes + 2 * self.xattr_blocks.load(Relaxed) > self.store.free_segment_blocks() / 2
+        BLOCKS_A_CHANGE * changes + attributes > free / 2
     }
 
     /// Waits until the background has folded what presses, or folds it where there is no background. The caller holds no lock and is not pinned.
