@@ -385,8 +385,7 @@ impl Store {
         // In this order: recovery may unmap a block of the tree and map it again. A bucket that the cleaner moved may have been written anew by
         // the fold since, which has given it up: no tree refers to it.
         i.died.drain(..).for_each(|a| sink.unmark(a));
-        let live = i.fresh.drain().map(BlockAddr).filter(|a| self.segments.is_live(*a));
-        live.for_each(|a| sink.mark(a));
+        i.fresh.drain().map(BlockAddr).filter(|a| self.segments.is_live(*a)).for_each(|a| sink.mark(a));
         i.xattrs.seal();
         i.tail.seal();
         i.listed = false;

@@ -16,6 +16,8 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(crate) struct Op<'v> {
     pub vol: &'v Inner,
     pub lane: usize,
+    /// The thread's lane; another than `lane` where all log to one list.
+    mine: usize,
     pub log: LaneGuard<'v, LaneLog>,
 }
 
@@ -27,7 +29,7 @@ impl<'v> Op<'v> {
         if log.make_room() || vol.is_small && log.is_time() {
             vol.lanes.shared(mine).look.store(true, Relaxed);
         }
-        Op { vol, lane, log }
+        Op { vol, lane, mine, log }
     }
 
     /// Steps 3 and 4: the operation's version, above `floor`, the highest timestamp of the keys it reads or writes. Their locks are
@@ -43,7 +45,7 @@ impl<'v> Op<'v> {
 
     /// Step 6, the append.
     pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
-        let promised = self.vol.take_promised();
+        let promised = self.vol.take_promised(self.mine);
         if promised > 0 {
             self.log.promise(version.epoch, promised);
         }

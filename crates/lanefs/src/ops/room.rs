@@ -69,19 +69,28 @@ impl Inner {
         self.reserve_bytes(blocks * BLOCK_SIZE as u64)
     }
 
+    #[inline]
     fn reserve_bytes(&self, bytes: u64) -> Result<u64> {
+        if bytes == 0 {
+            return Ok(0);
+        }
         let lane = self.lanes.mine();
         let room = &self.lanes.shared(lane).room;
         let left = room.left.fetch_sub(bytes as i64, Relaxed) - bytes as i64;
-        if left < 0 {
-            let blocks = left.unsigned_abs().div_ceil(BLOCK_SIZE as u64);
-            if !self.store.reserve(lane, blocks) {
-                room.left.fetch_add(bytes as i64, Relaxed);
-                return posix(libc::ENOSPC);
-            }
-            room.left.fetch_add((blocks * BLOCK_SIZE as u64) as i64, Relaxed);
-            room.blocks.fetch_add(blocks, Relaxed);
+        if left < 0 { self.reserve_more(lane, bytes, left) } else { Ok(bytes) }
+    }
+
+    /// Blocks for what is short, `left` bytes below nothing.
+    #[cold]
+    fn reserve_more(&self, lane: usize, bytes: u64, left: i64) -> Result<u64> {
+        let room = &self.lanes.shared(lane).room;
+        let blocks = left.unsigned_abs().div_ceil(BLOCK_SIZE as u64);
+        if !self.store.reserve(lane, blocks) {
+            room.left.fetch_add(bytes as i64, Relaxed);
+            return posix(libc::ENOSPC);
         }
+        room.left.fetch_add((blocks * BLOCK_SIZE as u64) as i64, Relaxed);
+        room.blocks.fetch_add(blocks, Relaxed);
         Ok(bytes)
     }
 
@@ -90,10 +99,10 @@ impl Inner {
         self.lanes.shared(self.lanes.mine()).room.left.fetch_add(bytes as i64, Relaxed);
     }
 
-    /// Blocks that this lane promised for names since the last time; the caller counts them in its epoch.
+    /// Blocks that a lane promised for names since the last time; the caller counts them in its epoch.
     #[inline]
-    pub(crate) fn take_promised(&self) -> u64 {
-        let blocks = &self.lanes.shared(self.lanes.mine()).room.blocks;
+    pub(crate) fn take_promised(&self, lane: usize) -> u64 {
+        let blocks = &self.lanes.shared(lane).room.blocks;
         if blocks.load(Relaxed) == 0 { 0 } else { blocks.swap(0, Relaxed) }
     }
 
