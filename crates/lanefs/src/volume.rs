@@ -87,8 +87,8 @@ pub(crate) struct LaneShared {
     pub room: NameRoom,
 }
 
-/// Blocks of a volume below which lanes look more often how much they log: 256 MiB.
-const SMALL: u64 = 1 << 16;
+/// Blocks of a volume below which lanes look more often how much they log: 64 MiB.
+const SMALL: u64 = 1 << 14;
 
 /// The volume takes calls.
 const RUNNING: u8 = 0;
@@ -108,7 +108,7 @@ pub(crate) struct Inner {
     pub numbers: Numbers,
     pub frames: Arc<FramePool>,
     pub hash_key: [u64; 2],
-    /// Less than 256 MiB: a few thousand names may be much (`ops::room`).
+    /// Less than 64 MiB: a few thousand names may be much (`ops::room`).
     pub is_small: bool,
     /// A quarter of its blocks.
     pub crowded: u64,
