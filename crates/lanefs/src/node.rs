@@ -300,7 +300,7 @@ impl Volume {
     pub fn node_setxattr(&self, cred: &Cred, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
         let inner = &self.0.inner;
         inner.slow_down_meta();
-        inner.with_room(|| {
+        inner.change_with_room(|| {
             let guard = pin();
             inner.set_xattr(cred, inner.cell(ino, &guard)?, name, value, flags)
         })
@@ -317,7 +317,7 @@ impl Volume {
     pub fn node_removexattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<()> {
         let inner = &self.0.inner;
         inner.slow_down_meta();
-        inner.with_room(|| {
+        inner.change_with_room(|| {
             let guard = pin();
             inner.remove_xattr(cred, inner.cell(ino, &guard)?, name)
         })

@@ -118,6 +118,15 @@ impl Inner {
         f()
     }
 
+    /// The same for an `f` that says false where there was no room: ENOSPC of another cause is not tried again.
+    pub(crate) fn change_with_room(&self, mut f: impl FnMut() -> Result<bool>) -> Result<()> {
+        self.with_room(|| match f() {
+            Ok(true) => Ok(Ok(())),
+            Ok(false) => posix(libc::ENOSPC),
+            Err(e) => Ok(Err(e)),
+        })?
+    }
+
     /// The volume is full: makes what was deleted count as free. False if there is no room even then. True also if something was given back
     /// and is gone again already: others take room while this thread makes it. The caller holds no lock and is not pinned: the
     /// grace of what was just deleted is waited for.

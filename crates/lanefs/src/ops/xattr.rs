@@ -151,6 +151,7 @@ impl Inner {
         Ok(x.names().filter(|n| all || !n.starts_with(b"trusted.")).map(<[u8]>::to_vec).collect())
     }
 
+    /// False if the volume has no room for them now. An inode that has too many says ENOSPC itself: no room helps.
     pub(crate) fn set_xattr(
         &self,
         cred: &Cred,
@@ -158,7 +159,7 @@ impl Inner {
         name: &[u8],
         value: &[u8],
         flags: i32,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         check(cell, cred, name, true)?;
         self.writable()?;
         if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0
@@ -187,7 +188,7 @@ impl Inner {
             blocks_of_xattrs(now.encoded().len() + Xattrs::bytes(name, value))
         };
         if blocks > 0 && !self.store.reserve(self.lanes.mine(), blocks) {
-            return posix(libc::ENOSPC);
+            return Ok(false);
         }
         let set = self.change_xattrs(cell, |x| {
             fits(x)?;
@@ -199,10 +200,11 @@ impl Inner {
         if blocks > 0 {
             self.hand_over_xattrs(cell, set.is_ok(), blocks);
         }
-        set
+        set.map(|()| true)
     }
 
-    pub(crate) fn remove_xattr(&self, cred: &Cred, cell: &Cell, name: &[u8]) -> Result<()> {
+    /// False if there is no room to write the others anew: as [`Inner::set_xattr`].
+    pub(crate) fn remove_xattr(&self, cred: &Cred, cell: &Cell, name: &[u8]) -> Result<bool> {
         check(cell, cred, name, true)?;
         self.writable()?;
         let blocks = {
@@ -215,7 +217,7 @@ impl Inner {
         let lane = self.lanes.mine();
         if let Some(got) = (0..blocks).find(|_| !self.store.reserve_rewrite(lane)) {
             self.store.unreserve(lane, got);
-            return posix(libc::ENOSPC);
+            return Ok(false);
         }
         let removed = self.change_xattrs(cell, |x| match x.get(name) {
             Some(_) => x.with(name, None),
@@ -227,7 +229,7 @@ impl Inner {
         if blocks > 0 {
             self.hand_over_xattrs(cell, removed.is_ok(), blocks);
         }
-        removed
+        removed.map(|()| true)
     }
 
     /// Gives the store attributes that take `blocks` of their own, so that the checkpoint which gives the promise back is the one that writes them.

@@ -153,3 +153,24 @@ fn close_and_check(fs: Fs, dev: std::sync::Arc<lanefs_store::device::MemoryDevic
     let report = lanefs_store::fsck::check(vec![dev], &Default::default(), &|_| {}).unwrap();
     assert!(report.is_clean(), "{report:?}");
 }
+
+/// What no room helps is told at once: no checkpoint is made for it.
+#[test]
+fn too_many_attributes_are_no_reason_to_make_room() {
+    use lanefs_store::device::{Device, ReadReq};
+    let (fs, dev) = root(16);
+    let slots = || {
+        let mut bytes = vec![0; 8192];
+        dev.read(&mut [ReadReq { offset: 4096, data: &mut bytes }]).unwrap();
+        bytes
+    };
+    fs.write("/f", b"x").unwrap();
+    fs.setxattr("/f", b"user.a", &[1; 60_000], 0).unwrap();
+    fs.setxattr("/f", b"user.b", &[2; 60_000], 0).unwrap();
+    fs.volume().sync().unwrap();
+    let before = slots();
+    assert_eq!(fs.setxattr("/f", b"user.c", &[3; 60_000], 0).unwrap_err().errno(), libc::ENOSPC);
+    assert!(slots() == before, "a checkpoint was made");
+    fs.volume().checkpoint().unwrap();
+    assert!(slots() != before, "a checkpoint shows");
+}
