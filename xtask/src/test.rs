@@ -47,5 +47,6 @@ fn checkers() -> Result<(), String> {
     crash::checker("lanefs-crash", &["--minutes", "3", "--jobs", "2"])?;
     crash::checker("lanefs-simulate", &["--runs", "2000", "--jobs", &cores])?;
     fuzz::schedules(&["--runs", "2000", "--jobs", &cores])?;
-    fuzz::fuzz(&["--seconds", "60"])
+    // So many, not so long: what is tried must not depend on how fast the machine is.
+    fuzz::fuzz(&["--cases", "4000", "--seconds", "600"])
 }

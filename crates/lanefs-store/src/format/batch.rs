@@ -441,6 +441,7 @@ fn inode_record(r: &mut Reader<'_>) -> Option<InodeRecord> {
     let page = r.u64()?;
     if ino.is_none()
         || version >= COUNTER_END
+        || attrs.kind().is_none()
         || attrs.size > MAX_FILE_SIZE
         || (flags & TAIL_SET != 0 && page >= PAGES_END)
         || flags & !(HAS_XATTRS | TAIL_NONE | TAIL_SET) != 0

@@ -276,6 +276,9 @@ fn effect_at(b: &[u8], at: usize) -> Result<(Effect<'_>, usize), RecordError> {
             if n > SYMLINK_MAX {
                 return Err(err("symbolic link target too long"));
             }
+            if FileKind::from_mode(u32_at(p, 36)).is_none() {
+                return Err(err("a mode that names no kind of file"));
+            }
             Effect::New {
                 ino: some(ino(0))?,
                 parent: ino(8),
