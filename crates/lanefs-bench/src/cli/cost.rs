@@ -39,6 +39,9 @@ pub struct CostArgs {
     pub tolerance: f64,
 }
 
+/// The part of what a count may be worse by from which it is told of.
+const NEAR: f64 = 0.6;
+
 /// Runs it and answers the exit status. `front` is what this program is given before a command.
 pub fn run(args: &CostArgs, front: &[&str]) -> Res<i32> {
     args.cells.check()?;
@@ -98,22 +101,28 @@ pub fn run(args: &CostArgs, front: &[&str]) -> Res<i32> {
     if let Some(path) = &args.against {
         let text = std::fs::read(path).at(path.display())?;
         let earlier: ResultsFile = serde_json::from_slice(&text).at(path.display())?;
-        for complaint in worse(&file.results, &earlier.results, args.tolerance, args.instruction_tolerance) {
-            say(complaint)?;
+        let (worse, near) =
+            compare(&file.results, &earlier.results, args.tolerance, args.instruction_tolerance);
+        for complaint in &worse {
+            say(format_args!("worse: {complaint}"))?;
             code = 1;
+        }
+        for warning in &near {
+            say(format_args!("near the limit: {warning}"))?;
         }
     }
     Ok(code)
 }
 
-/// Which counts are worse than they were.
-fn worse(
+/// Which counts are worse than they were, and which have used up most of what they may be worse by: those fail elsewhere by a little
+/// noise, and want to be brought down or kept anew.
+fn compare(
     now: &[CellResult],
     earlier: &[CellResult],
     tolerance: f64,
     instruction_tolerance: f64,
-) -> Vec<String> {
-    let mut complaints = Vec::new();
+) -> (Vec<String>, Vec<String>) {
+    let (mut complaints, mut warnings) = (Vec::new(), Vec::new());
     for new in now {
         let Some(old) = earlier.iter().find(|o| (&o.workload, o.workers) == (&new.workload, new.workers))
         else {
@@ -131,13 +140,16 @@ fn worse(
         };
         for ((what, is, noise, tolerance), (_, was, ..)) in counts(new).into_iter().zip(counts(old)) {
             let (Some(is), Some(was)) = (is, was) else { continue };
-            if is > was * (1.0 + tolerance / 100.0) + noise {
-                complaints
-                    .push(format!("worse: {} x{}: {what} {was:.3} -> {is:.3}", new.workload, new.workers));
+            let told = || format!("{} x{}: {what} {was:.3} -> {is:.3}", new.workload, new.workers);
+            let allowed = was * tolerance / 100.0 + noise;
+            if is > was + allowed {
+                complaints.push(told());
+            } else if is > was + allowed * NEAR {
+                warnings.push(told());
             }
         }
     }
-    complaints
+    (complaints, warnings)
 }
 
 #[cfg(test)]
@@ -153,7 +165,7 @@ mod tests {
             traffic: Some((bytes, 0.0, 0.0)),
             ..CellResult::default()
         };
-        let worse = |new: CellResult, old: &[CellResult]| worse(&[new], old, 10.0, 3.0).len();
+        let worse = |new: CellResult, old: &[CellResult]| compare(&[new], old, 10.0, 3.0).0.len();
         assert_eq!(worse(cell(2.1, 4096.0), &[cell(2.0, 4096.0)]), 0);
         assert_eq!(worse(cell(3.0, 8192.0), &[cell(2.0, 4096.0)]), 2);
         assert_eq!(worse(cell(3.0, 0.0), &[]), 0);
@@ -162,5 +174,9 @@ mod tests {
         assert_eq!(worse(counted(1030.0, 1.0), &[counted(1000.0, 1.0)]), 0);
         assert_eq!(worse(counted(1050.0, 1.3), &[counted(1000.0, 1.0)]), 2);
         assert_eq!(worse(cell(0.0, 0.0), &[counted(1000.0, 1.0)]), 0);
+        let near = |n: f64| compare(&[counted(n, 0.0)], &[counted(1000.0, 0.0)], 10.0, 3.0);
+        assert_eq!(near(1020.0), (vec![], vec![]));
+        assert_eq!(near(1035.0), (vec![], vec!["MWCL x1: instructions 1000.000 -> 1035.000".to_string()]));
+        assert_eq!(near(1041.0).0.len(), 1);
     }
 }
