@@ -1,7 +1,7 @@
 //! `cargo xtask crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--states N] [--jobs N] --json FILE`: crashes LaneFS in
 //! every way the fault model knows, and says whether a promise was broken. Exit status 1 if one was, or if a canary
 //! was not caught. With `--states` it goes on, without `--minutes` as long as it takes, until so many distinct states were recovered;
-//! the families share the states then, not the time. With `--quick` few states of each workload, and a failure as it was found; `--workload N` or `N..M`:
+//! the families share the states then, not the time. With `--quick` few states of each workload, and a failure as it was found; with `--brief` a handful, at answers only, and no crash within recovery; `--workload N` or `N..M`:
 //! of each family only these. The canaries' scripts are families only when they are asked for (`--only script`); `--only canaries` plants all
 //! of them, `--only "canary NAME"` those whose name has NAME in it.
 
@@ -32,6 +32,7 @@ struct Options {
     json: Option<String>,
     keep_going: usize,
     quick: bool,
+    brief: bool,
     workloads: Option<Range<usize>>,
 }
 
@@ -46,6 +47,7 @@ fn options() -> Result<Options, String> {
         json: None,
         keep_going: 20,
         quick: false,
+        brief: false,
         workloads: None,
     };
     let mut args = std::env::args().skip(1);
@@ -55,6 +57,7 @@ fn options() -> Result<Options, String> {
         match a.as_str() {
             "--long" => o.long = true,
             "--quick" => o.quick = true,
+            "--brief" => o.brief = true,
             "--workload" => {
                 let s = value()?;
                 let (from, to) = s.split_once("..").unwrap_or((&s, ""));
@@ -105,12 +108,13 @@ fn with_clock(clock: Clock) -> LaneFs {
 }
 
 fn families(o: &Options) -> Result<Vec<Family>, String> {
-    let config = match (o.long, o.quick) {
-        (true, _) => Config::LONG,
-        (_, true) => Config { levels: Levels::QUICK, nested: 7, limit: 1500, ..Config::SHORT },
+    let config = match (o.long, o.quick, o.brief) {
+        (true, ..) => Config::LONG,
+        (.., true) => Config { levels: Levels::BRIEF, nested: 0, ..Config::SHORT },
+        (_, true, _) => Config { levels: Levels::QUICK, nested: 7, limit: 1500, ..Config::SHORT },
         _ => Config::SHORT,
     };
-    let many = if o.long || o.states.is_some() { usize::MAX } else { 100_000 };
+    let many = if o.long || o.brief || o.states.is_some() { usize::MAX } else { 100_000 };
     let seed = o.seed;
     let family = |name: &str, scenarios, config, share| Family {
         name: name.into(),
@@ -384,7 +388,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!(
-                "lanefs-crash: {e}\nusage: lanefs-crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--states N] [--jobs N] [--failures N] [--quick] [--workload N] [--json FILE]"
+                "lanefs-crash: {e}\nusage: lanefs-crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--states N] [--jobs N] [--failures N] [--quick | --brief] [--workload N] [--json FILE]"
             );
             ExitCode::from(2)
         }

@@ -430,7 +430,7 @@ fn again_from(
     inside.now = opened;
     inside.writes.retain(|w| w.issued < opened);
     inside.flushes.retain(|f| f.issued < opened);
-    let few = Levels { all_subsets: 4, samples: 4, tears: 1, pairs: 12, seed: state.at };
+    let few = Levels { all_subsets: 4, samples: 4, tears: 1, pairs: 12, each: true, seed: state.at };
     let mut result = Ok(());
     let mut hashes = HashSet::new();
     enumerate(&inside, durable, &[], 0, &few, &mut |s| {
