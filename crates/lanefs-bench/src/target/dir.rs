@@ -163,8 +163,9 @@ impl Target for DirTarget {
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(&path, how, Mode::empty()) {
             Ok(fd) => {
+                let synced = rustix::fs::syncfs(&fd).at(format!("syncfs {}", path.display()));
                 self.cell = Some((path, fd));
-                Ok(())
+                synced
             }
             Err(e) => {
                 let _ = std::fs::remove_dir(&path);

@@ -89,7 +89,7 @@ pub trait Target: Sync {
     fn place(&self) -> Option<PathBuf> {
         None
     }
-    /// Opens the place a cell runs in; it must be empty.
+    /// Opens the place a cell runs in; it must be empty. What earlier cells left to be written or freed is done first: no cell pays for another.
     fn enter(&mut self) -> Res<()>;
     /// Removes everything the cell left and the place itself.
     fn leave(&mut self) -> Res<()>;

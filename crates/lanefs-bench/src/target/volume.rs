@@ -221,6 +221,11 @@ impl Target for VolumeTarget {
     /// A volume that holds nothing is used from its root, so that paths have as many components as on a
     /// directory target; in one that holds something the cell gets a directory.
     fn enter(&mut self) -> Res<()> {
+        self.volume.sync().at("syncing the volume")?;
+        // The first frees what was removed, the second what the first moved.
+        for _ in 0..2 {
+            self.volume.tick().at("a round of the volume's background")?;
+        }
         let mut empty = true;
         self.fs
             .read_dir("/", 0, &mut |entry| {
