@@ -255,6 +255,10 @@ pub const KNOWN: &[(&str, &str)] = &[
         "creat /a 5000; mkdir /d; remount; append /a 100; rename /a /d/a; fsync /d/a; remount; unlink /d/a; rmdir /d; fsyncdir /; remount; creat /a 10; fsync /a",
     ),
     (
+        "an epoch that ends as it began, and an fsync in the middle",
+        "mkdir /a; mkdir /b; creat /f 10; sync; exchange /a /b; fsyncdir /; exchange /a /b; sync; link /f /g; fsync /f; unlink /g; sync",
+    ),
+    (
         "checkpoints between",
         "creat /a 5000; ckpt; write /a 0 100; ckpt; fsync /a; mkdir /d; ckpt; rename /a /d/a; ckpt; creat /d/b 10; fsync /d/b; ckpt; unlink /d/a; ckpt; ckpt; fsyncdir /d",
     ),

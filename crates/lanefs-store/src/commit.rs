@@ -3,7 +3,8 @@
 //! 1. Each mlog gets at most one message, a *share*; a share names how many there are and the non-empty epoch before.
 //! 2. Recovery takes an epoch as committed when all its shares are valid and the epoch they name is committed or
 //!    folded. So a crash between two shares, or two epochs, leaves a prefix.
-//! 3. An epoch without groups is never written, and nothing names it.
+//! 3. An epoch without groups is never written, and nothing names it. One whose groups come to nothing is written, as a group without effects
+//!    (`fold::absorb`): an fsync may have logged a part of it, which recovery would apply for want of the whole.
 //! 4. A share names, for every mlog, the last batch up to which all were flushed. So the loss of the last batches of one mlog shows when
 //!    an epoch was committed since, wherever it lies. A batch of an fsync says so of its own mlog only: fsyncs share nothing.
 //! 5. What is committed can be folded: the inodes that durable groups make are counted (`Mlog::owed`), segments for them are kept back

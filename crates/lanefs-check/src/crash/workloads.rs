@@ -74,6 +74,17 @@ pub fn operations() -> Vec<String> {
     v.push("tmpfile 1 /A; pwrite 1 0 5000; linkfd 1 /A/bar; close 1".into());
     v.push("open 1 /A/foo; unlink /A/foo; pwrite 1 0 100; fsyncfd 1; close 1".into());
     v.push("creat /t 6000; rename /t /foo".into());
+    // What undoes another one of these; alone they fail.
+    for c in [
+        "unlink /bar",
+        "unlink /A/bar",
+        "rename /bar /foo",
+        "rename /A/bar /A/foo",
+        "rename /C /A",
+        "rmdir /A/C",
+    ] {
+        v.push(c.into());
+    }
     v
 }
 

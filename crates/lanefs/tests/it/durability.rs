@@ -416,3 +416,25 @@ fn what_a_truncation_cut_off_stays_away_when_the_file_grows_after_a_crash() {
         shown(&reopen(fs, &dev));
     }
 }
+
+/// An fsync logs a part of an epoch, and what comes behind it undoes that part: all of the epoch comes to nothing, and must be committed all the same.
+#[test]
+fn what_undoes_an_fsynced_change_in_the_same_epoch_is_durable_after_a_sync() {
+    let (fs, dev) = root(64);
+    fs.mkdir("/A", 0o755).unwrap();
+    fs.mkdir("/B", 0o755).unwrap();
+    fs.write("/f", b"x").unwrap();
+    let a = fs.stat("/A").unwrap().ino;
+    fs.volume().sync().unwrap();
+    let sync_root = || fs.open("/", OpenOptions::new().read(true)).unwrap().sync_all().unwrap();
+    fs.rename2("/A", "/B", libc::RENAME_EXCHANGE).unwrap();
+    sync_root();
+    fs.rename2("/A", "/B", libc::RENAME_EXCHANGE).unwrap();
+    fs.volume().sync().unwrap();
+    assert_eq!(after_crash(&dev).stat("/A").unwrap().ino, a);
+    fs.link("/f", "/g").unwrap();
+    sync_root();
+    fs.unlink("/g").unwrap();
+    fs.volume().sync().unwrap();
+    assert_eq!(ls(&after_crash(&dev), "/"), ["A", "B", "f"]);
+}
