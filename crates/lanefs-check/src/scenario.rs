@@ -290,7 +290,16 @@ pub fn small() -> Result<Vec<Scenario>, String> {
         (0..n).map(|i| format!("creat /k{i} 8000; fsync /k{i}; write /a 0 40000; fsync /a; ")).collect()
     };
     let kept = format!("mkdir /d; creat /d/x 100; symlink there /d/s; creat /a 60000; sync; {}", spread(16));
-    let all: [(&str, String, String); 6] = [
+    // Directories whose buckets lie in several segments, and all change before a round that cleans.
+    let dirs = |op: &str| -> String { (0..8).map(|i| op.replace('N', &i.to_string())).collect() };
+    let named = format!(
+        "creat /a 60000; sync; {}",
+        dirs("mkdir /dN; creat /dN/x 8000; fsync /dN/x; ckpt; write /a 0 40000; fsync /a; ")
+    );
+    let names: String = (0..4)
+        .map(|i| format!("{}write /a 0 40000; fsync /a; tick; ", dirs(&format!("link /dN/x /dN/n{i}; "))))
+        .collect();
+    let all: [(&str, String, String); 7] = [
         (
             "wraps: fsyncs of one file",
             format!("creat /k 100; fsync /k; creat /a 60000; fsync /a; {}", write("a", 17)),
@@ -316,6 +325,7 @@ pub fn small() -> Result<Vec<Scenario>, String> {
              write /a 0 40000; fsync /a; tick"
                 .into(),
         ),
+        ("cleans: directories whose names change before the checkpoint", named, format!("{names}sync; ckpt")),
         ("cleans: for one who finds no room", kept.clone(), format!("{}ckpt; {}", write("a", 4), write("a", 2))),
         (
             "cleans: what is changed meanwhile",
