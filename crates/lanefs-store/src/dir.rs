@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //!  B1  a directory's buckets cover every cookie exactly once, or there is none;
-//!  B2  a fold touches each bucket once, in cookie order, and writes it before it goes on: memory holds two buckets;
+//!  B2  a fold touches each bucket once, in cookie order, hands it to the sink before it goes on, and lets that write what is queued: memory holds
+//!      two buckets and the sink's queue, however large the directory is;
 //!  B3  the buckets' blocks are written first, then the map changes in one step under the lock: whoever looks up
 //!      meanwhile sees each bucket before or after, and B1 always.
 //!
@@ -170,6 +171,7 @@ pub fn fold_dir<'a, C: StateCell>(
             return Err(StoreError::BadInode { ino: dir, why });
         }
         fold.bucket(cookie)?;
+        fold.sink.relieve()?;
     }
     Ok(())
 }
@@ -483,6 +485,24 @@ mod tests {
 
     fn edits() -> impl Strategy<Value = BTreeMap<Vec<u8>, Option<(Ino, FileKind)>>> {
         prop::collection::vec(edit(), 0..300).prop_map(|v| v.into_iter().collect())
+    }
+
+    /// A fold of a large directory once kept every bucket in memory until its last.
+    #[test]
+    fn a_fold_lets_the_sink_write_after_each_bucket() {
+        let (cell, mut log, mut model) = (new_dir(), MemLog::default(), Names::new());
+        let name = |n: u32| format!("name-{n}").into_bytes();
+        let made: BTreeMap<_, _> = (0..20_000).map(|n| (name(n), Some((Ino(99), FileKind::File)))).collect();
+        apply(&cell, &mut log, &mut model, &made, hash);
+        let of_one_bucket = log.most_queued;
+        let before = log.writes;
+        log.most_queued = 0;
+        let changed: BTreeMap<_, _> =
+            (0..20_000).map(|n| (name(n), Some((Ino(98), FileKind::File)))).collect();
+        apply(&cell, &mut log, &mut model, &changed, hash);
+        assert!(log.writes - before > 200, "{} buckets", log.writes - before);
+        // The first fold splits one bucket into all; the second writes one after the other.
+        assert!(log.most_queued <= 2 && of_one_bucket > 200, "{} and {of_one_bucket}", log.most_queued);
     }
 
     proptest! {

@@ -64,11 +64,6 @@ impl<'a> Sink<'a> {
         std::mem::take(self.dirty)
     }
 
-    /// Writes what is queued, if it is much. Called where no lock is held.
-    pub fn relieve(&self) -> Result<()> {
-        if self.store.io.queue_len() >= QUEUE_MAX { self.store.io.write_queue() } else { Ok(()) }
-    }
-
     fn place(&self, owner: Owner) -> (usize, Heat) {
         let n = self.store.mlogs.len() as u64;
         let (spread, heat) = match owner {
@@ -100,6 +95,11 @@ impl BlockSource for Sink<'_> {
 }
 
 impl BlockSink for Sink<'_> {
+    /// Writes what is queued, if it is much.
+    fn relieve(&mut self) -> Result<()> {
+        if self.store.io.queue_len() >= QUEUE_MAX { self.store.io.write_queue() } else { Ok(()) }
+    }
+
     fn write(&mut self, owner: Owner, mut block: Box<Block>) -> Result<BlockRef> {
         let (mlog, heat) = self.place(owner);
         let mlog = &self.store.mlogs[mlog];

@@ -15,6 +15,9 @@ pub struct MemLog {
     pub next: u64,
     pub reads: Cell<u64>,
     pub writes: u64,
+    /// Blocks written since the writer last let them go, and the most there ever were.
+    pub queued: u64,
+    pub most_queued: u64,
 }
 
 impl BlockSource for MemLog {
@@ -33,6 +36,8 @@ impl BlockSink for MemLog {
     fn write(&mut self, owner: Owner, mut block: Box<Block>) -> Result<BlockRef> {
         self.next += 1;
         self.writes += 1;
+        self.queued += 1;
+        self.most_queued = self.most_queued.max(self.queued);
         let addr = BlockAddr(self.next);
         if !matches!(owner, Owner::Data { .. }) {
             header::seal(&mut block, addr, Stamp { sequence: self.next, ..Stamp::default() });
@@ -43,6 +48,10 @@ impl BlockSink for MemLog {
     }
     fn free(&mut self, addr: BlockAddr) {
         assert!(self.blocks.remove(&addr).is_some(), "double free of {addr}");
+    }
+    fn relieve(&mut self) -> Result<()> {
+        self.queued = 0;
+        Ok(())
     }
 }
 
