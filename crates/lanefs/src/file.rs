@@ -390,13 +390,19 @@ impl File {
         }
     }
 
-    /// `copy_file_range(2)` from this file to `to`, whose O_APPEND does not count; returns bytes copied, fewer than `len` at the end of this file or if
+    /// Whether it is a file of that volume.
+    pub(crate) fn is_of(&self, volume: &Inner) -> bool {
+        std::ptr::eq(self.inner(), volume)
+    }
+
+    /// `copy_file_range(2)` from this file to `to`, of this volume or another, whose O_APPEND does not count; returns bytes copied, fewer than `len` at the end of this file or if
     /// writing fails half-way. Crash as [`File::write_at`].
     ///
     /// # Errors
     /// EINVAL: overlapping ranges of one file. Else those of [`File::read_at`] of this file, and of [`File::write_at`] of `to`.
     pub fn copy_range_to(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
-        if self.ino() == to.ino()
+        if to.is_of(self.inner())
+            && self.ino() == to.ino()
             && offset < to_offset.saturating_add(len)
             && to_offset < offset.saturating_add(len)
         {

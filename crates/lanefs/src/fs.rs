@@ -313,9 +313,12 @@ impl Fs {
         })
     }
 
-    /// Gives an open file another name, or an O_TMPFILE its first: `linkat` with AT_EMPTY_PATH. The file must be one of this volume, which is not
-    /// looked at. Errors and crash as [`File::link_to`].
+    /// Gives an open file another name, or an O_TMPFILE its first: `linkat` with AT_EMPTY_PATH. EXDEV: the file is one of another volume. Other
+    /// errors and crash as [`File::link_to`].
     pub fn link_file(&self, file: &File, new: impl AsPath) -> Result<()> {
+        if !file.is_of(&self.volume.0.inner) {
+            return Err(Error::Posix(libc::EXDEV));
+        }
         let r = self.named_place(new.as_path(), libc::EEXIST, &pin())?;
         if r.must_be_dir && r.target.is_none() {
             return Err(r.missing());

@@ -16,7 +16,7 @@ use std::borrow::Cow;
 /// Symbolic links followed in one path before ELOOP, as in Linux.
 const MAX_LINKS: u32 = 40;
 /// The longest path, in bytes.
-const PATH_MAX: usize = 4096;
+const PATH_MAX: usize = 4095;
 
 /// Where a path leads.
 pub(crate) struct Resolved<'p> {

@@ -251,3 +251,27 @@ fn options_mean_what_those_of_std_mean() {
     fs.open("/new", OpenOptions::new().write(true).create(true).create_new(false)).unwrap();
     fs.open("/new", OpenOptions::new().write(true).create_new(true).create_new(false)).unwrap();
 }
+
+#[test]
+fn a_file_is_linked_in_its_own_volume_only_and_copied_into_any() {
+    let ((fs, _one), (other, _two)) = (root(64), root(64));
+    let f = fs.create("/f").unwrap();
+    f.write_all_at(b"abc", 0).unwrap();
+    let there = other.create("/f").unwrap();
+    assert_eq!(f.ino(), there.ino());
+    assert_eq!(errno(other.link_file(&f, "/g")), libc::EXDEV);
+    fs.link_file(&f, "/g").unwrap();
+    // One number in two volumes is not one file.
+    assert_eq!(f.copy_range_to(0, &there, 0, 3).unwrap(), 3);
+    assert_eq!(other.read("/f").unwrap(), b"abc");
+    assert_eq!(errno(f.copy_range_to(0, &f, 1, 3)), libc::EINVAL);
+}
+
+#[test]
+fn a_path_has_at_most_4095_bytes() {
+    let (fs, _dev) = root(64);
+    fs.write("/f", b"").unwrap();
+    let path = |len: usize| "/".repeat(len - 1) + "f";
+    fs.stat(&*path(4095)).unwrap();
+    assert_eq!(errno(fs.stat(&*path(4096))), libc::ENAMETOOLONG);
+}
