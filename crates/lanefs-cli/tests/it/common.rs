@@ -16,6 +16,19 @@ pub struct Run {
     pub err: String,
 }
 
+/// Unmounts `mnt`. A file of the mount that a test had open is open in a child that another test has forked, too, until that runs its
+/// program: the mount is in use for a moment.
+pub fn umount_when_free(work: &Path) -> Run {
+    let begun = std::time::Instant::now();
+    loop {
+        let run = lanefs_in(work, &["umount", "mnt"]);
+        if !run.err.contains("in use") || begun.elapsed() > std::time::Duration::from_secs(20) {
+            return run;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
 impl Run {
     #[track_caller]
     pub fn ok(self) -> Run {
@@ -90,13 +103,13 @@ impl Mount {
         names.flatten().any(|name| name.starts_with("lanefs-ring"))
     }
     pub fn umount(&mut self) {
-        lanefs_in(self.work.path(), &["umount", "mnt"]).ok();
+        umount_when_free(self.work.path()).ok();
         self.mounted = false;
     }
     /// Unmounts after the volume was stopped as by a crash: the mount is gone, and the image not closed.
     pub fn umount_of_a_stopped_one(&mut self) {
         let image = self.image();
-        lanefs_in(self.work.path(), &["umount", "mnt"])
+        umount_when_free(self.work.path())
             .fails(1, &[image.to_str().expect("a name"), "not closed", "lanefs fsck", "log"]);
         assert_eq!(mount_line(&self.dir), None);
         self.mounted = false;

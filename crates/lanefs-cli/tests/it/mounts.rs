@@ -229,7 +229,7 @@ fn options_without_effect_are_told() {
         let args = ["mount", "-o", how.as_str(), "-o", options, "v.lane", "mnt"];
         let run = lanefs_in(m.work.path(), &args);
         if run.code == 0 {
-            lanefs_in(m.work.path(), &["umount", "mnt"]).ok();
+            umount_when_free(m.work.path()).ok();
         }
         run
     };
