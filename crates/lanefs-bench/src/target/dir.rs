@@ -165,6 +165,9 @@ impl Target for DirTarget {
             Ok(fd) => {
                 let synced = rustix::fs::syncfs(&fd).at(format!("syncfs {}", path.display()));
                 self.cell = Some((path, fd));
+                if synced.is_err() {
+                    let _ = self.leave();
+                }
                 synced
             }
             Err(e) => {
