@@ -76,6 +76,8 @@ pub struct OpenOptions {
     pub lanes: usize,
     /// Go on where the log shows that a device lost what it had acknowledged. Otherwise that is an error of opening.
     pub accept_loss: bool,
+    /// Threads that check the data of the logs while the volume is opened; 0 for twice the processors, at most 16.
+    pub threads: usize,
 }
 
 impl Default for OpenOptions {
@@ -87,6 +89,7 @@ impl Default for OpenOptions {
             memory_bytes: 64 << 20,
             lanes: 0,
             accept_loss: false,
+            threads: 0,
         }
     }
 }

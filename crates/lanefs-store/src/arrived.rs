@@ -81,9 +81,12 @@ impl Store {
                 }
             }
         };
-        // Twice the processors: some wait for the device while others compute.
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = refs.len().div_ceil(AT_ONCE).min(2 * cores).min(16);
+        let most = match self.threads {
+            // Twice the processors: some wait for the device while others compute.
+            0 => (2 * std::thread::available_parallelism().map_or(1, usize::from)).min(16),
+            n => n,
+        };
+        let threads = refs.len().div_ceil(AT_ONCE).min(most);
         if threads < 2 {
             return Ok(work());
         }

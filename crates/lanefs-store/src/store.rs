@@ -40,6 +40,8 @@ pub struct Store {
     pub(crate) read_only: bool,
     /// See `OpenOptions::accept_loss`.
     pub(crate) accept_loss: bool,
+    /// See `OpenOptions::threads`.
+    pub(crate) threads: usize,
     /// See `OpenOptions::memory_bytes`.
     pub(crate) memory_bytes: usize,
     pub(crate) segments: SegmentTable,
@@ -156,6 +158,7 @@ impl Store {
             io: Io::new(p.devices, p.options.cache_bytes, read_only),
             read_only,
             accept_loss: p.options.accept_loss,
+            threads: p.options.threads,
             memory_bytes: p.options.memory_bytes,
             rps: Rps::new(lanefs_sync::LaneIds::new(lanefs_sync::MAX_LANES)),
             flights: (0..lanes).map(|_| CachePadded::new(Flights::default())).collect(),

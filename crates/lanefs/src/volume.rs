@@ -43,7 +43,7 @@ pub struct MountOptions {
     pub commit_interval: Duration,
     /// How old a dirty page may grow. Default 30 s.
     pub dirty_expire: Duration,
-    /// Run background threads. Without them (tests, simulation) the caller calls [`Volume::tick`].
+    /// Run background threads. Without them (tests, simulation) the caller calls [`Volume::tick`], and recovery has one thread.
     pub background: bool,
     /// Lanes; 0 for the default (128).
     pub lanes: usize,
@@ -246,6 +246,7 @@ impl Volume {
                 memory_bytes: (cache / 8) as usize,
                 lanes,
                 accept_loss: false,
+                threads: usize::from(!options.background),
             },
         )?;
         let info = store.info();

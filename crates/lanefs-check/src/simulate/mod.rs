@@ -480,8 +480,6 @@ impl Run {
         const CHUNK: u64 = 32 << 10;
         *self.report.faults.entry("volume filled").or_default() += 1;
         let mut offset = 0;
-        // Of more data in the log than that recovery checks with several threads, whose order is nobody's.
-        let large = self.shape.blocks > 1024;
         let mut call = |op: Op, may_fail: bool| {
             let mut trial = model.clone();
             let want = trial.apply(Who::Root, &op);
@@ -519,9 +517,6 @@ impl Run {
         let spare = 4096 * self.rng.below(24);
         call(Op::Ftruncate { fd: 100, size: offset.saturating_sub(spare) }, false)?;
         call(Op::Sync, false)?;
-        if large {
-            call(Op::Checkpoint, false)?;
-        }
         call(Op::Close { fd: 100 }, false)?;
         Ok(())
     }

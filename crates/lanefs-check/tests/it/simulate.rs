@@ -54,8 +54,9 @@ fn no_promise_is_broken_under_faults() {
 #[cfg(feature = "canaries")]
 #[test]
 fn a_seed_runs_the_same_way_twice() {
+    let runs = std::env::var("LANEFS_RUNS").ok().and_then(|s| s.parse().ok()).unwrap_or(200);
     let mut differ = Vec::new();
-    for seed in 0..200 {
+    for seed in 0..runs {
         let (a, b) = (run(seed), run(seed));
         if (a.trace, a.operations, &a.faults) != (b.trace, b.operations, &b.faults) {
             differ.push(format!("seed {seed}, {:?}", a.runs));
