@@ -157,6 +157,9 @@ fn one_directory(t: &Target, memory: &Memory, names: u64) -> Result<(), Failure>
             t.write(&file, b"x")?;
         }
         t.link(&file, &format!("one/name-{n}"))?;
+        if (n + 1).is_multiple_of(1_000_000) && n + 1 < names {
+            memory.show(&format!("{} million", (n + 1) / 1_000_000), start, n + 1);
+        }
     }
     memory.show("names made", start, names);
     let start = Instant::now();

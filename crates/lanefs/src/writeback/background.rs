@@ -151,8 +151,11 @@ impl Inner {
         // What is logged, written back but not synced, or not yet in the tree cannot leave memory before a checkpoint.
         let written = self.flush.lock().written() * CELL_COST;
         let held = self.log_bytes() + written + self.store.unwritten_memory();
-        if due || low || crowded || self.log_presses() || over && self.is_much(held) || all {
+        // Little of that may keep much: then callers wait for nothing else.
+        let stuck = over && self.is_tight() && self.reclaim.lock().fruitless && held > 0;
+        if due || low || crowded || self.log_presses() || over && self.is_much(held) || stuck || all {
             self.checkpoint()?;
+            self.reclaim.lock().fruitless = false;
             *self.background.last_checkpoint.lock() = Some(Instant::now());
         }
         if over {
@@ -174,7 +177,12 @@ impl Inner {
 
     /// Says whether creators have to wait. Called by the background before and after the work that makes room, and by creators now and then.
     pub(crate) fn tighten(&self) {
-        self.background.tight.store(self.meta_bytes() > self.meta_budget + self.meta_budget / 8, Relaxed);
+        self.background.tight.store(self.is_tight(), Relaxed);
+    }
+
+    /// Metadata exceeds its share by much.
+    pub(super) fn is_tight(&self) -> bool {
+        self.meta_bytes() > self.meta_budget + self.meta_budget / 8
     }
 
     /// Writes back what has been dirty for `age`.

@@ -29,6 +29,10 @@ pub(crate) struct Reclaim {
     names: usize,
     /// Bytes of names that had been brought into memory when it left.
     brought: i64,
+    /// Bytes let go since the hand left the start.
+    let_go: usize,
+    /// The hand came round and had found next to nothing: what is in memory waits for a checkpoint. One changed name keeps all of its leaf.
+    pub(super) fruitless: bool,
 }
 
 /// What a round left for the next one.
@@ -101,6 +105,7 @@ impl Inner {
             }
         });
         r.names += names;
+        r.let_go += freed + frozen.len() * CELL_COST;
         if r.chunk == 0 {
             // The hand has seen all of them. What is neither among those it saw nor came meanwhile has left without being counted (tombstones,
             // directories removed).
@@ -108,6 +113,7 @@ impl Inner {
             let came = brought - std::mem::replace(&mut r.brought, brought);
             let most = (std::mem::take(&mut r.names) + freed) as i64 + came;
             self.names_gone.fetch_add((self.name_bytes() - most).max(0), Relaxed);
+            r.fruitless = std::mem::take(&mut r.let_go) < (self.meta_budget / 16) as usize;
         }
         if !frozen.is_empty() || freed > 0 {
             let done = Arc::new(AtomicBool::new(false));
@@ -183,6 +189,38 @@ impl Inner {
             }
             if self.log_presses() {
                 self.relieve_log();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Cred, MountOptions, Volume};
+    use lanefs_store::device::{Device, MemoryDevice};
+    use lanefs_store::{FormatOptions, Store};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// A new name in each of many leaves keeps all names of these leaves, and is little in the log itself.
+    #[test]
+    fn names_that_keep_more_than_they_take_do_not_make_others_wait_for_ever() {
+        let dev: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20).unwrap());
+        Store::format(std::slice::from_ref(&dev), &FormatOptions::default()).unwrap();
+        let options = MountOptions { background: false, cache_size: 4 << 20, ..MountOptions::default() };
+        let v = Volume::open_devices(vec![dev], &options).unwrap();
+        let (fs, inner) = (v.as_user(Cred::root()), &v.0.inner);
+        fs.write("/file", b"x").unwrap();
+        fs.mkdir("/one", 0o755).unwrap();
+        for n in 0..30_000 {
+            fs.link("/file", format!("/one/name-{n}").as_str()).unwrap();
+            // Tests beside this one may be pinned, and keep for a while what was let go.
+            let makes_room = |_| {
+                std::thread::sleep(Duration::from_millis(u64::from(inner.is_tight())));
+                inner.tick(false).is_ok() && !inner.is_tight()
+            };
+            if n % 100 == 99 && !(0..2000).any(makes_room) {
+                panic!("{n} names: {} bytes are there, {} may be", inner.meta_bytes(), inner.meta_budget);
             }
         }
     }
