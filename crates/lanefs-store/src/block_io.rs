@@ -32,6 +32,9 @@ pub enum Owner {
 pub trait BlockSource {
     /// Reads one verified block; `what` names the structure in the error.
     fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>>;
+
+    /// These will be read next: brings them nearer together, as far as there is room. What fails is left to the read.
+    fn expect(&self, _: &[BlockRef]) {}
 }
 
 /// Takes blocks during a checkpoint or a writeback: allocates an address in the log, queues the write, and

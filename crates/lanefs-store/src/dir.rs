@@ -21,6 +21,8 @@ use crate::radix::{Found, Wanted};
 use crate::types::{BlockAddr, BlockRef, FileKind, Ino};
 use std::iter::Peekable;
 
+/// Buckets that a fold asks for together.
+const AHEAD: usize = 64;
 /// A bucket with fewer bytes of entries tries to merge.
 const MERGE_BELOW: usize = BUCKET_ROOM / 4;
 /// Two buckets merge if they take no more together.
@@ -159,16 +161,20 @@ struct Work {
 pub fn fold_dir<'a, C: StateCell>(
     cell: &C,
     sink: &mut dyn BlockSink,
-    changes: impl Iterator<Item = Change<'a>>,
+    changes: impl Iterator<Item = Change<'a>> + Clone,
     on: &mut dyn FnMut(Folded),
 ) -> Result<()> {
     let dir = cell.with(|s| s.ino());
     let mut fold = Fold { cell, dir, sink, changes: changes.peekable(), on, entries: 0, subdirs: 0 };
+    let mut expected = 0;
     while let Some(first) = fold.changes.peek() {
         let cookie = first.cookie;
         if cookie > COOKIE_MAX {
             let why = format!("a change at cookie {cookie:#x}, which is out of range");
             return Err(StoreError::BadInode { ino: dir, why });
+        }
+        if cookie >= expected && cell.with(|s| s.is_dir() && s.dir().depth > 0) {
+            expected = fold.expect();
         }
         fold.bucket(cookie)?;
         fold.sink.relieve()?;
@@ -176,7 +182,7 @@ pub fn fold_dir<'a, C: StateCell>(
     Ok(())
 }
 
-struct Fold<'a, 'b, C, I: Iterator<Item = Change<'a>>> {
+struct Fold<'a, 'b, C, I: Iterator<Item = Change<'a>> + Clone> {
     cell: &'b C,
     dir: Ino,
     sink: &'b mut dyn BlockSink,
@@ -187,7 +193,26 @@ struct Fold<'a, 'b, C, I: Iterator<Item = Change<'a>>> {
     subdirs: i64,
 }
 
-impl<'a, C: StateCell, I: Iterator<Item = Change<'a>>> Fold<'a, '_, C, I> {
+impl<'a, C: StateCell, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I> {
+    /// Asks for the next buckets together, as far as their places are known; answers the cookie behind them.
+    fn expect(&self) -> u64 {
+        let (mut refs, mut behind) = (Vec::new(), 0);
+        for c in self.changes.clone().take_while(|c| c.cookie <= COOKIE_MAX) {
+            if c.cookie < behind {
+                continue;
+            }
+            match self.cell.with(|s| locate(s, c.cookie)) {
+                Ok(Found::Here((id, at))) if refs.len() < AHEAD => {
+                    behind = id.high() + 1;
+                    refs.extend(if let At::Block(r) = at { Some(r) } else { None });
+                }
+                _ => break,
+            }
+        }
+        self.sink.expect(&refs);
+        behind
+    }
+
     /// Folds the changes of the bucket that covers `cookie`.
     fn bucket(&mut self, cookie: u64) -> Result<()> {
         let (id, at) = ask(self.cell, &*self.sink, |s| locate(s, cookie))?;
@@ -494,13 +519,21 @@ mod tests {
         let name = |n: u32| format!("name-{n}").into_bytes();
         let made: BTreeMap<_, _> = (0..20_000).map(|n| (name(n), Some((Ino(99), FileKind::File)))).collect();
         apply(&cell, &mut log, &mut model, &made, hash);
-        let before = log.writes;
+        let (before, before_reads) = (log.writes, log.reads.get());
         log.most_queued = 0;
+        log.expected.take();
         let changed: BTreeMap<_, _> =
             (0..20_000).map(|n| (name(n), Some((Ino(98), FileKind::File)))).collect();
         apply(&cell, &mut log, &mut model, &changed, hash);
         assert!(log.writes - before > 200, "{} buckets", log.writes - before);
         assert!(log.most_queued <= 2, "{}", log.most_queued);
+        // All but the siblings of small ones were asked for, many at a time.
+        let (reads, told) = (log.reads.get(), log.expected.borrow());
+        let all: usize = told.iter().sum();
+        assert!(
+            all as u64 >= reads - before_reads && told.len() <= all / AHEAD + 1,
+            "{reads} reads, {told:?}"
+        );
     }
 
     proptest! {

@@ -92,6 +92,9 @@ impl BlockSource for Sink<'_> {
     fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
         self.store.io.read(r, what)
     }
+    fn expect(&self, refs: &[BlockRef]) {
+        self.store.io.expect(refs);
+    }
 }
 
 impl BlockSink for Sink<'_> {

@@ -5,7 +5,7 @@ use crate::error::{Result, StoreError};
 use crate::format::checksum;
 use crate::format::header::{self, Stamp};
 use crate::types::{Block, BlockAddr, BlockRef};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 /// Blocks by address; each write goes to a new one.
@@ -18,6 +18,8 @@ pub struct MemLog {
     /// Blocks written since the writer last let them go, and the most there ever were.
     pub queued: u64,
     pub most_queued: u64,
+    /// How many blocks were expected each time.
+    pub expected: RefCell<Vec<usize>>,
 }
 
 impl BlockSource for MemLog {
@@ -29,6 +31,9 @@ impl BlockSource for MemLog {
             return Err(bad("checksum"));
         }
         Ok(b.clone())
+    }
+    fn expect(&self, refs: &[BlockRef]) {
+        self.expected.borrow_mut().push(refs.len());
     }
 }
 

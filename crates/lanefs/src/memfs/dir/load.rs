@@ -99,7 +99,8 @@ impl Dir {
             // An empty leaf that is known to be so only keeps its table.
             let worth =
                 matches!(leaf.head(), Head::Chain(p) if !p.is_null() || level > 0 && leaf.is_complete());
-            if worth && leaf.lock.try_lock() {
+            // Whatever changed since the last fold keeps all of its leaf.
+            if worth && leaf.epoch.load(Relaxed) <= folded && leaf.lock.try_lock() {
                 let again = self.leaf(at);
                 if std::ptr::eq(again.0, leaf) {
                     let l = self.adopt(leaf, level, guard);
