@@ -96,6 +96,23 @@ fn tails_live_in_the_inode_and_move_out_when_the_file_grows() {
 }
 
 #[test]
+fn a_block_whose_page_becomes_the_tail_is_given_up() {
+    let d = fresh(SMALL);
+    let (s, _) = open(&d);
+    let g = group(1, 1, &[new_file(20), set(b"a", 20, 0)]);
+    s.submit(tx(true, g.clone(), vec![update(20, 4096, vec![(0, page(1))])])).unwrap();
+    fold(&s, 1, vec![g]);
+    let free = s.space().free;
+    let mut p = page(2);
+    p.0[100..].fill(0);
+    s.submit(tx(true, vec![], vec![update(20, 100, vec![(0, p.clone())])])).unwrap();
+    assert_eq!(read(&s, 20, 0).unwrap().0, p.0);
+    fold(&s, 2, vec![]);
+    assert_eq!(s.space().free, free + 1);
+    assert_eq!(s.audit().unwrap().problems, Vec::<String>::new());
+}
+
+#[test]
 fn committed_epochs_are_recovered_as_a_prefix_and_fsyncs_beyond() {
     let d = fresh(SMALL);
     let (s, _) = open(&d);
