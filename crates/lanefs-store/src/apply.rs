@@ -67,13 +67,13 @@ impl Store {
         let mut links: Vec<_> = links.into_iter().collect();
         links.sort_unstable();
         let dead: HashMap<Ino, u32> = plan.dead.iter().copied().collect();
-        for (ino, delta) in links {
+        for (n, (ino, delta)) in links.into_iter().enumerate() {
             self.fold_links(m, ino, delta)?;
             if let Some(generation) = dead.get(&ino) {
                 self.fold_death(m, ino, *generation, sink)?;
                 m.changed.pop_if(|c| c.ino == ino && c.lock().gone);
-                sink.relieve()?;
             }
+            self.relieve(n, sink)?;
         }
         for b in &plan.news {
             if let Some(cell) = self.folded_cell(b.ino)?
@@ -88,12 +88,22 @@ impl Store {
                 m.changed.push(cell);
             }
         }
-        for &(ino, generation) in &plan.dead {
+        for (n, &(ino, generation)) in plan.dead.iter().enumerate() {
             self.next_chunk.fetch_max(ino.chunk() + 1, Ordering::Relaxed);
             self.fold_death(m, ino, generation, sink)?;
-            sink.relieve()?;
+            self.relieve(n, sink)?;
         }
         Ok(())
+    }
+
+    /// Called after the `n`th of many inodes was folded or captured: writes what is queued if it is much, and now and then the chunks of the inode
+    /// table, of which each may have another, if these are much; then lets them go.
+    pub(crate) fn relieve(&self, n: usize, sink: &mut Sink<'_>) -> Result<()> {
+        if n % 256 == 255 && self.inodes.memory() > self.memory_bytes / 2 {
+            self.inodes.write_chunks(sink)?;
+            self.inodes.evict_clean();
+        }
+        sink.relieve()
     }
 
     fn folded_cell(&self, ino: Ino) -> Result<Option<Arc<Cell>>> {

@@ -321,7 +321,7 @@ impl Store {
                     return Err(e);
                 }
             }
-            sink.relieve()?;
+            self.relieve(n, sink)?;
         }
         let carried = if folding && !late || planted(Canary::CarriesNothing) {
             Ok(false)

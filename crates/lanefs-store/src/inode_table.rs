@@ -249,6 +249,14 @@ impl InodeTable {
     /// Writes what is dirty and returns the new root. Changes may go on meanwhile: they are in this root or dirty
     /// for the next. One at a time.
     pub fn write_out(&self, sink: &mut dyn BlockSink) -> Result<(BlockRef, u8)> {
+        self.write_chunks(sink)?;
+        // Writes are queued, not waited for, so this holds the lock over encoding only.
+        self.tree.lock().write_out(sink)
+    }
+
+    /// The first part of [`InodeTable::write_out`], for who changes more chunks than memory is to hold: they are clean afterwards, and only the
+    /// tree in memory refers to what was written.
+    pub fn write_chunks(&self, sink: &mut dyn BlockSink) -> Result<()> {
         let mut dirty: Vec<(u64, Chunk)> = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
@@ -281,9 +289,9 @@ impl InodeTable {
                     return Err(e);
                 }
             }
+            sink.relieve()?;
         }
-        // Writes are queued, not waited for, so this holds the lock over encoding only.
-        self.tree.lock().write_out(sink)
+        Ok(())
     }
 
     /// The cleaner's question: where is the node on disk now? None if it is not.
@@ -397,6 +405,26 @@ mod tests {
         t.evict_clean();
         log.blocks.get_mut(&addr).unwrap().1.0[3000] ^= 1;
         assert!(matches!(t.lookup(Ino(9 * 128), &log), Err(StoreError::Corrupt { .. })));
+    }
+
+    #[test]
+    fn more_chunks_than_memory_holds_can_be_written_bit_by_bit() {
+        let mut log = MemLog::default();
+        let t = InodeTable::new();
+        for c in 0..2000 {
+            t.set(Ino(c * 128), r(1 << 40 | c), 1, 1, &log).unwrap();
+            if c % 100 == 99 {
+                t.write_chunks(&mut log).unwrap();
+                t.evict_clean();
+                assert!(t.memory() < 200 * 4096, "{}", t.memory());
+            }
+        }
+        let (root, height) = t.write_out(&mut log).unwrap();
+        assert_eq!((log.most_queued, log.blocks.len()), (8 + 1, 2000 + 8 + 1), "each once");
+        let t = InodeTable::open(root, height).unwrap();
+        for c in 0..2000 {
+            assert_eq!(t.lookup(Ino(c * 128), &log).unwrap().block, r(1 << 40 | c));
+        }
     }
 
     /// Writers, readers, eviction and write-outs at once: what a writer set is what it and the disk have.
