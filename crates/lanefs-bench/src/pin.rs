@@ -10,9 +10,9 @@ pub fn allowed() -> Vec<usize> {
     }
 }
 
-/// Pins the calling thread to `cpu`. A failure only costs steadiness, so it is ignored.
-pub fn pin(cpu: usize) {
+/// Pins the calling thread to `cpus`. A failure only costs steadiness, so it is ignored.
+pub fn pin(cpus: &[usize]) {
     let mut set = CpuSet::new();
-    set.set(cpu);
+    cpus.iter().for_each(|&cpu| set.set(cpu));
     let _ = sched_setaffinity(None, &set);
 }

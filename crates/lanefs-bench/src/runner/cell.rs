@@ -27,7 +27,7 @@ pub fn run<T: Target, W: Workload<T>>(target: &mut T, plan: &Plan) -> Res<CellOu
 fn within<T: Target, W: Workload<T>>(target: &T, plan: &Plan) -> Res<CellOutcome> {
     let cx = Cx { target, workers: plan.workers, params: &plan.params };
     W::shared(&cx)?;
-    let control = Shared::new(Control::new(plan.workers, plan.warmup, plan.seconds))?;
+    let control = Shared::new(Control::new(crew::<T, W>(&cx).len(), plan.warmup, plan.seconds))?;
     let tallies = if plan.processes {
         if !target.processes() {
             return Err(Failure::new("an in-process volume has worker threads only"));
@@ -37,6 +37,13 @@ fn within<T: Target, W: Workload<T>>(target: &T, plan: &Plan) -> Res<CellOutcome
         threads::<T, W>(&cx, &control, plan)?
     };
     Ok(merge(&tallies))
+}
+
+/// The processors of each worker that is started.
+fn crew<T: Target, W: Workload<T>>(cx: &Cx<'_, T>) -> Vec<Vec<usize>> {
+    let cpus = allowed();
+    let theirs = (0..cx.workers).map(|id| cpus[id % cpus.len()]);
+    if W::ALONE { vec![theirs.collect()] } else { theirs.map(|cpu| vec![cpu]).collect() }
 }
 
 /// The first failure that says something; a worker that was only told to stop comes last.
@@ -54,13 +61,13 @@ fn first_failure(results: Vec<Res<Tally>>) -> Res<Vec<Tally>> {
 }
 
 fn threads<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, plan: &Plan) -> Res<Vec<Tally>> {
-    let cpus = allowed();
     let results = std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..cx.workers)
-            .map(|id| {
-                let cpu = cpus[id % cpus.len()];
+        let handles: Vec<_> = crew::<T, W>(cx)
+            .into_iter()
+            .enumerate()
+            .map(|(id, cpus)| {
                 scope.spawn(move || {
-                    pin(cpu);
+                    pin(&cpus);
                     // A panic must free the others from their meeting.
                     std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                         timed::worker::<T, W>(cx, control, id, plan.ops)
@@ -93,11 +100,10 @@ struct Child {
 }
 
 fn processes<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, plan: &Plan) -> Res<Vec<Tally>> {
-    let cpus = allowed();
     let mut children = Vec::new();
     let mut started = Ok(());
-    for id in 0..cx.workers {
-        match spawn::<T, W>(cx, control, id, cpus[id % cpus.len()], plan) {
+    for (id, cpus) in crew::<T, W>(cx).iter().enumerate() {
+        match spawn::<T, W>(cx, control, id, cpus, plan) {
             Ok(child) => children.push(child),
             Err(e) => {
                 control.abort();
@@ -145,7 +151,7 @@ fn spawn<T: Target, W: Workload<T>>(
     cx: &Cx<'_, T>,
     control: &Control,
     id: usize,
-    cpu: usize,
+    cpus: &[usize],
     plan: &Plan,
 ) -> Res<Child> {
     let (reader, mut writer) = std::io::pipe().at("making a pipe")?;
@@ -158,7 +164,7 @@ fn spawn<T: Target, W: Workload<T>>(
     if pid == 0 {
         drop(reader);
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-        pin(cpu);
+        pin(cpus);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             timed::worker::<T, W>(cx, control, id, plan.ops)
         }))

@@ -68,6 +68,8 @@ pub struct Cx<'a, T> {
 
 /// One workload; a value is one worker's state.
 pub trait Workload<T: Target>: Sized {
+    /// One worker does all of it, on as many processors as there are to be workers: a program that has threads of its own.
+    const ALONE: bool = false;
     /// Sets up what all workers share; called once, before any worker starts.
     fn shared(_cx: &Cx<'_, T>) -> Res<()> {
         Ok(())

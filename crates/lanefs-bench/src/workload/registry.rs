@@ -101,6 +101,7 @@ table! {
     Papers fig1 plain Fig1,
     Papers exim plain Exim,
     Papers dbench generic Dbench,
+    Papers dbench_sync generic DbenchSync,
     External rocksdb plain Rocksdb,
     Yardstick memcpy plain Memcpy,
     Yardstick raw_sync generic RawSync,

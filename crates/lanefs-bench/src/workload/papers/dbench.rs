@@ -23,6 +23,8 @@ struct Player<T: Target> {
     base: Name,
     handles: Vec<Option<(T::File, Box<str>)>>,
     buf: Vec<Block>,
+    /// dbench's `--sync-dir`.
+    sync_dirs: bool,
 }
 
 /// What a replay meets where the recording met something else.
@@ -50,6 +52,16 @@ impl<T: Target> Player<T> {
 
     fn file(&self, handle: u16) -> Option<&T::File> {
         self.handles[usize::from(handle)].as_ref().map(|(file, _)| file)
+    }
+
+    /// The directory of what a call changed is synced, if that is asked for.
+    fn changed(&self, target: &T, path: &Name) -> Op<()> {
+        if !self.sync_dirs {
+            return Ok(());
+        }
+        let mut dir = path.clone();
+        dir.cut(path.bytes().iter().rposition(|b| *b == b'/').unwrap_or(0));
+        tolerate(target.sync_dir(&dir))
     }
 
     fn perform(&mut self, target: &T, call: &Call) -> Op<()> {
@@ -85,8 +97,16 @@ impl<T: Target> Player<T> {
                     file.write_at(&as_bytes(&self.buf)[..size], *offset)?;
                 }
             }
-            Call::Unlink { path } => tolerate(target.unlink(&self.path(path)))?,
-            Call::Rename { old, new } => tolerate(target.rename(&self.path(old), &self.path(new)))?,
+            Call::Unlink { path } => {
+                let path = self.path(path);
+                tolerate(target.unlink(&path))?;
+                self.changed(target, &path)?;
+            }
+            Call::Rename { old, new } => {
+                let new = self.path(new);
+                tolerate(target.rename(&self.path(old), &new))?;
+                self.changed(target, &new)?;
+            }
             Call::Rmdir { path } => tolerate(target.rmdir(&self.path(path)))?,
             Call::Deltree { path } => tolerate(remove_tree(target, &self.path(path)))?,
             Call::Stat { path } => tolerate(target.stat(&self.path(path)))?,
@@ -108,18 +128,26 @@ impl<T: Target> Player<T> {
     }
 }
 
+impl<T: Target> Dbench<T> {
+    /// Worker `id`; with `sync_dirs` every unlink and every rename syncs the directory.
+    pub fn new(cx: &Cx<'_, T>, id: usize, sync_dirs: bool) -> Res<Self> {
+        let player = Player {
+            base: cx.private(id)?,
+            handles: (0..=u16::MAX).map(|_| None).collect(),
+            buf: buffer(1 << 17),
+            sync_dirs,
+        };
+        Ok(Dbench { script: load(cx.params.loadfile.as_deref())?, at: 0, player })
+    }
+}
+
 impl<T: Target> Workload<T> for Dbench<T> {
     fn shared(cx: &Cx<'_, T>) -> Res<()> {
         load(cx.params.loadfile.as_deref()).map(drop)
     }
 
     fn prepare(cx: &Cx<'_, T>, id: usize) -> Res<Self> {
-        let player = Player {
-            base: cx.private(id)?,
-            handles: (0..=u16::MAX).map(|_| None).collect(),
-            buf: buffer(1 << 17),
-        };
-        Ok(Dbench { script: load(cx.params.loadfile.as_deref())?, at: 0, player })
+        Dbench::new(cx, id, false)
     }
 
     fn operate(&mut self, target: &T) -> Op<u32> {

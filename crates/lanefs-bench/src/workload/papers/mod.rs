@@ -3,6 +3,7 @@
 
 pub mod dbench;
 pub mod dbench_script;
+pub mod dbench_sync;
 pub mod exim;
 pub mod fig1;
 pub mod fileserver;
