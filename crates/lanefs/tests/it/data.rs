@@ -26,6 +26,10 @@ fn sparse_files_reach_to_the_largest_offset() {
     f.write_all_at(b"far", far).unwrap();
     f.write_all_at(b"near", 10 << 20).unwrap();
     assert_eq!(errno(f.write_at(b"x", i64::MAX as u64)), libc::EFBIG);
+    let last = fs.create("/last byte").unwrap();
+    last.write_all_at(b"x", i64::MAX as u64 - 1).unwrap();
+    last.sync_all().unwrap();
+    assert_eq!(last.stat().unwrap().size, i64::MAX as u64);
     let check = |f: &lanefs::File| {
         assert_eq!(f.stat().unwrap().size, far + 3);
         assert!(f.stat().unwrap().blocks < 100);
@@ -45,6 +49,10 @@ fn sparse_files_reach_to_the_largest_offset() {
     drop(f);
     let fs = reopen(fs, &dev);
     check(&fs.open("/sparse", &OpenOptions::new()).unwrap());
+    let mut b = [0];
+    let last = fs.open("/last byte", &OpenOptions::new()).unwrap();
+    last.read_exact_at(&mut b, i64::MAX as u64 - 1).unwrap();
+    assert_eq!(b, *b"x");
 }
 
 #[test]
@@ -157,6 +165,9 @@ fn no_range_ends_behind_the_largest_file() {
         }
     }
     assert_eq!(fs.read("/f").unwrap(), [1; 5000]);
+    // One that ends with it is not.
+    f.allocate(0, i64::MAX as u64 - 100, 100).unwrap();
+    assert_eq!(f.stat().unwrap().size, i64::MAX as u64);
 }
 
 /// Makes a file longer until nothing more fits; returns how long it is.
