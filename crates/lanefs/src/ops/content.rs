@@ -6,10 +6,13 @@ use crate::FileKind;
 use crate::error::Result;
 use crate::memfs::Cell;
 use crate::memfs::cell::DATASYNC;
-use crate::memfs::data::{Cut, DataCtx, FileData, ReadAhead};
+use crate::memfs::data::{Cut, DataCtx, FileData, ReadAhead, Written};
 use crate::volume::Inner;
 use lanefs_store::BLOCK_SIZE;
 use lanefs_sync::clock::coarse_realtime_ns;
+
+/// How often room is made for one append.
+const TRIES: usize = 100;
 
 /// Who writes.
 #[derive(Clone, Copy)]
@@ -78,9 +81,10 @@ impl Inner {
                 Err(e) if done == 0 => return Err(e),
                 // Told when the writer comes back for the rest.
                 Err(_) => break,
+                // After a part the rest is asked for: what is deleted makes room, and if nothing does, that call says so.
                 Ok((_, n)) => {
                     done += n;
-                    if n < part.len() || n == 0 {
+                    if n == 0 {
                         break;
                     }
                 }
@@ -98,13 +102,9 @@ impl Inner {
         writer: Writer,
     ) -> Result<(u64, usize)> {
         let ctx = DataCtx { once: writer.keeps_pages, ..self.data_ctx(cell) };
-        let attempt = || match offset {
-            Some(o) => data.write(&ctx, o, buf).map(|w| (o, w)),
-            None => data.append(&ctx, buf),
-        };
-        let (at, w) = match attempt() {
-            Err(e) if e.errno() == libc::ENOSPC && self.relieve() => attempt()?,
-            r => r?,
+        let (at, w) = match offset {
+            Some(o) => (o, self.with_room(|| data.write(&ctx, o, buf))?),
+            None => self.append_part(data, &ctx, buf)?,
         };
         if w.bytes > 0 {
             let flags = if w.extended { DATASYNC } else { 0 };
@@ -119,6 +119,22 @@ impl Inner {
             }
         }
         Ok((at, w.bytes))
+    }
+
+    /// Appends all of it if what was deleted makes room for all; else as much as there is room for.
+    fn append_part(&self, data: &FileData, ctx: &DataCtx<'_>, buf: &[u8]) -> Result<(u64, Written)> {
+        let blocks = (buf.len() as u64).div_ceil(BLOCK_SIZE as u64);
+        // Others take room while this thread makes it, hence again; but not for what will never fit.
+        for _ in 0..TRIES {
+            match data.append(ctx, buf, true) {
+                Err(e) if e.errno() == libc::ENOSPC => {}
+                r => return r,
+            }
+            if !self.relieve() || self.store.space().free < blocks {
+                break;
+            }
+        }
+        data.append(ctx, buf, false)
     }
 
     /// Sets the size of a file.

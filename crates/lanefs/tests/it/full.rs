@@ -174,3 +174,22 @@ fn too_many_attributes_are_no_reason_to_make_room() {
     fs.volume().checkpoint().unwrap();
     assert!(slots() != before, "a checkpoint shows");
 }
+
+/// What deleted files held comes back in the middle of a write or an append too, not only before it.
+#[test]
+fn writes_are_whole_while_deleted_files_hold_the_room() {
+    let (fs, dev) = root(32);
+    let data = vec![7; 130_000];
+    for n in 0..600 {
+        let f = fs.create(format!("/f{n}")).unwrap();
+        assert_eq!(f.write_at(&data, 0).unwrap(), data.len(), "file {n}");
+        assert_eq!(f.append(&data[..50_000]).unwrap(), 130_000, "file {n}");
+        if n >= 20 {
+            fs.unlink(format!("/f{}", n - 20)).unwrap();
+        }
+    }
+    for n in 580..600 {
+        assert_eq!(fs.read(format!("/f{n}")).unwrap(), vec![7; 180_000]);
+    }
+    close_and_check(fs, dev);
+}

@@ -26,6 +26,13 @@ pub struct Written {
     pub extended: bool,
 }
 
+/// What a write has in hand: frames for pages that are missing, and blocks promised to it that no page has taken.
+#[derive(Default)]
+struct InHand {
+    frames: Hand,
+    blocks: u64,
+}
+
 /// Why the second step ended.
 enum Stop {
     Done,
@@ -67,28 +74,43 @@ impl FileData {
     }
 
     /// Writes at the end; returns where that was. Appends to one file come one after the other, each whole,
-    /// but for one cut short by a full volume or by memory full of dirty pages.
-    pub fn append(&self, ctx: &DataCtx<'_>, buf: &[u8]) -> Result<(u64, Written)> {
-        let mut hand = Hand::new();
-        let result = self.append_with(ctx, buf, &mut hand);
-        ctx.pool.give_all(ctx.lane, &mut hand);
+    /// but for one cut short by a full volume or by memory full of dirty pages. `whole`: where there is no room for
+    /// all of it nothing is written, and the error is ENOSPC. (The rest cannot follow later: others append meanwhile.)
+    pub fn append(&self, ctx: &DataCtx<'_>, buf: &[u8], whole: bool) -> Result<(u64, Written)> {
+        let mut hand = InHand::default();
+        let result = self.append_with(ctx, buf, whole, &mut hand);
+        hand.give_back(ctx);
         result
     }
 
-    fn append_with(&self, ctx: &DataCtx<'_>, buf: &[u8], hand: &mut Hand) -> Result<(u64, Written)> {
+    fn append_with(
+        &self,
+        ctx: &DataCtx<'_>,
+        buf: &[u8],
+        whole: bool,
+        hand: &mut InHand,
+    ) -> Result<(u64, Written)> {
         let mut out = Written::default();
         if buf.is_empty() {
             return Ok((self.size(), out));
         }
         self.settle_tail(ctx)?;
         loop {
-            self.prepare(ctx, self.size(), buf.len().min(ctx.pool.unit() * PAGE), true, hand)?;
+            self.prepare(ctx, self.size(), buf.len().min(ctx.pool.unit() * PAGE), true, &mut hand.frames)?;
             let lock = self.size_lock.lock();
             let start = self.size();
             if start >= MAX_FILE_SIZE {
                 return Err(Error::Posix(libc::EFBIG));
             }
             let buf = &buf[..(buf.len() as u64).min(MAX_FILE_SIZE - start) as usize];
+            // As many as may be needed: the first page has a block already if it is dirty. One page is whole anyway.
+            let pages = pages_of(start + buf.len() as u64) - page_at(start);
+            if whole && pages > 1 && hand.blocks < pages {
+                if !ctx.store.reserve(ctx.lane, pages - hand.blocks) {
+                    return Err(Error::Posix(libc::ENOSPC));
+                }
+                hand.blocks = pages;
+            }
             let (bytes, stop) = self.put(ctx, start, buf, true, hand, &mut out.newly_dirty);
             if bytes > 0 {
                 out.bytes = bytes;
@@ -127,9 +149,9 @@ impl FileData {
     }
 
     fn write_unit(&self, ctx: &DataCtx<'_>, offset: u64, buf: &[u8], out: &mut Written) -> Result<usize> {
-        let mut hand = Hand::new();
+        let mut hand = InHand::default();
         let result = self.write_with(ctx, offset, buf, &mut hand, out);
-        ctx.pool.give_all(ctx.lane, &mut hand);
+        hand.give_back(ctx);
         result
     }
 
@@ -138,7 +160,7 @@ impl FileData {
         ctx: &DataCtx<'_>,
         offset: u64,
         buf: &[u8],
-        hand: &mut Hand,
+        hand: &mut InHand,
         out: &mut Written,
     ) -> Result<usize> {
         let end = offset + buf.len() as u64;
@@ -149,7 +171,7 @@ impl FileData {
             if sized {
                 self.settle_tail(ctx)?;
             }
-            match self.prepare(ctx, at, rest.len(), sized, hand) {
+            match self.prepare(ctx, at, rest.len(), sized, &mut hand.frames) {
                 Err(_) if done > 0 => return Ok(done),
                 prepared => prepared?,
             }
@@ -202,14 +224,14 @@ impl FileData {
     }
 
     /// The second step: writes page by page and returns how far it came. `sized`: the caller holds the size
-    /// lock.
+    /// lock. Blocks that are promised are taken before others are reserved.
     fn put(
         &self,
         ctx: &DataCtx<'_>,
         at: u64,
         buf: &[u8],
         sized: bool,
-        hand: &mut Hand,
+        hand: &mut InHand,
         newly_dirty: &mut bool,
     ) -> (usize, Stop) {
         let pin = epoch::pin();
@@ -223,7 +245,7 @@ impl FileData {
             let (guard, new) = match self.lock_page(ctx.ino, page, &pin) {
                 Some(guard) => (guard, None),
                 None => {
-                    let Some(frame) = hand.pop().or_else(|| ctx.pool.try_take(ctx.lane)) else {
+                    let Some(frame) = hand.frames.pop().or_else(|| ctx.pool.try_take(ctx.lane)) else {
                         return (done, Stop::NoFrame);
                     };
                     let guard = ctx.pool.desc(frame).lock();
@@ -236,7 +258,7 @@ impl FileData {
                         }
                         Err(refused) => {
                             guard.unchanged();
-                            hand.push(frame);
+                            hand.frames.push(frame);
                             match refused {
                                 Refused::Taken => continue,
                                 Refused::PastEof => return (done, Stop::Shrunk),
@@ -248,18 +270,22 @@ impl FileData {
             drop(before.take());
             // The size under the page lock: see "write and truncate".
             if !sized && offset + part.len() as u64 > self.size() {
-                undo(guard, new, hand);
+                undo(guard, new, &mut hand.frames);
                 return (done, Stop::Shrunk);
             }
-            if !guard.has(DIRTY) && !ctx.store.reserve(ctx.lane, 1) {
-                undo(guard, new, hand);
-                return (done, Stop::Failed(Error::Posix(libc::ENOSPC)));
+            if !guard.has(DIRTY) {
+                if hand.blocks > 0 {
+                    hand.blocks -= 1;
+                } else if !ctx.store.reserve(ctx.lane, 1) {
+                    undo(guard, new, &mut hand.frames);
+                    return (done, Stop::Failed(Error::Posix(libc::ENOSPC)));
+                }
             }
             if new.is_some()
                 && let Err(e) = self.fill_new(ctx, &guard, from, part.len())
             {
                 ctx.store.unreserve(ctx.lane, 1);
-                undo(guard, new, hand);
+                undo(guard, new, &mut hand.frames);
                 return (done, Stop::Failed(e));
             }
             // SAFETY: inside the page, whose lock we hold; optimistic readers validate (D2).
@@ -318,6 +344,15 @@ impl FileData {
         match ctx.stamps {
             Some((stamps, true)) if stamps.note_page(ctx.lane, ctx.ino, guard.page()) => false,
             _ => self.mark_dirty(guard),
+        }
+    }
+}
+
+impl InHand {
+    fn give_back(mut self, ctx: &DataCtx<'_>) {
+        ctx.pool.give_all(ctx.lane, &mut self.frames);
+        if self.blocks > 0 {
+            ctx.store.unreserve(ctx.lane, self.blocks);
         }
     }
 }

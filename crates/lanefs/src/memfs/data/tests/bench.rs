@@ -62,7 +62,7 @@ fn data_costs() {
         best(what, 600, 40, || {
             log.truncate(&ctx, 0, None).unwrap();
             timed(count, |_| {
-                log.append(&ctx, &buf[..len]).unwrap();
+                log.append(&ctx, &buf[..len], false).unwrap();
             })
         });
     }

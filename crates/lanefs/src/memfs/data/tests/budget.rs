@@ -69,7 +69,7 @@ fn one_write_larger_than_memory() {
     let mut buf = vec![0; bytes.len()];
     assert_eq!(data.read(&ctx, 123, &mut buf, &ReadAhead::new()).unwrap(), bytes.len());
     assert!(buf == bytes);
-    let (_, done) = data.append(&ctx, &bytes).unwrap();
+    let (_, done) = data.append(&ctx, &bytes, false).unwrap();
     assert!(done.bytes > 0);
     assert_eq!(data.size(), 123 + bytes.len() as u64 + done.bytes as u64);
     world.check();

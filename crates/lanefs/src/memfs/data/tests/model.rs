@@ -70,7 +70,7 @@ fn run(seed: u64, steps: usize, span: u64, frames: usize) {
             }
             7..=8 => {
                 let bytes = rng.bytes(len as usize % 6000 + 1);
-                let (start, done) = data.append(&ctx, &bytes).unwrap();
+                let (start, done) = data.append(&ctx, &bytes, false).unwrap();
                 assert_eq!((start, done.bytes), (model.len() as u64, bytes.len()));
                 model.extend(bytes);
             }
@@ -203,7 +203,7 @@ fn offsets_up_to_the_largest() {
     let last = i64::MAX as u64 - 100;
     assert_eq!(data.write(&ctx, last, &[7; 300]).unwrap().bytes, 100);
     assert_eq!(data.write(&ctx, i64::MAX as u64, &[7]).unwrap_err().errno(), libc::EFBIG);
-    assert_eq!(data.append(&ctx, &[7]).unwrap_err().errno(), libc::EFBIG);
+    assert_eq!(data.append(&ctx, &[7], false).unwrap_err().errno(), libc::EFBIG);
     for shift in [0, 12, 18, 24, 30, 36, 42, 48, 54, 60] {
         data.write(&ctx, 1 << shift, &[shift as u8; 3]).unwrap();
     }
@@ -244,7 +244,7 @@ fn a_full_volume_says_so_and_keeps_what_fits() {
     assert_eq!(data.write(&ctx, 0, &[1; 4096 * 5]).unwrap().bytes, 4096 * 3);
     assert_eq!(data.size(), 4096 * 3);
     assert_eq!(data.write(&ctx, 4096 * 3, &[1; 10]).unwrap_err().errno(), libc::ENOSPC);
-    assert_eq!(data.append(&ctx, &[1; 10]).unwrap_err().errno(), libc::ENOSPC);
+    assert_eq!(data.append(&ctx, &[1; 10], false).unwrap_err().errno(), libc::ENOSPC);
     assert_eq!(data.write(&ctx, 0, &[2; 4096]).unwrap().bytes, 4096, "a dirty page needs no more room");
     let mut buf = [0; 4096];
     data.read(&ctx, 4096, &mut buf, &ra).unwrap();
@@ -252,7 +252,7 @@ fn a_full_volume_says_so_and_keeps_what_fits() {
     world.check();
     data.truncate(&ctx, 0, None).unwrap();
     assert_eq!(world.store.free.load(Ordering::SeqCst), 3);
-    assert_eq!(data.append(&ctx, &[1; 10]).unwrap().1.bytes, 10);
+    assert_eq!(data.append(&ctx, &[1; 10], false).unwrap().1.bytes, 10);
 }
 
 #[test]

@@ -141,10 +141,10 @@ fn a_write_that_a_truncate_overtakes_extends_the_file_again() {
 #[test]
 fn an_append_that_another_overtakes_goes_behind_it() {
     let world = throttled(5000, true, |w| {
-        w.files[0].append(&w.ctx(0, 1), &[3; 5000]).unwrap();
+        w.files[0].append(&w.ctx(0, 1), &[3; 5000], false).unwrap();
     });
     let (data, ctx) = (&world.files[0], world.ctx(0, 0));
-    assert_eq!(data.append(&ctx, &[4; 5000]).unwrap().0, 10_000);
+    assert_eq!(data.append(&ctx, &[4; 5000], false).unwrap().0, 10_000);
     let mut buf = vec![9; 15_000];
     data.read(&ctx, 0, &mut buf, &ReadAhead::new()).unwrap();
     assert!(buf[..5000] == [1; 5000] && buf[5000..10_000] == [3; 5000] && buf[10_000..] == [4; 5000]);

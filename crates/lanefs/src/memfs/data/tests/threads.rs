@@ -136,7 +136,7 @@ fn appends_are_whole_and_in_a_row() {
                 for i in 0..400u64 {
                     let mut record = vec![t as u8; 700];
                     record[..8].copy_from_slice(&i.to_le_bytes());
-                    let (at, done) = data.append(&world.ctx(0, t), &record).unwrap();
+                    let (at, done) = data.append(&world.ctx(0, t), &record, false).unwrap();
                     assert_eq!((at % 700, done.bytes), (0, 700));
                 }
                 running.fetch_sub(1, Ordering::SeqCst);
@@ -187,7 +187,7 @@ fn truncate_races_with_everything() {
                 while !stop.load(Ordering::Relaxed) {
                     i += 1;
                     data.write(&ctx, i * 1237 % 200_000, &[0xEE; 5000]).unwrap();
-                    data.append(&ctx, &[0xEE; 300]).unwrap();
+                    data.append(&ctx, &[0xEE; 300], false).unwrap();
                 }
             });
         }
