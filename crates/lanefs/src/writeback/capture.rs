@@ -95,6 +95,8 @@ impl Inner {
             self.flush.lock().begins(cell);
         }
         let (mut written, mut owed) = (0, false);
+        // Once over the file: what is written behind it meanwhile is not owed to this call.
+        let mut from = 0;
         let r = loop {
             // Cleared before anything is captured: what changes from here on makes the cell dirty again (O15).
             let marks = DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 };
@@ -103,9 +105,9 @@ impl Inner {
                 was |= DIRTY;
             }
             owed |= durable && was & UNSYNCED != 0;
-            let most = (max - written).min(self.round_pages);
+            let most = max.saturating_sub(written).min(self.round_pages);
             let scope = (durable, data_only);
-            match self.capture_round(cell, scope, &mut under_way, was, groups, most) {
+            match self.capture_round(cell, scope, &mut under_way, was, groups, (&mut from, most)) {
                 Ok((pages, more)) => {
                     written += pages;
                     if !more || written >= max {
@@ -118,6 +120,10 @@ impl Inner {
                 }
             }
         };
+        if from > 0 && cell.has_dirty() {
+            // Its marks may have been taken with those of pages that were captured.
+            self.dirty_cell(cell, 0);
+        }
         if !durable || under_way && r.is_err() {
             self.flush.lock().ended(cell.ino);
         } else if owed && r.is_ok() {
@@ -127,8 +133,8 @@ impl Inner {
         r
     }
 
-    /// One update of one inode, durable or not, of all attributes or only the size; says how many pages went and whether dirty ones
-    /// are left. `under_way`: the inode is in `unsynced` for this write.
+    /// One update of one inode, durable or not, of all attributes or only the size, with up to `max` pages from page `from` on, which moves behind
+    /// them; says how many pages went and whether dirty ones are left there. `under_way`: the inode is in `unsynced` for this write.
     fn capture_round(
         &self,
         cell: &Cell,
@@ -136,14 +142,9 @@ impl Inner {
         under_way: &mut bool,
         was: u32,
         groups: &[u8],
-        max: usize,
+        (from, max): (&mut u64, usize),
     ) -> Result<(usize, bool)> {
-        let xattrs = if was & XATTR_DIRTY != 0 {
-            let _l = cell.xattrs.lock();
-            cell.xattrs.get(&crossbeam_epoch::pin()).map(|x| x.encoded().to_vec())
-        } else {
-            None
-        };
+        let xattrs = (was & XATTR_DIRTY != 0).then(|| self.encoded_xattrs(cell)).flatten();
         let ctx = self.data_ctx(cell);
         let Some(data) = cell.data() else {
             let attrs = cell.attrs();
@@ -165,7 +166,7 @@ impl Inner {
         } else {
             cell.attrs()
         };
-        let mut captured = data.capture(&ctx, &round, max, 0..u64::MAX, attrs.size);
+        let mut captured = data.capture(&ctx, &round, max, *from..u64::MAX, attrs.size);
         if planted(Canary::PagesSkipped) {
             captured.pages.truncate(1);
         }
@@ -177,6 +178,10 @@ impl Inner {
             *under_way = true;
         }
         let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
+        // But for the page in which the file ends: it must not be missing where a later round makes the file longer (SEMANTICS F3).
+        *from = numbers
+            .last()
+            .map_or(*from, |p| (p + 1).min(attrs.size / lanefs_store::BLOCK_SIZE as u64).max(*from));
         // Namespace groups go with the last round: none of the data may be missing when they count.
         let g = if more { Vec::new() } else { groups.to_vec() };
         let u = InodeUpdate {
@@ -200,10 +205,20 @@ impl Inner {
         r.map(|()| (n, more))
     }
 
+    /// The extended attributes as they are now, if there are any.
+    pub(super) fn encoded_xattrs(&self, cell: &Cell) -> Option<Vec<u8>> {
+        let _l = cell.xattrs.lock();
+        cell.xattrs.get(&crossbeam_epoch::pin()).map(|x| x.encoded().to_vec())
+    }
+
     /// Hands a transaction to the store.
     pub(crate) fn submit(&self, durable: bool, inodes: Vec<InodeUpdate>, groups: Vec<u8>) -> Result<()> {
+        self.submit_one(Transaction { lane: self.lanes.mine(), durable, groups, inodes })
+    }
+
+    pub(super) fn submit_one(&self, t: Transaction) -> Result<()> {
         self.check_alive()?;
-        self.store.submit(Transaction { lane: self.lanes.mine(), durable, groups, inodes })?;
+        self.store.submit(t)?;
         Ok(())
     }
 

@@ -12,10 +12,13 @@ const MIB: usize = 1 << 20;
 const SIZE: u64 = 256 << 20;
 
 pub fn recorded(options: &MountOptions) -> (Fs, Arc<RecordingDevice<MemoryDevice>>) {
+    recorded_with(options, FormatOptions { segment_blocks: 64, ..Default::default() })
+}
+
+fn recorded_with(options: &MountOptions, format: FormatOptions) -> (Fs, Arc<RecordingDevice<MemoryDevice>>) {
     let dev = Arc::new(RecordingDevice::new(MemoryDevice::new(SIZE).unwrap()));
     let d: Arc<dyn Device> = dev.clone();
-    Store::format(std::slice::from_ref(&d), &FormatOptions { segment_blocks: 64, ..Default::default() })
-        .unwrap();
+    Store::format(std::slice::from_ref(&d), &format).unwrap();
     (Volume::open_devices(vec![d], options).unwrap().as_user(Cred::root()), dev)
 }
 
@@ -175,4 +178,107 @@ fn o_direct_leaves_nothing_in_memory() {
     f.write_all_at(&[7; 100], end).unwrap();
     assert_eq!(f.read_at(blocks.as_mut_bytes(), end - 4096).unwrap(), 4196);
     assert!(blocks.as_bytes()[4096..4196] == [7; 100]);
+}
+
+/// With segments as they are by default, so that threads help, and nothing written before the fsync.
+fn streaming() -> (MountOptions, FormatOptions) {
+    let hour = Duration::from_secs(3600);
+    let o = MountOptions {
+        background: true,
+        cache_size: 1 << 30,
+        commit_interval: hour,
+        dirty_expire: hour,
+        ..options()
+    };
+    (o, FormatOptions::default())
+}
+
+/// A device that lets somebody else work whenever it is written to.
+struct Busy {
+    inner: MemoryDevice,
+    meanwhile: std::sync::Mutex<Option<Box<dyn FnMut() + Send>>>,
+}
+
+impl std::fmt::Debug for Busy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Device for Busy {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn read(&self, reqs: &mut [lanefs_store::device::ReadReq<'_>]) -> lanefs_store::Result<()> {
+        self.inner.read(reqs)
+    }
+    fn write(&self, reqs: &[WriteReq<'_>]) -> lanefs_store::Result<()> {
+        if let Some(f) = &mut *self.meanwhile.lock().unwrap() {
+            f();
+        }
+        self.inner.write(reqs)
+    }
+    fn flush(&self) -> lanefs_store::Result<()> {
+        self.inner.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> lanefs_store::Result<()> {
+        self.inner.discard(offset, len)
+    }
+}
+
+/// Whoever writes to all of a file faster than the device takes it does not keep an fsync from its end.
+#[test]
+fn an_fsync_ends_though_others_write_faster_than_the_device() {
+    use std::sync::mpsc::channel;
+    for background in [false, true] {
+        let (options, format) = streaming();
+        let dev = Arc::new(Busy { inner: MemoryDevice::new(SIZE).unwrap(), meanwhile: Default::default() });
+        let d: Arc<dyn Device> = dev.clone();
+        Store::format(std::slice::from_ref(&d), &format).unwrap();
+        let options = MountOptions { background, ..options };
+        let fs = Volume::open_devices(vec![d], &options).unwrap().as_user(Cred::root());
+        let f = fs.create("/f").unwrap();
+        for n in 0..16 {
+            f.write_all_at(&piece(n), (n * MIB) as u64).unwrap();
+        }
+        let (go, asked) = channel::<()>();
+        let (done, answers) = channel::<()>();
+        let mut writes = 0;
+        let meanwhile = move || {
+            writes += 1;
+            // Far more than the file needs; without an end the test would have none.
+            if writes < 100 && go.send(()).is_ok() {
+                let _ = answers.recv();
+            }
+        };
+        let rounds = std::thread::scope(|s| {
+            let other = s.spawn(|| {
+                let mut rounds = 0;
+                for () in asked {
+                    rounds += 1;
+                    for n in 0..16 {
+                        f.write_all_at(&piece(n + rounds), (n * MIB) as u64).unwrap();
+                    }
+                    done.send(()).unwrap();
+                }
+                rounds
+            });
+            *dev.meanwhile.lock().unwrap() = Some(Box::new(meanwhile));
+            f.sync_all().unwrap();
+            *dev.meanwhile.lock().unwrap() = None;
+            other.join().unwrap()
+        });
+        assert!(rounds < 40, "background {background}: {rounds} device writes for one fsync");
+        // What was written meanwhile is still owed.
+        f.sync_all().unwrap();
+        let image = lanefs_store::device::MemoryImage::capture(&dev.inner).unwrap();
+        let d: Arc<dyn Device> = Arc::new(image.fork().unwrap());
+        let crashed = Volume::open_devices(vec![d], &crate::options()).unwrap().as_user(Cred::root());
+        for (n, c) in crashed.read("/f").unwrap().chunks(MIB).enumerate() {
+            assert!(c == piece(n + rounds), "piece {n} is not the one written last");
+        }
+    }
 }
