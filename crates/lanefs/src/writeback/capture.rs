@@ -95,6 +95,21 @@ impl Inner {
             self.flush.lock().begins(cell);
         }
         let (mut written, mut owed) = (0, false);
+        if let Some(data) = cell.data().filter(|d| self.is_worth_streaming(d, max)) {
+            if !under_way {
+                self.flush.lock().begins(cell);
+                under_way = true;
+            }
+            match self.stream_out(cell, data, data_only, max) {
+                Ok(n) => written = n,
+                Err(e) => {
+                    self.dirty_cell(cell, 0);
+                    self.flush.lock().ended(cell.ino);
+                    cell.clear(SYNCING);
+                    return Err(e);
+                }
+            }
+        }
         // Once over the file: what is written behind it meanwhile is not owed to this call.
         let mut from = 0;
         let r = loop {

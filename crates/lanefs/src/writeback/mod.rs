@@ -18,6 +18,7 @@ pub(crate) mod page_store;
 pub(crate) mod reaper;
 pub(crate) mod reclaim;
 pub(crate) mod replaced;
+mod stream;
 pub(crate) mod unsynced;
 
 use std::sync::Arc;

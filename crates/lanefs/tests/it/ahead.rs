@@ -193,6 +193,111 @@ fn streaming() -> (MountOptions, FormatOptions) {
     (o, FormatOptions::default())
 }
 
+/// Several threads hand the pages over, in any order; still one flush makes all of them durable, and nothing is owed.
+#[test]
+fn an_fsync_of_a_large_file_hands_over_several_pieces_at_a_time() {
+    let (options, format) = streaming();
+    let (fs, dev) = recorded_with(&options, format);
+    let f = fs.create("/f").unwrap();
+    fs.setxattr("/f", b"user.a", b"1", 0).unwrap();
+    for n in 0..40 {
+        f.write_all_at(&piece(n), (n * MIB) as u64).unwrap();
+    }
+    let before = dev.recorder().counters().flushes;
+    f.sync_all().unwrap();
+    assert_eq!(dev.recorder().counters().flushes - before, 1);
+    found(&dev, 40);
+    // Overwritten: what the store knows already, content alone.
+    for n in 0..40 {
+        f.write_all_at(&piece(n + 1), (n * MIB) as u64).unwrap();
+    }
+    for n in 0..40 {
+        f.write_all_at(&piece(n), (n * MIB) as u64).unwrap();
+    }
+    f.sync_data().unwrap();
+    found(&dev, 40);
+    assert_eq!(fs.getxattr("/f", b"user.a").unwrap(), b"1");
+}
+
+/// Pages written again while their pieces are under way, and a file that grows meanwhile.
+#[test]
+fn what_is_written_while_pieces_are_under_way_is_not_lost() {
+    let (options, format) = streaming();
+    let dev = Arc::new(MemoryDevice::new(SIZE).unwrap());
+    let d: Arc<dyn Device> = dev.clone();
+    Store::format(std::slice::from_ref(&d), &format).unwrap();
+    let fs = Volume::open_devices(vec![d], &options).unwrap().as_user(Cred::root());
+    let f = fs.create("/f").unwrap();
+    let page = |tag: u64, at: u64| {
+        let mut p = vec![0_u8; 4096];
+        p[..8].copy_from_slice(&tag.to_le_bytes());
+        p[8..16].copy_from_slice(&at.to_le_bytes());
+        p
+    };
+    const PAGES: u64 = 4096;
+    for at in 0..PAGES {
+        f.write_all_at(&page(0, at), at * 4096).unwrap();
+    }
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let written: Vec<std::sync::atomic::AtomicU64> = (0..2 * PAGES).map(|_| Default::default()).collect();
+    let order = std::sync::atomic::Ordering::SeqCst;
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let (mut x, mut end) = (1_u64, PAGES);
+            for tag in 1.. {
+                if stop.load(order) {
+                    return;
+                }
+                x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let at = if x >> 60 == 0 && end < 2 * PAGES { end } else { (x >> 33) % end };
+                end = end.max(at + 1);
+                f.write_all_at(&page(tag, at), at * 4096).unwrap();
+                written[at as usize].store(tag, order);
+            }
+        });
+        for _ in 0..6 {
+            let least: Vec<u64> = written.iter().map(|w| w.load(order)).collect();
+            f.sync_all().unwrap();
+            let image = lanefs_store::device::MemoryImage::capture(&dev).unwrap();
+            let d: Arc<dyn Device> = Arc::new(image.fork().unwrap());
+            let crashed = Volume::open_devices(vec![d], &crate::options()).unwrap().as_user(Cred::root());
+            let content = crashed.read("/f").unwrap();
+            for (at, p) in content.chunks(4096).enumerate() {
+                let word = |n: usize| u64::from_le_bytes(p[n..n + 8].try_into().unwrap());
+                assert!(word(0) >= least[at], "page {at}: {} is older than {}", word(0), least[at]);
+                assert!(word(8) == at as u64 || word(0) == 0, "page {at} has the content of {}", word(8));
+            }
+            let pages = content.len() / 4096;
+            assert!(least[pages..].iter().all(|t| *t == 0), "pages behind {pages} are gone");
+        }
+        stop.store(true, order);
+    });
+}
+
+/// An error of any of the writes is the fsync's; after it nothing is said to be durable.
+#[test]
+fn an_error_of_one_piece_is_the_error_of_the_fsync() {
+    use lanefs_store::device::{Fault, FaultyDevice, Kind, Plan};
+    let (options, format) = streaming();
+    for nth in (0..2048).step_by(177) {
+        let dev = Arc::new(FaultyDevice::new(MemoryDevice::new(SIZE).unwrap(), Plan::none()));
+        let d: Arc<dyn Device> = dev.clone();
+        Store::format(std::slice::from_ref(&d), &format).unwrap();
+        let fs = Volume::open_devices(vec![d], &options).unwrap().as_user(Cred::root());
+        let f = fs.create("/f").unwrap();
+        // The second time nothing grows, so nothing is written ahead.
+        for _ in 0..2 {
+            f.sync_all().unwrap();
+            for n in 0..8 {
+                f.write_all_at(&piece(n), (n * MIB) as u64).unwrap();
+            }
+        }
+        dev.set_plan(Plan::none().nth(Kind::Write, nth, Fault::Error(libc::EIO)));
+        assert_eq!(f.sync_all().expect_err("a write of it failed").errno(), libc::EIO, "write {nth}");
+        assert!(f.sync_all().is_err(), "an fsync was retried into a success");
+    }
+}
+
 /// A device that lets somebody else work whenever it is written to.
 struct Busy {
     inner: MemoryDevice,
