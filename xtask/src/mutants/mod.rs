@@ -36,16 +36,20 @@ const ROOMS: [&str; 13] = [
 
 /// What the copy's lanefs-sync says when it is asked whether a mistake is awake.
 const AWAKE: &str = r#"
-/// Whether this mistake is made. Which is said by LANEFS_MUTANT; whoever is asked for the first time is noted in LANEFS_MUTANTS_REACHED.
-pub fn mutated(id: usize) -> bool {
+/// The mistake that is made: its number is in LANEFS_MUTANT.
+fn awake() -> usize {
+    static AWAKE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *AWAKE.get_or_init(|| std::env::var("LANEFS_MUTANT").ok().and_then(|s| s.parse().ok()).unwrap_or(0))
+}
+
+/// Notes in LANEFS_MUTANTS_REACHED, once, that this mistake would make a difference.
+fn makes_a_difference(id: usize) {
     use std::io::Write;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicBool, Ordering};
-    static AWAKE: OnceLock<usize> = OnceLock::new();
     static REACHED: OnceLock<Option<std::fs::File>> = OnceLock::new();
     static SEEN: [AtomicBool; 8192] = [const { AtomicBool::new(false) }; 8192];
-    let awake = *AWAKE.get_or_init(|| std::env::var("LANEFS_MUTANT").ok().and_then(|s| s.parse().ok()).unwrap_or(0));
-    if awake == 0 && !SEEN[id].swap(true, Ordering::Relaxed) {
+    if !SEEN[id].load(Ordering::Relaxed) && !SEEN[id].swap(true, Ordering::Relaxed) {
         let file = REACHED.get_or_init(|| {
             let path = std::env::var_os("LANEFS_MUTANTS_REACHED")?;
             std::fs::OpenOptions::new().append(true).create(true).open(path).ok()
@@ -54,7 +58,22 @@ pub fn mutated(id: usize) -> bool {
             let _ = f.write_all(format!("{id}\n").as_bytes());
         }
     }
-    awake == id
+}
+
+/// Whether this mistake is made.
+pub fn mutated(id: usize) -> bool {
+    if awake() == 0 {
+        makes_a_difference(id);
+    }
+    awake() == id
+}
+
+/// A condition that this mistake makes another.
+pub fn changed(id: usize, other: bool, is: bool) -> bool {
+    if awake() == 0 && other != is {
+        makes_a_difference(id);
+    }
+    if awake() == id { other } else { is }
 }
 "#;
 

@@ -26,6 +26,7 @@ impl Mutant {
 }
 
 const AWAKE: &str = "lanefs_sync::mutated";
+const CHANGED: &str = "lanefs_sync::changed";
 
 /// Statements that begin with one of these are no work that could be left out, or only say something.
 const NOT_WORK: [&str; 36] = [
@@ -279,7 +280,8 @@ impl Planter<'_> {
         bodies
     }
 
-    /// Conditions: each part always true, always false, with the other bound.
+    /// Conditions: each part always true, always false, with the other bound. They are asked all the same, so that a judge that they never
+    /// gave another answer need not be asked.
     fn conditions(&mut self, bodies: &[(usize, usize)]) {
         let code = self.code.clone();
         let mut all: Vec<(usize, bool)> = places(&code, "if").map(|i| (i + 2, false)).collect();
@@ -306,13 +308,14 @@ impl Planter<'_> {
                         continue;
                     }
                     let (mut open, mut close) = (String::new(), String::new());
-                    if !again && let Some(id) = self.mutant(part.0, format!("`{source}` always true")) {
-                        open += &format!("({AWAKE}({id}) || ");
-                        close.insert(0, ')');
-                    }
-                    if let Some(id) = self.mutant(part.0, format!("`{source}` always false")) {
-                        open += &format!("(!{AWAKE}({id}) && ");
-                        close.insert(0, ')');
+                    for to in [true, false] {
+                        if again && to {
+                            continue;
+                        }
+                        if let Some(id) = self.mutant(part.0, format!("`{source}` always {to}")) {
+                            open += &format!("{CHANGED}({id}, {to}, ");
+                            close.insert(0, ')');
+                        }
                     }
                     open += "(";
                     close.insert(0, ')');
@@ -341,6 +344,12 @@ impl Planter<'_> {
                 return;
             }
             if let Some(id) = self.mutant(at, format!("`{source}` with{other}instead")) {
+                // What calls nothing may be asked twice.
+                if !source.contains('(') && !source.ends_with("...") {
+                    open.push_str(&format!("{CHANGED}({id}, {changed}, "));
+                    close.insert(0, ')');
+                    return;
+                }
                 open.push_str(&format!("if {AWAKE}({id}) {{ {changed} }} else {{ "));
                 close.insert_str(0, " }");
             }
