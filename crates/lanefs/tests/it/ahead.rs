@@ -274,6 +274,49 @@ fn what_is_written_while_pieces_are_under_way_is_not_lost() {
     });
 }
 
+/// The power goes at any moment of an fsync whose pieces are under way together, and takes any part of what no flush covers: each page is what it was or
+/// what was written, never another's, and after the fsync what was written.
+#[test]
+fn any_crash_while_pieces_are_under_way_leaves_old_pages_or_new_ones() {
+    use lanefs_store::device::{Crash, MemoryImage};
+    let (options, format) = streaming();
+    let base = MemoryImage::capture(&MemoryDevice::new(SIZE).unwrap()).unwrap();
+    let (fs, dev) = recorded_with(&options, format);
+    let f = fs.create("/f").unwrap();
+    let (old, new) = (6, 9);
+    for n in 0..old {
+        f.write_all_at(&piece(n), (n * MIB) as u64).unwrap();
+    }
+    f.sync_all().unwrap();
+    let first = dev.recorder().log().now;
+    for n in 0..new {
+        f.write_all_at(&piece(n + 100), (n * MIB) as u64).unwrap();
+    }
+    f.sync_all().unwrap();
+    let log = dev.recorder().log();
+    let mut seen = [0; 2];
+    for seed in 0..60 {
+        // The last state is that after all of it.
+        let at = if seed == 59 { log.now } else { first + seed * (log.now - first) / 59 };
+        let left = Crash::new(&log, at).build_random(std::slice::from_ref(&base), seed).unwrap();
+        let d: Vec<Arc<dyn Device>> = left.into_iter().map(|d| Arc::new(d) as Arc<dyn Device>).collect();
+        let crashed = Volume::open_devices(d, &crate::options()).unwrap().as_user(Cred::root());
+        let content = crashed.read("/f").unwrap();
+        assert!(content.len() >= old * MIB && content.len() <= new * MIB, "{} bytes at {at}", content.len());
+        for (n, c) in content.chunks(MIB).enumerate() {
+            let (was, is) = (piece(n), piece(n + 100));
+            for (page, c) in c.chunks(4096).enumerate() {
+                let of = |p: &[u8]| *c == p[page * 4096..page * 4096 + c.len()];
+                let before = if n < old { of(&was) } else { c.iter().all(|b| *b == 0) };
+                assert!(before || of(&is), "page {page} of piece {n} at {at} is neither");
+                seen[usize::from(of(&is))] += 1;
+                assert!(at < log.now || of(&is), "page {page} of piece {n} was durable");
+            }
+        }
+    }
+    assert!(seen.iter().all(|n| *n > 1000), "{seen:?} pages were old and new");
+}
+
 /// An error of any of the writes is the fsync's; after it nothing is said to be durable.
 #[test]
 fn an_error_of_one_piece_is_the_error_of_the_fsync() {
