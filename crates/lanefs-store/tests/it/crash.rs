@@ -476,3 +476,30 @@ fn threads_in_shared_files_keep_what_was_acknowledged() {
         assert!(a.problems.is_empty(), "{:#?}", a.problems);
     }
 }
+
+/// What opening reads may be in a volatile cache still, if the process before died and the machine did not: also the slot that says how the volume was
+/// closed. Before a flush nothing may be written into room that is free by that slot alone (O11).
+#[test]
+fn an_opening_flushes_before_it_writes() {
+    use lanefs_store::device::{MemoryDevice, RecordingDevice};
+    for closed in [true, false] {
+        let dev = Arc::new(RecordingDevice::new(MemoryDevice::new(8 << 20).unwrap()));
+        let d: Dev = dev.clone();
+        Store::format(std::slice::from_ref(&d), &format_options()).unwrap();
+        let (s, _) = open(&d);
+        let g = group(1, 1, &[new_file(20), set(b"a", 20, 0)]);
+        s.submit(tx(true, g, vec![update(20, 4096, vec![(0, page(5))])])).unwrap();
+        drop(s);
+        if closed {
+            open(&d).0.close().unwrap();
+        }
+        dev.recorder().take_log();
+        let (s, report) = open(&d);
+        assert_eq!(report.clean, closed);
+        drop(s);
+        let log = dev.recorder().take_log();
+        let first = log.writes.iter().map(|w| w.issued).min().unwrap();
+        let flushed = log.flushes.iter().filter_map(|f| f.completed).min().unwrap();
+        assert!(flushed < first, "closed {closed}: written at {first}, flushed at {flushed}");
+    }
+}

@@ -328,7 +328,7 @@ fn an_error_of_one_piece_is_the_error_of_the_fsync() {
         Store::format(std::slice::from_ref(&d), &format).unwrap();
         let fs = Volume::open_devices(vec![d], &options).unwrap().as_user(Cred::root());
         let f = fs.create("/f").unwrap();
-        // The second time nothing grows, so nothing is written ahead.
+        // The second time nothing grows, so nothing new is handed over to be written ahead.
         for _ in 0..2 {
             f.sync_all().unwrap();
             for n in 0..8 {
@@ -336,8 +336,14 @@ fn an_error_of_one_piece_is_the_error_of_the_fsync() {
             }
         }
         dev.set_plan(Plan::none().nth(Kind::Write, nth, Fault::Error(libc::EIO)));
-        assert_eq!(f.sync_all().expect_err("a write of it failed").errno(), libc::EIO, "write {nth}");
-        assert!(f.sync_all().is_err(), "an fsync was retried into a success");
+        match f.sync_all() {
+            // Something was written ahead after all, on a slow machine.
+            Ok(()) => assert!(nth > 0 && dev.fired().is_empty(), "write {nth} failed, and the fsync did not"),
+            Err(e) => {
+                assert_eq!(e.errno(), libc::EIO, "write {nth}");
+                assert!(f.sync_all().is_err(), "an fsync was retried into a success");
+            }
+        }
     }
 }
 
