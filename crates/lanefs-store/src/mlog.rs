@@ -550,4 +550,165 @@ mod tests {
         m.alloc(&t, Heat::Hot, 17, 1, true, &mut out).unwrap();
         assert_eq!(t.free_count(), free - 2);
     }
+
+    /// What needs no new segment is not refused for what is kept back; what needs one is, unless it must not wait.
+    #[test]
+    fn only_new_segments_come_out_of_what_is_kept_back() {
+        let t = table();
+        let seqs = AtomicU64::new(10);
+        let m = Mlog::new(0, 0, false);
+        m.open_node(&t, &seqs).unwrap();
+        let mut out = Vec::new();
+        m.alloc(&t, Heat::Warm, 4, 1, false, &mut out).unwrap();
+        // One more than is kept back.
+        t.keep_back(t.free_count() - 1);
+        m.alloc_batches(&t, &seqs, &[14], false).unwrap();
+        m.alloc_batches(&t, &seqs, &[14], false).unwrap();
+        assert_eq!(t.kept_back(), t.free_count());
+        m.alloc_batches(&t, &seqs, &[1], false).unwrap();
+        assert!(m.alloc_batches(&t, &seqs, &[14], false).is_err());
+        m.alloc(&t, Heat::Warm, 0, 1, false, &mut out).unwrap();
+        m.alloc(&t, Heat::Warm, 12, 1, false, &mut out).unwrap();
+        assert!(m.alloc(&t, Heat::Warm, 1, 1, false, &mut out).is_err());
+        let free = t.free_count();
+        m.alloc_batches(&t, &seqs, &[14], true).unwrap();
+        m.alloc(&t, Heat::Warm, 1, 1, true, &mut out).unwrap();
+        assert_eq!(t.free_count(), free - 2);
+    }
+
+    /// A message that goes on in a segment uses all of it before the next.
+    #[test]
+    fn a_message_claims_as_many_segments_as_it_uses() {
+        let t = table();
+        let seqs = AtomicU64::new(10);
+        let m = Mlog::new(0, 0, false);
+        m.open_node(&t, &seqs).unwrap();
+        let free = t.free_count();
+        let places = m.alloc_batches(&t, &seqs, &[12, 12, 2], true).unwrap();
+        assert_eq!(places.iter().filter(|p| p.link.is_some()).count(), 2);
+        assert_eq!(t.free_count(), free - 1);
+    }
+
+    /// Else a checkpoint could free the segment, and the next block would close it once more.
+    #[test]
+    fn a_full_segment_is_no_head_any_more() {
+        let t = table();
+        let m = Mlog::new(0, 0, false);
+        let mut out = Vec::new();
+        m.alloc(&t, Heat::Warm, 16, 7, true, &mut out).unwrap();
+        assert_eq!(m.open_segments(), 0);
+        let seg = t.geometry.locate(out[0].0).unwrap().0;
+        assert_eq!((t.info(seg).state, t.info(seg).touched), (State::Full, 7));
+        t.release(seg);
+        m.alloc(&t, Heat::Warm, 1, 8, true, &mut out).unwrap();
+        assert_eq!(m.open_segments(), 1);
+        assert_ne!(t.info(seg).state, State::Full);
+    }
+
+    #[test]
+    fn a_small_volume_has_two_heads_for_data() {
+        let t = table();
+        let m = Mlog::new(0, 0, true);
+        let mut out = Vec::new();
+        for heat in [Heat::Hot, Heat::Warm, Heat::Cold, Heat::Hot] {
+            m.alloc(&t, heat, 1, 1, true, &mut out).unwrap();
+        }
+        assert_eq!(m.open_segments(), 2);
+    }
+
+    /// What makes an inode, in an epoch.
+    fn birth(epoch: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        let new = Effect::New {
+            ino: crate::types::Ino(epoch + 100),
+            parent: crate::types::ROOT_INO,
+            generation: 0,
+            mode: libc::S_IFREG,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            time: 0,
+            target: b"",
+        };
+        record::encode_group(&mut out, crate::types::Version { epoch, ts: epoch, lane: 0 }, &[new]);
+        out
+    }
+
+    #[test]
+    fn what_is_kept_is_owed_until_it_is_pruned() {
+        let m = Mlog::new(0, 0, false);
+        let (first, second) = (birth(5), birth(6));
+        m.keep_groups(&[&first[..], &second].concat());
+        assert_eq!(m.owed(), 2);
+        m.owe(&first);
+        assert_eq!(m.owed(), 3);
+        m.owe_no_more(&first);
+        m.prune_groups(|all| {
+            assert_eq!(all.len(), first.len() + second.len());
+            second.clone()
+        });
+        assert_eq!((m.groups(), m.owed()), (second, 1));
+        m.prune_groups(|_| Vec::new());
+        assert_eq!((m.groups(), m.owed()), (Vec::new(), 0));
+        m.prune_groups(|_| unreachable!("nothing is kept"));
+        m.owe_no_more(&first);
+        assert_eq!(m.owed(), 0);
+    }
+
+    /// A batch waits for the links of all segments before its own, and of no other.
+    #[test]
+    fn a_batch_waits_for_the_links_before_it() {
+        use std::sync::atomic::AtomicBool;
+        let t = table();
+        let seqs = AtomicU64::new(10);
+        let m = Mlog::new(0, 0, false);
+        m.open_node(&t, &seqs).unwrap();
+        let places = m.alloc_batches(&t, &seqs, &[12, 12], true).unwrap();
+        let (first, second) = (places[0].seq, places[1].seq);
+        m.wait_links(first);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                m.wait_links(second);
+                over.store(true, Ordering::SeqCst);
+            });
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            let early = over.load(Ordering::SeqCst);
+            m.link_done(first);
+            assert!(!early, "the link of {first} is under way");
+        });
+        assert!(over.load(Ordering::SeqCst));
+        m.link_done(second);
+        m.wait_links(second + 1);
+    }
+
+    /// All devices that hold a segment of the chain are flushed, until a checkpoint lies behind it.
+    #[test]
+    fn the_devices_of_a_chain_are_known() {
+        let layout = Layout::new(16, 1).unwrap();
+        let t = SegmentTable::new(Geometry::new(&layout, &[16 * 20, 16 * 20]));
+        t.fill_pools(|_| false);
+        let seqs = AtomicU64::new(10);
+        let m = Mlog::new(0, 1, false);
+        let other = Mlog::new(1, 1, false);
+        m.open_node(&t, &seqs).unwrap();
+        assert_eq!(m.chain_devices(), 0b10);
+        // The rest of its own device is taken by others.
+        let mut out = Vec::new();
+        loop {
+            out.clear();
+            other.alloc(&t, Heat::Warm, 16, 1, true, &mut out).unwrap();
+            if out[0].0.device() == 0 {
+                break;
+            }
+        }
+        m.alloc_batches(&t, &seqs, &[14], true).unwrap();
+        m.alloc_batches(&t, &seqs, &[14], true).unwrap();
+        assert_eq!(m.chain_devices(), 0b10);
+        m.alloc_batches(&t, &seqs, &[14], true).unwrap();
+        assert_eq!(m.chain_devices(), 0b11);
+        let p = m.position(&t);
+        assert_eq!(m.checkpoint_done(&t, &p, 0).len(), 2);
+        assert_eq!(m.chain_devices(), 0b01);
+    }
 }

@@ -128,3 +128,38 @@ fn a_write_that_ends_between_the_position_and_the_slot_of_a_close_is_refused_or_
     });
     judge(&d, s, answer);
 }
+
+/// What another thread writes of the inode, not durably, is part of what an fsync promises.
+#[test]
+fn an_fsync_waits_for_what_another_thread_writes_of_the_inode() {
+    let hooks = Arc::new(Hooks::default());
+    let d: Dev = Arc::new(Hooked(MemoryDevice::new(4 << 20).unwrap(), hooks.clone()));
+    Store::format(std::slice::from_ref(&d), &format_options()).unwrap();
+    let (s, _) = open(&d);
+    let g = group(s.info().last_epoch + 1, 1, &[new_file(20), set(b"a", 20, 0)]);
+    s.submit(tx(true, g, vec![update(20, 4096, vec![(0, page(1))])])).unwrap();
+    let (go, gate) = mpsc::channel::<()>();
+    let (reached, here) = mpsc::channel();
+    hooks.before_write(move || {
+        reached.send(()).unwrap();
+        let _ = gate.recv();
+    });
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let order = std::sync::atomic::Ordering::SeqCst;
+    std::thread::scope(|t| {
+        t.spawn(|| {
+            let u = update(20, 2 * 4096, vec![(1, page(2))]);
+            s.submit(Transaction { lane: 1, ..tx(false, Vec::new(), vec![u]) }).unwrap();
+        });
+        here.recv().unwrap();
+        t.spawn(|| {
+            s.submit(tx(true, Vec::new(), vec![update(20, 3 * 4096, vec![(2, page(3))])])).unwrap();
+            over.store(true, order);
+        });
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let early = over.load(order);
+        go.send(()).unwrap();
+        assert!(!early, "page 1 is not on the device");
+    });
+    assert!(over.load(order));
+}

@@ -108,6 +108,68 @@ fn the_last_batches_of_one_mlog_are_missed_when_an_epoch_was_committed_in_anothe
     }
 }
 
+/// An epoch of which one share is gone, and only a later fsync of the other mlog tells that it was whole.
+#[test]
+fn an_epoch_of_which_a_share_is_not_there_is_an_error() {
+    let recorder = Recorder::new();
+    let d = Arc::new(recorder.wrap(MemoryDevice::new(8 << 20).unwrap()));
+    Store::format(&[d.clone() as Dev], &FormatOptions { mlogs: 2, ..format_options() }).unwrap();
+    let (s, _) =
+        Store::open(vec![d.clone() as Dev], &OpenOptions { mlogs: 2, ..OpenOptions::default() }).unwrap();
+    let first = recorder.log().writes.len();
+    let epoch = s.info().last_epoch + 1;
+    let share = |ino: u64| {
+        let name = format!("file {ino}");
+        group(epoch, ino, &[new_file(ino), set(name.as_bytes(), ino, 0)])
+    };
+    s.commit_epoch(epoch, vec![(0, share(20)), (1, share(21))]).unwrap();
+    let shares = blocks_like(&recorder.log(), first, b"LFSn\x08");
+    assert_eq!(shares.len(), 2);
+    let silent = d.inner().to_vec();
+    fsync_new(&s, 30, epoch + 1);
+    let image = d.inner().to_vec();
+    s.shutdown();
+    for at in shares {
+        // Before the fsync it may never have been whole.
+        assert_eq!(Store::open(without(&silent, at), &OpenOptions::default()).unwrap().1.lost, 0);
+        let e = Store::open(without(&image, at), &OpenOptions::default()).map(|_| ()).unwrap_err();
+        assert!(matches!(&e, StoreError::Corrupt { what: "log", .. }), "{e}");
+        assert!(open_lossy(without(&image, at)).lost > 0);
+    }
+}
+
+/// What one lane wrote to a device, not durably, is durable when another lane's fsync of the same file has another device.
+#[test]
+fn an_fsync_flushes_the_devices_of_what_other_lanes_wrote() {
+    use lanefs_store::device::{Crash, Fate, MemoryImage};
+    let recorder = Recorder::new();
+    let devices: Vec<Dev> =
+        (0..2).map(|_| Arc::new(recorder.wrap(MemoryDevice::new(4 << 20).unwrap())) as Dev).collect();
+    let empty = MemoryImage::capture(&MemoryDevice::new(4 << 20).unwrap()).unwrap();
+    Store::format(&devices, &FormatOptions { mlogs: 2, ..format_options() }).unwrap();
+    let (s, _) = Store::open(devices, &OpenOptions { mlogs: 2, ..OpenOptions::default() }).unwrap();
+    let epoch = s.info().last_epoch + 1;
+    fsync_new(&s, 20, epoch);
+    for round in 0..3 {
+        let first = recorder.log().writes.len();
+        let pages = vec![(1, page(round + 100)), (2, page(round + 200))];
+        s.submit(Transaction { lane: 1, ..tx(false, Vec::new(), vec![update(20, 3 * 4096, pages)]) })
+            .unwrap();
+        let there = recorder.log().writes[first..].iter().map(|w| w.device).collect::<Vec<_>>();
+        s.submit(tx(true, Vec::new(), vec![update(20, 3 * 4096, Vec::new())])).unwrap();
+        let log = recorder.log();
+        assert!(there.iter().all(|d| *d != log.writes.last().unwrap().device), "both are on one device");
+        let crash = Crash::new(&log, log.now);
+        let left = crash.build(&[empty.clone(), empty.clone()], |_, _| Fate::Lost).unwrap();
+        let left: Vec<Dev> = left.into_iter().map(|d| Arc::new(d) as Dev).collect();
+        let (s, r) = Store::open(left, &OpenOptions { mlogs: 2, ..OpenOptions::default() }).unwrap();
+        assert_eq!(r.batches_dropped, 0);
+        for (at, seed) in [(0, 20), (1, round + 100), (2, round + 200)] {
+            assert!(read(&s, 20, at).is_some_and(|b| b.0 == page(seed).0), "round {round}, page {at}");
+        }
+    }
+}
+
 #[test]
 fn a_checkpoint_that_was_acknowledged_and_is_not_there_is_an_error() {
     let recorder = Recorder::new();

@@ -11,12 +11,16 @@ const FILES: u64 = 6;
 
 /// A volume that was not closed, with one page of each file, synced one after the other.
 fn crashed() -> Vec<u8> {
+    crashed_with(FILES)
+}
+
+fn crashed_with(files: u64) -> Vec<u8> {
     let m = Arc::new(MemoryDevice::new(2 << 20).unwrap());
     let d: Dev = m.clone();
     Store::format(std::slice::from_ref(&d), &format_options()).unwrap();
     let (s, _) = open(&d);
     let e = s.info().last_epoch + 1;
-    for n in 0..FILES {
+    for n in 0..files {
         let name = format!("f{n}");
         let births = group(e, n + 1, &[new_file(50 + n), set(name.as_bytes(), 50 + n, 0)]);
         s.submit(tx(true, births, vec![update(50 + n, 8192, vec![(0, page(n)), (1, page(n + 100))])]))
@@ -103,6 +107,40 @@ fn what_is_read_wrong_once_while_opening_is_not_taken_for_lost() {
             assert_eq!((errors(&s, &what), r.batches_dropped, r.fell_back), (0, 0, false), "{what}");
         }
     }
+}
+
+/// The blocks that link the segments of a log, and its batches: the first read of one, or the second if there is one, is wrong.
+#[test]
+fn what_is_read_wrong_once_in_a_log_of_several_segments_is_not_taken_for_its_end() {
+    let bytes = crashed_with(40);
+    let log = bytes.chunks_exact(BLOCK_SIZE).enumerate().filter(|(_, b)| b.starts_with(b"LFSn"));
+    let mut tried = 0;
+    for (block, _) in log {
+        for nth in 0..2 {
+            let range = Some((block * BLOCK_SIZE) as u64..((block + 1) * BLOCK_SIZE) as u64);
+            let right = When { range: range.clone(), times: nth, ..When::default() };
+            let mut plan = Plan::none();
+            if nth > 0 {
+                plan = plan.rule(Kind::Read, right, Fault::Delay(Duration::ZERO));
+            }
+            let once = When { range, times: 1, ..When::default() };
+            let plan = plan.rule(Kind::Read, once, Fault::Misdirected(2));
+            let d: Dev = Arc::new(FaultyDevice::new(MemoryDevice::from_bytes(&bytes).unwrap(), plan));
+            let (s, r) = Store::open(vec![d], &OpenOptions::default())
+                .unwrap_or_else(|e| panic!("block {block}, read {nth}: {e}"));
+            assert_eq!((r.batches_dropped, r.fell_back), (0, false), "block {block}, read {nth}");
+            for n in 0..40 {
+                assert_eq!(
+                    lookup(&s, format!("f{n}").as_bytes()),
+                    Some(Ino(50 + n)),
+                    "block {block}, read {nth}"
+                );
+                assert!(content(&s, 50 + n, 0).is_ok_and(|b| b.0 == page(n).0), "block {block}, read {nth}");
+            }
+            tried += 1;
+        }
+    }
+    assert!(tried > 80, "{tried}");
 }
 
 #[test]

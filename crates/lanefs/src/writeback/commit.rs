@@ -113,3 +113,49 @@ fn parts(bytes: &[u8], part: usize, lanes: usize) -> Vec<(usize, Vec<u8>)> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{MountOptions, Volume};
+    use lanefs_store::device::{Device, MemoryDevice};
+    use lanefs_store::{FormatOptions, Store};
+    use std::sync::Arc;
+
+    fn volume() -> Volume {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(32 << 20).unwrap());
+        Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
+        let options = MountOptions { background: false, ..MountOptions::default() };
+        Volume::open_devices(vec![device], &options).unwrap()
+    }
+
+    /// Else memory would seem full of it, and the log would press for good.
+    #[test]
+    fn what_is_folded_counts_as_log_no_more() {
+        let v = volume();
+        for round in 0..3 {
+            for n in 0..20 {
+                v.fs().create(format!("/{round}-{n}")).unwrap();
+            }
+            let open = v.0.inner.log_bytes();
+            assert!(open > 0);
+            v.sync().unwrap();
+            assert!(v.0.inner.log_bytes() > 0);
+            v.checkpoint().unwrap();
+            assert_eq!((v.0.inner.log_bytes(), v.0.inner.commit.lock().bytes), (0, 0));
+        }
+    }
+
+    /// Lanes let go of what was committed at the next seal, also where nobody closes over them.
+    #[test]
+    fn lanes_keep_the_groups_of_one_commit_at_most() {
+        let v = volume();
+        let inner = &v.0.inner;
+        for n in 0..10 {
+            v.fs().create(format!("/{n}")).unwrap();
+            inner.seal_and_commit().unwrap();
+            for lane in 0..inner.lanes.len() {
+                assert!(inner.lanes.lock(lane).sealed.len() <= 1, "commit {n}, lane {lane}");
+            }
+        }
+    }
+}

@@ -96,3 +96,73 @@ impl Inner {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::memfs::cell::UNSYNCED;
+    use crate::{MountOptions, Volume};
+    use lanefs_store::device::{Device, MemoryDevice};
+    use lanefs_store::{FormatOptions, Ino, Store};
+    use std::sync::Arc;
+
+    fn volume() -> Volume {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(32 << 20).unwrap());
+        Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
+        let options = MountOptions { background: false, ..MountOptions::default() };
+        Volume::open_devices(vec![device], &options).unwrap()
+    }
+
+    /// A file written back, not durably, after all its inode had was made durable.
+    fn written_back(v: &Volume, name: &str) -> Ino {
+        let fs = v.fs();
+        fs.write(name, b"1").unwrap();
+        v.sync().unwrap();
+        fs.write(name, b"22").unwrap();
+        v.0.inner.write_back_some(1000);
+        fs.stat(name).unwrap().ino
+    }
+
+    fn is_marked(v: &Volume, ino: Ino) -> bool {
+        v.0.inner.cells.get(ino, &crossbeam_epoch::pin()).unwrap().has(UNSYNCED)
+    }
+
+    /// Else its cell could not leave memory, and the next sync would write what is durable.
+    #[test]
+    fn a_checkpoint_settles_what_was_written_back_before() {
+        let v = volume();
+        let inner = &v.0.inner;
+        for name in ["/a", "/b", "/c"] {
+            let ino = written_back(&v, name);
+            assert_eq!(inner.flush.lock().unsynced(), [ino]);
+            assert!(is_marked(&v, ino));
+            v.checkpoint().unwrap();
+            assert_eq!(inner.flush.lock().written(), 0);
+            assert!(!is_marked(&v, ino));
+        }
+        let ino = written_back(&v, "/d");
+        v.sync().unwrap();
+        assert_eq!(inner.flush.lock().written(), 0);
+        assert!(!is_marked(&v, ino));
+    }
+
+    /// What is written back while a checkpoint is made may not be in it.
+    #[test]
+    fn a_checkpoint_settles_nothing_that_came_after_it_began() {
+        let v = volume();
+        let inner = &v.0.inner;
+        let first = written_back(&v, "/a");
+        let moment = inner.flush.lock().moment();
+        let ino = written_back(&v, "/b");
+        inner.checkpoint_covers(moment, &crossbeam_epoch::pin());
+        assert_eq!(inner.flush.lock().unsynced(), [ino]);
+        assert!(is_marked(&v, ino) && !is_marked(&v, first));
+        // A write under way is in no checkpoint.
+        let cells = crossbeam_epoch::pin();
+        let cell = inner.cells.get(first, &cells).unwrap();
+        inner.flush.lock().begins(cell);
+        let moment = inner.flush.lock().moment();
+        inner.checkpoint_covers(moment, &cells);
+        assert_eq!(inner.flush.lock().unsynced(), [first]);
+        assert!(is_marked(&v, first));
+    }
+}

@@ -436,3 +436,47 @@ fn an_fsync_ends_though_others_write_faster_than_the_device() {
         }
     }
 }
+
+/// Who finds nothing dirty because another thread is writing it waits for that one: an fsync of the same file, and a sync.
+#[test]
+fn nobody_is_told_of_durability_while_another_is_still_writing() {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::sync::mpsc::channel;
+    for sync in [false, true] {
+        let dev = Arc::new(Busy { inner: MemoryDevice::new(SIZE).unwrap(), meanwhile: Default::default() });
+        let d: Arc<dyn Device> = dev.clone();
+        Store::format(std::slice::from_ref(&d), &FormatOptions::default()).unwrap();
+        let fs = Volume::open_devices(vec![d], &options()).unwrap().as_user(Cred::root());
+        let f = fs.create("/f").unwrap();
+        f.sync_all().unwrap();
+        fs.volume().sync().unwrap();
+        f.write_all_at(&piece(1), 0).unwrap();
+        let (reached, here) = channel();
+        let (go, gate) = channel::<()>();
+        let mut first = true;
+        *dev.meanwhile.lock().unwrap() = Some(Box::new(move || {
+            if std::mem::take(&mut first) {
+                reached.send(()).unwrap();
+                let _ = gate.recv();
+            }
+        }));
+        let over = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| f.sync_data().unwrap());
+            here.recv().unwrap();
+            s.spawn(|| {
+                if sync {
+                    fs.volume().sync().unwrap();
+                } else {
+                    f.sync_data().unwrap();
+                }
+                over.store(true, SeqCst);
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            let early = over.load(SeqCst);
+            go.send(()).unwrap();
+            assert!(!early, "sync {sync}: told before it was written");
+        });
+        assert!(over.load(SeqCst));
+    }
+}

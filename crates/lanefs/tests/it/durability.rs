@@ -438,3 +438,39 @@ fn what_undoes_an_fsynced_change_in_the_same_epoch_is_durable_after_a_sync() {
     fs.volume().sync().unwrap();
     assert_eq!(ls(&after_crash(&dev), "/"), ["A", "B", "f"]);
 }
+
+/// Also a sync that has nothing to write: what was promised before may be gone.
+#[test]
+fn no_sync_of_a_broken_or_closed_volume_succeeds() {
+    use lanefs_store::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, Plan};
+    use std::sync::Arc;
+    let make = || {
+        let dev = Arc::new(FaultyDevice::new(MemoryDevice::new(64 << 20).unwrap(), Plan::none()));
+        let d: Arc<dyn Device> = dev.clone();
+        lanefs_store::Store::format(std::slice::from_ref(&d), &Default::default()).unwrap();
+        let v = lanefs::Volume::open_devices(vec![d], &crate::options()).unwrap();
+        let fs = v.as_user(lanefs::Cred::root());
+        let f = fs.create("/f").unwrap();
+        fs.volume().sync().unwrap();
+        fs.volume().checkpoint().unwrap();
+        f.sync_all().unwrap();
+        (fs, f, dev)
+    };
+    let (fs, f, dev) = make();
+    fs.chmod("/f", 0o600).unwrap();
+    fs.volume().sync().unwrap();
+    dev.set_plan(Plan::none().nth(Kind::Flush, 0, Fault::Error(libc::EIO)));
+    fs.volume().checkpoint().expect_err("its flush failed");
+    let failed = |r: lanefs::Result<()>, why: &str| assert_eq!(r.expect_err(why).errno(), libc::EIO, "{why}");
+    for _ in 0..2 {
+        failed(fs.volume().sync(), "the volume is broken");
+        failed(f.sync_all(), "the volume is broken");
+        failed(f.sync_data(), "the volume is broken");
+    }
+    let (fs, f, _) = make();
+    fs.volume().close().unwrap();
+    for _ in 0..2 {
+        failed(f.sync_all(), "the volume is closed");
+        failed(f.sync_data(), "the volume is closed");
+    }
+}

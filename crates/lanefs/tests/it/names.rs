@@ -275,3 +275,36 @@ fn a_path_has_at_most_4095_bytes() {
     fs.stat(&*path(4095)).unwrap();
     assert_eq!(errno(fs.stat(&*path(4096))), libc::ENAMETOOLONG);
 }
+
+/// Numbers of removed files are given out again, in this mount and in the next: else the inode table would grow for ever. And what has such a number is a
+/// file like any other, also when its inode is read again.
+#[test]
+fn numbers_of_removed_files_come_again() {
+    let (mut fs, dev) = root(64);
+    let mut highest = Vec::new();
+    for round in 0..6 {
+        if round == 3 {
+            fs = reopen(fs, &dev);
+        }
+        let mut most = 0;
+        for n in 0..300 {
+            let name = format!("/{round}-{n}");
+            fs.write(&*name, name.as_bytes()).unwrap();
+            most = most.max(fs.stat(&*name).unwrap().ino.0);
+        }
+        highest.push(most);
+        fs.volume().sync().unwrap();
+        fs.volume().checkpoint().unwrap();
+        for n in 0..300 {
+            let name = format!("/{round}-{n}");
+            assert_eq!(fs.read(&*name).unwrap(), name.as_bytes());
+            fs.unlink(&*name).unwrap();
+        }
+        for _ in 0..3 {
+            fs.volume().tick().unwrap();
+            fs.volume().checkpoint().unwrap();
+        }
+    }
+    assert!(highest[5] <= highest[0] + 600, "{highest:?}");
+    assert!(highest[2] <= highest[0] + 600, "{highest:?}");
+}
