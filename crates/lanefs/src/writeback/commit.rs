@@ -63,7 +63,6 @@ impl Inner {
             drop(taken);
             self.finish(backlog)?;
         }
-        backlog.epoch = epoch;
         backlog.last = Some(Instant::now());
         Ok(epoch)
     }

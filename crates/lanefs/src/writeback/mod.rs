@@ -31,8 +31,6 @@ pub(crate) struct Backlog {
     /// In the order of their epochs. They stay until a checkpoint is done that folded them: one that fails forgets what it was given.
     pub groups: Vec<Committed>,
     pub bytes: usize,
-    /// Everything up to this epoch is committed.
-    pub epoch: u64,
     /// When the last commit was.
     pub last: Option<Instant>,
     /// Sealed, and not committed for lack of room or because a read failed.
