@@ -206,6 +206,12 @@ impl Cell {
             self.done.wait(&mut i);
         }
     }
+
+    /// Whether a submission waits for an earlier one. It looks again, and goes on waiting.
+    #[cfg(test)]
+    pub fn is_waited_for(&self) -> bool {
+        self.done.notify_all() > 0
+    }
 }
 
 /// So many that what a fold looks up rarely shares a shard with what calls look up.

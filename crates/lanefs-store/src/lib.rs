@@ -24,6 +24,8 @@ mod io;
 mod make;
 pub mod map;
 pub mod map_delta;
+#[cfg(test)]
+mod meanwhile_tests;
 mod mlog;
 mod pressure;
 pub mod radix;

@@ -458,6 +458,12 @@ impl Mlog {
         freed
     }
 
+    /// Whether a thread waits for a link of another. It looks again, and goes on waiting.
+    #[cfg(test)]
+    pub fn is_waited_for(&self) -> bool {
+        self.link_written.notify_all() > 0
+    }
+
     /// Segments that no checkpoint can free while this mlog is as it is: heads and successors.
     #[cfg(test)]
     pub fn open_segments(&self) -> usize {
@@ -680,6 +686,23 @@ mod tests {
         assert!(over.load(Ordering::SeqCst));
         m.link_done(second);
         m.wait_links(second + 1);
+    }
+
+    /// What the first mlogs claimed before another found no room is free again.
+    #[test]
+    fn messages_of_which_one_finds_no_room_claim_nothing() {
+        let t = table();
+        let seqs = AtomicU64::new(10);
+        let mlogs = [Mlog::new(0, 0, false), Mlog::new(1, 0, false), Mlog::new(2, 0, false)];
+        mlogs.iter().for_each(|m| m.open_node(&t, &seqs).unwrap());
+        let positions = || mlogs.iter().map(|m| m.position(&t)).collect::<Vec<_>>();
+        let before = (t.free_count(), positions());
+        let large = vec![15; t.free_count() as usize];
+        let messages = [vec![10, 10], vec![15, 15, 15], large];
+        assert!(matches!(Mlog::alloc_each(&mlogs, &t, &seqs, &messages), Err(StoreError::NoSpace)));
+        assert_eq!((t.free_count(), positions()), before);
+        Mlog::alloc_each(&mlogs, &t, &seqs, &messages[..2]).unwrap();
+        assert_eq!(t.free_count(), before.0 - 3);
     }
 
     /// All devices that hold a segment of the chain are flushed, until a checkpoint lies behind it.

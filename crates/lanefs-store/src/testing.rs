@@ -1,10 +1,13 @@
-//! A log in memory, for testing the structures without an engine.
+//! A log in memory, for testing the structures without an engine; and short words for those who test with one.
 
+use crate::api::{InodeUpdate, PageRead};
 use crate::block_io::{BlockSink, BlockSource, Owner};
 use crate::error::{Result, StoreError};
 use crate::format::checksum;
 use crate::format::header::{self, Stamp};
-use crate::types::{Block, BlockAddr, BlockRef};
+use crate::format::record::{Effect, encode_group};
+use crate::store::Store;
+use crate::types::{Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, FileKind, Ino, ROOT_INO, Version};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
@@ -97,4 +100,62 @@ impl BlockSink for SharedLog {
     fn free(&mut self, addr: BlockAddr) {
         self.1.lock().push(addr);
     }
+}
+
+/// The group that makes file `ino`, with a name in the root directory.
+pub fn file(epoch: u64, ino: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    let new = Effect::New {
+        ino: Ino(ino),
+        parent: ROOT_INO,
+        generation: 0,
+        mode: libc::S_IFREG | 0o600,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        time: 1,
+        target: b"",
+    };
+    let name = format!("f{ino}");
+    encode_group(&mut out, Version { epoch, ts: ino, lane: 0 }, &[new, named(ino, name.as_bytes())]);
+    out
+}
+
+/// The effect that gives file `ino` a name in the root directory.
+pub fn named(ino: u64, name: &[u8]) -> Effect<'_> {
+    let spread = |h: u64, b: &u8| (h ^ u64::from(*b)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let cookie = name.iter().fold(0, spread) >> 4 << 3;
+    Effect::Set { dir: ROOT_INO, cookie, name, ino: Ino(ino), old: Ino::NONE, kind: FileKind::File }
+}
+
+/// A page whose bytes are all the same.
+pub fn page(byte: u8) -> Box<Block> {
+    Box::new(Block([byte; BLOCK_SIZE]))
+}
+
+/// File `ino` of so many pages, of which these are new.
+pub fn update(ino: u64, size: u64, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate {
+    let attrs = Attrs {
+        mode: libc::S_IFREG | 0o600,
+        uid: 0,
+        gid: 0,
+        flags: 0,
+        rdev: 0,
+        size: size * BLOCK_SIZE as u64,
+        atime: 1,
+        mtime: 1,
+        ctime: 1,
+        btime: 1,
+        generation: 0,
+    };
+    InodeUpdate { ino: Ino(ino), attrs, size_only: false, xattrs: None, pages, reserved: 0 }
+}
+
+/// The first byte of a page; `None` of a hole.
+pub fn first_byte(s: &Store, ino: u64, page: u64) -> Option<u8> {
+    let mut block = Block::zeroed();
+    let mut reads = [PageRead { block: &mut block, hole: false }];
+    s.read_pages(Ino(ino), page, &mut reads).unwrap();
+    let hole = reads[0].hole;
+    (!hole).then_some(block.0[0])
 }
