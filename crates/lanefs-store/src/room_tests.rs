@@ -1,14 +1,16 @@
-//! Commits and checkpoints that find no room: what they leave behind.
+//! Commits, checkpoints and fsyncs that find little room or none: what they do, and what they leave behind.
 
 use crate::api::{FoldInput, FormatOptions, OpenOptions, Transaction};
-use crate::device::{Device, MemoryDevice};
+use crate::device::{Device, MemoryDevice, WriteReq};
 use crate::error::StoreError;
 use crate::format::orphans::ORPHANS_PER_BLOCK;
 use crate::format::record::{Effect, encode_group};
 use crate::mlog::{Heat, place_of};
 use crate::segment::{SegId, State};
 use crate::store::Store;
-use crate::types::{FileKind, Ino, ROOT_INO, Version};
+use crate::testing::{file, first_byte, page, update};
+use crate::types::{Block, FileKind, Ino, ROOT_INO, Version};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -130,6 +132,7 @@ fn an_epoch_without_room_is_placed_whole_or_not_at_all() {
     assert!(matches!(s.commit_epoch(e + 1, parts()), Err(StoreError::NoSpace)));
     s.healthy().unwrap();
     assert_eq!((positions(), s.segments.free_count()), before);
+    assert!(s.mlogs.iter().all(|l| l.owed() == 0), "room is kept back for nothing");
     claimed.into_iter().for_each(|seg| s.segments.release(seg));
     s.commit_epoch(e + 1, parts()).unwrap();
     drop(s);
@@ -160,4 +163,103 @@ fn a_commit_does_not_wait_for_the_checkpoint_that_waits_for_it() {
         })
         .unwrap();
     });
+}
+
+/// The fold has no other room than free segments, and recovery cannot clean: the next call may want the last of them for data.
+#[test]
+fn a_commit_keeps_back_room_for_the_inodes_that_it_makes() {
+    let (s, _) = store(2);
+    let e = s.info().last_epoch;
+    let before = s.segments.kept_back();
+    let part = |first: u64| (first..first + 40).flat_map(|ino| file(e + 1, ino)).collect();
+    s.commit_epoch(e + 1, vec![(0, part(100)), (1, part(200))]).unwrap();
+    assert_eq!((s.segments.owed(), s.segments.kept_back()), (5, before + 5));
+}
+
+#[test]
+fn what_needs_no_new_segment_is_not_refused_where_fewer_are_free_than_kept_back() {
+    let (s, _) = store(1);
+    let e = s.info().last_epoch;
+    let fsync = |groups: Vec<u8>, n: u64| {
+        let inodes = vec![update(20, 4, vec![(n, page(1))])];
+        s.submit(Transaction { durable: true, groups, inodes, ..Transaction::default() })
+    };
+    fsync(file(e + 1, 20), 0).unwrap();
+    s.segments.keep_back(2 * s.segments.len());
+    let before = (s.checkpoint_number.load(Ordering::SeqCst), s.segments.free_count());
+    fsync(Vec::new(), 1).unwrap();
+    s.submit(Transaction { durable: true, inodes: vec![update(20, 4, vec![])], ..Transaction::default() })
+        .unwrap();
+    let after = (s.checkpoint_number.load(Ordering::SeqCst), s.segments.free_count());
+    assert_eq!(after, before, "room was made in vain");
+}
+
+#[test]
+fn what_an_fsync_without_room_was_to_carry_goes_with_the_next() {
+    let (s, device) = store(1);
+    let e = s.info().last_epoch;
+    let made = file(e + 1, 20);
+    s.commit_epoch(e + 1, vec![(0, made.clone())]).unwrap();
+    s.checkpoint(|| Ok(FoldInput { epoch: e + 1, groups: vec![made.into()] })).unwrap();
+    let write = |durable, pages: &[u64], xattrs| {
+        let mut u = update(20, 4, pages.iter().map(|p| (*p, page(*p as u8 + 1))).collect());
+        u.attrs.size += 100; // The rest of the last page is kept with the inode.
+        u.xattrs = xattrs;
+        s.submit(Transaction { durable, inodes: vec![u], ..Transaction::default() })
+    };
+    // In a seal no room is made, and what changes there is left to the next checkpoint.
+    s.checkpoint(|| {
+        write(false, &[0, 4], Some(b"said".to_vec()))?;
+        let claimed = claim(&s, 0);
+        let mut n = 0;
+        let fill = |n| Transaction { durable: true, groups: link(e + 3, n, b"x"), ..Transaction::default() };
+        while s.submit(fill(n)).is_ok() {
+            n += 1;
+        }
+        assert!(matches!(write(true, &[1], None), Err(StoreError::NoSpace)));
+        claimed.into_iter().for_each(|seg| s.segments.release(seg));
+        write(true, &[2], None)?;
+        Ok(FoldInput { epoch: e + 2, groups: Vec::new() })
+    })
+    .unwrap();
+    drop(s);
+    let (s, _) = Store::open(vec![device], &OpenOptions::default()).unwrap();
+    assert_eq!([0, 1, 2, 3, 4].map(|p| first_byte(&s, 20, p)), [Some(1), Some(2), Some(3), None, Some(5)]);
+    assert_eq!(s.load_inode(Ino(20)).unwrap().unwrap().xattrs, b"said");
+}
+
+/// Also one that was written before the checkpoint began, and whose blocks were given up before it ended: recovery may have to read the batch.
+#[test]
+fn a_segment_that_a_batch_names_is_not_free_before_the_next_checkpoint() {
+    const PAGES: u64 = 64;
+    let (s, device) = store(1);
+    let e = s.info().last_epoch;
+    let submit = |durable, groups, byte: Option<u8>| {
+        let pages = byte.map_or(Vec::new(), |b| (0..PAGES).map(|p| (p, page(b))).collect());
+        s.submit(Transaction {
+            durable,
+            groups,
+            inodes: vec![update(20, PAGES, pages)],
+            ..Transaction::default()
+        })
+    };
+    submit(false, Vec::new(), Some(1)).unwrap();
+    s.checkpoint(|| {
+        submit(true, file(e + 2, 20), None)?;
+        submit(false, Vec::new(), Some(2))?;
+        Ok(FoldInput { epoch: e + 1, groups: Vec::new() })
+    })
+    .unwrap();
+    // What is free may be written over by anybody.
+    let other = Block::zeroed();
+    for seg in claim(&s, 0) {
+        for i in 0..s.segments.geometry.segment_blocks {
+            let offset = s.segments.geometry.addr(seg, i).offset();
+            device.write(&[WriteReq { offset, data: &other.0 }]).unwrap();
+        }
+    }
+    drop(s);
+    let (s, r) = Store::open(vec![device], &OpenOptions::default()).unwrap();
+    assert_eq!((r.batches, r.batches_dropped), (1, 0));
+    assert!((0..PAGES).all(|p| first_byte(&s, 20, p) == Some(1)));
 }
