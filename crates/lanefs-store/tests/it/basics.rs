@@ -435,6 +435,65 @@ fn what_is_only_read_is_not_committed_to() {
     assert!(s.submit(tx(true, vec![], vec![update(20, 0, vec![])])).is_err());
 }
 
+/// Nor is it changed in memory alone: what is refused is told, and what can be read is what is there.
+#[test]
+fn what_is_only_read_is_not_changed() {
+    let d = fresh(SMALL);
+    let (s, _) = open(&d);
+    let g = group(1, 1, &[new_file(20), set(b"a", 20, 0)]);
+    s.submit(tx(true, g, vec![update(20, 4096, vec![(0, page(1))])])).unwrap();
+    s.close().unwrap();
+    let content = || {
+        let mut bytes = vec![0u8; SMALL as usize];
+        d.read(&mut [device::ReadReq { offset: 0, data: &mut bytes }]).unwrap();
+        bytes
+    };
+    let before = content();
+    let o = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let (only_read, _) = Store::open(vec![d.clone()], &o).unwrap();
+    for s in [s, only_read] {
+        let written = s.submit(tx(false, vec![], vec![update(20, 4096, vec![(0, page(2))])]));
+        let cut = s.unmap(0, Ino(20), 0..1, Some(&Cut { size: Some(0), time: None, attrs: &|| attrs(0) }));
+        for answer in [written, cut] {
+            assert!(matches!(answer, Err(StoreError::ReadOnly { .. } | StoreError::Closed)), "{answer:?}");
+        }
+        assert_eq!(s.load_inode(Ino(20)).unwrap().unwrap().attrs.size, 4096);
+        assert_eq!(read(&s, 20, 0).unwrap().0, page(1).0);
+    }
+    assert!(content() == before);
+}
+
+/// Only a batch carries groups, and only what is durable has one: they would be gone.
+#[test]
+fn groups_are_refused_where_nothing_makes_them_durable() {
+    let d = fresh(SMALL);
+    let (s, _) = open(&d);
+    let groups = group(1, 1, &[new_file(20), set(b"a", 20, 0)]);
+    let refused = s.submit(tx(false, groups.clone(), vec![update(20, 4096, vec![(0, page(1))])]));
+    assert!(matches!(refused, Err(StoreError::Invalid(_))), "{refused:?}");
+    assert!(s.load_inode(Ino(20)).unwrap().is_none());
+    s.submit(tx(true, groups, vec![])).unwrap();
+}
+
+#[test]
+fn epochs_are_committed_once_and_in_order() {
+    let d = fresh(SMALL);
+    let (s, _) = open(&d);
+    let e = s.info().last_epoch;
+    let commit = |epoch, name: &[u8], ino| {
+        s.commit_epoch(epoch, vec![(0, group(epoch, ino, &[new_file(ino), set(name, ino, 0)]))])
+    };
+    commit(e + 2, b"a", 20).unwrap();
+    for epoch in [e + 1, e + 2] {
+        let again = commit(epoch, b"b", 21);
+        assert!(matches!(again, Err(StoreError::Invalid(_))), "{again:?}");
+    }
+    commit(e + 3, b"c", 22).unwrap();
+    drop(s);
+    let (s, r) = open(&d);
+    assert_eq!((r.epoch, r.groups, lookup(&s, b"b")), (e + 3, 2, None));
+}
+
 /// The log to be recovered grows with what is written, and a checkpoint ends it.
 #[test]
 fn the_log_is_measured_from_the_last_checkpoint() {

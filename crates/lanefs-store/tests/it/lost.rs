@@ -138,6 +138,34 @@ fn an_epoch_of_which_a_share_is_not_there_is_an_error() {
     }
 }
 
+/// An epoch builds on the one before: who accepts the loss of one loses those behind it too, or would have a tree that never was.
+#[test]
+fn behind_an_epoch_that_was_lost_none_is_applied() {
+    let recorder = Recorder::new();
+    let d = Arc::new(recorder.wrap(MemoryDevice::new(4 << 20).unwrap()));
+    Store::format(&[d.clone() as Dev], &format_options()).unwrap();
+    let (s, _) = Store::open(vec![d.clone() as Dev], &OpenOptions::default()).unwrap();
+    let first = recorder.log().writes.len();
+    let e = s.info().last_epoch;
+    for n in 1..=3 {
+        let name = format!("file {n}");
+        let g = group(e + n, n, &[new_file(20 + n), set(name.as_bytes(), 20 + n, 0)]);
+        s.commit_epoch(e + n, vec![(0, g)]).unwrap();
+    }
+    let image = d.inner().to_vec();
+    s.shutdown();
+    let epochs = blocks_like(&recorder.log(), first, b"LFSn\x08");
+    assert_eq!(epochs.len(), 3);
+    for (before, at) in epochs.into_iter().enumerate() {
+        let o = OpenOptions { accept_loss: true, ..OpenOptions::default() };
+        let (s, r) = Store::open(without(&image, at), &o).unwrap();
+        assert_eq!(r.epoch, e + before as u64);
+        let there: Vec<_> =
+            (1..=3).filter(|n| lookup(&s, format!("file {n}").as_bytes()).is_some()).collect();
+        assert_eq!(there, (1..=before).collect::<Vec<_>>());
+    }
+}
+
 /// What one lane wrote to a device, not durably, is durable when another lane's fsync of the same file has another device.
 #[test]
 fn an_fsync_flushes_the_devices_of_what_other_lanes_wrote() {
