@@ -8,5 +8,6 @@ mod faults;
 mod full;
 mod lost;
 mod mkfs;
+mod recovery;
 mod room;
 mod unreadable;
