@@ -338,3 +338,27 @@ impl Inner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{MountOptions, Volume};
+    use lanefs_store::device::{Device, MemoryDevice};
+    use lanefs_store::{FormatOptions, Store, Transaction};
+    use std::sync::Arc;
+
+    /// A call that was let in before hears what all calls hear from then on.
+    #[test]
+    fn what_comes_too_late_to_a_volume_that_stopped_fails_with_eio() {
+        let stops: [fn(&Volume); 2] = [|v| v.close().unwrap(), |v| v.shutdown()];
+        for stop in stops {
+            let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(32 << 20).unwrap());
+            Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
+            let options = MountOptions { background: false, ..MountOptions::default() };
+            let v = Volume::open_devices(vec![device], &options).unwrap();
+            let late = || Transaction { durable: true, ..Transaction::default() };
+            v.0.inner.submit_one(late()).unwrap();
+            stop(&v);
+            assert_eq!(v.0.inner.submit_one(late()).unwrap_err().errno(), libc::EIO);
+        }
+    }
+}

@@ -84,8 +84,9 @@ impl Inner {
 mod tests {
     use crate::{MountOptions, OpenOptions, Volume};
     use lanefs_store::device::{Device, FaultyDevice, MemoryDevice, MemoryImage, Plan};
-    use lanefs_store::{FormatOptions, Store};
+    use lanefs_store::{FormatOptions, Ino, Store};
     use std::sync::Arc;
+    use std::sync::atomic::Ordering::Relaxed;
 
     /// A small volume of small segments, on a device that can be told to fail.
     fn volume() -> (Volume, Arc<FaultyDevice<MemoryDevice>>, MountOptions) {
@@ -130,5 +131,103 @@ mod tests {
         v.sync().unwrap();
         let fs = after_crash(&faulty, &options).fs();
         assert!((0..links).all(|n| fs.readlink(&*format!("/{n}")).is_ok()));
+    }
+
+    /// A volume in memory, and another that goes on with what it left.
+    fn in_memory() -> (Volume, Arc<MemoryDevice>) {
+        let dev = Arc::new(MemoryDevice::new(64 << 20).unwrap());
+        let device: Arc<dyn Device> = dev.clone();
+        Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
+        (reopen(&dev), dev)
+    }
+
+    fn reopen(dev: &Arc<MemoryDevice>) -> Volume {
+        let options = MountOptions { background: false, ..MountOptions::default() };
+        Volume::open_devices(vec![dev.clone()], &options).unwrap()
+    }
+
+    /// Makes so many files, whose names begin like this, and says their inode numbers.
+    fn make(v: &Volume, name: &str, files: usize) -> Vec<Ino> {
+        let fs = v.fs();
+        let path = |n| format!("/{name}{n}");
+        (0..files).for_each(|n| fs.write(&*path(n), b"").unwrap());
+        (0..files).map(|n| fs.stat(&*path(n)).unwrap().ino).collect()
+    }
+
+    /// Removes them, and waits until each has got its end. Other tests may hold back the collector for a while.
+    fn remove(v: &Volume, name: &str, files: usize) {
+        (0..files).for_each(|n| v.fs().unlink(&*format!("/{name}{n}")).unwrap());
+        let mut reaped = 0;
+        while reaped < files {
+            reaped += v.0.inner.reap(true).unwrap();
+        }
+    }
+
+    /// Else nothing that was changed since the volume was opened could ever leave memory.
+    #[test]
+    fn what_a_checkpoint_folded_may_leave_memory() {
+        let (v, _) = in_memory();
+        let (fs, inner) = (v.fs(), &v.0.inner);
+        fs.mkdir("/d", 0o755).unwrap();
+        fs.write("/d/f", b"").unwrap();
+        let guard = crossbeam_epoch::pin();
+        let cell = |path: &str| inner.cells.get(fs.stat(path).unwrap().ino, &guard).unwrap();
+        let is_folded = || {
+            let (d, f) = (cell("/d"), cell("/d/f"));
+            let folded = inner.folded();
+            [d, f].iter().all(|c| c.epoch.load(Relaxed) <= folded)
+                && d.dir().unwrap().is_clean(folded, &guard)
+        };
+        v.sync().unwrap();
+        assert!(!is_folded(), "it is committed only");
+        v.checkpoint().unwrap();
+        assert!(is_folded());
+    }
+
+    /// Else the inode table grew for ever.
+    #[test]
+    fn numbers_of_files_that_are_gone_are_given_out_again() {
+        let (v, _) = in_memory();
+        let first = make(&v, "a", 300);
+        remove(&v, "a", 300);
+        v.checkpoint().unwrap();
+        let again = make(&v, "b", 300);
+        assert!(first.iter().any(|ino| again.contains(ino)), "{} to {}", first[0], again[299]);
+    }
+
+    /// Else it grew with every mount.
+    #[test]
+    fn numbers_that_an_earlier_mount_left_free_are_given_out() {
+        let (v, dev) = in_memory();
+        let earlier = make(&v, "a", 300);
+        remove(&v, "a", 300);
+        v.close().unwrap();
+        drop(v);
+        let v = reopen(&dev);
+        // The first checkpoint looks for them.
+        v.checkpoint().unwrap();
+        let now = make(&v, "b", 300);
+        assert!(now.iter().any(|ino| earlier.contains(ino)), "{} to {}", now[0], now[299]);
+    }
+
+    /// Until a number's end is folded it answers ESTALE; then it is another file's, also where that one has to be loaded.
+    #[test]
+    fn a_file_with_the_number_of_one_that_is_gone_can_leave_memory_and_come_back() {
+        let (v, _) = in_memory();
+        let inner = &v.0.inner;
+        let first = make(&v, "a", 300);
+        remove(&v, "a", 300);
+        assert_eq!(inner.dead.lock().len(), 300);
+        v.checkpoint().unwrap();
+        let again = make(&v, "b", 300);
+        let ino = *again.iter().find(|ino| first.contains(ino)).unwrap();
+        v.sync().unwrap();
+        v.checkpoint().unwrap();
+        let epoch = inner.cells.peek(ino, &crossbeam_epoch::pin()).unwrap().epoch.load(Relaxed);
+        assert!(epoch <= inner.folded(), "it could never leave memory");
+        while inner.cells.peek(ino, &crossbeam_epoch::pin()).is_some() {
+            inner.reclaim_cells();
+        }
+        assert_eq!(v.node_stat(ino).unwrap().ino, ino);
     }
 }

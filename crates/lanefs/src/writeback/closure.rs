@@ -221,3 +221,160 @@ pub(crate) fn mark_durable(vol: &Inner, taken: &[(usize, u64, Place)]) {
         i = end;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::volume::Inner;
+    use crate::{Cred, Fs, MountOptions, OpenOptions, Volume};
+    use lanefs_store::device::{Device, MemoryDevice, MemoryImage};
+    use lanefs_store::{FormatOptions, Store};
+    use std::sync::{Arc, mpsc};
+
+    type Task = Box<dyn FnOnce(&Fs) + Send>;
+
+    /// A thread with a lane of its own, which does what it is told.
+    struct Hand {
+        lane: usize,
+        tell: mpsc::Sender<Task>,
+        did: mpsc::Receiver<usize>,
+    }
+
+    impl Hand {
+        fn new(fs: &Fs) -> Hand {
+            let (tell, told) = mpsc::channel::<Task>();
+            let (say, did) = mpsc::channel();
+            let fs = fs.clone();
+            std::thread::spawn(move || {
+                let lane = || fs.volume().0.inner.lanes.mine();
+                say.send(lane()).unwrap();
+                for task in told {
+                    task(&fs);
+                    if say.send(lane()).is_err() {
+                        return;
+                    }
+                }
+            });
+            Hand { lane: did.recv().unwrap(), tell, did }
+        }
+
+        /// Does it, and says when it is done.
+        fn does(&self, task: impl FnOnce(&Fs) + Send + 'static) {
+            self.tell.send(Box::new(task)).unwrap();
+            self.did.recv().expect("it failed");
+        }
+    }
+
+    fn fs() -> (Fs, Arc<MemoryDevice>) {
+        let dev = Arc::new(MemoryDevice::new(64 << 20).unwrap());
+        let d: Arc<dyn Device> = dev.clone();
+        // Names lie in the same leaves each time.
+        let format = FormatOptions { hash_key: Some([1, 2]), ..FormatOptions::default() };
+        Store::format(std::slice::from_ref(&d), &format).unwrap();
+        (open(d), dev)
+    }
+
+    fn open(d: Arc<dyn Device>) -> Fs {
+        let options = MountOptions { background: false, lanes: 8, ..MountOptions::default() };
+        Volume::open_devices(vec![d], &options).unwrap().as_user(Cred::root())
+    }
+
+    fn after_crash(dev: &MemoryDevice) -> Fs {
+        open(Arc::new(MemoryImage::capture(dev).unwrap().fork().unwrap()))
+    }
+
+    /// A lane's groups that no search has come by.
+    fn unseen(inner: &Inner, lane: usize) -> Option<usize> {
+        let mut log = inner.lanes.try_lock(lane)?;
+        let mut n = 0;
+        log.each_pending(&mut |buf| n += buf.unindexed());
+        Some(n)
+    }
+
+    /// Waits until a search has left this lane, in which there was something for it.
+    fn wait_for_search(inner: &Inner, lane: usize) {
+        while unseen(inner, lane) != Some(0) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// A name that comes and goes: it leaves groups about the inode and about the name.
+    fn come_and_go(file: &'static str, name: &'static str) -> impl FnOnce(&Fs) + Send {
+        move |fs| {
+            fs.link(file, name).unwrap();
+            fs.unlink(name).unwrap();
+        }
+    }
+
+    /// A file gets another name in a lane that the search has left, and loses its first in one that is still to come: who takes the second along
+    /// needs the first. Both are found by the inode they name.
+    #[test]
+    fn an_fsync_finds_the_name_that_a_file_got_behind_its_back() {
+        let (fs, dev) = fs();
+        let inner = &fs.volume().0.inner;
+        fs.write("/f", b"content").unwrap();
+        fs.volume().sync().unwrap();
+        let f = fs.open("/f", OpenOptions::new().read(true)).unwrap();
+        let (left, held, last) = (Hand::new(&fs), Hand::new(&fs), Hand::new(&fs));
+        assert!(left.lane < held.lane && held.lane < last.lane);
+        left.does(come_and_go("/f", "/one"));
+        held.does(come_and_go("/f", "/two"));
+        last.does(come_and_go("/f", "/three"));
+        std::thread::scope(|s| {
+            assert_ne!(unseen(inner, left.lane), Some(0));
+            let lock = inner.lanes.lock(held.lane);
+            s.spawn(|| f.sync_all().unwrap());
+            wait_for_search(inner, left.lane);
+            left.does(|fs| fs.link("/f", "/other").unwrap());
+            last.does(|fs| fs.unlink("/f").unwrap());
+            drop(lock);
+        });
+        let fs = after_crash(&dev);
+        assert_eq!(fs.read("/other").unwrap(), b"content");
+        assert_eq!(fs.stat("/other").unwrap().nlink, 1);
+        assert!(fs.stat("/f").is_err());
+    }
+
+    /// A file leaves its name in a lane that the search has left, and another gets the name in one that is still to come. The search is in the
+    /// middle of that name, and came by the file before: all it found, it found by names.
+    #[test]
+    fn an_fsync_of_a_directory_finds_where_a_file_went_behind_its_back() {
+        let (fs, dev) = fs();
+        let inner = &fs.volume().0.inner;
+        fs.mkdir("/d", 0o755).unwrap();
+        for file in ["/d/f", "/x", "/y", "/z"] {
+            fs.write(file, file.as_bytes()).unwrap();
+        }
+        fs.volume().sync().unwrap();
+        let d = fs.open("/d", OpenOptions::new().read(true)).unwrap();
+        let hands: [Hand; 5] = std::array::from_fn(|_| Hand::new(&fs));
+        assert!(hands.is_sorted_by_key(|h| h.lane));
+        // Who begins a lane's log looks at all lanes then.
+        hands.iter().for_each(|h| h.does(come_and_go("/z", "/name")));
+        let [first, held, left, held_next, last] = &hands;
+        first.does(|fs| fs.link("/x", "/d/first").unwrap());
+        held.does(|fs| fs.link("/x", "/d/held").unwrap());
+        last.does(|fs| fs.link("/x", "/d/last").unwrap());
+        std::thread::scope(|s| {
+            assert_ne!(unseen(inner, first.lane), Some(0));
+            let lock = inner.lanes.lock(held.lane);
+            s.spawn(|| d.sync_all().unwrap());
+            // It looks for all names of the directory, in the lanes that have some now.
+            wait_for_search(inner, first.lane);
+            left.does(come_and_go("/y", "/d/name"));
+            held_next.does(come_and_go("/y", "/d/name"));
+            last.does(|fs| fs.rename("/d/f", "/d/name").unwrap());
+            assert_ne!(unseen(inner, left.lane), Some(0));
+            let next_lock = inner.lanes.lock(held_next.lane);
+            drop(lock);
+            // It has come to the last lane, from there to the file, which only that one names, and to the file's name.
+            wait_for_search(inner, left.lane);
+            left.does(|fs| fs.rename("/d/name", "/d/went").unwrap());
+            last.does(|fs| fs.write("/d/name", b"").unwrap());
+            drop(next_lock);
+        });
+        let fs = after_crash(&dev);
+        assert_eq!(fs.read("/d/went").unwrap(), b"/d/f");
+        assert_eq!(fs.stat("/d/went").unwrap().nlink, 1);
+        assert!(fs.stat("/d/name").is_ok() && fs.stat("/d/f").is_err());
+    }
+}

@@ -115,9 +115,9 @@ fn parts(bytes: &[u8], part: usize, lanes: usize) -> Vec<(usize, Vec<u8>)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{MountOptions, Volume};
-    use lanefs_store::device::{Device, MemoryDevice};
-    use lanefs_store::{FormatOptions, Store};
+    use crate::{MountOptions, OpenOptions, Volume};
+    use lanefs_store::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan};
+    use lanefs_store::{FormatOptions, Store, StoreError};
     use std::sync::Arc;
 
     fn volume() -> Volume {
@@ -142,6 +142,65 @@ mod tests {
             v.checkpoint().unwrap();
             assert_eq!((v.0.inner.log_bytes(), v.0.inner.commit.lock().bytes), (0, 0));
         }
+    }
+
+    /// What was promised before may be gone, also where there is nothing to commit.
+    #[test]
+    fn no_seal_of_a_broken_volume_succeeds() {
+        let faulty = Arc::new(FaultyDevice::new(MemoryDevice::new(32 << 20).unwrap(), Plan::none()));
+        let device: Arc<dyn Device> = faulty.clone();
+        Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
+        let options = MountOptions { background: false, ..MountOptions::default() };
+        let v = Volume::open_devices(vec![device], &options).unwrap();
+        let (fs, inner) = (v.fs(), &v.0.inner);
+        let f = fs.create("/f").unwrap();
+        v.sync().unwrap();
+        let settled = inner.settle_replaced().unwrap();
+        // Room for the seal was made; then another thread's fsync fails.
+        faulty.set_plan(Plan::none().nth(Kind::Flush, 0, Fault::Error(libc::EIO)));
+        f.write_all_at(b"x", 0).unwrap();
+        assert_eq!(f.sync_all().unwrap_err().errno(), libc::EIO);
+        assert_eq!(inner.open_log_bytes(), 0);
+        inner.commit_into(&mut inner.commit.lock(), &settled).expect_err("its flush failed");
+    }
+
+    /// A seal takes the groups from the lanes: what it could not commit lies in no lane and in no log.
+    #[test]
+    fn an_epoch_that_found_no_room_is_committed_by_the_next_sync() {
+        // So large that nobody looks at the log while there is room.
+        let dev = Arc::new(MemoryDevice::new(96 << 20).unwrap());
+        let device: Arc<dyn Device> = dev.clone();
+        let format = FormatOptions { segment_blocks: 16, mlogs: 1, ..FormatOptions::default() };
+        Store::format(std::slice::from_ref(&device), &format).unwrap();
+        let options = MountOptions { background: false, lanes: 2, ..MountOptions::default() };
+        let v = Volume::open_devices(vec![device], &options).unwrap();
+        let (fs, inner) = (v.fs(), &v.0.inner);
+        fs.write("/big", &vec![1; 40 << 20]).unwrap();
+        v.sync().unwrap();
+        v.checkpoint().unwrap();
+        // More than there will be free.
+        let links = (inner.store.pressure().low_water + 32) * 16;
+        for n in 0..links {
+            fs.symlink(&*"x".repeat(4000), &*format!("/{n}")).unwrap();
+        }
+        // A checkpoint would make room: all this is written over.
+        let big = fs.open("/big", OpenOptions::new().write(true)).unwrap();
+        let (mut now, mut at) = (inner.store.pressure(), 0);
+        while now.free_segments > now.low_water / 2 + 16 {
+            big.write_all_at(&[2; 16 * 4096], at).unwrap();
+            big.sync_data().unwrap();
+            (now, at) = (inner.store.pressure(), at + 16 * 4096);
+        }
+        assert!(inner.open_log_bytes() as u64 > now.free_segments << 16, "{now:?}");
+        let settled = inner.settle_replaced().unwrap();
+        let r = inner.commit_into(&mut inner.commit.lock(), &settled);
+        assert!(matches!(r, Err(StoreError::NoSpace)), "{r:?}");
+        fs.symlink("x", "/later").unwrap();
+        v.sync().unwrap();
+        let copy = MemoryImage::capture(&dev).unwrap().fork().unwrap();
+        let fs = Volume::open_devices(vec![Arc::new(copy)], &options).unwrap().fs();
+        assert!((0..links).all(|n| fs.readlink(&*format!("/{n}")).is_ok()));
+        assert!(fs.readlink("/later").is_ok());
     }
 
     /// Lanes let go of what was committed at the next seal, also where nobody closes over them.

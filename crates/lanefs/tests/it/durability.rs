@@ -474,3 +474,24 @@ fn no_sync_of_a_broken_or_closed_volume_succeeds() {
         failed(f.sync_data(), "the volume is closed");
     }
 }
+
+/// A directory of which nothing but names changed is on no list but that of its names, each time anew.
+#[test]
+fn a_sync_makes_the_time_of_a_directory_durable_of_which_only_names_changed() {
+    let (fs, dev) = root(64);
+    fs.mkdir("/d", 0o755).unwrap();
+    for n in 0..3 {
+        fs.set_times("/d", None, Some(lanefs::SetTime::At(1000 * n)), true).unwrap();
+        fs.volume().sync().unwrap();
+        assert_eq!(after_crash(&dev).stat("/d").unwrap().mtime, 1000 * n);
+        if n % 2 == 0 {
+            fs.write("/d/name", b"").unwrap()
+        } else {
+            fs.unlink("/d/name").unwrap()
+        }
+        let mtime = fs.stat("/d").unwrap().mtime;
+        assert!(mtime > 1000 * n);
+        fs.volume().sync().unwrap();
+        assert_eq!(after_crash(&dev).stat("/d").unwrap().mtime, mtime, "round {n}");
+    }
+}
