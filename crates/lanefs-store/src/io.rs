@@ -18,6 +18,9 @@ use zerocopy::IntoBytes;
 
 const SHARDS: usize = 16;
 
+/// A block that the queue and the cache hold in common. Boxed: a count beside the block, which is aligned, would take a block of its own.
+type Shared = Arc<Box<Block>>;
+
 /// A bounded cache of verified blocks, found by address and sum: what is stale never matches.
 struct NodeCache {
     shards: Box<[Mutex<Shard>]>,
@@ -26,7 +29,7 @@ struct NodeCache {
 
 #[derive(Default)]
 struct Shard {
-    blocks: HashMap<u64, (u32, Arc<Block>)>,
+    blocks: HashMap<u64, (u32, Shared)>,
     order: std::collections::VecDeque<u64>,
 }
 
@@ -40,15 +43,14 @@ impl NodeCache {
     fn shard(&self, addr: BlockAddr) -> &Mutex<Shard> {
         &self.shards[(addr.0 ^ addr.0 >> 7) as usize % SHARDS]
     }
-    fn get(&self, r: BlockRef) -> Option<Arc<Block>> {
+    fn get(&self, r: BlockRef) -> Option<Shared> {
         let s = self.shard(r.addr).lock();
         s.blocks.get(&r.addr.0).filter(|b| b.0 == r.crc).map(|b| b.1.clone())
     }
-    fn put(&self, r: BlockRef, b: &Block) {
+    fn put(&self, r: BlockRef, b: Shared) {
         if self.per_shard == 0 {
             return;
         }
-        let b = Arc::new(b.clone());
         let mut s = self.shard(r.addr).lock();
         if s.blocks.insert(r.addr.0, (r.crc, b)).is_none() {
             s.order.push_back(r.addr.0);
@@ -75,7 +77,7 @@ pub(crate) struct Io {
     /// Nothing is ever written; what is queued stays queued.
     read_only: bool,
     /// Blocks that have an address and wait for being written together; reads find them here.
-    queued: Mutex<crate::cell::WordMap<(u32, Arc<Block>)>>,
+    queued: Mutex<crate::cell::WordMap<(u32, Shared)>>,
     /// Length of `queued`, so that reads look only when there is something. Release/acquire: who sees a reference
     /// (through a lock) taken after the block was queued sees the count.
     queue_len: AtomicUsize,
@@ -261,7 +263,7 @@ impl Io {
     /// Queues a block for [`Io::write_queue`].
     pub fn enqueue(&self, r: BlockRef, b: Box<Block>) {
         let mut q = self.queued.lock();
-        q.insert(r.addr.0, (r.crc, Arc::from(b)));
+        q.insert(r.addr.0, (r.crc, Arc::new(b)));
         self.queue_len.store(q.len(), Ordering::Release);
     }
 
@@ -279,13 +281,13 @@ impl Io {
         if self.read_only {
             return Ok(());
         }
-        let mut blocks: Vec<(BlockAddr, u32, Arc<Block>)> =
+        let mut blocks: Vec<(BlockAddr, u32, Shared)> =
             self.queued.lock().iter().map(|(a, (c, b))| (BlockAddr(*a), *c, b.clone())).collect();
         blocks.sort_unstable_by_key(|b| b.0);
         let writes: Vec<Write<'_>> = blocks.iter().map(|(a, _, b)| Write { addr: *a, data: &b.0 }).collect();
         self.write(&writes)?;
         for (addr, crc, b) in &blocks {
-            self.cache.put(BlockRef { addr: *addr, crc: *crc }, b);
+            self.cache.put(BlockRef { addr: *addr, crc: *crc }, b.clone());
         }
         let mut q = self.queued.lock();
         blocks.iter().for_each(|(a, _, _)| {
@@ -299,13 +301,13 @@ impl Io {
 impl BlockSource for Io {
     fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
         if let Some(b) = self.cache.get(r) {
-            return Ok(Box::new((*b).clone()));
+            return Ok((*b).clone());
         }
         if self.queue_len() > 0
             && let Some((crc, b)) = self.queued.lock().get(&r.addr.0)
             && *crc == r.crc
         {
-            return Ok(Box::new((**b).clone()));
+            return Ok((**b).clone());
         }
         let mut b = Block::zeroed();
         self.read_raw(r.addr, &mut b.0, what)?;
@@ -319,7 +321,7 @@ impl BlockSource for Io {
             let why = format!("its bytes sum to {crc:#010x}, its parent says {:#010x}", r.crc);
             return Err(StoreError::Corrupt { addr: r.addr, what, why });
         }
-        self.cache.put(r, &b);
+        self.cache.put(r, Arc::new(b.clone()));
         Ok(b)
     }
 
@@ -335,7 +337,7 @@ impl BlockSource for Io {
         let mut blocks = vec![Block([0; BLOCK_SIZE]); refs.len()];
         if self.read_scattered(refs.iter().map(|r| r.addr), &mut blocks, "structures").is_ok() {
             let sound = refs.iter().zip(&blocks).filter(|(r, b)| checksum::matches(**r, &b.0));
-            sound.for_each(|(r, b)| self.cache.put(*r, b));
+            sound.for_each(|(r, b)| self.cache.put(*r, Arc::new(Box::new(b.clone()))));
         }
     }
 }
