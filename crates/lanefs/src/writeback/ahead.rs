@@ -132,8 +132,13 @@ impl Inner {
         if cell.nlink.load(Relaxed) == 0 || !cell.has_dirty() {
             return self.is_written(ino);
         }
-        if let Some(l) = cell.sync_lock.try_lock() {
-            self.write_back_grown(cell, l);
+        let Some(l) = cell.sync_lock.try_lock() else { return };
+        // It grew by many steps before this thread came to it, and grows no more, perhaps: nobody would hand the rest over.
+        if self.write_back_grown(cell, l) >= TURN && cell.has_dirty() {
+            let mut q = self.background.ahead.queue.lock();
+            if !q.files.contains(&ino) {
+                q.files.push_back(ino);
+            }
         }
     }
 
@@ -142,14 +147,17 @@ impl Inner {
         self.background.ahead.queue.lock().grown.remove(&ino);
     }
 
-    fn write_back_grown<'c>(&self, cell: &'c Cell, l: MutexGuard<'c, ()>) {
+    /// Returns the pages written.
+    fn write_back_grown<'c>(&self, cell: &'c Cell, l: MutexGuard<'c, ()>) -> usize {
         self.is_written(cell.ino);
-        if let Err(e) = self.write_back_cell(cell, l, For::Later, &[], TURN) {
+        let written = self.write_back_cell(cell, l, For::Later, &[], TURN).unwrap_or_else(|e| {
             tracing::warn!("writing inode {} ahead failed: {e}", cell.ino);
-        }
+            0
+        });
         if cell.has_dirty() {
             self.dirty_cell(cell, 0);
         }
+        written
     }
 }
 
@@ -163,5 +171,37 @@ fn run(weak: &Weak<Inner>, background: &Background) {
         v.write_ahead(ino);
         drop(v);
         background.ahead.busy.store(false, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MountOptions, Volume};
+    use lanefs_store::device::{Device, MemoryDevice};
+    use lanefs_store::{FormatOptions, Store};
+
+    /// The thread came late: the file had grown by more than a turn, and did not grow any more.
+    #[test]
+    fn what_a_turn_leaves_of_a_file_is_not_left_for_good() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20).unwrap());
+        Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
+        let options = MountOptions { background: false, cache_size: 256 << 20, ..MountOptions::default() };
+        let v = Volume::open_devices(vec![device], &options).unwrap();
+        let f = v.fs().create("/f").unwrap();
+        let pages = 2 * TURN + TURN / 2;
+        for n in 0..pages {
+            f.write_all_at(&[1; 4096], n as u64 * 4096).unwrap();
+        }
+        let (inner, ino) = (&v.0.inner, f.stat().unwrap().ino);
+        let (mut turns, mut next) = (0, Some(ino));
+        while let Some(ino) = next {
+            inner.write_ahead(ino);
+            turns += 1;
+            next = inner.background.ahead.queue.lock().files.pop_front();
+        }
+        let left =
+            inner.cells.get(ino, &crossbeam_epoch::pin()).and_then(|c| c.data()).map(|d| d.dirty_pages());
+        assert_eq!((turns, left), (3, Some(0)));
     }
 }
