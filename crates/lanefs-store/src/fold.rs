@@ -112,8 +112,9 @@ fn plan_unsorted<'a>(
     let mut p = Plan::default();
     let buffers: Vec<&[u8]> = buffers.into_iter().collect();
     // A group with one change takes about as many bytes; room for all at once is cheaper than growing into new pages again and again.
-    let mut steps: Vec<Step<'a>> =
-        Vec::with_capacity(buffers.iter().map(|b| b.len()).sum::<usize>() / TYPICAL_GROUP);
+    let groups = buffers.iter().map(|b| b.len()).sum::<usize>() / TYPICAL_GROUP;
+    let mut steps: Vec<Step<'a>> = Vec::with_capacity(groups);
+    p.news.reserve(groups / 2);
     let mut parents: Vec<(Ino, Version, Ino)> = Vec::new();
     let bad = |e: record::RecordError| StoreError::Invalid(format!("a namespace record cannot be read: {e}"));
     for buf in buffers {
@@ -213,8 +214,9 @@ fn settle_keys<'a>(p: &mut Plan<'a>, steps: &[Step<'a>]) -> Result<()> {
     if steps.len() >= NO_STEP as usize {
         return Err(StoreError::Invalid(format!("{} changes in one fold", steps.len())));
     }
-    let mut links: Vec<(Ino, i64)> = Vec::new();
+    let mut links: Vec<(Ino, i64)> = Vec::with_capacity(steps.len());
     let mut subdirs: Vec<(Ino, i64)> = Vec::new();
+    p.changes.reserve(steps.len());
     let (table, next) = string_up(steps);
     let mut chain: Vec<&Step<'a>> = Vec::new();
     for c in table.iter().filter(|c| c.first != NO_STEP) {
@@ -304,7 +306,7 @@ pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
         ));
     }
     effects.sort_by_key(|e| e.0);
-    let mut out = Vec::new();
+    let mut out = Vec::with_capacity(effects.len() * TYPICAL_GROUP * 2);
     let mut group: Vec<Effect<'_>> = Vec::new();
     for run in effects.chunk_by(|a, b| a.0 == b.0) {
         group.clear();
