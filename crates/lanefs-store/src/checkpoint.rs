@@ -30,7 +30,6 @@
 use crate::api::{CheckpointDone, CleanReport, FoldInput};
 use crate::block_io::{BlockSink, Owner};
 use crate::cell::Cell;
-use crate::commit::Pending;
 use crate::error::{Result, StoreError};
 use crate::format::batch::{self, InodeRecord, TailUpdate};
 use crate::format::orphans::{self, ORPHANS_PER_BLOCK};
@@ -525,8 +524,8 @@ impl Store {
         {
             let mut c = self.commits.lock();
             c.previous = c.previous.max(folded); // Not before the slot: recovery must know the epoch named.
-            let (kept, done): (Vec<Pending>, _) = c.pending.drain(..).partition(|p| p.epoch > folded);
-            c.pending = kept;
+            let done = c.take_folded(folded);
+            self.forgone.fetch_sub(done.iter().map(|p| p.forgone).sum(), Ordering::Relaxed);
             for (i, share) in done.iter().flat_map(|p| p.shares.iter().enumerate()) {
                 self.mlogs[i % self.mlogs.len()].owe_no_more(share);
             }

@@ -10,7 +10,8 @@
 //! 5. What is committed can be folded: the inodes that durable groups make are counted (`Mlog::owed`), segments for them are kept back
 //!    from data (`SegmentTable::owe`), and cleaned before the commit if there are too few (8). Recovery has no other room than what
 //!    is free in whole segments, and cannot clean: the blocks it needs were promised by `reserve`, but blocks may be free one by one.
-//!    What the fold writes beside inodes comes out of what is always kept back.
+//!    What the fold writes beside inodes comes out of what is always kept back. Inodes that a later epoch ended are counted off
+//!    ([`Store::forgo`]): whoever folds the one epoch folds the other.
 //! 6. The groups are kept in memory until folded: a checkpoint that folds nothing moves the log's start and has to
 //!    carry them over.
 //! 7. All shares get their places or none does. An epoch that finds no room has left nothing behind: it can be committed again,
@@ -37,6 +38,8 @@ pub(crate) struct Pending {
     pub previous: u64,
     /// The shares' bytes.
     pub shares: Arc<Vec<Vec<u8>>>,
+    /// Inodes that it makes and a later epoch ended.
+    pub forgone: u64,
 }
 
 pub(crate) struct Commits {
@@ -48,6 +51,13 @@ pub(crate) struct Commits {
 impl Commits {
     pub fn new(folded: u64) -> Commits {
         Commits { previous: folded, pending: Vec::new() }
+    }
+
+    /// Takes out what is folded up to an epoch.
+    pub fn take_folded(&mut self, folded: u64) -> Vec<Pending> {
+        let (kept, done) = self.pending.drain(..).partition(|p| p.epoch > folded);
+        self.pending = kept;
+        done
     }
 }
 
@@ -88,7 +98,7 @@ impl Store {
             if shares.is_empty() {
                 return Ok(());
             }
-            let pending = Pending { epoch, previous: c.previous, shares: shares.clone() };
+            let pending = Pending { epoch, previous: c.previous, shares: shares.clone(), forgone: 0 };
             let placed = self.place_shares(&pending)?;
             c.previous = epoch;
             c.pending.push(pending);
@@ -123,6 +133,18 @@ impl Store {
             self.make_room((brings + segments) * size, hard || owed > 0 || brings > 0)?;
         }
         Ok(())
+    }
+
+    /// So many inodes that the groups of `epoch` make were ended by groups of a later epoch: no fold makes them, as long as it folds both. Both
+    /// are committed, and no checkpoint was handed the one without the other.
+    pub fn forgo(&self, epoch: u64, inodes: u64) {
+        let mut c = self.commits.lock();
+        let Some(p) = c.pending.iter_mut().find(|p| p.epoch == epoch) else { return };
+        p.forgone += inodes;
+        // Relaxed, as what it is taken from: an estimate.
+        self.forgone.fetch_add(inodes, Ordering::Relaxed);
+        drop(c);
+        self.note_owed();
     }
 
     /// Gives the shares of an epoch their places, one mlog each; if there is no room for one of them, none gets any. Inside a reader section.

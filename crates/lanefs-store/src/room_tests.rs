@@ -8,7 +8,7 @@ use crate::format::record::{Effect, encode_group};
 use crate::mlog::{Heat, place_of};
 use crate::segment::{SegId, State};
 use crate::store::Store;
-use crate::testing::{file, first_byte, page, update};
+use crate::testing::{file, first_byte, named, page, update};
 use crate::types::{Block, FileKind, Ino, ROOT_INO, Version};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
@@ -174,6 +174,36 @@ fn a_commit_keeps_back_room_for_the_inodes_that_it_makes() {
     let part = |first: u64| (first..first + 40).flat_map(|ino| file(e + 1, ino)).collect();
     s.commit_epoch(e + 1, vec![(0, part(100)), (1, part(200))]).unwrap();
     assert_eq!((s.segments.owed(), s.segments.kept_back()), (5, before + 5));
+}
+
+/// Whoever folds what made them folds their end: no room is kept back for them, and none is missing for those that stay.
+#[test]
+fn no_room_is_kept_back_for_inodes_that_ended_before_they_were_folded() {
+    let (s, _) = store(2);
+    let e = s.info().last_epoch;
+    let before = s.segments.kept_back();
+    let made: Vec<u8> = (100..180).flat_map(|ino| file(e + 1, ino)).collect();
+    s.commit_epoch(e + 1, vec![(0, made.clone())]).unwrap();
+    let mut ended = Vec::new();
+    for ino in 100..164 {
+        let name = format!("f{ino}");
+        let Effect::Set { dir, cookie, name, kind, .. } = named(ino, name.as_bytes()) else { unreachable!() };
+        let clr = Effect::Clr { dir, cookie, name, old: Ino(ino), kind };
+        let dead = Effect::Dead { ino: Ino(ino), generation: 0 };
+        encode_group(&mut ended, Version { epoch: e + 2, ts: 1000 + ino, lane: 0 }, &[clr, dead]);
+    }
+    s.commit_epoch(e + 2, vec![(1, ended.clone())]).unwrap();
+    assert_eq!(s.segments.kept_back(), before + 5);
+    s.forgo(e + 1, 64);
+    assert_eq!(s.segments.kept_back(), before + 1);
+    let more: Vec<u8> = (200..232).flat_map(|ino| file(e + 3, ino)).collect();
+    s.commit_epoch(e + 3, vec![(0, more.clone())]).unwrap();
+    assert_eq!(s.segments.kept_back(), before + 3);
+    s.checkpoint(|| Ok(FoldInput { epoch: e + 2, groups: vec![made.into(), ended.into()] })).unwrap();
+    assert_eq!((s.segments.owed(), s.forgone.load(Ordering::SeqCst)), (2, 0));
+    assert_eq!(s.load_bucket(ROOT_INO, 0).unwrap().entries.len(), 16);
+    s.checkpoint(|| Ok(FoldInput { epoch: e + 3, groups: vec![more.into()] })).unwrap();
+    assert_eq!((s.segments.owed(), s.forgone.load(Ordering::SeqCst)), (0, 0));
 }
 
 #[test]

@@ -106,6 +106,8 @@ pub(crate) struct Cell {
     pub lanes: AtomicU64,
     /// Highest epoch of an operation that names it: not evicted before that is folded.
     pub epoch: AtomicU64,
+    /// Epoch of the group that made the inode; 0 if that is folded. Set before the cell is published.
+    pub born: u64,
     named: Line,
     /// Fourth line. Read without a lock; setxattr writes it.
     pub xattrs: XattrSlot,
@@ -180,6 +182,7 @@ impl Cell {
             parent: AtomicU64::new(parent.0),
             lanes: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
+            born: 0,
             sync_lock: Mutex::new(()),
             xattrs: XattrSlot::new(),
             body,

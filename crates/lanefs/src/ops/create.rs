@@ -176,7 +176,7 @@ impl Inner {
         pdir: &'g Dir,
         hash: u64,
         mut entry: Box<Entry>,
-        cell: Box<Cell>,
+        mut cell: Box<Cell>,
         attrs: &Attrs,
         spec: &Spec<'_>,
         guard: &'g Guard,
@@ -195,6 +195,7 @@ impl Inner {
         pdir.named_by(hash, op.lane, 0);
         let v = op.version(leaf.last_ts());
         cell.epoch.store(v.epoch, Relaxed);
+        cell.born = v.epoch;
         pdir.named_by(hash, op.lane, v.epoch);
         let ino = cell.ino;
         let cell = self.cells.insert(cell, guard);
@@ -245,7 +246,7 @@ impl Inner {
             return Err(e);
         }
         let mut op = Op::begin(self);
-        let (cell, attrs) = self.fresh_cell(&mut op, cred, pcell, spec).inspect_err(|_| {
+        let (mut cell, attrs) = self.fresh_cell(&mut op, cred, pcell, spec).inspect_err(|_| {
             self.unreserve_inode();
             self.unreserve_name(room);
         })?;
@@ -253,6 +254,7 @@ impl Inner {
         cell.lanes.store(1 << (op.lane & 63), Relaxed);
         let v = op.version(0);
         cell.epoch.store(v.epoch, Relaxed);
+        cell.born = v.epoch;
         let cell = self.cells.insert(cell, guard);
         let new = born(cell.ino, Ino::NONE, &attrs, b"");
         if spec.xattrs.is_empty() {

@@ -4,7 +4,7 @@
 //!    target and extended attributes outside the inode are promised by [`lanefs_store::Store::reserve`], at the call.
 //! 2. Names are small. A lane promises a block for several ([`NameRoom`]), half as much again as they take: what splits is two thirds full.
 //! 3. Promised blocks travel with the epoch of the call ([`crate::oplog::LaneLog::promise`]) and are given back when that is folded: the fold has charged
-//!    what it wrote.
+//!    what it wrote. The block of an inode that ended before is given back when its end is committed (`writeback::reaper`).
 //! 4. A change of a name writes a bucket of its directory and an inode anew, and only the next checkpoint frees the old ones. That comes out of what is kept back
 //!    for checkpoints, in recovery too; so before changes that are not folded could need half of the free segments, there is a checkpoint ([`Inner::log_presses`]).
 //!    Extended attributes outside the inode count twice there: an fsync logs them, a checkpoint writes their blocks.
@@ -133,6 +133,13 @@ impl Inner {
     #[cold]
     pub(crate) fn relieve(&self) -> bool {
         let Ok(reaped) = self.reap(true) else { return false };
+        // Where most of what is promised was for files that lived for a moment a commit gives it back.
+        if reaped > 0
+            && self.seal_and_commit().is_ok()
+            && self.give_back_unmade() > self.store.space().reserved
+        {
+            return true;
+        }
         let Ok(given_back) = self.checkpoint() else { return false };
         reaped > 0 || given_back > 0 || self.store.space().free > 0
     }

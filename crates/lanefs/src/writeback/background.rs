@@ -132,6 +132,7 @@ impl Inner {
         self.background.busy.store(busy, Relaxed);
         if all || busy || last.is_none_or(|t| t.elapsed() >= self.options.commit_interval) {
             self.seal_and_commit()?;
+            self.give_back_unmade();
         }
         let p = self.store.pressure();
         let since = self.background.last_checkpoint.lock().get_or_insert_with(Instant::now).elapsed();
@@ -154,6 +155,8 @@ impl Inner {
         // Little of that may keep much: then callers wait for nothing else.
         let stuck = over && self.is_tight() && self.reclaim.lock().fruitless && held > 0;
         if due || low || crowded || self.log_presses() || over && self.is_much(held) || stuck || all {
+            // Else it writes the inodes of files that are gone, and the next one frees them.
+            self.reap_for_checkpoint()?;
             self.checkpoint()?;
             self.reclaim.lock().fruitless = false;
             *self.background.last_checkpoint.lock() = Some(Instant::now());

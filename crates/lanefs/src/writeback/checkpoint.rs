@@ -32,6 +32,7 @@ impl Inner {
         let done = self.store.checkpoint(|| {
             let mut backlog = self.commit.lock();
             let epoch = self.commit_into(&mut backlog, &settled)?;
+            backlog.handed = epoch;
             // What a checkpoint folded that failed behind its fold is in the store's memory.
             let folded = self.store.folded_epoch();
             let waiting = backlog.groups.iter().filter(|c| c.epoch > folded);

@@ -35,6 +35,22 @@ pub(crate) struct Backlog {
     pub last: Option<Instant>,
     /// Sealed, and not committed for lack of room or because a read failed.
     pub sealed: Option<Unfinished>,
+    /// The last epoch that a checkpoint was handed, whatever became of it: what was promised up to there is needed until one is done.
+    pub handed: u64,
+}
+
+impl Backlog {
+    /// Takes `n` blocks out of what epoch `born` promised and says how many it took: none if a checkpoint was handed that epoch, or folded it.
+    fn unpromise(&mut self, born: u64, n: u64, folded: u64) -> u64 {
+        let epoch = |c: &Committed| c.epoch;
+        let at =
+            self.groups.binary_search_by_key(&born, epoch).ok().filter(|_| born > self.handed.max(folded));
+        let Some(c) = at.and_then(|i| self.groups.get_mut(i)) else { return 0 };
+        debug_assert!(c.promised >= n, "each of these inodes brought a promise");
+        let n = n.min(c.promised);
+        c.promised -= n;
+        n
+    }
 }
 
 /// A committed epoch that waits for the fold.

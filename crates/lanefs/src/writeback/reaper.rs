@@ -9,6 +9,8 @@
 //!    A front end that hands out inode numbers may keep an inode in the same way (`Volume::keep_unnamed`).
 //! 4. The others get a DEAD group. Their cells stay, marked, until that group is committed: no pending group names them then. The number
 //!    answers ESTALE (`Inner::dead`) until it is folded, and only then it can be given out again.
+//! 5. An inode that was made and ended since the last fold never gets a block: when its DEAD is committed, every fold to come meets both groups. The block that
+//!    was promised at its making goes back then, not at the checkpoint: files that live for a moment would fill a small volume with promises.
 
 use crate::error::Result;
 use crate::memfs::cell::FREED;
@@ -31,6 +33,8 @@ pub(crate) struct Reaper {
     freed: Vec<(u64, Ino)>,
     /// Those of them whose cells are in memory, because that epoch was not committed when they were looked at last.
     buried: Vec<(u64, Ino)>,
+    /// Of inodes that ended before they were folded: epoch of the DEAD group, of the group that made them, how many. Their blocks are promised still.
+    unmade: Vec<(u64, u64, u64)>,
 }
 
 impl Reaper {
@@ -41,13 +45,32 @@ impl Reaper {
         let done: Vec<(u64, Ino)> = done;
         done.into_iter().map(|f| f.1).collect()
     }
+
+    /// Notes an inode made in epoch `born` that ended in `epoch`.
+    fn note_unmade(&mut self, epoch: u64, born: u64) {
+        match self.unmade.iter_mut().rev().find(|u| u.0 == epoch && u.1 == born) {
+            Some(u) => u.2 += 1,
+            None => self.unmade.push((epoch, born, 1)),
+        }
+    }
 }
 
 impl Inner {
-    /// One round. `wait`: let the grace pass inside this call (closing, tests).
+    /// One round. `wait`: let the grace pass inside this call, and go on as long as more comes (closing, tests, a volume that is full).
     pub(crate) fn reap(&self, wait: bool) -> Result<usize> {
+        if wait { self.reap_rounds(20_000, usize::MAX) } else { self.reap_rounds(0, 1) }
+    }
+
+    /// What a checkpoint should not write: files that ended by now, but for their grace. Waits for that some milliseconds at most.
+    pub(crate) fn reap_for_checkpoint(&self) -> Result<usize> {
+        self.reap_rounds(150, 2)
+    }
+
+    /// Up to `rounds` rounds, each of which looks `patience` times whether the grace has passed: a hundred times at once, then every 50 us.
+    fn reap_rounds(&self, patience: usize, mut rounds: usize) -> Result<usize> {
         let mut r = self.reaper.lock();
         self.drop_buried(&mut r);
+        self.give_back_of(&mut r);
         let mut reaped = 0;
         loop {
             if let Some((done, _)) = &r.staged {
@@ -55,7 +78,7 @@ impl Inner {
                 let mut turns = 0;
                 while !done.load(Acquire) {
                     crossbeam_epoch::pin().flush();
-                    if !wait || turns > 20_000 {
+                    if turns >= patience {
                         return Ok(reaped);
                     }
                     turns += 1;
@@ -86,9 +109,10 @@ impl Inner {
             drop(guard);
             r.staged = Some((done, list));
             // What is held open stays on the list: another look makes sense only while something happens.
-            if !wait || !fresh && last == 0 {
+            if patience == 0 || rounds == 0 || !fresh && last == 0 {
                 return Ok(reaped);
             }
+            rounds -= 1;
         }
     }
 
@@ -106,6 +130,36 @@ impl Inner {
             }
             false
         });
+    }
+
+    /// Gives back the blocks promised to inodes that no fold will meet alive (5), and says how many. The caller does not hold `commit`.
+    pub(crate) fn give_back_unmade(&self) -> u64 {
+        self.give_back_of(&mut self.reaper.lock())
+    }
+
+    fn give_back_of(&self, r: &mut Reaper) -> u64 {
+        let committed = self.committed();
+        if !r.unmade.iter().any(|u| u.0 <= committed) {
+            return 0;
+        }
+        let mut backlog = self.commit.lock();
+        let mut back = 0;
+        r.unmade.retain(|&(epoch, born, n)| {
+            if epoch <= committed {
+                let n = backlog.unpromise(born, n, self.store.folded_epoch());
+                back += n;
+                // What an epoch both made and ended was absorbed: it was never owed.
+                if n > 0 && epoch > born {
+                    self.store.forgo(born, n);
+                }
+            }
+            epoch > committed
+        });
+        drop(backlog);
+        if back > 0 {
+            self.store.unreserve(self.lanes.mine(), back);
+        }
+        back
     }
 
     /// Every inode some handle holds open.
@@ -133,6 +187,7 @@ impl Inner {
             }
         }
         let open = if doomed.is_empty() { open } else { self.open_inodes() };
+        let folded = self.folded();
         let mut n = 0;
         for ino in doomed {
             let Some(cell) = self.cells.get(ino, &guard) else { continue };
@@ -151,6 +206,9 @@ impl Inner {
             self.dead.lock().insert(ino);
             r.freed.push((epoch, ino));
             r.buried.push((epoch, ino));
+            if cell.born > folded {
+                r.note_unmade(epoch, cell.born);
+            }
             n += 1;
         }
         // A file that got and lost names while it was open is on the list more than once.
@@ -176,8 +234,11 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::{MountOptions, Volume};
-    use lanefs_store::ROOT_INO;
+    use lanefs_store::device::{Device, MemoryDevice, ReadReq, WriteReq};
+    use lanefs_store::{FormatOptions, ROOT_INO, Store};
+    use lanefs_sync::lock::Mutex;
 
     #[test]
     fn what_was_removed_leaves_memory_at_the_commit_and_its_number_answers_estale() {
@@ -215,5 +276,171 @@ mod tests {
             numbers.clear();
         }
         assert!(v.node_stat(ROOT_INO).is_ok());
+    }
+
+    type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+    /// A device of which the next write is done when something else was.
+    #[derive(Debug)]
+    struct Meanwhile(MemoryDevice, HookOf);
+    struct HookOf(Hook);
+    impl std::fmt::Debug for HookOf {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("hook")
+        }
+    }
+    impl Device for Meanwhile {
+        fn size(&self) -> u64 {
+            self.0.size()
+        }
+        fn name(&self) -> &str {
+            self.0.name()
+        }
+        fn read(&self, reqs: &mut [ReadReq<'_>]) -> lanefs_store::Result<()> {
+            self.0.read(reqs)
+        }
+        fn write(&self, reqs: &[WriteReq<'_>]) -> lanefs_store::Result<()> {
+            let hook = self.1.0.lock().take();
+            if let Some(hook) = hook {
+                hook();
+            }
+            self.0.write(reqs)
+        }
+        fn flush(&self) -> lanefs_store::Result<()> {
+            self.0.flush()
+        }
+        fn discard(&self, offset: u64, len: u64) -> lanefs_store::Result<()> {
+            self.0.discard(offset, len)
+        }
+    }
+
+    /// A volume of small segments without a background, of `mib` MiB, and the blocks promised before anything is made in it.
+    fn volume(mib: u64) -> (Volume, u64, Arc<Meanwhile>) {
+        let options = MountOptions { background: false, lanes: 2, ..MountOptions::default() };
+        let device = Arc::new(Meanwhile(MemoryDevice::new(mib << 20).unwrap(), HookOf(Mutex::default())));
+        let d: Arc<dyn Device> = device.clone();
+        let format = FormatOptions { segment_blocks: 16, mlogs: 1, ..FormatOptions::default() };
+        Store::format(std::slice::from_ref(&d), &format).unwrap();
+        let v = Volume::open_devices(vec![d], &options).unwrap();
+        // A block for names, which stays promised.
+        v.fs().write("/first", b"").unwrap();
+        let reserved = v.0.inner.store.space().reserved;
+        (v, reserved, device)
+    }
+
+    /// Makes a hundred files beside one that stays, in one epoch, and removes them, in the same or in the next.
+    fn come_and_go(v: &Volume, turn: usize, same_epoch: bool) {
+        let (fs, inner) = (v.fs(), &v.0.inner);
+        for i in 0..=100 {
+            fs.write(format!("/{turn}-{i}"), b"").unwrap();
+        }
+        if !same_epoch {
+            inner.seal_and_commit().unwrap();
+        }
+        (0..100).for_each(|i| fs.unlink(format!("/{turn}-{i}")).unwrap());
+        inner.reap(true).unwrap();
+    }
+
+    #[test]
+    fn what_is_made_and_removed_before_a_checkpoint_gives_its_block_back_at_the_commit() {
+        for same_epoch in [true, false] {
+            let (v, before, _) = volume(64);
+            let inner = &v.0.inner;
+            let low_water = || inner.store.pressure().low_water;
+            let low = low_water();
+            for turn in 0..3 {
+                come_and_go(&v, turn, same_epoch);
+                let stay = before + turn as u64 + 1;
+                let promised = inner.store.space().reserved - stay;
+                assert!((100..110).contains(&promised), "{promised}: their end is not durable");
+                inner.seal_and_commit().unwrap();
+                if turn == 0 {
+                    let born = inner.reaper.lock().unmade.first().unwrap().1;
+                    inner.reaper.lock().unmade.push((u64::MAX, born, 1));
+                }
+                assert_eq!(inner.give_back_unmade(), 100, "the end of another is not durable");
+                inner.reaper.lock().unmade.clear();
+                let promised = inner.store.space().reserved - stay;
+                assert!(promised < 10 * (turn as u64 + 1), "{promised}: names alone");
+                assert_eq!(low_water(), low, "room is kept back for inodes that are gone");
+            }
+            // Room for those that stay is kept back all the same.
+            (0..64).for_each(|i| drop(v.fs().create(format!("/more{i}")).unwrap()));
+            inner.seal_and_commit().unwrap();
+            assert_eq!(low_water(), low + 4);
+            inner.checkpoint().unwrap();
+            let space = inner.store.space();
+            assert_eq!((space.reserved, space.inodes), (0, 69));
+            assert_eq!(low_water(), low);
+        }
+    }
+
+    /// It folds the one and not the other: the block is needed.
+    #[test]
+    fn what_a_checkpoint_was_handed_before_the_end_gives_its_block_back_there() {
+        let (v, _, device) = volume(256);
+        let (inner, fs) = (&v.0.inner, v.fs());
+        let name = |i: usize| format!("/{i:0>200}");
+        // So many buckets that the fold writes some before its end.
+        (0..12_000).for_each(|i| drop(fs.create(name(i)).unwrap()));
+        let (volume, done) = (inner.clone(), Arc::new(AtomicBool::new(false)));
+        inner.seal_and_commit().unwrap();
+        let called = done.clone();
+        let hook = move || {
+            assert!(volume.store.folded_epoch() < volume.committed(), "the fold is done");
+            (0..100).for_each(|i| fs.unlink(name(i)).unwrap());
+            assert_eq!(volume.reap(true).unwrap(), 100);
+            volume.seal_and_commit().unwrap();
+            let before = volume.store.space().reserved;
+            assert_eq!(volume.give_back_unmade(), 0);
+            assert_eq!(volume.store.space().reserved, before);
+            called.store(true, SeqCst);
+        };
+        *device.1.0.lock() = Some(Box::new(hook));
+        inner.checkpoint().unwrap();
+        assert!(done.load(SeqCst));
+        assert_eq!(inner.store.space().reserved, 0);
+        inner.checkpoint().unwrap();
+        assert_eq!(inner.store.space().inodes, 11_902);
+    }
+
+    /// Each has a number of its own and a block promised; none is ever written.
+    #[test]
+    fn files_that_live_for_a_moment_do_not_fill_a_volume() {
+        let (v, _, _) = volume(96);
+        let (fs, inner) = (v.fs(), &v.0.inner);
+        let blocks = inner.store.space().total;
+        let before = inner.folded();
+        for n in 0..blocks * 3 / 2 {
+            fs.write(format!("/{n}"), b"").unwrap();
+            fs.unlink(format!("/{n}")).unwrap();
+            if n % 512 == 0 {
+                inner.reap(true).unwrap();
+                inner.seal_and_commit().unwrap();
+                inner.give_back_unmade();
+                assert!(inner.store.space().reserved < 1024 + blocks / 16, "{:?}", inner.store.space());
+            }
+        }
+        assert_eq!(inner.folded(), before, "a checkpoint was made");
+    }
+
+    /// Else it writes their inodes, and the next checkpoint frees them.
+    #[test]
+    fn a_round_of_the_background_folds_no_file_that_is_gone() {
+        let (v, _, _) = volume(64);
+        let (fs, inner) = (v.fs(), &v.0.inner);
+        inner.checkpoint().unwrap();
+        let before = inner.store.space();
+        for i in 0..100 {
+            fs.write(format!("/{i}"), b"").unwrap();
+            fs.unlink(format!("/{i}")).unwrap();
+        }
+        // It does not wait for long, and other tests are pinned too.
+        let mut reaped = 0;
+        while reaped < 100 {
+            reaped += inner.reap_for_checkpoint().unwrap();
+        }
+        inner.checkpoint().unwrap();
+        assert_eq!(inner.store.space(), before);
     }
 }
