@@ -11,6 +11,7 @@ use crate::scan::FsyncMessage;
 use crate::store::Store;
 use crate::types::{BLOCK_SIZE, Block, BlockRef};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Builder;
 
 /// The mark of a reference, and why its block could not be read, if that is so.
 type Bad = (usize, Option<StoreError>);
@@ -91,8 +92,10 @@ impl Store {
             return Ok(work());
         }
         std::thread::scope(|s| {
-            let all: Vec<_> = (0..threads).map(|_| s.spawn(work)).collect();
-            let mut bad = Vec::new();
+            // As many as can be had, and this one if none can.
+            let all: Vec<_> =
+                (0..threads).filter_map(|_| Builder::new().spawn_scoped(s, work).ok()).collect();
+            let mut bad = if all.is_empty() { work() } else { Vec::new() };
             for t in all {
                 let found = t.join().map_err(|_| StoreError::Invalid("a checking thread panicked".into()))?;
                 bad.extend(found);

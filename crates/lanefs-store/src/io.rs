@@ -14,6 +14,7 @@ use lanefs_sync::{CachePadded, Canary, planted};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::Builder;
 use zerocopy::IntoBytes;
 
 const SHARDS: usize = 16;
@@ -216,11 +217,13 @@ impl Io {
             [] => Ok(()),
             [d] => one(d),
             [first, ref rest @ ..] => std::thread::scope(|s| {
-                let others: Vec<_> = rest.iter().map(|&d| s.spawn(move || one(d))).collect();
+                // Where no thread can be had, one device after the other.
+                let begin = |&d: &usize| Builder::new().spawn_scoped(s, move || one(d)).map_err(|_| d);
+                let others: Vec<_> = rest.iter().map(begin).collect();
                 let mut result = one(first);
                 for o in others {
-                    let r = o.join().unwrap_or_else(|_| Err(StoreError::Invalid("a writer panicked".into())));
-                    result = result.and(r);
+                    let panicked = |_| Err(StoreError::Invalid("a writer panicked".into()));
+                    result = result.and(o.map_or_else(one, |o| o.join().unwrap_or_else(panicked)));
                 }
                 result
             }),

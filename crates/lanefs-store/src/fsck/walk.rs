@@ -21,6 +21,7 @@ use lanefs_sync::lock::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::thread::Builder;
 
 /// Blocks read at once.
 pub(super) const AT_ONCE: usize = 64;
@@ -102,7 +103,9 @@ pub(super) fn in_parallel(threads: usize, n: usize, f: impl Fn(usize) + Sync) {
     };
     std::thread::scope(|s| {
         for _ in 1..threads.min(n) {
-            s.spawn(work);
+            if Builder::new().spawn_scoped(s, work).is_err() {
+                break; // no more threads can be had: those that there are do it
+            }
         }
         work();
     });
