@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz` and `cargo xtask schedules`: build and run the fuzzer and the scheduler of `lanefs-check`, with every assertion and every
-//! overflow check.
+//! `cargo xtask fuzz`, `cargo xtask oom` and `cargo xtask schedules`: build and run the fuzzer, the failing allocator and the scheduler of
+//! `lanefs-check`, with every assertion and every overflow check.
 
 use crate::run::{cargo, run};
 use std::process::Command;
@@ -38,6 +38,12 @@ fn target() -> Result<&'static str, String> {
         "aarch64" => Ok("aarch64-unknown-linux-gnu"),
         other => Err(format!("no sanitizer for {other}")),
     }
+}
+
+/// Memory that runs out at every step, or in a sample of them.
+pub fn oom(arguments: &[&str]) -> Result<(), String> {
+    let bin = ["run", "--quiet", "--profile", "fuzz", "-p", "lanefs-check", "--bin", "lanefs-oom", "--"];
+    run(cargo(&bin).args(arguments))
 }
 
 /// Threads in orders drawn from seeds.

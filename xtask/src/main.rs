@@ -25,6 +25,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   cost [--json FILE]   what FxMark's operations cost apart from time, held to what they did: allocations, device, instructions, lines
   simulate  a volume with faults of the device, all from one seed: --runs N [--seed N] [--jobs N] [--minutes N] --json FILE
   fuzz [--sanitizer address [--store]] [--seconds N] [--cases N] [--seed N] [--json FILE]   damaged images and bytes: no panic, no hang, bounded memory
+  oom [--long | --sample N] [--only STAGE] [--jobs N] [--json FILE]   memory that runs out at every step: an answer or the end, nothing lost
   schedules --runs N [--seed N] [--jobs N] [--minutes N] [--twice] [--canary NAME] [--json FILE]   threads in orders drawn from seeds, with crashes
   demo   build lanefs, make and mount a volume, work in it, check it, look again
   programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         ["crash", ref rest @ ..] => crash::checker("lanefs-crash", rest),
         ["simulate", ref rest @ ..] => crash::checker("lanefs-simulate", rest),
         ["fuzz", ref rest @ ..] => fuzz::fuzz(rest),
+        ["oom", ref rest @ ..] => fuzz::oom(rest),
         ["schedules", ref rest @ ..] => fuzz::schedules(rest),
         ["demo"] => demo::run_demo(),
         ["test"] => test::all(),

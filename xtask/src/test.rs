@@ -48,5 +48,6 @@ fn checkers() -> Result<(), String> {
     crash::checker("lanefs-simulate", &["--runs", "2000", "--jobs", &cores])?;
     fuzz::schedules(&["--runs", "2000", "--jobs", &cores])?;
     // So many, not so long: what is tried must not depend on how fast the machine is.
-    fuzz::fuzz(&["--cases", "4000", "--seconds", "600"])
+    fuzz::fuzz(&["--cases", "4000", "--seconds", "600"])?;
+    fuzz::oom(&["--jobs", &cores])
 }

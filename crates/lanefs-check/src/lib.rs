@@ -8,6 +8,7 @@ pub mod epochs;
 pub mod fuzz;
 pub mod generate;
 pub mod model;
+pub mod oom;
 pub mod op;
 pub mod oracle;
 pub mod power;

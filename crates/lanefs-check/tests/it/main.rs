@@ -6,6 +6,7 @@ mod directory;
 mod epochs;
 mod fuzz;
 mod mkfs;
+mod oom;
 mod repair;
 mod simulate;
 mod volume;
