@@ -51,6 +51,8 @@ pub(crate) const LINKABLE: u32 = 1024;
 
 /// The mtime may lie ahead of the clock: what is stamped now would be hidden by it, and goes to the cell.
 pub(crate) const FUTURE: u32 = 4096;
+/// Its DEAD is logged: nobody has it, and the store must hear of it no more. Set under the cell's sync_lock.
+pub(crate) const ENDED: u32 = 1 << 16;
 /// The mode may have setuid or setgid.
 pub(crate) const PRIVILEGED: u32 = 8192;
 /// The store has all attributes, as they once were: what fdatasync writes may leave them as they are there. Not while it must not: after a write
@@ -75,7 +77,7 @@ pub(crate) enum Body {
 pub(crate) struct Cell {
     pub ino: Ino,
     pub generation: u32,
-    /// [`FROZEN`], [`EVICTED`], [`FREED`], [`HAS_XATTRS`], [`LINKABLE`], [`FUTURE`], [`PRIVILEGED`]: what those who find the cell look at.
+    /// [`FROZEN`], [`EVICTED`], [`FREED`], [`ENDED`], [`HAS_XATTRS`], [`LINKABLE`], [`FUTURE`], [`PRIVILEGED`]: what those who find the cell look at.
     pub life: AtomicU32,
     pub kind: FileKind,
     /// The lane that made it or loaded it: see `memfs::stamps`.
@@ -130,7 +132,7 @@ unsafe impl Sync for Cell {}
 pub(crate) struct Line;
 
 /// Marks in [`Cell::life`].
-const LIFE: u32 = FROZEN | EVICTED | FREED | HAS_XATTRS | LINKABLE | FUTURE | PRIVILEGED;
+const LIFE: u32 = FROZEN | EVICTED | FREED | ENDED | HAS_XATTRS | LINKABLE | FUTURE | PRIVILEGED;
 const _: () = assert!(std::mem::offset_of!(Cell, stamps) < 64 && std::mem::offset_of!(Cell, mode) == 64);
 const _: () = assert!(size_of::<Cell>() == 384 && std::mem::offset_of!(Cell, nlink) == 128);
 const _: () = assert!(std::mem::offset_of!(Cell, xattrs) == 192 && std::mem::offset_of!(Cell, body) == 256);

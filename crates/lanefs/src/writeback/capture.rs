@@ -2,7 +2,7 @@
 
 use crate::error::{Result, posix};
 use crate::memfs::Cell;
-use crate::memfs::cell::{DATASYNC, DIRTY, QUEUED, STORED, SYNCING, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::cell::{DATASYNC, DIRTY, ENDED, QUEUED, STORED, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::memfs::dir::Dir;
 use crate::volume::Inner;
 use lanefs_store::{Attrs, FileKind, Ino, InodeUpdate, Transaction};
@@ -84,6 +84,11 @@ impl Inner {
         groups: &[u8],
         max: usize,
     ) -> Result<usize> {
+        if cell.has(ENDED) {
+            // The store may have folded its end: it would take it for a new inode.
+            self.flush.lock().durable(cell.ino);
+            return Ok(0);
+        }
         // Before any mark goes: see `Cell::is_synced`.
         cell.set(SYNCING);
         let durable = what_for.is_durable();
@@ -341,10 +346,11 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use crate::writeback::testing::volume;
     use crate::{MountOptions, Volume};
     use lanefs_store::device::{Device, MemoryDevice};
     use lanefs_store::{FormatOptions, Store, Transaction};
-    use std::sync::Arc;
+    use std::sync::{Arc, mpsc};
 
     /// A call that was let in before hears what all calls hear from then on.
     #[test]
@@ -360,5 +366,58 @@ mod tests {
             stop(&v);
             assert_eq!(v.0.inner.submit_one(late()).unwrap_err().errno(), libc::EIO);
         }
+    }
+
+    /// Between the fold of its end and the end of the checkpoint a file's cell is in memory still, dirty as it was. What is handed to the store
+    /// then is an update of an inode that it does not know: it kept it for the next with that number.
+    #[test]
+    fn a_file_whose_end_is_being_folded_is_not_written_back() {
+        let (v, device) = volume(64);
+        let (inner, fs) = (v.0.inner.clone(), v.fs());
+        (0..20).for_each(|n| fs.write(format!("/{n}"), b"content").unwrap());
+        v.sync().unwrap();
+        for n in 0..10 {
+            fs.write(format!("/{n}"), b"more content").unwrap();
+            fs.unlink(format!("/{n}")).unwrap();
+        }
+        assert_eq!(inner.reap(true).unwrap(), 10);
+        inner.seal_and_commit().unwrap();
+        let (did, done) = mpsc::channel();
+        let volume = inner.clone();
+        // The first write is that of the tree.
+        device.at_write(move || {
+            assert!(volume.store.folded_epoch() >= volume.committed());
+            did.send(volume.sync_all()).unwrap();
+        });
+        inner.checkpoint().unwrap();
+        done.recv().unwrap().unwrap();
+        let waits = inner.store.unwritten_memory();
+        assert!(
+            waits < 2048,
+            "{waits}: the store waits for the making of what is gone, not for the root directory alone"
+        );
+        let crashed = device.after_crash();
+        assert!((0..20).all(|n| crashed.fs().stat(format!("/{n}")).is_ok() == (n >= 10)));
+    }
+
+    /// Its grace had passed, and the round that was to end it came when a sync had captured it.
+    #[test]
+    fn a_file_that_is_being_written_back_ends_in_the_next_round() {
+        let (v, device) = volume(64);
+        let (inner, fs) = (v.0.inner.clone(), v.fs());
+        fs.write("/a", b"content").unwrap();
+        v.sync().unwrap();
+        fs.write("/a", b"more content").unwrap();
+        fs.unlink("/a").unwrap();
+        inner.reap(false).unwrap();
+        while !inner.reaper.lock().is_due() {
+            crossbeam_epoch::pin().flush();
+        }
+        let (did, done) = mpsc::channel();
+        let volume = inner.clone();
+        device.at_write(move || did.send(volume.reap(false).unwrap()).unwrap());
+        v.sync().unwrap();
+        assert_eq!(done.recv().unwrap(), 0, "an update of it is on its way to the store");
+        assert_eq!(inner.reap(true).unwrap(), 1);
     }
 }

@@ -7,7 +7,9 @@
 //!    rename that finds the announcement, under its lane's lock, makes its file durable first and retries: so at the seal no list holds a
 //!    file whose content is not durable at or after its rename's start. The seal takes the announcement back as it visits the lane: what comes after is
 //!    of the next epoch. So a rename looks at its own lane's line alone, and shares it with a checkpoint only up to the seal.
-//! 4. Only where no room can be made for the content does the rename become durable without; the file's handles hear of the error.
+//! 4. Several may be about to seal. What one of them took off the lists is not durable before it is written: until then it is in hand
+//!    (`Inner::in_hand`), and who comes to seal meanwhile makes it durable too, which is to wait for the first.
+//! 5. Only where no room can be made for the content does the rename become durable without; the file's handles hear of the error.
 
 use crate::error::Result;
 use crate::memfs::Cell;
@@ -46,13 +48,31 @@ impl Inner {
     /// Before a seal: announces it, and makes durable what was renamed over files.
     pub(crate) fn settle_replaced(&self) -> Result<Settled<'_>> {
         let mut moved: BTreeSet<Ino> = BTreeSet::new();
-        for lane in 0..self.lanes.len() {
-            let mut log = self.lanes.lock(lane);
-            log.settling += 1;
-            moved.extend(std::mem::take(&mut log.replaced));
+        {
+            let mut in_hand = self.in_hand.lock();
+            for lane in 0..self.lanes.len() {
+                let mut log = self.lanes.lock(lane);
+                log.settling += 1;
+                moved.extend(std::mem::take(&mut log.replaced));
+            }
+            moved.extend(in_hand.keys());
+            moved.iter().for_each(|&ino| *in_hand.entry(ino).or_default() += 1);
         }
         let settled = Settled { vol: self, over: Local::new(false) };
         let list: Vec<Ino> = moved.into_iter().collect();
+        let r = self.settle_all(&list);
+        // A list that went back is there before it is in hand no more.
+        let mut in_hand = self.in_hand.lock();
+        for ino in list {
+            match in_hand.get_mut(&ino) {
+                Some(n) if *n > 1 => *n -= 1,
+                _ => drop(in_hand.remove(&ino)),
+            }
+        }
+        r.map(|()| settled)
+    }
+
+    fn settle_all(&self, list: &[Ino]) -> Result<()> {
         for (i, &ino) in list.iter().enumerate() {
             match self.settle(ino) {
                 Err(e) if e.errno() == libc::ENOSPC => {
@@ -66,7 +86,7 @@ impl Inner {
                 Ok(()) => {}
             }
         }
-        Ok(settled)
+        Ok(())
     }
 
     /// Makes the content of a file durable, if it is not.
@@ -93,16 +113,18 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use crate::writeback::testing::volume;
     use crate::{MountOptions, OpenOptions, Volume};
-    use std::sync::Arc;
+    use lanefs_store::device::{Device, MemoryDevice};
+    use lanefs_store::{FormatOptions, Store};
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
 
     #[test]
     fn a_seal_takes_its_announcement_back_and_a_rename_before_it_writes_the_file() {
         let options = MountOptions { background: false, lanes: 4, ..MountOptions::default() };
-        let device: Arc<dyn lanefs_store::device::Device> =
-            Arc::new(lanefs_store::device::MemoryDevice::new(64 << 20).unwrap());
-        lanefs_store::Store::format(std::slice::from_ref(&device), &lanefs_store::FormatOptions::default())
-            .unwrap();
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20).unwrap());
+        Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
         let v = Volume::open_devices(vec![device], &options).unwrap();
         let (fs, inner) = (v.fs(), &v.0.inner);
         let announced = || (0..inner.lanes.len()).map(|l| inner.lanes.lock(l).settling).collect::<Vec<_>>();
@@ -130,5 +152,43 @@ mod tests {
         v.checkpoint().unwrap();
         v.sync().unwrap();
         assert_eq!(announced(), [0; 4]);
+    }
+
+    /// The first has taken the file off the list, and is writing it; the second finds the list empty.
+    #[test]
+    fn of_two_seals_neither_makes_a_rename_durable_before_the_content() {
+        let (v, device) = volume(64);
+        let (fs, inner) = (v.fs(), v.0.inner.clone());
+        fs.write("/old", b"1").unwrap();
+        v.sync().unwrap();
+        fs.write("/new", b"2").unwrap();
+        fs.rename("/new", "/old").unwrap();
+        let before = inner.committed();
+        let (did, done) = mpsc::channel();
+        let medium = device.clone();
+        device.at_write(move || {
+            let other = inner.clone();
+            let second = std::thread::spawn(move || other.seal_and_commit().map(drop));
+            // It is announced, and does not come to its seal as long as the first does not go on. That it would is not missed by much.
+            let announced = || inner.lanes.lock(0).settling == 2;
+            while !announced() && !second.is_finished() {
+                std::thread::yield_now();
+            }
+            for _ in 0..50 {
+                std::thread::sleep(Duration::from_millis(2));
+                if inner.committed() > before {
+                    break;
+                }
+            }
+            did.send((second, medium.after_crash())).unwrap();
+        });
+        v.0.inner.seal_and_commit().unwrap();
+        let (second, left) = done.recv().unwrap();
+        second.join().unwrap().unwrap();
+        assert!(v.0.inner.in_hand.lock().is_empty());
+        // The power goes while the first writes; and afterwards.
+        for (left, content) in [(left, b"1"), (device.after_crash(), b"2")] {
+            assert_eq!(left.fs().read("/old").unwrap(), content);
+        }
     }
 }
