@@ -21,7 +21,7 @@ use lanefs_sync::epoch::Epochs;
 use lanefs_sync::lane_ids::LaneIds;
 use lanefs_sync::lanes::Lanes;
 use lanefs_sync::lock::Mutex;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::*};
@@ -136,8 +136,6 @@ pub(crate) struct Inner {
     /// One sync(2) at a time.
     pub syncing: CachePadded<Mutex<()>>,
     pub reaper: CachePadded<Mutex<Reaper>>,
-    /// Files renamed over others that some seals are making durable, and how many (writeback::replaced). Written by who seals.
-    pub in_hand: CachePadded<Mutex<BTreeMap<Ino, usize>>>,
     pub reclaim: CachePadded<Mutex<Reclaim>>,
     /// Bytes of names that left memory. Written by the reclaimer, under `reclaim`.
     pub names_gone: CachePadded<AtomicI64>,
@@ -290,7 +288,6 @@ impl Volume {
             closing: CachePadded::new(Mutex::new(())),
             syncing: CachePadded::new(Mutex::new(())),
             reaper: Default::default(),
-            in_hand: Default::default(),
             reclaim: Default::default(),
             names_gone: Default::default(),
             xattr_blocks: Default::default(),

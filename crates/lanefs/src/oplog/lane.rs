@@ -24,6 +24,8 @@ pub(crate) struct LaneLog {
     pub orphans: Vec<(u64, Ino)>,
     /// Files that were renamed over another here: their content goes before the commit (writeback::replaced).
     pub replaced: Vec<Ino>,
+    /// Those of them that a seal has taken and is making durable (writeback::replaced, 4).
+    pub in_hand: Vec<Ino>,
     /// Seals that are announced: a rename over a file has to write the file first (writeback::replaced, 3).
     pub settling: u32,
 }
@@ -38,6 +40,7 @@ impl LaneLog {
             dirty: Vec::new(),
             orphans: Vec::new(),
             replaced: Vec::new(),
+            in_hand: Vec::new(),
             settling: 0,
         }
     }

@@ -3,7 +3,7 @@
 //! What travels how. Namespace groups: in an fsync's batch (the closure) or in their epoch's commit. Attributes, xattrs and pages: in an
 //! `InodeUpdate`, each inode captured consistently; durable at once for an fsync, else at the next checkpoint.
 //!
-//! Locks, outermost first: closing, syncing, checkpointing, the reaper's, a cell's sync_lock, a cell's writeback lock (memfs::data), commit, in_hand, a lane. A seal happens
+//! Locks, outermost first: closing, syncing, checkpointing, the reaper's, a cell's sync_lock, a cell's writeback lock (memfs::data), commit, a lane. A seal happens
 //! with `commit` held and no lane; no cell lock is taken under `commit`, and no checkpoint or commit made under a cell's lock. A checkpoint's seal
 //! takes `commit` with the store's own checkpoint lock held: so room for a commit is made before `commit` is taken, never under it.
 

@@ -8,7 +8,7 @@
 //!    file whose content is not durable at or after its rename's start. The seal takes the announcement back as it visits the lane: what comes after is
 //!    of the next epoch. So a rename looks at its own lane's line alone, and shares it with a checkpoint only up to the seal.
 //! 4. Several may be about to seal. What one of them took off the lists is not durable before it is written: until then it is in hand
-//!    (`Inner::in_hand`), and who comes to seal meanwhile makes it durable too, which is to wait for the first.
+//!    (`LaneLog::in_hand`, under the lane's lock), and who comes to seal meanwhile makes it durable too, which is to wait for the first.
 //! 5. Only where no room can be made for the content does the rename become durable without; the file's handles hear of the error.
 
 use crate::error::Result;
@@ -48,25 +48,26 @@ impl Inner {
     /// Before a seal: announces it, and makes durable what was renamed over files.
     pub(crate) fn settle_replaced(&self) -> Result<Settled<'_>> {
         let mut moved: BTreeSet<Ino> = BTreeSet::new();
-        {
-            let mut in_hand = self.in_hand.lock();
-            for lane in 0..self.lanes.len() {
-                let mut log = self.lanes.lock(lane);
-                log.settling += 1;
-                moved.extend(std::mem::take(&mut log.replaced));
+        let mut taken: Vec<(usize, Vec<Ino>)> = Vec::new();
+        for lane in 0..self.lanes.len() {
+            let mut log = self.lanes.lock(lane);
+            log.settling += 1;
+            let list = std::mem::take(&mut log.replaced);
+            if !list.is_empty() {
+                log.in_hand.extend_from_slice(&list);
+                taken.push((lane, list));
             }
-            moved.extend(in_hand.keys());
-            moved.iter().for_each(|&ino| *in_hand.entry(ino).or_default() += 1);
+            moved.extend(&log.in_hand);
         }
         let settled = Settled { vol: self, over: Local::new(false) };
-        let list: Vec<Ino> = moved.into_iter().collect();
-        let r = self.settle_all(&list);
-        // A list that went back is there before it is in hand no more.
-        let mut in_hand = self.in_hand.lock();
-        for ino in list {
-            match in_hand.get_mut(&ino) {
-                Some(n) if *n > 1 => *n -= 1,
-                _ => drop(in_hand.remove(&ino)),
+        let r = self.settle_all(&moved.into_iter().collect::<Vec<_>>());
+        // What went back to a list is there before it is in hand no more.
+        for (lane, list) in taken {
+            let mut log = self.lanes.lock(lane);
+            for ino in list {
+                if let Some(i) = log.in_hand.iter().position(|h| *h == ino) {
+                    log.in_hand.swap_remove(i);
+                }
             }
         }
         r.map(|()| settled)
@@ -185,7 +186,7 @@ mod tests {
         v.0.inner.seal_and_commit().unwrap();
         let (second, left) = done.recv().unwrap();
         second.join().unwrap().unwrap();
-        assert!(v.0.inner.in_hand.lock().is_empty());
+        assert!((0..4).all(|lane| v.0.inner.lanes.lock(lane).in_hand.is_empty()));
         // The power goes while the first writes; and afterwards.
         for (left, content) in [(left, b"1"), (device.after_crash(), b"2")] {
             assert_eq!(left.fs().read("/old").unwrap(), content);
