@@ -52,8 +52,9 @@ impl Inner {
         for lane in 0..self.lanes.len() {
             let mut log = self.lanes.lock(lane);
             log.settling += 1;
-            let list = std::mem::take(&mut log.replaced);
-            if !list.is_empty() {
+            // An empty list is not written: two seals would share its line.
+            if !log.replaced.is_empty() {
+                let list = std::mem::take(&mut log.replaced);
                 log.in_hand.extend_from_slice(&list);
                 taken.push((lane, list));
             }
