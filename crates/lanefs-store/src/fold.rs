@@ -306,7 +306,7 @@ pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
         ));
     }
     effects.sort_by_key(|e| e.0);
-    let mut out = Vec::with_capacity(effects.len() * TYPICAL_GROUP * 2);
+    let mut out = Vec::with_capacity(effects.len() * TYPICAL_GROUP);
     let mut group: Vec<Effect<'_>> = Vec::new();
     for run in effects.chunk_by(|a, b| a.0 == b.0) {
         group.clear();

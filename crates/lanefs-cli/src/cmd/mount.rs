@@ -211,12 +211,14 @@ fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
         plan.mount.source
     ))?;
     let unmounter = session.unmounter();
-    std::thread::spawn(move || {
+    let waits = move || {
         loop {
             signals.wait();
             unmounter.stop();
         }
-    });
+    };
+    // Without it no signal would unmount: then there is no mount.
+    std::thread::Builder::new().name("signals".into()).spawn(waits).about("a thread for signals")?;
     parent.serving()?;
     session.join().inspect_err(|e| tracing::error!("{}: {e}", plan.mount.source)).about(&plan.mount.source)
 }
