@@ -1,73 +1,22 @@
 //! What one call does while a device holds back another's write or flush.
 
 use crate::api::{FoldInput, FormatOptions, OpenOptions, OpenReport, Transaction};
-use crate::device::{Device, MemoryDevice, MemoryImage, ReadReq, WriteReq};
+use crate::device::{Device, HookedDevice, Kind, MemoryDevice, MemoryImage};
 use crate::error::{Result, StoreError};
 use crate::format::record::encode_group;
 use crate::store::Store;
 use crate::testing::{file, first_byte, named, page, update};
 use crate::types::{Ino, ROOT_INO, Version};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-type Hook = Mutex<Option<Box<dyn FnOnce() -> Result<()> + Send>>>;
-
 /// A device whose next write, or next flush, is only done when something else was; if that is an error, it fails with it.
-struct Meanwhile {
-    inner: MemoryDevice,
-    write: Hook,
-    flush: Hook,
-}
-
-impl Meanwhile {
-    fn new() -> Arc<Meanwhile> {
-        let inner = MemoryDevice::new(16 << 20).unwrap();
-        Arc::new(Meanwhile { inner, write: Hook::default(), flush: Hook::default() })
-    }
-    fn at_write(&self, f: impl FnOnce() -> Result<()> + Send + 'static) {
-        *self.write.lock().unwrap() = Some(Box::new(f));
-    }
-    fn at_flush(&self, f: impl FnOnce() -> Result<()> + Send + 'static) {
-        *self.flush.lock().unwrap() = Some(Box::new(f));
-    }
-    fn call(hook: &Hook) -> Result<()> {
-        let f = hook.lock().unwrap().take();
-        f.map_or(Ok(()), |f| f())
-    }
-}
-
-impl std::fmt::Debug for Meanwhile {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-impl Device for Meanwhile {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn read(&self, reqs: &mut [ReadReq<'_>]) -> Result<()> {
-        self.inner.read(reqs)
-    }
-    fn write(&self, reqs: &[WriteReq<'_>]) -> Result<()> {
-        Meanwhile::call(&self.write)?;
-        self.inner.write(reqs)
-    }
-    fn flush(&self) -> Result<()> {
-        Meanwhile::call(&self.flush)?;
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.discard(offset, len)
-    }
-}
+type Meanwhile = HookedDevice<MemoryDevice>;
 
 /// A new volume with a log for each device.
 fn volume(n: usize) -> (Arc<Store>, Vec<Arc<Meanwhile>>) {
-    let devices: Vec<_> = (0..n).map(|_| Meanwhile::new()).collect();
+    let devices: Vec<_> =
+        (0..n).map(|_| Arc::new(Meanwhile::new(MemoryDevice::new(16 << 20).unwrap()))).collect();
     let format = FormatOptions { segment_blocks: 16, mlogs: n as u32, ..FormatOptions::default() };
     Store::format(&dynamic(&devices), &format).unwrap();
     let s = open(&devices).0;
@@ -109,7 +58,7 @@ fn an_fsync_waits_for_the_link_that_another_writes() {
     }
     let (did, done) = mpsc::channel();
     let store = s.clone();
-    devices[0].at_write(move || {
+    devices[0].before(Kind::Write, move || {
         let other = store.clone();
         let second =
             move || other.submit(Transaction { durable: true, groups: long, ..Transaction::default() });
@@ -136,7 +85,7 @@ fn two_fsyncs_of_a_file(fails: bool) -> (bool, [Result<()>; 2], Vec<Arc<Meanwhil
     s.submit(Transaction { durable: true, groups: file(e + 1, 20), ..Transaction::default() }).unwrap();
     let (did, done) = mpsc::channel();
     let (store, later) = (s.clone(), fsync(0, 1));
-    devices[1].at_flush(move || {
+    devices[1].before(Kind::Flush, move || {
         let (other, cell) = (store.clone(), store.cell(Ino(20))?.unwrap());
         did.send(begin(move || other.submit(later), || cell.is_waited_for())).unwrap();
         if fails { Err(StoreError::Invalid("a flush that fails".into())) } else { Ok(()) }
@@ -179,11 +128,11 @@ fn an_fsync_of_a_directory_does_not_carry_what_a_checkpoint_folds() {
     let (store, device) = (s.clone(), devices[0].clone());
     s.checkpoint(|| {
         // The first write is that of the tree.
-        devices[0].at_write(move || {
+        devices[0].before(Kind::Write, move || {
             let mut root = update(ROOT_INO.0, 0, Vec::new());
             root.attrs = store.load_inode(ROOT_INO)?.unwrap().attrs;
             store.submit(Transaction { durable: true, inodes: vec![root], ..Transaction::default() })?;
-            did.send(MemoryImage::capture(&device.inner)?).unwrap();
+            did.send(MemoryImage::capture(device.inner())?).unwrap();
             Ok(())
         });
         Ok(FoldInput { epoch: e + 2, groups: vec![linked.into()] })

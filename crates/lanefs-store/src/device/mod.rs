@@ -8,6 +8,7 @@ mod gate;
 #[cfg(test)]
 mod gate_loom;
 mod gate_sync;
+mod hooked;
 mod lock;
 mod memory;
 mod recording;
@@ -17,6 +18,7 @@ pub use crash::{Crash, Fate, SECTOR, subsets};
 pub use faulty::{Fault, FaultyDevice, Fired, Kind, Plan, Rule, When};
 pub use file::{FileDevice, FileOptions};
 pub use flush_gate::FlushGate;
+pub use hooked::HookedDevice;
 pub use lock::ImageLock;
 pub use memory::{MemoryDevice, MemoryImage};
 pub use recording::{

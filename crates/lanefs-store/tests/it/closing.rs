@@ -1,67 +1,20 @@
 //! Calls beside a close: what is acknowledged is found again, and what comes too late is refused.
 
 use crate::common::*;
-use lanefs_store::device::{Device, MemoryDevice, ReadReq, WriteReq};
+use lanefs_store::device::{HookedDevice, Kind, MemoryDevice};
 use lanefs_store::*;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 
-type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+type Hooked = HookedDevice<MemoryDevice>;
 
-/// A device that does something before the next read, and before the next write.
-#[derive(Default)]
-struct Hooks {
-    read: Hook,
-    write: Hook,
-}
-
-impl Hooks {
-    fn before_read(&self, f: impl FnOnce() + Send + 'static) {
-        *self.read.lock().unwrap() = Some(Box::new(f));
-    }
-    fn before_write(&self, f: impl FnOnce() + Send + 'static) {
-        *self.write.lock().unwrap() = Some(Box::new(f));
-    }
-    fn call(hook: &Hook) {
-        let f = hook.lock().unwrap().take();
-        f.into_iter().for_each(|f| f());
-    }
-}
-
-struct Hooked(MemoryDevice, Arc<Hooks>);
-
-impl std::fmt::Debug for Hooked {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Device for Hooked {
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-    fn read(&self, reqs: &mut [ReadReq<'_>]) -> Result<()> {
-        Hooks::call(&self.1.read);
-        self.0.read(reqs)
-    }
-    fn write(&self, reqs: &[WriteReq<'_>]) -> Result<()> {
-        Hooks::call(&self.1.write);
-        self.0.write(reqs)
-    }
-    fn flush(&self) -> Result<()> {
-        self.0.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.0.discard(offset, len)
-    }
+fn hooked() -> Arc<Hooked> {
+    Arc::new(Hooked::new(MemoryDevice::new(4 << 20).unwrap()))
 }
 
 /// A volume with the files 20 and 21, of which the store has nothing in memory.
-fn two_files() -> (Dev, Arc<Hooks>, Arc<Store>) {
-    let hooks = Arc::<Hooks>::default();
-    let d: Dev = Arc::new(Hooked(MemoryDevice::new(4 << 20).unwrap(), hooks.clone()));
+fn two_files() -> (Dev, Arc<Hooked>, Arc<Store>) {
+    let hooks = hooked();
+    let d: Dev = hooks.clone();
     Store::format(std::slice::from_ref(&d), &format_options()).unwrap();
     let (s, _) = open(&d);
     let g = [group(1, 1, &[new_file(20), set(b"a", 20, 0)]), group(1, 2, &[new_file(21), set(b"b", 21, 0)])];
@@ -93,9 +46,9 @@ fn rewrite(s: &Store) -> Result<()> {
 fn a_write_that_began_before_a_close_and_ends_behind_it_is_refused_or_found() {
     let (d, hooks, s) = two_files();
     let closer = s.clone();
-    hooks.before_read(move || closer.close().unwrap());
+    hooks.before(Kind::Read, move || closer.close());
     let answer = rewrite(&s);
-    assert!(hooks.read.lock().unwrap().is_none(), "nothing was read");
+    assert!(hooks.is_done(Kind::Read), "nothing was read");
     judge(&d, s, answer);
 }
 
@@ -107,9 +60,10 @@ fn a_write_that_ends_between_the_position_and_the_slot_of_a_close_is_refused_or_
     let (inside, is_inside) = mpsc::channel();
     let (closing, is_closing) = mpsc::channel::<()>();
     let (done, is_done) = mpsc::channel::<()>();
-    hooks.before_read(move || {
+    hooks.before(Kind::Read, move || {
         inside.send(()).unwrap();
         is_closing.recv().unwrap();
+        Ok(())
     });
     let answer = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -119,9 +73,10 @@ fn a_write_that_ends_between_the_position_and_the_slot_of_a_close_is_refused_or_
         });
         is_inside.recv().unwrap();
         // The first write of a close is behind its position. It waits for the other call's end.
-        hooks.before_write(move || {
+        hooks.before(Kind::Write, move || {
             closing.send(()).unwrap();
             is_done.recv().unwrap_err();
+            Ok(())
         });
         s.close().unwrap();
         writer.join().unwrap()
@@ -132,17 +87,18 @@ fn a_write_that_ends_between_the_position_and_the_slot_of_a_close_is_refused_or_
 /// What another thread writes of the inode, not durably, is part of what an fsync promises.
 #[test]
 fn an_fsync_waits_for_what_another_thread_writes_of_the_inode() {
-    let hooks = Arc::new(Hooks::default());
-    let d: Dev = Arc::new(Hooked(MemoryDevice::new(4 << 20).unwrap(), hooks.clone()));
+    let hooks = hooked();
+    let d: Dev = hooks.clone();
     Store::format(std::slice::from_ref(&d), &format_options()).unwrap();
     let (s, _) = open(&d);
     let g = group(s.info().last_epoch + 1, 1, &[new_file(20), set(b"a", 20, 0)]);
     s.submit(tx(true, g, vec![update(20, 4096, vec![(0, page(1))])])).unwrap();
     let (go, gate) = mpsc::channel::<()>();
     let (reached, here) = mpsc::channel();
-    hooks.before_write(move || {
+    hooks.before(Kind::Write, move || {
         reached.send(()).unwrap();
         let _ = gate.recv();
+        Ok(())
     });
     let over = std::sync::atomic::AtomicBool::new(false);
     let order = std::sync::atomic::Ordering::SeqCst;
