@@ -1,5 +1,6 @@
 //! The project's own tools: `cargo xtask COMMAND`.
 
+mod apps;
 mod conflicts;
 mod cost;
 mod crash;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask COMMAND
 
+  apps   git, databases, mail, editors and dpkg under power loss, beside ext4 and XFS: [--rounds N] [--only NAME] [--order ordered|relaxed] [--states N] [--seed N] [--jobs N] [--minutes N] [--peers N] [--keep DIR] [--json FILE]
   conflicts [--sample N] [--pair A,B [--test K]] [--lackey N] [--backtraces] --json FILE [--html FILE]   operations that commute share no cache line
   coherence [--lanes 1,2,..] [--workloads A,B] [--measured FILE] --json FILE [--html FILE]   how FxMark's workloads would scale
   crash  crash and recover in every way: [--long | --quick | --brief] [--seed N] [--minutes N] [--states N] [--only FAMILY] --json FILE
@@ -40,6 +42,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["apps", ref rest @ ..] => apps::main(rest),
         ["conflicts", ref rest @ ..] => conflicts::check(rest),
         ["coherence", ref rest @ ..] => conflicts::coherence(rest),
         ["cost", ref rest @ ..] => cost::check(rest),

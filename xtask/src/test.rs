@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must pass before a change lands.
 
 use crate::run::{cargo, need, run};
-use crate::{crash, fuzz};
+use crate::{apps, crash, fuzz};
 
 /// What the tests call beside cargo.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -17,6 +17,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 /// Runs all steps; stops at the first that fails.
 pub fn all() -> Result<(), String> {
     need(PROGRAMS)?;
+    need(apps::PROGRAMS)?;
     run(&mut cargo(&["fmt", "--all", "--check"]))?;
     run(&mut cargo(&["xtask", "tidy"]))?;
     run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
@@ -49,5 +50,7 @@ fn checkers() -> Result<(), String> {
     fuzz::schedules(&["--runs", "2000", "--jobs", &cores])?;
     // So many, not so long: what is tried must not depend on how fast the machine is.
     fuzz::fuzz(&["--cases", "4000", "--seconds", "600"])?;
+    // Names become durable one by one: what relies on their order is counted, and not held against the volume.
+    crash::checker("lanefs-apps", &["--order", "relaxed", "--states", "150"])?;
     fuzz::oom(&["--jobs", &cores])
 }

@@ -1,6 +1,7 @@
 //! What LaneFS is checked against: a reference model, scenarios that run on any target, and the crash simulator.
 //! Nothing of the product depends on this crate.
 
+pub mod apps;
 pub mod coherence;
 pub mod conflicts;
 pub mod crash;

@@ -84,6 +84,11 @@ impl Image {
         &self.at(block).bytes
     }
 
+    /// All of it.
+    pub fn to_vec(&self) -> Vec<u8> {
+        (0..self.blocks).flat_map(|b| *self.block(b)).collect()
+    }
+
     /// Replaces a whole block.
     pub fn put_shared(&mut self, block: usize, new: Arc<Shared>) {
         self.hash ^= self.part(block);
