@@ -13,6 +13,7 @@ pub mod epoch;
 pub mod lane_ids;
 pub mod lanes;
 pub mod lock;
+pub mod partial;
 pub mod primitive;
 pub mod racy_copy;
 pub mod raw_lock;

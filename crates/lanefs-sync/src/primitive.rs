@@ -17,7 +17,7 @@ mod imp {
     pub use crate::schedule::spin_loop;
     #[cfg(not(lanefs_tsan))]
     pub use std::sync::atomic::fence;
-    pub use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+    pub use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
     /// ThreadSanitizer knows no fences: here all of them write one word, one after the other. That orders more than fences do, so a race that only
     /// a fence of another kind would forbid is not reported; loom looks for those.
@@ -186,7 +186,7 @@ mod imp {
 mod imp {
     pub use loom::hint::spin_loop;
     pub use loom::sync::MutexGuard;
-    pub use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+    pub use loom::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
     /// A mutex without poison.
     #[derive(Debug, Default)]

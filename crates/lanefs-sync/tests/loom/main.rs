@@ -8,6 +8,7 @@
 
 mod epoch;
 mod lanes;
+mod partial;
 mod rps;
 mod seqlock;
 mod strided;

@@ -2,6 +2,7 @@
 
 use crate::memfs::stamps::NO_TIME;
 use lanefs_store::{FileKind, Ino};
+use lanefs_sync::partial::{self, COMPLETE, Look};
 use lanefs_sync::seqlock::SeqWord;
 use std::sync::atomic::{
     AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*,
@@ -180,7 +181,7 @@ pub(crate) struct Leaf {
     pub subdirs: AtomicI32,
     /// Entries in the chain, tombstones included. Written under `lock`.
     pub count: AtomicU16,
-    /// [`COMPLETE`], [`CHANGED`].
+    /// [`COMPLETE`]: the chain holds every name of the leaf's range, so a miss is authoritative. [`CHANGED`].
     pub flags: AtomicU8,
     /// Operations on several keys that have this leaf in hand; lookups wait until it is 0. Written under `lock`.
     pub multi: AtomicU8,
@@ -191,8 +192,6 @@ pub(crate) struct Leaf {
 
 /// Root leaves only: the directory's attributes changed here since they were captured, and it is on some lane's dirty list.
 pub(crate) const CHANGED: u8 = 2;
-/// The chain holds every name of the leaf's range: a miss is authoritative.
-pub(crate) const COMPLETE: u8 = 1;
 
 const _: () = assert!(size_of::<Leaf>() == 64);
 
@@ -267,16 +266,21 @@ impl Leaf {
         self.head.store(t.cast::<u8>().map_addr(|a| a | 1), Release);
     }
 
+    /// Begins a look at the chain without the lock; `None` while entries move, or names of the leaf are in the hands of an
+    /// operation on several keys.
+    #[inline(always)]
+    pub fn look(&self) -> Option<Look> {
+        // The chain is read behind `multi`: Acquire, pairs with the Release that lowers it.
+        Look::begin(&self.sseq, &self.flags).filter(|_| self.multi.load(Acquire) == 0)
+    }
+
+    /// Whether the chain holds every name of the leaf's range (leaf locked, else see [`Leaf::look`]).
     pub fn is_complete(&self) -> bool {
         self.flags.load(Acquire) & COMPLETE != 0
     }
 
     pub fn set_complete(&self, on: bool) {
-        if on {
-            self.flags.fetch_or(COMPLETE, Release);
-        } else {
-            self.flags.fetch_and(!COMPLETE, Release);
-        }
+        partial::set_complete(&self.flags, on);
     }
 }
 

@@ -4,7 +4,6 @@ use super::entry::{Head, range_of};
 use super::{Dir, relax};
 use crossbeam_epoch::Guard;
 use lanefs_store::{FileKind, Ino};
-use lanefs_sync::primitive::fence;
 use std::sync::atomic::Ordering::*;
 
 /// One entry of a listing: cookie, inode, kind, name.
@@ -31,11 +30,10 @@ impl Dir {
         let mut turn = 0;
         loop {
             let (leaf, level) = self.leaf(from);
-            let before = leaf.sseq.load(Acquire);
-            if before & 1 == 1 || leaf.multi.load(Acquire) != 0 {
+            let Some(look) = leaf.look() else {
                 relax(&mut turn);
                 continue;
-            }
+            };
             let Head::Chain(mut p) = leaf.head() else { continue };
             out.clear();
             // SAFETY: as in `Dir::lookup`.
@@ -47,12 +45,10 @@ impl Dir {
                 }
                 p = e.next.load(Acquire);
             }
-            let complete = leaf.is_complete();
-            fence(Acquire);
-            if leaf.sseq.load(Relaxed) != before || !matches!(leaf.head(), Head::Chain(_)) {
+            if !look.holds(&leaf.sseq) || !matches!(leaf.head(), Head::Chain(_)) {
                 continue;
             }
-            if !complete {
+            if !look.is_complete() {
                 return Step::NotLoaded(from);
             }
             out.sort_unstable_by_key(|e| e.0);

@@ -4,7 +4,7 @@ use super::entry::{Entry, FANOUT, Head, Leaf, Table, range_of, slot};
 use super::{Dir, split};
 use crossbeam_epoch::Guard;
 use lanefs_store::{FileKind, Ino};
-use lanefs_sync::primitive::fence;
+use lanefs_sync::partial;
 use std::sync::atomic::Ordering::*;
 
 /// What the store told of one bucket: the cookies it covers and its entries in cookie order.
@@ -150,13 +150,12 @@ impl Dir {
             above.epoch.fetch_max(most(&|l| l.epoch.load(Relaxed)), SeqCst);
             let purged = leaves.iter().fold(0, |lanes, l| lanes | l.purged_lanes.load(Relaxed));
             above.purged_lanes.store(purged, Relaxed);
-            above.sseq.store(above.sseq.load(Relaxed) | 1, Relaxed);
-            fence(Release);
+            partial::begin_taking(&above.sseq);
             above.count.store(0, Relaxed);
             above.set_complete(false);
             leaves.iter().for_each(Leaf::set_gone);
             above.set_chain(std::ptr::null_mut());
-            above.sseq.store(self.taken(), Release);
+            partial::end_taking(&above.sseq, self.taken());
         }
         leaves[..locked].iter().for_each(|l| l.lock.unlock());
         above.lock.unlock();

@@ -4,6 +4,7 @@ use super::entry::{Entry, Head, Leaf};
 use super::{Dir, relax, split, too_full};
 use crossbeam_epoch::Guard;
 use lanefs_store::Ino;
+use lanefs_sync::partial;
 use std::sync::atomic::Ordering::*;
 
 /// A locked leaf: the key lock of every name it covers. Unlocks on drop.
@@ -207,12 +208,11 @@ impl<'g> LockedLeaf<'g> {
         if self.leaf.epoch.load(Relaxed) > folded {
             return 0;
         }
-        self.leaf.sseq.store(self.leaf.sseq.load(Relaxed) | 1, Relaxed);
-        lanefs_sync::primitive::fence(Release);
+        partial::begin_taking(&self.leaf.sseq);
         self.leaf.set_complete(false);
         self.unlink(&mut |_| true);
         self.leaf.purged_lanes.store(0, Relaxed);
-        self.leaf.sseq.store(self.dir.taken(), Release);
+        partial::end_taking(&self.leaf.sseq, self.dir.taken());
         bytes
     }
 

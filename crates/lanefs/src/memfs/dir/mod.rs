@@ -9,7 +9,8 @@
 //! 1. A chain changes only under its leaf's lock. Adding is one Release store of the head, removing one of `next`, changing what a
 //!    name names one of `target`: each single-key change is atomic to readers.
 //! 2. Entries move between chains (split) or vanish without an operation (eviction) only while `sseq` is odd. A reader that found nothing
-//!    is right only if `sseq` is even and unchanged and the leaf was complete.
+//!    is right only if `sseq` is even and unchanged and the leaf was complete before the reader looked at the chain
+//!    (`lanefs_sync::partial`, which loom runs).
 //! 3. An operation on several keys raises `multi` on all its leaves before its first change and lowers it after its last; a reader
 //!    that sees it raised waits. So no reader sees a rename half done.
 //! 4. A dirty entry or tombstone is never evicted. A tombstone leaves memory only when clean, or when its name was born in the same
@@ -31,7 +32,7 @@ mod locked;
 mod tests;
 
 pub(crate) use entry::Entry;
-use entry::{COMPLETE, Head, Leaf, SPLIT_AT, Table, slot};
+use entry::{Head, Leaf, SPLIT_AT, Table, slot};
 pub(crate) use list::Step;
 pub(crate) use load::Bucket;
 pub(crate) use locked::{LockedPair, NotEmpty};
@@ -40,6 +41,7 @@ use super::stamps::NO_TIME;
 use crossbeam_epoch::Guard;
 pub(crate) use lanefs_store::format::name_hash::name_hash as hash_name;
 use lanefs_store::{FileKind, Ino};
+use lanefs_sync::partial::{self, COMPLETE};
 use lanefs_sync::primitive::fence;
 use lanefs_sync::schedule;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
@@ -153,12 +155,10 @@ impl Dir {
         let mut turn = 0;
         loop {
             let (leaf, _) = Dir::leaf_below(root, hash);
-            // Acquire: what follows is read after sseq. Pairs with the Release that makes it even again.
-            let before = leaf.sseq.load(Acquire);
-            if before & 1 == 1 || leaf.multi.load(Acquire) != 0 {
+            let Some(look) = leaf.look() else {
                 relax(&mut turn);
                 continue;
-            }
+            };
             let Head::Chain(mut p) = leaf.head() else { continue };
             let mut found = None;
             // SAFETY: entries reachable from a chain are freed through the epoch collector only; `_guard` is pinned (invariant 6).
@@ -175,12 +175,10 @@ impl Dir {
                 return Found::Name(ino, kind);
             }
             let tombstone = found.is_some();
-            let complete = leaf.is_complete();
-            fence(Acquire);
-            if leaf.sseq.load(Relaxed) != before || !matches!(leaf.head(), Head::Chain(_)) {
+            if !look.holds(&leaf.sseq) || !matches!(leaf.head(), Head::Chain(_)) {
                 continue;
             }
-            return if tombstone || complete { Found::Absent } else { Found::NotLoaded };
+            return if tombstone || look.is_complete() { Found::Absent } else { Found::NotLoaded };
         }
     }
 
@@ -359,10 +357,9 @@ fn split(leaf: &Leaf, level: u32) {
     let Head::Chain(mut p) = leaf.head() else { return };
     let complete = leaf.is_complete();
     let table = Box::into_raw(Table::new(if complete { COMPLETE } else { 0 }));
-    // Odd: readers of the chain start over (invariant 2). Release fence: the odd value is seen before any moved entry.
+    // Readers of the chain start over (invariant 2).
     let s = leaf.sseq.load(Relaxed);
-    leaf.sseq.store(s | 1, Relaxed);
-    fence(Release);
+    partial::begin_taking(&leaf.sseq);
     // SAFETY: `table` is a fresh Box not yet published.
     let t = unsafe { &*table };
     for child in &t.leaves {
@@ -382,7 +379,7 @@ fn split(leaf: &Leaf, level: u32) {
         p = next;
     }
     leaf.set_table(table);
-    leaf.sseq.store(s.wrapping_add(2), Release);
+    partial::end_taking(&leaf.sseq, s.wrapping_add(2));
 }
 
 /// Whether a locked leaf should split before it takes another entry.

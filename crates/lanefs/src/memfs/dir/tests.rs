@@ -341,3 +341,73 @@ fn a_pair_hides_its_change_until_it_is_whole() {
         });
     });
 }
+
+/// A reader that had looked at the chain before a bucket came into memory, and at the mark of completeness behind it, took names that exist
+/// for absent and left them out of listings: the load changes no sequence.
+#[test]
+fn no_name_is_missed_while_its_bucket_comes_into_memory() {
+    const ROUNDS: usize = 5000;
+    // All in one leaf: eleven that are in memory, which a reader walks over, and one that the store has.
+    let mut names = (0..).map(|i| format!("n{i}").into_bytes()).filter(|n| hash_name(KEY, n) >> 59 == 0);
+    let early: Vec<_> = names.by_ref().take(11).collect();
+    let late = names.next().unwrap();
+    let hash = hash_name(KEY, &late);
+    let bucket = Bucket {
+        lowest: 0,
+        highest: (1 << 59) - 1,
+        entries: &[(hash, Ino(7), FileKind::File, late.as_slice())],
+    };
+    let dirs: Vec<Dir> = (0..ROUNDS).map(|_| Dir::new(false)).collect();
+    for d in &dirs {
+        early.iter().for_each(|n| assert!(add(d, n, 20, 1, &pin())));
+    }
+    // What each of the two has come to.
+    let rounds = [AtomicU32::new(0), AtomicU32::new(0)];
+    let meet = |me: usize, round: usize| {
+        rounds[me].store(round as u32 + 1, SeqCst);
+        let mut turn = 0;
+        while rounds[1 - me].load(SeqCst) <= round as u32 {
+            relax(&mut turn);
+        }
+    };
+    let mut missed = [0, 0];
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for (i, d) in dirs.iter().enumerate() {
+                meet(0, i);
+                let g = pin();
+                // Readers are at it by now.
+                (0..i % 64).for_each(|_| schedule::spin_loop());
+                d.install(hash, &bucket, d.load_stamp(), &g);
+            }
+        });
+        for (i, d) in dirs.iter().enumerate() {
+            meet(1, i);
+            let g = pin();
+            let mut turn = 0;
+            let found = loop {
+                let found = if i % 2 == 0 {
+                    match d.lookup(hash, &late, &g) {
+                        Found::NotLoaded => None,
+                        found => Some(matches!(found, Found::Name(..))),
+                    }
+                } else {
+                    let mut out = Vec::new();
+                    match d.list_leaf(2, &mut out, &g) {
+                        Step::NotLoaded(_) => None,
+                        _ => Some(out.len() == 12),
+                    }
+                };
+                match found {
+                    Some(found) => break found,
+                    None => turn += 1,
+                }
+                if turn > 10_000 {
+                    schedule::yield_now();
+                }
+            };
+            missed[i % 2] += u32::from(!found);
+        }
+    });
+    assert_eq!(missed, [0, 0], "lookups and listings that missed a name");
+}
