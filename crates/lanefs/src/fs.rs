@@ -300,17 +300,53 @@ impl Fs {
     pub fn link(&self, old: impl AsPath, new: impl AsPath) -> Result<()> {
         let inner = &self.volume.0.inner;
         inner.slow_down_meta();
-        inner.with_room(|| {
-            let guard = pin();
-            let ino = self.find(old.as_path(), false, &guard)?;
-            let r = self.named_place(new.as_path(), libc::EEXIST, &guard)?;
+        inner.with_room(|| self.link_once(old.as_path(), new.as_path()))
+    }
+
+    /// The file is looked up by its old name, and linked under the lock of the new one. Of the two, that the old name is
+    /// gone and that the new one exists, is told only what was so at one moment.
+    fn link_once(&self, old: &[u8], new: &[u8]) -> Result<()> {
+        let inner = &self.volume.0.inner;
+        let guard = pin();
+        let mut careful = false;
+        let mut turn = 0;
+        loop {
+            let (a, moment) = if careful {
+                // The last name alone: a path's directories are looked up one after the other, as Linux does it.
+                let a = self.place(old, Last::Place, &guard)?;
+                let b = self.place(new, Last::Place, &guard)?;
+                let moment =
+                    inner.moment(&[(a.parent, &a.name), (b.parent, &b.name)], &guard).map_err(gone)?;
+                (Some(a), Some(moment))
+            } else {
+                (None, None)
+            };
+            let ino = match &a {
+                Some(a) if a.target.is_none() => {
+                    let seen = inner.look(a.parent, &a.name, &guard).map_err(gone)?;
+                    perm::check(seen.pcell, &self.cred, perm::X)?;
+                    seen.target.ok_or_else(|| a.missing())?.0.ino
+                }
+                _ => self.find(old, false, &guard)?,
+            };
+            let r = self.named_place(new, libc::EEXIST, &guard)?;
             if r.must_be_dir && r.target.is_none() {
                 return Err(r.missing());
             }
             // Found by a name, so it needs no handle that keeps it; whether it has one still is looked at under the lock.
-            let cell = inner.cell(ino, &guard).map_err(gone)?;
-            inner.link(&self.cred, cell, r.parent, &r.name, &guard).map_err(gone)
-        })
+            let linked = match inner.cell(ino, &guard) {
+                Ok(cell) => inner.link(&self.cred, cell, r.parent, &r.name, &guard),
+                Err(e) => Err(e),
+            };
+            match linked.map_err(gone) {
+                // The file lost its last name: if another is called so now, that one was meant.
+                Err(e) if e.errno() == libc::ENOENT && turn < 1000 => {}
+                Err(e) if e.errno() == libc::EEXIST && !moment.is_some_and(|m| m.holds()) => {}
+                answer => return answer,
+            }
+            careful = true;
+            crate::memfs::dir::relax(&mut turn);
+        }
     }
 
     /// Gives an open file another name, or an O_TMPFILE its first: `linkat` with AT_EMPTY_PATH. EXDEV: the file is one of another volume. Other
@@ -391,7 +427,7 @@ impl Fs {
         let place = |path| self.place(path, Last::Place, &guard);
         let (mut a, mut b) = (place(old)?, place(new)?);
         let plain = |r: &Resolved| !r.must_be_dir && r.name.len() <= lanefs_store::NAME_MAX;
-        let is_plain = flags == 0 && plain(&a) && plain(&b);
+        let is_plain = plain(&a) && plain(&b);
         if !is_plain {
             let look = |path| self.place(path, Last::Look, &guard);
             (a, b) = (look(old)?, look(new)?);

@@ -127,7 +127,10 @@ impl Inner {
             _ => perm::check_name(name)?,
         }
         let mut turn = 0;
+        // ENOTEMPTY without a lock tells of the name and of those below it: it is said only of one moment.
+        let mut careful = false;
         loop {
+            let moment = careful.then(|| self.moment(&[(parent, name)], guard)).transpose()?;
             let s = self.look(parent, name, guard)?;
             perm::check(s.pcell, cred, perm::X)?;
             let Some((victim, kind)) = s.target else { return posix(libc::ENOENT) };
@@ -135,7 +138,12 @@ impl Inner {
             self.writable()?;
             let Some(vdir) = victim.dir() else { return posix(libc::ENOTDIR) };
             if vdir.has_names(guard) {
-                return posix(libc::ENOTEMPTY);
+                if moment.is_some_and(|m| m.holds()) {
+                    return posix(libc::ENOTEMPTY);
+                }
+                careful = true;
+                relax(&mut turn);
+                continue;
             }
             self.load_all(victim, vdir, guard)?;
             let now = coarse_realtime_ns();

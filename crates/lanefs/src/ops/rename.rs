@@ -9,7 +9,7 @@ use super::remove::{Seen, close_empty};
 use super::{Op, perm, posix};
 use crate::error::Result;
 use crate::memfs::Cell;
-use crate::memfs::dir::{ALIVE, DEAD, Entry, LockedPair, NotEmpty, relax};
+use crate::memfs::dir::{ALIVE, DEAD, Entry, LockedPair, Moment, NotEmpty, hash_name, relax};
 use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
@@ -54,6 +54,9 @@ impl Inner {
         }
         let mut turn = 0;
         let mut settled = None;
+        // An answer that rests on both looks, and on no lock, is given only if both tell of one moment. Few answers are of
+        // that kind, so the moment is watched only once one was found.
+        let mut careful = false;
         loop {
             if from == to {
                 // The name itself: nothing to do if it exists.
@@ -63,6 +66,7 @@ impl Inner {
                     _ => Ok(()),
                 };
             }
+            let moment = careful.then(|| self.moment(&[from, to], guard)).transpose()?;
             let s = self.look(from.0, from.1, guard)?;
             let t = self.look(to.0, to.1, guard)?;
             perm::check(s.pcell, cred, perm::X)?;
@@ -71,9 +75,18 @@ impl Inner {
             let dir_moves = moved.kind == FileKind::Dir && from.0 != to.0
                 || exchange && from.0 != to.0 && t.target.is_some_and(|x| x.1 == FileKind::Dir);
             let _move = dir_moves.then(|| self.move_lock.lock());
-            self.may_rename(cred, &s, &t, exchange, noreplace, guard)?;
-            if t.target.is_some_and(|x| x.0.ino == moved.ino) && !exchange {
-                return Ok(());
+            let answer = match self.may_rename(cred, &s, &t, exchange, noreplace, guard) {
+                Ok(()) if t.target.is_some_and(|x| x.0.ino == moved.ino) && !exchange => Some(Ok(())),
+                Ok(()) => None,
+                Err(e) => Some(Err(e)),
+            };
+            if let Some(answer) = answer {
+                if moment.is_some_and(|m| m.holds()) {
+                    return answer;
+                }
+                careful = true;
+                relax(&mut turn);
+                continue;
             }
             self.check_dir_alive(s.pdir)?;
             self.check_dir_alive(t.pdir)?;
@@ -103,6 +116,15 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Begins to watch the moment at which these names are looked at.
+    pub(crate) fn moment<'g>(&self, names: &[At<'_>], guard: &'g Guard) -> Result<Moment<'g>> {
+        let mut watched = smallvec::SmallVec::<[_; 2]>::new();
+        for (parent, name) in names {
+            watched.push((self.dir_cell(*parent, guard)?.1, hash_name(self.hash_key, name)));
+        }
+        Ok(Moment::begin(watched, guard))
     }
 
     /// The checks that need no lock (the move lock is held if a directory changes parents).

@@ -1,7 +1,7 @@
 //! Many threads on one volume.
 
 use crate::{ls, reopen, volume};
-use lanefs::{Cred, MountOptions, OpenOptions, Volume};
+use lanefs::{Cred, Fs, MountOptions, OpenOptions, Volume};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 #[test]
@@ -223,4 +223,145 @@ fn making_and_removing_for_ever_never_fills_the_volume() {
         });
         v.close().unwrap();
     }
+}
+
+/// Calls `mover` with each round's directory for as long as `round` works in it, on another thread.
+fn beside(
+    prepare: impl Fn(&Fs, &str),
+    mover: impl Fn(&Fs, &str) + Sync,
+    round: impl Fn(&Fs, &str) -> Result<(), String>,
+) {
+    const ROUNDS: u64 = 1500;
+    let (v, _dev) = volume(64);
+    let fs = v.as_user(Cred::root());
+    // Even while nothing goes on, odd within a round.
+    let phase = AtomicU64::new(0);
+    let moved = AtomicU64::new(0);
+    let mut wrong = Vec::new();
+    std::thread::scope(|s| {
+        let other = fs.clone();
+        let (phase, moved, mover) = (&phase, &moved, &mover);
+        s.spawn(move || {
+            loop {
+                match phase.load(SeqCst) {
+                    u64::MAX => return,
+                    p if p % 2 == 1 => {
+                        mover(&other, &format!("/r{p}"));
+                        moved.store(p, SeqCst);
+                    }
+                    p => {
+                        moved.store(p, SeqCst);
+                        std::thread::yield_now();
+                    }
+                }
+            }
+        });
+        let wait = |p| {
+            phase.store(p, SeqCst);
+            while moved.load(SeqCst) != p {
+                std::thread::yield_now();
+            }
+        };
+        for i in 0..ROUNDS {
+            let dir = format!("/r{}", 2 * i + 1);
+            fs.mkdir(&*dir, 0o755).unwrap();
+            prepare(&fs, &dir);
+            wait(2 * i + 1);
+            wrong.extend(round(&fs, &dir).err());
+            wait(2 * i + 2);
+        }
+        phase.store(u64::MAX, SeqCst);
+    });
+    assert!(wrong.is_empty(), "{} of {ROUNDS} rounds: {}", wrong.len(), wrong[0]);
+}
+
+fn errno_of(r: lanefs::Result<()>) -> i32 {
+    r.err().map_or(0, |e| e.errno())
+}
+
+/// Two files change places for ever. A rename of one over the other that looked at the first before such a change, and at the second behind it,
+/// saw two names of one file, did nothing and told of success.
+#[test]
+fn a_rename_over_another_file_is_done_while_both_change_places() {
+    beside(
+        |fs, d| ["a", "b"].iter().for_each(|n| drop(fs.create(&*format!("{d}/{n}")).unwrap())),
+        |fs, d| {
+            let _ = fs.rename2(&*format!("{d}/a"), &*format!("{d}/b"), libc::RENAME_EXCHANGE);
+        },
+        |fs, d| {
+            fs.rename(&*format!("{d}/a"), &*format!("{d}/b")).map_err(|e| e.to_string())?;
+            match fs.lstat(&*format!("{d}/a")) {
+                Ok(_) => Err("both names are still there".into()),
+                Err(_) => Ok(()),
+            }
+        },
+    );
+}
+
+/// A file has one of two names at any moment: no call may find both.
+#[test]
+fn what_exists_is_not_told_of_two_names_of_which_there_is_one() {
+    for link in [false, true] {
+        beside(
+            |fs, d| drop(fs.create(&*format!("{d}/a")).unwrap()),
+            |fs, d| {
+                let (a, b) = (format!("{d}/a"), format!("{d}/b"));
+                let _ = fs.rename(&*a, &*b);
+                let _ = fs.rename(&*b, &*a);
+            },
+            |fs, d| {
+                for _ in 0..4 {
+                    let (a, b) = (format!("{d}/a"), format!("{d}/b"));
+                    let answer = match link {
+                        false => fs.rename2(&*a, &*b, libc::RENAME_NOREPLACE),
+                        true => fs.link(&*a, &*b),
+                    };
+                    match errno_of(answer) {
+                        libc::ENOENT => {}
+                        0 if !link => {}
+                        // Both name it now.
+                        0 => return Ok(()),
+                        e => return Err(format!("link {link}: error {e}")),
+                    }
+                }
+                Ok(())
+            },
+        );
+    }
+}
+
+/// A directory is empty whenever it has its name.
+#[test]
+fn a_directory_that_is_empty_under_its_name_is_not_told_to_have_names() {
+    beside(
+        |fs, d| fs.mkdir(&*format!("{d}/a"), 0o755).unwrap(),
+        |fs, d| {
+            let (a, b, x) = (format!("{d}/a"), format!("{d}/b"), format!("{d}/b/x"));
+            let _ = fs.rename(&*a, &*b);
+            let _ = fs.mkdir(&*x, 0o755);
+            let _ = fs.rmdir(&*x);
+            let _ = fs.rename(&*b, &*a);
+        },
+        |fs, d| match errno_of(fs.rmdir(&*format!("{d}/a"))) {
+            0 | libc::ENOENT => Ok(()),
+            e => Err(format!("error {e}")),
+        },
+    );
+}
+
+/// A name that always names some file can always be linked, also while other files take its place.
+#[test]
+fn a_name_that_is_always_there_can_be_linked() {
+    beside(
+        |fs, d| drop(fs.create(&*format!("{d}/a")).unwrap()),
+        |fs, d| {
+            let (a, b) = (format!("{d}/a"), format!("{d}/b"));
+            drop(fs.create(&*b).unwrap());
+            fs.rename(&*b, &*a).unwrap();
+        },
+        |fs, d| match errno_of(fs.link(&*format!("{d}/a"), &*format!("{d}/c"))) {
+            0 => Ok(()),
+            e => Err(format!("error {e}")),
+        },
+    );
 }

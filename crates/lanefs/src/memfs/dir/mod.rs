@@ -28,6 +28,7 @@ mod entry;
 mod list;
 mod load;
 mod locked;
+mod moment;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +37,7 @@ use entry::{Head, Leaf, SPLIT_AT, Table, slot};
 pub(crate) use list::Step;
 pub(crate) use load::Bucket;
 pub(crate) use locked::{LockedPair, NotEmpty};
+pub(crate) use moment::Moment;
 
 use super::stamps::NO_TIME;
 use crossbeam_epoch::Guard;
