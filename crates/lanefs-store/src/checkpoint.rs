@@ -18,8 +18,10 @@
 //! 3. Marks in the usage table are those of the captured tree: an inode's births and deaths of data blocks are applied
 //!    when it is captured, no sooner.
 //! 4. A checkpoint without a fold (the store makes one to free segments) must not forget what is durable only in batches
-//!    before P and not folded: it writes these groups, commits and inode updates again, behind P, before the slot.
+//!    before P and not folded: it writes these groups, commits and inode updates again, behind P, before the slot (`carry`).
 //! 5. A checkpoint that fails for lack of room, or because something cannot be read, leaves the last slot in force and can be repeated.
+//!    Work leaves its list (inodes, leaves of the tables, summaries) one piece at a time, when it is done and nothing can fail any more;
+//!    what is left on a list after an error is what the next checkpoint has to do.
 //!    If it failed before the fold, its caller hands over again what it was to fold. Behind the fold that stays folded in memory, and the next
 //!    checkpoint of any kind says so in its slot ([`Store::folded_epoch`]): folded once more, together with later epochs, changes that take each
 //!    other back would be left out. An error within the fold is sticky, as is one of a write or a flush.
@@ -31,15 +33,13 @@ use crate::api::{CheckpointDone, CleanReport, FoldInput};
 use crate::block_io::{BlockSink, Owner};
 use crate::cell::Cell;
 use crate::error::{Result, StoreError};
-use crate::format::batch::{self, InodeRecord, TailUpdate};
 use crate::format::orphans::{self, ORPHANS_PER_BLOCK};
 use crate::format::record;
 use crate::format::slot::{Position, Root, Slot};
 use crate::io::Write;
 use crate::mlog::Mlog;
 use crate::sink::{QUEUE_MAX, Sink};
-use crate::store::{Flight, Store};
-use crate::transaction::Placed;
+use crate::store::Store;
 use crate::types::{BlockAddr, BlockRef, Ino};
 use crate::usage_table::UsageTable;
 use lanefs_sync::{Canary, planted};
@@ -47,8 +47,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Carried inode records are packed into messages of about this many bytes.
-const CARRY_MESSAGE: usize = 64 << 10;
 /// The most segments of a device discarded after one checkpoint.
 const DISCARDS: usize = 32;
 
@@ -65,12 +63,14 @@ pub(crate) struct Maintenance {
     pub orphans_changed: bool,
     /// Inodes to be written out: what was dirtied before the position, and what the fold changed. Some twice.
     pub changed: Vec<Arc<Cell>>,
-    /// How many inodes the last checkpoint could not write out, because their NEW was not folded.
-    waiting: usize,
+    /// Inodes that this checkpoint cannot write out, because their NEW is not folded.
+    waiting: Vec<Arc<Cell>>,
+    /// How many these were at the last one.
+    waited: usize,
     /// Inodes written out since the slot in force.
     captured: Vec<Arc<Cell>>,
     /// What was carried over (4) and is written, but not known to be flushed: the mlog and the last place of each message.
-    carried: Vec<(usize, u64)>,
+    pub carried: Vec<(usize, u64)>,
     /// Numbers freed by folds since the slot in force.
     pub freed: Vec<(Ino, u32)>,
     /// The last durable checkpoint's number.
@@ -95,7 +95,8 @@ impl Maintenance {
             orphan_blocks: Vec::new(),
             orphans_changed: false,
             changed: Vec::new(),
-            waiting: 0,
+            waiting: Vec::new(),
+            waited: 0,
             captured: Vec::new(),
             carried: Vec::new(),
             freed: Vec::new(),
@@ -137,8 +138,10 @@ impl Store {
         clean: bool,
     ) -> Result<CheckpointDone> {
         let r = self.try_checkpoint(m, seal, clean);
-        // Of one that failed before the capture: for the next one.
-        self.list_again(&std::mem::take(&mut m.changed));
+        // What could not be written out, or was not for an error: for the next one (5).
+        m.waited = m.waiting.len();
+        let left = [std::mem::take(&mut m.changed), std::mem::take(&mut m.waiting)].concat();
+        self.list_again(&left);
         r
     }
 
@@ -185,8 +188,10 @@ impl Store {
             Err(e) => {
                 // What memory refers to must be on the device before it is read.
                 self.io.write_queue()?;
-                // What was carried over stays in the log. Unless it is known to be durable, nothing behind it ever is.
+                // What was carried over stays in the log. Unless it is known to be durable, nothing behind it ever is. It names data
+                // whose writes may be under way.
                 if !m.carried.is_empty() {
+                    self.drain(|| ());
                     self.io.flush(self.io.all())?;
                     self.carried_is_durable(m);
                 }
@@ -305,31 +310,12 @@ impl Store {
             self.epoch.fetch_max(input.epoch, Ordering::Relaxed);
             self.folded.store(input.epoch, Ordering::Relaxed);
         }
-        // 4. Capture.
-        let mut waiting = Vec::new();
-        let mut cells = std::mem::take(&mut m.changed);
-        cells.sort_unstable_by_key(|c| c.ino); // Neighbours in the table are neighbours in the log.
-        cells.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        for (n, cell) in cells.iter().enumerate() {
-            match self.capture_leaves(cell, sink).and_then(|()| self.capture(m, cell, input.epoch, sink)) {
-                Ok(true) => {}
-                Ok(false) => waiting.push(cell.clone()),
-                Err(e) => {
-                    self.list_again(&cells[n..]);
-                    self.list_again(&waiting);
-                    return Err(e);
-                }
-            }
-            self.relieve(n, sink)?;
-        }
+        self.capture_all(m, input.epoch, sink)?;
         let carried = if folding && !late || planted(Canary::CarriesNothing) {
-            Ok(false)
+            false
         } else {
-            self.carry(&mut m.carried, input.epoch, &waiting)
+            self.carry(&mut m.carried, input.epoch, &m.waiting)?
         };
-        self.list_again(&waiting);
-        m.waiting = waiting.len();
-        let carried = carried?;
         // 5. Tables.
         let (r, level) = self.inodes.write_out(sink)?;
         let table = Root { r, level };
@@ -339,6 +325,23 @@ impl Store {
         m.usage.write_summaries(&self.segments, sink)?;
         let usage = m.usage.write_out(&self.segments, sink)?;
         Ok(Built { table, usage, orphans, carried })
+    }
+
+    /// Step 4: writes out all inodes of `m.changed`. One is on that list until it is written, or is in `m.waiting` (5).
+    fn capture_all(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
+        // Neighbours in the table are neighbours in the log. The first is the last on the list, which is taken from its end.
+        m.changed.sort_unstable_by_key(|c| std::cmp::Reverse(c.ino));
+        m.changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        for n in 0.. {
+            let Some(cell) = m.changed.last().cloned() else { break };
+            self.capture_leaves(&cell, sink)?;
+            if !self.capture(m, &cell, fold, sink)? {
+                m.waiting.push(cell);
+            }
+            m.changed.pop();
+            self.relieve(n, sink)?;
+        }
+        Ok(())
     }
 
     /// Writes the leaves of a large map in portions that the queue can hold, letting go of the lock between them. What changes meanwhile
@@ -362,15 +365,19 @@ impl Store {
     /// and removing files needs no room for their inodes. Its entry in the inode table says `fold`: with
     /// both slots lost that is all that tells what was folded.
     fn capture(&self, m: &mut Maintenance, cell: &Arc<Cell>, fold: u64, sink: &mut Sink<'_>) -> Result<bool> {
+        let in_table = {
+            let i = cell.lock();
+            i.folded && !i.gone // Only folds change that.
+        };
+        // In memory before anything is written: an inode that is written counts as done, so nothing may fail behind that (5).
+        let entry = if in_table { Some(self.inodes.hold(cell.ino, &self.io)?) } else { None };
         let mut guard = cell.lock();
         let i = &mut *guard;
         if i.gone {
             return Ok(true);
         }
         i.settle(&self.segments);
-        if !i.folded {
-            return Ok(false);
-        }
+        let Some(entry) = entry else { return Ok(false) };
         let old = i.state.block();
         if m.orphans.contains(&cell.ino) && !i.state.is_changed() && !old.is_none() {
             i.listed = false;
@@ -378,8 +385,7 @@ impl Store {
         }
         let r = i.state.write_out(sink)?;
         if r != old {
-            let generation = i.state.attrs().generation;
-            self.inodes.set(cell.ino, r, generation, fold, &self.io)?;
+            entry.set(r, i.state.attrs().generation, fold);
         }
         // In this order: recovery may unmap a block of the tree and map it again. A bucket that the cleaner moved may have been written anew by
         // the fold since, which has given it up: no tree refers to it.
@@ -409,102 +415,6 @@ impl Store {
         // Set again if the slot is not written: `m.slot.orphans` would be the old list.
         m.orphans_changed = true;
         Ok(next)
-    }
-
-    /// All devices were flushed since the last [`Store::carry`].
-    fn carried_is_durable(&self, m: &mut Maintenance) {
-        m.carried.drain(..).for_each(|(mlog, place)| self.mlogs[mlog].made_durable(place));
-    }
-
-    /// Invariant 4: writes again, behind P, what is durable and not folded; whether there was anything. What was written is in `carried`,
-    /// also after an error.
-    fn carry(&self, carried: &mut Vec<(usize, u64)>, folded: u64, waiting: &[Arc<Cell>]) -> Result<bool> {
-        let mut placed: Vec<Placed> = Vec::new();
-        let mut flights: Vec<Flight<'_>> = Vec::new();
-        let run = (|| -> Result<()> {
-            for m in &self.mlogs {
-                let groups = groups_above(&m.groups(), folded);
-                if !groups.is_empty() {
-                    let mut bytes = Vec::with_capacity(groups.len() + 8);
-                    batch::put_message_head(&mut bytes, &groups, 0);
-                    let section = self.enter(0);
-                    let p = self.place(m.id, self.fsync_head(), bytes, 0, true)?;
-                    placed.push(p);
-                    flights.push(section.leave());
-                }
-            }
-            {
-                let section = self.enter(0);
-                let c = self.commits.lock();
-                for p in c.pending.iter().filter(|p| p.epoch > folded) {
-                    placed.append(&mut self.place_shares(p)?);
-                }
-                drop(c);
-                flights.push(section.leave());
-            }
-            // Records are packed; that a cell may change between its record and the message does not matter: recovery
-            // sorts by version, and what a record refers to was touched behind P.
-            let (mut records, mut count, mut devices) = (Vec::new(), 0, 0);
-            for (n, cell) in waiting.iter().enumerate() {
-                if let Some(r) = self.whole_record(cell)? {
-                    devices |= self.touch_record(&r);
-                    batch::put_inode(&mut records, &r);
-                    count += 1;
-                }
-                if count > 0 && (records.len() > CARRY_MESSAGE || n + 1 == waiting.len()) {
-                    let mut bytes = Vec::with_capacity(records.len() + 8);
-                    batch::put_message_head(&mut bytes, &[], count);
-                    bytes.append(&mut records);
-                    let section = self.enter(0);
-                    let mlog = n % self.mlogs.len();
-                    let p = self.place(mlog, self.fsync_head(), bytes, devices, true)?;
-                    placed.push(p);
-                    flights.push(section.leave());
-                    (count, devices) = (0, 0);
-                }
-            }
-            Ok(())
-        })();
-        // What has a place is written in any case: its links may be part of a chain that others rely on.
-        let blocks: Vec<_> = placed.iter().flat_map(|p| self.encode_placed(p)).collect();
-        let reqs: Vec<Write<'_>> =
-            blocks.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }).collect();
-        let written = self.io.write(&reqs);
-        self.links_answered(&placed);
-        written?;
-        drop(flights);
-        placed.iter().for_each(|p| self.mlogs[p.mlog].wait_links(p.last_seq()));
-        carried.extend(placed.iter().map(|p| (p.mlog, p.last_place())));
-        run.map(|()| !placed.is_empty())
-    }
-
-    /// All that is known of an inode whose NEW is not folded.
-    fn whole_record(&self, cell: &Cell) -> Result<Option<InodeRecord>> {
-        let mut i = cell.lock();
-        if i.gone || i.folded {
-            return Ok(None);
-        }
-        let mut r = InodeRecord {
-            ino: cell.ino,
-            version: i.state.version(),
-            attrs: *i.state.attrs(),
-            // Otherwise NEW says what they are.
-            xattrs: if i.state.has_new_xattrs() { Some(self.xattrs_of(&i.state)?) } else { None },
-            tail: match i.state.tail() {
-                _ if i.state.is_dir() => TailUpdate::Same,
-                Some((page, b)) => TailUpdate::Set { page, bytes: b.to_vec() },
-                None => TailUpdate::None,
-            },
-            unmaps: std::iter::once(0..u64::MAX).collect(),
-            runs: Vec::new(),
-        };
-        if !i.state.is_dir() {
-            i.state.for_each_page(&self.io, &mut |page, b| {
-                r.push_page(page, b);
-                Ok(())
-            })?;
-        }
-        Ok(Some(r))
     }
 
     /// Step 8.
@@ -566,7 +476,7 @@ impl Store {
         let done = self.run_checkpoint(m, none, false)?;
         m.freed.extend(done.freed);
         // Relaxed: a hint for `watch_metadata`.
-        self.dirty_floor.store(m.waiting, Ordering::Relaxed);
+        self.dirty_floor.store(m.waited, Ordering::Relaxed);
         Ok(())
     }
 

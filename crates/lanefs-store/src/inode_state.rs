@@ -293,6 +293,13 @@ impl InodeState {
         }
     }
 
+    /// Gives the inode's present state a version of its own, for a record that says all of it.
+    pub fn next_version(&mut self) -> u64 {
+        self.version += 1;
+        self.dirty = true;
+        self.version
+    }
+
     /// Sets the number of folded names.
     pub fn set_names(&mut self, names: u32) {
         match names {

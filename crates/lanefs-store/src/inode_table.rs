@@ -32,6 +32,21 @@ struct Leaf {
 type Chunk = Arc<CachePadded<Mutex<Leaf>>>;
 type Shard = CachePadded<Mutex<HashMap<u64, Chunk>>>;
 
+/// The entry of a number, in memory for as long as this lives: what is said of it cannot fail.
+pub struct Entry {
+    chunk: Chunk,
+    slot: usize,
+}
+
+impl Entry {
+    /// Says where the inode block is now. Returns where it was.
+    pub fn set(&self, block: BlockRef, generation: u32, epoch: u64) -> BlockRef {
+        let mut leaf = self.chunk.lock();
+        leaf.dirty = true;
+        std::mem::replace(&mut leaf.entries[self.slot], TableEntry { block, generation, epoch }).block
+    }
+}
+
 /// What comes next in the table, for those who go on past damage.
 pub enum ChunkStep {
     /// This chunk.
@@ -139,6 +154,13 @@ impl InodeTable {
         })
     }
 
+    /// Brings the entry of `ino` into memory, and keeps it there.
+    pub fn hold(&self, ino: Ino, source: &(impl BlockSource + ?Sized)) -> Result<Entry> {
+        let beyond = || StoreError::Invalid(format!("inode {ino} is beyond the table"));
+        let chunk = self.chunk(ino.chunk(), true, source)?.ok_or_else(beyond)?;
+        Ok(Entry { chunk, slot: ino.slot() })
+    }
+
     /// Says where the inode block of `ino` is now. Returns where it was.
     pub fn set(
         &self,
@@ -148,7 +170,7 @@ impl InodeTable {
         epoch: u64,
         source: &(impl BlockSource + ?Sized),
     ) -> Result<BlockRef> {
-        self.change(ino, source, |e| *e = TableEntry { block, generation, epoch })
+        Ok(self.hold(ino, source)?.set(block, generation, epoch))
     }
 
     /// Frees the number; its next use has the generation `next`. Returns where its inode block was.
@@ -159,22 +181,7 @@ impl InodeTable {
         epoch: u64,
         source: &(impl BlockSource + ?Sized),
     ) -> Result<BlockRef> {
-        self.change(ino, source, |e| *e = TableEntry { block: BlockRef::NONE, generation: next, epoch })
-    }
-
-    fn change(
-        &self,
-        ino: Ino,
-        source: &(impl BlockSource + ?Sized),
-        f: impl FnOnce(&mut TableEntry),
-    ) -> Result<BlockRef> {
-        let Some(chunk) = self.chunk(ino.chunk(), true, source)? else { return Ok(BlockRef::NONE) };
-        let mut leaf = chunk.lock();
-        let e = &mut leaf.entries[ino.slot()];
-        let old = e.block;
-        f(e);
-        leaf.dirty = true;
-        Ok(old)
+        Ok(self.hold(ino, source)?.set(BlockRef::NONE, next, epoch))
     }
 
     /// Which numbers of a chunk are in use, and the generations of their present or next use.
@@ -270,17 +277,10 @@ impl InodeTable {
                 leaf.dirty = false;
                 table_node::encode(n, &leaf.entries)
             };
-            let written = (|| {
-                let r = sink.write(Owner::Table { level: 0, index: n }, block)?;
-                // Reading the tree's nodes first keeps I/O out of its lock.
-                loop {
-                    let mut tree = self.tree.lock();
-                    let Some(w) = tree.missing_for(n) else { break tree.set(n, r, &*sink) };
-                    drop(tree);
-                    let b = sink.read(w.r, w.what)?;
-                    self.tree.lock().install(&w, &b)?;
-                }
-            })();
+            let written = sink.write(Owner::Table { level: 0, index: n }, block).and_then(|r| {
+                // The tree does not know it: nobody would free it.
+                self.set_leaf(n, r, sink).inspect_err(|_| sink.free(r.addr))
+            });
             match written {
                 Ok(old) if !old.is_none() => sink.free(old.addr),
                 Ok(_) => {}
@@ -292,6 +292,17 @@ impl InodeTable {
             sink.relieve()?;
         }
         Ok(())
+    }
+
+    /// Tells the tree where leaf `n` is now. Reading the tree's nodes first keeps I/O out of its lock.
+    fn set_leaf(&self, n: u64, r: BlockRef, source: &dyn BlockSink) -> Result<BlockRef> {
+        loop {
+            let mut tree = self.tree.lock();
+            let Some(w) = tree.missing_for(n) else { return tree.set(n, r, source) };
+            drop(tree);
+            let b = source.read(w.r, w.what)?;
+            self.tree.lock().install(&w, &b)?;
+        }
     }
 
     /// The cleaner's question: where is the node on disk now? None if it is not.

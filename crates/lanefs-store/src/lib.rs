@@ -8,6 +8,7 @@ mod apply;
 mod arrived;
 mod audit;
 pub mod block_io;
+mod carry;
 mod cell;
 mod checkpoint;
 mod cleaner;
@@ -30,6 +31,8 @@ mod mlog;
 mod pressure;
 pub mod radix;
 mod recovery;
+#[cfg(test)]
+mod retry_tests;
 #[cfg(test)]
 mod room_tests;
 mod scan;

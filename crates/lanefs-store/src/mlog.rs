@@ -64,8 +64,8 @@ struct Heads {
     chain: VecDeque<(SegId, u64)>,
     /// Owners of data blocks given out since the last checkpoint.
     owners: Vec<(BlockAddr, DataOwner)>,
-    /// Groups that are durable (or about to be) and not folded.
-    pending: Vec<u8>,
+    /// Groups that are durable (or about to be) and not folded, in the order in which they came.
+    pending: Vec<Kept>,
     /// The place of the last batch.
     last: u64,
     /// Messages that are not known to be durable together with all before them, oldest first: the place of the last
@@ -73,6 +73,13 @@ struct Heads {
     out: VecDeque<(u64, bool)>,
     /// The place of the last batch up to which all are durable.
     acked: u64,
+}
+
+/// Groups that came between two positions of checkpoints.
+struct Kept {
+    /// The number of the last position before them.
+    checkpoint: u64,
+    groups: Vec<u8>,
 }
 
 impl Heads {
@@ -392,12 +399,18 @@ impl Mlog {
         std::mem::take(&mut self.heads.lock().owners)
     }
 
-    /// Keeps groups that a checkpoint without a fold has to carry over.
-    pub fn keep_groups(&self, groups: &[u8]) {
-        if !groups.is_empty() {
-            self.heads.lock().pending.extend_from_slice(groups);
-            self.owe(groups);
+    /// Keeps groups that a checkpoint without a fold has to carry over; `checkpoint` is the number of the last position, as a reader section has it.
+    pub fn keep_groups(&self, groups: &[u8], checkpoint: u64) {
+        if groups.is_empty() {
+            return;
         }
+        let mut h = self.heads.lock();
+        match h.pending.last_mut() {
+            Some(last) if last.checkpoint == checkpoint => last.groups.extend_from_slice(groups),
+            _ => h.pending.push(Kept { checkpoint, groups: groups.to_vec() }),
+        }
+        drop(h);
+        self.owe(groups);
     }
 
     /// Counts the inodes that groups make which are durable here from now on.
@@ -416,20 +429,23 @@ impl Mlog {
         self.owed.load(Ordering::Relaxed)
     }
 
-    /// A copy of the groups kept so far.
-    pub fn groups(&self) -> Vec<u8> {
-        self.heads.lock().pending.clone()
+    /// A copy of the groups that were kept before the position of this checkpoint.
+    pub fn groups_before(&self, checkpoint: u64) -> Vec<u8> {
+        let h = self.heads.lock();
+        let before = h.pending.iter().filter(|k| k.checkpoint < checkpoint);
+        before.flat_map(|k| &k.groups).copied().collect()
     }
 
     /// Replaces the groups kept by what `keep` leaves of them.
-    pub fn prune_groups(&self, keep: impl FnOnce(&[u8]) -> Vec<u8>) {
+    pub fn prune_groups(&self, keep: impl Fn(&[u8]) -> Vec<u8>) {
         let mut h = self.heads.lock();
-        if !h.pending.is_empty() {
-            let kept = keep(&h.pending);
-            self.owe_no_more(&h.pending);
+        for k in &mut h.pending {
+            let kept = keep(&k.groups);
+            self.owe_no_more(&k.groups);
             self.owe(&kept);
-            h.pending = kept;
+            k.groups = kept;
         }
+        h.pending.retain(|k| !k.groups.is_empty());
     }
 
     /// Blocks appended since the last checkpoint.
@@ -644,7 +660,7 @@ mod tests {
     fn what_is_kept_is_owed_until_it_is_pruned() {
         let m = Mlog::new(0, 0, false);
         let (first, second) = (birth(5), birth(6));
-        m.keep_groups(&[&first[..], &second].concat());
+        m.keep_groups(&[&first[..], &second].concat(), 1);
         assert_eq!(m.owed(), 2);
         m.owe(&first);
         assert_eq!(m.owed(), 3);
@@ -653,9 +669,13 @@ mod tests {
             assert_eq!(all.len(), first.len() + second.len());
             second.clone()
         });
-        assert_eq!((m.groups(), m.owed()), (second, 1));
+        assert_eq!((m.groups_before(2), m.owed()), (second.clone(), 1));
+        // What comes behind a position is not before it.
+        m.keep_groups(&first, 2);
+        assert_eq!(m.groups_before(2), second);
+        assert_eq!(m.groups_before(3), [&second[..], &first].concat());
         m.prune_groups(|_| Vec::new());
-        assert_eq!((m.groups(), m.owed()), (Vec::new(), 0));
+        assert_eq!((m.groups_before(3), m.owed()), (Vec::new(), 0));
         m.prune_groups(|_| unreachable!("nothing is kept"));
         m.owe_no_more(&first);
         assert_eq!(m.owed(), 0);

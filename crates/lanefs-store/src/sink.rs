@@ -60,8 +60,9 @@ impl<'a> Sink<'a> {
         self.dirty.insert(leaf);
     }
 
-    pub fn take_dirty(&mut self) -> BTreeSet<u64> {
-        std::mem::take(self.dirty)
+    /// Takes the first of the leaves that have to be written.
+    pub fn next_leaf(&mut self) -> Option<u64> {
+        self.dirty.pop_first()
     }
 
     fn place(&self, owner: Owner) -> (usize, Heat) {

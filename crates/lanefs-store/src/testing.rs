@@ -6,6 +6,8 @@ use crate::error::{Result, StoreError};
 use crate::format::checksum;
 use crate::format::header::{self, Stamp};
 use crate::format::record::{Effect, encode_group};
+use crate::mlog::Heat;
+use crate::segment::{SegId, State};
 use crate::store::Store;
 use crate::types::{Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, FileKind, Ino, ROOT_INO, Version};
 use std::cell::{Cell, RefCell};
@@ -158,4 +160,21 @@ pub fn first_byte(s: &Store, ino: u64, page: u64) -> Option<u8> {
     s.read_pages(Ino(ino), page, &mut reads).unwrap();
     let hole = reads[0].hole;
     (!hole).then_some(block.0[0])
+}
+
+/// Takes all room but for `k` blocks of the tree's, if there is more. The segments taken are to be released.
+pub fn leave(s: &Store, k: u32) -> Vec<SegId> {
+    let claim = || (0..s.segments.devices()).find_map(|d| s.segments.claim(d, State::Chain, 0));
+    let mut claimed: Vec<SegId> = std::iter::from_fn(claim).collect();
+    let take = |m: &crate::mlog::Mlog, heat| m.alloc(&s.segments, heat, 1, 1, true, &mut Vec::new());
+    for m in &s.mlogs {
+        for heat in [Heat::Hot, Heat::Warm, Heat::Cold, Heat::Node] {
+            while take(m, heat).is_ok() {}
+        }
+    }
+    let size = s.segments.geometry.segment_blocks;
+    let segments = k.div_ceil(size).min(claimed.len() as u32);
+    claimed.drain(..segments as usize).for_each(|seg| s.segments.release(seg));
+    (k..segments * size).for_each(|_| take(&s.mlogs[0], Heat::Node).unwrap());
+    claimed
 }

@@ -217,7 +217,8 @@ impl Store {
             if tx.durable && out_of_room.is_none() {
                 match self.place_fsync(mlog.id, &tx.groups, &mut guards) {
                     Ok(p) => {
-                        mlog.keep_groups(&tx.groups);
+                        // Relaxed: the section orders it, as in `change_cells`.
+                        mlog.keep_groups(&tx.groups, self.checkpoint_number.load(Ordering::Relaxed));
                         placed.push(p);
                     }
                     Err(e) => out_of_room = Some(e),

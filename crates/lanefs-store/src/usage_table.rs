@@ -164,23 +164,34 @@ impl UsageTable {
 
     /// Writes the dirty leaves and the nodes above them; the new root.
     pub fn write_out(&mut self, t: &SegmentTable, sink: &mut Sink<'_>) -> Result<Root> {
-        let dirty = sink.take_dirty();
-        for &leaf in &dirty {
-            let first = leaf * SEGMENTS_PER_LEAF as u64;
-            let segs: Vec<SegmentUsage> = (first..first + SEGMENTS_PER_LEAF as u64)
-                .map(|s| SegId::try_from(s).ok().filter(|&s| s < t.len()))
-                .map(|s| s.map_or_else(SegmentUsage::default, |s| self.describe(t, s)))
-                .collect();
-            let block = usage_node::encode_leaf(leaf, &segs);
-            let r = sink.write(Owner::Usage { level: 0, index: leaf }, block)?;
-            let old = self.tree.set(leaf, r, &*sink)?;
-            if !old.is_none() {
-                sink.free(old.addr);
+        while let Some(leaf) = sink.next_leaf() {
+            if let Err(e) = self.write_leaf(t, leaf, sink) {
+                sink.touch_leaf(leaf); // Still to be written, as those behind it are.
+                return Err(e);
             }
             sink.relieve()?;
         }
         let (r, level) = self.tree.write_out(sink)?;
         Ok(Root { r, level })
+    }
+
+    fn write_leaf(&mut self, t: &SegmentTable, leaf: u64, sink: &mut Sink<'_>) -> Result<()> {
+        let first = leaf * SEGMENTS_PER_LEAF as u64;
+        let segs: Vec<SegmentUsage> = (first..first + SEGMENTS_PER_LEAF as u64)
+            .map(|s| SegId::try_from(s).ok().filter(|&s| s < t.len()))
+            .map(|s| s.map_or_else(SegmentUsage::default, |s| self.describe(t, s)))
+            .collect();
+        let block = usage_node::encode_leaf(leaf, &segs);
+        let r = sink.write(Owner::Usage { level: 0, index: leaf }, block)?;
+        match self.tree.set(leaf, r, &*sink) {
+            Ok(old) if !old.is_none() => sink.free(old.addr),
+            Ok(_) => {}
+            Err(e) => {
+                sink.free(r.addr);
+                return Err(e);
+            }
+        }
+        Ok(())
     }
 
     fn describe(&self, t: &SegmentTable, seg: SegId) -> SegmentUsage {

@@ -24,8 +24,8 @@ use crate::format::checksum::pieces_crc;
 use crate::format::header::{self, BlockKind, HEADER_LEN, Stamp};
 use crate::format::superblock::MAX_MLOGS;
 use crate::types::{
-    Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, INLINE_MAX, Ino, MAX_FILE_SIZE, PAGES_END,
-    XATTR_BLOB_MAX,
+    Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, FileKind, INLINE_MAX, Ino, MAX_FILE_SIZE,
+    PAGES_END, XATTR_BLOB_MAX,
 };
 use lanefs_sync::{Canary, planted};
 use std::ops::Range;
@@ -310,6 +310,14 @@ pub struct InodeRecord {
     pub unmaps: Vec<Range<u64>>,
     /// Pages that were written.
     pub runs: Vec<Run>,
+}
+
+impl InodeRecord {
+    /// Whether it says all of the inode's content, whatever other records said before.
+    pub fn is_whole(&self) -> bool {
+        let dir = self.attrs.kind() == Some(FileKind::Dir);
+        self.unmaps.first() == Some(&(0..u64::MAX)) && (dir || self.tail != TailUpdate::Same)
+    }
 }
 
 /// A message of the fsync kind, decoded.
