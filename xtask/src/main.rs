@@ -31,7 +31,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   schedules --runs N [--seed N] [--jobs N] [--minutes N] [--twice] [--canary NAME] [--json FILE]   threads in orders drawn from seeds, with crashes
   demo   build lanefs, make and mount a volume, work in it, check it, look again
   programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
-  killtest [--rounds N] [--seed S] [NAME..]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
+  killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
   measure [--quick] [NAME..]   the figures of docs/MEASUREMENTS.md
   mutants [--jobs N] [--sample N] [--seed N] [--out FILE] [FILE..]   a mistake in every line of the rooms that must not lose data: which do the tests find?
   fsx [--ops N] [--seed S] [--direct] [--mmap] FILE   random operations on one file, compared with a copy in memory

@@ -1,11 +1,13 @@
-//! `cargo xtask killtest [--rounds N] [--seed S] [NAME..]`: ends the process that serves a mount with `kill -9` at a random moment, over and over.
+//! `cargo xtask killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small]`: ends the process that serves a mount with `kill -9` at a random moment, over and over.
 //!
 //! A round: a writer that keeps a ledger of what was acknowledged, and one of the real programs, work on the mount; the kill;
 //! `umount -l`; `lanefs fsck` must find nothing; the volume is mounted again, now and then killed at once and mounted once more;
 //! everything acknowledged must be there with its content, also that of the round before; databases that the program left
-//! behind must pass their own checks.
+//! behind must pass their own checks. Every second round is one on a small volume (small.rs); with "small" all are, with the
+//! names of programs none.
 
 mod ledger;
+mod small;
 pub mod writer;
 
 use crate::programs::random::Random;
@@ -25,14 +27,35 @@ struct Totals {
     acknowledged: u64,
     checked: Checked,
     databases: u64,
+    /// Applications that judged what they found.
+    apps: u64,
+    /// Those that lost something because names became durable out of order, where that is allowed.
+    unordered: u64,
     slowest_mount: Duration,
     /// By program: kills while it was at work.
     caught: BTreeMap<&'static str, u64>,
 }
 
+impl Totals {
+    /// Compares a volume with what was promised, and counts that if it is `fresh`.
+    fn compare(&mut self, ledger: &Ledger, mnt: &Path, fresh: bool) -> Result<(), String> {
+        let checked = ledger.check(mnt).map_err(|wrong| {
+            format!("{} files are not as acknowledged:\n{}", wrong.len(), child::tail(&wrong.join("\n"), 10))
+        })?;
+        if fresh {
+            self.acknowledged += ledger.acknowledged;
+            self.checked.files += checked.files;
+            self.checked.bytes += checked.bytes;
+            self.checked.removed += checked.removed;
+        }
+        Ok(())
+    }
+}
+
 /// The command.
 pub fn main(arguments: &[&str]) -> Result<(), String> {
-    let (mut rounds, mut seed) = (100, 1);
+    let (mut rounds, mut seed, mut ordered) = (100, 1, true);
+    let mut only_small = false;
     let mut names: Vec<&'static str> = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -40,6 +63,12 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
         match *argument {
             "--rounds" => rounds = number()?,
             "--seed" => seed = number()?,
+            "--order" => match rest.next() {
+                Some(&"ordered") => ordered = true,
+                Some(&"relaxed") => ordered = false,
+                _ => return Err("--order ordered or --order relaxed".into()),
+            },
+            "small" => only_small = true,
             other => match PROGRAMS.iter().find(|p| p.name == other) {
                 Some(program) => names.push(program.name),
                 None => {
@@ -48,6 +77,8 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
             },
         }
     }
+    let every = if only_small { 1 } else { 2 };
+    let with_small = only_small || names.is_empty();
     if names.is_empty() {
         names = PROGRAMS.iter().map(|p| p.name).collect();
     }
@@ -61,44 +92,65 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
         ("dbench", "dbench"),
         ("stress-ng", "stress-ng"),
     ])?;
+    need(crate::apps::PROGRAMS)?;
     let lanefs = volume::build()?;
+    let mut small = small::Small::default();
     let mut volume = Volume::make(&lanefs, "4G", &[])?;
     volume.mount()?;
     let mut totals = Totals::default();
     let mut random = Random(seed);
     for n in 0..rounds {
-        let name = names[n as usize % names.len()];
         let start = Instant::now();
-        round(&mut volume, n, name, &mut random, &mut totals).map_err(|e| {
+        let is_small = with_small && n % every == 0;
+        let mut name = if is_small { "small" } else { names[(n / every) as usize % names.len()] };
+        let done = if is_small {
+            small.round(&lanefs, ordered, &mut random, &mut totals).map(|app| name = app)
+        } else {
+            round(&mut volume, n, name, &mut random, &mut totals)
+        };
+        done.map_err(|e| {
             // Kept for whoever looks for the fault: the image as it was found.
             let kept = std::env::temp_dir().join(format!("lanefs-killtest-{seed}-{n}.lane"));
-            let _ = volume.kill();
-            let copy = Command::new("cp").arg("--sparse=always").arg(volume.image()).arg(&kept).status();
-            let kept = if copy.is_ok_and(|s| s.success()) {
-                format!("\nimage kept: {}", kept.display())
-            } else {
-                String::new()
+            let Some(volume) = (if is_small { small.volume() } else { Some(&mut volume) }) else {
+                return format!("round {n} of seed {seed} ({name}): {e}");
             };
+            let _ = volume.kill();
+            let copy = |from: &Path, to: &Path| {
+                let copied = Command::new("cp").arg("--sparse=always").arg(from).arg(to).status();
+                copied.is_ok_and(|s| s.success())
+            };
+            let mut kept = match copy(&volume.image(), &kept) {
+                true => format!("\nimage kept: {}", kept.display()),
+                false => String::new(),
+            };
+            let before = std::env::temp_dir().join(format!("lanefs-killtest-{seed}-{n}-killed.lane"));
+            if volume.killed().exists() && copy(&volume.killed(), &before) {
+                kept += &format!("\nas the kill left it: {}", before.display());
+            }
             format!("round {n} of seed {seed} ({name}): {e}{kept}\n{}", volume.messages())
         })?;
         totals.rounds += 1;
         println!(
-            "round {n:>3}  {name:<15} {:>5.1} s  {:>7} acknowledged",
+            "round {n:>3}  {name:<15} {} {:>5.1} s  {:>7} acknowledged",
+            if is_small { "96 MiB" } else { "4 GiB " },
             start.elapsed().as_secs_f64(),
             totals.acknowledged
         );
     }
     volume.umount()?;
     volume.fsck()?;
+    small.end()?;
     println!(
         "\n{} rounds: fsck clean after each kill; {} fsyncs acknowledged, {} files ({:.0} MB) found with their content, {} removals kept, \
-         {} databases whole; slowest mount after a kill {:.0} ms",
+         {} databases whole; {} applications judged, {} lost their order; slowest mount after a kill {:.0} ms",
         totals.rounds,
         totals.acknowledged,
         totals.checked.files,
         totals.checked.bytes as f64 / 1e6,
         totals.checked.removed,
         totals.databases,
+        totals.apps,
+        totals.unordered,
         totals.slowest_mount.as_secs_f64() * 1e3,
     );
     let caught: Vec<String> = totals.caught.iter().map(|(name, n)| format!("{name} {n}")).collect();
@@ -198,20 +250,7 @@ fn round(
     let before = v.outside().join(format!("round{}", n.wrapping_sub(1)));
     for folder in [&outside, &before] {
         if folder.is_dir() {
-            let ledger = Ledger::read(folder)?;
-            let checked = ledger.check(&mnt).map_err(|wrong| {
-                format!(
-                    "{} files are not as acknowledged:\n{}",
-                    wrong.len(),
-                    child::tail(&wrong.join("\n"), 10)
-                )
-            })?;
-            if folder == &outside {
-                totals.acknowledged += ledger.acknowledged;
-                totals.checked.files += checked.files;
-                totals.checked.bytes += checked.bytes;
-                totals.checked.removed += checked.removed;
-            }
+            totals.compare(&Ledger::read(folder)?, &mnt, folder == &outside)?;
         }
     }
     totals.databases += databases(&place, &outside)?;

@@ -1,4 +1,4 @@
-//! The program that asks for promises: `xtask killtest-writer DIR PREFIX LEDGERS THREADS SEED`. It works until the first error, which is
+//! The program that asks for promises: `xtask killtest-writer DIR PREFIX LEDGERS THREADS SEED [small]`, with few and short files for a small volume. It works until the first error, which is
 //! the end of the mount.
 
 use super::ledger::{BLOCK, State, content};
@@ -24,13 +24,18 @@ struct Writer {
     random: Random,
     next: u64,
     kept: Vec<Kept>,
+    /// How many files to keep.
+    most: usize,
 }
 
 /// The command. Ends with the first error of each thread.
 pub fn main(arguments: &[&str]) -> std::result::Result<(), String> {
-    let &[mnt, prefix, ledgers, threads, seed] = arguments else {
-        return Err("usage: killtest-writer MOUNTPOINT PREFIX LEDGERS THREADS SEED".into());
+    let (&[mnt, prefix, ledgers, threads, seed] | &[mnt, prefix, ledgers, threads, seed, "small"]) =
+        arguments
+    else {
+        return Err("usage: killtest-writer MOUNTPOINT PREFIX LEDGERS THREADS SEED [small]".into());
     };
+    let most = if arguments.len() == 6 { 40 } else { 400 };
     let threads: u64 = threads.parse().map_err(|_| "THREADS must be a number")?;
     let seed: u64 = seed.parse().map_err(|_| "SEED must be a number")?;
     std::thread::scope(|s| {
@@ -38,6 +43,7 @@ pub fn main(arguments: &[&str]) -> std::result::Result<(), String> {
             .map(|t| {
                 s.spawn(move || {
                     let mut writer = Writer::new(Path::new(mnt), prefix, Path::new(ledgers), t, seed)?;
+                    writer.most = most;
                     loop {
                         writer.step()?;
                     }
@@ -71,6 +77,7 @@ impl Writer {
             random: Random(seed ^ thread << 50),
             next: first,
             kept: Vec::new(),
+            most: 400,
         })
     }
 
@@ -109,13 +116,14 @@ impl Writer {
             0 => 0,
             1..=5 => self.random.below(4000),
             6..=8 => self.random.below(40_000),
+            _ if self.most < 400 => self.random.below(80_000),
             _ => self.random.below(600_000),
         }
     }
 
     fn step(&mut self) -> Result<()> {
         let kind = self.random.below(100);
-        if self.kept.is_empty() || kind < 30 && self.kept.len() < 400 {
+        if self.kept.is_empty() || kind < 30 && self.kept.len() < self.most {
             return self.create();
         }
         let i = self.random.below(self.kept.len() as u64) as usize;

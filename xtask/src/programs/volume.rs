@@ -59,6 +59,10 @@ impl Volume {
     pub fn image(&self) -> PathBuf {
         self.dir.join("volume.lane")
     }
+    /// Where a copy of the image goes as a kill left it.
+    pub fn killed(&self) -> PathBuf {
+        self.dir.join("killed.lane")
+    }
     /// A folder that is not in the volume.
     pub fn outside(&self) -> PathBuf {
         self.dir.join("outside")

@@ -2,6 +2,8 @@
 
     programs.py work NAME DIR SCRATCH STEPS SEED
         Works in DIR, which is on the file system under test. SCRATCH is elsewhere.
+    programs.py log NAME DIR SCRATCH STEPS SEED FILE
+        The same, but what it says goes to the file, and it waits for nobody.
     programs.py judge NAME SCRATCH
         Reads lines "DIR ACKNOWLEDGED BEGUN" and answers each with "ok STEP" or "bad WHY".
 
@@ -517,14 +519,14 @@ APPS = {
 }
 
 
-def say(line):
+def ask(line):
     """Says a line and waits until it has been noted."""
     print(line, flush=True)
     if not sys.stdin.readline():
         sys.exit(3)
 
 
-def work(name, folder, scratch, steps, seed):
+def work(name, folder, scratch, steps, seed, say=ask):
     random.seed(seed)
     app = APPS[name](folder, scratch)
     app.prepare()
@@ -554,5 +556,9 @@ if __name__ == "__main__":
     if sys.argv[1] == "work":
         name, folder, scratch, steps, seed = sys.argv[2:]
         work(name, folder, scratch, int(steps), int(seed))
+    elif sys.argv[1] == "log":
+        name, folder, scratch, steps, seed, log = sys.argv[2:]
+        with open(log, "a", buffering=1) as f:
+            work(name, folder, scratch, int(steps), int(seed), lambda line: f.write(line + "\n"))
     else:
         judge(*sys.argv[2:])
