@@ -6,9 +6,9 @@
 use crate::MountConfig;
 use crate::absence::about_to_wait;
 use crate::acl::{self, Acl};
-use crate::handles::Handles;
+use crate::aside::Aside;
+use crate::handles::{Handle, Handles};
 use crate::known::Known;
-use crate::seek::Seeker;
 use crate::translate::root;
 use crate::wire::{Agreed, Device, Errno, Reply, Request};
 use lanefs::{Birth, File, Ino, Result, SetAttr, Stat, Volume};
@@ -21,7 +21,7 @@ pub(crate) struct Adaptor {
     pub volume: Volume,
     pub handles: Arc<Handles>,
     pub known: Arc<Known>,
-    pub seeker: Seeker,
+    pub aside: Aside,
     pub ttl: Duration,
     /// The kernel gathers writes.
     pub writeback: bool,
@@ -40,10 +40,10 @@ impl Adaptor {
         volume.keep_unnamed(Some(Box::new(move |ino| keeper.knows(ino))));
         Adaptor {
             volume,
-            seeker: Seeker::new(Arc::clone(&handles), device),
+            aside: Aside::new(Arc::clone(&handles), device),
             handles,
             known,
-            ttl: config.ttl,
+            ttl: if config.allow_root { Duration::ZERO } else { config.ttl },
             writeback: agreed.writeback,
             setxattr_ext: agreed.setxattr_ext,
             dirsync: config.dirsync || config.sync,
@@ -53,17 +53,27 @@ impl Adaptor {
 
     /// No request comes any more.
     pub(crate) fn end(&self) {
-        self.seeker.stop();
+        self.aside.stop();
         self.volume.keep_unnamed(None);
     }
 
     /// The open file of a request.
     pub(crate) fn file(&self, handle: u64) -> Wire<&File> {
+        self.handle(handle).map(|h| &h.file)
+    }
+
+    pub(crate) fn handle(&self, handle: u64) -> Wire<&Handle> {
         // SAFETY: called only with the handle of the request being answered, and the answer is sent last.
         unsafe { self.handles.get(handle) }.ok_or(Errno(libc::EBADF))
     }
 
-    /// The flags a file is opened with here (W1, W2).
+    /// Keeps an open file, whose setuid and setgid are this adaptor's business, and puts its handle.
+    pub(crate) fn open_out(&self, mut file: File, flags: u32, opened: u32, reply: &mut Reply) -> Wire<()> {
+        file.keep_privilege();
+        reply.open_out(self.handles.insert(file, flags as i32 & libc::O_DIRECT != 0), opened)
+    }
+
+    /// The flags a file is opened with here (W1, W2, W5).
     pub(crate) fn open_flags(&self, flags: u32) -> i32 {
         let mut flags = flags as i32
             & !(libc::O_CREAT
@@ -71,25 +81,30 @@ impl Adaptor {
                 | libc::O_NOCTTY
                 | libc::O_DIRECT
                 | libc::O_TMPFILE
-                | libc::O_APPEND);
-        if self.writeback {
-            flags &= !(libc::O_SYNC | libc::O_DSYNC);
-            if flags & libc::O_ACCMODE == libc::O_WRONLY {
-                flags = flags & !libc::O_ACCMODE | libc::O_RDWR;
-            }
+                | libc::O_APPEND
+                | libc::O_SYNC
+                | libc::O_DSYNC);
+        if self.writeback && flags & libc::O_ACCMODE == libc::O_WRONLY {
+            flags = flags & !libc::O_ACCMODE | libc::O_RDWR;
         }
         flags
     }
 
-    /// With `dirsync`, makes the change of a directory durable before it is answered.
-    pub(crate) fn settle(&self, dirs: &[Ino]) -> Wire<()> {
-        if self.dirsync {
-            about_to_wait();
-            for dir in dirs {
-                self.volume.node_sync(*dir)?;
+    /// With `dirsync`, makes the changes of names durable before they are answered. If that fails the changes are there and the caller is told an
+    /// error: what the kernel makes of that is dropped.
+    pub(crate) fn settle(&self, names: &[(Ino, &[u8])]) -> Wire<()> {
+        if !self.dirsync {
+            return Ok(());
+        }
+        about_to_wait();
+        let settled = names.iter().try_for_each(|(dir, _)| self.volume.node_sync(*dir));
+        if settled.is_err() {
+            for (dir, name) in names {
+                self.aside.attributes_changed(*dir);
+                self.aside.forget(*dir, name);
             }
         }
-        Ok(())
+        Ok(settled?)
     }
 
     /// Puts a name's inode, which the kernel will know once more.
@@ -125,7 +140,7 @@ impl Adaptor {
     /// Makes a node with `make(what it is born with)` and answers with its entry.
     pub(crate) fn make(
         &self,
-        parent: Ino,
+        (parent, name): (Ino, &[u8]),
         (mode, umask): (u32, u32),
         is_dir: bool,
         reply: &mut Reply,
@@ -133,29 +148,52 @@ impl Adaptor {
     ) -> Wire<()> {
         let inherited = self.inherit(parent, mode, umask, is_dir)?;
         let stat = make(Birth { mode: inherited.mode, xattrs: &inherited.xattrs() })?;
-        self.settle(&[parent])?;
+        self.settle(&[(parent, name)])?;
         self.enter(&stat, reply)
     }
 
-    /// Clears setuid and setgid if the file has them.
+    /// Clears setuid and setgid if the file has them. The kernel is told before the request is answered: by a mode that it believes somebody would be
+    /// root who is not.
     pub(crate) fn kill_priv(&self, target: Ino) -> Result<()> {
         if self.volume.node_stat(target)?.mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
             let kill = SetAttr { kill_priv: true, ..SetAttr::default() };
             self.volume.node_setattr(&root(), target, &kill)?;
+            self.aside.attributes_changed(target);
         }
         Ok(())
     }
 
+    /// Changes attributes, the ACL with the mode. The ACL first: it may find no room, and then nothing has changed.
     pub(crate) fn change(&self, target: Ino, set: &SetAttr) -> Result<Stat> {
-        let stat = self.volume.node_setattr(&root(), target, set)?;
-        if set.mode.is_some()
-            && let Ok(value) = self.volume.node_getxattr(&root(), target, acl::ACCESS)
-            && let Some(mut acl) = Acl::decode(&value)
-        {
-            acl.chmod(stat.mode);
-            self.volume.node_setxattr(&root(), target, acl::ACCESS, &acl.encode(), 0)?;
+        let old = match set.mode {
+            Some(_) => match self.volume.node_getxattr(&root(), target, acl::ACCESS) {
+                Ok(value) => Some(value),
+                Err(e) if matches!(e.errno(), libc::ENODATA | libc::EOPNOTSUPP) => None,
+                Err(e) => return Err(e),
+            },
+            None => None,
+        };
+        let acl = old.as_deref().and_then(Acl::decode);
+        let (Some(mode), Some(mut acl)) = (set.mode, acl) else {
+            return self.volume.node_setattr(&root(), target, set);
+        };
+        acl.chmod(mode);
+        self.volume.node_setxattr(&root(), target, acl::ACCESS, &acl.encode(), 0)?;
+        self.volume.node_setattr(&root(), target, set).inspect_err(|_| self.put_back(target, old.as_deref()))
+    }
+
+    /// Puts an access ACL back as it was; `None`: there was none.
+    fn put_back(&self, target: Ino, old: Option<&[u8]>) {
+        let back = match old {
+            Some(value) => self.volume.node_setxattr(&root(), target, acl::ACCESS, value, 0),
+            None => match self.volume.node_removexattr(&root(), target, acl::ACCESS) {
+                Err(e) if e.errno() == libc::ENODATA => Ok(()),
+                r => r,
+            },
+        };
+        if let Err(e) = back {
+            tracing::warn!("inode {}: its ACL does not agree with its mode: {e}", target.0);
         }
-        Ok(stat)
     }
 
     /// Sets an access ACL: the mode follows it, and an ACL that says no more than the mode is not kept.
@@ -168,6 +206,7 @@ impl Adaptor {
         kill_sgid: Option<bool>,
     ) -> Wire<()> {
         let target = req.ino;
+        let old = self.volume.node_getxattr(&root(), target, acl::ACCESS).ok();
         let acl = Acl::decode(value).ok_or(Errno(libc::EINVAL))?;
         let stat = self.volume.node_stat(target)?;
         let mut mode = stat.mode & 0o7000 | acl.mode();
@@ -183,7 +222,10 @@ impl Adaptor {
             self.volume.node_setxattr(&root(), target, acl::ACCESS, value, flags)?;
         }
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        self.volume.node_setattr(&root(), target, &set)?;
+        if let Err(e) = self.volume.node_setattr(&root(), target, &set) {
+            self.put_back(target, old.as_deref());
+            return Err(e.into());
+        }
         Ok(())
     }
 }

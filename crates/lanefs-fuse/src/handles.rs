@@ -16,31 +16,54 @@
 use lanefs::{File, Ino};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::{Arc, Mutex};
 
 const SHARDS: usize = 64;
 
-struct Handle {
-    file: File,
+/// An open file.
+pub(crate) struct Handle {
+    pub file: File,
     shard: usize,
-    /// The inode, if the file may be written through this handle.
-    writes: Option<Ino>,
+    /// The file may be written through this handle.
+    writes: bool,
+    /// It was opened with O_DIRECT.
+    direct: Option<Arc<CachedReads>>,
 }
+
+/// Whether the kernel may have read pages of a file into its cache since somebody opened it with O_DIRECT.
+#[derive(Default)]
+pub(crate) struct CachedReads(AtomicBool);
 
 #[repr(align(128))]
 #[derive(Default)]
 struct Shard(Mutex<HashSet<u64>>);
 
-/// How many handles may write, by inode.
+/// Handles of one inode.
+#[derive(Default)]
+struct Opened {
+    /// Those that may write.
+    writers: u32,
+    /// Those that were opened with O_DIRECT, and what they share.
+    direct: u32,
+    reads: Option<Arc<CachedReads>>,
+}
+
+/// Inodes that may be written, or are read and written past the kernel's cache.
 #[repr(align(128))]
 #[derive(Default)]
-struct Writers(Mutex<HashMap<Ino, u32>>);
+struct Inodes(Mutex<HashMap<Ino, Opened>>);
 
 pub(crate) struct Handles {
     shards: Vec<Shard>,
-    writers: Vec<Writers>,
+    inodes: Vec<Inodes>,
+    /// Handles with O_DIRECT. On a line of its own: every read looks at it.
+    direct: Apart<AtomicUsize>,
 }
+
+#[repr(align(128))]
+#[derive(Default)]
+struct Apart<T>(T);
 
 fn my_shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -49,6 +72,14 @@ fn my_shard() -> usize {
         static MINE: usize = NEXT.fetch_add(1, Relaxed) % SHARDS;
     }
     MINE.with(|m| *m)
+}
+
+impl Handle {
+    /// Whether pages that this handle has just written past the kernel's cache may be in it, as they were before. True also if the handle became
+    /// one with O_DIRECT by fcntl(2).
+    pub(crate) fn may_be_cached(&self) -> bool {
+        self.direct.as_ref().is_none_or(|reads| reads.0.load(SeqCst))
+    }
 }
 
 impl Shard {
@@ -62,44 +93,65 @@ impl Handles {
     pub(crate) fn new() -> Handles {
         Handles {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            writers: (0..SHARDS).map(|_| Writers::default()).collect(),
+            inodes: (0..SHARDS).map(|_| Inodes::default()).collect(),
+            direct: Apart::default(),
         }
     }
 
-    fn writers(&self, ino: Ino) -> std::sync::MutexGuard<'_, HashMap<Ino, u32>> {
+    fn inodes(&self, ino: Ino) -> std::sync::MutexGuard<'_, HashMap<Ino, Opened>> {
         // Lanes make inodes in runs: the shard is chosen by a hash of the number, so that lanes seldom meet.
         let shard = (ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % SHARDS;
-        self.writers[shard].0.lock().unwrap_or_else(|e| e.into_inner())
+        self.inodes[shard].0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Whether the kernel may hold unwritten pages of a file.
     pub(crate) fn is_written(&self, ino: Ino) -> bool {
-        self.writers(ino).contains_key(&ino)
+        self.inodes(ino).get(&ino).is_some_and(|o| o.writers > 0)
     }
 
-    /// Keeps `file` and returns its handle, never 0.
-    pub(crate) fn insert(&self, file: File) -> u64 {
-        let shard = my_shard();
-        let writes = (file.flags() & libc::O_ACCMODE != libc::O_RDONLY).then(|| file.ino());
-        if let Some(ino) = writes {
-            *self.writers(ino).entry(ino).or_default() += 1;
+    /// The kernel is about to read pages of a file into its cache. To be said before they are read: whoever writes them past the cache
+    /// either sees this afterwards, or has written before they are read.
+    pub(crate) fn is_read_into_cache(&self, ino: Ino) {
+        // Relaxed: a handle that is being opened has not written yet, and before the kernel sends its first write it waits for reads that it sent.
+        if self.direct.0.load(Relaxed) > 0
+            && let Some(reads) = self.inodes(ino).get(&ino).and_then(|o| o.reads.as_ref())
+        {
+            // SeqCst, as in `may_be_cached`: this before the pages are read, that after they were written.
+            reads.0.store(true, SeqCst);
         }
-        let handle = Box::into_raw(Box::new(Handle { file, shard, writes })) as u64;
+    }
+
+    /// Keeps `file`, which was opened with O_DIRECT if `direct`, and returns its handle, never 0.
+    pub(crate) fn insert(&self, file: File, direct: bool) -> u64 {
+        let shard = my_shard();
+        let writes = file.flags() & libc::O_ACCMODE != libc::O_RDONLY;
+        let mut reads = None;
+        if writes || direct {
+            let mut inodes = self.inodes(file.ino());
+            let opened = inodes.entry(file.ino()).or_default();
+            opened.writers += u32::from(writes);
+            if direct {
+                opened.direct += 1;
+                reads = Some(Arc::clone(opened.reads.get_or_insert_default()));
+                self.direct.0.fetch_add(1, Relaxed); // as said above
+            }
+        }
+        let handle = Box::into_raw(Box::new(Handle { file, shard, writes, direct: reads })) as u64;
         self.shards[shard].set().insert(handle);
         handle
     }
 
-    /// The open file of a handle; `None` for 0, which stands for no open file.
+    /// The open file of a handle number; `None` for 0, which stands for no open file.
     ///
     /// # Safety
     /// `handle` came with a request of the kernel (H2) and the returned reference is not used after that
     /// request was answered.
-    pub(crate) unsafe fn get(&self, handle: u64) -> Option<&File> {
+    pub(crate) unsafe fn get(&self, handle: u64) -> Option<&Handle> {
         if handle == 0 {
             return None;
         }
         // SAFETY: by H1-H3 the address of a live `Handle`; nobody holds it mutably.
-        Some(unsafe { &(*(handle as *const Handle)).file })
+        Some(unsafe { &*(handle as *const Handle) })
     }
 
     /// Closes the file of a handle.
@@ -113,12 +165,21 @@ impl Handles {
         // SAFETY: H3: live until here, and no other request holds it.
         let boxed = unsafe { Box::from_raw(handle as *mut Handle) };
         self.shards[boxed.shard].set().remove(&handle);
-        if let Some(ino) = boxed.writes
-            && let Entry::Occupied(mut count) = self.writers(ino).entry(ino)
-        {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
+        if !boxed.writes && boxed.direct.is_none() {
+            return;
+        }
+        if let Entry::Occupied(mut opened) = self.inodes(boxed.file.ino()).entry(boxed.file.ino()) {
+            let o = opened.get_mut();
+            o.writers -= u32::from(boxed.writes);
+            if boxed.direct.is_some() {
+                self.direct.0.fetch_sub(1, Relaxed);
+                o.direct -= 1;
+                if o.direct == 0 {
+                    o.reads = None;
+                }
+            }
+            if o.writers == 0 && o.direct == 0 {
+                opened.remove();
             }
         }
     }

@@ -18,6 +18,7 @@
 mod absence;
 pub mod acl;
 mod adaptor;
+mod aside;
 mod crowd;
 mod handles;
 mod known;
@@ -27,7 +28,6 @@ mod readers;
 mod requests;
 mod rings;
 pub mod scrub;
-mod seek;
 mod session;
 mod signals;
 mod translate;

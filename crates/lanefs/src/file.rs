@@ -113,6 +113,11 @@ impl File {
         self.data()
     }
 
+    /// Leaves setuid and setgid alone in what is done through this handle, as the superuser's handles do: for a front end whose kernel says when they go.
+    pub fn keep_privilege(&mut self) {
+        self.privileged = true;
+    }
+
     /// Its inode number.
     pub fn ino(&self) -> Ino {
         self.cell().ino

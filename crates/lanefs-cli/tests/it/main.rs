@@ -9,6 +9,7 @@ mod damaged;
 mod forms;
 mod images;
 mod mount_files;
+mod mount_truth;
 mod mount_unnamed;
 mod mounts;
 mod scrub;

@@ -10,12 +10,20 @@
 //!    the FSYNC that was to cover them.
 //! W4 FLUSH has nothing left to do once the kernel wrote back its pages at close, so it is answered "not
 //!    implemented" and not sent again; errors of writes reach close and fsync by the kernel's own account.
+//! W5 The kernel follows a synchronous write with O_SYNC or O_DSYNC by FSYNC itself, but not an asynchronous one past its cache; which of
+//!    the two it is we are not told. So what comes past the cache with such a flag is durable before the answer.
+//! W6 Of pages of its cache the kernel looks at the error alone, not at how many bytes were taken: anything less than all is an error.
+//! W7 A short answer to a read is the end of the file to the kernel, or a hole: so it is given only there. What cannot be read is an
+//!    error of the whole request.
+//! W8 The kernel keeps the attributes it was told. What changes here by itself (setuid and setgid that go, blocks that cached writes take) it is told to ask for
+//!    again, before the request is answered.
 
 use super::Wire;
 use crate::absence::{about_to_wait, about_to_wait_for_requests};
 use crate::adaptor::Adaptor;
+use crate::aside::{self, Job, What};
 use crate::readers::Origin;
-use crate::seek::{self, Job};
+use crate::translate::root;
 use crate::wire::abi::*;
 use crate::wire::{Answer, Errno, Reply, Request};
 use lanefs::{Birth, File, Ino};
@@ -32,11 +40,12 @@ impl Adaptor {
     pub(super) fn open(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
         let mut a = req.args();
         let (flags, open_flags) = (a.u32()?, a.u32()?);
-        let file = self.volume.node_open(&req.cred(), req.ino, self.open_flags(flags))?;
+        // As root: the kernel has checked, and says what becomes of setuid.
+        let file = self.volume.node_open(&root(), req.ino, self.open_flags(flags))?;
         if open_flags & OPEN_KILL_SUIDGID != 0 {
             self.kill_priv(req.ino)?;
         }
-        reply.open_out(self.handles.insert(file), OPENED)
+        self.open_out(file, flags, OPENED, reply)
     }
 
     pub(super) fn create(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
@@ -46,13 +55,14 @@ impl Adaptor {
         let inherited = self.inherit(req.ino, mode, umask, false)?;
         let how = self.open_flags(flags) | flags as i32 & (libc::O_CREAT | libc::O_EXCL);
         let birth = Birth { mode: inherited.mode, xattrs: &inherited.xattrs() };
-        let (stat, file) = self.volume.node_create(&req.cred(), req.ino, name, birth, how)?;
+        let (mut stat, file) = self.volume.node_create(&req.cred(), req.ino, name, birth, how)?;
         if open_flags & OPEN_KILL_SUIDGID != 0 {
             self.kill_priv(stat.ino)?;
+            stat = file.stat()?;
         }
-        self.settle(&[req.ino])?;
+        self.settle(&[(req.ino, name)])?;
         self.enter(&stat, reply)?;
-        reply.open_out(self.handles.insert(file), OPENED)
+        self.open_out(file, flags, OPENED, reply)
     }
 
     pub(super) fn tmpfile(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
@@ -63,7 +73,7 @@ impl Adaptor {
         let birth = Birth { mode: inherited.mode, xattrs: &inherited.xattrs() };
         let (stat, file) = self.volume.node_tmpfile(&req.cred(), req.ino, birth, how)?;
         self.enter(&stat, reply)?;
-        reply.open_out(self.handles.insert(file), OPENED)
+        self.open_out(file, flags, OPENED, reply)
     }
 
     pub(super) fn release(&self, req: &Request<'_>) -> Wire<()> {
@@ -76,36 +86,75 @@ impl Adaptor {
     pub(super) fn read(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
         let mut a = req.args();
         let (file, offset, size) = (self.file(a.u64()?)?, a.u64()?, a.u32()?);
+        a.skip(12)?; // flags of the request, the owner of locks
+        if a.u32()? as i32 & libc::O_DIRECT == 0 {
+            self.handles.is_read_into_cache(req.ino);
+        }
         let room = reply.room(size as usize)?;
-        let n = if size >= KEPT { file.read_kept_at(room, offset) } else { file.read_at(room, offset) }?;
-        reply.keep(n);
+        let mut done = 0;
+        // Up to the end of the file, or to what cannot be read, which is told then (W7).
+        while done < room.len() {
+            let (rest, at) = (&mut room[done..], offset.saturating_add(done as u64));
+            match if size >= KEPT { file.read_kept_at(rest, at) } else { file.read_at(rest, at) }? {
+                0 => break,
+                n => done += n,
+            }
+        }
+        reply.keep(done);
         Ok(())
     }
 
-    pub(super) fn write(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    pub(super) fn write(&self, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
         let mut a = req.args();
         let (handle, offset, size, how) = (a.u64()?, a.u64()?, a.u32()?, a.u32()?);
         a.skip(8)?; // the owner of locks
         let flags = a.u32()? as i32;
         a.skip(4)?;
         let data = a.bytes(size as usize)?;
-        let kill = how & WRITE_KILL_SUIDGID != 0;
-        let file = self.file(handle)?;
-        if kill {
+        let cached = how & WRITE_CACHE != 0;
+        let handle = self.handle(handle)?;
+        let file = &handle.file;
+        if how & WRITE_KILL_SUIDGID != 0 {
             self.kill_priv(req.ino)?;
         }
-        let put = match (self.writeback && how & WRITE_CACHE != 0, flags & libc::O_DIRECT) {
+        let blocks = file.stat()?.blocks;
+        let put = match (self.writeback && cached, flags & libc::O_DIRECT) {
             (true, _) => File::write_back_at,
             (false, 0) if size >= KEPT && (offset | u64::from(size)).is_multiple_of(4096) => {
                 File::write_kept_at
             }
             _ => File::write_at,
         };
-        let n = write_all(file, offset, data, put)?;
-        // With the writeback cache the kernel follows up with FSYNC by itself, except on this path; without it
-        // the file was opened with the flag and the library has seen to it.
-        if flags & libc::O_DSYNC != 0 && kill && self.writeback {
-            file.sync_data()?;
+        let (n, error) = write_all(file, offset, data, put);
+        if cached {
+            // W8: the others the kernel asks about again by itself.
+            if file.stat()?.blocks != blocks {
+                self.aside.attributes_changed(req.ino);
+            }
+            if (n as usize) < data.len() {
+                return Err(error.unwrap_or(Errno(libc::EIO)));
+            }
+        } else {
+            if let (0, Some(e)) = (n, error) {
+                return Err(e);
+            }
+            if flags & libc::O_DSYNC != 0 {
+                about_to_wait();
+                if flags & libc::O_SYNC == libc::O_SYNC { file.sync_all() } else { file.sync_data() }?;
+            }
+            if flags & libc::O_DIRECT != 0 && handle.may_be_cached() {
+                match origin {
+                    Origin::Device(device) => {
+                        reply.answer = Answer::Elsewhere;
+                        let (device, what) = (Arc::clone(device), What::Written { offset, bytes: n });
+                        return self.aside.answer(Job { ino: req.ino, what, unique: req.unique, device });
+                    }
+                    Origin::Ring => {
+                        about_to_wait_for_requests();
+                        self.aside.drop_pages(req.ino, offset, n);
+                    }
+                }
+            }
         }
         reply.u32(n)?;
         reply.u32(0)
@@ -136,16 +185,17 @@ impl Adaptor {
                 Origin::Device(device) => {
                     reply.answer = Answer::Elsewhere;
                     let device = Arc::clone(device);
-                    return self.seeker.seek(Job { ino, handle, offset, whence, unique, device });
+                    let what = What::Seek { handle, offset, whence };
+                    return self.aside.answer(Job { ino, what, unique, device });
                 }
                 // The answer has to come from here; others serve the writes that this waits for.
                 Origin::Ring => {
                     about_to_wait_for_requests();
-                    self.seeker.call_in(ino);
+                    self.aside.call_in(ino);
                 }
             }
         }
-        reply.u64(seek::answer(&self.handles, handle, offset, whence)?)
+        reply.u64(aside::answer(&self.handles, handle, offset, whence)?)
     }
 
     pub(super) fn copy_file_range(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
@@ -162,22 +212,21 @@ impl Adaptor {
     }
 }
 
-/// Writes as much as can be written; an error only if that is nothing.
+/// Writes as much as can be written; how much, and why not more if an error said so.
 fn write_all(
     file: &File,
     offset: u64,
     data: &[u8],
     put: fn(&File, &[u8], u64) -> lanefs::Result<usize>,
-) -> Wire<u32> {
+) -> (u32, Option<Errno>) {
     let mut done = 0;
     while done < data.len() {
         let at = offset.saturating_add(done as u64);
         match put(file, &data[done..], at) {
             Ok(0) => break,
             Ok(n) => done += n,
-            Err(e) if done == 0 => return Err(e.into()),
-            Err(_) => break,
+            Err(e) => return (done as u32, Some(e.into())),
         }
     }
-    Ok(done as u32)
+    (done as u32, None)
 }

@@ -42,7 +42,7 @@ impl Adaptor {
         let (mode, rdev, umask) = (a.u32()?, a.u32()?, a.u32()?);
         a.skip(4)?;
         let name = a.name()?;
-        self.make(req.ino, (mode, umask), false, reply, |birth| {
+        self.make((req.ino, name), (mode, umask), false, reply, |birth| {
             self.volume.node_mknod(&req.cred(), req.ino, name, birth, rdev_from_kernel(rdev))
         })
     }
@@ -50,7 +50,7 @@ impl Adaptor {
     pub(super) fn mkdir(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
         let mut a = req.args();
         let (mode, umask, name) = (a.u32()?, a.u32()?, a.name()?);
-        self.make(req.ino, (mode, umask), true, reply, |birth| {
+        self.make((req.ino, name), (mode, umask), true, reply, |birth| {
             self.volume.node_mkdir(&req.cred(), req.ino, name, birth)
         })
     }
@@ -59,7 +59,7 @@ impl Adaptor {
         let mut a = req.args();
         let (name, target) = (a.name()?, a.name()?);
         let stat = self.volume.node_symlink(&req.cred(), req.ino, name, target)?;
-        self.settle(&[req.ino])?;
+        self.settle(&[(req.ino, name)])?;
         self.enter(&stat, reply)
     }
 
@@ -67,18 +67,20 @@ impl Adaptor {
         let mut a = req.args();
         let (target, name) = (Ino(a.u64()?), a.name()?);
         let stat = self.volume.node_link(&req.cred(), target, req.ino, name)?;
-        self.settle(&[req.ino])?;
+        self.settle(&[(req.ino, name)])?;
         self.enter(&stat, reply)
     }
 
     pub(super) fn unlink(&self, req: &Request<'_>) -> Wire<()> {
-        self.volume.node_unlink(&req.cred(), req.ino, req.args().name()?)?;
-        self.settle(&[req.ino])
+        let name = req.args().name()?;
+        self.volume.node_unlink(&req.cred(), req.ino, name)?;
+        self.settle(&[(req.ino, name)])
     }
 
     pub(super) fn rmdir(&self, req: &Request<'_>) -> Wire<()> {
-        self.volume.node_rmdir(&req.cred(), req.ino, req.args().name()?)?;
-        self.settle(&[req.ino])
+        let name = req.args().name()?;
+        self.volume.node_rmdir(&req.cred(), req.ino, name)?;
+        self.settle(&[(req.ino, name)])
     }
 
     /// RENAME and RENAME2.
@@ -94,6 +96,6 @@ impl Adaptor {
         };
         let (name, to_name) = (a.name()?, a.name()?);
         self.volume.node_rename(&req.cred(), req.ino, name, to, to_name, flags)?;
-        self.settle(&[req.ino, to])
+        self.settle(&[(req.ino, name), (to, to_name)])
     }
 }

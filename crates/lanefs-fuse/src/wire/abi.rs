@@ -37,6 +37,7 @@ pub mod op {
     pub const LISTXATTR: u32 = 23;
     pub const REMOVEXATTR: u32 = 24;
     pub const INIT: u32 = 26;
+    pub const OPENDIR: u32 = 27;
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
     pub const FSYNCDIR: u32 = 30;
@@ -125,5 +126,7 @@ pub const FSYNC_FDATASYNC: u32 = 1;
 pub const IOCTL_DIR: u32 = 1 << 4;
 /// Notification: drop what is cached of an inode.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// Notification: drop what is believed of a name.
+pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 /// `ioctl` of /dev/fuse that ties a descriptor to another's connection.
 pub const DEV_IOC_CLONE: u64 = 0x8004_e500;

@@ -1,8 +1,9 @@
 //! A descriptor of /dev/fuse: where requests are read and answers are written.
 
-use super::abi::{DEV_IOC_CLONE, NOTIFY_INVAL_INODE, OUT_HEADER};
+use super::abi::{DEV_IOC_CLONE, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, OUT_HEADER};
 use lanefs::Ino;
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -76,10 +77,46 @@ impl Device {
 
     /// Has the kernel write back and drop all it has cached of an inode. Not an error if it knows nothing of it.
     pub fn call_in(&self, ino: Ino) -> io::Result<()> {
-        let mut bytes = [0; OUT_HEADER + 24];
-        bytes[..4].copy_from_slice(&((OUT_HEADER + 24) as u32).to_ne_bytes());
-        bytes[4..8].copy_from_slice(&NOTIFY_INVAL_INODE.to_ne_bytes());
-        bytes[16..24].copy_from_slice(&ino.0.to_ne_bytes());
+        self.invalidate(ino, 0, 0)
+    }
+
+    /// The same for the pages of a range, of at least one byte.
+    pub fn drop_pages(&self, ino: Ino, offset: u64, len: u64) -> io::Result<()> {
+        // Offsets beyond are refused before they are written to.
+        self.invalidate(ino, offset.min(i64::MAX as u64) as i64, len.clamp(1, i64::MAX as u64) as i64)
+    }
+
+    /// Has the kernel ask for an inode's attributes and ACLs when it needs them next; its pages stay.
+    pub fn drop_attributes(&self, ino: Ino) -> io::Result<()> {
+        self.invalidate(ino, -1, 0)
+    }
+
+    /// Has the kernel look a name up again when it needs it next.
+    pub fn drop_name(&self, dir: Ino, name: &[u8]) -> io::Result<()> {
+        let mut body = Vec::with_capacity(16 + name.len() + 1);
+        body.extend(dir.0.to_ne_bytes());
+        body.extend((name.len() as u32).to_ne_bytes());
+        body.extend([0; 4]); // flags
+        body.extend(name);
+        body.push(0);
+        self.notify(NOTIFY_INVAL_ENTRY, &body)
+    }
+
+    /// Of a negative offset only the attributes, of length 0 all that follows.
+    fn invalidate(&self, ino: Ino, offset: i64, len: i64) -> io::Result<()> {
+        let mut body = [0; 24];
+        body[..8].copy_from_slice(&ino.0.to_ne_bytes());
+        body[8..16].copy_from_slice(&offset.to_ne_bytes());
+        body[16..].copy_from_slice(&len.to_ne_bytes());
+        self.notify(NOTIFY_INVAL_INODE, &body)
+    }
+
+    fn notify(&self, what: i32, body: &[u8]) -> io::Result<()> {
+        let mut bytes: SmallVec<[u8; 64]> = SmallVec::new();
+        bytes.extend_from_slice(&((OUT_HEADER + body.len()) as u32).to_ne_bytes());
+        bytes.extend_from_slice(&what.to_ne_bytes());
+        bytes.extend_from_slice(&[0; 8]);
+        bytes.extend_from_slice(body);
         self.send(&bytes).map(drop)
     }
 }

@@ -52,6 +52,9 @@ impl FileData {
             }
         };
         let writeback = self.lock_writeback();
+        // Of a file with holes it is not known how many of its blocks lie behind the new end; of another all that do not lie before it.
+        let sparse = self.blocks.load(Ordering::Relaxed) < pages_of(self.size());
+        let stored = if sparse { self.stored_in(ctx, pages_of(size)..MAX_PAGES).unwrap_or(0) } else { 0 };
         let from = size as usize % PAGE;
         if partial {
             let pin = epoch::pin();
@@ -76,9 +79,16 @@ impl FileData {
         } else {
             self.shrink(ctx, size, cut)?;
         }
-        self.discard(ctx, pages_of(size)..MAX_PAGES, &writeback);
+        let fresh = self.discard(ctx, pages_of(size)..MAX_PAGES, &writeback);
+        self.take_blocks(stored + fresh);
         self.blocks.fetch_min(pages_of(size), Ordering::Relaxed); // Relaxed: a statistic
         Ok(())
+    }
+
+    fn take_blocks(&self, gone: u64) {
+        // Relaxed: a statistic.
+        let _ =
+            self.blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |b| Some(b.saturating_sub(gone)));
     }
 
     /// Lowers the size and unmaps what lies behind, or does neither. With the size and writeback locks held.
@@ -123,10 +133,7 @@ impl FileData {
         let writeback = self.lock_writeback();
         let stored = self.stored_in(ctx, first..last)?;
         ctx.store.unmap(ctx.lane, ctx.ino, first..last, cut)?;
-        let gone = stored + self.discard(ctx, first..last, &writeback);
-        // Relaxed: a statistic.
-        let _ =
-            self.blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |b| Some(b.saturating_sub(gone)));
+        self.take_blocks(stored + self.discard(ctx, first..last, &writeback));
         Ok(())
     }
 

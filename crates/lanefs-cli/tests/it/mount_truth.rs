@@ -1,0 +1,355 @@
+//! What the kernel believes of a mount is so: what it shows, what it was told is durable, and what it was told failed.
+
+use crate::common::*;
+use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+on_each_transport! {
+    what_cannot_be_read_is_an_error_and_never_zeros_or_the_end,
+    a_map_that_finds_no_room_says_so_at_msync,
+    setuid_that_a_write_took_is_not_believed_any_more,
+    an_asynchronous_synchronous_write_is_durable_when_it_completes,
+    readers_see_an_asynchronous_direct_write_when_it_is_complete,
+    blocks_of_an_open_file_are_told_when_it_is_synced,
+    allow_root_keeps_others_out_of_listings,
+}
+
+const PAGE: usize = 4096;
+
+/// Memory that O_DIRECT takes.
+#[repr(C, align(4096))]
+struct Aligned<const N: usize>([u8; N]);
+
+/// Flips a bit of the block of an image that holds these bytes.
+fn damage(image: &Path, content: &[u8]) {
+    let mut bytes = std::fs::read(image).unwrap();
+    let at = bytes.chunks(PAGE).position(|block| block == content).expect("the page is in the image") * PAGE;
+    bytes[at + 100] ^= 1;
+    std::fs::write(image, bytes).unwrap();
+}
+
+/// A READ is answered with all bytes up to the end of the file, or with an error: a short answer is the end or a hole to the kernel.
+fn what_cannot_be_read_is_an_error_and_never_zeros_or_the_end() {
+    let mut m = Mount::new(&[]);
+    let good: Vec<u8> = (0..8750).flat_map(|i| format!("{i:08}").into_bytes()).collect();
+    std::fs::write(m.path("f"), &good).unwrap();
+    m.umount();
+    damage(&m.image(), &good[6 * PAGE..7 * PAGE]);
+    for options in ["rw", "nowriteback", "ro", "ro,nowriteback"] {
+        m.mount(&["-o", options]);
+        let mut seen = Vec::new();
+        let read = File::open(m.path("f")).unwrap().read_to_end(&mut seen);
+        assert_eq!(read.unwrap_err().raw_os_error(), Some(libc::EIO), "{options}");
+        assert!(good.starts_with(&seen), "{options}: wrong bytes");
+        assert_eq!(std::fs::metadata(m.path("f")).unwrap().len(), good.len() as u64);
+        let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(m.path("f")).unwrap();
+        let mut block = Box::new(Aligned([0; 16 * PAGE]));
+        let n = direct.read_at(&mut block.0, 0);
+        assert!(n.is_err(), "{options}: {n:?} by O_DIRECT");
+        drop(direct);
+        m.umount();
+    }
+    // Nor is what was not read written: of the pages beside it none loses a byte.
+    m.mount(&[]);
+    let file = File::options().read(true).write(true).open(m.path("f")).unwrap();
+    let _ = std::fs::read(m.path("f")).unwrap_err();
+    let mut now = good.clone();
+    if file.write_at(b"XXXXXXXXXX", 10 * PAGE as u64 + 5).is_ok() {
+        file.sync_all().unwrap();
+        now[10 * PAGE + 5..][..10].fill(b'X');
+    }
+    let refused = file.write_at(b"XXXXXXXXXX", 6 * PAGE as u64 + 5).and_then(|_| file.sync_all());
+    assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EIO));
+    drop(file);
+    m.remount();
+    let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(m.path("f")).unwrap();
+    let mut page = Box::new(Aligned([0; PAGE]));
+    direct.read_exact_at(&mut page.0, 10 * PAGE as u64).unwrap();
+    assert_eq!(page.0[..], now[10 * PAGE..11 * PAGE]);
+}
+
+/// Maps a file of which no page has a block, writes to all, and syncs.
+fn write_through_a_map(file: &File, len: usize) -> rustix::io::Result<()> {
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+    // SAFETY: a shared mapping of a file that this test alone uses, within its size, unmapped below.
+    unsafe {
+        let map =
+            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?;
+        std::ptr::write_bytes(map.cast::<u8>(), 7, len);
+        let synced = msync(map, len, MsyncFlags::SYNC);
+        munmap(map, len)?;
+        synced
+    }
+}
+
+/// The kernel looks at the error of a WRITE of its cache alone: a short answer would be success to it.
+fn a_map_that_finds_no_room_says_so_at_msync() {
+    for options in ["rw", "nowriteback"] {
+        // A volume with room for a part of what one WRITE carries.
+        let mut m = Mount::new(&["-o", "nowriteback"]);
+        std::fs::write(m.path("spare"), vec![1; 500 << 10]).unwrap();
+        let len = 1 << 20;
+        File::create(m.path("map")).unwrap().set_len(len as u64).unwrap();
+        let mut fill = File::create(m.path("fill")).unwrap();
+        for size in [1 << 20, 4096] {
+            while fill.write(&vec![1; size]).is_ok_and(|n| n == size) {}
+        }
+        fill.sync_all().unwrap();
+        drop(fill);
+        std::fs::remove_file(m.path("spare")).unwrap();
+        m.umount();
+        m.mount(&["-o", options]);
+        let file = File::options().read(true).write(true).open(m.path("map")).unwrap();
+        assert!(write_through_a_map(&file, len).is_err(), "{options}: msync");
+    }
+}
+
+/// The mode as who asks for nothing else sees it, which may be what the kernel remembers.
+fn mode(path: &Path) -> u32 {
+    let stat = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), StatxFlags::MODE).unwrap();
+    u32::from(stat.stx_mode) & 0o7777
+}
+
+/// An ordinary user wrote to a set-uid program of root's that all may write, ran it, and was root.
+fn setuid_that_a_write_took_is_not_believed_any_more() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root, to become an ordinary user");
+        return;
+    }
+    for options in ["suid", "suid,nowriteback"] {
+        let m = Mount::new(&["-o", options]);
+        std::fs::set_permissions(m.work.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let other = m.path("other");
+        std::fs::write(&other, vec![3; 8192]).unwrap();
+        std::fs::set_permissions(&other, PermissionsExt::from_mode(0o644)).unwrap();
+        let path = m.path("f");
+        for op in
+            ["append", "write", "truncate", "open", "allocate", "punch", "zero", "copy", "direct", "handed"]
+        {
+            let _ = std::fs::remove_file(&path);
+            std::fs::write(&path, vec![7; 16384]).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o6777)).unwrap();
+            File::open(&path).unwrap().sync_all().unwrap();
+            assert_eq!(mode(&path), 0o6777);
+            let (to, from) = (path.clone(), other.clone());
+            let act = move || -> std::io::Result<()> {
+                let file = || File::options().read(true).write(true).open(&to);
+                let allocate = |mode| Ok(rustix::fs::fallocate(file()?, mode, 0, 4096)?);
+                match op {
+                    "append" => File::options().append(true).open(&to)?.write_all(b"x"),
+                    "write" => file()?.write_all(b"x"),
+                    "truncate" => file()?.set_len(100),
+                    "open" => File::options().write(true).truncate(true).open(&to).map(drop),
+                    "allocate" => allocate(FallocateFlags::empty()),
+                    "punch" => allocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE),
+                    "zero" => allocate(FallocateFlags::ZERO_RANGE),
+                    "copy" => {
+                        let mut at = 0;
+                        rustix::fs::copy_file_range(
+                            File::open(&from)?,
+                            Some(&mut 0),
+                            file()?,
+                            Some(&mut at),
+                            4096,
+                        )?;
+                        Ok(())
+                    }
+                    "direct" => {
+                        let direct = File::options().write(true).custom_flags(libc::O_DIRECT).open(&to)?;
+                        direct.write_all_at(&Box::new(Aligned([1; PAGE])).0, 0)
+                    }
+                    _ => {
+                        // Opened by the user, written by root, who may keep setuid.
+                        let opened = as_nobody(file)?;
+                        opened.write_all_at(b"x", 0)?;
+                        assert_eq!(mode(&to), 0o6777, "root took it away");
+                        opened.sync_all()?;
+                        assert_eq!(mode(&to), std::fs::metadata(&to)?.mode() & 0o7777);
+                        std::fs::set_permissions(&to, PermissionsExt::from_mode(0o777))
+                    }
+                }
+            };
+            if op == "handed" { act() } else { as_nobody(act) }.unwrap_or_else(|e| panic!("{op}: {e}"));
+            assert_eq!(mode(&path), 0o777, "{op} with {options}");
+        }
+    }
+}
+
+/// Runs `f` in a thread that is an ordinary user: credentials are a thread's to the kernel.
+fn as_nobody<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for call in [libc::SYS_setresgid, libc::SYS_setresuid] {
+                // SAFETY: the call takes three numbers and changes this thread alone, which ends with `f`.
+                assert_eq!(unsafe { libc::syscall(call, 65534, 65534, 65534) }, 0);
+            }
+            f()
+        })
+        .join()
+        .unwrap_or_else(|e| std::panic::resume_unwind(e))
+    })
+}
+
+/// A context of io_submit(2).
+struct Aio(u64);
+
+#[repr(C)]
+#[derive(Default)]
+struct Iocb {
+    data: u64,
+    key: [u32; 2],
+    opcode: u16,
+    priority: i16,
+    fd: u32,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    rest: [u64; 2],
+}
+
+impl Aio {
+    fn new() -> Aio {
+        let mut context = 0u64;
+        // SAFETY: the call writes one word through a pointer valid for that.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_io_setup, 4, &raw mut context) }, 0);
+        Aio(context)
+    }
+    /// Writes and waits for the completion: what it says.
+    fn write(&self, file: &File, bytes: &[u8], offset: u64) -> i64 {
+        const PWRITE: u16 = 1;
+        let call = Iocb {
+            opcode: PWRITE,
+            fd: file.as_raw_fd() as u32,
+            buffer: bytes.as_ptr() as u64,
+            bytes: bytes.len() as u64,
+            offset: offset as i64,
+            ..Iocb::default()
+        };
+        let mut list = [&raw const call];
+        let mut event = [0u64; 4];
+        let null = std::ptr::null_mut::<libc::timespec>();
+        // SAFETY: the call block and the bytes live until the completion has been taken, here.
+        unsafe {
+            assert_eq!(libc::syscall(libc::SYS_io_submit, self.0, 1, list.as_mut_ptr()), 1);
+            assert_eq!(libc::syscall(libc::SYS_io_getevents, self.0, 1, 1, event.as_mut_ptr(), null), 1);
+        }
+        event[2] as i64
+    }
+}
+
+impl Drop for Aio {
+    fn drop(&mut self) {
+        // SAFETY: our own context, of which nothing is under way.
+        unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
+    }
+}
+
+/// The kernel follows a synchronous write by FSYNC, but not an asynchronous one.
+fn an_asynchronous_synchronous_write_is_durable_when_it_completes() {
+    for options in ["rw", "nowriteback"] {
+        for flag in [libc::O_DSYNC, libc::O_SYNC] {
+            let mut m = Mount::new(&["-o", options]);
+            std::fs::write(m.path("f"), [b'o'; PAGE]).unwrap();
+            File::open(m.path("f")).unwrap().sync_all().unwrap();
+            let file =
+                File::options().write(true).custom_flags(libc::O_DIRECT | flag).open(m.path("f")).unwrap();
+            let new = Box::new(Aligned([b'n'; PAGE]));
+            assert_eq!(Aio::new().write(&file, &new.0, 0), PAGE as i64);
+            let mut how = 2u32;
+            let dir = File::open(&m.dir).unwrap();
+            // SAFETY: the ioctl reads at most one u32 through a pointer valid for that.
+            assert_eq!(unsafe { libc::ioctl(dir.as_raw_fd(), 0x8004_587d, &raw mut how) }, 0);
+            drop((file, dir));
+            m.umount_of_a_stopped_one();
+            m.mount(&[]);
+            assert_eq!(std::fs::read(m.path("f")).unwrap(), new.0, "{options} {flag:o}");
+        }
+    }
+}
+
+/// The kernel drops its pages before an asynchronous write, and not again behind it: what was read meanwhile stayed.
+fn readers_see_an_asynchronous_direct_write_when_it_is_complete() {
+    const N: usize = 160 * PAGE;
+    let m = Mount::new(&[]);
+    let path = m.path("f");
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(&path)
+        .unwrap();
+    let mut bytes = Box::new(Aligned([1; N]));
+    file.write_all_at(&bytes.0, 0).unwrap();
+    let stop = AtomicBool::new(false);
+    let stale = std::thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| {
+                while !stop.load(Relaxed) {
+                    let _ = std::fs::read(&path);
+                }
+            });
+        }
+        let aio = Aio::new();
+        let reader = File::open(&path).unwrap();
+        let mut seen = vec![0; N];
+        let stale = (0..400u32).find(|round| {
+            bytes.0.fill((round % 250) as u8 + 2);
+            assert_eq!(aio.write(&file, &bytes.0, 0), N as i64);
+            reader.read_exact_at(&mut seen, 0).unwrap();
+            seen != bytes.0
+        });
+        stop.store(true, Relaxed);
+        stale
+    });
+    assert_eq!(stale, None, "an old page after the write was complete");
+}
+
+/// `du`, and `tar -S`, which takes a file without blocks for one great hole.
+fn blocks_of_an_open_file_are_told_when_it_is_synced() {
+    for options in ["rw", "nowriteback"] {
+        let m = Mount::new(&["-o", options]);
+        let file = File::create_new(m.path("log")).unwrap();
+        for chunk in 1..=4 {
+            file.write_all_at(&vec![9; 2 << 20], (chunk - 1) * (2 << 20)).unwrap();
+            file.sync_all().unwrap();
+            assert_eq!(std::fs::metadata(m.path("log")).unwrap().blocks(), chunk * 4096, "{options}");
+        }
+        let sparse = File::create_new(m.path("sparse")).unwrap();
+        sparse.write_all_at(&[1; 5000], 10_000_000).unwrap();
+        sparse.sync_all().unwrap();
+        assert_eq!(sparse.metadata().unwrap().blocks(), 16, "{options}");
+        sparse.set_len(1000).unwrap();
+        assert_eq!(sparse.metadata().unwrap().blocks(), 0, "{options}: cut off within a hole");
+    }
+}
+
+/// Nor does the kernel show others what it remembers.
+fn allow_root_keeps_others_out_of_listings() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root, to become an ordinary user");
+        return;
+    }
+    let m = Mount::new(&["-o", "allow_root"]);
+    std::fs::set_permissions(m.work.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::create_dir(m.path("d")).unwrap();
+    std::fs::write(m.path("d/secret"), "x").unwrap();
+    for dir in [m.dir.clone(), m.path("d")] {
+        std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o705)).unwrap();
+        assert!(std::fs::read_dir(&dir).unwrap().count() > 0);
+        assert!(std::fs::metadata(&dir).is_ok());
+    }
+    for script in ["ls mnt", "ls mnt/d", "stat mnt/d/secret", "stat mnt", "cd mnt && ls"] {
+        let mut shell = Command::new("sh");
+        std::os::unix::process::CommandExt::uid(&mut shell, 65534);
+        let run = run_command(shell.args(["-c", script]).current_dir(m.work.path()));
+        assert!(run.code != 0 && !run.out.contains("secret"), "{script}: {run:?}");
+    }
+    assert_eq!(std::fs::read_dir(m.path("d")).unwrap().count(), 1);
+}

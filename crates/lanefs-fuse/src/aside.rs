@@ -1,0 +1,169 @@
+//! Calls of the kernel that may wait for other requests, made by a thread of their own.
+//!
+//! What this side tells the kernel to drop it drops under locks of pages, and writes back first what is dirty: it waits for READ and WRITE requests,
+//! which the threads that take requests must be free to serve. And to drop a name it takes the lock of the directory, which a caller
+//! may hold who waits for one of us. So:
+//!
+//! A1 *Seeking.* The kernel asks us where data is without writing back first, and would be told that what it has gathered is a hole. While
+//!    anybody has a file open for writing, its pages are called in before the answer. (Files open only for reading have no
+//!    unwritten pages: closing writes them back.)
+//! A2 *Writes past the cache.* Of an asynchronous O_DIRECT write the kernel drops the pages before it sends the request, and not again when that is
+//!    answered: what somebody read meanwhile into its cache would stay there. If anybody may have, the pages are dropped
+//!    here once more, before the answer.
+//! A3 *Names.* Where a change of a directory was made and the call fails all the same, what the kernel believes of the name is dropped. It waits for
+//!    the caller to be answered, so nobody waits for it.
+//!
+//! A request that came through a ring has to be answered by the thread that has it; there another thread is started where none is
+//! left (`rings`), and for A1 and A2 it makes the call itself.
+
+use crate::handles::Handles;
+use crate::wire::{Device, Errno, Reply, room};
+use lanefs::Ino;
+use std::io;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// A request that is answered when something was called in.
+pub(crate) struct Job {
+    pub ino: Ino,
+    pub what: What,
+    /// Of the request to answer.
+    pub unique: u64,
+    /// Where it came from: the kernel takes the answer nowhere else.
+    pub device: Arc<Device>,
+}
+
+/// What the answer says.
+pub(crate) enum What {
+    /// Where data or a hole is (A1).
+    Seek { handle: u64, offset: i64, whence: i32 },
+    /// How many bytes were written (A2).
+    Written { offset: u64, bytes: u32 },
+}
+
+enum Errand {
+    Answer(Job),
+    /// The name in the directory (A3).
+    Forget(Ino, Vec<u8>),
+}
+
+type Running = (Sender<Errand>, JoinHandle<()>);
+
+/// The thread; started when it is first needed.
+pub(crate) struct Aside {
+    handles: Arc<Handles>,
+    device: Arc<Device>,
+    running: Mutex<Option<Running>>,
+}
+
+/// Where the data or the hole is.
+pub(crate) fn answer(handles: &Handles, handle: u64, offset: i64, whence: i32) -> Result<u64, Errno> {
+    // SAFETY: the handle of a request that is answered after this.
+    let handle = unsafe { handles.get(handle) }.ok_or(Errno(libc::EBADF))?;
+    Ok(handle.file.seek(offset, whence)?)
+}
+
+fn call_in(device: &Device, ino: Ino) {
+    if let Err(e) = device.call_in(ino) {
+        tracing::warn!("inode {}: its unwritten pages were not called in: {e}", ino.0);
+    }
+}
+
+/// Has the kernel drop the pages of a range.
+fn drop_pages(device: &Device, ino: Ino, offset: u64, bytes: u32) {
+    if bytes > 0
+        && let Err(e) = device.drop_pages(ino, offset, u64::from(bytes))
+    {
+        tracing::warn!("inode {}: stale pages may stay in the kernel's cache: {e}", ino.0);
+    }
+}
+
+impl Aside {
+    pub(crate) fn new(handles: Arc<Handles>, device: Arc<Device>) -> Aside {
+        Aside { handles, device, running: Mutex::new(None) }
+    }
+
+    /// Has the kernel write back or drop the pages, then answers.
+    pub(crate) fn answer(&self, job: Job) -> Result<(), Errno> {
+        self.send(Errand::Answer(job))
+    }
+
+    /// Has the kernel drop what it believes of a name, some time (A3).
+    pub(crate) fn forget(&self, dir: Ino, name: &[u8]) {
+        if self.send(Errand::Forget(dir, name.to_vec())).is_err() {
+            tracing::warn!("directory {}: what the kernel believes of a name may be wrong", dir.0);
+        }
+    }
+
+    fn send(&self, errand: Errand) -> Result<(), Errno> {
+        let mut running = self.running.lock().unwrap_or_else(|e| e.into_inner());
+        if running.is_none() {
+            *running = Some(self.start().map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EIO)))?);
+        }
+        match &*running {
+            Some((errands, _)) => errands.send(errand).map_err(|_| Errno(libc::EIO)),
+            None => Err(Errno(libc::EIO)),
+        }
+    }
+
+    /// Has the kernel write back and drop the pages of the file, and waits for that.
+    pub(crate) fn call_in(&self, ino: Ino) {
+        call_in(&self.device, ino);
+    }
+
+    /// Has the kernel drop the pages of a range, and waits for that.
+    pub(crate) fn drop_pages(&self, ino: Ino, offset: u64, bytes: u32) {
+        drop_pages(&self.device, ino, offset, bytes);
+    }
+
+    /// Has the kernel ask for the attributes again. It waits for nothing, so anybody may call it, also within a request.
+    pub(crate) fn attributes_changed(&self, ino: Ino) {
+        if let Err(e) = self.device.drop_attributes(ino) {
+            tracing::warn!("inode {}: the kernel may believe old attributes: {e}", ino.0);
+        }
+    }
+
+    fn start(&self) -> io::Result<Running> {
+        let (errands, queue) = channel::<Errand>();
+        let (handles, mine) = (Arc::clone(&self.handles), Arc::clone(&self.device));
+        let thread = std::thread::Builder::new().name("lanefs-aside".into()).spawn(move || {
+            let mut bytes = room(64);
+            for errand in queue {
+                let job = match errand {
+                    Errand::Answer(job) => job,
+                    Errand::Forget(dir, name) => {
+                        if let Err(e) = mine.drop_name(dir, &name) {
+                            tracing::warn!("directory {}: a name was not dropped: {e}", dir.0);
+                        }
+                        continue;
+                    }
+                };
+                let mut reply = Reply::over(bytes.bytes());
+                let result = match job.what {
+                    What::Seek { handle, offset, whence } => {
+                        call_in(&job.device, job.ino);
+                        answer(&handles, handle, offset, whence).and_then(|at| reply.u64(at))
+                    }
+                    What::Written { offset, bytes } => {
+                        drop_pages(&job.device, job.ino, offset, bytes);
+                        reply.u32(bytes).and_then(|()| reply.u32(0))
+                    }
+                };
+                if let Err(e) = job.device.send(reply.finish(job.unique, result)) {
+                    tracing::warn!("answering a request about inode {}: {e}", job.ino.0);
+                }
+            }
+        })?;
+        Ok((errands, thread))
+    }
+
+    /// Waits for the answers still due. No request comes any more.
+    pub(crate) fn stop(&self) {
+        let running = self.running.lock().unwrap_or_else(|e| e.into_inner()).take();
+        if let Some((errands, thread)) = running {
+            drop(errands);
+            let _ = thread.join();
+        }
+    }
+}
