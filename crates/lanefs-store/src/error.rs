@@ -8,7 +8,7 @@ use crate::types::{BlockAddr, Ino};
 pub enum StoreError {
     /// The device refused a read, a write or a flush: EIO, or ENOSPC where the file system under an image is full. `offset` is in bytes.
     #[error(
-        "{device}: {what} at byte {offset} failed: {message}; check the device and its cables, then run `lanefs fsck`"
+        "{device}: {what} at byte {offset} failed: {message}; {}", advice(*.errno)
     )]
     Io { device: String, what: &'static str, offset: u64, message: String, errno: i32 },
     /// A block's checksum, header or content is wrong: EIO.
@@ -39,6 +39,16 @@ pub enum StoreError {
     Invalid(String),
 }
 
+/// What to do about an error of a device.
+fn advice(errno: i32) -> &'static str {
+    match errno {
+        libc::ENOSPC | libc::EDQUOT => {
+            "the file system that holds the image is full, not the volume: free space there, then unmount the volume and mount it again"
+        }
+        _ => "check the device and its cables, then run `lanefs fsck`",
+    }
+}
+
 impl StoreError {
     /// The device did not do what it was asked. An offset beyond its end is no such error: who named it is wrong.
     pub(crate) fn is_of_device(&self) -> bool {
@@ -48,7 +58,7 @@ impl StoreError {
     /// The errno a caller of a system call would see.
     pub fn errno(&self) -> i32 {
         match self {
-            StoreError::Io { errno, .. } if *errno == libc::ENOSPC => libc::ENOSPC,
+            StoreError::Io { errno: libc::ENOSPC | libc::EDQUOT, .. } => libc::ENOSPC,
             StoreError::Io { .. } | StoreError::Corrupt { .. } | StoreError::Closed => libc::EIO,
             StoreError::BadInode { .. } => libc::EUCLEAN,
             StoreError::NotAVolume { .. } => libc::EINVAL,

@@ -27,6 +27,7 @@ pub mod map;
 pub mod map_delta;
 #[cfg(test)]
 mod meanwhile_tests;
+mod medium;
 mod mlog;
 mod pressure;
 pub mod radix;

@@ -56,6 +56,7 @@ mod oplog;
 mod ops;
 pub mod scrub;
 pub mod stat;
+pub mod times;
 pub mod volume;
 mod writeback;
 
@@ -63,7 +64,7 @@ pub use cred::Cred;
 pub use error::{Error, Result};
 pub use file::File;
 pub use fs::{Fs, OpenOptions};
-pub use lanefs_store::{FileKind, Ino, ScrubCursor, ScrubDamage, ScrubStep};
+pub use lanefs_store::{FileKind, Ino, ScrubCursor, ScrubDamage, ScrubStep, VolumeInfo};
 pub use lanefs_sync::on_wait;
 pub use stat::{Birth, DirEntry, SetAttr, SetTime, Stat, StatFs};
 pub use volume::{MountOptions, Volume};

@@ -2,7 +2,7 @@
 
 use lanefs_store::{FileKind, Ino};
 
-/// Everything `stat(2)` tells, times in nanoseconds since 1970.
+/// Everything `stat(2)` tells, times in nanoseconds since 1970 ([`crate::times`]: beyond 2225 in seconds).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stat {
     /// Inode number.
@@ -85,7 +85,7 @@ impl From<u32> for Birth<'_> {
 pub enum SetTime {
     /// The time of the call.
     Now,
-    /// Nanoseconds since 1970.
+    /// Nanoseconds since 1970, as [`crate::times`] has them.
     At(i64),
 }
 

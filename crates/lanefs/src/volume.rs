@@ -343,10 +343,15 @@ impl Volume {
         inner.promised(inner.sync_all())
     }
 
-    /// Sizes and counts, in blocks of 4096 bytes. EIO once the volume is closed.
+    /// Sizes and counts, in blocks of 4096 bytes. EIO once the volume is closed. What was removed and nobody has open counts as free: if that is
+    /// much, a checkpoint is made first.
     pub fn statfs(&self) -> Result<StatFs> {
         let inner = &self.0.inner;
         inner.check_alive()?;
+        if let Err(e) = inner.free_removed() {
+            // What cannot be freed is not free; whoever asks is told that much.
+            tracing::debug!("freeing what was removed: {e}");
+        }
         let s = inner.store.space();
         let id = inner.store.info().uuid;
         let fsid = u64::from_le_bytes([id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7]]);
@@ -502,6 +507,7 @@ impl Inner {
     fn close(&self) -> Result<()> {
         let _one = self.closing.lock();
         if self.state.load(SeqCst) == STOPPED {
+            self.store.release();
             return Ok(());
         }
         self.background.stop();
@@ -513,13 +519,15 @@ impl Inner {
                 .and_then(|()| self.checkpoint().map(drop))
         };
         self.state.store(STOPPED, SeqCst);
-        match r {
-            Ok(()) => Ok(self.store.close()?),
+        let closed = match r {
+            Ok(()) => self.store.close().map_err(Error::from),
             Err(e) => {
                 self.store.shutdown();
                 Err(e)
             }
-        }
+        };
+        self.store.release();
+        closed
     }
 }
 

@@ -126,12 +126,20 @@ impl FileDevice {
             Err(e) => return Err(no(open_hint(e))),
         };
         let lock = ImageLock::take(file.as_fd(), &name, options.read_only)?;
+        if !block_device && let Some(other) = attached_as(&stat, options.read_only) {
+            return Err(no(format!(
+                "attached as {other}, which others may write to; name that instead, or detach it: `losetup -d {other}`"
+            )));
+        }
         let size = if block_device { block_device_size(&file) } else { file_size(&file) }
             .map_err(|e| io_error(&name, "asking for the size", 0, e.raw_os_error(), &e.to_string()))?;
-        let size = size - size % BLOCK_SIZE as u64;
         if size == 0 {
             return Err(no("empty; make an image with `lanefs mkfs --size SIZE`".into()));
         }
+        if size < BLOCK_SIZE as u64 {
+            return Err(no(format!("{size} bytes are not enough for a volume; name another image")));
+        }
+        let size = size - size % BLOCK_SIZE as u64;
         let mut d = FileDevice {
             file,
             lock,
@@ -303,6 +311,33 @@ impl Device for FileDevice {
             r => r.map_err(|e| self.error("discard", offset, e)),
         }
     }
+
+    /// The descriptor keeps its number, which a request that is late may still use, and stands for a file that can be neither read nor
+    /// written.
+    fn release(&self) {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let done = rustix::fs::open("/", flags, Mode::empty()).and_then(|nothing| {
+            // SAFETY: both descriptors are open, and `self.file` goes on owning its number, which stands for another file now. Nobody
+            // assumes of it that it is the image: what is read and written is checked for errors alone.
+            let r = unsafe { libc::dup3(nothing.as_raw_fd(), self.file.as_raw_fd(), libc::O_CLOEXEC) };
+            if r < 0 { Err(last_errno()) } else { Ok(()) }
+        });
+        if let Err(e) = done {
+            tracing::warn!("{}: is let go of only when the process ends: {e}", self.name);
+        }
+    }
+}
+
+/// The loop device that a file is attached to, if that may be written to or is to be read only and the file is not.
+fn attached_as(file: &rustix::fs::Stat, read_only: bool) -> Option<String> {
+    let loops = std::fs::read_dir("/sys/block").ok()?.flatten();
+    loops.filter(|e| e.file_name().as_encoded_bytes().starts_with(b"loop")).find_map(|e| {
+        let backing = std::fs::read_to_string(e.path().join("loop/backing_file")).ok()?;
+        let other = rustix::fs::stat(backing.trim_end_matches('\n')).ok()?;
+        let same = (other.st_dev, other.st_ino) == (file.st_dev, file.st_ino);
+        let is_read_only = std::fs::read_to_string(e.path().join("ro")).is_ok_and(|ro| ro.trim() == "1");
+        (same && !(read_only && is_read_only)).then(|| format!("/dev/{}", e.file_name().display()))
+    })
 }
 
 /// Memory aligned to a block, for requests whose memory is not.

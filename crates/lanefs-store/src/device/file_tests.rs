@@ -116,6 +116,72 @@ fn what_cannot_be_opened_says_what_to_do() {
     assert!(why(FileDevice::create(&path, 1 << 20)).contains("exists already"));
     std::fs::write(dir.path().join("e"), b"").unwrap();
     assert!(why(FileDevice::open(dir.path().join("e"), false)).contains("empty"));
+    std::fs::write(dir.path().join("e"), b"something").unwrap();
+    let said = why(FileDevice::open(dir.path().join("e"), false));
+    assert!(!said.contains("empty") && said.contains("9 bytes"), "{said}");
+}
+
+#[test]
+fn a_released_image_is_free_and_takes_no_requests() {
+    let (dir, d) = image(FileOptions::default());
+    let path = std::path::PathBuf::from(d.name());
+    assert!(matches!(FileDevice::open(&path, false), Err(StoreError::InUse { .. })));
+    d.release();
+    d.release();
+    let b = Block([7; BLOCK_SIZE]);
+    assert!(d.write(&[WriteReq { offset: 0, data: &b.0 }]).is_err() && d.flush().is_err());
+    assert!(d.read(&mut [ReadReq { offset: 0, data: &mut Block::zeroed().0 }]).is_err());
+    drop(FileDevice::open(&path, false).unwrap());
+    drop((dir, d));
+}
+
+#[test]
+fn a_full_file_system_under_an_image_is_called_that() {
+    let e = super::io_error("image", "write", 0, libc::ENOSPC, "no space");
+    assert!(e.to_string().contains("file system that holds the image is full"), "{e}");
+    assert!(!e.to_string().contains("cables") && e.errno() == libc::ENOSPC);
+}
+
+/// A file attached to a loop device, until this is dropped.
+struct Attached(String);
+
+impl Attached {
+    /// `None` where none can be had.
+    fn new(path: &std::path::Path, options: &[&str]) -> Option<Attached> {
+        let mut c = std::process::Command::new("losetup");
+        let done = c.args(["--find", "--show"]).args(options).arg(path).output().ok()?;
+        let name = String::from_utf8(done.stdout).ok()?.trim().to_string();
+        (done.status.success() && !name.is_empty()).then_some(Attached(name))
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+#[test]
+fn an_image_that_is_attached_to_a_loop_device_is_noticed() {
+    let (dir, d) = image(FileOptions::default());
+    let path = std::path::PathBuf::from(d.name());
+    drop(d);
+    let Some(attached) = Attached::new(&path, &[]) else {
+        println!("skipped: no loop device can be had");
+        return;
+    };
+    for read_only in [false, true] {
+        let said = FileDevice::open(&path, read_only).unwrap_err().to_string();
+        assert!(said.contains(&attached.0) && said.contains("losetup -d"), "{said}");
+    }
+    drop(FileDevice::open(&attached.0, false).unwrap());
+    drop(attached);
+    let Some(attached) = Attached::new(&path, &["--read-only"]) else { return };
+    assert!(FileDevice::open(&path, false).is_err());
+    drop(FileDevice::open(&path, true).unwrap());
+    drop(attached);
+    drop(FileDevice::open(&path, false).unwrap());
+    drop(dir);
 }
 
 #[test]

@@ -69,6 +69,8 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     }
     /// Tells the device that `len` bytes from `offset` are not needed (hole punch on files). Only a hint.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
+    /// Lets go of the medium and its lock, so that others may open it. A request that comes all the same fails.
+    fn release(&self) {}
 }
 
 /// A shared device is a device, so that a test can wrap one and keep a hand on it.
@@ -93,6 +95,9 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
     }
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         (**self).discard(offset, len)
+    }
+    fn release(&self) {
+        (**self).release();
     }
 }
 

@@ -26,7 +26,15 @@ fn check(cell: &Cell, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
     if name.len() > XATTR_NAME_MAX {
         return posix(libc::ERANGE);
     }
-    let has = |p: &[u8]| name.starts_with(p) && name.len() > p.len();
+    let has = |p: &[u8]| name.starts_with(p);
+    // As Linux has it: nothing behind the prefix is told of after permissions are.
+    let whole = || {
+        if name.ends_with(b".") && name.iter().filter(|b| **b == b'.').count() == 1 {
+            posix(libc::EINVAL)
+        } else {
+            Ok(())
+        }
+    };
     if has(b"user.") {
         // Only files and directories have user attributes; in a sticky directory only the owner changes them.
         if !matches!(cell.kind, FileKind::File | FileKind::Dir) {
@@ -35,17 +43,17 @@ fn check(cell: &Cell, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
         if write && cell.kind == FileKind::Dir && cell.mode() & libc::S_ISVTX != 0 {
             perm::check_owner(cell, cred)?;
         }
-        return perm::check(cell, cred, if write { W } else { R });
+        return perm::check(cell, cred, if write { W } else { R }).and_then(|()| whole());
     }
     if has(b"trusted.") {
         return if cred.is_root() || cred.prechecked {
-            Ok(())
+            whole()
         } else {
             posix(if write { libc::EPERM } else { libc::ENODATA })
         };
     }
     if has(b"security.") {
-        return if write && !cred.is_root() && !cred.prechecked { posix(libc::EPERM) } else { Ok(()) };
+        return if write && !cred.is_root() && !cred.prechecked { posix(libc::EPERM) } else { whole() };
     }
     if name == ACCESS_ACL || name == DEFAULT_ACL {
         if name == DEFAULT_ACL && cell.kind != FileKind::Dir {

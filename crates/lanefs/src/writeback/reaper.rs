@@ -23,6 +23,7 @@ use lanefs_store::format::record::Effect;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::time::{Duration, Instant};
 
 #[derive(Default)]
 pub(crate) struct Reaper {
@@ -36,13 +37,23 @@ pub(crate) struct Reaper {
     buried: Vec<(u64, Ino)>,
     /// Of inodes that ended before they were folded: epoch of the DEAD group, of the group that made them, how many. Their blocks are promised still.
     unmade: Vec<(u64, u64, u64)>,
+    /// Blocks of the inodes in `freed`, about.
+    blocks: u64,
+    /// When a checkpoint was last made for who asked how much is free, and how long it took.
+    asked: Option<(Instant, Duration)>,
 }
+
+/// Blocks that are worth a checkpoint when somebody asks how much is free: 1 MiB.
+const WORTH: u64 = 256;
 
 impl Reaper {
     /// Takes out what a fold up to `epoch` has ended.
     pub fn take_folded(&mut self, epoch: u64) -> Vec<Ino> {
         let (done, rest) = self.freed.drain(..).partition(|f| f.0 <= epoch);
         self.freed = rest;
+        if self.freed.is_empty() {
+            self.blocks = 0;
+        }
         let done: Vec<(u64, Ino)> = done;
         done.into_iter().map(|f| f.1).collect()
     }
@@ -210,6 +221,7 @@ impl Inner {
             let epoch = self.log_dead(cell, &guard);
             cell.set(ENDED);
             drop(not_written);
+            r.blocks += cell.stat().blocks / 8;
             if let Some(d) = cell.data() {
                 d.drop_all(&self.data_ctx(cell));
             }
@@ -235,6 +247,30 @@ impl Inner {
         cell.named_by(op.lane, v.epoch);
         op.append(v, &[Effect::Dead { ino: cell.ino, generation: cell.generation }]);
         v.epoch
+    }
+
+    /// Frees what was removed, for who asks how much is free: else its blocks are in use until the next checkpoint, half a minute perhaps. So that
+    /// whoever asks all the time does not hold up others, one tenth of the time goes into this at most.
+    pub(crate) fn free_removed(&self) -> Result<()> {
+        if self.writable().is_err() {
+            return Ok(());
+        }
+        self.reap_for_checkpoint()?;
+        if !self.reaper.lock().open.is_empty() {
+            // A front end may be about to learn that nobody knows them any more.
+            lanefs_sync::schedule::sleep(Duration::from_millis(4));
+            self.reap_for_checkpoint()?;
+        }
+        let due = {
+            let r = self.reaper.lock();
+            r.blocks >= WORTH && r.asked.is_none_or(|(at, took)| at.elapsed() >= took * 9)
+        };
+        if due {
+            let began = Instant::now();
+            self.checkpoint()?;
+            self.reaper.lock().asked = Some((Instant::now(), began.elapsed()));
+        }
+        Ok(())
     }
 
     /// Frees whatever can be freed before the volume closes.

@@ -212,3 +212,43 @@ fn times_before_1970_are_kept() {
             && fs.stat("/f").unwrap().ctime > 0
     );
 }
+
+#[test]
+fn what_was_removed_is_free_when_somebody_asks() {
+    let (fs, _dev) = crate::root(64);
+    let v = fs.volume().clone();
+    let before = v.statfs().unwrap().free;
+    for turn in 0..3 {
+        fs.write("/f", &vec![7; 8 << 20]).unwrap();
+        v.sync().unwrap();
+        assert!(v.statfs().unwrap().free < before - 2000);
+        let open = fs.open("/f", &lanefs::OpenOptions { flags: libc::O_RDONLY, mode: 0 }).unwrap();
+        fs.unlink("/f").unwrap();
+        assert!(v.statfs().unwrap().free < before - 2000, "it is open");
+        drop(open);
+        let mut free = 0;
+        // The last checkpoint took its time, and nobody is held up by one after the other.
+        for _ in 0..1000 {
+            free = v.statfs().unwrap().free;
+            if free + 50 > before {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert!(free + 50 > before, "turn {turn}: {free} of {before}");
+    }
+}
+
+#[test]
+fn attributes_with_nothing_behind_the_prefix_are_refused_as_on_linux() {
+    let (fs, _dev) = crate::root(64);
+    fs.write("/f", b"").unwrap();
+    for name in [&b"user."[..], b"trusted.", b"security."] {
+        assert_eq!(errno(fs.setxattr("/f", name, b"v", 0)), libc::EINVAL, "{name:?}");
+        assert_eq!(errno(fs.getxattr("/f", name)), libc::EINVAL, "{name:?}");
+        assert_eq!(errno(fs.removexattr("/f", name)), libc::EINVAL, "{name:?}");
+    }
+    assert_eq!(errno(fs.setxattr("/f", b"nothing.", b"v", 0)), libc::EOPNOTSUPP);
+    fs.setxattr("/f", b"user.a.", b"v", 0).unwrap();
+    assert_eq!(fs.getxattr("/f", b"user.a.").unwrap(), b"v");
+}

@@ -495,3 +495,25 @@ fn a_sync_makes_the_time_of_a_directory_durable_of_which_only_names_changed() {
         assert_eq!(after_crash(&dev).stat("/d").unwrap().mtime, mtime, "round {n}");
     }
 }
+
+#[test]
+fn a_closed_volume_lets_go_of_its_image() {
+    // A clone, or a handle, kept the image open and locked until the last of them was dropped.
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    Volume::create(&[&image], 64 << 20).unwrap();
+    let v = Volume::open(&[&image], &options()).unwrap();
+    let other = v.clone();
+    let file = v.fs().create("/f").unwrap();
+    file.write_all_at(b"content", 0).unwrap();
+    assert_eq!(Volume::open(&[&image], &options()).unwrap_err().errno(), libc::EBUSY);
+    v.close().unwrap();
+    let again = Volume::open(&[&image], &options()).unwrap();
+    assert_eq!(again.fs().read("/f").unwrap(), b"content");
+    assert_eq!(errno(file.sync_all()), libc::EIO);
+    assert_eq!(errno(other.fs().write("/g", b"")), libc::EIO);
+    again.shutdown();
+    again.close().unwrap();
+    drop((v, other, file));
+    drop(Volume::open(&[&image], &options()).unwrap());
+}
