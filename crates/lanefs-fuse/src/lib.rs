@@ -15,6 +15,7 @@
 //! | files without a name | kept while the kernel knows them (`known`) |
 //! | `sync`, `syncfs` | not passed on by the kernel |
 
+pub mod about;
 mod absence;
 pub mod acl;
 mod adaptor;
@@ -37,8 +38,12 @@ pub use options::{BadOption, IoUring, MountConfig};
 pub use session::{Session, Unmounter, mount, serve_as_flusher};
 pub use signals::{Signals, block_signals};
 
-/// `ioctl` on a directory of the mount: stops the volume as a crash would (root only). The number of XFS's and
-/// F2FS's shutdown, so that their tools work.
+/// `ioctl` on a file or a directory of the mount: stops the volume as a crash would (root only). The number and the flags are those
+/// of XFS's and F2FS's shutdown, so that their tools work: with 0 all is made durable first, with 1 what was committed to, names above
+/// all, with 2 nothing. Where the server may not read the caller's memory it takes the flags for 2.
 pub const IOC_GOINGDOWN: u32 = 0x8004_587d;
 /// `ioctl` on a directory of the mount: writes the process id of the serving process, as a `u32`.
 pub const IOC_GETPID: u32 = 0x8004_4c01;
+/// `ioctl` on a directory of the mount: makes durable all that returned before, for root and whoever serves the mount. The kernel hands
+/// over what it has gathered for `syncfs(2)`, which has to come first.
+pub const IOC_SYNC: u32 = 0x4c04;

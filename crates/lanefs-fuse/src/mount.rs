@@ -2,7 +2,7 @@
 
 use crate::MountConfig;
 use crate::wire::Device;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::ffi::CString;
 use std::io::{self, IoSliceMut, Read};
@@ -41,18 +41,6 @@ pub(crate) fn attach(mountpoint: &Path, config: &MountConfig) -> io::Result<(Dev
 
 fn mount_directly(mountpoint: &Path, mode: u32, others: bool, config: &MountConfig) -> io::Result<Device> {
     let device = Device::open()?;
-    let mut flags = MountFlags::empty();
-    for (on, flag) in [
-        (config.read_only, MountFlags::RDONLY),
-        (!config.suid, MountFlags::NOSUID),
-        (!config.dev, MountFlags::NODEV),
-        (config.noexec, MountFlags::NOEXEC),
-        (config.noatime, MountFlags::NOATIME),
-        (config.sync, MountFlags::SYNCHRONOUS),
-        (config.dirsync, MountFlags::DIRSYNC),
-    ] {
-        flags.set(flag, on);
-    }
     let mut data = format!(
         "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
         device.as_fd().as_raw_fd(),
@@ -64,7 +52,7 @@ fn mount_directly(mountpoint: &Path, mode: u32, others: bool, config: &MountConf
         data.push_str(",allow_other");
     }
     let data = CString::new(data)?;
-    rustix::mount::mount(config.source.as_str(), mountpoint, "fuse.lanefs", flags, data.as_c_str())?;
+    rustix::mount::mount(config.source.as_str(), mountpoint, "fuse.lanefs", config.flags(), data.as_c_str())?;
     Ok(device)
 }
 

@@ -3,6 +3,7 @@
 use crate::readers::most;
 use crate::rings::{Size, queues};
 use crate::wire::ring::entry_bytes;
+use rustix::mount::MountFlags;
 use std::time::Duration;
 
 /// Whether requests come over io_uring, a queue for each processor, or are read from /dev/fuse.
@@ -134,6 +135,7 @@ impl MountConfig {
             };
             let bad = || BadOption(option.to_string());
             let number = || value.and_then(|v| v.parse::<u64>().ok()).ok_or_else(bad);
+            let some = || number().and_then(|n| if n == 0 { Err(bad()) } else { Ok(n) });
             match name {
                 "ro" => self.read_only = true,
                 "allow_other" => self.allow_other = Some(true),
@@ -149,7 +151,8 @@ impl MountConfig {
                 "writeback" => self.writeback = true,
                 "nowriteback" => self.writeback = false,
                 "fsname" => self.source = value.ok_or_else(bad)?.to_string(),
-                "subtype" => {}
+                // What the mount table says of a mount, and mount(8) says again when it mounts it anew.
+                "subtype" | "user_id" | "group_id" | "max_read" | "blksize" => {}
                 "io_uring" => {
                     self.io_uring = match value {
                         Some("auto") => IoUring::Auto,
@@ -158,8 +161,8 @@ impl MountConfig {
                         Some(_) => return Err(bad()),
                     }
                 }
-                "threads" => self.threads = number()?.try_into().map_err(|_| bad())?,
-                "readers" => self.readers = number()?.try_into().map_err(|_| bad())?,
+                "threads" => self.threads = some()?.try_into().map_err(|_| bad())?,
+                "readers" => self.readers = some()?.try_into().map_err(|_| bad())?,
                 "ttl" => self.ttl = Duration::from_secs(number()?),
                 "max_write" => self.max_write = number()?.clamp(4096, 1 << 20) as u32,
                 n if OTHERS.contains(&n) || n.starts_with("x-") || n.starts_with("X-") || n == "comment" => {
@@ -179,6 +182,23 @@ impl MountConfig {
             }
         }
         Ok(rest)
+    }
+
+    /// The flags of mount(2).
+    pub fn flags(&self) -> MountFlags {
+        let mut flags = MountFlags::empty();
+        for (on, flag) in [
+            (self.read_only, MountFlags::RDONLY),
+            (!self.suid, MountFlags::NOSUID),
+            (!self.dev, MountFlags::NODEV),
+            (self.noexec, MountFlags::NOEXEC),
+            (self.noatime, MountFlags::NOATIME),
+            (self.sync, MountFlags::SYNCHRONOUS),
+            (self.dirsync, MountFlags::DIRSYNC),
+        ] {
+            flags.set(flag, on);
+        }
+        flags
     }
 
     /// Whether users other than the one who mounts may enter, for a mount made by user `uid`.

@@ -136,6 +136,14 @@ impl Session {
         Unmounter { attached: Arc::clone(&self.attached) }
     }
 
+    /// Waits until the mount is gone: the volume has no user left, and [`Session::join`] only closes it then.
+    ///
+    /// # Errors
+    /// Of the connection.
+    pub fn wait_for_end(&mut self) -> io::Result<()> {
+        self.wait()
+    }
+
     /// Waits until the mount is gone, then closes the volume.
     ///
     /// # Errors

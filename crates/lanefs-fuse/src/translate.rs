@@ -3,8 +3,6 @@
 use crate::wire::Errno;
 use lanefs::{Cred, Error};
 
-const NS: i64 = 1_000_000_000;
-
 impl From<Error> for Errno {
     fn from(e: Error) -> Errno {
         if let Error::Store(s) = &e {
@@ -17,11 +15,6 @@ impl From<Error> for Errno {
 /// For calls where the kernel has already applied the rules that depend on the caller.
 pub(crate) fn root() -> Cred {
     Cred { prechecked: true, ..Cred::root() }
-}
-
-/// Nanoseconds since 1970 of seconds, which may be before it, and nanoseconds, which count forward.
-pub(crate) fn nanos(seconds: i64, ns: u32) -> i64 {
-    seconds.saturating_mul(NS).saturating_add(ns.into())
 }
 
 /// A device number as the kernel's wire carries it (32 bits) to `st_rdev`.
@@ -45,12 +38,5 @@ mod tests {
             let dev = libc::makedev(major, minor);
             assert_eq!(rdev_from_kernel(rdev_to_kernel(dev)), dev, "{major}:{minor}");
         }
-    }
-
-    #[test]
-    fn times_before_1970_count_forward() {
-        assert_eq!(nanos(1, 500_000_000), 1_500_000_000);
-        assert_eq!(nanos(-2, 800_000_000), -1_200_000_000);
-        assert_eq!(nanos(i64::MAX, 0), i64::MAX);
     }
 }

@@ -1,15 +1,11 @@
 //! Attributes, of files and of the volume.
 
 use super::Wire;
-use crate::absence::about_to_wait;
 use crate::acl::{self, Acl};
 use crate::adaptor::Adaptor;
-use crate::scrub::{IOC_SCRUB, SCRUB_SIZE, serve};
-use crate::translate::nanos;
 use crate::wire::abi::*;
-use crate::wire::{Args, Errno, Reply, Request};
-use crate::{IOC_GETPID, IOC_GOINGDOWN};
-use lanefs::{Cred, SetAttr, SetTime, Stat};
+use crate::wire::{Errno, Reply, Request};
+use lanefs::{Cred, SetAttr, SetTime, Stat, times};
 
 impl Adaptor {
     fn stat(&self, req: &Request<'_>, flags: u32, handle: u64) -> Wire<Stat> {
@@ -49,7 +45,7 @@ impl Adaptor {
         a.skip(4)?;
         let (uid, gid) = (a.u32()?, a.u32()?);
         let has = |flag: u32| valid & flag != 0;
-        let at = |n: usize| nanos(seconds[n], ns[n]);
+        let at = |n: usize| times::number(seconds[n], ns[n]);
         let time = |set: u32, now: u32, n: usize| match (has(set), has(now)) {
             (false, _) => None,
             (true, true) => Some(SetTime::Now),
@@ -125,45 +121,6 @@ impl Adaptor {
     pub(super) fn access(&self, req: &Request<'_>) -> Wire<()> {
         let who = Cred { prechecked: false, ..req.cred() };
         Ok(self.volume.node_access(&who, req.ino, req.args().u32()? as i32)?)
-    }
-
-    pub(super) fn ioctl(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
-        let mut a = req.args();
-        a.skip(8)?; // the handle
-        let (flags, cmd) = (a.u32()?, a.u32()?);
-        if flags & IOCTL_DIR != 0 && cmd == IOC_SCRUB {
-            return self.scrub(req, a, reply);
-        }
-        let data = match cmd {
-            _ if flags & IOCTL_DIR == 0 => return Err(Errno(libc::ENOTTY)),
-            IOC_GETPID => Some(std::process::id()),
-            IOC_GOINGDOWN if req.uid != 0 => return Err(Errno(libc::EPERM)),
-            IOC_GOINGDOWN => {
-                self.volume.shutdown();
-                None
-            }
-            _ => return Err(Errno(libc::ENOTTY)),
-        };
-        reply.put(&[0; 16])?; // the result, and that nothing has to be tried again
-        data.map_or(Ok(()), |pid| reply.u32(pid))
-    }
-}
-
-impl Adaptor {
-    /// A step of a scrub; `a` stands behind the command.
-    fn scrub(&self, req: &Request<'_>, mut a: Args<'_>, reply: &mut Reply) -> Wire<()> {
-        if req.uid != 0 && req.uid != rustix::process::geteuid().as_raw() {
-            return Err(Errno(libc::EPERM));
-        }
-        a.skip(8)?; // where the argument lies in the caller
-        let (size, room) = (a.u32()? as usize, a.u32()? as usize);
-        if room < SCRUB_SIZE {
-            return Err(Errno(libc::EINVAL));
-        }
-        about_to_wait();
-        let answer = serve(&self.volume, a.bytes(size)?).ok_or(Errno(libc::EINVAL))??;
-        reply.put(&[0; 16])?; // the result, and that nothing has to be tried again
-        reply.put(&answer)
     }
 }
 

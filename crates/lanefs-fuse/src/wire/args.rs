@@ -12,6 +12,8 @@ pub(crate) struct Request<'a> {
     pub ino: Ino,
     pub uid: u32,
     pub gid: u32,
+    /// The calling thread; 0 where its number means nothing to the mount.
+    pub pid: u32,
     args: Args<'a>,
 }
 
@@ -41,6 +43,7 @@ impl<'a> Request<'a> {
             ino: Ino(a.u64().ok()?),
             uid: a.u32().ok()?,
             gid: a.u32().ok()?,
+            pid: a.u32().ok()?,
             args: Args { first, rest },
         };
         Some((request, len.checked_sub(IN_HEADER)?))

@@ -3,7 +3,7 @@
 use super::Errno;
 use super::abi::OUT_HEADER;
 use crate::translate::rdev_to_kernel;
-use lanefs::{FileKind, Ino, Stat};
+use lanefs::{FileKind, Ino, Stat, times};
 use smallvec::SmallVec;
 use std::time::Duration;
 
@@ -107,7 +107,7 @@ impl<'b> Reply<'b> {
 
     /// `struct fuse_attr`.
     fn attr(&mut self, s: &Stat) -> Result<(), Errno> {
-        let times = [s.atime, s.mtime, s.ctime].map(split);
+        let times = [s.atime, s.mtime, s.ctime].map(times::parts);
         let mut b = [0; 88];
         let words = [s.ino.0, s.size, s.blocks, times[0].0 as u64, times[1].0 as u64, times[2].0 as u64];
         for (at, w) in b.chunks_exact_mut(8).zip(words) {
@@ -188,7 +188,7 @@ impl<'b> Reply<'b> {
             self.u64(w)?;
         }
         for t in [s.atime, s.btime, s.ctime, s.mtime] {
-            let (sec, ns) = split(t);
+            let (sec, ns) = times::parts(t);
             self.u64(sec as u64)?;
             self.u32(ns)?;
             self.u32(0)?;
@@ -233,11 +233,6 @@ impl<'b> Reply<'b> {
         };
         entry.is_ok() && self.dirent(limit, ino, cookie, kind, name)
     }
-}
-
-/// Nanoseconds to seconds and what is left, which counts forward also before 1970.
-fn split(ns: i64) -> (i64, u32) {
-    (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000) as u32)
 }
 
 #[cfg(test)]

@@ -1,0 +1,113 @@
+//! `ioctl`: what there is beyond the calls that every file system has.
+//!
+//! The kernel moves an argument for us whose size and direction are in the command's number, and nothing else. The
+//! shutdown's number says that it is written to the caller, though the caller's flags lie there: they are read out of
+//! the caller's memory, which waits for the answer.
+
+use super::Wire;
+use crate::about::{ABOUT_SIZE, IOC_ABOUT, encode};
+use crate::absence::about_to_wait;
+use crate::adaptor::Adaptor;
+use crate::scrub::{IOC_SCRUB, SCRUB_SIZE, serve};
+use crate::wire::abi::IOCTL_DIR;
+use crate::wire::{Errno, Reply, Request};
+use crate::{IOC_GETPID, IOC_GOINGDOWN, IOC_SYNC};
+
+/// The flag of the shutdown that has names that changed made durable first; without any flag, all there is.
+const LOGFLUSH: u32 = 1;
+/// The flag of a shutdown as by a crash.
+const NOLOGFLUSH: u32 = 2;
+
+/// An `ioctl` as it came.
+struct Call<'a> {
+    is_dir: bool,
+    command: u32,
+    /// Where the argument lies in the caller.
+    at: u64,
+    /// What the kernel has read there.
+    given: &'a [u8],
+    /// The room there is for an answer.
+    room: usize,
+}
+
+impl Adaptor {
+    pub(super) fn ioctl(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+        let mut a = req.args();
+        a.skip(8)?; // the handle
+        let (flags, command, at) = (a.u32()?, a.u32()?, a.u64()?);
+        let (size, room) = (a.u32()? as usize, a.u32()? as usize);
+        let call = Call { is_dir: flags & IOCTL_DIR != 0, command, at, given: a.bytes(size)?, room };
+        let answer = self.answer_ioctl(req, &call)?;
+        if answer.len() > call.room {
+            return Err(Errno(libc::EINVAL));
+        }
+        reply.put(&[0; 16])?; // the result, and that nothing has to be tried again
+        reply.put(&answer)
+    }
+
+    fn answer_ioctl(&self, req: &Request<'_>, call: &Call<'_>) -> Wire<Vec<u8>> {
+        let mine = || req.uid == 0 || req.uid == rustix::process::geteuid().as_raw();
+        match call.command {
+            IOC_GOINGDOWN => self.go_down(req, call).map(|()| Vec::new()),
+            _ if !call.is_dir => Err(Errno(libc::ENOTTY)),
+            IOC_GETPID => Ok(std::process::id().to_ne_bytes().to_vec()),
+            IOC_ABOUT if call.room < ABOUT_SIZE => Err(Errno(libc::EINVAL)),
+            IOC_ABOUT => Ok(encode(&self.volume.info(), &self.volume.statfs()?)),
+            IOC_SYNC | IOC_SCRUB if !mine() => Err(Errno(libc::EPERM)),
+            IOC_SYNC => {
+                about_to_wait();
+                self.volume.sync()?;
+                Ok(Vec::new())
+            }
+            IOC_SCRUB if call.room < SCRUB_SIZE => Err(Errno(libc::EINVAL)),
+            IOC_SCRUB => {
+                about_to_wait();
+                Ok(serve(&self.volume, call.given).ok_or(Errno(libc::EINVAL))??)
+            }
+            _ => Err(Errno(libc::ENOTTY)),
+        }
+    }
+
+    /// Stops the volume as a crash would, after what the caller's flags want made durable.
+    fn go_down(&self, req: &Request<'_>, call: &Call<'_>) -> Wire<()> {
+        if req.uid != 0 {
+            return Err(Errno(libc::EPERM));
+        }
+        let flags = word_of(req.pid, call.at).unwrap_or(NOLOGFLUSH);
+        about_to_wait();
+        // What cannot be made durable does not keep the volume up.
+        let done = match flags {
+            0 => self.volume.sync(),
+            LOGFLUSH => self.volume.checkpoint(),
+            NOLOGFLUSH => Ok(()),
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        self.volume.shutdown();
+        Ok(done?)
+    }
+}
+
+/// The word at an address of the thread `pid`; `None` if it cannot be read by us.
+fn word_of(pid: u32, address: u64) -> Option<u32> {
+    let pid = i32::try_from(pid).ok().filter(|p| *p > 0)?;
+    let mut word = [0u8; 4];
+    let mine = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() };
+    let theirs = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: word.len() };
+    // SAFETY: the kernel writes at most the four bytes of `word` through the first vector, which lives until the call returns; the second
+    // is an address of another process, which the kernel checks there.
+    let n = unsafe { libc::process_vm_readv(pid, &raw const mine, 1, &raw const theirs, 1, 0) };
+    (n == 4).then(|| u32::from_ne_bytes(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_of_a_caller_is_read() {
+        let word = 0x1234_5678u32;
+        assert_eq!(word_of(std::process::id(), (&raw const word).addr() as u64), Some(word));
+        assert_eq!(word_of(std::process::id(), 8), None);
+        assert_eq!(word_of(0, (&raw const word).addr() as u64), None);
+    }
+}
