@@ -39,6 +39,7 @@ impl Parent {
         ] {
             redirected.map_err(std::io::Error::from).about("/dev/null")?;
         }
+        crate::log::detach();
         // A parent that was killed is not missed.
         let _ = pipe.write_all(&[0]);
         Ok(())

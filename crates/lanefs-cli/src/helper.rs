@@ -41,6 +41,11 @@ pub fn run(args: &[OsString]) -> Outcome {
         }
     }
     let [source, dir] = places[..] else { return Err(usage()) };
+    // mount(8) takes "suid" and "dev" for granted and drops them from what it passes on, and "defaults" with them; what says otherwise it
+    // passes on. Who mounts as root gets what was asked for, as from mount.fuse(8).
+    if rustix::process::geteuid().is_root() {
+        options.insert(0, "suid,dev".into());
+    }
     let args = mount::Args {
         images: crate::image::images(source),
         dir: dir.into(),

@@ -3,7 +3,9 @@
 //! A volume on several devices is written with commas: `a.lane,b.lane:/path`.
 
 use crate::failure::{About, Failure};
+use crate::mounted;
 use lanefs::{Cred, Fs, MountOptions, Volume};
+use lanefs_store::StoreError;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -128,7 +130,11 @@ pub fn open_with(images: &[PathBuf], options: &MountOptions) -> Result<Volume, F
             )));
         }
     }
-    match Volume::open(images, options) {
+    let holder = |e: &lanefs::Error| match e {
+        lanefs::Error::Store(StoreError::InUse { pid, .. }) => Some(*pid),
+        _ => None,
+    };
+    match mounted::when_closed(images, || Volume::open(images, options), holder) {
         Err(e @ lanefs::Error::Posix(_)) => Err(e).about(images[0].display()),
         Err(e) => Err(e.into()),
         Ok(volume) => Ok(volume),

@@ -13,6 +13,10 @@ pub struct Mount {
     pub source: OsString,
     /// Mounted to be read only.
     pub read_only: bool,
+    /// The options of the mount: `rw,nosuid,nodev` and such.
+    pub options: String,
+    /// Who mounted it.
+    pub user: Option<u32>,
 }
 
 /// LaneFS mounts in the order they were made.
@@ -31,13 +35,17 @@ fn parse(table: &[u8]) -> Vec<Mount> {
         .filter_map(|line| {
             let mut fields = line.split(|b| *b == b' ');
             let dir = fields.nth(4)?;
-            let read_only = fields.next()?.split(|b| *b == b',').any(|o| o == b"ro");
+            let options = String::from_utf8_lossy(fields.next()?).into_owned();
             let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
             let (kind, source) = (fields.next()?, fields.next()?);
-            (kind == b"fuse.lanefs").then(|| Mount {
+            let of_all = String::from_utf8_lossy(fields.next().unwrap_or_default());
+            let user = of_all.split(',').find_map(|o| o.strip_prefix("user_id=")?.parse().ok());
+            matches!(kind, b"fuse.lanefs" | b"fuseblk.lanefs").then(|| Mount {
                 dir: unescape(dir).into(),
                 source: unescape(source),
-                read_only,
+                read_only: [&options, &*of_all].iter().any(|list| list.split(',').any(|o| o == "ro")),
+                options,
+                user,
             })
         })
         .collect()
@@ -74,7 +82,13 @@ mod tests {
         let mounts = parse(table);
         assert_eq!(
             mounts,
-            [Mount { dir: "/mnt/my dir".into(), source: "/img\\x,/b".into(), read_only: true }]
+            [Mount {
+                dir: "/mnt/my dir".into(),
+                source: "/img\\x,/b".into(),
+                read_only: true,
+                options: "ro,nosuid".into(),
+                user: Some(0),
+            }]
         );
     }
 }

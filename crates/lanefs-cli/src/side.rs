@@ -1,4 +1,8 @@
 //! The two sides of a copy, the host and an image, with the same words.
+//!
+//! A side is told the path that the user named. That path is followed through symbolic links; below it nothing is:
+//! what lies there was put there by the source of this copy, by an earlier one, or by somebody else, and no link of
+//! theirs may lead a copy out of the directory that it was told to fill.
 
 use crate::failure::{About, Failure};
 use crate::image::{self, Place};
@@ -7,16 +11,15 @@ use lanefs::{Cred, FileKind, Fs, OpenOptions, SetTime, Volume};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Which file it is, among all that a copy meets: two names with the same are the same file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Id {
     /// The volume's number in this command; 0 is the host.
-    volume: usize,
-    dev: u64,
-    ino: u64,
+    pub(crate) volume: usize,
+    pub(crate) dev: u64,
+    pub(crate) ino: u64,
 }
 
 /// What there is to know of a file.
@@ -50,6 +53,8 @@ pub type Xattr = (Vec<u8>, Vec<u8>);
 /// What a copy is given.
 #[derive(Clone, Debug)]
 pub struct Given {
+    /// Kind of the file that was copied.
+    pub kind: FileKind,
     /// Owner, if it is not to be who copies.
     pub uid: Option<u32>,
     /// Group.
@@ -65,10 +70,10 @@ pub struct Given {
 /// What could not be given, and why: the name of an extended attribute.
 pub type Refused = Vec<(Vec<u8>, Errno)>;
 
-const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+pub(crate) const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 /// Extended attributes that a copy takes along.
-fn is_kept(name: &[u8]) -> bool {
+pub(crate) fn is_kept(name: &[u8]) -> bool {
     [&b"user."[..], b"trusted.", b"security."].iter().any(|p| name.starts_with(p)) || ACLS.contains(&name)
 }
 
@@ -98,7 +103,7 @@ pub trait Side {
     fn open(&self, path: &Path) -> Result<Box<dyn Content>, Failure>;
     /// Creates or empties a file.
     fn create(&self, path: &Path, mode: u32) -> Result<Box<dyn Content>, Failure>;
-    /// Makes a directory, or accepts the one that is there.
+    /// Makes a directory that is its owner's alone until it is given its mode, or accepts the one that is there.
     fn mkdir(&self, path: &Path, mode: u32) -> Result<(), Failure>;
     /// Makes a symbolic link.
     fn symlink(&self, target: &Path, path: &Path) -> Result<(), Failure>;
@@ -107,164 +112,16 @@ pub trait Side {
     /// Makes another name of a file, in place of what is there.
     fn link(&self, file: &Path, path: &Path) -> Result<(), Failure>;
     /// Extended attributes that a copy takes along.
-    fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>, Failure>;
+    fn xattrs(&self, path: &Path, kind: FileKind) -> Result<Vec<Xattr>, Failure>;
     /// Gives a copy what is its own, and answers what of the extended attributes it cannot have here.
     fn give(&self, path: &Path, given: &Given) -> Result<Refused, Failure>;
 }
 
-/// The host's files.
-pub struct HostSide;
-
-struct HostFile(std::fs::File, PathBuf);
-
-impl Content for HostFile {
-    fn next_data(&self, offset: u64) -> Result<Option<u64>, Failure> {
-        match rustix::fs::seek(&self.0, rustix::fs::SeekFrom::Data(offset)) {
-            Ok(at) => Ok(Some(at)),
-            Err(Errno::NXIO) => Ok(None),
-            // Here nobody knows of holes.
-            Err(_) => Ok(Some(offset)),
-        }
-    }
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, Failure> {
-        self.0.read_at(buffer, offset).about(self.1.display())
-    }
-    fn write_at(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
-        self.0.write_all_at(data, offset).about(self.1.display())
-    }
-    fn set_len(&self, size: u64) -> Result<(), Failure> {
-        self.0.set_len(size).about(self.1.display())
-    }
-}
-
-fn nanos(seconds: i64, nanos: i64) -> i64 {
-    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
-}
-
-fn timespec(ns: i64) -> rustix::fs::Timespec {
-    rustix::fs::Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) }
-}
-
-impl Side for HostSide {
-    fn show(&self, path: &Path) -> String {
-        path.display().to_string()
-    }
-    fn stat(&self, path: &Path, follow: bool) -> Result<Option<Meta>, Failure> {
-        let meta = if follow { std::fs::metadata(path) } else { std::fs::symlink_metadata(path) };
-        let meta = match meta {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            r => r.about(path.display())?,
-        };
-        let kind = FileKind::from_mode(meta.mode()).ok_or_else(|| {
-            Failure::new(format_args!("{}: a kind of file that is not known", path.display()))
-        })?;
-        Ok(Some(Meta {
-            id: Id { volume: 0, dev: meta.dev(), ino: meta.ino() },
-            nlink: meta.nlink(),
-            kind,
-            mode: meta.mode(),
-            uid: meta.uid(),
-            gid: meta.gid(),
-            rdev: meta.rdev(),
-            size: meta.size(),
-            atime: nanos(meta.atime(), meta.atime_nsec()),
-            mtime: nanos(meta.mtime(), meta.mtime_nsec()),
-        }))
-    }
-    fn list(&self, path: &Path) -> Result<Vec<OsString>, Failure> {
-        let entries = std::fs::read_dir(path).about(path.display())?;
-        entries.map(|e| Ok(e.about(path.display())?.file_name())).collect()
-    }
-    fn readlink(&self, path: &Path) -> Result<PathBuf, Failure> {
-        std::fs::read_link(path).about(path.display())
-    }
-    fn open(&self, path: &Path) -> Result<Box<dyn Content>, Failure> {
-        let file = std::fs::File::open(path).about(path.display())?;
-        Ok(Box::new(HostFile(file, path.into())))
-    }
-    fn create(&self, path: &Path, mode: u32) -> Result<Box<dyn Content>, Failure> {
-        let mut options = std::fs::File::options();
-        let file = options.write(true).create(true).truncate(true).mode(mode & 0o777).open(path);
-        Ok(Box::new(HostFile(file.about(path.display())?, path.into())))
-    }
-    fn mkdir(&self, path: &Path, _mode: u32) -> Result<(), Failure> {
-        match std::fs::create_dir(path) {
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-            r => r.about(path.display()),
-        }
-    }
-    fn symlink(&self, target: &Path, path: &Path) -> Result<(), Failure> {
-        std::os::unix::fs::symlink(target, path).about(path.display())
-    }
-    fn mknod(&self, path: &Path, mode: u32, rdev: u64) -> Result<(), Failure> {
-        let kind = rustix::fs::FileType::from_raw_mode(mode);
-        let mode = rustix::fs::Mode::from_raw_mode(mode);
-        rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, rdev)
-            .map_err(std::io::Error::from)
-            .about(path.display())
-    }
-    fn link(&self, file: &Path, path: &Path) -> Result<(), Failure> {
-        match std::fs::remove_file(path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e).about(path.display()),
-            _ => {}
-        }
-        std::fs::hard_link(file, path).about(path.display())
-    }
-    fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>, Failure> {
-        let about = |e: Errno| std::io::Result::<()>::Err(e.into()).about(path.display()).unwrap_err();
-        let names = match whole(|b| rustix::fs::llistxattr(path, b)) {
-            Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-            r => r.map_err(about)?,
-        };
-        let mut all = Vec::new();
-        for name in names.split(|b| *b == 0).filter(|n| is_kept(n)) {
-            match whole(|b| rustix::fs::lgetxattr(path, name, b)) {
-                // Gone meanwhile.
-                Err(Errno::NODATA) => {}
-                r => all.push((name.to_vec(), r.map_err(about)?)),
-            }
-        }
-        Ok(all)
-    }
-    fn give(&self, path: &Path, given: &Given) -> Result<Refused, Failure> {
-        if given.uid.or(given.gid).is_some() {
-            std::os::unix::fs::lchown(path, given.uid, given.gid).about(path.display())?;
-        }
-        let mut refused = Vec::new();
-        if let Some(xattrs) = &given.xattrs {
-            for name in ACLS.iter().filter(|a| xattrs.iter().all(|(n, _)| n != *a)) {
-                // What is not there need not go; a link has none.
-                let _ = rustix::fs::lremovexattr(path, *name);
-            }
-            for (name, value) in xattrs {
-                let set = rustix::fs::lsetxattr(path, &name[..], value, rustix::fs::XattrFlags::empty());
-                if let Err(e) = set {
-                    refused.push((name.clone(), e));
-                }
-            }
-        }
-        if let Some(mode) = given.mode {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).about(path.display())?;
-        }
-        if let Some((atime, mtime)) = given.times {
-            let times =
-                rustix::fs::Timestamps { last_access: timespec(atime), last_modification: timespec(mtime) };
-            rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
-                .map_err(std::io::Error::from)
-                .about(path.display())?;
-        }
-        Ok(refused)
-    }
-}
-
-/// The longest list of extended attributes, and the longest value, that the kernel knows.
-const XATTR_MAX: usize = 64 << 10;
-
-fn whole(ask: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
-    let mut bytes = vec![0; XATTR_MAX];
-    let n = ask(&mut bytes)?;
-    bytes.truncate(n);
-    Ok(bytes)
+/// What is said of a symbolic link where a copy would write.
+pub(crate) fn is_link(shown: impl std::fmt::Display) -> Failure {
+    Failure::new(format_args!(
+        "{shown}: a symbolic link is there, and nothing is written through it; remove it, or copy to another place"
+    ))
 }
 
 /// An image's files.
@@ -281,8 +138,23 @@ impl ImageSide {
         let cred = image::who();
         ImageSide { fs: volume.as_user(cred.clone()), cred, place: place.clone(), number }
     }
-    fn ino(&self, path: &Path) -> Result<lanefs::Ino, Failure> {
-        Ok(self.about(path, self.fs.lstat(path))?.ino)
+    fn ino(&self, path: &Path, kind: FileKind) -> Result<lanefs::Ino, Failure> {
+        let follow = kind != FileKind::Symlink && self.is_named(path);
+        let stat = if follow { self.fs.stat(path) } else { self.fs.lstat(path) };
+        Ok(self.about(path, stat)?.ino)
+    }
+    /// Whether this is the path that the user named, which is followed.
+    fn is_named(&self, path: &Path) -> bool {
+        path == self.place.path
+    }
+    /// Refuses to go through a symbolic link. Nobody else changes the volume meanwhile.
+    fn refuse_link(&self, path: &Path) -> Result<(), Failure> {
+        match self.is_named(path) {
+            false if self.stat(path, false)?.is_some_and(|m| m.kind == FileKind::Symlink) => {
+                Err(is_link(self.show(path)))
+            }
+            _ => Ok(()),
+        }
     }
     fn about<T>(&self, path: &Path, result: lanefs::Result<T>) -> Result<T, Failure> {
         result.about(self.show(path))
@@ -365,6 +237,7 @@ impl Side for ImageSide {
         Ok(Box::new(ImageFile { file, name: self.show(path), free }))
     }
     fn create(&self, path: &Path, mode: u32) -> Result<Box<dyn Content>, Failure> {
+        self.refuse_link(path)?;
         let options =
             OpenOptions { flags: libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC, mode: mode & 0o777 };
         let file = self.about(path, self.fs.open(path, &options))?;
@@ -372,7 +245,8 @@ impl Side for ImageSide {
         Ok(Box::new(ImageFile { file, name: self.show(path), free }))
     }
     fn mkdir(&self, path: &Path, mode: u32) -> Result<(), Failure> {
-        match self.fs.mkdir(path, mode & 0o777) {
+        self.refuse_link(path)?;
+        match self.fs.mkdir(path, mode & 0o777 | 0o700) {
             Err(e) if e.errno() == libc::EEXIST => match self.stat(path, true)? {
                 Some(m) if m.kind == FileKind::Dir => Ok(()),
                 _ => self.about(path, Err(e)),
@@ -393,8 +267,8 @@ impl Side for ImageSide {
         }
         self.about(path, self.fs.link(file, path))
     }
-    fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>, Failure> {
-        let (v, ino) = (self.fs.volume(), self.ino(path)?);
+    fn xattrs(&self, path: &Path, kind: FileKind) -> Result<Vec<Xattr>, Failure> {
+        let (v, ino) = (self.fs.volume(), self.ino(path, kind)?);
         let mut all = Vec::new();
         for name in self.about(path, v.node_listxattr(&self.cred, ino))? {
             if is_kept(&name) {
@@ -410,7 +284,7 @@ impl Side for ImageSide {
         }
         let mut refused = Vec::new();
         if let Some(xattrs) = &given.xattrs {
-            let (v, ino) = (self.fs.volume(), self.ino(path)?);
+            let (v, ino) = (self.fs.volume(), self.ino(path, given.kind)?);
             for name in ACLS.iter().filter(|a| xattrs.iter().all(|(n, _)| n != *a)) {
                 // What is not there need not go.
                 let _ = v.node_removexattr(&self.cred, ino, name);

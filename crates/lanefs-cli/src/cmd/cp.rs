@@ -1,9 +1,10 @@
 //! `lanefs cp`
 
 use crate::failure::{About, Failure, Outcome};
+use crate::host::HostSide;
 use crate::image::{Anywhere, Place};
 use crate::progress;
-use crate::side::{Given, HostSide, Id, ImageSide, Meta, Side};
+use crate::side::{Given, Id, ImageSide, Meta, Side};
 use indicatif::ProgressBar;
 use lanefs::{Cred, FileKind, Volume};
 use std::cell::RefCell;
@@ -87,7 +88,7 @@ pub fn run(args: &Args) -> Outcome {
     }
     let mut side = |at: &Anywhere| -> Result<(Box<dyn Side>, PathBuf), Failure> {
         Ok(match at {
-            Anywhere::Host(path) => (Box::new(HostSide) as Box<dyn Side>, path.clone()),
+            Anywhere::Host(path) => (Box::new(HostSide::new(path)) as Box<dyn Side>, path.clone()),
             Anywhere::Image(place) => (opened.side(place)?, place.path.clone()),
         })
     };
@@ -108,7 +109,7 @@ pub fn run(args: &Args) -> Outcome {
         args,
         bar: progress::bytes(total, "copying"),
         cred: Cred::current(),
-        images: images.filter_map(|i| Some(HostSide.stat(i, true).ok()??.id)).collect(),
+        images: images.filter_map(|i| Some(HostSide::new(i).stat(i, true).ok()??.id)).collect(),
         linked: RefCell::default(),
         told: RefCell::default(),
     };
@@ -230,11 +231,12 @@ impl Copy<'_> {
             mode |= meta.mode & libc::S_ISGID;
         }
         Ok(Given {
+            kind: meta.kind,
             uid,
             gid,
             mode: (meta.kind != FileKind::Symlink).then_some(mode),
             times: keep.then_some((meta.atime, meta.mtime)),
-            xattrs: if keep { Some(from.xattrs(path)?) } else { None },
+            xattrs: if keep { Some(from.xattrs(path, meta.kind)?) } else { None },
         })
     }
 
@@ -275,7 +277,7 @@ impl Copy<'_> {
                 )));
             }
             FileKind::Dir => {
-                to.mkdir(target, meta.mode | 0o700)?;
+                to.mkdir(target, meta.mode)?;
                 for name in from.list(path)? {
                     self.any(from, &path.join(&name), to, &target.join(&name), false)?;
                 }

@@ -1,18 +1,22 @@
 //! `lanefs df`
 
-use crate::failure::{About, Outcome, written};
+use crate::failure::{About, Failure, Outcome, written};
 use crate::image::Place;
+use crate::mounted;
 use crate::size::show;
+use lanefs::StatFs;
 use std::io::Write;
 
-/// Show how full unmounted images are
+/// Show how full volumes are
+///
+/// Of a volume that is mounted the mount is asked: name its image, or a directory of it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Write JSON
     #[arg(long)]
     pub json: bool,
-    /// The images
-    #[arg(required = true, value_name = "IMAGE")]
+    /// The images, or directories of mounted volumes
+    #[arg(required = true, value_name = "IMAGE|DIR")]
     pub places: Vec<Place>,
 }
 
@@ -24,8 +28,7 @@ pub fn run(args: &Args) -> Outcome {
         written(writeln!(out, "{:<30} {:>10} {:>10} {:>10} {:>5}", "image", "size", "used", "free", "used"))?;
     }
     for place in &args.places {
-        let (_volume, fs) = place.open_to_read()?;
-        let s = fs.statfs().about(place.show())?;
+        let s = space(place)?;
         let (size, free) = (s.blocks * 4096, s.free * 4096);
         let used = size.saturating_sub(free);
         let image = place.images.iter().map(|i| i.display().to_string()).collect::<Vec<_>>().join(",");
@@ -44,4 +47,25 @@ pub fn run(args: &Args) -> Outcome {
         written(writeln!(out, "{:#}", serde_json::Value::Array(list)))?;
     }
     Ok(0)
+}
+
+/// Of an image, or of the mount that has it.
+fn space(place: &Place) -> Result<StatFs, Failure> {
+    let dir = match &place.images[..] {
+        [dir] if dir.is_dir() => Some(dir.clone()),
+        images => mounted::dir_of(images),
+    };
+    let Some(dir) = dir else {
+        let (_volume, fs) = place.open_to_read()?;
+        return fs.statfs().about(place.show());
+    };
+    let about = mounted::ask(&dir)?;
+    Ok(StatFs {
+        blocks: about.usable,
+        free: about.free,
+        files: about.inodes.saturating_add(about.free),
+        files_free: about.free,
+        name_max: 255,
+        fsid: 0,
+    })
 }

@@ -80,7 +80,7 @@ fn show(bar: &ProgressBar, p: Progress) {
     });
     bar.set_position(p.done);
     if p.total > 0 {
-        bar.set_length(p.total);
+        progress::set_total(bar, p.total);
     }
 }
 

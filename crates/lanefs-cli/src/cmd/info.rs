@@ -1,40 +1,104 @@
 //! `lanefs info`
 
 use crate::failure::{Failure, Outcome, written};
+use crate::mounted;
 use crate::size::show;
+use lanefs_fuse::about::About;
 use lanefs_store::device::{Device, FileDevice};
-use lanefs_store::{BLOCK_SIZE, OpenOptions, OpenReport, SpaceUsage, Store, VolumeInfo};
+use lanefs_store::{BLOCK_SIZE, OpenOptions, OpenReport, Store, StoreError};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Show what a volume is: sizes, identity, state
+///
+/// Of a volume that is mounted the mount is asked: name its image, or a directory of it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Write JSON
     #[arg(long)]
     pub json: bool,
-    /// The volume's images or block devices
+    /// The volume's images or block devices, or a directory of a mounted volume
     #[arg(required = true, value_name = "IMAGE")]
     pub images: Vec<PathBuf>,
 }
 
 /// Shows.
 pub fn run(args: &Args) -> Outcome {
-    let devices = open_devices(&args.images)?;
-    let (store, report) = Store::open(devices, &OpenOptions { read_only: true, ..OpenOptions::default() })?;
-    let (info, space) = (store.info(), store.space());
+    let shown = match &args.images[..] {
+        [dir] if dir.is_dir() => Shown::of_mounted(dir)?,
+        images => Shown::of_images(images)?,
+    };
     let mut out = std::io::stdout().lock();
     written(match args.json {
-        true => writeln!(out, "{:#}", json(args, &info, &space, &report)),
-        false => text(&mut out, args, &info, &space, &report),
+        true => writeln!(out, "{:#}", json(args, &shown)),
+        false => text(&mut out, args, &shown),
     })?;
     Ok(0)
 }
 
+/// What is shown of a volume.
+struct Shown {
+    about: About,
+    state: State,
+}
+
+enum State {
+    /// It is mounted there.
+    Mounted(PathBuf),
+    /// It is not, and opening it found this.
+    Found(OpenReport),
+}
+
+impl Shown {
+    fn of_mounted(dir: &Path) -> Result<Shown, Failure> {
+        let about = mounted::ask(dir)?;
+        Ok(Shown { about, state: State::Mounted(dir.canonicalize().unwrap_or_else(|_| dir.into())) })
+    }
+
+    /// Of images, or of the mount that has them.
+    fn of_images(images: &[PathBuf]) -> Result<Shown, Failure> {
+        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let open = || Store::open(devices(images)?, &options);
+        let holder = |e: &StoreError| match e {
+            StoreError::InUse { pid, .. } => Some(*pid),
+            _ => None,
+        };
+        match mounted::when_closed(images, open, holder) {
+            Ok((store, report)) => {
+                let (info, space) = (store.info(), store.space());
+                let about = About {
+                    uuid: info.uuid,
+                    label: info.label,
+                    total_blocks: info.total_blocks,
+                    segment_blocks: info.segment_blocks.into(),
+                    segments: info.segments,
+                    mlogs: info.mlogs as u64,
+                    devices: info.devices as u64,
+                    mount_generation: info.mount_generation,
+                    last_epoch: info.last_epoch,
+                    usable: space.total,
+                    free: space.free,
+                    inodes: space.inodes,
+                    read_only: true,
+                };
+                Ok(Shown { about, state: State::Found(report) })
+            }
+            Err(e) => match mounted::dir_of(images) {
+                Some(dir) if holder(&e).is_some() => Shown::of_mounted(&dir),
+                _ => Err(e.into()),
+            },
+        }
+    }
+}
+
+fn devices(images: &[PathBuf]) -> lanefs_store::Result<Vec<Arc<dyn Device>>> {
+    images.iter().map(|i| Ok(Arc::new(FileDevice::open(i, true)?) as Arc<dyn Device>)).collect()
+}
+
 /// Opens images for reading only.
 pub fn open_devices(images: &[PathBuf]) -> Result<Vec<Arc<dyn Device>>, Failure> {
-    images.iter().map(|i| Ok(Arc::new(FileDevice::open(i, true)?) as Arc<dyn Device>)).collect()
+    Ok(devices(images)?)
 }
 
 /// A volume's identity as people write it.
@@ -43,13 +107,19 @@ pub fn uuid(bytes: &[u8; 16]) -> String {
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-fn json(args: &Args, info: &VolumeInfo, space: &SpaceUsage, report: &OpenReport) -> serde_json::Value {
+fn json(args: &Args, shown: &Shown) -> serde_json::Value {
+    let info = &shown.about;
+    let (clean, dir) = match &shown.state {
+        State::Mounted(dir) => (false, Some(dir.display().to_string())),
+        State::Found(report) => (report.clean, None),
+    };
     let images: Vec<_> = args.images.iter().map(|i| i.display().to_string()).collect();
     serde_json::json!({
         "images": images,
         "uuid": uuid(&info.uuid),
         "label": info.label,
-        "clean": report.clean,
+        "clean": clean,
+        "mounted": dir,
         "block_size": BLOCK_SIZE,
         "total_blocks": info.total_blocks,
         "segment_blocks": info.segment_blocks,
@@ -58,24 +128,21 @@ fn json(args: &Args, info: &VolumeInfo, space: &SpaceUsage, report: &OpenReport)
         "devices": info.devices,
         "mount_generation": info.mount_generation,
         "last_epoch": info.last_epoch,
-        "usable_blocks": space.total,
-        "free_blocks": space.free,
-        "inodes": space.inodes,
+        "usable_blocks": info.usable,
+        "free_blocks": info.free,
+        "inodes": info.inodes,
     })
 }
 
-fn text(
-    out: &mut impl Write,
-    args: &Args,
-    info: &VolumeInfo,
-    space: &SpaceUsage,
-    report: &OpenReport,
-) -> std::io::Result<()> {
+fn text(out: &mut impl Write, args: &Args, shown: &Shown) -> std::io::Result<()> {
+    let info = &shown.about;
     let block = BLOCK_SIZE as u64;
     let images: Vec<_> = args.images.iter().map(|i| i.display().to_string()).collect();
-    let state = match report.clean {
-        true => "clean".to_string(),
-        false => format!("not closed; {} batches to recover", report.batches),
+    let state = match &shown.state {
+        State::Mounted(dir) if info.read_only => format!("mounted at {}, opened read-only", dir.display()),
+        State::Mounted(dir) => format!("mounted at {}", dir.display()),
+        State::Found(report) if report.clean => "clean".to_string(),
+        State::Found(report) => format!("not closed; {} batches to recover", report.batches),
     };
     for (name, value) in [
         ("volume", images.join(", ")),
@@ -83,10 +150,10 @@ fn text(
         ("label", info.label.clone()),
         ("state", state),
         ("size", show(info.total_blocks * block)),
-        ("usable", show(space.total * block)),
-        ("free", show(space.free * block)),
-        ("inodes", space.inodes.to_string()),
-        ("segments", format!("{} of {}", info.segments, show(u64::from(info.segment_blocks) * block))),
+        ("usable", show(info.usable * block)),
+        ("free", show(info.free * block)),
+        ("inodes", info.inodes.to_string()),
+        ("segments", format!("{} of {}", info.segments, show(info.segment_blocks * block))),
         ("mlogs", info.mlogs.to_string()),
         ("mounted", format!("{} times", info.mount_generation)),
     ] {

@@ -154,7 +154,7 @@ pub fn mode(s: &Stat) -> String {
 
 /// A time as `2026-01-31 23:59:59` UTC.
 pub fn date(ns: i64) -> String {
-    let seconds = ns.div_euclid(1_000_000_000);
+    let (seconds, _) = lanefs::times::parts(ns);
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     // Days to a date of the Gregorian calendar, in years that begin in March.
     let z = days + 719_468;

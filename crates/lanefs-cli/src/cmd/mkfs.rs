@@ -1,10 +1,11 @@
 //! `lanefs mkfs`
 
-use crate::failure::{About, Failure, Outcome};
+use crate::failure::{About, Failure, Outcome, written};
 use crate::size;
 use lanefs_store::device::{Device, FileDevice};
 use lanefs_store::format::superblock::{MAX_MLOGS, MAX_SEGMENT_BLOCKS, MIN_SEGMENT_BLOCKS};
-use lanefs_store::{BLOCK_SIZE, FormatOptions, Store};
+use lanefs_store::{BLOCK_SIZE, FormatOptions, OpenOptions, Store};
+use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,6 +33,9 @@ pub struct Args {
     /// Size of a segment, the unit of allocation and cleaning [default: 2M, less on small volumes]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub segment_size: Option<u64>,
+    /// Do not say what was made
+    #[arg(long, short)]
+    pub quiet: bool,
     /// Image files or block devices
     #[arg(required = true, value_name = "IMAGE")]
     pub images: Vec<PathBuf>,
@@ -64,10 +68,34 @@ pub fn run(args: &Args) -> Outcome {
         }
     }
     let used = make(&args.images, args.size, &options)?;
+    if !args.quiet {
+        tell(args)?;
+    }
     if let Some(asked) = args.mlogs.filter(|n| *n as usize > used) {
         eprintln!("lanefs: the volume has room for {used} mlogs only, not {asked}: so many will be used");
     }
     Ok(0)
+}
+
+/// Says what was made: what a later look at the volume shows.
+fn tell(args: &Args) -> Result<(), Failure> {
+    let devices = super::info::open_devices(&args.images)?;
+    let (store, _) = Store::open(devices, &OpenOptions { read_only: true, ..OpenOptions::default() })?;
+    let (info, space) = (store.info(), store.space());
+    let block = BLOCK_SIZE as u64;
+    let images: Vec<_> = args.images.iter().map(|i| i.display().to_string()).collect();
+    let label = if info.label.is_empty() { String::new() } else { format!(", label {:?}", info.label) };
+    written(writeln!(
+        std::io::stdout(),
+        "{}: a volume of {}, of which {} can be filled; {} segments of {}, {} mlogs; uuid {}{label}",
+        images.join(", "),
+        size::show(info.total_blocks * block),
+        size::show(space.free * block),
+        info.segments,
+        size::show(u64::from(info.segment_blocks) * block),
+        info.mlogs,
+        super::info::uuid(&info.uuid),
+    ))
 }
 
 /// Makes a volume on `images`, and says how many mlogs it will be used with. If it cannot be made, what was there is left as it was;

@@ -3,7 +3,7 @@
 use super::mkfs;
 use crate::daemon::{self, Parent, Role};
 use crate::failure::{About, Failure, Outcome};
-use crate::{image, size};
+use crate::{image, mounted, mountinfo, size};
 use lanefs::MountOptions;
 use lanefs_fuse::MountConfig;
 use lanefs_store::FormatOptions;
@@ -58,6 +58,7 @@ struct Plan {
     size: Option<u64>,
     log: Option<PathBuf>,
     quiet: bool,
+    remount: bool,
     volume: MountOptions,
     mount: MountConfig,
 }
@@ -70,6 +71,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         size: args.size,
         log: None,
         quiet: args.quiet,
+        remount: false,
         volume: MountOptions::default(),
         mount: MountConfig::default(),
     };
@@ -99,6 +101,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
                     }
                     plan.volume.mlogs = n as usize;
                 }
+                "remount" if value.is_none() => plan.remount = true,
                 "log" => plan.log = Some(value.ok_or_else(bad)?.into()),
                 _ => return Err(bad()),
             }
@@ -118,6 +121,9 @@ pub fn check(args: &Args) -> Result<(), Failure> {
 /// Mounts, and serves until the mount is gone.
 pub fn run(args: &Args) -> Outcome {
     let mut plan = plan(args)?;
+    if plan.remount {
+        return remount(args).map(|()| 0);
+    }
     check_dir(&plan.dir)?;
     // The daemon's working directory is the root.
     for image in &mut plan.images {
@@ -141,6 +147,36 @@ pub fn run(args: &Args) -> Outcome {
         Ok(()) => Ok(0),
         Err(failure) => Err(parent.fail(failure)),
     }
+}
+
+/// Changes the flags of a mount that is there. What the options say of the volume or of the server stays as it was when it was mounted.
+fn remount(args: &Args) -> Result<(), Failure> {
+    let dir = args.dir.canonicalize().about(args.dir.display())?;
+    let mount = mountinfo::at(&dir).about("/proc/self/mountinfo")?.ok_or_else(|| {
+        Failure::new(format_args!("{}: no LaneFS volume is mounted here; mount one first", dir.display()))
+    })?;
+    let mut config = MountConfig { suid: true, dev: true, ..MountConfig::default() };
+    config.parse(&mount.options).map_err(Failure::new)?;
+    // The helper's own "suid,dev" is for mounts that are made.
+    for list in &args.options {
+        config.parse(list.strip_prefix("suid,dev,").unwrap_or(list)).map_err(Failure::new)?;
+    }
+    if !config.read_only && mounted::ask(&dir)?.read_only {
+        return Err(Failure::new(format_args!(
+            "{}: the volume was opened for reading only; unmount it, and mount it with -o rw",
+            dir.display()
+        )));
+    }
+    match rustix::mount::mount_remount(&dir, config.flags(), c"") {
+        Err(rustix::io::Errno::BUSY) => Err(Failure::new(format_args!(
+            "{}: in use: a file of it is open for writing; see who with `fuser -vm {}`",
+            dir.display(),
+            dir.display()
+        ))),
+        r => r.map_err(std::io::Error::from).about(dir.display()),
+    }?;
+    // What is read only is whole on the medium.
+    if config.read_only { mounted::sync(&dir) } else { Ok(()) }
 }
 
 /// Makes the volume if its images do not exist. In the serving process: an io_uring does not survive a fork.
@@ -205,7 +241,7 @@ fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
     if !plan.quiet {
         without_effect(plan, &volume).iter().for_each(|line| eprintln!("lanefs: {line}"));
     }
-    let session = lanefs_fuse::mount(volume, &plan.dir, &plan.mount).about(format_args!(
+    let mut session = lanefs_fuse::mount(volume, &plan.dir, &plan.mount).about(format_args!(
         "{}: cannot mount {}",
         plan.dir.display(),
         plan.mount.source
@@ -220,10 +256,16 @@ fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
     // Without it no signal would unmount: then there is no mount.
     std::thread::Builder::new().name("signals".into()).spawn(waits).about("a thread for signals")?;
     parent.serving()?;
-    session.join().inspect_err(|e| tracing::error!("{}: {e}", plan.mount.source)).about(&plan.mount.source)
+    let served = session.wait_for_end();
+    mounted::closing();
+    let closed = session.join();
+    served
+        .and(closed)
+        .inspect_err(|e| tracing::error!("{}: {e}", plan.mount.source))
+        .about(&plan.mount.source)
 }
 
-/// Messages of the serving process go to the log file if there is one, else to stderr while it is there.
+/// Messages of the serving process go to the log file if there is one, else to the system's (see [`crate::log`]).
 fn start_log(file: Option<&Path>) -> Result<(), Failure> {
     let filter = LevelFilter::WARN;
     let layer = tracing_subscriber::fmt::layer().with_ansi(false);
@@ -232,7 +274,7 @@ fn start_log(file: Option<&Path>) -> Result<(), Failure> {
             let file = std::fs::File::options().create(true).append(true).open(path).about(path.display())?;
             layer.with_writer(std::sync::Mutex::new(file)).with_filter(filter).boxed()
         }
-        None => layer.with_writer(std::io::stderr).without_time().with_filter(filter).boxed(),
+        None => layer.with_writer(crate::log::System).without_time().with_filter(filter).boxed(),
     };
     tracing_subscriber::registry().with(layer).init();
     Ok(())

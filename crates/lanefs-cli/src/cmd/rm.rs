@@ -5,7 +5,7 @@ use crate::failure::{About, Failure, Outcome};
 use crate::image::Place;
 use crate::progress;
 use indicatif::ProgressBar;
-use lanefs::{FileKind, Fs};
+use lanefs::{FileKind, Fs, Ino};
 
 /// Remove files of an unmounted image
 #[derive(clap::Args, Debug)]
@@ -16,6 +16,9 @@ pub struct Args {
     /// Say nothing about what is not there
     #[arg(short)]
     pub force: bool,
+    /// Let -r remove all that is in the volume, if its root is named
+    #[arg(long)]
+    pub all: bool,
     /// What to remove, as IMAGE:/path
     #[arg(required = true, value_name = "IMAGE:/PATH")]
     pub places: Vec<Place>,
@@ -29,12 +32,39 @@ pub fn run(args: &Args) -> Outcome {
         match fs.lstat(place.path.as_path()) {
             Err(e) if args.force && e.errno() == libc::ENOENT => {}
             Err(e) => return Err(e).about(place.show()),
-            Ok(stat) => remove(&fs, place, stat.kind, args.recursive, &bar)?,
+            Ok(stat) if args.recursive && !args.all && is_root(stat.ino) => {
+                return Err(Failure::new(format_args!(
+                    "{}: is the root: all that is in the volume would go; give --all to remove it",
+                    place.show()
+                )));
+            }
+            Ok(stat) => {
+                if progress::is_shown() {
+                    progress::set_total(&bar, bar.position() + count(&fs, place, stat.kind)?);
+                }
+                remove(&fs, place, stat.kind, args.recursive, &bar)?;
+            }
         }
         volume.close().about(place.show())?;
     }
     bar.finish_and_clear();
     Ok(0)
+}
+
+/// Whether it is the directory that all others are in.
+fn is_root(ino: Ino) -> bool {
+    ino == lanefs_store::ROOT_INO
+}
+
+/// Files and directories at and below a place, for the progress bar.
+fn count(fs: &Fs, place: &Place, kind: FileKind) -> Result<u64, Failure> {
+    let mut sum = 1;
+    if kind == FileKind::Dir {
+        for e in entries(fs, place)? {
+            sum += count(fs, &place.at(place.path.join(&e.name)), e.stat.kind)?;
+        }
+    }
+    Ok(sum)
 }
 
 fn remove(fs: &Fs, place: &Place, kind: FileKind, recursive: bool, bar: &ProgressBar) -> Result<(), Failure> {
@@ -48,9 +78,9 @@ fn remove(fs: &Fs, place: &Place, kind: FileKind, recursive: bool, bar: &Progres
     for e in entries(fs, place)? {
         remove(fs, &place.at(place.path.join(&e.name)), e.stat.kind, true, bar)?;
     }
-    match place.path.parent() {
-        // The root stays; its contents were what could be removed.
-        None => Ok(()),
-        Some(_) => fs.rmdir(place.path.as_path()).about(place.show()),
+    // The root stays; its contents were what could be removed.
+    if is_root(fs.lstat(place.path.as_path()).about(place.show())?.ino) {
+        return Ok(());
     }
+    fs.rmdir(place.path.as_path()).about(place.show())
 }

@@ -2,7 +2,7 @@
 
 use crate::failure::{About, Failure, Outcome, written};
 use crate::image::open_with;
-use crate::{progress, size};
+use crate::{mounted, progress, size};
 use lanefs::scrub::Damaged;
 use lanefs::{MountOptions, ScrubCursor, ScrubStep};
 use lanefs_fuse::scrub::{IOC_SCRUB, decode_answer, encode_request};
@@ -38,7 +38,7 @@ pub struct Args {
 /// Scrubs.
 pub fn run(args: &Args) -> Outcome {
     let done = match &args.volume[..] {
-        [dir] if dir.is_dir() => mounted(args, dir),
+        [dir] if dir.is_dir() => of_mounted(args, dir),
         images => unmounted(args, images),
     };
     let total = done.map_err(|f| f.code(COULD_NOT_RUN))?;
@@ -60,15 +60,19 @@ struct Total {
 /// Goes through the steps at the pace asked for.
 fn steps(
     args: &Args,
+    blocks: u64,
     mut step: impl FnMut(ScrubCursor) -> Result<(ScrubStep, Vec<Damaged>), Failure>,
 ) -> Result<Total, Failure> {
     let (mut at, mut total, began) = (ScrubCursor::default(), Total::default(), Instant::now());
     let bar = progress::items("reading blocks");
+    progress::set_total(&bar, blocks);
     loop {
         let (done, mut damaged) = step(at)?;
         total.data += done.data_blocks;
         total.nodes += done.node_blocks;
         total.damaged.append(&mut damaged);
+        // About: what is used changes meanwhile, and blocks of structures are shared.
+        progress::set_total(&bar, blocks.max(total.data + total.nodes));
         bar.set_position(total.data + total.nodes);
         let Some(next) = done.next else { break };
         at = next;
@@ -82,9 +86,10 @@ fn steps(
     Ok(total)
 }
 
-fn mounted(args: &Args, dir: &Path) -> Result<Total, Failure> {
+fn of_mounted(args: &Args, dir: &Path) -> Result<Total, Failure> {
+    let about = mounted::ask(dir)?;
     let open = std::fs::File::open(dir).about(dir.display())?;
-    steps(args, |at| {
+    steps(args, about.usable.saturating_sub(about.free), |at| {
         let mut argument = encode_request(at, STEP);
         // SAFETY: the number says that the argument is SCRUB_SIZE bytes, in and out, which the buffer has; the descriptor is open.
         let result = unsafe { libc::ioctl(open.as_raw_fd(), u64::from(IOC_SCRUB), argument.as_mut_ptr()) };
@@ -107,7 +112,8 @@ fn mounted(args: &Args, dir: &Path) -> Result<Total, Failure> {
 fn unmounted(args: &Args, images: &[PathBuf]) -> Result<Total, Failure> {
     let options = MountOptions { read_only: true, background: false, ..MountOptions::default() };
     let volume = open_with(images, &options)?;
-    steps(args, |at| Ok(volume.scrub_step(at, STEP)?))
+    let space = volume.statfs()?;
+    steps(args, space.blocks.saturating_sub(space.free), |at| Ok(volume.scrub_step(at, STEP)?))
 }
 
 fn name(d: &Damaged) -> String {

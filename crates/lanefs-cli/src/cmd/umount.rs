@@ -7,6 +7,7 @@ use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Unmount a volume, and wait until its image is closed
@@ -32,7 +33,7 @@ pub fn run(args: &Args) -> Outcome {
         ))
     })?;
     let server = server_of(&dir);
-    detach(&dir, args.lazy)?;
+    detach(&dir, &mount, args.lazy)?;
     if args.lazy {
         return Ok(0);
     }
@@ -79,13 +80,20 @@ fn server_of(dir: &Path) -> Option<OwnedFd> {
     if said == 0 { rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok() } else { None }
 }
 
-fn detach(dir: &Path, lazy: bool) -> Result<(), Failure> {
+fn detach(dir: &Path, mount: &Mount, lazy: bool) -> Result<(), Failure> {
     let mut flags = UnmountFlags::NOFOLLOW;
     flags.set(UnmountFlags::DETACH, lazy);
     match rustix::mount::unmount(dir, flags) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::BUSY) => Err(busy(dir)),
         Err(rustix::io::Errno::PERM) => {
+            let me = rustix::process::getuid().as_raw();
+            if let Some(other) = mount.user.filter(|u| *u != me) {
+                return Err(Failure::new(format_args!(
+                    "{}: permission denied: user {other} mounted it, who may unmount it, as root may",
+                    dir.display()
+                )));
+            }
             let mut helper = std::process::Command::new("fusermount3");
             helper.arg("-u").arg("-q").args(lazy.then_some("-z")).arg("--").arg(dir);
             match helper
@@ -124,5 +132,6 @@ fn wait_until_closed(server: Option<OwnedFd>, mount: &Mount) {
 
 /// Whether nobody holds the lock of an image. What cannot be opened is not known to be free.
 fn is_free(image: &Path) -> bool {
-    File::open(image).is_ok_and(|f| rustix::fs::flock(&f, FlockOperation::NonBlockingLockShared).is_ok())
+    let open = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(image);
+    open.is_ok_and(|f| rustix::fs::flock(&f, FlockOperation::NonBlockingLockShared).is_ok())
 }

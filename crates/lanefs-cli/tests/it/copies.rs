@@ -203,3 +203,126 @@ fn a_copy_that_does_not_fit_says_what_and_how_much_is_free() {
     std::fs::write(dir.path().join("big"), vec![7; 40 << 20]).unwrap();
     lanefs_in(dir.path(), &["cp", "big", "v.lane:/big"]).fails(1, &["v.lane:/big", "MiB were free"]);
 }
+
+/// Directories `one` and `two` that, copied to one place, lead through links of the first to `victim` and `other`.
+fn trees_with_links(work: &Path) {
+    for dir in ["victim", "one/t", "two/t/x"] {
+        std::fs::create_dir_all(work.join(dir)).unwrap();
+    }
+    for file in ["victim/file", "other"] {
+        std::fs::write(work.join(file), "safe").unwrap();
+    }
+    std::os::unix::fs::symlink(work.join("victim"), work.join("one/t/x")).unwrap();
+    std::os::unix::fs::symlink(work.join("other"), work.join("one/t/f")).unwrap();
+    std::fs::write(work.join("two/t/x/file"), "evil").unwrap();
+    std::fs::write(work.join("two/t/f"), "evil").unwrap();
+}
+
+#[test]
+fn nothing_is_written_through_links_below_the_target() {
+    // A copy made directories of the links that another source, or an earlier copy, had put there, and wrote to files far from its target.
+    let (dir, _) = volume("64M");
+    let work = dir.path();
+    let at = |args: &[&str]| lanefs_in(work, args);
+    trees_with_links(work);
+    at(&["mkfs", "--size", "64M", "w.lane"]).ok();
+    at(&["cp", "-r", "one/t", "v.lane:/"]).ok();
+    at(&["cp", "-r", "two/t", "w.lane:/"]).ok();
+    let untouched = || {
+        for file in ["victim/file", "other"] {
+            assert_eq!(std::fs::read_to_string(work.join(file)).unwrap(), "safe", "{file}");
+        }
+    };
+    std::fs::create_dir(work.join("out")).unwrap();
+    at(&["cp", "-r", "v.lane:/t", "w.lane:/t", "out"]).fails(1, &["out/t/", "symbolic link", "remove it"]);
+    untouched();
+    for from in ["w.lane:/t/x", "w.lane:/t/f"] {
+        at(&["cp", "-rp", from, "out/t"]).fails(1, &["out/t/", "symbolic link"]);
+        untouched();
+    }
+    // What the user named is followed.
+    std::os::unix::fs::symlink(work.join("out"), work.join("link")).unwrap();
+    at(&["cp", "-r", "w.lane:/t/x", "link"]).ok();
+    assert_eq!(std::fs::read_to_string(work.join("out/x/file")).unwrap(), "evil");
+}
+
+#[test]
+fn nothing_is_written_through_links_inside_an_image() {
+    let (dir, image) = volume("64M");
+    let at = |args: &[&str]| lanefs_in(dir.path(), args);
+    trees_with_links(dir.path());
+    let v = lanefs::Volume::open(&[&image], &lanefs::MountOptions::default()).unwrap();
+    v.fs().mkdir("/victim", 0o755).unwrap();
+    v.fs().write("/victim/file", b"safe").unwrap();
+    v.fs().mkdir("/t", 0o755).unwrap();
+    v.fs().symlink("/victim", "/t/x").unwrap();
+    v.fs().symlink("/victim/file", "/t/f").unwrap();
+    v.close().unwrap();
+    drop(v);
+    for from in ["two/t", "two/t/x", "two/t/f"] {
+        let to = if from == "two/t" { "v.lane:/" } else { "v.lane:/t" };
+        at(&["cp", "-r", from, to]).fails(1, &["v.lane:/t/", "symbolic link"]);
+        assert_eq!(at(&["cat", "v.lane:/victim/file"]).ok().out, "safe", "{from}");
+    }
+}
+
+#[test]
+fn what_is_private_is_private_while_it_is_copied() {
+    let (dir, _) = volume("64M");
+    let work = dir.path();
+    let mode = |path: &str, mode: u32| {
+        std::fs::set_permissions(work.join(path), PermissionsExt::from_mode(mode)).unwrap();
+    };
+    std::fs::create_dir(work.join("p")).unwrap();
+    std::fs::write(work.join("p/f"), vec![7; 100_000]).unwrap();
+    mode("p", 0o700);
+    mode("p/f", 0o600);
+    lanefs_in(work, &["cp", "-r", "p", "v.lane:/"]).ok();
+    // The copy is cut short in the middle: what it has made by then is to be seen.
+    let cut = |args: &str| {
+        let script = format!("umask 0; ulimit -f 8; exec \"$0\" cp {args}");
+        let run = run_command(Command::new("sh").args(["-c", &script, LANEFS]).current_dir(work));
+        assert_ne!(run.code, 0, "{run:?}");
+    };
+    let is = |path: &str| work.join(path).metadata().unwrap().mode() & 0o777;
+    cut("-r v.lane:/p fresh");
+    assert_eq!((is("fresh"), is("fresh/f")), (0o700, 0o600));
+    std::fs::create_dir(work.join("there")).unwrap();
+    std::fs::write(work.join("there/f"), "").unwrap();
+    mode("there", 0o777);
+    mode("there/f", 0o666);
+    cut("-r v.lane:/p/ there/");
+    cut("v.lane:/p/f there/f");
+    assert_eq!(is("there/f"), 0o600);
+    std::fs::write(work.join("q"), "").unwrap();
+    lanefs_in(work, &["mkdir", "v.lane:/open"]).ok();
+    lanefs_in(work, &["cp", "-r", "v.lane:/open", "opened"]).ok();
+    assert_eq!(is("opened"), 0o755);
+}
+
+#[test]
+fn a_deep_tree_needs_few_descriptors_and_a_device_keeps_its_mode() {
+    let (dir, _) = volume("64M");
+    let work = dir.path();
+    let deep = "d/".repeat(200);
+    std::fs::create_dir_all(work.join(&deep)).unwrap();
+    std::fs::write(work.join(&deep).join("f"), "deep").unwrap();
+    let few = |args: &str| {
+        let script = format!("ulimit -n 40; exec \"$0\" cp {args}");
+        run_command(Command::new("sh").args(["-c", &script, LANEFS]).current_dir(work)).ok();
+    };
+    few("-rp d v.lane:/");
+    few("-rp v.lane:/d back");
+    assert_eq!(std::fs::read_to_string(work.join("back").join(&deep[2..]).join("f")).unwrap(), "deep");
+    if rustix::process::geteuid().is_root() {
+        let null = work.join("null");
+        let kind = rustix::fs::FileType::CharacterDevice;
+        let dev = rustix::fs::makedev(1, 3);
+        rustix::fs::mknodat(rustix::fs::CWD, &null, kind, rustix::fs::Mode::from_raw_mode(0o666), dev)
+            .unwrap();
+        std::fs::set_permissions(&null, PermissionsExt::from_mode(0o666)).unwrap();
+        let from = format!("v.lane:/{deep}f");
+        lanefs_in(work, &["cp", &from, "null"]).ok();
+        assert_eq!(null.metadata().unwrap().mode() & 0o777, 0o666);
+    }
+}

@@ -81,6 +81,9 @@ fn a_mount_that_cannot_be_is_refused_in_one_line() {
     lanefs_in(dir.path(), &["mount", "v.lane", "file"]).fails(1, &["file", "not a directory"]);
     lanefs_in(dir.path(), &["mount", "no.lane", "mnt"]).fails(1, &["no.lane", "mkfs"]);
     lanefs_in(dir.path(), &["mount", "-o", "nonsense", "v.lane", "mnt"]).fails(1, &["nonsense"]);
+    for none in ["threads=0", "readers=0"] {
+        lanefs_in(dir.path(), &["mount", "-o", none, "v.lane", "mnt"]).fails(1, &[none]);
+    }
     lanefs_in(dir.path(), &["mount", "file", "mnt"]).fails(1, &["file"]);
     assert_eq!(mount_line(&dir.path().join("mnt")), None);
 }

@@ -50,8 +50,29 @@ fn fewer_mlogs_than_asked_are_told() {
     let made = at(&["info", "--json", "v.lane"]).ok().json()["mlogs"].to_string();
     assert_eq!(run.err.lines().count(), 1, "{run:?}");
     assert!(run.err.contains(&format!(" {made} ")) && run.err.contains("64"), "{made}: {run:?}");
-    let run = at(&["mkfs", "--size", "64M", "--mlogs", "1", "w.lane"]).ok();
+    let run = at(&["mkfs", "--size", "64M", "--mlogs", "1", "--label", "home", "w.lane"]).ok();
+    let made = at(&["info", "--json", "w.lane"]).ok().json();
+    for said in ["w.lane", "64", "1 mlogs", "label \"home\"", made["uuid"].as_str().unwrap()] {
+        assert!(run.out.contains(said), "{said}: {run:?}");
+    }
+    assert_eq!((run.out.lines().count(), run.err), (1, String::new()));
+    let run = at(&["mkfs", "--quiet", "--size", "64M", "x.lane"]).ok();
     assert_eq!((run.out, run.err), (String::new(), String::new()));
+}
+
+#[test]
+fn the_whole_volume_is_removed_only_if_that_is_said() {
+    let (dir, _) = volume("64M");
+    let at = |args: &[&str]| lanefs_in(dir.path(), args);
+    at(&["mkdir", "-p", "v.lane:/a/b"]).ok();
+    for root in ["v.lane:/", "v.lane", "v.lane:/.", "v.lane:/a/.."] {
+        at(&["rm", "-r", root]).fails(1, &["--all", "root"]);
+        at(&["rm", "-rf", root]).fails(1, &["--all"]);
+        assert_eq!(at(&["ls", "v.lane:/"]).ok().out.trim(), "a");
+    }
+    at(&["rm", "-r", "--all", "v.lane:/"]).ok();
+    assert_eq!(at(&["ls", "v.lane:/"]).ok().out, "");
+    at(&["fsck", "v.lane"]).ok();
 }
 
 #[test]

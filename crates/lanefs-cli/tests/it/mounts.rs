@@ -22,6 +22,13 @@ on_each_transport! {
     options_without_effect_are_told,
     umount_says_when_the_volume_was_not_closed,
     an_ordinary_user_who_may_not_open_the_device_is_told_what_to_do,
+    a_daemon_without_a_log_tells_the_systems,
+    a_mount_waits_for_a_server_that_closes_the_image,
+    the_helper_lets_programs_and_devices_be_as_mount8_does,
+    a_mount_is_made_read_only_and_writable_again,
+    a_mounted_volume_tells_what_it_is,
+    who_may_not_unmount_is_told_so,
+    the_shutdown_makes_durable_what_its_flags_say,
 }
 
 fn a_mount_shows_its_type_source_and_options() {
@@ -259,4 +266,202 @@ fn umount_says_when_the_volume_was_not_closed() {
     drop(dir);
     m.umount_of_a_stopped_one();
     m.fsck();
+}
+
+/// The socket of syslog, while a test stands in for it.
+struct Syslog(std::os::unix::net::UnixDatagram);
+
+impl Syslog {
+    const PATH: &str = "/dev/log";
+
+    /// `None` where there is one, or where we may not make one.
+    fn new() -> Option<Syslog> {
+        let socket = std::os::unix::net::UnixDatagram::bind(Syslog::PATH).ok()?;
+        socket.set_nonblocking(true).unwrap();
+        Some(Syslog(socket))
+    }
+}
+
+impl Drop for Syslog {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(Syslog::PATH);
+    }
+}
+
+fn a_daemon_without_a_log_tells_the_systems() {
+    // Its standard error leads nowhere: what it said of a damaged file was lost.
+    let mut m = Mount::new(&[]);
+    std::fs::write(m.path("f"), "MARK-OF-THE-FILE".repeat(10_000)).unwrap();
+    m.umount();
+    crate::scrub::flip(&m.image(), b"MARK-OF-THE-FILE");
+    let Some(syslog) = Syslog::new() else {
+        println!("skipped: there is a syslog, or none can be made");
+        return;
+    };
+    m.mount(&[]);
+    let server = m.server_of_mount();
+    assert_eq!(std::fs::read(m.path("f")).unwrap_err().raw_os_error(), Some(libc::EIO));
+    let mut said = Vec::new();
+    let mut line = [0; 2000];
+    while let Ok(n) = syslog.0.recv(&mut line) {
+        said.push(String::from_utf8_lossy(&line[..n]).into_owned());
+    }
+    let ours = format!("<27>lanefs[{server}]: ");
+    assert!(said.iter().any(|l| l.starts_with(&ours) && l.contains("its bytes sum to")), "{said:?}");
+}
+
+fn a_mount_waits_for_a_server_that_closes_the_image() {
+    // umount(8) returns when the mount is gone; the server has the image for as long as it takes to close it.
+    let mut m = Mount::new(&[]);
+    for round in 0..5u8 {
+        std::fs::write(m.path("f"), vec![round; 40 << 20]).unwrap();
+        let gone = run_command(Command::new("umount").arg(&m.dir));
+        if gone.err.contains("busy") {
+            // Another test's child has a descriptor of ours for a moment.
+            m.umount();
+        } else {
+            gone.ok();
+        }
+        let how = transport().option();
+        lanefs_in(m.work.path(), &["mount", "-o", &how, "v.lane", "mnt"]).ok();
+        assert_eq!(std::fs::read(m.path("f")).unwrap()[0], round);
+    }
+    // One that is mounted is not waited for.
+    std::fs::create_dir(m.work.path().join("other")).unwrap();
+    lanefs_in(m.work.path(), &["mount", "v.lane", "other"]).fails(1, &["in use"]);
+}
+
+fn the_helper_lets_programs_and_devices_be_as_mount8_does() {
+    // mount(8) drops "suid" and "dev", which it takes for granted, from what it passes on.
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    let mut m = Mount::new(&[]);
+    let helper = m.work.path().join("mount.fuse.lanefs");
+    std::os::unix::fs::symlink(LANEFS, &helper).unwrap();
+    let (image, how) = (m.image(), transport().option());
+    for (options, no_suid, no_dev) in
+        [("rw", false, false), ("rw,nosuid", true, false), ("rw,nodev", false, true), ("rw,user", true, true)]
+    {
+        m.umount();
+        let mut call = Command::new(&helper);
+        run_command(call.arg(&image).arg(&m.dir).args(["-o", options, "-o", &how])).ok();
+        let (_, _, shown) = mount_line(&m.dir).unwrap();
+        assert_eq!(
+            (shown.contains("nosuid"), shown.contains("nodev")),
+            (no_suid, no_dev),
+            "{options}: {shown}"
+        );
+    }
+}
+
+fn a_mount_is_made_read_only_and_writable_again() {
+    let mut m = Mount::new(&["-o", "commit=1000"]);
+    let remount = |options: &str| {
+        let helper = m.work.path().join("mount.fuse.lanefs");
+        let _ = std::os::unix::fs::symlink(LANEFS, &helper);
+        run_command(Command::new(&helper).arg(m.image()).arg(&m.dir).args(["-o", options]))
+    };
+    let until_free = |options: &str| {
+        let begun = Instant::now();
+        loop {
+            let run = remount(options);
+            // Another test's child has a descriptor of ours for a moment.
+            if !run.err.contains("in use") || begun.elapsed() > Duration::from_secs(20) {
+                return run;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    std::fs::write(m.path("f"), "x").unwrap();
+    let open = File::create(m.path("open")).unwrap();
+    remount("remount,ro").fails(32, &["in use", "open for writing"]);
+    drop(open);
+    until_free("remount,ro,nosuid,nodev,noexec,user_id=0,group_id=0,default_permissions,allow_other").ok();
+    let (_, _, options) = mount_line(&m.dir).unwrap();
+    assert!(options.starts_with("ro") && options.contains("noexec"), "{options}");
+    assert_eq!(std::fs::write(m.path("g"), "").unwrap_err().raw_os_error(), Some(libc::EROFS));
+    until_free("remount,rw,cache_size=1G").ok();
+    let (_, _, options) = mount_line(&m.dir).unwrap();
+    assert!(
+        options.starts_with("rw") && options.contains("noexec") && options.contains("nosuid"),
+        "{options}"
+    );
+    std::fs::write(m.path("g"), "y").unwrap();
+    until_free("remount,ro").ok();
+    // Made read only, it is whole on the medium.
+    // SAFETY: the process that holds the image of this test's own volume.
+    unsafe { libc::kill(m.server(), libc::SIGKILL) };
+    m.umount();
+    m.mount(&["-o", "ro"]);
+    for (name, content) in [("f", "x"), ("g", "y")] {
+        assert_eq!(std::fs::read_to_string(m.path(name)).unwrap(), content, "{name}");
+    }
+    let helper = m.work.path().join("mount.fuse.lanefs");
+    let mut call = Command::new(&helper);
+    run_command(call.arg(m.image()).arg(&m.dir).args(["-o", "remount,rw"])).fails(32, &["reading only"]);
+    let other = m.work.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let mut call = Command::new(&helper);
+    run_command(call.arg(m.image()).arg(&other).args(["-o", "remount,ro"])).fails(32, &["no LaneFS volume"]);
+}
+
+fn a_mounted_volume_tells_what_it_is() {
+    let mut m = Mount::new(&[]);
+    m.umount();
+    lanefs_in(m.work.path(), &["mkfs", "--force", "--label", "home", "v.lane"]).ok();
+    let before = lanefs_in(m.work.path(), &["info", "--json", "v.lane"]).ok().json();
+    m.mount(&[]);
+    std::fs::create_dir(m.path("d")).unwrap();
+    for place in ["v.lane", "mnt", "mnt/d"] {
+        let now = lanefs_in(m.work.path(), &["info", "--json", place]).ok().json();
+        for same in ["uuid", "label", "total_blocks", "segments", "mlogs", "devices", "usable_blocks"] {
+            assert_eq!(now[same], before[same], "{same} by {place}");
+        }
+        assert!(now["mounted"].as_str().unwrap().starts_with(m.dir.to_str().unwrap()), "{now}");
+        let shown = lanefs_in(m.work.path(), &["info", place]).ok().out;
+        assert!(shown.contains("home") && shown.contains("mounted at"), "{shown}");
+        let df = lanefs_in(m.work.path(), &["df", "--json", place]).ok().json();
+        assert_eq!(df[0]["free"].as_u64().unwrap() / 4096, now["free_blocks"].as_u64().unwrap(), "{df}");
+    }
+    for command in ["info", "df"] {
+        lanefs_in(m.work.path(), &[command, "."]).fails(1, &["no directory of a mounted LaneFS volume"]);
+    }
+}
+
+fn who_may_not_unmount_is_told_so() {
+    let Some(user) = User::new() else { return };
+    let m = Mount::new(&[]);
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(m.work.path(), everybody).unwrap();
+    // It said "in use; see who with fuser".
+    user.lanefs(&["umount", m.dir.to_str().unwrap()]).fails(1, &["permission denied", "user 0"]);
+    assert!(mount_line(&m.dir).is_some());
+}
+
+fn the_shutdown_makes_durable_what_its_flags_say() {
+    let mut m = Mount::new(&["-o", "commit=1000"]);
+    for (flags, names, content, on_file) in
+        [(0u32, true, true, true), (1, true, false, false), (2, false, false, true)]
+    {
+        let (dir, file) = (m.path(&format!("dir{flags}")), m.path(&format!("file{flags}")));
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(&file, "content").unwrap();
+        let open = File::open(if on_file { &file } else { &dir }).unwrap();
+        // SAFETY: the ioctl reads or writes at most one u32 through a pointer valid for that.
+        let r = unsafe { libc::ioctl(open.as_raw_fd(), 0x8004_587d, &raw const flags) };
+        assert_eq!(r, 0, "{flags}: {}", std::io::Error::last_os_error());
+        drop(open);
+        m.umount_of_a_stopped_one();
+        m.mount(&["-o", "commit=1000"]);
+        assert_eq!(dir.exists(), names, "{flags}");
+        assert!(!content || std::fs::read_to_string(&file).unwrap() == "content", "{flags}");
+    }
+    let open = File::open(m.path("file0")).unwrap();
+    let wrong = 77u32;
+    // SAFETY: as above.
+    let r = unsafe { libc::ioctl(open.as_raw_fd(), 0x8004_587d, &raw const wrong) };
+    assert_eq!((r, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EINVAL)));
+    drop(open);
 }

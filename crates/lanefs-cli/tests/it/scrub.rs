@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Flips a bit of the block that holds `marker`; where it lies. The youngest copy is the last.
-fn flip(image: &Path, marker: &[u8]) -> usize {
+pub fn flip(image: &Path, marker: &[u8]) -> usize {
     let bytes = std::fs::read(image).unwrap();
     let at = bytes.windows(marker.len()).rposition(|w| w == marker).expect("the marker is in the image");
     let file = std::fs::File::options().write(true).open(image).unwrap();

@@ -1,0 +1,103 @@
+//! Volumes that are mounted: what they tell of themselves, and when they are about to be closed.
+
+use crate::failure::{About as _, Failure};
+use crate::mountinfo;
+use lanefs_fuse::about::{ABOUT_SIZE, About, IOC_ABOUT, decode};
+use std::ffi::CStr;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The name of a serving process whose mount is gone and which closes the volume.
+const CLOSING: &CStr = c"lanefs-closing";
+
+/// How long a server whose mount is gone is waited for until it says that it closes the volume: then it is used by somebody who had it
+/// before it was taken out of the name space.
+const UNTIL_TOLD: Duration = Duration::from_secs(5);
+
+/// Tells that the mount is gone and the volume is being closed. To be called by the first thread of the process.
+pub fn closing() {
+    // Nobody is told then, and waits for less long.
+    let _ = rustix::thread::set_name(CLOSING);
+}
+
+/// Opens what another process may hold for a moment longer: the server of a mount that is gone. `holder`: the process that an error names.
+pub fn when_closed<T, E>(
+    images: &[PathBuf],
+    open: impl Fn() -> Result<T, E>,
+    holder: impl Fn(&E) -> Option<i32>,
+) -> Result<T, E> {
+    let since = Instant::now();
+    let mut nap = Duration::from_millis(2);
+    loop {
+        match open() {
+            Err(e) if holder(&e).is_some_and(|pid| is_closing(pid, images, since.elapsed())) => {
+                std::thread::sleep(nap);
+                nap = (nap * 2).min(Duration::from_millis(50));
+            }
+            r => return r,
+        }
+    }
+}
+
+fn is_closing(pid: i32, images: &[PathBuf], waited: Duration) -> bool {
+    let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    comm.trim_ascii_end() == CLOSING.to_bytes()
+        || waited < UNTIL_TOLD && serves_mounts(pid) && dir_of(images).is_none()
+}
+
+/// Whether a process is one that `lanefs mount` or mount(8)'s helper has started.
+fn serves_mounts(pid: i32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = line.split(|b| *b == 0);
+    let name = words.next().and_then(|w| w.rsplit(|b| *b == b'/').next()).unwrap_or_default();
+    match name {
+        b"lanefs" => words.next() == Some(b"mount"),
+        name => name.starts_with(b"mount.") && name.ends_with(b"lanefs"),
+    }
+}
+
+/// Where the volume of these images is mounted.
+pub fn dir_of(images: &[PathBuf]) -> Option<PathBuf> {
+    let whole = |images: &[PathBuf]| -> Vec<PathBuf> {
+        images.iter().map(|i| i.canonicalize().unwrap_or_else(|_| i.clone())).collect()
+    };
+    let wanted = whole(images);
+    let mounts = mountinfo::lanefs_mounts().ok()?;
+    let mount = mounts.into_iter().rev().find(|m| {
+        let of = whole(&crate::image::images(&m.source));
+        wanted.iter().any(|w| of.contains(w))
+    });
+    mount.map(|m| m.dir)
+}
+
+/// What the volume mounted at, or above, a directory tells of itself.
+pub fn ask(dir: &Path) -> Result<About, Failure> {
+    let open = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(dir).about(dir.display())?;
+    let mut answer = [0u8; ABOUT_SIZE];
+    // SAFETY: the number says that ABOUT_SIZE bytes are written through the pointer, which is valid for that; the descriptor is open.
+    let r = unsafe { libc::ioctl(open.as_raw_fd(), IOC_ABOUT as libc::Ioctl, answer.as_mut_ptr()) };
+    let e = std::io::Error::last_os_error();
+    match (r, e.raw_os_error()) {
+        (0, _) => {}
+        (_, Some(libc::ENOTTY)) => {
+            return Err(Failure::new(format_args!(
+                "{}: is no directory of a mounted LaneFS volume; name that, or its image",
+                dir.display()
+            )));
+        }
+        _ => return Err(e).about(dir.display()),
+    }
+    decode(&answer).ok_or_else(|| Failure::new(format_args!("{}: the mount gave no answer", dir.display())))
+}
+
+/// Has the volume mounted at a directory make durable all that returned before.
+pub fn sync(dir: &Path) -> Result<(), Failure> {
+    let open = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(dir).about(dir.display())?;
+    rustix::fs::syncfs(&open).map_err(std::io::Error::from).about(dir.display())?;
+    // SAFETY: the number says that there is no argument.
+    let r = unsafe { libc::ioctl(open.as_raw_fd(), lanefs_fuse::IOC_SYNC as libc::Ioctl, 0) };
+    if r == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()).about(dir.display()) }
+}
