@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must pass before a change lands.
 
 use crate::run::{cargo, need, run};
-use crate::{apps, crash, fuzz};
+use crate::{apps, crash, fuzz, programs};
 
 /// What the tests call beside cargo.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -36,6 +36,9 @@ pub fn all() -> Result<(), String> {
     crate::conflicts::sample()?;
     crate::cost::check(&[])?;
     run(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))?;
+    // On a mount of the command that the tests have just built.
+    let lanefs = programs::volume::target().join("debug/lanefs");
+    run(cargo(&["xtask", "programs", "--quick", "pjdfstest", "fsx-rs"]).env("LANEFS", lanefs))?;
     checkers()
 }
 

@@ -89,9 +89,10 @@ impl Small {
             }
         }
         v.kill()?;
-        for process in [&mut writer, &mut app_process] {
+        for (who, process) in [("the writer", &mut writer), (app, &mut app_process)] {
             if child::wait(&mut process.0, Duration::from_secs(30)).map_err(io)?.is_none() {
-                return Err("a writer still runs 30 s after the kill".into());
+                let stacks = child::end_tree(&mut process.0);
+                return Err(format!("{who} still runs 30 s after the kill\n{stacks}"));
             }
         }
         drop((writer, app_process));

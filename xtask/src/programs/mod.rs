@@ -11,6 +11,7 @@ mod load;
 pub mod random;
 mod sqlite;
 mod stress;
+mod suites;
 mod tree;
 pub mod volume;
 
@@ -69,6 +70,21 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "stress-ng", needs: &[("stress-ng", "stress-ng")], run: stress::run },
 ];
 
+/// Test suites of others. The kill test does without them: what they leave in the middle says nothing.
+const SUITES: &[Program] = &[
+    Program {
+        name: "pjdfstest",
+        needs: &[("/usr/include/sys/acl.h", "libacl1-dev")],
+        run: suites::pjdfstest,
+    },
+    Program { name: "fsx-rs", needs: &[], run: suites::fsx },
+];
+
+/// Everything that can be named.
+fn known() -> impl Iterator<Item = &'static Program> {
+    PROGRAMS.iter().chain(SUITES)
+}
+
 /// The command.
 pub fn main(arguments: &[&str]) -> Result<(), String> {
     let mut quick = false;
@@ -84,20 +100,19 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
                 inside = Some((path()?, path()?));
             }
             "--list" => {
-                PROGRAMS.iter().for_each(|p| println!("{}", p.name));
+                known().for_each(|p| println!("{}", p.name));
                 return Ok(());
             }
-            name if PROGRAMS.iter().any(|p| p.name == name) => names.push(name),
+            name if known().any(|p| p.name == name) => names.push(name),
             other => {
                 return Err(format!(
                     "programs: {other:?}: not one of {}",
-                    PROGRAMS.iter().map(|p| p.name).collect::<Vec<_>>().join(" ")
+                    known().map(|p| p.name).collect::<Vec<_>>().join(" ")
                 ));
             }
         }
     }
-    let chosen: Vec<&Program> =
-        PROGRAMS.iter().filter(|p| names.is_empty() || names.contains(&p.name)).collect();
+    let chosen: Vec<&Program> = known().filter(|p| names.is_empty() || names.contains(&p.name)).collect();
     if let Some((dir, outside)) = inside {
         for program in chosen {
             perform(program, &dir, &outside, quick)?;

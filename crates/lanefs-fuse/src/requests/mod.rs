@@ -3,6 +3,8 @@
 mod attrs;
 mod content;
 #[cfg(test)]
+mod fault_tests;
+#[cfg(test)]
 mod fuzz_tests;
 mod ioctl;
 mod listing;
