@@ -19,7 +19,7 @@ use crate::types::{BlockAddr, Ino};
 use lanefs_sync::CachePadded;
 use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -346,6 +346,12 @@ impl Cells {
             all.append(&mut s.lock().dirty);
         }
         all
+    }
+
+    /// The inodes on the dirty lists, in order; they stay there.
+    pub fn dirty_inos(&self) -> BTreeSet<Ino> {
+        let of = |s: &CachePadded<Mutex<Shard>>| s.lock().dirty.iter().map(|c| c.ino).collect::<Vec<_>>();
+        self.shards.iter().flat_map(of).collect()
     }
 
     /// Makes the live marks exact: see the head of this file, 5. Who gives up a block lists its cell before it lets go of it.

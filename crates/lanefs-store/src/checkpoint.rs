@@ -257,7 +257,7 @@ impl Store {
     }
 
     /// Puts inodes on the dirty lists whose turn is over, whatever became of them.
-    fn list_again(&self, cells: &[Arc<Cell>]) {
+    pub(crate) fn list_again(&self, cells: &[Arc<Cell>]) {
         for c in cells {
             let mut i = c.lock();
             i.listed = false;

@@ -75,6 +75,8 @@ struct Chain {
     unreadable: Vec<(u64, StoreError)>,
     /// Its messages are those of the scan from here on.
     first: usize,
+    /// The segment it ends in, which has no valid link: its address and sequence, and whether the link was durable for sure.
+    unlinked: Option<(BlockAddr, u64, bool)>,
 }
 
 impl Scan {
@@ -92,7 +94,12 @@ impl Scan {
                 match s.walk_segment(store, &mut c, seg, used, seq)? {
                     // Sequences grow along a chain, so this ends.
                     Some((next, next_seq)) if next_seq > seq => (addr, used, seq) = (next, 1, next_seq),
-                    _ => break,
+                    Some(_) => break,
+                    None => {
+                        // The link is written with the first batch: one before the position was flushed before the slot.
+                        c.unlinked = Some((addr, seq, seq == p.seq && p.used > 1));
+                        break;
+                    }
                 }
             }
             chains.push(c);
@@ -101,6 +108,7 @@ impl Scan {
         for (i, (p, c)) in slot.positions.iter().zip(&mut chains).enumerate().rev() {
             c.acked = c.acked.max(s.named.get(i).copied().unwrap_or(0));
             s.look_for_gaps(&store.segments.geometry, c, place_of(p.seq, p.used));
+            s.look_at_links(c);
             s.look_at_unreadable(store, c, place_of(p.seq, p.used))?;
             s.fsyncs[c.first..end].iter_mut().for_each(|m| m.acked = m.id <= c.acked);
             end = c.first;
@@ -128,6 +136,16 @@ impl Scan {
                 break; // Not written by us.
             }
             at = prior;
+        }
+    }
+
+    /// A link that was durable, and is not there, may have led to batches that were durable.
+    fn look_at_links(&mut self, c: &Chain) {
+        let Some((addr, seq, sure)) = c.unlinked else { return };
+        let unread = c.unreadable.iter().any(|u| u.0 == place_of(seq, 0));
+        // A batch of the segment that was durable: so was the link, which was flushed before.
+        if !unread && (sure || c.acked >= place_of(seq, 1)) {
+            self.lost.push((addr, place_of(seq, 0)));
         }
     }
 

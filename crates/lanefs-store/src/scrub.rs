@@ -6,7 +6,8 @@
 //! 1. Blocks are read from the medium, past every cache. What waits in the queue has not been written and is passed over.
 //! 2. What the last checkpoint refers to is not overwritten before a newer one is durable (docs/SPEC.md, section 16). So a wrong sum is damage
 //!    exactly if the inode table still names the same inode block after the read; otherwise the inode is read again.
-//! 3. What was written since the last checkpoint is not looked at; who wants that makes a checkpoint first.
+//! 3. What was written since the last checkpoint is not looked at; who wants that makes a checkpoint first. A volume that was recovered in
+//!    memory, to be read only, cannot have one: there the inodes that recovery changed are looked at as they are in memory.
 
 use crate::block_io::BlockSource;
 use crate::checkpoint::Maintenance;
@@ -24,6 +25,7 @@ use crate::io::Io;
 use crate::radix::Found;
 use crate::store::Store;
 use crate::types::{BLOCK_SHIFT, Block, BlockAddr, BlockRef, INOS_PER_CHUNK, Ino};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 /// Data blocks read at once.
@@ -113,15 +115,20 @@ impl Store {
         }
         let mut at = from;
         let mut last = None;
+        let replayed = if self.read_only { self.cells.dirty_inos() } else { BTreeSet::new() };
         loop {
+            let in_memory = replayed.range(Ino(at.ino)..).next().map(|i| i.chunk());
             let chunk = match self.inodes.next_chunk_or_gap(Ino(at.ino).chunk(), &self.io) {
-                ChunkStep::End => return Ok(step),
+                ChunkStep::End => match in_memory {
+                    Some(c) => c,
+                    None => return Ok(step),
+                },
                 ChunkStep::Lost(range, e) => {
                     step.add(Ino::NONE, None, BlockAddr::NONE, format!("inode table: {e}"));
                     at = ScrubCursor { ino: range.end.saturating_mul(INOS_PER_CHUNK), page: 0 };
                     continue;
                 }
-                ChunkStep::Chunk(c) => c,
+                ChunkStep::Chunk(c) => in_memory.map_or(c, |m| m.min(c)),
             };
             if chunk != Ino(at.ino).chunk() {
                 at = ScrubCursor { ino: chunk * INOS_PER_CHUNK, page: 0 };
@@ -140,7 +147,10 @@ impl Store {
             while at.ino < end {
                 let ino = Ino(at.ino);
                 let e = entries[ino.slot()];
-                if !e.block.is_none()
+                if replayed.contains(&ino) {
+                    self.scrub_replayed(ino, &medium, &mut step)?;
+                    at = ScrubCursor { ino: at.ino + 1, page: 0 };
+                } else if !e.block.is_none()
                     && let Some(page) = self.scrub_inode(ino, e, at.page, budget, &medium, &mut step)?
                 {
                     at.page = page;
@@ -253,6 +263,18 @@ impl Store {
         self.segments.geometry.locate(r.addr).is_some()
     }
 
+    /// An inode as recovery made it in memory: every block it refers to that lies on the medium.
+    fn scrub_replayed(&self, ino: Ino, medium: &Medium<'_>, step: &mut ScrubStep) -> Result<()> {
+        let Some(cell) = self.cell(ino)? else { return Ok(()) };
+        let mut inner = cell.lock();
+        if inner.gone || !inner.folded {
+            return Ok(()); // No name leads to it.
+        }
+        step.node_blocks += 1;
+        visit_state(ino, &mut inner.state, 0, u64::MAX, medium, step);
+        Ok(())
+    }
+
     /// One inode from `page` on; the page to go on with if the budget was used up.
     fn scrub_inode(
         &self,
@@ -301,6 +323,18 @@ fn visit(
             return None;
         }
     };
+    visit_state(ino, &mut state, from, budget, medium, step)
+}
+
+/// Everything below an inode whose block is in memory.
+fn visit_state(
+    ino: Ino,
+    state: &mut InodeState,
+    from: u64,
+    budget: u64,
+    medium: &Medium<'_>,
+    step: &mut ScrubStep,
+) -> Option<u64> {
     if let (0, Err((_, refs))) = (from, state.xattrs()) {
         for r in refs {
             step.node_blocks += 1;
@@ -312,7 +346,7 @@ fn visit(
     let mut page = from;
     let mut some: Vec<(u64, BlockRef)> = Vec::with_capacity(AT_ONCE);
     let next = loop {
-        match next_mapped(&state, page) {
+        match next_mapped(state, page) {
             Found::Here(None) => break None,
             Found::Missing(w) => {
                 step.node_blocks += 1;
@@ -326,7 +360,7 @@ fn visit(
                 page = p + 1;
                 some.push((p, r));
                 if some.len() == AT_ONCE {
-                    compare(ino, &state, &mut some, medium, step);
+                    compare(ino, state, &mut some, medium, step);
                     // Of a large map only the part that is read stays in memory.
                     state.evict_clean();
                     if step.blocks() >= budget {
@@ -336,7 +370,7 @@ fn visit(
             }
         }
     };
-    compare(ino, &state, &mut some, medium, step);
+    compare(ino, state, &mut some, medium, step);
     next
 }
 

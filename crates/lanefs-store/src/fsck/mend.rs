@@ -28,8 +28,12 @@ impl Job<'_> {
                 let m = store.maintenance.lock();
                 (m.slot.inodes, m.orphans.clone())
             };
-            let walk = self.walk(&store.io, &store.inodes, false, false, total, &mut again);
+            // Data is read of what recovery made, all of it: of the checkpoint alone some is not in the files any more, and what only
+            // the log refers to would be missed.
+            let read_data = round == 0 && self.o.read_data;
+            let walk = self.walk(&store.io, &store.inodes, read_data, false, total, &mut again);
             if round == 0 {
+                report.data_blocks += again.data_blocks;
                 report.node_blocks = report.node_blocks.max(again.node_blocks);
             }
             for p in again.problems.drain(..) {

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! superblocks -> newest slot whose inode table can be read   (none: a scan of all blocks for inode blocks)
-//! walk        every node and data block below it: checksums, owners, double references     [`walk`]
+//! walk        every node below it: checksums, owners, double references                   [`walk`]
 //! up          recovery as at any open, on marks counted by the walk; damaged inodes are replaced by what could
 //!             be read of them                                                                [`repair`]
+//! walk        once more, on what recovery made, with the data of files
 //! names       entries, link counts, parents, cycles, orphans                                 [`names`]
 //! fixes       as record groups and marks, folded by a checkpoint; then names again, until nothing is left
 //! close
@@ -16,7 +17,9 @@
 //! 3. What the device refuses to read is not damage: it may be well, and the device or a cable bad. After such a place nothing is written
 //!    (`careful.rs`); a check names it and ends. Only who asks for it ([`FsckOptions::give_up_unreadable`]) has it taken for damage.
 //!    File data alone is different, since nothing is done about it anyway.
-//! 4. What is damaged is dropped only where keeping it would make other things unreadable: an entry that leads
+//! 4. What is judged is what a mount would show: what recovery makes of the checkpoint and the log together. So data that only the log
+//!    refers to is read too, and data of the checkpoint that the log has replaced is not.
+//! 5. What is damaged is dropped only where keeping it would make other things unreadable: an entry that leads
 //!    nowhere, a part of a map. A data block with a wrong checksum stays, and reading it stays an error.
 
 mod careful;

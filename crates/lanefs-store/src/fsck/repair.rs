@@ -35,10 +35,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Everything that the steps share.
 pub(super) struct Job<'a> {
-    o: &'a FsckOptions,
+    pub o: &'a FsckOptions,
     pub progress: OnProgress<'a>,
     devices: Vec<Arc<dyn Device>>,
-    /// The same, as they are: for reading file data.
+    /// The same without the care: for reading file data.
     bare: Vec<Arc<dyn Device>>,
     unread: Arc<Unread>,
     pub sb: Superblock,
@@ -53,15 +53,14 @@ pub(super) fn run(
     rounds: usize,
     report: &mut FsckReport,
 ) -> Result<()> {
-    let (bare, sb) = order_devices(devices)?;
+    let (found, sb) = order_devices(devices)?;
     let unread = Arc::new(Unread::default());
-    let devices: Vec<Arc<dyn Device>> = bare
-        .iter()
-        .map(|d| {
-            let to: Arc<dyn Device> = if o.repair { d.clone() } else { Arc::new(Overlay::new(d.clone())) };
-            Arc::new(Careful::new(to, unread.clone(), o.give_up_unreadable)) as Arc<dyn Device>
-        })
-        .collect();
+    let over = |d: Arc<dyn Device>| -> Arc<dyn Device> {
+        if o.repair { d } else { Arc::new(Overlay::new(d)) }
+    };
+    let bare: Vec<Arc<dyn Device>> = found.into_iter().map(over).collect();
+    let careful = |d: &Arc<dyn Device>| Careful::new(d.clone(), unread.clone(), o.give_up_unreadable);
+    let devices: Vec<Arc<dyn Device>> = bare.iter().map(|d| Arc::new(careful(d)) as _).collect();
     if o.repair && sb.read_only() {
         let why = "it has features that this version of LaneFS does not know: repair it with the newer one";
         return Err(StoreError::ReadOnly { why: why.into() });
@@ -180,7 +179,7 @@ impl Job<'_> {
                 None
             }
         };
-        let mut walk = self.walk(&io, &table, self.o.read_data, usage.is_none(), slot.inodes, report);
+        let mut walk = self.walk(&io, &table, false, usage.is_none(), slot.inodes, report);
         walk.leave_alone.append(&mut leave_alone);
         slot.orphans = self.orphans(&io, slot.orphans, &walk.marks, report);
         if let Some(u) = &mut usage {
