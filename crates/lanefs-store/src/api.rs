@@ -99,8 +99,6 @@ impl Default for OpenOptions {
 pub struct OpenReport {
     /// The volume had been closed; nothing was scanned.
     pub clean: bool,
-    /// The newest slot could not be used and the other one was.
-    pub fell_back: bool,
     /// Blocks of the logs looked at.
     pub blocks_scanned: u64,
     /// Valid batches found.

@@ -10,6 +10,7 @@
 //! 6  wait       for all writes that began before now: captured maps refer to them
 //! 7  flush, slot, flush                       <- the commit point
 //! 8  free       segments and chain segments that nothing needs any more
+//! 9  twin       the same slot once more, in the other place (see `slots`)
 //! ```
 //!
 //! 1. Every batch before P is in the tree or folded or carried over: P is where recovery starts.
@@ -224,20 +225,11 @@ impl Store {
             clean: clean && !carried, // What was carried has to be found again.
             positions,
         };
-        let index = m.slot_index ^ 1;
-        let addr = self.superblock.layout.slot_addr(index);
-        let block = slot.encode(addr);
-        self.io.write(&[Write { addr, data: &block.0 }])?;
-        if !planted(Canary::SlotNotFlushed) {
-            self.io.flush(1)?;
-        } // The commit point: from here on the new tree is the volume.
-        m.slot = slot;
-        m.slot_index = index;
-        // Relaxed: batches that see it are written behind the flush.
-        self.slot_in_force.store(m.slot.generation, Ordering::Relaxed);
+        self.put_slot(m, slot)?;
         m.durable = number;
         self.after_checkpoint(m, number, &appended);
         let freed = std::mem::take(&mut m.freed);
+        self.put_twin(m)?;
         Ok(CheckpointDone { epoch: input.epoch, freed, orphans: m.orphans.len() as u64 })
     }
 

@@ -82,15 +82,8 @@ impl Store {
 
     fn write_commit(&self, epoch: u64, shares: &Arc<Vec<Vec<u8>>>) -> Result<()> {
         let (flight, placed) = {
-            let section = loop {
-                let section = self.enter(0);
-                if !section.frozen()? {
-                    break section;
-                }
-                drop(section);
-                self.wait_thaw();
-                self.check_writable()?;
-            };
+            let section = self.enter(0);
+            section.check()?;
             let mut c = self.commits.lock();
             if epoch <= c.previous {
                 return Err(StoreError::Invalid(format!("epoch {epoch} committed after {}", c.previous)));

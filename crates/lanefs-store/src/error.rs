@@ -55,6 +55,22 @@ impl StoreError {
         matches!(self, StoreError::Io { errno, .. } if *errno != libc::EINVAL)
     }
 
+    /// What is wrong, without what to do about it: for who says that itself.
+    pub fn without_advice(&self) -> String {
+        match self {
+            StoreError::Corrupt { addr, what, why } => format!("block {addr} ({what}): {why}"),
+            StoreError::BadInode { ino, why } => format!("inode {ino}: {why}"),
+            StoreError::Io { device, what, offset, message, .. } => {
+                format!("{device}: {what} at byte {offset} failed: {message}")
+            }
+            StoreError::NotAVolume { device, why } => {
+                let advice = why.find("; run `lanefs fsck").or(why.find("; if it was one, `lanefs fsck"));
+                format!("{device}: {}", &why[..advice.unwrap_or(why.len())])
+            }
+            e => e.to_string(),
+        }
+    }
+
     /// The errno a caller of a system call would see.
     pub fn errno(&self) -> i32 {
         match self {

@@ -40,6 +40,7 @@ mod scan;
 mod scrub;
 mod segment;
 mod sink;
+mod slots;
 mod space;
 mod store;
 #[cfg(test)]

@@ -10,8 +10,8 @@ use crate::device::Device;
 use crate::error::{Result, StoreError};
 use crate::format::slot::{SLOT_BLOCKS, Slot};
 use crate::format::superblock::{
-    DeviceEntry, LABEL_MAX, Layout, MAX_MLOGS, MIN_SEGMENT_BLOCKS, SUPERBLOCK_MAGIC, Superblock,
-    UnverifiedSuperblock, Uuid, copy_candidates,
+    DeviceEntry, FAR_BLOCKS, FAR_COPIES, LABEL_MAX, Layout, MAX_MLOGS, MIN_SEGMENT_BLOCKS, SUPERBLOCK_MAGIC,
+    Superblock, UnverifiedSuperblock, Uuid, copy_candidates,
 };
 use crate::inode_table::InodeTable;
 use crate::recovery::{read_block, read_superblock};
@@ -34,6 +34,11 @@ fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(b)
 }
 
+/// The blocks of a device of so many bytes that belong to the volume: those at its end hold copies.
+fn volume_blocks(size: u64) -> u64 {
+    (size >> BLOCK_SHIFT).saturating_sub(FAR_BLOCKS)
+}
+
 /// What a volume on devices of these sizes, in blocks, is divided into.
 fn geometry(o: &FormatOptions, blocks: &[u64]) -> Result<(Layout, Geometry)> {
     if blocks.is_empty() {
@@ -50,7 +55,7 @@ fn geometry(o: &FormatOptions, blocks: &[u64]) -> Result<(Layout, Geometry)> {
         segment_blocks /= 2;
     };
     if g.usable() < MIN_SEGMENTS {
-        let least = u64::from((MIN_SEGMENTS + g.reserved) * segment_blocks) << BLOCK_SHIFT;
+        let least = (u64::from((MIN_SEGMENTS + g.reserved) * segment_blocks) + FAR_BLOCKS) << BLOCK_SHIFT;
         return Err(StoreError::Invalid(format!("a volume needs at least {} KiB", least >> 10)));
     }
     Ok((layout, g))
@@ -67,7 +72,7 @@ fn mlogs(o: &FormatOptions) -> Result<u32> {
 
 /// See [`FormatOptions::mlogs_on`].
 pub(crate) fn mlogs_on(o: &FormatOptions, sizes: &[u64]) -> Result<usize> {
-    let blocks: Vec<u64> = sizes.iter().map(|s| s >> BLOCK_SHIFT).collect();
+    let blocks: Vec<u64> = sizes.iter().map(|s| volume_blocks(*s)).collect();
     let (_, g) = geometry(o, &blocks)?;
     Ok(crate::space::fitting_mlogs(mlogs(o)? as usize, g.usable()))
 }
@@ -77,7 +82,7 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
     if o.label.len() > LABEL_MAX {
         return Err(StoreError::Invalid(format!("the label is longer than {LABEL_MAX} bytes")));
     }
-    let blocks: Vec<u64> = devices.iter().map(|d| d.size() >> BLOCK_SHIFT).collect();
+    let blocks: Vec<u64> = devices.iter().map(|d| volume_blocks(d.size())).collect();
     let (layout, g) = geometry(o, &blocks)?;
     let mlogs = mlogs(o)?;
     if !o.force {
@@ -115,7 +120,7 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
     let created = o.time.unwrap_or_else(now);
     let superblock = |i: usize| Superblock {
         features_compatible: 0,
-        features_read_compatible: 0,
+        features_read_compatible: FAR_COPIES,
         features_incompatible: 0,
         volume,
         device_index: i as u8,
@@ -130,13 +135,13 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
         .iter()
         .enumerate()
         .map(|(i, d)| {
-            let places = [layout.copy_block(), 0];
-            let encoded = places.map(|at| Ok((at, superblock(i).encode(at).map_err(|e| e.on(d.name()))?)));
-            encoded.into_iter().collect::<Result<Vec<_>>>()
+            // The one in block 0 last.
+            let places = superblock(i).places().into_iter().rev();
+            places.map(|at| Ok((at, superblock(i).encode(at).map_err(|e| e.on(d.name()))?))).collect()
         })
-        .collect::<Result<Vec<_>>>()?;
+        .collect::<Result<Vec<Vec<(u64, Box<Block>)>>>>()?;
     // First take away what could make an old volume look alive, then write the new one, its superblock last.
-    take_away(devices, &layout)?;
+    take_away(devices, &superblock(0))?;
     let segments = SegmentTable::new(g);
     segments.fill_pools(|_| false);
     let usage = UsageTable::new(segments.len());
@@ -185,7 +190,7 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
 
 /// Overwrites what could make older volumes look alive. In this order, with a flush between, a crash leaves the last one whole or none:
 /// copies that volumes before it left where it has none of its own, its superblocks, and only then the slots.
-fn take_away(devices: &[Arc<dyn Device>], layout: &Layout) -> Result<()> {
+fn take_away(devices: &[Arc<dyn Device>], new: &Superblock) -> Result<()> {
     let zero = Block::zeroed();
     let wipe = |d: &dyn Device, blocks: &[u64]| -> Result<()> {
         let reqs: Vec<_> = blocks
@@ -195,16 +200,28 @@ fn take_away(devices: &[Arc<dyn Device>], layout: &Layout) -> Result<()> {
         d.write(&reqs)?;
         d.flush()
     };
-    let mut slots = layout.slots.to_vec();
-    for d in devices {
-        let last = read_superblock(&**d).ok().map(|sb| sb.layout);
-        let mut of_last = vec![0, layout.copy_block()];
+    let slots_of = |sb: &Superblock, d: usize| -> Vec<u64> {
+        let own = (0..2).flat_map(|i| sb.slot_places(i)).filter(|_| d == 0);
+        own.chain((0..2).map(|i| sb.stamp_place(d, i))).map(|a| a.block()).collect()
+    };
+    let mut slots = Vec::new();
+    for (i, d) in devices.iter().enumerate() {
+        let blocks = d.size() >> BLOCK_SHIFT;
+        let new = Superblock { device_index: i as u8, ..new.clone() };
+        let last = read_superblock(&**d).ok();
+        let mut of_last = new.places();
+        let mut here = slots_of(&new, i);
         if let Some(l) = &last {
-            of_last.push(l.copy_block());
-            slots.extend(l.slots);
+            of_last.extend(l.places());
+            here.extend(slots_of(l, usize::from(l.device_index)));
         }
+        here.retain(|s| *s < blocks);
+        here.sort_unstable();
+        here.dedup();
+        slots.push(here);
         let mut older = Vec::new();
-        for at in copy_candidates(d.size() >> BLOCK_SHIFT).filter(|at| !of_last.contains(at)) {
+        let far = blocks.checked_sub(FAR_BLOCKS);
+        for at in copy_candidates(blocks).chain(far).filter(|at| !of_last.contains(at)) {
             // What cannot be read cannot be found by others either.
             if read_block(&**d, at).is_ok_and(|b| b.0.starts_with(&SUPERBLOCK_MAGIC)) {
                 older.push(at);
@@ -215,7 +232,5 @@ fn take_away(devices: &[Arc<dyn Device>], layout: &Layout) -> Result<()> {
         }
         wipe(&**d, &of_last)?;
     }
-    let d = &*devices[0];
-    slots.retain(|s| *s < d.size() >> BLOCK_SHIFT);
-    wipe(d, &slots)
+    devices.iter().zip(slots).try_for_each(|(d, slots)| wipe(&**d, &slots))
 }

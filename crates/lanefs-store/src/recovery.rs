@@ -1,7 +1,7 @@
 //! Opening volumes (they are made in `make`), and what opening has to do when the volume was not closed.
 //!
 //! ```text
-//! superblocks -> newest slot that verifies -> usage table, inode table
+//! superblocks -> newest slot that verifies -> usage table, inode table; an error if they cannot be read
 //! scan      follow each mlog's chain from its position; try every block for a batch
 //! verify    drop messages that are not whole, and fsync messages whose data did not reach the medium
 //! flush     what was read may still be in a volatile cache: a power loss now must not take it back
@@ -10,6 +10,7 @@
 //!           fsync messages that are behind E. It leaves the volume as if closed
 //! orphans   a second checkpoint frees inodes without names
 //! heads     opened only now that the old log is free; a last checkpoint says where they begin
+//! flush     of that slot's twin: see `slots`
 //! ```
 //!
 //! 1. Nothing that the slot or a valid batch needs is overwritten before the recovery's own checkpoint is durable: segments
@@ -31,20 +32,24 @@ use crate::format::orphans;
 use crate::format::record::{self, Effect};
 use crate::format::slot::Slot;
 use crate::format::summary::DataOwner;
-use crate::format::superblock::{Superblock, UnverifiedSuperblock, copy_candidates};
+use crate::format::superblock::{
+    FAR_BLOCKS, SUPERBLOCK_MAGIC, Superblock, UnverifiedSuperblock, copy_candidates,
+};
 use crate::inode_state::InodeState;
 use crate::inode_table::InodeTable;
 use crate::io::Io;
 use crate::scan::{FsyncMessage, Scan};
 use crate::segment::{Geometry, SegmentTable};
+use crate::slots::{check_ages, read_slots};
 use crate::store::{Parts, Store};
-use crate::types::{BLOCK_SHIFT, Block, BlockAddr, Ino, ROOT_INO, Version};
+use crate::types::{BLOCK_SHIFT, BLOCK_SIZE, Block, BlockAddr, Ino, ROOT_INO, Version};
 use crate::usage_table::UsageTable;
 use lanefs_sync::{Canary, planted};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+use zerocopy::IntoBytes;
 
 pub(crate) fn read_block(d: &dyn Device, block: u64) -> Result<Box<Block>> {
     let mut b = Block::zeroed();
@@ -52,7 +57,7 @@ pub(crate) fn read_block(d: &dyn Device, block: u64) -> Result<Box<Block>> {
     Ok(b)
 }
 
-/// A device's superblock, from its copy if need be: the youngest, if an older volume left one too.
+/// A device's superblock, from the copy in its reserved segments if need be: the youngest, if an older volume left one too.
 pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
     let blocks = d.size() >> BLOCK_SHIFT;
     if blocks == 0 {
@@ -64,18 +69,96 @@ pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
         Ok(Err(e)) => e.on(d.name()),
         Err(e) => e, // The copy is there for this too.
     };
-    let copy = |at| UnverifiedSuperblock(read_block(d, at).ok()?).verify(at, blocks).ok();
-    copy_candidates(blocks).filter_map(copy).max_by_key(|sb| sb.created).ok_or(e)
+    let near = copy_candidates(blocks).filter_map(|at| superblock_at(d, at));
+    if let Some(sb) = near.max_by_key(|sb| sb.created) {
+        return Ok(sb);
+    }
+    // The last copy alone is no reason to write: what is at the start may be somebody else's by now. A repair is asked for by name.
+    match superblock_at(d, blocks.saturating_sub(FAR_BLOCKS)) {
+        Some(sb) => {
+            let why = format!(
+                "the superblock of volume {} is overwritten, but for the copy at the device's end; \
+                 `lanefs fsck --repair` restores it, if the volume is still the one that is wanted here",
+                sb.volume
+            );
+            Err(StoreError::NotAVolume { device: d.name().into(), why })
+        }
+        None => Err(e),
+    }
+}
+
+fn superblock_at(d: &dyn Device, at: u64) -> Option<Superblock> {
+    UnverifiedSuperblock(read_block(d, at).ok()?).verify(at, d.size() >> BLOCK_SHIFT).ok()
+}
+
+/// As [`read_superblock`], but where the usual places have none: from the copy at the end, wherever the end was when the volume was made. `tell` hears
+/// how many blocks of how many were looked at.
+pub(crate) fn find_superblock(d: &dyn Device, tell: &dyn Fn(u64, u64)) -> Result<Superblock> {
+    let blocks = d.size() >> BLOCK_SHIFT;
+    let e = match read_superblock(d) {
+        Err(e @ StoreError::NotAVolume { .. }) if blocks > 0 => e,
+        other => return other,
+    };
+    if let Some(sb) = superblock_at(d, blocks.saturating_sub(FAR_BLOCKS)) {
+        return Ok(sb);
+    }
+    // What a newer LaneFS made, or is cut off, has a superblock that says so.
+    let first = read_block(d, 0).map(|b| UnverifiedSuperblock(b).verify(0, blocks));
+    if matches!(&first, Ok(Err(e)) if !e.try_copy()) {
+        return Err(e);
+    }
+    const AT_ONCE: usize = 256;
+    let mut buffer = vec![Block([0; BLOCK_SIZE]); AT_ONCE];
+    let mut found: Option<Superblock> = None;
+    let mut at = 0;
+    while at < blocks {
+        let n = (blocks - at).min(AT_ONCE as u64) as usize;
+        let data = buffer[..n].as_mut_bytes();
+        // One by one where some block cannot be read.
+        let whole = d.read(&mut [crate::device::ReadReq { offset: at << BLOCK_SHIFT, data }]).is_ok();
+        for (i, b) in buffer[..n].iter().enumerate() {
+            if (!whole || b.0.starts_with(&SUPERBLOCK_MAGIC))
+                && let Some(sb) = superblock_at(d, at + i as u64)
+                && found.as_ref().is_none_or(|f| f.created < sb.created)
+            {
+                found = Some(sb);
+            }
+        }
+        at += n as u64;
+        tell(at, blocks);
+    }
+    found.ok_or_else(|| {
+        let why = "no superblock and no copy of one is left anywhere on it: it holds no LaneFS volume, or not enough of one to be repaired";
+        StoreError::NotAVolume { device: d.name().into(), why: why.into() }
+    })
 }
 
 /// The volume's devices in their order, and its superblock.
 pub(crate) fn order_devices(devices: Vec<Arc<dyn Device>>) -> Result<(Vec<Arc<dyn Device>>, Superblock)> {
+    order_by(devices, read_superblock)
+}
+
+/// As [`order_devices`], with another way to find the superblocks.
+pub(crate) fn order_by(
+    devices: Vec<Arc<dyn Device>>,
+    superblock: impl Fn(&dyn Device) -> Result<Superblock>,
+) -> Result<(Vec<Arc<dyn Device>>, Superblock)> {
     let mut found = Vec::new();
     for d in devices {
-        let sb = read_superblock(&*d)?;
+        let sb = superblock(&*d)?;
         found.push((sb, d));
     }
     found.sort_by_key(|f| f.0.device_index);
+    for pair in found.windows(2) {
+        let ((a, d), (b, other)) = (&pair[0], &pair[1]);
+        if a.same_volume(b) && a.device_index == b.device_index {
+            let why = match d.name() == other.name() {
+                true => "was given twice".into(),
+                false => format!("is the same device of the volume as {}: give one of the two", d.name()),
+            };
+            return Err(StoreError::NotAVolume { device: other.name().into(), why });
+        }
+    }
     let Some((first, d0)) = found.first() else {
         return Err(StoreError::Invalid("no device was given".into()));
     };
@@ -83,7 +166,7 @@ pub(crate) fn order_devices(devices: Vec<Arc<dyn Device>>) -> Result<(Vec<Arc<dy
         let why = if !first.same_volume(sb) {
             Some(format!("belongs to another volume than {}", d0.name()))
         } else if usize::from(sb.device_index) != i {
-            Some(format!("is device {} of the volume; device {i} is missing or given twice", sb.device_index))
+            Some(format!("is device {} of the volume; device {i} is missing", sb.device_index))
         } else {
             None
         };
@@ -113,33 +196,6 @@ fn read_tables(slot: &Slot, sb: &Superblock, io: &Io) -> Result<(SegmentTable, I
     Ok((segments, inodes, usage))
 }
 
-/// Slots that verify, the newest first, each with its place; and why another one does not.
-type Slots = (Vec<(Slot, usize)>, Option<StoreError>);
-
-/// Reads both slots.
-fn read_slots(sb: &Superblock, io: &Io) -> Result<Slots> {
-    let mut slots = Vec::new();
-    let mut error = None;
-    for i in 0..2 {
-        let addr = sb.layout.slot_addr(i);
-        let read = || {
-            let mut b = Block::zeroed();
-            io.read_raw(addr, &mut b.0, "checkpoint slot")?;
-            Slot::decode(&b, addr, sb.volume)
-        };
-        // What was read wrong once is no reason to go back to the other slot.
-        match read().or_else(|_| read()) {
-            Ok(s) => slots.push((s, i)),
-            // A slot that could not be read may be the newer one. To go on from the other would lose what was acknowledged
-            // since, for good, when the device only stumbled.
-            Err(e @ StoreError::Io { .. }) => return Err(e),
-            Err(e) => error = Some(e),
-        }
-    }
-    slots.sort_by_key(|(s, _)| std::cmp::Reverse(s.generation));
-    Ok((slots, error))
-}
-
 /// See [`Store::was_closed`].
 pub(crate) fn was_closed(devices: Vec<Arc<dyn Device>>) -> Result<bool> {
     let (devices, sb) = order_devices(devices)?;
@@ -152,35 +208,28 @@ pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Ar
     let began = Instant::now();
     let (devices, sb) = order_devices(devices)?;
     let io = Io::new(devices.clone(), 1 << 20, true);
-    let (slots, mut error) = read_slots(&sb, &io)?;
-    let mut report = OpenReport::default();
-    for (n, (slot, index)) in slots.into_iter().enumerate() {
-        match read_tables(&slot, &sb, &io) {
-            Ok((segments, inodes, usage)) => {
-                report.fell_back = n > 0;
-                report.clean = slot.clean;
-                let store = Store::assemble(Parts {
-                    devices,
-                    mlogs: sb.mlogs as usize,
-                    superblock: sb,
-                    segments,
-                    inodes,
-                    maintenance: Maintenance::new(slot, index, usage),
-                    options: o.clone(),
-                });
-                store.bring_up(&mut report, Vec::new())?;
-                report.nanos = began.elapsed().as_nanos() as u64;
-                return Ok((Arc::new(store), report));
-            }
-            Err(e @ StoreError::Io { .. }) => return Err(e),
-            Err(e) => {
-                tracing::error!("checkpoint {} cannot be used: {e}", slot.generation);
-                error = Some(e);
-            }
-        }
-    }
-    Err(error
-        .unwrap_or_else(|| StoreError::NotAVolume { device: "volume".into(), why: "no checkpoint".into() }))
+    let (slots, error) = read_slots(&sb, &io)?;
+    let Some((slot, index)) = slots.into_iter().next() else {
+        let none = || StoreError::NotAVolume { device: "volume".into(), why: "no checkpoint".into() };
+        return Err(error.unwrap_or_else(none));
+    };
+    check_ages(&sb, &io, &slot)?;
+    // The other slot's tree is older, and what it refers to may be in use again: to go back to it, and lose what was acknowledged
+    // since, is left to a repair.
+    let (segments, inodes, usage) = read_tables(&slot, &sb, &io)?;
+    let mut report = OpenReport { clean: slot.clean, ..OpenReport::default() };
+    let store = Store::assemble(Parts {
+        devices,
+        mlogs: sb.mlogs as usize,
+        superblock: sb,
+        segments,
+        inodes,
+        maintenance: Maintenance::new(slot, index, usage),
+        options: o.clone(),
+    });
+    store.bring_up(&mut report, Vec::new())?;
+    report.nanos = began.elapsed().as_nanos() as u64;
+    Ok((Arc::new(store), report))
 }
 
 impl Store {
@@ -209,11 +258,12 @@ impl Store {
         self.mount.store(m.slot.mount + 1, Ordering::Relaxed);
         let clock = lanefs_sync::coarse_realtime_ns().max(0) as u64 >> 20;
         self.next_seq.fetch_max(clock, Ordering::Relaxed);
+        self.stamp_members(m, 0)?;
         if m.slot.clean {
             self.open_heads()?;
             self.run_checkpoint(m, Some(|| Ok(input)), false)?;
             self.bury_orphans(m, report)?;
-            return Ok(());
+            return self.mounted(m);
         }
         // Room may be short, and what the log holds is free only after this: so heads are opened later, and until then
         // the volume is as good as closed.
@@ -221,7 +271,15 @@ impl Store {
         self.drop_unfolded();
         self.bury_orphans(m, report)?;
         self.open_heads()?;
-        self.checkpoint_in_place(m)
+        self.checkpoint_in_place(m)?;
+        self.mounted(m)
+    }
+
+    /// What has to be on the medium before anything of this mount is acknowledged: the twin of its slot, in place of one that says that the
+    /// volume is closed, and the other devices' stamps.
+    fn mounted(&self, m: &Maintenance) -> Result<()> {
+        self.stamp_members(m, 1)?;
+        self.io.flush(self.io.all())
     }
 
     fn open_heads(&self) -> Result<()> {

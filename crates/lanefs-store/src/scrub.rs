@@ -16,7 +16,7 @@ use crate::error::{Result, StoreError};
 use crate::format::checksum;
 use crate::format::orphans;
 use crate::format::slot::Slot;
-use crate::format::superblock::UnverifiedSuperblock;
+use crate::format::superblock::{Superblock, UnverifiedSuperblock};
 use crate::format::table_node::TableEntry;
 use crate::fsck::{after, next_mapped};
 use crate::inode_state::InodeState;
@@ -168,8 +168,8 @@ impl Store {
     /// Superblocks, slots, usage table, summaries, orphans.
     fn scrub_volume(&self, medium: &Medium<'_>, step: &mut ScrubStep) {
         for (d, device) in self.io.devices().iter().enumerate() {
-            let copy = self.superblock.layout.copy_block();
-            for at in [0, copy] {
+            let superblock = Superblock { device_index: d as u8, ..self.superblock.clone() };
+            for at in superblock.places() {
                 let mut b = Block::zeroed();
                 let read = device.read(&mut [ReadReq { offset: at << BLOCK_SHIFT, data: &mut b.0 }]);
                 let blocks = device.size() >> BLOCK_SHIFT;
@@ -213,8 +213,7 @@ impl Store {
     }
 
     fn scrub_slots(&self, medium: &Medium<'_>, step: &mut ScrubStep) {
-        for i in 0..2 {
-            let addr = self.superblock.layout.slot_addr(i);
+        for addr in (0..2).flat_map(|i| self.superblock.slot_places(i)) {
             let mut b = Block::zeroed();
             let read = medium.io.read_raw(addr, &mut b.0, "checkpoint slot");
             step.node_blocks += 1;

@@ -26,7 +26,7 @@ use crate::radix::Found;
 use crate::segment::SegmentTable;
 use crate::space::Space;
 use crate::types::{Attrs, Block, BlockAddr, BlockRef, Ino};
-use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
+use lanefs_sync::lock::{Mutex, MutexGuard};
 use lanefs_sync::{CachePadded, Rps, RpsReadGuard};
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,9 +53,6 @@ pub struct Store {
     flights: Box<[CachePadded<Flights>]>,
     /// Which counter of `flights` new transactions use. Changed only by the RPS writer.
     phase: CachePadded<AtomicUsize>,
-    frozen: AtomicBool,
-    freeze: Mutex<()>,
-    thaw: Condvar,
     /// The last position is recorded: nothing enters behind it. Written once, by the RPS writer.
     pub(crate) closing: AtomicBool,
     /// The volume's secret, folded to a word.
@@ -100,13 +97,10 @@ pub(crate) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Whether the store was frozen before this section began; an error behind the position of a close.
-    pub fn frozen(&self) -> Result<bool> {
-        // Relaxed: both are written by the RPS writer, whose exit orders it before this section.
-        if self.store.closing.load(Ordering::Relaxed) {
-            return Err(StoreError::Closed);
-        }
-        Ok(self.store.frozen.load(Ordering::Relaxed))
+    /// An error behind the position of a close.
+    pub fn check(&self) -> Result<()> {
+        // Relaxed: it is written by the RPS writer, whose exit orders it before this section.
+        if self.store.closing.load(Ordering::Relaxed) { Err(StoreError::Closed) } else { Ok(()) }
     }
     /// Ends the section; the flight goes on until its writes are answered.
     pub fn leave(self) -> Flight<'a> {
@@ -165,9 +159,6 @@ impl Store {
             rps: Rps::new(lanefs_sync::LaneIds::new(lanefs_sync::MAX_LANES)),
             flights: (0..lanes).map(|_| CachePadded::new(Flights::default())).collect(),
             phase: CachePadded::new(AtomicUsize::new(0)),
-            frozen: AtomicBool::new(false),
-            freeze: Mutex::new(()),
-            thaw: Condvar::new(),
             closing: AtomicBool::new(false),
             secret: hash[0] ^ hash[1].rotate_left(29),
             mount: AtomicU64::new(slot.mount),
@@ -251,15 +242,6 @@ impl Store {
                 lanefs_sync::schedule::yield_now();
             } else {
                 lanefs_sync::schedule::sleep(Duration::from_micros(50));
-            }
-        }
-    }
-
-    pub(crate) fn wait_thaw(&self) {
-        if self.frozen.load(Ordering::Acquire) {
-            let mut g = self.freeze.lock();
-            while self.frozen.load(Ordering::Acquire) && !self.io.is_broken() {
-                self.thaw.wait_for(&mut g, Duration::from_millis(100));
             }
         }
     }
@@ -527,7 +509,6 @@ impl Store {
     /// Makes a new root; `seal` seals and commits the epoch and hands over what to fold. One at a time.
     pub fn checkpoint(&self, seal: impl FnOnce() -> Result<FoldInput>) -> Result<CheckpointDone> {
         self.check_writable()?;
-        self.wait_thaw();
         let mut m = self.maintenance.lock();
         // Relaxed: only this thread compares it with its own token.
         self.sealer.store(lanefs_sync::primitive::thread_token(), Ordering::Relaxed);
@@ -543,25 +524,9 @@ impl Store {
         self.clean_until(&mut m, target_free_segments, false)
     }
 
-    /// Waits for writes under way and holds new ones back until [`Store::unfreeze`].
-    pub fn freeze(&self) -> Result<()> {
-        let _m = self.maintenance.lock();
-        self.check_writable()?;
-        self.drain(|| self.frozen.store(true, Ordering::Release));
-        self.io.flush(self.io.all())
-    }
-
-    /// Lets writes go on.
-    pub fn unfreeze(&self) {
-        let _g = self.freeze.lock();
-        self.frozen.store(false, Ordering::Release);
-        self.thaw.notify_all();
-    }
-
     /// Stops as a crash would: nothing more reaches a device.
     pub fn shutdown(&self) {
         self.io.fail(&StoreError::Invalid("it was shut down".into()));
-        self.unfreeze();
     }
 
     /// Final checkpoint with the clean mark. Everything was folded and submitted before.
@@ -574,6 +539,7 @@ impl Store {
             m.closing = true;
             let none: Option<fn() -> Result<FoldInput>> = None;
             self.run_checkpoint(&mut m, none, true)?;
+            self.io.flush(1)?; // The slot's twin.
             m.closed = true;
         }
         Ok(())

@@ -185,16 +185,14 @@ impl Store {
                     let blocks = tx.inodes.iter().map(|u| u.pages.len() as u64).sum();
                     self.make_room(blocks, tries > 4)?;
                 }
-                Ok(false) => self.wait_thaw(),
-                Ok(true) => return Ok(()),
-                Err(e) => return Err(e),
+                done => return done,
             }
         }
     }
 
-    /// One attempt; false if the store is frozen. [`StoreError::NoSpace`] means: make room and try again; what was done
+    /// One attempt. [`StoreError::NoSpace`] means: make room and try again; what was done
     /// already is taken out of `tx`.
-    fn try_transaction(&self, tx: &mut Transaction) -> Result<bool> {
+    fn try_transaction(&self, tx: &mut Transaction) -> Result<()> {
         let lane = tx.lane;
         let mlog = &self.mlogs[lane % self.mlogs.len()];
         let flight;
@@ -206,9 +204,7 @@ impl Store {
             let cells = self.cells_for(&tx.inodes)?;
             let mut guards = self.lock_all(&cells, &tx.inodes)?;
             let section = self.enter(lane);
-            if section.frozen()? {
-                return Ok(false); // Waits above at the next attempt.
-            }
+            section.check()?;
             match self.change_cells(mlog, lane, &mut tx.inodes, &mut guards, &mut writes) {
                 // What is mapped by now must be written even so.
                 Err(e) if !writes.is_empty() => out_of_room = Some(e),
@@ -255,7 +251,7 @@ impl Store {
             tickets.iter().for_each(|(c, t)| c.wait_committed(*t));
             self.io.check()?;
         }
-        result.map(|()| true)
+        result
     }
 
     fn cells_for(&self, updates: &[InodeUpdate]) -> Result<Vec<Arc<Cell>>> {
@@ -464,7 +460,8 @@ impl Store {
         let mut devices = 0;
         for run in &record.runs {
             let n = run.crcs.len() as u64;
-            devices |= 1 << run.addr.device();
+            // What was read from a device may name one that there cannot be.
+            devices |= 1u64.checked_shl(run.addr.device() as u32).unwrap_or(0);
             let mut i = 0;
             while i < n {
                 let a = run.addr.plus(i);

@@ -86,6 +86,19 @@ impl FileDevice {
                 "{name}: cannot be made {size} bytes long: {e}; choose a smaller size or another file system"
             )));
         }
+        // A file whose name is not durable is gone after a crash, whatever is synced into it.
+        let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let synced = rustix::fs::fsync(&fd).and_then(|()| {
+            let open = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::fsync(rustix::fs::open(dir, open, Mode::empty())?)
+        });
+        match synced {
+            // Some file systems cannot sync a directory, and some directories may be written and not read.
+            Ok(()) | Err(Errno::INVAL | Errno::ACCESS | Errno::NOTSUP) => {}
+            Err(e) => {
+                return Err(StoreError::Invalid(format!("{name}: its name cannot be made durable: {e}")));
+            }
+        }
         drop(fd);
         FileDevice::open_with(path, FileOptions::default())
     }

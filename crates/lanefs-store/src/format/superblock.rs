@@ -1,7 +1,8 @@
 //! The superblock: what a device belongs to and how it is divided. Written when the volume is made, and again
 //! only when its label changes; never on the way of an operation.
 //!
-//! Each device has two copies: in block 0, and in the last block of its reserved segments (see [`Layout`]). Both hold the
+//! Each device has three copies: in block 0, in the last block of its reserved segments (see [`Layout`]), and behind the blocks that
+//! belong to the volume, at the device's end (older volumes lack that one). All hold the
 //! same content but for the block number they are stored in, so that a misdirected copy is noticed.
 //!
 //! [`UnverifiedSuperblock`] is bytes as a device gave them; only [`UnverifiedSuperblock::verify`] makes a
@@ -34,8 +35,13 @@ pub const LABEL_MAX: usize = 64;
 pub const MAX_RESERVED_SEGMENTS: u32 = 16;
 /// Compatible features known: an unknown one changes nothing for this code.
 pub const FEATURES_COMPATIBLE: u64 = 0;
+/// The superblocks and the slots have copies behind the blocks of the volume, and the slots' places on other devices than the first hold stamps.
+/// Who does not know it would leave them as they were while the volume changes.
+pub const FAR_COPIES: u64 = 1;
+/// Blocks at the end of a device that hold these copies: of the superblock, and of each slot.
+pub const FAR_BLOCKS: u64 = 3;
 /// Features known that only writers must know: with an unknown one the volume may still be read.
-pub const FEATURES_READ_COMPATIBLE: u64 = 0;
+pub const FEATURES_READ_COMPATIBLE: u64 = FAR_COPIES;
 /// Incompatible features known: with an unknown one the volume cannot be opened.
 pub const FEATURES_INCOMPATIBLE: u64 = 0;
 
@@ -193,7 +199,7 @@ pub struct Superblock {
 pub enum SuperblockError {
     /// No LaneFS volume, or its first block is overwritten.
     #[error(
-        "not a LaneFS volume (no magic number in the superblock); if it was one, `lanefs fsck --repair` looks for the copy"
+        "not a LaneFS volume (no magic number in the superblock); if it was one, `lanefs fsck --repair` looks for copies"
     )]
     NoMagic,
     /// Damaged.
@@ -305,13 +311,36 @@ fn sum(block: &Block) -> u32 {
 }
 
 impl Superblock {
-    /// The bytes of the copy that is stored in `own_block` (0, or [`Layout::copy_block`]).
+    /// Whether there are copies at the ends of the devices.
+    pub fn has_far_copies(&self) -> bool {
+        self.features_read_compatible & FAR_COPIES != 0
+    }
+
+    /// The blocks that hold this superblock, on its own device.
+    pub fn places(&self) -> Vec<u64> {
+        let far = self.has_far_copies().then(|| self.device().blocks);
+        [0, self.layout.copy_block()].into_iter().chain(far).collect()
+    }
+
+    /// Where slot `i` (0 or 1) lies, and its copy.
+    pub fn slot_places(&self, i: usize) -> Vec<BlockAddr> {
+        let far = self.devices.first().filter(|_| self.has_far_copies());
+        let far = far.map(|d| BlockAddr::new(0, d.blocks + 1 + i as u64));
+        std::iter::once(self.layout.slot_addr(i)).chain(far).collect()
+    }
+
+    /// Where stamp `i` (0 or 1) of a device other than the first lies.
+    pub fn stamp_place(&self, device: usize, i: usize) -> BlockAddr {
+        BlockAddr::new(device as u8, self.layout.slots[i])
+    }
+
+    /// The bytes of the copy that is stored in `own_block`, one of [`Superblock::places`].
     ///
     /// # Errors
     /// Whatever would not verify: nothing is encoded that [`UnverifiedSuperblock::verify`] would refuse.
     pub fn encode(&self, own_block: u64) -> Result<Box<Block>, SuperblockError> {
         self.check()?;
-        if own_block != 0 && own_block != self.layout.copy_block() {
+        if !self.places().contains(&own_block) {
             return Err(SuperblockError::Field("place of the superblock"));
         }
         let mut devices = [RawDevice { uuid: [0; 16], blocks: U64::ZERO, zero: [0; 8] }; MAX_DEVICES];
@@ -384,7 +413,8 @@ impl Superblock {
             rule(self.devices[..i].iter().all(|o| o.uuid != d.uuid), "device identity used twice")?;
             let segments = self.layout.segments(d.blocks);
             rule(
-                d.blocks < 1 << (56 - BLOCK_SHIFT) && segments > u64::from(self.layout.reserved_segments),
+                d.blocks < (1 << (56 - BLOCK_SHIFT)) - FAR_BLOCKS
+                    && segments > u64::from(self.layout.reserved_segments),
                 "device size",
             )?;
         }
@@ -451,8 +481,8 @@ impl UnverifiedSuperblock {
         if raw.own_block.get() != own_block {
             return Err(SuperblockError::Misplaced { block: own_block, meant: raw.own_block.get() });
         }
-        rule(own_block == 0 || own_block == sb.layout.copy_block(), "place of the superblock")?;
-        let expected = sb.device().blocks;
+        rule(sb.places().contains(&own_block), "place of the superblock")?;
+        let expected = sb.device().blocks + if sb.has_far_copies() { FAR_BLOCKS } else { 0 };
         if device_blocks < expected {
             return Err(SuperblockError::Truncated { found: device_blocks, expected });
         }

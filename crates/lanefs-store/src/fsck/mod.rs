@@ -143,14 +143,14 @@ impl From<&str> for What {
 
 impl From<&StoreError> for What {
     fn from(e: &StoreError) -> What {
-        What { text: e.to_string(), unreadable: e.is_of_device() }
+        What { text: e.without_advice(), unreadable: e.is_of_device() }
     }
 }
 
 impl What {
     /// The error of a part.
     fn of(part: impl std::fmt::Display, e: &StoreError) -> What {
-        What { text: format!("{part}: {e}"), ..What::from(e) }
+        What { text: format!("{part}: {}", e.without_advice()), ..What::from(e) }
     }
 }
 

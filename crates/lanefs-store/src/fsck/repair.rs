@@ -20,9 +20,10 @@ use crate::format::table_node::TableEntry;
 use crate::inode_state::InodeState;
 use crate::inode_table::{ChunkStep, InodeTable};
 use crate::io::Io;
-use crate::recovery::order_devices;
+use crate::recovery::{find_superblock, order_by};
 use crate::segment::{Geometry, SegmentTable};
 use crate::sink::leaf_of;
+use crate::slots::check_ages;
 use crate::store::{Parts, Store};
 use crate::types::{
     Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, INOS_PER_CHUNK, Ino, ROOT_INO, Version,
@@ -53,11 +54,11 @@ pub(super) fn run(
     rounds: usize,
     report: &mut FsckReport,
 ) -> Result<()> {
-    let (found, sb) = order_devices(devices)?;
+    let tell = |done, total| progress(Progress { phase: Phase::Scan, done, total });
+    let (found, sb) = order_by(devices, |d| find_superblock(d, &tell))?;
     let unread = Arc::new(Unread::default());
-    let over = |d: Arc<dyn Device>| -> Arc<dyn Device> {
-        if o.repair { d } else { Arc::new(Overlay::new(d)) }
-    };
+    let over =
+        |d: Arc<dyn Device>| -> Arc<dyn Device> { if o.repair { d } else { Arc::new(Overlay::new(d)) } };
     let bare: Vec<Arc<dyn Device>> = found.into_iter().map(over).collect();
     let careful = |d: &Arc<dyn Device>| Careful::new(d.clone(), unread.clone(), o.give_up_unreadable);
     let devices: Vec<Arc<dyn Device>> = bare.iter().map(|d| Arc::new(careful(d)) as _).collect();
@@ -74,7 +75,7 @@ pub(super) fn run(
     let store = match brought_up {
         Err(e @ (StoreError::Corrupt { .. } | StoreError::BadInode { .. } | StoreError::Invalid(_))) => {
             let remedy = "what was not in a checkpoint yet is given up";
-            report.add("log", format!("cannot be replayed: {e}"), remedy, true);
+            report.add("log", format!("cannot be replayed: {}", e.without_advice()), remedy, true);
             job.bring_up(true, report)?
         }
         other => other?,
@@ -88,7 +89,7 @@ pub(super) fn run(
     store.close()
 }
 
-/// Both copies of every device's superblock: those that are bad, by device and block, and what is to be written there.
+/// All copies of every device's superblock: those that are bad, by device and block, and what is to be written there.
 fn superblocks(
     devices: &[Arc<dyn Device>],
     first: &Superblock,
@@ -98,14 +99,18 @@ fn superblocks(
     for (i, d) in devices.iter().enumerate() {
         let sb = Superblock { device_index: i as u8, ..first.clone() };
         let blocks = d.size() >> BLOCK_SHIFT;
-        for at in [0, sb.layout.copy_block()] {
+        for at in sb.places() {
             let mut b = Block::zeroed();
             let read = d.read(&mut [crate::device::ReadReq { offset: at << BLOCK_SHIFT, data: &mut b.0 }]);
             let verified =
                 read.and_then(|()| UnverifiedSuperblock(b).verify(at, blocks).map_err(|e| e.on(d.name())));
             let Err(e) = verified else { continue };
-            let which = if at == 0 { "superblock" } else { "copy of the superblock" };
-            report.add(format!("{}: {which}", d.name()), &e, "it is written again from the other", true);
+            let which = match at {
+                0 => "superblock",
+                _ if at == sb.device().blocks => "copy of the superblock at its end",
+                _ => "copy of the superblock",
+            };
+            report.add(format!("{}: {which}", d.name()), &e, "it is written again from another", true);
             bad.push((i, at, sb.encode(at).map_err(|e| e.on(d.name()))?));
         }
     }
@@ -121,8 +126,7 @@ impl Job<'_> {
     fn slot(&self, io: &Io, report: &mut FsckReport) -> Option<(Slot, usize)> {
         let mut good = Vec::new();
         let mut bad = Vec::new();
-        for i in 0..2 {
-            let addr = self.sb.layout.slot_addr(i);
+        for (i, addr) in (0..2).flat_map(|i| self.sb.slot_places(i).into_iter().map(move |a| (i, a))) {
             let mut b = Block::zeroed();
             let mut read = || {
                 io.read_raw(addr, &mut b.0, "checkpoint slot")?;
@@ -135,20 +139,20 @@ impl Job<'_> {
             };
             match slot {
                 Ok(s) => good.push((s, i)),
-                Err(e) => bad.push((i, e, b.0.iter().all(|&x| x == 0))),
+                Err(e) => bad.push((addr, e, b.0.iter().all(|&x| x == 0))),
             }
         }
         good.sort_by_key(|g| std::cmp::Reverse(g.0.generation));
         // A slot never written is empty, and one that a crash tore is as it has to be.
         let expected = good.first().is_some_and(|g| !g.0.clean);
-        for (i, e, empty) in &bad {
+        for (addr, e, empty) in &bad {
             if good.is_empty() || e.is_of_device() || !(*empty || expected) {
                 let remedy = if good.is_empty() {
                     "inodes and the log are looked for in all blocks"
                 } else {
-                    "the other one is used"
+                    "another one is used, and this one is written again"
                 };
-                report.add(format!("checkpoint slot {i}"), e, remedy, true);
+                report.add(format!("checkpoint slot in block {}", addr.block()), e, remedy, true);
             }
         }
         good.into_iter().next()
@@ -163,6 +167,9 @@ impl Job<'_> {
         let usable = found.is_some();
         let (mut slot, index) =
             found.unwrap_or_else(|| (Slot { volume: self.sb.volume, ..Slot::default() }, 1));
+        if usable {
+            check_ages(&self.sb, &io, &slot)?;
+        }
         report.was_closed = slot.clean;
         slot.clean |= no_log;
 

@@ -505,11 +505,12 @@ fn without_any_checkpoint_the_name_space_is_rebuilt() {
         },
         Effect::Dead { ino: Ino(1050), generation: 0 },
     ]);
-    for slot in [1u64, 2] {
+    let end = (64 << 20) / BLOCK_SIZE as u64;
+    for slot in [1, 2, end - 2, end - 1] {
         v.device.poke(slot * BLOCK_SIZE as u64, &[0xff; 64]).unwrap();
     }
     assert!(Store::open(v.devices(), &OpenOptions::default()).is_err());
-    let r = v.heal(&["checkpoint slot 0", "checkpoint slot 1"]);
+    let r = v.heal(&["checkpoint slot in block 1:", "checkpoint slot in block 2:"]);
     assert_eq!((r.inodes, r.names), (DIRS + FILES, DIRS + FILES - 1));
     v.with(|s| {
         assert_eq!(lookup(s, 200, b"file50"), None);
@@ -525,7 +526,7 @@ fn superblocks_and_slots_are_mended_from_their_copies() {
     v.with(|_| ());
     // Closed volumes have two good slots by now; one is lost.
     v.device.poke(BLOCK_SIZE as u64 + 40, &[0xee; 8]).unwrap();
-    v.heal(&["checkpoint slot 0"]);
+    v.heal(&["checkpoint slot in block 1:"]);
 }
 
 /// The place of the youngest block of a kind that `pick` wants.

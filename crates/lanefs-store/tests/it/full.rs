@@ -192,25 +192,6 @@ fn threads_share_the_last_room_without_losing_any() {
 }
 
 #[test]
-fn a_freeze_holds_writers_back_until_the_thaw() {
-    let d = fresh(4 << 20);
-    let (s, _) = open(&d);
-    s.freeze().unwrap();
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            let g = group(1, 1, &[new_file(20), set(b"a", 20, 0)]);
-            s.submit(tx(true, g, vec![update(20, 4096, vec![(0, page(1))])])).unwrap();
-        });
-        std::thread::sleep(std::time::Duration::from_millis(60));
-        assert!(!writer.is_finished());
-        s.unfreeze();
-    });
-    drop(s);
-    let (s, _) = open(&d);
-    assert_eq!(lookup(&s, b"a"), Some(Ino(20)));
-}
-
-#[test]
 fn many_unfolded_inodes_are_carried_over() {
     let d = fresh(8 << 20);
     let (s, _) = open(&d);

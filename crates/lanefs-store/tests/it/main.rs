@@ -10,4 +10,5 @@ mod lost;
 mod mkfs;
 mod recovery;
 mod room;
+mod slots;
 mod unreadable;

@@ -5,7 +5,9 @@ use crate::failure::Failure;
 use lanefs_store::device::{Device, ReadReq};
 use lanefs_store::format::checksum;
 use lanefs_store::format::slot::Slot;
-use lanefs_store::format::superblock::{Superblock, SuperblockError, UnverifiedSuperblock, copy_candidates};
+use lanefs_store::format::superblock::{
+    FAR_BLOCKS, Superblock, SuperblockError, UnverifiedSuperblock, copy_candidates,
+};
 use lanefs_store::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,7 +48,9 @@ fn best_superblock(device: &dyn Device) -> Result<Superblock, Failure> {
         Ok(sb) => return Ok(sb),
         Err(e) => e,
     };
-    for block in copy_candidates(device.size() / BLOCK_SIZE as u64) {
+    let blocks = device.size() / BLOCK_SIZE as u64;
+    let end = blocks.checked_sub(FAR_BLOCKS);
+    for block in copy_candidates(blocks).chain(end) {
         if let Ok(sb) = superblock_at(device, block)?.superblock {
             return Ok(sb);
         }
@@ -107,12 +111,17 @@ impl Reader {
         Ok(block)
     }
 
-    /// Both slots, each as what it says or why it says nothing.
+    /// Both slots, each as what it says, from its copy if need be, or why it says nothing.
     pub fn slots(&self) -> Result<[Result<Slot, String>; 2], Failure> {
         let one = |i| -> Result<Result<Slot, String>, Failure> {
-            let addr = self.superblock.layout.slot_addr(i);
-            let block = self.raw(addr)?;
-            Ok(Slot::decode(&block, addr, self.superblock.volume).map_err(|e| e.to_string()))
+            let mut error = String::new();
+            for addr in self.superblock.slot_places(i) {
+                match Slot::decode(&*self.raw(addr)?, addr, self.superblock.volume) {
+                    Ok(slot) => return Ok(Ok(slot)),
+                    Err(e) => error = e.to_string(),
+                }
+            }
+            Ok(Err(error))
         };
         Ok([one(0)?, one(1)?])
     }

@@ -336,9 +336,11 @@ pub fn block(reader: &Reader, addr: BlockAddr) -> Result<Value, Failure> {
 
 fn guess(reader: &Reader, addr: BlockAddr, block: &Block) -> &'static str {
     let layout = &reader.superblock.layout;
+    let own = Superblock { device_index: addr.device() as u8, ..reader.superblock.clone() };
     match () {
-        () if addr.block() == 0 || addr.block() == layout.copy_block() => "superblock",
-        () if addr == layout.slot_addr(0) || addr == layout.slot_addr(1) => "checkpoint slot",
+        () if own.places().contains(&addr.block()) => "superblock",
+        () if (0..2).any(|i| own.slot_places(i).contains(&addr)) => "checkpoint slot",
+        () if layout.slots.contains(&addr.block()) => "stamp of a device",
         () if block.0.iter().all(|b| *b == 0) => "zeros",
         () => "data, or a node block that is damaged",
     }
