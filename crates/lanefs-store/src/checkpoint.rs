@@ -37,7 +37,6 @@ use crate::error::{Result, StoreError};
 use crate::format::orphans::{self, ORPHANS_PER_BLOCK};
 use crate::format::record;
 use crate::format::slot::{Position, Root, Slot};
-use crate::io::Write;
 use crate::mlog::Mlog;
 use crate::sink::{QUEUE_MAX, Sink};
 use crate::store::Store;

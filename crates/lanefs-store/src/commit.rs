@@ -80,6 +80,37 @@ impl Store {
         r
     }
 
+    /// Writes a mark into each log to which nothing was added since the last call: after that, damage to what it holds cannot be taken for
+    /// something that never arrived. Called now and then, it writes nothing while nothing happens.
+    pub fn mark_quiet_logs(&self) -> Result<()> {
+        self.check_writable()?;
+        let quiet: Vec<usize> = self.mlogs.iter().filter(|m| m.wants_mark()).map(|m| m.id).collect();
+        if quiet.is_empty() {
+            return Ok(());
+        }
+        let mut placed: Vec<Placed> = Vec::new();
+        let flight = {
+            let section = self.enter(0);
+            section.check()?;
+            for id in quiet {
+                let mut bytes = Vec::new();
+                batch::put_message_head(&mut bytes, &[], 0);
+                // Where room is short there is none for a mark.
+                let Ok(p) = self.place(id, self.fsync_head(), bytes, 0, false) else { continue };
+                self.mlogs[id].marked(p.last_place());
+                placed.push(p);
+            }
+            section.leave()
+        };
+        let batches: Vec<_> = placed.iter().flat_map(|p| self.encode_placed(p)).collect();
+        let reqs: Vec<Write<'_>> =
+            batches.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }).collect();
+        let written = self.io.write(&reqs);
+        self.links_answered(&placed);
+        drop(flight);
+        self.flush_placed(&placed, written?)
+    }
+
     fn write_commit(&self, epoch: u64, shares: &Arc<Vec<Vec<u8>>>) -> Result<()> {
         let (flight, placed) = {
             let section = self.enter(0);

@@ -23,7 +23,7 @@ pub enum StoreError {
     #[error("{device}: {why}")]
     NotAVolume { device: String, why: String },
     /// Another process has the image open: EBUSY. `pid` is 0 if it is not known which.
-    #[error("{device}: in use by process {pid}; unmount it there first")]
+    #[error("{device}: {}", holder(*.pid))]
     InUse { device: String, pid: i32 },
     /// No room is left: ENOSPC.
     #[error("no space left on the volume; delete files, or make a larger volume")]
@@ -37,6 +37,14 @@ pub enum StoreError {
     /// The caller asked for something impossible: EINVAL.
     #[error("{0}")]
     Invalid(String),
+}
+
+/// Who has an image open.
+fn holder(pid: i32) -> String {
+    match u32::try_from(pid) == Ok(std::process::id()) {
+        true => "is open in this process already; was it named twice?".into(),
+        false => format!("in use by process {pid}; unmount it there first"),
+    }
 }
 
 /// What to do about an error of a device.

@@ -14,6 +14,8 @@
 //! 4. Chain sequences are unique in a mount and grow along a chain.
 //! 5. Every batch names the one before it and the last one up to which all were durable ([`Mlog::made_durable`]) when it
 //!    got its place, so that recovery knows of a batch that was acknowledged and is not there.
+//! 6. Of the last batch nobody says so: damaged later, it looks as if it had never arrived. So a log that has become quiet gets a *mark*, an
+//!    empty message whose head says that all before it was durable, once ([`Mlog::wants_mark`]).
 
 use crate::error::{Result, StoreError};
 use crate::format::batch::ChainLink;
@@ -73,6 +75,9 @@ struct Heads {
     out: VecDeque<(u64, bool)>,
     /// The place of the last batch up to which all are durable.
     acked: u64,
+    /// The place of the last batch when somebody last asked whether the log is quiet, and of the last mark (6).
+    seen: u64,
+    mark: u64,
 }
 
 /// Groups that came between two positions of checkpoints.
@@ -161,6 +166,8 @@ impl Mlog {
                 last: 0,
                 out: VecDeque::new(),
                 acked: 0,
+                seen: 0,
+                mark: 0,
             })),
             links: Mutex::new(Vec::new()),
             link_written: Condvar::new(),
@@ -318,6 +325,19 @@ impl Mlog {
     /// The place of the last batch up to which all are durable.
     pub fn acked(&self) -> u64 {
         self.heads.lock().acked
+    }
+
+    /// Whether all of the log is durable, nothing was added since the last call, and no batch says so (6).
+    pub fn wants_mark(&self) -> bool {
+        let mut h = self.heads.lock();
+        let quiet = h.seen == h.last && h.acked == h.last;
+        h.seen = h.last;
+        quiet && h.last != h.mark && h.node.is_some()
+    }
+
+    /// The batch at this place is a mark.
+    pub fn marked(&self, place: u64) {
+        self.heads.lock().mark = place;
     }
 
     /// The link of segment `seq` was answered by the device (or will never be: then the store is read-only).

@@ -17,7 +17,7 @@ use crate::error::{Result, StoreError};
 use crate::format::batch::Context;
 use crate::format::checksum;
 use crate::format::header::Stamp;
-use crate::format::superblock::Superblock;
+use crate::format::superblock::{FAR_BLOCKS, Superblock};
 use crate::inode_state::{InodeState, PageAt};
 use crate::inode_table::InodeTable;
 use crate::io::Io;
@@ -315,11 +315,12 @@ impl Store {
     /// What is fixed or slow to change.
     pub fn info(&self) -> VolumeInfo {
         let g = &self.segments.geometry;
+        let far = if self.superblock.has_far_copies() { FAR_BLOCKS } else { 0 };
         VolumeInfo {
             uuid: self.superblock.volume.0,
             label: self.superblock.label.clone(),
             hash_key: self.superblock.hash_key,
-            total_blocks: self.superblock.devices.iter().map(|d| d.blocks).sum(),
+            total_blocks: self.superblock.devices.iter().map(|d| d.blocks + far).sum(),
             segment_blocks: g.segment_blocks,
             segments: u64::from(g.usable()),
             mlogs: self.mlogs.len(),

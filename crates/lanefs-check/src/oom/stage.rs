@@ -172,7 +172,8 @@ impl Stage {
         }
         let mut images: Vec<Image> = fresh.iter().map(|d| d.image()).collect();
         if self.kind == Kind::Repair {
-            for slot in [1, 2] {
+            let end = images[0].to_vec().len() / BLOCK;
+            for slot in [1, 2, end - 2, end - 1] {
                 images[0].put(slot, &[0; BLOCK], 0xff);
             }
         }

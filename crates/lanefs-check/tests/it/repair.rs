@@ -121,7 +121,7 @@ fn with_both_slots_gone_every_committed_file_is_found() {
         let mut image = volume(24_000, files, segment);
         let want = look(device(&image)).unwrap();
         assert!(want.len() > files * 8 / 10 && want.values().all(|f| f.1.is_some()));
-        for slot in [1, 2] {
+        for slot in [1, 2, 23_998, 23_999] {
             image.put(slot, &[0; BLOCK], 0xff);
         }
         assert!(look(device(&image)).is_err());
@@ -276,7 +276,7 @@ fn slots_lost_in_the_middle_of_a_checkpoint_cost_only_what_it_was_folding() {
         let mut rng = Rng::new(seed);
         let at = from + seed * (to - from) / rounds;
         let (mut image, how) = crashed(&log, &base, at, &mut rng);
-        for slot in [1, 2] {
+        for slot in [1, 2, blocks - 2, blocks - 1] {
             image.put(slot, &[0; BLOCK], 0xff);
         }
         let d = device(&image);

@@ -103,11 +103,22 @@ fn text(out: &mut impl Write, args: &Args, report: &FsckReport) -> std::io::Resu
             (false, true) => "repairable",
             (false, false) => "cannot be repaired",
         };
+        if let Some(path) = &p.path {
+            write!(out, "{path}: ")?;
+        }
         writeln!(out, "{}: {} ({state}: {})", p.structure, p.what, p.remedy)?;
     }
     let images = names(args);
     if !report.was_closed {
         writeln!(out, "{images}: was not closed; its log was replayed before the check")?;
+    }
+    if report.not_arrived > 0 {
+        writeln!(
+            out,
+            "{images}: {} messages at the end of the log are left out: their data is not there. It had not arrived when the volume went \
+             down, so nobody was told that it had; or it was damaged since, which nothing tells apart",
+            report.not_arrived
+        )?;
     }
     writeln!(
         out,
@@ -118,6 +129,9 @@ fn text(out: &mut impl Write, args: &Args, report: &FsckReport) -> std::io::Resu
         (0, _) => writeln!(out, "{images}: clean"),
         (n, 0) => writeln!(out, "{images}: {n} errors, all repaired"),
         (n, left) if args.repair => writeln!(out, "{images}: {n} errors, {left} left"),
-        (n, _) => writeln!(out, "{images}: {n} errors; run `lanefs fsck --repair` to repair what can be"),
+        (n, _) if report.problems.iter().any(|p| p.repairable) => {
+            writeln!(out, "{images}: {n} errors; run `lanefs fsck --repair` to repair what can be")
+        }
+        (n, _) => writeln!(out, "{images}: {n} errors, which no repair can mend"),
     }
 }

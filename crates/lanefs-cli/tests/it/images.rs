@@ -211,3 +211,37 @@ fn a_volume_may_lie_on_two_images() {
     at(&["fsck", "a.lane", "b.lane"]).ok();
     assert_eq!(at(&["ls", "a.lane:/"]).code, 1, "half a volume is refused");
 }
+
+/// A page that is damaged ended `cat`, and fsck named an inode.
+#[test]
+fn a_damaged_page_is_named_by_path_and_passed_over_if_asked() {
+    let (dir, image) = volume("16M");
+    let at = |args: &[&str]| lanefs_in(dir.path(), args);
+    let pages: Vec<u8> = (0..40u8).flat_map(|p| [p + 100; 4096]).collect();
+    std::fs::write(dir.path().join("file"), &pages).unwrap();
+    at(&["mkdir", "v.lane:/some"]).ok();
+    at(&["cp", "file", "v.lane:/some/file"]).ok();
+    let mut bytes = std::fs::read(&image).unwrap();
+    for n in [107u8, 108, 120] {
+        let block = bytes.chunks(4096).position(|b| b.iter().all(|x| *x == n)).unwrap();
+        bytes[block * 4096] ^= 1;
+    }
+    std::fs::write(&image, &bytes).unwrap();
+    for repair in [&["fsck", "v.lane"][..], &["fsck", "--repair", "v.lane"]] {
+        let run = at(repair);
+        assert!(run.code == 4 && run.out.contains("/some/file: inode "), "{run:?}");
+        assert!(!run.out.contains("run `lanefs fsck --repair`"), "{run:?}");
+    }
+    at(&["cat", "v.lane:/some/file"]).fails(1, &["/some/file"]);
+    let run = std::process::Command::new(LANEFS)
+        .args(["cat", "--keep-going", "v.lane:/some/file"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let mut want = pages;
+    want[7 * 4096..9 * 4096].fill(0);
+    want[20 * 4096..21 * 4096].fill(0);
+    assert!(run.status.code() == Some(1) && run.stdout == want);
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(said.contains("bytes 28672 to 36863") && said.contains("bytes 81920 to 86015"), "{said}");
+}

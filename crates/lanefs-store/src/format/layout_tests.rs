@@ -39,6 +39,8 @@ fn all_constants_are_those_of_the_document() {
         ("MIN_SEGMENT_BLOCKS", MIN_SEGMENT_BLOCKS.into()),
         ("MAX_SEGMENT_BLOCKS", MAX_SEGMENT_BLOCKS.into()),
         ("MAX_RESERVED_SEGMENTS", MAX_RESERVED_SEGMENTS.into()),
+        ("FAR_COPIES", FAR_COPIES),
+        ("FAR_BLOCKS", FAR_BLOCKS),
         ("MAX_MLOGS", MAX_MLOGS.into()),
         ("LABEL_MAX", LABEL_MAX as u64),
         ("SLOT_BLOCKS", SLOT_BLOCKS.into()),

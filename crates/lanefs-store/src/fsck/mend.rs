@@ -4,7 +4,7 @@ use super::marks::Marks;
 use super::names::{self, Fix, LOST_FOUND, Name};
 use super::repair::{Job, compare_usage, dir_attrs, mark_summaries};
 use super::walk::Walk;
-use super::{FsckReport, Phase, Progress};
+use super::{FsckReport, Phase, Place, Progress, paths};
 use crate::api::{FoldInput, InodeUpdate, PageRead, Transaction};
 use crate::checkpoint::Maintenance;
 use crate::error::Result;
@@ -39,7 +39,8 @@ impl Job<'_> {
             for p in again.problems.drain(..) {
                 // What the first walk could not mend is there again; what recovery brought cannot be mended here.
                 let shared = p.what.contains("something else");
-                report.add(p.structure, p.what, &p.remedy, p.repairable && shared);
+                let place = Place { ino: Ino(p.inode), text: p.structure };
+                report.add(place, p.what, &p.remedy, p.repairable && shared);
             }
             self.copy_shared(store, &walk)?;
             let names = names::check(
@@ -52,6 +53,7 @@ impl Job<'_> {
                 self.progress,
                 report,
             );
+            paths::name_problems(&walk, &store.inodes, &store.io, report);
             let mut m = store.maintenance.lock();
             let mut todo = names.fixes.len() + walk.shared.len();
             let named: Vec<Ino> = known

@@ -27,6 +27,7 @@ mod marks;
 mod mend;
 mod names;
 mod overlay;
+mod paths;
 mod places;
 mod repair;
 mod scan;
@@ -38,6 +39,7 @@ pub(crate) use walk::{after, next_mapped};
 
 use crate::device::Device;
 use crate::error::{Result, StoreError};
+use crate::types::Ino;
 use std::sync::Arc;
 
 /// What to check, and what to do about it.
@@ -88,6 +90,10 @@ pub struct Progress {
 /// Something that is not as it should be.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Problem {
+    /// The file or directory it belongs to; 0 for structures of the volume.
+    pub inode: u64,
+    /// What that is called, as far as directories that can be read lead to it.
+    pub path: Option<String>,
     /// Which structure.
     pub structure: String,
     /// What is wrong with it.
@@ -117,9 +123,43 @@ pub struct FsckReport {
     pub data_blocks: u64,
     /// Blocks of everything else verified.
     pub node_blocks: u64,
+    /// Messages at the end of the log that recovery leaves out, since their data is not there. It had not arrived, or, which nothing
+    /// tells apart, was damaged since.
+    pub not_arrived: u64,
     /// What cannot be read is given up.
     #[serde(skip)]
     give_up_unreadable: bool,
+}
+
+/// Where something is wrong: a structure, of an inode or of the volume.
+#[derive(Clone, Debug)]
+struct Place {
+    ino: Ino,
+    text: String,
+}
+
+impl Place {
+    fn of_inode(ino: Ino, part: impl std::fmt::Display) -> Place {
+        Place { ino, text: format!("inode {ino}: {part}") }
+    }
+    fn of_entry(dir: Ino, name: &[u8]) -> Place {
+        Place { ino: dir, text: format!("directory {dir}: entry {}", names::quoted(name)) }
+    }
+    fn of_directory(ino: Ino) -> Place {
+        Place { ino, text: format!("directory {ino}") }
+    }
+}
+
+impl From<String> for Place {
+    fn from(text: String) -> Place {
+        Place { ino: Ino::NONE, text }
+    }
+}
+
+impl From<&str> for Place {
+    fn from(text: &str) -> Place {
+        Place { ino: Ino::NONE, text: text.into() }
+    }
 }
 
 /// What is wrong, and whether that is only that the device could not read it.
@@ -166,14 +206,16 @@ impl FsckReport {
         self.problems.iter().filter(|p| !p.repaired).count()
     }
 
-    fn add(&mut self, structure: impl Into<String>, what: impl Into<What>, remedy: &str, repairable: bool) {
-        let what = what.into();
+    fn add(&mut self, place: impl Into<Place>, what: impl Into<What>, remedy: &str, repairable: bool) {
+        let (place, what) = (place.into(), what.into());
         let (remedy, repairable) = match what.unreadable && !self.give_up_unreadable {
             true => (UNREADABLE, false),
             false => (remedy, repairable),
         };
         let p = Problem {
-            structure: structure.into(),
+            inode: place.ino.0,
+            path: None,
+            structure: place.text,
             what: what.text,
             remedy: remedy.into(),
             repairable,

@@ -3,7 +3,7 @@
 
 use super::places::Places;
 use super::walk::{AT_ONCE, InodeInfo, Walk, in_parallel};
-use super::{FsckReport, OnProgress, Phase, Progress};
+use super::{FsckReport, OnProgress, Phase, Place, Progress};
 use crate::block_io::BlockSource;
 use crate::error::Result;
 use crate::format::checksum;
@@ -134,7 +134,7 @@ pub(super) fn check(
         let mut guard = found.lock();
         let (found, report) = &mut *guard;
         if let Err(e) = read {
-            report.add(format!("directory {dir}"), &e, "its readable part is kept", true);
+            report.add(Place::of_directory(dir), &e, "its readable part is kept", true);
         }
         for (name, kind, lost_found) in own {
             if lost_found {
@@ -178,7 +178,7 @@ fn judge_entry(
     found: &mut Found,
     report: &mut FsckReport,
 ) {
-    let at = format!("directory {}: entry {}", name.dir, quoted(&name.name));
+    let at = Place::of_entry(name.dir, &name.name);
     match inodes.get(&name.ino) {
         None => {
             report.add(at, format!("names inode {}, which does not exist", name.ino), "it is removed", true);
@@ -211,7 +211,7 @@ fn directories(
         names.sort_unstable();
         if ino == ROOT_INO {
             for n in names {
-                let at = format!("directory {}: entry {}", n.dir, quoted(&n.name));
+                let at = Place::of_entry(n.dir, &n.name);
                 report.add(at, "names the root directory", "it is removed", true);
                 info.names.fetch_sub(1, Relaxed);
                 found.fixes.push(Fix::Remove(n, FileKind::Dir));
@@ -221,14 +221,14 @@ fn directories(
         let keep = names.iter().position(|n| n.dir == info.parent).unwrap_or(0);
         for (i, n) in names.into_iter().enumerate() {
             if i != keep {
-                let at = format!("directory {}: entry {}", n.dir, quoted(&n.name));
+                let at = Place::of_entry(n.dir, &n.name);
                 report.add(at, format!("is another name of directory {ino}"), "it is removed", true);
                 found.fixes.push(Fix::Remove(n, FileKind::Dir));
                 continue;
             }
             if n.dir != info.parent {
                 let what = format!("calls {} its parent, but lies in {}", info.parent, n.dir);
-                report.add(format!("directory {ino}"), what, "its parent is set to where it lies", true);
+                report.add(Place::of_directory(ino), what, "its parent is set to where it lies", true);
                 found.fixes.push(Fix::Parent(ino, n.dir));
             }
             parents.insert(ino, n);
@@ -255,7 +255,7 @@ fn unreachable(
                 None => at = name.dir,
                 Some(walk) if walk == n + 1 => {
                     report.add(
-                        format!("directory {at}"),
+                        Place::of_directory(at),
                         "contains itself: it does not lead to the root",
                         "it is moved to /lost+found",
                         true,
@@ -280,7 +280,7 @@ fn link_counts(
 ) {
     for (&ino, i) in inodes {
         let names = i.names.load(Relaxed) + u32::from(ino == ROOT_INO);
-        let at = || format!("inode {ino}");
+        let at = || Place { ino, text: format!("inode {ino}") };
         // What the block of an orphan counts is not asked: it may be older than the removal.
         if names != i.nlink && !(names == 0 && orphans.contains(&ino)) {
             let what = format!("counts {} names, and has {names}", i.nlink);

@@ -1,8 +1,8 @@
 //! Where the entries of a directory lie: at a cookie of their name's hash, each name once. One that lies elsewhere is listed, and never
 //! found by its name; of two with one name the first alone is.
 
-use super::FsckReport;
-use super::names::{Fix, Name, for_each_entry, quoted};
+use super::names::{Fix, Name, for_each_entry};
+use super::{FsckReport, Place};
 use crate::error::Result;
 use crate::format::dir_bucket::{COLLISION_BITS, EntryRef};
 use crate::format::name_hash::name_hash;
@@ -63,7 +63,7 @@ impl Places {
                 *taken.entry(hash).or_default() += 1;
             }
         })?;
-        let at = |n: &Name| format!("directory {}: entry {}", n.dir, quoted(&n.name));
+        let at = |n: &Name| Place::of_entry(n.dir, &n.name);
         let mut twice: Vec<_> = there.values_mut().filter(|v| v.len() > 1).collect();
         twice.iter_mut().for_each(|v| v.sort_unstable_by_key(|e| e.0.cookie));
         twice.sort_unstable_by_key(|v| v[0].0.cookie);

@@ -235,6 +235,7 @@ impl Job<'_> {
         (self.progress)(Progress { phase: Phase::Recovery, done: 0, total: 1 });
         let mut opened = OpenReport::default();
         store.bring_up(&mut opened, vec![groups])?;
+        report.not_arrived = opened.batches_dropped;
         if opened.lost > 0 {
             let what =
                 format!("{} batches, epochs or checkpoints that were acknowledged are missing", opened.lost);

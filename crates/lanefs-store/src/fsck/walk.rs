@@ -2,7 +2,7 @@
 //! which block belongs to whom.
 
 use super::marks::{Marked, Marks};
-use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress, What};
+use super::{FsckOptions, FsckReport, OnProgress, Phase, Place, Progress, What};
 use crate::api::BucketEntry;
 use crate::block_io::BlockSource;
 use crate::error::StoreError;
@@ -196,8 +196,8 @@ fn lost_chunks(report: &mut FsckReport, range: &Range<u64>, e: &StoreError) {
 }
 
 impl Shared<'_> {
-    fn tell(&self, structure: String, what: impl Into<What>, remedy: &str, repairable: bool) {
-        self.out.lock().1.add(structure, what, remedy, repairable);
+    fn tell(&self, place: Place, what: impl Into<What>, remedy: &str, repairable: bool) {
+        self.out.lock().1.add(place, what, remedy, repairable);
     }
 
     fn chunk(&self, chunk: u64) {
@@ -224,7 +224,7 @@ impl Shared<'_> {
 
     /// `ahead`: its block, if it was read already; not verified.
     fn inode(&self, ino: Ino, entry: TableEntry, ahead: Option<&Block>) {
-        let what = |w: &str| format!("inode {ino}: {w}");
+        let what = |w: &str| Place::of_inode(ino, w);
         let lost = |why: What| {
             self.tell(what("inode block"), why, "its names are removed, its data is given up", true);
             self.out.lock().0.lost.push((ino, entry));
@@ -356,7 +356,7 @@ impl Shared<'_> {
                         Marked::Again if kind != FileKind::Dir => {
                             count += 1;
                             self.tell(
-                                format!("inode {ino}: page {p}"),
+                                Place::of_inode(ino, format_args!("page {p}")),
                                 format!("block {} belongs to something else too", r.addr),
                                 "the page is copied to a block of its own, or a hole if it cannot be read",
                                 true,
@@ -400,7 +400,7 @@ impl Shared<'_> {
                 };
                 let remedy =
                     "reading it stays an error: restore the file from a backup, or write the page anew";
-                self.tell(format!("inode {ino}: page {page}"), why, remedy, false);
+                self.tell(Place::of_inode(ino, format_args!("page {page}")), why, remedy, false);
             }
             self.data.fetch_add(refs.len() as u64, Relaxed);
         }
@@ -532,7 +532,7 @@ impl Shared<'_> {
             Ok(())
         })();
         if let Err(e) = copied {
-            self.tell(format!("inode {}: map", old.ino()), &e, "the rest of it is given up", true);
+            self.tell(Place::of_inode(old.ino(), "map"), &e, "the rest of it is given up", true);
         }
         entries_found.sort_unstable_by_key(|e| e.cookie);
         entries_found.dedup_by(|a, b| a.name == b.name);

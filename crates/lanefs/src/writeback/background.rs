@@ -40,6 +40,8 @@ pub(crate) struct Background {
     busy: AtomicBool,
     rounds: Condvar,
     last_checkpoint: Mutex<Option<Instant>>,
+    /// When it was last looked whether the logs are quiet.
+    last_mark: Mutex<Option<Instant>>,
     pub ahead: Ahead,
 }
 
@@ -165,7 +167,19 @@ impl Inner {
             self.reclaim_cells();
         }
         self.tighten();
+        self.mark_quiet_logs(all)?;
         Ok(cleaned?)
+    }
+
+    /// Has logs marked that stay as they are for as long as commits are apart: see the store.
+    fn mark_quiet_logs(&self, all: bool) -> Result<()> {
+        let mut last = self.background.last_mark.lock();
+        let now = Instant::now();
+        if !all && now.duration_since(*last.get_or_insert(now)) >= self.options.commit_interval {
+            *last = Some(now);
+            self.store.mark_quiet_logs()?;
+        }
+        Ok(())
     }
 
     /// Whether so much is worth a round of its own to get it out of memory.
