@@ -158,6 +158,9 @@ impl Store {
             }
         }
         i.folded = true;
+        if b.target.is_empty() && b.xattrs.is_empty() && b.mode & libc::S_IFMT == libc::S_IFREG {
+            self.cells.note_born(ino);
+        }
         m.changed.push(cell.clone());
         self.inode_count.fetch_add(1, Ordering::Relaxed);
         Ok(())

@@ -33,6 +33,11 @@ pub trait BlockSource {
     /// Reads one verified block; `what` names the structure in the error.
     fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>>;
 
+    /// As [`BlockSource::read`], for a block whose content the caller keeps in a form of its own: no cache keeps it too.
+    fn read_once(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        self.read(r, what)
+    }
+
     /// These will be read next: brings them nearer together, as far as there is room. What fails is left to the read.
     fn expect(&self, _: &[BlockRef]) {}
 }

@@ -231,6 +231,11 @@ fn give_up(c: &Arc<Cell>) -> bool {
         })
 }
 
+/// Whether the inode has neither pages nor a tail nor attributes beside it. Under the shard's lock.
+fn is_empty(c: &Arc<Cell>) -> bool {
+    c.inner.try_lock().is_some_and(|i| i.state.tail().is_none() && i.state.mapped_pages() == 0)
+}
+
 /// Drops what is clean of a map's tree, unless somebody is at it; returns what is left, in bytes. Under the shard's lock.
 fn slim(c: &Arc<Cell>) -> usize {
     let Some(mut i) = c.inner.try_lock() else { return 0 };
@@ -249,6 +254,8 @@ struct Shard {
     dirty: Vec<Arc<Cell>>,
     /// Bytes of the trees of large maps. What is small is in `CELL_BYTES`.
     weight: usize,
+    /// Files that a fold brought here since the last checkpoint ended.
+    born: Vec<Ino>,
 }
 
 /// The map of all cells.
@@ -417,6 +424,28 @@ impl Cells {
             s.weight = weight;
             s.removals += u64::from(s.cells.len() != before);
             taken.store(s.bytes(), Relaxed);
+        }
+    }
+
+    /// Notes a file that a fold is making.
+    pub fn note_born(&self, ino: Ino) {
+        self.shard(ino).lock().born.push(ino);
+    }
+
+    /// Drops the cells of files that a fold made and that have no content: nobody asked for them, they are on the medium now, and
+    /// their inode is read again when they are written to. At the end of a checkpoint.
+    pub fn let_go_born(&self) {
+        for (s, taken) in self.shards.iter().zip(&self.taken) {
+            let mut s = s.lock();
+            let born = std::mem::take(&mut s.born);
+            for ino in &born {
+                if s.cells.get(&ino.0).is_some_and(|c| is_empty(c) && give_up(c)) {
+                    s.take(*ino);
+                }
+            }
+            if !born.is_empty() {
+                taken.store(s.bytes(), Relaxed);
+            }
         }
     }
 

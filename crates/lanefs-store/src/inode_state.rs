@@ -155,7 +155,7 @@ impl InodeState {
 
     /// Reads an inode.
     pub fn load(ino: Ino, r: BlockRef, source: &(impl BlockSource + ?Sized)) -> Result<InodeState> {
-        InodeState::from_block(ino, r, &*source.read(r, "inode block")?)
+        InodeState::from_block(ino, r, &*source.read_once(r, "inode block")?)
     }
 
     // ---- what it is ----

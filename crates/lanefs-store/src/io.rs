@@ -22,6 +22,9 @@ const SHARDS: usize = 16;
 /// A block that the queue and the cache hold in common. Boxed: a count beside the block, which is aligned, would take a block of its own.
 type Shared = Arc<Box<Block>>;
 
+/// A block that waits for being written: its sum, its bytes, and whether the cache keeps it then.
+type Queued = (u32, Shared, bool);
+
 /// A bounded cache of verified blocks, found by address and sum: what is stale never matches.
 struct NodeCache {
     shards: Box<[Mutex<Shard>]>,
@@ -47,6 +50,10 @@ impl NodeCache {
     fn get(&self, r: BlockRef) -> Option<Shared> {
         let s = self.shard(r.addr).lock();
         s.blocks.get(&r.addr.0).filter(|b| b.0 == r.crc).map(|b| b.1.clone())
+    }
+    /// Drops what is no longer referred to: it would only take room.
+    fn forget(&self, addr: BlockAddr) {
+        self.shard(addr).lock().blocks.remove(&addr.0);
     }
     fn put(&self, r: BlockRef, b: Shared) {
         if self.per_shard == 0 {
@@ -78,7 +85,7 @@ pub(crate) struct Io {
     /// Nothing is ever written; what is queued stays queued.
     read_only: bool,
     /// Blocks that have an address and wait for being written together; reads find them here.
-    queued: Mutex<crate::cell::WordMap<(u32, Shared)>>,
+    queued: Mutex<crate::cell::WordMap<Queued>>,
     /// Length of `queued`, so that reads look only when there is something. Release/acquire: who sees a reference
     /// (through a lock) taken after the block was queued sees the count.
     queue_len: AtomicUsize,
@@ -147,7 +154,7 @@ impl Io {
         let queued = (self.queue_len() > 0).then(|| self.queued.lock());
         for (addr, b) in blocks.iter_mut() {
             self.device(*addr, what)?;
-            if let Some((_, q)) = queued.as_ref().and_then(|q| q.get(&addr.0)) {
+            if let Some((_, q, _)) = queued.as_ref().and_then(|q| q.get(&addr.0)) {
                 b.0.copy_from_slice(&q.0);
                 continue;
             }
@@ -263,11 +270,16 @@ impl Io {
         &self.devices
     }
 
-    /// Queues a block for [`Io::write_queue`].
-    pub fn enqueue(&self, r: BlockRef, b: Box<Block>) {
+    /// Queues a block for [`Io::write_queue`]. `keep`: the cache keeps it when it is written, as what is read again and again.
+    pub fn enqueue(&self, r: BlockRef, b: Box<Block>, keep: bool) {
         let mut q = self.queued.lock();
-        q.insert(r.addr.0, (r.crc, Arc::new(b)));
+        q.insert(r.addr.0, (r.crc, Arc::new(b), keep));
         self.queue_len.store(q.len(), Ordering::Release);
+    }
+
+    /// Drops a block from the cache: nothing refers to it any more.
+    pub fn forget(&self, addr: BlockAddr) {
+        self.cache.forget(addr);
     }
 
     /// Whether this very block waits for being written.
@@ -284,16 +296,16 @@ impl Io {
         if self.read_only {
             return Ok(());
         }
-        let mut blocks: Vec<(BlockAddr, u32, Shared)> =
-            self.queued.lock().iter().map(|(a, (c, b))| (BlockAddr(*a), *c, b.clone())).collect();
+        let mut blocks: Vec<(BlockAddr, Queued)> =
+            self.queued.lock().iter().map(|(a, q)| (BlockAddr(*a), q.clone())).collect();
         blocks.sort_unstable_by_key(|b| b.0);
-        let writes: Vec<Write<'_>> = blocks.iter().map(|(a, _, b)| Write { addr: *a, data: &b.0 }).collect();
+        let writes: Vec<Write<'_>> = blocks.iter().map(|(a, q)| Write { addr: *a, data: &q.1.0 }).collect();
         self.write(&writes)?;
-        for (addr, crc, b) in &blocks {
+        for (addr, (crc, b, _)) in blocks.iter().filter(|b| b.1.2) {
             self.cache.put(BlockRef { addr: *addr, crc: *crc }, b.clone());
         }
         let mut q = self.queued.lock();
-        blocks.iter().for_each(|(a, _, _)| {
+        blocks.iter().for_each(|(a, _)| {
             q.remove(&a.0);
         });
         self.queue_len.store(q.len(), Ordering::Release);
@@ -301,17 +313,21 @@ impl Io {
     }
 }
 
-impl BlockSource for Io {
-    fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+impl Io {
+    /// A block that is in memory, in the cache or waiting for being written.
+    fn find(&self, r: BlockRef) -> Option<Box<Block>> {
         if let Some(b) = self.cache.get(r) {
-            return Ok((*b).clone());
+            return Some((*b).clone());
         }
-        if self.queue_len() > 0
-            && let Some((crc, b)) = self.queued.lock().get(&r.addr.0)
-            && *crc == r.crc
-        {
-            return Ok((**b).clone());
+        if self.queue_len() == 0 {
+            return None;
         }
+        let queued = self.queued.lock();
+        queued.get(&r.addr.0).filter(|q| q.0 == r.crc).map(|q| (*q.1).clone())
+    }
+
+    /// Reads a block from its device and compares it with its sum.
+    fn fetch(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
         let mut b = Block::zeroed();
         self.read_raw(r.addr, &mut b.0, what)?;
         let mut crc = checksum::block_crc(r.addr, &b.0);
@@ -324,8 +340,22 @@ impl BlockSource for Io {
             let why = format!("its bytes sum to {crc:#010x}, its parent says {:#010x}", r.crc);
             return Err(StoreError::Corrupt { addr: r.addr, what, why });
         }
+        Ok(b)
+    }
+}
+
+impl BlockSource for Io {
+    fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        if let Some(b) = self.find(r) {
+            return Ok(b);
+        }
+        let b = self.fetch(r, what)?;
         self.cache.put(r, Arc::new(b.clone()));
         Ok(b)
+    }
+
+    fn read_once(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        self.find(r).map_or_else(|| self.fetch(r, what), Ok)
     }
 
     /// One submission per device, into the cache of nodes, of which it takes a quarter at most.

@@ -103,6 +103,7 @@ impl Store {
     /// Gives up what is clean of inodes and inode table, if they take more memory than `OpenOptions::memory_bytes`.
     pub fn shrink(&self) {
         let half = self.memory_bytes / 2;
+        self.cells.let_go_born();
         self.cells.shrink(half);
         if self.inodes.memory() > half {
             self.inodes.evict_clean();

@@ -93,6 +93,9 @@ impl BlockSource for Sink<'_> {
     fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
         self.store.io.read(r, what)
     }
+    fn read_once(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        self.store.io.read_once(r, what)
+    }
     fn expect(&self, refs: &[BlockRef]) {
         self.store.io.expect(refs);
     }
@@ -124,7 +127,12 @@ impl BlockSink for Sink<'_> {
         if !matches!(owner, Owner::Summary { .. }) {
             self.store.space.charge(0, 1);
         }
-        self.store.io.enqueue(r, block);
+        // An inode in memory is a tenth of its block, and pages have a cache of their own.
+        let keep = matches!(
+            owner,
+            Owner::Bucket { .. } | Owner::Map { .. } | Owner::Table { .. } | Owner::Usage { .. }
+        );
+        self.store.io.enqueue(r, block, keep);
         Ok(r)
     }
 
@@ -133,5 +141,6 @@ impl BlockSink for Sink<'_> {
             self.store.space.credit(0, 1);
         }
         self.unmark(addr);
+        self.store.io.forget(addr);
     }
 }
