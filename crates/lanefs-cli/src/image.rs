@@ -11,6 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+/// Memory that a command takes for a volume, about: it reads and writes most things once.
+const CACHE: u64 = 128 << 20;
+
 /// A place inside an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -113,7 +116,8 @@ pub fn who() -> Cred {
 
 /// Opens a volume for who may open its images.
 fn open(images: &[PathBuf], read_only: bool) -> Result<(Volume, Fs), Failure> {
-    let options = MountOptions { read_only, background: !read_only, ..MountOptions::default() };
+    let options =
+        MountOptions { read_only, background: !read_only, cache_size: CACHE, ..MountOptions::default() };
     let volume = open_with(images, &options)?;
     let fs = volume.as_user(who());
     Ok((volume, fs))
