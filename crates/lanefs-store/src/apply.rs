@@ -33,6 +33,9 @@ impl StateCell for Cell {
     }
 }
 
+/// Inodes whose blocks a fold reads together: one after the other they are a trip to the device each.
+const TOGETHER: usize = 256;
+
 impl Store {
     /// Inodes in use. A damaged volume may have counted fewer than it frees.
     pub(crate) fn inodes_counted(&self) -> u64 {
@@ -67,7 +70,10 @@ impl Store {
         let mut links: Vec<_> = links.into_iter().collect();
         links.sort_unstable();
         let dead: HashMap<Ino, u32> = plan.dead.iter().copied().collect();
-        for (n, (ino, delta)) in links.into_iter().enumerate() {
+        for (n, &(ino, delta)) in links.iter().enumerate() {
+            if n % TOGETHER == 0 {
+                self.expect_inodes(links[n..].iter().take(TOGETHER).map(|l| l.0))?;
+            }
             self.fold_links(m, ino, delta)?;
             if let Some(generation) = dead.get(&ino) {
                 self.fold_death(m, ino, *generation, sink)?;
@@ -89,6 +95,9 @@ impl Store {
             }
         }
         for (n, &(ino, generation)) in plan.dead.iter().enumerate() {
+            if n % TOGETHER == 0 {
+                self.expect_inodes(plan.dead[n..].iter().take(TOGETHER).map(|d| d.0))?;
+            }
             self.next_chunk.fetch_max(ino.chunk() + 1, Ordering::Relaxed);
             self.fold_death(m, ino, generation, sink)?;
             self.relieve(n, sink)?;
@@ -104,6 +113,18 @@ impl Store {
             self.inodes.evict_clean();
         }
         sink.relieve()
+    }
+
+    /// Reads the blocks of those of these inodes that are not in memory together, for who goes on to fold them.
+    fn expect_inodes(&self, inos: impl Iterator<Item = Ino>) -> Result<()> {
+        let mut refs = Vec::new();
+        for ino in inos {
+            if !self.cells.has(ino) {
+                refs.extend(Some(self.inodes.lookup(ino, &self.io)?.block).filter(|r| !r.is_none()));
+            }
+        }
+        crate::block_io::BlockSource::expect(&self.io, &refs);
+        Ok(())
     }
 
     fn folded_cell(&self, ino: Ino) -> Result<Option<Arc<Cell>>> {

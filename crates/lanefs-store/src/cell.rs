@@ -427,6 +427,11 @@ impl Cells {
         }
     }
 
+    /// Whether the inode is in memory.
+    pub fn has(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().cells.contains_key(&ino.0)
+    }
+
     /// Notes a file that a fold is making.
     pub fn note_born(&self, ino: Ino) {
         self.shard(ino).lock().born.push(ino);
