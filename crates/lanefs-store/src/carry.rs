@@ -5,7 +5,8 @@
 //!    names are not found without the content that their fsync wrote with them.
 //! 2. What is carried of an inode is a version of its own. So no two records of an inode behind a position have the same one, and recovery knows which is
 //!    later: what is carried says all that versions before it said, and an fsync beside it is before or behind it.
-//! 3. What is carried names data whose writes may be under way. It counts as durable only when these were answered, and then flushed.
+//! 3. Small epochs are written again as one (`Commits::ranges`): with an epoch for each fsync there would be as many blocks again as the log gives back.
+//! 4. What is carried names data whose writes may be under way. It counts as durable only when these were answered, and then flushed.
 
 use crate::cell::Cell;
 use crate::checkpoint::{Maintenance, groups_above};
@@ -59,8 +60,8 @@ impl Store {
             {
                 let section = self.enter(0);
                 let c = self.commits.lock();
-                for p in c.pending.iter().filter(|p| p.epoch > folded) {
-                    placed.append(&mut self.place_shares(p)?);
+                for p in c.ranges(folded) {
+                    placed.append(&mut self.place_shares(&p, 0)?);
                 }
                 drop(c);
                 flights.push(section.leave());

@@ -8,7 +8,7 @@
 //! 4. A share names, for every mlog, the last batch up to which all were flushed. So the loss of the last batches of one mlog shows when
 //!    an epoch was committed since, wherever it lies. A batch of an fsync says so of its own mlog only: fsyncs share nothing.
 //! 5. What is committed can be folded: the inodes that durable groups make are counted (`Mlog::owed`), segments for them are kept back
-//!    from data (`SegmentTable::owe`), and cleaned before the commit if there are too few (8). Recovery has no other room than what
+//!    from data (`SegmentTable::owe`), and cleaned before the commit if there are too few (10). Recovery has no other room than what
 //!    is free in whole segments, and cannot clean: the blocks it needs were promised by `reserve`, but blocks may be free one by one.
 //!    What the fold writes beside inodes comes out of what is always kept back. Inodes that a later epoch ended are counted off
 //!    ([`Store::forgo`]): whoever folds the one epoch folds the other.
@@ -16,19 +16,29 @@
 //!    carry them over.
 //! 7. All shares get their places or none does. An epoch that finds no room has left nothing behind: it can be committed again,
 //!    and must be before any other.
-//! 8. A commit does not make room and waits for no checkpoint: its caller holds what the seal of a checkpoint takes. Room is asked for
-//!    before that ([`Store::make_room_for_epoch`]), by the size of the epoch.
+//! 8. Several epochs may be under way: they get their places in the order of their numbers ([`Store::begin_epoch`]) and are written and
+//!    flushed at the same time. One is *published* when it and all before it are flushed ([`Store::publish_epoch`]), and no sooner do its shares
+//!    count as durable in their mlogs: else the loss of an epoch that nobody was promised would look like the loss of one that was.
+//! 9. A checkpoint that writes epochs again writes small neighbours as one (`Commits::ranges`), which names the epoch before the first. Some
+//!    of them may stand behind P as well, each by itself. Recovery goes by what an epoch names, not by its number, and a group that it meets
+//!    twice counts once.
+//! 10. A commit does not make room and waits for no checkpoint: its caller holds what the seal of a checkpoint takes. Room is asked for
+//!     before that ([`Store::make_room_for_epoch`]), by the size of the epoch.
 
+use crate::api::Transaction;
+use crate::begun::Begun;
 use crate::checkpoint::groups_above;
 use crate::error::{Result, StoreError};
 use crate::format::batch::{self, BatchHead, BatchKind};
-use crate::io::Write;
 use crate::mlog::Mlog;
 use crate::store::Store;
 use crate::transaction::Placed;
+use lanefs_sync::{Canary, planted};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Bytes up to which neighbouring epochs are written again as one.
+const RANGE: usize = 1 << 20;
 /// Bytes of groups for each inode that they make, at the least: NEW and the SET of its first name.
 const BYTES_A_BIRTH: u64 = 96;
 
@@ -53,6 +63,36 @@ impl Commits {
         Commits { previous: folded, pending: Vec::new() }
     }
 
+    /// The epochs behind `folded` as a checkpoint without their fold writes them again: neighbours that are small as one epoch, which has the
+    /// number of the last and names what the first one named. Recovery takes it for all of them (9).
+    pub fn ranges(&self, folded: u64) -> Vec<Pending> {
+        let mut out: Vec<Pending> = Vec::new();
+        let mut size = 0;
+        for p in self.pending.iter().filter(|p| p.epoch > folded) {
+            let bytes: usize = p.shares.iter().map(Vec::len).sum();
+            match out.last_mut() {
+                Some(range) if size + bytes <= RANGE => {
+                    let joined = range.shares.iter().chain(&*p.shares).flatten().copied().collect();
+                    if planted(Canary::RangeMisnamed) {
+                        range.previous = p.previous;
+                    }
+                    (range.epoch, range.shares) = (p.epoch, Arc::new(vec![joined]));
+                    size += bytes;
+                }
+                _ => {
+                    out.push(Pending {
+                        epoch: p.epoch,
+                        previous: p.previous,
+                        shares: p.shares.clone(),
+                        forgone: 0,
+                    });
+                    size = bytes;
+                }
+            }
+        }
+        out
+    }
+
     /// Takes out what is folded up to an epoch.
     pub fn take_folded(&mut self, folded: u64) -> Vec<Pending> {
         let (kept, done) = self.pending.drain(..).partition(|p| p.epoch > folded);
@@ -61,23 +101,75 @@ impl Commits {
     }
 }
 
+/// An epoch that has its places and is being written, with the transaction that goes with it. Others may be begun meanwhile.
+#[must_use = "an epoch that has its places has to be written: those behind it count only with it"]
+pub struct EpochWrite<'s> {
+    begun: Begun<'s>,
+    epoch: u64,
+}
+
+/// An epoch that is on the media, and counts when all before it are.
+#[must_use = "it has to be published"]
+#[derive(Debug)]
+pub struct EpochWritten {
+    epoch: u64,
+    /// The mlog and the last place of each share.
+    shares: Vec<(usize, u64)>,
+}
+
+impl std::fmt::Debug for EpochWrite<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EpochWrite").field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+impl EpochWrite<'_> {
+    /// Writes and flushes it. Says how the transaction that goes with it went, and the epoch.
+    pub fn finish(self) -> (Result<()>, Result<EpochWritten>) {
+        let (transaction, shares) = self.begun.finish();
+        (transaction, shares.map(|shares| EpochWritten { epoch: self.epoch, shares }))
+    }
+}
+
 impl Store {
-    /// See [`Store::commit_epoch`].
-    pub(crate) fn run_commit(&self, epoch: u64, parts: Vec<(usize, Vec<u8>)>) -> Result<()> {
+    /// Commits an epoch: `parts` are the record groups by lane. Durable when this returns. Epochs come in order. It does not wait for a
+    /// checkpoint. After [`StoreError::NoSpace`] nothing of the epoch is in the log, and it can be committed again.
+    pub fn commit_epoch(&self, epoch: u64, parts: Vec<(usize, Vec<u8>)>) -> Result<()> {
+        if let Some(write) = self.begin_epoch(epoch, parts, None)? {
+            self.publish_epoch(write.finish().1?);
+        }
+        Ok(())
+    }
+
+    /// Gives an epoch its places, and with it a transaction, whose groups are empty: both are written by one request and made durable
+    /// by one flush, which [`EpochWrite::finish`] does. Epochs come in order, so the caller has a lock of its own, which it may let go
+    /// of before it writes. `None` if the epoch is empty: then nothing of the transaction is begun either. It waits neither for room
+    /// nor for a checkpoint. After [`StoreError::NoSpace`] nothing was begun, and the epoch can be begun again.
+    pub fn begin_epoch(
+        &self,
+        epoch: u64,
+        parts: Vec<(usize, Vec<u8>)>,
+        with: Option<&mut Transaction>,
+    ) -> Result<Option<EpochWrite<'_>>> {
         self.check_writable()?;
         let mut shares = vec![Vec::new(); self.mlogs.len()];
         for (lane, bytes) in parts {
             shares[lane % self.mlogs.len()].extend_from_slice(&bytes);
         }
         shares.retain(|s| !s.is_empty());
-        let shares = Arc::new(shares);
-        self.mlogs.iter().zip(&**shares).for_each(|(l, s)| l.owe(s));
-        let r = self.write_commit(epoch, &shares);
-        if r.is_err() {
-            self.mlogs.iter().zip(&**shares).for_each(|(l, s)| l.owe_no_more(s));
+        // Relaxed commits are one at a time; ordered ones hold their caller's lock: nobody else changes it meanwhile.
+        let previous = self.commits.lock().previous;
+        if epoch <= previous {
+            return Err(StoreError::Invalid(format!("epoch {epoch} committed after {previous}")));
         }
-        self.note_owed();
-        r
+        let pending = Pending { epoch, previous, shares: Arc::new(shares), forgone: 0 };
+        let mut none = Transaction::default();
+        let tx = with.unwrap_or(&mut none);
+        if pending.shares.is_empty() {
+            return Ok(None);
+        }
+        let begun = self.begin_transaction(tx, Some(&pending))?;
+        Ok(Some(EpochWrite { begun, epoch }))
     }
 
     /// Writes a mark into each log to which nothing was added since the last call: after that, damage to what it holds cannot be taken for
@@ -102,44 +194,37 @@ impl Store {
             }
             section.leave()
         };
-        let batches: Vec<_> = placed.iter().flat_map(|p| self.encode_placed(p)).collect();
-        let reqs: Vec<Write<'_>> =
-            batches.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }).collect();
-        let written = self.io.write(&reqs);
-        self.links_answered(&placed);
-        drop(flight);
-        self.flush_placed(&placed, written?)
+        let (tickets, writes, shares) = Default::default();
+        Begun { store: self, durable: true, tickets, writes, placed, shares, out_of_room: None, flight }
+            .finish()
+            .0
     }
 
-    fn write_commit(&self, epoch: u64, shares: &Arc<Vec<Vec<u8>>>) -> Result<()> {
-        let (flight, placed) = {
-            let section = self.enter(0);
-            section.check()?;
-            let mut c = self.commits.lock();
-            if epoch <= c.previous {
-                return Err(StoreError::Invalid(format!("epoch {epoch} committed after {}", c.previous)));
-            }
-            if shares.is_empty() {
-                return Ok(());
-            }
-            let pending = Pending { epoch, previous: c.previous, shares: shares.clone(), forgone: 0 };
-            let placed = self.place_shares(&pending)?;
-            c.previous = epoch;
-            c.pending.push(pending);
-            (section.leave(), placed)
-        };
-        let batches: Vec<_> = placed.iter().flat_map(|p| self.encode_placed(p)).collect();
-        let reqs: Vec<Write<'_>> =
-            batches.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }).collect();
-        let written = self.io.write(&reqs);
-        self.links_answered(&placed);
-        drop(flight);
-        self.flush_placed(&placed, written?)?;
+    /// Gives the shares of an epoch their places, from the mlog `first` on, and notes it as committed but not folded. Inside a reader section.
+    pub(crate) fn place_epoch(&self, p: &Pending, first: usize) -> Result<Vec<Placed>> {
+        let mut c = self.commits.lock();
+        let placed = self.place_shares(p, first)?;
+        self.mlogs.iter().zip(&*p.shares).for_each(|(l, s)| l.owe(s));
+        c.previous = p.epoch;
+        c.pending.push(Pending {
+            epoch: p.epoch,
+            previous: p.previous,
+            shares: p.shares.clone(),
+            forgone: 0,
+        });
+        drop(c);
+        self.note_owed();
+        Ok(placed)
+    }
+
+    /// Notes that an epoch is durable, and so are all before it.
+    pub fn publish_epoch(&self, written: EpochWritten) {
+        let EpochWritten { epoch, shares } = written;
+        shares.iter().for_each(|(mlog, place)| self.mlogs[*mlog].made_durable(*place));
         // The epoch has what fsyncs said of it; two would owe it twice.
         self.mlogs.iter().for_each(|l| l.prune_groups(|g| groups_above(g, epoch)));
         // Relaxed: for stamps and reports.
         self.epoch.fetch_max(epoch, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Makes room for the commit of an epoch of about so many bytes, if there is little. It may wait for a checkpoint, so the caller holds
@@ -172,13 +257,15 @@ impl Store {
     }
 
     /// Gives the shares of an epoch their places, one mlog each; if there is no room for one of them, none gets any. Inside a reader section.
-    pub(crate) fn place_shares(&self, p: &Pending) -> Result<Vec<Placed>> {
+    pub(crate) fn place_shares(&self, p: &Pending, first: usize) -> Result<Vec<Placed>> {
         let n = p.shares.len() as u32;
         let mut start = Vec::new();
         batch::put_share_head(&mut start, &self.mlogs.iter().map(Mlog::acked).collect::<Vec<_>>());
         let bytes: Vec<Vec<u8>> = p.shares.iter().map(|b| [&start[..], b].concat()).collect();
         let blocks: Vec<Vec<u32>> = bytes.iter().map(|b| self.batches_for(b.len())).collect();
-        let places = Mlog::alloc_each(&self.mlogs, &self.segments, &self.next_seq, &blocks)?;
+        // A single share goes to the mlog of its caller, and beside its transaction: often one request.
+        let first = if n == 1 { first } else { 0 };
+        let places = Mlog::alloc_each(&self.mlogs[first..], &self.segments, &self.next_seq, &blocks)?;
         let placed = bytes.into_iter().zip(places).enumerate().map(|(i, (bytes, places))| {
             let head = BatchHead {
                 kind: BatchKind::Commit,
@@ -193,7 +280,7 @@ impl Store {
                 acked: 0,
                 slot: 0,
             };
-            self.placed(i, head, bytes, 0, places)
+            self.placed(first + i, head, bytes, 0, places)
         });
         Ok(placed.collect())
     }

@@ -7,6 +7,7 @@ pub mod api;
 mod apply;
 mod arrived;
 mod audit;
+mod begun;
 pub mod block_io;
 mod carry;
 mod cell;
@@ -52,6 +53,7 @@ mod xattr_blocks;
 
 pub use api::*;
 pub use audit::Audit;
+pub use commit::{EpochWrite, EpochWritten};
 pub use error::{Result, StoreError};
 pub use scrub::{ScrubCursor, ScrubDamage, ScrubStep};
 pub use store::Store;

@@ -40,8 +40,9 @@ impl Store {
         8 * dirty as u64 > room
     }
 
-    /// Looks at that now and then, and makes a checkpoint.
-    pub(crate) fn watch_metadata(&self, lane: usize) -> Result<()> {
+    /// Looks at that now and then, and makes a checkpoint. Called before a transaction that goes with an epoch, by whoever holds nothing that a
+    /// checkpoint needs; the others do it by themselves.
+    pub fn watch_metadata(&self, lane: usize) -> Result<()> {
         let begun = self.begun(lane);
         if begun % 32 != 31 {
             return Ok(());

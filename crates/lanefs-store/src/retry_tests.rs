@@ -185,7 +185,7 @@ fn of_two_records_of_one_version_the_one_that_says_all_counts() {
         let mask = s.io.write(&reqs)?;
         s.links_answered(std::slice::from_ref(&placed));
         drop(section.leave());
-        s.flush_placed(&[placed], mask)
+        s.flush_placed(&[placed], &[], mask)
     });
     drop(s);
     pages_are_whole(d);

@@ -31,7 +31,6 @@ pub(crate) struct FsyncMessage {
 }
 
 struct Epoch {
-    previous: u64,
     shares: u32,
     found: Shares,
 }
@@ -54,7 +53,8 @@ pub(crate) struct Scan {
     pub slot: u64,
     /// Every epoch up to this one that is there was committed, whatever became of its predecessor.
     known: u64,
-    epochs: BTreeMap<u64, Epoch>,
+    /// By number and by the epoch that it names.
+    epochs: BTreeMap<(u64, u64), Epoch>,
     parts: BTreeMap<u64, BTreeMap<u32, Vec<u8>>>,
     /// Of each mlog the highest place up to which all was durable, as shares of epochs in any mlog say.
     named: Vec<u64>,
@@ -313,27 +313,30 @@ impl Scan {
                 let Some((acked, groups)) = batch::decode_share(&whole) else { return };
                 self.named.resize(self.named.len().max(acked.len()), 0);
                 self.named.iter_mut().zip(acked).for_each(|(n, a)| *n = a.max(*n));
-                let e = self.epochs.entry(head.epoch).or_insert_with(|| Epoch {
-                    previous: head.previous,
-                    shares: head.shares,
-                    found: Shares::new(),
-                });
+                let e = self
+                    .epochs
+                    .entry((head.epoch, head.previous))
+                    .or_insert_with(|| Epoch { shares: head.shares, found: Shares::new() });
                 e.found.insert(head.share, groups.to_vec());
             }
         }
     }
 
-    /// The committed epochs behind `folded`, without a gap, each with its groups.
+    /// The committed epochs behind `folded`, without a gap, each with its groups. Each names the one before it. One that was written again
+    /// together with others (commit.rs, 9) names what the first of these named.
     pub fn committed(&self, folded: u64) -> Vec<(u64, Vec<u8>)> {
         let mut out: Vec<(u64, Vec<u8>)> = Vec::new();
-        let mut last = folded;
-        for (&epoch, e) in self.epochs.range(folded.saturating_add(1)..) {
+        let (mut last, mut known) = (folded, self.known);
+        for (&(epoch, previous), e) in self.epochs.range((folded.saturating_add(1), 0)..) {
             let whole = e.found.len() >= e.shares as usize;
-            if (!whole || e.previous > last.max(self.known)) && !planted(Canary::EpochWithGap) {
-                break;
+            if !whole {
+                // What was written behind it does not count by what a checkpoint knew.
+                known = 0;
             }
-            out.push((epoch, e.found.values().flatten().copied().collect()));
-            last = epoch;
+            if epoch > last && (whole && previous <= last.max(known) || planted(Canary::EpochWithGap)) {
+                out.push((epoch, e.found.values().flatten().copied().collect()));
+                last = epoch;
+            }
         }
         out
     }
@@ -400,6 +403,22 @@ mod tests {
         assert_eq!(epochs(&s, 7), [9]); // 5 was folded.
         share(&mut s, 10, 9, 1, 2);
         assert_eq!(epochs(&s, 5), [9, 10, 12]);
+    }
+
+    #[test]
+    fn epochs_written_again_as_one_stand_for_all_of_them() {
+        let mut s = Scan::default();
+        // 6 was before the position, 7 and 8 are behind it; a checkpoint wrote all three again as one.
+        share(&mut s, 7, 6, 0, 1);
+        share(&mut s, 8, 7, 0, 1);
+        share(&mut s, 10, 8, 0, 1);
+        let epochs = |s: &Scan, f| s.committed(f).iter().map(|c| c.0).collect::<Vec<_>>();
+        assert_eq!(epochs(&s, 5), [0u64; 0]); // 6 is missing.
+        share(&mut s, 8, 5, 0, 1);
+        assert_eq!(epochs(&s, 5), [8, 10]);
+        // 7 was still under way: it is torn, and there all the same.
+        s.epochs.get_mut(&(7, 6)).unwrap().found.clear();
+        assert_eq!(epochs(&s, 5), [8, 10]);
     }
 
     #[test]

@@ -501,12 +501,6 @@ impl Store {
         self.run_transaction(tx)
     }
 
-    /// Commits an epoch: `parts` are the record groups by lane. Durable when this returns. Epochs come in order. It does not wait for a
-    /// checkpoint. After [`StoreError::NoSpace`] nothing of the epoch is in the log, and it can be committed again.
-    pub fn commit_epoch(&self, epoch: u64, parts: Vec<(usize, Vec<u8>)>) -> Result<()> {
-        self.run_commit(epoch, parts)
-    }
-
     /// Makes a new root; `seal` seals and commits the epoch and hands over what to fold. One at a time.
     pub fn checkpoint(&self, seal: impl FnOnce() -> Result<FoldInput>) -> Result<CheckpointDone> {
         self.check_writable()?;

@@ -20,14 +20,15 @@
 //! [`InodeState::take_delta`]: crate::inode_state::InodeState::take_delta
 
 use crate::api::{Cut, InodeUpdate, Transaction};
+use crate::begun::Begun;
 use crate::block_io::BlockSource;
 use crate::cell::{Cell, Inner, Logged};
+use crate::commit::Pending;
 use crate::error::{Result, StoreError};
 use crate::format::batch::{self, BatchHead, BatchKind, InodeRecord, TailUpdate};
 use crate::format::checksum;
 use crate::format::summary::DataOwner;
 use crate::inode_state::{InodeState, MapDelta, padded, tail_of};
-use crate::io::Write;
 use crate::mlog::{BatchPlace, Heat, Mlog};
 use crate::radix::Wanted;
 use crate::store::Store;
@@ -143,15 +144,16 @@ impl Store {
         out
     }
 
-    /// Makes durable messages whose blocks were answered: links first, then one flush per device.
-    pub(crate) fn flush_placed(&self, placed: &[Placed], also: u64) -> Result<()> {
+    /// Makes durable messages whose blocks were answered: links first, then one flush per device. Shares of an epoch are flushed
+    /// too, and count as durable when the epoch is published.
+    pub(crate) fn flush_placed(&self, placed: &[Placed], shares: &[Placed], also: u64) -> Result<()> {
         let mut mask = also;
-        for p in placed {
+        for p in placed.iter().chain(shares) {
             let m = &self.mlogs[p.mlog];
             m.wait_links(p.last_seq());
             mask |= p.devices | m.chain_devices();
         }
-        let commit = placed.iter().any(|p| p.head.kind == BatchKind::Commit);
+        let commit = placed.is_empty();
         if planted(if commit { Canary::CommitWithoutFlush } else { Canary::FsyncWithoutFlush }) {
             return Ok(());
         }
@@ -193,65 +195,50 @@ impl Store {
     /// One attempt. [`StoreError::NoSpace`] means: make room and try again; what was done
     /// already is taken out of `tx`.
     fn try_transaction(&self, tx: &mut Transaction) -> Result<()> {
+        self.begin_transaction(tx, None)?.finish().0
+    }
+
+    /// Steps A and B, for a transaction and the shares of an epoch that goes with it, both in one section.
+    /// After an error neither was begun. An epoch that has its places is begun, whatever becomes of the transaction.
+    pub(crate) fn begin_transaction(
+        &self,
+        tx: &mut Transaction,
+        epoch: Option<&Pending>,
+    ) -> Result<Begun<'_>> {
         let lane = tx.lane;
         let mlog = &self.mlogs[lane % self.mlogs.len()];
-        let flight;
-        let mut tickets: Vec<(Arc<Cell>, u64)> = Vec::new();
-        let mut writes: Vec<(BlockRef, Box<Block>)> = Vec::new();
-        let mut placed: Vec<Placed> = Vec::new();
+        let cells = self.cells_for(&tx.inodes)?;
+        let mut guards = self.lock_all(&cells, &tx.inodes)?;
+        let section = self.enter(lane);
+        section.check()?;
+        let mut writes = Vec::new();
+        let mut placed = Vec::new();
         let mut out_of_room = None;
-        {
-            let cells = self.cells_for(&tx.inodes)?;
-            let mut guards = self.lock_all(&cells, &tx.inodes)?;
-            let section = self.enter(lane);
-            section.check()?;
-            match self.change_cells(mlog, lane, &mut tx.inodes, &mut guards, &mut writes) {
-                // What is mapped by now must be written even so.
-                Err(e) if !writes.is_empty() => out_of_room = Some(e),
-                other => other?,
-            }
-            if tx.durable && out_of_room.is_none() {
-                match self.place_fsync(mlog.id, &tx.groups, &mut guards) {
-                    Ok(p) => {
-                        // Relaxed: the section orders it, as in `change_cells`.
-                        mlog.keep_groups(&tx.groups, self.checkpoint_number.load(Ordering::Relaxed));
-                        placed.push(p);
-                    }
-                    Err(e) => out_of_room = Some(e),
+        let shares = epoch.map_or(Ok(Vec::new()), |p| self.place_epoch(p, mlog.id))?;
+        match self.change_cells(mlog, lane, &mut tx.inodes, &mut guards, &mut writes) {
+            // What is mapped by now must be written even so.
+            Err(e) if !writes.is_empty() || !shares.is_empty() => out_of_room = Some(e),
+            other => other?,
+        }
+        if tx.durable && out_of_room.is_none() {
+            match self.place_fsync(mlog.id, &tx.groups, &mut guards) {
+                Ok(p) => {
+                    // Relaxed: the section orders it, as in `change_cells`.
+                    mlog.keep_groups(&tx.groups, self.checkpoint_number.load(Ordering::Relaxed));
+                    placed.push(p);
                 }
+                Err(e) => out_of_room = Some(e),
             }
-            let durable = tx.durable && out_of_room.is_none();
-            for (cell, inner) in cells.iter().zip(&mut guards) {
-                self.cells.list_dirty(cell, inner);
-                self.cells.weigh(cell.ino, inner);
-                tickets.push((cell.clone(), inner.begin(durable)));
-            }
-            flight = section.leave();
         }
-        let batches: Vec<_> = placed.iter().flat_map(|p| self.encode_placed(p)).collect();
-        let reqs: Vec<Write<'_>> = writes
-            .iter()
-            .map(|(r, b)| Write { addr: r.addr, data: &b.0 })
-            .chain(batches.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }))
-            .collect();
-        let written = self.io.write(&reqs);
-        self.links_answered(&placed);
-        tickets.iter().for_each(|(c, t)| c.written(*t));
-        drop(flight);
-        let result = match (written, out_of_room) {
-            (Err(e), _) | (Ok(_), Some(e)) => Err(e),
-            (Ok(_), None) if !tx.durable => Ok(()),
-            (Ok(mask), None) => {
-                tickets.iter().for_each(|(c, t)| c.wait_written(*t));
-                self.flush_placed(&placed, mask)
-            }
-        };
-        tickets.iter().for_each(|(c, t)| c.committed(*t));
-        if tx.durable && result.is_ok() {
-            tickets.iter().for_each(|(c, t)| c.wait_committed(*t));
-            self.io.check()?;
+        let durable = !placed.is_empty();
+        let mut tickets = Vec::with_capacity(cells.len());
+        for (cell, inner) in cells.iter().zip(&mut guards) {
+            self.cells.list_dirty(cell, inner);
+            self.cells.weigh(cell.ino, inner);
+            tickets.push((cell.clone(), inner.begin(durable)));
         }
-        result
+        let flight = section.leave();
+        Ok(Begun { store: self, durable: tx.durable, tickets, writes, placed, shares, out_of_room, flight })
     }
 
     fn cells_for(&self, updates: &[InodeUpdate]) -> Result<Vec<Arc<Cell>>> {

@@ -67,11 +67,15 @@ pub enum Canary {
     FlushErrorHidden,
     /// An error of a write is not passed on.
     WriteErrorHidden,
+    /// An fsync believes that no name is pending in the running epoch (C3').
+    PendingUnseen,
+    /// Epochs that a checkpoint writes again as one name the last of those before them, not the first's.
+    RangeMisnamed,
 }
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 31] = [
+    pub const ALL: [Canary; 33] = [
         Canary::FsyncWithoutFlush,
         Canary::CommitWithoutFlush,
         Canary::SlotBeforeTree,
@@ -103,6 +107,8 @@ impl Canary {
         Canary::SpaceWithoutEnd,
         Canary::FlushErrorHidden,
         Canary::WriteErrorHidden,
+        Canary::PendingUnseen,
+        Canary::RangeMisnamed,
     ];
 }
 

@@ -67,4 +67,4 @@ pub use fs::{Fs, OpenOptions};
 pub use lanefs_store::{FileKind, Ino, ScrubCursor, ScrubDamage, ScrubStep, VolumeInfo};
 pub use lanefs_sync::on_wait;
 pub use stat::{Birth, DirEntry, SetAttr, SetTime, Stat, StatFs};
-pub use volume::{MountOptions, Volume};
+pub use volume::{MountOptions, Order, Volume};

@@ -35,7 +35,15 @@ impl<'v> Op<'v> {
     /// Steps 3 and 4: the operation's version, above `floor`, the highest timestamp of the keys it reads or writes. Their locks are
     /// held: reading the epoch any earlier could put this operation before one it depends on.
     pub fn version(&self, floor: u64) -> Version {
-        let epoch = self.vol.epochs.current();
+        self.version_in(self.vol.epochs.enter(), floor)
+    }
+
+    /// As [`Op::version`], for an operation that no fsync has to make durable: nobody waits for it.
+    pub fn version_unasked(&self) -> Version {
+        self.version_in(self.vol.epochs.current(), 0)
+    }
+
+    fn version_in(&self, epoch: u64, floor: u64) -> Version {
         if planted(Canary::ClockAlone) {
             return Version { epoch, ts: self.vol.clock.now(), lane: self.lane as u16 };
         }

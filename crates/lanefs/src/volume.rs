@@ -20,12 +20,24 @@ use lanefs_sync::clock::Clock;
 use lanefs_sync::epoch::Epochs;
 use lanefs_sync::lane_ids::LaneIds;
 use lanefs_sync::lanes::Lanes;
-use lanefs_sync::lock::Mutex;
+use lanefs_sync::lock::{Condvar, Mutex};
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::*};
 use std::time::Duration;
+
+/// In which order names become durable (SEMANTICS, "Order").
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Order {
+    /// The names found after a crash are those of a prefix of the order in which calls returned: an fsync makes durable all
+    /// names that returned before it, as ext4 and XFS do. Programs that were written for these are safe.
+    #[default]
+    Ordered,
+    /// An fsync makes durable the names of its file and what these depend on, and nothing else (ScaleFS, section 5). Independent fsyncs
+    /// never wait for each other. For programs that sync all that they need.
+    Relaxed,
+}
 
 /// How a volume is opened. Sizes are bytes.
 #[derive(Clone, Debug)]
@@ -39,6 +51,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Never record when a file or a directory was read.
     pub noatime: bool,
+    /// In which order names become durable. The volume may be opened either way in turn.
+    pub order: Order,
     /// How often namespace changes are committed without being asked. Default 5 s.
     pub commit_interval: Duration,
     /// How old a dirty page may grow. Default 30 s.
@@ -63,6 +77,7 @@ impl Default for MountOptions {
             buffers: 0,
             read_only: false,
             noatime: false,
+            order: Order::Ordered,
             commit_interval: Duration::from_secs(5),
             dirty_expire: Duration::from_secs(30),
             background: true,
@@ -126,8 +141,10 @@ pub(crate) struct Inner {
     pub load_locks: Box<[Mutex<()>]>,
     /// Inodes freed whose end has not been folded: the store still knows them, nobody else may.
     pub dead: CachePadded<Mutex<HashSet<Ino>>>,
-    /// One commit at a time; what is committed and waits for the fold.
+    /// One seal at a time; what is on its way to the log, and what is committed and waits for the fold.
     pub commit: CachePadded<Mutex<Backlog>>,
+    /// Wakes those who wait for an epoch. Beside `commit`.
+    pub published: CachePadded<Condvar>,
     /// One checkpoint at a time.
     pub checkpointing: CachePadded<Mutex<()>>,
     pub flush: CachePadded<Mutex<FlushQueue>>,
@@ -266,7 +283,10 @@ impl Volume {
                 )
             }),
             one_list: Switch::of(Technique::LaneLogs),
-            epochs: Epochs::new(info.last_epoch + 1),
+            epochs: match options.order {
+                Order::Ordered => Epochs::with_pending(info.last_epoch + 1),
+                Order::Relaxed => Epochs::new(info.last_epoch + 1),
+            },
             clock: options.clock.clone().unwrap_or_else(|| Arc::new(Clock::detect())),
             cells: CellTable::new(),
             stamps: Box::new(Stamps::new()),
@@ -283,6 +303,7 @@ impl Volume {
             load_locks: (0..64).map(|_| Mutex::new(())).collect(),
             dead: Default::default(),
             commit: Default::default(),
+            published: Default::default(),
             checkpointing: CachePadded::new(Mutex::new(())),
             flush: Default::default(),
             closing: CachePadded::new(Mutex::new(())),
@@ -512,15 +533,15 @@ impl Inner {
         }
         self.background.stop();
         let r = if self.options.read_only {
-            Ok(())
+            Ok(Ok(()))
         } else {
-            self.reap_for_close()
-                .and_then(|()| self.write_back_all(false))
-                .and_then(|()| self.checkpoint().map(drop))
+            // A file that cannot be written holds back neither the others nor the names; the caller hears of it at the end.
+            let content = self.reap_for_close().and(self.write_back_all(false));
+            self.checkpoint().map(|_| content)
         };
         self.state.store(STOPPED, SeqCst);
         let closed = match r {
-            Ok(()) => self.store.close().map_err(Error::from),
+            Ok(content) => self.store.close().map_err(Error::from).and(content),
             Err(e) => {
                 self.store.shutdown();
                 Err(e)

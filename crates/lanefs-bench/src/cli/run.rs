@@ -117,7 +117,7 @@ pub(super) fn run(args: &RunArgs) -> Res<i32> {
             _ => (text.as_str(), text.as_str()),
         };
         let spec = TargetSpec::parse(text)?;
-        if let TargetSpec::Dir(path) | TargetSpec::Image(path) = &spec {
+        if let TargetSpec::Dir(path) | TargetSpec::Image(path, _) = &spec {
             machine.note_mount(path);
         }
         targets.push(spec.named(name, args.cells.direct)?);

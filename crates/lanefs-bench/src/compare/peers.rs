@@ -165,7 +165,7 @@ impl Ground {
             }
             Peer::Lanefs => {
                 let image = self.lanefs_image(name, undo)?;
-                TargetSpec::Image(image).open(self.direct)?
+                TargetSpec::Image(image, lanefs::Order::default()).open(self.direct)?
             }
             Peer::LanefsMount => {
                 let image = self.lanefs_image(name, undo)?;

@@ -4,17 +4,18 @@ use super::{DirTarget, OpenTarget, VolumeTarget};
 use crate::ablation::{self, Off};
 use crate::cli::Named;
 use crate::error::{Failure, Res};
-use lanefs::MountOptions;
+use lanefs::{MountOptions, Order};
 use std::path::PathBuf;
 
-/// A target as it was named: `DIR`, `IMAGE`, or `mem:[SIZE][,lanes=N][,mlogs=N][,cache=SIZE][,background=no][,written=yes]`, and with the
+/// A target as it was named: `DIR`, `IMAGE`, `IMAGE,order=relaxed`, or
+/// `mem:[SIZE][,lanes=N][,mlogs=N][,cache=SIZE][,order=relaxed][,background=no][,written=yes]`, and with the
 /// feature `ablation` what [`ablation::KEYS`] lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetSpec {
     /// A directory of a mounted file system.
     Dir(PathBuf),
     /// A LaneFS volume in an image file or on a device.
-    Image(PathBuf),
+    Image(PathBuf, Order),
     /// A new LaneFS volume in memory.
     Memory(Memory),
 }
@@ -30,6 +31,8 @@ pub struct Memory {
     pub mlogs: usize,
     /// Bytes of cache; 0 for the default.
     pub cache: u64,
+    /// In which order names become durable.
+    pub order: Order,
     /// The volume's own threads run.
     pub background: bool,
     /// All of the device was written before, and it takes no discards.
@@ -41,7 +44,16 @@ pub struct Memory {
 impl Memory {
     /// A volume of this size, otherwise as usual.
     pub fn new(bytes: u64) -> Memory {
-        Memory { bytes, lanes: 0, mlogs: 0, cache: 0, background: true, written: false, off: Off::default() }
+        Memory {
+            bytes,
+            lanes: 0,
+            mlogs: 0,
+            cache: 0,
+            order: Order::default(),
+            background: true,
+            written: false,
+            off: Off::default(),
+        }
     }
 
     fn parse(text: &str) -> Res<Memory> {
@@ -51,7 +63,7 @@ impl Memory {
         for part in parts {
             let bad = || {
                 Failure::new(format!(
-                    "`{part}`: after mem:SIZE come lanes=N, mlogs=N, cache=SIZE, background=no, written=yes{}",
+                    "`{part}`: after mem:SIZE come lanes=N, mlogs=N, cache=SIZE, order=relaxed, background=no, written=yes{}",
                     ablation::keys()
                 ))
             };
@@ -60,6 +72,13 @@ impl Memory {
                 "lanes" => memory.lanes = value.parse().map_err(|_| bad())?,
                 "mlogs" => memory.mlogs = value.parse().map_err(|_| bad())?,
                 "cache" => memory.cache = parse_size(value)?,
+                "order" => {
+                    memory.order = match value {
+                        "ordered" => Order::Ordered,
+                        "relaxed" => Order::Relaxed,
+                        _ => return Err(bad()),
+                    }
+                }
                 "background" => memory.background = yes(value).ok_or_else(bad)?,
                 "written" => memory.written = yes(value).ok_or_else(bad)?,
                 _ if memory.off.add(part)? => {}
@@ -76,6 +95,7 @@ impl Memory {
             mlogs: self.mlogs,
             cache_size: self.cache,
             background: self.background,
+            order: self.order,
             ..MountOptions::default()
         }
     }
@@ -113,10 +133,14 @@ impl TargetSpec {
         if let Some(rest) = text.strip_prefix("mem:") {
             return Memory::parse(rest).map(TargetSpec::Memory);
         }
+        let (text, order) = match text.strip_suffix(",order=relaxed") {
+            Some(image) => (image, Order::Relaxed),
+            None => (text, Order::Ordered),
+        };
         let path = PathBuf::from(text);
         match std::fs::metadata(&path) {
             Ok(m) if m.is_dir() => Ok(TargetSpec::Dir(path)),
-            Ok(_) => Ok(TargetSpec::Image(path)),
+            Ok(_) => Ok(TargetSpec::Image(path, order)),
             Err(e) => Err(Failure::new(format!(
                 "target `{text}`: {e}; name a directory, a LaneFS image, or mem:[SIZE]"
             ))),
@@ -136,8 +160,9 @@ impl TargetSpec {
     pub fn open(&self, direct: bool) -> Res<OpenTarget> {
         Ok(match self {
             TargetSpec::Dir(path) => OpenTarget::Dir(DirTarget::new(path, direct)?),
-            TargetSpec::Image(path) => {
-                OpenTarget::Volume(VolumeTarget::image(path, &MountOptions::default(), direct)?)
+            TargetSpec::Image(path, order) => {
+                let options = MountOptions { order: *order, ..MountOptions::default() };
+                OpenTarget::Volume(VolumeTarget::image(path, &options, direct)?)
             }
             TargetSpec::Memory(memory) => OpenTarget::Volume(VolumeTarget::memory(memory, direct)?),
         })

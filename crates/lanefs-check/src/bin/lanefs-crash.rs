@@ -2,9 +2,10 @@
 //! every way the fault model knows, and says whether a promise was broken. Exit status 1 if one was, or if a canary
 //! was not caught. With `--states` it goes on, without `--minutes` as long as it takes, until so many distinct states were recovered;
 //! the families share the states then, not the time. With `--quick` few states of each workload, and a failure as it was found; with `--brief` a handful, at answers only, and no crash within recovery; `--workload N` or `N..M`:
-//! of each family only these. The canaries' scripts are families only when they are asked for (`--only script`); `--only canaries` plants all
+//! of each family only these; `--order ordered` or `--order relaxed`: all in that order, where else workloads take turns. The canaries' scripts are families only when they are asked for (`--only script`); `--only canaries` plants all
 //! of them, `--only "canary NAME"` those whose name has NAME in it.
 
+use lanefs::Order;
 use lanefs_check::crash::canaries::hunt_all;
 use lanefs_check::crash::concurrent::run_threads;
 use lanefs_check::crash::medium::run_medium;
@@ -34,6 +35,7 @@ struct Options {
     quick: bool,
     brief: bool,
     workloads: Option<Range<usize>>,
+    order: Option<Order>,
 }
 
 fn options() -> Result<Options, String> {
@@ -49,6 +51,7 @@ fn options() -> Result<Options, String> {
         quick: false,
         brief: false,
         workloads: None,
+        order: None,
     };
     let mut args = std::env::args().skip(1);
     while let Some(a) = args.next() {
@@ -64,6 +67,13 @@ fn options() -> Result<Options, String> {
                 let from = number(from.into())? as usize;
                 let to = if to.is_empty() { from + 1 } else { number(to.into())? as usize };
                 o.workloads = Some(from..to);
+            }
+            "--order" => {
+                o.order = Some(match value()?.as_str() {
+                    "ordered" => Order::Ordered,
+                    "relaxed" => Order::Relaxed,
+                    other => return Err(format!("{other:?}: ordered or relaxed")),
+                });
             }
             "--seed" => o.seed = number(value()?)?,
             "--only" => o.only = Some(value()?),
@@ -219,7 +229,7 @@ impl Until {
 /// Runs a family on all threads until it is done or has had its share.
 fn run_family(family: Family, o: &Options, until: Until, results: &Mutex<Results>) {
     let Family { name, kind, scenarios, config, system, .. } = family;
-    let queue = Mutex::new(scenarios);
+    let queue = Mutex::new(scenarios.enumerate());
     let stop = AtomicBool::new(false);
     std::thread::scope(|s| {
         for _ in 0..o.jobs {
@@ -228,7 +238,7 @@ fn run_family(family: Family, o: &Options, until: Until, results: &Mutex<Results
                 // One workload whatever the time is: no family is left out. Relaxed: a hint to stop soon.
                 while !(stop.load(Ordering::Relaxed) || made && until.is_over(results)) {
                     made = true;
-                    let Some(next) = lock(&queue).next() else { return };
+                    let Some((nth, next)) = lock(&queue).next() else { return };
                     let scenario = match next {
                         Ok(s) => s,
                         Err(e) => {
@@ -240,6 +250,11 @@ fn run_family(family: Family, o: &Options, until: Until, results: &Mutex<Results
                     let mut counts = Counts::default();
                     let steps = &scenario.steps;
                     let config = Config { setup: scenario.setup, ..config };
+                    // By turns, unless one was asked for.
+                    let by_turns = if nth % 2 == 0 { Order::Ordered } else { Order::Relaxed };
+                    let mut system = system.clone();
+                    system.mount.order =
+                        o.order.unwrap_or(if name == "known" { system.mount.order } else { by_turns });
                     let failed = match kind {
                         Kind::Crash => run(&system, steps, &config, &mut counts).err(),
                         // The superblock and the slots lie in the first segment.

@@ -3,7 +3,7 @@
 use super::directory::{Costs, Directory};
 use crate::conflicts::overlap::parts;
 use crate::conflicts::trace::{self, Access, WRITE};
-use lanefs::{MountOptions, Volume};
+use lanefs::{MountOptions, Order, Volume};
 use lanefs_bench::target::VolumeTarget;
 use lanefs_bench::workload::micro::*;
 use lanefs_bench::workload::{Cx, Info, Params, Workload};
@@ -64,8 +64,13 @@ fn volume(lanes: usize) -> Result<Volume, String> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(bytes).map_err(say)?);
     let format = FormatOptions { mlogs: lanes as u32, force: true, ..FormatOptions::default() };
     Store::format(std::slice::from_ref(&device), &format).map_err(say)?;
-    let options =
-        MountOptions { cache_size: bytes, background: false, lanes: lanes + 1, ..MountOptions::default() };
+    let options = MountOptions {
+        cache_size: bytes,
+        background: false,
+        lanes: lanes + 1,
+        order: Order::Relaxed,
+        ..MountOptions::default()
+    };
     Volume::open_devices(vec![device], &options).map_err(|e| e.to_string())
 }
 

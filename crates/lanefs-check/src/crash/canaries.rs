@@ -29,6 +29,18 @@ const CARRY: &[&str] = &["creat /k 100; fsync /k; creat /a 60000; fsync /a; \
      write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a;  \
      write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a"];
 
+/// The same, with several epochs that such a checkpoint writes again.
+#[cfg(feature = "canaries")]
+const RANGE: &[&str] = &[
+    "creat /k 100; fsync /k; creat /l 100; fsync /l; mkdir /d; creat /d/m 100; fsync /d/m; creat /a 60000; fsync /a; \
+     write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a;  \
+     write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a;  \
+     write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a;  \
+     write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a;  \
+     write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a;  \
+     write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a",
+];
+
 /// A truncation that nobody made durable, and then so much overwriting that all segments are used again.
 #[cfg(feature = "canaries")]
 const OVERWRITE: &[&str] = &["creat /a 60000; sync; ckpt; trunc /a 0; creat /b 60000; fsync /b; \
@@ -124,6 +136,9 @@ enum With {
 fn look_for(canary: lanefs_sync::Canary) -> Look {
     use lanefs_sync::{Canary as C, clock::Clock};
     let mut l = Look { scripts: &[], config: Config::SHORT, system: LaneFs::default(), with: With::Examples };
+    if matches!(canary, C::NoClosure | C::NoParent | C::NoChildren | C::MoveInFsync | C::NoEpochFilter) {
+        l.system.mount.order = lanefs::Order::Relaxed;
+    }
     match canary {
         C::EarlyReuse => (l.scripts, l.config.blocks) = (OVERWRITE, 384),
         C::CarriesNothing => (l.scripts, l.config.blocks) = (CARRY, 384),
@@ -188,6 +203,8 @@ fn look_for(canary: lanefs_sync::Canary) -> Look {
         C::RecoveryWithoutFlush => {
             l.scripts = &["creat /a 5000; fsync /a; mkdir /d; rename /a /d/a; fsync /d/a"]
         }
+        C::PendingUnseen => l.scripts = &["creat /a 10; sync; rename /a /b; creat /c 10; fsync /c"],
+        C::RangeMisnamed => (l.scripts, l.config.blocks) = (RANGE, 384),
         C::FlushErrorHidden | C::WriteErrorHidden | C::SpaceWithoutEnd => l.with = With::Simulation,
         C::UncheckedBlock => l.with = With::Medium,
         C::ChecksumWithoutAddress => l.with = With::Misreads,

@@ -160,7 +160,7 @@ pub fn run_threads(
     volume.shutdown();
     drop(volume);
     let driven: Vec<Driven> = driven.into_iter().collect::<Result<_, _>>().map_err(|(_, v)| fail(v))?;
-    let oracles: Vec<Oracle> = driven.iter().map(|d| Oracle::new(&d.history)).collect();
+    let oracles: Vec<Oracle> = driven.iter().map(|d| Oracle::new(&d.history, system.mount.order)).collect();
     let mut answers: Vec<u64> = driven.iter().flat_map(|d| d.answered_at.iter().copied()).collect();
     answers.sort_unstable();
     let mut seen = HashSet::new();

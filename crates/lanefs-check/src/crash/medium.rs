@@ -158,7 +158,7 @@ pub fn run_medium(
     let mut steps = steps.to_vec();
     steps.extend([Op::Sync.into(), Op::Checkpoint.into(), Op::Checkpoint.into()]);
     let rec = record(system, &steps, config, counts)?;
-    let oracle = Oracle::new(&rec.driven.history);
+    let oracle = Oracle::new(&rec.driven.history, system.order());
     let mut now = rec.bases.clone();
     let mut history: BTreeMap<(usize, usize), Vec<Vec<u8>>> = BTreeMap::new();
     for (i, w) in rec.log.writes.iter().enumerate() {

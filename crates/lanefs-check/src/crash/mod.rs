@@ -334,7 +334,7 @@ pub fn run(
     counts: &mut Counts,
 ) -> Result<(), Box<Failure>> {
     let rec = record(system, steps, config, counts)?;
-    let oracle = Oracle::new(&rec.driven.history);
+    let oracle = Oracle::new(&rec.driven.history, system.order());
     let mut seen: HashMap<u64, Arc<Result<Observed, Violation>>> = HashMap::new();
     let mut asked: HashSet<(u64, usize, usize)> = HashSet::new();
     let mut ended: HashSet<u64> = HashSet::new();

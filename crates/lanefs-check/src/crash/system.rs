@@ -3,7 +3,7 @@
 use crate::op::{Op, Outcome, Who};
 use crate::target::Target;
 use crate::target::volume::VolumeTarget;
-use lanefs::{MountOptions, Volume};
+use lanefs::{MountOptions, Order, Volume};
 use lanefs_store::device::Device;
 use lanefs_store::fsck::{self, FsckOptions};
 use lanefs_store::{FormatOptions, Store};
@@ -29,6 +29,10 @@ pub trait System: Sync {
     fn format(&self, devices: &[Arc<dyn Device>]) -> Result<(), String>;
     /// Opens the volume, recovering it if it was not closed.
     fn open(&self, devices: Vec<Arc<dyn Device>>) -> Result<Box<dyn Live>, String>;
+    /// In which order names become durable on it.
+    fn order(&self) -> Order {
+        Order::Relaxed
+    }
     /// Checks a volume that nobody has open without writing to it: what is wrong with it. `None` if it has no checker.
     fn fsck(&self, _devices: Vec<Arc<dyn Device>>) -> Option<Result<(), String>> {
         None
@@ -151,6 +155,10 @@ impl Live for Turns {
 }
 
 impl System for LaneFs {
+    fn order(&self) -> Order {
+        self.mount.order
+    }
+
     fn format(&self, devices: &[Arc<dyn Device>]) -> Result<(), String> {
         Store::format(devices, &self.format).map_err(|e| e.to_string())
     }

@@ -301,10 +301,12 @@ impl Case<'_> {
                 told.moment.0 = told.moment.1;
             }
             let (answered, called) = told.moment;
-            Oracle::new(&told.history).check(answered, called, &found).map_err(|v| Violation {
-                rule: v.rule,
-                what: format!("thread {t}, {answered} steps answered, {called} called: {}", v.what),
-            })?;
+            Oracle::new(&told.history, LaneFs::default().mount.order)
+                .check(answered, called, &found)
+                .map_err(|v| Violation {
+                    rule: v.rule,
+                    what: format!("thread {t}, {answered} steps answered, {called} called: {}", v.what),
+                })?;
         }
         let found = observe(&mut *live)?;
         live.kill();

@@ -2,6 +2,7 @@
 
 use super::{Observed, Oracle, Violation, broken};
 use crate::model::{Id, Persist};
+use lanefs::Order;
 use std::collections::BTreeMap;
 
 /// Which groups a recovered state shows at least.
@@ -30,6 +31,8 @@ impl Oracle {
             for (i, g) in self.groups.iter().enumerate().filter(|(_, g)| g.op <= *op) {
                 cut[i] |= match what {
                     Persist::All => true,
+                    // C3': all that returned before it. An fdatasync promises no more than its file's last change, and what came before that.
+                    Persist::Inode(_) if self.order == Order::Ordered => true,
                     Persist::Inode(x) | Persist::Data(x) => {
                         g.named.contains(x) || g.entries.iter().any(|e| self.keys[e.0].0 == *x)
                     }

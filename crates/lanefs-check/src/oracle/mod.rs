@@ -8,6 +8,7 @@
 //!    observed entry must be what the key's chain of changes held after some number of changes; where D says less, D
 //!    grows to the next number that fits, with its dependencies. Every D' that explains the observation and contains the
 //!    acknowledged groups contains this D, so the least fixpoint exists exactly if some D' does.
+//!    In an ordered volume each group depends on the one before it, and an fsync acknowledges all groups before it: D is a prefix.
 //! 2. *Each inode* (`content.rs`) by the interval [last acknowledged as durable, last called] of its versions.
 
 mod content;
@@ -17,6 +18,7 @@ pub mod observe;
 use crate::model::{AttrState, Change, Id, Page, Persist, ROOT};
 use crate::op::{Identity, Name, Step};
 use crate::target::Identities;
+use lanefs::Order;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -97,12 +99,14 @@ pub struct Oracle {
     inodes: BTreeMap<Id, Versions>,
     persists: Vec<(usize, Persist)>,
     of_target: BTreeMap<Identity, Id>,
+    order: Order,
 }
 
 impl Oracle {
-    /// Indexes a history.
-    pub fn new(history: &History) -> Oracle {
+    /// Indexes a history of calls made one after the other, on a volume opened with this order.
+    pub fn new(history: &History, order: Order) -> Oracle {
         let mut o = Oracle {
+            order,
             groups: Vec::new(),
             keys: Vec::new(),
             key_index: BTreeMap::new(),
@@ -174,7 +178,9 @@ impl Oracle {
                 .iter()
                 .any(|e| h.named.contains(&self.keys[e.0].0) && h.makes(self.keys[e.0].0, self));
             let inside = h.entries.iter().any(|e| removed_dirs.contains(&self.keys[e.0].0));
-            if moved || shares_key || shares_inode || makes_dir || inside {
+            // In an ordered volume what is found is a prefix (C2'): the group before it brings all that came before.
+            let before = self.order == Order::Ordered && i + 1 == self.groups.len();
+            if before || moved || shares_key || shares_inode || makes_dir || inside {
                 g.needs.push(i);
             }
         }

@@ -9,7 +9,7 @@ use crate::oracle::{Oracle, Violation, broken, observe};
 impl Run {
     /// Without lies.
     pub(super) fn judge(&mut self, ended: &Ended) -> Result<(), Violation> {
-        let oracle = Oracle::new(&ended.history);
+        let oracle = Oracle::new(&ended.history, self.system.mount.order);
         let mut live =
             self.system.open(self.devices()).map_err(|e| broken("R1", format!("recovery failed: {e}")))?;
         let found = observe(&mut *live)?;
@@ -53,7 +53,7 @@ impl Run {
         let identities = identities(&mut *live, &found);
         live.kill();
         let whole = found.values().all(Option::is_some);
-        let oracle = Oracle::new(&ended.history);
+        let oracle = Oracle::new(&ended.history, self.system.mount.order);
         if whole {
             self.count("lies: judged in full");
             let mut live = self

@@ -32,6 +32,7 @@ use crate::op::{Op, Outcome, Tagged, Who};
 use crate::oracle::{History, Violation, broken};
 use crate::target::{Identities, agree, on_directory};
 use device::{Rates, SimDevice};
+use lanefs::Order;
 use lanefs::Volume;
 use lanefs_store::device::Device;
 use lanefs_sync::clock::Clock;
@@ -77,8 +78,10 @@ const SHAPES: [Shape; 5] = [
     Shape { blocks: 2048, mlogs: 2, devices: 2 },
 ];
 
-fn system(shape: Shape) -> LaneFs {
+fn system(shape: Shape, seed: u64) -> LaneFs {
     let mut s = LaneFs::default();
+    // Every third seed: no other choice goes by that.
+    s.mount.order = if seed.is_multiple_of(3) { Order::Relaxed } else { Order::Ordered };
     s.mount.clock = Some(Arc::new(Clock::lamport()));
     s.format.mlogs = shape.mlogs as u32;
     if shape.mlogs > 1 {
@@ -104,7 +107,7 @@ fn fresh(shape: Shape) -> Result<Vec<Image>, Violation> {
     if let Some(i) = made.get(&key) {
         return Ok(i.clone());
     }
-    let system = system(shape);
+    let system = system(shape, 0);
     let images = formatted(&system, shape.blocks / shape.devices, shape.devices)?;
     let volume = Volume::open_devices(plain(&images), &system.mount)
         .map_err(|e| broken("R1", format!("a fresh volume: {e}")))?;
@@ -183,7 +186,7 @@ pub fn run_as(seed: u64, choice: Choice) -> Report {
         told: vec![0; shape.devices],
         devices,
         shape,
-        system: system(shape),
+        system: system(shape, seed),
         lies,
         only_misreads: choice.only_misreads,
         crashes: 0,

@@ -4,7 +4,7 @@ use super::mkfs;
 use crate::daemon::{self, Parent, Role};
 use crate::failure::{About, Failure, Outcome};
 use crate::{image, mounted, mountinfo, size};
-use lanefs::MountOptions;
+use lanefs::{MountOptions, Order};
 use lanefs_fuse::MountConfig;
 use lanefs_store::FormatOptions;
 use lanefs_store::format::superblock::MAX_MLOGS;
@@ -19,7 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// Returns when the mount serves; a background process answers until `lanefs umount DIR` or umount(8).
 /// Options of -o: those of mount(8) (ro, noexec, suid, dev, noatime, sync, dirsync), of FUSE (allow_other, allow_root,
 /// auto_unmount), and io_uring=auto|on|off, threads=N, readers=N (threads that read /dev/fuse at a time), max_write=BYTES (of one request:
-/// 4096 to 1048576), ttl=SECONDS, nowriteback, cache_size=SIZE, commit=SECONDS, dirty_expire=SECONDS, mlogs=N (1 to 128, fewer on small
+/// 4096 to 1048576), ttl=SECONDS, nowriteback, cache_size=SIZE, commit=SECONDS, dirty_expire=SECONDS, order=relaxed, mlogs=N (1 to 128, fewer on small
 /// volumes), log=FILE, create, size=SIZE (of an image that is made), fsname=NAME (taken and left aside: the mount table names the images).
 /// A mount made by root is open to all users unless noallow_other is given.
 #[derive(clap::Args, Debug, Default)]
@@ -92,6 +92,13 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
                 "create" if value.is_none() => plan.create = true,
                 "size" => plan.size = Some(bytes()?),
                 "cache_size" => plan.volume.cache_size = bytes()?,
+                "order" => {
+                    plan.volume.order = match value {
+                        Some("ordered") => Order::Ordered,
+                        Some("relaxed") => Order::Relaxed,
+                        _ => return Err(bad()),
+                    }
+                }
                 "commit" => plan.volume.commit_interval = Duration::from_secs(number()?),
                 "dirty_expire" => plan.volume.dirty_expire = Duration::from_secs(number()?),
                 "mlogs" => {

@@ -23,10 +23,10 @@ fn take(log: &mut Log, sealed: u64) -> usize {
 
 impl Seals for Epochs {
     fn new() -> Self {
-        Epochs::new(0)
+        Epochs::with_pending(1)
     }
     fn current(&self) -> u64 {
-        Epochs::current(self)
+        Epochs::enter(self)
     }
     fn seal(&self, lanes: &Lanes<Log>) -> (u64, usize) {
         let mut taken = 0;
@@ -72,7 +72,7 @@ fn nothing_is_left_behind<E: Seals>() {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         let (second, rest) = epochs.seal(&lanes);
         taken += rest;
-        assert_eq!((first, second, taken), (0, 1, 2));
+        assert_eq!((second - first, taken), (1, 2));
     });
 }
 
@@ -99,9 +99,9 @@ fn keys_never_go_back(epoch_under_the_key: bool) {
                 let (lanes, key, epochs) = (lanes.clone(), key.clone(), epochs.clone());
                 thread::spawn(move || {
                     let mut log = lanes.lock(lane);
-                    let early = if epoch_under_the_key { None } else { Some(epochs.current()) };
+                    let early = if epoch_under_the_key { None } else { Some(epochs.enter()) };
                     let mut last = key.lock(0);
-                    let epoch = early.unwrap_or_else(|| epochs.current());
+                    let epoch = early.unwrap_or_else(|| epochs.enter());
                     assert!(epoch >= *last, "a dependency on a later epoch");
                     *last = epoch;
                     log.push(epoch);
@@ -122,6 +122,47 @@ fn no_operation_depends_on_a_later_epoch() {
 #[should_panic(expected = "a dependency on a later epoch")]
 fn reading_the_epoch_before_the_key_is_locked_is_caught() {
     keys_never_go_back(false);
+}
+
+/// (8): who begins after an operation returned is told of its epoch, or of a later one; a quiet volume is told of none.
+fn nothing_pending_is_never_false(set_before_the_unlock: bool) {
+    explore(4, move || {
+        let lanes = Arc::new(Lanes::new(1, |_| Log::new()));
+        let epochs = Arc::new(Epochs::with_pending(1));
+        let returned = Arc::new(AtomicU64::new(0));
+        let operation = {
+            let (lanes, epochs, returned) = (lanes.clone(), epochs.clone(), returned.clone());
+            thread::spawn(move || {
+                let mut log = lanes.lock(0);
+                let epoch = if set_before_the_unlock { epochs.enter() } else { epochs.current() };
+                log.push(epoch);
+                drop(log);
+                returned.store(epoch, Ordering::Release);
+                if !set_before_the_unlock {
+                    epochs.enter();
+                }
+            })
+        };
+        let sealer = {
+            let (lanes, epochs) = (lanes.clone(), epochs.clone());
+            thread::spawn(move || drop(Seals::seal(&*epochs, &lanes)))
+        };
+        let before = returned.load(Ordering::Acquire);
+        assert!(epochs.pending() >= before, "an operation that returned is not pending");
+        operation.join().unwrap();
+        sealer.join().unwrap();
+    });
+}
+
+#[test]
+fn what_returned_is_pending() {
+    nothing_pending_is_never_false(true);
+}
+
+#[test]
+#[should_panic(expected = "an operation that returned is not pending")]
+fn an_operation_that_tells_of_itself_too_late_is_caught() {
+    nothing_pending_is_never_false(false);
 }
 
 /// Seals from two threads end one epoch each.

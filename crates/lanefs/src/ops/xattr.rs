@@ -8,7 +8,7 @@ use crate::memfs::Cell;
 use crate::memfs::cell::{HAS_XATTRS, XATTR_DIRTY};
 use crate::memfs::xattr::{XATTR_NAME_MAX, XATTR_VALUE_MAX, Xattrs};
 use crate::volume::Inner;
-use crate::writeback::capture::For;
+use crate::writeback::capture::{For, With};
 use crate::{Cred, FileKind};
 use crossbeam_epoch::Guard;
 use lanefs_store::format::record::NEW_XATTRS_MAX;
@@ -242,7 +242,9 @@ impl Inner {
 
     /// Gives the store attributes that take `blocks` of their own, so that the checkpoint which gives the promise back is the one that writes them.
     fn hand_over_xattrs(&self, cell: &Cell, changed: bool, blocks: u64) {
-        if changed && let Err(e) = self.write_back_held(cell, &cell.sync_lock.lock(), For::Later, &[], 0) {
+        if changed
+            && let Err(e) = self.write_back_held(cell, &cell.sync_lock.lock(), For::Later, With::Nothing, 0)
+        {
             // They are dirty still; who syncs hears of it.
             tracing::debug!("attributes of inode {}: {e}", cell.ino);
         }

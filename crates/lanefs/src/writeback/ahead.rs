@@ -13,7 +13,7 @@
 use crate::memfs::Cell;
 use crate::volume::Inner;
 use crate::writeback::background::Background;
-use crate::writeback::capture::For;
+use crate::writeback::capture::{For, With};
 use lanefs_store::Ino;
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
@@ -150,7 +150,7 @@ impl Inner {
     /// Returns the pages written.
     fn write_back_grown<'c>(&self, cell: &'c Cell, l: MutexGuard<'c, ()>) -> usize {
         self.is_written(cell.ino);
-        let written = self.write_back_cell(cell, l, For::Later, &[], TURN).unwrap_or_else(|e| {
+        let written = self.write_back_cell(cell, l, For::Later, With::Nothing, TURN).unwrap_or_else(|e| {
             tracing::warn!("writing inode {} ahead failed: {e}", cell.ino);
             0
         });

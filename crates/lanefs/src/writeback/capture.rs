@@ -1,5 +1,6 @@
 //! Capturing one inode and handing it to the store.
 
+use super::fsync::{Names, RIDES};
 use crate::error::{Result, posix};
 use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, DIRTY, ENDED, QUEUED, STORED, SYNCING, UNSYNCED, XATTR_DIRTY};
@@ -22,6 +23,17 @@ pub(crate) enum For {
     /// fdatasync: the content and the size are. The other attributes are left as the store has them, if it has them, and so they are not looked at: a
     /// chmod beside an fdatasync shares nothing with it. Their marks stay.
     DataSync,
+}
+
+/// What becomes durable together with an inode.
+#[derive(Clone, Copy)]
+pub(crate) enum With<'a> {
+    /// The inode alone.
+    Nothing,
+    /// These groups, encoded, in its batch.
+    Groups(&'a [u8]),
+    /// The running epoch, whose places are given with those of its batch, if it is small.
+    Names(&'a Names<'a>),
 }
 
 impl For {
@@ -53,17 +65,17 @@ impl Inner {
         cell: &'c Cell,
         mut l: MutexGuard<'c, ()>,
         what_for: For,
-        groups: &[u8],
+        with: With<'_>,
         max: usize,
     ) -> Result<usize> {
-        let mut r = self.write_back_held(cell, &l, what_for, groups, max);
+        let mut r = self.write_back_held(cell, &l, what_for, with, max);
         if r.as_ref().is_err_and(|e| e.errno() == libc::ENOSPC) {
             // What was made since the last fold is carried along by every checkpoint of the store's own, and cannot be
             // cleaned: fold it, and try once more. Not with the lock: a checkpoint may wait for it.
             drop(l);
             self.checkpoint()?;
             l = cell.sync_lock.lock();
-            r = self.write_back_held(cell, &l, what_for, groups, max);
+            r = self.write_back_held(cell, &l, what_for, with, max);
         }
         if let (Err(e), FileKind::File) = (&r, cell.kind) {
             cell.errors.record(e.errno());
@@ -81,7 +93,7 @@ impl Inner {
         cell: &Cell,
         _sync_lock: &MutexGuard<'_, ()>,
         what_for: For,
-        groups: &[u8],
+        with: With<'_>,
         max: usize,
     ) -> Result<usize> {
         if cell.has(ENDED) {
@@ -127,7 +139,7 @@ impl Inner {
             owed |= durable && was & UNSYNCED != 0;
             let most = max.saturating_sub(written).min(self.round_pages);
             let scope = (durable, data_only);
-            match self.capture_round(cell, scope, &mut under_way, was, groups, (&mut from, most)) {
+            match self.capture_round(cell, scope, &mut under_way, was, with, (&mut from, most)) {
                 Ok((pages, more)) => {
                     written += pages;
                     if !more || written >= max {
@@ -161,7 +173,7 @@ impl Inner {
         (durable, data_only): (bool, bool),
         under_way: &mut bool,
         was: u32,
-        groups: &[u8],
+        with: With<'_>,
         (from, max): (&mut u64, usize),
     ) -> Result<(usize, bool)> {
         let xattrs = (was & XATTR_DIRTY != 0).then(|| self.encoded_xattrs(cell)).flatten();
@@ -176,7 +188,7 @@ impl Inner {
                 pages: Vec::new(),
                 reserved: 0,
             };
-            self.submit(durable, vec![u], groups.to_vec())?;
+            self.submit_with(durable, u, with)?;
             return Ok((0, false));
         };
         let round = data.lock_writeback();
@@ -191,7 +203,9 @@ impl Inner {
             captured.pages.truncate(1);
         }
         let n = captured.pages.len();
-        let more = captured.more;
+        // What is large does not ride with names: its pages go ahead, unflushed, and the batch that names them rides.
+        let more =
+            captured.more || n > RIDES && matches!(with, With::Names(names) if names.takes_a_round_more());
         let durable = durable && !more;
         if !durable && !*under_way {
             self.flush.lock().begins(cell);
@@ -202,8 +216,8 @@ impl Inner {
         *from = numbers
             .last()
             .map_or(*from, |p| (p + 1).min(attrs.size / lanefs_store::BLOCK_SIZE as u64).max(*from));
-        // Namespace groups go with the last round: none of the data may be missing when they count.
-        let g = if more { Vec::new() } else { groups.to_vec() };
+        // Names go with the last round: none of the data may be missing when they count.
+        let with = if more { With::Nothing } else { with };
         let u = InodeUpdate {
             ino: cell.ino,
             attrs,
@@ -212,7 +226,7 @@ impl Inner {
             pages: captured.pages,
             reserved: n as u32,
         };
-        let r = self.submit(durable, vec![u], g);
+        let r = self.submit_with(durable, u, with);
         if r.is_err() && !was_stored {
             cell.clear(STORED);
         }
@@ -231,11 +245,17 @@ impl Inner {
         cell.xattrs.get(&crossbeam_epoch::pin()).map(|x| x.encoded().to_vec())
     }
 
-    /// Hands a transaction to the store.
-    pub(crate) fn submit(&self, durable: bool, inodes: Vec<InodeUpdate>, groups: Vec<u8>) -> Result<()> {
-        self.submit_one(Transaction { lane: self.lanes.mine(), durable, groups, inodes })
+    /// Hands the update of an inode to the store, and what becomes durable with it.
+    fn submit_with(&self, durable: bool, update: InodeUpdate, with: With<'_>) -> Result<()> {
+        let groups = if let With::Groups(g) = with { g.to_vec() } else { Vec::new() };
+        let t = Transaction { lane: self.lanes.mine(), durable, groups, inodes: vec![update] };
+        match with {
+            With::Names(names) if durable => names.submit(t),
+            _ => self.submit_one(t),
+        }
     }
 
+    /// Hands a transaction to the store.
     pub(super) fn submit_one(&self, t: Transaction) -> Result<()> {
         self.check_alive()?;
         self.store.submit(t)?;
@@ -253,7 +273,7 @@ impl Inner {
             let guard = crossbeam_epoch::pin();
             let Some((cell, l)) = self.next_to_write(&mut turns, &guard) else { break };
             cell.unlist();
-            match self.write_back_cell(cell, l, For::Later, &[], want.max(64)) {
+            match self.write_back_cell(cell, l, For::Later, With::Nothing, want.max(64)) {
                 Ok(n) => done += n,
                 Err(e) => tracing::warn!("writing inode {} back failed: {e}", cell.ino),
             }
@@ -308,7 +328,7 @@ impl Inner {
                 continue;
             }
             let what_for = if durable { For::Sync } else { For::Later };
-            match self.write_back_cell(cell, l, what_for, &[], usize::MAX) {
+            match self.write_back_cell(cell, l, what_for, With::Nothing, usize::MAX) {
                 Ok(_) => cell.give_back(),
                 Err(e) => {
                     first.get_or_insert(e);
@@ -328,11 +348,12 @@ impl Inner {
         if self.options.read_only {
             return Ok(());
         }
-        self.write_back_all(true)?;
+        // A file that cannot be written holds back neither the others nor the names; whoever called hears of it.
+        let content = self.write_back_all(true);
         if !planted(Canary::SyncWithoutCommit) {
             self.seal_and_commit()?;
         }
-        Ok(())
+        content
     }
 
     /// EFBIG, EINVAL or nothing for a range of a file.

@@ -25,17 +25,17 @@ impl Inner {
     }
 
     fn try_checkpoint(&self) -> Result<u64> {
-        self.make_room_for_epoch(false)?;
         let settled = self.settle_replaced()?;
+        self.make_room_for_epoch(&settled, false)?;
         let moment = self.flush.lock().moment();
         let attributes = self.xattr_blocks.swap(0, Relaxed);
         let done = self.store.checkpoint(|| {
-            let mut backlog = self.commit.lock();
-            let epoch = self.commit_into(&mut backlog, &settled)?;
-            backlog.handed = epoch;
+            let epoch = self.commit_with(&settled, |backlog, epoch| backlog.handed = epoch)?;
             // What a checkpoint folded that failed behind its fold is in the store's memory.
             let folded = self.store.folded_epoch();
-            let waiting = backlog.groups.iter().filter(|c| c.epoch > folded);
+            let backlog = self.commit.lock();
+            // Later epochs may be committed by now.
+            let waiting = backlog.groups.iter().filter(|c| c.epoch > folded && c.epoch <= epoch);
             Ok(FoldInput { epoch, groups: waiting.map(|c| c.groups.clone()).collect() })
         });
         let done = done.inspect_err(|_| {

@@ -274,7 +274,12 @@ mod tests {
     }
 
     fn open(d: Arc<dyn Device>) -> Fs {
-        let options = MountOptions { background: false, lanes: 8, ..MountOptions::default() };
+        let options = MountOptions {
+            background: false,
+            lanes: 8,
+            order: crate::Order::Relaxed,
+            ..MountOptions::default()
+        };
         Volume::open_devices(vec![d], &options).unwrap().as_user(Cred::root())
     }
 

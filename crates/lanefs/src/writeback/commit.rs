@@ -1,10 +1,30 @@
 //! Seal and commit: an epoch's groups of all lanes become durable as one (O2, O10).
+//!
+//! ```text
+//! settle    what was renamed over files is made durable (writeback::replaced); no lock is held
+//! seal      under `commit`: the epoch ends, its groups are taken from the lanes and absorbed
+//! place     under `commit`: its shares get their places in the mlogs, with the batch of the caller's inode, if there is one
+//! write     without a lock: one request and one flush; other epochs are sealed, placed and written meanwhile
+//! publish   under `commit`: of the epochs in flight the first ones that are flushed count as committed
+//! ```
+//!
+//! 1. Epochs are sealed and get their places in the order of their numbers: both happen under one hold of `commit`.
+//! 2. An epoch counts as committed when it and all before it are flushed. The atomic word [`Inner::committed`] says so, and only then do
+//!    its groups go to the backlog. So what counts as committed is a prefix, whatever a crash leaves of later ones.
+//! 3. An epoch that has its places waits for devices alone: for its own requests, for links of the chain and for older batches of the inode
+//!    that goes with it, all of which were submitted. Therefore whoever holds a lock of the store may wait for it.
+//! 4. An epoch that found no room stays sealed, at the head of those without places. It goes before any other, so a call that
+//!    failed is never followed by one that succeeds without its groups.
+//! 5. Room is made before `commit` is taken, never under it: that may wait for a checkpoint, whose seal takes `commit`.
+//! 6. After an error of a write or a flush, or when a thread unwinds in the middle, no epoch from that one on is ever published, and whoever waits for one
+//!    hears EIO.
 
 use super::replaced::Settled;
-use super::{Backlog, Committed, Unfinished};
+use super::{Backlog, Committed, InFlight, Unfinished};
 use crate::oplog::buffer::Sealed;
 use crate::volume::Inner;
-use lanefs_store::{Result, StoreError, fold};
+use lanefs_store::{EpochWrite, EpochWritten, Result, StoreError, Transaction, fold};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,76 +32,233 @@ use std::time::Instant;
 const PART: usize = 1 << 20;
 /// How often a commit that found no room is tried again.
 const TRIES: u32 = 2;
+/// How often a thread that waits for an epoch looks before it sleeps: some ten microseconds, the time of a flush of fast flash.
+const LOOKS: u32 = 400;
+
+/// Epochs that have their places and are to be written by the thread that has this. If it unwinds, none of them ever counts (6).
+#[must_use]
+pub(super) struct Begun<'v> {
+    vol: &'v Inner,
+    /// One, or two where an earlier one had found no room.
+    writes: SmallVec<[(u64, EpochWrite<'v>); 1]>,
+    /// Epochs that were begun, with or without something to write, and are not noted as flushed.
+    left: bool,
+    /// The transaction goes with the last one.
+    with: bool,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if self.left {
+            self.vol.store.shutdown();
+            self.vol.commit.lock().failed = true;
+            self.vol.published.notify_all();
+        }
+    }
+}
+
+impl Begun<'_> {
+    /// Writes them, and publishes what can be. Says how the transaction went that came with the last one, if it went. Whoever needs the epoch
+    /// waits for it then ([`Inner::wait_committed`]).
+    pub fn finish(mut self) -> Option<Result<()>> {
+        if !self.left {
+            return None;
+        }
+        let mut transaction = Ok(());
+        let mut done: SmallVec<[(u64, Result<EpochWritten>); 1]> = SmallVec::new();
+        for (epoch, write) in std::mem::take(&mut self.writes) {
+            let (t, e) = write.finish();
+            transaction = t;
+            done.push((epoch, e));
+        }
+        let mut backlog = self.vol.commit.lock();
+        for (epoch, written) in done {
+            match written {
+                Ok(written) => backlog.flushed(epoch, written),
+                Err(_) => backlog.failed = true,
+            }
+        }
+        self.left = false;
+        self.vol.publish(&mut backlog);
+        drop(backlog);
+        self.vol.published.notify_all();
+        self.with.then_some(transaction)
+    }
+}
+
+impl Backlog {
+    /// Notes that an epoch in flight is on the media.
+    fn flushed(&mut self, epoch: u64, written: EpochWritten) {
+        if let Some(f) = self.in_flight.iter_mut().find(|f| f.epoch == epoch) {
+            (f.flushed, f.written) = (true, Some(written));
+        }
+    }
+}
 
 impl Inner {
     /// Seals the running epoch and commits it; returns it. What was logged before the call is durable when it returns.
     pub(crate) fn seal_and_commit(&self) -> crate::Result<u64> {
         let mut tries = 0;
         loop {
-            self.make_room_for_epoch(tries > 0)?;
             let settled = self.settle_replaced()?;
-            match self.commit_into(&mut self.commit.lock(), &settled) {
+            self.make_room_for_epoch(&settled, tries > 0)?;
+            match self.commit_settled(&settled) {
                 Err(StoreError::NoSpace) if tries < TRIES => tries += 1,
                 r => return Ok(r?),
             }
         }
     }
 
-    /// Makes room for what a seal would commit. The caller does not hold `commit`: it may wait for a checkpoint, whose seal takes that. Where
-    /// no room is to be had the commit says so, if it needs it.
-    pub(super) fn make_room_for_epoch(&self, hard: bool) -> Result<()> {
-        let sealed = self.commit.lock().sealed.as_ref().map_or(0, |s| s.groups.len());
-        match self.store.make_room_for_epoch((self.open_log_bytes() + sealed) as u64, hard) {
+    /// Makes room for what a seal would commit. The caller does not hold `commit` (5). Where no room is to be had the commit says so, if it needs it.
+    pub(super) fn make_room_for_epoch(&self, settled: &Settled<'_>, hard: bool) -> Result<()> {
+        let sealed = if hard { self.commit.lock().sealed.as_ref().map_or(0, |s| s.groups.len()) } else { 0 };
+        match self.store.make_room_for_epoch((settled.open_bytes + sealed) as u64, hard) {
             Err(StoreError::NoSpace) => Ok(()),
             r => r,
         }
     }
 
-    /// The caller has settled what was renamed over files, which the seal takes back. An epoch that was sealed and could not be committed goes first: a call that
-    /// failed is never followed by one that succeeds without its groups.
-    pub(super) fn commit_into(&self, backlog: &mut Backlog, settled: &Settled<'_>) -> Result<u64> {
-        self.store.healthy()?;
-        self.finish(backlog)?;
-        let mut taken: Vec<(usize, Sealed)> = Vec::new();
-        let epoch = self.epochs.seal(&self.lanes, |lane, log, e| {
+    /// Seals the running epoch and commits it, for a caller that has settled what was renamed over files.
+    fn commit_settled(&self, settled: &Settled<'_>) -> Result<u64> {
+        self.commit_with(settled, |_, _| ())
+    }
+
+    /// As [`Inner::seal_and_commit`], for a caller that has settled what was renamed over files; may be called by the seal of a checkpoint (3).
+    /// `sealed` is called under `commit` with the epoch, before it is written.
+    pub(super) fn commit_with(
+        &self,
+        settled: &Settled<'_>,
+        sealed: impl FnOnce(&mut Backlog, u64),
+    ) -> Result<u64> {
+        let (begun, epoch) = {
+            let mut backlog = self.commit.lock();
+            let (begun, epoch) = self.begin_commit(&mut backlog, settled, None);
+            if let Ok(epoch) = epoch {
+                sealed(&mut backlog, epoch);
+            }
+            (begun, epoch)
+        };
+        begun.finish();
+        let epoch = epoch?;
+        self.wait_committed(epoch)?;
+        Ok(epoch)
+    }
+
+    /// Seals the running epoch and gives it its places, and with it the transaction, if there is one. The caller has settled what was renamed over
+    /// files, and lets go of `backlog` before it writes what was begun, which it does after an error too.
+    pub(super) fn begin_commit(
+        &self,
+        backlog: &mut Backlog,
+        settled: &Settled<'_>,
+        with: Option<&mut Transaction>,
+    ) -> (Begun<'_>, Result<u64>) {
+        let mut begun = Begun { vol: self, writes: SmallVec::new(), left: false, with: false };
+        let sealed = (|| {
+            self.store.healthy()?;
+            // What found no room goes first (4).
+            self.place(backlog, &mut begun, None)?;
+            if settled.is_sealed() {
+                // Tried again: that was it.
+                return Ok(self.epochs.current() - 1);
+            }
+            let epoch = self.seal(backlog, settled)?;
+            self.place(backlog, &mut begun, with)?;
+            Ok(epoch)
+        })();
+        (begun, sealed)
+    }
+
+    /// Ends the running epoch and takes its groups.
+    fn seal(&self, backlog: &mut Backlog, settled: &Settled<'_>) -> Result<u64> {
+        let mut taken: Vec<Sealed> = Vec::new();
+        let epoch = self.epochs.seal(&self.lanes, |_, log, e| {
             log.committed(self.committed());
             log.settling -= 1;
-            taken.extend(log.take(e).map(|s| (lane, s)));
+            taken.extend(log.take(e));
         });
         settled.sealed();
-        if !taken.is_empty() {
-            let mut chunks: Vec<Arc<Vec<u8>>> = Vec::new();
-            let mut promised = 0;
-            for (_, s) in &taken {
-                let b = s.lock();
-                chunks.extend_from_slice(b.chunks());
-                promised += b.promised;
-            }
-            let groups = fold::absorb(&chunks.iter().map(|c| c.as_slice()).collect::<Vec<_>>())?;
-            drop(chunks);
-            backlog.sealed = Some(Unfinished { epoch, groups, promised });
-            drop(taken);
-            self.finish(backlog)?;
+        let mut chunks: Vec<Arc<Vec<u8>>> = Vec::new();
+        let mut promised = 0;
+        for s in &taken {
+            let b = s.lock();
+            chunks.extend_from_slice(b.chunks());
+            promised += b.promised;
         }
+        let groups = match chunks.is_empty() {
+            true => Vec::new(),
+            false => fold::absorb(&chunks.iter().map(|c| c.as_slice()).collect::<Vec<_>>())?,
+        };
+        backlog.sealed = Some(Unfinished { epoch, groups, promised });
         backlog.last = Some(Instant::now());
         Ok(epoch)
     }
 
-    /// Commits the epoch that is sealed.
-    fn finish(&self, backlog: &mut Backlog) -> Result<()> {
+    /// Gives the epoch that is sealed its places, and the transaction, unless the epoch is empty.
+    fn place<'v>(
+        &'v self,
+        backlog: &mut Backlog,
+        begun: &mut Begun<'v>,
+        with: Option<&mut Transaction>,
+    ) -> Result<()> {
         let Some(sealed) = &backlog.sealed else { return Ok(()) };
-        if !sealed.groups.is_empty() {
-            // The commit point of the epoch is inside: its parts are valid on the medium after the flush.
+        let write = if sealed.groups.is_empty() {
+            None
+        } else {
             let part = Some(self.options.commit_part).filter(|n| *n > 0).unwrap_or(PART);
-            self.store.commit_epoch(sealed.epoch, parts(&sealed.groups, part, self.lanes.len()))?;
-        }
-        let Some(sealed) = backlog.sealed.take() else { return Ok(()) };
-        // The lanes let go of their buffers when they are locked next, at the latest by the next seal.
-        self.set_committed(sealed.epoch);
-        backlog.bytes += sealed.groups.len();
-        let Unfinished { epoch, groups, promised } = sealed;
-        backlog.groups.push(Committed { epoch, groups: groups.into(), promised });
+            let parts = parts(&sealed.groups, part, self.lanes.len());
+            begun.with = with.is_some();
+            self.store.begin_epoch(sealed.epoch, parts, with).inspect_err(|_| begun.with = false)?
+        };
+        let Some(Unfinished { epoch, groups, promised }) = backlog.sealed.take() else { return Ok(()) };
+        let flushed = write.is_none();
+        backlog.in_flight.push_back(InFlight {
+            epoch,
+            groups: groups.into(),
+            promised,
+            flushed,
+            written: None,
+        });
+        begun.left = true;
+        begun.writes.extend(write.map(|w| (epoch, w)));
         Ok(())
+    }
+
+    /// Invariant 2.
+    fn publish(&self, backlog: &mut Backlog) {
+        while !backlog.failed && backlog.in_flight.front().is_some_and(|f| f.flushed) {
+            let Some(f) = backlog.in_flight.pop_front() else { return };
+            if let Some(written) = f.written {
+                self.store.publish_epoch(written);
+            }
+            // The commit point of the epoch for all who wait. The lanes let go of their buffers when they are locked next, at the latest by
+            // the next seal.
+            self.set_committed(f.epoch);
+            if !f.groups.is_empty() || f.promised > 0 {
+                backlog.bytes += f.groups.len();
+                backlog.groups.push(Committed { epoch: f.epoch, groups: f.groups, promised: f.promised });
+            }
+        }
+    }
+
+    /// Waits until an epoch is committed that has its places, or that somebody else was to give its places.
+    pub(super) fn wait_committed(&self, epoch: u64) -> Result<()> {
+        for _ in 0..LOOKS {
+            if self.committed() >= epoch {
+                return self.store.healthy();
+            }
+            lanefs_sync::schedule::spin_loop();
+        }
+        lanefs_sync::about_to_wait();
+        let mut backlog = self.commit.lock();
+        while self.committed() < epoch {
+            self.store.healthy()?;
+            if backlog.failed {
+                return Err(StoreError::Closed);
+            }
+            self.published.wait(&mut backlog);
+        }
+        drop(backlog);
+        self.store.healthy()
     }
 
     /// Bytes of groups logged and not sealed.
@@ -161,7 +338,7 @@ mod tests {
         f.write_all_at(b"x", 0).unwrap();
         assert_eq!(f.sync_all().unwrap_err().errno(), libc::EIO);
         assert_eq!(inner.open_log_bytes(), 0);
-        inner.commit_into(&mut inner.commit.lock(), &settled).expect_err("its flush failed");
+        inner.commit_settled(&settled).expect_err("its flush failed");
     }
 
     /// A seal takes the groups from the lanes: what it could not commit lies in no lane and in no log.
@@ -193,7 +370,7 @@ mod tests {
         }
         assert!(inner.open_log_bytes() as u64 > now.free_segments << 16, "{now:?}");
         let settled = inner.settle_replaced().unwrap();
-        let r = inner.commit_into(&mut inner.commit.lock(), &settled);
+        let r = inner.commit_settled(&settled);
         assert!(matches!(r, Err(StoreError::NoSpace)), "{r:?}");
         fs.symlink("x", "/later").unwrap();
         v.sync().unwrap();

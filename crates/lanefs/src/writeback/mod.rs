@@ -23,6 +23,8 @@ mod stream;
 mod testing;
 pub(crate) mod unsynced;
 
+use lanefs_store::EpochWritten;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 pub(crate) use unsynced::FlushQueue;
@@ -35,8 +37,12 @@ pub(crate) struct Backlog {
     pub bytes: usize,
     /// When the last commit was.
     pub last: Option<Instant>,
-    /// Sealed, and not committed for lack of room or because a read failed.
+    /// Sealed, and without places for lack of room.
     pub sealed: Option<Unfinished>,
+    /// Epochs that have their places and are not committed, in the order of their numbers.
+    pub in_flight: VecDeque<InFlight>,
+    /// A write or a flush of one of them failed: none of them is ever committed.
+    pub failed: bool,
     /// The last epoch that a checkpoint was handed, whatever became of it: what was promised up to there is needed until one is done.
     pub handed: u64,
 }
@@ -62,6 +68,16 @@ pub(crate) struct Committed {
     pub groups: Arc<Vec<u8>>,
     /// Blocks that were reserved for the operations behind them (`ops::room`): the fold charges what it writes.
     pub promised: u64,
+}
+
+/// An epoch that has its places.
+pub(crate) struct InFlight {
+    pub epoch: u64,
+    pub groups: Arc<Vec<u8>>,
+    pub promised: u64,
+    /// It is on the media, or there is nothing of it to be written.
+    pub flushed: bool,
+    pub written: Option<EpochWritten>,
 }
 
 /// A sealed epoch on its way to the store.

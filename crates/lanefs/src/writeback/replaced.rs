@@ -9,13 +9,14 @@
 //!    of the next epoch. So a rename looks at its own lane's line alone, and shares it with a checkpoint only up to the seal.
 //! 4. Several may be about to seal. What one of them took off the lists is not durable before it is written: until then it is in hand
 //!    (`LaneLog::in_hand`, under the lane's lock), and who comes to seal meanwhile makes it durable too, which is to wait for the first.
-//! 5. Only where no room can be made for the content does the rename become durable without; the file's handles hear of the error.
+//! 5. Only where no room can be made for the content, or where it cannot be read, does the rename become durable without; the
+//!    file's handles hear of the error, and nobody else.
 
 use crate::error::Result;
 use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, UNSYNCED};
 use crate::volume::Inner;
-use crate::writeback::capture::For;
+use crate::writeback::capture::{For, With};
 use lanefs_store::Ino;
 use lanefs_sync::{Canary, planted};
 use std::cell::Cell as Local;
@@ -27,12 +28,19 @@ pub(crate) struct Settled<'v> {
     vol: &'v Inner,
     /// The lanes' counts are as they were.
     over: Local<bool>,
+    /// Bytes of groups that were logged and not sealed when it was announced.
+    pub open_bytes: usize,
 }
 
 impl Settled<'_> {
     /// The seal has visited every lane and taken the announcement back there.
     pub(crate) fn sealed(&self) {
         self.over.set(true);
+    }
+
+    /// Whether that was so: the caller's epoch is sealed.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.over.get()
     }
 }
 
@@ -49,9 +57,11 @@ impl Inner {
     pub(crate) fn settle_replaced(&self) -> Result<Settled<'_>> {
         let mut moved: BTreeSet<Ino> = BTreeSet::new();
         let mut taken: Vec<(usize, Vec<Ino>)> = Vec::new();
+        let mut open_bytes = 0;
         for lane in 0..self.lanes.len() {
             let mut log = self.lanes.lock(lane);
             log.settling += 1;
+            open_bytes += log.open_bytes();
             // An empty list is not written: two seals would share its line.
             if !log.replaced.is_empty() {
                 let list = std::mem::take(&mut log.replaced);
@@ -60,7 +70,7 @@ impl Inner {
             }
             moved.extend(&log.in_hand);
         }
-        let settled = Settled { vol: self, over: Local::new(false) };
+        let settled = Settled { vol: self, over: Local::new(false), open_bytes };
         let r = self.settle_all(&moved.into_iter().collect::<Vec<_>>());
         // What went back to a list is there before it is in hand no more.
         for (lane, list) in taken {
@@ -79,6 +89,10 @@ impl Inner {
             match self.settle(ino) {
                 Err(e) if e.errno() == libc::ENOSPC => {
                     tracing::warn!("no room for the content of inode {ino}, which was renamed over a file");
+                }
+                // A file whose blocks cannot be read, say: its own handles hear of it, and the others go on.
+                Err(e) if self.check_alive().is_ok() && !self.store.is_broken() => {
+                    tracing::warn!("the content of inode {ino}, which was renamed over a file: {e}");
                 }
                 Err(e) => {
                     let lane = self.lanes.mine();
@@ -109,7 +123,11 @@ impl Inner {
         if cell.nlink.load(SeqCst) == 0 || !cell.has_dirty() && !cell.has(DATASYNC | UNSYNCED) {
             return Ok(());
         }
-        self.write_back_held(cell, &l, For::Sync, &[], usize::MAX).map(drop)
+        let r = self.write_back_held(cell, &l, For::Sync, With::Nothing, usize::MAX).map(drop);
+        if let Err(e) = &r {
+            cell.errors.record(e.errno());
+        }
+        r
     }
 }
 
@@ -143,7 +161,7 @@ mod tests {
         assert_eq!(announced(), [2; 4]);
         assert!(!replace(), "the content goes before the rename");
         // A seal of one leaves the other's announcement.
-        inner.commit_into(&mut inner.commit.lock(), &one).unwrap();
+        inner.commit_with(&one, |_, _| ()).unwrap();
         drop(one);
         assert_eq!(announced(), [1; 4]);
         assert!(!replace());

@@ -1,21 +1,105 @@
 //! What is there after a crash. (The crash simulator in lanefs-check tries every state; these are the plain cases.)
 
 use crate::{after_crash, errno, ls, options, reopen, root};
-use lanefs::{Cred, Fs, OpenOptions, Volume};
-use lanefs_store::device::{Device, MemoryImage};
+use lanefs::{Cred, Fs, MountOptions, OpenOptions, Order, Volume};
+use lanefs_store::device::{Device, MemoryDevice, MemoryImage};
 use std::sync::Arc;
 
-#[test]
-fn an_fsynced_new_file_is_there_with_its_name_its_directories_and_nothing_else() {
+/// A volume of 64 MiB that is opened with this order, and its device.
+fn opened(order: Order) -> (Fs, Arc<MemoryDevice>) {
     let (fs, dev) = root(64);
+    fs.volume().close().unwrap();
+    drop(fs);
+    let d: Arc<dyn Device> = dev.clone();
+    let v = Volume::open_devices(vec![d], &MountOptions { order, ..options() }).unwrap();
+    (v.as_user(Cred::root()), dev)
+}
+
+/// What is left where one file of two in a new directory was fsynced.
+fn one_of_two_is_fsynced(order: Order) -> Vec<String> {
+    let (fs, dev) = opened(order);
     fs.mkdir_all("/a/b", 0o755).unwrap();
-    fs.write("/a/b/unsynced", b"no").unwrap();
+    fs.write("/a/b/before", b"no").unwrap();
     let f = fs.create("/a/b/synced").unwrap();
     f.write_all_at(b"yes", 0).unwrap();
     f.sync_all().unwrap();
+    fs.write("/a/b/after", b"no").unwrap();
     let fs = after_crash(&dev);
     assert_eq!(fs.read("/a/b/synced").unwrap(), b"yes");
-    assert_eq!(ls(&fs, "/a/b"), ["synced"]);
+    ls(&fs, "/a/b")
+}
+
+#[test]
+fn an_fsynced_new_file_is_there_with_its_name_its_directories_and_nothing_else() {
+    assert_eq!(one_of_two_is_fsynced(Order::Relaxed), ["synced"]);
+}
+
+/// git, dpkg and others go by it, because ext4 and XFS do: the name that a lock file was renamed to counts only if all that it
+/// refers to is there.
+#[test]
+fn an_fsync_of_an_ordered_volume_keeps_all_names_that_returned_before_it() {
+    assert_eq!(one_of_two_is_fsynced(Order::Ordered), ["before", "synced"]);
+}
+
+/// The file that is fsynced need not have changed, nor be near.
+#[test]
+fn an_fsync_of_any_file_keeps_a_rename_that_returned_before_it() {
+    for dirty in [false, true] {
+        let (fs, dev) = opened(Order::Ordered);
+        let log = fs.create("/log").unwrap();
+        fs.mkdir("/objects", 0o755).unwrap();
+        fs.write("/objects/tmp", b"object").unwrap();
+        fs.volume().sync().unwrap();
+        fs.rename("/objects/tmp", "/objects/1").unwrap();
+        if dirty {
+            log.write_all_at(b"line", 0).unwrap();
+        }
+        log.sync_all().unwrap();
+        let fs = after_crash(&dev);
+        assert_eq!(ls(&fs, "/objects"), ["1"], "dirty: {dirty}");
+    }
+}
+
+/// As on ext4, so that a database does not wait for those who make files beside it; what names its own file, and all before that, is kept.
+#[test]
+fn an_fdatasync_of_an_ordered_volume_keeps_names_up_to_the_last_of_its_file() {
+    let (fs, dev) = opened(Order::Ordered);
+    let db = fs.create("/db").unwrap();
+    fs.volume().sync().unwrap();
+    fs.mkdir("/before", 0o755).unwrap();
+    fs.rename("/db", "/data").unwrap();
+    db.sync_data().unwrap();
+    assert_eq!(ls(&after_crash(&dev), "/"), ["before", "data"]);
+    fs.mkdir("/beside", 0o755).unwrap();
+    db.write_all_at(b"row", 0).unwrap();
+    db.sync_data().unwrap();
+    let left = after_crash(&dev);
+    assert_eq!(left.read("/data").unwrap(), b"row");
+    assert_eq!(ls(&left, "/"), ["before", "data"], "nobody asked for /beside");
+}
+
+/// Many threads make files and fsync them, each seals epochs for all; what one of them was told is there, whoever wrote it.
+#[test]
+fn what_several_threads_fsync_at_once_is_there_with_all_before_it() {
+    let (fs, dev) = opened(Order::Ordered);
+    std::thread::scope(|s| {
+        for t in 0..4 {
+            let fs = &fs;
+            s.spawn(move || {
+                for n in 0..100 {
+                    fs.write(format!("/{t}-{n}-before"), b"x").unwrap();
+                    let f = fs.create(format!("/{t}-{n}")).unwrap();
+                    f.write_all_at(&vec![n as u8; 100 + n * 2000], 0).unwrap();
+                    f.sync_all().unwrap();
+                }
+            });
+        }
+    });
+    let left = after_crash(&dev);
+    for (t, n) in (0..4).flat_map(|t| (0..100).map(move |n| (t, n))) {
+        assert_eq!(left.read(format!("/{t}-{n}")).unwrap(), vec![n as u8; 100 + n * 2000]);
+        left.stat(format!("/{t}-{n}-before")).unwrap();
+    }
 }
 
 #[test]
