@@ -53,7 +53,6 @@ fn checkers() -> Result<(), String> {
     fuzz::schedules(&["--runs", "2000", "--jobs", &cores])?;
     // So many, not so long: what is tried must not depend on how fast the machine is.
     fuzz::fuzz(&["--cases", "4000", "--seconds", "600"])?;
-    // Names become durable one by one: what relies on their order is counted, and not held against the volume.
-    crash::checker("lanefs-apps", &["--order", "relaxed", "--states", "150"])?;
+    crash::checker("lanefs-apps", &["--order", "ordered", "--states", "150"])?;
     fuzz::oom(&["--jobs", &cores])
 }

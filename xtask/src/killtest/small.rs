@@ -60,7 +60,9 @@ impl Small {
         let v = match &mut self.volume {
             Some(v) => v,
             None => {
-                let mut made = Volume::make(lanefs, "96M", &["-o", "commit=1,dirty_expire=1"])?;
+                let order = if ordered { "ordered" } else { "relaxed" };
+                let options = format!("commit=1,dirty_expire=1,order={order}");
+                let mut made = Volume::make(lanefs, "96M", &["-o", &options])?;
                 made.mount()?;
                 self.volume.insert(made)
             }

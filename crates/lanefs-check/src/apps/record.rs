@@ -3,7 +3,7 @@
 use super::App;
 use super::worker::{Scratch, work};
 use crate::crash::image::{BLOCK, Image};
-use lanefs::{MountOptions, Volume};
+use lanefs::{MountOptions, Order, Volume};
 use lanefs_fuse::{MountConfig, Session};
 use lanefs_store::device::{Device, Log, MemoryDevice, Recorder};
 use lanefs_store::{FormatOptions, Store};
@@ -20,6 +20,8 @@ pub struct Setting {
     pub interval: Duration,
     /// Whether the kernel gathers writes.
     pub writeback: bool,
+    /// In which order names become durable.
+    pub order: Order,
 }
 
 /// What a recording gave.
@@ -71,6 +73,7 @@ fn mounted(device: Arc<dyn Device>, mountpoint: &Path, setting: &Setting) -> Res
         cache_size: 128 << 20,
         commit_interval: setting.interval,
         dirty_expire: setting.interval,
+        order: setting.order,
         ..MountOptions::default()
     };
     // With auto_unmount the mount goes even if this process is killed.

@@ -1,6 +1,7 @@
 //! `cargo xtask apps [--rounds N] [--only NAME] [--order ordered|relaxed] [--states N] [--seed N] [--jobs N] [--minutes N]
 //! [--peers N] [--keep DIR] [--json FILE]`: applications under power loss. Exit status 1 if a promise was broken.
 
+use lanefs::Order;
 use lanefs_check::apps::judge::{Findings, judge};
 use lanefs_check::apps::record::{Setting, record};
 use lanefs_check::apps::states::Plan;
@@ -118,12 +119,13 @@ fn groups(apps: &[&'static App]) -> Vec<Vec<&'static App>> {
     groups
 }
 
-fn setting(rng: &mut Rng) -> Setting {
+fn setting(rng: &mut Rng, ordered: bool) -> Setting {
     let interval = *rng.pick(&[50, 300, 1000, 5000]);
     Setting {
         size: *rng.pick(&[64, 96, 128]) << 20,
         interval: Duration::from_millis(interval),
         writeback: !rng.one_in(4),
+        order: if ordered { Order::Ordered } else { Order::Relaxed },
     }
 }
 
@@ -154,7 +156,7 @@ fn work(o: &Options) -> Result<bool, String> {
             }
             let seed = o.seed.wrapping_add(round) ^ (n as u64) << 32;
             let mut rng = Rng::new(seed);
-            let setting = setting(&mut rng);
+            let setting = setting(&mut rng, o.ordered);
             let recording = record(&group, &setting, seed)?;
             let plan = Plan::new(&recording, o.states, &mut rng);
             let findings = judge(&recording, &group, &plan, o.jobs)?;
