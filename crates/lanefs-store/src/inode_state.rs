@@ -16,6 +16,7 @@ use crate::block_io::{BlockSink, BlockSource, Owner};
 use crate::error::{Result, StoreError};
 use crate::format::inode::{self, DirShape, InodeBlock, MAP_ENTRY, MapImage, XATTR_INLINE, XATTR_PER_BLOCK};
 use crate::format::inode::{XattrPlace, map_room};
+use crate::format::map_node::FANOUT;
 use crate::map::{Map, MapShape};
 pub use crate::map_delta::MapDelta;
 use crate::radix::{Found, Wanted};
@@ -204,6 +205,10 @@ impl InodeState {
     pub fn tail(&self) -> Option<(u64, &[u8])> {
         self.tail.as_ref().map(|(p, b)| (*p, &b[..]))
     }
+    /// The tail's page and length.
+    pub fn tail_extent(&self) -> Option<(u64, usize)> {
+        self.tail.as_ref().map(|(p, b)| (*p, b.len()))
+    }
     /// Whether a write-out has anything to write.
     pub fn is_dirty(&self) -> bool {
         self.nameless || self.is_changed()
@@ -264,6 +269,19 @@ impl InodeState {
     /// The map node that changing `page` would have to read, if any.
     pub fn missing_for(&self, page: u64) -> Option<Wanted> {
         self.map.missing_for(page)
+    }
+
+    /// The first map node that unmapping these pages would have to read, and the page at which to look on.
+    pub fn missing_in(&self, pages: &Range<u64>) -> Option<(Wanted, u64)> {
+        let mut from = pages.start;
+        while from < pages.end {
+            match self.map.next_data(from) {
+                Found::Missing(w) => return Some((w, from)),
+                Found::Here(Some(p)) if p < pages.end => from = (p | (FANOUT as u64 - 1)) + 1,
+                Found::Here(_) => break,
+            }
+        }
+        None
     }
 
     /// Asks until there is an answer, reading what is missing.
@@ -434,11 +452,18 @@ impl InodeState {
         let place = if blob.len() <= XATTR_INLINE {
             XattrPlace::Inline(blob.clone())
         } else {
-            let mut refs = Vec::new();
+            let mut refs: Vec<BlockRef> = Vec::new();
             for (n, bytes) in blob.chunks(XATTR_PER_BLOCK).enumerate() {
                 let index = n as u64;
                 let block = inode::encode_xattr_block(self.ino, index, bytes);
-                refs.push(sink.write(Owner::Xattr { ino: self.ino, index }, block)?);
+                match sink.write(Owner::Xattr { ino: self.ino, index }, block) {
+                    Ok(r) => refs.push(r),
+                    Err(e) => {
+                        // Nobody knows of them: the next attempt writes all.
+                        refs.iter().for_each(|r| sink.free(r.addr));
+                        return Err(e);
+                    }
+                }
             }
             XattrPlace::Blocks { len: blob.len() as u32, refs }
         };

@@ -2,7 +2,7 @@
 //! forgotten by the second. And checkpoints without a fold, which write again what others have under way.
 
 use crate::api::{FoldInput, FormatOptions, OpenOptions, PageRead, Transaction};
-use crate::device::{Device, HookedDevice, Kind, MemoryDevice, MemoryImage};
+use crate::device::{Device, Fault, FaultyDevice, HookedDevice, Kind, MemoryDevice, MemoryImage, Plan};
 use crate::error::{Result, StoreError};
 use crate::format::batch::{self, InodeRecord, TailUpdate};
 use crate::format::record::{Effect, encode_group};
@@ -191,9 +191,82 @@ fn of_two_records_of_one_version_the_one_that_says_all_counts() {
     pages_are_whole(d);
 }
 
+/// One map node after the other cannot be read, once: the unmapping says so, and has changed nothing.
+#[test]
+fn an_unmapping_that_cannot_read_the_map_changes_nothing() {
+    const FILE: u64 = 3 * 256;
+    let (s, d) = fresh(&OpenOptions { cache_bytes: 0, memory_bytes: 0, ..OpenOptions::default() });
+    make_files(&s, 1);
+    fsync(&s, 20, FILE, (0..FILE).map(|p| (p, page(p as u8 | 1))).collect()).unwrap();
+    in_place(&s).unwrap();
+    s.close().unwrap();
+    drop(s);
+    let mut refused = 0;
+    for good in 0.. {
+        let copy = Arc::new(FaultyDevice::new(snapshot_of(d.inner()), Plan::none()));
+        let o = OpenOptions { cache_bytes: 0, ..OpenOptions::default() };
+        let s = Store::open(vec![copy.clone()], &o).unwrap().0;
+        s.load_inode(Ino(20)).unwrap();
+        copy.set_plan(Plan::none().nth(Kind::Read, good, Fault::Error(libc::EIO)));
+        let r = s.unmap(0, Ino(20), 10..FILE, None);
+        let was_refused = r.is_err();
+        refused += u64::from(was_refused);
+        for p in 0..FILE {
+            let expected = (was_refused || p < 10).then_some(p as u8 | 1);
+            assert_eq!(first_byte(&s, 20, p), expected, "page {p}, {good} reads went well");
+        }
+        s.unmap(0, Ino(20), 10..FILE, None).unwrap();
+        fsync(&s, 20, FILE, Vec::new()).unwrap();
+        drop(s);
+        let s = reopen(copy);
+        assert!((0..FILE).all(|p| first_byte(&s, 20, p).is_some() == (p < 10)));
+        if !was_refused {
+            assert!(refused >= 3, "{refused}");
+            return;
+        }
+    }
+}
+
+/// A file is cut and grows again between two fsyncs: recovery had the bytes back that were cut, since the tail had only become shorter.
+#[test]
+fn a_tail_that_was_cut_and_grew_again_is_zeros_where_it_grew() {
+    let (s, d) = fresh(&OpenOptions::default());
+    make_files(&s, 1);
+    let sized = |bytes: u64, pages| {
+        let mut u = update(20, 0, pages);
+        u.attrs.size = bytes;
+        s.submit(Transaction { durable: bytes != 50, inodes: vec![u], ..Transaction::default() }).unwrap();
+    };
+    sized(100, vec![(0, page(7))]);
+    sized(50, Vec::new());
+    sized(100, Vec::new());
+    drop(s);
+    let s = reopen(d);
+    let mut b = Block::zeroed();
+    s.read_pages(Ino(20), 0, &mut [PageRead { block: &mut b, hole: false }]).unwrap();
+    assert_eq!((b.0[49], b.0[50], b.0[99]), (7, 0, 0));
+}
+
+/// Attributes that nobody can store were refused once, and forgotten when the store tried again by itself.
+#[test]
+fn attributes_that_are_too_long_are_refused_before_anything_is_taken() {
+    let (s, _) = fresh(&OpenOptions::default());
+    make_files(&s, 1);
+    fsync(&s, 20, 1, vec![(0, page(1))]).unwrap();
+    let mut u = update(20, 1, vec![(0, page(2))]);
+    u.xattrs = Some(vec![0; crate::types::XATTR_BLOB_MAX + 1]);
+    let tx = Transaction { durable: true, inodes: vec![u], ..Transaction::default() };
+    assert!(matches!(s.submit(tx), Err(StoreError::NoSpace)));
+    assert_eq!(first_byte(&s, 20, 0), Some(1));
+}
+
 /// What of a device is written, whatever is under way.
 fn snapshot(d: &Hooked) -> Arc<MemoryDevice> {
-    Arc::new(MemoryImage::capture(d.inner()).unwrap().fork().unwrap())
+    Arc::new(snapshot_of(d.inner()))
+}
+
+fn snapshot_of(d: &MemoryDevice) -> MemoryDevice {
+    MemoryImage::capture(d).unwrap().fork().unwrap()
 }
 
 /// Runs `call` in a thread of its own, and waits for its end; if it waits for something itself, not for long.

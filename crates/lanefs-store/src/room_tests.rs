@@ -258,6 +258,39 @@ fn what_an_fsync_without_room_was_to_carry_goes_with_the_next() {
     assert_eq!(s.load_inode(Ino(20)).unwrap().unwrap().xattrs, b"said");
 }
 
+/// Else the room would count as free that its caller keeps for the next attempt.
+#[test]
+fn a_submission_without_room_for_its_batch_has_its_promise_still() {
+    let (s, _) = store(1);
+    let e = s.info().last_epoch;
+    let made = file(e + 1, 20);
+    s.commit_epoch(e + 1, vec![(0, made.clone())]).unwrap();
+    let write = || {
+        let mut u = update(20, 2, vec![(0, page(1)), (1, page(2))]);
+        u.reserved = 2;
+        s.submit(Transaction { durable: true, inodes: vec![u], ..Transaction::default() })
+    };
+    // In a seal no room is made.
+    s.checkpoint(|| {
+        s.submit(Transaction { inodes: vec![update(20, 2, vec![(0, page(3))])], ..Transaction::default() })?;
+        let claimed = claim(&s, 0);
+        let mut n = 0;
+        let fill = |n| Transaction { durable: true, groups: link(e + 3, n, b"x"), ..Transaction::default() };
+        while s.submit(fill(n)).is_ok() {
+            n += 1;
+        }
+        assert!(s.reserve(0, 2));
+        assert!(matches!(write(), Err(StoreError::NoSpace)));
+        assert_eq!(s.space().reserved, 2);
+        claimed.into_iter().for_each(|seg| s.segments.release(seg));
+        write()?;
+        assert_eq!(s.space().reserved, 0);
+        Ok(FoldInput { epoch: e + 1, groups: vec![made.into()] })
+    })
+    .unwrap();
+    assert_eq!(s.audit().unwrap().problems, [""; 0]);
+}
+
 /// Also one that was written before the checkpoint began, and whose blocks were given up before it ended: recovery may have to read the batch.
 #[test]
 fn a_segment_that_a_batch_names_is_not_free_before_the_next_checkpoint() {

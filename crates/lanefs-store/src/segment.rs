@@ -13,15 +13,18 @@
 //!    slot nor a batch that recovery may read refers to a free segment (O13).
 //! 4. Node-head segments never have marks; they are freed when P has moved past them.
 //!
-//! Atomics are relaxed throughout: the counts steer, and every decision that frees is made by the one checkpoint
-//! under way, after it has waited (with locks, which order memory) for all writers that could have touched.
+//! Atomics are relaxed but one: the counts steer, and every decision that frees is made by the one checkpoint
+//! under way, after it has waited (with locks, which order memory) for all writers that could have touched. Writers behind its
+//! position may fill a segment meanwhile: who sees that it is full must see that it was touched, so [`SegmentTable::close`] releases and
+//! [`SegmentTable::info`] acquires.
 
 use crate::format::superblock::Layout;
 use crate::types::BlockAddr;
 use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, Canary, planted};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// A segment's number, counted through all devices.
 pub(crate) type SegId = u32;
@@ -244,7 +247,8 @@ impl SegmentTable {
     pub fn info(&self, seg: SegId) -> SegInfo {
         let m = &self.meta[seg as usize];
         SegInfo {
-            state: State::from_u8(m.state.load(Relaxed)),
+            // First, and Acquire, with the Release in `close`: of a full segment the rest is not older than its filling.
+            state: State::from_u8(m.state.load(Acquire)),
             live: m.live.load(Relaxed),
             tree: m.tree.load(Relaxed),
             written: m.written.load(Relaxed),
@@ -414,7 +418,8 @@ impl SegmentTable {
     }
 
     pub fn close(&self, seg: SegId) {
-        self.meta[seg as usize].state.store(State::Full as u8, Relaxed);
+        // Release, with the Acquire in `info`: it was touched before.
+        self.meta[seg as usize].state.store(State::Full as u8, Release);
     }
 
     /// Invariant 3: what the durable checkpoint `checkpoint` allows to be released.

@@ -104,6 +104,15 @@ impl Space {
         }
     }
 
+    /// What a transaction brought of promises is still promised: it failed, and will be submitted again.
+    pub fn keep_promise(&self, lane: usize, blocks: u64) {
+        if blocks > 0 {
+            let lane = lane % self.lanes;
+            self.reserved[lane].fetch_add(blocks as i64, Relaxed);
+            self.free.sub_forced(lane, blocks);
+        }
+    }
+
     pub fn charge(&self, lane: usize, blocks: u64) {
         if blocks > 0 {
             self.free.sub_forced(lane % self.lanes, blocks);
@@ -141,8 +150,11 @@ mod tests {
         s.credit(2, 12);
         assert_eq!(s.free_exact(), total as i64);
         assert!(s.reserve(3, 5));
+        s.settle(3, 5, 4, 0);
+        s.keep_promise(3, 5);
+        assert_eq!((s.free_exact(), s.reserved()), (total as i64 - 9, 5));
         s.unreserve(3, 5);
-        assert_eq!(s.reserved(), 0);
+        assert_eq!((s.free_exact(), s.reserved()), (total as i64 - 4, 0));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A transaction's way to the device: one trip, and one shared flush if it is durable.
 //!
 //! ```text
-//! A  lock the cells in ino order; read the map nodes the pages need
+//! A  lock the cells in ino order, with the map nodes in memory that the pages need
 //! B  inside a reader section (no I/O, no waiting): give out addresses, change the cells, take what the batch has to
 //!    carry, give the batch its place; leave the section, unlock
 //! C  write data and batch in one submission per device
@@ -14,8 +14,8 @@
 //!    ([`InodeState::take_delta`]); a batch that carries the others is older, and D waits for it. So
 //!    recovery never needs a batch that may be missing to make sense of one that was acknowledged.
 //! 3. The data a batch refers to was answered before its flush began (D), own or not.
-//! 4. If nothing can be allocated for the data, nothing has changed; if nothing for the batch, the data is written and
-//!    mapped, and the batch follows once there is room.
+//! 4. If something cannot be read, or nothing can be allocated for the data, nothing has changed; if nothing for the batch, the data is
+//!    written and mapped, and the batch follows once there is room. A caller that is told of an error has its promises still.
 //!
 //! [`InodeState::take_delta`]: crate::inode_state::InodeState::take_delta
 
@@ -32,7 +32,9 @@ use crate::inode_state::{InodeState, MapDelta, padded, tail_of};
 use crate::mlog::{BatchPlace, Heat, Mlog};
 use crate::radix::Wanted;
 use crate::store::Store;
-use crate::types::{Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, Ino};
+use crate::types::{
+    Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, Ino, PAGES_END, XATTR_BLOB_MAX,
+};
 use lanefs_sync::lock::MutexGuard;
 use lanefs_sync::{Canary, planted};
 use smallvec::SmallVec;
@@ -42,6 +44,8 @@ use std::sync::atomic::Ordering;
 
 /// The most blocks of one batch; longer messages are split.
 const BATCH_MAX: u32 = 32;
+/// So many map nodes are read for one unmapping, at the most: 12 MiB, for 4 GiB of a file.
+const NODES_AT_ONCE: usize = 4096;
 
 /// A message whose batches have their places: ready to be encoded and written.
 pub(crate) struct Placed {
@@ -178,10 +182,28 @@ impl Store {
         if tx.inodes.windows(2).any(|w| w[0].ino == w[1].ino) {
             return Err(StoreError::Invalid("an inode twice in one transaction".into()));
         }
+        for u in &tx.inodes {
+            if u.xattrs.as_ref().is_some_and(|x| x.len() > XATTR_BLOB_MAX) {
+                return Err(StoreError::NoSpace);
+            }
+            if let Some((page, _)) = u.pages.iter().find(|p| p.0 >= PAGES_END) {
+                return Err(StoreError::Invalid(format!("page {page} is beyond what a map can hold")));
+            }
+        }
+        let promised = |tx: &Transaction| tx.inodes.iter().map(|u| u64::from(u.reserved)).sum::<u64>();
+        let brought = promised(&tx);
+        let r = self.try_until_there_is_room(&mut tx);
+        if r.is_err() {
+            self.space.keep_promise(tx.lane, brought - promised(&tx));
+        }
+        r
+    }
+
+    fn try_until_there_is_room(&self, tx: &mut Transaction) -> Result<()> {
         self.watch_metadata(tx.lane)?;
         let mut tries = 0;
         loop {
-            match self.try_transaction(&mut tx) {
+            match self.try_transaction(tx) {
                 Err(StoreError::NoSpace) if tries < 8 => {
                     tries += 1;
                     let blocks = tx.inodes.iter().map(|u| u.pages.len() as u64).sum();
@@ -216,8 +238,8 @@ impl Store {
         let mut out_of_room = None;
         let shares = epoch.map_or(Ok(Vec::new()), |p| self.place_epoch(p, mlog.id))?;
         match self.change_cells(mlog, lane, &mut tx.inodes, &mut guards, &mut writes) {
-            // What is mapped by now must be written even so.
-            Err(e) if !writes.is_empty() || !shares.is_empty() => out_of_room = Some(e),
+            // The epoch has its places: it goes without the transaction, of which nothing was done.
+            Err(e) if !shares.is_empty() => out_of_room = Some(e),
             other => other?,
         }
         if tx.durable && out_of_room.is_none() {
@@ -245,46 +267,61 @@ impl Store {
         updates.iter().map(|u| self.cell_or_new(u.ino, &u.attrs)).collect()
     }
 
-    /// Locks the cells in their order, after reading the map nodes that the pages need.
+    /// Locks the cells in their order, with all map nodes in memory that the pages need.
     fn lock_all<'a>(
         &self,
         cells: &'a [Arc<Cell>],
         updates: &[InodeUpdate],
     ) -> Result<Vec<MutexGuard<'a, Inner>>> {
-        for (cell, u) in cells.iter().zip(updates) {
-            loop {
-                let wanted: Vec<Wanted> = {
-                    let i = cell.lock();
-                    // The tail that becomes a block is a page of the map too.
-                    let tail = i.state.tail().filter(|_| Plan::new(u, &i.state).displaced);
-                    let pages = u.pages.iter().map(|(p, _)| *p).chain(tail.map(|t| t.0));
-                    let mut w: Vec<Wanted> = pages.filter_map(|p| i.state.missing_for(p)).collect();
-                    w.dedup();
-                    w
-                };
-                if wanted.is_empty() {
-                    break;
-                }
-                for w in wanted {
-                    let b = self.io.read(w.r, w.what)?;
-                    cell.lock().state.install(&w, &b)?;
-                }
+        loop {
+            let guards: Vec<_> = cells.iter().map(|c| c.lock()).collect();
+            if let Some(i) = guards.iter().position(|g| g.gone) {
+                let why = format!("inode {} does not exist any more", cells[i].ino);
+                return Err(StoreError::Invalid(why));
+            }
+            let mut wanted: Vec<(usize, u64, Wanted)> = Vec::new();
+            for (n, (i, u)) in guards.iter().zip(updates).enumerate() {
+                // The tail that becomes a block is a page of the map too.
+                let tail = i.state.tail().filter(|_| Plan::new(u, &i.state).displaced);
+                let pages = u.pages.iter().map(|(p, _)| *p).chain(tail.map(|t| t.0));
+                wanted.extend(pages.filter_map(|p| Some((n, p, i.state.missing_for(p)?))));
+            }
+            if wanted.is_empty() {
+                debug_assert!(
+                    updates
+                        .iter()
+                        .zip(&guards)
+                        .all(|(u, g)| !u.size_only || g.folded || g.state.version() > 0),
+                    "the store has no attributes of this inode"
+                );
+                return Ok(guards);
+            }
+            drop(guards);
+            wanted.dedup_by(|a, b| (a.0, &a.2) == (b.0, &b.2));
+            for (n, page, w) in wanted {
+                self.read_node(&cells[n], &w, |s| s.missing_for(page))?;
             }
         }
-        let guards: Vec<_> = cells.iter().map(|c| c.lock()).collect();
-        debug_assert!(
-            updates.iter().zip(&guards).all(|(u, g)| !u.size_only || g.folded || g.state.version() > 0),
-            "the store has no attributes of this inode"
-        );
-        match guards.iter().position(|g| g.gone) {
-            Some(i) => Err(StoreError::Invalid(format!("inode {} does not exist any more", cells[i].ino))),
-            None => Ok(guards),
+    }
+
+    /// Reads a map node with the cell's lock released. It may have been replaced and its block reused meanwhile: only if it `is_asked` for still it is bad.
+    fn read_node(
+        &self,
+        cell: &Cell,
+        w: &Wanted,
+        is_asked: impl Fn(&InodeState) -> Option<Wanted>,
+    ) -> Result<()> {
+        let read = self.io.read(w.r, w.what);
+        let mut inner = cell.lock();
+        match read {
+            Ok(b) => inner.state.install(w, &b),
+            Err(e) if is_asked(&inner.state).as_ref() == Some(w) => Err(e),
+            Err(_) => Ok(()),
         }
     }
 
     /// Part B for the inodes: addresses, maps, attributes. Takes the pages out of the updates. Out of room it fails before it changes
-    /// anything. A map node that cannot be read may leave some pages mapped and others not, as if these had not been submitted;
-    /// what the inode had is still there.
+    /// anything; behind that nothing fails, since all nodes are in memory and what cannot be taken was refused before (4).
     fn change_cells(
         &self,
         mlog: &Mlog,
@@ -318,7 +355,7 @@ impl Store {
                 writes.push((r, block));
                 Ok(())
             };
-            let had_tail = inner.state.tail().is_some();
+            let tail_was = inner.state.tail_extent();
             let mut tail = None;
             for (page, block) in u.pages.drain(..) {
                 match plan.tail {
@@ -347,8 +384,8 @@ impl Store {
             } else {
                 inner.state.apply_attrs(&u.attrs, version);
             }
-            if had_tail != inner.state.tail().is_some() {
-                inner.tail = Logged::No;
+            if tail_was != inner.state.tail_extent() {
+                inner.tail = Logged::No; // Also if it is only shorter: it may grow again, by zeros.
             }
             if let Some(x) = u.xattrs.take() {
                 inner.state.set_xattrs(x)?;
@@ -360,7 +397,8 @@ impl Store {
             .try_for_each(|((u, plan), inner)| each(u, plan, inner));
         mlog.note_owners(owners);
         self.space.settle(lane, promised, writes.len() as u64, freed);
-        r
+        // It cannot be, and pages would be missing that somebody may call durable.
+        r.inspect_err(|e| self.io.fail(e))
     }
 
     /// Part B for the batch: takes what it has to carry and gives it a place. If there is none, nothing was taken.
@@ -474,12 +512,52 @@ impl Store {
         };
         // An inode of which nothing was submitted yet has nothing to unmap.
         let Some(cell) = cell else { return Ok(()) };
-        let mut g = cell.lock();
-        let inner = &mut *g;
-        if inner.gone {
-            return Err(StoreError::Invalid(format!("inode {ino} does not exist any more")));
+        let portions = self.unmap_portions(&cell, &pages)?;
+        for (n, pages) in portions.into_iter().enumerate().rev() {
+            self.unmap_at_once(lane, &cell, pages, cut.filter(|_| n == 0))?;
         }
-        let had_tail = inner.state.tail().is_some();
+        Ok(())
+    }
+
+    /// Reads all map nodes that these pages need, so that what cannot be read shows before anything has changed. They stay in memory unless they are
+    /// many: then there are several portions, of which only the first is still to be read when the others are unmapped.
+    fn unmap_portions(&self, cell: &Cell, pages: &Range<u64>) -> Result<Vec<Range<u64>>> {
+        let mut portions = Vec::new();
+        let (mut begin, mut from, mut read) = (pages.start, pages.start, 0);
+        loop {
+            let missing = cell.lock().state.missing_in(&(from..pages.end));
+            let Some((w, at)) = missing else { break };
+            self.read_node(cell, &w, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
+            (from, read) = (at, read + 1);
+            if read >= NODES_AT_ONCE && at > begin {
+                cell.lock().state.evict_clean();
+                portions.push(begin..at);
+                (begin, read) = (at, 0);
+            }
+        }
+        portions.push(begin..pages.end);
+        Ok(portions)
+    }
+
+    /// Unmaps these pages, or changes nothing.
+    fn unmap_at_once(
+        &self,
+        lane: usize,
+        cell: &Arc<Cell>,
+        pages: Range<u64>,
+        cut: Option<&Cut<'_>>,
+    ) -> Result<()> {
+        let mut g = loop {
+            let g = cell.lock();
+            if g.gone {
+                return Err(StoreError::Invalid(format!("inode {} does not exist any more", cell.ino)));
+            }
+            let Some((w, at)) = g.state.missing_in(&pages) else { break g };
+            drop(g);
+            self.read_node(cell, &w, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
+        };
+        let inner = &mut *g;
+        let tail_was = inner.state.tail_extent();
         let mut freed: SmallVec<[BlockAddr; 16]> = SmallVec::new();
         let r = inner.state.unmap(pages, &self.io, &mut freed);
         let n = freed.len() as u64;
@@ -493,14 +571,15 @@ impl Store {
             let version = inner.state.version() + 1;
             inner.state.apply_attrs(&Attrs { size, mtime, ctime, ..old }, version);
         }
-        if had_tail != inner.state.tail().is_some() {
+        if tail_was != inner.state.tail_extent() {
             inner.tail = Logged::No;
         }
-        self.cells.list_dirty(&cell, inner);
+        self.cells.list_dirty(cell, inner);
         self.cells.weigh(cell.ino, inner);
         drop(g);
         self.space.credit(lane, n);
-        r
+        // It cannot be: all nodes were in memory.
+        r.inspect_err(|e| self.io.fail(e))
     }
 }
 
