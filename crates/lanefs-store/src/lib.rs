@@ -14,9 +14,16 @@ mod cell;
 mod checkpoint;
 mod cleaner;
 mod commit;
+// The tests of `tests/it` and those beside the code have their model in common.
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../tests/it/common.rs"]
+mod common;
 pub mod device;
 pub mod dir;
 pub mod error;
+#[cfg(test)]
+mod fault_tests;
 pub mod fold;
 pub mod format;
 pub mod fsck;
@@ -30,6 +37,9 @@ pub mod map_delta;
 mod meanwhile_tests;
 mod medium;
 mod mlog;
+#[cfg(test)]
+#[path = "../tests/it/model.rs"]
+mod model;
 mod pressure;
 pub mod radix;
 mod recovery;
@@ -50,6 +60,9 @@ mod transaction;
 pub mod types;
 mod usage_table;
 mod xattr_blocks;
+
+#[cfg(test)]
+extern crate self as lanefs_store;
 
 pub use api::*;
 pub use audit::Audit;

@@ -24,6 +24,13 @@ pub(crate) struct UsageTable {
     pub owners: Vec<(BlockAddr, DataOwner)>,
 }
 
+/// Reads a summary, twice if need be: for one that could not be read once the owners of its segment's blocks would not be known any more.
+fn read_summary(source: &impl BlockSource, r: BlockRef, seg: SegId, part: usize) -> Result<Vec<DataOwner>> {
+    let read = || source.read(r, "segment summary");
+    let block = read().or_else(|_| read())?;
+    summary::decode_summary(&block, r.addr, u64::from(seg), part)
+}
+
 impl UsageTable {
     pub fn new(segments: u32) -> UsageTable {
         UsageTable {
@@ -144,10 +151,7 @@ impl UsageTable {
         let mut all = vec![DataOwner::default(); SUMMARY_SPAN];
         if !old.is_none() {
             // A summary is a hint: one that cannot be read is begun anew.
-            let read = sink
-                .read(old, "segment summary")
-                .and_then(|b| summary::decode_summary(&b, old.addr, u64::from(seg), part));
-            if let Ok(o) = read {
+            if let Ok(o) = read_summary(&*sink, old, seg, part) {
                 all = o;
             }
         }
@@ -232,10 +236,7 @@ impl UsageTable {
             if r.is_none() {
                 continue;
             }
-            let read = source
-                .read(*r, "segment summary")
-                .and_then(|b| summary::decode_summary(&b, r.addr, u64::from(seg), part));
-            if let Ok(o) = read {
+            if let Ok(o) = read_summary(source, *r, seg, part) {
                 for (i, o) in o.into_iter().enumerate() {
                     if let Some(x) = all.get_mut(part * SUMMARY_SPAN + i) {
                         *x = o;

@@ -171,6 +171,10 @@ impl<D: Device> FaultyDevice<D> {
     pub fn fired(&self) -> Vec<Fired> {
         self.state.lock().fired.clone()
     }
+    /// How many requests of each [`Kind`] there were since the plan was set.
+    pub fn requests(&self) -> [u64; 4] {
+        self.state.lock().counts
+    }
     /// The device inside.
     pub fn inner(&self) -> &D {
         &self.inner
@@ -371,6 +375,7 @@ mod tests {
         assert_eq!(read(&d, 1).unwrap().0, [0; BLOCK_SIZE]);
         let flushes: Vec<_> = (0..4).map(|_| d.flush().is_ok()).collect();
         assert_eq!(flushes, [true, true, false, true]);
+        assert_eq!(d.requests(), [2, 4, 4, 0]);
         let fired: Vec<_> = d.fired().iter().map(|f| (f.kind, f.nth)).collect();
         assert_eq!(fired, [(Kind::Write, 1), (Kind::Read, 0), (Kind::Flush, 2)]);
     }

@@ -16,7 +16,7 @@ pub fn format_options() -> FormatOptions {
         segment_blocks: 16,
         mlogs: 1,
         uuid: Some([7; 16]),
-        hash_key: Some([1, 2]),
+        hash_key: Some(HASH_KEY),
         time: Some(1),
         ..Default::default()
     }
@@ -84,12 +84,10 @@ pub fn read(s: &Store, ino: u64, page: u64) -> Option<Box<Block>> {
     (!hole).then_some(b)
 }
 
+const HASH_KEY: [u64; 2] = [1, 2];
+
 pub fn cookie(name: &[u8]) -> u64 {
-    let mut h = 0xcbf2_9ce4_8422_2325u64;
-    for b in name {
-        h = (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3);
-    }
-    (h.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 4) << 3 & ((1 << 63) - 1)
+    lanefs_store::format::name_hash::name_hash(HASH_KEY, name)
 }
 
 pub fn new_file(ino: u64) -> Effect<'static> {

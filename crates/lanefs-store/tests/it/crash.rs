@@ -1,232 +1,15 @@
 //! Power loss at every kind of moment, also during recovery, against a model.
-//!
-//! Every state a file ever had is kept, by the operation that made it; an operation writes its number into `mtime`. After a
-//! crash a file must be exactly one of its states, not older than the last acknowledged one; the names must be exactly
-//! those after some operation, not before the last acknowledged one; and the volume must pass its audit.
 
 use crate::common::*;
+use crate::model::{Model, Random, Told, Watch};
 use lanefs_store::device::{Crash, Device, MemoryImage, Recorder};
-use lanefs_store::format::record::Effect;
 use lanefs_store::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
-
-/// A page: its seed and how many of its bytes are not zero.
-type Pages = BTreeMap<u64, (u64, usize)>;
-
-#[derive(Clone, Default)]
-struct File {
-    size: u64,
-    pages: Pages,
-    /// All states, by operation.
-    states: BTreeMap<i64, (u64, Pages)>,
-    links: u32,
-    dead: bool,
-}
-
-fn block(seed: u64, len: usize) -> Box<Block> {
-    let mut b = page(seed);
-    b.0[len..].fill(0);
-    b
-}
-
-struct Model {
-    files: BTreeMap<u64, File>,
-    names: BTreeMap<Vec<u8>, u64>,
-    /// The names after each namespace operation.
-    history: Vec<BTreeMap<Vec<u8>, u64>>,
-    /// Groups of the open epoch; and those committed and not folded.
-    pending: Vec<u8>,
-    committed: Vec<Arc<Vec<u8>>>,
-    epoch: u64,
-    op: i64,
-    next_ino: u64,
-}
-
-impl Model {
-    fn group(&mut self, effects: &[Effect<'_>]) {
-        let g = group(self.epoch, self.op as u64, effects);
-        self.pending.extend(g);
-        self.history.push(self.names.clone());
-    }
-
-    fn step(&mut self, s: &Store, r: &mut Random, recorder: &Recorder) {
-        self.op += 1;
-        let live: Vec<u64> = self.files.iter().filter(|(_, f)| !f.dead).map(|(i, _)| *i).collect();
-        let pick = live.get(r.below(live.len().max(1) as u64) as usize).copied();
-        match (r.below(20), pick) {
-            (0..=2, _) | (_, None) => {
-                let (ino, name) = (self.next_ino, format!("n{}", r.below(12)).into_bytes());
-                let old = self.names.insert(name.clone(), ino);
-                self.next_ino += 1;
-                self.files.insert(ino, File { links: 1, ..Default::default() });
-                self.group(&[new_file(ino), set(&name, ino, old.unwrap_or(0))]);
-                if let Some(old) = old {
-                    self.unlinked(old, r.below(8) > 0);
-                }
-            }
-            (3, Some(ino)) if self.files[&ino].links > 0 => {
-                let name = format!("link{}", r.below(6)).into_bytes();
-                if self.names.contains_key(&name) {
-                    return;
-                }
-                self.names.insert(name.clone(), ino);
-                self.files.get_mut(&ino).unwrap().links += 1;
-                self.group(&[set(&name, ino, 0)]);
-            }
-            (4, _) => {
-                let Some((name, ino)) = self.names.pop_first() else { return };
-                let f = self.files.get_mut(&ino).unwrap();
-                f.links -= 1;
-                let last = f.links == 0 && r.below(2) == 0;
-                f.dead = last;
-                self.group(&[clr(&name, ino)]);
-                if last {
-                    let g =
-                        group(self.epoch, self.op as u64, &[Effect::Dead { ino: Ino(ino), generation: 0 }]);
-                    self.pending.extend(g);
-                }
-            }
-            (5..=12, Some(ino)) => self.write(s, r, recorder, ino),
-            (13, Some(ino)) => {
-                let f = self.files.get_mut(&ino).unwrap();
-                let keep = r.below(12);
-                f.size = f.size.min(keep * 4096);
-                f.pages.retain(|p, _| *p < keep);
-                f.states.insert(self.op, (f.size, f.pages.clone()));
-                let (size, mtime) = (f.size, self.op);
-                let cut =
-                    Cut { size: Some(size), time: Some(mtime), attrs: &|| Attrs { mtime, ..attrs(size) } };
-                s.unmap(0, Ino(ino), keep..u64::MAX, Some(&cut)).unwrap();
-            }
-            (14..=15, _) => {
-                self.commit(s);
-                recorder.mark(format!("names {}", self.history.len() - 1));
-            }
-            (16, _) => {
-                let done = s.checkpoint(|| {
-                    self.commit(s);
-                    Ok(FoldInput { epoch: self.epoch - 1, groups: self.committed.clone() })
-                });
-                done.unwrap();
-                self.committed.clear();
-                recorder.mark(format!("names {}", self.history.len() - 1));
-            }
-            (17, _) => {
-                s.clean(s.pressure().free_segments + 2).unwrap();
-            }
-            (_, Some(ino)) => s.forget_inode(Ino(ino)),
-        }
-    }
-
-    /// A name of the file is gone; with the last one the file dies, unless somebody still has it open.
-    fn unlinked(&mut self, ino: u64, dies: bool) {
-        let f = self.files.get_mut(&ino).unwrap();
-        f.links -= 1;
-        f.dead = f.links == 0 && dies;
-        if f.dead {
-            let g = group(self.epoch, self.op as u64, &[Effect::Dead { ino: Ino(ino), generation: 0 }]);
-            self.pending.extend(g);
-        }
-    }
-
-    fn commit(&mut self, s: &Store) {
-        let g = std::mem::take(&mut self.pending);
-        let half = lanefs_store::format::record::groups(&g).next().map_or(0, |x| x.unwrap().bytes.len());
-        s.commit_epoch(self.epoch, vec![(0, g[..half].to_vec()), (1, g[half..].to_vec())]).unwrap();
-        self.committed.push(g.into());
-        self.epoch += 1;
-    }
-
-    fn write(&mut self, s: &Store, r: &mut Random, recorder: &Recorder, ino: u64) {
-        let promised = 5;
-        if !s.reserve(0, promised) {
-            return; // Full.
-        }
-        let f = self.files.get_mut(&ino).unwrap();
-        let first = r.below(16);
-        let mut pages = Vec::new();
-        for p in first..first + 1 + r.below(4) {
-            let mut len = 4096;
-            let end = (p + 1) * 4096;
-            if end > f.size {
-                // The new last page; sometimes short enough for the inode block.
-                len = if r.below(2) == 0 { 1 + r.below(3000) as usize } else { 4096 };
-                f.size = p * 4096 + len as u64;
-            } else if f.size < end + 4096 && !f.size.is_multiple_of(4096) && p == f.size / 4096 {
-                len = (f.size % 4096) as usize;
-            }
-            let seed = self.op as u64 * 100 + p;
-            f.pages.insert(p, (seed, len));
-            pages.push((p, block(seed, len)));
-            if len < 4096 {
-                break;
-            }
-        }
-        f.states.insert(self.op, (f.size, f.pages.clone()));
-        let mut u = update(ino, f.size, pages);
-        u.reserved = promised as u32;
-        u.attrs.mtime = self.op;
-        let durable = r.below(3) > 0;
-        let groups = if durable { self.pending.clone() } else { Vec::new() };
-        let mut t = tx(durable, groups, vec![u]);
-        t.lane = r.below(3) as usize;
-        s.submit(t).unwrap();
-        if durable {
-            recorder.mark(format!("file {ino} {}", self.op));
-            recorder.mark(format!("names {}", self.history.len() - 1));
-        }
-    }
-
-    /// Checks a recovered store.
-    fn check(&self, s: &Store, acked_names: usize, acked: &BTreeMap<u64, i64>, context: &str) {
-        let mut names = BTreeMap::new();
-        let mut next = 0;
-        while next < 1 << 63 {
-            let b = s.load_bucket(ROOT_INO, next).unwrap();
-            names.extend(b.entries.iter().map(|e| (e.name.to_vec(), e.ino.0)));
-            next = b.high + 1;
-        }
-        assert!(
-            self.history[acked_names..].contains(&names),
-            "{context}: names {names:?} were never so since {:?}",
-            self.history[acked_names]
-        );
-        let mut links: BTreeMap<u64, u32> = BTreeMap::new();
-        names.values().for_each(|i| *links.entry(*i).or_default() += 1);
-        for (&ino, &n) in &links {
-            let i =
-                s.load_inode(Ino(ino)).unwrap().unwrap_or_else(|| panic!("{context}: inode {ino} is gone"));
-            assert_eq!(i.nlink, n, "{context}: links of inode {ino}");
-            let f = &self.files[&ino];
-            let least = acked.get(&ino).copied().unwrap_or(0);
-            let (size, pages) = match f.states.get(&i.attrs.mtime) {
-                Some(state) => state.clone(),
-                None => {
-                    assert_eq!((i.attrs.mtime, least), (5, 0), "{context}: inode {ino} lost its updates");
-                    (0, Pages::new())
-                }
-            };
-            assert!(i.attrs.mtime >= least, "{context}: inode {ino} is of {} not {least}", i.attrs.mtime);
-            assert_eq!(i.attrs.size, size, "{context}: size of inode {ino} of {}", i.attrs.mtime);
-            for p in 0..24 {
-                let expected = pages.get(&p).map(|&(seed, len)| block(seed, len).0);
-                let got = read(s, ino, p).map(|b| b.0);
-                assert!(got == expected, "{context}: inode {ino} of {} page {p}", i.attrs.mtime);
-            }
-        }
-        let a = s.audit().unwrap();
-        assert!(a.problems.is_empty(), "{context}: {:#?}", a.problems);
-        assert_eq!(a.inodes, links.len() as u64 + 1, "{context}: inodes without names are left");
+impl Watch for Recorder {
+    fn acked(&self, what: String) {
+        self.mark(what);
     }
 }
 
@@ -247,19 +30,10 @@ fn run(base: &Arc<MemoryImage>, seed: u64, steps: usize, instants: u64) {
     let recorder = Recorder::new();
     let d: Dev = Arc::new(recorder.wrap(base.fork().unwrap()));
     let (s, _) = open(&d);
-    let mut m = Model {
-        files: BTreeMap::new(),
-        names: BTreeMap::new(),
-        history: vec![BTreeMap::new()],
-        pending: Vec::new(),
-        committed: Vec::new(),
-        epoch: s.info().last_epoch + 1,
-        op: 100,
-        next_ino: 20,
-    };
+    let mut m = Model::new(&s);
     let mut r = Random(seed);
     for _ in 0..steps {
-        m.step(&s, &mut r, &recorder);
+        m.step(&s, &mut r, &*recorder).unwrap();
     }
     drop(s);
     let log = recorder.log();
@@ -267,17 +41,7 @@ fn run(base: &Arc<MemoryImage>, seed: u64, steps: usize, instants: u64) {
         let at = if n == 0 { log.now } else { r.below(log.now + 1) };
         let fate = r.below(1 << 30);
         let crash = Crash::new(&log, at);
-        let (mut acked_names, mut acked) = (0, BTreeMap::new());
-        for mark in crash.marks() {
-            let words: Vec<&str> = mark.split(' ').collect();
-            match words[..] {
-                ["names", k] => acked_names = k.parse().unwrap(),
-                ["file", ino, op] => {
-                    acked.insert(ino.parse().unwrap(), op.parse().unwrap());
-                }
-                _ => panic!("{mark}"),
-            }
-        }
+        let told = Told::new(crash.marks());
         let context = format!("seed {seed} instant {at} of {} fate {fate}", log.now);
         let image = crash.build_random(std::slice::from_ref(base), fate).unwrap().remove(0);
         let image = MemoryImage::capture(&image).unwrap();
@@ -286,10 +50,10 @@ fn run(base: &Arc<MemoryImage>, seed: u64, steps: usize, instants: u64) {
         let d: Dev = Arc::new(again.wrap(image.fork().unwrap()));
         let (s, _) = Store::open(vec![d.clone()], &OpenOptions::default())
             .unwrap_or_else(|e| panic!("{context}: {e}"));
-        m.check(&s, acked_names, &acked, &context);
+        m.check(&s, &told, &context);
         drop(s);
         let (s, _) = open(&d);
-        m.check(&s, acked_names, &acked, &format!("{context}, opened twice"));
+        m.check(&s, &told, &format!("{context}, opened twice"));
         drop(s);
         let second = again.log();
         let at = r.below(second.now + 1);
@@ -298,11 +62,11 @@ fn run(base: &Arc<MemoryImage>, seed: u64, steps: usize, instants: u64) {
         let d: Dev = Arc::new(crash.build_random(&[image], fate + 1).unwrap().remove(0));
         let (s, _) = Store::open(vec![d.clone()], &OpenOptions::default())
             .unwrap_or_else(|e| panic!("{context}: {e}"));
-        m.check(&s, acked_names, &acked, &context);
+        m.check(&s, &told, &context);
         s.close().unwrap();
         let (s, report) = open(&d);
         assert!(report.clean);
-        m.check(&s, acked_names, &acked, &format!("{context}, closed"));
+        m.check(&s, &told, &format!("{context}, closed"));
     }
 }
 

@@ -8,6 +8,8 @@ mod faults;
 mod full;
 mod lost;
 mod mkfs;
+#[allow(dead_code)]
+mod model;
 mod recovery;
 mod room;
 mod slots;
