@@ -274,6 +274,7 @@ fn whatever_is_refused_once_on_a_volume_with_several_leaves_costs_nothing_that_w
 }
 
 #[test]
+#[ignore = "takes minutes"]
 fn whatever_is_refused_once_among_many_files_costs_nothing_that_was_acknowledged() {
     every_one(History { bytes: 16 << 20, crowd: 290, steps: 60, seed: 3 }, 120);
 }

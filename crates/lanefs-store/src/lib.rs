@@ -58,6 +58,7 @@ mod store;
 mod testing;
 mod transaction;
 pub mod types;
+mod unmap;
 mod usage_table;
 mod xattr_blocks;
 
