@@ -17,6 +17,8 @@ pub struct Mount {
     pub options: String,
     /// Who mounted it.
     pub user: Option<u32>,
+    /// Another mount lies on top of it.
+    pub covered: bool,
 }
 
 /// LaneFS mounts in the order they were made.
@@ -24,17 +26,25 @@ pub fn lanefs_mounts() -> std::io::Result<Vec<Mount>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
-/// The topmost LaneFS mount at `dir`.
+/// The LaneFS mount at `dir` that is on top, or else one that others cover.
 pub fn at(dir: &Path) -> std::io::Result<Option<Mount>> {
-    Ok(lanefs_mounts()?.into_iter().rev().find(|m| m.dir == dir))
+    let here: Vec<Mount> = lanefs_mounts()?.into_iter().filter(|m| m.dir == dir).collect();
+    let top = here.iter().position(|m| !m.covered).or(here.len().checked_sub(1));
+    Ok(top.and_then(|at| here.into_iter().nth(at)))
 }
 
 fn parse(table: &[u8]) -> Vec<Mount> {
     let lines = table.split(|b| *b == b'\n');
+    // What is mounted on the root of another at the same place: (that other's number, where).
+    let parents: Vec<(&[u8], &[u8])> = lines
+        .clone()
+        .filter_map(|l| Some((l.split(|b| *b == b' ').nth(1)?, l.split(|b| *b == b' ').nth(4)?)))
+        .collect();
     lines
         .filter_map(|line| {
             let mut fields = line.split(|b| *b == b' ');
-            let dir = fields.nth(4)?;
+            let id = fields.next()?;
+            let dir = fields.nth(3)?;
             let options = String::from_utf8_lossy(fields.next()?).into_owned();
             let mut fields = fields.skip_while(|f| *f != b"-").skip(1);
             let (kind, source) = (fields.next()?, fields.next()?);
@@ -46,6 +56,7 @@ fn parse(table: &[u8]) -> Vec<Mount> {
                 read_only: [&options, &*of_all].iter().any(|list| list.split(',').any(|o| o == "ro")),
                 options,
                 user,
+                covered: parents.contains(&(id, dir)),
             })
         })
         .collect()
@@ -88,7 +99,19 @@ mod tests {
                 read_only: true,
                 options: "ro,nosuid".into(),
                 user: Some(0),
+                covered: false,
             }]
+        );
+    }
+
+    #[test]
+    fn a_mount_that_another_covers_is_told() {
+        let table = b"40 22 0:50 / /m rw - fuse.lanefs /a rw,user_id=1000,group_id=0\n\
+            41 40 0:51 / /m rw - tmpfs none rw\n42 40 0:52 / /m/sub rw - fuse.lanefs /b rw\n";
+        let mounts = parse(table);
+        assert_eq!(
+            mounts.iter().map(|m| (m.covered, m.user)).collect::<Vec<_>>(),
+            [(true, Some(1000)), (false, None)]
         );
     }
 }

@@ -9,10 +9,12 @@ use crate::acl::{self, Acl};
 use crate::aside::Aside;
 use crate::handles::{Handle, Handles};
 use crate::known::Known;
+use crate::room::Room;
 use crate::translate::root;
 use crate::wire::{Agreed, Device, Errno, Reply, Request};
 use lanefs::{Birth, File, Ino, Result, SetAttr, Stat, Volume};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 type Wire<T> = std::result::Result<T, Errno>;
@@ -28,26 +30,76 @@ pub(crate) struct Adaptor {
     /// SETXATTR says when an ACL takes setgid away.
     pub setxattr_ext: bool,
     dirsync: bool,
+    pub room: Arc<Room>,
+    pub closing: Arc<Closing>,
+    failed: OnceLock<Failed>,
     /// With `allow_root`: the only user beside root who may enter.
     pub only: Option<u32>,
 }
 
+/// What is to be done when somebody who serves requests cannot go on.
+type Failed = Box<dyn Fn() + Send + Sync>;
+
+/// The mount is about to be cut off from who uses it: what the kernel holds is called in, and no more is taken.
+#[derive(Default)]
+pub(crate) struct Closing {
+    pub begun: AtomicBool,
+    /// Requests with pages of the kernel's cache since then.
+    pub writes: AtomicU64,
+    /// Something that the kernel had accepted could not be written.
+    pub lost: AtomicBool,
+}
+
 impl Adaptor {
+    /// Has the kernel hand over all that it holds, until it holds nothing; no program's write is taken meanwhile, nor does a page come back
+    /// into its cache. Called by a thread that serves no requests.
+    pub(crate) fn call_all_in(&self) {
+        self.closing.begun.store(true, SeqCst);
+        loop {
+            let before = self.closing.writes.load(SeqCst);
+            for ino in self.handles.written() {
+                // The attributes first: from then on a write(2) asks, and is refused.
+                self.aside.attributes_changed(ino);
+                self.aside.call_in(ino);
+            }
+            if self.closing.writes.load(SeqCst) == before {
+                return;
+            }
+        }
+    }
+
     pub(crate) fn new(volume: Volume, config: &MountConfig, agreed: Agreed, device: Arc<Device>) -> Adaptor {
         let handles = Arc::new(Handles::new());
         let known = Arc::new(Known::new());
+        let room = Arc::new(Room::new(volume.clone(), agreed.writeback));
+        let closing = Arc::new(Closing::default());
         let keeper = Arc::clone(&known);
         volume.keep_unnamed(Some(Box::new(move |ino| keeper.knows(ino))));
         Adaptor {
             volume,
-            aside: Aside::new(Arc::clone(&handles), device),
+            aside: Aside::new(Arc::clone(&handles), Arc::clone(&room), device),
             handles,
             known,
             ttl: if config.allow_root { Duration::ZERO } else { config.ttl },
             writeback: agreed.writeback,
             setxattr_ext: agreed.setxattr_ext,
             dirsync: config.dirsync || config.sync,
+            closing,
+            failed: OnceLock::new(),
+            room,
             only: config.allow_root.then(|| rustix::process::geteuid().as_raw()),
+        }
+    }
+
+    pub(crate) fn when_serving_fails(&self, then: Failed) {
+        let _ = self.failed.set(then);
+    }
+
+    /// Somebody who serves requests cannot go on: the others, who wait for some, are not to be left as if all were well.
+    pub(crate) fn serving_failed(&self, error: &std::io::Error) {
+        tracing::error!("the mount ends: requests cannot be served: {error}");
+        if let Some(then) = self.failed.get() {
+            then();
         }
     }
 
@@ -70,7 +122,10 @@ impl Adaptor {
     /// Keeps an open file, whose setuid and setgid are this adaptor's business, and puts its handle.
     pub(crate) fn open_out(&self, mut file: File, flags: u32, opened: u32, reply: &mut Reply) -> Wire<()> {
         file.keep_privilege();
-        reply.open_out(self.handles.insert(file, flags as i32 & libc::O_DIRECT != 0), opened)
+        let ino = file.ino();
+        reply.open_out(self.handles.insert(file, flags as i32 & libc::O_DIRECT != 0), opened)?;
+        self.about_to_tell(ino);
+        Ok(())
     }
 
     /// The flags a file is opened with here (W1, W2, W5).
@@ -107,8 +162,24 @@ impl Adaptor {
         Ok(settled?)
     }
 
+    /// To be called before an answer that carries attributes: where room is scarce the kernel is not to believe those of files that are open for
+    /// writing, so that it asks before it takes a write (`room`).
+    pub(crate) fn about_to_tell(&self, ino: Ino) {
+        if self.room.is_scarce() && self.handles.is_written(ino) {
+            self.aside.attributes_changed(ino);
+        }
+    }
+
+    /// `bytes` of room were taken, about.
+    pub(crate) fn took_room(&self, bytes: u64) {
+        if self.room.took(bytes) {
+            self.handles.written().into_iter().for_each(|ino| self.aside.attributes_changed(ino));
+        }
+    }
+
     /// Puts a name's inode, which the kernel will know once more.
     pub(crate) fn enter(&self, stat: &Stat, reply: &mut Reply) -> Wire<()> {
+        self.about_to_tell(stat.ino);
         self.known.count(stat.ino);
         reply.entry_out(stat, self.ttl)
     }

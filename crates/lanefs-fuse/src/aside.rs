@@ -13,16 +13,20 @@
 //! A3 *Names.* Where a change of a directory was made and the call fails all the same, what the kernel believes of the name is dropped. It waits for
 //!    the caller to be answered, so nobody waits for it.
 //!
+//! A4 *Room.* Where little room is left, a file's pages are called in before its next write is taken ([`crate::room`]).
+//!
 //! A request that came through a ring has to be answered by the thread that has it; there another thread is started where none is
-//! left (`rings`), and for A1 and A2 it makes the call itself.
+//! left (`rings`), and it makes the calls of A1, A2 and A4 itself.
 
 use crate::handles::Handles;
+use crate::room::Room;
 use crate::wire::{Device, Errno, Reply, room};
 use lanefs::Ino;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// A request that is answered when something was called in.
 pub(crate) struct Job {
@@ -40,6 +44,8 @@ pub(crate) enum What {
     Seek { handle: u64, offset: i64, whence: i32 },
     /// How many bytes were written (A2).
     Written { offset: u64, bytes: u32 },
+    /// The attributes, for who is about to write (A4).
+    Attributes { ttl: Duration },
 }
 
 enum Errand {
@@ -53,6 +59,7 @@ type Running = (Sender<Errand>, JoinHandle<()>);
 /// The thread; started when it is first needed.
 pub(crate) struct Aside {
     handles: Arc<Handles>,
+    room: Arc<Room>,
     device: Arc<Device>,
     running: Mutex<Option<Running>>,
 }
@@ -70,6 +77,21 @@ fn call_in(device: &Device, ino: Ino) {
     }
 }
 
+fn ask(device: &Device, room: &Room, ino: Ino, ttl: Duration, reply: &mut Reply) -> Result<(), Errno> {
+    call_in(device, ino);
+    room.look();
+    if room.is_scarce() {
+        if !room.has_reserve() {
+            return Err(Errno(libc::ENOSPC));
+        }
+        // It asks before the next write, too.
+        if let Err(e) = device.drop_attributes(ino) {
+            tracing::warn!("inode {}: the kernel may write without asking: {e}", ino.0);
+        }
+    }
+    reply.attr_out(&room.stat(ino)?, ttl)
+}
+
 /// Has the kernel drop the pages of a range.
 fn drop_pages(device: &Device, ino: Ino, offset: u64, bytes: u32) {
     if bytes > 0
@@ -80,8 +102,8 @@ fn drop_pages(device: &Device, ino: Ino, offset: u64, bytes: u32) {
 }
 
 impl Aside {
-    pub(crate) fn new(handles: Arc<Handles>, device: Arc<Device>) -> Aside {
-        Aside { handles, device, running: Mutex::new(None) }
+    pub(crate) fn new(handles: Arc<Handles>, room: Arc<Room>, device: Arc<Device>) -> Aside {
+        Aside { handles, room, device, running: Mutex::new(None) }
     }
 
     /// Has the kernel write back or drop the pages, then answers.
@@ -112,6 +134,11 @@ impl Aside {
         call_in(&self.device, ino);
     }
 
+    /// Calls the pages of a file in, and puts its attributes for who is about to write it. ENOSPC if there is no room for that.
+    pub(crate) fn ask(&self, ino: Ino, ttl: Duration, reply: &mut Reply) -> Result<(), Errno> {
+        ask(&self.device, &self.room, ino, ttl, reply)
+    }
+
     /// Has the kernel drop the pages of a range, and waits for that.
     pub(crate) fn drop_pages(&self, ino: Ino, offset: u64, bytes: u32) {
         drop_pages(&self.device, ino, offset, bytes);
@@ -127,8 +154,9 @@ impl Aside {
     fn start(&self) -> io::Result<Running> {
         let (errands, queue) = channel::<Errand>();
         let (handles, mine) = (Arc::clone(&self.handles), Arc::clone(&self.device));
+        let space = Arc::clone(&self.room);
         let thread = std::thread::Builder::new().name("lanefs-aside".into()).spawn(move || {
-            let mut bytes = room(64);
+            let mut bytes = room(256);
             for errand in queue {
                 let job = match errand {
                     Errand::Answer(job) => job,
@@ -145,6 +173,7 @@ impl Aside {
                         call_in(&job.device, job.ino);
                         answer(&handles, handle, offset, whence).and_then(|at| reply.u64(at))
                     }
+                    What::Attributes { ttl } => ask(&job.device, &space, job.ino, ttl, &mut reply),
                     What::Written { offset, bytes } => {
                         drop_pages(&job.device, job.ino, offset, bytes);
                         reply.u32(bytes).and_then(|()| reply.u32(0))

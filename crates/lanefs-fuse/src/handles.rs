@@ -26,7 +26,7 @@ pub(crate) struct Handle {
     pub file: File,
     shard: usize,
     /// The file may be written through this handle.
-    writes: bool,
+    pub writes: bool,
     /// It was opened with O_DIRECT.
     direct: Option<Arc<CachedReads>>,
 }
@@ -75,6 +75,11 @@ fn my_shard() -> usize {
 }
 
 impl Handle {
+    /// Whether a write through this handle goes to the kernel's cache.
+    pub(crate) fn gathers(&self) -> bool {
+        self.writes && self.direct.is_none()
+    }
+
     /// Whether pages that this handle has just written past the kernel's cache may be in it, as they were before. True also if the handle became
     /// one with O_DIRECT by fcntl(2).
     pub(crate) fn may_be_cached(&self) -> bool {
@@ -107,6 +112,16 @@ impl Handles {
     /// Whether the kernel may hold unwritten pages of a file.
     pub(crate) fn is_written(&self, ino: Ino) -> bool {
         self.inodes(ino).get(&ino).is_some_and(|o| o.writers > 0)
+    }
+
+    /// The inodes that the kernel may hold unwritten pages of.
+    pub(crate) fn written(&self) -> Vec<Ino> {
+        let mut all = Vec::new();
+        for shard in &self.inodes {
+            let inodes = shard.0.lock().unwrap_or_else(|e| e.into_inner());
+            all.extend(inodes.iter().filter(|(_, o)| o.writers > 0).map(|(ino, _)| *ino));
+        }
+        all
     }
 
     /// The kernel is about to read pages of a file into its cache. To be said before they are read: whoever writes them past the cache

@@ -28,6 +28,7 @@ mod options;
 mod readers;
 mod requests;
 mod rings;
+mod room;
 pub mod scrub;
 mod session;
 mod signals;

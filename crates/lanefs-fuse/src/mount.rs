@@ -5,6 +5,7 @@ use crate::wire::Device;
 use rustix::mount::UnmountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::ffi::CString;
+use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,12 +14,29 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// How a mount is taken down again.
-pub(crate) enum Attached {
+/// A mount of ours, and how it is taken down again.
+pub(crate) struct Attached {
+    mountpoint: PathBuf,
+    /// The mount's own number and its device's, which name it whatever is mounted on top; `None`: the table of mounts could not be read.
+    which: Option<Which>,
+    way: Way,
+}
+
+enum Way {
     /// By umount(2).
-    Direct(PathBuf),
+    Direct,
     /// By fusermount3. With `auto_unmount` it waits at the other end of the socket for the end of this process.
-    ByHelper(PathBuf, #[allow(dead_code)] Option<UnixStream>),
+    ByHelper(#[allow(dead_code)] Option<UnixStream>),
+}
+
+/// What the table of mounts says of a mount.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Which {
+    id: u64,
+    parent: u64,
+    /// The device's minor number, which is that of the FUSE connection.
+    minor: u32,
+    kind: String,
 }
 
 /// Mounts. The kernel's first request is waiting at the device then.
@@ -33,10 +51,10 @@ pub(crate) fn attach(mountpoint: &Path, config: &MountConfig) -> io::Result<(Dev
     let others = config.others_may_enter(me.as_raw());
     if me.is_root() && !config.auto_unmount {
         let device = mount_directly(&mountpoint, mode, others, config)?;
-        return Ok((device, Attached::Direct(mountpoint)));
+        return Ok((device, Attached::new(mountpoint, Way::Direct)));
     }
     let (device, socket) = mount_by_helper(&mountpoint, others, config)?;
-    Ok((device, Attached::ByHelper(mountpoint, socket)))
+    Ok((device, Attached::new(mountpoint, Way::ByHelper(socket))))
 }
 
 fn mount_directly(mountpoint: &Path, mode: u32, others: bool, config: &MountConfig) -> io::Result<Device> {
@@ -149,17 +167,25 @@ fn helper_options(others: bool, config: &MountConfig) -> String {
 }
 
 impl Attached {
+    /// Of what was just mounted there.
+    fn new(mountpoint: PathBuf, way: Way) -> Attached {
+        let which = mounts_at(&mountpoint).and_then(|all| topmost(&all).cloned());
+        Attached { which: which.filter(|w| w.kind.starts_with("fuse")), mountpoint, way }
+    }
+
     pub(crate) fn mountpoint(&self) -> &Path {
-        match self {
-            Attached::Direct(m) | Attached::ByHelper(m, _) => m,
-        }
+        &self.mountpoint
+    }
+
+    /// Where the kernel's knobs for the mount's device are.
+    pub(crate) fn knobs(&self) -> Option<PathBuf> {
+        self.which.as_ref().map(|w| PathBuf::from(format!("/sys/class/bdi/0:{}", w.minor)))
     }
 
     /// Lets the kernel read ahead by whole requests, and gather as many writes as for any other file system
     /// (FUSE starts with a hundredth, for servers that may not be trusted). Best effort: only root may.
     pub(crate) fn tune(&self, config: &MountConfig) {
-        let Some(minor) = connection_of(self.mountpoint()) else { return };
-        let bdi = PathBuf::from(format!("/sys/class/bdi/0:{minor}"));
+        let Some(bdi) = self.knobs() else { return };
         let read_ahead = (config.max_write / 1024).to_string();
         for (knob, value) in
             [("read_ahead_kb", read_ahead.as_str()), ("max_ratio", "100"), ("strict_limit", "0")]
@@ -168,33 +194,56 @@ impl Attached {
         }
     }
 
+    /// ENOENT if the mount is gone, EBUSY if another lies on top of it: whatever is done by the mountpoint's name would be done to that one.
+    fn check(&self) -> io::Result<()> {
+        let error = |e| Err(io::Error::from_raw_os_error(e));
+        let (Some(mine), Some(all)) = (&self.which, mounts_at(&self.mountpoint)) else { return Ok(()) };
+        match topmost(&all) {
+            Some(top) if top == mine => Ok(()),
+            _ if all.contains(mine) => error(libc::EBUSY),
+            _ => error(libc::ENOENT),
+        }
+    }
+
     /// Unmounts if nobody uses the mount; EBUSY otherwise.
     pub(crate) fn detach_if_idle(&self) -> io::Result<()> {
-        match self {
-            Attached::Direct(m) => Ok(rustix::mount::unmount(m, UnmountFlags::NOFOLLOW)?),
-            Attached::ByHelper(m, _) => unmount_by_helper(m, &["-u", "-q"]),
+        self.check()?;
+        match self.way {
+            Way::Direct => Ok(rustix::mount::unmount(&self.mountpoint, UnmountFlags::NOFOLLOW)?),
+            Way::ByHelper(_) => unmount_by_helper(&self.mountpoint, &["-u", "-q"]),
         }
     }
 
     /// Takes the mount out of the name space now; those who use it keep it until they are done.
     pub(crate) fn detach(&self) -> io::Result<()> {
-        match self {
-            Attached::Direct(m) => {
-                Ok(rustix::mount::unmount(m, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
+        self.check()?;
+        match self.way {
+            Way::Direct => {
+                Ok(rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
             }
-            Attached::ByHelper(m, _) => unmount_by_helper(m, &["-u", "-q", "-z"]),
+            Way::ByHelper(_) => unmount_by_helper(&self.mountpoint, &["-u", "-q", "-z"]),
         }
     }
 
-    /// Cuts the connection: every call in progress and every later one on the mount fails.
-    pub(crate) fn abort(&self) {
-        if let Attached::Direct(m) = self {
+    /// A directory of the mount; `None` if it cannot be had: another mount lies on top, or it does not answer.
+    pub(crate) fn root(&self) -> Option<File> {
+        self.check().ok()?;
+        File::open(&self.mountpoint).ok()
+    }
+
+    /// Cuts the connection: every call in progress and every later one on the mount fails. False if there was no way to.
+    pub(crate) fn abort(&self) -> bool {
+        let mut cut = false;
+        if matches!(self.way, Way::Direct) && self.check().is_ok() {
             // EBUSY is the expected answer: the force is in the cut, not in the unmount.
-            let _ = rustix::mount::unmount(m, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
+            let _ = rustix::mount::unmount(&self.mountpoint, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
+            cut = true;
         }
-        if let Some(minor) = connection_of(self.mountpoint()) {
-            let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+        if let Some(which) = &self.which {
+            let connection = format!("/sys/fs/fuse/connections/{}/abort", which.minor);
+            cut |= std::fs::write(connection, "1").is_ok();
         }
+        cut
     }
 }
 
@@ -203,10 +252,47 @@ fn unmount_by_helper(mountpoint: &Path, how: &[&str]) -> io::Result<()> {
     if done.success() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EBUSY)) }
 }
 
-/// The number of the FUSE connection mounted at `mountpoint`: its device's minor number.
-fn connection_of(mountpoint: &Path) -> Option<u32> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let wanted = mountpoint.to_str()?.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011");
-    let line = table.lines().rev().find(|l| l.split(' ').nth(4) == Some(wanted.as_str()))?;
-    line.split(' ').nth(2)?.split_once(':')?.1.parse().ok()
+/// The mounts at a directory.
+fn mounts_at(mountpoint: &Path) -> Option<Vec<Which>> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let table = String::from_utf8_lossy(&table);
+    let mut wanted = String::new();
+    for c in mountpoint.to_str()?.chars() {
+        match c {
+            ' ' | '\t' | '\n' | '\\' => wanted.push_str(&format!("\\{:03o}", u32::from(c))),
+            c => wanted.push(c),
+        }
+    }
+    let line = |l: &str| {
+        let (front, back) = l.split_once(" - ")?;
+        let f: Vec<&str> = front.split(' ').collect();
+        if f.get(4) != Some(&wanted.as_str()) {
+            return None;
+        }
+        let kind = back.split(' ').next()?.to_string();
+        let minor = f[2].split_once(':')?.1.parse().ok()?;
+        Some(Which { id: f[0].parse().ok()?, parent: f[1].parse().ok()?, minor, kind })
+    };
+    Some(table.lines().filter_map(line).collect())
+}
+
+/// That which lies on top of all others at one directory: none is mounted on it there.
+fn topmost(all: &[Which]) -> Option<&Which> {
+    all.iter().find(|w| all.iter().all(|other| other.parent != w.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_on_top_is_told_from_what_is_below() {
+        let mount = |id, parent| Which { id, parent, minor: 0, kind: String::new() };
+        let (below, middle, top) = (mount(40, 22), mount(57, 40), mount(31, 57));
+        assert_eq!(topmost(&[below.clone(), middle.clone(), top.clone()]), Some(&top));
+        assert_eq!(topmost(&[top.clone(), below.clone(), middle]), Some(&top));
+        assert_eq!(topmost(std::slice::from_ref(&below)), Some(&below));
+        assert_eq!(topmost(&[]), None);
+        assert_eq!(mounts_at(Path::new("/no such directory")), Some(Vec::new()));
+    }
 }

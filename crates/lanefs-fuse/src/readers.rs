@@ -49,7 +49,7 @@ pub(crate) fn start(
             Builder::new().name(format!("lanefs-fuse-{i}")).spawn(move || {
                 let result = if crowd.join() { read(&adaptor, &device, &crowd, most, nap) } else { Ok(()) };
                 crowd.end();
-                result
+                result.inspect_err(|e| adaptor.serving_failed(e))
             })
         })
         .collect()
@@ -109,4 +109,37 @@ fn read(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MountConfig;
+    use crate::wire::Agreed;
+    use lanefs::{MountOptions, Volume};
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    /// A reader that met an error ended, and one after the other did, until nobody was left and every call on the mount waited.
+    #[test]
+    fn the_mount_ends_when_a_reader_fails() {
+        let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
+        let disk = lanefs_store::device::MemoryDevice::new(32 << 20).unwrap();
+        let disk: Arc<dyn lanefs_store::device::Device> = Arc::new(disk);
+        lanefs_store::Store::format(std::slice::from_ref(&disk), &lanefs_store::FormatOptions::default())
+            .unwrap();
+        let volume = Volume::open_devices(vec![disk], &options).unwrap();
+        // It is read without an error, but what it gives is no request.
+        let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+        let device = Arc::new(Device::from(std::os::fd::OwnedFd::from(null)));
+        let agreed = Agreed { writeback: true, setxattr_ext: true, rings: false };
+        let adaptor = Arc::new(Adaptor::new(volume, &MountConfig::default(), agreed, Arc::clone(&device)));
+        let cut = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&cut);
+        adaptor.when_serving_fails(Box::new(move || told.store(true, SeqCst)));
+        for reader in start(&adaptor, &device, 4096, (1, 1), None).unwrap() {
+            assert!(reader.join().unwrap().is_err());
+        }
+        assert!(cut.load(SeqCst), "the others still wait");
+        adaptor.end();
+    }
 }

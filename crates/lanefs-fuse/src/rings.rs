@@ -198,7 +198,7 @@ impl Team {
         absence::tell(move |wait| team.away(wait));
         let result = self.serve(&mut entry);
         self.left(true);
-        result
+        result.inspect_err(|e| self.crew.adaptor.serving_failed(e))
     }
 
     /// A thread has ended.

@@ -1,7 +1,7 @@
 //! A mounted volume, from mount to the closed image.
 
 use crate::MountConfig;
-use crate::adaptor::Adaptor;
+use crate::adaptor::{Adaptor, Closing};
 use crate::mount::{Attached, attach};
 use crate::options::IoUring;
 use crate::readers::{self, most};
@@ -10,21 +10,44 @@ use crate::wire::{Device, Offer, ring, shake_hands};
 use lanefs::Volume;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 /// A volume mounted in the name space. Dropping it unmounts, waits for the users of the mount, and closes the volume.
 pub struct Session {
     volume: Volume,
-    attached: Arc<Attached>,
+    unmounter: Unmounter,
+    closing: Arc<Closing>,
     serving: Option<JoinHandle<io::Result<()>>>,
+    over: Receiver<Over>,
+}
+
+/// Why there is nothing to wait for any more.
+enum Over {
+    /// The connection has ended.
+    Ended,
+    /// It cannot be ended: another mount lies on top of ours, or ours is out of the name space and in use. It ends with the process.
+    GivenUp,
+}
+
+/// Says so when it is dropped.
+struct Ending(Sender<Over>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let _ = self.0.send(Over::Ended);
+    }
 }
 
 /// Takes a mount down; may be used from any thread.
 #[derive(Clone)]
 pub struct Unmounter {
     attached: Arc<Attached>,
+    adaptor: Weak<Adaptor>,
+    over: Sender<Over>,
 }
 
 /// Tells the kernel that this thread, and all it starts later, serve a file system: they are not made to wait for
@@ -42,11 +65,23 @@ pub fn serve_as_flusher() {
 pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Result<Session> {
     let rings = rings_wanted(config)?;
     let (device, attached) = attach(mountpoint, config)?;
-    let serving = serve(&volume, device, config, rings).inspect_err(|_| {
-        let _ = attached.detach();
-    })?;
+    let (said, over) = channel();
+    let (adaptor, serving) =
+        serve(&volume, device, config, rings, Ending(said.clone())).inspect_err(|_| {
+            let _ = attached.detach();
+        })?;
     attached.tune(config);
-    Ok(Session { volume, attached: Arc::new(attached), serving: Some(serving) })
+    if let Some(knobs) = attached.knobs() {
+        adaptor.room.begin(knobs);
+    }
+    let attached = Arc::new(attached);
+    let unmounter =
+        Unmounter { attached: Arc::clone(&attached), adaptor: Arc::downgrade(&adaptor), over: said };
+    // A reader of requests that failed takes the mount with it: calls are to fail, not to wait for ever.
+    let cut = unmounter.clone();
+    adaptor.when_serving_fails(Box::new(move || cut.cut()));
+    let closing = Arc::clone(&adaptor.closing);
+    Ok(Session { volume, unmounter, closing, serving: Some(serving), over })
 }
 
 /// Where the kernel keeps its switch for FUSE over io_uring.
@@ -86,7 +121,8 @@ fn serve(
     device: Device,
     config: &MountConfig,
     rings: bool,
-) -> io::Result<JoinHandle<io::Result<()>>> {
+    ending: Ending,
+) -> io::Result<(Arc<Adaptor>, JoinHandle<io::Result<()>>)> {
     let offer = Offer { max_write: config.max_write, writeback: config.writeback, rings };
     let agreed = shake_hands(&device, offer)?;
     let only = config.io_uring == IoUring::On;
@@ -115,25 +151,28 @@ fn serve(
         false => ((config.threads(), config.readers()), None),
     };
     let readers = readers::start(&adaptor, &device, config.max_write, threads, nap)?;
-    Builder::new().name("lanefs-fuse".into()).spawn(move || {
+    let served = Arc::clone(&adaptor);
+    let serving = Builder::new().name("lanefs-fuse".into()).spawn(move || {
+        let _ending = ending;
         let mut result = readers.into_iter().map(ended).fold(Ok(()), io::Result::and);
         if let Some(rings) = rings {
             result = result.and(rings.wait());
         }
         adaptor.end();
         result
-    })
+    })?;
+    Ok((served, serving))
 }
 
 impl Session {
     /// Where the volume is mounted.
     pub fn mountpoint(&self) -> &Path {
-        self.attached.mountpoint()
+        self.unmounter.attached.mountpoint()
     }
 
     /// What takes the mount down while another thread is in [`Session::join`].
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter { attached: Arc::clone(&self.attached) }
+        self.unmounter.clone()
     }
 
     /// Waits until the mount is gone: the volume has no user left, and [`Session::join`] only closes it then.
@@ -147,11 +186,17 @@ impl Session {
     /// Waits until the mount is gone, then closes the volume.
     ///
     /// # Errors
-    /// Of the connection, or of the final checkpoint.
+    /// Of the connection, or of the final checkpoint; or something that programs had written could not be written back when the mount ended.
     pub fn join(mut self) -> io::Result<()> {
         let served = self.wait();
         let closed = self.volume.close().map_err(io::Error::from);
-        served.and(closed)
+        let lost = self.closing.lost.load(SeqCst);
+        served.and(closed).and(match lost {
+            false => Ok(()),
+            true => Err(io::Error::other(
+                "not all that programs had written could be written back when the mount ended",
+            )),
+        })
     }
 
     /// Unmounts, whoever uses the mount (see [`Unmounter::stop`]), and closes the volume.
@@ -159,15 +204,18 @@ impl Session {
     /// # Errors
     /// As [`Session::join`].
     pub fn unmount(self) -> io::Result<()> {
-        self.unmounter().stop();
+        self.unmounter.stop();
         self.join()
     }
 
     fn wait(&mut self) -> io::Result<()> {
-        match self.serving.take().map(JoinHandle::join) {
-            None => Ok(()),
-            Some(Ok(result)) => result,
-            Some(Err(_)) => Err(io::Error::other("a reader thread of the mount panicked")),
+        let Some(serving) = self.serving.take() else { return Ok(()) };
+        if matches!(self.over.recv(), Ok(Over::GivenUp)) {
+            return Ok(());
+        }
+        match serving.join() {
+            Ok(result) => result,
+            Err(_) => Err(io::Error::other("a reader thread of the mount panicked")),
         }
     }
 }
@@ -175,7 +223,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if self.serving.is_some() {
-            let _ = self.attached.detach();
+            let _ = self.unmounter.attached.detach();
             let _ = self.wait();
             if let Err(e) = self.volume.close() {
                 tracing::error!("{e}");
@@ -193,16 +241,30 @@ impl Unmounter {
         self.attached.detach_if_idle()
     }
 
-    /// Unmounts whoever uses the mount: what the kernel has gathered is written back, then the connection is cut.
-    /// Open files of the mount fail with ENOTCONN or EIO from here on; the volume loses nothing.
+    /// Unmounts whoever uses the mount: what the kernel has gathered is called in until it holds nothing, then the connection is cut.
+    /// Open files of the mount fail with ENOTCONN or EIO from here on; the volume loses nothing that was accepted, or [`Session::join`] says so.
+    /// What lies on top of the mount is left alone: then the connection ends with the process.
     pub fn stop(&self) {
         if self.attached.detach_if_idle().is_ok() {
             return;
         }
-        if let Ok(dir) = std::fs::File::open(self.attached.mountpoint()) {
-            let _ = rustix::fs::syncfs(&dir);
+        // It brings the times that the kernel keeps; pages it only begins to write.
+        let root = self.attached.root();
+        let sync = || root.as_ref().map(rustix::fs::syncfs);
+        sync();
+        if let Some(adaptor) = self.adaptor.upgrade() {
+            adaptor.call_all_in();
         }
-        self.attached.abort();
+        sync();
+        drop(root);
+        self.cut();
         let _ = self.attached.detach();
+    }
+
+    /// Cuts the connection, or gives it up.
+    fn cut(&self) {
+        if !self.attached.abort() {
+            let _ = self.over.send(Over::GivenUp);
+        }
     }
 }

@@ -386,6 +386,29 @@ impl Volume {
         })
     }
 
+    /// Bytes that are free at this moment, while what was removed is not all given back: for who looks often. EIO once the volume is closed.
+    pub fn free_now(&self) -> Result<u64> {
+        let inner = &self.0.inner;
+        inner.check_alive()?;
+        Ok(inner.store.space().free * lanefs_store::BLOCK_SIZE as u64)
+    }
+
+    /// Whether there is room for so many bytes more at this moment, also after what was deleted was given back, which may take long. It is kept for
+    /// nobody. True once the volume is closed: then calls tell.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let inner = &self.0.inner;
+        let blocks = bytes.div_ceil(lanefs_store::BLOCK_SIZE as u64);
+        let fits = || {
+            let lane = inner.lanes.mine();
+            let fits = inner.store.reserve(lane, blocks);
+            if fits {
+                inner.store.unreserve(lane, blocks);
+            }
+            fits
+        };
+        inner.check_alive().is_err() || fits() || (inner.relieve() && fits())
+    }
+
     /// What the store says of the volume; also once it is closed.
     pub fn info(&self) -> VolumeInfo {
         self.0.inner.store.info()

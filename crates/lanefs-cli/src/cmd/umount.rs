@@ -32,9 +32,17 @@ pub fn run(args: &Args) -> Outcome {
             dir.display()
         ))
     })?;
-    let server = server_of(&dir);
+    if mount.covered {
+        return Err(Failure::new(format_args!(
+            "{0}: something else is mounted on top of the LaneFS volume; unmount that first, see `findmnt {0}`",
+            dir.display()
+        )));
+    }
+    // What the mount of another user says of its server and its images is not to be believed: whoever waits for these may wait for ever.
+    let believed = mount.user.is_none_or(|user| user == rustix::process::geteuid().as_raw());
+    let server = if believed { server_of(&dir) } else { None };
     detach(&dir, &mount, args.lazy)?;
-    if args.lazy {
+    if args.lazy || !believed {
         return Ok(0);
     }
     // Of a server that was gone before there is nothing to tell: whoever comes here then has seen calls fail.
@@ -132,6 +140,22 @@ fn wait_until_closed(server: Option<OwnedFd>, mount: &Mount) {
 
 /// Whether nobody holds the lock of an image. What cannot be opened is not known to be free.
 fn is_free(image: &Path) -> bool {
-    let open = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(image);
-    open.is_ok_and(|f| rustix::fs::flock(&f, FlockOperation::NonBlockingLockShared).is_ok())
+    // Not a pipe, which would wait for a writer.
+    let open = || File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(image);
+    open().is_ok_and(|f| rustix::fs::flock(&f, FlockOperation::NonBlockingLockShared).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a mount names as its image may be a pipe, which waits for a writer when it is opened.
+    #[test]
+    fn a_pipe_in_place_of_an_image_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("image");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+            .unwrap();
+        let _ = is_free(&pipe);
+    }
 }

@@ -18,6 +18,11 @@ on_each_transport! {
     readers_see_an_asynchronous_direct_write_when_it_is_complete,
     blocks_of_an_open_file_are_told_when_it_is_synced,
     allow_root_keeps_others_out_of_listings,
+    a_full_volume_refuses_the_write_that_does_not_fit,
+    writers_side_by_side_lose_nothing_that_was_accepted_on_a_full_volume,
+    a_signal_loses_nothing_of_a_busy_mount,
+    what_lies_on_top_of_a_mount_is_left_alone,
+    a_range_that_was_synced_is_there_and_no_byte_is_wrong,
 }
 
 const PAGE: usize = 4096;
@@ -352,4 +357,207 @@ fn allow_root_keeps_others_out_of_listings() {
         assert!(run.code != 0 && !run.out.contains("secret"), "{script}: {run:?}");
     }
     assert_eq!(std::fs::read_dir(m.path("d")).unwrap().count(), 1);
+}
+
+/// Bytes that say where they are.
+fn chunk(at: u64, len: usize) -> Vec<u8> {
+    (0..len as u64 / 8).flat_map(|i| (at + i).to_le_bytes()).collect()
+}
+
+/// Writes until an error comes; how much was accepted. The error is ENOSPC.
+fn fill(file: &File, size: usize) -> u64 {
+    let mut at = file.metadata().unwrap().len();
+    loop {
+        match file.write_at(&chunk(at, size), at) {
+            Ok(n) => at += n as u64,
+            Err(e) => {
+                assert_eq!(e.raw_os_error(), Some(libc::ENOSPC));
+                return at;
+            }
+        }
+        assert!(at < 600 << 20, "more is accepted than the volume has");
+    }
+}
+
+fn holds(path: &Path, len: u64, size: usize) {
+    let mut file = File::open(path).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), len, "{}", path.display());
+    let mut at = 0;
+    let mut seen = vec![0; size];
+    while at < len {
+        let n = size.min((len - at) as usize);
+        file.read_exact(&mut seen[..n]).unwrap();
+        assert!(seen[..n] == chunk(at, size)[..n], "{} at {at}", path.display());
+        at += n as u64;
+    }
+}
+
+/// A writer who looks at nothing but `write` learns that the volume is full, and all that was accepted is there: fsync has nothing to tell. What is
+/// removed makes room again.
+fn a_full_volume_refuses_the_write_that_does_not_fit() {
+    for (options, size) in [("rw", 1 << 20), ("rw", 4096), ("nowriteback", 1 << 20)] {
+        let mut m = Mount::new(&["-o", options]);
+        let before = rustix::fs::statvfs(&m.dir).unwrap().f_bavail * 4096;
+        let early = File::create_new(m.path("early")).unwrap();
+        early.write_all_at(&chunk(0, 4096), 0).unwrap();
+        let file = File::create_new(m.path("f")).unwrap();
+        let accepted = fill(&file, size);
+        assert!(accepted > before / 10 * 9, "{options}: only {accepted} of {before}");
+        file.sync_all().unwrap();
+        // One that was open when there was room is refused as well, or loses nothing.
+        let late = fill(&early, 4096);
+        early.sync_all().unwrap();
+        drop((file, early));
+        let left = rustix::fs::statvfs(&m.dir).unwrap();
+        assert!(left.f_bavail * 4096 < 2 << 20, "{options}: {} available", left.f_bavail * 4096);
+        m.umount();
+        m.mount(&["-o", options]);
+        holds(&m.path("f"), accepted, size);
+        holds(&m.path("early"), late, 4096);
+        std::fs::remove_file(m.path("f")).unwrap();
+        let again = File::create_new(m.path("again")).unwrap();
+        assert!(fill(&again, 1 << 20) > accepted / 2, "{options}: what was removed makes no room");
+        again.sync_all().unwrap();
+        drop(again);
+        m.umount();
+        m.fsck();
+    }
+}
+
+fn writers_side_by_side_lose_nothing_that_was_accepted_on_a_full_volume() {
+    let mut m = Mount::new(&[]);
+    let accepted: Vec<u64> = std::thread::scope(|s| {
+        let writers: Vec<_> = (0..4)
+            .map(|i| {
+                let path = m.path(&format!("f{i}"));
+                s.spawn(move || {
+                    let file = File::create_new(path).unwrap();
+                    let accepted = fill(&file, 256 << 10);
+                    file.sync_all().unwrap();
+                    accepted
+                })
+            })
+            .collect();
+        writers.into_iter().map(|w| w.join().unwrap()).collect()
+    });
+    m.umount();
+    m.mount(&[]);
+    for (i, len) in accepted.into_iter().enumerate() {
+        holds(&m.path(&format!("f{i}")), len, 256 << 10);
+    }
+}
+
+/// What programs had written was dropped when the connection was cut: writing back had only begun.
+fn a_signal_loses_nothing_of_a_busy_mount() {
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        let mut m = Mount::new(&[]);
+        m.umount();
+        let mut command = Command::new(LANEFS);
+        let how = transport().option();
+        command.args(["mount", "--foreground", "-o", &how, "v.lane", "mnt"]).current_dir(m.work.path());
+        let mut child = command.stdin(std::process::Stdio::null()).spawn().unwrap();
+        let begun = std::time::Instant::now();
+        while mount_line(&m.dir).is_none() {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(60), "does not mount");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let mapped = File::options().read(true).write(true).create_new(true).open(m.path("mapped")).unwrap();
+        mapped.set_len(1 << 20).unwrap();
+        // SAFETY: a shared mapping within the file, which lives until it is unmapped below.
+        let map = unsafe {
+            use rustix::mm::{MapFlags, ProtFlags, mmap};
+            let how = ProtFlags::READ | ProtFlags::WRITE;
+            let map = mmap(std::ptr::null_mut(), 1 << 20, how, MapFlags::SHARED, &mapped, 0).unwrap();
+            std::ptr::copy_nonoverlapping(chunk(0, 1 << 20).as_ptr(), map.cast(), 1 << 20);
+            map
+        };
+        drop(mapped);
+        let file = File::create_new(m.path("f")).unwrap();
+        let mut at = 0;
+        while at < 100 << 20 {
+            file.write_all_at(&chunk(at, 1 << 20), at).unwrap();
+            at += 1 << 20;
+        }
+        // SAFETY: our own child's pid, which has not been waited for.
+        unsafe { libc::kill(child.id() as i32, signal) };
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert_eq!(mount_line(&m.dir), None);
+        // SAFETY: mapped above and not used any more.
+        unsafe { rustix::mm::munmap(map, 1 << 20).unwrap() };
+        drop(file);
+        m.mount(&[]);
+        holds(&m.path("f"), at, 1 << 20);
+        holds(&m.path("mapped"), 1 << 20, 1 << 20);
+    }
+}
+
+/// Unmounts what a test has put on top.
+struct OnTop<'a>(&'a Path);
+
+impl Drop for OnTop<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+fn what_lies_on_top_of_a_mount_is_left_alone() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root, to mount something else");
+        return;
+    }
+    let m = Mount::new(&[]);
+    let file = File::create_new(m.path("f")).unwrap();
+    file.write_all_at(&chunk(0, 1 << 20), 0).unwrap();
+    let server = m.server();
+    let none = c"size=1m";
+    rustix::mount::mount("none", &m.dir, "tmpfs", rustix::mount::MountFlags::empty(), none).unwrap();
+    let top = OnTop(&m.dir);
+    std::fs::write(m.path("stranger"), "x").unwrap();
+    lanefs_in(m.work.path(), &["umount", "mnt"]).fails(1, &["on top"]);
+    assert!(m.path("stranger").exists());
+    let pid = rustix::process::Pid::from_raw(server).unwrap();
+    let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+    // SAFETY: the process that holds the image of this test's own volume.
+    unsafe { libc::kill(server, libc::SIGTERM) };
+    rustix::event::poll(&mut [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)], None)
+        .unwrap();
+    assert!(m.path("stranger").exists(), "what lay on top was unmounted");
+    drop(top);
+    drop(file);
+    let clean = lanefs_in(m.work.path(), &["info", "--json", "v.lane"]).ok().json();
+    assert_eq!(clean["clean"], true);
+    let list = lanefs_in(m.work.path(), &["ls", "--json", "v.lane:/"]).ok().json();
+    assert_eq!(list[0]["size"], 1 << 20);
+}
+
+/// SEMANTICS F2: msync of a range makes its pages durable and none before them; the file may end behind any page that was handed over.
+fn a_range_that_was_synced_is_there_and_no_byte_is_wrong() {
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+    const LEN: usize = 1 << 20;
+    let mut m = Mount::new(&[]);
+    let file = File::options().read(true).write(true).create_new(true).open(m.path("f")).unwrap();
+    file.write_all_at(&chunk(0, LEN), 0).unwrap();
+    let synced = 16 * PAGE..20 * PAGE;
+    // SAFETY: a shared mapping of a file that this test alone uses, within its size, unmapped at once.
+    unsafe {
+        let how = ProtFlags::READ | ProtFlags::WRITE;
+        let map = mmap(std::ptr::null_mut(), LEN, how, MapFlags::SHARED, &file, 0).unwrap();
+        let part = map.cast::<u8>().add(synced.start);
+        part.write_volatile(part.read_volatile());
+        msync(part.cast(), synced.len(), MsyncFlags::SYNC).unwrap();
+        let mut how = 2u32;
+        let dir = File::open(&m.dir).unwrap();
+        // The ioctl reads at most one u32 through a pointer valid for that.
+        assert_eq!(libc::ioctl(dir.as_raw_fd(), 0x8004_587d, &raw mut how), 0);
+        munmap(map, LEN).unwrap();
+    }
+    drop(file);
+    m.umount_of_a_stopped_one();
+    m.mount(&[]);
+    let (seen, written) = (std::fs::read(m.path("f")).unwrap(), chunk(0, LEN));
+    assert!((synced.end..=LEN).contains(&seen.len()) && seen.len().is_multiple_of(PAGE), "{}", seen.len());
+    assert_eq!(seen[synced.clone()], written[synced]);
+    for (i, page) in seen.chunks(PAGE).enumerate() {
+        assert!(page == &written[i * PAGE..][..PAGE] || page.iter().all(|b| *b == 0), "page {i}");
+    }
 }

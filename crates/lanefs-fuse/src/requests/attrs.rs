@@ -1,11 +1,17 @@
 //! Attributes, of files and of the volume.
 
 use super::Wire;
+use crate::absence::about_to_wait_for_requests;
 use crate::acl::{self, Acl};
 use crate::adaptor::Adaptor;
+use crate::aside::{Job, What};
+use crate::handles::Handle;
+use crate::readers::Origin;
 use crate::wire::abi::*;
-use crate::wire::{Errno, Reply, Request};
+use crate::wire::{Answer, Errno, Reply, Request};
 use lanefs::{Cred, SetAttr, SetTime, Stat, times};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 impl Adaptor {
     fn stat(&self, req: &Request<'_>, flags: u32, handle: u64) -> Wire<Stat> {
@@ -17,12 +23,39 @@ impl Adaptor {
         Ok(self.volume.node_stat(req.ino)?)
     }
 
-    pub(super) fn getattr(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    pub(super) fn getattr(&self, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
         let mut a = req.args();
         let flags = a.u32()?;
         a.skip(4)?;
-        let stat = self.stat(req, flags, a.u64()?)?;
+        let handle = a.u64()?;
+        // With a handle the kernel asks, for who is about to write.
+        if flags & GETATTR_FH != 0
+            && (self.closing.begun.load(SeqCst) || self.room.is_scarce())
+            && self.handle(handle).is_ok_and(Handle::gathers)
+        {
+            return self.ask(req, reply, origin);
+        }
+        let stat = self.stat(req, flags, handle)?;
+        self.about_to_tell(req.ino);
         reply.attr_out(&stat, self.ttl)
+    }
+
+    /// Somebody is about to write to a file through the kernel's cache, and room is scarce or the mount is about to end.
+    fn ask(&self, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
+        if self.closing.begun.load(SeqCst) {
+            return Err(Errno(libc::EIO));
+        }
+        match origin {
+            Origin::Device(device) => {
+                reply.answer = Answer::Elsewhere;
+                let (device, what) = (Arc::clone(device), What::Attributes { ttl: self.ttl });
+                self.aside.answer(Job { ino: req.ino, what, unique: req.unique, device })
+            }
+            Origin::Ring => {
+                about_to_wait_for_requests();
+                self.aside.ask(req.ino, self.ttl, reply)
+            }
+        }
     }
 
     pub(super) fn statx(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
@@ -62,12 +95,14 @@ impl Adaptor {
             kill_priv: has(fattr::KILL_SUIDGID),
         };
         let stat = self.change(req.ino, &set)?;
+        self.about_to_tell(req.ino);
         reply.attr_out(&stat, self.ttl)
     }
 
     pub(super) fn statfs(&self, reply: &mut Reply) -> Wire<()> {
         let s = self.volume.statfs()?;
-        for w in [s.blocks, s.free, s.free, s.files, s.files_free] {
+        let available = s.free.saturating_sub(self.room.reserve() / 4096);
+        for w in [s.blocks, s.free, available, s.files, s.files_free] {
             reply.u64(w)?;
         }
         for w in [4096, s.name_max, 4096, 0] {

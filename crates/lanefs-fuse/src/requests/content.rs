@@ -28,6 +28,7 @@ use crate::wire::abi::*;
 use crate::wire::{Answer, Errno, Reply, Request};
 use lanefs::{Birth, File, Ino};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// Told of every open file: what is cached of it stays right, and writes past the cache need not wait for each other.
 const OPENED: u32 = FOPEN_KEEP_CACHE | FOPEN_PARALLEL_DIRECT_WRITES;
@@ -35,6 +36,9 @@ const OPENED: u32 = FOPEN_KEEP_CACHE | FOPEN_PARALLEL_DIRECT_WRITES;
 /// Reads of so many bytes go past the volume's own cache, and writes of so many leave it when they are on the device: the kernel has what it
 /// reads and writes, and has asked for more by then. What is smaller is read ahead of here.
 const KEPT: u32 = 64 << 10;
+
+/// About what a new file takes of the room, in bytes.
+const MADE: u64 = 8 << 10;
 
 impl Adaptor {
     pub(super) fn open(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
@@ -52,6 +56,10 @@ impl Adaptor {
         let mut a = req.args();
         let (flags, mode, umask, open_flags) = (a.u32()?, a.u32()?, a.u32()?, a.u32()?);
         let name = a.name()?;
+        self.took_room(MADE);
+        if self.room.is_scarce() && !self.room.has_reserve() {
+            return Err(Errno(libc::ENOSPC));
+        }
         let inherited = self.inherit(req.ino, mode, umask, false)?;
         let how = self.open_flags(flags) | flags as i32 & (libc::O_CREAT | libc::O_EXCL);
         let birth = Birth { mode: inherited.mode, xattrs: &inherited.xattrs() };
@@ -126,7 +134,15 @@ impl Adaptor {
             _ => File::write_at,
         };
         let (n, error) = write_all(file, offset, data, put);
+        self.took_room(u64::from(n));
         if cached {
+            if self.closing.begun.load(SeqCst) {
+                self.closing.writes.fetch_add(1, SeqCst);
+                if (n as usize) < data.len() {
+                    self.closing.lost.store(true, SeqCst);
+                }
+            }
+            self.about_to_tell(req.ino);
             // W8: the others the kernel asks about again by itself.
             if file.stat()?.blocks != blocks {
                 self.aside.attributes_changed(req.ino);

@@ -42,6 +42,7 @@ impl Adaptor {
                 if !reply.dirent_plus(size, (*ino, *next, *kind, name), stat.as_ref(), self.ttl) {
                     return Ok(());
                 }
+                self.about_to_tell(*ino);
                 // The kernel takes no notice of the attributes of these two.
                 if stat.is_some() && name != b"." && name != b".." {
                     self.known.count(*ino);

@@ -15,6 +15,7 @@ use crate::adaptor::Adaptor;
 use crate::readers::Origin;
 use crate::wire::abi::op;
 use crate::wire::{Answer, Errno, Reply, Request};
+use std::sync::atomic::Ordering::SeqCst;
 
 /// How a request went; what it answers is in the [`Reply`].
 type Wire<T> = Result<T, Errno>;
@@ -34,6 +35,9 @@ const INSIDE: &[u32] = &[
     op::DESTROY,
 ];
 
+/// Requests that are refused when the mount is about to be cut off: by these the kernel would come to hold something anew.
+const LATE: &[u32] = &[op::OPEN, op::CREATE, op::TMPFILE, op::READ];
+
 impl Adaptor {
     /// Does what a request asks for. `origin`: where it came from, and where its answer goes.
     pub(crate) fn serve(&self, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
@@ -44,13 +48,16 @@ impl Adaptor {
         {
             return Err(Errno(libc::EACCES));
         }
+        if self.closing.begun.load(SeqCst) && LATE.contains(&req.op) {
+            return Err(Errno(libc::EIO));
+        }
         match req.op {
             op::LOOKUP => self.lookup(req, reply),
             op::FORGET | op::BATCH_FORGET => {
                 reply.answer = Answer::None;
                 self.forget(req)
             }
-            op::GETATTR => self.getattr(req, reply),
+            op::GETATTR => self.getattr(req, reply, origin),
             op::STATX => self.statx(req, reply),
             op::SETATTR => self.setattr(req, reply),
             op::READLINK => self.readlink(req, reply),
