@@ -346,6 +346,7 @@ fn the_helper_lets_programs_and_devices_be_as_mount8_does() {
     {
         m.umount();
         let mut call = Command::new(&helper);
+        m.is_mounted();
         run_command(call.arg(&image).arg(&m.dir).args(["-o", options, "-o", &how])).ok();
         let (_, _, shown) = mount_line(&m.dir).unwrap();
         assert_eq!(
