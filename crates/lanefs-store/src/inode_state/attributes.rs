@@ -23,7 +23,7 @@ impl InodeState {
     }
 
     /// The extended attributes, if no I/O is needed for them; else where they are: their length and blocks, for
-    /// [`read_xattrs`].
+    /// `read_xattrs`.
     pub fn xattrs(&self) -> std::result::Result<&[u8], (u32, &[BlockRef])> {
         match (&self.new_xattrs, &self.xattrs) {
             (Some(b), _) | (None, XattrPlace::Inline(b)) => Ok(b),
