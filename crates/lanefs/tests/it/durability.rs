@@ -2,7 +2,8 @@
 
 use crate::{after_crash, errno, ls, options, reopen, root};
 use lanefs::{Cred, Fs, MountOptions, OpenOptions, Order, Volume};
-use lanefs_store::device::{Device, MemoryDevice, MemoryImage};
+use lanefs_store::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan, When};
+use lanefs_store::{FormatOptions, Store};
 use std::sync::Arc;
 
 /// A volume of 64 MiB that is opened with this order, and its device.
@@ -350,7 +351,7 @@ fn after_a_failed_flush_no_sync_and_no_fsync_succeeds() {
 /// One read that fails while the volume is opened: opening may fail, but must not go on from an older checkpoint and make that durable.
 #[test]
 fn a_read_error_while_opening_loses_nothing() {
-    use lanefs_store::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan};
+    use lanefs_store::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan, When};
     use std::sync::Arc;
     let (fs, dev) = root(64);
     for i in 0..4 {
@@ -600,4 +601,54 @@ fn a_closed_volume_lets_go_of_its_image() {
     again.close().unwrap();
     drop((v, other, file));
     drop(Volume::open(&[&image], &options()).unwrap());
+}
+
+/// A file whose map the device does not read holds back its own content, and nobody else's: not at a sync, not where it took another
+/// file's name, and not at a close.
+#[test]
+fn what_one_file_cannot_say_holds_back_nobody_else() {
+    for rename in [false, true] {
+        let faulty = Arc::new(FaultyDevice::new(MemoryDevice::new(64 << 20).unwrap(), Plan::none()));
+        let dev: Arc<dyn Device> = faulty.clone();
+        Store::format(std::slice::from_ref(&dev), &FormatOptions::default()).unwrap();
+        let opened = || Volume::open_devices(vec![dev.clone()], &options()).unwrap().as_user(Cred::root());
+        let fs = opened();
+        let f = fs.create("/bad").unwrap();
+        // Too many pieces for the inode's own block.
+        (0..2000).for_each(|n| drop(f.write_at(b"x", n * 8192).unwrap()));
+        fs.write("/old", b"old").unwrap();
+        drop(f);
+        fs.volume().close().unwrap();
+        drop(fs);
+        let fs = opened();
+        let f = fs.open("/bad", OpenOptions::new().write(true)).unwrap();
+        f.write_all_at(&[1; 4096], 8192).unwrap();
+        let make = |name: &str| (0..20).for_each(|n| fs.write(format!("/{name}{n}"), b"content").unwrap());
+        let left = |name: &str| {
+            let left = after_crash(faulty.inner());
+            (0..20).for_each(|n| assert_eq!(left.read(format!("/{name}{n}")).unwrap(), b"content"));
+        };
+        make("a");
+        if rename {
+            fs.rename("/bad", "/old").unwrap();
+        }
+        // Its map is what is read first; nothing else has to be.
+        let twice = When { times: 2, ..When::default() };
+        faulty.set_plan(Plan::none().rule(Kind::Read, twice, Fault::Error(libc::EIO)));
+        assert_eq!(errno(fs.volume().sync()), libc::EIO, "rename {rename}");
+        left("a");
+        let map = faulty.fired()[0].offset;
+        faulty.set_plan(Plan::none().range(Kind::Read, map..map + 4096, Fault::Error(libc::EIO)));
+        make("b");
+        if rename {
+            fs.rename("/old", "/bad").unwrap();
+            fs.write("/old", b"").unwrap();
+            fs.rename("/bad", "/old").unwrap();
+        }
+        assert_eq!(errno(fs.volume().sync()), libc::EIO, "rename {rename}");
+        left("b");
+        make("c");
+        assert_eq!(errno(fs.volume().close()), libc::EIO, "rename {rename}");
+        left("c");
+    }
 }
