@@ -71,10 +71,14 @@ pub enum Canary {
     PendingUnseen,
     /// Epochs that a checkpoint writes again as one name the last of those before them, not the first's.
     RangeMisnamed,
+    /// A look at a leaf asks behind the chain whether it was whole.
+    MarkAfterNames,
+    /// An answer from two names is not checked to be of one moment.
+    TwoMoments,
 }
 
 impl Canary {
-    /// All of them.
+    /// All that a crash or a fault may show.
     pub const ALL: [Canary; 33] = [
         Canary::FsyncWithoutFlush,
         Canary::CommitWithoutFlush,
@@ -110,6 +114,9 @@ impl Canary {
         Canary::PendingUnseen,
         Canary::RangeMisnamed,
     ];
+
+    /// Those that only threads in an order of their own show: a matter of schedules, not of crashes.
+    pub const OF_THREADS: [Canary; 2] = [Canary::MarkAfterNames, Canary::TwoMoments];
 }
 
 #[cfg(feature = "canaries")]

@@ -74,7 +74,7 @@ fn child(o: &Options, job: u64) -> Result<bool, String> {
     stay(job);
     std::panic::set_hook(Box::new(|_| ()));
     if let Some(name) = &o.canary {
-        let c = Canary::ALL.into_iter().find(|c| format!("{c:?}") == *name);
+        let c = Canary::ALL.into_iter().chain(Canary::OF_THREADS).find(|c| format!("{c:?}") == *name);
         plant_everywhere(Some(c.ok_or(format!("no canary is called {name}"))?));
     }
     let (mut steps, mut switches, mut crashes, mut differ, mut many) = (0, 0, 0, 0, 0);

@@ -5,7 +5,8 @@
 //! 1. *Apart*: each thread works in a directory of its own beside a model of its own, while another makes rounds of background work and
 //!    checkpoints. Then the power goes at a random event of the device, with any part of what was not flushed on the medium; the volume is
 //!    recovered, and each thread's oracle judges its directory. What they share is tested: epochs, lanes, logs, flushes, checkpoints.
-//! 2. *Together*: the threads make, link, move and remove the same few names. What they were answered, and the tree at the end, must be what
+//! 2. *Together*: the threads make, link, move, remove, look at and list the same few names, of a directory that was made a moment before or
+//!    of one that is still on the medium alone. What they were answered, and the tree at the end, must be what
 //!    some order of the calls gives that keeps each thread's own and that of calls that did not overlap (`together`). Then `sync`, power
 //!    loss, recovery: the same tree.
 //!
@@ -85,6 +86,9 @@ fn base(size: usize) -> Result<Image, Violation> {
         for h in HOMES {
             v.fs().mkdir(h, 0o755).map_err(fail)?;
         }
+        let mut t = VolumeTarget::new(v.clone(), None);
+        together::prepare(together::COLD).into_iter().try_for_each(|op| must(&mut t, op).map(drop))?;
+        drop(t);
         v.close().map_err(fail)?;
         Ok(device.image())
     };

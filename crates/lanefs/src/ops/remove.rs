@@ -138,7 +138,7 @@ impl Inner {
             self.writable()?;
             let Some(vdir) = victim.dir() else { return posix(libc::ENOTDIR) };
             if vdir.has_names(guard) {
-                if moment.is_some_and(|m| m.holds()) {
+                if moment.is_some_and(|m| m.holds()) || planted(Canary::TwoMoments) {
                     return posix(libc::ENOTEMPTY);
                 }
                 careful = true;

@@ -81,7 +81,7 @@ impl Inner {
                 Err(e) => Some(Err(e)),
             };
             if let Some(answer) = answer {
-                if moment.is_some_and(|m| m.holds()) {
+                if moment.is_some_and(|m| m.holds()) || planted(Canary::TwoMoments) {
                     return answer;
                 }
                 careful = true;
