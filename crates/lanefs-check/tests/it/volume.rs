@@ -19,9 +19,17 @@ fn mount() -> MountOptions {
 
 /// A fresh volume on `devices`, formatted with small segments.
 fn target(devices: Vec<Arc<dyn Device>>) -> Result<VolumeTarget, String> {
+    format(&devices)?;
+    opened(move || Volume::open_devices(devices.clone(), &mount()))
+}
+
+fn format(devices: &[Arc<dyn Device>]) -> Result<(), String> {
     let format = FormatOptions { segment_blocks: 64, mlogs: 2, force: true, ..FormatOptions::default() };
-    Store::format(&devices, &format).map_err(|e| format!("format: {e}"))?;
-    let open = move || Volume::open_devices(devices.clone(), &mount());
+    Store::format(devices, &format).map_err(|e| format!("format: {e}"))
+}
+
+/// What `open` opens, now and at each remount.
+fn opened(open: impl Fn() -> lanefs::Result<Volume> + Send + 'static) -> Result<VolumeTarget, String> {
     let volume = open().map_err(|e| format!("open: {e}"))?;
     let again = move |v: Volume| {
         v.close()?;
@@ -89,8 +97,10 @@ fn known_scenarios_run_on_image_files() {
     for (i, s) in scenario::known().unwrap().into_iter().enumerate().step_by(5) {
         let path = dir.path().join(format!("{i}.lane"));
         std::fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
-        let file = lanefs_store::device::FileDevice::open(&path, false).unwrap();
-        let t = target(vec![Arc::new(file)]).unwrap_or_else(|e| panic!("{}: {e}", s.name));
+        format(&[Arc::new(lanefs_store::device::FileDevice::open(&path, false).unwrap())]).unwrap();
+        // A close lets go of the file: each mount opens it.
+        let t =
+            opened(move || Volume::open(&[&path], &mount())).unwrap_or_else(|e| panic!("{}: {e}", s.name));
         let mut pair = Pair::new(t);
         run_on(&mut pair, &s.steps).unwrap_or_else(|e| panic!("{}: {e}", s.name));
     }

@@ -51,7 +51,13 @@ impl Run {
 }
 
 pub fn run_command(command: &mut Command) -> Run {
-    let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().expect("run");
+    // A program that was just copied is busy while a child that another test has forked still has the copy open.
+    let Output { status, stdout, stderr } = loop {
+        match command.stdin(Stdio::null()).output() {
+            Err(e) if e.raw_os_error() == Some(libc::ETXTBSY) => std::thread::yield_now(),
+            done => break done.expect("run"),
+        }
+    };
     let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
     Run { code: status.code().unwrap_or(-1), out: text(stdout), err: text(stderr) }
 }

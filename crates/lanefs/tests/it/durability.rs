@@ -351,7 +351,7 @@ fn after_a_failed_flush_no_sync_and_no_fsync_succeeds() {
 /// One read that fails while the volume is opened: opening may fail, but must not go on from an older checkpoint and make that durable.
 #[test]
 fn a_read_error_while_opening_loses_nothing() {
-    use lanefs_store::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan, When};
+    use lanefs_store::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan};
     use std::sync::Arc;
     let (fs, dev) = root(64);
     for i in 0..4 {
@@ -615,7 +615,7 @@ fn what_one_file_cannot_say_holds_back_nobody_else() {
         let fs = opened();
         let f = fs.create("/bad").unwrap();
         // Too many pieces for the inode's own block.
-        (0..2000).for_each(|n| drop(f.write_at(b"x", n * 8192).unwrap()));
+        (0..2000).for_each(|n| f.write_all_at(b"x", n * 8192).unwrap());
         fs.write("/old", b"old").unwrap();
         drop(f);
         fs.volume().close().unwrap();
