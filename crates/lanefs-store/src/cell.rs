@@ -254,8 +254,6 @@ struct Shard {
     dirty: Vec<Arc<Cell>>,
     /// Bytes of the trees of large maps. What is small is in `CELL_BYTES`.
     weight: usize,
-    /// Files that a fold brought here since the last checkpoint ended.
-    born: Vec<Ino>,
 }
 
 /// The map of all cells.
@@ -266,6 +264,9 @@ pub(crate) struct Cells {
     taken: Box<[CachePadded<AtomicUsize>]>,
     /// Cells on the dirty lists, by steps of [`STEP`] a shard. Relaxed: for a look that need not be exact.
     listed: CachePadded<AtomicUsize>,
+    /// Files that folds made since the last checkpoint. Written by checkpoints alone, and apart from the shards: those that lie beside
+    /// one of these are left in peace.
+    born: CachePadded<Mutex<Vec<Ino>>>,
     one_group: Switch,
 }
 
@@ -278,6 +279,7 @@ impl Cells {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             taken: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             listed: CachePadded::default(),
+            born: CachePadded::default(),
             one_group: Switch::of(Technique::CellGroups),
         }
     }
@@ -434,22 +436,18 @@ impl Cells {
 
     /// Notes a file that a fold is making.
     pub fn note_born(&self, ino: Ino) {
-        self.shard(ino).lock().born.push(ino);
+        self.born.lock().push(ino);
     }
 
     /// Drops the cells of files that a fold made and that have no content: nobody asked for them, they are on the medium now, and
     /// their inode is read again when they are written to. At the end of a checkpoint.
     pub fn let_go_born(&self) {
-        for (s, taken) in self.shards.iter().zip(&self.taken) {
-            let mut s = s.lock();
-            let born = std::mem::take(&mut s.born);
-            for ino in &born {
-                if s.cells.get(&ino.0).is_some_and(|c| is_empty(c) && give_up(c)) {
-                    s.take(*ino);
-                }
-            }
-            if !born.is_empty() {
-                taken.store(s.bytes(), Relaxed);
+        let born = std::mem::take(&mut *self.born.lock());
+        for ino in born {
+            let mut s = self.shard(ino).lock();
+            if s.cells.get(&ino.0).is_some_and(|c| is_empty(c) && give_up(c)) {
+                s.take(ino);
+                self.note(ino, &s);
             }
         }
     }
