@@ -189,8 +189,7 @@ fn apart(seed: u64, live: &Live, counts: &mut Counts, crashes: &mut u64) -> Resu
     let log = live.recorder.log();
     live.volume.shutdown();
     let driven: Vec<Driven> = driven.into_iter().collect::<Result<_, _>>()?;
-    let oracles: Vec<Oracle> =
-        driven.iter().map(|d| Oracle::new(&d.history, system(seed).mount.order)).collect();
+    let oracles: Vec<Oracle> = driven.iter().map(|d| Oracle::new(&d.history, system.mount.order)).collect();
     for _ in 0..CRASHES {
         let at = live.start + rng.below(log.now - live.start + 1);
         let (image, how) = crashed(&log, &live.base, at, &mut rng);
