@@ -66,29 +66,29 @@ impl Commits {
     /// The epochs behind `folded` as a checkpoint without their fold writes them again: neighbours that are small as one epoch, which has the
     /// number of the last and names what the first one named. Recovery takes it for all of them (9).
     pub fn ranges(&self, folded: u64) -> Vec<Pending> {
-        let mut out: Vec<Pending> = Vec::new();
-        let mut size = 0;
-        for p in self.pending.iter().filter(|p| p.epoch > folded) {
-            let bytes: usize = p.shares.iter().map(Vec::len).sum();
-            match out.last_mut() {
-                Some(range) if size + bytes <= RANGE => {
-                    let joined = range.shares.iter().chain(&*p.shares).flatten().copied().collect();
-                    if planted(Canary::RangeMisnamed) {
-                        range.previous = p.previous;
-                    }
-                    (range.epoch, range.shares) = (p.epoch, Arc::new(vec![joined]));
-                    size += bytes;
+        let size = |p: &Pending| p.shares.iter().map(Vec::len).sum::<usize>();
+        let mut left = &self.pending[self.pending.partition_point(|p| p.epoch <= folded)..];
+        let mut out = Vec::new();
+        while let Some(first) = left.first() {
+            let mut bytes = size(first);
+            let more = left[1..].iter().take_while(|p| {
+                bytes += size(p);
+                bytes <= RANGE
+            });
+            let (these, rest) = left.split_at(1 + more.count());
+            left = rest;
+            let last = &these[these.len() - 1];
+            let shares = match these {
+                [one] => one.shares.clone(),
+                // Copied once: a log may hold as many epochs as it has blocks.
+                many => {
+                    let parts: Vec<&[u8]> =
+                        many.iter().flat_map(|p| p.shares.iter()).map(Vec::as_slice).collect();
+                    Arc::new(vec![parts.concat()])
                 }
-                _ => {
-                    out.push(Pending {
-                        epoch: p.epoch,
-                        previous: p.previous,
-                        shares: p.shares.clone(),
-                        forgone: 0,
-                    });
-                    size = bytes;
-                }
-            }
+            };
+            let named = if planted(Canary::RangeMisnamed) { last } else { first };
+            out.push(Pending { epoch: last.epoch, previous: named.previous, shares, forgone: 0 });
         }
         out
     }
@@ -248,8 +248,9 @@ impl Store {
     /// are committed, and no checkpoint was handed the one without the other.
     pub fn forgo(&self, epoch: u64, inodes: u64) {
         let mut c = self.commits.lock();
-        let Some(p) = c.pending.iter_mut().find(|p| p.epoch == epoch) else { return };
-        p.forgone += inodes;
+        // In the order of their numbers.
+        let Ok(at) = c.pending.binary_search_by_key(&epoch, |p| p.epoch) else { return };
+        c.pending[at].forgone += inodes;
         // Relaxed, as what it is taken from: an estimate.
         self.forgone.fetch_add(inodes, Ordering::Relaxed);
         drop(c);

@@ -36,7 +36,7 @@ mod measure {
         time("lane index", 1_000_000, || _ = black_box(black_box(&lanes).mine()));
         time("lane lock and unlock", 1_000_000, || *lanes.lock(lanes.mine()) += 1);
         let epochs = Epochs::new(0);
-        time("seal of 16 idle lanes", 10_000, || _ = epochs.seal(&lanes, |_, _, _| ()));
+        time("seal of 16 idle lanes", 10_000, || _ = epochs.seal(&lanes, lanes.len(), |_, _, _| ()));
 
         let rps = Rps::new(ids.clone());
         time("semaphore, read", 1_000_000, || drop(black_box(rps.read())));

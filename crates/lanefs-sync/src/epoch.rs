@@ -82,11 +82,17 @@ impl Epochs {
         (word >> 1) - (!word & 1)
     }
 
-    /// Ends the running epoch and takes it from every lane; returns it. `take` gets the lane's index, its content and
+    /// Ends the running epoch and takes it from the first `used` lanes; returns it. `take` gets the lane's index, its content and
     /// the sealed epoch, with the lane locked.
     ///
-    /// Waits for a seal under way. The caller must not hold a lane.
-    pub fn seal<T, S>(&self, lanes: &Lanes<T, S>, mut take: impl FnMut(usize, &mut T, u64)) -> u64 {
+    /// Waits for a seal under way. The caller must not hold a lane, and sees to it that no operation of the running epoch is in a lane
+    /// behind these: a lane comes into use under a lock that the caller holds.
+    pub fn seal<T, S>(
+        &self,
+        lanes: &Lanes<T, S>,
+        used: usize,
+        mut take: impl FnMut(usize, &mut T, u64),
+    ) -> u64 {
         let _one_at_a_time = self.sealing.lock();
         // Relaxed: only a sealer changes the epoch in the word, and the mutex orders the sealers.
         let sealed = self.current.load(Ordering::Relaxed) >> 1;
@@ -95,7 +101,7 @@ impl Epochs {
         // that a lane's next holder sees it is the lane lock's doing (3).
         let old = self.current.swap((sealed + 1) << 1 | self.first, Ordering::AcqRel);
         debug_assert_eq!(old >> 1, sealed, "another seal ended the epoch");
-        for lane in 0..lanes.len() {
+        for lane in 0..used {
             take(lane, &mut lanes.lock(lane), sealed);
         }
         sealed
@@ -113,9 +119,9 @@ mod tests {
         let epochs = Epochs::with_pending(7);
         assert_eq!((epochs.pending(), epochs.current()), (6, 7));
         assert_eq!((epochs.enter(), epochs.pending(), epochs.enter()), (7, 7, 7));
-        assert_eq!(epochs.seal(&lanes, |_, _, _| ()), 7);
+        assert_eq!(epochs.seal(&lanes, lanes.len(), |_, _, _| ()), 7);
         assert_eq!((epochs.pending(), epochs.current()), (7, 8));
-        assert_eq!(epochs.seal(&lanes, |_, _, _| ()), 8);
+        assert_eq!(epochs.seal(&lanes, lanes.len(), |_, _, _| ()), 8);
         assert_eq!(epochs.pending(), 8, "the empty epoch of the seal");
         let careless = Epochs::new(7);
         assert_eq!((careless.pending(), careless.enter(), careless.pending()), (7, 7, 7));
@@ -129,7 +135,7 @@ mod tests {
         let done = AtomicBool::new(false);
         let mut taken = Vec::new();
         let take = |taken: &mut Vec<(u64, u64)>| {
-            epochs.seal(&lanes, |_, log, sealed| {
+            epochs.seal(&lanes, lanes.len(), |_, log, sealed| {
                 let (now, later): (Vec<_>, Vec<_>) = log.drain(..).partition(|entry| entry.0 == sealed);
                 assert!(later.iter().all(|entry| entry.0 > sealed), "an operation of an epoch taken before");
                 taken.extend(now);

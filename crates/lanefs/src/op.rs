@@ -25,6 +25,9 @@ impl<'v> Op<'v> {
     /// Step 1.
     pub fn begin(vol: &'v Inner) -> Op<'v> {
         let (mine, lane) = (vol.lanes.mine(), vol.log_lane());
+        if lane >= vol.lanes_in_use() {
+            vol.take_into_use(lane);
+        }
         let mut log = vol.lanes.lock(lane);
         if log.make_room() || vol.is_small && log.is_time() {
             vol.lanes.shared(mine).look.store(true, Relaxed);

@@ -24,7 +24,7 @@ use lanefs_sync::lock::{Condvar, Mutex};
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
 /// In which order names become durable (SEMANTICS, "Order").
@@ -143,6 +143,8 @@ pub(crate) struct Inner {
     pub dead: CachePadded<Mutex<HashSet<Ino>>>,
     /// One seal at a time; what is on its way to the log, and what is committed and waits for the fold.
     pub commit: CachePadded<Mutex<Backlog>>,
+    /// Operations were made in lanes below this one only. Written under `commit`, once for each lane; read by every operation.
+    in_use: CachePadded<AtomicUsize>,
     /// Wakes those who wait for an epoch. Beside `commit`.
     pub published: CachePadded<Condvar>,
     /// One checkpoint at a time.
@@ -303,6 +305,8 @@ impl Volume {
             load_locks: (0..64).map(|_| Mutex::new(())).collect(),
             dead: Default::default(),
             commit: Default::default(),
+            // Where all log to one list that is lane 0.
+            in_use: CachePadded::new(AtomicUsize::new(1)),
             published: Default::default(),
             checkpointing: CachePadded::new(Mutex::new(())),
             flush: Default::default(),
@@ -517,6 +521,22 @@ impl Inner {
     #[inline]
     pub fn log_lane(&self) -> usize {
         if self.one_list.off() { 0 } else { self.lanes.mine() }
+    }
+
+    /// Lanes below this one may hold groups (`writeback::commit`, 6).
+    #[inline]
+    pub fn lanes_in_use(&self) -> usize {
+        // Acquire: pairs with the Release in `take_into_use`. Who sees the lane in use because another thread brought a higher one is
+        // behind that thread's hold of `commit`, too.
+        self.in_use.load(Acquire)
+    }
+
+    /// Before the first operation in a lane. The caller holds no lane.
+    #[cold]
+    pub fn take_into_use(&self, lane: usize) {
+        let _no_seal = self.commit.lock();
+        // Release: see `lanes_in_use`.
+        self.in_use.fetch_max(lane + 1, Release);
     }
 
     /// Counts cells made or dropped by this thread.

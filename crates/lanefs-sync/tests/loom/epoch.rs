@@ -30,7 +30,7 @@ impl Seals for Epochs {
     }
     fn seal(&self, lanes: &Lanes<Log>) -> (u64, usize) {
         let mut taken = 0;
-        let sealed = Epochs::seal(self, lanes, |_, log, sealed| taken += take(log, sealed));
+        let sealed = Epochs::seal(self, lanes, lanes.len(), |_, log, sealed| taken += take(log, sealed));
         (sealed, taken)
     }
 }

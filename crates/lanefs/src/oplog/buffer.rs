@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 /// Bytes in a chunk of a buffer; a group never straddles two.
 const CHUNK: usize = 256 * 1024;
+/// Bytes of groups that are copied out of the chunk they were logged in.
+const COPIED: usize = 4096;
 
 /// Where a group lies: chunk in the upper half, offset in the lower.
 pub(crate) type Place = u64;
@@ -131,11 +133,26 @@ impl EpochBuf {
         self.index.durable.insert(p);
     }
 
-    /// Closes the buffer: no group is added any more.
-    pub fn close(&mut self) {
-        let open = std::mem::take(&mut self.open);
-        if !open.is_empty() {
-            self.full.push(Arc::new(open));
+    /// Takes what was logged: a closed buffer, to which no group is added any more. This one is empty then. A little is copied out, so that
+    /// its chunk stays where it is: an epoch for each fsync would make a new one each time.
+    pub fn take(&mut self) -> EpochBuf {
+        if !self.full.is_empty() || self.open.len() > COPIED {
+            let mut taken = std::mem::take(self);
+            let open = std::mem::take(&mut taken.open);
+            if !open.is_empty() {
+                taken.full.push(Arc::new(open));
+            }
+            return taken;
+        }
+        let groups = Arc::new(self.open.clone());
+        self.open.clear();
+        EpochBuf {
+            epoch: self.epoch,
+            full: if groups.is_empty() { Vec::new() } else { vec![groups] },
+            open: Vec::new(),
+            groups: std::mem::take(&mut self.groups),
+            promised: std::mem::take(&mut self.promised),
+            index: std::mem::take(&mut self.index),
         }
     }
 

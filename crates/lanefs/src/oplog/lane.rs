@@ -71,14 +71,13 @@ impl LaneLog {
         b
     }
 
-    /// The seal's O(1) step: moves the buffer of `epoch` among the sealed ones and returns it, if anything was logged.
+    /// The seal's short step: moves the buffer of `epoch` among the sealed ones and returns it, if anything was logged.
     pub fn take(&mut self, epoch: u64) -> Option<Sealed> {
         let b = &mut self.open[(epoch & 1) as usize];
         if b.epoch != epoch || b.is_empty() {
             return None;
         }
-        b.close();
-        let taken = Arc::new(lanefs_sync::lock::Mutex::new(std::mem::take(b)));
+        let taken = Arc::new(lanefs_sync::lock::Mutex::new(b.take()));
         self.sealed.push(taken.clone());
         Some(taken)
     }

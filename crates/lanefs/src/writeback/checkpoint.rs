@@ -3,7 +3,7 @@
 use super::Committed;
 use crate::error::Result;
 use crate::volume::Inner;
-use lanefs_store::FoldInput;
+use lanefs_store::{FoldInput, StoreError};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Chunks of earlier mounts looked at for free inode numbers after a checkpoint.
@@ -14,23 +14,32 @@ impl Inner {
     /// and inode numbers it gave back.
     pub(crate) fn checkpoint(&self) -> Result<u64> {
         let _one = self.checkpointing.lock();
-        match self.try_checkpoint() {
-            // Its epoch is sealed and found no room in the log. In the seal none can be made.
-            Err(e) if e.errno() == libc::ENOSPC && self.commit.lock().sealed.is_some() => {
-                self.seal_and_commit()?;
-                self.try_checkpoint()
+        let mut tried = false;
+        loop {
+            let mut stale = false;
+            match self.try_checkpoint(&mut stale) {
+                Err(_) if stale => {}
+                // Its epoch is sealed and found no room in the log. In the seal none can be made.
+                Err(e) if !tried && e.errno() == libc::ENOSPC && self.commit.lock().sealed.is_some() => {
+                    self.seal_and_commit()?;
+                    tried = true;
+                }
+                r => return r,
             }
-            r => r,
         }
     }
 
-    fn try_checkpoint(&self) -> Result<u64> {
+    /// `stale`: it failed because a lane came into use between what has to be done before the seal and the seal.
+    fn try_checkpoint(&self, stale: &mut bool) -> Result<u64> {
         let settled = self.settle_replaced()?;
         self.make_room_for_epoch(&settled, false)?;
         let moment = self.flush.lock().moment();
         let attributes = self.xattr_blocks.swap(0, Relaxed);
         let done = self.store.checkpoint(|| {
-            let epoch = self.commit_with(&settled, |backlog, epoch| backlog.handed = epoch)?;
+            let Some(epoch) = self.commit_with(&settled, |backlog, epoch| backlog.handed = epoch)? else {
+                *stale = true;
+                return Err(StoreError::Invalid("a lane came into use; the checkpoint begins again".into()));
+            };
             // What a checkpoint folded that failed behind its fold is in the store's memory.
             let folded = self.store.folded_epoch();
             let backlog = self.commit.lock();

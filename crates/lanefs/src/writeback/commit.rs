@@ -16,7 +16,9 @@
 //! 4. An epoch that found no room stays sealed, at the head of those without places. It goes before any other, so a call that
 //!    failed is never followed by one that succeeds without its groups.
 //! 5. Room is made before `commit` is taken, never under it: that may wait for a checkpoint, whose seal takes `commit`.
-//! 6. After an error of a write or a flush, or when a thread unwinds in the middle, no epoch from that one on is ever published, and whoever waits for one
+//! 6. Only lanes that are *in use* are looked at ([`Inner::lanes_in_use`]). One comes into use under `commit`, before its first operation, so none does
+//!    while an epoch is sealed: its operations are of the next one.
+//! 7. After an error of a write or a flush, or when a thread unwinds in the middle, no epoch from that one on is ever published, and whoever waits for one
 //!    hears EIO.
 
 use super::replaced::Settled;
@@ -24,6 +26,7 @@ use super::{Backlog, Committed, InFlight, Unfinished};
 use crate::oplog::buffer::Sealed;
 use crate::volume::Inner;
 use lanefs_store::{EpochWrite, EpochWritten, Result, StoreError, Transaction, fold};
+use lanefs_sync::lock::MutexGuard;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,7 +38,7 @@ const TRIES: u32 = 2;
 /// How often a thread that waits for an epoch looks before it sleeps: some ten microseconds, the time of a flush of fast flash.
 const LOOKS: u32 = 400;
 
-/// Epochs that have their places and are to be written by the thread that has this. If it unwinds, none of them ever counts (6).
+/// Epochs that have their places and are to be written by the thread that has this. If it unwinds, none of them ever counts (7).
 #[must_use]
 pub(super) struct Begun<'v> {
     vol: &'v Inner,
@@ -71,7 +74,7 @@ impl Begun<'_> {
             transaction = t;
             done.push((epoch, e));
         }
-        let mut backlog = self.vol.commit.lock();
+        let mut backlog = self.vol.lock_commit();
         for (epoch, written) in done {
             match written {
                 Ok(written) => backlog.flushed(epoch, written),
@@ -104,7 +107,9 @@ impl Inner {
             self.make_room_for_epoch(&settled, tries > 0)?;
             match self.commit_settled(&settled) {
                 Err(StoreError::NoSpace) if tries < TRIES => tries += 1,
-                r => return Ok(r?),
+                Ok(None) => {}
+                Ok(Some(epoch)) => return Ok(epoch),
+                Err(e) => return Err(e.into()),
             }
         }
     }
@@ -118,40 +123,41 @@ impl Inner {
         }
     }
 
-    /// Seals the running epoch and commits it, for a caller that has settled what was renamed over files.
-    fn commit_settled(&self, settled: &Settled<'_>) -> Result<u64> {
+    /// Seals the running epoch and commits it, for a caller that has settled what was renamed over files. `None`: it has to do so once more.
+    fn commit_settled(&self, settled: &Settled<'_>) -> Result<Option<u64>> {
         self.commit_with(settled, |_, _| ())
     }
 
     /// As [`Inner::seal_and_commit`], for a caller that has settled what was renamed over files; may be called by the seal of a checkpoint (3).
-    /// `sealed` is called under `commit` with the epoch, before it is written.
+    /// `sealed` is called under `commit` with the epoch, before it is written. `None`: what was renamed has to be settled once more.
     pub(super) fn commit_with(
         &self,
         settled: &Settled<'_>,
         sealed: impl FnOnce(&mut Backlog, u64),
-    ) -> Result<u64> {
+    ) -> Result<Option<u64>> {
         let (begun, epoch) = {
             let mut backlog = self.commit.lock();
             let (begun, epoch) = self.begin_commit(&mut backlog, settled, None);
-            if let Ok(epoch) = epoch {
+            if let Ok(Some(epoch)) = epoch {
                 sealed(&mut backlog, epoch);
             }
             (begun, epoch)
         };
         begun.finish();
-        let epoch = epoch?;
+        let Some(epoch) = epoch? else { return Ok(None) };
         self.wait_committed(epoch)?;
-        Ok(epoch)
+        Ok(Some(epoch))
     }
 
     /// Seals the running epoch and gives it its places, and with it the transaction, if there is one. The caller has settled what was renamed over
-    /// files, and lets go of `backlog` before it writes what was begun, which it does after an error too.
+    /// files, and lets go of `backlog` before it writes what was begun, which it does after an error too. `None` instead of the epoch: a lane
+    /// came into use meanwhile, and what was renamed there has to be settled first.
     pub(super) fn begin_commit(
         &self,
         backlog: &mut Backlog,
         settled: &Settled<'_>,
         with: Option<&mut Transaction>,
-    ) -> (Begun<'_>, Result<u64>) {
+    ) -> (Begun<'_>, Result<Option<u64>>) {
         let mut begun = Begun { vol: self, writes: SmallVec::new(), left: false, with: false };
         let sealed = (|| {
             self.store.healthy()?;
@@ -159,11 +165,14 @@ impl Inner {
             self.place(backlog, &mut begun, None)?;
             if settled.is_sealed() {
                 // Tried again: that was it.
-                return Ok(self.epochs.current() - 1);
+                return Ok(Some(self.epochs.current() - 1));
+            }
+            if settled.lanes < self.lanes_in_use() {
+                return Ok(None);
             }
             let epoch = self.seal(backlog, settled)?;
             self.place(backlog, &mut begun, with)?;
-            Ok(epoch)
+            Ok(Some(epoch))
         })();
         (begun, sealed)
     }
@@ -171,7 +180,7 @@ impl Inner {
     /// Ends the running epoch and takes its groups.
     fn seal(&self, backlog: &mut Backlog, settled: &Settled<'_>) -> Result<u64> {
         let mut taken: Vec<Sealed> = Vec::new();
-        let epoch = self.epochs.seal(&self.lanes, |_, log, e| {
+        let epoch = self.epochs.seal(&self.lanes, settled.lanes, |_, log, e| {
             log.committed(self.committed());
             log.settling -= 1;
             taken.extend(log.take(e));
@@ -240,6 +249,18 @@ impl Inner {
         }
     }
 
+    /// The lock under which epochs are sealed, get their places and are published. It is held for a few microseconds, and to be woken takes
+    /// ten times as long.
+    pub(super) fn lock_commit(&self) -> MutexGuard<'_, Backlog> {
+        for _ in 0..LOOKS {
+            if let Some(backlog) = self.commit.try_lock() {
+                return backlog;
+            }
+            lanefs_sync::schedule::spin_loop();
+        }
+        self.commit.lock()
+    }
+
     /// Waits until an epoch is committed that has its places, or that somebody else was to give its places.
     pub(super) fn wait_committed(&self, epoch: u64) -> Result<()> {
         for _ in 0..LOOKS {
@@ -263,7 +284,7 @@ impl Inner {
 
     /// Bytes of groups logged and not sealed.
     pub(crate) fn open_log_bytes(&self) -> usize {
-        (0..self.lanes.len()).map(|l| self.lanes.lock(l).open_bytes()).sum()
+        (0..self.lanes_in_use()).map(|l| self.lanes.lock(l).open_bytes()).sum()
     }
 
     /// Bytes of groups logged and not folded: what the oplog and the backlog hold in memory.

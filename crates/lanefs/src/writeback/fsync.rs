@@ -152,8 +152,11 @@ impl<'v> Names<'v> {
     }
 
     /// Seals the target and gives it its places; `None` if somebody has.
-    fn begin(&self, with: Option<&mut Transaction>) -> Option<(Begun<'v>, lanefs_store::Result<u64>)> {
-        let mut backlog = self.vol.commit.lock();
+    fn begin(
+        &self,
+        with: Option<&mut Transaction>,
+    ) -> Option<(Begun<'v>, lanefs_store::Result<Option<u64>>)> {
+        let mut backlog = self.vol.lock_commit();
         let is_open = self.vol.epochs.current() <= self.target || backlog.sealed.is_some();
         is_open.then(|| self.vol.begin_commit(&mut backlog, &self.settled, with))
     }
@@ -165,8 +168,8 @@ impl<'v> Names<'v> {
             begun.finish();
             drop(self);
             match sealed {
-                // Room has to be made first, and without a lock.
-                Err(StoreError::NoSpace) => return vol.seal_and_commit().map(drop),
+                // Room has to be made first, or more to be settled, and without a lock.
+                Err(StoreError::NoSpace) | Ok(None) => return vol.seal_and_commit().map(drop),
                 r => r?,
             };
         }

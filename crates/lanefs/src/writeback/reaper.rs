@@ -20,7 +20,7 @@ use crate::volume::Inner;
 use crossbeam_epoch::Guard;
 use lanefs_store::Ino;
 use lanefs_store::format::record::Effect;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};
@@ -35,8 +35,9 @@ pub(crate) struct Reaper {
     freed: Vec<(u64, Ino)>,
     /// Those of them whose cells are in memory, because that epoch was not committed when they were looked at last.
     buried: Vec<(u64, Ino)>,
-    /// Of inodes that ended before they were folded: epoch of the DEAD group, of the group that made them, how many. Their blocks are promised still.
-    unmade: Vec<(u64, u64, u64)>,
+    /// Of inodes that ended before they were folded, by epoch of the DEAD group and of the group that made them: how many. Their blocks are
+    /// promised still.
+    unmade: BTreeMap<(u64, u64), u64>,
     /// Blocks of the inodes in `freed`, about.
     blocks: u64,
     /// When a checkpoint was last made for who asked how much is free, and how long it took.
@@ -66,10 +67,7 @@ impl Reaper {
 
     /// Notes an inode made in epoch `born` that ended in `epoch`.
     fn note_unmade(&mut self, epoch: u64, born: u64) {
-        match self.unmade.iter_mut().rev().find(|u| u.0 == epoch && u.1 == born) {
-            Some(u) => u.2 += 1,
-            None => self.unmade.push((epoch, born, 1)),
-        }
+        *self.unmade.entry((epoch, born)).or_default() += 1;
     }
 }
 
@@ -156,23 +154,21 @@ impl Inner {
     }
 
     fn give_back_of(&self, r: &mut Reaper) -> u64 {
-        let committed = self.committed();
-        if !r.unmade.iter().any(|u| u.0 <= committed) {
+        let rest = r.unmade.split_off(&(self.committed() + 1, 0));
+        let ended = std::mem::replace(&mut r.unmade, rest);
+        if ended.is_empty() {
             return 0;
         }
         let mut backlog = self.commit.lock();
         let mut back = 0;
-        r.unmade.retain(|&(epoch, born, n)| {
-            if epoch <= committed {
-                let n = backlog.unpromise(born, n, self.store.folded_epoch());
-                back += n;
-                // What an epoch both made and ended was absorbed: it was never owed.
-                if n > 0 && epoch > born {
-                    self.store.forgo(born, n);
-                }
+        for ((epoch, born), n) in ended {
+            let n = backlog.unpromise(born, n, self.store.folded_epoch());
+            back += n;
+            // What an epoch both made and ended was absorbed: it was never owed.
+            if n > 0 && epoch > born {
+                self.store.forgo(born, n);
             }
-            epoch > committed
-        });
+        }
         drop(backlog);
         if back > 0 {
             self.store.unreserve(self.lanes.mine(), back);
@@ -360,8 +356,8 @@ mod tests {
                 assert!((100..110).contains(&promised), "{promised}: their end is not durable");
                 inner.seal_and_commit().unwrap();
                 if turn == 0 {
-                    let born = inner.reaper.lock().unmade.first().unwrap().1;
-                    inner.reaper.lock().unmade.push((u64::MAX, born, 1));
+                    let born = inner.reaper.lock().unmade.keys().next().unwrap().1;
+                    inner.reaper.lock().note_unmade(u64::MAX - 1, born);
                 }
                 assert_eq!(inner.give_back_unmade(), 100, "the end of another is not durable");
                 inner.reaper.lock().unmade.clear();

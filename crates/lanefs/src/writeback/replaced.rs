@@ -6,7 +6,8 @@
 //! 3. Whoever seals an epoch announces it at each lane (`LaneLog::settling`) as it takes the lane's list, makes these files durable, and seals then. A
 //!    rename that finds the announcement, under its lane's lock, makes its file durable first and retries: so at the seal no list holds a
 //!    file whose content is not durable at or after its rename's start. The seal takes the announcement back as it visits the lane: what comes after is
-//!    of the next epoch. So a rename looks at its own lane's line alone, and shares it with a checkpoint only up to the seal.
+//!    of the next epoch. So a rename looks at its own lane's line alone, and shares it with a checkpoint only up to the seal. A lane that
+//!    came into use behind the announcement does not know of it: then the seal does not come, and its caller begins again.
 //! 4. Several may be about to seal. What one of them took off the lists is not durable before it is written: until then it is in hand
 //!    (`LaneLog::in_hand`, under the lane's lock), and who comes to seal meanwhile makes it durable too, which is to wait for the first.
 //! 5. Only where no room can be made for the content, or where it cannot be read, does the rename become durable without; the
@@ -26,6 +27,8 @@ use std::sync::atomic::Ordering::*;
 /// An announced seal: until it has come, or this is dropped, renames over files write by themselves.
 pub(crate) struct Settled<'v> {
     vol: &'v Inner,
+    /// It was announced at the lanes below this one: those in use then.
+    pub lanes: usize,
     /// The lanes' counts are as they were.
     over: Local<bool>,
     /// Bytes of groups that were logged and not sealed when it was announced.
@@ -47,7 +50,7 @@ impl Settled<'_> {
 impl Drop for Settled<'_> {
     fn drop(&mut self) {
         if !self.over.get() {
-            (0..self.vol.lanes.len()).for_each(|lane| self.vol.lanes.lock(lane).settling -= 1);
+            (0..self.lanes).for_each(|lane| self.vol.lanes.lock(lane).settling -= 1);
         }
     }
 }
@@ -58,7 +61,8 @@ impl Inner {
         let mut moved: BTreeSet<Ino> = BTreeSet::new();
         let mut taken: Vec<(usize, Vec<Ino>)> = Vec::new();
         let mut open_bytes = 0;
-        for lane in 0..self.lanes.len() {
+        let lanes = self.lanes_in_use();
+        for lane in 0..lanes {
             let mut log = self.lanes.lock(lane);
             log.settling += 1;
             open_bytes += log.open_bytes();
@@ -70,7 +74,7 @@ impl Inner {
             }
             moved.extend(&log.in_hand);
         }
-        let settled = Settled { vol: self, over: Local::new(false), open_bytes };
+        let settled = Settled { vol: self, lanes, over: Local::new(false), open_bytes };
         let r = self.settle_all(&moved.into_iter().collect::<Vec<_>>());
         // What went back to a list is there before it is in hand no more.
         for (lane, list) in taken {
@@ -95,8 +99,8 @@ impl Inner {
                     tracing::warn!("the content of inode {ino}, which was renamed over a file: {e}");
                 }
                 Err(e) => {
-                    let lane = self.lanes.mine();
-                    self.lanes.lock(lane).replaced.extend_from_slice(&list[i..]);
+                    // Lane 0 is always in use.
+                    self.lanes.lock(0).replaced.extend_from_slice(&list[i..]);
                     return Err(e);
                 }
                 Ok(()) => {}
@@ -147,7 +151,8 @@ mod tests {
         Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
         let v = Volume::open_devices(vec![device], &options).unwrap();
         let (fs, inner) = (v.fs(), &v.0.inner);
-        let announced = || (0..inner.lanes.len()).map(|l| inner.lanes.lock(l).settling).collect::<Vec<_>>();
+        let announced =
+            || (0..inner.lanes_in_use()).map(|l| inner.lanes.lock(l).settling).collect::<Vec<_>>();
         let replace = || {
             fs.write("/old", b"1").unwrap();
             fs.write("/new", b"2").unwrap();
@@ -158,20 +163,20 @@ mod tests {
         assert!(replace(), "no seal was announced: the content waits");
         let one = inner.settle_replaced().unwrap();
         let two = inner.settle_replaced().unwrap();
-        assert_eq!(announced(), [2; 4]);
+        assert_eq!(announced(), vec![2; inner.lanes_in_use()]);
         assert!(!replace(), "the content goes before the rename");
         // A seal of one leaves the other's announcement.
         inner.commit_with(&one, |_, _| ()).unwrap();
         drop(one);
-        assert_eq!(announced(), [1; 4]);
+        assert_eq!(announced(), vec![1; inner.lanes_in_use()]);
         assert!(!replace());
         // One that did not come to its seal takes it back itself.
         drop(two);
-        assert_eq!(announced(), [0; 4]);
+        assert_eq!(announced(), vec![0; inner.lanes_in_use()]);
         assert!(replace());
         v.checkpoint().unwrap();
         v.sync().unwrap();
-        assert_eq!(announced(), [0; 4]);
+        assert_eq!(announced(), vec![0; inner.lanes_in_use()]);
     }
 
     /// The first has taken the file off the list, and is writing it; the second finds the list empty.
