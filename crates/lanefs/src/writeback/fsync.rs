@@ -18,12 +18,12 @@
 use super::closure::{self, Closure};
 use super::commit::Begun;
 use super::replaced::Settled;
+use crate::Order;
 use crate::error::Result;
 use crate::memfs::Cell as Inode;
 use crate::memfs::cell::{DATASYNC, DIRTY, QUEUED, UNSYNCED, XATTR_DIRTY};
 use crate::memfs::dir::Dir;
 use crate::volume::Inner;
-use crate::volume::Order;
 use crate::writeback::capture::{For, With};
 use lanefs_store::{StoreError, Transaction};
 use lanefs_sync::{Canary, planted};
