@@ -37,6 +37,26 @@ struct Totals {
 }
 
 impl Totals {
+    /// Mounts what a kill in round `n` left, sometimes kills it again at once, and compares it with what the writers of this round and the one before
+    /// were told.
+    fn recover(&mut self, v: &mut Volume, random: &mut Random, n: u64) -> Result<(), String> {
+        v.fsck()?;
+        let mut mounted = v.mount()?;
+        if random.one_in(5) {
+            v.kill()?;
+            v.fsck()?;
+            mounted = mounted.max(v.mount()?);
+        }
+        self.slowest_mount = self.slowest_mount.max(mounted);
+        for round in [n, n.wrapping_sub(1)] {
+            let folder = v.outside().join(format!("round{round}"));
+            if folder.is_dir() {
+                self.compare(&Ledger::read(&folder)?, &v.mnt(), round == n)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Compares a volume with what was promised, and counts that if it is `fresh`.
     fn compare(&mut self, ledger: &Ledger, mnt: &Path, fresh: bool) -> Result<(), String> {
         let checked = ledger.check(mnt).map_err(|wrong| {
@@ -239,20 +259,8 @@ fn round(
     }
     let _ = child::wait(&mut program.0, Duration::from_secs(2));
     drop((writer, program));
-    v.fsck()?;
-    let mut mounted = v.mount()?;
-    if random.one_in(5) {
-        v.kill()?;
-        v.fsck()?;
-        mounted = mounted.max(v.mount()?);
-    }
-    totals.slowest_mount = totals.slowest_mount.max(mounted);
+    totals.recover(v, random, n)?;
     let before = v.outside().join(format!("round{}", n.wrapping_sub(1)));
-    for folder in [&outside, &before] {
-        if folder.is_dir() {
-            totals.compare(&Ledger::read(folder)?, &mnt, folder == &outside)?;
-        }
-    }
     totals.databases += databases(&place, &outside)?;
     // What the program and the round before left is removed: also that must work after a crash.
     for gone in [place, before.clone(), mnt.join(format!("round{}", n.wrapping_sub(1)))] {

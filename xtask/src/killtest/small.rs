@@ -2,7 +2,6 @@
 //! committed and pages written back every second, eight threads that fsync, and one of the applications of
 //! `cargo xtask apps` with its own judge.
 
-use super::ledger::Ledger;
 use super::{Totals, child, start};
 use crate::programs::random::Random;
 use crate::programs::volume::Volume;
@@ -103,20 +102,8 @@ impl Small {
         if !copied.map_err(io)?.success() {
             return Err("the image could not be copied".into());
         }
-        v.fsck()?;
-        let mut mounted = v.mount()?;
-        if random.one_in(4) {
-            v.kill()?;
-            v.fsck()?;
-            mounted = mounted.max(v.mount()?);
-        }
-        totals.slowest_mount = totals.slowest_mount.max(mounted);
+        totals.recover(v, random, n)?;
         let before = v.outside().join(format!("round{}", n.wrapping_sub(1)));
-        for folder in [&outside, &before] {
-            if folder.is_dir() {
-                totals.compare(&Ledger::read(folder)?, &mnt, folder == &outside)?;
-            }
-        }
         match judge(app, &place, &outside, &words) {
             Ok(judged) => totals.apps += u64::from(judged),
             Err(e) if relies && !ordered => {
