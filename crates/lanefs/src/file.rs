@@ -358,11 +358,24 @@ impl File {
     /// - EINVAL: `len` is 0. EFBIG: the range ends behind 2^63-1. EOPNOTSUPP: other modes, and PUNCH_HOLE without KEEP_SIZE.
     /// - ENOSPC: no room for the range, or to rewrite a page of which part becomes zeros. ENOMEM, EIO: such a page cannot be had.
     pub fn allocate(&self, mode: i32, offset: u64, len: u64) -> Result<()> {
+        self.allocate_as(mode, offset, len, self.writer())
+    }
+
+    /// Does what [`File::allocate`] does, and leaves mtime, ctime, setuid and setgid alone, as
+    /// [`File::write_back_at`] does and for the same front end.
+    ///
+    /// # Errors
+    /// Those of [`File::allocate`].
+    pub fn allocate_back(&self, mode: i32, offset: u64, len: u64) -> Result<()> {
+        self.allocate_as(mode, offset, len, Writer { keeps_times: true, ..self.writer() })
+    }
+
+    fn allocate_as(&self, mode: i32, offset: u64, len: u64, writer: Writer) -> Result<()> {
         if len == 0 {
             return Err(Error::Posix(libc::EINVAL));
         }
         self.writable()?;
-        self.inner().allocate(self.cell(), mode, offset, len, self.privileged)
+        self.inner().allocate(self.cell(), mode, offset, len, writer)
     }
 
     /// fsync: content, attributes and names are durable when it returns, and what these names need ([names](crate#names)); of a directory its entries.
@@ -406,6 +419,25 @@ impl File {
     /// # Errors
     /// EINVAL: overlapping ranges of one file. Else those of [`File::read_at`] of this file, and of [`File::write_at`] of `to`.
     pub fn copy_range_to(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
+        self.copy_as(offset, to, to_offset, len, |part, at| to.write_where(Some(at), part).map(|w| w.1))
+    }
+
+    /// Does what [`File::copy_range_to`] does, and writes as [`File::write_back_at`] does.
+    ///
+    /// # Errors
+    /// Those of [`File::copy_range_to`].
+    pub fn copy_range_back_to(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
+        self.copy_as(offset, to, to_offset, len, |part, at| to.write_back_at(part, at))
+    }
+
+    fn copy_as(
+        &self,
+        offset: u64,
+        to: &File,
+        to_offset: u64,
+        len: u64,
+        put: impl Fn(&[u8], u64) -> Result<usize>,
+    ) -> Result<u64> {
         if to.is_of(self.inner())
             && self.ino() == to.ino()
             && offset < to_offset.saturating_add(len)
@@ -425,8 +457,8 @@ impl File {
             if n == 0 {
                 break;
             }
-            let w = match to.write_where(Some(to_offset + done), &buf[..n]) {
-                Ok((_, w)) => w,
+            let w = match put(&buf[..n], to_offset + done) {
+                Ok(w) => w,
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,
             };

@@ -85,7 +85,7 @@ impl Volume {
         Ok(cell)
     }
 
-    /// Creates (or, without O_EXCL, opens) a regular file. One that was there stays as it is, but for O_TRUNC. What is made is open however `flags` say,
+    /// Creates (or, without O_EXCL, opens) a regular file, and says whether it was made. One that was there stays as it is, but for O_TRUNC. What is made is open however `flags` say,
     /// and durable as [names](crate#names) are, with what it is born with.
     ///
     /// # Errors
@@ -98,14 +98,14 @@ impl Volume {
         name: &[u8],
         birth: impl Into<Birth<'a>>,
         flags: i32,
-    ) -> Result<(Stat, File)> {
+    ) -> Result<(Stat, File, bool)> {
         self.0.inner.slow_down_meta();
         let root = &self.0;
         let Birth { mode, xattrs } = birth.into();
         let xattrs = xattr::first(cred, FileKind::File, xattrs)?;
         let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"", xattrs: &xattrs };
-        let (f, _) = root.inner.with_room(|| root.create_at(cred, parent, name, &spec, flags, &pin()))?;
-        Ok((f.cell().stat(), f))
+        let (f, made) = root.inner.with_room(|| root.create_at(cred, parent, name, &spec, flags, &pin()))?;
+        Ok((f.cell().stat(), f, made))
     }
 
     /// Opens an inode; directories too. O_CREAT and O_EXCL do not count.

@@ -8,6 +8,7 @@ mod copies;
 mod damaged;
 mod forms;
 mod images;
+mod mount_belief;
 mod mount_files;
 mod mount_truth;
 mod mount_unnamed;

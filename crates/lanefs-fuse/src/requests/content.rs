@@ -63,8 +63,9 @@ impl Adaptor {
         let inherited = self.inherit(req.ino, mode, umask, false)?;
         let how = self.open_flags(flags) | flags as i32 & (libc::O_CREAT | libc::O_EXCL);
         let birth = Birth { mode: inherited.mode, xattrs: &inherited.xattrs() };
-        let (mut stat, file) = self.volume.node_create(&req.cred(), req.ino, name, birth, how)?;
-        if open_flags & OPEN_KILL_SUIDGID != 0 {
+        let (mut stat, file, made) = self.volume.node_create(&req.cred(), req.ino, name, birth, how)?;
+        // O_TRUNC takes setuid from a file that was there; a new one keeps the mode that it was made with.
+        if open_flags & OPEN_KILL_SUIDGID != 0 && !made {
             self.kill_priv(stat.ino)?;
             stat = file.stat()?;
         }
@@ -126,8 +127,10 @@ impl Adaptor {
             self.kill_priv(req.ino)?;
         }
         let blocks = file.stat()?.blocks;
-        let put = match (self.writeback && cached, flags & libc::O_DIRECT) {
-            (true, _) => File::write_back_at,
+        // Writes to a file with setuid come through the kernel's cache one by one; it keeps their times, too.
+        let put = match (self.writeback, flags & libc::O_DIRECT) {
+            (true, 0) => File::write_back_at,
+            (true, _) if cached => File::write_back_at,
             (false, 0) if size >= KEPT && (offset | u64::from(size)).is_multiple_of(4096) => {
                 File::write_kept_at
             }
@@ -189,7 +192,9 @@ impl Adaptor {
         if req.uid != 0 {
             self.kill_priv(req.ino)?;
         }
-        Ok(file.allocate(mode as i32, offset, length)?)
+        // The kernel keeps the times of files that it caches writes of, and hands its own over.
+        let allocate = if self.writeback { File::allocate_back } else { File::allocate };
+        Ok(allocate(file, mode as i32, offset, length)?)
     }
 
     pub(super) fn lseek(&self, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
@@ -222,7 +227,8 @@ impl Adaptor {
             self.kill_priv(to_ino)?;
         }
         // The answer carries 32 bits; the caller comes back for the rest.
-        let n = from.copy_range_to(from_offset, to, to_offset, len.min(1 << 30))?;
+        let copy = if self.writeback { File::copy_range_back_to } else { File::copy_range_to };
+        let n = copy(from, from_offset, to, to_offset, len.min(1 << 30))?;
         reply.u32(u32::try_from(n).map_err(|_| Errno(libc::EOVERFLOW))?)?;
         reply.u32(0)
     }

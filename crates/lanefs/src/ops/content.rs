@@ -177,7 +177,7 @@ impl Inner {
         mode: i32,
         offset: u64,
         len: u64,
-        privileged: bool,
+        writer: Writer,
     ) -> Result<()> {
         let Some(data) = cell.data() else {
             return posix(if cell.kind == FileKind::Dir { libc::EISDIR } else { libc::ENODEV });
@@ -205,7 +205,11 @@ impl Inner {
             }
             _ => return posix(libc::EOPNOTSUPP),
         }
-        Self::drop_privilege(cell, privileged);
+        if writer.keeps_times {
+            self.dirty_cell(cell, DATASYNC);
+            return Ok(());
+        }
+        Self::drop_privilege(cell, writer.privileged);
         let content = !keep || mode & libc::FALLOC_FL_KEEP_SIZE != mode;
         // The time of its end, as in `set_attr`.
         self.changed(cell, content, coarse_realtime_ns(), DATASYNC);

@@ -234,3 +234,21 @@ fn a_full_volume_lets_files_be_cut_in_the_middle_of_a_page() {
         assert!(fs.read(&**path).unwrap() == want, "{path}");
     }
 }
+
+/// A page of a file with holes that had left memory was counted as a new block when it was written over as
+/// a whole, until the file was opened anew.
+#[test]
+fn a_page_of_a_file_with_holes_is_one_block_however_often_it_is_written() {
+    let (fs, dev) = crate::root(64);
+    let f = fs.create("/f").unwrap();
+    f.write_all_at(&[1; 4096], 5 * 4096).unwrap();
+    f.sync_all().unwrap();
+    drop(f);
+    let fs = crate::reopen(fs, &dev);
+    let f = fs.open("/f", lanefs::OpenOptions::new().write(true)).unwrap();
+    assert_eq!(f.stat().unwrap().blocks, 8);
+    f.write_all_at(&[2; 4096], 5 * 4096).unwrap();
+    assert_eq!(f.stat().unwrap().blocks, 8);
+    f.write_all_at(&[3; 4096], 3 * 4096).unwrap();
+    assert_eq!(f.stat().unwrap().blocks, 16, "a hole that is filled");
+}
