@@ -2,6 +2,7 @@
 
 use crate::run::{cargo, need, run};
 use crate::{apps, crash, fuzz, programs};
+use std::time::Instant;
 
 /// What the tests call beside cargo.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -14,45 +15,68 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("valgrind", "valgrind"),
 ];
 
-/// Runs all steps; stops at the first that fails.
+/// What one step does.
+type Step = fn() -> Result<(), String>;
+
+/// The steps, cheap ones first.
+const STEPS: &[(&str, Step)] = &[
+    ("programs that the tests call", install),
+    ("format", || run(&mut cargo(&["fmt", "--all", "--check"]))),
+    ("tidy", || run(&mut cargo(&["xtask", "tidy"]))),
+    ("lints", || run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))),
+    ("documentation", || {
+        run(cargo(&["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))
+    }),
+    ("loom", loom),
+    ("conflicts", crate::conflicts::sample),
+    ("cost", || crate::cost::check(&[])),
+    ("tests", || run(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))),
+    ("programs on a mount", programs_on_a_mount),
+    ("turns of threads", turns),
+    ("crash states", || crash::checker("lanefs-crash", &["--minutes", "3", "--jobs", "2"])),
+    ("simulations", || crash::checker("lanefs-simulate", &["--runs", "2000", "--jobs", &cores()])),
+    ("schedules", || fuzz::schedules(&["--runs", "2000", "--jobs", &cores()])),
+    // So many, not so long: what is tried must not depend on how fast the machine is.
+    ("damaged images", || fuzz::fuzz(&["--cases", "4000", "--seconds", "600"])),
+    ("applications under power loss", || {
+        crash::checker("lanefs-apps", &["--order", "ordered", "--states", "150"])
+    }),
+    ("memory that runs out", || fuzz::oom(&["--jobs", &cores()])),
+];
+
+/// Runs all steps; stops at the first that fails. Says which step it is in, and how long each took.
 pub fn all() -> Result<(), String> {
-    need(PROGRAMS)?;
-    need(apps::PROGRAMS)?;
-    run(&mut cargo(&["fmt", "--all", "--check"]))?;
-    run(&mut cargo(&["xtask", "tidy"]))?;
-    run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
-    run(cargo(&["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))?;
-    run(cargo(&[
-        "test",
-        "--release",
-        "--package",
-        "lanefs-sync",
-        "--test",
-        "loom",
-        "--target-dir",
-        "target/loom",
-    ])
-    .env("RUSTFLAGS", "--cfg loom"))?;
-    crate::conflicts::sample()?;
-    crate::cost::check(&[])?;
-    run(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))?;
-    // On a mount of the command that the tests have just built.
-    let lanefs = programs::volume::target().join("debug/lanefs");
-    run(cargo(&["xtask", "programs", "--quick", "pjdfstest", "fsx-rs"]).env("LANEFS", lanefs))?;
-    checkers()
+    let begun = Instant::now();
+    for (i, (name, step)) in STEPS.iter().enumerate() {
+        println!("== step {} of {}: {name} ({} s so far)", i + 1, STEPS.len(), begun.elapsed().as_secs());
+        step().map_err(|e| format!("step {} of {}, {name}: {e}", i + 1, STEPS.len()))?;
+    }
+    println!("== all {} steps passed in {} s", STEPS.len(), begun.elapsed().as_secs());
+    Ok(())
 }
 
-/// LaneFS itself under the checkers, each a part of what it can do: see docs/TESTING.md. What they count goes to the output.
-fn checkers() -> Result<(), String> {
-    // What must come out the same twice needs a simulated clock and threads that take turns.
+fn cores() -> String {
+    std::thread::available_parallelism().map_or(1, |n| n.get()).to_string()
+}
+
+fn install() -> Result<(), String> {
+    need(PROGRAMS)?;
+    need(apps::PROGRAMS)
+}
+
+fn loom() -> Result<(), String> {
+    let test = ["test", "--release", "-p", "lanefs-sync", "--test", "loom", "--target-dir", "target/loom"];
+    run(cargo(&test).env("RUSTFLAGS", "--cfg loom"))
+}
+
+/// On a mount of the command that the tests have just built.
+fn programs_on_a_mount() -> Result<(), String> {
+    let lanefs = programs::volume::target().join("debug/lanefs");
+    run(cargo(&["xtask", "programs", "--quick", "pjdfstest", "fsx-rs"]).env("LANEFS", lanefs))
+}
+
+/// What must come out the same twice needs a simulated clock and threads that take turns.
+fn turns() -> Result<(), String> {
     let features = ["test", "-p", "lanefs-check", "--features", "schedule", "--lib", "--test", "it", "--"];
-    run(cargo(&features).args(["schedule::turn", "simulate::a_seed_runs_the_same_way_twice"]))?;
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get()).to_string();
-    crash::checker("lanefs-crash", &["--minutes", "3", "--jobs", "2"])?;
-    crash::checker("lanefs-simulate", &["--runs", "2000", "--jobs", &cores])?;
-    fuzz::schedules(&["--runs", "2000", "--jobs", &cores])?;
-    // So many, not so long: what is tried must not depend on how fast the machine is.
-    fuzz::fuzz(&["--cases", "4000", "--seconds", "600"])?;
-    crash::checker("lanefs-apps", &["--order", "ordered", "--states", "150"])?;
-    fuzz::oom(&["--jobs", &cores])
+    run(cargo(&features).args(["schedule::turn", "simulate::a_seed_runs_the_same_way_twice"]))
 }

@@ -131,8 +131,20 @@ fn a_released_image_is_free_and_takes_no_requests() {
     let b = Block([7; BLOCK_SIZE]);
     assert!(d.write(&[WriteReq { offset: 0, data: &b.0 }]).is_err() && d.flush().is_err());
     assert!(d.read(&mut [ReadReq { offset: 0, data: &mut Block::zeroed().0 }]).is_err());
-    drop(FileDevice::open(&path, false).unwrap());
+    drop(open_when_free(&path).unwrap());
     drop((dir, d));
+}
+
+/// Opens an image. A child that another test has just forked holds all files of this process until it
+/// calls exec, and with them the lock of the image: this waits until it has let go.
+fn open_when_free(path: &std::path::Path) -> Result<FileDevice> {
+    for _ in 0..1000 {
+        match FileDevice::open(path, false) {
+            Err(StoreError::InUse { .. }) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            opened => return opened,
+        }
+    }
+    FileDevice::open(path, false)
 }
 
 #[test]
