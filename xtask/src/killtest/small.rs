@@ -92,7 +92,13 @@ impl Small {
         v.kill()?;
         for (who, process) in [("the writer", &mut writer), (app, &mut app_process)] {
             if child::wait(&mut process.0, Duration::from_secs(30)).map_err(io)?.is_none() {
+                let waits = child::waits_for_a_mount(&process.0);
                 let stacks = child::end_tree(&mut process.0);
+                // A program may try again for ever what fails at once: dpkg was seen to.
+                if who == app && !waits {
+                    println!("{app} tries on with a dead mount; ended\n{stacks}");
+                    continue;
+                }
                 return Err(format!("{who} still runs 30 s after the kill\n{stacks}"));
             }
         }

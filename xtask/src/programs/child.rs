@@ -88,6 +88,18 @@ pub fn end_tree(child: &mut Child) -> String {
     said
 }
 
+/// Whether a child, or one that it started, waits for an answer of a FUSE server, or in a way that no
+/// signal ends. One that runs, or waits for another, is about its own business.
+pub fn waits_for_a_mount(child: &Child) -> bool {
+    descendants(child.id()).into_iter().any(|pid| {
+        let read = |f: &str| std::fs::read_to_string(format!("/proc/{pid}/{f}")).unwrap_or_default();
+        let stat = read("stat");
+        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
+        let place = read("wchan");
+        state == Some("D") || place.contains("fuse") || place.contains("request_wait")
+    })
+}
+
 /// Kills one process.
 pub fn kill(pid: u32) {
     // SAFETY: kill takes numbers only. The process is one of ours: a child not yet waited for, or below one.
