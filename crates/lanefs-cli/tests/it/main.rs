@@ -10,6 +10,7 @@ mod forms;
 mod images;
 mod mount_belief;
 mod mount_files;
+mod mount_handles;
 mod mount_truth;
 mod mount_unnamed;
 mod mounts;

@@ -4,16 +4,33 @@ use super::Wire;
 use crate::adaptor::Adaptor;
 use crate::translate::rdev_from_kernel;
 use crate::wire::abi::op;
-use crate::wire::{Reply, Request};
+use crate::wire::{Errno, Reply, Request};
 use lanefs::Ino;
 
 impl Adaptor {
     pub(super) fn lookup(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
         let name = req.args().name()?;
+        // These two the kernel asks for when a file handle leads to an inode that it has forgotten.
+        if name == b"." || name == b".." {
+            return self.lookup_kept(req, name, reply);
+        }
         match self.volume.node_lookup(&req.cred(), req.ino, name) {
             Ok(stat) => self.enter(&stat, reply),
             Err(e) if e.errno() == libc::ENOENT => reply.no_entry(self.ttl),
             Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The inode itself, of any kind, or a directory's parent; ESTALE if the inode has no name any more, whoever may have it open. Whether the
+    /// number is used again since the handle was made the kernel tells by the generation.
+    fn lookup_kept(&self, req: &Request<'_>, name: &[u8], reply: &mut Reply) -> Wire<()> {
+        let stat = self.volume.node_stat(req.ino)?;
+        if stat.nlink == 0 {
+            return Err(Errno(libc::ESTALE));
+        }
+        match name {
+            b"." => self.enter(&stat, reply),
+            _ => self.enter(&self.volume.node_lookup(&req.cred(), req.ino, name)?, reply),
         }
     }
 

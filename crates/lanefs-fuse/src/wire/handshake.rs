@@ -8,6 +8,7 @@ use std::io;
 const WANTED: u64 = init::ASYNC_READ
     | init::ASYNC_DIO
     | init::ATOMIC_O_TRUNC
+    | init::EXPORT_SUPPORT
     | init::BIG_WRITES
     | init::MAX_PAGES
     | init::DO_READDIRPLUS
