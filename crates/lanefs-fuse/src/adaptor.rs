@@ -234,6 +234,16 @@ impl Adaptor {
         Ok(())
     }
 
+    /// The same if it is not root who changes the file.
+    pub(crate) fn kill_priv_of(&self, req: &Request<'_>, target: Ino) -> Result<()> {
+        // Few files have these bits; only of them it is asked who changes them.
+        if self.volume.node_stat(target)?.mode & (libc::S_ISUID | libc::S_ISGID) == 0 || req.user() == Some(0)
+        {
+            return Ok(());
+        }
+        self.kill_priv(target)
+    }
+
     /// Changes attributes, the ACL with the mode. The ACL first: it may find no room, and then nothing has changed.
     pub(crate) fn change(&self, target: Ino, set: &SetAttr) -> Result<Stat> {
         let old = match set.mode {

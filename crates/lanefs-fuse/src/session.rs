@@ -123,7 +123,13 @@ fn serve(
     rings: bool,
     ending: Ending,
 ) -> io::Result<(Arc<Adaptor>, JoinHandle<io::Result<()>>)> {
-    let offer = Offer { max_write: config.max_write, writeback: config.writeback, rings };
+    let offer = Offer {
+        max_write: config.max_write,
+        writeback: config.writeback,
+        rings,
+        // Who enters has to be known of every request then.
+        idmap: !config.allow_root,
+    };
     let agreed = shake_hands(&device, offer)?;
     let only = config.io_uring == IoUring::On;
     if only && !agreed.rings {

@@ -11,6 +11,7 @@ mod images;
 mod mount_belief;
 mod mount_files;
 mod mount_handles;
+mod mount_idmap;
 mod mount_truth;
 mod mount_unnamed;
 mod mounts;

@@ -7,6 +7,7 @@ use crate::adaptor::Adaptor;
 use crate::aside::{Job, What};
 use crate::handles::Handle;
 use crate::readers::Origin;
+use crate::translate::root;
 use crate::wire::abi::*;
 use crate::wire::{Answer, Errno, Reply, Request};
 use lanefs::{Cred, SetAttr, SetTime, Stat, times};
@@ -138,9 +139,9 @@ impl Adaptor {
     pub(super) fn listxattr(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
         let size = req.args().u32()?;
         let mut list = Vec::new();
-        for name in self.volume.node_listxattr(&req.cred(), req.ino)? {
+        for name in self.volume.node_listxattr(&root(), req.ino)? {
             // The kernel refuses to others what these are, but does not leave their names out.
-            if req.uid != 0 && name.starts_with(b"trusted.") {
+            if name.starts_with(b"trusted.") && req.user() != Some(0) {
                 continue;
             }
             list.extend(name);

@@ -189,9 +189,7 @@ impl Adaptor {
     pub(super) fn fallocate(&self, req: &Request<'_>) -> Wire<()> {
         let mut a = req.args();
         let (file, offset, length, mode) = (self.file(a.u64()?)?, a.u64()?, a.u64()?, a.u32()?);
-        if req.uid != 0 {
-            self.kill_priv(req.ino)?;
-        }
+        self.kill_priv_of(req, req.ino)?;
         // The kernel keeps the times of files that it caches writes of, and hands its own over.
         let allocate = if self.writeback { File::allocate_back } else { File::allocate };
         Ok(allocate(file, mode as i32, offset, length)?)
@@ -223,9 +221,7 @@ impl Adaptor {
         let mut a = req.args();
         let (from, from_offset) = (self.file(a.u64()?)?, a.u64()?);
         let (to_ino, to, to_offset, len) = (Ino(a.u64()?), self.file(a.u64()?)?, a.u64()?, a.u64()?);
-        if req.uid != 0 {
-            self.kill_priv(to_ino)?;
-        }
+        self.kill_priv_of(req, to_ino)?;
         // The answer carries 32 bits; the caller comes back for the rest.
         let copy = if self.writeback { File::copy_range_back_to } else { File::copy_range_to };
         let n = copy(from, from_offset, to, to_offset, len.min(1 << 30))?;

@@ -46,7 +46,7 @@ impl Adaptor {
     }
 
     fn answer_ioctl(&self, req: &Request<'_>, call: &Call<'_>) -> Wire<Vec<u8>> {
-        let mine = || req.uid == 0 || req.uid == rustix::process::geteuid().as_raw();
+        let mine = || req.user().is_some_and(|u| u == 0 || u == rustix::process::geteuid().as_raw());
         match call.command {
             IOC_GOINGDOWN => self.go_down(req, call).map(|()| Vec::new()),
             _ if !call.is_dir => Err(Errno(libc::ENOTTY)),
@@ -70,7 +70,7 @@ impl Adaptor {
 
     /// Stops the volume as a crash would, after what the caller's flags want made durable.
     fn go_down(&self, req: &Request<'_>, call: &Call<'_>) -> Wire<()> {
-        if req.uid != 0 {
+        if req.user() != Some(0) {
             return Err(Errno(libc::EPERM));
         }
         let flags = word_of(req.pid, call.at).unwrap_or(NOLOGFLUSH);

@@ -77,6 +77,7 @@ pub mod init {
     pub const SETXATTR_EXT: u64 = 1 << 29;
     /// The second word of flags is there.
     pub const INIT_EXT: u64 = 1 << 30;
+    pub const ALLOW_IDMAP: u64 = 1 << 40;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
@@ -106,6 +107,9 @@ pub mod fattr {
     pub const CTIME: u32 = 1 << 10;
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
+
+/// The user and the group of a request of which the kernel does not say who makes it.
+pub const NOBODY_SAID: u32 = u32::MAX;
 
 /// GETATTR and STATX: the handle is set.
 pub const GETATTR_FH: u32 = 1;

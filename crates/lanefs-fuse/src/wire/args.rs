@@ -1,7 +1,7 @@
 //! A request as it came: its header, and its arguments one after the other.
 
 use super::Errno;
-use super::abi::IN_HEADER;
+use super::abi::{IN_HEADER, NOBODY_SAID};
 use lanefs::{Cred, Ino};
 
 /// A request of the kernel, its words decoded as they are asked for.
@@ -54,10 +54,27 @@ impl<'a> Request<'a> {
         self.args
     }
 
+    /// The user who makes the request. Where the kernel may map owners it says so only of requests that make an inode; of others the
+    /// process tells, which waits for the answer. `None`: it cannot be known.
+    pub fn user(&self) -> Option<u32> {
+        if self.uid != NOBODY_SAID { Some(self.uid) } else { user_of(self.pid) }
+    }
+
     /// The caller, whose permissions the kernel has checked.
     pub fn cred(&self) -> Cred {
         Cred { prechecked: true, ..Cred::user(self.uid, self.gid, &[]) }
     }
+}
+
+/// The user as whom the thread `pid` uses files.
+fn user_of(pid: u32) -> Option<u32> {
+    if pid == 0 {
+        return None;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    // Four numbers: the real, the effective and the saved one, and that for files.
+    let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
+    line.split_whitespace().nth(3)?.parse().ok()
 }
 
 /// What is left of a request's arguments. Asking for more than there is gives EPROTO.
@@ -148,6 +165,18 @@ mod tests {
         assert_eq!(a.u64().unwrap().to_ne_bytes()[0], 5);
         assert_eq!((a.name().unwrap(), a.name().unwrap()), (&b"old"[..], &b"new"[..]));
         assert_eq!(a.name().unwrap_err().0, libc::EPROTO);
+    }
+
+    #[test]
+    fn who_asks_is_found_where_the_kernel_does_not_say() {
+        let mut bytes = request(12, b"");
+        assert_eq!(Request::decode(&bytes).unwrap().user(), Some(1000));
+        bytes[24..28].copy_from_slice(&u32::MAX.to_ne_bytes());
+        bytes[32..36].copy_from_slice(&std::process::id().to_ne_bytes());
+        let me = rustix::process::geteuid().as_raw();
+        assert_eq!(Request::decode(&bytes).unwrap().user(), Some(me));
+        bytes[32..36].copy_from_slice(&0_u32.to_ne_bytes());
+        assert_eq!(Request::decode(&bytes).unwrap().user(), None);
     }
 
     #[test]

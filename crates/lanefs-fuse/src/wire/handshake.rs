@@ -38,6 +38,8 @@ pub(crate) struct Offer {
     pub writeback: bool,
     /// Requests may come over io_uring.
     pub rings: bool,
+    /// The mount may be mapped to other owners. Requests that make no inode do not say then who makes them.
+    pub idmap: bool,
 }
 
 /// What was agreed on.
@@ -98,7 +100,11 @@ fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Opti
         return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel's FUSE offers no ACLs"));
     }
     let mut wanted = WANTED;
-    for (on, flag) in [(offer.writeback, init::WRITEBACK_CACHE), (offer.rings, init::OVER_IO_URING)] {
+    for (on, flag) in [
+        (offer.writeback, init::WRITEBACK_CACHE),
+        (offer.rings, init::OVER_IO_URING),
+        (offer.idmap, init::ALLOW_IDMAP),
+    ] {
         wanted |= if on { flag } else { 0 };
     }
     let flags = offered & wanted;
@@ -139,7 +145,7 @@ mod tests {
         words.iter().flat_map(|w| w.to_ne_bytes()).collect()
     }
 
-    const OFFER: Offer = Offer { max_write: 1 << 20, writeback: true, rings: true };
+    const OFFER: Offer = Offer { max_write: 1 << 20, writeback: true, rings: true, idmap: true };
 
     fn agreed(words_in: &[u32], offer: Offer) -> (io::Result<Option<Agreed>>, Vec<u8>) {
         let mut bytes = room(256);
@@ -172,6 +178,18 @@ mod tests {
         assert!(!without.unwrap().unwrap().rings);
         let (old, _) = agreed(&all[..4], Offer { rings: false, ..OFFER });
         assert!(old.is_err(), "the second word is missing");
+    }
+
+    #[test]
+    fn owners_are_mapped_only_if_both_want_it() {
+        let all = [7, 42, 4096, (NEEDED | init::INIT_EXT) as u32, (init::ALLOW_IDMAP >> 32) as u32];
+        let second = |offer| {
+            let (agreed, bytes) = agreed(&all, offer);
+            assert!(agreed.unwrap().is_some());
+            u32::from_ne_bytes(bytes[16 + 32..16 + 36].try_into().unwrap())
+        };
+        assert_eq!(second(OFFER), 1 << 8);
+        assert_eq!(second(Offer { idmap: false, ..OFFER }), 0);
     }
 
     #[test]
