@@ -6,10 +6,12 @@ use crate::failure::{About, Failure};
 use crate::mounted;
 use lanefs::{Cred, Fs, MountOptions, Volume};
 use lanefs_store::StoreError;
+use lanefs_store::device::{FileDevice, FileOptions};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Memory that a command takes for a volume, about: it reads and writes most things once.
 const CACHE: u64 = 128 << 20;
@@ -125,6 +127,18 @@ fn open(images: &[PathBuf], read_only: bool) -> Result<(Volume, Fs), Failure> {
 
 /// Opens a volume, and says what to do about an image that is not there.
 pub fn open_with(images: &[PathBuf], options: &MountOptions) -> Result<Volume, Failure> {
+    open_by(images, || Volume::open(images, options))
+}
+
+/// The same for a block device that is to be mounted as one.
+pub fn open_to_mount(device: &Path, options: &MountOptions) -> Result<Volume, Failure> {
+    let how = FileOptions { read_only: options.read_only, exclusive: false, ..FileOptions::default() };
+    open_by(&[device.to_path_buf()], || {
+        Volume::open_devices(vec![Arc::new(FileDevice::open_with(device, how)?)], options)
+    })
+}
+
+fn open_by(images: &[PathBuf], open: impl Fn() -> lanefs::Result<Volume>) -> Result<Volume, Failure> {
     for image in images {
         if !image.exists() {
             return Err(Failure::new(format_args!(
@@ -138,7 +152,7 @@ pub fn open_with(images: &[PathBuf], options: &MountOptions) -> Result<Volume, F
         lanefs::Error::Store(StoreError::InUse { pid, .. }) => Some(*pid),
         _ => None,
     };
-    match mounted::when_closed(images, || Volume::open(images, options), holder) {
+    match mounted::when_closed(images, open, holder) {
         Err(e @ lanefs::Error::Posix(_)) => Err(e).about(images[0].display()),
         Err(e) => Err(e.into()),
         Ok(volume) => Ok(volume),

@@ -10,6 +10,7 @@ mod helper;
 mod host;
 mod image;
 mod log;
+mod loop_device;
 mod mounted;
 mod mountinfo;
 mod progress;

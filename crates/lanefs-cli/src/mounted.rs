@@ -1,7 +1,7 @@
 //! Volumes that are mounted: what they tell of themselves, and when they are about to be closed.
 
 use crate::failure::{About as _, Failure};
-use crate::mountinfo;
+use crate::{loop_device, mountinfo};
 use lanefs_fuse::about::{ABOUT_SIZE, About, IOC_ABOUT, decode};
 use std::ffi::CStr;
 use std::fs::File;
@@ -67,7 +67,10 @@ pub fn dir_of(images: &[PathBuf]) -> Option<PathBuf> {
     let wanted = whole(images);
     let mounts = mountinfo::lanefs_mounts().ok()?;
     let mount = mounts.into_iter().rev().find(|m| {
-        let of = whole(&crate::image::images(&m.source));
+        let mut of = crate::image::images(&m.source);
+        // What is mounted by way of a loop device goes by either name.
+        of.extend(of.clone().iter().map(|i| loop_device::behind(i)));
+        let of = whole(&of);
         wanted.iter().any(|w| of.contains(w))
     });
     mount.map(|m| m.dir)

@@ -14,7 +14,7 @@ use crate::translate::root;
 use crate::wire::{Agreed, Device, Errno, Reply, Request};
 use lanefs::{Birth, File, Ino, Result, SetAttr, Stat, Volume};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 type Wire<T> = std::result::Result<T, Errno>;
@@ -48,6 +48,24 @@ pub(crate) struct Closing {
     pub writes: AtomicU64,
     /// Something that the kernel had accepted could not be written.
     pub lost: AtomicBool,
+    /// How closing the volume went, until somebody has asked.
+    closed: Mutex<Option<Result<()>>>,
+}
+
+impl Closing {
+    /// Closes the volume.
+    pub(crate) fn close(&self, volume: &Volume) {
+        let mut closed = self.closed.lock().unwrap_or_else(|e| e.into_inner());
+        let result = volume.close();
+        // Only the first time does something.
+        closed.get_or_insert(result);
+    }
+
+    /// Closes the volume if that has not been done, and tells how it went.
+    pub(crate) fn end(&self, volume: &Volume) -> Result<()> {
+        self.close(volume);
+        self.closed.lock().unwrap_or_else(|e| e.into_inner()).take().unwrap_or(Ok(()))
+    }
 }
 
 impl Adaptor {

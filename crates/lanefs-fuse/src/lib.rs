@@ -13,7 +13,7 @@
 //! | locks | the kernel's own |
 //! | ACLs | checked by the kernel, inherited and kept in step with the mode by [`acl`] |
 //! | files without a name | kept while the kernel knows them (`known`) |
-//! | `sync`, `syncfs` | not passed on by the kernel |
+//! | `sync`, `syncfs` | passed on by the kernel where a block device is mounted (`fuseblk`), and a promise there |
 
 pub mod about;
 mod absence;

@@ -34,8 +34,8 @@ enum Way {
 struct Which {
     id: u64,
     parent: u64,
-    /// The device's minor number, which is that of the FUSE connection.
-    minor: u32,
+    /// The device's numbers, which are those of the FUSE connection.
+    device: (u32, u32),
     kind: String,
 }
 
@@ -69,8 +69,21 @@ fn mount_directly(mountpoint: &Path, mode: u32, others: bool, config: &MountConf
     if others {
         data.push_str(",allow_other");
     }
-    let data = CString::new(data)?;
-    rustix::mount::mount(config.source.as_str(), mountpoint, "fuse.lanefs", config.flags(), data.as_c_str())?;
+    let mount = |kind, data: String| -> io::Result<()> {
+        let data = CString::new(data)?;
+        Ok(rustix::mount::mount(config.source.as_str(), mountpoint, kind, config.flags(), data.as_c_str())?)
+    };
+    if config.block_device {
+        match mount("fuseblk.lanefs", format!("{data},blksize=4096")) {
+            Ok(()) => return Ok(device),
+            // A kernel may have no such type, or let nobody write to a block device that is mounted.
+            Err(e) => tracing::warn!(
+                "{}: cannot be mounted as a block device ({e}): sync and syncfs are no promise; fsync is",
+                config.source
+            ),
+        }
+    }
+    mount("fuse.lanefs", data)?;
     Ok(device)
 }
 
@@ -179,7 +192,10 @@ impl Attached {
 
     /// Where the kernel's knobs for the mount's device are.
     pub(crate) fn knobs(&self) -> Option<PathBuf> {
-        self.which.as_ref().map(|w| PathBuf::from(format!("/sys/class/bdi/0:{}", w.minor)))
+        let which = self.which.as_ref()?;
+        let ((major, minor), of_block) = (which.device, which.kind.starts_with("fuseblk"));
+        let suffix = if of_block { "-fuseblk" } else { "" };
+        Some(PathBuf::from(format!("/sys/class/bdi/{major}:{minor}{suffix}")))
     }
 
     /// Lets the kernel read ahead by whole requests, and gather as many writes as for any other file system
@@ -240,7 +256,9 @@ impl Attached {
             cut = true;
         }
         if let Some(which) = &self.which {
-            let connection = format!("/sys/fs/fuse/connections/{}/abort", which.minor);
+            // As the kernel itself writes the two numbers in one.
+            let number = u64::from(which.device.0) << 20 | u64::from(which.device.1);
+            let connection = format!("/sys/fs/fuse/connections/{number}/abort");
             cut |= std::fs::write(connection, "1").is_ok();
         }
         cut
@@ -270,8 +288,9 @@ fn mounts_at(mountpoint: &Path) -> Option<Vec<Which>> {
             return None;
         }
         let kind = back.split(' ').next()?.to_string();
-        let minor = f[2].split_once(':')?.1.parse().ok()?;
-        Some(Which { id: f[0].parse().ok()?, parent: f[1].parse().ok()?, minor, kind })
+        let (major, minor) = f[2].split_once(':')?;
+        let device = (major.parse().ok()?, minor.parse().ok()?);
+        Some(Which { id: f[0].parse().ok()?, parent: f[1].parse().ok()?, device, kind })
     };
     Some(table.lines().filter_map(line).collect())
 }
@@ -287,7 +306,7 @@ mod tests {
 
     #[test]
     fn what_lies_on_top_is_told_from_what_is_below() {
-        let mount = |id, parent| Which { id, parent, minor: 0, kind: String::new() };
+        let mount = |id, parent| Which { id, parent, device: (0, 0), kind: String::new() };
         let (below, middle, top) = (mount(40, 22), mount(57, 40), mount(31, 57));
         assert_eq!(topmost(&[below.clone(), middle.clone(), top.clone()]), Some(&top));
         assert_eq!(topmost(&[top.clone(), below.clone(), middle]), Some(&top));

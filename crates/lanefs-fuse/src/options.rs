@@ -22,6 +22,9 @@ pub enum IoUring {
 pub struct MountConfig {
     /// What the mount table shows as the source: the image.
     pub source: String,
+    /// The source is a block device, which root mounts as such: the kernel tells of `sync` and `syncfs` then, and an unmount waits until the
+    /// volume is closed. It has to be open without keeping the kernel from mounting it (`FileOptions::exclusive` of the store).
+    pub block_device: bool,
     /// Refuse every change.
     pub read_only: bool,
     /// Whether users other than the one who mounts may enter; `None`: only if root mounts.
@@ -60,6 +63,7 @@ impl Default for MountConfig {
     fn default() -> Self {
         MountConfig {
             source: "lanefs".into(),
+            block_device: false,
             read_only: false,
             allow_other: None,
             allow_root: false,
@@ -119,7 +123,6 @@ const OTHERS: &[&str] = &[
     "default_permissions",
     "norelatime",
     "nostrictatime",
-    "loop",
     "silent",
 ];
 

@@ -68,6 +68,8 @@ pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Res
     let (said, over) = channel();
     let (adaptor, serving) =
         serve(&volume, device, config, rings, Ending(said.clone())).inspect_err(|_| {
+            // Cut first: nobody is left to answer what the kernel may ask for at the end.
+            attached.abort();
             let _ = attached.detach();
         })?;
     attached.tune(config);
@@ -195,7 +197,7 @@ impl Session {
     /// Of the connection, or of the final checkpoint; or something that programs had written could not be written back when the mount ended.
     pub fn join(mut self) -> io::Result<()> {
         let served = self.wait();
-        let closed = self.volume.close().map_err(io::Error::from);
+        let closed = self.closing.end(&self.volume).map_err(io::Error::from);
         let lost = self.closing.lost.load(SeqCst);
         served.and(closed).and(match lost {
             false => Ok(()),
@@ -231,7 +233,7 @@ impl Drop for Session {
         if self.serving.is_some() {
             let _ = self.unmounter.attached.detach();
             let _ = self.wait();
-            if let Err(e) = self.volume.close() {
+            if let Err(e) = self.closing.end(&self.volume) {
                 tracing::error!("{e}");
             }
         }

@@ -71,7 +71,7 @@ fn main() -> Result<()> {
             ("O_DIRECT pread/pwrite", true, false),
             ("buffered pread/pwrite", false, false),
         ] {
-            let d = FileDevice::open_with(&path, FileOptions { read_only: false, direct, io_uring })?;
+            let d = FileDevice::open_with(&path, FileOptions { direct, io_uring, ..FileOptions::default() })?;
             if (d.is_direct(), d.uses_io_uring()) != (direct, io_uring) {
                 println!("{name}: not to be had here");
                 continue;

@@ -85,7 +85,10 @@ impl Shown {
                 Ok(Shown { about, state: State::Found(report) })
             }
             Err(e) => match mounted::dir_of(images) {
-                Some(dir) if holder(&e).is_some() => Shown::of_mounted(&dir),
+                // What is behind a loop device that is mounted is no volume to others.
+                Some(dir) if matches!(e, StoreError::InUse { .. } | StoreError::NotAVolume { .. }) => {
+                    Shown::of_mounted(&dir)
+                }
                 _ => Err(e.into()),
             },
         }

@@ -3,11 +3,12 @@
 use super::mkfs;
 use crate::daemon::{self, Parent, Role};
 use crate::failure::{About, Failure, Outcome};
-use crate::{image, mounted, mountinfo, size};
+use crate::{image, loop_device, mounted, mountinfo, size};
 use lanefs::{MountOptions, Order};
 use lanefs_fuse::MountConfig;
 use lanefs_store::FormatOptions;
 use lanefs_store::format::superblock::MAX_MLOGS;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
@@ -18,7 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 ///
 /// Returns when the mount serves; a background process answers until `lanefs umount DIR` or umount(8).
 /// Options of -o: those of mount(8) (ro, noexec, suid, dev, noatime, sync, dirsync), of FUSE (allow_other, allow_root,
-/// auto_unmount), and io_uring=auto|on|off, threads=N, readers=N (threads that read /dev/fuse at a time), max_write=BYTES (of one request:
+/// auto_unmount), loop (of an image in a file: has sync and syncfs be a promise, root only), and io_uring=auto|on|off, threads=N, readers=N (threads that read /dev/fuse at a time), max_write=BYTES (of one request:
 /// 4096 to 1048576), ttl=SECONDS, nowriteback, cache_size=SIZE, commit=SECONDS, dirty_expire=SECONDS, order=relaxed, mlogs=N (1 to 128, fewer on small
 /// volumes), log=FILE, create, size=SIZE (of an image that is made), fsname=NAME (taken and left aside: the mount table names the images).
 /// A mount made by root is open to all users unless noallow_other is given.
@@ -59,6 +60,8 @@ struct Plan {
     log: Option<PathBuf>,
     quiet: bool,
     remount: bool,
+    /// Attach the image to a loop device, which the kernel mounts as a block device.
+    attach: bool,
     volume: MountOptions,
     mount: MountConfig,
 }
@@ -72,6 +75,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         log: None,
         quiet: args.quiet,
         remount: false,
+        attach: false,
         volume: MountOptions::default(),
         mount: MountConfig::default(),
     };
@@ -108,6 +112,8 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
                     }
                     plan.volume.mlogs = n as usize;
                 }
+                // mount(8) may have done it already; then the image is a block device.
+                "loop" => plan.attach = true,
                 "remount" if value.is_none() => plan.remount = true,
                 "log" => plan.log = Some(value.ok_or_else(bad)?.into()),
                 _ => return Err(bad()),
@@ -219,6 +225,10 @@ fn without_effect(plan: &Plan, volume: &lanefs::Volume) -> Vec<String> {
     told
 }
 
+fn is_block_device(image: &Path) -> bool {
+    std::fs::metadata(image).is_ok_and(|m| m.file_type().is_block_device())
+}
+
 fn check_dir(dir: &Path) -> Result<(), Failure> {
     match std::fs::metadata(dir) {
         Ok(meta) if meta.is_dir() => Ok(()),
@@ -244,15 +254,39 @@ fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
     if plan.create {
         create(plan)?;
     }
-    let volume = image::open_with(&plan.images, &plan.volume)?;
+    let (images, mut config) = (&plan.images, plan.mount.clone());
+    let attached = match &images[..] {
+        [_] if plan.attach && plan.mount.auto_unmount => {
+            return Err(Failure::new(
+                "-o loop and auto_unmount: name one of them; fusermount3 mounts no block devices",
+            ));
+        }
+        [image] if plan.attach && image.is_file() => Some(loop_device::attach(image, plan.volume.read_only)?),
+        [_, _, ..] if plan.attach => return Err(Failure::new("-o loop is for volumes on one image")),
+        _ => None,
+    };
+    let device = match (&attached, &images[..]) {
+        (Some(attached), _) => Some(&attached.path),
+        (None, [image]) if is_block_device(image) => Some(image),
+        _ => None,
+    };
+    // Only root may mount a block device, and not by way of fusermount3.
+    let volume = match device.filter(|_| rustix::process::geteuid().is_root() && !config.auto_unmount) {
+        Some(device) => {
+            (config.block_device, config.source) = (true, device.display().to_string());
+            image::open_to_mount(device, &plan.volume)?
+        }
+        None => image::open_with(images, &plan.volume)?,
+    };
     if !plan.quiet {
         without_effect(plan, &volume).iter().for_each(|line| eprintln!("lanefs: {line}"));
     }
-    let mut session = lanefs_fuse::mount(volume, &plan.dir, &plan.mount).about(format_args!(
+    let mut session = lanefs_fuse::mount(volume, &plan.dir, &config).about(format_args!(
         "{}: cannot mount {}",
         plan.dir.display(),
         plan.mount.source
     ))?;
+    drop(attached);
     let unmounter = session.unmounter();
     let waits = move || {
         loop {

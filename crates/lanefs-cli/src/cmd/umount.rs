@@ -1,6 +1,7 @@
 //! `lanefs umount`
 
 use crate::failure::{About, Failure, Outcome};
+use crate::loop_device;
 use crate::mountinfo::{self, Mount};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FlockOperation;
@@ -41,15 +42,18 @@ pub fn run(args: &Args) -> Outcome {
     // What the mount of another user says of its server and its images is not to be believed: whoever waits for these may wait for ever.
     let believed = mount.user.is_none_or(|user| user == rustix::process::geteuid().as_raw());
     let server = if believed { server_of(&dir) } else { None };
+    let images: Vec<PathBuf> =
+        crate::image::images(&mount.source).iter().map(|i| loop_device::behind(i)).collect();
     detach(&dir, &mount, args.lazy)?;
     if args.lazy || !believed {
         return Ok(0);
     }
     // Of a server that was gone before there is nothing to tell: whoever comes here then has seen calls fail.
     let closed_here = server.is_some() && !mount.read_only;
-    wait_until_closed(server, &mount);
-    if closed_here && was_closed(&mount) == Some(false) {
-        let images = mount.source.to_string_lossy().replace(',', " ");
+    wait_until_closed(server, &images);
+    if closed_here && was_closed(&images) == Some(false) {
+        let images: Vec<String> = images.iter().map(|i| i.display().to_string()).collect();
+        let images = images.join(" ");
         return Err(Failure::new(format_args!(
             "{images}: unmounted, but the volume was not closed cleanly; what was synced is safe. Run `lanefs fsck {images}`, and look for the \
              reason in the log (mount -o log=FILE) and in that of the kernel"
@@ -59,8 +63,8 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 /// Whether the volume says that it was closed; `None` if it cannot be told: who unmounts may not read the images, or somebody has them open.
-fn was_closed(mount: &Mount) -> Option<bool> {
-    let devices = super::info::open_devices(&crate::image::images(&mount.source)).ok()?;
+fn was_closed(images: &[PathBuf]) -> Option<bool> {
+    let devices = super::info::open_devices(images).ok()?;
     lanefs_store::Store::was_closed(devices).ok()
 }
 
@@ -122,8 +126,7 @@ fn busy(dir: &Path) -> Failure {
 }
 
 /// Waits until the server has ended, or has let go of all images (it may be a program with other things to do).
-fn wait_until_closed(server: Option<OwnedFd>, mount: &Mount) {
-    let images: Vec<PathBuf> = crate::image::images(&mount.source);
+fn wait_until_closed(server: Option<OwnedFd>, images: &[PathBuf]) {
     let Some(server) = server else { return };
     let mut patience = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
     loop {

@@ -9,6 +9,7 @@ mod damaged;
 mod forms;
 mod images;
 mod mount_belief;
+mod mount_block;
 mod mount_files;
 mod mount_handles;
 mod mount_idmap;

@@ -32,6 +32,7 @@ const INSIDE: &[u32] = &[
     op::FSYNCDIR,
     op::FORGET,
     op::BATCH_FORGET,
+    op::SYNCFS,
     op::DESTROY,
 ];
 
@@ -39,6 +40,19 @@ const INSIDE: &[u32] = &[
 const LATE: &[u32] = &[op::OPEN, op::CREATE, op::TMPFILE, op::READ];
 
 impl Adaptor {
+    /// Makes durable all that returned before; the kernel has handed over what it held.
+    fn sync(&self) -> Wire<()> {
+        about_to_wait();
+        Ok(self.volume.sync()?)
+    }
+
+    /// The mount is gone, and who unmounted it waits for this: the volume is closed when it is answered.
+    fn destroy(&self) -> Wire<()> {
+        about_to_wait();
+        self.closing.close(&self.volume);
+        Ok(())
+    }
+
     /// Does what a request asks for. `origin`: where it came from, and where its answer goes.
     pub(crate) fn serve(&self, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
         if let Some(only) = self.only
@@ -93,7 +107,8 @@ impl Adaptor {
             op::FALLOCATE => self.fallocate(req),
             op::LSEEK => self.lseek(req, reply, origin),
             op::COPY_FILE_RANGE => self.copy_file_range(req, reply),
-            op::DESTROY => Ok(()),
+            op::SYNCFS => self.sync(),
+            op::DESTROY => self.destroy(),
             // Among them: OPENDIR (directories are read by inode number: the kernel need not open them, keeps their pages
             // cached, and drops these itself when it changes the directory), FLUSH (W4), INTERRUPT, locks.
             _ => Err(Errno(libc::ENOSYS)),

@@ -28,13 +28,17 @@ pub struct FileOptions {
     pub direct: bool,
     /// Uses io_uring where the kernel can.
     pub io_uring: bool,
+    /// Keeps the kernel from mounting a block device while it is open. Without it the device must be in nobody's use when it is opened, and the
+    /// lock keeps out who asks for it; the kernel may mount it then, which keeps out the others.
+    pub exclusive: bool,
 }
 
 impl Default for FileOptions {
     /// The fastest ways; the environment may forbid them for tests: `LANEFS_IO_URING=0`, `LANEFS_O_DIRECT=0`.
     fn default() -> FileOptions {
         let on = |name| std::env::var_os(name).is_none_or(|v| v != "0");
-        FileOptions { read_only: false, direct: on("LANEFS_O_DIRECT"), io_uring: on("LANEFS_IO_URING") }
+        let (direct, io_uring) = (on("LANEFS_O_DIRECT"), on("LANEFS_IO_URING"));
+        FileOptions { read_only: false, direct, io_uring, exclusive: true }
     }
 }
 
@@ -125,6 +129,13 @@ impl FileDevice {
             flags |= OFlags::EXCL;
         }
         let open = |flags| rustix::fs::open(path, flags, Mode::empty());
+        if flags.contains(OFlags::EXCL) && !options.exclusive {
+            match open(flags) {
+                Err(Errno::BUSY) => return Err(ImageLock::in_use(&name, &stat)),
+                Err(e) => return Err(no(open_hint(e))),
+                Ok(_claim) => flags.remove(OFlags::EXCL),
+            }
+        }
         let opened = match options.direct {
             true => match open(flags | OFlags::DIRECT) {
                 Ok(fd) => Ok((fd, true)),

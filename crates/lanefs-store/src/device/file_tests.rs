@@ -19,7 +19,7 @@ fn image(options: FileOptions) -> (tempfile::TempDir, FileDevice) {
 fn every_way_behaves_as_a_device() {
     for direct in [true, false] {
         for io_uring in [true, false] {
-            let options = FileOptions { read_only: false, direct, io_uring };
+            let options = FileOptions { direct, io_uring, ..FileOptions::default() };
             let (_dir, d) = image(options);
             assert!(direct || !d.is_direct());
             assert!(io_uring || !d.uses_io_uring());

@@ -1,0 +1,87 @@
+//! Images behind loop devices, which the kernel can mount as block devices.
+
+use crate::failure::{About, Failure};
+use crate::mounted;
+use lanefs_store::StoreError;
+use lanefs_store::device::FileDevice;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
+const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
+const LO_FLAGS_READ_ONLY: u32 = 1;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+const LO_FLAGS_DIRECT_IO: u32 = 16;
+
+/// Bytes of the kernel's `struct loop_config`, and where in it the flags lie.
+const CONFIG: usize = 304;
+const FLAGS: usize = 60;
+
+/// A loop device that an image is attached to. The kernel detaches it when nobody has it open and it is not mounted any more, however the
+/// processes that had it ended.
+#[derive(Debug)]
+pub struct LoopDevice {
+    pub path: PathBuf,
+    /// Keeps it until it is mounted.
+    _open: File,
+}
+
+/// Attaches an image to a free loop device.
+pub fn attach(image: &Path, read_only: bool) -> Result<LoopDevice, Failure> {
+    let images = [image.to_path_buf()];
+    let holder = |e: &StoreError| match e {
+        StoreError::InUse { pid, .. } => Some(*pid),
+        _ => None,
+    };
+    // Nobody else has it, as itself or as a loop device, until it is attached; from then on who opens it is told of that.
+    let claim = mounted::when_closed(&images, || FileDevice::open(image, read_only), holder)
+        .map_err(lanefs::Error::from)?;
+    let file = File::options().read(true).write(!read_only).open(image).about(image.display())?;
+    let device = attach_file(&file, read_only).about(format_args!(
+        "{}: cannot be attached to a loop device, which -o loop asks for",
+        image.display()
+    ));
+    drop(claim);
+    device
+}
+
+fn attach_file(file: &File, read_only: bool) -> io::Result<LoopDevice> {
+    let control = File::options().read(true).write(true).open("/dev/loop-control")?;
+    let mut config = [0_u8; CONFIG];
+    let flags = LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO | if read_only { LO_FLAGS_READ_ONLY } else { 0 };
+    config[..4].copy_from_slice(&(file.as_raw_fd() as u32).to_ne_bytes());
+    config[4..8].copy_from_slice(&4096_u32.to_ne_bytes());
+    config[FLAGS..FLAGS + 4].copy_from_slice(&flags.to_ne_bytes());
+    loop {
+        // SAFETY: the ioctl takes no argument; the descriptor is open.
+        let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE, 0) };
+        if number < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let path = PathBuf::from(format!("/dev/loop{number}"));
+        let open = File::options().read(true).write(!read_only).open(&path)?;
+        // SAFETY: the kernel reads CONFIG bytes, which is the size of the struct and of the array; both descriptors are open.
+        match unsafe { libc::ioctl(open.as_raw_fd(), LOOP_CONFIGURE, config.as_ptr()) } {
+            0 => return Ok(LoopDevice { path, _open: open }),
+            _ => match io::Error::last_os_error() {
+                // Somebody else was faster.
+                e if e.raw_os_error() == Some(libc::EBUSY) => {}
+                e => return Err(e),
+            },
+        }
+    }
+}
+
+/// The image behind a loop device that goes when it is not used any more; anything else stands for itself.
+pub fn behind(device: &Path) -> PathBuf {
+    let image = || {
+        let name = device.strip_prefix("/dev").ok()?.to_str().filter(|n| n.starts_with("loop"))?;
+        let about = |what: &str| std::fs::read_to_string(format!("/sys/block/{name}/loop/{what}")).ok();
+        let goes = about("autoclear")?.trim_end() == "1";
+        let image = PathBuf::from(about("backing_file")?.trim_end_matches('\n'));
+        (goes && image.exists()).then_some(image)
+    };
+    image().unwrap_or_else(|| device.to_path_buf())
+}

@@ -1,0 +1,205 @@
+//! Volumes on block devices, of which the kernel tells the server more: `sync` and `syncfs` are promises, and an unmount ends when the volume is
+//! closed.
+
+use crate::common::*;
+use lanefs_store::Store;
+use lanefs_store::device::{Device, FileDevice};
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+on_each_transport! {
+    what_syncfs_covered_survives_the_end_of_the_server,
+    what_sync_covered_survives_the_end_of_the_server,
+    an_unmount_returns_when_the_volume_is_closed,
+    a_block_device_is_mounted_as_one_and_is_nobody_elses_meanwhile,
+    an_image_behind_a_loop_device_is_known_by_its_name,
+    a_signal_ends_a_mount_of_a_block_device_in_use,
+}
+
+/// Nothing is made durable but what a test asks for.
+const QUIET: &[&str] = &["-o", "loop,commit=3600,dirty_expire=3600"];
+
+/// A volume in a file that is not mounted yet.
+fn unmounted() -> Mount {
+    let mut m = Mount::new(&[]);
+    m.umount();
+    m
+}
+
+fn loops_of(image: &Path) -> Vec<PathBuf> {
+    let all = std::fs::read_dir("/sys/block").unwrap().flatten();
+    let is_of = |dir: &Path| {
+        let backing = std::fs::read_to_string(dir.join("loop/backing_file")).unwrap_or_default();
+        Path::new(backing.trim_end_matches('\n')) == image
+    };
+    all.map(|e| e.path()).filter(|dir| is_of(dir)).collect()
+}
+
+/// The kernel detaches a loop device when the last of its users is gone, a moment later.
+fn is_detached(image: &Path) -> bool {
+    let begun = Instant::now();
+    while !loops_of(image).is_empty() {
+        if begun.elapsed() > Duration::from_secs(20) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// Ends the server of a mount as a crash of it would, and takes the dead mount away.
+fn kill_server(m: &mut Mount) {
+    let pid = Pid::from_raw(m.server_of_mount() as i32).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    let begun = Instant::now();
+    // Until the last thread is gone.
+    while std::fs::metadata(m.path("f")).is_ok() && begun.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    rustix::mount::unmount(&m.dir, UnmountFlags::NOFOLLOW).unwrap();
+}
+
+fn what_is_covered_survives(sync: fn(&Path)) {
+    let mut m = unmounted();
+    for turn in 0..3 {
+        m.mount(QUIET);
+        assert_eq!(mount_line(&m.dir).unwrap().0, "fuseblk.lanefs");
+        std::fs::create_dir(m.path(&format!("d{turn}"))).unwrap();
+        std::fs::write(m.path(&format!("d{turn}/f")), vec![turn; 100_000]).unwrap();
+        sync(&m.dir);
+        kill_server(&mut m);
+        assert!(is_detached(&m.image()));
+    }
+    m.mount(QUIET);
+    for turn in 0..3 {
+        assert_eq!(std::fs::read(m.path(&format!("d{turn}/f"))).unwrap(), vec![turn; 100_000]);
+    }
+    m.umount();
+    assert!(is_detached(&m.image()));
+    m.fsck();
+}
+
+fn what_syncfs_covered_survives_the_end_of_the_server() {
+    what_is_covered_survives(|dir| rustix::fs::syncfs(File::open(dir).unwrap()).unwrap());
+}
+
+fn what_sync_covered_survives_the_end_of_the_server() {
+    what_is_covered_survives(|_| rustix::fs::sync());
+}
+
+fn an_unmount_returns_when_the_volume_is_closed() {
+    let mut m = unmounted();
+    for turn in 0..5 {
+        m.mount(QUIET);
+        for n in 0..200 {
+            std::fs::write(m.path(&format!("f{turn}-{n}")), "content").unwrap();
+        }
+        // umount(2) itself, which waits for nobody else.
+        rustix::mount::unmount(&m.dir, UnmountFlags::NOFOLLOW).unwrap();
+        assert!(is_detached(&m.image()));
+        let device: Arc<dyn Device> = Arc::new(FileDevice::open(m.image(), true).unwrap());
+        assert!(Store::was_closed(vec![device]).unwrap());
+    }
+    m.fsck();
+}
+
+/// A loop device that stays until it is detached.
+struct Losetup(String);
+
+impl Losetup {
+    fn new(image: &Path) -> Losetup {
+        let run = run_command(Command::new("losetup").args(["--find", "--show"]).arg(image)).ok();
+        Losetup(run.out.trim_end().into())
+    }
+}
+
+impl Drop for Losetup {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+fn a_block_device_is_mounted_as_one_and_is_nobody_elses_meanwhile() {
+    let mut m = unmounted();
+    let device = Losetup::new(&m.image());
+    let mount = |options: &str| {
+        let how = format!("{options},{}", transport().option());
+        lanefs_in(m.work.path(), &["mount", "-o", &how, &device.0, "mnt"])
+    };
+    for options in ["rw", "ro"] {
+        mount(options).ok();
+        let (kind, source, flags) = mount_line(&m.dir).unwrap();
+        assert_eq!((kind.as_str(), source.as_str()), ("fuseblk.lanefs", device.0.as_str()));
+        assert!(flags.split(',').any(|f| f == options), "{flags}");
+        if options == "rw" {
+            std::fs::write(m.path("f"), "content").unwrap();
+            rustix::fs::syncfs(File::open(&m.dir).unwrap()).unwrap();
+            lanefs_in(m.work.path(), &["mkfs", "--force", &device.0]).fails(1, &["in use"]);
+            let twice = File::options().write(true).open(&device.0).is_ok();
+            assert!(twice, "the kernel lets others open it who do not ask to be alone");
+        }
+        assert_eq!(std::fs::read(m.path("f")).unwrap(), b"content");
+        lanefs_in(m.work.path(), &["df", "mnt"]).ok();
+        lanefs_in(m.work.path(), &["umount", "mnt"]).ok();
+        lanefs_in(m.work.path(), &["fsck", &device.0]).ok();
+    }
+    drop(device);
+    assert!(is_detached(&m.image()));
+    m.mount(&[]);
+    assert_eq!(mount_line(&m.dir).unwrap().0, "fuse.lanefs", "an image in a file is none");
+}
+
+fn an_image_behind_a_loop_device_is_known_by_its_name() {
+    let mut m = unmounted();
+    m.mount(QUIET);
+    std::fs::write(m.path("f"), "content").unwrap();
+    lanefs_in(m.work.path(), &["df", "v.lane"]).ok();
+    lanefs_in(m.work.path(), &["info", "v.lane"]).ok();
+    let other = m.work.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    for options in ["loop", "rw"] {
+        lanefs_in(m.work.path(), &["mount", "-o", options, "v.lane", "other"])
+            .fails(1, &["v.lane", "attached as /dev/loop"]);
+    }
+    // The kernel's knobs of the mount's own device are found: it may gather writes as for any file system.
+    let device = loops_of(&m.image()).pop().unwrap();
+    let number = std::fs::read_to_string(device.join("dev")).unwrap();
+    let bdi = format!("/sys/class/bdi/{}-fuseblk", number.trim_end());
+    assert_eq!(std::fs::read_to_string(format!("{bdi}/read_ahead_kb")).unwrap().trim_end(), "1024");
+    m.umount();
+    assert!(is_detached(&m.image()));
+    m.fsck();
+}
+
+/// Those who use the mount fail, and what they had written is there.
+fn a_signal_ends_a_mount_of_a_block_device_in_use() {
+    let mut m = unmounted();
+    m.mount(QUIET);
+    let mut file = File::create(m.path("f")).unwrap();
+    std::io::Write::write_all(&mut file, &[7; 300_000]).unwrap();
+    let pid = Pid::from_raw(m.server_of_mount() as i32).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert!(is_gone(pid), "the server does not end");
+    assert!(file.sync_all().is_err());
+    drop(file);
+    assert_eq!(mount_line(&m.dir), None);
+    assert!(is_detached(&m.image()));
+    m.mount(&[]);
+    assert_eq!(std::fs::read(m.path("f")).unwrap(), [7; 300_000]);
+}
+
+fn is_gone(pid: Pid) -> bool {
+    let begun = Instant::now();
+    while Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists() {
+        if begun.elapsed() > Duration::from_secs(30) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
