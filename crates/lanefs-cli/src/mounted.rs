@@ -2,7 +2,9 @@
 
 use crate::failure::{About as _, Failure};
 use crate::{loop_device, mountinfo};
+use lanefs::Grown;
 use lanefs_fuse::about::{ABOUT_SIZE, About, IOC_ABOUT, decode};
+use lanefs_fuse::change::CHANGE_SIZE;
 use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -94,6 +96,51 @@ pub fn ask(dir: &Path) -> Result<About, Failure> {
         _ => return Err(e).about(dir.display()),
     }
     decode(&answer).ok_or_else(|| Failure::new(format_args!("{}: the mount gave no answer", dir.display())))
+}
+
+/// Asks for a change of the volume mounted at a directory: its sizes in bytes before and after,
+/// where that was what changed.
+pub fn change(dir: &Path, command: u32, mut argument: [u8; CHANGE_SIZE]) -> Result<Grown, Failure> {
+    let open = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(dir).about(dir.display())?;
+    // SAFETY: the number says that the argument is CHANGE_SIZE bytes, in and out, which the array
+    // has; the descriptor is open.
+    let r = unsafe { libc::ioctl(open.as_raw_fd(), command as libc::Ioctl, argument.as_mut_ptr()) };
+    let e = std::io::Error::last_os_error();
+    let refused = |why: &str| Failure::new(format_args!("{}: {why}", dir.display()));
+    match (r, e.raw_os_error()) {
+        (0, _) => {}
+        (_, Some(libc::ENOTTY)) => {
+            return Err(refused(
+                "is no directory of a mounted LaneFS volume that can do this; name that, or its image",
+            ));
+        }
+        (_, Some(libc::EPERM)) => {
+            return Err(refused("only root, or who mounted it, may change a mounted volume"));
+        }
+        _ => return Err(e).about(dir.display()),
+    }
+    match lanefs_fuse::change::decode(&argument) {
+        Some(Ok(done)) => Ok(done),
+        Some(Err(why)) => Err(Failure::new(why)),
+        None => Err(refused("the mount gave no answer")),
+    }
+}
+
+/// Does something with a volume: through its mount, if `images` is a directory of one or the images
+/// of one, else with the images themselves.
+pub fn either<T>(
+    images: &[PathBuf],
+    mounted: impl Fn(&Path) -> Result<T, Failure>,
+    unmounted: impl Fn(&[PathBuf]) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let dir = match images {
+        [dir] if dir.is_dir() => Some(dir.clone()),
+        images => dir_of(images),
+    };
+    match dir {
+        Some(dir) => mounted(&dir),
+        None => unmounted(images),
+    }
 }
 
 /// Has the volume mounted at a directory make durable all that returned before.

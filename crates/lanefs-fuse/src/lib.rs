@@ -20,6 +20,7 @@ mod absence;
 pub mod acl;
 mod adaptor;
 mod aside;
+pub mod change;
 mod crowd;
 mod handles;
 mod known;

@@ -150,6 +150,15 @@ pub struct VolumeInfo {
     pub read_only: bool,
 }
 
+/// What growing a volume did, in bytes of all its devices that belong to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grown {
+    /// The size before.
+    pub before: u64,
+    /// The size now; the same if the device is not longer than that.
+    pub after: u64,
+}
+
 /// Room, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceUsage {

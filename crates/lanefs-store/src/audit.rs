@@ -150,7 +150,8 @@ impl Store {
             audit.problems.push(format!("{live} blocks are marked as in use, {} are", audit.blocks));
         }
         let free = self.space.free_exact() + self.space.reserved();
-        let expected = self.space.total as i64 - live as i64 + m.usage.summary_blocks(&self.segments) as i64;
+        let expected =
+            self.space.total() as i64 - live as i64 + m.usage.summary_blocks(&self.segments) as i64;
         if free != expected {
             audit.problems.push(format!("{free} blocks are counted as free, but {expected} are"));
         }

@@ -211,7 +211,7 @@ impl Store {
         let slot = Slot {
             generation: m.slot.generation + 1,
             mount: self.mount.load(Ordering::Relaxed),
-            volume: self.superblock.volume,
+            volume: self.volume,
             folded_epoch: input.epoch,
             last_ts: self.last_ts.load(Ordering::Relaxed),
             next_chunk: self.next_chunk.load(Ordering::Relaxed),

@@ -11,6 +11,7 @@ mod begun;
 pub mod block_io;
 mod carry;
 mod cell;
+mod change;
 mod checkpoint;
 mod cleaner;
 mod commit;

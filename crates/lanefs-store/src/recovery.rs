@@ -70,7 +70,7 @@ pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
         Err(e) => e, // The copy is there for this too.
     };
     let near = copy_candidates(blocks).filter_map(|at| superblock_at(d, at));
-    if let Some(sb) = near.max_by_key(|sb| sb.created) {
+    if let Some(sb) = near.max_by_key(age) {
         return Ok(sb);
     }
     // The last copy alone is no reason to write: what is at the start may be somebody else's by now. A repair is asked for by name.
@@ -85,6 +85,12 @@ pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
         }
         None => Err(e),
     }
+}
+
+/// Orders superblocks of one device by the time they are of: of one volume the larger is the
+/// younger.
+fn age(sb: &Superblock) -> (i64, u64) {
+    (sb.created, sb.device().blocks)
 }
 
 fn superblock_at(d: &dyn Device, at: u64) -> Option<Superblock> {
@@ -119,7 +125,7 @@ pub(crate) fn find_superblock(d: &dyn Device, tell: &dyn Fn(u64, u64)) -> Result
         for (i, b) in buffer[..n].iter().enumerate() {
             if (!whole || b.0.starts_with(&SUPERBLOCK_MAGIC))
                 && let Some(sb) = superblock_at(d, at + i as u64)
-                && found.as_ref().is_none_or(|f| f.created < sb.created)
+                && found.as_ref().is_none_or(|f| age(f) < age(&sb))
             {
                 found = Some(sb);
             }
@@ -329,7 +335,7 @@ impl Store {
         }
         if m.slot.generation < scan.slot {
             // The tree of that slot held what no batch has.
-            scan.lost.push((self.superblock.layout.slot_addr(m.slot_index ^ 1), scan.slot));
+            scan.lost.push((self.superblock().layout.slot_addr(m.slot_index ^ 1), scan.slot));
         }
         report.lost = scan.lost.len() as u64;
         if let Some(&(addr, place)) = scan.lost.first().filter(|_| !self.accept_loss) {

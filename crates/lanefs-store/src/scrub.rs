@@ -167,33 +167,14 @@ impl Store {
 
     /// Superblocks, slots, usage table, summaries, orphans.
     fn scrub_volume(&self, medium: &Medium<'_>, step: &mut ScrubStep) {
-        for (d, device) in self.io.devices().iter().enumerate() {
-            let superblock = Superblock { device_index: d as u8, ..self.superblock.clone() };
-            for at in superblock.places() {
-                let mut b = Block::zeroed();
-                let read = device.read(&mut [ReadReq { offset: at << BLOCK_SHIFT, data: &mut b.0 }]);
-                let blocks = device.size() >> BLOCK_SHIFT;
-                let why = match read {
-                    Err(e) => Some(e.to_string()),
-                    Ok(()) => UnverifiedSuperblock(b)
-                        .verify(at, blocks)
-                        .err()
-                        .map(|e| e.on(device.name()).to_string()),
-                };
-                step.node_blocks += 1;
-                if let Some(why) = why {
-                    let name = if at == 0 { "superblock" } else { "copy of the superblock" };
-                    step.add(Ino::NONE, None, BlockAddr::new(d as u8, at), format!("{name}: {why}"));
-                }
-            }
-        }
         // Usage table and summaries.
         let wanted = |m: &Maintenance| -> Vec<BlockRef> {
             m.usage.blocks().into_iter().map(|b| b.0).filter(|r| self.is_block(*r)).collect()
         };
         let refs = {
-            // No checkpoint meanwhile: it would write a slot.
+            // No checkpoint meanwhile, and no change of the superblock.
             let m = self.maintenance.lock();
+            self.scrub_superblocks(step);
             self.scrub_slots(medium, step);
             self.scrub_orphans(&m, medium, step);
             wanted(&m)
@@ -212,8 +193,31 @@ impl Store {
         }
     }
 
+    fn scrub_superblocks(&self, step: &mut ScrubStep) {
+        for (d, device) in self.io.devices().iter().enumerate() {
+            let superblock = Superblock { device_index: d as u8, ..(*self.superblock()).clone() };
+            for at in superblock.places() {
+                let mut b = Block::zeroed();
+                let read = device.read(&mut [ReadReq { offset: at << BLOCK_SHIFT, data: &mut b.0 }]);
+                let blocks = device.size() >> BLOCK_SHIFT;
+                let why = match read {
+                    Err(e) => Some(e.to_string()),
+                    Ok(()) => UnverifiedSuperblock(b)
+                        .verify(at, blocks)
+                        .err()
+                        .map(|e| e.on(device.name()).to_string()),
+                };
+                step.node_blocks += 1;
+                if let Some(why) = why {
+                    let name = if at == 0 { "superblock" } else { "copy of the superblock" };
+                    step.add(Ino::NONE, None, BlockAddr::new(d as u8, at), format!("{name}: {why}"));
+                }
+            }
+        }
+    }
+
     fn scrub_slots(&self, medium: &Medium<'_>, step: &mut ScrubStep) {
-        for addr in (0..2).flat_map(|i| self.superblock.slot_places(i)) {
+        for addr in (0..2).flat_map(|i| self.superblock().slot_places(i)) {
             let mut b = Block::zeroed();
             let read = medium.io.read_raw(addr, &mut b.0, "checkpoint slot");
             step.node_blocks += 1;
@@ -221,7 +225,7 @@ impl Store {
             if read.is_ok() && b.0.iter().all(|x| *x == 0) {
                 continue;
             }
-            if let Err(e) = read.and_then(|()| Slot::decode(&b, addr, self.superblock.volume)) {
+            if let Err(e) = read.and_then(|()| Slot::decode(&b, addr, self.volume)) {
                 step.add(Ino::NONE, None, addr, e.to_string());
             }
         }

@@ -12,10 +12,13 @@
 //!    last touched (allocated in, or named by a batch) before that checkpoint's position P. So neither the tree of a
 //!    slot nor a batch that recovery may read refers to a free segment (O13).
 //! 4. Node-head segments never have marks; they are freed when P has moved past them.
+//! 5. A table grows at its end only: segments keep their numbers, and what is there is not moved.
+//!    So nobody waits for it, and who sees the larger count finds the new segments.
 //!
-//! Atomics are relaxed but one: the counts steer, and every decision that frees is made by the one checkpoint
-//! under way, after it has waited (with locks, which order memory) for all writers that could have touched. Writers behind its
-//! position may fill a segment meanwhile: who sees that it is full must see that it was touched, so [`SegmentTable::close`] releases and
+//! Atomics are relaxed but two: the counts steer, and every decision that frees is made by the one
+//! checkpoint under way, after it has waited (with locks, which order memory) for all writers that
+//! could have touched. Writers behind its position may fill a segment meanwhile: who sees that it
+//! is full must see that it was touched, so [`SegmentTable::close`] releases and
 //! [`SegmentTable::info`] acquires.
 
 use crate::format::superblock::Layout;
@@ -23,6 +26,8 @@ use crate::types::BlockAddr;
 use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, Canary, planted};
 use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
@@ -55,10 +60,24 @@ impl State {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct DeviceSpan {
     first: SegId,
-    segments: u32,
+    /// Grows with the last device (invariant 5).
+    segments: AtomicU32,
+}
+
+impl DeviceSpan {
+    /// Acquire, with the Release in [`SegmentTable::grow`]: who sees the count finds the figures.
+    fn segments(&self) -> u32 {
+        self.segments.load(Acquire)
+    }
+}
+
+impl Clone for DeviceSpan {
+    fn clone(&self) -> DeviceSpan {
+        DeviceSpan { first: self.first, segments: AtomicU32::new(self.segments()) }
+    }
 }
 
 /// Where segments lie.
@@ -76,7 +95,7 @@ impl Geometry {
             .iter()
             .map(|&b| {
                 let segments = layout.segments(b).min(u64::from(u32::MAX - first)) as u32;
-                let span = DeviceSpan { first, segments };
+                let span = DeviceSpan { first, segments: AtomicU32::new(segments) };
                 first += segments;
                 span
             })
@@ -84,18 +103,18 @@ impl Geometry {
         Geometry { segment_blocks: layout.segment_blocks, reserved: layout.reserved_segments, spans }
     }
     pub fn total(&self) -> u32 {
-        self.spans.iter().map(|s| s.segments).sum()
+        self.spans.iter().map(DeviceSpan::segments).sum()
     }
     /// Segments that can hold the log.
     pub fn usable(&self) -> u32 {
-        self.spans.iter().map(|s| s.segments.saturating_sub(self.reserved)).sum()
+        self.spans.iter().map(|s| s.segments().saturating_sub(self.reserved)).sum()
     }
     /// The segment and the place in it; `None` for an address that no log block has.
     pub fn locate(&self, addr: BlockAddr) -> Option<(SegId, u32)> {
         let span = self.spans.get(addr.device())?;
         let n = u64::from(self.segment_blocks);
         let seg = addr.block() / n;
-        (seg >= u64::from(self.reserved) && seg < u64::from(span.segments))
+        (seg >= u64::from(self.reserved) && seg < u64::from(span.segments()))
             .then(|| (span.first + seg as u32, (addr.block() % n) as u32))
     }
     pub fn addr(&self, seg: SegId, index: u32) -> BlockAddr {
@@ -104,7 +123,7 @@ impl Geometry {
         BlockAddr::new(d as u8, local * u64::from(self.segment_blocks) + u64::from(index))
     }
     pub fn device(&self, seg: SegId) -> usize {
-        self.spans.iter().rposition(|s| s.first <= seg && s.segments > 0).unwrap_or(0)
+        self.spans.iter().rposition(|s| s.first <= seg && s.segments() > 0).unwrap_or(0)
     }
     fn is_reserved(&self, seg: SegId) -> bool {
         seg - self.spans[self.device(seg)].first < self.reserved
@@ -112,6 +131,7 @@ impl Geometry {
 }
 
 /// On a line of its own: neighbours are written by other lanes.
+#[derive(Default)]
 #[repr(align(64))]
 struct Meta {
     state: AtomicU8,
@@ -142,11 +162,48 @@ pub(crate) struct SegmentTable {
     /// Words of marks a segment has, and the lines they take.
     words: usize,
     lines: usize,
+    figures: Figures,
+    pools: Vec<Mutex<VecDeque<SegId>>>,
+    counts: CachePadded<Counts>,
+}
+
+/// The marks and figures of a run of segments, and of those that came after it.
+struct Figures {
     live: Box<[Marks]>,
     tree: Box<[Marks]>,
     meta: Box<[Meta]>,
-    pools: Vec<Mutex<VecDeque<SegId>>>,
-    counts: CachePadded<Counts>,
+    later: OnceLock<Box<Figures>>,
+}
+
+impl Figures {
+    /// All full and unmarked, but for those that hold no log.
+    fn new(geometry: &Geometry, segments: Range<SegId>, lines: usize) -> Figures {
+        let n = segments.len() * lines;
+        let state = |s| if geometry.is_reserved(s) { State::Reserved } else { State::Full };
+        let meta = |s| Meta { state: AtomicU8::new(state(s) as u8), ..Meta::default() };
+        let meta = segments.map(meta).collect();
+        Figures { live: zeros(n), tree: zeros(n), meta, later: OnceLock::new() }
+    }
+
+    /// The run that a segment belongs to, and its place there.
+    fn at(&self, seg: SegId) -> (&Figures, usize) {
+        let (mut run, mut i) = (self, seg as usize);
+        while i >= run.meta.len() {
+            let Some(later) = run.later.get() else { break };
+            i -= run.meta.len();
+            run = later;
+        }
+        (run, i)
+    }
+
+    fn add(&self, new: Figures) {
+        let mut run = self;
+        while let Some(later) = run.later.get() {
+            run = later;
+        }
+        // One thread grows at a time.
+        let _ = run.later.set(Box::new(new));
+    }
 }
 
 /// Written when a segment is claimed or released.
@@ -166,6 +223,13 @@ struct Counts {
 #[repr(align(64))]
 struct Marks([AtomicU64; 8]);
 
+/// The two kinds of marks.
+#[derive(Clone, Copy)]
+enum Which {
+    Live,
+    Tree,
+}
+
 fn zeros(lines: usize) -> Box<[Marks]> {
     std::iter::repeat_with(Marks::default).take(lines).collect()
 }
@@ -173,37 +237,32 @@ fn zeros(lines: usize) -> Box<[Marks]> {
 impl SegmentTable {
     /// All segments full and unmarked; [`SegmentTable::fill_pools`] finds the free ones.
     pub fn new(geometry: Geometry) -> SegmentTable {
-        let n = geometry.total() as usize;
         let words = (geometry.segment_blocks as usize).div_ceil(64);
         let lines = words.div_ceil(8);
-        let meta = (0..n as u32)
-            .map(|s| Meta {
-                state: AtomicU8::new(
-                    if geometry.is_reserved(s) { State::Reserved } else { State::Full } as u8
-                ),
-                heat: AtomicU8::new(0),
-                live: AtomicU32::new(0),
-                tree: AtomicU32::new(0),
-                touched: AtomicU64::new(0),
-                written: AtomicU32::new(0),
-                stale: AtomicU64::new(0),
-            })
-            .collect();
+        let figures = Figures::new(&geometry, 0..geometry.total(), lines);
         let pools = geometry.spans.iter().map(|_| Mutex::new(VecDeque::new())).collect();
-        SegmentTable {
-            words,
-            lines,
-            live: zeros(n * lines),
-            tree: zeros(n * lines),
-            meta,
-            pools,
-            counts: CachePadded::default(),
-            geometry,
-        }
+        SegmentTable { words, lines, figures, pools, counts: CachePadded::default(), geometry }
     }
 
     pub fn len(&self) -> u32 {
-        self.meta.len() as u32
+        self.geometry.total()
+    }
+
+    /// Adds the segments that the last device has, now that it has so many blocks, and puts them
+    /// into its pool. One thread at a time.
+    pub fn grow(&self, blocks: u64) {
+        let Some(span) = self.geometry.spans.last() else { return };
+        let end = (blocks / u64::from(self.geometry.segment_blocks)).min(u64::from(u32::MAX - span.first));
+        let new = self.len()..span.first + end as u32;
+        self.figures.add(Figures::new(&self.geometry, new.clone(), self.lines));
+        // Release, with the Acquire in `segments`.
+        span.segments.store(end as u32, Release);
+        new.for_each(|seg| self.release(seg));
+    }
+
+    fn meta(&self, seg: SegId) -> &Meta {
+        let (run, i) = self.figures.at(seg);
+        &run.meta[i]
     }
 
     pub fn devices(&self) -> usize {
@@ -245,7 +304,7 @@ impl SegmentTable {
     }
 
     pub fn info(&self, seg: SegId) -> SegInfo {
-        let m = &self.meta[seg as usize];
+        let m = self.meta(seg);
         SegInfo {
             // First, and Acquire, with the Release in `close`: of a full segment the rest is not older than its filling.
             state: State::from_u8(m.state.load(Acquire)),
@@ -258,14 +317,14 @@ impl SegmentTable {
     }
 
     pub fn describe(&self, seg: SegId, written: u32, heat: u8) {
-        let m = &self.meta[seg as usize];
+        let m = self.meta(seg);
         m.written.store(written, Relaxed);
         m.heat.store(heat, Relaxed);
     }
 
     /// Notes that something new refers to blocks of this segment (invariant 3).
     pub fn touch(&self, seg: SegId, checkpoint: u64) {
-        let t = &self.meta[seg as usize].touched;
+        let t = &self.meta(seg).touched;
         if t.load(Relaxed) != checkpoint {
             t.fetch_max(checkpoint, Relaxed);
         }
@@ -277,9 +336,9 @@ impl SegmentTable {
         }
     }
 
-    fn mark(&self, bits: &[Marks], addr: BlockAddr, on: bool) -> Option<(SegId, bool)> {
+    fn mark(&self, which: Which, addr: BlockAddr, on: bool) -> Option<(SegId, bool)> {
         let (seg, i) = self.geometry.locate(addr)?;
-        let w = self.word(bits, seg, i as usize / 64);
+        let w = self.word(which, seg, i as usize / 64);
         let bit = 1u64 << (i % 64);
         let was = if on { w.fetch_or(bit, Relaxed) } else { w.fetch_and(!bit, Relaxed) };
         Some((seg, (was & bit != 0) != on))
@@ -287,9 +346,9 @@ impl SegmentTable {
 
     /// Marks a block live; false if it was already, or if the address is none of a log block.
     pub fn set_live(&self, addr: BlockAddr) -> bool {
-        match self.mark(&self.live, addr, true) {
+        match self.mark(Which::Live, addr, true) {
             Some((seg, true)) => {
-                self.meta[seg as usize].live.fetch_add(1, Relaxed);
+                self.meta(seg).live.fetch_add(1, Relaxed);
                 true
             }
             _ => false,
@@ -298,9 +357,9 @@ impl SegmentTable {
 
     /// Takes the mark away; false if there was none.
     pub fn clear_live(&self, addr: BlockAddr) -> bool {
-        match self.mark(&self.live, addr, false) {
+        match self.mark(Which::Live, addr, false) {
             Some((seg, true)) => {
-                let m = &self.meta[seg as usize];
+                let m = self.meta(seg);
                 if m.live.fetch_sub(1, Relaxed) == 1
                     && planted(Canary::EarlyReuse)
                     && self.info(seg).state == State::Full
@@ -315,48 +374,53 @@ impl SegmentTable {
 
     /// Marks a block as referred to by the tree; the segment, if that changed anything.
     pub fn set_tree(&self, addr: BlockAddr) -> Option<SegId> {
-        let (seg, changed) = self.mark(&self.tree, addr, true)?;
+        let (seg, changed) = self.mark(Which::Tree, addr, true)?;
         changed.then(|| {
-            self.meta[seg as usize].tree.fetch_add(1, Relaxed);
+            self.meta(seg).tree.fetch_add(1, Relaxed);
             seg
         })
     }
 
     /// Takes that mark away; the segment, if that changed anything.
     pub fn clear_tree(&self, addr: BlockAddr) -> Option<SegId> {
-        let (seg, changed) = self.mark(&self.tree, addr, false)?;
+        let (seg, changed) = self.mark(Which::Tree, addr, false)?;
         changed.then(|| {
-            self.meta[seg as usize].tree.fetch_sub(1, Relaxed);
+            self.meta(seg).tree.fetch_sub(1, Relaxed);
             seg
         })
     }
 
     pub fn is_live(&self, addr: BlockAddr) -> bool {
         self.geometry.locate(addr).is_some_and(|(seg, i)| {
-            self.word(&self.live, seg, i as usize / 64).load(Relaxed) >> (i % 64) & 1 == 1
+            self.word(Which::Live, seg, i as usize / 64).load(Relaxed) >> (i % 64) & 1 == 1
         })
     }
 
-    fn word<'a>(&self, bits: &'a [Marks], seg: SegId, w: usize) -> &'a AtomicU64 {
-        &bits[seg as usize * self.lines + w / 8].0[w % 8]
+    fn word(&self, which: Which, seg: SegId, w: usize) -> &AtomicU64 {
+        let (run, i) = self.figures.at(seg);
+        let bits = match which {
+            Which::Live => &run.live,
+            Which::Tree => &run.tree,
+        };
+        &bits[i * self.lines + w / 8].0[w % 8]
     }
 
     /// The tree marks of a segment.
     pub fn tree_bits(&self, seg: SegId, out: &mut [u64]) {
         for (w, o) in out.iter_mut().enumerate().take(self.words) {
-            *o = self.word(&self.tree, seg, w).load(Relaxed);
+            *o = self.word(Which::Tree, seg, w).load(Relaxed);
         }
     }
 
     /// Indices of the live blocks of a segment.
     pub fn live_blocks(&self, seg: SegId) -> Vec<u32> {
         (0..self.geometry.segment_blocks)
-            .filter(|i| self.word(&self.live, seg, *i as usize / 64).load(Relaxed) >> (i % 64) & 1 == 1)
+            .filter(|i| self.word(Which::Live, seg, *i as usize / 64).load(Relaxed) >> (i % 64) & 1 == 1)
             .collect()
     }
 
     pub fn total_live(&self) -> u64 {
-        self.meta.iter().map(|m| u64::from(m.live.load(Relaxed))).sum()
+        (0..self.len()).map(|s| u64::from(self.meta(s).live.load(Relaxed))).sum()
     }
 
     /// Puts every unmarked full segment into its device's pool (at open, when nobody else is there), except those
@@ -372,7 +436,7 @@ impl SegmentTable {
 
     /// A full or chain segment becomes free.
     pub fn release(&self, seg: SegId) {
-        let m = &self.meta[seg as usize];
+        let m = self.meta(seg);
         debug_assert!((m.live.load(Relaxed), m.tree.load(Relaxed)) == (0, 0) || planted(Canary::EarlyReuse));
         m.state.store(State::Free as u8, Relaxed);
         self.pools[self.geometry.device(seg)].lock().push_back(seg);
@@ -383,7 +447,7 @@ impl SegmentTable {
     pub fn claim(&self, device: usize, state: State, heat: u8) -> Option<SegId> {
         let seg = self.pools[device].lock().pop_front()?;
         self.counts.free.fetch_sub(1, Relaxed);
-        let m = &self.meta[seg as usize];
+        let m = self.meta(seg);
         m.state.store(state as u8, Relaxed);
         m.heat.store(heat, Relaxed);
         m.written.store(crate::space::seconds(), Relaxed);
@@ -396,14 +460,14 @@ impl SegmentTable {
 
     /// Notes that a segment about to be released holds old content.
     pub fn soil(&self, seg: SegId, checkpoint: u64) {
-        self.meta[seg as usize].stale.store(checkpoint, Relaxed);
+        self.meta(seg).stale.store(checkpoint, Relaxed);
     }
 
     /// Takes at most `most` segments out of a device's pool that have been free since before `checkpoint` and were not
     /// discarded; [`SegmentTable::put_back`] returns them. Where free segments are short, none stays free that long.
     pub fn take_stale(&self, device: usize, checkpoint: u64, most: usize) -> Vec<SegId> {
         let mut pool = self.pools[device].lock();
-        let old = |s: &SegId| (1..checkpoint).contains(&self.meta[*s as usize].stale.load(Relaxed));
+        let old = |s: &SegId| (1..checkpoint).contains(&self.meta(*s).stale.load(Relaxed));
         let taken: Vec<SegId> = pool.iter().copied().filter(old).take(most.min(pool.len() / 2)).collect();
         pool.retain(|s| !taken.contains(s));
         self.counts.free.fetch_sub(taken.len() as u32, Relaxed);
@@ -413,13 +477,13 @@ impl SegmentTable {
     /// See [`SegmentTable::take_stale`].
     pub fn put_back(&self, device: usize, segments: Vec<SegId>) {
         self.counts.free.fetch_add(segments.len() as u32, Relaxed);
-        segments.iter().for_each(|&s| self.meta[s as usize].stale.store(0, Relaxed));
+        segments.iter().for_each(|&s| self.meta(s).stale.store(0, Relaxed));
         self.pools[device].lock().extend(segments);
     }
 
     pub fn close(&self, seg: SegId) {
         // Release, with the Acquire in `info`: it was touched before.
-        self.meta[seg as usize].state.store(State::Full as u8, Release);
+        self.meta(seg).state.store(State::Full as u8, Release);
     }
 
     /// Invariant 3: what the durable checkpoint `checkpoint` allows to be released.
@@ -468,6 +532,25 @@ mod tests {
         assert_eq!(g.locate(BlockAddr::new(1, 48)), None);
         assert_eq!(g.locate(BlockAddr::new(2, 20)), None);
         assert_eq!((g.device(3), g.device(4)), (0, 1));
+    }
+
+    #[test]
+    fn a_table_that_grew_has_its_new_segments_free_and_the_old_as_they_were() {
+        let t = table();
+        t.fill_pools(|_| false);
+        let s = t.claim(1, State::Open, 1).unwrap();
+        let a = t.geometry.addr(s, 3);
+        assert!(t.set_live(a));
+        for (blocks, total, free) in [(16 * 5 + 3, 9, 6), (16 * 6, 10, 7)] {
+            assert_eq!(t.geometry.locate(BlockAddr::new(1, blocks - 4)), None);
+            t.grow(blocks);
+            assert_eq!((t.len(), t.free_count(), t.geometry.usable()), (total, free, total - 2));
+            assert!(t.is_live(a) && t.geometry.locate(a) == Some((s, 3)));
+            let last = t.geometry.addr(total - 1, 15);
+            assert!(t.set_live(last) && t.is_live(last) && t.clear_live(last));
+        }
+        let rest: Vec<_> = std::iter::from_fn(|| t.claim(1, State::Open, 0)).collect();
+        assert_eq!(rest, [6, 7, 8, 9]);
     }
 
     #[test]

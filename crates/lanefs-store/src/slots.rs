@@ -87,7 +87,7 @@ pub(crate) fn check_ages(sb: &Superblock, io: &Io, slot: &Slot) -> Result<()> {
 
 impl Store {
     fn write_slot(&self, slot: &Slot, index: usize) -> Result<()> {
-        let places = self.superblock.slot_places(index);
+        let places = self.superblock().slot_places(index);
         let blocks: Vec<_> = places.into_iter().map(|addr| (addr, slot.encode(addr))).collect();
         let writes: Vec<_> = blocks.iter().map(|(addr, b)| Write { addr: *addr, data: &b.0 }).collect();
         self.io.write(&writes).map(drop)
@@ -119,14 +119,15 @@ impl Store {
 
     /// Writes stamp `i` on all devices but the first (4).
     pub(crate) fn stamp_members(&self, m: &Maintenance, i: usize) -> Result<()> {
-        if !self.superblock.has_far_copies() || self.io.devices().len() < 2 {
+        let superblock = self.superblock();
+        if !superblock.has_far_copies() || self.io.devices().len() < 2 {
             return Ok(());
         }
         let mut slot = Slot { mount: self.mount.load(Ordering::Relaxed), ..m.slot.clone() };
         if slot.positions.is_empty() {
             slot.positions.push(Position::default());
         }
-        let places = (1..self.io.devices().len()).map(|d| self.superblock.stamp_place(d, i));
+        let places = (1..self.io.devices().len()).map(|d| superblock.stamp_place(d, i));
         let blocks: Vec<_> = places.map(|addr| (addr, slot.encode(addr))).collect();
         let writes: Vec<_> = blocks.iter().map(|(addr, b)| Write { addr: *addr, data: &b.0 }).collect();
         self.io.write(&writes).map(drop)

@@ -14,7 +14,7 @@
 use crate::format::summary::SUMMARY_SPAN;
 use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::{Canary, StridedCounter, planted};
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 /// Seconds since 1970.
 pub(crate) fn seconds() -> u32 {
@@ -33,12 +33,26 @@ pub(crate) fn fitting_mlogs(wanted: usize, usable: u32) -> usize {
     wanted.clamp(1, 128).min((usable / 40).max(1) as usize)
 }
 
+/// Blocks that users can fill of so many usable segments: what is not kept back, less the
+/// summaries.
+fn for_users(usable: u32, segment_blocks: u32, mlogs: usize) -> u64 {
+    let size = u64::from(segment_blocks);
+    let summaries = size.div_ceil(SUMMARY_SPAN as u64);
+    u64::from(usable - held_back(usable, mlogs)) * size * size / (size + summaries)
+}
+
+fn beyond(usable: u32, segment_blocks: u32, mlogs: usize) -> i64 {
+    i64::from(held_back(usable, mlogs)) * i64::from(segment_blocks) / 8
+}
+
 pub(crate) struct Space {
-    /// Blocks users can fill when nothing is stored.
-    pub total: u64,
+    /// Blocks users can fill when nothing is stored. Written when the volume grows.
+    total: AtomicU64,
     free: StridedCounter,
-    /// How far below nothing [`Space::reserve_rewrite`] goes.
-    beyond: i64,
+    /// How far below nothing [`Space::reserve_rewrite`] goes. Written when the volume grows.
+    beyond: AtomicI64,
+    segment_blocks: u32,
+    mlogs: usize,
     lanes: usize,
     /// Promised and not yet written, for reporting.
     reserved: Box<[lanefs_sync::CachePadded<AtomicI64>]>,
@@ -46,17 +60,30 @@ pub(crate) struct Space {
 
 impl Space {
     pub fn new(usable: u32, segment_blocks: u32, mlogs: usize, lanes: usize) -> Space {
-        let size = u64::from(segment_blocks);
-        let summaries = size.div_ceil(SUMMARY_SPAN as u64);
-        let total = u64::from(usable - held_back(usable, mlogs)) * size * size / (size + summaries);
+        let total = for_users(usable, segment_blocks, mlogs);
         let lanes = if Switch::of(Technique::StridedCounter).off() { 1 } else { lanes.max(1) };
         Space {
-            total,
+            total: AtomicU64::new(total),
             free: StridedCounter::new(total as i64, lanes, 1024),
-            beyond: i64::from(held_back(usable, mlogs)) * i64::from(segment_blocks) / 8,
+            beyond: AtomicI64::new(beyond(usable, segment_blocks, mlogs)),
+            segment_blocks,
+            mlogs,
             lanes,
             reserved: (0..lanes).map(|_| lanefs_sync::CachePadded::new(AtomicI64::new(0))).collect(),
         }
+    }
+
+    /// Blocks users can fill when nothing is stored.
+    pub fn total(&self) -> u64 {
+        self.total.load(Relaxed)
+    }
+
+    /// The volume has so many usable segments now, more than before.
+    pub fn grow(&self, usable: u32) {
+        let total = for_users(usable, self.segment_blocks, self.mlogs);
+        let before = self.total.swap(total, Relaxed);
+        self.beyond.store(beyond(usable, self.segment_blocks, self.mlogs), Relaxed);
+        self.credit(0, total.saturating_sub(before));
     }
 
     pub fn reserve(&self, lane: usize, blocks: u64) -> bool {
@@ -75,7 +102,7 @@ impl Space {
             return true;
         }
         // Several at once may each find the last one left, and go that much further.
-        let left = self.free.exact() > -self.beyond;
+        let left = self.free.exact() > -self.beyond.load(Relaxed);
         if left {
             let lane = lane % self.lanes;
             self.free.sub_forced(lane, 1);
@@ -141,7 +168,7 @@ mod tests {
     #[test]
     fn promises_are_kept_and_given_back() {
         let s = Space::new(100, 16, 1, 4);
-        let total = s.total;
+        let total = s.total();
         assert!(total < 1600 && total > 1200);
         assert!(s.reserve(0, total) && !s.reserve(1, 1));
         s.settle(0, total, 10, 4);
@@ -161,7 +188,7 @@ mod tests {
     fn a_page_that_is_written_anew_goes_a_little_below_nothing() {
         let s = Space::new(100, 16, 1, 4);
         assert!(s.reserve_rewrite(0));
-        assert!(s.reserve(0, s.total - 1) && !s.reserve(0, 1));
+        assert!(s.reserve(0, s.total() - 1) && !s.reserve(0, 1));
         let more = u64::from(held_back(100, 1)) * 16 / 8;
         for n in 0..more {
             assert!(s.reserve_rewrite(n as usize) && !s.reserve(0, 1));

@@ -17,7 +17,7 @@ use crate::error::{Result, StoreError};
 use crate::format::batch::Context;
 use crate::format::checksum;
 use crate::format::header::Stamp;
-use crate::format::superblock::{FAR_BLOCKS, Superblock};
+use crate::format::superblock::{Superblock, Uuid};
 use crate::inode_state::{InodeState, PageAt};
 use crate::inode_table::InodeTable;
 use crate::io::Io;
@@ -36,7 +36,13 @@ use std::time::Duration;
 /// An open volume's log-structured store.
 pub struct Store {
     pub(crate) io: Io,
-    pub(crate) superblock: Superblock,
+    /// The volume's identity.
+    pub(crate) volume: Uuid,
+    /// Key of the hash that makes cookies of names.
+    hash_key: [u64; 2],
+    /// As it is on the medium. Replaced, under the maintenance lock, when the label or the size
+    /// changes.
+    pub(crate) superblock: Mutex<Arc<Superblock>>,
     pub(crate) read_only: bool,
     /// See `OpenOptions::accept_loss`.
     pub(crate) accept_loss: bool,
@@ -120,7 +126,7 @@ impl Drop for Flight<'_> {
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Store({})", self.superblock.volume)
+        write!(f, "Store({})", self.volume)
     }
 }
 
@@ -174,7 +180,9 @@ impl Store {
             forgone: CachePadded::new(AtomicU64::new(0)),
             cells: Cells::new(),
             inodes: p.inodes,
-            superblock: p.superblock,
+            volume: p.superblock.volume,
+            hash_key: hash,
+            superblock: Mutex::new(Arc::new(p.superblock)),
             segments: p.segments,
             maintenance: CachePadded::new(Mutex::new(p.maintenance)),
             dirty_floor: CachePadded::new(AtomicUsize::new(0)),
@@ -182,12 +190,17 @@ impl Store {
         }
     }
 
+    /// The superblock as it is on the medium.
+    pub(crate) fn superblock(&self) -> Arc<Superblock> {
+        self.superblock.lock().clone()
+    }
+
     pub(crate) fn context(&self, seq: u64) -> Context {
         Context { mount: self.mount.load(Ordering::Relaxed), seq, secret: self.secret }
     }
 
     pub(crate) fn stamp(&self, sequence: u64) -> Stamp {
-        let v = &self.superblock.volume.0;
+        let v = &self.volume.0;
         Stamp {
             mount: self.mount.load(Ordering::Relaxed),
             epoch: self.epoch.load(Ordering::Relaxed),
@@ -315,12 +328,12 @@ impl Store {
     /// What is fixed or slow to change.
     pub fn info(&self) -> VolumeInfo {
         let g = &self.segments.geometry;
-        let far = if self.superblock.has_far_copies() { FAR_BLOCKS } else { 0 };
+        let superblock = self.superblock();
         VolumeInfo {
-            uuid: self.superblock.volume.0,
-            label: self.superblock.label.clone(),
-            hash_key: self.superblock.hash_key,
-            total_blocks: self.superblock.devices.iter().map(|d| d.blocks + far).sum(),
+            uuid: self.volume.0,
+            label: superblock.label.clone(),
+            hash_key: self.hash_key,
+            total_blocks: superblock.devices.iter().map(|d| d.blocks + superblock.far_blocks()).sum(),
             segment_blocks: g.segment_blocks,
             segments: u64::from(g.usable()),
             mlogs: self.mlogs.len(),
@@ -333,10 +346,15 @@ impl Store {
         }
     }
 
+    /// Blocks users can fill when nothing is stored.
+    pub fn blocks_for_users(&self) -> u64 {
+        self.space.total()
+    }
+
     /// Room.
     pub fn space(&self) -> SpaceUsage {
         SpaceUsage {
-            total: self.space.total,
+            total: self.space.total(),
             free: self.space.free_exact().max(0) as u64,
             reserved: self.space.reserved().max(0) as u64,
             inodes: self.inodes_counted(),

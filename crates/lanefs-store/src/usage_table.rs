@@ -42,6 +42,11 @@ impl UsageTable {
         }
     }
 
+    /// There are so many segments now; the new ones have no summaries.
+    pub fn grow(&mut self, segments: u32) {
+        self.summaries.resize(segments as usize, [BlockRef::NONE; SUMMARIES]);
+    }
+
     /// Reads the whole table and marks what it says: live and in the tree; its own blocks live.
     pub fn load(root: Root, t: &SegmentTable, source: &impl BlockSource) -> Result<UsageTable> {
         let corrupt =

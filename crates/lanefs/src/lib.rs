@@ -65,7 +65,7 @@ pub use cred::Cred;
 pub use error::{Error, Result};
 pub use file::File;
 pub use fs::{Fs, OpenOptions};
-pub use lanefs_store::{FileKind, Ino, ScrubCursor, ScrubDamage, ScrubStep, VolumeInfo};
+pub use lanefs_store::{FileKind, Grown, Ino, ScrubCursor, ScrubDamage, ScrubStep, VolumeInfo};
 pub use lanefs_sync::on_wait;
 pub use options::{MountOptions, Order};
 pub use stat::{Birth, DirEntry, SetAttr, SetTime, Stat, StatFs};

@@ -14,7 +14,7 @@ use crate::writeback::{Backlog, FlushQueue, reaper::Reaper, reclaim::Reclaim};
 use crate::{Cred, Fs, MountOptions, Order};
 use crossbeam_utils::CachePadded;
 use lanefs_store::device::{Device, FileDevice, MemoryDevice};
-use lanefs_store::{CleanReport, FormatOptions, Ino, OpenReport, Store, VolumeInfo};
+use lanefs_store::{CleanReport, FormatOptions, Grown, Ino, OpenReport, Store, VolumeInfo};
 use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::clock::Clock;
 use lanefs_sync::epoch::Epochs;
@@ -62,8 +62,6 @@ pub(crate) struct Inner {
     pub hash_key: [u64; 2],
     /// Less than 64 MiB: a few thousand names may be much (`ops::room`).
     pub is_small: bool,
-    /// A quarter of its blocks.
-    pub crowded: u64,
     pub options: MountOptions,
     /// Everything up to this epoch is in the folded directories. Written by checkpoints only.
     folded: CachePadded<AtomicU64>,
@@ -233,7 +231,6 @@ impl Volume {
             frames,
             hash_key: info.hash_key,
             is_small: store.space().total < SMALL,
-            crowded: store.space().total / 4,
             folded: CachePadded::new(AtomicU64::new(info.last_epoch)),
             committed: CachePadded::new(AtomicU64::new(info.last_epoch)),
             state: CachePadded::new(AtomicU8::new(RUNNING)),
@@ -348,6 +345,32 @@ impl Volume {
             fits
         };
         inner.check_alive().is_err() || fits() || (inner.relieve() && fits())
+    }
+
+    /// Makes the volume larger while it is used, and answers its size in bytes before and now: an
+    /// image file is made `bytes` long; without them all of the device is used, which was made
+    /// longer before. The room is there when this returns, durably; after a power loss before that
+    /// the volume has the old size or the new one.
+    ///
+    /// # Errors
+    /// - EINVAL: the volume is larger than that (none is made smaller), so little more adds
+    ///   nothing, the device is not that long, or the volume has several. The message says which.
+    /// - EROFS where it was opened for reading only; EIO, ENOSPC: what the device said.
+    pub fn grow(&self, bytes: Option<u64>) -> Result<Grown> {
+        let inner = &self.0.inner;
+        inner.check_alive()?;
+        inner.promised(inner.store.grow(bytes).map_err(Error::from))
+    }
+
+    /// Gives the volume another name for people, of at most 64 bytes; durable when this returns.
+    ///
+    /// # Errors
+    /// EINVAL: too long, or with control characters. EROFS where the volume was opened for reading
+    /// only; EIO.
+    pub fn set_label(&self, label: &str) -> Result<()> {
+        let inner = &self.0.inner;
+        inner.check_alive()?;
+        inner.promised(inner.store.set_label(label).map_err(Error::from))
     }
 
     /// What the store says of the volume; also once it is closed.

@@ -12,12 +12,17 @@ use std::sync::Arc;
 
 /// Show what a volume is: sizes, identity, state
 ///
-/// Of a volume that is mounted the mount is asked: name its image, or a directory of it.
+/// Of a volume that is mounted the mount is asked: name its image, or a directory of it. With
+/// --export the answer is lines of KEY=value as `blkid -o export` has them: DEVNAME, UUID, LABEL
+/// (if there is one), BLOCK_SIZE and TYPE.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Write JSON
     #[arg(long)]
     pub json: bool,
+    /// Write what identifies the volume, for scripts
+    #[arg(long, conflicts_with = "json")]
+    pub export: bool,
     /// The volume's images or block devices, or a directory of a mounted volume
     #[arg(required = true, value_name = "IMAGE")]
     pub images: Vec<PathBuf>,
@@ -25,16 +30,36 @@ pub struct Args {
 
 /// Shows.
 pub fn run(args: &Args) -> Outcome {
-    let shown = match &args.images[..] {
-        [dir] if dir.is_dir() => Shown::of_mounted(dir)?,
-        images => Shown::of_images(images)?,
-    };
+    let shown = Shown::of(&args.images)?;
     let mut out = std::io::stdout().lock();
-    written(match args.json {
-        true => writeln!(out, "{:#}", json(args, &shown)),
-        false => text(&mut out, args, &shown),
+    written(match (args.json, args.export) {
+        (true, _) => writeln!(out, "{:#}", json(args, &shown)),
+        (_, true) => export(&mut out, args, &shown),
+        _ => text(&mut out, args, &shown),
     })?;
     Ok(0)
+}
+
+/// What a volume says of itself, mounted or not.
+pub fn about(images: &[PathBuf]) -> Result<About, Failure> {
+    Shown::of(images).map(|s| s.about)
+}
+
+/// A value that a shell reads as one word.
+fn escaped(value: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:,+@%".contains(c);
+    value.chars().flat_map(|c| (!plain(c)).then_some('\\').into_iter().chain([c])).collect()
+}
+
+fn export(out: &mut impl Write, args: &Args, shown: &Shown) -> std::io::Result<()> {
+    let images: Vec<_> = args.images.iter().map(|i| i.display().to_string()).collect();
+    writeln!(out, "DEVNAME={}", escaped(&images.join(",")))?;
+    writeln!(out, "UUID={}", uuid(&shown.about.uuid))?;
+    if !shown.about.label.is_empty() {
+        writeln!(out, "LABEL={}", escaped(&shown.about.label))?;
+    }
+    writeln!(out, "BLOCK_SIZE={BLOCK_SIZE}")?;
+    writeln!(out, "TYPE=lanefs")
 }
 
 /// What is shown of a volume.
@@ -51,6 +76,13 @@ enum State {
 }
 
 impl Shown {
+    fn of(images: &[PathBuf]) -> Result<Shown, Failure> {
+        match images {
+            [dir] if dir.is_dir() => Shown::of_mounted(dir),
+            images => Shown::of_images(images),
+        }
+    }
+
     fn of_mounted(dir: &Path) -> Result<Shown, Failure> {
         let about = mounted::ask(dir)?;
         Ok(Shown { about, state: State::Mounted(dir.canonicalize().unwrap_or_else(|_| dir.into())) })

@@ -3,7 +3,7 @@
 use crate::failure::{About, Failure, Outcome, written};
 use crate::size;
 use lanefs_store::device::{Device, FileDevice};
-use lanefs_store::format::superblock::{MAX_MLOGS, MAX_SEGMENT_BLOCKS, MIN_SEGMENT_BLOCKS};
+use lanefs_store::format::superblock::{LABEL_MAX, MAX_MLOGS, MAX_SEGMENT_BLOCKS, MIN_SEGMENT_BLOCKS};
 use lanefs_store::{BLOCK_SIZE, FormatOptions, OpenOptions, Store};
 use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
@@ -41,6 +41,16 @@ pub struct Args {
     pub images: Vec<PathBuf>,
 }
 
+/// Refuses what cannot be a label.
+pub fn check_label(label: &str) -> Result<(), Failure> {
+    if label.len() > LABEL_MAX || label.chars().any(char::is_control) {
+        return Err(Failure::new(format_args!(
+            "label {label:?} is longer than {LABEL_MAX} bytes or has control characters; choose another"
+        )));
+    }
+    Ok(())
+}
+
 /// Makes the volume.
 pub fn run(args: &Args) -> Outcome {
     let mut options = FormatOptions {
@@ -49,12 +59,7 @@ pub fn run(args: &Args) -> Outcome {
         force: args.force,
         ..FormatOptions::for_caller()
     };
-    if args.label.len() > 64 || args.label.chars().any(char::is_control) {
-        return Err(Failure::new(format_args!(
-            "label {:?} is longer than 64 bytes or has control characters; choose another",
-            args.label
-        )));
-    }
+    check_label(&args.label)?;
     if let Some(bytes) = args.segment_size {
         options.segment_blocks = u32::try_from(bytes / BLOCK_SIZE as u64).unwrap_or(u32::MAX);
         let whole = bytes.is_multiple_of(BLOCK_SIZE as u64);

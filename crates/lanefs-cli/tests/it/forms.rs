@@ -3,7 +3,7 @@
 use crate::common::*;
 use std::path::Path;
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 19] = [
     "mkfs",
     "mount",
     "umount",
@@ -17,6 +17,8 @@ const COMMANDS: [&str; 17] = [
     "rm",
     "tree",
     "df",
+    "grow",
+    "label",
     "bench",
     "completions",
     "man",

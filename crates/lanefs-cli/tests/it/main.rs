@@ -3,6 +3,7 @@
 #[macro_use]
 mod transport;
 mod bench;
+mod change;
 mod common;
 mod copies;
 mod damaged;

@@ -8,6 +8,7 @@ use super::Wire;
 use crate::about::{ABOUT_SIZE, IOC_ABOUT, encode};
 use crate::absence::about_to_wait;
 use crate::adaptor::Adaptor;
+use crate::change::{self, CHANGE_SIZE, IOC_GROW, IOC_LABEL};
 use crate::scrub::{IOC_SCRUB, SCRUB_SIZE, serve};
 use crate::wire::abi::IOCTL_DIR;
 use crate::wire::{Errno, Reply, Request};
@@ -53,7 +54,7 @@ impl Adaptor {
             IOC_GETPID => Ok(std::process::id().to_ne_bytes().to_vec()),
             IOC_ABOUT if call.room < ABOUT_SIZE => Err(Errno(libc::EINVAL)),
             IOC_ABOUT => Ok(encode(&self.volume.info(), &self.volume.statfs()?)),
-            IOC_SYNC | IOC_SCRUB if !mine() => Err(Errno(libc::EPERM)),
+            IOC_SYNC | IOC_SCRUB | IOC_GROW | IOC_LABEL if !mine() => Err(Errno(libc::EPERM)),
             IOC_SYNC => {
                 about_to_wait();
                 self.volume.sync()?;
@@ -63,6 +64,18 @@ impl Adaptor {
             IOC_SCRUB => {
                 about_to_wait();
                 Ok(serve(&self.volume, call.given).ok_or(Errno(libc::EINVAL))??)
+            }
+            IOC_GROW | IOC_LABEL if call.room < CHANGE_SIZE => Err(Errno(libc::EINVAL)),
+            IOC_GROW => {
+                about_to_wait();
+                let done = change::grow(&self.volume, call.given).ok_or(Errno(libc::EINVAL))??;
+                // There may be room now for what the kernel gathers.
+                self.room.look();
+                Ok(done)
+            }
+            IOC_LABEL => {
+                about_to_wait();
+                Ok(change::label(&self.volume, call.given).ok_or(Errno(libc::EINVAL))??)
             }
             _ => Err(Errno(libc::ENOTTY)),
         }

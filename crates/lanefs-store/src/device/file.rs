@@ -51,7 +51,8 @@ pub struct FileDevice {
     file: OwnedFd,
     lock: ImageLock,
     name: String,
-    size: u64,
+    /// Bytes. Written by [`Device::lengthen`] alone.
+    size: AtomicU64,
     block_device: bool,
     /// All of the image had blocks of the file system under it when it was opened. They are kept: who gave them wants no holes that each
     /// write to them has to fill again.
@@ -155,7 +156,7 @@ impl FileDevice {
                 "attached as {other}, which others may write to; name that instead, or detach it: `losetup -d {other}`"
             )));
         }
-        let size = if block_device { block_device_size(&file) } else { file_size(&file) }
+        let size = size_of_medium(&file, block_device)
             .map_err(|e| io_error(&name, "asking for the size", 0, e.raw_os_error(), &e.to_string()))?;
         if size == 0 {
             return Err(no("empty; make an image with `lanefs mkfs --size SIZE`".into()));
@@ -168,7 +169,7 @@ impl FileDevice {
             file,
             lock,
             name,
-            size,
+            size: AtomicU64::new(size),
             block_device,
             full: !block_device && (stat.st_blocks as u64).saturating_mul(512) >= stat.st_size as u64,
             read_only: options.read_only,
@@ -252,7 +253,9 @@ impl FileDevice {
 
 impl Device for FileDevice {
     fn size(&self) -> u64 {
-        self.size
+        // Relaxed: who was given an offset behind the old end got it from somebody who saw the new
+        // one.
+        self.size.load(Ordering::Relaxed)
     }
 
     fn name(&self) -> &str {
@@ -336,6 +339,22 @@ impl Device for FileDevice {
         }
     }
 
+    /// A block device is as long as it is.
+    fn lengthen(&self, bytes: u64) -> Result<()> {
+        let fail = |e| self.error("change of the size", bytes, e);
+        if !self.block_device && file_size(&self.file).map_err(fail)? < bytes {
+            if self.read_only {
+                return Err(fail(Errno::ROFS));
+            }
+            rustix::fs::ftruncate(&self.file, bytes).map_err(fail)?;
+            // The new length is durable before anything relies on it.
+            rustix::fs::fsync(&self.file).map_err(fail)?;
+        }
+        let size = size_of_medium(&self.file, self.block_device).map_err(fail)?;
+        self.size.store(size - size % BLOCK_SIZE as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// The descriptor keeps its number, which a request that is late may still use, and stands for a file that can be neither read nor
     /// written.
     fn release(&self) {
@@ -393,6 +412,10 @@ fn open_hint(e: Errno) -> String {
         Errno::ROFS => "on a read-only file system; open it read-only".into(),
         e => format!("cannot be opened: {e}"),
     }
+}
+
+fn size_of_medium(fd: &OwnedFd, block_device: bool) -> rustix::io::Result<u64> {
+    if block_device { block_device_size(fd) } else { file_size(fd) }
 }
 
 fn file_size(fd: &OwnedFd) -> rustix::io::Result<u64> {

@@ -69,6 +69,13 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     }
     /// Tells the device that `len` bytes from `offset` are not needed (hole punch on files). Only a hint.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
+    /// Makes the medium `bytes` long, durably, if it is shorter and can be made longer, and looks
+    /// how long it is now: [`Device::size`] says so from then on. Not made longer: what has its own
+    /// size.
+    fn lengthen(&self, bytes: u64) -> Result<()> {
+        let _ = bytes;
+        Ok(())
+    }
     /// Lets go of the medium and its lock, so that others may open it. A request that comes all the same fails.
     fn release(&self) {}
 }
@@ -95,6 +102,9 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
     }
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         (**self).discard(offset, len)
+    }
+    fn lengthen(&self, bytes: u64) -> Result<()> {
+        (**self).lengthen(bytes)
     }
     fn release(&self) {
         (**self).release();

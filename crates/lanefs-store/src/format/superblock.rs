@@ -1,5 +1,5 @@
 //! The superblock: what a device belongs to and how it is divided. Written when the volume is made, and again
-//! only when its label changes; never on the way of an operation.
+//! only when its label changes or it grows (`change`); never on the way of an operation.
 //!
 //! Each device has three copies: in block 0, in the last block of its reserved segments (see [`Layout`]), and behind the blocks that
 //! belong to the volume, at the device's end (older volumes lack that one). All hold the
@@ -162,7 +162,7 @@ impl Layout {
 pub struct DeviceEntry {
     /// Its identity; differs from every other's.
     pub uuid: Uuid,
-    /// Its size in blocks when the volume was made.
+    /// Its size in blocks when the volume was made or last grew.
     pub blocks: u64,
 }
 
@@ -316,6 +316,11 @@ impl Superblock {
         self.features_read_compatible & FAR_COPIES != 0
     }
 
+    /// Blocks at the end of a device that do not belong to the volume.
+    pub fn far_blocks(&self) -> u64 {
+        if self.has_far_copies() { FAR_BLOCKS } else { 0 }
+    }
+
     /// The blocks that hold this superblock, on its own device.
     pub fn places(&self) -> Vec<u64> {
         let far = self.has_far_copies().then(|| self.device().blocks);
@@ -391,9 +396,11 @@ impl Superblock {
         self.features_read_compatible & !FEATURES_READ_COMPATIBLE != 0
     }
 
-    /// Whether `other`, found on another device, describes the same volume.
+    /// Whether `other`, found on another device, describes the same volume. Its label may be an
+    /// older one: they are not changed at the same moment.
     pub fn same_volume(&self, other: &Superblock) -> bool {
-        *self == Superblock { device_index: self.device_index, ..other.clone() }
+        let here = Superblock { device_index: self.device_index, label: self.label.clone(), ..other.clone() };
+        *self == here
     }
 
     fn check(&self) -> Result<(), SuperblockError> {
@@ -482,7 +489,7 @@ impl UnverifiedSuperblock {
             return Err(SuperblockError::Misplaced { block: own_block, meant: raw.own_block.get() });
         }
         rule(sb.places().contains(&own_block), "place of the superblock")?;
-        let expected = sb.device().blocks + if sb.has_far_copies() { FAR_BLOCKS } else { 0 };
+        let expected = sb.device().blocks + sb.far_blocks();
         if device_blocks < expected {
             return Err(SuperblockError::Truncated { found: device_blocks, expected });
         }

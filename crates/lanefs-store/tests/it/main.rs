@@ -1,6 +1,7 @@
 //! The store as the layer above sees it: one binary for all integration tests.
 
 mod basics;
+mod change;
 mod closing;
 mod common;
 mod crash;

@@ -149,7 +149,7 @@ impl Inner {
     pub(crate) fn log_presses(&self) -> bool {
         let free = self.store.free_segment_blocks();
         let attributes = 2 * self.xattr_blocks.load(Relaxed);
-        if free > self.crowded && !self.is_small {
+        if free > self.store.blocks_for_users() / 4 && !self.is_small {
             return attributes > free / 2;
         }
         let changes = (self.log_bytes() / BYTES_A_CHANGE) as u64;
