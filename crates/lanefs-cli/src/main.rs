@@ -18,6 +18,7 @@ mod side;
 mod size;
 
 use clap::Parser;
+use failure::Failure;
 
 fn main() {
     let args: Vec<_> = std::env::args_os().collect();

@@ -90,7 +90,7 @@ pub struct BadOption(pub String);
 
 impl std::fmt::Display for BadOption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "mount option {}: not known, or its value cannot be read; see lanefs-mount(1)", self.0)
+        write!(f, "mount option {}: not known, or its value cannot be read; see lanefs(5)", self.0)
     }
 }
 

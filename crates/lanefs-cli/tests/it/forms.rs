@@ -61,9 +61,67 @@ fn completions_and_man_pages_come_out() {
         assert!(COMMANDS.iter().all(|c| script.contains(c)), "{shell}");
     }
     lanefs_in(dir.path(), &["man", "pages"]).ok();
+    let page = |name: &str, section: &str| {
+        std::fs::read_to_string(dir.path().join(format!("pages/man{section}/{name}.{section}"))).ok()
+    };
     for command in COMMANDS {
-        let page = std::fs::read_to_string(dir.path().join(format!("pages/lanefs-{command}.1"))).unwrap();
+        let name = format!("lanefs-{command}");
+        let page = page(&name, "1").or(page(&name, "8")).unwrap();
         assert!(page.contains(".SH SYNOPSIS"), "{command}");
+    }
+    let fsck = page("lanefs-fsck", "8").unwrap();
+    assert!(fsck.contains("EXIT STATUS") && fsck.contains("lanefs fsck \\-\\-repair disk.lane"), "{fsck}");
+    let options = page("lanefs", "5").unwrap();
+    let help = lanefs_in(Path::new("/"), &["mount", "--help"]).ok().out;
+    for word in
+        help.split(|c: char| !c.is_ascii_lowercase() && c != '_' && c != '=').filter(|w| w.ends_with('='))
+    {
+        assert!(options.contains(&format!(".BI {word} ")), "{word} of the help is not in the page");
+    }
+    assert!(page("mount.fuse.lanefs", "8").unwrap().contains(".B 32"));
+}
+
+/// What the page of options names is taken by a mount, and the formatter has nothing to complain about.
+#[test]
+fn the_pages_by_hand_say_what_is_so() {
+    let dir = tempfile::tempdir().unwrap();
+    lanefs_in(dir.path(), &["man", "pages"]).ok();
+    let text = std::fs::read_to_string(dir.path().join("pages/man5/lanefs.5")).unwrap();
+    let options = text.split(".SH OPTIONS OF THE VOLUME").nth(1).unwrap();
+    let mut names = 0;
+    for line in options.split(".SH OPTIONS AS OF").next().unwrap().split(".TP\n").skip(1) {
+        let head = line.lines().next().unwrap();
+        for word in head.split(['"', ' ', ',']).filter(|w| !w.is_empty() && !w.starts_with('.')) {
+            let option = match word {
+                w if w.ends_with('=') => format!("{w}1"),
+                w if w.chars().all(|c| c.is_ascii_lowercase() || c == '_') => w.to_string(),
+                _ => continue, // The word for a value.
+            };
+            let option = match option.as_str() {
+                "order=1" => "order=relaxed".into(),
+                "io_uring=1" => "io_uring=auto".into(),
+                _ => option,
+            };
+            names += 1;
+            // An image that is not there is refused only once the options are read.
+            let args = ["mount", "-o", &option, "no.lane", "no.dir"];
+            lanefs_in(dir.path(), &args).fails(1, &["no.dir"]);
+        }
+    }
+    assert!(names >= 20, "{names}");
+    for page in ["man5/lanefs.5", "man8/mount.fuse.lanefs.8", "man8/lanefs-fsck.8", "man8/lanefs-mount.8"] {
+        let mut man = std::process::Command::new("man");
+        man.args(["--warnings", "-l", &format!("pages/{page}")])
+            .current_dir(dir.path())
+            .env("MANWIDTH", "80");
+        let Ok(done) = man.output() else { return }; // There is no man(1) here.
+        if !done.status.success() {
+            return;
+        }
+        let said = String::from_utf8_lossy(&done.stderr);
+        let shown = String::from_utf8_lossy(&done.stdout);
+        assert!(said.trim().is_empty(), "{page}: {said}");
+        assert!(shown.len() > 1000, "{page}: {shown}");
     }
 }
 
