@@ -1,11 +1,12 @@
 //! Changes of the superblock: another label, a larger device.
 //!
 //! ```text
-//! 1  longer     the image file is made longer; a block device is asked for its size 2  far
-//! the superblock's copy at the device's end and, of a device that grows, those of both slots;
-//! flush 3  near       its copy in the reserved segments; flush 4  block 0    of all devices, the
-//! first one last; flush              <- the commit point 5  use        only now memory knows of
-//! the new segments
+//! 1  longer     the image file is made longer; a block device is asked for its size
+//! 2  far        the superblock's copy at the device's end and, of a device that grows, those of
+//!               both slots; flush
+//! 3  near       its copy in the reserved segments; flush
+//! 4  block 0    of all devices, the first one last; flush                <- the commit point
+//! 5  use        only now memory knows of the new segments
 //! ```
 //!
 //! 1. Until step 4 is durable the old superblock is in force, and the volume refers to nothing
