@@ -407,7 +407,7 @@ class Replace(Editor):
 
 class Vim(Editor):
     """vim itself. It moves the file away, writes and syncs a new one, and removes the old one: until then that is the copy to
-    fall back to."""
+    fall back to. It would write in place below /tmp, where the mounts of tests are, but for `backupskip`."""
 
     late = 0
 
@@ -415,7 +415,7 @@ class Vim(Editor):
         fresh = os.path.join(self.scratch, "fresh")
         write_file(fresh, self.content(k), sync=False)
         command = ["vim.tiny", "-N", "-u", "NONE", "-i", "NONE", "-n", "-es"]
-        command += ["-c", "set nomodeline writebackup backupcopy=no fsync", "-c", "%d", "-c", f"0r {fresh}", "-c", "$g/^$/d"]
+        command += ["-c", "set nomodeline writebackup backupcopy=no backupskip= fsync", "-c", "%d", "-c", f"0r {fresh}", "-c", "$g/^$/d"]
         run(command + ["-c", "wq!", os.path.join(self.dir, "file")])
 
     def last(self):
