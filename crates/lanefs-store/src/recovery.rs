@@ -28,6 +28,7 @@ use crate::block_io::BlockSource;
 use crate::checkpoint::{Maintenance, groups_above};
 use crate::device::Device;
 use crate::error::{Result, StoreError};
+use crate::format::batch::InodeRecord;
 use crate::format::orphans;
 use crate::format::record::{self, Effect};
 use crate::format::slot::Slot;
@@ -42,7 +43,7 @@ use crate::scan::{FsyncMessage, Scan};
 use crate::segment::{Geometry, SegmentTable};
 use crate::slots::{check_ages, read_slots};
 use crate::store::{Parts, Store};
-use crate::types::{BLOCK_SHIFT, BLOCK_SIZE, Block, BlockAddr, Ino, ROOT_INO, Version};
+use crate::types::{BLOCK_SHIFT, BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino, ROOT_INO, Version};
 use crate::usage_table::UsageTable;
 use lanefs_sync::{Canary, planted};
 use std::collections::{BTreeMap, HashSet};
@@ -380,6 +381,9 @@ impl Store {
             report.groups += 1;
         }
         let mut records: Vec<_> = good.into_iter().flat_map(|g| g.message.inodes).collect();
+        if self.accept_loss {
+            report.lost += records.iter_mut().map(|r| self.drop_pages_nowhere(r)).sum::<u64>();
+        }
         // Of one version there are two only where an older program carried one over: that one says all.
         records.sort_by_key(|r| {
             let version = if planted(Canary::OldVersionWins) { !r.version } else { r.version };
@@ -389,6 +393,20 @@ impl Store {
             report.inode_updates += u64::from(self.replay(r)?);
         }
         Ok(FoldInput { epoch, groups: groups.into_iter().map(Arc::new).collect() })
+    }
+
+    /// Takes out of a record the pages that it says lie where no block of the log can be, and returns how
+    /// many these were. Only a repair does: to whoever opens the volume reading such a page is an error.
+    fn drop_pages_nowhere(&self, r: &mut InodeRecord) -> u64 {
+        let lies = |b: &BlockRef| self.segments.geometry.locate(b.addr).is_some();
+        let all = r.pages().count();
+        let good: Vec<_> = r.pages().filter(|(_, b)| lies(b)).collect();
+        let dropped = all - good.len();
+        if dropped > 0 {
+            r.runs.clear();
+            good.into_iter().for_each(|(page, b)| r.push_page(page, b));
+        }
+        dropped as u64
     }
 
     /// Whether the tree lacks update `version` of this use of the inode number.
@@ -403,7 +421,7 @@ impl Store {
     }
 
     /// Applies one update, if it is news.
-    fn replay(&self, r: &crate::format::batch::InodeRecord) -> Result<bool> {
+    fn replay(&self, r: &InodeRecord) -> Result<bool> {
         use crate::cell::Logged;
         use crate::format::batch::TailUpdate;
         let e = self.inodes.lookup(r.ino, &self.io)?;
