@@ -57,7 +57,7 @@ impl Store {
         let new = Superblock { label: label.into(), ..(*self.superblock()).clone() };
         if new.encode(0).is_err() {
             return Err(StoreError::Invalid(format!(
-                "{label:?} is no label: at most 64 bytes, without control characters"
+                "a label has at most 64 bytes and no control characters, not {label:?}"
             )));
         }
         self.replace_superblock(new, &[])

@@ -156,6 +156,10 @@ fn run(seed: u64, requests: u64) {
         if op == op::LSEEK && agreed.writeback {
             continue;
         }
+        // The kernel's last: it closes the volume.
+        if op == op::DESTROY {
+            continue;
+        }
         // A handle is released once, and no request is sent with it afterwards.
         if op == op::RELEASE && handles.is_empty() {
             continue;

@@ -165,8 +165,12 @@ impl Volume {
         let before = self.device.to_vec();
         let dry = self.check(false);
         assert!(before == self.device.to_vec(), "a check wrote to the device");
+        // Sorted: several threads look, and which of them comes first differs.
         let all = |r: &FsckReport| {
-            r.problems.iter().map(|p| format!("{}: {}", p.structure, p.what)).collect::<Vec<_>>()
+            let told = r.problems.iter().map(|p| format!("{}: {}", p.structure, p.what));
+            let mut told: Vec<_> = told.collect();
+            told.sort();
+            told
         };
         for e in expect {
             assert!(all(&dry).iter().any(|p| p.contains(e)), "{e:?} is not among {:#?}", all(&dry));
