@@ -42,7 +42,8 @@ pub struct Store {
     hash_key: [u64; 2],
     /// As it is on the medium. Replaced, under the maintenance lock, when the label or the size
     /// changes.
-    pub(crate) superblock: Mutex<Arc<Superblock>>,
+    /// On a line of its own: a checkpoint locks it, and every batch reads what lies beside it.
+    pub(crate) superblock: CachePadded<Mutex<Arc<Superblock>>>,
     pub(crate) read_only: bool,
     /// See `OpenOptions::accept_loss`.
     pub(crate) accept_loss: bool,
@@ -182,7 +183,7 @@ impl Store {
             inodes: p.inodes,
             volume: p.superblock.volume,
             hash_key: hash,
-            superblock: Mutex::new(Arc::new(p.superblock)),
+            superblock: CachePadded::new(Mutex::new(Arc::new(p.superblock))),
             segments: p.segments,
             maintenance: CachePadded::new(Mutex::new(p.maintenance)),
             dirty_floor: CachePadded::new(AtomicUsize::new(0)),

@@ -156,7 +156,7 @@ fn run(seed: u64, requests: u64) {
         if op == op::LSEEK && agreed.writeback {
             continue;
         }
-        // The kernel's last: it closes the volume.
+        // The last request there is: it closes the volume.
         if op == op::DESTROY {
             continue;
         }
@@ -192,9 +192,16 @@ fn run(seed: u64, requests: u64) {
             let _ = volume.tick();
         }
     }
+    let _ = volume.node_stat(Ino(1)).unwrap();
+    let bytes = request(&mut Rng(seed), op::DESTROY, b"");
+    if let Some(req) = Request::decode(&bytes) {
+        let mut reply = Reply::over(bytes_out.bytes());
+        adaptor.serve(&req, &mut reply, &origin).unwrap();
+        assert!(volume.node_stat(Ino(1)).is_err(), "closed when it is answered");
+        adaptor.closing.end(&volume).unwrap();
+    }
     adaptor.end();
     drop(adaptor);
-    let _ = volume.node_stat(Ino(1)).unwrap();
     volume.close().unwrap();
 }
 
