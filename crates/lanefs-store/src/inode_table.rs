@@ -60,7 +60,8 @@ pub enum ChunkStep {
 /// See the module's head.
 pub struct InodeTable {
     shards: Box<[Shard]>,
-    tree: Mutex<Radix>,
+    /// On lines of its own: a checkpoint writes it, and the store has beside it what every fsync reads.
+    tree: CachePadded<Mutex<Radix>>,
 }
 
 impl InodeTable {
@@ -81,7 +82,7 @@ impl InodeTable {
 
     fn with_tree(tree: Radix) -> InodeTable {
         let shards = (0..SHARDS).map(|_| CachePadded::new(Mutex::new(HashMap::new()))).collect();
-        InodeTable { shards, tree: Mutex::new(tree) }
+        InodeTable { shards, tree: CachePadded::new(Mutex::new(tree)) }
     }
 
     /// Root and height as last written.

@@ -41,8 +41,7 @@ pub struct Store {
     /// Key of the hash that makes cookies of names.
     hash_key: [u64; 2],
     /// As it is on the medium. Replaced, under the maintenance lock, when the label or the size
-    /// changes.
-    /// On a line of its own: a checkpoint locks it, and every batch reads what lies beside it.
+    /// changes. On a line of its own: a checkpoint locks it, and every batch reads what lies beside it.
     pub(crate) superblock: CachePadded<Mutex<Arc<Superblock>>>,
     pub(crate) read_only: bool,
     /// See `OpenOptions::accept_loss`.
