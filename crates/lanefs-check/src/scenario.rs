@@ -25,6 +25,7 @@ const TEMP: u8 = 9;
 /// symlink T P      rename A B         exchange A B      noreplace A B    chmod P OCTAL     setxattr P NAME LEN
 /// rmxattr P NAME   utimens P NANOS    fsync P           fdatasync P      fsyncdir P        sync
 /// open FD P        tmpfile FD P       linkfd FD P       pwrite FD OFF LEN                  fsyncfd FD
+/// chown P UID GID  setfacl P LEN      rmfacl P
 /// close FD         read P             stat P            ls P             tick              ckpt      remount
 /// ```
 pub fn script(text: &str) -> Result<Vec<Step>, String> {
@@ -86,6 +87,18 @@ pub fn script(text: &str) -> Result<Vec<Step>, String> {
             "chmod" => {
                 let mode = u32::from_str_radix(arg(2)?, 8).map_err(|_| bad())?;
                 out.push(Op::Chmod { path: path(1)?, mode });
+            }
+            "chown" => {
+                let (uid, gid) = (Some(num(2)? as u32), Some(num(3)? as u32));
+                out.push(Op::Chown { path: path(1)?, uid, gid, follow: true });
+            }
+            "setfacl" => {
+                let (name, value) = ("system.posix_acl_access".into(), data(num(2)?));
+                out.push(Op::Setxattr { path: path(1)?, name, value, flags: 0 });
+            }
+            "rmfacl" => {
+                let name = "system.posix_acl_access".into();
+                out.push(Op::Removexattr { path: path(1)?, name });
             }
             "setxattr" => {
                 let value = data(num(3)?);
@@ -245,6 +258,30 @@ pub const KNOWN: &[(&str, &str)] = &[
         "attributes",
         "creat /a 10; chmod /a 600; fsync /a; setxattr /a user.x 100; chmod /a 4711; fdatasync /a; fsync /a; rmxattr /a user.x; utimens /a 1000000000; fsync /a; \
          setxattr /a user.big 3000; fsync /a; chmod / 700; fsyncdir /",
+    ),
+    (
+        "a directory that is closed before something is put into it",
+        "mkdir /d; sync; chmod /d 700; creat /d/secret 100; fsync /d/secret; chmod /d 755; unlink /d/secret; chmod /d 711; mkdir /e; fsyncdir /e",
+    ),
+    (
+        "modes, owners and ACLs in the order of names",
+        "creat /a 10; creat /b 10; mkdir /d; sync; chmod /a 600; rename /b /c; fsync /c; chown /a 5 7; link /c /e; sync; setfacl /d 44; \
+         mkdir /f; fdatasync /a; setfacl /a 3000; creat /g 10; fsync /g; rmfacl /a; unlink /g; ckpt; chmod / 711; chmod /c 4711; mkdir /h; tick; fsyncdir /h",
+    ),
+    (
+        "a chmod that may not be durable before a name",
+        "creat /a 9000; sync; mkdir /d; chmod /a 600; write /a 0 4096; fdatasync /a; mkdir /e; chmod /a 640; ckpt; mkdir /f; chown /a 1 1; tick; ckpt; \
+         creat /t 5000; chmod /t 755; rename /t /a; mkdir /g; chmod /a 400; sync",
+    ),
+    (
+        "content behind a change of rights",
+        "creat /a 20000; creat /s 100; chmod /s 4755; sync; chmod /a 600; write /a 0 20000; tick; write /a 4096 9000; fdatasync /a; chmod /a 644; \
+         write /a 8192 100; write /s 0 100; ckpt; chmod /a 400; write /a 0 9000; sync; chown /a 7 7; write /a 100 200; fsync /a",
+    ),
+    (
+        "rights of an inode that is made and changed at once",
+        "mkdir /d; creat /a 10; chmod /a 600; fsyncdir /d; creat /b 10; chown /b 3 3; chmod /b 4700; unlink /a; creat /a 10; setfacl /a 44; rename /b /a; fsync /a; \
+         tmpfile 1 /d; pwrite 1 0 100; linkfd 1 /d/t; chmod /d/t 644; fsyncfd 1; close 1; ckpt",
     ),
     (
         "symbolic links",

@@ -38,6 +38,7 @@ fn group(epoch: u64, ts: u64, ino: u64) -> Vec<u8> {
         rdev: 0,
         time: 0,
         target: b"",
+        logged: false,
     };
     let set = Effect::Set {
         dir: ROOT_INO,

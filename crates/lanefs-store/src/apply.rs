@@ -3,7 +3,7 @@
 //!
 //! 1. What a change replaces is what the folded directory says, not what the record remembers. So the link deltas are names after minus names before (O8), and folding the
 //!    same groups again changes nothing (O11).
-//! 2. Order: NEW, then entries, then link counts, PARENT, DEAD; so a NEW that comes with its first name is
+//! 2. Order: NEW, then RIGHTS, then entries, then link counts, PARENT, DEAD; so a NEW that comes with its first name is
 //!    found, and a removed directory's entries still take their links along. DEAD of an inode that loses its last name in the same fold follows
 //!    that directly, so that its memory is given back before the next one's is taken: a fold may remove a hundred thousand.
 //! 3. DEAD of an inode that still has names is refused: it would leave a name without an inode.
@@ -17,11 +17,12 @@ use crate::cell::{Cell, Logged};
 use crate::checkpoint::Maintenance;
 use crate::dir::{self, Change, StateCell};
 use crate::error::{Result, StoreError};
-use crate::fold::{self, KeyChange, NewInode, Plan};
+use crate::fold::{self, KeyChange, NewInode, Plan, RightsChange};
+use crate::format::xattrs;
 use crate::inode_state::{InodeState, padded};
 use crate::sink::Sink;
 use crate::store::Store;
-use crate::types::{Attrs, INLINE_MAX, Ino, ROOT_INO};
+use crate::types::{Attrs, INLINE_MAX, Ino, ROOT_INO, XATTR_BLOB_MAX};
 use lanefs_sync::{Canary, planted};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -61,6 +62,13 @@ impl Store {
             self.next_chunk.fetch_max(b.ino.chunk() + 1, Ordering::Relaxed);
             self.fold_birth(m, b, sink)?;
             sink.relieve()?;
+        }
+        for (n, r) in plan.rights.iter().enumerate() {
+            if n % TOGETHER == 0 {
+                self.expect_inodes(plan.rights[n..].iter().take(TOGETHER).map(|r| r.ino))?;
+            }
+            self.fold_rights(m, r)?;
+            self.relieve(n, sink)?;
         }
         let mut links: HashMap<Ino, i64> = HashMap::new();
         for changes in plan.by_dir() {
@@ -161,6 +169,9 @@ impl Store {
         }
         if i.state.version() == 0 {
             i.state.apply_attrs(&attrs, 0);
+        } else if b.logged {
+            // What a record says of them may be of an epoch that is not folded, or that a crash has taken.
+            i.state.set_rights(b.mode, b.uid, b.gid);
         }
         i.state.set_parent(b.parent);
         // What an update said of them is newer than the inode itself.
@@ -184,6 +195,35 @@ impl Store {
         }
         m.changed.push(cell.clone());
         self.inode_count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Mode, owner and ACLs, in the order of names: whatever a record of the inode said of them, which may be of a later epoch (that is folded after
+    /// this one) but of none that a crash may take.
+    fn fold_rights(&self, m: &mut Maintenance, r: &RightsChange<'_>) -> Result<()> {
+        let Some(cell) = self.folded_cell(r.ino)? else { return Ok(()) };
+        let mut i = cell.lock();
+        let now = i.state.attrs();
+        if now.generation != r.generation || (now.mode ^ r.mode) & libc::S_IFMT != 0 {
+            return Ok(());
+        }
+        i.state.set_rights(r.mode, r.uid, r.gid);
+        if let Some(acls) = r.acls {
+            let had = self.xattrs_of(&i.state)?;
+            let all = xattrs::with_acls(&had, acls).ok_or_else(|| StoreError::BadInode {
+                ino: r.ino,
+                why: "its extended attributes are malformed".into(),
+            })?;
+            if all.len() > XATTR_BLOB_MAX {
+                // Its others were made more since, or were more before.
+                tracing::warn!("the ACLs of inode {} do not fit beside its other attributes", r.ino);
+            } else if all != had {
+                i.state.set_xattrs(all)?;
+                i.xattrs = Logged::No;
+            }
+        }
+        drop(i);
+        m.changed.push(cell);
         Ok(())
     }
 
@@ -310,7 +350,18 @@ mod tests {
         let (dir, old, kind, generation) = (ROOT_INO, Ino::NONE, FileKind::File, 0);
         let made = groups(5, |ino, name, epoch| {
             let (mode, uid, gid, rdev, time, target) = (libc::S_IFREG, 0, 0, 0, 1, &b""[..]);
-            let new = Effect::New { ino, parent: dir, generation, mode, uid, gid, rdev, time, target };
+            let new = Effect::New {
+                ino,
+                parent: dir,
+                generation,
+                mode,
+                uid,
+                gid,
+                rdev,
+                time,
+                target,
+                logged: false,
+            };
             let cookie = name[4..].iter().fold(0, |c, b| c << 8 | u64::from(*b));
             group(epoch, &[new, Effect::Set { dir, cookie, name, ino, old, kind }])
         });

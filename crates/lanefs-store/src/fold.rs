@@ -50,7 +50,28 @@ pub struct NewInode<'a> {
     pub target: &'a [u8],
     /// Its extended attributes from the start.
     pub xattrs: &'a [u8],
+    /// What changes of its mode, owner and ACLs is told by [`Plan::rights`], all of it.
+    pub logged: bool,
     /// When it was made, in the order of operations.
+    pub version: Version,
+}
+
+/// Who may do what with an inode: its mode and owner, and its ACLs if they changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RightsChange<'a> {
+    /// Its number.
+    pub ino: Ino,
+    /// Its generation.
+    pub generation: u32,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Its ACLs, encoded as a list of extended attributes, if they were changed.
+    pub acls: Option<&'a [u8]>,
+    /// When the last change was.
     pub version: Version,
 }
 
@@ -65,6 +86,8 @@ pub struct Plan<'a> {
     pub dead: Vec<(Ino, u32)>,
     /// Directories that moved, with their last parent.
     pub parents: Vec<(Ino, Ino)>,
+    /// Inodes whose mode, owner or ACLs changed, as they are at last; but for those that are dead as well.
+    pub rights: Vec<RightsChange<'a>>,
     /// Names gained or lost by each inode, if not zero. Directories too (one name each).
     pub links: Vec<(Ino, i64)>,
     /// Subdirectories gained or lost by each directory, if not zero.
@@ -83,7 +106,11 @@ impl<'a> Plan<'a> {
 
     /// Whether nothing has to be done.
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.news.is_empty() && self.dead.is_empty() && self.parents.is_empty()
+        self.changes.is_empty()
+            && self.news.is_empty()
+            && self.dead.is_empty()
+            && self.parents.is_empty()
+            && self.rights.is_empty()
     }
 }
 
@@ -134,7 +161,7 @@ fn plan_unsorted<'a>(
                     Effect::Clr { dir, cookie, name, old, kind } => {
                         steps.push(Step { dir, cookie, name, old, new: None, kind, version });
                     }
-                    Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target } => {
+                    Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target, logged } => {
                         p.news.push(NewInode {
                             ino,
                             parent,
@@ -146,6 +173,7 @@ fn plan_unsorted<'a>(
                             time,
                             target,
                             xattrs: &[],
+                            logged,
                             version,
                         });
                     }
@@ -153,6 +181,9 @@ fn plan_unsorted<'a>(
                         if let Some(n) = p.news.last_mut().filter(|n| n.ino == ino && n.version == version) {
                             n.xattrs = xattrs;
                         }
+                    }
+                    Effect::Rights { ino, generation, mode, uid, gid, acls } => {
+                        p.rights.push(RightsChange { ino, generation, mode, uid, gid, acls, version });
                     }
                     Effect::Dead { ino, generation } => p.dead.push((ino, generation)),
                     Effect::Parent { ino, parent } => parents.push((ino, version, parent)),
@@ -167,10 +198,25 @@ fn plan_unsorted<'a>(
     p.news.dedup_by_key(|n| (n.ino, n.generation));
     let dead = &p.dead;
     p.news.retain(|n| dead.binary_search(&(n.ino, n.generation)).is_err());
+    keep_last_rights(&mut p);
     parents.sort_unstable();
     // The last of each directory wins.
     p.parents = parents.chunk_by(|a, b| a.0 == b.0).filter_map(|c| c.last()).map(|l| (l.0, l.2)).collect();
     Ok(p)
+}
+
+/// Of the changes of rights of each inode the last, with the last ACLs.
+fn keep_last_rights(p: &mut Plan<'_>) {
+    p.rights.sort_unstable_by_key(|r| (r.ino, r.generation, r.version));
+    p.rights.dedup_by(|next, r| {
+        let same = (next.ino, next.generation) == (r.ino, r.generation);
+        if same {
+            *r = RightsChange { acls: next.acls.or(r.acls), ..*next };
+        }
+        same
+    });
+    let dead = &p.dead;
+    p.rights.retain(|r| dead.binary_search(&(r.ino, r.generation)).is_err());
 }
 
 /// Steps of one key, as places in the list of steps: the first and the last that came.
@@ -289,8 +335,10 @@ pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
         first = g.map_err(|e| StoreError::Invalid(e.to_string()))?.version;
     }
     for n in &p.news {
-        let NewInode { ino, parent, generation, mode, uid, gid, rdev, time, target, xattrs, version } = *n;
-        effects.push((version, Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target }));
+        let NewInode { ino, parent, generation, mode, uid, gid, rdev, time, target, .. } = *n;
+        let NewInode { xattrs, logged, version, .. } = *n;
+        let new = Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target, logged };
+        effects.push((version, new));
         if !xattrs.is_empty() {
             effects.push((version, Effect::Xattrs { ino, xattrs }));
         }
@@ -304,6 +352,10 @@ pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
                 None => Effect::Clr { dir, cookie, name, old, kind },
             },
         ));
+    }
+    for r in &p.rights {
+        let RightsChange { ino, generation, mode, uid, gid, acls, version } = *r;
+        effects.push((version, Effect::Rights { ino, generation, mode, uid, gid, acls }));
     }
     effects.sort_by_key(|e| e.0);
     let mut out = Vec::with_capacity(effects.len() * TYPICAL_GROUP);
@@ -355,6 +407,7 @@ mod tests {
             rdev: 0,
             time: 0,
             target: b"",
+            logged: false,
         }
     }
     fn groups(list: &[(u64, &[Effect<'_>])]) -> Vec<u8> {
@@ -479,7 +532,7 @@ mod tests {
                     self.alive.remove(&ino);
                     return;
                 }
-                Effect::Parent { .. } | Effect::Xattrs { .. } => return,
+                Effect::Parent { .. } | Effect::Xattrs { .. } | Effect::Rights { .. } => return,
             };
             let before = match new {
                 Some(i) => self.names.insert(name.to_vec(), i),

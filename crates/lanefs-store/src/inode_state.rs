@@ -296,6 +296,13 @@ impl InodeState {
 
     // ---- changing it ----
 
+    /// Sets mode and owner.
+    pub fn set_rights(&mut self, mode: u32, uid: u32, gid: u32) {
+        let new = Attrs { mode, uid, gid, ..self.attrs };
+        self.dirty |= new != self.attrs;
+        self.attrs = new;
+    }
+
     /// Takes the attributes of an update. A file that became shorter than its tail loses the rest of it.
     pub fn apply_attrs(&mut self, attrs: &Attrs, version: u64) {
         self.attrs = *attrs;

@@ -671,6 +671,7 @@ mod tests {
             rdev: 0,
             time: 0,
             target: b"",
+            logged: false,
         };
         record::encode_group(&mut out, crate::types::Version { epoch, ts: epoch, lane: 0 }, &[new]);
         out

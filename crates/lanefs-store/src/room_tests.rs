@@ -33,7 +33,7 @@ fn link(epoch: u64, n: u64, target: &[u8]) -> Vec<u8> {
         &mut out,
         Version { epoch, ts: n + 1, lane: 0 },
         &[
-            Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target },
+            Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target, logged: false },
             Effect::Set {
                 dir: parent,
                 cookie: 1000 + n,

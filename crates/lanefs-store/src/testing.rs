@@ -117,6 +117,7 @@ pub fn file(epoch: u64, ino: u64) -> Vec<u8> {
         rdev: 0,
         time: 1,
         target: b"",
+        logged: false,
     };
     let name = format!("f{ino}");
     encode_group(&mut out, Version { epoch, ts: ino, lane: 0 }, &[new, named(ino, name.as_bytes())]);

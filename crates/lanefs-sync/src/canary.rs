@@ -9,6 +9,10 @@ pub enum Canary {
     FsyncWithoutFlush,
     /// An epoch commit does not flush.
     CommitWithoutFlush,
+    /// What an inode's record tells of its mode and owner may be of an epoch that is not committed.
+    RightsAhead,
+    /// A change of mode, owner or ACLs is not an operation of the log.
+    RightsNotLogged,
     /// A checkpoint writes its slot without flushing the tree first.
     SlotBeforeTree,
     /// A checkpoint frees what the last one needed without flushing its slot.
@@ -79,7 +83,7 @@ pub enum Canary {
 
 impl Canary {
     /// All that a crash or a fault may show.
-    pub const ALL: [Canary; 33] = [
+    pub const ALL: [Canary; 35] = [
         Canary::FsyncWithoutFlush,
         Canary::CommitWithoutFlush,
         Canary::SlotBeforeTree,
@@ -113,6 +117,8 @@ impl Canary {
         Canary::WriteErrorHidden,
         Canary::PendingUnseen,
         Canary::RangeMisnamed,
+        Canary::RightsAhead,
+        Canary::RightsNotLogged,
     ];
 
     /// Those that only threads in an order of their own show: a matter of schedules, not of crashes.

@@ -39,6 +39,9 @@
 //!
 //! Without any call names are committed within [`MountOptions::commit_interval`], and pages written within [`MountOptions::dirty_expire`]: a habit,
 //! not a promise.
+//!
+//! With [`Order::Ordered`] mode, owner and ACLs are in the order of names: with a name that is found come the changes of them that returned before
+//! it, and with content that is found those that returned before it was written (SEMANTICS C2' and F8).
 
 #![deny(missing_docs)]
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Order {
     /// The names found after a crash are those of a prefix of the order in which calls returned: an fsync makes durable all
-    /// names that returned before it, as ext4 and XFS do. Programs that were written for these are safe.
+    /// names that returned before it, as ext4 and XFS do. Changes of mode, owner and ACLs are in that order too. Programs that were written for these are safe.
     #[default]
     Ordered,
     /// An fsync makes durable the names of its file and what these depend on, and nothing else (ScaleFS, section 5). Independent fsyncs

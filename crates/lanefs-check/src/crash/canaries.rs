@@ -204,6 +204,12 @@ fn look_for(canary: lanefs_sync::Canary) -> Look {
             l.scripts = &["creat /a 5000; fsync /a; mkdir /d; rename /a /d/a; fsync /d/a"]
         }
         C::PendingUnseen => l.scripts = &["creat /a 10; sync; rename /a /b; creat /c 10; fsync /c"],
+        C::RightsAhead => {
+            l.scripts = &[
+                "creat /a 9000; sync; mkdir /d; chmod /a 600; write /a 0 4096; fdatasync /a; mkdir /e; chmod /a 640; fsync /a",
+            ]
+        }
+        C::RightsNotLogged => l.scripts = &["creat /a 10; sync; chmod /a 600; mkdir /d; fsyncdir /"],
         C::RangeMisnamed => (l.scripts, l.config.blocks) = (RANGE, 384),
         C::FlushErrorHidden | C::WriteErrorHidden | C::SpaceWithoutEnd => l.with = With::Simulation,
         C::UncheckedBlock => l.with = With::Medium,

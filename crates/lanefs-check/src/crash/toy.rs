@@ -7,9 +7,10 @@
 
 use super::image::BLOCK;
 use super::system::{Live, System};
-use crate::model::{Change, Model};
+use crate::model::{Change, Id, Model, Persist};
 use crate::op::{Op, Outcome, Step, Who};
 use crate::target::Target;
+use lanefs::Order;
 use lanefs_store::device::{Device, ReadReq, WriteReq};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -40,11 +41,13 @@ pub enum Bug {
     HalfRecovery,
     /// The mode a file was given is not journalled.
     LostMode,
+    /// Rights are journalled only when their own inode is made durable, out of the order of names.
+    RightsBeside,
 }
 
 impl Bug {
     /// All planted bugs.
-    pub const ALL: [Bug; 11] = [
+    pub const ALL: [Bug; 12] = [
         Bug::SkippedFlush,
         Bug::EarlyAnswer,
         Bug::UncheckedRecord,
@@ -56,6 +59,7 @@ impl Bug {
         Bug::OldTail,
         Bug::HalfRecovery,
         Bug::LostMode,
+        Bug::RightsBeside,
     ];
 }
 
@@ -64,6 +68,8 @@ impl Bug {
 pub struct Toy {
     /// What is wrong with it.
     pub bug: Bug,
+    /// What it promises. It always journals in the order of the calls.
+    pub order: Order,
     steps: Arc<Mutex<Vec<Step>>>,
 }
 
@@ -76,13 +82,18 @@ fn checksum(b: &[u8; BLOCK]) -> u64 {
 impl Toy {
     /// A toy with a bug.
     pub fn new(bug: Bug) -> Toy {
-        Toy { bug, steps: Arc::default() }
+        let order = if bug == Bug::RightsBeside { Order::Ordered } else { Order::Relaxed };
+        Toy { bug, order, steps: Arc::default() }
     }
 }
 
 impl System for Toy {
     fn format(&self, _: &[Arc<dyn Device>]) -> Result<(), String> {
         Ok(())
+    }
+
+    fn order(&self) -> Order {
+        self.order
     }
 
     fn open(&self, devices: Vec<Arc<dyn Device>>) -> Result<Box<dyn Live>, String> {
@@ -135,6 +146,7 @@ impl System for Toy {
             model,
             next,
             pending: vec![],
+            beside: vec![],
             late: None,
             dirty: true,
         };
@@ -155,6 +167,8 @@ struct LiveToy {
     model: Model,
     next: u64,
     pending: Vec<u64>,
+    /// Steps that changed rights, each with its inode, if they are not journalled with the others.
+    beside: Vec<(Id, u64)>,
     late: Option<Box<[u8; BLOCK]>>,
     dirty: bool,
 }
@@ -240,6 +254,14 @@ impl Target for LiveToy {
                 journal(Op::Unlink { path: old.clone() });
             }
             Op::Chmod { .. } if self.bug == Bug::LostMode => {}
+            Op::Chmod { .. } | Op::Chown { .. } if self.bug == Bug::RightsBeside && done => {
+                journal(op.clone());
+                let step = self.pending.pop();
+                let id = changes
+                    .iter()
+                    .find_map(|c| if let Change::Attr { id, .. } = c { Some(*id) } else { None });
+                self.beside.extend(id.zip(step));
+            }
             Op::Ftruncate { fd, size } if self.bug == Bug::OldTail && done => {
                 // Bytes behind the new end stay in the block and come back when the file grows.
                 let at = size.saturating_sub(1);
@@ -253,6 +275,11 @@ impl Target for LiveToy {
             _ if done && (!changes.is_empty() || handle_op) => journal(op.clone()),
             Op::Read { .. } => journal(op.clone()),
             _ => {}
+        }
+        for c in &changes {
+            let Change::Persist(p) = c else { continue };
+            let own = |id: Id| *p == Persist::All || *p == Persist::Inode(id);
+            self.pending.extend(self.beside.extract_if(.., |b| own(b.0)).map(|b| b.1));
         }
         if persists && done && self.commit(op).is_err() {
             return Outcome::Fail(libc::EIO);

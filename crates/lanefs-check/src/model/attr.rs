@@ -6,6 +6,9 @@ use crate::op::{Tagged, When};
 /// The most bytes of one extended attribute's value.
 const XATTR_VALUE_MAX: u32 = 65_536;
 
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+
 impl Model {
     /// Notes the attributes as they are now.
     pub(super) fn attr_changed(&mut self, id: Id) {
@@ -90,11 +93,20 @@ impl Model {
         Ok(Outcome::Done)
     }
 
-    /// The checks before any call on an extended attribute.
+    /// The checks before any call on an extended attribute. As the library, which checks no ACL against the mode and lets no name inherit one.
     fn xattr_place(&self, c: &Cred, path: &Name, name: &Name, write: bool) -> Res<Id> {
         let id = self.lookup(c, path, true)?;
         let n = self.ino(id)?;
         let refused = |e| if write { Err(e) } else { Err(libc::ENODATA) };
+        if name.0 == ACCESS_ACL || name.0 == DEFAULT_ACL {
+            if name.0 == DEFAULT_ACL && !n.is_dir() {
+                return Err(if write { libc::EACCES } else { libc::ENODATA });
+            }
+            if write {
+                self.owner(c, id)?;
+            }
+            return Ok(id);
+        }
         if name.0.starts_with(b"trusted.") {
             if c.uid != 0 {
                 return refused(libc::EPERM);

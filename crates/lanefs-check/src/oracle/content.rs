@@ -1,9 +1,11 @@
 //! One inode after a crash: rules F1 to F6.
 
 use super::cut::Cut;
+use super::rights::is_acl;
 use super::{Found, Oracle, Versioned, Versions, Violation, broken};
 use crate::model::{Id, Page, Persist, ROOT};
-use crate::op::{Identity, Tagged};
+use crate::op::{Identity, Name, Tagged};
+use lanefs::Order;
 use std::sync::Arc;
 
 /// The place of the last version made by a step up to `op`.
@@ -81,16 +83,20 @@ impl Oracle {
         let is_dir = u32::from(v.kind) << 12 == libc::S_IFDIR;
         let fits = |a: &Versioned<crate::model::AttrState>| {
             let (w, f) = (&a.value, found);
-            (w.mode, w.uid, w.gid) == (f.mode, f.uid, f.gid)
+            // In an ordered volume the rights are the cut's business, and travel apart from all others.
+            let apart = self.order == Order::Ordered;
+            let count =
+                |names: &mut dyn Iterator<Item = &Name>| names.filter(|n| !(apart && is_acl(n))).count();
+            (apart || (w.mode, w.uid, w.gid) == (f.mode, f.uid, f.gid))
                 && (is_dir || w.mtime.is_none() || w.mtime == Some(f.mtime))
-                && w.xattrs.len() == f.xattrs.len()
-                && w.xattrs.iter().all(|(k, b)| f.xattrs.get(k) == Some(&**b))
+                && count(&mut w.xattrs.keys()) == count(&mut f.xattrs.keys())
+                && w.xattrs.iter().all(|(k, b)| apart && is_acl(k) || f.xattrs.get(k) == Some(&**b))
         };
         let from = upto(&v.attrs, covered);
         // The root has no version of its making.
         if id == ROOT
             && covered.is_none_or(|c| v.attrs.first().is_none_or(|a| a.op > c))
-            && found.is_new_root()
+            && found.is_new_root(self.order == Order::Ordered)
         {
             return Ok(());
         }

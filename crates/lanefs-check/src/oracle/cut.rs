@@ -1,6 +1,6 @@
-//! The namespace after a crash: rules C1 to C5.
+//! The namespace after a crash: rules C1 to C5. In an ordered volume with it the rights of inodes.
 
-use super::{Observed, Oracle, Violation, broken};
+use super::{Found, Observed, Oracle, Violation, broken};
 use crate::model::{Id, Persist};
 use lanefs::Order;
 use std::collections::BTreeMap;
@@ -34,7 +34,9 @@ impl Oracle {
                     // C3': all that returned before it. An fdatasync promises no more than its file's last change, and what came before that.
                     Persist::Inode(_) if self.order == Order::Ordered => true,
                     Persist::Inode(x) | Persist::Data(x) => {
-                        g.named.contains(x) || g.entries.iter().any(|e| self.keys[e.0].0 == *x)
+                        // Of rights only what a write took away: an fdatasync asks for no others.
+                        let taken = g.by_content && g.rights.iter().any(|r| r.0 == *x);
+                        g.named.contains(x) || taken || g.entries.iter().any(|e| self.keys[e.0].0 == *x)
                     }
                 };
             }
@@ -42,7 +44,7 @@ impl Oracle {
         cut
     }
 
-    fn put(&self, cut: &mut Cut, group: usize) {
+    pub(super) fn put(&self, cut: &mut Cut, group: usize) {
         let mut todo = vec![group];
         while let Some(g) = todo.pop() {
             if !std::mem::replace(&mut cut[g], true) || g == group {
@@ -57,7 +59,12 @@ impl Oracle {
         answered: usize,
         called: usize,
         names: &BTreeMap<usize, Id>,
+        found: &Observed,
     ) -> Result<Cut, Violation> {
+        let mut inodes: Vec<(Id, &Found)> = Vec::new();
+        for (identity, at) in &found.inodes {
+            inodes.push((self.model_id(*identity, at)?, at));
+        }
         let must = self.acknowledged(answered);
         let mut cut = vec![false; self.groups.len()];
         for g in (0..must.len()).filter(|g| must[*g]) {
@@ -81,6 +88,9 @@ impl Oracle {
                 };
                 self.put(&mut cut, chain[n - 1].0);
                 grown = true;
+            }
+            for (id, at) in &inodes {
+                grown |= self.grow_by_rights(*id, at, called, &acknowledged, &mut cut)?;
             }
             if !grown {
                 return Ok(cut);

@@ -9,16 +9,20 @@
 //!    grows to the next number that fits, with its dependencies. Every D' that explains the observation and contains the
 //!    acknowledged groups contains this D, so the least fixpoint exists exactly if some D' does.
 //!    In an ordered volume each group depends on the one before it, and an fsync acknowledges all groups before it: D is a prefix.
+//!    There mode, owner and ACLs (the *rights* of an inode) are in the same order (`rights.rs`): a call that changes them is a group
+//!    too, and each inode has a chain of rights beside the chains of the keys.
 //! 2. *Each inode* (`content.rs`) by the interval [last acknowledged as durable, last called] of its versions.
 
 mod content;
 mod cut;
 pub mod observe;
+mod rights;
 
 use crate::model::{AttrState, Change, Id, Page, Persist, ROOT};
 use crate::op::{Identity, Name, Step};
 use crate::target::Identities;
 use lanefs::Order;
+use rights::{Rights, RightsChain};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -54,7 +58,7 @@ pub(crate) fn broken(rule: &'static str, what: String) -> Violation {
     Violation { rule, what }
 }
 
-/// A successful namespace operation.
+/// A successful namespace operation, or in an ordered volume a change of rights.
 #[derive(Clone, Debug)]
 struct Group {
     /// The step it was.
@@ -65,6 +69,10 @@ struct Group {
     named: Vec<Id>,
     /// The file that took a regular file's name by rename (F5).
     replacer: Option<Id>,
+    /// The inodes whose rights it changed, in an ordered volume.
+    rights: Vec<(Id, Rights)>,
+    /// Whether the change of rights came with a change of content: a write that took setuid away.
+    by_content: bool,
     /// Groups that must be in a cut with it (C2), directly.
     needs: Vec<usize>,
 }
@@ -96,6 +104,8 @@ pub struct Oracle {
     key_index: BTreeMap<(Id, Name), usize>,
     /// Per key: (group, inode afterwards), in order.
     chains: Vec<Vec<(usize, Option<Id>)>>,
+    /// Per inode, in an ordered volume: its rights at first, and after each group that changed them.
+    rights: BTreeMap<Id, RightsChain>,
     inodes: BTreeMap<Id, Versions>,
     persists: Vec<(usize, Persist)>,
     of_target: BTreeMap<Identity, Id>,
@@ -111,6 +121,7 @@ impl Oracle {
             keys: Vec::new(),
             key_index: BTreeMap::new(),
             chains: Vec::new(),
+            rights: BTreeMap::from([(ROOT, RightsChain::of_a_new_root())]),
             inodes: BTreeMap::new(),
             persists: Vec::new(),
             of_target: history.ids.pairs().map(|(id, t)| (t, id)).collect(),
@@ -118,7 +129,15 @@ impl Oracle {
         let dir = (libc::S_IFDIR >> 12) as u8;
         o.inodes.insert(ROOT, Versions { kind: dir, ..Versions::default() });
         for (op, changes) in history.changes.iter().enumerate() {
-            let mut group = Group { op, entries: vec![], named: vec![], replacer: None, needs: vec![] };
+            let mut group = Group {
+                op,
+                entries: vec![],
+                named: vec![],
+                replacer: None,
+                rights: vec![],
+                by_content: false,
+                needs: vec![],
+            };
             let mut moved = false;
             for c in changes {
                 match c {
@@ -135,21 +154,24 @@ impl Oracle {
                     }
                     Change::Moved { .. } => moved = true,
                     Change::Attr { id, state } => {
+                        o.note_rights(&mut group, *id, state);
                         let v = o.inodes.entry(*id).or_default();
                         v.attrs.push(Versioned { op, cut: false, value: state.clone() });
                     }
                     Change::Size { id, size, cut } => {
+                        group.by_content = true;
                         let v = o.inodes.entry(*id).or_default();
                         v.sizes.push(Versioned { op, cut: *cut, value: *size });
                     }
                     Change::Page { id, page, bytes, cut } => {
+                        group.by_content = true;
                         let v = o.inodes.entry(*id).or_default().pages.entry(*page).or_default();
                         v.push(Versioned { op, cut: *cut, value: bytes.clone() });
                     }
                     Change::Persist(p) => o.persists.push((op, *p)),
                 }
             }
-            if !group.named.is_empty() {
+            if !group.named.is_empty() || !group.rights.is_empty() {
                 o.add(group, moved);
             }
         }
@@ -197,6 +219,9 @@ impl Oracle {
         for (key, _, new) in &g.entries {
             self.chains[*key].push((index, *new));
         }
+        for (id, rights) in &g.rights {
+            self.rights.entry(*id).or_default().then(index, rights);
+        }
         self.groups.push(g);
     }
 
@@ -205,7 +230,7 @@ impl Oracle {
     pub fn check(&self, answered: usize, called: usize, found: &Observed) -> Result<(), Violation> {
         found.sound()?;
         let names = self.names(found)?;
-        let cut = self.cut(answered, called, &names)?;
+        let cut = self.cut(answered, called, &names, found)?;
         for (identity, inode) in &found.inodes {
             let id = self.model_id(*identity, inode)?;
             self.check_inode(id, inode, answered, called, &cut)?;

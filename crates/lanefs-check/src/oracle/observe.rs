@@ -31,8 +31,10 @@ pub struct Found {
 }
 
 impl Found {
-    pub(super) fn is_new_root(&self) -> bool {
-        self.mode == libc::S_IFDIR | 0o755 && (self.uid, self.gid) == (0, 0) && self.xattrs.is_empty()
+    /// Whether it is as the root of a new volume is; with `apart` but for the rights, which are judged by themselves.
+    pub(super) fn is_new_root(&self, apart: bool) -> bool {
+        let rights = self.mode == libc::S_IFDIR | 0o755 && (self.uid, self.gid) == (0, 0);
+        (apart || rights) && self.xattrs.keys().all(|name| apart && super::rights::is_acl(name))
     }
     fn is_dir(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFDIR

@@ -1,5 +1,6 @@
 //! The simulator accepts the toy that is right and catches every one that is wrong.
 
+use lanefs::Order;
 use lanefs_check::crash::states::Levels;
 use lanefs_check::crash::system::LaneFs;
 use lanefs_check::crash::toy::{Bug, Toy};
@@ -25,9 +26,11 @@ fn scenarios() -> Vec<scenario::Scenario> {
 #[test]
 fn a_toy_that_is_right_passes() {
     let mut counts = Counts::default();
-    for s in scenarios() {
-        if let Err(f) = run(&Toy::new(Bug::None), &s.steps, &SMALL, &mut counts) {
-            panic!("{}: {f}", s.name);
+    for (s, order) in scenarios().iter().flat_map(|s| [(s, Order::Relaxed), (s, Order::Ordered)]) {
+        let mut toy = Toy::new(Bug::None);
+        toy.order = order;
+        if let Err(f) = run(&toy, &s.steps, &SMALL, &mut counts) {
+            panic!("{}, {order:?}: {f}", s.name);
         }
     }
     assert!(counts.states > 400 && counts.recovered > counts.states, "{counts:?}");

@@ -14,6 +14,7 @@ mod mount_block;
 mod mount_files;
 mod mount_handles;
 mod mount_idmap;
+mod mount_rights;
 mod mount_truth;
 mod mount_unnamed;
 mod mounts;

@@ -356,20 +356,25 @@ fn records() {
             rdev: 14,
             time: 15,
             target: b"to",
+            logged: true,
         },
         Effect::Dead { ino: Ino(16), generation: 17 },
         Effect::Parent { ino: Ino(18), parent: Ino(19) },
         Effect::Xattrs { ino: Ino(20), xattrs: b"x" },
+        Effect::Rights { ino: Ino(21), generation: 22, mode: 23, uid: 24, gid: 25, acls: Some(b"a") },
+        Effect::Rights { ino: Ino(26), generation: 27, mode: 28, uid: 29, gid: 30, acls: None },
     ];
     encode_group(&mut got, v, &effects);
     let head = |b: Bytes, tag, kind, n| b.u8(tag).u8(kind).u16(n);
-    let b = Bytes::default().u32(24 + 37 + 29 + 54 + 16 + 20 + 13).u16(6).u16(3).u64s(&[1, 2]);
+    let b = Bytes::default().u32(24 + 37 + 29 + 54 + 16 + 20 + 13 + 29 + 28).u16(8).u16(3).u64s(&[1, 2]);
     let b = head(b, 1, 1, 1).u64s(&[4, 5, 6, 7]).raw(b"n");
     let b = head(b, 2, 2, 1).u64s(&[4, 5, 7]).raw(b"n");
-    let b = head(b, 3, 0, 2).u64s(&[8, 9, 14, 15]).u32(10).u32(11).u32(12).u32(13).raw(b"to");
+    let b = head(b, 3, 1, 2).u64s(&[8, 9, 14, 15]).u32(10).u32(11).u32(12).u32(13).raw(b"to");
     let b = head(b, 4, 0, 0).u64(16).u32(17);
     let b = head(b, 5, 0, 0).u64s(&[18, 19]);
     let b = head(b, 6, 0, 1).u64(20).raw(b"x");
+    let b = head(b, 7, 1, 1).u64(21).u32(22).u32(23).u32(24).u32(25).raw(b"a");
+    let b = head(b, 7, 0, 0).u64(26).u32(27).u32(28).u32(29).u32(30);
     same("group", &got, &b.0);
     let kinds = [
         FileKind::File,

@@ -14,6 +14,7 @@ pub mod summary;
 pub mod superblock;
 pub mod table_node;
 pub mod usage_node;
+pub mod xattrs;
 
 #[cfg(test)]
 mod layout_tests;

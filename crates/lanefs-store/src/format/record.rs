@@ -9,9 +9,11 @@
 //! SET (1)    dir:u64 cookie:u64 ino:u64 old:u64 name[name_len]            the entry now names `ino`; it named `old` (0: none)
 //! CLR (2)    dir:u64 cookie:u64 old:u64 name[name_len]                    the entry is gone; it named `old`
 //! NEW (3)    ino:u64 parent:u64 rdev:u64 time:i64 generation:u32 mode:u32 uid:u32 gid:u32 target[name_len]
+//!            (kind 1: later changes of mode, owner and ACLs are all told by RIGHTS; 0: by records of the inode)
 //! DEAD (4)   ino:u64 generation:u32                                       the inode's number is free
 //! PARENT (5) ino:u64 parent:u64                                           a directory moved
 //! XATTRS (6) ino:u64 xattrs[name_len]                                     what the inode that NEW makes just before has from the start
+//! RIGHTS (7) ino:u64 generation:u32 mode:u32 uid:u32 gid:u32 acls[name_len]   who may do what with it from now on (kind 1: with these ACLs)
 //! ```
 //!
 //! Link counts are not logged: SET adds a link to `ino` and takes one from `old`; CLR takes one from `old`.
@@ -47,6 +49,7 @@ pub enum Effect<'a> {
         rdev: u64,
         time: i64,
         target: &'a [u8],
+        logged: bool,
     },
     /// Inode `ino` has no names and no users left; its number may be reused once this is durable.
     Dead { ino: Ino, generation: u32 },
@@ -54,6 +57,8 @@ pub enum Effect<'a> {
     Parent { ino: Ino, parent: Ino },
     /// Inode `ino`, which the effect before made, has these extended attributes from the start.
     Xattrs { ino: Ino, xattrs: &'a [u8] },
+    /// Inode `ino` has this mode and owner from now on; and these ACLs (encoded as all attributes are) in place of those it had, if any are told.
+    Rights { ino: Ino, generation: u32, mode: u32, uid: u32, gid: u32, acls: Option<&'a [u8]> },
 }
 
 impl<'a> Effect<'a> {
@@ -66,6 +71,7 @@ impl<'a> Effect<'a> {
             Effect::Dead { .. } => 12,
             Effect::Parent { .. } => 16,
             Effect::Xattrs { xattrs, .. } => 8 + xattrs.len(),
+            Effect::Rights { acls, .. } => 24 + acls.map_or(0, <[u8]>::len),
         }
     }
 
@@ -89,8 +95,8 @@ impl<'a> Effect<'a> {
                 }
                 out.extend_from_slice(name);
             }
-            Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target } => {
-                head(out, 3, 0, target.len());
+            Effect::New { ino, parent, generation, mode, uid, gid, rdev, time, target, logged } => {
+                head(out, 3, u8::from(logged), target.len());
                 for v in [ino.0, parent.0, rdev, time as u64] {
                     out.extend_from_slice(&v.to_le_bytes());
                 }
@@ -113,6 +119,14 @@ impl<'a> Effect<'a> {
                 head(out, 6, 0, xattrs.len());
                 out.extend_from_slice(&ino.0.to_le_bytes());
                 out.extend_from_slice(xattrs);
+            }
+            Effect::Rights { ino, generation, mode, uid, gid, acls } => {
+                head(out, 7, u8::from(acls.is_some()), acls.map_or(0, <[u8]>::len));
+                out.extend_from_slice(&ino.0.to_le_bytes());
+                for v in [generation, mode, uid, gid] {
+                    out.extend_from_slice(&v.to_le_bytes());
+                }
+                out.extend_from_slice(acls.unwrap_or_default());
             }
         }
     }
@@ -237,6 +251,7 @@ fn effect_at(b: &[u8], at: usize) -> Result<(Effect<'_>, usize), RecordError> {
         4 => 12,
         5 => 16,
         6 => 8,
+        7 => 24,
         _ => return Err(err("unknown effect")),
     };
     let p = b.get(at + 4..at + 4 + fixed).ok_or(err("effect cut short"))?;
@@ -255,6 +270,7 @@ fn effect_at(b: &[u8], at: usize) -> Result<(Effect<'_>, usize), RecordError> {
         Ok(tail)
     };
     let kind_of = || FileKind::from_u8(kind).ok_or(err("unknown file kind"));
+    let flag = || if kind <= 1 { Ok(kind == 1) } else { Err(err("unknown flags")) };
     let some = |i: Ino| if i.is_none() { Err(err("inode number 0")) } else { Ok(i) };
     let e = match tag {
         1 => Effect::Set {
@@ -289,12 +305,29 @@ fn effect_at(b: &[u8], at: usize) -> Result<(Effect<'_>, usize), RecordError> {
                 uid: u32_at(p, 40),
                 gid: u32_at(p, 44),
                 target: tail,
+                logged: flag()?,
             }
         }
         4 if n == 0 => Effect::Dead { ino: some(ino(0))?, generation: u32_at(p, 8) },
         5 if n == 0 => Effect::Parent { ino: some(ino(0))?, parent: some(ino(8))? },
         6 if n <= NEW_XATTRS_MAX => Effect::Xattrs { ino: some(ino(0))?, xattrs: tail },
-        6 => return Err(err("too many attributes")),
+        7 if n <= NEW_XATTRS_MAX => {
+            if FileKind::from_mode(u32_at(p, 12)).is_none() {
+                return Err(err("a mode that names no kind of file"));
+            }
+            if n > 0 && !flag()? {
+                return Err(err("ACLs that do not count"));
+            }
+            Effect::Rights {
+                ino: some(ino(0))?,
+                generation: u32_at(p, 8),
+                mode: u32_at(p, 12),
+                uid: u32_at(p, 16),
+                gid: u32_at(p, 20),
+                acls: flag()?.then_some(tail),
+            }
+        }
+        6 | 7 => return Err(err("too many attributes")),
         _ => return Err(err("unexpected name")),
     };
     Ok((e, 4 + fixed + n))
@@ -328,6 +361,7 @@ mod tests {
                 rdev: 0,
                 time: -5,
                 target: b"over/there",
+                logged: true,
             },
             Effect::Set {
                 dir: Ino(1),

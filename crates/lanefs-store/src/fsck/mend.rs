@@ -170,6 +170,7 @@ impl Job<'_> {
                         rdev: 0,
                         time: attrs.btime,
                         target: b"",
+                        logged: false,
                     },
                     Effect::Set {
                         dir: ROOT_INO,

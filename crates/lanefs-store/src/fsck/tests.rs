@@ -47,6 +47,7 @@ fn new(ino: u64, parent: u64, mode: u32) -> Effect<'static> {
         rdev: 0,
         time: 1,
         target: b"",
+        logged: false,
     }
 }
 

@@ -105,6 +105,7 @@ pub fn new_kind(ino: u64, mode: u32, target: &'static [u8]) -> Effect<'static> {
         rdev: 0,
         time: 5,
         target,
+        logged: false,
     }
 }
 

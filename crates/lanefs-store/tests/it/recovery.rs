@@ -128,7 +128,7 @@ fn an_update_of_a_file_that_is_gone_does_not_come_back_in_the_next_with_its_numb
     })
     .unwrap();
     let Effect::New { ino, parent, mode, uid, gid, rdev, time, target, .. } = new_file(20) else { panic!() };
-    let new = Effect::New { ino, parent, generation: 1, mode, uid, gid, rdev, time, target };
+    let new = Effect::New { ino, parent, generation: 1, mode, uid, gid, rdev, time, target, logged: false };
     let next = |n| InodeUpdate {
         attrs: Attrs { generation: 1, ..attrs(4096) },
         ..update(20, 4096, vec![(0, page(n))])

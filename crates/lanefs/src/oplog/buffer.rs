@@ -184,9 +184,10 @@ pub(crate) fn subjects(g: &Group<'_>, f: &mut dyn FnMut(Subject)) {
                 f(Subject::KeysOf(dir));
                 f(Subject::Inode(old));
             }
-            Effect::New { ino, .. } | Effect::Dead { ino, .. } | Effect::Parent { ino, .. } => {
-                f(Subject::Inode(ino))
-            }
+            Effect::New { ino, .. }
+            | Effect::Dead { ino, .. }
+            | Effect::Parent { ino, .. }
+            | Effect::Rights { ino, .. } => f(Subject::Inode(ino)),
             // It stands behind NEW of the same inode.
             Effect::Xattrs { .. } => {}
         }

@@ -2,6 +2,7 @@
 
 use super::perm::{self, W};
 use super::posix;
+use super::rights::Rights;
 use crate::error::Result;
 use crate::memfs::Cell;
 use crate::memfs::cell::DATASYNC;
@@ -63,7 +64,8 @@ impl Inner {
         });
         let drops = mode.is_none() && (chown || set.kill_priv || set.size.is_some() && !cred.is_root());
         let drops = drops && cell.kind != FileKind::Dir;
-        cell.set_owner_mode(mode, set.uid, set.gid, drops.then_some(perm::without_privilege));
+        let drop = drops.then_some(perm::without_privilege as fn(u32) -> u32);
+        self.set_rights(cell, &Rights { mode, uid: set.uid, gid: set.gid, drop });
         let at = |t: Option<SetTime>| {
             t.map(|t| match t {
                 SetTime::Now => now,

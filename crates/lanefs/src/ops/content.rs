@@ -1,11 +1,12 @@
 //! What an open file does with its content.
 
+use super::rights::Rights;
 use super::{perm, posix};
 use crate::Cred;
 use crate::FileKind;
 use crate::error::Result;
 use crate::memfs::Cell;
-use crate::memfs::cell::DATASYNC;
+use crate::memfs::cell::{DATASYNC, PRIVILEGED};
 use crate::memfs::data::{Cut, DataCtx, FileData, ReadAhead, Written};
 use crate::volume::Inner;
 use lanefs_store::BLOCK_SIZE;
@@ -101,6 +102,10 @@ impl Inner {
         buf: &[u8],
         writer: Writer,
     ) -> Result<(u64, usize)> {
+        if !writer.keeps_times && !buf.is_empty() {
+            // Before anything of it is in memory (writeback::rights, 7); and behind it, if it was set meanwhile.
+            self.drop_privilege(cell, writer.privileged);
+        }
         let ctx = DataCtx { once: writer.keeps_pages, ..self.data_ctx(cell) };
         let (at, w) = match offset {
             Some(o) => (o, self.with_room(|| data.write(&ctx, o, buf))?),
@@ -111,7 +116,7 @@ impl Inner {
             if writer.keeps_times {
                 self.dirty_cell(cell, flags);
             } else {
-                Self::drop_privilege(cell, writer.privileged);
+                self.drop_privilege(cell, writer.privileged);
                 self.changed(cell, true, coarse_realtime_ns(), flags);
             }
             if w.extended || writer.keeps_pages {
@@ -164,9 +169,9 @@ impl Inner {
     }
 
     /// Takes setuid and setgid from a file that somebody without the right to keep them has written.
-    fn drop_privilege(cell: &Cell, privileged: bool) {
-        if !privileged {
-            cell.set_owner_mode(None, None, None, Some(perm::without_privilege));
+    fn drop_privilege(&self, cell: &Cell, privileged: bool) {
+        if !privileged && cell.has(PRIVILEGED) {
+            self.set_rights(cell, &Rights { drop: Some(perm::without_privilege), ..Rights::default() });
         }
     }
 
@@ -187,6 +192,9 @@ impl Inner {
             return posix(libc::EINVAL);
         }
         Self::check_range(offset, len)?;
+        if !writer.keeps_times {
+            self.drop_privilege(cell, writer.privileged);
+        }
         let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         let ctx = self.data_ctx(cell);
         let cut = Cut { size: None, time: None, attrs: &|| cell.attrs() };
@@ -209,7 +217,7 @@ impl Inner {
             self.dirty_cell(cell, DATASYNC);
             return Ok(());
         }
-        Self::drop_privilege(cell, writer.privileged);
+        self.drop_privilege(cell, writer.privileged);
         let content = !keep || mode & libc::FALLOC_FL_KEEP_SIZE != mode;
         // The time of its end, as in `set_attr`.
         self.changed(cell, content, coarse_realtime_ns(), DATASYNC);

@@ -43,7 +43,7 @@ pub(crate) enum Made<'g> {
 }
 
 /// The effect that makes an inode.
-fn born<'a>(ino: Ino, parent: Ino, a: &Attrs, target: &'a [u8]) -> Effect<'a> {
+fn born<'a>(ino: Ino, parent: Ino, a: &Attrs, target: &'a [u8], logged: bool) -> Effect<'a> {
     Effect::New {
         ino,
         parent,
@@ -54,6 +54,7 @@ fn born<'a>(ino: Ino, parent: Ino, a: &Attrs, target: &'a [u8]) -> Effect<'a> {
         rdev: a.rdev,
         time: a.btime,
         target,
+        logged,
     }
 }
 
@@ -214,7 +215,7 @@ impl Inner {
         };
         leaf.stamp(v.epoch, v.ts);
         let dir = pcell.ino;
-        let new = born(ino, dir, attrs, spec.target);
+        let new = born(ino, dir, attrs, spec.target, self.is_ordered());
         let set = Effect::Set { dir, cookie, name, ino, old: Ino::NONE, kind: spec.kind };
         if spec.xattrs.is_empty() {
             op.append(v, &[new, set]);
@@ -256,7 +257,7 @@ impl Inner {
         cell.epoch.store(v.epoch, Relaxed);
         cell.born = v.epoch;
         let cell = self.cells.insert(cell, guard);
-        let new = born(cell.ino, Ino::NONE, &attrs, b"");
+        let new = born(cell.ino, Ino::NONE, &attrs, b"", self.is_ordered());
         if spec.xattrs.is_empty() {
             op.append(v, &[new]);
         } else {

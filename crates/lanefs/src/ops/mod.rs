@@ -10,6 +10,7 @@ pub(crate) mod readdir;
 pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod resolve;
+pub(crate) mod rights;
 pub(crate) mod room;
 pub(crate) mod xattr;
 

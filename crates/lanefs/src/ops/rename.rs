@@ -26,6 +26,8 @@ enum Tried {
     Moved,
     /// A seal is about to come: make the content of what moves durable, then try again.
     Settle,
+    /// The rights of what moves have to be committed before its content can be durable (writeback::rights).
+    Commit,
 }
 
 /// Where a name is.
@@ -54,6 +56,8 @@ impl Inner {
         }
         let mut turn = 0;
         let mut settled = None;
+        // Against changes of rights that come faster than they are committed.
+        let mut _held = None;
         // An answer that rests on both looks, and on no lock, is given only if both tell of one moment. Few answers are of
         // that kind, so the moment is watched only once one was found.
         let mut careful = false;
@@ -107,12 +111,15 @@ impl Inner {
                 }
                 Tried::Settle => {
                     drop(_move);
-                    if let Err(e) = self.settle_cell(moved)
-                        && e.errno() != libc::ENOSPC
-                    {
-                        return Err(e);
+                    match self.with_rights_committed(moved, || self.settle_cell(moved)) {
+                        Err(e) if e.errno() != libc::ENOSPC => return Err(e),
+                        _ => settled = Some(moved.ino),
                     }
-                    settled = Some(moved.ino);
+                }
+                Tried::Commit => {
+                    drop(_move);
+                    _held = Some(self.hold_rights(moved));
+                    self.commit_rights(moved)?;
                 }
             }
         }
@@ -259,6 +266,10 @@ impl Inner {
         }
         s.pdir.named_by(s.hash, op.lane, 0);
         t.pdir.named_by(t.hash, op.lane, 0);
+        let owes = over_file && settled != Some(moved.ino);
+        if owes && !self.owe_content(moved) {
+            return Ok(Tried::Commit);
+        }
         let v = op.version(floor);
         for c in others.into_iter().flatten() {
             c.named_by(op.lane, v.epoch);
@@ -317,7 +328,7 @@ impl Inner {
         } else {
             op.append(v, &effects);
         }
-        if over_file && settled != Some(moved.ino) {
+        if owes {
             op.log.replaced.push(moved.ino);
         }
         drop(pair);

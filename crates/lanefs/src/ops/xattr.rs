@@ -1,6 +1,7 @@
 //! Extended attributes: getxattr, setxattr, listxattr, removexattr.
 
 use super::perm::{self, R, W};
+use super::rights::Rights;
 use super::room::blocks_of_xattrs;
 use super::{Op, posix};
 use crate::error::Result;
@@ -12,6 +13,7 @@ use crate::writeback::capture::{For, With};
 use crate::{Cred, FileKind};
 use crossbeam_epoch::Guard;
 use lanefs_store::format::record::NEW_XATTRS_MAX;
+use lanefs_store::format::xattrs::{self, ACL_PREFIX};
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -64,8 +66,8 @@ fn check(cell: &Cell, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
     posix(libc::EOPNOTSUPP)
 }
 
-/// The longest default ACL: a new directory gets it twice, with its name in one group.
-const DEFAULT_ACL_MAX: usize = 3800;
+/// The longest ACL: a new directory gets the default one twice, with its name in one group.
+const ACL_MAX: usize = 3800;
 
 /// What a new inode of this kind has from the start, encoded. ENOSPC if the group that makes the inode cannot hold it.
 pub(crate) fn first(cred: &Cred, kind: FileKind, list: &[(&[u8], &[u8])]) -> Result<Vec<u8>> {
@@ -120,10 +122,11 @@ impl Inner {
         }
     }
 
-    /// Replaces them by what `f` makes of them.
+    /// Replaces them by what `f` makes of them. Where that is an ACL of an ordered volume it is an operation of the log (writeback::rights).
     fn change_xattrs(
         &self,
         cell: &Cell,
+        name: &[u8],
         f: impl Fn(&Xattrs) -> std::result::Result<Xattrs, i32>,
     ) -> Result<()> {
         let guard = crossbeam_epoch::pin();
@@ -138,8 +141,17 @@ impl Inner {
                 None => &none,
             };
             let new = f(now).map_err(crate::Error::Posix)?;
-            cell.xattrs.publish(&l, new, &guard);
-            return Ok(());
+            if !(self.is_ordered() && name.starts_with(ACL_PREFIX)) {
+                cell.xattrs.publish(&l, new, &guard);
+                return Ok(());
+            }
+            let acls = xattrs::acls(new.encoded()).unwrap_or_default();
+            let publish = || cell.xattrs.publish(&l, new, &guard);
+            if self.try_rights(cell, &Rights::default(), Some(&acls), publish) {
+                return Ok(());
+            }
+            drop(l);
+            self.wait_for_rights(cell);
         }
     }
 
@@ -178,7 +190,7 @@ impl Inner {
         if value.len() > XATTR_VALUE_MAX {
             return posix(libc::E2BIG);
         }
-        if name == DEFAULT_ACL && value.len() > DEFAULT_ACL_MAX {
+        if name.starts_with(ACL_PREFIX) && value.len() > ACL_MAX {
             return posix(libc::ENOSPC);
         }
         // What fails changes nothing, and is told without the lock.
@@ -198,7 +210,7 @@ impl Inner {
         if blocks > 0 && !self.store.reserve(self.lanes.mine(), blocks) {
             return Ok(false);
         }
-        let set = self.change_xattrs(cell, |x| {
+        let set = self.change_xattrs(cell, name, |x| {
             fits(x)?;
             x.with(name, Some(value))
         });
@@ -227,7 +239,7 @@ impl Inner {
             self.store.unreserve(lane, got);
             return Ok(false);
         }
-        let removed = self.change_xattrs(cell, |x| match x.get(name) {
+        let removed = self.change_xattrs(cell, name, |x| match x.get(name) {
             Some(_) => x.with(name, None),
             None => Err(libc::ENODATA),
         });
@@ -242,9 +254,9 @@ impl Inner {
 
     /// Gives the store attributes that take `blocks` of their own, so that the checkpoint which gives the promise back is the one that writes them.
     fn hand_over_xattrs(&self, cell: &Cell, changed: bool, blocks: u64) {
-        if changed
-            && let Err(e) = self.write_back_held(cell, &cell.sync_lock.lock(), For::Later, With::Nothing, 0)
-        {
+        let write =
+            || self.write_back_held(cell, &cell.sync_lock.lock(), For::Later, With::Nothing, 0).map(drop);
+        if changed && let Err(e) = self.with_rights_committed(cell, write) {
             // They are dirty still; who syncs hears of it.
             tracing::debug!("attributes of inode {}: {e}", cell.ino);
         }

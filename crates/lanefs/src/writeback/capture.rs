@@ -1,6 +1,7 @@
 //! Capturing one inode and handing it to the store.
 
 use super::fsync::{Names, RIDES};
+use super::rights::{RIGHTS_PENDING, is_pending};
 use crate::error::{Result, posix};
 use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, DIRTY, ENDED, QUEUED, STORED, SYNCING, UNSYNCED, XATTR_DIRTY};
@@ -69,6 +70,15 @@ impl Inner {
         max: usize,
     ) -> Result<usize> {
         let mut r = self.write_back_held(cell, &l, what_for, with, max);
+        let mut held = None;
+        while r.as_ref().is_err_and(is_pending) {
+            // Not with the lock: the seal may wait for it.
+            drop(l);
+            held.get_or_insert_with(|| self.hold_rights(cell));
+            self.commit_rights(cell)?;
+            l = cell.sync_lock.lock();
+            r = self.write_back_held(cell, &l, what_for, with, max);
+        }
         if r.as_ref().is_err_and(|e| e.errno() == libc::ENOSPC) {
             // What was made since the last fold is carried along by every checkpoint of the store's own, and cannot be
             // cleaned: fold it, and try once more. Not with the lock: a checkpoint may wait for it.
@@ -77,6 +87,7 @@ impl Inner {
             l = cell.sync_lock.lock();
             r = self.write_back_held(cell, &l, what_for, with, max);
         }
+        drop(held);
         if let (Err(e), FileKind::File) = (&r, cell.kind) {
             cell.errors.record(e.errno());
         }
@@ -188,6 +199,9 @@ impl Inner {
                 pages: Vec::new(),
                 reserved: 0,
             };
+            if self.rights_pending(cell) {
+                return Err(RIGHTS_PENDING);
+            }
             self.submit_with(durable, u, with)?;
             return Ok((0, false));
         };
@@ -201,6 +215,14 @@ impl Inner {
         let mut captured = data.capture(&ctx, &round, max, *from..u64::MAX, attrs.size);
         if planted(Canary::PagesSkipped) {
             captured.pages.truncate(1);
+        }
+        if self.rights_pending(cell) {
+            let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
+            data.finish(&ctx, &round, &numbers, false);
+            if !was_stored {
+                cell.clear(STORED);
+            }
+            return Err(RIGHTS_PENDING);
         }
         let n = captured.pages.len();
         // What is large does not ride with names: its pages go ahead, unflushed, and the batch that names them rides.

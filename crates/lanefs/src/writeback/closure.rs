@@ -178,7 +178,7 @@ fn take(
                     todo.push((Subject::KeysOf(old), false));
                 }
             }
-            Effect::New { .. } | Effect::Dead { .. } | Effect::Xattrs { .. } => {}
+            Effect::New { .. } | Effect::Dead { .. } | Effect::Xattrs { .. } | Effect::Rights { .. } => {}
         }
     }
     true

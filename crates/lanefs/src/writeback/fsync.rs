@@ -80,6 +80,11 @@ impl Inner {
             return self.sync_inode(cell, data_only, With::Nothing);
         }
         let names = Names::new(self, target)?;
+        if self.rights_pending(cell) {
+            // They go before the inode (writeback::rights).
+            names.finish()?;
+            return self.sync_inode(cell, data_only, With::Nothing);
+        }
         self.sync_inode(cell, data_only, With::Names(&names))?;
         names.finish()
     }
@@ -125,7 +130,7 @@ pub(crate) struct Names<'v> {
 }
 
 impl<'v> Names<'v> {
-    fn new(vol: &'v Inner, target: u64) -> Result<Names<'v>> {
+    pub(super) fn new(vol: &'v Inner, target: u64) -> Result<Names<'v>> {
         vol.store.watch_metadata(vol.lanes.mine())?;
         let settled = vol.settle_replaced()?;
         vol.make_room_for_epoch(&settled, false)?;
@@ -162,7 +167,7 @@ impl<'v> Names<'v> {
     }
 
     /// Waits until the names are durable; seals them if nobody has.
-    fn finish(self) -> Result<()> {
+    pub(super) fn finish(self) -> Result<()> {
         let (vol, target) = (self.vol, self.target);
         if let Some((begun, sealed)) = self.begin(None) {
             begun.finish();

@@ -18,6 +18,7 @@ pub(crate) mod page_store;
 pub(crate) mod reaper;
 pub(crate) mod reclaim;
 pub(crate) mod replaced;
+pub(crate) mod rights;
 mod stream;
 #[cfg(test)]
 mod testing;

@@ -18,6 +18,7 @@ use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, UNSYNCED};
 use crate::volume::Inner;
 use crate::writeback::capture::{For, With};
+use crate::writeback::rights::is_pending;
 use lanefs_store::Ino;
 use lanefs_sync::{Canary, planted};
 use std::cell::Cell as Local;
@@ -91,6 +92,8 @@ impl Inner {
     fn settle_all(&self, list: &[Ino]) -> Result<()> {
         for (i, &ino) in list.iter().enumerate() {
             match self.settle(ino) {
+                // Nothing is owed: see `writeback::rights`, 5.
+                Err(e) if is_pending(&e) => {}
                 Err(e) if e.errno() == libc::ENOSPC => {
                     tracing::warn!("no room for the content of inode {ino}, which was renamed over a file");
                 }
@@ -124,14 +127,26 @@ impl Inner {
         }
         // Waits for an fsync under way, too.
         let l = cell.sync_lock.lock();
-        if cell.nlink.load(SeqCst) == 0 || !cell.has_dirty() && !cell.has(DATASYNC | UNSYNCED) {
-            return Ok(());
+        // Renames up to here are seen to by this, also where it fails: see 5, and writeback::rights.
+        let owed = cell.owed.load(Acquire);
+        let mut r = Ok(());
+        if self.has_to_settle(cell) {
+            r = self.write_back_held(cell, &l, For::Sync, With::Nothing, usize::MAX).map(drop);
         }
-        let r = self.write_back_held(cell, &l, For::Sync, With::Nothing, usize::MAX).map(drop);
-        if let Err(e) = &r {
+        if owed > 0 {
+            cell.owed.fetch_sub(owed, Release);
+        }
+        if let Err(e) = &r
+            && !is_pending(e)
+        {
             cell.errors.record(e.errno());
         }
         r
+    }
+
+    /// Whether a file has content that is not known to be durable.
+    pub(super) fn has_to_settle(&self, cell: &Cell) -> bool {
+        cell.nlink.load(SeqCst) != 0 && (cell.has_dirty() || cell.has(DATASYNC | UNSYNCED))
     }
 }
 

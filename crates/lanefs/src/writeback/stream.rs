@@ -19,6 +19,7 @@ use crate::memfs::Cell;
 use crate::memfs::cell::{STORED, XATTR_DIRTY};
 use crate::memfs::data::FileData;
 use crate::volume::Inner;
+use crate::writeback::rights::RIGHTS_PENDING;
 use lanefs_store::{Attrs, InodeUpdate, Transaction};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -126,7 +127,7 @@ impl Inner {
             }
             failed.is_none()
         };
-        let mut skipped = 0;
+        let (mut skipped, mut pending) = (0, false);
         let mut more = true;
         for n in 0..pieces {
             let captured = data.capture(&ctx, &lock, PIECE, from..u64::MAX, attrs.size);
@@ -136,6 +137,11 @@ impl Inner {
                 more = false;
                 break;
             };
+            if self.rights_pending(cell) {
+                data.finish(&ctx, &lock, &pages, false);
+                pending = true;
+                break;
+            }
             from = last + 1;
             let u = InodeUpdate {
                 ino: cell.ino,
@@ -164,7 +170,8 @@ impl Inner {
         while let Some(p) = under_way.pop_front() {
             finish(p);
         }
-        match failed {
+        // What was handed over is older than the change of rights: see `writeback::rights`, 2.
+        match failed.or(pending.then_some(RIGHTS_PENDING)) {
             Some(e) => {
                 if !was_stored && written == 0 {
                     cell.clear(STORED);

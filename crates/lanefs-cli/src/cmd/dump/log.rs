@@ -127,5 +127,9 @@ fn effect(e: &Effect<'_>) -> String {
         Effect::Dead { ino, generation } => format!("DEAD {ino} generation {generation}"),
         Effect::Parent { ino, parent } => format!("PARENT {ino} -> {parent}"),
         Effect::Xattrs { ino, xattrs } => format!("XATTRS {ino} {} bytes", xattrs.len()),
+        Effect::Rights { ino, generation, mode, uid, gid, acls } => {
+            let acls = acls.map_or(String::new(), |a| format!(" ACLs of {} bytes", a.len()));
+            format!("RIGHTS {ino} generation {generation} mode {mode:06o} owner {uid}:{gid}{acls}")
+        }
     }
 }
