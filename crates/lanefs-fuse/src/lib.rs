@@ -46,6 +46,9 @@ pub use signals::{Signals, block_signals};
 pub const IOC_GOINGDOWN: u32 = 0x8004_587d;
 /// `ioctl` on a directory of the mount: writes the process id of the serving process, as a `u32`.
 pub const IOC_GETPID: u32 = 0x8004_4c01;
+/// `ioctl` on a directory of the mount, of root: tells the devices that what is free is not needed, as fstrim(8) asks for. The argument is
+/// three `u64`: where to begin, how many bytes (in the answer: how many were told of), and the shortest range worth it.
+pub const IOC_FITRIM: u32 = 0xc018_5879;
 /// `ioctl` on a directory of the mount: makes durable all that returned before, for root and whoever serves the mount. The kernel hands
 /// over what it has gathered for `syncfs(2)`, which has to come first.
 pub const IOC_SYNC: u32 = 0x4c04;

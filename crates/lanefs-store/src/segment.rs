@@ -25,7 +25,7 @@ use crate::format::superblock::Layout;
 use crate::types::BlockAddr;
 use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, Canary, planted};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -470,6 +470,17 @@ impl SegmentTable {
         let old = |s: &SegId| (1..checkpoint).contains(&self.meta(*s).stale.load(Relaxed));
         let taken: Vec<SegId> = pool.iter().copied().filter(old).take(most.min(pool.len() / 2)).collect();
         pool.retain(|s| !taken.contains(s));
+        self.counts.free.fetch_sub(taken.len() as u32, Relaxed);
+        taken
+    }
+
+    /// Takes at most `most` segments out of a device's pool, those that have been there longest, up to one that `done` names; and
+    /// no more than half of them, so that others find some. [`SegmentTable::put_back`] returns them.
+    pub fn take_idle(&self, device: usize, most: usize, done: &HashSet<SegId>) -> Vec<SegId> {
+        let mut pool = self.pools[device].lock();
+        let most = most.min(pool.len() / 2);
+        let n = pool.iter().take(most).take_while(|s| !done.contains(s)).count();
+        let taken: Vec<SegId> = pool.drain(..n).collect();
         self.counts.free.fetch_sub(taken.len() as u32, Relaxed);
         taken
     }

@@ -537,6 +537,19 @@ impl Store {
         self.clean_until(&mut m, target_free_segments, false)
     }
 
+    /// Tells the devices that what is free in a range is not needed; the range and the answer are in bytes, counted through all devices
+    /// in order. `None` if no device can take notice.
+    pub fn trim(&self, range: Range<u64>) -> Result<Option<u64>> {
+        self.check_writable()?;
+        self.trim_free(range)
+    }
+
+    /// Bytes of a segment, and of all of them.
+    pub fn segment_bytes(&self) -> (u64, u64) {
+        let one = u64::from(self.segments.geometry.segment_blocks) << crate::types::BLOCK_SHIFT;
+        (one, one * u64::from(self.segments.len()))
+    }
+
     /// Stops as a crash would: nothing more reaches a device.
     pub fn shutdown(&self) {
         self.io.fail(&StoreError::Invalid("it was shut down".into()));

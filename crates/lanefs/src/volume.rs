@@ -402,6 +402,31 @@ impl Volume {
         inner.promised(inner.checkpoint().map(drop))
     }
 
+    /// Tells the devices that what is free is not needed: holes are punched into images, and solid state disks may use the blocks. After a
+    /// checkpoint, so that what was removed before counts as free. `range` is in bytes, counted through all devices in order; only what lies
+    /// in it whole, by segments, is told of. Returns how many bytes were.
+    ///
+    /// # Errors
+    /// - EOPNOTSUPP: no device of the volume can discard.
+    /// - EINVAL: the range begins behind the last segment or is shorter than a block.
+    /// - EROFS: the volume was opened for reading only. And those of [`Volume::checkpoint`].
+    pub fn trim(&self, range: std::ops::Range<u64>) -> Result<u64> {
+        let inner = &self.0.inner;
+        inner.check_alive()?;
+        inner.writable()?;
+        let (_, all) = inner.store.segment_bytes();
+        if range.start >= all || range.end.saturating_sub(range.start) < lanefs_store::BLOCK_SIZE as u64 {
+            return Err(Error::Posix(libc::EINVAL));
+        }
+        self.checkpoint()?;
+        inner.store.trim(range)?.ok_or(Error::Posix(libc::EOPNOTSUPP))
+    }
+
+    /// Bytes of a segment, the least that is discarded at once.
+    pub fn segment_bytes(&self) -> u64 {
+        self.0.inner.store.segment_bytes().0
+    }
+
     /// What the cleaner did since the volume was opened.
     pub fn cleaned(&self) -> CleanReport {
         self.0.inner.store.cleaned()

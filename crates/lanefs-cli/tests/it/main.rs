@@ -15,6 +15,7 @@ mod mount_files;
 mod mount_handles;
 mod mount_idmap;
 mod mount_rights;
+mod mount_trim;
 mod mount_truth;
 mod mount_unnamed;
 mod mounts;

@@ -12,7 +12,7 @@ use crate::change::{self, CHANGE_SIZE, IOC_GROW, IOC_LABEL};
 use crate::scrub::{IOC_SCRUB, SCRUB_SIZE, serve};
 use crate::wire::abi::IOCTL_DIR;
 use crate::wire::{Errno, Reply, Request};
-use crate::{IOC_GETPID, IOC_GOINGDOWN, IOC_SYNC};
+use crate::{IOC_FITRIM, IOC_GETPID, IOC_GOINGDOWN, IOC_SYNC};
 
 /// The flag of the shutdown that has names that changed made durable first; without any flag, all there is.
 const LOGFLUSH: u32 = 1;
@@ -77,8 +77,25 @@ impl Adaptor {
                 about_to_wait();
                 Ok(change::label(&self.volume, call.given).ok_or(Errno(libc::EINVAL))??)
             }
+            IOC_FITRIM => self.trim(req, call),
             _ => Err(Errno(libc::ENOTTY)),
         }
+    }
+
+    /// What fstrim(8) asks for.
+    fn trim(&self, req: &Request<'_>, call: &Call<'_>) -> Wire<Vec<u8>> {
+        if req.user() != Some(0) {
+            return Err(Errno(libc::EPERM));
+        }
+        let words = call.given.as_chunks::<8>().0;
+        let [start, len, least] = words else { return Err(Errno(libc::EINVAL)) };
+        let [start, len, least] = [start, len, least].map(|w| u64::from_ne_bytes(*w));
+        if least > self.volume.segment_bytes() {
+            return Err(Errno(libc::EINVAL));
+        }
+        about_to_wait();
+        let told = self.volume.trim(start..start.saturating_add(len))?;
+        Ok([start, told, least].iter().flat_map(|w| w.to_ne_bytes()).collect())
     }
 
     /// Stops the volume as a crash would, after what the caller's flags want made durable.

@@ -355,6 +355,10 @@ impl Device for FileDevice {
         Ok(())
     }
 
+    fn discards(&self) -> bool {
+        !self.read_only && !self.full && (!self.block_device || block_device_discards(&self.file))
+    }
+
     /// The descriptor keeps its number, which a request that is late may still use, and stands for a file that can be neither read nor
     /// written.
     fn release(&self) {
@@ -427,6 +431,16 @@ fn block_device_size(fd: &OwnedFd) -> rustix::io::Result<u64> {
     // SAFETY: BLKGETSIZE64 stores one u64 through the pointer, which is valid for that.
     let r = unsafe { libc::ioctl(fd.as_raw_fd(), BLKGETSIZE64, &raw mut size) };
     if r == 0 { Ok(size) } else { Err(last_errno()) }
+}
+
+/// Whether the kernel says that a block device, or that which it is a part of, can discard.
+fn block_device_discards(fd: &OwnedFd) -> bool {
+    let Ok(stat) = rustix::fs::fstat(fd) else { return false };
+    let (major, minor) = (libc::major(stat.st_rdev), libc::minor(stat.st_rdev));
+    ["queue", "../queue"].iter().any(|queue| {
+        std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/discard_max_bytes"))
+            .is_ok_and(|bytes| bytes.trim_end() != "0")
+    })
 }
 
 fn discard_blocks(fd: &OwnedFd, offset: u64, len: u64) -> rustix::io::Result<()> {

@@ -76,6 +76,10 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         let _ = bytes;
         Ok(())
     }
+    /// Whether a discard does anything.
+    fn discards(&self) -> bool {
+        true
+    }
     /// Lets go of the medium and its lock, so that others may open it. A request that comes all the same fails.
     fn release(&self) {}
 }
@@ -105,6 +109,9 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
     }
     fn lengthen(&self, bytes: u64) -> Result<()> {
         (**self).lengthen(bytes)
+    }
+    fn discards(&self) -> bool {
+        (**self).discards()
     }
     fn release(&self) {
         (**self).release();
