@@ -29,6 +29,8 @@ pub(crate) struct Adaptor {
     pub writeback: bool,
     /// SETXATTR says when an ACL takes setgid away.
     pub setxattr_ext: bool,
+    /// The kernel checks who sets flags of an inode.
+    pub checks_flags: bool,
     dirsync: bool,
     pub room: Arc<Room>,
     pub closing: Arc<Closing>,
@@ -101,6 +103,7 @@ impl Adaptor {
             ttl: if config.allow_root { Duration::ZERO } else { config.ttl },
             writeback: agreed.writeback,
             setxattr_ext: agreed.setxattr_ext,
+            checks_flags: agreed.checks_flags,
             dirsync: config.dirsync || config.sync,
             closing,
             failed: OnceLock::new(),
@@ -140,6 +143,8 @@ impl Adaptor {
     /// Keeps an open file, whose setuid and setgid are this adaptor's business, and puts its handle.
     pub(crate) fn open_out(&self, mut file: File, flags: u32, opened: u32, reply: &mut Reply) -> Wire<()> {
         file.keep_privilege();
+        // It was opened with O_APPEND only so that it may be; the kernel says where writes go (W2).
+        file.never_append();
         let ino = file.ino();
         reply.open_out(self.handles.insert(file, flags as i32 & libc::O_DIRECT != 0), opened)?;
         self.about_to_tell(ino);
@@ -154,7 +159,6 @@ impl Adaptor {
                 | libc::O_NOCTTY
                 | libc::O_DIRECT
                 | libc::O_TMPFILE
-                | libc::O_APPEND
                 | libc::O_SYNC
                 | libc::O_DSYNC);
         if self.writeback && flags & libc::O_ACCMODE == libc::O_WRONLY {

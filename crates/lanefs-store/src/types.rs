@@ -211,6 +211,20 @@ impl FileKind {
     }
 }
 
+/// Flags of an inode, with the numbers of `FS_IOC_GETFLAGS`. What they mean the layer above decides.
+pub mod inode_flags {
+    /// Nothing of the inode may be changed, nor its names.
+    pub const IMMUTABLE: u32 = 0x10;
+    /// Of a file the content only grows; of a directory no name goes.
+    pub const APPEND: u32 = 0x20;
+    /// Programs that make backups are to leave it out.
+    pub const NODUMP: u32 = 0x40;
+    /// The time of the last access stays as it is.
+    pub const NOATIME: u32 = 0x80;
+    /// All there are.
+    pub const ALL: u32 = IMMUTABLE | APPEND | NODUMP | NOATIME;
+}
+
 /// The attributes of an inode that are captured whole when it is written back. `nlink` is not among them:
 /// link counts follow from namespace records.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -221,7 +235,7 @@ pub struct Attrs {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Inode flags (`FS_*_FL`); none defined yet, kept for format stability.
+    /// Of [`inode_flags`].
     pub flags: u32,
     /// Device number of a device node, as in `st_rdev`.
     pub rdev: u64,

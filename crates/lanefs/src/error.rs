@@ -5,6 +5,7 @@
 //! - EIO: the volume was closed or shut down; or the device failed, or what it gave is not what was written, where something had to be read. What
 //!   does not match its checksum is named in the log and never served.
 //! - EUCLEAN: structures of an inode contradict each other.
+//! - EPERM: a change that the flags of an inode forbid, whoever calls ([`crate::Volume::node_set_flags`]).
 //! - EROFS: a change of a volume opened for reading only; or of one on which a write or a flush of the log failed, until it is opened again. What would make
 //!   something durable says EIO then. What was written stays readable.
 //! - ENOMEM: a page is needed, and all are dirty and could not be written back for 20 seconds.

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::locks::RangeLock;
 use crate::memfs::Cell;
-use crate::memfs::cell::Line;
+use crate::memfs::cell::{APPEND, IMMUTABLE, Line};
 use crate::memfs::data::{FileData, ReadAhead};
 use crate::ops::content::Writer;
 use crate::stat::Stat;
@@ -118,6 +118,11 @@ impl File {
         self.privileged = true;
     }
 
+    /// Has writes go where they say, however the handle was opened: for a front end whose kernel knows where the end is.
+    pub fn never_append(&mut self) {
+        self.flags &= !libc::O_APPEND;
+    }
+
     /// Its inode number.
     pub fn ino(&self) -> Ino {
         self.cell().ino
@@ -142,6 +147,19 @@ impl File {
         }
         self.inner().set_attr(cred, self.cell(), set, true)?;
         self.stat()
+    }
+
+    /// Flags of the inode, of [`crate::inode_flags`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Volume::node_flags`].
+    pub fn inode_flags(&self) -> Result<u32> {
+        self.inner().inode_flags(self.cell())
+    }
+
+    /// Sets the flags of the inode; errors and crash as [`crate::Volume::node_set_flags`].
+    pub fn set_inode_flags(&self, cred: &Cred, flags: u32) -> Result<()> {
+        self.inner().set_inode_flags(cred, self.cell(), flags)
     }
 
     /// Reads at `offset` without moving the cursor; less than asked only at the end of the file or before what cannot be read; 0 at and behind the
@@ -182,10 +200,10 @@ impl File {
     }
 
     /// As [`File::write_at`], for who keeps what it has written, as a kernel does: the pages leave memory once they are written back. Errors and crash
-    /// as [`File::write_at`].
+    /// as [`File::write_at`], but that a file which has become immutable takes it: see [`File::may_write`].
     pub fn write_kept_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
-        let writer = Writer { keeps_pages: true, ..self.writer() };
-        self.write_as((self.flags & libc::O_APPEND == 0).then_some(offset), buf, writer).map(|w| w.1)
+        let (data, writer) = (self.writable()?, Writer { keeps_pages: true, ..self.writer() });
+        self.write_as(data, (self.flags & libc::O_APPEND == 0).then_some(offset), buf, writer).map(|w| w.1)
     }
 
     /// Writes at `offset`, never appends, and leaves mtime, ctime, setuid and setgid alone: for a front end whose
@@ -208,11 +226,23 @@ impl File {
         // Of pages written in part the rest would be read again each time.
         let whole = |o: u64| (o | buf.len() as u64).is_multiple_of(BLOCK_SIZE as u64);
         let keeps_pages = self.flags & libc::O_DIRECT != 0 && offset.is_some_and(whole);
-        self.write_as(offset, buf, Writer { keeps_pages, ..self.writer() })
+        let data = self.writable()?;
+        self.may_write()?;
+        self.write_as(data, offset, buf, Writer { keeps_pages, ..self.writer() })
     }
 
-    fn write_as(&self, offset: Option<u64>, buf: &[u8], writer: Writer) -> Result<(u64, usize)> {
-        let data = self.writable()?;
+    /// Whether the file may be written at all, now: EPERM if it has become immutable since it was opened.
+    pub fn may_write(&self) -> Result<()> {
+        if self.cell().has(IMMUTABLE) { Err(Error::Posix(libc::EPERM)) } else { Ok(()) }
+    }
+
+    fn write_as(
+        &self,
+        data: &FileData,
+        offset: Option<u64>,
+        buf: &[u8],
+        writer: Writer,
+    ) -> Result<(u64, usize)> {
         let r = self.inner().write_data(self.cell(), data, offset, buf, writer)?;
         if self.flags & libc::O_DSYNC != 0 {
             self.sync(self.flags & libc::O_SYNC != libc::O_SYNC)?;
@@ -375,6 +405,10 @@ impl File {
             return Err(Error::Posix(libc::EINVAL));
         }
         self.writable()?;
+        self.may_write()?;
+        if mode & !libc::FALLOC_FL_KEEP_SIZE != 0 && self.cell().has(APPEND) {
+            return Err(Error::Posix(libc::EPERM));
+        }
         self.inner().allocate(self.cell(), mode, offset, len, writer)
     }
 
@@ -445,6 +479,7 @@ impl File {
         {
             return Err(Error::Posix(libc::EINVAL));
         }
+        to.may_write()?;
         let mut buf = vec![0u8; (len.min(1 << 20)) as usize];
         let mut done = 0u64;
         while done < len {

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result, posix};
 use crate::file::File;
 use crate::memfs::Cell;
-use crate::memfs::cell::{EVICTED, FREED};
+use crate::memfs::cell::{APPEND, EVICTED, FREED};
 use crate::ops::create::{Made, Spec};
 use crate::ops::perm::{self, R, W};
 use crate::volume::Root;
@@ -74,6 +74,10 @@ impl Root {
             _ => {}
         }
         perm::check(cell, cred, wanted(flags))?;
+        let grows_only = flags & (libc::O_APPEND | libc::O_TRUNC) == libc::O_APPEND;
+        if wanted(flags) & W != 0 && !grows_only && cell.has(APPEND) {
+            return posix(libc::EPERM);
+        }
         // Pipes and devices are the kernel's; a mount never asks. As for a socket: there is nothing to be opened.
         if !matches!(cell.kind, FileKind::File | FileKind::Dir) {
             return posix(libc::ENXIO);

@@ -32,7 +32,7 @@
 //!
 //! ## Content and attributes
 //!
-//! The size, each page of 4096 bytes, and mode, owner and extended attributes together are each found as some change left them: the last that is
+//! The size, each page of 4096 bytes, and mode, owner, flags and extended attributes together are each found as some change left them: the last that is
 //! known to be durable or a later one. A change of them is durable when, begun after it returned, [`File::sync_all`] of the inode, [`Volume::sync`] or
 //! [`Volume::close`] has returned without an error; of pages and size also [`File::sync_data`]. Times go with the attributes. What was cut off is not
 //! found unless the old size is, and no byte is found that was not written there.
@@ -68,7 +68,7 @@ pub use cred::Cred;
 pub use error::{Error, Result};
 pub use file::File;
 pub use fs::{Fs, OpenOptions};
-pub use lanefs_store::{FileKind, Grown, Ino, ScrubCursor, ScrubDamage, ScrubStep, VolumeInfo};
+pub use lanefs_store::{FileKind, Grown, Ino, ScrubCursor, ScrubDamage, ScrubStep, VolumeInfo, inode_flags};
 pub use lanefs_sync::on_wait;
 pub use options::{MountOptions, Order};
 pub use stat::{Birth, DirEntry, SetAttr, SetTime, Stat, StatFs};

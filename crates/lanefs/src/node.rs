@@ -334,6 +334,31 @@ impl Volume {
         perm::check(cell, cred, mask as u32 & 7)
     }
 
+    /// Flags of an inode, of [`crate::inode_flags`]; none are set in a new one but those that its directory hands on, NODUMP and NOATIME.
+    ///
+    /// # Errors
+    /// ENOTTY: neither a file nor a directory: no other kind has any.
+    pub fn node_flags(&self, ino: Ino) -> Result<u32> {
+        let guard = pin();
+        self.0.inner.inode_flags(self.0.inner.cell(ino, &guard)?)
+    }
+
+    /// Sets the flags of an inode to these, all of [`crate::inode_flags`]. Durable as [attributes](crate#content-and-attributes) are: after a crash they
+    /// are those of the last fsync or of a later call.
+    ///
+    /// IMMUTABLE: every change of the inode, of its names and of a directory's entries is EPERM, for everybody. APPEND: a file is opened for writing
+    /// with O_APPEND alone and never gets shorter, a directory loses no name; neither is renamed, linked or removed, nor changes
+    /// mode, owner, extended attributes or times but to the present. NODUMP tells programs that make backups. NOATIME: reading
+    /// leaves atime alone. A handle that was open for writing before goes on with APPEND, and gets EPERM with IMMUTABLE.
+    ///
+    /// # Errors
+    /// - EPERM: not the owner; or IMMUTABLE or APPEND changes, and the caller is not the superuser; or another flag changes and IMMUTABLE stays.
+    /// - EOPNOTSUPP: another flag. ENOTTY: as [`Volume::node_flags`]. EROFS: the volume was opened for reading only.
+    pub fn node_set_flags(&self, cred: &Cred, ino: Ino, flags: u32) -> Result<()> {
+        let guard = pin();
+        self.0.inner.set_inode_flags(cred, self.0.inner.cell(ino, &guard)?, flags)
+    }
+
     /// fsync by inode number, of a directory above all: its names are durable when it returns. Errors as [`File::sync_all`].
     pub fn node_sync(&self, ino: Ino) -> Result<()> {
         let f = {

@@ -12,6 +12,7 @@ mod images;
 mod mount_belief;
 mod mount_block;
 mod mount_files;
+mod mount_flags;
 mod mount_handles;
 mod mount_idmap;
 mod mount_rights;

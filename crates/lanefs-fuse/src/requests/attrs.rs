@@ -70,7 +70,8 @@ impl Adaptor {
     pub(super) fn setattr(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
         let mut a = req.args();
         let valid = a.u32()?;
-        a.skip(12)?; // padding, the handle
+        a.skip(4)?;
+        let handle = a.u64()?;
         let size = a.u64()?;
         a.skip(8)?; // the owner of locks
         let seconds = [a.i64()?, a.i64()?, a.i64()?];
@@ -95,7 +96,13 @@ impl Adaptor {
             ctime: has(fattr::CTIME).then(|| at(2)),
             kill_priv: has(fattr::KILL_SUIDGID),
         };
-        let stat = self.change(req.ino, &set)?;
+        let times = SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() };
+        let stat = if has(fattr::FH) && set == times {
+            // Those that the kernel kept for who wrote.
+            self.file(handle)?.set_attr(&root(), &set)?
+        } else {
+            self.change(req.ino, &set)?
+        };
         self.about_to_tell(req.ino);
         reply.attr_out(&stat, self.ttl)
     }

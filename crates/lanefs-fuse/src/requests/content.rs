@@ -123,6 +123,10 @@ impl Adaptor {
         let cached = how & WRITE_CACHE != 0;
         let handle = self.handle(handle)?;
         let file = &handle.file;
+        // What the kernel has accepted is taken in any case; of another write the caller hears.
+        if !cached {
+            file.may_write()?;
+        }
         if how & WRITE_KILL_SUIDGID != 0 {
             self.kill_priv(req.ino)?;
         }

@@ -139,7 +139,7 @@ fn run(seed: u64) {
     let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
     let wire = Arc::new(Device::from(std::os::fd::OwnedFd::from(null)));
     let writeback = rng.below(2) == 0;
-    let agreed = Agreed { writeback, setxattr_ext: false, rings: false };
+    let agreed = Agreed { writeback, setxattr_ext: false, checks_flags: true, rings: false };
     let adaptor = Adaptor::new(volume.clone(), &MountConfig::default(), agreed, wire.clone());
     let mut server = Server { adaptor, origin: Origin::Device(wire), unique: 0 };
     let cached = if writeback { WRITE_CACHE } else { 0 };

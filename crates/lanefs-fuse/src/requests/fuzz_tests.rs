@@ -73,7 +73,7 @@ fn body(rng: &mut Rng, op: u32, handles: &[u64]) -> Vec<u8> {
         op::FALLOCATE => "hWWww",
         op::LSEEK => "hWww",
         op::COPY_FILE_RANGE => "hWWhWWW",
-        op::SETATTR => "wwWWWWWWwwwwwwww",
+        op::SETATTR => "wwhWWWWWwwwwwwww",
         op::SYMLINK => "NN",
         op::MKNOD => "wwwwN",
         op::MKDIR | op::ACCESS => "wwN",
@@ -139,7 +139,12 @@ fn run(seed: u64, requests: u64) {
     let volume = Volume::open_devices(vec![device], &options).unwrap();
     let null = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
     let wire = Arc::new(Device::from(std::os::fd::OwnedFd::from(null)));
-    let agreed = Agreed { writeback: rng.below(2) == 0, setxattr_ext: rng.below(2) == 0, rings: false };
+    let agreed = Agreed {
+        writeback: rng.below(2) == 0,
+        setxattr_ext: rng.below(2) == 0,
+        checks_flags: true,
+        rings: false,
+    };
     let adaptor = Adaptor::new(volume.clone(), &MountConfig::default(), agreed, wire.clone());
     let most = 1 << 17;
     let mut bytes_out = room(most);

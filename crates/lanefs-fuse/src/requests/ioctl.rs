@@ -5,14 +5,17 @@
 //! the caller's memory, which waits for the answer.
 
 use super::Wire;
+use super::flags::{self, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, FS_IOC_GETFLAGS, FS_IOC_SETFLAGS};
 use crate::about::{ABOUT_SIZE, IOC_ABOUT, encode};
 use crate::absence::about_to_wait;
 use crate::adaptor::Adaptor;
 use crate::change::{self, CHANGE_SIZE, IOC_GROW, IOC_LABEL};
 use crate::scrub::{IOC_SCRUB, SCRUB_SIZE, serve};
+use crate::translate::root;
 use crate::wire::abi::IOCTL_DIR;
 use crate::wire::{Errno, Reply, Request};
 use crate::{IOC_FITRIM, IOC_GETPID, IOC_GOINGDOWN, IOC_SYNC};
+use lanefs::Cred;
 
 /// The flag of the shutdown that has names that changed made durable first; without any flag, all there is.
 const LOGFLUSH: u32 = 1;
@@ -50,6 +53,10 @@ impl Adaptor {
         let mine = || req.user().is_some_and(|u| u == 0 || u == rustix::process::geteuid().as_raw());
         match call.command {
             IOC_GOINGDOWN => self.go_down(req, call).map(|()| Vec::new()),
+            FS_IOC_GETFLAGS | FS_IOC_FSGETXATTR => {
+                flags::told(call.command, self.volume.node_flags(req.ino)?)
+            }
+            FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR => self.set_flags(req, call).map(|()| Vec::new()),
             _ if !call.is_dir => Err(Errno(libc::ENOTTY)),
             IOC_GETPID => Ok(std::process::id().to_ne_bytes().to_vec()),
             IOC_ABOUT if call.room < ABOUT_SIZE => Err(Errno(libc::EINVAL)),
@@ -80,6 +87,19 @@ impl Adaptor {
             IOC_FITRIM => self.trim(req, call),
             _ => Err(Errno(libc::ENOTTY)),
         }
+    }
+
+    /// What chattr(1) asks for.
+    fn set_flags(&self, req: &Request<'_>, call: &Call<'_>) -> Wire<()> {
+        let flags = flags::asked(call.command, call.given)?;
+        let cred = match (self.checks_flags, req.user()) {
+            (true, _) => root(),
+            (_, Some(user)) => Cred::user(user, req.gid, &[]),
+            _ => return Err(Errno(libc::EPERM)),
+        };
+        self.volume.node_set_flags(&cred, req.ino, flags)?;
+        self.aside.attributes_changed(req.ino);
+        Ok(())
     }
 
     /// What fstrim(8) asks for.

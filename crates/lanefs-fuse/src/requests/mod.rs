@@ -4,6 +4,7 @@ mod attrs;
 mod content;
 #[cfg(test)]
 mod fault_tests;
+mod flags;
 #[cfg(test)]
 mod fuzz_tests;
 mod ioctl;

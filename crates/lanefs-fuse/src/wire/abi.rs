@@ -6,6 +6,8 @@ pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 42;
 /// The oldest it works with: Linux 4.20, whose requests may be a megabyte.
 pub const MINOR_LEAST: u32 = 28;
+/// From this minor version on (Linux 5.14) the kernel checks who sets flags of an inode; some before did not.
+pub const MINOR_CHECKS_FLAGS: u32 = 34;
 
 /// Bytes before a request's arguments.
 pub const IN_HEADER: usize = 40;
@@ -103,6 +105,7 @@ pub mod fattr {
     pub const SIZE: u32 = 1 << 3;
     pub const ATIME: u32 = 1 << 4;
     pub const MTIME: u32 = 1 << 5;
+    pub const FH: u32 = 1 << 6;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
     pub const CTIME: u32 = 1 << 10;

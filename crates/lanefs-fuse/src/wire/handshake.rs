@@ -49,6 +49,8 @@ pub(crate) struct Agreed {
     pub writeback: bool,
     /// SETXATTR carries flags of its own.
     pub setxattr_ext: bool,
+    /// The kernel checks who sets flags of an inode.
+    pub checks_flags: bool,
     /// The kernel waits for rings to be registered.
     pub rings: bool,
 }
@@ -121,6 +123,7 @@ fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Opti
     Ok(Some(Agreed {
         writeback: flags & init::WRITEBACK_CACHE != 0,
         setxattr_ext: flags & init::SETXATTR_EXT != 0,
+        checks_flags: minor >= MINOR_CHECKS_FLAGS,
         rings: flags & init::OVER_IO_URING != 0,
     }))
 }
@@ -158,7 +161,10 @@ mod tests {
     fn only_what_is_offered_is_taken() {
         let offered = (NEEDED | init::WRITEBACK_CACHE | init::MAX_PAGES) as u32;
         let (agreed, bytes) = agreed(&[7, 31, 4096, offered], OFFER);
-        assert_eq!(agreed.unwrap(), Some(Agreed { writeback: true, setxattr_ext: false, rings: false }));
+        assert_eq!(
+            agreed.unwrap(),
+            Some(Agreed { writeback: true, setxattr_ext: false, checks_flags: false, rings: false })
+        );
         assert_eq!(bytes.len(), 16 + 64);
         let at = |n: usize| u32::from_ne_bytes(bytes[16 + 4 * n..20 + 4 * n].try_into().unwrap());
         assert_eq!((at(0), at(1), at(2)), (7, 31, 1 << 20));
@@ -171,7 +177,8 @@ mod tests {
     fn rings_are_agreed_on_only_if_both_want_them() {
         let all = [7, 45, 4096, (NEEDED | init::INIT_EXT) as u32, (init::OVER_IO_URING >> 32) as u32];
         let (with, bytes) = agreed(&all, OFFER);
-        assert!(with.unwrap().unwrap().rings);
+        let with = with.unwrap().unwrap();
+        assert!(with.rings && with.checks_flags);
         // The second word of flags: after eight words and two pairs of halves.
         assert_eq!(u32::from_ne_bytes(bytes[16 + 32..16 + 36].try_into().unwrap()), 1 << 9);
         let (without, _) = agreed(&all, Offer { rings: false, ..OFFER });

@@ -25,7 +25,7 @@ use crate::format::header::{self, BlockKind, HEADER_LEN, Stamp};
 use crate::format::superblock::MAX_MLOGS;
 use crate::types::{
     Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, FileKind, INLINE_MAX, Ino, MAX_FILE_SIZE,
-    PAGES_END, XATTR_BLOB_MAX,
+    PAGES_END, XATTR_BLOB_MAX, inode_flags,
 };
 use lanefs_sync::{Canary, planted};
 use std::ops::Range;
@@ -451,6 +451,7 @@ fn inode_record(r: &mut Reader<'_>) -> Option<InodeRecord> {
         || version >= COUNTER_END
         || attrs.kind().is_none()
         || attrs.size > MAX_FILE_SIZE
+        || attrs.flags & !inode_flags::ALL != 0
         || (flags & TAIL_SET != 0 && page >= PAGES_END)
         || flags & !(HAS_XATTRS | TAIL_NONE | TAIL_SET) != 0
         || xattr_len > XATTR_BLOB_MAX

@@ -15,7 +15,7 @@ use crate::format::header::{BlockKind, HEADER_LEN, expect_header, put_header};
 use crate::format::map_node::{KEY_END, MAX_HEIGHT, PENDING};
 use crate::types::{
     Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, FileKind, INLINE_MAX, Ino, MAX_FILE_SIZE,
-    PAGES_END, XATTR_BLOB_MAX,
+    PAGES_END, XATTR_BLOB_MAX, inode_flags,
 };
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -241,6 +241,9 @@ pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
     if f.size.get() > MAX_FILE_SIZE || f.version.get() >= COUNTER_END {
         return Err(bad(format!("size {} and version {}", f.size, f.version)));
     }
+    if f.flags.get() & !inode_flags::ALL != 0 {
+        return Err(bad(format!("unknown flags {:#x}", f.flags)));
+    }
     let pages_end = if kind == FileKind::Dir { KEY_END } else { PAGES_END };
 
     let xlen = f.xattr_len.get() as usize;
@@ -356,7 +359,7 @@ pub(crate) mod tests {
                 mode: libc::S_IFREG | 0o640,
                 uid: 1,
                 gid: 2,
-                flags: 0,
+                flags: inode_flags::APPEND | inode_flags::NODUMP,
                 rdev: 0,
                 size: 4096 * 9 + 100,
                 atime: -1,
@@ -390,6 +393,16 @@ pub(crate) mod tests {
         assert!(encode(Ino(20), &i).is_none(), "nine entries do not fit beside the largest tail");
         i.map = MapImage::Tree { root: BlockRef { addr: BlockAddr(8), crc: 3 }, height: 2, pages: 1000 };
         assert_eq!(decode(&encode(Ino(20), &i).unwrap(), a, Ino(20)).unwrap(), i);
+    }
+
+    #[test]
+    fn flags_that_nobody_knows_are_refused() {
+        for bit in 0..32 {
+            let mut i = sample();
+            i.attrs.flags = 1 << bit;
+            let known = inode_flags::ALL & 1 << bit != 0;
+            assert_eq!(decode(&encode(Ino(20), &i).unwrap(), BlockAddr(77), Ino(20)).is_ok(), known, "{bit}");
+        }
     }
 
     #[test]

@@ -68,6 +68,10 @@ fn all_constants_are_those_of_the_document() {
         ("COOKIE_BITS", dir_bucket::COOKIE_BITS.into()),
         ("COLLISION_BITS", dir_bucket::COLLISION_BITS.into()),
         ("DEPTH_MAX", dir_bucket::DEPTH_MAX.into()),
+        ("IMMUTABLE", inode_flags::IMMUTABLE.into()),
+        ("APPEND", inode_flags::APPEND.into()),
+        ("NODUMP", inode_flags::NODUMP.into()),
+        ("NOATIME", inode_flags::NOATIME.into()),
         ("ORPHANS_PER_BLOCK", ORPHANS_PER_BLOCK as u64),
     ];
     for (name, value) in constants {
@@ -301,7 +305,7 @@ fn attrs() -> Attrs {
         mode: 0o100644,
         uid: 1,
         gid: 2,
-        flags: 3,
+        flags: 0xf0,
         rdev: 4,
         size: 5,
         atime: 6,
@@ -329,7 +333,7 @@ fn messages() {
     r = InodeRecord { xattrs: None, tail: TailUpdate::None, unmaps: vec![], runs: vec![], ..r };
     put_inode(&mut got, &r);
     let start = |b: Bytes, flags| {
-        b.u64s(&[20, 21]).u32(10).u32(flags).u32(0o100644).u32(1).u32(2).u32(3).u64s(&[4, 5, 6, 7, 8, 9])
+        b.u64s(&[20, 21]).u32(10).u32(flags).u32(0o100644).u32(1).u32(2).u32(0xf0).u64s(&[4, 5, 6, 7, 8, 9])
     };
     let b = start(Bytes::default().u32(5).u32(2).raw(b"group"), 1 | 4);
     let b = b.u32(2).u32(1).u32(3).u32(5).u64(22).u64s(&[23, 24, 25, 26]);
@@ -401,7 +405,7 @@ fn inode_blocks() {
         tail: Some((21, b"tail".to_vec())),
     };
     let start = || {
-        let b = Bytes::default().header(1, 0, 33, 0).u32(0o40755).u32(1).u32(2).u32(3);
+        let b = Bytes::default().header(1, 0, 33, 0).u32(0o40755).u32(1).u32(2).u32(0xf0);
         b.u64s(&[4, 5, 6, 7, 8, 9]).u32(10).u32(11).u64s(&[12, 13])
     };
     let b = start().u8(0).u8(0).u8(14).until(160).u64(2).u64(0).u32(0).u16(2).u16(4).u64(21);

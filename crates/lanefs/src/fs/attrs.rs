@@ -113,4 +113,16 @@ impl Fs {
         let ino = self.find(path.as_path(), true, &pin())?;
         self.volume.node_removexattr(&self.cred, ino, name)
     }
+
+    /// Flags of an inode, of [`crate::inode_flags`]. Follows symbolic links. Errors as [`crate::Volume::node_flags`].
+    pub fn inode_flags(&self, path: impl AsPath) -> Result<u32> {
+        let ino = self.find(path.as_path(), true, &pin())?;
+        self.volume.node_flags(ino)
+    }
+
+    /// Sets the flags of an inode. Follows symbolic links. Errors and crash as [`crate::Volume::node_set_flags`].
+    pub fn set_inode_flags(&self, path: impl AsPath, flags: u32) -> Result<()> {
+        let ino = self.find(path.as_path(), true, &pin())?;
+        self.volume.node_set_flags(&self.cred, ino, flags)
+    }
 }

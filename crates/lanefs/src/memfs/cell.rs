@@ -15,7 +15,7 @@ use super::dir::Dir;
 use super::stamps::{NO_TIME, Noted, STRIPED, Stamps};
 use super::xattr::XattrSlot;
 use crate::stat::Stat;
-use lanefs_store::{Attrs, FileKind, Ino};
+use lanefs_store::{Attrs, FileKind, Ino, inode_flags};
 use lanefs_sync::SeqWord;
 use lanefs_sync::lock::Mutex;
 use lanefs_sync::primitive::fence;
@@ -59,6 +59,15 @@ pub(crate) const PRIVILEGED: u32 = 8192;
 /// that took setuid or setgid away.
 pub(crate) const STORED: u32 = 16384;
 
+/// Where the inode's flags lie in [`Cell::life`]: whoever would change an inode looks there.
+const FLAGS_AT: u32 = 13;
+/// Nothing of it may be changed.
+pub(crate) const IMMUTABLE: u32 = inode_flags::IMMUTABLE << FLAGS_AT;
+/// Of a file the content only grows; of a directory no name goes.
+pub(crate) const APPEND: u32 = inode_flags::APPEND << FLAGS_AT;
+/// The time of the last access stays.
+pub(crate) const NOATIME: u32 = inode_flags::NOATIME << FLAGS_AT;
+
 /// What a cell holds beside attributes. The tag, and behind it what readers of the content look at.
 #[repr(C, u8)]
 pub(crate) enum Body {
@@ -77,7 +86,8 @@ pub(crate) enum Body {
 pub(crate) struct Cell {
     pub ino: Ino,
     pub generation: u32,
-    /// [`FROZEN`], [`EVICTED`], [`FREED`], [`ENDED`], [`HAS_XATTRS`], [`LINKABLE`], [`FUTURE`], [`PRIVILEGED`]: what those who find the cell look at.
+    /// [`FROZEN`], [`EVICTED`], [`FREED`], [`ENDED`], [`HAS_XATTRS`], [`LINKABLE`], [`FUTURE`], [`PRIVILEGED`], and the
+    /// flags of the inode: what those who find the cell look at.
     pub life: AtomicU32,
     pub kind: FileKind,
     /// The lane that made it or loaded it: see `memfs::stamps`.
@@ -139,7 +149,10 @@ unsafe impl Sync for Cell {}
 pub(crate) struct Line;
 
 /// Marks in [`Cell::life`].
-const LIFE: u32 = FROZEN | EVICTED | FREED | ENDED | HAS_XATTRS | LINKABLE | FUTURE | PRIVILEGED;
+const LIFE: u32 = FROZEN | EVICTED | FREED | ENDED | HAS_XATTRS | LINKABLE | FUTURE | PRIVILEGED | FLAGS;
+/// All flags of an inode.
+const FLAGS: u32 = inode_flags::ALL << FLAGS_AT;
+const _: () = assert!(FLAGS & (ENDED | PRIVILEGED | STORED | 0xffff) == 0, "marks of the cell");
 const _: () = assert!(std::mem::offset_of!(Cell, stamps) < 64 && std::mem::offset_of!(Cell, mode) == 64);
 const _: () = assert!(size_of::<Cell>() == 384 && std::mem::offset_of!(Cell, nlink) == 128);
 const _: () = assert!(std::mem::offset_of!(Cell, xattrs) == 192 && std::mem::offset_of!(Cell, body) == 256);
@@ -169,7 +182,7 @@ impl Cell {
             generation: attrs.generation,
             kind,
             home: lane as u8,
-            life: AtomicU32::new(privileged),
+            life: AtomicU32::new(privileged | (attrs.flags & inode_flags::ALL) << FLAGS_AT),
             errors: ErrSeq::new(),
             stamps: NonNull::from(stamps),
             owner: Line,
@@ -301,11 +314,25 @@ impl Cell {
         }
     }
 
-    /// Mode and owner of one instant.
-    fn owner_mode(&self) -> (u32, u32, u32) {
+    /// Flags of the inode, of [`inode_flags`].
+    pub fn inode_flags(&self) -> u32 {
+        (self.life.load(Relaxed) & FLAGS) >> FLAGS_AT
+    }
+
+    /// Puts the flags that `f` makes of those there are.
+    pub fn change_inode_flags<E>(&self, f: impl FnOnce(u32) -> Result<u32, E>) -> Result<(), E> {
+        let _l = self.attr_lock.guard();
+        let flags = f(self.inode_flags())? & inode_flags::ALL;
+        let _ = self.life.fetch_update(AcqRel, Relaxed, |l| Some(l & !FLAGS | flags << FLAGS_AT));
+        Ok(())
+    }
+
+    /// Mode, owner and flags of one instant.
+    fn owner_mode(&self) -> (u32, u32, u32, u32) {
         loop {
             if let Some(seq) = self.attr_lock.begin_read() {
-                let all = (self.mode(), self.uid(), self.gid());
+                // The flags last: who changes them invalidates, who changes the mode alone does not.
+                let all = (self.mode(), self.uid(), self.gid(), self.inode_flags());
                 if self.attr_lock.validate(seq) {
                     return all;
                 }
@@ -316,12 +343,12 @@ impl Cell {
 
     /// The attributes as they are captured for the store.
     pub fn attrs(&self) -> Attrs {
-        let ((mode, uid, gid), (mtime, ctime)) = (self.owner_mode(), self.times());
+        let ((mode, uid, gid, flags), (mtime, ctime)) = (self.owner_mode(), self.times());
         Attrs {
             mode,
             uid,
             gid,
-            flags: 0,
+            flags,
             rdev: self.rdev,
             size: if self.kind == FileKind::Dir { 0 } else { self.size() },
             atime: self.atime.load(Relaxed),

@@ -5,7 +5,7 @@ use super::posix;
 use super::rights::Rights;
 use crate::error::Result;
 use crate::memfs::Cell;
-use crate::memfs::cell::DATASYNC;
+use crate::memfs::cell::{APPEND, DATASYNC, IMMUTABLE};
 use crate::stat::{SetAttr, SetTime};
 use crate::volume::Inner;
 use crate::{Cred, FileKind};
@@ -34,6 +34,9 @@ impl Inner {
             if !through_handle {
                 perm::check(cell, cred, W)?;
             }
+        }
+        if cell.has(IMMUTABLE | APPEND) {
+            check_flags(cell, set, through_handle)?;
         }
         if set.mode.is_some() {
             perm::check_owner(cell, cred)?;
@@ -88,6 +91,26 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// EPERM where an inode that is immutable, or only grows, may not be changed so.
+///
+/// A kernel that caches writes keeps times and hands them over later, alone and with the ctime; that is no change of attributes. Without a handle
+/// it hands over the ctime, and the mtime as it is here. Two times at the present are a `touch`, which who may append
+/// may do too; such a kernel sends its own idea of the present, twice.
+fn check_flags(cell: &Cell, set: &SetAttr, through_handle: bool) -> Result<()> {
+    let changes = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
+    let handed_over = |t: SetTime| through_handle || t == SetTime::At(cell.stat().mtime);
+    if !changes && set.atime.is_none() && set.ctime.is_some() && set.mtime.is_none_or(handed_over) {
+        return Ok(());
+    }
+    if !changes && set.kill_priv && set.atime.is_none() && set.mtime.is_none() {
+        // A write does that, and it was allowed.
+        return Ok(());
+    }
+    let now = set.mtime == Some(SetTime::Now) || set.ctime.is_some_and(|c| set.mtime == Some(SetTime::At(c)));
+    let touches = !changes && set.atime == Some(SetTime::Now) && now;
+    if touches && !cell.has(IMMUTABLE) { Ok(()) } else { posix(libc::EPERM) }
 }
 
 /// chown(2): the superuser anything; an owner may hand the file to a group of theirs.

@@ -6,7 +6,7 @@ use crate::Cred;
 use crate::FileKind;
 use crate::error::Result;
 use crate::memfs::Cell;
-use crate::memfs::cell::{DATASYNC, PRIVILEGED};
+use crate::memfs::cell::{DATASYNC, NOATIME, PRIVILEGED};
 use crate::memfs::data::{Cut, DataCtx, FileData, ReadAhead, Written};
 use crate::volume::Inner;
 use lanefs_store::BLOCK_SIZE;
@@ -52,7 +52,7 @@ impl Inner {
             return;
         }
         let now = coarse_realtime_ns();
-        if cell.wants_atime(now) && self.writable().is_ok() {
+        if cell.wants_atime(now) && !cell.has(NOATIME) && self.writable().is_ok() {
             cell.set_times(Some(now), None, None);
             self.dirty_cell(cell, 0);
         }

@@ -12,9 +12,12 @@ use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_store::format::record::Effect;
-use lanefs_store::{Attrs, INLINE_MAX, SYMLINK_MAX};
+use lanefs_store::{Attrs, INLINE_MAX, SYMLINK_MAX, inode_flags};
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::*;
+
+/// Flags that a directory hands on to what is made in it.
+const INHERITED: u32 = inode_flags::NODUMP | inode_flags::NOATIME;
 
 /// What is to be made.
 pub(crate) struct Spec<'a> {
@@ -142,7 +145,7 @@ impl Inner {
             mode,
             uid,
             gid,
-            flags: 0,
+            flags: parent.inode_flags() & INHERITED,
             rdev: spec.rdev,
             size,
             atime: now,
@@ -223,6 +226,10 @@ impl Inner {
             op.append(v, &[new, Effect::Xattrs { ino, xattrs: spec.xattrs }, set]);
         }
         drop(leaf);
+        if attrs.flags != 0 {
+            // The group does not tell of flags.
+            op.dirty(cell, 0);
+        }
         pcell.note_change(pdir, cookie, attrs.btime, i32::from(spec.kind == FileKind::Dir));
         op.dirty_dir(pcell, pdir, hash);
         self.count_cells(1);
@@ -262,6 +269,9 @@ impl Inner {
             op.append(v, &[new]);
         } else {
             op.append(v, &[new, Effect::Xattrs { ino: cell.ino, xattrs: spec.xattrs }]);
+        }
+        if attrs.flags != 0 {
+            op.dirty(cell, 0);
         }
         self.count_cells(1);
         Ok(cell)

@@ -47,6 +47,7 @@ impl Inner {
             }
             perm::check(pcell, cred, perm::W | perm::X)?;
             // As Linux: only now, behind EEXIST and EACCES.
+            perm::check_flags(cell)?;
             if cell.kind == FileKind::Dir {
                 return posix(libc::EPERM);
             }

@@ -3,6 +3,7 @@
 pub(crate) mod attr;
 pub(crate) mod content;
 pub(crate) mod create;
+mod flags;
 pub(crate) mod link;
 pub(crate) mod perm;
 mod plain_walk;

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::memfs::Cell;
+use crate::memfs::cell::{APPEND, IMMUTABLE};
 use crate::{Cred, FileKind};
 
 /// Permission to read, write and execute or search, as in `access(2)`.
@@ -13,9 +14,13 @@ fn err<T>(errno: i32) -> Result<T> {
     Err(Error::Posix(errno))
 }
 
-/// EACCES unless the mode bits allow `mask`.
+/// EPERM if the inode is immutable and `mask` has [`W`]; EACCES unless the mode bits allow `mask`.
 #[inline]
 pub(crate) fn check(cell: &Cell, cred: &Cred, mask: u32) -> Result<()> {
+    // For everybody, and before the mode, as Linux has it. A kernel in front of us knows nothing of flags.
+    if mask & W != 0 && cell.has(IMMUTABLE) {
+        return err(libc::EPERM);
+    }
     if cred.prechecked {
         return Ok(());
     }
@@ -44,9 +49,19 @@ pub(crate) fn check_owner(cell: &Cell, cred: &Cred) -> Result<()> {
     if cred.prechecked || cred.is_root() || cred.uid == cell.uid() { Ok(()) } else { err(libc::EPERM) }
 }
 
-/// May the caller remove or replace `victim` in `dir`? EACCES without write permission; EPERM in another's sticky directory.
+/// EPERM for everybody if the inode may get no other attributes nor names: it is immutable or only grows.
+pub(crate) fn check_flags(cell: &Cell) -> Result<()> {
+    if cell.has(IMMUTABLE | APPEND) { err(libc::EPERM) } else { Ok(()) }
+}
+
+/// May the caller remove or replace `victim` in `dir`? EACCES without write permission; EPERM in another's sticky directory,
+/// and where the flags of one of the two forbid it.
 pub(crate) fn check_removal(dir: &Cell, victim: &Cell, cred: &Cred) -> Result<()> {
     check(dir, cred, W | X)?;
+    if dir.has(APPEND) {
+        return err(libc::EPERM);
+    }
+    check_flags(victim)?;
     if cred.prechecked || cred.is_root() || dir.mode() & libc::S_ISVTX == 0 {
         return Ok(());
     }

@@ -28,6 +28,9 @@ fn check(cell: &Cell, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
     if name.len() > XATTR_NAME_MAX {
         return posix(libc::ERANGE);
     }
+    if write {
+        perm::check_flags(cell)?;
+    }
     let has = |p: &[u8]| name.starts_with(p);
     // As Linux has it: nothing behind the prefix is told of after permissions are.
     let whole = || {

@@ -5,6 +5,7 @@ mod attrs;
 mod data;
 mod durability;
 mod examples;
+mod flags;
 mod full;
 mod history;
 mod locks;
