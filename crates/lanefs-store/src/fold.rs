@@ -90,8 +90,6 @@ pub struct Plan<'a> {
     pub rights: Vec<RightsChange<'a>>,
     /// Names gained or lost by each inode, if not zero. Directories too (one name each).
     pub links: Vec<(Ino, i64)>,
-    /// Subdirectories gained or lost by each directory, if not zero.
-    pub subdirs: Vec<(Ino, i64)>,
     /// The highest timestamp of any group.
     pub last_ts: u64,
     /// Groups read, repeats included.
@@ -261,7 +259,6 @@ fn settle_keys<'a>(p: &mut Plan<'a>, steps: &[Step<'a>]) -> Result<()> {
         return Err(StoreError::Invalid(format!("{} changes in one fold", steps.len())));
     }
     let mut links: Vec<(Ino, i64)> = Vec::with_capacity(steps.len());
-    let mut subdirs: Vec<(Ino, i64)> = Vec::new();
     p.changes.reserve(steps.len());
     let (table, next) = string_up(steps);
     let mut chain: Vec<&Step<'a>> = Vec::new();
@@ -277,40 +274,25 @@ fn settle_keys<'a>(p: &mut Plan<'a>, steps: &[Step<'a>]) -> Result<()> {
             chain.sort_unstable_by_key(|s| (s.name, s.version));
         }
         for chain in chain.chunk_by(|a, b| a.name == b.name) {
-            settle_key(p, chain, &mut links, &mut subdirs);
+            settle_key(p, chain, &mut links);
         }
     }
     p.links = sum(links);
-    p.subdirs = sum(subdirs);
     Ok(())
 }
 
 /// All steps of one key, in order.
-fn settle_key<'a>(
-    p: &mut Plan<'a>,
-    chain: &[&Step<'a>],
-    links: &mut Vec<(Ino, i64)>,
-    subdirs: &mut Vec<(Ino, i64)>,
-) {
+fn settle_key<'a>(p: &mut Plan<'a>, chain: &[&Step<'a>], links: &mut Vec<(Ino, i64)>) {
     let (Some(first), Some(last)) = (chain.first(), chain.last()) else { return };
     let (old, new) = (first.old, last.new);
     if old == new.map_or(Ino::NONE, |n| n.0) {
         return;
     }
-    // What the key named at first: its kind is told by the step that replaced or removed it. A SET replaces a directory only by a directory
-    // (or exchanges it, and then both its keys are here).
-    let old_kind = chain.iter().find(|s| s.new.is_none() && s.old == old).map_or(first.kind, |s| s.kind);
     if !old.is_none() {
         links.push((old, -1));
-        if old_kind == FileKind::Dir {
-            subdirs.push((first.dir, -1));
-        }
     }
-    if let Some((ino, kind)) = new {
+    if let Some((ino, _)) = new {
         links.push((ino, 1));
-        if kind == FileKind::Dir {
-            subdirs.push((first.dir, 1));
-        }
     }
     p.changes.push(KeyChange { old, ..**last });
 }
@@ -473,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_move_of_a_directory_wins_and_stripes_count_subdirectories() {
+    fn the_last_move_of_a_directory_wins() {
         let d = FileKind::Dir;
         let mv = |from: u64, to: u64| {
             [
@@ -485,7 +467,6 @@ mod tests {
         let b = groups(&[(2, &mv(2, 3)), (1, &mv(1, 2))]);
         let p = plan([&b[..]], |_| true).unwrap();
         assert_eq!(p.parents, [(Ino(40), Ino(3))]);
-        assert_eq!(p.subdirs, [(Ino(1), -1), (Ino(3), 1)]);
         assert!(p.links.is_empty());
         assert_eq!(p.by_dir().count(), 2);
         let p2 = plan([&absorb(&[&b]).unwrap()[..]], |_| true).unwrap().parents;
