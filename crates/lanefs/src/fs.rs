@@ -369,6 +369,12 @@ impl Fs {
     /// - ENOENT: `target` is empty or has a NUL.
     /// - ENAMETOOLONG: `target` is longer than 4095 bytes.
     pub fn symlink(&self, target: impl AsPath, path: impl AsPath) -> Result<()> {
+        // As Linux: what is wrong with the target is said before the path is looked at.
+        match target.as_path() {
+            b"" => return posix(libc::ENOENT),
+            t if t.len() > lanefs_store::SYMLINK_MAX => return posix(libc::ENAMETOOLONG),
+            _ => {}
+        }
         let r = self.named_place(path.as_path(), libc::EEXIST, &pin())?;
         if r.must_be_dir && r.target.is_none() {
             return Err(r.missing());

@@ -51,6 +51,8 @@ fn failures_have_the_errno_linux_gives() {
     assert_eq!(errno(fs.open("/f", OpenOptions::new().write(true).create_new(true))), libc::EEXIST);
     assert_eq!(errno(fs.open("/d", OpenOptions::new().write(true))), libc::EISDIR);
     fs.symlink("/loop", "/loop").unwrap();
+    assert_eq!(errno(fs.symlink("", "/f/under")), libc::ENOENT);
+    assert_eq!(errno(fs.symlink(&*"n".repeat(4096), "/none/under")), libc::ENAMETOOLONG);
     assert_eq!(errno(fs.stat("/loop")), libc::ELOOP);
     assert_eq!(errno(fs.open("/loop", OpenOptions::new().custom_flags(libc::O_NOFOLLOW))), libc::ELOOP);
     fs.write("/d/in", b"").unwrap();
