@@ -233,7 +233,7 @@ impl Generator {
             47..=55 => Op::Rename {
                 old: self.path(),
                 new: self.path(),
-                flags: if self.rng.one_in(4) { self.rng.below(3) as u32 } else { 0 },
+                flags: if self.rng.one_in(4) { *self.rng.pick(&[0, 1, 2, 4, 5]) } else { 0 },
             },
             56..=62 => Op::Pwrite { fd: self.open_fd(), offset: self.offset(), data: self.data() },
             63..=66 => Op::Write { fd: self.open_fd(), data: self.data() },

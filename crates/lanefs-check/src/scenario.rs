@@ -27,6 +27,7 @@ const TEMP: u8 = 9;
 /// open FD P        tmpfile FD P       linkfd FD P       pwrite FD OFF LEN                  fsyncfd FD
 /// chown P UID GID  setfacl P LEN      rmfacl P
 /// close FD         read P             stat P            ls P             tick              ckpt      remount
+/// whiteout A B
 /// ```
 pub fn script(text: &str) -> Result<Vec<Step>, String> {
     let mut out: Vec<Op> = Vec::new();
@@ -84,6 +85,7 @@ pub fn script(text: &str) -> Result<Vec<Step>, String> {
             "rename" => out.push(rename(0)?),
             "noreplace" => out.push(rename(1)?),
             "exchange" => out.push(rename(2)?),
+            "whiteout" => out.push(rename(4)?),
             "chmod" => {
                 let mode = u32::from_str_radix(arg(2)?, 8).map_err(|_| bad())?;
                 out.push(Op::Chmod { path: path(1)?, mode });
@@ -249,6 +251,11 @@ pub const KNOWN: &[(&str, &str)] = &[
     (
         "exchange",
         "mkdir /d; creat /d/a 100; creat /b 5000; sync; exchange /d/a /b; fsync /b; exchange /d /b; fsyncdir /; fsyncdir /b",
+    ),
+    (
+        "whiteouts",
+        "mkdir /d; creat /d/a 100; creat /b 50; creat /x 10; sync; whiteout /d/a /c; fsync /c; whiteout /c /b; fsyncdir /; whiteout /d /e; fsyncdir /e; \
+         unlink /d; whiteout /x /d; rename /c /x; fsync /d; whiteout /b /e/b; rename /e /g; sync",
     ),
     (
         "tmpfile",

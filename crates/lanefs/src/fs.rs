@@ -6,7 +6,7 @@ mod open_options;
 use crate::error::{Error, Result};
 use crate::ops::create::Spec;
 use crate::ops::resolve::{Last, Resolved};
-use crate::ops::{perm, posix};
+use crate::ops::{perm, posix, rename};
 use crate::{Cred, DirEntry, File, FileKind, Ino, Stat, StatFs, Volume};
 use crossbeam_epoch::{Guard, pin};
 pub use open_options::OpenOptions;
@@ -250,7 +250,7 @@ impl Fs {
     ///
     /// # Errors
     /// Those of [new names](crate::error#new-names), and
-    /// - EPERM: a directory; a device, by another than the superuser.
+    /// - EPERM: a directory; a device other than the character device 0/0, by another than the superuser.
     /// - EINVAL: a symbolic link, or no type there is.
     pub fn mknod(&self, path: impl AsPath, mode: u32, rdev: u64) -> Result<()> {
         let r = self.named_place(path.as_path(), libc::EEXIST, &pin())?;
@@ -408,12 +408,14 @@ impl Fs {
         self.rename2(old, new, 0)
     }
 
-    /// renameat2(2): `flags` is 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`. After a crash an exchange is there whole or not at all. Else as
-    /// [`Fs::rename`].
+    /// renameat2(2): `flags` is 0, `RENAME_NOREPLACE`, `RENAME_EXCHANGE`, or `RENAME_WHITEOUT` with or without `RENAME_NOREPLACE`. A whiteout leaves a
+    /// character device 0/0 of the caller in the old place. After a crash an exchange, and a whiteout, is there whole or not at
+    /// all. Else as [`Fs::rename`].
     ///
     /// # Errors
     /// Those of [`Fs::rename`] (an exchange: not ENOTEMPTY, EISDIR, nor ENOTDIR for kinds that differ), and
-    /// - EINVAL: other flags, or both; exchange with a directory above.
+    /// - EINVAL: other flags, or an exchange with another one; exchange with a directory above.
+    /// - ENOSPC: no room for a whiteout.
     /// - EEXIST: `RENAME_NOREPLACE`, and `new` exists.
     /// - ENOENT: `RENAME_EXCHANGE`, and `new` does not exist.
     pub fn rename2(&self, old: impl AsPath, new: impl AsPath, flags: u32) -> Result<()> {
@@ -423,11 +425,8 @@ impl Fs {
 
     fn rename_once(&self, old: &impl AsPath, new: &impl AsPath, flags: u32) -> Result<()> {
         let guard = pin();
-        if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0
-            || flags == libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE
-        {
-            return posix(libc::EINVAL);
-        }
+        rename::check_flags(flags)?;
+        let noreplace = flags & libc::RENAME_NOREPLACE != 0;
         let (old, new) = (old.as_path(), new.as_path());
         // Most renames have nothing odd about them, and find out about their names themselves.
         let place = |path| self.place(path, Last::Place, &guard);
@@ -443,7 +442,7 @@ impl Fs {
             return posix(libc::EBUSY);
         }
         if no_name(&b) {
-            return posix(if flags == libc::RENAME_NOREPLACE { libc::EEXIST } else { libc::EBUSY });
+            return posix(if noreplace { libc::EEXIST } else { libc::EBUSY });
         }
         if is_plain {
             return self.rename_found(&a, &b, flags, &guard);
@@ -456,7 +455,7 @@ impl Fs {
         let exchange = flags == libc::RENAME_EXCHANGE;
         match b.target {
             None if exchange || b.name.len() > lanefs_store::NAME_MAX => return Err(b.missing()),
-            Some(_) if flags == libc::RENAME_NOREPLACE => return posix(libc::EEXIST),
+            Some(_) if noreplace => return posix(libc::EEXIST),
             Some(_) if exchange && b.must_be_dir && !is_dir(&b) => return posix(libc::ENOTDIR),
             _ => {}
         }

@@ -168,6 +168,8 @@ impl Volume {
         match kind {
             FileKind::Dir => return posix(libc::EPERM),
             FileKind::Symlink => return posix(libc::EINVAL),
+            // A whiteout is nobody's device: as Linux, anybody may make one.
+            FileKind::Char if rdev == 0 => {}
             FileKind::Char | FileKind::BlockDev if !cred.is_root() && !cred.prechecked => {
                 return posix(libc::EPERM);
             }
@@ -253,8 +255,8 @@ impl Volume {
         self.0.inner.rmdir(cred, parent, name, &pin())
     }
 
-    /// Renames; flags as in renameat2(2): 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`. After a crash either the old or the new names are
-    /// there, never both and never none.
+    /// Renames; flags as in renameat2(2) and [`crate::Fs::rename2`]. After a crash either the old or the new names are
+    /// there, with their whiteout, never both and never none.
     ///
     /// # Errors
     /// As [`crate::Fs::rename2`]; EBUSY for `.` and `..`, ENOENT for an empty name, ENOTDIR where `parent` or `to` is no directory.

@@ -66,6 +66,9 @@ pub fn operations() -> Vec<String> {
         "rename /A /B/A",
         "exchange /A /B",
         "exchange /A /foo",
+        "whiteout /foo /bar",
+        "whiteout /A/foo /foo",
+        "whiteout /A /C",
     ] {
         v.push(c.into());
     }

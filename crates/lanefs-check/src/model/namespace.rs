@@ -9,6 +9,7 @@ const LINK_MAX: u32 = 65_000;
 pub const RENAME_NOREPLACE: u32 = 1;
 /// renameat2's flags.
 pub const RENAME_EXCHANGE: u32 = 2;
+pub const RENAME_WHITEOUT: u32 = 4;
 
 impl Model {
     fn set_entry(&mut self, dir: Id, name: &Name, new: Option<Id>) {
@@ -102,7 +103,8 @@ impl Model {
         }
         let (dir, name) = self.free_place(c, path, kind == libc::S_IFDIR)?;
         self.permission(c, dir, 3)?;
-        if matches!(kind, libc::S_IFCHR | libc::S_IFBLK) && c.uid != 0 {
+        // A character device is 0/0 here, a whiteout, which anybody may make.
+        if kind == libc::S_IFBLK && c.uid != 0 {
             return Err(libc::EPERM);
         }
         let content = match (kind, target) {
@@ -306,17 +308,20 @@ impl Model {
 
     pub(super) fn rename(&mut self, c: &Cred, old: &Name, new: &Name, flags: u32) -> Res {
         let exchange = flags & RENAME_EXCHANGE != 0;
-        if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 || flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
+        let (noreplace, whiteout) = (flags & RENAME_NOREPLACE != 0, flags & RENAME_WHITEOUT != 0);
+        if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE | RENAME_WHITEOUT) != 0
+            || exchange && (noreplace || whiteout)
+        {
             return Err(libc::EINVAL);
         }
         let (from, to) = (self.place(c, old)?, self.place(c, new)?);
         let Last::Name(a) = &from.last else { return Err(libc::EBUSY) };
         let Last::Name(b) = &to.last else {
-            return Err(if flags == RENAME_NOREPLACE { libc::EEXIST } else { libc::EBUSY });
+            return Err(if noreplace { libc::EEXIST } else { libc::EBUSY });
         };
         let source = self.child(from.dir, a)?.ok_or(libc::ENOENT)?;
         let target = self.child(to.dir, b)?;
-        if flags == RENAME_NOREPLACE && target.is_some() {
+        if noreplace && target.is_some() {
             return Err(libc::EEXIST);
         }
         let is_dir = self.ino(source)?.is_dir();
@@ -367,25 +372,23 @@ impl Model {
         {
             return Err(libc::ENOTEMPTY);
         }
-        self.do_rename((from.dir, a), (to.dir, b), source, target, exchange)
+        let left = match whiteout {
+            true => Some(self.new_inode(c, from.dir, libc::S_IFCHR, Content::Other)?),
+            false => target.filter(|_| exchange),
+        };
+        self.do_rename((from.dir, a), (to.dir, b), source, left)
     }
 
-    fn do_rename(
-        &mut self,
-        from: (Id, &Name),
-        to: (Id, &Name),
-        source: Id,
-        target: Option<Id>,
-        exchange: bool,
-    ) -> Res {
+    /// `left`: what has the old name then.
+    fn do_rename(&mut self, from: (Id, &Name), to: (Id, &Name), source: Id, left: Option<Id>) -> Res {
         // The source stays alive while it has no name.
         self.ino_mut(source)?.opens += 1;
-        if let Some(t) = target.filter(|_| exchange) {
+        if let Some(t) = left {
             self.ino_mut(t)?.opens += 1;
         }
-        self.set_entry(from.0, from.1, target.filter(|_| exchange));
+        self.set_entry(from.0, from.1, left);
         self.set_entry(to.0, to.1, Some(source));
-        for (id, dir) in [(Some(source), to.0), (target.filter(|_| exchange), from.0)] {
+        for (id, dir) in [(Some(source), to.0), (left, from.0)] {
             let Some(id) = id else { continue };
             let n = self.ino_mut(id)?;
             n.opens -= 1;

@@ -19,6 +19,7 @@ mod mount_rights;
 mod mount_trim;
 mod mount_truth;
 mod mount_unnamed;
+mod mount_whiteout;
 mod mounts;
 mod scrub;
 mod security;

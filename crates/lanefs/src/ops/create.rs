@@ -46,7 +46,7 @@ pub(crate) enum Made<'g> {
 }
 
 /// The effect that makes an inode.
-fn born<'a>(ino: Ino, parent: Ino, a: &Attrs, target: &'a [u8], logged: bool) -> Effect<'a> {
+pub(crate) fn born<'a>(ino: Ino, parent: Ino, a: &Attrs, target: &'a [u8], logged: bool) -> Effect<'a> {
     Effect::New {
         ino,
         parent,
@@ -130,7 +130,7 @@ impl Inner {
     }
 
     /// A cell for a new inode, with its number, not yet visible to anybody.
-    fn fresh_cell(
+    pub(crate) fn fresh_cell(
         &self,
         op: &mut Op<'_>,
         cred: &Cred,

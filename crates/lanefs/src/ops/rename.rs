@@ -1,10 +1,11 @@
-//! rename(2) and renameat2(2): within and across directories, over existing names, NOREPLACE and EXCHANGE.
+//! rename(2) and renameat2(2): within and across directories, over existing names, NOREPLACE, EXCHANGE and WHITEOUT.
 //!
 //! One group carries the whole rename, the replaced target included (O3). Both leaves are locked in order and `raised`, so that no lookup
 //! sees it half done. Directories move between directories only under the volume's move lock, which makes the ancestor check
 //! hold (O7); their groups carry PARENT, which makes every fsync that meets them commit the epoch instead. A file renamed over another
 //! goes on the lane's list of those whose content must be durable before the rename is (F5, writeback::replaced).
 
+use super::create::{Spec, born};
 use super::remove::{Seen, close_empty};
 use super::{Op, perm, posix};
 use crate::error::Result;
@@ -13,11 +14,42 @@ use crate::memfs::dir::{ALIVE, DEAD, Entry, LockedPair, Moment, NotEmpty, hash_n
 use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
-use lanefs_store::ROOT_INO;
 use lanefs_store::format::record::Effect;
+use lanefs_store::{Attrs, ROOT_INO};
 use lanefs_sync::clock::coarse_realtime_ns;
 use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::*;
+
+/// What a rename is to do beside moving a name.
+#[derive(Clone, Copy)]
+struct How {
+    exchange: bool,
+    noreplace: bool,
+    whiteout: bool,
+}
+
+impl How {
+    /// EINVAL: flags that are not known, or not together.
+    fn of(flags: u32) -> Result<How> {
+        let has = |flag: u32| flags & flag != 0;
+        let (exchange, noreplace) = (has(libc::RENAME_EXCHANGE), has(libc::RENAME_NOREPLACE));
+        let how = How { exchange, noreplace, whiteout: has(libc::RENAME_WHITEOUT) };
+        let known = libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT;
+        if flags & !known != 0 || exchange && (noreplace || how.whiteout) {
+            return posix(libc::EINVAL);
+        }
+        Ok(how)
+    }
+}
+
+/// EINVAL for flags of renameat2(2) that are not known, or not together.
+pub(crate) fn check_flags(flags: u32) -> Result<()> {
+    How::of(flags).map(drop)
+}
+
+/// What RENAME_WHITEOUT leaves in the old place: a character device 0/0, by which an overlay knows that a name of the layer
+/// below is gone.
+const WHITEOUT: Spec<'_> = Spec { kind: FileKind::Char, mode: 0, rdev: 0, target: b"", xattrs: b"" };
 
 /// How an attempt ended.
 enum Tried {
@@ -43,11 +75,8 @@ impl Inner {
         flags: u32,
         guard: &Guard,
     ) -> Result<()> {
-        let exchange = flags & libc::RENAME_EXCHANGE != 0;
-        let noreplace = flags & libc::RENAME_NOREPLACE != 0;
-        if flags & !(libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE) != 0 || (exchange && noreplace) {
-            return posix(libc::EINVAL);
-        }
+        let how = How::of(flags)?;
+        let How { exchange, noreplace, whiteout } = how;
         for n in [from.1, to.1] {
             if n == b"." || n == b".." {
                 return posix(libc::EBUSY);
@@ -96,12 +125,20 @@ impl Inner {
             self.check_dir_alive(t.pdir)?;
             // What replaces a name takes no room, so that a full volume can still replace files.
             let room = match t.target {
+                None if whiteout => self.reserve_name(to.1, 0)?,
                 None => self.reserve_longer_name(from.1, to.1)?,
                 Some(_) => 0,
             };
-            let tried = self.try_rename(from, to, &s, &t, exchange, settled, guard);
+            if whiteout && let Err(e) = self.reserve_inode() {
+                self.unreserve_name(room);
+                return Err(e);
+            }
+            let tried = self.try_rename(cred, from, to, &s, &t, how, settled, guard);
             if !matches!(tried, Ok(Tried::Done)) {
                 self.unreserve_name(room);
+                if whiteout {
+                    self.unreserve_inode();
+                }
             }
             match tried? {
                 Tried::Done => return Ok(()),
@@ -218,21 +255,52 @@ impl Inner {
     /// Steps 1 to 7. `settled`: the inode whose content this call has made durable.
     fn try_rename(
         &self,
+        cred: &Cred,
+        from: At<'_>,
+        to: At<'_>,
+        s: &Seen<'_>,
+        t: &Seen<'_>,
+        how: How,
+        settled: Option<Ino>,
+        guard: &Guard,
+    ) -> Result<Tried> {
+        let Some((moved, kind)) = s.target else { return Ok(Tried::Moved) };
+        let mut op = Op::begin(self);
+        let unsettled =
+            kind == FileKind::File && !how.exchange && t.target.is_some() && settled != Some(moved.ino);
+        if unsettled && op.log.settling > 0 {
+            return Ok(Tried::Settle);
+        }
+        if !how.whiteout {
+            return self.rename_locked(&mut op, from, to, s, t, how.exchange, unsettled, &mut None, guard);
+        }
+        let (cell, attrs) = self.fresh_cell(&mut op, cred, s.pcell, &WHITEOUT)?;
+        let ino = cell.ino;
+        let mut left = Some((cell, attrs));
+        let r = self.rename_locked(&mut op, from, to, s, t, false, unsettled, &mut left, guard);
+        if left.is_some() {
+            // Nobody has seen it.
+            op.give_back(ino);
+        }
+        r
+    }
+
+    /// Steps 2 to 7. `unsettled`: the content of what moves must be durable before the rename is. `left`: an inode for the old
+    /// name, which is taken when the names change.
+    fn rename_locked(
+        &self,
+        op: &mut Op<'_>,
         from: At<'_>,
         to: At<'_>,
         s: &Seen<'_>,
         t: &Seen<'_>,
         exchange: bool,
-        settled: Option<Ino>,
+        unsettled: bool,
+        left: &mut Option<(Box<Cell>, Attrs)>,
         guard: &Guard,
     ) -> Result<Tried> {
         let Some((moved, kind)) = s.target else { return Ok(Tried::Moved) };
         let now = coarse_realtime_ns();
-        let mut op = Op::begin(self);
-        let over_file = kind == FileKind::File && !exchange && t.target.is_some();
-        if over_file && settled != Some(moved.ino) && op.log.settling > 0 {
-            return Ok(Tried::Settle);
-        }
         let mut entry = Entry::new(0, to.1, moved.ino, kind, 0, 0, 0);
         let mut pair = LockedPair::lock((from.0, s.pdir, s.hash), (to.0, t.pdir, t.hash), guard);
         if !pair.is_roomy(|| self.folded()) {
@@ -266,8 +334,7 @@ impl Inner {
         }
         s.pdir.named_by(s.hash, op.lane, 0);
         t.pdir.named_by(t.hash, op.lane, 0);
-        let owes = over_file && settled != Some(moved.ino);
-        if owes && !self.owe_content(moved) {
+        if unsettled && !self.owe_content(moved) {
             return Ok(Tried::Commit);
         }
         let v = op.version(floor);
@@ -276,6 +343,12 @@ impl Inner {
         }
         s.pdir.named_by(s.hash, op.lane, v.epoch);
         t.pdir.named_by(t.hash, op.lane, v.epoch);
+        let left = left.take().map(|(mut cell, attrs)| {
+            cell.lanes.store(1 << (op.lane & 63), Relaxed);
+            cell.epoch.store(v.epoch, Relaxed);
+            cell.born = v.epoch;
+            (self.cells.insert(cell, guard), attrs)
+        });
         // From here to the end of the scope lookups of either name wait.
         pair.raise();
         match dst {
@@ -294,7 +367,8 @@ impl Inner {
         let old = there.map_or(Ino::NONE, |x| x.0);
         let set = Effect::Set { dir: to.0, cookie, name: to.1, ino: moved.ino, old, kind };
         let src_cookie = src.cookie;
-        let back = match there.filter(|_| exchange) {
+        let comes = left.as_ref().map(|(cell, _)| (cell.ino, cell.kind));
+        let back = match there.filter(|_| exchange).or(comes) {
             Some((ino, k)) => {
                 src.touch(v.epoch, op.lane);
                 src.set_target(Some((ino, k)));
@@ -307,7 +381,11 @@ impl Inner {
         };
         pair.a().stamp(v.epoch, v.ts);
         pair.b().stamp(v.epoch, v.ts);
-        let mut effects = smallvec::SmallVec::<[Effect<'_>; 4]>::from_slice(&[set, back]);
+        let mut effects = smallvec::SmallVec::<[Effect<'_>; 4]>::new();
+        if let Some((cell, attrs)) = &left {
+            effects.push(born(cell.ino, from.0, attrs, b""));
+        }
+        effects.extend([set, back]);
         let across = from.0 != to.0;
         if across && kind == FileKind::Dir {
             moved.parent.store(to.0.0, Release);
@@ -328,11 +406,17 @@ impl Inner {
         } else {
             op.append(v, &effects);
         }
-        if owes {
+        if unsettled {
             op.log.replaced.push(moved.ino);
         }
         drop(pair);
-        self.after_rename(&mut op, s, t, exchange, cookie, src_cookie, v.epoch, now);
+        if let Some((cell, attrs)) = left {
+            self.count_cells(1);
+            if attrs.flags != 0 {
+                op.dirty(cell, 0);
+            }
+        }
+        self.after_rename(op, s, t, exchange, cookie, src_cookie, v.epoch, now);
         Ok(Tried::Done)
     }
 

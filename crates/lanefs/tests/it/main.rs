@@ -14,6 +14,7 @@ mod midway;
 mod names;
 mod stamps;
 mod threads;
+mod whiteout;
 
 use lanefs::{Cred, Fs, MountOptions, Volume};
 use lanefs_store::device::{Device, MemoryDevice, MemoryImage};
