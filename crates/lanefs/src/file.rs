@@ -233,7 +233,7 @@ impl File {
 
     /// Whether the file may be written at all, now: EPERM if it has become immutable since it was opened.
     pub fn may_write(&self) -> Result<()> {
-        if self.cell().has(IMMUTABLE) { Err(Error::Posix(libc::EPERM)) } else { Ok(()) }
+        if self.cell().has_flag(IMMUTABLE) { Err(Error::Posix(libc::EPERM)) } else { Ok(()) }
     }
 
     fn write_as(
@@ -406,7 +406,7 @@ impl File {
         }
         self.writable()?;
         self.may_write()?;
-        if mode & !libc::FALLOC_FL_KEEP_SIZE != 0 && self.cell().has(APPEND) {
+        if mode & !libc::FALLOC_FL_KEEP_SIZE != 0 && self.cell().has_flag(APPEND) {
             return Err(Error::Posix(libc::EPERM));
         }
         self.inner().allocate(self.cell(), mode, offset, len, writer)

@@ -75,7 +75,7 @@ impl Root {
         }
         perm::check(cell, cred, wanted(flags))?;
         let grows_only = flags & (libc::O_APPEND | libc::O_TRUNC) == libc::O_APPEND;
-        if wanted(flags) & W != 0 && !grows_only && cell.has(APPEND) {
+        if wanted(flags) & W != 0 && !grows_only && cell.has_flag(APPEND) {
             return posix(libc::EPERM);
         }
         // Pipes and devices are the kernel's; a mount never asks. As for a socket: there is nothing to be opened.

@@ -314,6 +314,12 @@ impl Cell {
         }
     }
 
+    /// Whether the inode has one of these flags, [`IMMUTABLE`], [`APPEND`] and [`NOATIME`].
+    #[inline]
+    pub fn has_flag(&self, flags: u32) -> bool {
+        self.life.load(Relaxed) & flags != 0
+    }
+
     /// Flags of the inode, of [`inode_flags`].
     pub fn inode_flags(&self) -> u32 {
         (self.life.load(Relaxed) & FLAGS) >> FLAGS_AT

@@ -35,7 +35,7 @@ impl Inner {
                 perm::check(cell, cred, W)?;
             }
         }
-        if cell.has(IMMUTABLE | APPEND) {
+        if cell.has_flag(IMMUTABLE | APPEND) {
             check_flags(cell, set, through_handle)?;
         }
         if set.mode.is_some() {
@@ -110,7 +110,7 @@ fn check_flags(cell: &Cell, set: &SetAttr, through_handle: bool) -> Result<()> {
     }
     let now = set.mtime == Some(SetTime::Now) || set.ctime.is_some_and(|c| set.mtime == Some(SetTime::At(c)));
     let touches = !changes && set.atime == Some(SetTime::Now) && now;
-    if touches && !cell.has(IMMUTABLE) { Ok(()) } else { posix(libc::EPERM) }
+    if touches && !cell.has_flag(IMMUTABLE) { Ok(()) } else { posix(libc::EPERM) }
 }
 
 /// chown(2): the superuser anything; an owner may hand the file to a group of theirs.

@@ -52,7 +52,7 @@ impl Inner {
             return;
         }
         let now = coarse_realtime_ns();
-        if cell.wants_atime(now) && !cell.has(NOATIME) && self.writable().is_ok() {
+        if cell.wants_atime(now) && !cell.has_flag(NOATIME) && self.writable().is_ok() {
             cell.set_times(Some(now), None, None);
             self.dirty_cell(cell, 0);
         }

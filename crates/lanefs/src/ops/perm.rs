@@ -18,7 +18,7 @@ fn err<T>(errno: i32) -> Result<T> {
 #[inline]
 pub(crate) fn check(cell: &Cell, cred: &Cred, mask: u32) -> Result<()> {
     // For everybody, and before the mode, as Linux has it. A kernel in front of us knows nothing of flags.
-    if mask & W != 0 && cell.has(IMMUTABLE) {
+    if mask & W != 0 && cell.has_flag(IMMUTABLE) {
         return err(libc::EPERM);
     }
     if cred.prechecked {
@@ -51,14 +51,14 @@ pub(crate) fn check_owner(cell: &Cell, cred: &Cred) -> Result<()> {
 
 /// EPERM for everybody if the inode may get no other attributes nor names: it is immutable or only grows.
 pub(crate) fn check_flags(cell: &Cell) -> Result<()> {
-    if cell.has(IMMUTABLE | APPEND) { err(libc::EPERM) } else { Ok(()) }
+    if cell.has_flag(IMMUTABLE | APPEND) { err(libc::EPERM) } else { Ok(()) }
 }
 
 /// May the caller remove or replace `victim` in `dir`? EACCES without write permission; EPERM in another's sticky directory,
 /// and where the flags of one of the two forbid it.
 pub(crate) fn check_removal(dir: &Cell, victim: &Cell, cred: &Cred) -> Result<()> {
     check(dir, cred, W | X)?;
-    if dir.has(APPEND) {
+    if dir.has_flag(APPEND) {
         return err(libc::EPERM);
     }
     check_flags(victim)?;

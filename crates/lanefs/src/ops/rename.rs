@@ -14,8 +14,8 @@ use crate::memfs::dir::{ALIVE, DEAD, Entry, LockedPair, Moment, NotEmpty, hash_n
 use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
+use lanefs_store::ROOT_INO;
 use lanefs_store::format::record::Effect;
-use lanefs_store::{Attrs, ROOT_INO};
 use lanefs_sync::clock::coarse_realtime_ns;
 use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::*;
@@ -271,22 +271,21 @@ impl Inner {
         if unsettled && op.log.settling > 0 {
             return Ok(Tried::Settle);
         }
-        if !how.whiteout {
-            return self.rename_locked(&mut op, from, to, s, t, how.exchange, unsettled, &mut None, guard);
-        }
-        let (cell, attrs) = self.fresh_cell(&mut op, cred, s.pcell, &WHITEOUT)?;
-        let ino = cell.ino;
-        let mut left = Some((cell, attrs));
-        let r = self.rename_locked(&mut op, from, to, s, t, false, unsettled, &mut left, guard);
-        if left.is_some() {
+        let mut left = match how.whiteout {
+            true => Some(self.fresh_cell(&mut op, cred, s.pcell, &WHITEOUT)?.0),
+            false => None,
+        };
+        let r = self.rename_locked(&mut op, from, to, s, t, how.exchange, unsettled, &mut left, guard);
+        if let Some(cell) = left {
             // Nobody has seen it.
-            op.give_back(ino);
+            op.give_back(cell.ino);
         }
         r
     }
 
     /// Steps 2 to 7. `unsettled`: the content of what moves must be durable before the rename is. `left`: an inode for the old
     /// name, which is taken when the names change.
+    #[inline]
     fn rename_locked(
         &self,
         op: &mut Op<'_>,
@@ -296,7 +295,7 @@ impl Inner {
         t: &Seen<'_>,
         exchange: bool,
         unsettled: bool,
-        left: &mut Option<(Box<Cell>, Attrs)>,
+        left: &mut Option<Box<Cell>>,
         guard: &Guard,
     ) -> Result<Tried> {
         let Some((moved, kind)) = s.target else { return Ok(Tried::Moved) };
@@ -343,11 +342,11 @@ impl Inner {
         }
         s.pdir.named_by(s.hash, op.lane, v.epoch);
         t.pdir.named_by(t.hash, op.lane, v.epoch);
-        let left = left.take().map(|(mut cell, attrs)| {
+        let left = left.take().map(|mut cell| {
             cell.lanes.store(1 << (op.lane & 63), Relaxed);
             cell.epoch.store(v.epoch, Relaxed);
             cell.born = v.epoch;
-            (self.cells.insert(cell, guard), attrs)
+            self.cells.insert(cell, guard)
         });
         // From here to the end of the scope lookups of either name wait.
         pair.raise();
@@ -367,7 +366,7 @@ impl Inner {
         let old = there.map_or(Ino::NONE, |x| x.0);
         let set = Effect::Set { dir: to.0, cookie, name: to.1, ino: moved.ino, old, kind };
         let src_cookie = src.cookie;
-        let comes = left.as_ref().map(|(cell, _)| (cell.ino, cell.kind));
+        let comes = left.map(|cell| (cell.ino, cell.kind));
         let back = match there.filter(|_| exchange).or(comes) {
             Some((ino, k)) => {
                 src.touch(v.epoch, op.lane);
@@ -381,11 +380,10 @@ impl Inner {
         };
         pair.a().stamp(v.epoch, v.ts);
         pair.b().stamp(v.epoch, v.ts);
-        let mut effects = smallvec::SmallVec::<[Effect<'_>; 4]>::new();
-        if let Some((cell, attrs)) = &left {
-            effects.push(born(cell.ino, from.0, attrs, b""));
+        let mut effects = smallvec::SmallVec::<[Effect<'_>; 4]>::from_slice(&[set, back]);
+        if let Some(cell) = left {
+            effects.insert(0, born(cell.ino, from.0, &cell.attrs(), b""));
         }
-        effects.extend([set, back]);
         let across = from.0 != to.0;
         if across && kind == FileKind::Dir {
             moved.parent.store(to.0.0, Release);
@@ -410,9 +408,9 @@ impl Inner {
             op.log.replaced.push(moved.ino);
         }
         drop(pair);
-        if let Some((cell, attrs)) = left {
+        if let Some(cell) = left {
             self.count_cells(1);
-            if attrs.flags != 0 {
+            if cell.inode_flags() != 0 {
                 op.dirty(cell, 0);
             }
         }
