@@ -382,7 +382,7 @@ impl Inner {
         pair.b().stamp(v.epoch, v.ts);
         let mut effects = smallvec::SmallVec::<[Effect<'_>; 4]>::from_slice(&[set, back]);
         if let Some(cell) = left {
-            effects.insert(0, born(cell.ino, from.0, &cell.attrs(), b""));
+            effects.insert(0, born(cell.ino, from.0, &cell.attrs(), b"", self.is_ordered()));
         }
         let across = from.0 != to.0;
         if across && kind == FileKind::Dir {
