@@ -3,6 +3,7 @@
 pub(crate) mod cell;
 pub(crate) mod data;
 pub(crate) mod dir;
+mod owner;
 pub(crate) mod stamps;
 pub(crate) mod table;
 pub(crate) mod xattr;

@@ -1,0 +1,81 @@
+//! Mode and owner of a cell: the second line (see `memfs::cell`), and in an ordered volume when they changed last (`writeback::rights`).
+
+use super::cell::{Cell, PRIVILEGED, STORED, is_privileged};
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+impl Cell {
+    /// Whether [`Cell::set_owner_mode`] would write anything.
+    pub fn would_change(
+        &self,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        drop: Option<fn(u32) -> u32>,
+    ) -> bool {
+        let moves = |slot: &AtomicU32, v: Option<u32>| v.is_some_and(|v| slot.load(Relaxed) != v);
+        moves(&self.mode, mode)
+            || moves(&self.uid, uid)
+            || moves(&self.gid, gid)
+            || drop.is_some_and(|left| self.has(PRIVILEGED) && left(self.mode()) != self.mode())
+    }
+
+    /// Changes mode and owner; `drop` says what is left of a privileged mode that the change takes away. What stays as it is is not
+    /// written, nor looked at if nobody asks: permission checks read the line, and chmod commutes with chown.
+    pub fn set_owner_mode(
+        &self,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        drop: Option<fn(u32) -> u32>,
+    ) {
+        let all = [(&self.mode, mode), (&self.uid, uid), (&self.gid, gid)];
+        let moves = |slot: &AtomicU32, v: Option<u32>| v.filter(|v| slot.load(Relaxed) != *v);
+        let drop = drop.filter(|_| self.has(PRIVILEGED));
+        let n =
+            all.iter().filter(|(slot, v)| moves(slot, *v).is_some()).count() + usize::from(drop.is_some());
+        if n == 0 {
+            return;
+        }
+        // What is one word changes by itself; of several a capture sees all or none.
+        let _l = (n > 1).then(|| self.attr_lock.guard());
+        self.set_owner_mode_locked(mode, uid, gid, drop);
+    }
+
+    /// As [`Cell::set_owner_mode`], for a caller that holds `attr_lock` if several change.
+    pub fn set_owner_mode_locked(
+        &self,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        drop: Option<fn(u32) -> u32>,
+    ) {
+        if mode.is_some_and(is_privileged) {
+            self.set(PRIVILEGED);
+        }
+        for (slot, v) in [(&self.mode, mode), (&self.uid, uid), (&self.gid, gid)] {
+            if let Some(v) = v
+                && slot.load(Relaxed) != v
+            {
+                slot.store(v, Relaxed);
+            }
+        }
+        if let Some(left) = drop.filter(|_| self.has(PRIVILEGED)) {
+            let _ = self.mode.fetch_update(Relaxed, Relaxed, |m| Some(left(m)).filter(|l| *l != m));
+            // The next writeback, whatever it is for, tells the mode: nobody finds what was written with the privilege that it lost. Always written: a
+            // capture sets the mark before it reads the mode, so it has the new one, or the mark is off at the end.
+            self.clear(STORED);
+        }
+    }
+
+    /// The timestamp of the last change of rights, for a caller that holds `attr_lock`.
+    pub fn rights_ts(&self) -> u64 {
+        self.rights_ts.load(Relaxed)
+    }
+
+    /// Notes a change of rights, for a caller that holds `attr_lock`.
+    pub fn rights_changed(&self, epoch: u64, ts: u64) {
+        self.rights_ts.store(ts, Relaxed);
+        // Release: who captures content that was written after the change sees it (writeback::rights).
+        self.rights_epoch.store(epoch, Release);
+    }
+}
