@@ -20,13 +20,14 @@ impl Cell {
     }
 
     /// Changes mode and owner; `drop` says what is left of a privileged mode that the change takes away. What stays as it is is not
-    /// written, nor looked at if nobody asks: permission checks read the line, and chmod commutes with chown.
+    /// written, nor looked at if nobody asks: permission checks read the line, and chmod commutes with chown. `locked`: the caller holds `attr_lock`.
     pub fn set_owner_mode(
         &self,
         mode: Option<u32>,
         uid: Option<u32>,
         gid: Option<u32>,
         drop: Option<fn(u32) -> u32>,
+        locked: bool,
     ) {
         let all = [(&self.mode, mode), (&self.uid, uid), (&self.gid, gid)];
         let moves = |slot: &AtomicU32, v: Option<u32>| v.filter(|v| slot.load(Relaxed) != *v);
@@ -36,30 +37,17 @@ impl Cell {
         if n == 0 {
             return;
         }
-        // What is one word changes by itself; of several a capture sees all or none.
-        let _l = (n > 1).then(|| self.attr_lock.guard());
-        self.set_owner_mode_locked(mode, uid, gid, drop);
-    }
-
-    /// As [`Cell::set_owner_mode`], for a caller that holds `attr_lock` if several change.
-    pub fn set_owner_mode_locked(
-        &self,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        drop: Option<fn(u32) -> u32>,
-    ) {
         if mode.is_some_and(is_privileged) {
             self.set(PRIVILEGED);
         }
-        for (slot, v) in [(&self.mode, mode), (&self.uid, uid), (&self.gid, gid)] {
-            if let Some(v) = v
-                && slot.load(Relaxed) != v
-            {
+        // What is one word changes by itself; of several a capture sees all or none.
+        let _l = (n > 1 && !locked).then(|| self.attr_lock.guard());
+        for (slot, v) in all {
+            if let Some(v) = moves(slot, v) {
                 slot.store(v, Relaxed);
             }
         }
-        if let Some(left) = drop.filter(|_| self.has(PRIVILEGED)) {
+        if let Some(left) = drop {
             let _ = self.mode.fetch_update(Relaxed, Relaxed, |m| Some(left(m)).filter(|l| *l != m));
             // The next writeback, whatever it is for, tells the mode: nobody finds what was written with the privilege that it lost. Always written: a
             // capture sets the mark before it reads the mode, so it has the new one, or the mark is off at the end.

@@ -21,7 +21,7 @@ impl Inner {
     /// Changes mode and owner.
     pub(crate) fn set_rights(&self, cell: &Cell, r: &Rights) {
         if !self.is_ordered() {
-            return cell.set_owner_mode(r.mode, r.uid, r.gid, r.drop);
+            return cell.set_owner_mode(r.mode, r.uid, r.gid, r.drop, false);
         }
         if cell.would_change(r.mode, r.uid, r.gid, r.drop) {
             while !self.try_rights(cell, r, None, || ()) {
@@ -47,7 +47,7 @@ impl Inner {
         cell.named_by(op.lane, 0);
         let v = op.version(cell.rights_ts());
         cell.named_by(op.lane, v.epoch);
-        cell.set_owner_mode_locked(r.mode, r.uid, r.gid, r.drop);
+        cell.set_owner_mode(r.mode, r.uid, r.gid, r.drop, true);
         publish();
         cell.rights_changed(v.epoch, v.ts);
         let (mode, uid, gid) = (cell.mode(), cell.uid(), cell.gid());
