@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(with_acls(&list, &one(a, b"new")).unwrap(), with);
         assert_eq!(with_acls(&list, b"").unwrap(), [one(b"security.x", b"1"), one(b"user.y", b"")].concat());
         for cut in 1..with.len() {
-            assert!(acls(&with[..cut]).is_none() || [16, 46].contains(&cut), "{cut}");
+            assert!(acls(&with[..cut]).is_none() || [16, 47].contains(&cut), "{cut}");
         }
     }
 }
