@@ -13,6 +13,15 @@
 //! # Ok::<(), lanefs::Error>(())
 //! ```
 //!
+//! | to begin with | |
+//! | --- | --- |
+//! | [`Volume`] | `create` makes one in image files, `open` opens it, `in_memory` needs none;
+//! `sync`, `close`, `grow` |
+//! | [`Fs`] | from [`Volume::fs`]: everything by path, as one user |
+//! | [`File`] | from [`Fs::open`]: reading, writing, `sync_all`, locks |
+//! | [`MountOptions`] | memory, the order in which names become durable, reading only |
+//! | [`node`] | the same by inode number, for front ends |
+//!
 //! Results and errno are those of Linux; [`error`] says what calls have in common. Sizes and offsets are bytes, times nanoseconds since 1970, unless it
 //! says otherwise.
 //!
