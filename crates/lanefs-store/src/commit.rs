@@ -46,8 +46,8 @@ const BYTES_A_BIRTH: u64 = 96;
 pub(crate) struct Pending {
     pub epoch: u64,
     pub previous: u64,
-    /// The shares' bytes.
-    pub shares: Arc<Vec<Vec<u8>>>,
+    /// The shares' bytes; who committed the epoch has the same ones.
+    pub shares: Vec<Arc<Vec<u8>>>,
     /// Inodes that it makes and a later epoch ended.
     pub forgone: u64,
 }
@@ -66,7 +66,7 @@ impl Commits {
     /// The epochs behind `folded` as a checkpoint without their fold writes them again: neighbours that are small as one epoch, which has the
     /// number of the last and names what the first one named. Recovery takes it for all of them (9).
     pub fn ranges(&self, folded: u64) -> Vec<Pending> {
-        let size = |p: &Pending| p.shares.iter().map(Vec::len).sum::<usize>();
+        let size = |p: &Pending| p.shares.iter().map(|s| s.len()).sum::<usize>();
         let mut left = &self.pending[self.pending.partition_point(|p| p.epoch <= folded)..];
         let mut out = Vec::new();
         while let Some(first) = left.first() {
@@ -83,8 +83,8 @@ impl Commits {
                 // Copied once: a log may hold as many epochs as it has blocks.
                 many => {
                     let parts: Vec<&[u8]> =
-                        many.iter().flat_map(|p| p.shares.iter()).map(Vec::as_slice).collect();
-                    Arc::new(vec![parts.concat()])
+                        many.iter().flat_map(|p| p.shares.iter()).map(|s| s.as_slice()).collect();
+                    vec![Arc::new(parts.concat())]
                 }
             };
             let named = if planted(Canary::RangeMisnamed) { last } else { first };
@@ -106,6 +106,7 @@ impl Commits {
 pub struct EpochWrite<'s> {
     begun: Begun<'s>,
     epoch: u64,
+    groups: Vec<Arc<Vec<u8>>>,
 }
 
 /// An epoch that is on the media, and counts when all before it are.
@@ -124,6 +125,12 @@ impl std::fmt::Debug for EpochWrite<'_> {
 }
 
 impl EpochWrite<'_> {
+    /// Its groups, as the store keeps them until they are folded: who keeps these, too, needs no
+    /// copy.
+    pub fn groups(&self) -> Vec<Arc<Vec<u8>>> {
+        self.groups.clone()
+    }
+
     /// Writes and flushes it. Says how the transaction that goes with it went, and the epoch.
     pub fn finish(self) -> (Result<()>, Result<EpochWritten>) {
         let (transaction, shares) = self.begun.finish();
@@ -154,22 +161,28 @@ impl Store {
         self.check_writable()?;
         let mut shares = vec![Vec::new(); self.mlogs.len()];
         for (lane, bytes) in parts {
-            shares[lane % self.mlogs.len()].extend_from_slice(&bytes);
+            match &mut shares[lane % self.mlogs.len()] {
+                share if share.is_empty() => *share = bytes,
+                share => share.extend_from_slice(&bytes),
+            }
         }
         shares.retain(|s| !s.is_empty());
+        // They stay until they are folded.
+        shares.iter_mut().for_each(Vec::shrink_to_fit);
+        let shares: Vec<_> = shares.into_iter().map(Arc::new).collect();
         // Relaxed commits are one at a time; ordered ones hold their caller's lock: nobody else changes it meanwhile.
         let previous = self.commits.lock().previous;
         if epoch <= previous {
             return Err(StoreError::Invalid(format!("epoch {epoch} committed after {previous}")));
         }
-        let pending = Pending { epoch, previous, shares: Arc::new(shares), forgone: 0 };
+        let pending = Pending { epoch, previous, shares, forgone: 0 };
         let mut none = Transaction::default();
         let tx = with.unwrap_or(&mut none);
         if pending.shares.is_empty() {
             return Ok(None);
         }
         let begun = self.begin_transaction(tx, Some(&pending))?;
-        Ok(Some(EpochWrite { begun, epoch }))
+        Ok(Some(EpochWrite { begun, epoch, groups: pending.shares }))
     }
 
     /// Writes a mark into each log to which nothing was added since the last call: after that, damage to what it holds cannot be taken for
@@ -204,7 +217,7 @@ impl Store {
     pub(crate) fn place_epoch(&self, p: &Pending, first: usize) -> Result<Vec<Placed>> {
         let mut c = self.commits.lock();
         let placed = self.place_shares(p, first)?;
-        self.mlogs.iter().zip(&*p.shares).for_each(|(l, s)| l.owe(s));
+        self.mlogs.iter().zip(&p.shares).for_each(|(l, s)| l.owe(s));
         c.previous = p.epoch;
         c.pending.push(Pending {
             epoch: p.epoch,

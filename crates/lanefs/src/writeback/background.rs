@@ -25,6 +25,11 @@ const BUSY_TICK: Duration = Duration::from_millis(20);
 const LOG_LIMIT: u64 = 512 << 20;
 /// A checkpoint is due after this long if anything was committed.
 const CHECKPOINT_AFTER: Duration = Duration::from_secs(30);
+/// Bytes of groups that are committed, stay in memory until they are folded, and are worth a
+/// checkpoint when nobody changes anything.
+pub(super) const QUIET_BYTES: usize = 4 << 20;
+/// How long after the last checkpoint.
+pub(super) const QUIET_AFTER: Duration = Duration::from_secs(5);
 
 /// On lines of its own: creators read `tight`, and whatever the allocator would put beside it has other writers.
 #[derive(Default)]
@@ -39,7 +44,7 @@ pub(crate) struct Background {
     /// Much is logged between two rounds. Written and read by the background thread.
     busy: AtomicBool,
     rounds: Condvar,
-    last_checkpoint: Mutex<Option<Instant>>,
+    pub(super) last_checkpoint: Mutex<Option<Instant>>,
     /// When it was last looked whether the logs are quiet.
     last_mark: Mutex<Option<Instant>>,
     pub ahead: Ahead,
@@ -113,6 +118,8 @@ impl Inner {
         if self.options.read_only {
             return Ok(());
         }
+        // Nothing was changed since the last commit: looked at before there is another one.
+        let is_quiet = self.open_log_bytes() == 0;
         self.reap(all)?;
         self.collect_dirty();
         let over = self.meta_is_over();
@@ -142,7 +149,9 @@ impl Inner {
         // Promises to inodes that may be gone already: a checkpoint gives them back before somebody has to wait for them.
         let space = self.store.space();
         let crowded = space.reserved > space.free && bytes > 0;
-        let due = p.log_bytes > LOG_LIMIT || (bytes > 0 || p.log_bytes > 0) && since > CHECKPOINT_AFTER;
+        let quiet = is_quiet && bytes > QUIET_BYTES && since > QUIET_AFTER;
+        let due =
+            p.log_bytes > LOG_LIMIT || (bytes > 0 || p.log_bytes > 0) && since > CHECKPOINT_AFTER || quiet;
         // What keeps the cleaner from going on must not keep the checkpoint: that frees what was emptied before.
         let cleaned = match low && p.free_segments + p.pending_segments < p.low_water {
             true => self.store.clean(p.low_water * 2).map(drop),
@@ -161,6 +170,9 @@ impl Inner {
             self.reap_for_checkpoint()?;
             self.checkpoint()?;
             self.reclaim.lock().fruitless = false;
+            // What was removed is free memory only once the collector has come to it, which nothing
+            // but use turns.
+            super::reclaim::collect_all();
             *self.background.last_checkpoint.lock() = Some(Instant::now());
         }
         if over {

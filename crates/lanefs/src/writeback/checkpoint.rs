@@ -45,7 +45,7 @@ impl Inner {
             let backlog = self.commit.lock();
             // Later epochs may be committed by now.
             let waiting = backlog.groups.iter().filter(|c| c.epoch > folded && c.epoch <= epoch);
-            Ok(FoldInput { epoch, groups: waiting.map(|c| c.groups.clone()).collect() })
+            Ok(FoldInput { epoch, groups: waiting.flat_map(|c| c.groups.iter().cloned()).collect() })
         });
         let done = done.inspect_err(|_| {
             self.xattr_blocks.fetch_add(attributes, Relaxed);
@@ -56,7 +56,7 @@ impl Inner {
             let mut backlog = self.commit.lock();
             let n = backlog.groups.partition_point(|c| c.epoch <= done.epoch);
             let folded: Vec<_> = backlog.groups.drain(..n).collect();
-            backlog.bytes -= folded.iter().map(|c| c.groups.len()).sum::<usize>();
+            backlog.bytes -= folded.iter().map(Committed::bytes).sum::<usize>();
             folded
         };
         let promised: u64 = folded.iter().map(|c| c.promised).sum();

@@ -218,15 +218,11 @@ impl Inner {
             begun.with = with.is_some();
             self.store.begin_epoch(sealed.epoch, parts, with).inspect_err(|_| begun.with = false)?
         };
-        let Some(Unfinished { epoch, groups, promised }) = backlog.sealed.take() else { return Ok(()) };
+        let Some(Unfinished { epoch, promised, .. }) = backlog.sealed.take() else { return Ok(()) };
         let flushed = write.is_none();
-        backlog.in_flight.push_back(InFlight {
-            epoch,
-            groups: groups.into(),
-            promised,
-            flushed,
-            written: None,
-        });
+        // Where the store finds the epoch empty nothing of it is to be folded.
+        let groups = write.as_ref().map_or_else(Vec::new, |w| w.groups());
+        backlog.in_flight.push_back(InFlight { epoch, groups, promised, flushed, written: None });
         begun.left = true;
         begun.writes.extend(write.map(|w| (epoch, w)));
         Ok(())
@@ -243,8 +239,9 @@ impl Inner {
             // the next seal.
             self.set_committed(f.epoch);
             if !f.groups.is_empty() || f.promised > 0 {
-                backlog.bytes += f.groups.len();
-                backlog.groups.push(Committed { epoch: f.epoch, groups: f.groups, promised: f.promised });
+                let done = Committed { epoch: f.epoch, groups: f.groups, promised: f.promised };
+                backlog.bytes += done.bytes();
+                backlog.groups.push(done);
             }
         }
     }
@@ -319,7 +316,11 @@ mod tests {
     use std::sync::Arc;
 
     fn volume() -> Volume {
-        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(32 << 20).unwrap());
+        sized(32 << 20)
+    }
+
+    fn sized(bytes: u64) -> Volume {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(bytes).unwrap());
         Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
         let options = MountOptions { background: false, ..MountOptions::default() };
         Volume::open_devices(vec![device], &options).unwrap()
@@ -340,6 +341,49 @@ mod tests {
             v.checkpoint().unwrap();
             assert_eq!((v.0.inner.log_bytes(), v.0.inner.commit.lock().bytes), (0, 0));
         }
+    }
+
+    /// Each change was in memory twice until it was folded, here and in the store.
+    #[test]
+    fn what_is_committed_is_in_memory_once() {
+        let v = volume();
+        for n in 0..100 {
+            v.fs().create(format!("/{n}")).unwrap();
+        }
+        v.sync().unwrap();
+        let backlog = v.0.inner.commit.lock();
+        let groups: Vec<_> = backlog.groups.iter().flat_map(|c| &c.groups).collect();
+        assert!(!groups.is_empty());
+        for g in groups {
+            // The backlog's and the store's.
+            assert_eq!((std::sync::Arc::strong_count(g), g.len()), (2, g.capacity()));
+        }
+    }
+
+    /// A volume at rest kept what was logged since the last checkpoint for half a minute.
+    #[test]
+    fn a_quiet_volume_folds_what_is_logged() {
+        use super::super::background::{QUIET_AFTER, QUIET_BYTES};
+        let v = sized(256 << 20);
+        let inner = &v.0.inner;
+        let name = "n".repeat(200);
+        let mut n = 0;
+        while inner.open_log_bytes() <= QUIET_BYTES * 3 / 2 {
+            v.fs().create(format!("/{name}{n}")).unwrap();
+            n += 1;
+        }
+        v.sync().unwrap();
+        inner.tick(false).unwrap();
+        let logged = inner.commit.lock().bytes;
+        assert!(logged > QUIET_BYTES, "not yet: {logged}");
+        let Some(before) = std::time::Instant::now().checked_sub(QUIET_AFTER * 2) else { return };
+        *inner.background.last_checkpoint.lock() = Some(before);
+        v.fs().create("/one more").unwrap();
+        inner.tick(false).unwrap();
+        assert!(inner.commit.lock().bytes >= logged, "somebody is at work");
+        v.sync().unwrap();
+        inner.tick(false).unwrap();
+        assert_eq!(inner.commit.lock().bytes, 0);
     }
 
     /// What was promised before may be gone, also where there is nothing to commit.

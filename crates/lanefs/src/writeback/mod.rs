@@ -65,16 +65,23 @@ impl Backlog {
 /// A committed epoch that waits for the fold.
 pub(crate) struct Committed {
     pub epoch: u64,
-    /// Encoded, absorbed.
-    pub groups: Arc<Vec<u8>>,
+    /// Encoded, absorbed; the store has the same ones.
+    pub groups: Vec<Arc<Vec<u8>>>,
     /// Blocks that were reserved for the operations behind them (`ops::room`): the fold charges what it writes.
     pub promised: u64,
+}
+
+impl Committed {
+    /// Bytes of its groups.
+    pub fn bytes(&self) -> usize {
+        self.groups.iter().map(|g| g.len()).sum()
+    }
 }
 
 /// An epoch that has its places.
 pub(crate) struct InFlight {
     pub epoch: u64,
-    pub groups: Arc<Vec<u8>>,
+    pub groups: Vec<Arc<Vec<u8>>>,
     pub promised: u64,
     /// It is on the media, or there is nothing of it to be written.
     pub flushed: bool,

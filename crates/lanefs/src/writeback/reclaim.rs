@@ -55,6 +55,14 @@ fn collect(done: &AtomicBool) -> bool {
     })
 }
 
+/// Frees what was let go so far, unless somebody is pinned all the time.
+pub(super) fn collect_all() {
+    let done = Arc::new(AtomicBool::new(false));
+    let told = done.clone();
+    crossbeam_epoch::pin().defer(move || told.store(true, Release));
+    collect(&done);
+}
+
 impl Inner {
     /// Bytes of cells, names, logged groups and what the store keeps of inodes, about.
     pub(crate) fn meta_bytes(&self) -> u64 {
