@@ -80,6 +80,8 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn discards(&self) -> bool {
         true
     }
+    /// What could not be read at `offset` is known from elsewhere. For devices that keep an account of it.
+    fn excuse(&self, _offset: u64) {}
     /// Lets go of the medium and its lock, so that others may open it. A request that comes all the same fails.
     fn release(&self) {}
 }
@@ -112,6 +114,9 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
     }
     fn discards(&self) -> bool {
         (**self).discards()
+    }
+    fn excuse(&self, offset: u64) {
+        (**self).excuse(offset);
     }
     fn release(&self) {
         (**self).release();

@@ -3,17 +3,19 @@
 
 use crate::device::{Device, ReadReq, WriteReq};
 use crate::error::{Result, StoreError};
+use crate::types::BLOCK_SIZE;
 use lanefs_sync::lock::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The first place that cannot be read, on any device.
+/// The places that cannot be read, on any device: by its name and the offset of the block.
 #[derive(Default, Debug)]
-pub struct Unread(Mutex<Option<StoreError>>);
+pub struct Unread(Mutex<BTreeMap<(String, u64), StoreError>>);
 
 impl Unread {
     /// An error if there is such a place.
     pub fn check(&self) -> Result<()> {
-        self.0.lock().clone().map_or(Ok(()), Err)
+        self.0.lock().first_key_value().map_or(Ok(()), |(_, e)| Err(e.clone()))
     }
 }
 
@@ -46,12 +48,15 @@ impl Device for Careful {
         }
         let mut first = Ok(());
         for r in reqs {
-            let again = self.base.read(&mut [ReadReq { offset: r.offset, data: r.data }]);
-            if let Err(e) = again {
-                if e.is_of_device() && !self.give_up {
-                    self.unread.0.lock().get_or_insert_with(|| e.clone());
+            // Block by block: of each it is known then whether it can be read, and a copy may excuse one that cannot.
+            for (n, data) in r.data.chunks_mut(BLOCK_SIZE).enumerate() {
+                let offset = r.offset + (n * BLOCK_SIZE) as u64;
+                if let Err(e) = self.base.read(&mut [ReadReq { offset, data }]) {
+                    if e.is_of_device() && !self.give_up {
+                        self.unread.0.lock().entry((self.name().into(), offset)).or_insert_with(|| e.clone());
+                    }
+                    first = first.and(Err(e));
                 }
-                first = first.and(Err(e));
             }
         }
         first
@@ -65,6 +70,9 @@ impl Device for Careful {
     }
     fn needs_flush(&self) -> bool {
         self.base.needs_flush()
+    }
+    fn excuse(&self, offset: u64) {
+        self.unread.0.lock().remove(&(self.name().into(), offset));
     }
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.unread.check()?;
