@@ -45,6 +45,8 @@ pub struct About {
     pub inodes: u64,
     /// It was opened without the right to write.
     pub read_only: bool,
+    /// How often everything but file data lies on the devices.
+    pub metadata_copies: u64,
 }
 
 /// The mount's side.
@@ -65,6 +67,7 @@ pub(crate) fn encode(info: &VolumeInfo, space: &StatFs) -> Vec<u8> {
         space.free,
         inodes,
         u64::from(info.read_only),
+        u64::from(info.metadata_copies),
     ] {
         out.extend(w.to_le_bytes());
     }
@@ -93,6 +96,8 @@ pub fn decode(bytes: &[u8]) -> Option<About> {
         free: next()?,
         inodes: next()?,
         read_only: next()? != 0,
+        // Older mounts do not say.
+        metadata_copies: next().unwrap_or_default().max(1),
     })
 }
 
@@ -109,6 +114,7 @@ mod tests {
             total_blocks: 1,
             segment_blocks: 2,
             segments: 3,
+            metadata_copies: 2,
             mlogs: 4,
             devices: 5,
             mount_generation: 6,
@@ -123,7 +129,7 @@ mod tests {
         let about = decode(&bytes).unwrap();
         assert_eq!((about.label.as_str(), about.uuid), ("home \u{e4}", [7; 16]));
         assert_eq!((about.total_blocks, about.last_epoch, about.usable), (1, 7, 8));
-        assert_eq!((about.free, about.inodes, about.read_only), (9, 10, true));
+        assert_eq!((about.free, about.inodes, about.read_only, about.metadata_copies), (9, 10, true, 2));
         for n in 0..bytes.len() {
             let _ = decode(&bytes[..n]);
         }

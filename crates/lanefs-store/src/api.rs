@@ -25,6 +25,9 @@ pub struct FormatOptions {
     pub mode: u32,
     /// Times of the root directory, nanoseconds since 1970; the present if none is given.
     pub time: Option<i64>,
+    /// How often the blocks of the tree (inodes, maps, directories, tables; not file data) lie on the
+    /// devices: 1, or 2, so that the damage of one block loses nothing.
+    pub metadata_copies: u32,
     /// Overwrite a volume that is already there.
     pub force: bool,
 }
@@ -41,6 +44,7 @@ impl Default for FormatOptions {
             gid: 0,
             mode: 0o755,
             time: None,
+            metadata_copies: 1,
             force: false,
         }
     }
@@ -134,6 +138,8 @@ pub struct VolumeInfo {
     pub segment_blocks: u32,
     /// Segments of all devices.
     pub segments: u64,
+    /// How often the blocks of the tree lie on the devices.
+    pub metadata_copies: u32,
     /// mlogs in use.
     pub mlogs: usize,
     /// Devices.

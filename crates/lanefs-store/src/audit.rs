@@ -37,6 +37,15 @@ impl Walk<'_> {
         if !self.store.segments.is_live(r.addr) {
             self.audit.problems.push(format!("block {} of {owner:?} is not marked as in use", r.addr));
         }
+        let (t, node) = (&self.store.segments, !matches!(owner, Owner::Data { .. }));
+        let paired = t.geometry.locate(r.addr).is_some_and(|(seg, _)| t.is_paired(seg));
+        if paired != (node && t.geometry.copies == 2) {
+            let how = if paired { "should have no copy" } else { "has no copy" };
+            self.audit.problems.push(format!("block {} of {owner:?} {how}", r.addr));
+        }
+        if paired && self.store.io.copy_of(r.addr).is_none_or(|c| !t.is_live(c)) {
+            self.audit.problems.push(format!("the copy of block {} of {owner:?} is not marked", r.addr));
+        }
     }
 
     fn inode(&mut self, ino: Ino, block: BlockRef) -> Result<()> {
@@ -99,7 +108,7 @@ impl Walk<'_> {
             self.see(r, owner);
         }
         for (index, a) in m.orphan_blocks.iter().enumerate() {
-            self.see(BlockRef { addr: *a, crc: 0 }, Owner::Orphans { index: index as u64 });
+            self.see(*a, Owner::Orphans { index: index as u64 });
         }
         Ok(())
     }
@@ -144,7 +153,7 @@ impl Store {
             w.summaries(&m);
         }
         let mut audit = w.audit;
-        audit.blocks = w.seen.len() as u64;
+        audit.blocks = w.seen.keys().map(|a| self.segments.blocks_at(*a)).sum();
         let live = self.segments.total_live();
         if live != audit.blocks {
             audit.problems.push(format!("{live} blocks are marked as in use, {} are", audit.blocks));

@@ -60,7 +60,7 @@ pub(crate) struct Maintenance {
     pub usage: UsageTable,
     /// Inodes without names, not dead.
     pub orphans: BTreeSet<Ino>,
-    pub orphan_blocks: Vec<BlockAddr>,
+    pub orphan_blocks: Vec<BlockRef>,
     pub orphans_changed: bool,
     /// Inodes to be written out: what was dirtied before the position, and what the fold changed. Some twice.
     pub changed: Vec<Arc<Cell>>,
@@ -156,6 +156,7 @@ impl Store {
         if m.closing && !clean {
             return Err(StoreError::Closed); // It waited for the lock while the store was closed.
         }
+        self.heal(m);
         // 1. Position.
         let (mut positions, mut appended, mut number) = self.record_position(m);
         // 2. Seal.
@@ -262,7 +263,7 @@ impl Store {
     /// Blocks that a fold and its checkpoint may need, generously: inode, bucket and table node per group. (What is dirtied now is not its business.)
     fn fold_needs(&self, m: &Maintenance, input: &FoldInput) -> u64 {
         let groups: usize = input.groups.iter().map(|b| record::groups(b).count()).sum();
-        3 * groups as u64 + 2 * m.changed.len() as u64 + 16
+        self.metadata_copies() * (3 * groups as u64 + 2 * m.changed.len() as u64 + 16)
     }
 
     fn short_of_room(&self, m: &Maintenance, input: &FoldInput) -> bool {
@@ -340,7 +341,8 @@ impl Store {
     /// is dirty again and goes with [`Store::capture`].
     fn capture_leaves(&self, cell: &Cell, sink: &mut Sink<'_>) -> Result<()> {
         // Small segments have small portions, so that small tests see several.
-        let portion = QUEUE_MAX.min(self.segments.geometry.segment_blocks as usize);
+        let g = &self.segments.geometry;
+        let portion = (QUEUE_MAX / g.copies as usize).min(g.segment_blocks as usize);
         let mut from = 0;
         loop {
             {
@@ -395,14 +397,14 @@ impl Store {
             return Ok(m.slot.orphans);
         }
         for a in std::mem::take(&mut m.orphan_blocks) {
-            sink.free(a);
+            sink.free(a.addr);
         }
         let all: Vec<Ino> = m.orphans.iter().copied().collect();
         let mut next = BlockRef::NONE;
         for (index, inos) in all.chunks(ORPHANS_PER_BLOCK).enumerate().rev() {
             let index = index as u64;
             next = sink.write(Owner::Orphans { index }, orphans::encode_orphans(index, next, inos))?;
-            m.orphan_blocks.push(next.addr);
+            m.orphan_blocks.push(next);
         }
         // Set again if the slot is not written: `m.slot.orphans` would be the old list.
         m.orphans_changed = true;

@@ -24,7 +24,7 @@ use crate::types::{Block, BlockAddr, BlockRef, Ino};
 use std::sync::atomic::Ordering;
 
 /// A data block of the victim, still in use when it was looked at.
-struct Move {
+pub(crate) struct Move {
     owner: DataOwner,
     from: BlockRef,
     block: Box<Block>,
@@ -70,7 +70,7 @@ impl Store {
             let Some(victim) = self.choose(m, &tried, foreground) else { return Ok(report) };
             tried.push(victim);
             let (moved, marked) = self.empty_segment(m, victim)?;
-            spent += moved + marked;
+            spent += (moved + marked) * self.metadata_copies();
             let emptied = u64::from(!m.stuck.contains(&victim));
             for r in [&mut report, &mut m.cleaned] {
                 r.moved += moved;
@@ -115,11 +115,16 @@ impl Store {
         let owners = m.usage.owners(&self.segments, seg, &self.io);
         let mut moves = Vec::new();
         let (mut marked, mut lost, mut bad) = (0, 0, 0);
+        let mut buckets = Vec::new();
         for i in self.segments.live_blocks(seg) {
             let addr = g.addr(seg, i);
             let owner = owners[i as usize];
+            if i >= g.half() && self.segments.is_paired(seg) {
+                continue; // A copy: it goes with its block.
+            }
             match self.look_at(m, owner, addr) {
                 Ok(Live::Data(from, block)) => moves.push(Move { owner, from, block, bucket: false }),
+                Ok(Live::Bucket(mv)) if g.copies == 2 => buckets.push(mv),
                 Ok(Live::Bucket(mv)) => moves.push(mv),
                 Ok(Live::Marked) => marked += 1,
                 Ok(Live::Nobodys) => lost += u64::from(self.segments.is_live(addr)),
@@ -129,8 +134,11 @@ impl Store {
                 }
             }
         }
-        let (moved, left) = self.move_data(seg, moves)?;
+        let (mut moved, left) = self.move_data(seg, moves, Heat::Cold)?;
         bad += left;
+        // These need a copy, and lie apart from data.
+        let (more, left) = self.move_data(seg, buckets, Heat::Hot)?;
+        (moved, bad) = (moved + more, bad + left);
         if lost > 0 {
             tracing::warn!("segment {seg}: {lost} blocks in use by an owner that cannot be found");
         }
@@ -146,8 +154,7 @@ impl Store {
         if let Some(from) = at {
             return Ok(Live::Data(from, self.io.read(from, "file data")?));
         }
-        let mut block = Block::zeroed();
-        self.io.read_raw(addr, &mut block.0, "the cleaner's read")?;
+        let block = self.node_at(addr)?;
         Ok(match self.mark_node(m, addr, block)? {
             Some(None) => Live::Marked,
             Some(Some(bucket)) => Live::Bucket(bucket),
@@ -160,6 +167,26 @@ impl Store {
                 Live::Nobodys
             }
         })
+    }
+
+    /// A live block that says itself whose it is, from its copy where it does not.
+    fn node_at(&self, addr: BlockAddr) -> Result<Box<Block>> {
+        let what = "the cleaner's read";
+        let mut block = Block::zeroed();
+        let read = self.io.read_raw(addr, &mut block.0, what);
+        if read.is_ok() && header::verify_sealed(&block, addr).is_some() {
+            return Ok(block);
+        }
+        if let Some(copy) = self.io.copy_of(addr) {
+            let mut other = Block::zeroed();
+            if self.io.read_raw(copy, &mut other.0, what).is_ok()
+                && header::verify_sealed(&other, addr).is_some()
+            {
+                self.io.excuse(addr);
+                return Ok(other);
+            }
+        }
+        read.map(|()| block)
     }
 
     /// A block that cannot be read stays. Whatever else went wrong is told on.
@@ -184,7 +211,7 @@ impl Store {
 
     /// A node block says itself whose it is. Marks it for rewriting; a directory's bucket is to be moved instead.
     /// `None` if its owner does not point here.
-    fn mark_node(
+    pub(crate) fn mark_node(
         &self,
         m: &mut Maintenance,
         addr: BlockAddr,
@@ -204,7 +231,7 @@ impl Store {
             }
             BlockKind::Usage => return done(m.usage.rewrite(level, index, addr, &self.io)?),
             BlockKind::Orphans => {
-                let here = m.orphan_blocks.contains(&addr);
+                let here = m.orphan_blocks.iter().any(|r| r.addr == addr);
                 m.orphans_changed |= here;
                 return done(here);
             }
@@ -226,15 +253,15 @@ impl Store {
         done(found)
     }
 
-    /// Copies data to the cold head, then points the maps there. How many moved, and how many had to stay.
-    fn move_data(&self, seg: SegId, mut moves: Vec<Move>) -> Result<(u64, u64)> {
+    /// Copies data to a head, the cold one but for buckets that have copies, then points the maps there. How many moved, and how many had to stay.
+    pub(crate) fn move_data(&self, seg: SegId, mut moves: Vec<Move>, head: Heat) -> Result<(u64, u64)> {
         if moves.is_empty() {
             return Ok((0, 0));
         }
         let checkpoint = self.checkpoint_number.load(Ordering::Relaxed);
         let mut runs = Vec::new();
         let mlog = &self.mlogs[moves[0].owner.ino.chunk() as usize % self.mlogs.len()];
-        mlog.alloc(&self.segments, Heat::Cold, moves.len() as u32, checkpoint, true, &mut runs)?;
+        mlog.alloc(&self.segments, head, moves.len() as u32, checkpoint, true, &mut runs)?;
         let addrs = runs.iter().flat_map(|&(a, n)| (0..u64::from(n)).map(move |i| a.plus(i)));
         let to: Vec<BlockRef> = addrs
             .zip(&mut moves)
@@ -245,8 +272,12 @@ impl Store {
                 checksum::reference(addr, &mv.block)
             })
             .collect();
-        let writes: Vec<Write<'_>> =
+        let mut writes: Vec<Write<'_>> =
             to.iter().zip(&moves).map(|(r, mv)| Write { addr: r.addr, data: &mv.block.0 }).collect();
+        if head == Heat::Hot {
+            let copies = to.iter().zip(&moves).filter_map(|(r, mv)| Some((self.io.copy_of(r.addr)?, mv)));
+            writes.extend(copies.map(|(addr, mv)| Write { addr, data: &mv.block.0 }));
+        }
         self.io.write(&writes)?;
         let (mut moved, mut left) = (0, 0);
         for (r, mv) in to.iter().zip(&moves) {

@@ -26,6 +26,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 struct History {
     bytes: u64,
+    /// Copies of the tree.
+    copies: u32,
     /// Files to begin with.
     crowd: u64,
     steps: u64,
@@ -209,7 +211,7 @@ fn fails(base: &Arc<MemoryImage>, h: History, refused: Refused) -> std::result::
 fn every_one(h: History, one_in: u64) {
     let one_in = std::env::var("LANEFS_FAULTS").ok().and_then(|s| s.parse().ok()).unwrap_or(one_in);
     let only = std::env::var("LANEFS_FAULT").ok();
-    let base = MemoryImage::capture(&*fresh(h.bytes)).unwrap();
+    let base = MemoryImage::capture(&*fresh_with(h.bytes, h.copies)).unwrap();
     let all = run(&base, h, Refused::Nothing);
     let mut cases = Vec::new();
     for kind in [Kind::Read, Kind::Write, Kind::Flush] {
@@ -265,16 +267,21 @@ fn every_one(h: History, one_in: u64) {
 
 #[test]
 fn whatever_is_refused_once_while_room_is_short_costs_nothing_that_was_acknowledged() {
-    every_one(History { bytes: 1_600 << 10, crowd: 0, steps: 100, seed: 1 }, 40);
+    every_one(History { bytes: 1_600 << 10, copies: 1, crowd: 0, steps: 100, seed: 1 }, 40);
 }
 
 #[test]
 fn whatever_is_refused_once_on_a_volume_with_several_leaves_costs_nothing_that_was_acknowledged() {
-    every_one(History { bytes: 6 << 20, crowd: 0, steps: 140, seed: 2 }, 40);
+    every_one(History { bytes: 6 << 20, copies: 1, crowd: 0, steps: 140, seed: 2 }, 40);
+}
+
+#[test]
+fn whatever_is_refused_once_on_a_volume_with_two_copies_of_its_tree_costs_nothing_that_was_acknowledged() {
+    every_one(History { bytes: 2 << 20, copies: 2, crowd: 0, steps: 100, seed: 4 }, 40);
 }
 
 #[test]
 #[ignore = "takes minutes"]
 fn whatever_is_refused_once_among_many_files_costs_nothing_that_was_acknowledged() {
-    every_one(History { bytes: 16 << 20, crowd: 290, steps: 60, seed: 3 }, 120);
+    every_one(History { bytes: 16 << 20, copies: 1, crowd: 290, steps: 60, seed: 3 }, 120);
 }

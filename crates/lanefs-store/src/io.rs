@@ -8,6 +8,7 @@ use crate::block_io::BlockSource;
 use crate::device::{Device, FlushGate, ReadReq, WriteReq};
 use crate::error::{Result, StoreError};
 use crate::format::checksum;
+use crate::format::superblock::Superblock;
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
 use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, Canary, planted};
@@ -22,8 +23,18 @@ const SHARDS: usize = 16;
 /// A block that the queue and the cache hold in common. Boxed: a count beside the block, which is aligned, would take a block of its own.
 type Shared = Arc<Box<Block>>;
 
-/// A block that waits for being written: its sum, its bytes, and whether the cache keeps it then.
-type Queued = (u32, Shared, bool);
+/// A block that waits for being written: its sum, its bytes, whether the cache keeps it then, and whether it is written twice.
+type Queued = (u32, Shared, bool, bool);
+
+/// Where the copies of blocks lie, in a volume that keeps two of its tree: see `copies`.
+#[derive(Clone, Copy)]
+struct Twins {
+    segment: u64,
+    half: u64,
+}
+
+/// So many blocks with a bad copy are remembered; another reader meets the others.
+const SUSPECTS_MAX: usize = 4096;
 
 /// A bounded cache of verified blocks, found by address and sum: what is stale never matches.
 struct NodeCache {
@@ -84,6 +95,11 @@ pub(crate) struct Io {
     cache: NodeCache,
     /// Nothing is ever written; what is queued stays queued.
     read_only: bool,
+    twins: Option<Twins>,
+    /// Blocks of which a copy is bad and the other one good, for `Store::heal`: the sum of each address.
+    suspects: Mutex<crate::cell::WordMap<u32>>,
+    /// Length of `suspects`. Relaxed: who heals looks again later.
+    suspected: AtomicUsize,
     /// Blocks that have an address and wait for being written together; reads find them here.
     queued: Mutex<crate::cell::WordMap<Queued>>,
     /// Length of `queued`, so that reads look only when there is something. Release/acquire: who sees a reference
@@ -102,11 +118,27 @@ impl Io {
             gates,
             cache: NodeCache::new(cache_bytes),
             read_only,
+            twins: None,
+            suspects: Mutex::default(),
+            suspected: AtomicUsize::new(0),
             queued: Mutex::default(),
             queue_len: AtomicUsize::new(0),
             broken: CachePadded::new(AtomicBool::new(false)),
             why: Mutex::new(None),
         }
+    }
+
+    /// The same for the devices of a volume, of which it may know copies.
+    pub fn of(self, sb: &Superblock) -> Io {
+        let segment = u64::from(sb.layout.segment_blocks);
+        let twins = (sb.metadata_copies() == 2).then_some(Twins { segment, half: segment / 2 });
+        Io { twins, ..self }
+    }
+
+    /// Where the copy of a block lies, if it has one: none of the address alone is known to have.
+    pub fn copy_of(&self, addr: BlockAddr) -> Option<BlockAddr> {
+        let t = self.twins?;
+        (addr.block() % t.segment < t.half).then(|| addr.plus(t.half))
     }
 
     /// Makes the store read-only because of `e`; the first reason stays.
@@ -154,7 +186,7 @@ impl Io {
         let queued = (self.queue_len() > 0).then(|| self.queued.lock());
         for (addr, b) in blocks.iter_mut() {
             self.device(*addr, what)?;
-            if let Some((_, q, _)) = queued.as_ref().and_then(|q| q.get(&addr.0)) {
+            if let Some((_, q, ..)) = queued.as_ref().and_then(|q| q.get(&addr.0)) {
                 b.0.copy_from_slice(&q.0);
                 continue;
             }
@@ -271,9 +303,10 @@ impl Io {
     }
 
     /// Queues a block for [`Io::write_queue`]. `keep`: the cache keeps it when it is written, as what is read again and again.
-    pub fn enqueue(&self, r: BlockRef, b: Box<Block>, keep: bool) {
+    /// `twice`: its copy is written with it.
+    pub fn enqueue(&self, r: BlockRef, b: Box<Block>, keep: bool, twice: bool) {
         let mut q = self.queued.lock();
-        q.insert(r.addr.0, (r.crc, Arc::new(b), keep));
+        q.insert(r.addr.0, (r.crc, Arc::new(b), keep, twice));
         self.queue_len.store(q.len(), Ordering::Release);
     }
 
@@ -299,9 +332,13 @@ impl Io {
         let mut blocks: Vec<(BlockAddr, Queued)> =
             self.queued.lock().iter().map(|(a, q)| (BlockAddr(*a), q.clone())).collect();
         blocks.sort_unstable_by_key(|b| b.0);
-        let writes: Vec<Write<'_>> = blocks.iter().map(|(a, q)| Write { addr: *a, data: &q.1.0 }).collect();
+        let mut writes: Vec<Write<'_>> =
+            blocks.iter().map(|(a, q)| Write { addr: *a, data: &q.1.0 }).collect();
+        for (a, q) in blocks.iter().filter(|(_, q)| q.3) {
+            writes.extend(self.copy_of(*a).map(|addr| Write { addr, data: &q.1.0 }));
+        }
         self.write(&writes)?;
-        for (addr, (crc, b, _)) in blocks.iter().filter(|b| b.1.2) {
+        for (addr, (crc, b, ..)) in blocks.iter().filter(|b| b.1.2) {
             self.cache.put(BlockRef { addr: *addr, crc: *crc }, b.clone());
         }
         let mut q = self.queued.lock();
@@ -326,21 +363,92 @@ impl Io {
         queued.get(&r.addr.0).filter(|q| q.0 == r.crc).map(|q| (*q.1).clone())
     }
 
-    /// Reads a block from its device and compares it with its sum.
+    /// Reads a block from its device and compares it with its sum; from its copy, if it has one, where that fails.
     fn fetch(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        let first = match self.fetch_at(r, r.addr, what) {
+            Err(e @ (StoreError::Io { .. } | StoreError::Corrupt { .. })) => e,
+            done => return done,
+        };
+        let Some(copy) = self.copy_of(r.addr) else { return Err(first) };
+        let Ok(b) = self.fetch_at(r, copy, what) else { return Err(first) };
+        tracing::debug!("{what}: its copy in block {copy} is used: {first}");
+        self.excuse(r.addr);
+        self.suspect(r);
+        Ok(b)
+    }
+
+    /// Reads the block that lies at `at` and compares it with what should be there: the block of `r`, or its copy, which is
+    /// the same byte for byte.
+    pub fn fetch_at(&self, r: BlockRef, at: BlockAddr, what: &'static str) -> Result<Box<Block>> {
         let mut b = Block::zeroed();
-        self.read_raw(r.addr, &mut b.0, what)?;
+        self.read_raw(at, &mut b.0, what)?;
         let mut crc = checksum::block_crc(r.addr, &b.0);
         if crc != r.crc {
             // Once more: what was read wrong once must not cost the tree below it.
-            self.read_raw(r.addr, &mut b.0, what)?;
+            self.read_raw(at, &mut b.0, what)?;
             crc = checksum::block_crc(r.addr, &b.0);
         }
         if crc != r.crc {
             let why = format!("its bytes sum to {crc:#010x}, its parent says {:#010x}", r.crc);
-            return Err(StoreError::Corrupt { addr: r.addr, what, why });
+            return Err(StoreError::Corrupt { addr: at, what, why });
         }
         Ok(b)
+    }
+
+    /// What is wrong with one of the two copies of a block that was read: where it lies, and why. Remembers it for [`Store::heal`].
+    ///
+    /// [`Store::heal`]: crate::store::Store::heal
+    pub fn bad_copy(&self, r: BlockRef, what: &'static str) -> Option<(BlockAddr, StoreError)> {
+        let copy = self.copy_of(r.addr)?;
+        if self.is_queued(r) {
+            return None;
+        }
+        let (bad, e) = if self.suspects.lock().get(&r.addr.0) == Some(&r.crc) {
+            (r.addr, self.fetch_at(r, r.addr, what).err()?)
+        } else {
+            (copy, self.fetch_at(r, copy, what).err()?)
+        };
+        self.excuse(bad);
+        self.suspect(r);
+        Some((bad, e))
+    }
+
+    /// A block that cannot be read is known from its copy.
+    pub fn excuse(&self, addr: BlockAddr) {
+        if let Some(d) = self.devices.get(addr.device()) {
+            d.excuse(addr.offset());
+        }
+    }
+
+    /// Remembers that one of the copies of a block is bad.
+    pub fn suspect(&self, r: BlockRef) {
+        let mut s = self.suspects.lock();
+        if s.len() < SUSPECTS_MAX {
+            s.insert(r.addr.0, r.crc);
+        }
+        self.suspected.store(s.len(), Ordering::Relaxed);
+    }
+
+    pub fn suspect_all(&self, refs: Vec<BlockRef>) {
+        refs.into_iter().for_each(|r| self.suspect(r));
+    }
+
+    /// Takes the blocks remembered so.
+    pub fn take_suspects(&self) -> Vec<BlockRef> {
+        if self.suspected.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let all = std::mem::take(&mut *self.suspects.lock());
+        self.suspected.store(0, Ordering::Relaxed);
+        let mut all: Vec<_> = all.into_iter().map(|(a, crc)| BlockRef { addr: BlockAddr(a), crc }).collect();
+        all.sort_unstable_by_key(|r| r.addr);
+        all
+    }
+
+    /// Writes a bad copy anew. An error is not sticky: nothing that was acknowledged depends on it, since the other copy is good.
+    pub fn rewrite(&self, at: BlockAddr, b: &Block) -> Result<()> {
+        self.check()?;
+        self.device(at, "copy")?.write(&[WriteReq { offset: at.offset(), data: &b.0 }])
     }
 }
 

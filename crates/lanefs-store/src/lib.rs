@@ -15,6 +15,7 @@ mod change;
 mod checkpoint;
 mod cleaner;
 mod commit;
+mod copies;
 // The tests of `tests/it` and those beside the code have their model in common.
 #[cfg(test)]
 #[allow(dead_code)]

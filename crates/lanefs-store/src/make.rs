@@ -11,7 +11,7 @@ use crate::error::{Result, StoreError};
 use crate::format::slot::{SLOT_BLOCKS, Slot};
 use crate::format::superblock::{
     DeviceEntry, FAR_BLOCKS, FAR_COPIES, LABEL_MAX, Layout, MAX_MLOGS, MIN_SEGMENT_BLOCKS, SUPERBLOCK_MAGIC,
-    Superblock, UnverifiedSuperblock, Uuid, copy_candidates,
+    Superblock, TWO_COPIES, UnverifiedSuperblock, Uuid, copy_candidates,
 };
 use crate::inode_table::InodeTable;
 use crate::recovery::{read_block, read_superblock};
@@ -44,11 +44,14 @@ fn geometry(o: &FormatOptions, blocks: &[u64]) -> Result<(Layout, Geometry)> {
     if blocks.is_empty() {
         return Err(StoreError::Invalid("a volume needs a device".into()));
     }
+    if !(1..=2).contains(&o.metadata_copies) {
+        return Err(StoreError::Invalid(format!("{} copies of metadata; 1 or 2", o.metadata_copies)));
+    }
     let mut segment_blocks = o.segment_blocks;
     let (layout, g) = loop {
         let layout = Layout::new(segment_blocks, SLOT_BLOCKS)
             .ok_or_else(|| StoreError::Invalid(format!("segments of {segment_blocks} blocks")))?;
-        let g = Geometry::new(&layout, blocks);
+        let g = Geometry::new(&layout, blocks).with_copies(o.metadata_copies);
         if g.usable() >= 4 * MIN_SEGMENTS || segment_blocks == MIN_SEGMENT_BLOCKS {
             break (layout, g);
         }
@@ -120,7 +123,7 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
     let created = o.time.unwrap_or_else(now);
     let superblock = |i: usize| Superblock {
         features_compatible: 0,
-        features_read_compatible: FAR_COPIES,
+        features_read_compatible: FAR_COPIES | if o.metadata_copies == 2 { TWO_COPIES } else { 0 },
         features_incompatible: 0,
         volume,
         device_index: i as u8,

@@ -375,8 +375,15 @@ impl Mlog {
         urgent: bool,
         out: &mut Vec<(BlockAddr, u32)>,
     ) -> Result<()> {
-        let slot = if self.small { if heat == Heat::Cold { 2 } else { 1 } } else { heat as usize };
-        let size = t.geometry.segment_blocks;
+        // Blocks of the tree have heads of their own if they have copies: the second half of their segments is for these.
+        let paired = t.geometry.copies == 2 && matches!(heat, Heat::Hot | Heat::Node);
+        let slot = match heat {
+            _ if !self.small => heat as usize,
+            _ if paired => 3,
+            Heat::Cold => 2,
+            _ => 1,
+        };
+        let size = if paired { t.geometry.half() } else { t.geometry.segment_blocks };
         let mut left = n;
         let mut h = self.heads.lock();
         let here = h.open[slot].map_or(0, |head| size - head.next);
@@ -389,6 +396,7 @@ impl Mlog {
                 Some(head) if head.next < size => head,
                 full => {
                     let seg = self.claim(t, State::Open, heat as u8).ok_or(StoreError::NoSpace)?;
+                    t.set_paired(seg, paired);
                     if let Some(f) = full {
                         t.close(f.seg);
                     }

@@ -32,12 +32,13 @@ impl Store {
     /// Whether so many inodes are dirty that a checkpoint may outgrow what is kept back for it.
     pub(crate) fn metadata_presses(&self) -> bool {
         let room = self.free_segment_blocks();
-        if 8 * self.cells.dirty_at_most() as u64 <= room {
+        let each = 8 * self.metadata_copies();
+        if each * self.cells.dirty_at_most() as u64 <= room {
             return false;
         }
         // Relaxed: what the store's own checkpoint could not write out does not count again.
         let dirty = self.cells.dirty().saturating_sub(self.dirty_floor.load(Ordering::Relaxed));
-        8 * dirty as u64 > room
+        each * dirty as u64 > room
     }
 
     /// Looks at that now and then, and makes a checkpoint. Called before a transaction that goes with an epoch, by whoever holds nothing that a
@@ -61,7 +62,8 @@ impl Store {
     pub(crate) fn note_owed(&self) -> u32 {
         // Relaxed: both are estimates, and what is forgone was owed before.
         let owed: u64 = self.mlogs.iter().map(Mlog::owed).sum();
-        self.segments.owe(owed.saturating_sub(self.forgone.load(Ordering::Relaxed)));
+        let inodes = owed.saturating_sub(self.forgone.load(Ordering::Relaxed));
+        self.segments.owe(inodes * self.metadata_copies());
         self.segments.owed()
     }
 

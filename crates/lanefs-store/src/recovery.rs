@@ -192,7 +192,8 @@ pub(crate) fn order_by(
 /// The tables below a slot, read and verified as far as opening needs them.
 fn read_tables(slot: &Slot, sb: &Superblock, io: &Io) -> Result<(SegmentTable, InodeTable, UsageTable)> {
     let blocks: Vec<u64> = sb.devices.iter().map(|d| d.blocks).collect();
-    let segments = SegmentTable::new(Geometry::new(&sb.layout, &blocks));
+    let geometry = Geometry::new(&sb.layout, &blocks).with_copies(sb.metadata_copies());
+    let segments = SegmentTable::new(geometry);
     let usage = UsageTable::load(slot.usage, &segments, io)?;
     let inodes = InodeTable::open(slot.table.r, slot.table.level)?;
     let root = inodes.lookup(ROOT_INO, io)?;
@@ -214,7 +215,7 @@ pub(crate) fn was_closed(devices: Vec<Arc<dyn Device>>) -> Result<bool> {
 pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Arc<Store>, OpenReport)> {
     let began = Instant::now();
     let (devices, sb) = order_devices(devices)?;
-    let io = Io::new(devices.clone(), 1 << 20, true);
+    let io = Io::new(devices.clone(), 1 << 20, true).of(&sb);
     let (slots, error) = read_slots(&sb, &io)?;
     let Some((slot, index)) = slots.into_iter().next() else {
         let none = || StoreError::NotAVolume { device: "volume".into(), why: "no checkpoint".into() };
@@ -234,6 +235,7 @@ pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Ar
         maintenance: Maintenance::new(slot, index, usage),
         options: o.clone(),
     });
+    store.io.suspect_all(io.take_suspects());
     store.bring_up(&mut report, Vec::new())?;
     report.nanos = began.elapsed().as_nanos() as u64;
     Ok((Arc::new(store), report))
@@ -314,7 +316,7 @@ impl Store {
             let b = self.io.read(next, "orphan list")?;
             let (inos, after) = orphans::decode_orphans(&b, next.addr, index)?;
             m.orphans.extend(inos);
-            m.orphan_blocks.push(next.addr);
+            m.orphan_blocks.push(next);
             (next, index) = (after, index + 1);
         }
         Ok(())
@@ -490,8 +492,8 @@ impl Store {
             }
             i.gone = true;
             for a in std::mem::take(&mut i.fresh) {
+                self.space.credit(0, self.segments.blocks_at(BlockAddr(a)));
                 self.segments.clear_live(BlockAddr(a));
-                self.space.credit(0, 1);
             }
             self.cells.remove(cell.ino);
         }

@@ -6,7 +6,8 @@
 //! 1. Blocks are read from the medium, past every cache. What waits in the queue has not been written and is passed over.
 //! 2. What the last checkpoint refers to is not overwritten before a newer one is durable (docs/SPEC.md, section 16). So a wrong sum is damage
 //!    exactly if the inode table still names the same inode block after the read; otherwise the inode is read again.
-//! 3. What was written since the last checkpoint is not looked at; who wants that makes a checkpoint first. A volume that was recovered in
+//! 3. Of a block of the tree that has a copy (`copies`) both are read. If one of them is bad, it is no damage but mended.
+//! 4. What was written since the last checkpoint is not looked at; who wants that makes a checkpoint first. A volume that was recovered in
 //!    memory, to be read only, cannot have one: there the inodes that recovery changed are looked at as they are in memory.
 
 use crate::block_io::BlockSource;
@@ -68,6 +69,8 @@ pub struct ScrubStep {
     pub node_blocks: u64,
     /// What is damaged.
     pub damage: Vec<ScrubDamage>,
+    /// Blocks that were damaged, and are written again from their copies.
+    pub mended: Vec<ScrubDamage>,
 }
 
 impl ScrubStep {
@@ -86,12 +89,23 @@ struct Medium<'a> {
     store: &'a Store,
 }
 
-impl BlockSource for Medium<'_> {
-    fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+impl Medium<'_> {
+    /// File data: it has no copy.
+    fn read_data(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
         match self.io.read(r, what) {
             Err(e) if self.store.io.is_queued(r) => self.store.io.read(r, what).map_err(|_| e),
             done => done,
         }
+    }
+}
+
+impl BlockSource for Medium<'_> {
+    fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        let b = self.read_data(r, what)?;
+        if !self.store.io.is_queued(r) {
+            let _ = self.io.bad_copy(r, what); // Remembered for the end of the step.
+        }
+        Ok(b)
     }
 }
 
@@ -108,10 +122,37 @@ impl Store {
     /// If the store is closed or was stopped. Damage is no error.
     pub fn scrub(&self, from: ScrubCursor, budget: u64) -> Result<ScrubStep> {
         self.check_open()?;
-        let medium = Medium { io: Io::new(self.io.devices().to_vec(), 0, true), store: self };
+        let io = Io::new(self.io.devices().to_vec(), 0, true).of(&self.superblock());
+        let medium = Medium { io, store: self };
+        let mut step = self.scrub_on(&medium, from, budget)?;
+        let bad = medium.io.take_suspects();
+        if bad.is_empty() {
+            return Ok(step);
+        }
+        self.io.suspect_all(bad);
+        let healed = {
+            let mut m = self.maintenance.lock();
+            self.check_open()?;
+            self.heal(&mut m)
+        };
+        if !self.read_only {
+            self.io.flush(healed.iter().fold(0, |m, h| m | 1 << h.at.device()))?;
+        }
+        for h in healed {
+            let (device, block) = (h.at.device() as u8, h.at.block());
+            let done =
+                if self.read_only { "the other copy is used" } else { "written again from the other copy" };
+            let what = format!("{}, one of two copies: {}; {done}", h.what, h.why);
+            let one = ScrubDamage { ino: h.ino, page: None, device, block, what };
+            if self.read_only { step.damage.push(one) } else { step.mended.push(one) }
+        }
+        Ok(step)
+    }
+
+    fn scrub_on(&self, medium: &Medium<'_>, from: ScrubCursor, budget: u64) -> Result<ScrubStep> {
         let mut step = ScrubStep::default();
         if from.ino == 0 {
-            self.scrub_volume(&medium, &mut step);
+            self.scrub_volume(medium, &mut step);
         }
         let mut at = from;
         let mut last = None;
@@ -133,7 +174,7 @@ impl Store {
             if chunk != Ino(at.ino).chunk() {
                 at = ScrubCursor { ino: chunk * INOS_PER_CHUNK, page: 0 };
             }
-            self.scrub_table(chunk, last, &medium, &mut step);
+            self.scrub_table(chunk, last, medium, &mut step);
             last = Some(chunk);
             let end = (chunk + 1) * INOS_PER_CHUNK;
             let entries = match self.inodes.chunk_entries(chunk, &self.io) {
@@ -148,10 +189,10 @@ impl Store {
                 let ino = Ino(at.ino);
                 let e = entries[ino.slot()];
                 if replayed.contains(&ino) {
-                    self.scrub_replayed(ino, &medium, &mut step)?;
+                    self.scrub_replayed(ino, medium, &mut step)?;
                     at = ScrubCursor { ino: at.ino + 1, page: 0 };
                 } else if !e.block.is_none()
-                    && let Some(page) = self.scrub_inode(ino, e, at.page, budget, &medium, &mut step)?
+                    && let Some(page) = self.scrub_inode(ino, e, at.page, budget, medium, &mut step)?
                 {
                     at.page = page;
                 } else {
@@ -386,7 +427,8 @@ fn compare(
 ) {
     let is_dir = state.is_dir();
     let refs: Vec<BlockRef> = some.iter().map(|s| s.1).collect();
-    let ahead = medium.io.read_ahead(&refs);
+    // Of buckets with copies both are read.
+    let ahead = if is_dir { None } else { medium.io.read_ahead(&refs) };
     for (i, (page, r)) in some.drain(..).enumerate() {
         if is_dir {
             step.node_blocks += 1
@@ -396,8 +438,11 @@ fn compare(
         if ahead.as_ref().is_some_and(|b| checksum::matches(r, &b[i].0)) {
             continue;
         }
-        let what = if is_dir { "directory bucket" } else { "file data" };
-        if let Err(e) = medium.read(r, what) {
+        let read = match is_dir {
+            true => medium.read(r, "directory bucket"),
+            false => medium.read_data(r, "file data"),
+        };
+        if let Err(e) = read {
             step.add(ino, (!is_dir).then_some(page), r.addr, e.to_string());
         }
     }

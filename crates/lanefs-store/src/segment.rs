@@ -14,6 +14,9 @@
 //! 4. Node-head segments never have marks; they are freed when P has moved past them.
 //! 5. A table grows at its end only: segments keep their numbers, and what is there is not moved.
 //!    So nobody waits for it, and who sees the larger count finds the new segments.
+//! 6. In a volume that keeps two copies of its tree (see `copies`) some segments are *paired*: they
+//!    hold blocks of the tree alone, and the copy of block i is block i + half a segment. Both
+//!    carry the same marks, which are set and taken together: nobody else names a copy.
 //!
 //! Atomics are relaxed but two: the counts steer, and every decision that frees is made by the one
 //! checkpoint under way, after it has waited (with locks, which order memory) for all writers that
@@ -29,7 +32,7 @@ use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 
 /// A segment's number, counted through all devices.
 pub(crate) type SegId = u32;
@@ -85,6 +88,8 @@ impl Clone for DeviceSpan {
 pub(crate) struct Geometry {
     pub segment_blocks: u32,
     pub reserved: u32,
+    /// How often the tree lies on the devices: once or twice.
+    pub copies: u32,
     spans: Vec<DeviceSpan>,
 }
 
@@ -100,7 +105,16 @@ impl Geometry {
                 span
             })
             .collect();
-        Geometry { segment_blocks: layout.segment_blocks, reserved: layout.reserved_segments, spans }
+        let (segment_blocks, reserved) = (layout.segment_blocks, layout.reserved_segments);
+        Geometry { segment_blocks, reserved, copies: 1, spans }
+    }
+    /// The same with so many copies of the tree.
+    pub fn with_copies(self, copies: u32) -> Geometry {
+        Geometry { copies, ..self }
+    }
+    /// Blocks between a block of a paired segment and its copy.
+    pub fn half(&self) -> u32 {
+        self.segment_blocks / 2
     }
     pub fn total(&self) -> u32 {
         self.spans.iter().map(DeviceSpan::segments).sum()
@@ -136,6 +150,8 @@ impl Geometry {
 struct Meta {
     state: AtomicU8,
     heat: AtomicU8,
+    /// Invariant 6. Written when a head claims the segment, and at open.
+    paired: AtomicBool,
     live: AtomicU32,
     tree: AtomicU32,
     /// Checkpoint number current when the segment was last touched (invariant 3).
@@ -273,8 +289,8 @@ impl SegmentTable {
     /// for the summaries of the segments claimed since the last, and what it needs to fold what is durable.
     pub fn kept_back(&self) -> u32 {
         let size = self.geometry.segment_blocks;
-        let summaries =
-            self.counts.claimed.load(Relaxed) * size.div_ceil(crate::format::summary::SUMMARY_SPAN as u32);
+        let parts = size.div_ceil(crate::format::summary::SUMMARY_SPAN as u32);
+        let summaries = self.counts.claimed.load(Relaxed) * parts * self.geometry.copies;
         self.counts.kept_back.load(Relaxed) + summaries / size + self.owed()
     }
 
@@ -336,19 +352,66 @@ impl SegmentTable {
         }
     }
 
-    fn mark(&self, which: Which, addr: BlockAddr, on: bool) -> Option<(SegId, bool)> {
-        let (seg, i) = self.geometry.locate(addr)?;
+    /// Sets or takes one mark; how many changed.
+    fn mark_one(&self, which: Which, seg: SegId, i: u32, on: bool) -> u32 {
         let w = self.word(which, seg, i as usize / 64);
         let bit = 1u64 << (i % 64);
         let was = if on { w.fetch_or(bit, Relaxed) } else { w.fetch_and(!bit, Relaxed) };
-        Some((seg, (was & bit != 0) != on))
+        u32::from((was & bit != 0) != on)
+    }
+
+    /// Sets or takes the mark of a block, and of its copy (6): how many changed, none if the block's own did not.
+    fn mark(&self, which: Which, addr: BlockAddr, on: bool) -> Option<(SegId, u32)> {
+        let (seg, i) = self.geometry.locate(addr)?;
+        if !self.is_paired(seg) {
+            return Some((seg, self.mark_one(which, seg, i, on)));
+        }
+        let half = self.geometry.half();
+        if i >= half {
+            return None; // A copy; what names one is damaged.
+        }
+        match self.mark_one(which, seg, i, on) {
+            0 => Some((seg, 0)),
+            n => Some((seg, n + self.mark_one(which, seg, i + half, on))),
+        }
+    }
+
+    /// Whether a segment holds blocks of the tree, each with a copy (6).
+    pub fn is_paired(&self, seg: SegId) -> bool {
+        // Relaxed: written before anything in the segment has an address, or before others have the store.
+        self.meta(seg).paired.load(Relaxed)
+    }
+
+    /// Says that a segment is paired, or not.
+    pub fn set_paired(&self, seg: SegId, paired: bool) {
+        self.meta(seg).paired.store(paired && self.geometry.copies == 2, Relaxed);
+    }
+
+    /// How many blocks the block at `addr` takes: two if it has a copy.
+    pub fn blocks_at(&self, addr: BlockAddr) -> u64 {
+        let paired = self.geometry.locate(addr).is_some_and(|(seg, _)| self.is_paired(seg));
+        1 + u64::from(paired)
+    }
+
+    /// Sets both marks of this very block, as a table on disk or a count says, or takes them; how many live ones changed.
+    pub fn correct(&self, seg: SegId, i: u32, on: bool) -> u32 {
+        let m = self.meta(seg);
+        let (tree, live) = (self.mark_one(Which::Tree, seg, i, on), self.mark_one(Which::Live, seg, i, on));
+        if on {
+            m.tree.fetch_add(tree, Relaxed);
+            m.live.fetch_add(live, Relaxed);
+        } else {
+            m.tree.fetch_sub(tree, Relaxed);
+            m.live.fetch_sub(live, Relaxed);
+        }
+        live
     }
 
     /// Marks a block live; false if it was already, or if the address is none of a log block.
     pub fn set_live(&self, addr: BlockAddr) -> bool {
         match self.mark(Which::Live, addr, true) {
-            Some((seg, true)) => {
-                self.meta(seg).live.fetch_add(1, Relaxed);
+            Some((seg, n)) if n > 0 => {
+                self.meta(seg).live.fetch_add(n, Relaxed);
                 true
             }
             _ => false,
@@ -358,9 +421,9 @@ impl SegmentTable {
     /// Takes the mark away; false if there was none.
     pub fn clear_live(&self, addr: BlockAddr) -> bool {
         match self.mark(Which::Live, addr, false) {
-            Some((seg, true)) => {
+            Some((seg, n)) if n > 0 => {
                 let m = self.meta(seg);
-                if m.live.fetch_sub(1, Relaxed) == 1
+                if m.live.fetch_sub(n, Relaxed) == n
                     && planted(Canary::EarlyReuse)
                     && self.info(seg).state == State::Full
                 {
@@ -375,8 +438,8 @@ impl SegmentTable {
     /// Marks a block as referred to by the tree; the segment, if that changed anything.
     pub fn set_tree(&self, addr: BlockAddr) -> Option<SegId> {
         let (seg, changed) = self.mark(Which::Tree, addr, true)?;
-        changed.then(|| {
-            self.meta(seg).tree.fetch_add(1, Relaxed);
+        (changed > 0).then(|| {
+            self.meta(seg).tree.fetch_add(changed, Relaxed);
             seg
         })
     }
@@ -384,8 +447,8 @@ impl SegmentTable {
     /// Takes that mark away; the segment, if that changed anything.
     pub fn clear_tree(&self, addr: BlockAddr) -> Option<SegId> {
         let (seg, changed) = self.mark(Which::Tree, addr, false)?;
-        changed.then(|| {
-            self.meta(seg).tree.fetch_sub(1, Relaxed);
+        (changed > 0).then(|| {
+            self.meta(seg).tree.fetch_sub(changed, Relaxed);
             seg
         })
     }
@@ -450,6 +513,7 @@ impl SegmentTable {
         let m = self.meta(seg);
         m.state.store(state as u8, Relaxed);
         m.heat.store(heat, Relaxed);
+        m.paired.store(false, Relaxed);
         m.written.store(crate::space::seconds(), Relaxed);
         m.stale.store(0, Relaxed);
         if state == State::Open {
@@ -562,6 +626,30 @@ mod tests {
         }
         let rest: Vec<_> = std::iter::from_fn(|| t.claim(1, State::Open, 0)).collect();
         assert_eq!(rest, [6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn the_marks_of_a_pair_are_set_and_taken_together() {
+        let layout = Layout::new(16, 1).unwrap();
+        let t = SegmentTable::new(Geometry::new(&layout, &[16 * 4]).with_copies(2));
+        t.fill_pools(|_| false);
+        let (pair, single) = (t.claim(0, State::Open, 3).unwrap(), t.claim(0, State::Open, 1).unwrap());
+        t.set_paired(pair, true);
+        let at = |seg, i| t.geometry.addr(seg, i);
+        assert!(t.set_live(at(pair, 3)) && !t.set_live(at(pair, 3)) && t.set_live(at(single, 3)));
+        assert_eq!((t.live_blocks(pair), t.live_blocks(single)), (vec![3, 11], vec![3]));
+        assert_eq!((t.blocks_at(at(pair, 3)), t.blocks_at(at(single, 3))), (2, 1));
+        // Nobody names a copy.
+        assert!(!t.set_live(at(pair, 12)) && !t.clear_live(at(pair, 11)) && t.set_live(at(single, 12)));
+        assert_eq!((t.set_tree(at(pair, 3)), t.set_tree(at(pair, 3))), (Some(pair), None));
+        assert_eq!((t.info(pair).live, t.info(pair).tree, t.total_live()), (2, 2, 4));
+        assert!(t.clear_live(at(pair, 3)) && t.clear_tree(at(pair, 3)).is_some());
+        assert_eq!((t.info(pair).live, t.info(pair).tree), (0, 0));
+        // What is claimed anew is no pair unless its head says so.
+        t.close(pair);
+        t.release(pair);
+        while t.claim(0, State::Open, 1).is_some_and(|s| s != pair) {}
+        assert!(!t.is_paired(pair));
     }
 
     #[test]

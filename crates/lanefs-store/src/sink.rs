@@ -19,7 +19,7 @@ use crate::types::{Block, BlockAddr, BlockRef};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-/// Queued blocks are written when there are this many.
+/// Queued blocks are written when there are this many, their copies counted.
 pub(crate) const QUEUE_MAX: usize = 512;
 
 /// A sink for one checkpoint.
@@ -104,7 +104,8 @@ impl BlockSource for Sink<'_> {
 impl BlockSink for Sink<'_> {
     /// Writes what is queued, if it is much.
     fn relieve(&mut self) -> Result<()> {
-        if self.store.io.queue_len() >= QUEUE_MAX { self.store.io.write_queue() } else { Ok(()) }
+        let copies = self.store.segments.geometry.copies as usize;
+        if copies * self.store.io.queue_len() >= QUEUE_MAX { self.store.io.write_queue() } else { Ok(()) }
     }
 
     fn write(&mut self, owner: Owner, mut block: Box<Block>) -> Result<BlockRef> {
@@ -120,25 +121,27 @@ impl BlockSink for Sink<'_> {
             seal(&mut block, addr, self.store.stamp(self.sequence));
         }
         let r = checksum::reference(addr, &block);
+        let blocks = self.store.segments.blocks_at(addr);
         self.store.segments.set_live(addr);
         if !matches!(owner, Owner::Usage { .. }) {
             self.mark(addr);
         }
         if !matches!(owner, Owner::Summary { .. }) {
-            self.store.space.charge(0, 1);
+            self.store.space.charge(0, blocks);
         }
         // An inode in memory is a tenth of its block, and pages have a cache of their own.
         let keep = matches!(
             owner,
             Owner::Bucket { .. } | Owner::Map { .. } | Owner::Table { .. } | Owner::Usage { .. }
         );
-        self.store.io.enqueue(r, block, keep);
+        self.store.io.enqueue(r, block, keep, blocks == 2);
         Ok(r)
     }
 
     fn free(&mut self, addr: BlockAddr) {
+        let blocks = self.store.segments.blocks_at(addr);
         if self.store.segments.clear_live(addr) {
-            self.store.space.credit(0, 1);
+            self.store.space.credit(0, blocks);
         }
         self.unmark(addr);
         self.store.io.forget(addr);

@@ -34,10 +34,10 @@ pub(crate) fn fitting_mlogs(wanted: usize, usable: u32) -> usize {
 }
 
 /// Blocks that users can fill of so many usable segments: what is not kept back, less the
-/// summaries.
-fn for_users(usable: u32, segment_blocks: u32, mlogs: usize) -> u64 {
+/// summaries, of which there are as many copies as of the tree.
+fn for_users(usable: u32, segment_blocks: u32, copies: u32, mlogs: usize) -> u64 {
     let size = u64::from(segment_blocks);
-    let summaries = size.div_ceil(SUMMARY_SPAN as u64);
+    let summaries = u64::from(copies) * size.div_ceil(SUMMARY_SPAN as u64);
     u64::from(usable - held_back(usable, mlogs)) * size * size / (size + summaries)
 }
 
@@ -52,6 +52,7 @@ pub(crate) struct Space {
     /// How far below nothing [`Space::reserve_rewrite`] goes. Written when the volume grows.
     beyond: AtomicI64,
     segment_blocks: u32,
+    copies: u32,
     mlogs: usize,
     lanes: usize,
     /// Promised and not yet written, for reporting.
@@ -59,14 +60,16 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    pub fn new(usable: u32, segment_blocks: u32, mlogs: usize, lanes: usize) -> Space {
-        let total = for_users(usable, segment_blocks, mlogs);
+    /// `copies`: how often the tree lies on the devices, the summaries with it.
+    pub fn new(usable: u32, segment_blocks: u32, copies: u32, mlogs: usize, lanes: usize) -> Space {
+        let total = for_users(usable, segment_blocks, copies, mlogs);
         let lanes = if Switch::of(Technique::StridedCounter).off() { 1 } else { lanes.max(1) };
         Space {
             total: AtomicU64::new(total),
             free: StridedCounter::new(total as i64, lanes, 1024),
             beyond: AtomicI64::new(beyond(usable, segment_blocks, mlogs)),
             segment_blocks,
+            copies,
             mlogs,
             lanes,
             reserved: (0..lanes).map(|_| lanefs_sync::CachePadded::new(AtomicI64::new(0))).collect(),
@@ -80,7 +83,7 @@ impl Space {
 
     /// The volume has so many usable segments now, more than before.
     pub fn grow(&self, usable: u32) {
-        let total = for_users(usable, self.segment_blocks, self.mlogs);
+        let total = for_users(usable, self.segment_blocks, self.copies, self.mlogs);
         let before = self.total.swap(total, Relaxed);
         self.beyond.store(beyond(usable, self.segment_blocks, self.mlogs), Relaxed);
         self.credit(0, total.saturating_sub(before));
@@ -167,7 +170,7 @@ mod tests {
 
     #[test]
     fn promises_are_kept_and_given_back() {
-        let s = Space::new(100, 16, 1, 4);
+        let s = Space::new(100, 16, 1, 1, 4);
         let total = s.total();
         assert!(total < 1600 && total > 1200);
         assert!(s.reserve(0, total) && !s.reserve(1, 1));
@@ -186,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_page_that_is_written_anew_goes_a_little_below_nothing() {
-        let s = Space::new(100, 16, 1, 4);
+        let s = Space::new(100, 16, 1, 1, 4);
         assert!(s.reserve_rewrite(0));
         assert!(s.reserve(0, s.total() - 1) && !s.reserve(0, 1));
         let more = u64::from(held_back(100, 1)) * 16 / 8;

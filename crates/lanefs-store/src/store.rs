@@ -155,9 +155,15 @@ impl Store {
         let free = AtomicU64::new(slot.next_seq.max(1));
         p.segments.keep_back(crate::space::held_back(usable, n) * 3 / 5);
         Store {
-            space: Space::new(usable, p.segments.geometry.segment_blocks, n, lanes),
+            space: Space::new(
+                usable,
+                p.segments.geometry.segment_blocks,
+                p.segments.geometry.copies,
+                n,
+                lanes,
+            ),
             mlogs: (0..n).map(|i| Mlog::new(i, i % devices, small)).collect(),
-            io: Io::new(p.devices, p.options.cache_bytes, read_only),
+            io: Io::new(p.devices, p.options.cache_bytes, read_only).of(&p.superblock),
             read_only,
             accept_loss: p.options.accept_loss,
             threads: p.options.threads,
@@ -336,6 +342,7 @@ impl Store {
             total_blocks: superblock.devices.iter().map(|d| d.blocks + superblock.far_blocks()).sum(),
             segment_blocks: g.segment_blocks,
             segments: u64::from(g.usable()),
+            metadata_copies: g.copies,
             mlogs: self.mlogs.len(),
             devices: self.io.devices().len(),
             mount_generation: self.mount.load(Ordering::Relaxed),
@@ -506,6 +513,21 @@ impl Store {
     /// Gives a promise back.
     pub fn unreserve(&self, lane: usize, blocks: u64) {
         self.space.unreserve(lane, blocks);
+    }
+
+    /// Promises room for `nodes` blocks of the tree, with their copies.
+    pub fn reserve_nodes(&self, lane: usize, nodes: u64) -> bool {
+        self.reserve(lane, nodes * self.metadata_copies())
+    }
+
+    /// Gives such a promise back.
+    pub fn unreserve_nodes(&self, lane: usize, nodes: u64) {
+        self.space.unreserve(lane, nodes * self.metadata_copies());
+    }
+
+    /// How often the blocks of the tree lie on the devices.
+    pub fn metadata_copies(&self) -> u64 {
+        u64::from(self.segments.geometry.copies)
     }
 
     /// Pages of `ino` that are holes from now on; on disk with the inode's next update. The attributes take effect

@@ -173,7 +173,8 @@ pub fn leave(s: &Store, k: u32) -> Vec<SegId> {
             while take(m, heat).is_ok() {}
         }
     }
-    let size = s.segments.geometry.segment_blocks;
+    let g = &s.segments.geometry;
+    let size = if g.copies == 2 { g.half() } else { g.segment_blocks };
     let segments = k.div_ceil(size).min(claimed.len() as u32);
     claimed.drain(..segments as usize).for_each(|seg| s.segments.release(seg));
     (k..segments * size).for_each(|_| take(&s.mlogs[0], Heat::Node).unwrap());

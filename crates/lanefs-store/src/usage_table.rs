@@ -75,6 +75,10 @@ impl UsageTable {
         }
         own.remove(&BlockAddr::NONE);
         own.iter().for_each(|a| {
+            // No mark of the table says of a segment what holds nothing but blocks of the table.
+            if let Some((seg, _)) = t.geometry.locate(*a) {
+                t.set_paired(seg, true);
+            }
             t.set_live(*a);
         });
         Ok(u)
@@ -89,12 +93,11 @@ impl UsageTable {
             return None;
         }
         t.describe(seg, s.written, s.heat);
+        t.set_paired(seg, s.paired);
         self.summaries[seg as usize] = s.summaries;
         for i in 0..t.geometry.segment_blocks {
             if s.bits[i as usize / 64] >> (i % 64) & 1 == 1 {
-                let a = t.geometry.addr(seg, i);
-                t.set_live(a);
-                t.set_tree(a);
+                t.correct(seg, i, true);
             }
         }
         Some(())
@@ -208,7 +211,7 @@ impl UsageTable {
         let mut s = SegmentUsage { summaries: self.summaries[seg as usize], ..Default::default() };
         t.tree_bits(seg, &mut s.bits);
         if i.tree > 0 {
-            (s.written, s.heat) = (i.written, i.heat);
+            (s.written, s.heat, s.paired) = (i.written, i.heat, t.is_paired(seg));
         }
         s
     }
@@ -223,7 +226,8 @@ impl UsageTable {
 
     /// How many blocks hold summaries.
     pub fn summary_blocks(&self, t: &SegmentTable) -> u64 {
-        self.summaries().iter().filter(|(_, _, r)| t.is_live(r.addr)).count() as u64
+        let all = self.summaries();
+        all.iter().filter(|(_, _, r)| t.is_live(r.addr)).map(|(_, _, r)| t.blocks_at(r.addr)).sum()
     }
 
     /// Forgets a summary that cannot be used.
@@ -296,6 +300,18 @@ impl UsageTable {
             Found::Here(r) if r.addr == at => self.tree.rewrite_node(level, index, source),
             _ => Ok(false),
         }
+    }
+
+    /// The reference of a node, if the way to it is in memory.
+    pub fn node(&self, level: u8, index: u64) -> BlockRef {
+        let found = if level == 0 { self.tree.get(index) } else { self.tree.node_ref(level, index) };
+        if let Found::Here(r) = found { r } else { BlockRef::NONE }
+    }
+
+    /// The reference of a summary block.
+    pub fn summary(&self, segment: u64, part: u8) -> BlockRef {
+        let seg = usize::try_from(segment).ok().and_then(|s| self.summaries.get(s));
+        seg.and_then(|s| s.get(usize::from(part))).copied().unwrap_or_default()
     }
 
     /// The same for a summary block.

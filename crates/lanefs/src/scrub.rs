@@ -17,6 +17,8 @@ pub struct Damaged {
     pub path: Option<Vec<u8>>,
     /// Which block, and what is wrong with it.
     pub damage: ScrubDamage,
+    /// It was written again from its copy.
+    pub mended: bool,
 }
 
 /// What a scrub has read so far, in blocks of 4096 bytes.
@@ -26,7 +28,7 @@ pub struct ScrubReport {
     pub data_blocks: u64,
     /// Blocks of everything else.
     pub node_blocks: u64,
-    /// What is damaged.
+    /// What is damaged, or was and is mended.
     pub damaged: Vec<Damaged>,
 }
 
@@ -65,11 +67,13 @@ impl Volume {
             let _ = inner.checkpoint();
         }
         let mut step = inner.store.scrub(at, budget)?;
-        let inos: HashSet<Ino> = step.damage.iter().map(|d| d.ino).filter(|i| !i.is_none()).collect();
+        let all = || step.damage.iter().chain(&step.mended);
+        let inos: HashSet<Ino> = all().map(|d| d.ino).filter(|i| !i.is_none()).collect();
         let paths = self.paths_of(inos);
-        let damaged = std::mem::take(&mut step.damage)
-            .into_iter()
-            .map(|damage| Damaged { path: paths.get(&damage.ino).cloned(), damage })
+        let (bad, mended) = (std::mem::take(&mut step.damage), std::mem::take(&mut step.mended));
+        let damaged = (bad.into_iter().map(|d| (d, false)))
+            .chain(mended.into_iter().map(|d| (d, true)))
+            .map(|(damage, mended)| Damaged { path: paths.get(&damage.ino).cloned(), damage, mended })
             .collect();
         Ok((step, damaged))
     }

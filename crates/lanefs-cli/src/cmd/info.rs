@@ -106,6 +106,7 @@ impl Shown {
                     segment_blocks: info.segment_blocks.into(),
                     segments: info.segments,
                     mlogs: info.mlogs as u64,
+                    metadata_copies: info.metadata_copies.into(),
                     devices: info.devices as u64,
                     mount_generation: info.mount_generation,
                     last_epoch: info.last_epoch,
@@ -160,6 +161,7 @@ fn json(args: &Args, shown: &Shown) -> serde_json::Value {
         "segment_blocks": info.segment_blocks,
         "segments": info.segments,
         "mlogs": info.mlogs,
+        "metadata_copies": info.metadata_copies,
         "devices": info.devices,
         "mount_generation": info.mount_generation,
         "last_epoch": info.last_epoch,
@@ -190,6 +192,7 @@ fn text(out: &mut impl Write, args: &Args, shown: &Shown) -> std::io::Result<()>
         ("inodes", info.inodes.to_string()),
         ("segments", format!("{} of {}", info.segments, show(info.segment_blocks * block))),
         ("mlogs", info.mlogs.to_string()),
+        ("metadata", if info.metadata_copies == 2 { "two copies".into() } else { "one copy".into() }),
         ("mounted", format!("{} times", info.mount_generation)),
     ] {
         writeln!(out, "{name:<9} {value}")?;

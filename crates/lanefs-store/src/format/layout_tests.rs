@@ -17,7 +17,7 @@ use super::slot::{Position, Root, SLOT_BLOCKS, SLOT_MAGIC, Slot};
 use super::summary::{DataOwner, SUMMARY_SPAN, encode_summary};
 use super::superblock::*;
 use super::table_node::{self, TableEntry};
-use super::usage_node::{self, BITMAP_WORDS, SEGMENTS_PER_LEAF, SUMMARIES, SegmentUsage};
+use super::usage_node::{self, BITMAP_WORDS, PAIRED, SEGMENTS_PER_LEAF, SUMMARIES, SegmentUsage};
 use crate::types::*;
 
 const SPEC: &str = include_str!("../../../../docs/SPEC.md");
@@ -40,6 +40,8 @@ fn all_constants_are_those_of_the_document() {
         ("MAX_SEGMENT_BLOCKS", MAX_SEGMENT_BLOCKS.into()),
         ("MAX_RESERVED_SEGMENTS", MAX_RESERVED_SEGMENTS.into()),
         ("FAR_COPIES", FAR_COPIES),
+        ("TWO_COPIES", TWO_COPIES),
+        ("PAIRED", PAIRED.into()),
         ("FAR_BLOCKS", FAR_BLOCKS),
         ("MAX_MLOGS", MAX_MLOGS.into()),
         ("LABEL_MAX", LABEL_MAX as u64),
@@ -446,9 +448,10 @@ fn nodes() {
         summaries: [refer(80), refer(81)],
         written: 82,
         heat: 83,
+        paired: true,
     };
     let b = Bytes::default().header(6, 0, 0, 5).until(64 + 41 * 96).u64s(&[1, 2, 3, 4, 5, 6, 7, 8]);
-    let b = b.u64(80).u32(80 ^ 0xffff).u64(81).u32(81 ^ 0xffff).u32(82).u8(83);
+    let b = b.u64(80).u32(80 ^ 0xffff).u64(81).u32(81 ^ 0xffff).u32(82).u8(83 | 128);
     same("usage leaf", &sealed(usage_node::encode_leaf(5, &segments)).0, &b.sealed(AT));
 
     let owner = |ino, page| DataOwner { ino: Ino(ino), page };

@@ -38,10 +38,12 @@ pub const FEATURES_COMPATIBLE: u64 = 0;
 /// The superblocks and the slots have copies behind the blocks of the volume, and the slots' places on other devices than the first hold stamps.
 /// Who does not know it would leave them as they were while the volume changes.
 pub const FAR_COPIES: u64 = 1;
+/// The blocks of the tree lie twice on the devices. Who does not know it would write them once.
+pub const TWO_COPIES: u64 = 2;
 /// Blocks at the end of a device that hold these copies: of the superblock, and of each slot.
 pub const FAR_BLOCKS: u64 = 3;
 /// Features known that only writers must know: with an unknown one the volume may still be read.
-pub const FEATURES_READ_COMPATIBLE: u64 = FAR_COPIES;
+pub const FEATURES_READ_COMPATIBLE: u64 = FAR_COPIES | TWO_COPIES;
 /// Incompatible features known: with an unknown one the volume cannot be opened.
 pub const FEATURES_INCOMPATIBLE: u64 = 0;
 
@@ -321,6 +323,11 @@ impl Superblock {
         if self.has_far_copies() { FAR_BLOCKS } else { 0 }
     }
 
+    /// How often the blocks of the tree lie on the devices: once or twice.
+    pub fn metadata_copies(&self) -> u32 {
+        if self.features_read_compatible & TWO_COPIES != 0 { 2 } else { 1 }
+    }
+
     /// The blocks that hold this superblock, on its own device.
     pub fn places(&self) -> Vec<u64> {
         let far = self.has_far_copies().then(|| self.device().blocks);
@@ -515,7 +522,7 @@ mod tests {
         let entry = |i: u8| DeviceEntry { uuid: Uuid::from_random([i; 16]), blocks: 1000 + u64::from(i) };
         Superblock {
             features_compatible: 1 << 63,
-            features_read_compatible: 2,
+            features_read_compatible: 8,
             features_incompatible: 0,
             volume: Uuid::from_random([7; 16]),
             device_index: 1,

@@ -16,6 +16,9 @@ pub const BITMAP_WORDS: usize = 8;
 /// The most summary blocks a segment needs.
 pub const SUMMARIES: usize = 2;
 
+/// The bit beside the heat that says that a segment is paired.
+pub const PAIRED: u8 = 128;
+
 const ENTRY: usize = 96;
 const REF: usize = 12;
 const _: () = assert!(HEADER_LEN + SEGMENTS_PER_LEAF * ENTRY == BLOCK_SIZE);
@@ -32,6 +35,8 @@ pub struct SegmentUsage {
     pub written: u32,
     /// How hot what it holds was thought to be; for people and for the cleaner.
     pub heat: u8,
+    /// It holds blocks of the tree, each with a copy half a segment behind it.
+    pub paired: bool,
 }
 
 impl SegmentUsage {
@@ -69,7 +74,7 @@ pub fn encode_leaf(index: u64, segments: &[SegmentUsage]) -> Box<Block> {
             put_ref(&mut e[64 + i * REF..], *r);
         }
         e[88..92].copy_from_slice(&s.written.to_le_bytes());
-        e[92] = s.heat;
+        e[92] = s.heat & !PAIRED | if s.paired { PAIRED } else { 0 };
     }
     header::put_header(&mut b, BlockKind::Usage, 0, Ino::NONE, index);
     b
@@ -81,7 +86,12 @@ pub fn decode_leaf(b: &Block, addr: BlockAddr, index: u64, segment_blocks: u32) 
     b.0[HEADER_LEN..]
         .chunks_exact(ENTRY)
         .map(|e| {
-            let mut s = SegmentUsage { written: get_u32(&e[88..]), heat: e[92], ..Default::default() };
+            let mut s = SegmentUsage {
+                written: get_u32(&e[88..]),
+                heat: e[92] & !PAIRED,
+                paired: e[92] & PAIRED != 0,
+                ..Default::default()
+            };
             for (i, w) in s.bits.iter_mut().enumerate() {
                 *w = get_u64(&e[i * 8..]);
             }
@@ -113,6 +123,7 @@ mod tests {
             summaries: [BlockRef { addr: BlockAddr(9), crc: 8 }, BlockRef::NONE],
             written: 77,
             heat: 2,
+            paired: true,
         };
         assert_eq!(segs[3].live(), 13);
         let mut b = encode_leaf(5, &segs);

@@ -2,7 +2,7 @@
 
 use crate::segment::{Geometry, SegId};
 use crate::types::BlockAddr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// One bit per block of the log. Atomics are relaxed: each bit is its own fact, and threads are joined before all of
 /// them are looked at.
@@ -10,6 +10,8 @@ pub(super) struct Marks {
     pub geometry: Geometry,
     words: usize,
     bits: Vec<AtomicU64>,
+    /// Segments that hold blocks of the tree, if these have copies.
+    paired: Vec<AtomicBool>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +25,8 @@ impl Marks {
     pub fn new(geometry: Geometry) -> Marks {
         let words = (geometry.segment_blocks as usize).div_ceil(64);
         let bits = (0..geometry.total() as usize * words).map(|_| AtomicU64::new(0)).collect();
-        Marks { geometry, words, bits }
+        let paired = (0..geometry.total()).map(|_| AtomicBool::new(false)).collect();
+        Marks { geometry, words, bits, paired }
     }
     pub fn mark(&self, addr: BlockAddr) -> Marked {
         let Some((seg, i)) = self.geometry.locate(addr) else { return Marked::Outside };
@@ -31,10 +34,38 @@ impl Marks {
         let was = self.bits[seg as usize * self.words + i as usize / 64].fetch_or(bit, Relaxed);
         if was & bit == 0 { Marked::First } else { Marked::Again }
     }
-    pub fn unmark(&self, addr: BlockAddr) {
-        if let Some((seg, i)) = self.geometry.locate(addr) {
-            self.bits[seg as usize * self.words + i as usize / 64].fetch_and(!(1u64 << (i % 64)), Relaxed);
+    /// As [`Marks::mark`], for a block of the tree: with its copy, if there is one.
+    pub fn mark_node(&self, addr: BlockAddr) -> Marked {
+        let Some((seg, i)) = self.geometry.locate(addr) else { return Marked::Outside };
+        if self.geometry.copies < 2 {
+            return self.mark(addr);
         }
+        let half = self.geometry.half();
+        if i >= half {
+            return Marked::Outside; // Where copies lie.
+        }
+        self.paired[seg as usize].store(true, Relaxed);
+        match (self.mark(addr), self.mark(addr.plus(u64::from(half)))) {
+            (Marked::First, Marked::First) => Marked::First,
+            _ => Marked::Again,
+        }
+    }
+    /// Takes the marks of a block of the tree.
+    pub fn unmark_node(&self, addr: BlockAddr) {
+        if let Some((seg, i)) = self.geometry.locate(addr) {
+            let one = |i: u32| {
+                let word = &self.bits[seg as usize * self.words + i as usize / 64];
+                word.fetch_and(!(1u64 << (i % 64)), Relaxed);
+            };
+            one(i);
+            if self.geometry.copies == 2 && i < self.geometry.half() {
+                one(i + self.geometry.half());
+            }
+        }
+    }
+    /// Whether blocks of the tree with copies were marked in a segment.
+    pub fn is_paired(&self, seg: SegId) -> bool {
+        self.paired[seg as usize].load(Relaxed)
     }
     pub fn word(&self, seg: SegId, w: usize) -> u64 {
         self.bits[seg as usize * self.words + w].load(Relaxed)

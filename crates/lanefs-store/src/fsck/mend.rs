@@ -97,7 +97,7 @@ impl Job<'_> {
     /// The marks that the tree should have, against those it has. Returns how many segments differ.
     fn usage(&self, store: &Store, m: &mut Maintenance, marks: &Marks, report: &mut FsckReport) -> usize {
         for a in &m.orphan_blocks {
-            marks.mark(*a);
+            marks.mark_node(a.addr);
         }
         mark_summaries(&mut m.usage, &store.io, marks, report);
         compare_usage(&store.segments, &mut m.usage, marks, Some(report), &mut |n| match n {
@@ -116,7 +116,7 @@ impl Job<'_> {
             if store.read_pages(ino, page, &mut read).is_err() {
                 store.unmap(0, ino, page..page + 1, None)?;
                 if store.segments.set_live(addr) {
-                    store.space.charge(0, 1);
+                    store.space.charge(0, store.segments.blocks_at(addr));
                 }
                 continue;
             }
@@ -136,7 +136,7 @@ impl Job<'_> {
             })?;
             // It lost its mark, but the other owner still refers to it; the next round marks it in the tree.
             if store.segments.set_live(addr) {
-                store.space.charge(0, 1);
+                store.space.charge(0, store.segments.blocks_at(addr));
             }
         }
         Ok(())

@@ -23,6 +23,8 @@
 //!    nowhere, a part of a map. A data block with a wrong checksum stays, and reading it stays an error.
 
 mod careful;
+mod copies;
+mod mapped;
 mod marks;
 mod mend;
 mod names;
@@ -35,7 +37,7 @@ mod scan;
 mod tests;
 mod walk;
 
-pub(crate) use walk::{after, next_mapped};
+pub(crate) use mapped::{after, next_mapped};
 
 use crate::device::Device;
 use crate::error::{Result, StoreError};
@@ -111,6 +113,8 @@ pub struct Problem {
 pub struct FsckReport {
     /// All that is wrong, in the order found.
     pub problems: Vec<Problem>,
+    /// How often the blocks of the tree lie on the devices.
+    pub metadata_copies: u32,
     /// The volume had been closed; else its log was replayed first.
     pub was_closed: bool,
     /// Inodes in use.

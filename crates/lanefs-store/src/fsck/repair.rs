@@ -1,13 +1,14 @@
 //! From damaged devices to a volume that is up, and from what the checks say to a volume that is sound.
 
 use super::careful::{Careful, Unread};
+use super::copies::tell_copy;
 use super::marks::{Marked, Marks};
 use super::overlay::Overlay;
 use super::scan::{self, Scan};
 use super::walk::{Salvage, Walk, Walker, threads};
 use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress, What};
 use crate::api::{OpenOptions, OpenReport};
-use crate::block_io::BlockSource;
+use crate::block_io::{BlockSource, Owner};
 use crate::cell::Inner;
 use crate::checkpoint::Maintenance;
 use crate::device::{Device, WriteReq};
@@ -68,7 +69,7 @@ pub(super) fn run(
     }
     let bad_superblocks = superblocks(&devices, &sb, report)?;
     let blocks: Vec<u64> = sb.devices.iter().map(|d| d.blocks).collect();
-    let geometry = Geometry::new(&sb.layout, &blocks);
+    let geometry = Geometry::new(&sb.layout, &blocks).with_copies(sb.metadata_copies());
     let job = Job { o, progress, devices, bare, unread, sb, geometry };
     let brought_up = job.bring_up(false, report);
     job.unread.check()?;
@@ -160,7 +161,8 @@ impl Job<'_> {
 
     /// A store on marks that were counted, with what is damaged replaced; its log replayed unless `no_log`.
     fn bring_up(&self, no_log: bool, report: &mut FsckReport) -> Result<Store> {
-        let io = Io::new(self.devices.clone(), 16 << 20, false);
+        report.metadata_copies = self.sb.metadata_copies();
+        let io = Io::new(self.devices.clone(), 16 << 20, false).of(&self.sb);
         let found = self.slot(&io, report);
         // Without it another one would be gone by, or none.
         self.unread.check()?;
@@ -186,6 +188,13 @@ impl Job<'_> {
                 None
             }
         };
+        if let Some(u) = &usage {
+            for (r, owner) in u.blocks() {
+                if matches!(owner, Owner::Usage { .. }) && !r.is_none() {
+                    tell_copy(&io, "usage table".into(), r, report);
+                }
+            }
+        }
         let mut walk = self.walk(&io, &table, false, usage.is_none(), slot.inodes, report);
         walk.leave_alone.append(&mut leave_alone);
         slot.orphans = self.orphans(&io, slot.orphans, &walk.marks, report);
@@ -225,6 +234,7 @@ impl Job<'_> {
             maintenance: Maintenance::new(slot, index, usage),
             options: OpenOptions { lanes: 1, accept_loss: true, ..OpenOptions::default() },
         });
+        store.io.suspect_all(io.take_suspects());
         for a in &walk.leave_alone {
             store.segments.touch_addr(*a, 1);
         }
@@ -340,11 +350,14 @@ impl Job<'_> {
     fn orphans(&self, io: &Io, first: BlockRef, marks: &Marks, report: &mut FsckReport) -> BlockRef {
         let (mut next, mut index) = (first, 0);
         while !next.is_none() {
-            let marked = marks.mark(next.addr);
+            let marked = marks.mark_node(next.addr);
             let read =
                 io.read(next, "orphan list").and_then(|b| orphans::decode_orphans(&b, next.addr, index));
             match read {
-                Ok((_, after)) if marked == Marked::First => (next, index) = (after, index + 1),
+                Ok((_, after)) if marked == Marked::First => {
+                    tell_copy(io, "orphan list".into(), next, report);
+                    (next, index) = (after, index + 1);
+                }
                 Ok(_) => {
                     let what = format!("block {} belongs to something else too", next.addr);
                     report.add("orphan list", what, "it is made anew", true);
@@ -451,10 +464,12 @@ pub(super) fn mark_summaries(usage: &mut UsageTable, io: &Io, marks: &Marks, rep
         if let Err(e) = read {
             report.add(format!("summary of segment {seg}"), &e, "it is dropped", true);
             bad.insert((seg, part));
-        } else if marks.mark(r.addr) != Marked::First {
+        } else if marks.mark_node(r.addr) != Marked::First {
             let what = format!("block {} belongs to something else too", r.addr);
             report.add(format!("summary of segment {seg}"), what, "it is dropped", true);
             bad.insert((seg, part));
+        } else {
+            tell_copy(io, format!("summary of segment {seg}").as_str().into(), r, report);
         }
     }
     bad.into_iter().for_each(|(seg, part)| usage.drop_summary(seg, part));
@@ -469,32 +484,40 @@ pub(super) fn compare_usage(
     report: Option<&mut FsckReport>,
     charge: &mut dyn FnMut(i64),
 ) -> usize {
-    let (mut missing, mut extra, mut differ) = (0u64, 0u64, 0);
+    let (mut missing, mut extra, mut unpaired, mut differ) = (0u64, 0u64, 0, 0);
     let mut has = vec![0u64; marks.words()];
     for seg in 0..segments.len() {
         segments.tree_bits(seg, &mut has);
         let before = missing + extra;
+        // A segment whose blocks of the tree are all gone may say so still, and one with nothing but blocks of the usage table has no mark.
+        let data = !marks.is_paired(seg) && (0..marks.words()).any(|w| marks.word(seg, w) != 0);
+        if marks.is_paired(seg) && !segments.is_paired(seg) || data && segments.is_paired(seg) {
+            segments.set_paired(seg, marks.is_paired(seg));
+            unpaired += 1;
+            usage.dirty.insert(leaf_of(seg));
+        }
         for (w, has) in has.iter().enumerate() {
             let mut diff = has ^ marks.word(seg, w);
             while diff != 0 {
                 let bit = diff.trailing_zeros();
                 diff &= diff - 1;
-                let addr = segments.geometry.addr(seg, w as u32 * 64 + bit);
-                if has >> bit & 1 == 1 {
-                    extra += 1;
-                    segments.clear_tree(addr);
-                    charge(-i64::from(segments.clear_live(addr)));
-                } else {
-                    missing += 1;
-                    segments.set_tree(addr);
-                    charge(i64::from(segments.set_live(addr)));
-                }
+                let on = has >> bit & 1 == 0;
+                (missing, extra) = (missing + u64::from(on), extra + u64::from(!on));
+                let live = i64::from(segments.correct(seg, w as u32 * 64 + bit, on));
+                charge(if on { live } else { -live });
             }
         }
         if missing + extra > before {
             differ += 1;
             usage.dirty.insert(leaf_of(seg));
         }
+    }
+    let mut report = report;
+    if let Some(report) = &mut report
+        && unpaired > 0
+    {
+        let what = format!("{unpaired} segments are said to hold copies and do not, or the other way about");
+        report.add("usage table", what, "it is set as found", true);
     }
     if let Some(report) = report
         && differ > 0
@@ -504,5 +527,5 @@ pub(super) fn compare_usage(
         );
         report.add("usage table", what, "the marks are set as counted", true);
     }
-    differ
+    differ + unpaired
 }

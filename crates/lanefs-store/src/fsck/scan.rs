@@ -6,6 +6,7 @@
 
 use super::walk::in_parallel;
 use super::{OnProgress, Phase, Progress};
+use crate::block_io::BlockSource;
 use crate::format::checksum;
 use crate::format::header::{BlockKind, Stamp, verify_sealed};
 use crate::format::inode;
@@ -60,7 +61,14 @@ impl Scan {
         }
         for (i, b) in blocks.iter().enumerate() {
             let addr = g.addr(seg, i as u32);
-            let Some((kind, h)) = verify_sealed(b, addr) else { continue };
+            // A block, or its copy where that is damaged.
+            let copy = (g.copies == 2).then(|| blocks.get(i + n / 2)).flatten().filter(|_| i < n / 2);
+            let sealed = |b: &'_ Block| verify_sealed(b, addr);
+            let Some((b, (kind, h))) =
+                [Some(b), copy].into_iter().flatten().find_map(|b| Some((b, sealed(b)?)))
+            else {
+                continue;
+            };
             if h.volume.get() != volume {
                 continue;
             }
@@ -121,11 +129,7 @@ impl Scan {
                 });
                 // An inode block that is younger than the table node was made after it.
                 let later = own.filter(|o| o.0 > *stamp);
-                let mut b = Block::zeroed();
-                let mut there = || {
-                    io.read_blocks(&mut [(e.block.addr, &mut b)], "scan for inodes").is_ok()
-                        && checksum::matches(e.block, &b.0)
-                };
+                let there = || io.read(e.block, "scan for inodes").is_ok();
                 let best = match (later, own) {
                     (Some(l), _) => l.1,
                     (None, Some(o)) if !e.block.is_none() && !there() => o.1,

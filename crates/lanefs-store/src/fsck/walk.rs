@@ -1,6 +1,8 @@
 //! The walk: every block below the inode table, read and verified once, by several threads; what could not be read; and
 //! which block belongs to whom.
 
+use super::copies::{AGAIN, bad_copy, tell_copy};
+use super::mapped::{after, fetch, next_mapped};
 use super::marks::{Marked, Marks};
 use super::{FsckOptions, FsckReport, OnProgress, Phase, Place, Progress, What};
 use crate::api::BucketEntry;
@@ -11,10 +13,10 @@ use crate::format::dir_bucket::{self, BucketId, COOKIE_MAX, entries};
 use crate::format::inode::DirShape;
 use crate::format::summary::DataOwner;
 use crate::format::table_node::TableEntry;
-use crate::inode_state::{InodeState, PageAt, read_xattrs};
+use crate::inode_state::{InodeState, read_xattrs};
 use crate::inode_table::{ChunkStep, InodeTable};
 use crate::io::Io;
-use crate::radix::{Found, Wanted};
+use crate::radix::Found;
 use crate::segment::Geometry;
 use crate::types::{Block, BlockAddr, BlockRef, FileKind, INOS_PER_CHUNK, Ino};
 use lanefs_sync::lock::Mutex;
@@ -147,7 +149,7 @@ impl Walker<'_> {
     /// The chunks of the table; marks the table's nodes.
     fn chunks(&self, walk: &mut Walk, marks: &Marks, report: &mut FsckReport) -> Vec<u64> {
         let (mut chunks, mut from) = (Vec::new(), 0);
-        let mut nodes = HashSet::new();
+        let mut nodes = BTreeMap::new();
         loop {
             match self.table.next_chunk_or_gap(from, self.io) {
                 ChunkStep::End => break,
@@ -155,7 +157,7 @@ impl Walker<'_> {
                     chunks.push(c);
                     for level in 0..=self.table.root().1 {
                         let at = self.table.node_ref(level, c >> (8 * u32::from(level)), self.io);
-                        nodes.extend(at.ok().filter(|r| !r.is_none()).map(|r| r.addr));
+                        nodes.extend(at.ok().filter(|r| !r.is_none()).map(|r| (r.addr, r)));
                     }
                     from = c + 1;
                 }
@@ -171,8 +173,9 @@ impl Walker<'_> {
         chunks.sort_unstable();
         chunks.dedup();
         report.node_blocks += nodes.len() as u64;
-        for a in nodes {
-            if marks.mark(a) != Marked::First {
+        for (a, r) in nodes {
+            tell_copy(self.io, "inode table".into(), r, report);
+            if marks.mark_node(a) != Marked::First {
                 report.add(
                     "inode table",
                     format!("block {a} is referred to twice or lies outside the log"),
@@ -198,6 +201,13 @@ fn lost_chunks(report: &mut FsckReport, range: &Range<u64>, e: &StoreError) {
 impl Shared<'_> {
     fn tell(&self, place: Place, what: impl Into<What>, remedy: &str, repairable: bool) {
         self.out.lock().1.add(place, what, remedy, repairable);
+    }
+
+    /// See [`tell_copy`]: of a block that was read.
+    fn copy(&self, ino: Ino, part: &str, r: BlockRef) {
+        if let Some(what) = bad_copy(self.w.io, r) {
+            self.tell(Place::of_inode(ino, part), what, AGAIN, true);
+        }
     }
 
     fn chunk(&self, chunk: u64) {
@@ -229,7 +239,7 @@ impl Shared<'_> {
             self.tell(what("inode block"), why, "its names are removed, its data is given up", true);
             self.out.lock().0.lost.push((ino, entry));
         };
-        match self.marks.mark(entry.block.addr) {
+        match self.marks.mark_node(entry.block.addr) {
             Marked::First => {}
             Marked::Again => {
                 return lost(format!("block {} belongs to something else too", entry.block.addr).into());
@@ -246,11 +256,12 @@ impl Shared<'_> {
         let mut state = match loaded {
             Ok(s) => s,
             Err(e) => {
-                self.marks.unmark(entry.block.addr);
+                self.marks.unmark_node(entry.block.addr);
                 self.out.lock().0.leave_alone.push(entry.block.addr);
                 return lost(What::from(&e));
             }
         };
+        self.copy(ino, "inode block", entry.block);
         self.nodes.fetch_add(1, Relaxed);
         let Some(kind) = state.attrs().kind() else { return lost("it names no kind of file".into()) };
         if state.attrs().generation != entry.generation {
@@ -284,7 +295,7 @@ impl Shared<'_> {
         out.0.shared.append(&mut visit.shared);
         out.0.owners.append(&mut visit.owners);
         if damaged {
-            visit.nodes.iter().for_each(|a| self.marks.unmark(*a));
+            visit.nodes.iter().for_each(|a| self.marks.unmark_node(*a));
             out.0.leave_alone.append(&mut visit.nodes);
         }
         out.0.inodes.insert(ino, info);
@@ -294,13 +305,16 @@ impl Shared<'_> {
     fn xattrs(&self, state: &InodeState, v: &mut Visit) {
         let Err((len, refs)) = state.xattrs() else { return };
         for r in refs {
-            match self.marks.mark(r.addr) {
+            match self.marks.mark_node(r.addr) {
                 Marked::First => v.nodes.push(r.addr),
                 _ => v.damaged(format!("extended attributes in block {}, which is not theirs", r.addr)),
             }
         }
         match read_xattrs(state.ino(), len, refs, self.w.io) {
-            Ok(blob) => v.xattrs = Some(blob),
+            Ok(blob) => {
+                refs.iter().for_each(|r| self.copy(state.ino(), "extended attributes", *r));
+                v.xattrs = Some(blob);
+            }
             Err(e) => v.damaged(What::of("extended attributes", &e)),
         }
         self.nodes.fetch_add(refs.len() as u64, Relaxed);
@@ -317,10 +331,12 @@ impl Shared<'_> {
             match next_mapped(state, page) {
                 Found::Here(None) => break,
                 Found::Missing(w) => {
+                    let mut first = false;
                     if !seen.insert(w.r.addr) {
                         // Nodes are dropped as the walk goes on, and those on the way are read again.
-                    } else if self.marks.mark(w.r.addr) == Marked::First {
+                    } else if self.marks.mark_node(w.r.addr) == Marked::First {
                         v.nodes.push(w.r.addr);
+                        first = true;
                         self.nodes.fetch_add(1, Relaxed);
                     } else {
                         v.damaged(format!("map node in block {}, which is not its own", w.r.addr));
@@ -333,14 +349,22 @@ impl Shared<'_> {
                         state.evict_clean();
                         continue;
                     }
-                    if let Err(e) = fetch(state, self.w.io, &w) {
-                        v.damaged(&e);
-                        page = after(&w);
+                    match fetch(state, self.w.io, &w) {
+                        Ok(()) if first => self.copy(ino, "map", w.r),
+                        Ok(()) => {}
+                        Err(e) => {
+                            v.damaged(&e);
+                            page = after(&w);
+                        }
                     }
                 }
                 Found::Here(Some((p, r))) => {
                     page = p + 1;
-                    match self.marks.mark(r.addr) {
+                    let marked = match kind {
+                        FileKind::Dir => self.marks.mark_node(r.addr),
+                        _ => self.marks.mark(r.addr),
+                    };
+                    match marked {
                         Marked::First => {
                             count += 1;
                             if kind == FileKind::Dir {
@@ -447,7 +471,10 @@ impl Shared<'_> {
                 };
                 let Some(block) = ahead.or(alone.as_deref()) else { continue };
                 match dir_bucket::decode(block, r.addr, state.ino(), id) {
-                    Ok(bytes) => take(id, bytes),
+                    Ok(bytes) => {
+                        take(id, bytes);
+                        self.copy(state.ino(), "directory bucket", r);
+                    }
                     Err(e) => v.damaged(&e),
                 }
             }
@@ -557,31 +584,4 @@ impl Visit {
     fn damaged(&mut self, why: impl Into<What>) {
         self.damage.get_or_insert_with(|| why.into());
     }
-}
-
-/// The first mapped page at or after `page`, with its block; the tail is no block.
-pub(crate) fn next_mapped(s: &InodeState, page: u64) -> Found<Option<(u64, BlockRef)>> {
-    let mut page = page;
-    loop {
-        let at = match s.next_data(page) {
-            Found::Missing(w) => return Found::Missing(w),
-            Found::Here(None) => return Found::Here(None),
-            Found::Here(Some(p)) => p,
-        };
-        match s.lookup(at) {
-            Found::Missing(w) => return Found::Missing(w),
-            Found::Here(PageAt::Block(r)) => return Found::Here(Some((at, r))),
-            Found::Here(_) => page = at + 1,
-        }
-    }
-}
-
-fn fetch(s: &mut InodeState, io: &Io, w: &Wanted) -> crate::error::Result<()> {
-    let b = io.read(w.r, w.what)?;
-    s.install(w, &b)
-}
-
-/// The first page that a map node does not cover.
-pub(crate) fn after(w: &Wanted) -> u64 {
-    (w.index + 1) << (8 * (u32::from(w.level) + 1))
 }

@@ -24,8 +24,14 @@ pub fn format_options() -> FormatOptions {
 
 /// A new volume with segments of 16 blocks.
 pub fn fresh(bytes: u64) -> Dev {
+    fresh_with(bytes, 1)
+}
+
+/// The same with so many copies of its tree.
+pub fn fresh_with(bytes: u64, metadata_copies: u32) -> Dev {
     let d = memory(bytes);
-    Store::format(std::slice::from_ref(&d), &format_options()).unwrap();
+    let o = FormatOptions { metadata_copies, ..format_options() };
+    Store::format(std::slice::from_ref(&d), &o).unwrap();
     d
 }
 

@@ -14,8 +14,7 @@ impl Watch for Recorder {
 }
 
 fn base(bytes: u64) -> Arc<MemoryImage> {
-    let d = fresh(bytes);
-    MemoryImage::capture(&*d).unwrap()
+    MemoryImage::capture(&*fresh(bytes)).unwrap()
 }
 
 /// The seeds of a test: `LANEFS_CRASH_ROUNDS` says how many, `LANEFS_CRASH_FIRST` where to begin.
@@ -75,6 +74,16 @@ fn any_crash_leaves_what_was_acknowledged_and_nothing_else() {
     let base = base(4 << 20);
     for seed in seeds(0, 12) {
         run(&base, seed, 120, 12);
+    }
+}
+
+#[test]
+fn any_crash_of_a_volume_with_two_copies_of_its_tree_leaves_what_was_acknowledged() {
+    for (bytes, steps, first) in [(4 << 20, 120, 3000), (2 << 20, 300, 4000)] {
+        let base = MemoryImage::capture(&*fresh_with(bytes, 2)).unwrap();
+        for seed in seeds(first, 8) {
+            run(&base, seed, steps, 8);
+        }
     }
 }
 

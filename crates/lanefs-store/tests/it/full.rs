@@ -4,8 +4,8 @@ use crate::common::*;
 use lanefs_store::*;
 
 /// Fills to `percent` and overwrites at random until 20 times the capacity has gone through.
-fn endless(bytes: u64, percent: u64, durable_every: u64, rounds: u64) {
-    let d = fresh(bytes);
+fn endless(bytes: u64, copies: u32, percent: u64, durable_every: u64, rounds: u64) {
+    let d = fresh_with(bytes, copies);
     let (s, _) = open(&d);
     let e = s.info().last_epoch;
     let births: Vec<Vec<u8>> = (0..8u64)
@@ -56,12 +56,18 @@ fn endless(bytes: u64, percent: u64, durable_every: u64, rounds: u64) {
 
 #[test]
 fn overwriting_goes_on_for_ever_at_80_percent() {
-    endless(4 << 20, 80, 3, 20);
+    endless(4 << 20, 1, 80, 3, 20);
+}
+
+#[test]
+fn overwriting_goes_on_for_ever_with_two_copies_of_the_tree() {
+    endless(4 << 20, 2, 75, 3, 20);
+    endless(6 << 20, 2, 70, 1, 12);
 }
 
 #[test]
 fn overwriting_durably_goes_on_too() {
-    endless(6 << 20, 70, 1, 12);
+    endless(6 << 20, 1, 70, 1, 12);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod crash;
 mod faults;
 mod full;
 mod lost;
+mod metadata_copies;
 mod mkfs;
 #[allow(dead_code)]
 mod model;

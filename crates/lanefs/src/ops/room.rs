@@ -8,6 +8,8 @@
 //! 4. A change of a name writes a bucket of its directory and an inode anew, and only the next checkpoint frees the old ones. That comes out of what is kept back
 //!    for checkpoints, in recovery too; so before changes that are not folded could need half of the free segments, there is a checkpoint ([`Inner::log_presses`]).
 //!    Extended attributes outside the inode count twice there: an fsync logs them, a checkpoint writes their blocks.
+//! 5. All of these are blocks of the tree. In a volume that keeps two copies of it each promise is of two blocks
+//!    ([`lanefs_store::Store::reserve_nodes`]); what travels with the epochs is counted without the copies.
 
 use super::posix;
 use crate::error::Result;
@@ -47,11 +49,11 @@ pub(crate) fn blocks_of_xattrs(bytes: usize) -> u64 {
 impl Inner {
     /// Reserves the block of a new inode. ENOSPC; the caller of the operation tries again when something was freed (`with_room`).
     pub(crate) fn reserve_inode(&self) -> Result<()> {
-        if self.store.reserve(self.lanes.mine(), 1) { Ok(()) } else { posix(libc::ENOSPC) }
+        if self.store.reserve_nodes(self.lanes.mine(), 1) { Ok(()) } else { posix(libc::ENOSPC) }
     }
 
     pub(crate) fn unreserve_inode(&self) {
-        self.store.unreserve(self.lanes.mine(), 1);
+        self.store.unreserve_nodes(self.lanes.mine(), 1);
     }
 
     /// Reserves room for a name and `blocks` beside it; told the bytes to give back if nothing comes of it. ENOSPC.
@@ -85,7 +87,7 @@ impl Inner {
     fn reserve_more(&self, lane: usize, bytes: u64, left: i64) -> Result<u64> {
         let room = &self.lanes.shared(lane).room;
         let blocks = left.unsigned_abs().div_ceil(BLOCK_SIZE as u64);
-        if !self.store.reserve(lane, blocks) {
+        if !self.store.reserve_nodes(lane, blocks) {
             room.left.fetch_add(bytes as i64, Relaxed);
             return posix(libc::ENOSPC);
         }
@@ -136,7 +138,7 @@ impl Inner {
         // Where most of what is promised was for files that lived for a moment a commit gives it back.
         if reaped > 0
             && self.seal_and_commit().is_ok()
-            && self.give_back_unmade() > self.store.space().reserved
+            && self.give_back_unmade() * self.store.metadata_copies() > self.store.space().reserved
         {
             return true;
         }
@@ -148,12 +150,13 @@ impl Inner {
     /// commits and the background see to it in time.
     pub(crate) fn log_presses(&self) -> bool {
         let free = self.store.free_segment_blocks();
-        let attributes = 2 * self.xattr_blocks.load(Relaxed);
+        let copies = self.store.metadata_copies();
+        let attributes = (1 + copies) * self.xattr_blocks.load(Relaxed);
         if free > self.store.blocks_for_users() / 4 && !self.is_small {
             return attributes > free / 2;
         }
         let changes = (self.log_bytes() / BYTES_A_CHANGE) as u64;
-        BLOCKS_A_CHANGE * changes + attributes > free / 2
+        copies * BLOCKS_A_CHANGE * changes + attributes > free / 2
     }
 
     /// Waits until the background has folded what presses, or folds it where there is no background. The caller holds no lock and is not pinned.

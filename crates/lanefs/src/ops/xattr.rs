@@ -210,7 +210,7 @@ impl Inner {
             // A list of attributes outside the inode is written anew whole. At most so long, whatever this one's name had.
             blocks_of_xattrs(now.encoded().len() + Xattrs::bytes(name, value))
         };
-        if blocks > 0 && !self.store.reserve(self.lanes.mine(), blocks) {
+        if blocks > 0 && !self.store.reserve_nodes(self.lanes.mine(), blocks) {
             return Ok(false);
         }
         let set = self.change_xattrs(cell, name, |x| {
@@ -238,7 +238,8 @@ impl Inner {
         };
         // What is left is written anew, and gives its old blocks back: possible on a full volume too.
         let lane = self.lanes.mine();
-        if let Some(got) = (0..blocks).find(|_| !self.store.reserve_rewrite(lane)) {
+        let all = blocks * self.store.metadata_copies();
+        if let Some(got) = (0..all).find(|_| !self.store.reserve_rewrite(lane)) {
             self.store.unreserve(lane, got);
             return Ok(false);
         }

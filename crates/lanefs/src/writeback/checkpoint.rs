@@ -64,7 +64,7 @@ impl Inner {
         self.checkpoint_covers(moment, &crossbeam_epoch::pin());
         self.set_folded(done.epoch);
         // What creations reserved has been written and charged by the fold.
-        self.store.unreserve(self.lanes.mine(), promised);
+        self.store.unreserve_nodes(self.lanes.mine(), promised);
         self.forget_dead(done.epoch);
         self.numbers.freed(&done.freed);
         for _ in 0..SCAN {

@@ -171,7 +171,7 @@ impl Inner {
         }
         drop(backlog);
         if back > 0 {
-            self.store.unreserve(self.lanes.mine(), back);
+            self.store.unreserve_nodes(self.lanes.mine(), back);
         }
         back
     }

@@ -1,7 +1,7 @@
 //! Volumes full of files: what was promised is kept, and what is deleted makes room again.
 
-use crate::{after_crash, reopen, root};
-use lanefs::Fs;
+use crate::{after_crash, reopen, root, volume_with};
+use lanefs::{Cred, Fs};
 
 /// Empty files until the volume is full; how many.
 fn fill(fs: &Fs) -> usize {
@@ -18,10 +18,11 @@ fn fill(fs: &Fs) -> usize {
 /// A removal and what it leads to come in two folds when a checkpoint falls between them.
 #[test]
 fn a_volume_full_of_files_can_be_emptied() {
-    for step in [1, 2, 3, 10] {
-        let (fs, dev) = root(32);
+    for (step, copies) in [(1, 1), (2, 1), (3, 1), (10, 1), (1, 2), (3, 2)] {
+        let (volume, dev) = volume_with(32, copies);
+        let fs = volume.as_user(Cred::root());
         let n = fill(&fs);
-        assert!(n > 5000, "{n} files");
+        assert!(n > 5200 / copies as usize, "{n} files");
         for i in (0..n).filter(|i| i % step == 0) {
             fs.unlink(format!("/f{i}")).unwrap();
         }
@@ -143,6 +144,43 @@ fn names_come_and_go_on_a_full_volume() {
         assert!(names.len() <= 1, "{} names", names.len());
     }
     assert!(n > 5000, "{n}");
+    close_and_check(fs, dev);
+}
+
+/// With two copies of the tree a promise of a file, a name or attributes is one of twice as many blocks, and is kept.
+#[test]
+fn what_two_copies_take_is_promised() {
+    let (volume, dev) = volume_with(16, 2);
+    let fs = volume.as_user(Cred::root());
+    let full = |e: lanefs::Error| assert_eq!(e.errno(), libc::ENOSPC);
+    for round in 0..3 {
+        let mut n = 0;
+        loop {
+            let path = long(n);
+            let made = fs.write(path.as_str(), &vec![n as u8; 5000 * (n % 3)]);
+            if let Err(e) = made.and_then(|()| match n % 5 {
+                0 => fs.setxattr(path.as_str(), b"user.large", &[8; 9000], 0),
+                _ => Ok(()),
+            }) {
+                full(e);
+                break;
+            }
+            n += 1;
+        }
+        assert!(n > 300, "round {round}: {n}");
+        fs.volume().sync().unwrap_or_else(|e| panic!("round {round}, {n}: {e}"));
+        fs.volume().checkpoint().unwrap();
+        let crashed = after_crash(&dev);
+        assert_eq!(crashed.stat(long(n - 1).as_str()).unwrap().size, 5000 * ((n as u64 - 1) % 3));
+        drop(crashed);
+        for i in 0..=n {
+            if let Err(e) = fs.unlink(long(i).as_str()) {
+                assert!(i == n && e.errno() == libc::ENOENT, "round {round}, {i} of {n}: {e}");
+            }
+        }
+        fs.volume().sync().unwrap();
+        fs.volume().checkpoint().unwrap();
+    }
     close_and_check(fs, dev);
 }
 

@@ -23,11 +23,16 @@ use std::sync::Arc;
 
 /// A fresh volume on a memory device, without background threads, and the device.
 pub fn volume(mib: u64) -> (Volume, Arc<MemoryDevice>) {
+    volume_with(mib, 1)
+}
+
+/// The same with so many copies of its tree.
+pub fn volume_with(mib: u64, metadata_copies: u32) -> (Volume, Arc<MemoryDevice>) {
     let dev = Arc::new(MemoryDevice::new(mib << 20).unwrap());
     let d: Arc<dyn Device> = dev.clone();
     Store::format(
         std::slice::from_ref(&d),
-        &FormatOptions { segment_blocks: 64, mlogs: 2, ..Default::default() },
+        &FormatOptions { segment_blocks: 64, mlogs: 2, metadata_copies, ..Default::default() },
     )
     .unwrap();
     (Volume::open_devices(vec![d], &options()).unwrap(), dev)

@@ -1,0 +1,35 @@
+//! Going through the map of an inode, past what cannot be read.
+
+use crate::block_io::BlockSource;
+use crate::inode_state::{InodeState, PageAt};
+use crate::io::Io;
+use crate::radix::{Found, Wanted};
+use crate::types::BlockRef;
+
+/// The first mapped page at or after `page`, with its block; the tail is no block.
+pub(crate) fn next_mapped(s: &InodeState, page: u64) -> Found<Option<(u64, BlockRef)>> {
+    let mut page = page;
+    loop {
+        let at = match s.next_data(page) {
+            Found::Missing(w) => return Found::Missing(w),
+            Found::Here(None) => return Found::Here(None),
+            Found::Here(Some(p)) => p,
+        };
+        match s.lookup(at) {
+            Found::Missing(w) => return Found::Missing(w),
+            Found::Here(PageAt::Block(r)) => return Found::Here(Some((at, r))),
+            Found::Here(_) => page = at + 1,
+        }
+    }
+}
+
+/// Reads a node that is missing.
+pub(super) fn fetch(s: &mut InodeState, io: &Io, w: &Wanted) -> crate::error::Result<()> {
+    let b = io.read(w.r, w.what)?;
+    s.install(w, &b)
+}
+
+/// The first page that a map node does not cover.
+pub(crate) fn after(w: &Wanted) -> u64 {
+    (w.index + 1) << (8 * (u32::from(w.level) + 1))
+}
