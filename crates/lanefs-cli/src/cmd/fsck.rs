@@ -125,6 +125,9 @@ fn text(out: &mut impl Write, args: &Args, report: &FsckReport) -> std::io::Resu
         "{images}: {} inodes, {} directories, {} names; {} blocks of data and {} of structures read",
         report.inodes, report.directories, report.names, report.data_blocks, report.node_blocks
     )?;
+    if report.metadata_copies == 2 {
+        writeln!(out, "{images}: two copies of its structures, of which both were read")?;
+    }
     match (report.problems.len(), report.left()) {
         (0, _) => writeln!(out, "{images}: clean"),
         (n, 0) => writeln!(out, "{images}: {n} errors, all repaired"),

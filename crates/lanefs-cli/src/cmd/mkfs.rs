@@ -24,6 +24,10 @@ pub struct Args {
     /// Number of independent logs, at most 128; small volumes have room for fewer [default: one per CPU, at most 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_MLOGS)))]
     pub mlogs: Option<u32>,
+    /// How often everything but file data lies on the devices: with 2 a damaged block costs nothing that it describes, and what is
+    /// written of it is written twice
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub metadata_copies: u32,
     /// Overwrite what the image holds
     #[arg(long)]
     pub force: bool,
@@ -56,6 +60,7 @@ pub fn run(args: &Args) -> Outcome {
     let mut options = FormatOptions {
         label: args.label.clone(),
         mlogs: args.mlogs.unwrap_or(0),
+        metadata_copies: args.metadata_copies,
         force: args.force,
         ..FormatOptions::for_caller()
     };
@@ -89,10 +94,11 @@ fn tell(args: &Args) -> Result<(), Failure> {
     let (info, space) = (store.info(), store.space());
     let block = BLOCK_SIZE as u64;
     let images: Vec<_> = args.images.iter().map(|i| i.display().to_string()).collect();
+    let copies = if info.metadata_copies == 2 { ", two copies of metadata" } else { "" };
     let label = if info.label.is_empty() { String::new() } else { format!(", label {:?}", info.label) };
     written(writeln!(
         std::io::stdout(),
-        "{}: a volume of {}, of which {} can be filled; {} segments of {}, {} mlogs; uuid {}{label}",
+        "{}: a volume of {}, of which {} can be filled; {} segments of {}, {} mlogs{copies}; uuid {}{label}",
         images.join(", "),
         size::show(info.total_blocks * block),
         size::show(space.free * block),

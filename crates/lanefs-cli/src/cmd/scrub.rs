@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Exit codes, as fsck(8) has them.
+const ERRORS_MENDED: i32 = 1;
 const ERRORS_LEFT: i32 = 4;
 const COULD_NOT_RUN: i32 = 8;
 /// Blocks per step.
@@ -19,9 +20,10 @@ const STEP: u64 = 2048;
 
 /// Read everything on the medium and compare it with the checksums
 ///
-/// DIR is a mounted volume, which can be used meanwhile; IMAGE one that is not mounted, whose images are only read. Nothing is repaired: damaged
-/// files are named, to be restored from a backup; `lanefs fsck` looks after the rest. Exit code: 0 nothing is damaged, 4 something is, 8 the
-/// scrub could not be run.
+/// DIR is a mounted volume, which can be used meanwhile; IMAGE one that is not mounted, whose images are only read. Damaged files are named, to be
+/// restored from a backup; `lanefs fsck` looks after the rest. Of a volume with two copies of its structures (`lanefs mkfs --metadata-copies 2`) both
+/// are read, and on a mounted one a bad copy is written again from the other. Exit code: 0 nothing is damaged, 1 what was is mended, 4 something is
+/// damaged, 8 the scrub could not be run.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Read no more than so many bytes a second, as in 50M
@@ -47,7 +49,11 @@ pub fn run(args: &Args) -> Outcome {
         true => writeln!(out, "{:#}", json(args, &total)),
         false => text(&mut out, args, &total),
     })?;
-    Ok(if total.damaged.is_empty() { 0 } else { ERRORS_LEFT })
+    Ok(match total.damaged.len() {
+        0 => 0,
+        _ if total.left() == 0 => ERRORS_MENDED,
+        _ => ERRORS_LEFT,
+    })
 }
 
 #[derive(Default)]
@@ -55,6 +61,13 @@ struct Total {
     data: u64,
     nodes: u64,
     damaged: Vec<Damaged>,
+}
+
+impl Total {
+    /// Damaged blocks that are not mended.
+    fn left(&self) -> usize {
+        self.damaged.iter().filter(|d| !d.mended).count()
+    }
 }
 
 /// Goes through the steps at the pace asked for.
@@ -136,12 +149,12 @@ fn json(args: &Args, total: &Total) -> serde_json::Value {
             serde_json::json!({
                 "path": d.path.as_ref().map(|p| String::from_utf8_lossy(p)),
                 "inode": d.damage.ino.0, "page": d.damage.page, "block": format!("{}:{}", d.damage.device, d.damage.block),
-                "what": d.damage.what,
+                "what": d.damage.what, "mended": d.mended,
             })
         })
         .collect();
     serde_json::json!({
-        "volume": volume(args), "clean": total.damaged.is_empty(), "data_blocks": total.data,
+        "volume": volume(args), "clean": total.left() == 0, "data_blocks": total.data,
         "node_blocks": total.nodes, "damaged": damaged,
     })
 }
@@ -155,7 +168,11 @@ fn text(out: &mut impl Write, args: &Args, total: &Total) -> std::io::Result<()>
     }
     let volume = volume(args);
     writeln!(out, "{volume}: {} blocks of data and {} of structures read", total.data, total.nodes)?;
-    match total.damaged.len() {
+    let mended = total.damaged.len() - total.left();
+    if mended > 0 {
+        writeln!(out, "{volume}: {mended} copies of blocks were damaged and are written again")?;
+    }
+    match total.left() {
         0 => writeln!(out, "{volume}: nothing is damaged"),
         1 => writeln!(out, "{volume}: one block is damaged"),
         n => writeln!(out, "{volume}: {n} blocks are damaged"),
