@@ -142,6 +142,8 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
     let two = Config { devices: 2, ..config };
     let mut shares = LaneFs::default();
     shares.mount.commit_part = 1;
+    let mut copies = LaneFs::default();
+    copies.format.metadata_copies = 2;
     let threads = Config { limit: config.limit / 10, nested: 0, ..config };
     let mut all = vec![
         family("known", examples()?, config, 0.0),
@@ -172,7 +174,25 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
             // Likewise.
             ..family("known, epochs in shares", examples()?, Config { blocks: 2048, ..config }, 0.5)
         },
+        Family {
+            system: copies.clone(),
+            ..family("known, two copies of the tree", examples()?, config, 0.5)
+        },
+        Family {
+            system: copies.clone(),
+            ..family(
+                "small device, two copies",
+                Box::new(small()?.into_iter().map(Ok)),
+                Config { blocks: 512, limit: config.limit / 2, ..config },
+                0.5,
+            )
+        },
         Family { kind: Kind::Medium, ..family("medium", random(7 << 40), config, 0.5) },
+        Family {
+            kind: Kind::Medium,
+            system: copies,
+            ..family("medium, two copies", random(8 << 40), config, 0.25)
+        },
         family("random", random(0), config, 1.5),
         Family { kind: Kind::Threads, ..family("threads", random(9 << 40), threads, 1.0) },
         family("seq-2", Box::new(workloads::seq2_all(seed).take(many)), config, 1.5),

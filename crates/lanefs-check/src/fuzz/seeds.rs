@@ -37,12 +37,14 @@ pub fn all() -> Result<&'static [Seed], String> {
     static MADE: OnceLock<Result<Vec<Seed>, String>> = OnceLock::new();
     let made = MADE.get_or_init(|| {
         Ok(vec![
-            make("fresh", 1, |_| Ok(()), true)?,
-            make("full tree, closed", 1, tree, true)?,
-            make("full tree, log", 1, |v| tree(v).and_then(|()| log(v)), false)?,
-            make("log only", 1, log, false)?,
-            make("two devices, closed", 2, tree, true)?,
-            make("two devices, log", 2, |v| tree(v).and_then(|()| log(v)), false)?,
+            make("fresh", 1, 1, |_| Ok(()), true)?,
+            make("full tree, closed", 1, 1, tree, true)?,
+            make("full tree, log", 1, 1, |v| tree(v).and_then(|()| log(v)), false)?,
+            make("log only", 1, 1, log, false)?,
+            make("two devices, closed", 2, 1, tree, true)?,
+            make("two devices, log", 2, 1, |v| tree(v).and_then(|()| log(v)), false)?,
+            make("two copies, closed", 1, 2, tree, true)?,
+            make("two copies, log", 2, 2, |v| tree(v).and_then(|()| log(v)), false)?,
         ])
     });
     made.as_deref().map_err(Clone::clone)
@@ -51,6 +53,7 @@ pub fn all() -> Result<&'static [Seed], String> {
 fn make(
     name: &'static str,
     devices: usize,
+    copies: u32,
     fill: impl Fn(&Volume) -> lanefs::Result<()>,
     close: bool,
 ) -> Result<Seed, String> {
@@ -60,7 +63,9 @@ fn make(
         memory.push(Arc::new(MemoryDevice::new(BLOCKS * 4096).map_err(|e| say(&e))?));
     }
     let all: Vec<Arc<dyn Device>> = memory.iter().map(|m| m.clone() as Arc<dyn Device>).collect();
-    LaneFs::default().format(&all)?;
+    let mut system = LaneFs::default();
+    system.format.metadata_copies = copies;
+    system.format(&all)?;
     let volume = Volume::open_devices(all, &mount(false)).map_err(|e| say(&e))?;
     fill(&volume).map_err(|e| say(&e))?;
     if close {

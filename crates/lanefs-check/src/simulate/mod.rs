@@ -65,17 +65,22 @@ struct Shape {
     /// mlogs, for which there must be room.
     mlogs: usize,
     devices: usize,
+    /// How often the blocks of the tree lie on them.
+    copies: u32,
 }
 
 /// Bytes of pages that the smallest budget of memory has room for: half of what 4 MiB leave behind buffers and tables (`MountOptions::cache_size`).
 const PAGES: u64 = (4 << 20) * 3 / 8 / 2;
 
-const SHAPES: [Shape; 5] = [
-    Shape { blocks: 384, mlogs: 1, devices: 1 },
-    Shape { blocks: 512, mlogs: 1, devices: 1 },
-    Shape { blocks: 1024, mlogs: 1, devices: 1 },
-    Shape { blocks: 2048, mlogs: 2, devices: 1 },
-    Shape { blocks: 2048, mlogs: 2, devices: 2 },
+const SHAPES: [Shape; 8] = [
+    Shape { blocks: 384, mlogs: 1, devices: 1, copies: 1 },
+    Shape { blocks: 512, mlogs: 1, devices: 1, copies: 1 },
+    Shape { blocks: 1024, mlogs: 1, devices: 1, copies: 1 },
+    Shape { blocks: 2048, mlogs: 2, devices: 1, copies: 1 },
+    Shape { blocks: 2048, mlogs: 2, devices: 2, copies: 1 },
+    Shape { blocks: 512, mlogs: 1, devices: 1, copies: 2 },
+    Shape { blocks: 1024, mlogs: 1, devices: 1, copies: 2 },
+    Shape { blocks: 2048, mlogs: 2, devices: 2, copies: 2 },
 ];
 
 fn system(shape: Shape, seed: u64) -> LaneFs {
@@ -84,6 +89,7 @@ fn system(shape: Shape, seed: u64) -> LaneFs {
     s.mount.order = if seed.is_multiple_of(3) { Order::Relaxed } else { Order::Ordered };
     s.mount.clock = Some(Arc::new(Clock::lamport()));
     s.format.mlogs = shape.mlogs as u32;
+    s.format.metadata_copies = shape.copies;
     if shape.mlogs > 1 {
         // One thread makes all calls, and its lane has one mlog: epochs take the other too, in shares of one group.
         s.mount.commit_part = 1;
@@ -113,7 +119,8 @@ fn fresh(shape: Shape) -> Result<Vec<Image>, Violation> {
         .map_err(|e| broken("R1", format!("a fresh volume: {e}")))?;
     let has = volume.info();
     volume.shutdown();
-    if (has.mlogs, has.devices) != (shape.mlogs, shape.devices) {
+    let is = (has.mlogs, has.devices, has.metadata_copies);
+    if is != (shape.mlogs, shape.devices, shape.copies) {
         return Err(broken("answer", format!("a volume made as {shape:?} has {has:?}")));
     }
     made.insert(key, images.clone());
