@@ -8,8 +8,8 @@ use lanefs::{MountOptions, Order};
 use std::path::PathBuf;
 
 /// A target as it was named: `DIR`, `IMAGE`, `IMAGE,order=relaxed`, or
-/// `mem:[SIZE][,lanes=N][,mlogs=N][,cache=SIZE][,order=relaxed][,background=no][,written=yes]`, and with the
-/// feature `ablation` what [`ablation::KEYS`] lists.
+/// `mem:[SIZE][,lanes=N][,mlogs=N][,cache=SIZE][,order=relaxed][,background=no][,written=yes]
+/// [,copies=2]`, and with the feature `ablation` what [`ablation::KEYS`] lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetSpec {
     /// A directory of a mounted file system.
@@ -37,6 +37,8 @@ pub struct Memory {
     pub background: bool,
     /// All of the device was written before, and it takes no discards.
     pub written: bool,
+    /// How often all but file data lies on the device.
+    pub copies: u32,
     /// Techniques that are off.
     pub off: Off,
 }
@@ -52,6 +54,7 @@ impl Memory {
             order: Order::default(),
             background: true,
             written: false,
+            copies: 1,
             off: Off::default(),
         }
     }
@@ -63,7 +66,7 @@ impl Memory {
         for part in parts {
             let bad = || {
                 Failure::new(format!(
-                    "`{part}`: after mem:SIZE come lanes=N, mlogs=N, cache=SIZE, order=relaxed, background=no, written=yes{}",
+                    "`{part}`: after mem:SIZE come lanes=N, mlogs=N, cache=SIZE, order=relaxed, background=no, written=yes, copies=2{}",
                     ablation::keys()
                 ))
             };
@@ -81,6 +84,13 @@ impl Memory {
                 }
                 "background" => memory.background = yes(value).ok_or_else(bad)?,
                 "written" => memory.written = yes(value).ok_or_else(bad)?,
+                "copies" => {
+                    memory.copies = match value {
+                        "1" => 1,
+                        "2" => 2,
+                        _ => return Err(bad()),
+                    }
+                }
                 _ if memory.off.add(part)? => {}
                 _ => return Err(bad()),
             }

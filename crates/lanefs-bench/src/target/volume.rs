@@ -72,7 +72,7 @@ impl VolumeTarget {
         let device = MemoryDevice::new(memory.bytes).at("a device in memory")?;
         let device: Arc<dyn Device> =
             if memory.written { Arc::new(WrittenDevice::new(device)?) } else { Arc::new(device) };
-        let volume = memory.off.while_making(|| Self::fresh(device, &memory.options()))?;
+        let volume = memory.off.while_making(|| Self::fresh(device, memory.copies, &memory.options()))?;
         Ok(Self::over(volume, direct))
     }
 
@@ -80,7 +80,7 @@ impl VolumeTarget {
     pub fn counted(bytes: u64) -> Res<VolumeTarget> {
         let memory = MemoryDevice::new(bytes).at("a device in memory")?;
         let counter = Arc::new(CountingDevice::new(Arc::new(memory)));
-        let volume = Self::fresh(counter.clone(), &MountOptions::default())?;
+        let volume = Self::fresh(counter.clone(), 1, &MountOptions::default())?;
         Ok(VolumeTarget { counter: Some(counter), ..Self::over(volume, false) })
     }
 
@@ -89,9 +89,9 @@ impl VolumeTarget {
         Self::over(volume, false)
     }
 
-    fn fresh(device: Arc<dyn Device>, options: &MountOptions) -> Res<Volume> {
-        Store::format(std::slice::from_ref(&device), &FormatOptions::for_caller())
-            .at("formatting a volume in memory")?;
+    fn fresh(device: Arc<dyn Device>, metadata_copies: u32, options: &MountOptions) -> Res<Volume> {
+        let format = FormatOptions { metadata_copies, ..FormatOptions::for_caller() };
+        Store::format(std::slice::from_ref(&device), &format).at("formatting a volume in memory")?;
         Volume::open_devices(vec![device], options).at("a volume in memory")
     }
 
