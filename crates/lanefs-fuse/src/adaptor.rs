@@ -12,10 +12,13 @@ use crate::known::Known;
 use crate::room::Room;
 use crate::translate::root;
 use crate::wire::{Agreed, Device, Errno, Reply, Request};
-use lanefs::{Birth, File, Ino, Result, SetAttr, Stat, Volume};
+use lanefs::{Birth, File, FileKind, Ino, Result, SetAttr, Stat, Volume};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
+
+/// A page, in units of `st_blocks`.
+pub(crate) const ASSUMED: u64 = 8;
 
 type Wire<T> = std::result::Result<T, Errno>;
 
@@ -147,7 +150,7 @@ impl Adaptor {
         file.never_append();
         let ino = file.ino();
         reply.open_out(self.handles.insert(file, flags as i32 & libc::O_DIRECT != 0), opened)?;
-        self.about_to_tell(ino);
+        self.about_to_answer(ino);
         Ok(())
     }
 
@@ -184,9 +187,23 @@ impl Adaptor {
         Ok(settled?)
     }
 
+    /// The attributes that the kernel is told of an inode, and how long they hold (W9 of
+    /// `requests::content`). To be called just before the answer.
+    pub(crate) fn told(&self, stat: &Stat) -> (Stat, Duration) {
+        self.about_to_answer(stat.ino);
+        if self.writeback
+            && stat.blocks == 0
+            && stat.kind == FileKind::File
+            && self.handles.is_written(stat.ino)
+        {
+            return (Stat { blocks: ASSUMED, ..*stat }, Duration::ZERO);
+        }
+        (*stat, self.ttl)
+    }
+
     /// To be called before an answer that carries attributes: where room is scarce the kernel is not to believe those of files that are open for
     /// writing, so that it asks before it takes a write (`room`).
-    pub(crate) fn about_to_tell(&self, ino: Ino) {
+    pub(crate) fn about_to_answer(&self, ino: Ino) {
         if self.room.is_scarce() && self.handles.is_written(ino) {
             self.aside.attributes_changed(ino);
         }
@@ -201,9 +218,9 @@ impl Adaptor {
 
     /// Puts a name's inode, which the kernel will know once more.
     pub(crate) fn enter(&self, stat: &Stat, reply: &mut Reply) -> Wire<()> {
-        self.about_to_tell(stat.ino);
+        let (stat, holds) = self.told(stat);
         self.known.count(stat.ino);
-        reply.entry_out(stat, self.ttl)
+        reply.entry_out(&stat, self.ttl, holds)
     }
 
     /// Takes back what an answer gave that nobody took.

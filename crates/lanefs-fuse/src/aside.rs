@@ -18,6 +18,7 @@
 //! A request that came through a ring has to be answered by the thread that has it; there another thread is started where none is
 //! left (`rings`), and it makes the calls of A1, A2 and A4 itself.
 
+use crate::adaptor::ASSUMED;
 use crate::handles::Handles;
 use crate::room::Room;
 use crate::wire::{Device, Errno, Reply, room};
@@ -89,7 +90,10 @@ fn ask(device: &Device, room: &Room, ino: Ino, ttl: Duration, reply: &mut Reply)
             tracing::warn!("inode {}: the kernel may write without asking: {e}", ino.0);
         }
     }
-    reply.attr_out(&room.stat(ino)?, ttl)
+    let mut stat = room.stat(ino)?;
+    // W9 of `requests::content`: somebody is about to write to it.
+    stat.blocks = stat.blocks.max(ASSUMED);
+    reply.attr_out(&stat, ttl)
 }
 
 /// Has the kernel drop the pages of a range.

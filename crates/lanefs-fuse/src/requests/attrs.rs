@@ -37,8 +37,8 @@ impl Adaptor {
             return self.ask(req, reply, origin);
         }
         let stat = self.stat(req, flags, handle)?;
-        self.about_to_tell(req.ino);
-        reply.attr_out(&stat, self.ttl)
+        let (stat, holds) = self.told(&stat);
+        reply.attr_out(&stat, if flags & GETATTR_FH != 0 { self.ttl } else { holds })
     }
 
     /// Somebody is about to write to a file through the kernel's cache, and room is scarce or the mount is about to end.
@@ -64,7 +64,8 @@ impl Adaptor {
         let flags = a.u32()?;
         a.skip(4)?;
         let stat = self.stat(req, flags, a.u64()?)?;
-        reply.statx_out(&stat, self.ttl)
+        let (stat, holds) = self.told(&stat);
+        reply.statx_out(&stat, holds)
     }
 
     pub(super) fn setattr(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
@@ -103,8 +104,8 @@ impl Adaptor {
         } else {
             self.change(req.ino, &set)?
         };
-        self.about_to_tell(req.ino);
-        reply.attr_out(&stat, self.ttl)
+        let (stat, holds) = self.told(&stat);
+        reply.attr_out(&stat, if has(fattr::FH) { self.ttl } else { holds })
     }
 
     pub(super) fn statfs(&self, reply: &mut Reply) -> Wire<()> {

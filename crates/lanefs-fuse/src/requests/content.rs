@@ -17,16 +17,20 @@
 //!    error of the whole request.
 //! W8 The kernel keeps the attributes it was told. What changes here by itself (setuid and setgid that go, blocks that cached writes take) it is told to ask for
 //!    again, before the request is answered.
+//! W9 The first pages of a file may be the kernel's alone for long. So a file without blocks that is
+//!    open for writing is said to have one: that it has none is, to who archives or copies it, that
+//!    it holds nothing but zeros. Who asks through a handle (GETATTR_FH, and CREATE) may believe it,
+//!    since the kernel asks for the blocks again behind each close; others are told to ask again.
 
 use super::Wire;
 use crate::absence::{about_to_wait, about_to_wait_for_requests};
-use crate::adaptor::Adaptor;
+use crate::adaptor::{ASSUMED, Adaptor};
 use crate::aside::{self, Job, What};
 use crate::readers::Origin;
 use crate::translate::root;
 use crate::wire::abi::*;
 use crate::wire::{Answer, Errno, Reply, Request};
-use lanefs::{Birth, File, Ino};
+use lanefs::{Birth, File, Ino, Stat};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -49,7 +53,22 @@ impl Adaptor {
         if open_flags & OPEN_KILL_SUIDGID != 0 {
             self.kill_priv(req.ino)?;
         }
+        if self.may_gather(&file) && file.stat()?.blocks == 0 {
+            self.aside.attributes_changed(req.ino);
+        }
         self.open_out(file, flags, OPENED, reply)
+    }
+
+    /// Whether the kernel may gather what is written through this file.
+    fn may_gather(&self, file: &File) -> bool {
+        self.writeback && file.flags() & libc::O_ACCMODE != libc::O_RDONLY
+    }
+
+    /// W9, for a file whose handle the kernel is about to be given.
+    fn assume_block(&self, file: &File, stat: &mut Stat) {
+        if self.may_gather(file) && stat.blocks == 0 {
+            stat.blocks = ASSUMED;
+        }
     }
 
     pub(super) fn create(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
@@ -69,6 +88,7 @@ impl Adaptor {
             self.kill_priv(stat.ino)?;
             stat = file.stat()?;
         }
+        self.assume_block(&file, &mut stat);
         self.settle(&[(req.ino, name)])?;
         self.enter(&stat, reply)?;
         self.open_out(file, flags, OPENED, reply)
@@ -80,7 +100,8 @@ impl Adaptor {
         let inherited = self.inherit(req.ino, mode, umask, false)?;
         let how = self.open_flags(flags) | flags as i32 & libc::O_EXCL;
         let birth = Birth { mode: inherited.mode, xattrs: &inherited.xattrs() };
-        let (stat, file) = self.volume.node_tmpfile(&req.cred(), req.ino, birth, how)?;
+        let (mut stat, file) = self.volume.node_tmpfile(&req.cred(), req.ino, birth, how)?;
+        self.assume_block(&file, &mut stat);
         self.enter(&stat, reply)?;
         self.open_out(file, flags, OPENED, reply)
     }
@@ -149,7 +170,7 @@ impl Adaptor {
                     self.closing.lost.store(true, SeqCst);
                 }
             }
-            self.about_to_tell(req.ino);
+            self.about_to_answer(req.ino);
             // W8: the others the kernel asks about again by itself.
             if file.stat()?.blocks != blocks {
                 self.aside.attributes_changed(req.ino);

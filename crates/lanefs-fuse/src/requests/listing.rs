@@ -33,7 +33,7 @@ impl Adaptor {
             for (ino, next, kind, name) in &entries {
                 cookie = *next;
                 let stat = match self.volume.node_stat(*ino) {
-                    Ok(stat) => Some(stat),
+                    Ok(stat) => Some(self.told(&stat)),
                     // Removed since it was listed.
                     Err(e) if matches!(e.errno(), libc::ESTALE | libc::ENOENT) => continue,
                     // A damaged inode: lookup will say so; the listing shows its name.
@@ -42,7 +42,6 @@ impl Adaptor {
                 if !reply.dirent_plus(size, (*ino, *next, *kind, name), stat.as_ref(), self.ttl) {
                     return Ok(());
                 }
-                self.about_to_tell(*ino);
                 // The kernel takes no notice of the attributes of these two.
                 if stat.is_some() && name != b"." && name != b".." {
                     self.known.count(*ino);

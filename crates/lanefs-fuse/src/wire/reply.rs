@@ -135,17 +135,18 @@ impl<'b> Reply<'b> {
     }
 
     /// `struct fuse_entry_out`: a name's inode. The kernel knows the inode once more when it has taken this.
-    pub fn entry_out(&mut self, s: &Stat, ttl: Duration) -> Result<(), Errno> {
+    pub fn entry_out(&mut self, s: &Stat, ttl: Duration, attr_ttl: Duration) -> Result<(), Errno> {
         self.entered.push(s.ino);
-        self.entry(s, ttl)
+        self.entry(s, ttl, attr_ttl)
     }
 
-    fn entry(&mut self, s: &Stat, ttl: Duration) -> Result<(), Errno> {
-        for w in [s.ino.0, u64::from(s.generation), ttl.as_secs(), ttl.as_secs()] {
+    /// The name holds for `ttl`, the attributes for `attr_ttl`.
+    fn entry(&mut self, s: &Stat, ttl: Duration, attr_ttl: Duration) -> Result<(), Errno> {
+        for w in [s.ino.0, u64::from(s.generation), ttl.as_secs(), attr_ttl.as_secs()] {
             self.u64(w)?;
         }
         self.u32(ttl.subsec_nanos())?;
-        self.u32(ttl.subsec_nanos())?;
+        self.u32(attr_ttl.subsec_nanos())?;
         self.attr(s)
     }
 
@@ -221,14 +222,14 @@ impl<'b> Reply<'b> {
         &mut self,
         limit: usize,
         (ino, cookie, kind, name): (Ino, u64, FileKind, &[u8]),
-        stat: Option<&Stat>,
+        stat: Option<&(Stat, Duration)>,
         ttl: Duration,
     ) -> bool {
         if self.len() + 128 + (24 + name.len()).next_multiple_of(8) > limit {
             return false;
         }
         let entry = match stat {
-            Some(stat) => self.entry(stat, ttl),
+            Some((stat, holds)) => self.entry(stat, ttl, *holds),
             None => self.put(&[0; 128]),
         };
         entry.is_ok() && self.dirent(limit, ino, cookie, kind, name)
@@ -278,7 +279,7 @@ mod tests {
             r.len()
         };
         assert_eq!(size(&|r| r.attr_out(&stat(), ttl).unwrap()), 104);
-        assert_eq!(size(&|r| r.entry_out(&stat(), ttl).unwrap()), 128);
+        assert_eq!(size(&|r| r.entry_out(&stat(), ttl, ttl).unwrap()), 128);
         assert_eq!(size(&|r| r.no_entry(ttl).unwrap()), 128);
         assert_eq!(size(&|r| r.open_out(1, 0).unwrap()), 16);
         assert_eq!(size(&|r| r.statx_out(&stat(), ttl).unwrap()), 32 + 256);
