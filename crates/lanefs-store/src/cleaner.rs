@@ -8,6 +8,8 @@
 //! 3. A block that cannot be read, or whose owner cannot, stays where it is, and its segment is left alone until the volume is opened
 //!    again: a scrub tells of it, and the cleaner goes on with the next victim. Only what keeps it from writing ends a round.
 //! 4. The old place is not touched; it is free when a checkpoint that knows the new place is durable.
+//! 5. So each round takes segments before any comes back. It ends while the checkpoint behind it
+//!    still has room for the nodes that what was moved changes, beside all others that changed.
 
 use crate::api::CleanReport;
 use crate::block_io::{BlockSource, Owner};
@@ -63,7 +65,7 @@ impl Store {
             // the checkpoint.
             let gained = report.segments;
             if ready + gained >= target + spent.div_ceil(u64::from(size))
-                || spent + u64::from(size) > room / 2 && spent > 0
+                || spent > 0 && (spent + u64::from(size) > room / 2 || self.cleaned_enough(&report))
             {
                 return Ok(report);
             }
@@ -78,6 +80,16 @@ impl Store {
                 r.segments += emptied;
             }
         }
+    }
+
+    /// Whether the next checkpoint needs the segments that are free, about: for each inode that
+    /// changed two blocks, for each block that was moved two nodes that lead to it, and what it
+    /// folds. What was cleaned is free only behind that checkpoint, and others write meanwhile.
+    fn cleaned_enough(&self, report: &CleanReport) -> bool {
+        let size = u64::from(self.segments.geometry.segment_blocks);
+        let changed = self.cells.dirty() as u64 + report.moved + report.marked;
+        let folds = u64::from(self.segments.owed() + 2) * size;
+        self.free_segment_blocks() < 2 * self.metadata_copies() * changed + folds
     }
 
     /// What all rounds of cleaning did since the store was opened.

@@ -86,3 +86,51 @@ fn data_leaves_the_room_that_recovery_needs_for_committed_names() {
         assert_eq!(read(&s, 50, q).unwrap().0, page(q).0);
     }
 }
+
+/// Each block that is moved changes nodes of its file's map, which the next checkpoint writes; and
+/// what was cleaned is free only behind that.
+#[test]
+fn cleaning_leaves_room_for_the_checkpoint_that_frees_what_was_cleaned() {
+    const FILES: std::ops::Range<u64> = 1000..1012;
+    const PAGES: u64 = 60;
+    /// Two nodes of a map lead to no other page.
+    const FAR: u64 = 1 << 16;
+    let d = memory(32 << 20);
+    let options = FormatOptions { segment_blocks: 64, ..format_options() };
+    Store::format(std::slice::from_ref(&d), &options).unwrap();
+    let (s, _) = open(&d);
+    let made: Vec<_> =
+        FILES.map(|n| group(1, n, &[new_file(n), set(format!("{n}").as_bytes(), n, 0)])).collect();
+    s.commit_epoch(1, vec![(0, made.concat())]).unwrap();
+    fold(&s, 1, made);
+    let size = PAGES * FAR * 4096;
+    // Of two pages that were written one after the other one goes.
+    for p in 0..PAGES {
+        for n in FILES {
+            let pages = vec![(p * FAR, page(n * PAGES + p)), (p * FAR + 1, page(p))];
+            s.submit(tx(false, vec![], vec![update(n, size, pages)])).unwrap();
+        }
+    }
+    fold(&s, 1, vec![]);
+    for n in FILES {
+        (0..PAGES).for_each(|p| s.unmap(0, Ino(n), p * FAR + 1..p * FAR + 2, None).unwrap());
+        s.submit(tx(false, vec![], vec![update(n, size, vec![])])).unwrap();
+    }
+    fold(&s, 1, vec![]);
+    // The log takes segments, as it does between two checkpoints.
+    let mut round = 0;
+    while s.pressure().free_segments > s.pressure().low_water {
+        s.submit(tx(true, vec![], vec![update(1000, size, vec![(0, page(round))])])).unwrap();
+        round += 1;
+    }
+    let before = s.pressure();
+    let report = s.clean(before.segments).unwrap();
+    println!("{before:?}, {report:?}, {:?}", s.pressure());
+    assert!(report.segments > 0);
+    let none = FoldInput { epoch: s.folded_epoch(), groups: Vec::new() };
+    s.checkpoint(|| Ok(none)).unwrap_or_else(|e| panic!("{before:?}, {report:?}: {e}"));
+    assert!(s.pressure().free_segments > before.free_segments);
+    for (n, p) in FILES.flat_map(|n| (1..PAGES).map(move |p| (n, p))) {
+        assert_eq!(read(&s, n, p * FAR).unwrap().0, page(n * PAGES + p).0);
+    }
+}
