@@ -44,6 +44,7 @@ mod mlog;
 mod model;
 mod pressure;
 pub mod radix;
+mod reading;
 mod recovery;
 #[cfg(test)]
 mod retry_tests;

@@ -89,6 +89,10 @@ impl Small {
                 return Err(format!("{who} ended before the kill: {status}: {said:?}"));
             }
         }
+        v.kill_server()?;
+        // What was done by now. Behind the unmount a program that makes its directories itself works
+        // on in the one below the mount.
+        let said = std::fs::read_to_string(&words).unwrap_or_default();
         v.kill()?;
         for (who, process) in [("the writer", &mut writer), (app, &mut app_process)] {
             if child::wait(&mut process.0, Duration::from_secs(30)).map_err(io)?.is_none() {
@@ -110,7 +114,7 @@ impl Small {
         }
         totals.recover(v, random, n)?;
         let before = v.outside().join(format!("round{}", n.wrapping_sub(1)));
-        match judge(app, &place, &outside, &words) {
+        match judge(app, &place, &outside, &said) {
             Ok(judged) => totals.apps += u64::from(judged),
             Err(e) if relies && !ordered => {
                 println!("relies on order: {app}: {e}");
@@ -157,8 +161,7 @@ fn begin(
 }
 
 /// Shows the application what is left; whether it had been ready.
-fn judge(app: &str, place: &Path, outside: &Path, words: &Path) -> Result<bool, String> {
-    let said = std::fs::read_to_string(words).unwrap_or_default();
+fn judge(app: &str, place: &Path, outside: &Path, said: &str) -> Result<bool, String> {
     let last = |word: &str| -> u64 {
         let number = |l: &str| l.strip_prefix(word)?.trim().parse().ok();
         said.lines().filter_map(number).next_back().unwrap_or(0)

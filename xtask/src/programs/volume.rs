@@ -163,12 +163,18 @@ impl Volume {
         Ok(start.elapsed())
     }
 
-    /// `kill -9` of the serving process; clears the dead mount.
-    pub fn kill(&mut self) -> Result<(), String> {
+    /// `kill -9` of the serving process. The dead mount stays: whoever works in it gets errors.
+    pub fn kill_server(&mut self) -> Result<(), String> {
         if let Some(mut server) = self.server.take() {
             kill(server.id());
             server.wait().map_err(|e| e.to_string())?;
         }
+        Ok(())
+    }
+
+    /// The same; clears the dead mount.
+    pub fn kill(&mut self) -> Result<(), String> {
+        self.kill_server()?;
         let start = Instant::now();
         while is_mounted(&self.mnt()) {
             let _ = Command::new("umount").arg("-l").arg(self.mnt()).stderr(Stdio::null()).status();
