@@ -1,6 +1,6 @@
 //! The words the layer above speaks with the store: options, transactions, images and reports.
 
-use crate::types::{Attrs, Block, FileKind, Ino};
+use crate::types::{Attrs, Block, BucketEntry, Ino};
 use std::sync::Arc;
 
 /// How a volume is made.
@@ -55,12 +55,6 @@ impl FormatOptions {
     pub fn for_caller() -> FormatOptions {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         FormatOptions { uid, gid, ..FormatOptions::default() }
-    }
-
-    /// How many mlogs a volume on devices of these sizes in bytes will be used with: what was asked for, or fewer on small ones. An error
-    /// if it cannot be made on them.
-    pub fn mlogs_on(&self, sizes: &[u64]) -> crate::Result<usize> {
-        crate::make::mlogs_on(self, sizes)
     }
 }
 
@@ -200,19 +194,6 @@ pub struct PageRead<'a> {
     pub block: &'a mut Block,
     /// Set by the read: nothing is stored here, the bytes are zeros.
     pub hole: bool,
-}
-
-/// One entry of a directory.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BucketEntry {
-    /// Its place in hash order.
-    pub cookie: u64,
-    /// The inode it names.
-    pub ino: Ino,
-    /// What that is.
-    pub kind: FileKind,
-    /// Its name.
-    pub name: Box<[u8]>,
 }
 
 /// A folded bucket of a directory.

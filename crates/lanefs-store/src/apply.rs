@@ -14,12 +14,12 @@
 
 use crate::block_io::{BlockSink, Owner};
 use crate::cell::{Cell, Logged};
-use crate::checkpoint::Maintenance;
 use crate::dir::{self, Change, StateCell};
 use crate::error::{Result, StoreError};
 use crate::fold::{self, KeyChange, NewInode, Plan, RightsChange};
 use crate::format::xattrs;
 use crate::inode_state::{InodeState, padded};
+use crate::maintenance::Maintenance;
 use crate::sink::Sink;
 use crate::store::Store;
 use crate::types::{Attrs, INLINE_MAX, Ino, ROOT_INO, XATTR_BLOB_MAX};

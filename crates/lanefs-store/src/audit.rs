@@ -1,9 +1,9 @@
 //! Checks an open store against itself: every block the tree refers to is marked once, and every mark has a reference.
 
 use crate::block_io::Owner;
-use crate::checkpoint::Maintenance;
 use crate::error::{Result, StoreError};
 use crate::format::summary::DataOwner;
+use crate::maintenance::Maintenance;
 use crate::store::Store;
 use crate::types::{BlockAddr, BlockRef, Ino};
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,8 +4,8 @@ use crate::cell::Cell;
 use crate::error::{Result, StoreError};
 use crate::format::batch;
 use crate::io::Write;
+use crate::placed::Placed;
 use crate::store::{Flight, Store};
-use crate::transaction::Placed;
 use crate::types::{Block, BlockRef};
 use std::sync::Arc;
 

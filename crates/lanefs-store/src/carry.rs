@@ -9,13 +9,14 @@
 //! 4. What is carried names data whose writes may be under way. It counts as durable only when these were answered, and then flushed.
 
 use crate::cell::Cell;
-use crate::checkpoint::{Maintenance, groups_above};
 use crate::error::Result;
 use crate::format::batch::{self, InodeRecord, TailUpdate};
+use crate::format::record::groups_above;
 use crate::io::Write;
+use crate::maintenance::Maintenance;
 use crate::mlog::Mlog;
+use crate::placed::Placed;
 use crate::store::{Flight, Store};
-use crate::transaction::Placed;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -23,11 +23,11 @@
 //! 5. All of it happens under the maintenance lock: no checkpoint writes a slot meanwhile.
 
 use crate::api::Grown;
-use crate::checkpoint::Maintenance;
 use crate::device::{Device, WriteReq};
 use crate::error::{Result, StoreError};
 use crate::format::superblock::{DeviceEntry, Superblock};
 use crate::io::Write;
+use crate::maintenance::Maintenance;
 use crate::slots::read_slot;
 use crate::store::Store;
 use crate::types::{BLOCK_SHIFT, Block, BlockAddr};

@@ -30,85 +30,27 @@
 //!    transaction or a commit that enters later finds that in its section and is refused, though it was let in before. (What is
 //!    carried over goes behind P too; then the slot is not clean.) Recovery's own clean slot needs no such word: nobody else has the store.
 
-use crate::api::{CheckpointDone, CleanReport, FoldInput};
+use crate::api::{CheckpointDone, FoldInput};
 use crate::block_io::{BlockSink, Owner};
 use crate::cell::Cell;
 use crate::error::{Result, StoreError};
 use crate::format::orphans::{self, ORPHANS_PER_BLOCK};
 use crate::format::record;
+use crate::format::record::groups_above;
 use crate::format::slot::{Position, Root, Slot};
+use crate::maintenance::Maintenance;
 use crate::mlog::Mlog;
 use crate::sink::{QUEUE_MAX, Sink};
 use crate::store::Store;
 use crate::types::{BlockAddr, BlockRef, Ino};
-use crate::usage_table::UsageTable;
 use lanefs_sync::{Canary, planted};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The most segments of a device discarded after one checkpoint.
 const DISCARDS: usize = 32;
-
-/// What only the holder of the maintenance lock touches.
-pub(crate) struct Maintenance {
-    /// The slot in force.
-    pub slot: Slot,
-    /// Where it lies: 0 or 1.
-    pub slot_index: usize,
-    pub usage: UsageTable,
-    /// Inodes without names, not dead.
-    pub orphans: BTreeSet<Ino>,
-    pub orphan_blocks: Vec<BlockRef>,
-    pub orphans_changed: bool,
-    /// Inodes to be written out: what was dirtied before the position, and what the fold changed. Some twice.
-    pub changed: Vec<Arc<Cell>>,
-    /// Inodes that this checkpoint cannot write out, because their NEW is not folded.
-    waiting: Vec<Arc<Cell>>,
-    /// How many these were at the last one.
-    waited: usize,
-    /// Inodes written out since the slot in force.
-    captured: Vec<Arc<Cell>>,
-    /// What was carried over (4) and is written, but not known to be flushed: the mlog and the last place of each message.
-    pub carried: Vec<(usize, u64)>,
-    /// Numbers freed by folds since the slot in force.
-    pub freed: Vec<(Ino, u32)>,
-    /// The last durable checkpoint's number.
-    pub durable: u64,
-    /// Segments with live blocks whose owners the cleaner cannot find.
-    pub stuck: BTreeSet<u32>,
-    /// The next position is the last one: the store closes.
-    pub closing: bool,
-    /// The slot of that position is durable.
-    pub closed: bool,
-    /// What the cleaner did since the store was opened.
-    pub cleaned: CleanReport,
-}
-
-impl Maintenance {
-    pub fn new(slot: Slot, slot_index: usize, usage: UsageTable) -> Maintenance {
-        Maintenance {
-            slot,
-            slot_index,
-            usage,
-            orphans: BTreeSet::new(),
-            orphan_blocks: Vec::new(),
-            orphans_changed: false,
-            changed: Vec::new(),
-            waiting: Vec::new(),
-            waited: 0,
-            captured: Vec::new(),
-            carried: Vec::new(),
-            freed: Vec::new(),
-            durable: 0,
-            stuck: BTreeSet::new(),
-            closing: false,
-            closed: false,
-            cleaned: CleanReport::default(),
-        }
-    }
-}
 
 /// What steps 3 to 5 made.
 struct Built {
@@ -117,17 +59,6 @@ struct Built {
     orphans: BlockRef,
     /// Something is durable and still only in batches.
     carried: bool,
-}
-
-/// The groups of `buf` with a later epoch than `folded`.
-pub(crate) fn groups_above(buf: &[u8], folded: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    for g in record::groups(buf).map_while(std::result::Result::ok) {
-        if g.version.epoch > folded {
-            out.extend_from_slice(g.bytes);
-        }
-    }
-    out
 }
 
 impl Store {

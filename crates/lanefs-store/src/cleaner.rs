@@ -13,12 +13,12 @@
 
 use crate::api::CleanReport;
 use crate::block_io::{BlockSource, Owner};
-use crate::checkpoint::Maintenance;
 use crate::error::{Result, StoreError};
 use crate::format::checksum;
 use crate::format::header::{self, BlockKind};
 use crate::format::summary::DataOwner;
 use crate::io::Write;
+use crate::maintenance::Maintenance;
 use crate::mlog::Heat;
 use crate::segment::{SegId, State};
 use crate::store::Store;

@@ -22,9 +22,9 @@
 //!    its loss is noticed (docs/SPEC.md, section 16).
 
 use crate::block_io::Owner;
-use crate::checkpoint::Maintenance;
 use crate::error::Result;
 use crate::format::header::{self, BlockKind};
+use crate::maintenance::Maintenance;
 use crate::mlog::Heat;
 use crate::store::Store;
 use crate::types::{Block, BlockAddr, BlockRef, Ino};

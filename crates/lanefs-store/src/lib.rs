@@ -15,6 +15,7 @@ mod change;
 mod checkpoint;
 mod cleaner;
 mod commit;
+mod commits;
 mod copies;
 // The tests of `tests/it` and those beside the code have their model in common.
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub mod fsck;
 pub mod inode_state;
 pub mod inode_table;
 mod io;
+mod maintenance;
 mod make;
 pub mod map;
 pub mod map_delta;
@@ -42,6 +44,7 @@ mod mlog;
 #[cfg(test)]
 #[path = "../tests/it/model.rs"]
 mod model;
+mod placed;
 mod pressure;
 pub mod radix;
 mod reading;
@@ -57,6 +60,7 @@ mod sink;
 mod slots;
 mod space;
 mod store;
+mod superblocks;
 #[cfg(test)]
 mod testing;
 mod transaction;

@@ -5,7 +5,6 @@
 //! new one is written, and its superblock last.
 
 use crate::api::{FormatOptions, OpenOptions};
-use crate::checkpoint::Maintenance;
 use crate::device::Device;
 use crate::error::{Result, StoreError};
 use crate::format::slot::{SLOT_BLOCKS, Slot};
@@ -14,9 +13,10 @@ use crate::format::superblock::{
     Superblock, TWO_COPIES, UnverifiedSuperblock, Uuid, copy_candidates,
 };
 use crate::inode_table::InodeTable;
-use crate::recovery::{read_block, read_superblock};
+use crate::maintenance::Maintenance;
 use crate::segment::{Geometry, SegmentTable};
 use crate::store::{Parts, Store};
+use crate::superblocks::{read_block, read_superblock};
 use crate::types::{Attrs, BLOCK_SHIFT, Block, FIRST_INO, ROOT_INO};
 use crate::usage_table::UsageTable;
 use std::io::Read;
@@ -73,15 +73,25 @@ fn mlogs(o: &FormatOptions) -> Result<u32> {
     }
 }
 
-/// See [`FormatOptions::mlogs_on`].
-pub(crate) fn mlogs_on(o: &FormatOptions, sizes: &[u64]) -> Result<usize> {
-    let blocks: Vec<u64> = sizes.iter().map(|s| volume_blocks(*s)).collect();
-    let (_, g) = geometry(o, &blocks)?;
-    Ok(crate::space::fitting_mlogs(mlogs(o)? as usize, g.usable()))
+impl FormatOptions {
+    /// How many mlogs a volume on devices of these sizes in bytes will be used with: what was asked for, or fewer on small ones. An error
+    /// if it cannot be made on them.
+    pub fn mlogs_on(&self, sizes: &[u64]) -> Result<usize> {
+        let blocks: Vec<u64> = sizes.iter().map(|s| volume_blocks(*s)).collect();
+        let (_, g) = geometry(self, &blocks)?;
+        Ok(crate::space::fitting_mlogs(mlogs(self)? as usize, g.usable()))
+    }
+}
+
+impl Store {
+    /// Makes a new, empty volume on `devices`. Nothing is written if it cannot be: EINVAL.
+    pub fn format(devices: &[Arc<dyn Device>], options: &FormatOptions) -> Result<()> {
+        format(devices, options)
+    }
 }
 
 /// See [`Store::format`].
-pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
+fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
     if o.label.len() > LABEL_MAX {
         return Err(StoreError::Invalid(format!("the label is longer than {LABEL_MAX} bytes")));
     }

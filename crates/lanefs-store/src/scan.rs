@@ -13,7 +13,6 @@ use crate::format::batch::{self, BatchHead, BatchKind, Context, Message};
 use crate::format::header::{BlockKind, verify_sealed};
 use crate::format::slot::Slot;
 use crate::mlog::place_of;
-use crate::recovery::Shares;
 use crate::segment::{Geometry, SegId};
 use crate::store::Store;
 use crate::types::{BLOCK_SIZE, Block, BlockAddr};
@@ -29,6 +28,9 @@ pub(crate) struct FsyncMessage {
     /// A later batch says that it was durable.
     pub acked: bool,
 }
+
+/// For the scan: the shares of one epoch.
+pub(crate) type Shares = BTreeMap<u32, Vec<u8>>;
 
 struct Epoch {
     shares: u32,

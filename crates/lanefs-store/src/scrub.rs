@@ -11,7 +11,6 @@
 //!    memory, to be read only, cannot have one: there the inodes that recovery changed are looked at as they are in memory.
 
 use crate::block_io::BlockSource;
-use crate::checkpoint::Maintenance;
 use crate::device::ReadReq;
 use crate::error::{Result, StoreError};
 use crate::format::checksum;
@@ -23,6 +22,7 @@ use crate::fsck::{after, next_mapped};
 use crate::inode_state::InodeState;
 use crate::inode_table::ChunkStep;
 use crate::io::Io;
+use crate::maintenance::Maintenance;
 use crate::radix::Found;
 use crate::store::Store;
 use crate::types::{BLOCK_SHIFT, Block, BlockAddr, BlockRef, INOS_PER_CHUNK, Ino};

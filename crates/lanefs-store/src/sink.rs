@@ -11,11 +11,10 @@ use crate::error::Result;
 use crate::format::checksum;
 use crate::format::header::seal;
 use crate::format::summary::DataOwner;
-use crate::format::usage_node::SEGMENTS_PER_LEAF;
 use crate::mlog::Heat;
-use crate::segment::SegId;
 use crate::store::Store;
 use crate::types::{Block, BlockAddr, BlockRef};
+use crate::usage_table::{TableSink, leaf_of};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -29,11 +28,6 @@ pub(crate) struct Sink<'a> {
     dirty: &'a mut BTreeSet<u64>,
     sequence: u64,
     checkpoint: u64,
-}
-
-/// The leaf of the usage table that describes a segment.
-pub(crate) fn leaf_of(seg: SegId) -> u64 {
-    u64::from(seg) / SEGMENTS_PER_LEAF as u64
 }
 
 impl<'a> Sink<'a> {
@@ -56,15 +50,6 @@ impl<'a> Sink<'a> {
         }
     }
 
-    pub fn touch_leaf(&mut self, leaf: u64) {
-        self.dirty.insert(leaf);
-    }
-
-    /// Takes the first of the leaves that have to be written.
-    pub fn next_leaf(&mut self) -> Option<u64> {
-        self.dirty.pop_first()
-    }
-
     fn place(&self, owner: Owner) -> (usize, Heat) {
         let n = self.store.mlogs.len() as u64;
         let (spread, heat) = match owner {
@@ -81,9 +66,16 @@ impl<'a> Sink<'a> {
     }
 }
 
-impl Sink<'_> {
-    /// Frees a summary: its room was never anybody's (see `space.rs`).
-    pub fn free_summary(&mut self, addr: BlockAddr) {
+impl TableSink for Sink<'_> {
+    fn touch_leaf(&mut self, leaf: u64) {
+        self.dirty.insert(leaf);
+    }
+
+    fn next_leaf(&mut self) -> Option<u64> {
+        self.dirty.pop_first()
+    }
+
+    fn free_summary(&mut self, addr: BlockAddr) {
         self.store.segments.clear_live(addr);
         self.unmark(addr);
     }

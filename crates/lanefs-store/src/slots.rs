@@ -11,12 +11,12 @@
 //!    mount and flushed with the tree below it, the second behind that slot, before anything is acknowledged. So the first is never
 //!    below the volume's mount and the second never above, unless one of the devices is a copy from an earlier time.
 
-use crate::checkpoint::Maintenance;
 use crate::device::Device;
 use crate::error::{Result, StoreError};
 use crate::format::slot::{Position, Slot};
 use crate::format::superblock::{Superblock, Uuid};
 use crate::io::{Io, Write};
+use crate::maintenance::Maintenance;
 use crate::store::Store;
 use crate::types::{Block, BlockAddr};
 use lanefs_sync::{Canary, planted};

@@ -9,8 +9,7 @@
 
 use crate::api::*;
 use crate::cell::{Cell, Cells, Inner};
-use crate::checkpoint::Maintenance;
-use crate::commit::Commits;
+use crate::commits::Commits;
 use crate::device::Device;
 use crate::error::{Result, StoreError};
 use crate::format::batch::Context;
@@ -19,6 +18,7 @@ use crate::format::superblock::{Superblock, Uuid};
 use crate::inode_state::InodeState;
 use crate::inode_table::InodeTable;
 use crate::io::Io;
+use crate::maintenance::Maintenance;
 use crate::mlog::Mlog;
 use crate::segment::SegmentTable;
 use crate::space::Space;
@@ -289,21 +289,6 @@ impl Store {
     }
 
     // ---- what the layer above calls ----
-
-    /// Makes a new, empty volume on `devices`. Nothing is written if it cannot be: EINVAL.
-    pub fn format(devices: &[Arc<dyn Device>], options: &FormatOptions) -> Result<()> {
-        crate::make::format(devices, options)
-    }
-
-    /// Whether the volume on `devices` was closed and needs no recovery. Reads three blocks or so.
-    pub fn was_closed(devices: Vec<Arc<dyn Device>>) -> Result<bool> {
-        crate::recovery::was_closed(devices)
-    }
-
-    /// Opens a volume, recovering it first when it was not closed.
-    pub fn open(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<(Arc<Store>, OpenReport)> {
-        crate::recovery::open(devices, options)
-    }
 
     /// What is fixed or slow to change.
     pub fn info(&self) -> VolumeInfo {

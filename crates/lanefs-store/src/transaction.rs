@@ -23,13 +23,14 @@ use crate::api::{InodeUpdate, Transaction};
 use crate::begun::Begun;
 use crate::block_io::BlockSource;
 use crate::cell::{Cell, Inner, Logged};
-use crate::commit::Pending;
+use crate::commits::Pending;
 use crate::error::{Result, StoreError};
 use crate::format::batch::{self, BatchHead, BatchKind, InodeRecord, TailUpdate};
 use crate::format::checksum;
 use crate::format::summary::DataOwner;
 use crate::inode_state::{InodeState, MapDelta, padded, tail_of};
 use crate::mlog::{BatchPlace, Heat, Mlog};
+use crate::placed::Placed;
 use crate::radix::Wanted;
 use crate::store::Store;
 use crate::types::{Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, PAGES_END, XATTR_BLOB_MAX};
@@ -40,28 +41,6 @@ use std::sync::atomic::Ordering;
 
 /// The most blocks of one batch; longer messages are split.
 const BATCH_MAX: u32 = 32;
-
-/// A message whose batches have their places: ready to be encoded and written.
-pub(crate) struct Placed {
-    pub mlog: usize,
-    head: BatchHead,
-    bytes: Vec<u8>,
-    places: Vec<BatchPlace>,
-    /// Devices that hold what the message refers to.
-    pub devices: u64,
-}
-
-impl Placed {
-    pub fn last_seq(&self) -> u64 {
-        self.places.last().map_or(0, |p| p.seq)
-    }
-    pub fn last_place(&self) -> u64 {
-        self.places.last().map_or(0, |p| p.place)
-    }
-    pub fn link_seqs(&self) -> impl Iterator<Item = u64> + '_ {
-        self.places.iter().filter(|p| p.link.is_some()).map(|p| p.seq)
-    }
-}
 
 /// How a message of `len` bytes is split: blocks of each batch and the bytes it takes.
 fn pieces(len: usize, segment_blocks: u32) -> Vec<(u32, usize)> {

@@ -260,6 +260,19 @@ impl Attrs {
     }
 }
 
+/// One entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BucketEntry {
+    /// Its place in hash order.
+    pub cookie: u64,
+    /// The inode it names.
+    pub ino: Ino,
+    /// What that is.
+    pub kind: FileKind,
+    /// Its name.
+    pub name: Box<[u8]>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,6 @@ use crate::format::summary::{self, DataOwner, SUMMARY_SPAN};
 use crate::format::usage_node::{self, SEGMENTS_PER_LEAF, SUMMARIES, SegmentUsage};
 use crate::radix::{Found, Radix, Tree};
 use crate::segment::{SegId, SegmentTable, State};
-use crate::sink::{Sink, leaf_of};
 use crate::types::{BlockAddr, BlockRef};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,6 +28,22 @@ fn read_summary(source: &impl BlockSource, r: BlockRef, seg: SegId, part: usize)
     let read = || source.read(r, "segment summary");
     let block = read().or_else(|_| read())?;
     summary::decode_summary(&block, r.addr, u64::from(seg), part)
+}
+
+/// The leaf of the usage table that describes a segment.
+pub(crate) fn leaf_of(seg: SegId) -> u64 {
+    u64::from(seg) / SEGMENTS_PER_LEAF as u64
+}
+
+/// Where a checkpoint writes the usage table. Its own blocks change what it says, so it is told of
+/// leaves that have to be written while it is.
+pub(crate) trait TableSink: BlockSink {
+    /// A leaf has to be written.
+    fn touch_leaf(&mut self, leaf: u64);
+    /// Takes the first of the leaves that have to be written.
+    fn next_leaf(&mut self) -> Option<u64>;
+    /// Frees a summary: its room was never anybody's (see `space.rs`).
+    fn free_summary(&mut self, addr: BlockAddr);
 }
 
 impl UsageTable {
@@ -104,7 +119,7 @@ impl UsageTable {
     }
 
     /// Writes the owners of data blocks into the summaries of their segments, and drops the summaries of empty ones.
-    pub fn write_summaries(&mut self, t: &SegmentTable, sink: &mut Sink<'_>) -> Result<()> {
+    pub fn write_summaries(&mut self, t: &SegmentTable, sink: &mut impl TableSink) -> Result<()> {
         let owners = std::mem::take(&mut self.owners);
         let mut parts: BTreeMap<(SegId, usize), Vec<(usize, DataOwner)>> = BTreeMap::new();
         for (addr, owner) in owners {
@@ -153,7 +168,7 @@ impl UsageTable {
         &mut self,
         (seg, part): (SegId, usize),
         new: &[(usize, DataOwner)],
-        sink: &mut Sink<'_>,
+        sink: &mut impl TableSink,
     ) -> Result<()> {
         let old = self.summaries[seg as usize][part];
         let mut all = vec![DataOwner::default(); SUMMARY_SPAN];
@@ -175,7 +190,7 @@ impl UsageTable {
     }
 
     /// Writes the dirty leaves and the nodes above them; the new root.
-    pub fn write_out(&mut self, t: &SegmentTable, sink: &mut Sink<'_>) -> Result<Root> {
+    pub fn write_out(&mut self, t: &SegmentTable, sink: &mut impl TableSink) -> Result<Root> {
         while let Some(leaf) = sink.next_leaf() {
             if let Err(e) = self.write_leaf(t, leaf, sink) {
                 sink.touch_leaf(leaf); // Still to be written, as those behind it are.
@@ -187,7 +202,7 @@ impl UsageTable {
         Ok(Root { r, level })
     }
 
-    fn write_leaf(&mut self, t: &SegmentTable, leaf: u64, sink: &mut Sink<'_>) -> Result<()> {
+    fn write_leaf(&mut self, t: &SegmentTable, leaf: u64, sink: &mut impl TableSink) -> Result<()> {
         let first = leaf * SEGMENTS_PER_LEAF as u64;
         let segs: Vec<SegmentUsage> = (first..first + SEGMENTS_PER_LEAF as u64)
             .map(|s| SegId::try_from(s).ok().filter(|&s| s < t.len()))

@@ -10,10 +10,9 @@
 //! map. A directory has either no bucket, or one for every cookie: the buckets' ranges cover all cookies and do
 //! not overlap. The bucket with l = 0 (page 1) lies in the inode block as its tail, as a body, if it fits.
 
-use crate::api::BucketEntry;
 use crate::error::{Result, StoreError};
 use crate::format::header::{BlockKind, HEADER_LEN, expect_header, put_header};
-use crate::types::{BLOCK_SIZE, Block, BlockAddr, FileKind, INLINE_MAX, Ino, NAME_MAX};
+use crate::types::{BLOCK_SIZE, Block, BlockAddr, BucketEntry, FileKind, INLINE_MAX, Ino, NAME_MAX};
 
 /// Bytes before the first entry of a body.
 pub const BODY_HEADER: usize = 4;

@@ -343,6 +343,17 @@ fn u64_at(b: &[u8], o: usize) -> u64 {
     u64::from(u32_at(b, o)) | u64::from(u32_at(b, o + 4)) << 32
 }
 
+/// The groups of `buf` with a later epoch than `folded`.
+pub(crate) fn groups_above(buf: &[u8], folded: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    for g in groups(buf).map_while(std::result::Result::ok) {
+        if g.version.epoch > folded {
+            out.extend_from_slice(g.bytes);
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

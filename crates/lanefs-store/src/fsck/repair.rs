@@ -10,7 +10,6 @@ use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress, What};
 use crate::api::{OpenOptions, OpenReport};
 use crate::block_io::{BlockSource, Owner};
 use crate::cell::Inner;
-use crate::checkpoint::Maintenance;
 use crate::device::{Device, WriteReq};
 use crate::error::{Result, StoreError};
 use crate::format::orphans;
@@ -21,15 +20,16 @@ use crate::format::table_node::TableEntry;
 use crate::inode_state::InodeState;
 use crate::inode_table::{ChunkStep, InodeTable};
 use crate::io::Io;
-use crate::recovery::{find_superblock, order_by};
+use crate::maintenance::Maintenance;
 use crate::segment::{Geometry, SegmentTable};
-use crate::sink::leaf_of;
 use crate::slots::check_ages;
 use crate::store::{Parts, Store};
+use crate::superblocks::{find_superblock, order_by};
 use crate::types::{
     Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, INOS_PER_CHUNK, Ino, ROOT_INO, Version,
 };
 use crate::usage_table::UsageTable;
+use crate::usage_table::leaf_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;

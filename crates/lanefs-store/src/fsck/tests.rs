@@ -490,7 +490,7 @@ fn wrong_usage_marks() {
         for seg in used.take(2) {
             let i = s.segments.live_blocks(seg)[1];
             s.segments.clear_tree(s.segments.geometry.addr(seg, i));
-            m.usage.dirty.insert(crate::sink::leaf_of(seg));
+            m.usage.dirty.insert(crate::usage_table::leaf_of(seg));
         }
     });
     v.heal(&["2 blocks in use are marked free"]);

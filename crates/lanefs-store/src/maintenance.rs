@@ -1,0 +1,68 @@
+//! What checkpoints, the cleaner and a repair keep from one to the next.
+
+use crate::api::CleanReport;
+use crate::cell::Cell;
+use crate::format::slot::Slot;
+use crate::types::{BlockRef, Ino};
+use crate::usage_table::UsageTable;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What only the holder of the maintenance lock touches.
+pub(crate) struct Maintenance {
+    /// The slot in force.
+    pub slot: Slot,
+    /// Where it lies: 0 or 1.
+    pub slot_index: usize,
+    pub usage: UsageTable,
+    /// Inodes without names, not dead.
+    pub orphans: BTreeSet<Ino>,
+    pub orphan_blocks: Vec<BlockRef>,
+    pub orphans_changed: bool,
+    /// Inodes to be written out: what was dirtied before the position, and what the fold changed. Some twice.
+    pub changed: Vec<Arc<Cell>>,
+    /// Inodes that this checkpoint cannot write out, because their NEW is not folded.
+    pub waiting: Vec<Arc<Cell>>,
+    /// How many these were at the last one.
+    pub waited: usize,
+    /// Inodes written out since the slot in force.
+    pub captured: Vec<Arc<Cell>>,
+    /// What was carried over (4) and is written, but not known to be flushed: the mlog and the last place of each message.
+    pub carried: Vec<(usize, u64)>,
+    /// Numbers freed by folds since the slot in force.
+    pub freed: Vec<(Ino, u32)>,
+    /// The last durable checkpoint's number.
+    pub durable: u64,
+    /// Segments with live blocks whose owners the cleaner cannot find.
+    pub stuck: BTreeSet<u32>,
+    /// The next position is the last one: the store closes.
+    pub closing: bool,
+    /// The slot of that position is durable.
+    pub closed: bool,
+    /// What the cleaner did since the store was opened.
+    pub cleaned: CleanReport,
+}
+
+impl Maintenance {
+    pub fn new(slot: Slot, slot_index: usize, usage: UsageTable) -> Maintenance {
+        Maintenance {
+            slot,
+            slot_index,
+            usage,
+            orphans: BTreeSet::new(),
+            orphan_blocks: Vec::new(),
+            orphans_changed: false,
+            changed: Vec::new(),
+            waiting: Vec::new(),
+            waited: 0,
+            captured: Vec::new(),
+            carried: Vec::new(),
+            freed: Vec::new(),
+            durable: 0,
+            stuck: BTreeSet::new(),
+            closing: false,
+            closed: false,
+            cleaned: CleanReport::default(),
+        }
+    }
+}
