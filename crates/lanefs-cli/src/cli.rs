@@ -2,7 +2,7 @@
 
 use crate::cmd;
 use crate::failure::Outcome;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// LaneFS: a multicore log-structured file system in user space
 #[derive(Parser, Debug)]
@@ -57,8 +57,8 @@ impl Cli {
             Command::Tree(a) => cmd::tree::run(&a),
             Command::Df(a) => cmd::df::run(&a),
             Command::Bench(a) => cmd::bench::run(a),
-            Command::Completions(a) => cmd::completions::run(&a),
-            Command::Man(a) => cmd::man::run(&a),
+            Command::Completions(a) => cmd::completions::run(&a, Cli::command()),
+            Command::Man(a) => cmd::man::run(&a, Cli::command()),
             Command::InstallHelper(a) => cmd::install_helper::run(&a),
         }
     }

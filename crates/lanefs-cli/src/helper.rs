@@ -47,7 +47,7 @@ pub fn run(args: &[OsString]) -> Outcome {
         options.insert(0, "suid,dev".into());
     }
     let args = mount::Args {
-        images: crate::image::images(source),
+        images: crate::names::images(source),
         dir: dir.into(),
         options: vec![options.join(",")],
         quiet: true,

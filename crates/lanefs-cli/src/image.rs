@@ -4,6 +4,7 @@
 
 use crate::failure::{About, Failure};
 use crate::mounted;
+use crate::names::images;
 use lanefs::{Cred, Fs, MountOptions, Volume};
 use lanefs_store::StoreError;
 use lanefs_store::device::{FileDevice, FileOptions};
@@ -97,18 +98,6 @@ impl FromStr for Anywhere {
             _ => Ok(Anywhere::Host(PathBuf::from(text))),
         }
     }
-}
-
-/// Splits `a,b` into two images, unless there is a file named `a,b`.
-pub fn images(text: &OsStr) -> Vec<PathBuf> {
-    if Path::new(text).exists() {
-        return vec![PathBuf::from(text)];
-    }
-    text.as_bytes()
-        .split(|b| *b == b',')
-        .filter(|p| !p.is_empty())
-        .map(|p| OsStr::from_bytes(p).into())
-        .collect()
 }
 
 /// Whose is what is made: the caller's. Who may read or write the image may read or write all that is in it, so nothing is asked beyond that.

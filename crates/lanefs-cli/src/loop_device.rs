@@ -73,15 +73,3 @@ fn attach_file(file: &File, read_only: bool) -> io::Result<LoopDevice> {
         }
     }
 }
-
-/// The image behind a loop device that goes when it is not used any more; anything else stands for itself.
-pub fn behind(device: &Path) -> PathBuf {
-    let image = || {
-        let name = device.strip_prefix("/dev").ok()?.to_str().filter(|n| n.starts_with("loop"))?;
-        let about = |what: &str| std::fs::read_to_string(format!("/sys/block/{name}/loop/{what}")).ok();
-        let goes = about("autoclear")?.trim_end() == "1";
-        let image = PathBuf::from(about("backing_file")?.trim_end_matches('\n'));
-        (goes && image.exists()).then_some(image)
-    };
-    image().unwrap_or_else(|| device.to_path_buf())
-}

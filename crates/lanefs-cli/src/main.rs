@@ -13,6 +13,7 @@ mod log;
 mod loop_device;
 mod mounted;
 mod mountinfo;
+mod names;
 mod progress;
 mod side;
 mod size;

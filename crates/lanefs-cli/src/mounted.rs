@@ -1,7 +1,7 @@
 //! Volumes that are mounted: what they tell of themselves, and when they are about to be closed.
 
 use crate::failure::{About as _, Failure};
-use crate::{loop_device, mountinfo};
+use crate::{mountinfo, names};
 use lanefs::Grown;
 use lanefs_fuse::about::{ABOUT_SIZE, About, IOC_ABOUT, decode};
 use lanefs_fuse::change::CHANGE_SIZE;
@@ -69,9 +69,9 @@ pub fn dir_of(images: &[PathBuf]) -> Option<PathBuf> {
     let wanted = whole(images);
     let mounts = mountinfo::lanefs_mounts().ok()?;
     let mount = mounts.into_iter().rev().find(|m| {
-        let mut of = crate::image::images(&m.source);
+        let mut of = names::images(&m.source);
         // What is mounted by way of a loop device goes by either name.
-        of.extend(of.clone().iter().map(|i| loop_device::behind(i)));
+        of.extend(of.clone().iter().map(|i| names::behind(i)));
         let of = whole(&of);
         wanted.iter().any(|w| of.contains(w))
     });

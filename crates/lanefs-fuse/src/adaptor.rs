@@ -7,7 +7,7 @@ use crate::MountConfig;
 use crate::absence::about_to_wait;
 use crate::acl::{self, Acl};
 use crate::aside::Aside;
-use crate::handles::{Handle, Handles};
+use crate::handles::{ASSUMED, Handle, Handles};
 use crate::known::Known;
 use crate::room::Room;
 use crate::translate::root;
@@ -16,9 +16,6 @@ use lanefs::{Birth, File, FileKind, Ino, Result, SetAttr, Stat, Volume};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-
-/// A page, in units of `st_blocks`.
-pub(crate) const ASSUMED: u64 = 8;
 
 type Wire<T> = std::result::Result<T, Errno>;
 

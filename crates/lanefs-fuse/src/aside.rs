@@ -18,8 +18,7 @@
 //! A request that came through a ring has to be answered by the thread that has it; there another thread is started where none is
 //! left (`rings`), and it makes the calls of A1, A2 and A4 itself.
 
-use crate::adaptor::ASSUMED;
-use crate::handles::Handles;
+use crate::handles::{ASSUMED, Handles};
 use crate::room::Room;
 use crate::wire::{Device, Errno, Reply, room};
 use lanefs::Ino;

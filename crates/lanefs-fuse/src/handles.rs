@@ -21,6 +21,10 @@ use std::sync::{Arc, Mutex};
 
 const SHARDS: usize = 64;
 
+/// The blocks of a file of whose pages the kernel may have the first (W9 of `requests::content`): a
+/// page, in units of `st_blocks`.
+pub(crate) const ASSUMED: u64 = 8;
+
 /// An open file.
 pub(crate) struct Handle {
     pub file: File,

@@ -18,7 +18,7 @@
 //! - ENOTDIR: something on the way is no directory; or the path ends in `/` or `/.`, and what it names is none.
 //! - EACCES: a directory on the way may not be searched.
 //! - ELOOP: more than 40 symbolic links.
-//! - ENAMETOOLONG: a component of more than 255 bytes, or a path of more than 4096.
+//! - ENAMETOOLONG: a component of more than 255 bytes, or a path of more than 4095.
 //!
 //! # New names
 //!

@@ -60,7 +60,6 @@ pub mod file;
 pub mod fs;
 mod handle;
 pub mod locks;
-#[allow(dead_code, unused_imports)] // until the tests of the rooms above use all of it
 mod memfs;
 pub mod node;
 mod op;

@@ -9,7 +9,6 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("lanefs-store", &["lanefs-sync"]),
     ("lanefs", &["lanefs-sync", "lanefs-store"]),
     ("lanefs-fuse", &["lanefs"]),
-    ("lanefs-capi", &["lanefs"]),
     ("lanefs-bench", &["lanefs-sync", "lanefs-store", "lanefs"]),
     ("lanefs-check", &["lanefs-sync", "lanefs-store", "lanefs", "lanefs-fuse", "lanefs-bench"]),
     ("lanefs-cli", &["lanefs-store", "lanefs", "lanefs-fuse", "lanefs-bench", "lanefs-check"]),

@@ -37,7 +37,7 @@ const ABOVE_FORMAT: &[&str] = &[
     "device",
     "segment",
     "mlog",
-    "usage",
+    "usage_table",
     "space",
     "inode_table",
     "map",
@@ -56,7 +56,7 @@ const ABOVE_FORMAT: &[&str] = &[
 const ABOVE_DEVICE: &[&str] = &[
     "segment",
     "mlog",
-    "usage",
+    "usage_table",
     "space",
     "inode_table",
     "map",
@@ -178,7 +178,7 @@ pub fn check(name: &str, lines: &[Line], report: &mut Report<'_>) {
 
 /// The crate and the module path of a source file: `crates/lanefs/src/memfs/dir/load.rs` is `memfs::dir::load` of
 /// `lanefs`.
-fn module_path(name: &str) -> Option<(&str, Vec<&str>)> {
+pub(super) fn module_path(name: &str) -> Option<(&str, Vec<&str>)> {
     let (krate, file) = name.strip_prefix("crates/")?.split_once("/src/")?;
     let mut path: Vec<&str> = file.strip_suffix(".rs")?.split('/').collect();
     if matches!(path.last(), Some(&"mod" | &"lib" | &"main")) {
@@ -188,7 +188,7 @@ fn module_path(name: &str) -> Option<(&str, Vec<&str>)> {
 }
 
 /// The top-level modules that a file at this depth names by `crate::` or by enough `super::`, with the lines.
-fn named_modules(lines: &[Line], depth: usize) -> Vec<(usize, String)> {
+pub(super) fn named_modules(lines: &[Line], depth: usize) -> Vec<(usize, String)> {
     // One text, so that a group of imports may span lines.
     let mut text = String::new();
     let mut line_of = Vec::new();

@@ -1,8 +1,7 @@
 //! `lanefs completions`
 
-use crate::cli::Cli;
 use crate::failure::Outcome;
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
 /// Write the completion script of a shell to standard output
@@ -12,8 +11,8 @@ pub struct Args {
     pub shell: Shell,
 }
 
-/// Writes.
-pub fn run(args: &Args) -> Outcome {
-    clap_complete::generate(args.shell, &mut Cli::command(), "lanefs", &mut std::io::stdout().lock());
+/// Writes it, of the whole command.
+pub fn run(args: &Args, mut whole: Command) -> Outcome {
+    clap_complete::generate(args.shell, &mut whole, "lanefs", &mut std::io::stdout().lock());
     Ok(0)
 }

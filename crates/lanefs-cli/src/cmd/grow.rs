@@ -1,7 +1,7 @@
 //! `lanefs grow`
 
 use crate::failure::{About, Failure, Outcome, written};
-use crate::{image, mounted, size};
+use crate::{image, mounted, names, size};
 use lanefs::{Grown, MountOptions};
 use lanefs_fuse::change::{IOC_GROW, encode_size};
 use std::io::Write;
@@ -30,7 +30,7 @@ pub fn run(args: &Args) -> Outcome {
     let bytes = args.size.map(|s| s.next_multiple_of(lanefs_store::BLOCK_SIZE as u64));
     let images = match args.volume.is_dir() {
         true => vec![args.volume.clone()],
-        false => image::images(args.volume.as_os_str()),
+        false => names::images(args.volume.as_os_str()),
     };
     let mount = |dir: &Path| mounted::change(dir, IOC_GROW, encode_size(bytes));
     let Grown { before, after } = mounted::either(&images, mount, |images| unmounted(images, bytes))?;

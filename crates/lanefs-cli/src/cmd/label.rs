@@ -1,7 +1,7 @@
 //! `lanefs label`
 
 use crate::failure::{About, Failure, Outcome, written};
-use crate::{image, mounted};
+use crate::{image, mounted, names};
 use lanefs::{Grown, MountOptions};
 use lanefs_fuse::change::{IOC_LABEL, encode_label};
 use std::io::Write;
@@ -22,7 +22,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome {
     let images = match args.volume.is_dir() {
         true => vec![args.volume.clone()],
-        false => image::images(args.volume.as_os_str()),
+        false => names::images(args.volume.as_os_str()),
     };
     let Some(label) = &args.label else {
         let shown = super::info::about(&images)?;

@@ -4,9 +4,8 @@
 //! Commands for who looks after a system are in section 8, the others in section 1. Two pages are
 //! written by hand: that of volumes and their options, and that of mount(8)'s helper.
 
-use crate::cli::Cli;
 use crate::failure::{About, Outcome};
-use clap::CommandFactory;
+use clap::Command;
 use clap_mangen::Man;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -92,9 +91,8 @@ const MORE: &[More] = &[
     more("tree", "1", &["lanefs tree disk.lane:/mail"]),
 ];
 
-/// Writes.
-pub fn run(args: &Args) -> Outcome {
-    let mut cli = Cli::command();
+/// Writes them, of the whole command.
+pub fn run(args: &Args, mut cli: Command) -> Outcome {
     cli.build();
     page(&args.dir, &Man::new(cli.clone()).manual("LaneFS"), "lanefs", "1", None)?;
     for command in cli.get_subcommands().filter(|c| !c.is_hide_set()) {
@@ -163,7 +161,7 @@ mod tests {
 
     #[test]
     fn what_pages_add_is_of_commands_there_are() {
-        let cli = Cli::command();
+        let cli = <crate::cli::Cli as clap::CommandFactory>::command();
         for m in MORE {
             assert!(cli.find_subcommand(m.command).is_some(), "{}", m.command);
         }

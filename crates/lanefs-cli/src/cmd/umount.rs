@@ -1,8 +1,8 @@
 //! `lanefs umount`
 
 use crate::failure::{About, Failure, Outcome};
-use crate::loop_device;
 use crate::mountinfo::{self, Mount};
+use crate::names;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
@@ -42,8 +42,7 @@ pub fn run(args: &Args) -> Outcome {
     // What the mount of another user says of its server and its images is not to be believed: whoever waits for these may wait for ever.
     let believed = mount.user.is_none_or(|user| user == rustix::process::geteuid().as_raw());
     let server = if believed { server_of(&dir) } else { None };
-    let images: Vec<PathBuf> =
-        crate::image::images(&mount.source).iter().map(|i| loop_device::behind(i)).collect();
+    let images: Vec<PathBuf> = names::images(&mount.source).iter().map(|i| names::behind(i)).collect();
     detach(&dir, &mount, args.lazy)?;
     if args.lazy || !believed {
         return Ok(0);

@@ -24,8 +24,9 @@
 
 use super::Wire;
 use crate::absence::{about_to_wait, about_to_wait_for_requests};
-use crate::adaptor::{ASSUMED, Adaptor};
+use crate::adaptor::Adaptor;
 use crate::aside::{self, Job, What};
+use crate::handles::ASSUMED;
 use crate::readers::Origin;
 use crate::translate::root;
 use crate::wire::abi::*;

@@ -2,8 +2,8 @@
 
 use super::Wire;
 use crate::adaptor::Adaptor;
-use crate::translate::rdev_from_kernel;
 use crate::wire::abi::op;
+use crate::wire::rdev_from_kernel;
 use crate::wire::{Errno, Reply, Request};
 use lanefs::Ino;
 

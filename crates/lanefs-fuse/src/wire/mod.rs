@@ -7,12 +7,14 @@
 pub(crate) mod abi;
 mod args;
 mod device;
+mod device_number;
 mod handshake;
 mod reply;
 pub(crate) mod ring;
 
 pub(crate) use args::{Args, Request};
 pub(crate) use device::{Device, NOT_ALLOWED};
+pub(crate) use device_number::rdev_from_kernel;
 pub(crate) use handshake::{Agreed, Offer, shake_hands};
 pub(crate) use reply::{Answer, Reply, room};
 

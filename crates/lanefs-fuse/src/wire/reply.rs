@@ -2,7 +2,7 @@
 
 use super::Errno;
 use super::abi::OUT_HEADER;
-use crate::translate::rdev_to_kernel;
+use super::device_number::rdev_to_kernel;
 use lanefs::{FileKind, Ino, Stat, times};
 use smallvec::SmallVec;
 use std::time::Duration;

@@ -105,7 +105,6 @@ pub use readahead::ReadAhead;
 pub use seam::{Cut, DataCtx, PageRead, PageStore, StoreResult};
 pub use throttle::Writeback;
 pub use write::Written;
-pub use writeback::{Captured, WritebackGuard};
 
 use lanefs_store::{BLOCK_SHIFT, BLOCK_SIZE};
 use lanefs_sync::lock::Mutex;
@@ -177,11 +176,6 @@ impl FileData {
     /// About how many 4 KiB blocks the file takes, dirty pages included; never more than its size needs.
     pub fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::Relaxed).min(pages_of(self.size())) // Relaxed: a statistic
-    }
-
-    /// Says how many pages have a block, when the caller knows better.
-    pub fn set_blocks(&self, blocks: u64) {
-        self.blocks.store(blocks, Ordering::Relaxed); // Relaxed: a statistic
     }
 
     /// Whether a page may be dirty. Exact (but for pages that were truncated: they count until the next

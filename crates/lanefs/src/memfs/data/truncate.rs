@@ -346,6 +346,7 @@ impl FileData {
     }
 
     /// Forgets the clean pages; returns how many there were.
+    #[cfg(test)]
     pub fn evict_clean(&self, ctx: &DataCtx<'_>) -> usize {
         let pin = epoch::pin();
         let mut evicted = 0;

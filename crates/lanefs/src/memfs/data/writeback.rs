@@ -53,6 +53,7 @@ impl FileData {
     }
 
     /// The right to write the file back, if nobody has it: for [`super::Writeback::write_back`].
+    #[cfg(test)]
     pub fn try_lock_writeback(&self) -> Option<WritebackGuard<'_>> {
         self.writeback_lock.try_lock().map(|lock| WritebackGuard { _lock: lock })
     }
@@ -189,6 +190,7 @@ impl FileData {
     }
 
     /// How many pages are dirty: walks the tree.
+    #[cfg(test)]
     pub fn dirty_pages(&self) -> usize {
         let mut count = 0;
         let _ = self.each_page(0..MAX_PAGES, true, &epoch::pin(), &mut |_, _| {
