@@ -90,10 +90,9 @@ impl Small {
             }
         }
         v.kill_server()?;
-        // What was done by now. Behind the unmount a program that makes its directories itself works
-        // on in the one below the mount.
+        // They end while the dead mount is there. Behind the unmount a program that makes its
+        // directories itself would work on in the one below it.
         let said = std::fs::read_to_string(&words).unwrap_or_default();
-        v.kill()?;
         for (who, process) in [("the writer", &mut writer), (app, &mut app_process)] {
             if child::wait(&mut process.0, Duration::from_secs(30)).map_err(io)?.is_none() {
                 let waits = child::waits_for_a_mount(&process.0);
@@ -107,6 +106,7 @@ impl Small {
             }
         }
         drop((writer, app_process));
+        v.kill()?;
         // As the kill left it, before any recovery: for whoever looks at a failure.
         let copied = Command::new("cp").arg("--sparse=always").arg(v.image()).arg(v.killed()).status();
         if !copied.map_err(io)?.success() {
