@@ -15,6 +15,7 @@ use crate::error::{Result, StoreError};
 use crate::format::orphans;
 use crate::format::record::{Effect, encode_group};
 use crate::format::slot::Slot;
+use crate::format::summary;
 use crate::format::superblock::{Superblock, UnverifiedSuperblock};
 use crate::format::table_node::TableEntry;
 use crate::inode_state::InodeState;
@@ -456,11 +457,14 @@ pub(super) fn dir_attrs(mode: u32, generation: u32) -> Attrs {
     }
 }
 
-/// Marks the summaries' blocks; drops those that cannot be read, which are only hints.
+/// Marks the summaries' blocks; drops those that cannot be read or are none: they are only hints.
 pub(super) fn mark_summaries(usage: &mut UsageTable, io: &Io, marks: &Marks, report: &mut FsckReport) {
     let mut bad = BTreeSet::new();
     for (seg, part, r) in usage.summaries() {
-        let read = io.read(r, "segment summary");
+        // Bytes that are no summary lead nowhere, and nothing would write their copy again.
+        let read = io
+            .read(r, "segment summary")
+            .and_then(|b| summary::decode_summary(&b, r.addr, u64::from(seg), part));
         if let Err(e) = read {
             report.add(format!("summary of segment {seg}"), &e, "it is dropped", true);
             bad.insert((seg, part));
