@@ -63,6 +63,20 @@ impl Circles {
             }
         }
     }
+
+    /// Complains about names in the lists of `rooms` that no module has: such a rule holds nobody.
+    pub fn check_lists(&self, findings: &mut Vec<Finding>) {
+        for (krate, arrows) in &self.0 {
+            let rooms: BTreeSet<_> = rooms::listed(krate).collect();
+            for unknown in rooms.iter().filter(|m| !arrows.contains_key(**m)) {
+                findings.push(Finding {
+                    file: format!("crates/{krate}/src"),
+                    line: 0,
+                    message: format!("rooms.rs names `{unknown}`, which is no module of it"),
+                });
+            }
+        }
+    }
 }
 
 /// Modules that reach each other, where there are several.
@@ -137,6 +151,19 @@ mod tests {
         ] {
             assert_eq!(told(&[above, (name, text)]), [""; 0], "{name}");
         }
+    }
+
+    #[test]
+    fn a_rule_about_no_module_is_told() {
+        let mut circles = Circles::default();
+        let rooms: BTreeSet<_> = rooms::listed("lanefs").collect();
+        for m in rooms.iter().filter(|m| **m != "oplog") {
+            circles.add(&format!("crates/lanefs/src/{m}.rs"), "");
+        }
+        let mut findings = Vec::new();
+        circles.check_lists(&mut findings);
+        let told: Vec<String> = findings.iter().map(Finding::to_string).collect();
+        assert_eq!(told, ["crates/lanefs/src: rooms.rs names `oplog`, which is no module of it"]);
     }
 
     #[test]

@@ -68,6 +68,7 @@ pub fn check_workspace(root: &Path) -> io::Result<Vec<Finding>> {
         }
     }
     circles.check(&mut findings);
+    circles.check_lists(&mut findings);
     findings.sort();
     Ok(findings)
 }

@@ -176,6 +176,12 @@ pub fn check(name: &str, lines: &[Line], report: &mut Report<'_>) {
     }
 }
 
+/// The modules that the rooms of a crate name.
+pub(super) fn listed(krate: &str) -> impl Iterator<Item = &'static str> {
+    let rooms = ROOMS.iter().filter(move |room| room.krate == krate);
+    rooms.flat_map(|room| room.modules.iter().chain(room.above).copied())
+}
+
 /// The crate and the module path of a source file: `crates/lanefs/src/memfs/dir/load.rs` is `memfs::dir::load` of
 /// `lanefs`.
 pub(super) fn module_path(name: &str) -> Option<(&str, Vec<&str>)> {
