@@ -181,7 +181,7 @@ pub struct InodeImage {
     pub nlink: u32,
     /// A directory's parent; otherwise where it was made.
     pub parent: Ino,
-    /// Pages that are stored, a tail counting as one.
+    /// Pages that are stored, a tail counting as one, and those for which room is kept.
     pub blocks: u64,
     /// Extended attributes, as the layer above encoded them.
     pub xattrs: Vec<u8>,
@@ -192,7 +192,7 @@ pub struct InodeImage {
 pub struct PageRead<'a> {
     /// Where the bytes go.
     pub block: &'a mut Block,
-    /// Set by the read: nothing is stored here, the bytes are zeros.
+    /// Set by the read: nothing is stored here and no room is kept, the bytes are zeros.
     pub hole: bool,
 }
 

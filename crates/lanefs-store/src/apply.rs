@@ -43,6 +43,12 @@ impl Store {
         (self.inode_count.load(Ordering::Relaxed) as i64).max(0) as u64
     }
 
+    /// Preallocated pages without a block. A damaged volume may have counted fewer than it writes or frees.
+    pub(crate) fn unwritten_counted(&self) -> u64 {
+        // Relaxed: only the holder of the maintenance lock changes it.
+        self.unwritten.load(Ordering::Relaxed).max(0) as u64
+    }
+
     /// Folds all groups of `buffers`. An error may leave the fold half done in memory, with links not counted: it is
     /// sticky, and the volume is what the last slot and the log say.
     pub(crate) fn fold(
@@ -295,6 +301,7 @@ impl Store {
             i.died.drain(..).for_each(|a| sink.unmark(a));
             i.fresh.clear();
             i.state.destroy(sink)?;
+            self.count_unwritten(0, i);
             i.gone = true;
             if i.folded {
                 self.inode_count.fetch_sub(1, Ordering::Relaxed);

@@ -23,6 +23,8 @@ pub struct Audit {
 struct Walk<'a> {
     store: &'a Store,
     seen: BTreeMap<BlockAddr, Owner>,
+    /// Preallocated pages without a block.
+    unwritten: u64,
     audit: Audit,
 }
 
@@ -68,6 +70,13 @@ impl Walk<'_> {
             pages.push((page, r));
             Ok(())
         })?;
+        let prealloc = i.state.prealloc();
+        let unwritten = prealloc.pages() - pages.iter().filter(|p| prealloc.contains(p.0)).count() as u64;
+        if unwritten != i.state.unwritten() {
+            let what = format!("inode {ino} counts {} unwritten pages, {unwritten} are", i.state.unwritten());
+            self.audit.problems.push(what);
+        }
+        self.unwritten += unwritten;
         let mut nodes = BTreeSet::new();
         let dir = i.state.is_dir();
         for (page, r) in pages {
@@ -147,20 +156,25 @@ impl Store {
                 "inodes wait for their NEW, or something else changes the store".into(),
             ));
         }
-        let mut w = Walk { store: self, seen: BTreeMap::new(), audit: Audit::default() };
+        let mut w = Walk { store: self, seen: BTreeMap::new(), unwritten: 0, audit: Audit::default() };
         w.tables(&m)?;
         if !self.read_only {
             w.summaries(&m);
         }
         let mut audit = w.audit;
+        if w.unwritten != self.unwritten_counted() {
+            let what =
+                format!("{} unwritten pages are counted, {} are", self.unwritten_counted(), w.unwritten);
+            audit.problems.push(what);
+        }
         audit.blocks = w.seen.keys().map(|a| self.segments.blocks_at(*a)).sum();
         let live = self.segments.total_live();
         if live != audit.blocks {
             audit.problems.push(format!("{live} blocks are marked as in use, {} are", audit.blocks));
         }
         let free = self.space.free_exact() + self.space.reserved();
-        let expected =
-            self.space.total() as i64 - live as i64 + m.usage.summary_blocks(&self.segments) as i64;
+        let expected = self.space.total() as i64 - live as i64 - w.unwritten as i64
+            + m.usage.summary_blocks(&self.segments) as i64;
         if free != expected {
             audit.problems.push(format!("{free} blocks are counted as free, but {expected} are"));
         }

@@ -50,6 +50,8 @@ pub trait BlockSink: BlockSource {
     fn write(&mut self, owner: Owner, block: Box<Block>) -> Result<BlockRef>;
     /// The block at `addr` is no longer referenced. Its space is reused only after the next checkpoint (O13).
     fn free(&mut self, addr: BlockAddr);
+    /// Of the preallocated pages of all inodes on disk so many more have no block.
+    fn count_unwritten(&mut self, _more: i64) {}
     /// Called now and then by who writes many blocks, where no lock is held: what is queued may be written.
     fn relieve(&mut self) -> Result<()> {
         Ok(())

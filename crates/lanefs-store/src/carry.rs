@@ -122,6 +122,7 @@ impl Store {
             },
             unmaps: std::iter::once(0..u64::MAX).collect(),
             runs: Vec::new(),
+            prealloc: i.state.prealloc_logged(),
         };
         if !i.state.is_dir() {
             i.state.for_each_page(&self.io, &mut |page, b| {

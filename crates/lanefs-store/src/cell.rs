@@ -91,11 +91,14 @@ pub(crate) struct Inner {
     committing: Vec<u64>,
     /// Bytes of the map's tree as they are counted in `Shard::weight`.
     weighed: usize,
+    /// Preallocated pages without a block for which room is charged.
+    charged: u64,
 }
 
 impl Inner {
     pub fn new(state: InodeState, folded: bool) -> Inner {
         Inner {
+            charged: state.unwritten_on_disk(),
             state,
             folded,
             gone: false,
@@ -133,6 +136,12 @@ impl Inner {
     pub fn dies_now(&mut self, t: &SegmentTable, addr: BlockAddr) {
         self.dies(t, addr);
         self.settle(t);
+    }
+
+    /// The pages that came to be preallocated and without a block since the last call, less those that ceased to be.
+    pub fn unwritten_change(&mut self) -> i64 {
+        let now = self.state.unwritten();
+        now.wrapping_sub(std::mem::replace(&mut self.charged, now)) as i64
     }
 
     /// Takes the live marks of what was given up.

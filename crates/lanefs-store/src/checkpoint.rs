@@ -151,6 +151,7 @@ impl Store {
             next_seq: self.next_seq.load(Ordering::Relaxed),
             inodes: self.inodes_counted(),
             live_blocks: self.segments.total_live(),
+            unwritten: self.unwritten_counted(),
             table,
             usage,
             orphans,

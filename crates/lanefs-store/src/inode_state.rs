@@ -10,15 +10,20 @@
 //!      durable batch, counting only checkpoints whose slot is on disk. A write-out moves `delta` to `sealed`, and
 //!      only the checkpoint's end drops `sealed`; a batch written in between must carry both, because
 //!      a crash before the slot falls back to the map before the write-out. A directory has no delta: its map is
-//!      changed by checkpoints only, and by the cleaner, which waits for one.
+//!      changed by checkpoints only, and by the cleaner, which waits for one;
+//!  I3  `unwritten` is the number of preallocated pages that are not mapped, and when it is zero no page is preallocated: where all were written the
+//!      promise is kept, and a hole made there later gives its room back.
 
 mod attributes;
+mod moving;
+mod preallocated;
 
 use crate::block_io::{BlockSink, BlockSource, Owner};
 use crate::error::{Result, StoreError};
 use crate::format::inode::{self, DirShape, InodeBlock, MAP_ENTRY, MapImage};
 use crate::format::inode::{XattrPlace, map_room};
 use crate::format::map_node::FANOUT;
+use crate::format::prealloc::Prealloc;
 use crate::map::{Map, MapShape};
 pub use crate::map_delta::MapDelta;
 use crate::radix::{Found, Wanted};
@@ -69,6 +74,13 @@ pub struct InodeState {
     dirty: bool,
     /// It lost its last name since its block was written.
     nameless: bool,
+    prealloc: Prealloc,
+    /// Preallocated pages that the map does not have (I3).
+    unwritten: u64,
+    /// The same in the inode block on disk.
+    unwritten_on_disk: u64,
+    /// The next records have to say which pages are preallocated: some are, or were since the inode was read.
+    was_preallocated: bool,
 }
 
 /// The page and the length of a file's tail, if a file of this size has one that may lie in its inode block.
@@ -104,6 +116,10 @@ impl InodeState {
             sealed: MapDelta::default(),
             dirty: true,
             nameless: false,
+            prealloc: Prealloc::NONE,
+            unwritten: 0,
+            unwritten_on_disk: 0,
+            was_preallocated: false,
         }
     }
 
@@ -151,6 +167,10 @@ impl InodeState {
             xattrs: i.xattrs,
             dirty: false,
             nameless: false,
+            prealloc: i.prealloc,
+            unwritten: i.unwritten,
+            unwritten_on_disk: i.unwritten,
+            was_preallocated: !i.prealloc.is_empty(),
             ..InodeState::new(ino, i.attrs, i.parent)
         })
     }
@@ -358,6 +378,9 @@ impl InodeState {
         if self.tail.as_ref().is_some_and(|t| t.0 == page) {
             self.tail = None; // I1
         }
+        if old.is_none() && self.prealloc.contains(page) {
+            self.set_unwritten(self.unwritten.saturating_sub(1));
+        }
         if !self.is_dir() {
             self.delta.sets.insert(page, r);
         }
@@ -377,6 +400,9 @@ impl InodeState {
             return Err(StoreError::Invalid(format!("a tail of {} bytes", bytes.len())));
         }
         let old = self.map.set(page, BlockRef::NONE, source)?;
+        if !old.is_none() && self.prealloc.contains(page) {
+            self.unwritten += 1;
+        }
         self.delta.unmap(page..page + 1);
         let displaced = self.tail.take().filter(|t| t.0 != page).map(|(p, b)| (p, padded(&b)));
         self.tail = (!bytes.is_empty()).then_some((page, bytes));
@@ -425,8 +451,16 @@ impl InodeState {
         if !self.is_dir() {
             self.delta.unmap(pages.clone());
         }
-        self.map.unmap(pages, source, &mut |_, r| freed.extend([r.addr]))?;
-        Ok(())
+        let left = self.prealloc.without(&pages);
+        let mut unmapped = 0;
+        let r = self.map.unmap(pages, source, &mut |page, r| {
+            unmapped += u64::from(self.prealloc.contains(page));
+            freed.extend([r.addr]);
+        });
+        let lost = self.prealloc.pages() - left.pages();
+        self.prealloc = left;
+        self.set_unwritten((self.unwritten + unmapped).saturating_sub(lost));
+        r.map(|_| ())
     }
 
     // ---- what is not durable yet ----
@@ -484,6 +518,8 @@ impl InodeState {
                 MapShape::Tree(root, height, pages) => MapImage::Tree { root, height, pages },
             },
             tail: self.tail.clone(),
+            prealloc: self.prealloc,
+            unwritten: self.unwritten,
         };
         let block = inode::encode(self.ino, &image)
             .ok_or_else(|| StoreError::BadInode { ino: self.ino, why: "its inode block overflows".into() })?;
@@ -492,6 +528,8 @@ impl InodeState {
         if !old.is_none() {
             sink.free(old.addr);
         }
+        sink.count_unwritten(self.unwritten as i64 - self.unwritten_on_disk as i64);
+        self.unwritten_on_disk = self.unwritten;
         (self.dirty, self.nameless) = (false, false);
         self.sealed.append(std::mem::take(&mut self.delta)); // I2
         Ok(self.block)
@@ -516,49 +554,9 @@ impl InodeState {
         }
         self.tail = None;
         self.new_xattrs = None;
+        (self.prealloc, self.unwritten) = (Prealloc::NONE, 0);
+        sink.count_unwritten(-(std::mem::take(&mut self.unwritten_on_disk) as i64));
         Ok(())
-    }
-
-    /// The cleaner's question: where is the block that `owner` names now? None if there is no such block.
-    pub fn current(&self, owner: Owner) -> Found<BlockRef> {
-        Found::Here(match owner {
-            Owner::Data { ino, page } | Owner::Bucket { ino, page } if ino == self.ino => {
-                return self.map.get(page);
-            }
-            Owner::Map { ino, level, index } if ino == self.ino => return self.map.node_ref(level, index),
-            Owner::Inode { ino } if ino == self.ino => self.block,
-            Owner::Xattr { ino, index } if ino == self.ino => match &self.xattrs {
-                XattrPlace::Blocks { refs, .. } => {
-                    usize::try_from(index).ok().and_then(|i| refs.get(i).copied()).unwrap_or_default()
-                }
-                XattrPlace::Inline(_) => BlockRef::NONE,
-            },
-            _ => BlockRef::NONE,
-        })
-    }
-
-    /// Makes the next write-out write a node block anew, so that its old place becomes free. Not for data and
-    /// buckets: these move by [`InodeState::set_page`]. False if there is no such block.
-    pub fn rewrite(&mut self, owner: Owner, source: &(impl BlockSource + ?Sized)) -> Result<bool> {
-        match owner {
-            Owner::Inode { .. } => {
-                self.dirty = true;
-                Ok(true)
-            }
-            Owner::Map { level, index, .. } => {
-                let found = self.map.rewrite_node(level, index, source)?;
-                self.dirty |= found;
-                Ok(found)
-            }
-            Owner::Xattr { .. } => {
-                if let Err((len, refs)) = self.xattrs() {
-                    self.new_xattrs = Some(read_xattrs(self.ino, len, refs, source)?);
-                    self.dirty = true;
-                }
-                Ok(self.new_xattrs.is_some())
-            }
-            _ => Ok(false),
-        }
     }
 
     /// Drops from memory what can be read again.

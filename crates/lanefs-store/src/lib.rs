@@ -45,6 +45,7 @@ mod mlog;
 #[path = "../tests/it/model.rs"]
 mod model;
 mod placed;
+mod preallocate;
 mod pressure;
 pub mod radix;
 mod reading;

@@ -9,8 +9,8 @@ use crate::device::Device;
 use crate::error::{Result, StoreError};
 use crate::format::slot::{SLOT_BLOCKS, Slot};
 use crate::format::superblock::{
-    DeviceEntry, FAR_BLOCKS, FAR_COPIES, LABEL_MAX, Layout, MAX_MLOGS, MIN_SEGMENT_BLOCKS, SUPERBLOCK_MAGIC,
-    Superblock, TWO_COPIES, UnverifiedSuperblock, Uuid, copy_candidates,
+    DeviceEntry, FAR_BLOCKS, FAR_COPIES, LABEL_MAX, Layout, MAX_MLOGS, MIN_SEGMENT_BLOCKS, PREALLOCATION,
+    SUPERBLOCK_MAGIC, Superblock, TWO_COPIES, UnverifiedSuperblock, Uuid, copy_candidates,
 };
 use crate::inode_table::InodeTable;
 use crate::maintenance::Maintenance;
@@ -134,7 +134,7 @@ fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
     let superblock = |i: usize| Superblock {
         features_compatible: 0,
         features_read_compatible: FAR_COPIES | if o.metadata_copies == 2 { TWO_COPIES } else { 0 },
-        features_incompatible: 0,
+        features_incompatible: PREALLOCATION,
         volume,
         device_index: i as u8,
         devices: entries.clone(),

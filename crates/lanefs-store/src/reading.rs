@@ -12,7 +12,7 @@ use crate::types::{Block, BlockAddr, BlockRef, Ino};
 
 impl Store {
     /// Runs `ask` on an inode's state, reading what it misses with the lock released.
-    fn ask<T>(&self, cell: &Cell, mut ask: impl FnMut(&InodeState) -> Found<T>) -> Result<T> {
+    pub(crate) fn ask<T>(&self, cell: &Cell, mut ask: impl FnMut(&InodeState) -> Found<T>) -> Result<T> {
         loop {
             let wanted = match ask(&cell.lock().state) {
                 Found::Here(t) => return Ok(t),
@@ -89,7 +89,7 @@ impl Store {
                             }
                             Found::Here(PageAt::Hole) => {
                                 pages[n].block.0.fill(0);
-                                pages[n].hole = true;
+                                pages[n].hole = !s.prealloc().contains(first + n as u64);
                             }
                         }
                         at += 1;
@@ -168,6 +168,5 @@ impl Store {
 }
 
 fn image_of(s: &InodeState, xattrs: Vec<u8>) -> InodeImage {
-    let blocks = s.mapped_pages() + u64::from(s.tail().is_some());
-    InodeImage { attrs: *s.attrs(), nlink: s.nlink_shown(), parent: s.parent(), blocks, xattrs }
+    InodeImage { attrs: *s.attrs(), nlink: s.nlink_shown(), parent: s.parent(), blocks: s.blocks(), xattrs }
 }

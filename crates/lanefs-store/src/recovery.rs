@@ -131,6 +131,7 @@ impl Store {
         input.groups.extend(first.into_iter().map(Arc::new));
         report.epoch = report.epoch.max(m.slot.folded_epoch);
         self.space.charge(0, self.segments.total_live() - m.usage.summary_blocks(&self.segments));
+        self.space.charge(0, m.slot.unwritten);
         let needed = |s| scan.chain.contains(&s) || self.segments.info(s).touched > 0;
         self.segments.fill_pools(|s| needed(s) && !planted(Canary::LogReused));
         if self.read_only {
@@ -337,6 +338,10 @@ impl Store {
                 }
             }
         }
+        if let Some(p) = r.prealloc {
+            i.state.replay_prealloc(p, &self.io)?;
+        }
+        self.count_unwritten(0, i);
         let owners = r.pages().map(|(page, b)| (b.addr, DataOwner { ino: r.ino, page }));
         self.mlogs[0].note_owners(owners);
         i.state.apply_attrs(&r.attrs, r.version);
@@ -367,6 +372,7 @@ impl Store {
                 self.space.credit(0, self.segments.blocks_at(BlockAddr(a)));
                 self.segments.clear_live(BlockAddr(a));
             }
+            self.space.credit(0, i.state.unwritten());
             self.cells.remove(cell.ino);
         }
     }

@@ -176,7 +176,11 @@ fn of_two_records_of_one_version_the_one_that_says_all_counts() {
         let (ino, tail, unmaps, runs) = (Ino(20), TailUpdate::Same, Vec::new(), Vec::new());
         let mut bytes = Vec::new();
         batch::put_message_head(&mut bytes, &[], 1);
-        batch::put_inode(&mut bytes, &InodeRecord { ino, version, attrs, xattrs: None, tail, unmaps, runs });
+        let (xattrs, prealloc) = (None, None);
+        batch::put_inode(
+            &mut bytes,
+            &InodeRecord { ino, version, attrs, xattrs, tail, unmaps, runs, prealloc },
+        );
         let section = s.enter(0);
         let placed = s.place(0, s.fsync_head(), bytes, 0, true)?;
         let blocks = s.encode_placed(&placed);

@@ -94,6 +94,11 @@ impl BlockSource for Sink<'_> {
 }
 
 impl BlockSink for Sink<'_> {
+    fn count_unwritten(&mut self, more: i64) {
+        // Relaxed: only checkpoints write inodes, one at a time.
+        self.store.unwritten.fetch_add(more, Ordering::Relaxed);
+    }
+
     /// Writes what is queued, if it is much.
     fn relieve(&mut self) -> Result<()> {
         let copies = self.store.segments.geometry.copies as usize;

@@ -75,6 +75,8 @@ pub struct Store {
     pub(crate) last_ts: AtomicU64,
     pub(crate) next_chunk: AtomicU64,
     pub(crate) inode_count: CachePadded<AtomicU64>,
+    /// Preallocated pages without a block, in the inode blocks on disk. Written by whoever writes these: the holder of the maintenance lock.
+    pub(crate) unwritten: CachePadded<AtomicI64>,
     pub(crate) commits: CachePadded<Mutex<Commits>>,
     /// The sum of what is forgone of them. Written after a commit; read by every 32nd transaction of a lane.
     pub(crate) forgone: CachePadded<AtomicU64>,
@@ -179,6 +181,7 @@ impl Store {
             last_ts: AtomicU64::new(slot.last_ts),
             next_chunk: AtomicU64::new(slot.next_chunk),
             inode_count: CachePadded::new(AtomicU64::new(slot.inodes)),
+            unwritten: CachePadded::new(AtomicI64::new(slot.unwritten as i64)),
             commits: CachePadded::new(Mutex::new(Commits::new(slot.folded_epoch))),
             forgone: CachePadded::new(AtomicU64::new(0)),
             cells: Cells::new(),

@@ -366,10 +366,11 @@ impl Store {
             }
             Ok(())
         };
-        let r = (updates.iter_mut().zip(plans).zip(guards))
+        let r = (updates.iter_mut().zip(plans).zip(&mut *guards))
             .try_for_each(|((u, plan), inner)| each(u, plan, inner));
         mlog.note_owners(owners);
         self.space.settle(lane, promised, writes.len() as u64, freed);
+        guards.iter_mut().for_each(|g| self.count_unwritten(lane, g));
         // It cannot be, and pages would be missing that somebody may call durable.
         r.inspect_err(|e| self.io.fail(e))
     }
@@ -490,6 +491,7 @@ pub(crate) fn record_of(
         },
         unmaps: delta.unmaps.clone(),
         runs: Vec::new(),
+        prealloc: state.prealloc_logged(),
     };
     delta.sets.iter().for_each(|(page, b)| r.push_page(*page, *b));
     r

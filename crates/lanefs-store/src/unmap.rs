@@ -94,6 +94,7 @@ impl Store {
         if tail_was != inner.state.tail_extent() {
             inner.tail = Logged::No;
         }
+        self.count_unwritten(lane, inner);
         self.cells.list_dirty(cell, inner);
         self.cells.weigh(cell.ino, inner);
         drop(g);

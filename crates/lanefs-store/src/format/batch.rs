@@ -22,6 +22,7 @@
 
 use crate::format::checksum::pieces_crc;
 use crate::format::header::{self, BlockKind, HEADER_LEN, Stamp};
+use crate::format::prealloc::{PREALLOC_LEN, Prealloc};
 use crate::format::superblock::MAX_MLOGS;
 use crate::types::{
     Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, FileKind, INLINE_MAX, Ino, MAX_FILE_SIZE,
@@ -310,6 +311,8 @@ pub struct InodeRecord {
     pub unmaps: Vec<Range<u64>>,
     /// Pages that were written.
     pub runs: Vec<Run>,
+    /// The pages for which room is kept, if that changed or there are any.
+    pub prealloc: Option<Prealloc>,
 }
 
 impl InodeRecord {
@@ -332,6 +335,7 @@ pub struct Message {
 const HAS_XATTRS: u32 = 1;
 const TAIL_NONE: u32 = 2;
 const TAIL_SET: u32 = 4;
+const HAS_PREALLOC: u32 = 8;
 const RECORD_FIXED: usize = 8 + 8 + 4 + 4 + 4 * 4 + 6 * 8 + 4 * 4 + 8;
 
 /// Appends the start of a message that carries `groups` and `inodes` inode records.
@@ -365,7 +369,9 @@ pub fn put_inode(out: &mut Vec<u8>, r: &InodeRecord) {
         TailUpdate::None => (TAIL_NONE, 0, &[]),
         TailUpdate::Set { page, bytes } => (TAIL_SET, *page, bytes),
     };
-    let flags = tail_flag | if r.xattrs.is_some() { HAS_XATTRS } else { 0 };
+    let flags = tail_flag
+        | if r.xattrs.is_some() { HAS_XATTRS } else { 0 }
+        | if r.prealloc.is_some() { HAS_PREALLOC } else { 0 };
     let xattrs = r.xattrs.as_deref().unwrap_or_default();
     let a = &r.attrs;
     for v in [r.ino.0, r.version] {
@@ -381,6 +387,9 @@ pub fn put_inode(out: &mut Vec<u8>, r: &InodeRecord) {
         out.extend_from_slice(&(n as u32).to_le_bytes());
     }
     out.extend_from_slice(&tail_page.to_le_bytes());
+    if let Some(p) = &r.prealloc {
+        out.extend_from_slice(&p.encode());
+    }
     for u in &r.unmaps {
         out.extend_from_slice(&u.start.to_le_bytes());
         out.extend_from_slice(&u.end.to_le_bytes());
@@ -447,13 +456,20 @@ fn inode_record(r: &mut Reader<'_>) -> Option<InodeRecord> {
     let (unmaps, runs, xattr_len, tail_len) =
         (r.u32()? as usize, r.u32()? as usize, r.u32()? as usize, r.u32()? as usize);
     let page = r.u64()?;
+    let prealloc = match flags & HAS_PREALLOC {
+        0 => None,
+        _ => {
+            let p = Prealloc::decode(r.take(PREALLOC_LEN)?.first_chunk()?)?;
+            Some(p).filter(|p| p.is_empty() || attrs.mode & libc::S_IFMT == libc::S_IFREG).map(Some)?
+        }
+    };
     if ino.is_none()
         || version >= COUNTER_END
         || attrs.kind().is_none()
         || attrs.size > MAX_FILE_SIZE
         || attrs.flags & !inode_flags::ALL != 0
         || (flags & TAIL_SET != 0 && page >= PAGES_END)
-        || flags & !(HAS_XATTRS | TAIL_NONE | TAIL_SET) != 0
+        || flags & !(HAS_XATTRS | TAIL_NONE | TAIL_SET | HAS_PREALLOC) != 0
         || xattr_len > XATTR_BLOB_MAX
         || tail_len > INLINE_MAX
         || unmaps > r.0.len() / 16
@@ -484,7 +500,7 @@ fn inode_record(r: &mut Reader<'_>) -> Option<InodeRecord> {
         _ => return None,
     };
     let xattrs = (flags & HAS_XATTRS != 0).then(|| xattrs.to_vec());
-    Some(InodeRecord { ino, version, attrs, xattrs, tail, unmaps, runs })
+    Some(InodeRecord { ino, version, attrs, xattrs, tail, unmaps, runs, prealloc })
 }
 
 impl InodeRecord {
@@ -539,6 +555,7 @@ mod tests {
             tail: TailUpdate::Set { page: 3, bytes: b"tail".to_vec() },
             unmaps: vec![5..9, 20..u64::MAX],
             runs: Vec::new(),
+            prealloc: Some(Prealloc::NONE.with(3..90).with(200..300)),
         };
         for p in [0, 1, 2, 7] {
             r.push_page(p, BlockRef { addr: BlockAddr(1000 + p), crc: p as u32 });
@@ -550,7 +567,10 @@ mod tests {
         let mut out = Vec::new();
         put_message_head(&mut out, b"groups", 2);
         put_inode(&mut out, &record(20));
-        put_inode(&mut out, &InodeRecord { xattrs: None, tail: TailUpdate::None, ..record(21) });
+        put_inode(
+            &mut out,
+            &InodeRecord { xattrs: None, tail: TailUpdate::None, prealloc: None, ..record(21) },
+        );
         out
     }
 

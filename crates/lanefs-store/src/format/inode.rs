@@ -13,6 +13,7 @@
 use crate::error::{Result, StoreError};
 use crate::format::header::{BlockKind, HEADER_LEN, expect_header, put_header};
 use crate::format::map_node::{KEY_END, MAX_HEIGHT, PENDING};
+use crate::format::prealloc::{PREALLOC_LEN, Prealloc};
 use crate::types::{
     Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, FileKind, INLINE_MAX, Ino, MAX_FILE_SIZE,
     PAGES_END, XATTR_BLOB_MAX, inode_flags,
@@ -67,7 +68,8 @@ struct Fixed {
     zero2: U16,
     dir_entries: U64,
     dir_subdirs: U64,
-    zero3: [u8; 40],
+    prealloc: [u8; PREALLOC_LEN],
+    unwritten: U64,
 }
 
 const _: () = assert!(size_of::<Fixed>() == 192);
@@ -130,6 +132,10 @@ pub struct InodeBlock {
     pub map: MapImage,
     /// A page kept here, and its bytes up to the last that is not zero padding.
     pub tail: Option<(u64, Vec<u8>)>,
+    /// Pages for which room is kept.
+    pub prealloc: Prealloc,
+    /// How many of these have no block.
+    pub unwritten: u64,
 }
 
 fn put_ref(out: &mut Vec<u8>, r: BlockRef) {
@@ -203,6 +209,8 @@ pub fn encode(ino: Ino, i: &InodeBlock) -> Option<Box<Block>> {
             f.root_crc = U32::new(root.crc);
         }
     }
+    f.prealloc = i.prealloc.encode();
+    f.unwritten = U64::new(i.unwritten);
     if let Some((page, bytes)) = &i.tail {
         f.tail_page = U64::new(*page);
         f.tail_len = U16::new(u16::try_from(bytes.len()).ok()?);
@@ -234,7 +242,7 @@ pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
 
     let kind = FileKind::from_mode(f.mode.get())
         .ok_or_else(|| bad(format!("mode {:o} names no kind of file", f.mode.get())))?;
-    if f.zero != [0; 5] || f.zero2.get() != 0 || f.zero3 != [0; 40] {
+    if f.zero != [0; 5] || f.zero2.get() != 0 {
         return Err(bad("reserved bytes are not zero".into()));
     }
 
@@ -306,6 +314,10 @@ pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
     if kind != FileKind::Dir && (f.dir_depth != 0 || f.dir_entries.get() != 0 || f.dir_subdirs.get() != 0) {
         return Err(bad("directory fields in something else".into()));
     }
+    let prealloc = Prealloc::decode(&f.prealloc)
+        .filter(|p| p.is_empty() || f.mode.get() & libc::S_IFMT == libc::S_IFREG)
+        .filter(|p| p.is_empty() == (f.unwritten.get() == 0) && f.unwritten.get() <= p.pages())
+        .ok_or_else(|| bad(format!("preallocated pages, {} of them not written", f.unwritten)))?;
     if f.dir_depth > 55 || f.dir_subdirs.get() > f.dir_entries.get() {
         return Err(bad(format!("directory depth {}", f.dir_depth)));
     }
@@ -331,6 +343,8 @@ pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
         xattrs,
         map,
         tail,
+        prealloc,
+        unwritten: f.unwritten.get(),
     })
 }
 
@@ -377,6 +391,8 @@ pub(crate) mod tests {
                 (0..9).map(|p| (p, BlockRef { addr: BlockAddr(100 + p), crc: 9 })).collect(),
             ),
             tail: Some((9, vec![5; 100])),
+            prealloc: Prealloc::NONE.with(4..30).with(40..44),
+            unwritten: 25,
         }
     }
 

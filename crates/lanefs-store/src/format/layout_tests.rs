@@ -12,6 +12,7 @@ use super::header::{HEADER_LEN, NODE_MAGIC, Stamp, seal};
 use super::inode::{self, DirShape, InodeBlock, MapImage, XattrPlace};
 use super::map_node::{self, FANOUT, Slots};
 use super::orphans::{ORPHANS_PER_BLOCK, encode_orphans};
+use super::prealloc::Prealloc;
 use super::record::{Effect, GROUP_HEADER, GROUP_MAX, NEW_XATTRS_MAX, encode_group};
 use super::slot::{Position, Root, SLOT_BLOCKS, SLOT_MAGIC, Slot};
 use super::summary::{DataOwner, SUMMARY_SPAN, encode_summary};
@@ -41,6 +42,7 @@ fn all_constants_are_those_of_the_document() {
         ("MAX_RESERVED_SEGMENTS", MAX_RESERVED_SEGMENTS.into()),
         ("FAR_COPIES", FAR_COPIES),
         ("TWO_COPIES", TWO_COPIES),
+        ("PREALLOCATION", PREALLOCATION),
         ("PAIRED", PAIRED.into()),
         ("FAR_BLOCKS", FAR_BLOCKS),
         ("MAX_MLOGS", MAX_MLOGS.into()),
@@ -226,6 +228,7 @@ fn slots() {
         next_seq: 6,
         inodes: 7,
         live_blocks: 8,
+        unwritten: 9,
         table: Root { r: BlockRef { addr: BlockAddr(9), crc: 10 }, level: 11 },
         usage: Root { r: BlockRef { addr: BlockAddr(12), crc: 13 }, level: 14 },
         orphans: BlockRef { addr: BlockAddr(15), crc: 16 },
@@ -256,6 +259,8 @@ fn slots() {
         .u32(17)
         .u64s(&[128, 20])
         .u32(19)
+        .until(2712)
+        .u64(9)
         .until(4092);
     assert_eq!(&SLOT_MAGIC, b"LFSLOT\0\x01");
     let crc = block_crc(at, &want.0);
@@ -330,15 +335,23 @@ fn messages() {
         tail: TailUpdate::Set { page: 22, bytes: b"tail!".to_vec() },
         unmaps: vec![23..24, 25..26],
         runs: vec![Run { page: 27, addr: BlockAddr(28), crcs: vec![29, 30] }],
+        prealloc: Some(Prealloc::NONE.with(31..33).with(35..37)),
     };
     put_inode(&mut got, &r);
-    r = InodeRecord { xattrs: None, tail: TailUpdate::None, unmaps: vec![], runs: vec![], ..r };
+    r = InodeRecord {
+        xattrs: None,
+        tail: TailUpdate::None,
+        unmaps: vec![],
+        runs: vec![],
+        prealloc: None,
+        ..r
+    };
     put_inode(&mut got, &r);
     let start = |b: Bytes, flags| {
         b.u64s(&[20, 21]).u32(10).u32(flags).u32(0o100644).u32(1).u32(2).u32(0xf0).u64s(&[4, 5, 6, 7, 8, 9])
     };
-    let b = start(Bytes::default().u32(5).u32(2).raw(b"group"), 1 | 4);
-    let b = b.u32(2).u32(1).u32(3).u32(5).u64(22).u64s(&[23, 24, 25, 26]);
+    let b = start(Bytes::default().u32(5).u32(2).raw(b"group"), 1 | 4 | 8);
+    let b = b.u32(2).u32(1).u32(3).u32(5).u64(22).u64s(&[31, 33, 35, 37]).u64s(&[23, 24, 25, 26]);
     let b = b.u64s(&[27, 28]).u32(2).u32(29).u32(30).raw(b"xat").raw(b"tail!");
     let b = start(b, 2).u32(0).u32(0).u32(0).u32(0).u64(0);
     same("message", &got, &b.0);
@@ -405,6 +418,8 @@ fn inode_blocks() {
         xattrs: XattrPlace::Inline(b"xattrs".to_vec()),
         map: MapImage::Inline(vec![(17, refer(18)), (19, refer(20))]),
         tail: Some((21, b"tail".to_vec())),
+        prealloc: Prealloc::NONE,
+        unwritten: 0,
     };
     let start = || {
         let b = Bytes::default().header(1, 0, 33, 0).u32(0o40755).u32(1).u32(2).u32(0xf0);
@@ -422,6 +437,17 @@ fn inode_blocks() {
     let b = b.u32(5000).u16(2).u16(0).u64s(&[16, 15]).until(256);
     let b = b.u64(40).u32(40 ^ 0xffff).u64(41).u32(41 ^ 0xffff);
     same("inode with trees", &sealed(inode::encode(Ino(33), &i).unwrap()).0, &b.sealed(AT));
+
+    // Preallocated pages are those of a file.
+    i.attrs.mode = libc::S_IFREG | 0o755;
+    i.dir = DirShape::default();
+    (i.prealloc, i.unwritten) = (Prealloc::NONE.with(60..62).with(64..66), 3);
+    let b = Bytes::default().header(1, 0, 33, 0).u32(0o100755).u32(1).u32(2).u32(0xf0);
+    let b = b.u64s(&[4, 5, 6, 7, 8, 9]).u32(10).u32(11).u64s(&[12, 13]);
+    let b = b.u8(1).u8(3).u8(0).until(160).u64(51).u64(50).u32(50 ^ 0xffff).u16(0).u16(0).u64(0);
+    let b = b.u32(5000).u16(2).u16(0).u64s(&[0, 0]).u64s(&[60, 62, 64, 66]).u64(3).until(256);
+    let b = b.u64(40).u32(40 ^ 0xffff).u64(41).u32(41 ^ 0xffff);
+    same("inode with preallocated pages", &sealed(inode::encode(Ino(33), &i).unwrap()).0, &b.sealed(AT));
 
     let got = sealed(inode::encode_xattr_block(Ino(33), 2, b"bytes"));
     same("xattr block", &got.0, &Bytes::default().header(5, 0, 33, 2).raw(b"bytes").sealed(AT));

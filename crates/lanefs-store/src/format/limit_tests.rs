@@ -6,6 +6,7 @@
 use super::batch::{self, BatchHead, BatchKind, ChainLink, Context, InodeRecord, TailUpdate};
 use super::header::{BlockKind, Stamp, put_header, seal, verify_sealed};
 use super::inode::{self, MapImage};
+use super::prealloc::Prealloc;
 use super::record::{self, Effect};
 use super::slot::{Position, Slot};
 use super::superblock::{MAX_MLOGS, Uuid};
@@ -123,6 +124,7 @@ fn updates_with_numbers_that_cannot_be_are_refused() {
             tail: TailUpdate::Same,
             unmaps: Vec::new(),
             runs: Vec::new(),
+            prealloc: None,
         };
         change(&mut r);
         let mut out = Vec::new();
@@ -134,6 +136,9 @@ fn updates_with_numbers_that_cannot_be_are_refused() {
     bounded("size", MAX_FILE_SIZE + 1, |n| read(&|r| r.attrs.size = n));
     bounded("page of the tail", PAGES_END, |n| {
         read(&|r| r.tail = TailUpdate::Set { page: n, bytes: vec![1] })
+    });
+    bounded("end of preallocated pages", PAGES_END + 1, |n| {
+        read(&|r| r.prealloc = Some(Prealloc::NONE.with(0..n)))
     });
     bounded("page", PAGES_END, |n| read(&|r| r.push_page(n, BlockRef { addr: BlockAddr(9), crc: 1 })));
 }

@@ -60,6 +60,8 @@ pub struct Slot {
     pub inodes: u64,
     /// Blocks the tree refers to.
     pub live_blocks: u64,
+    /// Preallocated pages without a block, in all inodes.
+    pub unwritten: u64,
     /// The inode table.
     pub table: Root,
     /// The segment usage table.
@@ -110,12 +112,14 @@ struct Raw {
     flags: U32,
     mlogs: U32,
     positions: [RawPosition; POSITIONS],
-    zero: [u8; 4092 - 152 - 20 * POSITIONS],
+    unwritten: U64,
+    zero: [u8; 4092 - 160 - 20 * POSITIONS],
     crc: U32,
 }
 
 const _: () = assert!(size_of::<Raw>() == BLOCK_SIZE);
 const _: () = assert!(std::mem::offset_of!(Raw, positions) == 152);
+const _: () = assert!(std::mem::offset_of!(Raw, unwritten) == 2712);
 const _: () = assert!(std::mem::offset_of!(Raw, crc) == 4092);
 
 fn raw_ref(r: BlockRef, level: u8) -> RawRef {
@@ -148,7 +152,8 @@ impl Slot {
             flags: (if self.clean { CLEAN } else { 0 }).into(),
             mlogs: (self.positions.len().min(POSITIONS) as u32).into(),
             positions,
-            zero: [0; _],
+            unwritten: self.unwritten.into(),
+            zero: [0; 4092 - 160 - 20 * POSITIONS],
             crc: U32::ZERO,
         };
         let mut b = Block::zeroed();
@@ -193,6 +198,7 @@ impl Slot {
             raw.next_seq,
             raw.inodes,
             raw.live_blocks,
+            raw.unwritten,
         ];
         let seqs = raw.positions[..mlogs].iter().map(|p| p.seq);
         if counters.into_iter().chain(seqs).any(|c| c.get() >= COUNTER_END) {
@@ -218,6 +224,7 @@ impl Slot {
             next_seq: raw.next_seq.get(),
             inodes: raw.inodes.get(),
             live_blocks: raw.live_blocks.get(),
+            unwritten: raw.unwritten.get(),
             table: root(&raw.table)?,
             usage: root(&raw.usage)?,
             orphans: root(&raw.orphans)?.r,
@@ -251,6 +258,7 @@ mod tests {
             next_seq: 12,
             inodes: 5,
             live_blocks: 100,
+            unwritten: 40,
             table: Root { r: BlockRef { addr: BlockAddr(77), crc: 5 }, level: 2 },
             usage: Root { r: BlockRef { addr: BlockAddr(78), crc: 6 }, level: 1 },
             orphans: BlockRef::NONE,

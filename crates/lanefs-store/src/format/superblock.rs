@@ -40,12 +40,14 @@ pub const FEATURES_COMPATIBLE: u64 = 0;
 pub const FAR_COPIES: u64 = 1;
 /// The blocks of the tree lie twice on the devices. Who does not know it would write them once.
 pub const TWO_COPIES: u64 = 2;
+/// Room is kept for preallocated pages: inodes and slots count those that have no block. Who does not know it can read none of these inodes.
+pub const PREALLOCATION: u64 = 1;
 /// Blocks at the end of a device that hold these copies: of the superblock, and of each slot.
 pub const FAR_BLOCKS: u64 = 3;
 /// Features known that only writers must know: with an unknown one the volume may still be read.
 pub const FEATURES_READ_COMPATIBLE: u64 = FAR_COPIES | TWO_COPIES;
 /// Incompatible features known: with an unknown one the volume cannot be opened.
-pub const FEATURES_INCOMPATIBLE: u64 = 0;
+pub const FEATURES_INCOMPATIBLE: u64 = PREALLOCATION;
 
 /// A volume's or device's identity: 128 bits, written like a UUID.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -321,6 +323,11 @@ impl Superblock {
     /// Blocks at the end of a device that do not belong to the volume.
     pub fn far_blocks(&self) -> u64 {
         if self.has_far_copies() { FAR_BLOCKS } else { 0 }
+    }
+
+    /// Whether room can be kept for preallocated pages.
+    pub fn has_preallocation(&self) -> bool {
+        self.features_incompatible & PREALLOCATION != 0
     }
 
     /// How often the blocks of the tree lie on the devices: once or twice.

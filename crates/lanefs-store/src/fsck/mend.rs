@@ -4,7 +4,7 @@ use super::marks::Marks;
 use super::names::{self, Fix, LOST_FOUND, Name};
 use super::repair::{Job, compare_usage, dir_attrs, mark_summaries};
 use super::walk::Walk;
-use super::{FsckReport, Phase, Place, Progress, paths};
+use super::{FsckReport, Phase, Place, Progress, miscounted, paths};
 use crate::api::{FoldInput, InodeUpdate, PageRead, Transaction};
 use crate::error::Result;
 use crate::format::dir_bucket::COOKIE_MAX;
@@ -72,6 +72,7 @@ impl Job<'_> {
                 todo += 1;
             }
             todo += self.usage(store, &mut m, &walk.marks, report);
+            todo += self.unwritten(store, &walk, report);
             if todo == 0 {
                 return Ok(());
             }
@@ -104,6 +105,22 @@ impl Job<'_> {
             1.. => store.space.charge(0, n.unsigned_abs()),
             _ => store.space.credit(0, n.unsigned_abs()),
         })
+    }
+
+    /// The preallocated pages without a block, of which the next checkpoint says how many there are. Returns whether that was wrong.
+    fn unwritten(&self, store: &Store, walk: &Walk, report: &mut FsckReport) -> usize {
+        let counted = store.unwritten_counted();
+        // What is damaged was told, and is not among those of the walk.
+        if counted == walk.unwritten || !walk.salvaged.is_empty() || !walk.lost.is_empty() {
+            return 0;
+        }
+        report.add("checkpoint slot", miscounted(counted, walk.unwritten), "the count is set", true);
+        store.unwritten.store(walk.unwritten as i64, Relaxed);
+        match walk.unwritten.checked_sub(counted) {
+            Some(more) => store.space.charge(0, more),
+            None => store.space.credit(0, counted - walk.unwritten),
+        }
+        1
     }
 
     /// Gives pages that share a block with something else a copy of their own. What cannot be read becomes a hole: left as it is, it would

@@ -135,6 +135,11 @@ pub struct FsckReport {
     give_up_unreadable: bool,
 }
 
+/// What is wrong with a number of preallocated pages without a block.
+fn miscounted(counted: u64, there_are: u64) -> String {
+    format!("{counted} preallocated pages without a block are counted; there are {there_are}")
+}
+
 /// Where something is wrong: a structure, of an inode or of the volume.
 #[derive(Clone, Debug)]
 struct Place {

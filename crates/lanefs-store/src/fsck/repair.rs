@@ -6,7 +6,7 @@ use super::marks::{Marked, Marks};
 use super::overlay::Overlay;
 use super::scan::{self, Scan};
 use super::walk::{Salvage, Walk, Walker, threads};
-use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress, What};
+use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress, What, miscounted};
 use crate::api::{OpenOptions, OpenReport};
 use crate::block_io::{BlockSource, Owner};
 use crate::cell::Inner;
@@ -214,6 +214,16 @@ impl Job<'_> {
             report.add("checkpoint slot", what, "the count is set", true);
         }
         slot.inodes = inodes;
+        let whole = walk.lost.is_empty() && walk.salvaged.is_empty() && walk.lost_chunks.is_empty();
+        if usable && whole && slot.unwritten != walk.unwritten {
+            report.add(
+                "checkpoint slot",
+                miscounted(slot.unwritten, walk.unwritten),
+                "the count is set",
+                true,
+            );
+        }
+        slot.unwritten = walk.unwritten;
         let next = walk.inodes.last_key_value().map_or(1, |(i, _)| i.chunk() + 1);
         if slot.next_chunk < next {
             let what = format!(
@@ -429,6 +439,7 @@ impl Job<'_> {
         let cell = store.cells.get_or_load(ino, || Ok(state.take().map(|s| Inner::new(s, true))))?;
         if let Some(cell) = cell {
             let mut i = cell.lock();
+            store.count_unwritten(0, &mut i);
             store.cells.list_dirty(&cell, &mut i);
         }
         Ok(())

@@ -407,6 +407,52 @@ fn an_unreadable_inode_loses_its_names() {
     });
 }
 
+/// A volume of which a file has ten preallocated pages, two of them written.
+fn preallocated() -> Volume {
+    let mut v = Volume::new();
+    v.with(|s| {
+        let cut = Cut { size: None, time: None, attrs: &|| unreachable!() };
+        assert_eq!(s.preallocate(0, Ino(1010), 40..50, &cut).unwrap(), 10);
+        let pages = vec![(42, page(1)), (43, page(2))];
+        let attrs = attrs(libc::S_IFREG | 0o644, 44 * 4096);
+        let u = InodeUpdate { ino: Ino(1010), attrs, size_only: false, xattrs: None, pages, reserved: 0 };
+        let inodes = vec![u];
+        s.submit(Transaction { lane: 0, durable: true, groups: Vec::new(), inodes }).unwrap();
+        assert_eq!(s.unwritten_counted(), 0);
+    });
+    assert!(v.check(false).is_clean());
+    v
+}
+
+#[test]
+fn a_slot_that_counts_preallocated_pages_wrong_is_set() {
+    let mut v = preallocated();
+    v.with(|s| assert_eq!(s.unwritten.swap(3, std::sync::atomic::Ordering::Relaxed), 8));
+    v.heal(&["checkpoint slot: 3 preallocated pages without a block are counted; there are 8"]);
+    v.with(|s| {
+        assert_eq!(s.unwritten_counted(), 8);
+        assert!(s.audit().unwrap().problems.is_empty());
+    });
+}
+
+#[test]
+fn an_inode_that_counts_its_preallocated_pages_wrong_is_counted_anew() {
+    let mut v = preallocated();
+    v.with(|s| {
+        let cell = s.cell(Ino(1010)).unwrap().unwrap();
+        let mut i = cell.lock();
+        let p = i.state.prealloc();
+        i.state.preallocate(p, 5);
+        s.cells.list_dirty(&cell, &mut i);
+    });
+    v.heal(&["inode 1010: map: 5 preallocated pages without a block are counted; there are 8"]);
+    v.with(|s| {
+        assert_eq!(s.room_in(Ino(1010), 40..50).unwrap(), 10);
+        assert!(read(s, 1010, 43).unwrap().0 == page(2).0);
+        assert!(s.audit().unwrap().problems.is_empty());
+    });
+}
+
 #[test]
 fn an_unreadable_map_node_makes_a_hole() {
     let mut v = Volume::new();

@@ -4,7 +4,7 @@
 use super::copies::{AGAIN, bad_copy, tell_copy};
 use super::mapped::{after, fetch, next_mapped};
 use super::marks::{Marked, Marks};
-use super::{FsckOptions, FsckReport, OnProgress, Phase, Place, Progress, What};
+use super::{FsckOptions, FsckReport, OnProgress, Phase, Place, Progress, What, miscounted};
 use crate::block_io::BlockSource;
 use crate::error::StoreError;
 use crate::format::checksum;
@@ -50,6 +50,8 @@ pub(super) struct Salvage {
 pub(super) struct Walk {
     pub marks: Marks,
     pub inodes: BTreeMap<Ino, InodeInfo>,
+    /// Preallocated pages without a block, as those inodes say that can be used as they are.
+    pub unwritten: u64,
     /// Inodes in the table whose inode block cannot be used.
     pub lost: Vec<(Ino, TableEntry)>,
     pub salvaged: Vec<Salvage>,
@@ -118,6 +120,7 @@ impl Walker<'_> {
         let mut walk = Walk {
             marks: Marks::new(geometry.clone()),
             inodes: BTreeMap::new(),
+            unwritten: 0,
             lost: Vec::new(),
             salvaged: Vec::new(),
             lost_chunks: Vec::new(),
@@ -297,6 +300,8 @@ impl Shared<'_> {
         if damaged {
             visit.nodes.iter().for_each(|a| self.marks.unmark_node(*a));
             out.0.leave_alone.append(&mut visit.nodes);
+        } else {
+            out.0.unwritten = out.0.unwritten.saturating_add(state.unwritten());
         }
         out.0.inodes.insert(ino, info);
         out.0.salvaged.extend(salvage);
@@ -326,7 +331,7 @@ impl Shared<'_> {
         let ino = state.ino();
         let mut seen = HashSet::new();
         let mut page = 0;
-        let (mut count, mut fetched) = (0, 0);
+        let (mut count, mut fetched, mut unwritten) = (0, 0, state.prealloc().pages());
         loop {
             match next_mapped(state, page) {
                 Found::Here(None) => break,
@@ -360,6 +365,7 @@ impl Shared<'_> {
                 }
                 Found::Here(Some((p, r))) => {
                     page = p + 1;
+                    unwritten -= u64::from(state.prealloc().contains(p));
                     let marked = match kind {
                         FileKind::Dir => self.marks.mark_node(r.addr),
                         _ => self.marks.mark(r.addr),
@@ -398,6 +404,9 @@ impl Shared<'_> {
         self.verify(ino, &mut refs);
         if v.damage.is_none() && count != state.mapped_pages() {
             v.damaged(format!("{count} pages are mapped, {} are counted", state.mapped_pages()));
+        }
+        if v.damage.is_none() && unwritten != state.unwritten() {
+            v.damaged(miscounted(state.unwritten(), unwritten));
         }
     }
 
@@ -555,6 +564,9 @@ impl Shared<'_> {
             }
             if let Some((page, bytes)) = old.tail() {
                 let _ = state.set_tail(page, bytes.to_vec(), self.w.io)?;
+            }
+            if !old.prealloc().is_empty() {
+                state.replay_prealloc(old.prealloc(), self.w.io)?;
             }
             Ok(())
         })();

@@ -85,6 +85,7 @@ fn a_power_loss_at_any_moment_of_growing_leaves_the_old_size_or_the_new() {
     for _ in 0..80 {
         m.step(&s, &mut r, &*recorder).unwrap();
     }
+    m.fold(&s, &*recorder).unwrap();
     let from = recorder.log().now;
     assert_eq!(s.grow(None).unwrap(), Grown { before: SMALL, after: LARGE });
     let grown = recorder.log().now;

@@ -9,7 +9,7 @@
 use crate::common::*;
 use lanefs_store::format::record::Effect;
 use lanefs_store::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub struct Random(pub u64);
@@ -64,6 +64,8 @@ struct State {
     size: u64,
     pages: Pages,
     xattrs: Vec<u8>,
+    /// Pages that were preallocated.
+    room: BTreeSet<u64>,
 }
 
 #[derive(Clone, Default)]
@@ -172,7 +174,7 @@ impl Model {
         self.op += 1;
         let live: Vec<u64> = self.files.iter().filter(|(_, f)| !f.dead).map(|(i, _)| *i).collect();
         let pick = live.get(r.below(live.len().max(1) as u64) as usize).copied();
-        match (r.below(20), pick) {
+        match (r.below(22), pick) {
             (0..=2, _) | (_, None) => {
                 let name = format!("n{}", r.below(self.choice)).into_bytes();
                 self.create(name, r.below(8) > 0);
@@ -209,6 +211,7 @@ impl Model {
                 }
             }
             (13, Some(ino)) => self.cut(s, r, ino)?,
+            (20..=21, Some(ino)) => self.preallocate(s, r, w, ino)?,
             (14..=15, _) => {
                 insist(s, || self.commit(s))?;
                 w.acked(format!("names {}", self.history.len() - 1));
@@ -253,7 +256,8 @@ impl Model {
         Ok(())
     }
 
-    fn fold(&mut self, s: &Store, w: &dyn Watch) -> Result<()> {
+    /// A checkpoint that folds all there is.
+    pub fn fold(&mut self, s: &Store, w: &dyn Watch) -> Result<()> {
         insist(s, || {
             // What a checkpoint folded that failed behind its fold stays folded.
             self.committed.retain(|c| c.0 > s.folded_epoch());
@@ -278,6 +282,7 @@ impl Model {
         let keep = r.below(12);
         f.now.size = f.now.size.min(at(ino, keep) * 4096);
         f.now.pages.retain(|p, _| *p < keep);
+        f.now.room.retain(|p| *p < at(ino, keep));
         f.states.insert(self.op, f.now.clone());
         let size = f.now.size;
         let cut = Cut { size: Some(size), time: Some(mtime), attrs: &|| Attrs { mtime, ..attrs(size) } };
@@ -286,11 +291,41 @@ impl Model {
                 // It changed nothing. (Nor is anything told by a store that does not go on.)
                 for place in (0..places(ino)).filter(|_| s.healthy().is_ok()) {
                     let expected = before.pages.get(&place).map(|&(seed, len)| block(seed, len).0);
-                    let got = read(s, ino, at(ino, place)).map(|b| b.0);
+                    let got = read(s, ino, at(ino, place)).map(|b| b.0).filter(|b| b.iter().any(|b| *b != 0));
                     assert!(got == expected, "op {mtime}, inode {ino} page {place}: {e}, and it was cut");
                 }
             })
         })
+    }
+
+    /// Keeps room for some pages, behind the end of the file too, and says so in an update.
+    fn preallocate(&mut self, s: &Store, r: &mut Random, w: &dyn Watch, ino: u64) -> Result<()> {
+        let first = at(ino, r.below(places(ino))) + r.below(3);
+        let pages = first..first + 1 + r.below(12);
+        let size = self.files[&ino].now.size;
+        let cut = Cut { size: None, time: None, attrs: &|| attrs(size) };
+        let there_is_room = insist(s, || match s.preallocate(0, Ino(ino), pages.clone(), &cut) {
+            Err(StoreError::NoSpace) => Ok(false),
+            answer => answer.map(|_| true),
+        })?;
+        if !there_is_room {
+            return Ok(());
+        }
+        let f = self.files.get_mut(&ino).unwrap();
+        f.now.room.extend(pages);
+        f.states.insert(self.op, f.now.clone());
+        let durable = r.below(2) == 0;
+        let groups = if durable { self.pending.clone() } else { Vec::new() };
+        insist(s, || {
+            let mut u = update(ino, size, Vec::new());
+            u.attrs.mtime = self.op;
+            s.submit(tx(durable, groups.clone(), vec![u]))
+        })?;
+        if durable {
+            w.acked(format!("file {ino} {}", self.op));
+            w.acked(format!("names {}", self.history.len() - 1));
+        }
+        Ok(())
     }
 
     fn write(&mut self, s: &Store, r: &mut Random, w: &dyn Watch, ino: u64, durable: bool) -> Result<()> {
@@ -345,8 +380,14 @@ impl Model {
     fn holds(s: &Store, ino: u64, state: &State, context: &str) {
         for place in 0..places(ino) {
             let expected = state.pages.get(&place).map(|&(seed, len)| block(seed, len).0);
-            let got = read(s, ino, at(ino, place)).map(|b| b.0);
+            // Zeros with room for them are no hole, and were not written.
+            let got = read(s, ino, at(ino, place)).map(|b| b.0).filter(|b| b.iter().any(|b| *b != 0));
             assert!(got == expected, "{context}: inode {ino} page {place}");
+        }
+        for &p in &state.room {
+            let room = s.room_in(Ino(ino), p..p + 1).unwrap();
+            assert_eq!(room, 1, "{context}: inode {ino} has no room for page {p}");
+            assert!(s.has_room(Ino(ino), p).unwrap());
         }
     }
 

@@ -108,8 +108,8 @@ impl Inner {
         }
         let ctx = DataCtx { once: writer.keeps_pages, ..self.data_ctx(cell) };
         let (at, w) = match offset {
-            Some(o) => (o, self.with_room(|| data.write(&ctx, o, buf))?),
-            None => self.append_part(data, &ctx, buf)?,
+            Some(o) => (o, self.with_pages_written(|| self.with_room(|| data.write(&ctx, o, buf)))?),
+            None => self.with_pages_written(|| self.append_part(data, &ctx, buf))?,
         };
         if w.bytes > 0 {
             let flags = if w.extended { DATASYNC } else { 0 };
@@ -151,14 +151,14 @@ impl Inner {
         }
         let cut = Cut { size: Some(size), time: Some(coarse_realtime_ns()), attrs: &|| cell.attrs() };
         let ctx = self.data_ctx(cell);
-        self.cutting(|| data.truncate(&ctx, size, Some(&cut)))
+        self.with_pages_written(|| data.truncate(&ctx, size, Some(&cut)))
     }
 
-    /// Runs `f`, which takes content away and has a page written anew at most for each of its ends. If so many such pages wait to be written back that
+    /// Runs `f`, which may write pages anew that have a block already, or room kept for one. If so many such pages wait to be written back that
     /// a full volume has no room for another, they are written, which gives as much back as it takes, and it runs again.
-    fn cutting(&self, f: impl Fn() -> Result<()>) -> Result<()> {
+    fn with_pages_written<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
         match f() {
-            Err(e) if e.errno() == libc::ENOSPC => {
+            Err(e) if e.errno() == libc::ENOSPC && self.frames.dirty_frames() > 0 => {
                 // What cannot be written is told to who syncs it.
                 let _ = self.write_back_all(false);
                 self.relieve();
@@ -199,17 +199,12 @@ impl Inner {
         let ctx = self.data_ctx(cell);
         let cut = Cut { size: None, time: None, attrs: &|| cell.attrs() };
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
-            0 => match data.allocate(&ctx, offset, len, keep) {
-                Err(e) if e.errno() == libc::ENOSPC && self.relieve() => {
-                    data.allocate(&ctx, offset, len, keep)?
-                }
-                r => r?,
-            },
+            0 => self.with_pages_written(|| data.allocate(&ctx, offset, len, keep, &cut))?,
             libc::FALLOC_FL_PUNCH_HOLE if keep => {
-                self.cutting(|| data.punch_hole(&ctx, offset, len, Some(&cut)))?
+                self.with_pages_written(|| data.punch_hole(&ctx, offset, len, Some(&cut)))?
             }
             libc::FALLOC_FL_ZERO_RANGE => {
-                self.cutting(|| data.zero_range(&ctx, offset, len, keep, Some(&cut)))?
+                self.with_pages_written(|| data.zero_range(&ctx, offset, len, keep, &cut))?
             }
             _ => return posix(libc::EOPNOTSUPP),
         }

@@ -35,6 +35,24 @@ impl PageStore for Pages {
     fn unreserve(&self, lane: usize, blocks: u64) {
         self.0.unreserve(lane, blocks);
     }
+    fn preallocate(
+        &self,
+        lane: usize,
+        ino: Ino,
+        pages: Range<u64>,
+        cut: &Cut<'_>,
+    ) -> StoreResult<Option<u64>> {
+        if !self.0.has_preallocation() {
+            return Ok(None);
+        }
+        self.0.preallocate(lane, ino, pages, cut).map(Some)
+    }
+    fn has_room(&self, ino: Ino, page: u64) -> StoreResult<bool> {
+        self.0.has_room(ino, page)
+    }
+    fn room_in(&self, ino: Ino, pages: Range<u64>) -> StoreResult<u64> {
+        self.0.room_in(ino, pages)
+    }
     fn next_data(&self, ino: Ino, page: u64) -> StoreResult<Option<u64>> {
         self.0.next_data(ino, page)
     }

@@ -12,6 +12,7 @@ mod locks;
 mod memory;
 mod midway;
 mod names;
+mod prealloc;
 mod stamps;
 mod threads;
 mod whiteout;

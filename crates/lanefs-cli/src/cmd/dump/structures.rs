@@ -72,7 +72,7 @@ pub fn slots(reader: &Reader) -> Result<Value, Failure> {
             json!({
                 "generation": s.generation, "mount": s.mount, "clean": s.clean, "folded_epoch": s.folded_epoch,
                 "last_ts": s.last_ts, "next_chunk": s.next_chunk, "next_sequence": s.next_seq, "inodes": s.inodes,
-                "live_blocks": s.live_blocks, "table": root(&s.table), "usage": root(&s.usage),
+                "live_blocks": s.live_blocks, "unwritten": s.unwritten, "table": root(&s.table), "usage": root(&s.usage),
                 "orphans": reference(s.orphans), "positions": positions,
             })
         }

@@ -56,7 +56,8 @@
 //! D7. Every dirty page holds one block of the store's reservation; a captured image takes it along, and a
 //! ```text
 //! page that is dirtied again while in writeback takes another. For a page that a truncate or a hole
-//! covers in part the block is asked for so that it is to be had on a full volume too.
+//! covers in part the block is asked for so that it is to be had on a full volume too, and so it is for a page
+//! that has a block, or is preallocated, if there is no other: it gives one back, or takes the one that is kept for it.
 //! ```
 //! D8. A [`FileData`] does not move while it has pages: frames point back to it.
 //!
@@ -131,9 +132,11 @@ fn page_at(offset: u64) -> u64 {
 pub struct FileData {
     size: AtomicU64,
     root: frame::Slot,
-    /// Pages that have a block, or will have one when written back. An estimate.
+    /// Pages that have a block or room kept for one, or will have one when written back. An estimate.
     blocks: AtomicU64,
-    apart: [u64; 4],
+    /// At most so many pages behind the end are preallocated. Raised by who preallocates, before `blocks`; zero after a truncation.
+    behind: AtomicU64,
+    apart: [u64; 3],
     dirty: AtomicU32,
     size_lock: Mutex<()>,
     writeback_lock: Mutex<()>,
@@ -156,7 +159,8 @@ impl FileData {
             size: AtomicU64::new(size),
             root: AtomicUsize::new(0),
             blocks: AtomicU64::new(blocks),
-            apart: [0; 4],
+            behind: AtomicU64::new(if blocks > size.div_ceil(PAGE as u64) { blocks } else { 0 }),
+            apart: [0; 3],
             dirty: AtomicU32::new(0),
             size_lock: Mutex::new(()),
             writeback_lock: Mutex::new(()),
@@ -173,9 +177,24 @@ impl FileData {
         size
     }
 
-    /// About how many 4 KiB blocks the file takes, dirty pages included; never more than its size needs.
+    /// About how many 4 KiB blocks the file takes, dirty and preallocated pages included; never more than its size and what is preallocated behind
+    /// it need.
     pub fn blocks(&self) -> u64 {
-        self.blocks.load(Ordering::Relaxed).min(pages_of(self.size())) // Relaxed: a statistic
+        // Relaxed: statistics.
+        let most = pages_of(self.size()).saturating_add(self.behind.load(Ordering::Relaxed));
+        self.blocks.load(Ordering::Relaxed).min(most)
+    }
+
+    /// Whether it seems to have holes.
+    fn is_sparse(&self) -> bool {
+        // Relaxed: statistics.
+        let blocks = self.blocks.load(Ordering::Relaxed);
+        blocks < pages_of(self.size()).saturating_add(self.behind.load(Ordering::Relaxed))
+    }
+
+    /// Whether pages behind the end may be preallocated.
+    fn has_room_behind(&self) -> bool {
+        self.behind.load(Ordering::Relaxed) > 0 // Relaxed: a statistic
     }
 
     /// Whether a page may be dirty. Exact (but for pages that were truncated: they count until the next

@@ -125,7 +125,6 @@ impl FramePool {
         &self.lanes[lane % self.lanes.len()]
     }
 
-    #[cfg(test)]
     pub(super) fn lane_slots(&self) -> impl Iterator<Item = &LaneSlot> {
         self.lanes.iter().map(|l| &**l)
     }

@@ -17,11 +17,23 @@ pub trait PageStore: Sync {
     fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: Option<&Cut<'_>>) -> StoreResult<()>;
     /// Promises room for `blocks` more blocks; never blocks for long.
     fn reserve(&self, lane: usize, blocks: u64) -> bool;
-    /// Promises room for a page that is stored and is cut or blanked in part: also on a full volume, but not for very many before they are
-    /// written back.
+    /// Promises room for a page that has a block, or is preallocated: also on a full volume, but not for very many before they are written
+    /// back.
     fn reserve_rewrite(&self, lane: usize) -> bool;
     /// Gives a promise back.
     fn unreserve(&self, lane: usize, blocks: u64);
+    /// Keeps room for these pages until they are written or become holes; returns for how many more. `None` if the volume cannot.
+    fn preallocate(
+        &self,
+        lane: usize,
+        ino: Ino,
+        pages: Range<u64>,
+        cut: &Cut<'_>,
+    ) -> StoreResult<Option<u64>>;
+    /// Whether the page has a block or is preallocated.
+    fn has_room(&self, ino: Ino, page: u64) -> StoreResult<bool>;
+    /// How many of these pages do.
+    fn room_in(&self, ino: Ino, pages: Range<u64>) -> StoreResult<u64>;
     /// The first stored page at or after `page`.
     fn next_data(&self, ino: Ino, page: u64) -> StoreResult<Option<u64>>;
     /// The first page at or after `page` that is not stored.

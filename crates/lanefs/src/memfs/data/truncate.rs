@@ -53,8 +53,11 @@ impl FileData {
         };
         let writeback = self.lock_writeback();
         // Of a file with holes it is not known how many of its blocks lie behind the new end; of another all that do not lie before it.
-        let sparse = self.blocks.load(Ordering::Relaxed) < pages_of(self.size());
-        let stored = if sparse { self.stored_in(ctx, pages_of(size)..MAX_PAGES).unwrap_or(0) } else { 0 };
+        let stored = if self.is_sparse() || self.has_room_behind() {
+            ctx.store.room_in(ctx.ino, pages_of(size)..MAX_PAGES).unwrap_or(0)
+        } else {
+            0
+        };
         let from = size as usize % PAGE;
         if partial {
             let pin = epoch::pin();
@@ -81,7 +84,9 @@ impl FileData {
         }
         let fresh = self.discard(ctx, pages_of(size)..MAX_PAGES, &writeback);
         self.take_blocks(stored + fresh);
-        self.blocks.fetch_min(pages_of(size), Ordering::Relaxed); // Relaxed: a statistic
+        // Relaxed: statistics.
+        self.behind.store(0, Ordering::Relaxed);
+        self.blocks.fetch_min(pages_of(size), Ordering::Relaxed);
         Ok(())
     }
 
@@ -131,37 +136,76 @@ impl FileData {
             return Ok(());
         }
         let writeback = self.lock_writeback();
-        let stored = self.stored_in(ctx, first..last)?;
+        let had = ctx.store.room_in(ctx.ino, first..last)?;
         ctx.store.unmap(ctx.lane, ctx.ino, first..last, cut)?;
+        // In the middle of preallocated pages the room may stay.
+        let stored = had.saturating_sub(ctx.store.room_in(ctx.ino, first..last)?);
         self.take_blocks(stored + self.discard(ctx, first..last, &writeback));
         Ok(())
     }
 
-    /// Makes a range read as zeros, extending the file unless `keep_size`. Whole pages become holes.
+    /// Makes a range read as zeros, extending the file unless `keep_size`. Whole pages become preallocated ones without content.
     pub fn zero_range(
         &self,
         ctx: &DataCtx<'_>,
         offset: u64,
         len: u64,
         keep_size: bool,
-        cut: Option<&Cut<'_>>,
+        cut: &Cut<'_>,
     ) -> Result<()> {
-        self.punch_hole(ctx, offset, len, cut)?;
+        self.punch_hole(ctx, offset, len, Some(cut))?;
+        // As on other file systems the room stays the file's.
+        self.allocate(ctx, offset, len, keep_size, cut)
+    }
+
+    /// Preallocates: keeps room for all of the range until it is written or becomes a hole, and extends the file unless `keep_size`. ENOSPC if there
+    /// is not as much. On a volume that cannot keep it, only looks whether there is room at this moment.
+    pub fn allocate(
+        &self,
+        ctx: &DataCtx<'_>,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+        cut: &Cut<'_>,
+    ) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_SIZE).ok_or(Error::Posix(libc::EFBIG))?;
+        let pages = page_at(offset)..pages_of(end);
+        {
+            // No page is on its way to the store, which would count it again; and none goes.
+            let _writeback = self.lock_writeback();
+            match ctx.store.preallocate(ctx.lane, ctx.ino, pages.clone(), cut)? {
+                Some(more) => {
+                    let behind = pages.end.saturating_sub(pages_of(self.size()));
+                    self.behind.fetch_max(behind, Ordering::Relaxed); // Relaxed: a statistic
+                    self.add_blocks(more);
+                    self.take_blocks(self.fill_holes(ctx, pages));
+                }
+                None => {
+                    let missing = pages.end - pages.start - ctx.store.room_in(ctx.ino, pages)?;
+                    if !ctx.store.reserve(ctx.lane, missing) {
+                        return Err(Error::Posix(libc::ENOSPC));
+                    }
+                    ctx.store.unreserve(ctx.lane, missing);
+                }
+            }
+        }
         if keep_size { Ok(()) } else { self.extend(ctx, offset, len) }
     }
 
-    /// Preallocates: makes sure that at this moment there is room for all of the range, and extends the file
-    /// unless `keep_size`. The room is not kept for the file: a log-structured store writes every page to a
-    /// new place anyway, so a later write can still find the volume full.
-    pub fn allocate(&self, ctx: &DataCtx<'_>, offset: u64, len: u64, keep_size: bool) -> Result<()> {
-        let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_SIZE).ok_or(Error::Posix(libc::EFBIG))?;
-        let pages = page_at(offset)..pages_of(end);
-        let missing = pages.end - pages.start - self.stored_in(ctx, pages)?;
-        if !ctx.store.reserve(ctx.lane, missing) {
-            return Err(Error::Posix(libc::ENOSPC));
-        }
-        ctx.store.unreserve(ctx.lane, missing);
-        if keep_size { Ok(()) } else { self.extend(ctx, offset, len) }
+    /// The cached pages of a range were preallocated: none is a hole any more. Returns how many of them count as blocks for being dirty.
+    fn fill_holes(&self, ctx: &DataCtx<'_>, range: Range<u64>) -> u64 {
+        let pin = epoch::pin();
+        let mut counted = 0;
+        let _ = self.each_page(range, false, &pin, &mut |page, desc| {
+            let guard = desc.lock();
+            if desc.is(ctx.ino, page) && guard.has(HOLE) {
+                counted += u64::from(guard.has(DIRTY));
+                guard.reset(HOLE);
+            }
+            guard.unchanged();
+            ControlFlow::Continue(())
+        });
+        counted
     }
 
     /// To be called before the size is raised, without a lock: bytes that the store may hold behind the end of a file that was found after a
@@ -214,18 +258,6 @@ impl FileData {
             self.size.store(end, Ordering::Release); // Release: D4
         }
         Ok(())
-    }
-
-    /// Pages of a range that the store has.
-    fn stored_in(&self, ctx: &DataCtx<'_>, pages: Range<u64>) -> Result<u64> {
-        let mut count = 0;
-        let mut at = pages.start;
-        while let Some(data) = ctx.store.next_data(ctx.ino, at)?.filter(|&d| d < pages.end) {
-            let hole = ctx.store.next_hole(ctx.ino, data)?.unwrap_or(pages.end).clamp(data + 1, pages.end);
-            count += hole - data;
-            at = hole;
-        }
-        Ok(count)
     }
 
     /// Zeroes what a range covers of its first and its last page, where it covers them only in part, in a file of `size` bytes.

@@ -106,10 +106,11 @@ impl FileData {
             // As many as may be needed: the first page has a block already if it is dirty. One page is whole anyway.
             let pages = pages_of(start + buf.len() as u64) - page_at(start);
             if whole && pages > 1 && hand.blocks < pages {
-                if !ctx.store.reserve(ctx.lane, pages - hand.blocks) {
+                if ctx.store.reserve(ctx.lane, pages - hand.blocks) {
+                    hand.blocks = pages;
+                } else if ctx.store.room_in(ctx.ino, page_at(start)..page_at(start) + pages)? < pages {
                     return Err(Error::Posix(libc::ENOSPC));
                 }
-                hand.blocks = pages;
             }
             let (bytes, stop) = self.put(ctx, start, buf, true, hand, &mut out.newly_dirty);
             if bytes > 0 {
@@ -276,7 +277,7 @@ impl FileData {
             if !guard.has(DIRTY) {
                 if hand.blocks > 0 {
                     hand.blocks -= 1;
-                } else if !ctx.store.reserve(ctx.lane, 1) {
+                } else if !ctx.store.reserve(ctx.lane, 1) && !self.reserve_own(ctx, page) {
                     undo(guard, new, &mut hand.frames);
                     return (done, Stop::Failed(Error::Posix(libc::ENOSPC)));
                 }
@@ -300,6 +301,13 @@ impl FileData {
         (done, Stop::Done)
     }
 
+    /// Reserves for a page that has room of its own, on a full volume: a block that it will give back, or one that is kept for it.
+    #[cold]
+    fn reserve_own(&self, ctx: &DataCtx<'_>, page: u64) -> bool {
+        // What cannot be read is refused for want of room.
+        matches!(ctx.store.has_room(ctx.ino, page), Ok(true)) && ctx.store.reserve_rewrite(ctx.lane)
+    }
+
     /// Gives a frame that was just attached the content of the file around the `len` bytes at `from` that
     /// will be written.
     fn fill_new(&self, ctx: &DataCtx<'_>, guard: &PageGuard<'_>, from: usize, len: usize) -> Result<()> {
@@ -313,12 +321,14 @@ impl FileData {
                 fill_racy(bytes, 0, from);
                 fill_racy(bytes.add(from + len), 0, PAGE - from - len);
             }
-            // Relaxed: a statistic. Of a file without holes the store has the page; of another it is asked.
-            let sparse = self.blocks.load(Ordering::Relaxed) < pages_of(self.size());
-            if inside == 0
-                || sparse
-                    && !matches!(ctx.store.next_data(ctx.ino, guard.page()), Ok(Some(p)) if p == guard.page())
-            {
+            // Of a file without holes the store has the page, and none behind its end unless room is kept there; of another it is asked.
+            let known = if inside == 0 { !self.has_room_behind() } else { !self.is_sparse() };
+            let hole = if known {
+                inside == 0
+            } else {
+                !matches!(ctx.store.has_room(ctx.ino, guard.page()), Ok(true))
+            };
+            if hole {
                 guard.set(HOLE);
             }
             return Ok(());

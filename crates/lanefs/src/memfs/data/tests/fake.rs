@@ -3,12 +3,15 @@
 use super::super::*;
 use lanefs_store::{Block, Ino, StoreError};
 use lanefs_sync::lock::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 pub const INO: Ino = Ino(77);
+
+/// Nothing is said beside; this store keeps no attributes.
+pub const NO_CUT: Cut<'static> = Cut { size: None, time: None, attrs: &|| unreachable!() };
 
 pub struct FakeStore {
     pub pages: Mutex<BTreeMap<(u64, u64), Box<Block>>>,
@@ -16,6 +19,8 @@ pub struct FakeStore {
     pub reserved: AtomicI64,
     pub reads: AtomicU64,
     pub fail_reads: AtomicBool,
+    /// Preallocated pages without a block.
+    pub kept: Mutex<BTreeSet<(u64, u64)>>,
 }
 
 impl FakeStore {
@@ -26,6 +31,7 @@ impl FakeStore {
             reserved: AtomicI64::new(0),
             reads: AtomicU64::new(0),
             fail_reads: AtomicBool::new(false),
+            kept: Mutex::new(BTreeSet::new()),
         }
     }
 
@@ -34,7 +40,8 @@ impl FakeStore {
         let mut map = self.pages.lock();
         for (page, block) in pages {
             self.reserved.fetch_sub(1, Ordering::SeqCst);
-            if map.insert((ino.0, page), block).is_some() {
+            let kept = self.kept.lock().remove(&(ino.0, page));
+            if map.insert((ino.0, page), block).is_some() || kept {
                 self.free.fetch_add(1, Ordering::SeqCst);
             }
         }
@@ -55,7 +62,7 @@ impl PageStore for FakeStore {
                 }
                 None => {
                     read.block.0.fill(0);
-                    read.hole = true;
+                    read.hole = !self.kept.lock().contains(&(ino.0, first + i as u64));
                 }
             }
             std::thread::yield_now(); // invites races between the pages of one load
@@ -69,6 +76,11 @@ impl PageStore for FakeStore {
             map.remove(&key);
             self.free.fetch_add(1, Ordering::SeqCst);
         }
+        self.kept.lock().retain(|k| {
+            let stays = k.0 != ino.0 || !pages.contains(&k.1);
+            self.free.fetch_add(i64::from(!stays), Ordering::SeqCst);
+            stays
+        });
         Ok(())
     }
     fn reserve(&self, _lane: usize, blocks: u64) -> bool {
@@ -97,6 +109,31 @@ impl PageStore for FakeStore {
     fn unreserve(&self, _lane: usize, blocks: u64) {
         self.reserved.fetch_sub(blocks as i64, Ordering::SeqCst);
         self.free.fetch_add(blocks as i64, Ordering::SeqCst);
+    }
+    fn preallocate(
+        &self,
+        _lane: usize,
+        ino: Ino,
+        pages: Range<u64>,
+        _cut: &Cut<'_>,
+    ) -> StoreResult<Option<u64>> {
+        let map = self.pages.lock();
+        let mut kept = self.kept.lock();
+        let new: Vec<_> =
+            pages.map(|p| (ino.0, p)).filter(|k| !map.contains_key(k) && !kept.contains(k)).collect();
+        if self.free.load(Ordering::SeqCst) < new.len() as i64 {
+            return Err(StoreError::NoSpace);
+        }
+        self.free.fetch_sub(new.len() as i64, Ordering::SeqCst);
+        kept.extend(&new);
+        Ok(Some(new.len() as u64))
+    }
+    fn has_room(&self, ino: Ino, page: u64) -> StoreResult<bool> {
+        Ok(self.room_in(ino, page..page + 1)? == 1)
+    }
+    fn room_in(&self, ino: Ino, pages: Range<u64>) -> StoreResult<u64> {
+        let range = (ino.0, pages.start)..(ino.0, pages.end);
+        Ok((self.pages.lock().range(range.clone()).count() + self.kept.lock().range(range).count()) as u64)
     }
     fn next_data(&self, ino: Ino, page: u64) -> StoreResult<Option<u64>> {
         Ok(self.pages.lock().range((ino.0, page)..(ino.0 + 1, 0)).next().map(|(k, _)| k.1))

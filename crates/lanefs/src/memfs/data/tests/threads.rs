@@ -1,7 +1,7 @@
 //! Several threads on one file.
 
 use super::super::*;
-use super::fake::World;
+use super::fake::{NO_CUT, World};
 use lanefs_store::Block;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -288,7 +288,7 @@ fn no_write_is_lost() {
                 world.pool.evict(9, 5);
                 // Takes nothing of anybody, but goes through all the motions.
                 data.punch_hole(&ctx, (PAGES + 5) * 4096, 1 << 20, None).unwrap();
-                data.allocate(&ctx, 0, PAGES * 4096, false).unwrap();
+                data.allocate(&ctx, 0, PAGES * 4096, false, &NO_CUT).unwrap();
             }
         });
     });

@@ -1,0 +1,176 @@
+//! Room that was preallocated is the file's, whatever happens beside.
+
+use crate::{after_crash, errno, reopen, root};
+use lanefs::{File, Fs, OpenOptions};
+
+const PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+
+/// Makes files until nothing more fits.
+fn fill_up(fs: &Fs) {
+    let f = fs.open("/rest", OpenOptions::new().write(true).create(true)).unwrap();
+    let (mut at, mut piece) = (f.stat().unwrap().size, 1 << 20);
+    while piece >= PAGE as usize {
+        match f.write_at(&vec![1; piece], at) {
+            Ok(n) => at += n as u64,
+            Err(e) => {
+                assert_eq!(e.errno(), libc::ENOSPC);
+                piece /= 2;
+            }
+        }
+    }
+    assert_eq!(errno(f.write_at(&[1; 4096], at + 100 * PAGE)), libc::ENOSPC);
+}
+
+fn open(fs: &Fs, path: &str) -> File {
+    fs.open(path, OpenOptions::new().read(true).write(true)).unwrap()
+}
+
+/// Writes a whole file, a part at a time, and says so if it could not.
+fn write_whole(f: &File, size: u64, byte: u8) {
+    let mut at = 0;
+    while at < size {
+        let part = vec![byte; (300_000).min((size - at) as usize)];
+        at += f.write_at(&part, at).unwrap_or_else(|e| panic!("{byte} at {at}: {e}")) as u64;
+    }
+}
+
+fn free(fs: &Fs) -> u64 {
+    fs.volume().sync().unwrap();
+    fs.volume().checkpoint().unwrap();
+    fs.volume().statfs().unwrap().free
+}
+
+fn blocks(f: &File) -> u64 {
+    f.stat().unwrap().blocks
+}
+
+#[test]
+fn what_was_preallocated_can_be_written_and_written_again_on_a_full_volume() {
+    let (fs, dev) = root(96);
+    let size = 24 * MIB;
+    let f = fs.create("/f").unwrap();
+    f.allocate(0, 0, size).unwrap();
+    assert_eq!((f.stat().unwrap().size, blocks(&f)), (size, size / 512));
+    fill_up(&fs);
+    for byte in [7, 8, 9] {
+        write_whole(&f, size, byte);
+        f.sync_all().unwrap_or_else(|e| panic!("{byte}: {e}"));
+        assert_eq!(blocks(&f), size / 512);
+    }
+    assert!(after_crash(&dev).read("/f").unwrap() == vec![9; size as usize]);
+    // So can what was written without having been preallocated.
+    let rest = open(&fs, "/rest");
+    let long = rest.stat().unwrap().size / PAGE * PAGE;
+    write_whole(&rest, long, 5);
+    rest.sync_all().unwrap();
+    drop((f, rest));
+    let fs = reopen(fs, &dev);
+    assert!(fs.read("/f").unwrap() == vec![9; size as usize]);
+    assert!(fs.read("/rest").unwrap()[..long as usize] == vec![5; long as usize]);
+}
+
+#[test]
+fn what_was_synced_has_its_room_after_a_crash_and_after_a_close() {
+    let (fs, dev) = root(64);
+    let (f, g, size) = (fs.create("/f").unwrap(), fs.create("/g").unwrap(), 8 * MIB);
+    f.allocate(0, 0, size).unwrap();
+    f.write_at(&[1; 10 * 4096], 100 * PAGE).unwrap();
+    f.sync_all().unwrap();
+    g.write_at(&[1; 100], 0).unwrap();
+    g.allocate(KEEP, 0, size).unwrap();
+    g.sync_data().unwrap();
+    let has_room = |fs: Fs| {
+        assert_eq!(fs.stat("/f").unwrap().blocks, size / 512);
+        assert_eq!((fs.stat("/g").unwrap().size, fs.stat("/g").unwrap().blocks), (100, size / 512));
+        fill_up(&fs);
+        for path in ["/f", "/g"] {
+            write_whole(&open(&fs, path), size, 3);
+            open(&fs, path).sync_all().unwrap();
+        }
+        fs.volume().close().unwrap();
+    };
+    has_room(after_crash(&dev));
+    drop((f, g));
+    has_room(reopen(fs, &dev));
+    assert!(after_crash(&dev).read("/g").unwrap() == vec![3; size as usize]);
+}
+
+#[test]
+fn room_comes_back_from_holes_truncations_and_removed_files() {
+    let (fs, _dev) = root(64);
+    let f = fs.create("/f").unwrap();
+    let before = free(&fs);
+    let near = |want: u64, what: &str| {
+        let now = free(&fs);
+        assert!(now.abs_diff(want) < 64, "{what}: {now} free, not {want}");
+    };
+    f.allocate(KEEP, 0, 16 * MIB).unwrap();
+    near(before - 4096, "preallocated");
+    assert_eq!((f.stat().unwrap().size, blocks(&f)), (0, 16 * MIB / 512));
+    // Again is no more.
+    f.allocate(0, MIB, 4 * MIB).unwrap();
+    assert_eq!((f.stat().unwrap().size, blocks(&f)), (5 * MIB, 16 * MIB / 512));
+    near(before - 4096, "twice");
+    f.allocate(PUNCH, MIB, 2 * MIB).unwrap();
+    near(before - 3584, "with a hole");
+    assert_eq!(blocks(&f), 14 * MIB / 512);
+    write_whole(&f, 4 * MIB, 1);
+    near(before - 4096, "with the hole filled");
+    f.allocate(libc::FALLOC_FL_ZERO_RANGE, 0, 2 * MIB).unwrap();
+    near(before - 4096, "with zeros");
+    assert!(fs.read("/f").unwrap()[..3 * MIB as usize].iter().take(2 * MIB as usize).all(|b| *b == 0));
+    f.set_len(MIB).unwrap();
+    near(before - 256, "truncated");
+    assert_eq!(blocks(&f), MIB / 512);
+    f.allocate(KEEP, 0, 16 * MIB).unwrap();
+    drop(f);
+    fs.unlink("/f").unwrap();
+    near(before, "removed");
+}
+
+#[test]
+fn what_is_more_than_there_is_room_for_is_refused_and_keeps_nothing() {
+    let (fs, _dev) = root(32);
+    let f = fs.create("/f").unwrap();
+    let before = free(&fs);
+    for len in [before * PAGE + PAGE, 1 << 40, i64::MAX as u64 - 4096] {
+        assert_eq!(errno(f.allocate(0, 0, len)), libc::ENOSPC);
+        assert_eq!((f.stat().unwrap().size, blocks(&f)), (0, 0));
+    }
+    assert!(free(&fs).abs_diff(before) < 8);
+    f.allocate(0, 0, before * PAGE * 9 / 10).unwrap();
+    assert_eq!(errno(fs.create("/g").unwrap().allocate(0, 0, before * PAGE / 5)), libc::ENOSPC);
+}
+
+/// A sparse file has more preallocated ranges than its inode can tell of.
+#[test]
+fn many_ranges_keep_their_room() {
+    let (fs, dev) = root(64);
+    let f = fs.create("/f").unwrap();
+    for n in 0..20 {
+        f.allocate(0, n * 40 * PAGE, 10 * PAGE).unwrap();
+    }
+    let most = blocks(&f);
+    assert!(most >= 200 * 8, "{most}");
+    f.sync_all().unwrap();
+    assert_eq!(after_crash(&dev).stat("/f").unwrap().blocks, most);
+    fill_up(&fs);
+    for n in 0..20 {
+        assert_eq!(f.write_at(&[n as u8; 40_960], n * 40 * PAGE).unwrap(), 40_960);
+    }
+    f.sync_all().unwrap();
+    // Written all over it is a file as any other: holes give their room back.
+    fs.unlink("/rest").unwrap();
+    let g = fs.create("/g").unwrap();
+    g.allocate(0, 0, 100 * PAGE).unwrap();
+    write_whole(&g, 100 * PAGE, 1);
+    g.sync_all().unwrap();
+    for n in (0..100).step_by(2) {
+        g.allocate(PUNCH, n * PAGE, PAGE).unwrap();
+    }
+    g.sync_all().unwrap();
+    assert_eq!(blocks(&g), 50 * 8);
+}
