@@ -20,9 +20,9 @@
 //!    acknowledged and does not have shows as soon as a later batch is there.
 //! 5. Nothing is trusted before the sum was checked, and every length is checked even then.
 
-use crate::format::checksum::pieces_crc;
-use crate::format::header::{self, BlockKind, HEADER_LEN, Stamp};
-use crate::format::superblock::MAX_MLOGS;
+use crate::checksum::pieces_crc;
+use crate::header::{self, BlockKind, HEADER_LEN, Stamp};
+use crate::superblock::MAX_MLOGS;
 use crate::types::{
     Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, FileKind, INLINE_MAX, Ino, MAX_FILE_SIZE,
     PAGES_END, XATTR_BLOB_MAX, inode_flags,
@@ -58,6 +58,7 @@ pub struct Context {
 }
 
 impl Context {
+    #[inline]
     fn extra(self) -> u64 {
         let x = self.seq ^ self.mount.rotate_left(40) ^ self.secret;
         x.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ (x >> 32)
@@ -122,21 +123,25 @@ pub struct ChainLink {
 }
 
 /// How many blocks a batch of `len` message bytes takes.
+#[inline]
 pub const fn blocks_for(len: usize) -> usize {
     (BATCH_HEADER + len).div_ceil(BLOCK_SIZE)
 }
 
 /// The most message bytes in a batch of `blocks` blocks.
+#[inline]
 pub const fn room_in(blocks: usize) -> usize {
     blocks * BLOCK_SIZE - BATCH_HEADER
 }
 
+#[inline]
 fn as_bytes(blocks: &[Block]) -> &[u8] {
     // SAFETY: Block is a repr(C) array of 4096 bytes with alignment equal to its size, so a slice of blocks is a
     // contiguous, initialised slice of bytes of that length; the lifetime is the borrow's.
     unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast::<u8>(), blocks.len() * BLOCK_SIZE) }
 }
 
+#[inline]
 fn as_bytes_mut(blocks: &mut [Block]) -> &mut [u8] {
     // SAFETY: as in `as_bytes`; any byte value is a valid Block, and the borrow is exclusive.
     unsafe { std::slice::from_raw_parts_mut(blocks.as_mut_ptr().cast::<u8>(), blocks.len() * BLOCK_SIZE) }
@@ -265,6 +270,7 @@ pub fn decode_chain(block: &Block, addr: BlockAddr, ctx: Context) -> Option<Chai
 }
 
 /// Bytes of a run of blocks, for slicing a decoded batch out of what was read.
+#[inline]
 pub fn bytes_of(blocks: &[Block]) -> &[u8] {
     as_bytes(blocks)
 }
@@ -314,6 +320,7 @@ pub struct InodeRecord {
 
 impl InodeRecord {
     /// Whether it says all of the inode's content, whatever other records said before.
+    #[inline]
     pub fn is_whole(&self) -> bool {
         let dir = self.attrs.kind() == Some(FileKind::Dir);
         self.unmaps.first() == Some(&(0..u64::MAX)) && (dir || self.tail != TailUpdate::Same)
@@ -400,14 +407,17 @@ pub fn put_inode(out: &mut Vec<u8>, r: &InodeRecord) {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    #[inline]
     fn take(&mut self, n: usize) -> Option<&'a [u8]> {
         let (a, b) = self.0.split_at_checked(n)?;
         self.0 = b;
         Some(a)
     }
+    #[inline]
     fn u32(&mut self) -> Option<u32> {
         Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
     }
+    #[inline]
     fn u64(&mut self) -> Option<u64> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
@@ -499,6 +509,7 @@ impl InodeRecord {
     }
 
     /// Adds one page, extending the last run where it can.
+    #[inline]
     pub fn push_page(&mut self, page: u64, r: BlockRef) {
         if let Some(last) = self.runs.last_mut() {
             let n = last.crcs.len() as u64;
