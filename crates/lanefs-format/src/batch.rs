@@ -134,25 +134,12 @@ pub const fn room_in(blocks: usize) -> usize {
     blocks * BLOCK_SIZE - BATCH_HEADER
 }
 
-#[inline]
-fn as_bytes(blocks: &[Block]) -> &[u8] {
-    // SAFETY: Block is a repr(C) array of 4096 bytes with alignment equal to its size, so a slice of blocks is a
-    // contiguous, initialised slice of bytes of that length; the lifetime is the borrow's.
-    unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast::<u8>(), blocks.len() * BLOCK_SIZE) }
-}
-
-#[inline]
-fn as_bytes_mut(blocks: &mut [Block]) -> &mut [u8] {
-    // SAFETY: as in `as_bytes`; any byte value is a valid Block, and the borrow is exclusive.
-    unsafe { std::slice::from_raw_parts_mut(blocks.as_mut_ptr().cast::<u8>(), blocks.len() * BLOCK_SIZE) }
-}
-
 fn finish(blocks: &mut [Block], kind: BlockKind, mut f: Fixed, addr: BlockAddr, ctx: Context, stamp: Stamp) {
     f.mount = ctx.mount.into();
     f.seq = ctx.seq.into();
     f.crc = U32::ZERO;
     blocks[0].0[HEADER_LEN..HEADER_LEN + FIXED_LEN].copy_from_slice(f.as_bytes());
-    let crc = pieces_crc(addr, ctx.extra(), &[&as_bytes(blocks)[HEADER_LEN + 4..]]);
+    let crc = pieces_crc(addr, ctx.extra(), &[&blocks.as_bytes()[HEADER_LEN + 4..]]);
     blocks[0].0[HEADER_LEN..HEADER_LEN + 4].copy_from_slice(&crc.to_le_bytes());
     header::put_header(&mut blocks[0], kind, 0, Ino::NONE, ctx.seq);
     header::seal(&mut blocks[0], addr, stamp);
@@ -168,7 +155,7 @@ pub fn encode_batch(
     stamp: Stamp,
 ) {
     debug_assert_eq!(blocks.len(), blocks_for(bytes.len()));
-    as_bytes_mut(blocks)[BATCH_HEADER..BATCH_HEADER + bytes.len()].copy_from_slice(bytes);
+    blocks.as_mut_bytes()[BATCH_HEADER..BATCH_HEADER + bytes.len()].copy_from_slice(bytes);
     let f = Fixed {
         crc: U32::ZERO,
         kind: head.kind as u8,
@@ -233,7 +220,7 @@ pub fn decode_batch(
     let f = fixed_of(blocks, BlockKind::Batch, ctx)?;
     let len = usize::try_from(f.b.get()).ok().filter(|&l| l <= blocks.len() * BLOCK_SIZE)?;
     let n = blocks_for(len);
-    let all = as_bytes(blocks.get(..n)?);
+    let all = blocks.get(..n)?.as_bytes();
     let sum = pieces_crc(addr, ctx.extra(), &[&all[HEADER_LEN + 4..]]);
     if sum != f.crc.get() && !planted(Canary::UncheckedBatch) {
         return None;
@@ -272,7 +259,7 @@ pub fn decode_chain(block: &Block, addr: BlockAddr, ctx: Context) -> Option<Chai
 /// Bytes of a run of blocks, for slicing a decoded batch out of what was read.
 #[inline]
 pub fn bytes_of(blocks: &[Block]) -> &[u8] {
-    as_bytes(blocks)
+    blocks.as_bytes()
 }
 
 /// What happened to a file's tail, the bytes kept in its inode block.

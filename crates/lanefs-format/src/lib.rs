@@ -4,6 +4,7 @@
 //! addresses and inode numbers, are those of this module.
 
 #![deny(missing_docs)]
+#![forbid(unsafe_code)]
 
 pub mod batch;
 pub mod checksum;
