@@ -1,9 +1,10 @@
 //! `lanefs bench`: FxMark's nineteen microbenchmarks and the workloads of the papers LaneFS grew from, on any
 //! mounted file system (by system calls) and on a LaneFS volume in this process.
 //!
-//! The rooms, top down: [`cli`] reads the command line; [`compare`] makes, mounts and removes the peers;
-//! [`runner`] runs one cell (one workload, one target, one number of workers) and counts; [`workload`] holds one
-//! small file per workload; [`target`] is what a workload runs on; [`report`] draws what the runs said.
+//! The modules, top down: [`cli`] reads the command line; [`report`] draws what the runs said; [`compare`] makes,
+//! mounts and removes the peers; [`matrix`] runs all cells of a run and fills the results file; [`registry`] lists the
+//! workloads, compiled for each kind of target; [`runner`] runs one cell (one workload, one target, one number of
+//! workers) and counts; [`workload`] holds one small file per workload; [`target`] is what a workload runs on.
 
 pub mod ablation;
 pub mod cli;
@@ -13,13 +14,17 @@ pub mod cost;
 pub mod error;
 pub mod interrupt;
 pub mod machine;
+pub mod matrix;
 pub mod name;
 pub mod pin;
+pub mod ratios;
+pub mod registry;
 pub mod report;
 pub mod results;
 pub mod rng;
 pub mod runner;
 pub mod target;
+pub mod units;
 pub mod workload;
 
 pub use error::{Errno, Failure};

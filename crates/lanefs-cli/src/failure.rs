@@ -33,6 +33,12 @@ impl From<lanefs::Error> for Failure {
     }
 }
 
+impl From<lanefs_format::FormatError> for Failure {
+    fn from(e: lanefs_format::FormatError) -> Self {
+        lanefs_store::StoreError::from(e).into()
+    }
+}
+
 impl From<lanefs_store::StoreError> for Failure {
     fn from(e: lanefs_store::StoreError) -> Failure {
         Failure::new(e)

@@ -233,7 +233,7 @@ impl Side for ImageSide {
     fn open(&self, path: &Path) -> Result<Box<dyn Content>, Failure> {
         let options = OpenOptions { flags: libc::O_RDONLY, mode: 0 };
         let file = self.about(path, self.fs.open(path, &options))?;
-        let free = self.about(path, self.fs.statfs())?.free * lanefs_store::BLOCK_SIZE as u64;
+        let free = self.about(path, self.fs.statfs())?.free * lanefs_format::BLOCK_SIZE as u64;
         Ok(Box::new(ImageFile { file, name: self.show(path), free }))
     }
     fn create(&self, path: &Path, mode: u32) -> Result<Box<dyn Content>, Failure> {
@@ -241,7 +241,7 @@ impl Side for ImageSide {
         let options =
             OpenOptions { flags: libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC, mode: mode & 0o777 };
         let file = self.about(path, self.fs.open(path, &options))?;
-        let free = self.about(path, self.fs.statfs())?.free * lanefs_store::BLOCK_SIZE as u64;
+        let free = self.about(path, self.fs.statfs())?.free * lanefs_format::BLOCK_SIZE as u64;
         Ok(Box::new(ImageFile { file, name: self.show(path), free }))
     }
     fn mkdir(&self, path: &Path, mode: u32) -> Result<(), Failure> {

@@ -5,8 +5,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use lanefs_format::Block;
+use lanefs_store::Result;
 use lanefs_store::device::{Device, FileDevice, FileOptions, MemoryDevice, ReadReq, WriteReq};
-use lanefs_store::{Block, Result};
 
 const SIZE: u64 = 64 << 20;
 const BLOCKS: u64 = SIZE / 4096;

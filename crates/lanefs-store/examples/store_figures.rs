@@ -1,7 +1,7 @@
 //! The store's own costs, on devices of memory: `cargo run --release -p lanefs-store --example store_figures`.
 
+use lanefs_format::record::{Effect, encode_group};
 use lanefs_store::device::{Device, MemoryDevice, Recorder};
-use lanefs_store::format::record::{Effect, encode_group};
 use lanefs_store::*;
 use std::sync::Arc;
 use std::time::Instant;

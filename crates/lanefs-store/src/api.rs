@@ -1,6 +1,6 @@
 //! The words the layer above speaks with the store: options, transactions, images and reports.
 
-use crate::types::{Attrs, Block, BucketEntry, Ino};
+use lanefs_format::{Attrs, Block, BucketEntry, Ino};
 use std::sync::Arc;
 
 /// How a volume is made.
@@ -223,7 +223,7 @@ pub struct Transaction {
     pub lane: usize,
     /// Return only when all of it survives a crash.
     pub durable: bool,
-    /// Record groups (see [`crate::format::record`]) that become durable with the inodes.
+    /// Record groups (see [`lanefs_format::record`]) that become durable with the inodes.
     pub groups: Vec<u8>,
     /// Inodes and pages.
     pub inodes: Vec<InodeUpdate>,

@@ -17,12 +17,12 @@ use crate::cell::{Cell, Logged};
 use crate::dir::{self, Change, StateCell};
 use crate::error::{Result, StoreError};
 use crate::fold::{self, KeyChange, NewInode, Plan, RightsChange};
-use crate::format::xattrs;
 use crate::inode_state::{InodeState, padded};
 use crate::maintenance::Maintenance;
 use crate::sink::Sink;
 use crate::store::Store;
-use crate::types::{Attrs, INLINE_MAX, Ino, ROOT_INO, XATTR_BLOB_MAX};
+use lanefs_format::xattrs;
+use lanefs_format::{Attrs, INLINE_MAX, Ino, ROOT_INO, XATTR_BLOB_MAX};
 use lanefs_sync::{Canary, planted};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -336,8 +336,8 @@ mod tests {
     use super::*;
     use crate::api::{FoldInput, FormatOptions, OpenOptions};
     use crate::device::{Device, MemoryDevice};
-    use crate::format::record::{Effect, encode_group};
-    use crate::types::{FileKind, Version};
+    use lanefs_format::record::{Effect, encode_group};
+    use lanefs_format::{FileKind, Version};
 
     fn groups(epoch: u64, effects: impl Fn(Ino, &[u8], u64) -> Vec<u8>) -> Vec<u8> {
         (0..50).flat_map(|n| effects(Ino(1000 + n), format!("file{n}").as_bytes(), epoch)).collect()

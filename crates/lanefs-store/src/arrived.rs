@@ -6,10 +6,10 @@
 //! are accepted, it counts.
 
 use crate::error::{Result, StoreError};
-use crate::format::checksum;
 use crate::scan::FsyncMessage;
 use crate::store::Store;
-use crate::types::{BLOCK_SIZE, Block, BlockRef};
+use lanefs_format::checksum;
+use lanefs_format::{BLOCK_SIZE, Block, BlockRef};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;
 

@@ -2,10 +2,10 @@
 
 use crate::block_io::Owner;
 use crate::error::{Result, StoreError};
-use crate::format::summary::DataOwner;
 use crate::maintenance::Maintenance;
 use crate::store::Store;
-use crate::types::{BlockAddr, BlockRef, Ino};
+use lanefs_format::summary::DataOwner;
+use lanefs_format::{BlockAddr, BlockRef, Ino};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 

@@ -2,11 +2,11 @@
 
 use crate::cell::Cell;
 use crate::error::{Result, StoreError};
-use crate::format::batch;
 use crate::io::Write;
 use crate::placed::Placed;
 use crate::store::{Flight, Store};
-use crate::types::{Block, BlockRef};
+use lanefs_format::batch;
+use lanefs_format::{Block, BlockRef};
 use std::sync::Arc;
 
 /// What has its places and is to be written: steps C and D are left.

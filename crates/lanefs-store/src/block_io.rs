@@ -2,7 +2,7 @@
 //! structures ask for blocks and hand over blocks, and never see a segment.
 
 use crate::error::Result;
-use crate::types::{Block, BlockAddr, BlockRef, Ino};
+use lanefs_format::{Block, BlockAddr, BlockRef, Ino};
 
 /// Who a block belongs to: the answer to the cleaner's question "who points here".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -46,7 +46,7 @@ pub trait BlockSource {
 /// accounts the new block as live. The write is complete before the checkpoint's commit point.
 pub trait BlockSink: BlockSource {
     /// Gives `block` an address in the log and queues its write. Data owners go to a data head, all others to
-    /// the cold node head, with their block header (see `format::header`) completed and sealed by the sink.
+    /// the cold node head, with their block header (see `lanefs_format::header`) completed and sealed by the sink.
     fn write(&mut self, owner: Owner, block: Box<Block>) -> Result<BlockRef>;
     /// The block at `addr` is no longer referenced. Its space is reused only after the next checkpoint (O13).
     fn free(&mut self, addr: BlockAddr);

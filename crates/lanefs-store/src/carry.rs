@@ -10,13 +10,13 @@
 
 use crate::cell::Cell;
 use crate::error::Result;
-use crate::format::batch::{self, InodeRecord, TailUpdate};
-use crate::format::record::groups_above;
 use crate::io::Write;
 use crate::maintenance::Maintenance;
 use crate::mlog::Mlog;
 use crate::placed::Placed;
 use crate::store::{Flight, Store};
+use lanefs_format::batch::{self, InodeRecord, TailUpdate};
+use lanefs_format::record::groups_above;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -15,7 +15,7 @@
 use crate::error::Result;
 use crate::inode_state::InodeState;
 use crate::segment::SegmentTable;
-use crate::types::{BlockAddr, Ino};
+use lanefs_format::{BlockAddr, Ino};
 use lanefs_sync::CachePadded;
 use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
@@ -496,7 +496,7 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Attrs;
+    use lanefs_format::Attrs;
 
     fn inner(ino: u64) -> Inner {
         let attrs = Attrs {

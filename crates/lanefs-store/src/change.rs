@@ -25,12 +25,12 @@
 use crate::api::Grown;
 use crate::device::{Device, WriteReq};
 use crate::error::{Result, StoreError};
-use crate::format::superblock::{DeviceEntry, Superblock};
 use crate::io::Write;
 use crate::maintenance::Maintenance;
 use crate::slots::read_slot;
 use crate::store::Store;
-use crate::types::{BLOCK_SHIFT, Block, BlockAddr};
+use lanefs_format::superblock::{DeviceEntry, Superblock};
+use lanefs_format::{BLOCK_SHIFT, Block, BlockAddr};
 use std::sync::Arc;
 
 fn invalid<T>(device: &dyn Device, why: impl std::fmt::Display) -> Result<T> {
@@ -156,7 +156,8 @@ impl Store {
     fn replace_superblock(&self, new: Superblock, copies: &[(u64, Box<Block>)]) -> Result<()> {
         let devices = self.io.devices();
         let of = |d: usize| Superblock { device_index: d as u8, ..new.clone() };
-        let encode = |d: usize, at: u64| of(d).encode(at).map_err(|e| e.on(devices[d].name()));
+        let encode =
+            |d: usize, at: u64| of(d).encode(at).map_err(|e| StoreError::superblock(devices[d].name(), &e));
         let near = new.layout.copy_block();
         for (d, device) in devices.iter().enumerate() {
             let sb = of(d);

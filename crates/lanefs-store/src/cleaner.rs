@@ -14,15 +14,15 @@
 use crate::api::CleanReport;
 use crate::block_io::{BlockSource, Owner};
 use crate::error::{Result, StoreError};
-use crate::format::checksum;
-use crate::format::header::{self, BlockKind};
-use crate::format::summary::DataOwner;
 use crate::io::Write;
 use crate::maintenance::Maintenance;
 use crate::mlog::Heat;
 use crate::segment::{SegId, State};
 use crate::store::Store;
-use crate::types::{Block, BlockAddr, BlockRef, Ino};
+use lanefs_format::checksum;
+use lanefs_format::header::{self, BlockKind};
+use lanefs_format::summary::DataOwner;
+use lanefs_format::{Block, BlockAddr, BlockRef, Ino};
 use std::sync::atomic::Ordering;
 
 /// A data block of the victim, still in use when it was looked at.

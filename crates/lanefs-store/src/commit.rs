@@ -29,11 +29,11 @@ use crate::api::Transaction;
 use crate::begun::Begun;
 use crate::commits::Pending;
 use crate::error::{Result, StoreError};
-use crate::format::batch::{self, BatchHead, BatchKind};
-use crate::format::record::groups_above;
 use crate::mlog::Mlog;
 use crate::placed::Placed;
 use crate::store::Store;
+use lanefs_format::batch::{self, BatchHead, BatchKind};
+use lanefs_format::record::groups_above;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -23,11 +23,11 @@
 
 use crate::block_io::Owner;
 use crate::error::Result;
-use crate::format::header::{self, BlockKind};
 use crate::maintenance::Maintenance;
 use crate::mlog::Heat;
 use crate::store::Store;
-use crate::types::{Block, BlockAddr, BlockRef, Ino};
+use lanefs_format::header::{self, BlockKind};
+use lanefs_format::{Block, BlockAddr, BlockRef, Ino};
 
 const WHAT: &str = "copy of a block";
 

@@ -13,12 +13,12 @@
 use crate::api::BucketImage;
 use crate::block_io::{BlockSink, BlockSource, Owner};
 use crate::error::{Result, StoreError};
-use crate::format::dir_bucket::{
-    self, BUCKET_ROOM, BucketId, COLLISION_BITS, COOKIE_MAX, DEPTH_MAX, EntryRef, INLINE_ROOM, entries,
-};
 use crate::inode_state::{InodeState, PageAt};
 use crate::radix::{Found, Wanted};
-use crate::types::{BlockAddr, BlockRef, FileKind, Ino};
+use lanefs_format::dir_bucket::{
+    self, BUCKET_ROOM, BucketId, COLLISION_BITS, COOKIE_MAX, DEPTH_MAX, EntryRef, INLINE_ROOM, entries,
+};
+use lanefs_format::{BlockAddr, BlockRef, FileKind, Ino};
 use std::iter::Peekable;
 
 /// Buckets that a fold asks for together.
@@ -389,7 +389,7 @@ fn block_of(p: PageAt<'_>) -> Option<BlockRef> {
 mod tests {
     use super::*;
     use crate::testing::MemLog;
-    use crate::types::Attrs;
+    use lanefs_format::Attrs;
     use proptest::prelude::*;
     use std::cell::RefCell;
     use std::collections::BTreeMap;

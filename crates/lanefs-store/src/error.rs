@@ -1,6 +1,7 @@
 //! The store's one error type. Every message names the structure and what to do; every variant has one errno.
 
-use crate::types::{BlockAddr, Ino};
+use lanefs_format::superblock::SuperblockError;
+use lanefs_format::{BlockAddr, FormatError, Ino};
 
 /// What went wrong in the store.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -57,7 +58,18 @@ fn advice(errno: i32) -> &'static str {
     }
 }
 
+impl From<FormatError> for StoreError {
+    fn from(e: FormatError) -> StoreError {
+        StoreError::Corrupt { addr: e.addr, what: e.what, why: e.why }
+    }
+}
+
 impl StoreError {
+    /// A superblock that is none, or none this version can open, on the device named.
+    pub fn superblock(device: &str, error: &SuperblockError) -> StoreError {
+        StoreError::NotAVolume { device: device.into(), why: error.to_string() }
+    }
+
     /// The device did not do what it was asked. An offset beyond its end is no such error: who named it is wrong.
     pub(crate) fn is_of_device(&self) -> bool {
         matches!(self, StoreError::Io { errno, .. } if *errno != libc::EINVAL)

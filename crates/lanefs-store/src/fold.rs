@@ -2,11 +2,11 @@
 //!
 //! Groups come in any order, and a group may come more than once (from several fsync batches). Effects are gathered by key and put in the order
 //! of their versions, so that repeats fall together; per key the last writer wins. Link deltas follow from the first `old` and the last `ino` of each key
-//! (see `format::record`), so they count every name once, however many effects were absorbed and however often a group came.
+//! (see `lanefs_format::record`), so they count every name once, however many effects were absorbed and however often a group came.
 
 use crate::error::{Result, StoreError};
-use crate::format::record::{self, Effect};
-use crate::types::{FileKind, Ino, Version};
+use lanefs_format::record::{self, Effect};
+use lanefs_format::{FileKind, Ino, Version};
 
 /// The net change of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

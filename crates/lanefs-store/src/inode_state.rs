@@ -20,17 +20,17 @@ mod preallocated;
 
 use crate::block_io::{BlockSink, BlockSource, Owner};
 use crate::error::{Result, StoreError};
-use crate::format::inode::{self, DirShape, InodeBlock, MAP_ENTRY, MapImage};
-use crate::format::inode::{XattrPlace, map_room};
-use crate::format::map_node::FANOUT;
-use crate::format::prealloc::Prealloc;
 use crate::map::{Map, MapShape};
 pub use crate::map_delta::MapDelta;
 use crate::radix::{Found, Wanted};
-use crate::types::{
+pub use crate::xattr_blocks::read_xattrs;
+use lanefs_format::inode::{self, DirShape, InodeBlock, MAP_ENTRY, MapImage};
+use lanefs_format::inode::{XattrPlace, map_room};
+use lanefs_format::map_node::FANOUT;
+use lanefs_format::prealloc::Prealloc;
+use lanefs_format::{
     Attrs, BLOCK_SHIFT, BLOCK_SIZE, Block, BlockAddr, BlockRef, FileKind, INLINE_MAX, Ino, SYMLINK_MAX,
 };
-pub use crate::xattr_blocks::read_xattrs;
 use std::ops::Range;
 
 /// Where a page's bytes are.
@@ -578,7 +578,7 @@ impl InodeState {
 mod tests {
     use super::*;
     use crate::testing::MemLog;
-    use crate::types::XATTR_BLOB_MAX;
+    use lanefs_format::XATTR_BLOB_MAX;
 
     const INO: Ino = Ino(40);
 

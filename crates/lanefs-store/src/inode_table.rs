@@ -12,11 +12,11 @@
 use crate::api::ChunkUsage;
 use crate::block_io::{BlockSink, BlockSource, Owner};
 use crate::error::{Result, StoreError};
-use crate::format::map_node::KEY_END;
-use crate::format::table_node::{self, ENTRIES, TableEntry};
 use crate::radix::{Found, Radix, Tree};
-use crate::types::{BlockRef, INOS_PER_CHUNK, Ino};
 use crossbeam_utils::CachePadded;
+use lanefs_format::map_node::KEY_END;
+use lanefs_format::table_node::{self, ENTRIES, TableEntry};
+use lanefs_format::{BlockRef, INOS_PER_CHUNK, Ino};
 use lanefs_sync::lock::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -356,7 +356,7 @@ impl Default for InodeTable {
 mod tests {
     use super::*;
     use crate::testing::{MemLog, SharedLog};
-    use crate::types::BlockAddr;
+    use lanefs_format::BlockAddr;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     fn r(n: u64) -> BlockRef {

@@ -7,9 +7,9 @@
 use crate::block_io::BlockSource;
 use crate::device::{Device, FlushGate, ReadReq, WriteReq};
 use crate::error::{Result, StoreError};
-use crate::format::checksum;
-use crate::format::superblock::Superblock;
-use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
+use lanefs_format::checksum;
+use lanefs_format::superblock::Superblock;
+use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
 use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, Canary, planted};
 use std::collections::HashMap;

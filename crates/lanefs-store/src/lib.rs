@@ -1,4 +1,4 @@
-//! The log-structured store of LaneFS: devices, on-disk format, mlogs, inode table, extents, checkpoint, epoch
+//! The log-structured store of LaneFS: devices, mlogs, inode table, extents, checkpoint, epoch
 //! commit, fsync batches, recovery and cleaner. It knows inode numbers and pages, never paths.
 
 #![deny(missing_docs)]
@@ -28,7 +28,6 @@ pub mod error;
 #[cfg(test)]
 mod fault_tests;
 pub mod fold;
-pub mod format;
 pub mod fsck;
 pub mod inode_state;
 pub mod inode_table;
@@ -65,7 +64,6 @@ mod superblocks;
 #[cfg(test)]
 mod testing;
 mod transaction;
-pub mod types;
 mod unmap;
 mod usage_table;
 mod xattr_blocks;
@@ -77,6 +75,9 @@ pub use api::*;
 pub use audit::Audit;
 pub use commit::{EpochWrite, EpochWritten};
 pub use error::{Result, StoreError};
+// What the signatures here are made of.
+pub use lanefs_format::{
+    Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, BucketEntry, FileKind, Ino, ROOT_INO, Version,
+};
 pub use scrub::{ScrubCursor, ScrubDamage, ScrubStep};
 pub use store::Store;
-pub use types::*;

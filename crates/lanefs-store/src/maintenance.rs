@@ -2,9 +2,9 @@
 
 use crate::api::CleanReport;
 use crate::cell::Cell;
-use crate::format::slot::Slot;
-use crate::types::{BlockRef, Ino};
 use crate::usage_table::UsageTable;
+use lanefs_format::slot::Slot;
+use lanefs_format::{BlockRef, Ino};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

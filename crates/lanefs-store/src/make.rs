@@ -7,18 +7,18 @@
 use crate::api::{FormatOptions, OpenOptions};
 use crate::device::Device;
 use crate::error::{Result, StoreError};
-use crate::format::slot::{SLOT_BLOCKS, Slot};
-use crate::format::superblock::{
-    DeviceEntry, FAR_BLOCKS, FAR_COPIES, LABEL_MAX, Layout, MAX_MLOGS, MIN_SEGMENT_BLOCKS, PREALLOCATION,
-    SUPERBLOCK_MAGIC, Superblock, TWO_COPIES, UnverifiedSuperblock, Uuid, copy_candidates,
-};
 use crate::inode_table::InodeTable;
 use crate::maintenance::Maintenance;
 use crate::segment::{Geometry, SegmentTable};
 use crate::store::{Parts, Store};
 use crate::superblocks::{read_block, read_superblock};
-use crate::types::{Attrs, BLOCK_SHIFT, Block, FIRST_INO, ROOT_INO};
 use crate::usage_table::UsageTable;
+use lanefs_format::slot::{SLOT_BLOCKS, Slot};
+use lanefs_format::superblock::{
+    DeviceEntry, FAR_BLOCKS, FAR_COPIES, LABEL_MAX, Layout, MAX_MLOGS, MIN_SEGMENT_BLOCKS, PREALLOCATION,
+    SUPERBLOCK_MAGIC, Superblock, TWO_COPIES, UnverifiedSuperblock, Uuid, copy_candidates,
+};
+use lanefs_format::{Attrs, BLOCK_SHIFT, Block, FIRST_INO, ROOT_INO};
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -150,7 +150,11 @@ fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
         .map(|(i, d)| {
             // The one in block 0 last.
             let places = superblock(i).places().into_iter().rev();
-            places.map(|at| Ok((at, superblock(i).encode(at).map_err(|e| e.on(d.name()))?))).collect()
+            places
+                .map(|at| {
+                    Ok((at, superblock(i).encode(at).map_err(|e| StoreError::superblock(d.name(), &e))?))
+                })
+                .collect()
         })
         .collect::<Result<Vec<Vec<(u64, Box<Block>)>>>>()?;
     // First take away what could make an old volume look alive, then write the new one, its superblock last.

@@ -6,9 +6,9 @@
 
 use crate::block_io::{BlockSink, BlockSource};
 use crate::error::{Result, StoreError};
-use crate::format::map_node::KEY_END;
 use crate::radix::{Found, Radix, Tree, Wanted};
-use crate::types::{Block, BlockAddr, BlockRef, Ino};
+use lanefs_format::map_node::KEY_END;
+use lanefs_format::{Block, BlockAddr, BlockRef, Ino};
 use std::ops::Range;
 
 /// The most pages the inline form holds.

@@ -1,6 +1,6 @@
 //! What changed in a map since it was last durable.
 
-use crate::types::BlockRef;
+use lanefs_format::BlockRef;
 use std::collections::BTreeMap;
 use std::ops::Range;
 

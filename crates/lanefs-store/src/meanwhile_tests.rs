@@ -3,10 +3,10 @@
 use crate::api::{FoldInput, FormatOptions, OpenOptions, OpenReport, Transaction};
 use crate::device::{Device, HookedDevice, Kind, MemoryDevice, MemoryImage};
 use crate::error::{Result, StoreError};
-use crate::format::record::encode_group;
 use crate::store::Store;
 use crate::testing::{file, first_byte, named, page, update};
-use crate::types::{Ino, ROOT_INO, Version};
+use lanefs_format::record::encode_group;
+use lanefs_format::{Ino, ROOT_INO, Version};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 

@@ -18,12 +18,12 @@
 //!    empty message whose head says that all before it was durable, once ([`Mlog::wants_mark`]).
 
 use crate::error::{Result, StoreError};
-use crate::format::batch::ChainLink;
-use crate::format::record::{self, Effect};
-use crate::format::slot::Position;
-use crate::format::summary::DataOwner;
 use crate::segment::{SegId, SegmentTable, State};
-use crate::types::BlockAddr;
+use lanefs_format::BlockAddr;
+use lanefs_format::batch::ChainLink;
+use lanefs_format::record::{self, Effect};
+use lanefs_format::slot::Position;
+use lanefs_format::summary::DataOwner;
 use lanefs_sync::CachePadded;
 use lanefs_sync::lock::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -519,8 +519,8 @@ impl Mlog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::superblock::Layout;
     use crate::segment::Geometry;
+    use lanefs_format::superblock::Layout;
 
     fn table() -> SegmentTable {
         let layout = Layout::new(16, 1).unwrap();
@@ -670,8 +670,8 @@ mod tests {
     fn birth(epoch: u64) -> Vec<u8> {
         let mut out = Vec::new();
         let new = Effect::New {
-            ino: crate::types::Ino(epoch + 100),
-            parent: crate::types::ROOT_INO,
+            ino: lanefs_format::Ino(epoch + 100),
+            parent: lanefs_format::ROOT_INO,
             generation: 0,
             mode: libc::S_IFREG,
             uid: 0,
@@ -681,7 +681,7 @@ mod tests {
             target: b"",
             logged: false,
         };
-        record::encode_group(&mut out, crate::types::Version { epoch, ts: epoch, lane: 0 }, &[new]);
+        record::encode_group(&mut out, lanefs_format::Version { epoch, ts: epoch, lane: 0 }, &[new]);
         out
     }
 

@@ -1,7 +1,7 @@
 //! A message that has its places in a log.
 
-use crate::format::batch::BatchHead;
 use crate::mlog::BatchPlace;
+use lanefs_format::batch::BatchHead;
 
 /// A message whose batches have their places: ready to be encoded and written.
 pub(crate) struct Placed {

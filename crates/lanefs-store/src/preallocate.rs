@@ -3,7 +3,7 @@
 //! 1. A preallocated page without a block is *unwritten*. Users' room is charged for it as for a block, from the call that preallocates it until it is
 //!    written or given up: so it is to be had when it is written, though every write goes to a new place. A page that is written brings a promise of its own
 //!    ([`crate::space`]), which the block takes; the charge for the unwritten page is given back with it.
-//! 2. Which pages those are lies in the inode ([`crate::format::prealloc`]), with their number; each slot has the sum of these numbers, so that opening
+//! 2. Which pages those are lies in the inode ([`lanefs_format::prealloc`]), with their number; each slot has the sum of these numbers, so that opening
 //!    need not read all inodes. An update that is replayed counts its pages anew.
 //! 3. As with all that is not names, it is durable with the inode's next update: a file that was synced has its room after a crash.
 
@@ -13,7 +13,7 @@ use crate::error::{Result, StoreError};
 use crate::inode_state::{InodeState, PageAt};
 use crate::radix::Found;
 use crate::store::Store;
-use crate::types::{Attrs, Ino, PAGES_END};
+use lanefs_format::{Attrs, Ino, PAGES_END};
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@ use crate::api::Pressure;
 use crate::error::Result;
 use crate::mlog::Mlog;
 use crate::store::Store;
-use crate::types::Ino;
+use lanefs_format::Ino;
 use std::sync::atomic::Ordering;
 
 impl Store {
@@ -14,7 +14,7 @@ impl Store {
         let free = u64::from(self.segments.free_count());
         let kept = u64::from(self.segments.kept_back());
         Pressure {
-            log_bytes: blocks << crate::types::BLOCK_SHIFT,
+            log_bytes: blocks << lanefs_format::BLOCK_SHIFT,
             free_segments: free,
             pending_segments: u64::from(self.segments.pending_free()),
             segments: u64::from(self.segments.geometry.usable()),

@@ -17,9 +17,9 @@ mod update;
 
 use crate::block_io::{BlockSource, Owner};
 use crate::error::Result;
-use crate::format::header::BlockKind;
-use crate::format::map_node::{self, FANOUT, FANOUT_BITS, KEY_END, MAX_HEIGHT, PENDING, Slots};
-use crate::types::{Block, BlockAddr, BlockRef, Ino};
+use lanefs_format::header::BlockKind;
+use lanefs_format::map_node::{self, FANOUT, FANOUT_BITS, KEY_END, MAX_HEIGHT, PENDING, Slots};
+use lanefs_format::{Block, BlockAddr, BlockRef, Ino};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 

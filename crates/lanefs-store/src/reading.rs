@@ -4,11 +4,11 @@ use crate::api::*;
 use crate::block_io::BlockSource;
 use crate::cell::Cell;
 use crate::error::{Result, StoreError};
-use crate::format::checksum;
 use crate::inode_state::{InodeState, PageAt};
 use crate::radix::Found;
 use crate::store::Store;
-use crate::types::{Block, BlockAddr, BlockRef, Ino};
+use lanefs_format::checksum;
+use lanefs_format::{Block, BlockAddr, BlockRef, Ino};
 
 impl Store {
     /// Runs `ask` on an inode's state, reading what it misses with the lock released.

@@ -27,13 +27,6 @@ use crate::api::{FoldInput, OpenOptions, OpenReport};
 use crate::block_io::BlockSource;
 use crate::device::Device;
 use crate::error::{Result, StoreError};
-use crate::format::batch::InodeRecord;
-use crate::format::orphans;
-use crate::format::record::groups_above;
-use crate::format::record::{self, Effect};
-use crate::format::slot::Slot;
-use crate::format::summary::DataOwner;
-use crate::format::superblock::Superblock;
 use crate::inode_state::InodeState;
 use crate::inode_table::InodeTable;
 use crate::io::Io;
@@ -43,8 +36,15 @@ use crate::segment::{Geometry, SegmentTable};
 use crate::slots::{check_ages, read_slots};
 use crate::store::{Parts, Store};
 use crate::superblocks::order_devices;
-use crate::types::{BlockAddr, BlockRef, Ino, ROOT_INO, Version};
 use crate::usage_table::UsageTable;
+use lanefs_format::batch::InodeRecord;
+use lanefs_format::orphans;
+use lanefs_format::record::groups_above;
+use lanefs_format::record::{self, Effect};
+use lanefs_format::slot::Slot;
+use lanefs_format::summary::DataOwner;
+use lanefs_format::superblock::Superblock;
+use lanefs_format::{BlockAddr, BlockRef, Ino, ROOT_INO, Version};
 use lanefs_sync::{Canary, planted};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -298,7 +298,7 @@ impl Store {
     /// Applies one update, if it is news.
     fn replay(&self, r: &InodeRecord) -> Result<bool> {
         use crate::cell::Logged;
-        use crate::format::batch::TailUpdate;
+        use lanefs_format::batch::TailUpdate;
         let e = self.inodes.lookup(r.ino, &self.io)?;
         if e.block.is_none() && e.generation > r.attrs.generation {
             return Ok(false);

@@ -4,12 +4,12 @@
 use crate::api::{FoldInput, FormatOptions, OpenOptions, PageRead, Transaction};
 use crate::device::{Device, Fault, FaultyDevice, HookedDevice, Kind, MemoryDevice, MemoryImage, Plan};
 use crate::error::{Result, StoreError};
-use crate::format::batch::{self, InodeRecord, TailUpdate};
-use crate::format::record::{Effect, encode_group};
 use crate::io::Write;
 use crate::store::Store;
 use crate::testing::{file, first_byte, leave, named, page, update};
-use crate::types::{Block, Ino, ROOT_INO, Version};
+use lanefs_format::batch::{self, InodeRecord, TailUpdate};
+use lanefs_format::record::{Effect, encode_group};
+use lanefs_format::{Block, Ino, ROOT_INO, Version};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -259,7 +259,7 @@ fn attributes_that_are_too_long_are_refused_before_anything_is_taken() {
     make_files(&s, 1);
     fsync(&s, 20, 1, vec![(0, page(1))]).unwrap();
     let mut u = update(20, 1, vec![(0, page(2))]);
-    u.xattrs = Some(vec![0; crate::types::XATTR_BLOB_MAX + 1]);
+    u.xattrs = Some(vec![0; lanefs_format::XATTR_BLOB_MAX + 1]);
     let tx = Transaction { durable: true, inodes: vec![u], ..Transaction::default() };
     assert!(matches!(s.submit(tx), Err(StoreError::NoSpace)));
     assert_eq!(first_byte(&s, 20, 0), Some(1));

@@ -3,13 +3,13 @@
 use crate::api::{FoldInput, FormatOptions, OpenOptions, Transaction};
 use crate::device::{Device, MemoryDevice, WriteReq};
 use crate::error::StoreError;
-use crate::format::orphans::ORPHANS_PER_BLOCK;
-use crate::format::record::{Effect, encode_group};
 use crate::mlog::{Heat, place_of};
 use crate::segment::{SegId, State};
 use crate::store::Store;
 use crate::testing::{file, first_byte, named, page, update};
-use crate::types::{Block, FileKind, Ino, ROOT_INO, Version};
+use lanefs_format::orphans::ORPHANS_PER_BLOCK;
+use lanefs_format::record::{Effect, encode_group};
+use lanefs_format::{Block, FileKind, Ino, ROOT_INO, Version};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

@@ -9,13 +9,13 @@
 //! it, would have the batch there missing, and what recovery then writes would end the log before it.
 
 use crate::error::{Result, StoreError};
-use crate::format::batch::{self, BatchHead, BatchKind, Context, Message};
-use crate::format::header::{BlockKind, verify_sealed};
-use crate::format::slot::Slot;
 use crate::mlog::place_of;
 use crate::segment::{Geometry, SegId};
 use crate::store::Store;
-use crate::types::{BLOCK_SIZE, Block, BlockAddr};
+use lanefs_format::batch::{self, BatchHead, BatchKind, Context, Message};
+use lanefs_format::header::{BlockKind, verify_sealed};
+use lanefs_format::slot::Slot;
+use lanefs_format::{BLOCK_SIZE, Block, BlockAddr};
 use lanefs_sync::{Canary, planted};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;

@@ -13,11 +13,6 @@
 use crate::block_io::BlockSource;
 use crate::device::ReadReq;
 use crate::error::{Result, StoreError};
-use crate::format::checksum;
-use crate::format::orphans;
-use crate::format::slot::Slot;
-use crate::format::superblock::{Superblock, UnverifiedSuperblock};
-use crate::format::table_node::TableEntry;
 use crate::fsck::{after, next_mapped};
 use crate::inode_state::InodeState;
 use crate::inode_table::ChunkStep;
@@ -25,7 +20,12 @@ use crate::io::Io;
 use crate::maintenance::Maintenance;
 use crate::radix::Found;
 use crate::store::Store;
-use crate::types::{BLOCK_SHIFT, Block, BlockAddr, BlockRef, INOS_PER_CHUNK, Ino};
+use lanefs_format::checksum;
+use lanefs_format::orphans;
+use lanefs_format::slot::Slot;
+use lanefs_format::superblock::{Superblock, UnverifiedSuperblock};
+use lanefs_format::table_node::TableEntry;
+use lanefs_format::{BLOCK_SHIFT, Block, BlockAddr, BlockRef, INOS_PER_CHUNK, Ino};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -246,7 +246,7 @@ impl Store {
                     Ok(()) => UnverifiedSuperblock(b)
                         .verify(at, blocks)
                         .err()
-                        .map(|e| e.on(device.name()).to_string()),
+                        .map(|e| StoreError::superblock(device.name(), &e).to_string()),
                 };
                 step.node_blocks += 1;
                 if let Some(why) = why {
@@ -266,7 +266,7 @@ impl Store {
             if read.is_ok() && b.0.iter().all(|x| *x == 0) {
                 continue;
             }
-            if let Err(e) = read.and_then(|()| Slot::decode(&b, addr, self.volume)) {
+            if let Err(e) = read.and_then(|()| Ok(Slot::decode(&b, addr, self.volume)?)) {
                 step.add(Ino::NONE, None, addr, e.to_string());
             }
         }
@@ -276,8 +276,9 @@ impl Store {
         let (mut next, mut index) = (m.slot.orphans, 0);
         while !next.is_none() {
             step.node_blocks += 1;
-            let read =
-                medium.read(next, "orphan list").and_then(|b| orphans::decode_orphans(&b, next.addr, index));
+            let read = medium
+                .read(next, "orphan list")
+                .and_then(|b| Ok(orphans::decode_orphans(&b, next.addr, index)?));
             match read {
                 Ok((_, after)) => (next, index) = (after, index + 1),
                 Err(e) => return step.add(Ino::NONE, None, next.addr, e.to_string()),

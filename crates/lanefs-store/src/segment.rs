@@ -24,8 +24,8 @@
 //! is full must see that it was touched, so [`SegmentTable::close`] releases and
 //! [`SegmentTable::info`] acquires.
 
-use crate::format::superblock::Layout;
-use crate::types::BlockAddr;
+use lanefs_format::BlockAddr;
+use lanefs_format::superblock::Layout;
 use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, Canary, planted};
 use std::collections::{HashSet, VecDeque};
@@ -289,7 +289,7 @@ impl SegmentTable {
     /// for the summaries of the segments claimed since the last, and what it needs to fold what is durable.
     pub fn kept_back(&self) -> u32 {
         let size = self.geometry.segment_blocks;
-        let parts = size.div_ceil(crate::format::summary::SUMMARY_SPAN as u32);
+        let parts = size.div_ceil(lanefs_format::summary::SUMMARY_SPAN as u32);
         let summaries = self.counts.claimed.load(Relaxed) * parts * self.geometry.copies;
         self.counts.kept_back.load(Relaxed) + summaries / size + self.owed()
     }

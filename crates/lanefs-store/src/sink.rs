@@ -8,13 +8,13 @@
 
 use crate::block_io::{BlockSink, BlockSource, Owner};
 use crate::error::Result;
-use crate::format::checksum;
-use crate::format::header::seal;
-use crate::format::summary::DataOwner;
 use crate::mlog::Heat;
 use crate::store::Store;
-use crate::types::{Block, BlockAddr, BlockRef};
 use crate::usage_table::{TableSink, leaf_of};
+use lanefs_format::checksum;
+use lanefs_format::header::seal;
+use lanefs_format::summary::DataOwner;
+use lanefs_format::{Block, BlockAddr, BlockRef};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 

@@ -13,12 +13,12 @@
 
 use crate::device::Device;
 use crate::error::{Result, StoreError};
-use crate::format::slot::{Position, Slot};
-use crate::format::superblock::{Superblock, Uuid};
 use crate::io::{Io, Write};
 use crate::maintenance::Maintenance;
 use crate::store::Store;
-use crate::types::{Block, BlockAddr};
+use lanefs_format::slot::{Position, Slot};
+use lanefs_format::superblock::{Superblock, Uuid};
+use lanefs_format::{Block, BlockAddr};
 use lanefs_sync::{Canary, planted};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ pub(crate) fn read_slot(io: &Io, addr: BlockAddr, volume: Uuid) -> Result<Slot> 
     let read = || {
         let mut b = Block::zeroed();
         io.read_raw(addr, &mut b.0, "checkpoint slot")?;
-        Slot::decode(&b, addr, volume)
+        Ok(Slot::decode(&b, addr, volume)?)
     };
     read().or_else(|_| read())
 }

@@ -11,7 +11,7 @@
 //! a block where nothing is free too, up to an eighth of what is kept back: whoever wants to make room on a full volume can
 //! ([`Space::reserve_rewrite`]).
 
-use crate::format::summary::SUMMARY_SPAN;
+use lanefs_format::summary::SUMMARY_SPAN;
 use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::{Canary, StridedCounter, planted};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};

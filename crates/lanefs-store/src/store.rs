@@ -12,9 +12,6 @@ use crate::cell::{Cell, Cells, Inner};
 use crate::commits::Commits;
 use crate::device::Device;
 use crate::error::{Result, StoreError};
-use crate::format::batch::Context;
-use crate::format::header::Stamp;
-use crate::format::superblock::{Superblock, Uuid};
 use crate::inode_state::InodeState;
 use crate::inode_table::InodeTable;
 use crate::io::Io;
@@ -22,7 +19,10 @@ use crate::maintenance::Maintenance;
 use crate::mlog::Mlog;
 use crate::segment::SegmentTable;
 use crate::space::Space;
-use crate::types::{Attrs, Ino};
+use lanefs_format::batch::Context;
+use lanefs_format::header::Stamp;
+use lanefs_format::superblock::{Superblock, Uuid};
+use lanefs_format::{Attrs, Ino};
 use lanefs_sync::lock::{Mutex, MutexGuard};
 use lanefs_sync::{CachePadded, Rps, RpsReadGuard};
 use std::ops::Range;
@@ -398,7 +398,7 @@ impl Store {
 
     /// Bytes of a segment, and of all of them.
     pub fn segment_bytes(&self) -> (u64, u64) {
-        let one = u64::from(self.segments.geometry.segment_blocks) << crate::types::BLOCK_SHIFT;
+        let one = u64::from(self.segments.geometry.segment_blocks) << lanefs_format::BLOCK_SHIFT;
         (one, one * u64::from(self.segments.len()))
     }
 

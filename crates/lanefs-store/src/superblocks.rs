@@ -2,10 +2,10 @@
 
 use crate::device::Device;
 use crate::error::{Result, StoreError};
-use crate::format::superblock::{
+use lanefs_format::superblock::{
     FAR_BLOCKS, SUPERBLOCK_MAGIC, Superblock, UnverifiedSuperblock, copy_candidates,
 };
-use crate::types::{BLOCK_SHIFT, BLOCK_SIZE, Block};
+use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE, Block};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -23,8 +23,8 @@ pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
     }
     let e = match read_block(d, 0).map(|b| UnverifiedSuperblock(b).verify(0, blocks)) {
         Ok(Ok(sb)) => return Ok(sb),
-        Ok(Err(e)) if !e.try_copy() => return Err(e.on(d.name())),
-        Ok(Err(e)) => e.on(d.name()),
+        Ok(Err(e)) if !e.try_copy() => return Err(StoreError::superblock(d.name(), &e)),
+        Ok(Err(e)) => StoreError::superblock(d.name(), &e),
         Err(e) => e, // The copy is there for this too.
     };
     let near = copy_candidates(blocks).filter_map(|at| superblock_at(d, at));

@@ -3,13 +3,13 @@
 use crate::api::{InodeUpdate, PageRead};
 use crate::block_io::{BlockSink, BlockSource, Owner};
 use crate::error::{Result, StoreError};
-use crate::format::checksum;
-use crate::format::header::{self, Stamp};
-use crate::format::record::{Effect, encode_group};
 use crate::mlog::Heat;
 use crate::segment::{SegId, State};
 use crate::store::Store;
-use crate::types::{Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, FileKind, Ino, ROOT_INO, Version};
+use lanefs_format::checksum;
+use lanefs_format::header::{self, Stamp};
+use lanefs_format::record::{Effect, encode_group};
+use lanefs_format::{Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, FileKind, Ino, ROOT_INO, Version};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 

@@ -25,15 +25,15 @@ use crate::block_io::BlockSource;
 use crate::cell::{Cell, Inner, Logged};
 use crate::commits::Pending;
 use crate::error::{Result, StoreError};
-use crate::format::batch::{self, BatchHead, BatchKind, InodeRecord, TailUpdate};
-use crate::format::checksum;
-use crate::format::summary::DataOwner;
 use crate::inode_state::{InodeState, MapDelta, padded, tail_of};
 use crate::mlog::{BatchPlace, Heat, Mlog};
 use crate::placed::Placed;
 use crate::radix::Wanted;
 use crate::store::Store;
-use crate::types::{Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, PAGES_END, XATTR_BLOB_MAX};
+use lanefs_format::batch::{self, BatchHead, BatchKind, InodeRecord, TailUpdate};
+use lanefs_format::checksum;
+use lanefs_format::summary::DataOwner;
+use lanefs_format::{Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, PAGES_END, XATTR_BLOB_MAX};
 use lanefs_sync::lock::MutexGuard;
 use lanefs_sync::{Canary, planted};
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl Store {
             if let Some((addr, link)) = place.link {
                 out.push((addr, vec![*batch::encode_chain(link, addr, ctx, stamp)]));
             }
-            let mut b = vec![Block([0; crate::types::BLOCK_SIZE]); blocks as usize];
+            let mut b = vec![Block([0; lanefs_format::BLOCK_SIZE]); blocks as usize];
             let head = BatchHead { part: part as u32, prior: place.prior, acked: place.acked, ..p.head };
             batch::encode_batch(&mut b, &head, &p.bytes[at..at + n], place.addr, ctx, stamp);
             at += n;

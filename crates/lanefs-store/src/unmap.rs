@@ -8,7 +8,7 @@ use crate::api::Cut;
 use crate::cell::{Cell, Logged};
 use crate::error::{Result, StoreError};
 use crate::store::Store;
-use crate::types::{Attrs, BlockAddr, Ino};
+use lanefs_format::{Attrs, BlockAddr, Ino};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;

@@ -2,12 +2,12 @@
 
 use crate::block_io::{BlockSink, BlockSource, Owner};
 use crate::error::{Result, StoreError};
-use crate::format::slot::Root;
-use crate::format::summary::{self, DataOwner, SUMMARY_SPAN};
-use crate::format::usage_node::{self, SEGMENTS_PER_LEAF, SUMMARIES, SegmentUsage};
 use crate::radix::{Found, Radix, Tree};
 use crate::segment::{SegId, SegmentTable, State};
-use crate::types::{BlockAddr, BlockRef};
+use lanefs_format::slot::Root;
+use lanefs_format::summary::{self, DataOwner, SUMMARY_SPAN};
+use lanefs_format::usage_node::{self, SEGMENTS_PER_LEAF, SUMMARIES, SegmentUsage};
+use lanefs_format::{BlockAddr, BlockRef};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The table as memory holds it; the marks themselves are in [`SegmentTable`].
@@ -27,7 +27,7 @@ pub(crate) struct UsageTable {
 fn read_summary(source: &impl BlockSource, r: BlockRef, seg: SegId, part: usize) -> Result<Vec<DataOwner>> {
     let read = || source.read(r, "segment summary");
     let block = read().or_else(|_| read())?;
-    summary::decode_summary(&block, r.addr, u64::from(seg), part)
+    Ok(summary::decode_summary(&block, r.addr, u64::from(seg), part)?)
 }
 
 /// The leaf of the usage table that describes a segment.

@@ -2,8 +2,8 @@
 
 use crate::block_io::BlockSource;
 use crate::error::Result;
-use crate::format::inode::{self, XATTR_PER_BLOCK};
-use crate::types::{BlockRef, Ino};
+use lanefs_format::inode::{self, XATTR_PER_BLOCK};
+use lanefs_format::{BlockRef, Ino};
 
 /// Reads extended attributes that lie in blocks of their own.
 pub fn read_xattrs(

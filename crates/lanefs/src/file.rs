@@ -9,7 +9,7 @@ use crate::ops::content::Writer;
 use crate::stat::Stat;
 use crate::volume::{Anchor, Inner};
 use crate::{Cred, FileKind, SetAttr, locks};
-use lanefs_store::{BLOCK_SIZE, Ino, MAX_FILE_SIZE};
+use lanefs_format::{BLOCK_SIZE, Ino, MAX_FILE_SIZE};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;

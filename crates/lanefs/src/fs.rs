@@ -372,7 +372,7 @@ impl Fs {
         // As Linux: what is wrong with the target is said before the path is looked at.
         match target.as_path() {
             b"" => return posix(libc::ENOENT),
-            t if t.len() > lanefs_store::SYMLINK_MAX => return posix(libc::ENAMETOOLONG),
+            t if t.len() > lanefs_format::SYMLINK_MAX => return posix(libc::ENAMETOOLONG),
             _ => {}
         }
         let r = self.named_place(path.as_path(), libc::EEXIST, &pin())?;
@@ -431,7 +431,7 @@ impl Fs {
         // Most renames have nothing odd about them, and find out about their names themselves.
         let place = |path| self.place(path, Last::Place, &guard);
         let (mut a, mut b) = (place(old)?, place(new)?);
-        let plain = |r: &Resolved| !r.must_be_dir && r.name.len() <= lanefs_store::NAME_MAX;
+        let plain = |r: &Resolved| !r.must_be_dir && r.name.len() <= lanefs_format::NAME_MAX;
         let is_plain = plain(&a) && plain(&b);
         if !is_plain {
             let look = |path| self.place(path, Last::Look, &guard);
@@ -454,7 +454,7 @@ impl Fs {
         let is_dir = |r: &Resolved| r.target.is_some_and(|t| t.1 == FileKind::Dir);
         let exchange = flags == libc::RENAME_EXCHANGE;
         match b.target {
-            None if exchange || b.name.len() > lanefs_store::NAME_MAX => return Err(b.missing()),
+            None if exchange || b.name.len() > lanefs_format::NAME_MAX => return Err(b.missing()),
             Some(_) if noreplace => return posix(libc::EEXIST),
             Some(_) if exchange && b.must_be_dir && !is_dir(&b) => return posix(libc::ENOTDIR),
             _ => {}

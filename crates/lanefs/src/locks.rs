@@ -15,7 +15,7 @@
 //! L3 Waits are entered and removed under a shard's lock, so who holds all of them sees each.
 
 use crate::error::{Error, Result};
-use lanefs_store::Ino;
+use lanefs_format::Ino;
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

@@ -38,7 +38,7 @@ impl Volume {
                 let up = Ino(cell.parent.load(std::sync::atomic::Ordering::Acquire));
                 return Ok(inner.cell(up, &guard)?.stat());
             }
-            _ if name.len() > lanefs_store::NAME_MAX => return posix(libc::ENAMETOOLONG),
+            _ if name.len() > lanefs_format::NAME_MAX => return posix(libc::ENAMETOOLONG),
             _ => {}
         }
         for _ in 0..1000 {

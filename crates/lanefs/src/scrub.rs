@@ -2,7 +2,8 @@
 
 use crate::error::Result;
 use crate::volume::Volume;
-use lanefs_store::{FileKind, Ino, ROOT_INO, ScrubCursor, ScrubDamage, ScrubStep};
+use lanefs_format::{FileKind, Ino, ROOT_INO};
+use lanefs_store::{ScrubCursor, ScrubDamage, ScrubStep};
 use std::collections::{HashMap, HashSet};
 
 /// Blocks compared between two looks at the clock.

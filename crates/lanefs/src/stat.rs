@@ -1,6 +1,6 @@
 //! What is told about files and volumes.
 
-use lanefs_store::{FileKind, Ino};
+use lanefs_format::{FileKind, Ino};
 
 /// Everything `stat(2)` tells, times in nanoseconds since 1970 ([`crate::times`]: beyond 2225 in seconds).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,8 +13,9 @@ use crate::writeback::background::Background;
 use crate::writeback::{Backlog, FlushQueue, reaper::Reaper, reclaim::Reclaim};
 use crate::{Cred, Fs, MountOptions, Order};
 use crossbeam_utils::CachePadded;
+use lanefs_format::Ino;
 use lanefs_store::device::{Device, FileDevice, MemoryDevice};
-use lanefs_store::{CleanReport, FormatOptions, Grown, Ino, OpenReport, Store, VolumeInfo};
+use lanefs_store::{CleanReport, FormatOptions, Grown, OpenReport, Store, VolumeInfo};
 use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::clock::Clock;
 use lanefs_sync::epoch::Epochs;
@@ -319,7 +320,7 @@ impl Volume {
             free: s.free,
             files: s.inodes.saturating_add(s.free),
             files_free: s.free,
-            name_max: lanefs_store::NAME_MAX as u32,
+            name_max: lanefs_format::NAME_MAX as u32,
             fsid,
         })
     }
@@ -328,14 +329,14 @@ impl Volume {
     pub fn free_now(&self) -> Result<u64> {
         let inner = &self.0.inner;
         inner.check_alive()?;
-        Ok(inner.store.space().free * lanefs_store::BLOCK_SIZE as u64)
+        Ok(inner.store.space().free * lanefs_format::BLOCK_SIZE as u64)
     }
 
     /// Whether there is room for so many bytes more at this moment, also after what was deleted was given back, which may take long. It is kept for
     /// nobody. True once the volume is closed: then calls tell.
     pub fn has_room(&self, bytes: u64) -> bool {
         let inner = &self.0.inner;
-        let blocks = bytes.div_ceil(lanefs_store::BLOCK_SIZE as u64);
+        let blocks = bytes.div_ceil(lanefs_format::BLOCK_SIZE as u64);
         let fits = || {
             let lane = inner.lanes.mine();
             let fits = inner.store.reserve(lane, blocks);
@@ -415,7 +416,7 @@ impl Volume {
         inner.check_alive()?;
         inner.writable()?;
         let (_, all) = inner.store.segment_bytes();
-        if range.start >= all || range.end.saturating_sub(range.start) < lanefs_store::BLOCK_SIZE as u64 {
+        if range.start >= all || range.end.saturating_sub(range.start) < lanefs_format::BLOCK_SIZE as u64 {
             return Err(Error::Posix(libc::EINVAL));
         }
         self.checkpoint()?;

@@ -6,12 +6,19 @@ use super::Report;
 /// sees them.
 const ARROWS: &[(&str, &[&str])] = &[
     ("lanefs-sync", &[]),
-    ("lanefs-store", &["lanefs-sync"]),
-    ("lanefs", &["lanefs-sync", "lanefs-store"]),
+    ("lanefs-format", &["lanefs-sync"]),
+    ("lanefs-store", &["lanefs-sync", "lanefs-format"]),
+    ("lanefs", &["lanefs-sync", "lanefs-format", "lanefs-store"]),
     ("lanefs-fuse", &["lanefs"]),
     ("lanefs-bench", &["lanefs-sync", "lanefs-store", "lanefs"]),
-    ("lanefs-check", &["lanefs-sync", "lanefs-store", "lanefs", "lanefs-fuse", "lanefs-bench"]),
-    ("lanefs-cli", &["lanefs-store", "lanefs", "lanefs-fuse", "lanefs-bench", "lanefs-check"]),
+    (
+        "lanefs-check",
+        &["lanefs-sync", "lanefs-format", "lanefs-store", "lanefs", "lanefs-fuse", "lanefs-bench"],
+    ),
+    (
+        "lanefs-cli",
+        &["lanefs-format", "lanefs-store", "lanefs", "lanefs-fuse", "lanefs-bench", "lanefs-check"],
+    ),
     ("xtask", &[]),
 ];
 

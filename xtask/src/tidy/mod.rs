@@ -97,9 +97,10 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
         let entry = entry?;
         let (path, name) = (entry.path(), entry.file_name());
         let name = name.to_string_lossy();
-        // Hidden folders belong to tools; a target folder to cargo.
+        // Hidden folders belong to tools, and a folder `target` beside a manifest to cargo.
+        let of_cargo = name == "target" && folder.join("Cargo.toml").exists();
         if entry.file_type()?.is_dir() {
-            if !name.starts_with('.') && name != "target" {
+            if !name.starts_with('.') && !of_cargo {
                 collect(&path, files)?;
             }
         } else if [".rs", ".toml", ".md"].iter().any(|ending| name.ends_with(ending)) {
@@ -119,6 +120,7 @@ mod tests {
         let src = root.join("crates/lanefs/src/memfs");
         fs::create_dir_all(&src).unwrap();
         fs::create_dir_all(root.join("target")).unwrap();
+        fs::write(root.join("Cargo.toml"), "[workspace]\n").unwrap();
         fs::write(root.join("target/built.rs"), "\t\t \n").unwrap();
         fs::write(src.join("cell.rs"), "fn f() {}\nuse lanefs_store::BlockAddr; \n").unwrap();
         let findings = check_workspace(&root);
@@ -130,5 +132,18 @@ mod tests {
         assert!(told.iter().all(|line| line.starts_with("crates/lanefs/src/memfs/cell.rs:2: ")), "{told:?}");
         assert!(told.iter().any(|line| line.contains("BlockAddr")));
         assert!(told.iter().any(|line| line.contains("whitespace")));
+    }
+
+    /// A folder of sources may be called `target`; it was passed over, and a circle through it was not seen.
+    #[test]
+    fn only_cargos_own_target_folder_is_passed_over() {
+        let root = std::env::temp_dir().join(format!("xtask-tidy-target-{}", std::process::id()));
+        let src = root.join("crates/lanefs-bench/src/target");
+        fs::create_dir_all(&src).unwrap();
+        fs::write(src.join("mod.rs"), "fn f() {} \n").unwrap();
+        let findings = check_workspace(&root);
+        fs::remove_dir_all(&root).unwrap();
+        let file = "crates/lanefs-bench/src/target/mod.rs";
+        assert!(findings.unwrap().iter().any(|f| f.file == file && f.message.contains("whitespace")));
     }
 }

@@ -1,13 +1,12 @@
 //! `lanefs-bench ablate`: LaneFS as usual beside LaneFS with techniques taken out, in one interleaved run.
 
-use super::run::{Named, matrix_to};
-use super::{Cells, command_line, now};
 use crate::ablation::{KEYS, VARIANTS, Variant};
 use crate::error::{Failure, Res, say};
 use crate::machine::Machine;
+use crate::matrix::{Cells, command_line, matrix_to, now};
+use crate::registry::select;
 use crate::results::ResultsFile;
-use crate::target::{TargetSpec, parse_size};
-use crate::workload::select;
+use crate::target::{Named, TargetSpec, parse_size};
 use std::path::PathBuf;
 
 /// Arguments of `ablate`.

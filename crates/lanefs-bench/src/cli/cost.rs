@@ -2,12 +2,12 @@
 //! file a ratchet.
 
 use super::profile::{instructions, transfers};
-use super::{Cells, Named, command_line, matrix, now, write_json};
 use crate::error::{Context, Res, say};
 use crate::machine::Machine;
+use crate::matrix::{Cells, command_line, matrix, now, write_json};
+use crate::registry::select;
 use crate::results::{CellResult, ResultsFile};
-use crate::target::{OpenTarget, VolumeTarget, parse_size};
-use crate::workload::select;
+use crate::target::{Named, OpenTarget, VolumeTarget, parse_size};
 use std::path::PathBuf;
 
 /// Arguments of `cost`.

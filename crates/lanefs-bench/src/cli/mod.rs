@@ -4,22 +4,16 @@ mod ablate;
 mod cost;
 mod memory;
 mod profile;
-mod progress;
 mod run;
 
 pub use ablate::AblateArgs;
 pub use cost::CostArgs;
 pub use memory::MemoryArgs;
 pub use profile::CountArgs;
-pub use progress::{Progress, human, span};
-pub use run::{Named, RunArgs, matrix};
+pub use run::RunArgs;
 
-use crate::error::{Context, Res, say};
-use crate::results::ResultsFile;
-use crate::runner::Plan;
-use crate::workload::Params;
+use crate::error::{Res, say};
 use clap::{Parser, Subcommand};
-use std::path::{Path, PathBuf};
 
 /// Measure file systems: FxMark's nineteen microbenchmarks and the workloads of the papers.
 #[derive(Debug, Parser)]
@@ -54,67 +48,6 @@ pub enum Command {
     List,
 }
 
-/// How cells are run: shared by `run` and `compare`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Cells {
-    /// Workloads: names, `all` (FxMark's nineteen), `papers`, `external` (db_bench), `yardsticks`, `everything`.
-    #[arg(long, value_delimiter = ',', default_value = "all")]
-    pub workloads: Vec<String>,
-    /// Numbers of workers.
-    #[arg(long, value_delimiter = ',', default_value = "1")]
-    pub workers: Vec<usize>,
-    /// Timed seconds of each repeat.
-    #[arg(long, default_value_t = 1.0)]
-    pub seconds: f64,
-    /// Seconds of warm-up [default: a fifth of --seconds, at most 1].
-    #[arg(long)]
-    pub warmup: Option<f64>,
-    /// Repeats of each cell; the median counts.
-    #[arg(long, default_value_t = 3)]
-    pub repeats: usize,
-    /// Workers are processes (directories only; in-process volumes keep threads).
-    #[arg(long)]
-    pub processes: bool,
-    /// Open data files with O_DIRECT.
-    #[arg(long)]
-    pub direct: bool,
-    /// Multiply the papers' numbers of files by this.
-    #[arg(long, default_value_t = 1.0)]
-    pub scale: f64,
-    /// The loadfile that the dbench workload replays.
-    #[arg(long, value_name = "FILE")]
-    pub loadfile: Option<PathBuf>,
-}
-
-impl Cells {
-    /// Refuses what cannot be run.
-    pub fn check(&self) -> Res<()> {
-        let sane = |s: f64, least: f64| s.is_finite() && s >= least && s <= 86_400.0;
-        if !sane(self.seconds, 0.001) || !sane(self.warmup.unwrap_or(0.0), 0.0) {
-            return Err("--seconds and --warmup must be between 1 ms and a day".to_string().into());
-        }
-        if self.workers.iter().any(|&w| w == 0 || w > 1024) || self.repeats == 0 || self.repeats > 1000 {
-            return Err("--workers must be 1 to 1024 and --repeats 1 to 1000".to_string().into());
-        }
-        if !sane(self.scale, 0.000_001) {
-            return Err("--scale must be a positive number".to_string().into());
-        }
-        Ok(())
-    }
-
-    /// The plan for this many workers.
-    pub fn plan(&self, workers: usize, processes: bool) -> Plan {
-        Plan {
-            workers,
-            seconds: self.seconds,
-            warmup: self.warmup.unwrap_or((self.seconds / 5.0).min(1.0)),
-            processes,
-            ops: None,
-            params: Params { scale: self.scale, loadfile: self.loadfile.clone() },
-        }
-    }
-}
-
 /// Does what was asked and answers the exit status.
 pub fn run(args: Args) -> Res<i32> {
     crate::interrupt::install();
@@ -128,28 +61,10 @@ pub fn run(args: Args) -> Res<i32> {
         Command::Memory(args) => memory::run(&args),
         Command::Compare(args) => crate::compare::run(&args),
         Command::List => {
-            for entry in crate::workload::all() {
+            for entry in crate::registry::all() {
                 say(format_args!("{:<16} {} ({}/s)", entry.info.name, entry.info.about, entry.info.unit))?;
             }
             Ok(0)
         }
     }
-}
-
-/// Writes a results file in one go: either the whole is there, or what was there before.
-pub fn write_json(path: &Path, file: &ResultsFile) -> Res<()> {
-    let text = serde_json::to_vec_pretty(file).at("encoding the results")?;
-    let beside = path.with_extension("json.part");
-    std::fs::write(&beside, text).at(beside.display())?;
-    std::fs::rename(&beside, path).at(path.display())
-}
-
-/// The command as it was given.
-pub fn command_line() -> String {
-    std::env::args().collect::<Vec<_>>().join(" ")
-}
-
-/// Seconds since 1970.
-pub fn now() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }

@@ -1,9 +1,10 @@
 //! Instructions of an operation, counted by valgrind, and the transfers of cache lines that the coherence model told.
 
 use crate::error::{Context, Failure, Res};
+use crate::registry::select;
 use crate::runner::Plan;
 use crate::target::TargetSpec;
-use crate::workload::{Params, select};
+use crate::workload::Params;
 use std::path::Path;
 use std::process::{Command, Stdio};
 

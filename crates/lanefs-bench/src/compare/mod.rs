@@ -5,19 +5,18 @@
 
 mod memory;
 mod peers;
-mod ratios;
 mod undo;
 
 pub use peers::{Ground, Peer, Skipped};
-pub use ratios::{Ratio, geometric_mean, ratio, table, times};
 pub use undo::Undo;
 
-use crate::cli::{Cells, Named, command_line, matrix, now, write_json};
 use crate::error::{Context, Failure, Res, say};
 use crate::machine::Machine;
+use crate::matrix::{Cells, command_line, matrix, now, write_json};
+use crate::ratios::table;
+use crate::registry::{Entry, select};
 use crate::results::ResultsFile;
-use crate::target::{OpenTarget, TargetSpec, parse_size};
-use crate::workload::select;
+use crate::target::{Named, OpenTarget, TargetSpec, parse_size};
 use std::path::PathBuf;
 
 /// What the peers' devices are made of.
@@ -123,12 +122,7 @@ fn c_size(bytes: u64) -> Res<std::ffi::CString> {
     std::ffi::CString::new(format!("size={bytes}")).at("a mount option")
 }
 
-fn compare(
-    args: &CompareArgs,
-    workloads: &[&crate::workload::Entry],
-    peers: &[Peer],
-    undo: &mut Undo,
-) -> Res<i32> {
+fn compare(args: &CompareArgs, workloads: &[&Entry], peers: &[Peer], undo: &mut Undo) -> Res<i32> {
     if args.medium == Medium::Mem {
         let bytes = parse_size(&args.size)?;
         let written = peers.iter().filter(|p| !args.fresh && p.has_device());

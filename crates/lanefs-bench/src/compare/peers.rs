@@ -1,9 +1,8 @@
 //! The file systems LaneFS is compared with: made, mounted, opened.
 
 use super::undo::Undo;
-use crate::cli::Named;
 use crate::error::{Context, Failure, Res};
-use crate::target::{DirTarget, Memory, OpenTarget, TargetSpec};
+use crate::target::{DirTarget, Memory, Named, OpenTarget, TargetSpec};
 use lanefs_store::device::{Device, FileDevice};
 use lanefs_store::{FormatOptions, Store};
 use std::path::{Path, PathBuf};

@@ -2,10 +2,10 @@
 
 use super::svg::{Anchor, Svg, escape};
 use crate::ablation::VARIANTS;
-use crate::cli::human;
-use crate::compare::ratio;
+use crate::ratios::ratio;
+use crate::registry;
 use crate::results::{CellResult, ResultsFile};
-use crate::workload;
+use crate::units::human;
 use std::fmt::Write;
 
 /// The section; nothing if the file is not one of `ablate`.
@@ -30,7 +30,7 @@ pub fn section(file: &ResultsFile) -> String {
     }
     out.push_str("</dl><div class=\"panels\">");
     for name in names {
-        let about = workload::all().iter().find(|e| e.info.name == name).map_or("", |e| e.info.about);
+        let about = registry::all().iter().find(|e| e.info.name == name).map_or("", |e| e.info.about);
         let _ = write!(out, "<figure><figcaption><b>{}</b> {}</figcaption>", escape(name), escape(about));
         let of: Vec<&CellResult> = file.results.iter().filter(|r| r.workload == name).collect();
         let mut workers: Vec<usize> = of.iter().map(|r| r.workers).collect();

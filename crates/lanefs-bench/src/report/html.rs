@@ -4,10 +4,10 @@ use super::ablation;
 use super::latency::ridges;
 use super::rates::{Coloured, bars, curves};
 use super::svg::escape;
-use crate::cli::{human, span};
-use crate::compare::{geometric_mean, ratio, times};
+use crate::ratios::{geometric_mean, ratio};
+use crate::registry;
 use crate::results::{CellResult, ResultsFile};
-use crate::workload;
+use crate::units::{human, span, times};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
@@ -149,7 +149,7 @@ fn heat(ratio: f64) -> &'static str {
 }
 
 fn panel(name: &str, cells: &[Coloured<'_>]) -> String {
-    let info = workload::all().iter().find(|e| e.info.name == name).map(|e| e.info);
+    let info = registry::all().iter().find(|e| e.info.name == name).map(|e| e.info);
     let unit = cells.first().map_or("ops", |(_, r)| if r.unit.is_empty() { "ops" } else { &r.unit });
     let most = cells.iter().map(|(_, r)| r.workers).max().unwrap_or(1);
     let at_most: Vec<Coloured<'_>> = cells.iter().filter(|(_, r)| r.workers == most).copied().collect();

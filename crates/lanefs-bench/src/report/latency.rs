@@ -2,7 +2,7 @@
 
 use super::rates::Coloured;
 use super::svg::{Anchor, Svg};
-use crate::cli::span;
+use crate::units::span;
 
 /// Bins in a decade.
 const BINS: f64 = 12.0;

@@ -1,8 +1,8 @@
 //! Rates: curves by number of workers, bars by file system.
 
 use super::svg::{Anchor, Svg, nice};
-use crate::cli::human;
 use crate::results::CellResult;
+use crate::units::human;
 
 /// A cell and the colour of its target.
 pub type Coloured<'a> = (usize, &'a CellResult);

@@ -3,21 +3,20 @@
 //! Workloads are generic over [`Target`] and compiled once for each kind, so a timed loop calls the kernel or the
 //! library directly: no vtable, no boxing, no branch on the kind.
 
+mod block;
 mod dir;
 mod spec;
 mod volume;
 
+pub use block::{BLOCK, Block, as_bytes, as_bytes_mut, buffer};
 pub use dir::{DirFile, DirTarget};
-pub use spec::{Memory, TargetSpec, parse_size};
+pub use spec::{Memory, Named, TargetSpec, parse_size};
 pub use volume::{VolumeFile, VolumeTarget};
 
 use crate::cost::Traffic;
 use crate::error::{Op, Res};
 use crate::name::Name;
 use std::path::PathBuf;
-
-/// Size of a block: what FxMark reads and writes at a time.
-pub const BLOCK: usize = 4096;
 
 /// Flags for [`Target::open`], as in `open(2)`.
 pub mod flags {

@@ -2,7 +2,6 @@
 
 use super::{DirTarget, OpenTarget, VolumeTarget};
 use crate::ablation::{self, Off};
-use crate::cli::Named;
 use crate::error::{Failure, Res};
 use lanefs::{MountOptions, Order};
 use std::path::PathBuf;
@@ -18,6 +17,16 @@ pub enum TargetSpec {
     Image(PathBuf, Order),
     /// A new LaneFS volume in memory.
     Memory(Memory),
+}
+
+/// A target with the name it has in the results.
+pub struct Named {
+    /// Its name.
+    pub name: String,
+    /// It.
+    pub target: OpenTarget,
+    /// Techniques of LaneFS that are off in it.
+    pub without: Vec<String>,
 }
 
 /// A volume in memory and what of it is not as usual: with one lane or one mlog it shows what these are worth.

@@ -1,10 +1,9 @@
 //! A LaneFS volume in this process: calls of the library.
 
-use super::{Memory, Target, TargetFile, flags, remove_tree};
+use super::{Memory, Target, TargetFile, as_bytes, buffer, flags, remove_tree};
 use crate::cost::{CountingDevice, Traffic};
 use crate::error::{Context, Op, Res};
 use crate::name::Name;
-use crate::workload::{as_bytes, buffer};
 use lanefs::{File, Fs, MountOptions, OpenOptions, SetTime, Volume};
 use lanefs_store::device::{Device, MemoryDevice, ReadReq, WriteReq};
 use lanefs_store::{FormatOptions, Store};

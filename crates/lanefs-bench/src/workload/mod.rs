@@ -13,14 +13,13 @@
 pub mod external;
 pub mod micro;
 pub mod papers;
-pub mod registry;
 pub mod yardsticks;
 
-pub use registry::{Entry, Group, all, select};
+pub use crate::target::{Block, as_bytes, as_bytes_mut, buffer};
 
 use crate::error::{Context, Op, Res};
 use crate::name::Name;
-use crate::target::{BLOCK, Target, TargetFile, flags};
+use crate::target::{Target, TargetFile, flags};
 use std::path::PathBuf;
 
 /// What a workload is called and what its numbers count.
@@ -86,36 +85,6 @@ pub trait Workload<T: Target>: Sized {
     fn finish(self, _cx: &Cx<'_, T>) -> Res<()> {
         Ok(())
     }
-}
-
-/// A block of data, aligned so that O_DIRECT takes it.
-#[repr(C, align(4096))]
-#[derive(Clone)]
-pub struct Block(pub [u8; BLOCK]);
-
-impl Block {
-    /// A block whose content tells workers apart.
-    pub fn new(id: usize) -> Box<Block> {
-        Box::new(Block([id as u8 ^ 0x5a; BLOCK]))
-    }
-}
-
-/// A buffer of whole blocks, aligned like one.
-pub fn buffer(bytes: usize) -> Vec<Block> {
-    vec![Block([0x6c; BLOCK]); bytes.div_ceil(BLOCK)]
-}
-
-/// The blocks as bytes.
-pub fn as_bytes(blocks: &[Block]) -> &[u8] {
-    // SAFETY: `Block` is repr(C), 4096 initialised bytes without padding, so a slice of n blocks is a slice of
-    // n * 4096 bytes with the same lifetime and no stricter alignment.
-    unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast(), blocks.len() * BLOCK) }
-}
-
-/// The blocks as bytes that can be written.
-pub fn as_bytes_mut(blocks: &mut [Block]) -> &mut [u8] {
-    // SAFETY: as in `as_bytes`; every bit pattern is a valid `Block`, and the borrow is exclusive.
-    unsafe { std::slice::from_raw_parts_mut(blocks.as_mut_ptr().cast(), blocks.len() * BLOCK) }
 }
 
 impl<T: Target> Cx<'_, T> {

@@ -1,8 +1,9 @@
 //! Every workload runs, counts and cleans up, on a directory, with threads and with processes.
 
+use lanefs_bench::registry::{Group, all};
 use lanefs_bench::runner::Plan;
 use lanefs_bench::target::{OpenTarget, TargetSpec};
-use lanefs_bench::workload::{Group, Params, all};
+use lanefs_bench::workload::Params;
 
 fn plan(workers: usize, processes: bool) -> Plan {
     let loadfile = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/client.txt");

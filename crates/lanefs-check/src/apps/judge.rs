@@ -6,7 +6,7 @@ use super::states::{Plan, State};
 use super::worker::{Judge, Promised, Scratch};
 use crate::crash::image::{CowDevice, Image};
 use lanefs::{Fs, MountOptions, Volume};
-use lanefs_store::FileKind;
+use lanefs_format::FileKind;
 use lanefs_store::device::Device;
 use lanefs_store::fsck::{self, FsckOptions};
 use std::collections::{BTreeMap, HashMap};

@@ -4,14 +4,14 @@
 use super::images::corpus;
 use super::tell;
 use crate::generate::Rng;
-use lanefs_store::format::batch::{self, Context};
-use lanefs_store::format::dir_bucket::{self, BucketId};
-use lanefs_store::format::header::BlockKind;
-use lanefs_store::format::superblock::{UnverifiedSuperblock, Uuid};
-use lanefs_store::format::{
+use lanefs_format::batch::{self, Context};
+use lanefs_format::dir_bucket::{self, BucketId};
+use lanefs_format::header::BlockKind;
+use lanefs_format::superblock::{UnverifiedSuperblock, Uuid};
+use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, Ino};
+use lanefs_format::{
     checksum, header, inode, map_node, orphans, record, slot, summary, table_node, usage_node,
 };
-use lanefs_store::{BLOCK_SIZE, Block, BlockAddr, Ino};
 
 /// One buffer through all decoders.
 pub fn case(rng: &mut Rng) -> Result<(), String> {

@@ -6,11 +6,11 @@
 use super::seeds::{HASH_KEY, Seed};
 use super::tell;
 use crate::generate::Rng;
-use lanefs_store::BlockAddr;
-use lanefs_store::format::batch::{BATCH_HEADER, blocks_for};
-use lanefs_store::format::checksum::{block_crc, pieces_crc};
-use lanefs_store::format::header::{BlockKind, HEADER_LEN, verify_sealed};
-use lanefs_store::{BLOCK_SIZE, Block};
+use lanefs_format::BlockAddr;
+use lanefs_format::batch::{BATCH_HEADER, blocks_for};
+use lanefs_format::checksum::{block_crc, pieces_crc};
+use lanefs_format::header::{BlockKind, HEADER_LEN, verify_sealed};
+use lanefs_format::{BLOCK_SIZE, Block};
 
 /// What a block is to the mutator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

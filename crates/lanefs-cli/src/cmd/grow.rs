@@ -27,7 +27,7 @@ pub struct Args {
 
 /// Grows.
 pub fn run(args: &Args) -> Outcome {
-    let bytes = args.size.map(|s| s.next_multiple_of(lanefs_store::BLOCK_SIZE as u64));
+    let bytes = args.size.map(|s| s.next_multiple_of(lanefs_format::BLOCK_SIZE as u64));
     let images = match args.volume.is_dir() {
         true => vec![args.volume.clone()],
         false => names::images(args.volume.as_os_str()),

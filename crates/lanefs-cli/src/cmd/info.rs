@@ -3,9 +3,10 @@
 use crate::failure::{Failure, Outcome, written};
 use crate::mounted;
 use crate::size::show;
+use lanefs_format::BLOCK_SIZE;
 use lanefs_fuse::about::About;
 use lanefs_store::device::{Device, FileDevice};
-use lanefs_store::{BLOCK_SIZE, OpenOptions, OpenReport, Store, StoreError};
+use lanefs_store::{OpenOptions, OpenReport, Store, StoreError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -2,9 +2,10 @@
 
 use crate::failure::{About, Failure, Outcome, written};
 use crate::size;
+use lanefs_format::BLOCK_SIZE;
+use lanefs_format::superblock::{LABEL_MAX, MAX_MLOGS, MAX_SEGMENT_BLOCKS, MIN_SEGMENT_BLOCKS};
 use lanefs_store::device::{Device, FileDevice};
-use lanefs_store::format::superblock::{LABEL_MAX, MAX_MLOGS, MAX_SEGMENT_BLOCKS, MIN_SEGMENT_BLOCKS};
-use lanefs_store::{BLOCK_SIZE, FormatOptions, OpenOptions, Store};
+use lanefs_store::{FormatOptions, OpenOptions, Store};
 use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -192,7 +193,7 @@ fn refuse_if_in_use(image: &Path) -> Result<(), Failure> {
 /// Refuses an image whose beginning is not all zeros: it belongs to somebody.
 fn refuse_if_holding(device: &dyn Device) -> Result<(), Failure> {
     let mut blocks =
-        vec![lanefs_store::Block([0; BLOCK_SIZE]); 32.min((device.size() / BLOCK_SIZE as u64) as usize)];
+        vec![lanefs_format::Block([0; BLOCK_SIZE]); 32.min((device.size() / BLOCK_SIZE as u64) as usize)];
     let mut reads: Vec<_> = blocks
         .iter_mut()
         .enumerate()

@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> Outcome {
 
 /// Whether it is the directory that all others are in.
 fn is_root(ino: Ino) -> bool {
-    ino == lanefs_store::ROOT_INO
+    ino == lanefs_format::ROOT_INO
 }
 
 /// Files and directories at and below a place, for the progress bar.

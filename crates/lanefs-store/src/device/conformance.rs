@@ -1,7 +1,7 @@
 //! What every device must do, run against each kind of device by its own tests.
 
 use super::{Device, ReadReq, WriteReq};
-use crate::types::{BLOCK_SIZE, Block};
+use lanefs_format::{BLOCK_SIZE, Block};
 
 const B: u64 = BLOCK_SIZE as u64;
 

@@ -12,7 +12,7 @@ use lanefs_sync::lock::Mutex;
 use super::crash::{Random, SECTOR};
 use super::{Device, ReadReq, WriteReq, io_error};
 use crate::error::Result;
-use crate::types::BLOCK_SIZE;
+use lanefs_format::BLOCK_SIZE;
 
 /// A kind of request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -338,7 +338,7 @@ impl<D: Device> Device for FaultyDevice<D> {
 mod tests {
     use super::*;
     use crate::device::{MemoryDevice, conformance};
-    use crate::types::Block;
+    use lanefs_format::Block;
 
     const B: u64 = BLOCK_SIZE as u64;
 

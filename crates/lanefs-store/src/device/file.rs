@@ -12,7 +12,7 @@ use super::lock::ImageLock;
 use super::ring::{self, Op};
 use super::{Device, ReadReq, WriteReq, check_range, io_error};
 use crate::error::{Result, StoreError};
-use crate::types::{BLOCK_SIZE, Block};
+use lanefs_format::{BLOCK_SIZE, Block};
 
 /// `BLKGETSIZE64`: the size of a block device in bytes.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272u32 as libc::Ioctl;

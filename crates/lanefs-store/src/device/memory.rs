@@ -17,7 +17,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use super::{Device, ReadReq, WriteReq, check_range, io_error};
 use crate::error::{Result, StoreError};
-use crate::types::BLOCK_SIZE;
+use lanefs_format::BLOCK_SIZE;
 
 /// A device of fixed size in this process's memory. A flush is free: the memory is the medium.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl MemoryImage {
         const CHUNK: usize = 64 * BLOCK_SIZE;
         let size = device.size();
         let image = MemoryImage::empty(size)?;
-        let mut buf = vec![crate::types::Block([0; BLOCK_SIZE]); CHUNK / BLOCK_SIZE];
+        let mut buf = vec![lanefs_format::Block([0; BLOCK_SIZE]); CHUNK / BLOCK_SIZE];
         let mut at = 0;
         while at < size {
             let n = ((size - at) as usize).min(CHUNK) / BLOCK_SIZE;

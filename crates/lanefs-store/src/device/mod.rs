@@ -26,7 +26,7 @@ pub use recording::{
 };
 
 use crate::error::{Result, StoreError};
-use crate::types::BLOCK_SIZE;
+use lanefs_format::BLOCK_SIZE;
 
 /// One write of a submission: `data` is a multiple of 4 KiB, aligned to 4 KiB in memory and on the device.
 #[derive(Clone, Copy, Debug)]

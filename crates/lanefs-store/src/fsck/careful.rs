@@ -3,7 +3,7 @@
 
 use crate::device::{Device, ReadReq, WriteReq};
 use crate::error::{Result, StoreError};
-use crate::types::BLOCK_SIZE;
+use lanefs_format::BLOCK_SIZE;
 use lanefs_sync::lock::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;

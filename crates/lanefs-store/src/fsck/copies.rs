@@ -2,7 +2,7 @@
 
 use super::{FsckReport, Place, What};
 use crate::io::Io;
-use crate::types::BlockRef;
+use lanefs_format::BlockRef;
 
 pub(super) const AGAIN: &str = "it is written again from the other";
 

@@ -4,7 +4,7 @@ use crate::block_io::BlockSource;
 use crate::inode_state::{InodeState, PageAt};
 use crate::io::Io;
 use crate::radix::{Found, Wanted};
-use crate::types::BlockRef;
+use lanefs_format::BlockRef;
 
 /// The first mapped page at or after `page`, with its block; the tail is no block.
 pub(crate) fn next_mapped(s: &InodeState, page: u64) -> Found<Option<(u64, BlockRef)>> {

@@ -1,7 +1,7 @@
 //! Which blocks of the log have been seen.
 
 use crate::segment::{Geometry, SegId};
-use crate::types::BlockAddr;
+use lanefs_format::BlockAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// One bit per block of the log. Atomics are relaxed: each bit is its own fact, and threads are joined before all of

@@ -7,12 +7,12 @@ use super::walk::Walk;
 use super::{FsckReport, Phase, Place, Progress, miscounted, paths};
 use crate::api::{FoldInput, InodeUpdate, PageRead, Transaction};
 use crate::error::Result;
-use crate::format::dir_bucket::COOKIE_MAX;
-use crate::format::name_hash::name_hash;
-use crate::format::record::{Effect, encode_group};
 use crate::maintenance::Maintenance;
 use crate::store::Store;
-use crate::types::{Block, FileKind, INOS_PER_CHUNK, Ino, ROOT_INO, Version};
+use lanefs_format::dir_bucket::COOKIE_MAX;
+use lanefs_format::name_hash::name_hash;
+use lanefs_format::record::{Effect, encode_group};
+use lanefs_format::{Block, FileKind, INOS_PER_CHUNK, Ino, ROOT_INO, Version};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Each round's repairs may bring more to light: a directory found again has entries.

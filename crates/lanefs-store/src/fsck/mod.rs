@@ -41,7 +41,7 @@ pub(crate) use mapped::{after, next_mapped};
 
 use crate::device::Device;
 use crate::error::{Result, StoreError};
-use crate::types::Ino;
+use lanefs_format::{FormatError, Ino};
 use std::sync::Arc;
 
 /// What to check, and what to do about it.
@@ -187,6 +187,12 @@ impl From<String> for What {
 impl From<&str> for What {
     fn from(text: &str) -> What {
         What { text: text.into(), unreadable: false }
+    }
+}
+
+impl From<&FormatError> for What {
+    fn from(e: &FormatError) -> What {
+        What { text: e.to_string(), unreadable: false }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::device::{Device, ReadReq, WriteReq};
 use crate::error::Result;
-use crate::types::{BLOCK_SHIFT, BLOCK_SIZE, Block};
+use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE, Block};
 use lanefs_sync::lock::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use super::names::for_each_entry;
 use super::walk::Walk;
 use crate::inode_table::InodeTable;
 use crate::io::Io;
-use crate::types::{FileKind, Ino, ROOT_INO};
+use lanefs_format::{FileKind, Ino, ROOT_INO};
 use std::collections::{HashMap, HashSet};
 
 /// No path is followed deeper: a damaged volume may hold circles.

@@ -4,11 +4,11 @@
 use super::names::{Fix, Name, for_each_entry};
 use super::{FsckReport, Place};
 use crate::error::Result;
-use crate::format::dir_bucket::{COLLISION_BITS, EntryRef};
-use crate::format::name_hash::name_hash;
 use crate::inode_table::InodeTable;
 use crate::io::Io;
-use crate::types::{FileKind, Ino};
+use lanefs_format::dir_bucket::{COLLISION_BITS, EntryRef};
+use lanefs_format::name_hash::name_hash;
+use lanefs_format::{FileKind, Ino};
 use std::collections::{HashMap, HashSet};
 
 /// What a first look at one directory found odd.

@@ -12,12 +12,6 @@ use crate::block_io::{BlockSource, Owner};
 use crate::cell::Inner;
 use crate::device::{Device, WriteReq};
 use crate::error::{Result, StoreError};
-use crate::format::orphans;
-use crate::format::record::{Effect, encode_group};
-use crate::format::slot::Slot;
-use crate::format::summary;
-use crate::format::superblock::{Superblock, UnverifiedSuperblock};
-use crate::format::table_node::TableEntry;
 use crate::inode_state::InodeState;
 use crate::inode_table::{ChunkStep, InodeTable};
 use crate::io::Io;
@@ -26,11 +20,17 @@ use crate::segment::{Geometry, SegmentTable};
 use crate::slots::check_ages;
 use crate::store::{Parts, Store};
 use crate::superblocks::{find_superblock, order_by};
-use crate::types::{
-    Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, INOS_PER_CHUNK, Ino, ROOT_INO, Version,
-};
 use crate::usage_table::UsageTable;
 use crate::usage_table::leaf_of;
+use lanefs_format::orphans;
+use lanefs_format::record::{Effect, encode_group};
+use lanefs_format::slot::Slot;
+use lanefs_format::summary;
+use lanefs_format::superblock::{Superblock, UnverifiedSuperblock};
+use lanefs_format::table_node::TableEntry;
+use lanefs_format::{
+    Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, INOS_PER_CHUNK, Ino, ROOT_INO, Version,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -104,8 +104,9 @@ fn superblocks(
         for at in sb.places() {
             let mut b = Block::zeroed();
             let read = d.read(&mut [crate::device::ReadReq { offset: at << BLOCK_SHIFT, data: &mut b.0 }]);
-            let verified =
-                read.and_then(|()| UnverifiedSuperblock(b).verify(at, blocks).map_err(|e| e.on(d.name())));
+            let verified = read.and_then(|()| {
+                UnverifiedSuperblock(b).verify(at, blocks).map_err(|e| StoreError::superblock(d.name(), &e))
+            });
             let Err(e) = verified else { continue };
             let which = match at {
                 0 => "superblock",
@@ -113,7 +114,7 @@ fn superblocks(
                 _ => "copy of the superblock",
             };
             report.add(format!("{}: {which}", d.name()), &e, "it is written again from another", true);
-            bad.push((i, at, sb.encode(at).map_err(|e| e.on(d.name()))?));
+            bad.push((i, at, sb.encode(at).map_err(|e| StoreError::superblock(d.name(), &e))?));
         }
     }
     Ok(bad)
@@ -130,9 +131,9 @@ impl Job<'_> {
         let mut bad = Vec::new();
         for (i, addr) in (0..2).flat_map(|i| self.sb.slot_places(i).into_iter().map(move |a| (i, a))) {
             let mut b = Block::zeroed();
-            let mut read = || {
+            let mut read = || -> Result<Slot> {
                 io.read_raw(addr, &mut b.0, "checkpoint slot")?;
-                Slot::decode(&b, addr, self.sb.volume)
+                Ok(Slot::decode(&b, addr, self.sb.volume)?)
             };
             // What was read wrong once is no reason to go back to the other slot.
             let slot = match read() {
@@ -363,7 +364,7 @@ impl Job<'_> {
         while !next.is_none() {
             let marked = marks.mark_node(next.addr);
             let read =
-                io.read(next, "orphan list").and_then(|b| orphans::decode_orphans(&b, next.addr, index));
+                io.read(next, "orphan list").and_then(|b| Ok(orphans::decode_orphans(&b, next.addr, index)?));
             match read {
                 Ok((_, after)) if marked == Marked::First => {
                     tell_copy(io, "orphan list".into(), next, report);
@@ -475,7 +476,7 @@ pub(super) fn mark_summaries(usage: &mut UsageTable, io: &Io, marks: &Marks, rep
         // Bytes that are no summary lead nowhere, and nothing would write their copy again.
         let read = io
             .read(r, "segment summary")
-            .and_then(|b| summary::decode_summary(&b, r.addr, u64::from(seg), part));
+            .and_then(|b| Ok(summary::decode_summary(&b, r.addr, u64::from(seg), part)?));
         if let Err(e) = read {
             report.add(format!("summary of segment {seg}"), &e, "it is dropped", true);
             bad.insert((seg, part));

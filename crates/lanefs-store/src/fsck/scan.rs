@@ -7,13 +7,13 @@
 use super::walk::in_parallel;
 use super::{OnProgress, Phase, Progress};
 use crate::block_io::BlockSource;
-use crate::format::checksum;
-use crate::format::header::{BlockKind, Stamp, verify_sealed};
-use crate::format::inode;
-use crate::format::table_node::{self, ENTRIES, TableEntry};
 use crate::io::Io;
 use crate::segment::Geometry;
-use crate::types::{BLOCK_SIZE, Block, BlockRef, INOS_PER_CHUNK, Ino};
+use lanefs_format::checksum;
+use lanefs_format::header::{BlockKind, Stamp, verify_sealed};
+use lanefs_format::inode;
+use lanefs_format::table_node::{self, ENTRIES, TableEntry};
+use lanefs_format::{BLOCK_SIZE, Block, BlockRef, INOS_PER_CHUNK, Ino};
 use lanefs_sync::lock::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -6,18 +6,18 @@ use crate::cell::Inner;
 use crate::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, Plan, When};
 
 use crate::error::{Result, StoreError};
-use crate::format::dir_bucket::{self, EntryRef};
-use crate::format::header::{BlockKind, verify_sealed};
-use crate::format::record::{Effect, encode_group};
 use crate::store::Store;
-use crate::types::*;
+use lanefs_format::dir_bucket::{self, EntryRef};
+use lanefs_format::header::{BlockKind, verify_sealed};
+use lanefs_format::record::{Effect, encode_group};
+use lanefs_format::*;
 use std::sync::Arc;
 
 const DIRS: u64 = 4;
 const FILES: u64 = 300;
 
 fn cookie(name: &[u8]) -> u64 {
-    crate::format::name_hash::name_hash([1, 2], name)
+    lanefs_format::name_hash::name_hash([1, 2], name)
 }
 
 fn attrs(mode: u32, size: u64) -> Attrs {

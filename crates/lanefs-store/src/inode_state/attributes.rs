@@ -3,8 +3,8 @@
 use super::InodeState;
 use crate::block_io::{BlockSink, Owner};
 use crate::error::{Result, StoreError};
-use crate::format::inode::{self, XATTR_INLINE, XATTR_PER_BLOCK, XattrPlace};
-use crate::types::{BlockRef, XATTR_BLOB_MAX};
+use lanefs_format::inode::{self, XATTR_INLINE, XATTR_PER_BLOCK, XattrPlace};
+use lanefs_format::{BlockRef, XATTR_BLOB_MAX};
 
 impl InodeState {
     /// Replaces all extended attributes.

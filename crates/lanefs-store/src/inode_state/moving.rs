@@ -4,7 +4,7 @@ use super::{InodeState, XattrPlace, read_xattrs};
 use crate::block_io::{BlockSource, Owner};
 use crate::error::Result;
 use crate::radix::Found;
-use crate::types::BlockRef;
+use lanefs_format::BlockRef;
 
 impl InodeState {
     /// The cleaner's question: where is the block that `owner` names now? None if there is no such block.

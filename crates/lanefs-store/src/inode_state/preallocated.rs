@@ -3,8 +3,8 @@
 use super::InodeState;
 use crate::block_io::BlockSource;
 use crate::error::Result;
-use crate::format::prealloc::Prealloc;
 use crate::radix::Found;
+use lanefs_format::prealloc::Prealloc;
 use std::ops::Range;
 
 impl InodeState {

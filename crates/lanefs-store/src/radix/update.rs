@@ -3,8 +3,8 @@
 use super::{Node, Radix, index_of, key_of, slot_of};
 use crate::block_io::{BlockSink, BlockSource};
 use crate::error::{Result, StoreError};
-use crate::format::map_node::{self, FANOUT, FANOUT_BITS, KEY_END, PENDING, Slots};
-use crate::types::BlockRef;
+use lanefs_format::BlockRef;
+use lanefs_format::map_node::{self, FANOUT, FANOUT_BITS, KEY_END, PENDING, Slots};
 use std::ops::Range;
 
 enum Cleared {

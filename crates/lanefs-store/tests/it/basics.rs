@@ -1,7 +1,7 @@
 //! Making, opening, writing, committing, folding and reopening, one thing at a time.
 
 use crate::common::*;
-use lanefs_store::format::record::Effect;
+use lanefs_format::record::Effect;
 use lanefs_store::*;
 
 const SMALL: u64 = 4 << 20;

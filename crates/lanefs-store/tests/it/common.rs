@@ -1,7 +1,7 @@
 //! What every test needs: a volume in memory, and short words for transactions and groups.
 
+use lanefs_format::record::{Effect, encode_group};
 use lanefs_store::device::{Device, MemoryDevice};
-use lanefs_store::format::record::{Effect, encode_group};
 use lanefs_store::*;
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ pub fn read(s: &Store, ino: u64, page: u64) -> Option<Box<Block>> {
 const HASH_KEY: [u64; 2] = [1, 2];
 
 pub fn cookie(name: &[u8]) -> u64 {
-    lanefs_store::format::name_hash::name_hash(HASH_KEY, name)
+    lanefs_format::name_hash::name_hash(HASH_KEY, name)
 }
 
 pub fn new_file(ino: u64) -> Effect<'static> {

@@ -1,8 +1,8 @@
 //! Volumes with two copies of their tree: one copy of every block of it is damaged in turn, and costs nothing; then both are, and that is told.
 
 use crate::common::*;
+use lanefs_format::header::{BlockKind, verify_sealed};
 use lanefs_store::device::{Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan, When};
-use lanefs_store::format::header::{BlockKind, verify_sealed};
 use lanefs_store::fsck::{self, FsckOptions};
 use lanefs_store::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,7 +117,7 @@ fn content(s: &Store) -> Result<Content> {
             }
             out.insert(e.name.to_vec(), (i.xattrs.len(), pages));
         }
-        if b.high >= lanefs_store::format::dir_bucket::COOKIE_MAX {
+        if b.high >= lanefs_format::dir_bucket::COOKIE_MAX {
             return Ok(out);
         }
         at = b.high + 1;

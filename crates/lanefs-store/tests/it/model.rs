@@ -7,7 +7,7 @@
 //! A call that fails is made again, as a caller does that hears of an error. So faults that do not stop the store change nothing of what is judged.
 
 use crate::common::*;
-use lanefs_store::format::record::Effect;
+use lanefs_format::record::Effect;
 use lanefs_store::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -249,7 +249,7 @@ impl Model {
     /// After an error it can be called again.
     fn commit(&mut self, s: &Store) -> Result<()> {
         let g = &self.pending;
-        let half = lanefs_store::format::record::groups(g).next().map_or(0, |x| x.unwrap().bytes.len());
+        let half = lanefs_format::record::groups(g).next().map_or(0, |x| x.unwrap().bytes.len());
         s.commit_epoch(self.epoch, vec![(0, g[..half].to_vec()), (1, g[half..].to_vec())])?;
         self.committed.push((self.epoch, Arc::new(std::mem::take(&mut self.pending))));
         self.epoch += 1;

@@ -1,8 +1,8 @@
 //! What recovery makes of a log: which slot it goes on from, which messages count, and what it may write over.
 
 use crate::common::*;
+use lanefs_format::record::Effect;
 use lanefs_store::device::{Crash, Fate, MemoryDevice, MemoryImage, Payload, Recorder};
-use lanefs_store::format::record::Effect;
 use lanefs_store::*;
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Superblocks and slots: what is left when some of them are gone, and devices that do not belong together.
 
 use crate::common::*;
+use lanefs_format::slot::Slot;
+use lanefs_format::superblock::{FAR_BLOCKS, Superblock, UnverifiedSuperblock};
 use lanefs_store::device::MemoryDevice;
-use lanefs_store::format::slot::Slot;
-use lanefs_store::format::superblock::{FAR_BLOCKS, Superblock, UnverifiedSuperblock};
 use lanefs_store::fsck::{FsckOptions, FsckReport, check};
 use lanefs_store::*;
 use std::sync::Arc;

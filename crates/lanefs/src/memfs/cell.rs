@@ -15,7 +15,7 @@ use super::dir::Dir;
 use super::stamps::{NO_TIME, Noted, STRIPED, Stamps};
 use super::xattr::XattrSlot;
 use crate::stat::Stat;
-use lanefs_store::{Attrs, FileKind, Ino, inode_flags};
+use lanefs_format::{Attrs, FileKind, Ino, inode_flags};
 use lanefs_sync::SeqWord;
 use lanefs_sync::lock::Mutex;
 use lanefs_sync::primitive::fence;

@@ -28,7 +28,7 @@
 
 use super::cell::{DATASYNC, DIRTY, Line, QUEUED, XATTR_DIRTY};
 use crossbeam_utils::CachePadded;
-use lanefs_store::Ino;
+use lanefs_format::Ino;
 use lanefs_sync::SeqWord;
 use lanefs_sync::primitive::fence;
 use smallvec::SmallVec;

@@ -3,7 +3,7 @@
 
 use super::cell::{Cell, EVICTED, FROZEN};
 use crossbeam_epoch::Guard;
-use lanefs_store::{INOS_PER_CHUNK, Ino};
+use lanefs_format::{INOS_PER_CHUNK, Ino};
 use lanefs_sync::ablation::{OneLock, Technique};
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::sync::atomic::{AtomicPtr, Ordering::*};

@@ -8,7 +8,7 @@
 //!    its mark cleared (O15).
 
 use crossbeam_epoch::{Atomic, Guard, Owned};
-use lanefs_store::XATTR_BLOB_MAX;
+use lanefs_format::XATTR_BLOB_MAX;
 use lanefs_sync::lock::{Mutex, MutexGuard};
 use std::sync::atomic::Ordering::*;
 

@@ -1,7 +1,7 @@
 //! One lane's groups of one epoch, and the index over them that whoever needs it makes.
 
-use lanefs_store::format::record::{self, Effect, Group};
-use lanefs_store::{Ino, Version};
+use lanefs_format::record::{self, Effect, Group};
+use lanefs_format::{Ino, Version};
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! takes a chunk with free numbers from the pool by try-lock; if the pool is busy or empty it takes a chunk that was never used.
 //! A number comes back only after the checkpoint that made its end durable (O13, O16).
 
-use lanefs_store::{INOS_PER_CHUNK, Ino};
+use lanefs_format::{INOS_PER_CHUNK, Ino};
 use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::lock::Mutex;
 use std::collections::{HashMap, VecDeque};

@@ -2,7 +2,7 @@
 
 use super::buffer::{EpochBuf, Sealed};
 use super::inode_numbers::NumberCache;
-use lanefs_store::{Ino, Version, format::record::Effect};
+use lanefs_format::{Ino, Version, record::Effect};
 use std::sync::Arc;
 
 /// Groups after which a lane of a small volume looks how much is logged.

@@ -1,6 +1,6 @@
 //! Open slots: which inodes are held open, kept in the opener's lane so that `open` writes no line of the file.
 
-use lanefs_store::Ino;
+use lanefs_format::Ino;
 use lanefs_sync::lock::RwLock;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};

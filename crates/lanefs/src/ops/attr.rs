@@ -28,7 +28,7 @@ impl Inner {
             if cell.data().is_none() {
                 return posix(libc::EINVAL);
             }
-            if size > lanefs_store::MAX_FILE_SIZE {
+            if size > lanefs_format::MAX_FILE_SIZE {
                 return posix(libc::EFBIG);
             }
             if !through_handle {

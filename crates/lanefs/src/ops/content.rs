@@ -9,7 +9,7 @@ use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, NOATIME, PRIVILEGED};
 use crate::memfs::data::{Cut, DataCtx, FileData, ReadAhead, Written};
 use crate::volume::Inner;
-use lanefs_store::BLOCK_SIZE;
+use lanefs_format::BLOCK_SIZE;
 use lanefs_sync::clock::coarse_realtime_ns;
 
 /// How often room is made for one append.

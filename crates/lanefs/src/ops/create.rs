@@ -11,8 +11,8 @@ use crate::memfs::{Body, Cell, data::FileData};
 use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
-use lanefs_store::format::record::Effect;
-use lanefs_store::{Attrs, INLINE_MAX, SYMLINK_MAX, inode_flags};
+use lanefs_format::record::Effect;
+use lanefs_format::{Attrs, INLINE_MAX, SYMLINK_MAX, inode_flags};
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::*;
 

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::memfs::Cell;
 use crate::volume::Inner;
 use crate::{Cred, FileKind};
-use lanefs_store::inode_flags::{ALL, APPEND, IMMUTABLE};
+use lanefs_format::inode_flags::{ALL, APPEND, IMMUTABLE};
 use lanefs_sync::clock::coarse_realtime_ns;
 
 impl Inner {

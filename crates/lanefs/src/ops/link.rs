@@ -8,8 +8,8 @@ use crate::memfs::dir::{ALIVE, DEAD, Entry, Found, hash_name, relax};
 use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
-use lanefs_store::LINK_MAX;
-use lanefs_store::format::record::Effect;
+use lanefs_format::LINK_MAX;
+use lanefs_format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::*;
 

@@ -102,7 +102,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() {
         return err(libc::ENOENT);
     }
-    if name.len() > lanefs_store::NAME_MAX {
+    if name.len() > lanefs_format::NAME_MAX {
         return err(libc::ENAMETOOLONG);
     }
     if name.iter().any(|b| *b == 0 || *b == b'/') {

@@ -8,7 +8,7 @@ use crate::memfs::dir::{Found, hash_name};
 use crate::volume::Inner;
 use crate::{Cred, FileKind};
 use crossbeam_epoch::Guard;
-use lanefs_store::{NAME_MAX, ROOT_INO};
+use lanefs_format::{NAME_MAX, ROOT_INO};
 
 /// Where the first `/` is, or the end. Eight bytes at a time: names are short, and a call of the C library's search costs more than they do.
 #[inline(always)]

@@ -7,7 +7,7 @@ use crate::memfs::dir::{ALIVE, DEAD, DYING, Dir, Found, NotEmpty, hash_name, rel
 use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
-use lanefs_store::format::record::Effect;
+use lanefs_format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
 use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::*;

@@ -14,8 +14,8 @@ use crate::memfs::dir::{ALIVE, DEAD, Entry, LockedPair, Moment, NotEmpty, hash_n
 use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
-use lanefs_store::ROOT_INO;
-use lanefs_store::format::record::Effect;
+use lanefs_format::ROOT_INO;
+use lanefs_format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
 use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::*;
@@ -398,7 +398,7 @@ impl Inner {
         }
         if planted(Canary::SplitRename) {
             // As if a seal had come between the two.
-            let w = lanefs_store::Version { ts: v.ts + 1, epoch: v.epoch + 1, ..v };
+            let w = lanefs_format::Version { ts: v.ts + 1, epoch: v.epoch + 1, ..v };
             op.append(v, &effects[1..]);
             op.append(w, &effects[..1]);
         } else {

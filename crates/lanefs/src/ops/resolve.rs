@@ -9,7 +9,7 @@ use crate::memfs::{Body, Cell, data::FileData};
 use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
-use lanefs_store::ROOT_INO;
+use lanefs_format::ROOT_INO;
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::borrow::Cow;
 
@@ -34,7 +34,11 @@ pub(crate) struct Resolved<'p> {
 impl Resolved<'_> {
     /// Why there is nothing under this name.
     pub fn missing(&self) -> Error {
-        Error::Posix(if self.name.len() > lanefs_store::NAME_MAX { libc::ENAMETOOLONG } else { libc::ENOENT })
+        Error::Posix(if self.name.len() > lanefs_format::NAME_MAX {
+            libc::ENAMETOOLONG
+        } else {
+            libc::ENOENT
+        })
     }
 }
 
@@ -226,14 +230,14 @@ impl Inner {
 
     /// Reads a symbolic link's target from the store.
     fn load_target(&self, ino: Ino, size: u64) -> Result<Box<[u8]>> {
-        if size == 0 || size > lanefs_store::SYMLINK_MAX as u64 {
+        if size == 0 || size > lanefs_format::SYMLINK_MAX as u64 {
             return Err(lanefs_store::StoreError::BadInode {
                 ino,
                 why: format!("a symbolic link of {size} bytes"),
             }
             .into());
         }
-        let mut page = lanefs_store::Block::zeroed();
+        let mut page = lanefs_format::Block::zeroed();
         self.store.read_pages(ino, 0, &mut [lanefs_store::PageRead { block: &mut page, hole: false }])?;
         Ok(page.0[..size as usize].into())
     }
@@ -282,7 +286,7 @@ impl Inner {
                 .map_err(|e| if e.errno() == libc::ESTALE { Error::Posix(libc::ENOENT) } else { e })?;
             perm::check(cell, cred, X)?;
             let last = rest.is_over();
-            if name.len() > lanefs_store::NAME_MAX {
+            if name.len() > lanefs_format::NAME_MAX {
                 // The last component's length is for whoever uses it: rename first wants to know whether there is a source.
                 return if last {
                     Ok(Resolved { parent: dir, name: name.into(), target: None, must_be_dir })

@@ -4,7 +4,7 @@
 use super::Op;
 use crate::memfs::Cell;
 use crate::volume::Inner;
-use lanefs_store::format::record::Effect;
+use lanefs_format::record::Effect;
 use lanefs_sync::{Canary, planted};
 
 /// What changes of the rights of an inode; `None` leaves one alone.

@@ -14,9 +14,9 @@
 use super::posix;
 use crate::error::Result;
 use crate::volume::Inner;
-use lanefs_store::format::dir_bucket::ENTRY_HEADER;
-use lanefs_store::format::inode::{XATTR_INLINE, XATTR_PER_BLOCK};
-use lanefs_store::types::BLOCK_SIZE;
+use lanefs_format::BLOCK_SIZE;
+use lanefs_format::dir_bucket::ENTRY_HEADER;
+use lanefs_format::inode::{XATTR_INLINE, XATTR_PER_BLOCK};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 

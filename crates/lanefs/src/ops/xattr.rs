@@ -12,8 +12,8 @@ use crate::volume::Inner;
 use crate::writeback::capture::{For, With};
 use crate::{Cred, FileKind};
 use crossbeam_epoch::Guard;
-use lanefs_store::format::record::NEW_XATTRS_MAX;
-use lanefs_store::format::xattrs::{self, ACL_PREFIX};
+use lanefs_format::record::NEW_XATTRS_MAX;
+use lanefs_format::xattrs::{self, ACL_PREFIX};
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -14,7 +14,7 @@ use crate::memfs::Cell;
 use crate::volume::Inner;
 use crate::writeback::background::Background;
 use crate::writeback::capture::{For, With};
-use lanefs_store::Ino;
+use lanefs_format::Ino;
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::*};

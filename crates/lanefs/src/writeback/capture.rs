@@ -7,7 +7,8 @@ use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, DIRTY, ENDED, QUEUED, STORED, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::memfs::dir::Dir;
 use crate::volume::Inner;
-use lanefs_store::{Attrs, FileKind, Ino, InodeUpdate, Transaction};
+use lanefs_format::{Attrs, FileKind, Ino};
+use lanefs_store::{InodeUpdate, Transaction};
 use lanefs_sync::lock::MutexGuard;
 use lanefs_sync::{Canary, planted};
 
@@ -237,7 +238,7 @@ impl Inner {
         // But for the page in which the file ends: it must not be missing where a later round makes the file longer (SEMANTICS F3).
         *from = numbers
             .last()
-            .map_or(*from, |p| (p + 1).min(attrs.size / lanefs_store::BLOCK_SIZE as u64).max(*from));
+            .map_or(*from, |p| (p + 1).min(attrs.size / lanefs_format::BLOCK_SIZE as u64).max(*from));
         // Names go with the last round: none of the data may be missing when they count.
         let with = if more { With::Nothing } else { with };
         let u = InodeUpdate {
@@ -381,7 +382,7 @@ impl Inner {
     /// EFBIG, EINVAL or nothing for a range of a file.
     pub(crate) fn check_range(offset: u64, len: u64) -> Result<()> {
         match offset.checked_add(len) {
-            Some(end) if end <= lanefs_store::MAX_FILE_SIZE => Ok(()),
+            Some(end) if end <= lanefs_format::MAX_FILE_SIZE => Ok(()),
             _ => posix(libc::EFBIG),
         }
     }

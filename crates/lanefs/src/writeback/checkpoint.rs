@@ -93,8 +93,9 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use crate::{MountOptions, OpenOptions, Volume};
+    use lanefs_format::Ino;
     use lanefs_store::device::{Device, FaultyDevice, MemoryDevice, MemoryImage, Plan};
-    use lanefs_store::{FormatOptions, Ino, Store};
+    use lanefs_store::{FormatOptions, Store};
     use std::sync::Arc;
     use std::sync::atomic::Ordering::Relaxed;
 

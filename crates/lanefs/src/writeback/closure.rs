@@ -16,8 +16,8 @@
 use crate::oplog::buffer::{Place, Subject, subjects};
 use crate::volume::Inner;
 use crossbeam_epoch::Guard;
-use lanefs_store::format::record::Effect;
-use lanefs_store::{FileKind, Ino};
+use lanefs_format::record::Effect;
+use lanefs_format::{FileKind, Ino};
 use lanefs_sync::{Canary, planted};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::SeqCst;
@@ -140,7 +140,7 @@ fn visit(
 
 /// Adds a group and what it pulls; false if it must not travel in an fsync.
 fn take(
-    g: &lanefs_store::format::record::Group<'_>,
+    g: &lanefs_format::record::Group<'_>,
     todo: &mut Vec<Wanted>,
     bytes: &mut Vec<u8>,
     replaced: &mut Vec<Ino>,

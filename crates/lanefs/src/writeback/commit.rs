@@ -295,7 +295,7 @@ fn parts(bytes: &[u8], part: usize, lanes: usize) -> Vec<(usize, Vec<u8>)> {
     let mut out = Vec::new();
     let mut start = 0;
     let mut at = 0;
-    for g in lanefs_store::format::record::groups(bytes).flatten() {
+    for g in lanefs_format::record::groups(bytes).flatten() {
         if at - start >= part {
             out.push((out.len() % lanes, bytes[start..at].to_vec()));
             start = at;

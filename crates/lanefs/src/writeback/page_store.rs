@@ -3,7 +3,8 @@
 use crate::memfs::Cell;
 use crate::memfs::data::{Cut, DataCtx, PageRead, PageStore, StoreResult, Writeback};
 use crate::volume::Inner;
-use lanefs_store::{Ino, Store};
+use lanefs_format::Ino;
+use lanefs_store::Store;
 use std::ops::Range;
 use std::sync::Weak;
 

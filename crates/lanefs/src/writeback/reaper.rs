@@ -18,8 +18,8 @@ use crate::memfs::cell::{ENDED, FREED};
 use crate::op::Op;
 use crate::volume::Inner;
 use crossbeam_epoch::Guard;
-use lanefs_store::Ino;
-use lanefs_store::format::record::Effect;
+use lanefs_format::Ino;
+use lanefs_format::record::Effect;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -281,7 +281,7 @@ mod tests {
     use super::*;
     use crate::writeback::testing::volume;
     use crate::{MountOptions, Volume};
-    use lanefs_store::ROOT_INO;
+    use lanefs_format::ROOT_INO;
 
     #[test]
     fn what_was_removed_leaves_memory_at_the_commit_and_its_number_answers_estale() {

@@ -10,7 +10,7 @@ use crate::memfs::cell::{DIRTY, EVICTED, FREED, FROZEN, QUEUED, UNSYNCED, USED, 
 use crate::memfs::dir::Dir;
 use crate::volume::Inner;
 use crossbeam_epoch::Guard;
-use lanefs_store::{Ino, ROOT_INO};
+use lanefs_format::{Ino, ROOT_INO};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};

@@ -19,7 +19,7 @@ use crate::memfs::cell::{DATASYNC, UNSYNCED};
 use crate::volume::Inner;
 use crate::writeback::capture::{For, With};
 use crate::writeback::rights::is_pending;
-use lanefs_store::Ino;
+use lanefs_format::Ino;
 use lanefs_sync::{Canary, planted};
 use std::cell::Cell as Local;
 use std::collections::BTreeSet;

@@ -20,7 +20,8 @@ use crate::memfs::cell::{STORED, XATTR_DIRTY};
 use crate::memfs::data::FileData;
 use crate::volume::Inner;
 use crate::writeback::rights::RIGHTS_PENDING;
-use lanefs_store::{Attrs, InodeUpdate, Transaction};
+use lanefs_format::Attrs;
+use lanefs_store::{InodeUpdate, Transaction};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -52,7 +53,7 @@ impl Inner {
         self.options.background
             && max >= LEAST
             && self.round_pages == MAX_PAGES
-            && data.size() >= (LEAST * lanefs_store::BLOCK_SIZE) as u64
+            && data.size() >= (LEAST * lanefs_format::BLOCK_SIZE) as u64
             && data.has_dirty_pages(LEAST)
     }
 

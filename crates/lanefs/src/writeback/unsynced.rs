@@ -11,7 +11,7 @@ use crate::memfs::Cell;
 use crate::memfs::cell::UNSYNCED;
 use crate::volume::Inner;
 use crossbeam_epoch::Guard;
-use lanefs_store::Ino;
+use lanefs_format::Ino;
 use lanefs_sync::lock::MutexGuard;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -101,8 +101,9 @@ impl Inner {
 mod tests {
     use crate::memfs::cell::UNSYNCED;
     use crate::{MountOptions, Volume};
+    use lanefs_format::Ino;
     use lanefs_store::device::{Device, MemoryDevice};
-    use lanefs_store::{FormatOptions, Ino, Store};
+    use lanefs_store::{FormatOptions, Store};
     use std::sync::Arc;
 
     fn volume() -> Volume {

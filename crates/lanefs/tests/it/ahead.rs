@@ -2,8 +2,9 @@
 
 use crate::options;
 use lanefs::{Cred, Fs, MountOptions, OpenOptions, Volume};
+use lanefs_format::Block;
 use lanefs_store::device::{Device, MemoryDevice, Payload, RecordingDevice, WriteReq};
-use lanefs_store::{Block, FormatOptions, Store};
+use lanefs_store::{FormatOptions, Store};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;

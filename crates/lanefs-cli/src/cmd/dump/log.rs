@@ -2,9 +2,9 @@
 
 use super::reader::Reader;
 use crate::failure::Failure;
-use lanefs_store::format::batch::{self, BatchKind, Context, TailUpdate};
-use lanefs_store::format::record::{self, Effect};
-use lanefs_store::{Block, BlockAddr};
+use lanefs_format::batch::{self, BatchKind, Context, TailUpdate};
+use lanefs_format::record::{self, Effect};
+use lanefs_format::{Block, BlockAddr};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 

@@ -8,7 +8,7 @@ mod structures;
 
 use crate::failure::{Failure, Outcome, written};
 use lanefs::Ino;
-use lanefs_store::BlockAddr;
+use lanefs_format::BlockAddr;
 use reader::Reader;
 use serde_json::Value;
 use std::io::Write;

@@ -2,13 +2,14 @@
 
 use super::super::info::open_devices;
 use crate::failure::Failure;
-use lanefs_store::device::{Device, ReadReq};
-use lanefs_store::format::checksum;
-use lanefs_store::format::slot::Slot;
-use lanefs_store::format::superblock::{
+use lanefs_format::checksum;
+use lanefs_format::slot::Slot;
+use lanefs_format::superblock::{
     FAR_BLOCKS, Superblock, SuperblockError, UnverifiedSuperblock, copy_candidates,
 };
-use lanefs_store::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
+use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
+use lanefs_store::StoreError;
+use lanefs_store::device::{Device, ReadReq};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -55,7 +56,7 @@ fn best_superblock(device: &dyn Device) -> Result<Superblock, Failure> {
             return Ok(sb);
         }
     }
-    Err(error.on(device.name()).into())
+    Err(StoreError::superblock(device.name(), &error).into())
 }
 
 impl Reader {

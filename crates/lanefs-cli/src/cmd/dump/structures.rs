@@ -5,16 +5,16 @@ use super::reader::{Found, Reader};
 use crate::cmd::ls::{date, kind_name};
 use crate::failure::Failure;
 use lanefs::Ino;
-use lanefs_store::format::dir_bucket::{self, BucketId};
-use lanefs_store::format::header::{self, BlockKind};
-use lanefs_store::format::inode::{self, InodeBlock, MapImage, XattrPlace};
-use lanefs_store::format::map_node::{self, FANOUT};
-use lanefs_store::format::slot::{Root, Slot};
-use lanefs_store::format::superblock::Superblock;
-use lanefs_store::format::table_node::{self, TableEntry};
-use lanefs_store::format::usage_node;
-use lanefs_store::format::{orphans as orphan_list, summary};
-use lanefs_store::{Block, BlockAddr, BlockRef, INOS_PER_CHUNK};
+use lanefs_format::dir_bucket::{self, BucketId};
+use lanefs_format::header::{self, BlockKind};
+use lanefs_format::inode::{self, InodeBlock, MapImage, XattrPlace};
+use lanefs_format::map_node::{self, FANOUT};
+use lanefs_format::slot::{Root, Slot};
+use lanefs_format::superblock::Superblock;
+use lanefs_format::table_node::{self, TableEntry};
+use lanefs_format::usage_node;
+use lanefs_format::{Block, BlockAddr, BlockRef, INOS_PER_CHUNK};
+use lanefs_format::{orphans as orphan_list, summary};
 use serde_json::{Value, json};
 
 fn reference(r: BlockRef) -> Value {
@@ -308,7 +308,7 @@ pub fn block(reader: &Reader, addr: BlockAddr) -> Result<Value, Failure> {
         );
     };
     let (ino, level, index) = (Ino(h.ino.get()), h.level, h.index.get());
-    let r = lanefs_store::format::checksum::reference(addr, &block);
+    let r = lanefs_format::checksum::reference(addr, &block);
     let content = match kind {
         BlockKind::Inode => inode_value(ino, r, &inode::decode(&block, addr, ino)?),
         BlockKind::Map | BlockKind::Table if level > 0 || kind == BlockKind::Map => {

@@ -1,6 +1,6 @@
 //! One page frame's descriptor: a cache line of its own, type-stable for as long as the pool lives.
 
-use lanefs_store::Ino;
+use lanefs_format::Ino;
 use lanefs_sync::SeqWord;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 

@@ -107,7 +107,7 @@ pub use seam::{Cut, DataCtx, PageRead, PageStore, StoreResult};
 pub use throttle::Writeback;
 pub use write::Written;
 
-use lanefs_store::{BLOCK_SHIFT, BLOCK_SIZE};
+use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE};
 use lanefs_sync::lock::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 

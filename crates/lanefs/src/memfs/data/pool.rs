@@ -12,7 +12,7 @@
 use super::frame::Desc;
 use super::throttle::Throttle;
 use crate::error::{Error, Result};
-use lanefs_store::BLOCK_SIZE;
+use lanefs_format::BLOCK_SIZE;
 use lanefs_sync::lock::Mutex;
 use lanefs_sync::{CachePadded, MAX_LANES};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};

@@ -8,7 +8,7 @@ use super::truncate::is_zero;
 use super::{DataCtx, FileData, PAGE, PageRead, ReadAhead, page_at, pages_of};
 use crate::error::{Error, Result};
 use crossbeam_epoch as epoch;
-use lanefs_store::Block;
+use lanefs_format::Block;
 use lanefs_sync::{copy_racy, fill_racy};
 use smallvec::SmallVec;
 use zerocopy::FromBytes;

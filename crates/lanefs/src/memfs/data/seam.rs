@@ -2,7 +2,7 @@
 
 use super::pool::FramePool;
 use crate::memfs::stamps::Stamps;
-use lanefs_store::Ino;
+use lanefs_format::Ino;
 use std::ops::Range;
 
 pub use lanefs_store::Result as StoreResult;

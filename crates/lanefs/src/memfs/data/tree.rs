@@ -24,7 +24,7 @@
 use super::FileData;
 use super::frame::{DIRTY, Desc, LOST, PageGuard, Slot, WRITEBACK};
 use crossbeam_epoch::{self as epoch, Guard};
-use lanefs_store::Ino;
+use lanefs_format::Ino;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 

@@ -8,7 +8,7 @@ use super::writeback::WritebackGuard;
 use super::{Cut, DataCtx, FileData, PAGE, page_at, pages_of};
 use crate::error::{Error, Result};
 use crossbeam_epoch as epoch;
-use lanefs_store::MAX_FILE_SIZE;
+use lanefs_format::MAX_FILE_SIZE;
 use lanefs_sync::fill_racy;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering;

@@ -11,7 +11,7 @@ use super::tree::{self, Refused};
 use super::{DataCtx, FileData, PAGE, PageRead, page_at, pages_of};
 use crate::error::{Error, Result};
 use crossbeam_epoch as epoch;
-use lanefs_store::{Block, MAX_FILE_SIZE};
+use lanefs_format::{Block, MAX_FILE_SIZE};
 use lanefs_sync::{copy_racy, fill_racy};
 use std::sync::atomic::Ordering;
 

@@ -18,7 +18,7 @@ use super::frame::{BEHIND, DIRTY, HOLE, ONCE, WRITEBACK};
 use super::tree::{self, MAX_PAGES};
 use super::{DataCtx, FileData, PAGE};
 use crossbeam_epoch as epoch;
-use lanefs_store::{Block, Ino};
+use lanefs_format::{Block, Ino};
 use lanefs_sync::copy_racy;
 use lanefs_sync::lock::MutexGuard;
 use std::ops::{ControlFlow, Range};

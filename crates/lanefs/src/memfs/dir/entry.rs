@@ -1,7 +1,7 @@
 //! Directory entries and the leaves that hold them.
 
 use crate::memfs::stamps::NO_TIME;
-use lanefs_store::{FileKind, Ino};
+use lanefs_format::{FileKind, Ino};
 use lanefs_sync::partial::{self, COMPLETE, Look};
 use lanefs_sync::seqlock::SeqWord;
 use std::sync::atomic::{

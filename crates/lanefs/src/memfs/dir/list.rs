@@ -3,7 +3,7 @@
 use super::entry::{Head, range_of};
 use super::{Dir, relax};
 use crossbeam_epoch::Guard;
-use lanefs_store::{FileKind, Ino};
+use lanefs_format::{FileKind, Ino};
 use std::sync::atomic::Ordering::*;
 
 /// One entry of a listing: cookie, inode, kind, name.

@@ -3,7 +3,7 @@
 use super::entry::{Entry, FANOUT, Head, Leaf, Table, range_of, slot};
 use super::{Dir, split};
 use crossbeam_epoch::Guard;
-use lanefs_store::{FileKind, Ino};
+use lanefs_format::{FileKind, Ino};
 use lanefs_sync::partial;
 use std::sync::atomic::Ordering::*;
 

@@ -3,7 +3,7 @@
 use super::entry::{Entry, Head, Leaf};
 use super::{Dir, relax, split, too_full};
 use crossbeam_epoch::Guard;
-use lanefs_store::Ino;
+use lanefs_format::Ino;
 use lanefs_sync::partial;
 use std::sync::atomic::Ordering::*;
 

@@ -41,8 +41,8 @@ pub(crate) use moment::Moment;
 
 use super::stamps::NO_TIME;
 use crossbeam_epoch::Guard;
-pub(crate) use lanefs_store::format::name_hash::name_hash as hash_name;
-use lanefs_store::{FileKind, Ino};
+pub(crate) use lanefs_format::name_hash::name_hash as hash_name;
+use lanefs_format::{FileKind, Ino};
 use lanefs_sync::partial::{self, COMPLETE};
 use lanefs_sync::primitive::fence;
 use lanefs_sync::{Canary, planted, schedule};

@@ -1,7 +1,8 @@
 //! A store in memory, and the writeback a file system would do.
 
 use super::super::*;
-use lanefs_store::{Block, Ino, StoreError};
+use lanefs_format::{Block, Ino};
+use lanefs_store::StoreError;
 use lanefs_sync::lock::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -2,7 +2,7 @@
 
 use super::super::*;
 use super::fake::{INO, NO_CUT, World};
-use lanefs_store::Block;
+use lanefs_format::Block;
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 

@@ -2,7 +2,7 @@
 
 use super::super::*;
 use super::fake::{NO_CUT, World};
-use lanefs_store::Block;
+use lanefs_format::Block;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;

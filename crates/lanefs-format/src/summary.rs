@@ -5,7 +5,7 @@
 //! knows the owners of newer blocks from the batches it replays.
 
 use crate::error::Result;
-use crate::format::header::{self, BlockKind, HEADER_LEN};
+use crate::header::{self, BlockKind, HEADER_LEN};
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, Ino};
 
 /// Blocks of a segment covered by one summary block.

@@ -8,8 +8,8 @@
 //! Slots of a level-0 node refer to what the tree maps to, those of higher nodes to nodes one level below. An
 //! address of zero is a hole; its sum is zero too.
 
-use crate::error::{Result, StoreError};
-use crate::format::header::{BlockKind, HEADER_LEN, expect_header, put_header};
+use crate::error::{FormatError, Result};
+use crate::header::{BlockKind, HEADER_LEN, expect_header, put_header};
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
 use smallvec::SmallVec;
 
@@ -24,7 +24,7 @@ pub const KEY_END: u64 = 1 << (FANOUT_BITS * MAX_HEIGHT as u32);
 /// Bytes of one slot.
 const SLOT: usize = 12;
 /// In memory only: the child exists and has not been given an address yet. Never on disk.
-pub(crate) const PENDING: BlockAddr = BlockAddr(u64::MAX);
+pub const PENDING: BlockAddr = BlockAddr(u64::MAX);
 
 const _: () = assert!(HEADER_LEN + FANOUT * SLOT <= BLOCK_SIZE);
 
@@ -50,6 +50,7 @@ struct All {
 }
 
 impl All {
+    #[inline]
     fn set(&mut self, slot: usize, r: BlockRef) {
         self.used -= u16::from(self.addr[slot] != 0);
         self.used += u16::from(!r.is_none());
@@ -67,6 +68,7 @@ impl Slots {
     pub const WIDE: usize = size_of::<All>();
 
     /// No slot in use.
+    #[inline]
     pub fn empty() -> Slots {
         Slots(Form::Few(SmallVec::new()))
     }
@@ -81,6 +83,7 @@ impl Slots {
     }
 
     /// Replaces the reference in `slot`, which is below [`FANOUT`], and returns the one before.
+    #[inline]
     pub fn set(&mut self, slot: usize, r: BlockRef) -> BlockRef {
         let old = self.get(slot);
         match &mut self.0 {
@@ -112,6 +115,7 @@ impl Slots {
     }
 
     /// Slots in use.
+    #[inline]
     pub fn used(&self) -> usize {
         match &self.0 {
             Form::Few(list) => list.len(),
@@ -120,6 +124,7 @@ impl Slots {
     }
 
     /// The first slot from `from` on that is in use.
+    #[inline]
     pub fn next_used(&self, from: usize) -> Option<usize> {
         match &self.0 {
             Form::Few(list) => list.iter().map(|e| usize::from(e.0)).find(|s| *s >= from),
@@ -136,6 +141,7 @@ impl Slots {
     }
 
     /// The first slot from `from` on that is a hole.
+    #[inline]
     pub fn next_hole(&self, from: usize) -> Option<usize> {
         (from..FANOUT).find(|&s| self.get(s).is_none())
     }
@@ -173,7 +179,7 @@ pub fn decode(
         let c = u32::from_le_bytes([b[8], b[9], b[10], b[11]]);
         if a == PENDING.0 || (a == 0 && c != 0) {
             let why = format!("slot {s} holds address {a:#x} with sum {c:#x}");
-            return Err(StoreError::Corrupt { addr, what: kind.name(), why });
+            return Err(FormatError { addr, what: kind.name(), why });
         }
         if a != 0 {
             slots.set(s, BlockRef { addr: BlockAddr(a), crc: c });

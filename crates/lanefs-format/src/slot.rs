@@ -4,10 +4,10 @@
 //! the commit point of a checkpoint. A slot fills one block, so that a torn write leaves a bad checksum and the
 //! other slot, untouched.
 
-use crate::error::{Result, StoreError};
-use crate::format::checksum::block_crc;
-use crate::format::map_node::KEY_END;
-use crate::format::superblock::{MAX_MLOGS, Uuid};
+use crate::checksum::block_crc;
+use crate::error::{FormatError, Result};
+use crate::map_node::KEY_END;
+use crate::superblock::{MAX_MLOGS, Uuid};
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -166,9 +166,9 @@ impl Slot {
     /// Verifies and decodes the block read from `addr`.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] for anything that [`Slot::encode`] would not have written there for this volume.
+    /// [`FormatError`] for anything that [`Slot::encode`] would not have written there for this volume.
     pub fn decode(block: &Block, addr: BlockAddr, volume: Uuid) -> Result<Slot> {
-        let bad = |why: &str| StoreError::Corrupt { addr, what: "checkpoint slot", why: why.into() };
+        let bad = |why: &str| FormatError { addr, what: "checkpoint slot", why: why.into() };
         let raw = Raw::ref_from_bytes(&block.0).map_err(|_| bad("wrong size"))?;
         if raw.magic != SLOT_MAGIC {
             return Err(bad("no magic number"));

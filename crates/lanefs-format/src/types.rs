@@ -1,4 +1,4 @@
-//! Words shared by every room of the store and by the file system above it.
+//! Names shared by all structures on disk, by the store and by the file system above it.
 
 use std::fmt;
 
@@ -56,14 +56,17 @@ impl Ino {
     /// No inode.
     pub const NONE: Ino = Ino(0);
     /// The inode-table chunk this number belongs to.
+    #[inline]
     pub const fn chunk(self) -> u64 {
         self.0 / INOS_PER_CHUNK
     }
     /// The slot within that chunk.
+    #[inline]
     pub const fn slot(self) -> usize {
         (self.0 % INOS_PER_CHUNK) as usize
     }
     /// Whether this is [`Ino::NONE`].
+    #[inline]
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
@@ -84,18 +87,22 @@ impl BlockAddr {
     /// No block: a hole.
     pub const NONE: BlockAddr = BlockAddr(0);
     /// The address of block `block` of device `device`.
+    #[inline]
     pub const fn new(device: u8, block: u64) -> BlockAddr {
         BlockAddr((device as u64) << 56 | block)
     }
     /// Index of the device in the volume.
+    #[inline]
     pub const fn device(self) -> usize {
         (self.0 >> 56) as usize
     }
     /// Block number on that device.
+    #[inline]
     pub const fn block(self) -> u64 {
         self.0 & ((1 << 56) - 1)
     }
     /// Byte offset on that device; one that no device has for a block number (from a damaged image) whose offset does not fit.
+    #[inline]
     pub const fn offset(self) -> u64 {
         match self.block() {
             block if block >> (64 - BLOCK_SHIFT) == 0 => block << BLOCK_SHIFT,
@@ -103,11 +110,13 @@ impl BlockAddr {
         }
     }
     /// Whether this is [`BlockAddr::NONE`].
+    #[inline]
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
     /// The address `n` blocks further on the same device.
     #[must_use]
+    #[inline]
     pub const fn plus(self, n: u64) -> BlockAddr {
         BlockAddr(self.0 + n)
     }
@@ -125,7 +134,7 @@ impl fmt::Display for BlockAddr {
 pub struct BlockRef {
     /// Its address; none for a hole.
     pub addr: BlockAddr,
-    /// CRC32C of its bytes, seeded with the address (see `format::checksum`).
+    /// CRC32C of its bytes, seeded with the address (see [`crate::checksum`]).
     pub crc: u32,
 }
 
@@ -133,6 +142,7 @@ impl BlockRef {
     /// A hole.
     pub const NONE: BlockRef = BlockRef { addr: BlockAddr::NONE, crc: 0 };
     /// Whether this is a hole.
+    #[inline]
     pub const fn is_none(self) -> bool {
         self.addr.is_none()
     }
@@ -172,6 +182,7 @@ pub enum FileKind {
 
 impl FileKind {
     /// From the byte on disk.
+    #[inline]
     pub const fn from_u8(v: u8) -> Option<FileKind> {
         Some(match v {
             1 => FileKind::File,
@@ -185,6 +196,7 @@ impl FileKind {
         })
     }
     /// From the type bits of a mode; `None` if they name no type.
+    #[inline]
     pub const fn from_mode(mode: u32) -> Option<FileKind> {
         Some(match mode & libc::S_IFMT {
             libc::S_IFREG => FileKind::File,
@@ -198,6 +210,7 @@ impl FileKind {
         })
     }
     /// The type bits of a mode.
+    #[inline]
     pub const fn mode_bits(self) -> u32 {
         match self {
             FileKind::File => libc::S_IFREG,
@@ -255,6 +268,7 @@ pub struct Attrs {
 
 impl Attrs {
     /// The file's kind, if the mode names one.
+    #[inline]
     pub fn kind(&self) -> Option<FileKind> {
         FileKind::from_mode(self.mode)
     }

@@ -10,22 +10,26 @@ use crc_fast::{CrcAlgorithm, Digest};
 use lanefs_sync::{Canary, planted};
 
 /// The CRC's start state for a block at `addr`, further varied by `extra` (a batch's chain sequence).
+#[inline]
 fn seed(addr: BlockAddr, extra: u64) -> u32 {
     // The extra word is spread first, so that (address, extra) and (address + 1, extra - 1) differ.
     let addr = if planted(Canary::ChecksumWithoutAddress) { 0 } else { addr.0 };
     !(fold(addr) ^ fold(extra.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
 }
 
+#[inline]
 const fn fold(v: u64) -> u32 {
     (v as u32) ^ ((v >> 32) as u32).wrapping_mul(0x9E37_79B1)
 }
 
 /// CRC32C of `bytes`, as stored at `addr`.
+#[inline]
 pub fn block_crc(addr: BlockAddr, bytes: &[u8]) -> u32 {
     block_crc_with(addr, 0, bytes)
 }
 
 /// CRC32C of `bytes`, as stored at `addr` in a chain (or another context) numbered `extra`.
+#[inline]
 pub fn block_crc_with(addr: BlockAddr, extra: u64, bytes: &[u8]) -> u32 {
     let mut d = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(seed(addr, extra)));
     d.update(bytes);
@@ -42,11 +46,13 @@ pub fn pieces_crc(addr: BlockAddr, extra: u64, pieces: &[&[u8]]) -> u32 {
 }
 
 /// The reference a parent holds of `block` once it lies at `addr`.
+#[inline]
 pub fn reference(addr: BlockAddr, block: &Block) -> BlockRef {
     BlockRef { addr, crc: block_crc(addr, &block.0) }
 }
 
 /// Whether `bytes` are what `r` refers to.
+#[inline]
 pub fn matches(r: BlockRef, bytes: &[u8]) -> bool {
     block_crc(r.addr, bytes) == r.crc || planted(Canary::UncheckedBlock)
 }

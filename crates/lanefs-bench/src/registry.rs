@@ -1,13 +1,13 @@
 //! The table of workloads: name, kind, and the runner compiled for each kind of target.
 
-use super::Info;
-use super::external::*;
-use super::micro::*;
-use super::papers::*;
-use super::yardsticks::*;
 use crate::error::{Failure, Res};
 use crate::runner::{CellOutcome, Plan, run};
 use crate::target::{DirTarget, OpenTarget, VolumeTarget};
+use crate::workload::Info;
+use crate::workload::external::*;
+use crate::workload::micro::*;
+use crate::workload::papers::*;
+use crate::workload::yardsticks::*;
 
 /// Where a workload comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,9 @@
 //! `addr` and `crc` refer to the inode block; an address of zero says the number is free. `generation` is that of
 //! the present use, or of the next one if the number is free. `epoch` is the fold that last changed the entry.
 
-use crate::error::{Result, StoreError};
-use crate::format::header::{BlockKind, HEADER_LEN, expect_header, put_header};
-use crate::format::map_node::PENDING;
+use crate::error::{FormatError, Result};
+use crate::header::{BlockKind, HEADER_LEN, expect_header, put_header};
+use crate::map_node::PENDING;
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, INOS_PER_CHUNK, Ino};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -61,7 +61,7 @@ pub fn encode(chunk: u64, entries: &[TableEntry; ENTRIES]) -> Box<Block> {
 /// Unpacks the leaf of `chunk`.
 pub fn decode(block: &Block, addr: BlockAddr, chunk: u64) -> Result<[TableEntry; ENTRIES]> {
     expect_header(block, addr, BlockKind::Table, 0, Ino::NONE, chunk)?;
-    let bad = |why: String| StoreError::Corrupt { addr, what: "inode table node", why };
+    let bad = |why: String| FormatError { addr, what: "inode table node", why };
     let end = HEADER_LEN + size_of::<[Raw; ENTRIES]>();
     let raw =
         <[Raw; ENTRIES]>::read_from_bytes(&block.0[HEADER_LEN..end]).map_err(|_| bad("cut short".into()))?;

@@ -5,8 +5,8 @@
 //! itself: opening reads all of it and so knows where they are. (Else writing the table would change the table.)
 //! Blocks written since the checkpoint are found by recovery.
 
-use crate::error::{Result, StoreError};
-use crate::format::header::{self, BlockKind, HEADER_LEN};
+use crate::error::{FormatError, Result};
+use crate::header::{self, BlockKind, HEADER_LEN};
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
 
 /// Segments described by one leaf.
@@ -41,6 +41,7 @@ pub struct SegmentUsage {
 
 impl SegmentUsage {
     /// Blocks the tree refers to.
+    #[inline]
     pub fn live(&self) -> u32 {
         self.bits.iter().map(|w| w.count_ones()).sum()
     }
@@ -102,7 +103,7 @@ pub fn decode_leaf(b: &Block, addr: BlockAddr, index: u64, segment_blocks: u32) 
                 (segment_blocks as usize..BITMAP_WORDS * 64).any(|n| s.bits[n / 64] >> (n % 64) & 1 == 1);
             if beyond || e[93..].iter().any(|&z| z != 0) {
                 let why = "marks beyond the end of a segment".into();
-                return Err(StoreError::Corrupt { addr, what: BlockKind::Usage.name(), why });
+                return Err(FormatError { addr, what: BlockKind::Usage.name(), why });
             }
             Ok(s)
         })
@@ -112,7 +113,7 @@ pub fn decode_leaf(b: &Block, addr: BlockAddr, index: u64, segment_blocks: u32) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::header::{Stamp, seal};
+    use crate::header::{Stamp, seal};
 
     #[test]
     fn leaves_come_back() {

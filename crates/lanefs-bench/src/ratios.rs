@@ -1,6 +1,7 @@
 //! How much faster one target is than another, from runs that were interleaved.
 
 use crate::results::{CellResult, median};
+use crate::units::times;
 
 /// A ratio of rates: its median over the repeats, the smallest and the largest.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,15 +35,6 @@ pub fn geometric_mean(values: &[f64]) -> f64 {
         return 0.0;
     }
     (positive.iter().map(|v| v.ln()).sum::<f64>() / positive.len() as f64).exp()
-}
-
-/// A ratio for people.
-pub fn times(value: f64) -> String {
-    match value {
-        v if v >= 100.0 => format!("{v:.0}x"),
-        v if v >= 10.0 => format!("{v:.1}x"),
-        v => format!("{v:.2}x"),
-    }
 }
 
 /// The comparison table: `subject` over each other target, per workload and number of workers, then the geometric means.

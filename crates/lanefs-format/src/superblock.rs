@@ -14,7 +14,6 @@ use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::error::StoreError;
 use crate::types::{BLOCK_SHIFT, BLOCK_SIZE, Block, BlockAddr};
 
 /// The first eight bytes of a LaneFS device.
@@ -61,6 +60,7 @@ impl Uuid {
         Uuid(b)
     }
     /// Whether all bits are zero.
+    #[inline]
     pub const fn is_nil(self) -> bool {
         u128::from_le_bytes(self.0) == 0
     }
@@ -116,26 +116,32 @@ impl Layout {
     }
 
     /// Blocks that hold no log at the start of each device.
+    #[inline]
     pub const fn reserved_blocks(&self) -> u64 {
         self.reserved_segments as u64 * self.segment_blocks as u64
     }
     /// The block of the superblock's copy, on every device.
+    #[inline]
     pub const fn copy_block(&self) -> u64 {
         self.reserved_blocks() - 1
     }
     /// Where slot `i` (0 or 1) begins.
+    #[inline]
     pub const fn slot_addr(&self, i: usize) -> BlockAddr {
         BlockAddr::new(0, self.slots[i])
     }
     /// Whole segments on a device of `blocks` blocks, the reserved ones included.
+    #[inline]
     pub const fn segments(&self, blocks: u64) -> u64 {
         blocks / self.segment_blocks as u64
     }
     /// The segment that `block` lies in.
+    #[inline]
     pub const fn segment_of(&self, block: u64) -> u64 {
         block / self.segment_blocks as u64
     }
     /// The first block of a segment.
+    #[inline]
     pub const fn first_block(&self, segment: u64) -> u64 {
         segment * self.segment_blocks as u64
     }
@@ -241,10 +247,6 @@ fn other(version: &u32) -> &'static str {
 }
 
 impl SuperblockError {
-    /// The store's error for it, naming the device.
-    pub fn on(&self, device: &str) -> StoreError {
-        StoreError::NotAVolume { device: device.into(), why: self.to_string() }
-    }
     /// Whether the other copy may still be good.
     pub fn try_copy(&self) -> bool {
         !matches!(
@@ -316,11 +318,13 @@ fn sum(block: &Block) -> u32 {
 
 impl Superblock {
     /// Whether there are copies at the ends of the devices.
+    #[inline]
     pub fn has_far_copies(&self) -> bool {
         self.features_read_compatible & FAR_COPIES != 0
     }
 
     /// Blocks at the end of a device that do not belong to the volume.
+    #[inline]
     pub fn far_blocks(&self) -> u64 {
         if self.has_far_copies() { FAR_BLOCKS } else { 0 }
     }
@@ -331,6 +335,7 @@ impl Superblock {
     }
 
     /// How often the blocks of the tree lie on the devices: once or twice.
+    #[inline]
     pub fn metadata_copies(&self) -> u32 {
         if self.features_read_compatible & TWO_COPIES != 0 { 2 } else { 1 }
     }
@@ -401,11 +406,13 @@ impl Superblock {
     }
 
     /// The entry of this device.
+    #[inline]
     pub fn device(&self) -> &DeviceEntry {
         &self.devices[usize::from(self.device_index)]
     }
 
     /// Whether unknown features allow this code only to read the volume.
+    #[inline]
     pub fn read_only(&self) -> bool {
         self.features_read_compatible & !FEATURES_READ_COMPATIBLE != 0
     }

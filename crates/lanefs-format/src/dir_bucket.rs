@@ -10,8 +10,8 @@
 //! map. A directory has either no bucket, or one for every cookie: the buckets' ranges cover all cookies and do
 //! not overlap. The bucket with l = 0 (page 1) lies in the inode block as its tail, as a body, if it fits.
 
-use crate::error::{Result, StoreError};
-use crate::format::header::{BlockKind, HEADER_LEN, expect_header, put_header};
+use crate::error::{FormatError, Result};
+use crate::header::{BlockKind, HEADER_LEN, expect_header, put_header};
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BucketEntry, FileKind, INLINE_MAX, Ino, NAME_MAX};
 
 /// Bytes before the first entry of a body.
@@ -45,14 +45,17 @@ impl BucketId {
     pub const ROOT: BucketId = BucketId { depth: 0, prefix: 0 };
 
     /// The bucket at `depth` that would hold `cookie`.
+    #[inline]
     pub const fn of(cookie: u64, depth: u8) -> BucketId {
         BucketId { depth, prefix: cookie >> (COOKIE_BITS - depth as u32) }
     }
     /// Its page in the directory's map.
+    #[inline]
     pub const fn page(self) -> u64 {
         (1 << self.depth) + self.prefix
     }
     /// The bucket with this page; page 0 is none.
+    #[inline]
     pub const fn from_page(page: u64) -> Option<BucketId> {
         let Some(depth) = page.checked_ilog2() else { return None };
         if depth > DEPTH_MAX as u32 {
@@ -61,22 +64,27 @@ impl BucketId {
         Some(BucketId { depth: depth as u8, prefix: page - (1 << depth) })
     }
     /// The lowest cookie it covers.
+    #[inline]
     pub const fn low(self) -> u64 {
         self.prefix << (COOKIE_BITS - self.depth as u32)
     }
     /// The highest cookie it covers.
+    #[inline]
     pub const fn high(self) -> u64 {
         self.low() + ((1 << (COOKIE_BITS - self.depth as u32)) - 1)
     }
     /// The bucket it would be merged with.
+    #[inline]
     pub const fn sibling(self) -> BucketId {
         BucketId { depth: self.depth, prefix: self.prefix ^ 1 }
     }
     /// What it and its sibling would merge to; the root's is itself.
+    #[inline]
     pub const fn parent(self) -> BucketId {
         if self.depth == 0 { self } else { BucketId { depth: self.depth - 1, prefix: self.prefix >> 1 } }
     }
     /// What it splits into.
+    #[inline]
     pub const fn children(self) -> [BucketId; 2] {
         let depth = self.depth + 1;
         [BucketId { depth, prefix: self.prefix << 1 }, BucketId { depth, prefix: self.prefix << 1 | 1 }]
@@ -98,6 +106,7 @@ pub struct EntryRef<'a> {
 
 impl EntryRef<'_> {
     /// Appends the entry to a body's entries.
+    #[inline]
     pub fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.cookie.to_le_bytes());
         out.extend_from_slice(&self.ino.0.to_le_bytes());
@@ -111,6 +120,7 @@ impl EntryRef<'_> {
 }
 
 /// Whether an operation could have made this name.
+#[inline]
 pub fn name_is_valid(name: &[u8]) -> bool {
     (1..=NAME_MAX).contains(&name.len())
         && name != b"."
@@ -119,6 +129,7 @@ pub fn name_is_valid(name: &[u8]) -> bool {
 }
 
 /// The entry at the start of `b` and the bytes after it. `None` if it is malformed.
+#[inline]
 fn split_entry(b: &[u8]) -> Option<(EntryRef<'_>, &[u8])> {
     let (h, rest) = b.split_at_checked(ENTRY_HEADER)?;
     let (name, rest) = rest.split_at_checked(usize::from(h[17]))?;
@@ -140,7 +151,7 @@ pub fn entries(bytes: &[u8]) -> impl Iterator<Item = EntryRef<'_>> {
 
 /// Checks a body that should hold the entries of bucket `id` and returns the bytes of its entries.
 pub fn check_body(body: &[u8], addr: BlockAddr, id: BucketId) -> Result<&[u8]> {
-    let bad = |why: String| Err(StoreError::Corrupt { addr, what: BlockKind::Bucket.name(), why });
+    let bad = |why: String| Err(FormatError { addr, what: BlockKind::Bucket.name(), why });
     let Some((&[c0, c1, l0, l1], rest)) = body.split_first_chunk::<BODY_HEADER>() else {
         return bad("cut short".into());
     };

@@ -1,8 +1,8 @@
 //! The list of inodes without a name that were in use at a checkpoint: recovery frees them. A chain of blocks,
 //! rewritten whole when it changes.
 
-use crate::error::{Result, StoreError};
-use crate::format::header::{self, BlockKind, HEADER_LEN};
+use crate::error::{FormatError, Result};
+use crate::header::{self, BlockKind, HEADER_LEN};
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
 
 /// Inode numbers in one block.
@@ -31,7 +31,7 @@ pub fn decode_orphans(b: &Block, addr: BlockAddr, index: u64) -> Result<(Vec<Ino
     let n = u32_at(12) as usize;
     if n > ORPHANS_PER_BLOCK {
         let why = format!("{n} entries");
-        return Err(StoreError::Corrupt { addr, what: BlockKind::Orphans.name(), why });
+        return Err(FormatError { addr, what: BlockKind::Orphans.name(), why });
     }
     let next = BlockRef { addr: BlockAddr(u64_at(0)), crc: u32_at(8) };
     Ok(((0..n).map(|i| Ino(u64_at(16 + i * 8))).collect(), next))

@@ -2,32 +2,13 @@
 
 use crate::error::{Res, say};
 use crate::results::CellResult;
+use crate::units::{human, span};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A table that grows, over a progress bar that stays.
 pub struct Progress {
     bar: ProgressBar,
     terminal: bool,
-}
-
-/// A rate for people: `1.95 M`, `40.1 k`.
-pub fn human(rate: f64) -> String {
-    match rate {
-        r if r >= 1e9 => format!("{:.2} G", r / 1e9),
-        r if r >= 1e6 => format!("{:.2} M", r / 1e6),
-        r if r >= 1e3 => format!("{:.1} k", r / 1e3),
-        r => format!("{r:.1}"),
-    }
-}
-
-/// A span for people.
-pub fn span(ns: u64) -> String {
-    match ns {
-        n if n >= 1_000_000_000 => format!("{:.2} s", n as f64 / 1e9),
-        n if n >= 1_000_000 => format!("{:.2} ms", n as f64 / 1e6),
-        n if n >= 10_000 => format!("{:.1} us", n as f64 / 1e3),
-        n => format!("{n} ns"),
-    }
 }
 
 impl Progress {

@@ -21,7 +21,7 @@ use super::table_node::{self, TableEntry};
 use super::usage_node::{self, BITMAP_WORDS, PAIRED, SEGMENTS_PER_LEAF, SUMMARIES, SegmentUsage};
 use crate::types::*;
 
-const SPEC: &str = include_str!("../../../../docs/SPEC.md");
+const SPEC: &str = include_str!("../../../docs/SPEC.md");
 
 #[test]
 fn all_constants_are_those_of_the_document() {

@@ -63,6 +63,7 @@ pub enum Effect<'a> {
 
 impl<'a> Effect<'a> {
     /// Bytes this effect takes in a group.
+    #[inline]
     pub fn encoded_len(&self) -> usize {
         4 + match self {
             Effect::Set { name, .. } => 32 + name.len(),
@@ -151,6 +152,7 @@ pub fn encode_group(out: &mut Vec<u8>, version: Version, effects: &[Effect<'_>])
 }
 
 /// Bytes [`encode_group`] will append for these effects.
+#[inline]
 pub fn group_len(effects: &[Effect<'_>]) -> usize {
     GROUP_HEADER + effects.iter().map(Effect::encoded_len).sum::<usize>()
 }
@@ -333,18 +335,21 @@ fn effect_at(b: &[u8], at: usize) -> Result<(Effect<'_>, usize), RecordError> {
     Ok((e, 4 + fixed + n))
 }
 
+#[inline]
 fn u16_at(b: &[u8], o: usize) -> u16 {
     u16::from_le_bytes([b[o], b[o + 1]])
 }
+#[inline]
 fn u32_at(b: &[u8], o: usize) -> u32 {
     u32::from_le_bytes([b[o], b[o + 1], b[o + 2], b[o + 3]])
 }
+#[inline]
 fn u64_at(b: &[u8], o: usize) -> u64 {
     u64::from(u32_at(b, o)) | u64::from(u32_at(b, o + 4)) << 32
 }
 
-/// The groups of `buf` with a later epoch than `folded`.
-pub(crate) fn groups_above(buf: &[u8], folded: u64) -> Vec<u8> {
+/// The groups of `buf` with a later epoch than `folded`, encoded one after the other as they stood there.
+pub fn groups_above(buf: &[u8], folded: u64) -> Vec<u8> {
     let mut out = Vec::new();
     for g in groups(buf).map_while(std::result::Result::ok) {
         if g.version.epoch > folded {

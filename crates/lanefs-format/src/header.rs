@@ -7,8 +7,8 @@
 //! `crc` is the block's own sum, computed with that field zero and seeded with the address. It is completed,
 //! with the birth marks, by whoever gives the block its address: see [`seal`].
 
-use crate::error::{Result, StoreError};
-use crate::format::checksum::{block_crc, pieces_crc};
+use crate::checksum::{block_crc, pieces_crc};
+use crate::error::{FormatError, Result};
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, COUNTER_END, Ino};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -48,6 +48,7 @@ pub enum BlockKind {
 
 impl BlockKind {
     /// From the byte on disk.
+    #[inline]
     pub const fn from_u8(v: u8) -> Option<BlockKind> {
         Some(match v {
             1 => BlockKind::Inode,
@@ -65,6 +66,7 @@ impl BlockKind {
     }
 
     /// Its name in messages.
+    #[inline]
     pub const fn name(self) -> &'static str {
         match self {
             BlockKind::Inode => "inode block",
@@ -160,6 +162,7 @@ pub fn seal(block: &mut Block, addr: BlockAddr, stamp: Stamp) {
 }
 
 /// The header's bytes, not yet believed.
+#[inline]
 pub fn read_header(block: &Block) -> BlockHeader {
     let mut h = [0u8; HEADER_LEN];
     h.copy_from_slice(&block.0[..HEADER_LEN]);
@@ -192,7 +195,7 @@ pub fn expect_header(
     index: u64,
 ) -> Result<BlockHeader> {
     let h = read_header(block);
-    let bad = |why: String| Err(StoreError::Corrupt { addr, what: kind.name(), why });
+    let bad = |why: String| Err(FormatError { addr, what: kind.name(), why });
     if h.magic.get() != NODE_MAGIC {
         return bad(format!("magic {:#010x} instead of {NODE_MAGIC:#010x}", h.magic.get()));
     }
@@ -243,7 +246,7 @@ mod tests {
             (BlockKind::Map, 2, 44, 8),
         ] {
             let e = expect_header(&b, BlockAddr(1234), kind, level, Ino(ino), index);
-            assert!(matches!(e, Err(StoreError::Corrupt { .. })));
+            assert!(matches!(e, Err(FormatError { .. })));
         }
     }
 

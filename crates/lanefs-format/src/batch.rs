@@ -20,10 +20,10 @@
 //!    acknowledged and does not have shows as soon as a later batch is there.
 //! 5. Nothing is trusted before the sum was checked, and every length is checked even then.
 
-use crate::format::checksum::pieces_crc;
-use crate::format::header::{self, BlockKind, HEADER_LEN, Stamp};
-use crate::format::prealloc::{PREALLOC_LEN, Prealloc};
-use crate::format::superblock::MAX_MLOGS;
+use crate::checksum::pieces_crc;
+use crate::header::{self, BlockKind, HEADER_LEN, Stamp};
+use crate::prealloc::{PREALLOC_LEN, Prealloc};
+use crate::superblock::MAX_MLOGS;
 use crate::types::{
     Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, FileKind, INLINE_MAX, Ino, MAX_FILE_SIZE,
     PAGES_END, XATTR_BLOB_MAX, inode_flags,
@@ -59,6 +59,7 @@ pub struct Context {
 }
 
 impl Context {
+    #[inline]
     fn extra(self) -> u64 {
         let x = self.seq ^ self.mount.rotate_left(40) ^ self.secret;
         x.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ (x >> 32)
@@ -123,24 +124,15 @@ pub struct ChainLink {
 }
 
 /// How many blocks a batch of `len` message bytes takes.
+#[inline]
 pub const fn blocks_for(len: usize) -> usize {
     (BATCH_HEADER + len).div_ceil(BLOCK_SIZE)
 }
 
 /// The most message bytes in a batch of `blocks` blocks.
+#[inline]
 pub const fn room_in(blocks: usize) -> usize {
     blocks * BLOCK_SIZE - BATCH_HEADER
-}
-
-fn as_bytes(blocks: &[Block]) -> &[u8] {
-    // SAFETY: Block is a repr(C) array of 4096 bytes with alignment equal to its size, so a slice of blocks is a
-    // contiguous, initialised slice of bytes of that length; the lifetime is the borrow's.
-    unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast::<u8>(), blocks.len() * BLOCK_SIZE) }
-}
-
-fn as_bytes_mut(blocks: &mut [Block]) -> &mut [u8] {
-    // SAFETY: as in `as_bytes`; any byte value is a valid Block, and the borrow is exclusive.
-    unsafe { std::slice::from_raw_parts_mut(blocks.as_mut_ptr().cast::<u8>(), blocks.len() * BLOCK_SIZE) }
 }
 
 fn finish(blocks: &mut [Block], kind: BlockKind, mut f: Fixed, addr: BlockAddr, ctx: Context, stamp: Stamp) {
@@ -148,7 +140,7 @@ fn finish(blocks: &mut [Block], kind: BlockKind, mut f: Fixed, addr: BlockAddr, 
     f.seq = ctx.seq.into();
     f.crc = U32::ZERO;
     blocks[0].0[HEADER_LEN..HEADER_LEN + FIXED_LEN].copy_from_slice(f.as_bytes());
-    let crc = pieces_crc(addr, ctx.extra(), &[&as_bytes(blocks)[HEADER_LEN + 4..]]);
+    let crc = pieces_crc(addr, ctx.extra(), &[&blocks.as_bytes()[HEADER_LEN + 4..]]);
     blocks[0].0[HEADER_LEN..HEADER_LEN + 4].copy_from_slice(&crc.to_le_bytes());
     header::put_header(&mut blocks[0], kind, 0, Ino::NONE, ctx.seq);
     header::seal(&mut blocks[0], addr, stamp);
@@ -164,7 +156,7 @@ pub fn encode_batch(
     stamp: Stamp,
 ) {
     debug_assert_eq!(blocks.len(), blocks_for(bytes.len()));
-    as_bytes_mut(blocks)[BATCH_HEADER..BATCH_HEADER + bytes.len()].copy_from_slice(bytes);
+    blocks.as_mut_bytes()[BATCH_HEADER..BATCH_HEADER + bytes.len()].copy_from_slice(bytes);
     let f = Fixed {
         crc: U32::ZERO,
         kind: head.kind as u8,
@@ -229,7 +221,7 @@ pub fn decode_batch(
     let f = fixed_of(blocks, BlockKind::Batch, ctx)?;
     let len = usize::try_from(f.b.get()).ok().filter(|&l| l <= blocks.len() * BLOCK_SIZE)?;
     let n = blocks_for(len);
-    let all = as_bytes(blocks.get(..n)?);
+    let all = blocks.get(..n)?.as_bytes();
     let sum = pieces_crc(addr, ctx.extra(), &[&all[HEADER_LEN + 4..]]);
     if sum != f.crc.get() && !planted(Canary::UncheckedBatch) {
         return None;
@@ -266,8 +258,9 @@ pub fn decode_chain(block: &Block, addr: BlockAddr, ctx: Context) -> Option<Chai
 }
 
 /// Bytes of a run of blocks, for slicing a decoded batch out of what was read.
+#[inline]
 pub fn bytes_of(blocks: &[Block]) -> &[u8] {
-    as_bytes(blocks)
+    blocks.as_bytes()
 }
 
 /// What happened to a file's tail, the bytes kept in its inode block.
@@ -317,6 +310,7 @@ pub struct InodeRecord {
 
 impl InodeRecord {
     /// Whether it says all of the inode's content, whatever other records said before.
+    #[inline]
     pub fn is_whole(&self) -> bool {
         let dir = self.attrs.kind() == Some(FileKind::Dir);
         self.unmaps.first() == Some(&(0..u64::MAX)) && (dir || self.tail != TailUpdate::Same)
@@ -409,14 +403,17 @@ pub fn put_inode(out: &mut Vec<u8>, r: &InodeRecord) {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    #[inline]
     fn take(&mut self, n: usize) -> Option<&'a [u8]> {
         let (a, b) = self.0.split_at_checked(n)?;
         self.0 = b;
         Some(a)
     }
+    #[inline]
     fn u32(&mut self) -> Option<u32> {
         Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
     }
+    #[inline]
     fn u64(&mut self) -> Option<u64> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
@@ -515,6 +512,7 @@ impl InodeRecord {
     }
 
     /// Adds one page, extending the last run where it can.
+    #[inline]
     pub fn push_page(&mut self, page: u64, r: BlockRef) {
         if let Some(last) = self.runs.last_mut() {
             let n = last.crcs.len() as u64;

@@ -10,10 +10,10 @@
 //!
 //! A directory that is small enough has its only bucket (page 1) as its tail.
 
-use crate::error::{Result, StoreError};
-use crate::format::header::{BlockKind, HEADER_LEN, expect_header, put_header};
-use crate::format::map_node::{KEY_END, MAX_HEIGHT, PENDING};
-use crate::format::prealloc::{PREALLOC_LEN, Prealloc};
+use crate::error::{FormatError, Result};
+use crate::header::{BlockKind, HEADER_LEN, expect_header, put_header};
+use crate::map_node::{KEY_END, MAX_HEIGHT, PENDING};
+use crate::prealloc::{PREALLOC_LEN, Prealloc};
 use crate::types::{
     Attrs, BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, FileKind, INLINE_MAX, Ino, MAX_FILE_SIZE,
     PAGES_END, XATTR_BLOB_MAX, inode_flags,
@@ -138,11 +138,13 @@ pub struct InodeBlock {
     pub unwritten: u64,
 }
 
+#[inline]
 fn put_ref(out: &mut Vec<u8>, r: BlockRef) {
     out.extend_from_slice(&r.addr.0.to_le_bytes());
     out.extend_from_slice(&r.crc.to_le_bytes());
 }
 
+#[inline]
 fn get_ref(b: &[u8]) -> Option<BlockRef> {
     let addr = u64::from_le_bytes(b.get(..8)?.try_into().ok()?);
     let crc = u32::from_le_bytes(b.get(8..12)?.try_into().ok()?);
@@ -151,6 +153,7 @@ fn get_ref(b: &[u8]) -> Option<BlockRef> {
 }
 
 /// Bytes that are left for inline map entries beside these attributes and this tail.
+#[inline]
 pub fn map_room(xattrs: &XattrPlace, tail: usize) -> usize {
     let x = match xattrs {
         XattrPlace::Inline(b) => b.len(),
@@ -230,7 +233,7 @@ pub fn encode(ino: Ino, i: &InodeBlock) -> Option<Box<Block>> {
 /// Unpacks the inode block of `ino`.
 pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
     expect_header(block, addr, BlockKind::Inode, 0, ino, 0)?;
-    let bad = |why: String| StoreError::Corrupt { addr, what: "inode block", why };
+    let bad = |why: String| FormatError { addr, what: "inode block", why };
     let at = HEADER_LEN + size_of::<Fixed>();
     let f = Fixed::read_from_bytes(&block.0[HEADER_LEN..at]).map_err(|_| bad("cut short".into()))?;
     let mut var = &block.0[at..];
