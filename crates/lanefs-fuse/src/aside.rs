@@ -81,7 +81,7 @@ fn ask(device: &Device, room: &Room, ino: Ino, ttl: Duration, reply: &mut Reply)
     call_in(device, ino);
     room.look();
     if room.is_scarce() {
-        if !room.has_reserve() {
+        if !room.is_backed(ino) && !room.has_reserve() {
             return Err(Errno(libc::ENOSPC));
         }
         // It asks before the next write, too.

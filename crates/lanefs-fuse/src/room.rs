@@ -15,6 +15,8 @@
 //!    kernel's cache. A call that is larger may lose its end: the next call, fsync and close tell.
 //! R4 A file is made only where the reserve is free: its first write is not asked for.
 //! R5 Pages of a map are dirtied without a word. Their room is not promised; msync and fsync tell.
+//! R6 A file that was preallocated, and has room for all that lies before its end, is written whether the reserve is free or not, until what was preallocated is
+//!    used up. A call that goes on behind that takes from the reserve, once; the next is refused.
 
 use crate::wire::Errno;
 use lanefs::{Ino, Stat, Volume};
@@ -138,6 +140,11 @@ impl Room {
 
     pub(crate) fn stat(&self, ino: Ino) -> Result<Stat, Errno> {
         Ok(self.volume.node_stat(ino)?)
+    }
+
+    /// Whether the file may be written where the reserve is not free (R6).
+    pub(crate) fn is_backed(&self, ino: Ino) -> bool {
+        self.volume.node_is_backed(ino)
     }
 
     /// Whether the reserve is free, also after what was deleted was given back.

@@ -12,7 +12,7 @@ use crate::volume::Inner;
 use lanefs_format::BLOCK_SIZE;
 use lanefs_sync::clock::coarse_realtime_ns;
 
-/// How often room is made for one append.
+/// How often room is made for one write.
 const TRIES: usize = 100;
 
 /// Who writes.
@@ -157,15 +157,20 @@ impl Inner {
     /// Runs `f`, which may write pages anew that have a block already, or room kept for one. If so many such pages wait to be written back that
     /// a full volume has no room for another, they are written, which gives as much back as it takes, and it runs again.
     fn with_pages_written<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
-        match f() {
-            Err(e) if e.errno() == libc::ENOSPC && self.frames.dirty_frames() > 0 => {
-                // What cannot be written is told to who syncs it.
-                let _ = self.write_back_all(false);
-                self.relieve();
-                f()
+        // Again as long as there are such pages: others take the room while this thread makes it.
+        for _ in 0..TRIES {
+            let waited = self.frames.dirty_frames() > 0;
+            match f() {
+                // Those that waited before may have been written by others meanwhile.
+                Err(e) if e.errno() == libc::ENOSPC && (waited || self.frames.dirty_frames() > 0) => {
+                    // What cannot be written is told to who syncs it.
+                    let _ = self.write_back_all(false);
+                    self.relieve();
+                }
+                r => return r,
             }
-            r => r,
         }
+        f()
     }
 
     /// Takes setuid and setgid from a file that somebody without the right to keep them has written.
