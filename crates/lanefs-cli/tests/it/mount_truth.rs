@@ -21,6 +21,7 @@ on_each_transport! {
     allow_root_keeps_others_out_of_listings,
     a_full_volume_refuses_the_write_that_does_not_fit,
     writers_side_by_side_lose_nothing_that_was_accepted_on_a_full_volume,
+    what_was_preallocated_is_shown_and_can_be_written_on_a_full_mount,
     a_signal_loses_nothing_of_a_busy_mount,
     what_lies_on_top_of_a_mount_is_left_alone,
     a_range_that_was_synced_is_there_and_no_byte_is_wrong,
@@ -487,6 +488,58 @@ fn a_full_volume_refuses_the_write_that_does_not_fit() {
         assert!(fill(&again, 1 << 20) > accepted / 2, "{options}: what was removed makes no room");
         again.sync_all().unwrap();
         drop(again);
+        m.umount();
+        m.fsck();
+    }
+}
+
+/// Room that `fallocate` promised is shown by `stat` and `statfs`, and is there when everything else is full: to writes at any offset, to a file that
+/// grows into it, and to pages of a map.
+fn what_was_preallocated_is_shown_and_can_be_written_on_a_full_mount() {
+    const SIZE: u64 = 16 << 20;
+    for options in ["rw", "nowriteback"] {
+        let mut m = Mount::new(&["-o", options]);
+        let available = || rustix::fs::statvfs(&m.dir).unwrap().f_bavail * 4096;
+        let before = available();
+        let [inside, grows, mapped] = ["inside", "grows", "mapped"].map(|name| {
+            let how = if name == "grows" { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
+            let file = OpenOptions::new().read(true).write(true).create_new(true).open(m.path(name)).unwrap();
+            rustix::fs::fallocate(&file, how, 0, SIZE).unwrap();
+            let stat = file.metadata().unwrap();
+            assert_eq!((stat.len(), stat.blocks() * 512), (if name == "grows" { 0 } else { SIZE }, SIZE));
+            file
+        });
+        assert!(before - available() >= 3 * SIZE, "{options}: {before} available, and then {}", available());
+        let full = File::create_new(m.path("full")).unwrap();
+        let accepted = fill(&full, 1 << 20);
+        full.sync_all().unwrap();
+        let parts: Vec<u64> = (0..SIZE).step_by(1 << 18).collect();
+        let mut order = parts.clone();
+        order.reverse();
+        for (file, order) in [(&inside, &order), (&grows, &parts)] {
+            for &at in order {
+                file.write_all_at(&chunk(at, 1 << 18), at).unwrap_or_else(|e| panic!("{options} {at}: {e}"));
+            }
+            file.sync_all().unwrap_or_else(|e| panic!("{options}: {e}"));
+        }
+        // SAFETY: a shared mapping of a file this test alone uses, within its size, unmapped below.
+        unsafe {
+            use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+            let len = SIZE as usize;
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            let map = mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, &mapped, 0).unwrap();
+            for &at in &parts {
+                let part = chunk(at, 1 << 18);
+                std::ptr::copy_nonoverlapping(part.as_ptr(), map.cast::<u8>().add(at as usize), part.len());
+            }
+            msync(map, len, MsyncFlags::SYNC).unwrap_or_else(|e| panic!("{options}: {e}"));
+            munmap(map, len).unwrap();
+        }
+        drop((inside, grows, mapped, full));
+        m.umount();
+        m.mount(&["-o", options]);
+        ["inside", "grows", "mapped"].iter().for_each(|name| holds(&m.path(name), SIZE, 1 << 18));
+        holds(&m.path("full"), accepted, 1 << 20);
         m.umount();
         m.fsck();
     }
