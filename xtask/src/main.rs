@@ -94,7 +94,7 @@ fn run_tidy() -> ExitCode {
         println!("tidy: nothing to complain about");
         ExitCode::SUCCESS
     } else {
-        eprintln!("tidy: {} to mend", findings.len());
+        eprintln!("tidy: {} to fix", findings.len());
         ExitCode::FAILURE
     }
 }
