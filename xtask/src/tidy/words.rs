@@ -25,19 +25,27 @@ enum What {
     Name(&'static str),
 }
 
-const BANNED: &[Banned] = &[Banned {
-    what: What::Word(&["mend", "mends", "mended", "mending"]),
-    instead: "repair (a volume) or fix (a mistake)",
-    why: "as fsck and everybody else does",
-    // The public field of a scrub's report and its name in `scrub --json`; titles of commits.
-    left: &[
-        ("crates/lanefs-cli/", 2),
-        ("crates/lanefs-fuse/", 6),
-        ("crates/lanefs-store/", 25),
-        ("crates/lanefs/", 6),
-        ("docs/FINDINGS.md", 2),
-    ],
-}];
+const BANNED: &[Banned] = &[
+    Banned {
+        what: What::Word(&["mend", "mends", "mended", "mending"]),
+        instead: "repair (a volume) or fix (a mistake)",
+        why: "as fsck and everybody else does",
+        // The public field of a scrub's report and its name in `scrub --json`; titles of commits.
+        left: &[
+            ("crates/lanefs-cli/", 2),
+            ("crates/lanefs-fuse/", 6),
+            ("crates/lanefs-store/", 25),
+            ("crates/lanefs/", 6),
+            ("docs/FINDINGS.md", 2),
+        ],
+    },
+    Banned {
+        what: What::Word(&["crowd", "crowds", "crowded"]),
+        instead: "pool",
+        why: "a set of threads that take turns is one",
+        left: &[("crates/lanefs-store/", 7), ("crates/lanefs/", 2)],
+    },
+];
 
 /// The lines with such words, as they are gathered.
 pub struct Words {
