@@ -32,7 +32,7 @@ pub(crate) struct Size {
 }
 
 /// What all teams share.
-struct Crew {
+struct RingShared {
     adaptor: Arc<Adaptor>,
     device: Arc<Device>,
     /// Bytes of an entry's payload.
@@ -53,7 +53,7 @@ struct Count {
 }
 
 struct Team {
-    crew: Arc<Crew>,
+    shared: Arc<RingShared>,
     queue: u16,
     count: Mutex<Count>,
     /// A thread has begun, or could not.
@@ -88,7 +88,7 @@ fn count(list: &str) -> Option<usize> {
 /// The threads of all teams, each with its entry registered. An error: rings cannot be had, and the kernel has been told (T3);
 /// threads that have started end with the connection.
 pub(crate) struct Rings {
-    crew: Arc<Crew>,
+    shared: Arc<RingShared>,
 }
 
 impl Rings {
@@ -98,7 +98,7 @@ impl Rings {
         payload: usize,
         size: Size,
     ) -> (Rings, io::Result<()>) {
-        let crew = Arc::new(Crew {
+        let shared = Arc::new(RingShared {
             adaptor: Arc::clone(adaptor),
             device: Arc::clone(device),
             payload,
@@ -108,7 +108,7 @@ impl Rings {
         let started = (0..queues()).try_for_each(|queue| {
             let queue = u16::try_from(queue).map_err(io::Error::other)?;
             let team = Arc::new(Team {
-                crew: Arc::clone(&crew),
+                shared: Arc::clone(&shared),
                 queue,
                 count: Mutex::default(),
                 begun: Condvar::new(),
@@ -118,14 +118,14 @@ impl Rings {
         if started.is_err() {
             ring::renounce(device);
         }
-        (Rings { crew }, started)
+        (Rings { shared }, started)
     }
 
     /// Waits until all have ended; the first error of any.
     pub(crate) fn wait(&self) -> io::Result<()> {
         let mut result = Ok(());
         // Whoever starts another does so before its own end.
-        while let Some(thread) = { lock(&self.crew.threads).pop() } {
+        while let Some(thread) = { lock(&self.shared.threads).pop() } {
             result = result.and(ended(thread));
         }
         result
@@ -165,7 +165,7 @@ impl Team {
         let started =
             Builder::new().name(format!("lanefs-ring-{}", self.queue)).spawn(move || team.run(said));
         match started {
-            Ok(thread) => lock(&self.crew.threads).push(thread),
+            Ok(thread) => lock(&self.shared.threads).push(thread),
             Err(e) => {
                 self.left(false);
                 match refused {
@@ -198,7 +198,7 @@ impl Team {
         absence::tell(move |wait| team.away(wait));
         let result = self.serve(&mut entry);
         self.left(true);
-        result.inspect_err(|e| self.crew.adaptor.serving_failed(e))
+        result.inspect_err(|e| self.shared.adaptor.serving_failed(e))
     }
 
     /// A thread has ended.
@@ -212,13 +212,13 @@ impl Team {
 
     fn enter(&self) -> io::Result<Entry> {
         stay_on(self.queue);
-        let mut entry = Entry::new(Arc::clone(&self.crew.device), self.queue, self.crew.payload)?;
+        let mut entry = Entry::new(Arc::clone(&self.shared.device), self.queue, self.shared.payload)?;
         entry.register()?;
         Ok(entry)
     }
 
     fn serve(&self, entry: &mut Entry) -> io::Result<()> {
-        let adaptor = &self.crew.adaptor;
+        let adaptor = &self.shared.adaptor;
         while entry.fetch()? {
             let (request, mut reply) = entry.open()?;
             let result = perform(adaptor, &request, &mut reply, &Origin::Ring);
@@ -243,7 +243,7 @@ impl Team {
         let mut count = lock(&self.count);
         count.away += 1;
         if wait == Wait::Device {
-            if count.away >= count.threads && count.threads < self.crew.limit {
+            if count.away >= count.threads && count.threads < self.shared.limit {
                 count.threads += 1;
                 drop(count);
                 self.add(None);

@@ -45,6 +45,12 @@ const BANNED: &[Banned] = &[
         why: "a set of threads that take turns is one",
         left: &[("crates/lanefs-store/", 7), ("crates/lanefs/", 2)],
     },
+    Banned {
+        what: What::Word(&["crew", "crews"]),
+        instead: "what it is",
+        why: "a set of threads or workers is no ship's",
+        left: &[],
+    },
 ];
 
 /// The lines with such words, as they are gathered.
