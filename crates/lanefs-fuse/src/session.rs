@@ -145,7 +145,8 @@ fn serve(
     let mut rings = None;
     let mut over_rings = false;
     if agreed.rings {
-        let (started, result) = Rings::start(&adaptor, &device, most(config.max_write), config.team());
+        let (started, result) =
+            Rings::start(&adaptor, &device, most(config.max_write), config.ring_threads());
         match result {
             Ok(()) => over_rings = true,
             Err(e) if only => return Err(refused(&format!("io_uring=on, but a ring was refused: {e}"))),

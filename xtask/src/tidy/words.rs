@@ -51,6 +51,12 @@ const BANNED: &[Banned] = &[
         why: "a set of threads or workers is no ship's",
         left: &[],
     },
+    Banned {
+        what: What::Word(&["team", "teams"]),
+        instead: "threads or workers",
+        why: "nobody is on a team here",
+        left: &[],
+    },
 ];
 
 /// The lines with such words, as they are gathered.
