@@ -4,9 +4,9 @@
 //! any caller but root counts as one without CAP_FSETID.
 
 use crate::MountConfig;
-use crate::absence::about_to_wait;
 use crate::acl::{self, Acl};
 use crate::aside::Aside;
+use crate::blocking_hook::about_to_wait;
 use crate::handles::{ASSUMED, Handle, Handles};
 use crate::known::Known;
 use crate::room::Room;

@@ -16,10 +16,10 @@
 //! | `sync`, `syncfs` | passed on by the kernel where a block device is mounted (`fuseblk`), and a promise there |
 
 pub mod about;
-mod absence;
 pub mod acl;
 mod adaptor;
 mod aside;
+mod blocking_hook;
 pub mod change;
 mod handles;
 mod known;

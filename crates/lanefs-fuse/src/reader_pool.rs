@@ -9,7 +9,7 @@
 //! C3 When it is done it reads again if there are too few, else it stands by.
 //! C4 Once the connection has ended nobody stands by any more.
 
-use crate::absence;
+use crate::blocking_hook;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 #[derive(Default)]
@@ -42,7 +42,7 @@ impl ReaderPool {
     /// This thread is one of them. True if it is to read, false if the connection ended before it was wanted.
     pub(crate) fn join(self: &Arc<Self>) -> bool {
         let pool = Arc::clone(self);
-        absence::tell(move |_| pool.leave());
+        blocking_hook::set(move |_| pool.leave());
         self.read_or_stand_by()
     }
 
@@ -65,7 +65,7 @@ impl ReaderPool {
 
     /// To be called after each request. True if this thread is to read another, false if the connection ended.
     pub(crate) fn done(&self) -> bool {
-        if absence::is_back() { self.read_or_stand_by() } else { true }
+        if blocking_hook::has_waited() { self.read_or_stand_by() } else { true }
     }
 
     /// The connection has ended: those who stand by may go.
@@ -89,7 +89,7 @@ impl ReaderPool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::absence::about_to_wait;
+    use crate::blocking_hook::about_to_wait;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::sync::mpsc::channel;
 

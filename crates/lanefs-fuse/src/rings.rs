@@ -11,8 +11,8 @@
 //! T3 The kernel uses the rings when each queue has an entry, and holds requests back until then. If a queue gets none it is told so
 //!    ([`ring::renounce`]), and all requests come over /dev/fuse.
 
-use crate::absence::{self, Wait};
 use crate::adaptor::Adaptor;
+use crate::blocking_hook::{self, Wait};
 use crate::readers::{Origin, Serving, perform};
 use crate::wire::ring::{self, Entry};
 use crate::wire::{Answer, Device};
@@ -196,7 +196,7 @@ impl QueueThreads {
         lock(&self.count).registered += 1;
         self.begun.notify_all();
         let threads = Arc::clone(self);
-        absence::tell(move |wait| threads.away(wait));
+        blocking_hook::set(move |wait| threads.away(wait));
         let result = self.serve(&mut entry);
         self.left(true);
         result.inspect_err(|e| self.shared.adaptor.serving_failed(e))
@@ -230,7 +230,7 @@ impl QueueThreads {
             }
             let len = reply.finish(request.unique, result).len();
             entry.answer(len)?;
-            if absence::is_back() {
+            if blocking_hook::has_waited() {
                 let mut count = lock(&self.count);
                 count.away -= 1;
                 count.stuck -= usize::from(STUCK.replace(false));
