@@ -250,7 +250,7 @@ impl Unmounter {
         self.attached.detach_if_idle()
     }
 
-    /// Unmounts whoever uses the mount: what the kernel has gathered is called in until it holds nothing, then the connection is cut.
+    /// Unmounts whoever uses the mount: what the kernel has gathered is written back until it holds nothing, then the connection is cut.
     /// Open files of the mount fail with ENOTCONN or EIO from here on; the volume loses nothing that was accepted, or [`Session::join`] says so.
     /// What lies on top of the mount is left alone: then the connection ends with the process.
     pub fn stop(&self) {

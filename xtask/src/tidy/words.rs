@@ -62,6 +62,12 @@ const BANNED: &[Banned] = &[
         why: "a thread that waits is not absent",
         left: &[],
     },
+    Banned {
+        what: What::Name("call_in"),
+        instead: "flush_kernel_pages",
+        why: "it has the kernel write pages back, and calls nobody",
+        left: &[],
+    },
 ];
 
 /// The lines with such words, as they are gathered.

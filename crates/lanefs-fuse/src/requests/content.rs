@@ -236,7 +236,7 @@ impl Adaptor {
                 // The answer has to come from here; others serve the writes that this waits for.
                 Origin::Ring => {
                     about_to_wait_for_requests();
-                    self.aside.call_in(ino);
+                    self.aside.flush_kernel_pages(ino);
                 }
             }
         }
