@@ -9,7 +9,7 @@
 //! T2 Before a thread waits for requests of the kernel, another of its queue has its entry registered and does not wait for
 //!    requests, whatever the limit: they may come to this queue. Before, because the kernel gives a new entry only what comes after it.
 //! T3 The kernel uses the rings when each queue has an entry, and holds requests back until then. If a queue gets none it is told so
-//!    ([`ring::renounce`]), and all requests come over /dev/fuse.
+//!    ([`ring::disable`]), and all requests come over /dev/fuse.
 
 use crate::adaptor::Adaptor;
 use crate::blocking_hook::{self, Wait};
@@ -117,7 +117,7 @@ impl Rings {
             threads.start(size.first)
         });
         if started.is_err() {
-            ring::renounce(device);
+            ring::disable(device);
         }
         (Rings { shared }, started)
     }

@@ -68,6 +68,12 @@ const BANNED: &[Banned] = &[
         why: "it has the kernel write pages back, and calls nobody",
         left: &[],
     },
+    Banned {
+        what: What::Word(&["renounce", "renounces", "renounced"]),
+        instead: "disable or refuse",
+        why: "a program renounces nothing",
+        left: &[],
+    },
 ];
 
 /// The lines with such words, as they are gathered.
