@@ -1,11 +1,11 @@
-//! The host's files as a side of a copy.
+//! The host's files as an endpoint of a copy.
 //!
 //! The path that the user named is followed through symbolic links. Below it each component is opened by its parent's
 //! descriptor and never through a link, so that nothing that appears there meanwhile leads anywhere else. One
 //! descriptor of a directory is kept, whatever the depth. What is made is its owner's alone until it has its mode.
 
+use crate::endpoint::{ACLS, Content, Endpoint, Given, Id, Meta, Refused, Xattr, is_kept, is_link};
 use crate::failure::{About, Failure};
-use crate::side::{ACLS, Content, Given, Id, Meta, Refused, Side, Xattr, is_kept, is_link};
 use lanefs::{FileKind, times};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -19,7 +19,7 @@ use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
 /// The host's files at and below a path that the user named.
-pub struct HostSide {
+pub struct HostEndpoint {
     named: PathBuf,
     /// The directory `named`.
     root: OnceCell<Rc<OwnedFd>>,
@@ -72,10 +72,10 @@ fn by_descriptor(fd: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
 }
 
-impl HostSide {
+impl HostEndpoint {
     /// The files at and below `named`.
-    pub fn new(named: &Path) -> HostSide {
-        HostSide {
+    pub fn new(named: &Path) -> HostEndpoint {
+        HostEndpoint {
             named: named.into(),
             root: OnceCell::new(),
             last: RefCell::default(),
@@ -176,7 +176,7 @@ fn id(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-impl Side for HostSide {
+impl Endpoint for HostEndpoint {
     fn show(&self, path: &Path) -> String {
         path.display().to_string()
     }

@@ -74,6 +74,12 @@ const BANNED: &[Banned] = &[
         why: "a program renounces nothing",
         left: &[],
     },
+    Banned {
+        what: What::Name("Side"),
+        instead: "Endpoint",
+        why: "a copy goes from one endpoint to another",
+        left: &[],
+    },
 ];
 
 /// The lines with such words, as they are gathered.

@@ -1,6 +1,6 @@
-//! The two sides of a copy, the host and an image, with the same words.
+//! The two endpoints of a copy, the host and an image, with the same words.
 //!
-//! A side is told the path that the user named. That path is followed through symbolic links; below it nothing is:
+//! An endpoint is told the path that the user named. That path is followed through symbolic links; below it nothing is:
 //! what lies there was put there by the source of this copy, by an earlier one, or by somebody else, and no link of
 //! theirs may lead a copy out of the directory that it was told to fill.
 
@@ -77,7 +77,7 @@ pub(crate) fn is_kept(name: &[u8]) -> bool {
     [&b"user."[..], b"trusted.", b"security."].iter().any(|p| name.starts_with(p)) || ACLS.contains(&name)
 }
 
-/// An open file of either side.
+/// An open file of either endpoint.
 pub trait Content {
     /// Where the next data begins, at or behind an offset; `None` if all that is left is a hole.
     fn next_data(&self, offset: u64) -> Result<Option<u64>, Failure>;
@@ -90,7 +90,7 @@ pub trait Content {
 }
 
 /// Where files are copied from or to.
-pub trait Side {
+pub trait Endpoint {
     /// A path for messages.
     fn show(&self, path: &Path) -> String;
     /// Attributes; `None` if there is nothing.
@@ -125,18 +125,18 @@ pub(crate) fn is_link(shown: impl std::fmt::Display) -> Failure {
 }
 
 /// An image's files.
-pub struct ImageSide {
+pub struct ImageEndpoint {
     fs: Fs,
     cred: Cred,
     place: Place,
     number: usize,
 }
 
-impl ImageSide {
+impl ImageEndpoint {
     /// The files of `volume`, which is the one `place` names, and has this number, from 1, in this command.
-    pub fn new(volume: Volume, place: &Place, number: usize) -> ImageSide {
+    pub fn new(volume: Volume, place: &Place, number: usize) -> ImageEndpoint {
         let cred = image::who();
-        ImageSide { fs: volume.as_user(cred.clone()), cred, place: place.clone(), number }
+        ImageEndpoint { fs: volume.as_user(cred.clone()), cred, place: place.clone(), number }
     }
     fn ino(&self, path: &Path, kind: FileKind) -> Result<lanefs::Ino, Failure> {
         let follow = kind != FileKind::Symlink && self.is_named(path);
@@ -193,7 +193,7 @@ impl Content for ImageFile {
     }
 }
 
-impl Side for ImageSide {
+impl Endpoint for ImageEndpoint {
     fn show(&self, path: &Path) -> String {
         self.place.at(path).show()
     }
