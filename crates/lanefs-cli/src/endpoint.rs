@@ -50,9 +50,9 @@ pub struct Meta {
 /// An extended attribute: name and value.
 pub type Xattr = (Vec<u8>, Vec<u8>);
 
-/// What a copy is given.
+/// What a copy takes over from its source.
 #[derive(Clone, Debug)]
-pub struct Given {
+pub struct CopyAttrs {
     /// Kind of the file that was copied.
     pub kind: FileKind,
     /// Owner, if it is not to be who copies.
@@ -67,7 +67,7 @@ pub struct Given {
     pub xattrs: Option<Vec<Xattr>>,
 }
 
-/// What could not be given, and why: the name of an extended attribute.
+/// What could not be set, and why: the name of an extended attribute.
 pub type Refused = Vec<(Vec<u8>, Errno)>;
 
 pub(crate) const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
@@ -114,7 +114,7 @@ pub trait Endpoint {
     /// Extended attributes that a copy takes along.
     fn xattrs(&self, path: &Path, kind: FileKind) -> Result<Vec<Xattr>, Failure>;
     /// Gives a copy what is its own, and answers what of the extended attributes it cannot have here.
-    fn give(&self, path: &Path, given: &Given) -> Result<Refused, Failure>;
+    fn set_attrs(&self, path: &Path, attrs: &CopyAttrs) -> Result<Refused, Failure>;
 }
 
 /// What is said of a symbolic link where a copy would write.
@@ -278,13 +278,13 @@ impl Endpoint for ImageEndpoint {
         }
         Ok(all)
     }
-    fn give(&self, path: &Path, given: &Given) -> Result<Refused, Failure> {
-        if given.uid.or(given.gid).is_some() {
-            self.about(path, self.fs.chown(path, given.uid, given.gid, false))?;
+    fn set_attrs(&self, path: &Path, attrs: &CopyAttrs) -> Result<Refused, Failure> {
+        if attrs.uid.or(attrs.gid).is_some() {
+            self.about(path, self.fs.chown(path, attrs.uid, attrs.gid, false))?;
         }
         let mut refused = Vec::new();
-        if let Some(xattrs) = &given.xattrs {
-            let (v, ino) = (self.fs.volume(), self.ino(path, given.kind)?);
+        if let Some(xattrs) = &attrs.xattrs {
+            let (v, ino) = (self.fs.volume(), self.ino(path, attrs.kind)?);
             for name in ACLS.iter().filter(|a| xattrs.iter().all(|(n, _)| n != *a)) {
                 // What is not there need not go.
                 let _ = v.node_removexattr(&self.cred, ino, name);
@@ -295,10 +295,10 @@ impl Endpoint for ImageEndpoint {
                 }
             }
         }
-        if let Some(mode) = given.mode {
+        if let Some(mode) = attrs.mode {
             self.about(path, self.fs.chmod(path, mode))?;
         }
-        if let Some((atime, mtime)) = given.times {
+        if let Some((atime, mtime)) = attrs.times {
             let (atime, mtime) = (SetTime::At(atime), SetTime::At(mtime));
             self.about(path, self.fs.set_times(path, Some(atime), Some(mtime), false))?;
         }

@@ -4,7 +4,7 @@
 //! descriptor and never through a link, so that nothing that appears there meanwhile leads anywhere else. One
 //! descriptor of a directory is kept, whatever the depth. What is made is its owner's alone until it has its mode.
 
-use crate::endpoint::{ACLS, Content, Endpoint, Given, Id, Meta, Refused, Xattr, is_kept, is_link};
+use crate::endpoint::{ACLS, Content, CopyAttrs, Endpoint, Id, Meta, Refused, Xattr, is_kept, is_link};
 use crate::failure::{About, Failure};
 use lanefs::{FileKind, times};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat};
@@ -327,23 +327,23 @@ impl Endpoint for HostEndpoint {
         }
         Ok(all)
     }
-    fn give(&self, path: &Path, given: &Given) -> Result<Refused, Failure> {
+    fn set_attrs(&self, path: &Path, attrs: &CopyAttrs) -> Result<Refused, Failure> {
         let errno = |e: Errno| about(path, e);
-        let fd = self.refused(path, self.handle(path, given.kind))?;
+        let fd = self.refused(path, self.handle(path, attrs.kind))?;
         let stat = rustix::fs::fstat(&fd).map_err(errno)?;
-        let created = self.created.take().filter(|(at, _)| given.kind == FileKind::File && at == path);
-        if kind(&stat) != Some(given.kind) || created.is_some_and(|(_, which)| which != id(&stat)) {
+        let created = self.created.take().filter(|(at, _)| attrs.kind == FileKind::File && at == path);
+        if kind(&stat) != Some(attrs.kind) || created.is_some_and(|(_, which)| which != id(&stat)) {
             // What the user named may be a device that the content was sent to: its attributes are its own.
             return if self.is_below(path) { Err(replaced(path)) } else { Ok(Vec::new()) };
         }
         let file = by_descriptor(&fd);
-        if given.uid.or(given.gid).is_some() {
+        if attrs.uid.or(attrs.gid).is_some() {
             let (uid, gid) =
-                (given.uid.map(rustix::fs::Uid::from_raw), given.gid.map(rustix::fs::Gid::from_raw));
+                (attrs.uid.map(rustix::fs::Uid::from_raw), attrs.gid.map(rustix::fs::Gid::from_raw));
             rustix::fs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH).map_err(errno)?;
         }
         let mut refused = Vec::new();
-        if let Some(xattrs) = &given.xattrs {
+        if let Some(xattrs) = &attrs.xattrs {
             for name in ACLS.iter().filter(|a| xattrs.iter().all(|(n, _)| n != *a)) {
                 // What is not there need not go; a link has none.
                 let _ = rustix::fs::removexattr(&file, *name);
@@ -355,10 +355,10 @@ impl Endpoint for HostEndpoint {
                 }
             }
         }
-        if let Some(mode) = given.mode {
+        if let Some(mode) = attrs.mode {
             std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).about(path.display())?;
         }
-        if let Some((atime, mtime)) = given.times {
+        if let Some((atime, mtime)) = attrs.times {
             let times =
                 rustix::fs::Timestamps { last_access: timespec(atime), last_modification: timespec(mtime) };
             rustix::fs::utimensat(CWD, &file, &times, AtFlags::empty()).map_err(errno)?;

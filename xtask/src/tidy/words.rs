@@ -80,6 +80,7 @@ const BANNED: &[Banned] = &[
         why: "a copy goes from one endpoint to another",
         left: &[],
     },
+    Banned { what: What::Name("Given"), instead: "CopyAttrs", why: "it says not what is given", left: &[] },
 ];
 
 /// The lines with such words, as they are gathered.

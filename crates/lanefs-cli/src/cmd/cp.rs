@@ -1,6 +1,6 @@
 //! `lanefs cp`
 
-use crate::endpoint::{Endpoint, Given, Id, ImageEndpoint, Meta};
+use crate::endpoint::{CopyAttrs, Endpoint, Id, ImageEndpoint, Meta};
 use crate::failure::{About, Failure, Outcome};
 use crate::host::HostEndpoint;
 use crate::image::{Anywhere, Place};
@@ -223,8 +223,8 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// What the copy is given of its source.
-    fn given(&self, from: &dyn Endpoint, path: &Path, meta: &Meta) -> Result<Given, Failure> {
+    /// What the copy takes over from its source.
+    fn attrs_for(&self, from: &dyn Endpoint, path: &Path, meta: &Meta) -> Result<CopyAttrs, Failure> {
         let keep = self.args.preserve;
         let uid = (keep && self.cred.is_root()).then_some(meta.uid);
         let gid = (keep && (self.cred.is_root() || self.cred.in_group(meta.gid))).then_some(meta.gid);
@@ -236,7 +236,7 @@ impl Copy<'_> {
         if gid.is_some() {
             mode |= meta.mode & libc::S_ISGID;
         }
-        Ok(Given {
+        Ok(CopyAttrs {
             kind: meta.kind,
             uid,
             gid,
@@ -292,8 +292,8 @@ impl Copy<'_> {
             FileKind::Symlink => to.symlink(&from.readlink(path)?, target)?,
             _ => to.mknod(target, meta.mode, meta.rdev)?,
         }
-        let given = self.given(from, path, &meta)?;
-        self.tell(to, target, to.give(target, &given)?);
+        let attrs = self.attrs_for(from, path, &meta)?;
+        self.tell(to, target, to.set_attrs(target, &attrs)?);
         if several {
             self.linked.borrow_mut().insert(meta.id, target.to_path_buf());
         }
