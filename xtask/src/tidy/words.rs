@@ -81,6 +81,12 @@ const BANNED: &[Banned] = &[
         left: &[],
     },
     Banned { what: What::Name("Given"), instead: "CopyAttrs", why: "it says not what is given", left: &[] },
+    Banned {
+        what: What::Name("Mistake"),
+        instead: "Fault",
+        why: "an injected fault has one name in all checkers",
+        left: &[],
+    },
 ];
 
 /// The lines with such words, as they are gathered.

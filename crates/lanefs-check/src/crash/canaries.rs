@@ -6,7 +6,7 @@ use super::states::Levels;
 use super::system::{LaneFs, System};
 use super::toy::{Bug, Toy};
 use super::{Config, Counts, run};
-use crate::epochs::{self, Mistake};
+use crate::epochs::{self, Fault};
 use crate::op::Op;
 #[cfg(feature = "canaries")]
 use crate::scenario::script;
@@ -55,7 +55,7 @@ const OVERWRITE: &[&str] = &["creat /a 60000; sync; ckpt; trunc /a 0; creat /b 6
 enum Planted {
     Toy(Bug),
     Device(Lie),
-    Model(Mistake),
+    Model(Fault),
     #[cfg(feature = "canaries")]
     Library(lanefs_sync::Canary),
 }
@@ -65,7 +65,7 @@ impl Planted {
         let mut v: Vec<(String, Planted)> = Vec::new();
         v.extend(Bug::ALL.map(|b| (format!("toy: {b:?}"), Planted::Toy(b))));
         v.extend(Lie::ALL.map(|l| (format!("device: {l:?}"), Planted::Device(l))));
-        v.extend(Mistake::ALL.map(|m| (format!("protocol: {m:?}"), Planted::Model(m))));
+        v.extend(Fault::ALL.map(|m| (format!("protocol: {m:?}"), Planted::Model(m))));
         #[cfg(feature = "canaries")]
         v.extend(lanefs_sync::Canary::ALL.map(|c| (format!("LaneFS: {c:?}"), Planted::Library(c))));
         v
