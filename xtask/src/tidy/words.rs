@@ -93,6 +93,12 @@ const BANNED: &[Banned] = &[
         why: "an injected fault has one name in all checkers",
         left: &[],
     },
+    Banned {
+        what: What::Name("Plant"),
+        instead: "PlantedFault",
+        why: "an injected fault has one name in all checkers",
+        left: &[],
+    },
 ];
 
 /// The lines with such words, as they are gathered.

@@ -3,7 +3,7 @@
 //! The script's thread keeps the model beside the volume, and tells what is called and answered. All of that is exempt: what fails is asked for by the
 //! volume, in whatever thread.
 
-use super::Plant;
+use super::PlantedFault;
 use super::faults::{Fault, begin, counted, exempt};
 use super::report::{Line, tell};
 use super::stage::{HOMES, Kind, Stage};
@@ -28,7 +28,7 @@ pub struct Todo {
     /// Which request.
     pub n: u64,
     /// A mistake.
-    pub plant: Option<Plant>,
+    pub plant: Option<PlantedFault>,
 }
 
 /// A program's thread: its steps beside a model.
@@ -38,7 +38,7 @@ struct Thread<'a, T> {
     steps: &'a [Step],
     model: Model,
     ids: Identities,
-    plant: Option<Plant>,
+    plant: Option<PlantedFault>,
 }
 
 /// What comes behind a step.
@@ -50,7 +50,7 @@ enum Next {
 }
 
 impl<T: Target> Thread<'_, T> {
-    fn new(t: usize, target: T, stage: &Stage, plant: Option<Plant>) -> Thread<'_, T> {
+    fn new(t: usize, target: T, stage: &Stage, plant: Option<PlantedFault>) -> Thread<'_, T> {
         let target = Prefixed { inner: target, prefix: stage.home(t) };
         let mut me = Thread {
             t,
@@ -93,7 +93,7 @@ impl<T: Target> Thread<'_, T> {
         });
         let persists = changes.iter().any(|c| matches!(c, Change::Persist(_)));
         let got = match self.plant {
-            Some(Plant::Swallow) if persists => exempt(|| want.clone()),
+            Some(PlantedFault::Swallow) if persists => exempt(|| want.clone()),
             _ => self.target.call(step.who, &step.op),
         };
         exempt(|| self.answered(i, want, got, trial, changes))
@@ -154,12 +154,12 @@ impl<T: Target> Thread<'_, T> {
     fn plant_at(&self, i: usize) {
         match self.plant {
             _ if i != 5 => {}
-            Some(Plant::Panic) => panic!("planted"),
-            Some(Plant::Hang) => loop {
+            Some(PlantedFault::Panic) => panic!("planted"),
+            Some(PlantedFault::Hang) => loop {
                 std::thread::park();
             },
             // The first only takes Rust's handler away.
-            Some(Plant::Crash) => loop {
+            Some(PlantedFault::Crash) => loop {
                 let _ =
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::SEGV);
             },
