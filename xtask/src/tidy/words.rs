@@ -99,6 +99,7 @@ const BANNED: &[Banned] = &[
         why: "an injected fault has one name in all checkers",
         left: &[],
     },
+    Banned { what: What::Name("Todo"), instead: "Task", why: "a note to oneself is called so", left: &[] },
 ];
 
 /// The lines with such words, as they are gathered.

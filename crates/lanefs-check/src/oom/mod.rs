@@ -21,7 +21,7 @@ mod report;
 mod stage;
 
 use crate::oracle::Observed;
-use child::Todo;
+use child::Task;
 use faults::Fault;
 use judge::{Case, Ended, Verdict};
 use report::Line;
@@ -215,7 +215,7 @@ pub fn child(
     plant: Option<PlantedFault>,
 ) -> Result<(), String> {
     let stage = stage::all()?.into_iter().find(|s| s.name == name).ok_or(format!("no stage {name:?}"))?;
-    child::main(&stage, dir, Todo { fault, n, plant })
+    child::main(&stage, dir, Task { fault, n, plant })
 }
 
 /// The parent's side: runs everything.
