@@ -100,6 +100,12 @@ const BANNED: &[Banned] = &[
         left: &[],
     },
     Banned { what: What::Name("Todo"), instead: "Task", why: "a note to oneself is called so", left: &[] },
+    Banned {
+        what: What::Name("story"),
+        instead: "transcript",
+        why: "what was called and answered is no tale",
+        left: &[],
+    },
 ];
 
 /// The lines with such words, as they are gathered.
