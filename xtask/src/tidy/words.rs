@@ -106,6 +106,12 @@ const BANNED: &[Banned] = &[
         why: "what was called and answered is no tale",
         left: &[],
     },
+    Banned {
+        what: What::Word(&["arrow", "arrows"]),
+        instead: "import or dependency",
+        why: "a picture is not needed for what has a name",
+        left: &[],
+    },
 ];
 
 /// The lines with such words, as they are gathered.
