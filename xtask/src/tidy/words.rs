@@ -112,6 +112,7 @@ const BANNED: &[Banned] = &[
         why: "a picture is not needed for what has a name",
         left: &[],
     },
+    Banned { what: What::Word(&["house"]), instead: "code or project", why: "nobody lives here", left: &[] },
 ];
 
 /// The lines with such words, as they are gathered.
