@@ -1,11 +1,11 @@
-//! The host's files as a side of a copy.
+//! The host's files as an endpoint of a copy.
 //!
 //! The path that the user named is followed through symbolic links. Below it each component is opened by its parent's
 //! descriptor and never through a link, so that nothing that appears there meanwhile leads anywhere else. One
 //! descriptor of a directory is kept, whatever the depth. What is made is its owner's alone until it has its mode.
 
+use crate::endpoint::{ACLS, Content, CopyAttrs, Endpoint, Id, Meta, Refused, Xattr, is_kept, is_link};
 use crate::failure::{About, Failure};
-use crate::side::{ACLS, Content, Given, Id, Meta, Refused, Side, Xattr, is_kept, is_link};
 use lanefs::{FileKind, times};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -19,7 +19,7 @@ use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
 /// The host's files at and below a path that the user named.
-pub struct HostSide {
+pub struct HostEndpoint {
     named: PathBuf,
     /// The directory `named`.
     root: OnceCell<Rc<OwnedFd>>,
@@ -72,10 +72,10 @@ fn by_descriptor(fd: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
 }
 
-impl HostSide {
+impl HostEndpoint {
     /// The files at and below `named`.
-    pub fn new(named: &Path) -> HostSide {
-        HostSide {
+    pub fn new(named: &Path) -> HostEndpoint {
+        HostEndpoint {
             named: named.into(),
             root: OnceCell::new(),
             last: RefCell::default(),
@@ -176,7 +176,7 @@ fn id(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-impl Side for HostSide {
+impl Endpoint for HostEndpoint {
     fn show(&self, path: &Path) -> String {
         path.display().to_string()
     }
@@ -327,23 +327,23 @@ impl Side for HostSide {
         }
         Ok(all)
     }
-    fn give(&self, path: &Path, given: &Given) -> Result<Refused, Failure> {
+    fn set_attrs(&self, path: &Path, attrs: &CopyAttrs) -> Result<Refused, Failure> {
         let errno = |e: Errno| about(path, e);
-        let fd = self.refused(path, self.handle(path, given.kind))?;
+        let fd = self.refused(path, self.handle(path, attrs.kind))?;
         let stat = rustix::fs::fstat(&fd).map_err(errno)?;
-        let created = self.created.take().filter(|(at, _)| given.kind == FileKind::File && at == path);
-        if kind(&stat) != Some(given.kind) || created.is_some_and(|(_, which)| which != id(&stat)) {
+        let created = self.created.take().filter(|(at, _)| attrs.kind == FileKind::File && at == path);
+        if kind(&stat) != Some(attrs.kind) || created.is_some_and(|(_, which)| which != id(&stat)) {
             // What the user named may be a device that the content was sent to: its attributes are its own.
             return if self.is_below(path) { Err(replaced(path)) } else { Ok(Vec::new()) };
         }
         let file = by_descriptor(&fd);
-        if given.uid.or(given.gid).is_some() {
+        if attrs.uid.or(attrs.gid).is_some() {
             let (uid, gid) =
-                (given.uid.map(rustix::fs::Uid::from_raw), given.gid.map(rustix::fs::Gid::from_raw));
+                (attrs.uid.map(rustix::fs::Uid::from_raw), attrs.gid.map(rustix::fs::Gid::from_raw));
             rustix::fs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH).map_err(errno)?;
         }
         let mut refused = Vec::new();
-        if let Some(xattrs) = &given.xattrs {
+        if let Some(xattrs) = &attrs.xattrs {
             for name in ACLS.iter().filter(|a| xattrs.iter().all(|(n, _)| n != *a)) {
                 // What is not there need not go; a link has none.
                 let _ = rustix::fs::removexattr(&file, *name);
@@ -355,10 +355,10 @@ impl Side for HostSide {
                 }
             }
         }
-        if let Some(mode) = given.mode {
+        if let Some(mode) = attrs.mode {
             std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).about(path.display())?;
         }
-        if let Some((atime, mtime)) = given.times {
+        if let Some((atime, mtime)) = attrs.times {
             let times =
                 rustix::fs::Timestamps { last_access: timespec(atime), last_modification: timespec(mtime) };
             rustix::fs::utimensat(CWD, &file, &times, AtFlags::empty()).map_err(errno)?;

@@ -5,6 +5,7 @@ mod allocator;
 mod cli;
 mod cmd;
 mod daemon;
+mod endpoint;
 mod failure;
 mod helper;
 mod host;
@@ -15,7 +16,6 @@ mod mounted;
 mod mountinfo;
 mod names;
 mod progress;
-mod side;
 mod size;
 
 use clap::Parser;

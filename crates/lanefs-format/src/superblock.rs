@@ -549,7 +549,7 @@ mod tests {
         }
     }
 
-    /// Changes one byte and mends the checksum, so that the field checks are reached.
+    /// Changes one byte and writes the checksum anew, so that the field checks are reached.
     fn damaged(sb: &Superblock, at: usize, to: u8) -> UnverifiedSuperblock {
         let mut b = sb.encode(0).unwrap();
         b.0[at] = to;
@@ -639,11 +639,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), BLOCK_SIZE), mend in any::<bool>(), at in any::<u64>()) {
+        fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), BLOCK_SIZE), resum in any::<bool>(), at in any::<u64>()) {
             let mut b = Block::zeroed();
             b.0.copy_from_slice(&bytes);
             b.0[..8].copy_from_slice(&SUPERBLOCK_MAGIC);
-            if mend {
+            if resum {
                 b.0[8..16].copy_from_slice(&sample().encode(0).unwrap().0[8..16]);
                 b.0[32..40].fill(0);
                 let crc = sum(&b);

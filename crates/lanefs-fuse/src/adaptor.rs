@@ -4,9 +4,9 @@
 //! any caller but root counts as one without CAP_FSETID.
 
 use crate::MountConfig;
-use crate::absence::about_to_wait;
 use crate::acl::{self, Acl};
 use crate::aside::Aside;
+use crate::blocking_hook::about_to_wait;
 use crate::handles::{ASSUMED, Handle, Handles};
 use crate::known::Known;
 use crate::room::Room;
@@ -42,7 +42,7 @@ pub(crate) struct Adaptor {
 /// What is to be done when somebody who serves requests cannot go on.
 type Failed = Box<dyn Fn() + Send + Sync>;
 
-/// The mount is about to be cut off from who uses it: what the kernel holds is called in, and no more is taken.
+/// The mount is about to be cut off from who uses it: what the kernel holds is written back, and no more is taken.
 #[derive(Default)]
 pub(crate) struct Closing {
     pub begun: AtomicBool,
@@ -80,7 +80,7 @@ impl Adaptor {
             for ino in self.handles.written() {
                 // The attributes first: from then on a write(2) asks, and is refused.
                 self.aside.attributes_changed(ino);
-                self.aside.call_in(ino);
+                self.aside.flush_kernel_pages(ino);
             }
             if self.closing.writes.load(SeqCst) == before {
                 return;

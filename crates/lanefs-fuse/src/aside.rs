@@ -5,7 +5,7 @@
 //! may hold who waits for one of us. So:
 //!
 //! A1 *Seeking.* The kernel asks us where data is without writing back first, and would be told that what it has gathered is a hole. While
-//!    anybody has a file open for writing, its pages are called in before the answer. (Files open only for reading have no
+//!    anybody has a file open for writing, its pages are written back before the answer. (Files open only for reading have no
 //!    unwritten pages: closing writes them back.)
 //! A2 *Writes past the cache.* Of an asynchronous O_DIRECT write the kernel drops the pages before it sends the request, and not again when that is
 //!    answered: what somebody read meanwhile into its cache would stay there. If anybody may have, the pages are dropped
@@ -13,7 +13,7 @@
 //! A3 *Names.* Where a change of a directory was made and the call fails all the same, what the kernel believes of the name is dropped. It waits for
 //!    the caller to be answered, so nobody waits for it.
 //!
-//! A4 *Room.* Where little room is left, a file's pages are called in before its next write is taken ([`crate::room`]).
+//! A4 *Room.* Where little room is left, a file's pages are written back before its next write is taken ([`crate::room`]).
 //!
 //! A request that came through a ring has to be answered by the thread that has it; there another thread is started where none is
 //! left (`rings`), and it makes the calls of A1, A2 and A4 itself.
@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A request that is answered when something was called in.
+/// A request that is answered when pages were written back.
 pub(crate) struct Job {
     pub ino: Ino,
     pub what: What,
@@ -71,14 +71,14 @@ pub(crate) fn answer(handles: &Handles, handle: u64, offset: i64, whence: i32) -
     Ok(handle.file.seek(offset, whence)?)
 }
 
-fn call_in(device: &Device, ino: Ino) {
-    if let Err(e) = device.call_in(ino) {
-        tracing::warn!("inode {}: its unwritten pages were not called in: {e}", ino.0);
+fn flush_kernel_pages(device: &Device, ino: Ino) {
+    if let Err(e) = device.flush_kernel_pages(ino) {
+        tracing::warn!("inode {}: its unwritten pages were not written back: {e}", ino.0);
     }
 }
 
 fn ask(device: &Device, room: &Room, ino: Ino, ttl: Duration, reply: &mut Reply) -> Result<(), Errno> {
-    call_in(device, ino);
+    flush_kernel_pages(device, ino);
     room.look();
     if room.is_scarce() {
         if !room.is_backed(ino) && !room.has_reserve() {
@@ -133,8 +133,8 @@ impl Aside {
     }
 
     /// Has the kernel write back and drop the pages of the file, and waits for that.
-    pub(crate) fn call_in(&self, ino: Ino) {
-        call_in(&self.device, ino);
+    pub(crate) fn flush_kernel_pages(&self, ino: Ino) {
+        flush_kernel_pages(&self.device, ino);
     }
 
     /// Calls the pages of a file in, and puts its attributes for who is about to write it. ENOSPC if there is no room for that.
@@ -173,7 +173,7 @@ impl Aside {
                 let mut reply = Reply::over(bytes.bytes());
                 let result = match job.what {
                     What::Seek { handle, offset, whence } => {
-                        call_in(&job.device, job.ino);
+                        flush_kernel_pages(&job.device, job.ino);
                         answer(&handles, handle, offset, whence).and_then(|at| reply.u64(at))
                     }
                     What::Attributes { ttl } => ask(&job.device, &space, job.ino, ttl, &mut reply),

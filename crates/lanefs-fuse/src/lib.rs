@@ -16,16 +16,16 @@
 //! | `sync`, `syncfs` | passed on by the kernel where a block device is mounted (`fuseblk`), and a promise there |
 
 pub mod about;
-mod absence;
 pub mod acl;
 mod adaptor;
 mod aside;
+mod blocking_hook;
 pub mod change;
-mod crowd;
 mod handles;
 mod known;
 mod mount;
 mod options;
+mod reader_pool;
 mod readers;
 mod requests;
 mod rings;

@@ -218,7 +218,7 @@ impl MountConfig {
     }
 
     /// Threads of one processor's ring: two, and up to four times that while they wait for the device.
-    pub(crate) fn team(&self) -> Size {
+    pub(crate) fn ring_threads(&self) -> Size {
         let limit = match self.threads {
             0 => 8,
             n => n.min(1024).div_ceil(queues()).max(2),
@@ -230,7 +230,7 @@ impl MountConfig {
     pub fn buffers(&self) -> u64 {
         let most = most(self.max_write);
         let read = 2 * most * self.threads();
-        let rings = entry_bytes(most) * (queues() * self.team().limit) as u64;
+        let rings = entry_bytes(most) * (queues() * self.ring_threads().limit) as u64;
         if self.io_uring == IoUring::Off { read as u64 } else { rings.max(read as u64) }
     }
 
@@ -282,11 +282,11 @@ mod tests {
             assert_eq!(c.io_uring, is);
         }
         // Every thread a buffer for the largest write at least.
-        assert!(c.buffers() >= (queues() * c.team().limit) as u64 * u64::from(c.max_write));
+        assert!(c.buffers() >= (queues() * c.ring_threads().limit) as u64 * u64::from(c.max_write));
         c.parse("io_uring=off,threads=3").unwrap();
         assert_eq!(c.buffers(), 6 * ((1 << 20) + 4096));
         c.parse("threads=1").unwrap();
-        assert!(c.team().limit >= c.team().first);
+        assert!(c.ring_threads().limit >= c.ring_threads().first);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The threads that read requests from /dev/fuse, have them done, and answer.
 //!
 //! Each has a descriptor of its own: what it has read is answered there and nowhere else (FUSE_DEV_IOC_CLONE). How many of
-//! them read at a time: [`crate::crowd`]. With rings two are left, for what the kernel sends this way only.
+//! them read at a time: [`crate::reader_pool`]. With rings two are left, for what the kernel sends this way only.
 
 use crate::adaptor::Adaptor;
-use crate::crowd::Crowd;
+use crate::reader_pool::ReaderPool;
 use crate::wire::{Answer, Device, Errno, Reply, Request, room};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,15 +40,15 @@ pub(crate) fn start(
     while devices.len() < threads {
         devices.push(Arc::new(device.another()?));
     }
-    let crowd = Arc::new(Crowd::new(reading));
+    let pool = Arc::new(ReaderPool::new(reading));
     devices
         .into_iter()
         .enumerate()
         .map(|(i, device)| {
-            let (adaptor, crowd) = (Arc::clone(adaptor), Arc::clone(&crowd));
+            let (adaptor, pool) = (Arc::clone(adaptor), Arc::clone(&pool));
             Builder::new().name(format!("lanefs-fuse-{i}")).spawn(move || {
-                let result = if crowd.join() { read(&adaptor, &device, &crowd, most, nap) } else { Ok(()) };
-                crowd.end();
+                let result = if pool.join() { read(&adaptor, &device, &pool, most, nap) } else { Ok(()) };
+                pool.end();
                 result.inspect_err(|e| adaptor.serving_failed(e))
             })
         })
@@ -74,7 +74,7 @@ pub(crate) fn perform(
 fn read(
     adaptor: &Adaptor,
     device: &Arc<Device>,
-    crowd: &Crowd,
+    pool: &ReaderPool,
     most: usize,
     nap: Option<Duration>,
 ) -> io::Result<()> {
@@ -101,7 +101,7 @@ fn read(
             adaptor.undo(&mut reply);
         }
         let forgot = reply.answer == Answer::None;
-        if !crowd.done() {
+        if !pool.done() {
             break;
         }
         if let Some(nap) = nap.filter(|_| forgot) {

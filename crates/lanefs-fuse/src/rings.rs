@@ -1,18 +1,18 @@
-//! The threads that serve requests over io_uring: for each processor the kernel may have, a team with an entry each in that
+//! The threads that serve requests over io_uring: for each processor the kernel may have, some with an entry each in that
 //! processor's queue ([`crate::wire::ring`]).
 //!
 //! A thread stays on its queue's processor: the caller goes to sleep there when it has sent its request, so the two change places without
 //! waking another processor. The kernel prefers the entry that became free last, so one caller alone finds the same warm thread.
 //!
-//! T1 A thread that waits has no entry free, and nobody else serves its queue but its team. When the last of a team goes away to wait for
-//!    the device, another is started as long as the team is smaller than its limit; then requests wait for those who are away.
-//! T2 Before a thread waits for requests of the kernel, another of its team has its entry registered and does not wait for
+//! T1 A thread that waits has no entry free, and only the threads of its queue serve it. When the last of them goes away to wait for
+//!    the device, another is started as long as there are fewer than the limit; then requests wait for those who are away.
+//! T2 Before a thread waits for requests of the kernel, another of its queue has its entry registered and does not wait for
 //!    requests, whatever the limit: they may come to this queue. Before, because the kernel gives a new entry only what comes after it.
 //! T3 The kernel uses the rings when each queue has an entry, and holds requests back until then. If a queue gets none it is told so
-//!    ([`ring::renounce`]), and all requests come over /dev/fuse.
+//!    ([`ring::disable`]), and all requests come over /dev/fuse.
 
-use crate::absence::{self, Wait};
 use crate::adaptor::Adaptor;
+use crate::blocking_hook::{self, Wait};
 use crate::readers::{Origin, Serving, perform};
 use crate::wire::ring::{self, Entry};
 use crate::wire::{Answer, Device};
@@ -22,7 +22,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::Builder;
 
-/// How many threads a team has.
+/// How many threads serve a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     /// At the beginning.
@@ -31,8 +31,8 @@ pub(crate) struct Size {
     pub limit: usize,
 }
 
-/// What all teams share.
-struct Crew {
+/// What the threads of all queues share.
+struct RingShared {
     adaptor: Arc<Adaptor>,
     device: Arc<Device>,
     /// Bytes of an entry's payload.
@@ -52,8 +52,9 @@ struct Count {
     stuck: usize,
 }
 
-struct Team {
-    crew: Arc<Crew>,
+/// The threads of one queue.
+struct QueueThreads {
+    shared: Arc<RingShared>,
     queue: u16,
     count: Mutex<Count>,
     /// A thread has begun, or could not.
@@ -85,10 +86,10 @@ fn count(list: &str) -> Option<usize> {
     })
 }
 
-/// The threads of all teams, each with its entry registered. An error: rings cannot be had, and the kernel has been told (T3);
+/// The threads of all queues, each with its entry registered. An error: rings cannot be had, and the kernel has been told (T3);
 /// threads that have started end with the connection.
 pub(crate) struct Rings {
-    crew: Arc<Crew>,
+    shared: Arc<RingShared>,
 }
 
 impl Rings {
@@ -98,7 +99,7 @@ impl Rings {
         payload: usize,
         size: Size,
     ) -> (Rings, io::Result<()>) {
-        let crew = Arc::new(Crew {
+        let shared = Arc::new(RingShared {
             adaptor: Arc::clone(adaptor),
             device: Arc::clone(device),
             payload,
@@ -107,25 +108,25 @@ impl Rings {
         });
         let started = (0..queues()).try_for_each(|queue| {
             let queue = u16::try_from(queue).map_err(io::Error::other)?;
-            let team = Arc::new(Team {
-                crew: Arc::clone(&crew),
+            let threads = Arc::new(QueueThreads {
+                shared: Arc::clone(&shared),
                 queue,
                 count: Mutex::default(),
                 begun: Condvar::new(),
             });
-            team.assemble(size.first)
+            threads.start(size.first)
         });
         if started.is_err() {
-            ring::renounce(device);
+            ring::disable(device);
         }
-        (Rings { crew }, started)
+        (Rings { shared }, started)
     }
 
     /// Waits until all have ended; the first error of any.
     pub(crate) fn wait(&self) -> io::Result<()> {
         let mut result = Ok(());
         // Whoever starts another does so before its own end.
-        while let Some(thread) = { lock(&self.crew.threads).pop() } {
+        while let Some(thread) = { lock(&self.shared.threads).pop() } {
             result = result.and(ended(thread));
         }
         result
@@ -137,9 +138,9 @@ pub(crate) fn ended(thread: Serving) -> io::Result<()> {
     thread.join().unwrap_or_else(|_| Err(io::Error::other("a serving thread of the mount panicked")))
 }
 
-impl Team {
+impl QueueThreads {
     /// Starts the first `n`; an error if not one of them has an entry.
-    fn assemble(self: &Arc<Team>, n: usize) -> io::Result<()> {
+    fn start(self: &Arc<QueueThreads>, n: usize) -> io::Result<()> {
         let (said, hears) = channel();
         for _ in 0..n.max(1) {
             lock(&self.count).threads += 1;
@@ -159,13 +160,13 @@ impl Team {
     }
 
     /// Starts a thread, which has been counted. It says whether its entry was registered.
-    fn add(self: &Arc<Team>, said: Option<Sender<io::Result<()>>>) {
-        let team = Arc::clone(self);
+    fn add(self: &Arc<QueueThreads>, said: Option<Sender<io::Result<()>>>) {
+        let threads = Arc::clone(self);
         let refused = said.clone();
         let started =
-            Builder::new().name(format!("lanefs-ring-{}", self.queue)).spawn(move || team.run(said));
+            Builder::new().name(format!("lanefs-ring-{}", self.queue)).spawn(move || threads.run(said));
         match started {
-            Ok(thread) => lock(&self.crew.threads).push(thread),
+            Ok(thread) => lock(&self.shared.threads).push(thread),
             Err(e) => {
                 self.left(false);
                 match refused {
@@ -176,7 +177,7 @@ impl Team {
         }
     }
 
-    fn run(self: &Arc<Team>, said: Option<Sender<io::Result<()>>>) -> io::Result<()> {
+    fn run(self: &Arc<QueueThreads>, said: Option<Sender<io::Result<()>>>) -> io::Result<()> {
         let entry = self.enter();
         let registered = match &entry {
             Ok(_) => Ok(()),
@@ -194,11 +195,11 @@ impl Team {
         };
         lock(&self.count).registered += 1;
         self.begun.notify_all();
-        let team = Arc::clone(self);
-        absence::tell(move |wait| team.away(wait));
+        let threads = Arc::clone(self);
+        blocking_hook::set(move |wait| threads.away(wait));
         let result = self.serve(&mut entry);
         self.left(true);
-        result.inspect_err(|e| self.crew.adaptor.serving_failed(e))
+        result.inspect_err(|e| self.shared.adaptor.serving_failed(e))
     }
 
     /// A thread has ended.
@@ -212,13 +213,13 @@ impl Team {
 
     fn enter(&self) -> io::Result<Entry> {
         stay_on(self.queue);
-        let mut entry = Entry::new(Arc::clone(&self.crew.device), self.queue, self.crew.payload)?;
+        let mut entry = Entry::new(Arc::clone(&self.shared.device), self.queue, self.shared.payload)?;
         entry.register()?;
         Ok(entry)
     }
 
     fn serve(&self, entry: &mut Entry) -> io::Result<()> {
-        let adaptor = &self.crew.adaptor;
+        let adaptor = &self.shared.adaptor;
         while entry.fetch()? {
             let (request, mut reply) = entry.open()?;
             let result = perform(adaptor, &request, &mut reply, &Origin::Ring);
@@ -229,7 +230,7 @@ impl Team {
             }
             let len = reply.finish(request.unique, result).len();
             entry.answer(len)?;
-            if absence::is_back() {
+            if blocking_hook::has_waited() {
                 let mut count = lock(&self.count);
                 count.away -= 1;
                 count.stuck -= usize::from(STUCK.replace(false));
@@ -238,12 +239,12 @@ impl Team {
         Ok(())
     }
 
-    /// One of the team is about to wait.
-    fn away(self: &Arc<Team>, wait: Wait) {
+    /// One of the threads is about to wait.
+    fn away(self: &Arc<QueueThreads>, wait: Wait) {
         let mut count = lock(&self.count);
         count.away += 1;
         if wait == Wait::Device {
-            if count.away >= count.threads && count.threads < self.crew.limit {
+            if count.away >= count.threads && count.threads < self.shared.limit {
                 count.threads += 1;
                 drop(count);
                 self.add(None);

@@ -7,7 +7,7 @@
 //!    the limit has that of the kernel for ordinary users' mounts, 1 % of what all may hold.
 //! R2 *Scarce.* When the room is less than what the kernel may hold and [`Room::reserve`] together, each write(2) to a file that is open for writing is
 //!    asked for: the attributes of such files are dropped, and the kernel fetches them before it takes the next write (with the handle:
-//!    GETATTR of a program comes without). Before that is answered the file's pages are called in, and what was written since is charged. Where the reserve is
+//!    GETATTR of a program comes without). Before that is answered the file's pages are written back, and what was written since is charged. Where the reserve is
 //!    not free then the answer is ENOSPC, and so is the write's. What drops the attributes comes before each answer that
 //!    carries some: the kernel does not believe those then.
 //! R3 The reserve is what calls of write(2) under way may have brought in since they were asked for: one call of [`Room::reserve`] bytes,

@@ -145,7 +145,8 @@ fn serve(
     let mut rings = None;
     let mut over_rings = false;
     if agreed.rings {
-        let (started, result) = Rings::start(&adaptor, &device, most(config.max_write), config.team());
+        let (started, result) =
+            Rings::start(&adaptor, &device, most(config.max_write), config.ring_threads());
         match result {
             Ok(()) => over_rings = true,
             Err(e) if only => return Err(refused(&format!("io_uring=on, but a ring was refused: {e}"))),
@@ -249,7 +250,7 @@ impl Unmounter {
         self.attached.detach_if_idle()
     }
 
-    /// Unmounts whoever uses the mount: what the kernel has gathered is called in until it holds nothing, then the connection is cut.
+    /// Unmounts whoever uses the mount: what the kernel has gathered is written back until it holds nothing, then the connection is cut.
     /// Open files of the mount fail with ENOTCONN or EIO from here on; the volume loses nothing that was accepted, or [`Session::join`] says so.
     /// What lies on top of the mount is left alone: then the connection ends with the process.
     pub fn stop(&self) {

@@ -2,6 +2,8 @@
 //! commit, fsync batches, recovery and cleaner. It knows inode numbers and pages, never paths.
 
 #![deny(missing_docs)]
+// Some are left in `fsck`.
+#![allow(clippy::too_many_arguments)]
 
 pub mod api;
 mod apply;

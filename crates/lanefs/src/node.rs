@@ -60,6 +60,14 @@ impl Volume {
         Ok(self.0.inner.cell(ino, &pin())?.stat())
     }
 
+    /// Whether a file has room of its own, preallocated or written, wherever it is written next: then it is written on a full volume too. False of a
+    /// file with holes, and when what was preallocated is used up.
+    pub fn node_is_backed(&self, ino: Ino) -> bool {
+        let store = &self.0.inner.store;
+        let pages = |size: u64| size.div_ceil(lanefs_format::BLOCK_SIZE as u64);
+        self.node_stat(ino).is_ok_and(|s| store.is_backed(ino, pages(s.size)).unwrap_or(false))
+    }
+
     /// Changes attributes, all that is asked or nothing, and returns the new ones. Durable as [attributes](crate#content-and-attributes) are, a size
     /// as [`crate::Fs::truncate`].
     ///

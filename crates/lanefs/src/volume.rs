@@ -348,14 +348,6 @@ impl Volume {
         inner.check_alive().is_err() || fits() || (inner.relieve() && fits())
     }
 
-    /// Whether a file has room of its own, preallocated or written, wherever it is written next: then it is written on a full volume too. False of a
-    /// file with holes, and when what was preallocated is used up.
-    pub fn node_is_backed(&self, ino: Ino) -> bool {
-        let inner = &self.0.inner;
-        let pages = |size: u64| size.div_ceil(lanefs_format::BLOCK_SIZE as u64);
-        self.node_stat(ino).is_ok_and(|s| inner.store.is_backed(ino, pages(s.size)).unwrap_or(false))
-    }
-
     /// Makes the volume larger while it is used, and answers its size in bytes before and now: an
     /// image file is made `bytes` long; without them all of the device is used, which was made
     /// longer before. The room is there when this returns, durably; after a power loss before that

@@ -13,11 +13,11 @@ const LEFT: &[(&str, &[&str])] = &[("lanefs", &["op", "ops", "volume", "writebac
 const LABORATORY: &[&str] = &["lanefs-check"];
 
 /// Module to the modules it names, with a file and a line for each.
-type Arrows = BTreeMap<String, BTreeMap<String, (String, usize)>>;
+type Imports = BTreeMap<String, BTreeMap<String, (String, usize)>>;
 
-/// Arrows between the top-level modules of each crate, as they are gathered.
+/// Imports between the top-level modules of each crate, as they are gathered.
 #[derive(Default)]
-pub struct Circles(BTreeMap<String, Arrows>);
+pub struct Circles(BTreeMap<String, Imports>);
 
 impl Circles {
     /// Takes note of a file.
@@ -27,24 +27,24 @@ impl Circles {
         if LABORATORY.contains(&krate) || leftovers::is_test_file(name) {
             return;
         }
-        let arrows = self.0.entry(krate.to_string()).or_default().entry(own.to_string()).or_default();
+        let imports = self.0.entry(krate.to_string()).or_default().entry(own.to_string()).or_default();
         for (line, named) in rooms::named_modules(&source::lines(text), path.len()) {
-            arrows.entry(named).or_insert((name.to_string(), line + 1));
+            imports.entry(named).or_insert((name.to_string(), line + 1));
         }
     }
 
     /// Complains about circles.
     pub fn check(&self, findings: &mut Vec<Finding>) {
-        for (krate, arrows) in &self.0 {
+        for (krate, imports) in &self.0 {
             let left = LEFT.iter().find(|(k, _)| k == krate).map_or(&[][..], |(_, modules)| modules);
             let mut met = BTreeSet::new();
-            for circle in circles(arrows) {
+            for circle in circles(imports) {
                 if circle.iter().all(|m| left.contains(&m.as_str())) {
                     met.extend(circle);
                     continue;
                 }
                 let list = circle.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-                let within = |m: &String| arrows[m].iter().filter(|(to, _)| circle.contains(*to));
+                let within = |m: &String| imports[m].iter().filter(|(to, _)| circle.contains(*to));
                 for (from, (to, (file, line))) in circle.iter().flat_map(|m| within(m).map(move |a| (m, a))) {
                     let message =
                         format!("`{from}` names `{to}`, part of a circle ({list}): cut one of them");
@@ -63,9 +63,9 @@ impl Circles {
 
     /// Complains about names in the lists of `rooms` that no module has: such a rule holds nobody.
     pub fn check_lists(&self, findings: &mut Vec<Finding>) {
-        for (krate, arrows) in &self.0 {
+        for (krate, imports) in &self.0 {
             let rooms: BTreeSet<_> = rooms::listed(krate).collect();
-            for unknown in rooms.iter().filter(|m| !arrows.contains_key(**m)) {
+            for unknown in rooms.iter().filter(|m| !imports.contains_key(**m)) {
                 findings.push(Finding {
                     file: format!("crates/{krate}/src"),
                     line: 0,
@@ -77,9 +77,9 @@ impl Circles {
 }
 
 /// Modules that reach each other, where there are several.
-fn circles(arrows: &Arrows) -> Vec<BTreeSet<String>> {
+fn circles(imports: &Imports) -> Vec<BTreeSet<String>> {
     let reach: BTreeMap<&String, BTreeSet<&String>> =
-        arrows.keys().map(|m| (m, reached(arrows, m))).collect();
+        imports.keys().map(|m| (m, reached(imports, m))).collect();
     let mut found: Vec<BTreeSet<String>> = Vec::new();
     for (m, far) in &reach {
         let circle: BTreeSet<String> =
@@ -91,15 +91,15 @@ fn circles(arrows: &Arrows) -> Vec<BTreeSet<String>> {
     found
 }
 
-/// What a module reaches by one arrow or more.
-fn reached<'a>(arrows: &'a Arrows, from: &str) -> BTreeSet<&'a String> {
+/// What a module reaches by one import or more.
+fn reached<'a>(imports: &'a Imports, from: &str) -> BTreeSet<&'a String> {
     let mut far = BTreeSet::new();
     let mut todo = vec![from];
     while let Some(m) = todo.pop() {
-        for to in arrows.get(m).into_iter().flat_map(BTreeMap::keys) {
+        for to in imports.get(m).into_iter().flat_map(BTreeMap::keys) {
             // Its own name, and words that are no module of the crate, lead nowhere.
             if to != m
-                && let Some((to, _)) = arrows.get_key_value(to)
+                && let Some((to, _)) = imports.get_key_value(to)
                 && far.insert(to)
             {
                 todo.push(to);

@@ -1,10 +1,10 @@
-//! Arrows between crates: who may depend on whom. Dev-dependencies may point anywhere: tests see everything.
+//! Dependencies between crates: who may depend on whom. Dev-dependencies may point anywhere: tests see everything.
 
 use super::Report;
 
 /// A crate and what it may depend on. The bench and the checker see everything; nothing that ships in the library
 /// sees them.
-const ARROWS: &[(&str, &[&str])] = &[
+const ALLOWED: &[(&str, &[&str])] = &[
     ("lanefs-sync", &[]),
     ("lanefs-format", &["lanefs-sync"]),
     ("lanefs-store", &["lanefs-sync", "lanefs-format"]),
@@ -28,15 +28,17 @@ pub fn check(name: &str, text: &str, report: &mut Report<'_>) {
         return; // the workspace's own
     };
     let package = folder.rsplit('/').next().unwrap_or(folder);
-    let Some((_, allowed)) = ARROWS.iter().find(|(known, _)| *known == package) else {
+    let Some((_, allowed)) = ALLOWED.iter().find(|(known, _)| *known == package) else {
         report.file(format!("say in xtask/src/tidy/crates.rs what `{package}` may depend on"));
         return;
     };
     for (line, dependency) in dependencies(text) {
-        let ours = ARROWS.iter().any(|(known, _)| *known == dependency);
+        let ours = ALLOWED.iter().any(|(known, _)| *known == dependency);
         if ours && !allowed.contains(&dependency.as_str()) {
-            report
-                .line(line, format!("`{package}` may not depend on `{dependency}`: arrows point down only"));
+            report.line(
+                line,
+                format!("`{package}` may not depend on `{dependency}`: dependencies point down only"),
+            );
         }
     }
 }
@@ -81,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn arrows_point_down() {
+    fn dependencies_point_down() {
         assert_eq!(check("lanefs", "[dependencies]\nlanefs-store.workspace = true\nlibc = \"0.2\"\n"), []);
         for upward in [
             "[dependencies]\nlanefs.workspace = true\n",

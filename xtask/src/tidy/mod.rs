@@ -4,6 +4,7 @@ mod circles;
 mod crates;
 mod leftovers;
 mod rooms;
+mod words;
 
 use crate::source;
 use std::fmt;
@@ -11,7 +12,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Something to mend.
+/// Something to fix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// The file, relative to the workspace.
@@ -54,6 +55,7 @@ pub fn check_workspace(root: &Path) -> io::Result<Vec<Finding>> {
     files.sort();
     let mut findings = Vec::new();
     let mut circles = circles::Circles::default();
+    let mut words = words::Words::default();
     for path in files {
         let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
         let bytes = fs::read(&path)?;
@@ -61,6 +63,9 @@ pub fn check_workspace(root: &Path) -> io::Result<Vec<Finding>> {
             Ok(text) => {
                 if name.ends_with(".rs") {
                     circles.add(&name, &text);
+                    words.add_source(&name, &source::lines(&text));
+                } else if name.ends_with(".md") {
+                    words.add_document(&name, &text);
                 }
                 check_file(&name, &text, &mut findings);
             }
@@ -69,6 +74,7 @@ pub fn check_workspace(root: &Path) -> io::Result<Vec<Finding>> {
     }
     circles.check(&mut findings);
     circles.check_lists(&mut findings);
+    words.check(&mut findings);
     findings.sort();
     Ok(findings)
 }

@@ -1,4 +1,4 @@
-//! Arrows between the rooms inside a crate, and words that must not be known somewhere (docs/DESIGN.md, "The rooms").
+//! Imports between the rooms inside a crate, and words that must not be known somewhere (docs/DESIGN.md, "The rooms").
 //! Tests are not looked at: they may see everything.
 
 use super::Report;

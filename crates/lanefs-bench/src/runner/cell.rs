@@ -27,7 +27,7 @@ pub fn run<T: Target, W: Workload<T>>(target: &mut T, plan: &Plan) -> Res<CellOu
 fn within<T: Target, W: Workload<T>>(target: &T, plan: &Plan) -> Res<CellOutcome> {
     let cx = Cx { target, workers: plan.workers, params: &plan.params };
     W::shared(&cx)?;
-    let control = Shared::new(Control::new(crew::<T, W>(&cx).len(), plan.warmup, plan.seconds))?;
+    let control = Shared::new(Control::new(processors::<T, W>(&cx).len(), plan.warmup, plan.seconds))?;
     let tallies = if plan.processes {
         if !target.processes() {
             return Err(Failure::new("an in-process volume has worker threads only"));
@@ -40,7 +40,7 @@ fn within<T: Target, W: Workload<T>>(target: &T, plan: &Plan) -> Res<CellOutcome
 }
 
 /// The processors of each worker that is started.
-fn crew<T: Target, W: Workload<T>>(cx: &Cx<'_, T>) -> Vec<Vec<usize>> {
+fn processors<T: Target, W: Workload<T>>(cx: &Cx<'_, T>) -> Vec<Vec<usize>> {
     let cpus = allowed();
     let theirs = (0..cx.workers).map(|id| cpus[id % cpus.len()]);
     if W::ALONE { vec![theirs.collect()] } else { theirs.map(|cpu| vec![cpu]).collect() }
@@ -62,7 +62,7 @@ fn first_failure(results: Vec<Res<Tally>>) -> Res<Vec<Tally>> {
 
 fn threads<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, plan: &Plan) -> Res<Vec<Tally>> {
     let results = std::thread::scope(|scope| {
-        let handles: Vec<_> = crew::<T, W>(cx)
+        let handles: Vec<_> = processors::<T, W>(cx)
             .into_iter()
             .enumerate()
             .map(|(id, cpus)| {
@@ -102,7 +102,7 @@ struct Child {
 fn processes<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, plan: &Plan) -> Res<Vec<Tally>> {
     let mut children = Vec::new();
     let mut started = Ok(());
-    for (id, cpus) in crew::<T, W>(cx).iter().enumerate() {
+    for (id, cpus) in processors::<T, W>(cx).iter().enumerate() {
         match spawn::<T, W>(cx, control, id, cpus, plan) {
             Ok(child) => children.push(child),
             Err(e) => {

@@ -1,7 +1,7 @@
 //! `cargo xtask oom`: memory that runs out at every step, see `lanefs_check::oom`. Exit status 1 if a promise was broken.
 
 use lanefs_check::oom::faults::{Failing, Fault, no_thread};
-use lanefs_check::oom::{self, Counts, Options, Plant, Report};
+use lanefs_check::oom::{self, Counts, Options, PlantedFault, Report};
 use std::ffi::c_void;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -78,7 +78,7 @@ fn arguments() -> Result<Arguments, String> {
             "--jobs" => o.jobs = number()?.max(1) as usize,
             "--patience" => o.patience = Duration::from_secs(number()?),
             "--plant" => {
-                o.plant = Some(Plant::ALL.into_iter().find(|p| p.name() == value).ok_or_else(odd)?);
+                o.plant = Some(PlantedFault::ALL.into_iter().find(|p| p.name() == value).ok_or_else(odd)?);
             }
             "--dir" => o.dir = value.into(),
             "--json" => a.json = Some(value),

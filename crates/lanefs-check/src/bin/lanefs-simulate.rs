@@ -77,7 +77,7 @@ fn work(o: &Options) -> Result<bool, String> {
                         *t.0.runs.entry(k).or_default() += v;
                     }
                     if o.runs == 1 {
-                        r.story.iter().for_each(|s| eprintln!("{s}"));
+                        r.transcript.iter().for_each(|s| eprintln!("{s}"));
                     }
                     for v in r.violations {
                         eprintln!("VIOLATION with --runs 1 --seed {seed}: {v}");

@@ -221,7 +221,7 @@ fn field_of(line: &str, owner: &str) -> Option<String> {
     }
 }
 
-/// What variables of these names are, by the house's habit.
+/// What variables of these names are, by the habit of this project.
 fn type_of(name: &str) -> &str {
     match name {
         "cell" | "pcell" | "moved" | "c" => "Cell",

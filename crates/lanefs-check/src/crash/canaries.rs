@@ -1,12 +1,12 @@
 //! Mistakes on purpose, and whether they are found: in the toy file system, in the devices, in the model of the protocol, and, with
 //! the feature `canaries`, in LaneFS itself. A checker that finds none of them proves nothing.
 
-use super::lying::{Lie, Lying};
+use super::device_faults::{DeviceFault, OnFaultyDevice};
 use super::states::Levels;
 use super::system::{LaneFs, System};
 use super::toy::{Bug, Toy};
 use super::{Config, Counts, run};
-use crate::epochs::{self, Mistake};
+use crate::epochs::{self, Fault};
 use crate::op::Op;
 #[cfg(feature = "canaries")]
 use crate::scenario::script;
@@ -54,8 +54,8 @@ const OVERWRITE: &[&str] = &["creat /a 60000; sync; ckpt; trunc /a 0; creat /b 6
 /// One mistake.
 enum Planted {
     Toy(Bug),
-    Device(Lie),
-    Model(Mistake),
+    Device(DeviceFault),
+    Model(Fault),
     #[cfg(feature = "canaries")]
     Library(lanefs_sync::Canary),
 }
@@ -64,8 +64,8 @@ impl Planted {
     fn all() -> Vec<(String, Planted)> {
         let mut v: Vec<(String, Planted)> = Vec::new();
         v.extend(Bug::ALL.map(|b| (format!("toy: {b:?}"), Planted::Toy(b))));
-        v.extend(Lie::ALL.map(|l| (format!("device: {l:?}"), Planted::Device(l))));
-        v.extend(Mistake::ALL.map(|m| (format!("protocol: {m:?}"), Planted::Model(m))));
+        v.extend(DeviceFault::ALL.map(|l| (format!("device: {l:?}"), Planted::Device(l))));
+        v.extend(Fault::ALL.map(|m| (format!("protocol: {m:?}"), Planted::Model(m))));
         #[cfg(feature = "canaries")]
         v.extend(lanefs_sync::Canary::ALL.map(|c| (format!("LaneFS: {c:?}"), Planted::Library(c))));
         v
@@ -80,9 +80,12 @@ impl Planted {
                 examples.retain(|e| e.steps.iter().all(|s| s.op != Op::Remount));
                 any(&Toy::new(*b), &examples, &Config { blocks: 64, ..Config::SHORT }, end)
             }
-            Planted::Device(lie) => {
-                any(&Lying { system: LaneFs::default(), lie: *lie }, &known()?, &Config::SHORT, end)
-            }
+            Planted::Device(fault) => any(
+                &OnFaultyDevice { system: LaneFs::default(), fault: *fault },
+                &known()?,
+                &Config::SHORT,
+                end,
+            ),
             Planted::Model(m) => epochs::hunt(*m, 200_000).map(|(why, _)| why),
             #[cfg(feature = "canaries")]
             Planted::Library(c) => {

@@ -8,8 +8,8 @@
 
 pub mod canaries;
 pub mod concurrent;
+pub mod device_faults;
 pub mod image;
-pub mod lying;
 pub mod medium;
 pub mod states;
 pub mod system;

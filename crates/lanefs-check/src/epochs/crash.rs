@@ -17,7 +17,7 @@ struct Survivors {
 
 impl State {
     /// `Err` says which rule a crash now would break.
-    pub(super) fn crash(&self, p: &Program, m: Mistake) -> Result<(), String> {
+    pub(super) fn crash(&self, p: &Program, m: Fault) -> Result<(), String> {
         // What may or may not survive: (part, lane) and batches.
         let mut loose: Vec<(bool, usize, usize)> = Vec::new();
         for (i, part) in self.parts.iter().enumerate().filter(|(_, p)| p.status == 2) {
@@ -73,7 +73,7 @@ impl State {
     }
 
     /// What recovery makes: per key the last writer by version; records of batches only above the last committed epoch.
-    fn recover(&self, p: &Program, m: Mistake, s: &Survivors) -> Tree {
+    fn recover(&self, p: &Program, m: Fault, s: &Survivors) -> Tree {
         let mut records: Vec<((u8, u8, u8), Key, Ino)> = Vec::new();
         let mut start = p.base;
         for part in &self.parts[..s.epochs as usize] {
@@ -87,19 +87,19 @@ impl State {
         }
         for batch in &s.batches {
             let in_batch = || (0..self.groups.len()).filter(|g| batch >> g & 1 == 1).map(|g| &self.groups[g]);
-            if m == Mistake::BatchDropped && in_batch().any(|g| g.epoch <= s.epochs) {
+            if m == Fault::BatchDropped && in_batch().any(|g| g.epoch <= s.epochs) {
                 continue;
             }
             for g in in_batch() {
-                let unfiltered = matches!(m, Mistake::NoEpochFilter | Mistake::BatchesLast);
+                let unfiltered = matches!(m, Fault::NoEpochFilter | Fault::BatchesLast);
                 if g.epoch <= s.epochs && !unfiltered {
                     continue;
                 }
-                let version = if m == Mistake::BatchesLast { (200, g.ts, g.lane) } else { g.version() };
+                let version = if m == Fault::BatchesLast { (200, g.ts, g.lane) } else { g.version() };
                 for (k, new, _) in &g.effects {
                     let pair =
                         |h: &Group| h.epoch == g.epoch && h.effects.iter().any(|f| f.0 == *k && f.2 == 0);
-                    if m == Mistake::AbsorbedInBatch && *new == 0 && in_batch().any(pair) {
+                    if m == Fault::AbsorbedInBatch && *new == 0 && in_batch().any(pair) {
                         continue;
                     }
                     records.push((version, *k, *new));
@@ -114,7 +114,7 @@ impl State {
         tree
     }
 
-    fn judge(&self, p: &Program, m: Mistake, s: &Survivors) -> Result<(), String> {
+    fn judge(&self, p: &Program, m: Fault, s: &Survivors) -> Result<(), String> {
         let d = s.batches.iter().fold(s.committed, |a, b| a | b);
         let tree = self.recover(p, m, s);
         let has = |g: usize| d >> g & 1 == 1;

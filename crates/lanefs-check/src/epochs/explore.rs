@@ -48,7 +48,7 @@ fn fingerprint(s: &State) -> u64 {
 }
 
 /// The names of the steps that these choices among the next states lead through.
-fn names(p: &Program, m: Mistake, choices: &[u16]) -> Vec<String> {
+fn names(p: &Program, m: Fault, choices: &[u16]) -> Vec<String> {
     let p = Program { named: true, ..p.clone() };
     let mut state = State::new(&p);
     let mut out = Vec::new();
@@ -64,7 +64,7 @@ fn names(p: &Program, m: Mistake, choices: &[u16]) -> Vec<String> {
 }
 
 /// Explores up to `limit` states.
-pub fn explore(p: &Program, m: Mistake, limit: usize) -> Exploration {
+pub fn explore(p: &Program, m: Fault, limit: usize) -> Exploration {
     let first = State::new(p);
     let mut seen: HashSet<u64, BuildHasherDefault<Quick>> = HashSet::default();
     seen.insert(fingerprint(&first));
@@ -113,7 +113,7 @@ pub fn explore(p: &Program, m: Mistake, limit: usize) -> Exploration {
 }
 
 /// Looks for what a planted mistake breaks: all programs a little, then further.
-pub fn hunt(m: Mistake, limit: usize) -> Option<(String, Vec<String>)> {
+pub fn hunt(m: Fault, limit: usize) -> Option<(String, Vec<String>)> {
     let all = super::programs::scripted();
     let mut least = 3_000;
     loop {

@@ -30,7 +30,7 @@
 //!   counts that follow from the records (O8) equal the names.
 //! - And in operation: no group is appended to an epoch that was already taken (O2).
 //!
-//! [`Mistake`] lists what the exploration must catch when it is planted.
+//! [`Fault`] lists what the exploration must catch when it is planted.
 
 mod crash;
 mod explore;
@@ -118,9 +118,9 @@ pub const STEPS: &[Step] = &[
     Step::Free,
 ];
 
-/// What can be done wrong.
+/// A fault of the protocol that is made on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mistake {
+pub enum Fault {
     /// Nothing is wrong.
     None,
     /// M1: the epoch is read before the keys are locked.
@@ -171,45 +171,45 @@ pub enum Mistake {
     AnsweredBeforeFlush,
 }
 
-impl Mistake {
+impl Fault {
     /// All of them.
-    pub const ALL: [Mistake; 23] = [
-        Mistake::EpochBeforeLocks,
-        Mistake::ValidateBeforeEpoch,
-        Mistake::DroppedAtSeal,
-        Mistake::LaneLockedLate,
-        Mistake::NoClosure,
-        Mistake::NoRemovedInode,
-        Mistake::BatchesLast,
-        Mistake::BatchDropped,
-        Mistake::NoEpochFilter,
-        Mistake::AbsorbedInBatch,
-        Mistake::ReleasedOutOfOrder,
-        Mistake::SealTooEarly,
-        Mistake::NoTimestampFloor,
-        Mistake::SkipsInFlight,
-        Mistake::UnlockedBeforeAppend,
-        Mistake::MaskTooLate,
-        Mistake::OnlyEarlier,
-        Mistake::NoNewOfParent,
-        Mistake::NoRmdirRule,
-        Mistake::MovesNotEscalated,
-        Mistake::RmdirLocksNothingInside,
-        Mistake::NoMoveLock,
-        Mistake::AnsweredBeforeFlush,
+    pub const ALL: [Fault; 23] = [
+        Fault::EpochBeforeLocks,
+        Fault::ValidateBeforeEpoch,
+        Fault::DroppedAtSeal,
+        Fault::LaneLockedLate,
+        Fault::NoClosure,
+        Fault::NoRemovedInode,
+        Fault::BatchesLast,
+        Fault::BatchDropped,
+        Fault::NoEpochFilter,
+        Fault::AbsorbedInBatch,
+        Fault::ReleasedOutOfOrder,
+        Fault::SealTooEarly,
+        Fault::NoTimestampFloor,
+        Fault::SkipsInFlight,
+        Fault::UnlockedBeforeAppend,
+        Fault::MaskTooLate,
+        Fault::OnlyEarlier,
+        Fault::NoNewOfParent,
+        Fault::NoRmdirRule,
+        Fault::MovesNotEscalated,
+        Fault::RmdirLocksNothingInside,
+        Fault::NoMoveLock,
+        Fault::AnsweredBeforeFlush,
     ];
 
     /// The order of steps.
     fn steps(self) -> &'static [Step] {
         use Step::*;
         match self {
-            Mistake::EpochBeforeLocks => &[Lane, Epoch, Keys, Note, Mask, Stamp, Validate, Apply, Free],
-            Mistake::ValidateBeforeEpoch => &[Lane, Keys, Note, Mask, Validate, Epoch, Stamp, Apply, Free],
-            Mistake::LaneLockedLate => &[Keys, Note, Mask, Epoch, Stamp, Validate, Lane, Apply, Free],
-            Mistake::UnlockedBeforeAppend => {
+            Fault::EpochBeforeLocks => &[Lane, Epoch, Keys, Note, Mask, Stamp, Validate, Apply, Free],
+            Fault::ValidateBeforeEpoch => &[Lane, Keys, Note, Mask, Validate, Epoch, Stamp, Apply, Free],
+            Fault::LaneLockedLate => &[Keys, Note, Mask, Epoch, Stamp, Validate, Lane, Apply, Free],
+            Fault::UnlockedBeforeAppend => {
                 &[Lane, Keys, Note, Mask, Epoch, Stamp, Validate, EarlyFree, Apply, Free]
             }
-            Mistake::MaskTooLate => &[Lane, Keys, Note, Epoch, Stamp, Validate, Apply, EarlyFree, Mask, Free],
+            Fault::MaskTooLate => &[Lane, Keys, Note, Epoch, Stamp, Validate, Apply, EarlyFree, Mask, Free],
             _ => STEPS,
         }
     }

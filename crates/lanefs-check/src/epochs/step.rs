@@ -32,7 +32,7 @@ impl State {
         }
     }
 
-    pub(super) fn next(&self, p: &Program, m: Mistake) -> Next {
+    pub(super) fn next(&self, p: &Program, m: Fault) -> Next {
         let mut out = Next::new();
         for t in 0..self.threads.len() {
             self.operate(p, m, t, &mut out);
@@ -68,7 +68,7 @@ impl State {
     }
 
     /// The keys an operation locks, in order. For rmdir and for a rename over a directory also the keys inside it.
-    fn to_lock(&self, p: &Program, m: Mistake, op: Op) -> Vec<Key> {
+    fn to_lock(&self, p: &Program, m: Fault, op: Op) -> Vec<Key> {
         let mut keys = match op {
             Op::Create(k) | Op::Mkdir(k) | Op::Unlink(k) | Op::Link(_, k) | Op::Rmdir(k) => vec![k],
             Op::Rename(a, b) => vec![a, b],
@@ -77,7 +77,7 @@ impl State {
             Op::Rmdir(k) | Op::Rename(_, k) => self.ino(k),
             _ => 0,
         };
-        if p.is_dir(victim) && m != Mistake::RmdirLocksNothingInside {
+        if p.is_dir(victim) && m != Fault::RmdirLocksNothingInside {
             keys.extend(keys_of(victim));
         }
         keys.sort_unstable();
@@ -118,7 +118,7 @@ impl State {
         }
     }
 
-    fn operate(&self, p: &Program, m: Mistake, t: usize, out: &mut Next) {
+    fn operate(&self, p: &Program, m: Fault, t: usize, out: &mut Next) {
         let th = &self.threads[t];
         let Some(&op) = p.threads[t].get(th.op as usize) else { return };
         let step = m.steps()[th.step as usize];
@@ -144,7 +144,7 @@ impl State {
                     && p.is_dir(self.ino(a))
                     && dir_of(a) != dir_of(b)
                     && self.mover != t as u8 + 1
-                    && m != Mistake::NoMoveLock
+                    && m != Fault::NoMoveLock
                 {
                     if self.mover != 0 {
                         return;
@@ -186,7 +186,7 @@ impl State {
             Step::Epoch => s.threads[t].epoch = self.epoch,
             Step::Stamp => {
                 let mut ts = p.clocks[t].max(self.lanes[t].last + 1);
-                if m != Mistake::NoTimestampFloor {
+                if m != Fault::NoTimestampFloor {
                     let mut keys = self.to_lock(p, m, op);
                     if let Op::Link(a, _) = op {
                         keys.push(a);
@@ -291,7 +291,7 @@ impl State {
         g
     }
 
-    fn seal(&self, p: &Program, m: Mistake, out: &mut Next) {
+    fn seal(&self, p: &Program, m: Fault, out: &mut Next) {
         let z = &self.sealer;
         // An fsync that escalates asks for one more seal.
         let wanted = p.seals + self.fsyncs.iter().filter(|f| f.wait > 0).count() as u8;
@@ -302,7 +302,7 @@ impl State {
             }
             s.sealer = Sealer { taking: true, lane: 0, epoch: self.epoch, done: z.done };
             s.epoch += 1;
-            if m == Mistake::SealTooEarly && z.done + 1 < wanted {
+            if m == Fault::SealTooEarly && z.done + 1 < wanted {
                 s.epoch += 1;
             }
             s.parts.push(Part { set: 0, status: 0 });
@@ -320,7 +320,7 @@ impl State {
                 wrong = Some(format!("O2: the buffer of epoch {} holds a group of another", z.epoch));
             }
             s.parts[part].set |= 1 << g;
-            if m == Mistake::DroppedAtSeal {
+            if m == Fault::DroppedAtSeal {
                 s.lanes[l].pending.retain(|x| *x != g);
             }
         }
@@ -338,11 +338,11 @@ impl State {
         }
     }
 
-    fn commit(&self, p: &Program, m: Mistake, out: &mut Next) {
+    fn commit(&self, p: &Program, m: Fault, out: &mut Next) {
         for (i, part) in self.parts.iter().enumerate().filter(|(_, p)| matches!(p.status, 1 | 2)) {
             let mut s = self.clone();
             s.parts[i].status += 1;
-            if part.status == 2 && m == Mistake::ReleasedOutOfOrder {
+            if part.status == 2 && m == Fault::ReleasedOutOfOrder {
                 s.release(part.set);
             }
             let what = if part.status == 1 { "write" } else { "flush" };
@@ -357,23 +357,22 @@ impl State {
     }
 
     /// Whether the closure of `set` for inode `x` takes group `j`.
-    fn pulls(&self, m: Mistake, set: Set, x: Ino, j: u8) -> bool {
+    fn pulls(&self, m: Fault, set: Set, x: Ino, j: u8) -> bool {
         let g = &self.groups[j as usize];
         if g.names(x) || g.in_dir(x) {
             return true;
         }
-        if m == Mistake::NoClosure {
+        if m == Fault::NoClosure {
             return false;
         }
         (0..self.groups.len()).filter(|i| set >> i & 1 == 1).map(|i| &self.groups[i]).any(|a| {
-            if m == Mistake::OnlyEarlier && g.version() > a.version() {
+            if m == Fault::OnlyEarlier && g.version() > a.version() {
                 return false;
             }
             let key = a.effects.iter().any(|e| g.effects.iter().any(|f| f.0 == e.0));
-            let named =
-                a.effects.iter().any(|e| g.names(e.1) || m != Mistake::NoRemovedInode && g.names(e.2));
-            let parent = m != Mistake::NoNewOfParent && a.effects.iter().any(|e| g.new == dir_of(e.0));
-            let inside = m != Mistake::NoRmdirRule && a.removed != 0 && g.in_dir(a.removed);
+            let named = a.effects.iter().any(|e| g.names(e.1) || m != Fault::NoRemovedInode && g.names(e.2));
+            let parent = m != Fault::NoNewOfParent && a.effects.iter().any(|e| g.new == dir_of(e.0));
+            let inside = m != Fault::NoRmdirRule && a.removed != 0 && g.in_dir(a.removed);
             key || named || parent || inside
         })
     }
@@ -397,7 +396,7 @@ impl State {
         mask
     }
 
-    fn fsync(&self, p: &Program, m: Mistake, q: usize, out: &mut Next) {
+    fn fsync(&self, p: &Program, m: Fault, q: usize, out: &mut Next) {
         let (f, x) = (&self.fsyncs[q], p.fsyncs[q]);
         let mut s = self.clone();
         let label = |what: String| say!(p, "F{q} fsync {x}: {what}");
@@ -417,7 +416,7 @@ impl State {
                     }
                     let in_flight = self.batches.iter().filter(|b| b.status == 1).fold(0, |a, b| a | b.set);
                     for &g in &self.lanes[l].pending {
-                        let skip = m == Mistake::SkipsInFlight && in_flight >> g & 1 == 1;
+                        let skip = m == Fault::SkipsInFlight && in_flight >> g & 1 == 1;
                         if s.fsyncs[q].set >> g & 1 == 0 && !skip && self.pulls(m, s.fsyncs[q].set, x, g) {
                             s.fsyncs[q].set |= 1 << g;
                             s.fsyncs[q].grew = true;
@@ -430,7 +429,7 @@ impl State {
                     z.lane = 0;
                     let again = std::mem::take(&mut z.grew);
                     let moves = (0..self.groups.len()).any(|g| z.set >> g & 1 == 1 && self.groups[g].moved);
-                    if moves && m != Mistake::MovesNotEscalated {
+                    if moves && m != Fault::MovesNotEscalated {
                         (z.stage, z.wait) = (6, self.epoch);
                     } else if !again {
                         z.stage = 2;
@@ -441,7 +440,7 @@ impl State {
             }
             2 => {
                 s.fsyncs[q].batch = s.batches.len() as u8;
-                let answered = m == Mistake::AnsweredBeforeFlush;
+                let answered = m == Fault::AnsweredBeforeFlush;
                 s.batches.push(Batch { set: f.set, status: 1, must: f.must, answered });
                 s.fsyncs[q].stage = 3;
                 out.push((label(say!(p, "write {:b}", f.set)), Ok(s)));

@@ -88,7 +88,7 @@ pub fn case(rng: &mut Rng) -> Result<(), String> {
     }
 }
 
-/// A repaired volume: nothing is left that could be mended, and it can be used.
+/// A repaired volume: nothing is left that could be repaired, and it can be used.
 fn after_repair(all: Vec<Arc<dyn Device>>, rng: &mut Rng) -> Result<(), String> {
     let again = bounded("fsck after fsck --repair", || fsck_it(all.clone(), false, rng))?;
     let again = again.ok_or("a repaired volume cannot be checked")?;

@@ -4,7 +4,7 @@
 //!    up to the checkpoint slot is made right again (`mutate`): so the damage is believed until somebody looks at what it says.
 //! 2. Whatever an image says, opening, reading, writing, checking and repairing it ends, within [`images::TIME`] and
 //!    [`images::MEMORY`], with an answer or an error (`images`). Nothing panics, in no thread.
-//! 3. A repair leaves nothing that a second repair could mend, and a repaired volume opens.
+//! 3. A repair leaves nothing that a second repair would change, and a repaired volume opens.
 //! 4. A case follows from its number alone, so `cargo xtask fuzz --seed N --cases 1` does it again.
 
 pub mod decoders;
@@ -24,19 +24,19 @@ pub struct Finding {
     /// The case.
     pub seed: u64,
     /// What was done to which image.
-    pub story: String,
+    pub transcript: String,
     /// What should not have happened.
     pub what: String,
 }
 
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "seed {}: {}\n  {}", self.seed, self.what, self.story)
+        write!(f, "seed {}: {}\n  {}", self.seed, self.what, self.transcript)
     }
 }
 
 thread_local! {
-    static STORY: RefCell<String> = const { RefCell::new(String::new()) };
+    static TRANSCRIPT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 /// Panics of any thread since it was last looked.
@@ -44,7 +44,7 @@ static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Adds to what is told of this case if it fails.
 pub(crate) fn tell(what: impl std::fmt::Display) {
-    STORY.with(|s| {
+    TRANSCRIPT.with(|s| {
         let mut s = s.borrow_mut();
         if !s.is_empty() {
             s.push_str("; ");
@@ -70,15 +70,15 @@ pub fn watch_panics() {
 
 /// One case: an image seven times of eight, else bytes for the decoders.
 pub fn case(seed: u64) -> Result<(), Finding> {
-    STORY.with(|s| s.borrow_mut().clear());
+    TRANSCRIPT.with(|s| s.borrow_mut().clear());
     let mut rng = Rng::new(seed);
     let done = catch_unwind(AssertUnwindSafe(|| match rng.below(8) {
         0 => decoders::case(&mut rng),
         _ => images::case(&mut rng),
     }));
-    let story = STORY.with(|s| s.borrow().clone());
+    let transcript = TRANSCRIPT.with(|s| s.borrow().clone());
     let panics = std::mem::take(&mut *PANICS.lock().unwrap_or_else(PoisonError::into_inner));
-    let fail = |what: String| Err(Finding { seed, story: story.clone(), what });
+    let fail = |what: String| Err(Finding { seed, transcript: transcript.clone(), what });
     if let Some(p) = panics.first() {
         return fail(format!("panic: {p}"));
     }

@@ -132,7 +132,7 @@ impl Mutant {
     }
 
     /// Seals a block that was changed, and then all that lead to it. `old` is the sum that its parents have.
-    fn mend_up(&mut self, t: Target, old: u32) {
+    fn reseal_up(&mut self, t: Target, old: u32) {
         self.seal(t);
         let mut todo = vec![(t.addr(), old, self.crc(t))];
         // Each step goes one level up; damage may have made circles of it.
@@ -178,7 +178,7 @@ impl Mutant {
             let old = self.crc(t);
             if f(t.form, self.block_mut(t)) {
                 changed += 1;
-                self.mend_up(t, old);
+                self.reseal_up(t, old);
             }
         }
         changed
@@ -239,7 +239,7 @@ impl Mutant {
                 tell(format!("{t:?} at {at}: {n} bytes {was:#x} -> {v:#x}"));
             }
         }
-        self.mend_up(t, old);
+        self.reseal_up(t, old);
     }
 
     /// A block to change; kinds with few blocks come as often as those with many.

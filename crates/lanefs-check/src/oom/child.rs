@@ -3,7 +3,7 @@
 //! The script's thread keeps the model beside the volume, and tells what is called and answered. All of that is exempt: what fails is asked for by the
 //! volume, in whatever thread.
 
-use super::Plant;
+use super::PlantedFault;
 use super::faults::{Fault, begin, counted, exempt};
 use super::report::{Line, tell};
 use super::stage::{HOMES, Kind, Stage};
@@ -22,13 +22,13 @@ use std::sync::{Arc, Barrier};
 
 /// What fails, and what is done wrong on purpose.
 #[derive(Clone, Copy, Debug)]
-pub struct Todo {
+pub struct Task {
     /// The fault.
     pub fault: Fault,
     /// Which request.
     pub n: u64,
     /// A mistake.
-    pub plant: Option<Plant>,
+    pub plant: Option<PlantedFault>,
 }
 
 /// A program's thread: its steps beside a model.
@@ -38,7 +38,7 @@ struct Thread<'a, T> {
     steps: &'a [Step],
     model: Model,
     ids: Identities,
-    plant: Option<Plant>,
+    plant: Option<PlantedFault>,
 }
 
 /// What comes behind a step.
@@ -50,7 +50,7 @@ enum Next {
 }
 
 impl<T: Target> Thread<'_, T> {
-    fn new(t: usize, target: T, stage: &Stage, plant: Option<Plant>) -> Thread<'_, T> {
+    fn new(t: usize, target: T, stage: &Stage, plant: Option<PlantedFault>) -> Thread<'_, T> {
         let target = Prefixed { inner: target, prefix: stage.home(t) };
         let mut me = Thread {
             t,
@@ -93,7 +93,7 @@ impl<T: Target> Thread<'_, T> {
         });
         let persists = changes.iter().any(|c| matches!(c, Change::Persist(_)));
         let got = match self.plant {
-            Some(Plant::Swallow) if persists => exempt(|| want.clone()),
+            Some(PlantedFault::Swallow) if persists => exempt(|| want.clone()),
             _ => self.target.call(step.who, &step.op),
         };
         exempt(|| self.answered(i, want, got, trial, changes))
@@ -154,12 +154,12 @@ impl<T: Target> Thread<'_, T> {
     fn plant_at(&self, i: usize) {
         match self.plant {
             _ if i != 5 => {}
-            Some(Plant::Panic) => panic!("planted"),
-            Some(Plant::Hang) => loop {
+            Some(PlantedFault::Panic) => panic!("planted"),
+            Some(PlantedFault::Hang) => loop {
                 std::thread::park();
             },
             // The first only takes Rust's handler away.
-            Some(Plant::Crash) => loop {
+            Some(PlantedFault::Crash) => loop {
                 let _ =
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::SEGV);
             },
@@ -185,7 +185,7 @@ fn devices(files: &[PathBuf], read_only: bool) -> lanefs::Result<Vec<Arc<dyn Dev
 }
 
 /// Opens a volume, works on it, closes it.
-fn work(stage: &Stage, files: &[PathBuf], todo: Todo) -> Result<lanefs::Result<()>, String> {
+fn work(stage: &Stage, files: &[PathBuf], task: Task) -> Result<lanefs::Result<()>, String> {
     let mount = stage.system().mount;
     let volume = Volume::open(files, &mount).map_err(|e| e.to_string())?;
     if stage.work.len() > 1 {
@@ -195,7 +195,7 @@ fn work(stage: &Stage, files: &[PathBuf], todo: Todo) -> Result<lanefs::Result<(
                 return Err(format!("{op:?}: errno {e}"));
             }
         }
-        return several(stage, volume, todo);
+        return several(stage, volume, task);
     }
     let again = files.to_vec();
     let remount = move |v: Volume| {
@@ -203,12 +203,12 @@ fn work(stage: &Stage, files: &[PathBuf], todo: Todo) -> Result<lanefs::Result<(
         drop(v);
         Volume::open(&again, &mount)
     };
-    let mut me = Thread::new(0, VolumeTarget::new(volume, Some(Box::new(remount))), stage, todo.plant);
+    let mut me = Thread::new(0, VolumeTarget::new(volume, Some(Box::new(remount))), stage, task.plant);
     let (all, setup) = (stage.work[0].0.len(), stage.work[0].1);
     if me.run(0, setup) == Next::End {
         return Err("the steps before the mark failed".into());
     }
-    begin(todo.fault, todo.n)?;
+    begin(task.fault, task.n)?;
     me.run(setup, all);
     // Where the volume could not be opened again there is none to close.
     let volume = me.target.inner.volume().cloned();
@@ -218,11 +218,11 @@ fn work(stage: &Stage, files: &[PathBuf], todo: Todo) -> Result<lanefs::Result<(
 }
 
 /// The same by several threads, each in its directory.
-fn several(stage: &Stage, volume: Volume, todo: Todo) -> Result<lanefs::Result<()>, String> {
+fn several(stage: &Stage, volume: Volume, task: Task) -> Result<lanefs::Result<()>, String> {
     let start = Barrier::new(stage.work.len() + 1);
     std::thread::scope(|s| {
         for t in 0..stage.work.len() {
-            let mut me = Thread::new(t, VolumeTarget::new(volume.clone(), None), stage, todo.plant);
+            let mut me = Thread::new(t, VolumeTarget::new(volume.clone(), None), stage, task.plant);
             let start = &start;
             s.spawn(move || {
                 exempt(|| start.wait());
@@ -231,7 +231,7 @@ fn several(stage: &Stage, volume: Volume, todo: Todo) -> Result<lanefs::Result<(
                 exempt(|| drop(me));
             });
         }
-        let begun = begin(todo.fault, todo.n);
+        let begun = begin(task.fault, task.n);
         exempt(|| start.wait());
         begun
     })?;
@@ -239,15 +239,15 @@ fn several(stage: &Stage, volume: Volume, todo: Todo) -> Result<lanefs::Result<(
 }
 
 /// Does what the stage does.
-fn stage(stage: &Stage, files: &[PathBuf], todo: Todo) -> Result<lanefs::Result<()>, String> {
+fn stage(stage: &Stage, files: &[PathBuf], task: Task) -> Result<lanefs::Result<()>, String> {
     if stage.kind == Kind::Work {
-        return work(stage, files, todo);
+        return work(stage, files, task);
     }
     let (mount, format) = exempt(|| {
         let system = stage.system();
         (system.mount, FormatOptions { mlogs: 2, ..system.format })
     });
-    begin(todo.fault, todo.n)?;
+    begin(task.fault, task.n)?;
     let threads = if stage.background { 2 } else { 1 };
     let check = |repair| {
         let o = FsckOptions { repair, threads, ..FsckOptions::default() };
@@ -263,12 +263,12 @@ fn stage(stage: &Stage, files: &[PathBuf], todo: Todo) -> Result<lanefs::Result<
 }
 
 /// Runs a stage on the image files in `dir`, and tells.
-pub fn main(of: &Stage, dir: &Path, todo: Todo) -> Result<(), String> {
+pub fn main(of: &Stage, dir: &Path, task: Task) -> Result<(), String> {
     // Told from the stack: what there is to allocate may be nothing.
     std::panic::set_hook(Box::new(|p| exempt(|| tell(format_args!("panics {p}")))));
     let files = of.files(dir);
     let whole = || {
-        let done = stage(of, &files, todo)?;
+        let done = stage(of, &files, task)?;
         exempt(|| {
             let (allocations, threads, failed) = counted();
             Line::Whole(done.err().map_or(0, |e| e.errno())).tell();

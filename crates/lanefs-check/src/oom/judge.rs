@@ -3,7 +3,7 @@
 use super::faults::Fault;
 use super::report::Line;
 use super::stage::{self, Kind, Stage, check, must};
-use super::{BEGINNING, Plant};
+use super::{BEGINNING, PlantedFault};
 use crate::crash::concurrent::{Borrowed, Prefixed};
 use crate::crash::image::Image;
 use crate::crash::plain;
@@ -238,7 +238,7 @@ pub struct Case<'a> {
     /// What is found if nothing fails.
     pub unchanged: Option<&'a Observed>,
     /// A mistake in the judge.
-    pub plant: Option<Plant>,
+    pub plant: Option<PlantedFault>,
 }
 
 impl Case<'_> {
@@ -295,7 +295,7 @@ impl Case<'_> {
             let prefix = self.stage.home(t);
             let found = observe(&mut Prefixed { inner: Borrowed(&mut *live), prefix })?;
             told.find_last(&found)?;
-            if self.plant == Some(Plant::Told) && told.moment.0 < told.history.steps.len() {
+            if self.plant == Some(PlantedFault::Told) && told.moment.0 < told.history.steps.len() {
                 // As if the last call had been a sync, and answered.
                 told.step(Op::Sync);
                 told.moment.0 = told.moment.1;

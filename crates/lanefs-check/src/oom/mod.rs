@@ -21,7 +21,7 @@ mod report;
 mod stage;
 
 use crate::oracle::Observed;
-use child::Todo;
+use child::Task;
 use faults::Fault;
 use judge::{Case, Ended, Verdict};
 use report::Line;
@@ -37,9 +37,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// A mistake made on purpose, which must be found.
+/// A fault of the checker or of what it runs, made on purpose: it must be found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Plant {
+pub enum PlantedFault {
     /// The child answers what makes durable without doing it.
     Swallow,
     /// The child panics.
@@ -52,18 +52,24 @@ pub enum Plant {
     Told,
 }
 
-impl Plant {
+impl PlantedFault {
     /// All.
-    pub const ALL: [Plant; 5] = [Plant::Swallow, Plant::Panic, Plant::Hang, Plant::Crash, Plant::Told];
+    pub const ALL: [PlantedFault; 5] = [
+        PlantedFault::Swallow,
+        PlantedFault::Panic,
+        PlantedFault::Hang,
+        PlantedFault::Crash,
+        PlantedFault::Told,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Plant::Swallow => "swallow",
-            Plant::Panic => "panic",
-            Plant::Hang => "hang",
-            Plant::Crash => "crash",
-            Plant::Told => "told",
+            PlantedFault::Swallow => "swallow",
+            PlantedFault::Panic => "panic",
+            PlantedFault::Hang => "hang",
+            PlantedFault::Crash => "crash",
+            PlantedFault::Told => "told",
         }
     }
 }
@@ -82,7 +88,7 @@ pub struct Options {
     /// This N alone.
     pub at: Option<u64>,
     /// A mistake.
-    pub plant: Option<Plant>,
+    pub plant: Option<PlantedFault>,
     /// Children at a time.
     pub jobs: usize,
     /// A child that is silent for so long does not end: a thousand times what any takes.
@@ -201,9 +207,15 @@ struct Ready {
 }
 
 /// The child's side: runs the stage of this name.
-pub fn child(name: &str, dir: &Path, fault: Fault, n: u64, plant: Option<Plant>) -> Result<(), String> {
+pub fn child(
+    name: &str,
+    dir: &Path,
+    fault: Fault,
+    n: u64,
+    plant: Option<PlantedFault>,
+) -> Result<(), String> {
     let stage = stage::all()?.into_iter().find(|s| s.name == name).ok_or(format!("no stage {name:?}"))?;
-    child::main(&stage, dir, Todo { fault, n, plant })
+    child::main(&stage, dir, Task { fault, n, plant })
 }
 
 /// The parent's side: runs everything.
@@ -286,7 +298,7 @@ fn prepared(stage: Stage, base: PathBuf, o: &Options) -> Result<Ready, String> {
         stage::write(&images, stage.blocks, &stage.files(&base))?;
     }
     let mut r = Ready { stage, base, unchanged, allocations: 0, threads: 0 };
-    if o.plant.is_some_and(|p| p != Plant::Told) {
+    if o.plant.is_some_and(|p| p != PlantedFault::Told) {
         // It would not end as it should; how much there is to fail is no matter.
         (r.allocations, r.threads) = (1000, 1);
         return Ok(r);
@@ -312,7 +324,7 @@ fn prepared(stage: Stage, base: PathBuf, o: &Options) -> Result<Ready, String> {
     Ok(r)
 }
 
-fn case(r: &Ready, plant: Option<Plant>) -> Case<'_> {
+fn case(r: &Ready, plant: Option<PlantedFault>) -> Case<'_> {
     Case { stage: &r.stage, unchanged: r.unchanged.as_ref(), plant }
 }
 

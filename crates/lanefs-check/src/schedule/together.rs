@@ -156,7 +156,7 @@ pub(super) fn run(seed: u64, live: &Live, counts: &mut Counts, crashes: &mut u64
     let seen = tree(top, &mut |op| main.call(Who::Root, &op))?;
     let mut at = vec![0; n];
     if !explained(&model, &made, &mut at, (top, &seen)) && !made.iter().flatten().any(|m| moved(m, &made)) {
-        return Err(broken("linear", format!("no order explains {}; found {seen:?}", story(&made))));
+        return Err(broken("linear", format!("no order explains {}; found {seen:?}", transcript(&made))));
     }
     must(&mut main, Op::Sync)?;
     let log = live.recorder.log();
@@ -168,13 +168,13 @@ pub(super) fn run(seed: u64, live: &Live, counts: &mut Counts, crashes: &mut u64
     let after = tree(top, &mut |op| found.call(Who::Root, &op))?;
     found.kill();
     if after != seen {
-        let what = format!("after sync and a crash {after:?} instead of {seen:?}; {}", story(&made));
+        let what = format!("after sync and a crash {after:?} instead of {seen:?}; {}", transcript(&made));
         return Err(broken("C2", what));
     }
     Ok(())
 }
 
-fn story(made: &[Vec<Made>]) -> String {
+fn transcript(made: &[Vec<Made>]) -> String {
     let one = |m: &Made| {
         let word = match m.mode {
             Some(mode) => format!("{mode:o}"),

@@ -54,7 +54,7 @@ pub struct Report {
     /// A fingerprint of every request and answer.
     pub trace: u64,
     /// What was called and answered, for people; only if it ended badly.
-    pub story: Vec<String>,
+    pub transcript: Vec<String>,
 }
 
 /// What volumes are made of.
@@ -151,9 +151,9 @@ struct Run {
     crashes: u64,
     /// What could be read after recoveries under fire.
     readings: Vec<Readings>,
-    /// Lies of each device that the story tells already.
+    /// Lies of each device that the transcript tells already.
     told: Vec<usize>,
-    story: Vec<(String, Outcome)>,
+    transcript: Vec<(String, Outcome)>,
 }
 
 /// Which runs to make, and how they are judged.
@@ -198,7 +198,7 @@ pub fn run_as(seed: u64, choice: Choice) -> Report {
         only_misreads: choice.only_misreads,
         crashes: 0,
         readings: Vec::new(),
-        story: Vec::new(),
+        transcript: Vec::new(),
     };
     run.count("all");
     if shape.mlogs > 1 {
@@ -223,7 +223,7 @@ pub fn run_as(seed: u64, choice: Choice) -> Report {
         }
     }
     if !run.report.violations.is_empty() {
-        run.report.story = run.story.iter().map(|(op, got)| format!("{op} -> {got:?}")).collect();
+        run.report.transcript = run.transcript.iter().map(|(op, got)| format!("{op} -> {got:?}")).collect();
     }
     for (faults, trace) in run.devices.iter().map(|d| d.report()).collect::<Vec<_>>() {
         for (k, n) in faults {
@@ -314,12 +314,12 @@ impl Run {
         set_time(n, self.devices.iter().map(|d| d.late()).sum());
     }
 
-    /// Puts into the story what the devices lied about since the last time.
+    /// Puts into the transcript what the devices lied about since the last time.
     fn tell_lies(&mut self) {
         for (d, told) in self.devices.iter().zip(&mut self.told) {
             let lied = d.lies();
             for l in &lied[(*told).min(lied.len())..] {
-                self.story.push((format!("    the device lies: {l}"), Outcome::Done));
+                self.transcript.push((format!("    the device lies: {l}"), Outcome::Done));
             }
             *told = lied.len();
         }
@@ -366,7 +366,7 @@ impl Run {
             let errors = self.errors();
             let got = live.call(step.who, &step.op);
             self.report.operations += 1;
-            self.story.push((format!("{i:3} {:?}", step.op), got.clone()));
+            self.transcript.push((format!("{i:3} {:?}", step.op), got.clone()));
             self.tell_lies();
             self.note(match &got {
                 Outcome::Fail(e) => *e as u64,
@@ -452,7 +452,7 @@ impl Run {
             let mut answered = n;
             let errors = self.errors();
             let synced = live.call(Who::Root, &Op::Sync);
-            self.story.push(("    sync".into(), synced.clone()));
+            self.transcript.push(("    sync".into(), synced.clone()));
             if matches!(synced, Outcome::Done) {
                 if self.errors() > errors {
                     return Err(broken("E2", "sync met an error of the device and answered".into()));

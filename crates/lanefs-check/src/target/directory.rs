@@ -4,8 +4,8 @@
 //! directory its root and takes other users' credentials by raw system calls, which act on the calling thread
 //! only. Needs root.
 
-use super::{Target, attributes};
-use crate::op::{Fd, Name, Op, Outcome, When, Who};
+use super::{Target, compared_size};
+use crate::op::{Attributes, Fd, Name, Op, Outcome, When, Who};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, c_long};
 use std::io::{Error, Result};
@@ -164,16 +164,16 @@ impl Worker {
         // SAFETY: valid C string and buffer.
         check(unsafe { libc::fstatat(fd, path.as_ptr(), &mut s, flags) }.into())?;
         let ns = |sec: i64, nsec: i64| sec.wrapping_mul(1_000_000_000).wrapping_add(nsec);
-        Ok(Outcome::Attr(attributes(
-            (s.st_ino, 0),
-            s.st_mode,
-            s.st_nlink as u32,
-            s.st_uid,
-            s.st_gid,
-            s.st_size as u64,
-            ns(s.st_atime, s.st_atime_nsec),
-            ns(s.st_mtime, s.st_mtime_nsec),
-        )))
+        Ok(Outcome::Attr(Attributes {
+            id: (s.st_ino, 0),
+            mode: s.st_mode,
+            nlink: s.st_nlink as u32,
+            uid: s.st_uid,
+            gid: s.st_gid,
+            size: compared_size(s.st_mode, s.st_size as u64),
+            atime: Some(ns(s.st_atime, s.st_atime_nsec)),
+            mtime: Some(ns(s.st_mtime, s.st_mtime_nsec)),
+        }))
     }
 
     fn call(&mut self, op: &Op) -> Result<Outcome> {

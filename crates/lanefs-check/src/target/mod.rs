@@ -4,7 +4,7 @@ pub mod directory;
 pub mod volume;
 
 use crate::model::Model;
-use crate::op::{Attributes, Fd, Identity, Name, Op, Outcome, Step, Who};
+use crate::op::{Fd, Identity, Name, Op, Outcome, Step, Who};
 use std::collections::BTreeMap;
 
 /// Something that answers calls: a LaneFS volume, a directory of the running kernel, a toy.
@@ -264,17 +264,7 @@ pub fn run_on<T: Target>(pair: &mut Pair<T>, steps: &[Step]) -> Result<(), Strin
     pair.compare_tree().map_err(|e| format!("at the end: {e}"))
 }
 
-/// Attributes of a `struct stat` and friends.
-pub fn attributes(
-    id: Identity,
-    mode: u32,
-    nlink: u32,
-    uid: u32,
-    gid: u32,
-    size: u64,
-    atime: i64,
-    mtime: i64,
-) -> Attributes {
-    let size = (mode & libc::S_IFMT != libc::S_IFDIR).then_some(size);
-    Attributes { id, mode, nlink, uid, gid, size, atime: Some(atime), mtime: Some(mtime) }
+/// The size that is compared: directories have none.
+pub fn compared_size(mode: u32, size: u64) -> Option<u64> {
+    (mode & libc::S_IFMT != libc::S_IFDIR).then_some(size)
 }

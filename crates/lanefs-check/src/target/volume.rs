@@ -1,7 +1,7 @@
 //! A LaneFS volume in this process as a target.
 
-use super::{Target, attributes};
-use crate::op::{Fd, Name, Op, Outcome, When, Who};
+use super::{Target, compared_size};
+use crate::op::{Attributes, Fd, Name, Op, Outcome, When, Who};
 use lanefs::{Error, File, Fs, OpenOptions, Result, SetTime, Volume};
 use std::collections::BTreeMap;
 
@@ -184,16 +184,16 @@ impl VolumeTarget {
 
 /// The answer of stat.
 pub(crate) fn stat(s: lanefs::Stat) -> Outcome {
-    Outcome::Attr(attributes(
-        (s.ino.0, s.generation),
-        s.mode,
-        s.nlink,
-        s.uid,
-        s.gid,
-        s.size,
-        s.atime,
-        s.mtime,
-    ))
+    Outcome::Attr(Attributes {
+        id: (s.ino.0, s.generation),
+        mode: s.mode,
+        nlink: s.nlink,
+        uid: s.uid,
+        gid: s.gid,
+        size: compared_size(s.mode, s.size),
+        atime: Some(s.atime),
+        mtime: Some(s.mtime),
+    })
 }
 
 impl Target for VolumeTarget {

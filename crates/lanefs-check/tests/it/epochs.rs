@@ -1,6 +1,6 @@
 //! The epoch-lane protocol, explored; and every planted mistake found. `LANEFS_STATES=400000` looks deeper.
 
-use lanefs_check::epochs::{Mistake, explore, hunt, programs};
+use lanefs_check::epochs::{Fault, explore, hunt, programs};
 
 fn limit(least: usize) -> usize {
     std::env::var("LANEFS_STATES").ok().and_then(|s| s.parse().ok()).unwrap_or(least)
@@ -10,7 +10,7 @@ fn limit(least: usize) -> usize {
 fn the_protocol_holds() {
     let (mut states, mut exhausted, mut all) = (0, 0, 0);
     for p in programs::scripted().into_iter().chain((0..30).map(programs::random)) {
-        let e = explore(&p, Mistake::None, limit(4_000));
+        let e = explore(&p, Fault::None, limit(4_000));
         if let Some((why, steps)) = e.broken {
             panic!("{why}\n{p:?}\n{}", steps.join("\n"));
         }
@@ -25,7 +25,7 @@ fn the_protocol_holds() {
 #[test]
 fn every_mistake_is_found() {
     let mut missed = Vec::new();
-    for m in Mistake::ALL {
+    for m in Fault::ALL {
         match hunt(m, limit(200_000)) {
             Some((why, steps)) => eprintln!("{m:?}: {} steps: {why}", steps.len()),
             None => missed.push(m),

@@ -32,7 +32,7 @@ fn no_promise_is_broken_under_faults() {
     let (mut faults, mut kinds) = (std::collections::BTreeMap::new(), std::collections::BTreeMap::new());
     for seed in 0..runs {
         let r = run(seed);
-        assert!(r.violations.is_empty(), "seed {seed}: {:?}\n{}", r.violations, r.story.join("\n"));
+        assert!(r.violations.is_empty(), "seed {seed}: {:?}\n{}", r.violations, r.transcript.join("\n"));
         for (k, n) in r.faults {
             *faults.entry(k).or_insert(0) += n;
         }

@@ -1,10 +1,10 @@
 //! `lanefs cp`
 
+use crate::endpoint::{CopyAttrs, Endpoint, Id, ImageEndpoint, Meta};
 use crate::failure::{About, Failure, Outcome};
-use crate::host::HostSide;
+use crate::host::HostEndpoint;
 use crate::image::{Anywhere, Place};
 use crate::progress;
-use crate::side::{Given, Id, ImageSide, Meta, Side};
 use indicatif::ProgressBar;
 use lanefs::{Cred, FileKind, Volume};
 use std::cell::RefCell;
@@ -39,10 +39,10 @@ struct Opened {
 }
 
 impl Opened {
-    fn side(&mut self, place: &Place) -> Result<Box<dyn Side>, Failure> {
+    fn endpoint(&mut self, place: &Place) -> Result<Box<dyn Endpoint>, Failure> {
         let known = self.volumes.iter().position(|(images, ..)| same(images, &place.images));
         let at = known.expect("every volume named was opened first");
-        Ok(Box::new(ImageSide::new(self.volumes[at].1.clone(), place, at + 1)))
+        Ok(Box::new(ImageEndpoint::new(self.volumes[at].1.clone(), place, at + 1)))
     }
 
     fn open(&mut self, place: &Place, write: bool) -> Result<(), Failure> {
@@ -86,13 +86,13 @@ pub fn run(args: &Args) -> Outcome {
             opened.open(place, false)?;
         }
     }
-    let mut side = |at: &Anywhere| -> Result<(Box<dyn Side>, PathBuf), Failure> {
+    let mut endpoint = |at: &Anywhere| -> Result<(Box<dyn Endpoint>, PathBuf), Failure> {
         Ok(match at {
-            Anywhere::Host(path) => (Box::new(HostSide::new(path)) as Box<dyn Side>, path.clone()),
-            Anywhere::Image(place) => (opened.side(place)?, place.path.clone()),
+            Anywhere::Host(path) => (Box::new(HostEndpoint::new(path)) as Box<dyn Endpoint>, path.clone()),
+            Anywhere::Image(place) => (opened.endpoint(place)?, place.path.clone()),
         })
     };
-    let (to, to_path) = side(&args.to)?;
+    let (to, to_path) = endpoint(&args.to)?;
     let into_dir = to.stat(&to_path, true)?.is_some_and(|m| m.kind == FileKind::Dir);
     if !into_dir && (args.from.len() > 1 || super::ls::wants_dir(&to_path)) {
         return Err(Failure::new(format_args!("{}: not a directory; make it first", to.show(&to_path))));
@@ -100,16 +100,16 @@ pub fn run(args: &Args) -> Outcome {
     let mut sources = Vec::new();
     let mut total = 0;
     for from in &args.from {
-        let (side, path) = side(from)?;
-        total += size_of_tree(&*side, &path, args.recursive)?;
-        sources.push((side, path));
+        let (endpoint, path) = endpoint(from)?;
+        total += size_of_tree(&*endpoint, &path, args.recursive)?;
+        sources.push((endpoint, path));
     }
     let images = opened.volumes.iter().flat_map(|(images, ..)| images);
     let copy = Copy {
         args,
         bar: progress::bytes(total, "copying"),
         cred: Cred::current(),
-        images: images.filter_map(|i| Some(HostSide::new(i).stat(i, true).ok()??.id)).collect(),
+        images: images.filter_map(|i| Some(HostEndpoint::new(i).stat(i, true).ok()??.id)).collect(),
         linked: RefCell::default(),
         told: RefCell::default(),
     };
@@ -134,19 +134,19 @@ pub fn run(args: &Args) -> Outcome {
     Ok(0)
 }
 
-fn missing(side: &dyn Side, path: &Path) -> Failure {
-    Failure::new(format_args!("{}: no such file or directory", side.show(path)))
+fn missing(endpoint: &dyn Endpoint, path: &Path) -> Failure {
+    Failure::new(format_args!("{}: no such file or directory", endpoint.show(path)))
 }
 
 /// Bytes to copy, for the progress bar.
-fn size_of_tree(side: &dyn Side, path: &Path, recursive: bool) -> Result<u64, Failure> {
-    let meta = side.stat(path, !recursive)?.ok_or_else(|| missing(side, path))?;
+fn size_of_tree(endpoint: &dyn Endpoint, path: &Path, recursive: bool) -> Result<u64, Failure> {
+    let meta = endpoint.stat(path, !recursive)?.ok_or_else(|| missing(endpoint, path))?;
     Ok(match meta.kind {
         FileKind::File => meta.size,
         FileKind::Dir if recursive => {
             let mut sum = 0;
-            for name in side.list(path)? {
-                sum += size_of_tree(side, &path.join(name), true).unwrap_or(0);
+            for name in endpoint.list(path)? {
+                sum += size_of_tree(endpoint, &path.join(name), true).unwrap_or(0);
             }
             sum
         }
@@ -155,14 +155,14 @@ fn size_of_tree(side: &dyn Side, path: &Path, recursive: bool) -> Result<u64, Fa
 }
 
 /// Whether `path`, which need not be there, lies below the directory `id`.
-fn is_inside(side: &dyn Side, path: &Path, id: Id) -> Result<bool, Failure> {
+fn is_inside(endpoint: &dyn Endpoint, path: &Path, id: Id) -> Result<bool, Failure> {
     let mut at = match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
         Some(parent) => parent.to_path_buf(),
         None => path.to_path_buf(),
     };
     let mut below = None;
-    while let Some(meta) = side.stat(&at, true)? {
+    while let Some(meta) = endpoint.stat(&at, true)? {
         if meta.id == id {
             return Ok(true);
         }
@@ -177,7 +177,13 @@ fn is_inside(side: &dyn Side, path: &Path, id: Id) -> Result<bool, Failure> {
 
 impl Copy<'_> {
     /// Refuses a copy onto itself or into itself, and the images themselves.
-    fn check(&self, from: &dyn Side, path: &Path, to: &dyn Side, target: &Path) -> Result<(), Failure> {
+    fn check(
+        &self,
+        from: &dyn Endpoint,
+        path: &Path,
+        to: &dyn Endpoint,
+        target: &Path,
+    ) -> Result<(), Failure> {
         let meta = from.stat(path, !self.args.recursive)?.ok_or_else(|| missing(from, path))?;
         if self.images.contains(&meta.id) {
             let path = from.show(path);
@@ -195,10 +201,10 @@ impl Copy<'_> {
 
     fn refuse_same(
         &self,
-        from: &dyn Side,
+        from: &dyn Endpoint,
         path: &Path,
         meta: &Meta,
-        to: &dyn Side,
+        to: &dyn Endpoint,
         target: &Path,
     ) -> Result<(), Failure> {
         // The content of a file goes through a link at its target.
@@ -217,8 +223,8 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// What the copy is given of its source.
-    fn given(&self, from: &dyn Side, path: &Path, meta: &Meta) -> Result<Given, Failure> {
+    /// What the copy takes over from its source.
+    fn attrs_for(&self, from: &dyn Endpoint, path: &Path, meta: &Meta) -> Result<CopyAttrs, Failure> {
         let keep = self.args.preserve;
         let uid = (keep && self.cred.is_root()).then_some(meta.uid);
         let gid = (keep && (self.cred.is_root() || self.cred.in_group(meta.gid))).then_some(meta.gid);
@@ -230,7 +236,7 @@ impl Copy<'_> {
         if gid.is_some() {
             mode |= meta.mode & libc::S_ISGID;
         }
-        Ok(Given {
+        Ok(CopyAttrs {
             kind: meta.kind,
             uid,
             gid,
@@ -241,7 +247,7 @@ impl Copy<'_> {
     }
 
     /// Says, once each, what of the extended attributes is not kept.
-    fn tell(&self, to: &dyn Side, target: &Path, refused: crate::side::Refused) {
+    fn tell(&self, to: &dyn Endpoint, target: &Path, refused: crate::endpoint::Refused) {
         for (name, errno) in refused {
             if self.told.borrow_mut().insert((name.clone(), errno.raw_os_error())) {
                 let (target, name) = (to.show(target), String::from_utf8_lossy(&name));
@@ -254,9 +260,9 @@ impl Copy<'_> {
 
     fn any(
         &self,
-        from: &dyn Side,
+        from: &dyn Endpoint,
         path: &Path,
-        to: &dyn Side,
+        to: &dyn Endpoint,
         target: &Path,
         top: bool,
     ) -> Result<(), Failure> {
@@ -286,8 +292,8 @@ impl Copy<'_> {
             FileKind::Symlink => to.symlink(&from.readlink(path)?, target)?,
             _ => to.mknod(target, meta.mode, meta.rdev)?,
         }
-        let given = self.given(from, path, &meta)?;
-        self.tell(to, target, to.give(target, &given)?);
+        let attrs = self.attrs_for(from, path, &meta)?;
+        self.tell(to, target, to.set_attrs(target, &attrs)?);
         if several {
             self.linked.borrow_mut().insert(meta.id, target.to_path_buf());
         }
@@ -297,9 +303,9 @@ impl Copy<'_> {
     /// Copies content: holes are passed over, and runs of zeros become holes.
     fn file(
         &self,
-        from: &dyn Side,
+        from: &dyn Endpoint,
         path: &Path,
-        to: &dyn Side,
+        to: &dyn Endpoint,
         target: &Path,
         meta: &Meta,
     ) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Exit codes, as fsck(8) has them.
-const ERRORS_MENDED: i32 = 1;
+const ERRORS_REPAIRED: i32 = 1;
 const ERRORS_LEFT: i32 = 4;
 const COULD_NOT_RUN: i32 = 8;
 /// Blocks per step.
@@ -22,7 +22,7 @@ const STEP: u64 = 2048;
 ///
 /// DIR is a mounted volume, which can be used meanwhile; IMAGE one that is not mounted, whose images are only read. Damaged files are named, to be
 /// restored from a backup; `lanefs fsck` looks after the rest. Of a volume with two copies of its structures (`lanefs mkfs --metadata-copies 2`) both
-/// are read, and on a mounted one a bad copy is written again from the other. Exit code: 0 nothing is damaged, 1 what was is mended, 4 something is
+/// are read, and on a mounted one a bad copy is written again from the other. Exit code: 0 nothing is damaged, 1 what was damaged is repaired, 4 something is
 /// damaged, 8 the scrub could not be run.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Outcome {
     })?;
     Ok(match total.damaged.len() {
         0 => 0,
-        _ if total.left() == 0 => ERRORS_MENDED,
+        _ if total.left() == 0 => ERRORS_REPAIRED,
         _ => ERRORS_LEFT,
     })
 }
@@ -64,7 +64,7 @@ struct Total {
 }
 
 impl Total {
-    /// Damaged blocks that are not mended.
+    /// Damaged blocks that are not repaired.
     fn left(&self) -> usize {
         self.damaged.iter().filter(|d| !d.mended).count()
     }
@@ -168,9 +168,9 @@ fn text(out: &mut impl Write, args: &Args, total: &Total) -> std::io::Result<()>
     }
     let volume = volume(args);
     writeln!(out, "{volume}: {} blocks of data and {} of structures read", total.data, total.nodes)?;
-    let mended = total.damaged.len() - total.left();
-    if mended > 0 {
-        writeln!(out, "{volume}: {mended} copies of blocks were damaged and are written again")?;
+    let repaired = total.damaged.len() - total.left();
+    if repaired > 0 {
+        writeln!(out, "{volume}: {repaired} copies of blocks were damaged and are written again")?;
     }
     match total.left() {
         0 => writeln!(out, "{volume}: nothing is damaged"),

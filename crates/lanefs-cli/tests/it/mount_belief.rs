@@ -3,7 +3,7 @@
 //!
 //! Every answer is compared with the reference model. After each call all names that a history may use are looked at
 //! twice, as the kernel remembers them and as the server tells them when the kernel must ask (`AT_STATX_FORCE_SYNC`);
-//! in every second history only at the end, for to ask mends what the kernel believed. At the end all that is shown
+//! in every second history only at the end, because a question corrects what the kernel believed. At the end all that is shown
 //! is compared with what a new mount shows, of which the kernel remembers nothing.
 //!
 //! More: `LANEFS_RUNS=500 cargo test -p lanefs-cli --test it -- mount_belief`; with `LANEFS_SEED=N` that seed alone, as

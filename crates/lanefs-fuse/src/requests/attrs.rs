@@ -1,10 +1,10 @@
 //! Attributes, of files and of the volume.
 
 use super::Wire;
-use crate::absence::about_to_wait_for_requests;
 use crate::acl::{self, Acl};
 use crate::adaptor::Adaptor;
 use crate::aside::{Job, What};
+use crate::blocking_hook::about_to_wait_for_requests;
 use crate::handles::Handle;
 use crate::readers::Origin;
 use crate::translate::root;

@@ -23,9 +23,9 @@
 //!    since the kernel asks for the blocks again behind each close; others are told to ask again.
 
 use super::Wire;
-use crate::absence::{about_to_wait, about_to_wait_for_requests};
 use crate::adaptor::Adaptor;
 use crate::aside::{self, Job, What};
+use crate::blocking_hook::{about_to_wait, about_to_wait_for_requests};
 use crate::handles::ASSUMED;
 use crate::readers::Origin;
 use crate::translate::root;
@@ -236,7 +236,7 @@ impl Adaptor {
                 // The answer has to come from here; others serve the writes that this waits for.
                 Origin::Ring => {
                     about_to_wait_for_requests();
-                    self.aside.call_in(ino);
+                    self.aside.flush_kernel_pages(ino);
                 }
             }
         }

@@ -7,8 +7,8 @@
 use super::Wire;
 use super::flags::{self, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, FS_IOC_GETFLAGS, FS_IOC_SETFLAGS};
 use crate::about::{ABOUT_SIZE, IOC_ABOUT, encode};
-use crate::absence::about_to_wait;
 use crate::adaptor::Adaptor;
+use crate::blocking_hook::about_to_wait;
 use crate::change::{self, CHANGE_SIZE, IOC_GROW, IOC_LABEL};
 use crate::scrub::{IOC_SCRUB, SCRUB_SIZE, serve};
 use crate::translate::root;

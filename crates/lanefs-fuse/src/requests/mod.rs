@@ -11,8 +11,8 @@ mod ioctl;
 mod listing;
 mod names;
 
-use crate::absence::about_to_wait;
 use crate::adaptor::Adaptor;
+use crate::blocking_hook::about_to_wait;
 use crate::readers::Origin;
 use crate::wire::abi::op;
 use crate::wire::{Answer, Errno, Reply, Request};

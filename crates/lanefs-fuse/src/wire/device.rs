@@ -76,7 +76,7 @@ impl Device {
     }
 
     /// Has the kernel write back and drop all it has cached of an inode. Not an error if it knows nothing of it.
-    pub fn call_in(&self, ino: Ino) -> io::Result<()> {
+    pub fn flush_kernel_pages(&self, ino: Ino) -> io::Result<()> {
         self.invalidate(ino, 0, 0)
     }
 

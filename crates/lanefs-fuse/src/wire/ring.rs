@@ -115,7 +115,7 @@ pub(crate) fn probe() -> io::Result<()> {
 }
 
 /// Has the kernel go on without rings, when some could not be registered: until then it holds requests back.
-pub(crate) fn renounce(device: &Arc<Device>) {
+pub(crate) fn disable(device: &Arc<Device>) {
     // No machine has a processor of this number; whatever is wrong with a registration, the kernel takes it for the end of them.
     let refused = Entry::new(Arc::clone(device), u16::MAX, 4096).and_then(|mut e| e.register());
     if refused.is_ok() {

@@ -1,6 +1,6 @@
-//! The two sides of a copy, the host and an image, with the same words.
+//! The two endpoints of a copy, the host and an image, with the same words.
 //!
-//! A side is told the path that the user named. That path is followed through symbolic links; below it nothing is:
+//! An endpoint is told the path that the user named. That path is followed through symbolic links; below it nothing is:
 //! what lies there was put there by the source of this copy, by an earlier one, or by somebody else, and no link of
 //! theirs may lead a copy out of the directory that it was told to fill.
 
@@ -50,9 +50,9 @@ pub struct Meta {
 /// An extended attribute: name and value.
 pub type Xattr = (Vec<u8>, Vec<u8>);
 
-/// What a copy is given.
+/// What a copy takes over from its source.
 #[derive(Clone, Debug)]
-pub struct Given {
+pub struct CopyAttrs {
     /// Kind of the file that was copied.
     pub kind: FileKind,
     /// Owner, if it is not to be who copies.
@@ -67,7 +67,7 @@ pub struct Given {
     pub xattrs: Option<Vec<Xattr>>,
 }
 
-/// What could not be given, and why: the name of an extended attribute.
+/// What could not be set, and why: the name of an extended attribute.
 pub type Refused = Vec<(Vec<u8>, Errno)>;
 
 pub(crate) const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
@@ -77,7 +77,7 @@ pub(crate) fn is_kept(name: &[u8]) -> bool {
     [&b"user."[..], b"trusted.", b"security."].iter().any(|p| name.starts_with(p)) || ACLS.contains(&name)
 }
 
-/// An open file of either side.
+/// An open file of either endpoint.
 pub trait Content {
     /// Where the next data begins, at or behind an offset; `None` if all that is left is a hole.
     fn next_data(&self, offset: u64) -> Result<Option<u64>, Failure>;
@@ -90,7 +90,7 @@ pub trait Content {
 }
 
 /// Where files are copied from or to.
-pub trait Side {
+pub trait Endpoint {
     /// A path for messages.
     fn show(&self, path: &Path) -> String;
     /// Attributes; `None` if there is nothing.
@@ -114,7 +114,7 @@ pub trait Side {
     /// Extended attributes that a copy takes along.
     fn xattrs(&self, path: &Path, kind: FileKind) -> Result<Vec<Xattr>, Failure>;
     /// Gives a copy what is its own, and answers what of the extended attributes it cannot have here.
-    fn give(&self, path: &Path, given: &Given) -> Result<Refused, Failure>;
+    fn set_attrs(&self, path: &Path, attrs: &CopyAttrs) -> Result<Refused, Failure>;
 }
 
 /// What is said of a symbolic link where a copy would write.
@@ -125,18 +125,18 @@ pub(crate) fn is_link(shown: impl std::fmt::Display) -> Failure {
 }
 
 /// An image's files.
-pub struct ImageSide {
+pub struct ImageEndpoint {
     fs: Fs,
     cred: Cred,
     place: Place,
     number: usize,
 }
 
-impl ImageSide {
+impl ImageEndpoint {
     /// The files of `volume`, which is the one `place` names, and has this number, from 1, in this command.
-    pub fn new(volume: Volume, place: &Place, number: usize) -> ImageSide {
+    pub fn new(volume: Volume, place: &Place, number: usize) -> ImageEndpoint {
         let cred = image::who();
-        ImageSide { fs: volume.as_user(cred.clone()), cred, place: place.clone(), number }
+        ImageEndpoint { fs: volume.as_user(cred.clone()), cred, place: place.clone(), number }
     }
     fn ino(&self, path: &Path, kind: FileKind) -> Result<lanefs::Ino, Failure> {
         let follow = kind != FileKind::Symlink && self.is_named(path);
@@ -193,7 +193,7 @@ impl Content for ImageFile {
     }
 }
 
-impl Side for ImageSide {
+impl Endpoint for ImageEndpoint {
     fn show(&self, path: &Path) -> String {
         self.place.at(path).show()
     }
@@ -278,13 +278,13 @@ impl Side for ImageSide {
         }
         Ok(all)
     }
-    fn give(&self, path: &Path, given: &Given) -> Result<Refused, Failure> {
-        if given.uid.or(given.gid).is_some() {
-            self.about(path, self.fs.chown(path, given.uid, given.gid, false))?;
+    fn set_attrs(&self, path: &Path, attrs: &CopyAttrs) -> Result<Refused, Failure> {
+        if attrs.uid.or(attrs.gid).is_some() {
+            self.about(path, self.fs.chown(path, attrs.uid, attrs.gid, false))?;
         }
         let mut refused = Vec::new();
-        if let Some(xattrs) = &given.xattrs {
-            let (v, ino) = (self.fs.volume(), self.ino(path, given.kind)?);
+        if let Some(xattrs) = &attrs.xattrs {
+            let (v, ino) = (self.fs.volume(), self.ino(path, attrs.kind)?);
             for name in ACLS.iter().filter(|a| xattrs.iter().all(|(n, _)| n != *a)) {
                 // What is not there need not go.
                 let _ = v.node_removexattr(&self.cred, ino, name);
@@ -295,10 +295,10 @@ impl Side for ImageSide {
                 }
             }
         }
-        if let Some(mode) = given.mode {
+        if let Some(mode) = attrs.mode {
             self.about(path, self.fs.chmod(path, mode))?;
         }
-        if let Some((atime, mtime)) = given.times {
+        if let Some((atime, mtime)) = attrs.times {
             let (atime, mtime) = (SetTime::At(atime), SetTime::At(mtime));
             self.about(path, self.fs.set_times(path, Some(atime), Some(mtime), false))?;
         }

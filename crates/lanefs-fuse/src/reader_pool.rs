@@ -9,7 +9,7 @@
 //! C3 When it is done it reads again if there are too few, else it stands by.
 //! C4 Once the connection has ended nobody stands by any more.
 
-use crate::absence;
+use crate::blocking_hook;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 #[derive(Default)]
@@ -21,16 +21,17 @@ struct State {
     ended: bool,
 }
 
-pub(crate) struct Crowd {
+/// The threads of a mount that may read requests, and how many of them do.
+pub(crate) struct ReaderPool {
     state: Mutex<State>,
     call: Condvar,
     wanted: usize,
 }
 
-impl Crowd {
+impl ReaderPool {
     /// `wanted` threads are to read.
-    pub(crate) fn new(wanted: usize) -> Crowd {
-        Crowd { state: Mutex::default(), call: Condvar::new(), wanted: wanted.max(1) }
+    pub(crate) fn new(wanted: usize) -> ReaderPool {
+        ReaderPool { state: Mutex::default(), call: Condvar::new(), wanted: wanted.max(1) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -40,8 +41,8 @@ impl Crowd {
 
     /// This thread is one of them. True if it is to read, false if the connection ended before it was wanted.
     pub(crate) fn join(self: &Arc<Self>) -> bool {
-        let crowd = Arc::clone(self);
-        absence::tell(move |_| crowd.leave());
+        let pool = Arc::clone(self);
+        blocking_hook::set(move |_| pool.leave());
         self.read_or_stand_by()
     }
 
@@ -64,7 +65,7 @@ impl Crowd {
 
     /// To be called after each request. True if this thread is to read another, false if the connection ended.
     pub(crate) fn done(&self) -> bool {
-        if absence::is_back() { self.read_or_stand_by() } else { true }
+        if blocking_hook::has_waited() { self.read_or_stand_by() } else { true }
     }
 
     /// The connection has ended: those who stand by may go.
@@ -88,20 +89,20 @@ impl Crowd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::absence::about_to_wait;
+    use crate::blocking_hook::about_to_wait;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::sync::mpsc::channel;
 
     #[test]
     fn somebody_reads_whoever_waits_and_all_go_at_the_end() {
-        let crowd = Arc::new(Crowd::new(1));
+        let pool = Arc::new(ReaderPool::new(1));
         let (reading, told) = channel();
         let at_once = Arc::new(AtomicUsize::new(0));
         let threads: Vec<_> = (0..4)
             .map(|_| {
-                let (crowd, reading, at_once) = (Arc::clone(&crowd), reading.clone(), Arc::clone(&at_once));
+                let (pool, reading, at_once) = (Arc::clone(&pool), reading.clone(), Arc::clone(&at_once));
                 std::thread::spawn(move || {
-                    let mut goes_on = crowd.join();
+                    let mut goes_on = pool.join();
                     while goes_on {
                         assert!(at_once.fetch_add(1, SeqCst) < 1, "more read than are wanted");
                         let (answer, go) = channel();
@@ -115,7 +116,7 @@ mod tests {
                             about_to_wait();
                             about_to_wait();
                         }
-                        goes_on = crowd.done();
+                        goes_on = pool.done();
                     }
                 })
             })
@@ -125,7 +126,7 @@ mod tests {
         for n in 0..1000 {
             told.recv().unwrap().send(n % 3 != 0).unwrap();
         }
-        crowd.end();
+        pool.end();
         drop(told);
         for t in threads {
             t.join().unwrap();

@@ -1,4 +1,4 @@
-//! A serving thread says that it is about to wait, so that those it serves with can see to it that somebody is there for the next request.
+//! What a serving thread calls when it is about to wait, so that another thread takes the next request.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,17 +11,17 @@ pub(crate) enum Wait {
     Requests,
 }
 
-type Told = Box<dyn Fn(Wait)>;
+type Hook = Box<dyn Fn(Wait)>;
 
 thread_local! {
-    static TOLD: RefCell<Option<Told>> = const { RefCell::new(None) };
+    static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
     /// This thread has said that it waits since it was last asked.
-    static AWAY: Cell<bool> = const { Cell::new(false) };
+    static WAITED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has `told` be called when this thread is about to wait, once for each request.
-pub(crate) fn tell(told: impl Fn(Wait) + 'static) {
-    TOLD.set(Some(Box::new(told)));
+/// Has `hook` be called when this thread is about to wait, once for each request.
+pub(crate) fn set(hook: impl Fn(Wait) + 'static) {
+    HOOK.set(Some(Box::new(hook)));
     lanefs::on_wait(Some(about_to_wait));
 }
 
@@ -36,16 +36,16 @@ pub(crate) fn about_to_wait_for_requests() {
 }
 
 fn go(wait: Wait) {
-    if !AWAY.replace(true) {
-        TOLD.with_borrow(|told| {
-            if let Some(told) = told {
-                told(wait);
+    if !WAITED.replace(true) {
+        HOOK.with_borrow(|hook| {
+            if let Some(hook) = hook {
+                hook(wait);
             }
         });
     }
 }
 
 /// To be called after each request: whether it made the thread wait.
-pub(crate) fn is_back() -> bool {
-    AWAY.replace(false)
+pub(crate) fn has_waited() -> bool {
+    WAITED.replace(false)
 }

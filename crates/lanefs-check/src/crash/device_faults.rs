@@ -1,4 +1,4 @@
-//! Devices that lie, between LaneFS and the recorder: canaries that must be caught, whatever LaneFS does.
+//! Faulty devices, between LaneFS and the recorder: canaries that must be caught, whatever LaneFS does.
 
 use super::system::{LaneFs, Live, System};
 use lanefs_store::Result as StoreResult;
@@ -6,9 +6,9 @@ use lanefs_store::device::{Device, ReadReq, WriteReq};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How a device lies.
+/// What a device does wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lie {
+pub enum DeviceFault {
     /// Flushes are answered and not done.
     NoFlush,
     /// Every second flush is not done.
@@ -23,28 +23,28 @@ pub enum Lie {
     MisdirectedWrite,
 }
 
-impl Lie {
+impl DeviceFault {
     /// All of them.
-    pub const ALL: [Lie; 6] = [
-        Lie::NoFlush,
-        Lie::EverySecondFlush,
-        Lie::LateFlush,
-        Lie::ShortWrite,
-        Lie::LostWrite,
-        Lie::MisdirectedWrite,
+    pub const ALL: [DeviceFault; 6] = [
+        DeviceFault::NoFlush,
+        DeviceFault::EverySecondFlush,
+        DeviceFault::LateFlush,
+        DeviceFault::ShortWrite,
+        DeviceFault::LostWrite,
+        DeviceFault::MisdirectedWrite,
     ];
 }
 
 #[derive(Debug)]
-struct LyingDevice {
+struct FaultyDevice {
     inner: Arc<dyn Device>,
-    lie: Lie,
+    fault: DeviceFault,
     // Relaxed throughout: only a count of requests.
     count: AtomicU64,
     owed: Mutex<bool>,
 }
 
-impl LyingDevice {
+impl FaultyDevice {
     fn nth(&self, n: u64) -> bool {
         self.count.fetch_add(1, Ordering::Relaxed) % n == n - 1
     }
@@ -55,7 +55,7 @@ impl LyingDevice {
     }
 }
 
-impl Device for LyingDevice {
+impl Device for FaultyDevice {
     fn size(&self) -> u64 {
         self.inner.size()
     }
@@ -66,13 +66,13 @@ impl Device for LyingDevice {
         self.inner.read(reqs)
     }
     fn write(&self, reqs: &[WriteReq<'_>]) -> StoreResult<()> {
-        match self.lie {
-            Lie::LateFlush => {
+        match self.fault {
+            DeviceFault::LateFlush => {
                 self.inner.write(reqs)?;
                 self.pay()
             }
-            Lie::LostWrite if self.nth(16) => Ok(()),
-            Lie::ShortWrite => {
+            DeviceFault::LostWrite if self.nth(16) => Ok(()),
+            DeviceFault::ShortWrite => {
                 let (last, others) = reqs.split_last().map_or((None, reqs), |(l, o)| (Some(l), o));
                 if !others.is_empty() {
                     self.inner.write(others)?;
@@ -86,7 +86,7 @@ impl Device for LyingDevice {
                     _ => Ok(()),
                 }
             }
-            Lie::MisdirectedWrite if self.nth(16) => {
+            DeviceFault::MisdirectedWrite if self.nth(16) => {
                 let end = |r: &WriteReq<'_>| r.offset + 4096 + r.data.len() as u64 <= self.inner.size();
                 let moved: Vec<WriteReq<'_>> = reqs
                     .iter()
@@ -98,10 +98,10 @@ impl Device for LyingDevice {
         }
     }
     fn flush(&self) -> StoreResult<()> {
-        match self.lie {
-            Lie::NoFlush => Ok(()),
-            Lie::EverySecondFlush if self.nth(2) => Ok(()),
-            Lie::LateFlush => {
+        match self.fault {
+            DeviceFault::NoFlush => Ok(()),
+            DeviceFault::EverySecondFlush if self.nth(2) => Ok(()),
+            DeviceFault::LateFlush => {
                 self.pay()?;
                 *self.owed.lock().unwrap_or_else(PoisonError::into_inner) = true;
                 Ok(())
@@ -114,24 +114,25 @@ impl Device for LyingDevice {
     }
 }
 
-/// LaneFS on devices that lie.
+/// LaneFS on faulty devices.
 #[derive(Debug)]
-pub struct Lying {
+pub struct OnFaultyDevice {
     /// The system that is told lies.
     pub system: LaneFs,
     /// Which.
-    pub lie: Lie,
+    pub fault: DeviceFault,
 }
 
-impl System for Lying {
+impl System for OnFaultyDevice {
     fn format(&self, devices: &[Arc<dyn Device>]) -> Result<(), String> {
         self.system.format(devices)
     }
     fn open(&self, devices: Vec<Arc<dyn Device>>) -> Result<Box<dyn Live>, String> {
-        let lie = |inner| {
-            let d = LyingDevice { inner, lie: self.lie, count: AtomicU64::new(0), owed: Mutex::new(false) };
+        let fault = |inner| {
+            let d =
+                FaultyDevice { inner, fault: self.fault, count: AtomicU64::new(0), owed: Mutex::new(false) };
             Arc::new(d) as Arc<dyn Device>
         };
-        self.system.open(devices.into_iter().map(lie).collect())
+        self.system.open(devices.into_iter().map(fault).collect())
     }
 }
