@@ -142,6 +142,7 @@ impl Inner {
         if all || busy || last.is_none_or(|t| t.elapsed() >= self.options.commit_interval) {
             self.seal_and_commit()?;
             self.give_back_unmade();
+            self.let_go_of_committed();
         }
         let p = self.store.pressure();
         let since = self.background.last_checkpoint.lock().get_or_insert_with(Instant::now).elapsed();
