@@ -172,7 +172,8 @@ impl Inner {
             self.checkpoint()?;
             self.reclaim.lock().fruitless = false;
             // What was removed is free memory only once the collector has come to it, which nothing
-            // but use turns.
+            // but use turns. Twice: the collector's own lists are let go of in the first.
+            super::reclaim::collect_all();
             super::reclaim::collect_all();
             *self.background.last_checkpoint.lock() = Some(Instant::now());
         }
