@@ -18,7 +18,7 @@ use crate::dir::{self, Change, StateCell};
 use crate::error::{Result, StoreError};
 use crate::fold::{self, KeyChange, NewInode, Plan, RightsChange};
 use crate::inode_state::{InodeState, padded};
-use crate::maintenance::Maintenance;
+use crate::maintenance::{Birth, Maintenance};
 use crate::sink::Sink;
 use crate::store::Store;
 use lanefs_format::xattrs;
@@ -57,16 +57,22 @@ impl Store {
         buffers: &[Arc<Vec<u8>>],
         sink: &mut Sink<'_>,
     ) -> Result<()> {
+        self.fold_births(m, sink)?;
         let plan = fold::plan(buffers.iter().map(|b| b.as_slice()), |_| true)?;
-        self.apply_plan(m, &plan, sink).inspect_err(|e| self.io.fail(e))
+        self.apply_plan(m, plan, sink).inspect_err(|e| self.io.fail(e))
     }
 
-    fn apply_plan(&self, m: &mut Maintenance, plan: &Plan<'_>, sink: &mut Sink<'_>) -> Result<()> {
+    fn apply_plan(&self, m: &mut Maintenance, mut plan: Plan<'_>, sink: &mut Sink<'_>) -> Result<()> {
         // Relaxed: a floor for the next mount.
         self.last_ts.fetch_max(plan.last_ts, Ordering::Relaxed);
+        let mut bare = Vec::with_capacity(plan.news.len());
         for b in &plan.news {
             self.next_chunk.fetch_max(b.ino.chunk() + 1, Ordering::Relaxed);
-            self.fold_birth(m, b, sink)?;
+            let is_bare = self.is_bare(&plan, b);
+            bare.push(is_bare);
+            if !is_bare {
+                m.changed.extend(self.fold_birth(b, sink)?);
+            }
             sink.relieve()?;
         }
         for (n, r) in plan.rights.iter().enumerate() {
@@ -81,6 +87,19 @@ impl Store {
             self.fold_entries(m, changes, sink, &mut links)?;
             sink.relieve()?;
         }
+        // What is done with goes before more comes.
+        drop(std::mem::take(&mut plan.changes));
+        for (b, _) in plan.news.iter().zip(bare).filter(|b| b.1) {
+            match links.get(&b.ino).and_then(|n| u32::try_from(*n).ok()).filter(|n| *n > 0) {
+                Some(names) => {
+                    links.remove(&b.ino);
+                    m.births.push(Birth::new(b, names));
+                }
+                None => m.changed.extend(self.fold_birth(b, sink)?),
+            }
+        }
+        // The list is taken from its end.
+        m.births.reverse();
         let mut links: Vec<_> = links.into_iter().collect();
         links.sort_unstable();
         let dead: HashMap<Ino, u32> = plan.dead.iter().copied().collect();
@@ -95,7 +114,9 @@ impl Store {
             }
             self.relieve(n, sink)?;
         }
-        for b in &plan.news {
+        let births = &m.births;
+        let is_put_off = |ino: Ino| births.binary_search_by(|b| ino.cmp(&b.ino)).is_ok();
+        for b in plan.news.iter().filter(|b| !is_put_off(b.ino)) {
             if let Some(cell) = self.folded_cell(b.ino)?
                 && cell.lock().state.names() == 0
             {
@@ -148,11 +169,12 @@ impl Store {
         }))
     }
 
-    fn fold_birth(&self, m: &mut Maintenance, b: &NewInode<'_>, sink: &mut Sink<'_>) -> Result<()> {
+    /// Makes an inode; `None` if that was folded before.
+    pub(crate) fn fold_birth(&self, b: &NewInode<'_>, sink: &mut Sink<'_>) -> Result<Option<Arc<Cell>>> {
         let ino = b.ino;
         let e = self.inodes.lookup(ino, &self.io)?;
         if !e.block.is_none() || e.generation > b.generation {
-            return Ok(()); // Folded before, or even dead since.
+            return Ok(None); // Or even dead since.
         }
         let attrs = Attrs {
             mode: b.mode,
@@ -171,7 +193,7 @@ impl Store {
         let mut guard = cell.lock();
         let i = &mut *guard;
         if i.folded || i.gone {
-            return Ok(());
+            return Ok(None);
         }
         if i.state.version() == 0 {
             i.state.apply_attrs(&attrs, 0);
@@ -199,9 +221,9 @@ impl Store {
         if b.target.is_empty() && b.xattrs.is_empty() && b.mode & libc::S_IFMT == libc::S_IFREG {
             self.cells.note_born(ino);
         }
-        m.changed.push(cell.clone());
+        drop(guard);
         self.inode_count.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        Ok(Some(cell))
     }
 
     /// Mode, owner and ACLs, in the order of names: whatever a record of the inode said of them, which may be of a later epoch (that is folded after
@@ -264,7 +286,7 @@ impl Store {
         r
     }
 
-    fn fold_links(&self, m: &mut Maintenance, ino: Ino, delta: i64) -> Result<()> {
+    pub(crate) fn fold_links(&self, m: &mut Maintenance, ino: Ino, delta: i64) -> Result<()> {
         if delta == 0 {
             return Ok(());
         }

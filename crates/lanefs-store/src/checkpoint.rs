@@ -195,7 +195,7 @@ impl Store {
     /// Blocks that a fold and its checkpoint may need, generously: inode, bucket and table node per group. (What is dirtied now is not its business.)
     fn fold_needs(&self, m: &Maintenance, input: &FoldInput) -> u64 {
         let groups: usize = input.groups.iter().map(|b| record::groups(b).count()).sum();
-        self.metadata_copies() * (3 * groups as u64 + 2 * m.changed.len() as u64 + 16)
+        self.metadata_copies() * (3 * groups as u64 + 2 * (m.changed.len() + m.births.len()) as u64 + 16)
     }
 
     fn short_of_room(&self, m: &Maintenance, input: &FoldInput) -> bool {
@@ -252,8 +252,9 @@ impl Store {
         Ok(Built { table, usage, orphans, carried })
     }
 
-    /// Step 4: writes out all inodes of `m.changed`. One is on that list until it is written, or is in `m.waiting` (5).
+    /// Step 4: writes out all files that the fold put off, and all inodes of `m.changed`. One is on that list until it is written, or is in `m.waiting` (5).
     fn capture_all(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
+        self.capture_births(m, fold, sink)?;
         // Neighbours in the table are neighbours in the log. The first is the last on the list, which is taken from its end.
         m.changed.sort_unstable_by_key(|c| std::cmp::Reverse(c.ino));
         m.changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
@@ -290,7 +291,13 @@ impl Store {
     /// Writes one inode out; false if its NEW is not folded yet. One that only lost its last name is as good as written: it is on the orphan list,
     /// and removing files needs no room for their inodes. Its entry in the inode table says `fold`: with
     /// both slots lost that is all that tells what was folded.
-    fn capture(&self, m: &mut Maintenance, cell: &Arc<Cell>, fold: u64, sink: &mut Sink<'_>) -> Result<bool> {
+    pub(crate) fn capture(
+        &self,
+        m: &mut Maintenance,
+        cell: &Arc<Cell>,
+        fold: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<bool> {
         let in_table = {
             let i = cell.lock();
             i.folded && !i.gone // Only folds change that.

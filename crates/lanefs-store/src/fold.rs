@@ -88,8 +88,6 @@ pub struct Plan<'a> {
     pub parents: Vec<(Ino, Ino)>,
     /// Inodes whose mode, owner or ACLs changed, as they are at last; but for those that are dead as well.
     pub rights: Vec<RightsChange<'a>>,
-    /// Names gained or lost by each inode, if not zero. Directories too (one name each).
-    pub links: Vec<(Ino, i64)>,
     /// The highest timestamp of any group.
     pub last_ts: u64,
     /// Groups read, repeats included.
@@ -100,6 +98,13 @@ impl<'a> Plan<'a> {
     /// The changes of one directory after the other.
     pub fn by_dir(&self) -> impl Iterator<Item = &[KeyChange<'a>]> {
         self.changes.chunk_by(|a, b| a.dir == b.dir)
+    }
+
+    /// Names gained or lost by each inode, if not zero. Directories too (one name each).
+    pub fn links(&self) -> Vec<(Ino, i64)> {
+        let lost = self.changes.iter().map(|c| (c.old, -1)).filter(|l| !l.0.is_none());
+        let gained = self.changes.iter().filter_map(|c| c.new).map(|n| (n.0, 1));
+        sum(lost.chain(gained).collect())
     }
 
     /// Whether nothing has to be done.
@@ -114,6 +119,18 @@ impl<'a> Plan<'a> {
 
 /// Bytes of a group that removes a name of some ten bytes.
 const TYPICAL_GROUP: usize = 72;
+
+/// Bytes of groups of which it is worth counting what they hold before it is read.
+const COUNTED: usize = 1 << 20;
+
+/// Adds the keys and the new inodes of a group.
+fn count((keys, news): (usize, usize), g: record::Group<'_>) -> (usize, usize) {
+    g.effects().flatten().fold((keys, news), |(keys, news), e| match e {
+        Effect::Set { .. } | Effect::Clr { .. } => (keys + 1, news),
+        Effect::New { .. } => (keys, news + 1),
+        _ => (keys, news),
+    })
+}
 
 /// One SET or CLR.
 type Step<'a> = KeyChange<'a>;
@@ -137,9 +154,17 @@ fn plan_unsorted<'a>(
     let mut p = Plan::default();
     let buffers: Vec<&[u8]> = buffers.into_iter().collect();
     // A group with one change takes about as many bytes; room for all at once is cheaper than growing into new pages again and again.
-    let groups = buffers.iter().map(|b| b.len()).sum::<usize>() / TYPICAL_GROUP;
-    let mut steps: Vec<Step<'a>> = Vec::with_capacity(groups);
-    p.news.reserve(groups / 2);
+    let bytes = buffers.iter().map(|b| b.len()).sum::<usize>();
+    let mut steps: Vec<Step<'a>> = Vec::new();
+    if bytes < COUNTED {
+        steps.reserve(bytes / TYPICAL_GROUP);
+        p.news.reserve(bytes / TYPICAL_GROUP / 2);
+    } else {
+        // Of many, twice what is needed would be much: they are counted before.
+        let (keys, news) = buffers.iter().flat_map(|b| record::groups(b)).flatten().fold((0, 0), count);
+        steps.reserve(keys);
+        p.news.reserve(news);
+    }
     let mut parents: Vec<(Ino, Version, Ino)> = Vec::new();
     let bad = |e: record::RecordError| StoreError::Invalid(format!("a namespace record cannot be read: {e}"));
     for buf in buffers {
@@ -189,7 +214,8 @@ fn plan_unsorted<'a>(
             }
         }
     }
-    settle_keys(&mut p, &steps)?;
+    settle_keys(&mut steps)?;
+    p.changes = steps;
     p.dead.sort_unstable();
     p.dead.dedup();
     p.news.sort_unstable_by_key(|n| (n.ino, n.generation));
@@ -253,48 +279,42 @@ fn string_up(steps: &[Step<'_>]) -> (Vec<Chain>, Vec<u32>) {
     (table, next)
 }
 
-/// Keeps the net change of each key, and counts links and subdirectories. The changes are in no order.
-fn settle_keys<'a>(p: &mut Plan<'a>, steps: &[Step<'a>]) -> Result<()> {
+/// Keeps the net change of each key, in the place of its last step, so that there is no second list of them. In the order of these.
+fn settle_keys(steps: &mut Vec<Step<'_>>) -> Result<()> {
     if steps.len() >= NO_STEP as usize {
         return Err(StoreError::Invalid(format!("{} changes in one fold", steps.len())));
     }
-    let mut links: Vec<(Ino, i64)> = Vec::with_capacity(steps.len());
-    p.changes.reserve(steps.len());
+    // The last step of each key that does not end as it began, and what the key named before.
+    let mut kept: Vec<(u32, Ino)> = Vec::with_capacity(steps.len());
     let (table, next) = string_up(steps);
-    let mut chain: Vec<&Step<'a>> = Vec::new();
+    let mut chain: Vec<u32> = Vec::new();
+    let of = |i: &u32| &steps[*i as usize];
     for c in table.iter().filter(|c| c.first != NO_STEP) {
         chain.clear();
         let mut at = c.first;
-        while let Some(s) = steps.get(at as usize) {
-            chain.push(s);
+        while at != NO_STEP {
+            chain.push(at);
             at = next[at as usize];
         }
         // Two names may have had one cookie after the other, so the name is part of the key. One lane's steps come in order.
-        if !chain.is_sorted_by_key(|s| (s.name, s.version)) {
-            chain.sort_unstable_by_key(|s| (s.name, s.version));
+        if !chain.is_sorted_by_key(|i| (of(i).name, of(i).version)) {
+            chain.sort_unstable_by_key(|i| (of(i).name, of(i).version));
         }
-        for chain in chain.chunk_by(|a, b| a.name == b.name) {
-            settle_key(p, chain, &mut links);
+        for chain in chain.chunk_by(|a, b| of(a).name == of(b).name) {
+            let (Some(first), Some(last)) = (chain.first(), chain.last()) else { continue };
+            let old = of(first).old;
+            if old != of(last).new.map_or(Ino::NONE, |n| n.0) {
+                kept.push((*last, old));
+            }
         }
     }
-    p.links = sum(links);
+    drop((table, next));
+    kept.sort_unstable();
+    for (to, &(from, old)) in kept.iter().enumerate() {
+        steps[to] = Step { old, ..steps[from as usize] };
+    }
+    steps.truncate(kept.len());
     Ok(())
-}
-
-/// All steps of one key, in order.
-fn settle_key<'a>(p: &mut Plan<'a>, chain: &[&Step<'a>], links: &mut Vec<(Ino, i64)>) {
-    let (Some(first), Some(last)) = (chain.first(), chain.last()) else { return };
-    let (old, new) = (first.old, last.new);
-    if old == new.map_or(Ino::NONE, |n| n.0) {
-        return;
-    }
-    if !old.is_none() {
-        links.push((old, -1));
-    }
-    if let Some((ino, _)) = new {
-        links.push((ino, 1));
-    }
-    p.changes.push(KeyChange { old, ..**last });
 }
 
 fn sum(mut list: Vec<(Ino, i64)>) -> Vec<(Ino, i64)> {
@@ -414,7 +434,7 @@ mod tests {
             let p = plan([&bytes[..]], |_| true).unwrap();
             assert_eq!(p.changes.len(), 1);
             assert_eq!((p.changes[0].name, p.changes[0].new), (&b"b"[..], Some((Ino(20), F))));
-            assert_eq!(p.links, [(Ino(20), 1)]);
+            assert_eq!(p.links(), [(Ino(20), 1)]);
         }
     }
 
@@ -424,7 +444,7 @@ mod tests {
         let b = groups(&[(2, &[set(16, b"b", 30, 21), clr(8, b"a", 30)])]);
         let p = plan([&b[..], &a, &b, &a], |_| true).unwrap();
         // Rename over an existing name: a is gone (it named 20 on disk), b names 30 instead of 21.
-        assert_eq!(p.links, [(Ino(20), -1), (Ino(21), -1), (Ino(30), 1)]);
+        assert_eq!(p.links(), [(Ino(20), -1), (Ino(21), -1), (Ino(30), 1)]);
         assert_eq!(p.news.len(), 1);
         assert_eq!(p.changes.len(), 2);
         assert_eq!((p.changes[0].new, p.changes[0].old), (None, Ino(20)));
@@ -441,7 +461,7 @@ mod tests {
         let absorbed = absorb(&[&b]).unwrap();
         assert!(absorbed.len() < 48, "{}", absorbed.len());
         let p = plan([&absorbed[..]], |_| true).unwrap();
-        assert!(p.news.is_empty() && p.changes.is_empty() && p.links.is_empty());
+        assert!(p.news.is_empty() && p.changes.is_empty() && p.links().is_empty());
         assert_eq!(p.dead, [(Ino(30), 1)]);
     }
 
@@ -467,7 +487,7 @@ mod tests {
         let b = groups(&[(2, &mv(2, 3)), (1, &mv(1, 2))]);
         let p = plan([&b[..]], |_| true).unwrap();
         assert_eq!(p.parents, [(Ino(40), Ino(3))]);
-        assert!(p.links.is_empty());
+        assert!(p.links().is_empty());
         assert_eq!(p.by_dir().count(), 2);
         let p2 = plan([&absorb(&[&b]).unwrap()[..]], |_| true).unwrap().parents;
         assert_eq!(p2, [(Ino(40), Ino(3))]);
@@ -477,7 +497,7 @@ mod tests {
     fn filtered_groups_do_not_count() {
         let b = groups(&[(1, &[set(8, b"a", 20, 0)]), (9, &[clr(8, b"a", 20)])]);
         let p = plan([&b[..]], |v| v.ts < 5).unwrap();
-        assert_eq!(p.links, [(Ino(20), 1)]);
+        assert_eq!(p.links(), [(Ino(20), 1)]);
         assert_eq!((p.groups, p.last_ts), (1, 1));
     }
 
@@ -488,7 +508,7 @@ mod tests {
             let p = plan([&bytes[..]], |_| true).unwrap();
             let all: Vec<_> = p.changes.iter().map(|c| (c.name, c.new.map(|n| n.0))).collect();
             assert_eq!(all, [(&b"a"[..], None), (b"b", Some(Ino(21)))]);
-            assert_eq!(p.links, [(Ino(20), -1), (Ino(21), 1)]);
+            assert_eq!(p.links(), [(Ino(20), -1), (Ino(21), 1)]);
         }
     }
 
@@ -573,7 +593,7 @@ mod tests {
                     g.unwrap().effects().for_each(|e| again.apply(&e.unwrap()));
                 }
                 let (p, q) = (plan(parts, |_| true).unwrap(), plan([&out[..]], |_| true).unwrap());
-                prop_assert_eq!((p.links, p.dead, p.changes.len()), (q.links, q.dead, q.changes.len()));
+                prop_assert_eq!((p.links(), p.dead, p.changes.len()), (q.links(), q.dead, q.changes.len()));
             }
             prop_assert_eq!(again, world);
         }

@@ -10,6 +10,7 @@ mod apply;
 mod arrived;
 mod audit;
 mod begun;
+mod births;
 pub mod block_io;
 mod carry;
 mod cell;

@@ -2,9 +2,10 @@
 
 use crate::api::CleanReport;
 use crate::cell::Cell;
+use crate::fold::NewInode;
 use crate::usage_table::UsageTable;
 use lanefs_format::slot::Slot;
-use lanefs_format::{BlockRef, Ino};
+use lanefs_format::{BlockRef, Ino, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ pub(crate) struct Maintenance {
     pub orphans_changed: bool,
     /// Inodes to be written out: what was dirtied before the position, and what the fold changed. Some twice.
     pub changed: Vec<Arc<Cell>>,
+    /// Files that a fold has put off, the first one last (`births`).
+    pub births: Vec<Birth>,
     /// Inodes that this checkpoint cannot write out, because their NEW is not folded.
     pub waiting: Vec<Arc<Cell>>,
     /// How many these were at the last one.
@@ -53,6 +56,7 @@ impl Maintenance {
             orphan_blocks: Vec::new(),
             orphans_changed: false,
             changed: Vec::new(),
+            births: Vec::new(),
             waiting: Vec::new(),
             waited: 0,
             captured: Vec::new(),
@@ -64,5 +68,33 @@ impl Maintenance {
             closed: false,
             cleaned: CleanReport::default(),
         }
+    }
+}
+
+/// A file that a fold makes later, and of which nothing else is known (`births`).
+#[derive(Clone, Copy)]
+pub(crate) struct Birth {
+    pub ino: Ino,
+    parent: Ino,
+    time: i64,
+    generation: u32,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    /// Names it has after the fold, if it had none before.
+    pub names: u32,
+    logged: bool,
+}
+
+impl Birth {
+    pub fn new(b: &NewInode<'_>, names: u32) -> Birth {
+        let NewInode { ino, parent, time, generation, mode, uid, gid, logged, .. } = *b;
+        Birth { ino, parent, time, generation, mode, uid, gid, names, logged }
+    }
+
+    pub fn new_inode(&self) -> NewInode<'static> {
+        let Birth { ino, parent, time, generation, mode, uid, gid, logged, .. } = *self;
+        let (rdev, target, xattrs, version) = (0, &b""[..], &b""[..], Version::default());
+        NewInode { ino, parent, generation, mode, uid, gid, rdev, time, target, xattrs, logged, version }
     }
 }

@@ -398,6 +398,7 @@ impl Store {
         let mut dirty = std::mem::take(&mut m.usage.dirty);
         let mut sink = crate::sink::Sink::new(self, &mut dirty);
         self.fold(m, &input.groups, &mut sink)?;
+        self.fold_births(m, &mut sink)?;
         self.list_again(&std::mem::take(&mut m.changed)); // Who scrubs looks for them there.
         self.epoch.fetch_max(input.epoch, Ordering::Relaxed);
         Ok(())

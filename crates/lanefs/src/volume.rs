@@ -83,8 +83,8 @@ pub(crate) struct Inner {
     in_use: CachePadded<AtomicUsize>,
     /// Wakes those who wait for an epoch. Beside `commit`.
     pub published: CachePadded<Condvar>,
-    /// One checkpoint at a time.
-    pub checkpointing: CachePadded<Mutex<()>>,
+    /// One checkpoint at a time; and the directories that lost names which the last one had not folded.
+    pub checkpointing: CachePadded<Mutex<Vec<Ino>>>,
     pub flush: CachePadded<Mutex<FlushQueue>>,
     /// One close at a time: another must not take the first one's end for an error.
     closing: CachePadded<Mutex<()>>,
@@ -92,7 +92,7 @@ pub(crate) struct Inner {
     pub syncing: CachePadded<Mutex<()>>,
     pub reaper: CachePadded<Mutex<Reaper>>,
     pub reclaim: CachePadded<Mutex<Reclaim>>,
-    /// Bytes of names that left memory. Written by the reclaimer, under `reclaim`.
+    /// Bytes of names that left memory. Written by the reclaimer, under `reclaim`, and by checkpoints.
     pub names_gone: CachePadded<AtomicI64>,
     /// Blocks of extended attributes handed to the store that no checkpoint has written. Written by calls that set large ones.
     pub xattr_blocks: CachePadded<AtomicU64>,
@@ -243,7 +243,7 @@ impl Volume {
             // Where all log to one list that is lane 0.
             in_use: CachePadded::new(AtomicUsize::new(1)),
             published: Default::default(),
-            checkpointing: CachePadded::new(Mutex::new(())),
+            checkpointing: Default::default(),
             flush: Default::default(),
             closing: CachePadded::new(Mutex::new(())),
             syncing: CachePadded::new(Mutex::new(())),

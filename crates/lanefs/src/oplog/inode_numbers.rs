@@ -168,12 +168,11 @@ impl Numbers {
             let base = ino.chunk() * INOS_PER_CHUNK;
             let c = pool.partial.entry(base).or_insert_with(|| Chunk { base, free: 0, generations: None });
             c.put(ino, generation);
-            if c.free.count_ones() >= WORTH
-                && let Some(c) = pool.partial.remove(&base)
-            {
-                pool.ready.push_back(c);
-            }
         }
+        // All of a chunk together, not each time that there are enough.
+        let Pool { ready, partial, .. } = &mut *pool;
+        ready.extend(partial.extract_if(|_, c| c.free.count_ones() >= WORTH).map(|c| c.1));
+        partial.shrink_to(partial.len() * 2);
     }
 
     /// The next chunk of earlier mounts to look at for free numbers; `None` when the pool has plenty or all were seen.
@@ -200,6 +199,17 @@ impl Numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each part of a chunk that was large enough was a chunk of its own, with its own list of 128 generations.
+    #[test]
+    fn numbers_of_one_chunk_that_are_freed_together_are_one_chunk_again() {
+        let numbers = Numbers::new(1);
+        let freed: Vec<_> = (0..3 * INOS_PER_CHUNK).map(|n| (Ino(9 * INOS_PER_CHUNK + n), 2)).collect();
+        numbers.freed(&freed);
+        let pool = numbers.pool.lock();
+        assert_eq!((pool.ready.len(), pool.partial.len()), (3, 0));
+        assert!(pool.ready.iter().all(|c| c.free == u128::MAX));
+    }
 
     /// F2FS asks for free numbers under a mutex: who scans for them, or frees, stalls whoever makes files. A lane that runs dry passes by
     /// (if it waited, this test would wait for ever).

@@ -22,6 +22,8 @@ pub(crate) struct LaneLog {
     pub dirty: Vec<Ino>,
     /// Inodes that lost their last name here, with the epoch of the loss.
     pub orphans: Vec<(u64, Ino)>,
+    /// Directories that lost a name here since the last checkpoint, some more than once.
+    pub thinned: Vec<Ino>,
     /// Files that were renamed over another here: their content goes before the commit (writeback::replaced).
     pub replaced: Vec<Ino>,
     /// Those of them that a seal has taken and is making durable (writeback::replaced, 4).
@@ -39,6 +41,7 @@ impl LaneLog {
             numbers: NumberCache::default(),
             dirty: Vec::new(),
             orphans: Vec::new(),
+            thinned: Vec::new(),
             replaced: Vec::new(),
             in_hand: Vec::new(),
             settling: 0,
@@ -97,6 +100,20 @@ impl LaneLog {
                 f(b);
             }
         }
+    }
+
+    /// Notes that a directory lost a name.
+    pub fn thin(&mut self, dir: Ino) {
+        let list = &mut self.thinned;
+        if list.last() == Some(&dir) {
+            return;
+        }
+        if list.len() == list.capacity() {
+            list.sort_unstable();
+            list.dedup();
+            list.reserve(list.len().max(16));
+        }
+        list.push(dir);
     }
 
     /// Whether it is time to look how much is logged, on a small volume.

@@ -95,6 +95,7 @@ impl Inner {
             s.pdir.named_by(s.hash, op.lane, v.epoch);
             let cookie = e.cookie;
             leaf.remove(e, v.epoch, op.lane);
+            op.log.thin(parent);
             leaf.stamp(v.epoch, v.ts);
             op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
             drop(leaf);
@@ -172,6 +173,7 @@ impl Inner {
             s.pdir.named_by(s.hash, op.lane, v.epoch);
             let cookie = e.cookie;
             leaf.remove(e, v.epoch, op.lane);
+            op.log.thin(parent);
             leaf.stamp(v.epoch, v.ts);
             op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
             drop(leaf);

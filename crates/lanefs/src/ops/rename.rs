@@ -375,6 +375,7 @@ impl Inner {
             }
             None => {
                 pair.a().remove(src, v.epoch, op.lane);
+                op.log.thin(from.0);
                 Effect::Clr { dir: from.0, cookie: src_cookie, name: from.1, old: moved.ino, kind }
             }
         };

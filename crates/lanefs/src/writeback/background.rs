@@ -142,6 +142,7 @@ impl Inner {
         if all || busy || last.is_none_or(|t| t.elapsed() >= self.options.commit_interval) {
             self.seal_and_commit()?;
             self.give_back_unmade();
+            self.let_go_of_committed();
         }
         let p = self.store.pressure();
         let since = self.background.last_checkpoint.lock().get_or_insert_with(Instant::now).elapsed();
@@ -171,7 +172,8 @@ impl Inner {
             self.checkpoint()?;
             self.reclaim.lock().fruitless = false;
             // What was removed is free memory only once the collector has come to it, which nothing
-            // but use turns.
+            // but use turns. Twice: the collector's own lists are let go of in the first.
+            super::reclaim::collect_all();
             super::reclaim::collect_all();
             *self.background.last_checkpoint.lock() = Some(Instant::now());
         }

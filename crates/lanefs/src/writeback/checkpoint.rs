@@ -2,7 +2,9 @@
 
 use super::Committed;
 use crate::error::Result;
+use crate::memfs::Cell;
 use crate::volume::Inner;
+use lanefs_format::Ino;
 use lanefs_store::{FoldInput, StoreError};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,7 +15,7 @@ impl Inner {
     /// A checkpoint: everything committed so far is folded; recovery starts there from now on. Returns how many promises of blocks
     /// and inode numbers it gave back.
     pub(crate) fn checkpoint(&self) -> Result<u64> {
-        let _one = self.checkpointing.lock();
+        let mut thinned = self.checkpointing.lock();
         let mut tried = false;
         loop {
             let mut stale = false;
@@ -24,9 +26,34 @@ impl Inner {
                     self.seal_and_commit()?;
                     tried = true;
                 }
-                r => return r,
+                r => {
+                    if r.is_ok() {
+                        self.tidy(&mut thinned);
+                    }
+                    return r;
+                }
             }
         }
+    }
+
+    /// Drops what is left in memory of names that are gone, and that the store does not have any more either.
+    fn tidy(&self, thinned: &mut Vec<Ino>) {
+        for lane in 0..self.lanes.len() {
+            thinned.append(&mut self.lanes.lock(lane).thinned);
+        }
+        thinned.sort_unstable();
+        thinned.dedup();
+        let folded = self.folded();
+        thinned.retain(|ino| {
+            // One for each: see `write_back_some`.
+            let guard = crossbeam_epoch::pin();
+            // Its mark of use stays as it is.
+            let Some(dir) = self.cells.peek(*ino, &guard).and_then(Cell::dir) else { return false };
+            let (freed, left) = dir.tidy(folded, &guard);
+            self.names_gone.fetch_add(freed as i64, Relaxed);
+            left
+        });
+        thinned.shrink_to_fit();
     }
 
     /// `stale`: it failed because a lane came into use between what has to be done before the seal and the seal.
@@ -87,6 +114,8 @@ impl Inner {
         for ino in ended {
             dead.remove(&ino);
         }
+        let left = dead.len();
+        dead.shrink_to(left * 2);
     }
 }
 
@@ -193,6 +222,31 @@ mod tests {
         assert!(!is_folded(), "it is committed only");
         v.checkpoint().unwrap();
         assert!(is_folded());
+    }
+
+    /// A directory held on to each name that it ever lost, until memory was short.
+    #[test]
+    fn names_that_are_gone_leave_memory_with_the_checkpoint() {
+        let (v, _) = in_memory();
+        let (fs, inner) = (v.fs(), &v.0.inner);
+        fs.mkdir("/d", 0o755).unwrap();
+        let before = inner.name_bytes();
+        let here = |n| format!("/d/{n}");
+        for n in 0..1000 {
+            fs.create(here(n)).unwrap();
+        }
+        v.checkpoint().unwrap();
+        (0..998).for_each(|n| fs.unlink(here(n)).unwrap());
+        fs.rename(here(998), "/there").unwrap();
+        let held = inner.name_bytes();
+        v.sync().unwrap();
+        assert_eq!(inner.name_bytes(), held, "they are committed only");
+        v.checkpoint().unwrap();
+        assert!(inner.name_bytes() - before < 1000, "{} bytes", inner.name_bytes() - before);
+        let guard = crossbeam_epoch::pin();
+        let cell = inner.cells.get(fs.stat("/d").unwrap().ino, &guard).unwrap();
+        assert_eq!(cell.dir().unwrap().name_bytes(), crate::memfs::dir::Entry::bytes(0));
+        assert!(fs.stat(here(999)).is_ok() && fs.stat(here(5)).is_err() && fs.stat("/there").is_ok());
     }
 
     /// Else the inode table grew for ever.

@@ -279,6 +279,12 @@ impl Inner {
         self.store.healthy()
     }
 
+    /// Has the lanes let go of what is committed: else those of threads that rest would keep it until the next seal.
+    pub(super) fn let_go_of_committed(&self) {
+        let committed = self.committed();
+        (0..self.lanes_in_use()).for_each(|l| self.lanes.lock(l).committed(committed));
+    }
+
     /// Bytes of groups logged and not sealed.
     pub(crate) fn open_log_bytes(&self) -> usize {
         (0..self.lanes_in_use()).map(|l| self.lanes.lock(l).open_bytes()).sum()
@@ -443,6 +449,18 @@ mod tests {
         let fs = Volume::open_devices(vec![Arc::new(copy)], &options).unwrap().fs();
         assert!((0..links).all(|n| fs.readlink(&*format!("/{n}")).is_ok()));
         assert!(fs.readlink("/later").is_ok());
+    }
+
+    /// The lanes of threads that rest kept all of the last epoch until the next one ended.
+    #[test]
+    fn a_round_of_the_background_leaves_nothing_of_a_commit_in_the_lanes() {
+        let v = volume();
+        let inner = &v.0.inner;
+        for n in 0..100 {
+            v.fs().create(format!("/{n}")).unwrap();
+        }
+        inner.tick(true).unwrap();
+        assert!((0..inner.lanes.len()).all(|l| inner.lanes.lock(l).sealed.is_empty()));
     }
 
     /// Lanes let go of what was committed at the next seal, also where nobody closes over them.

@@ -146,6 +146,8 @@ impl Inner {
             }
             false
         });
+        // As many as were removed at once need not come again.
+        r.buried.shrink_to(r.buried.len() * 2);
     }
 
     /// Gives back the blocks promised to inodes that no fold will meet alive (5), and says how many. The caller does not hold `commit`.

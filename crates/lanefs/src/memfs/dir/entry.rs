@@ -248,10 +248,9 @@ impl Leaf {
         self.head.store(std::ptr::without_provenance_mut(GONE), Release);
     }
 
-    /// Whether nothing would be lost with the leaf: no entry, no claim that there is none, nothing that is not folded.
+    /// Whether nothing would be lost with the leaf but the claim that there is no entry, if it is complete: nothing that is not folded.
     pub fn is_idle(&self, folded: u64) -> bool {
         matches!(self.head(), Head::Chain(p) if p.is_null())
-            && !self.is_complete()
             && self.epoch.load(Relaxed) <= folded
             && self.multi.load(Relaxed) == 0
     }

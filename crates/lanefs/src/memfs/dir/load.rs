@@ -126,7 +126,7 @@ impl Dir {
     }
 
     /// Takes the table below the leaf of `cookie` at `level` out of the directory, if nothing is lost with it. Waits for nobody.
-    fn take_out(&self, root: &Table, cookie: u64, level: u32, folded: u64, guard: &Guard) -> bool {
+    pub(super) fn take_out(&self, root: &Table, cookie: u64, level: u32, folded: u64, guard: &Guard) -> bool {
         let mut table = root;
         for l in 0..level {
             let Head::Table(t) = table.leaves[slot(cookie, l)].head() else { return false };
@@ -137,13 +137,16 @@ impl Dir {
         let Head::Table(below) = above.head() else { return false };
         // SAFETY: as in `leaf_below`.
         let leaves = unsafe { &(*below).leaves };
-        if !leaves.iter().all(|l| l.is_idle(folded)) || !above.lock.try_lock() {
+        // The leaf above can make the claim of all of them, or none.
+        let agree = || leaves.iter().all(|l| l.is_complete() == leaves[0].is_complete());
+        let idle = || leaves.iter().all(|l| l.is_idle(folded)) && agree();
+        if !idle() || !above.lock.try_lock() {
             return false;
         }
         let locked = leaves.iter().take_while(|l| l.lock.try_lock()).count();
         // If the leaf above still has the table, it is itself in use: a table with a table below is not taken out.
         let ours = matches!(above.head(), Head::Table(t) if std::ptr::eq(t, below));
-        let out = ours && locked == FANOUT && leaves.iter().all(|l| l.is_idle(folded));
+        let out = ours && locked == FANOUT && idle();
         if out {
             let most = |f: &dyn Fn(&Leaf) -> u64| leaves.iter().map(f).max().unwrap_or(0);
             above.last_ts.fetch_max(most(&|l| l.last_ts.load(Relaxed)), Relaxed);
@@ -152,7 +155,7 @@ impl Dir {
             above.purged_lanes.store(purged, Relaxed);
             partial::begin_taking(&above.sseq);
             above.count.store(0, Relaxed);
-            above.set_complete(false);
+            above.set_complete(leaves[0].is_complete());
             leaves.iter().for_each(Leaf::set_gone);
             above.set_chain(std::ptr::null_mut());
             partial::end_taking(&above.sseq, self.taken());

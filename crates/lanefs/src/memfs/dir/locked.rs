@@ -173,13 +173,14 @@ impl<'g> LockedLeaf<'g> {
         self.leaf.epoch.store(epoch, Relaxed);
     }
 
-    /// Drops tombstones whose epoch has been folded.
-    fn purge(&self, folded: u64) {
+    /// Drops tombstones whose epoch has been folded; returns how many.
+    pub(super) fn purge(&self, folded: u64) -> usize {
         let n = self.unlink(&mut |e| e.target().is_none() && e.epoch.load(Relaxed) <= folded);
         if n > 0 {
             // A load that read the store before the fold must not bring these names back (invariant 5).
             self.leaf.sseq.store(self.dir.taken(), Release);
         }
+        n
     }
 
     /// Whether nothing was taken out of the leaf since `stamp`, see invariant 5.

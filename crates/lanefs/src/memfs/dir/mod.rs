@@ -19,7 +19,7 @@
 //! 5. Names loaded from the store are added to a leaf only if its `sseq` tells of no generation later than that before the read, and never over an
 //!    entry in memory. (Not: if `generation` stayed. The reclaimer goes over the leaves of a large directory faster than one bucket is read.)
 //! 6. Entries, and tables but the root, are freed through the epoch collector, so a guard keeps them readable. A table is taken out when all its leaves
-//!    are empty, incomplete and folded: with them and the leaf above locked, that leaf gets back what is known of its range, and each of
+//!    are empty and folded, and all complete or none: with them and the leaf above locked, that leaf gets back what is known of its range, and each of
 //!    the sixteen is marked as gone, which whoever finds or locks it later sees, and walks down again.
 //!
 //! Locks are taken in the order (directory inode, leaf address). Who holds a leaf performs no I/O.
@@ -31,6 +31,7 @@ mod locked;
 mod moment;
 #[cfg(test)]
 mod tests;
+mod tidy;
 
 pub(crate) use entry::Entry;
 use entry::{Head, Leaf, SPLIT_AT, Table, slot};

@@ -165,6 +165,37 @@ fn tables(d: &Dir) -> usize {
     d.root().map_or(0, below)
 }
 
+/// A directory kept the names of all files that were ever removed from it, and the tables that these had needed.
+#[test]
+fn what_a_fold_has_removed_leaves_memory_with_its_tables() {
+    let d = Dir::new(true);
+    let g = pin();
+    let name = |i: u64| format!("f{i}").into_bytes();
+    for i in 0..20_000u64 {
+        add(&d, &name(i), 20 + i, 1, &g);
+    }
+    let (before, tables_before) = (d.name_bytes(), tables(&d));
+    (0..19_000).for_each(|i| assert!(del(&d, &name(i), 2, &g)));
+    (19_000..19_100).for_each(|i| assert!(del(&d, &name(i), 3, &g)));
+    assert_eq!(d.tidy(1, &g), (0, true), "nothing of it is folded");
+    assert_eq!(d.name_bytes(), before);
+    let (freed, left) = d.tidy(2, &g);
+    assert!(left, "what the third epoch removed is not folded");
+    assert_eq!(freed, Entry::bytes(0) * 19_000);
+    assert_eq!(d.name_bytes(), before - freed);
+    for i in 0..20_000 {
+        assert_eq!(get(&d, &name(i), &g), (i >= 19_100).then_some(20 + i));
+    }
+    assert_eq!(d.tidy(3, &g), (Entry::bytes(0) * 100, false));
+    (19_100..20_000).for_each(|i| assert!(del(&d, &name(i), 4, &g)));
+    assert!(!d.tidy(4, &g).1);
+    assert_eq!((d.name_bytes(), tables(&d)), (0, 0), "{tables_before} tables before");
+    // All of it is known to be gone still.
+    assert_eq!(get(&d, &name(7), &g), None);
+    assert!(add(&d, &name(7), 27, 5, &g));
+    assert_eq!(get(&d, &name(7), &g), Some(27));
+}
+
 #[test]
 fn what_is_evicted_takes_its_tables_along() {
     let d = Dir::new(true);
