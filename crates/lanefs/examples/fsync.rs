@@ -1,10 +1,11 @@
-//! What an fsync of a new small file does to the device, counted; and how threads share flushes.
+//! What an fsync of a new small file does to the device, counted; how threads share flushes; and what the order of names costs where the
+//! mode of the file was changed before.
 //!
 //!     fsync [--threads N] [--flush-us N]
 //!
 //! The second part runs on a device whose flush takes as long as that of a disk.
 
-use lanefs::{Cred, MountOptions, Volume};
+use lanefs::{Cred, MountOptions, Order, Volume};
 use lanefs_store::device::{Device, MemoryDevice, ReadReq, Recorder, WriteReq};
 use lanefs_store::{FormatOptions, Store};
 use std::sync::Arc;
@@ -46,9 +47,13 @@ impl Device for Slow {
 }
 
 fn volume(device: Arc<dyn Device>) -> Result<Volume, Failure> {
+    ordered(device, Order::Ordered)
+}
+
+fn ordered(device: Arc<dyn Device>, order: Order) -> Result<Volume, Failure> {
     Store::format(std::slice::from_ref(&device), &FormatOptions::for_caller())?;
     // Nothing but the calls below reaches the device.
-    let options = MountOptions { background: false, cache_size: 256 << 20, ..MountOptions::default() };
+    let options = MountOptions { background: false, cache_size: 256 << 20, order, ..MountOptions::default() };
     Ok(Volume::open_devices(vec![device], &options)?)
 }
 
@@ -137,6 +142,50 @@ fn shared(threads: u64, flush: Duration) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The median of an fsync of a new file, of one whose mode was changed just before, and of one whose making is durable and whose mode
+/// was changed, in microseconds.
+fn changed(order: Order) -> Result<[f64; 3], Failure> {
+    let volume = ordered(Arc::new(MemoryDevice::new(2 << 30)?), order)?;
+    let fs = volume.as_user(Cred::root());
+    fs.mkdir("d", 0o755)?;
+    let mut medians = [0.0; 3];
+    for (what, median) in medians.iter_mut().enumerate() {
+        let mut times = Vec::new();
+        for n in 0..4000 {
+            let path = format!("d/{n}");
+            let file = fs.create(&*path)?;
+            if what == 2 {
+                file.sync_all()?;
+            }
+            file.write_all_at(&[1; 1000], 0)?;
+            if what > 0 {
+                fs.chmod(&*path, 0o600)?;
+            }
+            let start = Instant::now();
+            file.sync_all()?;
+            times.push(start.elapsed());
+            drop(file);
+            fs.unlink(&*path)?;
+        }
+        volume.checkpoint()?;
+        times.sort_unstable();
+        *median = times[times.len() / 2].as_secs_f64() * 1e6;
+    }
+    volume.shutdown();
+    Ok(medians)
+}
+
+fn rights() -> Result<(), Failure> {
+    println!("\nmicroseconds, medians of 4000, in turn five times: new, new and chmod, old and chmod");
+    for _ in 0..5 {
+        for order in [Order::Relaxed, Order::Ordered] {
+            let [new, both, old] = changed(order)?;
+            println!("{order:<10?} {new:>8.2} {both:>8.2} {old:>8.2}");
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Failure> {
     let (mut threads, mut flush) = (16, 1000);
     let mut args = std::env::args().skip(1);
@@ -150,5 +199,6 @@ fn main() -> Result<(), Failure> {
     }
     counted()?;
     println!("\na flush takes {flush} us");
-    shared(threads, Duration::from_micros(flush))
+    shared(threads, Duration::from_micros(flush))?;
+    rights()
 }

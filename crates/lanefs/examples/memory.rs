@@ -146,7 +146,8 @@ fn main() -> Result<(), Failure> {
     let device: Arc<dyn Device> = Arc::new(FileDevice::create(&image, 4 << 30)?);
     Store::format(std::slice::from_ref(&device), &FormatOptions::for_caller())?;
     drop(device);
-    let options = MountOptions { cache_size: budget << 20, ..MountOptions::default() };
+    let at_rest: Option<fn()> = Some(allocator::give_back_now);
+    let options = MountOptions { cache_size: budget << 20, at_rest, ..MountOptions::default() };
     let volume = Volume::open(&[&image], &options)?;
     println!("budget {budget} MiB, image {}", image.display());
     let mut new = OpenOptions::new();

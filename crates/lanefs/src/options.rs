@@ -45,6 +45,9 @@ pub struct MountOptions {
     pub commit_part: usize,
     /// Where timestamps come from; `None` for the best clock of this machine. Correctness does not depend on it.
     pub clock: Option<Arc<Clock>>,
+    /// Called by the background thread when it has done what uses much memory for a moment: allocators keep what a thread has freed
+    /// until it asks for more, and this one may rest then. Default: nothing.
+    pub at_rest: Option<fn()>,
 }
 
 impl Default for MountOptions {
@@ -62,6 +65,7 @@ impl Default for MountOptions {
             mlogs: 0,
             commit_part: 0,
             clock: None,
+            at_rest: None,
         }
     }
 }

@@ -123,6 +123,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     plan.volume.read_only = plan.mount.read_only;
     plan.volume.noatime = plan.mount.noatime;
     plan.volume.buffers = plan.mount.buffers();
+    plan.volume.at_rest = Some(crate::allocator::give_back_now);
     Ok(plan)
 }
 

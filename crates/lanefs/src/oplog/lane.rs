@@ -22,7 +22,7 @@ pub(crate) struct LaneLog {
     pub dirty: Vec<Ino>,
     /// Inodes that lost their last name here, with the epoch of the loss.
     pub orphans: Vec<(u64, Ino)>,
-    /// Directories that lost a name here since the last checkpoint, some more than once.
+    /// Directories that lost a name here since the last seal, some more than once.
     pub thinned: Vec<Ino>,
     /// Files that were renamed over another here: their content goes before the commit (writeback::replaced).
     pub replaced: Vec<Ino>,
@@ -104,16 +104,7 @@ impl LaneLog {
 
     /// Notes that a directory lost a name.
     pub fn thin(&mut self, dir: Ino) {
-        let list = &mut self.thinned;
-        if list.last() == Some(&dir) {
-            return;
-        }
-        if list.len() == list.capacity() {
-            list.sort_unstable();
-            list.dedup();
-            list.reserve(list.len().max(16));
-        }
-        list.push(dir);
+        note_dir(&mut self.thinned, dir);
     }
 
     /// Whether it is time to look how much is logged, on a small volume.
@@ -125,4 +116,17 @@ impl LaneLog {
     pub fn open_bytes(&self) -> usize {
         self.open.iter().map(EpochBuf::bytes).sum()
     }
+}
+
+/// Adds a directory to a list on which some stand more than once, but not many times more.
+pub(crate) fn note_dir(list: &mut Vec<Ino>, dir: Ino) {
+    if list.last() == Some(&dir) {
+        return;
+    }
+    if list.len() == list.capacity() {
+        list.sort_unstable();
+        list.dedup();
+        list.reserve(list.len().max(16));
+    }
+    list.push(dir);
 }

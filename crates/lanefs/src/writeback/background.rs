@@ -139,9 +139,12 @@ impl Inner {
         };
         let busy = self.open_log_bytes() > self.commit_bytes();
         self.background.busy.store(busy, Relaxed);
+        let mut worked = false;
         if all || busy || last.is_none_or(|t| t.elapsed() >= self.options.commit_interval) {
             self.seal_and_commit()?;
             self.give_back_unmade();
+            // An epoch without names is next to nothing.
+            worked = !is_quiet;
             self.let_go_of_committed();
         }
         let p = self.store.pressure();
@@ -176,11 +179,15 @@ impl Inner {
             super::reclaim::collect_all();
             super::reclaim::collect_all();
             *self.background.last_checkpoint.lock() = Some(Instant::now());
+            worked = true;
         }
         if over {
             self.reclaim_cells();
         }
         self.tighten();
+        if let Some(give_back) = self.options.at_rest.filter(|_| worked) {
+            give_back();
+        }
         self.mark_quiet_logs(all)?;
         Ok(cleaned?)
     }

@@ -38,9 +38,7 @@ impl Inner {
 
     /// Drops what is left in memory of names that are gone, and that the store does not have any more either.
     fn tidy(&self, thinned: &mut Vec<Ino>) {
-        for lane in 0..self.lanes.len() {
-            thinned.append(&mut self.lanes.lock(lane).thinned);
-        }
+        thinned.append(&mut self.commit.lock().thinned);
         thinned.sort_unstable();
         thinned.dedup();
         let folded = self.folded();

@@ -24,6 +24,7 @@
 use super::replaced::Settled;
 use super::{Backlog, Committed, InFlight, Unfinished};
 use crate::oplog::buffer::Sealed;
+use crate::oplog::lane::note_dir;
 use crate::volume::Inner;
 use lanefs_store::{EpochWrite, EpochWritten, Result, StoreError, Transaction, fold};
 use lanefs_sync::lock::MutexGuard;
@@ -183,6 +184,7 @@ impl Inner {
         let epoch = self.epochs.seal(&self.lanes, settled.lanes, |_, log, e| {
             log.committed(self.committed());
             log.settling -= 1;
+            log.thinned.drain(..).for_each(|dir| note_dir(&mut backlog.thinned, dir));
             taken.extend(log.take(e));
         });
         settled.sealed();

@@ -24,7 +24,7 @@ mod stream;
 mod testing;
 pub(crate) mod unsynced;
 
-use lanefs_store::EpochWritten;
+use lanefs_store::{EpochWritten, Ino};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -36,6 +36,8 @@ pub(crate) struct Backlog {
     /// In the order of their epochs. They stay until a checkpoint is done that folded them: one that fails forgets what it was given.
     pub groups: Vec<Committed>,
     pub bytes: usize,
+    /// Directories that lost names in epochs that are sealed, since the last checkpoint.
+    pub thinned: Vec<Ino>,
     /// When the last commit was.
     pub last: Option<Instant>,
     /// Sealed, and without places for lack of room.
