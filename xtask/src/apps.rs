@@ -1,4 +1,5 @@
-//! `cargo xtask apps`: applications under power loss, `lanefs-apps` of `lanefs-check` with what it calls installed.
+//! `cargo xtask apps`: applications under power loss, `lanefs-apps` of `lanefs-check` with what it
+//! calls installed.
 
 use crate::crash::checker;
 use crate::run::need;

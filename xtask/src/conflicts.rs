@@ -1,11 +1,12 @@
-//! `cargo xtask conflicts`: builds the conflict checker with the compiler's thread instrumentation and a runtime that records, and
-//! runs it. See docs/CONFLICTS.md.
+//! `cargo xtask conflicts`: builds the conflict checker with the compiler's thread instrumentation
+//! and a runtime that records, and runs it. See docs/CONFLICTS.md.
 
 use crate::run::{cargo, root, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the instrumented program is built for; named, so that build scripts and macros are not instrumented.
+/// What the instrumented program is built for; named, so that build scripts and macros are not
+/// instrumented.
 const TARGET: &str =
     if cfg!(target_arch = "aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
 
@@ -18,7 +19,8 @@ pub fn check(arguments: &[&str]) -> Result<(), String> {
     run(&mut c)
 }
 
-/// Predicts how FxMark's workloads scale. Measures them on one and two cores first, unless results are given with `--measured`.
+/// Predicts how FxMark's workloads scale. Measures them on one and two cores first, unless results
+/// are given with `--measured`.
 pub fn coherence(arguments: &[&str]) -> Result<(), String> {
     let program = build("lanefs-coherence")?;
     let mut c = Command::new(program);
@@ -34,7 +36,8 @@ pub fn coherence(arguments: &[&str]) -> Result<(), String> {
     done
 }
 
-/// What `cargo xtask test` runs: a counter that every call writes must be found and named, and a sample must hold the ratchet.
+/// What `cargo xtask test` runs: a counter that every call writes must be found and named, and a
+/// sample must hold the ratchet.
 pub fn sample() -> Result<(), String> {
     let program = build("lanefs-conflicts")?;
     let found = std::env::temp_dir().join(format!("lanefs-planted-{}.json", std::process::id()));
@@ -62,7 +65,8 @@ pub fn absolute(argument: &str) -> PathBuf {
     path.to_path_buf()
 }
 
-/// Everything in a target directory of its own, the runtime first: it is C, because the flags below instrument all Rust.
+/// Everything in a target directory of its own, the runtime first: it is C, because the flags below
+/// instrument all Rust.
 pub fn build(program: &str) -> Result<PathBuf, String> {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from).join("conflicts");

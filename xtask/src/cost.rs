@@ -1,5 +1,6 @@
-//! `cargo xtask cost`: what FxMark's operations cost apart from time, held to crates/lanefs-bench/cost.ratchet.json: allocations, bytes and
-//! flushes of the device, instructions (by valgrind), cache lines that pass between cores (by the coherence model).
+//! `cargo xtask cost`: what FxMark's operations cost apart from time, held to
+//! crates/lanefs-bench/cost.ratchet.json: allocations, bytes and flushes of the device,
+//! instructions (by valgrind), cache lines that pass between cores (by the coherence model).
 
 use crate::conflicts;
 use crate::run::{cargo, need, root, run};
@@ -15,7 +16,8 @@ const RUNS: usize = 3;
 /// Counts and compares; with `--json FILE` also writes what was counted.
 pub fn check(arguments: &[&str]) -> Result<(), String> {
     need(&[("valgrind", "valgrind")])?;
-    // Several, for the least of each: a round of the memory collector falls into the operations that are looked at, or not.
+    // Several, for the least of each: a round of the memory collector falls into the operations
+    // that are looked at, or not.
     let file =
         |n: usize| std::env::temp_dir().join(format!("lanefs-transfers-{}-{n}.json", std::process::id()));
     let transfers: Vec<PathBuf> = (0..RUNS).map(file).collect();

@@ -2,8 +2,8 @@
 
 use crate::run::{cargo, run};
 
-/// Builds a checker with the release profile, with mistakes that can be planted and a clock that can be simulated, and hands its
-/// arguments on. Its exit status is the result.
+/// Builds a checker with the release profile, with mistakes that can be planted and a clock that
+/// can be simulated, and hands its arguments on. Its exit status is the result.
 pub fn checker(name: &str, arguments: &[&str]) -> Result<(), String> {
     let build =
         ["run", "--quiet", "--release", "-p", "lanefs-check", "--features", "canaries", "--bin", name, "--"];

@@ -1,4 +1,5 @@
-//! `cargo xtask demo`: builds lanefs, makes and mounts a volume, works in it with real files, checks it, and looks again.
+//! `cargo xtask demo`: builds lanefs, makes and mounts a volume, works in it with real files,
+//! checks it, and looks again.
 
 use crate::run::{cargo, need, root, run};
 use std::path::{Path, PathBuf};

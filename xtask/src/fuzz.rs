@@ -1,11 +1,13 @@
-//! `cargo xtask fuzz`, `cargo xtask oom` and `cargo xtask schedules`: build and run the fuzzer, the failing allocator and the scheduler of
-//! `lanefs-check`, with every assertion and every overflow check.
+//! `cargo xtask fuzz`, `cargo xtask oom` and `cargo xtask schedules`: build and run the fuzzer, the
+//! failing allocator and the scheduler of `lanefs-check`, with every assertion and every overflow
+//! check.
 
 use crate::run::{cargo, run};
 use std::process::Command;
 
-/// Damaged images, and bytes for every decoder; with `--sanitizer address` every access to memory is checked, and with `--store` beside it
-/// the tests of lanefs-store are run so, in place of the fuzzer.
+/// Damaged images, and bytes for every decoder; with `--sanitizer address` every access to memory
+/// is checked, and with `--store` beside it the tests of lanefs-store are run so, in place of the
+/// fuzzer.
 pub fn fuzz(arguments: &[&str]) -> Result<(), String> {
     let bin = ["--profile", "fuzz", "-p", "lanefs-check", "--bin", "lanefs-fuzz"];
     match arguments {
@@ -20,8 +22,9 @@ pub fn fuzz(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-/// A build whose every access to memory is checked. The compiler is asked for what it calls unstable, so no other is needed; the target is named, so
-/// that build scripts and macros are built as usual.
+/// A build whose every access to memory is checked. The compiler is asked for what it calls
+/// unstable, so no other is needed; the target is named, so that build scripts and macros are built
+/// as usual.
 fn sanitized(which: &str, arguments: &[&str]) -> Result<Command, String> {
     if which != "address" {
         return Err(format!("--sanitizer {which}: only address is known"));

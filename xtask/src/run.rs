@@ -32,7 +32,8 @@ pub fn has(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|p| std::env::split_paths(&p).any(|d| d.join(program).is_file()))
 }
 
-/// Makes sure that programs are there: pairs of (program, Debian package). Installs what is missing when that is possible.
+/// Makes sure that programs are there: pairs of (program, Debian package). Installs what is missing
+/// when that is possible.
 pub fn need(programs: &[(&str, &str)]) -> Result<(), String> {
     let missing: Vec<&str> = programs.iter().filter(|p| !has(p.0)).map(|p| p.1).collect();
     if missing.is_empty() {

@@ -1,7 +1,7 @@
 //! Rust source, line by line, with code, comments and text of literals told apart.
 //!
-//! Not a parser: it knows comments, literals, and where a `#[cfg(test)]` item begins and ends, which is what the
-//! checks ask.
+//! Not a parser: it knows comments, literals, and where a `#[cfg(test)]` item begins and ends,
+//! which is what the checks ask.
 
 /// A line of a source file.
 #[derive(Clone, Debug, Default)]
@@ -107,7 +107,8 @@ pub fn lines(text: &str) -> Vec<Line> {
     lines
 }
 
-/// Whether the code ends inside a word; `b` and `c` before a raw string's `r` are prefixes, not words.
+/// Whether the code ends inside a word; `b` and `c` before a raw string's `r` are prefixes, not
+/// words.
 fn ends_in_word(code: &str, but_prefix: bool) -> bool {
     let mut tail = code.chars().rev();
     match tail.next() {
@@ -152,8 +153,8 @@ fn is_test_attribute(code: &str) -> bool {
     all.any(|word| word == "test") && !condition.starts_with("not(") && !condition.contains("any(")
 }
 
-/// The last line of the item whose attribute is at `start`: the one that closes its first brace, or has its
-/// semicolon.
+/// The last line of the item whose attribute is at `start`: the one that closes its first brace, or
+/// has its semicolon.
 fn end_of_item(lines: &[Line], start: usize) -> usize {
     let (mut braces, mut brackets) = (0, 0);
     for (at, line) in lines.iter().enumerate().skip(start) {

@@ -1,13 +1,16 @@
-//! `cargo xtask tsan`: the threaded tests under ThreadSanitizer, with a standard library that is instrumented too. See docs/TESTING.md.
+//! `cargo xtask tsan`: the threaded tests under ThreadSanitizer, with a standard library that is
+//! instrumented too. See docs/TESTING.md.
 
 use crate::run::{cargo, root, run};
 use std::path::PathBuf;
 
-/// What the instrumented tests are built for; named, so that build scripts and macros are not instrumented.
+/// What the instrumented tests are built for; named, so that build scripts and macros are not
+/// instrumented.
 const TARGET: &str =
     if cfg!(target_arch = "aarch64") { "aarch64-unknown-linux-gnu" } else { "x86_64-unknown-linux-gnu" };
 
-/// Packages, kinds of tests, and filters: what runs threads against each other without needing anything of the machine.
+/// Packages, kinds of tests, and filters: what runs threads against each other without needing
+/// anything of the machine.
 const TESTS: &[(&str, &[&str], &[&str])] = &[
     ("lanefs-sync", &["--lib"], &[]),
     (
@@ -24,7 +27,8 @@ const TESTS: &[(&str, &[&str], &[&str])] = &[
     ("lanefs", &["--test", "it"], &["threads::", "stamps::", "history::"]),
 ];
 
-/// Runs them, or with arguments those of them whose names contain one; the first report fails its test.
+/// Runs them, or with arguments those of them whose names contain one; the first report fails its
+/// test.
 pub fn main(filters: &[&str]) -> Result<(), String> {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from).join("tsan");

@@ -1,4 +1,5 @@
-//! LaneFS with its techniques taken out: what they are called on the command line, and the sets of them that the papers' figures draw.
+//! LaneFS with its techniques taken out: what they are called on the command line, and the sets of
+//! them that the papers' figures draw.
 
 use crate::error::{Failure, Res};
 
@@ -39,7 +40,8 @@ const fn variant(name: &'static str, spec: &'static str, about: &'static str) ->
     Variant { name, spec, about }
 }
 
-/// As usual; each technique off; then ScaleXFS's D and DP (its DPS is LaneFS as usual), Max's steps from nothing, and all off.
+/// As usual; each technique off; then ScaleXFS's D and DP (its DPS is LaneFS as usual), Max's steps
+/// from nothing, and all off.
 pub const VARIANTS: &[Variant] = &[
     variant("lanefs", "", "as usual (ScaleXFS's DPS)"),
     variant("no-rps", ",rps=shared", "one count of readers in place of the pass-through semaphore"),

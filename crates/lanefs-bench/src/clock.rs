@@ -1,8 +1,10 @@
-//! Time for timed loops: the time-stamp counter where it is invariant, the monotonic clock elsewhere.
+//! Time for timed loops: the time-stamp counter where it is invariant, the monotonic clock
+//! elsewhere.
 //!
-//! `rdtsc` costs about 20 ns in a virtual machine and 7 ns on bare metal, `clock_gettime` about 30 ns, an operation
-//! of an in-process file system may cost 100 ns. So only a sample of the operations is timed
-//! ([`crate::runner`]), and the cost of a reading, measured here, is taken off each sample.
+//! `rdtsc` costs about 20 ns in a virtual machine and 7 ns on bare metal, `clock_gettime` about 30
+//! ns, an operation of an in-process file system may cost 100 ns. So only a sample of the
+//! operations is timed ([`crate::runner`]), and the cost of a reading, measured here, is taken off
+//! each sample.
 
 use std::sync::OnceLock;
 

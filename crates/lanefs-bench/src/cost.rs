@@ -1,7 +1,8 @@
 //! What an operation costs apart from time: allocations, bytes written to the device, flushes.
 //!
-//! Counts don't depend on how busy the machine is. Allocations are counted per thread by [`CountingAllocator`], which a
-//! program has to install; device traffic by [`CountingDevice`], which lies between a volume and its device.
+//! Counts don't depend on how busy the machine is. Allocations are counted per thread by
+//! [`CountingAllocator`], which a program has to install; device traffic by [`CountingDevice`],
+//! which lies between a volume and its device.
 
 use lanefs_store::device::{Device, ReadReq, WriteReq};
 use mimalloc::MiMalloc;
@@ -11,14 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 thread_local! {
-    /// Allocations of this thread and their bytes. Const-initialised and without a destructor, so that the allocator may touch
-    /// it at any time of a thread's life.
+    /// Allocations of this thread and their bytes. Const-initialised and without a destructor, so
+    /// that the allocator may touch it at any time of a thread's life.
     static ALLOCATED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Bytes allocated and not freed, by threads: each adds to the shard its own number picks, so that counting is no shared write.
+/// Bytes allocated and not freed, by threads: each adds to the shard its own number picks, so that
+/// counting is no shared write.
 static LIVE: [LiveShard; 64] =
     [const { LiveShard { pieces: AtomicI64::new(0), all: AtomicI64::new(0) } }; 64];
 

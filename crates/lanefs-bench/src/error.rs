@@ -1,6 +1,7 @@
 //! Errors: a bare errno on the timed path, a message everywhere else.
 
-/// What a single operation of a target failed with. Four bytes, so that the timed loop pays nothing for it.
+/// What a single operation of a target failed with. Four bytes, so that the timed loop pays nothing
+/// for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
@@ -72,7 +73,8 @@ impl From<String> for Failure {
 /// A result outside the timed path.
 pub type Res<T> = Result<T, Failure>;
 
-/// A line on standard output. When its reader has gone the command ends, quietly: as an error, so that what was made is removed.
+/// A line on standard output. When its reader has gone the command ends, quietly: as an error, so
+/// that what was made is removed.
 pub fn say(text: impl std::fmt::Display) -> Res<()> {
     use std::io::Write;
     match writeln!(std::io::stdout(), "{text}") {

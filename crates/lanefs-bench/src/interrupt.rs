@@ -12,8 +12,8 @@ extern "C" fn on_signal(_: libc::c_int) {
 /// Makes SIGINT, SIGTERM and SIGHUP set the flag instead of ending the process.
 pub fn install() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: an all-zero sigaction is a valid one (empty mask, no flags); the handler only stores to an
-        // atomic, which is async-signal-safe; the pointers are to live locals or null.
+        // SAFETY: an all-zero sigaction is a valid one (empty mask, no flags); the handler only
+        // stores to an atomic, which is async-signal-safe; the pointers are to live locals or null.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             // Ignored from outside (nohup): stays ignored.

@@ -5,7 +5,8 @@ use std::ffi::CStr;
 /// The longest path a workload makes.
 const CAPACITY: usize = 160;
 
-/// A path relative to the root of a target, kept NUL-terminated so that it serves system calls as well.
+/// A path relative to the root of a target, kept NUL-terminated so that it serves system calls as
+/// well.
 #[derive(Clone)]
 pub struct Name {
     /// Bytes from `len` on are zero; there is always at least one.
@@ -21,8 +22,8 @@ impl Name {
         name
     }
 
-    /// Appends text. What does not fit is cut off: a workload's names are short by construction, and a name
-    /// that was cut fails as ENOENT or EEXIST rather than corrupting memory.
+    /// Appends text. What does not fit is cut off: a workload's names are short by construction,
+    /// and a name that was cut fails as ENOENT or EEXIST rather than corrupting memory.
     pub fn push(&mut self, text: &str) -> &mut Name {
         self.push_bytes(text.as_bytes())
     }

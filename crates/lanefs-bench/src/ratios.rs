@@ -37,7 +37,8 @@ pub fn geometric_mean(values: &[f64]) -> f64 {
     (positive.iter().map(|v| v.ln()).sum::<f64>() / positive.len() as f64).exp()
 }
 
-/// The comparison table: `subject` over each other target, per workload and number of workers, then the geometric means.
+/// The comparison table: `subject` over each other target, per workload and number of workers, then
+/// the geometric means.
 pub fn table(results: &[CellResult], subject: &str) -> Vec<String> {
     let find = |target: &str, like: &CellResult| {
         results

@@ -114,7 +114,8 @@ pub fn all() -> &'static [Entry] {
     ALL
 }
 
-/// The workloads a list names: names in any case, `all` (the nineteen), `papers`, `external`, `yardsticks`, `everything`; each once.
+/// The workloads a list names: names in any case, `all` (the nineteen), `papers`, `external`,
+/// `yardsticks`, `everything`; each once.
 pub fn select(list: &[String]) -> Res<Vec<&'static Entry>> {
     let mut chosen: Vec<&'static Entry> = Vec::new();
     for name in list.iter().flat_map(|l| l.split(',')).map(str::trim).filter(|n| !n.is_empty()) {

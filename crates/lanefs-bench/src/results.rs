@@ -47,8 +47,8 @@ pub struct CellResult {
     /// The slowest that was sampled.
     #[serde(default)]
     pub max_ns: u64,
-    /// Nanoseconds of the workers' own processor time per unit, median of the repeats; time they waited or
-    /// were not running is not in it.
+    /// Nanoseconds of the workers' own processor time per unit, median of the repeats; time they
+    /// waited or were not running is not in it.
     #[serde(default)]
     pub cpu_ns: f64,
     /// Allocations per operation and their bytes, where they were counted.
@@ -60,7 +60,8 @@ pub struct CellResult {
     /// Instructions per operation, where they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<f64>,
-    /// Cache lines per unit that pass from one core to another, by the model of `cargo xtask coherence`, where it was asked.
+    /// Cache lines per unit that pass from one core to another, by the model of
+    /// `cargo xtask coherence`, where it was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transfers: Option<f64>,
     /// What `ops_per_s` counts.

@@ -27,7 +27,8 @@ impl Rng {
     pub fn unit(&mut self) -> f64 {
         ((self.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
-    /// Gamma distributed with shape 1.5 and this mean: filebench's default for file and append sizes.
+    /// Gamma distributed with shape 1.5 and this mean: filebench's default for file and append
+    /// sizes.
     pub fn gamma(&mut self, mean: f64) -> f64 {
         let exponential = -self.unit().ln();
         let normal = (-2.0 * self.unit().ln()).sqrt() * (2.0 * std::f64::consts::PI * self.unit()).cos();

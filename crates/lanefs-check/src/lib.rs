@@ -1,5 +1,5 @@
-//! What LaneFS is checked against: a reference model, scenarios that run on any target, and the crash simulator.
-//! Nothing of the product depends on this crate.
+//! What LaneFS is checked against: a reference model, scenarios that run on any target, and the
+//! crash simulator. Nothing of the product depends on this crate.
 
 pub mod apps;
 pub mod coherence;

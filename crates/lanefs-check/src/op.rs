@@ -1,5 +1,5 @@
-//! The calls of a file system as values, and what they answer. One vocabulary for the model, for every target and
-//! for the oracle.
+//! The calls of a file system as values, and what they answer. One vocabulary for the model, for
+//! every target and for the oracle.
 
 use lanefs::Cred;
 use serde::{Deserialize, Serialize};
@@ -72,7 +72,8 @@ pub struct Tagged {
 }
 
 impl Tagged {
-    /// The byte of write `tag` at `offset` of a file. Never zero, so that a byte is either unwritten or somebody's.
+    /// The byte of write `tag` at `offset` of a file. Never zero, so that a byte is either
+    /// unwritten or somebody's.
     pub fn byte(tag: u32, offset: u64) -> u8 {
         let mut z = (u64::from(tag) << 40) ^ offset ^ 0x9e37_79b9_7f4a_7c15;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -244,7 +245,8 @@ pub enum Outcome {
     Bytes(Vec<u8>),
     /// stat.
     Attr(Attributes),
-    /// A listing without `.` and `..`: name to kind and identity (`None` where the target doesn't tell).
+    /// A listing without `.` and `..`: name to kind and identity (`None` where the target doesn't
+    /// tell).
     List(BTreeMap<Name, (Kind, u64)>),
     /// listxattr.
     Keys(BTreeSet<Name>),

@@ -1,11 +1,12 @@
-//! One random state of the medium after a power loss. All states, in order: `crash::states`, which has the fault model.
+//! One random state of the medium after a power loss. All states, in order: `crash::states`, which
+//! has the fault model.
 
 use crate::crash::image::{BLOCK, Image};
 use crate::generate::Rng;
 use lanefs_store::device::{Crash, Log, Payload};
 
-/// What the medium may hold at instant `at`: all that is durable, and of the rest none, all that was answered, all, a random part, or
-/// a random part with a block that was torn.
+/// What the medium may hold at instant `at`: all that is durable, and of the rest none, all that
+/// was answered, all, a random part, or a random part with a block that was torn.
 pub fn crashed(log: &Log, base: &Image, at: u64, rng: &mut Rng) -> (Image, String) {
     let crash = Crash::new(log, at);
     let mut image = base.clone();

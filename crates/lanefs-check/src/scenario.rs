@@ -1,5 +1,6 @@
-//! Scenarios: sequences of calls written once and run anywhere, plain on a volume, on a directory of the kernel, on
-//! a FUSE mount, and under crash simulation. [`script`] turns a few words a line into steps.
+//! Scenarios: sequences of calls written once and run anywhere, plain on a volume, on a directory
+//! of the kernel, on a FUSE mount, and under crash simulation. [`script`] turns a few words a line
+//! into steps.
 
 use crate::op::{Op, Step, Tagged};
 
@@ -17,7 +18,8 @@ pub struct Scenario {
 /// The handle a script uses for calls that open and close by themselves.
 const TEMP: u8 = 9;
 
-/// Steps from a script: commands separated by `;` or line ends, `#` starts a comment. Every write gets a tag of its own.
+/// Steps from a script: commands separated by `;` or line ends, `#` starts a comment. Every write
+/// gets a tag of its own.
 ///
 /// ```text
 /// creat P [LEN]    write P OFF LEN    append P LEN      trunc P SIZE     punch P OFF LEN   zero P OFF LEN
@@ -325,8 +327,8 @@ pub fn known() -> Result<Vec<Scenario>, String> {
     made.collect()
 }
 
-/// Workloads for a device of 384 blocks, where the log comes back to segments that it has left ("wraps") and the cleaner moves what lives
-/// ("cleans"). Crashes begin when it is about to.
+/// Workloads for a device of 384 blocks, where the log comes back to segments that it has left
+/// ("wraps") and the cleaner moves what lives ("cleans"). Crashes begin when it is about to.
 pub fn small() -> Result<Vec<Scenario>, String> {
     let write = |file: &str, n: usize| format!("write /{file} 0 60000; fsync /{file}; ").repeat(n);
     // Two blocks that stay in each segment of the log, between others that do not.

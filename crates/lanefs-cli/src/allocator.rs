@@ -11,12 +11,14 @@ const LINE: usize = 64;
 
 /// mimalloc, asked for whole lines without a word of their alignment.
 ///
-/// Where it is told it looks for more than it needs, so that there is an aligned place within: 448 bytes for 384, the size of a file
-/// cell. Its blocks of whole lines lie on lines as they are, though it does not promise so.
+/// Where it is told it looks for more than it needs, so that there is an aligned place within: 448
+/// bytes for 384, the size of a file cell. Its blocks of whole lines lie on lines as they are,
+/// though it does not promise so.
 struct Lines;
 
-// SAFETY: every call is passed on to mimalloc, which keeps the contract; what it gives for a size alone is given back at once if it is
-// not aligned as asked for, and any block of it may be given back or grown in the same way.
+// SAFETY: every call is passed on to mimalloc, which keeps the contract; what it gives for a size
+// alone is given back at once if it is not aligned as asked for, and any block of it may be given
+// back or grown in the same way.
 unsafe impl GlobalAlloc for Lines {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -49,7 +51,8 @@ unsafe impl GlobalAlloc for Lines {
     }
 }
 
-/// mimalloc's `mi_option_purge_delay`, in milliseconds: it has a number only, the same in its versions 2 and 3.
+/// mimalloc's `mi_option_purge_delay`, in milliseconds: it has a number only, the same in its
+/// versions 2 and 3.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 
 /// Gives back what the calling thread has freed, and what of others is free as a whole.
@@ -58,9 +61,11 @@ pub fn give_back_now() {
     unsafe { libmimalloc_sys::mi_collect(true) };
 }
 
-/// For who serves for days within a budget: what is free goes back after 10 ms, not after a second. Making 200,000 files with a budget of 128 MiB
-/// took at most 105 MiB then, else 150, in the same time but for a twentieth.
+/// For who serves for days within a budget: what is free goes back after 10 ms, not after a second.
+/// Making 200,000 files with a budget of 128 MiB took at most 105 MiB then, else 150, in the same
+/// time but for a twentieth.
 pub fn give_back_soon() {
-    // SAFETY: it stores a number that the allocator reads; it is called before there is a second thread, as it asks.
+    // SAFETY: it stores a number that the allocator reads; it is called before there is a second
+    // thread, as it asks.
     unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, 10) };
 }

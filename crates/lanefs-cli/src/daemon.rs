@@ -1,7 +1,7 @@
 //! Going into the background: the command returns when the mount serves, or says why it does not.
 //!
-//! The process forks before any thread exists; the child becomes the daemon and reports through a pipe. The parent
-//! ends with the child's word, or with the news that the child died without one.
+//! The process forks before any thread exists; the child becomes the daemon and reports through a
+//! pipe. The parent ends with the child's word, or with the news that the child died without one.
 
 use crate::failure::{About, Failure};
 use std::fs::File;

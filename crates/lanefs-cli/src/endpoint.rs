@@ -1,8 +1,9 @@
 //! The two endpoints of a copy, the host and an image, with the same words.
 //!
-//! An endpoint is told the path that the user named. That path is followed through symbolic links; below it nothing is:
-//! what lies there was put there by the source of this copy, by an earlier one, or by somebody else, and no link of
-//! theirs may lead a copy out of the directory that it was told to fill.
+//! An endpoint is told the path that the user named. That path is followed through symbolic links;
+//! below it nothing is: what lies there was put there by the source of this copy, by an earlier
+//! one, or by somebody else, and no link of theirs may lead a copy out of the directory that it was
+//! told to fill.
 
 use crate::failure::{About, Failure};
 use crate::image::{self, Place};
@@ -63,7 +64,8 @@ pub struct CopyAttrs {
     pub mode: Option<u32>,
     /// Times of access and change, in nanoseconds since 1970.
     pub times: Option<(i64, i64)>,
-    /// Extended attributes, ACLs among them; those that the copy got from its directory and that are not here go.
+    /// Extended attributes, ACLs among them; those that the copy got from its directory and that
+    /// are not here go.
     pub xattrs: Option<Vec<Xattr>>,
 }
 
@@ -103,7 +105,8 @@ pub trait Endpoint {
     fn open(&self, path: &Path) -> Result<Box<dyn Content>, Failure>;
     /// Creates or empties a file.
     fn create(&self, path: &Path, mode: u32) -> Result<Box<dyn Content>, Failure>;
-    /// Makes a directory that is its owner's alone until it is given its mode, or accepts the one that is there.
+    /// Makes a directory that is its owner's alone until it is given its mode, or accepts the one
+    /// that is there.
     fn mkdir(&self, path: &Path, mode: u32) -> Result<(), Failure>;
     /// Makes a symbolic link.
     fn symlink(&self, target: &Path, path: &Path) -> Result<(), Failure>;
@@ -113,7 +116,8 @@ pub trait Endpoint {
     fn link(&self, file: &Path, path: &Path) -> Result<(), Failure>;
     /// Extended attributes that a copy takes along.
     fn xattrs(&self, path: &Path, kind: FileKind) -> Result<Vec<Xattr>, Failure>;
-    /// Gives a copy what is its own, and answers what of the extended attributes it cannot have here.
+    /// Gives a copy what is its own, and answers what of the extended attributes it cannot have
+    /// here.
     fn set_attrs(&self, path: &Path, attrs: &CopyAttrs) -> Result<Refused, Failure>;
 }
 
@@ -133,7 +137,8 @@ pub struct ImageEndpoint {
 }
 
 impl ImageEndpoint {
-    /// The files of `volume`, which is the one `place` names, and has this number, from 1, in this command.
+    /// The files of `volume`, which is the one `place` names, and has this number, from 1, in this
+    /// command.
     pub fn new(volume: Volume, place: &Place, number: usize) -> ImageEndpoint {
         let cred = image::who();
         ImageEndpoint { fs: volume.as_user(cred.clone()), cred, place: place.clone(), number }

@@ -68,7 +68,8 @@ impl<T> About<T> for lanefs::Result<T> {
                 let text = std::io::Error::from_raw_os_error(n).to_string();
                 Failure::new(format_args!("{what}: {}", text.split(" (os error").next().unwrap_or(&text)))
             }
-            // The store's message names the device and the structure; the path is what the reader knows.
+            // The store's message names the device and the structure; the path is what the reader
+            // knows.
             lanefs::Error::Store(s) => Failure::new(format_args!("{what}: {s}")),
         })
     }

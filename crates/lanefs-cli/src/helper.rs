@@ -1,6 +1,7 @@
-//! `mount.fuse.lanefs`: the command under that name is mount(8)'s helper, for `mount -t fuse.lanefs IMAGE DIR` and
-//! /etc/fstab. It is called as `mount.fuse.lanefs SOURCE DIR [-sfnv] [-N namespace] [-o options] [-t type]` and says
-//! nothing on success.
+//! `mount.fuse.lanefs`: the command under that name is mount(8)'s helper, for
+//! `mount -t fuse.lanefs IMAGE DIR` and /etc/fstab. It is called as
+//! `mount.fuse.lanefs SOURCE DIR [-sfnv] [-N namespace] [-o options] [-t type]` and says nothing on
+//! success.
 
 use crate::cmd::mount;
 use crate::failure::{Failure, Outcome};
@@ -41,8 +42,9 @@ pub fn run(args: &[OsString]) -> Outcome {
         }
     }
     let [source, dir] = places[..] else { return Err(usage()) };
-    // mount(8) takes "suid" and "dev" for granted and drops them from what it passes on, and "defaults" with them; what says otherwise it
-    // passes on. Who mounts as root gets what was asked for, as from mount.fuse(8).
+    // mount(8) takes "suid" and "dev" for granted and drops them from what it passes on, and
+    // "defaults" with them; what says otherwise it passes on. Who mounts as root gets what was
+    // asked for, as from mount.fuse(8).
     if rustix::process::geteuid().is_root() {
         options.insert(0, "suid,dev".into());
     }

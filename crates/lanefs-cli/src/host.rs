@@ -1,8 +1,9 @@
 //! The host's files as an endpoint of a copy.
 //!
-//! The path that the user named is followed through symbolic links. Below it each component is opened by its parent's
-//! descriptor and never through a link, so that nothing that appears there meanwhile leads anywhere else. One
-//! descriptor of a directory is kept, whatever the depth. What is made is its owner's alone until it has its mode.
+//! The path that the user named is followed through symbolic links. Below it each component is
+//! opened by its parent's descriptor and never through a link, so that nothing that appears there
+//! meanwhile leads anywhere else. One descriptor of a directory is kept, whatever the depth. What
+//! is made is its owner's alone until it has its mode.
 
 use crate::endpoint::{ACLS, Content, CopyAttrs, Endpoint, Id, Meta, Refused, Xattr, is_kept, is_link};
 use crate::failure::{About, Failure};
@@ -263,7 +264,8 @@ impl Endpoint for HostEndpoint {
         };
         match there {
             Ok(stat) if kind(&stat) == Some(FileKind::Dir) => {
-                // Who could enter it before is not to see what comes, if it is to be closed to them.
+                // Who could enter it before is not to see what comes, if it is to be closed to
+                // them.
                 if stat.st_mode & 0o777 & !mode != 0 {
                     let fd = self.refused(path, self.handle(path, FileKind::Dir))?;
                     let narrow = PermissionsExt::from_mode(stat.st_mode & (mode | 0o700) & 0o7777);
@@ -333,7 +335,8 @@ impl Endpoint for HostEndpoint {
         let stat = rustix::fs::fstat(&fd).map_err(errno)?;
         let created = self.created.take().filter(|(at, _)| attrs.kind == FileKind::File && at == path);
         if kind(&stat) != Some(attrs.kind) || created.is_some_and(|(_, which)| which != id(&stat)) {
-            // What the user named may be a device that the content was sent to: its attributes are its own.
+            // What the user named may be a device that the content was sent to: its attributes are
+            // its own.
             return if self.is_below(path) { Err(replaced(path)) } else { Ok(Vec::new()) };
         }
         let file = by_descriptor(&fd);

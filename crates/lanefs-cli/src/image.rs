@@ -100,7 +100,8 @@ impl FromStr for Anywhere {
     }
 }
 
-/// Whose is what is made: the caller's. Who may read or write the image may read or write all that is in it, so nothing is asked beyond that.
+/// Whose is what is made: the caller's. Who may read or write the image may read or write all that
+/// is in it, so nothing is asked beyond that.
 pub fn who() -> Cred {
     Cred { prechecked: true, ..Cred::current() }
 }

@@ -1,5 +1,5 @@
-//! Where messages of a serving process go when no file was named for them: to standard error while somebody reads it,
-//! then to syslog, and where there is none to the kernel's log.
+//! Where messages of a serving process go when no file was named for them: to standard error while
+//! somebody reads it, then to syslog, and where there is none to the kernel's log.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -58,7 +58,8 @@ impl Drop for Line {
     }
 }
 
-/// Sends a message to the socket of syslog, else to the kernel's log. Never waits: whoever reads there may wait for this process.
+/// Sends a message to the socket of syslog, else to the kernel's log. Never waits: whoever reads
+/// there may wait for this process.
 fn send(syslog: &Path, kernel: &Path, level: Level, text: &[u8]) -> io::Result<()> {
     // A daemon's (3), with the severity that syslog(3) gives the level.
     let severity = match level {

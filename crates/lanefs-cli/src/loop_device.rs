@@ -19,8 +19,8 @@ const LO_FLAGS_DIRECT_IO: u32 = 16;
 const CONFIG: usize = 304;
 const FLAGS: usize = 60;
 
-/// A loop device that an image is attached to. The kernel detaches it when nobody has it open and it is not mounted any more, however the
-/// processes that had it ended.
+/// A loop device that an image is attached to. The kernel detaches it when nobody has it open and
+/// it is not mounted any more, however the processes that had it ended.
 #[derive(Debug)]
 pub struct LoopDevice {
     pub path: PathBuf,
@@ -35,7 +35,8 @@ pub fn attach(image: &Path, read_only: bool) -> Result<LoopDevice, Failure> {
         StoreError::InUse { pid, .. } => Some(*pid),
         _ => None,
     };
-    // Nobody else has it, as itself or as a loop device, until it is attached; from then on who opens it is told of that.
+    // Nobody else has it, as itself or as a loop device, until it is attached; from then on who
+    // opens it is told of that.
     let claim = mounted::when_closed(&images, || FileDevice::open(image, read_only), holder)
         .map_err(lanefs::Error::from)?;
     let file = File::options().read(true).write(!read_only).open(image).about(image.display())?;
@@ -62,7 +63,8 @@ fn attach_file(file: &File, read_only: bool) -> io::Result<LoopDevice> {
         }
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let open = File::options().read(true).write(!read_only).open(&path)?;
-        // SAFETY: the kernel reads CONFIG bytes, which is the size of the struct and of the array; both descriptors are open.
+        // SAFETY: the kernel reads CONFIG bytes, which is the size of the struct and of the array;
+        // both descriptors are open.
         match unsafe { libc::ioctl(open.as_raw_fd(), LOOP_CONFIGURE, config.as_ptr()) } {
             0 => return Ok(LoopDevice { path, _open: open }),
             _ => match io::Error::last_os_error() {

@@ -15,17 +15,19 @@ use std::time::{Duration, Instant};
 /// The name of a serving process whose mount is gone and which closes the volume.
 const CLOSING: &CStr = c"lanefs-closing";
 
-/// How long a server whose mount is gone is waited for until it says that it closes the volume: then it is used by somebody who had it
-/// before it was taken out of the name space.
+/// How long a server whose mount is gone is waited for until it says that it closes the volume:
+/// then it is used by somebody who had it before it was taken out of the name space.
 const UNTIL_TOLD: Duration = Duration::from_secs(5);
 
-/// Tells that the mount is gone and the volume is being closed. To be called by the first thread of the process.
+/// Tells that the mount is gone and the volume is being closed. To be called by the first thread of
+/// the process.
 pub fn closing() {
     // Nobody is told then, and waits for less long.
     let _ = rustix::thread::set_name(CLOSING);
 }
 
-/// Opens what another process may hold for a moment longer: the server of a mount that is gone. `holder`: the process that an error names.
+/// Opens what another process may hold for a moment longer: the server of a mount that is gone.
+/// `holder`: the process that an error names.
 pub fn when_closed<T, E>(
     images: &[PathBuf],
     open: impl Fn() -> Result<T, E>,
@@ -82,7 +84,8 @@ pub fn dir_of(images: &[PathBuf]) -> Option<PathBuf> {
 pub fn ask(dir: &Path) -> Result<About, Failure> {
     let open = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(dir).about(dir.display())?;
     let mut answer = [0u8; ABOUT_SIZE];
-    // SAFETY: the number says that ABOUT_SIZE bytes are written through the pointer, which is valid for that; the descriptor is open.
+    // SAFETY: the number says that ABOUT_SIZE bytes are written through the pointer, which is valid
+    // for that; the descriptor is open.
     let r = unsafe { libc::ioctl(open.as_raw_fd(), IOC_ABOUT as libc::Ioctl, answer.as_mut_ptr()) };
     let e = std::io::Error::last_os_error();
     match (r, e.raw_os_error()) {

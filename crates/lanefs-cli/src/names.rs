@@ -16,7 +16,8 @@ pub fn images(text: &OsStr) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The image behind a loop device that goes when it is not used any more; anything else stands for itself.
+/// The image behind a loop device that goes when it is not used any more; anything else stands for
+/// itself.
 pub fn behind(device: &Path) -> PathBuf {
     let image = || {
         let name = device.strip_prefix("/dev").ok()?.to_str().filter(|n| n.starts_with("loop"))?;

@@ -13,7 +13,8 @@ pub fn items(what: &str) -> ProgressBar {
     bar(0, "{spinner} {msg} {human_pos} {per_sec}", what)
 }
 
-/// Gives a line of items their number, now that it is known: then it shows how much is done and the time that is left.
+/// Gives a line of items their number, now that it is known: then it shows how much is done and the
+/// time that is left.
 pub fn set_total(line: &ProgressBar, total: u64) {
     if line.length() != Some(total) {
         line.set_length(total);

@@ -1,4 +1,5 @@
-//! Batches and chain blocks: all that lies in the node head of an mlog, and so all that recovery rolls forward.
+//! Batches and chain blocks: all that lies in the node head of an mlog, and so all that recovery
+//! rolls forward.
 //!
 //! ```text
 //! segment := chain batch*                       unused and torn blocks may lie between batches
@@ -7,17 +8,19 @@
 //! fixed   := crc:u32 kind:u8 zero:3 mount:u64 seq:u64 id:u64 epoch:u64 previous:u64 a:u64 b:u64 c:u64 prior:u64 acked:u64 slot:u64
 //! ```
 //!
-//! 1. A batch's bytes are one piece of a *message*; pieces `part` of `parts` with the same `id` make the message, which
-//!    is valid only if all pieces are. (a = part << 32 | parts, b = length of the piece, c = share << 32 | shares.)
-//! 2. A message is an fsync (groups and inode updates, see [`Message`]) or one share of an epoch commit (what every mlog had
-//!    durable, and groups); an epoch is complete when all its shares are valid. `previous` is the non-empty epoch committed before it.
-//! 3. `crc` covers all blocks of the batch but its own header and itself, seeded with the address and with `context`: mount
-//!    generation, chain sequence and a secret of the volume. Old content of a reused segment, or file data that
-//!    looks like a batch, therefore never verifies.
-//! 4. `prior` is the place (sequence << 16 | block in the segment) of the batch before this one in the mlog, 0 for the first of a
-//!    mount; `acked` that of the last batch up to which all were flushed when this one got its place; `slot` the generation of the slot in force
-//!    then. So what a device
-//!    acknowledged and does not have shows as soon as a later batch is there.
+//! 1. A batch's bytes are one piece of a *message*; pieces `part` of `parts` with the same `id`
+//!    make the message, which is valid only if all pieces are. (a = part << 32 | parts, b = length
+//!    of the piece, c = share << 32 | shares.)
+//! 2. A message is an fsync (groups and inode updates, see [`Message`]) or one share of an epoch
+//!    commit (what every mlog had durable, and groups); an epoch is complete when all its shares
+//!    are valid. `previous` is the non-empty epoch committed before it.
+//! 3. `crc` covers all blocks of the batch but its own header and itself, seeded with the address
+//!    and with `context`: mount generation, chain sequence and a secret of the volume. Old content
+//!    of a reused segment, or file data that looks like a batch, therefore never verifies.
+//! 4. `prior` is the place (sequence << 16 | block in the segment) of the batch before this one in
+//!    the mlog, 0 for the first of a mount; `acked` that of the last batch up to which all were
+//!    flushed when this one got its place; `slot` the generation of the slot in force then. So what
+//!    a device acknowledged and does not have shows as soon as a later batch is there.
 //! 5. Nothing is trusted before the sum was checked, and every length is checked even then.
 
 use crate::checksum::pieces_crc;
@@ -108,7 +111,8 @@ pub struct BatchHead {
     pub shares: u32,
     /// Place of the batch before it in its mlog; 0 for none in this mount.
     pub prior: u64,
-    /// Place of the last batch of the mlog up to which all were durable before this one was written.
+    /// Place of the last batch of the mlog up to which all were durable before this one was
+    /// written.
     pub acked: u64,
     /// Generation of the slot that was in force when it was written.
     pub slot: u64,
@@ -211,8 +215,8 @@ fn fixed_of(blocks: &[Block], kind: BlockKind, ctx: Context) -> Option<Fixed> {
     (f.mount.get() == ctx.mount && f.seq.get() == ctx.seq).then_some(f)
 }
 
-/// The batch that starts with `blocks[0]`, which was read from `addr`: its words, its bytes and how many blocks it
-/// takes. `None` if there is no valid batch of this chain segment.
+/// The batch that starts with `blocks[0]`, which was read from `addr`: its words, its bytes and how
+/// many blocks it takes. `None` if there is no valid batch of this chain segment.
 pub fn decode_batch(
     blocks: &[Block],
     addr: BlockAddr,
@@ -339,13 +343,15 @@ pub fn put_message_head(out: &mut Vec<u8>, groups: &[u8], inodes: usize) {
     out.extend_from_slice(groups);
 }
 
-/// Starts a share of an epoch commit: the place of the last batch of each mlog up to which all were durable.
+/// Starts a share of an epoch commit: the place of the last batch of each mlog up to which all were
+/// durable.
 pub fn put_share_head(out: &mut Vec<u8>, acked: &[u64]) {
     out.extend_from_slice(&(acked.len() as u32).to_le_bytes());
     acked.iter().for_each(|a| out.extend_from_slice(&a.to_le_bytes()));
 }
 
-/// Takes a share of an epoch commit apart: what was durable, by mlog, and the groups. `None` if that is impossible.
+/// Takes a share of an epoch commit apart: what was durable, by mlog, and the groups. `None` if
+/// that is impossible.
 pub fn decode_share(bytes: &[u8]) -> Option<(Vec<u64>, &[u8])> {
     let mut r = Reader(bytes);
     let mlogs = r.u32()? as usize;

@@ -1,15 +1,16 @@
 //! CRC32C of a block, seeded with the block's address.
 //!
-//! The seed makes a block that was written to, or read from, the wrong place fail its check, even if its content
-//! is a valid block of the same kind. Two addresses on one device below 2^32 blocks (16 TiB) always have
-//! different seeds, and since a CRC is a bijection of its seed for fixed bytes, the same bytes at two such
-//! addresses never have the same sum.
+//! The seed makes a block that was written to, or read from, the wrong place fail its check, even
+//! if its content is a valid block of the same kind. Two addresses on one device below 2^32 blocks
+//! (16 TiB) always have different seeds, and since a CRC is a bijection of its seed for fixed
+//! bytes, the same bytes at two such addresses never have the same sum.
 
 use crate::types::{Block, BlockAddr, BlockRef};
 use crc_fast::{CrcAlgorithm, Digest};
 use lanefs_sync::{Canary, planted};
 
-/// The CRC's start state for a block at `addr`, further varied by `extra` (a batch's chain sequence).
+/// The CRC's start state for a block at `addr`, further varied by `extra` (a batch's chain
+/// sequence).
 #[inline]
 fn seed(addr: BlockAddr, extra: u64) -> u32 {
     // The extra word is spread first, so that (address, extra) and (address + 1, extra - 1) differ.

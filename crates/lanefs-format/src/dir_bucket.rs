@@ -6,9 +6,10 @@
 //! bucket := header[64] body zero*                     header.index is the page
 //! ```
 //!
-//! The bucket for the first `l` of a cookie's 63 bits being `prefix` is page `(1 << l) + prefix` of the directory's
-//! map. A directory has either no bucket, or one for every cookie: the buckets' ranges cover all cookies and do
-//! not overlap. The bucket with l = 0 (page 1) lies in the inode block as its tail, as a body, if it fits.
+//! The bucket for the first `l` of a cookie's 63 bits being `prefix` is page `(1 << l) + prefix` of
+//! the directory's map. A directory has either no bucket, or one for every cookie: the buckets'
+//! ranges cover all cookies and do not overlap. The bucket with l = 0 (page 1) lies in the inode
+//! block as its tail, as a body, if it fits.
 
 use crate::error::{FormatError, Result};
 use crate::header::{BlockKind, HEADER_LEN, expect_header, put_header};
@@ -139,7 +140,8 @@ fn split_entry(b: &[u8]) -> Option<(EntryRef<'_>, &[u8])> {
     Some((EntryRef { cookie, ino, kind, name }, rest))
 }
 
-/// The entries of bytes that [`check_body`] or [`EntryRef::put`] vouch for; ends at the first malformed one.
+/// The entries of bytes that [`check_body`] or [`EntryRef::put`] vouch for; ends at the first
+/// malformed one.
 pub fn entries(bytes: &[u8]) -> impl Iterator<Item = EntryRef<'_>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -190,7 +192,8 @@ pub fn body(entry_bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Packs a bucket into a block whose header is still to be sealed. At most [`BUCKET_ROOM`] bytes of entries.
+/// Packs a bucket into a block whose header is still to be sealed. At most [`BUCKET_ROOM`] bytes of
+/// entries.
 pub fn encode(dir: Ino, id: BucketId, entry_bytes: &[u8]) -> Option<Box<Block>> {
     if entry_bytes.len() > BUCKET_ROOM {
         return None;

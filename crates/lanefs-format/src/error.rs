@@ -2,7 +2,8 @@
 
 use crate::types::BlockAddr;
 
-/// A block does not hold what was to be read from it: its checksum, its header or its content is wrong.
+/// A block does not hold what was to be read from it: its checksum, its header or its content is
+/// wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("block {addr} ({what}): {why}")]
 pub struct FormatError {

@@ -1,11 +1,11 @@
 //! The 64 bytes at the start of every node block: all blocks but file data.
 //!
-//! The tree itself needs none of it (each parent holds address and sum of each child). The header exists so that
-//! `fsck` can find node blocks without any parent, tell whose they are and which of two copies is newer, and so
-//! that a decoder can check that it was handed the block it asked for.
+//! The tree itself needs none of it (each parent holds address and sum of each child). The header
+//! exists so that `fsck` can find node blocks without any parent, tell whose they are and which of
+//! two copies is newer, and so that a decoder can check that it was handed the block it asked for.
 //!
-//! `crc` is the block's own sum, computed with that field zero and seeded with the address. It is completed,
-//! with the birth marks, by whoever gives the block its address: see [`seal`].
+//! `crc` is the block's own sum, computed with that field zero and seeded with the address. It is
+//! completed, with the birth marks, by whoever gives the block its address: see [`seal`].
 
 use crate::checksum::{block_crc, pieces_crc};
 use crate::error::{FormatError, Result};
@@ -125,7 +125,8 @@ pub struct Stamp {
     pub epoch: u64,
     /// Orders copies of one structure within the epoch; any growing number will do.
     pub sequence: u64,
-    /// First 8 bytes of the volume's uuid, little-endian. Last, so that stamps of one volume compare by age.
+    /// First 8 bytes of the volume's uuid, little-endian. Last, so that stamps of one volume
+    /// compare by age.
     pub volume: u64,
 }
 
@@ -169,8 +170,8 @@ pub fn read_header(block: &Block) -> BlockHeader {
     zerocopy::transmute!(h)
 }
 
-/// The header, if the block is a sealed node block of a known kind for this very address. For scans that have
-/// no parent to ask.
+/// The header, if the block is a sealed node block of a known kind for this very address. For scans
+/// that have no parent to ask.
 pub fn verify_sealed(block: &Block, addr: BlockAddr) -> Option<(BlockKind, BlockHeader)> {
     let h = read_header(block);
     if h.magic.get() != NODE_MAGIC {
@@ -184,8 +185,8 @@ pub fn verify_sealed(block: &Block, addr: BlockAddr) -> Option<(BlockKind, Block
     (crc == h.crc.get()).then_some((kind, h))
 }
 
-/// Checks that `block`, read from `addr`, is the node asked for. Its bytes were verified against the parent's
-/// reference before; this catches a parent that points at the wrong node.
+/// Checks that `block`, read from `addr`, is the node asked for. Its bytes were verified against
+/// the parent's reference before; this catches a parent that points at the wrong node.
 pub fn expect_header(
     block: &Block,
     addr: BlockAddr,

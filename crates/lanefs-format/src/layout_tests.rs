@@ -1,6 +1,6 @@
-//! Holds the format to docs/SPEC.md: all constants in one place, and the bytes of a sample of each structure, put
-//! together here from the tables of the document and not from the code's structures. A change of the format
-//! shows here as a difference, whether or not it was meant.
+//! Holds the format to docs/SPEC.md: all constants in one place, and the bytes of a sample of each
+//! structure, put together here from the tables of the document and not from the code's structures.
+//! A change of the format shows here as a difference, whether or not it was meant.
 
 use super::batch::{
     BATCH_HEADER, BatchHead, BatchKind, ChainLink, Context, InodeRecord, Run, TailUpdate, encode_batch,

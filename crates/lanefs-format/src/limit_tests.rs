@@ -1,7 +1,8 @@
 //! Numbers that no volume can have are refused where they are decoded.
 //!
-//! The story: fuzzed images with an epoch, a timestamp, a version or a sequence near 2^64 overflowed sums far away from the decoder: with
-//! assertions a panic, without them epochs that began again at 0; and sizes above 2^63 - 1 reached pages that memory has no place for.
+//! The story: fuzzed images with an epoch, a timestamp, a version or a sequence near 2^64
+//! overflowed sums far away from the decoder: with assertions a panic, without them epochs that
+//! began again at 0; and sizes above 2^63 - 1 reached pages that memory has no place for.
 
 use super::batch::{self, BatchHead, BatchKind, ChainLink, Context, InodeRecord, TailUpdate};
 use super::header::{BlockKind, Stamp, put_header, seal, verify_sealed};

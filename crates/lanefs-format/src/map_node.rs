@@ -1,12 +1,13 @@
-//! A node of a radix tree with 256 children: the maps of files, and the inner levels of the inode table.
+//! A node of a radix tree with 256 children: the maps of files, and the inner levels of the inode
+//! table.
 //!
 //! ```text
 //! node := header[64] (addr:u64 crc:u32)[256] zero[960]
 //! ```
 //!
-//! Slot `s` of the node with index `i` at level `l` covers the keys whose bits from `8*l` up are `i << 8 | s`.
-//! Slots of a level-0 node refer to what the tree maps to, those of higher nodes to nodes one level below. An
-//! address of zero is a hole; its sum is zero too.
+//! Slot `s` of the node with index `i` at level `l` covers the keys whose bits from `8*l` up are
+//! `i << 8 | s`. Slots of a level-0 node refer to what the tree maps to, those of higher nodes to
+//! nodes one level below. An address of zero is a hole; its sum is zero too.
 
 use crate::error::{FormatError, Result};
 use crate::header::{BlockKind, HEADER_LEN, expect_header, put_header};
@@ -28,7 +29,8 @@ pub const PENDING: BlockAddr = BlockAddr(u64::MAX);
 
 const _: () = assert!(HEADER_LEN + FANOUT * SLOT <= BLOCK_SIZE);
 
-/// The slots of a node, unpacked: a list by slot while few are in use (a file of islands in a sea of holes has one or two in each leaf), else all 256.
+/// The slots of a node, unpacked: a list by slot while few are in use (a file of islands in a sea
+/// of holes has one or two in each leaf), else all 256.
 #[derive(Clone)]
 pub struct Slots(Form);
 

@@ -1,11 +1,13 @@
-//! The keyed hash of a name, which places it in its directory: SipHash-1-3, cut to 60 bits (docs/SPEC.md, "Directories").
+//! The keyed hash of a name, which places it in its directory: SipHash-1-3, cut to 60 bits
+//! (docs/SPEC.md, "Directories").
 //!
-//! In one go over the whole name: a path walk hashes every component, and the streaming hashers spend most of a short name's time on
-//! what is left over between two writes.
+//! In one go over the whole name: a path walk hashes every component, and the streaming hashers
+//! spend most of a short name's time on what is left over between two writes.
 
 use super::dir_bucket::COLLISION_BITS;
 
-/// The place of `name` among the names of a directory: 60 bits of hash, never 0, shifted over [`COLLISION_BITS`] zero bits.
+/// The place of `name` among the names of a directory: 60 bits of hash, never 0, shifted over
+/// [`COLLISION_BITS`] zero bits.
 #[inline]
 pub fn name_hash(key: [u64; 2], name: &[u8]) -> u64 {
     (sip13(key, name) >> 4).max(1) << COLLISION_BITS

@@ -1,5 +1,5 @@
-//! The list of inodes without a name that were in use at a checkpoint: recovery frees them. A chain of blocks,
-//! rewritten whole when it changes.
+//! The list of inodes without a name that were in use at a checkpoint: recovery frees them. A chain
+//! of blocks, rewritten whole when it changes.
 
 use crate::error::{FormatError, Result};
 use crate::header::{self, BlockKind, HEADER_LEN};

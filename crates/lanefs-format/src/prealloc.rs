@@ -1,13 +1,15 @@
-//! The pages of a file that are preallocated (`fallocate(2)`): room is kept for each of them, whether it has a block yet or not.
+//! The pages of a file that are preallocated (`fallocate(2)`): room is kept for each of them,
+//! whether it has a block yet or not.
 //!
 //! ```text
 //! prealloc := (first:u64 end:u64)[2]    ranges of pages, ascending and apart; what is unused is zero, and last
 //! ```
 //!
-//! 1. There are two ranges at most, so that they fit every inode block whatever else lies in it. Where more would be needed those two that lie
-//!    closest become one, and room is kept for the pages between them too.
-//! 2. A range that is cut in its middle where there are two already stays whole: its pages keep their room. No promise is ever broken for want of
-//!    a place to write it down.
+//! 1. There are two ranges at most, so that they fit every inode block whatever else lies in it.
+//!    Where more would be needed those two that lie closest become one, and room is kept for the
+//!    pages between them too.
+//! 2. A range that is cut in its middle where there are two already stays whole: its pages keep
+//!    their room. No promise is ever broken for want of a place to write it down.
 
 use crate::types::PAGES_END;
 use std::ops::Range;

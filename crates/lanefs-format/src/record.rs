@@ -1,5 +1,6 @@
-//! Namespace records: the effects of operations, as the oplog holds them in memory and as commits and fsync
-//! batches carry them to disk. One encoding for both, so that logging an operation is one copy.
+//! Namespace records: the effects of operations, as the oplog holds them in memory and as commits
+//! and fsync batches carry them to disk. One encoding for both, so that logging an operation is one
+//! copy.
 //!
 //! A *group* is all effects of one operation; it is applied whole or not at all (O3).
 //!
@@ -16,10 +17,11 @@
 //! RIGHTS (7) ino:u64 generation:u32 mode:u32 uid:u32 gid:u32 acls[name_len]   who may do what with it from now on (kind 1: with these ACLs)
 //! ```
 //!
-//! Link counts are not logged: SET adds a link to `ino` and takes one from `old`; CLR takes one from `old`.
-//! Within one key the (old, new) pairs telescope, so a chain of effects can be absorbed into its first `old`
-//! and its last `ino` without losing a count (O8). Directories carry no link counts of this kind.
-//! `kind` is the [`FileKind`] of `ino` (of `old` for CLR). All integers little-endian, no padding.
+//! Link counts are not logged: SET adds a link to `ino` and takes one from `old`; CLR takes one
+//! from `old`. Within one key the (old, new) pairs telescope, so a chain of effects can be absorbed
+//! into its first `old` and its last `ino` without losing a count (O8). Directories carry no link
+//! counts of this kind. `kind` is the [`FileKind`] of `ino` (of `old` for CLR). All integers
+//! little-endian, no padding.
 
 use crate::types::{COUNTER_END, FileKind, Ino, NAME_MAX, SYMLINK_MAX, Version};
 
@@ -34,7 +36,8 @@ pub const NEW_XATTRS_MAX: usize = 7680;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // fields are named as in the table above and in `Attrs`
 pub enum Effect<'a> {
-    /// Entry `name` of `dir` names `ino` from now on; before it named `old` (none if it did not exist).
+    /// Entry `name` of `dir` names `ino` from now on; before it named `old` (none if it did not
+    /// exist).
     Set { dir: Ino, cookie: u64, name: &'a [u8], ino: Ino, old: Ino, kind: FileKind },
     /// Entry `name` of `dir`, which named `old`, is gone.
     Clr { dir: Ino, cookie: u64, name: &'a [u8], old: Ino, kind: FileKind },
@@ -57,7 +60,8 @@ pub enum Effect<'a> {
     Parent { ino: Ino, parent: Ino },
     /// Inode `ino`, which the effect before made, has these extended attributes from the start.
     Xattrs { ino: Ino, xattrs: &'a [u8] },
-    /// Inode `ino` has this mode and owner from now on; and these ACLs (encoded as all attributes are) in place of those it had, if any are told.
+    /// Inode `ino` has this mode and owner from now on; and these ACLs (encoded as all attributes
+    /// are) in place of those it had, if any are told.
     Rights { ino: Ino, generation: u32, mode: u32, uid: u32, gid: u32, acls: Option<&'a [u8]> },
 }
 
@@ -133,8 +137,8 @@ impl<'a> Effect<'a> {
     }
 }
 
-/// Appends one group to `out` and returns its length in bytes. Does not allocate if `out` has room for
-/// [`group_len`] more bytes.
+/// Appends one group to `out` and returns its length in bytes. Does not allocate if `out` has room
+/// for [`group_len`] more bytes.
 pub fn encode_group(out: &mut Vec<u8>, version: Version, effects: &[Effect<'_>]) -> usize {
     let start = out.len();
     let len = group_len(effects);
@@ -348,7 +352,8 @@ fn u64_at(b: &[u8], o: usize) -> u64 {
     u64::from(u32_at(b, o)) | u64::from(u32_at(b, o + 4)) << 32
 }
 
-/// The groups of `buf` with a later epoch than `folded`, encoded one after the other as they stood there.
+/// The groups of `buf` with a later epoch than `folded`, encoded one after the other as they stood
+/// there.
 pub fn groups_above(buf: &[u8], folded: u64) -> Vec<u8> {
     let mut out = Vec::new();
     for g in groups(buf).map_while(std::result::Result::ok) {

@@ -1,8 +1,9 @@
-//! A checkpoint slot: one block that names the roots of the tree and the places where recovery starts.
+//! A checkpoint slot: one block that names the roots of the tree and the places where recovery
+//! starts.
 //!
-//! There are two, written in turn; the one with the higher generation that verifies is the volume. Writing one is
-//! the commit point of a checkpoint. A slot fills one block, so that a torn write leaves a bad checksum and the
-//! other slot, untouched.
+//! There are two, written in turn; the one with the higher generation that verifies is the volume.
+//! Writing one is the commit point of a checkpoint. A slot fills one block, so that a torn write
+//! leaves a bad checksum and the other slot, untouched.
 
 use crate::checksum::block_crc;
 use crate::error::{FormatError, Result};
@@ -166,7 +167,8 @@ impl Slot {
     /// Verifies and decodes the block read from `addr`.
     ///
     /// # Errors
-    /// [`FormatError`] for anything that [`Slot::encode`] would not have written there for this volume.
+    /// [`FormatError`] for anything that [`Slot::encode`] would not have written there for this
+    /// volume.
     pub fn decode(block: &Block, addr: BlockAddr, volume: Uuid) -> Result<Slot> {
         let bad = |why: &str| FormatError { addr, what: "checkpoint slot", why: why.into() };
         let raw = Raw::ref_from_bytes(&block.0).map_err(|_| bad("wrong size"))?;

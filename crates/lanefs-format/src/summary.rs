@@ -1,8 +1,9 @@
-//! Summaries: who owns each data block of a segment, so that the cleaner can ask the owner whether the block is still
-//! its. Node blocks say it themselves, in their header. A summary is a hint: the owner's map decides.
+//! Summaries: who owns each data block of a segment, so that the cleaner can ask the owner whether
+//! the block is still its. Node blocks say it themselves, in their header. A summary is a hint: the
+//! owner's map decides.
 //!
-//! Summaries are written by checkpoints and hang on the usage table, like everything else below the slot; recovery
-//! knows the owners of newer blocks from the batches it replays.
+//! Summaries are written by checkpoints and hang on the usage table, like everything else below the
+//! slot; recovery knows the owners of newer blocks from the batches it replays.
 
 use crate::error::Result;
 use crate::header::{self, BlockKind, HEADER_LEN};

@@ -1,12 +1,13 @@
-//! The superblock: what a device belongs to and how it is divided. Written when the volume is made, and again
-//! only when its label changes or it grows (`change`); never on the way of an operation.
+//! The superblock: what a device belongs to and how it is divided. Written when the volume is made,
+//! and again only when its label changes or it grows (`change`); never on the way of an operation.
 //!
-//! Each device has three copies: in block 0, in the last block of its reserved segments (see [`Layout`]), and behind the blocks that
-//! belong to the volume, at the device's end (older volumes lack that one). All hold the
-//! same content but for the block number they are stored in, so that a misdirected copy is noticed.
+//! Each device has three copies: in block 0, in the last block of its reserved segments (see
+//! [`Layout`]), and behind the blocks that belong to the volume, at the device's end (older volumes
+//! lack that one). All hold the same content but for the block number they are stored in, so that a
+//! misdirected copy is noticed.
 //!
-//! [`UnverifiedSuperblock`] is bytes as a device gave them; only [`UnverifiedSuperblock::verify`] makes a
-//! [`Superblock`] of them, and a `Superblock` that exists obeys every rule stated here.
+//! [`UnverifiedSuperblock`] is bytes as a device gave them; only [`UnverifiedSuperblock::verify`]
+//! makes a [`Superblock`] of them, and a `Superblock` that exists obeys every rule stated here.
 
 use std::fmt;
 use std::mem::{offset_of, size_of};
@@ -34,12 +35,14 @@ pub const LABEL_MAX: usize = 64;
 pub const MAX_RESERVED_SEGMENTS: u32 = 16;
 /// Compatible features known: an unknown one changes nothing for this code.
 pub const FEATURES_COMPATIBLE: u64 = 0;
-/// The superblocks and the slots have copies behind the blocks of the volume, and the slots' places on other devices than the first hold stamps.
-/// Who does not know it would leave them as they were while the volume changes.
+/// The superblocks and the slots have copies behind the blocks of the volume, and the slots' places
+/// on other devices than the first hold stamps. Who does not know it would leave them as they were
+/// while the volume changes.
 pub const FAR_COPIES: u64 = 1;
 /// The blocks of the tree lie twice on the devices. Who does not know it would write them once.
 pub const TWO_COPIES: u64 = 2;
-/// Room is kept for preallocated pages: inodes and slots count those that have no block. Who does not know it can read none of these inodes.
+/// Room is kept for preallocated pages: inodes and slots count those that have no block. Who does
+/// not know it can read none of these inodes.
 pub const PREALLOCATION: u64 = 1;
 /// Blocks at the end of a device that hold these copies: of the superblock, and of each slot.
 pub const FAR_BLOCKS: u64 = 3;
@@ -81,9 +84,10 @@ impl fmt::Debug for Uuid {
     }
 }
 
-/// How every device of a volume is divided: segments of `segment_blocks`, of which the first `reserved_segments` hold
-/// no log. In these, block 0 is the superblock, the slots follow (used on device 0 only), and the last block is
-/// the superblock's copy. Blocks after the last whole segment are unused.
+/// How every device of a volume is divided: segments of `segment_blocks`, of which the first
+/// `reserved_segments` hold no log. In these, block 0 is the superblock, the slots follow (used on
+/// device 0 only), and the last block is the superblock's copy. Blocks after the last whole segment
+/// are unused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// Blocks in a segment: a power of two from [`MIN_SEGMENT_BLOCKS`] to [`MAX_SEGMENT_BLOCKS`].
@@ -97,7 +101,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of a new volume; `None` if `segment_blocks` is not allowed or `slot_blocks` is zero or too large.
+    /// The layout of a new volume; `None` if `segment_blocks` is not allowed or `slot_blocks` is
+    /// zero or too large.
     pub const fn new(segment_blocks: u32, slot_blocks: u32) -> Option<Layout> {
         if !segment_blocks.is_power_of_two()
             || segment_blocks < MIN_SEGMENT_BLOCKS
@@ -146,8 +151,8 @@ impl Layout {
         segment * self.segment_blocks as u64
     }
 
-    /// The rules a layout read from a device must obey: slots inside the reserved segments, apart from each other
-    /// and from both superblocks.
+    /// The rules a layout read from a device must obey: slots inside the reserved segments, apart
+    /// from each other and from both superblocks.
     fn check(&self) -> Result<(), &'static str> {
         let n = self.segment_blocks;
         if !n.is_power_of_two() || !(MIN_SEGMENT_BLOCKS..=MAX_SEGMENT_BLOCKS).contains(&n) {
@@ -361,7 +366,8 @@ impl Superblock {
     /// The bytes of the copy that is stored in `own_block`, one of [`Superblock::places`].
     ///
     /// # Errors
-    /// Whatever would not verify: nothing is encoded that [`UnverifiedSuperblock::verify`] would refuse.
+    /// Whatever would not verify: nothing is encoded that [`UnverifiedSuperblock::verify`] would
+    /// refuse.
     pub fn encode(&self, own_block: u64) -> Result<Box<Block>, SuperblockError> {
         self.check()?;
         if !self.places().contains(&own_block) {
@@ -455,8 +461,8 @@ impl Superblock {
 pub struct UnverifiedSuperblock(pub Box<Block>);
 
 impl UnverifiedSuperblock {
-    /// Checks everything: magic, checksum, version, features, every field, the block number it was read from, and
-    /// that the device (of `device_blocks` blocks) is not smaller than it says.
+    /// Checks everything: magic, checksum, version, features, every field, the block number it was
+    /// read from, and that the device (of `device_blocks` blocks) is not smaller than it says.
     pub fn verify(&self, own_block: u64, device_blocks: u64) -> Result<Superblock, SuperblockError> {
         let raw = Raw::ref_from_bytes(&self.0.0).map_err(|_| SuperblockError::NoMagic)?;
         if raw.magic != SUPERBLOCK_MAGIC {
@@ -518,8 +524,8 @@ impl UnverifiedSuperblock {
     }
 }
 
-/// The blocks in which the copy may be, when block 0 does not say: the last block of each of the first segments,
-/// for every possible segment size.
+/// The blocks in which the copy may be, when block 0 does not say: the last block of each of the
+/// first segments, for every possible segment size.
 pub fn copy_candidates(device_blocks: u64) -> impl Iterator<Item = u64> {
     let step = u64::from(MIN_SEGMENT_BLOCKS);
     let end = u64::from(MAX_SEGMENT_BLOCKS * MAX_RESERVED_SEGMENTS).min(device_blocks);

@@ -1,12 +1,14 @@
-//! A leaf of the inode table: one chunk of 128 inode numbers. Its inner nodes are radix nodes (see `map_node`).
+//! A leaf of the inode table: one chunk of 128 inode numbers. Its inner nodes are radix nodes (see
+//! `map_node`).
 //!
 //! ```text
 //! leaf  := header[64] entry[128] zero[448]
 //! entry := addr:u64 epoch:u64 crc:u32 generation:u32 flags:u32          28 bytes
 //! ```
 //!
-//! `addr` and `crc` refer to the inode block; an address of zero says the number is free. `generation` is that of
-//! the present use, or of the next one if the number is free. `epoch` is the fold that last changed the entry.
+//! `addr` and `crc` refer to the inode block; an address of zero says the number is free.
+//! `generation` is that of the present use, or of the next one if the number is free. `epoch` is
+//! the fold that last changed the entry.
 
 use crate::error::{FormatError, Result};
 use crate::header::{BlockKind, HEADER_LEN, expect_header, put_header};

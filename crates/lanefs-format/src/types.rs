@@ -18,8 +18,9 @@ pub const INLINE_MAX: usize = 3400;
 pub const NAME_MAX: usize = 255;
 /// The longest symbolic link target, in bytes.
 pub const SYMLINK_MAX: usize = 4095;
-/// What only grows (epochs, timestamps, mounts, versions, sequences) stays below this: one every nanosecond would take 146 years. A
-/// larger number on a medium is damage, so adding to one that was read never overflows.
+/// What only grows (epochs, timestamps, mounts, versions, sequences) stays below this: one every
+/// nanosecond would take 146 years. A larger number on a medium is damage, so adding to one that
+/// was read never overflows.
 pub const COUNTER_END: u64 = 1 << 62;
 /// The largest file offset plus one: 8 EiB - 1.
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
@@ -101,7 +102,8 @@ impl BlockAddr {
     pub const fn block(self) -> u64 {
         self.0 & ((1 << 56) - 1)
     }
-    /// Byte offset on that device; one that no device has for a block number (from a damaged image) whose offset does not fit.
+    /// Byte offset on that device; one that no device has for a block number (from a damaged image)
+    /// whose offset does not fit.
     #[inline]
     pub const fn offset(self) -> u64 {
         match self.block() {
@@ -128,8 +130,9 @@ impl fmt::Display for BlockAddr {
     }
 }
 
-/// Where a block is and what its bytes must sum to. Every parent holds one of these for every child, so a
-/// flipped bit, a lost write, a misdirected write and a stale block all show as a mismatch.
+/// Where a block is and what its bytes must sum to. Every parent holds one of these for every
+/// child, so a flipped bit, a lost write, a misdirected write and a stale block all show as a
+/// mismatch.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct BlockRef {
     /// Its address; none for a hole.
@@ -148,8 +151,8 @@ impl BlockRef {
     }
 }
 
-/// The order of everything durable within one mount generation (DESIGN 1): compared field by field. The mount
-/// generation is carried once per batch.
+/// The order of everything durable within one mount generation (DESIGN 1): compared field by field.
+/// The mount generation is carried once per batch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Version {
     /// The epoch the operation belongs to.
@@ -224,7 +227,8 @@ impl FileKind {
     }
 }
 
-/// Flags of an inode, with the numbers of `FS_IOC_GETFLAGS`. What they mean the layer above decides.
+/// Flags of an inode, with the numbers of `FS_IOC_GETFLAGS`. What they mean the layer above
+/// decides.
 pub mod inode_flags {
     /// Nothing of the inode may be changed, nor its names.
     pub const IMMUTABLE: u32 = 0x10;
@@ -238,8 +242,8 @@ pub mod inode_flags {
     pub const ALL: u32 = IMMUTABLE | APPEND | NODUMP | NOATIME;
 }
 
-/// The attributes of an inode that are captured whole when it is written back. `nlink` is not among them:
-/// link counts follow from namespace records.
+/// The attributes of an inode that are captured whole when it is written back. `nlink` is not among
+/// them: link counts follow from namespace records.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Attrs {
     /// Type and permission bits, as in `st_mode`.

@@ -1,9 +1,10 @@
-//! Leaves of the segment usage table: which blocks of each segment the tree refers to, and where the segment's
-//! summary is. Each holds [`SEGMENTS_PER_LEAF`] segments; the levels above are a radix tree over leaf numbers.
+//! Leaves of the segment usage table: which blocks of each segment the tree refers to, and where
+//! the segment's summary is. Each holds [`SEGMENTS_PER_LEAF`] segments; the levels above are a
+//! radix tree over leaf numbers.
 //!
-//! Only what the tree of the checkpoint refers to is marked here, and of that not the blocks of the usage table
-//! itself: opening reads all of it and so knows where they are. (Else writing the table would change the table.)
-//! Blocks written since the checkpoint are found by recovery.
+//! Only what the tree of the checkpoint refers to is marked here, and of that not the blocks of the
+//! usage table itself: opening reads all of it and so knows where they are. (Else writing the table
+//! would change the table.) Blocks written since the checkpoint are found by recovery.
 
 use crate::error::{FormatError, Result};
 use crate::header::{self, BlockKind, HEADER_LEN};
@@ -81,7 +82,8 @@ pub fn encode_leaf(index: u64, segments: &[SegmentUsage]) -> Box<Block> {
     b
 }
 
-/// Decodes leaf `index`, read from `addr` and verified against its parent. `segment_blocks` bounds the bitmaps.
+/// Decodes leaf `index`, read from `addr` and verified against its parent. `segment_blocks` bounds
+/// the bitmaps.
 pub fn decode_leaf(b: &Block, addr: BlockAddr, index: u64, segment_blocks: u32) -> Result<Vec<SegmentUsage>> {
     header::expect_header(b, addr, BlockKind::Usage, 0, Ino::NONE, index)?;
     b.0[HEADER_LEN..]

@@ -1,4 +1,5 @@
-//! Lists of extended attributes: for each, in name order, `name_len: u8, value_len: u32, name, value`, little-endian.
+//! Lists of extended attributes: for each, in name order,
+//! `name_len: u8, value_len: u32, name, value`, little-endian.
 
 /// How the names of ACLs begin.
 pub const ACL_PREFIX: &[u8] = b"system.posix_acl_";

@@ -1,12 +1,13 @@
-//! What a metadata round trip through FUSE costs when the file system does nothing: the yardstick for LaneFS's mount.
+//! What a metadata round trip through FUSE costs when the file system does nothing: the yardstick
+//! for LaneFS's mount.
 //!
 //!     empty               mounts a file system that answers everything trivially, times a loop of system calls in it
 //!     empty DIR           times the same loop in DIR, say a mounted LaneFS, in turn with the empty one, and compares
 //!     empty --threads N   with N reader threads instead of one per core
 //!     empty --serve DIR   only mounts, until it is unmounted
 //!
-//! Only calls that always reach the file system are timed; what the kernel answers from its caches costs the
-//! same everywhere.
+//! Only calls that always reach the file system are timed; what the kernel answers from its caches
+//! costs the same everywhere.
 
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
@@ -138,8 +139,8 @@ fn c(path: &Path) -> std::ffi::CString {
 const ROUND: usize = 500;
 const ROUNDS: usize = 41;
 
-/// Runs `op` in the directories in turn, round by round; prints the median round's time of one call in each, and the median of the
-/// quotients of rounds that followed each other.
+/// Runs `op` in the directories in turn, round by round; prints the median round's time of one call
+/// in each, and the median of the quotients of rounds that followed each other.
 fn time(name: &str, dirs: &[PathBuf], mut op: impl FnMut(&Path, usize)) {
     let mut us: Vec<Vec<f64>> = vec![Vec::new(); dirs.len()];
     for round in 0..ROUNDS {
@@ -206,7 +207,8 @@ fn measure(dirs: &[&Path]) -> std::io::Result<()> {
     dirs.iter().try_for_each(std::fs::remove_dir)
 }
 
-/// A second thread creates in a directory of its own while this one does: what two clients get together.
+/// A second thread creates in a directory of its own while this one does: what two clients get
+/// together.
 fn measure_two(dir: &Path, n: usize) -> std::io::Result<()> {
     let start = Instant::now();
     std::thread::scope(|s| {

@@ -1,4 +1,5 @@
-//! What a mounted volume tells of itself, to whoever may open a directory of the mount: an `ioctl` of 256 bytes, which it writes.
+//! What a mounted volume tells of itself, to whoever may open a directory of the mount: an `ioctl`
+//! of 256 bytes, which it writes.
 //!
 //! | bytes | what |
 //! | --- | --- |

@@ -1,8 +1,10 @@
-//! POSIX ACLs as the kernel stores them in `system.posix_acl_access` and `system.posix_acl_default`.
+//! POSIX ACLs as the kernel stores them in `system.posix_acl_access` and
+//! `system.posix_acl_default`.
 //!
-//! With FUSE's POSIX_ACL the kernel checks access against these values, and leaves three things to the file system, done
-//! here as ext4 and XFS do them (see acl(5)): a new file inherits its directory's default ACL in place of the
-//! umask; a mode change changes the ACL's owner, mask and other entries; setting an access ACL sets the mode.
+//! With FUSE's POSIX_ACL the kernel checks access against these values, and leaves three things to
+//! the file system, done here as ext4 and XFS do them (see acl(5)): a new file inherits its
+//! directory's default ACL in place of the umask; a mode change changes the ACL's owner, mask and
+//! other entries; setting an access ACL sets the mode.
 
 /// Name of the attribute that holds the access ACL.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -24,7 +26,8 @@ struct Entry {
     id: u32,
 }
 
-/// A decoded ACL: sorted and with its three base entries present, as the kernel guarantees and [`Acl::decode`] checks.
+/// A decoded ACL: sorted and with its three base entries present, as the kernel guarantees and
+/// [`Acl::decode`] checks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acl(Vec<Entry>);
 
@@ -120,7 +123,8 @@ impl Acl {
         }
     }
 
-    /// What a file made with `mode` in a directory with this default ACL gets. The umask is not used then.
+    /// What a file made with `mode` in a directory with this default ACL gets. The umask is not
+    /// used then.
     pub fn inherit(&self, mode: u32, is_dir: bool) -> Inherited {
         let mut access = self.clone();
         let allowed = self.mode() & mode;

@@ -1,7 +1,8 @@
-//! What requests have in common: the state of a mount, and the rules FUSE leaves to the file system's side.
+//! What requests have in common: the state of a mount, and the rules FUSE leaves to the file
+//! system's side.
 //!
-//! KILLPRIV_V2: this side clears setuid and setgid. The kernel says when, but for fallocate and copy_file_range: there
-//! any caller but root counts as one without CAP_FSETID.
+//! KILLPRIV_V2: this side clears setuid and setgid. The kernel says when, but for fallocate and
+//! copy_file_range: there any caller but root counts as one without CAP_FSETID.
 
 use crate::MountConfig;
 use crate::acl::{self, Acl};
@@ -42,7 +43,8 @@ pub(crate) struct Adaptor {
 /// What is to be done when somebody who serves requests cannot go on.
 type Failed = Box<dyn Fn() + Send + Sync>;
 
-/// The mount is about to be cut off from who uses it: what the kernel holds is written back, and no more is taken.
+/// The mount is about to be cut off from who uses it: what the kernel holds is written back, and no
+/// more is taken.
 #[derive(Default)]
 pub(crate) struct Closing {
     pub begun: AtomicBool,
@@ -71,8 +73,9 @@ impl Closing {
 }
 
 impl Adaptor {
-    /// Has the kernel hand over all that it holds, until it holds nothing; no program's write is taken meanwhile, nor does a page come back
-    /// into its cache. Called by a thread that serves no requests.
+    /// Has the kernel hand over all that it holds, until it holds nothing; no program's write is
+    /// taken meanwhile, nor does a page come back into its cache. Called by a thread that serves no
+    /// requests.
     pub(crate) fn call_all_in(&self) {
         self.closing.begun.store(true, SeqCst);
         loop {
@@ -116,7 +119,8 @@ impl Adaptor {
         let _ = self.failed.set(then);
     }
 
-    /// Somebody who serves requests cannot go on: the others, who wait for some, are not to be left as if all were well.
+    /// Somebody who serves requests cannot go on: the others, who wait for some, are not to be left
+    /// as if all were well.
     pub(crate) fn serving_failed(&self, error: &std::io::Error) {
         tracing::error!("the mount ends: requests cannot be served: {error}");
         if let Some(then) = self.failed.get() {
@@ -136,11 +140,13 @@ impl Adaptor {
     }
 
     pub(crate) fn handle(&self, handle: u64) -> Wire<&Handle> {
-        // SAFETY: called only with the handle of the request being answered, and the answer is sent last.
+        // SAFETY: called only with the handle of the request being answered, and the answer is sent
+        // last.
         unsafe { self.handles.get(handle) }.ok_or(Errno(libc::EBADF))
     }
 
-    /// Keeps an open file, whose setuid and setgid are this adaptor's business, and puts its handle.
+    /// Keeps an open file, whose setuid and setgid are this adaptor's business, and puts its
+    /// handle.
     pub(crate) fn open_out(&self, mut file: File, flags: u32, opened: u32, reply: &mut Reply) -> Wire<()> {
         file.keep_privilege();
         // It was opened with O_APPEND only so that it may be; the kernel says where writes go (W2).
@@ -167,8 +173,9 @@ impl Adaptor {
         flags
     }
 
-    /// With `dirsync`, makes the changes of names durable before they are answered. If that fails the changes are there and the caller is told an
-    /// error: what the kernel makes of that is dropped.
+    /// With `dirsync`, makes the changes of names durable before they are answered. If that fails
+    /// the changes are there and the caller is told an error: what the kernel makes of that is
+    /// dropped.
     pub(crate) fn settle(&self, names: &[(Ino, &[u8])]) -> Wire<()> {
         if !self.dirsync {
             return Ok(());
@@ -198,8 +205,9 @@ impl Adaptor {
         (*stat, self.ttl)
     }
 
-    /// To be called before an answer that carries attributes: where room is scarce the kernel is not to believe those of files that are open for
-    /// writing, so that it asks before it takes a write (`room`).
+    /// To be called before an answer that carries attributes: where room is scarce the kernel is
+    /// not to believe those of files that are open for writing, so that it asks before it takes a
+    /// write (`room`).
     pub(crate) fn about_to_answer(&self, ino: Ino) {
         if self.room.is_scarce() && self.handles.is_written(ino) {
             self.aside.attributes_changed(ino);
@@ -259,8 +267,8 @@ impl Adaptor {
         self.enter(&stat, reply)
     }
 
-    /// Clears setuid and setgid if the file has them. The kernel is told before the request is answered: by a mode that it believes somebody would be
-    /// root who is not.
+    /// Clears setuid and setgid if the file has them. The kernel is told before the request is
+    /// answered: by a mode that it believes somebody would be root who is not.
     pub(crate) fn kill_priv(&self, target: Ino) -> Result<()> {
         if self.volume.node_stat(target)?.mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
             let kill = SetAttr { kill_priv: true, ..SetAttr::default() };
@@ -280,7 +288,8 @@ impl Adaptor {
         self.kill_priv(target)
     }
 
-    /// Changes attributes, the ACL with the mode. The ACL first: it may find no room, and then nothing has changed.
+    /// Changes attributes, the ACL with the mode. The ACL first: it may find no room, and then
+    /// nothing has changed.
     pub(crate) fn change(&self, target: Ino, set: &SetAttr) -> Result<Stat> {
         let old = match set.mode {
             Some(_) => match self.volume.node_getxattr(&root(), target, acl::ACCESS) {
@@ -313,8 +322,8 @@ impl Adaptor {
         }
     }
 
-    /// Sets an access ACL: the mode follows it, and an ACL that says no more than the mode is not kept.
-    /// `kill_sgid`: what the kernel says of it, if it says anything.
+    /// Sets an access ACL: the mode follows it, and an ACL that says no more than the mode is not
+    /// kept. `kill_sgid`: what the kernel says of it, if it says anything.
     pub(crate) fn set_access_acl(
         &self,
         req: &Request<'_>,

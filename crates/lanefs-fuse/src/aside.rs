@@ -1,22 +1,27 @@
 //! Calls of the kernel that may wait for other requests, made by a thread of their own.
 //!
-//! What this side tells the kernel to drop it drops under locks of pages, and writes back first what is dirty: it waits for READ and WRITE requests,
-//! which the threads that take requests must be free to serve. And to drop a name it takes the lock of the directory, which a caller
-//! may hold who waits for one of us. So:
+//! What this side tells the kernel to drop it drops under locks of pages, and writes back first
+//! what is dirty: it waits for READ and WRITE requests, which the threads that take requests must
+//! be free to serve. And to drop a name it takes the lock of the directory, which a caller may hold
+//! who waits for one of us. So:
 //!
-//! A1 *Seeking.* The kernel asks us where data is without writing back first, and would be told that what it has gathered is a hole. While
-//!    anybody has a file open for writing, its pages are written back before the answer. (Files open only for reading have no
-//!    unwritten pages: closing writes them back.)
-//! A2 *Writes past the cache.* Of an asynchronous O_DIRECT write the kernel drops the pages before it sends the request, and not again when that is
-//!    answered: what somebody read meanwhile into its cache would stay there. If anybody may have, the pages are dropped
-//!    here once more, before the answer.
-//! A3 *Names.* Where a change of a directory was made and the call fails all the same, what the kernel believes of the name is dropped. It waits for
-//!    the caller to be answered, so nobody waits for it.
+//! A1 *Seeking.* The kernel asks us where data is without writing back first, and would be told
+//!    that what it has gathered is a hole. While anybody has a file open for writing, its pages are
+//!    written back before the answer. (Files open only for reading have no unwritten pages: closing
+//!    writes them back.)
+//! A2 *Writes past the cache.* Of an asynchronous O_DIRECT write the kernel drops the pages before
+//!    it sends the request, and not again when that is answered: what somebody read meanwhile into
+//!    its cache would stay there. If anybody may have, the pages are dropped here once more, before
+//!    the answer.
+//! A3 *Names.* Where a change of a directory was made and the call fails all the same, what the
+//!    kernel believes of the name is dropped. It waits for the caller to be answered, so nobody
+//!    waits for it.
 //!
-//! A4 *Room.* Where little room is left, a file's pages are written back before its next write is taken ([`crate::room`]).
+//! A4 *Room.* Where little room is left, a file's pages are written back before its next write is
+//!    taken ([`crate::room`]).
 //!
-//! A request that came through a ring has to be answered by the thread that has it; there another thread is started where none is
-//! left (`rings`), and it makes the calls of A1, A2 and A4 itself.
+//! A request that came through a ring has to be answered by the thread that has it; there another
+//! thread is started where none is left (`rings`), and it makes the calls of A1, A2 and A4 itself.
 
 use crate::handles::{ASSUMED, Handles};
 use crate::room::Room;
@@ -137,7 +142,8 @@ impl Aside {
         flush_kernel_pages(&self.device, ino);
     }
 
-    /// Calls the pages of a file in, and puts its attributes for who is about to write it. ENOSPC if there is no room for that.
+    /// Calls the pages of a file in, and puts its attributes for who is about to write it. ENOSPC
+    /// if there is no room for that.
     pub(crate) fn ask(&self, ino: Ino, ttl: Duration, reply: &mut Reply) -> Result<(), Errno> {
         ask(&self.device, &self.room, ino, ttl, reply)
     }
@@ -147,7 +153,8 @@ impl Aside {
         drop_pages(&self.device, ino, offset, bytes);
     }
 
-    /// Has the kernel ask for the attributes again. It waits for nothing, so anybody may call it, also within a request.
+    /// Has the kernel ask for the attributes again. It waits for nothing, so anybody may call it,
+    /// also within a request.
     pub(crate) fn attributes_changed(&self, ino: Ino) {
         if let Err(e) = self.device.drop_attributes(ino) {
             tracing::warn!("inode {}: the kernel may believe old attributes: {e}", ino.0);

@@ -1,4 +1,5 @@
-//! What a serving thread calls when it is about to wait, so that another thread takes the next request.
+//! What a serving thread calls when it is about to wait, so that another thread takes the next
+//! request.
 
 use std::cell::{Cell, RefCell};
 

@@ -1,17 +1,19 @@
 //! Open files by the 64-bit handle the kernel keeps for us.
 //!
-//! A handle is the address of the open file. Looking it up writes nothing and shares nothing, so reads and writes
-//! of different (and of the same) files never meet here.
+//! A handle is the address of the open file. Looking it up writes nothing and shares nothing, so
+//! reads and writes of different (and of the same) files never meet here.
 //!
-//! H1 A handle is given out once, by [`Handles::insert`], and reaches the kernel in the answer to OPEN or CREATE.
-//! H2 Requests come only from the kernel's side of our own connection, and it sends a handle only in requests on that
-//!    open file. RELEASE is the last of them: it is sent when the file has no user left, after every other request
-//!    with that handle was answered.
-//! H3 So between H1 and RELEASE the address is valid, and [`Handles::remove`], called for RELEASE alone, has no
-//!    concurrent reader.
+//! H1 A handle is given out once, by [`Handles::insert`], and reaches the kernel in the answer to
+//!    OPEN or CREATE.
+//! H2 Requests come only from the kernel's side of our own connection, and it sends a handle only
+//!    in requests on that open file. RELEASE is the last of them: it is sent when the file has no
+//!    user left, after every other request with that handle was answered.
+//! H3 So between H1 and RELEASE the address is valid, and [`Handles::remove`], called for RELEASE
+//!    alone, has no concurrent reader.
 //!
-//! Each handle also stands in a shard's set, so that files the kernel never released (the connection was cut) are
-//! closed with the mount. A thread inserts into its own shard; the lock is shared only when another thread releases.
+//! Each handle also stands in a shard's set, so that files the kernel never released (the
+//! connection was cut) are closed with the mount. A thread inserts into its own shard; the lock is
+//! shared only when another thread releases.
 
 use lanefs::{File, Ino};
 use std::collections::hash_map::Entry;
@@ -35,7 +37,8 @@ pub(crate) struct Handle {
     direct: Option<Arc<CachedReads>>,
 }
 
-/// Whether the kernel may have read pages of a file into its cache since somebody opened it with O_DIRECT.
+/// Whether the kernel may have read pages of a file into its cache since somebody opened it with
+/// O_DIRECT.
 #[derive(Default)]
 pub(crate) struct CachedReads(AtomicBool);
 
@@ -84,8 +87,8 @@ impl Handle {
         self.writes && self.direct.is_none()
     }
 
-    /// Whether pages that this handle has just written past the kernel's cache may be in it, as they were before. True also if the handle became
-    /// one with O_DIRECT by fcntl(2).
+    /// Whether pages that this handle has just written past the kernel's cache may be in it, as
+    /// they were before. True also if the handle became one with O_DIRECT by fcntl(2).
     pub(crate) fn may_be_cached(&self) -> bool {
         self.direct.as_ref().is_none_or(|reads| reads.0.load(SeqCst))
     }
@@ -108,7 +111,8 @@ impl Handles {
     }
 
     fn inodes(&self, ino: Ino) -> std::sync::MutexGuard<'_, HashMap<Ino, Opened>> {
-        // Lanes make inodes in runs: the shard is chosen by a hash of the number, so that lanes seldom meet.
+        // Lanes make inodes in runs: the shard is chosen by a hash of the number, so that lanes
+        // seldom meet.
         let shard = (ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % SHARDS;
         self.inodes[shard].0.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -128,14 +132,17 @@ impl Handles {
         all
     }
 
-    /// The kernel is about to read pages of a file into its cache. To be said before they are read: whoever writes them past the cache
-    /// either sees this afterwards, or has written before they are read.
+    /// The kernel is about to read pages of a file into its cache. To be said before they are read:
+    /// whoever writes them past the cache either sees this afterwards, or has written before they
+    /// are read.
     pub(crate) fn is_read_into_cache(&self, ino: Ino) {
-        // Relaxed: a handle that is being opened has not written yet, and before the kernel sends its first write it waits for reads that it sent.
+        // Relaxed: a handle that is being opened has not written yet, and before the kernel sends
+        // its first write it waits for reads that it sent.
         if self.direct.0.load(Relaxed) > 0
             && let Some(reads) = self.inodes(ino).get(&ino).and_then(|o| o.reads.as_ref())
         {
-            // SeqCst, as in `may_be_cached`: this before the pages are read, that after they were written.
+            // SeqCst, as in `may_be_cached`: this before the pages are read, that after they were
+            // written.
             reads.0.store(true, SeqCst);
         }
     }
@@ -163,8 +170,8 @@ impl Handles {
     /// The open file of a handle number; `None` for 0, which stands for no open file.
     ///
     /// # Safety
-    /// `handle` came with a request of the kernel (H2) and the returned reference is not used after that
-    /// request was answered.
+    /// `handle` came with a request of the kernel (H2) and the returned reference is not used after
+    /// that request was answered.
     pub(crate) unsafe fn get(&self, handle: u64) -> Option<&Handle> {
         if handle == 0 {
             return None;
@@ -209,8 +216,8 @@ impl Drop for Handles {
     fn drop(&mut self) {
         for shard in &self.shards {
             for handle in shard.set().drain() {
-                // SAFETY: whoever answers requests holds the `Handles`, so none is in progress; `remove` took out
-                // of the set what it freed.
+                // SAFETY: whoever answers requests holds the `Handles`, so none is in progress;
+                // `remove` took out of the set what it freed.
                 drop(unsafe { Box::from_raw(handle as *mut Handle) });
             }
         }

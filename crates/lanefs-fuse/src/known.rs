@@ -1,12 +1,14 @@
 //! Which inodes the kernel knows: each answer that names one counts, and FORGET takes counts back.
 //!
-//! A file that lost its last name lives on while the kernel knows it: it may be somebody's working directory, or open with
-//! O_PATH, of which the kernel tells us nothing. It forgets such an inode as soon as the last user is gone.
+//! A file that lost its last name lives on while the kernel knows it: it may be somebody's working
+//! directory, or open with O_PATH, of which the kernel tells us nothing. It forgets such an inode
+//! as soon as the last user is gone.
 //!
-//! K1 An inode is counted before its answer is sent, and the count is taken back if nobody took the answer; so the count
-//!    is never below the kernel's.
-//! K2 Counts of 128 neighbours share an allocation, found by a map in a shard. Lanes make inodes in runs, so
-//!    threads that work on files of their own take locks of their own. A chunk whose counts are all zero is dropped.
+//! K1 An inode is counted before its answer is sent, and the count is taken back if nobody took the
+//!    answer; so the count is never below the kernel's.
+//! K2 Counts of 128 neighbours share an allocation, found by a map in a shard. Lanes make inodes in
+//!    runs, so threads that work on files of their own take locks of their own. A chunk whose
+//!    counts are all zero is dropped.
 
 use lanefs::Ino;
 use std::collections::HashMap;

@@ -17,7 +17,8 @@ use std::process::{Command, Stdio};
 /// A mount of ours, and how it is taken down again.
 pub(crate) struct Attached {
     mountpoint: PathBuf,
-    /// The mount's own number and its device's, which name it whatever is mounted on top; `None`: the table of mounts could not be read.
+    /// The mount's own number and its device's, which name it whatever is mounted on top; `None`:
+    /// the table of mounts could not be read.
     which: Option<Which>,
     way: Way,
 }
@@ -25,7 +26,8 @@ pub(crate) struct Attached {
 enum Way {
     /// By umount(2).
     Direct,
-    /// By fusermount3. With `auto_unmount` it waits at the other end of the socket for the end of this process.
+    /// By fusermount3. With `auto_unmount` it waits at the other end of the socket for the end of
+    /// this process.
     ByHelper(#[allow(dead_code)] Option<UnixStream>),
 }
 
@@ -46,7 +48,8 @@ pub(crate) fn attach(mountpoint: &Path, config: &MountConfig) -> io::Result<(Dev
     if mode & libc::S_IFMT != libc::S_IFDIR {
         return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
     }
-    // The kernel itself keeps others out without `allow_other`; only `allow_root` is left to the server.
+    // The kernel itself keeps others out without `allow_other`; only `allow_root` is left to the
+    // server.
     let me = rustix::process::geteuid();
     let others = config.others_may_enter(me.as_raw());
     if me.is_root() && !config.auto_unmount {
@@ -76,7 +79,8 @@ fn mount_directly(mountpoint: &Path, mode: u32, others: bool, config: &MountConf
     if config.block_device {
         match mount("fuseblk.lanefs", format!("{data},blksize=4096")) {
             Ok(()) => return Ok(device),
-            // A kernel may have no such type, or let nobody write to a block device that is mounted.
+            // A kernel may have no such type, or let nobody write to a block device that is
+            // mounted.
             Err(e) => tracing::warn!(
                 "{}: cannot be mounted as a block device ({e}): sync and syncfs are no promise; fsync is",
                 config.source
@@ -94,8 +98,8 @@ fn mount_by_helper(
     config: &MountConfig,
 ) -> io::Result<(Device, Option<UnixStream>)> {
     let (mine, theirs) = UnixStream::pair()?;
-    // Inherited, with a number the child is told. Not by a hook after the fork: that would make it a real fork, and no ring
-    // of a device may live through one.
+    // Inherited, with a number the child is told. Not by a hook after the fork: that would make it
+    // a real fork, and no ring of a device may live through one.
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
     let mut child = Command::new("fusermount3")
         .arg("-o")
@@ -130,7 +134,8 @@ fn mount_by_helper(
     Ok((device.into(), None))
 }
 
-/// What fusermount3 said, and what to do if it may not open the device: it opens that as the user who called it.
+/// What fusermount3 said, and what to do if it may not open the device: it opens that as the user
+/// who called it.
 fn with_advice(said: String) -> String {
     match said.contains("/dev/fuse") && said.contains("Permission denied") {
         true => format!("{said}; {}", crate::wire::NOT_ALLOWED),
@@ -198,8 +203,9 @@ impl Attached {
         Some(PathBuf::from(format!("/sys/class/bdi/{major}:{minor}{suffix}")))
     }
 
-    /// Lets the kernel read ahead by whole requests, and gather as many writes as for any other file system
-    /// (FUSE starts with a hundredth, for servers that may not be trusted). Best effort: only root may.
+    /// Lets the kernel read ahead by whole requests, and gather as many writes as for any other
+    /// file system (FUSE starts with a hundredth, for servers that may not be trusted). Best
+    /// effort: only root may.
     pub(crate) fn tune(&self, config: &MountConfig) {
         let Some(bdi) = self.knobs() else { return };
         let read_ahead = (config.max_write / 1024).to_string();
@@ -210,7 +216,8 @@ impl Attached {
         }
     }
 
-    /// ENOENT if the mount is gone, EBUSY if another lies on top of it: whatever is done by the mountpoint's name would be done to that one.
+    /// ENOENT if the mount is gone, EBUSY if another lies on top of it: whatever is done by the
+    /// mountpoint's name would be done to that one.
     fn check(&self) -> io::Result<()> {
         let error = |e| Err(io::Error::from_raw_os_error(e));
         let (Some(mine), Some(all)) = (&self.which, mounts_at(&self.mountpoint)) else { return Ok(()) };
@@ -241,13 +248,15 @@ impl Attached {
         }
     }
 
-    /// A directory of the mount; `None` if it cannot be had: another mount lies on top, or it does not answer.
+    /// A directory of the mount; `None` if it cannot be had: another mount lies on top, or it does
+    /// not answer.
     pub(crate) fn root(&self) -> Option<File> {
         self.check().ok()?;
         File::open(&self.mountpoint).ok()
     }
 
-    /// Cuts the connection: every call in progress and every later one on the mount fails. False if there was no way to.
+    /// Cuts the connection: every call in progress and every later one on the mount fails. False if
+    /// there was no way to.
     pub(crate) fn abort(&self) -> bool {
         let mut cut = false;
         if matches!(self.way, Way::Direct) && self.check().is_ok() {

@@ -22,8 +22,9 @@ pub enum IoUring {
 pub struct MountConfig {
     /// What the mount table shows as the source: the image.
     pub source: String,
-    /// The source is a block device, which root mounts as such: the kernel tells of `sync` and `syncfs` then, and an unmount waits until the
-    /// volume is closed. It has to be open without keeping the kernel from mounting it (`FileOptions::exclusive` of the store).
+    /// The source is a block device, which root mounts as such: the kernel tells of `sync` and
+    /// `syncfs` then, and an unmount waits until the volume is closed. It has to be open without
+    /// keeping the kernel from mounting it (`FileOptions::exclusive` of the store).
     pub block_device: bool,
     /// Refuse every change.
     pub read_only: bool,
@@ -127,8 +128,8 @@ const OTHERS: &[&str] = &[
 ];
 
 impl MountConfig {
-    /// Takes in a comma-separated list as given to `-o`. Options about the volume rather than the mount are
-    /// returned, as (name, value), for the caller to use or refuse.
+    /// Takes in a comma-separated list as given to `-o`. Options about the volume rather than the
+    /// mount are returned, as (name, value), for the caller to use or refuse.
     pub fn parse<'a>(&mut self, list: &'a str) -> Result<Vec<(&'a str, Option<&'a str>)>, BadOption> {
         let mut rest = Vec::new();
         for option in list.split(',').map(str::trim).filter(|o| !o.is_empty()) {
@@ -154,7 +155,8 @@ impl MountConfig {
                 "writeback" => self.writeback = true,
                 "nowriteback" => self.writeback = false,
                 "fsname" => self.source = value.ok_or_else(bad)?.to_string(),
-                // What the mount table says of a mount, and mount(8) says again when it mounts it anew.
+                // What the mount table says of a mount, and mount(8) says again when it mounts it
+                // anew.
                 "subtype" | "user_id" | "group_id" | "max_read" | "blksize" => {}
                 "io_uring" => {
                     self.io_uring = match value {
@@ -217,7 +219,8 @@ impl MountConfig {
         }
     }
 
-    /// Threads of one processor's ring: two, and up to four times that while they wait for the device.
+    /// Threads of one processor's ring: two, and up to four times that while they wait for the
+    /// device.
     pub(crate) fn ring_threads(&self) -> Size {
         let limit = match self.threads {
             0 => 8,
@@ -226,7 +229,8 @@ impl MountConfig {
         Size { first: 2, limit }
     }
 
-    /// The memory its buffers may take, in bytes: of the volume's budget, so that the whole stays within it.
+    /// The memory its buffers may take, in bytes: of the volume's budget, so that the whole stays
+    /// within it.
     pub fn buffers(&self) -> u64 {
         let most = most(self.max_write);
         let read = 2 * most * self.threads();
@@ -234,8 +238,9 @@ impl MountConfig {
         if self.io_uring == IoUring::Off { read as u64 } else { rings.max(read as u64) }
     }
 
-    /// How many of them read requests at a time: as many as there are cores the callers leave, and one more than one, because not
-    /// every wait is announced (a lock that somebody holds who waits).
+    /// How many of them read requests at a time: as many as there are cores the callers leave, and
+    /// one more than one, because not every wait is announced (a lock that somebody holds who
+    /// waits).
     pub(crate) fn readers(&self) -> usize {
         match self.readers {
             0 => (cores() / 2).max(2),

@@ -1,11 +1,14 @@
 //! How many threads read requests at a time.
 //!
-//! Requests are spread by the kernel over all threads that wait for one, in turn. So a single caller whose calls are answered from memory
-//! would wake a cold thread each time, and a call that sends two requests would wake two. Therefore few threads read, one
-//! per two cores (the callers need the others) and at least two, and the rest stand by for those that have to wait for the device.
+//! Requests are spread by the kernel over all threads that wait for one, in turn. So a single
+//! caller whose calls are answered from memory would wake a cold thread each time, and a call that
+//! sends two requests would wake two. Therefore few threads read, one per two cores (the callers
+//! need the others) and at least two, and the rest stand by for those that have to wait for the
+//! device.
 //!
 //! C1 `reading` counts the threads that read, or do what they have read without having to wait.
-//! C2 A thread that is about to wait leaves, and if that leaves too few, one that stands by is called to read.
+//! C2 A thread that is about to wait leaves, and if that leaves too few, one that stands by is
+//!    called to read.
 //! C3 When it is done it reads again if there are too few, else it stands by.
 //! C4 Once the connection has ended nobody stands by any more.
 
@@ -39,7 +42,8 @@ impl ReaderPool {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// This thread is one of them. True if it is to read, false if the connection ended before it was wanted.
+    /// This thread is one of them. True if it is to read, false if the connection ended before it
+    /// was wanted.
     pub(crate) fn join(self: &Arc<Self>) -> bool {
         let pool = Arc::clone(self);
         blocking_hook::set(move |_| pool.leave());
@@ -63,7 +67,8 @@ impl ReaderPool {
         !s.ended
     }
 
-    /// To be called after each request. True if this thread is to read another, false if the connection ended.
+    /// To be called after each request. True if this thread is to read another, false if the
+    /// connection ended.
     pub(crate) fn done(&self) -> bool {
         if blocking_hook::has_waited() { self.read_or_stand_by() } else { true }
     }

@@ -1,7 +1,8 @@
 //! The threads that read requests from /dev/fuse, have them done, and answer.
 //!
-//! Each has a descriptor of its own: what it has read is answered there and nowhere else (FUSE_DEV_IOC_CLONE). How many of
-//! them read at a time: [`crate::reader_pool`]. With rings two are left, for what the kernel sends this way only.
+//! Each has a descriptor of its own: what it has read is answered there and nowhere else
+//! (FUSE_DEV_IOC_CLONE). How many of them read at a time: [`crate::reader_pool`]. With rings two
+//! are left, for what the kernel sends this way only.
 
 use crate::adaptor::Adaptor;
 use crate::reader_pool::ReaderPool;
@@ -21,13 +22,14 @@ pub(crate) enum Origin {
 /// A serving thread; it ends when the connection has ended.
 pub(crate) type Serving = JoinHandle<io::Result<()>>;
 
-/// Bytes of a buffer for requests whose writes have at most `max_write` bytes: the least the kernel reads into.
+/// Bytes of a buffer for requests whose writes have at most `max_write` bytes: the least the kernel
+/// reads into.
 pub(crate) fn most(max_write: u32) -> usize {
     (max_write as usize).max(1 << 17) + 4096
 }
 
-/// Starts `threads` of them, of which `reading` read at a time. `nap`: how long they rest after what needs no answer, so that more of it
-/// comes together.
+/// Starts `threads` of them, of which `reading` read at a time. `nap`: how long they rest after
+/// what needs no answer, so that more of it comes together.
 pub(crate) fn start(
     adaptor: &Arc<Adaptor>,
     device: &Arc<Device>,
@@ -62,7 +64,8 @@ pub(crate) fn perform(
     reply: &mut Reply,
     origin: &Origin,
 ) -> Result<(), Errno> {
-    // A panic is a bug, and what it leaves in memory is not to be trusted: the volume stops as a crash would stop it.
+    // A panic is a bug, and what it leaves in memory is not to be trusted: the volume stops as a
+    // crash would stop it.
     catch_unwind(AssertUnwindSafe(|| adaptor.serve(request, reply, origin))).unwrap_or_else(|_| {
         tracing::error!("request {} panicked; the volume is stopped as by a crash", request.op);
         adaptor.volume.shutdown();
@@ -119,7 +122,8 @@ mod tests {
     use lanefs::{MountOptions, Volume};
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-    /// A reader that met an error ended, and one after the other did, until nobody was left and every call on the mount waited.
+    /// A reader that met an error ended, and one after the other did, until nobody was left and
+    /// every call on the mount waited.
     #[test]
     fn the_mount_ends_when_a_reader_fails() {
         let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };

@@ -1,15 +1,18 @@
-//! The threads that serve requests over io_uring: for each processor the kernel may have, some with an entry each in that
-//! processor's queue ([`crate::wire::ring`]).
+//! The threads that serve requests over io_uring: for each processor the kernel may have, some with
+//! an entry each in that processor's queue ([`crate::wire::ring`]).
 //!
-//! A thread stays on its queue's processor: the caller goes to sleep there when it has sent its request, so the two change places without
-//! waking another processor. The kernel prefers the entry that became free last, so one caller alone finds the same warm thread.
+//! A thread stays on its queue's processor: the caller goes to sleep there when it has sent its
+//! request, so the two change places without waking another processor. The kernel prefers the entry
+//! that became free last, so one caller alone finds the same warm thread.
 //!
-//! T1 A thread that waits has no entry free, and only the threads of its queue serve it. When the last of them goes away to wait for
-//!    the device, another is started as long as there are fewer than the limit; then requests wait for those who are away.
-//! T2 Before a thread waits for requests of the kernel, another of its queue has its entry registered and does not wait for
-//!    requests, whatever the limit: they may come to this queue. Before, because the kernel gives a new entry only what comes after it.
-//! T3 The kernel uses the rings when each queue has an entry, and holds requests back until then. If a queue gets none it is told so
-//!    ([`ring::disable`]), and all requests come over /dev/fuse.
+//! T1 A thread that waits has no entry free, and only the threads of its queue serve it. When the
+//!    last of them goes away to wait for the device, another is started as long as there are fewer
+//!    than the limit; then requests wait for those who are away.
+//! T2 Before a thread waits for requests of the kernel, another of its queue has its entry
+//!    registered and does not wait for requests, whatever the limit: they may come to this queue.
+//!    Before, because the kernel gives a new entry only what comes after it.
+//! T3 The kernel uses the rings when each queue has an entry, and holds requests back until then.
+//!    If a queue gets none it is told so ([`ring::disable`]), and all requests come over /dev/fuse.
 
 use crate::adaptor::Adaptor;
 use crate::blocking_hook::{self, Wait};
@@ -86,8 +89,8 @@ fn count(list: &str) -> Option<usize> {
     })
 }
 
-/// The threads of all queues, each with its entry registered. An error: rings cannot be had, and the kernel has been told (T3);
-/// threads that have started end with the connection.
+/// The threads of all queues, each with its entry registered. An error: rings cannot be had, and
+/// the kernel has been told (T3); threads that have started end with the connection.
 pub(crate) struct Rings {
     shared: Arc<RingShared>,
 }
@@ -224,7 +227,8 @@ impl QueueThreads {
             let (request, mut reply) = entry.open()?;
             let result = perform(adaptor, &request, &mut reply, &Origin::Ring);
             debug_assert_ne!(reply.answer, Answer::Elsewhere);
-            // The kernel waits for the answer of a request it has handed over, whatever becomes of the caller.
+            // The kernel waits for the answer of a request it has handed over, whatever becomes of
+            // the caller.
             if result.is_err() {
                 adaptor.undo(&mut reply);
             }
@@ -263,7 +267,8 @@ impl QueueThreads {
                 count = self.begun.wait(count).unwrap_or_else(|e| e.into_inner());
             }
             if count.registered <= before {
-                // Better to risk waiting for each other than never to answer; what failed has been said.
+                // Better to risk waiting for each other than never to answer; what failed has been
+                // said.
                 break;
             }
         }

@@ -1,22 +1,29 @@
-//! Room for what the kernel gathers: with the writeback cache a write is answered before this side hears of it, and FUSE has no call that would ask for
-//! room first. So the kernel is kept from gathering more than there is room for, and is made to ask where little is left.
+//! Room for what the kernel gathers: with the writeback cache a write is answered before this side
+//! hears of it, and FUSE has no call that would ask for room first. So the kernel is kept from
+//! gathering more than there is room for, and is made to ask where little is left.
 //!
-//! R1 *What the kernel may hold.* `held` bounds the unwritten pages of this mount: the kernel makes who writes wait beyond it (a strict limit of its
-//!    bdi, `/sys/class/bdi/*/max_bytes`; measured: writes of 64 MiB under a limit of 32 MiB never had more than that unwritten). While a volume has
-//!    more room than the kernel may hold of all mounts together, nothing is limited. Below that the limit is a quarter of the room. A mount that may not set
-//!    the limit has that of the kernel for ordinary users' mounts, 1 % of what all may hold.
-//! R2 *Scarce.* When the room is less than what the kernel may hold and [`Room::reserve`] together, each write(2) to a file that is open for writing is
-//!    asked for: the attributes of such files are dropped, and the kernel fetches them before it takes the next write (with the handle:
-//!    GETATTR of a program comes without). Before that is answered the file's pages are written back, and what was written since is charged. Where the reserve is
-//!    not free then the answer is ENOSPC, and so is the write's. What drops the attributes comes before each answer that
+//! R1 *What the kernel may hold.* `held` bounds the unwritten pages of this mount: the kernel makes
+//!    who writes wait beyond it (a strict limit of its bdi, `/sys/class/bdi/*/max_bytes`; measured:
+//!    writes of 64 MiB under a limit of 32 MiB never had more than that unwritten). While a volume
+//!    has more room than the kernel may hold of all mounts together, nothing is limited. Below that
+//!    the limit is a quarter of the room. A mount that may not set the limit has that of the kernel
+//!    for ordinary users' mounts, 1 % of what all may hold.
+//! R2 *Scarce.* When the room is less than what the kernel may hold and [`Room::reserve`] together,
+//!    each write(2) to a file that is open for writing is asked for: the attributes of such files
+//!    are dropped, and the kernel fetches them before it takes the next write (with the handle:
+//!    GETATTR of a program comes without). Before that is answered the file's pages are written
+//!    back, and what was written since is charged. Where the reserve is not free then the answer is
+//!    ENOSPC, and so is the write's. What drops the attributes comes before each answer that
 //!    carries some: the kernel does not believe those then.
-//! R3 The reserve is what calls of write(2) under way may have brought in since they were asked for: one call of [`Room::reserve`] bytes,
-//!    or several that are smaller. It is not available to users (`f_bavail`), and is used up by what is not written through the
-//!    kernel's cache. A call that is larger may lose its end: the next call, fsync and close tell.
+//! R3 The reserve is what calls of write(2) under way may have brought in since they were asked
+//!    for: one call of [`Room::reserve`] bytes, or several that are smaller. It is not available to
+//!    users (`f_bavail`), and is used up by what is not written through the kernel's cache. A call
+//!    that is larger may lose its end: the next call, fsync and close tell.
 //! R4 A file is made only where the reserve is free: its first write is not asked for.
 //! R5 Pages of a map are dirtied without a word. Their room is not promised; msync and fsync tell.
-//! R6 A file that was preallocated, and has room for all that lies before its end, is written whether the reserve is free or not, until what was preallocated is
-//!    used up. A call that goes on behind that takes from the reserve, once; the next is refused.
+//! R6 A file that was preallocated, and has room for all that lies before its end, is written
+//!    whether the reserve is free or not, until what was preallocated is used up. A call that goes
+//!    on behind that takes from the reserve, once; the next is refused.
 
 use crate::wire::Errno;
 use lanefs::{Ino, Stat, Volume};

@@ -1,7 +1,9 @@
-//! A scrub through the mount: an `ioctl` of a directory of it, a step per call, so that no request takes long and the caller sets the pace.
+//! A scrub through the mount: an `ioctl` of a directory of it, a step per call, so that no request
+//! takes long and the caller sets the pace.
 //!
-//! The argument is [`IOC_SCRUB`]'s 16 KiB, in and out. In: where to go on and how many blocks to read. Out: where to go on, what was
-//! read, and the damaged blocks with their paths. All integers little-endian.
+//! The argument is [`IOC_SCRUB`]'s 16 KiB, in and out. In: where to go on and how many blocks to
+//! read. Out: where to go on, what was read, and the damaged blocks with their paths. All integers
+//! little-endian.
 
 use lanefs::scrub::Damaged;
 use lanefs::{Ino, ScrubCursor, ScrubDamage, ScrubStep, Volume};

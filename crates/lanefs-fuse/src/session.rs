@@ -16,7 +16,8 @@ use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// A volume mounted in the name space. Dropping it unmounts, waits for the users of the mount, and closes the volume.
+/// A volume mounted in the name space. Dropping it unmounts, waits for the users of the mount, and
+/// closes the volume.
 pub struct Session {
     volume: Volume,
     unmounter: Unmounter,
@@ -29,7 +30,8 @@ pub struct Session {
 enum Over {
     /// The connection has ended.
     Ended,
-    /// It cannot be ended: another mount lies on top of ours, or ours is out of the name space and in use. It ends with the process.
+    /// It cannot be ended: another mount lies on top of ours, or ours is out of the name space and
+    /// in use. It ends with the process.
     GivenUp,
 }
 
@@ -50,8 +52,8 @@ pub struct Unmounter {
     over: Sender<Over>,
 }
 
-/// Tells the kernel that this thread, and all it starts later, serve a file system: they are not made to wait for
-/// the writeback of pages that only they can write. Best effort; only root may.
+/// Tells the kernel that this thread, and all it starts later, serve a file system: they are not
+/// made to wait for the writeback of pages that only they can write. Best effort; only root may.
 pub fn serve_as_flusher() {
     const PR_SET_IO_FLUSHER: libc::c_int = 57;
     // SAFETY: this prctl takes plain numbers and sets a flag of the calling thread.
@@ -61,7 +63,8 @@ pub fn serve_as_flusher() {
 /// Mounts `volume` at the directory `mountpoint`. When this returns, the mount answers.
 ///
 /// # Errors
-/// EBUSY, EPERM, ENOTDIR and what else mount(2) says; the message of fusermount3 for an ordinary user.
+/// EBUSY, EPERM, ENOTDIR and what else mount(2) says; the message of fusermount3 for an ordinary
+/// user.
 pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Result<Session> {
     let rings = rings_wanted(config)?;
     let (device, attached) = attach(mountpoint, config)?;
@@ -79,7 +82,8 @@ pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Res
     let attached = Arc::new(attached);
     let unmounter =
         Unmounter { attached: Arc::clone(&attached), adaptor: Arc::downgrade(&adaptor), over: said };
-    // A reader of requests that failed takes the mount with it: calls are to fail, not to wait for ever.
+    // A reader of requests that failed takes the mount with it: calls are to fail, not to wait for
+    // ever.
     let cut = unmounter.clone();
     adaptor.when_serving_fails(Box::new(move || cut.cut()));
     let closing = Arc::clone(&adaptor.closing);
@@ -116,8 +120,8 @@ fn rings_wanted(config: &MountConfig) -> io::Result<bool> {
     }
 }
 
-/// Shakes hands with the kernel and starts who serves it. The thread returned ends when the connection has ended, with the first
-/// error of any.
+/// Shakes hands with the kernel and starts who serves it. The thread returned ends when the
+/// connection has ended, with the first error of any.
 fn serve(
     volume: &Volume,
     device: Device,
@@ -154,7 +158,8 @@ fn serve(
         }
         rings = Some(started);
     }
-    // Over /dev/fuse comes little but FORGET then, which nobody waits for: not worth waking a thread for each.
+    // Over /dev/fuse comes little but FORGET then, which nobody waits for: not worth waking a
+    // thread for each.
     let (threads, nap) = match over_rings {
         true => ((2, 1), Some(FORGETTING)),
         false => ((config.threads(), config.readers()), None),
@@ -184,7 +189,8 @@ impl Session {
         self.unmounter.clone()
     }
 
-    /// Waits until the mount is gone: the volume has no user left, and [`Session::join`] only closes it then.
+    /// Waits until the mount is gone: the volume has no user left, and [`Session::join`] only
+    /// closes it then.
     ///
     /// # Errors
     /// Of the connection.
@@ -195,7 +201,8 @@ impl Session {
     /// Waits until the mount is gone, then closes the volume.
     ///
     /// # Errors
-    /// Of the connection, or of the final checkpoint; or something that programs had written could not be written back when the mount ended.
+    /// Of the connection, or of the final checkpoint; or something that programs had written could
+    /// not be written back when the mount ended.
     pub fn join(mut self) -> io::Result<()> {
         let served = self.wait();
         let closed = self.closing.end(&self.volume).map_err(io::Error::from);
@@ -250,9 +257,10 @@ impl Unmounter {
         self.attached.detach_if_idle()
     }
 
-    /// Unmounts whoever uses the mount: what the kernel has gathered is written back until it holds nothing, then the connection is cut.
-    /// Open files of the mount fail with ENOTCONN or EIO from here on; the volume loses nothing that was accepted, or [`Session::join`] says so.
-    /// What lies on top of the mount is left alone: then the connection ends with the process.
+    /// Unmounts whoever uses the mount: what the kernel has gathered is written back until it holds
+    /// nothing, then the connection is cut. Open files of the mount fail with ENOTCONN or EIO from
+    /// here on; the volume loses nothing that was accepted, or [`Session::join`] says so. What lies
+    /// on top of the mount is left alone: then the connection ends with the process.
     pub fn stop(&self) {
         if self.attached.detach_if_idle().is_ok() {
             return;

@@ -7,15 +7,15 @@ pub struct Signals {
     set: libc::sigset_t,
 }
 
-/// Blocks SIGTERM, SIGINT and SIGHUP in this thread and all it starts later, so that [`Signals::wait`] gets them.
-/// To be called before any thread is started.
+/// Blocks SIGTERM, SIGINT and SIGHUP in this thread and all it starts later, so that
+/// [`Signals::wait`] gets them. To be called before any thread is started.
 ///
 /// # Errors
 /// What pthread_sigmask says.
 pub fn block_signals() -> io::Result<Signals> {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigemptyset initialises the set, sigaddset takes an initialised set and valid signal numbers, and
-    // pthread_sigmask reads it.
+    // SAFETY: sigemptyset initialises the set, sigaddset takes an initialised set and valid signal
+    // numbers, and pthread_sigmask reads it.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {

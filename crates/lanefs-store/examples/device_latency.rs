@@ -1,6 +1,7 @@
 //! Measures the devices: `cargo run --release -p lanefs-store --example device_latency [IMAGE]`.
 //!
-//! IMAGE is made (64 MiB, on a file system of your choice) and removed again. Reported are the median and the 99th percentile.
+//! IMAGE is made (64 MiB, on a file system of your choice) and removed again. Reported are the
+//! median and the 99th percentile.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

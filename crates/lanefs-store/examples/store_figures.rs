@@ -1,4 +1,5 @@
-//! The store's own costs, on devices of memory: `cargo run --release -p lanefs-store --example store_figures`.
+//! The store's own costs, on devices of memory:
+//! `cargo run --release -p lanefs-store --example store_figures`.
 
 use lanefs_format::record::{Effect, encode_group};
 use lanefs_store::device::{Device, MemoryDevice, Recorder};
@@ -152,7 +153,8 @@ fn main() -> AnyResult<()> {
     println!("cold inode load: {} ns each", began.elapsed().as_nanos() / 10_000);
     drop(s);
 
-    // Recovery of 1 GiB of log: 128 Ki durable writes of one page each, and 1 GiB in writes of 128 KiB.
+    // Recovery of 1 GiB of log: 128 Ki durable writes of one page each, and 1 GiB in writes of 128
+    // KiB.
     for (what, n, pages) in [("4 KiB", 131_072u64, 1u64), ("128 KiB", 8192, 32)] {
         let d = make(3 << 30)?;
         let (s, _) = Store::open(vec![d.clone()], &OpenOptions::default())?;

@@ -8,10 +8,11 @@ use std::sync::Arc;
 pub struct FormatOptions {
     /// A name for people, at most 64 bytes.
     pub label: String,
-    /// Blocks in a segment: a power of two from 16 to 512. Small volumes get smaller segments by themselves.
+    /// Blocks in a segment: a power of two from 16 to 512. Small volumes get smaller segments by
+    /// themselves.
     pub segment_blocks: u32,
-    /// Independent logs used at a mount that does not ask for another number, at most 128; 0 for one per CPU, at most 16. A small volume
-    /// is used with fewer: see [`FormatOptions::mlogs_on`].
+    /// Independent logs used at a mount that does not ask for another number, at most 128; 0 for
+    /// one per CPU, at most 16. A small volume is used with fewer: see [`FormatOptions::mlogs_on`].
     pub mlogs: u32,
     /// The volume's identity; a random one if none is given.
     pub uuid: Option<[u8; 16]>,
@@ -25,8 +26,8 @@ pub struct FormatOptions {
     pub mode: u32,
     /// Times of the root directory, nanoseconds since 1970; the present if none is given.
     pub time: Option<i64>,
-    /// How often the blocks of the tree (inodes, maps, directories, tables; not file data) lie on the
-    /// devices: 1, or 2, so that the damage of one block loses nothing.
+    /// How often the blocks of the tree (inodes, maps, directories, tables; not file data) lie on
+    /// the devices: 1, or 2, so that the damage of one block loses nothing.
     pub metadata_copies: u32,
     /// Overwrite a volume that is already there.
     pub force: bool,
@@ -67,14 +68,17 @@ pub struct OpenOptions {
     pub mlogs: usize,
     /// Bytes of verified node blocks kept in memory.
     pub cache_bytes: usize,
-    /// Bytes of inodes and inode table kept in memory while nothing is unwritten of them. What is unwritten is kept beyond that, and
-    /// [`Store::memory`](crate::Store::memory) tells when a checkpoint is due for it.
+    /// Bytes of inodes and inode table kept in memory while nothing is unwritten of them. What is
+    /// unwritten is kept beyond that, and [`Store::memory`](crate::Store::memory) tells when a
+    /// checkpoint is due for it.
     pub memory_bytes: usize,
     /// Lanes of the space counter; 0 for as many as there are.
     pub lanes: usize,
-    /// Go on where the log shows that a device lost what it had acknowledged. Otherwise that is an error of opening.
+    /// Go on where the log shows that a device lost what it had acknowledged. Otherwise that is an
+    /// error of opening.
     pub accept_loss: bool,
-    /// Threads that check the data of the logs while the volume is opened; 0 for twice the processors, at most 16.
+    /// Threads that check the data of the logs while the volume is opened; 0 for twice the
+    /// processors, at most 16.
     pub threads: usize,
 }
 
@@ -103,7 +107,8 @@ pub struct OpenReport {
     pub batches: u64,
     /// Batches dropped because their data did not reach the medium.
     pub batches_dropped: u64,
-    /// Batches, epochs and checkpoints that were acknowledged, as later batches say, and are not there.
+    /// Batches, epochs and checkpoints that were acknowledged, as later batches say, and are not
+    /// there.
     pub lost: u64,
     /// The last committed epoch without a gap.
     pub epoch: u64,
@@ -232,8 +237,8 @@ pub struct Transaction {
 /// What taking pages away says of the inode beside.
 #[derive(Clone, Copy)]
 pub struct Cut<'a> {
-    /// Its size, if that is what is cut: then the caller keeps all others from changing it. A hole says none, since the file may grow and be
-    /// written back while the hole is made.
+    /// Its size, if that is what is cut: then the caller keeps all others from changing it. A hole
+    /// says none, since the file may grow and be written back while the hole is made.
     pub size: Option<u64>,
     /// Its mtime and ctime, if they change.
     pub time: Option<i64>,
@@ -248,12 +253,13 @@ pub struct InodeUpdate {
     pub ino: Ino,
     /// Its attributes, captured whole.
     pub attrs: Attrs,
-    /// Of the attributes only kind and size are told; the others stay as the store has them. Only for an inode of which an update was
-    /// submitted before, or that a fold has made.
+    /// Of the attributes only kind and size are told; the others stay as the store has them. Only
+    /// for an inode of which an update was submitted before, or that a fold has made.
     pub size_only: bool,
     /// Its extended attributes if they changed.
     pub xattrs: Option<Vec<u8>>,
-    /// Dirty pages by page number, ascending. A last page that is short enough may be stored in the inode block.
+    /// Dirty pages by page number, ascending. A last page that is short enough may be stored in the
+    /// inode block.
     pub pages: Vec<(u64, Box<Block>)>,
     /// Blocks reserved for these pages; given back here and what is really used is charged.
     pub reserved: u32,
@@ -264,7 +270,8 @@ pub struct InodeUpdate {
 pub struct FoldInput {
     /// Everything up to this epoch is committed and in `groups` or folded already.
     pub epoch: u64,
-    /// Buffers of record groups, in any order. A checkpoint that fails forgets them: its caller has kept them, and hands them to the next.
+    /// Buffers of record groups, in any order. A checkpoint that fails forgets them: its caller has
+    /// kept them, and hands them to the next.
     pub groups: Vec<Arc<Vec<u8>>>,
 }
 

@@ -1,15 +1,18 @@
-//! Applying a fold's plan ([`crate::fold`]): record groups become inodes, directory entries and link counts. Done only by checkpoints, on the in-memory
-//! state that they write out next.
+//! Applying a fold's plan ([`crate::fold`]): record groups become inodes, directory entries and
+//! link counts. Done only by checkpoints, on the in-memory state that they write out next.
 //!
-//! 1. What a change replaces is what the folded directory says, not what the record remembers. So the link deltas are names after minus names before (O8), and folding the
-//!    same groups again changes nothing (O11).
-//! 2. Order: NEW, then RIGHTS, then entries, then link counts, PARENT, DEAD; so a NEW that comes with its first name is
-//!    found, and a removed directory's entries still take their links along. DEAD of an inode that loses its last name in the same fold follows
-//!    that directly, so that its memory is given back before the next one's is taken: a fold may remove a hundred thousand.
+//! 1. What a change replaces is what the folded directory says, not what the record remembers. So
+//!    the link deltas are names after minus names before (O8), and folding the same groups again
+//!    changes nothing (O11).
+//! 2. Order: NEW, then RIGHTS, then entries, then link counts, PARENT, DEAD; so a NEW that comes
+//!    with its first name is found, and a removed directory's entries still take their links along.
+//!    DEAD of an inode that loses its last name in the same fold follows that directly, so that its
+//!    memory is given back before the next one's is taken: a fold may remove a hundred thousand.
 //! 3. DEAD of an inode that still has names is refused: it would leave a name without an inode.
-//! 4. An inode without names that is not dead is on the orphan list. Being there is all that the checkpoint says of its last name: the block is not
-//!    written for it, or the removal of all files of a full volume would need as much room again (see `Store::capture`). What a block counts of
-//!    an inode on the list is therefore not asked.
+//! 4. An inode without names that is not dead is on the orphan list. Being there is all that the
+//!    checkpoint says of its last name: the block is not written for it, or the removal of all
+//!    files of a full volume would need as much room again (see `Store::capture`). What a block
+//!    counts of an inode on the list is therefore not asked.
 //! 5. What a fold changes goes on the checkpoint's own list, not on the lists of what calls dirty.
 
 use crate::block_io::{BlockSink, Owner};
@@ -34,7 +37,8 @@ impl StateCell for Cell {
     }
 }
 
-/// Inodes whose blocks a fold reads together: one after the other they are a trip to the device each.
+/// Inodes whose blocks a fold reads together: one after the other they are a trip to the device
+/// each.
 const TOGETHER: usize = 256;
 
 impl Store {
@@ -43,14 +47,15 @@ impl Store {
         (self.inode_count.load(Ordering::Relaxed) as i64).max(0) as u64
     }
 
-    /// Preallocated pages without a block. A damaged volume may have counted fewer than it writes or frees.
+    /// Preallocated pages without a block. A damaged volume may have counted fewer than it writes
+    /// or frees.
     pub(crate) fn unwritten_counted(&self) -> u64 {
         // Relaxed: only the holder of the maintenance lock changes it.
         self.unwritten.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// Folds all groups of `buffers`. An error may leave the fold half done in memory, with links not counted: it is
-    /// sticky, and the volume is what the last slot and the log say.
+    /// Folds all groups of `buffers`. An error may leave the fold half done in memory, with links
+    /// not counted: it is sticky, and the volume is what the last slot and the log say.
     pub(crate) fn fold(
         &self,
         m: &mut Maintenance,
@@ -140,8 +145,9 @@ impl Store {
         Ok(())
     }
 
-    /// Called after the `n`th of many inodes was folded or captured: writes what is queued if it is much, and now and then the chunks of the inode
-    /// table, of which each may have another, if these are much; then lets them go.
+    /// Called after the `n`th of many inodes was folded or captured: writes what is queued if it is
+    /// much, and now and then the chunks of the inode table, of which each may have another, if
+    /// these are much; then lets them go.
     pub(crate) fn relieve(&self, n: usize, sink: &mut Sink<'_>) -> Result<()> {
         if n % 256 == 255 && self.inodes.memory() > self.memory_bytes / 2 {
             self.inodes.write_chunks(sink)?;
@@ -150,7 +156,8 @@ impl Store {
         sink.relieve()
     }
 
-    /// Reads the blocks of those of these inodes that are not in memory together, for who goes on to fold them.
+    /// Reads the blocks of those of these inodes that are not in memory together, for who goes on
+    /// to fold them.
     fn expect_inodes(&self, inos: impl Iterator<Item = Ino>) -> Result<()> {
         let mut refs = Vec::new();
         for ino in inos {
@@ -198,7 +205,8 @@ impl Store {
         if i.state.version() == 0 {
             i.state.apply_attrs(&attrs, 0);
         } else if b.logged {
-            // What a record says of them may be of an epoch that is not folded, or that a crash has taken.
+            // What a record says of them may be of an epoch that is not folded, or that a crash has
+            // taken.
             i.state.set_rights(b.mode, b.uid, b.gid);
         }
         i.state.set_parent(b.parent);
@@ -226,8 +234,9 @@ impl Store {
         Ok(Some(cell))
     }
 
-    /// Mode, owner and ACLs, in the order of names: whatever a record of the inode said of them, which may be of a later epoch (that is folded after
-    /// this one) but of none that a crash may take.
+    /// Mode, owner and ACLs, in the order of names: whatever a record of the inode said of them,
+    /// which may be of a later epoch (that is folded after this one) but of none that a crash may
+    /// take.
     fn fold_rights(&self, m: &mut Maintenance, r: &RightsChange<'_>) -> Result<()> {
         let Some(cell) = self.folded_cell(r.ino)? else { return Ok(()) };
         let mut i = cell.lock();
@@ -318,7 +327,8 @@ impl Store {
                 tracing::warn!("inode {ino} is said to be dead, but it has {} names", i.state.names());
                 return Ok(());
             }
-            // Tree marks of what memory gave up already; what is fresh has none and loses its live mark below.
+            // Tree marks of what memory gave up already; what is fresh has none and loses its live
+            // mark below.
             i.settle(&self.segments);
             i.died.drain(..).for_each(|a| sink.unmark(a));
             i.fresh.clear();

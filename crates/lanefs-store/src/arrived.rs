@@ -1,9 +1,10 @@
-//! Which fsyncs' data is on the medium: an fsync writes its data and its message in one trip, so after a crash the message may be there and
-//! the data not. Recovery reads all of it, and believes the checksums.
+//! Which fsyncs' data is on the medium: an fsync writes its data and its message in one trip, so
+//! after a crash the message may be there and the data not. Recovery reads all of it, and believes
+//! the checksums.
 //!
-//! What the device cannot read, tried three times, may have arrived. If a later batch says that the message was durable, it counts, and
-//! reading the page is an error; if none does, it may have been acknowledged all the same, and opening is an error. Where losses
-//! are accepted, it counts.
+//! What the device cannot read, tried three times, may have arrived. If a later batch says that the
+//! message was durable, it counts, and reading the page is an error; if none does, it may have been
+//! acknowledged all the same, and opening is an error. Where losses are accepted, it counts.
 
 use crate::error::{Result, StoreError};
 use crate::scan::FsyncMessage;
@@ -17,14 +18,16 @@ use std::thread::Builder;
 type Bad = (usize, Option<StoreError>);
 
 impl Store {
-    /// For each message, whether all data that its news refer to is on the medium. Several threads read and check, much at
-    /// a time: what a gigabyte of log takes is what the device takes to read it.
+    /// For each message, whether all data that its news refer to is on the medium. Several threads
+    /// read and check, much at a time: what a gigabyte of log takes is what the device takes to
+    /// read it.
     pub(crate) fn data_arrived(&self, msgs: &[FsyncMessage]) -> Result<Vec<bool>> {
         let mut arrived = vec![true; msgs.len()];
         let mut refs: Vec<(usize, BlockRef)> = Vec::new();
         for (m, msg) in msgs.iter().enumerate() {
             for r in &msg.message.inodes {
-                // Something refers to these blocks: they are not free before the recovery's checkpoint (1).
+                // Something refers to these blocks: they are not free before the recovery's
+                // checkpoint (1).
                 self.touch_record(r);
                 if !self.is_news(r.ino, r.attrs.generation, r.version)? {
                     continue;
@@ -47,7 +50,8 @@ impl Store {
         Ok(arrived)
     }
 
-    /// The marks of those references whose blocks are not what they say, or cannot be read: then with the error.
+    /// The marks of those references whose blocks are not what they say, or cannot be read: then
+    /// with the error.
     fn check_data(&self, refs: &[(usize, BlockRef)]) -> Result<Vec<Bad>> {
         /// Blocks a thread reads at once.
         const AT_ONCE: usize = 512;
@@ -73,7 +77,8 @@ impl Store {
                     match now {
                         Err(e) => bad.push((r.0, Some(e))),
                         Ok(()) if checksum::matches(r.1, &buf[i].0) => {}
-                        // What was read wrong once did arrive. What can be read only sometimes may have.
+                        // What was read wrong once did arrive. What can be read only sometimes may
+                        // have.
                         Ok(()) => match read(one, &mut buf[i..=i]) {
                             Ok(()) if checksum::matches(r.1, &buf[i].0) => {}
                             again => bad.push((r.0, again.err())),

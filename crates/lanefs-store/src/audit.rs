@@ -1,4 +1,5 @@
-//! Checks an open store against itself: every block the tree refers to is marked once, and every mark has a reference.
+//! Checks an open store against itself: every block the tree refers to is marked once, and every
+//! mark has a reference.
 
 use crate::block_io::Owner;
 use crate::error::{Result, StoreError};
@@ -144,8 +145,8 @@ impl Walk<'_> {
 }
 
 impl Store {
-    /// Walks the whole tree after a checkpoint and compares it with the marks. Slow; for tests and for `fsck`. Only
-    /// while nothing else changes the store.
+    /// Walks the whole tree after a checkpoint and compares it with the marks. Slow; for tests and
+    /// for `fsck`. Only while nothing else changes the store.
     pub fn audit(&self) -> Result<Audit> {
         let mut m = self.maintenance.lock();
         if !self.read_only {

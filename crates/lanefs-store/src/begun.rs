@@ -1,4 +1,5 @@
-//! Steps C and D of a transaction (transaction.rs), and of an epoch that goes with it (commit.rs): what has its places is written and flushed.
+//! Steps C and D of a transaction (transaction.rs), and of an epoch that goes with it (commit.rs):
+//! what has its places is written and flushed.
 
 use crate::cell::Cell;
 use crate::error::{Result, StoreError};
@@ -25,7 +26,8 @@ pub(crate) struct Begun<'s> {
 }
 
 impl Begun<'_> {
-    /// Steps C and D. Says how the transaction went, and how the epoch: the last place of each of its shares in their mlogs.
+    /// Steps C and D. Says how the transaction went, and how the epoch: the last place of each of
+    /// its shares in their mlogs.
     pub fn finish(self) -> (Result<()>, Result<Vec<(usize, u64)>>) {
         let Begun { store: s, durable, tickets, writes, placed, shares, out_of_room, flight } = self;
         let batches: Vec<_> = placed.iter().chain(&shares).flat_map(|p| s.encode_placed(p)).collect();

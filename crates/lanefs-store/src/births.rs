@@ -1,15 +1,18 @@
-//! Files that a fold makes and of which only their making is known: written out one after the other, so that they are never in
-//! memory all at once.
+//! Files that a fold makes and of which only their making is known: written out one after the
+//! other, so that they are never in memory all at once.
 //!
-//! A fold puts such files off ([`Maintenance::births`]), and the capture of the same checkpoint makes each inode, writes it and lets it go.
+//! A fold puts such files off ([`Maintenance::births`]), and the capture of the same checkpoint
+//! makes each inode, writes it and lets it go.
 //!
-//! 1. Put off is what has names and neither content nor attributes nor later changes of its rights: its inode follows from its NEW alone, which
-//!    is in the log in front of the slot to come. So it may be read again before that slot is durable: a crash that takes the
-//!    slot falls back to the same inode, and every later batch carries what came since.
-//! 2. Until its turn it is an inode that is not folded. An update that comes meanwhile waits in a cell as it would before the fold, and the
-//!    inode is written as any other that has one.
-//! 3. An inode leaves the list when it is among those that are to be written, so a checkpoint that fails loses none. The next fold, whose
-//!    groups may be about them, first makes those that are left.
+//! 1. Put off is what has names and neither content nor attributes nor later changes of its rights:
+//!    its inode follows from its NEW alone, which is in the log in front of the slot to come. So it
+//!    may be read again before that slot is durable: a crash that takes the slot falls back to the
+//!    same inode, and every later batch carries what came since.
+//! 2. Until its turn it is an inode that is not folded. An update that comes meanwhile waits in a
+//!    cell as it would before the fold, and the inode is written as any other that has one.
+//! 3. An inode leaves the list when it is among those that are to be written, so a checkpoint that
+//!    fails loses none. The next fold, whose groups may be about them, first makes those that are
+//!    left.
 
 use crate::cell::Cell;
 use crate::error::Result;
@@ -121,7 +124,8 @@ mod tests {
         (0..FILES).flat_map(one).collect()
     }
 
-    /// A checkpoint held the inodes of all files that were made since the last one: more than a kilobyte for each.
+    /// A checkpoint held the inodes of all files that were made since the last one: more than a
+    /// kilobyte for each.
     #[test]
     fn files_that_a_fold_makes_are_not_in_memory_all_at_once() {
         let s = store();

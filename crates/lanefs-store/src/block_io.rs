@@ -1,5 +1,5 @@
-//! The seam between the structures that live in the log (inode table, maps, directories) and the log itself:
-//! structures ask for blocks and hand over blocks, and never see a segment.
+//! The seam between the structures that live in the log (inode table, maps, directories) and the
+//! log itself: structures ask for blocks and hand over blocks, and never see a segment.
 
 use crate::error::Result;
 use lanefs_format::{Block, BlockAddr, BlockRef, Ino};
@@ -28,31 +28,38 @@ pub enum Owner {
     Summary { segment: u64, part: u8 },
 }
 
-/// Reads blocks. Every block is verified against the reference its parent holds before it is returned.
+/// Reads blocks. Every block is verified against the reference its parent holds before it is
+/// returned.
 pub trait BlockSource {
     /// Reads one verified block; `what` names the structure in the error.
     fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>>;
 
-    /// As [`BlockSource::read`], for a block whose content the caller keeps in a form of its own: no cache keeps it too.
+    /// As [`BlockSource::read`], for a block whose content the caller keeps in a form of its own:
+    /// no cache keeps it too.
     fn read_once(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
         self.read(r, what)
     }
 
-    /// These will be read next: brings them nearer together, as far as there is room. What fails is left to the read.
+    /// These will be read next: brings them nearer together, as far as there is room. What fails is
+    /// left to the read.
     fn expect(&self, _: &[BlockRef]) {}
 }
 
-/// Takes blocks during a checkpoint or a writeback: allocates an address in the log, queues the write, and
-/// accounts the new block as live. The write is complete before the checkpoint's commit point.
+/// Takes blocks during a checkpoint or a writeback: allocates an address in the log, queues the
+/// write, and accounts the new block as live. The write is complete before the checkpoint's commit
+/// point.
 pub trait BlockSink: BlockSource {
-    /// Gives `block` an address in the log and queues its write. Data owners go to a data head, all others to
-    /// the cold node head, with their block header (see `lanefs_format::header`) completed and sealed by the sink.
+    /// Gives `block` an address in the log and queues its write. Data owners go to a data head, all
+    /// others to the cold node head, with their block header (see `lanefs_format::header`)
+    /// completed and sealed by the sink.
     fn write(&mut self, owner: Owner, block: Box<Block>) -> Result<BlockRef>;
-    /// The block at `addr` is no longer referenced. Its space is reused only after the next checkpoint (O13).
+    /// The block at `addr` is no longer referenced. Its space is reused only after the next
+    /// checkpoint (O13).
     fn free(&mut self, addr: BlockAddr);
     /// Of the preallocated pages of all inodes on disk so many more have no block.
     fn count_unwritten(&mut self, _more: i64) {}
-    /// Called now and then by who writes many blocks, where no lock is held: what is queued may be written.
+    /// Called now and then by who writes many blocks, where no lock is held: what is queued may be
+    /// written.
     fn relieve(&mut self) -> Result<()> {
         Ok(())
     }

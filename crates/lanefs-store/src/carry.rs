@@ -1,12 +1,17 @@
-//! What a checkpoint without a fold carries over: it moves the log's start to P, so what is durable only in batches before P and not folded it
-//! writes again behind P, before the slot: groups of fsyncs, committed epochs, updates of inodes whose NEW is not folded.
+//! What a checkpoint without a fold carries over: it moves the log's start to P, so what is durable
+//! only in batches before P and not folded it writes again behind P, before the slot: groups of
+//! fsyncs, committed epochs, updates of inodes whose NEW is not folded.
 //!
-//! 1. A crash may leave what was carried without the slot, and any part of it. So everything before P is durable before anything of it is written:
-//!    names are not found without the content that their fsync wrote with them.
-//! 2. What is carried of an inode is a version of its own. So no two records of an inode behind a position have the same one, and recovery knows which is
-//!    later: what is carried says all that versions before it said, and an fsync beside it is before or behind it.
-//! 3. Small epochs are written again as one (`Commits::ranges`): with an epoch for each fsync there would be as many blocks again as the log gives back.
-//! 4. What is carried names data whose writes may be under way. It counts as durable only when these were answered, and then flushed.
+//! 1. A crash may leave what was carried without the slot, and any part of it. So everything before
+//!    P is durable before anything of it is written: names are not found without the content that
+//!    their fsync wrote with them.
+//! 2. What is carried of an inode is a version of its own. So no two records of an inode behind a
+//!    position have the same one, and recovery knows which is later: what is carried says all that
+//!    versions before it said, and an fsync beside it is before or behind it.
+//! 3. Small epochs are written again as one (`Commits::ranges`): with an epoch for each fsync there
+//!    would be as many blocks again as the log gives back.
+//! 4. What is carried names data whose writes may be under way. It counts as durable only when
+//!    these were answered, and then flushed.
 
 use crate::cell::Cell;
 use crate::error::Result;
@@ -29,8 +34,8 @@ impl Store {
         m.carried.drain(..).for_each(|(mlog, place)| self.mlogs[mlog].made_durable(place));
     }
 
-    /// Writes again, behind P, what is durable and not folded; whether there was anything. What was written is in `carried`,
-    /// also after an error.
+    /// Writes again, behind P, what is durable and not folded; whether there was anything. What was
+    /// written is in `carried`, also after an error.
     pub(crate) fn carry(
         &self,
         carried: &mut Vec<(usize, u64)>,
@@ -67,8 +72,9 @@ impl Store {
                 drop(c);
                 flights.push(section.leave());
             }
-            // Records are packed; that a cell may change between its record and the message does not matter: recovery
-            // sorts by version, and what a record refers to was touched behind P.
+            // Records are packed; that a cell may change between its record and the message does
+            // not matter: recovery sorts by version, and what a record refers to was touched behind
+            // P.
             let (mut records, mut count, mut devices) = (Vec::new(), 0, 0);
             for (n, cell) in waiting.iter().enumerate() {
                 if let Some(r) = self.whole_record(cell)? {
@@ -90,7 +96,8 @@ impl Store {
             }
             Ok(())
         })();
-        // What has a place is written in any case: its links may be part of a chain that others rely on.
+        // What has a place is written in any case: its links may be part of a chain that others
+        // rely on.
         let blocks: Vec<_> = placed.iter().flat_map(|p| self.encode_placed(p)).collect();
         let reqs: Vec<Write<'_>> =
             blocks.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }).collect();

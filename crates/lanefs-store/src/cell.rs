@@ -1,16 +1,20 @@
 //! The inodes the store holds in memory, each under its own lock.
 //!
-//! 1. There is at most one cell per inode number in the map, and whoever changes an inode does so under the lock of the
-//!    cell that is in the map (`gone` says that a cell is not any more: look again).
-//! 2. A cell leaves the map only when nothing in it is unwritten ([`Cells::forget`]) or when its inode is dead.
-//! 3. Locks of several cells are taken in the order of inode numbers; a thread inside a reader section of the RPS takes
-//!    none.
-//! 4. `fresh` and `died` are the difference between the data blocks that memory refers to and those the tree refers to:
-//!    a block is in `fresh` from its birth until a checkpoint captures it; `died` holds blocks of the tree that memory has
-//!    given up. A block that dies while fresh is in neither.
-//! 5. What a call gives up keeps its live mark until a checkpoint captures the inode (or somebody needs the marks to be exact):
-//!    `dead` has it meanwhile. So calls that free blocks of one segment, of different files, share nothing; and the segment
-//!    would not become free earlier, because only checkpoints release segments.
+//! 1. There is at most one cell per inode number in the map, and whoever changes an inode does so
+//!    under the lock of the cell that is in the map (`gone` says that a cell is not any more: look
+//!    again).
+//! 2. A cell leaves the map only when nothing in it is unwritten ([`Cells::forget`]) or when its
+//!    inode is dead.
+//! 3. Locks of several cells are taken in the order of inode numbers; a thread inside a reader
+//!    section of the RPS takes none.
+//! 4. `fresh` and `died` are the difference between the data blocks that memory refers to and those
+//!    the tree refers to: a block is in `fresh` from its birth until a checkpoint captures it;
+//!    `died` holds blocks of the tree that memory has given up. A block that dies while fresh is in
+//!    neither.
+//! 5. What a call gives up keeps its live mark until a checkpoint captures the inode (or somebody
+//!    needs the marks to be exact): `dead` has it meanwhile. So calls that free blocks of one
+//!    segment, of different files, share nothing; and the segment would not become free earlier,
+//!    because only checkpoints release segments.
 
 use crate::error::Result;
 use crate::inode_state::InodeState;
@@ -138,7 +142,8 @@ impl Inner {
         self.settle(t);
     }
 
-    /// The pages that came to be preallocated and without a block since the last call, less those that ceased to be.
+    /// The pages that came to be preallocated and without a block since the last call, less those
+    /// that ceased to be.
     pub fn unwritten_change(&mut self) -> i64 {
         let now = self.state.unwritten();
         now.wrapping_sub(std::mem::replace(&mut self.charged, now)) as i64
@@ -165,7 +170,8 @@ impl Inner {
             && self.committing.is_empty()
     }
 
-    /// A submission that changes this inode begins; the ticket orders it among the inode's submissions.
+    /// A submission that changes this inode begins; the ticket orders it among the inode's
+    /// submissions.
     pub fn begin(&mut self, durable: bool) -> u64 {
         let t = self.next_ticket;
         self.next_ticket += 1;
@@ -200,7 +206,8 @@ impl Cell {
         self.done.notify_all();
     }
 
-    /// Waits until the data of all submissions before `ticket` was answered: its batch may refer to it.
+    /// Waits until the data of all submissions before `ticket` was answered: its batch may refer to
+    /// it.
     pub fn wait_written(&self, ticket: u64) {
         let mut i = self.inner.lock();
         while i.writing.iter().any(|&t| t < ticket) {
@@ -227,7 +234,8 @@ impl Cell {
 const SHARDS: usize = 256;
 /// So many blocks of one inode wait for their marks to be taken, at most.
 const DEAD_MAX: usize = 1024;
-/// What a cell costs on average, in bytes: itself, its place in the map, and a short tail or a few mapped pages.
+/// What a cell costs on average, in bytes: itself, its place in the map, and a short tail or a few
+/// mapped pages.
 const CELL_BYTES: usize = size_of::<Cell>() + 256;
 
 /// Marks a cell as gone if it is clean and only the map has it. Under the shard's lock.
@@ -245,7 +253,8 @@ fn is_empty(c: &Arc<Cell>) -> bool {
     c.inner.try_lock().is_some_and(|i| i.state.tail().is_none() && i.state.mapped_pages() == 0)
 }
 
-/// Drops what is clean of a map's tree, unless somebody is at it; returns what is left, in bytes. Under the shard's lock.
+/// Drops what is clean of a map's tree, unless somebody is at it; returns what is left, in bytes.
+/// Under the shard's lock.
 fn slim(c: &Arc<Cell>) -> usize {
     let Some(mut i) = c.inner.try_lock() else { return 0 };
     if i.weighed > 0 {
@@ -268,13 +277,14 @@ struct Shard {
 /// The map of all cells.
 pub(crate) struct Cells {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
-    /// [`Shard::bytes`] of each, apart from its lock, which every look-up takes: who asks for the memory takes none. Written under the lock, when
-    /// cells come and go. Relaxed: a figure.
+    /// [`Shard::bytes`] of each, apart from its lock, which every look-up takes: who asks for the
+    /// memory takes none. Written under the lock, when cells come and go. Relaxed: a figure.
     taken: Box<[CachePadded<AtomicUsize>]>,
-    /// Cells on the dirty lists, by steps of [`STEP`] a shard. Relaxed: for a look that need not be exact.
+    /// Cells on the dirty lists, by steps of [`STEP`] a shard. Relaxed: for a look that need not be
+    /// exact.
     listed: CachePadded<AtomicUsize>,
-    /// Files that folds made since the last checkpoint. Written by checkpoints alone, and apart from the shards: those that lie beside
-    /// one of these are left in peace.
+    /// Files that folds made since the last checkpoint. Written by checkpoints alone, and apart
+    /// from the shards: those that lie beside one of these are left in peace.
     born: CachePadded<Mutex<Vec<Ino>>>,
     one_group: Switch,
 }
@@ -297,7 +307,8 @@ impl Cells {
         if self.one_group.off() {
             return 0;
         }
-        // The upper bits of a product depend on all: the first numbers of all chunks are in use, and must not lie in the same shards.
+        // The upper bits of a product depend on all: the first numbers of all chunks are in use,
+        // and must not lie in the same shards.
         (ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % SHARDS
     }
 
@@ -310,7 +321,8 @@ impl Cells {
         self.taken[self.number(ino)].store(s.bytes(), Relaxed);
     }
 
-    /// The cell of `ino`; `load` reads it if it is not in memory. `None` if `load` finds no such inode.
+    /// The cell of `ino`; `load` reads it if it is not in memory. `None` if `load` finds no such
+    /// inode.
     pub fn get_or_load(
         &self,
         ino: Ino,
@@ -372,7 +384,8 @@ impl Cells {
         self.shards.iter().flat_map(of).collect()
     }
 
-    /// Makes the live marks exact: see the head of this file, 5. Who gives up a block lists its cell before it lets go of it.
+    /// Makes the live marks exact: see the head of this file, 5. Who gives up a block lists its
+    /// cell before it lets go of it.
     pub fn settle(&self, t: &SegmentTable) {
         for s in &self.shards {
             let listed = s.lock().dirty.clone();
@@ -380,7 +393,8 @@ impl Cells {
         }
     }
 
-    /// At most so many cells are on the dirty lists: one load, where [`Cells::dirty`] locks every shard.
+    /// At most so many cells are on the dirty lists: one load, where [`Cells::dirty`] locks every
+    /// shard.
     pub fn dirty_at_most(&self) -> usize {
         self.listed.load(Relaxed) + SHARDS * (STEP - 1)
     }
@@ -405,7 +419,8 @@ impl Cells {
         self.shards.iter().map(of).sum()
     }
 
-    /// Counts anew what the inode's map takes; writes nothing shared while it is small or about as it was.
+    /// Counts anew what the inode's map takes; writes nothing shared while it is small or about as
+    /// it was.
     pub fn weigh(&self, ino: Ino, inner: &mut Inner) {
         let now = inner.state.map_memory();
         if now.abs_diff(inner.weighed) > CELL_BYTES && !inner.gone {
@@ -416,7 +431,8 @@ impl Cells {
         }
     }
 
-    /// Drops cells that are clean and in nobody's hands, where there are more than `keep` bytes of them.
+    /// Drops cells that are clean and in nobody's hands, where there are more than `keep` bytes of
+    /// them.
     pub fn shrink(&self, keep: usize) {
         for (s, taken) in self.shards.iter().zip(&self.taken) {
             if taken.load(Relaxed) <= keep / SHARDS {
@@ -448,8 +464,9 @@ impl Cells {
         self.born.lock().push(ino);
     }
 
-    /// Drops the cells of files that a fold made and that have no content: nobody asked for them, they are on the medium now, and
-    /// their inode is read again when they are written to. At the end of a checkpoint.
+    /// Drops the cells of files that a fold made and that have no content: nobody asked for them,
+    /// they are on the medium now, and their inode is read again when they are written to. At the
+    /// end of a checkpoint.
     pub fn let_go_born(&self) {
         let born = std::mem::take(&mut *self.born.lock());
         for ino in born {
@@ -487,7 +504,8 @@ impl Shard {
     fn take(&mut self, ino: Ino) {
         if let Some(c) = self.cells.remove(&ino.0) {
             self.removals += 1;
-            // Whoever removes a dead inode holds its lock; what it weighed is then counted until the next shrinking.
+            // Whoever removes a dead inode holds its lock; what it weighed is then counted until
+            // the next shrinking.
             self.weight -= c.inner.try_lock().map_or(0, |i| i.weighed).min(self.weight);
         }
     }

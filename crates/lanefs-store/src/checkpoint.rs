@@ -14,21 +14,27 @@
 //! ```
 //!
 //! 1. Every batch before P is in the tree or folded or carried over: P is where recovery starts.
-//! 2. An inode captured after P holds updates behind P too; its version tells recovery which. One that is dirtied behind P and neither before P nor by
-//!    the fold is left to the next checkpoint: its batches lie behind P. So a call on it shares nothing with the checkpoint.
-//! 3. Marks in the usage table are those of the captured tree: an inode's births and deaths of data blocks are applied
-//!    when it is captured, no sooner.
-//! 4. A checkpoint without a fold (the store makes one to free segments) must not forget what is durable only in batches
-//!    before P and not folded: it writes these groups, commits and inode updates again, behind P, before the slot (`carry`).
-//! 5. A checkpoint that fails for lack of room, or because something cannot be read, leaves the last slot in force and can be repeated.
-//!    Work leaves its list (inodes, leaves of the tables, summaries) one piece at a time, when it is done and nothing can fail any more;
-//!    what is left on a list after an error is what the next checkpoint has to do.
-//!    If it failed before the fold, its caller hands over again what it was to fold. Behind the fold that stays folded in memory, and the next
-//!    checkpoint of any kind says so in its slot ([`Store::folded_epoch`]): folded once more, together with later epochs, changes that take each
-//!    other back would be left out. An error within the fold is sticky, as is one of a write or a flush.
-//! 6. Behind the P of a clean slot nothing is looked for. So the P of a close is the last: the RPS writer that records it says so, and a
-//!    transaction or a commit that enters later finds that in its section and is refused, though it was let in before. (What is
-//!    carried over goes behind P too; then the slot is not clean.) Recovery's own clean slot needs no such word: nobody else has the store.
+//! 2. An inode captured after P holds updates behind P too; its version tells recovery which. One
+//!    that is dirtied behind P and neither before P nor by the fold is left to the next checkpoint:
+//!    its batches lie behind P. So a call on it shares nothing with the checkpoint.
+//! 3. Marks in the usage table are those of the captured tree: an inode's births and deaths of data
+//!    blocks are applied when it is captured, no sooner.
+//! 4. A checkpoint without a fold (the store makes one to free segments) must not forget what is
+//!    durable only in batches before P and not folded: it writes these groups, commits and inode
+//!    updates again, behind P, before the slot (`carry`).
+//! 5. A checkpoint that fails for lack of room, or because something cannot be read, leaves the
+//!    last slot in force and can be repeated. Work leaves its list (inodes, leaves of the tables,
+//!    summaries) one piece at a time, when it is done and nothing can fail any more; what is left
+//!    on a list after an error is what the next checkpoint has to do. If it failed before the fold,
+//!    its caller hands over again what it was to fold. Behind the fold that stays folded in memory,
+//!    and the next checkpoint of any kind says so in its slot ([`Store::folded_epoch`]): folded
+//!    once more, together with later epochs, changes that take each other back would be left out.
+//!    An error within the fold is sticky, as is one of a write or a flush.
+//! 6. Behind the P of a clean slot nothing is looked for. So the P of a close is the last: the RPS
+//!    writer that records it says so, and a transaction or a commit that enters later finds that in
+//!    its section and is refused, though it was let in before. (What is carried over goes behind P
+//!    too; then the slot is not clean.) Recovery's own clean slot needs no such word: nobody else
+//!    has the store.
 
 use crate::api::{CheckpointDone, FoldInput};
 use crate::block_io::{BlockSink, Owner};
@@ -98,8 +104,8 @@ impl Store {
         };
         let mut late = false;
         if folding && m.durable > 0 && self.short_of_room(m, &input) {
-            // Folding halfway would be worse than folding late: make room first. The position is then later than the
-            // seal, and what lies between is carried over (4).
+            // Folding halfway would be worse than folding late: make room first. The position is
+            // then later than the seal, and what lies between is carried over (4).
             self.clean_up_for(m, &input)?;
             (positions, appended, number) = self.record_position(m);
             late = true;
@@ -121,8 +127,8 @@ impl Store {
             Err(e) => {
                 // What memory refers to must be on the device before it is read.
                 self.io.write_queue()?;
-                // What was carried over stays in the log. Unless it is known to be durable, nothing behind it ever is. It names data
-                // whose writes may be under way.
+                // What was carried over stays in the log. Unless it is known to be durable, nothing
+                // behind it ever is. It names data whose writes may be under way.
                 if !m.carried.is_empty() {
                     self.drain(|| ());
                     self.io.flush(self.io.all())?;
@@ -170,7 +176,8 @@ impl Store {
     fn record_position(&self, m: &mut Maintenance) -> (Vec<Position>, Vec<u64>, u64) {
         let at = {
             let _writer = self.rps.write();
-            // Relaxed: readers are ordered by the RPS, here and below. Set again if a close is repeated.
+            // Relaxed: readers are ordered by the RPS, here and below. Set again if a close is
+            // repeated.
             self.closing.store(m.closing, Ordering::Relaxed);
             let positions = self.mlogs.iter().map(|l| l.position(&self.segments)).collect();
             let appended = self.mlogs.iter().map(Mlog::appended).collect();
@@ -192,7 +199,8 @@ impl Store {
         }
     }
 
-    /// Blocks that a fold and its checkpoint may need, generously: inode, bucket and table node per group. (What is dirtied now is not its business.)
+    /// Blocks that a fold and its checkpoint may need, generously: inode, bucket and table node per
+    /// group. (What is dirtied now is not its business.)
     fn fold_needs(&self, m: &Maintenance, input: &FoldInput) -> u64 {
         let groups: usize = input.groups.iter().map(|b| record::groups(b).count()).sum();
         self.metadata_copies() * (3 * groups as u64 + 2 * (m.changed.len() + m.births.len()) as u64 + 16)
@@ -252,10 +260,12 @@ impl Store {
         Ok(Built { table, usage, orphans, carried })
     }
 
-    /// Step 4: writes out all files that the fold put off, and all inodes of `m.changed`. One is on that list until it is written, or is in `m.waiting` (5).
+    /// Step 4: writes out all files that the fold put off, and all inodes of `m.changed`. One is on
+    /// that list until it is written, or is in `m.waiting` (5).
     fn capture_all(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
         self.capture_births(m, fold, sink)?;
-        // Neighbours in the table are neighbours in the log. The first is the last on the list, which is taken from its end.
+        // Neighbours in the table are neighbours in the log. The first is the last on the list,
+        // which is taken from its end.
         m.changed.sort_unstable_by_key(|c| std::cmp::Reverse(c.ino));
         m.changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
         for n in 0.. {
@@ -270,8 +280,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the leaves of a large map in portions that the queue can hold, letting go of the lock between them. What changes meanwhile
-    /// is dirty again and goes with [`Store::capture`].
+    /// Writes the leaves of a large map in portions that the queue can hold, letting go of the lock
+    /// between them. What changes meanwhile is dirty again and goes with [`Store::capture`].
     fn capture_leaves(&self, cell: &Cell, sink: &mut Sink<'_>) -> Result<()> {
         // Small segments have small portions, so that small tests see several.
         let g = &self.segments.geometry;
@@ -288,9 +298,10 @@ impl Store {
         }
     }
 
-    /// Writes one inode out; false if its NEW is not folded yet. One that only lost its last name is as good as written: it is on the orphan list,
-    /// and removing files needs no room for their inodes. Its entry in the inode table says `fold`: with
-    /// both slots lost that is all that tells what was folded.
+    /// Writes one inode out; false if its NEW is not folded yet. One that only lost its last name
+    /// is as good as written: it is on the orphan list, and removing files needs no room for their
+    /// inodes. Its entry in the inode table says `fold`: with both slots lost that is all that
+    /// tells what was folded.
     pub(crate) fn capture(
         &self,
         m: &mut Maintenance,
@@ -302,7 +313,8 @@ impl Store {
             let i = cell.lock();
             i.folded && !i.gone // Only folds change that.
         };
-        // In memory before anything is written: an inode that is written counts as done, so nothing may fail behind that (5).
+        // In memory before anything is written: an inode that is written counts as done, so nothing
+        // may fail behind that (5).
         let entry = if in_table { Some(self.inodes.hold(cell.ino, &self.io)?) } else { None };
         let mut guard = cell.lock();
         let i = &mut *guard;
@@ -320,8 +332,9 @@ impl Store {
         if r != old {
             entry.set(r, i.state.attrs().generation, fold);
         }
-        // In this order: recovery may unmap a block of the tree and map it again. A bucket that the cleaner moved may have been written anew by
-        // the fold since, which has given it up: no tree refers to it.
+        // In this order: recovery may unmap a block of the tree and map it again. A bucket that the
+        // cleaner moved may have been written anew by the fold since, which has given it up: no
+        // tree refers to it.
         i.died.drain(..).for_each(|a| sink.unmark(a));
         i.fresh.drain().map(BlockAddr).filter(|a| self.segments.is_live(*a)).for_each(|a| sink.mark(a));
         i.xattrs.seal();
@@ -392,7 +405,8 @@ impl Store {
         }
     }
 
-    /// Tells the device that a segment's content is not needed; only a hint, so errors do not matter. The bytes that it was told of.
+    /// Tells the device that a segment's content is not needed; only a hint, so errors do not
+    /// matter. The bytes that it was told of.
     fn discard(&self, seg: u32) -> u64 {
         let a = self.segments.geometry.addr(seg, 0);
         let (len, _) = self.segment_bytes();
@@ -406,9 +420,11 @@ impl Store {
         }
     }
 
-    /// Tells the devices of all free segments in a range, whose bytes are counted through all devices in order, that their content is not
-    /// needed, and how many bytes these are; `None` if no device can take notice. Free is what the last checkpoint does not reach: anybody may write there. Segments
-    /// under way are in no pool, so nobody takes one before the device has been told.
+    /// Tells the devices of all free segments in a range, whose bytes are counted through all
+    /// devices in order, that their content is not needed, and how many bytes these are; `None` if
+    /// no device can take notice. Free is what the last checkpoint does not reach: anybody may
+    /// write there. Segments under way are in no pool, so nobody takes one before the device has
+    /// been told.
     pub(crate) fn trim_free(&self, range: Range<u64>) -> Result<Option<u64>> {
         if !self.io.devices().iter().any(|d| d.discards()) {
             return Ok(None);
@@ -451,7 +467,8 @@ impl Store {
         Ok(())
     }
 
-    /// Frees segments for someone who found none and wants `blocks`. With `hard` the cleaner works as long as it gets anywhere.
+    /// Frees segments for someone who found none and wants `blocks`. With `hard` the cleaner works
+    /// as long as it gets anywhere.
     pub(crate) fn make_room(&self, blocks: u64, hard: bool) -> Result<()> {
         let before = self.segments.free_count();
         let Some(mut m) = self.try_maintenance() else { return self.io.check() };

@@ -1,13 +1,15 @@
 //! The cleaner: empties segments that hold little, so that the next checkpoint frees them.
 //!
-//! 1. A victim is full, and nothing was allocated in it or logged of it since before the last checkpoint: so all writes to
-//!    it are answered, and the owners of its data are in its summary.
-//! 2. A block is moved only if its owner, asked under its lock, still points at it: valid *and* newest. Data goes to the
-//!    cold head; the copy is on the device before the map names it. Node blocks are not copied but marked
-//!    dirty, so that the next checkpoint writes them anew.
-//! 3. A block that cannot be read, or whose owner cannot, stays where it is, and its segment is left alone until the volume is opened
-//!    again: a scrub tells of it, and the cleaner goes on with the next victim. Only what keeps it from writing ends a round.
-//! 4. The old place is not touched; it is free when a checkpoint that knows the new place is durable.
+//! 1. A victim is full, and nothing was allocated in it or logged of it since before the last
+//!    checkpoint: so all writes to it are answered, and the owners of its data are in its summary.
+//! 2. A block is moved only if its owner, asked under its lock, still points at it: valid *and*
+//!    newest. Data goes to the cold head; the copy is on the device before the map names it. Node
+//!    blocks are not copied but marked dirty, so that the next checkpoint writes them anew.
+//! 3. A block that cannot be read, or whose owner cannot, stays where it is, and its segment is
+//!    left alone until the volume is opened again: a scrub tells of it, and the cleaner goes on
+//!    with the next victim. Only what keeps it from writing ends a round.
+//! 4. The old place is not touched; it is free when a checkpoint that knows the new place is
+//!    durable.
 //! 5. So each round takes segments before any comes back. It ends while the checkpoint behind it
 //!    still has room for the nodes that what was moved changes, beside all others that changed.
 
@@ -44,8 +46,9 @@ enum Live {
 }
 
 impl Store {
-    /// Cleans until free segments and those the next checkpoint will free are `target`. In the foreground the emptiest
-    /// segment is taken, in the background the one with the best cost and benefit.
+    /// Cleans until free segments and those the next checkpoint will free are `target`. In the
+    /// foreground the emptiest segment is taken, in the background the one with the best cost and
+    /// benefit.
     pub(crate) fn clean_until(
         &self,
         m: &mut Maintenance,
@@ -61,8 +64,8 @@ impl Store {
         // Blocks written by this round and, for node blocks, by the checkpoint after it.
         let mut spent = 0u64;
         loop {
-            // Each victim will be free; what lived in it takes room elsewhere. Half of the room there is stays for
-            // the checkpoint.
+            // Each victim will be free; what lived in it takes room elsewhere. Half of the room
+            // there is stays for the checkpoint.
             let gained = report.segments;
             if ready + gained >= target + spent.div_ceil(u64::from(size))
                 || spent > 0 && (spent + u64::from(size) > room / 2 || self.cleaned_enough(&report))
@@ -111,7 +114,8 @@ impl Store {
                 let score = if foreground {
                     free << 32
                 } else {
-                    // Benefit: room won, for as long as it is likely to stay. Cost: reading and writing what lives.
+                    // Benefit: room won, for as long as it is likely to stay. Cost: reading and
+                    // writing what lives.
                     let age = u64::from(now.saturating_sub(i.written)) + 1;
                     ((free * age.min(1 << 24)) << 16) / u64::from(size + i.live)
                 };
@@ -221,8 +225,8 @@ impl Store {
         Ok((r.addr == addr).then_some(r))
     }
 
-    /// A node block says itself whose it is. Marks it for rewriting; a directory's bucket is to be moved instead.
-    /// `None` if its owner does not point here.
+    /// A node block says itself whose it is. Marks it for rewriting; a directory's bucket is to be
+    /// moved instead. `None` if its owner does not point here.
     pub(crate) fn mark_node(
         &self,
         m: &mut Maintenance,
@@ -265,7 +269,8 @@ impl Store {
         done(found)
     }
 
-    /// Copies data to a head, the cold one but for buckets that have copies, then points the maps there. How many moved, and how many had to stay.
+    /// Copies data to a head, the cold one but for buckets that have copies, then points the maps
+    /// there. How many moved, and how many had to stay.
     pub(crate) fn move_data(&self, seg: SegId, mut moves: Vec<Move>, head: Heat) -> Result<(u64, u64)> {
         if moves.is_empty() {
             return Ok((0, 0));
@@ -307,7 +312,8 @@ impl Store {
         Ok((moved, left))
     }
 
-    /// Points a block's owner at its copy, unless it was overwritten meanwhile: then the copy is nobody's.
+    /// Points a block's owner at its copy, unless it was overwritten meanwhile: then the copy is
+    /// nobody's.
     fn point_at(&self, r: BlockRef, mv: &Move) -> Result<bool> {
         let Some(cell) = self.cell(mv.owner.ino)? else { return Ok(false) };
         let mut guard = cell.lock();

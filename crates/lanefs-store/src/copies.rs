@@ -2,14 +2,14 @@
 //! cannot be read costs anything, as long as its copy is good.
 //!
 //! 1. Tree blocks are all that has a header of its own but the log: inode blocks, map nodes,
-//!    directory buckets, attribute blocks, nodes of both tables, orphan lists, summaries. They go to
-//!    heads that take nothing else, into *paired* segments (invariant 6 of `segment`).
+//!    directory buckets, attribute blocks, nodes of both tables, orphan lists, summaries. They go
+//!    to heads that take nothing else, into *paired* segments (invariant 6 of `segment`).
 //! 2. A paired segment is filled in its first half; the copy of a block lies half a segment behind
 //!    it, byte for byte the same, so that its sums are seeded with the address of the first. Both
 //!    are written in one submission. So references stay as they are, nothing has to be looked up to
 //!    find a copy, and a pair is claimed, counted, cleaned and freed as one segment.
-//! 3. Whoever reads a block by its reference and finds it damaged or unreadable tries the copy. In a
-//!    segment of data what lies there is something else, which fails the checksum.
+//! 3. Whoever reads a block by its reference and finds it damaged or unreadable tries the copy. In
+//!    a segment of data what lies there is something else, which fails the checksum.
 //! 4. A reader that needed the copy remembers the block (`Io::suspect`). [`Store::heal`], with the
 //!    next checkpoint or in a scrub, writes the bad copy again, in place. That needs certainty that
 //!    the block is still in use, since a reader's reference may be old: under the maintenance lock
@@ -43,7 +43,8 @@ pub(crate) struct Healed {
 }
 
 impl Store {
-    /// Mends what readers remembered (4). Returns what was mended, or on a volume that is only read would be.
+    /// Mends what readers remembered (4). Returns what was mended, or on a volume that is only read
+    /// would be.
     pub(crate) fn heal(&self, m: &mut Maintenance) -> Vec<Healed> {
         let mut healed = Vec::new();
         for r in self.io.take_suspects() {

@@ -1,12 +1,13 @@
-//! A directory's folded entries, in buckets by hash order (see [`dir_bucket`]): looking one up, and folding changes
-//! into them.
+//! A directory's folded entries, in buckets by hash order (see [`dir_bucket`]): looking one up, and
+//! folding changes into them.
 //!
 //! Invariants:
 //!  B1  a directory's buckets cover every cookie exactly once, or there is none;
-//!  B2  a fold touches each bucket once, in cookie order, hands it to the sink before it goes on, and lets that write what is queued: memory holds
-//!      two buckets and the sink's queue, however large the directory is;
-//!  B3  the buckets' blocks are written first, then the map changes in one step under the lock: whoever looks up
-//!      meanwhile sees each bucket before or after, and B1 always.
+//!  B2  a fold touches each bucket once, in cookie order, hands it to the sink before it goes on,
+//!      and lets that write what is queued: memory holds two buckets and the sink's queue, however
+//!      large the directory is;
+//!  B3  the buckets' blocks are written first, then the map changes in one step under the lock:
+//!      whoever looks up meanwhile sees each bucket before or after, and B1 always.
 //!
 //! The map changes of a fold are no part of an inode's delta: only a checkpoint makes them durable.
 
@@ -157,7 +158,8 @@ struct Work {
     replaces: Vec<u64>,
 }
 
-/// Folds `changes` into a directory; `on` hears what each did. Afterwards the inode has to be written out.
+/// Folds `changes` into a directory; `on` hears what each did. Afterwards the inode has to be
+/// written out.
 pub fn fold_dir<'a, C: StateCell>(
     cell: &C,
     sink: &mut dyn BlockSink,
@@ -194,7 +196,8 @@ struct Fold<'a, 'b, C, I: Iterator<Item = Change<'a>> + Clone> {
 }
 
 impl<'a, C: StateCell, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I> {
-    /// Asks for the next buckets together, as far as their places are known; answers the cookie behind them.
+    /// Asks for the next buckets together, as far as their places are known; answers the cookie
+    /// behind them.
     fn expect(&self) -> u64 {
         let (mut refs, mut behind) = (Vec::new(), 0);
         for c in self.changes.clone().take_while(|c| c.cookie <= COOKIE_MAX) {
@@ -225,7 +228,8 @@ impl<'a, C: StateCell, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
             let at = ask(self.cell, &*self.sink, |s| Ok(s.lookup(sibling.page()).map(block_of)))?;
             let Some(r) = at else { break }; // it is split further
             let old = read_entries(self.dir, sibling, At::Block(r), &*self.sink)?;
-            // The left one's changes have been folded already; the right one's come next, and are due now.
+            // The left one's changes have been folded already; the right one's come next, and are
+            // due now.
             let changed = self.changes.peek().is_some_and(|c| c.cookie <= sibling.high());
             let theirs = if changed { self.merge(&old, sibling)? } else { old };
             if work.bytes.len() + theirs.len() > MERGE_TO {
@@ -290,8 +294,8 @@ impl<'a, C: StateCell, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
             self.tell(Folded { old, new });
             return Ok(());
         }
-        // Its cookie is its own, unless a crash kept this name and the removal of another with the same hash was
-        // lost; then it gets another of the eight.
+        // Its cookie is its own, unless a crash kept this name and the removal of another with the
+        // same hash was lost; then it gets another of the eight.
         let first = c.cookie >> COLLISION_BITS << COLLISION_BITS;
         let free = |k: &u64| !group.iter().any(|e| e.cookie == *k);
         let cookie = std::iter::once(c.cookie).chain(first..first + (1 << COLLISION_BITS)).find(free);

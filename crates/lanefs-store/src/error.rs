@@ -1,4 +1,5 @@
-//! The store's one error type. Every message names the structure and what to do; every variant has one errno.
+//! The store's one error type. Every message names the structure and what to do; every variant has
+//! one errno.
 
 use lanefs_format::superblock::SuperblockError;
 use lanefs_format::{BlockAddr, FormatError, Ino};
@@ -7,7 +8,8 @@ use lanefs_format::{BlockAddr, FormatError, Ino};
 #[derive(Debug, Clone, thiserror::Error)]
 #[allow(missing_docs)] // the message of each variant says what its fields are
 pub enum StoreError {
-    /// The device refused a read, a write or a flush: EIO, or ENOSPC where the file system under an image is full. `offset` is in bytes.
+    /// The device refused a read, a write or a flush: EIO, or ENOSPC where the file system under an
+    /// image is full. `offset` is in bytes.
     #[error(
         "{device}: {what} at byte {offset} failed: {message}; {}", advice(*.errno)
     )]
@@ -70,7 +72,8 @@ impl StoreError {
         StoreError::NotAVolume { device: device.into(), why: error.to_string() }
     }
 
-    /// The device did not do what it was asked. An offset beyond its end is no such error: who named it is wrong.
+    /// The device did not do what it was asked. An offset beyond its end is no such error: who
+    /// named it is wrong.
     pub(crate) fn is_of_device(&self) -> bool {
         matches!(self, StoreError::Io { errno, .. } if *errno != libc::EINVAL)
     }

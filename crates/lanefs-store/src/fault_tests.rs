@@ -1,13 +1,16 @@
-//! Everything that a device or a full volume can refuse is refused once: the N-th read, write or flush of a history and of the opening after it, and the
-//! N-th block that a checkpoint or the cleaner asks for. The caller hears of it and tries again, as far as the store goes on. Then:
+//! Everything that a device or a full volume can refuse is refused once: the N-th read, write or
+//! flush of a history and of the opening after it, and the N-th block that a checkpoint or the
+//! cleaner asks for. The caller hears of it and tries again, as far as the store goes on. Then:
 //!
 //! 1. What is read of the store is what was written (`Model::check_now`).
 //! 2. Whatever it takes for free is written over, as others might. Then it crashes, or is closed.
-//! 3. What is found when it is opened holds everything that was acknowledged, passes its audit, and does so once more when all is written over that is free
-//!    by *its* tables; and fsck has nothing to say.
+//! 3. What is found when it is opened holds everything that was acknowledged, passes its audit, and
+//!    does so once more when all is written over that is free by *its* tables; and fsck has nothing
+//!    to say.
 //!
-//! The histories are those of the crash tests (`tests/it/model.rs`), on volumes so small that checkpoints with and without a fold, with what they carry
-//! over, and cleaning come every few calls; with next to no cache, so that everything is read again and again.
+//! The histories are those of the crash tests (`tests/it/model.rs`), on volumes so small that
+//! checkpoints with and without a fold, with what they carry over, and cleaning come every few
+//! calls; with next to no cache, so that everything is read again and again.
 //!
 //! docs/TESTING.md says which mistakes it is known to find.
 
@@ -207,7 +210,8 @@ fn fails(base: &Arc<MemoryImage>, h: History, refused: Refused) -> std::result::
     })
 }
 
-/// Every case of a history, or one in so many of each kind. `LANEFS_FAULTS` says otherwise, 1 for all; `LANEFS_FAULT` names one, as a failure prints it.
+/// Every case of a history, or one in so many of each kind. `LANEFS_FAULTS` says otherwise, 1 for
+/// all; `LANEFS_FAULT` names one, as a failure prints it.
 fn every_one(h: History, one_in: u64) {
     let one_in = std::env::var("LANEFS_FAULTS").ok().and_then(|s| s.parse().ok()).unwrap_or(one_in);
     let only = std::env::var("LANEFS_FAULT").ok();
@@ -239,7 +243,8 @@ fn every_one(h: History, one_in: u64) {
     for c in cases {
         take(fails(&base, h, c));
     }
-    // Of each call that makes checkpoints, room for no block, for one, and so on until it has enough.
+    // Of each call that makes checkpoints, room for no block, for one, and so on until it has
+    // enough.
     for call in 0..all.calls {
         let mut blocks = 0;
         loop {

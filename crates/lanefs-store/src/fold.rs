@@ -1,8 +1,11 @@
-//! From record groups to what has to change: the plan of a fold, and the absorption of an epoch before it is committed.
+//! From record groups to what has to change: the plan of a fold, and the absorption of an epoch
+//! before it is committed.
 //!
-//! Groups come in any order, and a group may come more than once (from several fsync batches). Effects are gathered by key and put in the order
-//! of their versions, so that repeats fall together; per key the last writer wins. Link deltas follow from the first `old` and the last `ino` of each key
-//! (see `lanefs_format::record`), so they count every name once, however many effects were absorbed and however often a group came.
+//! Groups come in any order, and a group may come more than once (from several fsync batches).
+//! Effects are gathered by key and put in the order of their versions, so that repeats fall
+//! together; per key the last writer wins. Link deltas follow from the first `old` and the last
+//! `ino` of each key (see `lanefs_format::record`), so they count every name once, however many
+//! effects were absorbed and however often a group came.
 
 use crate::error::{Result, StoreError};
 use lanefs_format::record::{self, Effect};
@@ -75,18 +78,21 @@ pub struct RightsChange<'a> {
     pub version: Version,
 }
 
-/// What a fold has to do. All lists are sorted: changes by (directory, cookie), the others by inode number.
+/// What a fold has to do. All lists are sorted: changes by (directory, cookie), the others by inode
+/// number.
 #[derive(Default, Debug)]
 pub struct Plan<'a> {
     /// Net changes of directory entries; keys that end as they began are left out.
     pub changes: Vec<KeyChange<'a>>,
     /// Inodes to be made: those that are not dead as well.
     pub news: Vec<NewInode<'a>>,
-    /// Inodes whose numbers are free, with the generation that ended. Also those that were never made on disk.
+    /// Inodes whose numbers are free, with the generation that ended. Also those that were never
+    /// made on disk.
     pub dead: Vec<(Ino, u32)>,
     /// Directories that moved, with their last parent.
     pub parents: Vec<(Ino, Ino)>,
-    /// Inodes whose mode, owner or ACLs changed, as they are at last; but for those that are dead as well.
+    /// Inodes whose mode, owner or ACLs changed, as they are at last; but for those that are dead
+    /// as well.
     pub rights: Vec<RightsChange<'a>>,
     /// The highest timestamp of any group.
     pub last_ts: u64,
@@ -135,8 +141,9 @@ fn count((keys, news): (usize, usize), g: record::Group<'_>) -> (usize, usize) {
 /// One SET or CLR.
 type Step<'a> = KeyChange<'a>;
 
-/// Makes the plan for all groups in `buffers` that `keep` accepts. Names are borrowed from the buffers. A malformed group is an error:
-/// buffers are either our own or were checked against their batch's checksum.
+/// Makes the plan for all groups in `buffers` that `keep` accepts. Names are borrowed from the
+/// buffers. A malformed group is an error: buffers are either our own or were checked against their
+/// batch's checksum.
 pub fn plan<'a>(
     buffers: impl IntoIterator<Item = &'a [u8]>,
     keep: impl FnMut(&Version) -> bool,
@@ -153,7 +160,8 @@ fn plan_unsorted<'a>(
 ) -> Result<Plan<'a>> {
     let mut p = Plan::default();
     let buffers: Vec<&[u8]> = buffers.into_iter().collect();
-    // A group with one change takes about as many bytes; room for all at once is cheaper than growing into new pages again and again.
+    // A group with one change takes about as many bytes; room for all at once is cheaper than
+    // growing into new pages again and again.
     let bytes = buffers.iter().map(|b| b.len()).sum::<usize>();
     let mut steps: Vec<Step<'a>> = Vec::new();
     if bytes < COUNTED {
@@ -252,8 +260,9 @@ struct Chain {
 
 const NO_STEP: u32 = u32::MAX;
 
-/// The steps strung together by directory and cookie, in the order they came: an open-addressed table of chains. Most keys have one
-/// step; a name that is made and removed all day has thousands, which sorting everything would compare over and over.
+/// The steps strung together by directory and cookie, in the order they came: an open-addressed
+/// table of chains. Most keys have one step; a name that is made and removed all day has thousands,
+/// which sorting everything would compare over and over.
 fn string_up(steps: &[Step<'_>]) -> (Vec<Chain>, Vec<u32>) {
     let mut table = vec![Chain { first: NO_STEP, last: NO_STEP }; (steps.len() * 2).next_power_of_two()];
     let mut next = vec![NO_STEP; steps.len()];
@@ -279,7 +288,8 @@ fn string_up(steps: &[Step<'_>]) -> (Vec<Chain>, Vec<u32>) {
     (table, next)
 }
 
-/// Keeps the net change of each key, in the place of its last step, so that there is no second list of them. In the order of these.
+/// Keeps the net change of each key, in the place of its last step, so that there is no second list
+/// of them. In the order of these.
 fn settle_keys(steps: &mut Vec<Step<'_>>) -> Result<()> {
     if steps.len() >= NO_STEP as usize {
         return Err(StoreError::Invalid(format!("{} changes in one fold", steps.len())));
@@ -296,7 +306,8 @@ fn settle_keys(steps: &mut Vec<Step<'_>>) -> Result<()> {
             chain.push(at);
             at = next[at as usize];
         }
-        // Two names may have had one cookie after the other, so the name is part of the key. One lane's steps come in order.
+        // Two names may have had one cookie after the other, so the name is part of the key. One
+        // lane's steps come in order.
         if !chain.is_sorted_by_key(|i| (of(i).name, of(i).version)) {
             chain.sort_unstable_by_key(|i| (of(i).name, of(i).version));
         }
@@ -325,10 +336,11 @@ fn sum(mut list: Vec<(Ino, i64)>) -> Vec<(Ino, i64)> {
         .collect()
 }
 
-/// The groups of one epoch, all of them, in as few bytes as have the same effect (section "Absorption" of the design): keys that end as they
-/// began leave nothing, nor do inodes that were made and died, but for their DEAD, by which the store learns that the number is free. The result is
-/// valid only as a whole, as a commit makes it. Never empty where there was a group: an fsync may have logged a part of the epoch, which only the commit of the
-/// whole undoes.
+/// The groups of one epoch, all of them, in as few bytes as have the same effect (section
+/// "Absorption" of the design): keys that end as they began leave nothing, nor do inodes that were
+/// made and died, but for their DEAD, by which the store learns that the number is free. The result
+/// is valid only as a whole, as a commit makes it. Never empty where there was a group: an fsync
+/// may have logged a part of the epoch, which only the commit of the whole undoes.
 pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
     let p = plan_unsorted(buffers.iter().copied(), |_| true)?;
     let mut effects: Vec<(Version, Effect<'_>)> = Vec::with_capacity(p.changes.len() + p.news.len());
@@ -550,7 +562,8 @@ mod tests {
     const NAMES: [&[u8]; 6] = [b"a", b"b", b"c", b"d", b"e", b"f"];
 
     proptest! {
-        /// Absorbing any history, in one epoch or in two, leaves the same world as the history itself.
+        /// Absorbing any history, in one epoch or in two, leaves the same world as the history
+        /// itself.
         #[test]
         fn absorption_has_the_same_effect(
             steps in prop::collection::vec((0..4u8, 0..6usize, 0..6usize), 0..120),

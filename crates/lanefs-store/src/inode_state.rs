@@ -1,18 +1,21 @@
-//! What the store holds in memory of one inode: its block unpacked, its map, and what is not on disk yet.
+//! What the store holds in memory of one inode: its block unpacked, its map, and what is not on
+//! disk yet.
 //!
-//! Nothing here locks, and the questions of the read path do no I/O: they answer or name the node they miss
-//! ([`Found`]), so that the engine reads with its lock released. What changes an inode takes a source for the rare
-//! node that [`InodeState::missing_for`] was not asked about before.
+//! Nothing here locks, and the questions of the read path do no I/O: they answer or name the node
+//! they miss ([`Found`]), so that the engine reads with its lock released. What changes an inode
+//! takes a source for the rare node that [`InodeState::missing_for`] was not asked about before.
 //!
 //! Invariants:
 //!  I1  a page is mapped or it is the tail, never both;
-//!  I2  `delta` and `sealed` together are what a crash would take from the map: the changes since the last
-//!      durable batch, counting only checkpoints whose slot is on disk. A write-out moves `delta` to `sealed`, and
-//!      only the checkpoint's end drops `sealed`; a batch written in between must carry both, because
-//!      a crash before the slot falls back to the map before the write-out. A directory has no delta: its map is
-//!      changed by checkpoints only, and by the cleaner, which waits for one;
-//!  I3  `unwritten` is the number of preallocated pages that are not mapped, and when it is zero no page is preallocated: where all were written the
-//!      promise is kept, and a hole made there later gives its room back.
+//!  I2  `delta` and `sealed` together are what a crash would take from the map: the changes since
+//!      the last durable batch, counting only checkpoints whose slot is on disk. A write-out moves
+//!      `delta` to `sealed`, and only the checkpoint's end drops `sealed`; a batch written in
+//!      between must carry both, because a crash before the slot falls back to the map before the
+//!      write-out. A directory has no delta: its map is changed by checkpoints only, and by the
+//!      cleaner, which waits for one;
+//!  I3  `unwritten` is the number of preallocated pages that are not mapped, and when it is zero no
+//!      page is preallocated: where all were written the promise is kept, and a hole made there
+//!      later gives its room back.
 
 mod attributes;
 mod moving;
@@ -79,11 +82,13 @@ pub struct InodeState {
     unwritten: u64,
     /// The same in the inode block on disk.
     unwritten_on_disk: u64,
-    /// The next records have to say which pages are preallocated: some are, or were since the inode was read.
+    /// The next records have to say which pages are preallocated: some are, or were since the inode
+    /// was read.
     was_preallocated: bool,
 }
 
-/// The page and the length of a file's tail, if a file of this size has one that may lie in its inode block.
+/// The page and the length of a file's tail, if a file of this size has one that may lie in its
+/// inode block.
 pub fn tail_of(size: u64) -> Option<(u64, usize)> {
     let len = (size % BLOCK_SIZE as u64) as usize;
     (1..=INLINE_MAX).contains(&len).then_some((size >> BLOCK_SHIFT, len))
@@ -274,7 +279,8 @@ impl InodeState {
         })
     }
 
-    /// The first page at or after `page` that holds none. There always is one, if only past the end.
+    /// The first page at or after `page` that holds none. There always is one, if only past the
+    /// end.
     pub fn next_hole(&self, page: u64) -> Found<u64> {
         match (self.map.next_hole(page), &self.tail) {
             (Found::Here(h), Some((t, _))) if h == *t => self.map.next_hole(h + 1),
@@ -292,7 +298,8 @@ impl InodeState {
         self.map.missing_for(page)
     }
 
-    /// The first map node that unmapping these pages would have to read, and the page at which to look on.
+    /// The first map node that unmapping these pages would have to read, and the page at which to
+    /// look on.
     pub fn missing_in(&self, pages: &Range<u64>) -> Option<(Wanted, u64)> {
         let mut from = pages.start;
         while from < pages.end {
@@ -323,7 +330,8 @@ impl InodeState {
         self.attrs = new;
     }
 
-    /// Takes the attributes of an update. A file that became shorter than its tail loses the rest of it.
+    /// Takes the attributes of an update. A file that became shorter than its tail loses the rest
+    /// of it.
     pub fn apply_attrs(&mut self, attrs: &Attrs, version: u64) {
         self.attrs = *attrs;
         self.version = self.version.max(version);
@@ -367,7 +375,8 @@ impl InodeState {
         self.dir = dir;
     }
 
-    /// Maps `page` to a block and returns the block that is free now. Ends the page's being the tail.
+    /// Maps `page` to a block and returns the block that is free now. Ends the page's being the
+    /// tail.
     pub fn set_page(
         &mut self,
         page: u64,
@@ -388,8 +397,8 @@ impl InodeState {
         Ok((!old.is_none()).then_some(old.addr))
     }
 
-    /// Keeps the start of `page` in the inode block; trailing zeros need not be given. At most [`INLINE_MAX`]
-    /// bytes. The caller writes a displaced tail as a block of its own.
+    /// Keeps the start of `page` in the inode block; trailing zeros need not be given. At most
+    /// [`INLINE_MAX`] bytes. The caller writes a displaced tail as a block of its own.
     pub fn set_tail(
         &mut self,
         page: u64,
@@ -422,7 +431,8 @@ impl InodeState {
         Ok((!old.is_none()).then_some(old.addr))
     }
 
-    /// Keeps the body of a directory's only bucket in the inode block; an empty one says that it is not there.
+    /// Keeps the body of a directory's only bucket in the inode block; an empty one says that it is
+    /// not there.
     pub(crate) fn set_inline_bucket(&mut self, body: Vec<u8>) {
         self.dirty = true;
         self.tail = (!body.is_empty()).then_some((1, body));
@@ -484,7 +494,8 @@ impl InodeState {
         d
     }
 
-    /// Takes back what [`InodeState::take_delta`] gave, when the batch was not written. Nothing may have changed since.
+    /// Takes back what [`InodeState::take_delta`] gave, when the batch was not written. Nothing may
+    /// have changed since.
     pub fn restore_delta(&mut self, delta: MapDelta) {
         debug_assert!(self.delta.is_empty() && self.sealed.is_empty());
         self.delta = delta;
@@ -497,8 +508,8 @@ impl InodeState {
 
     // ---- to disk ----
 
-    /// Writes what is dirty: map nodes, attribute blocks, the inode block; frees the old ones. Returns the inode
-    /// block's reference, which is the old one if nothing was dirty.
+    /// Writes what is dirty: map nodes, attribute blocks, the inode block; frees the old ones.
+    /// Returns the inode block's reference, which is the old one if nothing was dirty.
     pub fn write_out(&mut self, sink: &mut dyn BlockSink) -> Result<BlockRef> {
         if !self.is_dirty() && !self.block.is_none() {
             return Ok(self.block);
@@ -535,7 +546,8 @@ impl InodeState {
         Ok(self.block)
     }
 
-    /// Writes some dirty leaves of the map ahead of [`InodeState::write_out`]; see [`Map::write_leaves`].
+    /// Writes some dirty leaves of the map ahead of [`InodeState::write_out`]; see
+    /// [`Map::write_leaves`].
     pub fn write_leaves(&mut self, sink: &mut dyn BlockSink, from: &mut u64, max: usize) -> Result<bool> {
         self.map.write_leaves(sink, from, max)
     }

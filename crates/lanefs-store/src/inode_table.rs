@@ -1,13 +1,15 @@
 //! The inode table: inode number -> inode block, for many readers and writers at once.
 //!
-//! Leaves (chunks of 128 numbers) lie in shards, each chunk under a lock of its own, so that lanes, which own whole
-//! chunks, never meet here. The levels above are one radix tree under one lock that is taken only to find
-//! a leaf that is not in memory, and by the write-out.
+//! Leaves (chunks of 128 numbers) lie in shards, each chunk under a lock of its own, so that lanes,
+//! which own whole chunks, never meet here. The levels above are one radix tree under one lock that
+//! is taken only to find a leaf that is not in memory, and by the write-out.
 //!
 //! Invariants:
 //!  T1  a chunk in memory is authoritative; the tree above knows only what was last written of it;
-//!  T2  a dirty chunk stays in memory; a chunk is clean only after the tree refers to what was written of it;
-//!  T3  no lock is held over I/O; locks are taken in the order shard, chunk, tree, and no two of a kind at once.
+//!  T2  a dirty chunk stays in memory; a chunk is clean only after the tree refers to what was
+//!      written of it;
+//!  T3  no lock is held over I/O; locks are taken in the order shard, chunk, tree, and no two of a
+//!      kind at once.
 
 use crate::api::ChunkUsage;
 use crate::block_io::{BlockSink, BlockSource, Owner};
@@ -60,7 +62,8 @@ pub enum ChunkStep {
 /// See the module's head.
 pub struct InodeTable {
     shards: Box<[Shard]>,
-    /// On lines of its own: a checkpoint writes it, and the store has beside it what every fsync reads.
+    /// On lines of its own: a checkpoint writes it, and the store has beside it what every fsync
+    /// reads.
     tree: CachePadded<Mutex<Radix>>,
 }
 
@@ -70,7 +73,8 @@ impl InodeTable {
         InodeTable::with_tree(Radix::new(Tree::Table))
     }
 
-    /// The table on disk under `root`; height 0 is the empty one. The height counts the levels above the leaves.
+    /// The table on disk under `root`; height 0 is the empty one. The height counts the levels
+    /// above the leaves.
     pub fn open(root: BlockRef, height: u8) -> Result<InodeTable> {
         let tree = Radix::open(Tree::Table, root, height).ok_or_else(|| StoreError::Corrupt {
             addr: root.addr,
@@ -110,7 +114,8 @@ impl InodeTable {
         }
     }
 
-    /// The chunk, read if need be. With `make`, one that never existed is made; else the answer is `None`.
+    /// The chunk, read if need be. With `make`, one that never existed is made; else the answer is
+    /// `None`.
     fn chunk(&self, chunk: u64, make: bool, source: &(impl BlockSource + ?Sized)) -> Result<Option<Chunk>> {
         loop {
             if let Some(c) = self.shard(chunk).lock().get(&chunk) {
@@ -136,8 +141,9 @@ impl InodeTable {
             if let Some(c) = shard.get(&chunk) {
                 return Ok(Some(c.clone())); // T1: someone was faster
             }
-            // It may have come, been written and been evicted since the tree was asked: then what was read is old.
-            // The shard's lock keeps it from happening again, because eviction and creation take it.
+            // It may have come, been written and been evicted since the tree was asked: then what
+            // was read is old. The shard's lock keeps it from happening again, because eviction and
+            // creation take it.
             match self.tree.lock().get(chunk) {
                 Found::Here(now) if now == r => {}
                 _ => continue,
@@ -217,7 +223,8 @@ impl InodeTable {
         self.shards.iter().flat_map(|s| s.lock().keys().copied().collect::<Vec<_>>()).collect()
     }
 
-    /// The next chunk at or after `from`, or the range of chunks that a node which cannot be read would describe.
+    /// The next chunk at or after `from`, or the range of chunks that a node which cannot be read
+    /// would describe.
     pub fn next_chunk_or_gap(&self, from: u64, source: &(impl BlockSource + ?Sized)) -> ChunkStep {
         loop {
             let wanted = match self.tree.lock().next_used(from) {
@@ -235,7 +242,8 @@ impl InodeTable {
         }
     }
 
-    /// Calls `f` with every number in use, in order, as far as written out; what only memory knows is not seen.
+    /// Calls `f` with every number in use, in order, as far as written out; what only memory knows
+    /// is not seen.
     pub fn for_each(
         &self,
         source: &(impl BlockSource + ?Sized),
@@ -254,16 +262,16 @@ impl InodeTable {
         Ok(())
     }
 
-    /// Writes what is dirty and returns the new root. Changes may go on meanwhile: they are in this root or dirty
-    /// for the next. One at a time.
+    /// Writes what is dirty and returns the new root. Changes may go on meanwhile: they are in this
+    /// root or dirty for the next. One at a time.
     pub fn write_out(&self, sink: &mut dyn BlockSink) -> Result<(BlockRef, u8)> {
         self.write_chunks(sink)?;
         // Writes are queued, not waited for, so this holds the lock over encoding only.
         self.tree.lock().write_out(sink)
     }
 
-    /// The first part of [`InodeTable::write_out`], for who changes more chunks than memory is to hold: they are clean afterwards, and only the
-    /// tree in memory refers to what was written.
+    /// The first part of [`InodeTable::write_out`], for who changes more chunks than memory is to
+    /// hold: they are clean afterwards, and only the tree in memory refers to what was written.
     pub fn write_chunks(&self, sink: &mut dyn BlockSink) -> Result<()> {
         let mut dirty: Vec<(u64, Chunk)> = Vec::new();
         for shard in &self.shards {
@@ -295,7 +303,8 @@ impl InodeTable {
         Ok(())
     }
 
-    /// Tells the tree where leaf `n` is now. Reading the tree's nodes first keeps I/O out of its lock.
+    /// Tells the tree where leaf `n` is now. Reading the tree's nodes first keeps I/O out of its
+    /// lock.
     fn set_leaf(&self, n: u64, r: BlockRef, source: &dyn BlockSink) -> Result<BlockRef> {
         loop {
             let mut tree = self.tree.lock();
@@ -439,7 +448,8 @@ mod tests {
         }
     }
 
-    /// Writers, readers, eviction and write-outs at once: what a writer set is what it and the disk have.
+    /// Writers, readers, eviction and write-outs at once: what a writer set is what it and the disk
+    /// have.
     #[test]
     fn threads_and_write_outs_lose_nothing() {
         let log = SharedLog::default();

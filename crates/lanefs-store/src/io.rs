@@ -1,8 +1,9 @@
-//! The store's way to its devices: verified reads with a small cache of node blocks, writes of a whole transaction in
-//! one submission per device, shared flushes, and the sticky error.
+//! The store's way to its devices: verified reads with a small cache of node blocks, writes of a
+//! whole transaction in one submission per device, shared flushes, and the sticky error.
 //!
-//! The sticky error: the first write or flush of the log that fails makes the store read-only for good. What the device
-//! did with the failed write is unknown, and a later success would say nothing about it.
+//! The sticky error: the first write or flush of the log that fails makes the store read-only for
+//! good. What the device did with the failed write is unknown, and a later success would say
+//! nothing about it.
 
 use crate::block_io::BlockSource;
 use crate::device::{Device, FlushGate, ReadReq, WriteReq};
@@ -20,10 +21,12 @@ use zerocopy::IntoBytes;
 
 const SHARDS: usize = 16;
 
-/// A block that the queue and the cache hold in common. Boxed: a count beside the block, which is aligned, would take a block of its own.
+/// A block that the queue and the cache hold in common. Boxed: a count beside the block, which is
+/// aligned, would take a block of its own.
 type Shared = Arc<Box<Block>>;
 
-/// A block that waits for being written: its sum, its bytes, whether the cache keeps it then, and whether it is written twice.
+/// A block that waits for being written: its sum, its bytes, whether the cache keeps it then, and
+/// whether it is written twice.
 type Queued = (u32, Shared, bool, bool);
 
 /// Where the copies of blocks lie, in a volume that keeps two of its tree: see `copies`.
@@ -96,16 +99,18 @@ pub(crate) struct Io {
     /// Nothing is ever written; what is queued stays queued.
     read_only: bool,
     twins: Option<Twins>,
-    /// Blocks of which a copy is bad and the other one good, for `Store::heal`: the sum of each address.
+    /// Blocks of which a copy is bad and the other one good, for `Store::heal`: the sum of each
+    /// address.
     suspects: Mutex<crate::cell::WordMap<u32>>,
     /// Length of `suspects`. Relaxed: who heals looks again later.
     suspected: AtomicUsize,
     /// Blocks that have an address and wait for being written together; reads find them here.
     queued: Mutex<crate::cell::WordMap<Queued>>,
-    /// Length of `queued`, so that reads look only when there is something. Release/acquire: who sees a reference
-    /// (through a lock) taken after the block was queued sees the count.
+    /// Length of `queued`, so that reads look only when there is something. Release/acquire: who
+    /// sees a reference (through a lock) taken after the block was queued sees the count.
     queue_len: AtomicUsize,
-    /// Set once, with `why`. Acquire/release: who sees the flag sees the reason. On a line of its own: every change reads it.
+    /// Set once, with `why`. Acquire/release: who sees the flag sees the reason. On a line of its
+    /// own: every change reads it.
     broken: CachePadded<AtomicBool>,
     why: Mutex<Option<StoreError>>,
 }
@@ -201,8 +206,8 @@ impl Io {
         Ok(())
     }
 
-    /// The blocks of `refs`, read together and not verified, for who has much to read and can read one by one what does not fit.
-    /// `None` if a read failed, or if some may wait in the queue.
+    /// The blocks of `refs`, read together and not verified, for who has much to read and can read
+    /// one by one what does not fit. `None` if a read failed, or if some may wait in the queue.
     pub fn read_ahead(&self, refs: &[BlockRef]) -> Option<Vec<Block>> {
         if refs.len() < 2 || self.queue_len() > 0 {
             return None;
@@ -212,8 +217,9 @@ impl Io {
         Some(blocks)
     }
 
-    /// Fills `to` with the blocks at `addrs`, not verified and past the queue: for blocks of which another mount may have been the
-    /// last writer. Neighbours are read as one, all in one submission per device.
+    /// Fills `to` with the blocks at `addrs`, not verified and past the queue: for blocks of which
+    /// another mount may have been the last writer. Neighbours are read as one, all in one
+    /// submission per device.
     pub fn read_scattered(
         &self,
         addrs: impl IntoIterator<Item = BlockAddr>,
@@ -241,8 +247,8 @@ impl Io {
         Ok(())
     }
 
-    /// Writes all of it: one submission per device, the devices in parallel. Returns the devices written, one bit each.
-    /// An error is sticky.
+    /// Writes all of it: one submission per device, the devices in parallel. Returns the devices
+    /// written, one bit each. An error is sticky.
     pub fn write(&self, writes: &[Write<'_>]) -> Result<u64> {
         self.check()?;
         let mut by_device: Vec<Vec<WriteReq<'_>>> = self.devices.iter().map(|_| Vec::new()).collect();
@@ -302,8 +308,8 @@ impl Io {
         &self.devices
     }
 
-    /// Queues a block for [`Io::write_queue`]. `keep`: the cache keeps it when it is written, as what is read again and again.
-    /// `twice`: its copy is written with it.
+    /// Queues a block for [`Io::write_queue`]. `keep`: the cache keeps it when it is written, as
+    /// what is read again and again. `twice`: its copy is written with it.
     pub fn enqueue(&self, r: BlockRef, b: Box<Block>, keep: bool, twice: bool) {
         let mut q = self.queued.lock();
         q.insert(r.addr.0, (r.crc, Arc::new(b), keep, twice));
@@ -363,7 +369,8 @@ impl Io {
         queued.get(&r.addr.0).filter(|q| q.0 == r.crc).map(|q| (*q.1).clone())
     }
 
-    /// Reads a block from its device and compares it with its sum; from its copy, if it has one, where that fails.
+    /// Reads a block from its device and compares it with its sum; from its copy, if it has one,
+    /// where that fails.
     fn fetch(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
         let first = match self.fetch_at(r, r.addr, what) {
             Err(e @ (StoreError::Io { .. } | StoreError::Corrupt { .. })) => e,
@@ -377,8 +384,8 @@ impl Io {
         Ok(b)
     }
 
-    /// Reads the block that lies at `at` and compares it with what should be there: the block of `r`, or its copy, which is
-    /// the same byte for byte.
+    /// Reads the block that lies at `at` and compares it with what should be there: the block of
+    /// `r`, or its copy, which is the same byte for byte.
     pub fn fetch_at(&self, r: BlockRef, at: BlockAddr, what: &'static str) -> Result<Box<Block>> {
         let mut b = Block::zeroed();
         self.read_raw(at, &mut b.0, what)?;
@@ -395,7 +402,8 @@ impl Io {
         Ok(b)
     }
 
-    /// What is wrong with one of the two copies of a block that was read: where it lies, and why. Remembers it for [`Store::heal`].
+    /// What is wrong with one of the two copies of a block that was read: where it lies, and why.
+    /// Remembers it for [`Store::heal`].
     ///
     /// [`Store::heal`]: crate::store::Store::heal
     pub fn bad_copy(&self, r: BlockRef, what: &'static str) -> Option<(BlockAddr, StoreError)> {
@@ -445,7 +453,8 @@ impl Io {
         all
     }
 
-    /// Writes a bad copy anew. An error is not sticky: nothing that was acknowledged depends on it, since the other copy is good.
+    /// Writes a bad copy anew. An error is not sticky: nothing that was acknowledged depends on it,
+    /// since the other copy is good.
     pub fn rewrite(&self, at: BlockAddr, b: &Block) -> Result<()> {
         self.check()?;
         self.device(at, "copy")?.write(&[WriteReq { offset: at.offset(), data: &b.0 }])

@@ -20,7 +20,8 @@ pub(crate) struct Maintenance {
     pub orphans: BTreeSet<Ino>,
     pub orphan_blocks: Vec<BlockRef>,
     pub orphans_changed: bool,
-    /// Inodes to be written out: what was dirtied before the position, and what the fold changed. Some twice.
+    /// Inodes to be written out: what was dirtied before the position, and what the fold changed.
+    /// Some twice.
     pub changed: Vec<Arc<Cell>>,
     /// Files that a fold has put off, the first one last (`births`).
     pub births: Vec<Birth>,
@@ -30,7 +31,8 @@ pub(crate) struct Maintenance {
     pub waited: usize,
     /// Inodes written out since the slot in force.
     pub captured: Vec<Arc<Cell>>,
-    /// What was carried over (4) and is written, but not known to be flushed: the mlog and the last place of each message.
+    /// What was carried over (4) and is written, but not known to be flushed: the mlog and the last
+    /// place of each message.
     pub carried: Vec<(usize, u64)>,
     /// Numbers freed by folds since the slot in force.
     pub freed: Vec<(Ino, u32)>,

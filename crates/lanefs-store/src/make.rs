@@ -1,8 +1,9 @@
 //! Making volumes.
 //!
-//! Whether a volume can be made is known before anything is written: the superblocks are encoded, which checks every field of them, while
-//! what was there before is still whole. Then the older volume is taken away, in an order that a crash cannot mix ([`take_away`]), the
-//! new one is written, and its superblock last.
+//! Whether a volume can be made is known before anything is written: the superblocks are encoded,
+//! which checks every field of them, while what was there before is still whole. Then the older
+//! volume is taken away, in an order that a crash cannot mix ([`take_away`]), the new one is
+//! written, and its superblock last.
 
 use crate::api::{FormatOptions, OpenOptions};
 use crate::device::Device;
@@ -74,8 +75,8 @@ fn mlogs(o: &FormatOptions) -> Result<u32> {
 }
 
 impl FormatOptions {
-    /// How many mlogs a volume on devices of these sizes in bytes will be used with: what was asked for, or fewer on small ones. An error
-    /// if it cannot be made on them.
+    /// How many mlogs a volume on devices of these sizes in bytes will be used with: what was asked
+    /// for, or fewer on small ones. An error if it cannot be made on them.
     pub fn mlogs_on(&self, sizes: &[u64]) -> Result<usize> {
         let blocks: Vec<u64> = sizes.iter().map(|s| volume_blocks(*s)).collect();
         let (_, g) = geometry(self, &blocks)?;
@@ -123,7 +124,8 @@ fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
     };
     let mut entries = Vec::new();
     for (i, b) in blocks.iter().enumerate() {
-        // A device's identity follows from the volume's, so that volumes made with a given identity are the same.
+        // A device's identity follows from the volume's, so that volumes made with a given identity
+        // are the same.
         let mut id = volume.0;
         id[15] ^= i as u8 + 1;
         id[14] ^= 0xd5;
@@ -157,7 +159,8 @@ fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
                 .collect()
         })
         .collect::<Result<Vec<Vec<(u64, Box<Block>)>>>>()?;
-    // First take away what could make an old volume look alive, then write the new one, its superblock last.
+    // First take away what could make an old volume look alive, then write the new one, its
+    // superblock last.
     take_away(devices, &superblock(0))?;
     let segments = SegmentTable::new(g);
     segments.fill_pools(|_| false);
@@ -205,8 +208,9 @@ fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
     Ok(())
 }
 
-/// Overwrites what could make older volumes look alive. In this order, with a flush between, a crash leaves the last one whole or none:
-/// copies that volumes before it left where it has none of its own, its superblocks, and only then the slots.
+/// Overwrites what could make older volumes look alive. In this order, with a flush between, a
+/// crash leaves the last one whole or none: copies that volumes before it left where it has none of
+/// its own, its superblocks, and only then the slots.
 fn take_away(devices: &[Arc<dyn Device>], new: &Superblock) -> Result<()> {
     let zero = Block::zeroed();
     let wipe = |d: &dyn Device, blocks: &[u64]| -> Result<()> {

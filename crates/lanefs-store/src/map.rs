@@ -1,8 +1,9 @@
-//! An inode's page -> block map: a short sorted list inside the inode block, or a radix tree ([`crate::radix`]).
+//! An inode's page -> block map: a short sorted list inside the inode block, or a radix tree
+//! ([`crate::radix`]).
 //!
-//! A file that was written front to back needs 20 bytes per page while it fits the inode block; beyond
-//! [`INLINE_PAGES`] pages, or when the inode block has no room, the entries move to a tree, and back when few are
-//! left. Both forms cost only what is mapped.
+//! A file that was written front to back needs 20 bytes per page while it fits the inode block;
+//! beyond [`INLINE_PAGES`] pages, or when the inode block has no room, the entries move to a tree,
+//! and back when few are left. Both forms cost only what is mapped.
 
 use crate::block_io::{BlockSink, BlockSource};
 use crate::error::{Result, StoreError};
@@ -207,8 +208,8 @@ impl Map {
         Ok(())
     }
 
-    /// Writes dirty nodes, frees the old ones; `room` is how many entries the inode block can hold. Afterwards
-    /// [`Map::shape`] is what the inode block has to hold.
+    /// Writes dirty nodes, frees the old ones; `room` is how many entries the inode block can hold.
+    /// Afterwards [`Map::shape`] is what the inode block has to hold.
     pub fn write_out(&mut self, sink: &mut dyn BlockSink, room: usize) -> Result<()> {
         if matches!(&self.form, Form::Inline(v) if v.len() > room) {
             self.into_tree(&*sink)?;
@@ -234,7 +235,8 @@ impl Map {
         Ok(())
     }
 
-    /// Writes some dirty leaves of the tree form ahead of [`Map::write_out`]; see [`Radix::write_leaves`].
+    /// Writes some dirty leaves of the tree form ahead of [`Map::write_out`]; see
+    /// [`Radix::write_leaves`].
     pub fn write_leaves(&mut self, sink: &mut dyn BlockSink, from: &mut u64, max: usize) -> Result<bool> {
         match &mut self.form {
             Form::Tree(t) if self.pages > max as u64 => t.write_leaves(sink, from, max),
@@ -434,7 +436,8 @@ mod tests {
                     assert!(!map.is_dirty());
                     let data = log.blocks.values().filter(|b| matches!(b.0, Owner::Data { .. })).count();
                     assert_eq!(data, model.len());
-                    // Every node block in the log is reachable: nothing leaked, nothing freed too early.
+                    // Every node block in the log is reachable: nothing leaked, nothing freed too
+                    // early.
                     assert_eq!(nodes_reachable(&map, &log).len() + data, log.blocks.len());
                     let mut all = Vec::new();
                     let mut again = reload(&map);

@@ -10,7 +10,8 @@ use lanefs_format::{Ino, ROOT_INO, Version};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-/// A device whose next write, or next flush, is only done when something else was; if that is an error, it fails with it.
+/// A device whose next write, or next flush, is only done when something else was; if that is an
+/// error, it fails with it.
 type Meanwhile = HookedDevice<MemoryDevice>;
 
 /// A new volume with a log for each device.
@@ -32,7 +33,8 @@ fn open(devices: &[Arc<Meanwhile>]) -> (Arc<Store>, OpenReport) {
     Store::open(dynamic(devices), &OpenOptions::default()).unwrap()
 }
 
-/// Begins a call in a thread of its own, and comes back when it waits or is over: whether it is over, and the thread.
+/// Begins a call in a thread of its own, and comes back when it waits or is over: whether it is
+/// over, and the thread.
 fn begin(
     call: impl FnOnce() -> Result<()> + Send + 'static,
     waits: impl Fn() -> bool,
@@ -44,7 +46,8 @@ fn begin(
     (thread.is_finished(), thread)
 }
 
-/// Recovery finds a segment by the link of the one before it. So what lies behind a link that another call still writes is not acknowledged.
+/// Recovery finds a segment by the link of the one before it. So what lies behind a link that
+/// another call still writes is not acknowledged.
 #[test]
 fn an_fsync_waits_for_the_link_that_another_writes() {
     let (s, devices) = volume(1);
@@ -73,8 +76,9 @@ fn an_fsync_waits_for_the_link_that_another_writes() {
     assert_eq!(open(&devices).1.groups, files + 1);
 }
 
-/// An fsync in one log, on one device, and meanwhile another of the same file in another log. The second has only what the first has not, and
-/// comes back after it. Whether the first came back too early, and both answers.
+/// An fsync in one log, on one device, and meanwhile another of the same file in another log. The
+/// second has only what the first has not, and comes back after it. Whether the first came back too
+/// early, and both answers.
 fn two_fsyncs_of_a_file(fails: bool) -> (bool, [Result<()>; 2], Vec<Arc<Meanwhile>>) {
     let (s, devices) = volume(2);
     let e = s.info().last_epoch;
@@ -113,7 +117,8 @@ fn an_fsync_fails_if_an_older_one_that_it_builds_on_fails() {
     assert!(answers.iter().all(Result::is_err), "{answers:?}");
 }
 
-/// A directory's names make sense only with the link counts of the same checkpoint: an fsync of it between a fold and its slot leaves them out.
+/// A directory's names make sense only with the link counts of the same checkpoint: an fsync of it
+/// between a fold and its slot leaves them out.
 #[test]
 fn an_fsync_of_a_directory_does_not_carry_what_a_checkpoint_folds() {
     let (s, devices) = volume(1);

@@ -1,21 +1,25 @@
 //! An mlog: one of the independent append logs, with its heads and its chain of node segments.
 //!
-//! The *node head* takes batches only. Its segments form a chain: the first block of each (the *link*) names the segment
-//! that follows, which is chosen when the segment is opened. Data and checkpoint blocks go to the other heads, by
-//! how soon they are expected to die.
+//! The *node head* takes batches only. Its segments form a chain: the first block of each
+//! (the *link*) names the segment that follows, which is chosen when the segment is opened. Data
+//! and checkpoint blocks go to the other heads, by how soon they are expected to die.
 //!
-//! 1. The mutex covers bump allocation and nothing else; no I/O, no waiting inside. Callers are inside a reader section
-//!    of the store's RPS, so a position recorded by the writer divides allocations into before and after. Who needs places in
-//!    several mlogs, all or none, holds their mutexes together, the lowest first ([`Mlog::alloc_each`]).
-//! 2. Whoever moves the node head into a segment writes that segment's link together with its batch.
-//! 3. A batch may be acknowledged only after the links of all earlier segments of the chain were answered and flushed:
-//!    [`Mlog::wait_links`] before the flush, which covers [`Mlog::chain_devices`]. Otherwise recovery could not find
-//!    the way to it.
+//! 1. The mutex covers bump allocation and nothing else; no I/O, no waiting inside. Callers are
+//!    inside a reader section of the store's RPS, so a position recorded by the writer divides
+//!    allocations into before and after. Who needs places in several mlogs, all or none, holds
+//!    their mutexes together, the lowest first ([`Mlog::alloc_each`]).
+//! 2. Whoever moves the node head into a segment writes that segment's link together with its
+//!    batch.
+//! 3. A batch may be acknowledged only after the links of all earlier segments of the chain were
+//!    answered and flushed: [`Mlog::wait_links`] before the flush, which covers
+//!    [`Mlog::chain_devices`]. Otherwise recovery could not find the way to it.
 //! 4. Chain sequences are unique in a mount and grow along a chain.
-//! 5. Every batch names the one before it and the last one up to which all were durable ([`Mlog::made_durable`]) when it
-//!    got its place, so that recovery knows of a batch that was acknowledged and is not there.
-//! 6. Of the last batch nobody says so: damaged later, it looks as if it had never arrived. So a log that has become quiet gets a *mark*, an
-//!    empty message whose head says that all before it was durable, once ([`Mlog::wants_mark`]).
+//! 5. Every batch names the one before it and the last one up to which all were durable
+//!    ([`Mlog::made_durable`]) when it got its place, so that recovery knows of a batch that was
+//!    acknowledged and is not there.
+//! 6. Of the last batch nobody says so: damaged later, it looks as if it had never arrived. So a
+//!    log that has become quiet gets a *mark*, an empty message whose head says that all before it
+//!    was durable, once ([`Mlog::wants_mark`]).
 
 use crate::error::{Result, StoreError};
 use crate::segment::{SegId, SegmentTable, State};
@@ -70,12 +74,13 @@ struct Heads {
     pending: Vec<Kept>,
     /// The place of the last batch.
     last: u64,
-    /// Messages that are not known to be durable together with all before them, oldest first: the place of the last
-    /// batch of each, and whether it is durable itself.
+    /// Messages that are not known to be durable together with all before them, oldest first: the
+    /// place of the last batch of each, and whether it is durable itself.
     out: VecDeque<(u64, bool)>,
     /// The place of the last batch up to which all are durable.
     acked: u64,
-    /// The place of the last batch when somebody last asked whether the log is quiet, and of the last mark (6).
+    /// The place of the last batch when somebody last asked whether the log is quiet, and of the
+    /// last mark (6).
     seen: u64,
     mark: u64,
 }
@@ -88,7 +93,8 @@ struct Kept {
 }
 
 impl Heads {
-    /// The node head, and the segments of `n` blocks that batches of these sizes need beyond those it has.
+    /// The node head, and the segments of `n` blocks that batches of these sizes need beyond those
+    /// it has.
     fn plan(&self, n: u32, blocks: &[u32]) -> Result<(NodeHead, u32)> {
         let Some(node) = self.node else {
             return Err(StoreError::Invalid("the volume is open for reading only".into()));
@@ -134,10 +140,11 @@ pub(crate) struct Mlog {
     heads: CachePadded<Mutex<Heads>>,
     links: Mutex<Vec<u64>>,
     link_written: Condvar,
-    /// Length of `links`, so that the usual case is one load. Release/acquire: a link is answered before the count
-    /// that says so is seen.
+    /// Length of `links`, so that the usual case is one load. Release/acquire: a link is answered
+    /// before the count that says so is seen.
     links_out: AtomicUsize,
-    /// Devices that hold a segment of the chain since the last checkpoint, one bit each. Written under the mutex.
+    /// Devices that hold a segment of the chain since the last checkpoint, one bit each. Written
+    /// under the mutex.
     chain_devices: AtomicU64,
     /// Blocks appended to the node head since the last checkpoint.
     appended: AtomicU64,
@@ -204,7 +211,8 @@ impl Mlog {
         }
     }
 
-    /// Room for the batches of one message, each of fewer blocks than a segment has: all of them or nothing.
+    /// Room for the batches of one message, each of fewer blocks than a segment has: all of them or
+    /// nothing.
     pub fn alloc_batches(
         &self,
         t: &SegmentTable,
@@ -221,7 +229,8 @@ impl Mlog {
         Ok(self.give(&mut h, node, t, next_seq, blocks, claimed))
     }
 
-    /// Room for a message in each of the first mlogs, as [`Mlog::alloc_batches`] with urgency: for all of them or for none.
+    /// Room for a message in each of the first mlogs, as [`Mlog::alloc_batches`] with urgency: for
+    /// all of them or for none.
     pub fn alloc_each(
         mlogs: &[Mlog],
         t: &SegmentTable,
@@ -327,7 +336,8 @@ impl Mlog {
         self.heads.lock().acked
     }
 
-    /// Whether all of the log is durable, nothing was added since the last call, and no batch says so (6).
+    /// Whether all of the log is durable, nothing was added since the last call, and no batch says
+    /// so (6).
     pub fn wants_mark(&self) -> bool {
         let mut h = self.heads.lock();
         let quiet = h.seen == h.last && h.acked == h.last;
@@ -340,7 +350,8 @@ impl Mlog {
         self.heads.lock().mark = place;
     }
 
-    /// The link of segment `seq` was answered by the device (or will never be: then the store is read-only).
+    /// The link of segment `seq` was answered by the device (or will never be: then the store is
+    /// read-only).
     pub fn link_done(&self, seq: u64) {
         self.links.lock().retain(|&s| s != seq);
         self.links_out.fetch_sub(1, Ordering::Release);
@@ -360,12 +371,14 @@ impl Mlog {
 
     /// Devices to flush before a batch of this mlog is durable.
     pub fn chain_devices(&self) -> u64 {
-        // Relaxed: the caller's own bits were set by the mutex section it allocated in; earlier ones before.
+        // Relaxed: the caller's own bits were set by the mutex section it allocated in; earlier
+        // ones before.
         self.chain_devices.load(Ordering::Relaxed)
     }
 
-    /// Gives out `n` blocks of the head for `heat` as runs; `owners` says what each block will hold, if it is data.
-    /// With `urgent` the segments kept back for checkpoints and the cleaner may be used.
+    /// Gives out `n` blocks of the head for `heat` as runs; `owners` says what each block will
+    /// hold, if it is data. With `urgent` the segments kept back for checkpoints and the cleaner
+    /// may be used.
     pub fn alloc(
         &self,
         t: &SegmentTable,
@@ -375,7 +388,8 @@ impl Mlog {
         urgent: bool,
         out: &mut Vec<(BlockAddr, u32)>,
     ) -> Result<()> {
-        // Blocks of the tree have heads of their own if they have copies: the second half of their segments is for these.
+        // Blocks of the tree have heads of their own if they have copies: the second half of their
+        // segments is for these.
         let paired = t.geometry.copies == 2 && matches!(heat, Heat::Hot | Heat::Node);
         let slot = match heat {
             _ if !self.small => heat as usize,
@@ -427,7 +441,8 @@ impl Mlog {
         std::mem::take(&mut self.heads.lock().owners)
     }
 
-    /// Keeps groups that a checkpoint without a fold has to carry over; `checkpoint` is the number of the last position, as a reader section has it.
+    /// Keeps groups that a checkpoint without a fold has to carry over; `checkpoint` is the number
+    /// of the last position, as a reader section has it.
     pub fn keep_groups(&self, groups: &[u8], checkpoint: u64) {
         if groups.is_empty() {
             return;
@@ -562,7 +577,8 @@ mod tests {
         assert_eq!((t.free_count(), m.appended()), (free + 3, 0));
     }
 
-    /// The log may have gone on to other segments while the checkpoint was made: recovery starts in the one of the position.
+    /// The log may have gone on to other segments while the checkpoint was made: recovery starts in
+    /// the one of the position.
     #[test]
     fn the_segment_of_a_position_is_kept_though_the_log_went_on() {
         let t = table();
@@ -601,7 +617,8 @@ mod tests {
         assert_eq!(t.free_count(), free - 2);
     }
 
-    /// What needs no new segment is not refused for what is kept back; what needs one is, unless it must not wait.
+    /// What needs no new segment is not refused for what is kept back; what needs one is, unless it
+    /// must not wait.
     #[test]
     fn only_new_segments_come_out_of_what_is_kept_back() {
         let t = table();

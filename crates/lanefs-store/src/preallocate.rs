@@ -1,11 +1,15 @@
 //! Keeping room for pages of a file before they are written (`fallocate(2)`).
 //!
-//! 1. A preallocated page without a block is *unwritten*. Users' room is charged for it as for a block, from the call that preallocates it until it is
-//!    written or given up: so it is to be had when it is written, though every write goes to a new place. A page that is written brings a promise of its own
-//!    ([`crate::space`]), which the block takes; the charge for the unwritten page is given back with it.
-//! 2. Which pages those are lies in the inode ([`lanefs_format::prealloc`]), with their number; each slot has the sum of these numbers, so that opening
-//!    need not read all inodes. An update that is replayed counts its pages anew.
-//! 3. As with all that is not names, it is durable with the inode's next update: a file that was synced has its room after a crash.
+//! 1. A preallocated page without a block is *unwritten*. Users' room is charged for it as for a
+//!    block, from the call that preallocates it until it is written or given up: so it is to be had
+//!    when it is written, though every write goes to a new place. A page that is written brings a
+//!    promise of its own ([`crate::space`]), which the block takes; the charge for the unwritten
+//!    page is given back with it.
+//! 2. Which pages those are lies in the inode ([`lanefs_format::prealloc`]), with their number;
+//!    each slot has the sum of these numbers, so that opening need not read all inodes. An update
+//!    that is replayed counts its pages anew.
+//! 3. As with all that is not names, it is durable with the inode's next update: a file that was
+//!    synced has its room after a crash.
 
 use crate::api::Cut;
 use crate::cell::{Cell, Inner};
@@ -21,14 +25,16 @@ use std::sync::Arc;
 const AT_ONCE: u64 = 1 << 20;
 
 impl Store {
-    /// Whether this volume can keep room for preallocated pages: those made before it was part of the format cannot.
+    /// Whether this volume can keep room for preallocated pages: those made before it was part of
+    /// the format cannot.
     pub fn has_preallocation(&self) -> bool {
         self.superblock().has_preallocation()
     }
 
-    /// Keeps room for these pages, those that have a block excepted; returns for how many more. [`StoreError::NoSpace`] if there is not as
-    /// much; of more than 4 GiB some may have been preallocated before, if others took the rest meanwhile. On disk with the inode's next update; the attributes are asked for only if
-    /// the store has none yet.
+    /// Keeps room for these pages, those that have a block excepted; returns for how many more.
+    /// [`StoreError::NoSpace`] if there is not as much; of more than 4 GiB some may have been
+    /// preallocated before, if others took the rest meanwhile. On disk with the inode's next
+    /// update; the attributes are asked for only if the store has none yet.
     pub fn preallocate(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: &Cut<'_>) -> Result<u64> {
         self.check_writable()?;
         if pages.start > pages.end || pages.end > PAGES_END {
@@ -101,8 +107,8 @@ impl Store {
         }
     }
 
-    /// Charges room for the preallocated pages of an inode that came to have no block, or gives it back. To be called after each change of its pages, under
-    /// its lock.
+    /// Charges room for the preallocated pages of an inode that came to have no block, or gives it
+    /// back. To be called after each change of its pages, under its lock.
     pub(crate) fn count_unwritten(&self, lane: usize, inner: &mut Inner) {
         match inner.unwritten_change() {
             0 => {}
@@ -111,7 +117,8 @@ impl Store {
         }
     }
 
-    /// Whether a page has a block or room kept for one: writing it takes nothing from what is free, but for a while.
+    /// Whether a page has a block or room kept for one: writing it takes nothing from what is free,
+    /// but for a while.
     pub fn has_room(&self, ino: Ino, page: u64) -> Result<bool> {
         let Some(cell) = self.cell(ino)? else { return Ok(false) };
         self.ask(&cell, |s: &InodeState| {
@@ -119,8 +126,8 @@ impl Store {
         })
     }
 
-    /// Whether the inode has preallocated pages, and room for each of its first `pages`, which do not reach beyond those: where it is written next, inside or
-    /// at its end, there is room.
+    /// Whether the inode has preallocated pages, and room for each of its first `pages`, which do
+    /// not reach beyond those: where it is written next, inside or at its end, there is room.
     pub fn is_backed(&self, ino: Ino, pages: u64) -> Result<bool> {
         let Some(cell) = self.cell(ino)? else { return Ok(false) };
         self.ask(&cell, |s| match s.prealloc().ranges().last() {

@@ -1,4 +1,5 @@
-//! What presses: segments running out, log to recover, memory held; and what gives way without a checkpoint.
+//! What presses: segments running out, log to recover, memory held; and what gives way without a
+//! checkpoint.
 
 use crate::api::Pressure;
 use crate::error::Result;
@@ -18,7 +19,8 @@ impl Store {
             free_segments: free,
             pending_segments: u64::from(self.segments.pending_free()),
             segments: u64::from(self.segments.geometry.usable()),
-            // What is owed goes with the next fold: twice of it would have the cleaner work for nothing.
+            // What is owed goes with the next fold: twice of it would have the cleaner work for
+            // nothing.
             low_water: kept * 2 - u64::from(self.segments.owed()).min(kept),
             urgent: free <= kept || self.metadata_presses(),
         }
@@ -41,8 +43,9 @@ impl Store {
         each * dirty as u64 > room
     }
 
-    /// Looks at that now and then, and makes a checkpoint. Called before a transaction that goes with an epoch, by whoever holds nothing that a
-    /// checkpoint needs; the others do it by themselves.
+    /// Looks at that now and then, and makes a checkpoint. Called before a transaction that goes
+    /// with an epoch, by whoever holds nothing that a checkpoint needs; the others do it by
+    /// themselves.
     pub fn watch_metadata(&self, lane: usize) -> Result<()> {
         let begun = self.begun(lane);
         if begun % 32 != 31 {
@@ -67,7 +70,8 @@ impl Store {
         self.segments.owed()
     }
 
-    /// The same, and cleans if the room is not there. In the seal of a checkpoint nothing is cleaned: the checkpoint looks by itself.
+    /// The same, and cleans if the room is not there. In the seal of a checkpoint nothing is
+    /// cleaned: the checkpoint looks by itself.
     pub(crate) fn keep_room(&self) -> Result<()> {
         let owed = self.note_owed();
         if self.segments.free_count() <= owed + self.segments.kept_back().saturating_sub(owed) / 2 {
@@ -76,7 +80,8 @@ impl Store {
         Ok(())
     }
 
-    /// The error that made the store read-only, if there was one: then nothing may be acknowledged any more.
+    /// The error that made the store read-only, if there was one: then nothing may be acknowledged
+    /// any more.
     pub fn healthy(&self) -> Result<()> {
         self.io.check()
     }
@@ -86,8 +91,9 @@ impl Store {
         self.io.is_broken()
     }
 
-    /// Everything up to this epoch is folded in memory, and will be on disk with the next checkpoint: also what one folded that failed
-    /// later. It must not be handed over again, with what came after: changes that take each other back are left out of a fold.
+    /// Everything up to this epoch is folded in memory, and will be on disk with the next
+    /// checkpoint: also what one folded that failed later. It must not be handed over again, with
+    /// what came after: changes that take each other back are left out of a fold.
     pub fn folded_epoch(&self) -> u64 {
         // Relaxed: asked in a seal, by the thread that may write it.
         self.folded.load(Ordering::Relaxed)
@@ -98,12 +104,14 @@ impl Store {
         self.cells.memory() + self.inodes.memory()
     }
 
-    /// How much of it a checkpoint has to write before it can leave, about: the inodes that changed.
+    /// How much of it a checkpoint has to write before it can leave, about: the inodes that
+    /// changed.
     pub fn unwritten_memory(&self) -> usize {
         self.cells.dirty_memory()
     }
 
-    /// Gives up what is clean of inodes and inode table, if they take more memory than `OpenOptions::memory_bytes`.
+    /// Gives up what is clean of inodes and inode table, if they take more memory than
+    /// `OpenOptions::memory_bytes`.
     pub fn shrink(&self) {
         let half = self.memory_bytes / 2;
         self.cells.let_go_born();

@@ -1,15 +1,17 @@
-//! A copy-on-write radix tree from keys to blocks: the map of a file, and the upper part of the inode table.
+//! A copy-on-write radix tree from keys to blocks: the map of a file, and the upper part of the
+//! inode table.
 //!
-//! Nodes lie in one flat table by (level, index), so a lookup whose leaf is in memory costs one probe, and any
-//! clean node can be dropped at any time. A node that is not in memory is asked for ([`Found::Missing`]) instead
-//! of being read here, so that callers read without holding their lock.
+//! Nodes lie in one flat table by (level, index), so a lookup whose leaf is in memory costs one
+//! probe, and any clean node can be dropped at any time. A node that is not in memory is asked for
+//! ([`Found::Missing`]) instead of being read here, so that callers read without holding their
+//! lock.
 //!
 //! Changing a tree and writing it is in `update`.
 //!
 //! Invariants:
 //!  R1  a dirty node's ancestors are in memory and dirty;
-//!  R2  the reference of a node lies in its parent (the root's in `root`): what is on disk, or PENDING if no copy
-//!      of it has been written yet; a PENDING node is in memory and dirty;
+//!  R2  the reference of a node lies in its parent (the root's in `root`): what is on disk, or
+//!      PENDING if no copy of it has been written yet; a PENDING node is in memory and dirty;
 //!  R3  no node is empty: one that becomes so is taken out of its parent, and its block is freed;
 //!  R4  height 0 is the empty tree; a tree of height h covers the keys below 256^h.
 
@@ -221,7 +223,8 @@ impl Radix {
         Wanted { level, index, r, what: self.of.kind().name() }
     }
 
-    /// Takes a node that was asked for. Ignored if it has come meanwhile or is not the current one any more.
+    /// Takes a node that was asked for. Ignored if it has come meanwhile or is not the current one
+    /// any more.
     pub fn install(&mut self, w: &Wanted, block: &Block) -> Result<()> {
         if self.reference(w.level, w.index) != Some(w.r) || self.node(w.level, w.index).is_some() {
             return Ok(());
@@ -280,7 +283,8 @@ impl Radix {
         }
     }
 
-    /// The node that [`Radix::set`] of `key` would have to read, if any: lets callers read it without a lock.
+    /// The node that [`Radix::set`] of `key` would have to read, if any: lets callers read it
+    /// without a lock.
     pub fn missing_for(&self, key: u64) -> Option<Wanted> {
         if key >= self.end() {
             // Growing puts a new root above; nothing is read.
@@ -301,7 +305,8 @@ impl Radix {
         None
     }
 
-    /// The reference of the node at a *disk* level, for "is this block still in use?"; none if there is none.
+    /// The reference of the node at a *disk* level, for "is this block still in use?"; none if
+    /// there is none.
     pub fn node_ref(&self, disk_level: u8, index: u64) -> Found<BlockRef> {
         let none = Found::Here(BlockRef::NONE);
         let Some(level) = disk_level.checked_sub(self.of.disk_level(0)) else { return none };

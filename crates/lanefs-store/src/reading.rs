@@ -25,7 +25,8 @@ impl Store {
                     inner.state.install(&wanted, &b)?;
                     self.cells.weigh(cell.ino, &mut inner);
                 }
-                // It may have been replaced and its block reused meanwhile; only if it is still asked for it is bad.
+                // It may have been replaced and its block reused meanwhile; only if it is still
+                // asked for it is bad.
                 Err(e) => match ask(&inner.state) {
                     Found::Missing(again) if again == wanted => return Err(e),
                     _ => {}
@@ -57,7 +58,8 @@ impl Store {
         }
     }
 
-    /// Fills each block of `pages`, from page `first` on; every block is verified. A hole is zeros and says so.
+    /// Fills each block of `pages`, from page `first` on; every block is verified. A hole is zeros
+    /// and says so.
     pub fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> Result<()> {
         let Some(cell) = self.cell(ino)? else {
             // Nothing was submitted of it yet.
@@ -73,7 +75,8 @@ impl Store {
             let mut refs: Vec<(usize, BlockRef)> = Vec::with_capacity(todo.len());
             let mut at = 0;
             while at < todo.len() {
-                // As many as the map knows, under one lock; then the node that is missing, without it.
+                // As many as the map knows, under one lock; then the node that is missing, without
+                // it.
                 let n = self.ask(&cell, |s| {
                     let (from, refs) = (at, &mut refs);
                     while at < todo.len() {
@@ -102,8 +105,9 @@ impl Store {
             if bad.is_empty() {
                 return Ok(());
             }
-            // A block that does not verify may be on its way to the device, or moved and reused since the map was
-            // asked. Wait for writes under way once, and believe only what is still mapped and still wrong.
+            // A block that does not verify may be on its way to the device, or moved and reused
+            // since the map was asked. Wait for writes under way once, and believe only what is
+            // still mapped and still wrong.
             patience += 1;
             if patience > 2 {
                 let (n, r) = bad[0];

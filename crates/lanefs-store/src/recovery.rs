@@ -1,4 +1,5 @@
-//! Opening volumes (they are made in `make`), and what opening has to do when the volume was not closed.
+//! Opening volumes (they are made in `make`), and what opening has to do when the volume was not
+//! closed.
 //!
 //! ```text
 //! superblocks -> newest slot that verifies -> usage table, inode table; an error if they cannot be read
@@ -13,15 +14,17 @@
 //! flush     of that slot's twin: see `slots`
 //! ```
 //!
-//! 1. Nothing that the slot or a valid batch needs is overwritten before the recovery's own checkpoint is durable: segments
-//!    that the scan or a batch touched are not free until then. So a crash during recovery changes nothing (O11).
-//! 2. Batches of other mounts never verify; the recovery's checkpoint begins a new mount. So the log is never
-//!    continued, and no sequence is used twice: they go on from the slot's or from the clock, whichever is later, because a device
-//!    that lost the slots of a mount would have the next one count as that one did, and believe its batches.
-//! 3. Data is checked only for updates that the tree does not have: older ones were answered before the slot, and their
-//!    blocks may have been freed since.
-//! 4. An update replayed is an update submitted: the same cells, births and deaths; so the checkpoint that follows needs no
-//!    special case.
+//! 1. Nothing that the slot or a valid batch needs is overwritten before the recovery's own
+//!    checkpoint is durable: segments that the scan or a batch touched are not free until then. So
+//!    a crash during recovery changes nothing (O11).
+//! 2. Batches of other mounts never verify; the recovery's checkpoint begins a new mount. So the
+//!    log is never continued, and no sequence is used twice: they go on from the slot's or from the
+//!    clock, whichever is later, because a device that lost the slots of a mount would have the
+//!    next one count as that one did, and believe its batches.
+//! 3. Data is checked only for updates that the tree does not have: older ones were answered before
+//!    the slot, and their blocks may have been freed since.
+//! 4. An update replayed is an update submitted: the same cells, births and deaths; so the
+//!    checkpoint that follows needs no special case.
 
 use crate::api::{FoldInput, OpenOptions, OpenReport};
 use crate::block_io::BlockSource;
@@ -84,8 +87,8 @@ fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Arc<Store>, O
         return Err(error.unwrap_or_else(none));
     };
     check_ages(&sb, &io, &slot)?;
-    // The other slot's tree is older, and what it refers to may be in use again: to go back to it, and lose what was acknowledged
-    // since, is left to a repair.
+    // The other slot's tree is older, and what it refers to may be in use again: to go back to it,
+    // and lose what was acknowledged since, is left to a repair.
     let (segments, inodes, usage) = read_tables(&slot, &sb, &io)?;
     let mut report = OpenReport { clean: slot.clean, ..OpenReport::default() };
     let store = Store::assemble(Parts {
@@ -114,8 +117,8 @@ impl Store {
         open(devices, options)
     }
 
-    /// From a slot's tables to a store that accepts transactions. `first` is folded with, and before, what the log
-    /// holds.
+    /// From a slot's tables to a store that accepts transactions. `first` is folded with, and
+    /// before, what the log holds.
     pub(crate) fn bring_up(&self, report: &mut OpenReport, first: Vec<Vec<u8>>) -> Result<()> {
         let mut m = self.maintenance.lock();
         let m = &mut *m;
@@ -147,8 +150,8 @@ impl Store {
             self.bury_orphans(m, report)?;
             return self.mounted(m);
         }
-        // Room may be short, and what the log holds is free only after this: so heads are opened later, and until then
-        // the volume is as good as closed.
+        // Room may be short, and what the log holds is free only after this: so heads are opened
+        // later, and until then the volume is as good as closed.
         self.run_checkpoint(m, Some(|| Ok(input)), true)?;
         self.drop_unfolded();
         self.bury_orphans(m, report)?;
@@ -157,8 +160,8 @@ impl Store {
         self.mounted(m)
     }
 
-    /// What has to be on the medium before anything of this mount is acknowledged: the twin of its slot, in place of one that says that the
-    /// volume is closed, and the other devices' stamps.
+    /// What has to be on the medium before anything of this mount is acknowledged: the twin of its
+    /// slot, in place of one that says that the volume is closed, and the other devices' stamps.
     fn mounted(&self, m: &Maintenance) -> Result<()> {
         self.stamp_members(m, 1)?;
         self.io.flush(self.io.all())
@@ -169,8 +172,9 @@ impl Store {
     }
 
     fn bury_orphans(&self, m: &mut Maintenance, report: &mut OpenReport) -> Result<()> {
-        // In a repair an inode may only look nameless: its name lies in a directory that was found in another state than the table. All names are
-        // looked at later (`fsck::mend`), and who opens the volume next frees what has none.
+        // In a repair an inode may only look nameless: its name lies in a directory that was found
+        // in another state than the table. All names are looked at later (`fsck::mend`), and who
+        // opens the volume next frees what has none.
         if m.orphans.is_empty() || self.accept_loss {
             return Ok(());
         }
@@ -205,7 +209,8 @@ impl Store {
         }
         let committed = scan.committed(folded);
         let last = committed.last().map_or(folded, |c| c.0);
-        // An epoch that was committed for sure, and cannot be put together: it or one before it is lost.
+        // An epoch that was committed for sure, and cannot be put together: it or one before it is
+        // lost.
         if last < scan.acked_epoch {
             scan.lost.push((BlockAddr(0), scan.acked_epoch));
         }
@@ -225,7 +230,8 @@ impl Store {
         let arrived = self.data_arrived(&fsyncs)?;
         let mut good: Vec<FsyncMessage> = Vec::with_capacity(fsyncs.len());
         for (msg, arrived) in fsyncs.into_iter().zip(arrived) {
-            // What was durable counts even if its data is damaged since: reading that is an error then.
+            // What was durable counts even if its data is damaged since: reading that is an error
+            // then.
             if arrived || msg.acked || planted(Canary::DataNotChecked) {
                 good.push(msg)
             } else {
@@ -259,7 +265,8 @@ impl Store {
         if self.accept_loss {
             report.lost += records.iter_mut().map(|r| self.drop_pages_nowhere(r)).sum::<u64>();
         }
-        // Of one version there are two only where an older program carried one over: that one says all.
+        // Of one version there are two only where an older program carried one over: that one says
+        // all.
         records.sort_by_key(|r| {
             let version = if planted(Canary::OldVersionWins) { !r.version } else { r.version };
             (r.ino, version, !r.is_whole(), r.xattrs.is_none())
@@ -270,8 +277,9 @@ impl Store {
         Ok(FoldInput { epoch, groups: groups.into_iter().map(Arc::new).collect() })
     }
 
-    /// Takes out of a record the pages that it says lie where no block of the log can be, and returns how
-    /// many these were. Only a repair does: to whoever opens the volume reading such a page is an error.
+    /// Takes out of a record the pages that it says lie where no block of the log can be, and
+    /// returns how many these were. Only a repair does: to whoever opens the volume reading such a
+    /// page is an error.
     fn drop_pages_nowhere(&self, r: &mut InodeRecord) -> u64 {
         let lies = |b: &BlockRef| self.segments.geometry.locate(b.addr).is_some();
         let all = r.pages().count();

@@ -1,5 +1,6 @@
-//! Checkpoints that fail once, for want of room or because something could not be read, and are made again: nothing that was acknowledged is
-//! forgotten by the second. And checkpoints without a fold, which write again what others have under way.
+//! Checkpoints that fail once, for want of room or because something could not be read, and are
+//! made again: nothing that was acknowledged is forgotten by the second. And checkpoints without a
+//! fold, which write again what others have under way.
 
 use crate::api::{FoldInput, FormatOptions, OpenOptions, PageRead, Transaction};
 use crate::device::{Device, Fault, FaultyDevice, HookedDevice, Kind, MemoryDevice, MemoryImage, Plan};
@@ -45,8 +46,8 @@ fn in_place(s: &Store) -> Result<()> {
     s.checkpoint_in_place(&mut s.maintenance.lock())
 }
 
-/// Fsyncs of so many files and pages; then a checkpoint that finds room for `from` blocks only, is made again, and a reopening; then the same with
-/// one block more, until the first succeeds.
+/// Fsyncs of so many files and pages; then a checkpoint that finds room for `from` blocks only, is
+/// made again, and a reopening; then the same with one block more, until the first succeeds.
 fn every_block_is_the_last(files: u64, pages: u64, memory_bytes: usize, from: u32) {
     let content = |ino: u64, p: u64| (ino + p) as u8 | 1;
     for (refused, k) in (from..).enumerate() {
@@ -84,20 +85,22 @@ fn every_block_is_the_last(files: u64, pages: u64, memory_bytes: usize, from: u3
     }
 }
 
-/// Leaves of the usage table that were not written were forgotten: the next mount took the blocks that they were to mark for free.
+/// Leaves of the usage table that were not written were forgotten: the next mount took the blocks
+/// that they were to mark for free.
 #[test]
 fn a_checkpoint_without_room_for_its_tables_leaves_them_to_the_next() {
     every_block_is_the_last(40, 40, 64 << 20, 125);
 }
 
-/// With little memory the leaves of the inode table are written among the inodes: those that come behind an error stayed marked as listed, and were
-/// never written again.
+/// With little memory the leaves of the inode table are written among the inodes: those that come
+/// behind an error stayed marked as listed, and were never written again.
 #[test]
 fn a_checkpoint_without_room_in_the_middle_of_its_inodes_leaves_the_rest_to_the_next() {
     every_block_is_the_last(290, 1, 1 << 12, 250);
 }
 
-/// The inode was written out, and counted as done though the table did not know where: an older one of it came back.
+/// The inode was written out, and counted as done though the table did not know where: an older one
+/// of it came back.
 #[test]
 fn an_inode_whose_place_in_the_table_cannot_be_read_is_written_by_the_next_checkpoint() {
     let (s, d) = fresh(&OpenOptions { cache_bytes: 0, ..OpenOptions::default() });
@@ -119,7 +122,8 @@ fn an_inode_whose_place_in_the_table_cannot_be_read_is_written_by_the_next_check
     assert_eq!(s.audit().unwrap().problems, [""; 0]);
 }
 
-/// Makes a checkpoint in place that reads between its position and what it carries over, and calls `f` there.
+/// Makes a checkpoint in place that reads between its position and what it carries over, and calls
+/// `f` there.
 fn between_position_and_carry(
     s: &Arc<Store>,
     d: &Hooked,
@@ -157,7 +161,8 @@ fn pages_are_whole(d: Hooked) {
     assert_eq!(s.audit().unwrap().problems, [""; 0]);
 }
 
-/// Both records lie behind the position, with one version: recovery took the fsync's, which says of the attributes only, and passed over the other.
+/// Both records lie behind the position, with one version: recovery took the fsync's, which says of
+/// the attributes only, and passed over the other.
 #[test]
 fn an_fsync_between_position_and_carry_does_not_stand_for_what_is_carried() {
     let (s, d) = a_file_to_be_carried();
@@ -195,7 +200,8 @@ fn of_two_records_of_one_version_the_one_that_says_all_counts() {
     pages_are_whole(d);
 }
 
-/// One map node after the other cannot be read, once: the unmapping says so, and has changed nothing.
+/// One map node after the other cannot be read, once: the unmapping says so, and has changed
+/// nothing.
 #[test]
 fn an_unmapping_that_cannot_read_the_map_changes_nothing() {
     const FILE: u64 = 3 * 256;
@@ -232,7 +238,8 @@ fn an_unmapping_that_cannot_read_the_map_changes_nothing() {
     }
 }
 
-/// A file is cut and grows again between two fsyncs: recovery had the bytes back that were cut, since the tail had only become shorter.
+/// A file is cut and grows again between two fsyncs: recovery had the bytes back that were cut,
+/// since the tail had only become shorter.
 #[test]
 fn a_tail_that_was_cut_and_grew_again_is_zeros_where_it_grew() {
     let (s, d) = fresh(&OpenOptions::default());
@@ -252,7 +259,8 @@ fn a_tail_that_was_cut_and_grew_again_is_zeros_where_it_grew() {
     assert_eq!((b.0[49], b.0[50], b.0[99]), (7, 0, 0));
 }
 
-/// Attributes that nobody can store were refused once, and forgotten when the store tried again by itself.
+/// Attributes that nobody can store were refused once, and forgotten when the store tried again by
+/// itself.
 #[test]
 fn attributes_that_are_too_long_are_refused_before_anything_is_taken() {
     let (s, _) = fresh(&OpenOptions::default());
@@ -274,7 +282,8 @@ fn snapshot_of(d: &MemoryDevice) -> MemoryDevice {
     MemoryImage::capture(d).unwrap().fork().unwrap()
 }
 
-/// Runs `call` in a thread of its own, and waits for its end; if it waits for something itself, not for long.
+/// Runs `call` in a thread of its own, and waits for its end; if it waits for something itself, not
+/// for long.
 fn try_meanwhile(call: impl FnOnce() -> Result<()> + Send + 'static) {
     let (did, done) = mpsc::channel();
     std::thread::spawn(move || {
@@ -284,7 +293,8 @@ fn try_meanwhile(call: impl FnOnce() -> Result<()> + Send + 'static) {
     let _ = done.recv_timeout(Duration::from_millis(500));
 }
 
-/// The record named a page whose write was under way, and what was written behind it said that all before was durable.
+/// The record named a page whose write was under way, and what was written behind it said that all
+/// before was durable.
 #[test]
 fn what_a_failed_checkpoint_carried_is_durable_only_with_the_data_that_it_names() {
     let (s, d) = a_file_to_be_carried();
@@ -305,7 +315,8 @@ fn what_a_failed_checkpoint_carried_is_durable_only_with_the_data_that_it_names(
             claimed.into_iter().for_each(|seg| s.segments.release(seg));
             r
         });
-        // ... and another call says, in the same log, what was durable before it. Then the power fails.
+        // ... and another call says, in the same log, what was durable before it. Then the power
+        // fails.
         let s = store.clone();
         let groups = file(store.info().last_epoch + 1, 22);
         try_meanwhile(move || s.submit(Transaction { durable: true, groups, ..Transaction::default() }));
@@ -321,7 +332,8 @@ fn what_a_failed_checkpoint_carried_is_durable_only_with_the_data_that_it_names(
     assert!(b.0[0] == 1 || b.0[0] == 77);
 }
 
-/// A file replaced by a rename, and an fsync: names and content in one message. A checkpoint wrote the names again while the message was under way.
+/// A file replaced by a rename, and an fsync: names and content in one message. A checkpoint wrote
+/// the names again while the message was under way.
 #[test]
 fn what_is_carried_has_no_names_without_their_content() {
     let (s, d) = fresh(&OpenOptions::default());

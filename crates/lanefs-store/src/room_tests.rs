@@ -1,4 +1,5 @@
-//! Commits, checkpoints and fsyncs that find little room or none: what they do, and what they leave behind.
+//! Commits, checkpoints and fsyncs that find little room or none: what they do, and what they leave
+//! behind.
 
 use crate::api::{FoldInput, FormatOptions, OpenOptions, Transaction};
 use crate::device::{Device, MemoryDevice, WriteReq};
@@ -165,7 +166,8 @@ fn a_commit_does_not_wait_for_the_checkpoint_that_waits_for_it() {
     });
 }
 
-/// The fold has no other room than free segments, and recovery cannot clean: the next call may want the last of them for data.
+/// The fold has no other room than free segments, and recovery cannot clean: the next call may want
+/// the last of them for data.
 #[test]
 fn a_commit_keeps_back_room_for_the_inodes_that_it_makes() {
     let (s, _) = store(2);
@@ -176,7 +178,8 @@ fn a_commit_keeps_back_room_for_the_inodes_that_it_makes() {
     assert_eq!((s.segments.owed(), s.segments.kept_back()), (5, before + 5));
 }
 
-/// Whoever folds what made them folds their end: no room is kept back for them, and none is missing for those that stay.
+/// Whoever folds what made them folds their end: no room is kept back for them, and none is missing
+/// for those that stay.
 #[test]
 fn no_room_is_kept_back_for_inodes_that_ended_before_they_were_folded() {
     let (s, _) = store(2);
@@ -291,7 +294,8 @@ fn a_submission_without_room_for_its_batch_has_its_promise_still() {
     assert_eq!(s.audit().unwrap().problems, [""; 0]);
 }
 
-/// Also one that was written before the checkpoint began, and whose blocks were given up before it ended: recovery may have to read the batch.
+/// Also one that was written before the checkpoint began, and whose blocks were given up before it
+/// ended: recovery may have to read the batch.
 #[test]
 fn a_segment_that_a_batch_names_is_not_free_before_the_next_checkpoint() {
     const PAGES: u64 = 64;

@@ -1,12 +1,14 @@
-//! Recovery's walk along the chains: every block behind the positions of the slot is tried for a batch. Without a slot every block of
-//! the log is.
+//! Recovery's walk along the chains: every block behind the positions of the slot is tried for a
+//! batch. Without a slot every block of the log is.
 //!
-//! A block that the device cannot read, tried three times, is no batch only where the log says so: the next batch behind it names the one
-//! before, and that is there. Everywhere else (behind the last batch that can be read, or where a batch should be) it may have been
-//! acknowledged, and nobody can say; then opening is an error, unless losses are accepted.
+//! A block that the device cannot read, tried three times, is no batch only where the log says so:
+//! the next batch behind it names the one before, and that is there. Everywhere else (behind the
+//! last batch that can be read, or where a batch should be) it may have been acknowledged, and
+//! nobody can say; then opening is an error, unless losses are accepted.
 //!
-//! A block that is nothing that we wrote to its place is read once more: a device that returns something else once, and says that this is
-//! it, would have the batch there missing, and what recovery then writes would end the log before it.
+//! A block that is nothing that we wrote to its place is read once more: a device that returns
+//! something else once, and says that this is it, would have the batch there missing, and what
+//! recovery then writes would end the log before it.
 
 use crate::error::{Result, StoreError};
 use crate::mlog::place_of;
@@ -58,7 +60,8 @@ pub(crate) struct Scan {
     /// By number and by the epoch that it names.
     epochs: BTreeMap<(u64, u64), Epoch>,
     parts: BTreeMap<u64, BTreeMap<u32, Vec<u8>>>,
-    /// Of each mlog the highest place up to which all was durable, as shares of epochs in any mlog say.
+    /// Of each mlog the highest place up to which all was durable, as shares of epochs in any mlog
+    /// say.
     named: Vec<u64>,
 }
 
@@ -77,7 +80,8 @@ struct Chain {
     unreadable: Vec<(u64, StoreError)>,
     /// Its messages are those of the scan from here on.
     first: usize,
-    /// The segment it ends in, which has no valid link: its address and sequence, and whether the link was durable for sure.
+    /// The segment it ends in, which has no valid link: its address and sequence, and whether the
+    /// link was durable for sure.
     unlinked: Option<(BlockAddr, u64, bool)>,
 }
 
@@ -98,7 +102,8 @@ impl Scan {
                     Some((next, next_seq)) if next_seq > seq => (addr, used, seq) = (next, 1, next_seq),
                     Some(_) => break,
                     None => {
-                        // The link is written with the first batch: one before the position was flushed before the slot.
+                        // The link is written with the first batch: one before the position was
+                        // flushed before the slot.
                         c.unlinked = Some((addr, seq, seq == p.seq && p.used > 1));
                         break;
                     }
@@ -121,7 +126,8 @@ impl Scan {
         Ok(s)
     }
 
-    /// From the last batch that was durable back to the position: what is missing was acknowledged and lost.
+    /// From the last batch that was durable back to the position: what is missing was acknowledged
+    /// and lost.
     fn look_for_gaps(&mut self, g: &Geometry, c: &Chain, from: u64) {
         let mut at = c.acked;
         while at >= from {
@@ -151,7 +157,8 @@ impl Scan {
         }
     }
 
-    /// An error if a place that cannot be read may have held a batch; a loss where these are accepted.
+    /// An error if a place that cannot be read may have held a batch; a loss where these are
+    /// accepted.
     fn look_at_unreadable(&mut self, store: &Store, c: &Chain, from: u64) -> Result<()> {
         for (place, e) in &c.unreadable {
             let before = c.links.range(place + 1..).next().map(|l| *l.1);
@@ -170,7 +177,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Looks for batches of the store's mount in every segment: no position is known. Blocks that cannot be read are passed over.
+    /// Looks for batches of the store's mount in every segment: no position is known. Blocks that
+    /// cannot be read are passed over.
     pub fn everywhere(store: &Store) -> Scan {
         let mut s = Scan::default();
         let g = &store.segments.geometry;
@@ -258,7 +266,8 @@ impl Scan {
         Ok(batch::decode_chain(&blocks[0], g.addr(seg, 0), ctx).map(|l| (l.successor, l.successor_seq)))
     }
 
-    /// Reads once more what is nothing, since a batch that was read wrong once would be missing: whether something else was read now.
+    /// Reads once more what is nothing, since a batch that was read wrong once would be missing:
+    /// whether something else was read now.
     fn read_again(
         &self,
         store: &Store,
@@ -324,8 +333,9 @@ impl Scan {
         }
     }
 
-    /// The committed epochs behind `folded`, without a gap, each with its groups. Each names the one before it. One that was written again
-    /// together with others (commit.rs, 9) names what the first of these named.
+    /// The committed epochs behind `folded`, without a gap, each with its groups. Each names the
+    /// one before it. One that was written again together with others (commit.rs, 9) names what the
+    /// first of these named.
     pub fn committed(&self, folded: u64) -> Vec<(u64, Vec<u8>)> {
         let mut out: Vec<(u64, Vec<u8>)> = Vec::new();
         let (mut last, mut known) = (folded, self.known);
@@ -344,10 +354,12 @@ impl Scan {
     }
 }
 
-/// A batch among the blocks of a segment: where it begins, its words, its bytes, and how many blocks it takes.
+/// A batch among the blocks of a segment: where it begins, its words, its bytes, and how many
+/// blocks it takes.
 type Found = (usize, BatchHead, Range<usize>, usize);
 
-/// The batches of a segment from `used` on, and the blocks there, and at the start, that are nothing that we wrote to that place.
+/// The batches of a segment from `used` on, and the blocks there, and at the start, that are
+/// nothing that we wrote to that place.
 fn batches(g: &Geometry, seg: SegId, blocks: &[Block], used: u32, ctx: Context) -> (Vec<Found>, Vec<usize>) {
     let (mut found, mut doubtful) = (Vec::new(), Vec::new());
     if batch::decode_chain(&blocks[0], g.addr(seg, 0), ctx).is_none() {
@@ -361,7 +373,8 @@ fn batches(g: &Geometry, seg: SegId, blocks: &[Block], used: u32, ctx: Context) 
             i += len;
             continue;
         }
-        // A batch of several blocks is sealed by its first alone, so a sealed one may lack the others.
+        // A batch of several blocks is sealed by its first alone, so a sealed one may lack the
+        // others.
         if verify_sealed(&blocks[i], addr).is_none_or(|(kind, _)| kind == BlockKind::Batch) {
             doubtful.push(i);
         }
@@ -410,7 +423,8 @@ mod tests {
     #[test]
     fn epochs_written_again_as_one_stand_for_all_of_them() {
         let mut s = Scan::default();
-        // 6 was before the position, 7 and 8 are behind it; a checkpoint wrote all three again as one.
+        // 6 was before the position, 7 and 8 are behind it; a checkpoint wrote all three again as
+        // one.
         share(&mut s, 7, 6, 0, 1);
         share(&mut s, 8, 7, 0, 1);
         share(&mut s, 10, 8, 0, 1);

@@ -1,14 +1,19 @@
 //! Reading everything, to find what the medium has lost before somebody needs it.
 //!
-//! A scrub goes through the tree of the last checkpoint in steps: structures of the volume, then inode by inode every node, attribute and
-//! data block below it, each compared with the sum that its parent holds. The store goes on working meanwhile.
+//! A scrub goes through the tree of the last checkpoint in steps: structures of the volume, then
+//! inode by inode every node, attribute and data block below it, each compared with the sum that
+//! its parent holds. The store goes on working meanwhile.
 //!
-//! 1. Blocks are read from the medium, past every cache. What waits in the queue has not been written and is passed over.
-//! 2. What the last checkpoint refers to is not overwritten before a newer one is durable (docs/SPEC.md, section 16). So a wrong sum is damage
-//!    exactly if the inode table still names the same inode block after the read; otherwise the inode is read again.
-//! 3. Of a block of the tree that has a copy (`copies`) both are read. If one of them is bad, it is no damage but mended.
-//! 4. What was written since the last checkpoint is not looked at; who wants that makes a checkpoint first. A volume that was recovered in
-//!    memory, to be read only, cannot have one: there the inodes that recovery changed are looked at as they are in memory.
+//! 1. Blocks are read from the medium, past every cache. What waits in the queue has not been
+//!    written and is passed over.
+//! 2. What the last checkpoint refers to is not overwritten before a newer one is durable
+//!    (docs/SPEC.md, section 16). So a wrong sum is damage exactly if the inode table still names
+//!    the same inode block after the read; otherwise the inode is read again.
+//! 3. Of a block of the tree that has a copy (`copies`) both are read. If one of them is bad, it is
+//!    no damage but mended.
+//! 4. What was written since the last checkpoint is not looked at; who wants that makes a
+//!    checkpoint first. A volume that was recovered in memory, to be read only, cannot have one:
+//!    there the inodes that recovery changed are looked at as they are in memory.
 
 use crate::block_io::BlockSource;
 use crate::device::ReadReq;
@@ -31,7 +36,8 @@ use std::sync::atomic::Ordering;
 
 /// Data blocks read at once.
 const AT_ONCE: usize = 64;
-/// So often an inode that changes while it is read is read again; then it is left to the next scrub.
+/// So often an inode that changes while it is read is read again; then it is left to the next
+/// scrub.
 const TRIES: usize = 4;
 
 /// How far a scrub is. The default is the beginning.
@@ -286,7 +292,8 @@ impl Store {
         }
     }
 
-    /// The nodes of the inode table above `chunk`, as far as the chunk `last` was not below them too.
+    /// The nodes of the inode table above `chunk`, as far as the chunk `last` was not below them
+    /// too.
     fn scrub_table(&self, chunk: u64, last: Option<u64>, medium: &Medium<'_>, step: &mut ScrubStep) {
         for level in 0..=self.inodes.root().1 {
             let index = |c: u64| c.checked_shr(8 * u32::from(level)).unwrap_or(0);

@@ -1,16 +1,17 @@
 //! Segments: which are free, which blocks in them are in use, who writes to them.
 //!
-//! Each block has two marks. *live*: memory refers to it, or a write under way does. *tree*: the tree of the checkpoint
-//! that is being written (or was last written) refers to it. They differ while an inode has changes that were not yet
-//! captured by a checkpoint.
+//! Each block has two marks. *live*: memory refers to it, or a write under way does. *tree*: the
+//! tree of the checkpoint that is being written (or was last written) refers to it. They differ
+//! while an inode has changes that were not yet captured by a checkpoint.
 //!
-//! 1. A block is marked live before anything refers to it, and once; the mark goes when the last reference in
-//!    memory goes.
-//! 2. Only checkpoints change tree marks, in step with what they capture. The usage table on disk is the tree
-//!    marks, except those of its own nodes, which opening finds by reading it.
-//! 3. A segment becomes free only after a checkpoint is durable, and only if it is full, has neither mark, and was
-//!    last touched (allocated in, or named by a batch) before that checkpoint's position P. So neither the tree of a
-//!    slot nor a batch that recovery may read refers to a free segment (O13).
+//! 1. A block is marked live before anything refers to it, and once; the mark goes when the last
+//!    reference in memory goes.
+//! 2. Only checkpoints change tree marks, in step with what they capture. The usage table on disk
+//!    is the tree marks, except those of its own nodes, which opening finds by reading it.
+//! 3. A segment becomes free only after a checkpoint is durable, and only if it is full, has
+//!    neither mark, and was last touched (allocated in, or named by a batch) before that
+//!    checkpoint's position P. So neither the tree of a slot nor a batch that recovery may read
+//!    refers to a free segment (O13).
 //! 4. Node-head segments never have marks; they are freed when P has moved past them.
 //! 5. A table grows at its end only: segments keep their numbers, and what is there is not moved.
 //!    So nobody waits for it, and who sees the larger count finds the new segments.
@@ -285,8 +286,9 @@ impl SegmentTable {
         self.pools.len()
     }
 
-    /// Free segments that only checkpoints and the cleaner may take: a fixed number, what the next checkpoint needs
-    /// for the summaries of the segments claimed since the last, and what it needs to fold what is durable.
+    /// Free segments that only checkpoints and the cleaner may take: a fixed number, what the next
+    /// checkpoint needs for the summaries of the segments claimed since the last, and what it needs
+    /// to fold what is durable.
     pub fn kept_back(&self) -> u32 {
         let size = self.geometry.segment_blocks;
         let parts = size.div_ceil(lanefs_format::summary::SUMMARY_SPAN as u32);
@@ -322,7 +324,8 @@ impl SegmentTable {
     pub fn info(&self, seg: SegId) -> SegInfo {
         let m = self.meta(seg);
         SegInfo {
-            // First, and Acquire, with the Release in `close`: of a full segment the rest is not older than its filling.
+            // First, and Acquire, with the Release in `close`: of a full segment the rest is not
+            // older than its filling.
             state: State::from_u8(m.state.load(Acquire)),
             live: m.live.load(Relaxed),
             tree: m.tree.load(Relaxed),
@@ -360,7 +363,8 @@ impl SegmentTable {
         u32::from((was & bit != 0) != on)
     }
 
-    /// Sets or takes the mark of a block, and of its copy (6): how many changed, none if the block's own did not.
+    /// Sets or takes the mark of a block, and of its copy (6): how many changed, none if the
+    /// block's own did not.
     fn mark(&self, which: Which, addr: BlockAddr, on: bool) -> Option<(SegId, u32)> {
         let (seg, i) = self.geometry.locate(addr)?;
         if !self.is_paired(seg) {
@@ -378,7 +382,8 @@ impl SegmentTable {
 
     /// Whether a segment holds blocks of the tree, each with a copy (6).
     pub fn is_paired(&self, seg: SegId) -> bool {
-        // Relaxed: written before anything in the segment has an address, or before others have the store.
+        // Relaxed: written before anything in the segment has an address, or before others have the
+        // store.
         self.meta(seg).paired.load(Relaxed)
     }
 
@@ -393,7 +398,8 @@ impl SegmentTable {
         1 + u64::from(paired)
     }
 
-    /// Sets both marks of this very block, as a table on disk or a count says, or takes them; how many live ones changed.
+    /// Sets both marks of this very block, as a table on disk or a count says, or takes them; how
+    /// many live ones changed.
     pub fn correct(&self, seg: SegId, i: u32, on: bool) -> u32 {
         let m = self.meta(seg);
         let (tree, live) = (self.mark_one(Which::Tree, seg, i, on), self.mark_one(Which::Live, seg, i, on));
@@ -486,8 +492,8 @@ impl SegmentTable {
         (0..self.len()).map(|s| u64::from(self.meta(s).live.load(Relaxed))).sum()
     }
 
-    /// Puts every unmarked full segment into its device's pool (at open, when nobody else is there), except those
-    /// that `keep` names.
+    /// Puts every unmarked full segment into its device's pool (at open, when nobody else is
+    /// there), except those that `keep` names.
     pub fn fill_pools(&self, keep: impl Fn(SegId) -> bool) {
         for seg in 0..self.len() {
             let i = self.info(seg);
@@ -527,8 +533,9 @@ impl SegmentTable {
         self.meta(seg).stale.store(checkpoint, Relaxed);
     }
 
-    /// Takes at most `most` segments out of a device's pool that have been free since before `checkpoint` and were not
-    /// discarded; [`SegmentTable::put_back`] returns them. Where free segments are short, none stays free that long.
+    /// Takes at most `most` segments out of a device's pool that have been free since before
+    /// `checkpoint` and were not discarded; [`SegmentTable::put_back`] returns them. Where free
+    /// segments are short, none stays free that long.
     pub fn take_stale(&self, device: usize, checkpoint: u64, most: usize) -> Vec<SegId> {
         let mut pool = self.pools[device].lock();
         let old = |s: &SegId| (1..checkpoint).contains(&self.meta(*s).stale.load(Relaxed));
@@ -538,8 +545,9 @@ impl SegmentTable {
         taken
     }
 
-    /// Takes at most `most` segments out of a device's pool, those that have been there longest, up to one that `done` names; and
-    /// no more than half of them, so that others find some. [`SegmentTable::put_back`] returns them.
+    /// Takes at most `most` segments out of a device's pool, those that have been there longest, up
+    /// to one that `done` names; and no more than half of them, so that others find some.
+    /// [`SegmentTable::put_back`] returns them.
     pub fn take_idle(&self, device: usize, most: usize, done: &HashSet<SegId>) -> Vec<SegId> {
         let mut pool = self.pools[device].lock();
         let most = most.min(pool.len() / 2);

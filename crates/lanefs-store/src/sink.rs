@@ -1,8 +1,10 @@
-//! Where the structures hand over their blocks during a checkpoint: the log's side of [`BlockSink`].
+//! Where the structures hand over their blocks during a checkpoint: the log's side of
+//! [`BlockSink`].
 //!
-//! A block is marked live and in the tree when it gets its address, and loses both marks when it is freed; the leaves
-//! of the usage table that this changes are noted. Blocks of the usage table itself are marked live only.
-//! Writes are queued in [`Io`], where reads find them, and go out in large submissions.
+//! A block is marked live and in the tree when it gets its address, and loses both marks when it is
+//! freed; the leaves of the usage table that this changes are noted. Blocks of the usage table
+//! itself are marked live only. Writes are queued in [`Io`], where reads find them, and go out in
+//! large submissions.
 //!
 //! [`Io`]: crate::io::Io
 

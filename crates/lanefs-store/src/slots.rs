@@ -1,15 +1,21 @@
-//! Where the checkpoint slots lie, how they are read and written, and what the members of a volume of several devices say of their age.
+//! Where the checkpoint slots lie, how they are read and written, and what the members of a volume
+//! of several devices say of their age.
 //!
-//! 1. A slot has a copy at the end of the first device, if the superblock says so; both are written together, and count once the flush that
-//!    follows is answered. Of the places the valid slot with the highest generation is the volume.
-//! 2. A checkpoint writes one slot and flushes: the commit point. Then it writes the same once more into the other slot, its *twin*,
-//!    with the next generation and without a flush. So an older tree, whose blocks may be in use again, is on the medium only while a
-//!    checkpoint is under way, and one damaged slot costs nothing.
-//! 3. A mount and a close flush the twin. So a slot that says that the volume is closed is never beside one of a later mount whose
-//!    operations were acknowledged: if that one were lost, the other would be believed, and they would be gone without a word.
-//! 4. On the other devices the places of the slots hold *stamps*: copies of a slot that tell the mount. The first is written before the first slot of a
-//!    mount and flushed with the tree below it, the second behind that slot, before anything is acknowledged. So the first is never
-//!    below the volume's mount and the second never above, unless one of the devices is a copy from an earlier time.
+//! 1. A slot has a copy at the end of the first device, if the superblock says so; both are written
+//!    together, and count once the flush that follows is answered. Of the places the valid slot
+//!    with the highest generation is the volume.
+//! 2. A checkpoint writes one slot and flushes: the commit point. Then it writes the same once more
+//!    into the other slot, its *twin*, with the next generation and without a flush. So an older
+//!    tree, whose blocks may be in use again, is on the medium only while a checkpoint is under
+//!    way, and one damaged slot costs nothing.
+//! 3. A mount and a close flush the twin. So a slot that says that the volume is closed is never
+//!    beside one of a later mount whose operations were acknowledged: if that one were lost, the
+//!    other would be believed, and they would be gone without a word.
+//! 4. On the other devices the places of the slots hold *stamps*: copies of a slot that tell the
+//!    mount. The first is written before the first slot of a mount and flushed with the tree below
+//!    it, the second behind that slot, before anything is acknowledged. So the first is never below
+//!    the volume's mount and the second never above, unless one of the devices is a copy from an
+//!    earlier time.
 
 use crate::device::Device;
 use crate::error::{Result, StoreError};
@@ -53,8 +59,9 @@ pub(crate) fn read_slots(sb: &Superblock, io: &Io) -> Result<Slots> {
             }
         }
         match unread {
-            // A slot that could not be read may be the newer one. To go on from the other would lose what was acknowledged
-            // since, for good, when the device only stumbled. Its copy, if it is whole, was flushed together with it.
+            // A slot that could not be read may be the newer one. To go on from the other would
+            // lose what was acknowledged since, for good, when the device only stumbled. Its copy,
+            // if it is whole, was flushed together with it.
             Some(e) if good == 0 => return Err(e),
             _ => error = bad.or(error),
         }

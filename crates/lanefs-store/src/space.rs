@@ -1,14 +1,16 @@
 //! Room: how many blocks users may fill, and the promises made of them.
 //!
-//! Of the usable segments some are kept back, so that heads, batches, checkpoints and the cleaner always have where to
-//! write ([`held_back`]). The rest, in blocks, less what is live, less what is promised, is one strided counter. A
-//! promise that succeeded can be written: pages, new inodes, names and large extended attributes have one. What checkpoints need beyond (inodes written
-//! anew, maps) is charged by force. Not so the summaries,
-//! of which every segment that is filled will have some: their room is left out of the total from the start, or a volume promised to the last
-//! block could not be written back (SEMANTICS D7).
+//! Of the usable segments some are kept back, so that heads, batches, checkpoints and the cleaner
+//! always have where to write ([`held_back`]). The rest, in blocks, less what is live, less what is
+//! promised, is one strided counter. A promise that succeeded can be written: pages, new inodes,
+//! names and large extended attributes have one. What checkpoints need beyond (inodes written anew,
+//! maps) is charged by force. Not so the summaries, of which every segment that is filled will have
+//! some: their room is left out of the total from the start, or a volume promised to the last block
+//! could not be written back (SEMANTICS D7).
 //!
-//! A page that is cut or blanked in part is written anew and gives its old block back: it asks for nothing, unless many do at once. So it is promised
-//! a block where nothing is free too, up to an eighth of what is kept back: whoever wants to make room on a full volume can
+//! A page that is cut or blanked in part is written anew and gives its old block back: it asks for
+//! nothing, unless many do at once. So it is promised a block where nothing is free too, up to an
+//! eighth of what is kept back: whoever wants to make room on a full volume can
 //! ([`Space::reserve_rewrite`]).
 
 use lanefs_format::summary::SUMMARY_SPAN;
@@ -21,8 +23,8 @@ pub(crate) fn seconds() -> u32 {
     (lanefs_sync::coarse_realtime_ns() / 1_000_000_000) as u32
 }
 
-/// Segments of `usable` that users cannot fill: 7 %, at least the heads of every mlog and twelve for the cleaner and summaries, but
-/// on tiny volumes never more than two fifths.
+/// Segments of `usable` that users cannot fill: 7 %, at least the heads of every mlog and twelve
+/// for the cleaner and summaries, but on tiny volumes never more than two fifths.
 pub(crate) fn held_back(usable: u32, mlogs: usize) -> u32 {
     let least = 6 * mlogs as u32 + 12;
     (usable / 14).max(least.min(usable * 2 / 5))
@@ -99,7 +101,8 @@ impl Space {
         ok
     }
 
-    /// Promises a block for a page that is stored and will be written over: see the head of this file.
+    /// Promises a block for a page that is stored and will be written over: see the head of this
+    /// file.
     pub fn reserve_rewrite(&self, lane: usize) -> bool {
         if self.reserve(lane, 1) {
             return true;
@@ -134,7 +137,8 @@ impl Space {
         }
     }
 
-    /// What a transaction brought of promises is still promised: it failed, and will be submitted again.
+    /// What a transaction brought of promises is still promised: it failed, and will be submitted
+    /// again.
     pub fn keep_promise(&self, lane: usize, blocks: u64) {
         if blocks > 0 {
             let lane = lane % self.lanes;

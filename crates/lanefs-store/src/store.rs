@@ -1,11 +1,13 @@
 //! The store: the one door of the layer above. docs/DESIGN.md "lanefs-store" is its contract.
 //!
-//! What is where: a transaction's way to disk in `transaction`, epoch commits in `commit`, checkpoints in `checkpoint`
-//! with the fold in `fold`, opening in `recovery`, the cleaner in `cleaner`. This file holds the state they
-//! share and the way in and out of the reader section; reading is in `reading`.
+//! What is where: a transaction's way to disk in `transaction`, epoch commits in `commit`,
+//! checkpoints in `checkpoint` with the fold in `fold`, opening in `recovery`, the cleaner in
+//! `cleaner`. This file holds the state they share and the way in and out of the reader section;
+//! reading is in `reading`.
 //!
-//! Locks, in the order they are taken: the maintenance lock (checkpoint, cleaner); cells by ascending inode number; a
-//! reader section of `rps`; an mlog's mutex. The RPS writer takes none of the others inside.
+//! Locks, in the order they are taken: the maintenance lock (checkpoint, cleaner); cells by
+//! ascending inode number; a reader section of `rps`; an mlog's mutex. The RPS writer takes none of
+//! the others inside.
 
 use crate::api::*;
 use crate::cell::{Cell, Cells, Inner};
@@ -38,7 +40,8 @@ pub struct Store {
     /// Key of the hash that makes cookies of names.
     hash_key: [u64; 2],
     /// As it is on the medium. Replaced, under the maintenance lock, when the label or the size
-    /// changes. On a line of its own: a checkpoint locks it, and every batch reads what lies beside it.
+    /// changes. On a line of its own: a checkpoint locks it, and every batch reads what lies beside
+    /// it.
     pub(crate) superblock: CachePadded<Mutex<Arc<Superblock>>>,
     pub(crate) read_only: bool,
     /// See `OpenOptions::accept_loss`.
@@ -75,15 +78,18 @@ pub struct Store {
     pub(crate) last_ts: AtomicU64,
     pub(crate) next_chunk: AtomicU64,
     pub(crate) inode_count: CachePadded<AtomicU64>,
-    /// Preallocated pages without a block, in the inode blocks on disk. Written by whoever writes these: the holder of the maintenance lock.
+    /// Preallocated pages without a block, in the inode blocks on disk. Written by whoever writes
+    /// these: the holder of the maintenance lock.
     pub(crate) unwritten: CachePadded<AtomicI64>,
     pub(crate) commits: CachePadded<Mutex<Commits>>,
-    /// The sum of what is forgone of them. Written after a commit; read by every 32nd transaction of a lane.
+    /// The sum of what is forgone of them. Written after a commit; read by every 32nd transaction
+    /// of a lane.
     pub(crate) forgone: CachePadded<AtomicU64>,
     pub(crate) maintenance: CachePadded<Mutex<Maintenance>>,
     /// Dirty inodes that the last checkpoint in place left: their NEW is not folded.
     pub(crate) dirty_floor: CachePadded<AtomicUsize>,
-    /// The thread inside [`Store::checkpoint`], which may write (its seal) while it holds the maintenance lock.
+    /// The thread inside [`Store::checkpoint`], which may write (its seal) while it holds the
+    /// maintenance lock.
     sealer: CachePadded<AtomicUsize>,
 }
 
@@ -94,7 +100,8 @@ struct Flights {
     begun: AtomicU64,
 }
 
-/// A reader section of the store: allocations inside are all before, or all behind, any checkpoint's position.
+/// A reader section of the store: allocations inside are all before, or all behind, any
+/// checkpoint's position.
 pub(crate) struct Section<'a> {
     _reader: RpsReadGuard<'a>,
     flight: Flight<'a>,
@@ -118,7 +125,8 @@ pub(crate) struct Flight<'a>(&'a AtomicI64);
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
-        // Release, with the acquire in `drain`: what was written is answered before the count says so.
+        // Release, with the acquire in `drain`: what was written is answered before the count says
+        // so.
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
@@ -232,7 +240,8 @@ impl Store {
     pub(crate) fn enter(&self, lane: usize) -> Section<'_> {
         let reader = self.rps.read();
         let f = &self.flights[lane % self.flights.len()];
-        // Relaxed: the phase changes only while no reader is inside, and the RPS orders the count before a drain.
+        // Relaxed: the phase changes only while no reader is inside, and the RPS orders the count
+        // before a drain.
         let out = &f.out[self.phase.load(Ordering::Relaxed)];
         out.fetch_add(1, Ordering::Relaxed);
         f.begun.fetch_add(1, Ordering::Relaxed);
@@ -244,8 +253,8 @@ impl Store {
         self.flights[lane % self.flights.len()].begun.load(Ordering::Relaxed)
     }
 
-    /// Waits until all transactions that entered before this call have their writes answered. `f` runs while none is
-    /// inside the section. Only under the maintenance lock.
+    /// Waits until all transactions that entered before this call have their writes answered. `f`
+    /// runs while none is inside the section. Only under the maintenance lock.
     pub(crate) fn drain(&self, f: impl FnOnce()) {
         let old = {
             let _writer = self.rps.write();
@@ -335,7 +344,8 @@ impl Store {
         !self.read_only && self.space.reserve(lane, blocks)
     }
 
-    /// Promises room for a stored page that is cut or blanked in part: also where nothing is free, unless many of them wait to be written back.
+    /// Promises room for a stored page that is cut or blanked in part: also where nothing is free,
+    /// unless many of them wait to be written back.
     pub fn reserve_rewrite(&self, lane: usize) -> bool {
         !self.read_only && self.space.reserve_rewrite(lane)
     }
@@ -360,8 +370,9 @@ impl Store {
         u64::from(self.segments.geometry.copies)
     }
 
-    /// Pages of `ino` that are holes from now on; on disk with the inode's next update. The attributes take effect
-    /// with it, but of the size only what makes the file shorter than it was last submitted.
+    /// Pages of `ino` that are holes from now on; on disk with the inode's next update. The
+    /// attributes take effect with it, but of the size only what makes the file shorter than it was
+    /// last submitted.
     pub fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: Option<&Cut<'_>>) -> Result<()> {
         self.unmap_pages(lane, ino, pages, cut)
     }
@@ -371,7 +382,8 @@ impl Store {
         self.run_transaction(tx)
     }
 
-    /// Makes a new root; `seal` seals and commits the epoch and hands over what to fold. One at a time.
+    /// Makes a new root; `seal` seals and commits the epoch and hands over what to fold. One at a
+    /// time.
     pub fn checkpoint(&self, seal: impl FnOnce() -> Result<FoldInput>) -> Result<CheckpointDone> {
         self.check_writable()?;
         let mut m = self.maintenance.lock();
@@ -389,8 +401,8 @@ impl Store {
         self.clean_until(&mut m, target_free_segments, false)
     }
 
-    /// Tells the devices that what is free in a range is not needed; the range and the answer are in bytes, counted through all devices
-    /// in order. `None` if no device can take notice.
+    /// Tells the devices that what is free in a range is not needed; the range and the answer are
+    /// in bytes, counted through all devices in order. `None` if no device can take notice.
     pub fn trim(&self, range: Range<u64>) -> Result<Option<u64>> {
         self.check_writable()?;
         self.trim_free(range)
@@ -423,12 +435,14 @@ impl Store {
         Ok(())
     }
 
-    /// Whether the caller is the seal of a checkpoint: it cannot wait for room and may use what is kept back.
+    /// Whether the caller is the seal of a checkpoint: it cannot wait for room and may use what is
+    /// kept back.
     pub(crate) fn in_checkpoint(&self) -> bool {
         self.sealer.load(Ordering::Relaxed) == lanefs_sync::primitive::thread_token()
     }
 
-    /// The maintenance lock; `None` if the caller's own thread holds it, or if it cannot be had for very long.
+    /// The maintenance lock; `None` if the caller's own thread holds it, or if it cannot be had for
+    /// very long.
     pub(crate) fn try_maintenance(&self) -> Option<MutexGuard<'_, Maintenance>> {
         if self.in_checkpoint() {
             return None;

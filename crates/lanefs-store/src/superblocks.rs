@@ -1,4 +1,5 @@
-//! Superblocks of devices: reading one, finding one of a damaged device, and putting a volume's devices in order.
+//! Superblocks of devices: reading one, finding one of a damaged device, and putting a volume's
+//! devices in order.
 
 use crate::device::Device;
 use crate::error::{Result, StoreError};
@@ -15,7 +16,8 @@ pub(crate) fn read_block(d: &dyn Device, block: u64) -> Result<Box<Block>> {
     Ok(b)
 }
 
-/// A device's superblock, from the copy in its reserved segments if need be: the youngest, if an older volume left one too.
+/// A device's superblock, from the copy in its reserved segments if need be: the youngest, if an
+/// older volume left one too.
 pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
     let blocks = d.size() >> BLOCK_SHIFT;
     if blocks == 0 {
@@ -31,7 +33,8 @@ pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
     if let Some(sb) = near.max_by_key(age) {
         return Ok(sb);
     }
-    // The last copy alone is no reason to write: what is at the start may be somebody else's by now. A repair is asked for by name.
+    // The last copy alone is no reason to write: what is at the start may be somebody else's by
+    // now. A repair is asked for by name.
     match superblock_at(d, blocks.saturating_sub(FAR_BLOCKS)) {
         Some(sb) => {
             let why = format!(
@@ -55,8 +58,8 @@ fn superblock_at(d: &dyn Device, at: u64) -> Option<Superblock> {
     UnverifiedSuperblock(read_block(d, at).ok()?).verify(at, d.size() >> BLOCK_SHIFT).ok()
 }
 
-/// As [`read_superblock`], but where the usual places have none: from the copy at the end, wherever the end was when the volume was made. `tell` hears
-/// how many blocks of how many were looked at.
+/// As [`read_superblock`], but where the usual places have none: from the copy at the end, wherever
+/// the end was when the volume was made. `tell` hears how many blocks of how many were looked at.
 pub(crate) fn find_superblock(d: &dyn Device, tell: &dyn Fn(u64, u64)) -> Result<Superblock> {
     let blocks = d.size() >> BLOCK_SHIFT;
     let e = match read_superblock(d) {

@@ -1,4 +1,5 @@
-//! A log in memory, for testing the structures without an engine; and short words for those who test with one.
+//! A log in memory, for testing the structures without an engine; and short words for those who
+//! test with one.
 
 use crate::api::{InodeUpdate, PageRead};
 use crate::block_io::{BlockSink, BlockSource, Owner};
@@ -74,7 +75,8 @@ impl MemLog {
     }
 }
 
-/// A [`MemLog`] for several threads. As in the real log, a block that was freed can still be read for a while.
+/// A [`MemLog`] for several threads. As in the real log, a block that was freed can still be read
+/// for a while.
 #[derive(Default, Clone)]
 pub struct SharedLog(
     pub std::sync::Arc<lanefs_sync::lock::Mutex<MemLog>>,
@@ -163,7 +165,8 @@ pub fn first_byte(s: &Store, ino: u64, page: u64) -> Option<u8> {
     (!hole).then_some(block.0[0])
 }
 
-/// Takes all room but for `k` blocks of the tree's, if there is more. The segments taken are to be released.
+/// Takes all room but for `k` blocks of the tree's, if there is more. The segments taken are to be
+/// released.
 pub fn leave(s: &Store, k: u32) -> Vec<SegId> {
     let claim = || (0..s.segments.devices()).find_map(|d| s.segments.claim(d, State::Chain, 0));
     let mut claimed: Vec<SegId> = std::iter::from_fn(claim).collect();

@@ -8,14 +8,16 @@
 //! D  if durable: wait for older data and links that the batch relies on, flush, wait for older commits of these inodes
 //! ```
 //!
-//! 1. B is atomic against a checkpoint's position P: either the batch lies before P and the cells' changes are captured
-//!    by that checkpoint, or the batch lies behind P.
-//! 2. A durable batch carries every change of its inodes that the tree lacks and no older batch carries
-//!    ([`InodeState::take_delta`]); a batch that carries the others is older, and D waits for it. So
-//!    recovery never needs a batch that may be missing to make sense of one that was acknowledged.
+//! 1. B is atomic against a checkpoint's position P: either the batch lies before P and the cells'
+//!    changes are captured by that checkpoint, or the batch lies behind P.
+//! 2. A durable batch carries every change of its inodes that the tree lacks and no older batch
+//!    carries ([`InodeState::take_delta`]); a batch that carries the others is older, and D waits
+//!    for it. So recovery never needs a batch that may be missing to make sense of one that was
+//!    acknowledged.
 //! 3. The data a batch refers to was answered before its flush began (D), own or not.
-//! 4. If something cannot be read, or nothing can be allocated for the data, nothing has changed; if nothing for the batch, the data is
-//!    written and mapped, and the batch follows once there is room. A caller that is told of an error has its promises still.
+//! 4. If something cannot be read, or nothing can be allocated for the data, nothing has changed;
+//!    if nothing for the batch, the data is written and mapped, and the batch follows once there is
+//!    room. A caller that is told of an error has its promises still.
 //!
 //! [`InodeState::take_delta`]: crate::inode_state::InodeState::take_delta
 
@@ -121,8 +123,8 @@ impl Store {
         out
     }
 
-    /// Makes durable messages whose blocks were answered: links first, then one flush per device. Shares of an epoch are flushed
-    /// too, and count as durable when the epoch is published.
+    /// Makes durable messages whose blocks were answered: links first, then one flush per device.
+    /// Shares of an epoch are flushed too, and count as durable when the epoch is published.
     pub(crate) fn flush_placed(&self, placed: &[Placed], shares: &[Placed], also: u64) -> Result<()> {
         let mut mask = also;
         for p in placed.iter().chain(shares) {
@@ -193,8 +195,9 @@ impl Store {
         self.begin_transaction(tx, None)?.finish().0
     }
 
-    /// Steps A and B, for a transaction and the shares of an epoch that goes with it, both in one section.
-    /// After an error neither was begun. An epoch that has its places is begun, whatever becomes of the transaction.
+    /// Steps A and B, for a transaction and the shares of an epoch that goes with it, both in one
+    /// section. After an error neither was begun. An epoch that has its places is begun, whatever
+    /// becomes of the transaction.
     pub(crate) fn begin_transaction(
         &self,
         tx: &mut Transaction,
@@ -277,7 +280,8 @@ impl Store {
         }
     }
 
-    /// Reads a map node with the cell's lock released. It may have been replaced and its block reused meanwhile: only if it `is_asked` for still it is bad.
+    /// Reads a map node with the cell's lock released. It may have been replaced and its block
+    /// reused meanwhile: only if it `is_asked` for still it is bad.
     pub(crate) fn read_node(
         &self,
         cell: &Cell,
@@ -293,8 +297,9 @@ impl Store {
         }
     }
 
-    /// Part B for the inodes: addresses, maps, attributes. Takes the pages out of the updates. Out of room it fails before it changes
-    /// anything; behind that nothing fails, since all nodes are in memory and what cannot be taken was refused before (4).
+    /// Part B for the inodes: addresses, maps, attributes. Takes the pages out of the updates. Out
+    /// of room it fails before it changes anything; behind that nothing fails, since all nodes are
+    /// in memory and what cannot be taken was refused before (4).
     fn change_cells(
         &self,
         mlog: &Mlog,
@@ -375,7 +380,8 @@ impl Store {
         r.inspect_err(|e| self.io.fail(e))
     }
 
-    /// Part B for the batch: takes what it has to carry and gives it a place. If there is none, nothing was taken.
+    /// Part B for the batch: takes what it has to carry and gives it a place. If there is none,
+    /// nothing was taken.
     fn place_fsync(
         &self,
         mlog: usize,
@@ -436,7 +442,8 @@ impl Store {
     /// What the next durable batch has to say of an inode, and how to take that back.
     fn take_record(&self, i: &mut Inner) -> Result<(InodeRecord, (MapDelta, Logged, Logged))> {
         let xattrs = if i.xattrs == Logged::Yes { None } else { Some(self.xattrs_of(&i.state)?) };
-        // A directory's buckets are written by folds, and make sense only with the link counts of the same checkpoint.
+        // A directory's buckets are written by folds, and make sense only with the link counts of
+        // the same checkpoint.
         let delta = if i.state.is_dir() { MapDelta::default() } else { i.state.take_delta() };
         let tail = i.tail != Logged::Yes && !i.state.is_dir();
         let record = record_of(&i.state, &delta, tail, xattrs);
@@ -452,7 +459,8 @@ impl Store {
         }
     }
 
-    /// Keeps the segments a record refers to from being freed before the next checkpoint; returns their devices.
+    /// Keeps the segments a record refers to from being freed before the next checkpoint; returns
+    /// their devices.
     pub(crate) fn touch_record(&self, record: &InodeRecord) -> u64 {
         let checkpoint = self.checkpoint_number.load(Ordering::Relaxed);
         let size = u64::from(self.segments.geometry.segment_blocks);

@@ -1,7 +1,9 @@
-//! Taking pages out of an inode's map. It happens in memory; the disk hears of it with the inode's next update.
+//! Taking pages out of an inode's map. It happens in memory; the disk hears of it with the inode's
+//! next update.
 //!
-//! 1. What cannot be read shows before anything has changed: all map nodes that an unmapping needs are in memory when it begins, under the cell's lock. Of
-//!    very large files not all are at a time; then each was read a moment before.
+//! 1. What cannot be read shows before anything has changed: all map nodes that an unmapping needs
+//!    are in memory when it begins, under the cell's lock. Of very large files not all are at a
+//!    time; then each was read a moment before.
 //! 2. The file's new size goes with the first of its portions, which is unmapped last.
 
 use crate::api::Cut;
@@ -39,8 +41,9 @@ impl Store {
         Ok(())
     }
 
-    /// Reads all map nodes that these pages need, so that what cannot be read shows before anything has changed. They stay in memory unless they are
-    /// many: then there are several portions, of which only the first is still to be read when the others are unmapped.
+    /// Reads all map nodes that these pages need, so that what cannot be read shows before anything
+    /// has changed. They stay in memory unless they are many: then there are several portions, of
+    /// which only the first is still to be read when the others are unmapped.
     fn unmap_portions(&self, cell: &Cell, pages: &Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut portions = Vec::new();
         let (mut begin, mut from, mut read) = (pages.start, pages.start, 0);
@@ -83,8 +86,9 @@ impl Store {
         let n = freed.len() as u64;
         freed.into_iter().for_each(|a| inner.dies(&self.segments, a));
         if let Some(cut) = cut {
-            // Never longer than what was written back: a file that was written, cut and not written back would be found
-            // with its size and zeros in place of its content, which it never had (SEMANTICS F3).
+            // Never longer than what was written back: a file that was written, cut and not written
+            // back would be found with its size and zeros in place of its content, which it never
+            // had (SEMANTICS F3).
             let old = *inner.state.attrs();
             let (mtime, ctime) = (cut.time.unwrap_or(old.mtime), cut.time.unwrap_or(old.ctime));
             let size = cut.size.map_or(old.size, |s| s.min(old.size));

@@ -23,7 +23,8 @@ pub(crate) struct UsageTable {
     pub owners: Vec<(BlockAddr, DataOwner)>,
 }
 
-/// Reads a summary, twice if need be: for one that could not be read once the owners of its segment's blocks would not be known any more.
+/// Reads a summary, twice if need be: for one that could not be read once the owners of its
+/// segment's blocks would not be known any more.
 fn read_summary(source: &impl BlockSource, r: BlockRef, seg: SegId, part: usize) -> Result<Vec<DataOwner>> {
     let read = || source.read(r, "segment summary");
     let block = read().or_else(|_| read())?;
@@ -118,7 +119,8 @@ impl UsageTable {
         Some(())
     }
 
-    /// Writes the owners of data blocks into the summaries of their segments, and drops the summaries of empty ones.
+    /// Writes the owners of data blocks into the summaries of their segments, and drops the
+    /// summaries of empty ones.
     pub fn write_summaries(&mut self, t: &SegmentTable, sink: &mut impl TableSink) -> Result<()> {
         let owners = std::mem::take(&mut self.owners);
         let mut parts: BTreeMap<(SegId, usize), Vec<(usize, DataOwner)>> = BTreeMap::new();
@@ -296,7 +298,8 @@ impl UsageTable {
         out
     }
 
-    /// The cleaner wants the block of a node: it is written anew by the next checkpoint. False if it is not there.
+    /// The cleaner wants the block of a node: it is written anew by the next checkpoint. False if
+    /// it is not there.
     pub fn rewrite(
         &mut self,
         level: u8,

@@ -1,23 +1,26 @@
 //! Techniques that can be taken out, to see what each is worth (`lanefs-bench ablate`).
 //!
-//! A structure that has a technique keeps a [`Switch`], set when it is made from what `without` says at that moment. Nothing that
-//! is on disk depends on it. Without the feature `ablation` a switch takes no room, [`Switch::off`] is a constant, and nothing of this is in
-//! the program; only `lanefs-bench` asks for the feature.
+//! A structure that has a technique keeps a [`Switch`], set when it is made from what `without`
+//! says at that moment. Nothing that is on disk depends on it. Without the feature `ablation` a
+//! switch takes no room, [`Switch::off`] is a constant, and nothing of this is in the program; only
+//! `lanefs-bench` asks for the feature.
 
 /// What can be taken out, and what stands in its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Technique {
-    /// The reader pass-through semaphore (Max 4.1). In its place: one count of readers for all, as in a reader-writer semaphore.
+    /// The reader pass-through semaphore (Max 4.1). In its place: one count of readers for all, as
+    /// in a reader-writer semaphore.
     PassThrough,
-    /// File cells in groups (Max 4.2). In its place: one group, the cells of the store behind one lock, those of memory found under
-    /// one reader-writer lock.
+    /// File cells in groups (Max 4.2). In its place: one group, the cells of the store behind one
+    /// lock, those of memory found under one reader-writer lock.
     CellGroups,
-    /// A log for each lane (ScaleFS 4, ScaleXFS 4.2). In its place: one list for all lanes, with one lock.
+    /// A log for each lane (ScaleFS 4, ScaleXFS 4.2). In its place: one list for all lanes, with
+    /// one lock.
     LaneLogs,
     /// The strided counter (ScaleXFS 4.4). In its place: one counter for all lanes.
     StridedCounter,
-    /// Free inode numbers of the lanes' own, scanned from where the last scan ended (F2FS unlink). In its place: one bitmap,
-    /// scanned from its start, under one mutex.
+    /// Free inode numbers of the lanes' own, scanned from where the last scan ended (F2FS unlink).
+    /// In its place: one bitmap, scanned from its start, under one mutex.
     LaneNumbers,
 }
 

@@ -1,6 +1,7 @@
-//! Mistakes planted on purpose, so that the checkers of `lanefs-check` can be shown to find them. Each stands at the line whose loss it
-//! imitates. Without the feature `canaries` [`planted`] is a constant `false`, and nothing of this is in the program; only
-//! `lanefs-check` asks for the feature.
+//! Mistakes planted on purpose, so that the checkers of `lanefs-check` can be shown to find them.
+//! Each stands at the line whose loss it imitates. Without the feature `canaries` [`planted`] is a
+//! constant `false`, and nothing of this is in the program; only `lanefs-check` asks for the
+//! feature.
 
 /// What can be planted. The name says what is left out or done wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +30,8 @@ pub enum Canary {
     DataNotChecked,
     /// An epoch counts as committed with a share missing or behind a gap (O2).
     EpochWithGap,
-    /// Recovery applies an fsync's groups of epochs that are committed, although those were absorbed.
+    /// Recovery applies an fsync's groups of epochs that are committed, although those were
+    /// absorbed.
     NoEpochFilter,
     /// Segments are free at once when their last block dies (O13).
     EarlyReuse,
@@ -61,7 +63,8 @@ pub enum Canary {
     RenameWithoutContent,
     /// A timestamp ignores those of the keys and of the lane; the clock alone decides (O1, O12).
     ClockAlone,
-    /// Dirty marks are cleared, and nothing is captured, for pages written since the last fsync began (O15).
+    /// Dirty marks are cleared, and nothing is captured, for pages written since the last fsync
+    /// began (O15).
     PagesSkipped,
     /// Inode numbers are given out again before their end is durable (O16).
     NumberReused,
@@ -73,7 +76,8 @@ pub enum Canary {
     WriteErrorHidden,
     /// An fsync believes that no name is pending in the running epoch (C3').
     PendingUnseen,
-    /// Epochs that a checkpoint writes again as one name the last of those before them, not the first's.
+    /// Epochs that a checkpoint writes again as one name the last of those before them, not the
+    /// first's.
     RangeMisnamed,
     /// A look at a leaf asks behind the chain whether it was whole.
     MarkAfterNames,
@@ -121,7 +125,8 @@ impl Canary {
         Canary::RightsNotLogged,
     ];
 
-    /// Those that only threads in an order of their own show: a matter of schedules, not of crashes.
+    /// Those that only threads in an order of their own show: a matter of schedules, not of
+    /// crashes.
     pub const OF_THREADS: [Canary; 2] = [Canary::MarkAfterNames, Canary::TwoMoments];
 }
 
@@ -142,7 +147,8 @@ pub fn planted_now() -> Option<Canary> {
     PLANTED.with(std::cell::Cell::get)
 }
 
-/// One more than the number of the mistake that is planted for all threads. Relaxed: set before they start.
+/// One more than the number of the mistake that is planted for all threads. Relaxed: set before
+/// they start.
 #[cfg(feature = "canaries")]
 static EVERYWHERE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 

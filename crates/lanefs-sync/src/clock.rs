@@ -1,12 +1,13 @@
 //! Time: a clock for the order of operations, and the coarse wall clock for the times of files.
 //!
-//! **No correctness rests on the clock** (obligation O12). A timestamp only has to lie above the `last_ts` of the keys it
-//! writes; the clock keeps it near real time. So the kinds below include two that are wrong on purpose, and the tests
-//! of the rooms above run with all of them.
+//! **No correctness rests on the clock** (obligation O12). A timestamp only has to lie above the
+//! `last_ts` of the keys it writes; the clock keeps it near real time. So the kinds below include
+//! two that are wrong on purpose, and the tests of the rooms above run with all of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A source of timestamps. On lines of its own, wherever it is allocated: every call reads which kind it is.
+/// A source of timestamps. On lines of its own, wherever it is allocated: every call reads which
+/// kind it is.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Clock(Kind);
@@ -88,8 +89,8 @@ pub fn coarse_realtime_ns() -> i64 {
 #[inline]
 fn clock_ns(id: libc::clockid_t) -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a live timespec. The clocks named in this file exist on every Linux, so the call cannot fail; if
-    // it did, `time` would be zero, a legal answer (O12).
+    // SAFETY: `time` is a live timespec. The clocks named in this file exist on every Linux, so the
+    // call cannot fail; if it did, `time` would be zero, a legal answer (O12).
     unsafe { libc::clock_gettime(id, &raw mut time) };
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
@@ -102,7 +103,8 @@ mod counter {
     #[inline]
     pub fn read() -> u64 {
         let mut processor = 0;
-        // SAFETY: `Clock::tsc` makes a `Kind::Tsc` only after `is_invariant` found RDTSCP; LFENCE is part of x86_64.
+        // SAFETY: `Clock::tsc` makes a `Kind::Tsc` only after `is_invariant` found RDTSCP; LFENCE
+        // is part of x86_64.
         unsafe {
             let ticks = __rdtscp(&raw mut processor);
             _mm_lfence();

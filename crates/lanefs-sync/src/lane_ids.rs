@@ -1,20 +1,23 @@
 //! Who sits in which lane.
 //!
-//! A thread takes a lane of a set at its first use and gives it back when it exits. The first to come to a free
-//! lane is its **owner**; when every lane has an owner, further threads are **guests** in the lane with the fewest
-//! threads. Owning matters only to protocols that save an atomic by it (the reader pass-through semaphore): everything
-//! else must be right with any number of threads in a lane, because it locks.
+//! A thread takes a lane of a set at its first use and gives it back when it exits. The first to
+//! come to a free lane is its **owner**; when every lane has an owner, further threads
+//! are **guests** in the lane with the fewest threads. Owning matters only to protocols that save
+//! an atomic by it (the reader pass-through semaphore): everything else must be right with any
+//! number of threads in a lane, because it locks.
 //!
 //! Invariants:
 //! 1. At every instant a lane has at most one owner.
-//! 2. A thread that takes a lane over happens after everything its former owner did before it exited (both go
-//!    through the table's mutex), so what owners write with plain stores is handed on.
-//! 3. A thread keeps its seat in a set until it exits; the numbers of sets are never reused, so a cached seat never
-//!    names another set.
+//! 2. A thread that takes a lane over happens after everything its former owner did before it
+//!    exited (both go through the table's mutex), so what owners write with plain stores is handed
+//!    on.
+//! 3. A thread keeps its seat in a set until it exits; the numbers of sets are never reused, so a
+//!    cached seat never names another set.
 //!
-//! The look-up is a thread-local array of a few recently used seats, initialised at compile time and without a
-//! destructor, so it costs two loads and a compare. In the last moments of a thread, when its seats are given back
-//! already (other thread-local destructors may still run), it is a guest of lane 0.
+//! The look-up is a thread-local array of a few recently used seats, initialised at compile time
+//! and without a destructor, so it costs two loads and a compare. In the last moments of a thread,
+//! when its seats are given back already (other thread-local destructors may still run), it is a
+//! guest of lane 0.
 
 use crate::primitive::{Mutex, per_thread};
 use std::cell::{Cell, RefCell};
@@ -76,7 +79,8 @@ per_thread! {
 
 impl Drop for Holdings {
     fn drop(&mut self) {
-        // First forget the cached seats, so that nothing later in this thread's exit believes to be an owner.
+        // First forget the cached seats, so that nothing later in this thread's exit believes to be
+        // an owner.
         let _ = CACHE.try_with(|cache| cache.iter().for_each(|entry| entry.set(NOTHING)));
         for holding in self.0.get_mut().drain(..) {
             if let Some(set) = holding.set.upgrade() {
@@ -145,8 +149,8 @@ impl LaneIds {
 
     fn take(&self) -> Seat {
         let mut table = self.table.lock();
-        // An empty lane, else one without owner, else the one with the fewest guests; the lowest of equals, so that
-        // a pool of short-lived threads keeps to few lanes.
+        // An empty lane, else one without owner, else the one with the fewest guests; the lowest of
+        // equals, so that a pool of short-lived threads keeps to few lanes.
         let choice = table.iter().enumerate().min_by_key(|(_, lane)| (lane.owned, lane.guests));
         let lane = choice.map_or(0, |(lane, _)| lane);
         let occupancy = &mut table[lane];

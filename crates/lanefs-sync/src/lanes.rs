@@ -1,16 +1,17 @@
 //! Lanes: per-thread, cache-line-padded slots, each behind a lock of its own.
 //!
-//! A lane has two parts, on lines of their own: `T`, reached through the lane's lock, and `S`, shared, reached by
-//! anybody at any time and therefore made of atomics. The lock word lies on the first line of `T`, so that a
-//! thread in its own lane pulls in one line for both.
+//! A lane has two parts, on lines of their own: `T`, reached through the lane's lock, and `S`,
+//! shared, reached by anybody at any time and therefore made of atomics. The lock word lies on the
+//! first line of `T`, so that a thread in its own lane pulls in one line for both.
 //!
 //! 1. `T` of lane L is touched only by the holder of L's lock.
 //! 2. A lane that is taken over keeps its state: nothing is reset when a thread leaves.
-//! 3. A thread may hold several lanes' locks only in ascending order (an fsync's closure), and never asks for one it
-//!    holds.
+//! 3. A thread may hold several lanes' locks only in ascending order (an fsync's closure), and
+//!    never asks for one it holds.
 //!
-//! **Callers must not do I/O, sleep or wait for another thread while they hold a lane's lock**: it is nearly always held
-//! by its own thread, for some hundred nanoseconds, and a seal walks over all of them.
+//! **Callers must not do I/O, sleep or wait for another thread while they hold a lane's lock**: it
+//! is nearly always held by its own thread, for some hundred nanoseconds, and a seal walks over all
+//! of them.
 
 use crate::lane_ids::{LaneIds, Seat};
 use crate::primitive::{CachePadded, MutPtr, WatchedCell};
@@ -35,8 +36,9 @@ struct Locked<T> {
     content: WatchedCell<T>,
 }
 
-// SAFETY: `T` is reached only through the lane's lock, by one thread at a time (invariant 1), so sharing the lanes
-// moves `T` between threads (`T: Send`) but never shares it; `S` is shared as it is (`S: Sync`).
+// SAFETY: `T` is reached only through the lane's lock, by one thread at a time (invariant 1), so
+// sharing the lanes moves `T` between threads (`T: Send`) but never shares it; `S` is shared as it
+// is (`S: Sync`).
 unsafe impl<T: Send, S: Send + Sync> Sync for Lanes<T, S> {}
 // SAFETY: the lanes own their content; moving them moves it.
 unsafe impl<T: Send, S: Send> Send for Lanes<T, S> {}
@@ -52,8 +54,8 @@ impl<T> Lanes<T> {
 }
 
 impl<T, S> Lanes<T, S> {
-    /// Lanes with a shared part each, in the given set of seats: structures that share the set agree on every thread's
-    /// lane.
+    /// Lanes with a shared part each, in the given set of seats: structures that share the set
+    /// agree on every thread's lane.
     pub fn with_shared(ids: Arc<LaneIds>, mut make: impl FnMut(usize) -> (T, S)) -> Self {
         let lanes = (0..ids.len())
             .map(|lane| {
@@ -134,7 +136,8 @@ impl<T, S> Lanes<T, S> {
 pub struct LaneGuard<'a, T> {
     locked: &'a Locked<T>,
     content: ManuallyDrop<MutPtr<T>>,
-    // A guard that changed threads would be unlocked by somebody who is not in the lane; nothing needs that.
+    // A guard that changed threads would be unlocked by somebody who is not in the lane; nothing
+    // needs that.
     _not_send: std::marker::PhantomData<*const ()>,
 }
 
@@ -150,7 +153,8 @@ impl<T> Deref for LaneGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this guard holds the lane's lock (invariant 1); the guard is borrowed as long as the reference lives.
+        // SAFETY: this guard holds the lane's lock (invariant 1); the guard is borrowed as long as
+        // the reference lives.
         unsafe { self.content.content() }
     }
 }
@@ -166,7 +170,8 @@ impl<T> DerefMut for LaneGuard<'_, T> {
 impl<T> Drop for LaneGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: dropped once, here, and not used again: loom must see the access end before the lock is free.
+        // SAFETY: dropped once, here, and not used again: loom must see the access end before the
+        // lock is free.
         unsafe { ManuallyDrop::drop(&mut self.content) };
         self.locked.lock.unlock();
     }

@@ -1,5 +1,6 @@
-//! Mutexes, reader-writer locks and condition variables of the rooms above: `parking_lot`'s. With the feature `schedule` the same locks hand
-//! over the turn instead of waiting, see [`crate::schedule`].
+//! Mutexes, reader-writer locks and condition variables of the rooms above: `parking_lot`'s. With
+//! the feature `schedule` the same locks hand over the turn instead of waiting, see
+//! [`crate::schedule`].
 
 #[cfg(not(feature = "schedule"))]
 pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -33,7 +34,8 @@ mod scheduled {
     /// A mutex that can be scheduled.
     pub struct RawMutex(parking_lot::RawMutex);
 
-    // SAFETY: the lock is parking_lot's; it is held exactly between a success of its `try_lock` or `lock` and its `unlock`.
+    // SAFETY: the lock is parking_lot's; it is held exactly between a success of its `try_lock` or
+    // `lock` and its `unlock`.
     unsafe impl lock_api::RawMutex for RawMutex {
         #[allow(clippy::declare_interior_mutable_const)]
         const INIT: RawMutex = RawMutex(parking_lot::RawMutex::INIT);

@@ -1,13 +1,14 @@
 //! The one door to `std` or loom: atomics, fences, a mutex, cells, thread-locals and futex parking.
 //!
-//! Nothing else in this crate names `std::sync`'s locks or atomics (statics that only number things excepted),
-//! so that the loom tests run the code that ships and not a copy of it.
+//! Nothing else in this crate names `std::sync`'s locks or atomics (statics that only number things
+//! excepted), so that the loom tests run the code that ships and not a copy of it.
 //!
-//! **Fences in pairs.** [`light_fence`] and [`heavy_fence`] together do what two `SeqCst` fences do: of two
-//! threads that each store, fence and load the other's word, at least one sees the other's store. The
-//! light side is a compiler barrier when the heavy side may use `membarrier(PRIVATE_EXPEDITED)`, which makes every
-//! running thread of the process pass a full barrier at some point during the call. Without
-//! membarrier, and under loom, both sides are `SeqCst` fences.
+//! **Fences in pairs.** [`light_fence`] and [`heavy_fence`] together do what two `SeqCst` fences
+//! do: of two threads that each store, fence and load the other's word, at least one sees the
+//! other's store. The light side is a compiler barrier when the heavy side may use
+//! `membarrier(PRIVATE_EXPEDITED)`, which makes every running thread of the process pass a full
+//! barrier at some point during the call. Without membarrier, and under loom, both sides are
+//! `SeqCst` fences.
 
 pub use crossbeam_utils::CachePadded;
 
@@ -19,8 +20,9 @@ mod imp {
     pub use std::sync::atomic::fence;
     pub use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-    /// ThreadSanitizer knows no fences: here all of them write one word, one after the other. That orders more than fences do, so a race that only
-    /// a fence of another kind would forbid is not reported; loom looks for those.
+    /// ThreadSanitizer knows no fences: here all of them write one word, one after the other. That
+    /// orders more than fences do, so a race that only a fence of another kind would forbid is not
+    /// reported; loom looks for those.
     #[cfg(lanefs_tsan)]
     pub fn fence(_order: Ordering) {
         static ALL: AtomicU32 = AtomicU32::new(0);
@@ -61,8 +63,8 @@ mod imp {
         #[inline]
         #[allow(clippy::mut_from_ref)]
         pub unsafe fn content(&self) -> &mut T {
-            // SAFETY: the pointer comes from a live cell (its owner outlives the lock guard that holds this), and the
-            // caller promises to be alone.
+            // SAFETY: the pointer comes from a live cell (its owner outlives the lock guard that
+            // holds this), and the caller promises to be alone.
             unsafe { &mut *self.0 }
         }
     }
@@ -83,8 +85,9 @@ mod imp {
             if crate::schedule::blocked() {
                 return;
             }
-            // SAFETY: the address is that of a live, aligned u32 borrowed for the whole call; a null timeout means
-            // "no timeout". Every failure (EAGAIN, EINTR) is a return the caller must expect anyway.
+            // SAFETY: the address is that of a live, aligned u32 borrowed for the whole call; a
+            // null timeout means "no timeout". Every failure (EAGAIN, EINTR) is a return the caller
+            // must expect anyway.
             unsafe {
                 libc::syscall(
                     libc::SYS_futex,
@@ -167,8 +170,8 @@ mod imp {
     /// The rare side of a fence pair.
     ///
     /// # Panics
-    /// If `asymmetric` was chosen without [`has_membarrier`], or the kernel takes membarrier back from a registered
-    /// process: going on would break mutual exclusion.
+    /// If `asymmetric` was chosen without [`has_membarrier`], or the kernel takes membarrier back
+    /// from a registered process: going on would break mutual exclusion.
     pub fn heavy_fence(asymmetric: bool) {
         crate::schedule::step();
         fence(Ordering::SeqCst);
@@ -223,7 +226,8 @@ mod imp {
 
         /// The content, by exclusive access to the cell.
         pub fn get_mut(&mut self) -> &mut T {
-            // SAFETY: `&mut self` proves that nobody else uses the cell, and the result keeps it borrowed.
+            // SAFETY: `&mut self` proves that nobody else uses the cell, and the result keeps it
+            // borrowed.
             self.0.with_mut(|content| unsafe { &mut *content })
         }
     }
@@ -242,8 +246,9 @@ mod imp {
 
     /// A 32-bit atomic that threads can sleep on. Dereferences to the atomic.
     ///
-    /// The gate stands for the kernel's queue lock: the comparison and the falling asleep are one step against wakes, and
-    /// a wake that comes before is not remembered. So a lost wakeup shows as loom's deadlock.
+    /// The gate stands for the kernel's queue lock: the comparison and the falling asleep are one
+    /// step against wakes, and a wake that comes before is not remembered. So a lost wakeup shows
+    /// as loom's deadlock.
     #[derive(Debug)]
     pub struct FutexWord {
         word: AtomicU32,
@@ -320,8 +325,8 @@ macro_rules! per_thread {
 }
 pub(crate) use per_thread;
 
-/// How often a waiter looks again before it sleeps. A wake across cores costs tens of microseconds, a look a
-/// few nanoseconds; the sections waited for here are far shorter than a wake.
+/// How often a waiter looks again before it sleeps. A wake across cores costs tens of microseconds,
+/// a look a few nanoseconds; the sections waited for here are far shorter than a wake.
 #[cfg(not(loom))]
 pub const SPINS: u32 = if cfg!(feature = "schedule") { 0 } else { 200 };
 /// Loom explores the interleavings itself, spinning only repeats them.

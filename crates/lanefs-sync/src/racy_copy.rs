@@ -1,29 +1,32 @@
-//! Copies that race by design: pages are read while they may be written, and the copy is thrown away if the page's
-//! sequence word has moved (see `seqlock`).
+//! Copies that race by design: pages are read while they may be written, and the copy is thrown
+//! away if the page's sequence word has moved (see `seqlock`).
 //!
-//! In the language two unsynchronised accesses of which one writes are a data race and undefined, whatever becomes of the bytes.
-//! On x86_64 the copy is therefore done in assembly: what the compiler sees is an opaque operation on memory, and what the
-//! machine does with a race is defined, bytes old or new. Elsewhere the copy is made of relaxed atomics, which the language
+//! In the language two unsynchronised accesses of which one writes are a data race and undefined,
+//! whatever becomes of the bytes. On x86_64 the copy is therefore done in assembly: what the
+//! compiler sees is an opaque operation on memory, and what the machine does with a race is
+//! defined, bytes old or new. Elsewhere the copy is made of relaxed atomics, which the language
 //! allows to race.
 //!
 //! Both sides of a race must go through this file, or through atomics.
 //!
-//! Order: an `asm!` block without `nomem` is a compiler barrier. On x86 stores of one string operation may show out of order among
-//! themselves but not against stores before or after it (Intel SDM 3A, 9.2.4), and loads stay in order, which is all
-//! that a sequence lock needs. The relaxed version relies on the fences in `seqlock`.
+//! Order: an `asm!` block without `nomem` is a compiler barrier. On x86 stores of one string
+//! operation may show out of order among themselves but not against stores before or after it
+//! (Intel SDM 3A, 9.2.4), and loads stay in order, which is all that a sequence lock needs. The
+//! relaxed version relies on the fences in `seqlock`.
 
-/// Copies of at least this many bytes use `rep movsb`; below it the vector loop is faster (12 against 22 ns for 1 KiB, 47 against
-/// 41 ns for 4 KiB where this was tuned).
+/// Copies of at least this many bytes use `rep movsb`; below it the vector loop is faster (12
+/// against 22 ns for 1 KiB, 47 against 41 ns for 4 KiB where this was tuned).
 /// `cargo run --release -p lanefs-sync --example nanoseconds` prints both.
 #[cfg(target_arch = "x86_64")]
 const STRING_OPERATION: usize = 2304;
 
-/// Copies `len` bytes from `src` to `dst`; another thread may write `src` or access `dst` meanwhile.
+/// Copies `len` bytes from `src` to `dst`; another thread may write `src` or access `dst`
+/// meanwhile.
 ///
 /// # Safety
-/// Both ranges must be allocated for the whole call, may not overlap, and whoever else accesses them meanwhile must
-/// do it with this function, [`fill_racy`] or atomics. A torn or mixed result is possible; the caller must validate
-/// before it believes it.
+/// Both ranges must be allocated for the whole call, may not overlap, and whoever else accesses
+/// them meanwhile must do it with this function, [`fill_racy`] or atomics. A torn or mixed result
+/// is possible; the caller must validate before it believes it.
 #[inline]
 pub unsafe fn copy_racy(src: *const u8, dst: *mut u8, len: usize) {
     #[cfg(lanefs_trace)]
@@ -39,8 +42,8 @@ pub unsafe fn copy_racy(src: *const u8, dst: *mut u8, len: usize) {
 /// Sets `len` bytes at `dst` to `byte`; another thread may access them meanwhile.
 ///
 /// # Safety
-/// The range must be allocated for the whole call, and whoever else accesses it meanwhile must do it with this function,
-/// [`copy_racy`] or atomics.
+/// The range must be allocated for the whole call, and whoever else accesses it meanwhile must do
+/// it with this function, [`copy_racy`] or atomics.
 #[inline]
 pub unsafe fn fill_racy(dst: *mut u8, byte: u8, len: usize) {
     #[cfg(lanefs_trace)]
@@ -52,7 +55,8 @@ pub unsafe fn fill_racy(dst: *mut u8, byte: u8, len: usize) {
     unsafe { machine::fill(dst, byte, len) }
 }
 
-/// The recorder of `cargo xtask conflicts`, which sees what the compiler emits and would not see into assembly.
+/// The recorder of `cargo xtask conflicts`, which sees what the compiler emits and would not see
+/// into assembly.
 #[cfg(lanefs_trace)]
 mod seen {
     unsafe extern "C" {
@@ -81,19 +85,20 @@ mod machine {
 
     #[inline]
     pub unsafe fn string_copy(src: *const u8, dst: *mut u8, len: usize) {
-        // SAFETY: reads `len` bytes at `src` and writes `len` at `dst`, both allocated by contract. The ABI keeps the
-        // direction flag clear.
+        // SAFETY: reads `len` bytes at `src` and writes `len` at `dst`, both allocated by contract.
+        // The ABI keeps the direction flag clear.
         unsafe {
             asm!("rep movsb", inout("rcx") len => _, inout("rsi") src => _, inout("rdi") dst => _,
                  options(nostack, preserves_flags));
         }
     }
 
-    /// For `len >= 16`: 64 bytes at a time, then 16 at a time, then the last 16, which may overlap those before.
+    /// For `len >= 16`: 64 bytes at a time, then 16 at a time, then the last 16, which may overlap
+    /// those before.
     #[inline]
     pub unsafe fn vector_copy(src: *const u8, dst: *mut u8, len: usize) {
-        // SAFETY: every access lies inside [0, len) of its range: the loops run while at least 64 and 16 bytes are left, the tail
-        // begins at len - 16 >= 0. All registers used are declared.
+        // SAFETY: every access lies inside [0, len) of its range: the loops run while at least 64
+        // and 16 bytes are left, the tail begins at len - 16 >= 0. All registers used are declared.
         unsafe {
             asm!(
                 "lea {end}, [{src} + {len}]",
@@ -158,7 +163,8 @@ mod machine {
 
     #[inline]
     pub unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
-        // SAFETY: writes `len` bytes at `dst`, allocated by contract. The ABI keeps the direction flag clear.
+        // SAFETY: writes `len` bytes at `dst`, allocated by contract. The ABI keeps the direction
+        // flag clear.
         unsafe {
             asm!("rep stosb", inout("rcx") len => _, inout("rdi") dst => _, in("al") byte,
                  options(nostack, preserves_flags));
@@ -171,12 +177,13 @@ mod machine {
 mod portable {
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-    /// Relaxed everywhere: only the absence of undefined behaviour is asked for, `seqlock` has the fences.
+    /// Relaxed everywhere: only the absence of undefined behaviour is asked for, `seqlock` has the
+    /// fences.
     pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
         let mut done = 0;
         while done < len {
-            // SAFETY: `done < len`, and words only when 8 bytes are left, so every access is inside the ranges; a word is
-            // used only when both addresses are aligned to it.
+            // SAFETY: `done < len`, and words only when 8 bytes are left, so every access is inside
+            // the ranges; a word is used only when both addresses are aligned to it.
             unsafe {
                 let (from, to) = (src.add(done), dst.add(done));
                 if len - done >= 8 && from.addr() % 8 == 0 && to.addr() % 8 == 0 {

@@ -3,12 +3,13 @@
 //! States: `FREE`, `HELD` (nobody sleeps), `CONTENDED` (somebody may sleep).
 //!
 //! 1. Only `FREE -> HELD` and `FREE -> CONTENDED` take the lock; only the holder writes `FREE`.
-//! 2. Who goes to sleep has put `CONTENDED` there first, and sleeps only while the word still holds it.
-//! 3. Who has slept takes the lock as `CONTENDED`, because others may still sleep; the price is at most one
-//!    needless wake.
+//! 2. Who goes to sleep has put `CONTENDED` there first, and sleeps only while the word still holds
+//!    it.
+//! 3. Who has slept takes the lock as `CONTENDED`, because others may still sleep; the price is at
+//!    most one needless wake.
 //!
-//! From 2 and 3: when a thread sleeps, the word is `CONTENDED` or a wake is on its way to it. So no wake is lost.
-//! Uncontended: one compare-exchange to lock, one swap to unlock.
+//! From 2 and 3: when a thread sleeps, the word is `CONTENDED` or a wake is on its way to it. So no
+//! wake is lost. Uncontended: one compare-exchange to lock, one swap to unlock.
 
 use crate::primitive::{FutexWord, Ordering, SPINS, spin_loop};
 use crate::schedule::step;
@@ -45,7 +46,8 @@ impl RawLock {
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> bool {
-        // Acquire: pairs with the Release in `unlock`, so the holder sees all that earlier holders did.
+        // Acquire: pairs with the Release in `unlock`, so the holder sees all that earlier holders
+        // did.
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 

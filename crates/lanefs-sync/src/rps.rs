@@ -1,10 +1,11 @@
-//! The reader pass-through semaphore (Max, section 4.1): many readers that never meet, and now and then a writer that
-//! excludes them all.
+//! The reader pass-through semaphore (Max, section 4.1): many readers that never meet, and now and
+//! then a writer that excludes them all.
 //!
-//! A reader counts itself in on its own lane's line and looks at the writers' word, which hardly ever changes; it
-//! writes nothing that another lane reads, until there is a writer. A lane's owner counts in `solo`, by plain load and
-//! store, since nobody else writes it; guests of the lane share `many`. All pay the light side of a fence pair
-//! ([`light_fence`]), a compiler barrier where the kernel has membarrier; the writer pays the heavy side.
+//! A reader counts itself in on its own lane's line and looks at the writers' word, which hardly
+//! ever changes; it writes nothing that another lane reads, until there is a writer. A lane's owner
+//! counts in `solo`, by plain load and store, since nobody else writes it; guests of the lane share
+//! `many`. All pay the light side of a fence pair ([`light_fence`]), a compiler barrier where the
+//! kernel has membarrier; the writer pays the heavy side.
 //!
 //! Reader, in:   count in (I); light fence; `writer` clear -> inside.  Set -> out again, wait until it is clear, repeat.
 //! Reader, out:  count out (O); light fence; `writer` set -> full fence; if no lane counts anybody, `departed += 1` and wake.
@@ -12,21 +13,26 @@
 //!               sleep while `departed` is as noted }.
 //! Writer, out:  clear `writer`; wake all; unlock `writing`.
 //!
-//! 1. **Exclusion.** By the fence pair, either the reader sees `writer` set, or the writer's look sees the reader's I. In the first
-//!    case the reader goes out again without having been inside; in the second the writer waits for its O.
-//! 2. **No lost wake.** Let the writer sleep because it saw reader R counted in. R's O is not seen by that look, so by the
-//!    fence pair R's second look at `writer` sees it set. Among the readers that see it set on their way out take the
-//!    one whose full fence comes last: it sees all the others' O, and those of readers that did not see `writer`, which
-//!    the heavy fence made visible before the writer slept. So it finds nobody and bumps `departed` after the writer noted it:
+//! 1. **Exclusion.** By the fence pair, either the reader sees `writer` set, or the writer's look
+//!    sees the reader's I. In the first case the reader goes out again without having been inside;
+//!    in the second the writer waits for its O.
+//! 2. **No lost wake.** Let the writer sleep because it saw reader R counted in. R's O is not seen
+//!    by that look, so by the fence pair R's second look at `writer` sees it set. Among the readers
+//!    that see it set on their way out take the one whose full fence comes last: it sees all the
+//!    others' O, and those of readers that did not see `writer`, which the heavy fence made visible
+//!    before the writer slept. So it finds nobody and bumps `departed` after the writer noted it:
 //!    the sleep ends, or does not begin.
-//! 3. **Nested reads.** A thread that is inside may read again even while a writer waits: it only counts one up, and
-//!    does not look at `writer`. An owner knows it is inside by its own `solo`; a guest by a thread-local list.
-//! 4. **Self-deadlock is told.** A thread that writes while it reads, or reads or writes while it writes, could only
-//!    wait for itself: that panics.
-//! 5. A writer that waits holds up new readers, so readers cannot starve it. Nothing here is fair among writers.
+//! 3. **Nested reads.** A thread that is inside may read again even while a writer waits: it only
+//!    counts one up, and does not look at `writer`. An owner knows it is inside by its own `solo`;
+//!    a guest by a thread-local list.
+//! 4. **Self-deadlock is told.** A thread that writes while it reads, or reads or writes while it
+//!    writes, could only wait for itself: that panics.
+//! 5. A writer that waits holds up new readers, so readers cannot starve it. Nothing here is fair
+//!    among writers.
 //!
-//! Happens-before: O is a Release (or later in a release sequence by the same lane's users) that the writer's look acquires, so
-//! the writer sees what readers did; clearing `writer` is a Release that I's look acquires.
+//! Happens-before: O is a Release (or later in a release sequence by the same lane's users) that
+//! the writer's look acquires, so the writer sees what readers did; clearing `writer` is a Release
+//! that I's look acquires.
 
 use crate::ablation::{Switch, Technique};
 use crate::lane_ids::{LaneIds, Seat};
@@ -107,7 +113,8 @@ impl Rps {
         if self.one_count.off() { Seat { lane: 0, owner: false } } else { self.ids.seat() }
     }
 
-    /// Enters as a reader; waits while a writer is inside or waiting, unless this thread reads already.
+    /// Enters as a reader; waits while a writer is inside or waiting, unless this thread reads
+    /// already.
     ///
     /// # Panics
     /// If this thread is the writer.
@@ -116,7 +123,8 @@ impl Rps {
         let seat = self.seat();
         let slot = &self.slots[seat.lane];
         if seat.owner {
-            // Relaxed: this thread alone writes `solo` (a former owner's stores happen before the seat was taken).
+            // Relaxed: this thread alone writes `solo` (a former owner's stores happen before the
+            // seat was taken).
             let depth = slot.solo.load(Ordering::Relaxed);
             if depth > 0 {
                 slot.solo.store(depth + 1, Ordering::Relaxed);
@@ -141,7 +149,8 @@ impl Rps {
         if nested {
             slot.many.fetch_add(1, Ordering::Relaxed);
         } else {
-            // Relaxed in: the light fence orders it. Release out: hands the section on to the writer.
+            // Relaxed in: the light fence orders it. Release out: hands the section on to the
+            // writer.
             self.enter(
                 || _ = slot.many.fetch_add(1, Ordering::Relaxed),
                 || _ = slot.many.fetch_sub(1, Ordering::Release),
@@ -154,7 +163,8 @@ impl Rps {
         loop {
             count_in();
             light_fence(self.asymmetric);
-            // Acquire: pairs with the Release that clears the word, so the reader sees what the writer did.
+            // Acquire: pairs with the Release that clears the word, so the reader sees what the
+            // writer did.
             if self.writer.load(Ordering::Acquire) == 0 {
                 return;
             }
@@ -243,8 +253,8 @@ impl Rps {
     }
 }
 
-/// Runs `act` on this thread's depth as a guest reader of one semaphore. Where the thread-local is gone
-/// already (a thread in its last moments) every read counts as the first.
+/// Runs `act` on this thread's depth as a guest reader of one semaphore. Where the thread-local is
+/// gone already (a thread in its last moments) every read counts as the first.
 fn with_guest_depth<R>(serial: u64, act: impl FnOnce(&mut u32) -> R) -> R {
     let mut act = Some(act);
     let result = GUEST.try_with(|list| {

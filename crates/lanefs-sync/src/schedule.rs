@@ -1,9 +1,11 @@
 //! Where threads meet, they say so, and a scheduler may decide who goes on.
 //!
-//! Before a thread acts on a lock, a sequence word or a fence pair it calls [`step`]; where it would wait for another thread it calls
-//! [`blocked`], and looks again if that answers true. Threads that a scheduler has taken in hand (`direct`) hand over their turn there:
-//! only one of them runs at a time, so what they do follows from the scheduler's choices alone, and can be repeated. All other threads, and
-//! every program without the feature `schedule`, wait and spin as always.
+//! Before a thread acts on a lock, a sequence word or a fence pair it calls [`step`]; where it
+//! would wait for another thread it calls [`blocked`], and looks again if that answers true.
+//! Threads that a scheduler has taken in hand (`direct`) hand over their turn there: only one of
+//! them runs at a time, so what they do follows from the scheduler's choices alone, and can be
+//! repeated. All other threads, and every program without the feature `schedule`, wait and spin as
+//! always.
 
 use std::time::Duration;
 
@@ -43,8 +45,8 @@ pub fn step() {
     }
 }
 
-/// Cannot go on before another thread did something: true if others were let run, and it is time to look again; false if the caller has
-/// to wait by itself.
+/// Cannot go on before another thread did something: true if others were let run, and it is time to
+/// look again; false if the caller has to wait by itself.
 #[inline]
 pub fn blocked() -> bool {
     #[cfg(feature = "schedule")]

@@ -1,14 +1,18 @@
-//! The sequence word of a page descriptor: readers copy without a lock and check afterwards, writers lock.
+//! The sequence word of a page descriptor: readers copy without a lock and check afterwards,
+//! writers lock.
 //!
 //! Bit 0 is the lock, bit 1 says that somebody may sleep, the rest is the sequence.
 //!
-//! 1. Bit 1 is set only together with bit 0: a free word is a pure sequence number (a multiple of 4).
+//! 1. Bit 1 is set only together with bit 0: a free word is a pure sequence number (a multiple of
+//!    4).
 //! 2. Only the holder of bit 0 changes the sequence, and only when it lets go.
 //! 3. What the word guards is written only by the holder, with racy copies or relaxed atomics.
-//! 4. A reader that saw a free word before its copy and the same word after it has copied no byte of a later write:
-//!    had it copied one, then, by the fences in `locked` and `validate`, its second look would see the lock bit of that
-//!    write or a later sequence. The sequence returns to a value after 2^30 writes; a reader does not sleep that long.
-//! 5. Who has slept locks with bit 1 set, since others may still sleep (as in `raw_lock`), so no wake is lost.
+//! 4. A reader that saw a free word before its copy and the same word after it has copied no byte
+//!    of a later write: had it copied one, then, by the fences in `locked` and `validate`, its
+//!    second look would see the lock bit of that write or a later sequence. The sequence returns to
+//!    a value after 2^30 writes; a reader does not sleep that long.
+//! 5. Who has slept locks with bit 1 set, since others may still sleep (as in `raw_lock`), so no
+//!    wake is lost.
 //!
 //! A page is locked only for a copy of at most 4 KiB, so waiters spin before they sleep.
 
@@ -47,8 +51,8 @@ impl SeqWord {
     /// The sequence to check against after a copy; `None` while a writer holds the lock.
     #[inline]
     pub fn begin_read(&self) -> Option<u32> {
-        // Acquire: pairs with the Release in `release`, so the copy sees at least what the writers up to this
-        // sequence wrote.
+        // Acquire: pairs with the Release in `release`, so the copy sees at least what the writers
+        // up to this sequence wrote.
         let seen = self.word.load(Ordering::Acquire);
         (seen & LOCKED == 0).then_some(seen)
     }
@@ -57,8 +61,8 @@ impl SeqWord {
     #[inline]
     pub fn validate(&self, seq: u32) -> bool {
         step();
-        // Acquire fence: pairs with the Release fence in `locked`. A copy that read a byte of a later write then sees
-        // that write's lock bit in the load below (4).
+        // Acquire fence: pairs with the Release fence in `locked`. A copy that read a byte of a
+        // later write then sees that write's lock bit in the load below (4).
         fence(Ordering::Acquire);
         self.word.load(Ordering::Relaxed) == seq
     }
@@ -85,7 +89,8 @@ impl SeqWord {
         let taken =
             self.word.compare_exchange(seen, seen | bits, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if taken {
-            // Release fence: the lock bit is visible before any byte written under it (4); pairs with `validate`.
+            // Release fence: the lock bit is visible before any byte written under it (4); pairs
+            // with `validate`.
             fence(Ordering::Release);
         }
         taken
@@ -123,7 +128,8 @@ impl SeqWord {
         self.release(STEP);
     }
 
-    /// Gives the lock back after a section that wrote nothing: readers that began before it stay valid.
+    /// Gives the lock back after a section that wrote nothing: readers that began before it stay
+    /// valid.
     #[inline]
     pub fn unlock_unchanged(&self) {
         self.release(0);

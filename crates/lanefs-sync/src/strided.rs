@@ -1,28 +1,35 @@
 //! The strided counter (ScaleXFS, section 4.4): free space, counted without a shared write.
 //!
-//! What is free is a number of tokens. Some lie in the **pool**, the others in **stashes**, one a lane on its own
-//! line. A lane takes from and gives to its own stash; it fetches a stride at a time from the pool, and brings back what is
-//! more than two strides.
+//! What is free is a number of tokens. Some lie in the **pool**, the others in **stashes**, one a
+//! lane on its own line. A lane takes from and gives to its own stash; it fetches a stride at a
+//! time from the pool, and brings back what is more than two strides.
 //!
-//! ScaleXFS counts space in use and keeps its global value at or above the true sum (obligation O14). Here it is the
-//! same seen from the other side: space in use is at most `capacity - pool`, because a stash counts as used.
-//! So what `try_sub` granted is always there.
+//! ScaleXFS counts space in use and keeps its global value at or above the true sum (obligation
+//! O14). Here it is the same seen from the other side: space in use is at most `capacity - pool`,
+//! because a stash counts as used. So what `try_sub` granted is always there.
 //!
-//! 1. A token is in exactly one place: granted, in the pool or in one stash. A stash changes by compare-exchange,
-//!    the pool under its mutex, and tokens go between them only with the mutex held.
-//! 2. A stash is never negative. The pool is negative only by `sub_forced`, and then every stash is closed and empty.
-//! 3. A stash is **closed** by swapping in a mark, under the mutex, its tokens going to the pool. All that needs a closed
-//!    stash goes to the pool instead, waiting for the mutex. Only the mutex's holder opens a stash.
-//! 4. When all stashes are closed, the pool is the true total, at one instant. `try_sub` says no only then: **it fails only when
-//!    the true total is below what was asked**. Merely emptying the stashes one by one would not do: tokens given back to
-//!    a lane already passed, and as many taken from one still to come, would make a total look small that never was.
-//! 5. The stride shrinks with the pool: `pool / (8 * lanes)`, at most `max_stride`. Near zero it is 0: then the stashes stay
-//!    closed, and counting is exact, by the mutex alone. They open again when the pool has grown to a stride of 4.
+//! 1. A token is in exactly one place: granted, in the pool or in one stash. A stash changes by
+//!    compare-exchange, the pool under its mutex, and tokens go between them only with the mutex
+//!    held.
+//! 2. A stash is never negative. The pool is negative only by `sub_forced`, and then every stash is
+//!    closed and empty.
+//! 3. A stash is **closed** by swapping in a mark, under the mutex, its tokens going to the pool.
+//!    All that needs a closed stash goes to the pool instead, waiting for the mutex. Only the
+//!    mutex's holder opens a stash.
+//! 4. When all stashes are closed, the pool is the true total, at one instant. `try_sub` says no
+//!    only then: **it fails only when the true total is below what was asked**. Merely emptying the
+//!    stashes one by one would not do: tokens given back to a lane already passed, and as many
+//!    taken from one still to come, would make a total look small that never was.
+//! 5. The stride shrinks with the pool: `pool / (8 * lanes)`, at most `max_stride`. Near zero it is
+//!    0: then the stashes stay closed, and counting is exact, by the mutex alone. They open again
+//!    when the pool has grown to a stride of 4.
 //!
-//! A gather is not repeated while counting is exact, so a volume that is full fails quickly and writes one line only.
+//! A gather is not repeated while counting is exact, so a volume that is full fails quickly and
+//! writes one line only.
 //!
-//! Orderings: all Relaxed. Every stash is a single word changed by read-modify-writes, which always act on its newest
-//! value, and the pool has its mutex; no memory is handed over by means of the counter.
+//! Orderings: all Relaxed. Every stash is a single word changed by read-modify-writes, which always
+//! act on its newest value, and the pool has its mutex; no memory is handed over by means of the
+//! counter.
 
 use crate::primitive::{AtomicI64, CachePadded, Mutex, Ordering};
 
@@ -62,7 +69,8 @@ impl StridedCounter {
         (tokens / (8 * self.stashes.len() as i64)).clamp(0, self.max_stride)
     }
 
-    /// Ends every section that changed the pool: opens the stashes if there is enough again, and shows the sum.
+    /// Ends every section that changed the pool: opens the stashes if there is enough again, and
+    /// shows the sum.
     fn settle(&self, pool: &mut Pool) {
         if !pool.open && self.stride(pool.tokens) >= OPEN_AT {
             pool.open = true;
@@ -159,8 +167,8 @@ impl StridedCounter {
         self.settle(&mut pool);
     }
 
-    /// Takes `n` tokens whether they are there or not: the total may go below zero, and `try_sub` fails until it
-    /// has come up again.
+    /// Takes `n` tokens whether they are there or not: the total may go below zero, and `try_sub`
+    /// fails until it has come up again.
     ///
     /// # Panics
     /// If there is no such lane.
@@ -190,7 +198,8 @@ impl StridedCounter {
     }
 }
 
-/// Token counts come from block counts, far below 2^62; one that is not is asked for in vain rather than wrapped.
+/// Token counts come from block counts, far below 2^62; one that is not is asked for in vain rather
+/// than wrapped.
 #[inline]
 fn as_signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 2)

@@ -1,8 +1,9 @@
 //! A thread that is about to wait for a device says so to whoever lent it.
 //!
-//! A front end serves requests with few threads, so that requests answered from memory wake few; when one of these threads
-//! has to wait, another must stand in. Nobody above a device can know beforehand which call will wait. So the places
-//! that wait call [`about_to_wait`], and the thread's owner is told through a hook of the thread. Without a hook it costs the load of a
+//! A front end serves requests with few threads, so that requests answered from memory wake few;
+//! when one of these threads has to wait, another must stand in. Nobody above a device can know
+//! beforehand which call will wait. So the places that wait call [`about_to_wait`], and the
+//! thread's owner is told through a hook of the thread. Without a hook it costs the load of a
 //! thread-local.
 
 use std::cell::Cell;
@@ -11,8 +12,8 @@ thread_local! {
     static HOOK: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
-/// Sets what this thread's waits call first; `None` for nothing. Called once per wait, possibly with locks held: it must
-/// not call back into the library, and not wait.
+/// Sets what this thread's waits call first; `None` for nothing. Called once per wait, possibly
+/// with locks held: it must not call back into the library, and not wait.
 pub fn on_wait(hook: Option<fn()>) {
     HOOK.with(|h| h.set(hook));
 }

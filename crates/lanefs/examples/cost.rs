@@ -2,22 +2,25 @@
 //!
 //!     cost [--tmpfs DIR] [--image PATH] [--rounds N] [--floor X] [--only NAME]
 //!
-//! Rounds of both alternate, so that whatever disturbs the machine disturbs both; the figure is the median round's time
-//! for one operation. LaneFS runs on a volume in memory unless an image is named. Exits with 1 if an operation is less
-//! than X times as fast as on tmpfs (default 3). With `--only create` (or any other name of the table; the first three go together) LaneFS
-//! runs alone, for a profiler.
+//! Rounds of both alternate, so that whatever disturbs the machine disturbs both; the figure is the
+//! median round's time for one operation. LaneFS runs on a volume in memory unless an image is
+//! named. Exits with 1 if an operation is less than X times as fast as on tmpfs (default 3). With
+//! `--only create` (or any other name of the table; the first three go together) LaneFS runs alone,
+//! for a profiler.
 
 use lanefs::{File, Fs, MountOptions, OpenOptions, Volume};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Instant;
 
-/// As the command and the benchmarks have it: cells and entries are aligned to lines, which the C library's allocator is slow at.
+/// As the command and the benchmarks have it: cells and entries are aligned to lines, which the C
+/// library's allocator is slow at.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Operations of one kind in a row: enough that the second target finds little of the first one's in the processor's caches, and so few that
-/// most rows are over before the scheduler takes the processor away.
+/// Operations of one kind in a row: enough that the second target finds little of the first one's
+/// in the processor's caches, and so few that most rows are over before the scheduler takes the
+/// processor away.
 const OPS: usize = 1000;
 
 type Failure = Box<dyn std::error::Error>;
@@ -161,7 +164,8 @@ const OPERATIONS: [&str; KINDS] = [
     "read 4K",
     "over 1 MiB",
 ];
-/// The last row is shown and not judged: its pages come from beyond the second-level cache, and both sides wait for memory.
+/// The last row is shown and not judged: its pages come from beyond the second-level cache, and
+/// both sides wait for memory.
 const JUDGED: usize = KINDS - 1;
 
 impl<T: Target> Bench<T> {

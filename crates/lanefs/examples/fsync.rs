@@ -1,5 +1,5 @@
-//! What an fsync of a new small file does to the device, counted; how threads share flushes; and what the order of names costs where the
-//! mode of the file was changed before.
+//! What an fsync of a new small file does to the device, counted; how threads share flushes; and
+//! what the order of names costs where the mode of the file was changed before.
 //!
 //!     fsync [--threads N] [--flush-us N]
 //!
@@ -142,8 +142,8 @@ fn shared(threads: u64, flush: Duration) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The median of an fsync of a new file, of one whose mode was changed just before, and of one whose making is durable and whose mode
-/// was changed, in microseconds.
+/// The median of an fsync of a new file, of one whose mode was changed just before, and of one
+/// whose making is durable and whose mode was changed, in microseconds.
 fn changed(order: Order) -> Result<[f64; 3], Failure> {
     let volume = ordered(Arc::new(MemoryDevice::new(2 << 30)?), order)?;
     let fs = volume.as_user(Cred::root());

@@ -1,11 +1,13 @@
-//! A small store of keys and values: an append-only log, made durable by fsync, compacted by writing anew and renaming over.
+//! A small store of keys and values: an append-only log, made durable by fsync, compacted by
+//! writing anew and renaming over.
 //!
 //!     cargo run -p lanefs --example kvlog -- IMAGE set KEY VALUE
 //!     cargo run -p lanefs --example kvlog -- IMAGE get KEY
 //!     cargo run -p lanefs --example kvlog -- IMAGE compact
 //!
-//! A record is the length of key and value (4 bytes each, little-endian), the key, the value. What follows the last whole record
-//! was under way when the program or the machine stopped; nobody was told that it is kept.
+//! A record is the length of key and value (4 bytes each, little-endian), the key, the value. What
+//! follows the last whole record was under way when the program or the machine stopped; nobody was
+//! told that it is kept.
 
 use lanefs::{Fs, MountOptions, OpenOptions, Result, Volume};
 use std::collections::BTreeMap;

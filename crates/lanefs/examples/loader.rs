@@ -2,7 +2,8 @@
 //!
 //!     cargo run --release -p lanefs --example loader -- [THREADS [FILES]]
 //!
-//! Each thread has folders of its own, so their operations commute: no two of them write a common cache line.
+//! Each thread has folders of its own, so their operations commute: no two of them write a common
+//! cache line.
 
 use lanefs::{Fs, OpenOptions, Result, Volume};
 use std::time::Instant;
@@ -33,7 +34,8 @@ fn check(fs: &Fs, thread: usize, files: usize) -> Result<usize> {
     Ok(right)
 }
 
-/// Loads `files` files with each of `threads` threads; returns how many were read again as they were written.
+/// Loads `files` files with each of `threads` threads; returns how many were read again as they
+/// were written.
 pub fn run(volume: &Volume, threads: usize, files: usize) -> Result<usize> {
     let each = |work: &(dyn Fn(&Fs, usize) -> Result<usize> + Sync)| -> Result<usize> {
         std::thread::scope(|s| {

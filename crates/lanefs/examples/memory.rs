@@ -3,10 +3,11 @@
 //!     memory [--budget MIB] [--image PATH]
 //!     memory --dir DIR --pid PID        the same through a mount; the memory of process PID is shown
 //!
-//! Pages are written all over the file, synced, read back and compared; what lies between must be zeros, and the holes
-//! must be found as holes.
+//! Pages are written all over the file, synced, read back and compared; what lies between must be
+//! zeros, and the holes must be found as holes.
 
-// The allocator of the `lanefs` command, which gives memory back to the system as soon: that is measured too.
+// The allocator of the `lanefs` command, which gives memory back to the system as soon: that is
+// measured too.
 #[path = "../../lanefs-cli/src/allocator.rs"]
 mod allocator;
 #[path = "common/target.rs"]

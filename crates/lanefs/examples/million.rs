@@ -1,11 +1,14 @@
-//! A million small files: made, listed, read, renamed, removed, under a memory budget; and how long a mount takes with them.
+//! A million small files: made, listed, read, renamed, removed, under a memory budget; and how long
+//! a mount takes with them.
 //!
 //!     million [--files N] [--budget MIB] [--image PATH] [--names]
 //!     million --dir DIR --pid PID [--files N] [--names]     the same through a mount; the memory of process PID is shown
 //!
-//! With --keep the files are only made, and left there. With --names: N further names (links) of a few files, all in one directory.
+//! With --keep the files are only made, and left there. With --names: N further names (links) of a
+//! few files, all in one directory.
 
-// The allocator of the `lanefs` command, which gives memory back to the system as soon: that is measured too.
+// The allocator of the `lanefs` command, which gives memory back to the system as soon: that is
+// measured too.
 #[path = "../../lanefs-cli/src/allocator.rs"]
 mod allocator;
 #[path = "common/target.rs"]

@@ -2,8 +2,9 @@
 //!
 //!     recovery [--mib N] [--size BYTES] [--image PATH] [--cold]
 //!
-//! Files of SIZE bytes (default 16384) are written and fsynced until the log has grown by N MiB (default 1024); then the volume stops
-//! as in a crash and is opened again. `--cold` drops the kernel's cache of the image before.
+//! Files of SIZE bytes (default 16384) are written and fsynced until the log has grown by N MiB
+//! (default 1024); then the volume stops as in a crash and is opened again. `--cold` drops the
+//! kernel's cache of the image before.
 
 use lanefs::{Cred, MountOptions, Volume};
 use lanefs_store::device::{Device, FileDevice, ReadReq, WriteReq};
@@ -14,7 +15,8 @@ use std::time::Instant;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// The image, with what is written to it counted and flushes left out: what is measured is the opening, and no power is cut.
+/// The image, with what is written to it counted and flushes left out: what is measured is the
+/// opening, and no power is cut.
 #[derive(Debug)]
 struct Counted {
     file: FileDevice,

@@ -11,8 +11,8 @@ pub struct Cred {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: SmallVec<[u32; 8]>,
-    /// Permissions were already checked by somebody else (the kernel, under `default_permissions`): this
-    /// credential says only who owns what is made, and whether setgid survives a chmod.
+    /// Permissions were already checked by somebody else (the kernel, under `default_permissions`):
+    /// this credential says only who owns what is made, and whether setgid survives a chmod.
     pub prechecked: bool,
 }
 

@@ -1,21 +1,27 @@
-//! The library's one error type, and its one conversion to errno; and what many calls have in common.
+//! The library's one error type, and its one conversion to errno; and what many calls have in
+//! common.
 //!
 //! # Every call
 //!
-//! - EIO: the volume was closed or shut down; or the device failed, or what it gave is not what was written, where something had to be read. What
-//!   does not match its checksum is named in the log and never served.
+//! - EIO: the volume was closed or shut down; or the device failed, or what it gave is not what was
+//!   written, where something had to be read. What does not match its checksum is named in the log
+//!   and never served.
 //! - EUCLEAN: structures of an inode contradict each other.
-//! - EPERM: a change that the flags of an inode forbid, whoever calls ([`crate::Volume::node_set_flags`]).
-//! - EROFS: a change of a volume opened for reading only; or of one on which a write or a flush of the log failed, until it is opened again. What would make
-//!   something durable says EIO then. What was written stays readable.
+//! - EPERM: a change that the flags of an inode forbid, whoever calls
+//!   ([`crate::Volume::node_set_flags`]).
+//! - EROFS: a change of a volume opened for reading only; or of one on which a write or a flush of
+//!   the log failed, until it is opened again. What would make something durable says EIO then.
+//!   What was written stays readable.
 //! - ENOMEM: a page is needed, and all are dirty and could not be written back for 20 seconds.
 //!
 //! # Paths
 //!
 //! What every call on a path may answer:
 //!
-//! - ENOENT: the path is empty, or names nothing, or a symbolic link on the way does; or a directory on it was removed.
-//! - ENOTDIR: something on the way is no directory; or the path ends in `/` or `/.`, and what it names is none.
+//! - ENOENT: the path is empty, or names nothing, or a symbolic link on the way does; or a
+//!   directory on it was removed.
+//! - ENOTDIR: something on the way is no directory; or the path ends in `/` or `/.`, and what it
+//!   names is none.
 //! - EACCES: a directory on the way may not be searched.
 //! - ELOOP: more than 40 symbolic links.
 //! - ENAMETOOLONG: a component of more than 255 bytes, or a path of more than 4095.
@@ -25,7 +31,8 @@
 //! What every call may answer that gives something a name:
 //!
 //! - EEXIST: the name exists, or is `.`, `..` or the root.
-//! - ENOENT: the directory does not exist or was removed; the name is empty; or a path to what is no directory ends in `/`.
+//! - ENOENT: the directory does not exist or was removed; the name is empty; or a path to what is
+//!   no directory ends in `/`.
 //! - ENAMETOOLONG: more than 255 bytes. EINVAL: a name with a NUL or, by inode number, a `/`.
 //! - EACCES: the directory may not be changed.
 //! - ENOSPC: no room for the inode or its name.
@@ -35,7 +42,8 @@
 //!
 //! What every call may answer that takes a name from something:
 //!
-//! - ENOENT: there is no such name. ENAMETOOLONG: more than 255 bytes. EINVAL: a name with a NUL or, by inode number, a `/`.
+//! - ENOENT: there is no such name. ENAMETOOLONG: more than 255 bytes. EINVAL: a name with a NUL
+//!   or, by inode number, a `/`.
 //! - EACCES: the directory may not be changed.
 //! - EPERM: it is sticky, and the caller owns neither it nor what the name names.
 //! - EROFS: the volume was opened for reading only.

@@ -15,11 +15,14 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
-/// An open file or directory: what a descriptor is to the kernel. Send and Sync; positional calls run in parallel.
+/// An open file or directory: what a descriptor is to the kernel. Send and Sync; positional calls
+/// run in parallel.
 ///
-/// Offsets and lengths are bytes. Every call may answer the errors of [every call](crate::error#every-call); with the calls stands what is
-/// particular to them. After a crash, what [`File::sync_all`] acknowledged is there, and the rest as
-/// [content and attributes](crate#content-and-attributes) says. A file whose last name is gone lives until its last handle is dropped.
+/// Offsets and lengths are bytes. Every call may answer the errors of [every
+/// call](crate::error#every-call); with the calls stands what is particular to them. After a crash,
+/// what [`File::sync_all`] acknowledged is there, and the rest as [content and
+/// attributes](crate#content-and-attributes) says. A file whose last name is gone lives until its
+/// last handle is dropped.
 #[repr(C)]
 pub struct File {
     anchor: Arc<Anchor>,
@@ -38,8 +41,8 @@ pub struct File {
     locked: AtomicBool,
 }
 
-// SAFETY: the cell is made of atomics and locks, so it may be shared and used from any thread; the open slot keeps it
-// in place until the drop.
+// SAFETY: the cell is made of atomics and locks, so it may be shared and used from any thread; the
+// open slot keeps it in place until the drop.
 unsafe impl Send for File {}
 // SAFETY: as above; the handle's own fields are atomics.
 unsafe impl Sync for File {}
@@ -76,8 +79,9 @@ impl File {
     }
 
     pub(crate) fn cell(&self) -> &Cell {
-        // SAFETY: while our open slot names the inode, the cell is neither evicted nor freed (oplog::slots, writeback::{reaper,
-        // reclaim}), and the anchor keeps the table that owns it.
+        // SAFETY: while our open slot names the inode, the cell is neither evicted nor freed
+        // (oplog::slots, writeback::{reaper, reclaim}), and the anchor keeps the table that owns
+        // it.
         unsafe { self.cell.as_ref() }
     }
 
@@ -113,12 +117,14 @@ impl File {
         self.data()
     }
 
-    /// Leaves setuid and setgid alone in what is done through this handle, as the superuser's handles do: for a front end whose kernel says when they go.
+    /// Leaves setuid and setgid alone in what is done through this handle, as the superuser's
+    /// handles do: for a front end whose kernel says when they go.
     pub fn keep_privilege(&mut self) {
         self.privileged = true;
     }
 
-    /// Has writes go where they say, however the handle was opened: for a front end whose kernel knows where the end is.
+    /// Has writes go where they say, however the handle was opened: for a front end whose kernel
+    /// knows where the end is.
     pub fn never_append(&mut self) {
         self.flags &= !libc::O_APPEND;
     }
@@ -134,13 +140,15 @@ impl File {
         Ok(self.cell().stat())
     }
 
-    /// Changes attributes, as `fchmod`, `fchown`, `futimens` and `ftruncate` do: all that is asked, or nothing. Durable as
-    /// [attributes](crate#content-and-attributes) are; a truncation as [`crate::Fs::truncate`].
+    /// Changes attributes, as `fchmod`, `fchown`, `futimens` and `ftruncate` do: all that is asked,
+    /// or nothing. Durable as [attributes](crate#content-and-attributes) are; a truncation as
+    /// [`crate::Fs::truncate`].
     ///
     /// # Errors
     /// - EBADF: a size, and the handle is not open for writing. EFBIG: a size of more than 2^63-1.
     /// - EPERM, EACCES: as [`crate::Fs::chmod`], [`crate::Fs::chown`] and [`crate::Fs::set_times`].
-    /// - EROFS: the volume was opened for reading only. ENOSPC, ENOMEM, EIO: as [`crate::Fs::truncate`].
+    /// - EROFS: the volume was opened for reading only. ENOSPC, ENOMEM, EIO: as
+    ///   [`crate::Fs::truncate`].
     pub fn set_attr(&self, cred: &Cred, set: &SetAttr) -> Result<Stat> {
         if set.size.is_some() {
             self.writable()?;
@@ -162,17 +170,20 @@ impl File {
         self.inner().set_inode_flags(cred, self.cell(), flags)
     }
 
-    /// Reads at `offset` without moving the cursor; less than asked only at the end of the file or before what cannot be read; 0 at and behind the
-    /// end. With O_DIRECT as [`File::read_kept_at`].
+    /// Reads at `offset` without moving the cursor; less than asked only at the end of the file or
+    /// before what cannot be read; 0 at and behind the end. With O_DIRECT as
+    /// [`File::read_kept_at`].
     ///
     /// # Errors
-    /// EBADF: not open for reading. EISDIR: a directory. EIO: the device failed, or what it gave is not what was written.
+    /// EBADF: not open for reading. EISDIR: a directory. EIO: the device failed, or what it gave is
+    /// not what was written.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.read_where(buf, offset, self.flags & libc::O_DIRECT != 0)
     }
 
-    /// As [`File::read_at`], for who keeps what it reads, as a kernel does: where `offset`, `buf`'s address and its length are multiples
-    /// of 4096, pages that are not in memory are read into `buf` and not kept here too. Errors as [`File::read_at`].
+    /// As [`File::read_at`], for who keeps what it reads, as a kernel does: where `offset`, `buf`'s
+    /// address and its length are multiples of 4096, pages that are not in memory are read into
+    /// `buf` and not kept here too. Errors as [`File::read_at`].
     pub fn read_kept_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.read_where(buf, offset, true)
     }
@@ -186,29 +197,36 @@ impl File {
         Ok(n)
     }
 
-    /// Writes at `offset` without moving the cursor (at the end with O_APPEND); less than asked if the volume fills up or the file reaches 2^63-1 bytes.
-    /// Durable when it returns only with O_SYNC or O_DSYNC; else as [content](crate#content-and-attributes): after a crash each page of 4 KiB has its
-    /// part of the write whole or not at all, one page without another. With O_DIRECT whole pages as [`File::write_kept_at`].
+    /// Writes at `offset` without moving the cursor (at the end with O_APPEND); less than asked if
+    /// the volume fills up or the file reaches 2^63-1 bytes. Durable when it returns only with
+    /// O_SYNC or O_DSYNC; else as [content](crate#content-and-attributes): after a crash each page
+    /// of 4 KiB has its part of the write whole or not at all, one page without another. With
+    /// O_DIRECT whole pages as [`File::write_kept_at`].
     ///
     /// # Errors
     /// - EBADF: not open for writing. EROFS: the volume was opened for reading only.
     /// - EFBIG: `offset` is 2^63-1 or more.
-    /// - ENOSPC: no room for the first page. ENOMEM: no memory, as nothing that is dirty could be written back for a long time.
-    /// - EIO: a page written in part cannot be read. With O_SYNC and O_DSYNC also those of [`File::sync_all`].
+    /// - ENOSPC: no room for the first page. ENOMEM: no memory, as nothing that is dirty could be
+    ///   written back for a long time.
+    /// - EIO: a page written in part cannot be read. With O_SYNC and O_DSYNC also those of
+    ///   [`File::sync_all`].
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         self.write_where((self.flags & libc::O_APPEND == 0).then_some(offset), buf).map(|w| w.1)
     }
 
-    /// As [`File::write_at`], for who keeps what it has written, as a kernel does: the pages leave memory once they are written back. Errors and crash
-    /// as [`File::write_at`], but that a file which has become immutable takes it: see [`File::may_write`].
+    /// As [`File::write_at`], for who keeps what it has written, as a kernel does: the pages leave
+    /// memory once they are written back. Errors and crash as [`File::write_at`], but that a file
+    /// which has become immutable takes it: see [`File::may_write`].
     pub fn write_kept_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let (data, writer) = (self.writable()?, Writer { keeps_pages: true, ..self.writer() });
         self.write_as(data, (self.flags & libc::O_APPEND == 0).then_some(offset), buf, writer).map(|w| w.1)
     }
 
-    /// Writes at `offset`, never appends, and leaves mtime, ctime, setuid and setgid alone: for a front end whose
-    /// kernel caches writes, keeps these itself and hands them over by [`crate::SetAttr`]. The pages leave memory once they are written back:
-    /// the kernel has them too. However the handle was opened, and never durable by itself: O_SYNC is the kernel's business.
+    /// Writes at `offset`, never appends, and leaves mtime, ctime, setuid and setgid alone: for a
+    /// front end whose kernel caches writes, keeps these itself and hands them over by
+    /// [`crate::SetAttr`]. The pages leave memory once they are written back: the kernel has them
+    /// too. However the handle was opened, and never durable by itself: O_SYNC is the kernel's
+    /// business.
     ///
     /// # Errors
     /// EISDIR: a directory. Else as [`File::write_at`] without EBADF.
@@ -231,7 +249,8 @@ impl File {
         self.write_as(data, offset, buf, Writer { keeps_pages, ..self.writer() })
     }
 
-    /// Whether the file may be written at all, now: EPERM if it has become immutable since it was opened.
+    /// Whether the file may be written at all, now: EPERM if it has become immutable since it was
+    /// opened.
     pub fn may_write(&self) -> Result<()> {
         if self.cell().has_flag(IMMUTABLE) { Err(Error::Posix(libc::EPERM)) } else { Ok(()) }
     }
@@ -250,8 +269,8 @@ impl File {
         Ok(r)
     }
 
-    /// Writes all of `buf` at `offset`. Errors and crash as [`File::write_at`], also after a part was written, which stays: ENOSPC if only part of
-    /// it fits.
+    /// Writes all of `buf` at `offset`. Errors and crash as [`File::write_at`], also after a part
+    /// was written, which stays: ENOSPC if only part of it fits.
     pub fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
         let mut done = 0;
         while done < buf.len() {
@@ -263,7 +282,8 @@ impl File {
         Ok(())
     }
 
-    /// Fills `buf` from `offset`. Errors as [`File::read_at`]; EIO also at an early end of the file.
+    /// Fills `buf` from `offset`. Errors as [`File::read_at`]; EIO also at an early end of the
+    /// file.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let mut done = 0;
         while done < buf.len() {
@@ -283,7 +303,8 @@ impl File {
         Ok(n)
     }
 
-    /// Writes at the cursor (at the end with O_APPEND) and moves it behind what was written. Errors and crash as [`File::write_at`].
+    /// Writes at the cursor (at the end with O_APPEND) and moves it behind what was written. Errors
+    /// and crash as [`File::write_at`].
     pub fn write(&self, buf: &[u8]) -> Result<usize> {
         let from = self.cursor.load(Relaxed);
         let at = (self.flags & libc::O_APPEND == 0).then_some(from);
@@ -292,7 +313,8 @@ impl File {
         Ok(n)
     }
 
-    /// Moves the cursor; where it stays, nothing is written, so that threads which share the handle share no line.
+    /// Moves the cursor; where it stays, nothing is written, so that threads which share the handle
+    /// share no line.
     #[inline]
     fn move_to(&self, from: u64, to: u64) {
         if from != to {
@@ -300,7 +322,8 @@ impl File {
         }
     }
 
-    /// Reads into several buffers at `offset`, as `preadv(2)`: how many bytes in all. Errors as [`File::read_at`].
+    /// Reads into several buffers at `offset`, as `preadv(2)`: how many bytes in all. Errors as
+    /// [`File::read_at`].
     pub fn read_vectored_at(&self, bufs: &mut [std::io::IoSliceMut<'_>], offset: u64) -> Result<usize> {
         let mut done = 0;
         for b in bufs {
@@ -317,26 +340,28 @@ impl File {
         Ok(done)
     }
 
-    /// Writes several buffers at `offset` (at the end with O_APPEND, as one append), as `pwritev(2)`: how many bytes in all. Errors and crash as
-    /// [`File::write_at`].
+    /// Writes several buffers at `offset` (at the end with O_APPEND, as one append), as
+    /// `pwritev(2)`: how many bytes in all. Errors and crash as [`File::write_at`].
     pub fn write_vectored_at(&self, bufs: &[std::io::IoSlice<'_>], offset: u64) -> Result<usize> {
         let all: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
         self.write_at(&all, offset)
     }
 
-    /// Appends, and returns the offset written at. Appends of one call are never mixed with others'. Errors and crash as [`File::write_at`]; ENOSPC
-    /// also if only part was written, which stays.
+    /// Appends, and returns the offset written at. Appends of one call are never mixed with
+    /// others'. Errors and crash as [`File::write_at`]; ENOSPC also if only part was written, which
+    /// stays.
     pub fn append(&self, buf: &[u8]) -> Result<u64> {
         let (at, n) = self.write_where(None, buf)?;
         if n < buf.len() { Err(Error::Posix(libc::ENOSPC)) } else { Ok(at) }
     }
 
-    /// `lseek(2)`: whence is `libc::SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or `SEEK_HOLE`; returns the new cursor. Data and holes are told
-    /// by pages of 4096 bytes.
+    /// `lseek(2)`: whence is `libc::SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or `SEEK_HOLE`;
+    /// returns the new cursor. Data and holes are told by pages of 4096 bytes.
     ///
     /// # Errors
     /// - EINVAL: another whence, or a place before the start or behind 2^63-1.
-    /// - ENXIO: `SEEK_DATA` or `SEEK_HOLE` from the end on or before the start, or no data follows. EISDIR: these two of a directory.
+    /// - ENXIO: `SEEK_DATA` or `SEEK_HOLE` from the end on or before the start, or no data follows.
+    ///   EISDIR: these two of a directory.
     pub fn seek(&self, offset: i64, whence: i32) -> Result<u64> {
         self.inner().check_alive()?;
         let base = match whence {
@@ -380,13 +405,16 @@ impl File {
     }
 
     /// `fallocate(2)` with the kernel's mode bits: allocate, KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE.
-    /// Allocation checks that there is room; a log-structured volume cannot keep it for the file. Durable as [content](crate#content-and-attributes) is:
-    /// after a crash each page of the range is as it was before or as it was then.
+    /// Allocation checks that there is room; a log-structured volume cannot keep it for the file.
+    /// Durable as [content](crate#content-and-attributes) is: after a crash each page of the range
+    /// is as it was before or as it was then.
     ///
     /// # Errors
     /// - EBADF: not open for writing. EROFS: the volume was opened for reading only.
-    /// - EINVAL: `len` is 0. EFBIG: the range ends behind 2^63-1. EOPNOTSUPP: other modes, and PUNCH_HOLE without KEEP_SIZE.
-    /// - ENOSPC: no room for the range, or to rewrite a page of which part becomes zeros. ENOMEM, EIO: such a page cannot be had.
+    /// - EINVAL: `len` is 0. EFBIG: the range ends behind 2^63-1. EOPNOTSUPP: other modes, and
+    ///   PUNCH_HOLE without KEEP_SIZE.
+    /// - ENOSPC: no room for the range, or to rewrite a page of which part becomes zeros. ENOMEM,
+    ///   EIO: such a page cannot be had.
     pub fn allocate(&self, mode: i32, offset: u64, len: u64) -> Result<()> {
         self.allocate_as(mode, offset, len, self.writer())
     }
@@ -412,18 +440,21 @@ impl File {
         self.inner().allocate(self.cell(), mode, offset, len, writer)
     }
 
-    /// fsync: content, attributes and names are durable when it returns, and what these names need ([names](crate#names)); of a directory its entries.
-    /// An error of an earlier background write is told here, once per handle. On a volume opened for reading only there is nothing to do.
+    /// fsync: content, attributes and names are durable when it returns, and what these names need
+    /// ([names](crate#names)); of a directory its entries. An error of an earlier background write
+    /// is told here, once per handle. On a volume opened for reading only there is nothing to do.
     ///
     /// # Errors
-    /// - EIO: a write or a flush failed, now or before, and what was to be durable may not be. It stays readable until the volume is closed.
-    /// - ENOSPC: the file system under an image is full; or the volume is, and the log has no room for attributes of so many inodes at once.
+    /// - EIO: a write or a flush failed, now or before, and what was to be durable may not be. It
+    ///   stays readable until the volume is closed.
+    /// - ENOSPC: the file system under an image is full; or the volume is, and the log has no room
+    ///   for attributes of so many inodes at once.
     pub fn sync_all(&self) -> Result<()> {
         self.sync(false)
     }
 
-    /// fdatasync: content, size and names are durable when it returns; times, mode, owner and extended attributes need not be. Errors as
-    /// [`File::sync_all`].
+    /// fdatasync: content, size and names are durable when it returns; times, mode, owner and
+    /// extended attributes need not be. Errors as [`File::sync_all`].
     pub fn sync_data(&self) -> Result<()> {
         self.sync(true)
     }
@@ -447,11 +478,13 @@ impl File {
         std::ptr::eq(self.inner(), volume)
     }
 
-    /// `copy_file_range(2)` from this file to `to`, of this volume or another, whose O_APPEND does not count; returns bytes copied, fewer than `len` at the end of this file or if
-    /// writing fails half-way. Crash as [`File::write_at`].
+    /// `copy_file_range(2)` from this file to `to`, of this volume or another, whose O_APPEND does
+    /// not count; returns bytes copied, fewer than `len` at the end of this file or if writing
+    /// fails half-way. Crash as [`File::write_at`].
     ///
     /// # Errors
-    /// EINVAL: overlapping ranges of one file. Else those of [`File::read_at`] of this file, and of [`File::write_at`] of `to`.
+    /// EINVAL: overlapping ranges of one file. Else those of [`File::read_at`] of this file, and of
+    /// [`File::write_at`] of `to`.
     pub fn copy_range_to(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
         self.copy_as(offset, to, to_offset, len, |part, at| to.write_where(Some(at), part).map(|w| w.1))
     }
@@ -505,7 +538,8 @@ impl File {
         Ok(done)
     }
 
-    /// Gives an unnamed file (O_TMPFILE) or any open file a name: `linkat` with AT_EMPTY_PATH. Durable as [names](crate#names) are.
+    /// Gives an unnamed file (O_TMPFILE) or any open file a name: `linkat` with AT_EMPTY_PATH.
+    /// Durable as [names](crate#names) are.
     ///
     /// # Errors
     /// Those of [new names](crate::error#new-names), and
@@ -517,7 +551,8 @@ impl File {
         self.inner().with_room(|| self.inner().link(cred, self.cell(), parent, name, &crossbeam_epoch::pin()))
     }
 
-    /// Advisory lock of the whole file, as `flock(2)`; see [`locks::Lock`]. What the handle held is let go first, also if the call fails.
+    /// Advisory lock of the whole file, as `flock(2)`; see [`locks::Lock`]. What the handle held is
+    /// let go first, also if the call fails.
     ///
     /// # Errors
     /// EWOULDBLOCK: `wait` is false and it is taken. No other; a closed volume makes no difference.
@@ -531,12 +566,15 @@ impl File {
         self.inner().locks.unlock(self.ino(), self.owner());
     }
 
-    /// Advisory lock of a range of bytes in place of what this handle holds there, as `fcntl(2)` with F_OFD_SETLK(W); an end of `u64::MAX` is that of
-    /// the file, wherever it comes to be. The lock is this handle's (see [`locks`]).
+    /// Advisory lock of a range of bytes in place of what this handle holds there, as `fcntl(2)`
+    /// with F_OFD_SETLK(W); an end of `u64::MAX` is that of the file, wherever it comes to be. The
+    /// lock is this handle's (see [`locks`]).
     ///
     /// # Errors
-    /// - EAGAIN: `wait` is false and another handle holds part of it. EDEADLK: waiting would be in a circle.
-    /// - EBADF: a shared lock without reading, or an exclusive one without writing. EINVAL: an empty range.
+    /// - EAGAIN: `wait` is false and another handle holds part of it. EDEADLK: waiting would be in
+    ///   a circle.
+    /// - EBADF: a shared lock without reading, or an exclusive one without writing. EINVAL: an
+    ///   empty range.
     pub fn lock_range(&self, range: Range<u64>, kind: locks::Lock, wait: bool) -> Result<()> {
         let mode = self.flags & libc::O_ACCMODE;
         let lacks = if kind == locks::Lock::Shared { libc::O_WRONLY } else { libc::O_RDONLY };
@@ -555,7 +593,8 @@ impl File {
         self.inner().locks.unlock_range(self.ino(), self.owner(), &range);
     }
 
-    /// The first lock of another handle (by its start) that [`File::lock_range`] would have to wait for: F_OFD_GETLK.
+    /// The first lock of another handle (by its start) that [`File::lock_range`] would have to wait
+    /// for: F_OFD_GETLK.
     pub fn test_range(&self, range: Range<u64>, kind: locks::Lock) -> Option<RangeLock> {
         self.inner().locks.test_range(self.ino(), self.owner(), &RangeLock { range, kind })
     }

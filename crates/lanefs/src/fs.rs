@@ -11,12 +11,13 @@ use crate::{Cred, DirEntry, File, FileKind, Ino, Stat, StatFs, Volume};
 use crossbeam_epoch::{Guard, pin};
 pub use open_options::OpenOptions;
 
-/// A volume seen with a credential. Paths are bytes, separated by `/`, relative to the volume's root; modes are permission bits, to which no
-/// umask is applied.
+/// A volume seen with a credential. Paths are bytes, separated by `/`, relative to the volume's
+/// root; modes are permission bits, to which no umask is applied.
 ///
-/// Every call on a path may answer the [errors of paths](crate::error#paths) and those of [every call](crate::error#every-call); with the calls
-/// stands what is particular to them. What a change promises after a crash: [names](crate#names),
-/// [content and attributes](crate#content-and-attributes).
+/// Every call on a path may answer the [errors of paths](crate::error#paths) and those of [every
+/// call](crate::error#every-call); with the calls stands what is particular to them. What a change
+/// promises after a crash: [names](crate#names), [content and
+/// attributes](crate#content-and-attributes).
 #[derive(Clone, Debug)]
 pub struct Fs {
     pub(crate) volume: Volume,
@@ -83,9 +84,10 @@ impl Fs {
         r.target.map(|t| t.0).ok_or_else(|| r.missing())
     }
 
-    /// Resolves the place of a name that is made, removed or moved. The name is empty for a path that has none (`/`), and `.` or `..`
-    /// where the path ends so. A symbolic link at the end is not followed, not even before a slash. With [`Last::Place`] what the name
-    /// names now is looked up only if `must_be_dir`.
+    /// Resolves the place of a name that is made, removed or moved. The name is empty for a path
+    /// that has none (`/`), and `.` or `..` where the path ends so. A symbolic link at the end is
+    /// not followed, not even before a slash. With [`Last::Place`] what the name names now is
+    /// looked up only if `must_be_dir`.
     fn place<'p>(&self, path: &'p [u8], last: Last, guard: &Guard) -> Result<Resolved<'p>> {
         let inner = &self.volume.0.inner;
         inner.check_alive()?;
@@ -111,18 +113,20 @@ impl Fs {
         if r.name.is_empty() { posix(busy) } else { Ok(r) }
     }
 
-    /// open(2), all flags. What is made is owned by the credential, and is durable as [names](crate#names) are; O_TRUNC as
-    /// [`Fs::truncate`].
+    /// open(2), all flags. What is made is owned by the credential, and is durable as
+    /// [names](crate#names) are; O_TRUNC as [`Fs::truncate`].
     ///
     /// # Errors
     /// - ENOENT: no such file, and no O_CREAT.
     /// - EEXIST: O_CREAT with O_EXCL, and the name exists.
-    /// - EISDIR: a directory, and writing, O_CREAT or O_TRUNC; O_CREAT of a path that ends in `/`, `.` or `..`.
+    /// - EISDIR: a directory, and writing, O_CREAT or O_TRUNC; O_CREAT of a path that ends in `/`,
+    ///   `.` or `..`.
     /// - ENOTDIR: O_DIRECTORY or O_TMPFILE, and it is no directory.
     /// - EINVAL: O_CREAT with O_DIRECTORY; a new name with a NUL.
     /// - ELOOP: O_NOFOLLOW, and it is a symbolic link.
     /// - ENXIO: a pipe, a socket or a device.
-    /// - EACCES: the mode forbids reading or writing it; a new file: changing the directory. EPERM: O_NOATIME by another than the owner.
+    /// - EACCES: the mode forbids reading or writing it; a new file: changing the directory. EPERM:
+    ///   O_NOATIME by another than the owner.
     /// - EROFS: writing, O_TRUNC or a new file on a volume opened for reading only.
     /// - ENOSPC: no room for a new file.
     pub fn open(&self, path: impl AsPath, options: &OpenOptions) -> Result<File> {
@@ -207,7 +211,8 @@ impl Fs {
         self.stat_found(ino, &guard)
     }
 
-    /// lstat(2): does not follow a symbolic link at the end. Errors: those of [paths](crate::error#paths).
+    /// lstat(2): does not follow a symbolic link at the end. Errors: those of
+    /// [paths](crate::error#paths).
     pub fn lstat(&self, path: impl AsPath) -> Result<Stat> {
         self.volume.0.inner.wait_for_room();
         let guard = pin();
@@ -219,7 +224,8 @@ impl Fs {
         self.volume.0.inner.cell(ino, guard).map(|c| c.stat()).map_err(gone)
     }
 
-    /// mkdir(2). Of `mode` the bits 01777 count: setgid comes from the parent alone. Durable as [names](crate#names) are.
+    /// mkdir(2). Of `mode` the bits 01777 count: setgid comes from the parent alone. Durable as
+    /// [names](crate#names) are.
     ///
     /// # Errors
     /// Those of [new names](crate::error#new-names).
@@ -229,8 +235,8 @@ impl Fs {
         self.volume.node_mkdir(&self.cred, r.parent, &r.name, mode & 0o1777).map(drop)
     }
 
-    /// All missing directories of a path, from the top down. Each is an operation of its own: after an error or a crash the upper ones may be there
-    /// without the lower.
+    /// All missing directories of a path, from the top down. Each is an operation of its own: after
+    /// an error or a crash the upper ones may be there without the lower.
     ///
     /// # Errors
     /// Those of [`Fs::mkdir`] without EEXIST. ENOTDIR: the path names something else.
@@ -245,12 +251,13 @@ impl Fs {
         if self.stat(path)?.kind == FileKind::Dir { Ok(()) } else { posix(libc::ENOTDIR) }
     }
 
-    /// mknod(2): `mode` with the bits of the type (none: a regular file); `rdev` as `dev_t`, kept for devices only. Durable as
-    /// [names](crate#names) are.
+    /// mknod(2): `mode` with the bits of the type (none: a regular file); `rdev` as `dev_t`, kept
+    /// for devices only. Durable as [names](crate#names) are.
     ///
     /// # Errors
     /// Those of [new names](crate::error#new-names), and
-    /// - EPERM: a directory; a device other than the character device 0/0, by another than the superuser.
+    /// - EPERM: a directory; a device other than the character device 0/0, by another than the
+    ///   superuser.
     /// - EINVAL: a symbolic link, or no type there is.
     pub fn mknod(&self, path: impl AsPath, mode: u32, rdev: u64) -> Result<()> {
         let r = self.named_place(path.as_path(), libc::EEXIST, &pin())?;
@@ -260,7 +267,8 @@ impl Fs {
         self.volume.node_mknod(&self.cred, r.parent, &r.name, mode, rdev).map(drop)
     }
 
-    /// rmdir(2). Durable as [names](crate#names) are: after a crash the directory is gone only if all that was done in it before is done too.
+    /// rmdir(2). Durable as [names](crate#names) are: after a crash the directory is gone only if
+    /// all that was done in it before is done too.
     ///
     /// # Errors
     /// Those of [removed names](crate::error#removed-names), and
@@ -272,8 +280,9 @@ impl Fs {
         self.volume.node_rmdir(&self.cred, r.parent, &r.name)
     }
 
-    /// unlink(2): does not follow a symbolic link. A file without names lives until its last handle is dropped. Durable as [names](crate#names) are:
-    /// after a crash the name is there or not, and what has no name left is gone, open or not.
+    /// unlink(2): does not follow a symbolic link. A file without names lives until its last handle
+    /// is dropped. Durable as [names](crate#names) are: after a crash the name is there or not, and
+    /// what has no name left is gone, open or not.
     ///
     /// # Errors
     /// Those of [removed names](crate::error#removed-names), and EISDIR: a directory.
@@ -289,8 +298,9 @@ impl Fs {
         self.volume.node_unlink(&self.cred, r.parent, &r.name)
     }
 
-    /// link(2): does not follow a symbolic link at `old`. Durable as [names](crate#names) are: after a crash the new name is there or not, the old
-    /// one in any case, and the count of links is that of the names found.
+    /// link(2): does not follow a symbolic link at `old`. Durable as [names](crate#names) are:
+    /// after a crash the new name is there or not, the old one in any case, and the count of links
+    /// is that of the names found.
     ///
     /// # Errors
     /// Those of [new names](crate::error#new-names), and
@@ -303,8 +313,9 @@ impl Fs {
         inner.with_room(|| self.link_once(old.as_path(), new.as_path()))
     }
 
-    /// The file is looked up by its old name, and linked under the lock of the new one. Of the two, that the old name is
-    /// gone and that the new one exists, is told only what was so at one moment.
+    /// The file is looked up by its old name, and linked under the lock of the new one. Of the two,
+    /// that the old name is gone and that the new one exists, is told only what was so at one
+    /// moment.
     fn link_once(&self, old: &[u8], new: &[u8]) -> Result<()> {
         let inner = &self.volume.0.inner;
         let guard = pin();
@@ -312,7 +323,8 @@ impl Fs {
         let mut turn = 0;
         loop {
             let (a, moment) = if careful {
-                // The last name alone: a path's directories are looked up one after the other, as Linux does it.
+                // The last name alone: a path's directories are looked up one after the other, as
+                // Linux does it.
                 let a = self.place(old, Last::Place, &guard)?;
                 let b = self.place(new, Last::Place, &guard)?;
                 let moment =
@@ -333,7 +345,8 @@ impl Fs {
             if r.must_be_dir && r.target.is_none() {
                 return Err(r.missing());
             }
-            // Found by a name, so it needs no handle that keeps it; whether it has one still is looked at under the lock.
+            // Found by a name, so it needs no handle that keeps it; whether it has one still is
+            // looked at under the lock.
             let linked = match inner.cell(ino, &guard) {
                 Ok(cell) => inner.link(&self.cred, cell, r.parent, &r.name, &guard),
                 Err(e) => Err(e),
@@ -349,8 +362,8 @@ impl Fs {
         }
     }
 
-    /// Gives an open file another name, or an O_TMPFILE its first: `linkat` with AT_EMPTY_PATH. EXDEV: the file is one of another volume. Other
-    /// errors and crash as [`File::link_to`].
+    /// Gives an open file another name, or an O_TMPFILE its first: `linkat` with AT_EMPTY_PATH.
+    /// EXDEV: the file is one of another volume. Other errors and crash as [`File::link_to`].
     pub fn link_file(&self, file: &File, new: impl AsPath) -> Result<()> {
         if !file.is_of(&self.volume.0.inner) {
             return Err(Error::Posix(libc::EXDEV));
@@ -362,7 +375,8 @@ impl Fs {
         file.link_to(&self.cred, r.parent, &r.name)
     }
 
-    /// symlink(2): `target` is 1 to 4095 bytes, and need not exist. Durable as [names](crate#names) are, and always with its target.
+    /// symlink(2): `target` is 1 to 4095 bytes, and need not exist. Durable as [names](crate#names)
+    /// are, and always with its target.
     ///
     /// # Errors
     /// Those of [new names](crate::error#new-names), and
@@ -388,32 +402,40 @@ impl Fs {
         self.volume.node_readlink(ino)
     }
 
-    /// rename(2): replaces what `new` names, in one step: there is no moment without it. Does nothing where both name one inode.
+    /// rename(2): replaces what `new` names, in one step: there is no moment without it. Does
+    /// nothing where both name one inode.
     ///
-    /// Durable as [names](crate#names) are. After a crash it is there whole or not at all: the file has its old name or its new one, never both, never
-    /// none. If it is there and replaced a regular file, what moved has the content of the rename's start or a later one, without any fsync;
-    /// only where the volume has no room left for the content it may lack it.
+    /// Durable as [names](crate#names) are. After a crash it is there whole or not at all: the file
+    /// has its old name or its new one, never both, never none. If it is there and replaced a
+    /// regular file, what moved has the content of the rename's start or a later one, without any
+    /// fsync; only where the volume has no room left for the content it may lack it.
     ///
     /// # Errors
     /// - ENOENT: `old` does not exist, or a directory was removed.
-    /// - EACCES, EPERM: as with [removed names](crate::error#removed-names), for `old` and what `new` names; EACCES also if `new`'s directory may not be
-    ///   changed, or a directory that comes to another one may not be written.
-    /// - EISDIR: `new` is a directory, `old` is not. ENOTDIR: the other way round; or a path ends in `/`, and `old` is no directory.
+    /// - EACCES, EPERM: as with [removed names](crate::error#removed-names), for `old` and what
+    ///   `new` names; EACCES also if `new`'s directory may not be changed, or a directory that
+    ///   comes to another one may not be written.
+    /// - EISDIR: `new` is a directory, `old` is not. ENOTDIR: the other way round; or a path ends
+    ///   in `/`, and `old` is no directory.
     /// - ENOTEMPTY: `new` is a directory with names, or has `old` below it.
     /// - EINVAL: `new` lies below `old`; a name has a NUL.
     /// - EBUSY: the root, or a path that ends in `.` or `..`.
-    /// - ENOSPC: no room for a name that is longer than the old one and replaces none; or the directory has eight names with the hash of `new`. EROFS: the volume was opened for reading only.
+    /// - ENOSPC: no room for a name that is longer than the old one and replaces none; or the
+    ///   directory has eight names with the hash of `new`. EROFS: the volume was opened for reading
+    ///   only.
     /// - EIO: the content had to be made durable first, and could not be.
     pub fn rename(&self, old: impl AsPath, new: impl AsPath) -> Result<()> {
         self.rename2(old, new, 0)
     }
 
-    /// renameat2(2): `flags` is 0, `RENAME_NOREPLACE`, `RENAME_EXCHANGE`, or `RENAME_WHITEOUT` with or without `RENAME_NOREPLACE`. A whiteout leaves a
-    /// character device 0/0 of the caller in the old place. After a crash an exchange, and a whiteout, is there whole or not at
-    /// all. Else as [`Fs::rename`].
+    /// renameat2(2): `flags` is 0, `RENAME_NOREPLACE`, `RENAME_EXCHANGE`, or `RENAME_WHITEOUT` with
+    /// or without `RENAME_NOREPLACE`. A whiteout leaves a character device 0/0 of the caller in the
+    /// old place. After a crash an exchange, and a whiteout, is there whole or not at all. Else as
+    /// [`Fs::rename`].
     ///
     /// # Errors
-    /// Those of [`Fs::rename`] (an exchange: not ENOTEMPTY, EISDIR, nor ENOTDIR for kinds that differ), and
+    /// Those of [`Fs::rename`] (an exchange: not ENOTEMPTY, EISDIR, nor ENOTDIR for kinds that
+    /// differ), and
     /// - EINVAL: other flags, or an exchange with another one; exchange with a directory above.
     /// - ENOSPC: no room for a whiteout.
     /// - EEXIST: `RENAME_NOREPLACE`, and `new` exists.
@@ -469,7 +491,8 @@ impl Fs {
         self.volume.0.inner.rename(&self.cred, (a.parent, &a.name), (b.parent, &b.name), flags, guard)
     }
 
-    /// Reads a whole file, as it is while it is read. Errors: those of [`Fs::open`] and [`File::read_at`].
+    /// Reads a whole file, as it is while it is read. Errors: those of [`Fs::open`] and
+    /// [`File::read_at`].
     pub fn read(&self, path: impl AsPath) -> Result<Vec<u8>> {
         let f = self.open(path, &OpenOptions::new())?;
         let mut buf = vec![0; f.stat()?.size as usize];
@@ -487,14 +510,15 @@ impl Fs {
         Ok(buf)
     }
 
-    /// Replaces a file's content, making it if need be. Not atomic across a crash: for that write another file, sync it and rename. Errors: those of
-    /// [`Fs::open`] and [`File::write_all_at`].
+    /// Replaces a file's content, making it if need be. Not atomic across a crash: for that write
+    /// another file, sync it and rename. Errors: those of [`Fs::open`] and [`File::write_all_at`].
     pub fn write(&self, path: impl AsPath, data: &[u8]) -> Result<()> {
         self.create(path)?.write_all_at(data, 0)
     }
 
-    /// Calls `f` for each entry behind `cookie` (0: from the start; `.` and `..` included) until it returns false. What is there throughout is told
-    /// once; what comes or goes meanwhile may be told.
+    /// Calls `f` for each entry behind `cookie` (0: from the start; `.` and `..` included) until it
+    /// returns false. What is there throughout is told once; what comes or goes meanwhile may be
+    /// told.
     ///
     /// # Errors
     /// ENOTDIR: not a directory. EACCES: it may not be read. ESTALE: removed meanwhile.

@@ -31,7 +31,8 @@ fn wanted(flags: i32) -> u32 {
 }
 
 impl Root {
-    /// A handle on a cell: takes an open slot in this lane, so that neither the reaper nor the reclaimer ends the cell.
+    /// A handle on a cell: takes an open slot in this lane, so that neither the reaper nor the
+    /// reclaimer ends the cell.
     pub(crate) fn handle(&self, cell: &Cell, cred: &Cred, flags: i32) -> Result<File> {
         let lane = self.inner.lanes.mine();
         let slots = &self.inner.lanes.shared(lane).slots;
@@ -78,7 +79,8 @@ impl Root {
         if wanted(flags) & W != 0 && !grows_only && cell.has_flag(APPEND) {
             return posix(libc::EPERM);
         }
-        // Pipes and devices are the kernel's; a mount never asks. As for a socket: there is nothing to be opened.
+        // Pipes and devices are the kernel's; a mount never asks. As for a socket: there is nothing
+        // to be opened.
         if !matches!(cell.kind, FileKind::File | FileKind::Dir) {
             return posix(libc::ENXIO);
         }

@@ -22,35 +22,41 @@
 //! | [`MountOptions`] | memory, the order in which names become durable, reading only |
 //! | [`node`] | the same by inode number, for front ends |
 //!
-//! Results and errno are those of Linux; [`error`] says what calls have in common. Sizes and offsets are bytes, times nanoseconds since 1970, unless it
-//! says otherwise.
+//! Results and errno are those of Linux; [`error`] says what calls have in common. Sizes and
+//! offsets are bytes, times nanoseconds since 1970, unless it says otherwise.
 //!
 //! # After a crash
 //!
-//! A crash is a loss of power, of the kernel or of the process. docs/SEMANTICS.md is the whole promise; in short:
+//! A crash is a loss of power, of the kernel or of the process. docs/SEMANTICS.md is the whole
+//! promise; in short:
 //!
 //! ## Names
 //!
-//! Each operation on names (create, mkdir, mknod, symlink, link, unlink, rmdir, rename, exchange) is found whole or not at all, and none
-//! without the earlier ones it depends on: those of the same name, of the same inode, and those that made its directory. It is durable when, begun
-//! after it returned, one of these has returned without an error:
+//! Each operation on names (create, mkdir, mknod, symlink, link, unlink, rmdir, rename, exchange)
+//! is found whole or not at all, and none without the earlier ones it depends on: those of the same
+//! name, of the same inode, and those that made its directory. It is durable when, begun after it
+//! returned, one of these has returned without an error:
 //!
-//! - [`File::sync_all`] or [`File::sync_data`] of an inode that it named (so a new file's fsync keeps its names and new directories above);
+//! - [`File::sync_all`] or [`File::sync_data`] of an inode that it named (so a new file's fsync
+//!   keeps its names and new directories above);
 //! - the same of the directory whose entry it changed;
 //! - [`Volume::sync`], [`Volume::checkpoint`] or [`Volume::close`].
 //!
 //! ## Content and attributes
 //!
-//! The size, each page of 4096 bytes, and mode, owner, flags and extended attributes together are each found as some change left them: the last that is
-//! known to be durable or a later one. A change of them is durable when, begun after it returned, [`File::sync_all`] of the inode, [`Volume::sync`] or
-//! [`Volume::close`] has returned without an error; of pages and size also [`File::sync_data`]. Times go with the attributes. What was cut off is not
-//! found unless the old size is, and no byte is found that was not written there.
+//! The size, each page of 4096 bytes, and mode, owner, flags and extended attributes together are
+//! each found as some change left them: the last that is known to be durable or a later one. A
+//! change of them is durable when, begun after it returned, [`File::sync_all`] of the inode,
+//! [`Volume::sync`] or [`Volume::close`] has returned without an error; of pages and size also
+//! [`File::sync_data`]. Times go with the attributes. What was cut off is not found unless the old
+//! size is, and no byte is found that was not written there.
 //!
-//! Without any call names are committed within [`MountOptions::commit_interval`], and pages written within [`MountOptions::dirty_expire`]: a habit,
-//! not a promise.
+//! Without any call names are committed within [`MountOptions::commit_interval`], and pages written
+//! within [`MountOptions::dirty_expire`]: a habit, not a promise.
 //!
-//! With [`Order::Ordered`] mode, owner and ACLs are in the order of names: with a name that is found come the changes of them that returned before
-//! it, and with content that is found those that returned before it was written (SEMANTICS C2' and F8).
+//! With [`Order::Ordered`] mode, owner and ACLs are in the order of names: with a name that is
+//! found come the changes of them that returned before it, and with content that is found those
+//! that returned before it was written (SEMANTICS C2' and F8).
 
 #![deny(missing_docs)]
 // Some are left in `ops` and `writeback`.

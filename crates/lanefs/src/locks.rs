@@ -1,17 +1,22 @@
-//! Advisory locks: on whole files as `flock(2)` gives, and on ranges of bytes as `fcntl(2)` does with F_OFD_SETLK. They stop nobody but
-//! each other, and are gone when the volume is closed. The two kinds do not see each other, as on Linux.
+//! Advisory locks: on whole files as `flock(2)` gives, and on ranges of bytes as `fcntl(2)` does
+//! with F_OFD_SETLK. They stop nobody but each other, and are gone when the volume is closed. The
+//! two kinds do not see each other, as on Linux.
 //!
-//! **Whose a lock is.** The open [`crate::File`]'s, as with flock and OFD locks: it goes when that handle is dropped or the lock is given back, and
-//! two handles of one program exclude each other. POSIX's rule, that closing *any* descriptor of a file drops the process's locks
-//! on it, is the one everybody regrets; it is not offered.
+//! **Whose a lock is.** The open [`crate::File`]'s, as with flock and OFD locks: it goes when that
+//! handle is dropped or the lock is given back, and two handles of one program exclude each other.
+//! POSIX's rule, that closing *any* descriptor of a file drops the process's locks on it, is the
+//! one everybody regrets; it is not offered.
 //!
-//! **Waiting in a circle** for ranges is refused with EDEADLK: a handle waits for those that hold what it wants, and when one of
-//! them waits, over whatever others, for the first, nobody would ever go on. (A thread that gives back a lock of a handle for which another
-//! thread waits could end it; this is not known, so the wait is refused all the same, as POSIX allows.)
+//! **Waiting in a circle** for ranges is refused with EDEADLK: a handle waits for those that hold
+//! what it wants, and when one of them waits, over whatever others, for the first, nobody would
+//! ever go on. (A thread that gives back a lock of a handle for which another thread waits could
+//! end it; this is not known, so the wait is refused all the same, as POSIX allows.)
 //!
-//! L1 A file's locks are in one shard, by a hash of its number; taking, giving back and asking lock that shard alone.
-//! L2 Only who has to wait locks all shards, in order, and looks for a circle: all locks and all waits stand still then, so a circle
-//!    is seen by the last who closes it, and none is seen that is not there.
+//! L1 A file's locks are in one shard, by a hash of its number; taking, giving back and asking lock
+//!    that shard alone.
+//! L2 Only who has to wait locks all shards, in order, and looks for a circle: all locks and all
+//!    waits stand still then, so a circle is seen by the last who closes it, and none is seen that
+//!    is not there.
 //! L3 Waits are entered and removed under a shard's lock, so who holds all of them sees each.
 
 use crate::error::{Error, Result};
@@ -113,7 +118,8 @@ impl FileLocks {
         self.ranges.append(&mut rest);
     }
 
-    /// Gives `owner` a lock in place of what it held there, joined with its neighbours of the same kind.
+    /// Gives `owner` a lock in place of what it held there, joined with its neighbours of the same
+    /// kind.
     fn give(&mut self, owner: u64, mut lock: RangeLock) {
         self.cut(owner, &lock.range);
         self.ranges.retain(|h| {
@@ -177,7 +183,8 @@ impl LockTable {
         &self.0[shard_of(ino)]
     }
 
-    /// Takes the lock on the whole file, or turns the owner's into another kind (which, as with flock, lets go first).
+    /// Takes the lock on the whole file, or turns the owner's into another kind (which, as with
+    /// flock, lets go first).
     pub fn lock(&self, ino: Ino, owner: u64, kind: Lock, wait: bool) -> Result<()> {
         let place = self.place(ino);
         let mut shard = place.shard.lock();
@@ -233,7 +240,8 @@ impl LockTable {
                 return Err(Error::Posix(libc::EAGAIN));
             }
             lanefs_sync::about_to_wait();
-            // L2. With all shards in hand what was in the way may be gone: then the loop takes the lock.
+            // L2. With all shards in hand what was in the way may be gone: then the loop takes the
+            //     lock.
             let mut all: Vec<MutexGuard<'_, Shard>> = self.0.iter().map(|p| p.shard.lock()).collect();
             let mine = &all[shard_of(ino)];
             if mine.files.get(&ino).is_none_or(|f| f.against(owner, want).next().is_none()) {

@@ -1,16 +1,19 @@
-//! Operations by inode number, for front ends that keep inode numbers (FUSE). `cred.prechecked` says that
-//! permissions were checked by the kernel.
+//! Operations by inode number, for front ends that keep inode numbers (FUSE). `cred.prechecked`
+//! says that permissions were checked by the kernel.
 //!
-//! All namespace changes become durable with the next epoch commit ([`Volume::sync`], or the timer), or earlier with an fsync that
-//! needs them; each is atomic: after a crash it is there whole or not at all, and none is there without those it depends on
-//! ([names](crate#names)).
+//! All namespace changes become durable with the next epoch commit ([`Volume::sync`], or the
+//! timer), or earlier with an fsync that needs them; each is atomic: after a crash it is there
+//! whole or not at all, and none is there without those it depends on ([names](crate#names)).
 //!
-//! Every call may answer ESTALE for a number that leads to no inode (any more), and the errors of [every call](crate::error#every-call).
-//! EACCES and EPERM do not come of permissions where `cred.prechecked`.
+//! Every call may answer ESTALE for a number that leads to no inode (any more), and the errors of
+//! [every call](crate::error#every-call). EACCES and EPERM do not come of permissions where
+//! `cred.prechecked`.
 //!
-//! **Births.** What a new inode is to have from the start ([`Birth`]) is refused with ERANGE (a name of an attribute that is empty or longer than
-//! 255 bytes), EOPNOTSUPP (one without a known prefix), EPERM (`user.` for what is neither file nor directory; `trusted.` and `security.`
-//! by others than the superuser), EACCES (a default ACL for what is no directory) and ENOSPC (more than 7680 bytes in all, encoded).
+//! **Births.** What a new inode is to have from the start ([`Birth`]) is refused with ERANGE (a
+//! name of an attribute that is empty or longer than 255 bytes), EOPNOTSUPP (one without a known
+//! prefix), EPERM (`user.` for what is neither file nor directory; `trusted.` and `security.` by
+//! others than the superuser), EACCES (a default ACL for what is no directory) and ENOSPC (more
+//! than 7680 bytes in all, encoded).
 
 use crate::error::{Error, Result};
 use crate::memfs::Cell;
@@ -24,7 +27,8 @@ impl Volume {
     /// The inode that `name` of `parent` names. `.` and `..` are understood.
     ///
     /// # Errors
-    /// ENOENT: none. ENOTDIR: `parent` is no directory. EACCES: it may not be searched. ENAMETOOLONG: more than 255 bytes.
+    /// ENOENT: none. ENOTDIR: `parent` is no directory. EACCES: it may not be searched.
+    /// ENAMETOOLONG: more than 255 bytes.
     pub fn node_lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Stat> {
         let inner = &self.0.inner;
         inner.check_alive()?;
@@ -60,20 +64,21 @@ impl Volume {
         Ok(self.0.inner.cell(ino, &pin())?.stat())
     }
 
-    /// Whether a file has room of its own, preallocated or written, wherever it is written next: then it is written on a full volume too. False of a
-    /// file with holes, and when what was preallocated is used up.
+    /// Whether a file has room of its own, preallocated or written, wherever it is written next:
+    /// then it is written on a full volume too. False of a file with holes, and when what was
+    /// preallocated is used up.
     pub fn node_is_backed(&self, ino: Ino) -> bool {
         let store = &self.0.inner.store;
         let pages = |size: u64| size.div_ceil(lanefs_format::BLOCK_SIZE as u64);
         self.node_stat(ino).is_ok_and(|s| store.is_backed(ino, pages(s.size)).unwrap_or(false))
     }
 
-    /// Changes attributes, all that is asked or nothing, and returns the new ones. Durable as [attributes](crate#content-and-attributes) are, a size
-    /// as [`crate::Fs::truncate`].
+    /// Changes attributes, all that is asked or nothing, and returns the new ones. Durable as
+    /// [attributes](crate#content-and-attributes) are, a size as [`crate::Fs::truncate`].
     ///
     /// # Errors
-    /// EPERM, EACCES, EISDIR, EINVAL, EFBIG, ENOSPC, ENOMEM, EIO, EROFS: as [`crate::Fs::chmod`], [`crate::Fs::chown`], [`crate::Fs::set_times`] and
-    /// [`crate::Fs::truncate`].
+    /// EPERM, EACCES, EISDIR, EINVAL, EFBIG, ENOSPC, ENOMEM, EIO, EROFS: as [`crate::Fs::chmod`],
+    /// [`crate::Fs::chown`], [`crate::Fs::set_times`] and [`crate::Fs::truncate`].
     pub fn node_setattr(&self, cred: &Cred, ino: Ino, set: &SetAttr) -> Result<Stat> {
         self.change_attrs(cred, ino, set, &pin()).map(Cell::stat)
     }
@@ -93,12 +98,13 @@ impl Volume {
         Ok(cell)
     }
 
-    /// Creates (or, without O_EXCL, opens) a regular file, and says whether it was made. One that was there stays as it is, but for O_TRUNC. What is made is open however `flags` say,
-    /// and durable as [names](crate#names) are, with what it is born with.
+    /// Creates (or, without O_EXCL, opens) a regular file, and says whether it was made. One that
+    /// was there stays as it is, but for O_TRUNC. What is made is open however `flags` say, and
+    /// durable as [names](crate#names) are, with what it is born with.
     ///
     /// # Errors
-    /// Those of [new names](crate::error#new-names) and of births, below; EEXIST with O_EXCL only. Of a file that was there those of
-    /// [`Volume::node_open`].
+    /// Those of [new names](crate::error#new-names) and of births, below; EEXIST with O_EXCL only.
+    /// Of a file that was there those of [`Volume::node_open`].
     pub fn node_create<'a>(
         &self,
         cred: &Cred,
@@ -122,17 +128,18 @@ impl Volume {
     /// - EISDIR: a directory, and writing or O_TRUNC. ENOTDIR: O_DIRECTORY, and none.
     /// - ELOOP: a symbolic link. ENXIO: a pipe, a socket or a device.
     /// - EACCES: the mode forbids it. EPERM: O_NOATIME by another than the owner.
-    /// - EROFS: writing or O_TRUNC on a volume opened for reading only. With O_TRUNC also those of [`File::set_len`].
+    /// - EROFS: writing or O_TRUNC on a volume opened for reading only. With O_TRUNC also those of
+    ///   [`File::set_len`].
     pub fn node_open(&self, cred: &Cred, ino: Ino, flags: i32) -> Result<File> {
         self.0.open_ino(cred, ino, flags & !(libc::O_CREAT | libc::O_EXCL), &pin())
     }
 
-    /// A file without a name (O_TMPFILE), open however `flags` say; [`File::link_to`] can give it one, unless `flags` has O_EXCL. After a crash it is gone
-    /// if it has none.
+    /// A file without a name (O_TMPFILE), open however `flags` say; [`File::link_to`] can give it
+    /// one, unless `flags` has O_EXCL. After a crash it is gone if it has none.
     ///
     /// # Errors
-    /// ENOTDIR: `parent` is no directory. EACCES: it may not be changed. ENOSPC: no room. EROFS: the volume was opened for reading only. And those
-    /// of births.
+    /// ENOTDIR: `parent` is no directory. EACCES: it may not be changed. ENOSPC: no room. EROFS:
+    /// the volume was opened for reading only. And those of births.
     pub fn node_tmpfile<'a>(
         &self,
         cred: &Cred,
@@ -155,11 +162,12 @@ impl Volume {
         })
     }
 
-    /// Makes a file of any kind but directory and symbolic link; `birth` has the bits of the type (none: a regular file), `rdev` counts for devices.
-    /// Durable as [names](crate#names) are.
+    /// Makes a file of any kind but directory and symbolic link; `birth` has the bits of the type
+    /// (none: a regular file), `rdev` counts for devices. Durable as [names](crate#names) are.
     ///
     /// # Errors
-    /// Those of [new names](crate::error#new-names) and of births; EPERM, EINVAL: as [`crate::Fs::mknod`].
+    /// Those of [new names](crate::error#new-names) and of births; EPERM, EINVAL: as
+    /// [`crate::Fs::mknod`].
     pub fn node_mknod<'a>(
         &self,
         cred: &Cred,
@@ -188,7 +196,8 @@ impl Volume {
         self.make(cred, parent, name, &Spec { kind, mode, rdev, target: b"", xattrs: &xattrs })
     }
 
-    /// Makes a directory. Durable as [names](crate#names) are. Errors: those of [new names](crate::error#new-names) and of births.
+    /// Makes a directory. Durable as [names](crate#names) are. Errors: those of [new
+    /// names](crate::error#new-names) and of births.
     pub fn node_mkdir<'a>(
         &self,
         cred: &Cred,
@@ -206,10 +215,12 @@ impl Volume {
         )
     }
 
-    /// Makes a symbolic link; `target` is 1 to 4095 bytes. Durable as [names](crate#names) are, always with its target.
+    /// Makes a symbolic link; `target` is 1 to 4095 bytes. Durable as [names](crate#names) are,
+    /// always with its target.
     ///
     /// # Errors
-    /// Those of [new names](crate::error#new-names). ENOENT: `target` is empty or has a NUL. ENAMETOOLONG: it is longer.
+    /// Those of [new names](crate::error#new-names). ENOENT: `target` is empty or has a NUL.
+    /// ENAMETOOLONG: it is longer.
     pub fn node_symlink(&self, cred: &Cred, parent: Ino, name: &[u8], target: &[u8]) -> Result<Stat> {
         if target.is_empty() || target.contains(&0) {
             return posix(libc::ENOENT);
@@ -248,7 +259,8 @@ impl Volume {
     /// Removes a name of a file, which lives on while it is open. Crash as [`crate::Fs::unlink`].
     ///
     /// # Errors
-    /// Those of [removed names](crate::error#removed-names). EISDIR: a directory, `.` or `..`. ENOTDIR: `parent` is no directory.
+    /// Those of [removed names](crate::error#removed-names). EISDIR: a directory, `.` or `..`.
+    /// ENOTDIR: `parent` is no directory.
     pub fn node_unlink(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
         self.0.inner.slow_down_meta();
         self.0.inner.unlink(cred, parent, name, &pin())
@@ -257,17 +269,19 @@ impl Volume {
     /// Removes an empty directory. Crash as [`crate::Fs::rmdir`].
     ///
     /// # Errors
-    /// Those of [removed names](crate::error#removed-names). ENOTDIR: no directory, or `parent` is none. ENOTEMPTY: it has names, or `..`. EINVAL: `.`.
+    /// Those of [removed names](crate::error#removed-names). ENOTDIR: no directory, or `parent` is
+    /// none. ENOTEMPTY: it has names, or `..`. EINVAL: `.`.
     pub fn node_rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
         self.0.inner.slow_down_meta();
         self.0.inner.rmdir(cred, parent, name, &pin())
     }
 
-    /// Renames; flags as in renameat2(2) and [`crate::Fs::rename2`]. After a crash either the old or the new names are
-    /// there, with their whiteout, never both and never none.
+    /// Renames; flags as in renameat2(2) and [`crate::Fs::rename2`]. After a crash either the old
+    /// or the new names are there, with their whiteout, never both and never none.
     ///
     /// # Errors
-    /// As [`crate::Fs::rename2`]; EBUSY for `.` and `..`, ENOENT for an empty name, ENOTDIR where `parent` or `to` is no directory.
+    /// As [`crate::Fs::rename2`]; EBUSY for `.` and `..`, ENOENT for an empty name, ENOTDIR where
+    /// `parent` or `to` is no directory.
     pub fn node_rename(
         &self,
         cred: &Cred,
@@ -289,8 +303,8 @@ impl Volume {
         self.0.inner.link_target(self.0.inner.cell(ino, &guard)?)
     }
 
-    /// Calls `f` for each entry behind `cookie` (0: from the start; `.` and `..` included) until it returns false. Whether the directory may be read is
-    /// not asked.
+    /// Calls `f` for each entry behind `cookie` (0: from the start; `.` and `..` included) until it
+    /// returns false. Whether the directory may be read is not asked.
     ///
     /// # Errors
     /// ENOTDIR: no directory.
@@ -344,7 +358,8 @@ impl Volume {
         perm::check(cell, cred, mask as u32 & 7)
     }
 
-    /// Flags of an inode, of [`crate::inode_flags`]; none are set in a new one but those that its directory hands on, NODUMP and NOATIME.
+    /// Flags of an inode, of [`crate::inode_flags`]; none are set in a new one but those that its
+    /// directory hands on, NODUMP and NOATIME.
     ///
     /// # Errors
     /// ENOTTY: neither a file nor a directory: no other kind has any.
@@ -353,23 +368,29 @@ impl Volume {
         self.0.inner.inode_flags(self.0.inner.cell(ino, &guard)?)
     }
 
-    /// Sets the flags of an inode to these, all of [`crate::inode_flags`]. Durable as [attributes](crate#content-and-attributes) are: after a crash they
-    /// are those of the last fsync or of a later call.
+    /// Sets the flags of an inode to these, all of [`crate::inode_flags`]. Durable as
+    /// [attributes](crate#content-and-attributes) are: after a crash they are those of the last
+    /// fsync or of a later call.
     ///
-    /// IMMUTABLE: every change of the inode, of its names and of a directory's entries is EPERM, for everybody. APPEND: a file is opened for writing
-    /// with O_APPEND alone and never gets shorter, a directory loses no name; neither is renamed, linked or removed, nor changes
-    /// mode, owner, extended attributes or times but to the present. NODUMP tells programs that make backups. NOATIME: reading
-    /// leaves atime alone. A handle that was open for writing before goes on with APPEND, and gets EPERM with IMMUTABLE.
+    /// IMMUTABLE: every change of the inode, of its names and of a directory's entries is EPERM,
+    /// for everybody. APPEND: a file is opened for writing with O_APPEND alone and never gets
+    /// shorter, a directory loses no name; neither is renamed, linked or removed, nor changes mode,
+    /// owner, extended attributes or times but to the present. NODUMP tells programs that make
+    /// backups. NOATIME: reading leaves atime alone. A handle that was open for writing before goes
+    /// on with APPEND, and gets EPERM with IMMUTABLE.
     ///
     /// # Errors
-    /// - EPERM: not the owner; or IMMUTABLE or APPEND changes, and the caller is not the superuser; or another flag changes and IMMUTABLE stays.
-    /// - EOPNOTSUPP: another flag. ENOTTY: as [`Volume::node_flags`]. EROFS: the volume was opened for reading only.
+    /// - EPERM: not the owner; or IMMUTABLE or APPEND changes, and the caller is not the superuser;
+    ///   or another flag changes and IMMUTABLE stays.
+    /// - EOPNOTSUPP: another flag. ENOTTY: as [`Volume::node_flags`]. EROFS: the volume was opened
+    ///   for reading only.
     pub fn node_set_flags(&self, cred: &Cred, ino: Ino, flags: u32) -> Result<()> {
         let guard = pin();
         self.0.inner.set_inode_flags(cred, self.0.inner.cell(ino, &guard)?, flags)
     }
 
-    /// fsync by inode number, of a directory above all: its names are durable when it returns. Errors as [`File::sync_all`].
+    /// fsync by inode number, of a directory above all: its names are durable when it returns.
+    /// Errors as [`File::sync_all`].
     pub fn node_sync(&self, ino: Ino) -> Result<()> {
         let f = {
             let guard = pin();

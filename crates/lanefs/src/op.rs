@@ -12,7 +12,8 @@ use lanefs_sync::lanes::LaneGuard;
 use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// One namespace operation on its lane: from locking the lane's log (step 1) to unlocking it (step 7). No I/O while it lives.
+/// One namespace operation on its lane: from locking the lane's log (step 1) to unlocking it (step
+/// 7). No I/O while it lives.
 pub(crate) struct Op<'v> {
     pub vol: &'v Inner,
     pub lane: usize,
@@ -35,8 +36,9 @@ impl<'v> Op<'v> {
         Op { vol, lane, mine, log }
     }
 
-    /// Steps 3 and 4: the operation's version, above `floor`, the highest timestamp of the keys it reads or writes. Their locks are
-    /// held: reading the epoch any earlier could put this operation before one it depends on.
+    /// Steps 3 and 4: the operation's version, above `floor`, the highest timestamp of the keys it
+    /// reads or writes. Their locks are held: reading the epoch any earlier could put this
+    /// operation before one it depends on.
     pub fn version(&self, floor: u64) -> Version {
         self.version_in(self.vol.epochs.enter(), floor)
     }
@@ -113,8 +115,8 @@ impl<'v> Op<'v> {
 }
 
 impl Inner {
-    /// Stores that a cell changed at `now`, with the mtime if its content did, and marks it with `flags` and as dirty: in the lane's slot, or in the
-    /// cell where the lane is the inode's home.
+    /// Stores that a cell changed at `now`, with the mtime if its content did, and marks it with
+    /// `flags` and as dirty: in the lane's slot, or in the cell where the lane is the inode's home.
     pub(crate) fn changed(&self, cell: &Cell, content: bool, now: i64, flags: u32) {
         if !content && flags & DATASYNC != 0 {
             // fdatasync looks at the cell and at the slots of the content.

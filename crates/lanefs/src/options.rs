@@ -7,24 +7,29 @@ use std::time::Duration;
 /// In which order names become durable (SEMANTICS, "Order").
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Order {
-    /// The names found after a crash are those of a prefix of the order in which calls returned: an fsync makes durable all
-    /// names that returned before it, as ext4 and XFS do. Changes of mode, owner and ACLs are in that order too. Programs that were written for these are safe.
+    /// The names found after a crash are those of a prefix of the order in which calls returned: an
+    /// fsync makes durable all names that returned before it, as ext4 and XFS do. Changes of mode,
+    /// owner and ACLs are in that order too. Programs that were written for these are safe.
     #[default]
     Ordered,
-    /// An fsync makes durable the names of its file and what these depend on, and nothing else (ScaleFS, section 5). Independent fsyncs
-    /// never wait for each other. For programs that sync all that they need.
+    /// An fsync makes durable the names of its file and what these depend on, and nothing else
+    /// (ScaleFS, section 5). Independent fsyncs never wait for each other. For programs that sync
+    /// all that they need.
     Relaxed,
 }
 
 /// How a volume is opened. Sizes are bytes.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Bytes of memory for all the volume keeps: half of it for pages, five sixteenths for cells, names, logged operations and the store's
-    /// inodes, a sixteenth for the store's nodes, after up to 80 MiB for buffers and tables. Default: a quarter of RAM.
+    /// Bytes of memory for all the volume keeps: half of it for pages, five sixteenths for cells,
+    /// names, logged operations and the store's inodes, a sixteenth for the store's nodes, after up
+    /// to 80 MiB for buffers and tables. Default: a quarter of RAM.
     pub cache_size: u64,
-    /// Bytes of them that the caller keeps for buffers of its own; taken into account up to a quarter of the whole. Default: none.
+    /// Bytes of them that the caller keeps for buffers of its own; taken into account up to a
+    /// quarter of the whole. Default: none.
     pub buffers: u64,
-    /// Refuse every change with EROFS, and write nothing to the devices: recovery, where needed, happens in memory.
+    /// Refuse every change with EROFS, and write nothing to the devices: recovery, where needed,
+    /// happens in memory.
     pub read_only: bool,
     /// Never record when a file or a directory was read.
     pub noatime: bool,
@@ -34,19 +39,22 @@ pub struct MountOptions {
     pub commit_interval: Duration,
     /// How old a dirty page may grow. Default 30 s.
     pub dirty_expire: Duration,
-    /// Run background threads. Without them (tests, simulation) the caller calls [`Volume::tick`](crate::Volume::tick), and recovery has one thread.
+    /// Run background threads. Without them (tests, simulation) the caller calls
+    /// [`Volume::tick`](crate::Volume::tick), and recovery has one thread.
     pub background: bool,
     /// Lanes; 0 for the default (128).
     pub lanes: usize,
     /// mlogs to write to; 0 for the volume's own number.
     pub mlogs: usize,
-    /// Bytes of an epoch's groups that one mlog takes before the next one's turn; 0 for the default (1 MiB). Small ones spread
-    /// an epoch that holds little over all mlogs, as checkers want it.
+    /// Bytes of an epoch's groups that one mlog takes before the next one's turn; 0 for the default
+    /// (1 MiB). Small ones spread an epoch that holds little over all mlogs, as checkers want it.
     pub commit_part: usize,
-    /// Where timestamps come from; `None` for the best clock of this machine. Correctness does not depend on it.
+    /// Where timestamps come from; `None` for the best clock of this machine. Correctness does not
+    /// depend on it.
     pub clock: Option<Arc<Clock>>,
-    /// Called by the background thread when it has done what uses much memory for a moment: allocators keep what a thread has freed
-    /// until it asks for more, and this one may rest then. Default: nothing.
+    /// Called by the background thread when it has done what uses much memory for a moment:
+    /// allocators keep what a thread has freed until it asks for more, and this one may rest then.
+    /// Default: nothing.
     pub at_rest: Option<fn()>,
 }
 

@@ -34,9 +34,10 @@ pub struct ScrubReport {
 }
 
 impl Volume {
-    /// Reads everything that the volume keeps on its devices, past all caches, and compares it with the checksums. Other calls go on
-    /// meanwhile. `pace` is told after each 16 MiB or so what was read; it may sleep, and ends the scrub by answering false. What was
-    /// written before this call is covered, what is written during it may be.
+    /// Reads everything that the volume keeps on its devices, past all caches, and compares it with
+    /// the checksums. Other calls go on meanwhile. `pace` is told after each 16 MiB or so what was
+    /// read; it may sleep, and ends the scrub by answering false. What was written before this call
+    /// is covered, what is written during it may be.
     ///
     /// # Errors
     /// EIO if the volume was closed or stopped. Damage is no error.
@@ -55,7 +56,8 @@ impl Volume {
         }
     }
 
-    /// One step of a scrub: about `budget` blocks of 4096 bytes from `at` on. The first syncs and makes a checkpoint, so that all that was written is covered.
+    /// One step of a scrub: about `budget` blocks of 4096 bytes from `at` on. The first syncs and
+    /// makes a checkpoint, so that all that was written is covered.
     ///
     /// # Errors
     /// As [`Volume::scrub`].
@@ -79,7 +81,8 @@ impl Volume {
         Ok((step, damaged))
     }
 
-    /// A path of each of these inodes, as far as directories that can be read lead to them. Looks at the whole tree until all are found.
+    /// A path of each of these inodes, as far as directories that can be read lead to them. Looks
+    /// at the whole tree until all are found.
     fn paths_of(&self, mut wanted: HashSet<Ino>) -> HashMap<Ino, Vec<u8>> {
         let mut found = HashMap::new();
         if wanted.remove(&ROOT_INO) {

@@ -2,7 +2,8 @@
 
 use lanefs_format::{FileKind, Ino};
 
-/// Everything `stat(2)` tells, times in nanoseconds since 1970 ([`crate::times`]: beyond 2225 in seconds).
+/// Everything `stat(2)` tells, times in nanoseconds since 1970 ([`crate::times`]: beyond 2225 in
+/// seconds).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stat {
     /// Inode number.
@@ -65,7 +66,8 @@ pub struct DirEntry<'a> {
     pub cookie: u64,
 }
 
-/// What a new inode has from the start: mode and extended attributes, which become durable together with its name.
+/// What a new inode has from the start: mode and extended attributes, which become durable together
+/// with its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Birth<'a> {
     /// Permission bits; of special files the type too.
@@ -89,7 +91,8 @@ pub enum SetTime {
     At(i64),
 }
 
-/// What [`crate::Volume::node_setattr`] and [`crate::File::set_attr`] change; `None` leaves a field alone.
+/// What [`crate::Volume::node_setattr`] and [`crate::File::set_attr`] change; `None` leaves a field
+/// alone.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct SetAttr {
     /// Permission bits, 07777 (type bits are ignored).
@@ -104,8 +107,9 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Modification time.
     pub mtime: Option<SetTime>,
-    /// Time of change to store, in nanoseconds since 1970, instead of the time of the call: for a front end
-    /// whose kernel keeps a file's times while it caches writes. Set alone, it changes nothing else.
+    /// Time of change to store, in nanoseconds since 1970, instead of the time of the call: for a
+    /// front end whose kernel keeps a file's times while it caches writes. Set alone, it changes
+    /// nothing else.
     pub ctime: Option<i64>,
     /// Clear setuid and setgid, as a write by an ordinary user does (KILLPRIV_V2).
     pub kill_priv: bool,

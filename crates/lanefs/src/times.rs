@@ -1,8 +1,9 @@
 //! Times as one number: nanoseconds since 1970 from 1714 to 2225, seconds beyond.
 //!
-//! 64 bits of nanoseconds end in 2262, and in 1677 on the other side; programs set times far from there (`touch -d`, archives), and the kernel of a
-//! mount shows what they set until it forgets the inode. So the last 36 years on both sides are given up to seconds, of which there are
-//! more than anybody can ask for:
+//! 64 bits of nanoseconds end in 2262, and in 1677 on the other side; programs set times far from
+//! there (`touch -d`, archives), and the kernel of a mount shows what they set until it forgets the
+//! inode. So the last 36 years on both sides are given up to seconds, of which there are more than
+//! anybody can ask for:
 //!
 //! | number | time |
 //! | --- | --- |
@@ -18,8 +19,8 @@ const EDGE_SECONDS: i64 = 8_070_000_000;
 /// The first number that counts seconds.
 pub const EDGE: i64 = EDGE_SECONDS * NS;
 
-/// The number of a time: seconds since 1970, which may be before it, and nanoseconds, which count forward. What no number can say becomes the
-/// nearest that one can.
+/// The number of a time: seconds since 1970, which may be before it, and nanoseconds, which count
+/// forward. What no number can say becomes the nearest that one can.
 pub fn number(seconds: i64, nanos: u32) -> i64 {
     let nanos = i64::from(nanos.min(999_999_999));
     if seconds >= EDGE_SECONDS {

@@ -32,9 +32,11 @@ pub(crate) struct LaneShared {
     pub slots: OpenSlots,
     /// Cells made less cells dropped by this lane's threads.
     pub cells: AtomicI64,
-    /// Bytes of names brought into memory by this lane's threads. Only grows: the reclaimer counts what left.
+    /// Bytes of names brought into memory by this lane's threads. Only grows: the reclaimer counts
+    /// what left.
     pub names: AtomicI64,
-    /// A new chunk of the lane's log was begun: time to look how much memory there is. Written by the lane's threads.
+    /// A new chunk of the lane's log was begun: time to look how much memory there is. Written by
+    /// the lane's threads.
     pub look: AtomicBool,
     /// Written by the lane's threads.
     pub room: NameRoom,
@@ -77,13 +79,16 @@ pub(crate) struct Inner {
     pub load_locks: Box<[Mutex<()>]>,
     /// Inodes freed whose end has not been folded: the store still knows them, nobody else may.
     pub dead: CachePadded<Mutex<HashSet<Ino>>>,
-    /// One seal at a time; what is on its way to the log, and what is committed and waits for the fold.
+    /// One seal at a time; what is on its way to the log, and what is committed and waits for the
+    /// fold.
     pub commit: CachePadded<Mutex<Backlog>>,
-    /// Operations were made in lanes below this one only. Written under `commit`, once for each lane; read by every operation.
+    /// Operations were made in lanes below this one only. Written under `commit`, once for each
+    /// lane; read by every operation.
     in_use: CachePadded<AtomicUsize>,
     /// Wakes those who wait for an epoch. Beside `commit`.
     pub published: CachePadded<Condvar>,
-    /// One checkpoint at a time; and the directories that lost names which the last one had not folded.
+    /// One checkpoint at a time; and the directories that lost names which the last one had not
+    /// folded.
     pub checkpointing: CachePadded<Mutex<Vec<Ino>>>,
     pub flush: CachePadded<Mutex<FlushQueue>>,
     /// One close at a time: another must not take the first one's end for an error.
@@ -92,9 +97,11 @@ pub(crate) struct Inner {
     pub syncing: CachePadded<Mutex<()>>,
     pub reaper: CachePadded<Mutex<Reaper>>,
     pub reclaim: CachePadded<Mutex<Reclaim>>,
-    /// Bytes of names that left memory. Written by the reclaimer, under `reclaim`, and by checkpoints.
+    /// Bytes of names that left memory. Written by the reclaimer, under `reclaim`, and by
+    /// checkpoints.
     pub names_gone: CachePadded<AtomicI64>,
-    /// Blocks of extended attributes handed to the store that no checkpoint has written. Written by calls that set large ones.
+    /// Blocks of extended attributes handed to the store that no checkpoint has written. Written by
+    /// calls that set large ones.
     pub xattr_blocks: CachePadded<AtomicU64>,
     /// Bytes of cells and names allowed.
     pub meta_budget: u64,
@@ -110,20 +117,23 @@ pub(crate) struct Inner {
 /// Says whether somebody outside still knows an inode.
 pub(crate) type Keeper = Box<dyn Fn(Ino) -> bool + Send + Sync>;
 
-/// An open volume; cheap to clone. When the last clone and the last [`crate::File`] are gone it is closed cleanly; [`Volume::close`]
-/// does the same at once and tells how it went. Calls by inode number are in [`crate::node`]; every call that has a result may answer the errors of
-/// [every call](crate::error#every-call).
+/// An open volume; cheap to clone. When the last clone and the last [`crate::File`] are gone it is
+/// closed cleanly; [`Volume::close`] does the same at once and tells how it went. Calls by inode
+/// number are in [`crate::node`]; every call that has a result may answer the errors of [every
+/// call](crate::error#every-call).
 #[derive(Clone)]
 pub struct Volume(pub(crate) Arc<Root>);
 
-/// Keeps the volume alive for a lane's handles: a reference count per lane, so that `open` on two lanes shares no line.
+/// Keeps the volume alive for a lane's handles: a reference count per lane, so that `open` on two
+/// lanes shares no line.
 pub(crate) struct Anchor {
     pub inner: Arc<Inner>,
 }
 
 impl Drop for Anchor {
     fn drop(&mut self) {
-        // The last user: only the background threads may be left. Waiting for them here makes the volume close in this thread.
+        // The last user: only the background threads may be left. Waiting for them here makes the
+        // volume close in this thread.
         if Arc::strong_count(&self.inner) <= 2 + usize::from(self.inner.background.ahead.is_busy()) {
             self.inner.background.stop();
         }
@@ -142,12 +152,14 @@ impl std::fmt::Debug for Volume {
 }
 
 impl Volume {
-    /// Makes a new volume in new image files of `size` bytes each (a multiple of 4096), its root owned by the calling process. After an error
-    /// nothing is left behind. Durable when it returns, as far as the directories of the files are; after a crash before that it is whole or none.
+    /// Makes a new volume in new image files of `size` bytes each (a multiple of 4096), its root
+    /// owned by the calling process. After an error nothing is left behind. Durable when it
+    /// returns, as far as the directories of the files are; after a crash before that it is whole
+    /// or none.
     ///
     /// # Errors
-    /// EINVAL: one of them exists or cannot be made, or is too small. EBUSY: another process opened one meanwhile. EIO, ENOSPC: what the
-    /// file system under them said.
+    /// EINVAL: one of them exists or cannot be made, or is too small. EBUSY: another process opened
+    /// one meanwhile. EIO, ENOSPC: what the file system under them said.
     pub fn create<P: AsRef<Path>>(images: &[P], size: u64) -> Result<()> {
         let mut made = Vec::new();
         let result = (|| {
@@ -165,13 +177,16 @@ impl Volume {
         result
     }
 
-    /// Opens the volume stored in these image files or block devices (one path for most volumes), recovering it if it was not
-    /// closed. What recovery decided is durable before any call is answered, and never taken back.
+    /// Opens the volume stored in these image files or block devices (one path for most volumes),
+    /// recovering it if it was not closed. What recovery decided is durable before any call is
+    /// answered, and never taken back.
     ///
     /// # Errors
     /// - EBUSY: another process has it open; the message has its id.
-    /// - EINVAL: a file that cannot be opened, or no LaneFS volume; a device that is missing or belongs to another one.
-    /// - EIO, EUCLEAN: a device failed, or what recovery needs is damaged; the message says what to do.
+    /// - EINVAL: a file that cannot be opened, or no LaneFS volume; a device that is missing or
+    ///   belongs to another one.
+    /// - EIO, EUCLEAN: a device failed, or what recovery needs is damaged; the message says what to
+    ///   do.
     /// - ENOMEM, EAGAIN: no address space for the cache, or no thread.
     pub fn open<P: AsRef<Path>>(images: &[P], options: &MountOptions) -> Result<Volume> {
         let devices = images
@@ -181,11 +196,13 @@ impl Volume {
         Volume::open_devices(devices, options)
     }
 
-    /// Opens the volume stored on these devices, in any order. Errors as [`Volume::open`], without EBUSY: who opened the devices has locked them.
+    /// Opens the volume stored on these devices, in any order. Errors as [`Volume::open`], without
+    /// EBUSY: who opened the devices has locked them.
     pub fn open_devices(devices: Vec<Arc<dyn Device>>, options: &MountOptions) -> Result<Volume> {
         let options = options.clone();
         let cache = if options.cache_size == 0 { default_cache() } else { options.cache_size }.max(4 << 20);
-        // What is neither page nor name: buffers of a checkpoint, tables of segments, the allocator's slack.
+        // What is neither page nor name: buffers of a checkpoint, tables of segments, the
+        // allocator's slack.
         let cache = cache - (cache / 8 * 5).min(80 << 20) - options.buffers.min(cache / 4);
         let lanes = if options.lanes == 0 {
             lanefs_sync::MAX_LANES
@@ -266,7 +283,8 @@ impl Volume {
         Ok(Volume(Arc::new(Root { inner, anchors })))
     }
 
-    /// A new volume in memory, its root owned by the calling process, gone when it is closed, of `bytes` bytes with all that it needs for itself.
+    /// A new volume in memory, its root owned by the calling process, gone when it is closed, of
+    /// `bytes` bytes with all that it needs for itself.
     ///
     /// # Errors
     /// EINVAL: not a multiple of 4096, or too small. ENOMEM, EAGAIN: as [`Volume::open`].
@@ -276,8 +294,9 @@ impl Volume {
         Volume::open_devices(vec![dev], &MountOptions::default())
     }
 
-    /// Bytes of memory that cells, names, logged changes and the store's inodes take, about. File pages are not in it: they have a share of the
-    /// budget of their own, which is taken when the volume is opened.
+    /// Bytes of memory that cells, names, logged changes and the store's inodes take, about. File
+    /// pages are not in it: they have a share of the budget of their own, which is taken when the
+    /// volume is opened.
     pub fn memory(&self) -> u64 {
         self.0.inner.meta_bytes()
     }
@@ -292,19 +311,20 @@ impl Volume {
         self.as_user(Cred::current())
     }
 
-    /// Makes durable all that returned before this call: dirty inodes are written, then the epoch is committed (O10). Does nothing where the volume was
-    /// opened for reading only.
+    /// Makes durable all that returned before this call: dirty inodes are written, then the epoch
+    /// is committed (O10). Does nothing where the volume was opened for reading only.
     ///
     /// # Errors
-    /// EIO, ENOSPC: as [`crate::File::sync_all`]; then nothing is promised of what was not durable before.
+    /// EIO, ENOSPC: as [`crate::File::sync_all`]; then nothing is promised of what was not durable
+    /// before.
     pub fn sync(&self) -> Result<()> {
         let inner = &self.0.inner;
         inner.check_alive()?;
         inner.promised(inner.sync_all())
     }
 
-    /// Sizes and counts, in blocks of 4096 bytes. EIO once the volume is closed. What was removed and nobody has open counts as free: if that is
-    /// much, a checkpoint is made first.
+    /// Sizes and counts, in blocks of 4096 bytes. EIO once the volume is closed. What was removed
+    /// and nobody has open counts as free: if that is much, a checkpoint is made first.
     pub fn statfs(&self) -> Result<StatFs> {
         let inner = &self.0.inner;
         inner.check_alive()?;
@@ -325,15 +345,17 @@ impl Volume {
         })
     }
 
-    /// Bytes that are free at this moment, while what was removed is not all given back: for who looks often. EIO once the volume is closed.
+    /// Bytes that are free at this moment, while what was removed is not all given back: for who
+    /// looks often. EIO once the volume is closed.
     pub fn free_now(&self) -> Result<u64> {
         let inner = &self.0.inner;
         inner.check_alive()?;
         Ok(inner.store.space().free * lanefs_format::BLOCK_SIZE as u64)
     }
 
-    /// Whether there is room for so many bytes more at this moment, also after what was deleted was given back, which may take long. It is kept for
-    /// nobody. True once the volume is closed: then calls tell.
+    /// Whether there is room for so many bytes more at this moment, also after what was deleted was
+    /// given back, which may take long. It is kept for nobody. True once the volume is closed: then
+    /// calls tell.
     pub fn has_room(&self, bytes: u64) -> bool {
         let inner = &self.0.inner;
         let blocks = bytes.div_ceil(lanefs_format::BLOCK_SIZE as u64);
@@ -384,16 +406,17 @@ impl Volume {
         &self.0.inner.report
     }
 
-    /// One round of background work: reap, write back what is old, commit, checkpoint, clean, as needed. For who opened without
-    /// [`MountOptions::background`]. Errors as [`Volume::sync`].
+    /// One round of background work: reap, write back what is old, commit, checkpoint, clean, as
+    /// needed. For who opened without [`MountOptions::background`]. Errors as [`Volume::sync`].
     pub fn tick(&self) -> Result<()> {
         let inner = &self.0.inner;
         inner.check_alive()?;
         inner.promised(inner.tick(true))
     }
 
-    /// A checkpoint now: all operations on names that returned before, and what was written back, are durable when it returns, and recovery begins there.
-    /// Dirty content is not written: that is [`Volume::sync`].
+    /// A checkpoint now: all operations on names that returned before, and what was written back,
+    /// are durable when it returns, and recovery begins there. Dirty content is not written: that
+    /// is [`Volume::sync`].
     ///
     /// # Errors
     /// As [`Volume::sync`]; EROFS where the volume was opened for reading only.
@@ -403,9 +426,10 @@ impl Volume {
         inner.promised(inner.checkpoint().map(drop))
     }
 
-    /// Tells the devices that what is free is not needed: holes are punched into images, and solid state disks may use the blocks. After a
-    /// checkpoint, so that what was removed before counts as free. `range` is in bytes, counted through all devices in order; only what lies
-    /// in it whole, by segments, is told of. Returns how many bytes were.
+    /// Tells the devices that what is free is not needed: holes are punched into images, and solid
+    /// state disks may use the blocks. After a checkpoint, so that what was removed before counts
+    /// as free. `range` is in bytes, counted through all devices in order; only what lies in it
+    /// whole, by segments, is told of. Returns how many bytes were.
     ///
     /// # Errors
     /// - EOPNOTSUPP: no device of the volume can discard.
@@ -433,25 +457,28 @@ impl Volume {
         self.0.inner.store.cleaned()
     }
 
-    /// Stops the volume as a crash would: nothing more reaches the device, every call fails with EIO. What was durable is found when it is opened
-    /// again.
+    /// Stops the volume as a crash would: nothing more reaches the device, every call fails with
+    /// EIO. What was durable is found when it is opened again.
     pub fn shutdown(&self) {
         self.0.inner.state.store(STOPPED, SeqCst);
         self.0.inner.store.shutdown();
     }
 
-    /// For front ends that hand out inode numbers: an inode without a name and without an open handle is not freed while `keeps` says
-    /// true of it. Asked between reaping rounds, never while a caller waits; `None` keeps nothing. After a crash nobody
-    /// knows such inodes any more, and recovery frees them.
+    /// For front ends that hand out inode numbers: an inode without a name and without an open
+    /// handle is not freed while `keeps` says true of it. Asked between reaping rounds, never while
+    /// a caller waits; `None` keeps nothing. After a crash nobody knows such inodes any more, and
+    /// recovery frees them.
     pub fn keep_unnamed(&self, keeps: Option<Box<dyn Fn(Ino) -> bool + Send + Sync>>) {
         *self.0.inner.keeper.lock() = keeps;
     }
 
-    /// Syncs, writes the final checkpoint with the clean mark and releases the devices. Later calls fail with EIO, but another close does nothing. All
-    /// that returned before is durable when this returns.
+    /// Syncs, writes the final checkpoint with the clean mark and releases the devices. Later calls
+    /// fail with EIO, but another close does nothing. All that returned before is durable when this
+    /// returns.
     ///
     /// # Errors
-    /// EIO, ENOSPC: as [`Volume::sync`]. The volume is closed all the same, as by a crash: what was synced is recovered when it is opened again.
+    /// EIO, ENOSPC: as [`Volume::sync`]. The volume is closed all the same, as by a crash: what was
+    /// synced is recovered when it is opened again.
     pub fn close(&self) -> Result<()> {
         let inner = &self.0.inner;
         inner.promised(inner.close())
@@ -491,14 +518,16 @@ impl Inner {
         if self.state.load(Relaxed) == RUNNING { Ok(()) } else { Err(Error::Posix(libc::EIO)) }
     }
 
-    /// EROFS on a read-only volume, also one that an error of its devices made so (SEMANTICS E2); EIO on a stopped one.
+    /// EROFS on a read-only volume, also one that an error of its devices made so (SEMANTICS E2);
+    /// EIO on a stopped one.
     #[inline]
     pub fn writable(&self) -> Result<()> {
         self.check_alive()?;
         if self.options.read_only || self.store.is_broken() { Err(Error::Posix(libc::EROFS)) } else { Ok(()) }
     }
 
-    /// What a call answers that promises durability: EIO on a volume that an error made read-only (SEMANTICS E2).
+    /// What a call answers that promises durability: EIO on a volume that an error made read-only
+    /// (SEMANTICS E2).
     pub fn promised<T>(&self, r: Result<T>) -> Result<T> {
         r.map_err(|e| if self.store.is_broken() { Error::Posix(libc::EIO) } else { e })
     }
@@ -512,8 +541,8 @@ impl Inner {
     /// Lanes below this one may hold groups (`writeback::commit`, 6).
     #[inline]
     pub fn lanes_in_use(&self) -> usize {
-        // Acquire: pairs with the Release in `take_into_use`. Who sees the lane in use because another thread brought a higher one is
-        // behind that thread's hold of `commit`, too.
+        // Acquire: pairs with the Release in `take_into_use`. Who sees the lane in use because
+        // another thread brought a higher one is behind that thread's hold of `commit`, too.
         self.in_use.load(Acquire)
     }
 
@@ -564,7 +593,8 @@ impl Inner {
         let r = if self.options.read_only {
             Ok(Ok(()))
         } else {
-            // A file that cannot be written holds back neither the others nor the names; the caller hears of it at the end.
+            // A file that cannot be written holds back neither the others nor the names; the caller
+            // hears of it at the end.
             let content = self.reap_for_close().and(self.write_back_all(false));
             self.checkpoint().map(|_| content)
         };

@@ -1,9 +1,10 @@
 //! What the writer was promised, and whether the volume kept it.
 //!
-//! Each thread of the writer appends to a ledger of its own, outside the volume: `B id state` before it does something to the
-//! file `id`, `E id` when the fsync that covers it has returned. After a crash a file whose last line is an E must be
-//! exactly as said; one with a B behind its last E may be as before or as after, and where a write in place was under
-//! way, block by block either.
+//! Each thread of the writer appends to a ledger of its own, outside the volume: `B id state`
+//! before it does something to the file `id`, `E id` when the fsync that covers it has returned.
+//! After a crash a file whose last line is an E must be exactly as said; one with a B behind its
+//! last E may be as before or as after, and where a write in place was under way, block by block
+//! either.
 
 use crate::programs::random::Random;
 use std::collections::BTreeMap;

@@ -1,10 +1,12 @@
-//! `cargo xtask killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small]`: ends the process that serves a mount with `kill -9` at a random moment, over and over.
+//! `cargo xtask killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small]`: ends
+//! the process that serves a mount with `kill -9` at a random moment, over and over.
 //!
-//! A round: a writer that keeps a ledger of what was acknowledged, and one of the real programs, work on the mount; the kill;
-//! `umount -l`; `lanefs fsck` must find nothing; the volume is mounted again, now and then killed at once and mounted once more;
-//! everything acknowledged must be there with its content, also that of the round before; databases that the program left
-//! behind must pass their own checks. Every second round is one on a small volume (small.rs); with "small" all are, with the
-//! names of programs none.
+//! A round: a writer that keeps a ledger of what was acknowledged, and one of the real programs,
+//! work on the mount; the kill; `umount -l`; `lanefs fsck` must find nothing; the volume is mounted
+//! again, now and then killed at once and mounted once more; everything acknowledged must be there
+//! with its content, also that of the round before; databases that the program left behind must
+//! pass their own checks. Every second round is one on a small volume (small.rs); with "small" all
+//! are, with the names of programs none.
 
 mod ledger;
 mod small;
@@ -37,8 +39,8 @@ struct Totals {
 }
 
 impl Totals {
-    /// Mounts what a kill in round `n` left, sometimes kills it again at once, and compares it with what the writers of this round and the one before
-    /// were told.
+    /// Mounts what a kill in round `n` left, sometimes kills it again at once, and compares it with
+    /// what the writers of this round and the one before were told.
     fn recover(&mut self, v: &mut Volume, random: &mut Random, n: u64) -> Result<(), String> {
         v.fsck()?;
         let mut mounted = v.mount()?;

@@ -1,6 +1,6 @@
-//! Rounds on a small volume, where checkpoints, cleaning and the carrying over of records come every few operations: 96 MiB, names
-//! committed and pages written back every second, eight threads that fsync, and one of the applications of
-//! `cargo xtask apps` with its own judge.
+//! Rounds on a small volume, where checkpoints, cleaning and the carrying over of records come
+//! every few operations: 96 MiB, names committed and pages written back every second, eight threads
+//! that fsync, and one of the applications of `cargo xtask apps` with its own judge.
 
 use super::{Totals, child, start};
 use crate::programs::random::Random;
@@ -43,7 +43,8 @@ pub struct Small {
 }
 
 impl Small {
-    /// One round: work, kill, check, mount, compare. An application that relied on order and was not `ordered` is counted only.
+    /// One round: work, kill, check, mount, compare. An application that relied on order and was
+    /// not `ordered` is counted only.
     pub fn round(
         &mut self,
         lanefs: &Path,

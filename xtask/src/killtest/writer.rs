@@ -1,5 +1,6 @@
-//! The program that asks for promises: `xtask killtest-writer DIR PREFIX LEDGERS THREADS SEED [small]`, with few and short files for a small volume. It works until the first error, which is
-//! the end of the mount.
+//! The program that asks for promises:
+//! `xtask killtest-writer DIR PREFIX LEDGERS THREADS SEED [small]`, with few and short files for a
+//! small volume. It works until the first error, which is the end of the mount.
 
 use super::ledger::{BLOCK, State, content};
 use crate::programs::random::Random;
@@ -243,7 +244,8 @@ impl Writer {
             self.fill(&file, id, 1, 0, len)?;
             fresh.push(Kept { id, path, version: 1, len });
         }
-        // The last made is the first fsynced. syncfs would be no promise: the kernel does not tell a FUSE server of it.
+        // The last made is the first fsynced. syncfs would be no promise: the kernel does not tell
+        // a FUSE server of it.
         for file in fresh.into_iter().rev() {
             File::open(self.full(&file.path))?.sync_all()?;
             self.end(file.id)?;

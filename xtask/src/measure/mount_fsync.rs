@@ -1,5 +1,6 @@
-//! What an fsync costs through the mount, beside the file system under the image: on a sparse image, whose every new block makes that file
-//! system allocate and commit, and on one whose blocks were written before.
+//! What an fsync costs through the mount, beside the file system under the image: on a sparse
+//! image, whose every new block makes that file system allocate and commit, and on one whose blocks
+//! were written before.
 
 use crate::programs::child;
 use crate::programs::volume::{self, Volume};

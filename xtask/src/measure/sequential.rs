@@ -1,5 +1,5 @@
-//! Sequential writing and reading through the mount, beside what bounds it: the medium under the image, written and read
-//! past the kernel's cache, and a copy in memory.
+//! Sequential writing and reading through the mount, beside what bounds it: the medium under the
+//! image, written and read past the kernel's cache, and a copy in memory.
 
 use super::mount_fsync::write_before;
 use crate::programs::volume::{self, Volume};
@@ -13,8 +13,8 @@ use std::time::Instant;
 /// Bytes of one call.
 const UNIT: usize = 1 << 20;
 
-/// An image whose blocks the file system under it has still to find, one that was written before, and that without the kernel's
-/// writeback cache, which holds everything back until the fsync.
+/// An image whose blocks the file system under it has still to find, one that was written before,
+/// and that without the kernel's writeback cache, which holds everything back until the fsync.
 const WAYS: [(&str, bool, &[&str]); 3] = [
     ("sparse image", false, &[]),
     ("written image", true, &[]),

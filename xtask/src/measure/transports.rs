@@ -1,5 +1,6 @@
-//! Calls per second through two mounts: one whose requests come over io_uring, one whose requests are read from /dev/fuse. In turn, by one
-//! client and by two. Beside it what a call costs of processor time, clients and server together, which does not depend on who else works.
+//! Calls per second through two mounts: one whose requests come over io_uring, one whose requests
+//! are read from /dev/fuse. In turn, by one client and by two. Beside it what a call costs of
+//! processor time, clients and server together, which does not depend on who else works.
 
 use super::mounted;
 use crate::programs::volume::Volume;

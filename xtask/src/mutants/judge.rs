@@ -1,4 +1,5 @@
-//! The tests that judge mistakes, each alone in a process: built once, run for each mistake that they reach.
+//! The tests that judge mistakes, each alone in a process: built once, run for each mistake that
+//! they reach.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,8 +18,8 @@ pub struct Judge {
     pub seconds: f64,
 }
 
-/// The tests of these packages are judges. In the words of [`Judge::name`]: what a test of the package is called, and which test only
-/// its integration tests have.
+/// The tests of these packages are judges. In the words of [`Judge::name`]: what a test of the
+/// package is called, and which test only its integration tests have.
 const TESTS: [(&str, &str); 3] =
     [("lanefs-store", "lost::"), ("lanefs", "history::"), ("lanefs-check", "repair::")];
 
@@ -172,7 +173,8 @@ impl Judge {
         c
     }
 
-    /// Without a mistake: how long it takes, and what it comes by. False if it fails, or takes more than `longest` seconds.
+    /// Without a mistake: how long it takes, and what it comes by. False if it fails, or takes more
+    /// than `longest` seconds.
     pub fn first_run(&mut self, at: &Path, longest: u64) -> Result<bool, String> {
         let list = at.join("reached");
         let _ = std::fs::remove_file(&list);
@@ -201,8 +203,8 @@ impl Judge {
     }
 }
 
-/// A process's time on processors in hundredths of seconds, a figure that other load does not change: its own, or that of its children that
-/// have ended.
+/// A process's time on processors in hundredths of seconds, a figure that other load does not
+/// change: its own, or that of its children that have ended.
 fn ticks(pid: &str, of_children: bool) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // Behind the name, which may hold anything: fields 14 and 15, and 16 and 17 for the children.

@@ -1,4 +1,5 @@
-//! What is known so far, in a file that a later run goes on from: lines of fields between tabs, written as they come.
+//! What is known so far, in a file that a later run goes on from: lines of fields between tabs,
+//! written as they come.
 //!
 //! ```text
 //! sources   HASH                                  of which mistakes; of others the file cannot be gone on with
@@ -114,8 +115,8 @@ impl Ledger {
         self.say(&["without", &told(ids)])
     }
 
-    /// The judge's number. Unless it is known from an earlier run, it runs once without a mistake; `None` if it fails or takes longer than
-    /// `longest` seconds of a processor.
+    /// The judge's number. Unless it is known from an earlier run, it runs once without a mistake;
+    /// `None` if it fails or takes longer than `longest` seconds of a processor.
     pub fn number(&mut self, judge: &mut Judge, at: &Path, longest: u64) -> Result<Option<usize>, String> {
         if let Some((n, seconds, reached)) = self.judges.get(&judge.name) {
             (judge.seconds, judge.reached) = (*seconds, reached.clone());

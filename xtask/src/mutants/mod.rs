@@ -1,8 +1,9 @@
-//! `cargo xtask mutants [--jobs N] [--sample N] [--seed N] [--minutes N] [--longest N] [--judges PART,..] [--only PART] [--out FILE]
-//! FILE..`: a mistake in every line, one at a
-//! time; which do the tests find? All mistakes are compiled into one copy of the workspace, asleep, so that each costs a run of the tests that
-//! come by it and no build. What is found is written to FILE at once, and a later run goes on from there: also with tests that
-//! are new. The mistakes come in an order drawn from the seed, so that a run that was stopped is a sample.
+//! `cargo xtask mutants [--jobs N] [--sample N] [--seed N] [--minutes N] [--longest N] [--judges PART,..] [--only PART] [--out FILE] FILE..`:
+//! a mistake in every line, one at a time; which do the tests find? All mistakes are compiled into
+//! one copy of the workspace, asleep, so that each costs a run of the tests that come by it and no
+//! build. What is found is written to FILE at once, and a later run goes on from there: also with
+//! tests that are new. The mistakes come in an order drawn from the seed, so that a run that was
+//! stopped is a sample.
 
 mod judge;
 mod ledger;

@@ -1,7 +1,9 @@
-//! From a source file to the same file with a mistake at every place that has room for one, each asleep until its number is called.
+//! From a source file to the same file with a mistake at every place that has room for one, each
+//! asleep until its number is called.
 //!
-//! Not a parser: it knows comments, literals, brackets, where functions, statements and conditions begin and end. What does not compile
-//! is found by compiling (`judge.rs`), and left out. No line is added, so lines of errors are lines of the file.
+//! Not a parser: it knows comments, literals, brackets, where functions, statements and conditions
+//! begin and end. What does not compile is found by compiling (`judge.rs`), and left out. No line
+//! is added, so lines of errors are lines of the file.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +30,8 @@ impl Mutant {
 const AWAKE: &str = "lanefs_sync::mutated";
 const CHANGED: &str = "lanefs_sync::changed";
 
-/// Statements that begin with one of these are no work that could be left out, or only say something.
+/// Statements that begin with one of these are no work that could be left out, or only say
+/// something.
 const NOT_WORK: [&str; 36] = [
     "let",
     "return",
@@ -68,7 +71,8 @@ const NOT_WORK: [&str; 36] = [
     "eprintln",
 ];
 
-/// The text with everything in comments, literals and items under `#[cfg(test)]` blanked, byte by byte.
+/// The text with everything in comments, literals and items under `#[cfg(test)]` blanked, byte by
+/// byte.
 fn mask(text: &str) -> Vec<u8> {
     let t = text.as_bytes();
     let mut out = t.to_vec();
@@ -280,8 +284,8 @@ impl Planter<'_> {
         bodies
     }
 
-    /// Conditions: each part always true, always false, with the other bound. They are asked all the same, so that a judge that they never
-    /// gave another answer need not be asked.
+    /// Conditions: each part always true, always false, with the other bound. They are asked all
+    /// the same, so that a judge that they never gave another answer need not be asked.
     fn conditions(&mut self, bodies: &[(usize, usize)]) {
         let code = self.code.clone();
         let mut all: Vec<(usize, bool)> = places(&code, "if").map(|i| (i + 2, false)).collect();
@@ -415,7 +419,8 @@ impl Planter<'_> {
     }
 }
 
-/// Plants mistakes with numbers from `first` on, but those of `without`: the text, the mistakes, the number after the last.
+/// Plants mistakes with numbers from `first` on, but those of `without`: the text, the mistakes,
+/// the number after the last.
 pub fn plant(
     file: &str,
     text: &str,

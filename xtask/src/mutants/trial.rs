@@ -1,5 +1,5 @@
-//! Which judge sees which mistake, and when: what is cheap and finds much comes first, and no mistake takes long before every other had its
-//! turn.
+//! Which judge sees which mistake, and when: what is cheap and finds much comes first, and no
+//! mistake takes long before every other had its turn.
 
 use super::judge::Judge;
 use super::ledger::Ledger;

@@ -1,4 +1,5 @@
-//! Running a program with a time limit, so that a hanging file system becomes a failure and not a hanging test.
+//! Running a program with a time limit, so that a hanging file system becomes a failure and not a
+//! hanging test.
 
 use std::fs::File;
 use std::path::Path;
@@ -88,8 +89,8 @@ pub fn end_tree(child: &mut Child) -> String {
     said
 }
 
-/// Whether a child, or one that it started, waits for an answer of a FUSE server, or in a way that no
-/// signal ends. One that runs, or waits for another, is about its own business.
+/// Whether a child, or one that it started, waits for an answer of a FUSE server, or in a way that
+/// no signal ends. One that runs, or waits for another, is about its own business.
 pub fn waits_for_a_mount(child: &Child) -> bool {
     descendants(child.id()).into_iter().any(|pid| {
         let read = |f: &str| std::fs::read_to_string(format!("/proc/{pid}/{f}")).unwrap_or_default();
@@ -102,7 +103,8 @@ pub fn waits_for_a_mount(child: &Child) -> bool {
 
 /// Kills one process.
 pub fn kill(pid: u32) {
-    // SAFETY: kill takes numbers only. The process is one of ours: a child not yet waited for, or below one.
+    // SAFETY: kill takes numbers only. The process is one of ours: a child not yet waited for, or
+    // below one.
     unsafe { libc::kill(pid as i32, libc::SIGKILL) };
 }
 

@@ -1,9 +1,10 @@
-//! A file system exerciser after Apple's fsx: random operations on one file, and on a copy of it in memory that says what
-//! every read must give. `xtask fsx [--ops N] [--seed S] [--direct] [--mmap] FILE`; the same seed does the same again.
+//! A file system exerciser after Apple's fsx: random operations on one file, and on a copy of it in
+//! memory that says what every read must give.
+//! `xtask fsx [--ops N] [--seed S] [--direct] [--mmap] FILE`; the same seed does the same again.
 //!
-//! Operations: write, read, truncate, append, allocate (extending and with the size kept), punch, zero a range, copy a range,
-//! fsync, close and open; with `--mmap` also reads and writes through mappings; with `--direct` reads and writes go
-//! through O_DIRECT in units of 512 bytes.
+//! Operations: write, read, truncate, append, allocate (extending and with the size kept), punch,
+//! zero a range, copy a range, fsync, close and open; with `--mmap` also reads and writes through
+//! mappings; with `--direct` reads and writes go through O_DIRECT in units of 512 bytes.
 
 use super::random::Random;
 use super::{Place, child};
@@ -259,7 +260,8 @@ impl Fsx {
         self.file.write_all_at(bytes, offset).map_err(|e| e.to_string())
     }
 
-    /// Reads a range and compares. At the end of the file direct reads may ask for more than there is.
+    /// Reads a range and compares. At the end of the file direct reads may ask for more than there
+    /// is.
     fn check(&mut self, offset: u64, len: u64) -> Result<(), String> {
         let ask = if self.direct { len.next_multiple_of(SECTOR) } else { len };
         let size = self.good.len() as u64;
@@ -344,8 +346,9 @@ impl Fsx {
         if map == libc::MAP_FAILED {
             return Err(format!("mmap: {}", std::io::Error::last_os_error()));
         }
-        // SAFETY: the mapping is `size` bytes long and lies within the file's size, which nobody changes meanwhile: this
-        // process is the only user of the file and has one thread. It is unmapped only after the slice's last use.
+        // SAFETY: the mapping is `size` bytes long and lies within the file's size, which nobody
+        // changes meanwhile: this process is the only user of the file and has one thread. It is
+        // unmapped only after the slice's last use.
         let bytes = unsafe { std::slice::from_raw_parts_mut(map.cast::<u8>(), size) };
         let range = offset as usize..(offset + len) as usize;
         let mut result = Ok(());

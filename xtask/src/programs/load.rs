@@ -5,7 +5,8 @@ use crate::run::root;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds a crate and runs its tests, offline: a small one from cargo's own sources, and when there is time this project's.
+/// Builds a crate and runs its tests, offline: a small one from cargo's own sources, and when there
+/// is time this project's.
 pub fn cargo_build(place: &Place) -> Result<String, String> {
     let crate_dir = registry_crate("strsim")?;
     place.run(Command::new("cp").arg("-r").arg(&crate_dir).arg(place.dir.join("crate")))?;
@@ -62,7 +63,8 @@ fn registry_crate(name: &str) -> Result<PathBuf, String> {
         .ok_or_else(|| format!("{}: no {name} in it; build lanefs first", src.display()))
 }
 
-/// Packs a tree, unpacks it in the volume, packs it there: the two archives are the same byte for byte.
+/// Packs a tree, unpacks it in the volume, packs it there: the two archives are the same byte for
+/// byte.
 pub fn tar(place: &Place) -> Result<String, String> {
     let source = place.outside.join("tree");
     let files = place.amount(10_000, 2_000) as usize;
@@ -126,7 +128,8 @@ pub fn rsync(place: &Place) -> Result<String, String> {
     Ok(format!("{files} files; the second run had nothing to do"))
 }
 
-/// db_bench: fills, overwrites and reads a RocksDB database, its checksums verified, buffered and with O_DIRECT.
+/// db_bench: fills, overwrites and reads a RocksDB database, its checksums verified, buffered and
+/// with O_DIRECT.
 pub fn rocksdb(place: &Place) -> Result<String, String> {
     let keys = place.amount(1_000_000, 40_000);
     let mut said = Vec::new();

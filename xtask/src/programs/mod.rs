@@ -1,7 +1,8 @@
-//! `cargo xtask programs [--quick] [NAME..]`: real programs on a mounted volume, each checked by its own means.
+//! `cargo xtask programs [--quick] [NAME..]`: real programs on a mounted volume, each checked by
+//! its own means.
 //!
-//! One volume serves them all, one after the other; at the end it is unmounted and checked by `lanefs fsck`. A program
-//! that takes the mount down fails, and the next one gets a new volume.
+//! One volume serves them all, one after the other; at the end it is unmounted and checked by
+//! `lanefs fsck`. A program that takes the mount down fails, and the next one gets a new volume.
 
 pub mod child;
 mod fio;
@@ -70,7 +71,8 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "stress-ng", needs: &[("stress-ng", "stress-ng")], run: stress::run },
 ];
 
-/// Test suites of others. The kill test does without them: what they leave in the middle says nothing.
+/// Test suites of others. The kill test does without them: what they leave in the middle says
+/// nothing.
 const SUITES: &[Program] = &[
     Program {
         name: "pjdfstest",

@@ -4,8 +4,8 @@ use super::{Place, child};
 use std::process::Command;
 use std::time::Duration;
 
-/// Those that work on files in a folder. Left out: what tests other file systems (procfs, binderfs, sysfs) or
-/// needs files not its own (bind-mount, verity).
+/// Those that work on files in a folder. Left out: what tests other file systems (procfs, binderfs,
+/// sysfs) or needs files not its own (bind-mount, verity).
 const STRESSORS: &[&str] = &[
     "access",
     "chattr",

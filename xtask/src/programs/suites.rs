@@ -1,5 +1,6 @@
-//! Test suites of others, from the registry: `pjdfstest`, what POSIX asks of names, modes, owners and times, and `fsx`, random
-//! operations on one file. Each is built once, below the target directory.
+//! Test suites of others, from the registry: `pjdfstest`, what POSIX asks of names, modes, owners
+//! and times, and `fsx`, random operations on one file. Each is built once, below the target
+//! directory.
 
 use super::volume::target;
 use super::{Place, child};
@@ -24,8 +25,8 @@ fn tool(name: &str, version: &str) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// All tests of pjdfstest that need no second mount of the volume. It says which failed; a test that is expected to fail and
-/// passes is a failure too, so that the list stays true.
+/// All tests of pjdfstest that need no second mount of the volume. It says which failed; a test
+/// that is expected to fail and passes is a failure too, so that the list stays true.
 pub fn pjdfstest(place: &Place) -> Result<String, String> {
     if !has("/usr/include/sys/acl.h") {
         return Err("install libacl1-dev first".into());
@@ -52,7 +53,8 @@ pub fn pjdfstest(place: &Place) -> Result<String, String> {
     Err(format!("{}; {summary}\n{}", out.status, failed.join("\n")))
 }
 
-/// How fsx is asked to work: as it does by itself with everything added, and with many short operations near the file's end.
+/// How fsx is asked to work: as it does by itself with everything added, and with many short
+/// operations near the file's end.
 const WAYS: &[&str] = &[
     "flen = 262144\n",
     "flen = 20000\n[opsize]\nmax = 3000\n",

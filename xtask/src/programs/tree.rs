@@ -5,8 +5,9 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-/// Fills `dir` with about `files` files of text-like content, most of them small, in folders of some fifty, with a few
-/// symbolic links, hard links, executable files, empty files, sparse files and long names.
+/// Fills `dir` with about `files` files of text-like content, most of them small, in folders of
+/// some fifty, with a few symbolic links, hard links, executable files, empty files, sparse files
+/// and long names.
 pub fn make(dir: &Path, files: usize, seed: u64) -> std::io::Result<()> {
     let mut random = Random(seed);
     let mut content = Vec::new();

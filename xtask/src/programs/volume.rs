@@ -1,4 +1,5 @@
-//! A volume on an image in a temporary folder, mounted; all of it goes away when this does, whatever happened.
+//! A volume on an image in a temporary folder, mounted; all of it goes away when this does,
+//! whatever happened.
 
 use super::child::{self, kill, tail, wait};
 use crate::run::{cargo, root, run};

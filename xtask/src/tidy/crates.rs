@@ -1,9 +1,10 @@
-//! Dependencies between crates: who may depend on whom. Dev-dependencies may point anywhere: tests see everything.
+//! Dependencies between crates: who may depend on whom. Dev-dependencies may point anywhere: tests
+//! see everything.
 
 use super::Report;
 
-/// A crate and what it may depend on. The bench and the checker see everything; nothing that ships in the library
-/// sees them.
+/// A crate and what it may depend on. The bench and the checker see everything; nothing that ships
+/// in the library sees them.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("lanefs-sync", &[]),
     ("lanefs-format", &["lanefs-sync"]),

@@ -4,6 +4,7 @@ mod circles;
 mod crates;
 mod leftovers;
 mod rooms;
+mod width;
 mod words;
 
 use crate::source;
@@ -88,10 +89,13 @@ pub fn check_file(name: &str, text: &str, findings: &mut Vec<Finding>) {
         leftovers::check_ascii(text, &mut report);
         leftovers::check_words(&lines, &mut report);
         leftovers::check_safety(&lines, &mut report);
+        width::check_comments(text, &lines, &mut report);
         if !leftovers::is_test_file(name) {
             leftovers::check_length(&lines, &mut report);
             rooms::check(name, &lines, &mut report);
         }
+    } else if name.ends_with(".md") {
+        width::check_document(text, &mut report);
     } else if name.ends_with("Cargo.toml") {
         leftovers::check_ascii(text, &mut report);
         crates::check(name, text, &mut report);
@@ -131,7 +135,8 @@ mod tests {
         fs::write(src.join("cell.rs"), "fn f() {}\nuse lanefs_store::BlockAddr; \n").unwrap();
         let findings = check_workspace(&root);
         fs::remove_dir_all(&root).unwrap();
-        // The circles that are left in the crate are not in this workspace; that is told of no file.
+        // The circles that are left in the crate are not in this workspace; that is told of no
+        // file.
         let told: Vec<String> =
             findings.unwrap().iter().filter(|f| f.line > 0).map(Finding::to_string).collect();
         assert_eq!(told.len(), 2, "{told:?}");
@@ -140,7 +145,8 @@ mod tests {
         assert!(told.iter().any(|line| line.contains("whitespace")));
     }
 
-    /// A folder of sources may be called `target`; it was passed over, and a circle through it was not seen.
+    /// A folder of sources may be called `target`; it was passed over, and a circle through it was
+    /// not seen.
     #[test]
     fn only_cargos_own_target_folder_is_passed_over() {
         let root = std::env::temp_dir().join(format!("xtask-tidy-target-{}", std::process::id()));

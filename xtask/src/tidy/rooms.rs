@@ -1,5 +1,5 @@
-//! Imports between the rooms inside a crate, and words that must not be known somewhere (docs/DESIGN.md, "The rooms").
-//! Tests are not looked at: they may see everything.
+//! Imports between the rooms inside a crate, and words that must not be known somewhere
+//! (docs/DESIGN.md, "The rooms"). Tests are not looked at: they may see everything.
 
 use super::Report;
 use crate::source::{Line, words};
@@ -25,7 +25,8 @@ const ROOMS: &[Room] = &[
         modules: &["oplog"],
         above: &["ops", "writeback", "memfs", "fs", "file", "node"],
     },
-    // make, transaction, recovery, cleaner, checkpoint -> inode table, map, dir -> space, mlog, segment -> device
+    // make, transaction, recovery, cleaner, checkpoint -> inode table, map, dir -> space, mlog,
+    // segment -> device
     Room { krate: "lanefs-store", modules: &["device"], above: ABOVE_DEVICE },
     Room { krate: "lanefs-store", modules: &["segment", "mlog"], above: ABOVE_LOG },
     // The structures know the log only through block_io.
@@ -161,8 +162,8 @@ pub(super) fn listed(krate: &str) -> impl Iterator<Item = &'static str> {
     rooms.flat_map(|room| room.modules.iter().chain(room.above).copied())
 }
 
-/// The crate and the module path of a source file: `crates/lanefs/src/memfs/dir/load.rs` is `memfs::dir::load` of
-/// `lanefs`.
+/// The crate and the module path of a source file: `crates/lanefs/src/memfs/dir/load.rs` is
+/// `memfs::dir::load` of `lanefs`.
 pub(super) fn module_path(name: &str) -> Option<(&str, Vec<&str>)> {
     let (krate, file) = name.strip_prefix("crates/")?.split_once("/src/")?;
     let mut path: Vec<&str> = file.strip_suffix(".rs")?.split('/').collect();
@@ -172,7 +173,8 @@ pub(super) fn module_path(name: &str) -> Option<(&str, Vec<&str>)> {
     Some((krate, path))
 }
 
-/// The top-level modules that a file at this depth names by `crate::` or by enough `super::`, with the lines.
+/// The top-level modules that a file at this depth names by `crate::` or by enough `super::`, with
+/// the lines.
 pub(super) fn named_modules(lines: &[Line], depth: usize) -> Vec<(usize, String)> {
     // One text, so that a group of imports may span lines.
     let mut text = String::new();
@@ -186,7 +188,8 @@ pub(super) fn named_modules(lines: &[Line], depth: usize) -> Vec<(usize, String)
     let mut found = Vec::new();
     for prefix in ["crate::"].into_iter().chain(root.as_deref()) {
         for (at, _) in text.match_indices(prefix) {
-            // `super::super::` does not begin in the middle of a longer chain, nor `crate` in a longer word.
+            // `super::super::` does not begin in the middle of a longer chain, nor `crate` in a
+            // longer word.
             let before = text[..at].chars().next_back().unwrap_or(' ');
             let starts_here = !(before.is_alphanumeric() || before == '_' || before == ':');
             if starts_here {

@@ -1,4 +1,5 @@
-//! `lanefs-bench ablate`: LaneFS as usual beside LaneFS with techniques taken out, in one interleaved run.
+//! `lanefs-bench ablate`: LaneFS as usual beside LaneFS with techniques taken out, in one
+//! interleaved run.
 
 use crate::ablation::{KEYS, VARIANTS, Variant};
 use crate::error::{Failure, Res, say};
@@ -17,7 +18,8 @@ pub struct AblateArgs {
     /// Size of each volume in memory.
     #[arg(long, default_value = "1G", value_name = "SIZE")]
     pub size: String,
-    /// Leave the volumes' memory as it is made, so that the first write to each page also has the system clear it.
+    /// Leave the volumes' memory as it is made, so that the first write to each page also has the
+    /// system clear it.
     #[arg(long)]
     pub fresh: bool,
     /// Only these variants, beside LaneFS as usual.

@@ -1,5 +1,5 @@
-//! `lanefs bench cost`: what operations cost beside time. Counts, unlike times, can be held to: `--against` makes an earlier
-//! file a ratchet.
+//! `lanefs bench cost`: what operations cost beside time. Counts, unlike times, can be held to:
+//! `--against` makes an earlier file a ratchet.
 
 use super::profile::{instructions, transfers};
 use crate::error::{Context, Res, say};
@@ -27,8 +27,9 @@ pub struct CostArgs {
     /// Count instructions too, by valgrind's callgrind, of so many operations of each workload.
     #[arg(long, value_name = "OPERATIONS", num_args = 0..=1, default_missing_value = "1000")]
     pub instructions: Option<u64>,
-    /// Take the transfers of cache lines from a file that `cargo xtask coherence --json` wrote: those of its largest number of lanes. Of
-    /// several files the least: what one operation in many does for the others falls into what is looked at or not.
+    /// Take the transfers of cache lines from a file that `cargo xtask coherence --json` wrote:
+    /// those of its largest number of lanes. Of several files the least: what one operation in many
+    /// does for the others falls into what is looked at or not.
     #[arg(long, value_name = "FILE")]
     pub transfers: Vec<PathBuf>,
     /// By how many per cent instructions may be more.
@@ -114,8 +115,8 @@ pub fn run(args: &CostArgs, front: &[&str]) -> Res<i32> {
     Ok(code)
 }
 
-/// Which counts are worse than they were, and which have used up most of what they may be worse by: those fail elsewhere by a little
-/// noise, and want to be brought down or kept anew.
+/// Which counts are worse than they were, and which have used up most of what they may be worse by:
+/// those fail elsewhere by a little noise, and want to be brought down or kept anew.
 fn compare(
     now: &[CellResult],
     earlier: &[CellResult],
@@ -129,7 +130,8 @@ fn compare(
             continue;
         };
         let counts = |r: &CellResult| {
-            // The smallest difference that is no noise: background work falls into some rounds and not into others.
+            // The smallest difference that is no noise: background work falls into some rounds and
+            // not into others.
             [
                 ("allocations", r.allocated.map(|a| a.0), 0.05, tolerance),
                 ("device bytes", r.traffic.map(|t| t.0), 512.0, tolerance),

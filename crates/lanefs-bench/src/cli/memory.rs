@@ -1,9 +1,11 @@
-//! `lanefs-bench memory`: what a cached empty file and a small directory take of this process's memory.
+//! `lanefs-bench memory`: what a cached empty file and a small directory take of this process's
+//! memory.
 //!
-//! Counted is what the allocator gives out while they are made, in a volume whose own threads are off: the cell, the entry, their share of
-//! the directory's leaves and of the cell table, all of them pieces of at most 1 KiB, and told apart from these the buffers that hold the
-//! records in the log, which go with the next commit. What the store keeps of inodes and blocks once they are written is a cache with a
-//! budget of its own, and not in it.
+//! Counted is what the allocator gives out while they are made, in a volume whose own threads are
+//! off: the cell, the entry, their share of the directory's leaves and of the cell table, all of
+//! them pieces of at most 1 KiB, and told apart from these the buffers that hold the records in the
+//! log, which go with the next commit. What the store keeps of inodes and blocks once they are
+//! written is a cache with a budget of its own, and not in it.
 
 use crate::cost::{Live, live};
 use crate::error::{Context, Failure, Res, say};

@@ -33,7 +33,8 @@ pub enum Command {
     Run(RunArgs),
     /// Make LaneFS and its peers on one medium and run them against each other.
     Compare(crate::compare::CompareArgs),
-    /// Run LaneFS with its techniques taken out, one by one, beside itself as usual (feature `ablation`).
+    /// Run LaneFS with its techniques taken out, one by one, beside itself as usual (feature
+    /// `ablation`).
     Ablate(AblateArgs),
     /// Draw results as one HTML page.
     Report(crate::report::ReportArgs),

@@ -1,4 +1,5 @@
-//! Instructions of an operation, counted by valgrind, and the transfers of cache lines that the coherence model told.
+//! Instructions of an operation, counted by valgrind, and the transfers of cache lines that the
+//! coherence model told.
 
 use crate::error::{Context, Failure, Res};
 use crate::registry::select;
@@ -19,7 +20,8 @@ pub struct CountArgs {
     pub ops: u64,
 }
 
-/// Does the operations, in a volume whose own threads are off: they would do some of the work now and then, and some not.
+/// Does the operations, in a volume whose own threads are off: they would do some of the work now
+/// and then, and some not.
 pub(super) fn count(args: &CountArgs) -> Res<i32> {
     let plan = Plan {
         workers: 1,
@@ -74,7 +76,8 @@ fn total(text: &str) -> Option<u64> {
         .ok()
 }
 
-/// Each workload's transfers of cache lines for one unit, at the largest number of lanes in a file of `cargo xtask coherence`.
+/// Each workload's transfers of cache lines for one unit, at the largest number of lanes in a file
+/// of `cargo xtask coherence`.
 pub(super) fn transfers(path: &Path) -> Res<Vec<(String, f64)>> {
     let text = std::fs::read(path).at(path.display())?;
     let json: serde_json::Value = serde_json::from_slice(&text).at(path.display())?;

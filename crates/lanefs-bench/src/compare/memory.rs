@@ -1,4 +1,5 @@
-//! Whether the peers' devices fit into memory: they are written in full before anything is measured.
+//! Whether the peers' devices fit into memory: they are written in full before anything is
+//! measured.
 
 use crate::error::{Context, Failure, Res};
 
@@ -17,7 +18,8 @@ fn parse(text: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Refuses `devices` devices of `size` that would take more than three quarters of what is available: the rest is for caches and workloads.
+/// Refuses `devices` devices of `size` that would take more than three quarters of what is
+/// available: the rest is for caches and workloads.
 pub fn check(devices: u64, size: u64, available: u64) -> Res<()> {
     let room = available / 4 * 3;
     if devices.saturating_mul(size) <= room {

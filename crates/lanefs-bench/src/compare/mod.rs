@@ -1,7 +1,8 @@
 //! `lanefs bench compare`: LaneFS and its peers on one medium, in one interleaved run.
 //!
-//! Every peer has a device of the same size: an image on a tmpfs of our own (`--medium mem`) or in a directory on a
-//! disk (`--medium disk`). tmpfs itself has none. Everything made is on the undo list (`undo`) before it is made.
+//! Every peer has a device of the same size: an image on a tmpfs of our own (`--medium mem`) or in
+//! a directory on a disk (`--medium disk`). tmpfs itself has none. Everything made is on the undo
+//! list (`undo`) before it is made.
 
 mod memory;
 mod peers;
@@ -42,11 +43,13 @@ pub struct CompareArgs {
     pub dir: Vec<String>,
     #[command(flatten)]
     pub cells: Cells,
-    /// Size of each peer's device. With `--medium mem` all of them have to fit into memory together.
+    /// Size of each peer's device. With `--medium mem` all of them have to fit into memory
+    /// together.
     #[arg(long, default_value = "4G", value_name = "SIZE")]
     pub size: String,
-    /// With `--medium mem`: leave the devices as they are made, so that the first write to each of their pages also has the system
-    /// clear it. Otherwise every peer's device is written once before.
+    /// With `--medium mem`: leave the devices as they are made, so that the first write to each of
+    /// their pages also has the system clear it. Otherwise every peer's device is written once
+    /// before.
     #[arg(long)]
     pub fresh: bool,
     /// Where images are made with `--medium disk`.

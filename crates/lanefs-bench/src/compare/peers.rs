@@ -18,7 +18,8 @@ pub enum Peer {
     Kernel {
         /// Its name.
         name: &'static str,
-        /// What makes it, with the options that make it quiet and complete (no lazy initialisation behind one's back).
+        /// What makes it, with the options that make it quiet and complete (no lazy initialisation
+        /// behind one's back).
         mkfs: &'static [&'static str],
     },
     /// A LaneFS volume in this process.
@@ -216,7 +217,8 @@ impl Ground {
         Ok(image)
     }
 
-    /// A loop device over a disk file would otherwise cache a second time what the file system above it caches.
+    /// A loop device over a disk file would otherwise cache a second time what the file system
+    /// above it caches.
     fn loop_without_cache(&self, image: &str) {
         let Ok(out) = Command::new("losetup").args(["-n", "-O", "NAME", "-j", image]).output() else {
             return;

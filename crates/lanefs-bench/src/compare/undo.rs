@@ -1,10 +1,11 @@
-//! Whatever is made must go: a list of what to undo, acted on when it is dropped, and kept on disk so that the next run
-//! finds what a killed one left.
+//! Whatever is made must go: a list of what to undo, acted on when it is dropped, and kept on disk
+//! so that the next run finds what a killed one left.
 //!
-//! 1. A step is recorded *before* the thing it undoes is made; undoing what was never made is harmless.
+//! 1. A step is recorded *before* the thing it undoes is made; undoing what was never made is
+//!    harmless.
 //! 2. Steps are undone last first.
-//! 3. The record lies in a directory only this user can write, and nothing in it removes more than an unmount, one file or one
-//!    empty directory could.
+//! 3. The record lies in a directory only this user can write, and nothing in it removes more than
+//!    an unmount, one file or one empty directory could.
 
 use crate::error::{Context, Res};
 use rustix::mount::{UnmountFlags, unmount};
@@ -27,8 +28,8 @@ pub struct Undo {
     steps: Vec<Step>,
 }
 
-/// The place for this user's records. Without a directory of the user's own for such things it is one that all may write to, so the name
-/// is the user's.
+/// The place for this user's records. Without a directory of the user's own for such things it is
+/// one that all may write to, so the name is the user's.
 fn place(runtime: Option<PathBuf>, uid: u32) -> PathBuf {
     match runtime.filter(|p| p.is_dir()) {
         Some(base) => base.join("lanefs-bench"),

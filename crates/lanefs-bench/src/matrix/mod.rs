@@ -1,4 +1,5 @@
-//! The cells of one run: chosen workloads on several targets, interleaved, and the results file that they fill.
+//! The cells of one run: chosen workloads on several targets, interleaved, and the results file
+//! that they fill.
 
 mod progress;
 
@@ -16,7 +17,8 @@ use std::path::{Path, PathBuf};
 /// How cells are run: shared by `run` and `compare`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Cells {
-    /// Workloads: names, `all` (FxMark's nineteen), `papers`, `external` (db_bench), `yardsticks`, `everything`.
+    /// Workloads: names, `all` (FxMark's nineteen), `papers`, `external` (db_bench), `yardsticks`,
+    /// `everything`.
     #[arg(long, value_delimiter = ',', default_value = "all")]
     pub workloads: Vec<String>,
     /// Numbers of workers.
@@ -74,8 +76,9 @@ impl Cells {
     }
 }
 
-/// Runs everything chosen on all targets, interleaved by workload and repeat, so that whatever else the machine
-/// does hits all alike. Calls `finished` after each cell (what is known so far is worth keeping).
+/// Runs everything chosen on all targets, interleaved by workload and repeat, so that whatever else
+/// the machine does hits all alike. Calls `finished` after each cell (what is known so far is worth
+/// keeping).
 pub fn matrix(
     cells: &Cells,
     workloads: &[&Entry],
@@ -90,7 +93,8 @@ pub fn matrix(
             let mut outcomes: Vec<Vec<CellOutcome>> = targets.iter().map(|_| Vec::new()).collect();
             let mut broken: Vec<Option<String>> = targets.iter().map(|_| None).collect();
             for repeat in 0..cells.repeats {
-                // Every other repeat backwards: what a cell leaves behind does not always hit the same one.
+                // Every other repeat backwards: what a cell leaves behind does not always hit the
+                // same one.
                 let mut order: Vec<usize> = (0..targets.len()).collect();
                 if repeat % 2 == 1 {
                     order.reverse();

@@ -1,4 +1,5 @@
-//! What each technique is worth: for each workload the rate of every variant, as a share of LaneFS as usual.
+//! What each technique is worth: for each workload the rate of every variant, as a share of LaneFS
+//! as usual.
 
 use super::svg::{Anchor, Svg, escape};
 use crate::ablation::VARIANTS;

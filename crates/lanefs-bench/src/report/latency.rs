@@ -1,4 +1,5 @@
-//! Latencies: one ridge for each file system over a common logarithmic axis, with p50, p99 and p99.9 marked.
+//! Latencies: one ridge for each file system over a common logarithmic axis, with p50, p99 and
+//! p99.9 marked.
 
 use super::rates::Coloured;
 use super::svg::{Anchor, Svg};
@@ -33,7 +34,8 @@ pub fn ridges(cells: &[Coloured<'_>]) -> Option<String> {
             density[(bin.max(0.0) as usize).min(bins - 1)] += n;
         }
         let peak = density.iter().copied().max().unwrap_or(0).max(1) as f64;
-        // Rare slow operations matter most and would be invisible: the height is a root, not the share itself.
+        // Rare slow operations matter most and would be invisible: the height is a root, not the
+        // share itself.
         let points: Vec<(f64, f64)> = density
             .iter()
             .enumerate()

@@ -1,5 +1,5 @@
-//! `lanefs bench report`: results as one HTML page that needs nothing else: styles and drawings are in it, there is
-//! no script, so it opens from a mail, on a phone, and on paper.
+//! `lanefs bench report`: results as one HTML page that needs nothing else: styles and drawings are
+//! in it, there is no script, so it opens from a mail, on a phone, and on paper.
 
 mod ablation;
 mod html;

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-/// A drawing that grows. Coordinates are in the drawing's own units; the page scales it to its column.
+/// A drawing that grows. Coordinates are in the drawing's own units; the page scales it to its
+/// column.
 pub struct Svg {
     width: f64,
     height: f64,

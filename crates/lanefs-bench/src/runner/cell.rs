@@ -1,4 +1,5 @@
-//! Starts a cell's workers, as threads or as processes, watches over them, and gathers what they counted.
+//! Starts a cell's workers, as threads or as processes, watches over them, and gathers what they
+//! counted.
 
 use super::control::Control;
 use super::shared_memory::Shared;
@@ -125,8 +126,8 @@ fn processes<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, plan:
         })
         .collect();
     while !readers.iter().all(|(_, r)| r.is_finished()) {
-        // A worker that ended well has passed the last meeting, and so have all others: an abort is too late to
-        // hurt them. One that died leaves the others waiting: the abort frees them.
+        // A worker that ended well has passed the last meeting, and so have all others: an abort is
+        // too late to hurt them. One that died leaves the others waiting: the abort frees them.
         if interrupt::requested() || readers.iter().any(|(_, r)| r.is_finished()) {
             control.abort();
         }
@@ -155,8 +156,9 @@ fn spawn<T: Target, W: Workload<T>>(
     plan: &Plan,
 ) -> Res<Child> {
     let (reader, mut writer) = std::io::pipe().at("making a pipe")?;
-    // SAFETY: the child runs only this function: it uses its own copies of the parent's memory (glibc makes its
-    // allocator usable after a fork), touches no lock another thread of the parent may hold, and leaves by _exit.
+    // SAFETY: the child runs only this function: it uses its own copies of the parent's memory
+    // (glibc makes its allocator usable after a fork), touches no lock another thread of the parent
+    // may hold, and leaves by _exit.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
         return Err(Failure::new(format!("fork: {}", std::io::Error::last_os_error())));
@@ -178,7 +180,8 @@ fn spawn<T: Target, W: Workload<T>>(
             _ => 1,
         };
         drop(writer);
-        // SAFETY: _exit ends the child without running the parent's destructors or buffers, as it must.
+        // SAFETY: _exit ends the child without running the parent's destructors or buffers, as it
+        // must.
         unsafe { libc::_exit(code) };
     }
     match rustix::process::Pid::from_raw(pid) {

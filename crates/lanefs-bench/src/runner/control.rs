@@ -1,13 +1,15 @@
 //! How the workers of a cell start and stop together, across threads and processes.
 //!
-//! Definitions. A *round* is a span in which all workers operate. A *meeting* is where all workers wait for
-//! each other between two rounds; the last to arrive is the *leader* of that meeting.
+//! Definitions. A *round* is a span in which all workers operate. A *meeting* is where all workers
+//! wait for each other between two rounds; the last to arrive is the *leader* of that meeting.
 //!
-//! 1. Only the leader writes the fields below `arrived`, and only while all others wait: their plain Relaxed
-//!    accesses are ordered by `generation` (Release by the leader, Acquire by those who wait).
-//! 2. A round has one start and one deadline, both in ticks of the shared clock; a worker begins at the start, not
-//!    when it happened to wake up.
-//! 3. `round_over` is written at most once per round and polled by all: the line stays shared until then.
+//! 1. Only the leader writes the fields below `arrived`, and only while all others wait: their
+//!    plain Relaxed accesses are ordered by `generation` (Release by the leader, Acquire by those
+//!    who wait).
+//! 2. A round has one start and one deadline, both in ticks of the shared clock; a worker begins at
+//!    the start, not when it happened to wake up.
+//! 3. `round_over` is written at most once per round and polled by all: the line stays shared until
+//!    then.
 //! 4. `abort` ends everything: every wait watches it.
 
 use crate::clock::clock;
@@ -103,14 +105,16 @@ impl Control {
         (self.round_over.0.load(Ordering::Relaxed) | self.abort.0.load(Ordering::Relaxed)) != 0
     }
 
-    /// Waits for all workers and answers what comes next; returns at the start of the round. `ended` is when the caller's
-    /// last round ended.
+    /// Waits for all workers and answers what comes next; returns at the start of the round.
+    /// `ended` is when the caller's last round ended.
     pub fn meet(&self, ended: Option<u64>) -> Result<Round, Aborted> {
         if let Some(ticks) = ended {
-            // Relaxed: read by the leader, whose `arrived` increment reads from ours (release sequence).
+            // Relaxed: read by the leader, whose `arrived` increment reads from ours (release
+            // sequence).
             self.ended.fetch_max(ticks, Ordering::Relaxed);
         }
-        // Acquire: nobody can start a new generation before the caller arrived, so this is the meeting's own.
+        // Acquire: nobody can start a new generation before the caller arrived, so this is the
+        // meeting's own.
         let generation = self.generation.0.load(Ordering::Acquire);
         // AcqRel: the leader sees what everybody did before arriving.
         if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.workers {

@@ -6,9 +6,11 @@ use serde::{Deserialize, Serialize};
 /// The longest latency told apart: ten minutes.
 const LONGEST: u64 = 600_000_000_000;
 
-/// An empty histogram of nanoseconds, two significant digits: small enough to stay out of the way of the caches.
+/// An empty histogram of nanoseconds, two significant digits: small enough to stay out of the way
+/// of the caches.
 pub fn histogram() -> Histogram<u64> {
-    // The bounds are constants that satisfy `new_with_bounds`; the other arm is only there not to panic.
+    // The bounds are constants that satisfy `new_with_bounds`; the other arm is only there not to
+    // panic.
     Histogram::new_with_bounds(1, LONGEST, 2).unwrap_or_else(|_| {
         let mut auto =
             Histogram::new_with_bounds(1, 2, 1).unwrap_or_else(|_| unreachable!("1..2 is a range"));
@@ -43,7 +45,8 @@ pub struct CellOutcome {
     pub rate: f64,
     /// Operations done.
     pub ops: u64,
-    /// Nanoseconds of the workers' own processor time per unit: what remains true on a busy machine.
+    /// Nanoseconds of the workers' own processor time per unit: what remains true on a busy
+    /// machine.
     pub cpu_ns: f64,
     /// Allocations per operation and their bytes, where they are counted.
     pub allocated: Option<(f64, f64)>,
@@ -55,7 +58,8 @@ pub struct CellOutcome {
     pub latencies: Vec<(u64, u64)>,
 }
 
-/// Joins the workers' counts. Each worker's rate is over its own time, so that a start delayed by the scheduler does not count twice.
+/// Joins the workers' counts. Each worker's rate is over its own time, so that a start delayed by
+/// the scheduler does not count twice.
 pub fn merge(tallies: &[Tally]) -> CellOutcome {
     let per_worker: Vec<f64> =
         tallies.iter().map(|t| if t.seconds > 0.0 { t.units as f64 / t.seconds } else { 0.0 }).collect();

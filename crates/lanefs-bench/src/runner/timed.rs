@@ -1,8 +1,9 @@
 //! The timed loop. Compiled once per workload and kind of target, so `operate` is inlined into it.
 //!
-//! An operation may take 100 ns and reading the clock 20, so only a sample of the operations is timed: about every
-//! sixteenth while they are fast, every one when they are slow. The distance varies randomly, or a workload with a
-//! period of its own would be sampled at one phase of it. The deadline is looked at with the same readings.
+//! An operation may take 100 ns and reading the clock 20, so only a sample of the operations is
+//! timed: about every sixteenth while they are fast, every one when they are slow. The distance
+//! varies randomly, or a workload with a period of its own would be sampled at one phase of it. The
+//! deadline is looked at with the same readings.
 
 use super::control::{Aborted, Control, Round};
 use super::tally::{Tally, histogram};
@@ -65,8 +66,9 @@ fn round<T: Target, W: Workload<T>>(
     Ok(Counts { ops, units, ended })
 }
 
-/// Operations without a clock, a deadline or a sample: the function whose instructions `lanefs-bench cost --instructions` counts.
-/// Answers how many were done; fewer than asked when the stock is empty.
+/// Operations without a clock, a deadline or a sample: the function whose instructions
+/// `lanefs-bench cost --instructions` counts. Answers how many were done; fewer than asked when the
+/// stock is empty.
 #[inline(never)]
 fn counted_round<T: Target, W: Workload<T>>(worker: &mut W, target: &T, ops: u64) -> Op<u64> {
     for done in 0..ops {

@@ -22,8 +22,8 @@ pub fn buffer(bytes: usize) -> Vec<Block> {
 
 /// The blocks as bytes.
 pub fn as_bytes(blocks: &[Block]) -> &[u8] {
-    // SAFETY: `Block` is repr(C), 4096 initialised bytes without padding, so a slice of n blocks is a slice of
-    // n * 4096 bytes with the same lifetime and no stricter alignment.
+    // SAFETY: `Block` is repr(C), 4096 initialised bytes without padding, so a slice of n blocks is
+    // a slice of n * 4096 bytes with the same lifetime and no stricter alignment.
     unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast(), blocks.len() * BLOCK) }
 }
 

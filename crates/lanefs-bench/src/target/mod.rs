@@ -1,7 +1,7 @@
 //! What a workload runs on: a directory, by system calls, or a LaneFS volume in this process.
 //!
-//! Workloads are generic over [`Target`] and compiled once for each kind, so a timed loop calls the kernel or the
-//! library directly: no vtable, no boxing, no branch on the kind.
+//! Workloads are generic over [`Target`] and compiled once for each kind, so a timed loop calls the
+//! kernel or the library directly: no vtable, no boxing, no branch on the kind.
 
 mod block;
 mod dir;
@@ -72,7 +72,8 @@ pub trait Target: Sync {
     fn rmdir(&self, path: &Name) -> Op<()>;
     /// rename(2).
     fn rename(&self, old: &Name, new: &Name) -> Op<()>;
-    /// Lists a whole directory (open, read to the end, close), without `.` and `..`; returns how many entries `f` saw.
+    /// Lists a whole directory (open, read to the end, close), without `.` and `..`; returns how
+    /// many entries `f` saw.
     fn read_dir(&self, path: &Name, f: impl FnMut(&[u8], bool)) -> Op<u64>;
     /// fsync of a directory.
     fn sync_dir(&self, path: &Name) -> Op<()>;
@@ -88,7 +89,8 @@ pub trait Target: Sync {
     fn place(&self) -> Option<PathBuf> {
         None
     }
-    /// Opens the place a cell runs in; it must be empty. What earlier cells left to be written or freed is done first: no cell pays for another.
+    /// Opens the place a cell runs in; it must be empty. What earlier cells left to be written or
+    /// freed is done first: no cell pays for another.
     fn enter(&mut self) -> Res<()>;
     /// Removes everything the cell left and the place itself.
     fn leave(&mut self) -> Res<()>;

@@ -29,7 +29,8 @@ pub struct Named {
     pub without: Vec<String>,
 }
 
-/// A volume in memory and what of it is not as usual: with one lane or one mlog it shows what these are worth.
+/// A volume in memory and what of it is not as usual: with one lane or one mlog it shows what these
+/// are worth.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// Bytes of the device.

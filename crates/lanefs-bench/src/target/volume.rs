@@ -19,8 +19,8 @@ pub struct VolumeTarget {
     prefix: Name,
 }
 
-/// Memory that was written from end to end before and is never given back, as an SSD in use is: otherwise the system's clearing of
-/// pages would count as the file system's work.
+/// Memory that was written from end to end before and is never given back, as an SSD in use is:
+/// otherwise the system's clearing of pages would count as the file system's work.
 #[derive(Debug)]
 struct WrittenDevice(MemoryDevice);
 
@@ -217,8 +217,8 @@ impl Target for VolumeTarget {
         false
     }
 
-    /// A volume that holds nothing is used from its root, so that paths have as many components as on a
-    /// directory target; in one that holds something the cell gets a directory.
+    /// A volume that holds nothing is used from its root, so that paths have as many components as
+    /// on a directory target; in one that holds something the cell gets a directory.
     fn enter(&mut self) -> Res<()> {
         self.volume.sync().at("syncing the volume")?;
         // The first frees what was removed, the second what the first moved.

@@ -1,14 +1,15 @@
 //! The workloads: one small file each, behind one interface.
 //!
-//! A value of a workload type is *one worker's* state. The runner calls, in this order: [`Workload::shared`] once;
-//! [`Workload::prepare`] on each pinned worker; then, round after round, [`Workload::refill`] untimed and
-//! [`Workload::operate`] timed; [`Workload::finish`] at the end. Whatever is left in the cell's place is removed
-//! by the target.
+//! A value of a workload type is *one worker's* state. The runner calls, in this order:
+//! [`Workload::shared`] once; [`Workload::prepare`] on each pinned worker; then, round after round,
+//! [`Workload::refill`] untimed and [`Workload::operate`] timed; [`Workload::finish`] at the end.
+//! Whatever is left in the cell's place is removed by the target.
 //!
-//! Workloads that use something up (unlink, truncate, append) work on a bounded *stock* and answer 0 when theirs is
-//! empty. Then the round is over for all workers, everybody refills, and the next round starts for all
-//! at the same instant. So no run depends on how much fits on the device, no worker runs alone because another one was
-//! early, and all time counted is time in which all workers did the operation in question.
+//! Workloads that use something up (unlink, truncate, append) work on a bounded *stock* and answer
+//! 0 when theirs is empty. Then the round is over for all workers, everybody refills, and the next
+//! round starts for all at the same instant. So no run depends on how much fits on the device, no
+//! worker runs alone because another one was early, and all time counted is time in which all
+//! workers did the operation in question.
 
 pub mod external;
 pub mod micro;
@@ -67,7 +68,8 @@ pub struct Cx<'a, T> {
 
 /// One workload; a value is one worker's state.
 pub trait Workload<T: Target>: Sized {
-    /// One worker does all of it, on as many processors as there are to be workers: a program that has threads of its own.
+    /// One worker does all of it, on as many processors as there are to be workers: a program that
+    /// has threads of its own.
     const ALONE: bool = false;
     /// Sets up what all workers share; called once, before any worker starts.
     fn shared(_cx: &Cx<'_, T>) -> Res<()> {
@@ -75,7 +77,8 @@ pub trait Workload<T: Target>: Sized {
     }
     /// Sets up worker `id`; runs on the worker, all workers at once.
     fn prepare(cx: &Cx<'_, T>, id: usize) -> Res<Self>;
-    /// Does the operation once and answers how many units that were; 0: the stock is empty and nothing was done.
+    /// Does the operation once and answers how many units that were; 0: the stock is empty and
+    /// nothing was done.
     fn operate(&mut self, target: &T) -> Op<u32>;
     /// Brings the stock back to what it was. Called before every round but the first.
     fn refill(&mut self, _cx: &Cx<'_, T>) -> Res<()> {

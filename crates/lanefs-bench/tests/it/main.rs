@@ -117,8 +117,10 @@ fn a_missing_directory_is_an_error() {
     assert!(all()[0].run(&mut target, &plan(1, false)).is_err());
 }
 
-/// The counts of `lanefs-bench cost` against the ones that are kept: allocations, bytes and flushes do not depend on what else the machine does.
-/// `cargo run -p lanefs-bench -- cost --workloads all --seconds 0.05 --repeats 1 --size 1G --json FILE` gives new ones.
+/// The counts of `lanefs-bench cost` against the ones that are kept: allocations, bytes and flushes
+/// do not depend on what else the machine does.
+/// `cargo run -p lanefs-bench -- cost --workloads all --seconds 0.05 --repeats 1 --size 1G --json FILE`
+/// gives new ones.
 #[test]
 fn operations_cost_no_more_than_they_did() {
     let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/cost.ratchet.json");

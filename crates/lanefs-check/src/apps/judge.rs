@@ -1,4 +1,5 @@
-//! Whether a content of the medium keeps what was promised: it is recovered, read, and shown to the applications.
+//! Whether a content of the medium keeps what was promised: it is recovered, read, and shown to the
+//! applications.
 
 use super::App;
 use super::record::Recording;
@@ -189,8 +190,8 @@ fn fsck(image: &Image) -> Result<(), String> {
     }
 }
 
-/// Opens a content as a mount does and reads all of it. If it has to be `thorough`, it is closed too, must then be clean, and
-/// hold the same when it is opened again.
+/// Opens a content as a mount does and reads all of it. If it has to be `thorough`, it is closed
+/// too, must then be clean, and hold the same when it is opened again.
 fn recovered(image: &Image, thorough: bool) -> Result<Tree, String> {
     let device = Arc::new(CowDevice::new(image.clone()));
     let open = || -> Result<Volume, String> {

@@ -1,18 +1,22 @@
-//! Applications under power loss: real programs work on a real mount whose device is recorded, and judge by themselves what is
-//! left of their data in every state that the medium may hold after a crash.
+//! Applications under power loss: real programs work on a real mount whose device is recorded, and
+//! judge by themselves what is left of their data in every state that the medium may hold after a
+//! crash.
 //!
-//! 1. [`record`]: a volume on a device in memory, which writes down every write, flush and discard, is mounted from this
-//!    process. The workers of `programs.py` run the applications on it, one directory each. What a worker says ("ready",
-//!    "begin K", "ack K") is noted between the device's events, and the worker goes on only then.
-//! 2. [`states`]: the contents of the medium around each flush and each acknowledgement, with none, all, some and torn parts of
-//!    what no flush had covered.
-//! 3. [`judge`]: each content is opened as a mount opens it, so recovered; the tree is read through the library and written to
-//!    a directory in memory, where the application reads its data and says whether it is whole, and holds what was
-//!    acknowledged by then.
-//! 4. [`peers`]: the same workers and judges on ext4 and XFS, stopped by their shutdown ioctl without a flush of their journal.
+//! 1. [`record`]: a volume on a device in memory, which writes down every write, flush and discard,
+//!    is mounted from this process. The workers of `programs.py` run the applications on it, one
+//!    directory each. What a worker says ("ready", "begin K", "ack K") is noted between the
+//!    device's events, and the worker goes on only then.
+//! 2. [`states`]: the contents of the medium around each flush and each acknowledgement, with none,
+//!    all, some and torn parts of what no flush had covered.
+//! 3. [`judge`]: each content is opened as a mount opens it, so recovered; the tree is read through
+//!    the library and written to a directory in memory, where the application reads its data and
+//!    says whether it is whole, and holds what was acknowledged by then.
+//! 4. [`peers`]: the same workers and judges on ext4 and XFS, stopped by their shutdown ioctl
+//!    without a flush of their journal.
 //!
-//! A promise that an application gets on ext4 and XFS alone from names becoming durable in order is kept by
-//! [`App::ordered`] ones only with `order=ordered`; with `order=relaxed` their failures are counted, not held against the volume.
+//! A promise that an application gets on ext4 and XFS alone from names becoming durable in order is
+//! kept by [`App::ordered`] ones only with `order=ordered`; with `order=relaxed` their failures are
+//! counted, not held against the volume.
 
 pub mod judge;
 pub mod peers;

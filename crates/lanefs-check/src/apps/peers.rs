@@ -1,7 +1,9 @@
-//! The control: the same workers and judges on a file system of the kernel, on a loop device, stopped by its shutdown ioctl.
+//! The control: the same workers and judges on a file system of the kernel, on a loop device,
+//! stopped by its shutdown ioctl.
 //!
-//! The ioctl with NOLOGFLUSH leaves on the device what had reached it: what the journal holds in memory alone is lost, writes are
-//! not reordered. So one run has one state, and a failure there says that a promise is none that this file system gives.
+//! The ioctl with NOLOGFLUSH leaves on the device what had reached it: what the journal holds in
+//! memory alone is lost, writes are not reordered. So one run has one state, and a failure there
+//! says that a promise is none that this file system gives.
 
 use super::App;
 use super::worker::{Judge, Promised, Scratch, work};

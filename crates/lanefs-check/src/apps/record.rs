@@ -67,7 +67,8 @@ pub fn record(apps: &[&App], setting: &Setting, seed: u64) -> Result<Recording, 
     Ok(Recording { base, log: recorder.take_log() })
 }
 
-/// Mounts from a thread of its own: what it says to the kernel of itself must not hold for the workers.
+/// Mounts from a thread of its own: what it says to the kernel of itself must not hold for the
+/// workers.
 fn mounted(device: Arc<dyn Device>, mountpoint: &Path, setting: &Setting) -> Result<Session, String> {
     let options = MountOptions {
         cache_size: 128 << 20,

@@ -1,14 +1,16 @@
 //! From a recording to the contents of the medium that are judged.
 //!
-//! The fault model is that of [`crate::crash::states`]. That enumerates every event of a short script; a recording has thousands
-//! of flushes, so here the moments that can show a loss are taken, as many as there is time for:
+//! The fault model is that of [`crate::crash::states`]. That enumerates every event of a short
+//! script; a recording has thousands of flushes, so here the moments that can show a loss are
+//! taken, as many as there is time for:
 //!
-//! - before the answer of a flush, when most is volatile; after it, when most became durable; and after each word of a worker;
-//! - at each of them: nothing that is volatile, all that was answered, and seeded parts of the volatile blocks, one of which may
-//!   be torn.
+//! - before the answer of a flush, when most is volatile; after it, when most became durable; and
+//!   after each word of a worker;
+//! - at each of them: nothing that is volatile, all that was answered, and seeded parts of the
+//!   volatile blocks, one of which may be torn.
 //!
-//! Images apply what is there in the order of issue: an older write that became durable, or survived, after a newer one of
-//! the same block lies under it.
+//! Images apply what is there in the order of issue: an older write that became durable, or
+//! survived, after a newer one of the same block lies under it.
 
 use super::record::Recording;
 use crate::crash::image::{BLOCK, Image, Shared};
@@ -77,7 +79,8 @@ impl Plan {
         self.0.is_empty()
     }
 
-    /// Calls `visit` with every `of`th state from the `first` on, in order of the instants, until it answers false.
+    /// Calls `visit` with every `of`th state from the `first` on, in order of the instants, until
+    /// it answers false.
     pub fn visit(
         &self,
         recording: &Recording,
@@ -141,7 +144,8 @@ impl<'a> Medium<'a> {
         let mut image = self.durable.clone();
         let log = &self.recording.log;
         let mut rng = Rng::new(if let Kind::Part(seed) = kind { seed } else { 0 });
-        // How likely a block is there: half, few are missing, few are there, or a prefix in order of issue.
+        // How likely a block is there: half, few are missing, few are there, or a prefix in order
+        // of issue.
         let (style, cut) = (rng.below(5), rng.below(crash.pending().len() as u64 + 1) as usize);
         let torn = rng.one_in(3);
         let (mut there, mut of) = (0, 0);

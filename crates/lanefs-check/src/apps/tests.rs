@@ -4,7 +4,8 @@ use super::worker::{Judge, Promised, Scratch, work};
 use super::*;
 use std::path::Path;
 
-/// Runs an application in a plain directory and hands it, what was promised, and its judge to `then`.
+/// Runs an application in a plain directory and hands it, what was promised, and its judge to
+/// `then`.
 fn worked(name: &str, then: impl FnOnce(&Path, Promised, &mut Judge)) {
     let app = APPS.iter().find(|a| a.name == name).unwrap();
     if let Some(missing) = app.missing() {

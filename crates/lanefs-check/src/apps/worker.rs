@@ -167,7 +167,8 @@ impl Judge {
         Ok(Judge(Process::start(&["judge", name, &place], scratch)?))
     }
 
-    /// Whether the directory holds what was promised: the last step found, or what is wrong. The outer error is of the judge.
+    /// Whether the directory holds what was promised: the last step found, or what is wrong. The
+    /// outer error is of the judge.
     pub fn ask(&mut self, dir: &Path, promised: &Promised) -> Result<Result<u64, String>, String> {
         let line = format!("{} {} {}\n", dir.display(), promised.acknowledged, promised.begun);
         self.0.input.write_all(line.as_bytes()).map_err(|e| format!("judge: {e}"))?;

@@ -1,5 +1,5 @@
-//! `cargo xtask apps [--rounds N] [--only NAME] [--order ordered|relaxed] [--states N] [--seed N] [--jobs N] [--minutes N]
-//! [--peers N] [--keep DIR] [--json FILE]`: applications under power loss. Exit status 1 if a promise was broken.
+//! `cargo xtask apps [--rounds N] [--only NAME] [--order ordered|relaxed] [--states N] [--seed N] [--jobs N] [--minutes N] [--peers N] [--keep DIR] [--json FILE]`:
+//! applications under power loss. Exit status 1 if a promise was broken.
 
 use lanefs::Order;
 use lanefs_check::apps::judge::{Findings, judge};

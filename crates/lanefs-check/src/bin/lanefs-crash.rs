@@ -1,9 +1,13 @@
-//! `cargo xtask crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--states N] [--jobs N] --json FILE`: crashes LaneFS in
-//! every way the fault model knows, and says whether a promise was broken. Exit status 1 if one was, or if a canary
-//! was not caught. With `--states` it goes on, without `--minutes` as long as it takes, until so many distinct states were recovered;
-//! the families share the states then, not the time. With `--quick` few states of each workload, and a failure as it was found; with `--brief` a handful, at answers only, and no crash within recovery; `--workload N` or `N..M`:
-//! of each family only these; `--order ordered` or `--order relaxed`: all in that order, where else workloads take turns. The canaries' scripts are families only when they are asked for (`--only script`); `--only canaries` plants all
-//! of them, `--only "canary NAME"` those whose name has NAME in it.
+//! `cargo xtask crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--states N] [--jobs N] --json FILE`:
+//! crashes LaneFS in every way the fault model knows, and says whether a promise was broken. Exit
+//! status 1 if one was, or if a canary was not caught. With `--states` it goes on, without
+//! `--minutes` as long as it takes, until so many distinct states were recovered; the families
+//! share the states then, not the time. With `--quick` few states of each workload, and a failure
+//! as it was found; with `--brief` a handful, at answers only, and no crash within recovery;
+//! `--workload N` or `N..M`: of each family only these; `--order ordered` or `--order relaxed`: all
+//! in that order, where else workloads take turns. The canaries' scripts are families only when
+//! they are asked for (`--only script`); `--only canaries` plants all of them,
+//! `--only "canary NAME"` those whose name has NAME in it.
 
 use lanefs::Order;
 use lanefs_check::crash::canaries::hunt_all;
@@ -255,7 +259,8 @@ fn run_family(family: Family, o: &Options, until: Until, results: &Mutex<Results
         for _ in 0..o.jobs {
             s.spawn(|| {
                 let mut made = false;
-                // One workload whatever the time is: no family is left out. Relaxed: a hint to stop soon.
+                // One workload whatever the time is: no family is left out. Relaxed: a hint to stop
+                // soon.
                 while !(stop.load(Ordering::Relaxed) || made && until.is_over(results)) {
                     made = true;
                     let Some((nth, next)) = lock(&queue).next() else { return };
@@ -327,9 +332,11 @@ fn smaller(system: &dyn System, failure: Box<Failure>, config: &Config) -> Box<F
     best
 }
 
-/// Each recovery maps a small cache; clearing two megabytes for its first page would cost more than the recovery.
+/// Each recovery maps a small cache; clearing two megabytes for its first page would cost more than
+/// the recovery.
 fn without_huge_pages() {
-    // SAFETY: no pointer is passed; the call changes how this process's memory is backed, nothing else.
+    // SAFETY: no pointer is passed; the call changes how this process's memory is backed, nothing
+    // else.
     if unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) } != 0 {
         eprintln!("huge pages stay on");
     }

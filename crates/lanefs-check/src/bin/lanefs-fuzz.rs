@@ -1,7 +1,8 @@
-//! `cargo xtask fuzz [--seconds N] [--cases N] [--seed N] [--json FILE]`: damaged images and bytes, one case a seed. Exit
-//! status 1 if something was found.
+//! `cargo xtask fuzz [--seconds N] [--cases N] [--seed N] [--json FILE]`: damaged images and bytes,
+//! one case a seed. Exit status 1 if something was found.
 //!
-//! The cases run in a child of this process: one that hangs or runs out of memory ends the child, and is told by its number.
+//! The cases run in a child of this process: one that hangs or runs out of memory ends the child,
+//! and is told by its number.
 
 use lanefs_check::fuzz::{self, meter::Metered, meter::running};
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 #[global_allocator]
 static ALLOCATOR: Metered = Metered;
 
-/// A case that runs for longer does not end; one that does not run at all for so many of these waits for something that does not come.
+/// A case that runs for longer does not end; one that does not run at all for so many of these
+/// waits for something that does not come.
 const HANG: Duration = Duration::from_secs(60);
 const SLEEPS: u32 = 5;
 

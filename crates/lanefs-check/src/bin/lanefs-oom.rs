@@ -1,4 +1,5 @@
-//! `cargo xtask oom`: memory that runs out at every step, see `lanefs_check::oom`. Exit status 1 if a promise was broken.
+//! `cargo xtask oom`: memory that runs out at every step, see `lanefs_check::oom`. Exit status 1 if
+//! a promise was broken.
 
 use lanefs_check::oom::faults::{Failing, Fault, no_thread};
 use lanefs_check::oom::{self, Counts, Options, PlantedFault, Report};
@@ -18,7 +19,8 @@ type Create = unsafe extern "C" fn(
     *mut c_void,
 ) -> libc::c_int;
 
-/// Stands in for the C library's, in this program: a thread that is not to be started is one for which there is no memory.
+/// Stands in for the C library's, in this program: a thread that is not to be started is one for
+/// which there is no memory.
 ///
 /// # Safety
 /// As of the C library's.

@@ -1,7 +1,9 @@
-//! `cargo xtask schedules --runs N [--seed N] [--jobs N] [--minutes N] [--canary NAME] [--json FILE]`: threads in orders drawn from seeds. Exit status 1 if a
-//! promise was broken; with `--canary` a mistake is planted, and the status is 1 if it was not found.
+//! `cargo xtask schedules --runs N [--seed N] [--jobs N] [--minutes N] [--canary NAME] [--json FILE]`:
+//! threads in orders drawn from seeds. Exit status 1 if a promise was broken; with `--canary` a
+//! mistake is planted, and the status is 1 if it was not found.
 //!
-//! Each job is a process of its own: schedules of one process share what the library keeps per process.
+//! Each job is a process of its own: schedules of one process share what the library keeps per
+//! process.
 
 use lanefs_check::schedule::run;
 use lanefs_sync::canary::{Canary, plant_everywhere};
@@ -57,7 +59,8 @@ fn options() -> Result<Options, String> {
     Ok(o)
 }
 
-/// Keeps the process on one processor: only one of its threads runs at a time, and handing over is a switch there, not a call to another.
+/// Keeps the process on one processor: only one of its threads runs at a time, and handing over is
+/// a switch there, not a call to another.
 fn stay(job: u64) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|c| allowed.is_set(*c)).collect();

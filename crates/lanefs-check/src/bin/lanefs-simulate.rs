@@ -1,4 +1,5 @@
-//! `cargo xtask simulate --runs N [--seed N] [--jobs N] [--minutes N] --json FILE`: deterministic simulation with faults. Exit status 1 if a promise was broken.
+//! `cargo xtask simulate --runs N [--seed N] [--jobs N] [--minutes N] --json FILE`: deterministic
+//! simulation with faults. Exit status 1 if a promise was broken.
 
 use lanefs_check::simulate::{Choice, Report, run_as};
 use std::collections::BTreeMap;

@@ -15,8 +15,8 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    /// A Xeon E7 of ten cores at 2.13 GHz: 109 cycles for a line that another core of the socket has changed, 289 from the next
-    /// socket (David, Guerraoui, Trigonakis, SOSP'13, table 2).
+    /// A Xeon E7 of ten cores at 2.13 GHz: 109 cycles for a line that another core of the socket
+    /// has changed, 289 from the next socket (David, Guerraoui, Trigonakis, SOSP'13, table 2).
     fn default() -> Costs {
         Costs { near_ns: 51.0, far_ns: 136.0, socket: 10 }
     }
@@ -33,12 +33,14 @@ impl Costs {
 pub struct Line {
     /// Lanes whose caches hold it.
     holders: u128,
-    /// Lanes that ever held it: a first read of what nobody has changed since is a miss on one core too, and not counted.
+    /// Lanes that ever held it: a first read of what nobody has changed since is a miss on one core
+    /// too, and not counted.
     known: u128,
     /// The lane that holds it alone and may have changed it.
     owner: Option<u8>,
     dirty: bool,
-    /// Transfers that follow each other: each needs the line to leave where it was changed, or every other copy to go.
+    /// Transfers that follow each other: each needs the line to leave where it was changed, or
+    /// every other copy to go.
     pub serial: u64,
     /// Nanoseconds those took.
     pub busy_ns: f64,
@@ -133,7 +135,8 @@ mod tests {
         // Alone: nothing travels. First reads of what nobody changed: not counted.
         assert_eq!(run(&[(0, false), (0, true), (0, true)]), (0, 0, 0.0));
         assert_eq!(run(&[(0, false), (1, false), (1, false), (0, false)]), (0, 0, 0.0));
-        // A write takes the line from all others; a read after it brings it back, the next reader that lost it copies.
+        // A write takes the line from all others; a read after it brings it back, the next reader
+        // that lost it copies.
         assert_eq!(run(&[(0, false), (1, false), (0, true)]), (1, 0, 1.0));
         assert_eq!(run(&[(0, false), (1, false), (1, true), (0, false), (1, false)]), (2, 0, 2.0));
         let both = [(0, false), (1, false), (3, true), (0, false), (1, false)];

@@ -74,8 +74,9 @@ pub struct Measured {
     pub work_ns: f64,
     /// Rate of two workers over that of one.
     pub speed_up_2: Option<f64>,
-    /// The same by processor time: twice what a unit takes of it with one worker over what it takes with two. What else runs on the
-    /// machine disturbs it less; waiting for each other is not in it.
+    /// The same by processor time: twice what a unit takes of it with one worker over what it takes
+    /// with two. What else runs on the machine disturbs it less; waiting for each other is not in
+    /// it.
     pub speed_up_2_cpu: Option<f64>,
 }
 
@@ -148,8 +149,9 @@ fn point(run: &workloads::Run, lanes: usize, symbols: &mut Symbols) -> Point {
     }
 }
 
-/// Lets each thread have a heap of its own, as allocators made for many threads do. The C library shares heaps between
-/// threads when there are more than eight for each core of *this* machine, and lanes would pass memory on.
+/// Lets each thread have a heap of its own, as allocators made for many threads do. The C library
+/// shares heaps between threads when there are more than eight for each core of *this* machine, and
+/// lanes would pass memory on.
 fn separate_heaps() {
     // SAFETY: sets a parameter of the allocator, before any thread is started.
     let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1024) };

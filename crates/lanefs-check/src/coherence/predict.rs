@@ -1,8 +1,9 @@
 //! What the transfers allow.
 //!
-//! With `n` cores an operation takes its own work (measured on one core) and waits for its transfers, so at most `n / (work + waits)`
-//! operations are done in a time; and each transfer of one line follows the one before, so at most `1 / (transfers of the busiest
-//! line x their cost)`. These are the asymptotic bounds of a closed queueing network, which the true rate stays below.
+//! With `n` cores an operation takes its own work (measured on one core) and waits for its
+//! transfers, so at most `n / (work + waits)` operations are done in a time; and each transfer of
+//! one line follows the one before, so at most `1 / (transfers of the busiest line x their cost)`.
+//! These are the asymptotic bounds of a closed queueing network, which the true rate stays below.
 
 use serde::Serialize;
 

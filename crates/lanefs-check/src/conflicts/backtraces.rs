@@ -1,5 +1,6 @@
-//! The backtraces of each class of conflict. While thousands of tests run, only the two sites of an access are kept; afterwards the
-//! example of each class is run again with the callers of every access.
+//! The backtraces of each class of conflict. While thousands of tests run, only the two sites of an
+//! access are kept; afterwards the example of each class is run again with the callers of every
+//! access.
 
 use super::call::Call;
 use super::drive::{AGAIN, Options, name};
@@ -30,7 +31,8 @@ pub fn add(tally: &mut Tally, rig: &Rig) {
     }
     let mut symbols = Symbols::default();
     for (pair, numbers) in wanted {
-        // The tests of one pair at a time: all of them do not fit into the memory of a small machine.
+        // The tests of one pair at a time: all of them do not fit into the memory of a small
+        // machine.
         let tests = enumerate::tests(pair, &rig.names).map(|p| p.tests);
         for (number, indexes) in numbers {
             let mut search = Search::new(indexes.iter().map(|i| &tally.classes[*i]));
@@ -90,8 +92,8 @@ impl Search {
         Search { wanted: classes.map(want).collect(), failed: None }
     }
 
-    /// Runs a test in both orders, and elsewhere on the heap as long as something was not seen at all. `run` takes who is first, and
-    /// the place.
+    /// Runs a test in both orders, and elsewhere on the heap as long as something was not seen at
+    /// all. `run` takes who is first, and the place.
     fn run(&mut self, symbols: &mut Symbols, run: impl Fn(usize, usize) -> Result<Order, String>) {
         for (shift, first) in (0..=AGAIN).flat_map(|shift| [(shift, 0), (shift, 1)]) {
             let done = |w: &Wanted| w.shown.as_ref().is_some_and(|s| s.exact || shift > 0);

@@ -92,7 +92,8 @@ impl Call {
         Call::ALL.into_iter().find(|c| c.name() == name)
     }
 
-    /// All pairs, each once; but a sync and a checkpoint wait for a checkpoint that is under way, as they should.
+    /// All pairs, each once; but a sync and a checkpoint wait for a checkpoint that is under way,
+    /// as they should.
     pub fn pairs() -> impl Iterator<Item = (Call, Call)> {
         let n = Call::ALL.len();
         let all = (0..n).flat_map(move |i| (i..n).map(move |j| (Call::ALL[i], Call::ALL[j])));

@@ -1,7 +1,8 @@
 //! Choices made when they are first needed: a depth-first walk over a tree that nobody has drawn.
 //!
-//! A run of the explored function asks for choices; the walk replays all but the last of them and takes the next
-//! alternative there. So each leaf is visited once, and what was not asked for is not chosen.
+//! A run of the explored function asks for choices; the walk replays all but the last of them and
+//! takes the next alternative there. So each leaf is visited once, and what was not asked for is
+//! not chosen.
 
 /// One run's choices.
 #[derive(Debug, Default)]

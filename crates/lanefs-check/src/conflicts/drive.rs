@@ -1,4 +1,5 @@
-//! The command: explores, runs in parts, adds up, reports, and holds the result against the ratchet.
+//! The command: explores, runs in parts, adds up, reports, and holds the result against the
+//! ratchet.
 
 use super::call::Call;
 use super::overlap::{self, Conflict};
@@ -90,8 +91,8 @@ impl Options {
     }
 }
 
-/// Asks for small pages: thousands of short-lived volumes touch little of the memory they map, and clearing large pages took a
-/// third of the time.
+/// Asks for small pages: thousands of short-lived volumes touch little of the memory they map, and
+/// clearing large pages took a third of the time.
 pub fn prefer_small_pages() {
     // SAFETY: sets an attribute of this process; no memory is touched.
     let _ = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
@@ -177,7 +178,8 @@ fn sample_of(o: &Options) -> usize {
     }
 }
 
-/// Runs the parts, each in a process of its own: the collector of memory and the allocator are one per process.
+/// Runs the parts, each in a process of its own: the collector of memory and the allocator are one
+/// per process.
 fn run_all(o: &Options) -> Result<Vec<Tally>, String> {
     if !o.add.is_empty() {
         let read = |p: &PathBuf| {
@@ -214,7 +216,8 @@ fn run_all(o: &Options) -> Result<Vec<Tally>, String> {
     done.into_iter().collect()
 }
 
-/// A mixed-up order of tests, the same in every run, so that a smaller sample is part of a larger one.
+/// A mixed-up order of tests, the same in every run, so that a smaller sample is part of a larger
+/// one.
 fn rank(n: usize) -> u64 {
     let mut z = (n as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -305,7 +308,8 @@ fn run_test(rig: &Rig, t: &Test, symbols: &mut Symbols, tally: &mut Tally, p: &m
             continue;
         }
         let mut now = fields(&order, symbols);
-        // What does not come again each time is work done for many, now and then, or two blocks side by side on the heap by chance.
+        // What does not come again each time is work done for many, now and then, or two blocks
+        // side by side on the heap by chance.
         for shift in 1..=AGAIN {
             if now.is_empty() {
                 break;

@@ -1,4 +1,5 @@
-//! All tests of a pair of calls: every class of initial state and arguments in which the two commute.
+//! All tests of a pair of calls: every class of initial state and arguments in which the two
+//! commute.
 
 use super::call::Call;
 use super::choice::Choices;
@@ -13,7 +14,8 @@ pub struct Pair {
     pub leaves: usize,
     /// The commutative ones, one of each class.
     pub tests: Vec<Test>,
-    /// Leaves on which the two models disagree: the lazy one says that they commute, the reference that they do not.
+    /// Leaves on which the two models disagree: the lazy one says that they commute, the reference
+    /// that they do not.
     pub rejected: usize,
 }
 
@@ -62,7 +64,8 @@ mod tests {
         Names((0..Names::NEEDED).map(|n| format!("n{n}")).collect())
     }
 
-    /// What the lazy model throws away, the reference throws away too; what it keeps, nearly always.
+    /// What the lazy model throws away, the reference throws away too; what it keeps, nearly
+    /// always.
     #[test]
     fn the_lazy_model_agrees_with_the_reference() {
         use Call::*;

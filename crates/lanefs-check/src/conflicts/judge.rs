@@ -1,11 +1,14 @@
-//! Whether two calls commute: decided by the reference model, in both orders, with what is durable afterwards.
+//! Whether two calls commute: decided by the reference model, in both orders, with what is durable
+//! afterwards.
 //!
-//! *Times.* The instant that a call stores is the clock's to choose, not before the call and never before what is stored already
-//! (SEMANTICS T1), as in COMMUTER's model, where it is a free variable that must not go backwards. So two calls that both store "now" in
-//! one inode leave the later instant in either order, and commute if nothing else tells them apart; were it otherwise, two creates in one
-//! directory would not commute. A call that *reports* times does not commute with one that stores them: between them the clock may be
-//! looked at. What an implementation does of this is another matter: [`stamps_one_inode`] says which tests ask for one inode's
-//! times from both, and the figures are told with and without them.
+//! *Times.* The instant that a call stores is the clock's to choose, not before the call and never
+//! before what is stored already (SEMANTICS T1), as in COMMUTER's model, where it is a free
+//! variable that must not go backwards. So two calls that both store "now" in one inode leave the
+//! later instant in either order, and commute if nothing else tells them apart; were it otherwise,
+//! two creates in one directory would not commute. A call that *reports* times does not commute
+//! with one that stores them: between them the clock may be looked at. What an implementation does
+//! of this is another matter: [`stamps_one_inode`] says which tests ask for one inode's times from
+//! both, and the figures are told with and without them.
 
 use super::test_case::Test;
 use crate::model::{Change, Content, Id, Inode, Model, Persist};
@@ -16,7 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 struct Did {
     outcome: Outcome,
     changes: Vec<Change>,
-    /// Inodes there were before, that took a time from the clock; not directories that only gained or lost a name.
+    /// Inodes there were before, that took a time from the clock; not directories that only gained
+    /// or lost a name.
     stamped: BTreeSet<Id>,
 }
 
@@ -49,7 +53,8 @@ pub fn prepare(test: &Test) -> Result<Model, String> {
     Ok(m)
 }
 
-/// Whether both calls store the clock's time in one inode, which is not a directory that only gains or loses a name.
+/// Whether both calls store the clock's time in one inode, which is not a directory that only gains
+/// or loses a name.
 pub fn stamps_one_inode(test: &Test) -> Result<bool, String> {
     let m = prepare(test)?;
     let stamped = |op: &Op| apply(&mut m.clone(), op).stamped;
@@ -129,7 +134,8 @@ fn same_state(a: &Model, ma: &Renumber, b: &Model, mb: &Renumber) -> bool {
     })
 }
 
-/// Whether one call reports an inode whose ctime the other changed. (mtime and atime are in the outcome.)
+/// Whether one call reports an inode whose ctime the other changed. (mtime and atime are in the
+/// outcome.)
 fn sees_times(x: &Did, y: &Did) -> bool {
     let seen = |o: &Outcome, changes: &[Change]| {
         let Outcome::Attr(a) = o else { return false };
@@ -144,9 +150,9 @@ fn sees_times(x: &Did, y: &Did) -> bool {
     seen(&x.outcome, &y.changes) || seen(&y.outcome, &x.changes)
 }
 
-/// Whether the second call promises to have made durable something of what the first one changed (docs/SEMANTICS.md, C3, F2 and F7: a
-/// time is durable with what it came with). All before them was durable, so the closure C2 adds nothing. In the other order nothing
-/// of the kind is promised.
+/// Whether the second call promises to have made durable something of what the first one changed
+/// (docs/SEMANTICS.md, C3, F2 and F7: a time is durable with what it came with). All before them
+/// was durable, so the closure C2 adds nothing. In the other order nothing of the kind is promised.
 fn promises(before: &Model, first: &Did, second: &Did) -> bool {
     let covers_group = |id: Id| {
         first.changes.iter().any(|c| match c {
@@ -228,7 +234,8 @@ mod tests {
         // Two changes that end alike, and store a time each.
         assert_eq!(go(chmod(), chmod()), (true, true));
         assert_eq!(go(Op::Truncate { path: "/f".into(), size: 0 }, chmod()), (true, true));
-        // fsync promises the time of a change before it, even of one that changes nothing else; fdatasync does not.
+        // fsync promises the time of a change before it, even of one that changes nothing else;
+        // fdatasync does not.
         assert_eq!(go(chmod(), Op::Fsync { fd: 1 }), (false, false));
         assert_eq!(go(Op::Truncate { path: "/f".into(), size: 0 }, Op::Fsync { fd: 1 }), (false, false));
         assert_eq!(go(chmod(), Op::Fdatasync { fd: 1 }), (true, false));

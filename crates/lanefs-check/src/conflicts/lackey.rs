@@ -1,16 +1,20 @@
-//! The cross-check: the same run of a test, seen by the instrumentation and by valgrind's lackey, which sees every access of every
-//! instruction, also those inside the C library and the compiled parts of the Rust library.
+//! The cross-check: the same run of a test, seen by the instrumentation and by valgrind's lackey,
+//! which sees every access of every instruction, also those inside the C library and the compiled
+//! parts of the Rust library.
 //!
 //! 1. The parent picks the tests and hands each to a child of this very program, which runs under
-//!    `valgrind --tool=lackey --trace-mem=yes`. The child runs the test once, in one order, warm, and says which lines
-//!    its own recorder found shared.
-//! 2. lackey writes each access as a line of text, from the first instruction to the last: millions of them. While the child sets up and
-//!    clears away, the pipe they go into is full and does not block, so that a line is lost at the cost of a system call. Before the two calls
-//!    the child says that it is ready and waits until the pipe blocks and is read; from there on each line comes, and nothing is kept but what
-//!    lies between the marks of the two recorded calls.
-//!    A mark is a pattern of one-byte stores that the runtime makes when it begins and ends to record. valgrind runs one thread at a
-//!    time, and while a call is recorded all others wait for it, so whatever lies between two marks is that call's.
-//! 3. Both see the same addresses, so the lines can be compared one by one. What lackey alone sees is told with the place of its instruction.
+//!    `valgrind --tool=lackey --trace-mem=yes`. The child runs the test once, in one order, warm,
+//!    and says which lines its own recorder found shared.
+//! 2. lackey writes each access as a line of text, from the first instruction to the last: millions
+//!    of them. While the child sets up and clears away, the pipe they go into is full and does not
+//!    block, so that a line is lost at the cost of a system call. Before the two calls the child
+//!    says that it is ready and waits until the pipe blocks and is read; from there on each line
+//!    comes, and nothing is kept but what lies between the marks of the two recorded calls. A mark
+//!    is a pattern of one-byte stores that the runtime makes when it begins and ends to record.
+//!    valgrind runs one thread at a time, and while a call is recorded all others wait for it, so
+//!    whatever lies between two marks is that call's.
+//! 3. Both see the same addresses, so the lines can be compared one by one. What lackey alone sees
+//!    is told with the place of its instruction.
 
 use super::call::Call;
 use super::enumerate;
@@ -29,7 +33,8 @@ use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Where the bytes of a mark lie, in the order in which they are stored (`MARK` in trace/runtime.c).
+/// Where the bytes of a mark lie, in the order in which they are stored (`MARK` in
+/// trace/runtime.c).
 const BEGIN: [u64; 8] = [0, 3, 4, 8, 9, 14, 23, 25];
 const END: [u64; 8] = [0, 31, 4, 15, 9, 26, 53, 58];
 /// Tests of a pair that are looked at for one with a conflict.
@@ -104,7 +109,8 @@ fn is_mark(last: &[u64; 8], at: usize, pattern: &[u64; 8]) -> bool {
     (0..8).all(|i| last[(at + i) % 8] == first.wrapping_add(pattern[i]))
 }
 
-/// Reads a trace and keeps the accesses between marks, window by window, each with the address of its instruction.
+/// Reads a trace and keeps the accesses between marks, window by window, each with the address of
+/// its instruction.
 #[derive(Default)]
 struct Reader {
     windows: Vec<Vec<Access>>,
@@ -124,7 +130,8 @@ impl Reader {
         self.windows.len() == 2 && !self.open
     }
 
-    /// Takes one line: `I  addr,size`, ` L addr,size`, ` S ..`, ` M ..`; anything else is valgrind's own.
+    /// Takes one line: `I  addr,size`, ` L addr,size`, ` S ..`, ` M ..`; anything else is
+    /// valgrind's own.
     fn take(&mut self, line: &[u8]) {
         self.lines += 1;
         let Some((&[a, kind, b], rest)) = line.split_first_chunk::<3>() else { return };
@@ -216,8 +223,8 @@ pub struct Compared {
     pub seconds: f64,
 }
 
-/// Runs `n` tests both ways and prints how they compare; false if one sees a line shared that the other does not, but for accesses inside the C
-/// library, which the recorder cannot see.
+/// Runs `n` tests both ways and prints how they compare; false if one sees a line shared that the
+/// other does not, but for accesses inside the C library, which the recorder cannot see.
 pub fn check(n: usize, ratchet: &Ratchet, json: Option<&std::path::Path>) -> Result<bool, String> {
     let rig = Rig::new()?;
     let all: Vec<(Call, Call)> = Call::pairs().filter(|p| p.1 != Call::Checkpoint).collect();
@@ -232,7 +239,8 @@ pub fn check(n: usize, ratchet: &Ratchet, json: Option<&std::path::Path>) -> Res
     for calls in pairs {
         let mut tests = enumerate::tests(calls, &rig.names)?.tests;
         tests.truncate(LOOK);
-        // One with a conflict, if there is one among the first, and not one that comes now and then.
+        // One with a conflict, if there is one among the first, and not one that comes now and
+        // then.
         let conflicts = |t: &Test| {
             (0..3).all(|at| rig.run_elsewhere(t, 0, true, false, at).is_ok_and(|o| o.shared.by_lines()))
         };
@@ -285,7 +293,8 @@ impl Trace {
         Ok(t)
     }
 
-    /// Whether who writes waits while the pipe is full, or loses what it writes. A line is shorter than what a pipe takes whole or not at all.
+    /// Whether who writes waits while the pipe is full, or loses what it writes. A line is shorter
+    /// than what a pipe takes whole or not at all.
     fn block(&self, on: bool) -> std::io::Result<()> {
         Ok(rustix::fs::fcntl_setfl(&self.to, if on { OFlags::empty() } else { OFlags::NONBLOCK })?)
     }

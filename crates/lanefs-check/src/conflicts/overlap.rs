@@ -105,7 +105,8 @@ pub fn shared(a: &Recording, b: &Recording) -> Shared {
     Shared { lines }
 }
 
-/// The accesses behind each shared line: for each, a writing pair if there is one, with a common byte if there is one.
+/// The accesses behind each shared line: for each, a writing pair if there is one, with a common
+/// byte if there is one.
 pub fn explain(a: &Recording, b: &Recording, shared: &Shared) -> Vec<Conflict> {
     let mut out = Vec::new();
     for &(line, bytes) in &shared.lines {

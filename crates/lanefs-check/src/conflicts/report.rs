@@ -175,7 +175,8 @@ fn heat_map(s: &mut String, t: &Tally) {
     for (i, a) in names.iter().enumerate() {
         let _ = write!(s, "<text x=78 y={} text-anchor=end>{a}</text>", top + i * cell + 17);
     }
-    // The names of the columns stand over the first cell of each and below the last; they reach to the right, or to the left.
+    // The names of the columns stand over the first cell of each and below the last; they reach to
+    // the right, or to the left.
     let _ = write!(
         s,
         "</svg><svg width={} height={height} role=img aria-label=\"Tests that share a line, by pair of calls\">",

@@ -1,12 +1,15 @@
 //! The protocol of one test.
 //!
-//! 1. A fresh volume in memory, forked from a formatted image. The set-up runs on a third lane and ends with a checkpoint; handles are
-//!    opened on the lane whose call uses them first; what is to be dirty is written there.
-//! 2. *Warm* runs: each of the two lanes makes a series of calls on objects of its own, so that it has its inode numbers, its reservation, its
-//!    log heads. *Cold* runs leave this out.
-//! 3. The first call on its lane, recorded, then the second on the other one, recorded. All answers are compared with the model's.
+//! 1. A fresh volume in memory, forked from a formatted image. The set-up runs on a third lane and
+//!    ends with a checkpoint; handles are opened on the lane whose call uses them first; what is to
+//!    be dirty is written there.
+//! 2. *Warm* runs: each of the two lanes makes a series of calls on objects of its own, so that it
+//!    has its inode numbers, its reservation, its log heads. *Cold* runs leave this out.
+//! 3. The first call on its lane, recorded, then the second on the other one, recorded. All answers
+//!    are compared with the model's.
 //! 4. The same on another fresh volume with the second call first.
-//! 5. The volume is stopped as by a crash and opened again; what it holds is judged by the oracle of the crash simulator.
+//! 5. The volume is stopped as by a crash and opened again; what it holds is judged by the oracle
+//!    of the crash simulator.
 
 use super::call::Call;
 use super::lanes::Lane;
@@ -74,7 +77,8 @@ impl Rig {
         Rig::start(BYTES, None)
     }
 
-    /// One on a small volume, with names that were chosen before: for a program whose every instruction costs a microsecond.
+    /// One on a small volume, with names that were chosen before: for a program whose every
+    /// instruction costs a microsecond.
     pub fn small(names: Names) -> Result<Rig, String> {
         Rig::start(SMALL, Some(names))
     }
@@ -104,8 +108,8 @@ impl Rig {
         self.run_elsewhere(test, first, warm, crash, 0)
     }
 
-    /// The same with the volume elsewhere on the heap, if `shift` is not 0: what shares a line only by where the allocator put two
-    /// blocks does so in one place and not in another.
+    /// The same with the volume elsewhere on the heap, if `shift` is not 0: what shares a line only
+    /// by where the allocator put two blocks does so in one place and not in another.
     pub fn run_elsewhere(
         &self,
         test: &Test,
@@ -209,7 +213,8 @@ impl Rig {
         Ok(recording)
     }
 
-    /// The checkpoint runs on lane 1 up to its first or third write, the call is made on lane 0, the checkpoint goes on.
+    /// The checkpoint runs on lane 1 up to its first or third write, the call is made on lane 0,
+    /// the checkpoint goes on.
     fn beside_checkpoint(
         &self,
         s: &mut Session,
@@ -235,7 +240,8 @@ impl Rig {
             let got = target.call(0, &what, true);
             let _ = done.send((got, trace::stop()));
         });
-        // A call that waits for the checkpoint would wait for ever. The time is only how long to look.
+        // A call that waits for the checkpoint would wait for ever. The time is only how long to
+        // look.
         let answer = did.recv_timeout(Duration::from_secs(10));
         gate.open();
         let (got_b, b) = told.recv().map_err(|e| e.to_string())?;
@@ -251,7 +257,8 @@ impl Rig {
         Ok([a, b])
     }
 
-    /// Looks at every inode, through its names and handles: the state is the model's, and the oracle learns who is who.
+    /// Looks at every inode, through its names and handles: the state is the model's, and the
+    /// oracle learns who is who.
     fn survey(&self, s: &mut Session) -> Result<(), String> {
         let mut ops = vec![Op::Stat { path: "/".into() }];
         let mut todo = vec![(crate::model::ROOT, String::new())];
@@ -317,7 +324,8 @@ impl Session {
     }
 }
 
-/// Blocks of every size up to 4 KiB, another number of each for each `shift`, that take the places of what is allocated next.
+/// Blocks of every size up to 4 KiB, another number of each for each `shift`, that take the places
+/// of what is allocated next.
 fn fillers(lane: usize, shift: usize) -> Vec<Box<[u8]>> {
     let sizes = (16..=4096).step_by(16).enumerate();
     sizes.flat_map(|(i, size)| (0..1 + (i + lane + shift * 7) % 5).map(move |_| size)).map(block).collect()
@@ -328,7 +336,8 @@ fn block(size: usize) -> Box<[u8]> {
     vec![0; size].into_boxed_slice()
 }
 
-/// What a lane does before the recorded call: one of each thing that takes something from a common stock.
+/// What a lane does before the recorded call: one of each thing that takes something from a common
+/// stock.
 fn warm_up(names: &Names, lane: usize) -> Vec<Op> {
     let fd = 200 + lane as u8;
     let path = |n: usize| crate::op::Name::from(format!("/{}/{}", names.own(lane), names.scratch(n)));

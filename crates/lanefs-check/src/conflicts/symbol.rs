@@ -1,8 +1,10 @@
-//! From an address in the program to the line of LaneFS behind it, and to the field that line is about.
+//! From an address in the program to the line of LaneFS behind it, and to the field that line is
+//! about.
 //!
-//! The instrumentation gives the address of each access and that of its function's caller. Of the functions inlined there the
-//! innermost one of LaneFS counts: an atomic's `load` or a mutex's `unlock` is somebody's. The field is what the line names;
-//! where it names none (a guard that is dropped at a brace) it is what the lock guards.
+//! The instrumentation gives the address of each access and that of its function's caller. Of the
+//! functions inlined there the innermost one of LaneFS counts: an atomic's `load` or a mutex's
+//! `unlock` is somebody's. The field is what the line names; where it names none (a guard that is
+//! dropped at a brace) it is what the lock guards.
 
 use super::trace::Access;
 use std::collections::HashMap;
@@ -89,16 +91,17 @@ impl Symbols {
         Site { function: short_function(&function), place: format!("{from}:{line}"), field }
     }
 
-    /// Functions and places of a list of callers, those of LaneFS and of other libraries, innermost first, up to the function by which
-    /// LaneFS was entered.
+    /// Functions and places of a list of callers, those of LaneFS and of other libraries, innermost
+    /// first, up to the function by which LaneFS was entered.
     pub fn backtrace(&mut self, callers: &[usize]) -> Vec<String> {
         let frames: Vec<_> = callers.iter().filter(|p| **p != 0).flat_map(|pc| self.frames(*pc)).collect();
         shorten(within(&frames))
     }
 }
 
-/// The frames up to the one by which LaneFS was entered, without those of the standard library. What called it is the checker's; so is
-/// what the checker hands in, as a device: that may lie in between. An access outside of LaneFS has its own frame alone.
+/// The frames up to the one by which LaneFS was entered, without those of the standard library.
+/// What called it is the checker's; so is what the checker hands in, as a device: that may lie in
+/// between. An access outside of LaneFS has its own frame alone.
 fn within(frames: &[(String, String, u32)]) -> Vec<String> {
     let say = |(name, file, line): &(String, String, u32)| {
         let from = file.rfind("crates/").or_else(|| file.rfind("/src/").and_then(|i| file[..i].rfind('/')));

@@ -22,7 +22,8 @@ pub struct Pair {
     pub cold_bytes: usize,
     /// The same by lines.
     pub cold_lines: usize,
-    /// Tests in which both calls store the time of one inode (`judge::stamps_one_inode`), and those of them with conflicts.
+    /// Tests in which both calls store the time of one inode (`judge::stamps_one_inode`), and those
+    /// of them with conflicts.
     #[serde(default)]
     pub stamped: Stamped,
 }
@@ -55,8 +56,8 @@ pub struct Class {
     pub example: String,
     /// The accesses of the two lanes there.
     pub sites: [String; 2],
-    /// Who made them: for each lane the functions and places, innermost first, up to the library's own. Empty in the answer of a part,
-    /// and if the example does not show the conflict again.
+    /// Who made them: for each lane the functions and places, innermost first, up to the library's
+    /// own. Empty in the answer of a part, and if the example does not show the conflict again.
     #[serde(default)]
     pub backtraces: Vec<Vec<String>>,
     /// Which call was first when they were taken, or why there are none.
@@ -86,8 +87,8 @@ pub struct Tally {
     /// Tests with conflicts.
     #[serde(default)]
     pub found: Vec<Found>,
-    /// Conflicts that did not come again when the test was run again: work that an operation does now and then for many, or blocks side by
-    /// side on the heap.
+    /// Conflicts that did not come again when the test was run again: work that an operation does
+    /// now and then for many, or blocks side by side on the heap.
     pub sporadic: BTreeMap<String, usize>,
     /// By the same fields, a test that had one. It may not show it when it is run by itself.
     #[serde(default)]
@@ -190,7 +191,8 @@ impl Tally {
     }
 }
 
-/// The figures below which a change may not fall, and what is known of each class. Kept in the tree.
+/// The figures below which a change may not fall, and what is known of each class. Kept in the
+/// tree.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Ratchet {
     /// The sample that the figures are of.
@@ -202,8 +204,9 @@ pub struct Ratchet {
 }
 
 impl Ratchet {
-    /// What a run breaks. Smaller samples are parts of larger ones, so their counts may only be smaller. Of a larger sample than the accepted one
-    /// it is not known what a pair that was free may have, nor on which fields: that is not judged.
+    /// What a run breaks. Smaller samples are parts of larger ones, so their counts may only be
+    /// smaller. Of a larger sample than the accepted one it is not known what a pair that was free
+    /// may have, nor on which fields: that is not judged.
     pub fn broken_by(&self, t: &Tally) -> Vec<String> {
         let mut out: Vec<String> =
             t.errors.iter().take(5).map(|e| format!("differs from the model: {e}")).collect();
@@ -233,8 +236,8 @@ impl Ratchet {
         out
     }
 
-    /// Whether every test of a pair may conflict. On which fields two syncs meet depends on which of them
-    /// came first, and differs from run to run; that they meet is what the counts hold.
+    /// Whether every test of a pair may conflict. On which fields two syncs meet depends on which
+    /// of them came first, and differs from run to run; that they meet is what the counts hold.
     fn wholly(&self, pair: &str) -> bool {
         self.pairs.get(pair).is_some_and(|[tests, bytes, lines]| bytes == tests && lines == tests)
     }
@@ -307,7 +310,8 @@ mod tests {
         assert!(r.broken_by(&tally(10, 2, Some("A.b"))).is_empty(), "a sample may hold all of them");
         assert_eq!(r.broken_by(&tally(10, 3, Some("A.b"))).len(), 1);
         assert_eq!(r.broken_by(&tally(10, 1, Some("A.c"))).len(), 1, "another field");
-        // A pair of which every test may conflict: its fields are not held, those of other pairs are.
+        // A pair of which every test may conflict: its fields are not held, those of other pairs
+        // are.
         let mut whole = Ratchet::default();
         whole.accept(&tally(10, 10, Some("A.b")));
         let mut t = tally(10, 10, Some("A.c"));

@@ -1,4 +1,5 @@
-//! From a leaf of the exploration to calls that can be made: the set-up, the handles, the two calls.
+//! From a leaf of the exploration to calls that can be made: the set-up, the handles, the two
+//! calls.
 
 use super::call::Call;
 use super::lazy::{Args, Id::Init, Kind, Leaf, Obj};
@@ -283,7 +284,8 @@ pub fn build(leaf: &Leaf, calls: (Call, Call), number: usize, names: &Names) -> 
     Test { calls, number, setup: b.setup(), ops }
 }
 
-/// What a leaf is but for the numbering of everything: equal for two leaves of one class, seen from the call `order[0]`.
+/// What a leaf is but for the numbering of everything: equal for two leaves of one class, seen from
+/// the call `order[0]`.
 struct Signature<'a> {
     leaf: &'a Leaf,
     order: [usize; 2],
@@ -301,7 +303,8 @@ const FD: u8 = 4;
 const VALUE: u8 = 5;
 
 impl Signature<'_> {
-    /// The label of thing `n` of a kind (names: within a directory); new ones are numbered as they come.
+    /// The label of thing `n` of a kind (names: within a directory); new ones are numbered as they
+    /// come.
     fn label(&mut self, kind: u8, within: u8, n: u8) -> u32 {
         if let Some(l) = self.labels.get(&(kind, within, n)) {
             return *l;

@@ -1,5 +1,5 @@
-//! The recording runtime (`trace/runtime.c`), seen from here. It is linked in only by `cargo xtask conflicts`, which also
-//! compiles everything with the instrumentation that calls it.
+//! The recording runtime (`trace/runtime.c`), seen from here. It is linked in only by
+//! `cargo xtask conflicts`, which also compiles everything with the instrumentation that calls it.
 
 /// One access of instrumented code.
 #[repr(C)]
@@ -130,7 +130,8 @@ pub fn start(with_stacks: bool) {
     let _ = with_stacks;
 }
 
-/// Forgets what the calling thread recorded and records from here on, with stacks if it did so before.
+/// Forgets what the calling thread recorded and records from here on, with stacks if it did so
+/// before.
 pub fn start_anew() {
     #[cfg(lanefs_trace)]
     // SAFETY: touches the calling thread's recorder only.
@@ -172,8 +173,9 @@ pub fn stop() -> Recording {
     #[cfg(lanefs_trace)]
     {
         let (mut n, mut stacks, mut lost) = (0, std::ptr::null(), 0);
-        // SAFETY: the runtime answers a buffer of `n` records, which nobody writes before the next `start` of this thread, and one
-        // of stacks that is as long as the highest number in a record says.
+        // SAFETY: the runtime answers a buffer of `n` records, which nobody writes before the next
+        // `start` of this thread, and one of stacks that is as long as the highest number in a
+        // record says.
         unsafe {
             let p = runtime::lanefs_trace_stop(&mut n, &mut stacks, &mut lost);
             if p.is_null() {

@@ -2,7 +2,8 @@
 
 use super::tally::{Pair, Tally, View};
 
-/// The calls of COMMUTER's model that exist here (SOSP'13, 6.1), with the two that ScaleFS added (SOSP'17, 7.2).
+/// The calls of COMMUTER's model that exist here (SOSP'13, 6.1), with the two that ScaleFS added
+/// (SOSP'17, 7.2).
 const COMMUTER: [&str; 15] = [
     "open", "create", "link", "unlink", "rename", "stat", "fstat", "lseek", "close", "read", "write",
     "pread", "pwrite", "fsync", "sync",

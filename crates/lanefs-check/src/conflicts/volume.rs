@@ -1,7 +1,8 @@
-//! A volume under test: calls are made as by a program, and only the library's part of each is recorded.
+//! A volume under test: calls are made as by a program, and only the library's part of each is
+//! recorded.
 //!
-//! The caller's buffers lie on the caller's stack, which the recorder leaves out. What belongs to the library counts wherever
-//! it lies, so also the inside of a [`File`].
+//! The caller's buffers lie on the caller's stack, which the recorder leaves out. What belongs to
+//! the library counts wherever it lies, so also the inside of a [`File`].
 
 use super::trace;
 use crate::op::{Fd, Name, Op, Outcome, When, Who};
@@ -274,7 +275,8 @@ fn data_on_stack<'a>(from: &[u8], space: &'a mut [u8; 4096]) -> &'a [u8] {
     &space[..n]
 }
 
-/// A device on which a checkpoint can be stopped: the thread that armed it waits at its n-th write until it is let go.
+/// A device on which a checkpoint can be stopped: the thread that armed it waits at its n-th write
+/// until it is let go.
 #[derive(Debug)]
 pub struct Gate {
     inner: Arc<dyn Device>,

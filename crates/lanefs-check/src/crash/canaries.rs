@@ -1,5 +1,6 @@
-//! Mistakes on purpose, and whether they are found: in the toy file system, in the devices, in the model of the protocol, and, with
-//! the feature `canaries`, in LaneFS itself. A checker that finds none of them proves nothing.
+//! Mistakes on purpose, and whether they are found: in the toy file system, in the devices, in the
+//! model of the protocol, and, with the feature `canaries`, in LaneFS itself. A checker that finds
+//! none of them proves nothing.
 
 use super::device_faults::{DeviceFault, OnFaultyDevice};
 use super::states::Levels;
@@ -41,7 +42,8 @@ const RANGE: &[&str] = &[
      write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a",
 ];
 
-/// A truncation that nobody made durable, and then so much overwriting that all segments are used again.
+/// A truncation that nobody made durable, and then so much overwriting that all segments are used
+/// again.
 #[cfg(feature = "canaries")]
 const OVERWRITE: &[&str] = &["creat /a 60000; sync; ckpt; trunc /a 0; creat /b 60000; fsync /b; \
      write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b;  \
@@ -146,7 +148,8 @@ fn look_for(canary: lanefs_sync::Canary) -> Look {
         C::EarlyReuse => (l.scripts, l.config.blocks) = (OVERWRITE, 384),
         C::CarriesNothing => (l.scripts, l.config.blocks) = (CARRY, 384),
         C::EpochWithGap => {
-            // Every group a part of its own, so that each of the two mlogs gets a share of each epoch.
+            // Every group a part of its own, so that each of the two mlogs gets a share of each
+            // epoch.
             (l.system.mount.commit_part, l.config.blocks) = (1, 2048);
             l.scripts = &[
                 "mkdir /a; creat /a/f; mkdir /a/b; creat /a/b/g; rename /a/f /f; creat /a/b/h; rename /a/b/g /g; sync",

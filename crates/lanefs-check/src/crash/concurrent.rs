@@ -1,6 +1,7 @@
-//! Crashes of several threads at once. Each thread works in a directory of its own, beside a model of its own, while
-//! another makes rounds of background work and checkpoints. What the threads do commutes, so each has its own oracle for
-//! its own directory; that they share lanes' epochs, logs, flushes and checkpoints is what is tested.
+//! Crashes of several threads at once. Each thread works in a directory of its own, beside a model
+//! of its own, while another makes rounds of background work and checkpoints. What the threads do
+//! commutes, so each has its own oracle for its own directory; that they share lanes' epochs, logs,
+//! flushes and checkpoints is what is tested.
 
 use super::*;
 use crate::op::Name;
@@ -97,7 +98,8 @@ pub(crate) fn must_work(done: lanefs::Result<()>) -> Result<(), Violation> {
     }
 }
 
-/// Runs one sequence of steps per thread (at most four) at once on LaneFS, and checks the crash states.
+/// Runs one sequence of steps per thread (at most four) at once on LaneFS, and checks the crash
+/// states.
 pub fn run_threads(
     system: &LaneFs,
     work: &[Vec<Step>],

@@ -1,4 +1,5 @@
-//! Faulty devices, between LaneFS and the recorder: canaries that must be caught, whatever LaneFS does.
+//! Faulty devices, between LaneFS and the recorder: canaries that must be caught, whatever LaneFS
+//! does.
 
 use super::system::{LaneFs, Live, System};
 use lanefs_store::Result as StoreResult;

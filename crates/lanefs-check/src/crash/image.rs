@@ -1,4 +1,5 @@
-//! Device content that is cheap to copy, to change and to recognise: shared blocks in shared chunks, with a running hash.
+//! Device content that is cheap to copy, to change and to recognise: shared blocks in shared
+//! chunks, with a running hash.
 
 use lanefs_store::device::{Device, ReadReq, WriteReq};
 use lanefs_store::{Result, StoreError};

@@ -1,13 +1,15 @@
-//! L5: faults of the medium itself. A volume is brought to rest (everything synced, a checkpoint behind it); then one block
-//! is damaged, and whoever opens the volume must get an error or the truth, never anything else (SEMANTICS E1).
+//! L5: faults of the medium itself. A volume is brought to rest (everything synced, a checkpoint
+//! behind it); then one block is damaged, and whoever opens the volume must get an error or the
+//! truth, never anything else (SEMANTICS E1).
 //!
-//! Damage: a flipped bit; a block of zeros; a lost write (the block as it was before); a misdirected write (the block's
-//! content on another block, which is the case the checksums' seed by address is for); two blocks exchanged; a misdirected read (another
-//! block's content is read in the block's place: always, until the block is written, or once). After one that happened once nothing may
-//! be lost: who opens the volume next reads all of it.
+//! Damage: a flipped bit; a block of zeros; a lost write (the block as it was before); a
+//! misdirected write (the block's content on another block, which is the case the checksums' seed
+//! by address is for); two blocks exchanged; a misdirected read (another block's content is read in
+//! the block's place: always, until the block is written, or once). After one that happened once
+//! nothing may be lost: who opens the volume next reads all of it.
 //!
-//! Damage of a superblock or a checkpoint slot may be answered by an older consistent state: then the tree must
-//! be one the oracle allows when nothing was acknowledged.
+//! Damage of a superblock or a checkpoint slot may be answered by an older consistent state: then
+//! the tree must be one the oracle allows when nothing was acknowledged.
 
 use super::image::BLOCK;
 use super::*;
@@ -145,7 +147,8 @@ fn devices(images: &[Image], misread: Option<&Misread>) -> Vec<Arc<dyn Device>> 
     devices
 }
 
-/// Damages one block in many ways. `reserved` blocks at the start of each device hold superblock and slots.
+/// Damages one block in many ways. `reserved` blocks at the start of each device hold superblock
+/// and slots.
 pub fn run_medium(
     system: &dyn System,
     steps: &[Step],

@@ -1,10 +1,12 @@
-//! The crash simulator: runs a workload on a recording device, makes every state that the medium may have after a
-//! crash, recovers each, and asks the oracle.
+//! The crash simulator: runs a workload on a recording device, makes every state that the medium
+//! may have after a crash, recovers each, and asks the oracle.
 //!
-//! Per state: recover and look (`oracle::observe`); let fsck check what recovery left, its free space included; compare with
-//! docs/SEMANTICS.md for every moment of the program at which the medium may have that state; and for one in so many states go on: crash at each step of
-//! recovery itself and recover again (R1), crash right after it and find the same again (R3), then use the volume, crash, and
-//! find that what was used is there and that nothing lies behind the ends of files (F4).
+//! Per state: recover and look (`oracle::observe`); let fsck check what recovery left, its free
+//! space included; compare with docs/SEMANTICS.md for every moment of the program at which the
+//! medium may have that state; and for one in so many states go on: crash at each step of recovery
+//! itself and recover again (R1), crash right after it and find the same again (R3), then use the
+//! volume, crash, and find that what was used is there and that nothing lies behind the ends of
+//! files (F4).
 
 pub mod canaries;
 pub mod concurrent;
@@ -37,7 +39,8 @@ pub struct Config {
     pub devices: usize,
     /// Which states.
     pub levels: Levels,
-    /// One in so many distinct states is crashed again during and after recovery, and what is there at the end; 0: none.
+    /// One in so many distinct states is crashed again during and after recovery, and what is there
+    /// at the end; 0: none.
     pub nested: u64,
     /// Stop at so many distinct states of one workload.
     pub limit: u64,
@@ -182,7 +185,8 @@ pub(crate) struct Driven {
     pub(crate) answered_at: Vec<u64>,
 }
 
-/// Runs steps beside the model, noting in the recorder when each was called and answered. `Err`: at which step, and what.
+/// Runs steps beside the model, noting in the recorder when each was called and answered. `Err`: at
+/// which step, and what.
 pub(crate) fn drive<T: Target>(
     pair: &mut Pair<T>,
     steps: &[Step],
@@ -287,8 +291,9 @@ pub(crate) fn plain(images: &[Image]) -> Vec<Arc<dyn Device>> {
     images.iter().map(|i| Arc::new(CowDevice::new(i.clone())) as Arc<dyn Device>).collect()
 }
 
-/// Checks a recovered volume that was not closed, as fsck does without repairing: what recovery wrote must be whole without its log too, and of its
-/// blocks exactly those in use that something refers to (C5).
+/// Checks a recovered volume that was not closed, as fsck does without repairing: what recovery
+/// wrote must be whole without its log too, and of its blocks exactly those in use that something
+/// refers to (C5).
 pub(crate) fn checked(
     system: &dyn System,
     devices: Vec<Arc<dyn Device>>,
@@ -389,7 +394,8 @@ fn again(
     allowed: &dyn Fn(&Observed) -> Result<(), Violation>,
 ) -> Result<(), Violation> {
     again_from(system, state, &state.devices, &[], first, counts, allowed)?;
-    // The same if only the process died: what recovery reads may still be in a cache, and be gone when the power goes.
+    // The same if only the process died: what recovery reads may still be in a cache, and be gone
+    // when the power goes.
     match &state.cached {
         Some((durable, cached)) => again_from(system, state, durable, cached, first, counts, allowed)
             .map_err(|v| broken(v.rule, format!("after the death of the process: {}", v.what))),
@@ -476,7 +482,8 @@ fn again_from(
 
 const PROBE: &str = "/probe after the crash";
 
-/// Uses a recovered volume: looks behind the end of each file, makes a file, fsyncs it. Answers its bytes.
+/// Uses a recovered volume: looks behind the end of each file, makes a file, fsyncs it. Answers its
+/// bytes.
 fn probe(live: &mut dyn Live, first: &Observed) -> Result<Vec<u8>, Violation> {
     let mut ask = |op: Op| match live.call(Who::Root, &op) {
         Outcome::Fail(e) => {

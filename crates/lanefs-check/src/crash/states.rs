@@ -1,22 +1,27 @@
-//! From the log of a recording to the contents the medium may have after a crash: the levels L1 to L3.
+//! From the log of a recording to the contents the medium may have after a crash: the levels L1 to
+//! L3.
 //!
 //! # The fault model
 //!
-//! 1. The crash comes at an *instant* between two events of the log. A write issued later is not there.
-//! 2. A write that was answered before a flush of its device was *issued*, and that flush was answered before the instant, is
-//!    there. A write answered while a flush was out is not covered by it.
-//! 3. Of every other write any subset of its 512-byte sectors is there, independent of all other writes. Where two
-//!    of them overlap, either may lie above.
+//! 1. The crash comes at an *instant* between two events of the log. A write issued later is not
+//!    there.
+//! 2. A write that was answered before a flush of its device was *issued*, and that flush was
+//!    answered before the instant, is there. A write answered while a flush was out is not covered
+//!    by it.
+//! 3. Of every other write any subset of its 512-byte sectors is there, independent of all other
+//!    writes. Where two of them overlap, either may lie above.
 //! 4. A discard leaves zeros or what was there.
 //! 5. Each device fails by itself: a flush covers the writes of its own device only.
 //!
-//! Writes are taken apart into blocks of 4 KiB, so that a submission of many blocks may arrive in any part. At an instant with
-//! `n` volatile blocks:
+//! Writes are taken apart into blocks of 4 KiB, so that a submission of many blocks may arrive in
+//! any part. At an instant with `n` volatile blocks:
 //!
 //! - L1, at every event: all blocks answered so far are there and no other.
-//! - L2, before the answer of each flush, at each answer to the program, and at the end: every subset if `n <= 8`; otherwise
-//!   none, all, each alone, each missing, pairs missing, prefixes in order of issue, and seeded samples.
-//! - L3, at the same instants: one block torn after each of its sectors and at random, with all others there and with none.
+//! - L2, before the answer of each flush, at each answer to the program, and at the end: every
+//!   subset if `n <= 8`; otherwise none, all, each alone, each missing, pairs missing, prefixes in
+//!   order of issue, and seeded samples.
+//! - L3, at the same instants: one block torn after each of its sectors and at random, with all
+//!   others there and with none.
 
 use super::image::{BLOCK, Image, Shared};
 use crate::generate::Rng;
@@ -34,16 +39,16 @@ pub struct Levels {
     pub tears: usize,
     /// Of how many blocks every two are missing together, where not every subset is tried.
     pub pairs: usize,
-    /// Where not every subset is tried: each block alone, each missing, and every prefix; without it none of these, and no crash at the
-    /// other instants.
+    /// Where not every subset is tried: each block alone, each missing, and every prefix; without
+    /// it none of these, and no crash at the other instants.
     pub each: bool,
     /// For the samples.
     pub seed: u64,
 }
 
 impl Levels {
-    /// Little more than CrashMonkey does: what was answered, what is durable, all, and one random subset. For so many workloads that more
-    /// of each would take days.
+    /// Little more than CrashMonkey does: what was answered, what is durable, all, and one random
+    /// subset. For so many workloads that more of each would take days.
     pub const BRIEF: Levels = Levels { all_subsets: 1, samples: 1, tears: 0, pairs: 0, each: false, seed: 1 };
     /// A first look: the whole run in few states.
     pub const QUICK: Levels = Levels { all_subsets: 4, samples: 2, tears: 1, pairs: 0, each: true, seed: 1 };
@@ -96,8 +101,9 @@ pub struct State {
     pub at: u64,
     /// In words: what of the volatile blocks is there.
     pub how: String,
-    /// If all that was answered is there and nothing else, as when only the process died: what the medium holds for certain, and what
-    /// lies in the volatile caches, in order: device, block and content.
+    /// If all that was answered is there and nothing else, as when only the process died: what the
+    /// medium holds for certain, and what lies in the volatile caches, in order: device, block and
+    /// content.
     pub cached: Option<Cached>,
 }
 
@@ -111,9 +117,9 @@ impl State {
     }
 }
 
-/// Calls `visit` with every state of a log at the levels asked for, in order of the instant, until it answers false.
-/// `bases` is what the devices held before the log, `answers` the instants at which the program had an answer; crashes
-/// before `from` are left out.
+/// Calls `visit` with every state of a log at the levels asked for, in order of the instant, until
+/// it answers false. `bases` is what the devices held before the log, `answers` the instants at
+/// which the program had an answer; crashes before `from` are left out.
 pub fn enumerate(
     log: &Log,
     bases: &[Image],

@@ -1,4 +1,5 @@
-//! What the simulator crashes: something that formats devices, opens (and so recovers) them, and answers calls.
+//! What the simulator crashes: something that formats devices, opens (and so recovers) them, and
+//! answers calls.
 
 use crate::op::{Op, Outcome, Who};
 use crate::target::Target;
@@ -33,7 +34,8 @@ pub trait System: Sync {
     fn order(&self) -> Order {
         Order::Relaxed
     }
-    /// Checks a volume that nobody has open without writing to it: what is wrong with it. `None` if it has no checker.
+    /// Checks a volume that nobody has open without writing to it: what is wrong with it. `None` if
+    /// it has no checker.
     fn fsck(&self, _devices: Vec<Arc<dyn Device>>) -> Option<Result<(), String>> {
         None
     }
@@ -46,7 +48,8 @@ pub struct LaneFs {
     pub format: FormatOptions,
     /// How they are opened.
     pub mount: MountOptions,
-    /// Threads that make the calls by turns, so that one history lies in the logs of several lanes; 0: the caller makes them.
+    /// Threads that make the calls by turns, so that one history lies in the logs of several lanes;
+    /// 0: the caller makes them.
     pub threads: usize,
 }
 
@@ -118,7 +121,8 @@ impl Turns {
                 lanefs_sync::canary::plant(canary);
                 for (who, op) in todo {
                     let work = || target.lock().unwrap_or_else(PoisonError::into_inner).call(who, &op);
-                    // A panic ends the thread, and shows to the caller as an answer that does not come.
+                    // A panic ends the thread, and shows to the caller as an answer that does not
+                    // come.
                     if done.send(work()).is_err() {
                         return;
                     }
@@ -133,7 +137,8 @@ impl Turns {
 
 impl Target for Turns {
     fn call(&mut self, who: Who, op: &Op) -> Outcome {
-        // Not strictly by turns: of two calls that always come in a pair one would always make the changes.
+        // Not strictly by turns: of two calls that always come in a pair one would always make the
+        // changes.
         self.chance =
             self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let (calls, answers) = &self.workers[(self.chance >> 33) as usize % self.workers.len()];

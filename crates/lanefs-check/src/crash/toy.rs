@@ -1,9 +1,11 @@
-//! A file system small enough to be surely right, and to be surely wrong on purpose: the reference model with one
-//! journal of all steps. It shows that the simulator accepts what is right and catches what is not, without LaneFS.
+//! A file system small enough to be surely right, and to be surely wrong on purpose: the reference
+//! model with one journal of all steps. It shows that the simulator accepts what is right and
+//! catches what is not, without LaneFS.
 //!
-//! Block `n` holds record `n`: magic, checksum, number, count, and from the block's end backwards indices into the list of steps of this process
-//! (which stands for their encoding). A sync writes the steps since the last record and flushes. Recovery replays
-//! records until one is missing or damaged.
+//! Block `n` holds record `n`: magic, checksum, number, count, and from the block's end backwards
+//! indices into the list of steps of this process (which stands for their encoding). A sync writes
+//! the steps since the last record and flushes. Recovery replays records until one is missing or
+//! damaged.
 
 use super::image::BLOCK;
 use super::system::{Live, System};
@@ -27,7 +29,8 @@ pub enum Bug {
     UncheckedRecord,
     /// Only the last step before an fsync is written.
     DroppedDependency,
-    /// fsync writes nothing when the file was not written since its last fsync, although it was renamed.
+    /// fsync writes nothing when the file was not written since its last fsync, although it was
+    /// renamed.
     StaleClean,
     /// Recovery takes a record although one before it is missing.
     Gap,
@@ -137,7 +140,8 @@ impl System for Toy {
             model.apply(Who::Root, &Op::Close { fd });
         }
         model.take_changes();
-        // What was read may lie in a volatile cache that outlived the process alone: it is durable before anything is concluded from it.
+        // What was read may lie in a volatile cache that outlived the process alone: it is durable
+        // before anything is concluded from it.
         device.flush().map_err(|e| e.to_string())?;
         let live = LiveToy {
             bug: self.bug,

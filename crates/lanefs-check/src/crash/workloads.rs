@@ -1,6 +1,6 @@
-//! Workloads: all sequences of one and of two operations over a small tree with each persistence call after each (the
-//! manner of CrashMonkey's ACE), and random histories. The known mistakes of others are in
-//! [`scenario::KNOWN`](crate::scenario::KNOWN).
+//! Workloads: all sequences of one and of two operations over a small tree with each persistence
+//! call after each (the manner of CrashMonkey's ACE), and random histories. The known mistakes of
+//! others are in [`scenario::KNOWN`](crate::scenario::KNOWN).
 
 use crate::generate::{Generator, Profile, Rng};
 use crate::scenario::{Scenario, script};
@@ -132,8 +132,8 @@ pub fn seq2(n: u64) -> Result<Scenario, String> {
     sequence(&[&ops[at(1, o)], PERSIST[at(o, p)], &ops[at(o * p, o)], PERSIST[at(o * p * o, p)]])
 }
 
-/// All sequences of two operations, each once, in an order that `seed` picks: the first ones are a sample, and a part of it goes on where
-/// another ended.
+/// All sequences of two operations, each once, in an order that `seed` picks: the first ones are a
+/// sample, and a part of it goes on where another ended.
 pub fn seq2_all(seed: u64) -> impl Iterator<Item = Result<Scenario, String>> {
     let all = seq2_len();
     let mut rng = Rng::new(seed);

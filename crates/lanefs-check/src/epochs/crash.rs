@@ -1,5 +1,5 @@
-//! Crashing a state: every subset of what is written and not flushed, what recovery makes of it, and whether that is
-//! allowed.
+//! Crashing a state: every subset of what is written and not flushed, what recovery makes of it,
+//! and whether that is allowed.
 
 use super::*;
 
@@ -72,7 +72,8 @@ impl State {
         tree
     }
 
-    /// What recovery makes: per key the last writer by version; records of batches only above the last committed epoch.
+    /// What recovery makes: per key the last writer by version; records of batches only above the
+    /// last committed epoch.
     fn recover(&self, p: &Program, m: Fault, s: &Survivors) -> Tree {
         let mut records: Vec<((u8, u8, u8), Key, Ino)> = Vec::new();
         let mut start = p.base;
@@ -126,7 +127,8 @@ impl State {
         for (i, g) in self.groups.iter().enumerate().filter(|(i, _)| has(*i)) {
             for (j, h) in self.groups[..i].iter().enumerate().filter(|(j, _)| !has(*j)) {
                 let key = g.effects.iter().any(|e| h.effects.iter().any(|f| f.0 == e.0));
-                // Two operations on one inode under different names commute unless one came after the other.
+                // Two operations on one inode under different names commute unless one came after
+                // the other.
                 let inode = g.before >> j & 1 == 1 && g.effects.iter().any(|e| h.names(e.1) || h.names(e.2));
                 let parent = g.effects.iter().any(|e| h.new == dir_of(e.0));
                 let inside = g.removed != 0 && h.in_dir(g.removed);

@@ -88,7 +88,8 @@ pub fn explore(p: &Program, m: Fault, limit: usize) -> Exploration {
                     if !seen.insert(fingerprint(s)) {
                         continue;
                     }
-                    // Only what changes the medium or what was promised changes what a crash leaves.
+                    // Only what changes the medium or what was promised changes what a crash
+                    // leaves.
                     let same =
                         s.parts == state.parts && s.batches == state.batches && s.groups == state.groups;
                     if same { None } else { s.crash(p, m).err() }

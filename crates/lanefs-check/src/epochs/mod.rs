@@ -2,10 +2,11 @@
 //!
 //! # What is modelled
 //!
-//! Two or three threads with a lane each run programs of create, mkdir, link, unlink, rmdir and rename over three directories (and
-//! those they make); a sealer seals epochs, a committer writes and flushes parts, threads call fsync. Every step of the protocol is one
-//! atomic transition; all interleavings are explored breadth first, so a counterexample is a shortest one. Every state is also
-//! crashed, with every subset of written but not flushed parts and batches surviving.
+//! Two or three threads with a lane each run programs of create, mkdir, link, unlink, rmdir and
+//! rename over three directories (and those they make); a sealer seals epochs, a committer writes
+//! and flushes parts, threads call fsync. Every step of the protocol is one atomic transition; all
+//! interleavings are explored breadth first, so a counterexample is a shortest one. Every state is
+//! also crashed, with every subset of written but not flushed parts and batches surviving.
 //!
 //! Not modelled: memory ordering (loom's job in lanefs-sync), data, the device.
 //!
@@ -24,10 +25,11 @@
 //!
 //! # What must hold after a crash, in every state (the numbers of docs/SEMANTICS.md)
 //!
-//! - C1: what recovery makes of the surviving records is the replay of a set D of groups in linearization order.
+//! - C1: what recovery makes of the surviving records is the replay of a set D of groups in
+//!   linearization order.
 //! - C2: D is closed. C3: D holds what was acknowledged.
-//! - C5: entries name inodes that were made, directories have one name and are reachable, removed ones are empty; the link
-//!   counts that follow from the records (O8) equal the names.
+//! - C5: entries name inodes that were made, directories have one name and are reachable, removed
+//!   ones are empty; the link counts that follow from the records (O8) equal the names.
 //! - And in operation: no group is appended to an epoch that was already taken (O2).
 //!
 //! [`Fault`] lists what the exploration must catch when it is planted.
@@ -48,7 +50,8 @@ pub type Ino = u8;
 pub const KEYS: usize = 10;
 /// Inodes of the model.
 pub const INODES: usize = 16;
-/// The directory of each pair of keys: the root, two that exist, and the first inode of threads 0 and 1.
+/// The directory of each pair of keys: the root, two that exist, and the first inode of threads 0
+/// and 1.
 pub const DIRS: [Ino; 5] = [1, 2, 3, 6, 9];
 /// The inode the `op`-th operation of a thread makes.
 pub const fn made_by(thread: u8, op: u8) -> Ino {
@@ -66,7 +69,8 @@ pub fn keys_of(dir: Ino) -> impl Iterator<Item = Key> {
 /// An operation of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
-    /// Makes a file; replaces a file that is there (as creating elsewhere and renaming over it would).
+    /// Makes a file; replaces a file that is there (as creating elsewhere and renaming over it
+    /// would).
     Create(Key),
     /// Makes a directory where nothing is.
     Mkdir(Key),

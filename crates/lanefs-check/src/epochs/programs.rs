@@ -4,7 +4,8 @@ use super::{INODES, KEYS, Op, Program, made_by};
 use crate::generate::Rng;
 use Op::*;
 
-// Keys: two names in the root, in directory 2, in directory 3, and in what threads 0 and 1 make first.
+// Keys: two names in the root, in directory 2, in directory 3, and in what threads 0 and 1 make
+// first.
 const R0: u8 = 0;
 const R1: u8 = 1;
 const A0: u8 = 2;
@@ -40,7 +41,8 @@ pub fn scripted() -> Vec<Program> {
         program(&[&[Create(A1), Rename(A1, B0)], &[Create(A0)]], &[made(0, 0), made(1, 0)], 1, [0; 3], BASE),
         program(&[&[Create(A1), Create(A1)], &[Rename(A1, B0)]], &[made(0, 1)], 2, [0, 0, 0], BASE),
         program(&[&[Create(A1), Rename(A1, A0)], &[Link(A0, B0)]], &[4, made(0, 0)], 0, [0, 3, 0], BASE),
-        // A link whose source is removed while it is made, with nothing else: the seal falls between.
+        // A link whose source is removed while it is made, with nothing else: the seal falls
+        // between.
         program(&[&[Link(A0, A1)], &[Unlink(A0)]], &[], 1, [0, 0, 0], BASE),
         // Two epochs, the second flushed first.
         program(&[&[Create(A1)], &[Create(A1)]], &[made(1, 0)], 2, [0, 0, 0], BASE),

@@ -67,7 +67,8 @@ impl State {
         true
     }
 
-    /// The keys an operation locks, in order. For rmdir and for a rename over a directory also the keys inside it.
+    /// The keys an operation locks, in order. For rmdir and for a rename over a directory also the
+    /// keys inside it.
     fn to_lock(&self, p: &Program, m: Fault, op: Op) -> Vec<Key> {
         let mut keys = match op {
             Op::Create(k) | Op::Mkdir(k) | Op::Unlink(k) | Op::Link(_, k) | Op::Rmdir(k) => vec![k],
@@ -251,7 +252,8 @@ impl State {
 
     fn set_masks(&mut self, p: &Program, op: Op, t: usize) {
         let g = self.threads[t].group as usize;
-        // After the group exists (a mistake) its own effects say what it touches; before, the keys do.
+        // After the group exists (a mistake) its own effects say what it touches; before, the keys
+        // do.
         let applied = self.groups.get(g).is_some_and(|x| x.lane == t as u8 && x.appended && !x.returned);
         let made = if applied { self.groups[g].clone() } else { self.effects_of(p, op, t) };
         let bit = 1 << t;

@@ -1,5 +1,5 @@
-//! Bytes for every decoder of the format: valid blocks that were changed, and noise. Whatever they say, the answer is a value or an
-//! error; and what was decoded can be encoded and decoded again.
+//! Bytes for every decoder of the format: valid blocks that were changed, and noise. Whatever they
+//! say, the answer is a value or an error; and what was decoded can be encoded and decoded again.
 
 use super::images::corpus;
 use super::tell;

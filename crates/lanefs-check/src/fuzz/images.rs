@@ -14,9 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// The most time of a processor that one use of an image of 4 MiB a device may take. Usually it is milliseconds.
+/// The most time of a processor that one use of an image of 4 MiB a device may take. Usually it is
+/// milliseconds.
 pub const TIME: Duration = Duration::from_secs(5);
-/// The most that one use of such an image may take from the heap, in bytes: page cache, block cache, tables.
+/// The most that one use of such an image may take from the heap, in bytes: page cache, block
+/// cache, tables.
 pub const MEMORY: u64 = 96 << 20;
 
 /// A seed and what can be changed in it.
@@ -150,7 +152,8 @@ fn use_it(all: Vec<Arc<dyn Device>>, rng: &mut Rng) -> bool {
     true
 }
 
-/// Looks at no more than so many names, none deeper than so many directories: the image may hold circles.
+/// Looks at no more than so many names, none deeper than so many directories: the image may hold
+/// circles.
 const NAMES: usize = 600;
 const DEPTH: usize = 12;
 

@@ -1,5 +1,5 @@
-//! Counts the heap, so that an image cannot make it grow without bound. Programs that want the count name [`Metered`] as their allocator;
-//! without it the counts stay 0.
+//! Counts the heap, so that an image cannot make it grow without bound. Programs that want the
+//! count name [`Metered`] as their allocator; without it the counts stay 0.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,8 +20,9 @@ fn grown(by: usize) -> bool {
     now <= MOST
 }
 
-// SAFETY: every call is passed on to the system's allocator with the arguments it came with, or answered by null, which
-// `GlobalAlloc` allows for any request; counting touches atomics only and allocates nothing.
+// SAFETY: every call is passed on to the system's allocator with the arguments it came with, or
+// answered by null, which `GlobalAlloc` allows for any request; counting touches atomics only and
+// allocates nothing.
 unsafe impl GlobalAlloc for Metered {
     unsafe fn alloc(&self, l: Layout) -> *mut u8 {
         if !grown(l.size()) {

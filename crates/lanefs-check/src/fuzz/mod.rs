@@ -1,9 +1,12 @@
-//! A seeded fuzzer in this process: images that are damaged behind their checksums, and bytes for every decoder.
+//! A seeded fuzzer in this process: images that are damaged behind their checksums, and bytes for
+//! every decoder.
 //!
-//! 1. A valid image (`seeds`) is changed in one to four places, mostly fields of structures, and every checksum and every reference
-//!    up to the checkpoint slot is made right again (`mutate`): so the damage is believed until somebody looks at what it says.
-//! 2. Whatever an image says, opening, reading, writing, checking and repairing it ends, within [`images::TIME`] and
-//!    [`images::MEMORY`], with an answer or an error (`images`). Nothing panics, in no thread.
+//! 1. A valid image (`seeds`) is changed in one to four places, mostly fields of structures, and
+//!    every checksum and every reference up to the checkpoint slot is made right again (`mutate`):
+//!    so the damage is believed until somebody looks at what it says.
+//! 2. Whatever an image says, opening, reading, writing, checking and repairing it ends, within
+//!    [`images::TIME`] and [`images::MEMORY`], with an answer or an error (`images`). Nothing
+//!    panics, in no thread.
 //! 3. A repair leaves nothing that a second repair would change, and a repaired volume opens.
 //! 4. A case follows from its number alone, so `cargo xtask fuzz --seed N --cases 1` does it again.
 

@@ -1,7 +1,9 @@
-//! Damage behind the checksums: fields are changed, then the block is sealed again, and whoever refers to it, up to the slot.
+//! Damage behind the checksums: fields are changed, then the block is sealed again, and whoever
+//! refers to it, up to the slot.
 //!
-//! References are found by what they are on disk: eight bytes of address and the sum right behind them, or (entries of the inode table)
-//! behind eight more. So the mutator needs to know no structure to keep all of them valid, and knows only where fields begin.
+//! References are found by what they are on disk: eight bytes of address and the sum right behind
+//! them, or (entries of the inode table) behind eight more. So the mutator needs to know no
+//! structure to keep all of them valid, and knows only where fields begin.
 
 use super::seeds::{HASH_KEY, Seed};
 use super::tell;
@@ -131,7 +133,8 @@ impl Mutant {
         self.block_mut(t)[HEADER_LEN..HEADER_LEN + 4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Seals a block that was changed, and then all that lead to it. `old` is the sum that its parents have.
+    /// Seals a block that was changed, and then all that lead to it. `old` is the sum that its
+    /// parents have.
     fn reseal_up(&mut self, t: Target, old: u32) {
         self.seal(t);
         let mut todo = vec![(t.addr(), old, self.crc(t))];
@@ -151,7 +154,8 @@ impl Mutant {
         }
     }
 
-    /// Replaces the sum of references to `addr` in a block; what the block summed to before, if there were any.
+    /// Replaces the sum of references to `addr` in a block; what the block summed to before, if
+    /// there were any.
     fn crc_if_names(&mut self, t: Target, addr: BlockAddr, was: u32, now: u32) -> Option<u32> {
         let bytes = addr.0.to_le_bytes();
         let b = self.block(t);
@@ -171,7 +175,8 @@ impl Mutant {
         Some(before)
     }
 
-    /// Lets `f` change blocks; those for which it answers true are sealed again, with all that lead to them. Returns how many.
+    /// Lets `f` change blocks; those for which it answers true are sealed again, with all that lead
+    /// to them. Returns how many.
     pub fn edit(&mut self, mut f: impl FnMut(Form, &mut [u8]) -> bool) -> usize {
         let mut changed = 0;
         for t in self.targets.clone() {

@@ -1,4 +1,5 @@
-//! Valid images to begin with: fresh, closed with a full tree, left open with a log to be rolled forward, on several devices.
+//! Valid images to begin with: fresh, closed with a full tree, left open with a log to be rolled
+//! forward, on several devices.
 
 use crate::crash::system::{LaneFs, System};
 use lanefs::{Cred, MountOptions, OpenOptions, Volume};
@@ -77,8 +78,9 @@ fn make(
     Ok(Seed { name, devices: memory.iter().map(|m| m.to_vec()).collect() })
 }
 
-/// Files of every form: inline, with a map of one and two levels, sparse, with attributes in the inode and beside it, hard and
-/// symbolic links, a directory of several buckets, and unlinked files that are open.
+/// Files of every form: inline, with a map of one and two levels, sparse, with attributes in the
+/// inode and beside it, hard and symbolic links, a directory of several buckets, and unlinked files
+/// that are open.
 fn tree(v: &Volume) -> lanefs::Result<()> {
     let fs = v.as_user(Cred::root());
     fs.mkdir("/d", 0o755)?;

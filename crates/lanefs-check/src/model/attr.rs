@@ -56,7 +56,8 @@ impl Model {
                 return Err(libc::EPERM);
             }
         }
-        // As the kernel, root included: whoever changes the owner clears setuid, and setgid with group-execute.
+        // As the kernel, root included: whoever changes the owner clears setuid, and setgid with
+        // group-execute.
         if !n.is_dir() {
             n.mode &= !libc::S_ISUID;
             if n.mode & 0o010 != 0 || c.uid != 0 && !c.in_group(n.gid) {
@@ -93,7 +94,8 @@ impl Model {
         Ok(Outcome::Done)
     }
 
-    /// The checks before any call on an extended attribute. As the library, which checks no ACL against the mode and lets no name inherit one.
+    /// The checks before any call on an extended attribute. As the library, which checks no ACL
+    /// against the mode and lets no name inherit one.
     fn xattr_place(&self, c: &Cred, path: &Name, name: &Name, write: bool) -> Res<Id> {
         let id = self.lookup(c, path, true)?;
         let n = self.ino(id)?;

@@ -1,9 +1,9 @@
-//! The reference model: a sequential file system in memory, small and plainly right. It answers every [`Op`] as
-//! docs/SEMANTICS.md part 1 says, and tells what each call changed ([`Change`]) so that the oracle can say what a
-//! crash may leave (part 2).
+//! The reference model: a sequential file system in memory, small and plainly right. It answers
+//! every [`Op`] as docs/SEMANTICS.md part 1 says, and tells what each call changed ([`Change`]) so
+//! that the oracle can say what a crash may leave (part 2).
 //!
-//! The order in which errors are looked for is that of Linux's VFS; it was compared with ext4 and tmpfs by
-//! `tests/it/directory.rs`.
+//! The order in which errors are looked for is that of Linux's VFS; it was compared with ext4 and
+//! tmpfs by `tests/it/directory.rs`.
 
 mod attr;
 mod data;

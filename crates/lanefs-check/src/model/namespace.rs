@@ -334,7 +334,8 @@ impl Model {
         if !is_dir && (from.slash || !exchange && to.slash) {
             return Err(libc::ENOTDIR);
         }
-        // As the kernel, which looks only for a directory between the two parents, never for a parent itself.
+        // As the kernel, which looks only for a directory between the two parents, never for a
+        // parent itself.
         if is_dir && from.dir != to.dir && self.is_above(source, to.dir) {
             return Err(libc::EINVAL);
         }

@@ -1,7 +1,7 @@
 //! The process in which something fails: one stage, once.
 //!
-//! The script's thread keeps the model beside the volume, and tells what is called and answered. All of that is exempt: what fails is asked for by the
-//! volume, in whatever thread.
+//! The script's thread keeps the model beside the volume, and tells what is called and answered.
+//! All of that is exempt: what fails is asked for by the volume, in whatever thread.
 
 use super::PlantedFault;
 use super::faults::{Fault, begin, counted, exempt};
@@ -127,7 +127,8 @@ impl<T: Target> Thread<'_, T> {
         Next::Step
     }
 
-    /// A step was answered by an error. It should have changed nothing; of what writes data, or closes the volume, nobody knows.
+    /// A step was answered by an error. It should have changed nothing; of what writes data, or
+    /// closes the volume, nobody knows.
     fn failed(&mut self, i: usize) -> Next {
         let op = &self.steps[i].op;
         let mut pair = Pair::new(Borrowed(&mut self.target));
@@ -277,7 +278,8 @@ pub fn main(of: &Stage, dir: &Path, task: Task) -> Result<(), String> {
             std::process::exit(0)
         })
     };
-    // On a stack that is mapped already: the first thread's grows, and ends the process where it cannot.
+    // On a stack that is mapped already: the first thread's grows, and ends the process where it
+    // cannot.
     std::thread::scope(|s| {
         let worker = std::thread::Builder::new().stack_size(8 << 20).spawn_scoped(s, whole);
         worker.map_err(|e| e.to_string())?.join().unwrap_or_else(|_| Err("it panicked".into()))

@@ -1,7 +1,8 @@
-//! What fails: allocations, starts of threads, address space. Programs that want it name [`Failing`] as their allocator; until [`begin`] nothing
-//! fails and nothing is counted.
+//! What fails: allocations, starts of threads, address space. Programs that want it name
+//! [`Failing`] as their allocator; until [`begin`] nothing fails and nothing is counted.
 //!
-//! Of one process, so statics. Deciding allocates nothing: atomics, and a flag of the thread that needs no initialisation.
+//! Of one process, so statics. Deciding allocates nothing: atomics, and a flag of the thread that
+//! needs no initialisation.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -56,7 +57,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// One kind of request: how many there were since the mark, and which fail. Relaxed everywhere: the counts order nothing.
+/// One kind of request: how many there were since the mark, and which fail. Relaxed everywhere: the
+/// counts order nothing.
 struct Requests {
     seen: AtomicU64,
     /// The first that fails.
@@ -93,7 +95,8 @@ thread_local! {
     static EXEMPT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on requests are counted, and the N-th (from 0) fails. `Err`: the address space cannot be limited.
+/// From now on requests are counted, and the N-th (from 0) fails. `Err`: the address space cannot
+/// be limited.
 pub fn begin(fault: Fault, n: u64) -> Result<(), String> {
     let range = match fault {
         Fault::Once | Fault::Thread => Some((n, n + 1)),
@@ -122,7 +125,8 @@ fn limit_space(more: u64) -> Result<(), String> {
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().to_string()) }
 }
 
-/// Runs the checker's own code: what the calling thread asks for meanwhile is neither counted nor failed.
+/// Runs the checker's own code: what the calling thread asks for meanwhile is neither counted nor
+/// failed.
 pub fn exempt<R>(f: impl FnOnce() -> R) -> R {
     /// Puts back what was.
     struct Back(bool);
@@ -135,7 +139,8 @@ pub fn exempt<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Whether the thread that is about to be started is not. For who stands in for the C library's `pthread_create`.
+/// Whether the thread that is about to be started is not. For who stands in for the C library's
+/// `pthread_create`.
 pub fn no_thread() -> bool {
     !EXEMPT.get() && THREADS.fails()
 }
@@ -147,9 +152,10 @@ fn none() -> bool {
     !EXEMPT.get() && ALLOCATIONS.fails()
 }
 
-// SAFETY: every call is passed on to the system's allocator with the arguments it came with, or answered by null, which
-// `GlobalAlloc` allows for any request and which leaves the memory of a reallocation as it was; deciding touches atomics and a
-// thread-local without initialisation and without a destructor only, and allocates nothing.
+// SAFETY: every call is passed on to the system's allocator with the arguments it came with, or
+// answered by null, which `GlobalAlloc` allows for any request and which leaves the memory of a
+// reallocation as it was; deciding touches atomics and a thread-local without initialisation and
+// without a destructor only, and allocates nothing.
 unsafe impl GlobalAlloc for Failing {
     unsafe fn alloc(&self, l: Layout) -> *mut u8 {
         if none() {

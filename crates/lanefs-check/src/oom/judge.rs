@@ -58,7 +58,8 @@ impl Ended {
         let ended_at_once = status.signal() == Some(libc::SIGABRT);
         for line in &self.lines {
             match line {
-                // The library's own end of a thread that has no room to begin: of the whole process, and before the thread does anything.
+                // The library's own end of a thread that has no room to begin: of the whole
+                // process, and before the thread does anything.
                 Line::Panics(what) if ended_at_once && what.contains(NO_STACK) => {
                     return Ok(Verdict::Aborted);
                 }
@@ -163,7 +164,8 @@ impl Told {
         self.moment.1 += 1;
     }
 
-    /// An inode whose making is the last that is known of the process: it may be there, and nobody was told which it is.
+    /// An inode whose making is the last that is known of the process: it may be there, and nobody
+    /// was told which it is.
     fn find_last(&mut self, found: &Observed) -> Judged<()> {
         let Some(changes) = self.history.changes.last() else { return Ok(()) };
         for c in changes {

@@ -1,18 +1,25 @@
-//! Memory that runs out at every step. A failed allocation ends a Rust process, and a call that meets one in another way answers ENOMEM; so wherever one
-//! fails, the process must answer or end at once, and leave what a death of the process may leave (docs/SEMANTICS.md, part 2).
+//! Memory that runs out at every step. A failed allocation ends a Rust process, and a call that
+//! meets one in another way answers ENOMEM; so wherever one fails, the process must answer or end
+//! at once, and leave what a death of the process may leave (docs/SEMANTICS.md, part 2).
 //!
 //! # A run
 //!
-//! 1. Each *stage* (`stage.rs`) is run once without a failure, by a child process on image files, to count its allocations and its starts of threads.
-//! 2. For each [`Fault`] and each N a child (`child.rs`) is run in which the N-th of these requests fails, in whatever thread. It tells what it calls
-//!    and what is answered (`report.rs`), and goes on as long as it can.
-//! 3. The parent judges (`judge.rs`): the child aborted with the message of a failed allocation, or answered ENOMEM or EAGAIN, or went on as if nothing
-//!    had been; it did not panic, hang, or end in another way. What it left opens, passes fsck, is a state that the oracle allows for what was
-//!    acknowledged, can be worked on, and is still so when closed and opened again. Stages that change nothing leave what was there.
+//! 1. Each *stage* (`stage.rs`) is run once without a failure, by a child process on image files,
+//!    to count its allocations and its starts of threads.
+//! 2. For each [`Fault`] and each N a child (`child.rs`) is run in which the N-th of these requests
+//!    fails, in whatever thread. It tells what it calls and what is answered (`report.rs`), and
+//!    goes on as long as it can.
+//! 3. The parent judges (`judge.rs`): the child aborted with the message of a failed allocation, or
+//!    answered ENOMEM or EAGAIN, or went on as if nothing had been; it did not panic, hang, or end
+//!    in another way. What it left opens, passes fsck, is a state that the oracle allows for what
+//!    was acknowledged, can be worked on, and is still so when closed and opened again. Stages that
+//!    change nothing leave what was there.
 //!
-//! A thread that cannot be started, and address space that cannot be had, are wants of memory too: [`Fault::Thread`] and [`Fault::Space`].
+//! A thread that cannot be started, and address space that cannot be had, are wants of memory too:
+//! [`Fault::Thread`] and [`Fault::Space`].
 //!
-//! The file under the image forgets nothing when a process dies, so nothing is asked here about power; `crash` does that.
+//! The file under the image forgets nothing when a process dies, so nothing is asked here about
+//! power; `crash` does that.
 
 mod child;
 pub mod faults;
@@ -161,11 +168,12 @@ pub struct Report {
     pub seconds: f64,
 }
 
-/// The most steps of [`faults::SPACE`] that are tried: the last of them leave room for all that a stage asks for.
+/// The most steps of [`faults::SPACE`] that are tried: the last of them leave room for all that a
+/// stage asks for.
 const SPACES: u64 = 48;
 
-/// Written while a child is begun, read while this process has an image open: between fork and exec a child has the files of all its parent's threads
-/// open, and with them their locks.
+/// Written while a child is begun, read while this process has an image open: between fork and exec
+/// a child has the files of all its parent's threads open, and with them their locks.
 static BEGINNING: RwLock<()> = RwLock::new(());
 
 /// A directory that goes when this does.
@@ -284,7 +292,8 @@ fn choose(r: &Ready, fault: Fault, o: &Options) -> Vec<u64> {
         Fault::Space => SPACES,
     };
     let some = if o.long { all } else { o.sample.min(all) };
-    // Evenly, the first and the last among them; the second of two faults of a kind takes those between.
+    // Evenly, the first and the last among them; the second of two faults of a kind takes those
+    // between.
     let between = u64::from(matches!(fault, Fault::ForGood | Fault::Threads) && some < all);
     (0..some).map(|i| (i * all + between * all / 2) / some).map(|n| n.min(all - 1)).collect()
 }

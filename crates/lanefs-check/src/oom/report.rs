@@ -1,5 +1,5 @@
-//! What a child tells its parent, a line each, by write(2) from the stack: it must be told when there is no memory, by any thread, and be there
-//! when the process ends at the next instruction.
+//! What a child tells its parent, a line each, by write(2) from the stack: it must be told when
+//! there is no memory, by any thread, and be there when the process ends at the next instruction.
 
 use std::fmt;
 use std::io::Write;
@@ -13,7 +13,8 @@ pub enum Line {
     Answered(usize, usize, i32),
     /// The step that was answered by an errno changed nothing; the script goes on.
     Unchanged(usize, usize),
-    /// Nobody knows what that step did. `sync` was called behind it, and answered so; the script ends.
+    /// Nobody knows what that step did. `sync` was called behind it, and answered so; the script
+    /// ends.
     Doubted(usize, usize, i32),
     /// An inode of the thread's model is this inode of the volume.
     Is(usize, u64, u64, u32),
@@ -27,7 +28,8 @@ pub enum Line {
     Broken(String),
 }
 
-/// Tells. The first call of a process allocates. A parent that is gone is no reason to go on otherwise.
+/// Tells. The first call of a process allocates. A parent that is gone is no reason to go on
+/// otherwise.
 pub fn tell(what: fmt::Arguments<'_>) {
     let mut room = [0u8; 1024];
     let mut rest = &mut room[..];

@@ -1,4 +1,5 @@
-//! What is done while something fails: a stage has the image that it begins with, and what is done to it.
+//! What is done while something fails: a stage has the image that it begins with, and what is done
+//! to it.
 
 use crate::crash::image::{BLOCK, CowDevice, Image};
 use crate::crash::plain;
@@ -45,14 +46,16 @@ pub struct Stage {
     pub devices: usize,
     /// Whether the volume runs its background threads.
     pub background: bool,
-    /// What each thread of the program does, and how much of it before the mark. One thread has the whole volume, several have a directory each.
+    /// What each thread of the program does, and how much of it before the mark. One thread has the
+    /// whole volume, several have a directory each.
     pub work: Vec<(Vec<Step>, usize)>,
 }
 
 /// Where a thread works, by its number.
 pub const HOMES: [&str; 2] = ["/t0", "/t1"];
 
-/// Names and attributes, all that a closure can hold, and a directory that grows over several buckets.
+/// Names and attributes, all that a closure can hold, and a directory that grows over several
+/// buckets.
 fn names() -> String {
     let long = |i: usize| format!("/many/{}{i}", "n".repeat(180));
     let many: String = (0..48).map(|i| format!("creat {}; ", long(i))).collect();
@@ -95,8 +98,9 @@ pub fn all() -> Result<Vec<Stage>, String> {
     }
     stages.push(work("two devices", &format!("{CONTENT}; {}", names()), 2)?);
     stages.push(Stage { background: true, ..work("background", &format!("{}; {CONTENT}", names()), 1)? });
-    // A write of several units (36 pages with this budget of memory) may be cut between two of them by a sync of the other thread, which no model of one
-    // thread knows. No thread can take the volume from the other.
+    // A write of several units (36 pages with this budget of memory) may be cut between two of them
+    // by a sync of the other thread, which no model of one thread knows. No thread can take the
+    // volume from the other.
     let two = [names(), CONTENT.replace("creat /c 200000", "creat /c 120000")];
     let two = two.iter().map(|text| script(text)).collect::<Result<Vec<_>, _>>()?;
     let stays = |w: Vec<Step>| (w.into_iter().filter(|s| s.op != crate::op::Op::Remount).collect(), 0);
@@ -119,8 +123,8 @@ pub fn all() -> Result<Vec<Stage>, String> {
     Ok(stages)
 }
 
-/// What is left on the medium by who is killed with everything under way: a tree in a checkpoint, committed epochs and fsyncs behind it. More content
-/// than one thread of a recovery reads.
+/// What is left on the medium by who is killed with everything under way: a tree in a checkpoint,
+/// committed epochs and fsyncs behind it. More content than one thread of a recovery reads.
 fn left_open() -> String {
     let many: String = (0..12).map(|i| format!("creat /f{i} 60000; fsync /f{i}; ")).collect();
     format!(
@@ -224,13 +228,15 @@ pub fn write(images: &[Image], blocks: usize, files: &[PathBuf]) -> Result<(), S
     Ok(())
 }
 
-/// Reads an image file once nobody has it open: requests of a process that ended may be under way still, and its lock stays until they are not.
+/// Reads an image file once nobody has it open: requests of a process that ended may be under way
+/// still, and its lock stays until they are not.
 pub fn read(path: &Path, blocks: usize) -> Result<Image, String> {
     let say = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let mut tries = 0;
     let lock = loop {
         match FileDevice::open(path, true) {
-            // Opening waits ten seconds each time; the kernel takes what it takes on a busy machine.
+            // Opening waits ten seconds each time; the kernel takes what it takes on a busy
+            // machine.
             Err(StoreError::InUse { .. }) if tries < 30 => tries += 1,
             opened => break opened.map_err(|e| say(&e))?,
         }

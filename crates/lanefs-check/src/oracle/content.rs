@@ -14,7 +14,8 @@ fn upto<T>(v: &[Versioned<T>], op: Option<usize>) -> usize {
 }
 
 impl Oracle {
-    /// The last step whose acknowledgement covers the inode's attributes, and the one that covers its bytes.
+    /// The last step whose acknowledgement covers the inode's attributes, and the one that covers
+    /// its bytes.
     fn covered(&self, id: Id, answered: usize, cut: &Cut) -> (Option<usize>, Option<usize>) {
         let acknowledged = || self.persists.iter().filter(|p| p.0 < answered);
         let all = |p: &Persist| *p == Persist::All || *p == Persist::Inode(id);
@@ -25,8 +26,9 @@ impl Oracle {
         (attrs, bytes.max(replaced.map(|(g, _)| g.op).max()))
     }
 
-    /// F4 for a file of a volume of which a part is lost: every byte is zero or was written to this file at this place, by whatever step. An
-    /// inode that the run did not get to know is not judged.
+    /// F4 for a file of a volume of which a part is lost: every byte is zero or was written to this
+    /// file at this place, by whatever step. An inode that the run did not get to know is not
+    /// judged.
     pub fn own_bytes(&self, identity: Identity, found: &Found) -> Result<(), Violation> {
         let Some(v) = self.of_target.get(&identity).and_then(|id| self.inodes.get(id)) else { return Ok(()) };
         for (i, page) in found.bytes.chunks(4096).enumerate() {
@@ -83,7 +85,8 @@ impl Oracle {
         let is_dir = u32::from(v.kind) << 12 == libc::S_IFDIR;
         let fits = |a: &Versioned<crate::model::AttrState>| {
             let (w, f) = (&a.value, found);
-            // In an ordered volume the rights are the cut's business, and travel apart from all others.
+            // In an ordered volume the rights are the cut's business, and travel apart from all
+            // others.
             let apart = self.order == Order::Ordered;
             let count =
                 |names: &mut dyn Iterator<Item = &Name>| names.filter(|n| !(apart && is_acl(n))).count();
@@ -174,7 +177,8 @@ impl Oracle {
                 None
             };
             let end = versions.iter().take_while(|x| x.op < called).count().min(next.unwrap_or(usize::MAX));
-            // What a truncate left of the page that its end falls in is as free as any page; only what lies behind must be gone.
+            // What a truncate left of the page that its end falls in is as free as any page; only
+            // what lies behind must be gone.
             let trimmed = first.filter(|f| versions[*f].op == size_op && page.len() < 4096);
             let start = if trimmed.is_some() { low } else { low.max(first) };
             let same = |x: Option<&Arc<Page>>| x.map_or(&ZERO[..], |p| &p[..])[..page.len()] == *page;

@@ -31,7 +31,8 @@ impl Oracle {
             for (i, g) in self.groups.iter().enumerate().filter(|(_, g)| g.op <= *op) {
                 cut[i] |= match what {
                     Persist::All => true,
-                    // C3': all that returned before it. An fdatasync promises no more than its file's last change, and what came before that.
+                    // C3': all that returned before it. An fdatasync promises no more than its
+                    //      file's last change, and what came before that.
                     Persist::Inode(_) if self.order == Order::Ordered => true,
                     Persist::Inode(x) | Persist::Data(x) => {
                         // Of rights only what a write took away: an fdatasync asks for no others.

@@ -1,17 +1,21 @@
 //! The oracle: which states docs/SEMANTICS.md part 2 allows after a crash.
 //!
-//! A run is a [`History`]: the steps, what each changed in the model, and which inode of the target each inode of
-//! the model is. A crash is two numbers: so many steps had been answered, so many had been called. What was found
-//! afterwards is an [`Observed`] tree. [`Oracle::check`] decides without search:
+//! A run is a [`History`]: the steps, what each changed in the model, and which inode of the target
+//! each inode of the model is. A crash is two numbers: so many steps had been answered, so many had
+//! been called. What was found afterwards is an [`Observed`] tree. [`Oracle::check`] decides
+//! without search:
 //!
-//! 1. *The namespace* (`cut.rs`). The groups acknowledged as durable and all they depend on are in the cut D. Each
-//!    observed entry must be what the key's chain of changes held after some number of changes; where D says less, D
-//!    grows to the next number that fits, with its dependencies. Every D' that explains the observation and contains the
-//!    acknowledged groups contains this D, so the least fixpoint exists exactly if some D' does.
-//!    In an ordered volume each group depends on the one before it, and an fsync acknowledges all groups before it: D is a prefix.
-//!    There mode, owner and ACLs (the *rights* of an inode) are in the same order (`rights.rs`): a call that changes them is a group
-//!    too, and each inode has a chain of rights beside the chains of the keys.
-//! 2. *Each inode* (`content.rs`) by the interval [last acknowledged as durable, last called] of its versions.
+//! 1. *The namespace* (`cut.rs`). The groups acknowledged as durable and all they depend on are in
+//!    the cut D. Each observed entry must be what the key's chain of changes held after some number
+//!    of changes; where D says less, D grows to the next number that fits, with its dependencies.
+//!    Every D' that explains the observation and contains the acknowledged groups contains this D,
+//!    so the least fixpoint exists exactly if some D' does. In an ordered volume each group depends
+//!    on the one before it, and an fsync acknowledges all groups before it: D is a prefix. There
+//!    mode, owner and ACLs (the *rights* of an inode) are in the same order (`rights.rs`): a call
+//!    that changes them is a group too, and each inode has a chain of rights beside the chains of
+//!    the keys.
+//! 2. *Each inode* (`content.rs`) by the interval [last acknowledged as durable, last called] of
+//!    its versions.
 
 mod content;
 mod cut;
@@ -104,7 +108,8 @@ pub struct Oracle {
     key_index: BTreeMap<(Id, Name), usize>,
     /// Per key: (group, inode afterwards), in order.
     chains: Vec<Vec<(usize, Option<Id>)>>,
-    /// Per inode, in an ordered volume: its rights at first, and after each group that changed them.
+    /// Per inode, in an ordered volume: its rights at first, and after each group that changed
+    /// them.
     rights: BTreeMap<Id, RightsChain>,
     inodes: BTreeMap<Id, Versions>,
     persists: Vec<(usize, Persist)>,
@@ -200,7 +205,8 @@ impl Oracle {
                 .iter()
                 .any(|e| h.named.contains(&self.keys[e.0].0) && h.makes(self.keys[e.0].0, self));
             let inside = h.entries.iter().any(|e| removed_dirs.contains(&self.keys[e.0].0));
-            // In an ordered volume what is found is a prefix (C2'): the group before it brings all that came before.
+            // In an ordered volume what is found is a prefix (C2'): the group before it brings all
+            // that came before.
             let before = self.order == Order::Ordered && i + 1 == self.groups.len();
             if before || moved || shares_key || shares_inode || makes_dir || inside {
                 g.needs.push(i);
@@ -225,8 +231,8 @@ impl Oracle {
         self.groups.push(g);
     }
 
-    /// Whether a recovered state is allowed when `answered` steps had been answered and `called` (that many or one
-    /// more) had been called.
+    /// Whether a recovered state is allowed when `answered` steps had been answered and `called`
+    /// (that many or one more) had been called.
     pub fn check(&self, answered: usize, called: usize, found: &Observed) -> Result<(), Violation> {
         found.sound()?;
         let names = self.names(found)?;

@@ -31,7 +31,8 @@ pub struct Found {
 }
 
 impl Found {
-    /// Whether it is as the root of a new volume is; with `apart` but for the rights, which are judged by themselves.
+    /// Whether it is as the root of a new volume is; with `apart` but for the rights, which are
+    /// judged by themselves.
     pub(super) fn is_new_root(&self, apart: bool) -> bool {
         let rights = self.mode == libc::S_IFDIR | 0o755 && (self.uid, self.gid) == (0, 0);
         (apart || rights) && self.xattrs.keys().all(|name| apart && super::rights::is_acl(name))
@@ -68,7 +69,8 @@ const READ_MAX: u64 = 16 << 20;
 /// Deeper paths than this mean a cycle.
 const DEPTH_MAX: usize = 64;
 
-/// Reads the whole tree of a target. An error is a violation too: what recovery leaves must be readable.
+/// Reads the whole tree of a target. An error is a violation too: what recovery leaves must be
+/// readable.
 pub fn observe(t: &mut dyn Target) -> Result<Observed, Violation> {
     let root = attributes(t, &"/".into())?;
     let mut o = Observed { root: root.id, inodes: BTreeMap::new(), entries: Vec::new() };

@@ -1,14 +1,15 @@
 //! Rights after a crash: mode, owner and ACLs of inodes in an ordered volume (C2', C3').
 //!
-//! 1. A call that changes the rights of an inode is a group, like one that changes a name. It names no inode and has no
-//!    key, so in a relaxed volume, where groups are found by what they share, it would be in no cut; there rights are
-//!    judged with the other attributes instead (`content.rs`).
-//! 2. Each inode has a chain of rights: those it was made with, and those that each group left. Rights as found must be
-//!    what the chain says at the cut. Where they are of a later group the cut grows to the first one that fits, with all
-//!    groups before it. So a later name without an earlier chmod is a violation, and so is a later chmod without an
-//!    earlier name.
-//! 3. Content that was written behind a change of rights is not found without it (F8): the cut grows to the last change
-//!    up to the step that first left a page as it is found.
+//! 1. A call that changes the rights of an inode is a group, like one that changes a name. It names
+//!    no inode and has no key, so in a relaxed volume, where groups are found by what they share,
+//!    it would be in no cut; there rights are judged with the other attributes instead
+//!    (`content.rs`).
+//! 2. Each inode has a chain of rights: those it was made with, and those that each group left.
+//!    Rights as found must be what the chain says at the cut. Where they are of a later group the
+//!    cut grows to the first one that fits, with all groups before it. So a later name without an
+//!    earlier chmod is a violation, and so is a later chmod without an earlier name.
+//! 3. Content that was written behind a change of rights is not found without it (F8): the cut
+//!    grows to the last change up to the step that first left a page as it is found.
 
 use super::cut::Cut;
 use super::{Found, Group, Oracle, Versions, Violation, broken};
@@ -85,7 +86,8 @@ impl Versions {
 }
 
 impl Oracle {
-    /// Notes in the group of a call what it left of an inode's attributes, if rights are among what changed.
+    /// Notes in the group of a call what it left of an inode's attributes, if rights are among what
+    /// changed.
     pub(super) fn note_rights(&mut self, group: &mut Group, id: Id, state: &AttrState) {
         if self.order != Order::Ordered {
             return;

@@ -1,16 +1,21 @@
-//! Two to four threads on a tiny volume, in an order drawn from a seed, with a crash at a random point.
+//! Two to four threads on a tiny volume, in an order drawn from a seed, with a crash at a random
+//! point.
 //!
 //! # A schedule
 //!
-//! 1. *Apart*: each thread works in a directory of its own beside a model of its own, while another makes rounds of background work and
-//!    checkpoints. Then the power goes at a random event of the device, with any part of what was not flushed on the medium; the volume is
-//!    recovered, and each thread's oracle judges its directory. What they share is tested: epochs, lanes, logs, flushes, checkpoints.
-//! 2. *Together*: the threads make, link, move, remove, look at and list the same few names, of a directory that was made a moment before or
-//!    of one that is still on the medium alone. What they were answered, and the tree at the end, must be what
-//!    some order of the calls gives that keeps each thread's own and that of calls that did not overlap (`together`). Then `sync`, power
-//!    loss, recovery: the same tree.
+//! 1. *Apart*: each thread works in a directory of its own beside a model of its own, while another
+//!    makes rounds of background work and checkpoints. Then the power goes at a random event of the
+//!    device, with any part of what was not flushed on the medium; the volume is recovered, and
+//!    each thread's oracle judges its directory. What they share is tested: epochs, lanes, logs,
+//!    flushes, checkpoints.
+//! 2. *Together*: the threads make, link, move, remove, look at and list the same few names, of a
+//!    directory that was made a moment before or of one that is still on the medium alone. What
+//!    they were answered, and the tree at the end, must be what some order of the calls gives that
+//!    keeps each thread's own and that of calls that did not overlap (`together`). Then `sync`,
+//!    power loss, recovery: the same tree.
 //!
-//! A schedule follows from its seed: as the first of a process it repeats exactly, behind others nearly always (docs/TESTING.md).
+//! A schedule follows from its seed: as the first of a process it repeats exactly, behind others
+//! nearly always (docs/TESTING.md).
 
 mod slow;
 mod together;
@@ -35,7 +40,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use turn::{Counts, Turn};
 
-/// Blocks of the volume, and mlogs that a volume of this size has: half of the schedules are on each.
+/// Blocks of the volume, and mlogs that a volume of this size has: half of the schedules are on
+/// each.
 const SIZES: [(usize, usize); 2] = [(384, 1), (2048, 2)];
 /// Crashes looked at per schedule.
 const CRASHES: u64 = 2;
@@ -63,7 +69,8 @@ fn system(seed: u64) -> LaneFs {
     s.mount.cache_size = 1 << 20;
     // Every third seed: no other choice goes by that.
     s.mount.order = if seed.is_multiple_of(3) { Order::Relaxed } else { Order::Ordered };
-    // No clock is promised: half of the schedules have one that only counts, the others one that jumps.
+    // No clock is promised: half of the schedules have one that only counts, the others one that
+    // jumps.
     s.mount.clock =
         Some(Arc::new(if seed.is_multiple_of(2) { Clock::lamport() } else { Clock::adversarial(seed) }));
     s
@@ -95,7 +102,8 @@ fn base(size: usize) -> Result<Image, Violation> {
     MADE[size].get_or_init(make).clone()
 }
 
-/// Lets what earlier schedules left behind be freed now: later it would be freed in the middle of another one.
+/// Lets what earlier schedules left behind be freed now: later it would be freed in the middle of
+/// another one.
 fn settle() {
     for _ in 0..16 {
         crossbeam_epoch::pin().flush();

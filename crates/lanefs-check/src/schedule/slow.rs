@@ -1,7 +1,9 @@
-//! A device that is slow now and then: a write reaches the medium, or is answered, and a flush is answered, only after other threads had many
-//! turns. What they issue meanwhile is answered before it, so that completions come in another order than the requests.
+//! A device that is slow now and then: a write reaches the medium, or is answered, and a flush is
+//! answered, only after other threads had many turns. What they issue meanwhile is answered before
+//! it, so that completions come in another order than the requests.
 //!
-//! One schedule in two has such a device. What a crash leaves is the recorder's to say, which sees when each request was issued and answered.
+//! One schedule in two has such a device. What a crash leaves is the recorder's to say, which sees
+//! when each request was issued and answered.
 
 use crate::crash::image::{CowDevice, Image};
 use crate::generate::Rng;
@@ -85,7 +87,8 @@ impl Device for Slow {
     }
 }
 
-/// How many submissions and flushes since `start` were answered later than one that was issued after them.
+/// How many submissions and flushes since `start` were answered later than one that was issued
+/// after them.
 pub fn overtaken(log: &Log, start: u64) -> u64 {
     let writes = log.writes.iter().map(|w| (w.issued, w.completed));
     let flushes = log.flushes.iter().map(|f| (f.issued, f.completed));

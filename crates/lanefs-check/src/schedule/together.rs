@@ -1,14 +1,17 @@
 //! Threads on the same names: is there an order that explains what they saw?
 //!
-//! A call takes effect at one moment between its call and its answer. So there must be an order of all calls that keeps each thread's own
-//! order, puts a call that was answered before another was made before it, and gives in the model every answer that was given, and at the
-//! end the tree that is there. The search tries all orders that fit; with two or three calls a thread these are few.
+//! A call takes effect at one moment between its call and its answer. So there must be an order of
+//! all calls that keeps each thread's own order, puts a call that was answered before another was
+//! made before it, and gives in the model every answer that was given, and at the end the tree that
+//! is there. The search tries all orders that fit; with two or three calls a thread these are few.
 //!
-//! A path is looked up name by name, as Linux does it, and not in one moment. A call whose directory is moved or removed meanwhile may
-//! find itself in a directory that is gone (ENOENT) or is now called otherwise; and link(2), as that of Linux, looks up the file first and then
-//! gives it a name, so the old name may be gone or another's by then. Such a failure counts as no call at all; and if with that no
-//! order is found, the schedule is not judged here. Half of the schedules have files alone, in one directory, of which some names are of
-//! one file: there every answer but link's must be explained.
+//! A path is looked up name by name, as Linux does it, and not in one moment. A call whose
+//! directory is moved or removed meanwhile may find itself in a directory that is gone (ENOENT) or
+//! is now called otherwise; and link(2), as that of Linux, looks up the file first and then gives
+//! it a name, so the old name may be gone or another's by then. Such a failure counts as no call at
+//! all; and if with that no order is found, the schedule is not judged here. Half of the schedules
+//! have files alone, in one directory, of which some names are of one file: there every answer but
+//! link's must be explained.
 
 use super::*;
 use crate::model::Model;
@@ -21,7 +24,8 @@ const WARM: &str = "/w";
 
 /// The names that the threads meet on, directories among them.
 const TREE: [&str; 6] = ["a", "b", "d", "d/a", "e", "e/b"];
-/// Names of files alone, of which two are of one file: no call on them has a directory that another moves, so every answer must be explained.
+/// Names of files alone, of which two are of one file: no call on them has a directory that another
+/// moves, so every answer must be explained.
 const FLAT: [&str; 4] = ["a", "f", "b", "g"];
 /// Names that no call touches: every listing tells of them.
 const KEPT: [&str; 6] = ["k0", "k1", "k2", "k3", "k4", "k5"];
@@ -61,8 +65,9 @@ fn call(rng: &mut Rng, top: &str, names: &[&str], fresh: &mut u32) -> Op {
     }
 }
 
-/// A call, when it was made and answered, whether it succeeded, and which file it saw. Which of several errors is told is another test's
-/// business; and how many names a file has is not told in the same moment as which those are.
+/// A call, when it was made and answered, whether it succeeded, and which file it saw. Which of
+/// several errors is told is another test's business; and how many names a file has is not told in
+/// the same moment as which those are.
 struct Made {
     op: Op,
     called: u64,
@@ -249,7 +254,8 @@ fn paths(op: &Op) -> Vec<&[u8]> {
     }
 }
 
-/// Whether a directory on a call's way, or the file that it links, was moved, replaced or removed by a call that overlapped it.
+/// Whether a directory on a call's way, or the file that it links, was moved, replaced or removed
+/// by a call that overlapped it.
 fn moved(m: &Made, made: &[Vec<Made>]) -> bool {
     let mover =
         |o: &&Made| o.done && matches!(o.op, Op::Rename { .. } | Op::Rmdir { .. } | Op::Unlink { .. });

@@ -1,10 +1,13 @@
-//! Several threads of the operating system of which one runs at a time: whose turn it is follows from a seed.
+//! Several threads of the operating system of which one runs at a time: whose turn it is follows
+//! from a seed.
 //!
-//! A thread hands over its turn where lanefs-sync's primitives act (`lanefs_sync::schedule`): with a chance that the seed picks
-//! per run where it could go on, always where it would wait. Nothing else makes a thread give up the processor to another of these, so two
-//! runs of one seed do the same, as long as what they do depends on nothing outside.
+//! A thread hands over its turn where lanefs-sync's primitives act (`lanefs_sync::schedule`): with
+//! a chance that the seed picks per run where it could go on, always where it would wait. Nothing
+//! else makes a thread give up the processor to another of these, so two runs of one seed do the
+//! same, as long as what they do depends on nothing outside.
 //!
-//! A turn belongs to exactly one thread from `start` until all have ended; only its owner changes whose it is.
+//! A turn belongs to exactly one thread from `start` until all have ended; only its owner changes
+//! whose it is.
 
 use crate::generate::Rng;
 use lanefs_sync::schedule::{Hooks, direct};

@@ -2,16 +2,21 @@
 //!
 //! # The fault model
 //!
-//! 1. A read, a write or a flush may fail with EIO. A failed write may have reached the cache in part. With a failed flush the device
-//!    forgets a part of its cache, at once: what was read back before is not there any more (the lesson of fsync on Linux).
-//! 2. A power cut may come between any two requests, and within a submission between two blocks: nothing after it is done. Of the cache
-//!    any blocks survive, in any order, and one of them torn at any sectors. A death of the process keeps the cache.
-//! 3. The blocks of a submission are done in any order, and a write or a flush may be answered up to two minutes late by the simulated
-//!    clock. One thread waits for each answer; other threads run meanwhile in `schedule` only.
-//! 4. A read may say that it succeeded and return another block of this device, or the right one with a bit flipped. The medium holds
-//!    what it should, and the next read of the block is right: nothing may be lost by it.
-//! 5. Only with `lies`: a write is answered and lost, goes to a neighbouring block, arrives torn, or with a bit flipped; a read returns
-//!    the wrong thing as in 4, or from then on always another block of this device, until the block is written again.
+//! 1. A read, a write or a flush may fail with EIO. A failed write may have reached the cache in
+//!    part. With a failed flush the device forgets a part of its cache, at once: what was read back
+//!    before is not there any more (the lesson of fsync on Linux).
+//! 2. A power cut may come between any two requests, and within a submission between two blocks:
+//!    nothing after it is done. Of the cache any blocks survive, in any order, and one of them torn
+//!    at any sectors. A death of the process keeps the cache.
+//! 3. The blocks of a submission are done in any order, and a write or a flush may be answered up
+//!    to two minutes late by the simulated clock. One thread waits for each answer; other threads
+//!    run meanwhile in `schedule` only.
+//! 4. A read may say that it succeeded and return another block of this device, or the right one
+//!    with a bit flipped. The medium holds what it should, and the next read of the block is right:
+//!    nothing may be lost by it.
+//! 5. Only with `lies`: a write is answered and lost, goes to a neighbouring block, arrives torn,
+//!    or with a bit flipped; a read returns the wrong thing as in 4, or from then on always another
+//!    block of this device, until the block is written again.
 
 use crate::crash::image::{BLOCK, Image, Shared};
 use crate::generate::Rng;
@@ -122,7 +127,8 @@ impl State {
         };
         self.lies.extend(told);
     }
-    /// Spoils what was read: with a bit flipped (0), with another block (1), with another block from now on (2). In words, what was done.
+    /// Spoils what was read: with a bit flipped (0), with another block (1), with another block
+    /// from now on (2). In words, what was done.
     fn misread(&mut self, at: usize, blocks: usize, kind: u64, to: &mut [u8]) -> Option<String> {
         if kind == 0 {
             self.count("bit flipped in a read");

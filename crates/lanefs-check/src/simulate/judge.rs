@@ -1,4 +1,5 @@
-//! Step 4 of a simulation: a recovery without faults, and whether what it finds is what it should be.
+//! Step 4 of a simulation: a recovery without faults, and whether what it finds is what it should
+//! be.
 
 use super::{Ended, Run};
 use crate::crash::medium::{Readings, only_truth, read_what_can_be};
@@ -14,7 +15,8 @@ impl Run {
             self.system.open(self.devices()).map_err(|e| broken("R1", format!("recovery failed: {e}")))?;
         let found = observe(&mut *live)?;
         oracle.check(ended.moment.0, ended.moment.1, &found)?;
-        // What an earlier recovery showed was durable (R3), and what was read under fire was right or an error (E1).
+        // What an earlier recovery showed was durable (R3), and what was read under fire was right
+        // or an error (E1).
         let now = read_what_can_be(&mut *live);
         for before in &self.readings {
             only_truth(&now, before)?;
@@ -42,8 +44,9 @@ impl Run {
         Ok(())
     }
 
-    /// With lies: an error, or a state that was. What was acknowledged last may be gone (C3, F2): if the device
-    /// swallowed the last batches, or the last slot, what is there is what a crash before them would have left.
+    /// With lies: an error, or a state that was. What was acknowledged last may be gone (C3, F2):
+    /// if the device swallowed the last batches, or the last slot, what is there is what a crash
+    /// before them would have left.
     pub(super) fn judge_lies(&mut self, ended: &Ended) -> Result<(), Violation> {
         let Ok(mut live) = self.system.open(self.devices()) else {
             self.count("lies: not opened");

@@ -1,23 +1,30 @@
-//! Deterministic simulation: a whole volume on a simulated device with a simulated clock, everything that happens from one seed. A
-//! seed that fails, fails again in the same way: two runs of it have the same fingerprint of every request and every answer.
+//! Deterministic simulation: a whole volume on a simulated device with a simulated clock,
+//! everything that happens from one seed. A seed that fails, fails again in the same way: two runs
+//! of it have the same fingerprint of every request and every answer.
 //!
-//! One thread does everything. What the background thread would do (write back, commit, checkpoint, reap, clean) is done by explicit
-//! steps among the program's calls, at moments that the seed picks; threads of the operating system would not be repeatable. Crashes of
-//! several threads are `crash::concurrent`'s.
+//! One thread does everything. What the background thread would do (write back, commit, checkpoint,
+//! reap, clean) is done by explicit steps among the program's calls, at moments that the seed
+//! picks; threads of the operating system would not be repeatable. Crashes of several threads are
+//! `crash::concurrent`'s.
 //!
 //! # A run
 //!
-//! 1. A history of calls on a small volume (so small that it fills up), beside the model, while the device fails as `device.rs` says.
-//! 2. A call that fails although the model's does not: with ENOSPC it changed nothing, unless it writes data; else nobody knows. Then
-//!    `sync` is tried: if it answers, all that was answered before must be durable.
+//! 1. A history of calls on a small volume (so small that it fills up), beside the model, while the
+//!    device fails as `device.rs` says.
+//! 2. A call that fails although the model's does not: with ENOSPC it changed nothing, unless it
+//!    writes data; else nobody knows. Then `sync` is tried: if it answers, all that was answered
+//!    before must be durable.
 //! 3. The process dies or the power goes, perhaps several times, also within recoveries.
-//! 4. A recovery without faults. Runs without lies: the oracle judges what is found, fsck must find nothing wrong. Runs with lies:
-//!    what can be read without an error was written there, and the tree hangs together.
+//! 4. A recovery without faults. Runs without lies: the oracle judges what is found, fsck must find
+//!    nothing wrong. Runs with lies: what can be read without an error was written there, and the
+//!    tree hangs together.
 //!
 //! # Rules beside those of docs/SEMANTICS.md
 //!
-//! - E2: an fsync, fdatasync or sync during which a write or a flush failed does not answer with success.
-//! - E4: ENOSPC is told by the call that wants room, never by a call that makes durable what was accepted.
+//! - E2: an fsync, fdatasync or sync during which a write or a flush failed does not answer with
+//!   success.
+//! - E4: ENOSPC is told by the call that wants room, never by a call that makes durable what was
+//!   accepted.
 
 pub mod device;
 mod judge;
@@ -47,7 +54,8 @@ pub struct Report {
     pub operations: u64,
     /// What went wrong on purpose.
     pub faults: BTreeMap<&'static str, u64>,
-    /// How many runs were of which kind, and how many on devices that lie were judged in full, in part, or not because nothing could be opened.
+    /// How many runs were of which kind, and how many on devices that lie were judged in full, in
+    /// part, or not because nothing could be opened.
     pub runs: BTreeMap<&'static str, u64>,
     /// What should not have been.
     pub violations: Vec<String>,
@@ -69,7 +77,8 @@ struct Shape {
     copies: u32,
 }
 
-/// Bytes of pages that the smallest budget of memory has room for: half of what 4 MiB leave behind buffers and tables (`MountOptions::cache_size`).
+/// Bytes of pages that the smallest budget of memory has room for: half of what 4 MiB leave behind
+/// buffers and tables (`MountOptions::cache_size`).
 const PAGES: u64 = (4 << 20) * 3 / 8 / 2;
 
 const SHAPES: [Shape; 8] = [
@@ -91,7 +100,8 @@ fn system(shape: Shape, seed: u64) -> LaneFs {
     s.format.mlogs = shape.mlogs as u32;
     s.format.metadata_copies = shape.copies;
     if shape.mlogs > 1 {
-        // One thread makes all calls, and its lane has one mlog: epochs take the other too, in shares of one group.
+        // One thread makes all calls, and its lane has one mlog: epochs take the other too, in
+        // shares of one group.
         s.mount.commit_part = 1;
     }
     s
@@ -127,7 +137,8 @@ fn fresh(shape: Shape) -> Result<Vec<Image>, Violation> {
     Ok(images)
 }
 
-/// What the clock of a simulation says at step `n`, when answers were `late` by so many nanoseconds together.
+/// What the clock of a simulation says at step `n`, when answers were `late` by so many nanoseconds
+/// together.
 fn set_time(n: u64, late: u64) {
     #[cfg(feature = "canaries")]
     lanefs_sync::clock::simulate_time(Some(1_600_000_000_000_000_000 + n as i64 * 4_000_000 + late as i64));
@@ -161,7 +172,8 @@ struct Run {
 pub struct Choice {
     /// Only runs whose device lies.
     pub only_lies: bool,
-    /// Only runs whose device does not lie, and nothing else goes wrong than that much is read wrong once.
+    /// Only runs whose device does not lie, and nothing else goes wrong than that much is read
+    /// wrong once.
     pub only_misreads: bool,
     /// On the smallest volumes, which are full soonest.
     pub smallest: bool,
@@ -180,7 +192,8 @@ pub fn run_as(seed: u64, choice: Choice) -> Report {
         Ok(i) => i,
         Err(v) => return Report { violations: vec![v.to_string()], ..Report::default() },
     };
-    // Each has chances of its own: a volume writes to all of its devices at once, so that nothing may depend on which comes first.
+    // Each has chances of its own: a volume writes to all of its devices at once, so that nothing
+    // may depend on which comes first.
     let size = shape.blocks / shape.devices;
     let devices = images.into_iter().map(|i| Arc::new(SimDevice::new(i, size, rng.bits()))).collect();
     let lies = rng.one_in(4);
@@ -400,8 +413,8 @@ impl Run {
                 ));
             }
             if self.lies && matches!(step.op, Op::Remount) {
-                // Closing and opening is as a crash is: a slot that the device swallowed takes the volume back to the one
-                // before, and nobody can know.
+                // Closing and opening is as a crash is: a slot that the device swallowed takes the
+                // volume back to the one before, and nobody can know.
                 history.steps.push(step.clone());
                 history.changes.push(Vec::new());
                 moment = Some((0, history.steps.len()));
@@ -447,7 +460,8 @@ impl Run {
             if full && !is_data {
                 continue;
             }
-            // Nobody knows what this call did. What was answered before it can still be made durable.
+            // Nobody knows what this call did. What was answered before it can still be made
+            // durable.
             let n = history.steps.len();
             let mut answered = n;
             let errors = self.errors();
@@ -461,7 +475,8 @@ impl Run {
                 history.steps.push(Op::Sync.into());
                 history.changes.push(model.take_changes());
                 answered += 1;
-                // A second write of a range that was accepted in part is in the interval either way.
+                // A second write of a range that was accepted in part is in the interval either
+                // way.
             }
             model.apply(step.who, &step.op);
             history.steps.push(step.clone());
@@ -478,8 +493,8 @@ impl Run {
         Ok(Ended { moment: moment.unwrap_or((n, n)), history })
     }
 
-    /// Fills the volume with one file but for a few blocks, all of it durable. On the largest volume that takes more page frames than
-    /// the cache has.
+    /// Fills the volume with one file but for a few blocks, all of it durable. On the largest
+    /// volume that takes more page frames than the cache has.
     fn fill(
         &mut self,
         live: &mut dyn Live,

@@ -1,8 +1,8 @@
 //! A directory of the running kernel, through system calls: tmpfs, ext4, or LaneFS through FUSE.
 //!
-//! Every target has a thread of its own, which leaves the process's shared working state (`CLONE_FS`), makes the
-//! directory its root and takes other users' credentials by raw system calls, which act on the calling thread
-//! only. Needs root.
+//! Every target has a thread of its own, which leaves the process's shared working state
+//! (`CLONE_FS`), makes the directory its root and takes other users' credentials by raw system
+//! calls, which act on the calling thread only. Needs root.
 
 use super::{Target, compared_size};
 use crate::op::{Attributes, Fd, Name, Op, Outcome, When, Who};
@@ -27,7 +27,8 @@ impl Directory {
         unsafe { libc::geteuid() == 0 }
     }
 
-    /// Starts the thread that works in `dir`, which should be empty and owned by root with mode 0755.
+    /// Starts the thread that works in `dir`, which should be empty and owned by root with
+    /// mode 0755.
     pub fn new(dir: &Path) -> Result<Directory> {
         let dir = CString::new(dir.as_os_str().as_encoded_bytes())?;
         let (calls, inbox) = mpsc::channel::<Call>();
@@ -68,8 +69,8 @@ fn check(r: c_long) -> Result<u64> {
 }
 
 fn enter(dir: &CString) -> Result<()> {
-    // SAFETY: plain system calls on a valid C string; unshare(CLONE_FS) makes root, working directory and umask this
-    // thread's own, so that nothing outside the thread changes.
+    // SAFETY: plain system calls on a valid C string; unshare(CLONE_FS) makes root, working
+    // directory and umask this thread's own, so that nothing outside the thread changes.
     unsafe {
         check(libc::unshare(libc::CLONE_FS).into())?;
         check(libc::chroot(dir.as_ptr()).into())?;
@@ -105,8 +106,8 @@ impl Worker {
         let c = who.cred();
         let groups: Vec<u32> = c.groups.to_vec();
         let keep = -1i64;
-        // SAFETY: raw system calls (not the C library's, which would tell all threads); the group list lives across
-        // the call. The real and saved ids stay 0, so root can be had back.
+        // SAFETY: raw system calls (not the C library's, which would tell all threads); the group
+        // list lives across the call. The real and saved ids stay 0, so root can be had back.
         unsafe {
             check(libc::syscall(libc::SYS_setresuid, keep, 0i64, keep))?;
             check(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
@@ -180,7 +181,8 @@ impl Worker {
         let done = |r: i32| check(r.into()).map(|_| Outcome::Done);
         let count = |r: i64| check(r).map(Outcome::Count);
         let none = libc::AT_FDCWD;
-        // SAFETY: every call below gets valid C strings, and buffers that live across it and are as long as said.
+        // SAFETY: every call below gets valid C strings, and buffers that live across it and are as
+        // long as said.
         unsafe {
             match op {
                 Op::Open { fd, path, flags, mode } => {

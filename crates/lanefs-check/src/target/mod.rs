@@ -31,7 +31,8 @@ impl Identities {
         self.known.iter().map(|(a, b)| (*a, *b))
     }
 
-    /// Notes that model inode `id` is `(ino, generation)`; `None` as generation where the target didn't say.
+    /// Notes that model inode `id` is `(ino, generation)`; `None` as generation where the target
+    /// didn't say.
     pub fn pair(&mut self, model: &Model, id: u64, ino: u64, generation: Option<u32>) -> Result<(), String> {
         if let Some(k) = self.known.get(&id) {
             return if k.0 == ino && generation.is_none_or(|g| g == k.1) {
@@ -157,7 +158,8 @@ pub struct Pair<T> {
     pub ids: Identities,
     /// Whether a call that fails must fail with the very error of the model, or with any.
     pub exact_errors: bool,
-    /// For targets whose handles act with the credentials of their opener, not of who uses them: who opened which.
+    /// For targets whose handles act with the credentials of their opener, not of who uses them:
+    /// who opened which.
     pub openers: Option<BTreeMap<Fd, Who>>,
 }
 

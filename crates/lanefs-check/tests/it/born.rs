@@ -1,5 +1,6 @@
-//! What an inode is born with is durable with its name. A file that inherits an ACL got its mode and, by calls of their own, its ACLs: a crash
-//! between left a file that its group could read by the mode, and that the ACL would have denied.
+//! What an inode is born with is durable with its name. A file that inherits an ACL got its mode
+//! and, by calls of their own, its ACLs: a crash between left a file that its group could read by
+//! the mode, and that the ACL would have denied.
 
 use lanefs::{Birth, Cred, FileKind, Ino, OpenOptions, Volume};
 use lanefs_check::crash::image::{CowDevice, Image};

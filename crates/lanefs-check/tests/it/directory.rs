@@ -1,5 +1,6 @@
-//! The model against the running kernel: random sequences on tmpfs and on whatever holds the temporary directory
-//! (ext4 on most machines), every answer compared. This is what makes the model trustworthy.
+//! The model against the running kernel: random sequences on tmpfs and on whatever holds the
+//! temporary directory (ext4 on most machines), every answer compared. This is what makes the model
+//! trustworthy.
 //!
 //! More: `LANEFS_RUNS=20000 cargo test -p lanefs-check directory`.
 

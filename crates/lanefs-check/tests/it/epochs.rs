@@ -1,4 +1,5 @@
-//! The epoch-lane protocol, explored; and every planted mistake found. `LANEFS_STATES=400000` looks deeper.
+//! The epoch-lane protocol, explored; and every planted mistake found. `LANEFS_STATES=400000` looks
+//! deeper.
 
 use lanefs_check::epochs::{Fault, explore, hunt, programs};
 

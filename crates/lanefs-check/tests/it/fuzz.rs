@@ -1,5 +1,6 @@
-//! A short part of `cargo xtask fuzz`, judged by less: panics that reach the caller, what a repair leaves, names, directories without end, time. The
-//! bound on memory and panics of other threads need an allocator and a hook that are the whole process's, which this one shares with other
+//! A short part of `cargo xtask fuzz`, judged by less: panics that reach the caller, what a repair
+//! leaves, names, directories without end, time. The bound on memory and panics of other threads
+//! need an allocator and a hook that are the whole process's, which this one shares with other
 //! tests: these two `cargo xtask fuzz` judges, of which `cargo xtask test` runs a minute.
 
 use lanefs_check::fuzz;

@@ -1,4 +1,5 @@
-//! The power goes while a volume is made where another one was: what opens then is the old one whole, or the new one whole, or nothing.
+//! The power goes while a volume is made where another one was: what opens then is the old one
+//! whole, or the new one whole, or nothing.
 
 use lanefs::{Cred, DirEntry, OpenOptions, Volume};
 use lanefs_check::crash::image::{CowDevice, Image};
@@ -137,7 +138,8 @@ fn a_power_loss_while_a_volume_is_made_over_another_mixes_nothing() {
     let many = std::env::var("LANEFS_CASES").is_ok();
     let (levels, few) = if many { (Levels::LONG, Levels::SHORT) } else { (Levels::SHORT, Levels::QUICK) };
     let mut crashes = 0;
-    // One device and two; the same segments and others, so that the copy of the superblock lies elsewhere.
+    // One device and two; the same segments and others, so that the copy of the superblock lies
+    // elsewhere.
     for (devices, before, after) in [(1, 16, 16), (1, 16, 32), (2, 32, 16)] {
         let zeros = vec![Image::zeros(3000); devices];
         // An even older volume has left what it has left.

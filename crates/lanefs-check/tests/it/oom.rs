@@ -1,4 +1,5 @@
-//! A few steps of `cargo xtask oom`, and that it finds what is wrong on purpose: a checker that finds nothing must be able to find something.
+//! A few steps of `cargo xtask oom`, and that it finds what is wrong on purpose: a checker that
+//! finds nothing must be able to find something.
 
 use std::process::Command;
 
@@ -24,8 +25,9 @@ fn where_an_allocation_fails_nothing_acknowledged_is_lost() {
     }
 }
 
-/// The threads that write to several devices, check data that a recovery found and read for fsck were started by a call that panics if there is no
-/// memory for one: in the middle of an fsync, or of opening.
+/// The threads that write to several devices, check data that a recovery found and read for fsck
+/// were started by a call that panics if there is no memory for one: in the middle of an fsync, or
+/// of opening.
 #[test]
 fn where_a_thread_cannot_be_started_the_others_do_its_work() {
     for stage in ["two devices", "background", "recovery by", "fsck", "repair"] {

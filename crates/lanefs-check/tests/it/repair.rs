@@ -1,4 +1,5 @@
-//! What a repair may not do: lose what can be read. On whole volumes, with the name space as programs see it.
+//! What a repair may not do: lose what can be read. On whole volumes, with the name space as
+//! programs see it.
 
 use lanefs::{Cred, DirEntry, FileKind, Fs, OpenOptions, Volume};
 use lanefs_check::crash::image::{BLOCK, CowDevice, Image};
@@ -68,8 +69,9 @@ fn check(devices: Vec<Arc<dyn Device>>, repair: bool) -> FsckReport {
     fsck::check(devices, &o, &|_| ()).unwrap()
 }
 
-/// A volume of `blocks` with `files` files in directories of many sizes: some only in the tree of a checkpoint, some in epochs that were
-/// committed since, some in fsyncs behind these; left as a crash leaves it.
+/// A volume of `blocks` with `files` files in directories of many sizes: some only in the tree of a
+/// checkpoint, some in epochs that were committed since, some in fsyncs behind these; left as a
+/// crash leaves it.
 fn volume(blocks: usize, files: usize, segment_blocks: u32) -> Image {
     let mut system = LaneFs::default();
     system.format.segment_blocks = segment_blocks;
@@ -228,9 +230,9 @@ fn a_power_loss_at_any_write_of_a_repair_loses_nothing() {
     assert!(crashes > rounds * 5, "{crashes}");
 }
 
-/// The power goes in the middle of a checkpoint, and with it both slots. What the checkpoint had written by then counts as folded, so changes of
-/// the epochs that it was folding may be lost; a file that is found is whole, and what nobody changed since the checkpoint before
-/// is all there.
+/// The power goes in the middle of a checkpoint, and with it both slots. What the checkpoint had
+/// written by then counts as folded, so changes of the epochs that it was folding may be lost; a
+/// file that is found is whole, and what nobody changed since the checkpoint before is all there.
 #[test]
 fn slots_lost_in_the_middle_of_a_checkpoint_cost_only_what_it_was_folding() {
     let rounds = std::env::var("LANEFS_CASES").ok().and_then(|s| s.parse().ok()).unwrap_or(60);

@@ -1,4 +1,5 @@
-//! Deterministic simulation with faults: a sample. More: `cargo xtask simulate --runs 100000 --json FILE`.
+//! Deterministic simulation with faults: a sample. More:
+//! `cargo xtask simulate --runs 100000 --json FILE`.
 
 use lanefs_check::simulate::run;
 

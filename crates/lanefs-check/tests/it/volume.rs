@@ -1,4 +1,5 @@
-//! A LaneFS volume in this process against the model: every answer, the tree at the end, and again after a remount.
+//! A LaneFS volume in this process against the model: every answer, the tree at the end, and again
+//! after a remount.
 //!
 //! More: `LANEFS_RUNS=20000 cargo test --release -p lanefs-check volume`.
 

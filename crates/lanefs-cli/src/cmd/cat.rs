@@ -7,8 +7,8 @@ use std::io::Write;
 
 /// Write files of an unmounted image to standard output
 ///
-/// With --keep-going what cannot be read is zeros, so that all else stays where it is, and is told on standard error. Exit code: 1 if
-/// anything could not be read.
+/// With --keep-going what cannot be read is zeros, so that all else stays where it is, and is told
+/// on standard error. Exit code: 1 if anything could not be read.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Go on past what cannot be read, and say what it was

@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 
 /// Copy files into, out of and between unmounted images
 ///
-/// A copy has the content (holes stay holes), the permission bits and the targets of symbolic links, and belongs to who copies. With -p it also
-/// keeps times, extended attributes (user, trusted and security), ACLs, hard links between files of one copy, and, for root, owner
-/// and group with the setuid and setgid bits. What the other side cannot keep is told.
+/// A copy has the content (holes stay holes), the permission bits and the targets of symbolic
+/// links, and belongs to who copies. With -p it also keeps times, extended attributes (user,
+/// trusted and security), ACLs, hard links between files of one copy, and, for root, owner and
+/// group with the setuid and setgid bits. What the other side cannot keep is told.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Copy directories and all that is in them

@@ -16,14 +16,15 @@ const COULD_NOT_RUN: i32 = 8;
 
 /// Check a volume, and repair what can be
 ///
-/// Nothing is written without --repair. Exit code: 0 clean, 1 errors were repaired, 4 errors are left, 8 the check
-/// could not be run.
+/// Nothing is written without --repair. Exit code: 0 clean, 1 errors were repaired, 4 errors are
+/// left, 8 the check could not be run.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Repair what can be repaired
     #[arg(long)]
     pub repair: bool,
-    /// Repair in spite of places the device cannot read: what lies there is given up. Without, such a place ends a repair before it writes
+    /// Repair in spite of places the device cannot read: what lies there is given up. Without, such
+    /// a place ends a repair before it writes
     #[arg(long, requires = "repair")]
     pub give_up_unreadable: bool,
     /// Do not read the content of files, only what describes it

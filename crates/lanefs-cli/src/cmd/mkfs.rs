@@ -16,17 +16,19 @@ pub const DEFAULT_SIZE: u64 = 4 << 30;
 
 /// Make a new, empty volume
 ///
-/// Images that do not exist are made as sparse files. Several images or block devices make one volume on all of them.
+/// Images that do not exist are made as sparse files. Several images or block devices make one
+/// volume on all of them.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Size of each new image, such as 4G [default: 4G]
     #[arg(long, value_parser = size::parse)]
     pub size: Option<u64>,
-    /// Number of independent logs, at most 128; small volumes have room for fewer [default: one per CPU, at most 16]
+    /// Number of independent logs, at most 128; small volumes have room for fewer [default: one per
+    /// CPU, at most 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_MLOGS)))]
     pub mlogs: Option<u32>,
-    /// How often everything but file data lies on the devices: with 2 a damaged block costs nothing that it describes, and what is
-    /// written of it is written twice
+    /// How often everything but file data lies on the devices: with 2 a damaged block costs nothing
+    /// that it describes, and what is written of it is written twice
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     pub metadata_copies: u32,
     /// Overwrite what the image holds
@@ -110,11 +112,12 @@ fn tell(args: &Args) -> Result<(), Failure> {
     ))
 }
 
-/// Makes a volume on `images`, and says how many mlogs it will be used with. If it cannot be made, what was there is left as it was;
-/// images that were made for it are removed again if it fails.
+/// Makes a volume on `images`, and says how many mlogs it will be used with. If it cannot be made,
+/// what was there is left as it was; images that were made for it are removed again if it fails.
 pub fn make(images: &[PathBuf], size: Option<u64>, options: &FormatOptions) -> Result<usize, Failure> {
     let mut made: Vec<&Path> = Vec::new();
-    // Only with --force an image that holds something is changed (in size) before the volume is made.
+    // Only with --force an image that holds something is changed (in size) before the volume is
+    // made.
     let sizes = images.iter().map(|i| size_of(i, size)).collect::<Option<Vec<_>>>();
     if let Some(sizes) = sizes.filter(|_| options.force) {
         options.mlogs_on(&sizes)?;

@@ -17,12 +17,15 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Mount a volume at a directory
 ///
-/// Returns when the mount serves; a background process answers until `lanefs umount DIR` or umount(8).
-/// Options of -o: those of mount(8) (ro, noexec, suid, dev, noatime, sync, dirsync), of FUSE (allow_other, allow_root,
-/// auto_unmount), loop (of an image in a file: has sync and syncfs be a promise, root only), and io_uring=auto|on|off, threads=N, readers=N (threads that read /dev/fuse at a time), max_write=BYTES (of one request:
-/// 4096 to 1048576), ttl=SECONDS, nowriteback, cache_size=SIZE, commit=SECONDS, dirty_expire=SECONDS, order=relaxed, mlogs=N (1 to 128, fewer on small
-/// volumes), log=FILE, create, size=SIZE (of an image that is made), fsname=NAME (taken and left aside: the mount table names the images).
-/// A mount made by root is open to all users unless noallow_other is given.
+/// Returns when the mount serves; a background process answers until `lanefs umount DIR` or
+/// umount(8). Options of -o: those of mount(8) (ro, noexec, suid, dev, noatime, sync, dirsync), of
+/// FUSE (allow_other, allow_root, auto_unmount), loop (of an image in a file: has sync and syncfs
+/// be a promise, root only), and io_uring=auto|on|off, threads=N, readers=N (threads that read
+/// /dev/fuse at a time), max_write=BYTES (of one request: 4096 to 1048576), ttl=SECONDS,
+/// nowriteback, cache_size=SIZE, commit=SECONDS, dirty_expire=SECONDS, order=relaxed, mlogs=N (1 to
+/// 128, fewer on small volumes), log=FILE, create, size=SIZE (of an image that is made),
+/// fsname=NAME (taken and left aside: the mount table names the images). A mount made by root is
+/// open to all users unless noallow_other is given.
 #[derive(clap::Args, Debug, Default)]
 pub struct Args {
     /// Make the volume first if the image does not exist
@@ -163,7 +166,8 @@ pub fn run(args: &Args) -> Outcome {
     }
 }
 
-/// Changes the flags of a mount that is there. What the options say of the volume or of the server stays as it was when it was mounted.
+/// Changes the flags of a mount that is there. What the options say of the volume or of the server
+/// stays as it was when it was mounted.
 fn remount(args: &Args) -> Result<(), Failure> {
     let dir = args.dir.canonicalize().about(args.dir.display())?;
     let mount = mountinfo::at(&dir).about("/proc/self/mountinfo")?.ok_or_else(|| {
@@ -193,7 +197,8 @@ fn remount(args: &Args) -> Result<(), Failure> {
     if config.read_only { mounted::sync(&dir) } else { Ok(()) }
 }
 
-/// Makes the volume if its images do not exist. In the serving process: an io_uring does not survive a fork.
+/// Makes the volume if its images do not exist. In the serving process: an io_uring does not
+/// survive a fork.
 fn create(plan: &Plan) -> Result<(), Failure> {
     if plan.images.iter().all(|i| i.exists()) {
         return Ok(());
@@ -307,7 +312,8 @@ fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
         .about(&plan.mount.source)
 }
 
-/// Messages of the serving process go to the log file if there is one, else to the system's (see [`crate::log`]).
+/// Messages of the serving process go to the log file if there is one, else to the system's (see
+/// [`crate::log`]).
 fn start_log(file: Option<&Path>) -> Result<(), Failure> {
     let filter = LevelFilter::WARN;
     let layer = tracing_subscriber::fmt::layer().with_ansi(false);

@@ -20,10 +20,12 @@ const STEP: u64 = 2048;
 
 /// Read everything on the medium and compare it with the checksums
 ///
-/// DIR is a mounted volume, which can be used meanwhile; IMAGE one that is not mounted, whose images are only read. Damaged files are named, to be
-/// restored from a backup; `lanefs fsck` looks after the rest. Of a volume with two copies of its structures (`lanefs mkfs --metadata-copies 2`) both
-/// are read, and on a mounted one a bad copy is written again from the other. Exit code: 0 nothing is damaged, 1 what was damaged is repaired, 4 something is
-/// damaged, 8 the scrub could not be run.
+/// DIR is a mounted volume, which can be used meanwhile; IMAGE one that is not mounted, whose
+/// images are only read. Damaged files are named, to be restored from a backup; `lanefs fsck` looks
+/// after the rest. Of a volume with two copies of its structures
+/// (`lanefs mkfs --metadata-copies 2`) both are read, and on a mounted one a bad copy is written
+/// again from the other. Exit code: 0 nothing is damaged, 1 what was damaged is repaired, 4
+/// something is damaged, 8 the scrub could not be run.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Read no more than so many bytes a second, as in 50M
@@ -104,7 +106,8 @@ fn of_mounted(args: &Args, dir: &Path) -> Result<Total, Failure> {
     let open = std::fs::File::open(dir).about(dir.display())?;
     steps(args, about.usable.saturating_sub(about.free), |at| {
         let mut argument = encode_request(at, STEP);
-        // SAFETY: the number says that the argument is SCRUB_SIZE bytes, in and out, which the buffer has; the descriptor is open.
+        // SAFETY: the number says that the argument is SCRUB_SIZE bytes, in and out, which the
+        // buffer has; the descriptor is open.
         let result = unsafe { libc::ioctl(open.as_raw_fd(), u64::from(IOC_SCRUB), argument.as_mut_ptr()) };
         if result != 0 {
             let e = std::io::Error::last_os_error();

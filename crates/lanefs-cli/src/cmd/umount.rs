@@ -39,7 +39,8 @@ pub fn run(args: &Args) -> Outcome {
             dir.display()
         )));
     }
-    // What the mount of another user says of its server and its images is not to be believed: whoever waits for these may wait for ever.
+    // What the mount of another user says of its server and its images is not to be believed:
+    // whoever waits for these may wait for ever.
     let believed = mount.user.is_none_or(|user| user == rustix::process::geteuid().as_raw());
     let server = if believed { server_of(&dir) } else { None };
     let images: Vec<PathBuf> = names::images(&mount.source).iter().map(|i| names::behind(i)).collect();
@@ -47,7 +48,8 @@ pub fn run(args: &Args) -> Outcome {
     if args.lazy || !believed {
         return Ok(0);
     }
-    // Of a server that was gone before there is nothing to tell: whoever comes here then has seen calls fail.
+    // Of a server that was gone before there is nothing to tell: whoever comes here then has seen
+    // calls fail.
     let closed_here = server.is_some() && !mount.read_only;
     wait_until_closed(server, &images);
     if closed_here && was_closed(&images) == Some(false) {
@@ -61,7 +63,8 @@ pub fn run(args: &Args) -> Outcome {
     Ok(0)
 }
 
-/// Whether the volume says that it was closed; `None` if it cannot be told: who unmounts may not read the images, or somebody has them open.
+/// Whether the volume says that it was closed; `None` if it cannot be told: who unmounts may not
+/// read the images, or somebody has them open.
 fn was_closed(images: &[PathBuf]) -> Option<bool> {
     let devices = super::info::open_devices(images).ok()?;
     lanefs_store::Store::was_closed(devices).ok()
@@ -124,7 +127,8 @@ fn busy(dir: &Path) -> Failure {
     Failure::new(format_args!("{dir}: in use; see who with `fuser -vm {dir}`, or give --lazy"))
 }
 
-/// Waits until the server has ended, or has let go of all images (it may be a program with other things to do).
+/// Waits until the server has ended, or has let go of all images (it may be a program with other
+/// things to do).
 fn wait_until_closed(server: Option<OwnedFd>, images: &[PathBuf]) {
     let Some(server) = server else { return };
     let mut patience = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };

@@ -16,8 +16,8 @@ pub struct Run {
     pub err: String,
 }
 
-/// Unmounts `mnt`. A file of the mount that a test had open is open in a child that another test has forked, too, until that runs its
-/// program: the mount is in use for a moment.
+/// Unmounts `mnt`. A file of the mount that a test had open is open in a child that another test
+/// has forked, too, until that runs its program: the mount is in use for a moment.
 pub fn umount_when_free(work: &Path) -> Run {
     let begun = std::time::Instant::now();
     loop {
@@ -51,7 +51,8 @@ impl Run {
 }
 
 pub fn run_command(command: &mut Command) -> Run {
-    // A program that was just copied is busy while a child that another test has forked still has the copy open.
+    // A program that was just copied is busy while a child that another test has forked still has
+    // the copy open.
     let Output { status, stdout, stderr } = loop {
         match command.stdin(Stdio::null()).output() {
             Err(e) if e.raw_os_error() == Some(libc::ETXTBSY) => std::thread::yield_now(),
@@ -116,7 +117,8 @@ impl Mount {
         umount_when_free(self.work.path()).ok();
         self.mounted = false;
     }
-    /// Unmounts after the volume was stopped as by a crash: the mount is gone, and the image not closed.
+    /// Unmounts after the volume was stopped as by a crash: the mount is gone, and the image not
+    /// closed.
     pub fn umount_of_a_stopped_one(&mut self) {
         let image = self.image();
         umount_when_free(self.work.path())

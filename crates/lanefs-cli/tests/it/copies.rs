@@ -7,7 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The command as an ordinary user, in a directory of that user's. `None` without root, which alone can become others.
+/// The command as an ordinary user, in a directory of that user's. `None` without root, which alone
+/// can become others.
 pub fn ordinary() -> Option<(tempfile::TempDir, PathBuf)> {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: needs root, to become an ordinary user");
@@ -204,7 +205,8 @@ fn a_copy_that_does_not_fit_says_what_and_how_much_is_free() {
     lanefs_in(dir.path(), &["cp", "big", "v.lane:/big"]).fails(1, &["v.lane:/big", "MiB were free"]);
 }
 
-/// Directories `one` and `two` that, copied to one place, lead through links of the first to `victim` and `other`.
+/// Directories `one` and `two` that, copied to one place, lead through links of the first to
+/// `victim` and `other`.
 fn trees_with_links(work: &Path) {
     for dir in ["victim", "one/t", "two/t/x"] {
         std::fs::create_dir_all(work.join(dir)).unwrap();
@@ -220,7 +222,8 @@ fn trees_with_links(work: &Path) {
 
 #[test]
 fn nothing_is_written_through_links_below_the_target() {
-    // A copy made directories of the links that another source, or an earlier copy, had put there, and wrote to files far from its target.
+    // A copy made directories of the links that another source, or an earlier copy, had put there,
+    // and wrote to files far from its target.
     let (dir, _) = volume("64M");
     let work = dir.path();
     let at = |args: &[&str]| lanefs_in(work, args);

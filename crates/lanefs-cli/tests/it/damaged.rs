@@ -1,5 +1,5 @@
-//! The command on images that are damaged behind their checksums, as `cargo xtask fuzz` makes them: it ends, with an exit code, and
-//! does not panic. `LANEFS_CASES` makes it longer.
+//! The command on images that are damaged behind their checksums, as `cargo xtask fuzz` makes them:
+//! it ends, with an exit code, and does not panic. `LANEFS_CASES` makes it longer.
 
 use crate::common::LANEFS;
 use lanefs_check::fuzz::images::mutant;

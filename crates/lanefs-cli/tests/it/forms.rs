@@ -81,7 +81,8 @@ fn completions_and_man_pages_come_out() {
     assert!(page("mount.fuse.lanefs", "8").unwrap().contains(".B 32"));
 }
 
-/// What the page of options names is taken by a mount, and the formatter has nothing to complain about.
+/// What the page of options names is taken by a mount, and the formatter has nothing to complain
+/// about.
 #[test]
 fn the_pages_by_hand_say_what_is_so() {
     let dir = tempfile::tempdir().unwrap();

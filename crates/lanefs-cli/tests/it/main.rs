@@ -1,4 +1,5 @@
-//! The `lanefs` command as its users meet it: argument forms, exit codes, images without a mount, and mounts.
+//! The `lanefs` command as its users meet it: argument forms, exit codes, images without a mount,
+//! and mounts.
 
 #[macro_use]
 mod transport;

@@ -1,13 +1,14 @@
-//! What the kernel shows of a mount is what the server has: random histories of calls, with each set of options that
-//! changes what the kernel may keep.
+//! What the kernel shows of a mount is what the server has: random histories of calls, with each
+//! set of options that changes what the kernel may keep.
 //!
-//! Every answer is compared with the reference model. After each call all names that a history may use are looked at
-//! twice, as the kernel remembers them and as the server tells them when the kernel must ask (`AT_STATX_FORCE_SYNC`);
-//! in every second history only at the end, because a question corrects what the kernel believed. At the end all that is shown
-//! is compared with what a new mount shows, of which the kernel remembers nothing.
+//! Every answer is compared with the reference model. After each call all names that a history may
+//! use are looked at twice, as the kernel remembers them and as the server tells them when the
+//! kernel must ask (`AT_STATX_FORCE_SYNC`); in every second history only at the end, because a
+//! question corrects what the kernel believed. At the end all that is shown is compared with what a
+//! new mount shows, of which the kernel remembers nothing.
 //!
-//! More: `LANEFS_RUNS=500 cargo test -p lanefs-cli --test it -- mount_belief`; with `LANEFS_SEED=N` that seed alone, as
-//! often.
+//! More: `LANEFS_RUNS=500 cargo test -p lanefs-cli --test it -- mount_belief`; with `LANEFS_SEED=N`
+//! that seed alone, as often.
 
 use crate::common::Mount;
 use lanefs_check::generate::{Generator, Profile, shrink};
@@ -44,8 +45,8 @@ fn look(path: &Path, how: AtFlags) -> Shown {
     fields(path, how, StatxFlags::BASIC_STATS)
 }
 
-/// What the kernel remembers. Each field is asked for by itself: to ask for one that it does not believe any more
-/// would bring all of them anew.
+/// What the kernel remembers. Each field is asked for by itself: to ask for one that it does not
+/// believe any more would bring all of them anew.
 fn remembered(path: &Path) -> Shown {
     use StatxFlags as F;
     let each = [F::INO, F::MODE, F::NLINK, F::UID, F::GID, F::SIZE, F::BLOCKS, F::MTIME, F::CTIME];
@@ -73,7 +74,8 @@ fn fields(path: &Path, how: AtFlags, wanted: StatxFlags) -> Shown {
     ])
 }
 
-/// All names that a history may use, deepest first: looking at a name tells the kernel of the directories above it.
+/// All names that a history may use, deepest first: looking at a name tells the kernel of the
+/// directories above it.
 fn names(root: &Path) -> Vec<PathBuf> {
     let dirs = ["d/f", "e", "d", "."];
     let leaves = ["a", "b", "c", "d", "f"];
@@ -91,8 +93,8 @@ struct Believed {
 
 impl Target for Believed {
     fn call(&mut self, who: Who, op: &Op) -> Outcome {
-        // syncfs begins to write back what the kernel holds of files, and does not wait: what the server has changes
-        // behind it.
+        // syncfs begins to write back what the kernel holds of files, and does not wait: what the
+        // server has changes behind it.
         if *op == Op::Sync {
             return Outcome::Done;
         }
@@ -101,7 +103,8 @@ impl Target for Believed {
         if self.always && changes && self.wrong.borrow().is_none() {
             for path in names(&self.root) {
                 let (shown, has) = (remembered(&path), look(&path, AtFlags::STATX_FORCE_SYNC));
-                // The kernel may write a file back at any moment: its blocks are compared at the end.
+                // The kernel may write a file back at any moment: its blocks are compared at the
+                // end.
                 let but_blocks = |s: Shown| s.map(|s| [&s[..BLOCKS], &s[BLOCKS + 1..]].concat());
                 if but_blocks(shown) != but_blocks(has) {
                     let name = path.strip_prefix(&self.root).unwrap_or(&path).display();
@@ -165,7 +168,8 @@ fn run(mount: &mut Mount, options: &str, n: u64, steps: &[Step], always: bool) -
     drop(pair);
     agreed?;
     wrong.map_or(Ok(()), Err)?;
-    // The kernel releases a file behind the answer of close; until then it counts as open for writing.
+    // The kernel releases a file behind the answer of close; until then it counts as open for
+    // writing.
     std::thread::sleep(std::time::Duration::from_millis(20));
     let shown = everything(&root);
     mount.umount();

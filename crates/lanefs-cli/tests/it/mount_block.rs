@@ -1,5 +1,5 @@
-//! Volumes on block devices, of which the kernel tells the server more: `sync` and `syncfs` are promises, and an unmount ends when the volume is
-//! closed.
+//! Volumes on block devices, of which the kernel tells the server more: `sync` and `syncfs` are
+//! promises, and an unmount ends when the volume is closed.
 
 use crate::common::*;
 use lanefs_store::Store;
@@ -64,8 +64,8 @@ fn kill_server(m: &mut Mount) {
     unmount_when_free(&m.dir);
 }
 
-/// By umount(2), which waits for nobody else. A file of the mount that a test had open is open in a child that another test has
-/// forked, too, until that runs its program.
+/// By umount(2), which waits for nobody else. A file of the mount that a test had open is open in a
+/// child that another test has forked, too, until that runs its program.
 fn unmount_when_free(dir: &Path) {
     let begun = Instant::now();
     loop {
@@ -179,7 +179,8 @@ fn an_image_behind_a_loop_device_is_known_by_its_name() {
         lanefs_in(m.work.path(), &["mount", "-o", options, "v.lane", "other"])
             .fails(1, &["v.lane", "attached as /dev/loop"]);
     }
-    // The kernel's knobs of the mount's own device are found: it may gather writes as for any file system.
+    // The kernel's knobs of the mount's own device are found: it may gather writes as for any file
+    // system.
     let device = loops_of(&m.image()).pop().unwrap();
     let number = std::fs::read_to_string(device.join("dev")).unwrap();
     let bdi = format!("/sys/class/bdi/{}-fuseblk", number.trim_end());

@@ -145,7 +145,8 @@ fn appends_truncates_holes_and_maps() {
     assert_eq!(page, [9; 100]);
 }
 
-/// The kernel sends pages of a map by any handle that may write, also one that appends; and a handle may begin and cease to append.
+/// The kernel sends pages of a map by any handle that may write, also one that appends; and a
+/// handle may begin and cease to append.
 fn pages_of_a_map_go_where_they_belong_beside_handles_that_append() {
     for options in [&[][..], &["-o", "nowriteback"]] {
         let mut m = Mount::new(options);

@@ -1,5 +1,5 @@
-//! File handles, as an NFS server keeps them: they lead to the file after the kernel has forgotten it, after a remount, and to nothing else
-//! after the file is gone.
+//! File handles, as an NFS server keeps them: they lead to the file after the kernel has forgotten
+//! it, after a remount, and to nothing else after the file is gone.
 
 use crate::common::*;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -45,7 +45,8 @@ fn handle_of(path: &Path) -> Result<Handle> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut mount = 0;
     let to: *mut Handle = &raw mut handle;
-    // SAFETY: the path ends in NUL; the handle says that it has room for 128 bytes, and has; the kernel writes there and to `mount`.
+    // SAFETY: the path ends in NUL; the handle says that it has room for 128 bytes, and has; the
+    // kernel writes there and to `mount`.
     let r = unsafe { libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), to.cast(), &raw mut mount, 0) };
     if r == 0 { Ok(handle) } else { Err(Error::last_os_error()) }
 }
@@ -80,8 +81,8 @@ fn is_stale<T>(result: Result<T>) -> bool {
     result.is_err_and(|e| e.raw_os_error() == Some(libc::ESTALE))
 }
 
-/// Whether the file's content becomes stale. The kernel may know a removed file for a moment more: it releases what was closed behind the
-/// back of who closed it.
+/// Whether the file's content becomes stale. The kernel may know a removed file for a moment more:
+/// it releases what was closed behind the back of who closed it.
 fn becomes_stale(dir: &Path, handle: &Handle) -> bool {
     let mut tries = 0..1000;
     tries.any(|_| {
@@ -122,7 +123,8 @@ fn a_handle_leads_to_the_file_after_a_remount() {
     m.remount();
     assert_eq!(content(&m.dir, &file).unwrap(), "in the file");
     assert!(open(&m.dir, &root, libc::O_RDONLY).unwrap().metadata().unwrap().is_dir());
-    // What is known of it is forgotten as of any other file: its room comes back when it is removed.
+    // What is known of it is forgotten as of any other file: its room comes back when it is
+    // removed.
     std::fs::remove_file(m.path("d/f")).unwrap();
     assert!(becomes_stale(&m.dir, &file));
 }
@@ -137,8 +139,8 @@ fn a_handle_of_what_is_gone_leads_nowhere() {
     assert!(becomes_stale(&m.dir, &file) && is_stale(open(&m.dir, &dir, libc::O_RDONLY)));
     m.remount();
     assert!(is_stale(content(&m.dir, &file)) && is_stale(open(&m.dir, &dir, libc::O_RDONLY)));
-    // Its number, used again, is another file's. A checkpoint looks for numbers that earlier mounts left free; asking for the free space
-    // makes one when there is something to win.
+    // Its number, used again, is another file's. A checkpoint looks for numbers that earlier mounts
+    // left free; asking for the free space makes one when there is something to win.
     let old = file.ino();
     let mut again = false;
     for round in 0..100 {

@@ -1,5 +1,5 @@
-//! A mount that is mapped to other owners (mount_setattr(2)), and that requests of which the kernel does not say who makes them are judged
-//! right all the same.
+//! A mount that is mapped to other owners (mount_setattr(2)), and that requests of which the kernel
+//! does not say who makes them are judged right all the same.
 
 use crate::common::*;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount};
@@ -68,7 +68,8 @@ fn map(from: &Path, to: &Path, namespace: &File) -> std::io::Result<Mapped> {
     let tree = open_tree(rustix::fs::CWD, from, flags)?;
     // MOUNT_ATTR_IDMAP to be set, nothing to be cleared, no propagation, the namespace.
     let attr = [0x0010_0000_u64, 0, 0, namespace.as_raw_fd() as u64];
-    // SAFETY: the path is empty and ends in NUL; the kernel reads as many bytes of `attr` as it has; both descriptors are open.
+    // SAFETY: the path is empty and ends in NUL; the kernel reads as many bytes of `attr` as it
+    // has; both descriptors are open.
     let r = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

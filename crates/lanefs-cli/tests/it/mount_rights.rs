@@ -1,4 +1,5 @@
-//! Modes, owners and ACLs after a crash of the server: with a name that is found come the changes of them before it.
+//! Modes, owners and ACLs after a crash of the server: with a name that is found come the changes
+//! of them before it.
 
 use crate::common::*;
 use rustix::fs::XattrFlags;

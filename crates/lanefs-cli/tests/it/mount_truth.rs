@@ -1,4 +1,5 @@
-//! What the kernel believes of a mount is so: what it shows, what it was told is durable, and what it was told failed.
+//! What the kernel believes of a mount is so: what it shows, what it was told is durable, and what
+//! it was told failed.
 
 use crate::common::*;
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
@@ -51,7 +52,8 @@ fn damage(image: &Path, content: &[u8]) {
     std::fs::write(image, bytes).unwrap();
 }
 
-/// A READ is answered with all bytes up to the end of the file, or with an error: a short answer is the end or a hole to the kernel.
+/// A READ is answered with all bytes up to the end of the file, or with an error: a short answer is
+/// the end or a hole to the kernel.
 fn what_cannot_be_read_is_an_error_and_never_zeros_or_the_end() {
     let mut m = Mount::new(&[]);
     let good: Vec<u8> = (0..8750).flat_map(|i| format!("{i:08}").into_bytes()).collect();
@@ -94,7 +96,8 @@ fn what_cannot_be_read_is_an_error_and_never_zeros_or_the_end() {
 /// Maps a file of which no page has a block, writes to all, and syncs.
 fn write_through_a_map(file: &File, len: usize) -> rustix::io::Result<()> {
     use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
-    // SAFETY: a shared mapping of a file that this test alone uses, within its size, unmapped below.
+    // SAFETY: a shared mapping of a file that this test alone uses, within its size, unmapped
+    // below.
     unsafe {
         let map =
             mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?;
@@ -105,7 +108,8 @@ fn write_through_a_map(file: &File, len: usize) -> rustix::io::Result<()> {
     }
 }
 
-/// The kernel looks at the error of a WRITE of its cache alone: a short answer would be success to it.
+/// The kernel looks at the error of a WRITE of its cache alone: a short answer would be success to
+/// it.
 fn a_map_that_finds_no_room_says_so_at_msync() {
     for options in ["rw", "nowriteback"] {
         // A volume with room for a part of what one WRITE carries.
@@ -203,7 +207,8 @@ fn as_nobody<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|s| {
         s.spawn(|| {
             for call in [libc::SYS_setresgid, libc::SYS_setresuid] {
-                // SAFETY: the call takes three numbers and changes this thread alone, which ends with `f`.
+                // SAFETY: the call takes three numbers and changes this thread alone, which ends
+                // with `f`.
                 assert_eq!(unsafe { libc::syscall(call, 65534, 65534, 65534) }, 0);
             }
             f()
@@ -290,7 +295,8 @@ fn an_asynchronous_synchronous_write_is_durable_when_it_completes() {
     }
 }
 
-/// The kernel drops its pages before an asynchronous write, and not again behind it: what was read meanwhile stayed.
+/// The kernel drops its pages before an asynchronous write, and not again behind it: what was read
+/// meanwhile stayed.
 fn readers_see_an_asynchronous_direct_write_when_it_is_complete() {
     const N: usize = 160 * PAGE;
     let m = Mount::new(&[]);
@@ -454,8 +460,8 @@ fn holds(path: &Path, len: u64, size: usize) {
     }
 }
 
-/// A writer who looks at nothing but `write` learns that the volume is full, and all that was accepted is there: fsync has nothing to tell. What is
-/// removed makes room again.
+/// A writer who looks at nothing but `write` learns that the volume is full, and all that was
+/// accepted is there: fsync has nothing to tell. What is removed makes room again.
 fn a_full_volume_refuses_the_write_that_does_not_fit() {
     for (options, size) in [("rw", 1 << 20), ("rw", 4096), ("nowriteback", 1 << 20)] {
         let mut m = Mount::new(&["-o", options]);
@@ -493,8 +499,8 @@ fn a_full_volume_refuses_the_write_that_does_not_fit() {
     }
 }
 
-/// Room that `fallocate` promised is shown by `stat` and `statfs`, and is there when everything else is full: to writes at any offset, to a file that
-/// grows into it, and to pages of a map.
+/// Room that `fallocate` promised is shown by `stat` and `statfs`, and is there when everything
+/// else is full: to writes at any offset, to a file that grows into it, and to pages of a map.
 fn what_was_preallocated_is_shown_and_can_be_written_on_a_full_mount() {
     const SIZE: u64 = 16 << 20;
     for options in ["rw", "nowriteback"] {
@@ -651,7 +657,8 @@ fn what_lies_on_top_of_a_mount_is_left_alone() {
     assert_eq!(list[0]["size"], 1 << 20);
 }
 
-/// SEMANTICS F2: msync of a range makes its pages durable and none before them; the file may end behind any page that was handed over.
+/// SEMANTICS F2: msync of a range makes its pages durable and none before them; the file may end
+/// behind any page that was handed over.
 fn a_range_that_was_synced_is_there_and_no_byte_is_wrong() {
     use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
     const LEN: usize = 1 << 20;
@@ -659,7 +666,8 @@ fn a_range_that_was_synced_is_there_and_no_byte_is_wrong() {
     let file = File::options().read(true).write(true).create_new(true).open(m.path("f")).unwrap();
     file.write_all_at(&chunk(0, LEN), 0).unwrap();
     let synced = 16 * PAGE..20 * PAGE;
-    // SAFETY: a shared mapping of a file that this test alone uses, within its size, unmapped at once.
+    // SAFETY: a shared mapping of a file that this test alone uses, within its size, unmapped at
+    // once.
     unsafe {
         let how = ProtFlags::READ | ProtFlags::WRITE;
         let map = mmap(std::ptr::null_mut(), LEN, how, MapFlags::SHARED, &file, 0).unwrap();

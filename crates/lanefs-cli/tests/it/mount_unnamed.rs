@@ -13,7 +13,8 @@ on_each_transport! {
     a_birth_time_is_told_and_stays,
 }
 
-/// Long enough for the background thread of a volume that commits every second to free what may be freed.
+/// Long enough for the background thread of a volume that commits every second to free what may be
+/// freed.
 const ROUNDS: Duration = Duration::from_millis(2500);
 
 fn a_temporary_file_gets_a_name_or_goes() {

@@ -134,7 +134,8 @@ fn an_overlay_may_have_its_upper_layer_here() {
         );
     };
     let overlay = mount();
-    // One that is below only, one that is copied, one that moves, and a directory in place of another.
+    // One that is below only, one that is copied, one that moves, and a directory in place of
+    // another.
     std::fs::remove_file(top.join("a")).unwrap();
     std::fs::write(top.join("b"), "b and more").unwrap();
     std::fs::rename(top.join("d/c"), top.join("c")).unwrap();

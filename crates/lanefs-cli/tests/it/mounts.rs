@@ -311,7 +311,8 @@ fn a_daemon_without_a_log_tells_the_systems() {
 }
 
 fn a_mount_waits_for_a_server_that_closes_the_image() {
-    // umount(8) returns when the mount is gone; the server has the image for as long as it takes to close it.
+    // umount(8) returns when the mount is gone; the server has the image for as long as it takes to
+    // close it.
     let mut m = Mount::new(&[]);
     for round in 0..5u8 {
         std::fs::write(m.path("f"), vec![round; 40 << 20]).unwrap();

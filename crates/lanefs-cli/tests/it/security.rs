@@ -1,4 +1,5 @@
-//! What a user may not do to another's files, and what an image may not do to the machine that mounts it.
+//! What a user may not do to another's files, and what an image may not do to the machine that
+//! mounts it.
 
 use crate::common::{Mount, lanefs_in, mount_line, run_command};
 use crate::transport::can_mount;
@@ -70,7 +71,8 @@ fn two_users_have_the_rights_that_modes_and_owners_give() {
     no(b, "echo z >> all/mine");
     yes(b, "mv all/mine all/moved"); // A directory that all may write.
     yes(a, "rm sticky/mine");
-    // Another's program with setuid loses it when it is written; a member of no such group makes no setgid.
+    // Another's program with setuid loses it when it is written; a member of no such group makes no
+    // setgid.
     yes(a, "cp /bin/true all/prog; chmod 4777 all/prog");
     yes(b, "echo >> all/prog");
     assert_eq!(m.path("all/prog").metadata().unwrap().mode() & 0o7777, 0o777);
@@ -223,8 +225,8 @@ fn all_names(dir: &Path) -> Vec<Vec<u8>> {
     found
 }
 
-/// Mounts an image whose structures `edit` changed, looks at and uses all of it, and unmounts it; the names found. `None`: it is not mounted at
-/// all, which is as good.
+/// Mounts an image whose structures `edit` changed, looks at and uses all of it, and unmounts it;
+/// the names found. `None`: it is not mounted at all, which is as good.
 fn hostile(edit: impl FnMut(Form, &mut [u8]) -> bool) -> Option<Vec<Vec<u8>>> {
     let (seed, targets) = &corpus().unwrap()[1];
     let mut mutant = Mutant::new(seed, targets.clone());

@@ -5,7 +5,8 @@ use std::cell::Cell;
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-/// Makes two tests of each scenario: one reads requests from /dev/fuse, one has them come over io_uring.
+/// Makes two tests of each scenario: one reads requests from /dev/fuse, one has them come over
+/// io_uring.
 macro_rules! on_each_transport {
     ($($scenario:ident),* $(,)?) => {
         mod from_dev_fuse {
@@ -74,8 +75,9 @@ pub fn can_mount() -> bool {
 
 const DEVICE: &str = "/dev/fuse";
 
-/// The mode of /dev/fuse, set as a test needs it; afterwards it is as it was, also when the test fails. Where no udev is it may be
-/// 0600, and an ordinary user cannot mount. Tests that need it follow each other: they lock it, also against those of other processes.
+/// The mode of /dev/fuse, set as a test needs it; afterwards it is as it was, also when the test
+/// fails. Where no udev is it may be 0600, and an ordinary user cannot mount. Tests that need it
+/// follow each other: they lock it, also against those of other processes.
 pub struct DeviceMode {
     file: File,
     before: u32,
@@ -102,8 +104,9 @@ impl Drop for DeviceMode {
     }
 }
 
-/// The kernel's switch for FUSE over io_uring, set as a test needs it; afterwards it is as it was. Tests that need it on run together,
-/// one that needs it off runs alone: they lock it, also against those of other processes.
+/// The kernel's switch for FUSE over io_uring, set as a test needs it; afterwards it is as it was.
+/// Tests that need it on run together, one that needs it off runs alone: they lock it, also against
+/// those of other processes.
 pub struct Switch {
     file: File,
     before: Option<&'static str>,

@@ -1,4 +1,5 @@
-//! What the way requests come could break: who falls back to what, and that nobody hangs when the mount ends under load.
+//! What the way requests come could break: who falls back to what, and that nobody hangs when the
+//! mount ends under load.
 
 use crate::common::*;
 use crate::transport::{Switch, can_mount};
@@ -45,7 +46,8 @@ fn forbid_rings(command: &mut Command) {
     ];
     let set = move || {
         let all = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-        // SAFETY: both calls are allowed after a fork; the kernel copies the program, which lives until the call returns.
+        // SAFETY: both calls are allowed after a fork; the kernel copies the program, which lives
+        // until the call returns.
         let r = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
             libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const all)
@@ -78,7 +80,8 @@ fn where_rings_are_forbidden_auto_does_without_and_on_says_why() {
     m.fsck();
 }
 
-/// Runs `client` as so many threads; if they are not done in time, the mount is ended, so that they end, and the test fails.
+/// Runs `client` as so many threads; if they are not done in time, the mount is ended, so that they
+/// end, and the test fails.
 fn in_time(m: &Mount, clients: usize, client: impl Fn(usize) + Sync) {
     let server = m.server();
     let (done, finished) = channel();
@@ -99,7 +102,8 @@ fn in_time(m: &Mount, clients: usize, client: impl Fn(usize) + Sync) {
                 // A client that panicked says so itself when the scope ends.
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-                    // First the connection is cut: a server that waits for its own mount cannot be killed.
+                    // First the connection is cut: a server that waits for its own mount cannot be
+                    // killed.
                     let _ = rustix::mount::unmount(&m.dir, rustix::mount::UnmountFlags::FORCE);
                     // SAFETY: the process that serves this test's own mount.
                     unsafe { libc::kill(server, libc::SIGKILL) };
@@ -145,7 +149,8 @@ fn more_wait_for_the_device_than_threads_serve() {
     m.fsck();
 }
 
-/// Works in the mount until it answers no more. By a descriptor of its root: its path leads elsewhere when it is gone.
+/// Works in the mount until it answers no more. By a descriptor of its root: its path leads
+/// elsewhere when it is gone.
 fn work(root: &File, n: usize, done: &AtomicUsize) {
     use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
     for round in 0.. {
@@ -211,7 +216,8 @@ fn whoever_uses_a_mount_that_ends_gets_an_error_and_nobody_hangs() {
     }
 }
 
-/// Whether a process has not ended. One that nobody has waited for has one thread left, and that is dead.
+/// Whether a process has not ended. One that nobody has waited for has one thread left, and that is
+/// dead.
 fn is_there(pid: i32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     let dead = stat.rsplit(") ").next().is_some_and(|s| s.starts_with('Z'));

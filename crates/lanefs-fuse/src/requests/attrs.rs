@@ -41,7 +41,8 @@ impl Adaptor {
         reply.attr_out(&stat, if flags & GETATTR_FH != 0 { self.ttl } else { holds })
     }
 
-    /// Somebody is about to write to a file through the kernel's cache, and room is scarce or the mount is about to end.
+    /// Somebody is about to write to a file through the kernel's cache, and room is scarce or the
+    /// mount is about to end.
     fn ask(&self, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
         if self.closing.begun.load(SeqCst) {
             return Err(Errno(libc::EIO));

@@ -3,24 +3,30 @@
 //! What the writeback cache asks of this side (the kernel's fs/fuse/file.c):
 //!
 //! W1 Files opened write-only are opened for reading too: the kernel fills partly written pages.
-//! W2 O_APPEND is the kernel's: it knows the size; writes come with their offset. So it is without this cache too: an append is resolved under
-//!    the kernel's lock of the inode, beside which nobody changes the size, and O_APPEND may come and go by fcntl(2) without a word. And pages
+//! W2 O_APPEND is the kernel's: it knows the size; writes come with their offset. So it is without
+//!    this cache too: an append is resolved under the kernel's lock of the inode, beside which
+//!    nobody changes the size, and O_APPEND may come and go by fcntl(2) without a word. And pages
 //!    of a map come by any handle that may write, which may be one that appends.
-//! W3 Writes from the cache leave times alone; the kernel keeps mtime and ctime and sends them by SETATTR, before
-//!    the FSYNC that was to cover them.
-//! W4 FLUSH has nothing left to do once the kernel wrote back its pages at close, so it is answered "not
-//!    implemented" and not sent again; errors of writes reach close and fsync by the kernel's own account.
-//! W5 The kernel follows a synchronous write with O_SYNC or O_DSYNC by FSYNC itself, but not an asynchronous one past its cache; which of
-//!    the two it is we are not told. So what comes past the cache with such a flag is durable before the answer.
-//! W6 Of pages of its cache the kernel looks at the error alone, not at how many bytes were taken: anything less than all is an error.
-//! W7 A short answer to a read is the end of the file to the kernel, or a hole: so it is given only there. What cannot be read is an
-//!    error of the whole request.
-//! W8 The kernel keeps the attributes it was told. What changes here by itself (setuid and setgid that go, blocks that cached writes take) it is told to ask for
-//!    again, before the request is answered.
-//! W9 The first pages of a file may be the kernel's alone for long. So a file without blocks that is
-//!    open for writing is said to have one: that it has none is, to who archives or copies it, that
-//!    it holds nothing but zeros. Who asks through a handle (GETATTR_FH, and CREATE) may believe it,
-//!    since the kernel asks for the blocks again behind each close; others are told to ask again.
+//! W3 Writes from the cache leave times alone; the kernel keeps mtime and ctime and sends them by
+//!    SETATTR, before the FSYNC that was to cover them.
+//! W4 FLUSH has nothing left to do once the kernel wrote back its pages at close, so it is answered
+//!    "not implemented" and not sent again; errors of writes reach close and fsync by the kernel's
+//!    own account.
+//! W5 The kernel follows a synchronous write with O_SYNC or O_DSYNC by FSYNC itself, but not an
+//!    asynchronous one past its cache; which of the two it is we are not told. So what comes past
+//!    the cache with such a flag is durable before the answer.
+//! W6 Of pages of its cache the kernel looks at the error alone, not at how many bytes were taken:
+//!    anything less than all is an error.
+//! W7 A short answer to a read is the end of the file to the kernel, or a hole: so it is given only
+//!    there. What cannot be read is an error of the whole request.
+//! W8 The kernel keeps the attributes it was told. What changes here by itself (setuid and setgid
+//!    that go, blocks that cached writes take) it is told to ask for again, before the request is
+//!    answered.
+//! W9 The first pages of a file may be the kernel's alone for long. So a file without blocks that
+//!    is open for writing is said to have one: that it has none is, to who archives or copies it,
+//!    that it holds nothing but zeros. Who asks through a handle (GETATTR_FH, and CREATE) may
+//!    believe it, since the kernel asks for the blocks again behind each close; others are told to
+//!    ask again.
 
 use super::Wire;
 use crate::adaptor::Adaptor;
@@ -35,11 +41,13 @@ use lanefs::{Birth, File, Ino, Stat};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Told of every open file: what is cached of it stays right, and writes past the cache need not wait for each other.
+/// Told of every open file: what is cached of it stays right, and writes past the cache need not
+/// wait for each other.
 const OPENED: u32 = FOPEN_KEEP_CACHE | FOPEN_PARALLEL_DIRECT_WRITES;
 
-/// Reads of so many bytes go past the volume's own cache, and writes of so many leave it when they are on the device: the kernel has what it
-/// reads and writes, and has asked for more by then. What is smaller is read ahead of here.
+/// Reads of so many bytes go past the volume's own cache, and writes of so many leave it when they
+/// are on the device: the kernel has what it reads and writes, and has asked for more by then. What
+/// is smaller is read ahead of here.
 const KEPT: u32 = 64 << 10;
 
 /// About what a new file takes of the room, in bytes.
@@ -84,7 +92,8 @@ impl Adaptor {
         let how = self.open_flags(flags) | flags as i32 & (libc::O_CREAT | libc::O_EXCL);
         let birth = Birth { mode: inherited.mode, xattrs: &inherited.xattrs() };
         let (mut stat, file, made) = self.volume.node_create(&req.cred(), req.ino, name, birth, how)?;
-        // O_TRUNC takes setuid from a file that was there; a new one keeps the mode that it was made with.
+        // O_TRUNC takes setuid from a file that was there; a new one keeps the mode that it was
+        // made with.
         if open_flags & OPEN_KILL_SUIDGID != 0 && !made {
             self.kill_priv(stat.ino)?;
             stat = file.stat()?;
@@ -153,7 +162,8 @@ impl Adaptor {
             self.kill_priv(req.ino)?;
         }
         let blocks = file.stat()?.blocks;
-        // Writes to a file with setuid come through the kernel's cache one by one; it keeps their times, too.
+        // Writes to a file with setuid come through the kernel's cache one by one; it keeps their
+        // times, too.
         let put = match (self.writeback, flags & libc::O_DIRECT) {
             (true, 0) => File::write_back_at,
             (true, _) if cached => File::write_back_at,

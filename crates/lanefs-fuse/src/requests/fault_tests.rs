@@ -1,8 +1,11 @@
-//! Reads, writes and fsyncs, as the kernel asks for them, over a device that fails and then loses its power.
+//! Reads, writes and fsyncs, as the kernel asks for them, over a device that fails and then loses
+//! its power.
 //!
-//! Whatever fails: a READ answers all the bytes that were asked for, each as some write left it, or an errno; never fewer bytes, which the
-//! kernel takes for a hole or the end of the file. A WRITE of the kernel's cache is done in full or answers an errno. What an FSYNC acknowledged is there after the power loss, unless a later
-//! write took its place. `LANEFS_FAULT_CASES` and `LANEFS_FAULT_SEED` make it longer.
+//! Whatever fails: a READ answers all the bytes that were asked for, each as some write left it, or
+//! an errno; never fewer bytes, which the kernel takes for a hole or the end of the file. A WRITE
+//! of the kernel's cache is done in full or answers an errno. What an FSYNC acknowledged is there
+//! after the power loss, unless a later write took its place. `LANEFS_FAULT_CASES` and
+//! `LANEFS_FAULT_SEED` make it longer.
 
 use super::*;
 use crate::MountConfig;
@@ -89,7 +92,8 @@ impl Server {
         (0..n * UNIT / 8).for_each(|_| b.extend(version.to_ne_bytes()));
         let (answer, _) = self.ask(op::WRITE, f.ino, &b)?;
         let written = u32::from_ne_bytes(*answer.first_chunk().unwrap()) as usize / UNIT;
-        // A program is told how much was written; the kernel, of its cache, looks at the errno alone.
+        // A program is told how much was written; the kernel, of its cache, looks at the errno
+        // alone.
         assert!(flags & WRITE_CACHE == 0 || written == n, "of the cache {written} of {n} were written");
         Ok(written)
     }
@@ -162,7 +166,8 @@ fn run(seed: u64) {
     let (mut failed, mut failing) = (0, false);
     let calls = 300;
     for call in 0..calls {
-        // At last, writes and flushes fail too: from then on the volume refuses what it cannot keep.
+        // At last, writes and flushes fail too: from then on the volume refuses what it cannot
+        // keep.
         if call == calls * 4 / 5 && rng.below(2) == 0 {
             let when = When { one_in: Some(8), ..When::default() };
             let kind = if rng.below(2) == 0 { Kind::Write } else { Kind::Flush };

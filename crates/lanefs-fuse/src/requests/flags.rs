@@ -1,4 +1,5 @@
-//! Flags of an inode as the kernel's `ioctl`s carry them: one word, or a `struct fsxattr`, of which LaneFS has the flags alone.
+//! Flags of an inode as the kernel's `ioctl`s carry them: one word, or a `struct fsxattr`, of which
+//! LaneFS has the flags alone.
 
 use super::Wire;
 use crate::wire::Errno;
@@ -9,7 +10,8 @@ pub(super) const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
 pub(super) const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 pub(super) const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 
-/// Bytes of a `struct fsxattr`: flags, extent size, extents, project, extent size of copies, and eight more.
+/// Bytes of a `struct fsxattr`: flags, extent size, extents, project, extent size of copies, and
+/// eight more.
 const FSXATTR: usize = 28;
 /// Each flag in the word, and in a `struct fsxattr`.
 const PAIRS: [(u32, u32); 4] = [(IMMUTABLE, 0x8), (APPEND, 0x10), (NOATIME, 0x40), (NODUMP, 0x80)];

@@ -1,7 +1,9 @@
-//! Requests as bytes, from a seed: lengths, names, offsets, numbers and flags that no kernel would send. Handles are real ones: the kernel made
-//! nothing up there, and a handle is an address (`handles.rs`).
+//! Requests as bytes, from a seed: lengths, names, offsets, numbers and flags that no kernel would
+//! send. Handles are real ones: the kernel made nothing up there, and a handle is an address
+//! (`handles.rs`).
 //!
-//! Every request ends with an answer or an errno, and no answer is longer than there is room for. `LANEFS_FUZZ_CASES` makes it longer.
+//! Every request ends with an answer or an errno, and no answer is longer than there is room for.
+//! `LANEFS_FUZZ_CASES` makes it longer.
 
 use super::*;
 use crate::MountConfig;
@@ -157,7 +159,8 @@ fn run(seed: u64, requests: u64) {
         } else {
             op
         };
-        // Answered by another thread, some time: nothing here would know when the handle may be released.
+        // Answered by another thread, some time: nothing here would know when the handle may be
+        // released.
         if op == op::LSEEK && agreed.writeback {
             continue;
         }

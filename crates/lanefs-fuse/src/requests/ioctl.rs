@@ -1,8 +1,8 @@
 //! `ioctl`: what there is beyond the calls that every file system has.
 //!
-//! The kernel moves an argument for us whose size and direction are in the command's number, and nothing else. The
-//! shutdown's number says that it is written to the caller, though the caller's flags lie there: they are read out of
-//! the caller's memory, which waits for the answer.
+//! The kernel moves an argument for us whose size and direction are in the command's number, and
+//! nothing else. The shutdown's number says that it is written to the caller, though the caller's
+//! flags lie there: they are read out of the caller's memory, which waits for the answer.
 
 use super::Wire;
 use super::flags::{self, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, FS_IOC_GETFLAGS, FS_IOC_SETFLAGS};
@@ -17,7 +17,8 @@ use crate::wire::{Errno, Reply, Request};
 use crate::{IOC_FITRIM, IOC_GETPID, IOC_GOINGDOWN, IOC_SYNC};
 use lanefs::Cred;
 
-/// The flag of the shutdown that has names that changed made durable first; without any flag, all there is.
+/// The flag of the shutdown that has names that changed made durable first; without any flag, all
+/// there is.
 const LOGFLUSH: u32 = 1;
 /// The flag of a shutdown as by a crash.
 const NOLOGFLUSH: u32 = 2;
@@ -143,8 +144,9 @@ fn word_of(pid: u32, address: u64) -> Option<u32> {
     let mut word = [0u8; 4];
     let mine = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() };
     let theirs = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: word.len() };
-    // SAFETY: the kernel writes at most the four bytes of `word` through the first vector, which lives until the call returns; the second
-    // is an address of another process, which the kernel checks there.
+    // SAFETY: the kernel writes at most the four bytes of `word` through the first vector, which
+    // lives until the call returns; the second is an address of another process, which the kernel
+    // checks there.
     let n = unsafe { libc::process_vm_readv(pid, &raw const mine, 1, &raw const theirs, 1, 0) };
     (n == 4).then(|| u32::from_ne_bytes(word))
 }

@@ -5,8 +5,8 @@ use crate::adaptor::Adaptor;
 use crate::wire::{Reply, Request};
 use lanefs::{FileKind, Ino};
 
-/// Entries read from a directory at a time for readdirplus, so that no lock of the directory is held while their
-/// attributes are fetched.
+/// Entries read from a directory at a time for readdirplus, so that no lock of the directory is
+/// held while their attributes are fetched.
 const PLUS_STEP: usize = 32;
 
 impl Adaptor {

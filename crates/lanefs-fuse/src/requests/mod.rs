@@ -37,7 +37,8 @@ const INSIDE: &[u32] = &[
     op::DESTROY,
 ];
 
-/// Requests that are refused when the mount is about to be cut off: by these the kernel would come to hold something anew.
+/// Requests that are refused when the mount is about to be cut off: by these the kernel would come
+/// to hold something anew.
 const LATE: &[u32] = &[op::OPEN, op::CREATE, op::TMPFILE, op::READ];
 
 impl Adaptor {
@@ -47,7 +48,8 @@ impl Adaptor {
         Ok(self.volume.sync()?)
     }
 
-    /// The mount is gone, and who unmounted it waits for this: the volume is closed when it is answered.
+    /// The mount is gone, and who unmounted it waits for this: the volume is closed when it is
+    /// answered.
     fn destroy(&self) -> Wire<()> {
         about_to_wait();
         self.closing.close(&self.volume);
@@ -110,8 +112,9 @@ impl Adaptor {
             op::COPY_FILE_RANGE => self.copy_file_range(req, reply),
             op::SYNCFS => self.sync(),
             op::DESTROY => self.destroy(),
-            // Among them: OPENDIR (directories are read by inode number: the kernel need not open them, keeps their pages
-            // cached, and drops these itself when it changes the directory), FLUSH (W4), INTERRUPT, locks.
+            // Among them: OPENDIR (directories are read by inode number: the kernel need not open
+            // them, keeps their pages cached, and drops these itself when it changes the
+            // directory), FLUSH (W4), INTERRUPT, locks.
             _ => Err(Errno(libc::ENOSYS)),
         }
     }

@@ -21,8 +21,9 @@ impl Adaptor {
         }
     }
 
-    /// The inode itself, of any kind, or a directory's parent; ESTALE if the inode has no name any more, whoever may have it open. Whether the
-    /// number is used again since the handle was made the kernel tells by the generation.
+    /// The inode itself, of any kind, or a directory's parent; ESTALE if the inode has no name any
+    /// more, whoever may have it open. Whether the number is used again since the handle was made
+    /// the kernel tells by the generation.
     fn lookup_kept(&self, req: &Request<'_>, name: &[u8], reply: &mut Reply) -> Wire<()> {
         let stat = self.volume.node_stat(req.ino)?;
         if stat.nlink == 0 {

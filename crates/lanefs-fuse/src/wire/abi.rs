@@ -6,7 +6,8 @@ pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 42;
 /// The oldest it works with: Linux 4.20, whose requests may be a megabyte.
 pub const MINOR_LEAST: u32 = 28;
-/// From this minor version on (Linux 5.14) the kernel checks who sets flags of an inode; some before did not.
+/// From this minor version on (Linux 5.14) the kernel checks who sets flags of an inode; some
+/// before did not.
 pub const MINOR_CHECKS_FLAGS: u32 = 34;
 
 /// Bytes before a request's arguments.

@@ -25,8 +25,8 @@ impl<'a> Request<'a> {
         (args == body.len()).then_some(request)
     }
 
-    /// From a ring, where the first argument lies in a field of its own, of which the header's length tells how much is
-    /// used; `None` if it is no request.
+    /// From a ring, where the first argument lies in a field of its own, of which the header's
+    /// length tells how much is used; `None` if it is no request.
     pub fn decode_parts(head: &'a [u8], first: &'a [u8], payload: &'a [u8]) -> Option<Request<'a>> {
         let (mut request, args) = Request::parse(head.get(..IN_HEADER)?, first, payload)?;
         request.args.first = first.get(..args.checked_sub(payload.len())?)?;
@@ -54,8 +54,9 @@ impl<'a> Request<'a> {
         self.args
     }
 
-    /// The user who makes the request. Where the kernel may map owners it says so only of requests that make an inode; of others the
-    /// process tells, which waits for the answer. `None`: it cannot be known.
+    /// The user who makes the request. Where the kernel may map owners it says so only of requests
+    /// that make an inode; of others the process tells, which waits for the answer. `None`: it
+    /// cannot be known.
     pub fn user(&self) -> Option<u32> {
         if self.uid != NOBODY_SAID { Some(self.uid) } else { user_of(self.pid) }
     }

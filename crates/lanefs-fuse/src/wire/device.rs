@@ -42,7 +42,8 @@ impl Device {
     pub fn another(&self) -> io::Result<Device> {
         let other = Device::open()?;
         let mine = self.0.as_raw_fd() as u32;
-        // SAFETY: the ioctl reads one u32, which lives until the call returns; both descriptors are open.
+        // SAFETY: the ioctl reads one u32, which lives until the call returns; both descriptors are
+        // open.
         match unsafe { libc::ioctl(other.0.as_raw_fd(), DEV_IOC_CLONE, &raw const mine) } {
             0 => Ok(other),
             _ => Err(io::Error::last_os_error()),
@@ -75,7 +76,8 @@ impl Device {
         }
     }
 
-    /// Has the kernel write back and drop all it has cached of an inode. Not an error if it knows nothing of it.
+    /// Has the kernel write back and drop all it has cached of an inode. Not an error if it knows
+    /// nothing of it.
     pub fn flush_kernel_pages(&self, ino: Ino) -> io::Result<()> {
         self.invalidate(ino, 0, 0)
     }
@@ -86,7 +88,8 @@ impl Device {
         self.invalidate(ino, offset.min(i64::MAX as u64) as i64, len.clamp(1, i64::MAX as u64) as i64)
     }
 
-    /// Has the kernel ask for an inode's attributes and ACLs when it needs them next; its pages stay.
+    /// Has the kernel ask for an inode's attributes and ACLs when it needs them next; its pages
+    /// stay.
     pub fn drop_attributes(&self, ino: Ino) -> io::Result<()> {
         self.invalidate(ino, -1, 0)
     }

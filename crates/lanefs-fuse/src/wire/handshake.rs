@@ -38,7 +38,8 @@ pub(crate) struct Offer {
     pub writeback: bool,
     /// Requests may come over io_uring.
     pub rings: bool,
-    /// The mount may be mapped to other owners. Requests that make no inode do not say then who makes them.
+    /// The mount may be mapped to other owners. Requests that make no inode do not say then who
+    /// makes them.
     pub idmap: bool,
 }
 
@@ -112,7 +113,8 @@ fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Opti
     let flags = offered & wanted;
     let background = u32::from(MAX_BACKGROUND) | u32::from(MAX_BACKGROUND / 4 * 3) << 16;
     put(reply, &[MAJOR, MINOR.min(minor), max_write, flags as u32])?;
-    // Background and congestion are two halves of a word, as are pages and alignment; a nanosecond is the grain of time.
+    // Background and congestion are two halves of a word, as are pages and alignment; a nanosecond
+    // is the grain of time.
     let mut rest = [0_u32; 12];
     (rest[1], rest[2]) = (max_write, 1);
     rest[4] = (flags >> 32) as u32;

@@ -1,8 +1,9 @@
 //! The kernel's FUSE protocol: requests are decoded, answers encoded, nothing is decided.
 //!
-//! Why not a crate: fuser 0.18, the best kept one, knows neither TMPFILE nor STATX, hides which truncating opens and
-//! SETATTRs must clear setuid (KILLPRIV_V2), keeps it to itself when an answer found nobody waiting (so a handle or an inode
-//! the kernel never learned of stays held), and copies each answer once more. The example `empty` still uses it.
+//! Why not a crate: fuser 0.18, the best kept one, knows neither TMPFILE nor STATX, hides which
+//! truncating opens and SETATTRs must clear setuid (KILLPRIV_V2), keeps it to itself when an answer
+//! found nobody waiting (so a handle or an inode the kernel never learned of stays held), and
+//! copies each answer once more. The example `empty` still uses it.
 
 pub(crate) mod abi;
 mod args;

@@ -31,7 +31,8 @@ pub(crate) struct Reply<'b> {
     pub opened: Option<u64>,
 }
 
-/// A buffer for answers. What follows the header begins at a multiple of 4096, so that a device can read into it.
+/// A buffer for answers. What follows the header begins at a multiple of 4096, so that a device can
+/// read into it.
 pub(crate) struct Room {
     bytes: Vec<u8>,
     skip: usize,
@@ -134,7 +135,8 @@ impl<'b> Reply<'b> {
         self.attr(s)
     }
 
-    /// `struct fuse_entry_out`: a name's inode. The kernel knows the inode once more when it has taken this.
+    /// `struct fuse_entry_out`: a name's inode. The kernel knows the inode once more when it has
+    /// taken this.
     pub fn entry_out(&mut self, s: &Stat, ttl: Duration, attr_ttl: Duration) -> Result<(), Errno> {
         self.entered.push(s.ino);
         self.entry(s, ttl, attr_ttl)
@@ -217,7 +219,8 @@ impl<'b> Reply<'b> {
         true
     }
 
-    /// The same with attributes. `None` for these tells the kernel to look the name up when it needs it.
+    /// The same with attributes. `None` for these tells the kernel to look the name up when it
+    /// needs it.
     pub fn dirent_plus(
         &mut self,
         limit: usize,

@@ -1,18 +1,22 @@
 //! FUSE over io_uring: an entry of one of the kernel's queues.
 //!
-//! The kernel keeps a queue of requests for each processor and hands a request to an entry of the queue of the processor it was
-//! made on. An entry is a header and a payload in memory of ours, told once (REGISTER). The command that tells it completes when a
-//! request has been put there; COMMIT_AND_FETCH answers that request and waits for the next, all in one system call.
+//! The kernel keeps a queue of requests for each processor and hands a request to an entry of the
+//! queue of the processor it was made on. An entry is a header and a payload in memory of ours,
+//! told once (REGISTER). The command that tells it completes when a request has been put there;
+//! COMMIT_AND_FETCH answers that request and waits for the next, all in one system call.
 //!
 //! Here an entry has a ring of its own and belongs to one thread:
 //!
-//! R1 The kernel writes into an entry's memory while a command of it is under way, and from within this thread's system
-//!    calls only. So between two calls of [`Entry::fetch`] the memory is ours alone.
-//! R2 A command is under way from its submission to its completion (`waiting`). While one is, the memory stays mapped.
-//! R3 A thread that is busy has no command under way, so the kernel gives it no request: nothing queues behind a request that waits
-//!    for the device as long as the queue has another entry.
+//! R1 The kernel writes into an entry's memory while a command of it is under way, and from within
+//!    this thread's system calls only. So between two calls of [`Entry::fetch`] the memory is ours
+//!    alone.
+//! R2 A command is under way from its submission to its completion (`waiting`). While one is, the
+//!    memory stays mapped.
+//! R3 A thread that is busy has no command under way, so the kernel gives it no request: nothing
+//!    queues behind a request that waits for the device as long as the queue has another entry.
 //!
-//! FORGET and INTERRUPT come over /dev/fuse also then, and so does what was sent before the queues were ready.
+//! FORGET and INTERRUPT come over /dev/fuse also then, and so does what was sent before the queues
+//! were ready.
 
 use super::abi::{IN_HEADER, OUT_HEADER, ring};
 use super::{Device, Reply, Request, reply};
@@ -25,7 +29,8 @@ use std::sync::Arc;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// Where the payload begins; before it lie the header, the vector that names both, and an answer's header.
+/// Where the payload begins; before it lie the header, the vector that names both, and an answer's
+/// header.
 const PAYLOAD: usize = 4096;
 const VECTOR: usize = 512;
 /// The answer to a request that has a payload is at most an extended attribute.
@@ -59,8 +64,9 @@ impl Memory {
     /// The header's page up to where an answer's header stands, and from there on.
     fn split(&mut self) -> (&mut [u8], &mut [u8]) {
         let front = PAYLOAD - OUT_HEADER;
-        // SAFETY: two parts of the mapping that do not overlap, borrowed as long as this is; R1 keeps the kernel out meanwhile,
-        // because a command is submitted only through the same `&mut`.
+        // SAFETY: two parts of the mapping that do not overlap, borrowed as long as this is; R1
+        // keeps the kernel out meanwhile, because a command is submitted only through the same
+        // `&mut`.
         unsafe {
             (
                 std::slice::from_raw_parts_mut(self.base.as_ptr(), front),
@@ -87,14 +93,16 @@ pub(crate) struct Entry {
     device: Arc<Device>,
     /// `None` once it had to be left to the kernel (R2).
     memory: Option<Memory>,
-    /// For answers to requests that have a payload, which may not be overwritten before it is dealt with.
+    /// For answers to requests that have a payload, which may not be overwritten before it is dealt
+    /// with.
     side: reply::Room,
     queue: u16,
     /// A command is under way.
     waiting: bool,
     /// It completed while it was being submitted.
     arrived: bool,
-    /// The request in the memory: what the kernel calls it, and whether its answer is put together aside.
+    /// The request in the memory: what the kernel calls it, and whether its answer is put together
+    /// aside.
     commit: u64,
     aside: bool,
 }
@@ -114,9 +122,11 @@ pub(crate) fn probe() -> io::Result<()> {
     make().map(drop)
 }
 
-/// Has the kernel go on without rings, when some could not be registered: until then it holds requests back.
+/// Has the kernel go on without rings, when some could not be registered: until then it holds
+/// requests back.
 pub(crate) fn disable(device: &Arc<Device>) {
-    // No machine has a processor of this number; whatever is wrong with a registration, the kernel takes it for the end of them.
+    // No machine has a processor of this number; whatever is wrong with a registration, the kernel
+    // takes it for the end of them.
     let refused = Entry::new(Arc::clone(device), u16::MAX, 4096).and_then(|mut e| e.register());
     if refused.is_ok() {
         tracing::error!("the kernel took a queue that cannot be");
@@ -156,10 +166,12 @@ impl Entry {
         let mut entry = entry.build();
         if vector != 0 {
             // The crate has no word for the length of what `addr` points to.
-            // SAFETY: an `Entry128` is the kernel's 128-byte submission (repr(C), asserted below), whose u32 at 24 is `len`.
+            // SAFETY: an `Entry128` is the kernel's 128-byte submission (repr(C), asserted below),
+            // whose u32 at 24 is `len`.
             unsafe { (&raw mut entry).cast::<u8>().add(24).cast::<u32>().write(2) };
         }
-        // SAFETY: what the command refers to is this entry's memory, which R2 keeps, and a descriptor the entry holds open.
+        // SAFETY: what the command refers to is this entry's memory, which R2 keeps, and a
+        // descriptor the entry holds open.
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)?;
         self.waiting = true;
         Ok(())
@@ -192,7 +204,8 @@ impl Entry {
             match self.ring.submit_and_wait(wait_for) {
                 Ok(_) => return Ok(()),
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
-                    // A signal; its handler may have run in the middle of the wait, the command is under way still.
+                    // A signal; its handler may have run in the middle of the wait, the command is
+                    // under way still.
                     if wait_for == 0 && self.ring.submission().is_empty() {
                         return Ok(());
                     }
@@ -208,8 +221,8 @@ impl Entry {
         Some(result)
     }
 
-    /// Waits for a request, after [`Entry::register`] or [`Entry::answer`], and hands in that answer. False when the
-    /// connection has ended.
+    /// Waits for a request, after [`Entry::register`] or [`Entry::answer`], and hands in that
+    /// answer. False when the connection has ended.
     pub fn fetch(&mut self) -> io::Result<bool> {
         if std::mem::take(&mut self.arrived) {
             return Ok(true);
@@ -251,8 +264,8 @@ impl Entry {
         })
     }
 
-    /// The answer to the opened request: the first `len` bytes of the [`Reply`]'s buffer, its header included. It goes with the
-    /// next [`Entry::fetch`].
+    /// The answer to the opened request: the first `len` bytes of the [`Reply`]'s buffer, its
+    /// header included. It goes with the next [`Entry::fetch`].
     pub fn answer(&mut self, len: usize) -> io::Result<()> {
         let (commit, aside) = (self.commit, self.aside);
         let memory = self.memory.as_mut().ok_or_else(|| io::Error::other("the entry is closed"))?;

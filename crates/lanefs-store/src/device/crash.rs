@@ -2,13 +2,15 @@
 //!
 //! The crash happens at an *instant* of the log. A write is then one of:
 //! 1. *unborn*: issued at or after the instant; it is not on the medium;
-//! 2. *durable*: answered before a flush of its device was issued, and that flush was answered before the instant;
-//!    it is on the medium whole;
-//! 3. *pending*: all others; any subset of its 512-byte sectors is on the medium, independent of all other writes.
+//! 2. *durable*: answered before a flush of its device was issued, and that flush was answered
+//!    before the instant; it is on the medium whole;
+//! 3. *pending*: all others; any subset of its 512-byte sectors is on the medium, independent of
+//!    all other writes.
 //!
-//! Images apply what is on the medium in the order of issue. This leaves out no content that a sector can have:
-//! whatever hides a pending sector under a later pending one is the same as leaving the later one out. A discard is a
-//! pending or durable write of zeros, and may always be left out, since it is a hint.
+//! Images apply what is on the medium in the order of issue. This leaves out no content that a
+//! sector can have: whatever hides a pending sector under a later pending one is the same as
+//! leaving the later one out. A discard is a pending or durable write of zeros, and may always be
+//! left out, since it is a hint.
 
 use std::sync::Arc;
 
@@ -58,7 +60,8 @@ pub struct Crash<'a> {
 impl<'a> Crash<'a> {
     /// The crash just before event `at` of `log`; `log.now` is the crash after everything.
     pub fn new(log: &'a Log, at: u64) -> Crash<'a> {
-        // Of the flushes of a device that were answered in time, the one issued last covers the most.
+        // Of the flushes of a device that were answered in time, the one issued last covers the
+        // most.
         let mut last_flush: Vec<u64> = Vec::new();
         for f in log.flushes.iter().filter(|f| f.completed.is_some_and(|c| c < at)) {
             if last_flush.len() <= f.device {
@@ -74,8 +77,8 @@ impl<'a> Crash<'a> {
         Crash { log, at, durable, pending }
     }
 
-    /// All instants at which the set of durable or pending writes, or what was promised, differs from the instant
-    /// before: after each event.
+    /// All instants at which the set of durable or pending writes, or what was promised, differs
+    /// from the instant before: after each event.
     pub fn instants(log: &Log) -> impl Iterator<Item = u64> + use<> {
         0..=log.now
     }
@@ -98,8 +101,9 @@ impl<'a> Crash<'a> {
         self.log.marks.iter().take_while(move |(m, _)| *m < at).map(|(_, text)| &**text)
     }
 
-    /// The devices after the crash. `bases` is what they held before the log began, in the recorder's order; `fate`
-    /// decides for each pending write, given its place among [`Crash::pending`].
+    /// The devices after the crash. `bases` is what they held before the log began, in the
+    /// recorder's order; `fate` decides for each pending write, given its place among
+    /// [`Crash::pending`].
     pub fn build(
         &self,
         bases: &[Arc<MemoryImage>],
@@ -174,8 +178,8 @@ fn apply(d: &MemoryDevice, w: &WriteRecord, fate: &Fate) -> Result<()> {
     }
 }
 
-/// Subsets of `n` pending writes: all of them if there are at most `limit`, otherwise none, all, each alone, each
-/// missing, each prefix in order of issue, and random ones, `limit` in total.
+/// Subsets of `n` pending writes: all of them if there are at most `limit`, otherwise none, all,
+/// each alone, each missing, each prefix in order of issue, and random ones, `limit` in total.
 pub fn subsets(n: usize, limit: usize, seed: u64) -> Box<dyn Iterator<Item = Vec<bool>>> {
     if n < 20 && 1 << n <= limit {
         return Box::new((0..1u32 << n).map(move |bits| (0..n).map(|i| bits >> i & 1 == 1).collect()));

@@ -1,8 +1,9 @@
 //! A device that breaks as planned.
 //!
-//! A [`Plan`] is a list of [`Rule`]s. Each request of a call is counted by kind (the third write request, the second
-//! flush) and shown to the rules in order; the first rule that matches, and has not yet done all it was to do, decides the fault. Everything
-//! that fired is kept in a list, so a failing test can say what was done to it.
+//! A [`Plan`] is a list of [`Rule`]s. Each request of a call is counted by kind (the third write
+//! request, the second flush) and shown to the rules in order; the first rule that matches, and has
+//! not yet done all it was to do, decides the fault. Everything that fired is kept in a list, so a
+//! failing test can say what was done to it.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -49,7 +50,8 @@ pub enum Fault {
     Lost,
     /// A write goes, or a read comes, from so many blocks away (held to the device).
     Misdirected(i64),
-    /// This bit of the request's bytes is flipped: on its way to the medium, or only in what is read.
+    /// This bit of the request's bytes is flipped: on its way to the medium, or only in what is
+    /// read.
     BitFlip(u64),
     /// Only the first so many sectors are written; the answer is success.
     Torn(u64),

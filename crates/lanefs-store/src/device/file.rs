@@ -28,13 +28,15 @@ pub struct FileOptions {
     pub direct: bool,
     /// Uses io_uring where the kernel can.
     pub io_uring: bool,
-    /// Keeps the kernel from mounting a block device while it is open. Without it the device must be in nobody's use when it is opened, and the
-    /// lock keeps out who asks for it; the kernel may mount it then, which keeps out the others.
+    /// Keeps the kernel from mounting a block device while it is open. Without it the device must
+    /// be in nobody's use when it is opened, and the lock keeps out who asks for it; the kernel may
+    /// mount it then, which keeps out the others.
     pub exclusive: bool,
 }
 
 impl Default for FileOptions {
-    /// The fastest ways; the environment may forbid them for tests: `LANEFS_IO_URING=0`, `LANEFS_O_DIRECT=0`.
+    /// The fastest ways; the environment may forbid them for tests: `LANEFS_IO_URING=0`,
+    /// `LANEFS_O_DIRECT=0`.
     fn default() -> FileOptions {
         let on = |name| std::env::var_os(name).is_none_or(|v| v != "0");
         let (direct, io_uring) = (on("LANEFS_O_DIRECT"), on("LANEFS_IO_URING"));
@@ -44,7 +46,8 @@ impl Default for FileOptions {
 
 /// An image file or a block device, locked against other users for as long as it lives.
 ///
-/// A write of the list is one trip: all requests are given to the kernel at once and waited for at once.
+/// A write of the list is one trip: all requests are given to the kernel at once and waited for at
+/// once.
 #[derive(Debug)]
 pub struct FileDevice {
     // Declared before the lock, so closed before the lock goes.
@@ -54,8 +57,8 @@ pub struct FileDevice {
     /// Bytes. Written by [`Device::lengthen`] alone.
     size: AtomicU64,
     block_device: bool,
-    /// All of the image had blocks of the file system under it when it was opened. They are kept: who gave them wants no holes that each
-    /// write to them has to fill again.
+    /// All of the image had blocks of the file system under it when it was opened. They are kept:
+    /// who gave them wants no holes that each write to them has to fill again.
     full: bool,
     read_only: bool,
     direct: bool,
@@ -98,7 +101,8 @@ impl FileDevice {
             rustix::fs::fsync(rustix::fs::open(dir, open, Mode::empty())?)
         });
         match synced {
-            // Some file systems cannot sync a directory, and some directories may be written and not read.
+            // Some file systems cannot sync a directory, and some directories may be written and
+            // not read.
             Ok(()) | Err(Errno::INVAL | Errno::ACCESS | Errno::NOTSUP) => {}
             Err(e) => {
                 return Err(StoreError::Invalid(format!("{name}: its name cannot be made durable: {e}")));
@@ -177,7 +181,8 @@ impl FileDevice {
             io_uring: options.io_uring && ring::available(),
             bounced: AtomicU64::new(0),
         };
-        // Some file systems take O_DIRECT and then refuse the I/O, or want more alignment than a block.
+        // Some file systems take O_DIRECT and then refuse the I/O, or want more alignment than a
+        // block.
         if d.direct && d.probe() == Err(libc::EINVAL) {
             let flags = rustix::fs::fcntl_getfl(&d.file)
                 .and_then(|f| rustix::fs::fcntl_setfl(&d.file, f.difference(OFlags::DIRECT)));
@@ -276,8 +281,8 @@ impl Device for FileDevice {
         for (i, b) in &mut bounce {
             ops.push(Op::read(reqs[*i].offset, b.bytes_mut()));
         }
-        // SAFETY: `reqs` and `bounce` are exclusively borrowed by this function, outlive the call, and each part of
-        // them is in one op.
+        // SAFETY: `reqs` and `bounce` are exclusively borrowed by this function, outlive the call,
+        // and each part of them is in one op.
         let done = unsafe { self.run("read", &mut ops) };
         for (i, b) in &mut bounce {
             reqs[*i].data.copy_from_slice(b.bytes_mut());
@@ -311,8 +316,9 @@ impl Device for FileDevice {
         if self.read_only {
             return Ok(());
         }
-        // Not repeated after EINTR as other calls are: after a failed flush the kernel may have forgotten which
-        // pages were dirty, so only success is success. fdatasync does not answer EINTR on local file systems.
+        // Not repeated after EINTR as other calls are: after a failed flush the kernel may have
+        // forgotten which pages were dirty, so only success is success. fdatasync does not answer
+        // EINTR on local file systems.
         rustix::fs::fdatasync(&self.file).map_err(|e| self.error("flush", 0, e))
     }
 
@@ -359,13 +365,14 @@ impl Device for FileDevice {
         !self.read_only && !self.full && (!self.block_device || block_device_discards(&self.file))
     }
 
-    /// The descriptor keeps its number, which a request that is late may still use, and stands for a file that can be neither read nor
-    /// written.
+    /// The descriptor keeps its number, which a request that is late may still use, and stands for
+    /// a file that can be neither read nor written.
     fn release(&self) {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let done = rustix::fs::open("/", flags, Mode::empty()).and_then(|nothing| {
-            // SAFETY: both descriptors are open, and `self.file` goes on owning its number, which stands for another file now. Nobody
-            // assumes of it that it is the image: what is read and written is checked for errors alone.
+            // SAFETY: both descriptors are open, and `self.file` goes on owning its number, which
+            // stands for another file now. Nobody assumes of it that it is the image: what is read
+            // and written is checked for errors alone.
             let r = unsafe { libc::dup3(nothing.as_raw_fd(), self.file.as_raw_fd(), libc::O_CLOEXEC) };
             if r < 0 { Err(last_errno()) } else { Ok(()) }
         });
@@ -375,7 +382,8 @@ impl Device for FileDevice {
     }
 }
 
-/// The loop device that a file is attached to, if that may be written to or is to be read only and the file is not.
+/// The loop device that a file is attached to, if that may be written to or is to be read only and
+/// the file is not.
 fn attached_as(file: &rustix::fs::Stat, read_only: bool) -> Option<String> {
     let loops = std::fs::read_dir("/sys/block").ok()?.flatten();
     loops.filter(|e| e.file_name().as_encoded_bytes().starts_with(b"loop")).find_map(|e| {
@@ -401,8 +409,8 @@ impl Aligned {
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         let len = self.blocks.len() * BLOCK_SIZE;
-        // SAFETY: blocks are exactly their bytes (`repr(C)`, size = alignment = BLOCK_SIZE), so the vector's
-        // elements are `len` initialised bytes in a row, borrowed as `self` is.
+        // SAFETY: blocks are exactly their bytes (`repr(C)`, size = alignment = BLOCK_SIZE), so the
+        // vector's elements are `len` initialised bytes in a row, borrowed as `self` is.
         unsafe { std::slice::from_raw_parts_mut(self.blocks.as_mut_ptr().cast(), len) }
     }
 }

@@ -2,7 +2,8 @@ use super::*;
 use crate::device::conformance;
 use zerocopy::IntoBytes;
 
-/// A directory of its own on the file system of the build, which is more likely than /tmp to know O_DIRECT.
+/// A directory of its own on the file system of the build, which is more likely than /tmp to know
+/// O_DIRECT.
 fn dir() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("lanefs-file").tempdir().unwrap()
 }
@@ -135,8 +136,8 @@ fn a_released_image_is_free_and_takes_no_requests() {
     drop((dir, d));
 }
 
-/// Opens an image. A child that another test has just forked holds all files of this process until it
-/// calls exec, and with them the lock of the image: this waits until it has let go.
+/// Opens an image. A child that another test has just forked holds all files of this process until
+/// it calls exec, and with them the lock of the image: this waits until it has let go.
 fn open_when_free(path: &std::path::Path) -> Result<FileDevice> {
     for _ in 0..1000 {
         match FileDevice::open(path, false) {
@@ -216,7 +217,8 @@ fn threads_use_their_own_rings() {
     });
 }
 
-/// A block device is nothing a test can make without rights: give one to lose as `LANEFS_TEST_BLOCK_DEVICE`, all zeros.
+/// A block device is nothing a test can make without rights: give one to lose as
+/// `LANEFS_TEST_BLOCK_DEVICE`, all zeros.
 #[test]
 fn a_block_device_behaves_as_a_device() {
     let Some(path) = std::env::var_os("LANEFS_TEST_BLOCK_DEVICE") else { return };

@@ -6,7 +6,8 @@ use super::gate::Gate;
 use super::{Device, io_error};
 use crate::error::{Result, StoreError};
 
-/// Makes the flushes of one device and shares each among all callers whose writes were answered before it was issued.
+/// Makes the flushes of one device and shares each among all callers whose writes were answered
+/// before it was issued.
 ///
 /// A failed flush fails its callers and all later ones, for good: see [`FlushGate::failed`].
 pub struct FlushGate {

@@ -1,21 +1,27 @@
 //! Group commit: many threads ask for a flush, few flushes are made.
 //!
-//! Flushes of one device are made one at a time and numbered from 1. *Begun* counts those issued, *ended* those
-//! answered; they differ by one while a flush is out.
+//! Flushes of one device are made one at a time and numbered from 1. *Begun* counts those
+//! issued, *ended* those answered; they differ by one while a flush is out.
 //!
-//! 1. A caller that asks when `begun = n` *needs* flush `n + 1` or a later one: flush `n` may have been issued before
-//!    the caller's writes were answered, and then promises nothing about them (assumption 2 of the device).
-//! 2. Hence at any time the callers inside need either the flush that is out (they asked before it began) or the
-//!    one after it. No third group exists, and two places to park are enough, chosen by the number's lowest bit.
-//! 3. Whoever finds no flush out while the one it needs has not begun makes it: it *leads*. The lock is not held over it.
-//! 4. When flush `n` ends, all that need `n` are woken, and one of those that need `n + 1`, to lead. It may find that
-//!    a newcomer leads already; then that flush covers it too, and it waits for that one.
-//! 5. The first failure is kept and no flush is made after it: every caller whose flush did not succeed before
-//!    gets that error. After a failed flush a device may have dropped the writes and then succeed with the next one.
+//! 1. A caller that asks when `begun = n` *needs* flush `n + 1` or a later one: flush `n` may have
+//!    been issued before the caller's writes were answered, and then promises nothing about them
+//!    (assumption 2 of the device).
+//! 2. Hence at any time the callers inside need either the flush that is out (they asked before it
+//!    began) or the one after it. No third group exists, and two places to park are enough, chosen
+//!    by the number's lowest bit.
+//! 3. Whoever finds no flush out while the one it needs has not begun makes it: it *leads*. The
+//!    lock is not held over it.
+//! 4. When flush `n` ends, all that need `n` are woken, and one of those that need `n + 1`, to
+//!    lead. It may find that a newcomer leads already; then that flush covers it too, and it waits
+//!    for that one.
+//! 5. The first failure is kept and no flush is made after it: every caller whose flush did not
+//!    succeed before gets that error. After a failed flush a device may have dropped the writes and
+//!    then succeed with the next one.
 //! 6. A leader that unwinds fails its flush, so nobody waits for ever.
 //!
-//! That a caller's writes are covered: the caller asks under the lock after its writes were answered; the leader
-//! counts its flush as begun under the same lock, later (1), and issues it after that.
+//! That a caller's writes are covered: the caller asks under the lock after its writes were
+//! answered; the leader counts its flush as begun under the same lock, later (1), and issues it
+//! after that.
 
 use lanefs_sync::schedule::{blocked, directed};
 
@@ -23,8 +29,8 @@ use super::gate_sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, SPIN, ma
 
 pub(super) struct Gate<E> {
     state: Mutex<State<E>>,
-    /// A copy of `ended` that spinners watch. Written under the lock; the lock orders everything, so watching it
-    /// is only a hint to take the lock, and Relaxed is enough on both sides.
+    /// A copy of `ended` that spinners watch. Written under the lock; the lock orders everything,
+    /// so watching it is only a hint to take the lock, and Relaxed is enough on both sides.
     ended: AtomicU64,
     parked: [Condvar; 2],
 }
@@ -54,8 +60,8 @@ impl<E: Clone> Gate<E> {
         Gate { state: Mutex::new(state), ended: AtomicU64::new(0), parked: [Condvar::new(), Condvar::new()] }
     }
 
-    /// Returns when a flush that began after this call has succeeded. `flush` makes one, if this caller has to;
-    /// `unwound` is the error that all get if it panics.
+    /// Returns when a flush that began after this call has succeeded. `flush` makes one, if this
+    /// caller has to; `unwound` is the error that all get if it panics.
     pub(super) fn run(
         &self,
         flush: impl FnOnce() -> Result<(), E>,

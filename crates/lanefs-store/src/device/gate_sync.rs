@@ -8,7 +8,8 @@ pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
 
 /// Whether waiters spin before they park.
 pub(super) const SPIN: bool = true;
-/// About a fast device's flush: a waiter that sleeps instead is woken later than that by another core.
+/// About a fast device's flush: a waiter that sleeps instead is woken later than that by another
+/// core.
 const SPIN_TIME: Duration = Duration::from_micros(60);
 
 /// How many may spin at once: a core stays free for whoever has work to do.

@@ -1,4 +1,5 @@
-//! A device in the middle of whose requests something else is done: for tests of what two calls do to each other, without a clock.
+//! A device in the middle of whose requests something else is done: for tests of what two calls do
+//! to each other, without a clock.
 
 use lanefs_sync::lock::Mutex;
 
@@ -7,7 +8,8 @@ use crate::error::Result;
 
 type Hook = Mutex<Option<Box<dyn FnOnce() -> Result<()> + Send>>>;
 
-/// Does what it was told before the next read, write or flush goes on to the device below, in the thread that asks for it.
+/// Does what it was told before the next read, write or flush goes on to the device below, in the
+/// thread that asks for it.
 #[derive(Default)]
 pub struct HookedDevice<D> {
     inner: D,
@@ -29,7 +31,8 @@ impl<D: Device> HookedDevice<D> {
         &self.inner
     }
 
-    /// Calls `f` before the next call of this kind, once. If it fails, so does the call, and nothing is done.
+    /// Calls `f` before the next call of this kind, once. If it fails, so does the call, and
+    /// nothing is done.
     pub fn before(&self, kind: Kind, f: impl FnOnce() -> Result<()> + Send + 'static) {
         *self.hook(kind).lock() = Some(Box::new(f));
     }

@@ -1,10 +1,11 @@
 //! One writer, or several readers, of an image at a time; and who it is.
 //!
-//! The lock is `flock` on the open file: it is the kernel's, so it goes with the process however that ends, it
-//! also refuses a second opening by the same process, and a daemon keeps it across `fork`. It does not say who
-//! holds it. For that the holder also takes a POSIX lock on a byte far past the end, whose holder's pid anyone
-//! may ask for. That second lock is only a name tag: it may be lost (the child of a fork does not inherit
-//! it, and closing any descriptor of the file drops it), and then the pid is looked up in `/proc/*/fdinfo`.
+//! The lock is `flock` on the open file: it is the kernel's, so it goes with the process however
+//! that ends, it also refuses a second opening by the same process, and a daemon keeps it across
+//! `fork`. It does not say who holds it. For that the holder also takes a POSIX lock on a byte far
+//! past the end, whose holder's pid anyone may ask for. That second lock is only a name tag: it may
+//! be lost (the child of a fork does not inherit it, and closing any descriptor of the file drops
+//! it), and then the pid is looked up in `/proc/*/fdinfo`.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -18,11 +19,12 @@ use crate::error::{Result, StoreError};
 /// The byte whose POSIX lock tells the holder's pid.
 const TAG_OFFSET: i64 = i64::MAX - 1;
 
-/// How long a lock is waited for that no process has: the kernel takes down the ring of a process that was killed when that has long been
-/// gone, and only then lets go of its files.
+/// How long a lock is waited for that no process has: the kernel takes down the ring of a process
+/// that was killed when that has long been gone, and only then lets go of its files.
 const LET_GO: Duration = Duration::from_secs(10);
 
-/// An image's lock. It lasts until the file it was taken on is closed, by this process and all its children.
+/// An image's lock. It lasts until the file it was taken on is closed, by this process and all its
+/// children.
 #[derive(Debug)]
 pub struct ImageLock {
     shared: bool,
@@ -108,7 +110,8 @@ fn tagged_pid(fd: BorrowedFd<'_>) -> Option<i32> {
     (r == 0 && i32::from(lock.l_type) != libc::F_UNLCK && lock.l_pid > 0).then_some(lock.l_pid)
 }
 
-/// The pid of a process with a descriptor of the same file that holds a lock. Sees this user's processes, or all for root.
+/// The pid of a process with a descriptor of the same file that holds a lock. Sees this user's
+/// processes, or all for root.
 fn listed_pid(stat: &Stat) -> Option<i32> {
     let pids = std::fs::read_dir("/proc").ok()?.flatten();
     pids.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok()).find(|&pid| holds(pid, stat))
@@ -187,8 +190,9 @@ mod tests {
         drop(FileDevice::open(&path, false).unwrap());
     }
 
-    /// After kill -9 the kernel takes a ring down by itself, some time after the process is gone, and only then lets go of its
-    /// files. A mapping stands for that here: it keeps the locked file, and no process has a descriptor of it.
+    /// After kill -9 the kernel takes a ring down by itself, some time after the process is gone,
+    /// and only then lets go of its files. A mapping stands for that here: it keeps the locked
+    /// file, and no process has a descriptor of it.
     #[test]
     fn a_lock_that_nobody_has_any_more_is_waited_for() {
         let (_dir, path) = image();

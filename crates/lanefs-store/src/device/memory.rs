@@ -1,11 +1,13 @@
-//! Devices in memory: for tests, for volumes that need not survive, and as the images a crash simulation makes.
+//! Devices in memory: for tests, for volumes that need not survive, and as the images a crash
+//! simulation makes.
 //!
-//! A [`MemoryDevice`] is one mapping. Requests copy straight in and out of it and share nothing, so I/O of
-//! different threads runs in parallel. Pages are touched on first use; a fresh device of any size costs nothing.
+//! A [`MemoryDevice`] is one mapping. Requests copy straight in and out of it and share nothing, so
+//! I/O of different threads runs in parallel. Pages are touched on first use; a fresh device of any
+//! size costs nothing.
 //!
-//! A [`MemoryImage`] is frozen content in an anonymous file. [`MemoryImage::fork`] gives a device that starts
-//! with that content, copy-on-write, in constant time: thousands of crash states of one image cost only what
-//! each of them changes.
+//! A [`MemoryImage`] is frozen content in an anonymous file. [`MemoryImage::fork`] gives a device
+//! that starts with that content, copy-on-write, in constant time: thousands of crash states of one
+//! image cost only what each of them changes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -24,7 +26,8 @@ use lanefs_format::BLOCK_SIZE;
 pub struct MemoryDevice {
     mapping: Mapping,
     name: String,
-    /// Keeps the image a fork maps; also says that dropped pages would come back with the image's content.
+    /// Keeps the image a fork maps; also says that dropped pages would come back with the image's
+    /// content.
     image: Option<Arc<MemoryImage>>,
 }
 
@@ -55,7 +58,8 @@ impl MemoryDevice {
         v
     }
 
-    /// Overwrites bytes at any offset, past the rules of [`Device::write`]: how tests damage an image.
+    /// Overwrites bytes at any offset, past the rules of [`Device::write`]: how tests damage an
+    /// image.
     pub fn poke(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.in_range("poke", offset, bytes.len())?;
         self.mapping.store(offset as usize, bytes);
@@ -223,8 +227,8 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: a `Mapping` owns its pages and has no thread affinity; all access goes through `load` and `store`,
-// whose copies are made by machine instructions and so may race.
+// SAFETY: a `Mapping` owns its pages and has no thread affinity; all access goes through `load` and
+// `store`, whose copies are made by machine instructions and so may race.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; `&Mapping` gives no references into the pages.
 unsafe impl Sync for Mapping {}
@@ -235,7 +239,8 @@ impl Mapping {
     fn anonymous(size: u64) -> Result<Mapping> {
         let len = check_size(size)?;
         let flags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
-        // SAFETY: no address is asked for, so the kernel picks an unused range and no existing memory changes.
+        // SAFETY: no address is asked for, so the kernel picks an unused range and no existing
+        // memory changes.
         let p = unsafe { mmap_anonymous(std::ptr::null_mut(), len, Self::PROT, flags) };
         Mapping::own(p, len)
     }
@@ -243,8 +248,8 @@ impl Mapping {
     fn private(size: u64, file: impl AsFd) -> Result<Mapping> {
         let len = check_size(size)?;
         let flags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
-        // SAFETY: as in `anonymous`. The file is at least `len` bytes long and is never shortened (only this
-        // module holds its descriptor), so no page of the mapping lies past its end.
+        // SAFETY: as in `anonymous`. The file is at least `len` bytes long and is never shortened
+        // (only this module holds its descriptor), so no page of the mapping lies past its end.
         let p = unsafe { mmap(std::ptr::null_mut(), len, Self::PROT, flags, file, 0) };
         Mapping::own(p, len)
     }
@@ -258,10 +263,11 @@ impl Mapping {
     /// Copies out `to.len()` bytes from `at`.
     fn load(&self, at: usize, to: &mut [u8]) {
         assert!(at.checked_add(to.len()).is_some_and(|end| end <= self.len));
-        // SAFETY: the range was just checked to lie in the mapping, which lives as long as `self`; `to` is
-        // exclusively borrowed and cannot overlap it, as no reference into the mapping is ever given out. Other
-        // threads reach the mapping only through this function and `store`, so by `copy_racy`. A mixed result is
-        // possible and allowed: a device promises nothing about a block that is read while it is written.
+        // SAFETY: the range was just checked to lie in the mapping, which lives as long as `self`;
+        // `to` is exclusively borrowed and cannot overlap it, as no reference into the mapping is
+        // ever given out. Other threads reach the mapping only through this function and `store`,
+        // so by `copy_racy`. A mixed result is possible and allowed: a device promises nothing
+        // about a block that is read while it is written.
         unsafe { copy_racy(self.base.as_ptr().add(at), to.as_mut_ptr(), to.len()) }
     }
 
@@ -278,7 +284,8 @@ impl Mapping {
         if len == 0 {
             return;
         }
-        // SAFETY: the range lies in the mapping and nothing refers into it; the kernel replaces whole pages.
+        // SAFETY: the range lies in the mapping and nothing refers into it; the kernel replaces
+        // whole pages.
         let done = unsafe { madvise(self.base.as_ptr().add(at).cast(), len, Advice::LinuxDontNeed) };
         debug_assert!(done.is_ok(), "{done:?}");
     }
@@ -286,7 +293,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by this value with this length and nothing refers into it any more.
+        // SAFETY: the mapping was made by this value with this length and nothing refers into it
+        // any more.
         let done = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert!(done.is_ok(), "{done:?}");
     }

@@ -28,7 +28,8 @@ pub use recording::{
 use crate::error::{Result, StoreError};
 use lanefs_format::BLOCK_SIZE;
 
-/// One write of a submission: `data` is a multiple of 4 KiB, aligned to 4 KiB in memory and on the device.
+/// One write of a submission: `data` is a multiple of 4 KiB, aligned to 4 KiB in memory and on the
+/// device.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteReq<'a> {
     /// Byte offset on the device.
@@ -48,10 +49,11 @@ pub struct ReadReq<'a> {
 
 /// A device: a memory buffer, a file or a block device.
 ///
-/// What is assumed of the medium: (1) a write that was answered is seen by later reads; (2) it is durable once
-/// a flush that was *issued after* that answer has itself been answered; (3) until then any subset of its
-/// 512-byte sectors may be on the medium, in any order with other writes; (4) a read may return anything after
-/// a fault of the medium: checksums decide, not the device's answer.
+/// What is assumed of the medium: (1) a write that was answered is seen by later reads; (2) it is
+/// durable once a flush that was *issued after* that answer has itself been answered; (3) until
+/// then any subset of its 512-byte sectors may be on the medium, in any order with other writes;
+/// (4) a read may return anything after a fault of the medium: checksums decide, not the device's
+/// answer.
 pub trait Device: Send + Sync + std::fmt::Debug {
     /// Bytes, a multiple of 4 KiB.
     fn size(&self) -> u64;
@@ -59,15 +61,18 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn name(&self) -> &str;
     /// Performs all reads, in any order, and returns when all are done.
     fn read(&self, reqs: &mut [ReadReq<'_>]) -> Result<()>;
-    /// Performs all writes, in any order, and returns when all were answered. One submission: one trip.
+    /// Performs all writes, in any order, and returns when all were answered. One submission: one
+    /// trip.
     fn write(&self, reqs: &[WriteReq<'_>]) -> Result<()>;
     /// Makes durable what was answered before this call.
     fn flush(&self) -> Result<()>;
-    /// Whether a flush does anything. False only where every answered write is already on the medium.
+    /// Whether a flush does anything. False only where every answered write is already on the
+    /// medium.
     fn needs_flush(&self) -> bool {
         true
     }
-    /// Tells the device that `len` bytes from `offset` are not needed (hole punch on files). Only a hint.
+    /// Tells the device that `len` bytes from `offset` are not needed (hole punch on files). Only a
+    /// hint.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
     /// Makes the medium `bytes` long, durably, if it is shorter and can be made longer, and looks
     /// how long it is now: [`Device::size`] says so from then on. Not made longer: what has its own
@@ -80,9 +85,11 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn discards(&self) -> bool {
         true
     }
-    /// What could not be read at `offset` is known from elsewhere. For devices that keep an account of it.
+    /// What could not be read at `offset` is known from elsewhere. For devices that keep an account
+    /// of it.
     fn excuse(&self, _offset: u64) {}
-    /// Lets go of the medium and its lock, so that others may open it. A request that comes all the same fails.
+    /// Lets go of the medium and its lock, so that others may open it. A request that comes all the
+    /// same fails.
     fn release(&self) {}
 }
 
@@ -128,8 +135,8 @@ pub(crate) fn io_error(name: &str, what: &'static str, offset: u64, errno: i32, 
     StoreError::Io { device: name.into(), what, offset, message: message.into(), errno }
 }
 
-/// Refuses a request that is not in whole blocks or not inside the device: an address read from a damaged image
-/// must become an error, never an access.
+/// Refuses a request that is not in whole blocks or not inside the device: an address read from a
+/// damaged image must become an error, never an access.
 pub(crate) fn check_range(d: &dyn Device, what: &'static str, offset: u64, len: usize) -> Result<()> {
     let block = BLOCK_SIZE as u64;
     if !offset.is_multiple_of(block) || !(len as u64).is_multiple_of(block) {

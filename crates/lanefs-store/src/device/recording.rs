@@ -1,9 +1,11 @@
-//! A device that writes down what is done to it, so that a crash at any instant can be replayed (see `crash.rs`).
+//! A device that writes down what is done to it, so that a crash at any instant can be replayed
+//! (see `crash.rs`).
 //!
-//! One [`Recorder`] numbers the events of all devices of a volume with one count, its *instants*: instant `n` lies
-//! between event `n - 1` and event `n`. The issue and the completion of a request are two events. An issue is written down
-//! before the request goes to the device, a completion after it came back; so in the log a request is never
-//! shorter than it was, and no write seems to be covered by a flush that did not cover it.
+//! One [`Recorder`] numbers the events of all devices of a volume with one count, its *instants*:
+//! instant `n` lies between event `n - 1` and event `n`. The issue and the completion of a request
+//! are two events. An issue is written down before the request goes to the device, a completion
+//! after it came back; so in the log a request is never shorter than it was, and no write seems to
+//! be covered by a flush that did not cover it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,19 +1,22 @@
-//! Performing a list of reads and writes on a file: through io_uring, or one `pread`/`pwrite` at a time. A list that is one request is never worth
-//! a ring.
+//! Performing a list of reads and writes on a file: through io_uring, or one `pread`/`pwrite` at a
+//! time. A list that is one request is never worth a ring.
 //!
-//! Each thread has a ring of its own, made on first use and shared by all devices the thread uses; so no two
-//! threads meet here. Requests of one call go out with one `io_uring_enter` that also waits for the answers.
+//! Each thread has a ring of its own, made on first use and shared by all devices the thread uses;
+//! so no two threads meet here. Requests of one call go out with one `io_uring_enter` that also
+//! waits for the answers.
 //!
 //! Invariants:
-//! 1. No call returns or unwinds while the kernel may still use a buffer of it: every entry the kernel took has
-//!    been answered. Where that cannot be had, the process ends.
+//! 1. No call returns or unwinds while the kernel may still use a buffer of it: every entry the
+//!    kernel took has been answered. Where that cannot be had, the process ends.
 //! 2. At most [`ENTRIES`] requests are in flight, so neither queue of the ring overflows.
-//! 3. An answer that is short, or says "try again", puts the rest of its request back in line; a request ends
-//!    with all its bytes moved or with an error.
-//! 4. Neighbours on the device go out as one request: a file system under an image pays for each request, most of all in a hole.
-//!    What such a request leaves undone, be it after an error, goes out again alone.
+//! 3. An answer that is short, or says "try again", puts the rest of its request back in line; a
+//!    request ends with all its bytes moved or with an error.
+//! 4. Neighbours on the device go out as one request: a file system under an image pays for each
+//!    request, most of all in a hole. What such a request leaves undone, be it after an error, goes
+//!    out again alone.
 //!
-//! A ring belongs to the process that made it: do not fork with a device open and use it in the child.
+//! A ring belongs to the process that made it: do not fork with a device open and use it in the
+//! child.
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;
@@ -63,7 +66,8 @@ impl Op {
         self.errno == 0 && self.done < self.len
     }
 
-    /// Where the rest begins in memory, how much of it to ask for now, and where it begins on the device.
+    /// Where the rest begins in memory, how much of it to ask for now, and where it begins on the
+    /// device.
     fn rest(&self) -> (*mut u8, usize, u64) {
         let n = (self.len - self.done).min(MAX_BYTES);
         (self.ptr.wrapping_add(self.done), n, self.offset + self.done as u64)
@@ -96,7 +100,8 @@ pub(super) unsafe fn run_sync(fd: RawFd, ops: &mut [Op]) {
         while op.unfinished() {
             let (ptr, len, offset) = op.rest();
             let offset = offset as libc::off64_t;
-            // SAFETY: `rest` lies within the memory the op was made of, which the caller keeps borrowed.
+            // SAFETY: `rest` lies within the memory the op was made of, which the caller keeps
+            // borrowed.
             let n = unsafe {
                 if op.write {
                     libc::pwrite64(fd, ptr.cast(), len, offset)
@@ -115,8 +120,9 @@ pub(super) fn is_one(ops: &[Op]) -> bool {
     !ops.is_empty() && neighbours(ops, 0) == ops.len()
 }
 
-/// Performs ops that [`is_one`] says are one piece by one system call: there is nothing that a ring could do meanwhile, and what the kernel does
-/// not finish at once (writes to a file, mostly) it hands to a thread of its own there.
+/// Performs ops that [`is_one`] says are one piece by one system call: there is nothing that a ring
+/// could do meanwhile, and what the kernel does not finish at once (writes to a file, mostly) it
+/// hands to a thread of its own there.
 ///
 /// # Safety
 /// As for [`run_sync`].
@@ -155,8 +161,8 @@ pub(super) fn available() -> bool {
     RING.try_with(|r| r.try_borrow_mut().is_ok_and(|mut slot| ready(&mut slot).is_some())).unwrap_or(false)
 }
 
-/// Performs `ops` together through this thread's ring. Answers false if there is none; then some ops may be
-/// unfinished, none is in flight, and [`run_sync`] can finish them.
+/// Performs `ops` together through this thread's ring. Answers false if there is none; then some
+/// ops may be unfinished, none is in flight, and [`run_sync`] can finish them.
 ///
 /// # Safety
 /// As for [`run_sync`].
@@ -215,7 +221,8 @@ fn make() -> std::io::Result<IoUring> {
     }
 }
 
-/// How many ops from `first` on are one piece of the device, in the same direction, as far as one request may go.
+/// How many ops from `first` on are one piece of the device, in the same direction, as far as one
+/// request may go.
 fn neighbours(ops: &[Op], first: usize) -> usize {
     let fresh = |o: &Op| o.unfinished() && o.done == 0;
     if !fresh(&ops[first]) {
@@ -238,7 +245,8 @@ fn neighbours(ops: &[Op], first: usize) -> usize {
     n
 }
 
-/// Makes one of pieces that lie beside each other in memory too; says how many are left, at the front.
+/// Makes one of pieces that lie beside each other in memory too; says how many are left, at the
+/// front.
 fn join(pieces: &mut [libc::iovec]) -> usize {
     let mut last = 0;
     for i in 1..pieces.len() {
@@ -253,8 +261,8 @@ fn join(pieces: &mut [libc::iovec]) -> usize {
     pieces.len().min(last + 1)
 }
 
-/// Takes the kernel's answer to a request made of several ops. Those left unfinished are asked for again, one by one: so an error finds
-/// the op it belongs to.
+/// Takes the kernel's answer to a request made of several ops. Those left unfinished are asked for
+/// again, one by one: so an error finds the op it belongs to.
 fn answer_all(ops: &mut [Op], result: i64) {
     let mut moved = usize::try_from(result).unwrap_or(0);
     for op in ops {
@@ -264,7 +272,8 @@ fn answer_all(ops: &mut [Op], result: i64) {
     }
 }
 
-/// The loop of invariants 1 to 4. Answers false if the ring refuses to work and nothing is in flight.
+/// The loop of invariants 1 to 4. Answers false if the ring refuses to work and nothing is in
+/// flight.
 ///
 /// # Safety
 /// As for [`run_sync`].
@@ -303,8 +312,8 @@ unsafe fn drive(ring: &mut IoUring, fd: RawFd, ops: &mut [Op]) -> bool {
             } else {
                 opcode::Read::new(fd, ptr, len as u32).offset(offset).build()
             };
-            // SAFETY: the memory stays borrowed, and the pieces stay where they are, until this function returns, and it
-            // returns only when the entry has been answered (invariant 1).
+            // SAFETY: the memory stays borrowed, and the pieces stay where they are, until this
+            // function returns, and it returns only when the entry has been answered (invariant 1).
             if unsafe { ring.submission().push(&entry.user_data((n as u64) << 32 | i as u64)) }.is_err() {
                 again.extend(i..i + n);
                 break;
@@ -443,7 +452,8 @@ mod tests {
             file.read_exact_at(&mut back, *offset).unwrap();
             assert_eq!(&back, d, "at {offset}");
         }
-        // The file ends in the middle of the fourth of ten: those before are whole, those behind have failed.
+        // The file ends in the middle of the fourth of ten: those before are whole, those behind
+        // have failed.
         file.set_len(3 * 512 + 100).unwrap();
         for ring in [true, false] {
             let mut back = vec![[0xee; 512]; 10];

@@ -1,5 +1,5 @@
-//! A device that reads once more what could not be read, and takes no write after a place that could not be read twice: what is behind
-//! it may be well, and would be given up for a cable.
+//! A device that reads once more what could not be read, and takes no write after a place that
+//! could not be read twice: what is behind it may be well, and would be given up for a cable.
 
 use crate::device::{Device, ReadReq, WriteReq};
 use crate::error::{Result, StoreError};
@@ -48,7 +48,8 @@ impl Device for Careful {
         }
         let mut first = Ok(());
         for r in reqs {
-            // Block by block: of each it is known then whether it can be read, and a copy may excuse one that cannot.
+            // Block by block: of each it is known then whether it can be read, and a copy may
+            // excuse one that cannot.
             for (n, data) in r.data.chunks_mut(BLOCK_SIZE).enumerate() {
                 let offset = r.offset + (n * BLOCK_SIZE) as u64;
                 if let Err(e) = self.base.read(&mut [ReadReq { offset, data }]) {

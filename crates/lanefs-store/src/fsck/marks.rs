@@ -4,8 +4,8 @@ use crate::segment::{Geometry, SegId};
 use lanefs_format::BlockAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// One bit per block of the log. Atomics are relaxed: each bit is its own fact, and threads are joined before all of
-/// them are looked at.
+/// One bit per block of the log. Atomics are relaxed: each bit is its own fact, and threads are
+/// joined before all of them are looked at.
 pub(super) struct Marks {
     pub geometry: Geometry,
     words: usize,

@@ -1,4 +1,5 @@
-//! Mending a volume that is up: names, link counts, marks, in rounds, until nothing is left to mend.
+//! Mending a volume that is up: names, link counts, marks, in rounds, until nothing is left to
+//! mend.
 
 use super::marks::Marks;
 use super::names::{self, Fix, LOST_FOUND, Name};
@@ -19,8 +20,9 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) const ROUNDS: usize = 6;
 
 impl Job<'_> {
-    /// Looks at the volume that is up, and mends what does not fit, until everything does, or until it has mended `rounds` times
-    /// and still finds something: then that is said, and cannot be repaired.
+    /// Looks at the volume that is up, and mends what does not fit, until everything does, or until
+    /// it has mended `rounds` times and still finds something: then that is said, and cannot be
+    /// repaired.
     pub(super) fn mend(&self, store: &Store, rounds: usize, report: &mut FsckReport) -> Result<()> {
         for round in 0..=rounds {
             let mut again = FsckReport::default();
@@ -28,8 +30,8 @@ impl Job<'_> {
                 let m = store.maintenance.lock();
                 (m.slot.inodes, m.orphans.clone())
             };
-            // Data is read of what recovery made, all of it: of the checkpoint alone some is not in the files any more, and what only
-            // the log refers to would be missed.
+            // Data is read of what recovery made, all of it: of the checkpoint alone some is not in
+            // the files any more, and what only the log refers to would be missed.
             let read_data = round == 0 && self.o.read_data;
             let walk = self.walk(&store.io, &store.inodes, read_data, false, total, &mut again);
             if round == 0 {
@@ -37,7 +39,8 @@ impl Job<'_> {
                 report.node_blocks = report.node_blocks.max(again.node_blocks);
             }
             for p in again.problems.drain(..) {
-                // What the first walk could not mend is there again; what recovery brought cannot be mended here.
+                // What the first walk could not mend is there again; what recovery brought cannot
+                // be mended here.
                 let shared = p.what.contains("something else");
                 let place = Place { ino: Ino(p.inode), text: p.structure };
                 report.add(place, p.what, &p.remedy, p.repairable && shared);
@@ -107,7 +110,8 @@ impl Job<'_> {
         })
     }
 
-    /// The preallocated pages without a block, of which the next checkpoint says how many there are. Returns whether that was wrong.
+    /// The preallocated pages without a block, of which the next checkpoint says how many there
+    /// are. Returns whether that was wrong.
     fn unwritten(&self, store: &Store, walk: &Walk, report: &mut FsckReport) -> usize {
         let counted = store.unwritten_counted();
         // What is damaged was told, and is not among those of the walk.
@@ -123,8 +127,8 @@ impl Job<'_> {
         1
     }
 
-    /// Gives pages that share a block with something else a copy of their own. What cannot be read becomes a hole: left as it is, it would
-    /// take the block away from its other owner some day.
+    /// Gives pages that share a block with something else a copy of their own. What cannot be read
+    /// becomes a hole: left as it is, it would take the block away from its other owner some day.
     fn copy_shared(&self, store: &Store, walk: &Walk) -> Result<()> {
         for &(ino, page, addr) in &walk.shared {
             let mut block = Block::zeroed();
@@ -151,7 +155,8 @@ impl Job<'_> {
                 groups: Vec::new(),
                 inodes: vec![update],
             })?;
-            // It lost its mark, but the other owner still refers to it; the next round marks it in the tree.
+            // It lost its mark, but the other owner still refers to it; the next round marks it in
+            // the tree.
             if store.segments.set_live(addr) {
                 store.space.charge(0, store.segments.blocks_at(addr));
             }

@@ -11,16 +11,20 @@
 //! close
 //! ```
 //!
-//! 1. A check is a repair whose writes go to memory (`overlay`): the same code judges and mends, and what it would do is
-//!    what it reports. Without `repair` the devices are not written.
-//! 2. Nothing is allocated before the walk has marked every block that anything refers to, whatever the usage table says.
-//! 3. What the device refuses to read is not damage: it may be well, and the device or a cable bad. After such a place nothing is written
-//!    (`careful.rs`); a check names it and ends. Only who asks for it ([`FsckOptions::give_up_unreadable`]) has it taken for damage.
-//!    File data alone is different, since nothing is done about it anyway.
-//! 4. What is judged is what a mount would show: what recovery makes of the checkpoint and the log together. So data that only the log
-//!    refers to is read too, and data of the checkpoint that the log has replaced is not.
-//! 5. What is damaged is dropped only where keeping it would make other things unreadable: an entry that leads
-//!    nowhere, a part of a map. A data block with a wrong checksum stays, and reading it stays an error.
+//! 1. A check is a repair whose writes go to memory (`overlay`): the same code judges and mends,
+//!    and what it would do is what it reports. Without `repair` the devices are not written.
+//! 2. Nothing is allocated before the walk has marked every block that anything refers to, whatever
+//!    the usage table says.
+//! 3. What the device refuses to read is not damage: it may be well, and the device or a cable bad.
+//!    After such a place nothing is written (`careful.rs`); a check names it and ends. Only who
+//!    asks for it ([`FsckOptions::give_up_unreadable`]) has it taken for damage. File data alone is
+//!    different, since nothing is done about it anyway.
+//! 4. What is judged is what a mount would show: what recovery makes of the checkpoint and the log
+//!    together. So data that only the log refers to is read too, and data of the checkpoint that
+//!    the log has replaced is not.
+//! 5. What is damaged is dropped only where keeping it would make other things unreadable: an entry
+//!    that leads nowhere, a part of a map. A data block with a wrong checksum stays, and reading it
+//!    stays an error.
 
 mod careful;
 mod copies;
@@ -51,7 +55,8 @@ pub struct FsckOptions {
     pub repair: bool,
     /// Read and verify file data too, not only what describes it.
     pub read_data: bool,
-    /// Take what the devices refuse to read for damaged: it is given up. Otherwise that ends a repair before it writes.
+    /// Take what the devices refuse to read for damaged: it is given up. Otherwise that ends a
+    /// repair before it writes.
     pub give_up_unreadable: bool,
     /// Threads that read; 0 for one per CPU.
     pub threads: usize,
@@ -127,8 +132,8 @@ pub struct FsckReport {
     pub data_blocks: u64,
     /// Blocks of everything else verified.
     pub node_blocks: u64,
-    /// Messages at the end of the log that recovery leaves out, since their data is not there. It had not arrived, or, which nothing
-    /// tells apart, was damaged since.
+    /// Messages at the end of the log that recovery leaves out, since their data is not there. It
+    /// had not arrived, or, which nothing tells apart, was damaged since.
     pub not_arrived: u64,
     /// What cannot be read is given up.
     #[serde(skip)]
@@ -246,11 +251,13 @@ impl FsckReport {
 /// Told now and then how far a check is, from several threads.
 pub type OnProgress<'a> = &'a (dyn Fn(Progress) + Sync);
 
-/// Checks the volume on `devices`, in any order, and repairs it if the options say so. Nothing else may have it open.
+/// Checks the volume on `devices`, in any order, and repairs it if the options say so. Nothing else
+/// may have it open.
 ///
 /// # Errors
-/// If the check cannot be made: the devices are no volume of this kind, or fail; and for a repair, if something cannot be read that
-/// it needs. What is wrong with a volume is no error but part of the report.
+/// If the check cannot be made: the devices are no volume of this kind, or fail; and for a repair,
+/// if something cannot be read that it needs. What is wrong with a volume is no error but part of
+/// the report.
 pub fn check(
     devices: Vec<Arc<dyn Device>>,
     options: &FsckOptions,

@@ -1,5 +1,6 @@
-//! The name space: every entry lies where its name belongs ([`places`](super::places)) and leads to an inode of its kind, link counts equal names, every directory has one name, in
-//! the directory it calls its parent, and reaches the root. What does not fit becomes a list of fixes.
+//! The name space: every entry lies where its name belongs ([`places`](super::places)) and leads to
+//! an inode of its kind, link counts equal names, every directory has one name, in the directory it
+//! calls its parent, and reaches the root. What does not fit becomes a list of fixes.
 
 use super::places::Places;
 use super::walk::{AT_ONCE, InodeInfo, Walk, in_parallel};
@@ -158,7 +159,8 @@ pub(super) fn check(
     let parents = directories(inodes, &dirs, &mut found, report);
     unreachable(inodes, &parents, &mut found, report);
     link_counts(inodes, orphans, &mut found, report);
-    // The kind of an entry that goes away does not matter; records of both would cancel each other out.
+    // The kind of an entry that goes away does not matter; records of both would cancel each other
+    // out.
     let gone: BTreeSet<Name> = found
         .fixes
         .iter()

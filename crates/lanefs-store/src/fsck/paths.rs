@@ -1,4 +1,5 @@
-//! What files and directories that something is wrong with are called: people know paths, not inode numbers.
+//! What files and directories that something is wrong with are called: people know paths, not inode
+//! numbers.
 
 use super::FsckReport;
 use super::names::for_each_entry;
@@ -11,7 +12,8 @@ use std::collections::{HashMap, HashSet};
 /// No path is followed deeper: a damaged volume may hold circles.
 const DEPTH: usize = 1 << 12;
 
-/// Gives the problems of inodes a path, as far as directories that can be read lead to them. Reads all directories if there is one without.
+/// Gives the problems of inodes a path, as far as directories that can be read lead to them. Reads
+/// all directories if there is one without.
 pub(super) fn name_problems(walk: &Walk, table: &InodeTable, io: &Io, report: &mut FsckReport) {
     let nameless = report.problems.iter().filter(|p| p.path.is_none());
     let wanted: HashSet<Ino> = nameless.map(|p| Ino(p.inode)).filter(|i| !i.is_none()).collect();

@@ -1,5 +1,5 @@
-//! Where the entries of a directory lie: at a cookie of their name's hash, each name once. One that lies elsewhere is listed, and never
-//! found by its name; of two with one name the first alone is.
+//! Where the entries of a directory lie: at a cookie of their name's hash, each name once. One that
+//! lies elsewhere is listed, and never found by its name; of two with one name the first alone is.
 
 use super::names::{Fix, Name, for_each_entry};
 use super::{FsckReport, Place};
@@ -17,7 +17,8 @@ pub(super) struct Places {
     dir: Ino,
     /// Entries at cookies of another hash.
     misplaced: Vec<(Name, FileKind)>,
-    /// Hashes of their names, and those that several names may have: a second look is for these alone.
+    /// Hashes of their names, and those that several names may have: a second look is for these
+    /// alone.
     hashes: HashSet<u64>,
 }
 

@@ -1,4 +1,5 @@
-//! From damaged devices to a volume that is up, and from what the checks say to a volume that is sound.
+//! From damaged devices to a volume that is up, and from what the checks say to a volume that is
+//! sound.
 
 use super::careful::{Careful, Unread};
 use super::copies::tell_copy;
@@ -48,7 +49,8 @@ pub(super) struct Job<'a> {
     geometry: Geometry,
 }
 
-/// Checks and mends the volume on `devices`, which are all written to if the options say so. It is looked at and mended up to `rounds` times.
+/// Checks and mends the volume on `devices`, which are all written to if the options say so. It is
+/// looked at and mended up to `rounds` times.
 pub(super) fn run(
     devices: Vec<Arc<dyn Device>>,
     o: &FsckOptions,
@@ -91,7 +93,8 @@ pub(super) fn run(
     store.close()
 }
 
-/// All copies of every device's superblock: those that are bad, by device and block, and what is to be written there.
+/// All copies of every device's superblock: those that are bad, by device and block, and what is to
+/// be written there.
 fn superblocks(
     devices: &[Arc<dyn Device>],
     first: &Superblock,
@@ -161,7 +164,8 @@ impl Job<'_> {
         good.into_iter().next()
     }
 
-    /// A store on marks that were counted, with what is damaged replaced; its log replayed unless `no_log`.
+    /// A store on marks that were counted, with what is damaged replaced; its log replayed unless
+    /// `no_log`.
     fn bring_up(&self, no_log: bool, report: &mut FsckReport) -> Result<Store> {
         report.metadata_copies = self.sb.metadata_copies();
         let io = Io::new(self.devices.clone(), 16 << 20, false).of(&self.sb);
@@ -384,8 +388,9 @@ impl Job<'_> {
         first
     }
 
-    /// Puts what could be saved in the place of what is damaged, in memory. Returns the groups that give salvaged
-    /// directories their entries: older than any, so that the log's changes come on top.
+    /// Puts what could be saved in the place of what is damaged, in memory. Returns the groups that
+    /// give salvaged directories their entries: older than any, so that the log's changes come on
+    /// top.
     fn replace(&self, store: &Store, walk: Walk, report: &mut FsckReport) -> Result<Vec<u8>> {
         let mut groups = Vec::new();
         for (ino, e) in &walk.lost {
@@ -491,8 +496,8 @@ pub(super) fn mark_summaries(usage: &mut UsageTable, io: &Io, marks: &Marks, rep
     bad.into_iter().for_each(|(seg, part)| usage.drop_summary(seg, part));
 }
 
-/// Makes the segment table's marks those that were counted; `charge` hears of blocks that became live or dead.
-/// Returns how many segments differed.
+/// Makes the segment table's marks those that were counted; `charge` hears of blocks that became
+/// live or dead. Returns how many segments differed.
 pub(super) fn compare_usage(
     segments: &SegmentTable,
     usage: &mut UsageTable,
@@ -505,7 +510,8 @@ pub(super) fn compare_usage(
     for seg in 0..segments.len() {
         segments.tree_bits(seg, &mut has);
         let before = missing + extra;
-        // A segment whose blocks of the tree are all gone may say so still, and one with nothing but blocks of the usage table has no mark.
+        // A segment whose blocks of the tree are all gone may say so still, and one with nothing
+        // but blocks of the usage table has no mark.
         let data = !marks.is_paired(seg) && (0..marks.words()).any(|w| marks.word(seg, w) != 0);
         if marks.is_paired(seg) && !segments.is_paired(seg) || data && segments.is_paired(seg) {
             segments.set_paired(seg, marks.is_paired(seg));

@@ -1,8 +1,10 @@
-//! Looking for inodes without a tree: every block of the log is tried for a sealed inode block or table node.
+//! Looking for inodes without a tree: every block of the log is tried for a sealed inode block or
+//! table node.
 //!
-//! An inode block alone does not say whether the inode still exists: it stays behind when the inode is deleted, until the
-//! block is used again. The youngest copy of its chunk's table node decides about those older than itself; for the others,
-//! and where there is none, the youngest inode block counts, and what was deleted may come back without a name.
+//! An inode block alone does not say whether the inode still exists: it stays behind when the inode
+//! is deleted, until the block is used again. The youngest copy of its chunk's table node decides
+//! about those older than itself; for the others, and where there is none, the youngest inode block
+//! counts, and what was deleted may come back without a name.
 
 use super::walk::in_parallel;
 use super::{OnProgress, Phase, Progress};
@@ -118,7 +120,8 @@ impl Scan {
         used.map(|e| e.epoch).max().unwrap_or(0)
     }
 
-    /// The best that is known of the inodes of the chunks that `wanted` accepts: what the table should say.
+    /// The best that is known of the inodes of the chunks that `wanted` accepts: what the table
+    /// should say.
     pub fn entries(&self, io: &Io, wanted: impl Fn(u64) -> bool) -> Vec<(Ino, TableEntry)> {
         let mut out = Vec::new();
         for (chunk, (stamp, entries)) in self.chunks.iter().filter(|c| wanted(*c.0)) {

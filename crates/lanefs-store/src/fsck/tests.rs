@@ -1,4 +1,5 @@
-//! Volumes damaged one way at a time: the check says so, the repair mends it, and a second check finds nothing.
+//! Volumes damaged one way at a time: the check says so, the repair mends it, and a second check
+//! finds nothing.
 
 use super::{FsckOptions, FsckReport, check};
 use crate::api::*;
@@ -67,7 +68,8 @@ struct Volume {
 }
 
 impl Volume {
-    /// Four directories in the root; the first has 300 files, of which each tenth has pages, and one a large map.
+    /// Four directories in the root; the first has 300 files, of which each tenth has pages, and
+    /// one a large map.
     fn new() -> Volume {
         let device = Arc::new(MemoryDevice::new(64 << 20).unwrap());
         let o = FormatOptions {
@@ -346,7 +348,8 @@ fn wrong_link_counts() {
 #[test]
 fn directories_with_two_names_wrong_parents_and_circles() {
     let mut v = Volume::new();
-    // 202 gets a second name; 203 calls 201 its parent; 201 moves into itself by way of a new directory.
+    // 202 gets a second name; 203 calls 201 its parent; 201 moves into itself by way of a new
+    // directory.
     v.fold(&[
         set(200, b"again", 202, FileKind::Dir),
         Effect::Parent { ino: Ino(203), parent: Ino(201) },
@@ -687,7 +690,8 @@ fn damage_anywhere_never_makes_a_check_or_a_repair_panic() {
 /// Names, and the pages of each.
 type Contents = Vec<(Vec<u8>, Vec<Vec<u8>>)>;
 
-/// What every file of an unclosed volume holds, read as a mount would; an error if anything cannot be.
+/// What every file of an unclosed volume holds, read as a mount would; an error if anything cannot
+/// be.
 fn contents(d: &Arc<MemoryDevice>) -> Result<Contents> {
     let o = OpenOptions { read_only: true, threads: 1, ..OpenOptions::default() };
     let (s, _) = Store::open(vec![d.clone()], &o)?;
@@ -724,8 +728,8 @@ fn scrubbed(d: &Arc<MemoryDevice>) -> Result<usize> {
     }
 }
 
-/// A volume that was not closed: files of a checkpoint, files of which only the log knows, and both changed by the log. At its end a
-/// mark says that all before it was durable.
+/// A volume that was not closed: files of a checkpoint, files of which only the log knows, and both
+/// changed by the log. At its end a mark says that all before it was durable.
 fn unclosed() -> Vec<u8> {
     let d = Arc::new(MemoryDevice::new(2 << 20).unwrap());
     let dd: Vec<Arc<dyn Device>> = vec![d.clone()];
@@ -777,8 +781,9 @@ fn unclosed() -> Vec<u8> {
     image
 }
 
-/// Data that only the log refers to was not looked at, and a link of the log that was gone ended it without a word: the check and the scrub
-/// called the volume clean, and files came back with errors, older, or not at all.
+/// Data that only the log refers to was not looked at, and a link of the log that was gone ended it
+/// without a word: the check and the scrub called the volume clean, and files came back with
+/// errors, older, or not at all.
 #[test]
 fn a_volume_that_was_not_closed_is_called_clean_only_if_it_reads_as_if_nothing_were_damaged() {
     let image = unclosed();

@@ -1,5 +1,5 @@
-//! The walk: every block below the inode table, read and verified once, by several threads; what could not be read; and
-//! which block belongs to whom.
+//! The walk: every block below the inode table, read and verified once, by several threads; what
+//! could not be read; and which block belongs to whom.
 
 use super::copies::{AGAIN, bad_copy, tell_copy};
 use super::mapped::{after, fetch, next_mapped};
@@ -338,7 +338,8 @@ impl Shared<'_> {
                 Found::Missing(w) => {
                     let mut first = false;
                     if !seen.insert(w.r.addr) {
-                        // Nodes are dropped as the walk goes on, and those on the way are read again.
+                        // Nodes are dropped as the walk goes on, and those on the way are read
+                        // again.
                     } else if self.marks.mark_node(w.r.addr) == Marked::First {
                         v.nodes.push(w.r.addr);
                         first = true;
@@ -350,7 +351,8 @@ impl Shared<'_> {
                     }
                     fetched += 1;
                     if fetched % 512 == 0 {
-                        // What is asked for may be taken only with the way to it in memory: ask again, from the root.
+                        // What is asked for may be taken only with the way to it in memory: ask
+                        // again, from the root.
                         state.evict_clean();
                         continue;
                     }

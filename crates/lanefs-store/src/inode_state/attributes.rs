@@ -22,8 +22,8 @@ impl InodeState {
         self.new_xattrs.is_some()
     }
 
-    /// The extended attributes, if no I/O is needed for them; else where they are: their length and blocks, for
-    /// `read_xattrs`.
+    /// The extended attributes, if no I/O is needed for them; else where they are: their length and
+    /// blocks, for `read_xattrs`.
     pub fn xattrs(&self) -> std::result::Result<&[u8], (u32, &[BlockRef])> {
         match (&self.new_xattrs, &self.xattrs) {
             (Some(b), _) | (None, XattrPlace::Inline(b)) => Ok(b),

@@ -7,7 +7,8 @@ use crate::radix::Found;
 use lanefs_format::BlockRef;
 
 impl InodeState {
-    /// The cleaner's question: where is the block that `owner` names now? None if there is no such block.
+    /// The cleaner's question: where is the block that `owner` names now? None if there is no such
+    /// block.
     pub fn current(&self, owner: Owner) -> Found<BlockRef> {
         Found::Here(match owner {
             Owner::Data { ino, page } | Owner::Bucket { ino, page } if ino == self.ino => {
@@ -25,8 +26,9 @@ impl InodeState {
         })
     }
 
-    /// Makes the next write-out write a node block anew, so that its old place becomes free. Not for data and
-    /// buckets: these move by [`InodeState::set_page`]. False if there is no such block.
+    /// Makes the next write-out write a node block anew, so that its old place becomes free. Not
+    /// for data and buckets: these move by [`InodeState::set_page`]. False if there is no such
+    /// block.
     pub fn rewrite(&mut self, owner: Owner, source: &(impl BlockSource + ?Sized)) -> Result<bool> {
         match owner {
             Owner::Inode { .. } => {

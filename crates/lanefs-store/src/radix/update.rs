@@ -31,8 +31,8 @@ impl Radix {
         Ok(())
     }
 
-    /// Brings the whole way to `key` down to `to` into memory and makes it dirty. With `create`, missing nodes
-    /// are made; without, the answer is false if there is no such node.
+    /// Brings the whole way to `key` down to `to` into memory and makes it dirty. With `create`,
+    /// missing nodes are made; without, the answer is false if there is no such node.
     fn dirty_path(
         &mut self,
         key: u64,
@@ -81,7 +81,8 @@ impl Radix {
             let mut slots = Slots::empty();
             if level > 0 {
                 if self.node(level - 1, 0).is_some_and(|n| n.slots.used() == 0) {
-                    // An empty root made by this very loop: raise it instead of stacking another on it.
+                    // An empty root made by this very loop: raise it instead of stacking another on
+                    // it.
                     self.nodes.remove(&key_of(level - 1, 0));
                 } else {
                     slots.set(0, self.root);
@@ -166,7 +167,8 @@ impl Radix {
         Ok(n)
     }
 
-    /// Clears within one node, which is in memory. After an error the ways to all changed nodes are dirty (R1).
+    /// Clears within one node, which is in memory. After an error the ways to all changed nodes are
+    /// dirty (R1).
     fn clear_in(
         &mut self,
         level: u8,
@@ -247,8 +249,8 @@ impl Radix {
         Ok(key < self.end() && self.dirty_path(key, level, false, source)?)
     }
 
-    /// Writes dirty leaves of index `*from` and above, `max` at most, and moves `*from` on; says whether there were more. The
-    /// nodes above stay dirty (R1): [`Radix::write_out`] comes after.
+    /// Writes dirty leaves of index `*from` and above, `max` at most, and moves `*from` on; says
+    /// whether there were more. The nodes above stay dirty (R1): [`Radix::write_out`] comes after.
     pub fn write_leaves(&mut self, sink: &mut dyn BlockSink, from: &mut u64, max: usize) -> Result<bool> {
         if self.height < 2 {
             return Ok(false); // The only leaf is the root, whose mark says that there is something to write.
@@ -287,7 +289,8 @@ impl Radix {
         Ok(())
     }
 
-    /// Writes all dirty nodes, children before parents, frees the blocks they were in, and returns the new root.
+    /// Writes all dirty nodes, children before parents, frees the blocks they were in, and returns
+    /// the new root.
     pub fn write_out(&mut self, sink: &mut dyn BlockSink) -> Result<(BlockRef, u8)> {
         self.lower();
         let mut dirty: Vec<(u8, u64)> = (self.nodes.iter())

@@ -435,7 +435,8 @@ fn what_is_only_read_is_not_committed_to() {
     assert!(s.submit(tx(true, vec![], vec![update(20, 0, vec![])])).is_err());
 }
 
-/// Nor is it changed in memory alone: what is refused is told, and what can be read is what is there.
+/// Nor is it changed in memory alone: what is refused is told, and what can be read is what is
+/// there.
 #[test]
 fn what_is_only_read_is_not_changed() {
     let d = fresh(SMALL);

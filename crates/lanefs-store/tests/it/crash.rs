@@ -166,8 +166,9 @@ fn flipped_bits_are_errors_never_wrong_data() {
     assert!(noticed > 0);
 }
 
-/// Threads write durably and not to pages of their own in shared files, while checkpoints and the cleaner run. After a
-/// crash each page holds what its thread wrote there last before its last acknowledged durable write, or later.
+/// Threads write durably and not to pages of their own in shared files, while checkpoints and the
+/// cleaner run. After a crash each page holds what its thread wrote there last before its last
+/// acknowledged durable write, or later.
 #[test]
 fn threads_in_shared_files_keep_what_was_acknowledged() {
     const THREADS: u64 = 3;
@@ -234,7 +235,8 @@ fn threads_in_shared_files_keep_what_was_acknowledged() {
                         }
                     })
                     .collect();
-                // The last that an acknowledged write of this thread to this file covers, and all after it.
+                // The last that an acknowledged write of this thread to this file covers, and all
+                // after it.
                 let safe = acked.get(&(t, ino)).and_then(|&a| writes.iter().rposition(|&op| op <= a));
                 let got = read(&s, ino, p);
                 let fits = match &got {
@@ -249,8 +251,9 @@ fn threads_in_shared_files_keep_what_was_acknowledged() {
     }
 }
 
-/// What opening reads may be in a volatile cache still, if the process before died and the machine did not: also the slot that says how the volume was
-/// closed. Before a flush nothing may be written into room that is free by that slot alone (O11).
+/// What opening reads may be in a volatile cache still, if the process before died and the machine
+/// did not: also the slot that says how the volume was closed. Before a flush nothing may be
+/// written into room that is free by that slot alone (O11).
 #[test]
 fn an_opening_flushes_before_it_writes() {
     use lanefs_store::device::{MemoryDevice, RecordingDevice};

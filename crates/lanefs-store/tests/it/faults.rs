@@ -1,4 +1,5 @@
-//! Devices that fail once while a call is under way: the call says so, and nothing that was there before is gone.
+//! Devices that fail once while a call is under way: the call says so, and nothing that was there
+//! before is gone.
 
 use crate::common::*;
 use lanefs_store::device::{Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan};

@@ -202,7 +202,8 @@ fn many_unfolded_inodes_are_carried_over() {
     let d = fresh(8 << 20);
     let (s, _) = open(&d);
     let e = s.info().last_epoch;
-    // Some fsynced, some committed, none folded, on a volume so small that the store has to help itself.
+    // Some fsynced, some committed, none folded, on a volume so small that the store has to help
+    // itself.
     for n in 0..300u64 {
         let name = format!("f{n}").into_bytes();
         let g = group(e + 1, n + 1, &[new_file(100 + n), set(&name, 100 + n, 0)]);
@@ -237,7 +238,8 @@ fn overwriting_goes_on_through_crash_after_crash() {
     drop(s);
     let mut x = 7u64;
     for round in 0..12u64 {
-        // Blocks written before a crash must be movable after it, else the room they are in is lost.
+        // Blocks written before a crash must be movable after it, else the room they are in is
+        // lost.
         let (s, _) = open(&d);
         let a = s.audit().unwrap();
         assert!(a.problems.is_empty(), "{:#?}", a.problems);

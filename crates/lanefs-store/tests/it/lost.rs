@@ -1,7 +1,9 @@
-//! What a device acknowledged and lost shows at the next opening, as soon as anything written later is there.
+//! What a device acknowledged and lost shows at the next opening, as soon as anything written later
+//! is there.
 //!
-//! The story: on devices that swallow single writes, three of 45,000 simulated runs came back with a tree that never was: a batch, or the
-//! slot of a checkpoint, was gone, and later batches were applied without it. Each batch names what was durable before it now.
+//! The story: on devices that swallow single writes, three of 45,000 simulated runs came back with
+//! a tree that never was: a batch, or the slot of a checkpoint, was gone, and later batches were
+//! applied without it. Each batch names what was durable before it now.
 
 use crate::common::*;
 use lanefs_store::device::{Log, MemoryDevice, Payload, Recorder};
@@ -72,7 +74,8 @@ fn a_batch_that_was_acknowledged_and_is_not_there_is_an_error() {
     }
 }
 
-/// A device that lost the last fsyncs of one mlog while another went on was believed: only the batches of the same mlog told of them.
+/// A device that lost the last fsyncs of one mlog while another went on was believed: only the
+/// batches of the same mlog told of them.
 #[test]
 fn the_last_batches_of_one_mlog_are_missed_when_an_epoch_was_committed_in_another() {
     let recorder = Recorder::new();
@@ -108,7 +111,8 @@ fn the_last_batches_of_one_mlog_are_missed_when_an_epoch_was_committed_in_anothe
     }
 }
 
-/// An epoch of which one share is gone, and only a later fsync of the other mlog tells that it was whole.
+/// An epoch of which one share is gone, and only a later fsync of the other mlog tells that it was
+/// whole.
 #[test]
 fn an_epoch_of_which_a_share_is_not_there_is_an_error() {
     let recorder = Recorder::new();
@@ -138,7 +142,8 @@ fn an_epoch_of_which_a_share_is_not_there_is_an_error() {
     }
 }
 
-/// An epoch builds on the one before: who accepts the loss of one loses those behind it too, or would have a tree that never was.
+/// An epoch builds on the one before: who accepts the loss of one loses those behind it too, or
+/// would have a tree that never was.
 #[test]
 fn behind_an_epoch_that_was_lost_none_is_applied() {
     let recorder = Recorder::new();
@@ -166,7 +171,8 @@ fn behind_an_epoch_that_was_lost_none_is_applied() {
     }
 }
 
-/// What one lane wrote to a device, not durably, is durable when another lane's fsync of the same file has another device.
+/// What one lane wrote to a device, not durably, is durable when another lane's fsync of the same
+/// file has another device.
 #[test]
 fn an_fsync_flushes_the_devices_of_what_other_lanes_wrote() {
     use lanefs_store::device::{Crash, Fate, MemoryImage};

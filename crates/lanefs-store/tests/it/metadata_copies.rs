@@ -1,4 +1,5 @@
-//! Volumes with two copies of their tree: one copy of every block of it is damaged in turn, and costs nothing; then both are, and that is told.
+//! Volumes with two copies of their tree: one copy of every block of it is damaged in turn, and
+//! costs nothing; then both are, and that is told.
 
 use crate::common::*;
 use lanefs_format::header::{BlockKind, verify_sealed};
@@ -28,7 +29,8 @@ fn options(read_only: bool) -> OpenOptions {
 }
 
 impl Volume {
-    /// Directory buckets, maps with nodes, attributes in blocks of their own, an orphan, summaries. Closed, or with a log to replay.
+    /// Directory buckets, maps with nodes, attributes in blocks of their own, an orphan, summaries.
+    /// Closed, or with a log to replay.
     fn new(sizes: &[u64], segment_blocks: u32, closed: bool) -> Volume {
         let devices: Vec<Arc<MemoryDevice>> =
             sizes.iter().map(|s| Arc::new(MemoryDevice::new(*s).unwrap())).collect();
@@ -75,7 +77,8 @@ impl Volume {
         self.images.iter().map(|i| Arc::new(i.fork().unwrap())).collect()
     }
 
-    /// Every block that was written as one of the tree, if it has its copy still: device and number.
+    /// Every block that was written as one of the tree, if it has its copy still: device and
+    /// number.
     fn blocks(&self) -> Vec<(usize, u64, BlockKind)> {
         let half = self.segment / 2;
         let mut out = Vec::new();
@@ -154,7 +157,8 @@ fn spoil(d: &MemoryDevice, block: u64, how: usize) {
     }
 }
 
-/// Opens, reads and scrubs a volume of which one copy is bad, and once more when it should be mended.
+/// Opens, reads and scrubs a volume of which one copy is bad, and once more when it should be
+/// mended.
 fn costs_nothing(d: &[Dev], sound: &Content, context: &str) {
     let (s, _) = Store::open(d.to_vec(), &options(false)).unwrap_or_else(|e| panic!("{context}: {e}"));
     assert!(content(&s).unwrap_or_else(|e| panic!("{context}: {e}")) == *sound, "{context}");

@@ -1,8 +1,9 @@
 //! A volume is made where another one was, and nothing of the other is ever taken for it.
 //!
-//! The story: the copy of the superblock lies where the segments' size puts it. A new volume with other segments left the older copy where it
-//! was, in a block that nothing overwrites; and whoever looked for the copy after block 0 had gone bad met the older one first, and
-//! went by it. `fsck --repair` would have written it into block 0.
+//! The story: the copy of the superblock lies where the segments' size puts it. A new volume with
+//! other segments left the older copy where it was, in a block that nothing overwrites; and whoever
+//! looked for the copy after block 0 had gone bad met the older one first, and went by it.
+//! `fsck --repair` would have written it into block 0.
 
 use crate::common::*;
 use lanefs_store::device::{Crash, Device, Fate, MemoryDevice, MemoryImage, Recorder};
@@ -86,7 +87,8 @@ fn what_cannot_be_made_leaves_what_was_there() {
     Store::format(std::slice::from_ref(&d), &FormatOptions { mlogs: 128, ..o() }).unwrap();
 }
 
-/// Wherever the power fails while a volume is made over another: as long as the other opens, all of it is there.
+/// Wherever the power fails while a volume is made over another: as long as the other opens, all of
+/// it is there.
 #[test]
 fn a_volume_that_is_half_made_over_is_whole_or_none() {
     const PAGES: u64 = 100;

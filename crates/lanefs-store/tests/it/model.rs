@@ -1,10 +1,12 @@
 //! Random work on a store, beside a model of what it must hold.
 //!
-//! Every state a file ever had is kept, by the operation that made it; an operation writes its number into `mtime`. After a
-//! crash a file must be exactly one of its states, not older than the last acknowledged one; the names must be exactly
-//! those after some operation, not before the last acknowledged one; and the volume must pass its audit.
+//! Every state a file ever had is kept, by the operation that made it; an operation writes its
+//! number into `mtime`. After a crash a file must be exactly one of its states, not older than the
+//! last acknowledged one; the names must be exactly those after some operation, not before the last
+//! acknowledged one; and the volume must pass its audit.
 //!
-//! A call that fails is made again, as a caller does that hears of an error. So faults that do not stop the store change nothing of what is judged.
+//! A call that fails is made again, as a caller does that hears of an error. So faults that do not
+//! stop the store change nothing of what is judged.
 
 use crate::common::*;
 use lanefs_format::record::Effect;
@@ -98,7 +100,8 @@ fn block(seed: u64, len: usize) -> Box<Block> {
     b
 }
 
-/// Calls until it is answered, as a caller does that hears of an error and tries again. An error only if the store does not go on.
+/// Calls until it is answered, as a caller does that hears of an error and tries again. An error
+/// only if the store does not go on.
 fn insist<T>(s: &Store, mut call: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 0..4 {
         match call() {
@@ -202,7 +205,8 @@ impl Model {
             (5..=12, Some(ino)) => {
                 let durable = r.below(3) > 0;
                 self.write(s, r, w, ino, durable)?;
-                // Now and then a little of every file, so that a checkpoint has many inodes to write.
+                // Now and then a little of every file, so that a checkpoint has many inodes to
+                // write.
                 if self.choice > 100 && r.below(8) == 0 {
                     for ino in live {
                         self.op += 1;
@@ -231,7 +235,8 @@ impl Model {
         Ok(())
     }
 
-    /// A name of the file is gone; with the last one the file dies, unless somebody still has it open.
+    /// A name of the file is gone; with the last one the file dies, unless somebody still has it
+    /// open.
     fn unlinked(&mut self, ino: u64, dies: bool) {
         let f = self.files.get_mut(&ino).unwrap();
         f.links -= 1;

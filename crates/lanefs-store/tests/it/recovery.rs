@@ -1,4 +1,5 @@
-//! What recovery makes of a log: which slot it goes on from, which messages count, and what it may write over.
+//! What recovery makes of a log: which slot it goes on from, which messages count, and what it may
+//! write over.
 
 use crate::common::*;
 use lanefs_format::record::Effect;
@@ -29,8 +30,8 @@ fn find(bytes: &[u8], pick: impl FnMut(&[u8]) -> bool) -> u64 {
     bytes.chunks(BLOCK_SIZE).rposition(pick).unwrap() as u64 * BLOCK_SIZE as u64
 }
 
-/// Opening went back to the older slot: what was acknowledged since was lost without a word, and blocks of its tree may be in use again.
-/// To go back to what can be read is a repair.
+/// Opening went back to the older slot: what was acknowledged since was lost without a word, and
+/// blocks of its tree may be in use again. To go back to what can be read is a repair.
 #[test]
 fn a_checkpoint_whose_root_directory_is_damaged_is_an_error_of_opening() {
     let m = Arc::new(MemoryDevice::new(4 << 20).unwrap());
@@ -101,7 +102,8 @@ fn the_number_of_an_epoch_of_which_a_share_arrived_is_not_used_again() {
     }
 }
 
-/// An fsync wrote it, whose groups made nothing: recovery drops it again, and what it had counts for free.
+/// An fsync wrote it, whose groups made nothing: recovery drops it again, and what it had counts
+/// for free.
 #[test]
 fn the_blocks_of_an_inode_that_was_never_born_are_free_again() {
     let d = fresh(4 << 20);
@@ -114,7 +116,8 @@ fn the_blocks_of_an_inode_that_was_never_born_are_free_again() {
     assert_eq!(s.audit().unwrap().problems, [""; 0]);
 }
 
-/// An fsync came behind the position of the checkpoint that folded the file's end: its data would be the next file's of that number.
+/// An fsync came behind the position of the checkpoint that folded the file's end: its data would
+/// be the next file's of that number.
 #[test]
 fn an_update_of_a_file_that_is_gone_does_not_come_back_in_the_next_with_its_number() {
     let d = fresh(4 << 20);
@@ -145,8 +148,9 @@ fn an_update_of_a_file_that_is_gone_does_not_come_back_in_the_next_with_its_numb
     assert_eq!(s.audit().unwrap().problems, [""; 0]);
 }
 
-/// A file is made by an fsync in one mlog, and all its pages are written over by one in the other. No page of the first is anybody's then; but the
-/// message with the file's name says that it has them, and has to be believed again when the power goes before recovery's slot is there.
+/// A file is made by an fsync in one mlog, and all its pages are written over by one in the other.
+/// No page of the first is anybody's then; but the message with the file's name says that it has
+/// them, and has to be believed again when the power goes before recovery's slot is there.
 #[test]
 fn recovery_does_not_write_over_what_a_message_names_though_another_took_its_place() {
     const PAGES: u64 = 60;

@@ -3,7 +3,8 @@
 use crate::common::*;
 use lanefs_store::*;
 
-/// A volume whose live blocks are spread over all segments: every second page of what filled it was given up.
+/// A volume whose live blocks are spread over all segments: every second page of what filled it was
+/// given up.
 fn scattered() -> (Dev, std::sync::Arc<Store>) {
     let d = memory(32 << 20);
     let options = FormatOptions { segment_blocks: 128, ..format_options() };
@@ -60,7 +61,8 @@ fn acknowledged_names_open_again_where_free_segments_are_few() {
     }
 }
 
-/// What is committed has to be folded by a recovery that has free segments only: data does not take them, however much is written.
+/// What is committed has to be folded by a recovery that has free segments only: data does not take
+/// them, however much is written.
 #[test]
 fn data_leaves_the_room_that_recovery_needs_for_committed_names() {
     let (d, s) = scattered();

@@ -1,4 +1,5 @@
-//! Superblocks and slots: what is left when some of them are gone, and devices that do not belong together.
+//! Superblocks and slots: what is left when some of them are gone, and devices that do not belong
+//! together.
 
 use crate::common::*;
 use lanefs_format::slot::Slot;
@@ -45,8 +46,9 @@ fn fsck(d: &[Dev], repair: bool) -> Result<FsckReport> {
     check(d.to_vec(), &o, &|_| ())
 }
 
-/// A slot that says that the volume is closed lay beside the first one of a mount, and was believed when that was damaged or had never
-/// arrived: everything that had been synced since was gone, and nothing was said.
+/// A slot that says that the volume is closed lay beside the first one of a mount, and was believed
+/// when that was damaged or had never arrived: everything that had been synced since was gone, and
+/// nothing was said.
 #[test]
 fn no_damaged_or_lost_slot_takes_what_was_acknowledged_since_the_mount() {
     let (d, dd) = device(&vec![0; 4 << 20]);
@@ -92,7 +94,8 @@ fn no_damaged_or_lost_slot_takes_what_was_acknowledged_since_the_mount() {
     }
 }
 
-/// All that finds a volume lay in its first two MiB: whoever overwrote them lost it, and `fsck --repair` advised `fsck --repair`.
+/// All that finds a volume lay in its first two MiB: whoever overwrote them lost it, and
+/// `fsck --repair` advised `fsck --repair`.
 #[test]
 fn the_start_of_a_device_overwritten_is_repaired_from_its_end() {
     let (d, dd) = device(&vec![0; 8 << 20]);
@@ -162,7 +165,8 @@ fn a_volume_without_copies_at_its_end_is_used_as_before() {
     assert!(bytes[bytes.len() - FAR_BLOCKS as usize * 4096..].iter().all(|b| *b == 0));
 }
 
-/// A copy of one device that was put back gave wrong checksums, and the advice to repair: which would have removed what is newer.
+/// A copy of one device that was put back gave wrong checksums, and the advice to repair: which
+/// would have removed what is newer.
 #[test]
 fn a_device_of_an_earlier_mount_and_one_given_twice_are_named() {
     let blank = vec![0; 4 << 20];

@@ -1,4 +1,5 @@
-//! Volumes of which the device cannot read a block: they open if that block is not needed, and never without what was acknowledged.
+//! Volumes of which the device cannot read a block: they open if that block is not needed, and
+//! never without what was acknowledged.
 
 use crate::common::*;
 use lanefs_store::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, Plan, When};
@@ -89,7 +90,8 @@ fn whatever_block_cannot_be_read_what_was_acknowledged_does_not_vanish() {
     assert!(opened > 400 && refused > 3, "{opened} opened, {refused} refused");
 }
 
-/// Opens it while one read that covers `block` has these bytes of something else in it, once, and says that it succeeded.
+/// Opens it while one read that covers `block` has these bytes of something else in it, once, and
+/// says that it succeeded.
 fn open_after_a_lie(bytes: &[u8], block: u64, fault: Fault) -> Result<(Arc<Store>, OpenReport)> {
     let range = Some(block * BLOCK_SIZE as u64..(block + 1) * BLOCK_SIZE as u64);
     let plan = Plan::none().rule(Kind::Read, When { range, times: 1, ..When::default() }, fault);
@@ -109,7 +111,8 @@ fn what_is_read_wrong_once_while_opening_is_not_taken_for_lost() {
     }
 }
 
-/// The blocks that link the segments of a log, and its batches: the first read of one, or the second if there is one, is wrong.
+/// The blocks that link the segments of a log, and its batches: the first read of one, or the
+/// second if there is one, is wrong.
 #[test]
 fn what_is_read_wrong_once_in_a_log_of_several_segments_is_not_taken_for_its_end() {
     let bytes = crashed_with(40);

@@ -124,7 +124,8 @@ fn reading_the_epoch_before_the_key_is_locked_is_caught() {
     keys_never_go_back(false);
 }
 
-/// (8): who begins after an operation returned is told of its epoch, or of a later one; a quiet volume is told of none.
+/// (8): who begins after an operation returned is told of its epoch, or of a later one; a quiet
+/// volume is told of none.
 fn nothing_pending_is_never_false(set_before_the_unlock: bool) {
     explore(4, move || {
         let lanes = Arc::new(Lanes::new(1, |_| Log::new()));

@@ -4,7 +4,8 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
 
-/// The lane lock excludes, and wakes whoever sleeps: the cell inside is watched, a lost wakeup deadlocks.
+/// The lane lock excludes, and wakes whoever sleeps: the cell inside is watched, a lost wakeup
+/// deadlocks.
 #[test]
 fn three_threads_in_one_lane() {
     explore(3, || {
@@ -36,8 +37,8 @@ fn two_threads_lock_twice() {
     });
 }
 
-/// A lane has at most one owner at a time, and what an owner wrote plainly is handed on to the next: loom reports an
-/// access to the cell that is not ordered after the last.
+/// A lane has at most one owner at a time, and what an owner wrote plainly is handed on to the
+/// next: loom reports an access to the cell that is not ordered after the last.
 #[test]
 fn one_owner_a_lane() {
     struct Owned(UnsafeCell<u32>);

@@ -1,9 +1,9 @@
-//! The protocols under loom, which runs every interleaving (up to a number of preemptions) and every outcome of
-//! relaxed memory that it knows:
+//! The protocols under loom, which runs every interleaving (up to a number of preemptions) and
+//! every outcome of relaxed memory that it knows:
 //! `RUSTFLAGS="--cfg loom" cargo test -p lanefs-sync --release --test loom`
 //!
-//! A lost wakeup shows as a deadlock, which loom reports. Where a mistake can be planted from outside, a test that must
-//! panic shows that the check can fail.
+//! A lost wakeup shows as a deadlock, which loom reports. Where a mistake can be planted from
+//! outside, a test that must panic shows that the check can fail.
 #![cfg(loom)]
 
 mod epoch;

@@ -10,8 +10,8 @@ struct Guarded {
     value: UnsafeCell<u32>,
 }
 
-// SAFETY: `value` is written only inside `rps.write()` and read only inside `rps.read()`; that this suffices is what
-// is tested.
+// SAFETY: `value` is written only inside `rps.write()` and read only inside `rps.read()`; that this
+// suffices is what is tested.
 unsafe impl Sync for Guarded {}
 // SAFETY: as above.
 unsafe impl Send for Guarded {}
@@ -88,8 +88,8 @@ fn two_writers_exclude_each_other_and_a_reader() {
     });
 }
 
-/// A nested read does not wait for a writer that waits for the outer one. The main thread owns the only lane, or
-/// is a guest in it.
+/// A nested read does not wait for a writer that waits for the outer one. The main thread owns the
+/// only lane, or is a guest in it.
 #[test]
 fn nested_reads_do_not_deadlock() {
     for nested_is_owner in [true, false] {

@@ -3,7 +3,8 @@ use lanefs_sync::StridedCounter;
 use loom::thread;
 use std::sync::Arc;
 
-/// A counter over two lanes whose stashes are open, with nothing in the pool and this in the stashes.
+/// A counter over two lanes whose stashes are open, with nothing in the pool and this in the
+/// stashes.
 fn stashed(first: u64, second: u64) -> Arc<StridedCounter> {
     let counter = StridedCounter::new(64, 2, 4);
     assert!(counter.try_sub(0, 60) && counter.try_sub(0, 4), "the pool is emptied without a gather");
@@ -14,8 +15,8 @@ fn stashed(first: u64, second: u64) -> Arc<StridedCounter> {
     Arc::new(counter)
 }
 
-/// The trap of emptying stashes one by one: tokens come to a lane that was passed and leave one that is to come. The
-/// total never falls below five, so nobody may be refused.
+/// The trap of emptying stashes one by one: tokens come to a lane that was passed and leave one
+/// that is to come. The total never falls below five, so nobody may be refused.
 #[test]
 fn a_refusal_needs_a_true_shortage() {
     for lane in 0..2 {

@@ -1,4 +1,5 @@
-//! What the measurements work on: the library, or a folder of a mounted volume; and the memory of the process that holds the volume.
+//! What the measurements work on: the library, or a folder of a mounted volume; and the memory of
+//! the process that holds the volume.
 
 use lanefs::Fs;
 use std::path::PathBuf;
@@ -110,7 +111,8 @@ impl Memory {
         line.and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok()).map_or(f64::NAN, |k| k / 1024.0)
     }
 
-    /// A line: how long it took since `start`, for each of `count`, and the memory now and at most so far.
+    /// A line: how long it took since `start`, for each of `count`, and the memory now and at most
+    /// so far.
     pub fn show(&self, what: &str, start: Instant, count: u64) {
         let took = start.elapsed();
         let each = match count {

@@ -10,8 +10,8 @@ impl Fs {
         self.volume.change_attrs(&self.cred, ino, set, &pin()).map(drop).map_err(gone)
     }
 
-    /// chmod(2): `mode` is the bits 07777. Setgid goes if the caller is neither the superuser nor in the file's group. Durable as
-    /// [attributes](crate#content-and-attributes) are.
+    /// chmod(2): `mode` is the bits 07777. Setgid goes if the caller is neither the superuser nor
+    /// in the file's group. Durable as [attributes](crate#content-and-attributes) are.
     ///
     /// # Errors
     /// EPERM: not the owner. EROFS: the volume was opened for reading only.
@@ -19,22 +19,25 @@ impl Fs {
         self.set(path.as_path(), true, &SetAttr { mode: Some(mode), ..Default::default() })
     }
 
-    /// chown(2); `follow` false is lchown; `None` leaves one alone. Of what is no directory setuid goes, and setgid where the group may
-    /// execute. Durable as [attributes](crate#content-and-attributes) are: owner and mode together.
+    /// chown(2); `follow` false is lchown; `None` leaves one alone. Of what is no directory setuid
+    /// goes, and setgid where the group may execute. Durable as
+    /// [attributes](crate#content-and-attributes) are: owner and mode together.
     ///
     /// # Errors
-    /// EPERM: only the superuser changes the owner, and only the owner the group, to one of its own. EROFS: the volume was opened for
-    /// reading only.
+    /// EPERM: only the superuser changes the owner, and only the owner the group, to one of its
+    /// own. EROFS: the volume was opened for reading only.
     pub fn chown(&self, path: impl AsPath, uid: Option<u32>, gid: Option<u32>, follow: bool) -> Result<()> {
         self.set(path.as_path(), follow, &SetAttr { uid, gid, ..Default::default() })
     }
 
-    /// utimensat(2), in nanoseconds since 1970; `follow` false sets those of a symbolic link. With nothing to set it does nothing and finds nothing
-    /// wrong, as the kernel. Durable as [attributes](crate#content-and-attributes) are.
+    /// utimensat(2), in nanoseconds since 1970; `follow` false sets those of a symbolic link. With
+    /// nothing to set it does nothing and finds nothing wrong, as the kernel. Durable as
+    /// [attributes](crate#content-and-attributes) are.
     ///
     /// # Errors
-    /// EPERM: not the owner, and a time was given or only one is set. EACCES: not the owner, both are the present, and the file may not be written.
-    /// EROFS: the volume was opened for reading only.
+    /// EPERM: not the owner, and a time was given or only one is set. EACCES: not the owner, both
+    /// are the present, and the file may not be written. EROFS: the volume was opened for reading
+    /// only.
     pub fn set_times(
         &self,
         path: impl AsPath,
@@ -48,13 +51,16 @@ impl Fs {
         self.set(path.as_path(), follow, &SetAttr { atime, mtime, ..Default::default() })
     }
 
-    /// truncate(2): cuts off, or extends with zeros, to `size` bytes. After a crash the truncation is there whole or not at all: what was cut off is back
-    /// only with the old size, and never shows when the file grows later. Durable as [content](crate#content-and-attributes) is.
+    /// truncate(2): cuts off, or extends with zeros, to `size` bytes. After a crash the truncation
+    /// is there whole or not at all: what was cut off is back only with the old size, and never
+    /// shows when the file grows later. Durable as [content](crate#content-and-attributes) is.
     ///
     /// # Errors
-    /// - EISDIR: a directory. EINVAL: neither that nor a regular file. EFBIG: more than 2^63-1 bytes.
+    /// - EISDIR: a directory. EINVAL: neither that nor a regular file. EFBIG: more than 2^63-1
+    ///   bytes.
     /// - EACCES: the file may not be written. EROFS: the volume was opened for reading only.
-    /// - ENOSPC, ENOMEM: no room to rewrite the page in which the end falls. EIO: that page cannot be read.
+    /// - ENOSPC, ENOMEM: no room to rewrite the page in which the end falls. EIO: that page cannot
+    ///   be read.
     pub fn truncate(&self, path: impl AsPath, size: u64) -> Result<()> {
         self.set(path.as_path(), true, &SetAttr { size: Some(size), ..Default::default() })
     }
@@ -62,8 +68,8 @@ impl Fs {
     /// access(2) with `R_OK|W_OK|X_OK`, for this credential.
     ///
     /// # Errors
-    /// EACCES: something asked for is not allowed. EROFS: `W_OK` of a file, directory or symbolic link on a volume opened for reading only. ESTALE:
-    /// removed meanwhile.
+    /// EACCES: something asked for is not allowed. EROFS: `W_OK` of a file, directory or symbolic
+    /// link on a volume opened for reading only. ESTALE: removed meanwhile.
     pub fn access(&self, path: impl AsPath, mask: i32) -> Result<()> {
         let ino = self.find(path.as_path(), true, &pin())?;
         self.volume.node_access(&self.cred, ino, mask)
@@ -72,25 +78,28 @@ impl Fs {
     /// getxattr(2): the whole value. Follows symbolic links.
     ///
     /// # Errors
-    /// - ENODATA: no such attribute; or `user.` of what is neither file nor directory, `trusted.` for others than the superuser, a default ACL of
-    ///   what is no directory.
-    /// - EOPNOTSUPP: none of `user.`, `trusted.`, `security.` and the two ACLs. ERANGE: a name that is empty or longer than 255 bytes.
+    /// - ENODATA: no such attribute; or `user.` of what is neither file nor directory, `trusted.`
+    ///   for others than the superuser, a default ACL of what is no directory.
+    /// - EOPNOTSUPP: none of `user.`, `trusted.`, `security.` and the two ACLs. ERANGE: a name that
+    ///   is empty or longer than 255 bytes.
     /// - EACCES: `user.`, and the file may not be read. ESTALE: removed meanwhile.
     pub fn getxattr(&self, path: impl AsPath, name: &[u8]) -> Result<Vec<u8>> {
         let ino = self.find(path.as_path(), true, &pin())?;
         self.volume.node_getxattr(&self.cred, ino, name)
     }
 
-    /// setxattr(2): `flags` is 0, `XATTR_CREATE` or `XATTR_REPLACE`. Follows symbolic links. Durable as [attributes](crate#content-and-attributes)
-    /// are: after a crash all of an inode's extended attributes are those of one instant, and a value is whole.
+    /// setxattr(2): `flags` is 0, `XATTR_CREATE` or `XATTR_REPLACE`. Follows symbolic links.
+    /// Durable as [attributes](crate#content-and-attributes) are: after a crash all of an inode's
+    /// extended attributes are those of one instant, and a value is whole.
     ///
     /// # Errors
-    /// - EEXIST: `XATTR_CREATE`, and it exists. ENODATA: `XATTR_REPLACE`, and it does not. EINVAL: other flags, or both.
-    /// - E2BIG: more than 65,536 bytes. ENOSPC: no room, more than 128 KiB for the inode, or a default ACL of more than
-    ///   3800 bytes.
+    /// - EEXIST: `XATTR_CREATE`, and it exists. ENODATA: `XATTR_REPLACE`, and it does not. EINVAL:
+    ///   other flags, or both.
+    /// - E2BIG: more than 65,536 bytes. ENOSPC: no room, more than 128 KiB for the inode, or a
+    ///   default ACL of more than 3800 bytes.
     /// - EOPNOTSUPP, ERANGE: as [`Fs::getxattr`].
-    /// - EPERM: `user.` of what is neither file nor directory, or of another's sticky directory; `trusted.` and `security.` by others than the
-    ///   superuser; ACLs by others than the owner.
+    /// - EPERM: `user.` of what is neither file nor directory, or of another's sticky directory;
+    ///   `trusted.` and `security.` by others than the superuser; ACLs by others than the owner.
     /// - EACCES: `user.`, and the file may not be written; a default ACL of what is no directory.
     /// - EROFS: the volume was opened for reading only. ESTALE: removed meanwhile.
     pub fn setxattr(&self, path: impl AsPath, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
@@ -98,7 +107,8 @@ impl Fs {
         self.volume.node_setxattr(&self.cred, ino, name, value, flags)
     }
 
-    /// listxattr(2): the names, those of `trusted.` for the superuser only. Follows symbolic links. ESTALE: removed meanwhile.
+    /// listxattr(2): the names, those of `trusted.` for the superuser only. Follows symbolic links.
+    /// ESTALE: removed meanwhile.
     pub fn listxattr(&self, path: impl AsPath) -> Result<Vec<Vec<u8>>> {
         let ino = self.find(path.as_path(), true, &pin())?;
         self.volume.node_listxattr(&self.cred, ino)
@@ -107,20 +117,23 @@ impl Fs {
     /// removexattr(2). Follows symbolic links. Crash as [`Fs::setxattr`].
     ///
     /// # Errors
-    /// ENODATA: no such attribute. ENOSPC: more than a few hundred bytes are left of others, have to be written anew, and there is no room for that at
-    /// all. EOPNOTSUPP, ERANGE, EPERM, EACCES, EROFS, ESTALE: as [`Fs::setxattr`].
+    /// ENODATA: no such attribute. ENOSPC: more than a few hundred bytes are left of others, have
+    /// to be written anew, and there is no room for that at all. EOPNOTSUPP, ERANGE, EPERM, EACCES,
+    /// EROFS, ESTALE: as [`Fs::setxattr`].
     pub fn removexattr(&self, path: impl AsPath, name: &[u8]) -> Result<()> {
         let ino = self.find(path.as_path(), true, &pin())?;
         self.volume.node_removexattr(&self.cred, ino, name)
     }
 
-    /// Flags of an inode, of [`crate::inode_flags`]. Follows symbolic links. Errors as [`crate::Volume::node_flags`].
+    /// Flags of an inode, of [`crate::inode_flags`]. Follows symbolic links. Errors as
+    /// [`crate::Volume::node_flags`].
     pub fn inode_flags(&self, path: impl AsPath) -> Result<u32> {
         let ino = self.find(path.as_path(), true, &pin())?;
         self.volume.node_flags(ino)
     }
 
-    /// Sets the flags of an inode. Follows symbolic links. Errors and crash as [`crate::Volume::node_set_flags`].
+    /// Sets the flags of an inode. Follows symbolic links. Errors and crash as
+    /// [`crate::Volume::node_set_flags`].
     pub fn set_inode_flags(&self, path: impl AsPath, flags: u32) -> Result<()> {
         let ino = self.find(path.as_path(), true, &pin())?;
         self.volume.node_set_flags(&self.cred, ino, flags)

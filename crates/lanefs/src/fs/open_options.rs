@@ -3,7 +3,8 @@
 /// How a file is opened; like `std::fs::OpenOptions`, with the flags POSIX adds.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Flags of `open(2)`. `O_ACCMODE` in place of an access mode: none was chosen, the file is opened for reading.
+    /// Flags of `open(2)`. `O_ACCMODE` in place of an access mode: none was chosen, the file is
+    /// opened for reading.
     pub flags: i32,
     /// Permission bits of a file that is made (the umask is the caller's business).
     pub mode: u32,
@@ -82,7 +83,8 @@ impl OpenOptions {
     pub fn create(&mut self, on: bool) -> &mut Self {
         self.flag(libc::O_CREAT, on)
     }
-    /// Make the file; EEXIST if it exists. Switched off again, the file is still made if it does not exist.
+    /// Make the file; EEXIST if it exists. Switched off again, the file is still made if it does
+    /// not exist.
     pub fn create_new(&mut self, on: bool) -> &mut Self {
         if on {
             self.flags |= libc::O_CREAT;
@@ -94,7 +96,8 @@ impl OpenOptions {
         self.mode = mode;
         self
     }
-    /// Further flags of `open(2)`: O_TMPFILE, O_SYNC, O_DSYNC, O_NOFOLLOW, O_DIRECTORY, O_DIRECT, O_NOATIME.
+    /// Further flags of `open(2)`: O_TMPFILE, O_SYNC, O_DSYNC, O_NOFOLLOW, O_DIRECTORY, O_DIRECT,
+    /// O_NOATIME.
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.flags |= flags;
         self

@@ -1,14 +1,18 @@
 //! The file cell: all that memory holds of one inode (Max 4.2).
 //!
-//! A cell is laid out by who writes: (1) what look-ups, opens and reads read; (2) mode and owner, which chmod and chown set; (3) the times that
-//! the home lane stores, and what operations on the inode's names write; (4) extended attributes, which are read without a lock; (5) the
-//! body, whose first fields are read; (6) the body's locks and marks (`memfs::data`), the marks for writeback, and the lock of fsync. So reading
-//! a file shares no line with dirtying it or syncing it, `stat` none with syncing it, getxattr none with anything but setxattr.
+//! A cell is laid out by who writes: (1) what look-ups, opens and reads read; (2) mode and owner,
+//! which chmod and chown set; (3) the times that the home lane stores, and what operations on the
+//! inode's names write; (4) extended attributes, which are read without a lock; (5) the body, whose
+//! first fields are read; (6) the body's locks and marks (`memfs::data`), the marks for writeback,
+//! and the lock of fsync. So reading a file shares no line with dirtying it or syncing it, `stat`
+//! none with syncing it, getxattr none with anything but setxattr.
 //!
-//! Who writes what: mode and owner whoever changes them, several at once under `attr_lock`, which readers of all three validate; `nlink` by operations on names of the
-//! inode, atomically; `lanes` and `epoch` by operations that name it, tested first, so that a second one writes nothing; marks atomically
-//! by anybody. Times and marks are stored here by the lane that made or loaded the inode, its home; the other lanes' lie
-//! in `memfs::stamps`, of which [`Cell::stat`], [`Cell::has`] and [`Cell::take_marks`] know. Readers (stat, permission checks) only read.
+//! Who writes what: mode and owner whoever changes them, several at once under `attr_lock`, which
+//! readers of all three validate; `nlink` by operations on names of the inode, atomically; `lanes`
+//! and `epoch` by operations that name it, tested first, so that a second one writes nothing; marks
+//! atomically by anybody. Times and marks are stored here by the lane that made or loaded the
+//! inode, its home; the other lanes' lie in `memfs::stamps`, of which [`Cell::stat`], [`Cell::has`]
+//! and [`Cell::take_marks`] know. Readers (stat, permission checks) only read.
 
 use super::data::{ErrSeq, FileData};
 use super::dir::Dir;
@@ -49,14 +53,16 @@ pub(crate) const SYNCING: u32 = 2048;
 /// Made by O_TMPFILE without O_EXCL and never named since: link(2) may give it its first name.
 pub(crate) const LINKABLE: u32 = 1024;
 
-/// The mtime may lie ahead of the clock: what is stamped now would be hidden by it, and goes to the cell.
+/// The mtime may lie ahead of the clock: what is stamped now would be hidden by it, and goes to the
+/// cell.
 pub(crate) const FUTURE: u32 = 4096;
-/// Its DEAD is logged: nobody has it, and the store must hear of it no more. Set under the cell's sync_lock.
+/// Its DEAD is logged: nobody has it, and the store must hear of it no more. Set under the cell's
+/// sync_lock.
 pub(crate) const ENDED: u32 = 1 << 16;
 /// The mode may have setuid or setgid.
 pub(crate) const PRIVILEGED: u32 = 8192;
-/// The store has all attributes, as they once were: what fdatasync writes may leave them as they are there. Not while it must not: after a write
-/// that took setuid or setgid away.
+/// The store has all attributes, as they once were: what fdatasync writes may leave them as they
+/// are there. Not while it must not: after a write that took setuid or setgid away.
 pub(crate) const STORED: u32 = 16384;
 
 /// Where the inode's flags lie in [`Cell::life`]: whoever would change an inode looks there.
@@ -86,8 +92,8 @@ pub(crate) enum Body {
 pub(crate) struct Cell {
     pub ino: Ino,
     pub generation: u32,
-    /// [`FROZEN`], [`EVICTED`], [`FREED`], [`ENDED`], [`HAS_XATTRS`], [`LINKABLE`], [`FUTURE`], [`PRIVILEGED`], and the
-    /// flags of the inode: what those who find the cell look at.
+    /// [`FROZEN`], [`EVICTED`], [`FREED`], [`ENDED`], [`HAS_XATTRS`], [`LINKABLE`], [`FUTURE`],
+    /// [`PRIVILEGED`], and the flags of the inode: what those who find the cell look at.
     pub life: AtomicU32,
     pub kind: FileKind,
     /// The lane that made it or loaded it: see `memfs::stamps`.
@@ -107,11 +113,13 @@ pub(crate) struct Cell {
     pub(super) uid: AtomicU32,
     pub(super) gid: AtomicU32,
     pub attr_lock: SeqWord,
-    /// In an ordered volume: the epoch in which mode, owner or an ACL changed last, and the timestamp of that. Written under `attr_lock`.
+    /// In an ordered volume: the epoch in which mode, owner or an ACL changed last, and the
+    /// timestamp of that. Written under `attr_lock`.
     pub rights_epoch: AtomicU64,
     pub(super) rights_ts: AtomicU64,
-    /// Renames of this file over others whose content is not durable yet, and writers that wait for its rights to be committed: who would
-    /// change its rights waits for both. Changes under `attr_lock`, or goes down.
+    /// Renames of this file over others whose content is not durable yet, and writers that wait for
+    /// its rights to be committed: who would change its rights waits for both. Changes under
+    /// `attr_lock`, or goes down.
     pub owed: AtomicU32,
     pub held: AtomicU32,
     times: Line,
@@ -119,27 +127,30 @@ pub(crate) struct Cell {
     pub nlink: AtomicU32,
     mtime: AtomicI64,
     ctime: AtomicI64,
-    /// Directories only: when the mtime was last set explicitly. What the index's stripes say of a time up to then does not count.
+    /// Directories only: when the mtime was last set explicitly. What the index's stripes say of a
+    /// time up to then does not count.
     mtime_set: AtomicI64,
     /// Lanes (modulo 64) that may hold pending groups naming this inode.
     pub lanes: AtomicU64,
     /// Highest epoch of an operation that names it: not evicted before that is folded.
     pub epoch: AtomicU64,
-    /// Epoch of the group that made the inode; 0 if that is folded. Set before the cell is published.
+    /// Epoch of the group that made the inode; 0 if that is folded. Set before the cell is
+    /// published.
     pub born: u64,
     named: Line,
     /// Fourth line. Read without a lock; setxattr writes it.
     pub xattrs: XattrSlot,
     content: Line,
     pub body: Body,
-    /// Behind a file's marks and locks, on the sixth line. The other marks: of changes, for writeback.
+    /// Behind a file's marks and locks, on the sixth line. The other marks: of changes, for
+    /// writeback.
     pub flags: AtomicU32,
     /// One fsync or writeback of this inode at a time: later ones find their work done.
     pub sync_lock: Mutex<()>,
 }
 
-// SAFETY: `stamps` points to the volume's, which are shared by all threads and outlive every use of a cell (see `Cell::stamps`); the rest is
-// atomics, locks, and what never changes.
+// SAFETY: `stamps` points to the volume's, which are shared by all threads and outlive every use of
+// a cell (see `Cell::stamps`); the rest is atomics, locks, and what never changes.
 unsafe impl Send for Cell {}
 // SAFETY: as above.
 unsafe impl Sync for Cell {}
@@ -216,8 +227,8 @@ impl Cell {
     }
 
     fn stamps(&self) -> &Stamps {
-        // SAFETY: the volume owns both the table of cells and the stamps; whoever reaches a cell keeps the volume. A cell that the collector frees
-        // later does not look here.
+        // SAFETY: the volume owns both the table of cells and the stamps; whoever reaches a cell
+        // keeps the volume. A cell that the collector frees later does not look here.
         unsafe { self.stamps.as_ref() }
     }
 
@@ -337,7 +348,8 @@ impl Cell {
     fn owner_mode(&self) -> (u32, u32, u32, u32) {
         loop {
             if let Some(seq) = self.attr_lock.begin_read() {
-                // The flags last: who changes them invalidates, who changes the mode alone does not.
+                // The flags last: who changes them invalidates, who changes the mode alone does
+                // not.
                 let all = (self.mode(), self.uid(), self.gid(), self.inode_flags());
                 if self.attr_lock.validate(seq) {
                     return all;
@@ -365,8 +377,9 @@ impl Cell {
         }
     }
 
-    /// Sets times in the cell; `None` leaves one alone. Written only where they differ: within a tick of the coarse clock a second change
-    /// writes no shared line. For the home lane, and for times that are not the clock's.
+    /// Sets times in the cell; `None` leaves one alone. Written only where they differ: within a
+    /// tick of the coarse clock a second change writes no shared line. For the home lane, and for
+    /// times that are not the clock's.
     pub fn set_times(&self, atime: Option<i64>, mtime: Option<i64>, ctime: Option<i64>) {
         let mut stored = false;
         for (slot, v) in [(&self.atime, atime), (&self.mtime, mtime), (&self.ctime, ctime)] {
@@ -378,12 +391,14 @@ impl Cell {
             }
         }
         if stored {
-            // Between the store and the look whether the inode is marked already; pairs with the fence of the capture between clearing the
-            // mark and reading the times. Without it both may miss the other, and the time is never written.
+            // Between the store and the look whether the inode is marked already; pairs with the
+            // fence of the capture between clearing the mark and reading the times. Without it both
+            // may miss the other, and the time is never written.
             fence(SeqCst);
         }
         if let (Some(_), Some(now), Some(d)) = (mtime, ctime, self.dir()) {
-            // An explicit time wins over the stripes of the index, which are older, though their times may be ahead of the clock's tick.
+            // An explicit time wins over the stripes of the index, which are older, though their
+            // times may be ahead of the clock's tick.
             self.mtime_set.fetch_max(now.max(d.mtime()), Relaxed);
         }
     }
@@ -400,12 +415,14 @@ impl Cell {
         }
     }
 
-    /// Whether a change at `ctime`, with these marks, is noted already in the slot of `lane`. Writes nothing.
+    /// Whether a change at `ctime`, with these marks, is noted already in the slot of `lane`.
+    /// Writes nothing.
     pub fn is_stamped(&self, lane: usize, mtime: Option<i64>, ctime: i64, marks: u32) -> bool {
         self.is_striped(lane, mtime.is_some()) && self.stamps().knows(lane, self.ino, mtime, ctime, marks)
     }
 
-    /// Notes a change at `ctime`, with an mtime if it is one of the content, in the slot of `lane`, which the caller has locked.
+    /// Notes a change at `ctime`, with an mtime if it is one of the content, in the slot of `lane`,
+    /// which the caller has locked.
     pub fn stamp(&self, lane: usize, mtime: Option<i64>, ctime: i64, marks: u32) -> Noted {
         if self.is_striped(lane, mtime.is_some()) {
             self.stamps().note(lane, self.ino, mtime, ctime, marks)
@@ -419,7 +436,8 @@ impl Cell {
         (self.stamps(), usize::from(self.home) != lane)
     }
 
-    /// Notes that a name of this directory, of cookie `cookie`, changed at `time`, and its subdirectories by `subdirs`.
+    /// Notes that a name of this directory, of cookie `cookie`, changed at `time`, and its
+    /// subdirectories by `subdirs`.
     pub fn note_change(&self, dir: &Dir, cookie: u64, time: i64, subdirs: i32) {
         // After a time that was set, even within the clock's tick.
         let time = time.max(self.mtime_set.load(Relaxed).saturating_add(1));
@@ -442,7 +460,8 @@ impl Cell {
             || flag & STRIPED != 0 && self.stamps().marks(self.ino) & flag != 0
     }
 
-    /// Whether one of these marks for a sync is set. `data_only`: as far as fdatasync asks, so without the slots of attributes.
+    /// Whether one of these marks for a sync is set. `data_only`: as far as fdatasync asks, so
+    /// without the slots of attributes.
     pub fn wants(&self, marks: u32, data_only: bool) -> bool {
         if !data_only {
             return self.has(marks);
@@ -455,8 +474,9 @@ impl Cell {
         self.data().is_some_and(|d| d.has_dirty() || self.stamps().has_pages(self.ino))
     }
 
-    /// Takes marks off, here and in the slots, before what they stand for is captured; returns what was set. The caller holds the sync lock
-    /// and has set [`SYNCING`]. `data_only`: as far as fdatasync asks; the marks of attributes stay.
+    /// Takes marks off, here and in the slots, before what they stand for is captured; returns what
+    /// was set. The caller holds the sync lock and has set [`SYNCING`]. `data_only`: as far as
+    /// fdatasync asks; the marks of attributes stay.
     pub fn take_marks(&self, marks: u32, data_only: bool) -> u32 {
         // The fence behind pairs with the one in `set_times`; those of the slots with theirs.
         let marks = if data_only { marks & !(DIRTY | XATTR_DIRTY) } else { marks };
@@ -471,7 +491,8 @@ impl Cell {
         was | striped
     }
 
-    /// Notes that the inode was taken from the dirty lists: the next change puts it on one. Slots without other marks are given back.
+    /// Notes that the inode was taken from the dirty lists: the next change puts it on one. Slots
+    /// without other marks are given back.
     pub fn unlist(&self) {
         self.clear(QUEUED);
         self.give_back();
@@ -517,8 +538,9 @@ impl Cell {
         }
     }
 
-    /// Whether there is nothing that these marks, a page or a stripe of the directory stand for, nor a writeback under way: all that
-    /// was done before is durable, as far as this inode goes. Writes nothing. `data_only`: as far as fdatasync asks.
+    /// Whether there is nothing that these marks, a page or a stripe of the directory stand for,
+    /// nor a writeback under way: all that was done before is durable, as far as this inode goes.
+    /// Writes nothing. `data_only`: as far as fdatasync asks.
     pub fn is_synced(&self, marks: u32, data_only: bool) -> bool {
         let dirty = match &self.body {
             Body::File(_) => self.has_dirty(),
@@ -528,13 +550,14 @@ impl Cell {
         let slots = self.stamps();
         let striped =
             if data_only { slots.content_marks(self.ino) } else { slots.marks(self.ino) } & marks != 0;
-        // Whoever takes pages, stripes or slots off has set SYNCING before, and takes that off at the end, when they are durable or marked again:
-        // who saw them gone sees one or the other.
+        // Whoever takes pages, stripes or slots off has set SYNCING before, and takes that off at
+        // the end, when they are durable or marked again: who saw them gone sees one or the other.
         fence(Acquire);
         !dirty && !striped && self.flags.load(Acquire) & (marks | SYNCING) == 0
     }
 
-    /// Notes that lane `lane` logs a group in `epoch` that names this inode (before the group is appended).
+    /// Notes that lane `lane` logs a group in `epoch` that names this inode (before the group is
+    /// appended).
     pub fn named_by(&self, lane: usize, epoch: u64) {
         let bit = 1u64 << (lane & 63);
         if self.lanes.load(Relaxed) & bit == 0 {

@@ -1,4 +1,5 @@
-//! The file system in memory: cells, directories, pages. Nothing here knows a disk address or a path.
+//! The file system in memory: cells, directories, pages. Nothing here knows a disk address or a
+//! path.
 
 pub(crate) mod cell;
 pub(crate) mod data;

@@ -1,4 +1,5 @@
-//! Mode and owner of a cell: the second line (see `memfs::cell`), and in an ordered volume when they changed last (`writeback::rights`).
+//! Mode and owner of a cell: the second line (see `memfs::cell`), and in an ordered volume when
+//! they changed last (`writeback::rights`).
 
 use super::cell::{Cell, PRIVILEGED, STORED, is_privileged};
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -19,8 +20,9 @@ impl Cell {
             || drop.is_some_and(|left| self.has(PRIVILEGED) && left(self.mode()) != self.mode())
     }
 
-    /// Changes mode and owner; `drop` says what is left of a privileged mode that the change takes away. What stays as it is is not
-    /// written, nor looked at if nobody asks: permission checks read the line, and chmod commutes with chown. `locked`: the caller holds `attr_lock`.
+    /// Changes mode and owner; `drop` says what is left of a privileged mode that the change takes
+    /// away. What stays as it is is not written, nor looked at if nobody asks: permission checks
+    /// read the line, and chmod commutes with chown. `locked`: the caller holds `attr_lock`.
     pub fn set_owner_mode(
         &self,
         mode: Option<u32>,
@@ -49,8 +51,9 @@ impl Cell {
         }
         if let Some(left) = drop {
             let _ = self.mode.fetch_update(Relaxed, Relaxed, |m| Some(left(m)).filter(|l| *l != m));
-            // The next writeback, whatever it is for, tells the mode: nobody finds what was written with the privilege that it lost. Always written: a
-            // capture sets the mark before it reads the mode, so it has the new one, or the mark is off at the end.
+            // The next writeback, whatever it is for, tells the mode: nobody finds what was written
+            // with the privilege that it lost. Always written: a capture sets the mark before it
+            // reads the mode, so it has the new one, or the mark is off at the end.
             self.clear(STORED);
         }
     }
@@ -63,7 +66,8 @@ impl Cell {
     /// Notes a change of rights, for a caller that holds `attr_lock`.
     pub fn rights_changed(&self, epoch: u64, ts: u64) {
         self.rights_ts.store(ts, Relaxed);
-        // Release: who captures content that was written after the change sees it (writeback::rights).
+        // Release: who captures content that was written after the change sees it
+        // (writeback::rights).
         self.rights_epoch.store(epoch, Release);
     }
 }

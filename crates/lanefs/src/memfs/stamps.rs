@@ -1,30 +1,40 @@
-//! What several lanes change of one inode, striped by lane: times, marks, and which pages became dirty.
+//! What several lanes change of one inode, striped by lane: times, marks, and which pages became
+//! dirty.
 //!
-//! Two writes to one file, or a chmod beside a link, commute, and yet each stores the time and marks the inode. The lane that made or
-//! loaded an inode (its *home*, `Cell::home`) does so in the cell. Every other lane does it here, in a slot of its group of lanes, and whoever
-//! wants to know the inode's times or marks looks at the cell and at the slots of all groups in use. So a file that one lane works on costs
-//! nothing, and of two lanes that change one file none writes what the other reads.
+//! Two writes to one file, or a chmod beside a link, commute, and yet each stores the time and
+//! marks the inode. The lane that made or loaded an inode (its *home*, `Cell::home`) does so in the
+//! cell. Every other lane does it here, in a slot of its group of lanes, and whoever wants to know
+//! the inode's times or marks looks at the cell and at the slots of all groups in use. So a file
+//! that one lane works on costs nothing, and of two lanes that change one file none writes what the
+//! other reads.
 //!
-//! A *group* is the lanes that are equal modulo [`GROUPS`]; it is made when a lane of it first needs a slot. Within it an inode's number says
-//! which two slots may be its own: one for changes of the content, one for all others, because utimens, which takes the
-//! mtime of the former back, commutes with the latter.
+//! A *group* is the lanes that are equal modulo [`GROUPS`]; it is made when a lane of it first
+//! needs a slot. Within it an inode's number says which two slots may be its own: one for changes
+//! of the content, one for all others, because utimens, which takes the mtime of the former back,
+//! commutes with the latter.
 //!
-//! 1. A slot belongs to the inode in `ino`, 0 if to none. Its times change only under the sequence on their line, its marks and pages under the lock
-//!    on theirs, its owner under both. Where it belongs to another inode, or has no room for one more page, the caller writes to the cell as the home lane does: nothing waits
-//!    for a slot.
-//! 2. Times lie on a line of their own, which `stat` reads; marks and pages on the next. A capture ([`Stamps::take`]) takes the marks and
-//!    pages and reads the times, so `stat` shares nothing with it. A slot without marks is given back when the inode's turn on the dirty lists
-//!    comes ([`Stamps::release`]): its times go into the cell before.
-//! 3. The inode is on the dirty list of a lane of the group while the slot has [`LISTED`]. The mark is set under that lane's lock, with the
-//!    append, so who finds it and then collects the lists (which takes all those locks) finds the inode.
-//! 4. A change is made before its slot is looked at, with a fence between; a capture takes the marks before it looks at what changed, with a
-//!    fence between. So either the capture has the change, or there is a mark afterwards.
-//! 5. Times only grow in a slot, from [`NO_TIME`], which is before all others: 0 would hide times before 1970. An explicit time ([`Stamps::forget_times`]) takes those of the content's slots away and is stored in the
-//!    cell afterwards; what goes back into the cell does so under the times' sequence, hence before or not at all.
-//!    An fdatasync takes marks and pages off the content's slots and looks at no times and no other slot: it shares nothing with an explicit time, a
-//!    chmod or a chown.
-//! 6. A page that is named here is dirty (`memfs::data`) and may have no mark in the file's tree. Whoever walks the tree's marks puts them in
-//!    first; locks: a page, then a slot.
+//! 1. A slot belongs to the inode in `ino`, 0 if to none. Its times change only under the sequence
+//!    on their line, its marks and pages under the lock on theirs, its owner under both. Where it
+//!    belongs to another inode, or has no room for one more page, the caller writes to the cell as
+//!    the home lane does: nothing waits for a slot.
+//! 2. Times lie on a line of their own, which `stat` reads; marks and pages on the next. A capture
+//!    ([`Stamps::take`]) takes the marks and pages and reads the times, so `stat` shares nothing
+//!    with it. A slot without marks is given back when the inode's turn on the dirty lists comes
+//!    ([`Stamps::release`]): its times go into the cell before.
+//! 3. The inode is on the dirty list of a lane of the group while the slot has [`LISTED`]. The mark
+//!    is set under that lane's lock, with the append, so who finds it and then collects the lists
+//!    (which takes all those locks) finds the inode.
+//! 4. A change is made before its slot is looked at, with a fence between; a capture takes the
+//!    marks before it looks at what changed, with a fence between. So either the capture has the
+//!    change, or there is a mark afterwards.
+//! 5. Times only grow in a slot, from [`NO_TIME`], which is before all others: 0 would hide times
+//!    before 1970. An explicit time ([`Stamps::forget_times`]) takes those of the content's slots
+//!    away and is stored in the cell afterwards; what goes back into the cell does so under the
+//!    times' sequence, hence before or not at all. An fdatasync takes marks and pages off the
+//!    content's slots and looks at no times and no other slot: it shares nothing with an explicit
+//!    time, a chmod or a chown.
+//! 6. A page that is named here is dirty (`memfs::data`) and may have no mark in the file's tree.
+//!    Whoever walks the tree's marks puts them in first; locks: a page, then a slot.
 
 use super::cell::{DATASYNC, DIRTY, Line, QUEUED, XATTR_DIRTY};
 use crossbeam_utils::CachePadded;
@@ -90,7 +100,8 @@ pub(crate) enum Noted {
     No,
     /// It is there, and the inode on a dirty list.
     Yes,
-    /// It is there; the caller, who holds a lane of the group, puts the inode on that lane's dirty list.
+    /// It is there; the caller, who holds a lane of the group, puts the inode on that lane's dirty
+    /// list.
     List,
 }
 
@@ -117,7 +128,8 @@ impl Slot {
         }
     }
 
-    /// What `read` sees while the slot is `ino`'s and `word` unlocked. `read` loads relaxed: it is validated.
+    /// What `read` sees while the slot is `ino`'s and `word` unlocked. `read` loads relaxed: it is
+    /// validated.
     fn seen<T>(&self, ino: Ino, word: &SeqWord, read: impl Fn() -> T) -> Option<T> {
         loop {
             if self.ino.load(Acquire) != ino.0 {
@@ -209,7 +221,8 @@ impl Stamps {
         g
     }
 
-    /// The pairs of slots that may be `ino`'s. One load where no lane ever changed another's inode: `stat` and reads come by here.
+    /// The pairs of slots that may be `ino`'s. One load where no lane ever changed another's inode:
+    /// `stat` and reads come by here.
     #[inline]
     fn pairs(&self, ino: Ino) -> impl Iterator<Item = &[Slot; 2]> {
         // SeqCst: before the first note of a group is its bit (4).
@@ -247,7 +260,8 @@ impl Stamps {
             && slot.marks(ino).is_some_and(|m| m & marks == marks)
     }
 
-    /// Notes a change at `ctime`; of the content if it has an mtime. The caller has the lane locked.
+    /// Notes a change at `ctime`; of the content if it has an mtime. The caller has the lane
+    /// locked.
     pub fn note(&self, lane: usize, ino: Ino, mtime: Option<i64>, ctime: i64, marks: u32) -> Noted {
         let slot = self.group(lane).slot(ino, mtime.is_some());
         fence(SeqCst); // 4
@@ -325,7 +339,8 @@ impl Stamps {
         (marks, pages)
     }
 
-    /// As [`Stamps::take`], as far as fdatasync asks: pages, and the mark of the size. What says that attributes changed stays.
+    /// As [`Stamps::take`], as far as fdatasync asks: pages, and the mark of the size. What says
+    /// that attributes changed stays.
     pub fn take_content(&self, ino: Ino) -> (u32, Pages) {
         let (mut marks, mut pages) = (0, Pages::new());
         fence(SeqCst); // 4
@@ -347,8 +362,8 @@ impl Stamps {
         (marks, pages)
     }
 
-    /// The inode's turn on the dirty lists has come: takes [`LISTED`] off, and gives slots without other marks back, after `f` was
-    /// told their times.
+    /// The inode's turn on the dirty lists has come: takes [`LISTED`] off, and gives slots without
+    /// other marks back, after `f` was told their times.
     pub fn release(&self, ino: Ino, f: &mut dyn FnMut(i64, i64)) {
         for slot in self.slots(ino).filter(|s| s.ino.load(Acquire) == ino.0) {
             let _l = slot.lock.guard();
@@ -368,7 +383,8 @@ impl Stamps {
         self.release(ino, &mut |_, _| {});
     }
 
-    /// Takes back what the slots say of the mtime of `ino`, and with `ctime` of that: the caller is about to store other times.
+    /// Takes back what the slots say of the mtime of `ino`, and with `ctime` of that: the caller is
+    /// about to store other times.
     pub fn forget_times(&self, ino: Ino, mtime: bool, ctime: bool) {
         // What is not of the content has no mtime.
         let all = self.pairs(ino).flat_map(|p| &p[if ctime { 0 } else { CONTENT }..]);
@@ -408,7 +424,8 @@ mod tests {
         // An explicit time takes the mtimes back, not the ctimes.
         s.forget_times(ino, true, false);
         assert_eq!(s.times(ino), (NO_TIME, 9));
-        // A capture takes the marks; the times stay until the slot is given back, and the slot while it has marks.
+        // A capture takes the marks; the times stay until the slot is given back, and the slot
+        // while it has marks.
         assert_eq!(s.take(ino).0, DIRTY | DATASYNC | LISTED);
         assert_eq!((s.times(ino), s.marks(ino)), ((NO_TIME, 9), LISTED));
         assert_eq!(s.note(2, ino, None, 10, 0), Noted::Yes);

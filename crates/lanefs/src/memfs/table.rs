@@ -1,5 +1,6 @@
-//! The cell table: inode number -> cell, a radix tree read without locks. Chunks hold 128 neighbours, as a block of the
-//! inode table does, so the creates of one lane stay in lines of its own.
+//! The cell table: inode number -> cell, a radix tree read without locks. Chunks hold 128
+//! neighbours, as a block of the inode table does, so the creates of one lane stay in lines of its
+//! own.
 
 use super::cell::{Cell, EVICTED, FROZEN};
 use crossbeam_epoch::Guard;
@@ -30,7 +31,8 @@ pub(crate) struct CellTable {
 /// Allocates a structure that is made of null pointers only, without touching its pages.
 fn zeroed<T>() -> Box<T> {
     let layout = Layout::new::<T>();
-    // SAFETY: T is Chunk or Level, arrays of AtomicPtr, for which all-zero bytes are null pointers; the layout is T's.
+    // SAFETY: T is Chunk or Level, arrays of AtomicPtr, for which all-zero bytes are null pointers;
+    // the layout is T's.
     unsafe {
         let p = alloc_zeroed(layout).cast::<T>();
         if p.is_null() {
@@ -129,12 +131,14 @@ impl CellTable {
         let p = std::ptr::from_ref(cell).cast_mut();
         let _group = self.one_group.write();
         if slot.compare_exchange(p, std::ptr::null_mut(), AcqRel, Relaxed).is_ok() {
-            // SAFETY: `p` came from Box::into_raw in `insert`, is unreachable now, and only one compare-exchange wins.
+            // SAFETY: `p` came from Box::into_raw in `insert`, is unreachable now, and only one
+            // compare-exchange wins.
             unsafe { guard.defer_unchecked(move || drop(Box::from_raw(p))) };
         }
     }
 
-    /// Calls `f` with the cells of up to `chunks` chunks from chunk `from` on; returns where to go on (0: from the start).
+    /// Calls `f` with the cells of up to `chunks` chunks from chunk `from` on; returns where to go
+    /// on (0: from the start).
     pub fn walk<'g>(&self, from: u64, chunks: u64, guard: &'g Guard, f: &mut dyn FnMut(&'g Cell)) -> u64 {
         let _ = guard;
         let mut seen = 0;
@@ -171,7 +175,8 @@ impl Drop for CellTable {
             if m.is_null() {
                 continue;
             }
-            // SAFETY: `&mut self`: no reader is left; everything here came from Box::into_raw and is reachable once.
+            // SAFETY: `&mut self`: no reader is left; everything here came from Box::into_raw and
+            // is reachable once.
             unsafe {
                 for c in &(*m).slots {
                     let c = c.load(Relaxed);

@@ -1,11 +1,13 @@
-//! Extended attributes of one inode: one blob, as the store keeps it, replaced as a whole and read without a lock.
+//! Extended attributes of one inode: one blob, as the store keeps it, replaced as a whole and read
+//! without a lock.
 //!
-//! Encoding: for each attribute, in name order, `name_len: u8, value_len: u32, name, value`, little-endian.
+//! Encoding: for each attribute, in name order, `name_len: u8, value_len: u32, name, value`,
+//! little-endian.
 //!
-//! 1. A published blob never changes. Readers find it under an epoch guard and write nothing; who replaces it hands the old one to the
-//!    collector.
-//! 2. It is replaced under `lock` only. Who captures it for the store takes the lock too: so a change is either in what was captured or finds
-//!    its mark cleared (O15).
+//! 1. A published blob never changes. Readers find it under an epoch guard and write nothing; who
+//!    replaces it hands the old one to the collector.
+//! 2. It is replaced under `lock` only. Who captures it for the store takes the lock too: so a
+//!    change is either in what was captured or finds its mark cleared (O15).
 
 use crossbeam_epoch::{Atomic, Guard, Owned};
 use lanefs_format::XATTR_BLOB_MAX;
@@ -72,8 +74,8 @@ impl Xattrs {
         self.iter().find(|a| a.0 == name).map(|a| a.1)
     }
 
-    /// These with a value set, or without the name if there is none. ENOSPC when the inode's attributes would exceed
-    /// [`XATTR_BLOB_MAX`].
+    /// These with a value set, or without the name if there is none. ENOSPC when the inode's
+    /// attributes would exceed [`XATTR_BLOB_MAX`].
     pub fn with(&self, name: &[u8], value: Option<&[u8]>) -> Result<Xattrs, i32> {
         let mut out = Vec::with_capacity(self.blob.len() + HEAD + name.len() + value.map_or(0, <[u8]>::len));
         let mut put = |n: &[u8], v: &[u8]| {
@@ -120,8 +122,8 @@ impl XattrSlot {
 
     /// What is published.
     pub fn get<'g>(&self, guard: &'g Guard) -> Option<&'g Xattrs> {
-        // SAFETY: what was published is freed through the collector only (1), and the guard is pinned. Acquire pairs with the
-        // Release of `publish`.
+        // SAFETY: what was published is freed through the collector only (1), and the guard is
+        // pinned. Acquire pairs with the Release of `publish`.
         unsafe { self.now.load(Acquire, guard).as_ref() }
     }
 
@@ -142,7 +144,8 @@ impl XattrSlot {
 
 impl Drop for XattrSlot {
     fn drop(&mut self) {
-        // SAFETY: `&mut self`: nobody reads it any more, and what is published is owned by the slot alone.
+        // SAFETY: `&mut self`: nobody reads it any more, and what is published is owned by the slot
+        // alone.
         unsafe { drop(std::mem::replace(&mut self.now, Atomic::null()).try_into_owned()) }
     }
 }

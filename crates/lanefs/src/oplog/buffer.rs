@@ -57,7 +57,8 @@ impl EpochBuf {
         self.groups == 0 && self.promised == 0
     }
 
-    /// Makes sure that the next group fits without allocating; says whether a new chunk was begun. Called before any key is locked.
+    /// Makes sure that the next group fits without allocating; says whether a new chunk was begun.
+    /// Called before any key is locked.
     pub fn make_room(&mut self) -> bool {
         if self.open.capacity() - self.open.len() < record::GROUP_MAX {
             // The first chunk of a quiet lane is small; a busy lane soon gets whole ones.
@@ -133,8 +134,9 @@ impl EpochBuf {
         self.index.durable.insert(p);
     }
 
-    /// Takes what was logged: a closed buffer, to which no group is added any more. This one is empty then. A little is copied out, so that
-    /// its chunk stays where it is: an epoch for each fsync would make a new one each time.
+    /// Takes what was logged: a closed buffer, to which no group is added any more. This one is
+    /// empty then. A little is copied out, so that its chunk stays where it is: an epoch for each
+    /// fsync would make a new one each time.
     pub fn take(&mut self) -> EpochBuf {
         if !self.full.is_empty() || self.open.len() > COPIED {
             let mut taken = std::mem::take(self);
@@ -194,5 +196,6 @@ pub(crate) fn subjects(g: &Group<'_>, f: &mut dyn FnMut(Subject)) {
     }
 }
 
-/// A buffer that was taken by a seal: read-only groups, shared by the commit and by closures until it is committed.
+/// A buffer that was taken by a seal: read-only groups, shared by the commit and by closures until
+/// it is committed.
 pub(crate) type Sealed = Arc<lanefs_sync::lock::Mutex<EpochBuf>>;

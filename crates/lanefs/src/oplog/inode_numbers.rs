@@ -1,8 +1,10 @@
-//! Inode numbers: lanes own whole inode-table chunks (Max 4.5; the optimistic and heuristic scans of the F2FS unlink paper).
+//! Inode numbers: lanes own whole inode-table chunks (Max 4.5; the optimistic and heuristic scans
+//! of the F2FS unlink paper).
 //!
-//! A lane gives out numbers of its own chunk, lowest free bit first from a cursor, and writes no shared line. A lane that runs dry
-//! takes a chunk with free numbers from the pool by try-lock; if the pool is busy or empty it takes a chunk that was never used.
-//! A number comes back only after the checkpoint that made its end durable (O13, O16).
+//! A lane gives out numbers of its own chunk, lowest free bit first from a cursor, and writes no
+//! shared line. A lane that runs dry takes a chunk with free numbers from the pool by try-lock; if
+//! the pool is busy or empty it takes a chunk that was never used. A number comes back only after
+//! the checkpoint that made its end durable (O13, O16).
 
 use lanefs_format::{INOS_PER_CHUNK, Ino};
 use lanefs_sync::ablation::{Switch, Technique};
@@ -20,7 +22,8 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// A free number at or after bit `from`, else before it; with its generation. It is free no more.
+    /// A free number at or after bit `from`, else before it; with its generation. It is free no
+    /// more.
     fn take(&mut self, from: u32) -> Option<(Ino, u32)> {
         let ahead = self.free >> from << from;
         let bit = if ahead != 0 {
@@ -81,7 +84,8 @@ pub(crate) struct Numbers {
     scan_limit: u64,
     pool: Mutex<Pool>,
     one_bitmap: Switch,
-    /// All numbers ever handed to this mount, in place of the lanes' chunks, when those are taken out.
+    /// All numbers ever handed to this mount, in place of the lanes' chunks, when those are taken
+    /// out.
     bitmap: Mutex<Vec<Chunk>>,
 }
 
@@ -136,7 +140,8 @@ impl Numbers {
         }
     }
 
-    /// Gives back a number that was taken from the start and not used; false if lanes have numbers of their own.
+    /// Gives back a number that was taken from the start and not used; false if lanes have numbers
+    /// of their own.
     #[inline]
     pub fn give_back_to_bitmap(&self, ino: Ino) -> bool {
         self.one_bitmap.off() && self.bitmap_has_again(ino, None)
@@ -154,8 +159,9 @@ impl Numbers {
         true
     }
 
-    /// Numbers that became free, each with its next generation. Like the scan, called only by the holder of the checkpoint lock,
-    /// so that no number is both found and freed: a chunk that the scan has yet to reach is left to it.
+    /// Numbers that became free, each with its next generation. Like the scan, called only by the
+    /// holder of the checkpoint lock, so that no number is both found and freed: a chunk that the
+    /// scan has yet to reach is left to it.
     pub fn freed(&self, list: &[(Ino, u32)]) {
         let mut pool = self.pool.lock();
         for &(ino, generation) in list {
@@ -175,7 +181,8 @@ impl Numbers {
         partial.shrink_to(partial.len() * 2);
     }
 
-    /// The next chunk of earlier mounts to look at for free numbers; `None` when the pool has plenty or all were seen.
+    /// The next chunk of earlier mounts to look at for free numbers; `None` when the pool has
+    /// plenty or all were seen.
     pub fn scan_next(&self) -> Option<u64> {
         let mut pool = self.pool.lock();
         if pool.ready.len() >= 64 || pool.scan >= self.scan_limit {
@@ -200,7 +207,8 @@ impl Numbers {
 mod tests {
     use super::*;
 
-    /// Each part of a chunk that was large enough was a chunk of its own, with its own list of 128 generations.
+    /// Each part of a chunk that was large enough was a chunk of its own, with its own list of 128
+    /// generations.
     #[test]
     fn numbers_of_one_chunk_that_are_freed_together_are_one_chunk_again() {
         let numbers = Numbers::new(1);
@@ -211,8 +219,8 @@ mod tests {
         assert!(pool.ready.iter().all(|c| c.free == u128::MAX));
     }
 
-    /// F2FS asks for free numbers under a mutex: who scans for them, or frees, stalls whoever makes files. A lane that runs dry passes by
-    /// (if it waited, this test would wait for ever).
+    /// F2FS asks for free numbers under a mutex: who scans for them, or frees, stalls whoever makes
+    /// files. A lane that runs dry passes by (if it waited, this test would wait for ever).
     #[test]
     fn a_dry_lane_does_not_wait_for_whoever_has_the_pool() {
         let numbers = Numbers::new(7);

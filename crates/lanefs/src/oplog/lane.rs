@@ -8,7 +8,8 @@ use std::sync::Arc;
 /// Groups after which a lane of a small volume looks how much is logged.
 const LOOK: usize = 256;
 
-/// The lane's private state: its half of the double-buffered oplog and what it caches to stay private.
+/// The lane's private state: its half of the double-buffered oplog and what it caches to stay
+/// private.
 pub(crate) struct LaneLog {
     /// Timestamp of the lane's last operation. Kept when another thread takes the lane over.
     pub last_ts: u64,
@@ -24,11 +25,13 @@ pub(crate) struct LaneLog {
     pub orphans: Vec<(u64, Ino)>,
     /// Directories that lost a name here since the last seal, some more than once.
     pub thinned: Vec<Ino>,
-    /// Files that were renamed over another here: their content goes before the commit (writeback::replaced).
+    /// Files that were renamed over another here: their content goes before the commit
+    /// (writeback::replaced).
     pub replaced: Vec<Ino>,
     /// Those of them that a seal has taken and is making durable (writeback::replaced, 4).
     pub in_hand: Vec<Ino>,
-    /// Seals that are announced: a rename over a file has to write the file first (writeback::replaced, 3).
+    /// Seals that are announced: a rename over a file has to write the file first
+    /// (writeback::replaced, 3).
     pub settling: u32,
 }
 
@@ -48,7 +51,8 @@ impl LaneLog {
         }
     }
 
-    /// Step before the locks: allocates what the append may need, in either buffer. Says whether it had to.
+    /// Step before the locks: allocates what the append may need, in either buffer. Says whether it
+    /// had to.
     pub fn make_room(&mut self) -> bool {
         let [a, b] = &mut self.open;
         a.make_room() | b.make_room()
@@ -74,7 +78,8 @@ impl LaneLog {
         b
     }
 
-    /// The seal's short step: moves the buffer of `epoch` among the sealed ones and returns it, if anything was logged.
+    /// The seal's short step: moves the buffer of `epoch` among the sealed ones and returns it, if
+    /// anything was logged.
     pub fn take(&mut self, epoch: u64) -> Option<Sealed> {
         let b = &mut self.open[(epoch & 1) as usize];
         if b.epoch != epoch || b.is_empty() {

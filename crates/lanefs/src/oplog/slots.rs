@@ -1,4 +1,5 @@
-//! Open slots: which inodes are held open, kept in the opener's lane so that `open` writes no line of the file.
+//! Open slots: which inodes are held open, kept in the opener's lane so that `open` writes no line
+//! of the file.
 
 use lanefs_format::Ino;
 use lanefs_sync::lock::RwLock;
@@ -7,10 +8,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
 const CHUNK: usize = 256;
 
-/// A lane's open slots. Any thread may read or clear a slot; mostly the lane's own thread fills them.
+/// A lane's open slots. Any thread may read or clear a slot; mostly the lane's own thread fills
+/// them.
 pub(crate) struct OpenSlots {
     first: Box<[AtomicU64; CHUNK]>,
-    /// More slots, added when the first are all taken. The lock is taken for writing only to add a chunk.
+    /// More slots, added when the first are all taken. The lock is taken for writing only to add a
+    /// chunk.
     more: RwLock<Vec<[AtomicU64; CHUNK]>>,
     /// Where to look for a free slot. A hint: any value is right.
     hint: AtomicUsize,
@@ -25,8 +28,8 @@ impl OpenSlots {
         OpenSlots { first: chunk(), more: RwLock::new(Vec::new()), hint: AtomicUsize::new(0) }
     }
 
-    /// Takes a slot for `ino`; returns its number. SeqCst: ordered before the caller's recheck that the inode still lives, against
-    /// the reaper that marks it and then reads the slots.
+    /// Takes a slot for `ino`; returns its number. SeqCst: ordered before the caller's recheck that
+    /// the inode still lives, against the reaper that marks it and then reads the slots.
     pub fn take(&self, ino: Ino) -> usize {
         let hint = self.hint.load(Relaxed);
         for i in 0..CHUNK {

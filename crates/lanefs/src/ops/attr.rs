@@ -75,7 +75,8 @@ impl Inner {
                 SetTime::At(ns) => ns,
             })
         };
-        // A time that the caller chose, or one beside it, goes into the cell; the clock's where the lane stamps.
+        // A time that the caller chose, or one beside it, goes into the cell; the clock's where the
+        // lane stamps.
         let chosen = set.mtime.is_some() || set.ctime.is_some();
         if chosen {
             cell.set_explicit(at(set.mtime).or(set.size.map(|_| now)), set.ctime, now);
@@ -95,9 +96,10 @@ impl Inner {
 
 /// EPERM where an inode that is immutable, or only grows, may not be changed so.
 ///
-/// A kernel that caches writes keeps times and hands them over later, alone and with the ctime; that is no change of attributes. Without a handle
-/// it hands over the ctime, and the mtime as it is here. Two times at the present are a `touch`, which who may append
-/// may do too; such a kernel sends its own idea of the present, twice.
+/// A kernel that caches writes keeps times and hands them over later, alone and with the ctime;
+/// that is no change of attributes. Without a handle it hands over the ctime, and the mtime as it
+/// is here. Two times at the present are a `touch`, which who may append may do too; such a kernel
+/// sends its own idea of the present, twice.
 fn check_flags(cell: &Cell, set: &SetAttr, through_handle: bool) -> Result<()> {
     let changes = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
     let handed_over = |t: SetTime| through_handle || t == SetTime::At(cell.stat().mtime);

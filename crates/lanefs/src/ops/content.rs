@@ -71,8 +71,9 @@ impl Inner {
         let Some(offset) = offset else {
             return self.write_part(cell, data, None, buf, writer);
         };
-        // Unit by unit, the file being marked dirty after each: pages of a file that nobody knows to be dirty are not written
-        // back, and one write may be larger than all the frames there are.
+        // Unit by unit, the file being marked dirty after each: pages of a file that nobody knows
+        // to be dirty are not written back, and one write may be larger than all the frames there
+        // are.
         let unit = self.frames.unit() * BLOCK_SIZE;
         let mut done = 0;
         while done < buf.len() || done == 0 {
@@ -82,7 +83,8 @@ impl Inner {
                 Err(e) if done == 0 => return Err(e),
                 // Told when the writer comes back for the rest.
                 Err(_) => break,
-                // After a part the rest is asked for: what is deleted makes room, and if nothing does, that call says so.
+                // After a part the rest is asked for: what is deleted makes room, and if nothing
+                // does, that call says so.
                 Ok((_, n)) => {
                     done += n;
                     if n == 0 {
@@ -103,7 +105,8 @@ impl Inner {
         writer: Writer,
     ) -> Result<(u64, usize)> {
         if !writer.keeps_times && !buf.is_empty() {
-            // Before anything of it is in memory (writeback::rights, 7); and behind it, if it was set meanwhile.
+            // Before anything of it is in memory (writeback::rights, 7); and behind it, if it was
+            // set meanwhile.
             self.drop_privilege(cell, writer.privileged);
         }
         let ctx = DataCtx { once: writer.keeps_pages, ..self.data_ctx(cell) };
@@ -129,7 +132,8 @@ impl Inner {
     /// Appends all of it if what was deleted makes room for all; else as much as there is room for.
     fn append_part(&self, data: &FileData, ctx: &DataCtx<'_>, buf: &[u8]) -> Result<(u64, Written)> {
         let blocks = (buf.len() as u64).div_ceil(BLOCK_SIZE as u64);
-        // Others take room while this thread makes it, hence again; but not for what will never fit.
+        // Others take room while this thread makes it, hence again; but not for what will never
+        // fit.
         for _ in 0..TRIES {
             match data.append(ctx, buf, true) {
                 Err(e) if e.errno() == libc::ENOSPC => {}
@@ -146,7 +150,8 @@ impl Inner {
     pub(crate) fn truncate(&self, cell: &Cell, size: u64) -> Result<()> {
         let Some(data) = cell.data() else { return posix(libc::EINVAL) };
         if data.size() == size {
-            // Nothing but the times changes, which the caller sees to. (A write that extends the file comes after this.)
+            // Nothing but the times changes, which the caller sees to. (A write that extends the
+            // file comes after this.)
             return Ok(());
         }
         let cut = Cut { size: Some(size), time: Some(coarse_realtime_ns()), attrs: &|| cell.attrs() };
@@ -154,8 +159,9 @@ impl Inner {
         self.with_pages_written(|| data.truncate(&ctx, size, Some(&cut)))
     }
 
-    /// Runs `f`, which may write pages anew that have a block already, or room kept for one. If so many such pages wait to be written back that
-    /// a full volume has no room for another, they are written, which gives as much back as it takes, and it runs again.
+    /// Runs `f`, which may write pages anew that have a block already, or room kept for one. If so
+    /// many such pages wait to be written back that a full volume has no room for another, they are
+    /// written, which gives as much back as it takes, and it runs again.
     fn with_pages_written<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
         // Again as long as there are such pages: others take the room while this thread makes it.
         for _ in 0..TRIES {
@@ -173,7 +179,8 @@ impl Inner {
         f()
     }
 
-    /// Takes setuid and setgid from a file that somebody without the right to keep them has written.
+    /// Takes setuid and setgid from a file that somebody without the right to keep them has
+    /// written.
     fn drop_privilege(&self, cell: &Cell, privileged: bool) {
         if !privileged && cell.has(PRIVILEGED) {
             self.set_rights(cell, &Rights { drop: Some(perm::without_privilege), ..Rights::default() });

@@ -163,7 +163,8 @@ impl Inner {
         };
         let links = if spec.kind == FileKind::Dir { 2 } else { 1 };
         let cell = Cell::new(ino, spec.kind, &attrs, links, parent.ino, body, (op.lane, &self.stamps));
-        // Not dirty: the group that makes the inode has them, and so will the tree when it is folded.
+        // Not dirty: the group that makes the inode has them, and so will the tree when it is
+        // folded.
         if let Some(x) = Some(spec.xattrs).filter(|x| !x.is_empty()).and_then(Xattrs::decode) {
             cell.xattrs.publish(&cell.xattrs.lock(), x, &crossbeam_epoch::pin());
             cell.set(HAS_XATTRS);

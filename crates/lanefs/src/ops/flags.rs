@@ -1,4 +1,5 @@
-//! Flags of an inode: what chattr(1) sets. What they forbid is asked where it is done, by `ops::perm`.
+//! Flags of an inode: what chattr(1) sets. What they forbid is asked where it is done, by
+//! `ops::perm`.
 
 use super::{perm, posix};
 use crate::error::Result;
@@ -17,7 +18,8 @@ impl Inner {
         }
     }
 
-    /// As chmod, it changes the cell first and marks it then; a capture takes the mark off before it reads the flags.
+    /// As chmod, it changes the cell first and marks it then; a capture takes the mark off before
+    /// it reads the flags.
     pub(crate) fn set_inode_flags(&self, cred: &Cred, cell: &Cell, flags: u32) -> Result<()> {
         let was = self.inode_flags(cell)?;
         self.writable()?;

@@ -14,13 +14,15 @@ use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::*;
 
 impl Inner {
-    /// Names `cell` also `name` in `parent`. Of inodes without names only those of O_TMPFILE may get one (LINKABLE).
+    /// Names `cell` also `name` in `parent`. Of inodes without names only those of O_TMPFILE may
+    /// get one (LINKABLE).
     ///
     /// ENOSPC: the caller tries again when something was freed ([`Inner::with_room`]).
     ///
-    /// No key of the old name is read: what must hold is that the inode has a link now (or never lost one). The link is added by a
-    /// compare-exchange that refuses zero, after this lane's bit is in the inode's mask; an unlink that takes the old name
-    /// after that finds the bit, and its fsync waits for this lane (closure, invariant 3).
+    /// No key of the old name is read: what must hold is that the inode has a link now (or never
+    /// lost one). The link is added by a compare-exchange that refuses zero, after this lane's bit
+    /// is in the inode's mask; an unlink that takes the old name after that finds the bit, and its
+    /// fsync waits for this lane (closure, invariant 3).
     pub(crate) fn link(
         &self,
         cred: &Cred,

@@ -1,4 +1,5 @@
-//! Operations: a verb is a file. Each follows the steps of DESIGN "Epoch lanes"; [`crate::op::Op`] is its time between steps 1 and 7.
+//! Operations: a verb is a file. Each follows the steps of DESIGN "Epoch lanes"; [`crate::op::Op`]
+//! is its time between steps 1 and 7.
 
 pub(crate) mod attr;
 pub(crate) mod content;

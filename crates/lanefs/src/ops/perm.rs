@@ -1,4 +1,5 @@
-//! Who may do what: the rules of POSIX mode bits, ownership, sticky directories and setuid clearing.
+//! Who may do what: the rules of POSIX mode bits, ownership, sticky directories and setuid
+//! clearing.
 
 use crate::error::{Error, Result};
 use crate::memfs::Cell;
@@ -17,7 +18,8 @@ fn err<T>(errno: i32) -> Result<T> {
 /// EPERM if the inode is immutable and `mask` has [`W`]; EACCES unless the mode bits allow `mask`.
 #[inline]
 pub(crate) fn check(cell: &Cell, cred: &Cred, mask: u32) -> Result<()> {
-    // For everybody, and before the mode, as Linux has it. A kernel in front of us knows nothing of flags.
+    // For everybody, and before the mode, as Linux has it. A kernel in front of us knows nothing of
+    // flags.
     if mask & W != 0 && cell.has_flag(IMMUTABLE) {
         return err(libc::EPERM);
     }
@@ -25,8 +27,8 @@ pub(crate) fn check(cell: &Cell, cred: &Cred, mask: u32) -> Result<()> {
         return Ok(());
     }
     if cred.is_root() {
-        // The superuser may do all but execute what nobody may execute. (Where that is not asked, the mode is not looked at: the line
-        // is one that changes of the inode write.)
+        // The superuser may do all but execute what nobody may execute. (Where that is not asked,
+        // the mode is not looked at: the line is one that changes of the inode write.)
         return if mask & X != 0 && cell.kind != FileKind::Dir && cell.mode() & 0o111 == 0 {
             err(libc::EACCES)
         } else {
@@ -49,13 +51,14 @@ pub(crate) fn check_owner(cell: &Cell, cred: &Cred) -> Result<()> {
     if cred.prechecked || cred.is_root() || cred.uid == cell.uid() { Ok(()) } else { err(libc::EPERM) }
 }
 
-/// EPERM for everybody if the inode may get no other attributes nor names: it is immutable or only grows.
+/// EPERM for everybody if the inode may get no other attributes nor names: it is immutable or only
+/// grows.
 pub(crate) fn check_flags(cell: &Cell) -> Result<()> {
     if cell.has_flag(IMMUTABLE | APPEND) { err(libc::EPERM) } else { Ok(()) }
 }
 
-/// May the caller remove or replace `victim` in `dir`? EACCES without write permission; EPERM in another's sticky directory,
-/// and where the flags of one of the two forbid it.
+/// May the caller remove or replace `victim` in `dir`? EACCES without write permission; EPERM in
+/// another's sticky directory, and where the flags of one of the two forbid it.
 pub(crate) fn check_removal(dir: &Cell, victim: &Cell, cred: &Cred) -> Result<()> {
     check(dir, cred, W | X)?;
     if dir.has_flag(APPEND) {
@@ -68,8 +71,9 @@ pub(crate) fn check_removal(dir: &Cell, victim: &Cell, cred: &Cred) -> Result<()
     if cred.uid == victim.uid() || cred.uid == dir.uid() { Ok(()) } else { err(libc::EPERM) }
 }
 
-/// Mode, owner and group of an inode made in `dir`: a setgid directory hands on its group, and itself to subdirectories.
-/// Who is not in that group makes no setgid program; of a prechecked caller, whose groups are not known here, that has been seen to.
+/// Mode, owner and group of an inode made in `dir`: a setgid directory hands on its group, and
+/// itself to subdirectories. Who is not in that group makes no setgid program; of a prechecked
+/// caller, whose groups are not known here, that has been seen to.
 pub(crate) fn born(dir: &Cell, cred: &Cred, mode: u32, kind: FileKind) -> (u32, u32, u32) {
     let mut mode = (mode & 0o7777) | kind.mode_bits();
     let mut gid = cred.gid;
@@ -88,7 +92,8 @@ pub(crate) fn born(dir: &Cell, cred: &Cred, mode: u32, kind: FileKind) -> (u32, 
     (mode, cred.uid, gid)
 }
 
-/// The mode after a write by somebody who may not keep it privileged: setuid goes, setgid goes if it means execution.
+/// The mode after a write by somebody who may not keep it privileged: setuid goes, setgid goes if
+/// it means execution.
 pub(crate) fn without_privilege(mode: u32) -> u32 {
     let mut m = mode & !libc::S_ISUID;
     if m & libc::S_IXGRP != 0 {

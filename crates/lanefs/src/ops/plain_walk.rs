@@ -1,5 +1,6 @@
-//! The usual path: plain names, directories that are in memory, no link on the way. What is not of this kind, and every error, is the
-//! business of the long walk in [`super::resolve`], which begins anew.
+//! The usual path: plain names, directories that are in memory, no link on the way. What is not of
+//! this kind, and every error, is the business of the long walk in [`super::resolve`], which begins
+//! anew.
 
 use super::perm::{self, X};
 use super::resolve::{Last, Resolved};
@@ -10,13 +11,15 @@ use crate::{Cred, FileKind};
 use crossbeam_epoch::Guard;
 use lanefs_format::{NAME_MAX, ROOT_INO};
 
-/// Where the first `/` is, or the end. Eight bytes at a time: names are short, and a call of the C library's search costs more than they do.
+/// Where the first `/` is, or the end. Eight bytes at a time: names are short, and a call of the C
+/// library's search costs more than they do.
 #[inline(always)]
 fn slash(path: &[u8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let mut at = 0;
     while let Some(eight) = path[at..].first_chunk::<8>() {
-        // A byte that is `/` becomes zero, and the lowest zero byte gets its top bit; bits above it may lie.
+        // A byte that is `/` becomes zero, and the lowest zero byte gets its top bit; bits above it
+        // may lie.
         let x = u64::from_le_bytes(*eight) ^ (ONES * b'/' as u64);
         let hit = x.wrapping_sub(ONES) & !x & (ONES << 7);
         if hit != 0 {

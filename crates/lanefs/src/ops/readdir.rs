@@ -14,8 +14,8 @@ const DOT: u64 = 1;
 const DOTDOT: u64 = 2;
 
 impl Inner {
-    /// Hands the entries behind `cookie` to `f` in cookie order until it returns false. A name that exists throughout is told exactly once;
-    /// one that comes or goes meanwhile may or may not be.
+    /// Hands the entries behind `cookie` to `f` in cookie order until it returns false. A name that
+    /// exists throughout is told exactly once; one that comes or goes meanwhile may or may not be.
     pub(crate) fn read_dir(
         &self,
         ino: Ino,

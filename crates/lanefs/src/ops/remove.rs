@@ -35,7 +35,8 @@ impl Inner {
                 }
                 Found::Name(ino, kind) => match self.cell(ino, guard) {
                     Ok(c) => Some((c, kind)),
-                    // Removed meanwhile: the name will be gone at the next look, or else the directory is damaged.
+                    // Removed meanwhile: the name will be gone at the next look, or else the
+                    // directory is damaged.
                     Err(e) if e.errno() == libc::ESTALE && turn < 1000 => {
                         relax(&mut turn);
                         continue;
@@ -128,7 +129,8 @@ impl Inner {
             _ => perm::check_name(name)?,
         }
         let mut turn = 0;
-        // ENOTEMPTY without a lock tells of the name and of those below it: it is said only of one moment.
+        // ENOTEMPTY without a lock tells of the name and of those below it: it is said only of one
+        // moment.
         let mut careful = false;
         loop {
             let moment = careful.then(|| self.moment(&[(parent, name)], guard)).transpose()?;
@@ -193,7 +195,8 @@ impl Inner {
     }
 }
 
-/// Marks a directory DYING and checks that it is empty. On success nothing can be added any more; the caller makes it DEAD.
+/// Marks a directory DYING and checks that it is empty. On success nothing can be added any more;
+/// the caller makes it DEAD.
 pub(crate) fn close_empty(dir: &Dir, guard: &Guard) -> Result<u64, NotEmpty> {
     if dir.state.compare_exchange(ALIVE, DYING, SeqCst, SeqCst).is_err() {
         return Err(NotEmpty::Busy);

@@ -1,9 +1,12 @@
-//! rename(2) and renameat2(2): within and across directories, over existing names, NOREPLACE, EXCHANGE and WHITEOUT.
+//! rename(2) and renameat2(2): within and across directories, over existing names, NOREPLACE,
+//! EXCHANGE and WHITEOUT.
 //!
-//! One group carries the whole rename, the replaced target included (O3). Both leaves are locked in order and `raised`, so that no lookup
-//! sees it half done. Directories move between directories only under the volume's move lock, which makes the ancestor check
-//! hold (O7); their groups carry PARENT, which makes every fsync that meets them commit the epoch instead. A file renamed over another
-//! goes on the lane's list of those whose content must be durable before the rename is (F5, writeback::replaced).
+//! One group carries the whole rename, the replaced target included (O3). Both leaves are locked in
+//! order and `raised`, so that no lookup sees it half done. Directories move between directories
+//! only under the volume's move lock, which makes the ancestor check hold (O7); their groups carry
+//! PARENT, which makes every fsync that meets them commit the epoch instead. A file renamed over
+//! another goes on the lane's list of those whose content must be durable before the rename is (F5,
+//! writeback::replaced).
 
 use super::create::{Spec, born};
 use super::remove::{Seen, close_empty};
@@ -47,8 +50,8 @@ pub(crate) fn check_flags(flags: u32) -> Result<()> {
     How::of(flags).map(drop)
 }
 
-/// What RENAME_WHITEOUT leaves in the old place: a character device 0/0, by which an overlay knows that a name of the layer
-/// below is gone.
+/// What RENAME_WHITEOUT leaves in the old place: a character device 0/0, by which an overlay knows
+/// that a name of the layer below is gone.
 const WHITEOUT: Spec<'_> = Spec { kind: FileKind::Char, mode: 0, rdev: 0, target: b"", xattrs: b"" };
 
 /// How an attempt ended.
@@ -58,7 +61,8 @@ enum Tried {
     Moved,
     /// A seal is about to come: make the content of what moves durable, then try again.
     Settle,
-    /// The rights of what moves have to be committed before its content can be durable (writeback::rights).
+    /// The rights of what moves have to be committed before its content can be durable
+    /// (writeback::rights).
     Commit,
 }
 
@@ -87,8 +91,8 @@ impl Inner {
         let mut settled = None;
         // Against changes of rights that come faster than they are committed.
         let mut _held = None;
-        // An answer that rests on both looks, and on no lock, is given only if both tell of one moment. Few answers are of
-        // that kind, so the moment is watched only once one was found.
+        // An answer that rests on both looks, and on no lock, is given only if both tell of one
+        // moment. Few answers are of that kind, so the moment is watched only once one was found.
         let mut careful = false;
         loop {
             if from == to {
@@ -283,8 +287,8 @@ impl Inner {
         r
     }
 
-    /// Steps 2 to 7. `unsettled`: the content of what moves must be durable before the rename is. `left`: an inode for the old
-    /// name, which is taken when the names change.
+    /// Steps 2 to 7. `unsettled`: the content of what moves must be durable before the rename is.
+    /// `left`: an inode for the old name, which is taken when the names change.
     #[inline]
     fn rename_locked(
         &self,

@@ -22,8 +22,8 @@ const PATH_MAX: usize = 4095;
 pub(crate) struct Resolved<'p> {
     /// The directory that holds the last component.
     pub parent: Ino,
-    /// The last component; empty if the path names the start itself (`/`, `..`). Borrowed from the path, unless it stands in a
-    /// symbolic link.
+    /// The last component; empty if the path names the start itself (`/`, `..`). Borrowed from the
+    /// path, unless it stands in a symbolic link.
     pub name: Cow<'p, [u8]>,
     /// What it names now; unknown with [`Last::Place`].
     pub target: Option<(Ino, FileKind)>,
@@ -75,7 +75,8 @@ pub(crate) enum Last {
     Create,
     /// Looks it up.
     Look,
-    /// Leaves it to the caller, who will look anyway. Of a path that can only name a directory it is looked up all the same.
+    /// Leaves it to the caller, who will look anyway. Of a path that can only name a directory it
+    /// is looked up all the same.
     Place,
 }
 
@@ -110,7 +111,8 @@ impl Inner {
         if ino.is_none() || ino.0 >= crate::memfs::table::MAX_INO {
             return posix(libc::ESTALE);
         }
-        // One loader per inode at a time, and no eviction meanwhile: what the store tells is not older than any cell was.
+        // One loader per inode at a time, and no eviction meanwhile: what the store tells is not
+        // older than any cell was.
         let _one = self.load_locks[ino.0 as usize % self.load_locks.len()].lock();
         if let Some(c) = self.cells.get(ino, guard) {
             return if c.has(FREED) { posix(libc::ESTALE) } else { Ok(c) };
@@ -156,7 +158,8 @@ impl Inner {
         Ok(self.cells.insert(cell, guard))
     }
 
-    /// Looks `name` up in a directory, loading its bucket if need be. Writes nothing when it is in memory.
+    /// Looks `name` up in a directory, loading its bucket if need be. Writes nothing when it is in
+    /// memory.
     #[inline]
     pub(crate) fn lookup(
         &self,
@@ -287,7 +290,8 @@ impl Inner {
             perm::check(cell, cred, X)?;
             let last = rest.is_over();
             if name.len() > lanefs_format::NAME_MAX {
-                // The last component's length is for whoever uses it: rename first wants to know whether there is a source.
+                // The last component's length is for whoever uses it: rename first wants to know
+                // whether there is a source.
                 return if last {
                     Ok(Resolved { parent: dir, name: name.into(), target: None, must_be_dir })
                 } else {

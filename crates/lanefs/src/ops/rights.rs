@@ -1,5 +1,5 @@
-//! Changing the rights of an inode: its mode, owner and ACLs. In an ordered volume that is an operation of the log; why, and what it waits for, is
-//! told in `writeback::rights`.
+//! Changing the rights of an inode: its mode, owner and ACLs. In an ordered volume that is an
+//! operation of the log; why, and what it waits for, is told in `writeback::rights`.
 
 use super::Op;
 use crate::memfs::Cell;
@@ -30,8 +30,9 @@ impl Inner {
         }
     }
 
-    /// Changes rights and logs that, in an ordered volume; and calls `publish`, which makes `acls` those of the inode. False if the caller must wait
-    /// first, with no lock held: see [`Inner::wait_for_rights`].
+    /// Changes rights and logs that, in an ordered volume; and calls `publish`, which makes `acls`
+    /// those of the inode. False if the caller must wait first, with no lock held: see
+    /// [`Inner::wait_for_rights`].
     pub(crate) fn try_rights(
         &self,
         cell: &Cell,

@@ -1,15 +1,22 @@
-//! Room on the volume: what a call promises itself before it begins, and what is done when there is none.
+//! Room on the volume: what a call promises itself before it begins, and what is done when there is
+//! none.
 //!
-//! 1. A call that makes something is refused before it begins, with ENOSPC, or it can be folded: the block of a new inode, the bytes of its name, a long
-//!    target and extended attributes outside the inode are promised by [`lanefs_store::Store::reserve`], at the call.
-//! 2. Names are small. A lane promises a block for several ([`NameRoom`]), half as much again as they take: what splits is two thirds full.
-//! 3. Promised blocks travel with the epoch of the call ([`crate::oplog::LaneLog::promise`]) and are given back when that is folded: the fold has charged
-//!    what it wrote. The block of an inode that ended before is given back when its end is committed (`writeback::reaper`).
-//! 4. A change of a name writes a bucket of its directory and an inode anew, and only the next checkpoint frees the old ones. That comes out of what is kept back
-//!    for checkpoints, in recovery too; so before changes that are not folded could need half of the free segments, there is a checkpoint ([`Inner::log_presses`]).
-//!    Extended attributes outside the inode count twice there: an fsync logs them, a checkpoint writes their blocks.
-//! 5. All of these are blocks of the tree. In a volume that keeps two copies of it each promise is of two blocks
-//!    ([`lanefs_store::Store::reserve_nodes`]); what travels with the epochs is counted without the copies.
+//! 1. A call that makes something is refused before it begins, with ENOSPC, or it can be folded:
+//!    the block of a new inode, the bytes of its name, a long target and extended attributes
+//!    outside the inode are promised by [`lanefs_store::Store::reserve`], at the call.
+//! 2. Names are small. A lane promises a block for several ([`NameRoom`]), half as much again as
+//!    they take: what splits is two thirds full.
+//! 3. Promised blocks travel with the epoch of the call ([`crate::oplog::LaneLog::promise`]) and
+//!    are given back when that is folded: the fold has charged what it wrote. The block of an inode
+//!    that ended before is given back when its end is committed (`writeback::reaper`).
+//! 4. A change of a name writes a bucket of its directory and an inode anew, and only the next
+//!    checkpoint frees the old ones. That comes out of what is kept back for checkpoints, in
+//!    recovery too; so before changes that are not folded could need half of the free segments,
+//!    there is a checkpoint ([`Inner::log_presses`]). Extended attributes outside the inode count
+//!    twice there: an fsync logs them, a checkpoint writes their blocks.
+//! 5. All of these are blocks of the tree. In a volume that keeps two copies of it each promise is
+//!    of two blocks ([`lanefs_store::Store::reserve_nodes`]); what travels with the epochs is
+//!    counted without the copies.
 
 use super::posix;
 use crate::error::Result;
@@ -22,7 +29,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64};
 
 /// Bytes of the oplog for each change of a name, at the least.
 const BYTES_A_CHANGE: usize = 64;
-/// Blocks that folding one may take: a bucket, an inode whose links are counted, and a leaf of the inode table.
+/// Blocks that folding one may take: a bucket, an inode whose links are counted, and a leaf of the
+/// inode table.
 const BLOCKS_A_CHANGE: u64 = 3;
 /// How many rounds of the background a caller waits for at most.
 const ROUNDS: usize = 20;
@@ -30,7 +38,8 @@ const ROUNDS: usize = 20;
 /// What a lane promised for names. On the lane's shared line, written by the lane's threads.
 #[derive(Default)]
 pub(crate) struct NameRoom {
-    /// Bytes of promised blocks that no name has taken. Below nothing for a moment, when two threads share the lane.
+    /// Bytes of promised blocks that no name has taken. Below nothing for a moment, when two
+    /// threads share the lane.
     left: AtomicI64,
     /// Blocks promised that no epoch has counted yet.
     blocks: AtomicU64,
@@ -47,7 +56,8 @@ pub(crate) fn blocks_of_xattrs(bytes: usize) -> u64 {
 }
 
 impl Inner {
-    /// Reserves the block of a new inode. ENOSPC; the caller of the operation tries again when something was freed (`with_room`).
+    /// Reserves the block of a new inode. ENOSPC; the caller of the operation tries again when
+    /// something was freed (`with_room`).
     pub(crate) fn reserve_inode(&self) -> Result<()> {
         if self.store.reserve_nodes(self.lanes.mine(), 1) { Ok(()) } else { posix(libc::ENOSPC) }
     }
@@ -56,7 +66,8 @@ impl Inner {
         self.store.unreserve_nodes(self.lanes.mine(), 1);
     }
 
-    /// Reserves room for a name and `blocks` beside it; told the bytes to give back if nothing comes of it. ENOSPC.
+    /// Reserves room for a name and `blocks` beside it; told the bytes to give back if nothing
+    /// comes of it. ENOSPC.
     pub(crate) fn reserve_name(&self, name: &[u8], blocks: u64) -> Result<u64> {
         self.reserve_bytes(bytes_of(name) + blocks * BLOCK_SIZE as u64)
     }
@@ -101,15 +112,16 @@ impl Inner {
         self.lanes.shared(self.lanes.mine()).room.left.fetch_add(bytes as i64, Relaxed);
     }
 
-    /// Blocks that a lane promised for names since the last time; the caller counts them in its epoch.
+    /// Blocks that a lane promised for names since the last time; the caller counts them in its
+    /// epoch.
     #[inline]
     pub(crate) fn take_promised(&self, lane: usize) -> u64 {
         let blocks = &self.lanes.shared(lane).room.blocks;
         if blocks.load(Relaxed) == 0 { 0 } else { blocks.swap(0, Relaxed) }
     }
 
-    /// Runs `f`, and again as long as the volume was full and something could be given back, which others may be faster to take. The
-    /// caller is not pinned.
+    /// Runs `f`, and again as long as the volume was full and something could be given back, which
+    /// others may be faster to take. The caller is not pinned.
     pub(crate) fn with_room<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..100 {
             match f() {
@@ -120,7 +132,8 @@ impl Inner {
         f()
     }
 
-    /// The same for an `f` that says false where there was no room: ENOSPC of another cause is not tried again.
+    /// The same for an `f` that says false where there was no room: ENOSPC of another cause is not
+    /// tried again.
     pub(crate) fn change_with_room(&self, mut f: impl FnMut() -> Result<bool>) -> Result<()> {
         self.with_room(|| match f() {
             Ok(true) => Ok(Ok(())),
@@ -129,13 +142,15 @@ impl Inner {
         })?
     }
 
-    /// The volume is full: makes what was deleted count as free. False if there is no room even then. True also if something was given back
-    /// and is gone again already: others take room while this thread makes it. The caller holds no lock and is not pinned: the
-    /// grace of what was just deleted is waited for.
+    /// The volume is full: makes what was deleted count as free. False if there is no room even
+    /// then. True also if something was given back and is gone again already: others take room
+    /// while this thread makes it. The caller holds no lock and is not pinned: the grace of what
+    /// was just deleted is waited for.
     #[cold]
     pub(crate) fn relieve(&self) -> bool {
         let Ok(reaped) = self.reap(true) else { return false };
-        // Where most of what is promised was for files that lived for a moment a commit gives it back.
+        // Where most of what is promised was for files that lived for a moment a commit gives it
+        // back.
         if reaped > 0
             && self.seal_and_commit().is_ok()
             && self.give_back_unmade() * self.store.metadata_copies() > self.store.space().reserved
@@ -146,8 +161,9 @@ impl Inner {
         reaped > 0 || given_back > 0 || self.store.space().free > 0
     }
 
-    /// Whether what is logged and not folded could need half of the segments that are free (4). Where a quarter of a volume is free that is not small,
-    /// commits and the background see to it in time.
+    /// Whether what is logged and not folded could need half of the segments that are free (4).
+    /// Where a quarter of a volume is free that is not small, commits and the background see to it
+    /// in time.
     pub(crate) fn log_presses(&self) -> bool {
         let free = self.store.free_segment_blocks();
         let copies = self.store.metadata_copies();
@@ -159,7 +175,8 @@ impl Inner {
         copies * BLOCKS_A_CHANGE * changes + attributes > free / 2
     }
 
-    /// Waits until the background has folded what presses, or folds it where there is no background. The caller holds no lock and is not pinned.
+    /// Waits until the background has folded what presses, or folds it where there is no
+    /// background. The caller holds no lock and is not pinned.
     #[cold]
     pub(crate) fn relieve_log(&self) {
         for _ in 0..ROUNDS {

@@ -20,7 +20,8 @@ use std::sync::atomic::Ordering::Relaxed;
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
-/// Names the caller may use at all, and whether changing one takes ownership rather than write permission.
+/// Names the caller may use at all, and whether changing one takes ownership rather than write
+/// permission.
 fn check(cell: &Cell, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
     if name.is_empty() {
         return posix(libc::ERANGE);
@@ -41,7 +42,8 @@ fn check(cell: &Cell, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
         }
     };
     if has(b"user.") {
-        // Only files and directories have user attributes; in a sticky directory only the owner changes them.
+        // Only files and directories have user attributes; in a sticky directory only the owner
+        // changes them.
         if !matches!(cell.kind, FileKind::File | FileKind::Dir) {
             return posix(if write { libc::EPERM } else { libc::ENODATA });
         }
@@ -72,7 +74,8 @@ fn check(cell: &Cell, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
 /// The longest ACL: a new directory gets the default one twice, with its name in one group.
 const ACL_MAX: usize = 3800;
 
-/// What a new inode of this kind has from the start, encoded. ENOSPC if the group that makes the inode cannot hold it.
+/// What a new inode of this kind has from the start, encoded. ENOSPC if the group that makes the
+/// inode cannot hold it.
 pub(crate) fn first(cred: &Cred, kind: FileKind, list: &[(&[u8], &[u8])]) -> Result<Vec<u8>> {
     let mut all = Xattrs::default();
     for (name, value) in list {
@@ -103,7 +106,8 @@ pub(crate) fn first(cred: &Cred, kind: FileKind, list: &[(&[u8], &[u8])]) -> Res
 }
 
 impl Inner {
-    /// The inode's attributes, read from the store if need be; `None`: there are none. Writes nothing if they are in memory.
+    /// The inode's attributes, read from the store if need be; `None`: there are none. Writes
+    /// nothing if they are in memory.
     fn xattrs<'g>(&self, cell: &'g Cell, guard: &'g Guard) -> Result<Option<&'g Xattrs>> {
         loop {
             if let Some(x) = cell.xattrs.get(guard) {
@@ -125,7 +129,8 @@ impl Inner {
         }
     }
 
-    /// Replaces them by what `f` makes of them. Where that is an ACL of an ordered volume it is an operation of the log (writeback::rights).
+    /// Replaces them by what `f` makes of them. Where that is an ACL of an ordered volume it is an
+    /// operation of the log (writeback::rights).
     fn change_xattrs(
         &self,
         cell: &Cell,
@@ -174,7 +179,8 @@ impl Inner {
         Ok(x.names().filter(|n| all || !n.starts_with(b"trusted.")).map(<[u8]>::to_vec).collect())
     }
 
-    /// False if the volume has no room for them now. An inode that has too many says ENOSPC itself: no room helps.
+    /// False if the volume has no room for them now. An inode that has too many says ENOSPC itself:
+    /// no room helps.
     pub(crate) fn set_xattr(
         &self,
         cred: &Cred,
@@ -207,7 +213,8 @@ impl Inner {
             let none = Xattrs::default();
             let now = self.xattrs(cell, &guard)?.unwrap_or(&none);
             fits(now).map_err(crate::Error::Posix)?;
-            // A list of attributes outside the inode is written anew whole. At most so long, whatever this one's name had.
+            // A list of attributes outside the inode is written anew whole. At most so long,
+            // whatever this one's name had.
             blocks_of_xattrs(now.encoded().len() + Xattrs::bytes(name, value))
         };
         if blocks > 0 && !self.store.reserve_nodes(self.lanes.mine(), blocks) {
@@ -236,7 +243,8 @@ impl Inner {
             let Some(value) = now.get(name) else { return posix(libc::ENODATA) };
             blocks_of_xattrs(now.encoded().len().saturating_sub(Xattrs::bytes(name, value)))
         };
-        // What is left is written anew, and gives its old blocks back: possible on a full volume too.
+        // What is left is written anew, and gives its old blocks back: possible on a full volume
+        // too.
         let lane = self.lanes.mine();
         let all = blocks * self.store.metadata_copies();
         if let Some(got) = (0..all).find(|_| !self.store.reserve_rewrite(lane)) {
@@ -256,7 +264,8 @@ impl Inner {
         removed.map(|()| true)
     }
 
-    /// Gives the store attributes that take `blocks` of their own, so that the checkpoint which gives the promise back is the one that writes them.
+    /// Gives the store attributes that take `blocks` of their own, so that the checkpoint which
+    /// gives the promise back is the one that writes them.
     fn hand_over_xattrs(&self, cell: &Cell, changed: bool, blocks: u64) {
         let write =
             || self.write_back_held(cell, &cell.sync_lock.lock(), For::Later, With::Nothing, 0).map(drop);

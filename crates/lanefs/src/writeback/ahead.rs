@@ -1,14 +1,17 @@
-//! Writing ahead: the pages of a file that grows go to the device while more come in, so that the fsync at the end, or the pressure of
-//! dirty pages, finds little left.
+//! Writing ahead: the pages of a file that grows go to the device while more come in, so that the
+//! fsync at the end, or the pressure of dirty pages, finds little left.
 //!
-//! Whenever a write carries a file's end across a multiple of [`STEP`], the file is handed to a thread of its own, which writes back
-//! what is dirty of it: clean pages, not durable ones (`unsynced`). Only growth counts: pages written again and again are not written
-//! back each time, and small files not at all. The writer waits for nothing; a file whose lock somebody has is left to that one.
+//! Whenever a write carries a file's end across a multiple of [`STEP`], the file is handed to a
+//! thread of its own, which writes back what is dirty of it: clean pages, not durable ones
+//! (`unsynced`). Only growth counts: pages written again and again are not written back each time,
+//! and small files not at all. The writer waits for nothing; a file whose lock somebody has is left
+//! to that one.
 //!
-//! Who keeps the pages itself is another matter, be it a kernel that hands over hundreds of MiB of its cache, or a program that
-//! writes with O_DIRECT: there what is written again counts too, and when a file is [`LAG`] steps behind since somebody last began to write it
-//! back, who brings more writes back first: else each of these pages takes a frame, mostly one that the system has to clear before its
-//! first use.
+//! Who keeps the pages itself is another matter, be it a kernel that hands over hundreds of MiB of
+//! its cache, or a program that writes with O_DIRECT: there what is written again counts too, and
+//! when a file is [`LAG`] steps behind since somebody last began to write it back, who brings more
+//! writes back first: else each of these pages takes a frame, mostly one that the system has to
+//! clear before its first use.
 
 use crate::memfs::Cell;
 use crate::volume::Inner;
@@ -91,8 +94,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Hands a file over of which `bytes` up to `end` were written, if it is time. `once`: the caller holds no lock and has the pages still; it waits
-    /// for the file when that is far behind.
+    /// Hands a file over of which `bytes` up to `end` were written, if it is time. `once`: the
+    /// caller holds no lock and has the pages still; it waits for the file when that is far behind.
     #[inline]
     pub(crate) fn has_grown(&self, cell: &Cell, end: u64, bytes: usize, once: bool) {
         if end / STEP != (end - bytes as u64) / STEP && self.hand_over(cell.ino) > LAG && once {
@@ -110,7 +113,8 @@ impl Inner {
         let ahead = &self.background.ahead;
         let mut q = ahead.queue.lock();
         if q.grown.len() >= GROWN {
-            // Counts of files that others wrote back are left behind. Without them a writer waits a few steps later.
+            // Counts of files that others wrote back are left behind. Without them a writer waits a
+            // few steps later.
             q.grown.clear();
         }
         let steps = q.grown.entry(ino).or_default();
@@ -133,7 +137,8 @@ impl Inner {
             return self.is_written(ino);
         }
         let Some(l) = cell.sync_lock.try_lock() else { return };
-        // It grew by many steps before this thread came to it, and grows no more, perhaps: nobody would hand the rest over.
+        // It grew by many steps before this thread came to it, and grows no more, perhaps: nobody
+        // would hand the rest over.
         if self.write_back_grown(cell, l) >= TURN && cell.has_dirty() {
             let mut q = self.background.ahead.queue.lock();
             if !q.files.contains(&ino) {

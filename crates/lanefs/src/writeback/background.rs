@@ -1,5 +1,6 @@
-//! The thread that does the work nobody asked for: reaping, writing back, committing, checkpointing, cleaning, reclaiming. (Files that grow
-//! fast are written back by another, [`super::ahead`].)
+//! The thread that does the work nobody asked for: reaping, writing back, committing,
+//! checkpointing, cleaning, reclaiming. (Files that grow fast are written back by another,
+//! [`super::ahead`].)
 
 use crate::error::Result;
 use crate::memfs::data::Writeback;
@@ -16,8 +17,9 @@ use std::time::{Duration, Instant};
 
 /// How often the thread looks.
 const TICK: Duration = Duration::from_millis(200);
-/// Groups logged and not committed after which a commit is due, or an eighth of the metadata's share of the budget: what an epoch holds is
-/// absorbed in one go, out of the processor's cache if it is more.
+/// Groups logged and not committed after which a commit is due, or an eighth of the metadata's
+/// share of the budget: what an epoch holds is absorbed in one go, out of the processor's cache if
+/// it is more.
 const COMMIT_BYTES: usize = 8 << 20;
 /// How often the thread looks while that much is logged between two looks.
 const BUSY_TICK: Duration = Duration::from_millis(20);
@@ -31,7 +33,8 @@ pub(super) const QUIET_BYTES: usize = 4 << 20;
 /// How long after the last checkpoint.
 pub(super) const QUIET_AFTER: Duration = Duration::from_secs(5);
 
-/// On lines of its own: creators read `tight`, and whatever the allocator would put beside it has other writers.
+/// On lines of its own: creators read `tight`, and whatever the allocator would put beside it has
+/// other writers.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Background {
@@ -39,7 +42,8 @@ pub(crate) struct Background {
     stop: AtomicBool,
     woken: Mutex<bool>,
     wake: Condvar,
-    /// Metadata exceeds its share: creators wait. Written by the background thread, and by creators that find it so.
+    /// Metadata exceeds its share: creators wait. Written by the background thread, and by creators
+    /// that find it so.
     tight: CachePadded<AtomicBool>,
     /// Much is logged between two rounds. Written and read by the background thread.
     busy: AtomicBool,
@@ -96,7 +100,8 @@ impl Background {
 }
 
 impl Inner {
-    /// Starts the background thread, unless the options say no, and tells the frame pool whom to call.
+    /// Starts the background thread, unless the options say no, and tells the frame pool whom to
+    /// call.
     pub(crate) fn start_background(self: &Arc<Inner>) -> Result<()> {
         let pressure: Arc<dyn Writeback> = Arc::new(Pressure(Arc::downgrade(self)));
         self.frames.set_writeback(pressure);
@@ -150,13 +155,15 @@ impl Inner {
         let p = self.store.pressure();
         let since = self.background.last_checkpoint.lock().get_or_insert_with(Instant::now).elapsed();
         let low = p.free_segments < p.low_water;
-        // Promises to inodes that may be gone already: a checkpoint gives them back before somebody has to wait for them.
+        // Promises to inodes that may be gone already: a checkpoint gives them back before somebody
+        // has to wait for them.
         let space = self.store.space();
         let crowded = space.reserved > space.free && bytes > 0;
         let quiet = is_quiet && bytes > QUIET_BYTES && since > QUIET_AFTER;
         let due =
             p.log_bytes > LOG_LIMIT || (bytes > 0 || p.log_bytes > 0) && since > CHECKPOINT_AFTER || quiet;
-        // What keeps the cleaner from going on must not keep the checkpoint: that frees what was emptied before.
+        // What keeps the cleaner from going on must not keep the checkpoint: that frees what was
+        // emptied before.
         let cleaned = match low && p.free_segments + p.pending_segments < p.low_water {
             true => self.store.clean(p.low_water * 2).map(drop),
             false => Ok(()),
@@ -164,7 +171,8 @@ impl Inner {
         if over {
             self.store.shrink();
         }
-        // What is logged, written back but not synced, or not yet in the tree cannot leave memory before a checkpoint.
+        // What is logged, written back but not synced, or not yet in the tree cannot leave memory
+        // before a checkpoint.
         let written = self.flush.lock().written() * CELL_COST;
         let held = self.log_bytes() + written + self.store.unwritten_memory();
         // Little of that may keep much: then callers wait for nothing else.
@@ -213,7 +221,8 @@ impl Inner {
         COMMIT_BYTES.min((self.meta_budget / 8) as usize)
     }
 
-    /// Says whether creators have to wait. Called by the background before and after the work that makes room, and by creators now and then.
+    /// Says whether creators have to wait. Called by the background before and after the work that
+    /// makes room, and by creators now and then.
     pub(crate) fn tighten(&self) {
         self.background.tight.store(self.is_tight(), Relaxed);
     }
@@ -227,7 +236,8 @@ impl Inner {
     fn write_back_old(&self, age: Duration) {
         let old = self.flush.lock().queue.iter().take_while(|d| d.0.elapsed() >= age).count();
         if old > 0 {
-            // A page budget per round keeps the thread responsive; the rest follows in the next one.
+            // A page budget per round keeps the thread responsive; the rest follows in the next
+            // one.
             self.write_back_some(64 * 1024);
         }
     }

@@ -12,7 +12,8 @@ use lanefs_store::{InodeUpdate, Transaction};
 use lanefs_sync::lock::MutexGuard;
 use lanefs_sync::{Canary, planted};
 
-/// The most pages captured at once; fewer where segments are small, so that a round needs few of them free.
+/// The most pages captured at once; fewer where segments are small, so that a round needs few of
+/// them free.
 pub(crate) const MAX_PAGES: usize = 1024;
 
 /// What an inode is written back for.
@@ -22,8 +23,9 @@ pub(crate) enum For {
     Later,
     /// fsync or sync: all of it is durable when the writeback is done.
     Sync,
-    /// fdatasync: the content and the size are. The other attributes are left as the store has them, if it has them, and so they are not looked at: a
-    /// chmod beside an fdatasync shares nothing with it. Their marks stay.
+    /// fdatasync: the content and the size are. The other attributes are left as the store has
+    /// them, if it has them, and so they are not looked at: a chmod beside an fdatasync shares
+    /// nothing with it. Their marks stay.
     DataSync,
 }
 
@@ -52,16 +54,18 @@ impl Inner {
         if cell.flags.load(std::sync::atomic::Ordering::Relaxed) & all == all {
             return;
         }
-        // Marked under the lane's lock, which collect_dirty takes: who finds the mark and then collects finds the entry.
+        // Marked under the lane's lock, which collect_dirty takes: who finds the mark and then
+        // collects finds the entry.
         let mut log = self.lanes.lock(self.log_lane());
         if cell.set(all) & QUEUED == 0 {
             log.dirty.push(cell.ino);
         }
     }
 
-    /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (in rounds), with `groups` in the last batch, under the
-    /// cell's sync_lock, which it gives back. Returns pages written. On failure everything is dirty again, and the error is recorded for
-    /// every open handle.
+    /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (in rounds), with
+    /// `groups` in the last batch, under the cell's sync_lock, which it gives back. Returns pages
+    /// written. On failure everything is dirty again, and the error is recorded for every open
+    /// handle.
     pub(crate) fn write_back_cell<'c>(
         &self,
         cell: &'c Cell,
@@ -81,8 +85,9 @@ impl Inner {
             r = self.write_back_held(cell, &l, what_for, with, max);
         }
         if r.as_ref().is_err_and(|e| e.errno() == libc::ENOSPC) {
-            // What was made since the last fold is carried along by every checkpoint of the store's own, and cannot be
-            // cleaned: fold it, and try once more. Not with the lock: a checkpoint may wait for it.
+            // What was made since the last fold is carried along by every checkpoint of the store's
+            // own, and cannot be cleaned: fold it, and try once more. Not with the lock: a
+            // checkpoint may wait for it.
             drop(l);
             self.checkpoint()?;
             l = cell.sync_lock.lock();
@@ -96,10 +101,12 @@ impl Inner {
         r
     }
 
-    /// As [`Inner::write_back_cell`], once, for a caller that holds the cell's sync_lock and hears of ENOSPC itself.
+    /// As [`Inner::write_back_cell`], once, for a caller that holds the cell's sync_lock and hears
+    /// of ENOSPC itself.
     ///
-    /// Of the rounds of a durable write only the last has a batch and a flush: its batch names the pages of all, and its flush covers them.
-    /// Until then the inode is under way in `unsynced`, as in a write that is not durable.
+    /// Of the rounds of a durable write only the last has a batch and a flush: its batch names the
+    /// pages of all, and its flush covers them. Until then the inode is under way in `unsynced`, as
+    /// in a write that is not durable.
     pub(crate) fn write_back_held(
         &self,
         cell: &Cell,
@@ -142,7 +149,8 @@ impl Inner {
         // Once over the file: what is written behind it meanwhile is not owed to this call.
         let mut from = 0;
         let r = loop {
-            // Cleared before anything is captured: what changes from here on makes the cell dirty again (O15).
+            // Cleared before anything is captured: what changes from here on makes the cell dirty
+            // again (O15).
             let marks = DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 };
             let mut was = cell.take_marks(marks, data_only);
             if cell.dir().is_some_and(Dir::take_changed) {
@@ -177,8 +185,9 @@ impl Inner {
         r
     }
 
-    /// One update of one inode, durable or not, of all attributes or only the size, with up to `max` pages from page `from` on, which moves behind
-    /// them; says how many pages went and whether dirty ones are left there. `under_way`: the inode is in `unsynced` for this write.
+    /// One update of one inode, durable or not, of all attributes or only the size, with up to
+    /// `max` pages from page `from` on, which moves behind them; says how many pages went and
+    /// whether dirty ones are left there. `under_way`: the inode is in `unsynced` for this write.
     fn capture_round(
         &self,
         cell: &Cell,
@@ -226,7 +235,8 @@ impl Inner {
             return Err(RIGHTS_PENDING);
         }
         let n = captured.pages.len();
-        // What is large does not ride with names: its pages go ahead, unflushed, and the batch that names them rides.
+        // What is large does not ride with names: its pages go ahead, unflushed, and the batch that
+        // names them rides.
         let more =
             captured.more || n > RIDES && matches!(with, With::Names(names) if names.takes_a_round_more());
         let durable = durable && !more;
@@ -235,7 +245,8 @@ impl Inner {
             *under_way = true;
         }
         let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
-        // But for the page in which the file ends: it must not be missing where a later round makes the file longer (SEMANTICS F3).
+        // But for the page in which the file ends: it must not be missing where a later round makes
+        // the file longer (SEMANTICS F3).
         *from = numbers
             .last()
             .map_or(*from, |p| (p + 1).min(attrs.size / lanefs_format::BLOCK_SIZE as u64).max(*from));
@@ -285,7 +296,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes back about `want` dirty pages for a writer that found too many; skips cells that others are writing.
+    /// Writes back about `want` dirty pages for a writer that found too many; skips cells that
+    /// others are writing.
     pub(crate) fn write_back_some(&self, want: usize) -> usize {
         self.collect_dirty();
         let mut done = 0;
@@ -318,8 +330,8 @@ impl Inner {
         }
     }
 
-    /// Writes back every inode that is dirty now. `durable`: each survives a crash when this returns, and so does what was written
-    /// back before.
+    /// Writes back every inode that is dirty now. `durable`: each survives a crash when this
+    /// returns, and so does what was written back before.
     pub(crate) fn write_back_all(&self, durable: bool) -> Result<()> {
         // Later calls find what this one took from the queue durable, not under way.
         let _one = self.syncing.lock();
@@ -340,7 +352,8 @@ impl Inner {
             cell.unlist();
             let has_pages = cell.has_dirty();
             if cell.nlink.load(std::sync::atomic::Ordering::Relaxed) == 0 && !durable {
-                // Nobody will see it again unless it is held open; then its owner's fsync or the pool's pressure writes it.
+                // Nobody will see it again unless it is held open; then its owner's fsync or the
+                // pool's pressure writes it.
                 if has_pages {
                     self.dirty_cell(cell, 0);
                 }
@@ -371,7 +384,8 @@ impl Inner {
         if self.options.read_only {
             return Ok(());
         }
-        // A file that cannot be written holds back neither the others nor the names; whoever called hears of it.
+        // A file that cannot be written holds back neither the others nor the names; whoever called
+        // hears of it.
         let content = self.write_back_all(true);
         if !planted(Canary::SyncWithoutCommit) {
             self.seal_and_commit()?;
@@ -412,8 +426,9 @@ mod tests {
         }
     }
 
-    /// Between the fold of its end and the end of the checkpoint a file's cell is in memory still, dirty as it was. What is handed to the store
-    /// then is an update of an inode that it does not know: it kept it for the next with that number.
+    /// Between the fold of its end and the end of the checkpoint a file's cell is in memory still,
+    /// dirty as it was. What is handed to the store then is an update of an inode that it does not
+    /// know: it kept it for the next with that number.
     #[test]
     fn a_file_whose_end_is_being_folded_is_not_written_back() {
         let (v, device) = volume(64);

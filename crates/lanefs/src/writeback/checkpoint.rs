@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 const SCAN: usize = 16;
 
 impl Inner {
-    /// A checkpoint: everything committed so far is folded; recovery starts there from now on. Returns how many promises of blocks
-    /// and inode numbers it gave back.
+    /// A checkpoint: everything committed so far is folded; recovery starts there from now on.
+    /// Returns how many promises of blocks and inode numbers it gave back.
     pub(crate) fn checkpoint(&self) -> Result<u64> {
         let mut thinned = self.checkpointing.lock();
         let mut tried = false;
@@ -36,7 +36,8 @@ impl Inner {
         }
     }
 
-    /// Drops what is left in memory of names that are gone, and that the store does not have any more either.
+    /// Drops what is left in memory of names that are gone, and that the store does not have any
+    /// more either.
     fn tidy(&self, thinned: &mut Vec<Ino>) {
         thinned.append(&mut self.commit.lock().thinned);
         thinned.sort_unstable();
@@ -54,7 +55,8 @@ impl Inner {
         thinned.shrink_to_fit();
     }
 
-    /// `stale`: it failed because a lane came into use between what has to be done before the seal and the seal.
+    /// `stale`: it failed because a lane came into use between what has to be done before the seal
+    /// and the seal.
     fn try_checkpoint(&self, stale: &mut bool) -> Result<u64> {
         let settled = self.settle_replaced()?;
         self.make_room_for_epoch(&settled, false)?;
@@ -192,7 +194,8 @@ mod tests {
         (0..files).map(|n| fs.stat(&*path(n)).unwrap().ino).collect()
     }
 
-    /// Removes them, and waits until each has got its end. Other tests may hold back the collector for a while.
+    /// Removes them, and waits until each has got its end. Other tests may hold back the collector
+    /// for a while.
     fn remove(v: &Volume, name: &str, files: usize) {
         (0..files).for_each(|n| v.fs().unlink(&*format!("/{name}{n}")).unwrap());
         let mut reaped = 0;
@@ -273,7 +276,8 @@ mod tests {
         assert!(now.iter().any(|ino| earlier.contains(ino)), "{} to {}", now[0], now[299]);
     }
 
-    /// Until a number's end is folded it answers ESTALE; then it is another file's, also where that one has to be loaded.
+    /// Until a number's end is folded it answers ESTALE; then it is another file's, also where that
+    /// one has to be loaded.
     #[test]
     fn a_file_with_the_number_of_one_that_is_gone_can_leave_memory_and_come_back() {
         let (v, _) = in_memory();

@@ -1,17 +1,21 @@
-//! The closure of an fsync: which pending groups must become durable together with an inode (DESIGN, "Closure").
+//! The closure of an fsync: which pending groups must become durable together with an inode
+//! (DESIGN, "Closure").
 //!
-//! Definitions. A group is *pending* until its epoch is committed or an earlier fsync made it durable. Two groups are *related* if
-//! they write one key or name one inode.
+//! Definitions. A group is *pending* until its epoch is committed or an earlier fsync made it
+//! durable. Two groups are *related* if they write one key or name one inode.
 //!
 //! Invariants.
 //! 1. Seeds: the pending groups that name the inode; for a directory also those with a key in it.
-//! 2. With a group come all related ones, whatever their versions (O4), the group that made each entry's parent directory
-//!    (O5), and, where a directory is removed or replaced, every group with a key in it (O6).
-//! 3. A lane is looked at only under its lock, which its operation holds from before its first key lock until after its append: an
-//!    operation in flight is waited for, never missed. Its bit in the lane masks is set before it changes anything.
+//! 2. With a group come all related ones, whatever their versions (O4), the group that made each
+//!    entry's parent directory (O5), and, where a directory is removed or replaced, every group
+//!    with a key in it (O6).
+//! 3. A lane is looked at only under its lock, which its operation holds from before its first key
+//!    lock until after its append: an operation in flight is waited for, never missed. Its bit in
+//!    the lane masks is set before it changes anything.
 //! 4. The search ends with a pass over everything found that adds nothing.
-//! 5. A directory that moved between directories never travels in an fsync: the caller seals and commits instead (O7), as it does when
-//!    the closure grows beyond the caps or a lane has too much that was never indexed.
+//! 5. A directory that moved between directories never travels in an fsync: the caller seals and
+//!    commits instead (O7), as it does when the closure grows beyond the caps or a lane has too
+//!    much that was never indexed.
 
 use crate::oplog::buffer::{Place, Subject, subjects};
 use crate::volume::Inner;
@@ -184,8 +188,8 @@ fn take(
     true
 }
 
-/// Lanes (modulo 64) that may hold pending groups about a subject: none if no operation of an epoch that is not committed
-/// concerns it. What is not in memory may be in any lane.
+/// Lanes (modulo 64) that may hold pending groups about a subject: none if no operation of an epoch
+/// that is not committed concerns it. What is not in memory may be in any lane.
 fn lanes_of(vol: &Inner, s: Subject, guard: &Guard) -> u64 {
     let committed = vol.committed();
     match s {
@@ -310,8 +314,9 @@ mod tests {
         }
     }
 
-    /// A file gets another name in a lane that the search has left, and loses its first in one that is still to come: who takes the second along
-    /// needs the first. Both are found by the inode they name.
+    /// A file gets another name in a lane that the search has left, and loses its first in one that
+    /// is still to come: who takes the second along needs the first. Both are found by the inode
+    /// they name.
     #[test]
     fn an_fsync_finds_the_name_that_a_file_got_behind_its_back() {
         let (fs, dev) = fs();
@@ -339,8 +344,9 @@ mod tests {
         assert!(fs.stat("/f").is_err());
     }
 
-    /// A file leaves its name in a lane that the search has left, and another gets the name in one that is still to come. The search is in the
-    /// middle of that name, and came by the file before: all it found, it found by names.
+    /// A file leaves its name in a lane that the search has left, and another gets the name in one
+    /// that is still to come. The search is in the middle of that name, and came by the file
+    /// before: all it found, it found by names.
     #[test]
     fn an_fsync_of_a_directory_finds_where_a_file_went_behind_its_back() {
         let (fs, dev) = fs();
@@ -371,7 +377,8 @@ mod tests {
             assert_ne!(unseen(inner, left.lane), Some(0));
             let next_lock = inner.lanes.lock(held_next.lane);
             drop(lock);
-            // It has come to the last lane, from there to the file, which only that one names, and to the file's name.
+            // It has come to the last lane, from there to the file, which only that one names, and
+            // to the file's name.
             wait_for_search(inner, left.lane);
             left.does(|fs| fs.rename("/d/name", "/d/went").unwrap());
             last.does(|fs| fs.write("/d/name", b"").unwrap());

@@ -8,18 +8,23 @@
 //! publish   under `commit`: of the epochs in flight the first ones that are flushed count as committed
 //! ```
 //!
-//! 1. Epochs are sealed and get their places in the order of their numbers: both happen under one hold of `commit`.
-//! 2. An epoch counts as committed when it and all before it are flushed. The atomic word [`Inner::committed`] says so, and only then do
-//!    its groups go to the backlog. So what counts as committed is a prefix, whatever a crash leaves of later ones.
-//! 3. An epoch that has its places waits for devices alone: for its own requests, for links of the chain and for older batches of the inode
-//!    that goes with it, all of which were submitted. Therefore whoever holds a lock of the store may wait for it.
-//! 4. An epoch that found no room stays sealed, at the head of those without places. It goes before any other, so a call that
-//!    failed is never followed by one that succeeds without its groups.
-//! 5. Room is made before `commit` is taken, never under it: that may wait for a checkpoint, whose seal takes `commit`.
-//! 6. Only lanes that are *in use* are looked at ([`Inner::lanes_in_use`]). One comes into use under `commit`, before its first operation, so none does
-//!    while an epoch is sealed: its operations are of the next one.
-//! 7. After an error of a write or a flush, or when a thread unwinds in the middle, no epoch from that one on is ever published, and whoever waits for one
-//!    hears EIO.
+//! 1. Epochs are sealed and get their places in the order of their numbers: both happen under one
+//!    hold of `commit`.
+//! 2. An epoch counts as committed when it and all before it are flushed. The atomic word
+//!    [`Inner::committed`] says so, and only then do its groups go to the backlog. So what counts
+//!    as committed is a prefix, whatever a crash leaves of later ones.
+//! 3. An epoch that has its places waits for devices alone: for its own requests, for links of the
+//!    chain and for older batches of the inode that goes with it, all of which were submitted.
+//!    Therefore whoever holds a lock of the store may wait for it.
+//! 4. An epoch that found no room stays sealed, at the head of those without places. It goes before
+//!    any other, so a call that failed is never followed by one that succeeds without its groups.
+//! 5. Room is made before `commit` is taken, never under it: that may wait for a checkpoint, whose
+//!    seal takes `commit`.
+//! 6. Only lanes that are *in use* are looked at ([`Inner::lanes_in_use`]). One comes into use
+//!    under `commit`, before its first operation, so none does while an epoch is sealed: its
+//!    operations are of the next one.
+//! 7. After an error of a write or a flush, or when a thread unwinds in the middle, no epoch from
+//!    that one on is ever published, and whoever waits for one hears EIO.
 
 use super::replaced::Settled;
 use super::{Backlog, Committed, InFlight, Unfinished};
@@ -32,14 +37,17 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of one part of a commit, unless the options say otherwise; parts are spread over the mlogs.
+/// Bytes of one part of a commit, unless the options say otherwise; parts are spread over the
+/// mlogs.
 const PART: usize = 1 << 20;
 /// How often a commit that found no room is tried again.
 const TRIES: u32 = 2;
-/// How often a thread that waits for an epoch looks before it sleeps: some ten microseconds, the time of a flush of fast flash.
+/// How often a thread that waits for an epoch looks before it sleeps: some ten microseconds, the
+/// time of a flush of fast flash.
 const LOOKS: u32 = 400;
 
-/// Epochs that have their places and are to be written by the thread that has this. If it unwinds, none of them ever counts (7).
+/// Epochs that have their places and are to be written by the thread that has this. If it unwinds,
+/// none of them ever counts (7).
 #[must_use]
 pub(super) struct Begun<'v> {
     vol: &'v Inner,
@@ -62,8 +70,8 @@ impl Drop for Begun<'_> {
 }
 
 impl Begun<'_> {
-    /// Writes them, and publishes what can be. Says how the transaction went that came with the last one, if it went. Whoever needs the epoch
-    /// waits for it then ([`Inner::wait_committed`]).
+    /// Writes them, and publishes what can be. Says how the transaction went that came with the
+    /// last one, if it went. Whoever needs the epoch waits for it then ([`Inner::wait_committed`]).
     pub fn finish(mut self) -> Option<Result<()>> {
         if !self.left {
             return None;
@@ -100,7 +108,8 @@ impl Backlog {
 }
 
 impl Inner {
-    /// Seals the running epoch and commits it; returns it. What was logged before the call is durable when it returns.
+    /// Seals the running epoch and commits it; returns it. What was logged before the call is
+    /// durable when it returns.
     pub(crate) fn seal_and_commit(&self) -> crate::Result<u64> {
         let mut tries = 0;
         loop {
@@ -115,7 +124,8 @@ impl Inner {
         }
     }
 
-    /// Makes room for what a seal would commit. The caller does not hold `commit` (5). Where no room is to be had the commit says so, if it needs it.
+    /// Makes room for what a seal would commit. The caller does not hold `commit` (5). Where no
+    /// room is to be had the commit says so, if it needs it.
     pub(super) fn make_room_for_epoch(&self, settled: &Settled<'_>, hard: bool) -> Result<()> {
         let sealed = if hard { self.commit.lock().sealed.as_ref().map_or(0, |s| s.groups.len()) } else { 0 };
         match self.store.make_room_for_epoch((settled.open_bytes + sealed) as u64, hard) {
@@ -124,13 +134,15 @@ impl Inner {
         }
     }
 
-    /// Seals the running epoch and commits it, for a caller that has settled what was renamed over files. `None`: it has to do so once more.
+    /// Seals the running epoch and commits it, for a caller that has settled what was renamed over
+    /// files. `None`: it has to do so once more.
     fn commit_settled(&self, settled: &Settled<'_>) -> Result<Option<u64>> {
         self.commit_with(settled, |_, _| ())
     }
 
-    /// As [`Inner::seal_and_commit`], for a caller that has settled what was renamed over files; may be called by the seal of a checkpoint (3).
-    /// `sealed` is called under `commit` with the epoch, before it is written. `None`: what was renamed has to be settled once more.
+    /// As [`Inner::seal_and_commit`], for a caller that has settled what was renamed over files;
+    /// may be called by the seal of a checkpoint (3). `sealed` is called under `commit` with the
+    /// epoch, before it is written. `None`: what was renamed has to be settled once more.
     pub(super) fn commit_with(
         &self,
         settled: &Settled<'_>,
@@ -150,8 +162,9 @@ impl Inner {
         Ok(Some(epoch))
     }
 
-    /// Seals the running epoch and gives it its places, and with it the transaction, if there is one. The caller has settled what was renamed over
-    /// files, and lets go of `backlog` before it writes what was begun, which it does after an error too. `None` instead of the epoch: a lane
+    /// Seals the running epoch and gives it its places, and with it the transaction, if there is
+    /// one. The caller has settled what was renamed over files, and lets go of `backlog` before it
+    /// writes what was begun, which it does after an error too. `None` instead of the epoch: a lane
     /// came into use meanwhile, and what was renamed there has to be settled first.
     pub(super) fn begin_commit(
         &self,
@@ -237,8 +250,8 @@ impl Inner {
             if let Some(written) = f.written {
                 self.store.publish_epoch(written);
             }
-            // The commit point of the epoch for all who wait. The lanes let go of their buffers when they are locked next, at the latest by
-            // the next seal.
+            // The commit point of the epoch for all who wait. The lanes let go of their buffers
+            // when they are locked next, at the latest by the next seal.
             self.set_committed(f.epoch);
             if !f.groups.is_empty() || f.promised > 0 {
                 let done = Committed { epoch: f.epoch, groups: f.groups, promised: f.promised };
@@ -248,8 +261,8 @@ impl Inner {
         }
     }
 
-    /// The lock under which epochs are sealed, get their places and are published. It is held for a few microseconds, and to be woken takes
-    /// ten times as long.
+    /// The lock under which epochs are sealed, get their places and are published. It is held for a
+    /// few microseconds, and to be woken takes ten times as long.
     pub(super) fn lock_commit(&self) -> MutexGuard<'_, Backlog> {
         for _ in 0..LOOKS {
             if let Some(backlog) = self.commit.try_lock() {
@@ -260,7 +273,8 @@ impl Inner {
         self.commit.lock()
     }
 
-    /// Waits until an epoch is committed that has its places, or that somebody else was to give its places.
+    /// Waits until an epoch is committed that has its places, or that somebody else was to give its
+    /// places.
     pub(super) fn wait_committed(&self, epoch: u64) -> Result<()> {
         for _ in 0..LOOKS {
             if self.committed() >= epoch {
@@ -281,7 +295,8 @@ impl Inner {
         self.store.healthy()
     }
 
-    /// Has the lanes let go of what is committed: else those of threads that rest would keep it until the next seal.
+    /// Has the lanes let go of what is committed: else those of threads that rest would keep it
+    /// until the next seal.
     pub(super) fn let_go_of_committed(&self) {
         let committed = self.committed();
         (0..self.lanes_in_use()).for_each(|l| self.lanes.lock(l).committed(committed));
@@ -414,7 +429,8 @@ mod tests {
         inner.commit_settled(&settled).expect_err("its flush failed");
     }
 
-    /// A seal takes the groups from the lanes: what it could not commit lies in no lane and in no log.
+    /// A seal takes the groups from the lanes: what it could not commit lies in no lane and in no
+    /// log.
     #[test]
     fn an_epoch_that_found_no_room_is_committed_by_the_next_sync() {
         // So large that nobody looks at the log while there is room.

@@ -1,13 +1,17 @@
 //! fsync(2) and fdatasync(2): one trip, one flush, shared with whoever flushes at the same time.
 //!
-//! **Ordered volumes.** Names become durable in epochs only, each whole and after all before it (writeback::commit), so those found after a crash
-//! are a prefix of the order in which calls returned (SEMANTICS, "Order").
+//! **Ordered volumes.** Names become durable in epochs only, each whole and after all before it
+//! (writeback::commit), so those found after a crash are a prefix of the order in which calls
+//! returned (SEMANTICS, "Order").
 //!
-//! 1. The *target* of an fsync is the last epoch that an operation may belong to which returned before it ([`Epochs::pending`]); that
-//!    of an fdatasync is the last epoch in which a call named its file.
-//! 2. If the target is committed, the inode goes alone, on the mlog of its lane: two words that are only read.
-//! 3. Else, if nobody has sealed the target, the caller does, and its inode's batch goes with the epoch: one request, one flush. Of
-//!    an inode of many pages these are written before: they would hold up all who wait for names.
+//! 1. The *target* of an fsync is the last epoch that an operation may belong to which returned
+//!    before it ([`Epochs::pending`]); that of an fdatasync is the last epoch in which a call named
+//!    its file.
+//! 2. If the target is committed, the inode goes alone, on the mlog of its lane: two words that are
+//!    only read.
+//! 3. Else, if nobody has sealed the target, the caller does, and its inode's batch goes with the
+//!    epoch: one request, one flush. Of an inode of many pages these are written before: they would
+//!    hold up all who wait for names.
 //! 4. If somebody has, the inode goes by itself meanwhile, and the caller waits for that epoch.
 //! 5. Nobody waits for an epoch with a lock of an inode.
 //!
@@ -31,8 +35,8 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering::SeqCst;
 
 impl Inner {
-    /// Makes durable the content and attributes of `cell` and all names the caller could have seen (O9). `data_only`: fdatasync, which may
-    /// leave times behind.
+    /// Makes durable the content and attributes of `cell` and all names the caller could have seen
+    /// (O9). `data_only`: fdatasync, which may leave times behind.
     pub(crate) fn fsync(&self, cell: &Inode, data_only: bool) -> Result<()> {
         self.check_alive()?;
         if self.options.read_only {
@@ -62,7 +66,8 @@ impl Inner {
             }
         };
         self.sync_inode(cell, data_only, With::Groups(&groups))?;
-        // After the flush only: what was in flight was not durable for anybody else (closure of DESIGN, last sentence).
+        // After the flush only: what was in flight was not durable for anybody else (closure of
+        // DESIGN, last sentence).
         closure::mark_durable(self, &taken);
         Ok(())
     }
@@ -137,8 +142,8 @@ impl<'v> Names<'v> {
         Ok(Names { vol, target, settled, ahead: Cell::new(false) })
     }
 
-    /// Whether another round comes behind the last pages of a large inode. Once: where others write faster than the device takes it the
-    /// next last round is as large.
+    /// Whether another round comes behind the last pages of a large inode. Once: where others write
+    /// faster than the device takes it the next last round is as large.
     pub fn takes_a_round_more(&self) -> bool {
         !self.ahead.replace(true)
     }
@@ -148,7 +153,8 @@ impl<'v> Names<'v> {
         let small = t.inodes.iter().map(|u| u.pages.len()).sum::<usize>() <= RIDES;
         if small && let Some((begun, _)) = self.begin(Some(&mut t)) {
             match begun.finish() {
-                // It is tried again by itself, which makes room. The epoch too, if it has found none.
+                // It is tried again by itself, which makes room. The epoch too, if it has found
+                // none.
                 None | Some(Err(StoreError::NoSpace)) => {}
                 Some(r) => return Ok(r?),
             }

@@ -1,11 +1,15 @@
-//! From memory to the store: writing inodes back, fsync, epoch commits, checkpoints, and the threads that do it unasked.
+//! From memory to the store: writing inodes back, fsync, epoch commits, checkpoints, and the
+//! threads that do it unasked.
 //!
-//! What travels how. Namespace groups: in an fsync's batch (the closure) or in their epoch's commit. Attributes, xattrs and pages: in an
-//! `InodeUpdate`, each inode captured consistently; durable at once for an fsync, else at the next checkpoint.
+//! What travels how. Namespace groups: in an fsync's batch (the closure) or in their epoch's
+//! commit. Attributes, xattrs and pages: in an `InodeUpdate`, each inode captured consistently;
+//! durable at once for an fsync, else at the next checkpoint.
 //!
-//! Locks, outermost first: closing, syncing, checkpointing, the reaper's, a cell's sync_lock, a cell's writeback lock (memfs::data), commit, a lane. A seal happens
-//! with `commit` held and no lane; no cell lock is taken under `commit`, and no checkpoint or commit made under a cell's lock. A checkpoint's seal
-//! takes `commit` with the store's own checkpoint lock held: so room for a commit is made before `commit` is taken, never under it.
+//! Locks, outermost first: closing, syncing, checkpointing, the reaper's, a cell's sync_lock, a
+//! cell's writeback lock (memfs::data), commit, a lane. A seal happens with `commit` held and no
+//! lane; no cell lock is taken under `commit`, and no checkpoint or commit made under a cell's
+//! lock. A checkpoint's seal takes `commit` with the store's own checkpoint lock held: so room for
+//! a commit is made before `commit` is taken, never under it.
 
 pub(crate) mod ahead;
 pub(crate) mod background;
@@ -33,7 +37,8 @@ pub(crate) use unsynced::FlushQueue;
 /// Committed groups that wait for the fold.
 #[derive(Default)]
 pub(crate) struct Backlog {
-    /// In the order of their epochs. They stay until a checkpoint is done that folded them: one that fails forgets what it was given.
+    /// In the order of their epochs. They stay until a checkpoint is done that folded them: one
+    /// that fails forgets what it was given.
     pub groups: Vec<Committed>,
     pub bytes: usize,
     /// Directories that lost names in epochs that are sealed, since the last checkpoint.
@@ -46,12 +51,14 @@ pub(crate) struct Backlog {
     pub in_flight: VecDeque<InFlight>,
     /// A write or a flush of one of them failed: none of them is ever committed.
     pub failed: bool,
-    /// The last epoch that a checkpoint was handed, whatever became of it: what was promised up to there is needed until one is done.
+    /// The last epoch that a checkpoint was handed, whatever became of it: what was promised up to
+    /// there is needed until one is done.
     pub handed: u64,
 }
 
 impl Backlog {
-    /// Takes `n` blocks out of what epoch `born` promised and says how many it took: none if a checkpoint was handed that epoch, or folded it.
+    /// Takes `n` blocks out of what epoch `born` promised and says how many it took: none if a
+    /// checkpoint was handed that epoch, or folded it.
     fn unpromise(&mut self, born: u64, n: u64, folded: u64) -> u64 {
         let epoch = |c: &Committed| c.epoch;
         let at =
@@ -69,7 +76,8 @@ pub(crate) struct Committed {
     pub epoch: u64,
     /// Encoded, absorbed; the store has the same ones.
     pub groups: Vec<Arc<Vec<u8>>>,
-    /// Blocks that were reserved for the operations behind them (`ops::room`): the fold charges what it writes.
+    /// Blocks that were reserved for the operations behind them (`ops::room`): the fold charges
+    /// what it writes.
     pub promised: u64,
 }
 

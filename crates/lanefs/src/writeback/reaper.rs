@@ -1,17 +1,24 @@
-//! The end of inodes: when the last name is gone and nobody holds the file open (DESIGN, "Freeing an inode").
+//! The end of inodes: when the last name is gone and nobody holds the file open (DESIGN, "Freeing
+//! an inode").
 //!
 //! 1. Whoever takes the last name pushes the inode on its lane's list.
-//! 2. A round takes the lists and asks the epoch collector to tell when everybody who was pinned then is gone: whoever found the inode
-//!    by its name has by then given it up or holds an open slot.
-//! 3. The next round passes over what is held open, marks the other candidates FREED, then reads all open slots again. An opener takes
-//!    its slot, then looks for FREED (both SeqCst): either it sees the mark and gives up, or the round sees the slot and takes
-//!    the mark back. What is open all the time is never marked: its number never leads nowhere. What is being written back waits for the next
-//!    round; what has ended is written back no more ([`ENDED`]), whoever has it on a list.
-//!    A front end that hands out inode numbers may keep an inode in the same way (`Volume::keep_unnamed`).
-//! 4. The others get a DEAD group. Their cells stay, marked, until that group is committed: no pending group names them then. The number
-//!    answers ESTALE (`Inner::dead`) until it is folded, and only then it can be given out again.
-//! 5. An inode that was made and ended since the last fold never gets a block: when its DEAD is committed, every fold to come meets both groups. The block that
-//!    was promised at its making goes back then, not at the checkpoint: files that live for a moment would fill a small volume with promises.
+//! 2. A round takes the lists and asks the epoch collector to tell when everybody who was pinned
+//!    then is gone: whoever found the inode by its name has by then given it up or holds an open
+//!    slot.
+//! 3. The next round passes over what is held open, marks the other candidates FREED, then reads
+//!    all open slots again. An opener takes its slot, then looks for FREED (both SeqCst): either it
+//!    sees the mark and gives up, or the round sees the slot and takes the mark back. What is open
+//!    all the time is never marked: its number never leads nowhere. What is being written back
+//!    waits for the next round; what has ended is written back no more ([`ENDED`]), whoever has it
+//!    on a list. A front end that hands out inode numbers may keep an inode in the same way
+//!    (`Volume::keep_unnamed`).
+//! 4. The others get a DEAD group. Their cells stay, marked, until that group is committed: no
+//!    pending group names them then. The number answers ESTALE (`Inner::dead`) until it is folded,
+//!    and only then it can be given out again.
+//! 5. An inode that was made and ended since the last fold never gets a block: when its DEAD is
+//!    committed, every fold to come meets both groups. The block that was promised at its making
+//!    goes back then, not at the checkpoint: files that live for a moment would fill a small volume
+//!    with promises.
 
 use crate::error::Result;
 use crate::memfs::cell::{ENDED, FREED};
@@ -33,10 +40,11 @@ pub(crate) struct Reaper {
     open: Vec<Ino>,
     /// Freed, by epoch of the DEAD group; not folded yet.
     freed: Vec<(u64, Ino)>,
-    /// Those of them whose cells are in memory, because that epoch was not committed when they were looked at last.
+    /// Those of them whose cells are in memory, because that epoch was not committed when they were
+    /// looked at last.
     buried: Vec<(u64, Ino)>,
-    /// Of inodes that ended before they were folded, by epoch of the DEAD group and of the group that made them: how many. Their blocks are
-    /// promised still.
+    /// Of inodes that ended before they were folded, by epoch of the DEAD group and of the group
+    /// that made them: how many. Their blocks are promised still.
     unmade: BTreeMap<(u64, u64), u64>,
     /// Blocks of the inodes in `freed`, about.
     blocks: u64,
@@ -72,17 +80,20 @@ impl Reaper {
 }
 
 impl Inner {
-    /// One round. `wait`: let the grace pass inside this call, and go on as long as more comes (closing, tests, a volume that is full).
+    /// One round. `wait`: let the grace pass inside this call, and go on as long as more comes
+    /// (closing, tests, a volume that is full).
     pub(crate) fn reap(&self, wait: bool) -> Result<usize> {
         if wait { self.reap_rounds(20_000, usize::MAX) } else { self.reap_rounds(0, 1) }
     }
 
-    /// What a checkpoint should not write: files that ended by now, but for their grace. Waits for that some milliseconds at most.
+    /// What a checkpoint should not write: files that ended by now, but for their grace. Waits for
+    /// that some milliseconds at most.
     pub(crate) fn reap_for_checkpoint(&self) -> Result<usize> {
         self.reap_rounds(150, 2)
     }
 
-    /// Up to `rounds` rounds, each of which looks `patience` times whether the grace has passed: a hundred times at once, then every 50 us.
+    /// Up to `rounds` rounds, each of which looks `patience` times whether the grace has passed: a
+    /// hundred times at once, then every 50 us.
     fn reap_rounds(&self, patience: usize, mut rounds: usize) -> Result<usize> {
         let mut r = self.reaper.lock();
         self.drop_buried(&mut r);
@@ -124,7 +135,8 @@ impl Inner {
             guard.flush();
             drop(guard);
             r.staged = Some((done, list));
-            // What is held open stays on the list: another look makes sense only while something happens.
+            // What is held open stays on the list: another look makes sense only while something
+            // happens.
             if patience == 0 || rounds == 0 || !fresh && last == 0 {
                 return Ok(reaped);
             }
@@ -132,7 +144,8 @@ impl Inner {
         }
     }
 
-    /// Drops the cells of freed inodes whose end is committed: create and unlink all day would fill the memory between two checkpoints.
+    /// Drops the cells of freed inodes whose end is committed: create and unlink all day would fill
+    /// the memory between two checkpoints.
     pub(super) fn drop_buried(&self, r: &mut Reaper) {
         let committed = self.committed();
         let guard = crossbeam_epoch::pin();
@@ -150,7 +163,8 @@ impl Inner {
         r.buried.shrink_to(r.buried.len() * 2);
     }
 
-    /// Gives back the blocks promised to inodes that no fold will meet alive (5), and says how many. The caller does not hold `commit`.
+    /// Gives back the blocks promised to inodes that no fold will meet alive (5), and says how
+    /// many. The caller does not hold `commit`.
     pub(crate) fn give_back_unmade(&self) -> u64 {
         self.give_back_of(&mut self.reaper.lock())
     }
@@ -194,7 +208,8 @@ impl Inner {
         let open = self.open_inodes();
         let mut doomed: Vec<Ino> = Vec::with_capacity(list.len());
         for ino in list {
-            // A link may have been added through an open handle, and a number may be on the list twice.
+            // A link may have been added through an open handle, and a number may be on the list
+            // twice.
             let Some(c) = self.cells.get(ino, &guard).filter(|c| c.nlink.load(SeqCst) == 0) else { continue };
             if open.contains(&ino.0) || kept(ino) {
                 r.open.push(ino);
@@ -207,7 +222,8 @@ impl Inner {
         let mut n = 0;
         for ino in doomed {
             let Some(cell) = self.cells.get(ino, &guard) else { continue };
-            // Who is writing it back may have captured it before: an update behind the fold of its end would bring its number to life again.
+            // Who is writing it back may have captured it before: an update behind the fold of its
+            // end would bring its number to life again.
             let not_written = cell.sync_lock.try_lock();
             if open.contains(&ino.0) || cell.nlink.load(SeqCst) != 0 || kept(ino) || not_written.is_none() {
                 cell.clear(FREED);
@@ -241,15 +257,17 @@ impl Inner {
     fn log_dead(&self, cell: &crate::memfs::Cell, _guard: &Guard) -> u64 {
         let mut op = Op::begin(self);
         cell.named_by(op.lane, 0);
-        // Whoever asks for durability asks for names: the end of a file that has none is nobody's concern.
+        // Whoever asks for durability asks for names: the end of a file that has none is nobody's
+        // concern.
         let v = op.version_unasked();
         cell.named_by(op.lane, v.epoch);
         op.append(v, &[Effect::Dead { ino: cell.ino, generation: cell.generation }]);
         v.epoch
     }
 
-    /// Frees what was removed, for who asks how much is free: else its blocks are in use until the next checkpoint, half a minute perhaps. So that
-    /// whoever asks all the time does not hold up others, one tenth of the time goes into this at most.
+    /// Frees what was removed, for who asks how much is free: else its blocks are in use until the
+    /// next checkpoint, half a minute perhaps. So that whoever asks all the time does not hold up
+    /// others, one tenth of the time goes into this at most.
     pub(crate) fn free_removed(&self) -> Result<()> {
         if self.writable().is_err() {
             return Ok(());
@@ -323,7 +341,8 @@ mod tests {
         assert!(v.node_stat(ROOT_INO).is_ok());
     }
 
-    /// A volume, and the blocks promised before anything is made in it: one for names, which stays promised.
+    /// A volume, and the blocks promised before anything is made in it: one for names, which stays
+    /// promised.
     fn begun(mib: u64) -> (Volume, u64) {
         let (v, _) = volume(mib);
         v.fs().write("/first", b"").unwrap();
@@ -331,7 +350,8 @@ mod tests {
         (v, reserved)
     }
 
-    /// Makes a hundred files beside one that stays, in one epoch, and removes them, in the same or in the next.
+    /// Makes a hundred files beside one that stays, in one epoch, and removes them, in the same or
+    /// in the next.
     fn come_and_go(v: &Volume, turn: usize, same_epoch: bool) {
         let (fs, inner) = (v.fs(), &v.0.inner);
         for i in 0..=100 {

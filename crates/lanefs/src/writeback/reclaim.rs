@@ -1,9 +1,11 @@
-//! Memory: evicting clean names and cells when they exceed their share of the budget. (Pages look after themselves: memfs::data::reclaim.)
+//! Memory: evicting clean names and cells when they exceed their share of the budget. (Pages look
+//! after themselves: memfs::data::reclaim.)
 //!
-//! A cell leaves memory in two steps. Marked FROZEN, it is still used by whoever finds it, and any use takes the mark off. After a grace in
-//! which everybody pinned at the marking is gone, a compare-exchange from FROZEN to EVICTED succeeds only if nobody has
-//! touched it since. Loading a cell and evicting one exclude each other (`load_locks`), so a load never brings back what an evicted cell had
-//! changed since.
+//! A cell leaves memory in two steps. Marked FROZEN, it is still used by whoever finds it, and any
+//! use takes the mark off. After a grace in which everybody pinned at the marking is gone, a
+//! compare-exchange from FROZEN to EVICTED succeeds only if nobody has touched it since. Loading a
+//! cell and evicting one exclude each other (`load_locks`), so a load never brings back what an
+//! evicted cell had changed since.
 
 use crate::memfs::Cell;
 use crate::memfs::cell::{DIRTY, EVICTED, FREED, FROZEN, QUEUED, UNSYNCED, USED, XATTR_DIRTY};
@@ -15,7 +17,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// What a cell costs on average, in bytes: itself, its place in the table, a share of its directory's tables.
+/// What a cell costs on average, in bytes: itself, its place in the table, a share of its
+/// directory's tables.
 pub(super) const CELL_COST: usize = 514;
 /// Chunks of the cell table looked at in a round.
 const CHUNKS: u64 = 512;
@@ -31,7 +34,8 @@ pub(crate) struct Reclaim {
     brought: i64,
     /// Bytes let go since the hand left the start.
     let_go: usize,
-    /// The hand came round and had found next to nothing: what is in memory waits for a checkpoint. One changed name keeps all of its leaf.
+    /// The hand came round and had found next to nothing: what is in memory waits for a checkpoint.
+    /// One changed name keeps all of its leaf.
     pub(super) fruitless: bool,
 }
 
@@ -44,7 +48,8 @@ struct Round {
     freed: usize,
 }
 
-/// Turns of the collector in a round, at most: each frees a few hundred things, and what was marked last is the last in its queue.
+/// Turns of the collector in a round, at most: each frees a few hundred things, and what was marked
+/// last is the last in its queue.
 const TURNS: usize = 1024;
 
 /// Turns the collector until it has come to `done`; false if somebody is pinned all the time.
@@ -75,7 +80,8 @@ impl Inner {
         self.meta_bytes() > self.meta_budget
     }
 
-    /// One round: evicts what was frozen last time, freezes the next candidates. Returns cells evicted.
+    /// One round: evicts what was frozen last time, freezes the next candidates. Returns cells
+    /// evicted.
     pub(crate) fn reclaim_cells(&self) -> usize {
         let mut r = self.reclaim.lock();
         let mut evicted = 0;
@@ -115,8 +121,8 @@ impl Inner {
         r.names += names;
         r.let_go += freed + frozen.len() * CELL_COST;
         if r.chunk == 0 {
-            // The hand has seen all of them. What is neither among those it saw nor came meanwhile has left without being counted (tombstones,
-            // directories removed).
+            // The hand has seen all of them. What is neither among those it saw nor came meanwhile
+            // has left without being counted (tombstones, directories removed).
             let brought = self.names_brought();
             let came = brought - std::mem::replace(&mut r.brought, brought);
             let most = (std::mem::take(&mut r.names) + freed) as i64 + came;
@@ -152,7 +158,8 @@ impl Inner {
         if f & FROZEN == 0 {
             return false;
         }
-        // With the lock, no writeback is under way whose failure would leave pages dirty behind our look.
+        // With the lock, no writeback is under way whose failure would leave pages dirty behind our
+        // look.
         let still = cell.sync_lock.try_lock();
         let clean = still.is_some()
             && !cell.has_dirty()
@@ -160,7 +167,8 @@ impl Inner {
             && !cell.has(DIRTY | QUEUED | UNSYNCED | XATTR_DIRTY)
             && !cell.dir().is_some_and(Dir::has_changed)
             && cell.epoch.load(Relaxed) <= folded;
-        // Whoever dirties it from here on found it and took the mark off, or holds it open (looked at before).
+        // Whoever dirties it from here on found it and took the mark off, or holds it open (looked
+        // at before).
         if !clean || cell.life.compare_exchange(f, f & !FROZEN | EVICTED, SeqCst, SeqCst).is_err() {
             cell.clear(FROZEN);
             return false;
@@ -176,7 +184,8 @@ impl Inner {
         true
     }
 
-    /// Holds a caller that may bring names and cells into memory back while metadata exceeds its share by much. The caller holds no lock and no guard.
+    /// Holds a caller that may bring names and cells into memory back while metadata exceeds its
+    /// share by much. The caller holds no lock and no guard.
     #[inline]
     pub(crate) fn wait_for_room(&self) {
         if self.background.meta_is_tight() {
@@ -184,12 +193,14 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::wait_for_room`], for who logs a change, and looks now and then how much memory there is.
+    /// As [`Inner::wait_for_room`], for who logs a change, and looks now and then how much memory
+    /// there is.
     pub(crate) fn slow_down_meta(&self) {
         self.wait_for_room();
         let lane = self.lanes.shared(self.lanes.mine());
         if lane.look.load(Relaxed) {
-            // A fast one would outrun the background, which looks a few times a second and whose checkpoints take a while.
+            // A fast one would outrun the background, which looks a few times a second and whose
+            // checkpoints take a while.
             lane.look.store(false, Relaxed);
             if self.meta_is_over() || self.open_log_bytes() > self.commit_bytes() {
                 self.tighten();
@@ -210,7 +221,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// A new name in each of many leaves keeps all names of these leaves, and is little in the log itself.
+    /// A new name in each of many leaves keeps all names of these leaves, and is little in the log
+    /// itself.
     #[test]
     fn names_that_keep_more_than_they_take_do_not_make_others_wait_for_ever() {
         let dev: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20).unwrap());
@@ -233,7 +245,8 @@ mod tests {
         }
     }
 
-    /// The store held the whole inode of every file that a fold had made, and its block in the cache beside it: three kilobytes for an empty file.
+    /// The store held the whole inode of every file that a fold had made, and its block in the
+    /// cache beside it: three kilobytes for an empty file.
     #[test]
     fn a_file_without_content_takes_next_to_nothing_in_the_store_once_it_is_folded() {
         const FILES: usize = 2000;

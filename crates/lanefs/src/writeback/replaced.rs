@@ -1,17 +1,24 @@
-//! Renames over files: the content of the file that moved is durable before the rename is (SEMANTICS F5). Programs that write a new file
-//! and rename it over the old one rely on it, with or without fsync.
+//! Renames over files: the content of the file that moved is durable before the rename is
+//! (SEMANTICS F5). Programs that write a new file and rename it over the old one rely on it, with
+//! or without fsync.
 //!
-//! 1. A rename over a regular file puts the moved one on its lane's list, under the lane's lock, with the append.
-//! 2. An fsync whose closure holds such a rename makes the moved file durable before it submits the closure.
-//! 3. Whoever seals an epoch announces it at each lane (`LaneLog::settling`) as it takes the lane's list, makes these files durable, and seals then. A
-//!    rename that finds the announcement, under its lane's lock, makes its file durable first and retries: so at the seal no list holds a
-//!    file whose content is not durable at or after its rename's start. The seal takes the announcement back as it visits the lane: what comes after is
-//!    of the next epoch. So a rename looks at its own lane's line alone, and shares it with a checkpoint only up to the seal. A lane that
-//!    came into use behind the announcement does not know of it: then the seal does not come, and its caller begins again.
-//! 4. Several may be about to seal. What one of them took off the lists is not durable before it is written: until then it is in hand
-//!    (`LaneLog::in_hand`, under the lane's lock), and who comes to seal meanwhile makes it durable too, which is to wait for the first.
-//! 5. Only where no room can be made for the content, or where it cannot be read, does the rename become durable without; the
-//!    file's handles hear of the error, and nobody else.
+//! 1. A rename over a regular file puts the moved one on its lane's list, under the lane's lock,
+//!    with the append.
+//! 2. An fsync whose closure holds such a rename makes the moved file durable before it submits the
+//!    closure.
+//! 3. Whoever seals an epoch announces it at each lane (`LaneLog::settling`) as it takes the lane's
+//!    list, makes these files durable, and seals then. A rename that finds the announcement, under
+//!    its lane's lock, makes its file durable first and retries: so at the seal no list holds a
+//!    file whose content is not durable at or after its rename's start. The seal takes the
+//!    announcement back as it visits the lane: what comes after is of the next epoch. So a rename
+//!    looks at its own lane's line alone, and shares it with a checkpoint only up to the seal. A
+//!    lane that came into use behind the announcement does not know of it: then the seal does not
+//!    come, and its caller begins again.
+//! 4. Several may be about to seal. What one of them took off the lists is not durable before it is
+//!    written: until then it is in hand (`LaneLog::in_hand`, under the lane's lock), and who comes
+//!    to seal meanwhile makes it durable too, which is to wait for the first.
+//! 5. Only where no room can be made for the content, or where it cannot be read, does the rename
+//!    become durable without; the file's handles hear of the error, and nobody else.
 
 use crate::error::Result;
 use crate::memfs::Cell;
@@ -25,7 +32,8 @@ use std::cell::Cell as Local;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::*;
 
-/// An announced seal: until it has come, or this is dropped, renames over files write by themselves.
+/// An announced seal: until it has come, or this is dropped, renames over files write by
+/// themselves.
 pub(crate) struct Settled<'v> {
     vol: &'v Inner,
     /// It was announced at the lanes below this one: those in use then.
@@ -97,7 +105,8 @@ impl Inner {
                 Err(e) if e.errno() == libc::ENOSPC => {
                     tracing::warn!("no room for the content of inode {ino}, which was renamed over a file");
                 }
-                // A file whose blocks cannot be read, say: its own handles hear of it, and the others go on.
+                // A file whose blocks cannot be read, say: its own handles hear of it, and the
+                // others go on.
                 Err(e) if self.check_alive().is_ok() && !self.store.is_broken() => {
                     tracing::warn!("the content of inode {ino}, which was renamed over a file: {e}");
                 }
@@ -127,7 +136,8 @@ impl Inner {
         }
         // Waits for an fsync under way, too.
         let l = cell.sync_lock.lock();
-        // Renames up to here are seen to by this, also where it fails: see 5, and writeback::rights.
+        // Renames up to here are seen to by this, also where it fails: see 5, and
+        // writeback::rights.
         let owed = cell.owed.load(Acquire);
         let mut r = Ok(());
         if self.has_to_settle(cell) {
@@ -194,7 +204,8 @@ mod tests {
         assert_eq!(announced(), vec![0; inner.lanes_in_use()]);
     }
 
-    /// The first has taken the file off the list, and is writing it; the second finds the list empty.
+    /// The first has taken the file off the list, and is writing it; the second finds the list
+    /// empty.
     #[test]
     fn of_two_seals_neither_makes_a_rename_durable_before_the_content() {
         let (v, device) = volume(64);
@@ -209,7 +220,8 @@ mod tests {
         device.at_write(move || {
             let other = inner.clone();
             let second = std::thread::spawn(move || other.seal_and_commit().map(drop));
-            // It is announced, and does not come to its seal as long as the first does not go on. That it would is not missed by much.
+            // It is announced, and does not come to its seal as long as the first does not go on.
+            // That it would is not missed by much.
             let announced = || inner.lanes.lock(0).settling == 2;
             while !announced() && !second.is_finished() {
                 std::thread::yield_now();

@@ -1,22 +1,31 @@
-//! Mode, owner and ACLs (the *rights* of an inode) in an ordered volume: in the order of names (SEMANTICS, "Order").
+//! Mode, owner and ACLs (the *rights* of an inode) in an ordered volume: in the order of names
+//! (SEMANTICS, "Order").
 //!
-//! 1. A change of rights is an operation of the log, as that of a name is: a group with a RIGHTS effect, in the epoch that was read under the
-//!    inode's `attr_lock`, with a timestamp above that of the change before. So of one inode neither epochs nor timestamps go back, and what recovery
-//!    folds is a prefix of the calls: NEW, then the last RIGHTS up to the last committed epoch.
-//! 2. A record of an inode tells rights too. Recovery believes it where it knows nothing later, so none may tell rights of an epoch that a
-//!    crash may take, and content that was written after `chmod 600` must not be found with the mode before. Hence: between capturing an inode
-//!    and handing it to the store, who captures looks at `rights_epoch`; if that is not committed the capture is undone, and done anew when it
-//!    is, with no lock held meanwhile. What was captured before a change of rights came is older than it.
-//! 3. Not for an inode that was made in that very epoch: where the epoch is missing the inode is, and its record counts for nothing. The NEW of
-//!    such a volume says so (`logged`): who folds it takes the rights from it and from RIGHTS, and never from a record.
-//! 4. A checkpoint folds RIGHTS up to its epoch, and so may write rights that are older than those of a record that came since: the later RIGHTS are
-//!    not folded, lie in the log, and are carried. The inode stays in memory until they are (`Cell::epoch`).
-//! 5. A seal waits for the content of what was renamed over files (writeback::replaced), which by (2) would wait for a later seal, or for
-//!    this one. So a rename over a file waits until the rights of the file that moves are committed, if it has content to write; and
-//!    a change of rights of a file that is on such a list writes that content first (`Cell::owed`). Both look under `attr_lock`. So where a seal
-//!    finds the rights of such a file pending it had nothing to write when it was renamed, or that is written: nothing is owed.
-//! 6. Changes of rights that come faster than epochs are committed would keep a capture from ever being done: from the second try on they wait
-//!    (`Cell::held`).
+//! 1. A change of rights is an operation of the log, as that of a name is: a group with a RIGHTS
+//!    effect, in the epoch that was read under the inode's `attr_lock`, with a timestamp above that
+//!    of the change before. So of one inode neither epochs nor timestamps go back, and what
+//!    recovery folds is a prefix of the calls: NEW, then the last RIGHTS up to the last committed
+//!    epoch.
+//! 2. A record of an inode tells rights too. Recovery believes it where it knows nothing later, so
+//!    none may tell rights of an epoch that a crash may take, and content that was written after
+//!    `chmod 600` must not be found with the mode before. Hence: between capturing an inode and
+//!    handing it to the store, who captures looks at `rights_epoch`; if that is not committed the
+//!    capture is undone, and done anew when it is, with no lock held meanwhile. What was captured
+//!    before a change of rights came is older than it.
+//! 3. Not for an inode that was made in that very epoch: where the epoch is missing the inode is,
+//!    and its record counts for nothing. The NEW of such a volume says so (`logged`): who folds it
+//!    takes the rights from it and from RIGHTS, and never from a record.
+//! 4. A checkpoint folds RIGHTS up to its epoch, and so may write rights that are older than those
+//!    of a record that came since: the later RIGHTS are not folded, lie in the log, and are
+//!    carried. The inode stays in memory until they are (`Cell::epoch`).
+//! 5. A seal waits for the content of what was renamed over files (writeback::replaced), which by
+//!    (2) would wait for a later seal, or for this one. So a rename over a file waits until the
+//!    rights of the file that moves are committed, if it has content to write; and a change of
+//!    rights of a file that is on such a list writes that content first (`Cell::owed`). Both look
+//!    under `attr_lock`. So where a seal finds the rights of such a file pending it had nothing to
+//!    write when it was renamed, or that is written: nothing is owed.
+//! 6. Changes of rights that come faster than epochs are committed would keep a capture from ever
+//!    being done: from the second try on they wait (`Cell::held`).
 //! 7. What a write takes away of setuid is logged before the first byte of it is in memory.
 
 use crate::Order;
@@ -28,7 +37,8 @@ use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
-/// What a capture answers that has to be done anew when the rights are committed (2). It never leaves the writeback.
+/// What a capture answers that has to be done anew when the rights are committed (2). It never
+/// leaves the writeback.
 pub(super) const RIGHTS_PENDING: Error = Error::Posix(libc::EINPROGRESS);
 
 /// Whether an error is [`RIGHTS_PENDING`].
@@ -54,14 +64,16 @@ impl Inner {
         self.options.order == Order::Ordered
     }
 
-    /// Whether the inode's rights changed in an epoch that a crash may take while the inode stays (2, 3). False in a relaxed volume.
+    /// Whether the inode's rights changed in an epoch that a crash may take while the inode stays
+    /// (2, 3). False in a relaxed volume.
     #[inline]
     pub(crate) fn rights_pending(&self, cell: &Cell) -> bool {
         let epoch = cell.rights_epoch.load(Acquire);
         epoch > self.committed() && epoch != cell.born && !planted(Canary::RightsAhead)
     }
 
-    /// Waits until the inode's rights as they are now are committed. The caller holds no lock of an inode.
+    /// Waits until the inode's rights as they are now are committed. The caller holds no lock of an
+    /// inode.
     pub(crate) fn commit_rights(&self, cell: &Cell) -> Result<()> {
         let epoch = cell.rights_epoch.load(Acquire);
         if self.committed() >= epoch {
@@ -77,8 +89,8 @@ impl Inner {
         Held(cell)
     }
 
-    /// Whether the rights of an inode have to stay as they are for now (5, 6). The caller holds `attr_lock`, and waits without it
-    /// ([`Inner::wait_for_rights`]).
+    /// Whether the rights of an inode have to stay as they are for now (5, 6). The caller holds
+    /// `attr_lock`, and waits without it ([`Inner::wait_for_rights`]).
     pub(crate) fn rights_stay(&self, cell: &Cell) -> bool {
         cell.owed.load(Relaxed) > 0 || cell.held.load(Relaxed) > 0
     }
@@ -113,8 +125,8 @@ impl Inner {
         }
     }
 
-    /// Notes that the content of a file which is about to be renamed over another has to be durable before that. False if its rights have to
-    /// be committed first, with no lock held (5).
+    /// Notes that the content of a file which is about to be renamed over another has to be durable
+    /// before that. False if its rights have to be committed first, with no lock held (5).
     pub(crate) fn owe_content(&self, cell: &Cell) -> bool {
         if !self.is_ordered() {
             return true;

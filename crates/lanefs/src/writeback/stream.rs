@@ -1,17 +1,24 @@
-//! Writing back a file of which much is dirty: one thread captures while two others hand over what it captured.
+//! Writing back a file of which much is dirty: one thread captures while two others hand over what
+//! it captured.
 //!
-//! A round of `capture.rs` copies pages, then has the store give them places and checksums, then waits for the device, one after the other; the device
-//! rests for more than half of that. Here the pages go in pieces, once over the file, and each piece takes these steps while
-//! others are in other steps. The round that follows, always, tells what changed meanwhile; if the write is durable, that round is what makes it so.
+//! A round of `capture.rs` copies pages, then has the store give them places and checksums, then
+//! waits for the device, one after the other; the device rests for more than half of that. Here the
+//! pages go in pieces, once over the file, and each piece takes these steps while others are in
+//! other steps. The round that follows, always, tells what changed meanwhile; if the write is
+//! durable, that round is what makes it so.
 //!
-//! 1. All pieces of a stretch carry the attributes and the size of one moment: in whatever order the store takes them, the inode ends with these.
-//! 2. No mark of the inode is taken here: the round that follows takes them, and captures all of what they stand for (O15).
-//! 3. The cell's writeback lock is held over a stretch, from the attributes until its last piece is finished: nobody cuts the file meanwhile, and no page is in
-//!    two pieces. A page that is written again meanwhile stays dirty.
-//! 4. No piece is durable by itself: a checkpoint may find any of them with the store or not, as with the rounds.
+//! 1. All pieces of a stretch carry the attributes and the size of one moment: in whatever order
+//!    the store takes them, the inode ends with these.
+//! 2. No mark of the inode is taken here: the round that follows takes them, and captures all of
+//!    what they stand for (O15).
+//! 3. The cell's writeback lock is held over a stretch, from the attributes until its last piece is
+//!    finished: nobody cuts the file meanwhile, and no page is in two pieces. A page that is
+//!    written again meanwhile stays dirty.
+//! 4. No piece is durable by itself: a checkpoint may find any of them with the store or not, as
+//!    with the rounds.
 //!
-//! The helpers live as long as the call, and take nothing but what they are handed. Without threads of the background (tests, simulation) there are none, and rounds do
-//! it all.
+//! The helpers live as long as the call, and take nothing but what they are handed. Without threads
+//! of the background (tests, simulation) there are none, and rounds do it all.
 
 use super::capture::MAX_PAGES;
 use crate::error::{Error, Result, posix};
@@ -47,7 +54,8 @@ struct Piece {
 }
 
 impl Inner {
-    /// Whether so much of the file is dirty that helpers are worth it, for who may write `max` pages.
+    /// Whether so much of the file is dirty that helpers are worth it, for who may write `max`
+    /// pages.
     pub(super) fn is_worth_streaming(&self, data: &FileData, max: usize) -> bool {
         // Where segments are small, many pages at a time would need many free ones.
         self.options.background
@@ -57,8 +65,9 @@ impl Inner {
             && data.has_dirty_pages(LEAST)
     }
 
-    /// Hands over up to `max` dirty pages, not durably, for a caller that holds the cell's sync_lock and has noted that the inode is under way; returns how many the store
-    /// has. `data_only`: of the attributes the size alone.
+    /// Hands over up to `max` dirty pages, not durably, for a caller that holds the cell's
+    /// sync_lock and has noted that the inode is under way; returns how many the store has.
+    /// `data_only`: of the attributes the size alone.
     pub(super) fn stream_out(
         &self,
         cell: &Cell,
@@ -97,7 +106,8 @@ impl Inner {
         })
     }
 
-    /// Hands over up to `pieces` pieces from page `from` on; returns the pages of which the store has them, and where to go on, if anything is left.
+    /// Hands over up to `pieces` pieces from page `from` on; returns the pages of which the store
+    /// has them, and where to go on, if anything is left.
     fn stretch(
         &self,
         cell: &Cell,
@@ -115,7 +125,8 @@ impl Inner {
         } else {
             cell.attrs()
         };
-        // An inode that the store hears of for the first time has its extended attributes with its first pages.
+        // An inode that the store hears of for the first time has its extended attributes with its
+        // first pages.
         let mut xattrs = (!was_stored && cell.has(XATTR_DIRTY)).then(|| self.encoded_xattrs(cell)).flatten();
         let (mut written, mut failed) = (0, None::<Error>);
         let mut under_way = VecDeque::with_capacity(helpers.len());

@@ -1,4 +1,5 @@
-//! Volumes on a device on which something else happens in the middle of a write, for tests of what two calls do to each other.
+//! Volumes on a device on which something else happens in the middle of a write, for tests of what
+//! two calls do to each other.
 
 use crate::{MountOptions, Volume};
 use lanefs_store::device::{Device, HookedDevice, Kind, MemoryDevice, MemoryImage};

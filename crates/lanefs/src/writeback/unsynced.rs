@@ -1,11 +1,14 @@
-//! What was written back and is not durable: pages that went to the store without a flush and without a batch that recovery could find. They
-//! are clean, and yet `sync` owes them (SEMANTICS F2).
+//! What was written back and is not durable: pages that went to the store without a flush and
+//! without a batch that recovery could find. They are clean, and yet `sync` owes them (SEMANTICS
+//! F2).
 //!
-//! 1. An inode that gets such a write is in `unsynced` from before the write until a checkpoint that began after it, or a durable write of
-//!    the inode, is done. While it is there its cell is marked UNSYNCED and stays in memory.
-//! 2. The value is [`UNDER_WAY`] while the write lasts (under the cell's sync_lock), then the number of that moment; a checkpoint covers the
-//!    numbers below its own.
-//! 3. An inode leaves the dirty queue for a writeback and enters `unsynced` in one step: who looks at both under the lock sees it in one.
+//! 1. An inode that gets such a write is in `unsynced` from before the write until a checkpoint
+//!    that began after it, or a durable write of the inode, is done. While it is there its cell is
+//!    marked UNSYNCED and stays in memory.
+//! 2. The value is [`UNDER_WAY`] while the write lasts (under the cell's sync_lock), then the
+//!    number of that moment; a checkpoint covers the numbers below its own.
+//! 3. An inode leaves the dirty queue for a writeback and enters `unsynced` in one step: who looks
+//!    at both under the lock sees it in one.
 
 use crate::memfs::Cell;
 use crate::memfs::cell::UNSYNCED;
@@ -19,7 +22,8 @@ use std::time::Instant;
 /// A write of the inode is under way.
 const UNDER_WAY: u64 = u64::MAX;
 
-/// Dirty inodes taken from the lanes, oldest first; and those that were written back since the last checkpoint.
+/// Dirty inodes taken from the lanes, oldest first; and those that were written back since the last
+/// checkpoint.
 #[derive(Default)]
 pub(crate) struct FlushQueue {
     pub queue: VecDeque<(Instant, Ino)>,
@@ -62,7 +66,8 @@ impl FlushQueue {
 }
 
 impl Inner {
-    /// Takes the next cell to write back from the queue, with its lock, among `turns` entries; what others hold goes to the end.
+    /// Takes the next cell to write back from the queue, with its lock, among `turns` entries; what
+    /// others hold goes to the end.
     pub(crate) fn next_to_write<'g>(
         &self,
         turns: &mut usize,

@@ -1,4 +1,5 @@
-//! Large files on their way to the device: how often it is flushed for them, and what goes there before anybody asks.
+//! Large files on their way to the device: how often it is flushed for them, and what goes there
+//! before anybody asks.
 
 use crate::options;
 use lanefs::{Cred, Fs, MountOptions, OpenOptions, Volume};
@@ -28,7 +29,8 @@ fn piece(n: usize) -> Vec<u8> {
     (0..MIB).map(|i| (i / 4096 * 7 + n * 13) as u8).collect()
 }
 
-/// The content is there when the power goes now and the device loses all that no flush was answered for.
+/// The content is there when the power goes now and the device loses all that no flush was answered
+/// for.
 fn found(dev: &RecordingDevice<MemoryDevice>, pieces: usize) {
     let log = dev.recorder().log();
     let flushed = log.flushes.iter().filter(|f| f.completed.is_some()).map(|f| f.issued).max().unwrap();
@@ -71,7 +73,8 @@ fn an_fsync_of_many_rounds_of_pages_flushes_once() {
 
 #[test]
 fn a_file_that_grows_goes_to_the_device_while_it_grows_and_is_durable_when_asked() {
-    // Nothing else would write: the pages are young, few beside the frames there are, and no epoch is due.
+    // Nothing else would write: the pages are young, few beside the frames there are, and no epoch
+    // is due.
     let options = MountOptions {
         background: true,
         cache_size: 1 << 30,
@@ -108,7 +111,8 @@ fn a_file_that_grows_goes_to_the_device_while_it_grows_and_is_durable_when_asked
     }
 }
 
-/// A kernel that empties its cache brings much at once, from several threads and not in order; it waits for what is behind, and all of it is there.
+/// A kernel that empties its cache brings much at once, from several threads and not in order; it
+/// waits for what is behind, and all of it is there.
 #[test]
 fn a_cache_that_is_handed_over_at_once_is_written_and_leaves_memory() {
     const PIECES: usize = 96;
@@ -137,7 +141,8 @@ fn a_cache_that_is_handed_over_at_once_is_written_and_leaves_memory() {
     }
 }
 
-/// With O_DIRECT whole pages are read from the device and leave memory when they are written; all else is as without it.
+/// With O_DIRECT whole pages are read from the device and leave memory when they are written; all
+/// else is as without it.
 #[test]
 fn o_direct_leaves_nothing_in_memory() {
     const PIECES: usize = 24;
@@ -181,7 +186,8 @@ fn o_direct_leaves_nothing_in_memory() {
     assert!(blocks.as_bytes()[4096..4196] == [7; 100]);
 }
 
-/// With segments as they are by default, so that threads help, and nothing written before the fsync.
+/// With segments as they are by default, so that threads help, and nothing written before the
+/// fsync.
 fn streaming() -> (MountOptions, FormatOptions) {
     let hour = Duration::from_secs(3600);
     let o = MountOptions {
@@ -194,7 +200,8 @@ fn streaming() -> (MountOptions, FormatOptions) {
     (o, FormatOptions::default())
 }
 
-/// Several threads hand the pages over, in any order; still one flush makes all of them durable, and nothing is owed.
+/// Several threads hand the pages over, in any order; still one flush makes all of them durable,
+/// and nothing is owed.
 #[test]
 fn an_fsync_of_a_large_file_hands_over_several_pieces_at_a_time() {
     let (options, format) = streaming();
@@ -220,8 +227,9 @@ fn an_fsync_of_a_large_file_hands_over_several_pieces_at_a_time() {
     assert_eq!(fs.getxattr("/f", b"user.a").unwrap(), b"1");
 }
 
-/// A device that can be copied as it is at one moment while others write. A copy into which they write has blocks of several moments, as no
-/// crash leaves: those of a checkpoint, and what was written over them since.
+/// A device that can be copied as it is at one moment while others write. A copy into which they
+/// write has blocks of several moments, as no crash leaves: those of a checkpoint, and what was
+/// written over them since.
 #[derive(Debug)]
 struct Still {
     inner: MemoryDevice,
@@ -322,8 +330,9 @@ fn what_is_written_while_pieces_are_under_way_is_not_lost() {
     });
 }
 
-/// The power goes at any moment of an fsync whose pieces are under way together, and takes any part of what no flush covers: each page is what it was or
-/// what was written, never another's, and after the fsync what was written.
+/// The power goes at any moment of an fsync whose pieces are under way together, and takes any part
+/// of what no flush covers: each page is what it was or what was written, never another's, and
+/// after the fsync what was written.
 #[test]
 fn any_crash_while_pieces_are_under_way_leaves_old_pages_or_new_ones() {
     use lanefs_store::device::{Crash, MemoryImage};
@@ -431,7 +440,8 @@ impl Device for Busy {
     }
 }
 
-/// Whoever writes to all of a file faster than the device takes it does not keep an fsync from its end.
+/// Whoever writes to all of a file faster than the device takes it does not keep an fsync from its
+/// end.
 #[test]
 fn an_fsync_ends_though_others_write_faster_than_the_device() {
     use std::sync::mpsc::channel;
@@ -485,7 +495,8 @@ fn an_fsync_ends_though_others_write_faster_than_the_device() {
     }
 }
 
-/// Who finds nothing dirty because another thread is writing it waits for that one: an fsync of the same file, and a sync.
+/// Who finds nothing dirty because another thread is writing it waits for that one: an fsync of the
+/// same file, and a sync.
 #[test]
 fn nobody_is_told_of_durability_while_another_is_still_writing() {
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -145,8 +145,8 @@ fn noatime_covers_files_and_directories() {
     }
 }
 
-/// The stripes of the index hold times of changes of names; one that was set wins over older ones, and loses to a change after it, even
-/// within one tick of the clock.
+/// The stripes of the index hold times of changes of names; one that was set wins over older ones,
+/// and loses to a change after it, even within one tick of the clock.
 #[test]
 fn a_directory_has_the_time_that_was_set_until_a_name_changes() {
     let (fs, dev) = root(64);
@@ -165,11 +165,13 @@ fn a_directory_has_the_time_that_was_set_until_a_name_changes() {
     let fs = reopen(fs, &dev);
     assert_eq!(fs.stat("/d").unwrap().mtime, 6_000);
     fs.mkdir("/d/sub", 0o755).unwrap();
-    // Not `removed`: in one tick with a time that was set, that is a nanosecond ahead of the clock, and this mount knows of no time set before it.
+    // Not `removed`: in one tick with a time that was set, that is a nanosecond ahead of the clock,
+    // and this mount knows of no time set before it.
     assert!(fs.stat("/d").unwrap().mtime >= changed);
 }
 
-/// Times from 1678 to 2262 are kept (SEMANTICS T4), so also those before 1970, whoever sets them and whatever else is stamped.
+/// Times from 1678 to 2262 are kept (SEMANTICS T4), so also those before 1970, whoever sets them
+/// and whatever else is stamped.
 #[test]
 fn times_before_1970_are_kept() {
     let (fs, dev) = root(64);

@@ -149,7 +149,8 @@ fn endless_overwriting_of_a_nearly_full_volume_never_stops() {
     }
 }
 
-/// A range that ends behind the largest file is refused, whatever is to be done with it, and nothing is done.
+/// A range that ends behind the largest file is refused, whatever is to be done with it, and
+/// nothing is done.
 #[test]
 fn no_range_ends_behind_the_largest_file() {
     let (fs, _dev) = root(64);
@@ -186,8 +187,8 @@ fn fill(f: &lanefs::File) -> u64 {
     written
 }
 
-/// Making a file shorter, or a hole in it, gives room back: it succeeds where there is none, also where what is kept of a page has to be
-/// written anew.
+/// Making a file shorter, or a hole in it, gives room back: it succeeds where there is none, also
+/// where what is kept of a page has to be written anew.
 #[test]
 fn a_full_volume_lets_files_be_cut_in_the_middle_of_a_page() {
     let (fs, dev) = root(16);
@@ -235,8 +236,8 @@ fn a_full_volume_lets_files_be_cut_in_the_middle_of_a_page() {
     }
 }
 
-/// A page of a file with holes that had left memory was counted as a new block when it was written over as
-/// a whole, until the file was opened anew.
+/// A page of a file with holes that had left memory was counted as a new block when it was written
+/// over as a whole, until the file was opened anew.
 #[test]
 fn a_page_of_a_file_with_holes_is_one_block_however_often_it_is_written() {
     let (fs, dev) = crate::root(64);

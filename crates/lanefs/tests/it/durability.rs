@@ -1,4 +1,5 @@
-//! What is there after a crash. (The crash simulator in lanefs-check tries every state; these are the plain cases.)
+//! What is there after a crash. (The crash simulator in lanefs-check tries every state; these are
+//! the plain cases.)
 
 use crate::{after_crash, errno, ls, options, reopen, root};
 use lanefs::{Cred, Fs, MountOptions, OpenOptions, Order, Volume};
@@ -35,8 +36,8 @@ fn an_fsynced_new_file_is_there_with_its_name_its_directories_and_nothing_else()
     assert_eq!(one_of_two_is_fsynced(Order::Relaxed), ["synced"]);
 }
 
-/// git, dpkg and others go by it, because ext4 and XFS do: the name that a lock file was renamed to counts only if all that it
-/// refers to is there.
+/// git, dpkg and others go by it, because ext4 and XFS do: the name that a lock file was renamed to
+/// counts only if all that it refers to is there.
 #[test]
 fn an_fsync_of_an_ordered_volume_keeps_all_names_that_returned_before_it() {
     assert_eq!(one_of_two_is_fsynced(Order::Ordered), ["before", "synced"]);
@@ -61,7 +62,8 @@ fn an_fsync_of_any_file_keeps_a_rename_that_returned_before_it() {
     }
 }
 
-/// As on ext4, so that a database does not wait for those who make files beside it; what names its own file, and all before that, is kept.
+/// As on ext4, so that a database does not wait for those who make files beside it; what names its
+/// own file, and all before that, is kept.
 #[test]
 fn an_fdatasync_of_an_ordered_volume_keeps_names_up_to_the_last_of_its_file() {
     let (fs, dev) = opened(Order::Ordered);
@@ -79,7 +81,8 @@ fn an_fdatasync_of_an_ordered_volume_keeps_names_up_to_the_last_of_its_file() {
     assert_eq!(ls(&left, "/"), ["before", "data"], "nobody asked for /beside");
 }
 
-/// Many threads make files and fsync them, each seals epochs for all; what one of them was told is there, whoever wrote it.
+/// Many threads make files and fsync them, each seals epochs for all; what one of them was told is
+/// there, whoever wrote it.
 #[test]
 fn what_several_threads_fsync_at_once_is_there_with_all_before_it() {
     let (fs, dev) = opened(Order::Ordered);
@@ -138,7 +141,8 @@ fn replacing_by_rename_yields_old_or_new_whole() {
 
 #[test]
 fn an_fsynced_removal_takes_the_other_name_along() {
-    // O4: link b, then unlink a, fsync of the directory entry's owner: the file must keep its name b.
+    // O4: link b, then unlink a, fsync of the directory entry's owner: the file must keep its name
+    //     b.
     let (fs, dev) = root(64);
     fs.mkdir("/d", 0o755).unwrap();
     fs.write("/a", b"keep me").unwrap();
@@ -250,8 +254,9 @@ fn a_shut_down_volume_answers_eio_and_keeps_what_was_synced() {
     assert_eq!(ls(&c, "/"), ["f"]);
 }
 
-/// SEMANTICS F5, and what it is for: editors and installers that write a new file and rename it over the old one without any
-/// fsync of it. Whatever makes the rename durable must bring the content along.
+/// SEMANTICS F5, and what it is for: editors and installers that write a new file and rename it
+/// over the old one without any fsync of it. Whatever makes the rename durable must bring the
+/// content along.
 #[test]
 fn a_replacing_rename_brings_the_content_along() {
     type Durable = fn(&lanefs::Fs);
@@ -282,8 +287,9 @@ fn a_replacing_rename_brings_the_content_along() {
     }
 }
 
-/// Pages written back under memory pressure reach the device without a flush and without a batch that recovery could find. They are
-/// no longer dirty, but `sync` must make them durable all the same.
+/// Pages written back under memory pressure reach the device without a flush and without a batch
+/// that recovery could find. They are no longer dirty, but `sync` must make them durable all the
+/// same.
 #[test]
 fn sync_covers_what_was_written_back_before_it() {
     let dev = std::sync::Arc::new(lanefs_store::device::MemoryDevice::new(64 << 20).unwrap());
@@ -301,7 +307,8 @@ fn sync_covers_what_was_written_back_before_it() {
     }
 }
 
-/// Waiting for the end of unlinked files went on for ever when one was freed and another was still held open.
+/// Waiting for the end of unlinked files went on for ever when one was freed and another was still
+/// held open.
 #[test]
 fn an_unlinked_file_that_is_held_open_does_not_keep_the_reaper_busy() {
     let (fs, _) = root(64);
@@ -316,7 +323,8 @@ fn an_unlinked_file_that_is_held_open_does_not_keep_the_reaper_busy() {
     fs.volume().close().unwrap();
 }
 
-/// A sync that failed is never followed by one that succeeds without what the first was to make durable: the device may have forgotten it.
+/// A sync that failed is never followed by one that succeeds without what the first was to make
+/// durable: the device may have forgotten it.
 #[test]
 fn after_a_failed_flush_no_sync_and_no_fsync_succeeds() {
     use lanefs_store::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, Plan};
@@ -348,7 +356,8 @@ fn after_a_failed_flush_no_sync_and_no_fsync_succeeds() {
     failed(fs.volume().close(), "nothing of it became durable");
 }
 
-/// One read that fails while the volume is opened: opening may fail, but must not go on from an older checkpoint and make that durable.
+/// One read that fails while the volume is opened: opening may fail, but must not go on from an
+/// older checkpoint and make that durable.
 #[test]
 fn a_read_error_while_opening_loses_nothing() {
     use lanefs_store::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan};
@@ -370,7 +379,8 @@ fn a_read_error_while_opening_loses_nothing() {
     }
 }
 
-/// A file that inherits an ACL has it with its name, whatever made the name durable, and loses it only by a call.
+/// A file that inherits an ACL has it with its name, whatever made the name durable, and loses it
+/// only by a call.
 #[test]
 fn what_a_file_is_born_with_is_durable_with_its_name() {
     use lanefs::{Birth, Cred};
@@ -420,7 +430,8 @@ fn what_a_file_is_born_with_is_durable_with_its_name() {
     }
 }
 
-/// What no group can hold, or nobody may set, is refused before anything is made; a file that was there is left alone.
+/// What no group can hold, or nobody may set, is refused before anything is made; a file that was
+/// there is left alone.
 #[test]
 fn what_cannot_be_born_is_refused_whole() {
     use lanefs::{Birth, Cred};
@@ -449,7 +460,8 @@ fn what_cannot_be_born_is_refused_whole() {
     assert_eq!(errno(fs.getxattr("/there", b"user.a")), libc::ENODATA);
 }
 
-/// Written, cut and not written back: the size of the cut must not become durable without the content, or zeros would stand where data was.
+/// Written, cut and not written back: the size of the cut must not become durable without the
+/// content, or zeros would stand where data was.
 #[test]
 fn a_truncated_file_is_not_found_longer_than_what_was_written_back() {
     let (fs, dev) = root(64);
@@ -462,8 +474,8 @@ fn a_truncated_file_is_not_found_longer_than_what_was_written_back() {
     assert!(found.is_empty() || found == [1; 11_000], "{} bytes, some are zeros", found.len());
 }
 
-/// The store had the new size, and the block of before: the page that was cut was only in memory. A file that grew without its last page being
-/// looked at showed the old bytes.
+/// The store had the new size, and the block of before: the page that was cut was only in memory. A
+/// file that grew without its last page being looked at showed the old bytes.
 #[test]
 fn what_a_truncation_cut_off_stays_away_when_the_file_grows_after_a_crash() {
     type Grow = fn(&lanefs::File);
@@ -502,7 +514,8 @@ fn what_a_truncation_cut_off_stays_away_when_the_file_grows_after_a_crash() {
     }
 }
 
-/// An fsync logs a part of an epoch, and what comes behind it undoes that part: all of the epoch comes to nothing, and must be committed all the same.
+/// An fsync logs a part of an epoch, and what comes behind it undoes that part: all of the epoch
+/// comes to nothing, and must be committed all the same.
 #[test]
 fn what_undoes_an_fsynced_change_in_the_same_epoch_is_durable_after_a_sync() {
     let (fs, dev) = root(64);
@@ -560,7 +573,8 @@ fn no_sync_of_a_broken_or_closed_volume_succeeds() {
     }
 }
 
-/// A directory of which nothing but names changed is on no list but that of its names, each time anew.
+/// A directory of which nothing but names changed is on no list but that of its names, each time
+/// anew.
 #[test]
 fn a_sync_makes_the_time_of_a_directory_durable_of_which_only_names_changed() {
     let (fs, dev) = root(64);
@@ -603,8 +617,8 @@ fn a_closed_volume_lets_go_of_its_image() {
     drop(Volume::open(&[&image], &options()).unwrap());
 }
 
-/// A file whose map the device does not read holds back its own content, and nobody else's: not at a sync, not where it took another
-/// file's name, and not at a close.
+/// A file whose map the device does not read holds back its own content, and nobody else's: not at
+/// a sync, not where it took another file's name, and not at a close.
 #[test]
 fn what_one_file_cannot_say_holds_back_nobody_else() {
     for rename in [false, true] {

@@ -42,7 +42,8 @@ fn long(n: usize) -> String {
     format!("/{n:0>250}")
 }
 
-/// Fills the volume with what `make` makes, takes out every `step`th, all at once, and looks at what a crash leaves and a clean close does.
+/// Fills the volume with what `make` makes, takes out every `step`th, all at once, and looks at
+/// what a crash leaves and a clean close does.
 fn fill_and_take_out(
     mib: u64,
     step: usize,
@@ -116,7 +117,8 @@ fn a_volume_full_of_attributes_can_be_emptied() {
     }
 }
 
-/// The same with the background threads at work, and a volume that is dropped as by a crash in the middle of it.
+/// The same with the background threads at work, and a volume that is dropped as by a crash in the
+/// middle of it.
 #[test]
 fn names_come_and_go_on_a_full_volume() {
     let dev = root(16).1;
@@ -147,7 +149,8 @@ fn names_come_and_go_on_a_full_volume() {
     close_and_check(fs, dev);
 }
 
-/// With two copies of the tree a promise of a file, a name or attributes is one of twice as many blocks, and is kept.
+/// With two copies of the tree a promise of a file, a name or attributes is one of twice as many
+/// blocks, and is kept.
 #[test]
 fn what_two_copies_take_is_promised() {
     let (volume, dev) = volume_with(16, 2);
@@ -184,7 +187,8 @@ fn what_two_copies_take_is_promised() {
     close_and_check(fs, dev);
 }
 
-/// No block is marked as in use that nothing refers to: what the cleaner moved and a fold wrote anew once was.
+/// No block is marked as in use that nothing refers to: what the cleaner moved and a fold wrote
+/// anew once was.
 fn close_and_check(fs: Fs, dev: std::sync::Arc<lanefs_store::device::MemoryDevice>) {
     fs.volume().close().unwrap();
     drop(fs);
@@ -213,7 +217,8 @@ fn too_many_attributes_are_no_reason_to_make_room() {
     assert!(slots() != before, "a checkpoint shows");
 }
 
-/// What deleted files held comes back in the middle of a write or an append too, not only before it.
+/// What deleted files held comes back in the middle of a write or an append too, not only before
+/// it.
 #[test]
 fn writes_are_whole_while_deleted_files_hold_the_room() {
     let (fs, dev) = root(32);

@@ -1,4 +1,5 @@
-//! What earlier systems got wrong, where the crash simulator is not the place to see it. docs/TESTING.md has the whole list.
+//! What earlier systems got wrong, where the crash simulator is not the place to see it.
+//! docs/TESTING.md has the whole list.
 
 use crate::{errno, options};
 use lanefs::{Cred, Fs, MountOptions, OpenOptions, Volume};
@@ -27,7 +28,8 @@ fn crashed(dev: &Recording, options: &MountOptions) -> Fs {
     Volume::open_devices(vec![d], options).unwrap().as_user(Cred::root())
 }
 
-/// How many slots and how many other blocks were written, and how many flushes were made, since the log was taken last.
+/// How many slots and how many other blocks were written, and how many flushes were made, since the
+/// log was taken last.
 fn cost(log: &Log) -> (usize, u64, usize) {
     let (mut slots, mut blocks) = (0, 0);
     for w in &log.writes {
@@ -38,7 +40,8 @@ fn cost(log: &Log) -> (usize, u64, usize) {
     (slots, blocks, log.flushes.len())
 }
 
-/// Max's published code lost what was fsynced in a log other than the first, and could not be mounted with another number of them.
+/// Max's published code lost what was fsynced in a log other than the first, and could not be
+/// mounted with another number of them.
 #[test]
 fn after_a_crash_another_number_of_logs_finds_what_all_logs_held() {
     for (before, after) in [(4, 1), (1, 4), (4, 3), (2, 0)] {
@@ -59,7 +62,8 @@ fn after_a_crash_another_number_of_logs_finds_what_all_logs_held() {
         for (t, i) in (0..6).flat_map(|t| (0..10).map(move |i| (t, i))) {
             assert_eq!(fs.read(&*format!("/f{t}-{i}")).unwrap(), vec![t as u8 + 1; 100 + i * 3000]);
         }
-        // And on: what the other logs held is not overwritten before a checkpoint, nor forgotten after it.
+        // And on: what the other logs held is not overwritten before a checkpoint, nor forgotten
+        // after it.
         let f = fs.create("/more").unwrap();
         f.write_all_at(&[9; 50_000], 0).unwrap();
         f.sync_all().unwrap();
@@ -94,7 +98,8 @@ fn a_transaction_larger_than_a_batch_and_than_a_segment_is_there_whole() {
     }
 }
 
-/// F2FS turns an fsync of a directory, of a file with several names or of a renamed one into a checkpoint, with stalls of seconds.
+/// F2FS turns an fsync of a directory, of a file with several names or of a renamed one into a
+/// checkpoint, with stalls of seconds.
 #[test]
 fn no_fsync_is_a_checkpoint() {
     let (fs, dev) = recorded(64, &small_segments(), &options());
@@ -141,7 +146,8 @@ fn no_fsync_is_a_checkpoint() {
         fs.create("/d/last").unwrap();
         fsync("/d");
     });
-    // The move of a directory is an epoch commit: one trip and one flush as well, besides that of the directory itself.
+    // The move of a directory is an epoch commit: one trip and one flush as well, besides that of
+    // the directory itself.
     dev.recorder().take_log();
     fs.mkdir("/d/sub", 0o755).unwrap();
     fs.rename("/d/sub", "/e/sub").unwrap();
@@ -180,8 +186,8 @@ fn overwriting_goes_on_at_90_percent() {
     }
 }
 
-/// XFS's per-core counters fall together near the end of the space. Here exactly what statfs calls free can be written, from however many
-/// threads, and every byte accepted is there after a crash.
+/// XFS's per-core counters fall together near the end of the space. Here exactly what statfs calls
+/// free can be written, from however many threads, and every byte accepted is there after a crash.
 #[test]
 fn the_last_block_can_be_written_and_not_one_more() {
     let (fs, dev) =
@@ -219,7 +225,8 @@ fn the_last_block_can_be_written_and_not_one_more() {
     assert_eq!(found, written);
 }
 
-/// ScaleFS spent 25 KB on each log of each inode that a core touched; a lane of LaneFS is one log for all inodes.
+/// ScaleFS spent 25 KB on each log of each inode that a core touched; a lane of LaneFS is one log
+/// for all inodes.
 #[test]
 fn an_operation_leaves_little_in_the_log() {
     let (fs, dev) = recorded(64, &small_segments(), &options());
@@ -254,8 +261,8 @@ fn an_operation_leaves_little_in_the_log() {
     assert!((1..=4096).contains(&bytes), "{bytes} bytes for 1000 renames and a name");
 }
 
-/// Max's published code takes the log of every block from a counter that all cores share. Here a thread's fsyncs go to one log, one behind the
-/// other.
+/// Max's published code takes the log of every block from a counter that all cores share. Here a
+/// thread's fsyncs go to one log, one behind the other.
 #[test]
 fn the_fsyncs_of_a_thread_stay_in_one_log() {
     let (fs, dev) = recorded(64, &small_segments(), &MountOptions { mlogs: 4, ..options() });

@@ -105,7 +105,8 @@ fn waiting_in_a_circle_is_refused() {
     a.lock_range(0..1, Exclusive, false).unwrap();
     b.lock_range(1..2, Exclusive, false).unwrap();
     c.lock_range(2..3, Exclusive, false).unwrap();
-    // Whoever closes the circle is refused; who that is depends on the order they come in. When it lets go, the others come through.
+    // Whoever closes the circle is refused; who that is depends on the order they come in. When it
+    // lets go, the others come through.
     let refused = std::thread::scope(|s| {
         let waits = [(a, 1..2), (b, 2..3), (c, 0..1)].map(|(file, range)| {
             s.spawn(move || {

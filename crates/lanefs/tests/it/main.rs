@@ -49,7 +49,8 @@ pub fn root(mib: u64) -> (Fs, Arc<MemoryDevice>) {
     (v.as_user(Cred::root()), d)
 }
 
-/// What a machine would find after the power went now: everything the device was given (a memory device keeps no volatile cache).
+/// What a machine would find after the power went now: everything the device was given (a memory
+/// device keeps no volatile cache).
 pub fn after_crash(dev: &MemoryDevice) -> Fs {
     let image = MemoryImage::capture(dev).unwrap();
     let d: Arc<dyn Device> = Arc::new(image.fork().unwrap());

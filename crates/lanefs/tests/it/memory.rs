@@ -37,8 +37,8 @@ fn more_files_than_fit_in_the_cache_are_all_there() {
     assert!(ls(&fs, "/").is_empty());
 }
 
-/// A write learnt only at its end that the file was dirty: until then nobody could write its pages back, so one that was larger than the
-/// page cache waited for frames in vain and came back short.
+/// A write learnt only at its end that the file was dirty: until then nobody could write its pages
+/// back, so one that was larger than the page cache waited for frames in vain and came back short.
 #[test]
 fn one_write_may_be_larger_than_the_page_cache() {
     let (v, dev) = volume(64);
@@ -55,7 +55,8 @@ fn one_write_may_be_larger_than_the_page_cache() {
     assert!(read == data);
 }
 
-/// Every page of a file full of holes lies in a leaf of its own of the file's map; a leaf took 3 KiB, whatever was in it, and nobody counted them.
+/// Every page of a file full of holes lies in a leaf of its own of the file's map; a leaf took 3
+/// KiB, whatever was in it, and nobody counted them.
 #[test]
 fn a_file_of_islands_costs_memory_by_its_islands() {
     let (v, dev) = volume(512);
@@ -77,7 +78,8 @@ fn a_file_of_islands_costs_memory_by_its_islands() {
     drop(file);
     v.close().unwrap();
     drop(v);
-    // The check reads such a map without holding all of it; it threw away what it had just read, for ever, from the 512th node on.
+    // The check reads such a map without holding all of it; it threw away what it had just read,
+    // for ever, from the 512th node on.
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         tell.send(lanefs_store::fsck::check(vec![dev], &Default::default(), &|_| {}).unwrap().is_clean())

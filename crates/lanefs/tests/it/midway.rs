@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A device during whose next read something else is done, once, and of which no more than so many reads succeed.
+/// A device during whose next read something else is done, once, and of which no more than so many
+/// reads succeed.
 struct Midway {
     inner: Arc<MemoryDevice>,
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -65,7 +66,8 @@ impl Midway {
     }
 }
 
-/// A volume with the file /f of so many bytes 7, none of them in memory but those of the last page, and the file open for both.
+/// A volume with the file /f of so many bytes 7, none of them in memory but those of the last page,
+/// and the file open for both.
 fn cold(size: usize) -> (Fs, Arc<Midway>, Arc<File>) {
     let (fs, dev) = root(64);
     fs.write("/f", &vec![7; size]).unwrap();
@@ -83,7 +85,8 @@ fn cold(size: usize) -> (Fs, Arc<Midway>, Arc<File>) {
 
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// The size and the last bytes, which lie in the inode block, are what an fsync told in the middle of the punch.
+/// The size and the last bytes, which lie in the inode block, are what an fsync told in the middle
+/// of the punch.
 #[test]
 fn a_hole_takes_nothing_of_what_was_written_behind_the_end_meanwhile() {
     for mode in [PUNCH, libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_ZERO_RANGE] {
@@ -137,7 +140,8 @@ fn times_do_not_go_back_after_a_change_that_took_long() {
     }
 }
 
-/// What was copied or read before a page that cannot be read counts; the error is told to who comes back for the rest.
+/// What was copied or read before a page that cannot be read counts; the error is told to who comes
+/// back for the rest.
 #[test]
 fn a_broken_page_does_not_take_back_what_was_done_before_it() {
     let (fs, midway, f) = cold(3 << 20);

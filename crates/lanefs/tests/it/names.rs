@@ -206,7 +206,8 @@ fn nothing_is_listed_behind_the_last_offset() {
     }
 }
 
-/// As Linux answers: whoever would make a file through a path that asks for a directory hears EISDIR, others hear what is in the way.
+/// As Linux answers: whoever would make a file through a path that asks for a directory hears
+/// EISDIR, others hear what is in the way.
 #[test]
 fn a_path_that_ends_in_a_slash_makes_no_file() {
     let (fs, _) = root(64);
@@ -278,8 +279,9 @@ fn a_path_has_at_most_4095_bytes() {
     assert_eq!(errno(fs.stat(&*path(4096))), libc::ENAMETOOLONG);
 }
 
-/// Numbers of removed files are given out again, in this mount and in the next: else the inode table would grow for ever. And what has such a number is a
-/// file like any other, also when its inode is read again.
+/// Numbers of removed files are given out again, in this mount and in the next: else the inode
+/// table would grow for ever. And what has such a number is a file like any other, also when its
+/// inode is read again.
 #[test]
 fn numbers_of_removed_files_come_again() {
     let (mut fs, dev) = root(64);

@@ -1,4 +1,5 @@
-//! Inodes that one thread made and others change: their times, marks and dirty pages lie in the slots of those threads' lanes.
+//! Inodes that one thread made and others change: their times, marks and dirty pages lie in the
+//! slots of those threads' lanes.
 
 use super::{after_crash, reopen, root};
 use lanefs::{Cred, Fs, OpenOptions, SetAttr, SetTime};
@@ -172,7 +173,8 @@ fn fdatasync_leaves_attributes_behind_and_forgets_none() {
         fs.setxattr("/f", b"user.k", &[who as u8; 3], 0).unwrap();
         let now = fs.stat("/f").unwrap();
         f.sync_data().unwrap();
-        // All of the content, and the mode that the file had when it was written (SEMANTICS F8); of the attributes else what was durable before, whole.
+        // All of the content, and the mode that the file had when it was written (SEMANTICS F8); of
+        // the attributes else what was durable before, whole.
         let found = after_crash(&dev);
         let told = found.stat("/f").unwrap();
         assert_eq!(told.size, (5 + u64::from(who)) * 4096);

@@ -175,8 +175,9 @@ fn the_background_thread_does_the_work_and_a_drop_closes_cleanly() {
     assert_eq!(fs.read("/77").unwrap(), [77; 600]);
 }
 
-/// A stressor's ftruncate of a file that was open and had no name answered ESTALE now and then: the reaper marked whatever had no name as
-/// freed, and took the mark back when it found the open handle. In between the number led nowhere.
+/// A stressor's ftruncate of a file that was open and had no name answered ESTALE now and then: the
+/// reaper marked whatever had no name as freed, and took the mark back when it found the open
+/// handle. In between the number led nowhere.
 #[test]
 fn an_open_file_without_a_name_is_never_stale() {
     let (fs, _dev) = crate::root(32);
@@ -202,8 +203,8 @@ fn an_open_file_without_a_name_is_never_stale() {
 
 #[test]
 fn making_and_removing_for_ever_never_fills_the_volume() {
-    // Every new inode holds a block back until a checkpoint. Whoever is refused makes room and tries again, while others take the
-    // room and the background makes room too.
+    // Every new inode holds a block back until a checkpoint. Whoever is refused makes room and
+    // tries again, while others take the room and the background makes room too.
     for background in [false, true] {
         let (v, dev) = volume(16);
         v.close().unwrap();
@@ -279,8 +280,9 @@ fn errno_of(r: lanefs::Result<()>) -> i32 {
     r.err().map_or(0, |e| e.errno())
 }
 
-/// Two files change places for ever. A rename of one over the other that looked at the first before such a change, and at the second behind it,
-/// saw two names of one file, did nothing and told of success.
+/// Two files change places for ever. A rename of one over the other that looked at the first before
+/// such a change, and at the second behind it, saw two names of one file, did nothing and told of
+/// success.
 #[test]
 fn a_rename_over_another_file_is_done_while_both_change_places() {
     beside(

@@ -1,6 +1,8 @@
-//! rocksdb: RocksDB's `db_bench overwrite` with 8 KiB values (Max, table 4 and section 5.2): four clients in one database, and as many threads that
-//! flush and compact as there are workers, on as many processors. One operation of ours is one run of the program over all keys in random order;
-//! the rate is `db_bench`'s own operations by the time of the whole run, opening and closing included.
+//! rocksdb: RocksDB's `db_bench overwrite` with 8 KiB values (Max, table 4 and section 5.2): four
+//! clients in one database, and as many threads that flush and compact as there are workers, on as
+//! many processors. One operation of ours is one run of the program over all keys in random order;
+//! the rate is `db_bench`'s own operations by the time of the whole run, opening and closing
+//! included.
 
 use crate::error::{Context, Failure, Op, Res};
 use crate::target::Target;

@@ -22,7 +22,8 @@ impl<T: Target> Workload<T> for Dwal<T> {
         let path = cx.private(id)?.join("append");
         let file = cx.target.open(&path, flags::CREATE | flags::DATA).at("creating the file")?;
         let mut worker = Dwal { file, block: Block::new(id), appended: 0, stock: stock(cx) };
-        // Once as long as it will become: memory that the system has never given out before is not what is measured.
+        // Once as long as it will become: memory that the system has never given out before is not
+        // what is measured.
         while worker.operate(cx.target).at("appending")? > 0 {}
         worker.refill(cx)?;
         Ok(worker)

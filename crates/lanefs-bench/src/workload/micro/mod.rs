@@ -1,5 +1,5 @@
-//! FxMark's nineteen. Names: D data or M metadata; R read or W write; then the operation; then L low, M medium
-//! or H high sharing.
+//! FxMark's nineteen. Names: D data or M metadata; R read or W write; then the operation; then L
+//! low, M medium or H high sharing.
 
 pub mod drbh;
 pub mod drbl;
@@ -33,7 +33,8 @@ const STOCK: u64 = 16384;
 /// Entries in a directory that is listed.
 pub const ENTRIES: u64 = 1024;
 
-/// The shared file of DWOM and DRBM: a region of 8 MiB for each worker, written out in full and synced.
+/// The shared file of DWOM and DRBM: a region of 8 MiB for each worker, written out in full and
+/// synced.
 pub(super) fn shared_regions<T: Target>(cx: &Cx<'_, T>) -> Res<()> {
     use crate::target::TargetFile;
     let path = cx.path("shared.dat");
@@ -45,7 +46,8 @@ pub(super) fn shared_regions<T: Target>(cx: &Cx<'_, T>) -> Res<()> {
     file.sync().at("syncing the shared file")
 }
 
-/// How much a worker has in stock: the same for all targets, so that directories and files are equally large.
+/// How much a worker has in stock: the same for all targets, so that directories and files are
+/// equally large.
 pub(super) fn stock<T: Target>(cx: &Cx<'_, T>) -> u64 {
     cx.params.scaled(STOCK, 64)
 }

@@ -1,7 +1,7 @@
 //! MRDL: list a private directory, whole, from the start each time.
 //!
-//! The original never rewinds and times calls at the end of the directory; here an operation is one listing and
-//! the rate counts entries. Latencies are those of one listing.
+//! The original never rewinds and times calls at the end of the directory; here an operation is one
+//! listing and the rate counts entries. Latencies are those of one listing.
 
 use super::{ENTRIES, Files};
 use crate::error::{Op, Res};

@@ -1,4 +1,5 @@
-//! MRDM: all list one shared directory, whole, from the start each time; the rate counts entries (see MRDL).
+//! MRDM: all list one shared directory, whole, from the start each time; the rate counts entries
+//! (see MRDL).
 
 use super::{ENTRIES, Files};
 use crate::error::{Op, Res};

@@ -1,7 +1,8 @@
-//! MRPM: stat random paths of five components in a shared tree of 8^4 directories with 8 files each.
+//! MRPM: stat random paths of five components in a shared tree of 8^4 directories with 8 files
+//! each.
 //!
-//! The original draws its five digits from one generator whose low bits follow each other, and so reaches 8 of the
-//! 32,768 paths; here all are reached, with equal probability.
+//! The original draws its five digits from one generator whose low bits follow each other, and so
+//! reaches 8 of the 32,768 paths; here all are reached, with equal probability.
 
 use crate::error::{Op, Res};
 use crate::name::Name;

@@ -1,6 +1,8 @@
-//! dbench: replays a client's loadfile, again and again, each worker in a directory of its own; one call is one operation.
+//! dbench: replays a client's loadfile, again and again, each worker in a directory of its own; one
+//! call is one operation.
 //!
-//! Calls that failed when they were recorded may fail here: a missing file, an existing directory. Byte locks are not replayed.
+//! Calls that failed when they were recorded may fail here: a missing file, an existing directory.
+//! Byte locks are not replayed.
 
 use super::dbench_script::{Call, Script, load};
 use crate::error::{Op, Res};

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Where Debian's dbench package puts its loadfile.
 const USUAL: &str = "/usr/share/dbench/client.txt";
 
-/// One call. Paths are relative to the client's directory; an empty one is that directory. `ok` says whether
-/// the call succeeded when it was recorded.
+/// One call. Paths are relative to the client's directory; an empty one is that directory. `ok`
+/// says whether the call succeeded when it was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     /// NTCreateX of a file: made if missing, cut to nothing if `truncate`.
@@ -108,7 +108,8 @@ fn call(line: &str) -> Option<Option<Call>> {
             if options & 1 != 0 && disposition == 2 {
                 Call::Mkdir { path }
             } else {
-                // Dispositions: 1 open, 2 create, 3 open or create, 4 overwrite, 5 overwrite or create.
+                // Dispositions: 1 open, 2 create, 3 open or create, 4 overwrite, 5 overwrite or
+                // create.
                 let (create, truncate) = (matches!(disposition, 2 | 3 | 5), disposition >= 4);
                 Call::Open { path, create, truncate, handle: handle(4)?, ok }
             }

@@ -1,4 +1,5 @@
-//! dbench-sync: dbench with `--sync-dir`, as ScaleFS runs it (SOSP'17, 7.4): each unlink and each rename is followed by an fsync of the directory.
+//! dbench-sync: dbench with `--sync-dir`, as ScaleFS runs it (SOSP'17, 7.4): each unlink and each
+//! rename is followed by an fsync of the directory.
 
 use super::dbench::Dbench;
 use crate::error::{Op, Res};

@@ -1,6 +1,7 @@
-//! exim: a mail transfer agent's deliveries as FxMark and ScaleXFS run them, without fsync: the message body and header
-//! are spooled into a split spool directory (the header under a temporary name, then renamed), the message is appended
-//! to the user's mailbox and a line to the log, header and body are deleted.
+//! exim: a mail transfer agent's deliveries as FxMark and ScaleXFS run them, without fsync: the
+//! message body and header are spooled into a split spool directory (the header under a temporary
+//! name, then renamed), the message is appended to the user's mailbox and a line to the log, header
+//! and body are deleted.
 
 use crate::error::{Context, Op, Res};
 use crate::name::Name;

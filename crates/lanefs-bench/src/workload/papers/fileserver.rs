@@ -1,5 +1,6 @@
-//! fileserver: filebench's. One turn creates and writes a file, appends to one, reads one, deletes one and stats one: 11
-//! operations. 10,000 files of 128 KiB, directories 20 wide, I/O of 1 MiB (Max table 4).
+//! fileserver: filebench's. One turn creates and writes a file, appends to one, reads one, deletes
+//! one and stats one: 11 operations. 10,000 files of 128 KiB, directories 20 wide, I/O of 1 MiB
+//! (Max table 4).
 
 use super::fileset::FileSet;
 use super::{read_whole, write_bytes};

@@ -1,7 +1,8 @@
 //! filebench's filesets: numbered files, some of which exist.
 //!
-//! In filebench the threads share one fileset and pick files under a lock. Here each worker owns a part of
-//! the numbers, in the same directories, so that the workload's own lock is not what is measured.
+//! In filebench the threads share one fileset and pick files under a lock. Here each worker owns a
+//! part of the numbers, in the same directories, so that the workload's own lock is not what is
+//! measured.
 
 use crate::error::{Context, Op, Res};
 use crate::name::Name;
@@ -25,8 +26,8 @@ pub struct FileSet {
 }
 
 impl FileSet {
-    /// `files` files below `dir` (which ends in a slash), gamma distributed sizes around `mean` bytes, of which 80 %
-    /// are made now. `tag` keeps the names of workers apart.
+    /// `files` files below `dir` (which ends in a slash), gamma distributed sizes around `mean`
+    /// bytes, of which 80 % are made now. `tag` keeps the names of workers apart.
     pub fn new<T: Target>(
         cx: &Cx<'_, T>,
         dir: &Name,

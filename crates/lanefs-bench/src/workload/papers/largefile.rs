@@ -1,5 +1,5 @@
-//! largefile (ScaleFS 7.4): each worker creates a file of 100 MB in one shared directory and fsyncs it. The rate counts
-//! megabytes; latencies are those of a whole file.
+//! largefile (ScaleFS 7.4): each worker creates a file of 100 MB in one shared directory and fsyncs
+//! it. The rate counts megabytes; latencies are those of a whole file.
 
 use crate::error::{Context, Op, Res};
 use crate::name::Name;

@@ -1,10 +1,11 @@
-//! mailbench (ScaleFS 7.4): a mail server's queue and delivery, six fsyncs a message. Spools are per worker; mailboxes are
-//! maildirs (a directory with `tmp`, `new` and `cur`), of the worker's own (`-p`) or a thousand shared ones (`-s`).
+//! mailbench (ScaleFS 7.4): a mail server's queue and delivery, six fsyncs a message. Spools are
+//! per worker; mailboxes are maildirs (a directory with `tmp`, `new` and `cur`), of the worker's
+//! own (`-p`) or a thousand shared ones (`-s`).
 //!
-//! Queueing: the message is written under `pid`, fsynced (1), renamed into `mess`, which is fsynced (2); the
-//! envelope is written into `todo`, fsynced (3), and so is `todo` (4). Delivery: envelope and message are read, the message
-//! written into the mailbox's `tmp`, fsynced (5), renamed into `new`, which is fsynced (6); envelope and
-//! message are removed from the spool.
+//! Queueing: the message is written under `pid`, fsynced (1), renamed into `mess`, which is fsynced
+//! (2); the envelope is written into `todo`, fsynced (3), and so is `todo` (4). Delivery: envelope
+//! and message are read, the message written into the mailbox's `tmp`, fsynced (5), renamed into
+//! `new`, which is fsynced (6); envelope and message are removed from the spool.
 
 use super::{create_synced, read_whole};
 use crate::error::{Context, Op, Res};

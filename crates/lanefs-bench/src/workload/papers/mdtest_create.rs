@@ -1,4 +1,5 @@
-//! mdtest-create: mdtest's file creation phase: 1,000 files in each of ten directories of one's own.
+//! mdtest-create: mdtest's file creation phase: 1,000 files in each of ten directories of one's
+//! own.
 
 use crate::error::{Context, Op, Res};
 use crate::name::Name;

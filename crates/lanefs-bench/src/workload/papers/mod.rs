@@ -1,5 +1,6 @@
-//! The macro workloads of the papers, parameters as published: Max (ATC'21) table 4 and figure 1, ScaleFS (SOSP'17)
-//! section 7.4, ScaleXFS (FAST'22) table 1, filebench's varmail and fileserver as FxMark ships them.
+//! The macro workloads of the papers, parameters as published: Max (ATC'21) table 4 and figure 1,
+//! ScaleFS (SOSP'17) section 7.4, ScaleXFS (FAST'22) table 1, filebench's varmail and fileserver as
+//! FxMark ships them.
 
 pub mod dbench;
 pub mod dbench_script;

@@ -1,4 +1,5 @@
-//! smallfile (ScaleFS 7.4): create a file, write 1 KiB, fsync, delete; spread over 100 directories shared by all.
+//! smallfile (ScaleFS 7.4): create a file, write 1 KiB, fsync, delete; spread over 100 directories
+//! shared by all.
 
 use super::create_synced;
 use crate::error::{Op, Res};

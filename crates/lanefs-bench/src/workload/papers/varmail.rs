@@ -1,5 +1,6 @@
-//! varmail: filebench's mail server. One turn deletes a message; writes one and fsyncs it; reads, appends to and fsyncs
-//! another; reads a third: 13 operations. 1,000 files of 16 KiB in one directory (Max table 4).
+//! varmail: filebench's mail server. One turn deletes a message; writes one and fsyncs it; reads,
+//! appends to and fsyncs another; reads a third: 13 operations. 1,000 files of 16 KiB in one
+//! directory (Max table 4).
 
 use super::fileset::FileSet;
 use super::read_whole;

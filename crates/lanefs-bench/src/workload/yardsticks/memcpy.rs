@@ -1,4 +1,5 @@
-//! memcpy: copies 256 MiB of memory, 1 MiB at a time: what reads of cached data are held against. It touches no file.
+//! memcpy: copies 256 MiB of memory, 1 MiB at a time: what reads of cached data are held against.
+//! It touches no file.
 
 use super::CHUNK;
 use crate::error::{Op, Res};

@@ -1,5 +1,6 @@
-//! raw-sync: overwrite 4 KiB of a preallocated file in place, fdatasync. Run with `--direct` on a directory this is what
-//! the device itself can do: a write and a flush, no block to allocate, no metadata to write. DWSL and varmail are held against it.
+//! raw-sync: overwrite 4 KiB of a preallocated file in place, fdatasync. Run with `--direct` on a
+//! directory this is what the device itself can do: a write and a flush, no block to allocate, no
+//! metadata to write. DWSL and varmail are held against it.
 
 use super::written;
 use crate::error::{Op, Res};

@@ -1,5 +1,5 @@
-//! seq-read: read a private file of 256 MiB, 1 MiB at a time, around and around. Cached unless `--direct` or the cache
-//! is smaller.
+//! seq-read: read a private file of 256 MiB, 1 MiB at a time, around and around. Cached unless
+//! `--direct` or the cache is smaller.
 
 use super::{CHUNK, written};
 use crate::error::{Op, Res};

@@ -1,5 +1,5 @@
-//! seq-write: overwrite a private file of 256 MiB, 1 MiB at a time, with an fsync at the end of each pass (counted as part of
-//! its last write).
+//! seq-write: overwrite a private file of 256 MiB, 1 MiB at a time, with an fsync at the end of
+//! each pass (counted as part of its last write).
 
 use super::{CHUNK, written};
 use crate::error::{Op, Res};

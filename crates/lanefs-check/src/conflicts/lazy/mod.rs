@@ -1,12 +1,14 @@
 //! A file system whose initial state is chosen when it is looked at.
 //!
-//! Two calls run against it in both orders and share one [`Init`]: each cell of the initial state (what a name names, how long a
-//! file is) is open until the first look, which forks over the few values that can make a difference. New inodes, names and handles
-//! are numbered as they appear, so that states that differ only in numbering come once. Values that a call only passes on
-//! (a page it reads, a mode it reports) are not chosen at all: they are symbols, and only a comparison of one with a
-//! value that the other call wrote forks, into equal and not equal.
+//! Two calls run against it in both orders and share one [`Init`]: each cell of the initial state
+//! (what a name names, how long a file is) is open until the first look, which forks over the few
+//! values that can make a difference. New inodes, names and handles are numbered as they appear, so
+//! that states that differ only in numbering come once. Values that a call only passes on (a page
+//! it reads, a mode it reports) are not chosen at all: they are symbols, and only a comparison of
+//! one with a value that the other call wrote forks, into equal and not equal.
 //!
-//! This model steers the exploration. Whether a test commutes is decided by the reference model (`judge.rs`).
+//! This model steers the exploration. Whether a test commutes is decided by the reference model
+//! (`judge.rs`).
 
 mod compare;
 mod order;

@@ -192,7 +192,8 @@ impl Run<'_> {
         Ok(vec![V::N(1)])
     }
 
-    /// A removed name's file: whether it was its last matters to what happens, not to what is answered.
+    /// A removed name's file: whether it was its last matters to what happens, not to what is
+    /// answered.
     fn lose(&mut self, o: Obj) {
         if let Obj::File(Init(f)) = o {
             Init::flag(self.c, &mut self.init.files[f as usize].extra);

@@ -17,7 +17,8 @@ use std::str::FromStr;
 
 /// Show a structure of an image as it is on disk
 ///
-/// Nothing is recovered or repaired: what is shown is what the last checkpoint wrote, and behind it the log.
+/// Nothing is recovered or repaired: what is shown is what the last checkpoint wrote, and behind it
+/// the log.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Write JSON

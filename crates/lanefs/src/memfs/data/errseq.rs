@@ -6,9 +6,9 @@ const SEEN: u32 = 1 << 12;
 const STEP: u32 = SEEN << 1;
 const ERRNO: u32 = SEEN - 1;
 
-/// The last error of writing a file back, with a count of errors, as in Linux's `errseq_t`: 12 bits of errno,
-/// one bit "somebody has seen this", and a count above. The count moves only when the last error has been
-/// seen, so a storm of errors nobody looks at costs one step.
+/// The last error of writing a file back, with a count of errors, as in Linux's `errseq_t`: 12 bits
+/// of errno, one bit "somebody has seen this", and a count above. The count moves only when the
+/// last error has been seen, so a storm of errors nobody looks at costs one step.
 #[derive(Debug, Default)]
 pub struct ErrSeq(AtomicU32);
 
@@ -34,7 +34,8 @@ impl ErrSeq {
         if now & SEEN == 0 { 0 } else { now }
     }
 
-    /// The error recorded since `since`, if any; moves `since` on, so that each handle hears of it once.
+    /// The error recorded since `since`, if any; moves `since` on, so that each handle hears of it
+    /// once.
     pub fn check_and_advance(&self, since: &mut u32) -> Option<i32> {
         let now = self.0.load(Ordering::Acquire); // Acquire: pairs with record()
         if now == *since {

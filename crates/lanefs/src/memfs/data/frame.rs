@@ -8,25 +8,28 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, 
 pub(super) const DIRTY: u32 = 1;
 /// An image of the content is on its way to the store; its reservation travels with it.
 pub(super) const WRITEBACK: u32 = 2;
-/// The store is believed to hold nothing for this page; if it is dirty, it was added to the file's count of
-/// blocks.
+/// The store is believed to hold nothing for this page; if it is dirty, it was added to the file's
+/// count of blocks.
 pub(super) const HOLE: u32 = 4;
 
 /// The frame was left behind by a file that was dropped: free, and in no list.
 pub(super) const LOST: u32 = 8;
-/// Whoever wrote the page keeps it as well (a kernel's cache above): it leaves memory as soon as it is clean.
+/// Whoever wrote the page keeps it as well (a kernel's cache above): it leaves memory as soon as it
+/// is clean.
 pub(super) const ONCE: u32 = 16;
 
-/// The store's block holds bytes behind the end of the file that this page does not: see [`super::FileData::settle_tail`].
+/// The store's block holds bytes behind the end of the file that this page does not: see
+/// [`super::FileData::settle_tail`].
 pub(super) const BEHIND: u32 = 32;
 
 /// A place in a page tree that points to a frame: a slot of a leaf, or the root of a one-page file.
 pub(super) type Slot = AtomicUsize;
 
-/// Everything about one frame but its bytes. All zero means free, so fresh anonymous memory needs no setup.
+/// Everything about one frame but its bytes. All zero means free, so fresh anonymous memory needs
+/// no setup.
 ///
-/// Who writes what: `seq` whoever locks the page; `state`, `ino`, `page`, `slot` only the holder of that lock;
-/// `referenced` anybody (a hint).
+/// Who writes what: `seq` whoever locks the page; `state`, `ino`, `page`, `slot` only the holder of
+/// that lock; `referenced` anybody (a hint).
 #[repr(C, align(64))]
 pub(super) struct Desc {
     seq: SeqWord,
@@ -61,8 +64,8 @@ impl Desc {
         self.seq.try_lock().then(|| PageGuard { desc: self, changed: true })
     }
 
-    /// Whether the frame holds page `page` of `ino`. Exact under the lock; without it, only together with a
-    /// validated sequence.
+    /// Whether the frame holds page `page` of `ino`. Exact under the lock; without it, only
+    /// together with a validated sequence.
     pub(super) fn is(&self, ino: Ino, page: u64) -> bool {
         // Relaxed: ordered by the lock, or checked again by validate().
         self.ino.load(Ordering::Relaxed) == ino.0 && self.page.load(Ordering::Relaxed) == page
@@ -102,7 +105,8 @@ impl Desc {
     }
 }
 
-/// A locked page. Unlocks when dropped, which also tells optimistic readers that the content may have changed.
+/// A locked page. Unlocks when dropped, which also tells optimistic readers that the content may
+/// have changed.
 pub(super) struct PageGuard<'a> {
     desc: &'a Desc,
     changed: bool,

@@ -1,12 +1,15 @@
-//! File data: the pages of a file that memory holds, and what reads, writes, truncates and writes them back.
+//! File data: the pages of a file that memory holds, and what reads, writes, truncates and writes
+//! them back.
 //!
 //! # Definitions
-//! The *store* is what lies below [`PageStore`]. A page is *attached* when the file's tree leads to a frame
-//! that holds it. It is *dirty* when its content is newer than the store's, and *in writeback* while an image
-//! of it travels to the store. A page that is neither is *clean* and equals what the store would return.
+//! The *store* is what lies below [`PageStore`]. A page is *attached* when the file's tree leads to
+//! a frame that holds it. It is *dirty* when its content is newer than the store's, and *in
+//! writeback* while an image of it travels to the store. A page that is neither is *clean* and
+//! equals what the store would return.
 //!
 //! # Locks
-//! In this order; each may be held while taking one further right, none while taking one further left:
+//! In this order; each may be held while taking one further right, none while taking one further
+//! left:
 //!
 //! ```text
 //! size lock       one per file: writes that extend it, append, truncate. Held over the whole call.
@@ -16,44 +19,51 @@
 //! pool locks      leaves (`pool.rs`).
 //! ```
 //!
-//! Frames are asked for, and writers are slowed down, before any of them is taken, for that may call the
-//! writeback callback, which takes writeback locks and page locks. With locks held only `FramePool::try_take`
-//! is used, which waits for nothing.
+//! Frames are asked for, and writers are slowed down, before any of them is taken, for that may
+//! call the writeback callback, which takes writeback locks and page locks. With locks held only
+//! `FramePool::try_take` is used, which waits for nothing.
 //!
 //! # Invariants
-//! D1. An attached, unlocked frame has its content. Loading happens under the page lock of an already
+//! D1. An attached, unlocked frame has its content. Loading happens under the page lock of an
+//!     already
 //! ```text
 //! attached frame, so that a page is loaded by one thread, others wait for it, and nobody can write,
 //! write back and evict a page in the time between a load's reading and its attaching (which would bring
 //! stale bytes back).
 //! ```
-//! D2. A frame's bytes are written only under its page lock, with racy copies. A reader copies without the
+//! D2. A frame's bytes are written only under its page lock, with racy copies. A reader copies
+//!     without the
 //! ```text
 //! lock and believes the copy only if the descriptor's sequence and its (inode, page) are unchanged. So a
 //! 4 KiB block is never torn.
 //! ```
-//! D3. A detached frame has no owner (inode 0). Whoever waited for its lock checks the owner, and looks the
+//! D3. A detached frame has no owner (inode 0). Whoever waited for its lock checks the owner, and
+//!     looks the
 //! ```text
 //! page up again: this is the "truncated" mark. Detaching empties the slot before the owner is cleared
 //! and before the lock is released.
 //! ```
-//! D4. `size` changes only under the size lock. It grows after the data is in place (Release), so that a
+//! D4. `size` changes only under the size lock. It grows after the data is in place (Release), so
+//!     that a
 //! ```text
 //! reader that sees the size (Acquire) finds the bytes, and a read during an append sees all of it or
 //! nothing.
 //! ```
-//! D5. While nobody holds the size lock, no page wholly past the end is attached, and bytes past the end in
+//! D5. While nobody holds the size lock, no page wholly past the end is attached, and bytes past
+//!     the end in
 //! ```text
 //! the last page are zero.
 //! ```
-//! D6. No image that `capture` takes holds bytes past the size that travels with it: it is told that size, leaves out
+//! D6. No image that `capture` takes holds bytes past the size that travels with it: it is told
+//!     that size, leaves out
 //! ```text
 //! pages behind it, and blanks the rest of the last one. A truncation lowers the store's size at once, and only
 //! dirties the page it cuts. So after a crash the last page of a file may hold bytes past its end in the store. A load leaves them
 //! out, and before the size of a file that came from the store is raised for the first time, such a page is made dirty
 //! (`settle_tail`). Together with D5 an extension never shows stale bytes, whether the page is cached or not, also after a crash.
 //! ```
-//! D7. Every dirty page holds one block of the store's reservation; a captured image takes it along, and a
+//! D7. Every dirty page holds one block of the store's reservation; a captured image takes it
+//!     along, and a
 //! ```text
 //! page that is dirtied again while in writeback takes another. For a page that a truncate or a hole
 //! covers in part the block is asked for so that it is to be had on a full volume too, and so it is for a page
@@ -62,27 +72,32 @@
 //! D8. A [`FileData`] does not move while it has pages: frames point back to it.
 //!
 //! # Races, and what closes them
-//! - *Miss and truncate.* A truncate lowers the size, unmaps in the store, passes the tree lock, then
-//!   detaches everything behind. An attach checks the size under the tree lock: it comes before that, and is
-//!   detached, or after, and is refused. A load that attached before and reads after holds the page lock, so
-//!   the detach waits for it. Punching a hole unmaps first as well: a load attached later reads zeros.
-//! - *Write and truncate.* A write inside the file does not take the size lock. It checks, under each page's
-//!   lock, that the bytes it is about to write lie inside the size, else it goes on as an extending write,
-//!   under the size lock. The truncate lowers the size with the last page locked, and blanks its rest
-//!   before it unlocks: a writer that had the page before is blanked, one that has it after sees the size.
-//! - *Write and write.* Pages are locked hand over hand in ascending order, so that of two overlapping writes
-//!   one is ahead on every page they share. A write longer than [`FramePool::unit`](FramePool) pages is
-//!   ordered unit by unit, and so is one that runs out of frames half-way.
-//! - *Eviction and read.* D2. *Eviction and write*: eviction takes the page lock and looks at the state under
-//!   it.
-//! - *Writeback and write.* `capture` clears the dirty mark before it copies (O15), under the page lock; a
-//!   later write marks the page dirty again. A page in writeback is not captured again before `finish`, so
-//!   two images of one page are never under way.
-//! - *Writeback and truncate.* The writeback lock: when a truncate unmaps, no image of the file is under way.
-//! - *Hole and extension.* A hole blanks what it covers of the file's last page, or lets the page go as a whole if the file ends within the hole. It
-//!   decides by one reading of the size, and in the latter case looks under the size lock whether that still holds.
-//! - *Extension and writeback.* D6: an extending write in progress has pages behind the size; they stay dirty
-//!   for the next round.
+//! - *Miss and truncate.* A truncate lowers the size, unmaps in the store, passes the tree lock,
+//!   then detaches everything behind. An attach checks the size under the tree lock: it comes
+//!   before that, and is detached, or after, and is refused. A load that attached before and reads
+//!   after holds the page lock, so the detach waits for it. Punching a hole unmaps first as well: a
+//!   load attached later reads zeros.
+//! - *Write and truncate.* A write inside the file does not take the size lock. It checks, under
+//!   each page's lock, that the bytes it is about to write lie inside the size, else it goes on as
+//!   an extending write, under the size lock. The truncate lowers the size with the last page
+//!   locked, and blanks its rest before it unlocks: a writer that had the page before is blanked,
+//!   one that has it after sees the size.
+//! - *Write and write.* Pages are locked hand over hand in ascending order, so that of two
+//!   overlapping writes one is ahead on every page they share. A write longer than
+//!   [`FramePool::unit`](FramePool) pages is ordered unit by unit, and so is one that runs out of
+//!   frames half-way.
+//! - *Eviction and read.* D2. *Eviction and write*: eviction takes the page lock and looks at the
+//!   state under it.
+//! - *Writeback and write.* `capture` clears the dirty mark before it copies (O15), under the page
+//!   lock; a later write marks the page dirty again. A page in writeback is not captured again
+//!   before `finish`, so two images of one page are never under way.
+//! - *Writeback and truncate.* The writeback lock: when a truncate unmaps, no image of the file is
+//!   under way.
+//! - *Hole and extension.* A hole blanks what it covers of the file's last page, or lets the page
+//!   go as a whole if the file ends within the hole. It decides by one reading of the size, and in
+//!   the latter case looks under the size lock whether that still holds.
+//! - *Extension and writeback.* D6: an extending write in progress has pages behind the size; they
+//!   stay dirty for the next round.
 
 mod errseq;
 mod frame;
@@ -124,24 +139,27 @@ fn page_at(offset: u64) -> u64 {
 
 /// The content of one file as memory knows it. See the head of this file.
 ///
-/// Who may write what: `size` and `blocks` as said there; `root` and the nodes below under the tree lock
-/// (emptying a slot: under the page's lock); `dirty` whoever dirties a page, tested first.
+/// Who may write what: `size` and `blocks` as said there; `root` and the nodes below under the tree
+/// lock (emptying a slot: under the page's lock); `dirty` whoever dirties a page, tested first.
 ///
 /// Readers look at the first part; the second lies on the cell's next line.
 #[repr(C)]
 pub struct FileData {
     size: AtomicU64,
     root: frame::Slot,
-    /// Pages that have a block or room kept for one, or will have one when written back. An estimate.
+    /// Pages that have a block or room kept for one, or will have one when written back. An
+    /// estimate.
     blocks: AtomicU64,
-    /// At most so many pages behind the end are preallocated. Raised by who preallocates, before `blocks`; zero after a truncation.
+    /// At most so many pages behind the end are preallocated. Raised by who preallocates, before
+    /// `blocks`; zero after a truncation.
     behind: AtomicU64,
     apart: [u64; 3],
     dirty: AtomicU32,
     size_lock: Mutex<()>,
     writeback_lock: Mutex<()>,
     tree: Mutex<()>,
-    /// Nobody has looked yet whether the store holds bytes behind the end. Lowered under the size lock.
+    /// Nobody has looked yet whether the store holds bytes behind the end. Lowered under the size
+    /// lock.
     tail_unsure: AtomicBool,
 }
 
@@ -149,11 +167,12 @@ pub struct FileData {
 const _: () = assert!(std::mem::offset_of!(FileData, dirty) == 56 && std::mem::size_of::<FileData>() == 64);
 
 impl FileData {
-    /// A file of `size` bytes, all still in the store, of which about `blocks` pages have a block there.
+    /// A file of `size` bytes, all still in the store, of which about `blocks` pages have a block
+    /// there.
     ///
     /// # Safety
-    /// The value must stay where it is from the first call on it that takes a [`DataCtx`] until it is dropped
-    /// (D8).
+    /// The value must stay where it is from the first call on it that takes a [`DataCtx`] until it
+    /// is dropped (D8).
     pub const unsafe fn new(size: u64, blocks: u64) -> FileData {
         FileData {
             size: AtomicU64::new(size),
@@ -169,7 +188,8 @@ impl FileData {
         }
     }
 
-    /// Bytes in the file. An append or extending write that returned is counted, one under way is not.
+    /// Bytes in the file. An append or extending write that returned is counted, one under way is
+    /// not.
     pub fn size(&self) -> u64 {
         let size = self.size.load(Ordering::Acquire); // Acquire: D4
         #[cfg(test)]
@@ -177,8 +197,8 @@ impl FileData {
         size
     }
 
-    /// About how many 4 KiB blocks the file takes, dirty and preallocated pages included; never more than its size and what is preallocated behind
-    /// it need.
+    /// About how many 4 KiB blocks the file takes, dirty and preallocated pages included; never
+    /// more than its size and what is preallocated behind it need.
     pub fn blocks(&self) -> u64 {
         // Relaxed: statistics.
         let most = pages_of(self.size()).saturating_add(self.behind.load(Ordering::Relaxed));
@@ -197,9 +217,9 @@ impl FileData {
         self.behind.load(Ordering::Relaxed) > 0 // Relaxed: a statistic
     }
 
-    /// Whether a page may be dirty. Exact (but for pages that were truncated: they count until the next
-    /// capture) when the caller holds the writeback lock and no write is under way; without that lock a
-    /// writeback in progress can hide pages it has not finished.
+    /// Whether a page may be dirty. Exact (but for pages that were truncated: they count until the
+    /// next capture) when the caller holds the writeback lock and no write is under way; without
+    /// that lock a writeback in progress can hide pages it has not finished.
     pub fn has_dirty(&self) -> bool {
         self.dirty.load(Ordering::SeqCst) != 0 // SeqCst: tree.rs 5
     }
@@ -211,8 +231,8 @@ impl FileData {
 
 impl Drop for FileData {
     fn drop(&mut self) {
-        // Usually empty: `drop_all` came first. If not, the frames go back to the pool by the clock;
-        // reservations are lost.
+        // Usually empty: `drop_all` came first. If not, the frames go back to the pool by the
+        // clock; reservations are lost.
         tree::demolish(&self.root);
     }
 }

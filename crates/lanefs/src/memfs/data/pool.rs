@@ -1,11 +1,12 @@
 //! The volume's page frames: one stretch of address space, 4 KiB each, with a descriptor apiece.
 //!
-//! 1. Frames and descriptors are type-stable: they stay mapped as long as the pool lives, and the pool does
-//!    not give them back to the system while a file still caches a page. So a reader may look at a frame it
-//!    no longer has a right to, as long as it validates afterwards.
-//! 2. A frame is *fresh* (never given out), *free* (in one lane's cache or the shared stock), *in hand* (taken
-//!    by a thread, not reachable from any file) or *attached* (reachable from one slot of one file, which its
-//!    descriptor names). It is attached and detached only under its page lock.
+//! 1. Frames and descriptors are type-stable: they stay mapped as long as the pool lives, and the
+//!    pool does not give them back to the system while a file still caches a page. So a reader may
+//!    look at a frame it no longer has a right to, as long as it validates afterwards.
+//! 2. A frame is *fresh* (never given out), *free* (in one lane's cache or the shared stock), *in
+//!    hand* (taken by a thread, not reachable from any file) or *attached* (reachable from one slot
+//!    of one file, which its descriptor names). It is attached and detached only under its page
+//!    lock.
 //! 3. A free frame is in exactly one list: only its detacher, or who had it in hand, puts it there.
 //! 4. Locks here are leaves: nothing is waited for while one is held.
 
@@ -59,14 +60,16 @@ pub struct FramePool {
     batch: usize,
 }
 
-// SAFETY: the raw pointers are to memory the pool owns; descriptors are made of atomics, frames are accessed
-// only as their descriptors' page locks allow (invariants 1 and 2), and the rest is Sync by itself.
+// SAFETY: the raw pointers are to memory the pool owns; descriptors are made of atomics, frames are
+// accessed only as their descriptors' page locks allow (invariants 1 and 2), and the rest is Sync
+// by itself.
 unsafe impl Sync for FramePool {}
 // SAFETY: nothing in the pool belongs to a thread.
 unsafe impl Send for FramePool {}
 
 impl FramePool {
-    /// A pool of `budget` bytes of frames. Only address space is taken now; memory follows as frames are used.
+    /// A pool of `budget` bytes of frames. Only address space is taken now; memory follows as
+    /// frames are used.
     pub fn new(budget: u64) -> Result<FramePool> {
         let frames = (budget as usize / BLOCK_SIZE).clamp(MIN_FRAMES, FrameNo::MAX as usize / 2);
         let data_len = (frames * BLOCK_SIZE).next_multiple_of(CHUNK);
@@ -85,10 +88,11 @@ impl FramePool {
         .cast::<u8>();
         // SAFETY: the mapping has CHUNK bytes to spare for aligning its start.
         let data = unsafe { map.add(map.align_offset(CHUNK)) };
-        // SAFETY: data + data_len lies at most CHUNK behind map + data_len, so desc_len bytes are left.
+        // SAFETY: data + data_len lies at most CHUNK behind map + data_len, so desc_len bytes are
+        // left.
         let descs = unsafe { data.add(data_len) }.cast::<Desc>();
-        // SAFETY: the range is part of the mapping made above. It is a hint: a kernel without huge pages may
-        // refuse.
+        // SAFETY: the range is part of the mapping made above. It is a hint: a kernel without huge
+        // pages may refuse.
         let _ = unsafe { madvise(data.cast(), data_len + desc_len, Advice::LinuxHugepage) };
         Ok(FramePool {
             map,
@@ -110,7 +114,8 @@ impl FramePool {
         self.frames
     }
 
-    /// Frames that can be had without evicting anything; those in lanes' own caches are not counted.
+    /// Frames that can be had without evicting anything; those in lanes' own caches are not
+    /// counted.
     pub fn free_frames(&self) -> usize {
         let stock = self.stock.lock();
         stock.free.len() + self.frames - stock.fresh
@@ -132,9 +137,9 @@ impl FramePool {
     /// A frame's descriptor.
     pub(super) fn desc(&self, frame: FrameNo) -> &Desc {
         debug_assert!((frame as usize) < self.frames);
-        // SAFETY: every frame number comes from this pool, hence is below `frames`; descriptors live as long
-        // as the pool (invariant 1), and zeroed memory is a valid descriptor: it is made of atomics and a
-        // sequence word.
+        // SAFETY: every frame number comes from this pool, hence is below `frames`; descriptors
+        // live as long as the pool (invariant 1), and zeroed memory is a valid descriptor: it is
+        // made of atomics and a sequence word.
         unsafe { &*self.descs.add(frame as usize) }
     }
 
@@ -151,9 +156,9 @@ impl FramePool {
         unsafe { self.data.add(self.number(desc) as usize * BLOCK_SIZE) }
     }
 
-    /// Takes a frame without waiting: from the lane's own cache, the shared stock, by evicting clean pages,
-    /// or from another lane's cache. `None` if all memory is dirty or in use. May be called with page locks
-    /// held.
+    /// Takes a frame without waiting: from the lane's own cache, the shared stock, by evicting
+    /// clean pages, or from another lane's cache. `None` if all memory is dirty or in use. May be
+    /// called with page locks held.
     pub(super) fn try_take(&self, lane: usize) -> Option<FrameNo> {
         if let Some(frame) = self.lane(lane).free.lock().pop() {
             return Some(frame);
@@ -225,12 +230,13 @@ impl Drop for FramePool {
     fn drop(&mut self) {
         let used = self.stock.get_mut().fresh;
         if (0..used).any(|f| !self.desc(f as FrameNo).is_free()) {
-            // A file still caches pages: its drop will look at descriptors (invariant 1). Keeping the mapping
-            // is safe, unmapping it is not.
+            // A file still caches pages: its drop will look at descriptors (invariant 1). Keeping
+            // the mapping is safe, unmapping it is not.
             tracing::warn!("a page pool was dropped before its files; its memory is kept");
             return;
         }
-        // SAFETY: the mapping was made by `new` with this length, and no file refers to it any more.
+        // SAFETY: the mapping was made by `new` with this length, and no file refers to it any
+        // more.
         if let Err(e) = unsafe { munmap(self.map.cast(), self.map_len) } {
             tracing::warn!("cannot unmap the page pool: {e}");
         }

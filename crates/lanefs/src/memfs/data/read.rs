@@ -1,5 +1,5 @@
-//! Reading: optimistic copies of cached pages, and loading of those that are not; or, for who keeps what it reads, nothing but
-//! the reading of those.
+//! Reading: optimistic copies of cached pages, and loading of those that are not; or, for who keeps
+//! what it reads, nothing but the reading of those.
 
 use super::frame::{BEHIND, Desc, HOLE, PageGuard};
 use super::pool::Hand;
@@ -29,8 +29,8 @@ pub(super) enum Loaded<'a> {
 }
 
 impl FileData {
-    /// Reads at `offset`; returns how much, less than asked only at the end of the file. Bytes of one 4 KiB
-    /// block are of one instant.
+    /// Reads at `offset`; returns how much, less than asked only at the end of the file. Bytes of
+    /// one 4 KiB block are of one instant.
     pub fn read(&self, ctx: &DataCtx<'_>, offset: u64, buf: &mut [u8], ahead: &ReadAhead) -> Result<usize> {
         let size = self.size();
         if offset >= size {
@@ -56,7 +56,8 @@ impl FileData {
                 };
                 match loaded {
                     Loaded::Page(guard) => {
-                        // SAFETY: `from + part` is at most a page; the bytes are ours under the page lock.
+                        // SAFETY: `from + part` is at most a page; the bytes are ours under the
+                        // page lock.
                         unsafe { copy_racy(ctx.pool.bytes(guard.desc()).add(from), dst.as_mut_ptr(), part) };
                     }
                     Loaded::Again => continue,
@@ -73,16 +74,19 @@ impl FileData {
         Ok(self.inside(offset, done))
     }
 
-    /// How much of what was read at `offset` to tell of: a truncate may have come meanwhile, and what lies behind the new end is not told.
+    /// How much of what was read at `offset` to tell of: a truncate may have come meanwhile, and
+    /// what lies behind the new end is not told.
     fn inside(&self, offset: u64, read: usize) -> usize {
         read.min(self.size().saturating_sub(offset) as usize)
     }
 
-    /// As [`FileData::read`], for a reader that keeps what it reads (a kernel's cache above): pages that memory does not have go from the store
-    /// into `buf` and no frame is taken. Whole pages at an aligned address only; else it is a plain read.
+    /// As [`FileData::read`], for a reader that keeps what it reads (a kernel's cache above): pages
+    /// that memory does not have go from the store into `buf` and no frame is taken. Whole pages at
+    /// an aligned address only; else it is a plain read.
     ///
-    /// No lock is held over the reading, and nobody looks afterwards: a page that was not attached when it was looked for equalled what the store had
-    /// then, so what the store says later is what the page held at that instant or at a later one of the call.
+    /// No lock is held over the reading, and nobody looks afterwards: a page that was not attached
+    /// when it was looked for equalled what the store had then, so what the store says later is
+    /// what the page held at that instant or at a later one of the call.
     pub fn read_kept(
         &self,
         ctx: &DataCtx<'_>,
@@ -112,7 +116,8 @@ impl FileData {
             drop(pin);
             let part = &mut buf[at * PAGE..][..(run + 1) * PAGE];
             if read_blocks(ctx, first + at as u64, part).is_err() {
-                // Something in it is broken: page by page, so that what comes before it is read and the error is told.
+                // Something in it is broken: page by page, so that what comes before it is read and
+                // the error is told.
                 let n = match self.read(ctx, offset + (at * PAGE) as u64, part, ahead) {
                     Err(e) if at == 0 => return Err(e),
                     n => n.unwrap_or(0),
@@ -133,7 +138,8 @@ impl FileData {
         match self.lock_page(ctx.ino, page, &pin) {
             // Attached meanwhile: newer than what was read, perhaps.
             Some(guard) => {
-                // SAFETY: `from + dst.len()` is at most a page; the bytes are ours under the page lock.
+                // SAFETY: `from + dst.len()` is at most a page; the bytes are ours under the page
+                // lock.
                 unsafe { copy_racy(ctx.pool.bytes(guard.desc()).add(from), dst.as_mut_ptr(), dst.len()) };
                 guard.unchanged();
             }
@@ -142,8 +148,9 @@ impl FileData {
         Ok(())
     }
 
-    /// Attaches and loads up to `count` pages from `first` on, as far as they are not cached, inside the file
-    /// and frames are to be had; returns the first one locked. No lock may be held, but pages below `first`.
+    /// Attaches and loads up to `count` pages from `first` on, as far as they are not cached,
+    /// inside the file and frames are to be had; returns the first one locked. No lock may be held,
+    /// but pages below `first`.
     pub(super) fn load<'a>(&self, ctx: &DataCtx<'a>, first: u64, count: u64) -> Result<Loaded<'a>> {
         let end = pages_of(self.size());
         if first >= end {
@@ -214,8 +221,8 @@ impl FileData {
     }
 }
 
-/// Bytes past the end are not let in, should the store have any (D6). The page was locked since before the size was read, so no extending
-/// write has put bytes there.
+/// Bytes past the end are not let in, should the store have any (D6). The page was locked since
+/// before the size was read, so no extending write has put bytes there.
 fn blank_tail(ctx: &DataCtx<'_>, guard: &PageGuard<'_>, size: u64) {
     let start = guard.page() * PAGE as u64;
     let inside = size.saturating_sub(start).min(PAGE as u64) as usize;
@@ -245,10 +252,10 @@ fn read_into(ctx: &DataCtx<'_>, first: u64, guards: &[PageGuard<'_>]) -> Result<
     let mut reads: SmallVec<[PageRead<'_>; 16]> = guards
         .iter()
         .map(|guard| {
-            // SAFETY: the frame is a block, aligned as one, and locked by us, so nobody else writes it.
-            // Optimistic readers that still hold an older identity may copy from it; they do so in assembly
-            // or with atomics (racy_copy) and throw the copy away, since the lock has changed the sequence
-            // (D2).
+            // SAFETY: the frame is a block, aligned as one, and locked by us, so nobody else writes
+            // it. Optimistic readers that still hold an older identity may copy from it; they do so
+            // in assembly or with atomics (racy_copy) and throw the copy away, since the lock has
+            // changed the sequence (D2).
             let block = unsafe { &mut *ctx.pool.bytes(guard.desc()).cast::<Block>() };
             PageRead { block, hole: false }
         })
@@ -275,8 +282,8 @@ fn copy_page(ctx: &DataCtx<'_>, desc: &Desc, page: u64, from: usize, dst: &mut [
         if !desc.is(ctx.ino, page) {
             return false;
         }
-        // SAFETY: frames stay mapped; writers use racy copies under the lock; the copy is validated before it
-        // is believed (D2).
+        // SAFETY: frames stay mapped; writers use racy copies under the lock; the copy is validated
+        // before it is believed (D2).
         unsafe { copy_racy(src, dst.as_mut_ptr(), dst.len()) };
         if desc.validate(seq) {
             desc.touch();

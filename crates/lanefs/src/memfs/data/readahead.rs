@@ -19,8 +19,9 @@ impl ReadAhead {
         ReadAhead { next: AtomicU64::new(0), window: AtomicU32::new(0) }
     }
 
-    /// A miss at `page`, with `wanted` pages of the request still to come: how many pages to load. A miss
-    /// where the last window ended (or little behind it: pages that were cached already) doubles the window.
+    /// A miss at `page`, with `wanted` pages of the request still to come: how many pages to load.
+    /// A miss where the last window ended (or little behind it: pages that were cached already)
+    /// doubles the window.
     pub(super) fn on_miss(&self, page: u64, wanted: u64) -> u64 {
         // Relaxed throughout: a hint; two threads on one handle may only guess badly.
         let (next, window) = (self.next.load(Ordering::Relaxed), self.window.load(Ordering::Relaxed));

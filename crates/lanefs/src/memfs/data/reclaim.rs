@@ -1,10 +1,10 @@
 //! Second-chance eviction of clean pages.
 //!
-//! The clock's hand is one shared counter that reclaimers advance by runs, so each works on descriptors of
-//! its own. A page that is free, dirty, being written back or locked is passed over; one that was used since
-//! the hand last came by loses that mark and stays. What is left is locked (never waited for), looked at
-//! again, detached and freed. A detached page is read again from the store, which is right because a clean
-//! page equals what the store holds.
+//! The clock's hand is one shared counter that reclaimers advance by runs, so each works on
+//! descriptors of its own. A page that is free, dirty, being written back or locked is passed over;
+//! one that was used since the hand last came by loses that mark and stays. What is left is locked
+//! (never waited for), looked at again, detached and freed. A detached page is read again from the
+//! store, which is right because a clean page equals what the store holds.
 
 use super::frame::{DIRTY, LOST, WRITEBACK};
 use super::pool::{FrameNo, FramePool};
@@ -15,8 +15,9 @@ use std::sync::atomic::Ordering;
 const RUN: usize = 64;
 
 impl FramePool {
-    /// Evicts until `target` frames are free in the shared stock, as far as clean pages go. For a background
-    /// thread, so that writers and readers seldom have to evict by themselves. Returns the number evicted.
+    /// Evicts until `target` frames are free in the shared stock, as far as clean pages go. For a
+    /// background thread, so that writers and readers seldom have to evict by themselves. Returns
+    /// the number evicted.
     pub fn reclaim(&self, lane: usize, target: usize) -> usize {
         let mut evicted = 0;
         loop {

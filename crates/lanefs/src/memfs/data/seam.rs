@@ -10,19 +10,20 @@ pub use lanefs_store::{Cut, PageRead};
 
 /// The part of the store that file data calls. No call may lead back into the same file's data.
 pub trait PageStore: Sync {
-    /// Fills each block, from page `first` on. A page never written, or unmapped since, is zeros and says
-    /// `hole`.
+    /// Fills each block, from page `first` on. A page never written, or unmapped since, is zeros
+    /// and says `hole`.
     fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> StoreResult<()>;
     /// These pages are holes from now on.
     fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: Option<&Cut<'_>>) -> StoreResult<()>;
     /// Promises room for `blocks` more blocks; never blocks for long.
     fn reserve(&self, lane: usize, blocks: u64) -> bool;
-    /// Promises room for a page that has a block, or is preallocated: also on a full volume, but not for very many before they are written
-    /// back.
+    /// Promises room for a page that has a block, or is preallocated: also on a full volume, but
+    /// not for very many before they are written back.
     fn reserve_rewrite(&self, lane: usize) -> bool;
     /// Gives a promise back.
     fn unreserve(&self, lane: usize, blocks: u64);
-    /// Keeps room for these pages until they are written or become holes; returns for how many more. `None` if the volume cannot.
+    /// Keeps room for these pages until they are written or become holes; returns for how many
+    /// more. `None` if the volume cannot.
     fn preallocate(
         &self,
         lane: usize,
@@ -51,8 +52,10 @@ pub struct DataCtx<'a> {
     pub ino: Ino,
     /// The caller's lane.
     pub lane: usize,
-    /// Pages that a write brings into memory leave it when they have been written back, as with Linux's RWF_DONTCACHE.
+    /// Pages that a write brings into memory leave it when they have been written back, as with
+    /// Linux's RWF_DONTCACHE.
     pub once: bool,
-    /// Where other lanes than the file's home note pages that became dirty, and whether this one does.
+    /// Where other lanes than the file's home note pages that became dirty, and whether this one
+    /// does.
     pub stamps: Option<(&'a Stamps, bool)>,
 }

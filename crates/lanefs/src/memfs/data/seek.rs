@@ -7,10 +7,11 @@ use crossbeam_epoch as epoch;
 use std::ops::ControlFlow;
 
 impl FileData {
-    /// SEEK_DATA: the first offset at or after `offset` that may hold something else than zeros; ENXIO if
-    /// there is none.
+    /// SEEK_DATA: the first offset at or after `offset` that may hold something else than zeros;
+    /// ENXIO if there is none.
     pub fn seek_data(&self, ctx: &DataCtx<'_>, offset: u64) -> Result<u64> {
-        // A page in writeback is neither marked dirty nor known to the store: with the lock there is none.
+        // A page in writeback is neither marked dirty nor known to the store: with the lock there
+        // is none.
         let _writeback = self.lock_writeback();
         self.gather(ctx);
         let size = self.size();
@@ -26,8 +27,8 @@ impl FileData {
         }
     }
 
-    /// SEEK_HOLE: the first offset at or after `offset` that is in a hole; the end of the file counts as one.
-    /// ENXIO behind it.
+    /// SEEK_HOLE: the first offset at or after `offset` that is in a hole; the end of the file
+    /// counts as one. ENXIO behind it.
     pub fn seek_hole(&self, ctx: &DataCtx<'_>, offset: u64) -> Result<u64> {
         let _writeback = self.lock_writeback();
         self.gather(ctx);

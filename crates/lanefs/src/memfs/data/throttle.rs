@@ -1,13 +1,14 @@
 //! How many frames are dirty, and what a writer does about it.
 //!
-//! A frame counts as dirty from when it becomes dirty or captured until it is neither. Each lane counts in a
-//! line of its own and hands its sum to the shared count a few at a time, so the shared count is read by
-//! every writer and written by few; it is off by less than `step` a lane.
+//! A frame counts as dirty from when it becomes dirty or captured until it is neither. Each lane
+//! counts in a line of its own and hands its sum to the shared count a few at a time, so the shared
+//! count is read by every writer and written by few; it is off by less than `step` a lane.
 //!
-//! Above the *background* mark the writeback is woken. Above the *hard* mark a writer drives the writeback
-//! itself until the count has fallen or some time has passed: it holds no lock then, and the callback works
-//! in the writer's own thread, so there is nobody it could be waiting for in a circle. A writer that finds no
-//! frame at all does the same, and gives up with ENOMEM only after a long time without progress.
+//! Above the *background* mark the writeback is woken. Above the *hard* mark a writer drives the
+//! writeback itself until the count has fallen or some time has passed: it holds no lock then, and
+//! the callback works in the writer's own thread, so there is nobody it could be waiting for in a
+//! circle. A writer that finds no frame at all does the same, and gives up with ENOMEM only after a
+//! long time without progress.
 
 use super::pool::{FramePool, Hand};
 use crate::error::{Error, Result};
@@ -19,12 +20,12 @@ use std::time::{Duration, Instant};
 
 /// What the pool asks of the file system above.
 pub trait Writeback: Send + Sync {
-    /// Many frames are dirty: start writing back soon, in another thread. Called often: must be cheap when a
-    /// writeback is under way already.
+    /// Many frames are dirty: start writing back soon, in another thread. Called often: must be
+    /// cheap when a writeback is under way already.
     fn wake(&self);
-    /// Writes back about `want` dirty frames now, in this thread, and returns for how many `finish` was
-    /// called. The caller holds no lock of this room. Must not wait for a file that another thread has locked
-    /// for writeback: skip it; 0 says that there was nothing to do.
+    /// Writes back about `want` dirty frames now, in this thread, and returns for how many `finish`
+    /// was called. The caller holds no lock of this room. Must not wait for a file that another
+    /// thread has locked for writeback: skip it; 0 says that there was nothing to do.
     fn write_back(&self, want: usize) -> usize;
 }
 
@@ -136,8 +137,8 @@ impl FramePool {
         }
     }
 
-    /// Fills `hand` up to `want` frames, writing back and waiting as needed; all or nothing. The caller holds
-    /// no lock.
+    /// Fills `hand` up to `want` frames, writing back and waiting as needed; all or nothing. The
+    /// caller holds no lock.
     pub(super) fn take(&self, lane: usize, want: usize, hand: &mut Hand) -> Result<()> {
         let mut end = None;
         loop {
@@ -150,7 +151,8 @@ impl FramePool {
             if hand.len() >= want {
                 return Ok(());
             }
-            // All back: two writers that each hold half of the last frames must not wait for each other.
+            // All back: two writers that each hold half of the last frames must not wait for each
+            // other.
             self.give_all(lane, hand);
             let end = *end.get_or_insert_with(|| Instant::now() + GIVE_UP);
             if self.throttle.write_back(want.max(32)) == 0 {

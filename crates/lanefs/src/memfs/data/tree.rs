@@ -1,25 +1,28 @@
-//! A file's page tree: page number -> frame, 64 ways a level, and a mask of dirty children in every node.
+//! A file's page tree: page number -> frame, 64 ways a level, and a mask of dirty children in every
+//! node.
 //!
-//! The root is one word: 0 for an empty file; a descriptor's address (height 0) for a file whose only cached
-//! page is page 0; else a node's address with the height in the low bits. A tree of height h covers 64^h
-//! pages.
+//! The root is one word: 0 for an empty file; a descriptor's address (height 0) for a file whose
+//! only cached page is page 0; else a node's address with the height in the low bits. A tree of
+//! height h covers 64^h pages.
 //!
-//! 1. Slots are filled, and nodes linked and unlinked, only under the tree lock. A slot is emptied, by
-//!    `detach`, only under the page lock of the frame it points to.
-//! 2. An attached frame's descriptor points back to its slot; the slot's node stays linked while any of its
-//!    slots is full. So who holds the page lock of an attached frame may use its slot and its node.
-//! 3. Whoever looks at nodes otherwise is pinned (crossbeam-epoch); unlinked nodes are freed when no pin can
-//!    see them.
-//! 4. A tree of height 0 grows by moving page 0 from the root to a leaf, under page 0's lock. Order of locks:
-//!    page, then tree. Who must lock page 0 for growing holds no other page: a held page above 0 means that
-//!    the tree has a node.
-//! 5. Dirty marks. A page's bit in its leaf changes only under its page lock. The bit of a child in its
-//!    parent, and the file's own mark above the root, say that something below *may* be dirty. To set: first
-//!    the child, then look at the parent. To clear (only under the writeback lock): first the parent, then
-//!    look at the child again and put the parent's bit back if the child has any. All SeqCst, so that one of
-//!    the two sees the other (Dekker).
-//! 6. Growing sets the old root's parent before the new root is published, with the old root's bit set: a
-//!    writer that still saw no parent marked the file, and the writeback comes by the new root anyway.
+//! 1. Slots are filled, and nodes linked and unlinked, only under the tree lock. A slot is emptied,
+//!    by `detach`, only under the page lock of the frame it points to.
+//! 2. An attached frame's descriptor points back to its slot; the slot's node stays linked while
+//!    any of its slots is full. So who holds the page lock of an attached frame may use its slot
+//!    and its node.
+//! 3. Whoever looks at nodes otherwise is pinned (crossbeam-epoch); unlinked nodes are freed when
+//!    no pin can see them.
+//! 4. A tree of height 0 grows by moving page 0 from the root to a leaf, under page 0's lock. Order
+//!    of locks: page, then tree. Who must lock page 0 for growing holds no other page: a held page
+//!    above 0 means that the tree has a node.
+//! 5. Dirty marks. A page's bit in its leaf changes only under its page lock. The bit of a child in
+//!    its parent, and the file's own mark above the root, say that something below *may* be dirty.
+//!    To set: first the child, then look at the parent. To clear (only under the writeback lock):
+//!    first the parent, then look at the child again and put the parent's bit back if the child has
+//!    any. All SeqCst, so that one of the two sees the other (Dekker).
+//! 6. Growing sets the old root's parent before the new root is published, with the old root's bit
+//!    set: a writer that still saw no parent marked the file, and the writeback comes by the new
+//!    root anyway.
 
 use super::FileData;
 use super::frame::{DIRTY, Desc, LOST, PageGuard, Slot, WRITEBACK};
@@ -92,15 +95,16 @@ fn index_at(page: u64, height: usize) -> usize {
 /// # Safety
 /// The word was read from a leaf's slot, or from a root of height 0, of a file whose pool lives.
 unsafe fn desc_of<'g>(word: usize) -> Option<&'g Desc> {
-    // SAFETY: such a word is 0 or a descriptor's exposed address, and descriptors live as long as the pool.
+    // SAFETY: such a word is 0 or a descriptor's exposed address, and descriptors live as long as
+    // the pool.
     (word != 0).then(|| unsafe { &*std::ptr::with_exposed_provenance::<Desc>(word) })
 }
 
 /// The node a word names.
 ///
 /// # Safety
-/// The word was read, while pinned or under the tree lock, from an inner node's slot (tag removed from a root
-/// word).
+/// The word was read, while pinned or under the tree lock, from an inner node's slot (tag removed
+/// from a root word).
 unsafe fn node_of<'g>(word: usize) -> &'g Node {
     // SAFETY: the node was linked when the word was read; 3 keeps it, or 1 keeps it linked.
     unsafe { &*std::ptr::with_exposed_provenance::<Node>(word) }
@@ -110,8 +114,8 @@ unsafe fn node_of<'g>(word: usize) -> &'g Node {
 pub(super) fn detach(page: &PageGuard<'_>) {
     // SAFETY: the frame is attached and its page locked, so its slot is alive (2).
     let slot = unsafe { &*page.slot() };
-    // Release: the node may be freed once somebody under the tree lock has seen the empty slot (Acquire in
-    // `prune`).
+    // Release: the node may be freed once somebody under the tree lock has seen the empty slot
+    // (Acquire in `prune`).
     slot.store(0, Ordering::Release);
     page.clear();
 }
@@ -128,7 +132,8 @@ impl FileData {
         }
     }
 
-    /// The frame attached for `page`, as of some instant: lock it, or validate, and check its identity.
+    /// The frame attached for `page`, as of some instant: lock it, or validate, and check its
+    /// identity.
     pub(super) fn find<'g>(&self, page: u64, pin: &'g Guard) -> Option<&'g Desc> {
         let (entry, mut height) = self.root_entry(pin);
         match entry {
@@ -156,7 +161,8 @@ impl FileData {
         }
     }
 
-    /// The attached frame of `page`, locked; `None` if there is none. Parks while somebody else holds it.
+    /// The attached frame of `page`, locked; `None` if there is none. Parks while somebody else
+    /// holds it.
     pub(super) fn lock_page<'g>(&self, ino: Ino, page: u64, pin: &'g Guard) -> Option<PageGuard<'g>> {
         loop {
             let guard = self.find(page, pin)?.lock();
@@ -168,8 +174,8 @@ impl FileData {
         }
     }
 
-    /// Attaches a locked frame for `page`. `past_eof` allows pages behind the end (the caller holds the size
-    /// lock); `held` is the page the caller has locked already, if any.
+    /// Attaches a locked frame for `page`. `past_eof` allows pages behind the end (the caller holds
+    /// the size lock); `held` is the page the caller has locked already, if any.
     pub(super) fn attach(
         &self,
         ino: Ino,
@@ -182,8 +188,8 @@ impl FileData {
         let mut zero: Option<PageGuard<'_>> = None;
         loop {
             let tree = self.tree.lock();
-            // Acquire: a truncate stores the size, then passes the tree lock, then detaches: either we see its
-            // size here, or it finds what we attach.
+            // Acquire: a truncate stores the size, then passes the tree lock, then detaches: either
+            // we see its size here, or it finds what we attach.
             if !past_eof && page >= super::pages_of(self.size.load(Ordering::Acquire)) {
                 return Err(Refused::PastEof);
             }
@@ -210,13 +216,14 @@ impl FileData {
                     zero = Some(desc.lock());
                     continue;
                 }
-                // If it was detached while we waited for its lock, the root is another word now, and stays so
-                // under the tree lock unless it is detached again, which its lock prevents: `desc` is
-                // attached here.
+                // If it was detached while we waited for its lock, the root is another word now,
+                // and stays so under the tree lock unless it is detached again, which its lock
+                // prevents: `desc` is attached here.
             }
             self.grow(page, word);
             let slot = self.slot_for(page);
-            // SAFETY: `slot_for` returned a slot of a node that is linked while we hold the tree lock.
+            // SAFETY: `slot_for` returned a slot of a node that is linked while we hold the tree
+            // lock.
             let slot = unsafe { &*slot };
             if slot.load(Ordering::Acquire) != 0 {
                 return Err(Refused::Taken);
@@ -229,8 +236,8 @@ impl FileData {
         }
     }
 
-    /// Makes the tree high enough for `page`, and at least 1. Under the tree lock, and page 0's if it is the
-    /// root.
+    /// Makes the tree high enough for `page`, and at least 1. Under the tree lock, and page 0's if
+    /// it is the root.
     fn grow(&self, page: u64, mut word: usize) {
         let mut height = word & TAG;
         while height == 0 || page >= pages_below(height) {
@@ -241,8 +248,8 @@ impl FileData {
                 // Relaxed: published by the root's store below.
                 node.slots[0].store(word & !TAG, Ordering::Relaxed);
                 if height == 0 {
-                    // SAFETY: a root of height 0; page 0's lock is held by us, here or in our caller (4), so
-                    // we may move its back pointer and its state holds still.
+                    // SAFETY: a root of height 0; page 0's lock is held by us, here or in our
+                    // caller (4), so we may move its back pointer and its state holds still.
                     if let Some(desc) = unsafe { desc_of(word) } {
                         desc.move_slot(&node.slots[0]);
                         if desc.state() & DIRTY != 0 {
@@ -261,7 +268,8 @@ impl FileData {
         }
     }
 
-    /// The leaf slot of `page`, making the nodes on the way. Under the tree lock, in a tree high enough.
+    /// The leaf slot of `page`, making the nodes on the way. Under the tree lock, in a tree high
+    /// enough.
     fn slot_for(&self, page: u64) -> *const Slot {
         let word = self.root.load(Ordering::SeqCst);
         let mut height = word & TAG;
@@ -288,14 +296,15 @@ impl FileData {
             return None;
         }
         let index = page.page() as usize & (FAN - 1);
-        // SAFETY: the slot is number `index` of a leaf (`attach`, `grow`), slots are the first field of the
-        // node, and the node is alive as long as the page is locked and attached (2). The pointer came from a
-        // reference to the whole array's element; its provenance was exposed with the node.
+        // SAFETY: the slot is number `index` of a leaf (`attach`, `grow`), slots are the first
+        // field of the node, and the node is alive as long as the page is locked and attached (2).
+        // The pointer came from a reference to the whole array's element; its provenance was
+        // exposed with the node.
         Some(unsafe { node_of((slot.addr()) - index * size_of::<Slot>()) })
     }
 
-    /// Marks a locked page dirty in the tree, the page's own state being the caller's business. Returns
-    /// whether the file had nothing dirty before.
+    /// Marks a locked page dirty in the tree, the page's own state being the caller's business.
+    /// Returns whether the file had nothing dirty before.
     pub(super) fn mark_dirty(&self, page: &PageGuard<'_>) -> bool {
         if let Some(leaf) = self.leaf_of(page) {
             leaf.mark(page.page() as usize & (FAN - 1));
@@ -305,8 +314,8 @@ impl FileData {
                 if parent.is_null() {
                     break;
                 }
-                // SAFETY: a parent is unlinked only with all below it empty; our page is locked and attached
-                // (2).
+                // SAFETY: a parent is unlinked only with all below it empty; our page is locked and
+                // attached (2).
                 node = unsafe { &*parent };
                 node.mark(index as usize);
                 index = node.index;
@@ -323,8 +332,8 @@ impl FileData {
         }
     }
 
-    /// Calls `f` for every attached frame (or only those marked dirty) with a page in `range`, in ascending
-    /// order, as of some instant: `f` locks and checks.
+    /// Calls `f` for every attached frame (or only those marked dirty) with a page in `range`, in
+    /// ascending order, as of some instant: `f` locks and checks.
     pub(super) fn each_page(
         &self,
         range: Range<u64>,
@@ -375,7 +384,8 @@ impl FileData {
             let node = unsafe { node_of(word & !TAG) };
             if prune_below(node, height, 0, &range, &pin) {
                 self.root.store(0, Ordering::SeqCst);
-                // Nothing is attached, and nothing can be without the tree lock: no page can be dirty.
+                // Nothing is attached, and nothing can be without the tree lock: no page can be
+                // dirty.
                 self.dirty.store(0, Ordering::SeqCst);
                 retire(word & !TAG, &pin);
             }
@@ -468,7 +478,8 @@ fn prune_below(node: &Node, height: usize, base: u64, range: &Range<u64>, pin: &
     node.slots.iter().all(|slot| slot.load(Ordering::Acquire) == 0)
 }
 
-/// The slots of a node, which begins at `base`, that lie in a range at least in part; each covers `width` pages.
+/// The slots of a node, which begins at `base`, that lie in a range at least in part; each covers
+/// `width` pages.
 fn touched(base: u64, width: u64, range: &Range<u64>) -> Range<u64> {
     let from = range.start.saturating_sub(base) / width;
     from..range.end.saturating_sub(base).div_ceil(width).min(FAN as u64)
@@ -477,12 +488,13 @@ fn touched(base: u64, width: u64, range: &Range<u64>) -> Range<u64> {
 /// Frees a node that was just unlinked, when nobody can see it any more.
 fn retire(word: usize, pin: &Guard) {
     let node = std::ptr::with_exposed_provenance_mut::<Node>(word);
-    // SAFETY: made by `Node::new`, unlinked just now under the tree lock, hence retired once; who still looks
-    // at it is pinned (3).
+    // SAFETY: made by `Node::new`, unlinked just now under the tree lock, hence retired once; who
+    // still looks at it is pinned (3).
     unsafe { pin.defer_unchecked(move || drop(Box::from_raw(node))) };
 }
 
-/// Frees the nodes below a root at once and detaches what is attached: for the drop of a file nobody can reach.
+/// Frees the nodes below a root at once and detaches what is attached: for the drop of a file
+/// nobody can reach.
 pub(super) fn demolish(root: &Slot) {
     let word = root.load(Ordering::Acquire);
     demolish_below(root, word & TAG);
@@ -497,7 +509,8 @@ fn demolish_below(slot: &Slot, height: usize) {
     if word == 0 {
         return;
     }
-    // SAFETY: nobody else can reach the tree, but reclaimers, who touch only slots of frames they have locked.
+    // SAFETY: nobody else can reach the tree, but reclaimers, who touch only slots of frames they
+    // have locked.
     let node = unsafe { node_of(word) };
     for child in &node.slots {
         demolish_below(child, height - 1);
@@ -508,10 +521,12 @@ fn demolish_below(slot: &Slot, height: usize) {
 
 /// Detaches the frame in a slot, for the clock to find.
 fn abandon(slot: &Slot) {
-    // SAFETY: a leaf's slot, or a root of height 0; the pool keeps its memory as long as anything is attached.
+    // SAFETY: a leaf's slot, or a root of height 0; the pool keeps its memory as long as anything
+    // is attached.
     while let Some(desc) = unsafe { desc_of(slot.load(Ordering::Acquire)) } {
         let guard = desc.lock();
-        // A reclaimer may have detached it before we had the lock, and another file may own it by now.
+        // A reclaimer may have detached it before we had the lock, and another file may own it by
+        // now.
         if std::ptr::eq(guard.slot(), slot) {
             let counted = guard.desc().state() & (DIRTY | WRITEBACK);
             detach(&guard);

@@ -15,8 +15,9 @@ use std::sync::atomic::Ordering;
 
 impl FileData {
     /// Sets the size. When the file shrinks, `cut` (with the new size) goes to the store with the
-    /// unmapping; when it grows, nothing is told to the store. Fails without effect, with ENOSPC if the last
-    /// page must be rewritten and very many such pages wait to be written back on a full volume.
+    /// unmapping; when it grows, nothing is told to the store. Fails without effect, with ENOSPC if
+    /// the last page must be rewritten and very many such pages wait to be written back on a full
+    /// volume.
     pub fn truncate(&self, ctx: &DataCtx<'_>, size: u64, cut: Option<&Cut<'_>>) -> Result<()> {
         if size > MAX_FILE_SIZE {
             return Err(Error::Posix(libc::EFBIG));
@@ -52,7 +53,8 @@ impl FileData {
             }
         };
         let writeback = self.lock_writeback();
-        // Of a file with holes it is not known how many of its blocks lie behind the new end; of another all that do not lie before it.
+        // Of a file with holes it is not known how many of its blocks lie behind the new end; of
+        // another all that do not lie before it.
         let stored = if self.is_sparse() || self.has_room_behind() {
             ctx.store.room_in(ctx.ino, pages_of(size)..MAX_PAGES).unwrap_or(0)
         } else {
@@ -61,8 +63,8 @@ impl FileData {
         let from = size as usize % PAGE;
         if partial {
             let pin = epoch::pin();
-            // Locked until the size is stored, even if there is nothing to blank: a writer inside the old
-            // size must not put bytes behind the new one.
+            // Locked until the size is stored, even if there is nothing to blank: a writer inside
+            // the old size must not put bytes behind the new one.
             let tail = self.lock_or_load(ctx, page_at(size), hand, &pin)?;
             let tail = tail.ok_or(Error::Posix(libc::EIO))?; // inside the file: the size lock is ours
             let blank = !is_zero(ctx, &tail, from, PAGE);
@@ -96,11 +98,13 @@ impl FileData {
             self.blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |b| Some(b.saturating_sub(gone)));
     }
 
-    /// Lowers the size and unmaps what lies behind, or does neither. With the size and writeback locks held.
+    /// Lowers the size and unmaps what lies behind, or does neither. With the size and writeback
+    /// locks held.
     fn shrink(&self, ctx: &DataCtx<'_>, size: u64, cut: Option<&Cut<'_>>) -> Result<()> {
         let old = self.size();
-        // First the size, so that nobody reads unmapped pages as zeros inside the file. Release: see "write and
-        // truncate", "miss and truncate"; the page's unlock and the tree lock carry it.
+        // First the size, so that nobody reads unmapped pages as zeros inside the file. Release:
+        // see "write and truncate", "miss and truncate"; the page's unlock and the tree lock carry
+        // it.
         self.size.store(size, Ordering::Release);
         ctx.store.unmap(ctx.lane, ctx.ino, pages_of(size)..MAX_PAGES, cut).map_err(|e| {
             self.size.store(old, Ordering::Release);
@@ -108,7 +112,8 @@ impl FileData {
         })
     }
 
-    /// Makes a range read as zeros and gives its whole pages back. The size stays, so `cut` names none: the file may grow meanwhile.
+    /// Makes a range read as zeros and gives its whole pages back. The size stays, so `cut` names
+    /// none: the file may grow meanwhile.
     pub fn punch_hole(&self, ctx: &DataCtx<'_>, offset: u64, len: u64, cut: Option<&Cut<'_>>) -> Result<()> {
         let end = offset.saturating_add(len).min(MAX_FILE_SIZE);
         if offset >= end {
@@ -117,13 +122,13 @@ impl FileData {
         let size_lock = loop {
             let size = self.size();
             self.zero_edges(ctx, offset, end, size)?;
-            // The size that the edges went by: one that an extending write has raised since would say that the last page was seen to, which was
-            // left to go as a whole.
+            // The size that the edges went by: one that an extending write has raised since would
+            // say that the last page was seen to, which was left to go as a whole.
             if end < size {
                 break None;
             }
-            // Up to the end: the last page goes as a whole, if no extending write is under way that may have
-            // put bytes there.
+            // Up to the end: the last page goes as a whole, if no extending write is under way that
+            // may have put bytes there.
             let lock = self.size_lock.lock();
             if end >= self.size() {
                 break Some(lock);
@@ -144,7 +149,8 @@ impl FileData {
         Ok(())
     }
 
-    /// Makes a range read as zeros, extending the file unless `keep_size`. Whole pages become preallocated ones without content.
+    /// Makes a range read as zeros, extending the file unless `keep_size`. Whole pages become
+    /// preallocated ones without content.
     pub fn zero_range(
         &self,
         ctx: &DataCtx<'_>,
@@ -158,8 +164,9 @@ impl FileData {
         self.allocate(ctx, offset, len, keep_size, cut)
     }
 
-    /// Preallocates: keeps room for all of the range until it is written or becomes a hole, and extends the file unless `keep_size`. ENOSPC if there
-    /// is not as much. On a volume that cannot keep it, only looks whether there is room at this moment.
+    /// Preallocates: keeps room for all of the range until it is written or becomes a hole, and
+    /// extends the file unless `keep_size`. ENOSPC if there is not as much. On a volume that cannot
+    /// keep it, only looks whether there is room at this moment.
     pub fn allocate(
         &self,
         ctx: &DataCtx<'_>,
@@ -192,7 +199,8 @@ impl FileData {
         if keep_size { Ok(()) } else { self.extend(ctx, offset, len) }
     }
 
-    /// The cached pages of a range were preallocated: none is a hole any more. Returns how many of them count as blocks for being dirty.
+    /// The cached pages of a range were preallocated: none is a hole any more. Returns how many of
+    /// them count as blocks for being dirty.
     fn fill_holes(&self, ctx: &DataCtx<'_>, range: Range<u64>) -> u64 {
         let pin = epoch::pin();
         let mut counted = 0;
@@ -208,9 +216,10 @@ impl FileData {
         counted
     }
 
-    /// To be called before the size is raised, without a lock: bytes that the store may hold behind the end of a file that was found after a
-    /// crash (D6) are overwritten with zeros when the file is next written back, and until then the page stays in memory. Once is enough: what
-    /// this mount cuts off it writes back, or keeps.
+    /// To be called before the size is raised, without a lock: bytes that the store may hold behind
+    /// the end of a file that was found after a crash (D6) are overwritten with zeros when the file
+    /// is next written back, and until then the page stays in memory. Once is enough: what this
+    /// mount cuts off it writes back, or keeps.
     pub(super) fn settle_tail(&self, ctx: &DataCtx<'_>) -> Result<()> {
         // Acquire: who sees it lowered sees the page dirty.
         if !self.tail_unsure.load(Ordering::Acquire) {
@@ -260,7 +269,8 @@ impl FileData {
         Ok(())
     }
 
-    /// Zeroes what a range covers of its first and its last page, where it covers them only in part, in a file of `size` bytes.
+    /// Zeroes what a range covers of its first and its last page, where it covers them only in
+    /// part, in a file of `size` bytes.
     fn zero_edges(&self, ctx: &DataCtx<'_>, offset: u64, end: u64, size: u64) -> Result<()> {
         let (first, last) = (page_at(offset), page_at(end));
         let (from, to) = (offset as usize % PAGE, end as usize % PAGE);
@@ -298,7 +308,8 @@ impl FileData {
         Ok(())
     }
 
-    /// Locks a page, loading it into the frame in hand if it is not cached; `None` if it lies behind the end.
+    /// Locks a page, loading it into the frame in hand if it is not cached; `None` if it lies
+    /// behind the end.
     fn lock_or_load<'g>(
         &self,
         ctx: &DataCtx<'g>,
@@ -328,9 +339,9 @@ impl FileData {
         }
     }
 
-    /// Detaches every page of a range and gives its reservations back. What was attached before the range was
-    /// unmapped (or the size lowered) is found: attaching goes through the tree lock. Returns how many of
-    /// them the store never had.
+    /// Detaches every page of a range and gives its reservations back. What was attached before the
+    /// range was unmapped (or the size lowered) is found: attaching goes through the tree lock.
+    /// Returns how many of them the store never had.
     pub(super) fn discard(
         &self,
         ctx: &DataCtx<'_>,
@@ -370,8 +381,9 @@ impl FileData {
         fresh
     }
 
-    /// Forgets every cached page, dirty ones included, and gives their reservations back: for an inode that
-    /// is freed. No other call on this file may be under way, but a writeback, which is waited for.
+    /// Forgets every cached page, dirty ones included, and gives their reservations back: for an
+    /// inode that is freed. No other call on this file may be under way, but a writeback, which is
+    /// waited for.
     pub fn drop_all(&self, ctx: &DataCtx<'_>) {
         let writeback = self.lock_writeback();
         self.discard(ctx, 0..MAX_PAGES, &writeback);

@@ -1,9 +1,10 @@
 //! Writing and appending.
 //!
-//! A write is done in two steps. First, without any lock: be slowed down if much is dirty, take as many
-//! frames as pages are missing, load the pages written only in part. Then, page by page, hand over hand: lock
-//! or attach, reserve, copy, mark. If the second step finds that the first was not enough (a page was evicted
-//! in between, the file shrank), it stops at a page's border, and both are done again for the rest.
+//! A write is done in two steps. First, without any lock: be slowed down if much is dirty, take as
+//! many frames as pages are missing, load the pages written only in part. Then, page by page, hand
+//! over hand: lock or attach, reserve, copy, mark. If the second step finds that the first was not
+//! enough (a page was evicted in between, the file shrank), it stops at a page's border, and both
+//! are done again for the rest.
 
 use super::frame::{DIRTY, HOLE, ONCE, PageGuard, WRITEBACK};
 use super::pool::{FrameNo, Hand};
@@ -26,7 +27,8 @@ pub struct Written {
     pub extended: bool,
 }
 
-/// What a write has in hand: frames for pages that are missing, and blocks promised to it that no page has taken.
+/// What a write has in hand: frames for pages that are missing, and blocks promised to it that no
+/// page has taken.
 #[derive(Default)]
 struct InHand {
     frames: Hand,
@@ -44,8 +46,8 @@ enum Stop {
 }
 
 impl FileData {
-    /// Writes at `offset`. Fails with ENOSPC if not even one page can be reserved, with EFBIG behind the
-    /// largest offset.
+    /// Writes at `offset`. Fails with ENOSPC if not even one page can be reserved, with EFBIG
+    /// behind the largest offset.
     pub fn write(&self, ctx: &DataCtx<'_>, offset: u64, buf: &[u8]) -> Result<Written> {
         let mut out = Written::default();
         if buf.is_empty() {
@@ -73,9 +75,10 @@ impl FileData {
         Ok(out)
     }
 
-    /// Writes at the end; returns where that was. Appends to one file come one after the other, each whole,
-    /// but for one cut short by a full volume or by memory full of dirty pages. `whole`: where there is no room for
-    /// all of it nothing is written, and the error is ENOSPC. (The rest cannot follow later: others append meanwhile.)
+    /// Writes at the end; returns where that was. Appends to one file come one after the other,
+    /// each whole, but for one cut short by a full volume or by memory full of dirty pages.
+    /// `whole`: where there is no room for all of it nothing is written, and the error is ENOSPC.
+    /// (The rest cannot follow later: others append meanwhile.)
     pub fn append(&self, ctx: &DataCtx<'_>, buf: &[u8], whole: bool) -> Result<(u64, Written)> {
         let mut hand = InHand::default();
         let result = self.append_with(ctx, buf, whole, &mut hand);
@@ -103,7 +106,8 @@ impl FileData {
                 return Err(Error::Posix(libc::EFBIG));
             }
             let buf = &buf[..(buf.len() as u64).min(MAX_FILE_SIZE - start) as usize];
-            // As many as may be needed: the first page has a block already if it is dirty. One page is whole anyway.
+            // As many as may be needed: the first page has a block already if it is dirty. One page
+            // is whole anyway.
             let pages = pages_of(start + buf.len() as u64) - page_at(start);
             if whole && pages > 1 && hand.blocks < pages {
                 if ctx.store.reserve(ctx.lane, pages - hand.blocks) {
@@ -127,8 +131,8 @@ impl FileData {
         }
     }
 
-    /// The shortest way: one page, cached, dirty already, not at the end. Everything else is left to the long
-    /// way.
+    /// The shortest way: one page, cached, dirty already, not at the end. Everything else is left
+    /// to the long way.
     #[inline]
     fn overwrite(&self, ctx: &DataCtx<'_>, offset: u64, buf: &[u8]) -> bool {
         let (page, from) = (page_at(offset), offset as usize % PAGE);
@@ -224,8 +228,8 @@ impl FileData {
         Ok(())
     }
 
-    /// The second step: writes page by page and returns how far it came. `sized`: the caller holds the size
-    /// lock. Blocks that are promised are taken before others are reserved.
+    /// The second step: writes page by page and returns how far it came. `sized`: the caller holds
+    /// the size lock. Blocks that are promised are taken before others are reserved.
     fn put(
         &self,
         ctx: &DataCtx<'_>,
@@ -301,15 +305,16 @@ impl FileData {
         (done, Stop::Done)
     }
 
-    /// Reserves for a page that has room of its own, on a full volume: a block that it will give back, or one that is kept for it.
+    /// Reserves for a page that has room of its own, on a full volume: a block that it will give
+    /// back, or one that is kept for it.
     #[cold]
     fn reserve_own(&self, ctx: &DataCtx<'_>, page: u64) -> bool {
         // What cannot be read is refused for want of room.
         matches!(ctx.store.has_room(ctx.ino, page), Ok(true)) && ctx.store.reserve_rewrite(ctx.lane)
     }
 
-    /// Gives a frame that was just attached the content of the file around the `len` bytes at `from` that
-    /// will be written.
+    /// Gives a frame that was just attached the content of the file around the `len` bytes at
+    /// `from` that will be written.
     fn fill_new(&self, ctx: &DataCtx<'_>, guard: &PageGuard<'_>, from: usize, len: usize) -> Result<()> {
         let start = guard.page() * PAGE as u64;
         let inside = self.size().saturating_sub(start).min(PAGE as u64) as usize;
@@ -321,7 +326,8 @@ impl FileData {
                 fill_racy(bytes, 0, from);
                 fill_racy(bytes.add(from + len), 0, PAGE - from - len);
             }
-            // Of a file without holes the store has the page, and none behind its end unless room is kept there; of another it is asked.
+            // Of a file without holes the store has the page, and none behind its end unless room
+            // is kept there; of another it is asked.
             let known = if inside == 0 { !self.has_room_behind() } else { !self.is_sparse() };
             let hole = if known {
                 inside == 0
@@ -333,8 +339,8 @@ impl FileData {
             }
             return Ok(());
         }
-        // SAFETY: the frame is a block; it is locked, and optimistic readers throw away what they copy (as in
-        // read.rs).
+        // SAFETY: the frame is a block; it is locked, and optimistic readers throw away what they
+        // copy (as in read.rs).
         let block = unsafe { &mut *bytes.cast::<Block>() };
         let mut read = [PageRead { block, hole: false }];
         ctx.store.read_pages(ctx.ino, guard.page(), &mut read)?;
@@ -346,8 +352,8 @@ impl FileData {
         Ok(())
     }
 
-    /// Makes a locked page dirty that was not; a block was reserved for it. Returns whether nothing was dirty
-    /// before.
+    /// Makes a locked page dirty that was not; a block was reserved for it. Returns whether nothing
+    /// was dirty before.
     pub(super) fn set_dirty(&self, ctx: &DataCtx<'_>, guard: &PageGuard<'_>) -> bool {
         guard.set(DIRTY);
         if !guard.has(WRITEBACK) {

@@ -11,8 +11,8 @@
 //! data.finish(&ctx, &wb, &pages, ok);
 //! ```
 //!
-//! Who holds the lock must not write to a file nor wait for a frame. Reads and writes of this very file go on
-//! meanwhile.
+//! Who holds the lock must not write to a file nor wait for a frame. Reads and writes of this very
+//! file go on meanwhile.
 
 use super::frame::{BEHIND, DIRTY, HOLE, ONCE, WRITEBACK};
 use super::tree::{self, MAX_PAGES};
@@ -35,8 +35,9 @@ pub struct Captured {
     pub pages: Vec<(u64, Box<Block>)>,
     /// There were more dirty pages in the range than asked for.
     pub more: bool,
-    /// Dirty pages that could not be captured for lack of space: an fsync must say ENOSPC. (A page that is
-    /// being extended needs a second block: one for the image, one for what comes behind the size.)
+    /// Dirty pages that could not be captured for lack of space: an fsync must say ENOSPC. (A page
+    /// that is being extended needs a second block: one for the image, one for what comes behind
+    /// the size.)
     pub skipped: usize,
 }
 
@@ -58,8 +59,8 @@ impl FileData {
         self.writeback_lock.try_lock().map(|lock| WritebackGuard { _lock: lock })
     }
 
-    /// Copies up to `max` dirty pages of `range` that lie inside `size`, the size that will be stored with
-    /// them (D6). Each image takes one block of reservation along.
+    /// Copies up to `max` dirty pages of `range` that lie inside `size`, the size that will be
+    /// stored with them (D6). Each image takes one block of reservation along.
     pub fn capture(
         &self,
         ctx: &DataCtx<'_>,
@@ -100,36 +101,37 @@ impl FileData {
             return Image::NotDirty;
         }
         let inside = size.saturating_sub(page * PAGE as u64).min(PAGE as u64) as usize;
-        // An extending write may have put bytes behind the size that goes with this image: they stay for the
-        // next round.
+        // An extending write may have put bytes behind the size that goes with this image: they
+        // stay for the next round.
         let extending = inside < PAGE && !super::truncate::is_zero(ctx, &guard, inside, PAGE);
         if extending && !ctx.store.reserve(ctx.lane, 1) {
             guard.unchanged();
             return Image::NoSpace;
         }
-        // O15: cleared before the copy. (Under the page lock no write can come between; the order is kept all
-        // the same.)
+        // O15: cleared before the copy. (Under the page lock no write can come between; the order
+        // is kept all the same.)
         if !extending {
             guard.reset(DIRTY);
             self.unmark_dirty(&guard);
         }
         guard.reset(HOLE | BEHIND);
         guard.set(WRITEBACK);
-        // SAFETY: a page is a block; the image is ours, and no writer has the page while we hold its lock.
+        // SAFETY: a page is a block; the image is ours, and no writer has the page while we hold
+        // its lock.
         unsafe { copy_racy(ctx.pool.bytes(guard.desc()), image.as_mut_ptr().cast(), PAGE) };
         guard.unchanged();
         // SAFETY: all PAGE bytes were written just now.
         let mut image = unsafe { image.assume_init() };
-        // Not of nothing: the C library's fill looks at the memory behind, mostly a page that is not there, which takes the processor
-        // a tenth of the whole capture.
+        // Not of nothing: the C library's fill looks at the memory behind, mostly a page that is
+        // not there, which takes the processor a tenth of the whole capture.
         if inside < PAGE {
             image.0[inside..].fill(0);
         }
         Image::Taken(image)
     }
 
-    /// Says what became of captured pages: `ok` if the store has them now. If not, they are dirty again, with
-    /// the reservations they took along (the store must not have used them up).
+    /// Says what became of captured pages: `ok` if the store has them now. If not, they are dirty
+    /// again, with the reservations they took along (the store must not have used them up).
     pub fn finish(&self, ctx: &DataCtx<'_>, _writeback: &WritebackGuard<'_>, pages: &[u64], ok: bool) {
         let pin = epoch::pin();
         let (mut clean, mut spare) = (0, 0);
@@ -169,7 +171,8 @@ impl FileData {
         }
     }
 
-    /// Puts the mark of a page, which was noted elsewhere as dirty, into the tree, if it is dirty still.
+    /// Puts the mark of a page, which was noted elsewhere as dirty, into the tree, if it is dirty
+    /// still.
     pub fn remark(&self, ino: Ino, page: u64) {
         if let Some(guard) = self.lock_page(ino, page, &epoch::pin()) {
             if guard.has(DIRTY) {

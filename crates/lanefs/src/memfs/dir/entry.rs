@@ -20,7 +20,8 @@ pub(crate) const MAX_LEVELS: u32 = 15;
 /// Bytes of a name that an entry holds itself.
 const INLINE: usize = 14;
 
-/// A name's bytes. Short ones lie in the entry, so that a lookup reads one line; others beside it, in a few sizes.
+/// A name's bytes. Short ones lie in the entry, so that a lookup reads one line; others beside it,
+/// in a few sizes.
 pub(crate) enum Name {
     Short(u8, [u8; INLINE]),
     Mid(Box<Sized<31>>),
@@ -81,15 +82,16 @@ impl Name {
     }
 }
 
-/// One name of a directory. Allocated on its own, a line of its own; freed through the epoch collector.
+/// One name of a directory. Allocated on its own, a line of its own; freed through the epoch
+/// collector.
 #[repr(align(64))]
 pub(crate) struct Entry {
     /// Next of the leaf's chain. Written under the leaf's lock.
     pub next: AtomicPtr<Entry>,
     /// Place in hash order.
     pub cookie: u64,
-    /// Kind in the top byte, inode number below; 0 is a tombstone. Written under the leaf's lock; the one store that
-    /// lock-free readers of this name see.
+    /// Kind in the top byte, inode number below; 0 is a tombstone. Written under the leaf's lock;
+    /// the one store that lock-free readers of this name see.
     target: AtomicU64,
     /// Lanes (modulo 64) whose oplogs may hold pending groups with this key.
     pub lanes: AtomicU64,
@@ -128,8 +130,8 @@ impl Entry {
         })
     }
 
-    /// What the name names; `None` for a tombstone. Acquire: pairs with the Release of `set_target`, so the cell that was
-    /// published before the entry is seen.
+    /// What the name names; `None` for a tombstone. Acquire: pairs with the Release of
+    /// `set_target`, so the cell that was published before the entry is seen.
     pub fn target(&self) -> Option<(Ino, FileKind)> {
         let v = self.target.load(Acquire);
         let ino = Ino(v & ((1 << 56) - 1));
@@ -141,8 +143,9 @@ impl Entry {
         self.target.store(t.map_or(0, |(i, k)| pack(i, k)), Release);
     }
 
-    /// Notes a change in `epoch` by `lane` (leaf locked; lock-free readers read `lanes` and `epoch` only for closures
-    /// and eviction, both of which take the lane's or the leaf's lock afterwards: Relaxed is enough).
+    /// Notes a change in `epoch` by `lane` (leaf locked; lock-free readers read `lanes` and `epoch`
+    /// only for closures and eviction, both of which take the lane's or the leaf's lock afterwards:
+    /// Relaxed is enough).
     pub fn touch(&self, epoch: u64, lane: usize) {
         self.epoch.store(epoch, Relaxed);
         let bit = 1u64 << (lane & 63);
@@ -152,7 +155,8 @@ impl Entry {
         }
     }
 
-    /// Memory the entry takes, in bytes, with its share of the tables of leaves: a directory that has grown has a leaf for three to nine names.
+    /// Memory the entry takes, in bytes, with its share of the tables of leaves: a directory that
+    /// has grown has a leaf for three to nine names.
     pub fn bytes(name_len: usize) -> usize {
         size_of::<Entry>() + size_of::<Leaf>() / 4 + Name::beside(name_len)
     }
@@ -163,8 +167,9 @@ impl Entry {
 pub(crate) struct Leaf {
     /// The key lock (DESIGN, epoch lanes, step 2) of every name in the leaf. Odd while locked.
     pub lock: SeqWord,
-    /// Twice the directory's generation when something was taken out of the leaf last; odd while entries move (split, eviction). Written under
-    /// `lock`. A negative lookup is valid only if it did not change.
+    /// Twice the directory's generation when something was taken out of the leaf last; odd while
+    /// entries move (split, eviction). Written under `lock`. A negative lookup is valid only if it
+    /// did not change.
     pub sseq: AtomicU32,
     /// `*mut Entry` chain, or `*mut Table | 1` once split, or [`GONE`].
     head: AtomicPtr<u8>,
@@ -174,23 +179,27 @@ pub(crate) struct Leaf {
     pub epoch: AtomicU64,
     /// Lane masks of entries that were taken out of the chain since their epoch was folded.
     pub purged_lanes: AtomicU64,
-    /// Root leaves only: this stripe of the directory's mtime/ctime; stored when the coarse clock moved.
+    /// Root leaves only: this stripe of the directory's mtime/ctime; stored when the coarse clock
+    /// moved.
     pub mtime: AtomicI64,
-    /// Root leaves only: this stripe of the count of subdirectories, relative to the cell's base. Written under any lock
-    /// below this stripe, hence atomically.
+    /// Root leaves only: this stripe of the count of subdirectories, relative to the cell's base.
+    /// Written under any lock below this stripe, hence atomically.
     pub subdirs: AtomicI32,
     /// Entries in the chain, tombstones included. Written under `lock`.
     pub count: AtomicU16,
-    /// [`COMPLETE`]: the chain holds every name of the leaf's range, so a miss is authoritative. [`CHANGED`].
+    /// [`COMPLETE`]: the chain holds every name of the leaf's range, so a miss is authoritative.
+    /// [`CHANGED`].
     pub flags: AtomicU8,
-    /// Operations on several keys that have this leaf in hand; lookups wait until it is 0. Written under `lock`.
+    /// Operations on several keys that have this leaf in hand; lookups wait until it is 0. Written
+    /// under `lock`.
     pub multi: AtomicU8,
-    /// Root leaves only: lanes (modulo 64) that may hold pending groups with a key in this stripe. `epoch` is then the highest of
-    /// such a group, also once the leaf has split.
+    /// Root leaves only: lanes (modulo 64) that may hold pending groups with a key in this stripe.
+    /// `epoch` is then the highest of such a group, also once the leaf has split.
     pub named: AtomicU64,
 }
 
-/// Root leaves only: the directory's attributes changed here since they were captured, and it is on some lane's dirty list.
+/// Root leaves only: the directory's attributes changed here since they were captured, and it is on
+/// some lane's dirty list.
 pub(crate) const CHANGED: u8 = 2;
 
 const _: () = assert!(size_of::<Leaf>() == 64);
@@ -230,7 +239,8 @@ impl Leaf {
         }
     }
 
-    /// Acquire: pairs with the Release in `set_chain`/`set_table`, so what it points at is initialised.
+    /// Acquire: pairs with the Release in `set_chain`/`set_table`, so what it points at is
+    /// initialised.
     #[inline(always)]
     pub fn head(&self) -> Head {
         let p = self.head.load(Acquire);
@@ -248,7 +258,8 @@ impl Leaf {
         self.head.store(std::ptr::without_provenance_mut(GONE), Release);
     }
 
-    /// Whether nothing would be lost with the leaf but the claim that there is no entry, if it is complete: nothing that is not folded.
+    /// Whether nothing would be lost with the leaf but the claim that there is no entry, if it is
+    /// complete: nothing that is not folded.
     pub fn is_idle(&self, folded: u64) -> bool {
         matches!(self.head(), Head::Chain(p) if p.is_null())
             && self.epoch.load(Relaxed) <= folded
@@ -265,15 +276,16 @@ impl Leaf {
         self.head.store(t.cast::<u8>().map_addr(|a| a | 1), Release);
     }
 
-    /// Begins a look at the chain without the lock; `None` while entries move, or names of the leaf are in the hands of an
-    /// operation on several keys.
+    /// Begins a look at the chain without the lock; `None` while entries move, or names of the leaf
+    /// are in the hands of an operation on several keys.
     #[inline(always)]
     pub fn look(&self) -> Option<Look> {
         // The chain is read behind `multi`: Acquire, pairs with the Release that lowers it.
         Look::begin(&self.sseq, &self.flags).filter(|_| self.multi.load(Acquire) == 0)
     }
 
-    /// Whether the chain holds every name of the leaf's range (leaf locked, else see [`Leaf::look`]).
+    /// Whether the chain holds every name of the leaf's range (leaf locked, else see
+    /// [`Leaf::look`]).
     pub fn is_complete(&self) -> bool {
         self.flags.load(Acquire) & COMPLETE != 0
     }

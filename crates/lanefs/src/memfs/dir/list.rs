@@ -20,7 +20,8 @@ pub(crate) enum Step {
 }
 
 impl Dir {
-    /// Collects into `out` the live entries of the leaf that covers the first cookie behind `after`, in order.
+    /// Collects into `out` the live entries of the leaf that covers the first cookie behind
+    /// `after`, in order.
     pub fn list_leaf<'g>(&self, after: u64, out: &mut Vec<Listed<'g>>, _guard: &'g Guard) -> Step {
         out.clear();
         let Some(from) = after.checked_add(1).filter(|from| *from < 1 << 63) else { return Step::End };

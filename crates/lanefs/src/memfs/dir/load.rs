@@ -20,8 +20,10 @@ impl Dir {
         self.generation.load(SeqCst)
     }
 
-    /// Puts a bucket into every leaf that lies within it, splitting leaves that cover more than it does. Leaves from which something was taken since
-    /// `stamp` are left out. Returns whether that of `cookie` is whole now, else the store must be read again; and the bytes that came into memory.
+    /// Puts a bucket into every leaf that lies within it, splitting leaves that cover more than it
+    /// does. Leaves from which something was taken since `stamp` are left out. Returns whether that
+    /// of `cookie` is whole now, else the store must be read again; and the bytes that came into
+    /// memory.
     pub fn install(&self, cookie: u64, bucket: &Bucket<'_>, stamp: u32, guard: &Guard) -> (bool, usize) {
         // First make the leaf around `cookie` small enough, then fill leaf by leaf.
         loop {
@@ -73,8 +75,8 @@ impl Dir {
         self.evict_from(0, usize::MAX, folded, guard).0
     }
 
-    /// Evicts clean leaves of about `want` bytes, and goes on behind them the next time: what is in use all the time, and grew larger than memory, must
-    /// not stay for that.
+    /// Evicts clean leaves of about `want` bytes, and goes on behind them the next time: what is in
+    /// use all the time, and grew larger than memory, must not stay for that.
     pub fn evict_some(&self, want: usize, folded: u64, guard: &Guard) -> usize {
         let mut freed = 0;
         for _ in 0..2 {
@@ -89,7 +91,8 @@ impl Dir {
         freed
     }
 
-    /// Evicts clean leaves from cookie `at` on until `want` bytes are free; how many are, and where to go on: 0 at the end.
+    /// Evicts clean leaves from cookie `at` on until `want` bytes are free; how many are, and where
+    /// to go on: 0 at the end.
     fn evict_from(&self, mut at: u64, want: usize, folded: u64, guard: &Guard) -> (usize, u64) {
         let mut freed = 0;
         let Some(root) = self.root() else { return (0, 0) };
@@ -125,7 +128,8 @@ impl Dir {
         (freed, if at < 1 << 63 { at } else { 0 })
     }
 
-    /// Takes the table below the leaf of `cookie` at `level` out of the directory, if nothing is lost with it. Waits for nobody.
+    /// Takes the table below the leaf of `cookie` at `level` out of the directory, if nothing is
+    /// lost with it. Waits for nobody.
     pub(super) fn take_out(&self, root: &Table, cookie: u64, level: u32, folded: u64, guard: &Guard) -> bool {
         let mut table = root;
         for l in 0..level {
@@ -144,7 +148,8 @@ impl Dir {
             return false;
         }
         let locked = leaves.iter().take_while(|l| l.lock.try_lock()).count();
-        // If the leaf above still has the table, it is itself in use: a table with a table below is not taken out.
+        // If the leaf above still has the table, it is itself in use: a table with a table below is
+        // not taken out.
         let ours = matches!(above.head(), Head::Table(t) if std::ptr::eq(t, below));
         let out = ours && locked == FANOUT && idle();
         if out {
@@ -163,7 +168,8 @@ impl Dir {
         leaves[..locked].iter().for_each(|l| l.lock.unlock());
         above.lock.unlock();
         if out {
-            // SAFETY: no walk from the root comes to it any more, and it came from Box::into_raw in `split`; who is there yet is pinned.
+            // SAFETY: no walk from the root comes to it any more, and it came from Box::into_raw in
+            // `split`; who is there yet is pinned.
             unsafe { guard.defer_unchecked(move || drop(Box::from_raw(below))) };
         }
         out

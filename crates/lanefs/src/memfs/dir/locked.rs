@@ -33,20 +33,22 @@ impl Dir {
         LockedLeaf { dir: self, leaf, level, guard }
     }
 
-    /// The next generation, as `sseq` tells of it: for who has just taken something out of a leaf that the store may remember.
+    /// The next generation, as `sseq` tells of it: for who has just taken something out of a leaf
+    /// that the store may remember.
     pub(super) fn taken(&self) -> u32 {
         self.generation.fetch_add(1, SeqCst).wrapping_add(1) << 1
     }
 
-    /// Locks every leaf in turn, never waiting, and checks that it holds no name. `Ok` gives the highest timestamp seen.
-    /// The directory must be DYING, so nothing is added behind the check.
+    /// Locks every leaf in turn, never waiting, and checks that it holds no name. `Ok` gives the
+    /// highest timestamp seen. The directory must be DYING, so nothing is added behind the check.
     pub fn check_empty(&self, guard: &Guard) -> Result<u64, NotEmpty> {
         let mut highest = 0;
         let mut verdict = Ok(());
         self.each_leaf(&mut |leaf, _, _| {
             let mut turn = 0;
             while !leaf.lock.try_lock() {
-                // Whoever holds it may wait for a leaf that our caller holds; give way after a moment.
+                // Whoever holds it may wait for a leaf that our caller holds; give way after a
+                // moment.
                 if turn > 200 {
                     verdict = Err(NotEmpty::Busy);
                     return false;
@@ -115,8 +117,8 @@ impl<'g> LockedLeaf<'g> {
         None
     }
 
-    /// The entry of `name`, tombstones included, and the cookie that the name has or would get; no cookie when all eight of the
-    /// hash are taken. One walk over the chain.
+    /// The entry of `name`, tombstones included, and the cookie that the name has or would get; no
+    /// cookie when all eight of the hash are taken. One walk over the chain.
     pub fn place(&self, hash: u64, name: &[u8]) -> (Option<&'g Entry>, Option<u64>) {
         let mut taken = 0u8;
         let Head::Chain(mut p) = self.leaf.head() else { return (None, None) };
@@ -133,7 +135,8 @@ impl<'g> LockedLeaf<'g> {
         (None, (taken != u8::MAX).then(|| hash | u64::from(taken.trailing_ones())))
     }
 
-    /// Makes room: drops clean tombstones, then splits if the leaf is too full. May move to a child leaf.
+    /// Makes room: drops clean tombstones, then splits if the leaf is too full. May move to a child
+    /// leaf.
     pub fn make_room(self, cookie: u64, folded: impl Fn() -> u64) -> LockedLeaf<'g> {
         if self.leaf.count.load(Relaxed) >= super::SPLIT_AT {
             self.purge(folded());
@@ -147,7 +150,8 @@ impl<'g> LockedLeaf<'g> {
         dir.lock(cookie, guard).make_room(cookie, folded)
     }
 
-    /// Adds a name (there must be none, see `find`). `entry` was allocated before the lock was taken.
+    /// Adds a name (there must be none, see `find`). `entry` was allocated before the lock was
+    /// taken.
     pub fn insert(&self, entry: Box<Entry>) -> &'g Entry {
         let Head::Chain(first) = self.leaf.head() else { unreachable!("a locked leaf holds a chain") };
         entry.next.store(first, Relaxed);
@@ -158,7 +162,8 @@ impl<'g> LockedLeaf<'g> {
         unsafe { &*p }
     }
 
-    /// Takes a name away in `epoch`: a tombstone, or nothing at all if the name was born in the same epoch (invariant 4).
+    /// Takes a name away in `epoch`: a tombstone, or nothing at all if the name was born in the
+    /// same epoch (invariant 4).
     pub fn remove(&self, e: &Entry, epoch: u64, lane: usize) {
         e.touch(epoch, lane);
         e.set_target(None);
@@ -177,7 +182,8 @@ impl<'g> LockedLeaf<'g> {
     pub(super) fn purge(&self, folded: u64) -> usize {
         let n = self.unlink(&mut |e| e.target().is_none() && e.epoch.load(Relaxed) <= folded);
         if n > 0 {
-            // A load that read the store before the fold must not bring these names back (invariant 5).
+            // A load that read the store before the fold must not bring these names back (invariant
+            // 5).
             self.leaf.sseq.store(self.dir.taken(), Release);
         }
         n
@@ -188,13 +194,15 @@ impl<'g> LockedLeaf<'g> {
         // Half of the numbers lie behind a stamp, half before it.
         let behind = self.leaf.sseq.load(Relaxed).wrapping_sub(stamp << 1) as i32;
         if behind > 0 {
-            // Once more, with the generation of now: a leaf that was left alone while half of the numbers passed would look so for ever.
+            // Once more, with the generation of now: a leaf that was left alone while half of the
+            // numbers passed would look so for ever.
             self.leaf.sseq.store(self.dir.generation.load(SeqCst) << 1, Release);
         }
         behind <= 0
     }
 
-    /// Drops every entry if all are clean; the leaf must be loaded again to be read. Returns bytes freed.
+    /// Drops every entry if all are clean; the leaf must be loaded again to be read. Returns bytes
+    /// freed.
     pub fn evict(&self, folded: u64) -> usize {
         let mut bytes = 0;
         let Head::Chain(mut p) = self.leaf.head() else { return 0 };
@@ -222,7 +230,8 @@ impl<'g> LockedLeaf<'g> {
         let Head::Chain(mut p) = self.leaf.head() else { return 0 };
         let mut prev: Option<&Entry> = None;
         let mut n = 0;
-        // SAFETY: the leaf is locked and the guard pinned; an unlinked entry stays readable until the collector frees it.
+        // SAFETY: the leaf is locked and the guard pinned; an unlinked entry stays readable until
+        // the collector frees it.
         while let Some(e) = unsafe { p.as_ref() } {
             let next = e.next.load(Relaxed);
             if pick(e) {
@@ -233,7 +242,8 @@ impl<'g> LockedLeaf<'g> {
                 let lanes = self.leaf.purged_lanes.load(Relaxed) | e.lanes.load(Relaxed);
                 self.leaf.purged_lanes.store(lanes, Relaxed);
                 let dead = p;
-                // SAFETY: `dead` came from Box::into_raw, is unreachable now and is handed to the collector once.
+                // SAFETY: `dead` came from Box::into_raw, is unreachable now and is handed to the
+                // collector once.
                 unsafe { self.guard.defer_unchecked(move || drop(Box::from_raw(dead))) };
                 n += 1;
             } else {
@@ -260,7 +270,8 @@ impl Drop for LockedLeaf<'_> {
     }
 }
 
-/// The leaves of an operation on two keys, locked in order; one leaf if both keys share it. Lookups there wait (invariant 3).
+/// The leaves of an operation on two keys, locked in order; one leaf if both keys share it. Lookups
+/// there wait (invariant 3).
 pub(crate) struct LockedPair<'g> {
     first: LockedLeaf<'g>,
     second: Option<LockedLeaf<'g>>,

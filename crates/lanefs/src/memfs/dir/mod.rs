@@ -1,26 +1,36 @@
-//! Directories in memory: a trie over the cookie (hash order), lock-free to read, locked leaf by leaf to write.
+//! Directories in memory: a trie over the cookie (hash order), lock-free to read, locked leaf by
+//! leaf to write.
 //!
-//! Definitions. A *cookie* is 60 bits of the name's keyed hash and 3 bits that tell names of one hash apart; it
-//! is the entry's place in the listing, on disk too. A *leaf* covers all cookies with a common prefix; the root's 16 leaves
-//! cover 4 bits. A leaf is *complete* when its chain holds every name of its range; otherwise the folded bucket on the
-//! store must be asked. An entry is *clean* once the epoch of its last change has been folded.
+//! Definitions. A *cookie* is 60 bits of the name's keyed hash and 3 bits that tell names of one
+//! hash apart; it is the entry's place in the listing, on disk too. A *leaf* covers all cookies
+//! with a common prefix; the root's 16 leaves cover 4 bits. A leaf is *complete* when its chain
+//! holds every name of its range; otherwise the folded bucket on the store must be asked. An entry
+//! is *clean* once the epoch of its last change has been folded.
 //!
 //! Invariants.
-//! 1. A chain changes only under its leaf's lock. Adding is one Release store of the head, removing one of `next`, changing what a
-//!    name names one of `target`: each single-key change is atomic to readers.
-//! 2. Entries move between chains (split) or vanish without an operation (eviction) only while `sseq` is odd. A reader that found nothing
-//!    is right only if `sseq` is even and unchanged and the leaf was complete before the reader looked at the chain
-//!    (`lanefs_sync::partial`, which loom runs).
-//! 3. An operation on several keys raises `multi` on all its leaves before its first change and lowers it after its last; a reader
-//!    that sees it raised waits. So no reader sees a rename half done.
-//! 4. A dirty entry or tombstone is never evicted. A tombstone leaves memory only when clean, or when its name was born in the same
-//!    epoch (then the folded directory cannot hold it). Each such removal of something the store may remember bumps `generation` and leaves the
-//!    new one, twice, in the leaf's `sseq`; the halves of a leaf that splits inherit it.
-//! 5. Names loaded from the store are added to a leaf only if its `sseq` tells of no generation later than that before the read, and never over an
-//!    entry in memory. (Not: if `generation` stayed. The reclaimer goes over the leaves of a large directory faster than one bucket is read.)
-//! 6. Entries, and tables but the root, are freed through the epoch collector, so a guard keeps them readable. A table is taken out when all its leaves
-//!    are empty and folded, and all complete or none: with them and the leaf above locked, that leaf gets back what is known of its range, and each of
-//!    the sixteen is marked as gone, which whoever finds or locks it later sees, and walks down again.
+//! 1. A chain changes only under its leaf's lock. Adding is one Release store of the head, removing
+//!    one of `next`, changing what a name names one of `target`: each single-key change is atomic
+//!    to readers.
+//! 2. Entries move between chains (split) or vanish without an operation (eviction) only while
+//!    `sseq` is odd. A reader that found nothing is right only if `sseq` is even and unchanged and
+//!    the leaf was complete before the reader looked at the chain (`lanefs_sync::partial`, which
+//!    loom runs).
+//! 3. An operation on several keys raises `multi` on all its leaves before its first change and
+//!    lowers it after its last; a reader that sees it raised waits. So no reader sees a rename half
+//!    done.
+//! 4. A dirty entry or tombstone is never evicted. A tombstone leaves memory only when clean, or
+//!    when its name was born in the same epoch (then the folded directory cannot hold it). Each
+//!    such removal of something the store may remember bumps `generation` and leaves the new one,
+//!    twice, in the leaf's `sseq`; the halves of a leaf that splits inherit it.
+//! 5. Names loaded from the store are added to a leaf only if its `sseq` tells of no generation
+//!    later than that before the read, and never over an entry in memory. (Not: if `generation`
+//!    stayed. The reclaimer goes over the leaves of a large directory faster than one bucket is
+//!    read.)
+//! 6. Entries, and tables but the root, are freed through the epoch collector, so a guard keeps
+//!    them readable. A table is taken out when all its leaves are empty and folded, and all
+//!    complete or none: with them and the leaf above locked, that leaf gets back what is known of
+//!    its range, and each of the sixteen is marked as gone, which whoever finds or locks it later
+//!    sees, and walks down again.
 //!
 //! Locks are taken in the order (directory inode, leaf address). Who holds a leaf performs no I/O.
 
@@ -51,22 +61,26 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
 /// The directory can take names.
 pub(crate) const ALIVE: u8 = 0;
-/// Somebody is removing it and looks whether it is empty: who wants to add a name waits for the outcome.
+/// Somebody is removing it and looks whether it is empty: who wants to add a name waits for the
+/// outcome.
 pub(crate) const DYING: u8 = 1;
 /// Removed: no name can be added (ENOENT).
 pub(crate) const DEAD: u8 = 2;
 
 /// The directory index of one cell.
 pub(crate) struct Dir {
-    /// The root table; of a directory that was not made in this mount null until its first load. Written once, by compare-exchange.
+    /// The root table; of a directory that was not made in this mount null until its first load.
+    /// Written once, by compare-exchange.
     root: AtomicPtr<Table>,
     /// See invariants 4 and 5. Written under a leaf lock, where something is taken out only.
     pub(crate) generation: AtomicU32,
-    /// Where the eviction of a directory in use goes on: the top half of a cookie. Written by the reclaimer.
+    /// Where the eviction of a directory in use goes on: the top half of a cookie. Written by the
+    /// reclaimer.
     hand: AtomicU32,
     /// [`ALIVE`], [`DYING`] or [`DEAD`]; written by rmdir and rename only.
     pub(crate) state: AtomicU8,
-    /// Whether the directory was made in this mount and nothing of it was evicted: all leaves are born complete.
+    /// Whether the directory was made in this mount and nothing of it was evicted: all leaves are
+    /// born complete.
     newborn: bool,
 }
 
@@ -78,7 +92,8 @@ pub(crate) enum Found {
     NotLoaded,
 }
 
-/// Spins a little, then yields: for windows of a few hundred nanoseconds that belong to another thread.
+/// Spins a little, then yields: for windows of a few hundred nanoseconds that belong to another
+/// thread.
 pub(crate) fn relax(turn: &mut u32) {
     *turn += 1;
     if *turn < 64 { schedule::spin_loop() } else { schedule::yield_now() }
@@ -87,7 +102,8 @@ pub(crate) fn relax(turn: &mut u32) {
 impl Dir {
     pub fn new(newborn: bool) -> Dir {
         Dir {
-            // A new directory has its leaves from the start: its first names, made by several lanes at once, share nothing.
+            // A new directory has its leaves from the start: its first names, made by several lanes
+            // at once, share nothing.
             root: AtomicPtr::new(if newborn {
                 Box::into_raw(Table::new(COMPLETE))
             } else {
@@ -101,8 +117,8 @@ impl Dir {
     }
 
     fn root(&self) -> Option<&Table> {
-        // SAFETY: set once by `root_or_new` to a leaked Box, freed only by Drop, which has `&mut self`. Acquire pairs with
-        // the compare-exchange's Release.
+        // SAFETY: set once by `root_or_new` to a leaked Box, freed only by Drop, which has
+        // `&mut self`. Acquire pairs with the compare-exchange's Release.
         unsafe { self.root.load(Acquire).as_ref() }
     }
 
@@ -124,8 +140,8 @@ impl Dir {
         }
     }
 
-    /// The leaf that covers `cookie`, and the level of its table. The answer may be split or gone right after: lockers check again. The caller is
-    /// pinned for as long as it uses the leaf.
+    /// The leaf that covers `cookie`, and the level of its table. The answer may be split or gone
+    /// right after: lockers check again. The caller is pinned for as long as it uses the leaf.
     fn leaf(&self, cookie: u64) -> (&Leaf, u32) {
         Dir::leaf_below(self.root_or_new(), cookie)
     }
@@ -138,7 +154,8 @@ impl Dir {
             let leaf = &table.leaves[slot(cookie, level)];
             match leaf.head() {
                 Head::Chain(_) => return (leaf, level),
-                // SAFETY: the caller is pinned, and a table is freed through the collector (invariant 6).
+                // SAFETY: the caller is pinned, and a table is freed through the collector
+                // (invariant 6).
                 Head::Table(t) => table = unsafe { &*t },
                 Head::Gone => {
                     (table, level) = (root, 0);
@@ -164,7 +181,8 @@ impl Dir {
             };
             let Head::Chain(mut p) = leaf.head() else { continue };
             let mut found = None;
-            // SAFETY: entries reachable from a chain are freed through the epoch collector only; `_guard` is pinned (invariant 6).
+            // SAFETY: entries reachable from a chain are freed through the epoch collector only;
+            // `_guard` is pinned (invariant 6).
             while let Some(e) = unsafe { p.as_ref() } {
                 if e.cookie >> entry::DISC_BITS == hash >> entry::DISC_BITS && e.name.as_slice() == name {
                     found = Some(e);
@@ -187,7 +205,8 @@ impl Dir {
         }
     }
 
-    /// Calls `f` with every leaf, in cookie order, until it returns false. Of a table that is taken out meanwhile it may be given the leaves.
+    /// Calls `f` with every leaf, in cookie order, until it returns false. Of a table that is taken
+    /// out meanwhile it may be given the leaves.
     fn each_leaf<'a>(&'a self, f: &mut dyn FnMut(&'a Leaf, u64, u32) -> bool) -> bool {
         fn go<'a>(
             t: &'a Table,
@@ -207,9 +226,11 @@ impl Dir {
         self.root().is_none_or(|t| go(t, 0, 0, f))
     }
 
-    /// The entry with this cookie, tombstones included, and the leaf's purged lanes: what a closure needs of a key.
+    /// The entry with this cookie, tombstones included, and the leaf's purged lanes: what a closure
+    /// needs of a key.
     ///
-    /// Only groups behind epoch `committed` are pending; who logged one raised the epochs before it changed anything.
+    /// Only groups behind epoch `committed` are pending; who logged one raised the epochs before it
+    /// changed anything.
     pub fn key_lanes(&self, cookie: u64, committed: u64, _guard: &Guard) -> u64 {
         if self.root().is_none() {
             return 0;
@@ -240,7 +261,8 @@ impl Dir {
         }
     }
 
-    /// The latest change of the directory's content (coarse clock), [`NO_TIME`] if none in this mount.
+    /// The latest change of the directory's content (coarse clock), [`NO_TIME`] if none in this
+    /// mount.
     pub fn mtime(&self) -> i64 {
         let stripes = self.root().into_iter().flat_map(|t| &t.leaves);
         stripes.map(|l| l.mtime.load(Relaxed)).max().unwrap_or(NO_TIME)
@@ -267,7 +289,8 @@ impl Dir {
         &self.root_or_new().leaves[slot(cookie, 0)]
     }
 
-    /// Notes that lane `lane` logs a group in `epoch` with key `cookie` (before the group is appended; the key is locked).
+    /// Notes that lane `lane` logs a group in `epoch` with key `cookie` (before the group is
+    /// appended; the key is locked).
     pub fn named_by(&self, cookie: u64, lane: usize, epoch: u64) {
         let (stripe, bit) = (self.stripe(cookie), 1u64 << (lane & 63));
         if stripe.named.load(Relaxed) & bit == 0 {
@@ -278,7 +301,8 @@ impl Dir {
         }
     }
 
-    /// Lanes that may hold a group with a key in this directory that is pending: of an epoch behind `committed`.
+    /// Lanes that may hold a group with a key in this directory that is pending: of an epoch behind
+    /// `committed`.
     pub fn lanes_behind(&self, committed: u64) -> u64 {
         let Some(t) = self.root() else { return 0 };
         // SeqCst: the epoch first; who raised it had set its bit before.
@@ -330,8 +354,8 @@ impl Dir {
 impl Drop for Dir {
     fn drop(&mut self) {
         fn free(t: *mut Table) {
-            // SAFETY: `&mut self` of the directory: nobody else reads it any more; every table and entry came from a Box and is
-            // reachable exactly once.
+            // SAFETY: `&mut self` of the directory: nobody else reads it any more; every table and
+            // entry came from a Box and is reachable exactly once.
             unsafe {
                 for leaf in &(*t).leaves {
                     match leaf.head() {

@@ -1,12 +1,14 @@
 //! Several looks that are answered as if they had been made at one moment.
 //!
-//! A lookup writes nothing and locks nothing, so two of them tell of two moments. An answer that rests on both, and
-//! changes nothing that would be checked under the locks, may describe a state that never was: the source as it
-//! was before a rename of another thread, and the target as it is behind it.
+//! A lookup writes nothing and locks nothing, so two of them tell of two moments. An answer that
+//! rests on both, and changes nothing that would be checked under the locks, may describe a state
+//! that never was: the source as it was before a rename of another thread, and the target as it is
+//! behind it.
 //!
-//! A *moment* spans looks at one or two names. It notes the sequences of their leaves' locks before the first look.
-//! Every change to a name holds its leaf's lock, and giving the lock back moves its sequence, so if no lock is held and no
-//! sequence has moved behind the last look, then all that was seen was so at any time in between.
+//! A *moment* spans looks at one or two names. It notes the sequences of their leaves' locks before
+//! the first look. Every change to a name holds its leaf's lock, and giving the lock back moves its
+//! sequence, so if no lock is held and no sequence has moved behind the last look, then all that
+//! was seen was so at any time in between.
 
 use super::Dir;
 use super::entry::{Head, Leaf};

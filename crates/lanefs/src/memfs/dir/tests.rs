@@ -113,7 +113,8 @@ fn evicted_leaves_are_not_loaded_and_come_back_unless_something_was_evicted_mean
     assert_eq!(get(&d, b"late", &g), Some(999), "what the store does not know stayed");
 }
 
-/// A bucket is read while the reclaimer goes over a large directory, whose other leaves it evicts one after the other: that must not keep it out.
+/// A bucket is read while the reclaimer goes over a large directory, whose other leaves it evicts
+/// one after the other: that must not keep it out.
 #[test]
 fn what_is_evicted_elsewhere_does_not_keep_a_bucket_out() {
     let d = Dir::new(true);
@@ -137,7 +138,8 @@ fn what_is_evicted_elsewhere_does_not_keep_a_bucket_out() {
     assert!(whole, "other leaves were evicted");
     assert_eq!(bytes, low.entries.iter().map(|e| Entry::bytes(e.3.len())).sum::<usize>());
     assert_eq!(d.install(half, &high, stamp, &g), (false, 0), "these were");
-    // One leaf of those that a bucket fills was evicted meanwhile: the rest comes in, and what came is told.
+    // One leaf of those that a bucket fills was evicted meanwhile: the rest comes in, and what came
+    // is told.
     let stamp = d.load_stamp();
     let first = high.entries[0].0;
     assert!(d.install(first, &high, d.load_stamp(), &g).0);
@@ -165,7 +167,8 @@ fn tables(d: &Dir) -> usize {
     d.root().map_or(0, below)
 }
 
-/// A directory kept the names of all files that were ever removed from it, and the tables that these had needed.
+/// A directory kept the names of all files that were ever removed from it, and the tables that
+/// these had needed.
 #[test]
 fn what_a_fold_has_removed_leaves_memory_with_its_tables() {
     let d = Dir::new(true);
@@ -324,7 +327,8 @@ fn readers_never_miss_a_name_that_stays_while_leaves_split() {
 
 #[test]
 fn a_pair_hides_its_change_until_it_is_whole() {
-    // A name moves between two directories for ever; a reader that looks at both, twice, never sees it in both or in neither.
+    // A name moves between two directories for ever; a reader that looks at both, twice, never sees
+    // it in both or in neither.
     let (a, b) = (Dir::new(true), Dir::new(true));
     let (ha, hb) = (hash_name(KEY, b"a"), hash_name(KEY, b"b"));
     add(&a, b"a", 50, 1, &pin());
@@ -373,12 +377,14 @@ fn a_pair_hides_its_change_until_it_is_whole() {
     });
 }
 
-/// A reader that had looked at the chain before a bucket came into memory, and at the mark of completeness behind it, took names that exist
-/// for absent and left them out of listings: the load changes no sequence.
+/// A reader that had looked at the chain before a bucket came into memory, and at the mark of
+/// completeness behind it, took names that exist for absent and left them out of listings: the load
+/// changes no sequence.
 #[test]
 fn no_name_is_missed_while_its_bucket_comes_into_memory() {
     const ROUNDS: usize = 5000;
-    // All in one leaf: eleven that are in memory, which a reader walks over, and one that the store has.
+    // All in one leaf: eleven that are in memory, which a reader walks over, and one that the store
+    // has.
     let mut names = (0..).map(|i| format!("n{i}").into_bytes()).filter(|n| hash_name(KEY, n) >> 59 == 0);
     let early: Vec<_> = names.by_ref().take(11).collect();
     let late = names.next().unwrap();

@@ -1,4 +1,5 @@
-//! Taking out of memory what a fold has made superfluous: tombstones, and the tables that they were the last to need.
+//! Taking out of memory what a fold has made superfluous: tombstones, and the tables that they were
+//! the last to need.
 
 use super::Dir;
 use super::entry::{Entry, FANOUT, Head, range_of, slot};
@@ -6,8 +7,9 @@ use crossbeam_epoch::Guard;
 use std::sync::atomic::Ordering::*;
 
 impl Dir {
-    /// Drops tombstones whose epoch has been folded, and the tables that are empty then. Waits for nobody. Returns the bytes freed, and whether
-    /// a tombstone stays. Called after a checkpoint, of directories that lost names: else a directory would keep all names it ever had.
+    /// Drops tombstones whose epoch has been folded, and the tables that are empty then. Waits for
+    /// nobody. Returns the bytes freed, and whether a tombstone stays. Called after a checkpoint,
+    /// of directories that lost names: else a directory would keep all names it ever had.
     pub fn tidy(&self, folded: u64, guard: &Guard) -> (usize, bool) {
         let (mut freed, mut left) = (0, false);
         let Some(root) = self.root() else { return (0, false) };

@@ -27,7 +27,8 @@ fn a_file_larger_than_memory() {
     assert!(world.store.reads.load(std::sync::atomic::Ordering::SeqCst) < 700, "streams are read ahead");
 }
 
-/// The kernel keeps what it hands over from its cache; keeping it here too only takes frames from others.
+/// The kernel keeps what it hands over from its cache; keeping it here too only takes frames from
+/// others.
 #[test]
 fn pages_written_once_leave_memory_when_they_are_clean() {
     let world = World::new(256, 2, 1 << 20);

@@ -91,7 +91,8 @@ fn shrinking_inside_a_page_writes_zeros_only_if_needed() {
     world.check();
 }
 
-/// A file of `size` bytes, clean, and so much dirty elsewhere that the next write is throttled; then `meanwhile` happens.
+/// A file of `size` bytes, clean, and so much dirty elsewhere that the next write is throttled;
+/// then `meanwhile` happens.
 fn throttled(
     size: usize,
     evicted: bool,
@@ -189,7 +190,8 @@ fn a_hole_that_an_extension_overtakes_leaves_nothing_of_what_it_covers() {
                 writes.set(true);
             }
         });
-        // It takes the last page as a whole if the file ends in the hole, and else blanks part of it.
+        // It takes the last page as a whole if the file ends in the hole, and else blanks part of
+        // it.
         data.punch_hole(&ctx, 0, 4000, None).unwrap();
         assert!(wrote.get() || readings > 1);
         let mut buf = [9; 4096];

@@ -49,8 +49,9 @@ fn a_block_is_never_torn() {
 
 #[test]
 fn a_reader_past_the_cache_never_sees_what_was_overwritten_before() {
-    // Each round writes the next number to every page and then says so; between, pages are written back and let go, so that some are read
-    // from the store while others, or the same a moment later, are in memory.
+    // Each round writes the next number to every page and then says so; between, pages are written
+    // back and let go, so that some are read from the store while others, or the same a moment
+    // later, are in memory.
     const PAGES: u64 = 16;
     let world = World::new(256, 1, 1 << 20);
     let data = &world.files[0];
@@ -238,8 +239,8 @@ fn truncate_races_with_everything() {
 
 #[test]
 fn no_write_is_lost() {
-    // Pages are shared, bytes are not: each thread owns one word of every page and knows what it must hold,
-    // while pages are evicted, written back and loaded under its feet.
+    // Pages are shared, bytes are not: each thread owns one word of every page and knows what it
+    // must hold, while pages are evicted, written back and loaded under its feet.
     const PAGES: u64 = 150;
     let world = World::new(64, 1, 1 << 20);
     let data = &world.files[0];
