@@ -74,7 +74,7 @@ fn encode_answer(step: &ScrubStep, damaged: &[Damaged]) -> (Vec<u8>, bool) {
             break;
         }
         let page = d.damage.page.unwrap_or(u64::MAX);
-        let block = u64::from(d.mended) << 63 | u64::from(d.damage.device) << 56 | d.damage.block;
+        let block = u64::from(d.repaired) << 63 | u64::from(d.damage.device) << 56 | d.damage.block;
         for w in [d.damage.ino.0, page, block, path.len() as u64, what.len() as u64] {
             list.extend(w.to_le_bytes());
         }
@@ -111,8 +111,8 @@ pub fn decode_answer(bytes: &[u8]) -> Option<(ScrubStep, Vec<Damaged>)> {
             block: block & ((1 << 56) - 1),
             what: String::from_utf8_lossy(what).into_owned(),
         };
-        let (path, mended) = ((!path.is_empty()).then(|| path.to_vec()), block >> 63 == 1);
-        damaged.push(Damaged { path, damage, mended });
+        let (path, repaired) = ((!path.is_empty()).then(|| path.to_vec()), block >> 63 == 1);
+        damaged.push(Damaged { path, damage, repaired });
     }
     Some((step, damaged))
 }
@@ -134,7 +134,7 @@ mod tests {
             .map(|n| Damaged {
                 path: (n > 1).then(|| vec![b'/'; n as usize]),
                 damage: damage(n),
-                mended: n == 2,
+                repaired: n == 2,
             })
             .collect();
         let step = ScrubStep {
@@ -142,12 +142,12 @@ mod tests {
             data_blocks: 1,
             node_blocks: 2,
             damage: Vec::new(),
-            mended: Vec::new(),
+            repaired: Vec::new(),
         };
         let (bytes, whole) = encode_answer(&step, &damaged);
         assert!(whole && bytes.len() == SCRUB_SIZE);
         assert_eq!(decode_answer(&bytes), Some((step.clone(), damaged)));
-        let many = vec![Damaged { path: Some(vec![b'a'; 3000]), damage: damage(1), mended: false }; 50];
+        let many = vec![Damaged { path: Some(vec![b'a'; 3000]), damage: damage(1), repaired: false }; 50];
         let (bytes, whole) = encode_answer(&step, &many);
         assert!(!whole);
         assert_eq!(decode_answer(&bytes).map(|a| a.1.len()), Some(7));

@@ -43,8 +43,8 @@ pub(crate) struct Healed {
 }
 
 impl Store {
-    /// Mends what readers remembered (4). Returns what was mended, or on a volume that is only read
-    /// would be.
+    /// Repairs what readers remembered (4). Returns what was repaired, or on a volume that is only
+    /// read would be.
     pub(crate) fn heal(&self, m: &mut Maintenance) -> Vec<Healed> {
         let mut healed = Vec::new();
         for r in self.io.take_suspects() {
@@ -70,7 +70,8 @@ impl Store {
         let (good, bad, why) = match (read(r.addr), read(copy)) {
             (Ok(b), Err(e)) => (b, copy, e),
             (Err(e), Ok(b)) => (b, r.addr, e),
-            // Mended meanwhile; or both are bad, or the block is not in use any more: readers tell.
+            // Repaired meanwhile; or both are bad, or the block is not in use any more: readers
+            // tell.
             _ => return Ok(None),
         };
         self.io.excuse(bad);

@@ -173,7 +173,7 @@ impl Store {
 
     fn bury_orphans(&self, m: &mut Maintenance, report: &mut OpenReport) -> Result<()> {
         // In a repair an inode may only look nameless: its name lies in a directory that was found
-        // in another state than the table. All names are looked at later (`fsck::mend`), and who
+        // in another state than the table. All names are looked at later (`fsck::live`), and who
         // opens the volume next frees what has none.
         if m.orphans.is_empty() || self.accept_loss {
             return Ok(());

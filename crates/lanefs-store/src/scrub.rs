@@ -10,7 +10,7 @@
 //!    (docs/SPEC.md, section 16). So a wrong sum is damage exactly if the inode table still names
 //!    the same inode block after the read; otherwise the inode is read again.
 //! 3. Of a block of the tree that has a copy (`copies`) both are read. If one of them is bad, it is
-//!    no damage but mended.
+//!    no damage but repaired.
 //! 4. What was written since the last checkpoint is not looked at; who wants that makes a
 //!    checkpoint first. A volume that was recovered in memory, to be read only, cannot have one:
 //!    there the inodes that recovery changed are looked at as they are in memory.
@@ -76,7 +76,7 @@ pub struct ScrubStep {
     /// What is damaged.
     pub damage: Vec<ScrubDamage>,
     /// Blocks that were damaged, and are written again from their copies.
-    pub mended: Vec<ScrubDamage>,
+    pub repaired: Vec<ScrubDamage>,
 }
 
 impl ScrubStep {
@@ -150,7 +150,7 @@ impl Store {
                 if self.read_only { "the other copy is used" } else { "written again from the other copy" };
             let what = format!("{}, one of two copies: {}; {done}", h.what, h.why);
             let one = ScrubDamage { ino: h.ino, page: None, device, block, what };
-            if self.read_only { step.damage.push(one) } else { step.mended.push(one) }
+            if self.read_only { step.damage.push(one) } else { step.repaired.push(one) }
         }
         Ok(step)
     }

@@ -19,7 +19,7 @@ pub struct Damaged {
     /// Which block, and what is wrong with it.
     pub damage: ScrubDamage,
     /// It was written again from its copy.
-    pub mended: bool,
+    pub repaired: bool,
 }
 
 /// What a scrub has read so far, in blocks of 4096 bytes.
@@ -29,7 +29,7 @@ pub struct ScrubReport {
     pub data_blocks: u64,
     /// Blocks of everything else.
     pub node_blocks: u64,
-    /// What is damaged, or was and is mended.
+    /// What is damaged, or was and is repaired.
     pub damaged: Vec<Damaged>,
 }
 
@@ -70,13 +70,13 @@ impl Volume {
             let _ = inner.checkpoint();
         }
         let mut step = inner.store.scrub(at, budget)?;
-        let all = || step.damage.iter().chain(&step.mended);
+        let all = || step.damage.iter().chain(&step.repaired);
         let inos: HashSet<Ino> = all().map(|d| d.ino).filter(|i| !i.is_none()).collect();
         let paths = self.paths_of(inos);
-        let (bad, mended) = (std::mem::take(&mut step.damage), std::mem::take(&mut step.mended));
+        let (bad, repaired) = (std::mem::take(&mut step.damage), std::mem::take(&mut step.repaired));
         let damaged = (bad.into_iter().map(|d| (d, false)))
-            .chain(mended.into_iter().map(|d| (d, true)))
-            .map(|(damage, mended)| Damaged { path: paths.get(&damage.ino).cloned(), damage, mended })
+            .chain(repaired.into_iter().map(|d| (d, true)))
+            .map(|(damage, repaired)| Damaged { path: paths.get(&damage.ino).cloned(), damage, repaired })
             .collect();
         Ok((step, damaged))
     }

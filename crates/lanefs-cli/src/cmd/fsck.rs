@@ -136,6 +136,6 @@ fn text(out: &mut impl Write, args: &Args, report: &FsckReport) -> std::io::Resu
         (n, _) if report.problems.iter().any(|p| p.repairable) => {
             writeln!(out, "{images}: {n} errors; run `lanefs fsck --repair` to repair what can be")
         }
-        (n, _) => writeln!(out, "{images}: {n} errors, which no repair can mend"),
+        (n, _) => writeln!(out, "{images}: {n} errors that cannot be repaired"),
     }
 }

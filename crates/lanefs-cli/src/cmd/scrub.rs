@@ -68,7 +68,7 @@ struct Total {
 impl Total {
     /// Damaged blocks that are not repaired.
     fn left(&self) -> usize {
-        self.damaged.iter().filter(|d| !d.mended).count()
+        self.damaged.iter().filter(|d| !d.repaired).count()
     }
 }
 
@@ -152,7 +152,7 @@ fn json(args: &Args, total: &Total) -> serde_json::Value {
             serde_json::json!({
                 "path": d.path.as_ref().map(|p| String::from_utf8_lossy(p)),
                 "inode": d.damage.ino.0, "page": d.damage.page, "block": format!("{}:{}", d.damage.device, d.damage.block),
-                "what": d.damage.what, "mended": d.mended,
+                "what": d.damage.what, "repaired": d.repaired,
             })
         })
         .collect();

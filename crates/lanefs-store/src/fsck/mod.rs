@@ -11,7 +11,7 @@
 //! close
 //! ```
 //!
-//! 1. A check is a repair whose writes go to memory (`overlay`): the same code judges and mends,
+//! 1. A check is a repair whose writes go to memory (`overlay`): the same code judges and repairs,
 //!    and what it would do is what it reports. Without `repair` the devices are not written.
 //! 2. Nothing is allocated before the walk has marked every block that anything refers to, whatever
 //!    the usage table says.
@@ -28,9 +28,9 @@
 
 mod careful;
 mod copies;
+mod live;
 mod mapped;
 mod marks;
-mod mend;
 mod names;
 mod overlay;
 mod paths;
@@ -51,7 +51,7 @@ use std::sync::Arc;
 /// What to check, and what to do about it.
 #[derive(Clone, Debug)]
 pub struct FsckOptions {
-    /// Mend what can be mended. Without, nothing is written.
+    /// Repair what can be repaired. Without, nothing is written.
     pub repair: bool,
     /// Read and verify file data too, not only what describes it.
     pub read_data: bool,
@@ -107,9 +107,9 @@ pub struct Problem {
     pub what: String,
     /// What a repair does, or what else can be done.
     pub remedy: String,
-    /// A repair can mend it.
+    /// A repair can put it right.
     pub repairable: bool,
-    /// It has been mended.
+    /// It has been repaired.
     pub repaired: bool,
 }
 
@@ -214,7 +214,7 @@ impl What {
     }
 }
 
-const UNREADABLE: &str = "nothing is done about what the device cannot read: mend or copy the device and check again, or give it up with --give-up-unreadable";
+const UNREADABLE: &str = "nothing is done about what the device cannot read: repair or copy the device and check again, or give it up with --give-up-unreadable";
 
 impl FsckReport {
     /// Nothing is wrong.
@@ -264,7 +264,7 @@ pub fn check(
     progress: OnProgress<'_>,
 ) -> Result<FsckReport> {
     let mut report = FsckReport { give_up_unreadable: options.give_up_unreadable, ..FsckReport::default() };
-    match repair::run(devices, options, progress, mend::ROUNDS, &mut report) {
+    match repair::run(devices, options, progress, live::ROUNDS, &mut report) {
         // A check ends here too: all the rest would be about what is missing because of it.
         Err(e) if e.is_of_device() && !options.repair => {
             if report.problems.iter().all(|p| p.remedy != UNREADABLE) {

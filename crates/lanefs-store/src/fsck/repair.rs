@@ -49,8 +49,8 @@ pub(super) struct Job<'a> {
     geometry: Geometry,
 }
 
-/// Checks and mends the volume on `devices`, which are all written to if the options say so. It is
-/// looked at and mended up to `rounds` times.
+/// Checks and repairs the volume on `devices`, which are all written to if the options say so. It
+/// is looked at and repaired up to `rounds` times.
 pub(super) fn run(
     devices: Vec<Arc<dyn Device>>,
     o: &FsckOptions,
@@ -88,7 +88,7 @@ pub(super) fn run(
         job.devices[d].write(&[WriteReq { offset: at << BLOCK_SHIFT, data: &b.0 }])?;
         job.devices[d].flush()?;
     }
-    job.mend(&store, rounds, report)?;
+    job.repair_live(&store, rounds, report)?;
     job.unread.check()?;
     store.close()
 }

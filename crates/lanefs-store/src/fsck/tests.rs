@@ -1,5 +1,5 @@
-//! Volumes damaged one way at a time: the check says so, the repair mends it, and a second check
-//! finds nothing.
+//! Volumes damaged one way at a time: the check says so, the repair puts it right, and a second
+//! check finds nothing.
 
 use super::{FsckOptions, FsckReport, check};
 use crate::api::*;
@@ -573,7 +573,7 @@ fn without_any_checkpoint_the_name_space_is_rebuilt() {
 }
 
 #[test]
-fn superblocks_and_slots_are_mended_from_their_copies() {
+fn superblocks_and_slots_are_repaired_from_their_copies() {
     let mut v = Volume::new();
     v.device.poke(40, &[0xee; 8]).unwrap();
     v.heal(&["memory: superblock"]);

@@ -127,13 +127,13 @@ fn content(s: &Store) -> Result<Content> {
     }
 }
 
-/// Damaged and mended.
+/// Damaged and repaired.
 fn scrub(s: &Store) -> Result<(Vec<ScrubDamage>, Vec<ScrubDamage>)> {
     let (mut at, mut all) = (ScrubCursor::default(), (Vec::new(), Vec::new()));
     loop {
         let step = s.scrub(at, 64)?;
         all.0.extend(step.damage);
-        all.1.extend(step.mended);
+        all.1.extend(step.repaired);
         match step.next {
             Some(next) => at = next,
             None => return Ok(all),
@@ -158,7 +158,7 @@ fn spoil(d: &MemoryDevice, block: u64, how: usize) {
 }
 
 /// Opens, reads and scrubs a volume of which one copy is bad, and once more when it should be
-/// mended.
+/// repaired.
 fn costs_nothing(d: &[Dev], sound: &Content, context: &str) {
     let (s, _) = Store::open(d.to_vec(), &options(false)).unwrap_or_else(|e| panic!("{context}: {e}"));
     assert!(content(&s).unwrap_or_else(|e| panic!("{context}: {e}")) == *sound, "{context}");
@@ -168,7 +168,7 @@ fn costs_nothing(d: &[Dev], sound: &Content, context: &str) {
     // What could not be written in place is written anew.
     let none = FoldInput { epoch: s.folded_epoch(), groups: Vec::new() };
     s.checkpoint(|| Ok(none)).unwrap();
-    assert_eq!(scrub(&s).unwrap(), (Vec::new(), Vec::new()), "{context}, mended");
+    assert_eq!(scrub(&s).unwrap(), (Vec::new(), Vec::new()), "{context}, repaired");
     assert_eq!(s.audit().unwrap().problems, Vec::<String>::new(), "{context}");
     s.close().unwrap();
     drop(s);
@@ -251,8 +251,8 @@ fn every_block_of(v: &Volume, step: usize) -> BTreeSet<u8> {
         match Store::open(as_devices(&d), &options(true)) {
             Err(e) => assert!(e.to_string().contains("block"), "{context}, both: {e}"),
             Ok((s, _)) => {
-                let (damage, mended) = scrub(&s).unwrap();
-                assert!(!damage.is_empty() && mended.is_empty(), "{context}, both");
+                let (damage, repaired) = scrub(&s).unwrap();
+                assert!(!damage.is_empty() && repaired.is_empty(), "{context}, both");
                 assert!(damage.iter().any(|d| d.block == block || d.block == 0), "{context}: {damage:?}");
             }
         }

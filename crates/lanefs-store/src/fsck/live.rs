@@ -1,5 +1,5 @@
-//! Mending a volume that is up: names, link counts, marks, in rounds, until nothing is left to
-//! mend.
+//! Repairing a volume that is up: names, link counts, marks, in rounds, until nothing is left to
+//! repair.
 
 use super::marks::Marks;
 use super::names::{self, Fix, LOST_FOUND, Name};
@@ -20,10 +20,10 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) const ROUNDS: usize = 6;
 
 impl Job<'_> {
-    /// Looks at the volume that is up, and mends what does not fit, until everything does, or until
-    /// it has mended `rounds` times and still finds something: then that is said, and cannot be
-    /// repaired.
-    pub(super) fn mend(&self, store: &Store, rounds: usize, report: &mut FsckReport) -> Result<()> {
+    /// Looks at the volume that is up, and repairs what does not fit, until everything does, or
+    /// until it has repaired `rounds` times and still finds something: then that is said, and
+    /// cannot be repaired.
+    pub(super) fn repair_live(&self, store: &Store, rounds: usize, report: &mut FsckReport) -> Result<()> {
         for round in 0..=rounds {
             let mut again = FsckReport::default();
             let (total, known) = {
@@ -39,8 +39,8 @@ impl Job<'_> {
                 report.node_blocks = report.node_blocks.max(again.node_blocks);
             }
             for p in again.problems.drain(..) {
-                // What the first walk could not mend is there again; what recovery brought cannot
-                // be mended here.
+                // What the first walk could not repair is there again; what recovery brought cannot
+                // be repaired here.
                 let shared = p.what.contains("something else");
                 let place = Place { ino: Ino(p.inode), text: p.structure };
                 report.add(place, p.what, &p.remedy, p.repairable && shared);
