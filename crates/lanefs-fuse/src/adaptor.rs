@@ -13,7 +13,7 @@ use crate::known::Known;
 use crate::room::Room;
 use crate::translate::root;
 use crate::wire::{Agreed, Device, Errno, Reply, Request};
-use lanefs::{Birth, File, FileKind, Ino, Result, SetAttr, Stat, Volume};
+use lanefs::{File, FileKind, Ino, NewInodeAttrs, Result, SetAttr, Stat, Volume};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -259,10 +259,10 @@ impl Adaptor {
         (mode, umask): (u32, u32),
         is_dir: bool,
         reply: &mut Reply,
-        make: impl FnOnce(Birth<'_>) -> Result<Stat>,
+        make: impl FnOnce(NewInodeAttrs<'_>) -> Result<Stat>,
     ) -> Wire<()> {
         let inherited = self.inherit(parent, mode, umask, is_dir)?;
-        let stat = make(Birth { mode: inherited.mode, xattrs: &inherited.xattrs() })?;
+        let stat = make(NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() })?;
         self.settle(&[(parent, name)])?;
         self.enter(&stat, reply)
     }

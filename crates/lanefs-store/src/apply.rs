@@ -21,7 +21,7 @@ use crate::dir::{self, Change, StateCell};
 use crate::error::{Result, StoreError};
 use crate::fold::{self, KeyChange, NewInode, Plan, RightsChange};
 use crate::inode_state::{InodeState, padded};
-use crate::maintenance::{Birth, Maintenance};
+use crate::maintenance::{DeferredInode, Maintenance};
 use crate::sink::Sink;
 use crate::store::Store;
 use lanefs_format::xattrs;
@@ -62,7 +62,7 @@ impl Store {
         buffers: &[Arc<Vec<u8>>],
         sink: &mut Sink<'_>,
     ) -> Result<()> {
-        self.fold_births(m, sink)?;
+        self.fold_deferred(m, sink)?;
         let plan = fold::plan(buffers.iter().map(|b| b.as_slice()), |_| true)?;
         self.apply_plan(m, plan, sink).inspect_err(|e| self.io.fail(e))
     }
@@ -76,21 +76,21 @@ impl Store {
             let is_bare = self.is_bare(&plan, b);
             bare.push(is_bare);
             if !is_bare {
-                m.changed.extend(self.fold_birth(b, sink)?);
+                m.changed.extend(self.fold_new(b, sink)?);
             }
-            sink.relieve()?;
+            sink.flush_if_full()?;
         }
         for (n, r) in plan.rights.iter().enumerate() {
             if n % TOGETHER == 0 {
                 self.expect_inodes(plan.rights[n..].iter().take(TOGETHER).map(|r| r.ino))?;
             }
             self.fold_rights(m, r)?;
-            self.relieve(n, sink)?;
+            self.evict_or_flush(n, sink)?;
         }
         let mut links: HashMap<Ino, i64> = HashMap::new();
         for changes in plan.by_dir() {
             self.fold_entries(m, changes, sink, &mut links)?;
-            sink.relieve()?;
+            sink.flush_if_full()?;
         }
         // What is done with goes before more comes.
         drop(std::mem::take(&mut plan.changes));
@@ -98,13 +98,13 @@ impl Store {
             match links.get(&b.ino).and_then(|n| u32::try_from(*n).ok()).filter(|n| *n > 0) {
                 Some(names) => {
                     links.remove(&b.ino);
-                    m.births.push(Birth::new(b, names));
+                    m.deferred.push(DeferredInode::new(b, names));
                 }
-                None => m.changed.extend(self.fold_birth(b, sink)?),
+                None => m.changed.extend(self.fold_new(b, sink)?),
             }
         }
         // The list is taken from its end.
-        m.births.reverse();
+        m.deferred.reverse();
         let mut links: Vec<_> = links.into_iter().collect();
         links.sort_unstable();
         let dead: HashMap<Ino, u32> = plan.dead.iter().copied().collect();
@@ -117,10 +117,10 @@ impl Store {
                 self.fold_death(m, ino, *generation, sink)?;
                 m.changed.pop_if(|c| c.ino == ino && c.lock().gone);
             }
-            self.relieve(n, sink)?;
+            self.evict_or_flush(n, sink)?;
         }
-        let births = &m.births;
-        let is_put_off = |ino: Ino| births.binary_search_by(|b| ino.cmp(&b.ino)).is_ok();
+        let deferred = &m.deferred;
+        let is_put_off = |ino: Ino| deferred.binary_search_by(|b| ino.cmp(&b.ino)).is_ok();
         for b in plan.news.iter().filter(|b| !is_put_off(b.ino)) {
             if let Some(cell) = self.folded_cell(b.ino)?
                 && cell.lock().state.names() == 0
@@ -140,7 +140,7 @@ impl Store {
             }
             self.next_chunk.fetch_max(ino.chunk() + 1, Ordering::Relaxed);
             self.fold_death(m, ino, generation, sink)?;
-            self.relieve(n, sink)?;
+            self.evict_or_flush(n, sink)?;
         }
         Ok(())
     }
@@ -148,12 +148,12 @@ impl Store {
     /// Called after the `n`th of many inodes was folded or captured: writes what is queued if it is
     /// much, and now and then the chunks of the inode table, of which each may have another, if
     /// these are much; then lets them go.
-    pub(crate) fn relieve(&self, n: usize, sink: &mut Sink<'_>) -> Result<()> {
+    pub(crate) fn evict_or_flush(&self, n: usize, sink: &mut Sink<'_>) -> Result<()> {
         if n % 256 == 255 && self.inodes.memory() > self.memory_bytes / 2 {
             self.inodes.write_chunks(sink)?;
             self.inodes.evict_clean();
         }
-        sink.relieve()
+        sink.flush_if_full()
     }
 
     /// Reads the blocks of those of these inodes that are not in memory together, for who goes on
@@ -177,7 +177,7 @@ impl Store {
     }
 
     /// Makes an inode; `None` if that was folded before.
-    pub(crate) fn fold_birth(&self, b: &NewInode<'_>, sink: &mut Sink<'_>) -> Result<Option<Arc<Cell>>> {
+    pub(crate) fn fold_new(&self, b: &NewInode<'_>, sink: &mut Sink<'_>) -> Result<Option<Arc<Cell>>> {
         let ino = b.ino;
         let e = self.inodes.lookup(ino, &self.io)?;
         if !e.block.is_none() || e.generation > b.generation {

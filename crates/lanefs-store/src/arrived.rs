@@ -21,7 +21,7 @@ impl Store {
     /// For each message, whether all data that its news refer to is on the medium. Several threads
     /// read and check, much at a time: what a gigabyte of log takes is what the device takes to
     /// read it.
-    pub(crate) fn data_arrived(&self, msgs: &[FsyncMessage]) -> Result<Vec<bool>> {
+    pub(crate) fn verify_batch_data(&self, msgs: &[FsyncMessage]) -> Result<Vec<bool>> {
         let mut arrived = vec![true; msgs.len()];
         let mut refs: Vec<(usize, BlockRef)> = Vec::new();
         for (m, msg) in msgs.iter().enumerate() {
@@ -29,7 +29,7 @@ impl Store {
                 // Something refers to these blocks: they are not free before the recovery's
                 // checkpoint (1).
                 self.touch_record(r);
-                if !self.is_news(r.ino, r.attrs.generation, r.version)? {
+                if !self.is_newer(r.ino, r.attrs.generation, r.version)? {
                     continue;
                 }
                 let before = refs.len();

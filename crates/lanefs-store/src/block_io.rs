@@ -60,7 +60,7 @@ pub trait BlockSink: BlockSource {
     fn count_unwritten(&mut self, _more: i64) {}
     /// Called now and then by who writes many blocks, where no lock is held: what is queued may be
     /// written.
-    fn relieve(&mut self) -> Result<()> {
+    fn flush_if_full(&mut self) -> Result<()> {
         Ok(())
     }
 }

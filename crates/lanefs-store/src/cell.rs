@@ -94,7 +94,7 @@ pub(crate) struct Inner {
     writing: Vec<u64>,
     committing: Vec<u64>,
     /// Bytes of the map's tree as they are counted in `Shard::weight`.
-    weighed: usize,
+    counted_weight: usize,
     /// Preallocated pages without a block for which room is charged.
     charged: u64,
 }
@@ -115,7 +115,7 @@ impl Inner {
             next_ticket: 0,
             writing: Vec::new(),
             committing: Vec::new(),
-            weighed: 0,
+            counted_weight: 0,
         }
     }
 
@@ -239,7 +239,7 @@ const DEAD_MAX: usize = 1024;
 const CELL_BYTES: usize = size_of::<Cell>() + 256;
 
 /// Marks a cell as gone if it is clean and only the map has it. Under the shard's lock.
-fn give_up(c: &Arc<Cell>) -> bool {
+fn try_evict(c: &Arc<Cell>) -> bool {
     // One count, the map's: anybody else who holds it is about to use it.
     Arc::strong_count(c) == 1
         && c.inner.try_lock().is_some_and(|mut i| {
@@ -255,13 +255,13 @@ fn is_empty(c: &Arc<Cell>) -> bool {
 
 /// Drops what is clean of a map's tree, unless somebody is at it; returns what is left, in bytes.
 /// Under the shard's lock.
-fn slim(c: &Arc<Cell>) -> usize {
+fn evict_clean_nodes(c: &Arc<Cell>) -> usize {
     let Some(mut i) = c.inner.try_lock() else { return 0 };
-    if i.weighed > 0 {
+    if i.counted_weight > 0 {
         i.state.evict_clean();
-        i.weighed = i.state.map_memory();
+        i.counted_weight = i.state.map_memory();
     }
-    i.weighed
+    i.counted_weight
 }
 
 #[derive(Default)]
@@ -421,12 +421,12 @@ impl Cells {
 
     /// Counts anew what the inode's map takes; writes nothing shared while it is small or about as
     /// it was.
-    pub fn weigh(&self, ino: Ino, inner: &mut Inner) {
+    pub fn update_weight(&self, ino: Ino, inner: &mut Inner) {
         let now = inner.state.map_memory();
-        if now.abs_diff(inner.weighed) > CELL_BYTES && !inner.gone {
+        if now.abs_diff(inner.counted_weight) > CELL_BYTES && !inner.gone {
             let mut s = self.shard(ino).lock();
-            s.weight = (s.weight + now).saturating_sub(inner.weighed);
-            inner.weighed = now;
+            s.weight = (s.weight + now).saturating_sub(inner.counted_weight);
+            inner.counted_weight = now;
             self.note(ino, &s);
         }
     }
@@ -442,9 +442,9 @@ impl Cells {
             let before = s.cells.len();
             let mut weight = 0;
             s.cells.retain(|_, c| {
-                let gone = give_up(c);
+                let gone = try_evict(c);
                 if !gone {
-                    weight += slim(c);
+                    weight += evict_clean_nodes(c);
                 }
                 !gone
             });
@@ -471,7 +471,7 @@ impl Cells {
         let born = std::mem::take(&mut *self.born.lock());
         for ino in born {
             let mut s = self.shard(ino).lock();
-            if s.cells.get(&ino.0).is_some_and(|c| is_empty(c) && give_up(c)) {
+            if s.cells.get(&ino.0).is_some_and(|c| is_empty(c) && try_evict(c)) {
                 s.take(ino);
                 self.note(ino, &s);
             }
@@ -481,7 +481,7 @@ impl Cells {
     /// Drops the cell of `ino` if it is clean and nobody else holds it.
     pub fn forget(&self, ino: Ino) {
         let mut s = self.shard(ino).lock();
-        if s.cells.get(&ino.0).is_some_and(give_up) {
+        if s.cells.get(&ino.0).is_some_and(try_evict) {
             s.take(ino);
             self.note(ino, &s);
         }
@@ -504,9 +504,9 @@ impl Shard {
     fn take(&mut self, ino: Ino) {
         if let Some(c) = self.cells.remove(&ino.0) {
             self.removals += 1;
-            // Whoever removes a dead inode holds its lock; what it weighed is then counted until
-            // the next shrinking.
-            self.weight -= c.inner.try_lock().map_or(0, |i| i.weighed).min(self.weight);
+            // Whoever removes a dead inode holds its lock; what it takes is then counted
+            // until the next shrinking.
+            self.weight -= c.inner.try_lock().map_or(0, |i| i.counted_weight).min(self.weight);
         }
     }
 }

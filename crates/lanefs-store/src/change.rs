@@ -129,7 +129,8 @@ impl Store {
         self.segments.grow(blocks);
         m.usage.grow(self.segments.len());
         let usable = self.segments.geometry.usable();
-        self.segments.keep_back(crate::space::held_back(usable, self.mlogs.len()) * 3 / 5);
+        self.segments
+            .set_reserved_segments(crate::space::segments_held_back(usable, self.mlogs.len()) * 3 / 5);
         self.space.grow(usable);
         Ok(Grown { before, after: (blocks + far) << BLOCK_SHIFT })
     }

@@ -203,7 +203,7 @@ impl Store {
     /// group. (What is dirtied now is not its business.)
     fn fold_needs(&self, m: &Maintenance, input: &FoldInput) -> u64 {
         let groups: usize = input.groups.iter().map(|b| record::groups(b).count()).sum();
-        self.metadata_copies() * (3 * groups as u64 + 2 * (m.changed.len() + m.births.len()) as u64 + 16)
+        self.metadata_copies() * (3 * groups as u64 + 2 * (m.changed.len() + m.deferred.len()) as u64 + 16)
     }
 
     fn short_of_room(&self, m: &Maintenance, input: &FoldInput) -> bool {
@@ -253,7 +253,7 @@ impl Store {
         let (r, level) = self.inodes.write_out(sink)?;
         let table = Root { r, level };
         let orphans = self.write_orphans(m, sink)?;
-        sink.relieve()?;
+        sink.flush_if_full()?;
         m.usage.owners.extend(self.mlogs.iter().flat_map(Mlog::take_owners));
         m.usage.write_summaries(&self.segments, sink)?;
         let usage = m.usage.write_out(&self.segments, sink)?;
@@ -263,7 +263,7 @@ impl Store {
     /// Step 4: writes out all files that the fold put off, and all inodes of `m.changed`. One is on
     /// that list until it is written, or is in `m.waiting` (5).
     fn capture_all(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
-        self.capture_births(m, fold, sink)?;
+        self.capture_deferred(m, fold, sink)?;
         // Neighbours in the table are neighbours in the log. The first is the last on the list,
         // which is taken from its end.
         m.changed.sort_unstable_by_key(|c| std::cmp::Reverse(c.ino));
@@ -275,7 +275,7 @@ impl Store {
                 m.waiting.push(cell);
             }
             m.changed.pop();
-            self.relieve(n, sink)?;
+            self.evict_or_flush(n, sink)?;
         }
         Ok(())
     }
@@ -294,7 +294,7 @@ impl Store {
                     return Ok(());
                 }
             }
-            sink.relieve()?;
+            sink.flush_if_full()?;
         }
     }
 
@@ -381,9 +381,9 @@ impl Store {
             let mut c = self.commits.lock();
             c.previous = c.previous.max(folded); // Not before the slot: recovery must know the epoch named.
             let done = c.take_folded(folded);
-            self.forgone.fetch_sub(done.iter().map(|p| p.forgone).sum(), Ordering::Relaxed);
+            self.cancelled.fetch_sub(done.iter().map(|p| p.cancelled).sum(), Ordering::Relaxed);
             for (i, share) in done.iter().flat_map(|p| p.shares.iter().enumerate()) {
-                self.mlogs[i % self.mlogs.len()].owe_no_more(share);
+                self.mlogs[i % self.mlogs.len()].sub_unfolded(share);
             }
         }
         let mut free = self.segments.dead(number);
@@ -474,7 +474,7 @@ impl Store {
         let Some(mut m) = self.try_maintenance() else { return self.io.check() };
         let want = 1 + blocks.div_ceil(u64::from(self.segments.geometry.segment_blocks));
         let enough =
-            |s: &Store| u64::from(s.segments.free_count()) > u64::from(s.segments.kept_back()) + want;
+            |s: &Store| u64::from(s.segments.free_count()) > u64::from(s.segments.reserved_segments()) + want;
         if self.segments.free_count() > before && enough(self) {
             return Ok(());
         }
@@ -484,7 +484,7 @@ impl Store {
             if enough(self) {
                 return Ok(());
             }
-            let target = u64::from(self.segments.kept_back()) + want + 2;
+            let target = u64::from(self.segments.reserved_segments()) + want + 2;
             let r = self.clean_until(&mut m, target, true)?;
             self.checkpoint_in_place(&mut m)?;
             if r.segments == 0 && r.moved == 0 && r.marked == 0 {

@@ -12,12 +12,12 @@
 //!    the last batches of one mlog shows when an epoch was committed since, wherever it lies. A
 //!    batch of an fsync says so of its own mlog only: fsyncs share nothing.
 //! 5. What is committed can be folded: the inodes that durable groups make are counted
-//!    (`Mlog::owed`), segments for them are kept back from data (`SegmentTable::owe`), and cleaned
-//!    before the commit if there are too few (10). Recovery has no other room than what is free in
-//!    whole segments, and cannot clean: the blocks it needs were promised by `reserve`, but blocks
-//!    may be free one by one. What the fold writes beside inodes comes out of what is always kept
-//!    back. Inodes that a later epoch ended are counted off ([`Store::forgo`]): whoever folds the
-//!    one epoch folds the other.
+//!    (`Mlog::owed`), segments for them are kept back from data
+//!    (`SegmentTable::reserve_for_unfolded`), and cleaned before the commit if there are too few
+//!    (10). Recovery has no other room than what is free in whole segments, and cannot clean: the
+//!    blocks it needs were promised by `reserve`, but blocks may be free one by one. What the fold
+//!    writes beside inodes comes out of what is always kept back. Inodes that a later epoch ended
+//!    are counted off ([`Store::cancel_unfolded`]): whoever folds the one epoch folds the other.
 //! 6. The groups are kept in memory until folded: a checkpoint that folds nothing moves the log's
 //!    start and has to carry them over.
 //! 7. All shares get their places or none does. An epoch that finds no room has left nothing
@@ -129,7 +129,7 @@ impl Store {
         if epoch <= previous {
             return Err(StoreError::Invalid(format!("epoch {epoch} committed after {previous}")));
         }
-        let pending = Pending { epoch, previous, shares, forgone: 0 };
+        let pending = Pending { epoch, previous, shares, cancelled: 0 };
         let mut none = Transaction::default();
         let tx = with.unwrap_or(&mut none);
         if pending.shares.is_empty() {
@@ -173,13 +173,13 @@ impl Store {
     pub(crate) fn place_epoch(&self, p: &Pending, first: usize) -> Result<Vec<Placed>> {
         let mut c = self.commits.lock();
         let placed = self.place_shares(p, first)?;
-        self.mlogs.iter().zip(&p.shares).for_each(|(l, s)| l.owe(s));
+        self.mlogs.iter().zip(&p.shares).for_each(|(l, s)| l.add_unfolded(s));
         c.previous = p.epoch;
         c.pending.push(Pending {
             epoch: p.epoch,
             previous: p.previous,
             shares: p.shares.clone(),
-            forgone: 0,
+            cancelled: 0,
         });
         drop(c);
         self.note_owed();
@@ -209,7 +209,7 @@ impl Store {
         let brings = bytes / BYTES_A_BIRTH / size;
         // Commits may use half of what is kept back beside that; the rest is for the checkpoint
         // that makes room again.
-        let kept = u64::from(self.segments.kept_back().saturating_sub(owed) / 2);
+        let kept = u64::from(self.segments.reserved_segments().saturating_sub(owed) / 2);
         if hard || u64::from(self.segments.free_count()) <= kept + u64::from(owed) + brings + segments {
             self.make_room((brings + segments) * size, hard || owed > 0 || brings > 0)?;
         }
@@ -219,13 +219,13 @@ impl Store {
     /// So many inodes that the groups of `epoch` make were ended by groups of a later epoch: no
     /// fold makes them, as long as it folds both. Both are committed, and no checkpoint was handed
     /// the one without the other.
-    pub fn forgo(&self, epoch: u64, inodes: u64) {
+    pub fn cancel_unfolded(&self, epoch: u64, inodes: u64) {
         let mut c = self.commits.lock();
         // In the order of their numbers.
         let Ok(at) = c.pending.binary_search_by_key(&epoch, |p| p.epoch) else { return };
-        c.pending[at].forgone += inodes;
+        c.pending[at].cancelled += inodes;
         // Relaxed, as what it is taken from: an estimate.
-        self.forgone.fetch_add(inodes, Ordering::Relaxed);
+        self.cancelled.fetch_add(inodes, Ordering::Relaxed);
         drop(c);
         self.note_owed();
     }

@@ -13,7 +13,7 @@ pub(crate) struct Pending {
     /// The shares' bytes; who committed the epoch has the same ones.
     pub shares: Vec<Arc<Vec<u8>>>,
     /// Inodes that it makes and a later epoch ended.
-    pub forgone: u64,
+    pub cancelled: u64,
 }
 
 pub(crate) struct Commits {
@@ -53,7 +53,7 @@ impl Commits {
                 }
             };
             let named = if planted(Canary::RangeMisnamed) { last } else { first };
-            out.push(Pending { epoch: last.epoch, previous: named.previous, shares, forgone: 0 });
+            out.push(Pending { epoch: last.epoch, previous: named.previous, shares, cancelled: 0 });
         }
         out
     }

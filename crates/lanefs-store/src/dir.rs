@@ -179,7 +179,7 @@ pub fn fold_dir<'a, C: StateCell>(
             expected = fold.expect();
         }
         fold.bucket(cookie)?;
-        fold.sink.relieve()?;
+        fold.sink.flush_if_full()?;
     }
     Ok(())
 }

@@ -298,7 +298,7 @@ impl InodeTable {
                     return Err(e);
                 }
             }
-            sink.relieve()?;
+            sink.flush_if_full()?;
         }
         Ok(())
     }

@@ -10,7 +10,6 @@ mod apply;
 mod arrived;
 mod audit;
 mod begun;
-mod births;
 pub mod block_io;
 mod carry;
 mod cell;
@@ -20,6 +19,7 @@ mod cleaner;
 mod commit;
 mod commits;
 mod copies;
+mod deferred;
 // The tests of `tests/it` and those beside the code have their model in common.
 #[cfg(test)]
 #[allow(dead_code)]

@@ -23,8 +23,8 @@ pub(crate) struct Maintenance {
     /// Inodes to be written out: what was dirtied before the position, and what the fold changed.
     /// Some twice.
     pub changed: Vec<Arc<Cell>>,
-    /// Files that a fold has put off, the first one last (`births`).
-    pub births: Vec<Birth>,
+    /// Files that a fold has put off, the first one last (`deferred`).
+    pub deferred: Vec<DeferredInode>,
     /// Inodes that this checkpoint cannot write out, because their NEW is not folded.
     pub waiting: Vec<Arc<Cell>>,
     /// How many these were at the last one.
@@ -58,7 +58,7 @@ impl Maintenance {
             orphan_blocks: Vec::new(),
             orphans_changed: false,
             changed: Vec::new(),
-            births: Vec::new(),
+            deferred: Vec::new(),
             waiting: Vec::new(),
             waited: 0,
             captured: Vec::new(),
@@ -73,9 +73,9 @@ impl Maintenance {
     }
 }
 
-/// A file that a fold makes later, and of which nothing else is known (`births`).
+/// A file that a fold makes later, and of which nothing else is known (`deferred`).
 #[derive(Clone, Copy)]
-pub(crate) struct Birth {
+pub(crate) struct DeferredInode {
     pub ino: Ino,
     parent: Ino,
     time: i64,
@@ -88,14 +88,14 @@ pub(crate) struct Birth {
     logged: bool,
 }
 
-impl Birth {
-    pub fn new(b: &NewInode<'_>, names: u32) -> Birth {
+impl DeferredInode {
+    pub fn new(b: &NewInode<'_>, names: u32) -> DeferredInode {
         let NewInode { ino, parent, time, generation, mode, uid, gid, logged, .. } = *b;
-        Birth { ino, parent, time, generation, mode, uid, gid, names, logged }
+        DeferredInode { ino, parent, time, generation, mode, uid, gid, names, logged }
     }
 
     pub fn new_inode(&self) -> NewInode<'static> {
-        let Birth { ino, parent, time, generation, mode, uid, gid, logged, .. } = *self;
+        let DeferredInode { ino, parent, time, generation, mode, uid, gid, logged, .. } = *self;
         let (rdev, target, xattrs, version) = (0, &b""[..], &b""[..], Version::default());
         NewInode { ino, parent, generation, mode, uid, gid, rdev, time, target, xattrs, logged, version }
     }

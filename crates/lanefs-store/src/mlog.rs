@@ -222,7 +222,7 @@ impl Mlog {
     ) -> Result<Vec<BatchPlace>> {
         let mut h = self.heads.lock();
         let (node, segments) = h.plan(t.geometry.segment_blocks, blocks)?;
-        if segments > 0 && !urgent && t.free_count() < t.kept_back() + segments {
+        if segments > 0 && !urgent && t.free_count() < t.reserved_segments() + segments {
             return Err(StoreError::NoSpace);
         }
         let claimed = self.claim_chain(t, segments)?;
@@ -402,7 +402,7 @@ impl Mlog {
         let mut h = self.heads.lock();
         let here = h.open[slot].map_or(0, |head| size - head.next);
         let segments = n.saturating_sub(here).div_ceil(size);
-        if segments > 0 && t.free_count() < segments + if urgent { 0 } else { t.kept_back() } {
+        if segments > 0 && t.free_count() < segments + if urgent { 0 } else { t.reserved_segments() } {
             return Err(StoreError::NoSpace);
         }
         while left > 0 {
@@ -453,17 +453,17 @@ impl Mlog {
             _ => h.pending.push(Kept { checkpoint, groups: groups.to_vec() }),
         }
         drop(h);
-        self.owe(groups);
+        self.add_unfolded(groups);
     }
 
     /// Counts the inodes that groups make which are durable here from now on.
-    pub fn owe(&self, groups: &[u8]) {
+    pub fn add_unfolded(&self, groups: &[u8]) {
         // Relaxed, here and below: an estimate, on a line that every batch writes.
         self.owed.fetch_add(births(groups), Ordering::Relaxed);
     }
 
     /// Such groups were folded.
-    pub fn owe_no_more(&self, groups: &[u8]) {
+    pub fn sub_unfolded(&self, groups: &[u8]) {
         self.owed.fetch_sub(births(groups).min(self.owed()), Ordering::Relaxed);
     }
 
@@ -484,8 +484,8 @@ impl Mlog {
         let mut h = self.heads.lock();
         for k in &mut h.pending {
             let kept = keep(&k.groups);
-            self.owe_no_more(&k.groups);
-            self.owe(&kept);
+            self.sub_unfolded(&k.groups);
+            self.add_unfolded(&kept);
             k.groups = kept;
         }
         h.pending.retain(|k| !k.groups.is_empty());
@@ -610,7 +610,7 @@ mod tests {
         // All or nothing, and what is kept back is only for the urgent.
         let free = t.free_count();
         assert!(m.alloc(&t, Heat::Hot, 16 * 40, 1, true, &mut out).is_err());
-        t.keep_back(free - 1);
+        t.set_reserved_segments(free - 1);
         assert!(m.alloc(&t, Heat::Hot, 17, 1, false, &mut out).is_err());
         assert_eq!(t.free_count(), free);
         m.alloc(&t, Heat::Hot, 17, 1, true, &mut out).unwrap();
@@ -628,10 +628,10 @@ mod tests {
         let mut out = Vec::new();
         m.alloc(&t, Heat::Warm, 4, 1, false, &mut out).unwrap();
         // One more than is kept back.
-        t.keep_back(t.free_count() - 1);
+        t.set_reserved_segments(t.free_count() - 1);
         m.alloc_batches(&t, &seqs, &[14], false).unwrap();
         m.alloc_batches(&t, &seqs, &[14], false).unwrap();
-        assert_eq!(t.kept_back(), t.free_count());
+        assert_eq!(t.reserved_segments(), t.free_count());
         m.alloc_batches(&t, &seqs, &[1], false).unwrap();
         assert!(m.alloc_batches(&t, &seqs, &[14], false).is_err());
         m.alloc(&t, Heat::Warm, 0, 1, false, &mut out).unwrap();
@@ -708,9 +708,9 @@ mod tests {
         let (first, second) = (birth(5), birth(6));
         m.keep_groups(&[&first[..], &second].concat(), 1);
         assert_eq!(m.owed(), 2);
-        m.owe(&first);
+        m.add_unfolded(&first);
         assert_eq!(m.owed(), 3);
-        m.owe_no_more(&first);
+        m.sub_unfolded(&first);
         m.prune_groups(|all| {
             assert_eq!(all.len(), first.len() + second.len());
             second.clone()
@@ -723,7 +723,7 @@ mod tests {
         m.prune_groups(|_| Vec::new());
         assert_eq!((m.groups_before(3), m.owed()), (Vec::new(), 0));
         m.prune_groups(|_| unreachable!("nothing is kept"));
-        m.owe_no_more(&first);
+        m.sub_unfolded(&first);
         assert_eq!(m.owed(), 0);
     }
 

@@ -102,7 +102,7 @@ impl Store {
             let version = inner.state.version() + 1;
             inner.state.apply_attrs(&Attrs { ctime: cut.time.unwrap_or(old.ctime), ..old }, version);
             self.cells.list_dirty(cell, inner);
-            self.cells.weigh(cell.ino, inner);
+            self.cells.update_weight(cell.ino, inner);
             return Ok(more);
         }
     }

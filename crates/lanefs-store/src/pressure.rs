@@ -13,7 +13,7 @@ impl Store {
     pub fn pressure(&self) -> Pressure {
         let blocks: u64 = self.mlogs.iter().map(Mlog::appended).sum();
         let free = u64::from(self.segments.free_count());
-        let kept = u64::from(self.segments.kept_back());
+        let kept = u64::from(self.segments.reserved_segments());
         Pressure {
             log_bytes: blocks << lanefs_format::BLOCK_SHIFT,
             free_segments: free,
@@ -22,7 +22,7 @@ impl Store {
             // What is owed goes with the next fold: twice of it would have the cleaner work for
             // nothing.
             low_water: kept * 2 - u64::from(self.segments.owed()).min(kept),
-            urgent: free <= kept || self.metadata_presses(),
+            urgent: free <= kept || self.metadata_pressure(),
         }
     }
 
@@ -32,7 +32,7 @@ impl Store {
     }
 
     /// Whether so many inodes are dirty that a checkpoint may outgrow what is kept back for it.
-    pub(crate) fn metadata_presses(&self) -> bool {
+    pub(crate) fn metadata_pressure(&self) -> bool {
         let room = self.free_segment_blocks();
         let each = 8 * self.metadata_copies();
         if each * self.cells.dirty_at_most() as u64 <= room {
@@ -54,7 +54,7 @@ impl Store {
         if self.note_owed() > 0 {
             self.keep_room()?;
         }
-        if self.metadata_presses() {
+        if self.metadata_pressure() {
             let Some(mut m) = self.try_maintenance() else { return self.io.check() };
             self.checkpoint_in_place(&mut m)?;
         }
@@ -63,10 +63,10 @@ impl Store {
 
     /// Keeps room back for folding what is durable; returns how many segments.
     pub(crate) fn note_owed(&self) -> u32 {
-        // Relaxed: both are estimates, and what is forgone was owed before.
+        // Relaxed: both are estimates, and what is cancelled was owed before.
         let owed: u64 = self.mlogs.iter().map(Mlog::owed).sum();
-        let inodes = owed.saturating_sub(self.forgone.load(Ordering::Relaxed));
-        self.segments.owe(inodes * self.metadata_copies());
+        let inodes = owed.saturating_sub(self.cancelled.load(Ordering::Relaxed));
+        self.segments.reserve_for_unfolded(inodes * self.metadata_copies());
         self.segments.owed()
     }
 
@@ -74,7 +74,7 @@ impl Store {
     /// cleaned: the checkpoint looks by itself.
     pub(crate) fn keep_room(&self) -> Result<()> {
         let owed = self.note_owed();
-        if self.segments.free_count() <= owed + self.segments.kept_back().saturating_sub(owed) / 2 {
+        if self.segments.free_count() <= owed + self.segments.reserved_segments().saturating_sub(owed) / 2 {
             self.make_room(0, owed > 0)?;
         }
         Ok(())

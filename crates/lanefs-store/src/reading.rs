@@ -23,7 +23,7 @@ impl Store {
             match r {
                 Ok(b) => {
                     inner.state.install(&wanted, &b)?;
-                    self.cells.weigh(cell.ino, &mut inner);
+                    self.cells.update_weight(cell.ino, &mut inner);
                 }
                 // It may have been replaced and its block reused meanwhile; only if it is still
                 // asked for it is bad.

@@ -147,14 +147,14 @@ impl Store {
         if m.slot.clean {
             self.open_heads()?;
             self.run_checkpoint(m, Some(|| Ok(input)), false)?;
-            self.bury_orphans(m, report)?;
+            self.free_orphans(m, report)?;
             return self.mounted(m);
         }
         // Room may be short, and what the log holds is free only after this: so heads are opened
         // later, and until then the volume is as good as closed.
         self.run_checkpoint(m, Some(|| Ok(input)), true)?;
         self.drop_unfolded();
-        self.bury_orphans(m, report)?;
+        self.free_orphans(m, report)?;
         self.open_heads()?;
         self.checkpoint_in_place(m)?;
         self.mounted(m)
@@ -171,14 +171,14 @@ impl Store {
         self.mlogs.iter().try_for_each(|l| l.open_node(&self.segments, &self.next_seq))
     }
 
-    fn bury_orphans(&self, m: &mut Maintenance, report: &mut OpenReport) -> Result<()> {
+    fn free_orphans(&self, m: &mut Maintenance, report: &mut OpenReport) -> Result<()> {
         // In a repair an inode may only look nameless: its name lies in a directory that was found
         // in another state than the table. All names are looked at later (`fsck::live`), and who
         // opens the volume next frees what has none.
         if m.orphans.is_empty() || self.accept_loss {
             return Ok(());
         }
-        let groups = self.burials(m)?;
+        let groups = self.dead_groups(m)?;
         report.orphans_freed = m.orphans.len() as u64;
         let (epoch, clean) = (m.slot.folded_epoch, m.slot.clean);
         self.run_checkpoint(m, Some(|| Ok(FoldInput { epoch, groups: vec![groups.into()] })), clean)?;
@@ -227,7 +227,7 @@ impl Store {
             return Err(StoreError::Corrupt { addr, what: "log", why });
         }
         let fsyncs = std::mem::take(&mut scan.fsyncs);
-        let arrived = self.data_arrived(&fsyncs)?;
+        let arrived = self.verify_batch_data(&fsyncs)?;
         let mut good: Vec<FsyncMessage> = Vec::with_capacity(fsyncs.len());
         for (msg, arrived) in fsyncs.into_iter().zip(arrived) {
             // What was durable counts even if its data is damaged since: reading that is an error
@@ -293,7 +293,7 @@ impl Store {
     }
 
     /// Whether the tree lacks update `version` of this use of the inode number.
-    pub(crate) fn is_news(&self, ino: Ino, generation: u32, version: u64) -> Result<bool> {
+    pub(crate) fn is_newer(&self, ino: Ino, generation: u32, version: u64) -> Result<bool> {
         let e = self.inodes.lookup(ino, &self.io)?;
         if e.block.is_none() {
             // Not yet folded, unless this use of the number is over.
@@ -386,7 +386,7 @@ impl Store {
     }
 
     /// Groups that end all orphans.
-    fn burials(&self, m: &Maintenance) -> Result<Vec<u8>> {
+    fn dead_groups(&self, m: &Maintenance) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         let epoch = m.slot.folded_epoch;
         for &ino in &m.orphans {
@@ -406,7 +406,7 @@ impl Store {
         let mut dirty = std::mem::take(&mut m.usage.dirty);
         let mut sink = crate::sink::Sink::new(self, &mut dirty);
         self.fold(m, &input.groups, &mut sink)?;
-        self.fold_births(m, &mut sink)?;
+        self.fold_deferred(m, &mut sink)?;
         self.list_again(&std::mem::take(&mut m.changed)); // Who scrubs looks for them there.
         self.epoch.fetch_max(input.epoch, Ordering::Relaxed);
         Ok(())

@@ -122,7 +122,7 @@ fn an_epoch_without_room_is_placed_whole_or_not_at_all() {
     let (s, device) = store(2);
     let e = s.info().last_epoch;
     // More than is kept back for commits, as everything else is in use.
-    let claimed = claim(&s, s.segments.kept_back() / 2 + 1);
+    let claimed = claim(&s, s.segments.reserved_segments() / 2 + 1);
     let many = u64::from(s.segments.free_count() + 2) * 15;
     let parts = || {
         let large: Vec<u8> = (0..many).flat_map(|n| link(e + 1, n, &[b'x'; 4000])).collect();
@@ -146,7 +146,7 @@ fn an_epoch_without_room_is_placed_whole_or_not_at_all() {
 fn a_commit_does_not_wait_for_the_checkpoint_that_waits_for_it() {
     let (s, _) = store(1);
     let e = s.info().last_epoch;
-    s.segments.keep_back(2 * s.segments.len()); // Room is short.
+    s.segments.set_reserved_segments(2 * s.segments.len()); // Room is short.
     let (go, gone) = mpsc::channel();
     let (did, done) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -172,10 +172,10 @@ fn a_commit_does_not_wait_for_the_checkpoint_that_waits_for_it() {
 fn a_commit_keeps_back_room_for_the_inodes_that_it_makes() {
     let (s, _) = store(2);
     let e = s.info().last_epoch;
-    let before = s.segments.kept_back();
+    let before = s.segments.reserved_segments();
     let part = |first: u64| (first..first + 40).flat_map(|ino| file(e + 1, ino)).collect();
     s.commit_epoch(e + 1, vec![(0, part(100)), (1, part(200))]).unwrap();
-    assert_eq!((s.segments.owed(), s.segments.kept_back()), (5, before + 5));
+    assert_eq!((s.segments.owed(), s.segments.reserved_segments()), (5, before + 5));
 }
 
 /// Whoever folds what made them folds their end: no room is kept back for them, and none is missing
@@ -184,7 +184,7 @@ fn a_commit_keeps_back_room_for_the_inodes_that_it_makes() {
 fn no_room_is_kept_back_for_inodes_that_ended_before_they_were_folded() {
     let (s, _) = store(2);
     let e = s.info().last_epoch;
-    let before = s.segments.kept_back();
+    let before = s.segments.reserved_segments();
     let made: Vec<u8> = (100..180).flat_map(|ino| file(e + 1, ino)).collect();
     s.commit_epoch(e + 1, vec![(0, made.clone())]).unwrap();
     let mut ended = Vec::new();
@@ -196,17 +196,17 @@ fn no_room_is_kept_back_for_inodes_that_ended_before_they_were_folded() {
         encode_group(&mut ended, Version { epoch: e + 2, ts: 1000 + ino, lane: 0 }, &[clr, dead]);
     }
     s.commit_epoch(e + 2, vec![(1, ended.clone())]).unwrap();
-    assert_eq!(s.segments.kept_back(), before + 5);
-    s.forgo(e + 1, 64);
-    assert_eq!(s.segments.kept_back(), before + 1);
+    assert_eq!(s.segments.reserved_segments(), before + 5);
+    s.cancel_unfolded(e + 1, 64);
+    assert_eq!(s.segments.reserved_segments(), before + 1);
     let more: Vec<u8> = (200..232).flat_map(|ino| file(e + 3, ino)).collect();
     s.commit_epoch(e + 3, vec![(0, more.clone())]).unwrap();
-    assert_eq!(s.segments.kept_back(), before + 3);
+    assert_eq!(s.segments.reserved_segments(), before + 3);
     s.checkpoint(|| Ok(FoldInput { epoch: e + 2, groups: vec![made.into(), ended.into()] })).unwrap();
-    assert_eq!((s.segments.owed(), s.forgone.load(Ordering::SeqCst)), (2, 0));
+    assert_eq!((s.segments.owed(), s.cancelled.load(Ordering::SeqCst)), (2, 0));
     assert_eq!(s.load_bucket(ROOT_INO, 0).unwrap().entries.len(), 16);
     s.checkpoint(|| Ok(FoldInput { epoch: e + 3, groups: vec![more.into()] })).unwrap();
-    assert_eq!((s.segments.owed(), s.forgone.load(Ordering::SeqCst)), (0, 0));
+    assert_eq!((s.segments.owed(), s.cancelled.load(Ordering::SeqCst)), (0, 0));
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn what_needs_no_new_segment_is_not_refused_where_fewer_are_free_than_kept_back(
         s.submit(Transaction { durable: true, groups, inodes, ..Transaction::default() })
     };
     fsync(file(e + 1, 20), 0).unwrap();
-    s.segments.keep_back(2 * s.segments.len());
+    s.segments.set_reserved_segments(2 * s.segments.len());
     let before = (s.checkpoint_number.load(Ordering::SeqCst), s.segments.free_count());
     fsync(Vec::new(), 1).unwrap();
     s.submit(Transaction { durable: true, inodes: vec![update(20, 4, vec![])], ..Transaction::default() })

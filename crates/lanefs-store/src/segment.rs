@@ -228,7 +228,7 @@ impl Figures {
 struct Counts {
     free: AtomicU32,
     /// Free segments that only checkpoints and the cleaner may take.
-    kept_back: AtomicU32,
+    reserved_segments: AtomicU32,
     /// Segments claimed for data since the last checkpoint.
     claimed: AtomicU32,
     /// Segments that the fold of what is durable will fill.
@@ -289,11 +289,11 @@ impl SegmentTable {
     /// Free segments that only checkpoints and the cleaner may take: a fixed number, what the next
     /// checkpoint needs for the summaries of the segments claimed since the last, and what it needs
     /// to fold what is durable.
-    pub fn kept_back(&self) -> u32 {
+    pub fn reserved_segments(&self) -> u32 {
         let size = self.geometry.segment_blocks;
         let parts = size.div_ceil(lanefs_format::summary::SUMMARY_SPAN as u32);
         let summaries = self.counts.claimed.load(Relaxed) * parts * self.geometry.copies;
-        self.counts.kept_back.load(Relaxed) + summaries / size + self.owed()
+        self.counts.reserved_segments.load(Relaxed) + summaries / size + self.owed()
     }
 
     pub fn owed(&self) -> u32 {
@@ -301,7 +301,7 @@ impl SegmentTable {
     }
 
     /// Keeps back room for so many blocks of the next fold.
-    pub fn owe(&self, blocks: u64) {
+    pub fn reserve_for_unfolded(&self, blocks: u64) {
         let segments = (blocks / u64::from(self.geometry.segment_blocks)).min(u64::from(self.len())) as u32;
         if segments != self.owed() {
             self.counts.owed.store(segments, Relaxed);
@@ -313,8 +313,8 @@ impl SegmentTable {
         self.counts.claimed.store(0, Relaxed);
     }
 
-    pub fn keep_back(&self, segments: u32) {
-        self.counts.kept_back.store(segments, Relaxed);
+    pub fn set_reserved_segments(&self, segments: u32) {
+        self.counts.reserved_segments.store(segments, Relaxed);
     }
 
     pub fn free_count(&self) -> u32 {

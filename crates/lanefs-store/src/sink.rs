@@ -102,7 +102,7 @@ impl BlockSink for Sink<'_> {
     }
 
     /// Writes what is queued, if it is much.
-    fn relieve(&mut self) -> Result<()> {
+    fn flush_if_full(&mut self) -> Result<()> {
         let copies = self.store.segments.geometry.copies as usize;
         if copies * self.store.io.queue_len() >= QUEUE_MAX { self.store.io.write_queue() } else { Ok(()) }
     }

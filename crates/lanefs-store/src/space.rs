@@ -1,12 +1,12 @@
 //! Room: how many blocks users may fill, and the promises made of them.
 //!
 //! Of the usable segments some are kept back, so that heads, batches, checkpoints and the cleaner
-//! always have where to write ([`held_back`]). The rest, in blocks, less what is live, less what is
-//! promised, is one strided counter. A promise that succeeded can be written: pages, new inodes,
-//! names and large extended attributes have one. What checkpoints need beyond (inodes written anew,
-//! maps) is charged by force. Not so the summaries, of which every segment that is filled will have
-//! some: their room is left out of the total from the start, or a volume promised to the last block
-//! could not be written back (SEMANTICS D7).
+//! always have where to write ([`segments_held_back`]). The rest, in blocks, less what is live,
+//! less what is promised, is one strided counter. A promise that succeeded can be written: pages,
+//! new inodes, names and large extended attributes have one. What checkpoints need beyond (inodes
+//! written anew, maps) is charged by force. Not so the summaries, of which every segment that is
+//! filled will have some: their room is left out of the total from the start, or a volume promised
+//! to the last block could not be written back (SEMANTICS D7).
 //!
 //! A page that is cut or blanked in part is written anew and gives its old block back: it asks for
 //! nothing, unless many do at once. So it is promised a block where nothing is free too, up to an
@@ -25,7 +25,7 @@ pub(crate) fn seconds() -> u32 {
 
 /// Segments of `usable` that users cannot fill: 7 %, at least the heads of every mlog and twelve
 /// for the cleaner and summaries, but on tiny volumes never more than two fifths.
-pub(crate) fn held_back(usable: u32, mlogs: usize) -> u32 {
+pub(crate) fn segments_held_back(usable: u32, mlogs: usize) -> u32 {
     let least = 6 * mlogs as u32 + 12;
     (usable / 14).max(least.min(usable * 2 / 5))
 }
@@ -40,11 +40,11 @@ pub(crate) fn fitting_mlogs(wanted: usize, usable: u32) -> usize {
 fn for_users(usable: u32, segment_blocks: u32, copies: u32, mlogs: usize) -> u64 {
     let size = u64::from(segment_blocks);
     let summaries = u64::from(copies) * size.div_ceil(SUMMARY_SPAN as u64);
-    u64::from(usable - held_back(usable, mlogs)) * size * size / (size + summaries)
+    u64::from(usable - segments_held_back(usable, mlogs)) * size * size / (size + summaries)
 }
 
 fn beyond(usable: u32, segment_blocks: u32, mlogs: usize) -> i64 {
-    i64::from(held_back(usable, mlogs)) * i64::from(segment_blocks) / 8
+    i64::from(segments_held_back(usable, mlogs)) * i64::from(segment_blocks) / 8
 }
 
 pub(crate) struct Space {
@@ -196,7 +196,7 @@ mod tests {
         let s = Space::new(100, 16, 1, 1, 4);
         assert!(s.reserve_rewrite(0));
         assert!(s.reserve(0, s.total() - 1) && !s.reserve(0, 1));
-        let more = u64::from(held_back(100, 1)) * 16 / 8;
+        let more = u64::from(segments_held_back(100, 1)) * 16 / 8;
         for n in 0..more {
             assert!(s.reserve_rewrite(n as usize) && !s.reserve(0, 1));
         }
@@ -209,9 +209,9 @@ mod tests {
 
     #[test]
     fn tiny_volumes_keep_most_for_users() {
-        assert_eq!(held_back(20, 1), 8);
-        assert_eq!(held_back(100, 1), 18);
-        assert_eq!(held_back(14_000, 4), 1000);
+        assert_eq!(segments_held_back(20, 1), 8);
+        assert_eq!(segments_held_back(100, 1), 18);
+        assert_eq!(segments_held_back(14_000, 4), 1000);
         assert_eq!(fitting_mlogs(8, 50), 1);
         assert_eq!(fitting_mlogs(8, 4000), 8);
     }

@@ -82,9 +82,9 @@ pub struct Store {
     /// these: the holder of the maintenance lock.
     pub(crate) unwritten: CachePadded<AtomicI64>,
     pub(crate) commits: CachePadded<Mutex<Commits>>,
-    /// The sum of what is forgone of them. Written after a commit; read by every 32nd transaction
+    /// The sum of what is cancelled of them. Written after a commit; read by every 32nd transaction
     /// of a lane.
-    pub(crate) forgone: CachePadded<AtomicU64>,
+    pub(crate) cancelled: CachePadded<AtomicU64>,
     pub(crate) maintenance: CachePadded<Mutex<Maintenance>>,
     /// Dirty inodes that the last checkpoint in place left: their NEW is not folded.
     pub(crate) dirty_floor: CachePadded<AtomicUsize>,
@@ -160,7 +160,7 @@ impl Store {
         let hash = p.superblock.hash_key;
         let slot = &p.maintenance.slot;
         let free = AtomicU64::new(slot.next_seq.max(1));
-        p.segments.keep_back(crate::space::held_back(usable, n) * 3 / 5);
+        p.segments.set_reserved_segments(crate::space::segments_held_back(usable, n) * 3 / 5);
         Store {
             space: Space::new(
                 usable,
@@ -191,7 +191,7 @@ impl Store {
             inode_count: CachePadded::new(AtomicU64::new(slot.inodes)),
             unwritten: CachePadded::new(AtomicI64::new(slot.unwritten as i64)),
             commits: CachePadded::new(Mutex::new(Commits::new(slot.folded_epoch))),
-            forgone: CachePadded::new(AtomicU64::new(0)),
+            cancelled: CachePadded::new(AtomicU64::new(0)),
             cells: Cells::new(),
             inodes: p.inodes,
             volume: p.superblock.volume,

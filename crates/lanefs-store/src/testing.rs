@@ -60,7 +60,7 @@ impl BlockSink for MemLog {
     fn free(&mut self, addr: BlockAddr) {
         assert!(self.blocks.remove(&addr).is_some(), "double free of {addr}");
     }
-    fn relieve(&mut self) -> Result<()> {
+    fn flush_if_full(&mut self) -> Result<()> {
         self.queued = 0;
         Ok(())
     }

@@ -232,7 +232,7 @@ impl Store {
         let mut tickets = Vec::with_capacity(cells.len());
         for (cell, inner) in cells.iter().zip(&mut guards) {
             self.cells.list_dirty(cell, inner);
-            self.cells.weigh(cell.ino, inner);
+            self.cells.update_weight(cell.ino, inner);
             tickets.push((cell.clone(), inner.begin(durable)));
         }
         let flight = section.leave();

@@ -100,7 +100,7 @@ impl Store {
         }
         self.count_unwritten(lane, inner);
         self.cells.list_dirty(cell, inner);
-        self.cells.weigh(cell.ino, inner);
+        self.cells.update_weight(cell.ino, inner);
         drop(g);
         self.space.credit(lane, n);
         // It cannot be: all nodes were in memory.

@@ -146,7 +146,7 @@ impl UsageTable {
                 }
                 return Err(e);
             }
-            sink.relieve()?;
+            sink.flush_if_full()?;
         }
         for seg in 0..t.len() {
             let s = &mut self.summaries[seg as usize];
@@ -198,7 +198,7 @@ impl UsageTable {
                 sink.touch_leaf(leaf); // Still to be written, as those behind it are.
                 return Err(e);
             }
-            sink.relieve()?;
+            sink.flush_if_full()?;
         }
         let (r, level) = self.tree.write_out(sink)?;
         Ok(Root { r, level })

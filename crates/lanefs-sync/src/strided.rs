@@ -44,7 +44,7 @@ pub struct StridedCounter {
     max_stride: i64,
     pool: CachePadded<Mutex<Pool>>,
     /// The pool's tokens, for who only wants to look; written with the mutex held.
-    glance: CachePadded<AtomicI64>,
+    approx: CachePadded<AtomicI64>,
 }
 
 struct Pool {
@@ -59,7 +59,7 @@ impl StridedCounter {
             stashes: (0..lanes.max(1)).map(|_| CachePadded::new(AtomicI64::new(CLOSED))).collect(),
             max_stride: max_stride.clamp(0, 1 << 40),
             pool: CachePadded::new(Mutex::new(Pool { tokens: total, open: false })),
-            glance: CachePadded::new(AtomicI64::new(total)),
+            approx: CachePadded::new(AtomicI64::new(total)),
         };
         counter.settle(&mut counter.pool.lock());
         counter
@@ -76,7 +76,7 @@ impl StridedCounter {
             pool.open = true;
             self.stashes.iter().for_each(|stash| stash.store(0, Ordering::Relaxed));
         }
-        self.glance.store(pool.tokens, Ordering::Relaxed);
+        self.approx.store(pool.tokens, Ordering::Relaxed);
     }
 
     /// Closes all stashes; then the pool is the true total (4).
@@ -185,7 +185,7 @@ impl StridedCounter {
     /// The pool as it was lately: a lower bound of what was free, read without a lock.
     #[inline]
     pub fn estimate(&self) -> i64 {
-        self.glance.load(Ordering::Relaxed)
+        self.approx.load(Ordering::Relaxed)
     }
 
     /// The true total at an instant within the call. Empties all stashes, so not for a hot path.

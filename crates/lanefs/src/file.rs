@@ -172,7 +172,7 @@ impl File {
 
     /// Reads at `offset` without moving the cursor; less than asked only at the end of the file or
     /// before what cannot be read; 0 at and behind the end. With O_DIRECT as
-    /// [`File::read_kept_at`].
+    /// [`File::read_uncached_at`].
     ///
     /// # Errors
     /// EBADF: not open for reading. EISDIR: a directory. EIO: the device failed, or what it gave is
@@ -184,7 +184,7 @@ impl File {
     /// As [`File::read_at`], for who keeps what it reads, as a kernel does: where `offset`, `buf`'s
     /// address and its length are multiples of 4096, pages that are not in memory are read into
     /// `buf` and not kept here too. Errors as [`File::read_at`].
-    pub fn read_kept_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+    pub fn read_uncached_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.read_where(buf, offset, true)
     }
 
@@ -201,7 +201,7 @@ impl File {
     /// the volume fills up or the file reaches 2^63-1 bytes. Durable when it returns only with
     /// O_SYNC or O_DSYNC; else as [content](crate#content-and-attributes): after a crash each page
     /// of 4 KiB has its part of the write whole or not at all, one page without another. With
-    /// O_DIRECT whole pages as [`File::write_kept_at`].
+    /// O_DIRECT whole pages as [`File::write_uncached_at`].
     ///
     /// # Errors
     /// - EBADF: not open for writing. EROFS: the volume was opened for reading only.
@@ -217,7 +217,7 @@ impl File {
     /// As [`File::write_at`], for who keeps what it has written, as a kernel does: the pages leave
     /// memory once they are written back. Errors and crash as [`File::write_at`], but that a file
     /// which has become immutable takes it: see [`File::may_write`].
-    pub fn write_kept_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+    pub fn write_uncached_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let (data, writer) = (self.writable()?, Writer { keeps_pages: true, ..self.writer() });
         self.write_as(data, (self.flags & libc::O_APPEND == 0).then_some(offset), buf, writer).map(|w| w.1)
     }

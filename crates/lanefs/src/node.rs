@@ -9,18 +9,18 @@
 //! [every call](crate::error#every-call). EACCES and EPERM do not come of permissions where
 //! `cred.prechecked`.
 //!
-//! **Births.** What a new inode is to have from the start ([`Birth`]) is refused with ERANGE (a
-//! name of an attribute that is empty or longer than 255 bytes), EOPNOTSUPP (one without a known
-//! prefix), EPERM (`user.` for what is neither file nor directory; `trusted.` and `security.` by
-//! others than the superuser), EACCES (a default ACL for what is no directory) and ENOSPC (more
-//! than 7680 bytes in all, encoded).
+//! **New inodes.** What a new inode is to have from the start ([`NewInodeAttrs`]) is refused with
+//! ERANGE (a name of an attribute that is empty or longer than 255 bytes), EOPNOTSUPP (one without
+//! a known prefix), EPERM (`user.` for what is neither file nor directory; `trusted.` and
+//! `security.` by others than the superuser), EACCES (a default ACL for what is no directory) and
+//! ENOSPC (more than 7680 bytes in all, encoded).
 
 use crate::error::{Error, Result};
 use crate::memfs::Cell;
 use crate::memfs::cell::LINKABLE;
 use crate::ops::create::{Made, Spec};
 use crate::ops::{perm, posix, xattr};
-use crate::{Birth, Cred, DirEntry, File, FileKind, Ino, SetAttr, Stat, Volume};
+use crate::{Cred, DirEntry, File, FileKind, Ino, NewInodeAttrs, SetAttr, Stat, Volume};
 use crossbeam_epoch::{Guard, pin};
 
 impl Volume {
@@ -103,19 +103,19 @@ impl Volume {
     /// durable as [names](crate#names) are, with what it is born with.
     ///
     /// # Errors
-    /// Those of [new names](crate::error#new-names) and of births, below; EEXIST with O_EXCL only.
-    /// Of a file that was there those of [`Volume::node_open`].
+    /// Those of [new names](crate::error#new-names) and of [`NewInodeAttrs`], below; EEXIST with
+    /// O_EXCL only. Of a file that was there those of [`Volume::node_open`].
     pub fn node_create<'a>(
         &self,
         cred: &Cred,
         parent: Ino,
         name: &[u8],
-        birth: impl Into<Birth<'a>>,
+        birth: impl Into<NewInodeAttrs<'a>>,
         flags: i32,
     ) -> Result<(Stat, File, bool)> {
         self.0.inner.slow_down_meta();
         let root = &self.0;
-        let Birth { mode, xattrs } = birth.into();
+        let NewInodeAttrs { mode, xattrs } = birth.into();
         let xattrs = xattr::first(cred, FileKind::File, xattrs)?;
         let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"", xattrs: &xattrs };
         let (f, made) = root.inner.with_room(|| root.create_at(cred, parent, name, &spec, flags, &pin()))?;
@@ -139,15 +139,15 @@ impl Volume {
     ///
     /// # Errors
     /// ENOTDIR: `parent` is no directory. EACCES: it may not be changed. ENOSPC: no room. EROFS:
-    /// the volume was opened for reading only. And those of births.
+    /// the volume was opened for reading only. And those of [`NewInodeAttrs`].
     pub fn node_tmpfile<'a>(
         &self,
         cred: &Cred,
         parent: Ino,
-        birth: impl Into<Birth<'a>>,
+        birth: impl Into<NewInodeAttrs<'a>>,
         flags: i32,
     ) -> Result<(Stat, File)> {
-        let Birth { mode, xattrs } = birth.into();
+        let NewInodeAttrs { mode, xattrs } = birth.into();
         let xattrs = xattr::first(cred, FileKind::File, xattrs)?;
         let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"", xattrs: &xattrs };
         self.0.inner.with_room(|| {
@@ -166,17 +166,17 @@ impl Volume {
     /// (none: a regular file), `rdev` counts for devices. Durable as [names](crate#names) are.
     ///
     /// # Errors
-    /// Those of [new names](crate::error#new-names) and of births; EPERM, EINVAL: as
+    /// Those of [new names](crate::error#new-names) and of [`NewInodeAttrs`]; EPERM, EINVAL: as
     /// [`crate::Fs::mknod`].
     pub fn node_mknod<'a>(
         &self,
         cred: &Cred,
         parent: Ino,
         name: &[u8],
-        birth: impl Into<Birth<'a>>,
+        birth: impl Into<NewInodeAttrs<'a>>,
         rdev: u64,
     ) -> Result<Stat> {
-        let Birth { mode, xattrs } = birth.into();
+        let NewInodeAttrs { mode, xattrs } = birth.into();
         let kind = match mode & libc::S_IFMT {
             0 => FileKind::File,
             _ => FileKind::from_mode(mode).ok_or(Error::Posix(libc::EINVAL))?,
@@ -197,15 +197,15 @@ impl Volume {
     }
 
     /// Makes a directory. Durable as [names](crate#names) are. Errors: those of [new
-    /// names](crate::error#new-names) and of births.
+    /// names](crate::error#new-names) and of [`NewInodeAttrs`].
     pub fn node_mkdir<'a>(
         &self,
         cred: &Cred,
         parent: Ino,
         name: &[u8],
-        birth: impl Into<Birth<'a>>,
+        birth: impl Into<NewInodeAttrs<'a>>,
     ) -> Result<Stat> {
-        let Birth { mode, xattrs } = birth.into();
+        let NewInodeAttrs { mode, xattrs } = birth.into();
         let xattrs = xattr::first(cred, FileKind::Dir, xattrs)?;
         self.make(
             cred,

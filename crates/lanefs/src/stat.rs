@@ -69,16 +69,16 @@ pub struct DirEntry<'a> {
 /// What a new inode has from the start: mode and extended attributes, which become durable together
 /// with its name.
 #[derive(Clone, Copy, Debug)]
-pub struct Birth<'a> {
+pub struct NewInodeAttrs<'a> {
     /// Permission bits; of special files the type too.
     pub mode: u32,
     /// Names and values. The library checks no ACL against the mode.
     pub xattrs: &'a [(&'a [u8], &'a [u8])],
 }
 
-impl From<u32> for Birth<'_> {
+impl From<u32> for NewInodeAttrs<'_> {
     fn from(mode: u32) -> Self {
-        Birth { mode, xattrs: &[] }
+        NewInodeAttrs { mode, xattrs: &[] }
     }
 }
 

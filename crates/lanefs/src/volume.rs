@@ -367,7 +367,7 @@ impl Volume {
             }
             fits
         };
-        inner.check_alive().is_err() || fits() || (inner.relieve() && fits())
+        inner.check_alive().is_err() || fits() || (inner.free_space() && fits())
     }
 
     /// Makes the volume larger while it is used, and answers its size in bytes before and now: an

@@ -108,6 +108,55 @@ const BANNED: &[Banned] = &[
         left: &[],
     },
     Banned { what: What::Word(&["house"]), instead: "code or project", why: "nobody lives here", left: &[] },
+    Banned { what: What::Name("sseq"), instead: "split_seq", why: "nobody reads it", left: &[] },
+    Banned {
+        what: What::Name("log_presses"),
+        instead: "log_needs_fold",
+        why: "a log presses nobody",
+        left: &[],
+    },
+    Banned {
+        what: What::Name("metadata_presses"),
+        instead: "metadata_pressure",
+        why: "a log presses nobody",
+        left: &[],
+    },
+    Banned { what: What::Name("owe_no_more"), instead: "sub_unfolded", why: "it counts inodes", left: &[] },
+    Banned { what: What::Name("forgo"), instead: "cancel_unfolded", why: "it counts inodes", left: &[] },
+    Banned { what: What::Name("demolish"), instead: "free_tree", why: "it frees memory", left: &[] },
+    Banned {
+        what: What::Name("give_back_unmade"),
+        instead: "release_cancelled",
+        why: "it gives room back",
+        left: &[],
+    },
+    Banned { what: What::Name("bury_orphans"), instead: "free_orphans", why: "inodes are freed", left: &[] },
+    Banned {
+        what: What::Name("read_kept_at"),
+        instead: "read_uncached_at",
+        why: "what is kept it does not say",
+        left: &[],
+    },
+    Banned {
+        what: What::Name("write_kept_at"),
+        instead: "write_uncached_at",
+        why: "what is kept it does not say",
+        left: &[],
+    },
+    Banned {
+        what: What::Name("Birth"),
+        instead: "NewInodeAttrs",
+        why: "it is what a new inode has",
+        left: &[],
+    },
+    Banned {
+        what: What::Name("relieve"),
+        instead: "flush_if_full, evict_or_flush or free_space",
+        why: "it was three things",
+        left: &[],
+    },
+    Banned { what: What::Name("is_much"), instead: "exceeds_share", why: "of what", left: &[] },
+    Banned { what: What::Name("tighten"), instead: "update_throttle", why: "it may loosen, too", left: &[] },
 ];
 
 /// The lines with such words, as they are gathered.

@@ -2,7 +2,7 @@
 //! and, by calls of their own, its ACLs: a crash between left a file that its group could read by
 //! the mode, and that the ACL would have denied.
 
-use lanefs::{Birth, Cred, FileKind, Ino, OpenOptions, Volume};
+use lanefs::{Cred, FileKind, Ino, NewInodeAttrs, OpenOptions, Volume};
 use lanefs_check::crash::image::{CowDevice, Image};
 use lanefs_check::crash::states::{Levels, enumerate};
 use lanefs_check::crash::system::{LaneFs, System};
@@ -21,15 +21,15 @@ fn work(v: &Volume) {
     fs.mkdir("/d", 0o755).unwrap();
     v.sync().unwrap();
     let d = fs.stat("/d").unwrap().ino;
-    let file = Birth { mode: 0o640, xattrs: &BOTH[..1] };
-    let dir = Birth { mode: 0o750, xattrs: BOTH };
+    let file = NewInodeAttrs { mode: 0o640, xattrs: &BOTH[..1] };
+    let dir = NewInodeAttrs { mode: 0o750, xattrs: BOTH };
     let create = |name: &[u8]| v.node_create(&root, d, name, file, libc::O_RDWR | libc::O_CREAT).unwrap().1;
     let fsync = |path: &str| fs.open(path, &OpenOptions::new()).unwrap().sync_all().unwrap();
     create(b"of the directory");
     fsync("/d");
     create(b"of itself").sync_data().unwrap();
     v.node_mkdir(&root, d, b"sub", dir).unwrap();
-    v.node_mknod(&root, d, b"pipe", Birth { mode: libc::S_IFIFO | 0o640, ..file }, 0).unwrap();
+    v.node_mknod(&root, d, b"pipe", NewInodeAttrs { mode: libc::S_IFIFO | 0o640, ..file }, 0).unwrap();
     v.tick().unwrap();
     let (_, unnamed) = v.node_tmpfile(&root, d, file, libc::O_RDWR).unwrap();
     unnamed.write_all_at(&[1; 5000], 0).unwrap();

@@ -37,7 +37,7 @@ use crate::readers::Origin;
 use crate::translate::root;
 use crate::wire::abi::*;
 use crate::wire::{Answer, Errno, Reply, Request};
-use lanefs::{Birth, File, Ino, Stat};
+use lanefs::{File, Ino, NewInodeAttrs, Stat};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -90,7 +90,7 @@ impl Adaptor {
         }
         let inherited = self.inherit(req.ino, mode, umask, false)?;
         let how = self.open_flags(flags) | flags as i32 & (libc::O_CREAT | libc::O_EXCL);
-        let birth = Birth { mode: inherited.mode, xattrs: &inherited.xattrs() };
+        let birth = NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() };
         let (mut stat, file, made) = self.volume.node_create(&req.cred(), req.ino, name, birth, how)?;
         // O_TRUNC takes setuid from a file that was there; a new one keeps the mode that it was
         // made with.
@@ -109,7 +109,7 @@ impl Adaptor {
         let (flags, mode, umask) = (a.u32()?, a.u32()?, a.u32()?);
         let inherited = self.inherit(req.ino, mode, umask, false)?;
         let how = self.open_flags(flags) | flags as i32 & libc::O_EXCL;
-        let birth = Birth { mode: inherited.mode, xattrs: &inherited.xattrs() };
+        let birth = NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() };
         let (mut stat, file) = self.volume.node_tmpfile(&req.cred(), req.ino, birth, how)?;
         self.assume_block(&file, &mut stat);
         self.enter(&stat, reply)?;
@@ -135,7 +135,7 @@ impl Adaptor {
         // Up to the end of the file, or to what cannot be read, which is told then (W7).
         while done < room.len() {
             let (rest, at) = (&mut room[done..], offset.saturating_add(done as u64));
-            match if size >= KEPT { file.read_kept_at(rest, at) } else { file.read_at(rest, at) }? {
+            match if size >= KEPT { file.read_uncached_at(rest, at) } else { file.read_at(rest, at) }? {
                 0 => break,
                 n => done += n,
             }
@@ -168,7 +168,7 @@ impl Adaptor {
             (true, 0) => File::write_back_at,
             (true, _) if cached => File::write_back_at,
             (false, 0) if size >= KEPT && (offset | u64::from(size)).is_multiple_of(4096) => {
-                File::write_kept_at
+                File::write_uncached_at
             }
             _ => File::write_at,
         };

@@ -43,7 +43,7 @@ impl Inner {
         kept: bool,
     ) -> Result<usize> {
         let ctx = self.data_ctx(cell);
-        if kept { data.read_kept(&ctx, off, buf, ahead) } else { data.read(&ctx, off, buf, ahead) }
+        if kept { data.read_uncached(&ctx, off, buf, ahead) } else { data.read(&ctx, off, buf, ahead) }
     }
 
     /// Moves the access time, as relatime does.
@@ -139,7 +139,7 @@ impl Inner {
                 Err(e) if e.errno() == libc::ENOSPC => {}
                 r => return r,
             }
-            if !self.relieve() || self.store.space().free < blocks {
+            if !self.free_space() || self.store.space().free < blocks {
                 break;
             }
         }
@@ -171,7 +171,7 @@ impl Inner {
                 Err(e) if e.errno() == libc::ENOSPC && (waited || self.frames.dirty_frames() > 0) => {
                     // What cannot be written is told to who syncs it.
                     let _ = self.write_back_all(false);
-                    self.relieve();
+                    self.free_space();
                 }
                 r => return r,
             }

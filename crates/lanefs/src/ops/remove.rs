@@ -179,7 +179,7 @@ impl Inner {
             leaf.stamp(v.epoch, v.ts);
             op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
             drop(leaf);
-            self.bury_dir(&mut op, victim, vdir, v.epoch, now);
+            self.retire_dir(&mut op, victim, vdir, v.epoch, now);
             s.pcell.note_change(s.pdir, cookie, now, -1);
             op.dirty_dir(s.pcell, s.pdir, s.hash);
             return Ok(());
@@ -187,7 +187,7 @@ impl Inner {
     }
 
     /// A directory that was closed by [`close_empty`] has lost its name.
-    pub(crate) fn bury_dir(&self, op: &mut Op<'_>, victim: &Cell, vdir: &Dir, epoch: u64, now: i64) {
+    pub(crate) fn retire_dir(&self, op: &mut Op<'_>, victim: &Cell, vdir: &Dir, epoch: u64, now: i64) {
         victim.set_times(None, None, Some(now));
         victim.nlink.store(0, SeqCst);
         vdir.state.store(DEAD, SeqCst);

@@ -451,7 +451,7 @@ impl Inner {
             Some((c, FileKind::Dir)) => {
                 if let Some(d) = c.dir() {
                     debug_assert_ne!(d.state.load(SeqCst), DEAD);
-                    self.bury_dir(op, c, d, epoch, now);
+                    self.retire_dir(op, c, d, epoch, now);
                 }
             }
             Some((c, _)) => self.lose_link(op, c, epoch, now),

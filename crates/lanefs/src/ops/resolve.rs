@@ -152,7 +152,7 @@ impl Inner {
         }
         self.count_cells(1);
         if ino.0 & 255 == 255 && self.meta_is_over() {
-            self.tighten();
+            self.update_throttle();
             self.background.wake();
         }
         Ok(self.cells.insert(cell, guard))
@@ -195,7 +195,7 @@ impl Inner {
                 let mine =
                     self.lanes.shared(self.lanes.mine()).names.load(std::sync::atomic::Ordering::Relaxed);
                 if (mine ^ (mine - bytes as i64)) >> 17 != 0 && self.meta_is_over() {
-                    self.tighten();
+                    self.update_throttle();
                     self.background.wake();
                 }
             }

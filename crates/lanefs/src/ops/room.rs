@@ -12,8 +12,8 @@
 //! 4. A change of a name writes a bucket of its directory and an inode anew, and only the next
 //!    checkpoint frees the old ones. That comes out of what is kept back for checkpoints, in
 //!    recovery too; so before changes that are not folded could need half of the free segments,
-//!    there is a checkpoint ([`Inner::log_presses`]). Extended attributes outside the inode count
-//!    twice there: an fsync logs them, a checkpoint writes their blocks.
+//!    there is a checkpoint ([`Inner::log_needs_fold`]). Extended attributes outside the inode
+//!    count twice there: an fsync logs them, a checkpoint writes their blocks.
 //! 5. All of these are blocks of the tree. In a volume that keeps two copies of it each promise is
 //!    of two blocks ([`lanefs_store::Store::reserve_nodes`]); what travels with the epochs is
 //!    counted without the copies.
@@ -125,7 +125,7 @@ impl Inner {
     pub(crate) fn with_room<T>(&self, mut f: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..100 {
             match f() {
-                Err(e) if e.errno() == libc::ENOSPC && self.relieve() => {}
+                Err(e) if e.errno() == libc::ENOSPC && self.free_space() => {}
                 r => return r,
             }
         }
@@ -147,13 +147,13 @@ impl Inner {
     /// while this thread makes it. The caller holds no lock and is not pinned: the grace of what
     /// was just deleted is waited for.
     #[cold]
-    pub(crate) fn relieve(&self) -> bool {
+    pub(crate) fn free_space(&self) -> bool {
         let Ok(reaped) = self.reap(true) else { return false };
         // Where most of what is promised was for files that lived for a moment a commit gives it
         // back.
         if reaped > 0
             && self.seal_and_commit().is_ok()
-            && self.give_back_unmade() * self.store.metadata_copies() > self.store.space().reserved
+            && self.release_cancelled() * self.store.metadata_copies() > self.store.space().reserved
         {
             return true;
         }
@@ -164,7 +164,7 @@ impl Inner {
     /// Whether what is logged and not folded could need half of the segments that are free (4).
     /// Where a quarter of a volume is free that is not small, commits and the background see to it
     /// in time.
-    pub(crate) fn log_presses(&self) -> bool {
+    pub(crate) fn log_needs_fold(&self) -> bool {
         let free = self.store.free_segment_blocks();
         let copies = self.store.metadata_copies();
         let attributes = (1 + copies) * self.xattr_blocks.load(Relaxed);
@@ -178,9 +178,9 @@ impl Inner {
     /// Waits until the background has folded what presses, or folds it where there is no
     /// background. The caller holds no lock and is not pinned.
     #[cold]
-    pub(crate) fn relieve_log(&self) {
+    pub(crate) fn fold_log(&self) {
         for _ in 0..ROUNDS {
-            if !self.log_presses() {
+            if !self.log_needs_fold() {
                 return;
             }
             if self.background.is_running() {

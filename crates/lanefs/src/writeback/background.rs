@@ -130,14 +130,14 @@ impl Inner {
         let over = self.meta_is_over();
         // Cells that are dirty (an access time is enough) cannot leave memory.
         let dirty = self.flush.lock().queue.len() * CELL_COST;
-        let expire = match all || self.frames.over_background() || over && self.is_much(dirty) {
+        let expire = match all || self.frames.over_background() || over && self.exceeds_share(dirty) {
             true => Duration::ZERO,
             false => self.options.dirty_expire,
         };
         self.write_back_old(expire);
         let lane = self.lanes.mine();
         self.frames.reclaim(lane, self.frames.frames() / 64);
-        self.tighten();
+        self.update_throttle();
         let (last, bytes) = {
             let b = self.commit.lock();
             (b.last, b.bytes)
@@ -147,7 +147,7 @@ impl Inner {
         let mut worked = false;
         if all || busy || last.is_none_or(|t| t.elapsed() >= self.options.commit_interval) {
             self.seal_and_commit()?;
-            self.give_back_unmade();
+            self.release_cancelled();
             // An epoch without names is next to nothing.
             worked = !is_quiet;
             self.let_go_of_committed();
@@ -177,7 +177,8 @@ impl Inner {
         let held = self.log_bytes() + written + self.store.unwritten_memory();
         // Little of that may keep much: then callers wait for nothing else.
         let stuck = over && self.is_tight() && self.reclaim.lock().fruitless && held > 0;
-        if due || low || crowded || self.log_presses() || over && self.is_much(held) || stuck || all {
+        if due || low || crowded || self.log_needs_fold() || over && self.exceeds_share(held) || stuck || all
+        {
             // Else it writes the inodes of files that are gone, and the next one frees them.
             self.reap_for_checkpoint()?;
             self.checkpoint()?;
@@ -192,7 +193,7 @@ impl Inner {
         if over {
             self.reclaim_cells();
         }
-        self.tighten();
+        self.update_throttle();
         if let Some(give_back) = self.options.at_rest.filter(|_| worked) {
             give_back();
         }
@@ -212,7 +213,7 @@ impl Inner {
     }
 
     /// Whether so much is worth a round of its own to get it out of memory.
-    fn is_much(&self, bytes: usize) -> bool {
+    fn exceeds_share(&self, bytes: usize) -> bool {
         bytes > (self.meta_budget / 4) as usize
     }
 
@@ -223,7 +224,7 @@ impl Inner {
 
     /// Says whether creators have to wait. Called by the background before and after the work that
     /// makes room, and by creators now and then.
-    pub(crate) fn tighten(&self) {
+    pub(crate) fn update_throttle(&self) {
         self.background.tight.store(self.is_tight(), Relaxed);
     }
 

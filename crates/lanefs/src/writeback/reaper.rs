@@ -45,7 +45,7 @@ pub(crate) struct Reaper {
     buried: Vec<(u64, Ino)>,
     /// Of inodes that ended before they were folded, by epoch of the DEAD group and of the group
     /// that made them: how many. Their blocks are promised still.
-    unmade: BTreeMap<(u64, u64), u64>,
+    cancelled: BTreeMap<(u64, u64), u64>,
     /// Blocks of the inodes in `freed`, about.
     blocks: u64,
     /// When a checkpoint was last made for who asked how much is free, and how long it took.
@@ -75,7 +75,7 @@ impl Reaper {
 
     /// Notes an inode made in epoch `born` that ended in `epoch`.
     fn note_unmade(&mut self, epoch: u64, born: u64) {
-        *self.unmade.entry((epoch, born)).or_default() += 1;
+        *self.cancelled.entry((epoch, born)).or_default() += 1;
     }
 }
 
@@ -165,13 +165,13 @@ impl Inner {
 
     /// Gives back the blocks promised to inodes that no fold will meet alive (5), and says how
     /// many. The caller does not hold `commit`.
-    pub(crate) fn give_back_unmade(&self) -> u64 {
+    pub(crate) fn release_cancelled(&self) -> u64 {
         self.give_back_of(&mut self.reaper.lock())
     }
 
     fn give_back_of(&self, r: &mut Reaper) -> u64 {
-        let rest = r.unmade.split_off(&(self.committed() + 1, 0));
-        let ended = std::mem::replace(&mut r.unmade, rest);
+        let rest = r.cancelled.split_off(&(self.committed() + 1, 0));
+        let ended = std::mem::replace(&mut r.cancelled, rest);
         if ended.is_empty() {
             return 0;
         }
@@ -182,7 +182,7 @@ impl Inner {
             back += n;
             // What an epoch both made and ended was absorbed: it was never owed.
             if n > 0 && epoch > born {
-                self.store.forgo(born, n);
+                self.store.cancel_unfolded(born, n);
             }
         }
         drop(backlog);
@@ -378,11 +378,11 @@ mod tests {
                 assert!((100..110).contains(&promised), "{promised}: their end is not durable");
                 inner.seal_and_commit().unwrap();
                 if turn == 0 {
-                    let born = inner.reaper.lock().unmade.keys().next().unwrap().1;
+                    let born = inner.reaper.lock().cancelled.keys().next().unwrap().1;
                     inner.reaper.lock().note_unmade(u64::MAX - 1, born);
                 }
-                assert_eq!(inner.give_back_unmade(), 100, "the end of another is not durable");
-                inner.reaper.lock().unmade.clear();
+                assert_eq!(inner.release_cancelled(), 100, "the end of another is not durable");
+                inner.reaper.lock().cancelled.clear();
                 let promised = inner.store.space().reserved - stay;
                 assert!(promised < 10 * (turn as u64 + 1), "{promised}: names alone");
                 assert_eq!(low_water(), low, "room is kept back for inodes that are gone");
@@ -415,7 +415,7 @@ mod tests {
             assert_eq!(volume.reap(true).unwrap(), 100);
             volume.seal_and_commit().unwrap();
             let before = volume.store.space().reserved;
-            assert_eq!(volume.give_back_unmade(), 0);
+            assert_eq!(volume.release_cancelled(), 0);
             assert_eq!(volume.store.space().reserved, before);
             called.store(true, SeqCst);
         };
@@ -440,7 +440,7 @@ mod tests {
             if n % 512 == 0 {
                 inner.reap(true).unwrap();
                 inner.seal_and_commit().unwrap();
-                inner.give_back_unmade();
+                inner.release_cancelled();
                 assert!(inner.store.space().reserved < 1024 + blocks / 16, "{:?}", inner.store.space());
             }
         }

@@ -203,11 +203,11 @@ impl Inner {
             // checkpoints take a while.
             lane.look.store(false, Relaxed);
             if self.meta_is_over() || self.open_log_bytes() > self.commit_bytes() {
-                self.tighten();
+                self.update_throttle();
                 self.background.wake();
             }
-            if self.log_presses() {
-                self.relieve_log();
+            if self.log_needs_fold() {
+                self.fold_log();
             }
         }
     }

@@ -383,7 +383,7 @@ fn a_read_error_while_opening_loses_nothing() {
 /// only by a call.
 #[test]
 fn what_a_file_is_born_with_is_durable_with_its_name() {
-    use lanefs::{Birth, Cred};
+    use lanefs::{Cred, NewInodeAttrs};
     const ACCESS: &[u8] = b"system.posix_acl_access";
     const DEFAULT: &[u8] = b"system.posix_acl_default";
     let root_user = Cred::root();
@@ -404,12 +404,12 @@ fn what_a_file_is_born_with_is_durable_with_its_name() {
         fs.mkdir("/d", 0o755).unwrap();
         fs.volume().sync().unwrap();
         let d = fs.stat("/d").unwrap().ino;
-        let birth = Birth { mode: 0o640, xattrs: &[(ACCESS, &[1; 44]), (b"user.a", b"value")] };
+        let birth = NewInodeAttrs { mode: 0o640, xattrs: &[(ACCESS, &[1; 44]), (b"user.a", b"value")] };
         let flags = libc::O_CREAT | libc::O_RDWR;
         fs.volume().node_create(&root_user, d, b"f", birth, flags).unwrap();
         fs.volume().node_create(&root_user, d, b"taken", birth, flags).unwrap();
         let big = vec![2; 3700];
-        let of_dir = Birth { mode: 0o750, xattrs: &[(DEFAULT, &big), (ACCESS, &big)] };
+        let of_dir = NewInodeAttrs { mode: 0o750, xattrs: &[(DEFAULT, &big), (ACCESS, &big)] };
         fs.volume().node_mkdir(&root_user, d, b"sub", of_dir).unwrap();
         fs.removexattr("/d/taken", ACCESS).unwrap();
         fs.removexattr("/d/taken", b"user.a").unwrap();
@@ -434,7 +434,7 @@ fn what_a_file_is_born_with_is_durable_with_its_name() {
 /// there is left alone.
 #[test]
 fn what_cannot_be_born_is_refused_whole() {
-    use lanefs::{Birth, Cred};
+    use lanefs::{Cred, NewInodeAttrs};
     let (fs, _dev) = root(64);
     let dir = fs.stat("/").unwrap().ino;
     let user = Cred::user(5, 5, &[]);
@@ -449,13 +449,13 @@ fn what_cannot_be_born_is_refused_whole() {
         (&[(b"", b"")], libc::ERANGE),
     ];
     for (xattrs, want) in list {
-        let birth = Birth { mode: 0o600, xattrs };
+        let birth = NewInodeAttrs { mode: 0o600, xattrs };
         assert_eq!(errno(fs.volume().node_mknod(&user, dir, b"f", birth, 0)), want);
         assert_eq!(ls(&fs, "/"), Vec::<String>::new());
     }
     assert_eq!(errno(fs.setxattr("/", b"system.posix_acl_default", &big, 0)), libc::ENOSPC);
     fs.write("/there", b"").unwrap();
-    let birth = Birth { mode: 0o600, xattrs: &[(b"user.a", b"")] };
+    let birth = NewInodeAttrs { mode: 0o600, xattrs: &[(b"user.a", b"")] };
     fs.volume().node_create(&Cred::root(), dir, b"there", birth, libc::O_CREAT | libc::O_RDWR).unwrap();
     assert_eq!(errno(fs.getxattr("/there", b"user.a")), libc::ENODATA);
 }

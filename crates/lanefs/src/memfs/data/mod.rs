@@ -233,6 +233,6 @@ impl Drop for FileData {
     fn drop(&mut self) {
         // Usually empty: `drop_all` came first. If not, the frames go back to the pool by the
         // clock; reservations are lost.
-        tree::demolish(&self.root);
+        tree::free_tree(&self.root);
     }
 }

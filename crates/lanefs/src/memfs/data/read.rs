@@ -87,7 +87,7 @@ impl FileData {
     /// No lock is held over the reading, and nobody looks afterwards: a page that was not attached
     /// when it was looked for equalled what the store had then, so what the store says later is
     /// what the page held at that instant or at a later one of the call.
-    pub fn read_kept(
+    pub fn read_uncached(
         &self,
         ctx: &DataCtx<'_>,
         offset: u64,

@@ -495,7 +495,7 @@ fn retire(word: usize, pin: &Guard) {
 
 /// Frees the nodes below a root at once and detaches what is attached: for the drop of a file
 /// nobody can reach.
-pub(super) fn demolish(root: &Slot) {
+pub(super) fn free_tree(root: &Slot) {
     let word = root.load(Ordering::Acquire);
     demolish_below(root, word & TAG);
 }

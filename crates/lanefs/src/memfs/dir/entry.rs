@@ -170,7 +170,7 @@ pub(crate) struct Leaf {
     /// Twice the directory's generation when something was taken out of the leaf last; odd while
     /// entries move (split, eviction). Written under `lock`. A negative lookup is valid only if it
     /// did not change.
-    pub sseq: AtomicU32,
+    pub split_seq: AtomicU32,
     /// `*mut Entry` chain, or `*mut Table | 1` once split, or [`GONE`].
     head: AtomicPtr<u8>,
     /// Highest timestamp of an operation on a name here. Written under `lock`.
@@ -192,7 +192,7 @@ pub(crate) struct Leaf {
     pub flags: AtomicU8,
     /// Operations on several keys that have this leaf in hand; lookups wait until it is 0. Written
     /// under `lock`.
-    pub multi: AtomicU8,
+    pub multi_key: AtomicU8,
     /// Root leaves only: lanes (modulo 64) that may hold pending groups with a key in this stripe.
     /// `epoch` is then the highest of such a group, also once the leaf has split.
     pub named: AtomicU64,
@@ -225,7 +225,7 @@ impl Leaf {
     pub fn new(flags: u8) -> Leaf {
         Leaf {
             lock: SeqWord::new(),
-            sseq: AtomicU32::new(0),
+            split_seq: AtomicU32::new(0),
             head: AtomicPtr::new(std::ptr::null_mut()),
             last_ts: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
@@ -234,7 +234,7 @@ impl Leaf {
             subdirs: AtomicI32::new(0),
             count: AtomicU16::new(0),
             flags: AtomicU8::new(flags),
-            multi: AtomicU8::new(0),
+            multi_key: AtomicU8::new(0),
             named: AtomicU64::new(0),
         }
     }
@@ -263,7 +263,7 @@ impl Leaf {
     pub fn is_idle(&self, folded: u64) -> bool {
         matches!(self.head(), Head::Chain(p) if p.is_null())
             && self.epoch.load(Relaxed) <= folded
-            && self.multi.load(Relaxed) == 0
+            && self.multi_key.load(Relaxed) == 0
     }
 
     /// Publishes a new first entry (leaf locked).
@@ -280,8 +280,8 @@ impl Leaf {
     /// are in the hands of an operation on several keys.
     #[inline(always)]
     pub fn look(&self) -> Option<Look> {
-        // The chain is read behind `multi`: Acquire, pairs with the Release that lowers it.
-        Look::begin(&self.sseq, &self.flags).filter(|_| self.multi.load(Acquire) == 0)
+        // The chain is read behind `multi_key`: Acquire, pairs with the Release that lowers it.
+        Look::begin(&self.split_seq, &self.flags).filter(|_| self.multi_key.load(Acquire) == 0)
     }
 
     /// Whether the chain holds every name of the leaf's range (leaf locked, else see

@@ -46,7 +46,7 @@ impl Dir {
                 }
                 p = e.next.load(Acquire);
             }
-            if !look.holds(&leaf.sseq) || !matches!(leaf.head(), Head::Chain(_)) {
+            if !look.holds(&leaf.split_seq) || !matches!(leaf.head(), Head::Chain(_)) {
                 continue;
             }
             if !look.is_complete() {

@@ -33,8 +33,8 @@ impl Dir {
         LockedLeaf { dir: self, leaf, level, guard }
     }
 
-    /// The next generation, as `sseq` tells of it: for who has just taken something out of a leaf
-    /// that the store may remember.
+    /// The next generation, as `split_seq` tells of it: for who has just taken something out of a
+    /// leaf that the store may remember.
     pub(super) fn taken(&self) -> u32 {
         self.generation.fetch_add(1, SeqCst).wrapping_add(1) << 1
     }
@@ -184,7 +184,7 @@ impl<'g> LockedLeaf<'g> {
         if n > 0 {
             // A load that read the store before the fold must not bring these names back (invariant
             // 5).
-            self.leaf.sseq.store(self.dir.taken(), Release);
+            self.leaf.split_seq.store(self.dir.taken(), Release);
         }
         n
     }
@@ -192,11 +192,11 @@ impl<'g> LockedLeaf<'g> {
     /// Whether nothing was taken out of the leaf since `stamp`, see invariant 5.
     pub(super) fn nothing_taken_since(&self, stamp: u32) -> bool {
         // Half of the numbers lie behind a stamp, half before it.
-        let behind = self.leaf.sseq.load(Relaxed).wrapping_sub(stamp << 1) as i32;
+        let behind = self.leaf.split_seq.load(Relaxed).wrapping_sub(stamp << 1) as i32;
         if behind > 0 {
             // Once more, with the generation of now: a leaf that was left alone while half of the
             // numbers passed would look so for ever.
-            self.leaf.sseq.store(self.dir.generation.load(SeqCst) << 1, Release);
+            self.leaf.split_seq.store(self.dir.generation.load(SeqCst) << 1, Release);
         }
         behind <= 0
     }
@@ -217,11 +217,11 @@ impl<'g> LockedLeaf<'g> {
         if self.leaf.epoch.load(Relaxed) > folded {
             return 0;
         }
-        partial::begin_taking(&self.leaf.sseq);
+        partial::begin_taking(&self.leaf.split_seq);
         self.leaf.set_complete(false);
         self.unlink(&mut |_| true);
         self.leaf.purged_lanes.store(0, Relaxed);
-        partial::end_taking(&self.leaf.sseq, self.dir.taken());
+        partial::end_taking(&self.leaf.split_seq, self.dir.taken());
         bytes
     }
 
@@ -325,7 +325,7 @@ impl<'g> LockedPair<'g> {
     /// Makes lookups wait from here to the drop.
     pub fn raise(&mut self) {
         for l in self.leaves() {
-            l.multi.store(1, SeqCst);
+            l.multi_key.store(1, SeqCst);
         }
         self.raised = true;
     }
@@ -353,7 +353,7 @@ impl Drop for LockedPair<'_> {
     fn drop(&mut self) {
         if self.raised {
             for l in self.leaves() {
-                l.multi.store(0, Release);
+                l.multi_key.store(0, Release);
             }
         }
     }

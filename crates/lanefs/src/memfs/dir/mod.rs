@@ -12,20 +12,20 @@
 //!    one of `next`, changing what a name names one of `target`: each single-key change is atomic
 //!    to readers.
 //! 2. Entries move between chains (split) or vanish without an operation (eviction) only while
-//!    `sseq` is odd. A reader that found nothing is right only if `sseq` is even and unchanged and
-//!    the leaf was complete before the reader looked at the chain (`lanefs_sync::partial`, which
-//!    loom runs).
-//! 3. An operation on several keys raises `multi` on all its leaves before its first change and
+//!    `split_seq` is odd. A reader that found nothing is right only if `split_seq` is even and
+//!    unchanged and the leaf was complete before the reader looked at the chain
+//!    (`lanefs_sync::partial`, which loom runs).
+//! 3. An operation on several keys raises `multi_key` on all its leaves before its first change and
 //!    lowers it after its last; a reader that sees it raised waits. So no reader sees a rename half
 //!    done.
 //! 4. A dirty entry or tombstone is never evicted. A tombstone leaves memory only when clean, or
 //!    when its name was born in the same epoch (then the folded directory cannot hold it). Each
 //!    such removal of something the store may remember bumps `generation` and leaves the new one,
-//!    twice, in the leaf's `sseq`; the halves of a leaf that splits inherit it.
-//! 5. Names loaded from the store are added to a leaf only if its `sseq` tells of no generation
-//!    later than that before the read, and never over an entry in memory. (Not: if `generation`
-//!    stayed. The reclaimer goes over the leaves of a large directory faster than one bucket is
-//!    read.)
+//!    twice, in the leaf's `split_seq`; the halves of a leaf that splits inherit it.
+//! 5. Names loaded from the store are added to a leaf only if its `split_seq` tells of no
+//!    generation later than that before the read, and never over an entry in memory. (Not: if
+//!    `generation` stayed. The reclaimer goes over the leaves of a large directory faster than one
+//!    bucket is read.)
 //! 6. Entries, and tables but the root, are freed through the epoch collector, so a guard keeps
 //!    them readable. A table is taken out when all its leaves are empty and folded, and all
 //!    complete or none: with them and the leaf above locked, that leaf gets back what is known of
@@ -196,7 +196,7 @@ impl Dir {
                 return Found::Name(ino, kind);
             }
             let tombstone = found.is_some();
-            if !look.holds(&leaf.sseq) || !matches!(leaf.head(), Head::Chain(_)) {
+            if !look.holds(&leaf.split_seq) || !matches!(leaf.head(), Head::Chain(_)) {
                 continue;
             }
             // As a mistake: the mark as it is behind the chain, with a load in between.
@@ -237,7 +237,7 @@ impl Dir {
         }
         loop {
             let (leaf, _) = self.leaf(cookie);
-            let before = leaf.sseq.load(Acquire);
+            let before = leaf.split_seq.load(Acquire);
             let Head::Chain(mut p) = leaf.head() else { continue };
             if before & 1 == 0
                 && leaf.epoch.load(SeqCst) <= committed
@@ -254,7 +254,7 @@ impl Dir {
                 p = e.next.load(Acquire);
             }
             fence(Acquire);
-            if before & 1 == 0 && leaf.sseq.load(Relaxed) == before {
+            if before & 1 == 0 && leaf.split_seq.load(Relaxed) == before {
                 return mask;
             }
             schedule::spin_loop();
@@ -387,15 +387,15 @@ fn split(leaf: &Leaf, level: u32) {
     let complete = leaf.is_complete();
     let table = Box::into_raw(Table::new(if complete { COMPLETE } else { 0 }));
     // Readers of the chain start over (invariant 2).
-    let s = leaf.sseq.load(Relaxed);
-    partial::begin_taking(&leaf.sseq);
+    let s = leaf.split_seq.load(Relaxed);
+    partial::begin_taking(&leaf.split_seq);
     // SAFETY: `table` is a fresh Box not yet published.
     let t = unsafe { &*table };
     for child in &t.leaves {
         child.last_ts.store(leaf.last_ts.load(Relaxed), Relaxed);
         child.epoch.store(leaf.epoch.load(Relaxed), Relaxed);
         child.purged_lanes.store(leaf.purged_lanes.load(Relaxed), Relaxed);
-        child.sseq.store(s, Relaxed);
+        child.split_seq.store(s, Relaxed);
     }
     // SAFETY: the leaf is locked, so the chain is ours to relink; entries stay allocated.
     while let Some(e) = unsafe { p.as_ref() } {
@@ -408,7 +408,7 @@ fn split(leaf: &Leaf, level: u32) {
         p = next;
     }
     leaf.set_table(table);
-    partial::end_taking(&leaf.sseq, s.wrapping_add(2));
+    partial::end_taking(&leaf.split_seq, s.wrapping_add(2));
 }
 
 /// Whether a locked leaf should split before it takes another entry.

@@ -35,7 +35,7 @@ fn compare(world: &World, ra: &ReadAhead, model: &[u8], at: u64, len: usize) {
     let whole = at.is_multiple_of(4096) && len.is_multiple_of(4096);
     let buf = &mut blocks.as_mut_bytes()[..len];
     let n = if whole && (at >> 12).is_multiple_of(2) {
-        world.files[0].read_kept(&world.ctx(0, 0), at, buf, ra).unwrap()
+        world.files[0].read_uncached(&world.ctx(0, 0), at, buf, ra).unwrap()
     } else {
         world.files[0].read(&world.ctx(0, 0), at, buf, ra).unwrap()
     };

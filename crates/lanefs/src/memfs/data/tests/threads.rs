@@ -67,7 +67,10 @@ fn a_reader_past_the_cache_never_sees_what_was_overwritten_before() {
                     let mut read = 0;
                     while running.load(Ordering::SeqCst) {
                         let least = said.load(Ordering::SeqCst);
-                        assert_eq!(data.read_kept(&ctx, 0, blocks.as_mut_bytes(), &ra).unwrap(), 4096 * 16);
+                        assert_eq!(
+                            data.read_uncached(&ctx, 0, blocks.as_mut_bytes(), &ra).unwrap(),
+                            4096 * 16
+                        );
                         for b in &blocks {
                             let at = |i: usize| u64::from_le_bytes(b.0[i..i + 8].try_into().unwrap());
                             assert!(at(0) >= least, "{} after {least} was written", at(0));

@@ -1,7 +1,7 @@
 //! Files that a fold makes and of which only their making is known: written out one after the
 //! other, so that they are never in memory all at once.
 //!
-//! A fold puts such files off ([`Maintenance::births`]), and the capture of the same checkpoint
+//! A fold puts such files off ([`Maintenance::deferred`]), and the capture of the same checkpoint
 //! makes each inode, writes it and lets it go.
 //!
 //! 1. Put off is what has names and neither content nor attributes nor later changes of its rights:
@@ -34,9 +34,9 @@ impl Store {
     }
 
     /// Makes the next of the files that were put off; `None` if it had been made before.
-    fn next_birth(&self, m: &mut Maintenance, sink: &mut Sink<'_>) -> Result<Option<Arc<Cell>>> {
-        let Some(b) = m.births.last().copied() else { return Ok(None) };
-        let made = self.fold_birth(&b.new_inode(), sink)?;
+    fn make_next_deferred(&self, m: &mut Maintenance, sink: &mut Sink<'_>) -> Result<Option<Arc<Cell>>> {
+        let Some(b) = m.deferred.last().copied() else { return Ok(None) };
+        let made = self.fold_new(&b.new_inode(), sink)?;
         match &made {
             Some(cell) => {
                 cell.lock().state.set_names(b.names);
@@ -44,25 +44,25 @@ impl Store {
             }
             None => self.fold_links(m, b.ino, b.names.into())?,
         }
-        m.births.pop();
+        m.deferred.pop();
         Ok(made)
     }
 
     /// Makes what an earlier fold put off and its checkpoint did not come to (3).
-    pub(crate) fn fold_births(&self, m: &mut Maintenance, sink: &mut Sink<'_>) -> Result<()> {
-        while !m.births.is_empty() {
-            self.next_birth(m, sink)?;
+    pub(crate) fn fold_deferred(&self, m: &mut Maintenance, sink: &mut Sink<'_>) -> Result<()> {
+        while !m.deferred.is_empty() {
+            self.make_next_deferred(m, sink)?;
         }
         Ok(())
     }
 
     /// Makes and writes out all files that were put off.
-    pub(crate) fn capture_births(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
+    pub(crate) fn capture_deferred(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
         for n in 0.. {
-            if m.births.is_empty() {
+            if m.deferred.is_empty() {
                 break;
             }
-            if let Some(cell) = self.next_birth(m, sink)? {
+            if let Some(cell) = self.make_next_deferred(m, sink)? {
                 if self.capture(m, &cell, fold, sink)? {
                     m.changed.pop_if(|c| Arc::ptr_eq(c, &cell));
                 }
@@ -76,9 +76,9 @@ impl Store {
                     self.cells.forget(ino);
                 }
             }
-            self.relieve(n, sink)?;
+            self.evict_or_flush(n, sink)?;
         }
-        m.births = Vec::new();
+        m.deferred = Vec::new();
         Ok(())
     }
 }
@@ -135,9 +135,9 @@ mod tests {
             let mut dirty = Default::default();
             let mut sink = Sink::new(&s, &mut dirty);
             s.fold(&mut m, &[made(5).into()], &mut sink).unwrap();
-            assert_eq!((m.births.len() as u64, m.changed.len()), (FILES, 1));
-            s.capture_births(&mut m, 5, &mut sink).unwrap();
-            assert_eq!((m.births.len(), m.changed.len(), m.captured.len()), (0, 1, 0));
+            assert_eq!((m.deferred.len() as u64, m.changed.len()), (FILES, 1));
+            s.capture_deferred(&mut m, 5, &mut sink).unwrap();
+            assert_eq!((m.deferred.len(), m.changed.len(), m.captured.len()), (0, 1, 0));
             s.io.write_queue().unwrap();
             m.usage.dirty.append(&mut dirty);
         }
