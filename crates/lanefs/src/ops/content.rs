@@ -163,16 +163,25 @@ impl Inner {
     /// many such pages wait to be written back that a full volume has no room for another, they are
     /// written, which gives as much back as it takes, and it runs again.
     fn with_pages_written<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
+        match f() {
+            Err(e) if e.errno() == libc::ENOSPC => self.write_pages_and_retry(f),
+            r => r,
+        }
+    }
+
+    /// Apart: whether pages wait is the sum of what all lanes count, which a call that finds room
+    /// does not look at.
+    #[cold]
+    fn write_pages_and_retry<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
         // Again as long as there are such pages: others take the room while this thread makes it.
         for _ in 0..TRIES {
             let waited = self.frames.dirty_frames() > 0;
+            // What cannot be written is told to who syncs it.
+            let _ = self.write_back_all(false);
+            self.free_space();
             match f() {
                 // Those that waited before may have been written by others meanwhile.
-                Err(e) if e.errno() == libc::ENOSPC && (waited || self.frames.dirty_frames() > 0) => {
-                    // What cannot be written is told to who syncs it.
-                    let _ = self.write_back_all(false);
-                    self.free_space();
-                }
+                Err(e) if e.errno() == libc::ENOSPC && (waited || self.frames.dirty_frames() > 0) => {}
                 r => return r,
             }
         }
