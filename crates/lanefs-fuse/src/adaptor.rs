@@ -176,19 +176,19 @@ impl Adaptor {
     /// With `dirsync`, makes the changes of names durable before they are answered. If that fails
     /// the changes are there and the caller is told an error: what the kernel makes of that is
     /// dropped.
-    pub(crate) fn settle(&self, names: &[(Ino, &[u8])]) -> Wire<()> {
+    pub(crate) fn sync_parent_dirs(&self, names: &[(Ino, &[u8])]) -> Wire<()> {
         if !self.dirsync {
             return Ok(());
         }
         about_to_wait();
-        let settled = names.iter().try_for_each(|(dir, _)| self.volume.node_sync(*dir));
-        if settled.is_err() {
+        let synced = names.iter().try_for_each(|(dir, _)| self.volume.node_sync(*dir));
+        if synced.is_err() {
             for (dir, name) in names {
                 self.aside.attributes_changed(*dir);
                 self.aside.forget(*dir, name);
             }
         }
-        Ok(settled?)
+        Ok(synced?)
     }
 
     /// The attributes that the kernel is told of an inode, and how long they hold (W9 of
@@ -263,7 +263,7 @@ impl Adaptor {
     ) -> Wire<()> {
         let inherited = self.inherit(parent, mode, umask, is_dir)?;
         let stat = make(NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() })?;
-        self.settle(&[(parent, name)])?;
+        self.sync_parent_dirs(&[(parent, name)])?;
         self.enter(&stat, reply)
     }
 

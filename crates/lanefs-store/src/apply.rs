@@ -329,7 +329,7 @@ impl Store {
             }
             // Tree marks of what memory gave up already; what is fresh has none and loses its live
             // mark below.
-            i.settle(&self.segments);
+            i.clear_live_marks(&self.segments);
             i.died.drain(..).for_each(|a| sink.unmark(a));
             i.fresh.clear();
             i.state.destroy(sink)?;

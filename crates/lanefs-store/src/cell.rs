@@ -132,14 +132,14 @@ impl Inner {
         }
         self.dead.push(addr);
         if self.dead.len() >= DEAD_MAX {
-            self.settle(t);
+            self.clear_live_marks(t);
         }
     }
 
     /// As [`Inner::dies`], for those who read the marks next.
     pub fn dies_now(&mut self, t: &SegmentTable, addr: BlockAddr) {
         self.dies(t, addr);
-        self.settle(t);
+        self.clear_live_marks(t);
     }
 
     /// The pages that came to be preallocated and without a block since the last call, less those
@@ -150,7 +150,7 @@ impl Inner {
     }
 
     /// Takes the live marks of what was given up.
-    pub fn settle(&mut self, t: &SegmentTable) {
+    pub fn clear_live_marks(&mut self, t: &SegmentTable) {
         self.dead.drain(..).for_each(|a| {
             t.clear_live(a);
         });
@@ -386,10 +386,10 @@ impl Cells {
 
     /// Makes the live marks exact: see the head of this file, 5. Who gives up a block lists its
     /// cell before it lets go of it.
-    pub fn settle(&self, t: &SegmentTable) {
+    pub fn clear_live_marks(&self, t: &SegmentTable) {
         for s in &self.shards {
             let listed = s.lock().dirty.clone();
-            listed.iter().for_each(|c| c.lock().settle(t));
+            listed.iter().for_each(|c| c.lock().clear_live_marks(t));
         }
     }
 

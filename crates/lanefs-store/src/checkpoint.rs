@@ -321,7 +321,7 @@ impl Store {
         if i.gone {
             return Ok(true);
         }
-        i.settle(&self.segments);
+        i.clear_live_marks(&self.segments);
         let Some(entry) = entry else { return Ok(false) };
         let old = i.state.block();
         if m.orphans.contains(&cell.ino) && !i.state.is_changed() && !old.is_none() {

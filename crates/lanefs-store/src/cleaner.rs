@@ -56,7 +56,7 @@ impl Store {
         foreground: bool,
     ) -> Result<CleanReport> {
         let mut report = CleanReport::default();
-        self.cells.settle(&self.segments);
+        self.cells.clear_live_marks(&self.segments);
         let size = self.segments.geometry.segment_blocks;
         let mut tried = Vec::new();
         let room = u64::from(self.segments.free_count()) * u64::from(size);
@@ -178,7 +178,7 @@ impl Store {
                 if !owner.ino.is_none()
                     && let Some(cell) = self.cell(owner.ino)?
                 {
-                    cell.lock().settle(&self.segments);
+                    cell.lock().clear_live_marks(&self.segments);
                 }
                 Live::Nobodys
             }

@@ -222,7 +222,7 @@ fn plan_unsorted<'a>(
             }
         }
     }
-    settle_keys(&mut steps)?;
+    keep_net_changes(&mut steps)?;
     p.changes = steps;
     p.dead.sort_unstable();
     p.dead.dedup();
@@ -290,7 +290,7 @@ fn string_up(steps: &[Step<'_>]) -> (Vec<Chain>, Vec<u32>) {
 
 /// Keeps the net change of each key, in the place of its last step, so that there is no second list
 /// of them. In the order of these.
-fn settle_keys(steps: &mut Vec<Step<'_>>) -> Result<()> {
+fn keep_net_changes(steps: &mut Vec<Step<'_>>) -> Result<()> {
     if steps.len() >= NO_STEP as usize {
         return Err(StoreError::Invalid(format!("{} changes in one fold", steps.len())));
     }

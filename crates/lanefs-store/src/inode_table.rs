@@ -492,7 +492,7 @@ mod tests {
         for ino in 0..3 * 128 {
             assert_eq!(again.lookup(Ino(ino), &log).unwrap(), t.lookup(Ino(ino), &log).unwrap());
         }
-        log.settle();
+        log.end_grace();
         assert_eq!(log.0.lock().blocks.len(), 4, "three leaves and a root");
     }
 }

@@ -97,7 +97,7 @@ impl Store {
             // The reservation becomes the charge.
             let charged = inner.unwritten_change();
             debug_assert_eq!(charged, more as i64);
-            self.space.settle(lane, more, more, 0);
+            self.space.account_write(lane, more, more, 0);
             let old = *inner.state.attrs();
             let version = inner.state.version() + 1;
             inner.state.apply_attrs(&Attrs { ctime: cut.time.unwrap_or(old.ctime), ..old }, version);

@@ -124,7 +124,7 @@ impl Space {
     }
 
     /// A transaction brought `promised` blocks of promises, allocated `used` and freed `freed`.
-    pub fn settle(&self, lane: usize, promised: u64, used: u64, freed: u64) {
+    pub fn account_write(&self, lane: usize, promised: u64, used: u64, freed: u64) {
         let lane = lane % self.lanes;
         if promised > 0 {
             self.reserved[lane].fetch_sub(promised as i64, Relaxed);
@@ -178,13 +178,13 @@ mod tests {
         let total = s.total();
         assert!(total < 1600 && total > 1200);
         assert!(s.reserve(0, total) && !s.reserve(1, 1));
-        s.settle(0, total, 10, 4);
+        s.account_write(0, total, 10, 4);
         assert_eq!((s.free_exact(), s.reserved()), (total as i64 - 6, 0));
         s.charge(9, 6);
         s.credit(2, 12);
         assert_eq!(s.free_exact(), total as i64);
         assert!(s.reserve(3, 5));
-        s.settle(3, 5, 4, 0);
+        s.account_write(3, 5, 4, 0);
         s.keep_promise(3, 5);
         assert_eq!((s.free_exact(), s.reserved()), (total as i64 - 9, 5));
         s.unreserve(3, 5);
@@ -202,7 +202,7 @@ mod tests {
         }
         assert!(!s.reserve_rewrite(1));
         // Written back: each gave a block back.
-        s.settle(2, more, more, more);
+        s.account_write(2, more, more, more);
         assert!(s.reserve_rewrite(1) && !s.reserve(0, 1));
         assert_eq!(s.free_exact(), -1);
     }

@@ -85,7 +85,7 @@ pub struct SharedLog(
 
 impl SharedLog {
     /// Ends the time in which freed blocks can be read.
-    pub fn settle(&self) {
+    pub fn end_grace(&self) {
         let mut log = self.0.lock();
         self.1.lock().drain(..).for_each(|a| log.free(a));
     }

@@ -374,7 +374,7 @@ impl Store {
         let r = (updates.iter_mut().zip(plans).zip(&mut *guards))
             .try_for_each(|((u, plan), inner)| each(u, plan, inner));
         mlog.note_owners(owners);
-        self.space.settle(lane, promised, writes.len() as u64, freed);
+        self.space.account_write(lane, promised, writes.len() as u64, freed);
         guards.iter_mut().for_each(|g| self.count_unwritten(lane, g));
         // It cannot be, and pages would be missing that somebody may call durable.
         r.inspect_err(|e| self.io.fail(e))

@@ -61,7 +61,7 @@ impl StridedCounter {
             pool: CachePadded::new(Mutex::new(Pool { tokens: total, open: false })),
             approx: CachePadded::new(AtomicI64::new(total)),
         };
-        counter.settle(&mut counter.pool.lock());
+        counter.publish(&mut counter.pool.lock());
         counter
     }
 
@@ -71,7 +71,7 @@ impl StridedCounter {
 
     /// Ends every section that changed the pool: opens the stashes if there is enough again, and
     /// shows the sum.
-    fn settle(&self, pool: &mut Pool) {
+    fn publish(&self, pool: &mut Pool) {
         if !pool.open && self.stride(pool.tokens) >= OPEN_AT {
             pool.open = true;
             self.stashes.iter().for_each(|stash| stash.store(0, Ordering::Relaxed));
@@ -124,7 +124,7 @@ impl StridedCounter {
                 stash.fetch_add(stride, Ordering::Relaxed);
             }
         }
-        self.settle(&mut pool);
+        self.publish(&mut pool);
         granted
     }
 
@@ -164,7 +164,7 @@ impl StridedCounter {
                 }
             }
         }
-        self.settle(&mut pool);
+        self.publish(&mut pool);
     }
 
     /// Takes `n` tokens whether they are there or not: the total may go below zero, and `try_sub`
@@ -178,7 +178,7 @@ impl StridedCounter {
             // Tokens may have come since; the gather finds them (2).
             self.gather(&mut pool);
             pool.tokens -= as_signed(n);
-            self.settle(&mut pool);
+            self.publish(&mut pool);
         }
     }
 
@@ -193,7 +193,7 @@ impl StridedCounter {
         let mut pool = self.pool.lock();
         self.gather(&mut pool);
         let total = pool.tokens;
-        self.settle(&mut pool);
+        self.publish(&mut pool);
         total
     }
 }

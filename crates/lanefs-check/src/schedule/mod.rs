@@ -104,7 +104,7 @@ fn base(size: usize) -> Result<Image, Violation> {
 
 /// Lets what earlier schedules left behind be freed now: later it would be freed in the middle of
 /// another one.
-fn settle() {
+fn free_garbage() {
     for _ in 0..16 {
         crossbeam_epoch::pin().flush();
     }
@@ -112,7 +112,7 @@ fn settle() {
 
 /// Runs one schedule.
 pub fn run(seed: u64) -> Outcome {
-    settle();
+    free_garbage();
     let mut counts = Counts::default();
     let (mut crashes, mut mlogs, mut late, mut overtaken) = (0, 0, 0, 0);
     let done = guarded(|| {

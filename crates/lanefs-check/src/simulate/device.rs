@@ -185,7 +185,7 @@ impl State {
         self.cache.push((block, bytes));
     }
     /// Lets a random part of the cache become durable and forgets the rest.
-    fn settle_cache(&mut self) {
+    fn write_back_some(&mut self) {
         let mut cache = std::mem::take(&mut self.cache);
         if cache.len() > 1 && self.rng.one_in(2) {
             self.count("writes reordered");
@@ -254,7 +254,7 @@ impl SimDevice {
     pub fn power_loss(&self) {
         let mut s = self.lock();
         s.count("power loss");
-        s.settle_cache();
+        s.write_back_some();
     }
 
     /// Errors of writes and flushes so far.
@@ -372,7 +372,7 @@ impl Device for SimDevice {
         let rate = s.rates.flush;
         if s.happens(rate) {
             s.count("EIO on flush");
-            s.settle_cache();
+            s.write_back_some();
             return Err(eio("flush", 0));
         }
         s.note(1);

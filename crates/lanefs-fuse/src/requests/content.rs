@@ -99,7 +99,7 @@ impl Adaptor {
             stat = file.stat()?;
         }
         self.assume_block(&file, &mut stat);
-        self.settle(&[(req.ino, name)])?;
+        self.sync_parent_dirs(&[(req.ino, name)])?;
         self.enter(&stat, reply)?;
         self.open_out(file, flags, OPENED, reply)
     }

@@ -77,7 +77,7 @@ impl Adaptor {
         let mut a = req.args();
         let (name, target) = (a.name()?, a.name()?);
         let stat = self.volume.node_symlink(&req.cred(), req.ino, name, target)?;
-        self.settle(&[(req.ino, name)])?;
+        self.sync_parent_dirs(&[(req.ino, name)])?;
         self.enter(&stat, reply)
     }
 
@@ -85,20 +85,20 @@ impl Adaptor {
         let mut a = req.args();
         let (target, name) = (Ino(a.u64()?), a.name()?);
         let stat = self.volume.node_link(&req.cred(), target, req.ino, name)?;
-        self.settle(&[(req.ino, name)])?;
+        self.sync_parent_dirs(&[(req.ino, name)])?;
         self.enter(&stat, reply)
     }
 
     pub(super) fn unlink(&self, req: &Request<'_>) -> Wire<()> {
         let name = req.args().name()?;
         self.volume.node_unlink(&req.cred(), req.ino, name)?;
-        self.settle(&[(req.ino, name)])
+        self.sync_parent_dirs(&[(req.ino, name)])
     }
 
     pub(super) fn rmdir(&self, req: &Request<'_>) -> Wire<()> {
         let name = req.args().name()?;
         self.volume.node_rmdir(&req.cred(), req.ino, name)?;
-        self.settle(&[(req.ino, name)])
+        self.sync_parent_dirs(&[(req.ino, name)])
     }
 
     /// RENAME and RENAME2.
@@ -114,6 +114,6 @@ impl Adaptor {
         };
         let (name, to_name) = (a.name()?, a.name()?);
         self.volume.node_rename(&req.cred(), req.ino, name, to, to_name, flags)?;
-        self.settle(&[(req.ino, name), (to, to_name)])
+        self.sync_parent_dirs(&[(req.ino, name), (to, to_name)])
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct LaneLog {
     pub in_hand: Vec<Ino>,
     /// Seals that are announced: a rename over a file has to write the file first
     /// (writeback::replaced, 3).
-    pub settling: u32,
+    pub seals_ahead: u32,
 }
 
 impl LaneLog {
@@ -47,7 +47,7 @@ impl LaneLog {
             thinned: Vec::new(),
             replaced: Vec::new(),
             in_hand: Vec::new(),
-            settling: 0,
+            seals_ahead: 0,
         }
     }
 

@@ -60,7 +60,7 @@ enum Tried {
     /// What was seen is no longer so: look again.
     Moved,
     /// A seal is about to come: make the content of what moves durable, then try again.
-    Settle,
+    FlushFirst,
     /// The rights of what moves have to be committed before its content can be durable
     /// (writeback::rights).
     Commit,
@@ -88,7 +88,7 @@ impl Inner {
             perm::check_name(n)?;
         }
         let mut turn = 0;
-        let mut settled = None;
+        let mut flushed = None;
         // Against changes of rights that come faster than they are committed.
         let mut _held = None;
         // An answer that rests on both looks, and on no lock, is given only if both tell of one
@@ -137,7 +137,7 @@ impl Inner {
                 self.unreserve_name(room);
                 return Err(e);
             }
-            let tried = self.try_rename(cred, from, to, &s, &t, how, settled, guard);
+            let tried = self.try_rename(cred, from, to, &s, &t, how, flushed, guard);
             if !matches!(tried, Ok(Tried::Done)) {
                 self.unreserve_name(room);
                 if whiteout {
@@ -150,11 +150,11 @@ impl Inner {
                     drop(_move);
                     relax(&mut turn);
                 }
-                Tried::Settle => {
+                Tried::FlushFirst => {
                     drop(_move);
-                    match self.with_rights_committed(moved, || self.settle_cell(moved)) {
+                    match self.with_rights_committed(moved, || self.flush_renamed_cell(moved)) {
                         Err(e) if e.errno() != libc::ENOSPC => return Err(e),
-                        _ => settled = Some(moved.ino),
+                        _ => flushed = Some(moved.ino),
                     }
                 }
                 Tried::Commit => {
@@ -256,7 +256,7 @@ impl Inner {
         }
     }
 
-    /// Steps 1 to 7. `settled`: the inode whose content this call has made durable.
+    /// Steps 1 to 7. `flushed`: the inode whose content this call has made durable.
     fn try_rename(
         &self,
         cred: &Cred,
@@ -265,21 +265,21 @@ impl Inner {
         s: &Seen<'_>,
         t: &Seen<'_>,
         how: How,
-        settled: Option<Ino>,
+        flushed: Option<Ino>,
         guard: &Guard,
     ) -> Result<Tried> {
         let Some((moved, kind)) = s.target else { return Ok(Tried::Moved) };
         let mut op = Op::begin(self);
-        let unsettled =
-            kind == FileKind::File && !how.exchange && t.target.is_some() && settled != Some(moved.ino);
-        if unsettled && op.log.settling > 0 {
-            return Ok(Tried::Settle);
+        let unflushed =
+            kind == FileKind::File && !how.exchange && t.target.is_some() && flushed != Some(moved.ino);
+        if unflushed && op.log.seals_ahead > 0 {
+            return Ok(Tried::FlushFirst);
         }
         let mut left = match how.whiteout {
             true => Some(self.fresh_cell(&mut op, cred, s.pcell, &WHITEOUT)?.0),
             false => None,
         };
-        let r = self.rename_locked(&mut op, from, to, s, t, how.exchange, unsettled, &mut left, guard);
+        let r = self.rename_locked(&mut op, from, to, s, t, how.exchange, unflushed, &mut left, guard);
         if let Some(cell) = left {
             // Nobody has seen it.
             op.give_back(cell.ino);
@@ -287,7 +287,7 @@ impl Inner {
         r
     }
 
-    /// Steps 2 to 7. `unsettled`: the content of what moves must be durable before the rename is.
+    /// Steps 2 to 7. `unflushed`: the content of what moves must be durable before the rename is.
     /// `left`: an inode for the old name, which is taken when the names change.
     #[inline]
     fn rename_locked(
@@ -298,7 +298,7 @@ impl Inner {
         s: &Seen<'_>,
         t: &Seen<'_>,
         exchange: bool,
-        unsettled: bool,
+        unflushed: bool,
         left: &mut Option<Box<Cell>>,
         guard: &Guard,
     ) -> Result<Tried> {
@@ -337,7 +337,7 @@ impl Inner {
         }
         s.pdir.named_by(s.hash, op.lane, 0);
         t.pdir.named_by(t.hash, op.lane, 0);
-        if unsettled && !self.owe_content(moved) {
+        if unflushed && !self.owe_content(moved) {
             return Ok(Tried::Commit);
         }
         let v = op.version(floor);
@@ -409,7 +409,7 @@ impl Inner {
         } else {
             op.append(v, &effects);
         }
-        if unsettled {
+        if unflushed {
             op.log.replaced.push(moved.ino);
         }
         drop(pair);

@@ -58,12 +58,12 @@ impl Inner {
     /// `stale`: it failed because a lane came into use between what has to be done before the seal
     /// and the seal.
     fn try_checkpoint(&self, stale: &mut bool) -> Result<u64> {
-        let settled = self.settle_replaced()?;
-        self.make_room_for_epoch(&settled, false)?;
+        let replaced = self.flush_replaced()?;
+        self.make_room_for_epoch(&replaced, false)?;
         let moment = self.flush.lock().moment();
         let attributes = self.xattr_blocks.swap(0, Relaxed);
         let done = self.store.checkpoint(|| {
-            let Some(epoch) = self.commit_with(&settled, |backlog, epoch| backlog.handed = epoch)? else {
+            let Some(epoch) = self.commit_with(&replaced, |backlog, epoch| backlog.handed = epoch)? else {
                 *stale = true;
                 return Err(StoreError::Invalid("a lane came into use; the checkpoint begins again".into()));
             };
@@ -77,7 +77,7 @@ impl Inner {
         let done = done.inspect_err(|_| {
             self.xattr_blocks.fetch_add(attributes, Relaxed);
         })?;
-        drop(settled);
+        drop(replaced);
         // Only now: what a checkpoint that failed was to fold is for the next one.
         let folded: Vec<Committed> = {
             let mut backlog = self.commit.lock();

@@ -1,7 +1,7 @@
 //! Seal and commit: an epoch's groups of all lanes become durable as one (O2, O10).
 //!
 //! ```text
-//! settle    what was renamed over files is made durable (writeback::replaced); no lock is held
+//! flush     what was renamed over files is made durable (writeback::replaced); no lock is held
 //! seal      under `commit`: the epoch ends, its groups are taken from the lanes and absorbed
 //! place     under `commit`: its shares get their places in the mlogs, with the batch of the caller's inode, if there is one
 //! write     without a lock: one request and one flush; other epochs are sealed, placed and written meanwhile
@@ -26,7 +26,7 @@
 //! 7. After an error of a write or a flush, or when a thread unwinds in the middle, no epoch from
 //!    that one on is ever published, and whoever waits for one hears EIO.
 
-use super::replaced::Settled;
+use super::replaced::ReplacedFlushed;
 use super::{Backlog, Committed, InFlight, Unfinished};
 use crate::oplog::buffer::Sealed;
 use crate::oplog::lane::note_dir;
@@ -113,9 +113,9 @@ impl Inner {
     pub(crate) fn seal_and_commit(&self) -> crate::Result<u64> {
         let mut tries = 0;
         loop {
-            let settled = self.settle_replaced()?;
-            self.make_room_for_epoch(&settled, tries > 0)?;
-            match self.commit_settled(&settled) {
+            let replaced = self.flush_replaced()?;
+            self.make_room_for_epoch(&replaced, tries > 0)?;
+            match self.commit_replaced(&replaced) {
                 Err(StoreError::NoSpace) if tries < TRIES => tries += 1,
                 Ok(None) => {}
                 Ok(Some(epoch)) => return Ok(epoch),
@@ -126,31 +126,31 @@ impl Inner {
 
     /// Makes room for what a seal would commit. The caller does not hold `commit` (5). Where no
     /// room is to be had the commit says so, if it needs it.
-    pub(super) fn make_room_for_epoch(&self, settled: &Settled<'_>, hard: bool) -> Result<()> {
+    pub(super) fn make_room_for_epoch(&self, replaced: &ReplacedFlushed<'_>, hard: bool) -> Result<()> {
         let sealed = if hard { self.commit.lock().sealed.as_ref().map_or(0, |s| s.groups.len()) } else { 0 };
-        match self.store.make_room_for_epoch((settled.open_bytes + sealed) as u64, hard) {
+        match self.store.make_room_for_epoch((replaced.open_bytes + sealed) as u64, hard) {
             Err(StoreError::NoSpace) => Ok(()),
             r => r,
         }
     }
 
-    /// Seals the running epoch and commits it, for a caller that has settled what was renamed over
+    /// Seals the running epoch and commits it, for a caller that has flushed what was renamed over
     /// files. `None`: it has to do so once more.
-    fn commit_settled(&self, settled: &Settled<'_>) -> Result<Option<u64>> {
-        self.commit_with(settled, |_, _| ())
+    fn commit_replaced(&self, replaced: &ReplacedFlushed<'_>) -> Result<Option<u64>> {
+        self.commit_with(replaced, |_, _| ())
     }
 
-    /// As [`Inner::seal_and_commit`], for a caller that has settled what was renamed over files;
+    /// As [`Inner::seal_and_commit`], for a caller that has flushed what was renamed over files;
     /// may be called by the seal of a checkpoint (3). `sealed` is called under `commit` with the
-    /// epoch, before it is written. `None`: what was renamed has to be settled once more.
+    /// epoch, before it is written. `None`: what was renamed has to be flushed once more.
     pub(super) fn commit_with(
         &self,
-        settled: &Settled<'_>,
+        replaced: &ReplacedFlushed<'_>,
         sealed: impl FnOnce(&mut Backlog, u64),
     ) -> Result<Option<u64>> {
         let (begun, epoch) = {
             let mut backlog = self.commit.lock();
-            let (begun, epoch) = self.begin_commit(&mut backlog, settled, None);
+            let (begun, epoch) = self.begin_commit(&mut backlog, replaced, None);
             if let Ok(Some(epoch)) = epoch {
                 sealed(&mut backlog, epoch);
             }
@@ -163,13 +163,13 @@ impl Inner {
     }
 
     /// Seals the running epoch and gives it its places, and with it the transaction, if there is
-    /// one. The caller has settled what was renamed over files, and lets go of `backlog` before it
+    /// one. The caller has flushed what was renamed over files, and lets go of `backlog` before it
     /// writes what was begun, which it does after an error too. `None` instead of the epoch: a lane
-    /// came into use meanwhile, and what was renamed there has to be settled first.
+    /// came into use meanwhile, and what was renamed there has to be flushed first.
     pub(super) fn begin_commit(
         &self,
         backlog: &mut Backlog,
-        settled: &Settled<'_>,
+        replaced: &ReplacedFlushed<'_>,
         with: Option<&mut Transaction>,
     ) -> (Begun<'_>, Result<Option<u64>>) {
         let mut begun = Begun { vol: self, writes: SmallVec::new(), left: false, with: false };
@@ -177,14 +177,14 @@ impl Inner {
             self.store.healthy()?;
             // What found no room goes first (4).
             self.place(backlog, &mut begun, None)?;
-            if settled.is_sealed() {
+            if replaced.is_sealed() {
                 // Tried again: that was it.
                 return Ok(Some(self.epochs.current() - 1));
             }
-            if settled.lanes < self.lanes_in_use() {
+            if replaced.lanes < self.lanes_in_use() {
                 return Ok(None);
             }
-            let epoch = self.seal(backlog, settled)?;
+            let epoch = self.seal(backlog, replaced)?;
             self.place(backlog, &mut begun, with)?;
             Ok(Some(epoch))
         })();
@@ -192,15 +192,15 @@ impl Inner {
     }
 
     /// Ends the running epoch and takes its groups.
-    fn seal(&self, backlog: &mut Backlog, settled: &Settled<'_>) -> Result<u64> {
+    fn seal(&self, backlog: &mut Backlog, replaced: &ReplacedFlushed<'_>) -> Result<u64> {
         let mut taken: Vec<Sealed> = Vec::new();
-        let epoch = self.epochs.seal(&self.lanes, settled.lanes, |_, log, e| {
+        let epoch = self.epochs.seal(&self.lanes, replaced.lanes, |_, log, e| {
             log.committed(self.committed());
-            log.settling -= 1;
+            log.seals_ahead -= 1;
             log.thinned.drain(..).for_each(|dir| note_dir(&mut backlog.thinned, dir));
             taken.extend(log.take(e));
         });
-        settled.sealed();
+        replaced.sealed();
         let mut chunks: Vec<Arc<Vec<u8>>> = Vec::new();
         let mut promised = 0;
         for s in &taken {
@@ -420,13 +420,13 @@ mod tests {
         let (fs, inner) = (v.fs(), &v.0.inner);
         let f = fs.create("/f").unwrap();
         v.sync().unwrap();
-        let settled = inner.settle_replaced().unwrap();
+        let replaced = inner.flush_replaced().unwrap();
         // Room for the seal was made; then another thread's fsync fails.
         faulty.set_plan(Plan::none().nth(Kind::Flush, 0, Fault::Error(libc::EIO)));
         f.write_all_at(b"x", 0).unwrap();
         assert_eq!(f.sync_all().unwrap_err().errno(), libc::EIO);
         assert_eq!(inner.open_log_bytes(), 0);
-        inner.commit_settled(&settled).expect_err("its flush failed");
+        inner.commit_replaced(&replaced).expect_err("its flush failed");
     }
 
     /// A seal takes the groups from the lanes: what it could not commit lies in no lane and in no
@@ -458,8 +458,8 @@ mod tests {
             (now, at) = (inner.store.pressure(), at + 16 * 4096);
         }
         assert!(inner.open_log_bytes() as u64 > now.free_segments << 16, "{now:?}");
-        let settled = inner.settle_replaced().unwrap();
-        let r = inner.commit_settled(&settled);
+        let replaced = inner.flush_replaced().unwrap();
+        let r = inner.commit_replaced(&replaced);
         assert!(matches!(r, Err(StoreError::NoSpace)), "{r:?}");
         fs.symlink("x", "/later").unwrap();
         v.sync().unwrap();

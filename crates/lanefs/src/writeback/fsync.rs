@@ -21,7 +21,7 @@
 
 use super::closure::{self, Closure};
 use super::commit::Begun;
-use super::replaced::Settled;
+use super::replaced::ReplacedFlushed;
 use crate::Order;
 use crate::error::Result;
 use crate::memfs::Cell as Inode;
@@ -56,7 +56,7 @@ impl Inner {
             Closure::Groups { bytes, taken, replaced } => {
                 // Its own content goes in the batch of the groups.
                 for ino in replaced.into_iter().filter(|i| *i != cell.ino) {
-                    self.settle(ino)?;
+                    self.flush_renamed(ino)?;
                 }
                 (bytes, taken)
             }
@@ -129,7 +129,7 @@ pub(crate) struct Names<'v> {
     /// They belong to this epoch or an earlier one.
     target: u64,
     /// Where the target had not been sealed.
-    settled: Settled<'v>,
+    replaced: ReplacedFlushed<'v>,
     /// The last pages of a large inode went ahead.
     ahead: Cell<bool>,
 }
@@ -137,9 +137,9 @@ pub(crate) struct Names<'v> {
 impl<'v> Names<'v> {
     pub(super) fn new(vol: &'v Inner, target: u64) -> Result<Names<'v>> {
         vol.store.watch_metadata(vol.lanes.mine())?;
-        let settled = vol.settle_replaced()?;
-        vol.make_room_for_epoch(&settled, false)?;
-        Ok(Names { vol, target, settled, ahead: Cell::new(false) })
+        let replaced = vol.flush_replaced()?;
+        vol.make_room_for_epoch(&replaced, false)?;
+        Ok(Names { vol, target, replaced, ahead: Cell::new(false) })
     }
 
     /// Whether another round comes behind the last pages of a large inode. Once: where others write
@@ -169,7 +169,7 @@ impl<'v> Names<'v> {
     ) -> Option<(Begun<'v>, lanefs_store::Result<Option<u64>>)> {
         let mut backlog = self.vol.lock_commit();
         let is_open = self.vol.epochs.current() <= self.target || backlog.sealed.is_some();
-        is_open.then(|| self.vol.begin_commit(&mut backlog, &self.settled, with))
+        is_open.then(|| self.vol.begin_commit(&mut backlog, &self.replaced, with))
     }
 
     /// Waits until the names are durable; seals them if nobody has.
@@ -179,7 +179,7 @@ impl<'v> Names<'v> {
             begun.finish();
             drop(self);
             match sealed {
-                // Room has to be made first, or more to be settled, and without a lock.
+                // Room has to be made first, or more to be flushed, and without a lock.
                 Err(StoreError::NoSpace) | Ok(None) => return vol.seal_and_commit().map(drop),
                 r => r?,
             };

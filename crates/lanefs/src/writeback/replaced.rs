@@ -6,10 +6,10 @@
 //!    with the append.
 //! 2. An fsync whose closure holds such a rename makes the moved file durable before it submits the
 //!    closure.
-//! 3. Whoever seals an epoch announces it at each lane (`LaneLog::settling`) as it takes the lane's
-//!    list, makes these files durable, and seals then. A rename that finds the announcement, under
-//!    its lane's lock, makes its file durable first and retries: so at the seal no list holds a
-//!    file whose content is not durable at or after its rename's start. The seal takes the
+//! 3. Whoever seals an epoch announces it at each lane (`LaneLog::seals_ahead`) as it takes the
+//!    lane's list, makes these files durable, and seals then. A rename that finds the announcement,
+//!    under its lane's lock, makes its file durable first and retries: so at the seal no list holds
+//!    a file whose content is not durable at or after its rename's start. The seal takes the
 //!    announcement back as it visits the lane: what comes after is of the next epoch. So a rename
 //!    looks at its own lane's line alone, and shares it with a checkpoint only up to the seal. A
 //!    lane that came into use behind the announcement does not know of it: then the seal does not
@@ -34,7 +34,7 @@ use std::sync::atomic::Ordering::*;
 
 /// An announced seal: until it has come, or this is dropped, renames over files write by
 /// themselves.
-pub(crate) struct Settled<'v> {
+pub(crate) struct ReplacedFlushed<'v> {
     vol: &'v Inner,
     /// It was announced at the lanes below this one: those in use then.
     pub lanes: usize,
@@ -44,7 +44,7 @@ pub(crate) struct Settled<'v> {
     pub open_bytes: usize,
 }
 
-impl Settled<'_> {
+impl ReplacedFlushed<'_> {
     /// The seal has visited every lane and taken the announcement back there.
     pub(crate) fn sealed(&self) {
         self.over.set(true);
@@ -56,24 +56,24 @@ impl Settled<'_> {
     }
 }
 
-impl Drop for Settled<'_> {
+impl Drop for ReplacedFlushed<'_> {
     fn drop(&mut self) {
         if !self.over.get() {
-            (0..self.lanes).for_each(|lane| self.vol.lanes.lock(lane).settling -= 1);
+            (0..self.lanes).for_each(|lane| self.vol.lanes.lock(lane).seals_ahead -= 1);
         }
     }
 }
 
 impl Inner {
     /// Before a seal: announces it, and makes durable what was renamed over files.
-    pub(crate) fn settle_replaced(&self) -> Result<Settled<'_>> {
+    pub(crate) fn flush_replaced(&self) -> Result<ReplacedFlushed<'_>> {
         let mut moved: BTreeSet<Ino> = BTreeSet::new();
         let mut taken: Vec<(usize, Vec<Ino>)> = Vec::new();
         let mut open_bytes = 0;
         let lanes = self.lanes_in_use();
         for lane in 0..lanes {
             let mut log = self.lanes.lock(lane);
-            log.settling += 1;
+            log.seals_ahead += 1;
             open_bytes += log.open_bytes();
             // An empty list is not written: two seals would share its line.
             if !log.replaced.is_empty() {
@@ -83,8 +83,8 @@ impl Inner {
             }
             moved.extend(&log.in_hand);
         }
-        let settled = Settled { vol: self, lanes, over: Local::new(false), open_bytes };
-        let r = self.settle_all(&moved.into_iter().collect::<Vec<_>>());
+        let replaced = ReplacedFlushed { vol: self, lanes, over: Local::new(false), open_bytes };
+        let r = self.flush_all_renamed(&moved.into_iter().collect::<Vec<_>>());
         // What went back to a list is there before it is in hand no more.
         for (lane, list) in taken {
             let mut log = self.lanes.lock(lane);
@@ -94,12 +94,12 @@ impl Inner {
                 }
             }
         }
-        r.map(|()| settled)
+        r.map(|()| replaced)
     }
 
-    fn settle_all(&self, list: &[Ino]) -> Result<()> {
+    fn flush_all_renamed(&self, list: &[Ino]) -> Result<()> {
         for (i, &ino) in list.iter().enumerate() {
-            match self.settle(ino) {
+            match self.flush_renamed(ino) {
                 // Nothing is owed: see `writeback::rights`, 5.
                 Err(e) if is_pending(&e) => {}
                 Err(e) if e.errno() == libc::ENOSPC => {
@@ -122,15 +122,15 @@ impl Inner {
     }
 
     /// Makes the content of a file durable, if it is not.
-    pub(crate) fn settle(&self, ino: Ino) -> Result<()> {
+    pub(crate) fn flush_renamed(&self, ino: Ino) -> Result<()> {
         let guard = crossbeam_epoch::pin();
         // What is not in memory was written and covered by a checkpoint.
         let Some(cell) = self.cells.get(ino, &guard) else { return Ok(()) };
-        self.settle_cell(cell)
+        self.flush_renamed_cell(cell)
     }
 
-    /// As [`Inner::settle`].
-    pub(crate) fn settle_cell(&self, cell: &Cell) -> Result<()> {
+    /// As [`Inner::flush_renamed`].
+    pub(crate) fn flush_renamed_cell(&self, cell: &Cell) -> Result<()> {
         if cell.data().is_none() || planted(Canary::RenameWithoutContent) {
             return Ok(());
         }
@@ -140,7 +140,7 @@ impl Inner {
         // writeback::rights.
         let owed = cell.owed.load(Acquire);
         let mut r = Ok(());
-        if self.has_to_settle(cell) {
+        if self.has_to_flush(cell) {
             r = self.write_back_held(cell, &l, For::Sync, With::Nothing, usize::MAX).map(drop);
         }
         if owed > 0 {
@@ -155,7 +155,7 @@ impl Inner {
     }
 
     /// Whether a file has content that is not known to be durable.
-    pub(super) fn has_to_settle(&self, cell: &Cell) -> bool {
+    pub(super) fn has_to_flush(&self, cell: &Cell) -> bool {
         cell.nlink.load(SeqCst) != 0 && (cell.has_dirty() || cell.has(DATASYNC | UNSYNCED))
     }
 }
@@ -177,7 +177,7 @@ mod tests {
         let v = Volume::open_devices(vec![device], &options).unwrap();
         let (fs, inner) = (v.fs(), &v.0.inner);
         let announced =
-            || (0..inner.lanes_in_use()).map(|l| inner.lanes.lock(l).settling).collect::<Vec<_>>();
+            || (0..inner.lanes_in_use()).map(|l| inner.lanes.lock(l).seals_ahead).collect::<Vec<_>>();
         let replace = || {
             fs.write("/old", b"1").unwrap();
             fs.write("/new", b"2").unwrap();
@@ -186,8 +186,8 @@ mod tests {
             f.cell().has_dirty()
         };
         assert!(replace(), "no seal was announced: the content waits");
-        let one = inner.settle_replaced().unwrap();
-        let two = inner.settle_replaced().unwrap();
+        let one = inner.flush_replaced().unwrap();
+        let two = inner.flush_replaced().unwrap();
         assert_eq!(announced(), vec![2; inner.lanes_in_use()]);
         assert!(!replace(), "the content goes before the rename");
         // A seal of one leaves the other's announcement.
@@ -222,7 +222,7 @@ mod tests {
             let second = std::thread::spawn(move || other.seal_and_commit().map(drop));
             // It is announced, and does not come to its seal as long as the first does not go on.
             // That it would is not missed by much.
-            let announced = || inner.lanes.lock(0).settling == 2;
+            let announced = || inner.lanes.lock(0).seals_ahead == 2;
             while !announced() && !second.is_finished() {
                 std::thread::yield_now();
             }

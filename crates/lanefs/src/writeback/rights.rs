@@ -99,7 +99,7 @@ impl Inner {
     pub(crate) fn wait_for_rights(&self, cell: &Cell) {
         lanefs_sync::about_to_wait();
         // An error is told to the handles of the file; its content is owed no more.
-        let _ = self.settle_cell(cell);
+        let _ = self.flush_renamed_cell(cell);
         while self.check_alive().is_ok() {
             for _ in 0..LOOKS {
                 if cell.held.load(Acquire) == 0 {
@@ -132,7 +132,7 @@ impl Inner {
             return true;
         }
         let _l = cell.attr_lock.guard();
-        if self.rights_pending(cell) && self.has_to_settle(cell) {
+        if self.rights_pending(cell) && self.has_to_flush(cell) {
             return false;
         }
         cell.owed.fetch_add(1, Relaxed);

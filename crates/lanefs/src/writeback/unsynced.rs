@@ -134,7 +134,7 @@ mod tests {
 
     /// Else its cell could not leave memory, and the next sync would write what is durable.
     #[test]
-    fn a_checkpoint_settles_what_was_written_back_before() {
+    fn a_checkpoint_syncs_what_was_written_back_before() {
         let v = volume();
         let inner = &v.0.inner;
         for name in ["/a", "/b", "/c"] {
@@ -153,7 +153,7 @@ mod tests {
 
     /// What is written back while a checkpoint is made may not be in it.
     #[test]
-    fn a_checkpoint_settles_nothing_that_came_after_it_began() {
+    fn a_checkpoint_syncs_nothing_that_came_after_it_began() {
         let v = volume();
         let inner = &v.0.inner;
         let first = written_back(&v, "/a");

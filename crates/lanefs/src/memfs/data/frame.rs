@@ -19,7 +19,7 @@ pub(super) const LOST: u32 = 8;
 pub(super) const ONCE: u32 = 16;
 
 /// The store's block holds bytes behind the end of the file that this page does not: see
-/// [`super::FileData::settle_tail`].
+/// [`super::FileData::zero_tail`].
 pub(super) const BEHIND: u32 = 32;
 
 /// A place in a page tree that points to a frame: a slot of a leaf, or the root of a one-page file.

@@ -60,7 +60,7 @@
 //! pages behind it, and blanks the rest of the last one. A truncation lowers the store's size at once, and only
 //! dirties the page it cuts. So after a crash the last page of a file may hold bytes past its end in the store. A load leaves them
 //! out, and before the size of a file that came from the store is raised for the first time, such a page is made dirty
-//! (`settle_tail`). Together with D5 an extension never shows stale bytes, whether the page is cached or not, also after a crash.
+//! (`zero_tail`). Together with D5 an extension never shows stale bytes, whether the page is cached or not, also after a crash.
 //! ```
 //! D7. Every dirty page holds one block of the store's reservation; a captured image takes it
 //!     along, and a

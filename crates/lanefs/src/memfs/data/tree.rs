@@ -356,7 +356,7 @@ impl FileData {
     }
 
     /// Clears the marks that nothing below justifies. Only under the writeback lock.
-    pub(super) fn settle(&self, pin: &Guard) {
+    pub(super) fn propagate_dirty(&self, pin: &Guard) {
         let (entry, height) = self.root_entry(pin);
         let dirty = |entry: &Entry<'_>| match entry {
             Entry::Empty => false,
@@ -364,7 +364,7 @@ impl FileData {
             Entry::Node(node) => node.mask.load(Ordering::SeqCst) != 0,
         };
         if let Entry::Node(node) = entry {
-            settle_below(node, height);
+            propagate_dirty_below(node, height);
         }
         // Parent first, then the child again (5). The root may have grown meanwhile: read it anew.
         self.dirty.store(0, Ordering::SeqCst);
@@ -427,7 +427,7 @@ fn each_below(
     ControlFlow::Continue(())
 }
 
-fn settle_below(node: &Node, height: usize) {
+fn propagate_dirty_below(node: &Node, height: usize) {
     if height == 1 {
         return;
     }
@@ -441,7 +441,7 @@ fn settle_below(node: &Node, height: usize) {
             unsafe { node_of(word) }
         });
         if let Some(child) = child {
-            settle_below(child, height - 1);
+            propagate_dirty_below(child, height - 1);
         }
         if child.is_none_or(|c| c.mask.load(Ordering::SeqCst) == 0) {
             node.mask.fetch_and(!(1 << index), Ordering::SeqCst);

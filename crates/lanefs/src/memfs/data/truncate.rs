@@ -37,7 +37,7 @@ impl FileData {
     ) -> Result<()> {
         let partial = !size.is_multiple_of(PAGE as u64);
         let _size_lock = loop {
-            self.settle_tail(ctx)?;
+            self.zero_tail(ctx)?;
             if partial && size < self.size() {
                 // All waiting for memory, and usually the load too, before any lock.
                 ctx.pool.take(ctx.lane, 1, hand)?;
@@ -220,7 +220,7 @@ impl FileData {
     /// the end of a file that was found after a crash (D6) are overwritten with zeros when the file
     /// is next written back, and until then the page stays in memory. Once is enough: what this
     /// mount cuts off it writes back, or keeps.
-    pub(super) fn settle_tail(&self, ctx: &DataCtx<'_>) -> Result<()> {
+    pub(super) fn zero_tail(&self, ctx: &DataCtx<'_>) -> Result<()> {
         // Acquire: who sees it lowered sees the page dirty.
         if !self.tail_unsure.load(Ordering::Acquire) {
             return Ok(());
@@ -228,13 +228,13 @@ impl FileData {
         let mut hand = Hand::new();
         ctx.pool.slow_down();
         ctx.pool.take(ctx.lane, 1, &mut hand)?;
-        let settled = self.settle_with(ctx, &mut hand);
+        let zeroed = self.zero_tail_with(ctx, &mut hand);
         ctx.pool.give_all(ctx.lane, &mut hand);
-        settled
+        zeroed
     }
 
     #[cold]
-    fn settle_with(&self, ctx: &DataCtx<'_>, hand: &mut Hand) -> Result<()> {
+    fn zero_tail_with(&self, ctx: &DataCtx<'_>, hand: &mut Hand) -> Result<()> {
         let mut size = self.size();
         if !size.is_multiple_of(PAGE as u64) {
             self.preload(ctx, page_at(size))?; // usually the load, before the lock
@@ -261,7 +261,7 @@ impl FileData {
 
     fn extend(&self, ctx: &DataCtx<'_>, offset: u64, len: u64) -> Result<()> {
         let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_SIZE).ok_or(Error::Posix(libc::EFBIG))?;
-        self.settle_tail(ctx)?;
+        self.zero_tail(ctx)?;
         let _lock = self.size_lock.lock();
         if end > self.size() {
             self.size.store(end, Ordering::Release); // Release: D4

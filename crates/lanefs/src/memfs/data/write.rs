@@ -97,7 +97,7 @@ impl FileData {
         if buf.is_empty() {
             return Ok((self.size(), out));
         }
-        self.settle_tail(ctx)?;
+        self.zero_tail(ctx)?;
         loop {
             self.prepare(ctx, self.size(), buf.len().min(ctx.pool.unit() * PAGE), true, &mut hand.frames)?;
             let lock = self.size_lock.lock();
@@ -174,7 +174,7 @@ impl FileData {
             let (at, rest) = (offset + done as u64, &buf[done..]);
             let sized = end > self.size();
             if sized {
-                self.settle_tail(ctx)?;
+                self.zero_tail(ctx)?;
             }
             match self.prepare(ctx, at, rest.len(), sized, &mut hand.frames) {
                 Err(_) if done > 0 => return Ok(done),

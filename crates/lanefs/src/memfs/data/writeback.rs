@@ -89,7 +89,7 @@ impl FileData {
                 Image::NoSpace => out.skipped += 1,
             }
         }
-        self.settle(&pin);
+        self.propagate_dirty(&pin);
         out
     }
 
