@@ -347,8 +347,13 @@ impl Model {
             let mut len = 4096;
             let end = (p + 1) * 4096;
             if end > f.now.size {
-                // The new last page; sometimes short enough for the inode block.
-                len = if r.below(2) == 0 { 1 + r.below(3400) as usize } else { 4096 };
+                // The new last page; sometimes short enough for the inode block, and sometimes it
+                // was not and is now.
+                len = match r.below(4) {
+                    0 | 1 => 1 + r.below(3400) as usize,
+                    2 => 3401 + r.below(600) as usize,
+                    _ => 4096,
+                };
                 f.now.size = p * 4096 + len as u64;
             } else if f.now.size < end + 4096 && !f.now.size.is_multiple_of(4096) && p == f.now.size / 4096 {
                 len = (f.now.size % 4096) as usize;
