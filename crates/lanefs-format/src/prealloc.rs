@@ -78,12 +78,19 @@ impl Prealloc {
     /// The same without these pages, but for what stays as said in 2.
     #[must_use]
     pub fn without(&self, pages: &Range<u64>) -> Prealloc {
-        let mut left = Vec::with_capacity(RANGES + 1);
+        // A truncation of a file comes by here: nothing is allocated.
+        let (mut left, mut n) = ([(0, 0); RANGES * 2], 0);
         for r in self.ranges() {
-            let (before, after) = (r.start..r.end.min(pages.start), r.start.max(pages.end)..r.end);
-            left.extend([before, after].into_iter().filter(|p| !p.is_empty()).map(|p| (p.start, p.end)));
+            let before = (r.start, r.end.min(pages.start));
+            let after = (r.start.max(pages.end), r.end);
+            for part in [before, after] {
+                if part.0 < part.1 {
+                    left[n] = part;
+                    n += 1;
+                }
+            }
         }
-        if pages.is_empty() || left.len() > RANGES { *self } else { Prealloc::of(&left) }
+        if pages.is_empty() || n > RANGES { *self } else { Prealloc::of(&left[..n]) }
     }
 
     fn of(ranges: &[(u64, u64)]) -> Prealloc {

@@ -82,8 +82,8 @@ impl<'a> Effect<'a> {
 
     fn put(&self, out: &mut Vec<u8>) {
         let head = |out: &mut Vec<u8>, tag: u8, kind: u8, n: usize| {
-            out.extend_from_slice(&[tag, kind]);
-            out.extend_from_slice(&(n as u16).to_le_bytes());
+            let n = (n as u16).to_le_bytes();
+            out.extend_from_slice(&[tag, kind, n[0], n[1]]);
         };
         match *self {
             Effect::Set { dir, cookie, name, ino, old, kind } => {
@@ -143,11 +143,12 @@ pub fn encode_group(out: &mut Vec<u8>, version: Version, effects: &[Effect<'_>])
     let start = out.len();
     let len = group_len(effects);
     debug_assert!(len <= GROUP_MAX);
-    out.extend_from_slice(&(len as u32).to_le_bytes());
-    out.extend_from_slice(&(effects.len() as u16).to_le_bytes());
-    out.extend_from_slice(&version.lane.to_le_bytes());
-    out.extend_from_slice(&version.epoch.to_le_bytes());
-    out.extend_from_slice(&version.ts.to_le_bytes());
+    // Whole words, each with one look at the room there is.
+    let lengths =
+        u64::from(len as u32) | (effects.len() as u64 & 0xffff) << 32 | u64::from(version.lane) << 48;
+    for word in [lengths, version.epoch, version.ts] {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
     for e in effects {
         e.put(out);
     }

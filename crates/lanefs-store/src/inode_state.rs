@@ -461,6 +461,10 @@ impl InodeState {
         if !self.is_dir() {
             self.delta.unmap(pages.clone());
         }
+        if self.prealloc.is_empty() {
+            self.map.unmap(pages, source, &mut |_, r| freed.extend([r.addr]))?;
+            return Ok(());
+        }
         let left = self.prealloc.without(&pages);
         let mut unmapped = 0;
         let r = self.map.unmap(pages, source, &mut |page, r| {

@@ -108,8 +108,11 @@ impl LaneLog {
     }
 
     /// Notes that a directory lost a name.
+    #[inline]
     pub fn thin(&mut self, dir: Ino) {
-        note_dir(&mut self.thinned, dir);
+        if self.thinned.last() != Some(&dir) {
+            note_dir(&mut self.thinned, dir);
+        }
     }
 
     /// Whether it is time to look how much is logged, on a small volume.
@@ -124,6 +127,7 @@ impl LaneLog {
 }
 
 /// Adds a directory to a list on which some stand more than once, but not many times more.
+#[cold]
 pub(crate) fn note_dir(list: &mut Vec<Ino>, dir: Ino) {
     if list.last() == Some(&dir) {
         return;
