@@ -21,9 +21,11 @@
 //!    that is larger may lose its end: the next call, fsync and close tell.
 //! R4 A file is made only where the reserve is free: its first write is not asked for.
 //! R5 Pages of a map are dirtied without a word. Their room is not promised; msync and fsync tell.
-//! R6 A file that was preallocated, and has room for all that lies before its end, is written
-//!    whether the reserve is free or not, until what was preallocated is used up. A call that goes
-//!    on behind that takes from the reserve, once; the next is refused.
+//! R6 A file that was preallocated up to its end, and has room for all that lies before that, is
+//!    written whether the reserve is free or not, until what was preallocated is used up. A call
+//!    that goes on behind its end takes from the reserve, once; the next is refused. One that was
+//!    preallocated behind its end is not among them: what is lent for its pages may be short in the
+//!    middle of a call, and a file is not found with a size that it never had (SEMANTICS F2).
 
 use crate::wire::Errno;
 use lanefs::{Ino, Stat, Volume};

@@ -126,12 +126,12 @@ impl Store {
         })
     }
 
-    /// Whether the inode has preallocated pages, and room for each of its first `pages`, which do
-    /// not reach beyond those: where it is written next, inside or at its end, there is room.
+    /// Whether the inode has preallocated pages, none of them behind its first `pages`, and room
+    /// for each of these: where it is written next, but behind its end, there is room.
     pub fn is_backed(&self, ino: Ino, pages: u64) -> Result<bool> {
         let Some(cell) = self.cell(ino)? else { return Ok(false) };
         self.ask(&cell, |s| match s.prealloc().ranges().last() {
-            Some(last) if last.end >= pages => s.room_in(&(0..pages)).map(|n| n == pages),
+            Some(last) if last.end <= pages => s.room_in(&(0..pages)).map(|n| n == pages),
             _ => Found::Here(false),
         })
     }

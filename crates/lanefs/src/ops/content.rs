@@ -4,16 +4,23 @@ use super::rights::Rights;
 use super::{perm, posix};
 use crate::Cred;
 use crate::FileKind;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, NOATIME, PRIVILEGED};
-use crate::memfs::data::{Cut, DataCtx, FileData, ReadAhead, Written};
+use crate::memfs::data::{Cut, DataCtx, FileData, ROOM_LENT, ReadAhead, Written};
 use crate::volume::Inner;
 use lanefs_format::BLOCK_SIZE;
 use lanefs_sync::clock::coarse_realtime_ns;
 
-/// How often room is made for one write.
+/// How often room is made for one append.
 const TRIES: usize = 100;
+/// How often a write waits for what is lent to others.
+const TURNS: usize = 50;
+
+/// Whether there is no room, or none for now.
+fn is_full(e: &Error) -> bool {
+    e.errno() == libc::ENOSPC || e.errno() == ROOM_LENT.errno()
+}
 
 /// Who writes.
 #[derive(Clone, Copy)]
@@ -69,7 +76,7 @@ impl Inner {
     ) -> Result<(u64, usize)> {
         self.writable()?;
         let Some(offset) = offset else {
-            return self.write_part(cell, data, None, buf, writer);
+            return self.write_part(cell, data, None, buf, writer, true);
         };
         // Unit by unit, the file being marked dirty after each: pages of a file that nobody knows
         // to be dirty are not written back, and one write may be larger than all the frames there
@@ -79,7 +86,7 @@ impl Inner {
         while done < buf.len() || done == 0 {
             let at = offset.saturating_add(done as u64);
             let part = &buf[done..buf.len().min(done + unit - at as usize % BLOCK_SIZE)];
-            match self.write_part(cell, data, Some(at), part, writer) {
+            match self.write_part(cell, data, Some(at), part, writer, done == 0) {
                 Err(e) if done == 0 => return Err(e),
                 // Told when the writer comes back for the rest.
                 Err(_) => break,
@@ -103,6 +110,7 @@ impl Inner {
         offset: Option<u64>,
         buf: &[u8],
         writer: Writer,
+        is_first: bool,
     ) -> Result<(u64, usize)> {
         if !writer.keeps_times && !buf.is_empty() {
             // Before anything of it is in memory (writeback::rights, 7); and behind it, if it was
@@ -111,7 +119,19 @@ impl Inner {
         }
         let ctx = DataCtx { once: writer.keeps_pages, ..self.data_ctx(cell) };
         let (at, w) = match offset {
-            Some(o) => (o, self.with_pages_written(|| self.with_room(|| data.write(&ctx, o, buf)))?),
+            Some(o) => {
+                // Not in the middle of a call that makes the file longer: it would be written back
+                // with a size that it never had (SEMANTICS F2).
+                let inside = || o.saturating_add(buf.len() as u64) <= data.size();
+                let write = || self.with_room(|| data.write(&ctx, o, buf));
+                match write() {
+                    Err(e) if is_full(&e) && (is_first || inside()) => {
+                        (o, self.write_pages_and_retry(write)?)
+                    }
+                    Err(e) if is_full(&e) => return posix(libc::ENOSPC),
+                    r => (o, r?),
+                }
+            }
             None => self.with_pages_written(|| self.append_part(data, &ctx, buf))?,
         };
         if w.bytes > 0 {
@@ -164,28 +184,30 @@ impl Inner {
     /// written, which gives as much back as it takes, and it runs again.
     fn with_pages_written<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
         match f() {
-            Err(e) if e.errno() == libc::ENOSPC => self.write_pages_and_retry(f),
+            Err(e) if is_full(&e) => self.write_pages_and_retry(f),
             r => r,
         }
     }
 
-    /// Apart: whether pages wait is the sum of what all lanes count, which a call that finds room
-    /// does not look at.
+    /// Apart: a call that finds room does not look at what all lanes count.
     #[cold]
     fn write_pages_and_retry<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
-        // Again as long as there are such pages: others take the room while this thread makes it.
-        for _ in 0..TRIES {
-            let waited = self.frames.dirty_frames() > 0;
-            // What cannot be written is told to who syncs it.
-            let _ = self.write_back_all(false);
-            self.free_space();
+        let mut again = 0;
+        // What is lent comes back, however often others are faster; so long as somebody writes.
+        for turn in 0..TURNS {
+            // What cannot be written is told to who syncs it. A checkpoint frees what that gave up,
+            // and makes room for the next.
+            let written = self.write_back_all(false);
+            if written.is_err() || again > 0 || turn % 4 == 3 {
+                self.free_space();
+            }
             match f() {
-                // Those that waited before may have been written by others meanwhile.
-                Err(e) if e.errno() == libc::ENOSPC && (waited || self.frames.dirty_frames() > 0) => {}
+                Err(e) if e.errno() == ROOM_LENT.errno() => {}
+                Err(e) if is_full(&e) && again == 0 => again += 1,
                 r => return r,
             }
         }
-        f()
+        posix(libc::ENOSPC)
     }
 
     /// Takes setuid and setgid from a file that somebody without the right to keep them has

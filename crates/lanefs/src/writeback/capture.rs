@@ -65,7 +65,7 @@ impl Inner {
     /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (in rounds), with
     /// `groups` in the last batch, under the cell's sync_lock, which it gives back. Returns pages
     /// written. On failure everything is dirty again, and the error is recorded for every open
-    /// handle.
+    /// handle; ENOSPC only if somebody waits for it.
     pub(crate) fn write_back_cell<'c>(
         &self,
         cell: &'c Cell,
@@ -94,7 +94,12 @@ impl Inner {
             r = self.write_back_held(cell, &l, what_for, with, max);
         }
         drop(held);
-        if let (Err(e), FileKind::File) = (&r, cell.kind) {
+        // For want of room nothing is lost: it is dirty, and whoever syncs it writes it, or hears
+        // of it then.
+        let is_told = |e: &crate::Error| what_for.is_durable() || e.errno() != libc::ENOSPC;
+        if let (Err(e), FileKind::File) = (&r, cell.kind)
+            && is_told(e)
+        {
             cell.errors.record(e.errno());
         }
         drop(l);

@@ -174,31 +174,3 @@ fn many_ranges_keep_their_room() {
     g.sync_all().unwrap();
     assert_eq!(blocks(&g), 50 * 8);
 }
-
-/// Each takes what the other gave back.
-#[test]
-fn threads_write_what_was_preallocated_on_a_full_volume_at_once() {
-    let (fs, _dev) = root(64);
-    let size = 12 * MIB;
-    let f = fs.create("/f").unwrap();
-    f.allocate(0, 0, size).unwrap();
-    fill_up(&fs);
-    for byte in 1..4 {
-        std::thread::scope(|s| {
-            for t in 0..4 {
-                let f = &f;
-                s.spawn(move || {
-                    let part = size / 4;
-                    for at in (t * part..(t + 1) * part).step_by(1 << 20) {
-                        let n = f
-                            .write_at(&vec![byte; 1 << 20], at)
-                            .unwrap_or_else(|e| panic!("{byte}, {at}: {e}"));
-                        assert_eq!(n, 1 << 20, "{byte}, {at}");
-                    }
-                });
-            }
-        });
-    }
-    f.sync_all().unwrap();
-    assert!(fs.read("/f").unwrap() == vec![3; size as usize]);
-}

@@ -120,7 +120,7 @@ pub use pool::FramePool;
 pub use readahead::ReadAhead;
 pub use seam::{Cut, DataCtx, PageRead, PageStore, StoreResult};
 pub use throttle::Writeback;
-pub use write::Written;
+pub use write::{ROOM_LENT, Written};
 
 use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE};
 use lanefs_sync::lock::Mutex;

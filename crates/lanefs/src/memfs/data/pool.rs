@@ -130,6 +130,7 @@ impl FramePool {
         &self.lanes[lane % self.lanes.len()]
     }
 
+    #[cfg(test)]
     pub(super) fn lane_slots(&self) -> impl Iterator<Item = &LaneSlot> {
         self.lanes.iter().map(|l| &**l)
     }

@@ -83,6 +83,7 @@ impl FramePool {
     }
 
     /// Frames that are dirty or being written back, exactly if nobody is changing it.
+    #[cfg(test)]
     pub fn dirty_frames(&self) -> usize {
         let lanes: i64 = self.lane_slots().map(|l| l.dirty.load(Ordering::Relaxed)).sum();
         (self.throttle.dirty.load(Ordering::Relaxed) + lanes).max(0) as usize

@@ -16,6 +16,10 @@ use lanefs_format::{Block, MAX_FILE_SIZE};
 use lanefs_sync::{copy_racy, fill_racy};
 use std::sync::atomic::Ordering;
 
+/// A page that has room of its own is not written for now: what full volumes lend to such pages is
+/// lent to others, until these are written back.
+pub const ROOM_LENT: Error = Error::Posix(libc::EAGAIN);
+
 /// What a write did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
@@ -281,9 +285,11 @@ impl FileData {
             if !guard.has(DIRTY) {
                 if hand.blocks > 0 {
                     hand.blocks -= 1;
-                } else if !ctx.store.reserve(ctx.lane, 1) && !self.reserve_own(ctx, page) {
+                } else if !ctx.store.reserve(ctx.lane, 1)
+                    && let Err(e) = self.reserve_own(ctx, page)
+                {
                     undo(guard, new, &mut hand.frames);
-                    return (done, Stop::Failed(Error::Posix(libc::ENOSPC)));
+                    return (done, Stop::Failed(e));
                 }
             }
             if new.is_some()
@@ -306,11 +312,15 @@ impl FileData {
     }
 
     /// Reserves for a page that has room of its own, on a full volume: a block that it will give
-    /// back, or one that is kept for it.
+    /// back, or one that is kept for it. [`ROOM_LENT`] if others have all that is lent for that.
     #[cold]
-    fn reserve_own(&self, ctx: &DataCtx<'_>, page: u64) -> bool {
+    fn reserve_own(&self, ctx: &DataCtx<'_>, page: u64) -> Result<()> {
         // What cannot be read is refused for want of room.
-        matches!(ctx.store.has_room(ctx.ino, page), Ok(true)) && ctx.store.reserve_rewrite(ctx.lane)
+        match ctx.store.has_room(ctx.ino, page) {
+            Ok(true) if ctx.store.reserve_rewrite(ctx.lane) => Ok(()),
+            Ok(true) => Err(ROOM_LENT),
+            _ => Err(Error::Posix(libc::ENOSPC)),
+        }
     }
 
     /// Gives a frame that was just attached the content of the file around the `len` bytes at
