@@ -112,14 +112,7 @@ impl Dir {
                     leaf.lock.unlock();
                 }
             }
-            // The last leaf of a table, and of those above that end here.
-            let mut above = level;
-            while above > 0
-                && slot(at, above) == FANOUT - 1
-                && self.take_out(root, at, above - 1, folded, guard)
-            {
-                above -= 1;
-            }
+            self.take_out_ending(root, at, level, folded, guard);
             at = hi + 1;
             if freed >= want {
                 break;
@@ -128,9 +121,19 @@ impl Dir {
         (freed, if at < 1 << 63 { at } else { 0 })
     }
 
+    /// Takes out the table of which the leaf of `at` at `level` is the last, and those above that
+    /// end there, as far as nothing is lost with them.
+    pub(super) fn take_out_ending(&self, root: &Table, at: u64, level: u32, folded: u64, guard: &Guard) {
+        let mut above = level;
+        while above > 0 && slot(at, above) == FANOUT - 1 && self.take_out(root, at, above - 1, folded, guard)
+        {
+            above -= 1;
+        }
+    }
+
     /// Takes the table below the leaf of `cookie` at `level` out of the directory, if nothing is
     /// lost with it. Waits for nobody.
-    pub(super) fn take_out(&self, root: &Table, cookie: u64, level: u32, folded: u64, guard: &Guard) -> bool {
+    fn take_out(&self, root: &Table, cookie: u64, level: u32, folded: u64, guard: &Guard) -> bool {
         let mut table = root;
         for l in 0..level {
             let Head::Table(t) = table.leaves[slot(cookie, l)].head() else { return false };

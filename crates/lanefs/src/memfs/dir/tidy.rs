@@ -2,7 +2,7 @@
 //! the last to need.
 
 use super::Dir;
-use super::entry::{Entry, FANOUT, Head, range_of, slot};
+use super::entry::{Entry, Head, range_of};
 use crossbeam_epoch::Guard;
 use std::sync::atomic::Ordering::*;
 
@@ -37,14 +37,7 @@ impl Dir {
                     left = true;
                 }
             }
-            // The last leaf of a table, and of those above that end here.
-            let mut above = level;
-            while above > 0
-                && slot(at, above) == FANOUT - 1
-                && self.take_out(root, at, above - 1, folded, guard)
-            {
-                above -= 1;
-            }
+            self.take_out_ending(root, at, level, folded, guard);
             at = hi + 1;
         }
         (freed, left)
