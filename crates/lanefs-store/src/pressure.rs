@@ -106,7 +106,7 @@ impl Store {
 
     /// How much of it a checkpoint has to write before it can leave, about: the inodes that
     /// changed.
-    pub fn unwritten_memory(&self) -> usize {
+    pub fn dirty_memory(&self) -> usize {
         self.cells.dirty_memory()
     }
 

@@ -372,17 +372,17 @@ fn what_changes_behind_the_position_of_a_checkpoint_is_left_to_the_next() {
         let both = vec![update(20, 4096, vec![(0, page(1))]), update(21, 4096, vec![(0, page(2))])];
         s.submit(tx(true, g.clone(), both)).unwrap();
         s.checkpoint(|| Ok(FoldInput { epoch: 1, groups: vec![g.into()] })).unwrap();
-        assert_eq!(s.unwritten_memory(), 0);
+        assert_eq!(s.dirty_memory(), 0);
         let change = || {
             s.submit(tx(true, vec![], vec![update(21, 4096, vec![(0, page(9))])]))?;
             s.unmap(0, Ino(20), 0..1, None)?;
             Ok(FoldInput { epoch: 1, groups: vec![] })
         };
         s.checkpoint(change).unwrap();
-        assert!(s.unwritten_memory() > 0, "captured, though nothing asked for it");
+        assert!(s.dirty_memory() > 0, "captured, though nothing asked for it");
         if last {
             s.checkpoint(|| Ok(FoldInput { epoch: 1, groups: vec![] })).unwrap();
-            assert_eq!(s.unwritten_memory(), 0);
+            assert_eq!(s.dirty_memory(), 0);
         }
         drop(s);
         let (s, r) = open(&d);

@@ -174,7 +174,7 @@ impl Inner {
         // What is logged, written back but not synced, or not yet in the tree cannot leave memory
         // before a checkpoint.
         let written = self.flush.lock().written() * CELL_COST;
-        let held = self.log_bytes() + written + self.store.unwritten_memory();
+        let held = self.log_bytes() + written + self.store.dirty_memory();
         // Little of that may keep much: then callers wait for nothing else.
         let stuck = over && self.is_tight() && self.reclaim.lock().fruitless && held > 0;
         if due || low || crowded || self.log_needs_fold() || over && self.exceeds_share(held) || stuck || all

@@ -455,7 +455,7 @@ mod tests {
         });
         inner.checkpoint().unwrap();
         done.recv().unwrap().unwrap();
-        let waits = inner.store.unwritten_memory();
+        let waits = inner.store.dirty_memory();
         assert!(
             waits < 2048,
             "{waits}: the store waits for the making of what is gone, not for the root directory alone"
