@@ -36,7 +36,7 @@ impl Prealloc {
     }
 
     /// The ranges, ascending.
-    pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+    pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> + use<> {
         self.ranges.into_iter().filter(|r| r.1 > 0).map(|(a, b)| a..b)
     }
 
@@ -52,7 +52,13 @@ impl Prealloc {
 
     /// How many of these pages are.
     pub fn pages_in(&self, pages: &Range<u64>) -> u64 {
-        self.ranges().map(|r| r.end.min(pages.end).saturating_sub(r.start.max(pages.start))).sum()
+        self.ranges_in(pages).map(|r| r.end - r.start).sum()
+    }
+
+    /// What of these pages the ranges cover, ascending.
+    pub fn ranges_in(&self, pages: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+        let (start, end) = (pages.start, pages.end);
+        self.ranges().map(move |r| r.start.max(start)..r.end.min(end)).filter(|r| !r.is_empty())
     }
 
     /// The same with these pages, and with those between ranges that had to become one (1).

@@ -188,6 +188,8 @@ pub struct InodeImage {
     pub parent: Ino,
     /// Pages that are stored, a tail counting as one, and those for which room is kept.
     pub blocks: u64,
+    /// Preallocated pages behind its end.
+    pub behind: u64,
     /// Extended attributes, as the layer above encoded them.
     pub xattrs: Vec<u8>,
 }

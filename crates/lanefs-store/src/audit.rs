@@ -77,7 +77,7 @@ impl Walk<'_> {
             let what = format!("inode {ino} counts {} unwritten pages, {unwritten} are", i.state.unwritten());
             self.audit.problems.push(what);
         }
-        self.unwritten += unwritten;
+        self.unwritten = self.unwritten.saturating_add(unwritten);
         let mut nodes = BTreeSet::new();
         let dir = i.state.is_dir();
         for (page, r) in pages {

@@ -11,12 +11,12 @@
 //! 3. As with all that is not names, it is durable with the inode's next update: a file that was
 //!    synced has its room after a crash.
 
-use crate::api::Cut;
 use crate::cell::{Cell, Inner};
 use crate::error::{Result, StoreError};
 use crate::inode_state::{InodeState, PageAt};
 use crate::radix::Found;
 use crate::store::Store;
+use lanefs_format::prealloc::Prealloc;
 use lanefs_format::{Attrs, Ino, PAGES_END};
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,14 +35,20 @@ impl Store {
     /// [`StoreError::NoSpace`] if there is not as much; of more than 4 GiB some may have been
     /// preallocated before, if others took the rest meanwhile. On disk with the inode's next
     /// update; the attributes are asked for only if the store has none yet.
-    pub fn preallocate(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: &Cut<'_>) -> Result<u64> {
+    pub fn preallocate(
+        &self,
+        lane: usize,
+        ino: Ino,
+        pages: Range<u64>,
+        attrs: &dyn Fn() -> Attrs,
+    ) -> Result<u64> {
         self.check_writable()?;
         if pages.start > pages.end || pages.end > PAGES_END {
             return Err(StoreError::Invalid(format!("pages {pages:?} are beyond what a map can hold")));
         }
         let cell = match self.cell(ino)? {
             Some(cell) => cell,
-            None => self.cell_or_new(ino, &Attrs { size: 0, ..(cut.attrs)() })?,
+            None => self.cell_or_new(ino, &Attrs { size: 0, ..attrs() })?,
         };
         let len = pages.end - pages.start;
         // What would fill the volume and fail does not begin.
@@ -55,19 +61,14 @@ impl Store {
         let (mut from, mut more) = (pages.start, 0);
         while from < pages.end {
             let to = pages.end.min(from.saturating_add(AT_ONCE));
-            more += self.preallocate_at_once(lane, &cell, from..to, cut)?;
+            more += self.preallocate_at_once(lane, &cell, from..to)?;
             from = to;
         }
         Ok(more)
     }
 
-    fn preallocate_at_once(
-        &self,
-        lane: usize,
-        cell: &Arc<Cell>,
-        pages: Range<u64>,
-        cut: &Cut<'_>,
-    ) -> Result<u64> {
+    fn preallocate_at_once(&self, lane: usize, cell: &Arc<Cell>, pages: Range<u64>) -> Result<u64> {
+        let unwritten_of = |s: &InodeState, p: &Prealloc| s.without_block(p, &(0..u64::MAX));
         loop {
             let mut guard = cell.lock();
             let inner = &mut *guard;
@@ -75,11 +76,11 @@ impl Store {
                 return Err(StoreError::Invalid(format!("inode {} does not exist any more", cell.ino)));
             }
             let prealloc = inner.state.prealloc().with(pages.clone());
-            let unwritten = match inner.state.unwritten_of(&prealloc) {
+            let unwritten = match unwritten_of(&inner.state, &prealloc) {
                 Found::Here(n) => n,
                 Found::Missing(w) => {
                     drop(guard);
-                    self.read_node(cell, &w, |s| match s.unwritten_of(&s.prealloc().with(pages.clone())) {
+                    self.read_node(cell, &w, |s| match unwritten_of(s, &s.prealloc().with(pages.clone())) {
                         Found::Missing(w) => Some(w),
                         Found::Here(_) => None,
                     })?;
@@ -98,9 +99,7 @@ impl Store {
             let charged = inner.unwritten_change();
             debug_assert_eq!(charged, more as i64);
             self.space.account_write(lane, more, more, 0);
-            let old = *inner.state.attrs();
-            let version = inner.state.version() + 1;
-            inner.state.apply_attrs(&Attrs { ctime: cut.time.unwrap_or(old.ctime), ..old }, version);
+            inner.state.next_version();
             self.cells.list_dirty(cell, inner);
             self.cells.update_weight(cell.ino, inner);
             return Ok(more);

@@ -8,7 +8,7 @@ use crate::inode_state::{InodeState, PageAt};
 use crate::radix::Found;
 use crate::store::Store;
 use lanefs_format::checksum;
-use lanefs_format::{Block, BlockAddr, BlockRef, Ino};
+use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
 
 impl Store {
     /// Runs `ask` on an inode's state, reading what it misses with the lock released.
@@ -172,5 +172,13 @@ impl Store {
 }
 
 fn image_of(s: &InodeState, xattrs: Vec<u8>) -> InodeImage {
-    InodeImage { attrs: *s.attrs(), nlink: s.nlink_shown(), parent: s.parent(), blocks: s.blocks(), xattrs }
+    let end = s.attrs().size.div_ceil(BLOCK_SIZE as u64);
+    InodeImage {
+        attrs: *s.attrs(),
+        nlink: s.nlink_shown(),
+        parent: s.parent(),
+        blocks: s.blocks(),
+        behind: s.prealloc().pages_in(&(end..u64::MAX)),
+        xattrs,
+    }
 }

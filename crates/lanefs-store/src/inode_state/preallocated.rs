@@ -31,7 +31,8 @@ impl InodeState {
     /// The blocks that the file takes or has room for, a tail counting as one.
     pub fn blocks(&self) -> u64 {
         let tail = self.tail.as_ref().is_some_and(|t| !self.prealloc.contains(t.0));
-        self.map.pages() + self.unwritten + u64::from(tail)
+        // What a damaged inode counts may be any number.
+        self.map.pages().saturating_add(self.unwritten).saturating_add(tail.into())
     }
 
     /// How many of these pages have a block of their own.
@@ -53,29 +54,21 @@ impl InodeState {
 
     /// How many of these pages have a block or room kept for one.
     pub fn room_in(&self, pages: &Range<u64>) -> Found<u64> {
-        let mut n = 0;
         let tail = self.tail.as_ref().map(|t| t.0).filter(|t| pages.contains(t));
-        n += u64::from(tail.is_some_and(|t| !self.prealloc.contains(t)));
-        for r in self.prealloc.ranges() {
-            let part = r.start.max(pages.start)..r.end.min(pages.end);
-            if part.is_empty() {
-                continue;
-            }
-            match self.mapped_in(&part) {
-                Found::Missing(w) => return Found::Missing(w),
-                Found::Here(mapped) => n += (part.end - part.start) - mapped,
-            }
+        let tail = u64::from(tail.is_some_and(|t| !self.prealloc.contains(t)));
+        match self.without_block(&self.prealloc, pages) {
+            Found::Here(kept) => self.mapped_in(pages).map(|mapped| mapped + kept + tail),
+            missing => missing,
         }
-        self.mapped_in(pages).map(|mapped| n + mapped)
     }
 
-    /// How many pages of `prealloc` have no block.
-    pub(crate) fn unwritten_of(&self, prealloc: &Prealloc) -> Found<u64> {
+    /// How many of these pages are in `prealloc` and have no block.
+    pub(crate) fn without_block(&self, prealloc: &Prealloc, pages: &Range<u64>) -> Found<u64> {
         let mut n = 0;
-        for r in prealloc.ranges() {
+        for r in prealloc.ranges_in(pages) {
             match self.mapped_in(&r) {
-                Found::Missing(w) => return Found::Missing(w),
                 Found::Here(mapped) => n += (r.end - r.start) - mapped,
+                missing => return missing,
             }
         }
         Found::Here(n)
@@ -95,7 +88,7 @@ impl InodeState {
         prealloc: Prealloc,
         source: &(impl BlockSource + ?Sized),
     ) -> Result<()> {
-        let unwritten = self.resolve(source, |s| s.unwritten_of(&prealloc))?;
+        let unwritten = self.resolve(source, |s| s.without_block(&prealloc, &(0..u64::MAX)))?;
         self.preallocate(prealloc, unwritten);
         Ok(())
     }

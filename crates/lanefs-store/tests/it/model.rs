@@ -308,8 +308,8 @@ impl Model {
         let first = at(ino, r.below(places(ino))) + r.below(3);
         let pages = first..first + 1 + r.below(12);
         let size = self.files[&ino].now.size;
-        let cut = Cut { size: None, time: None, attrs: &|| attrs(size) };
-        let there_is_room = insist(s, || match s.preallocate(0, Ino(ino), pages.clone(), &cut) {
+        let of = || attrs(size);
+        let there_is_room = insist(s, || match s.preallocate(0, Ino(ino), pages.clone(), &of) {
             Err(StoreError::NoSpace) => Ok(false),
             answer => answer.map(|_| true),
         })?;

@@ -169,7 +169,7 @@ impl Inner {
     /// Sets the size of a file.
     pub(crate) fn truncate(&self, cell: &Cell, size: u64) -> Result<()> {
         let Some(data) = cell.data() else { return posix(libc::EINVAL) };
-        if data.size() == size {
+        if data.size() == size && !data.has_room_behind() {
             // Nothing but the times changes, which the caller sees to. (A write that extends the
             // file comes after this.)
             return Ok(());

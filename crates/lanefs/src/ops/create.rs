@@ -156,7 +156,7 @@ impl Inner {
         };
         let body = match spec.kind {
             // SAFETY: the cell is boxed in `Cell::new` below and never moves out of its box (D8).
-            FileKind::File => Body::File(unsafe { FileData::new(0, 0) }),
+            FileKind::File => Body::File(unsafe { FileData::new(0, 0, 0) }),
             FileKind::Symlink => Body::Link(spec.target.into()),
             FileKind::Dir => Body::Dir(Dir::new(true)),
             _ => Body::None,

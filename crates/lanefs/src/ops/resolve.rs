@@ -128,10 +128,11 @@ impl Inner {
             }
             .into());
         };
+        let (size, blocks, behind) = (image.attrs.size, image.blocks, image.behind);
         let body = match kind {
             // SAFETY: the cell is boxed in `Cell::new` below and never moves out of its box (D8).
-            FileKind::File => Body::File(unsafe { FileData::new(image.attrs.size, image.blocks) }),
-            FileKind::Symlink => Body::Link(self.load_target(ino, image.attrs.size)?),
+            FileKind::File => Body::File(unsafe { FileData::new(size, blocks, behind) }),
+            FileKind::Symlink => Body::Link(self.load_target(ino, size)?),
             FileKind::Dir => Body::Dir(Dir::new(false)),
             _ => Body::None,
         };

@@ -3,7 +3,7 @@
 use crate::memfs::Cell;
 use crate::memfs::data::{Cut, DataCtx, PageRead, PageStore, StoreResult, Writeback};
 use crate::volume::Inner;
-use lanefs_format::Ino;
+use lanefs_format::{Attrs, Ino};
 use lanefs_store::Store;
 use std::ops::Range;
 use std::sync::Weak;
@@ -41,12 +41,12 @@ impl PageStore for Pages {
         lane: usize,
         ino: Ino,
         pages: Range<u64>,
-        cut: &Cut<'_>,
+        attrs: &dyn Fn() -> Attrs,
     ) -> StoreResult<Option<u64>> {
         if !self.0.has_preallocation() {
             return Ok(None);
         }
-        self.0.preallocate(lane, ino, pages, cut).map(Some)
+        self.0.preallocate(lane, ino, pages, attrs).map(Some)
     }
     fn has_room(&self, ino: Ino, page: u64) -> StoreResult<bool> {
         self.0.has_room(ino, page)

@@ -174,3 +174,34 @@ fn many_ranges_keep_their_room() {
     g.sync_all().unwrap();
     assert_eq!(blocks(&g), 50 * 8);
 }
+
+/// What was preallocated behind the end is given back as programs do that grow into it: RocksDB
+/// sets the size that the file has, and makes a hole behind the end. Also of a file with holes that
+/// was read from the volume, whose blocks are no more than its size needs.
+#[test]
+fn room_behind_the_end_comes_back() {
+    let (fs, dev) = root(64);
+    let f = fs.create("/f").unwrap();
+    f.write_at(&[1; 4096], 9 * PAGE).unwrap();
+    f.sync_all().unwrap();
+    let before = free(&fs);
+    let behind = || {
+        let f = open(&fs, "/f");
+        f.allocate(KEEP, 10 * PAGE, 5 * PAGE).unwrap();
+        assert_eq!((f.stat().unwrap().size, blocks(&f)), (10 * PAGE, 6 * 8));
+        assert!(free(&fs) <= before - 5);
+        f
+    };
+    behind().set_len(10 * PAGE).unwrap();
+    assert_eq!((blocks(&f), free(&fs)), (8, before));
+    behind().allocate(PUNCH, 10 * PAGE, 5 * PAGE).unwrap();
+    assert_eq!((blocks(&f), free(&fs)), (8, before));
+    behind().allocate(PUNCH, 12 * PAGE, i64::MAX as u64 / 2).unwrap();
+    assert_eq!((f.stat().unwrap().size, blocks(&f)), (10 * PAGE, 3 * 8));
+    f.sync_all().unwrap();
+    drop(f);
+    let crashed = after_crash(&dev);
+    assert_eq!(crashed.stat("/f").unwrap().blocks, 3 * 8);
+    open(&crashed, "/f").set_len(10 * PAGE).unwrap();
+    assert_eq!((crashed.stat("/f").unwrap().blocks, free(&crashed)), (8, before));
+}

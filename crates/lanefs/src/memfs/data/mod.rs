@@ -168,17 +168,17 @@ const _: () = assert!(std::mem::offset_of!(FileData, dirty) == 56 && std::mem::s
 
 impl FileData {
     /// A file of `size` bytes, all still in the store, of which about `blocks` pages have a block
-    /// there.
+    /// there or room for one, `behind` of them behind its end.
     ///
     /// # Safety
     /// The value must stay where it is from the first call on it that takes a [`DataCtx`] until it
     /// is dropped (D8).
-    pub const unsafe fn new(size: u64, blocks: u64) -> FileData {
+    pub const unsafe fn new(size: u64, blocks: u64, behind: u64) -> FileData {
         FileData {
             size: AtomicU64::new(size),
             root: AtomicUsize::new(0),
             blocks: AtomicU64::new(blocks),
-            behind: AtomicU64::new(if blocks > size.div_ceil(PAGE as u64) { blocks } else { 0 }),
+            behind: AtomicU64::new(behind),
             apart: [0; 3],
             dirty: AtomicU32::new(0),
             size_lock: Mutex::new(()),
@@ -213,7 +213,7 @@ impl FileData {
     }
 
     /// Whether pages behind the end may be preallocated.
-    fn has_room_behind(&self) -> bool {
+    pub fn has_room_behind(&self) -> bool {
         self.behind.load(Ordering::Relaxed) > 0 // Relaxed: a statistic
     }
 

@@ -2,7 +2,7 @@
 
 use super::pool::FramePool;
 use crate::memfs::stamps::Stamps;
-use lanefs_format::Ino;
+use lanefs_format::{Attrs, Ino};
 use std::ops::Range;
 
 pub use lanefs_store::Result as StoreResult;
@@ -29,7 +29,7 @@ pub trait PageStore: Sync {
         lane: usize,
         ino: Ino,
         pages: Range<u64>,
-        cut: &Cut<'_>,
+        attrs: &dyn Fn() -> Attrs,
     ) -> StoreResult<Option<u64>>;
     /// Whether the page has a block or is preallocated.
     fn has_room(&self, ino: Ino, page: u64) -> StoreResult<bool>;

@@ -44,7 +44,10 @@ impl FileData {
                 self.preload(ctx, page_at(size))?;
             }
             let lock = self.size_lock.lock();
-            if size >= self.size() {
+            if size == self.size() {
+                return self.give_back_behind(ctx, cut);
+            }
+            if size > self.size() {
                 self.size.store(size, Ordering::Release); // Release: D4
                 return Ok(());
             }
@@ -92,6 +95,21 @@ impl FileData {
         Ok(())
     }
 
+    /// Gives back what is preallocated behind the end: who sets the size that the file has does not
+    /// grow into it any more. With the size lock held.
+    fn give_back_behind(&self, ctx: &DataCtx<'_>, cut: Option<&Cut<'_>>) -> Result<()> {
+        if !self.has_room_behind() {
+            return Ok(());
+        }
+        let _writeback = self.lock_writeback();
+        let behind = pages_of(self.size())..MAX_PAGES;
+        let had = ctx.store.room_in(ctx.ino, behind.clone())?;
+        ctx.store.unmap(ctx.lane, ctx.ino, behind, cut)?;
+        self.behind.store(0, Ordering::Relaxed); // Relaxed: a statistic
+        self.take_blocks(had);
+        Ok(())
+    }
+
     fn take_blocks(&self, gone: u64) {
         // Relaxed: a statistic.
         let _ =
@@ -136,7 +154,12 @@ impl FileData {
         };
         let size = self.size();
         let first = pages_of(offset);
-        let last = if end >= size && size_lock.is_some() { pages_of(size) } else { page_at(end) };
+        // Behind the end there are only preallocated pages.
+        let last = match end >= size && size_lock.is_some() {
+            true if self.has_room_behind() => page_at(end).max(pages_of(size)),
+            true => pages_of(size),
+            false => page_at(end),
+        };
         if first >= last {
             return Ok(());
         }
@@ -180,7 +203,7 @@ impl FileData {
         {
             // No page is on its way to the store, which would count it again; and none goes.
             let _writeback = self.lock_writeback();
-            match ctx.store.preallocate(ctx.lane, ctx.ino, pages.clone(), cut)? {
+            match ctx.store.preallocate(ctx.lane, ctx.ino, pages.clone(), cut.attrs)? {
                 Some(more) => {
                     let behind = pages.end.saturating_sub(pages_of(self.size()));
                     self.behind.fetch_max(behind, Ordering::Relaxed); // Relaxed: a statistic

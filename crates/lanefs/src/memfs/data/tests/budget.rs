@@ -143,7 +143,7 @@ fn a_dropped_file_gives_its_frames_back() {
     let ctx = world.ctx(0, 0);
     for _ in 0..5 {
         // SAFETY: boxed.
-        let file = Box::new(unsafe { FileData::new(0, 0) });
+        let file = Box::new(unsafe { FileData::new(0, 0, 0) });
         for i in 0..4 {
             file.write(&ctx, i * 4096, &[1; 4096]).unwrap();
         }

@@ -1,7 +1,7 @@
 //! A store in memory, and the writeback a file system would do.
 
 use super::super::*;
-use lanefs_format::{Block, Ino};
+use lanefs_format::{Attrs, Block, Ino};
 use lanefs_store::StoreError;
 use lanefs_sync::lock::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,7 +116,7 @@ impl PageStore for FakeStore {
         _lane: usize,
         ino: Ino,
         pages: Range<u64>,
-        _cut: &Cut<'_>,
+        _attrs: &dyn Fn() -> Attrs,
     ) -> StoreResult<Option<u64>> {
         let map = self.pages.lock();
         let mut kept = self.kept.lock();
@@ -187,7 +187,7 @@ impl World {
             pool: FramePool::new(frames as u64 * 4096).unwrap(),
             store: FakeStore::new(blocks),
             // SAFETY: in a boxed slice, so they stay where they are.
-            files: (0..files).map(|_| unsafe { FileData::new(0, 0) }).collect(),
+            files: (0..files).map(|_| unsafe { FileData::new(0, 0, 0) }).collect(),
             fail_submit: AtomicBool::new(false),
             meanwhile: Mutex::new(None),
         });
