@@ -10,6 +10,7 @@ use crate::oplog::slots::OpenSlots;
 use crate::ops::room::NameRoom;
 use crate::stat::StatFs;
 use crate::writeback::background::Background;
+use crate::writeback::checkpoint::Thinned;
 use crate::writeback::{Backlog, FlushQueue, reaper::Reaper, reclaim::Reclaim};
 use crate::{Cred, Fs, MountOptions, Order};
 use crossbeam_utils::CachePadded;
@@ -22,7 +23,7 @@ use lanefs_sync::epoch::Epochs;
 use lanefs_sync::lane_ids::LaneIds;
 use lanefs_sync::lanes::Lanes;
 use lanefs_sync::lock::{Condvar, Mutex};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
@@ -89,7 +90,7 @@ pub(crate) struct Inner {
     pub published: CachePadded<Condvar>,
     /// One checkpoint at a time; and the directories that lost names which the last one had not
     /// folded.
-    pub checkpointing: CachePadded<Mutex<Vec<Ino>>>,
+    pub checkpointing: CachePadded<Mutex<HashMap<Ino, Thinned>>>,
     pub flush: CachePadded<Mutex<FlushQueue>>,
     /// One close at a time: another must not take the first one's end for an error.
     closing: CachePadded<Mutex<()>>,

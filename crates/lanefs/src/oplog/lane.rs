@@ -23,8 +23,8 @@ pub(crate) struct LaneLog {
     pub dirty: Vec<Ino>,
     /// Inodes that lost their last name here, with the epoch of the loss.
     pub orphans: Vec<(u64, Ino)>,
-    /// Directories that lost a name here since the last seal, some more than once.
-    pub thinned: Vec<Ino>,
+    /// Directories that lost names here since the last seal, and how many; some more than once.
+    pub thinned: Vec<(Ino, u64)>,
     /// Files that were renamed over another here: their content goes before the commit
     /// (writeback::replaced).
     pub replaced: Vec<Ino>,
@@ -110,8 +110,9 @@ impl LaneLog {
     /// Notes that a directory lost a name.
     #[inline]
     pub fn thin(&mut self, dir: Ino) {
-        if self.thinned.last() != Some(&dir) {
-            note_dir(&mut self.thinned, dir);
+        match self.thinned.last_mut() {
+            Some((last, names)) if *last == dir => *names += 1,
+            _ => note_lost(&mut self.thinned, (dir, 1)),
         }
     }
 
@@ -126,16 +127,18 @@ impl LaneLog {
     }
 }
 
-/// Adds a directory to a list on which some stand more than once, but not many times more.
+/// Adds names that a directory lost to a list on which some stand more than once, but not many
+/// times more.
 #[cold]
-pub(crate) fn note_dir(list: &mut Vec<Ino>, dir: Ino) {
-    if list.last() == Some(&dir) {
-        return;
-    }
+pub(crate) fn note_lost(list: &mut Vec<(Ino, u64)>, (dir, names): (Ino, u64)) {
     if list.len() == list.capacity() {
         list.sort_unstable();
-        list.dedup();
+        list.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            kept.1 += if same { next.1 } else { 0 };
+            same
+        });
         list.reserve(list.len().max(16));
     }
-    list.push(dir);
+    list.push((dir, names));
 }

@@ -29,7 +29,7 @@
 use super::replaced::ReplacedFlushed;
 use super::{Backlog, Committed, InFlight, Unfinished};
 use crate::oplog::buffer::Sealed;
-use crate::oplog::lane::note_dir;
+use crate::oplog::lane::note_lost;
 use crate::volume::Inner;
 use lanefs_store::{EpochWrite, EpochWritten, Result, StoreError, Transaction, fold};
 use lanefs_sync::lock::MutexGuard;
@@ -197,7 +197,7 @@ impl Inner {
         let epoch = self.epochs.seal(&self.lanes, replaced.lanes, |_, log, e| {
             log.committed(self.committed());
             log.seals_ahead -= 1;
-            log.thinned.drain(..).for_each(|dir| note_dir(&mut backlog.thinned, dir));
+            log.thinned.drain(..).for_each(|lost| note_lost(&mut backlog.thinned, lost));
             taken.extend(log.take(e));
         });
         replaced.sealed();

@@ -41,8 +41,9 @@ pub(crate) struct Backlog {
     /// that fails forgets what it was given.
     pub groups: Vec<Committed>,
     pub bytes: usize,
-    /// Directories that lost names in epochs that are sealed, since the last checkpoint.
-    pub thinned: Vec<Ino>,
+    /// Directories that lost names in epochs that are sealed, since the last checkpoint, and how
+    /// many; some more than once.
+    pub thinned: Vec<(Ino, u64)>,
     /// When the last commit was.
     pub last: Option<Instant>,
     /// Sealed, and without places for lack of room.

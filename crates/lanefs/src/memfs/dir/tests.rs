@@ -1,4 +1,5 @@
 use super::entry::range_of;
+use super::tidy::Tidied;
 use super::*;
 use crossbeam_epoch::pin;
 use std::collections::BTreeMap;
@@ -180,18 +181,21 @@ fn what_a_fold_has_removed_leaves_memory_with_its_tables() {
     let (before, tables_before) = (d.name_bytes(), tables(&d));
     (0..19_000).for_each(|i| assert!(del(&d, &name(i), 2, &g)));
     (19_000..19_100).for_each(|i| assert!(del(&d, &name(i), 3, &g)));
-    assert_eq!(d.tidy(1, &g), (0, true), "nothing of it is folded");
+    let none = d.tidy(1, &g);
+    assert_eq!((none.freed, none.left), (0, 19_100), "nothing of it is folded");
     assert_eq!(d.name_bytes(), before);
-    let (freed, left) = d.tidy(2, &g);
-    assert!(left, "what the third epoch removed is not folded");
+    let Tidied { freed, left, in_use, looked_at } = d.tidy(2, &g);
+    assert!(in_use > 100 && in_use <= 1000 && looked_at > 1000, "{in_use} of {looked_at}");
+    assert_eq!(left, 100, "what the third epoch removed is not folded");
     assert_eq!(freed, Entry::bytes(0) * 19_000);
     assert_eq!(d.name_bytes(), before - freed);
     for i in 0..20_000 {
         assert_eq!(get(&d, &name(i), &g), (i >= 19_100).then_some(20 + i));
     }
-    assert_eq!(d.tidy(3, &g), (Entry::bytes(0) * 100, false));
+    let rest = d.tidy(3, &g);
+    assert_eq!((rest.freed, rest.left), (Entry::bytes(0) * 100, 0));
     (19_100..20_000).for_each(|i| assert!(del(&d, &name(i), 4, &g)));
-    assert!(!d.tidy(4, &g).1);
+    assert_eq!(d.tidy(4, &g).left, 0);
     assert_eq!((d.name_bytes(), tables(&d)), (0, 0), "{tables_before} tables before");
     // All of it is known to be gone still.
     assert_eq!(get(&d, &name(7), &g), None);

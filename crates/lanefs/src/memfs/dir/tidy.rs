@@ -6,40 +6,58 @@ use super::entry::{Entry, Head, range_of};
 use crossbeam_epoch::Guard;
 use std::sync::atomic::Ordering::*;
 
+/// What [`Dir::tidy`] found and did.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Tidied {
+    /// Bytes freed.
+    pub freed: usize,
+    /// Tombstones that stay, since they are not folded.
+    pub left: u64,
+    /// Leaves that hold something still.
+    pub in_use: u64,
+    /// Leaves looked at.
+    pub looked_at: usize,
+}
+
 impl Dir {
     /// Drops tombstones whose epoch has been folded, and the tables that are empty then. Waits for
-    /// nobody. Returns the bytes freed, and whether a tombstone stays. Called after a checkpoint,
+    /// nobody. Called after a checkpoint,
     /// of directories that lost names: else a directory would keep all names it ever had.
-    pub fn tidy(&self, folded: u64, guard: &Guard) -> (usize, bool) {
-        let (mut freed, mut left) = (0, false);
-        let Some(root) = self.root() else { return (0, false) };
+    pub fn tidy(&self, folded: u64, guard: &Guard) -> Tidied {
+        let mut t = Tidied { freed: 0, left: 0, in_use: 0, looked_at: 0 };
+        let Some(root) = self.root() else { return t };
         let mut at = 0;
         while at < 1 << 63 {
             let (leaf, level) = Dir::leaf_below(root, at);
             let (_, hi) = range_of(at, level);
-            let (mut clean, mut dirty) = (0, 0);
+            let (mut clean, mut dirty, mut names) = (0, 0, 0);
+            t.looked_at += 1;
             if let Head::Chain(mut p) = leaf.head() {
                 // SAFETY: as in `lookup`.
                 while let Some(e) = unsafe { p.as_ref() } {
-                    if e.target().is_none() {
-                        *if e.epoch.load(Relaxed) <= folded { &mut clean } else { &mut dirty } += 1;
-                    }
+                    let counter = match e.target().is_none() {
+                        true if e.epoch.load(Relaxed) <= folded => &mut clean,
+                        true => &mut dirty,
+                        false => &mut names,
+                    };
+                    *counter += 1;
                     p = e.next.load(Acquire);
                 }
             }
-            left |= dirty > 0;
+            t.left += dirty;
+            t.in_use += u64::from(dirty + names > 0);
             if clean > 0 {
                 if leaf.lock.try_lock() {
                     let l = self.adopt(leaf, level, guard);
                     // A leaf that was split or taken out meanwhile has no chain.
-                    freed += l.purge(folded) * Entry::bytes(0);
+                    t.freed += l.purge(folded) * Entry::bytes(0);
                 } else {
-                    left = true;
+                    t.left += clean;
                 }
             }
             self.take_out_ending(root, at, level, folded, guard);
             at = hi + 1;
         }
-        (freed, left)
+        t
     }
 }
