@@ -89,8 +89,10 @@ impl FileData {
         }
         let fresh = self.discard(ctx, pages_of(size)..MAX_PAGES, &writeback);
         self.take_blocks(stored + fresh);
-        // Relaxed: statistics.
-        self.behind.store(0, Ordering::Relaxed);
+        // Tested first: a second truncation to the same size reads it. Relaxed: statistics.
+        if self.has_room_behind() {
+            self.behind.store(0, Ordering::Relaxed);
+        }
         self.blocks.fetch_min(pages_of(size), Ordering::Relaxed);
         Ok(())
     }
