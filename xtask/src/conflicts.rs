@@ -13,7 +13,7 @@ const TARGET: &str =
 /// Builds and runs; its exit status is the result.
 pub fn check(arguments: &[&str]) -> Result<(), String> {
     let program = build("lanefs-conflicts")?;
-    let ratchet = root().join("crates/lanefs-check/conflicts.ratchet.json");
+    let ratchet = root().join("lab/conflicts/ratchet.json");
     let mut c = Command::new(program);
     c.arg("--ratchet").arg(ratchet).args(arguments.iter().map(|a| absolute(a)));
     run(&mut c)
