@@ -175,7 +175,7 @@ struct ImageFile {
 
 impl Content for ImageFile {
     fn next_data(&self, offset: u64) -> Result<Option<u64>, Failure> {
-        match self.file.seek(offset as i64, libc::SEEK_DATA) {
+        match self.file.lseek(offset as i64, libc::SEEK_DATA) {
             Err(e) if e.errno() == libc::ENXIO => Ok(None),
             r => r.about(&self.name).map(Some),
         }
@@ -223,7 +223,7 @@ impl Endpoint for ImageEndpoint {
     }
     fn list(&self, path: &Path) -> Result<Vec<OsString>, Failure> {
         let mut names = Vec::new();
-        let listed = self.fs.read_dir(path, 0, &mut |e| {
+        let listed = self.fs.read_dir_from(path, 0, &mut |e| {
             if e.name != b"." && e.name != b".." {
                 names.push(OsString::from_vec(e.name.to_vec()));
             }

@@ -73,7 +73,7 @@ pub(crate) struct Aside {
 pub(crate) fn answer(handles: &Handles, handle: u64, offset: i64, whence: i32) -> Result<u64, Errno> {
     // SAFETY: the handle of a request that is answered after this.
     let handle = unsafe { handles.get(handle) }.ok_or(Errno(libc::EBADF))?;
-    Ok(handle.file.seek(offset, whence)?)
+    Ok(handle.file.lseek(offset, whence)?)
 }
 
 fn flush_kernel_pages(device: &Device, ino: Ino) {

@@ -16,7 +16,7 @@ pub fn run() -> Result<Vec<String>> {
     fs.symlink("polite/hello", "/greetings/short")?;
 
     let mut said = vec![String::from_utf8_lossy(&fs.read("/greetings/short")?).into_owned()];
-    fs.read_dir("/greetings", 0, &mut |entry| {
+    fs.read_dir_from("/greetings", 0, &mut |entry| {
         said.push(format!("{:?} {}", entry.kind, String::from_utf8_lossy(entry.name)));
         true
     })?;

@@ -61,9 +61,9 @@ impl Sparse {
         }
         Ok(())
     }
-    fn seek(&self, at: u64, whence: i32) -> Result<u64, Failure> {
+    fn lseek(&self, at: u64, whence: i32) -> Result<u64, Failure> {
         match self {
-            Sparse::Library(f) => Ok(f.seek(at as i64, whence)?),
+            Sparse::Library(f) => Ok(f.lseek(at as i64, whence)?),
             Sparse::Mount(f) => {
                 let from = match whence {
                     libc::SEEK_DATA => rustix::fs::SeekFrom::Data(at),
@@ -110,11 +110,11 @@ fn run(file: &Sparse, memory: &Memory, volume: Option<&Volume>) -> Result<(), Fa
     memory.show("read and compared", start, ISLANDS);
     let start = Instant::now();
     let (mut at, mut found) = (0, 0);
-    while let Ok(data) = file.seek(at, libc::SEEK_DATA) {
+    while let Ok(data) = file.lseek(at, libc::SEEK_DATA) {
         if data != place(found) {
             return Err(format!("data found at {data}, expected at {}", place(found)).into());
         }
-        at = file.seek(data, libc::SEEK_HOLE)?;
+        at = file.lseek(data, libc::SEEK_HOLE)?;
         found += 1;
     }
     memory.show("holes found", start, found);

@@ -362,7 +362,7 @@ impl File {
     /// - EINVAL: another whence, or a place before the start or behind 2^63-1.
     /// - ENXIO: `SEEK_DATA` or `SEEK_HOLE` from the end on or before the start, or no data follows.
     ///   EISDIR: these two of a directory.
-    pub fn seek(&self, offset: i64, whence: i32) -> Result<u64> {
+    pub fn lseek(&self, offset: i64, whence: i32) -> Result<u64> {
         self.inner().check_alive()?;
         let base = match whence {
             libc::SEEK_SET => 0,

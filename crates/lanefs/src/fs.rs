@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::ops::create::Spec;
 use crate::ops::resolve::{Last, Resolved};
 use crate::ops::{perm, posix, rename};
-use crate::{Cred, DirEntry, File, FileKind, Ino, Stat, StatFs, Volume};
+use crate::{Cred, File, FileKind, Ino, NodeEntry, Stat, StatFs, Volume};
 use crossbeam_epoch::{Guard, pin};
 pub use open_options::OpenOptions;
 
@@ -522,11 +522,11 @@ impl Fs {
     ///
     /// # Errors
     /// ENOTDIR: not a directory. EACCES: it may not be read. ESTALE: removed meanwhile.
-    pub fn read_dir(
+    pub fn read_dir_from(
         &self,
         path: impl AsPath,
         cookie: u64,
-        f: &mut dyn FnMut(DirEntry<'_>) -> bool,
+        f: &mut dyn FnMut(NodeEntry<'_>) -> bool,
     ) -> Result<()> {
         let ino = {
             let guard = pin();

@@ -88,5 +88,5 @@ pub use lanefs_format::{FileKind, Ino, inode_flags};
 pub use lanefs_store::{Grown, ScrubCursor, ScrubDamage, ScrubStep, VolumeInfo};
 pub use lanefs_sync::on_wait;
 pub use options::{MountOptions, Order};
-pub use stat::{DirEntry, NewInodeAttrs, SetAttr, SetTime, Stat, StatFs};
+pub use stat::{NewInodeAttrs, NodeEntry, SetAttr, SetTime, Stat, StatFs};
 pub use volume::Volume;

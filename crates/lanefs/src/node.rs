@@ -20,7 +20,7 @@ use crate::memfs::Cell;
 use crate::memfs::cell::LINKABLE;
 use crate::ops::create::{Made, Spec};
 use crate::ops::{perm, posix, xattr};
-use crate::{Cred, DirEntry, File, FileKind, Ino, NewInodeAttrs, SetAttr, Stat, Volume};
+use crate::{Cred, File, FileKind, Ino, NewInodeAttrs, NodeEntry, SetAttr, Stat, Volume};
 use crossbeam_epoch::{Guard, pin};
 
 impl Volume {
@@ -308,7 +308,12 @@ impl Volume {
     ///
     /// # Errors
     /// ENOTDIR: no directory.
-    pub fn node_readdir(&self, ino: Ino, cookie: u64, f: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+    pub fn node_readdir(
+        &self,
+        ino: Ino,
+        cookie: u64,
+        f: &mut dyn FnMut(NodeEntry<'_>) -> bool,
+    ) -> Result<()> {
         self.0.inner.check_alive()?;
         self.0.inner.read_dir(ino, cookie, f, &mut pin())
     }

@@ -55,7 +55,7 @@ pub struct StatFs {
 
 /// One entry of a directory listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DirEntry<'a> {
+pub struct NodeEntry<'a> {
     /// Inode number.
     pub ino: Ino,
     /// Kind of file.

@@ -125,7 +125,7 @@ impl TargetFile for VolumeFile {
         Ok(self.0.write(buf)?)
     }
     fn rewind(&self) -> Op<()> {
-        self.0.seek(0, libc::SEEK_SET)?;
+        self.0.lseek(0, libc::SEEK_SET)?;
         Ok(())
     }
     fn size(&self) -> Op<u64> {
@@ -186,7 +186,7 @@ impl Target for VolumeTarget {
     fn read_dir(&self, path: &Name, mut f: impl FnMut(&[u8], bool)) -> Op<u64> {
         let path: &[u8] = if path.is_empty() { b"/" } else { path.bytes() };
         let mut seen = 0;
-        self.fs.read_dir(path, 0, &mut |entry| {
+        self.fs.read_dir_from(path, 0, &mut |entry| {
             if entry.name != b"." && entry.name != b".." {
                 f(entry.name, entry.kind == lanefs::FileKind::Dir);
                 seen += 1;
@@ -227,7 +227,7 @@ impl Target for VolumeTarget {
         }
         let mut empty = true;
         self.fs
-            .read_dir("/", 0, &mut |entry| {
+            .read_dir_from("/", 0, &mut |entry| {
                 empty &= entry.name == b"." || entry.name == b"..";
                 empty
             })

@@ -31,7 +31,7 @@ fn in_process(group: Group) {
     let fs = volume.volume().fs();
     all_of(group, false, &mut target, || {
         let mut left = Vec::new();
-        fs.read_dir("/", 0, &mut |e| {
+        fs.read_dir_from("/", 0, &mut |e| {
             left.push(e.name.to_vec());
             true
         })

@@ -221,13 +221,14 @@ pub fn read_tree(fs: &Fs) -> Result<Tree, String> {
     let mut folders = vec![String::new()];
     while let Some(folder) = folders.pop() {
         let mut names: Vec<(String, FileKind)> = Vec::new();
-        let list = |e: lanefs::DirEntry<'_>| {
+        let list = |e: lanefs::NodeEntry<'_>| {
             if e.name != b"." && e.name != b".." {
                 names.push((String::from_utf8_lossy(e.name).into_owned(), e.kind));
             }
             true
         };
-        fs.read_dir(format!("/{folder}"), 0, &mut { list }).map_err(|e| format!("listing /{folder}: {e}"))?;
+        fs.read_dir_from(format!("/{folder}"), 0, &mut { list })
+            .map_err(|e| format!("listing /{folder}: {e}"))?;
         for (name, kind) in names {
             let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
             let wrong = |e: lanefs::Error| format!("/{path} cannot be read: {e}");

@@ -373,7 +373,7 @@ fn choose_names(device: &Arc<dyn Device>) -> Result<Names, String> {
         fs.mknod(format!("n{n}"), libc::S_IFREG | 0o644, 0).map_err(say)?;
     }
     let (mut leaves, mut names) = (BTreeSet::new(), Vec::new());
-    let list = |e: lanefs::DirEntry<'_>| {
+    let list = |e: lanefs::NodeEntry<'_>| {
         // A cookie has 63 bits; the topmost four of them choose the leaf.
         if e.name.starts_with(b"n") && leaves.insert(e.cookie >> 59) {
             names.push(String::from_utf8_lossy(e.name).into_owned());
@@ -381,7 +381,7 @@ fn choose_names(device: &Arc<dyn Device>) -> Result<Names, String> {
         true
     };
     let mut list = list;
-    fs.read_dir("/", 0, &mut list).map_err(say)?;
+    fs.read_dir_from("/", 0, &mut list).map_err(say)?;
     volume.shutdown();
     if names.len() < Names::NEEDED {
         return Err(format!("{} leaves for {} names", names.len(), Names::NEEDED));

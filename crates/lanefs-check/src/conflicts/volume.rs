@@ -118,7 +118,7 @@ impl UnderTest {
                 let mut found = [([0u8; 64], 0usize, 0u8, 0u64); 32];
                 let mut n = 0;
                 let r = rec.of(|| {
-                    fs.read_dir(path, 0, &mut |e| {
+                    fs.read_dir_from(path, 0, &mut |e| {
                         if n < found.len() && e.name.len() <= 64 {
                             let (name, len, kind, ino) = &mut found[n];
                             name[..e.name.len()].copy_from_slice(e.name);
@@ -192,7 +192,7 @@ impl UnderTest {
             Op::Write { fd, data } => {
                 let f = file(fd)?;
                 let append = f.0.flags() & libc::O_APPEND != 0;
-                let at = if append { f.0.stat()?.size } else { f.0.seek(0, libc::SEEK_CUR)? };
+                let at = if append { f.0.stat()?.size } else { f.0.lseek(0, libc::SEEK_CUR)? };
                 let mut space = [0u8; 4096];
                 let buf = data_on_stack(&data.bytes(at), &mut space);
                 rec.of(|| f.0.write(buf)).map(|n| Outcome::Count(n as u64))
@@ -205,7 +205,7 @@ impl UnderTest {
             }
             Op::Lseek { fd, offset, whence } => {
                 let f = file(fd)?;
-                rec.of(|| f.0.seek(*offset, *whence)).map(Outcome::Count)
+                rec.of(|| f.0.lseek(*offset, *whence)).map(Outcome::Count)
             }
             Op::Fsync { fd } => {
                 let f = file(fd)?;

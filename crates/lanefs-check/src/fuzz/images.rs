@@ -4,7 +4,7 @@ use super::mutate::{Mutant, Target, targets};
 use super::seeds::{self, Seed};
 use super::{meter, tell};
 use crate::generate::Rng;
-use lanefs::{Cred, DirEntry, FileKind, Fs, Ino, OpenOptions, Volume};
+use lanefs::{Cred, FileKind, Fs, Ino, NodeEntry, OpenOptions, Volume};
 use lanefs_store::Store;
 use lanefs_store::device::{Device, MemoryDevice};
 use lanefs_store::fsck::{self, FsckOptions, FsckReport};
@@ -187,7 +187,7 @@ fn read_all(fs: &Fs) -> Vec<PathBuf> {
 fn list(fs: &Fs, path: &Path, room: usize, seen: &mut Vec<PathBuf>) {
     let mut names = Vec::new();
     let mut entries = 0;
-    let _ = fs.read_dir(path, 0, &mut |e: DirEntry<'_>| {
+    let _ = fs.read_dir_from(path, 0, &mut |e: NodeEntry<'_>| {
         entries += 1;
         assert!(!e.name.is_empty() && !e.name.contains(&b'/') && !e.name.contains(&0), "a name {:?}", e.name);
         if e.name != b"." && e.name != b".." && names.len() < room {
@@ -207,9 +207,9 @@ fn read_file(fs: &Fs, path: &Path, size: u64) {
     }
     let mut at = 0i64;
     for _ in 0..40 {
-        let Ok(data) = f.seek(at, libc::SEEK_DATA) else { break };
+        let Ok(data) = f.lseek(at, libc::SEEK_DATA) else { break };
         let _ = f.read_at(&mut buffer, data);
-        let Ok(hole) = f.seek(data as i64, libc::SEEK_HOLE) else { break };
+        let Ok(hole) = f.lseek(data as i64, libc::SEEK_HOLE) else { break };
         at = hole as i64;
     }
 }

@@ -100,7 +100,7 @@ impl VolumeTarget {
             Op::Readdir { path } => {
                 let mut list = BTreeMap::new();
                 let mut twice = None;
-                fs.read_dir(path.0.as_slice(), 0, &mut |e| {
+                fs.read_dir_from(path.0.as_slice(), 0, &mut |e| {
                     let kind = (e.kind.mode_bits() >> 12) as u8;
                     let name = Name(e.name.to_vec());
                     if e.name != b"."
@@ -147,7 +147,7 @@ impl VolumeTarget {
             }
             Op::Write { fd, data } => {
                 let f = self.file(*fd)?;
-                let at = if self.appends(*fd) { Self::end_of(f)? } else { f.seek(0, libc::SEEK_CUR)? };
+                let at = if self.appends(*fd) { Self::end_of(f)? } else { f.lseek(0, libc::SEEK_CUR)? };
                 f.write(&data.bytes(at)).map(|n| Outcome::Count(n as u64))
             }
             Op::Pwrite { fd, offset, data } => {
@@ -156,7 +156,7 @@ impl VolumeTarget {
                 f.write_at(&data.bytes(at), *offset).map(|n| Outcome::Count(n as u64))
             }
             Op::Fallocate { fd, mode, offset, len } => done(self.file(*fd)?.allocate(*mode, *offset, *len)),
-            Op::Lseek { fd, offset, whence } => self.file(*fd)?.seek(*offset, *whence).map(Outcome::Count),
+            Op::Lseek { fd, offset, whence } => self.file(*fd)?.lseek(*offset, *whence).map(Outcome::Count),
             Op::Fsync { fd } => done(self.file(*fd)?.sync_all()),
             Op::Fdatasync { fd } => done(self.file(*fd)?.sync_data()),
             Op::FsyncDir { path } => {

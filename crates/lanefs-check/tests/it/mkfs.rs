@@ -1,7 +1,7 @@
 //! The power goes while a volume is made where another one was: what opens then is the old one
 //! whole, or the new one whole, or nothing.
 
-use lanefs::{Cred, DirEntry, OpenOptions, Volume};
+use lanefs::{Cred, NodeEntry, OpenOptions, Volume};
 use lanefs_check::crash::image::{CowDevice, Image};
 use lanefs_check::crash::states::{Levels, State, enumerate};
 use lanefs_check::fuzz::seeds::mount;
@@ -44,7 +44,7 @@ fn look(devices: Devices, read_only: bool) -> Result<([u8; 16], Content), String
     let v = Volume::open_devices(devices, &mount(read_only)).map_err(|e| e.to_string())?;
     let fs = v.as_user(Cred::root());
     let mut names = Vec::new();
-    let listed = fs.read_dir("/", 0, &mut |e: DirEntry<'_>| {
+    let listed = fs.read_dir_from("/", 0, &mut |e: NodeEntry<'_>| {
         if e.name != b"." && e.name != b".." {
             names.push(e.name.to_vec());
         }

@@ -1,7 +1,7 @@
 //! What a repair may not do: lose what can be read. On whole volumes, with the name space as
 //! programs see it.
 
-use lanefs::{Cred, DirEntry, FileKind, Fs, OpenOptions, Volume};
+use lanefs::{Cred, FileKind, Fs, NodeEntry, OpenOptions, Volume};
 use lanefs_check::crash::image::{BLOCK, CowDevice, Image};
 use lanefs_check::crash::states::apply_whole;
 use lanefs_check::crash::system::{LaneFs, System};
@@ -45,7 +45,7 @@ fn tree(fs: &Fs) -> Tree {
         let Ok(stat) = fs.lstat(path.as_path()) else { continue };
         out.insert(path.clone(), (stat.ino.0, content(fs, &path, stat.kind)));
         if stat.kind == FileKind::Dir {
-            let _ = fs.read_dir(path.as_path(), 0, &mut |e: DirEntry<'_>| {
+            let _ = fs.read_dir_from(path.as_path(), 0, &mut |e: NodeEntry<'_>| {
                 if e.name != b"." && e.name != b".." {
                     use std::os::unix::ffi::OsStrExt;
                     todo.push(path.join(std::ffi::OsStr::from_bytes(e.name)));

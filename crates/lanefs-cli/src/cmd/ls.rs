@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> Outcome {
 /// A directory's entries by name, without `.` and `..`.
 pub fn entries(fs: &Fs, place: &Place) -> Result<Vec<Named>, Failure> {
     let mut names: Vec<OsString> = Vec::new();
-    fs.read_dir(place.path.as_path(), 0, &mut |e| {
+    fs.read_dir_from(place.path.as_path(), 0, &mut |e| {
         if e.name != b"." && e.name != b".." {
             names.push(OsString::from_vec(e.name.to_vec()));
         }

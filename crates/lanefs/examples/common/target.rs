@@ -78,7 +78,7 @@ impl Target {
         match self {
             Library(fs) => {
                 let mut seen = 0;
-                fs.read_dir(path, 0, &mut |e| {
+                fs.read_dir_from(path, 0, &mut |e| {
                     seen += u64::from(e.name != b"." && e.name != b"..");
                     true
                 })?;

@@ -3,7 +3,7 @@
 use super::posix;
 use crate::error::Result;
 use crate::memfs::dir::Step;
-use crate::stat::DirEntry;
+use crate::stat::NodeEntry;
 use crate::volume::Inner;
 use crate::{FileKind, Ino};
 use crossbeam_epoch::Guard;
@@ -20,7 +20,7 @@ impl Inner {
         &self,
         ino: Ino,
         cookie: u64,
-        f: &mut dyn FnMut(DirEntry<'_>) -> bool,
+        f: &mut dyn FnMut(NodeEntry<'_>) -> bool,
         guard: &mut Guard,
     ) -> Result<()> {
         let parent = {
@@ -32,7 +32,7 @@ impl Inner {
         };
         let dots: [(&[u8], Ino, u64); 2] = [(b".", ino, DOT), (b"..", parent, DOTDOT)];
         for (name, ino, at) in dots {
-            if cookie < at && !f(DirEntry { ino, kind: FileKind::Dir, name, cookie: at }) {
+            if cookie < at && !f(NodeEntry { ino, kind: FileKind::Dir, name, cookie: at }) {
                 return Ok(());
             }
         }
@@ -48,7 +48,7 @@ impl Inner {
                         Step::NotLoaded(c) => self.load_bucket(cell, dir, c, guard)?,
                         Step::Next(next) => {
                             for &(cookie, ino, kind, name) in &out {
-                                if !f(DirEntry { ino, kind, name, cookie }) {
+                                if !f(NodeEntry { ino, kind, name, cookie }) {
                                     return Ok(());
                                 }
                             }

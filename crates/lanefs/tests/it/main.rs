@@ -68,7 +68,7 @@ pub fn reopen(fs: Fs, dev: &Arc<MemoryDevice>) -> Fs {
 /// The names in a directory, sorted, without the dots.
 pub fn ls(fs: &Fs, path: &str) -> Vec<String> {
     let mut v = Vec::new();
-    fs.read_dir(path, 0, &mut |e| {
+    fs.read_dir_from(path, 0, &mut |e| {
         v.push(String::from_utf8_lossy(e.name).into_owned());
         true
     })

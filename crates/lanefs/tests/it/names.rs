@@ -126,7 +126,7 @@ fn cookies_stay_and_a_listing_goes_on_where_it_was_also_after_a_remount() {
     }
     let list = |fs: &lanefs::Fs, from: u64, n: usize| {
         let mut v = Vec::new();
-        fs.read_dir("/d", from, &mut |e| {
+        fs.read_dir_from("/d", from, &mut |e| {
             v.push((e.cookie, e.name.to_vec(), e.ino));
             v.len() < n
         })
@@ -202,7 +202,7 @@ fn nothing_is_listed_behind_the_last_offset() {
     let fs = v.fs();
     fs.write("/a", b"x").unwrap();
     for from in [u64::MAX, u64::MAX - 1, 1 << 63, (1 << 63) - 1] {
-        fs.read_dir("/", from, &mut |e| panic!("{:?} is listed from {from} on", e.name)).unwrap();
+        fs.read_dir_from("/", from, &mut |e| panic!("{:?} is listed from {from} on", e.name)).unwrap();
     }
 }
 

@@ -118,8 +118,8 @@ fn a_page_dirtied_by_another_thread_is_data_for_seek_and_lost_by_truncation() {
     fs.volume().sync().unwrap();
     let f = fs.open("/h", OpenOptions::new().read(true).write(true)).unwrap();
     elsewhere(|| f.write_all_at(&[3; 4096], 9 * 4096).unwrap());
-    assert_eq!(f.seek(0, libc::SEEK_DATA).unwrap(), 9 * 4096);
-    assert_eq!(f.seek(9 * 4096, libc::SEEK_HOLE).unwrap(), 10 * 4096);
+    assert_eq!(f.lseek(0, libc::SEEK_DATA).unwrap(), 9 * 4096);
+    assert_eq!(f.lseek(9 * 4096, libc::SEEK_HOLE).unwrap(), 10 * 4096);
     elsewhere(|| f.set_len(4096).unwrap());
     f.set_len(64 * 4096).unwrap();
     f.sync_all().unwrap();
