@@ -1,4 +1,4 @@
-//! `cargo xtask apps`: applications under power loss, `lanefs-apps` of `lanefs-check` with what it
+//! `cargo xtask apps`: applications under power loss, `lanefs-apps` of `lab/crash` with what it
 //! calls installed.
 
 use crate::crash::checker;

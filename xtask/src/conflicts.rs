@@ -72,7 +72,7 @@ pub fn build(program: &str) -> Result<PathBuf, String> {
         std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from).join("conflicts");
     std::fs::create_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))?;
     let runtime = target.join("runtime.o");
-    let source = root().join("crates/lanefs-check/trace/runtime.c");
+    let source = root().join("lab/conflicts/trace/runtime.c");
     run(Command::new("cc")
         .args(["-O2", "-Wall", "-Wextra", "-fPIC", "-c", "-o"])
         .arg(&runtime)
@@ -83,7 +83,7 @@ pub fn build(program: &str) -> Result<PathBuf, String> {
         runtime.display()
     );
     let arguments =
-        ["build", "--quiet", "--release", "-p", "lanefs-check", "--bin", program, "--target", TARGET];
+        ["build", "--quiet", "--release", "-p", "lanefs-lab-conflicts", "--bin", program, "--target", TARGET];
     run(cargo(&arguments)
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", flags)

@@ -1,5 +1,5 @@
 //! `cargo xtask fuzz`, `cargo xtask oom` and `cargo xtask schedules`: build and run the fuzzer, the
-//! failing allocator and the scheduler of `lanefs-check`, with every assertion and every overflow
+//! failing allocator and the scheduler of `lab/crash`, with every assertion and every overflow
 //! check.
 
 use crate::run::{cargo, run};
@@ -9,7 +9,7 @@ use std::process::Command;
 /// is checked, and with `--store` beside it the tests of lanefs-store are run so, in place of the
 /// fuzzer.
 pub fn fuzz(arguments: &[&str]) -> Result<(), String> {
-    let bin = ["--profile", "fuzz", "-p", "lanefs-check", "--bin", "lanefs-fuzz"];
+    let bin = ["--profile", "fuzz", "-p", "lanefs-lab-crash", "--bin", "lanefs-fuzz"];
     match arguments {
         ["--sanitizer", which, "--store", rest @ ..] => {
             let tests = ["test", "-p", "lanefs-store", "--lib", "--test", "it"];
@@ -45,7 +45,7 @@ fn target() -> Result<&'static str, String> {
 
 /// Memory that runs out at every step, or in a sample of them.
 pub fn oom(arguments: &[&str]) -> Result<(), String> {
-    let bin = ["run", "--quiet", "--profile", "fuzz", "-p", "lanefs-check", "--bin", "lanefs-oom", "--"];
+    let bin = ["run", "--quiet", "--profile", "fuzz", "-p", "lanefs-lab-crash", "--bin", "lanefs-oom", "--"];
     run(cargo(&bin).args(arguments))
 }
 
@@ -57,7 +57,7 @@ pub fn schedules(arguments: &[&str]) -> Result<(), String> {
         "--profile",
         "fuzz",
         "-p",
-        "lanefs-check",
+        "lanefs-lab-crash",
         "--features",
         "schedule",
         "--bin",

@@ -77,6 +77,7 @@ fn programs_on_a_mount() -> Result<(), String> {
 
 /// What must come out the same twice needs a simulated clock and threads that take turns.
 fn turns() -> Result<(), String> {
-    let features = ["test", "-p", "lanefs-check", "--features", "schedule", "--lib", "--test", "it", "--"];
+    let features =
+        ["test", "-p", "lanefs-lab-crash", "--features", "schedule", "--lib", "--test", "it", "--"];
     run(cargo(&features).args(["schedule::turn", "simulate::a_seed_runs_the_same_way_twice"]))
 }

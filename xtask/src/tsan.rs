@@ -32,7 +32,7 @@ const TESTS: &[(&str, &[&str], &[&str])] = &[
 pub fn main(filters: &[&str]) -> Result<(), String> {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from).join("tsan");
-    let suppressions = root().join("crates/lanefs-check/tsan.supp");
+    let suppressions = root().join("lab/tsan.supp");
     for (package, kind, own) in TESTS {
         let mut c = cargo(&["test", "--quiet", "-Zbuild-std", "--target", TARGET, "-p", package]);
         c.args(*kind).arg("--").args(if filters.is_empty() { own } else { filters });

@@ -1,6 +1,6 @@
-//! Mistakes planted on purpose, so that the checkers of `lanefs-check` can be shown to find them.
+//! Mistakes planted on purpose, so that the checkers of `lab/crash` can be shown to find them.
 //! Each stands at the line whose loss it imitates. Without the feature `canaries` [`planted`] is a
-//! constant `false`, and nothing of this is in the program; only `lanefs-check` asks for the
+//! constant `false`, and nothing of this is in the program; only `lab/crash` asks for the
 //! feature.
 
 /// What can be planted. The name says what is left out or done wrong.

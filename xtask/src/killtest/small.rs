@@ -32,7 +32,7 @@ const PYTHON: &str = "/usr/bin/python3";
 const ROUNDS: u64 = 12;
 
 fn script() -> PathBuf {
-    root().join("crates/lanefs-check/src/apps/programs.py")
+    root().join("lab/crash/src/apps/programs.py")
 }
 
 /// The volume of these rounds; a new one every few of them.

@@ -21,7 +21,7 @@ pub struct Judge {
 /// The tests of these packages are judges. In the words of [`Judge::name`]: what a test of the
 /// package is called, and which test only its integration tests have.
 const TESTS: [(&str, &str); 3] =
-    [("lanefs-store", "lost::"), ("lanefs", "history::"), ("lanefs-check", "repair::")];
+    [("lanefs-store", "lost::"), ("lanefs", "history::"), ("lanefs-lab-crash", "repair::")];
 
 /// Tests that look at something else than LaneFS.
 const NOT_JUDGES: [&str; 4] = ["epochs::", "crash::", "directory::model", "toy"];
@@ -53,7 +53,7 @@ const SCRIPTS: [&str; 16] = [
 pub type Errors = BTreeSet<(String, usize)>;
 
 const FEATURES: [&str; 6] =
-    ["--profile", "fuzz", "--features", "lanefs-check/canaries", "--message-format", "short"];
+    ["--profile", "fuzz", "--features", "lanefs-lab-crash/canaries", "--message-format", "short"];
 
 /// Runs cargo on the copy: what it said, or where it does not compile.
 fn compile(at: &Path, arguments: &[&str]) -> Result<Result<String, Errors>, String> {
@@ -78,7 +78,7 @@ fn compile(at: &Path, arguments: &[&str]) -> Result<Result<String, Errors>, Stri
 
 /// Where the copy does not compile.
 pub fn check(at: &Path) -> Result<Errors, String> {
-    let libs = ["check", "-p", "lanefs-check", "-p", "lanefs-store", "-p", "lanefs", "--lib"];
+    let libs = ["check", "-p", "lanefs-lab-crash", "-p", "lanefs-store", "-p", "lanefs", "--lib"];
     Ok(compile(at, &libs)?.err().unwrap_or_default())
 }
 
@@ -87,7 +87,7 @@ pub fn build(at: &Path) -> Result<Vec<Judge>, String> {
     let must = |arguments: &[&str]| {
         compile(at, arguments)?.map_err(|errors| format!("does not compile at {errors:?}"))
     };
-    must(&["build", "-p", "lanefs-check", "--bin", "lanefs-simulate", "--bin", "lanefs-crash"])?;
+    must(&["build", "-p", "lanefs-lab-crash", "--bin", "lanefs-simulate", "--bin", "lanefs-crash"])?;
     let packages: Vec<&str> = TESTS.iter().flat_map(|t| ["-p", t.0]).collect();
     let said = must(&[&["test", "--no-run"], &packages[..], &["--lib", "--test", "it"]].concat())?;
     let mut all = Vec::new();
@@ -143,7 +143,7 @@ fn tests_of(program: &Path, at: &Path) -> Result<Vec<Judge>, String> {
     };
     let Some((package, _)) = TESTS.iter().find(of) else { return Ok(Vec::new()) };
     let judges =
-        names.iter().filter(|n| *package != "lanefs-check" || !NOT_JUDGES.iter().any(|w| n.contains(w)));
+        names.iter().filter(|n| *package != "lanefs-lab-crash" || !NOT_JUDGES.iter().any(|w| n.contains(w)));
     let one = |name: &&str| Judge {
         name: format!("{package} {name}"),
         program: program.into(),

@@ -9,9 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Circles that are left to be cut. One that grows is a finding, and so is one that got smaller.
 const LEFT: &[(&str, &[&str])] = &[("lanefs", &["op", "ops", "volume", "writeback"])];
 
-/// Crates of tests and tools, which see everything.
-const LABORATORY: &[&str] = &["lanefs-check"];
-
 /// Module to the modules it names, with a file and a line for each.
 type Imports = BTreeMap<String, BTreeMap<String, (String, usize)>>;
 
@@ -24,7 +21,7 @@ impl Circles {
     pub fn add(&mut self, name: &str, text: &str) {
         let Some((krate, path)) = rooms::module_path(name) else { return };
         let Some(own) = path.first() else { return };
-        if LABORATORY.contains(&krate) || leftovers::is_test_file(name) {
+        if leftovers::is_test_file(name) {
             return;
         }
         let imports = self.0.entry(krate.to_string()).or_default().entry(own.to_string()).or_default();
@@ -144,7 +141,6 @@ mod tests {
             ("lanefs-store/src/log.rs", "#[cfg(test)]\nmod tests {\n    use crate::engine::g;\n}\n"),
             ("lanefs-store/src/log.rs", "use crate::log::Log;\nuse crate::Result;\n"),
             ("lanefs-store/src/log_tests.rs", "use crate::engine::g;\n"),
-            ("lanefs-check/src/log.rs", "use crate::engine::g;\n"),
         ] {
             assert_eq!(told(&[above, (name, text)]), [""; 0], "{name}");
         }

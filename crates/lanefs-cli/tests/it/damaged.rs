@@ -2,9 +2,9 @@
 //! it ends, with an exit code, and does not panic. `LANEFS_CASES` makes it longer.
 
 use crate::common::LANEFS;
-use lanefs_check::fuzz::images::mutant;
-use lanefs_check::fuzz::meter::running;
-use lanefs_check::generate::Rng;
+use lanefs_lab_crash::fuzz::images::mutant;
+use lanefs_lab_crash::fuzz::meter::running;
+use lanefs_lab_model::generate::Rng;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

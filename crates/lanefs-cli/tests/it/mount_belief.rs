@@ -11,10 +11,10 @@
 //! that seed alone, as often.
 
 use crate::common::Mount;
-use lanefs_check::generate::{Generator, Profile, shrink};
-use lanefs_check::op::{Op, Outcome, Step, Who};
-use lanefs_check::target::directory::{Directory, kernel_quirks};
-use lanefs_check::target::{Pair, Target, run_on};
+use lanefs_lab_model::generate::{Generator, Profile, shrink};
+use lanefs_lab_model::op::{Op, Outcome, Step, Who};
+use lanefs_lab_model::target::directory::{Directory, kernel_quirks};
+use lanefs_lab_model::target::{Pair, Target, run_on};
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
 use std::cell::RefCell;
 use std::collections::BTreeMap;

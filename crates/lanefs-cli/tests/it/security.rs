@@ -3,9 +3,9 @@
 
 use crate::common::{Mount, lanefs_in, mount_line, run_command};
 use crate::transport::can_mount;
-use lanefs_check::fuzz::images::corpus;
-use lanefs_check::fuzz::mutate::{Form, Mutant};
 use lanefs_format::header::BlockKind;
+use lanefs_lab_crash::fuzz::images::corpus;
+use lanefs_lab_crash::fuzz::mutate::{Form, Mutant};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

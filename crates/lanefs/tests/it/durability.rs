@@ -1,4 +1,4 @@
-//! What is there after a crash. (The crash simulator in lanefs-check tries every state; these are
+//! What is there after a crash. (The crash simulator in lab/crash tries every state; these are
 //! the plain cases.)
 
 use crate::{after_crash, errno, ls, options, reopen, root};
