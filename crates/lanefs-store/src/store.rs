@@ -10,17 +10,17 @@
 //! the others inside.
 
 use crate::api::*;
-use crate::cell::{Cell, Cells, Inner};
-use crate::commits::Commits;
 use crate::device::Device;
+use crate::engine::commits::Commits;
+use crate::engine::maintenance::Maintenance;
 use crate::error::{Result, StoreError};
-use crate::inode_state::InodeState;
-use crate::inode_table::InodeTable;
-use crate::io::Io;
-use crate::maintenance::Maintenance;
-use crate::mlog::Mlog;
-use crate::segment::SegmentTable;
-use crate::space::Space;
+use crate::inodes::cache::{Cell, Cells, Inner};
+use crate::log::io::Io;
+use crate::log::mlog::Mlog;
+use crate::log::segment::SegmentTable;
+use crate::log::space::Space;
+use crate::tree::inode_state::InodeState;
+use crate::tree::inode_table::InodeTable;
 use lanefs_format::batch::Context;
 use lanefs_format::header::Stamp;
 use lanefs_format::superblock::{Superblock, Uuid};
@@ -152,7 +152,7 @@ impl Store {
     pub(crate) fn assemble(p: Parts) -> Store {
         let usable = p.segments.geometry.usable();
         let wanted = if p.options.mlogs > 0 { p.options.mlogs } else { p.mlogs };
-        let n = crate::space::fitting_mlogs(wanted, usable);
+        let n = crate::log::space::fitting_mlogs(wanted, usable);
         let small = usable < 96 * n as u32;
         let lanes = if p.options.lanes > 0 { p.options.lanes } else { lanefs_sync::MAX_LANES };
         let devices = p.devices.len();
@@ -160,7 +160,7 @@ impl Store {
         let hash = p.superblock.hash_key;
         let slot = &p.maintenance.slot;
         let free = AtomicU64::new(slot.next_seq.max(1));
-        p.segments.set_reserved_segments(crate::space::segments_held_back(usable, n) * 3 / 5);
+        p.segments.set_reserved_segments(crate::log::space::segments_held_back(usable, n) * 3 / 5);
         Store {
             space: Space::new(
                 usable,
@@ -417,6 +417,11 @@ impl Store {
     /// Stops as a crash would: nothing more reaches a device.
     pub fn shutdown(&self) {
         self.io.fail(&StoreError::Invalid("it was shut down".into()));
+    }
+
+    /// Lets go of the devices, so that others may open them: the volume is closed or was shut down.
+    pub fn release(&self) {
+        self.io.devices().iter().for_each(|d| d.release());
     }
 
     /// Final checkpoint with the clean mark. Everything was folded and submitted before.

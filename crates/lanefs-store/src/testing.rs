@@ -2,11 +2,11 @@
 //! test with one.
 
 use crate::api::{InodeUpdate, PageRead};
-use crate::block_io::{BlockSink, BlockSource, Owner};
 use crate::error::{Result, StoreError};
-use crate::mlog::Heat;
-use crate::segment::{SegId, State};
+use crate::log::mlog::Heat;
+use crate::log::segment::{SegId, State};
 use crate::store::Store;
+use crate::tree::block_io::{BlockSink, BlockSource, Owner};
 use lanefs_format::checksum;
 use lanefs_format::header::{self, Stamp};
 use lanefs_format::record::{Effect, encode_group};
@@ -170,7 +170,7 @@ pub fn first_byte(s: &Store, ino: u64, page: u64) -> Option<u8> {
 pub fn leave(s: &Store, k: u32) -> Vec<SegId> {
     let claim = || (0..s.segments.devices()).find_map(|d| s.segments.claim(d, State::Chain, 0));
     let mut claimed: Vec<SegId> = std::iter::from_fn(claim).collect();
-    let take = |m: &crate::mlog::Mlog, heat| m.alloc(&s.segments, heat, 1, 1, true, &mut Vec::new());
+    let take = |m: &crate::log::mlog::Mlog, heat| m.alloc(&s.segments, heat, 1, 1, true, &mut Vec::new());
     for m in &s.mlogs {
         for heat in [Heat::Hot, Heat::Warm, Heat::Cold, Heat::Node] {
             while take(m, heat).is_ok() {}

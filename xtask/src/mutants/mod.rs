@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 
 /// What is mutated unless files are named: the rooms where a mistake loses data.
 const ROOMS: [&str; 13] = [
-    "crates/lanefs-store/src/make.rs",
-    "crates/lanefs-store/src/recovery.rs",
-    "crates/lanefs-store/src/scan.rs",
-    "crates/lanefs-store/src/arrived.rs",
-    "crates/lanefs-store/src/mlog.rs",
-    "crates/lanefs-store/src/commit.rs",
-    "crates/lanefs-store/src/transaction.rs",
+    "crates/lanefs-store/src/recovery/make.rs",
+    "crates/lanefs-store/src/recovery/mod.rs",
+    "crates/lanefs-store/src/recovery/scan.rs",
+    "crates/lanefs-store/src/recovery/verify.rs",
+    "crates/lanefs-store/src/log/mlog.rs",
+    "crates/lanefs-store/src/engine/commit.rs",
+    "crates/lanefs-store/src/engine/transaction.rs",
     "crates/lanefs/src/writeback/capture.rs",
     "crates/lanefs/src/writeback/checkpoint.rs",
     "crates/lanefs/src/writeback/closure.rs",

@@ -25,62 +25,18 @@ const ROOMS: &[Room] = &[
         modules: &["oplog"],
         above: &["ops", "writeback", "memfs", "fs", "file", "node"],
     },
-    // make, transaction, recovery, cleaner, checkpoint -> inode table, map, dir -> space, mlog,
-    // segment -> device
+    // fsck -> recovery -> engine -> inodes -> log -> tree -> device
     Room { krate: "lanefs-store", modules: &["device"], above: ABOVE_DEVICE },
-    Room { krate: "lanefs-store", modules: &["segment", "mlog"], above: ABOVE_LOG },
     // The structures know the log only through block_io.
-    Room { krate: "lanefs-store", modules: &["inode_table", "map", "dir", "radix"], above: ABOVE_STRUCTURES },
+    Room { krate: "lanefs-store", modules: &["tree"], above: ABOVE_TREE },
+    Room { krate: "lanefs-store", modules: &["log"], above: ABOVE_LOG },
+    Room { krate: "lanefs-store", modules: &["inodes"], above: ABOVE_INODES },
 ];
 
-const ABOVE_DEVICE: &[&str] = &[
-    "segment",
-    "mlog",
-    "usage_table",
-    "space",
-    "inode_table",
-    "map",
-    "dir",
-    "radix",
-    "transaction",
-    "commit",
-    "checkpoint",
-    "recovery",
-    "make",
-    "cleaner",
-    "fsck",
-    "fold",
-    "store",
-];
-// The usage table is a radix tree too.
-const ABOVE_LOG: &[&str] = &[
-    "inode_table",
-    "map",
-    "dir",
-    "transaction",
-    "commit",
-    "checkpoint",
-    "recovery",
-    "make",
-    "cleaner",
-    "fsck",
-    "fold",
-    "store",
-];
-const ABOVE_STRUCTURES: &[&str] = &[
-    "device",
-    "segment",
-    "mlog",
-    "transaction",
-    "commit",
-    "checkpoint",
-    "recovery",
-    "make",
-    "cleaner",
-    "fsck",
-    "fold",
-    "store",
-];
+const ABOVE_DEVICE: &[&str] = &["tree", "log", "inodes", "engine", "recovery", "fsck", "store"];
+const ABOVE_TREE: &[&str] = &["device", "log", "inodes", "engine", "recovery", "fsck", "store"];
+const ABOVE_LOG: &[&str] = &["inodes", "engine", "recovery", "fsck"];
+const ABOVE_INODES: &[&str] = &["recovery", "fsck"];
 
 /// Identifiers that a part of the tree must not know.
 struct Ignorance {
@@ -282,10 +238,13 @@ mod tests {
 
     #[test]
     fn the_store_points_down() {
-        assert_eq!(check("lanefs-store/src/map.rs", "use crate::block_io::BlockSource;\n"), []);
-        assert_eq!(check("lanefs-store/src/map.rs", "use crate::mlog::Mlog;\n").len(), 1);
+        assert_eq!(check("lanefs-store/src/tree/map.rs", "use crate::tree::block_io::BlockSource;\n"), []);
+        assert_eq!(check("lanefs-store/src/tree/map.rs", "use crate::log::mlog::Mlog;\n").len(), 1);
         assert_eq!(check("lanefs-store/src/device/ring.rs", "use crate::store::Store;\n").len(), 1);
         assert_eq!(check("lanefs-format/src/slot.rs", "use lanefs_store::device::Device;\n").len(), 1);
-        assert_eq!(check("lanefs-store/src/recovery.rs", "use crate::{mlog::Mlog, map};\n"), []);
+        assert_eq!(
+            check("lanefs-store/src/recovery/mod.rs", "use crate::{log::mlog::Mlog, tree::map};\n"),
+            []
+        );
     }
 }

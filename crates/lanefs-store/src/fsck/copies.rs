@@ -1,7 +1,7 @@
-//! What a check says of blocks that have copies, of which one is bad: see `crate::copies`.
+//! What a check says of blocks that have copies, of which one is bad: see `crate::engine::copies`.
 
 use super::{FsckReport, Place, What};
-use crate::io::Io;
+use crate::log::io::Io;
 use lanefs_format::BlockRef;
 
 pub(super) const AGAIN: &str = "it is written again from the other";

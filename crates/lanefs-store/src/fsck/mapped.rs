@@ -1,9 +1,9 @@
 //! Going through the map of an inode, past what cannot be read.
 
-use crate::block_io::BlockSource;
-use crate::inode_state::{InodeState, PageAt};
-use crate::io::Io;
-use crate::radix::{Found, Wanted};
+use crate::log::io::Io;
+use crate::tree::block_io::BlockSource;
+use crate::tree::inode_state::{InodeState, PageAt};
+use crate::tree::radix::{Found, Wanted};
 use lanefs_format::BlockRef;
 
 /// The first mapped page at or after `page`, with its block; the tail is no block.

@@ -1,6 +1,6 @@
 //! Which blocks of the log have been seen.
 
-use crate::segment::{Geometry, SegId};
+use crate::log::segment::{Geometry, SegId};
 use lanefs_format::BlockAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 

@@ -26,6 +26,7 @@
 //!    that leads nowhere, a part of a map. A data block with a wrong checksum stays, and reading it
 //!    stays an error.
 
+pub(crate) mod audit;
 mod careful;
 mod copies;
 mod live;
@@ -37,11 +38,12 @@ mod paths;
 mod places;
 mod repair;
 mod scan;
+pub(crate) mod scrub;
 #[cfg(test)]
 mod tests;
 mod walk;
 
-pub(crate) use mapped::{after, next_mapped};
+use mapped::{after, next_mapped};
 
 use crate::device::Device;
 use crate::error::{Result, StoreError};

@@ -5,11 +5,11 @@
 use super::places::Places;
 use super::walk::{AT_ONCE, InodeInfo, Walk, in_parallel};
 use super::{FsckReport, OnProgress, Phase, Place, Progress};
-use crate::block_io::BlockSource;
 use crate::error::Result;
-use crate::inode_state::InodeState;
-use crate::inode_table::InodeTable;
-use crate::io::Io;
+use crate::log::io::Io;
+use crate::tree::block_io::BlockSource;
+use crate::tree::inode_state::InodeState;
+use crate::tree::inode_table::InodeTable;
 use lanefs_format::checksum;
 use lanefs_format::dir_bucket::{self, BucketId, EntryRef, entries};
 use lanefs_format::{FileKind, Ino, ROOT_INO};

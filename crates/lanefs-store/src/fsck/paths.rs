@@ -4,8 +4,8 @@
 use super::FsckReport;
 use super::names::for_each_entry;
 use super::walk::Walk;
-use crate::inode_table::InodeTable;
-use crate::io::Io;
+use crate::log::io::Io;
+use crate::tree::inode_table::InodeTable;
 use lanefs_format::{FileKind, Ino, ROOT_INO};
 use std::collections::{HashMap, HashSet};
 

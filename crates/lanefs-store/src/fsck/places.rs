@@ -4,8 +4,8 @@
 use super::names::{Fix, Name, for_each_entry};
 use super::{FsckReport, Place};
 use crate::error::Result;
-use crate::inode_table::InodeTable;
-use crate::io::Io;
+use crate::log::io::Io;
+use crate::tree::inode_table::InodeTable;
 use lanefs_format::dir_bucket::{COLLISION_BITS, EntryRef};
 use lanefs_format::name_hash::name_hash;
 use lanefs_format::{FileKind, Ino};

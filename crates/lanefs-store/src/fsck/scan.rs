@@ -8,9 +8,9 @@
 
 use super::walk::in_parallel;
 use super::{OnProgress, Phase, Progress};
-use crate::block_io::BlockSource;
-use crate::io::Io;
-use crate::segment::Geometry;
+use crate::log::io::Io;
+use crate::log::segment::Geometry;
+use crate::tree::block_io::BlockSource;
 use lanefs_format::checksum;
 use lanefs_format::header::{BlockKind, Stamp, verify_sealed};
 use lanefs_format::inode;

@@ -3,8 +3,8 @@
 
 use super::{FsckOptions, FsckReport, check};
 use crate::api::*;
-use crate::cell::Inner;
 use crate::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, Plan, When};
+use crate::inodes::cache::Inner;
 
 use crate::error::{Result, StoreError};
 use crate::store::Store;
@@ -383,7 +383,7 @@ fn what_has_no_name_comes_to_lost_and_found() {
     v.with(|s| {
         for (ino, n) in [(6000, 1), (6001, 0)] {
             let attrs = attrs(libc::S_IFREG | 0o600, 0);
-            let mut state = crate::inode_state::InodeState::new(Ino(ino), attrs, Ino(1));
+            let mut state = crate::tree::inode_state::InodeState::new(Ino(ino), attrs, Ino(1));
             state.set_names(n);
             let mut state = Some(state);
             let cell = s.cells.get_or_load(Ino(ino), || Ok(state.take().map(|s| Inner::new(s, true))));
@@ -538,7 +538,7 @@ fn wrong_usage_marks() {
         for seg in used.take(2) {
             let i = s.segments.live_blocks(seg)[1];
             s.segments.clear_tree(s.segments.geometry.addr(seg, i));
-            m.usage.dirty.insert(crate::usage_table::leaf_of(seg));
+            m.usage.dirty.insert(crate::log::usage_table::leaf_of(seg));
         }
     });
     v.heal(&["2 blocks in use are marked free"]);

@@ -1,0 +1,142 @@
+//! What a checkpoint without a fold carries over: it moves the log's start to P, so what is durable
+//! only in batches before P and not folded it writes again behind P, before the slot: groups of
+//! fsyncs, committed epochs, updates of inodes whose NEW is not folded.
+//!
+//! 1. A crash may leave what was carried without the slot, and any part of it. So everything before
+//!    P is durable before anything of it is written: names are not found without the content that
+//!    their fsync wrote with them.
+//! 2. What is carried of an inode is a version of its own. So no two records of an inode behind a
+//!    position have the same one, and recovery knows which is later: what is carried says all that
+//!    versions before it said, and an fsync beside it is before or behind it.
+//! 3. Small epochs are written again as one (`Commits::ranges`): with an epoch for each fsync there
+//!    would be as many blocks again as the log gives back.
+//! 4. What is carried names data whose writes may be under way. It counts as durable only when
+//!    these were answered, and then flushed.
+
+use crate::engine::maintenance::Maintenance;
+use crate::error::Result;
+use crate::inodes::cache::Cell;
+use crate::log::io::Write;
+use crate::log::message::Placed;
+use crate::log::mlog::Mlog;
+use crate::store::{Flight, Store};
+use lanefs_format::batch::{self, InodeRecord, TailUpdate};
+use lanefs_format::record::groups_above;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Carried inode records are packed into messages of about this many bytes.
+const CARRY_MESSAGE: usize = 64 << 10;
+
+impl Store {
+    /// All devices were flushed since the last [`Store::carry`].
+    pub(crate) fn carried_is_durable(&self, m: &mut Maintenance) {
+        m.carried.drain(..).for_each(|(mlog, place)| self.mlogs[mlog].made_durable(place));
+    }
+
+    /// Writes again, behind P, what is durable and not folded; whether there was anything. What was
+    /// written is in `carried`, also after an error.
+    pub(crate) fn carry(
+        &self,
+        carried: &mut Vec<(usize, u64)>,
+        folded: u64,
+        waiting: &[Arc<Cell>],
+    ) -> Result<bool> {
+        // Relaxed: only the holder of the maintenance lock changes it.
+        let number = self.checkpoint_number.load(Ordering::Relaxed);
+        let kept = |m: &Mlog| groups_above(&m.groups_before(number), folded);
+        let groups = || self.mlogs.iter().map(|m| (m, kept(m))).filter(|(_, groups)| !groups.is_empty());
+        let committed = self.commits.lock().pending.iter().any(|p| p.epoch > folded);
+        if waiting.is_empty() && !committed && groups().next().is_none() {
+            return Ok(false);
+        }
+        self.drain(|| ());
+        self.io.flush(self.io.all())?;
+        let mut placed: Vec<Placed> = Vec::new();
+        let mut flights: Vec<Flight<'_>> = Vec::new();
+        let run = (|| -> Result<()> {
+            for (m, groups) in groups() {
+                let mut bytes = Vec::with_capacity(groups.len() + 8);
+                batch::put_message_head(&mut bytes, &groups, 0);
+                let section = self.enter(0);
+                let p = self.place(m.id, self.fsync_head(), bytes, 0, true)?;
+                placed.push(p);
+                flights.push(section.leave());
+            }
+            {
+                let section = self.enter(0);
+                let c = self.commits.lock();
+                for p in c.ranges(folded) {
+                    placed.append(&mut self.place_shares(&p, 0)?);
+                }
+                drop(c);
+                flights.push(section.leave());
+            }
+            // Records are packed; that a cell may change between its record and the message does
+            // not matter: recovery sorts by version, and what a record refers to was touched behind
+            // P.
+            let (mut records, mut count, mut devices) = (Vec::new(), 0, 0);
+            for (n, cell) in waiting.iter().enumerate() {
+                if let Some(r) = self.whole_record(cell)? {
+                    devices |= self.touch_record(&r);
+                    batch::put_inode(&mut records, &r);
+                    count += 1;
+                }
+                if count > 0 && (records.len() > CARRY_MESSAGE || n + 1 == waiting.len()) {
+                    let mut bytes = Vec::with_capacity(records.len() + 8);
+                    batch::put_message_head(&mut bytes, &[], count);
+                    bytes.append(&mut records);
+                    let section = self.enter(0);
+                    let mlog = n % self.mlogs.len();
+                    let p = self.place(mlog, self.fsync_head(), bytes, devices, true)?;
+                    placed.push(p);
+                    flights.push(section.leave());
+                    (count, devices) = (0, 0);
+                }
+            }
+            Ok(())
+        })();
+        // What has a place is written in any case: its links may be part of a chain that others
+        // rely on.
+        let blocks: Vec<_> = placed.iter().flat_map(|p| self.encode_placed(p)).collect();
+        let reqs: Vec<Write<'_>> =
+            blocks.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }).collect();
+        let written = self.io.write(&reqs);
+        self.links_answered(&placed);
+        written?;
+        drop(flights);
+        placed.iter().for_each(|p| self.mlogs[p.mlog].wait_links(p.last_seq()));
+        carried.extend(placed.iter().map(|p| (p.mlog, p.last_place())));
+        run.map(|()| !placed.is_empty())
+    }
+
+    /// All that is known of an inode whose NEW is not folded, as a version of its own (2).
+    fn whole_record(&self, cell: &Cell) -> Result<Option<InodeRecord>> {
+        let mut i = cell.lock();
+        if i.gone || i.folded {
+            return Ok(None);
+        }
+        let mut r = InodeRecord {
+            ino: cell.ino,
+            version: i.state.next_version(),
+            attrs: *i.state.attrs(),
+            // Otherwise NEW says what they are.
+            xattrs: if i.state.has_new_xattrs() { Some(self.xattrs_of(&i.state)?) } else { None },
+            tail: match i.state.tail() {
+                _ if i.state.is_dir() => TailUpdate::Same,
+                Some((page, b)) => TailUpdate::Set { page, bytes: b.to_vec() },
+                None => TailUpdate::None,
+            },
+            unmaps: std::iter::once(0..u64::MAX).collect(),
+            runs: Vec::new(),
+            prealloc: i.state.prealloc_logged(),
+        };
+        if !i.state.is_dir() {
+            i.state.for_each_page(&self.io, &mut |page, b| {
+                r.push_page(page, b);
+                Ok(())
+            })?;
+        }
+        Ok(Some(r))
+    }
+}

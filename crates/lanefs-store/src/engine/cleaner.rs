@@ -1,0 +1,336 @@
+//! The cleaner: empties segments that hold little, so that the next checkpoint frees them.
+//!
+//! 1. A victim is full, and nothing was allocated in it or logged of it since before the last
+//!    checkpoint: so all writes to it are answered, and the owners of its data are in its summary.
+//! 2. A block is moved only if its owner, asked under its lock, still points at it: valid *and*
+//!    newest. Data goes to the cold head; the copy is on the device before the map names it. Node
+//!    blocks are not copied but marked dirty, so that the next checkpoint writes them anew.
+//! 3. A block that cannot be read, or whose owner cannot, stays where it is, and its segment is
+//!    left alone until the volume is opened again: a scrub tells of it, and the cleaner goes on
+//!    with the next victim. Only what keeps it from writing ends a round.
+//! 4. The old place is not touched; it is free when a checkpoint that knows the new place is
+//!    durable.
+//! 5. So each round takes segments before any comes back. It ends while the checkpoint behind it
+//!    still has room for the nodes that what was moved changes, beside all others that changed.
+
+use crate::api::CleanReport;
+use crate::engine::maintenance::Maintenance;
+use crate::error::{Result, StoreError};
+use crate::log::io::Write;
+use crate::log::mlog::Heat;
+use crate::log::segment::{SegId, State};
+use crate::store::Store;
+use crate::tree::block_io::{BlockSource, Owner};
+use lanefs_format::checksum;
+use lanefs_format::header::{self, BlockKind};
+use lanefs_format::summary::DataOwner;
+use lanefs_format::{Block, BlockAddr, BlockRef, Ino};
+use std::sync::atomic::Ordering;
+
+/// A data block of the victim, still in use when it was looked at.
+pub(crate) struct Move {
+    owner: DataOwner,
+    from: BlockRef,
+    block: Box<Block>,
+    bucket: bool,
+}
+
+/// What a live block of the victim is.
+enum Live {
+    Data(BlockRef, Box<Block>),
+    Bucket(Move),
+    /// A node that the next checkpoint writes anew.
+    Marked,
+    /// Nobody's any more (it died meanwhile), or nobody's we know.
+    Nobodys,
+}
+
+impl Store {
+    /// Cleans until free segments and those the next checkpoint will free are `target`. In the
+    /// foreground the emptiest segment is taken, in the background the one with the best cost and
+    /// benefit.
+    pub(crate) fn clean_until(
+        &self,
+        m: &mut Maintenance,
+        target: u64,
+        foreground: bool,
+    ) -> Result<CleanReport> {
+        let mut report = CleanReport::default();
+        self.cells.clear_live_marks(&self.segments);
+        let size = self.segments.geometry.segment_blocks;
+        let mut tried = Vec::new();
+        let room = u64::from(self.segments.free_count()) * u64::from(size);
+        let ready = u64::from(self.segments.free_count()) + u64::from(self.segments.pending_free());
+        // Blocks written by this round and, for node blocks, by the checkpoint after it.
+        let mut spent = 0u64;
+        loop {
+            // Each victim will be free; what lived in it takes room elsewhere. Half of the room
+            // there is stays for the checkpoint.
+            let gained = report.segments;
+            if ready + gained >= target + spent.div_ceil(u64::from(size))
+                || spent > 0 && (spent + u64::from(size) > room / 2 || self.cleaned_enough(&report))
+            {
+                return Ok(report);
+            }
+            let Some(victim) = self.choose(m, &tried, foreground) else { return Ok(report) };
+            tried.push(victim);
+            let (moved, marked) = self.empty_segment(m, victim)?;
+            spent += (moved + marked) * self.metadata_copies();
+            let emptied = u64::from(!m.stuck.contains(&victim));
+            for r in [&mut report, &mut m.cleaned] {
+                r.moved += moved;
+                r.marked += marked;
+                r.segments += emptied;
+            }
+        }
+    }
+
+    /// Whether the next checkpoint needs the segments that are free, about: for each inode that
+    /// changed two blocks, for each block that was moved two nodes that lead to it, and what it
+    /// folds. What was cleaned is free only behind that checkpoint, and others write meanwhile.
+    fn cleaned_enough(&self, report: &CleanReport) -> bool {
+        let size = u64::from(self.segments.geometry.segment_blocks);
+        let changed = self.cells.dirty() as u64 + report.moved + report.marked;
+        let folds = u64::from(self.segments.owed() + 2) * size;
+        self.free_segment_blocks() < 2 * self.metadata_copies() * changed + folds
+    }
+
+    /// What all rounds of cleaning did since the store was opened.
+    pub fn cleaned(&self) -> CleanReport {
+        self.maintenance.lock().cleaned
+    }
+
+    fn choose(&self, m: &Maintenance, tried: &[SegId], foreground: bool) -> Option<SegId> {
+        let size = self.segments.geometry.segment_blocks;
+        let now = crate::log::space::seconds();
+        (0..self.segments.len())
+            .filter_map(|s| {
+                let i = self.segments.info(s);
+                let fit = i.state == State::Full && i.live > 0 && i.live < size && i.touched < m.durable;
+                if !fit || tried.contains(&s) || m.stuck.contains(&s) {
+                    return None;
+                }
+                let free = u64::from(size - i.live);
+                let score = if foreground {
+                    free << 32
+                } else {
+                    // Benefit: room won, for as long as it is likely to stay. Cost: reading and
+                    // writing what lives.
+                    let age = u64::from(now.saturating_sub(i.written)) + 1;
+                    ((free * age.min(1 << 24)) << 16) / u64::from(size + i.live)
+                };
+                Some((score, s))
+            })
+            .max_by_key(|&(score, s)| (score, std::cmp::Reverse(s)))
+            .map(|(_, s)| s)
+    }
+
+    /// Moves or marks every live block of a segment: how many of each.
+    fn empty_segment(&self, m: &mut Maintenance, seg: SegId) -> Result<(u64, u64)> {
+        let g = &self.segments.geometry;
+        let owners = m.usage.owners(&self.segments, seg, &self.io);
+        let mut moves = Vec::new();
+        let (mut marked, mut lost, mut bad) = (0, 0, 0);
+        let mut buckets = Vec::new();
+        for i in self.segments.live_blocks(seg) {
+            let addr = g.addr(seg, i);
+            let owner = owners[i as usize];
+            if i >= g.half() && self.segments.is_paired(seg) {
+                continue; // A copy: it goes with its block.
+            }
+            match self.look_at(m, owner, addr) {
+                Ok(Live::Data(from, block)) => moves.push(Move { owner, from, block, bucket: false }),
+                Ok(Live::Bucket(mv)) if g.copies == 2 => buckets.push(mv),
+                Ok(Live::Bucket(mv)) => moves.push(mv),
+                Ok(Live::Marked) => marked += 1,
+                Ok(Live::Nobodys) => lost += u64::from(self.segments.is_live(addr)),
+                Err(e) => {
+                    self.stays(seg, addr, e)?;
+                    bad += 1;
+                }
+            }
+        }
+        let (mut moved, left) = self.move_data(seg, moves, Heat::Cold)?;
+        bad += left;
+        // These need a copy, and lie apart from data.
+        let (more, left) = self.move_data(seg, buckets, Heat::Hot)?;
+        (moved, bad) = (moved + more, bad + left);
+        if lost > 0 {
+            tracing::warn!("segment {seg}: {lost} blocks in use by an owner that cannot be found");
+        }
+        if lost + bad > 0 {
+            m.stuck.insert(seg);
+        }
+        Ok((moved, marked))
+    }
+
+    /// What a live block of the victim is.
+    fn look_at(&self, m: &mut Maintenance, owner: DataOwner, addr: BlockAddr) -> Result<Live> {
+        let at = if owner.ino.is_none() { None } else { self.mapped_at(owner, addr)? };
+        if let Some(from) = at {
+            return Ok(Live::Data(from, self.io.read(from, "file data")?));
+        }
+        let block = self.node_at(addr)?;
+        Ok(match self.mark_node(m, addr, block)? {
+            Some(None) => Live::Marked,
+            Some(Some(bucket)) => Live::Bucket(bucket),
+            None => {
+                if !owner.ino.is_none()
+                    && let Some(cell) = self.cell(owner.ino)?
+                {
+                    cell.lock().clear_live_marks(&self.segments);
+                }
+                Live::Nobodys
+            }
+        })
+    }
+
+    /// A live block that says itself whose it is, from its copy where it does not.
+    fn node_at(&self, addr: BlockAddr) -> Result<Box<Block>> {
+        let what = "the cleaner's read";
+        let mut block = Block::zeroed();
+        let read = self.io.read_raw(addr, &mut block.0, what);
+        if read.is_ok() && header::verify_sealed(&block, addr).is_some() {
+            return Ok(block);
+        }
+        if let Some(copy) = self.io.copy_of(addr) {
+            let mut other = Block::zeroed();
+            if self.io.read_raw(copy, &mut other.0, what).is_ok()
+                && header::verify_sealed(&other, addr).is_some()
+            {
+                self.io.excuse(addr);
+                return Ok(other);
+            }
+        }
+        read.map(|()| block)
+    }
+
+    /// A block that cannot be read stays. Whatever else went wrong is told on.
+    fn stays(&self, seg: SegId, addr: BlockAddr, e: StoreError) -> Result<()> {
+        self.io.check()?;
+        match e {
+            StoreError::Io { .. } | StoreError::Corrupt { .. } | StoreError::BadInode { .. } => {
+                tracing::warn!("segment {seg}: block {addr} stays where it is: {e}");
+                Ok(())
+            }
+            e => Err(e),
+        }
+    }
+
+    /// The reference of a data block, if its owner still points at `addr`.
+    fn mapped_at(&self, owner: DataOwner, addr: BlockAddr) -> Result<Option<BlockRef>> {
+        let Some(cell) = self.cell(owner.ino)? else { return Ok(None) };
+        let mut i = cell.lock();
+        let r = i.state.resolve(&self.io, |s| s.current(Owner::Data { ino: owner.ino, page: owner.page }))?;
+        Ok((r.addr == addr).then_some(r))
+    }
+
+    /// A node block says itself whose it is. Marks it for rewriting; a directory's bucket is to be
+    /// moved instead. `None` if its owner does not point here.
+    pub(crate) fn mark_node(
+        &self,
+        m: &mut Maintenance,
+        addr: BlockAddr,
+        block: Box<Block>,
+    ) -> Result<Option<Option<Move>>> {
+        let Some((kind, h)) = header::verify_sealed(&block, addr) else { return Ok(None) };
+        let (ino, level, index) = (Ino(h.ino.get()), h.level, h.index.get());
+        let done = |yes: bool| Ok(yes.then_some(None));
+        let owner = match kind {
+            BlockKind::Inode => Owner::Inode { ino },
+            BlockKind::Map => Owner::Map { ino, level, index },
+            BlockKind::Xattr => Owner::Xattr { ino, index },
+            BlockKind::Bucket => Owner::Bucket { ino, page: index },
+            BlockKind::Table => {
+                let here = self.inodes.node_ref(level, index, &self.io)?.addr == addr;
+                return done(here && self.inodes.rewrite_node(level, index, &self.io)?);
+            }
+            BlockKind::Usage => return done(m.usage.rewrite(level, index, addr, &self.io)?),
+            BlockKind::Orphans => {
+                let here = m.orphan_blocks.iter().any(|r| r.addr == addr);
+                m.orphans_changed |= here;
+                return done(here);
+            }
+            BlockKind::Summary => return done(m.usage.rewrite_summary(index, level, addr)),
+            BlockKind::Batch | BlockKind::Chain => return Ok(None),
+        };
+        let Some(cell) = self.cell(ino)? else { return Ok(None) };
+        let mut guard = cell.lock();
+        let i = &mut *guard;
+        let r = i.state.resolve(&self.io, |s| s.current(owner))?;
+        if r.addr != addr || i.gone {
+            return Ok(None);
+        }
+        if let Owner::Bucket { ino, page } = owner {
+            return Ok(Some(Some(Move { owner: DataOwner { ino, page }, from: r, block, bucket: true })));
+        }
+        let found = i.state.rewrite(owner, &self.io)?;
+        self.cells.list_dirty(&cell, i);
+        done(found)
+    }
+
+    /// Copies data to a head, the cold one but for buckets that have copies, then points the maps
+    /// there. How many moved, and how many had to stay.
+    pub(crate) fn move_data(&self, seg: SegId, mut moves: Vec<Move>, head: Heat) -> Result<(u64, u64)> {
+        if moves.is_empty() {
+            return Ok((0, 0));
+        }
+        let checkpoint = self.checkpoint_number.load(Ordering::Relaxed);
+        let mut runs = Vec::new();
+        let mlog = &self.mlogs[moves[0].owner.ino.chunk() as usize % self.mlogs.len()];
+        mlog.alloc(&self.segments, head, moves.len() as u32, checkpoint, true, &mut runs)?;
+        let addrs = runs.iter().flat_map(|&(a, n)| (0..u64::from(n)).map(move |i| a.plus(i)));
+        let to: Vec<BlockRef> = addrs
+            .zip(&mut moves)
+            .map(|(addr, mv)| {
+                if mv.bucket {
+                    header::seal(&mut mv.block, addr, self.stamp(checkpoint << 32));
+                }
+                checksum::reference(addr, &mv.block)
+            })
+            .collect();
+        let mut writes: Vec<Write<'_>> =
+            to.iter().zip(&moves).map(|(r, mv)| Write { addr: r.addr, data: &mv.block.0 }).collect();
+        if head == Heat::Hot {
+            let copies = to.iter().zip(&moves).filter_map(|(r, mv)| Some((self.io.copy_of(r.addr)?, mv)));
+            writes.extend(copies.map(|(addr, mv)| Write { addr, data: &mv.block.0 }));
+        }
+        self.io.write(&writes)?;
+        let (mut moved, mut left) = (0, 0);
+        for (r, mv) in to.iter().zip(&moves) {
+            match self.point_at(*r, mv) {
+                Ok(yes) => moved += u64::from(yes),
+                Err(e) => {
+                    self.stays(seg, mv.from.addr, e)?;
+                    left += 1;
+                }
+            }
+        }
+        mlog.note_owners(
+            to.iter().zip(&moves).filter(|(_, mv)| !mv.bucket).map(|(r, mv)| (r.addr, mv.owner)),
+        );
+        Ok((moved, left))
+    }
+
+    /// Points a block's owner at its copy, unless it was overwritten meanwhile: then the copy is
+    /// nobody's.
+    fn point_at(&self, r: BlockRef, mv: &Move) -> Result<bool> {
+        let Some(cell) = self.cell(mv.owner.ino)? else { return Ok(false) };
+        let mut guard = cell.lock();
+        let i = &mut *guard;
+        let page = mv.owner.page;
+        let now = i.state.resolve(&self.io, |s| s.current(Owner::Data { ino: mv.owner.ino, page }))?;
+        if i.gone || now != mv.from {
+            return Ok(false);
+        }
+        if mv.bucket {
+            i.state.set_bucket(page, r, &self.io)?;
+        } else {
+            i.state.set_page(page, r, &self.io)?;
+        }
+        i.born(&self.segments, r.addr);
+        i.dies_now(&self.segments, mv.from.addr);
+        self.cells.list_dirty(&cell, i);
+        Ok(true)
+    }
+}

@@ -1,0 +1,424 @@
+//! Applying a fold's plan ([`crate::engine::fold`]): record groups become inodes, directory
+//! entries and link counts. Only checkpoints do it, on the in-memory state that they write out
+//! next.
+//!
+//! 1. What a change replaces is what the folded directory says, not what the record remembers. So
+//!    the link deltas are names after minus names before (O8), and folding the same groups again
+//!    changes nothing (O11).
+//! 2. Order: NEW, then RIGHTS, then entries, then link counts, PARENT, DEAD; so a NEW that comes
+//!    with its first name is found, and a removed directory's entries still take their links along.
+//!    DEAD of an inode that loses its last name in the same fold follows that directly, so that its
+//!    memory is given back before the next one's is taken: a fold may remove a hundred thousand.
+//! 3. DEAD of an inode that still has names is refused: it would leave a name without an inode.
+//! 4. An inode without names that is not dead is on the orphan list. Being there is all that the
+//!    checkpoint says of its last name: the block is not written for it, or the removal of all
+//!    files of a full volume would need as much room again (see `Store::capture`). What a block
+//!    counts of an inode on the list is therefore not asked.
+//! 5. What a fold changes goes on the checkpoint's own list, not on the lists of what calls dirty.
+
+use crate::engine::fold::{self, KeyChange, NewInode, Plan, RightsChange};
+use crate::engine::maintenance::{DeferredInode, Maintenance};
+use crate::engine::sink::Sink;
+use crate::error::{Result, StoreError};
+use crate::inodes::cache::{Cell, Logged};
+use crate::store::Store;
+use crate::tree::block_io::{BlockSink, Owner};
+use crate::tree::directory::{self, Change, StateCell};
+use crate::tree::inode_state::{InodeState, padded};
+use lanefs_format::xattrs;
+use lanefs_format::{Attrs, INLINE_MAX, Ino, ROOT_INO, XATTR_BLOB_MAX};
+use lanefs_sync::{Canary, planted};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl StateCell for Cell {
+    fn with<T>(&self, f: impl FnOnce(&mut InodeState) -> T) -> T {
+        f(&mut self.lock().state)
+    }
+}
+
+/// Inodes whose blocks a fold reads together: one after the other they are a trip to the device
+/// each.
+const TOGETHER: usize = 256;
+
+impl Store {
+    /// Inodes in use. A damaged volume may have counted fewer than it frees.
+    pub(crate) fn inodes_counted(&self) -> u64 {
+        (self.inode_count.load(Ordering::Relaxed) as i64).max(0) as u64
+    }
+
+    /// Preallocated pages without a block. A damaged volume may have counted fewer than it writes
+    /// or frees.
+    pub(crate) fn unwritten_counted(&self) -> u64 {
+        // Relaxed: only the holder of the maintenance lock changes it.
+        self.unwritten.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Folds all groups of `buffers`. An error may leave the fold half done in memory, with links
+    /// not counted: it is sticky, and the volume is what the last slot and the log say.
+    pub(crate) fn fold(
+        &self,
+        m: &mut Maintenance,
+        buffers: &[Arc<Vec<u8>>],
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
+        self.fold_deferred(m, sink)?;
+        let plan = fold::plan(buffers.iter().map(|b| b.as_slice()), |_| true)?;
+        self.apply_plan(m, plan, sink).inspect_err(|e| self.io.fail(e))
+    }
+
+    fn apply_plan(&self, m: &mut Maintenance, mut plan: Plan<'_>, sink: &mut Sink<'_>) -> Result<()> {
+        // Relaxed: a floor for the next mount.
+        self.last_ts.fetch_max(plan.last_ts, Ordering::Relaxed);
+        let mut bare = Vec::with_capacity(plan.news.len());
+        for b in &plan.news {
+            self.next_chunk.fetch_max(b.ino.chunk() + 1, Ordering::Relaxed);
+            let is_bare = self.is_bare(&plan, b);
+            bare.push(is_bare);
+            if !is_bare {
+                m.changed.extend(self.fold_new(b, sink)?);
+            }
+            sink.flush_if_full()?;
+        }
+        for (n, r) in plan.rights.iter().enumerate() {
+            if n % TOGETHER == 0 {
+                self.expect_inodes(plan.rights[n..].iter().take(TOGETHER).map(|r| r.ino))?;
+            }
+            self.fold_rights(m, r)?;
+            self.evict_or_flush(n, sink)?;
+        }
+        let mut links: HashMap<Ino, i64> = HashMap::new();
+        for changes in plan.by_dir() {
+            self.fold_entries(m, changes, sink, &mut links)?;
+            sink.flush_if_full()?;
+        }
+        // What is done with goes before more comes.
+        drop(std::mem::take(&mut plan.changes));
+        for (b, _) in plan.news.iter().zip(bare).filter(|b| b.1) {
+            match links.get(&b.ino).and_then(|n| u32::try_from(*n).ok()).filter(|n| *n > 0) {
+                Some(names) => {
+                    links.remove(&b.ino);
+                    m.deferred.push(DeferredInode::new(b, names));
+                }
+                None => m.changed.extend(self.fold_new(b, sink)?),
+            }
+        }
+        // The list is taken from its end.
+        m.deferred.reverse();
+        let mut links: Vec<_> = links.into_iter().collect();
+        links.sort_unstable();
+        let dead: HashMap<Ino, u32> = plan.dead.iter().copied().collect();
+        for (n, &(ino, delta)) in links.iter().enumerate() {
+            if n % TOGETHER == 0 {
+                self.expect_inodes(links[n..].iter().take(TOGETHER).map(|l| l.0))?;
+            }
+            self.fold_links(m, ino, delta)?;
+            if let Some(generation) = dead.get(&ino) {
+                self.fold_death(m, ino, *generation, sink)?;
+                m.changed.pop_if(|c| c.ino == ino && c.lock().gone);
+            }
+            self.evict_or_flush(n, sink)?;
+        }
+        let deferred = &m.deferred;
+        let is_put_off = |ino: Ino| deferred.binary_search_by(|b| ino.cmp(&b.ino)).is_ok();
+        for b in plan.news.iter().filter(|b| !is_put_off(b.ino)) {
+            if let Some(cell) = self.folded_cell(b.ino)?
+                && cell.lock().state.names() == 0
+            {
+                m.orphans_changed |= m.orphans.insert(b.ino);
+            }
+        }
+        for &(ino, parent) in &plan.parents {
+            if let Some(cell) = self.folded_cell(ino)? {
+                cell.lock().state.set_parent(parent);
+                m.changed.push(cell);
+            }
+        }
+        for (n, &(ino, generation)) in plan.dead.iter().enumerate() {
+            if n % TOGETHER == 0 {
+                self.expect_inodes(plan.dead[n..].iter().take(TOGETHER).map(|d| d.0))?;
+            }
+            self.next_chunk.fetch_max(ino.chunk() + 1, Ordering::Relaxed);
+            self.fold_death(m, ino, generation, sink)?;
+            self.evict_or_flush(n, sink)?;
+        }
+        Ok(())
+    }
+
+    /// Called after the `n`th of many inodes was folded or captured: writes what is queued if it is
+    /// much, and now and then the chunks of the inode table, of which each may have another, if
+    /// these are much; then lets them go.
+    pub(crate) fn evict_or_flush(&self, n: usize, sink: &mut Sink<'_>) -> Result<()> {
+        if n % 256 == 255 && self.inodes.memory() > self.memory_bytes / 2 {
+            self.inodes.write_chunks(sink)?;
+            self.inodes.evict_clean();
+        }
+        sink.flush_if_full()
+    }
+
+    /// Reads the blocks of those of these inodes that are not in memory together, for who goes on
+    /// to fold them.
+    fn expect_inodes(&self, inos: impl Iterator<Item = Ino>) -> Result<()> {
+        let mut refs = Vec::new();
+        for ino in inos {
+            if !self.cells.has(ino) {
+                refs.extend(Some(self.inodes.lookup(ino, &self.io)?.block).filter(|r| !r.is_none()));
+            }
+        }
+        crate::tree::block_io::BlockSource::expect(&self.io, &refs);
+        Ok(())
+    }
+
+    fn folded_cell(&self, ino: Ino) -> Result<Option<Arc<Cell>>> {
+        Ok(self.cell(ino)?.filter(|c| {
+            let i = c.lock();
+            i.folded && !i.gone
+        }))
+    }
+
+    /// Makes an inode; `None` if that was folded before.
+    pub(crate) fn fold_new(&self, b: &NewInode<'_>, sink: &mut Sink<'_>) -> Result<Option<Arc<Cell>>> {
+        let ino = b.ino;
+        let e = self.inodes.lookup(ino, &self.io)?;
+        if !e.block.is_none() || e.generation > b.generation {
+            return Ok(None); // Or even dead since.
+        }
+        let attrs = Attrs {
+            mode: b.mode,
+            uid: b.uid,
+            gid: b.gid,
+            flags: 0,
+            rdev: b.rdev,
+            size: b.target.len() as u64,
+            atime: b.time,
+            mtime: b.time,
+            ctime: b.time,
+            btime: b.time,
+            generation: b.generation,
+        };
+        let cell = self.cell_or_new(ino, &attrs)?;
+        let mut guard = cell.lock();
+        let i = &mut *guard;
+        if i.folded || i.gone {
+            return Ok(None);
+        }
+        if i.state.version() == 0 {
+            i.state.apply_attrs(&attrs, 0);
+        } else if b.logged {
+            // What a record says of them may be of an epoch that is not folded, or that a crash has
+            // taken.
+            i.state.set_rights(b.mode, b.uid, b.gid);
+        }
+        i.state.set_parent(b.parent);
+        // What an update said of them is newer than the inode itself.
+        if !b.xattrs.is_empty() && !i.state.has_new_xattrs() {
+            i.state.set_xattrs(b.xattrs.to_vec())?;
+            i.xattrs = Logged::No;
+        }
+        let empty = i.state.tail().is_none() && i.state.mapped_pages() == 0;
+        if !b.target.is_empty() && empty {
+            if b.target.len() <= INLINE_MAX {
+                let _ = i.state.set_tail(0, b.target.to_vec(), &self.io)?;
+                i.tail = Logged::No;
+            } else {
+                let r = sink.write(Owner::Data { ino, page: 0 }, padded(b.target))?;
+                i.state.set_page(0, r, &self.io)?;
+            }
+        }
+        i.folded = true;
+        if b.target.is_empty() && b.xattrs.is_empty() && b.mode & libc::S_IFMT == libc::S_IFREG {
+            self.cells.note_born(ino);
+        }
+        drop(guard);
+        self.inode_count.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(cell))
+    }
+
+    /// Mode, owner and ACLs, in the order of names: whatever a record of the inode said of them,
+    /// which may be of a later epoch (that is folded after this one) but of none that a crash may
+    /// take.
+    fn fold_rights(&self, m: &mut Maintenance, r: &RightsChange<'_>) -> Result<()> {
+        let Some(cell) = self.folded_cell(r.ino)? else { return Ok(()) };
+        let mut i = cell.lock();
+        let now = i.state.attrs();
+        if now.generation != r.generation || (now.mode ^ r.mode) & libc::S_IFMT != 0 {
+            return Ok(());
+        }
+        i.state.set_rights(r.mode, r.uid, r.gid);
+        if let Some(acls) = r.acls {
+            let had = self.xattrs_of(&i.state)?;
+            let all = xattrs::with_acls(&had, acls).ok_or_else(|| StoreError::BadInode {
+                ino: r.ino,
+                why: "its extended attributes are malformed".into(),
+            })?;
+            if all.len() > XATTR_BLOB_MAX {
+                // Its others were made more since, or were more before.
+                tracing::warn!("the ACLs of inode {} do not fit beside its other attributes", r.ino);
+            } else if all != had {
+                i.state.set_xattrs(all)?;
+                i.xattrs = Logged::No;
+            }
+        }
+        drop(i);
+        m.changed.push(cell);
+        Ok(())
+    }
+
+    fn fold_entries(
+        &self,
+        m: &mut Maintenance,
+        changes: &[KeyChange<'_>],
+        sink: &mut Sink<'_>,
+        links: &mut HashMap<Ino, i64>,
+    ) -> Result<()> {
+        let Some(dir) = changes.first().map(|c| c.dir) else { return Ok(()) };
+        let Some(cell) = self.folded_cell(dir)? else {
+            tracing::warn!("{} changes of directory {dir}, which does not exist", changes.len());
+            return Ok(());
+        };
+        let changes = changes.iter().map(|c| {
+            let (ino, kind) = c.new.unwrap_or((Ino::NONE, c.kind));
+            Change { cookie: c.cookie, name: c.name, ino, kind }
+        });
+        let mut on = |f: directory::Folded| {
+            if let Some((old, _)) = f.old
+                && !(f.new.is_some() && planted(Canary::LinkKept))
+            {
+                *links.entry(old).or_default() -= 1;
+            }
+            if let Some((new, _)) = f.new {
+                *links.entry(new).or_default() += 1;
+            }
+        };
+        let r = directory::fold_dir(&*cell, sink, changes, &mut on);
+        m.changed.push(cell);
+        r
+    }
+
+    pub(crate) fn fold_links(&self, m: &mut Maintenance, ino: Ino, delta: i64) -> Result<()> {
+        if delta == 0 {
+            return Ok(());
+        }
+        let Some(cell) = self.folded_cell(ino)? else {
+            tracing::warn!("link count of inode {ino} changes by {delta}, but it does not exist");
+            return Ok(());
+        };
+        let mut i = cell.lock();
+        let had = if m.orphans.contains(&ino) { 0 } else { i.state.names() };
+        let names = (i64::from(had) + delta).clamp(0, i64::from(u32::MAX)) as u32;
+        i.state.set_names(names);
+        m.changed.push(cell.clone());
+        m.orphans_changed |= if names == 0 { m.orphans.insert(ino) } else { m.orphans.remove(&ino) };
+        Ok(())
+    }
+
+    fn fold_death(&self, m: &mut Maintenance, ino: Ino, generation: u32, sink: &mut Sink<'_>) -> Result<()> {
+        let e = self.inodes.lookup(ino, &self.io)?;
+        if e.block.is_none() && e.generation > generation || ino == ROOT_INO {
+            return Ok(()); // Dead before.
+        }
+        if let Some(cell) = self.cell(ino)? {
+            let mut guard = cell.lock();
+            let i = &mut *guard;
+            if i.gone || i.state.attrs().generation != generation {
+                return Ok(());
+            }
+            if i.folded && i.state.names() > 0 && !m.orphans.contains(&ino) {
+                tracing::warn!("inode {ino} is said to be dead, but it has {} names", i.state.names());
+                return Ok(());
+            }
+            // Tree marks of what memory gave up already; what is fresh has none and loses its live
+            // mark below.
+            i.clear_live_marks(&self.segments);
+            i.died.drain(..).for_each(|a| sink.unmark(a));
+            i.fresh.clear();
+            i.state.destroy(sink)?;
+            self.count_unwritten(0, i);
+            i.gone = true;
+            if i.folded {
+                self.inode_count.fetch_sub(1, Ordering::Relaxed);
+            }
+            drop(guard);
+            self.cells.remove(ino);
+        }
+        let next = generation.wrapping_add(1);
+        self.inodes.clear(ino, next, self.epoch.load(Ordering::Relaxed), &self.io)?;
+        m.freed.push((ino, next));
+        m.orphans_changed |= m.orphans.remove(&ino);
+        Ok(())
+    }
+
+    /// See [`Store::load_bucket`].
+    pub(crate) fn read_bucket(&self, ino: Ino, cookie: u64) -> Result<crate::api::BucketImage> {
+        let cell =
+            self.cell(ino)?.ok_or_else(|| StoreError::Invalid(format!("directory {ino} does not exist")))?;
+        let mut tries = 0;
+        loop {
+            match directory::load_bucket(&*cell, &self.io, cookie) {
+                // The bucket may have been rewritten and its block reused since the map was asked.
+                Err(StoreError::Corrupt { .. }) if tries < 2 => tries += 1,
+                other => return other,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{FoldInput, FormatOptions, OpenOptions};
+    use crate::device::{Device, MemoryDevice};
+    use lanefs_format::record::{Effect, encode_group};
+    use lanefs_format::{FileKind, Version};
+
+    fn groups(epoch: u64, effects: impl Fn(Ino, &[u8], u64) -> Vec<u8>) -> Vec<u8> {
+        (0..50).flat_map(|n| effects(Ino(1000 + n), format!("file{n}").as_bytes(), epoch)).collect()
+    }
+
+    fn group(epoch: u64, effects: &[Effect<'_>]) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode_group(&mut out, Version { epoch, ts: epoch, lane: 0 }, effects);
+        out
+    }
+
+    #[test]
+    fn what_a_fold_removes_does_not_wait_in_memory_for_the_capture() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20).unwrap());
+        Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
+        let (s, _) = Store::open(vec![device], &OpenOptions::default()).unwrap();
+        let (dir, old, kind, generation) = (ROOT_INO, Ino::NONE, FileKind::File, 0);
+        let made = groups(5, |ino, name, epoch| {
+            let (mode, uid, gid, rdev, time, target) = (libc::S_IFREG, 0, 0, 0, 1, &b""[..]);
+            let new = Effect::New {
+                ino,
+                parent: dir,
+                generation,
+                mode,
+                uid,
+                gid,
+                rdev,
+                time,
+                target,
+                logged: false,
+            };
+            let cookie = name[4..].iter().fold(0, |c, b| c << 8 | u64::from(*b));
+            group(epoch, &[new, Effect::Set { dir, cookie, name, ino, old, kind }])
+        });
+        s.checkpoint(|| Ok(FoldInput { epoch: 5, groups: vec![made.into()] })).unwrap();
+        let removed = groups(6, |ino, name, epoch| {
+            let cookie = name[4..].iter().fold(0, |c, b| c << 8 | u64::from(*b));
+            group(
+                epoch,
+                &[Effect::Clr { dir, cookie, name, old: ino, kind }, Effect::Dead { ino, generation }],
+            )
+        });
+        let mut m = s.maintenance.lock();
+        let mut dirty = Default::default();
+        let mut sink = Sink::new(&s, &mut dirty);
+        s.fold(&mut m, &[removed.into()], &mut sink).unwrap();
+        assert_eq!(m.freed.len(), 50);
+        let kept: Vec<Ino> = m.changed.iter().map(|c| c.ino).collect();
+        assert_eq!(kept, [ROOT_INO]);
+    }
+}

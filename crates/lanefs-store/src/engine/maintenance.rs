@@ -1,0 +1,102 @@
+//! What checkpoints, the cleaner and a repair keep from one to the next.
+
+use crate::api::CleanReport;
+use crate::engine::fold::NewInode;
+use crate::inodes::cache::Cell;
+use crate::log::usage_table::UsageTable;
+use lanefs_format::slot::Slot;
+use lanefs_format::{BlockRef, Ino, Version};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What only the holder of the maintenance lock touches.
+pub(crate) struct Maintenance {
+    /// The slot in force.
+    pub slot: Slot,
+    /// Where it lies: 0 or 1.
+    pub slot_index: usize,
+    pub usage: UsageTable,
+    /// Inodes without names, not dead.
+    pub orphans: BTreeSet<Ino>,
+    pub orphan_blocks: Vec<BlockRef>,
+    pub orphans_changed: bool,
+    /// Inodes to be written out: what was dirtied before the position, and what the fold changed.
+    /// Some twice.
+    pub changed: Vec<Arc<Cell>>,
+    /// Files that a fold has put off, the first one last (`deferred`).
+    pub deferred: Vec<DeferredInode>,
+    /// Inodes that this checkpoint cannot write out, because their NEW is not folded.
+    pub waiting: Vec<Arc<Cell>>,
+    /// How many these were at the last one.
+    pub waited: usize,
+    /// Inodes written out since the slot in force.
+    pub captured: Vec<Arc<Cell>>,
+    /// What was carried over (4) and is written, but not known to be flushed: the mlog and the last
+    /// place of each message.
+    pub carried: Vec<(usize, u64)>,
+    /// Numbers freed by folds since the slot in force.
+    pub freed: Vec<(Ino, u32)>,
+    /// The last durable checkpoint's number.
+    pub durable: u64,
+    /// Segments with live blocks whose owners the cleaner cannot find.
+    pub stuck: BTreeSet<u32>,
+    /// The next position is the last one: the store closes.
+    pub closing: bool,
+    /// The slot of that position is durable.
+    pub closed: bool,
+    /// What the cleaner did since the store was opened.
+    pub cleaned: CleanReport,
+}
+
+impl Maintenance {
+    pub fn new(slot: Slot, slot_index: usize, usage: UsageTable) -> Maintenance {
+        Maintenance {
+            slot,
+            slot_index,
+            usage,
+            orphans: BTreeSet::new(),
+            orphan_blocks: Vec::new(),
+            orphans_changed: false,
+            changed: Vec::new(),
+            deferred: Vec::new(),
+            waiting: Vec::new(),
+            waited: 0,
+            captured: Vec::new(),
+            carried: Vec::new(),
+            freed: Vec::new(),
+            durable: 0,
+            stuck: BTreeSet::new(),
+            closing: false,
+            closed: false,
+            cleaned: CleanReport::default(),
+        }
+    }
+}
+
+/// A file that a fold makes later, and of which nothing else is known (`deferred`).
+#[derive(Clone, Copy)]
+pub(crate) struct DeferredInode {
+    pub ino: Ino,
+    parent: Ino,
+    time: i64,
+    generation: u32,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    /// Names it has after the fold, if it had none before.
+    pub names: u32,
+    logged: bool,
+}
+
+impl DeferredInode {
+    pub fn new(b: &NewInode<'_>, names: u32) -> DeferredInode {
+        let NewInode { ino, parent, time, generation, mode, uid, gid, logged, .. } = *b;
+        DeferredInode { ino, parent, time, generation, mode, uid, gid, names, logged }
+    }
+
+    pub fn new_inode(&self) -> NewInode<'static> {
+        let DeferredInode { ino, parent, time, generation, mode, uid, gid, logged, .. } = *self;
+        let (rdev, target, xattrs, version) = (0, &b""[..], &b""[..], Version::default());
+        NewInode { ino, parent, generation, mode, uid, gid, rdev, time, target, xattrs, logged, version }
+    }
+}

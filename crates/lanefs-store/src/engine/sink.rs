@@ -1,0 +1,148 @@
+//! Where the structures hand over their blocks during a checkpoint: the log's side of
+//! [`BlockSink`].
+//!
+//! A block is marked live and in the tree when it gets its address, and loses both marks when it is
+//! freed; the leaves of the usage table that this changes are noted. Blocks of the usage table
+//! itself are marked live only. Writes are queued in [`Io`], where reads find them, and go out in
+//! large submissions.
+//!
+//! [`Io`]: crate::log::io::Io
+
+use crate::error::Result;
+use crate::log::mlog::Heat;
+use crate::log::usage_table::{TableSink, leaf_of};
+use crate::store::Store;
+use crate::tree::block_io::{BlockSink, BlockSource, Owner};
+use lanefs_format::checksum;
+use lanefs_format::header::seal;
+use lanefs_format::summary::DataOwner;
+use lanefs_format::{Block, BlockAddr, BlockRef};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+/// Queued blocks are written when there are this many, their copies counted.
+pub(crate) const QUEUE_MAX: usize = 512;
+
+/// A sink for one checkpoint.
+pub(crate) struct Sink<'a> {
+    store: &'a Store,
+    /// Leaves of the usage table that have to be written.
+    dirty: &'a mut BTreeSet<u64>,
+    sequence: u64,
+    checkpoint: u64,
+}
+
+impl<'a> Sink<'a> {
+    pub fn new(store: &'a Store, dirty: &'a mut BTreeSet<u64>) -> Sink<'a> {
+        let checkpoint = store.checkpoint_number.load(Ordering::Relaxed);
+        Sink { store, dirty, sequence: checkpoint << 32, checkpoint }
+    }
+
+    /// The tree refers to `addr` from now on.
+    pub fn mark(&mut self, addr: BlockAddr) {
+        if let Some(seg) = self.store.segments.set_tree(addr) {
+            self.dirty.insert(leaf_of(seg));
+        }
+    }
+
+    /// The tree does not refer to `addr` any more.
+    pub fn unmark(&mut self, addr: BlockAddr) {
+        if let Some(seg) = self.store.segments.clear_tree(addr) {
+            self.dirty.insert(leaf_of(seg));
+        }
+    }
+
+    fn place(&self, owner: Owner) -> (usize, Heat) {
+        let n = self.store.mlogs.len() as u64;
+        let (spread, heat) = match owner {
+            Owner::Data { ino, .. } => (ino.chunk(), Heat::Warm),
+            Owner::Bucket { ino, .. } => (ino.chunk(), Heat::Hot),
+            Owner::Inode { ino } | Owner::Map { ino, .. } | Owner::Xattr { ino, .. } => {
+                (ino.chunk(), Heat::Node)
+            }
+            Owner::Table { index, .. } | Owner::Usage { index, .. } => (index, Heat::Node),
+            Owner::Orphans { .. } => (0, Heat::Node),
+            Owner::Summary { segment, .. } => (segment, Heat::Node),
+        };
+        ((spread % n) as usize, heat)
+    }
+}
+
+impl TableSink for Sink<'_> {
+    fn touch_leaf(&mut self, leaf: u64) {
+        self.dirty.insert(leaf);
+    }
+
+    fn next_leaf(&mut self) -> Option<u64> {
+        self.dirty.pop_first()
+    }
+
+    fn free_summary(&mut self, addr: BlockAddr) {
+        self.store.segments.clear_live(addr);
+        self.unmark(addr);
+    }
+}
+
+impl BlockSource for Sink<'_> {
+    fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        self.store.io.read(r, what)
+    }
+    fn read_once(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        self.store.io.read_once(r, what)
+    }
+    fn expect(&self, refs: &[BlockRef]) {
+        self.store.io.expect(refs);
+    }
+}
+
+impl BlockSink for Sink<'_> {
+    fn count_unwritten(&mut self, more: i64) {
+        // Relaxed: only checkpoints write inodes, one at a time.
+        self.store.unwritten.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Writes what is queued, if it is much.
+    fn flush_if_full(&mut self) -> Result<()> {
+        let copies = self.store.segments.geometry.copies as usize;
+        if copies * self.store.io.queue_len() >= QUEUE_MAX { self.store.io.write_queue() } else { Ok(()) }
+    }
+
+    fn write(&mut self, owner: Owner, mut block: Box<Block>) -> Result<BlockRef> {
+        let (mlog, heat) = self.place(owner);
+        let mlog = &self.store.mlogs[mlog];
+        let mut runs = Vec::with_capacity(1);
+        mlog.alloc(&self.store.segments, heat, 1, self.checkpoint, true, &mut runs)?;
+        let addr = runs.first().map_or(BlockAddr::NONE, |r| r.0);
+        if let Owner::Data { ino, page } = owner {
+            mlog.note_owners([(addr, DataOwner { ino, page })]);
+        } else {
+            self.sequence += 1;
+            seal(&mut block, addr, self.store.stamp(self.sequence));
+        }
+        let r = checksum::reference(addr, &block);
+        let blocks = self.store.segments.blocks_at(addr);
+        self.store.segments.set_live(addr);
+        if !matches!(owner, Owner::Usage { .. }) {
+            self.mark(addr);
+        }
+        if !matches!(owner, Owner::Summary { .. }) {
+            self.store.space.charge(0, blocks);
+        }
+        // An inode in memory is a tenth of its block, and pages have a cache of their own.
+        let keep = matches!(
+            owner,
+            Owner::Bucket { .. } | Owner::Map { .. } | Owner::Table { .. } | Owner::Usage { .. }
+        );
+        self.store.io.enqueue(r, block, keep, blocks == 2);
+        Ok(r)
+    }
+
+    fn free(&mut self, addr: BlockAddr) {
+        let blocks = self.store.segments.blocks_at(addr);
+        if self.store.segments.clear_live(addr) {
+            self.store.space.credit(0, blocks);
+        }
+        self.unmark(addr);
+        self.store.io.forget(addr);
+    }
+}

@@ -1,0 +1,58 @@
+//! Writing checkpoint slots: see the head of [`crate::log::slots`].
+
+use crate::engine::maintenance::Maintenance;
+use crate::error::Result;
+use crate::log::io::Write;
+use crate::store::Store;
+use lanefs_format::slot::{Position, Slot};
+use lanefs_sync::{Canary, planted};
+use std::sync::atomic::Ordering;
+
+impl Store {
+    fn write_slot(&self, slot: &Slot, index: usize) -> Result<()> {
+        let places = self.superblock().slot_places(index);
+        let blocks: Vec<_> = places.into_iter().map(|addr| (addr, slot.encode(addr))).collect();
+        let writes: Vec<_> = blocks.iter().map(|(addr, b)| Write { addr: *addr, data: &b.0 }).collect();
+        self.io.write(&writes).map(drop)
+    }
+
+    /// Writes a slot and flushes: the commit point of a checkpoint.
+    pub(crate) fn put_slot(&self, m: &mut Maintenance, slot: Slot) -> Result<()> {
+        let index = m.slot_index ^ 1;
+        self.write_slot(&slot, index)?;
+        if !planted(Canary::SlotNotFlushed) {
+            self.io.flush(1)?;
+        } // The commit point: from here on the new tree is the volume.
+        m.slot = slot;
+        m.slot_index = index;
+        // Relaxed: batches that see it are written behind the flush.
+        self.slot_in_force.store(m.slot.generation, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes the twin of the slot in force (2).
+    pub(crate) fn put_twin(&self, m: &mut Maintenance) -> Result<()> {
+        let twin = Slot { generation: m.slot.generation + 1, ..m.slot.clone() };
+        let index = m.slot_index ^ 1;
+        self.write_slot(&twin, index)?;
+        m.slot = twin;
+        m.slot_index = index;
+        Ok(())
+    }
+
+    /// Writes stamp `i` on all devices but the first (4).
+    pub(crate) fn stamp_members(&self, m: &Maintenance, i: usize) -> Result<()> {
+        let superblock = self.superblock();
+        if !superblock.has_far_copies() || self.io.devices().len() < 2 {
+            return Ok(());
+        }
+        let mut slot = Slot { mount: self.mount.load(Ordering::Relaxed), ..m.slot.clone() };
+        if slot.positions.is_empty() {
+            slot.positions.push(Position::default());
+        }
+        let places = (1..self.io.devices().len()).map(|d| superblock.stamp_place(d, i));
+        let blocks: Vec<_> = places.map(|addr| (addr, slot.encode(addr))).collect();
+        let writes: Vec<_> = blocks.iter().map(|(addr, b)| Write { addr: *addr, data: &b.0 }).collect();
+        self.io.write(&writes).map(drop)
+    }
+}

@@ -1,0 +1,530 @@
+//! A transaction's way to the device: one trip, and one shared flush if it is durable.
+//!
+//! ```text
+//! A  lock the cells in ino order, with the map nodes in memory that the pages need
+//! B  inside a reader section (no I/O, no waiting): give out addresses, change the cells, take what the batch has to
+//!    carry, give the batch its place; leave the section, unlock
+//! C  write data and batch in one submission per device
+//! D  if durable: wait for older data and links that the batch relies on, flush, wait for older commits of these inodes
+//! ```
+//!
+//! 1. B is atomic against a checkpoint's position P: either the batch lies before P and the cells'
+//!    changes are captured by that checkpoint, or the batch lies behind P.
+//! 2. A durable batch carries every change of its inodes that the tree lacks and no older batch
+//!    carries ([`InodeState::take_delta`]); a batch that carries the others is older, and D waits
+//!    for it. So recovery never needs a batch that may be missing to make sense of one that was
+//!    acknowledged.
+//! 3. The data a batch refers to was answered before its flush began (D), own or not.
+//! 4. If something cannot be read, or nothing can be allocated for the data, nothing has changed;
+//!    if nothing for the batch, the data is written and mapped, and the batch follows once there is
+//!    room. A caller that is told of an error has its promises still.
+//!
+//! [`InodeState::take_delta`]: crate::tree::inode_state::InodeState::take_delta
+
+use crate::api::{InodeUpdate, Transaction};
+use crate::engine::begun::Begun;
+use crate::engine::commits::Pending;
+use crate::error::{Result, StoreError};
+use crate::inodes::cache::{Cell, Inner, Logged};
+use crate::log::message::Placed;
+use crate::log::mlog::{BatchPlace, Heat, Mlog};
+use crate::store::Store;
+use crate::tree::block_io::BlockSource;
+use crate::tree::inode_state::{InodeState, MapDelta, padded, tail_of};
+use crate::tree::radix::Wanted;
+use lanefs_format::batch::{self, BatchHead, BatchKind, InodeRecord, TailUpdate};
+use lanefs_format::checksum;
+use lanefs_format::summary::DataOwner;
+use lanefs_format::{Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, PAGES_END, XATTR_BLOB_MAX};
+use lanefs_sync::lock::MutexGuard;
+use lanefs_sync::{Canary, planted};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The most blocks of one batch; longer messages are split.
+const BATCH_MAX: u32 = 32;
+
+/// How a message of `len` bytes is split: blocks of each batch and the bytes it takes.
+fn pieces(len: usize, segment_blocks: u32) -> Vec<(u32, usize)> {
+    let most = BATCH_MAX.min(segment_blocks - 1);
+    let room = batch::room_in(most as usize);
+    let mut left = len;
+    let mut out = Vec::new();
+    loop {
+        let n = left.min(room);
+        out.push((batch::blocks_for(n) as u32, n));
+        left -= n;
+        if left == 0 {
+            return out;
+        }
+    }
+}
+
+impl Store {
+    /// Gives a message its places in an mlog. Inside a reader section.
+    pub(crate) fn place(
+        &self,
+        mlog: usize,
+        head: BatchHead,
+        bytes: Vec<u8>,
+        devices: u64,
+        urgent: bool,
+    ) -> Result<Placed> {
+        let blocks = self.batches_for(bytes.len());
+        let places = self.mlogs[mlog].alloc_batches(&self.segments, &self.next_seq, &blocks, urgent)?;
+        Ok(self.placed(mlog, head, bytes, devices, places))
+    }
+
+    /// The blocks of each batch of a message of `len` bytes.
+    pub(crate) fn batches_for(&self, len: usize) -> Vec<u32> {
+        pieces(len, self.segments.geometry.segment_blocks).iter().map(|s| s.0).collect()
+    }
+
+    /// A message and the places it was given.
+    pub(crate) fn placed(
+        &self,
+        mlog: usize,
+        mut head: BatchHead,
+        bytes: Vec<u8>,
+        devices: u64,
+        places: Vec<BatchPlace>,
+    ) -> Placed {
+        head.id = places[0].place;
+        // Relaxed: set behind the flush that made the slot durable; an older value says less.
+        head.slot = self.slot_in_force.load(Ordering::Relaxed);
+        head.parts = places.len() as u32;
+        Placed { mlog, head, bytes, places, devices }
+    }
+
+    /// Segments that messages of so many bytes fill.
+    pub(crate) fn segments_for(&self, bytes: u64) -> u64 {
+        let n = self.segments.geometry.segment_blocks;
+        let most = BATCH_MAX.min(n - 1);
+        bytes / (u64::from((n - 1) / most) * batch::room_in(most as usize) as u64)
+    }
+
+    /// The blocks of a placed message, in runs.
+    pub(crate) fn encode_placed(&self, p: &Placed) -> Vec<(BlockAddr, Vec<Block>)> {
+        let split = pieces(p.bytes.len(), self.segments.geometry.segment_blocks);
+        let mut out = Vec::with_capacity(split.len());
+        let mut at = 0;
+        for (part, (place, &(blocks, n))) in p.places.iter().zip(&split).enumerate() {
+            let ctx = self.context(place.seq);
+            let stamp = self.stamp(place.seq);
+            if let Some((addr, link)) = place.link {
+                out.push((addr, vec![*batch::encode_chain(link, addr, ctx, stamp)]));
+            }
+            let mut b = vec![Block([0; lanefs_format::BLOCK_SIZE]); blocks as usize];
+            let head = BatchHead { part: part as u32, prior: place.prior, acked: place.acked, ..p.head };
+            batch::encode_batch(&mut b, &head, &p.bytes[at..at + n], place.addr, ctx, stamp);
+            at += n;
+            out.push((place.addr, b));
+        }
+        out
+    }
+
+    /// Makes durable messages whose blocks were answered: links first, then one flush per device.
+    /// Shares of an epoch are flushed too, and count as durable when the epoch is published.
+    pub(crate) fn flush_placed(&self, placed: &[Placed], shares: &[Placed], also: u64) -> Result<()> {
+        let mut mask = also;
+        for p in placed.iter().chain(shares) {
+            let m = &self.mlogs[p.mlog];
+            m.wait_links(p.last_seq());
+            mask |= p.devices | m.chain_devices();
+        }
+        let commit = placed.is_empty();
+        if planted(if commit { Canary::CommitWithoutFlush } else { Canary::FsyncWithoutFlush }) {
+            return Ok(());
+        }
+        self.io.flush(mask)?;
+        placed.iter().for_each(|p| self.mlogs[p.mlog].made_durable(p.last_place()));
+        Ok(())
+    }
+
+    pub(crate) fn links_answered(&self, placed: &[Placed]) {
+        for p in placed {
+            p.link_seqs().for_each(|s| self.mlogs[p.mlog].link_done(s));
+        }
+    }
+
+    /// See [`Store::submit`].
+    pub(crate) fn run_transaction(&self, mut tx: Transaction) -> Result<()> {
+        self.check_writable()?;
+        if !tx.durable && !tx.groups.is_empty() {
+            return Err(StoreError::Invalid("record groups need a durable transaction".into()));
+        }
+        tx.inodes.sort_by_key(|u| u.ino);
+        if tx.inodes.windows(2).any(|w| w[0].ino == w[1].ino) {
+            return Err(StoreError::Invalid("an inode twice in one transaction".into()));
+        }
+        for u in &tx.inodes {
+            if u.xattrs.as_ref().is_some_and(|x| x.len() > XATTR_BLOB_MAX) {
+                return Err(StoreError::NoSpace);
+            }
+            if let Some((page, _)) = u.pages.iter().find(|p| p.0 >= PAGES_END) {
+                return Err(StoreError::Invalid(format!("page {page} is beyond what a map can hold")));
+            }
+        }
+        let promised = |tx: &Transaction| tx.inodes.iter().map(|u| u64::from(u.reserved)).sum::<u64>();
+        let brought = promised(&tx);
+        let r = self.try_until_there_is_room(&mut tx);
+        if r.is_err() {
+            self.space.keep_promise(tx.lane, brought - promised(&tx));
+        }
+        r
+    }
+
+    fn try_until_there_is_room(&self, tx: &mut Transaction) -> Result<()> {
+        self.watch_metadata(tx.lane)?;
+        let mut tries = 0;
+        loop {
+            match self.try_transaction(tx) {
+                Err(StoreError::NoSpace) if tries < 8 => {
+                    tries += 1;
+                    let blocks = tx.inodes.iter().map(|u| u.pages.len() as u64).sum();
+                    self.make_room(blocks, tries > 4)?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// One attempt. [`StoreError::NoSpace`] means: make room and try again; what was done
+    /// already is taken out of `tx`.
+    fn try_transaction(&self, tx: &mut Transaction) -> Result<()> {
+        self.begin_transaction(tx, None)?.finish().0
+    }
+
+    /// Steps A and B, for a transaction and the shares of an epoch that goes with it, both in one
+    /// section. After an error neither was begun. An epoch that has its places is begun, whatever
+    /// becomes of the transaction.
+    pub(crate) fn begin_transaction(
+        &self,
+        tx: &mut Transaction,
+        epoch: Option<&Pending>,
+    ) -> Result<Begun<'_>> {
+        let lane = tx.lane;
+        let mlog = &self.mlogs[lane % self.mlogs.len()];
+        let cells = self.cells_for(&tx.inodes)?;
+        let mut guards = self.lock_all(&cells, &tx.inodes)?;
+        let section = self.enter(lane);
+        section.check()?;
+        let mut writes = Vec::new();
+        let mut placed = Vec::new();
+        let mut out_of_room = None;
+        let shares = epoch.map_or(Ok(Vec::new()), |p| self.place_epoch(p, mlog.id))?;
+        match self.change_cells(mlog, lane, &mut tx.inodes, &mut guards, &mut writes) {
+            // The epoch has its places: it goes without the transaction, of which nothing was done.
+            Err(e) if !shares.is_empty() => out_of_room = Some(e),
+            other => other?,
+        }
+        if tx.durable && out_of_room.is_none() {
+            match self.place_fsync(mlog.id, &tx.groups, &mut guards) {
+                Ok(p) => {
+                    // Relaxed: the section orders it, as in `change_cells`.
+                    mlog.keep_groups(&tx.groups, self.checkpoint_number.load(Ordering::Relaxed));
+                    placed.push(p);
+                }
+                Err(e) => out_of_room = Some(e),
+            }
+        }
+        let durable = !placed.is_empty();
+        let mut tickets = Vec::with_capacity(cells.len());
+        for (cell, inner) in cells.iter().zip(&mut guards) {
+            self.cells.list_dirty(cell, inner);
+            self.cells.update_weight(cell.ino, inner);
+            tickets.push((cell.clone(), inner.begin(durable)));
+        }
+        let flight = section.leave();
+        Ok(Begun { store: self, durable: tx.durable, tickets, writes, placed, shares, out_of_room, flight })
+    }
+
+    fn cells_for(&self, updates: &[InodeUpdate]) -> Result<Vec<Arc<Cell>>> {
+        updates.iter().map(|u| self.cell_or_new(u.ino, &u.attrs)).collect()
+    }
+
+    /// Locks the cells in their order, with all map nodes in memory that the pages need.
+    fn lock_all<'a>(
+        &self,
+        cells: &'a [Arc<Cell>],
+        updates: &[InodeUpdate],
+    ) -> Result<Vec<MutexGuard<'a, Inner>>> {
+        loop {
+            let guards: Vec<_> = cells.iter().map(|c| c.lock()).collect();
+            if let Some(i) = guards.iter().position(|g| g.gone) {
+                let why = format!("inode {} does not exist any more", cells[i].ino);
+                return Err(StoreError::Invalid(why));
+            }
+            let mut wanted: Vec<(usize, u64, Wanted)> = Vec::new();
+            for (n, (i, u)) in guards.iter().zip(updates).enumerate() {
+                // The tail that becomes a block is a page of the map too.
+                let tail = i.state.tail().filter(|_| Plan::new(u, &i.state).displaced);
+                let pages = u.pages.iter().map(|(p, _)| *p).chain(tail.map(|t| t.0));
+                wanted.extend(pages.filter_map(|p| Some((n, p, i.state.missing_for(p)?))));
+            }
+            if wanted.is_empty() {
+                debug_assert!(
+                    updates
+                        .iter()
+                        .zip(&guards)
+                        .all(|(u, g)| !u.size_only || g.folded || g.state.version() > 0),
+                    "the store has no attributes of this inode"
+                );
+                return Ok(guards);
+            }
+            drop(guards);
+            wanted.dedup_by(|a, b| (a.0, &a.2) == (b.0, &b.2));
+            for (n, page, w) in wanted {
+                self.read_node(&cells[n], &w, |s| s.missing_for(page))?;
+            }
+        }
+    }
+
+    /// Reads a map node with the cell's lock released. It may have been replaced and its block
+    /// reused meanwhile: only if it `is_asked` for still it is bad.
+    pub(crate) fn read_node(
+        &self,
+        cell: &Cell,
+        w: &Wanted,
+        is_asked: impl Fn(&InodeState) -> Option<Wanted>,
+    ) -> Result<()> {
+        let read = self.io.read(w.r, w.what);
+        let mut inner = cell.lock();
+        match read {
+            Ok(b) => inner.state.install(w, &b),
+            Err(e) if is_asked(&inner.state).as_ref() == Some(w) => Err(e),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Part B for the inodes: addresses, maps, attributes. Takes the pages out of the updates. Out
+    /// of room it fails before it changes anything; behind that nothing fails, since all nodes are
+    /// in memory and what cannot be taken was refused before (4).
+    fn change_cells(
+        &self,
+        mlog: &Mlog,
+        lane: usize,
+        updates: &mut [InodeUpdate],
+        guards: &mut [MutexGuard<'_, Inner>],
+        writes: &mut Vec<(BlockRef, Box<Block>)>,
+    ) -> Result<()> {
+        let plans: Vec<Plan> =
+            updates.iter().zip(guards.iter()).map(|(u, g)| Plan::new(u, &g.state)).collect();
+        let blocks: usize = plans.iter().map(|p| p.blocks).sum();
+        let mut runs = Vec::new();
+        // Relaxed: the reader section orders it against the checkpoint that changes it.
+        let checkpoint = self.checkpoint_number.load(Ordering::Relaxed);
+        mlog.alloc(&self.segments, Heat::Warm, blocks as u32, checkpoint, self.in_checkpoint(), &mut runs)?;
+        let mut addrs = runs.iter().flat_map(|&(a, n)| (0..u64::from(n)).map(move |i| a.plus(i)));
+        let mut owners = Vec::with_capacity(blocks);
+        let (mut freed, mut promised) = (0u64, 0u64);
+        let mut each = |u: &mut InodeUpdate, plan: Plan, inner: &mut Inner| -> Result<()> {
+            promised += u64::from(std::mem::take(&mut u.reserved));
+            let mut put = |inner: &mut Inner, page: u64, block: Box<Block>| -> Result<()> {
+                let addr = addrs.next().ok_or(StoreError::NoSpace)?;
+                let r = checksum::reference(addr, &block);
+                let old = inner.state.set_page(page, r, &self.io)?;
+                inner.born(&self.segments, addr);
+                if let Some(old) = old {
+                    inner.dies(&self.segments, old);
+                    freed += 1;
+                }
+                owners.push((addr, DataOwner { ino: u.ino, page }));
+                writes.push((r, block));
+                Ok(())
+            };
+            let tail_was = inner.state.tail_extent();
+            let mut tail = None;
+            for (page, block) in u.pages.drain(..) {
+                match plan.tail {
+                    Some((p, n)) if p == page => tail = Some((page, block.0[..n].to_vec())),
+                    _ => put(inner, page, block)?,
+                }
+            }
+            if let Some((page, bytes)) = tail {
+                if plan.displaced
+                    && let Some((p, b)) = inner.state.tail()
+                {
+                    // It ends being the tail when its block is mapped, not before: that may fail.
+                    let b = padded(b);
+                    put(inner, p, b)?;
+                }
+                let change = inner.state.set_tail(page, bytes, &self.io)?;
+                if let Some(old) = change.freed {
+                    inner.dies(&self.segments, old);
+                    freed += 1;
+                }
+                inner.tail = Logged::No;
+            }
+            let version = inner.state.version() + 1;
+            if u.size_only {
+                inner.state.apply_attrs(&Attrs { size: u.attrs.size, ..*inner.state.attrs() }, version);
+            } else {
+                inner.state.apply_attrs(&u.attrs, version);
+            }
+            if tail_was != inner.state.tail_extent() {
+                inner.tail = Logged::No; // Also if it is only shorter: it may grow again, by zeros.
+            }
+            if let Some(x) = u.xattrs.take() {
+                inner.state.set_xattrs(x)?;
+                inner.xattrs = Logged::No;
+            }
+            Ok(())
+        };
+        let r = (updates.iter_mut().zip(plans).zip(&mut *guards))
+            .try_for_each(|((u, plan), inner)| each(u, plan, inner));
+        mlog.note_owners(owners);
+        self.space.account_write(lane, promised, writes.len() as u64, freed);
+        guards.iter_mut().for_each(|g| self.count_unwritten(lane, g));
+        // It cannot be, and pages would be missing that somebody may call durable.
+        r.inspect_err(|e| self.io.fail(e))
+    }
+
+    /// Part B for the batch: takes what it has to carry and gives it a place. If there is none,
+    /// nothing was taken.
+    fn place_fsync(
+        &self,
+        mlog: usize,
+        groups: &[u8],
+        guards: &mut [MutexGuard<'_, Inner>],
+    ) -> Result<Placed> {
+        let mut bytes = Vec::with_capacity(groups.len() + 256 * guards.len() + 64);
+        batch::put_message_head(&mut bytes, groups, guards.len());
+        let mut deltas: Vec<(MapDelta, Logged, Logged)> = Vec::with_capacity(guards.len());
+        let mut devices = 0;
+        let mut failed = None;
+        for g in guards.iter_mut() {
+            match self.take_record(g) {
+                Ok((record, undo)) => {
+                    devices |= self.touch_record(&record);
+                    batch::put_inode(&mut bytes, &record);
+                    deltas.push(undo);
+                }
+                Err(e) => {
+                    failed = Some(e);
+                    break;
+                }
+            }
+        }
+        let head = self.fsync_head();
+        let result = match failed {
+            Some(e) => Err(e),
+            None => self.place(mlog, head, bytes, devices, self.in_checkpoint()),
+        };
+        if result.is_err() {
+            for (g, (delta, tail, xattrs)) in guards.iter_mut().zip(deltas) {
+                if !g.state.is_dir() {
+                    g.state.restore_delta(delta);
+                }
+                (g.tail, g.xattrs) = (tail, xattrs);
+            }
+        }
+        result
+    }
+
+    pub(crate) fn fsync_head(&self) -> BatchHead {
+        BatchHead {
+            kind: BatchKind::Fsync,
+            id: 0,
+            // Relaxed: for people who look at the log.
+            epoch: self.epoch.load(Ordering::Relaxed),
+            previous: 0,
+            part: 0,
+            parts: 1,
+            share: 0,
+            shares: 1,
+            prior: 0,
+            acked: 0,
+            slot: 0,
+        }
+    }
+
+    /// What the next durable batch has to say of an inode, and how to take that back.
+    fn take_record(&self, i: &mut Inner) -> Result<(InodeRecord, (MapDelta, Logged, Logged))> {
+        let xattrs = if i.xattrs == Logged::Yes { None } else { Some(self.xattrs_of(&i.state)?) };
+        // A directory's buckets are written by folds, and make sense only with the link counts of
+        // the same checkpoint.
+        let delta = if i.state.is_dir() { MapDelta::default() } else { i.state.take_delta() };
+        let tail = i.tail != Logged::Yes && !i.state.is_dir();
+        let record = record_of(&i.state, &delta, tail, xattrs);
+        let undo = (delta, i.tail, i.xattrs);
+        (i.tail, i.xattrs) = (Logged::Yes, Logged::Yes);
+        Ok((record, undo))
+    }
+
+    pub(crate) fn xattrs_of(&self, state: &InodeState) -> Result<Vec<u8>> {
+        match state.xattrs() {
+            Ok(b) => Ok(b.to_vec()),
+            Err((len, refs)) => crate::tree::inode_state::read_xattrs(state.ino(), len, refs, &self.io),
+        }
+    }
+
+    /// Keeps the segments a record refers to from being freed before the next checkpoint; returns
+    /// their devices.
+    pub(crate) fn touch_record(&self, record: &InodeRecord) -> u64 {
+        let checkpoint = self.checkpoint_number.load(Ordering::Relaxed);
+        let size = u64::from(self.segments.geometry.segment_blocks);
+        let mut devices = 0;
+        for run in &record.runs {
+            let n = run.crcs.len() as u64;
+            // What was read from a device may name one that there cannot be.
+            devices |= 1u64.checked_shl(run.addr.device() as u32).unwrap_or(0);
+            let mut i = 0;
+            while i < n {
+                let a = run.addr.plus(i);
+                self.segments.touch_addr(a, checkpoint);
+                i += size - a.block() % size;
+            }
+        }
+        devices
+    }
+}
+
+/// The record that says `delta` of an inode.
+pub(crate) fn record_of(
+    state: &InodeState,
+    delta: &MapDelta,
+    tail: bool,
+    xattrs: Option<Vec<u8>>,
+) -> InodeRecord {
+    let mut r = InodeRecord {
+        ino: state.ino(),
+        version: state.version(),
+        attrs: *state.attrs(),
+        xattrs,
+        tail: match state.tail() {
+            _ if !tail => TailUpdate::Same,
+            Some((page, bytes)) => TailUpdate::Set { page, bytes: bytes.to_vec() },
+            None => TailUpdate::None,
+        },
+        unmaps: delta.unmaps.clone(),
+        runs: Vec::new(),
+        prealloc: state.prealloc_logged(),
+    };
+    delta.sets.iter().for_each(|(page, b)| r.push_page(*page, *b));
+    r
+}
+
+/// What an update needs, decided before anything changes.
+struct Plan {
+    /// The page that goes into the inode block, and how many bytes of it.
+    tail: Option<(u64, usize)>,
+    /// The present tail becomes a block.
+    displaced: bool,
+    /// Data blocks to be given out.
+    blocks: usize,
+}
+
+impl Plan {
+    fn new(u: &InodeUpdate, state: &InodeState) -> Plan {
+        let has = |page: u64| u.pages.iter().any(|(p, _)| *p == page);
+        let tail = if u.attrs.kind() == Some(FileKind::Dir) { None } else { tail_of(u.attrs.size) };
+        let tail = tail.filter(|t| has(t.0));
+        let displaced = match (tail, state.tail()) {
+            (Some((new, _)), Some((old, _))) => new != old && !has(old) && u.attrs.size > old << BLOCK_SHIFT,
+            _ => false,
+        };
+        let blocks = u.pages.len() - usize::from(tail.is_some()) + usize::from(displaced);
+        Plan { tail, displaced, blocks }
+    }
+}

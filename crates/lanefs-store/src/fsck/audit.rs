@@ -1,0 +1,188 @@
+//! Checks an open store against itself: every block the tree refers to is marked once, and every
+//! mark has a reference.
+
+use crate::engine::maintenance::Maintenance;
+use crate::error::{Result, StoreError};
+use crate::store::Store;
+use crate::tree::block_io::Owner;
+use lanefs_format::summary::DataOwner;
+use lanefs_format::{BlockAddr, BlockRef, Ino};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+/// What an audit found.
+#[derive(Clone, Debug, Default)]
+pub struct Audit {
+    /// Inodes in the table.
+    pub inodes: u64,
+    /// Blocks referred to.
+    pub blocks: u64,
+    /// What is wrong, in words. Empty for a sound volume.
+    pub problems: Vec<String>,
+}
+
+struct Walk<'a> {
+    store: &'a Store,
+    seen: BTreeMap<BlockAddr, Owner>,
+    /// Preallocated pages without a block.
+    unwritten: u64,
+    audit: Audit,
+}
+
+impl Walk<'_> {
+    fn see(&mut self, r: BlockRef, owner: Owner) {
+        if r.is_none() {
+            return;
+        }
+        if let Some(other) = self.seen.insert(r.addr, owner) {
+            self.audit.problems.push(format!("block {} belongs to {other:?} and to {owner:?}", r.addr));
+        }
+        if !self.store.segments.is_live(r.addr) {
+            self.audit.problems.push(format!("block {} of {owner:?} is not marked as in use", r.addr));
+        }
+        let (t, node) = (&self.store.segments, !matches!(owner, Owner::Data { .. }));
+        let paired = t.geometry.locate(r.addr).is_some_and(|(seg, _)| t.is_paired(seg));
+        if paired != (node && t.geometry.copies == 2) {
+            let how = if paired { "should have no copy" } else { "has no copy" };
+            self.audit.problems.push(format!("block {} of {owner:?} {how}", r.addr));
+        }
+        if paired && self.store.io.copy_of(r.addr).is_none_or(|c| !t.is_live(c)) {
+            self.audit.problems.push(format!("the copy of block {} of {owner:?} is not marked", r.addr));
+        }
+    }
+
+    fn inode(&mut self, ino: Ino, block: BlockRef) -> Result<()> {
+        let Some(cell) = self.store.cell(ino)? else {
+            self.audit.problems.push(format!("inode {ino} is in the table but cannot be found"));
+            return Ok(());
+        };
+        let mut i = cell.lock();
+        if i.state.block() != block {
+            self.audit.problems.push(format!("inode {ino}: memory and table disagree about its block"));
+        }
+        self.see(i.state.block(), Owner::Inode { ino });
+        if let Err((_, refs)) = i.state.xattrs() {
+            for (index, r) in refs.iter().copied().enumerate() {
+                self.see(r, Owner::Xattr { ino, index: index as u64 });
+            }
+        }
+        let mut pages = Vec::new();
+        i.state.for_each_page(&self.store.io, &mut |page, r| {
+            pages.push((page, r));
+            Ok(())
+        })?;
+        let prealloc = i.state.prealloc();
+        let unwritten = prealloc.pages() - pages.iter().filter(|p| prealloc.contains(p.0)).count() as u64;
+        if unwritten != i.state.unwritten() {
+            let what = format!("inode {ino} counts {} unwritten pages, {unwritten} are", i.state.unwritten());
+            self.audit.problems.push(what);
+        }
+        self.unwritten = self.unwritten.saturating_add(unwritten);
+        let mut nodes = BTreeSet::new();
+        let dir = i.state.is_dir();
+        for (page, r) in pages {
+            self.see(r, if dir { Owner::Bucket { ino, page } } else { Owner::Data { ino, page } });
+            nodes.extend((0..7u8).map(|level| (level, page >> (8 * (u32::from(level) + 1)))));
+        }
+        for (level, index) in nodes {
+            let owner = Owner::Map { ino, level, index };
+            let r = i.state.resolve(&self.store.io, |s| s.current(owner))?;
+            self.see(r, owner);
+        }
+        Ok(())
+    }
+
+    fn tables(&mut self, m: &Maintenance) -> Result<()> {
+        let s = self.store;
+        let mut inos = Vec::new();
+        s.inodes.for_each(&s.io, &mut |ino, e| {
+            inos.push((ino, e.block));
+            Ok(())
+        })?;
+        let mut nodes = BTreeSet::new();
+        let mut chunk = 0;
+        // Also chunks in which nothing is in use any more.
+        while let Some(c) = s.inodes.next_chunk(chunk, &s.io)? {
+            nodes.extend((0..8u8).map(|level| (level, c >> (8 * u32::from(level)))));
+            chunk = c + 1;
+        }
+        for (level, index) in nodes {
+            let r = s.inodes.node_ref(level, index, &s.io)?;
+            self.see(r, Owner::Table { level, index });
+        }
+        self.audit.inodes = inos.len() as u64;
+        for (ino, block) in inos {
+            self.inode(ino, block)?;
+        }
+        for (r, owner) in m.usage.blocks() {
+            self.see(r, owner);
+        }
+        for (index, a) in m.orphan_blocks.iter().enumerate() {
+            self.see(*a, Owner::Orphans { index: index as u64 });
+        }
+        Ok(())
+    }
+}
+
+impl Walk<'_> {
+    /// The cleaner finds the owner of every data block in the summaries.
+    fn summaries(&mut self, m: &Maintenance) {
+        let t = &self.store.segments;
+        let mut owners = (u32::MAX, Vec::new());
+        for (addr, owner) in &self.seen {
+            let (Owner::Data { ino, page }, Some((seg, i))) = (*owner, t.geometry.locate(*addr)) else {
+                continue;
+            };
+            if owners.0 != seg {
+                owners = (seg, m.usage.owners(t, seg, &self.store.io));
+            }
+            let known = owners.1[i as usize];
+            if known != (DataOwner { ino, page }) {
+                self.audit.problems.push(format!("block {addr} of {owner:?} is summarised as {known:?}"));
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Walks the whole tree after a checkpoint and compares it with the marks. Slow; for tests and
+    /// for `fsck`. Only while nothing else changes the store.
+    pub fn audit(&self) -> Result<Audit> {
+        let mut m = self.maintenance.lock();
+        if !self.read_only {
+            self.checkpoint_in_place(&mut m)?;
+        }
+        if self.cells.dirty() > 0 && !self.read_only {
+            return Err(StoreError::Invalid(
+                "inodes wait for their NEW, or something else changes the store".into(),
+            ));
+        }
+        let mut w = Walk { store: self, seen: BTreeMap::new(), unwritten: 0, audit: Audit::default() };
+        w.tables(&m)?;
+        if !self.read_only {
+            w.summaries(&m);
+        }
+        let mut audit = w.audit;
+        if w.unwritten != self.unwritten_counted() {
+            let what =
+                format!("{} unwritten pages are counted, {} are", self.unwritten_counted(), w.unwritten);
+            audit.problems.push(what);
+        }
+        audit.blocks = w.seen.keys().map(|a| self.segments.blocks_at(*a)).sum();
+        let live = self.segments.total_live();
+        if live != audit.blocks {
+            audit.problems.push(format!("{live} blocks are marked as in use, {} are", audit.blocks));
+        }
+        let free = self.space.free_exact() + self.space.reserved();
+        let expected = self.space.total() as i64 - live as i64 - w.unwritten as i64
+            + m.usage.summary_blocks(&self.segments) as i64;
+        if free != expected {
+            audit.problems.push(format!("{free} blocks are counted as free, but {expected} are"));
+        }
+        let counted = self.inode_count.load(Ordering::Relaxed);
+        if counted != audit.inodes {
+            audit.problems.push(format!("{counted} inodes are counted, {} exist", audit.inodes));
+        }
+        Ok(audit)
+    }
+}

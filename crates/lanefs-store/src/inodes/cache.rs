@@ -1,0 +1,567 @@
+//! The inodes the store holds in memory, each under its own lock.
+//!
+//! 1. There is at most one cell per inode number in the map, and whoever changes an inode does so
+//!    under the lock of the cell that is in the map (`gone` says that a cell is not any more: look
+//!    again).
+//! 2. A cell leaves the map only when nothing in it is unwritten ([`Cells::forget`]) or when its
+//!    inode is dead.
+//! 3. Locks of several cells are taken in the order of inode numbers; a thread inside a reader
+//!    section of the RPS takes none.
+//! 4. `fresh` and `died` are the difference between the data blocks that memory refers to and those
+//!    the tree refers to: a block is in `fresh` from its birth until a checkpoint captures it;
+//!    `died` holds blocks of the tree that memory has given up. A block that dies while fresh is in
+//!    neither.
+//! 5. What a call gives up keeps its live mark until a checkpoint captures the inode (or somebody
+//!    needs the marks to be exact): `dead` has it meanwhile. So calls that free blocks of one
+//!    segment, of different files, share nothing; and the segment would not become free earlier,
+//!    because only checkpoints release segments.
+
+use crate::error::Result;
+use crate::hash::{WordMap, WordSet};
+use crate::log::segment::SegmentTable;
+use crate::tree::inode_state::InodeState;
+use lanefs_format::{BlockAddr, Ino};
+use lanefs_sync::CachePadded;
+use lanefs_sync::ablation::{Switch, Technique};
+use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Whether a part of an inode still has to go into a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Logged {
+    /// The log or the durable tree has it.
+    #[default]
+    Yes,
+    /// A checkpoint has captured it, but its slot is not durable yet.
+    Sealed,
+    /// Only memory has it.
+    No,
+}
+
+impl Logged {
+    pub fn seal(&mut self) {
+        if *self == Logged::No {
+            *self = Logged::Sealed;
+        }
+    }
+    pub fn checkpoint_done(&mut self) {
+        if *self == Logged::Sealed {
+            *self = Logged::Yes;
+        }
+    }
+}
+
+/// What is known of one inode. See the module's head.
+pub(crate) struct Inner {
+    pub state: InodeState,
+    /// The inode table has it. Otherwise its NEW is not folded yet, and updates wait here for it.
+    pub folded: bool,
+    /// Not in the map any more.
+    pub gone: bool,
+    pub fresh: WordSet,
+    pub died: Vec<BlockAddr>,
+    /// Given up, and still marked live (5).
+    dead: Vec<BlockAddr>,
+    pub xattrs: Logged,
+    pub tail: Logged,
+    /// On a dirty list.
+    pub listed: bool,
+    next_ticket: u64,
+    writing: Vec<u64>,
+    committing: Vec<u64>,
+    /// Bytes of the map's tree as they are counted in `Shard::weight`.
+    counted_weight: usize,
+    /// Preallocated pages without a block for which room is charged.
+    charged: u64,
+}
+
+impl Inner {
+    pub fn new(state: InodeState, folded: bool) -> Inner {
+        Inner {
+            charged: state.unwritten_on_disk(),
+            state,
+            folded,
+            gone: false,
+            fresh: WordSet::default(),
+            died: Vec::new(),
+            dead: Vec::new(),
+            xattrs: Logged::Yes,
+            tail: Logged::Yes,
+            listed: false,
+            next_ticket: 0,
+            writing: Vec::new(),
+            committing: Vec::new(),
+            counted_weight: 0,
+        }
+    }
+
+    /// A data block was given to this inode.
+    pub fn born(&mut self, t: &SegmentTable, addr: BlockAddr) {
+        t.set_live(addr);
+        self.fresh.insert(addr.0);
+    }
+
+    /// A data block of this inode is not referred to any more. Its live mark goes later (5).
+    pub fn dies(&mut self, t: &SegmentTable, addr: BlockAddr) {
+        if !self.fresh.remove(&addr.0) {
+            self.died.push(addr);
+        }
+        self.dead.push(addr);
+        if self.dead.len() >= DEAD_MAX {
+            self.clear_live_marks(t);
+        }
+    }
+
+    /// As [`Inner::dies`], for those who read the marks next.
+    pub fn dies_now(&mut self, t: &SegmentTable, addr: BlockAddr) {
+        self.dies(t, addr);
+        self.clear_live_marks(t);
+    }
+
+    /// The pages that came to be preallocated and without a block since the last call, less those
+    /// that ceased to be.
+    pub fn unwritten_change(&mut self) -> i64 {
+        let now = self.state.unwritten();
+        now.wrapping_sub(std::mem::replace(&mut self.charged, now)) as i64
+    }
+
+    /// Takes the live marks of what was given up.
+    pub fn clear_live_marks(&mut self, t: &SegmentTable) {
+        self.dead.drain(..).for_each(|a| {
+            t.clear_live(a);
+        });
+    }
+
+    /// Nothing that a crash or forgetting would lose.
+    pub fn is_clean(&self) -> bool {
+        self.folded
+            && !self.state.is_dirty()
+            && !self.state.has_delta()
+            && self.fresh.is_empty()
+            && self.died.is_empty()
+            && self.dead.is_empty()
+            && self.xattrs == Logged::Yes
+            && self.tail == Logged::Yes
+            && self.writing.is_empty()
+            && self.committing.is_empty()
+    }
+
+    /// A submission that changes this inode begins; the ticket orders it among the inode's
+    /// submissions.
+    pub fn begin(&mut self, durable: bool) -> u64 {
+        let t = self.next_ticket;
+        self.next_ticket += 1;
+        self.writing.push(t);
+        if durable {
+            self.committing.push(t);
+        }
+        t
+    }
+}
+
+pub(crate) struct Cell {
+    pub ino: Ino,
+    inner: Mutex<Inner>,
+    done: Condvar,
+}
+
+impl Cell {
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// The data of submission `ticket` was answered (or failed, which is sticky).
+    pub fn written(&self, ticket: u64) {
+        self.inner.lock().writing.retain(|&t| t != ticket);
+        self.done.notify_all();
+    }
+
+    /// Submission `ticket` is durable, or failed.
+    pub fn committed(&self, ticket: u64) {
+        self.inner.lock().committing.retain(|&t| t != ticket);
+        self.done.notify_all();
+    }
+
+    /// Waits until the data of all submissions before `ticket` was answered: its batch may refer to
+    /// it.
+    pub fn wait_written(&self, ticket: u64) {
+        let mut i = self.inner.lock();
+        while i.writing.iter().any(|&t| t < ticket) {
+            self.done.wait(&mut i);
+        }
+    }
+
+    /// Waits until the durable submissions before `ticket` are: its batch builds on theirs.
+    pub fn wait_committed(&self, ticket: u64) {
+        let mut i = self.inner.lock();
+        while i.committing.iter().any(|&t| t < ticket) {
+            self.done.wait(&mut i);
+        }
+    }
+
+    /// Whether a submission waits for an earlier one. It looks again, and goes on waiting.
+    #[cfg(test)]
+    pub fn is_waited_for(&self) -> bool {
+        self.done.notify_all() > 0
+    }
+}
+
+/// So many that what a fold looks up rarely shares a shard with what calls look up.
+const SHARDS: usize = 256;
+/// So many blocks of one inode wait for their marks to be taken, at most.
+const DEAD_MAX: usize = 1024;
+/// What a cell costs on average, in bytes: itself, its place in the map, and a short tail or a few
+/// mapped pages.
+const CELL_BYTES: usize = size_of::<Cell>() + 256;
+
+/// Marks a cell as gone if it is clean and only the map has it. Under the shard's lock.
+fn try_evict(c: &Arc<Cell>) -> bool {
+    // One count, the map's: anybody else who holds it is about to use it.
+    Arc::strong_count(c) == 1
+        && c.inner.try_lock().is_some_and(|mut i| {
+            i.gone = i.is_clean() && !i.listed;
+            i.gone
+        })
+}
+
+/// Whether the inode has neither pages nor a tail nor attributes beside it. Under the shard's lock.
+fn is_empty(c: &Arc<Cell>) -> bool {
+    c.inner.try_lock().is_some_and(|i| i.state.tail().is_none() && i.state.mapped_pages() == 0)
+}
+
+/// Drops what is clean of a map's tree, unless somebody is at it; returns what is left, in bytes.
+/// Under the shard's lock.
+fn evict_clean_nodes(c: &Arc<Cell>) -> usize {
+    let Some(mut i) = c.inner.try_lock() else { return 0 };
+    if i.counted_weight > 0 {
+        i.state.evict_clean();
+        i.counted_weight = i.state.map_memory();
+    }
+    i.counted_weight
+}
+
+#[derive(Default)]
+struct Shard {
+    cells: WordMap<Arc<Cell>>,
+    /// Grows when a cell is taken out: a load that began before must begin again.
+    removals: u64,
+    dirty: Vec<Arc<Cell>>,
+    /// Bytes of the trees of large maps. What is small is in `CELL_BYTES`.
+    weight: usize,
+}
+
+/// The map of all cells.
+pub(crate) struct Cells {
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    /// [`Shard::bytes`] of each, apart from its lock, which every look-up takes: who asks for the
+    /// memory takes none. Written under the lock, when cells come and go. Relaxed: a figure.
+    taken: Box<[CachePadded<AtomicUsize>]>,
+    /// Cells on the dirty lists, by steps of [`STEP`] a shard. Relaxed: for a look that need not be
+    /// exact.
+    listed: CachePadded<AtomicUsize>,
+    /// Files that folds made since the last checkpoint. Written by checkpoints alone, and apart
+    /// from the shards: those that lie beside one of these are left in peace.
+    born: CachePadded<Mutex<Vec<Ino>>>,
+    one_group: Switch,
+}
+
+/// So many cells of a shard are listed before the common count moves.
+const STEP: usize = 8;
+
+impl Cells {
+    pub fn new() -> Cells {
+        Cells {
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            taken: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            listed: CachePadded::default(),
+            born: CachePadded::default(),
+            one_group: Switch::of(Technique::CellGroups),
+        }
+    }
+
+    fn number(&self, ino: Ino) -> usize {
+        if self.one_group.off() {
+            return 0;
+        }
+        // The upper bits of a product depend on all: the first numbers of all chunks are in use,
+        // and must not lie in the same shards.
+        (ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % SHARDS
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
+        &self.shards[self.number(ino)]
+    }
+
+    /// Notes what the shard of `ino` takes now, under its lock.
+    fn note(&self, ino: Ino, s: &Shard) {
+        self.taken[self.number(ino)].store(s.bytes(), Relaxed);
+    }
+
+    /// The cell of `ino`; `load` reads it if it is not in memory. `None` if `load` finds no such
+    /// inode.
+    pub fn get_or_load(
+        &self,
+        ino: Ino,
+        mut load: impl FnMut() -> Result<Option<Inner>>,
+    ) -> Result<Option<Arc<Cell>>> {
+        loop {
+            let removals = {
+                let s = self.shard(ino).lock();
+                if let Some(c) = s.cells.get(&ino.0) {
+                    return Ok(Some(c.clone()));
+                }
+                s.removals
+            };
+            let Some(inner) = load()? else {
+                let s = self.shard(ino).lock();
+                if s.removals == removals {
+                    return Ok(s.cells.get(&ino.0).cloned());
+                }
+                continue;
+            };
+            let mut s = self.shard(ino).lock();
+            if let Some(c) = s.cells.get(&ino.0) {
+                return Ok(Some(c.clone()));
+            }
+            if s.removals == removals {
+                let c = Arc::new(Cell { ino, inner: Mutex::new(inner), done: Condvar::new() });
+                s.cells.insert(ino.0, c.clone());
+                self.note(ino, &s);
+                return Ok(Some(c));
+            }
+        }
+    }
+
+    /// Puts a cell on the dirty list, once; under the cell's lock.
+    pub fn list_dirty(&self, cell: &Arc<Cell>, inner: &mut Inner) {
+        if !inner.listed {
+            inner.listed = true;
+            let mut s = self.shard(cell.ino).lock();
+            s.dirty.push(cell.clone());
+            if s.dirty.len().is_multiple_of(STEP) {
+                self.listed.fetch_add(STEP, Relaxed);
+            }
+        }
+    }
+
+    /// Takes all dirty lists. Whoever takes a cell from here clears `listed`.
+    pub fn take_dirty(&self) -> Vec<Arc<Cell>> {
+        let mut all = Vec::new();
+        self.listed.store(0, Relaxed);
+        for s in &self.shards {
+            all.append(&mut s.lock().dirty);
+        }
+        all
+    }
+
+    /// The inodes on the dirty lists, in order; they stay there.
+    pub fn dirty_inos(&self) -> BTreeSet<Ino> {
+        let of = |s: &CachePadded<Mutex<Shard>>| s.lock().dirty.iter().map(|c| c.ino).collect::<Vec<_>>();
+        self.shards.iter().flat_map(of).collect()
+    }
+
+    /// Makes the live marks exact: see the head of this file, 5. Who gives up a block lists its
+    /// cell before it lets go of it.
+    pub fn clear_live_marks(&self, t: &SegmentTable) {
+        for s in &self.shards {
+            let listed = s.lock().dirty.clone();
+            listed.iter().for_each(|c| c.lock().clear_live_marks(t));
+        }
+    }
+
+    /// At most so many cells are on the dirty lists: one load, where [`Cells::dirty`] locks every
+    /// shard.
+    pub fn dirty_at_most(&self) -> usize {
+        self.listed.load(Relaxed) + SHARDS * (STEP - 1)
+    }
+
+    /// How many cells are on the dirty lists.
+    pub fn dirty(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().dirty.len()).sum()
+    }
+
+    /// Memory of all cells, in bytes, about.
+    pub fn memory(&self) -> usize {
+        self.taken.iter().map(|t| t.load(Relaxed)).sum()
+    }
+
+    /// Memory of those on the dirty lists, about.
+    pub fn dirty_memory(&self) -> usize {
+        let of = |s: &CachePadded<Mutex<Shard>>| {
+            let s = s.lock();
+            // After a shrinking the large maps are mostly those that have to be written.
+            s.dirty.len() * CELL_BYTES + if s.dirty.is_empty() { 0 } else { s.weight }
+        };
+        self.shards.iter().map(of).sum()
+    }
+
+    /// Counts anew what the inode's map takes; writes nothing shared while it is small or about as
+    /// it was.
+    pub fn update_weight(&self, ino: Ino, inner: &mut Inner) {
+        let now = inner.state.map_memory();
+        if now.abs_diff(inner.counted_weight) > CELL_BYTES && !inner.gone {
+            let mut s = self.shard(ino).lock();
+            s.weight = (s.weight + now).saturating_sub(inner.counted_weight);
+            inner.counted_weight = now;
+            self.note(ino, &s);
+        }
+    }
+
+    /// Drops cells that are clean and in nobody's hands, where there are more than `keep` bytes of
+    /// them.
+    pub fn shrink(&self, keep: usize) {
+        for (s, taken) in self.shards.iter().zip(&self.taken) {
+            if taken.load(Relaxed) <= keep / SHARDS {
+                continue;
+            }
+            let mut s = s.lock();
+            let before = s.cells.len();
+            let mut weight = 0;
+            s.cells.retain(|_, c| {
+                let gone = try_evict(c);
+                if !gone {
+                    weight += evict_clean_nodes(c);
+                }
+                !gone
+            });
+            s.weight = weight;
+            s.removals += u64::from(s.cells.len() != before);
+            taken.store(s.bytes(), Relaxed);
+        }
+    }
+
+    /// Whether the inode is in memory.
+    pub fn has(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().cells.contains_key(&ino.0)
+    }
+
+    /// Notes a file that a fold is making.
+    pub fn note_born(&self, ino: Ino) {
+        self.born.lock().push(ino);
+    }
+
+    /// Drops the cells of files that a fold made and that have no content: nobody asked for them,
+    /// they are on the medium now, and their inode is read again when they are written to. At the
+    /// end of a checkpoint.
+    pub fn let_go_born(&self) {
+        let born = std::mem::take(&mut *self.born.lock());
+        for ino in born {
+            let mut s = self.shard(ino).lock();
+            if s.cells.get(&ino.0).is_some_and(|c| is_empty(c) && try_evict(c)) {
+                s.take(ino);
+                self.note(ino, &s);
+            }
+        }
+    }
+
+    /// Drops the cell of `ino` if it is clean and nobody else holds it.
+    pub fn forget(&self, ino: Ino) {
+        let mut s = self.shard(ino).lock();
+        if s.cells.get(&ino.0).is_some_and(try_evict) {
+            s.take(ino);
+            self.note(ino, &s);
+        }
+    }
+
+    /// Takes a dead inode's cell out of the map; the caller holds its lock and sets `gone`.
+    pub fn remove(&self, ino: Ino) {
+        let mut s = self.shard(ino).lock();
+        s.take(ino);
+        self.note(ino, &s);
+    }
+}
+
+impl Shard {
+    /// What its cells take, about.
+    fn bytes(&self) -> usize {
+        self.cells.len() * CELL_BYTES + self.weight
+    }
+
+    fn take(&mut self, ino: Ino) {
+        if let Some(c) = self.cells.remove(&ino.0) {
+            self.removals += 1;
+            // Whoever removes a dead inode holds its lock; what it takes is then counted
+            // until the next shrinking.
+            self.weight -= c.inner.try_lock().map_or(0, |i| i.counted_weight).min(self.weight);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lanefs_format::Attrs;
+
+    fn inner(ino: u64) -> Inner {
+        let attrs = Attrs {
+            mode: libc::S_IFREG | 0o644,
+            uid: 0,
+            gid: 0,
+            flags: 0,
+            rdev: 0,
+            size: 0,
+            atime: 0,
+            mtime: 0,
+            ctime: 0,
+            btime: 0,
+            generation: 1,
+        };
+        Inner::new(InodeState::new(Ino(ino), attrs, Ino(1)), true)
+    }
+
+    #[test]
+    fn one_cell_per_inode_and_none_forgotten_while_dirty() {
+        let cells = Cells::new();
+        let a = cells.get_or_load(Ino(20), || Ok(Some(inner(20)))).unwrap().unwrap();
+        let b = cells.get_or_load(Ino(20), || panic!("loaded twice")).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&a, &b));
+        drop(b);
+        cells.list_dirty(&a, &mut a.lock());
+        cells.list_dirty(&a, &mut a.lock());
+        assert_eq!(cells.dirty(), 1);
+        drop(a);
+        cells.forget(Ino(20));
+        cells.shrink(0);
+        assert_eq!(cells.memory(), CELL_BYTES);
+        cells.remove(Ino(20));
+        assert_eq!(cells.memory(), 0);
+        assert!(cells.get_or_load(Ino(20), || Ok(None)).unwrap().is_none());
+        // A clean one goes, unless somebody holds it.
+        let clean = || {
+            let mut i = inner(21);
+            i.state.write_out(&mut crate::testing::MemLog::default()).unwrap();
+            i.state.checkpoint_done();
+            Ok(Some(i))
+        };
+        let held = cells.get_or_load(Ino(21), clean).unwrap().unwrap();
+        assert!(held.lock().is_clean());
+        cells.shrink(0);
+        assert_eq!(cells.memory(), CELL_BYTES);
+        drop(held);
+        cells.shrink(0);
+        assert_eq!(cells.memory(), 0);
+    }
+
+    #[test]
+    fn later_submissions_wait_for_earlier_ones() {
+        let cells = Cells::new();
+        let c = cells.get_or_load(Ino(20), || Ok(Some(inner(20)))).unwrap().unwrap();
+        let (a, b) = {
+            let mut i = c.lock();
+            (i.begin(true), i.begin(true))
+        };
+        c.wait_written(a);
+        std::thread::scope(|s| {
+            let t = s.spawn(|| {
+                c.wait_written(b);
+                c.wait_committed(b);
+                c.lock().committing.clone()
+            });
+            c.written(a);
+            c.committed(a);
+            assert_eq!(t.join().unwrap(), [b]);
+        });
+    }
+}

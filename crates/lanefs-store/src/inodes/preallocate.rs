@@ -1,0 +1,143 @@
+//! Keeping room for pages of a file before they are written (`fallocate(2)`).
+//!
+//! 1. A preallocated page without a block is *unwritten*. Users' room is charged for it as for a
+//!    block, from the call that preallocates it until it is written or given up: so it is to be had
+//!    when it is written, though every write goes to a new place. A page that is written brings a
+//!    promise of its own ([`crate::log::space`]), which the block takes; the charge for the
+//!    unwritten page is given back with it.
+//! 2. Which pages those are lies in the inode ([`lanefs_format::prealloc`]), with their number;
+//!    each slot has the sum of these numbers, so that opening need not read all inodes. An update
+//!    that is replayed counts its pages anew.
+//! 3. As with all that is not names, it is durable with the inode's next update: a file that was
+//!    synced has its room after a crash.
+
+use crate::error::{Result, StoreError};
+use crate::inodes::cache::{Cell, Inner};
+use crate::store::Store;
+use crate::tree::inode_state::{InodeState, PageAt};
+use crate::tree::radix::Found;
+use lanefs_format::prealloc::Prealloc;
+use lanefs_format::{Attrs, Ino, PAGES_END};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// So many pages are looked at under one lock: 4 GiB.
+const AT_ONCE: u64 = 1 << 20;
+
+impl Store {
+    /// Whether this volume can keep room for preallocated pages: those made before it was part of
+    /// the format cannot.
+    pub fn has_preallocation(&self) -> bool {
+        self.superblock().has_preallocation()
+    }
+
+    /// Keeps room for these pages, those that have a block excepted; returns for how many more.
+    /// [`StoreError::NoSpace`] if there is not as much; of more than 4 GiB some may have been
+    /// preallocated before, if others took the rest meanwhile. On disk with the inode's next
+    /// update; the attributes are asked for only if the store has none yet.
+    pub fn preallocate(
+        &self,
+        lane: usize,
+        ino: Ino,
+        pages: Range<u64>,
+        attrs: &dyn Fn() -> Attrs,
+    ) -> Result<u64> {
+        self.check_writable()?;
+        if pages.start > pages.end || pages.end > PAGES_END {
+            return Err(StoreError::Invalid(format!("pages {pages:?} are beyond what a map can hold")));
+        }
+        let cell = match self.cell(ino)? {
+            Some(cell) => cell,
+            None => self.cell_or_new(ino, &Attrs { size: 0, ..attrs() })?,
+        };
+        let len = pages.end - pages.start;
+        // What would fill the volume and fail does not begin.
+        if len > AT_ONCE {
+            let missing = len - self.ask(&cell, |s| s.room_in(&pages))?;
+            if missing > self.space.free_exact().max(0) as u64 {
+                return Err(StoreError::NoSpace);
+            }
+        }
+        let (mut from, mut more) = (pages.start, 0);
+        while from < pages.end {
+            let to = pages.end.min(from.saturating_add(AT_ONCE));
+            more += self.preallocate_at_once(lane, &cell, from..to)?;
+            from = to;
+        }
+        Ok(more)
+    }
+
+    fn preallocate_at_once(&self, lane: usize, cell: &Arc<Cell>, pages: Range<u64>) -> Result<u64> {
+        let unwritten_of = |s: &InodeState, p: &Prealloc| s.without_block(p, &(0..u64::MAX));
+        loop {
+            let mut guard = cell.lock();
+            let inner = &mut *guard;
+            if inner.gone {
+                return Err(StoreError::Invalid(format!("inode {} does not exist any more", cell.ino)));
+            }
+            let prealloc = inner.state.prealloc().with(pages.clone());
+            let unwritten = match unwritten_of(&inner.state, &prealloc) {
+                Found::Here(n) => n,
+                Found::Missing(w) => {
+                    drop(guard);
+                    self.read_node(cell, &w, |s| match unwritten_of(s, &s.prealloc().with(pages.clone())) {
+                        Found::Missing(w) => Some(w),
+                        Found::Here(_) => None,
+                    })?;
+                    continue;
+                }
+            };
+            let more = unwritten.saturating_sub(inner.state.unwritten());
+            if more == 0 {
+                return Ok(0);
+            }
+            if !self.space.reserve(lane, more) {
+                return Err(StoreError::NoSpace);
+            }
+            inner.state.preallocate(prealloc, unwritten);
+            // The reservation becomes the charge.
+            let charged = inner.unwritten_change();
+            debug_assert_eq!(charged, more as i64);
+            self.space.account_write(lane, more, more, 0);
+            inner.state.next_version();
+            self.cells.list_dirty(cell, inner);
+            self.cells.update_weight(cell.ino, inner);
+            return Ok(more);
+        }
+    }
+
+    /// Charges room for the preallocated pages of an inode that came to have no block, or gives it
+    /// back. To be called after each change of its pages, under its lock.
+    pub(crate) fn count_unwritten(&self, lane: usize, inner: &mut Inner) {
+        match inner.unwritten_change() {
+            0 => {}
+            more @ 1.. => self.space.charge(lane, more as u64),
+            less => self.space.credit(lane, less.unsigned_abs()),
+        }
+    }
+
+    /// Whether a page has a block or room kept for one: writing it takes nothing from what is free,
+    /// but for a while.
+    pub fn has_room(&self, ino: Ino, page: u64) -> Result<bool> {
+        let Some(cell) = self.cell(ino)? else { return Ok(false) };
+        self.ask(&cell, |s: &InodeState| {
+            s.lookup(page).map(|at| at != PageAt::Hole || s.prealloc().contains(page))
+        })
+    }
+
+    /// Whether the inode has preallocated pages, none of them behind its first `pages`, and room
+    /// for each of these: where it is written next, but behind its end, there is room.
+    pub fn is_backed(&self, ino: Ino, pages: u64) -> Result<bool> {
+        let Some(cell) = self.cell(ino)? else { return Ok(false) };
+        self.ask(&cell, |s| match s.prealloc().ranges().last() {
+            Some(last) if last.end <= pages => s.room_in(&(0..pages)).map(|n| n == pages),
+            _ => Found::Here(false),
+        })
+    }
+
+    /// How many of these pages have a block, or room kept for one.
+    pub fn room_in(&self, ino: Ino, pages: Range<u64>) -> Result<u64> {
+        let Some(cell) = self.cell(ino)? else { return Ok(0) };
+        self.ask(&cell, |s| s.room_in(&pages))
+    }
+}

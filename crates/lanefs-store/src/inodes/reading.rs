@@ -1,0 +1,184 @@
+//! The read path: inodes, pages, buckets. Nothing here holds a lock over a read of the device.
+
+use crate::api::*;
+use crate::error::{Result, StoreError};
+use crate::inodes::cache::Cell;
+use crate::store::Store;
+use crate::tree::block_io::BlockSource;
+use crate::tree::inode_state::{InodeState, PageAt};
+use crate::tree::radix::Found;
+use lanefs_format::checksum;
+use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
+
+impl Store {
+    /// Runs `ask` on an inode's state, reading what it misses with the lock released.
+    pub(crate) fn ask<T>(&self, cell: &Cell, mut ask: impl FnMut(&InodeState) -> Found<T>) -> Result<T> {
+        loop {
+            let wanted = match ask(&cell.lock().state) {
+                Found::Here(t) => return Ok(t),
+                Found::Missing(w) => w,
+            };
+            let r = self.io.read(wanted.r, wanted.what);
+            let mut inner = cell.lock();
+            match r {
+                Ok(b) => {
+                    inner.state.install(&wanted, &b)?;
+                    self.cells.update_weight(cell.ino, &mut inner);
+                }
+                // It may have been replaced and its block reused meanwhile; only if it is still
+                // asked for it is bad.
+                Err(e) => match ask(&inner.state) {
+                    Found::Missing(again) if again == wanted => return Err(e),
+                    _ => {}
+                },
+            }
+        }
+    }
+
+    /// An inode's durable and submitted state; `None` if the store does not know it.
+    pub fn load_inode(&self, ino: Ino) -> Result<Option<InodeImage>> {
+        let Some(cell) = self.cell(ino)? else { return Ok(None) };
+        loop {
+            let (len, refs) = {
+                let i = cell.lock();
+                if i.gone {
+                    return Ok(None);
+                }
+                match i.state.xattrs() {
+                    Ok(x) => return Ok(Some(image_of(&i.state, x.to_vec()))),
+                    Err((len, refs)) => (len, refs.to_vec()),
+                }
+            };
+            let blob = crate::tree::inode_state::read_xattrs(ino, len, &refs, &self.io);
+            let i = cell.lock();
+            match i.state.xattrs() {
+                Err((_, now)) if now == refs => return Ok(Some(image_of(&i.state, blob?))),
+                _ => {} // They changed meanwhile.
+            }
+        }
+    }
+
+    /// Fills each block of `pages`, from page `first` on; every block is verified. A hole is zeros
+    /// and says so.
+    pub fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> Result<()> {
+        let Some(cell) = self.cell(ino)? else {
+            // Nothing was submitted of it yet.
+            for p in pages {
+                p.block.0.fill(0);
+                p.hole = true;
+            }
+            return Ok(());
+        };
+        let mut todo: Vec<usize> = (0..pages.len()).collect();
+        let mut patience = 0;
+        loop {
+            let mut refs: Vec<(usize, BlockRef)> = Vec::with_capacity(todo.len());
+            let mut at = 0;
+            while at < todo.len() {
+                // As many as the map knows, under one lock; then the node that is missing, without
+                // it.
+                let n = self.ask(&cell, |s| {
+                    let (from, refs) = (at, &mut refs);
+                    while at < todo.len() {
+                        let n = todo[at];
+                        match s.lookup(first + n as u64) {
+                            Found::Missing(w) if at == from => return Found::Missing(w),
+                            Found::Missing(_) => break,
+                            Found::Here(PageAt::Block(r)) => refs.push((n, r)),
+                            Found::Here(PageAt::Inline(b)) => {
+                                pages[n].block.0[..b.len()].copy_from_slice(b);
+                                pages[n].block.0[b.len()..].fill(0);
+                                pages[n].hole = false;
+                            }
+                            Found::Here(PageAt::Hole) => {
+                                pages[n].block.0.fill(0);
+                                pages[n].hole = !s.prealloc().contains(first + n as u64);
+                            }
+                        }
+                        at += 1;
+                    }
+                    Found::Here(at)
+                })?;
+                debug_assert_eq!(n, at);
+            }
+            let bad = self.read_verified(pages, &refs)?;
+            if bad.is_empty() {
+                return Ok(());
+            }
+            // A block that does not verify may be on its way to the device, or moved and reused
+            // since the map was asked. Wait for writes under way once, and believe only what is
+            // still mapped and still wrong.
+            patience += 1;
+            if patience > 2 {
+                let (n, r) = bad[0];
+                let why =
+                    format!("the data of page {} of inode {ino} has a wrong checksum", first + n as u64);
+                return Err(StoreError::Corrupt { addr: r.addr, what: "file data", why });
+            }
+            if patience == 2
+                && let Some(_m) = self.try_maintenance()
+            {
+                self.drain(|| ());
+            }
+            todo = bad.into_iter().map(|(n, _)| n).collect();
+        }
+    }
+
+    /// Reads the blocks of `refs` into their pages and returns those that do not verify.
+    fn read_verified(
+        &self,
+        pages: &mut [PageRead<'_>],
+        refs: &[(usize, BlockRef)],
+    ) -> Result<Vec<(usize, BlockRef)>> {
+        let mut next = 0;
+        let mut reqs: Vec<(BlockAddr, &mut Block)> = Vec::with_capacity(refs.len());
+        for (n, p) in pages.iter_mut().enumerate() {
+            if next < refs.len() && refs[next].0 == n {
+                p.hole = false;
+                reqs.push((refs[next].1.addr, &mut *p.block));
+                next += 1;
+            }
+        }
+        if reqs.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.io.read_blocks(&mut reqs, "read of file data")?;
+        drop(reqs);
+        Ok(refs.iter().filter(|(n, r)| !checksum::matches(*r, &pages[*n].block.0)).copied().collect())
+    }
+
+    /// The first page at or after `page` that holds data.
+    pub fn next_data(&self, ino: Ino, page: u64) -> Result<Option<u64>> {
+        // An inode of which nothing was submitted yet holds no data.
+        let Some(cell) = self.cell(ino)? else { return Ok(None) };
+        self.ask(&cell, |s| s.next_data(page))
+    }
+
+    /// The first page at or after `page` that holds none.
+    pub fn next_hole(&self, ino: Ino, page: u64) -> Result<Option<u64>> {
+        let Some(cell) = self.cell(ino)? else { return Ok(Some(page)) };
+        self.ask(&cell, |s| s.next_hole(page).map(Some))
+    }
+
+    /// The folded bucket of directory `dir` that covers `cookie`.
+    pub fn load_bucket(&self, dir: Ino, cookie: u64) -> Result<BucketImage> {
+        self.read_bucket(dir, cookie)
+    }
+
+    /// What the inode table says of a chunk of inode numbers.
+    pub fn chunk_usage(&self, chunk: u64) -> Result<ChunkUsage> {
+        self.inodes.chunk_usage(chunk, &self.io)
+    }
+}
+
+fn image_of(s: &InodeState, xattrs: Vec<u8>) -> InodeImage {
+    let end = s.attrs().size.div_ceil(BLOCK_SIZE as u64);
+    InodeImage {
+        attrs: *s.attrs(),
+        nlink: s.nlink_shown(),
+        parent: s.parent(),
+        blocks: s.blocks(),
+        behind: s.prealloc().pages_in(&(end..u64::MAX)),
+        xattrs,
+    }
+}

@@ -1,0 +1,109 @@
+//! Taking pages out of an inode's map. It happens in memory; the disk hears of it with the inode's
+//! next update.
+//!
+//! 1. What cannot be read shows before anything has changed: all map nodes that an unmapping needs
+//!    are in memory when it begins, under the cell's lock. Of very large files not all are at a
+//!    time; then each was read a moment before.
+//! 2. The file's new size goes with the first of its portions, which is unmapped last.
+
+use crate::api::Cut;
+use crate::error::{Result, StoreError};
+use crate::inodes::cache::{Cell, Logged};
+use crate::store::Store;
+use lanefs_format::{Attrs, BlockAddr, Ino};
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// So many map nodes are read for one unmapping, at the most: 12 MiB, for 4 GiB of a file.
+const NODES_AT_ONCE: usize = 4096;
+
+impl Store {
+    /// See [`Store::unmap`]: in memory only, so no reader section; the cell's lock orders it.
+    pub(crate) fn unmap_pages(
+        &self,
+        lane: usize,
+        ino: Ino,
+        pages: Range<u64>,
+        cut: Option<&Cut<'_>>,
+    ) -> Result<()> {
+        self.check_writable()?;
+        let cell = match (self.cell(ino)?, cut) {
+            (None, Some(cut)) => Some(self.cell_or_new(ino, &Attrs { size: 0, ..(cut.attrs)() })?),
+            (cell, _) => cell,
+        };
+        // An inode of which nothing was submitted yet has nothing to unmap.
+        let Some(cell) = cell else { return Ok(()) };
+        let portions = self.unmap_portions(&cell, &pages)?;
+        for (n, pages) in portions.into_iter().enumerate().rev() {
+            self.unmap_at_once(lane, &cell, pages, cut.filter(|_| n == 0))?;
+        }
+        Ok(())
+    }
+
+    /// Reads all map nodes that these pages need, so that what cannot be read shows before anything
+    /// has changed. They stay in memory unless they are many: then there are several portions, of
+    /// which only the first is still to be read when the others are unmapped.
+    fn unmap_portions(&self, cell: &Cell, pages: &Range<u64>) -> Result<Vec<Range<u64>>> {
+        let mut portions = Vec::new();
+        let (mut begin, mut from, mut read) = (pages.start, pages.start, 0);
+        loop {
+            let missing = cell.lock().state.missing_in(&(from..pages.end));
+            let Some((w, at)) = missing else { break };
+            self.read_node(cell, &w, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
+            (from, read) = (at, read + 1);
+            if read >= NODES_AT_ONCE && at > begin {
+                cell.lock().state.evict_clean();
+                portions.push(begin..at);
+                (begin, read) = (at, 0);
+            }
+        }
+        portions.push(begin..pages.end);
+        Ok(portions)
+    }
+
+    /// Unmaps these pages, or changes nothing.
+    fn unmap_at_once(
+        &self,
+        lane: usize,
+        cell: &Arc<Cell>,
+        pages: Range<u64>,
+        cut: Option<&Cut<'_>>,
+    ) -> Result<()> {
+        let mut g = loop {
+            let g = cell.lock();
+            if g.gone {
+                return Err(StoreError::Invalid(format!("inode {} does not exist any more", cell.ino)));
+            }
+            let Some((w, at)) = g.state.missing_in(&pages) else { break g };
+            drop(g);
+            self.read_node(cell, &w, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
+        };
+        let inner = &mut *g;
+        let tail_was = inner.state.tail_extent();
+        let mut freed: SmallVec<[BlockAddr; 16]> = SmallVec::new();
+        let r = inner.state.unmap(pages, &self.io, &mut freed);
+        let n = freed.len() as u64;
+        freed.into_iter().for_each(|a| inner.dies(&self.segments, a));
+        if let Some(cut) = cut {
+            // Never longer than what was written back: a file that was written, cut and not written
+            // back would be found with its size and zeros in place of its content, which it never
+            // had (SEMANTICS F3).
+            let old = *inner.state.attrs();
+            let (mtime, ctime) = (cut.time.unwrap_or(old.mtime), cut.time.unwrap_or(old.ctime));
+            let size = cut.size.map_or(old.size, |s| s.min(old.size));
+            let version = inner.state.version() + 1;
+            inner.state.apply_attrs(&Attrs { size, mtime, ctime, ..old }, version);
+        }
+        if tail_was != inner.state.tail_extent() {
+            inner.tail = Logged::No;
+        }
+        self.count_unwritten(lane, inner);
+        self.cells.list_dirty(cell, inner);
+        self.cells.update_weight(cell.ino, inner);
+        drop(g);
+        self.space.credit(lane, n);
+        // It cannot be: all nodes were in memory.
+        r.inspect_err(|e| self.io.fail(e))
+    }
+}

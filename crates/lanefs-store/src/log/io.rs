@@ -1,0 +1,494 @@
+//! The store's way to its devices: verified reads with a small cache of node blocks, writes of a
+//! whole transaction in one submission per device, shared flushes, and the sticky error.
+//!
+//! The sticky error: the first write or flush of the log that fails makes the store read-only for
+//! good. What the device did with the failed write is unknown, and a later success would say
+//! nothing about it.
+
+use crate::device::{Device, FlushGate, ReadReq, WriteReq};
+use crate::error::{Result, StoreError};
+use crate::hash::WordMap;
+use crate::tree::block_io::BlockSource;
+use lanefs_format::checksum;
+use lanefs_format::superblock::Superblock;
+use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
+use lanefs_sync::lock::Mutex;
+use lanefs_sync::{CachePadded, Canary, planted};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::Builder;
+use zerocopy::IntoBytes;
+
+const SHARDS: usize = 16;
+
+/// A block that the queue and the cache hold in common. Boxed: a count beside the block, which is
+/// aligned, would take a block of its own.
+type Shared = Arc<Box<Block>>;
+
+/// A block that waits for being written: its sum, its bytes, whether the cache keeps it then, and
+/// whether it is written twice.
+type Queued = (u32, Shared, bool, bool);
+
+/// Where the copies of blocks lie, in a volume that keeps two of its tree: see `copies`.
+#[derive(Clone, Copy)]
+struct Twins {
+    segment: u64,
+    half: u64,
+}
+
+/// So many blocks with a bad copy are remembered; another reader meets the others.
+const SUSPECTS_MAX: usize = 4096;
+
+/// A bounded cache of verified blocks, found by address and sum: what is stale never matches.
+struct NodeCache {
+    shards: Box<[Mutex<Shard>]>,
+    per_shard: usize,
+}
+
+#[derive(Default)]
+struct Shard {
+    blocks: HashMap<u64, (u32, Shared)>,
+    order: std::collections::VecDeque<u64>,
+}
+
+impl NodeCache {
+    fn new(bytes: usize) -> NodeCache {
+        NodeCache {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            per_shard: bytes / BLOCK_SIZE / SHARDS,
+        }
+    }
+    fn shard(&self, addr: BlockAddr) -> &Mutex<Shard> {
+        &self.shards[(addr.0 ^ addr.0 >> 7) as usize % SHARDS]
+    }
+    fn get(&self, r: BlockRef) -> Option<Shared> {
+        let s = self.shard(r.addr).lock();
+        s.blocks.get(&r.addr.0).filter(|b| b.0 == r.crc).map(|b| b.1.clone())
+    }
+    /// Drops what is no longer referred to: it would only take room.
+    fn forget(&self, addr: BlockAddr) {
+        self.shard(addr).lock().blocks.remove(&addr.0);
+    }
+    fn put(&self, r: BlockRef, b: Shared) {
+        if self.per_shard == 0 {
+            return;
+        }
+        let mut s = self.shard(r.addr).lock();
+        if s.blocks.insert(r.addr.0, (r.crc, b)).is_none() {
+            s.order.push_back(r.addr.0);
+            if s.order.len() > self.per_shard
+                && let Some(old) = s.order.pop_front()
+            {
+                s.blocks.remove(&old);
+            }
+        }
+    }
+}
+
+/// One write of a submission.
+#[derive(Clone, Copy)]
+pub(crate) struct Write<'a> {
+    pub addr: BlockAddr,
+    pub data: &'a [u8],
+}
+
+pub(crate) struct Io {
+    devices: Vec<Arc<dyn Device>>,
+    gates: Vec<FlushGate>,
+    cache: NodeCache,
+    /// Nothing is ever written; what is queued stays queued.
+    read_only: bool,
+    twins: Option<Twins>,
+    /// Blocks of which a copy is bad and the other one good, for `Store::heal`: the sum of each
+    /// address.
+    suspects: Mutex<WordMap<u32>>,
+    /// Length of `suspects`. Relaxed: who heals looks again later.
+    suspected: AtomicUsize,
+    /// Blocks that have an address and wait for being written together; reads find them here.
+    queued: Mutex<WordMap<Queued>>,
+    /// Length of `queued`, so that reads look only when there is something. Release/acquire: who
+    /// sees a reference (through a lock) taken after the block was queued sees the count.
+    queue_len: AtomicUsize,
+    /// Set once, with `why`. Acquire/release: who sees the flag sees the reason. On a line of its
+    /// own: every change reads it.
+    broken: CachePadded<AtomicBool>,
+    why: Mutex<Option<StoreError>>,
+}
+
+impl Io {
+    pub fn new(devices: Vec<Arc<dyn Device>>, cache_bytes: usize, read_only: bool) -> Io {
+        let gates = devices.iter().map(|d| FlushGate::new(d.clone())).collect();
+        Io {
+            devices,
+            gates,
+            cache: NodeCache::new(cache_bytes),
+            read_only,
+            twins: None,
+            suspects: Mutex::default(),
+            suspected: AtomicUsize::new(0),
+            queued: Mutex::default(),
+            queue_len: AtomicUsize::new(0),
+            broken: CachePadded::new(AtomicBool::new(false)),
+            why: Mutex::new(None),
+        }
+    }
+
+    /// The same for the devices of a volume, of which it may know copies.
+    pub fn of(self, sb: &Superblock) -> Io {
+        let segment = u64::from(sb.layout.segment_blocks);
+        let twins = (sb.metadata_copies() == 2).then_some(Twins { segment, half: segment / 2 });
+        Io { twins, ..self }
+    }
+
+    /// Where the copy of a block lies, if it has one: none of the address alone is known to have.
+    pub fn copy_of(&self, addr: BlockAddr) -> Option<BlockAddr> {
+        let t = self.twins?;
+        (addr.block() % t.segment < t.half).then(|| addr.plus(t.half))
+    }
+
+    /// Makes the store read-only because of `e`; the first reason stays.
+    pub fn fail(&self, e: &StoreError) {
+        let mut why = self.why.lock();
+        if why.is_none() {
+            tracing::error!("the volume goes read-only: {e}");
+            *why = Some(StoreError::ReadOnly { why: e.to_string() });
+        }
+        self.broken.store(true, Ordering::Release);
+    }
+
+    /// The sticky error, if there is one.
+    pub fn check(&self) -> Result<()> {
+        if !self.broken.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(self
+            .why
+            .lock()
+            .clone()
+            .unwrap_or_else(|| StoreError::ReadOnly { why: "an earlier error".into() }))
+    }
+
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    fn device(&self, addr: BlockAddr, what: &'static str) -> Result<&Arc<dyn Device>> {
+        self.devices.get(addr.device()).ok_or_else(|| StoreError::Corrupt {
+            addr,
+            what,
+            why: format!("there is no device {}", addr.device()),
+        })
+    }
+
+    /// Reads `data.len()` bytes from `addr` on, not verified.
+    pub fn read_raw(&self, addr: BlockAddr, data: &mut [u8], what: &'static str) -> Result<()> {
+        self.device(addr, what)?.read(&mut [ReadReq { offset: addr.offset(), data }])
+    }
+
+    /// Reads blocks, one submission per device, not verified.
+    pub fn read_blocks(&self, blocks: &mut [(BlockAddr, &mut Block)], what: &'static str) -> Result<()> {
+        let mut by_device: Vec<Vec<ReadReq<'_>>> = self.devices.iter().map(|_| Vec::new()).collect();
+        let queued = (self.queue_len() > 0).then(|| self.queued.lock());
+        for (addr, b) in blocks.iter_mut() {
+            self.device(*addr, what)?;
+            if let Some((_, q, ..)) = queued.as_ref().and_then(|q| q.get(&addr.0)) {
+                b.0.copy_from_slice(&q.0);
+                continue;
+            }
+            by_device[addr.device()].push(ReadReq { offset: addr.offset(), data: &mut b.0 });
+        }
+        drop(queued);
+        for (d, mut reqs) in by_device.into_iter().enumerate() {
+            if !reqs.is_empty() {
+                self.devices[d].read(&mut reqs)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks of `refs`, read together and not verified, for who has much to read and can read
+    /// one by one what does not fit. `None` if a read failed, or if some may wait in the queue.
+    pub fn read_ahead(&self, refs: &[BlockRef]) -> Option<Vec<Block>> {
+        if refs.len() < 2 || self.queue_len() > 0 {
+            return None;
+        }
+        let mut blocks = vec![Block([0; BLOCK_SIZE]); refs.len()];
+        self.read_scattered(refs.iter().map(|r| r.addr), &mut blocks, "structures").ok()?;
+        Some(blocks)
+    }
+
+    /// Fills `to` with the blocks at `addrs`, not verified and past the queue: for blocks of which
+    /// another mount may have been the last writer. Neighbours are read as one, all in one
+    /// submission per device.
+    pub fn read_scattered(
+        &self,
+        addrs: impl IntoIterator<Item = BlockAddr>,
+        to: &mut [Block],
+        what: &'static str,
+    ) -> Result<()> {
+        let mut by_device: Vec<Vec<ReadReq<'_>>> = self.devices.iter().map(|_| Vec::new()).collect();
+        let mut rest = to;
+        let mut addrs = addrs.into_iter().peekable();
+        while let Some(first) = addrs.next() {
+            let mut n = 1;
+            while n < rest.len() && addrs.next_if(|a| *a == first.plus(n as u64)).is_some() {
+                n += 1;
+            }
+            let (run, others) = rest.split_at_mut(n.min(rest.len()));
+            rest = others;
+            self.device(first, what)?;
+            by_device[first.device()].push(ReadReq { offset: first.offset(), data: run.as_mut_bytes() });
+        }
+        for (d, mut reqs) in by_device.into_iter().enumerate() {
+            if !reqs.is_empty() {
+                self.devices[d].read(&mut reqs)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of it: one submission per device, the devices in parallel. Returns the devices
+    /// written, one bit each. An error is sticky.
+    pub fn write(&self, writes: &[Write<'_>]) -> Result<u64> {
+        self.check()?;
+        let mut by_device: Vec<Vec<WriteReq<'_>>> = self.devices.iter().map(|_| Vec::new()).collect();
+        for w in writes {
+            self.device(w.addr, "log write")?;
+            by_device[w.addr.device()].push(WriteReq { offset: w.addr.offset(), data: w.data });
+        }
+        let busy: Vec<usize> = (0..by_device.len()).filter(|&d| !by_device[d].is_empty()).collect();
+        let one = |d: usize| self.devices[d].write(&by_device[d]);
+        let result = match busy[..] {
+            [] => Ok(()),
+            [d] => one(d),
+            [first, ref rest @ ..] => std::thread::scope(|s| {
+                // Where no thread can be had, one device after the other.
+                let begin = |&d: &usize| Builder::new().spawn_scoped(s, move || one(d)).map_err(|_| d);
+                let others: Vec<_> = rest.iter().map(begin).collect();
+                let mut result = one(first);
+                for o in others {
+                    let panicked = |_| Err(StoreError::Invalid("a writer panicked".into()));
+                    result = result.and(o.map_or_else(one, |o| o.join().unwrap_or_else(panicked)));
+                }
+                result
+            }),
+        };
+        match result {
+            // A shutdown meanwhile counts as never having been answered.
+            Ok(()) => self.check().map(|()| busy.iter().fold(0, |m, &d| m | 1 << d)),
+            Err(_) if planted(Canary::WriteErrorHidden) => Ok(busy.iter().fold(0, |m, &d| m | 1 << d)),
+            Err(e) => {
+                self.fail(&e);
+                Err(e)
+            }
+        }
+    }
+
+    /// Flushes the devices of `mask`. An error is sticky.
+    pub fn flush(&self, mask: u64) -> Result<()> {
+        self.check()?;
+        for (d, gate) in self.gates.iter().enumerate() {
+            if mask >> d & 1 == 1
+                && let Err(e) = gate.flush()
+                && !planted(Canary::FlushErrorHidden)
+            {
+                self.fail(&e);
+                return Err(e);
+            }
+        }
+        self.check()
+    }
+
+    /// All devices, one bit each.
+    pub fn all(&self) -> u64 {
+        (0..self.devices.len()).fold(0, |m, d| m | 1 << d)
+    }
+
+    pub fn devices(&self) -> &[Arc<dyn Device>] {
+        &self.devices
+    }
+
+    /// Queues a block for [`Io::write_queue`]. `keep`: the cache keeps it when it is written, as
+    /// what is read again and again. `twice`: its copy is written with it.
+    pub fn enqueue(&self, r: BlockRef, b: Box<Block>, keep: bool, twice: bool) {
+        let mut q = self.queued.lock();
+        q.insert(r.addr.0, (r.crc, Arc::new(b), keep, twice));
+        self.queue_len.store(q.len(), Ordering::Release);
+    }
+
+    /// Drops a block from the cache: nothing refers to it any more.
+    pub fn forget(&self, addr: BlockAddr) {
+        self.cache.forget(addr);
+    }
+
+    /// Whether this very block waits for being written.
+    pub fn is_queued(&self, r: BlockRef) -> bool {
+        self.queue_len() > 0 && self.queued.lock().get(&r.addr.0).is_some_and(|q| q.0 == r.crc)
+    }
+
+    pub fn queue_len(&self) -> usize {
+        self.queue_len.load(Ordering::Acquire)
+    }
+
+    /// Writes all queued blocks. One caller at a time.
+    pub fn write_queue(&self) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        let mut blocks: Vec<(BlockAddr, Queued)> =
+            self.queued.lock().iter().map(|(a, q)| (BlockAddr(*a), q.clone())).collect();
+        blocks.sort_unstable_by_key(|b| b.0);
+        let mut writes: Vec<Write<'_>> =
+            blocks.iter().map(|(a, q)| Write { addr: *a, data: &q.1.0 }).collect();
+        for (a, q) in blocks.iter().filter(|(_, q)| q.3) {
+            writes.extend(self.copy_of(*a).map(|addr| Write { addr, data: &q.1.0 }));
+        }
+        self.write(&writes)?;
+        for (addr, (crc, b, ..)) in blocks.iter().filter(|b| b.1.2) {
+            self.cache.put(BlockRef { addr: *addr, crc: *crc }, b.clone());
+        }
+        let mut q = self.queued.lock();
+        blocks.iter().for_each(|(a, _)| {
+            q.remove(&a.0);
+        });
+        self.queue_len.store(q.len(), Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Io {
+    /// A block that is in memory, in the cache or waiting for being written.
+    fn find(&self, r: BlockRef) -> Option<Box<Block>> {
+        if let Some(b) = self.cache.get(r) {
+            return Some((*b).clone());
+        }
+        if self.queue_len() == 0 {
+            return None;
+        }
+        let queued = self.queued.lock();
+        queued.get(&r.addr.0).filter(|q| q.0 == r.crc).map(|q| (*q.1).clone())
+    }
+
+    /// Reads a block from its device and compares it with its sum; from its copy, if it has one,
+    /// where that fails.
+    fn fetch(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        let first = match self.fetch_at(r, r.addr, what) {
+            Err(e @ (StoreError::Io { .. } | StoreError::Corrupt { .. })) => e,
+            done => return done,
+        };
+        let Some(copy) = self.copy_of(r.addr) else { return Err(first) };
+        let Ok(b) = self.fetch_at(r, copy, what) else { return Err(first) };
+        tracing::debug!("{what}: its copy in block {copy} is used: {first}");
+        self.excuse(r.addr);
+        self.suspect(r);
+        Ok(b)
+    }
+
+    /// Reads the block that lies at `at` and compares it with what should be there: the block of
+    /// `r`, or its copy, which is the same byte for byte.
+    pub fn fetch_at(&self, r: BlockRef, at: BlockAddr, what: &'static str) -> Result<Box<Block>> {
+        let mut b = Block::zeroed();
+        self.read_raw(at, &mut b.0, what)?;
+        let mut crc = checksum::block_crc(r.addr, &b.0);
+        if crc != r.crc {
+            // Once more: what was read wrong once must not cost the tree below it.
+            self.read_raw(at, &mut b.0, what)?;
+            crc = checksum::block_crc(r.addr, &b.0);
+        }
+        if crc != r.crc {
+            let why = format!("its bytes sum to {crc:#010x}, its parent says {:#010x}", r.crc);
+            return Err(StoreError::Corrupt { addr: at, what, why });
+        }
+        Ok(b)
+    }
+
+    /// What is wrong with one of the two copies of a block that was read: where it lies, and why.
+    /// Remembers it for [`Store::heal`].
+    ///
+    /// [`Store::heal`]: crate::store::Store::heal
+    pub fn bad_copy(&self, r: BlockRef, what: &'static str) -> Option<(BlockAddr, StoreError)> {
+        let copy = self.copy_of(r.addr)?;
+        if self.is_queued(r) {
+            return None;
+        }
+        let (bad, e) = if self.suspects.lock().get(&r.addr.0) == Some(&r.crc) {
+            (r.addr, self.fetch_at(r, r.addr, what).err()?)
+        } else {
+            (copy, self.fetch_at(r, copy, what).err()?)
+        };
+        self.excuse(bad);
+        self.suspect(r);
+        Some((bad, e))
+    }
+
+    /// A block that cannot be read is known from its copy.
+    pub fn excuse(&self, addr: BlockAddr) {
+        if let Some(d) = self.devices.get(addr.device()) {
+            d.excuse(addr.offset());
+        }
+    }
+
+    /// Remembers that one of the copies of a block is bad.
+    pub fn suspect(&self, r: BlockRef) {
+        let mut s = self.suspects.lock();
+        if s.len() < SUSPECTS_MAX {
+            s.insert(r.addr.0, r.crc);
+        }
+        self.suspected.store(s.len(), Ordering::Relaxed);
+    }
+
+    pub fn suspect_all(&self, refs: Vec<BlockRef>) {
+        refs.into_iter().for_each(|r| self.suspect(r));
+    }
+
+    /// Takes the blocks remembered so.
+    pub fn take_suspects(&self) -> Vec<BlockRef> {
+        if self.suspected.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let all = std::mem::take(&mut *self.suspects.lock());
+        self.suspected.store(0, Ordering::Relaxed);
+        let mut all: Vec<_> = all.into_iter().map(|(a, crc)| BlockRef { addr: BlockAddr(a), crc }).collect();
+        all.sort_unstable_by_key(|r| r.addr);
+        all
+    }
+
+    /// Writes a bad copy anew. An error is not sticky: nothing that was acknowledged depends on it,
+    /// since the other copy is good.
+    pub fn rewrite(&self, at: BlockAddr, b: &Block) -> Result<()> {
+        self.check()?;
+        self.device(at, "copy")?.write(&[WriteReq { offset: at.offset(), data: &b.0 }])
+    }
+}
+
+impl BlockSource for Io {
+    fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        if let Some(b) = self.find(r) {
+            return Ok(b);
+        }
+        let b = self.fetch(r, what)?;
+        self.cache.put(r, Arc::new(b.clone()));
+        Ok(b)
+    }
+
+    fn read_once(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
+        self.find(r).map_or_else(|| self.fetch(r, what), Ok)
+    }
+
+    /// One submission per device, into the cache of nodes, of which it takes a quarter at most.
+    fn expect(&self, refs: &[BlockRef]) {
+        let absent = |r: &BlockRef| self.cache.get(*r).is_none() && !self.is_queued(*r);
+        let most = self.cache.per_shard * SHARDS / 4;
+        let mut refs: Vec<BlockRef> = refs.iter().take(most).copied().filter(absent).collect();
+        if refs.len() < 2 {
+            return;
+        }
+        refs.sort_unstable_by_key(|r| r.addr);
+        let mut blocks = vec![Block([0; BLOCK_SIZE]); refs.len()];
+        if self.read_scattered(refs.iter().map(|r| r.addr), &mut blocks, "structures").is_ok() {
+            let sound = refs.iter().zip(&blocks).filter(|(r, b)| checksum::matches(**r, &b.0));
+            sound.for_each(|(r, b)| self.cache.put(*r, Arc::new(Box::new(b.clone()))));
+        }
+    }
+}

@@ -1,0 +1,803 @@
+//! An mlog: one of the independent append logs, with its heads and its chain of node segments.
+//!
+//! The *node head* takes batches only. Its segments form a chain: the first block of each
+//! (the *link*) names the segment that follows, which is chosen when the segment is opened. Data
+//! and checkpoint blocks go to the other heads, by how soon they are expected to die.
+//!
+//! 1. The mutex covers bump allocation and nothing else; no I/O, no waiting inside. Callers are
+//!    inside a reader section of the store's RPS, so a position recorded by the writer divides
+//!    allocations into before and after. Who needs places in several mlogs, all or none, holds
+//!    their mutexes together, the lowest first ([`Mlog::alloc_each`]).
+//! 2. Whoever moves the node head into a segment writes that segment's link together with its
+//!    batch.
+//! 3. A batch may be acknowledged only after the links of all earlier segments of the chain were
+//!    answered and flushed: [`Mlog::wait_links`] before the flush, which covers
+//!    [`Mlog::chain_devices`]. Otherwise recovery could not find the way to it.
+//! 4. Chain sequences are unique in a mount and grow along a chain.
+//! 5. Every batch names the one before it and the last one up to which all were durable
+//!    ([`Mlog::made_durable`]) when it got its place, so that recovery knows of a batch that was
+//!    acknowledged and is not there.
+//! 6. Of the last batch nobody says so: damaged later, it looks as if it had never arrived. So a
+//!    log that has become quiet gets a *mark*, an empty message whose head says that all before it
+//!    was durable, once ([`Mlog::wants_mark`]).
+
+use crate::error::{Result, StoreError};
+use crate::log::segment::{SegId, SegmentTable, State};
+use lanefs_format::BlockAddr;
+use lanefs_format::batch::ChainLink;
+use lanefs_format::record::{self, Effect};
+use lanefs_format::slot::Position;
+use lanefs_format::summary::DataOwner;
+use lanefs_sync::CachePadded;
+use lanefs_sync::lock::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// How soon a block is expected to die; each has its own head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Heat {
+    /// Directory buckets.
+    Hot = 0,
+    /// What users write.
+    Warm = 1,
+    /// What the cleaner moved: it has survived for long.
+    Cold = 2,
+    /// Node blocks of checkpoints.
+    Node = 3,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    seg: SegId,
+    next: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct NodeHead {
+    seg: SegId,
+    next: u32,
+    seq: u64,
+    successor: SegId,
+    successor_seq: u64,
+    /// The link of `seg` has not been handed to a writer yet.
+    link_due: bool,
+}
+
+struct Heads {
+    node: Option<NodeHead>,
+    open: [Option<Head>; 4],
+    /// Full segments of the chain that recovery may still have to read, oldest first.
+    chain: VecDeque<(SegId, u64)>,
+    /// Owners of data blocks given out since the last checkpoint.
+    owners: Vec<(BlockAddr, DataOwner)>,
+    /// Groups that are durable (or about to be) and not folded, in the order in which they came.
+    pending: Vec<Kept>,
+    /// The place of the last batch.
+    last: u64,
+    /// Messages that are not known to be durable together with all before them, oldest first: the
+    /// place of the last batch of each, and whether it is durable itself.
+    out: VecDeque<(u64, bool)>,
+    /// The place of the last batch up to which all are durable.
+    acked: u64,
+    /// The place of the last batch when somebody last asked whether the log is quiet, and of the
+    /// last mark (6).
+    seen: u64,
+    mark: u64,
+}
+
+/// Groups that came between two positions of checkpoints.
+struct Kept {
+    /// The number of the last position before them.
+    checkpoint: u64,
+    groups: Vec<u8>,
+}
+
+impl Heads {
+    /// The node head, and the segments of `n` blocks that batches of these sizes need beyond those
+    /// it has.
+    fn plan(&self, n: u32, blocks: &[u32]) -> Result<(NodeHead, u32)> {
+        let Some(node) = self.node else {
+            return Err(StoreError::Invalid("the volume is open for reading only".into()));
+        };
+        let (mut next, mut segments) = (node.next, 0);
+        for &b in blocks {
+            debug_assert!(b < n);
+            if next + b > n {
+                segments += 1;
+                next = 1;
+            }
+            next += b;
+        }
+        Ok((node, segments))
+    }
+}
+
+/// The place of a batch: unique in the mount and growing along a chain.
+pub(crate) fn place_of(seq: u64, block: u32) -> u64 {
+    seq << 16 | u64::from(block)
+}
+
+/// Where a batch goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchPlace {
+    pub addr: BlockAddr,
+    pub seq: u64,
+    /// Unique in the mount and growing along the chain: `seq << 16 | block in the segment`.
+    pub place: u64,
+    /// The place of the batch before it.
+    pub prior: u64,
+    /// That of the last batch up to which all are durable.
+    pub acked: u64,
+    /// The link to be written with it, its address first.
+    pub link: Option<(BlockAddr, ChainLink)>,
+}
+
+pub(crate) struct Mlog {
+    pub id: usize,
+    pub device: usize,
+    /// Fold the heads into two: the volume is too small for more open segments.
+    small: bool,
+    heads: CachePadded<Mutex<Heads>>,
+    links: Mutex<Vec<u64>>,
+    link_written: Condvar,
+    /// Length of `links`, so that the usual case is one load. Release/acquire: a link is answered
+    /// before the count that says so is seen.
+    links_out: AtomicUsize,
+    /// Devices that hold a segment of the chain since the last checkpoint, one bit each. Written
+    /// under the mutex.
+    chain_devices: AtomicU64,
+    /// Blocks appended to the node head since the last checkpoint.
+    appended: AtomicU64,
+    /// Inodes made by groups that are durable in this mlog and not folded.
+    owed: AtomicU64,
+}
+
+/// How many inodes these groups make. The effect that makes one is its group's first.
+fn births(groups: &[u8]) -> u64 {
+    let makes = |g: &record::Group<'_>| matches!(g.effects().next(), Some(Ok(Effect::New { .. })));
+    record::groups(groups).map_while(std::result::Result::ok).filter(makes).count() as u64
+}
+
+impl Mlog {
+    pub fn new(id: usize, device: usize, small: bool) -> Mlog {
+        Mlog {
+            id,
+            device,
+            small,
+            heads: CachePadded::new(Mutex::new(Heads {
+                node: None,
+                open: [None; 4],
+                chain: VecDeque::new(),
+                owners: Vec::new(),
+                pending: Vec::new(),
+                last: 0,
+                out: VecDeque::new(),
+                acked: 0,
+                seen: 0,
+                mark: 0,
+            })),
+            links: Mutex::new(Vec::new()),
+            link_written: Condvar::new(),
+            links_out: AtomicUsize::new(0),
+            chain_devices: AtomicU64::new(0),
+            appended: AtomicU64::new(0),
+            owed: AtomicU64::new(0),
+        }
+    }
+
+    /// A segment of the mlog's own device, or of any other that has one.
+    fn claim(&self, t: &SegmentTable, state: State, heat: u8) -> Option<SegId> {
+        let n = t.devices();
+        (0..n).find_map(|i| t.claim((self.device + i) % n, state, heat))
+    }
+
+    /// Opens the node head at the start of a mount.
+    pub fn open_node(&self, t: &SegmentTable, next_seq: &AtomicU64) -> Result<()> {
+        let mut h = self.heads.lock();
+        let seg = self.claim(t, State::Chain, Heat::Node as u8).ok_or(StoreError::NoSpace)?;
+        let successor = self.claim(t, State::Chain, Heat::Node as u8).ok_or(StoreError::NoSpace)?;
+        // Relaxed: uniqueness is all that is asked.
+        let seq = next_seq.fetch_add(2, Ordering::Relaxed);
+        h.node = Some(NodeHead { seg, next: 1, seq, successor, successor_seq: seq + 1, link_due: true });
+        self.chain_devices.store(1 << t.geometry.device(seg), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Where the next batch would go. Called inside the RPS writer section.
+    pub fn position(&self, t: &SegmentTable) -> Position {
+        match self.heads.lock().node {
+            Some(n) => Position { segment: t.geometry.addr(n.seg, 0), used: n.next, seq: n.seq },
+            None => Position::default(),
+        }
+    }
+
+    /// Room for the batches of one message, each of fewer blocks than a segment has: all of them or
+    /// nothing.
+    pub fn alloc_batches(
+        &self,
+        t: &SegmentTable,
+        next_seq: &AtomicU64,
+        blocks: &[u32],
+        urgent: bool,
+    ) -> Result<Vec<BatchPlace>> {
+        let mut h = self.heads.lock();
+        let (node, segments) = h.plan(t.geometry.segment_blocks, blocks)?;
+        if segments > 0 && !urgent && t.free_count() < t.reserved_segments() + segments {
+            return Err(StoreError::NoSpace);
+        }
+        let claimed = self.claim_chain(t, segments)?;
+        Ok(self.give(&mut h, node, t, next_seq, blocks, claimed))
+    }
+
+    /// Room for a message in each of the first mlogs, as [`Mlog::alloc_batches`] with urgency: for
+    /// all of them or for none.
+    pub fn alloc_each(
+        mlogs: &[Mlog],
+        t: &SegmentTable,
+        next_seq: &AtomicU64,
+        messages: &[Vec<u32>],
+    ) -> Result<Vec<Vec<BatchPlace>>> {
+        debug_assert!(messages.len() <= mlogs.len());
+        let mut heads: Vec<_> = mlogs.iter().zip(messages).map(|(m, b)| (m, m.heads.lock(), b)).collect();
+        let mut plans: Vec<(NodeHead, VecDeque<SegId>)> = Vec::with_capacity(heads.len());
+        for (m, h, blocks) in &heads {
+            let plan = h.plan(t.geometry.segment_blocks, blocks);
+            match plan.and_then(|(node, segments)| Ok((node, m.claim_chain(t, segments)?))) {
+                Ok(p) => plans.push(p),
+                Err(e) => {
+                    plans.into_iter().flat_map(|p| p.1).for_each(|s| t.release(s));
+                    return Err(e);
+                }
+            }
+        }
+        let give = heads.iter_mut().zip(plans);
+        Ok(give
+            .map(|((m, h, blocks), (node, claimed))| m.give(h, node, t, next_seq, blocks, claimed))
+            .collect())
+    }
+
+    /// So many segments for the chain, or none.
+    fn claim_chain(&self, t: &SegmentTable, segments: u32) -> Result<VecDeque<SegId>> {
+        let mut claimed = VecDeque::new();
+        for _ in 0..segments {
+            match self.claim(t, State::Chain, Heat::Node as u8) {
+                Some(s) => claimed.push_back(s),
+                None => {
+                    claimed.into_iter().for_each(|s| t.release(s));
+                    return Err(StoreError::NoSpace);
+                }
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// Gives a message its places, in the head and the segments claimed for it.
+    fn give(
+        &self,
+        h: &mut Heads,
+        mut node: NodeHead,
+        t: &SegmentTable,
+        next_seq: &AtomicU64,
+        blocks: &[u32],
+        mut claimed: VecDeque<SegId>,
+    ) -> Vec<BatchPlace> {
+        let n = t.geometry.segment_blocks;
+        let mut places = Vec::with_capacity(blocks.len());
+        for &b in blocks {
+            if node.next + b > n
+                && let Some(after) = claimed.pop_front()
+            {
+                h.chain.push_back((node.seg, node.seq));
+                node = NodeHead {
+                    seg: node.successor,
+                    next: 1,
+                    seq: node.successor_seq,
+                    successor: after,
+                    // Relaxed: uniqueness, and growth along the chain by the mutex.
+                    successor_seq: next_seq.fetch_add(1, Ordering::Relaxed),
+                    link_due: true,
+                };
+                self.chain_devices.fetch_or(1 << t.geometry.device(node.seg), Ordering::Relaxed);
+            }
+            let link = node.link_due.then(|| {
+                self.links.lock().push(node.seq);
+                self.links_out.fetch_add(1, Ordering::Relaxed);
+                let successor = t.geometry.addr(node.successor, 0);
+                (t.geometry.addr(node.seg, 0), ChainLink { successor, successor_seq: node.successor_seq })
+            });
+            node.link_due = false;
+            let (addr, place) = (t.geometry.addr(node.seg, node.next), place_of(node.seq, node.next));
+            places.push(BatchPlace { addr, seq: node.seq, place, prior: h.last, acked: h.acked, link });
+            h.last = place;
+            node.next += b;
+            // Relaxed: a figure for reports.
+            self.appended.fetch_add(u64::from(b), Ordering::Relaxed);
+        }
+        h.node = Some(node);
+        let last = h.last;
+        h.out.push_back((last, false));
+        places
+    }
+
+    /// The message whose last batch has this place is durable.
+    pub fn made_durable(&self, place: u64) {
+        let mut h = self.heads.lock();
+        if let Some(o) = h.out.iter_mut().find(|o| o.0 == place) {
+            o.1 = true;
+        }
+        while let Some(&(place, true)) = h.out.front() {
+            h.acked = place;
+            h.out.pop_front();
+        }
+    }
+
+    /// The place of the last batch up to which all are durable.
+    pub fn acked(&self) -> u64 {
+        self.heads.lock().acked
+    }
+
+    /// Whether all of the log is durable, nothing was added since the last call, and no batch says
+    /// so (6).
+    pub fn wants_mark(&self) -> bool {
+        let mut h = self.heads.lock();
+        let quiet = h.seen == h.last && h.acked == h.last;
+        h.seen = h.last;
+        quiet && h.last != h.mark && h.node.is_some()
+    }
+
+    /// The batch at this place is a mark.
+    pub fn marked(&self, place: u64) {
+        self.heads.lock().mark = place;
+    }
+
+    /// The link of segment `seq` was answered by the device (or will never be: then the store is
+    /// read-only).
+    pub fn link_done(&self, seq: u64) {
+        self.links.lock().retain(|&s| s != seq);
+        self.links_out.fetch_sub(1, Ordering::Release);
+        self.link_written.notify_all();
+    }
+
+    /// Invariant 3: waits until the links of all segments before `seq` were answered.
+    pub fn wait_links(&self, seq: u64) {
+        if self.links_out.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut l = self.links.lock();
+        while l.iter().any(|&s| s < seq) {
+            self.link_written.wait(&mut l);
+        }
+    }
+
+    /// Devices to flush before a batch of this mlog is durable.
+    pub fn chain_devices(&self) -> u64 {
+        // Relaxed: the caller's own bits were set by the mutex section it allocated in; earlier
+        // ones before.
+        self.chain_devices.load(Ordering::Relaxed)
+    }
+
+    /// Gives out `n` blocks of the head for `heat` as runs; `owners` says what each block will
+    /// hold, if it is data. With `urgent` the segments kept back for checkpoints and the cleaner
+    /// may be used.
+    pub fn alloc(
+        &self,
+        t: &SegmentTable,
+        heat: Heat,
+        n: u32,
+        checkpoint: u64,
+        urgent: bool,
+        out: &mut Vec<(BlockAddr, u32)>,
+    ) -> Result<()> {
+        // Blocks of the tree have heads of their own if they have copies: the second half of their
+        // segments is for these.
+        let paired = t.geometry.copies == 2 && matches!(heat, Heat::Hot | Heat::Node);
+        let slot = match heat {
+            _ if !self.small => heat as usize,
+            _ if paired => 3,
+            Heat::Cold => 2,
+            _ => 1,
+        };
+        let size = if paired { t.geometry.half() } else { t.geometry.segment_blocks };
+        let mut left = n;
+        let mut h = self.heads.lock();
+        let here = h.open[slot].map_or(0, |head| size - head.next);
+        let segments = n.saturating_sub(here).div_ceil(size);
+        if segments > 0 && t.free_count() < segments + if urgent { 0 } else { t.reserved_segments() } {
+            return Err(StoreError::NoSpace);
+        }
+        while left > 0 {
+            let mut head = match h.open[slot] {
+                Some(head) if head.next < size => head,
+                full => {
+                    let seg = self.claim(t, State::Open, heat as u8).ok_or(StoreError::NoSpace)?;
+                    t.set_paired(seg, paired);
+                    if let Some(f) = full {
+                        t.close(f.seg);
+                    }
+                    Head { seg, next: 0 }
+                }
+            };
+            let take = left.min(size - head.next);
+            t.touch(head.seg, checkpoint);
+            out.push((t.geometry.addr(head.seg, head.next), take));
+            head.next += take;
+            left -= take;
+            h.open[slot] = Some(head);
+            if head.next == size {
+                t.close(head.seg);
+                h.open[slot] = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes the owners of data blocks, for the summaries.
+    pub fn note_owners(&self, owners: impl IntoIterator<Item = (BlockAddr, DataOwner)>) {
+        self.heads.lock().owners.extend(owners);
+    }
+
+    /// Takes the owners noted so far.
+    pub fn take_owners(&self) -> Vec<(BlockAddr, DataOwner)> {
+        std::mem::take(&mut self.heads.lock().owners)
+    }
+
+    /// Keeps groups that a checkpoint without a fold has to carry over; `checkpoint` is the number
+    /// of the last position, as a reader section has it.
+    pub fn keep_groups(&self, groups: &[u8], checkpoint: u64) {
+        if groups.is_empty() {
+            return;
+        }
+        let mut h = self.heads.lock();
+        match h.pending.last_mut() {
+            Some(last) if last.checkpoint == checkpoint => last.groups.extend_from_slice(groups),
+            _ => h.pending.push(Kept { checkpoint, groups: groups.to_vec() }),
+        }
+        drop(h);
+        self.add_unfolded(groups);
+    }
+
+    /// Counts the inodes that groups make which are durable here from now on.
+    pub fn add_unfolded(&self, groups: &[u8]) {
+        // Relaxed, here and below: an estimate, on a line that every batch writes.
+        self.owed.fetch_add(births(groups), Ordering::Relaxed);
+    }
+
+    /// Such groups were folded.
+    pub fn sub_unfolded(&self, groups: &[u8]) {
+        self.owed.fetch_sub(births(groups).min(self.owed()), Ordering::Relaxed);
+    }
+
+    /// Inodes that the fold of what is durable here will make.
+    pub fn owed(&self) -> u64 {
+        self.owed.load(Ordering::Relaxed)
+    }
+
+    /// A copy of the groups that were kept before the position of this checkpoint.
+    pub fn groups_before(&self, checkpoint: u64) -> Vec<u8> {
+        let h = self.heads.lock();
+        let before = h.pending.iter().filter(|k| k.checkpoint < checkpoint);
+        before.flat_map(|k| &k.groups).copied().collect()
+    }
+
+    /// Replaces the groups kept by what `keep` leaves of them.
+    pub fn prune_groups(&self, keep: impl Fn(&[u8]) -> Vec<u8>) {
+        let mut h = self.heads.lock();
+        for k in &mut h.pending {
+            let kept = keep(&k.groups);
+            self.sub_unfolded(&k.groups);
+            self.add_unfolded(&kept);
+            k.groups = kept;
+        }
+        h.pending.retain(|k| !k.groups.is_empty());
+    }
+
+    /// Blocks appended since the last checkpoint.
+    pub fn appended(&self) -> u64 {
+        self.appended.load(Ordering::Relaxed)
+    }
+
+    /// A checkpoint with this position is durable: returns the earlier segments of the chain, which
+    /// may be released.
+    pub fn checkpoint_done(&self, t: &SegmentTable, position: &Position, appended: u64) -> Vec<SegId> {
+        let mut freed = Vec::new();
+        let mut h = self.heads.lock();
+        while let Some(&(seg, seq)) = h.chain.front() {
+            if seq >= position.seq {
+                break;
+            }
+            h.chain.pop_front();
+            freed.push(seg);
+        }
+        let mut mask = h.chain.iter().fold(0u64, |m, (s, _)| m | 1 << t.geometry.device(*s));
+        if let Some(n) = h.node {
+            mask |= 1 << t.geometry.device(n.seg);
+        }
+        self.chain_devices.store(mask, Ordering::Relaxed);
+        self.appended.fetch_sub(appended.min(self.appended()), Ordering::Relaxed);
+        freed
+    }
+
+    /// Whether a thread waits for a link of another. It looks again, and goes on waiting.
+    #[cfg(test)]
+    pub fn is_waited_for(&self) -> bool {
+        self.link_written.notify_all() > 0
+    }
+
+    /// Segments that no checkpoint can free while this mlog is as it is: heads and successors.
+    #[cfg(test)]
+    pub fn open_segments(&self) -> usize {
+        let h = self.heads.lock();
+        h.open.iter().flatten().count() + if h.node.is_some() { 2 } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::segment::Geometry;
+    use lanefs_format::superblock::Layout;
+
+    fn table() -> SegmentTable {
+        let layout = Layout::new(16, 1).unwrap();
+        let t = SegmentTable::new(Geometry::new(&layout, &[16 * 20]));
+        t.fill_pools(|_| false);
+        t
+    }
+
+    #[test]
+    fn a_chain_goes_on_where_its_links_say() {
+        let t = table();
+        let seqs = AtomicU64::new(10);
+        let m = Mlog::new(0, 0, false);
+        let one = |n| m.alloc_batches(&t, &seqs, &[n], true).map(|p| p[0]);
+        assert!(one(1).is_err());
+        m.open_node(&t, &seqs).unwrap();
+        let p = m.position(&t);
+        assert_eq!((p.used, p.seq), (1, 10));
+        let a = one(10).unwrap();
+        let (at, link) = a.link.unwrap();
+        assert_eq!((at, a.addr), (p.segment, p.segment.plus(1)));
+        assert!(one(5).unwrap().link.is_none());
+        let c = one(3).unwrap();
+        assert_eq!((c.addr, c.seq), (link.successor.plus(1), link.successor_seq));
+        // All pieces of a message or none.
+        let free = t.free_count();
+        assert!(m.alloc_batches(&t, &seqs, &[15; 40], true).is_err());
+        assert_eq!(t.free_count(), free);
+        let many = m.alloc_batches(&t, &seqs, &[12, 12, 12], true).unwrap();
+        assert_eq!(many.iter().filter(|p| p.link.is_some()).count(), 2);
+        many.iter().filter(|p| p.link.is_some()).for_each(|p| m.link_done(p.seq));
+        m.link_done(c.seq);
+        m.link_done(a.seq);
+        m.wait_links(many[2].seq);
+        let free = t.free_count();
+        for s in m.checkpoint_done(&t, &m.position(&t), m.appended()) {
+            t.release(s);
+        }
+        assert_eq!((t.free_count(), m.appended()), (free + 3, 0));
+    }
+
+    /// The log may have gone on to other segments while the checkpoint was made: recovery starts in
+    /// the one of the position.
+    #[test]
+    fn the_segment_of_a_position_is_kept_though_the_log_went_on() {
+        let t = table();
+        let seqs = AtomicU64::new(10);
+        let m = Mlog::new(0, 0, false);
+        m.open_node(&t, &seqs).unwrap();
+        let fill = || {
+            let at = m.alloc_batches(&t, &seqs, &[12, 12], true).unwrap();
+            at.iter().filter(|p| p.link.is_some()).for_each(|p| m.link_done(p.seq));
+        };
+        fill();
+        let p = m.position(&t);
+        fill();
+        let freed = m.checkpoint_done(&t, &p, 0);
+        assert!(!freed.is_empty());
+        assert!(freed.iter().all(|s| t.geometry.addr(*s, 0) != p.segment), "{freed:?}, position {p:?}");
+        assert!(m.checkpoint_done(&t, &p, 0).is_empty());
+    }
+
+    #[test]
+    fn data_comes_in_runs_and_dry_pools_say_so() {
+        let t = table();
+        let m = Mlog::new(0, 0, false);
+        let mut out = Vec::new();
+        m.alloc(&t, Heat::Warm, 40, 1, true, &mut out).unwrap();
+        assert_eq!(out.iter().map(|r| r.1).collect::<Vec<_>>(), [16, 16, 8]);
+        m.alloc(&t, Heat::Cold, 1, 1, true, &mut out).unwrap();
+        assert_eq!(m.open_segments(), 2);
+        // All or nothing, and what is kept back is only for the urgent.
+        let free = t.free_count();
+        assert!(m.alloc(&t, Heat::Hot, 16 * 40, 1, true, &mut out).is_err());
+        t.set_reserved_segments(free - 1);
+        assert!(m.alloc(&t, Heat::Hot, 17, 1, false, &mut out).is_err());
+        assert_eq!(t.free_count(), free);
+        m.alloc(&t, Heat::Hot, 17, 1, true, &mut out).unwrap();
+        assert_eq!(t.free_count(), free - 2);
+    }
+
+    /// What needs no new segment is not refused for what is kept back; what needs one is, unless it
+    /// must not wait.
+    #[test]
+    fn only_new_segments_come_out_of_what_is_kept_back() {
+        let t = table();
+        let seqs = AtomicU64::new(10);
+        let m = Mlog::new(0, 0, false);
+        m.open_node(&t, &seqs).unwrap();
+        let mut out = Vec::new();
+        m.alloc(&t, Heat::Warm, 4, 1, false, &mut out).unwrap();
+        // One more than is kept back.
+        t.set_reserved_segments(t.free_count() - 1);
+        m.alloc_batches(&t, &seqs, &[14], false).unwrap();
+        m.alloc_batches(&t, &seqs, &[14], false).unwrap();
+        assert_eq!(t.reserved_segments(), t.free_count());
+        m.alloc_batches(&t, &seqs, &[1], false).unwrap();
+        assert!(m.alloc_batches(&t, &seqs, &[14], false).is_err());
+        m.alloc(&t, Heat::Warm, 0, 1, false, &mut out).unwrap();
+        m.alloc(&t, Heat::Warm, 12, 1, false, &mut out).unwrap();
+        assert!(m.alloc(&t, Heat::Warm, 1, 1, false, &mut out).is_err());
+        let free = t.free_count();
+        m.alloc_batches(&t, &seqs, &[14], true).unwrap();
+        m.alloc(&t, Heat::Warm, 1, 1, true, &mut out).unwrap();
+        assert_eq!(t.free_count(), free - 2);
+    }
+
+    /// A message that goes on in a segment uses all of it before the next.
+    #[test]
+    fn a_message_claims_as_many_segments_as_it_uses() {
+        let t = table();
+        let seqs = AtomicU64::new(10);
+        let m = Mlog::new(0, 0, false);
+        m.open_node(&t, &seqs).unwrap();
+        let free = t.free_count();
+        let places = m.alloc_batches(&t, &seqs, &[12, 12, 2], true).unwrap();
+        assert_eq!(places.iter().filter(|p| p.link.is_some()).count(), 2);
+        assert_eq!(t.free_count(), free - 1);
+    }
+
+    /// Else a checkpoint could free the segment, and the next block would close it once more.
+    #[test]
+    fn a_full_segment_is_no_head_any_more() {
+        let t = table();
+        let m = Mlog::new(0, 0, false);
+        let mut out = Vec::new();
+        m.alloc(&t, Heat::Warm, 16, 7, true, &mut out).unwrap();
+        assert_eq!(m.open_segments(), 0);
+        let seg = t.geometry.locate(out[0].0).unwrap().0;
+        assert_eq!((t.info(seg).state, t.info(seg).touched), (State::Full, 7));
+        t.release(seg);
+        m.alloc(&t, Heat::Warm, 1, 8, true, &mut out).unwrap();
+        assert_eq!(m.open_segments(), 1);
+        assert_ne!(t.info(seg).state, State::Full);
+    }
+
+    #[test]
+    fn a_small_volume_has_two_heads_for_data() {
+        let t = table();
+        let m = Mlog::new(0, 0, true);
+        let mut out = Vec::new();
+        for heat in [Heat::Hot, Heat::Warm, Heat::Cold, Heat::Hot] {
+            m.alloc(&t, heat, 1, 1, true, &mut out).unwrap();
+        }
+        assert_eq!(m.open_segments(), 2);
+    }
+
+    /// What makes an inode, in an epoch.
+    fn birth(epoch: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        let new = Effect::New {
+            ino: lanefs_format::Ino(epoch + 100),
+            parent: lanefs_format::ROOT_INO,
+            generation: 0,
+            mode: libc::S_IFREG,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            time: 0,
+            target: b"",
+            logged: false,
+        };
+        record::encode_group(&mut out, lanefs_format::Version { epoch, ts: epoch, lane: 0 }, &[new]);
+        out
+    }
+
+    #[test]
+    fn what_is_kept_is_owed_until_it_is_pruned() {
+        let m = Mlog::new(0, 0, false);
+        let (first, second) = (birth(5), birth(6));
+        m.keep_groups(&[&first[..], &second].concat(), 1);
+        assert_eq!(m.owed(), 2);
+        m.add_unfolded(&first);
+        assert_eq!(m.owed(), 3);
+        m.sub_unfolded(&first);
+        m.prune_groups(|all| {
+            assert_eq!(all.len(), first.len() + second.len());
+            second.clone()
+        });
+        assert_eq!((m.groups_before(2), m.owed()), (second.clone(), 1));
+        // What comes behind a position is not before it.
+        m.keep_groups(&first, 2);
+        assert_eq!(m.groups_before(2), second);
+        assert_eq!(m.groups_before(3), [&second[..], &first].concat());
+        m.prune_groups(|_| Vec::new());
+        assert_eq!((m.groups_before(3), m.owed()), (Vec::new(), 0));
+        m.prune_groups(|_| unreachable!("nothing is kept"));
+        m.sub_unfolded(&first);
+        assert_eq!(m.owed(), 0);
+    }
+
+    /// A batch waits for the links of all segments before its own, and of no other.
+    #[test]
+    fn a_batch_waits_for_the_links_before_it() {
+        use std::sync::atomic::AtomicBool;
+        let t = table();
+        let seqs = AtomicU64::new(10);
+        let m = Mlog::new(0, 0, false);
+        m.open_node(&t, &seqs).unwrap();
+        let places = m.alloc_batches(&t, &seqs, &[12, 12], true).unwrap();
+        let (first, second) = (places[0].seq, places[1].seq);
+        m.wait_links(first);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                m.wait_links(second);
+                over.store(true, Ordering::SeqCst);
+            });
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            let early = over.load(Ordering::SeqCst);
+            m.link_done(first);
+            assert!(!early, "the link of {first} is under way");
+        });
+        assert!(over.load(Ordering::SeqCst));
+        m.link_done(second);
+        m.wait_links(second + 1);
+    }
+
+    /// What the first mlogs claimed before another found no room is free again.
+    #[test]
+    fn messages_of_which_one_finds_no_room_claim_nothing() {
+        let t = table();
+        let seqs = AtomicU64::new(10);
+        let mlogs = [Mlog::new(0, 0, false), Mlog::new(1, 0, false), Mlog::new(2, 0, false)];
+        mlogs.iter().for_each(|m| m.open_node(&t, &seqs).unwrap());
+        let positions = || mlogs.iter().map(|m| m.position(&t)).collect::<Vec<_>>();
+        let before = (t.free_count(), positions());
+        let large = vec![15; t.free_count() as usize];
+        let messages = [vec![10, 10], vec![15, 15, 15], large];
+        assert!(matches!(Mlog::alloc_each(&mlogs, &t, &seqs, &messages), Err(StoreError::NoSpace)));
+        assert_eq!((t.free_count(), positions()), before);
+        Mlog::alloc_each(&mlogs, &t, &seqs, &messages[..2]).unwrap();
+        assert_eq!(t.free_count(), before.0 - 3);
+    }
+
+    /// All devices that hold a segment of the chain are flushed, until a checkpoint lies behind it.
+    #[test]
+    fn the_devices_of_a_chain_are_known() {
+        let layout = Layout::new(16, 1).unwrap();
+        let t = SegmentTable::new(Geometry::new(&layout, &[16 * 20, 16 * 20]));
+        t.fill_pools(|_| false);
+        let seqs = AtomicU64::new(10);
+        let m = Mlog::new(0, 1, false);
+        let other = Mlog::new(1, 1, false);
+        m.open_node(&t, &seqs).unwrap();
+        assert_eq!(m.chain_devices(), 0b10);
+        // The rest of its own device is taken by others.
+        let mut out = Vec::new();
+        loop {
+            out.clear();
+            other.alloc(&t, Heat::Warm, 16, 1, true, &mut out).unwrap();
+            if out[0].0.device() == 0 {
+                break;
+            }
+        }
+        m.alloc_batches(&t, &seqs, &[14], true).unwrap();
+        m.alloc_batches(&t, &seqs, &[14], true).unwrap();
+        assert_eq!(m.chain_devices(), 0b10);
+        m.alloc_batches(&t, &seqs, &[14], true).unwrap();
+        assert_eq!(m.chain_devices(), 0b11);
+        let p = m.position(&t);
+        assert_eq!(m.checkpoint_done(&t, &p, 0).len(), 2);
+        assert_eq!(m.chain_devices(), 0b01);
+    }
+}

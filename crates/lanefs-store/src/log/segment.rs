@@ -1,0 +1,683 @@
+//! Segments: which are free, which blocks in them are in use, who writes to them.
+//!
+//! Each block has two marks. *live*: memory refers to it, or a write under way does. *tree*: the
+//! tree of the checkpoint that is being written (or was last written) refers to it. They differ
+//! while an inode has changes that were not yet captured by a checkpoint.
+//!
+//! 1. A block is marked live before anything refers to it, and once; the mark goes when the last
+//!    reference in memory goes.
+//! 2. Only checkpoints change tree marks, in step with what they capture. The usage table on disk
+//!    is the tree marks, except those of its own nodes, which opening finds by reading it.
+//! 3. A segment becomes free only after a checkpoint is durable, and only if it is full, has
+//!    neither mark, and was last touched (allocated in, or named by a batch) before that
+//!    checkpoint's position P. So neither the tree of a slot nor a batch that recovery may read
+//!    refers to a free segment (O13).
+//! 4. Node-head segments never have marks; they are freed when P has moved past them.
+//! 5. A table grows at its end only: segments keep their numbers, and what is there is not moved.
+//!    So nobody waits for it, and who sees the larger count finds the new segments.
+//! 6. In a volume that keeps two copies of its tree (see `copies`) some segments are *paired*: they
+//!    hold blocks of the tree alone, and the copy of block i is block i + half a segment. Both
+//!    carry the same marks, which are set and taken together: nobody else names a copy.
+//!
+//! Atomics are relaxed but two: the counts steer, and every decision that frees is made by the one
+//! checkpoint under way, after it has waited (with locks, which order memory) for all writers that
+//! could have touched. Writers behind its position may fill a segment meanwhile: who sees that it
+//! is full must see that it was touched, so [`SegmentTable::close`] releases and
+//! [`SegmentTable::info`] acquires.
+
+use lanefs_format::BlockAddr;
+use lanefs_format::superblock::Layout;
+use lanefs_sync::lock::Mutex;
+use lanefs_sync::{CachePadded, Canary, planted};
+use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+
+/// A segment's number, counted through all devices.
+pub(crate) type SegId = u32;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum State {
+    Free = 0,
+    /// A head writes here.
+    Open = 1,
+    /// No head writes here any more.
+    Full = 2,
+    /// Superblocks and slots.
+    Reserved = 3,
+    /// In the chain of a node head, or chosen as the next of one.
+    Chain = 4,
+}
+
+impl State {
+    fn from_u8(v: u8) -> State {
+        match v {
+            0 => State::Free,
+            1 => State::Open,
+            2 => State::Full,
+            4 => State::Chain,
+            _ => State::Reserved,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct DeviceSpan {
+    first: SegId,
+    /// Grows with the last device (invariant 5).
+    segments: AtomicU32,
+}
+
+impl DeviceSpan {
+    /// Acquire, with the Release in [`SegmentTable::grow`]: who sees the count finds the figures.
+    fn segments(&self) -> u32 {
+        self.segments.load(Acquire)
+    }
+}
+
+impl Clone for DeviceSpan {
+    fn clone(&self) -> DeviceSpan {
+        DeviceSpan { first: self.first, segments: AtomicU32::new(self.segments()) }
+    }
+}
+
+/// Where segments lie.
+#[derive(Clone, Debug)]
+pub(crate) struct Geometry {
+    pub segment_blocks: u32,
+    pub reserved: u32,
+    /// How often the tree lies on the devices: once or twice.
+    pub copies: u32,
+    spans: Vec<DeviceSpan>,
+}
+
+impl Geometry {
+    pub fn new(layout: &Layout, device_blocks: &[u64]) -> Geometry {
+        let mut first = 0u32;
+        let spans = device_blocks
+            .iter()
+            .map(|&b| {
+                let segments = layout.segments(b).min(u64::from(u32::MAX - first)) as u32;
+                let span = DeviceSpan { first, segments: AtomicU32::new(segments) };
+                first += segments;
+                span
+            })
+            .collect();
+        let (segment_blocks, reserved) = (layout.segment_blocks, layout.reserved_segments);
+        Geometry { segment_blocks, reserved, copies: 1, spans }
+    }
+    /// The same with so many copies of the tree.
+    pub fn with_copies(self, copies: u32) -> Geometry {
+        Geometry { copies, ..self }
+    }
+    /// Blocks between a block of a paired segment and its copy.
+    pub fn half(&self) -> u32 {
+        self.segment_blocks / 2
+    }
+    pub fn total(&self) -> u32 {
+        self.spans.iter().map(DeviceSpan::segments).sum()
+    }
+    /// Segments that can hold the log.
+    pub fn usable(&self) -> u32 {
+        self.spans.iter().map(|s| s.segments().saturating_sub(self.reserved)).sum()
+    }
+    /// The segment and the place in it; `None` for an address that no log block has.
+    pub fn locate(&self, addr: BlockAddr) -> Option<(SegId, u32)> {
+        let span = self.spans.get(addr.device())?;
+        let n = u64::from(self.segment_blocks);
+        let seg = addr.block() / n;
+        (seg >= u64::from(self.reserved) && seg < u64::from(span.segments()))
+            .then(|| (span.first + seg as u32, (addr.block() % n) as u32))
+    }
+    pub fn addr(&self, seg: SegId, index: u32) -> BlockAddr {
+        let d = self.device(seg);
+        let local = u64::from(seg - self.spans[d].first);
+        BlockAddr::new(d as u8, local * u64::from(self.segment_blocks) + u64::from(index))
+    }
+    pub fn device(&self, seg: SegId) -> usize {
+        self.spans.iter().rposition(|s| s.first <= seg && s.segments() > 0).unwrap_or(0)
+    }
+    fn is_reserved(&self, seg: SegId) -> bool {
+        seg - self.spans[self.device(seg)].first < self.reserved
+    }
+}
+
+/// On a line of its own: neighbours are written by other lanes.
+#[derive(Default)]
+#[repr(align(64))]
+struct Meta {
+    state: AtomicU8,
+    heat: AtomicU8,
+    /// Invariant 6. Written when a head claims the segment, and at open.
+    paired: AtomicBool,
+    live: AtomicU32,
+    tree: AtomicU32,
+    /// Checkpoint number current when the segment was last touched (invariant 3).
+    touched: AtomicU64,
+    /// Seconds since 1970.
+    written: AtomicU32,
+    /// Freed and not yet discarded: the checkpoint number it was freed at; 0 otherwise.
+    stale: AtomicU64,
+}
+
+/// A segment's figures, for choosing victims.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SegInfo {
+    pub state: State,
+    pub live: u32,
+    pub tree: u32,
+    pub written: u32,
+    pub heat: u8,
+    pub touched: u64,
+}
+
+pub(crate) struct SegmentTable {
+    pub geometry: Geometry,
+    /// Words of marks a segment has, and the lines they take.
+    words: usize,
+    lines: usize,
+    figures: Figures,
+    pools: Vec<Mutex<VecDeque<SegId>>>,
+    counts: CachePadded<Counts>,
+}
+
+/// The marks and figures of a run of segments, and of those that came after it.
+struct Figures {
+    live: Box<[Marks]>,
+    tree: Box<[Marks]>,
+    meta: Box<[Meta]>,
+    later: OnceLock<Box<Figures>>,
+}
+
+impl Figures {
+    /// All full and unmarked, but for those that hold no log.
+    fn new(geometry: &Geometry, segments: Range<SegId>, lines: usize) -> Figures {
+        let n = segments.len() * lines;
+        let state = |s| if geometry.is_reserved(s) { State::Reserved } else { State::Full };
+        let meta = |s| Meta { state: AtomicU8::new(state(s) as u8), ..Meta::default() };
+        let meta = segments.map(meta).collect();
+        Figures { live: zeros(n), tree: zeros(n), meta, later: OnceLock::new() }
+    }
+
+    /// The run that a segment belongs to, and its place there.
+    fn at(&self, seg: SegId) -> (&Figures, usize) {
+        let (mut run, mut i) = (self, seg as usize);
+        while i >= run.meta.len() {
+            let Some(later) = run.later.get() else { break };
+            i -= run.meta.len();
+            run = later;
+        }
+        (run, i)
+    }
+
+    fn add(&self, new: Figures) {
+        let mut run = self;
+        while let Some(later) = run.later.get() {
+            run = later;
+        }
+        // One thread grows at a time.
+        let _ = run.later.set(Box::new(new));
+    }
+}
+
+/// Written when a segment is claimed or released.
+#[derive(Default)]
+struct Counts {
+    free: AtomicU32,
+    /// Free segments that only checkpoints and the cleaner may take.
+    reserved_segments: AtomicU32,
+    /// Segments claimed for data since the last checkpoint.
+    claimed: AtomicU32,
+    /// Segments that the fold of what is durable will fill.
+    owed: AtomicU32,
+}
+
+/// A line of marks; the marks of a segment share none with those of another.
+#[derive(Default)]
+#[repr(align(64))]
+struct Marks([AtomicU64; 8]);
+
+/// The two kinds of marks.
+#[derive(Clone, Copy)]
+enum Which {
+    Live,
+    Tree,
+}
+
+fn zeros(lines: usize) -> Box<[Marks]> {
+    std::iter::repeat_with(Marks::default).take(lines).collect()
+}
+
+impl SegmentTable {
+    /// All segments full and unmarked; [`SegmentTable::fill_pools`] finds the free ones.
+    pub fn new(geometry: Geometry) -> SegmentTable {
+        let words = (geometry.segment_blocks as usize).div_ceil(64);
+        let lines = words.div_ceil(8);
+        let figures = Figures::new(&geometry, 0..geometry.total(), lines);
+        let pools = geometry.spans.iter().map(|_| Mutex::new(VecDeque::new())).collect();
+        SegmentTable { words, lines, figures, pools, counts: CachePadded::default(), geometry }
+    }
+
+    pub fn len(&self) -> u32 {
+        self.geometry.total()
+    }
+
+    /// Adds the segments that the last device has, now that it has so many blocks, and puts them
+    /// into its pool. One thread at a time.
+    pub fn grow(&self, blocks: u64) {
+        let Some(span) = self.geometry.spans.last() else { return };
+        let end = (blocks / u64::from(self.geometry.segment_blocks)).min(u64::from(u32::MAX - span.first));
+        let new = self.len()..span.first + end as u32;
+        self.figures.add(Figures::new(&self.geometry, new.clone(), self.lines));
+        // Release, with the Acquire in `segments`.
+        span.segments.store(end as u32, Release);
+        new.for_each(|seg| self.release(seg));
+    }
+
+    fn meta(&self, seg: SegId) -> &Meta {
+        let (run, i) = self.figures.at(seg);
+        &run.meta[i]
+    }
+
+    pub fn devices(&self) -> usize {
+        self.pools.len()
+    }
+
+    /// Free segments that only checkpoints and the cleaner may take: a fixed number, what the next
+    /// checkpoint needs for the summaries of the segments claimed since the last, and what it needs
+    /// to fold what is durable.
+    pub fn reserved_segments(&self) -> u32 {
+        let size = self.geometry.segment_blocks;
+        let parts = size.div_ceil(lanefs_format::summary::SUMMARY_SPAN as u32);
+        let summaries = self.counts.claimed.load(Relaxed) * parts * self.geometry.copies;
+        self.counts.reserved_segments.load(Relaxed) + summaries / size + self.owed()
+    }
+
+    pub fn owed(&self) -> u32 {
+        self.counts.owed.load(Relaxed)
+    }
+
+    /// Keeps back room for so many blocks of the next fold.
+    pub fn reserve_for_unfolded(&self, blocks: u64) {
+        let segments = (blocks / u64::from(self.geometry.segment_blocks)).min(u64::from(self.len())) as u32;
+        if segments != self.owed() {
+            self.counts.owed.store(segments, Relaxed);
+        }
+    }
+
+    /// A checkpoint has written all summaries.
+    pub fn summarised(&self) {
+        self.counts.claimed.store(0, Relaxed);
+    }
+
+    pub fn set_reserved_segments(&self, segments: u32) {
+        self.counts.reserved_segments.store(segments, Relaxed);
+    }
+
+    pub fn free_count(&self) -> u32 {
+        self.counts.free.load(Relaxed)
+    }
+
+    pub fn info(&self, seg: SegId) -> SegInfo {
+        let m = self.meta(seg);
+        SegInfo {
+            // First, and Acquire, with the Release in `close`: of a full segment the rest is not
+            // older than its filling.
+            state: State::from_u8(m.state.load(Acquire)),
+            live: m.live.load(Relaxed),
+            tree: m.tree.load(Relaxed),
+            written: m.written.load(Relaxed),
+            heat: m.heat.load(Relaxed),
+            touched: m.touched.load(Relaxed),
+        }
+    }
+
+    pub fn describe(&self, seg: SegId, written: u32, heat: u8) {
+        let m = self.meta(seg);
+        m.written.store(written, Relaxed);
+        m.heat.store(heat, Relaxed);
+    }
+
+    /// Notes that something new refers to blocks of this segment (invariant 3).
+    pub fn touch(&self, seg: SegId, checkpoint: u64) {
+        let t = &self.meta(seg).touched;
+        if t.load(Relaxed) != checkpoint {
+            t.fetch_max(checkpoint, Relaxed);
+        }
+    }
+
+    pub fn touch_addr(&self, addr: BlockAddr, checkpoint: u64) {
+        if let Some((seg, _)) = self.geometry.locate(addr) {
+            self.touch(seg, checkpoint);
+        }
+    }
+
+    /// Sets or takes one mark; how many changed.
+    fn mark_one(&self, which: Which, seg: SegId, i: u32, on: bool) -> u32 {
+        let w = self.word(which, seg, i as usize / 64);
+        let bit = 1u64 << (i % 64);
+        let was = if on { w.fetch_or(bit, Relaxed) } else { w.fetch_and(!bit, Relaxed) };
+        u32::from((was & bit != 0) != on)
+    }
+
+    /// Sets or takes the mark of a block, and of its copy (6): how many changed, none if the
+    /// block's own did not.
+    fn mark(&self, which: Which, addr: BlockAddr, on: bool) -> Option<(SegId, u32)> {
+        let (seg, i) = self.geometry.locate(addr)?;
+        if !self.is_paired(seg) {
+            return Some((seg, self.mark_one(which, seg, i, on)));
+        }
+        let half = self.geometry.half();
+        if i >= half {
+            return None; // A copy; what names one is damaged.
+        }
+        match self.mark_one(which, seg, i, on) {
+            0 => Some((seg, 0)),
+            n => Some((seg, n + self.mark_one(which, seg, i + half, on))),
+        }
+    }
+
+    /// Whether a segment holds blocks of the tree, each with a copy (6).
+    pub fn is_paired(&self, seg: SegId) -> bool {
+        // Relaxed: written before anything in the segment has an address, or before others have the
+        // store.
+        self.meta(seg).paired.load(Relaxed)
+    }
+
+    /// Says that a segment is paired, or not.
+    pub fn set_paired(&self, seg: SegId, paired: bool) {
+        self.meta(seg).paired.store(paired && self.geometry.copies == 2, Relaxed);
+    }
+
+    /// How many blocks the block at `addr` takes: two if it has a copy.
+    pub fn blocks_at(&self, addr: BlockAddr) -> u64 {
+        let paired = self.geometry.locate(addr).is_some_and(|(seg, _)| self.is_paired(seg));
+        1 + u64::from(paired)
+    }
+
+    /// Sets both marks of this very block, as a table on disk or a count says, or takes them; how
+    /// many live ones changed.
+    pub fn correct(&self, seg: SegId, i: u32, on: bool) -> u32 {
+        let m = self.meta(seg);
+        let (tree, live) = (self.mark_one(Which::Tree, seg, i, on), self.mark_one(Which::Live, seg, i, on));
+        if on {
+            m.tree.fetch_add(tree, Relaxed);
+            m.live.fetch_add(live, Relaxed);
+        } else {
+            m.tree.fetch_sub(tree, Relaxed);
+            m.live.fetch_sub(live, Relaxed);
+        }
+        live
+    }
+
+    /// Marks a block live; false if it was already, or if the address is none of a log block.
+    pub fn set_live(&self, addr: BlockAddr) -> bool {
+        match self.mark(Which::Live, addr, true) {
+            Some((seg, n)) if n > 0 => {
+                self.meta(seg).live.fetch_add(n, Relaxed);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes the mark away; false if there was none.
+    pub fn clear_live(&self, addr: BlockAddr) -> bool {
+        match self.mark(Which::Live, addr, false) {
+            Some((seg, n)) if n > 0 => {
+                let m = self.meta(seg);
+                if m.live.fetch_sub(n, Relaxed) == n
+                    && planted(Canary::EarlyReuse)
+                    && self.info(seg).state == State::Full
+                {
+                    self.release(seg);
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Marks a block as referred to by the tree; the segment, if that changed anything.
+    pub fn set_tree(&self, addr: BlockAddr) -> Option<SegId> {
+        let (seg, changed) = self.mark(Which::Tree, addr, true)?;
+        (changed > 0).then(|| {
+            self.meta(seg).tree.fetch_add(changed, Relaxed);
+            seg
+        })
+    }
+
+    /// Takes that mark away; the segment, if that changed anything.
+    pub fn clear_tree(&self, addr: BlockAddr) -> Option<SegId> {
+        let (seg, changed) = self.mark(Which::Tree, addr, false)?;
+        (changed > 0).then(|| {
+            self.meta(seg).tree.fetch_sub(changed, Relaxed);
+            seg
+        })
+    }
+
+    pub fn is_live(&self, addr: BlockAddr) -> bool {
+        self.geometry.locate(addr).is_some_and(|(seg, i)| {
+            self.word(Which::Live, seg, i as usize / 64).load(Relaxed) >> (i % 64) & 1 == 1
+        })
+    }
+
+    fn word(&self, which: Which, seg: SegId, w: usize) -> &AtomicU64 {
+        let (run, i) = self.figures.at(seg);
+        let bits = match which {
+            Which::Live => &run.live,
+            Which::Tree => &run.tree,
+        };
+        &bits[i * self.lines + w / 8].0[w % 8]
+    }
+
+    /// The tree marks of a segment.
+    pub fn tree_bits(&self, seg: SegId, out: &mut [u64]) {
+        for (w, o) in out.iter_mut().enumerate().take(self.words) {
+            *o = self.word(Which::Tree, seg, w).load(Relaxed);
+        }
+    }
+
+    /// Indices of the live blocks of a segment.
+    pub fn live_blocks(&self, seg: SegId) -> Vec<u32> {
+        (0..self.geometry.segment_blocks)
+            .filter(|i| self.word(Which::Live, seg, *i as usize / 64).load(Relaxed) >> (i % 64) & 1 == 1)
+            .collect()
+    }
+
+    pub fn total_live(&self) -> u64 {
+        (0..self.len()).map(|s| u64::from(self.meta(s).live.load(Relaxed))).sum()
+    }
+
+    /// Puts every unmarked full segment into its device's pool (at open, when nobody else is
+    /// there), except those that `keep` names.
+    pub fn fill_pools(&self, keep: impl Fn(SegId) -> bool) {
+        for seg in 0..self.len() {
+            let i = self.info(seg);
+            if i.state == State::Full && i.live == 0 && i.tree == 0 && !keep(seg) {
+                self.release(seg);
+            }
+        }
+    }
+
+    /// A full or chain segment becomes free.
+    pub fn release(&self, seg: SegId) {
+        let m = self.meta(seg);
+        debug_assert!((m.live.load(Relaxed), m.tree.load(Relaxed)) == (0, 0) || planted(Canary::EarlyReuse));
+        m.state.store(State::Free as u8, Relaxed);
+        self.pools[self.geometry.device(seg)].lock().push_back(seg);
+        self.counts.free.fetch_add(1, Relaxed);
+    }
+
+    /// Takes a free segment of `device`.
+    pub fn claim(&self, device: usize, state: State, heat: u8) -> Option<SegId> {
+        let seg = self.pools[device].lock().pop_front()?;
+        self.counts.free.fetch_sub(1, Relaxed);
+        let m = self.meta(seg);
+        m.state.store(state as u8, Relaxed);
+        m.heat.store(heat, Relaxed);
+        m.paired.store(false, Relaxed);
+        m.written.store(crate::log::space::seconds(), Relaxed);
+        m.stale.store(0, Relaxed);
+        if state == State::Open {
+            self.counts.claimed.fetch_add(1, Relaxed);
+        }
+        Some(seg)
+    }
+
+    /// Notes that a segment about to be released holds old content.
+    pub fn soil(&self, seg: SegId, checkpoint: u64) {
+        self.meta(seg).stale.store(checkpoint, Relaxed);
+    }
+
+    /// Takes at most `most` segments out of a device's pool that have been free since before
+    /// `checkpoint` and were not discarded; [`SegmentTable::put_back`] returns them. Where free
+    /// segments are short, none stays free that long.
+    pub fn take_stale(&self, device: usize, checkpoint: u64, most: usize) -> Vec<SegId> {
+        let mut pool = self.pools[device].lock();
+        let old = |s: &SegId| (1..checkpoint).contains(&self.meta(*s).stale.load(Relaxed));
+        let taken: Vec<SegId> = pool.iter().copied().filter(old).take(most.min(pool.len() / 2)).collect();
+        pool.retain(|s| !taken.contains(s));
+        self.counts.free.fetch_sub(taken.len() as u32, Relaxed);
+        taken
+    }
+
+    /// Takes at most `most` segments out of a device's pool, those that have been there longest, up
+    /// to one that `done` names; and no more than half of them, so that others find some.
+    /// [`SegmentTable::put_back`] returns them.
+    pub fn take_idle(&self, device: usize, most: usize, done: &HashSet<SegId>) -> Vec<SegId> {
+        let mut pool = self.pools[device].lock();
+        let most = most.min(pool.len() / 2);
+        let n = pool.iter().take(most).take_while(|s| !done.contains(s)).count();
+        let taken: Vec<SegId> = pool.drain(..n).collect();
+        self.counts.free.fetch_sub(taken.len() as u32, Relaxed);
+        taken
+    }
+
+    /// See [`SegmentTable::take_stale`].
+    pub fn put_back(&self, device: usize, segments: Vec<SegId>) {
+        self.counts.free.fetch_add(segments.len() as u32, Relaxed);
+        segments.iter().for_each(|&s| self.meta(s).stale.store(0, Relaxed));
+        self.pools[device].lock().extend(segments);
+    }
+
+    pub fn close(&self, seg: SegId) {
+        // Release, with the Acquire in `info`: it was touched before.
+        self.meta(seg).state.store(State::Full as u8, Release);
+    }
+
+    /// Invariant 3: what the durable checkpoint `checkpoint` allows to be released.
+    pub fn dead(&self, checkpoint: u64) -> Vec<SegId> {
+        (0..self.len())
+            .filter(|&s| {
+                let i = self.info(s);
+                let unneeded = i.tree == 0 && i.touched < checkpoint;
+                i.state == State::Full && i.live == 0 && unneeded
+            })
+            .collect()
+    }
+
+    /// Full segments without marks: what the next checkpoint will free.
+    pub fn pending_free(&self) -> u32 {
+        (0..self.len())
+            .filter(|&s| {
+                let i = self.info(s);
+                i.state == State::Full && i.live == 0
+            })
+            .count() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> SegmentTable {
+        let layout = Layout::new(16, 1).unwrap();
+        SegmentTable::new(Geometry::new(&layout, &[16 * 4 + 5, 16 * 3]))
+    }
+
+    #[test]
+    fn addresses_and_segments_agree() {
+        let t = table();
+        let g = &t.geometry;
+        assert_eq!((g.total(), g.usable(), g.reserved), (7, 5, 1));
+        for seg in [1, 2, 3, 5, 6] {
+            for i in 0..16 {
+                assert_eq!(g.locate(g.addr(seg, i)), Some((seg, i)));
+            }
+        }
+        assert_eq!(g.locate(BlockAddr::new(0, 15)), None);
+        assert_eq!(g.locate(BlockAddr::new(0, 64)), None);
+        assert_eq!(g.locate(BlockAddr::new(1, 48)), None);
+        assert_eq!(g.locate(BlockAddr::new(2, 20)), None);
+        assert_eq!((g.device(3), g.device(4)), (0, 1));
+    }
+
+    #[test]
+    fn a_table_that_grew_has_its_new_segments_free_and_the_old_as_they_were() {
+        let t = table();
+        t.fill_pools(|_| false);
+        let s = t.claim(1, State::Open, 1).unwrap();
+        let a = t.geometry.addr(s, 3);
+        assert!(t.set_live(a));
+        for (blocks, total, free) in [(16 * 5 + 3, 9, 6), (16 * 6, 10, 7)] {
+            assert_eq!(t.geometry.locate(BlockAddr::new(1, blocks - 4)), None);
+            t.grow(blocks);
+            assert_eq!((t.len(), t.free_count(), t.geometry.usable()), (total, free, total - 2));
+            assert!(t.is_live(a) && t.geometry.locate(a) == Some((s, 3)));
+            let last = t.geometry.addr(total - 1, 15);
+            assert!(t.set_live(last) && t.is_live(last) && t.clear_live(last));
+        }
+        let rest: Vec<_> = std::iter::from_fn(|| t.claim(1, State::Open, 0)).collect();
+        assert_eq!(rest, [6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn the_marks_of_a_pair_are_set_and_taken_together() {
+        let layout = Layout::new(16, 1).unwrap();
+        let t = SegmentTable::new(Geometry::new(&layout, &[16 * 4]).with_copies(2));
+        t.fill_pools(|_| false);
+        let (pair, single) = (t.claim(0, State::Open, 3).unwrap(), t.claim(0, State::Open, 1).unwrap());
+        t.set_paired(pair, true);
+        let at = |seg, i| t.geometry.addr(seg, i);
+        assert!(t.set_live(at(pair, 3)) && !t.set_live(at(pair, 3)) && t.set_live(at(single, 3)));
+        assert_eq!((t.live_blocks(pair), t.live_blocks(single)), (vec![3, 11], vec![3]));
+        assert_eq!((t.blocks_at(at(pair, 3)), t.blocks_at(at(single, 3))), (2, 1));
+        // Nobody names a copy.
+        assert!(!t.set_live(at(pair, 12)) && !t.clear_live(at(pair, 11)) && t.set_live(at(single, 12)));
+        assert_eq!((t.set_tree(at(pair, 3)), t.set_tree(at(pair, 3))), (Some(pair), None));
+        assert_eq!((t.info(pair).live, t.info(pair).tree, t.total_live()), (2, 2, 4));
+        assert!(t.clear_live(at(pair, 3)) && t.clear_tree(at(pair, 3)).is_some());
+        assert_eq!((t.info(pair).live, t.info(pair).tree), (0, 0));
+        // What is claimed anew is no pair unless its head says so.
+        t.close(pair);
+        t.release(pair);
+        while t.claim(0, State::Open, 1).is_some_and(|s| s != pair) {}
+        assert!(!t.is_paired(pair));
+    }
+
+    #[test]
+    fn a_segment_is_freed_only_without_marks_and_touches() {
+        let t = table();
+        t.fill_pools(|s| s == 6);
+        assert_eq!(t.free_count(), 4);
+        let s = t.claim(0, State::Open, 1).unwrap();
+        let a = t.geometry.addr(s, 3);
+        assert!(t.set_live(a) && !t.set_live(a));
+        assert_eq!(t.set_tree(a), Some(s));
+        t.touch(s, 7);
+        t.close(s);
+        assert_eq!(t.live_blocks(s), [3]);
+        assert!(t.clear_live(a) && !t.clear_live(a));
+        assert!(!t.dead(8).contains(&s)); // The tree still refers to it.
+        t.clear_tree(a);
+        assert!(!t.dead(7).contains(&s)); // Touched after P.
+        assert!(t.dead(8).contains(&s));
+        t.release(s);
+        assert_eq!(t.claim(1, State::Open, 0).unwrap(), 5);
+    }
+}

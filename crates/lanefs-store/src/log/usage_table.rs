@@ -1,0 +1,345 @@
+//! The segment usage table and the summaries that hang on it.
+
+use crate::error::{Result, StoreError};
+use crate::log::segment::{SegId, SegmentTable, State};
+use crate::tree::block_io::{BlockSink, BlockSource, Owner};
+use crate::tree::radix::{Found, Radix, Tree};
+use lanefs_format::slot::Root;
+use lanefs_format::summary::{self, DataOwner, SUMMARY_SPAN};
+use lanefs_format::usage_node::{self, SEGMENTS_PER_LEAF, SUMMARIES, SegmentUsage};
+use lanefs_format::{BlockAddr, BlockRef};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The table as memory holds it; the marks themselves are in [`SegmentTable`].
+pub(crate) struct UsageTable {
+    tree: Radix,
+    /// Leaves whose marks changed since they were written.
+    pub dirty: BTreeSet<u64>,
+    /// Per segment, where its summary is.
+    summaries: Vec<[BlockRef; SUMMARIES]>,
+    /// Summary blocks to be written anew though nothing in them changed.
+    again: BTreeSet<(SegId, usize)>,
+    /// Owners of data blocks that no summary has yet.
+    pub owners: Vec<(BlockAddr, DataOwner)>,
+}
+
+/// Reads a summary, twice if need be: for one that could not be read once the owners of its
+/// segment's blocks would not be known any more.
+fn read_summary(source: &impl BlockSource, r: BlockRef, seg: SegId, part: usize) -> Result<Vec<DataOwner>> {
+    let read = || source.read(r, "segment summary");
+    let block = read().or_else(|_| read())?;
+    Ok(summary::decode_summary(&block, r.addr, u64::from(seg), part)?)
+}
+
+/// The leaf of the usage table that describes a segment.
+pub(crate) fn leaf_of(seg: SegId) -> u64 {
+    u64::from(seg) / SEGMENTS_PER_LEAF as u64
+}
+
+/// Where a checkpoint writes the usage table. Its own blocks change what it says, so it is told of
+/// leaves that have to be written while it is.
+pub(crate) trait TableSink: BlockSink {
+    /// A leaf has to be written.
+    fn touch_leaf(&mut self, leaf: u64);
+    /// Takes the first of the leaves that have to be written.
+    fn next_leaf(&mut self) -> Option<u64>;
+    /// Frees a summary: its room was never anybody's (see `space.rs`).
+    fn free_summary(&mut self, addr: BlockAddr);
+}
+
+impl UsageTable {
+    pub fn new(segments: u32) -> UsageTable {
+        UsageTable {
+            tree: Radix::new(Tree::Usage),
+            dirty: BTreeSet::new(),
+            summaries: vec![[BlockRef::NONE; SUMMARIES]; segments as usize],
+            again: BTreeSet::new(),
+            owners: Vec::new(),
+        }
+    }
+
+    /// There are so many segments now; the new ones have no summaries.
+    pub fn grow(&mut self, segments: u32) {
+        self.summaries.resize(segments as usize, [BlockRef::NONE; SUMMARIES]);
+    }
+
+    /// Reads the whole table and marks what it says: live and in the tree; its own blocks live.
+    pub fn load(root: Root, t: &SegmentTable, source: &impl BlockSource) -> Result<UsageTable> {
+        let corrupt =
+            |why: &str| StoreError::Corrupt { addr: root.r.addr, what: "usage table node", why: why.into() };
+        let mut u = UsageTable::new(t.len());
+        u.tree = Radix::open(Tree::Usage, root.r, root.level).ok_or_else(|| corrupt("impossible root"))?;
+        let mut leaves = Vec::new();
+        u.tree.for_each(source, &mut |leaf, r| {
+            leaves.push((leaf, r));
+            Ok(())
+        })?;
+        let mut own = BTreeSet::new();
+        for (leaf, r) in leaves {
+            let block = source.read(r, "usage table node")?;
+            let segs = usage_node::decode_leaf(&block, r.addr, leaf, t.geometry.segment_blocks)?;
+            own.insert(r.addr);
+            for level in 1..=root.level {
+                if let Found::Here(n) = u.tree.node_ref(level, leaf >> (8 * u32::from(level))) {
+                    own.insert(n.addr);
+                }
+            }
+            for (i, s) in segs.iter().enumerate() {
+                u.apply(t, leaf * SEGMENTS_PER_LEAF as u64 + i as u64, s)
+                    .ok_or_else(|| corrupt("marks outside the log"))?;
+            }
+        }
+        own.remove(&BlockAddr::NONE);
+        own.iter().for_each(|a| {
+            // No mark of the table says of a segment what holds nothing but blocks of the table.
+            if let Some((seg, _)) = t.geometry.locate(*a) {
+                t.set_paired(seg, true);
+            }
+            t.set_live(*a);
+        });
+        Ok(u)
+    }
+
+    fn apply(&mut self, t: &SegmentTable, seg: u64, s: &SegmentUsage) -> Option<()> {
+        if *s == SegmentUsage::default() {
+            return Some(());
+        }
+        let seg = SegId::try_from(seg).ok().filter(|&s| s < t.len())?;
+        if t.info(seg).state == State::Reserved {
+            return None;
+        }
+        t.describe(seg, s.written, s.heat);
+        t.set_paired(seg, s.paired);
+        self.summaries[seg as usize] = s.summaries;
+        for i in 0..t.geometry.segment_blocks {
+            if s.bits[i as usize / 64] >> (i % 64) & 1 == 1 {
+                t.correct(seg, i, true);
+            }
+        }
+        Some(())
+    }
+
+    /// Writes the owners of data blocks into the summaries of their segments, and drops the
+    /// summaries of empty ones.
+    pub fn write_summaries(&mut self, t: &SegmentTable, sink: &mut impl TableSink) -> Result<()> {
+        let owners = std::mem::take(&mut self.owners);
+        let mut parts: BTreeMap<(SegId, usize), Vec<(usize, DataOwner)>> = BTreeMap::new();
+        for (addr, owner) in owners {
+            if !t.is_live(addr) {
+                continue;
+            }
+            let Some((seg, i)) = t.geometry.locate(addr) else { continue };
+            let i = i as usize;
+            parts.entry((seg, i / SUMMARY_SPAN)).or_default().push((i % SUMMARY_SPAN, owner));
+        }
+        for which in std::mem::take(&mut self.again) {
+            parts.entry(which).or_default();
+        }
+        while let Some((which, new)) = parts.pop_first() {
+            if let Err(e) = self.write_summary(which, &new, sink) {
+                // For the next attempt: without its summary a segment cannot be cleaned.
+                parts.insert(which, new);
+                self.again.extend(parts.keys());
+                for ((seg, part), list) in parts {
+                    let at = |i: usize| t.geometry.addr(seg, (part * SUMMARY_SPAN + i) as u32);
+                    self.owners.extend(list.into_iter().map(|(i, o)| (at(i), o)));
+                }
+                return Err(e);
+            }
+            sink.flush_if_full()?;
+        }
+        for seg in 0..t.len() {
+            let s = &mut self.summaries[seg as usize];
+            if s.iter().all(|r| r.is_none()) {
+                continue;
+            }
+            let i = t.info(seg);
+            if i.live == 0 && i.tree == 0 && matches!(i.state, State::Free | State::Full) {
+                for r in std::mem::take(s) {
+                    if !r.is_none() {
+                        sink.free_summary(r.addr);
+                    }
+                }
+                sink.touch_leaf(leaf_of(seg));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_summary(
+        &mut self,
+        (seg, part): (SegId, usize),
+        new: &[(usize, DataOwner)],
+        sink: &mut impl TableSink,
+    ) -> Result<()> {
+        let old = self.summaries[seg as usize][part];
+        let mut all = vec![DataOwner::default(); SUMMARY_SPAN];
+        if !old.is_none() {
+            // A summary is a hint: one that cannot be read is begun anew.
+            if let Ok(o) = read_summary(&*sink, old, seg, part) {
+                all = o;
+            }
+        }
+        new.iter().for_each(|&(i, o)| all[i] = o);
+        let block = summary::encode_summary(u64::from(seg), part, &all);
+        let owner = Owner::Summary { segment: u64::from(seg), part: part as u8 };
+        self.summaries[seg as usize][part] = sink.write(owner, block)?;
+        if !old.is_none() {
+            sink.free_summary(old.addr);
+        }
+        sink.touch_leaf(leaf_of(seg));
+        Ok(())
+    }
+
+    /// Writes the dirty leaves and the nodes above them; the new root.
+    pub fn write_out(&mut self, t: &SegmentTable, sink: &mut impl TableSink) -> Result<Root> {
+        while let Some(leaf) = sink.next_leaf() {
+            if let Err(e) = self.write_leaf(t, leaf, sink) {
+                sink.touch_leaf(leaf); // Still to be written, as those behind it are.
+                return Err(e);
+            }
+            sink.flush_if_full()?;
+        }
+        let (r, level) = self.tree.write_out(sink)?;
+        Ok(Root { r, level })
+    }
+
+    fn write_leaf(&mut self, t: &SegmentTable, leaf: u64, sink: &mut impl TableSink) -> Result<()> {
+        let first = leaf * SEGMENTS_PER_LEAF as u64;
+        let segs: Vec<SegmentUsage> = (first..first + SEGMENTS_PER_LEAF as u64)
+            .map(|s| SegId::try_from(s).ok().filter(|&s| s < t.len()))
+            .map(|s| s.map_or_else(SegmentUsage::default, |s| self.describe(t, s)))
+            .collect();
+        let block = usage_node::encode_leaf(leaf, &segs);
+        let r = sink.write(Owner::Usage { level: 0, index: leaf }, block)?;
+        match self.tree.set(leaf, r, &*sink) {
+            Ok(old) if !old.is_none() => sink.free(old.addr),
+            Ok(_) => {}
+            Err(e) => {
+                sink.free(r.addr);
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    fn describe(&self, t: &SegmentTable, seg: SegId) -> SegmentUsage {
+        let i = t.info(seg);
+        let mut s = SegmentUsage { summaries: self.summaries[seg as usize], ..Default::default() };
+        t.tree_bits(seg, &mut s.bits);
+        if i.tree > 0 {
+            (s.written, s.heat, s.paired) = (i.written, i.heat, t.is_paired(seg));
+        }
+        s
+    }
+
+    /// All summaries: segment, part, block.
+    pub fn summaries(&self) -> Vec<(SegId, usize, BlockRef)> {
+        let all = self.summaries.iter().enumerate();
+        all.flat_map(|(seg, parts)| parts.iter().enumerate().map(move |(n, r)| (seg as SegId, n, *r)))
+            .filter(|s| !s.2.is_none())
+            .collect()
+    }
+
+    /// How many blocks hold summaries.
+    pub fn summary_blocks(&self, t: &SegmentTable) -> u64 {
+        let all = self.summaries();
+        all.iter().filter(|(_, _, r)| t.is_live(r.addr)).map(|(_, _, r)| t.blocks_at(r.addr)).sum()
+    }
+
+    /// Forgets a summary that cannot be used.
+    pub fn drop_summary(&mut self, seg: SegId, part: usize) {
+        if let Some(r) = self.summaries.get_mut(seg as usize).and_then(|s| s.get_mut(part)) {
+            *r = BlockRef::NONE;
+            self.dirty.insert(leaf_of(seg));
+        }
+    }
+
+    /// The owners of a segment's data blocks, as far as known; inode 0 where nothing is.
+    pub fn owners(&self, t: &SegmentTable, seg: SegId, source: &impl BlockSource) -> Vec<DataOwner> {
+        let mut all = vec![DataOwner::default(); t.geometry.segment_blocks as usize];
+        for (part, r) in self.summaries[seg as usize].iter().enumerate() {
+            if r.is_none() {
+                continue;
+            }
+            if let Ok(o) = read_summary(source, *r, seg, part) {
+                for (i, o) in o.into_iter().enumerate() {
+                    if let Some(x) = all.get_mut(part * SUMMARY_SPAN + i) {
+                        *x = o;
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Every block of the table and of the summaries. All nodes of the table are in memory.
+    pub fn blocks(&self) -> Vec<(BlockRef, Owner)> {
+        let mut out = Vec::new();
+        let mut nodes = BTreeSet::new();
+        let mut leaf = 0;
+        while let Found::Here(Some(l)) = self.tree.next_used(leaf) {
+            if let Found::Here(r) = self.tree.get(l) {
+                out.push((r, Owner::Usage { level: 0, index: l }));
+            }
+            nodes.extend((1..=self.tree.root().1).map(|level| (level, l >> (8 * u32::from(level)))));
+            leaf = l + 1;
+        }
+        for (level, index) in nodes {
+            if let Found::Here(r) = self.tree.node_ref(level, index) {
+                out.push((r, Owner::Usage { level, index }));
+            }
+        }
+        for (segment, parts) in self.summaries.iter().enumerate() {
+            for (part, r) in parts.iter().enumerate() {
+                out.push((*r, Owner::Summary { segment: segment as u64, part: part as u8 }));
+            }
+        }
+        out
+    }
+
+    /// The cleaner wants the block of a node: it is written anew by the next checkpoint. False if
+    /// it is not there.
+    pub fn rewrite(
+        &mut self,
+        level: u8,
+        index: u64,
+        at: BlockAddr,
+        source: &impl BlockSource,
+    ) -> Result<bool> {
+        if level == 0 {
+            let current = matches!(self.tree.get(index), Found::Here(r) if r.addr == at);
+            if current {
+                self.dirty.insert(index);
+            }
+            return Ok(current);
+        }
+        match self.tree.node_ref(level, index) {
+            Found::Here(r) if r.addr == at => self.tree.rewrite_node(level, index, source),
+            _ => Ok(false),
+        }
+    }
+
+    /// The reference of a node, if the way to it is in memory.
+    pub fn node(&self, level: u8, index: u64) -> BlockRef {
+        let found = if level == 0 { self.tree.get(index) } else { self.tree.node_ref(level, index) };
+        if let Found::Here(r) = found { r } else { BlockRef::NONE }
+    }
+
+    /// The reference of a summary block.
+    pub fn summary(&self, segment: u64, part: u8) -> BlockRef {
+        let seg = usize::try_from(segment).ok().and_then(|s| self.summaries.get(s));
+        seg.and_then(|s| s.get(usize::from(part))).copied().unwrap_or_default()
+    }
+
+    /// The same for a summary block.
+    pub fn rewrite_summary(&mut self, segment: u64, part: u8, at: BlockAddr) -> bool {
+        let Ok(seg) = SegId::try_from(segment) else { return false };
+        let refs = self.summaries.get(seg as usize);
+        let here = refs.and_then(|s| s.get(usize::from(part))).is_some_and(|r| r.addr == at);
+        if here {
+            self.again.insert((seg, usize::from(part)));
+        }
+        here
+    }
+}

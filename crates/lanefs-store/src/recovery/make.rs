@@ -1,0 +1,257 @@
+//! Making volumes.
+//!
+//! Whether a volume can be made is known before anything is written: the superblocks are encoded,
+//! which checks every field of them, while what was there before is still whole. Then the older
+//! volume is taken away, in an order that a crash cannot mix ([`take_away`]), the new one is
+//! written, and its superblock last.
+
+use crate::api::{FormatOptions, OpenOptions};
+use crate::device::Device;
+use crate::engine::maintenance::Maintenance;
+use crate::error::{Result, StoreError};
+use crate::log::segment::{Geometry, SegmentTable};
+use crate::log::usage_table::UsageTable;
+use crate::recovery::superblock::{read_block, read_superblock};
+use crate::store::{Parts, Store};
+use crate::tree::inode_table::InodeTable;
+use lanefs_format::slot::{SLOT_BLOCKS, Slot};
+use lanefs_format::superblock::{
+    DeviceEntry, FAR_BLOCKS, FAR_COPIES, LABEL_MAX, Layout, MAX_MLOGS, MIN_SEGMENT_BLOCKS, PREALLOCATION,
+    SUPERBLOCK_MAGIC, Superblock, TWO_COPIES, UnverifiedSuperblock, Uuid, copy_candidates,
+};
+use lanefs_format::{Attrs, BLOCK_SHIFT, Block, FIRST_INO, ROOT_INO};
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The fewest segments a volume can have.
+const MIN_SEGMENTS: u32 = 16;
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut b = [0; N];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(&mut b))
+        .map_err(|e| StoreError::Invalid(format!("no randomness from /dev/urandom: {e}")))?;
+    Ok(b)
+}
+
+/// The blocks of a device of so many bytes that belong to the volume: those at its end hold copies.
+fn volume_blocks(size: u64) -> u64 {
+    (size >> BLOCK_SHIFT).saturating_sub(FAR_BLOCKS)
+}
+
+/// What a volume on devices of these sizes, in blocks, is divided into.
+fn geometry(o: &FormatOptions, blocks: &[u64]) -> Result<(Layout, Geometry)> {
+    if blocks.is_empty() {
+        return Err(StoreError::Invalid("a volume needs a device".into()));
+    }
+    if !(1..=2).contains(&o.metadata_copies) {
+        return Err(StoreError::Invalid(format!("{} copies of metadata; 1 or 2", o.metadata_copies)));
+    }
+    let mut segment_blocks = o.segment_blocks;
+    let (layout, g) = loop {
+        let layout = Layout::new(segment_blocks, SLOT_BLOCKS)
+            .ok_or_else(|| StoreError::Invalid(format!("segments of {segment_blocks} blocks")))?;
+        let g = Geometry::new(&layout, blocks).with_copies(o.metadata_copies);
+        if g.usable() >= 4 * MIN_SEGMENTS || segment_blocks == MIN_SEGMENT_BLOCKS {
+            break (layout, g);
+        }
+        segment_blocks /= 2;
+    };
+    if g.usable() < MIN_SEGMENTS {
+        let least = (u64::from((MIN_SEGMENTS + g.reserved) * segment_blocks) + FAR_BLOCKS) << BLOCK_SHIFT;
+        return Err(StoreError::Invalid(format!("a volume needs at least {} KiB", least >> 10)));
+    }
+    Ok((layout, g))
+}
+
+/// The number of mlogs that the volume will say it was made with.
+fn mlogs(o: &FormatOptions) -> Result<u32> {
+    match o.mlogs {
+        0 => Ok(std::thread::available_parallelism().map_or(1, |n| n.get().min(16) as u32)),
+        n @ 1..=MAX_MLOGS => Ok(n),
+        n => Err(StoreError::Invalid(format!("{n} mlogs; a volume has 1 to {MAX_MLOGS}"))),
+    }
+}
+
+impl FormatOptions {
+    /// How many mlogs a volume on devices of these sizes in bytes will be used with: what was asked
+    /// for, or fewer on small ones. An error if it cannot be made on them.
+    pub fn mlogs_on(&self, sizes: &[u64]) -> Result<usize> {
+        let blocks: Vec<u64> = sizes.iter().map(|s| volume_blocks(*s)).collect();
+        let (_, g) = geometry(self, &blocks)?;
+        Ok(crate::log::space::fitting_mlogs(mlogs(self)? as usize, g.usable()))
+    }
+}
+
+impl Store {
+    /// Makes a new, empty volume on `devices`. Nothing is written if it cannot be: EINVAL.
+    pub fn format(devices: &[Arc<dyn Device>], options: &FormatOptions) -> Result<()> {
+        format(devices, options)
+    }
+}
+
+/// See [`Store::format`].
+fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
+    if o.label.len() > LABEL_MAX {
+        return Err(StoreError::Invalid(format!("the label is longer than {LABEL_MAX} bytes")));
+    }
+    let blocks: Vec<u64> = devices.iter().map(|d| volume_blocks(d.size())).collect();
+    let (layout, g) = geometry(o, &blocks)?;
+    let mlogs = mlogs(o)?;
+    if !o.force {
+        for d in devices {
+            let old = d.size() > 0
+                && (UnverifiedSuperblock(read_block(&**d, 0)?).verify(0, u64::MAX >> 20).is_ok()
+                    || read_superblock(&**d).is_ok());
+            if old {
+                let why = "holds a LaneFS volume; use --force to overwrite it".into();
+                return Err(StoreError::NotAVolume { device: d.name().into(), why });
+            }
+        }
+    }
+    let now = || lanefs_sync::coarse_realtime_ns();
+    let hash_key = match o.hash_key {
+        Some(k) => k,
+        None => {
+            let [a, b, c, d, e, f, g, h, rest @ ..] = random::<16>()?;
+            [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(rest)]
+        }
+    };
+    let volume = match o.uuid {
+        Some(u) => Uuid(u),
+        None => Uuid::from_random(random()?),
+    };
+    let mut entries = Vec::new();
+    for (i, b) in blocks.iter().enumerate() {
+        // A device's identity follows from the volume's, so that volumes made with a given identity
+        // are the same.
+        let mut id = volume.0;
+        id[15] ^= i as u8 + 1;
+        id[14] ^= 0xd5;
+        entries.push(DeviceEntry { uuid: Uuid::from_random(id), blocks: *b });
+    }
+    // The same on every device: it is part of what makes them one volume.
+    let created = o.time.unwrap_or_else(now);
+    let superblock = |i: usize| Superblock {
+        features_compatible: 0,
+        features_read_compatible: FAR_COPIES | if o.metadata_copies == 2 { TWO_COPIES } else { 0 },
+        features_incompatible: PREALLOCATION,
+        volume,
+        device_index: i as u8,
+        devices: entries.clone(),
+        layout,
+        mlogs,
+        label: o.label.clone(),
+        hash_key,
+        created,
+    };
+    let superblocks = devices
+        .iter()
+        .enumerate()
+        .map(|(i, d)| {
+            // The one in block 0 last.
+            let places = superblock(i).places().into_iter().rev();
+            places
+                .map(|at| {
+                    Ok((at, superblock(i).encode(at).map_err(|e| StoreError::superblock(d.name(), &e))?))
+                })
+                .collect()
+        })
+        .collect::<Result<Vec<Vec<(u64, Box<Block>)>>>>()?;
+    // First take away what could make an old volume look alive, then write the new one, its
+    // superblock last.
+    take_away(devices, &superblock(0))?;
+    let segments = SegmentTable::new(g);
+    segments.fill_pools(|_| false);
+    let usage = UsageTable::new(segments.len());
+    let slot = Slot { volume, next_seq: 1, next_chunk: FIRST_INO.chunk() + 1, ..Slot::default() };
+    let store = Store::assemble(Parts {
+        devices: devices.to_vec(),
+        superblock: superblock(0),
+        segments,
+        inodes: InodeTable::new(),
+        mlogs: mlogs as usize,
+        maintenance: Maintenance::new(slot, 1, usage),
+        options: OpenOptions::default(),
+    });
+    let time = o.time.unwrap_or_else(now);
+    let attrs = Attrs {
+        mode: libc::S_IFDIR | o.mode & 0o7777,
+        uid: o.uid,
+        gid: o.gid,
+        flags: 0,
+        rdev: 0,
+        size: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        generation: 0,
+    };
+    let root = store.cell_or_new(ROOT_INO, &attrs)?;
+    {
+        let mut i = root.lock();
+        i.folded = true;
+        i.state.set_parent(ROOT_INO);
+        i.state.set_names(1);
+        store.cells.list_dirty(&root, &mut i);
+    }
+    store.inode_count.store(1, Ordering::Relaxed);
+    store.close()?;
+    for (d, places) in devices.iter().zip(superblocks) {
+        for (at, b) in places {
+            d.write(&[crate::device::WriteReq { offset: at << BLOCK_SHIFT, data: &b.0 }])?;
+        }
+        d.flush()?;
+    }
+    Ok(())
+}
+
+/// Overwrites what could make older volumes look alive. In this order, with a flush between, a
+/// crash leaves the last one whole or none: copies that volumes before it left where it has none of
+/// its own, its superblocks, and only then the slots.
+fn take_away(devices: &[Arc<dyn Device>], new: &Superblock) -> Result<()> {
+    let zero = Block::zeroed();
+    let wipe = |d: &dyn Device, blocks: &[u64]| -> Result<()> {
+        let reqs: Vec<_> = blocks
+            .iter()
+            .map(|b| crate::device::WriteReq { offset: b << BLOCK_SHIFT, data: &zero.0 })
+            .collect();
+        d.write(&reqs)?;
+        d.flush()
+    };
+    let slots_of = |sb: &Superblock, d: usize| -> Vec<u64> {
+        let own = (0..2).flat_map(|i| sb.slot_places(i)).filter(|_| d == 0);
+        own.chain((0..2).map(|i| sb.stamp_place(d, i))).map(|a| a.block()).collect()
+    };
+    let mut slots = Vec::new();
+    for (i, d) in devices.iter().enumerate() {
+        let blocks = d.size() >> BLOCK_SHIFT;
+        let new = Superblock { device_index: i as u8, ..new.clone() };
+        let last = read_superblock(&**d).ok();
+        let mut of_last = new.places();
+        let mut here = slots_of(&new, i);
+        if let Some(l) = &last {
+            of_last.extend(l.places());
+            here.extend(slots_of(l, usize::from(l.device_index)));
+        }
+        here.retain(|s| *s < blocks);
+        here.sort_unstable();
+        here.dedup();
+        slots.push(here);
+        let mut older = Vec::new();
+        let far = blocks.checked_sub(FAR_BLOCKS);
+        for at in copy_candidates(blocks).chain(far).filter(|at| !of_last.contains(at)) {
+            // What cannot be read cannot be found by others either.
+            if read_block(&**d, at).is_ok_and(|b| b.0.starts_with(&SUPERBLOCK_MAGIC)) {
+                older.push(at);
+            }
+        }
+        if !older.is_empty() {
+            wipe(&**d, &older)?;
+        }
+        wipe(&**d, &of_last)?;
+    }
+    devices.iter().zip(slots).try_for_each(|(d, slots)| wipe(&**d, &slots))
+}

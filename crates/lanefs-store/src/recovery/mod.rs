@@ -1,0 +1,419 @@
+//! Opening volumes (they are made in `make`), and what opening has to do when the volume was not
+//! closed.
+//!
+//! ```text
+//! superblocks -> newest slot that verifies -> usage table, inode table; an error if they cannot be read
+//! scan      follow each mlog's chain from its position; try every block for a batch
+//! verify    drop messages that are not whole, and fsync messages whose data did not reach the medium
+//! flush     what was read may still be in a volatile cache: a power loss now must not take it back
+//! E         the last committed epoch without a gap
+//! replay    inode updates by version; then a checkpoint that folds: groups of committed epochs, and those groups of
+//!           fsync messages that are behind E. It leaves the volume as if closed
+//! orphans   a second checkpoint frees inodes without names
+//! heads     opened only now that the old log is free; a last checkpoint says where they begin
+//! flush     of that slot's twin: see `slots`
+//! ```
+//!
+//! 1. Nothing that the slot or a valid batch needs is overwritten before the recovery's own
+//!    checkpoint is durable: segments that the scan or a batch touched are not free until then. So
+//!    a crash during recovery changes nothing (O11).
+//! 2. Batches of other mounts never verify; the recovery's checkpoint begins a new mount. So the
+//!    log is never continued, and no sequence is used twice: they go on from the slot's or from the
+//!    clock, whichever is later, because a device that lost the slots of a mount would have the
+//!    next one count as that one did, and believe its batches.
+//! 3. Data is checked only for updates that the tree does not have: older ones were answered before
+//!    the slot, and their blocks may have been freed since.
+//! 4. An update replayed is an update submitted: the same cells, births and deaths; so the
+//!    checkpoint that follows needs no special case.
+
+mod make;
+pub(crate) mod scan;
+pub(crate) mod superblock;
+mod verify;
+
+use crate::api::{FoldInput, OpenOptions, OpenReport};
+use crate::device::Device;
+use crate::engine::maintenance::Maintenance;
+use crate::error::{Result, StoreError};
+use crate::log::io::Io;
+use crate::log::segment::{Geometry, SegmentTable};
+use crate::log::slots::{check_ages, read_slots};
+use crate::log::usage_table::UsageTable;
+use crate::recovery::scan::{FsyncMessage, Scan};
+use crate::recovery::superblock::order_devices;
+use crate::store::{Parts, Store};
+use crate::tree::block_io::BlockSource;
+use crate::tree::inode_state::InodeState;
+use crate::tree::inode_table::InodeTable;
+use lanefs_format::batch::InodeRecord;
+use lanefs_format::orphans;
+use lanefs_format::record::groups_above;
+use lanefs_format::record::{self, Effect};
+use lanefs_format::slot::Slot;
+use lanefs_format::summary::DataOwner;
+use lanefs_format::superblock::Superblock;
+use lanefs_format::{BlockAddr, BlockRef, Ino, ROOT_INO, Version};
+use lanefs_sync::{Canary, planted};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// The tables below a slot, read and verified as far as opening needs them.
+fn read_tables(slot: &Slot, sb: &Superblock, io: &Io) -> Result<(SegmentTable, InodeTable, UsageTable)> {
+    let blocks: Vec<u64> = sb.devices.iter().map(|d| d.blocks).collect();
+    let geometry = Geometry::new(&sb.layout, &blocks).with_copies(sb.metadata_copies());
+    let segments = SegmentTable::new(geometry);
+    let usage = UsageTable::load(slot.usage, &segments, io)?;
+    let inodes = InodeTable::open(slot.table.r, slot.table.level)?;
+    let root = inodes.lookup(ROOT_INO, io)?;
+    if root.block.is_none() {
+        return Err(StoreError::BadInode { ino: ROOT_INO, why: "the root directory is missing".into() });
+    }
+    InodeState::load(ROOT_INO, root.block, io)?;
+    Ok((segments, inodes, usage))
+}
+
+/// See [`Store::was_closed`].
+fn was_closed(devices: Vec<Arc<dyn Device>>) -> Result<bool> {
+    let (devices, sb) = order_devices(devices)?;
+    let (slots, _) = read_slots(&sb, &Io::new(devices, 1 << 20, true))?;
+    Ok(slots.first().is_some_and(|(s, _)| s.clean))
+}
+
+/// See [`Store::open`].
+fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Arc<Store>, OpenReport)> {
+    let began = Instant::now();
+    let (devices, sb) = order_devices(devices)?;
+    let io = Io::new(devices.clone(), 1 << 20, true).of(&sb);
+    let (slots, error) = read_slots(&sb, &io)?;
+    let Some((slot, index)) = slots.into_iter().next() else {
+        let none = || StoreError::NotAVolume { device: "volume".into(), why: "no checkpoint".into() };
+        return Err(error.unwrap_or_else(none));
+    };
+    check_ages(&sb, &io, &slot)?;
+    // The other slot's tree is older, and what it refers to may be in use again: to go back to it,
+    // and lose what was acknowledged since, is left to a repair.
+    let (segments, inodes, usage) = read_tables(&slot, &sb, &io)?;
+    let mut report = OpenReport { clean: slot.clean, ..OpenReport::default() };
+    let store = Store::assemble(Parts {
+        devices,
+        mlogs: sb.mlogs as usize,
+        superblock: sb,
+        segments,
+        inodes,
+        maintenance: Maintenance::new(slot, index, usage),
+        options: o.clone(),
+    });
+    store.io.suspect_all(io.take_suspects());
+    store.bring_up(&mut report, Vec::new())?;
+    report.nanos = began.elapsed().as_nanos() as u64;
+    Ok((Arc::new(store), report))
+}
+
+impl Store {
+    /// Whether the volume on `devices` was closed and needs no recovery. Reads three blocks or so.
+    pub fn was_closed(devices: Vec<Arc<dyn Device>>) -> Result<bool> {
+        was_closed(devices)
+    }
+
+    /// Opens a volume, recovering it first when it was not closed.
+    pub fn open(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<(Arc<Store>, OpenReport)> {
+        open(devices, options)
+    }
+
+    /// From a slot's tables to a store that accepts transactions. `first` is folded with, and
+    /// before, what the log holds.
+    pub(crate) fn bring_up(&self, report: &mut OpenReport, first: Vec<Vec<u8>>) -> Result<()> {
+        let mut m = self.maintenance.lock();
+        let m = &mut *m;
+        self.load_orphans(m)?;
+        let mut scan = Scan::default();
+        let mut input = FoldInput { epoch: m.slot.folded_epoch, groups: Vec::new() };
+        if !m.slot.clean {
+            // A slot as it is on a medium has positions; one that was made up knows none.
+            let lost = m.slot.positions.is_empty();
+            scan = if lost { Scan::everywhere(self) } else { Scan::run(self, &m.slot)? };
+            input = self.recover(m, &mut scan, report)?;
+        }
+        input.groups.extend(first.into_iter().map(Arc::new));
+        report.epoch = report.epoch.max(m.slot.folded_epoch);
+        self.space.charge(0, self.segments.total_live() - m.usage.summary_blocks(&self.segments));
+        self.space.charge(0, m.slot.unwritten);
+        let needed = |s| scan.chain.contains(&s) || self.segments.info(s).touched > 0;
+        self.segments.fill_pools(|s| needed(s) && !planted(Canary::LogReused));
+        if self.read_only {
+            return self.fold_in_memory(m, &input);
+        }
+        self.mount.store(m.slot.mount + 1, Ordering::Relaxed);
+        let clock = lanefs_sync::coarse_realtime_ns().max(0) as u64 >> 20;
+        self.next_seq.fetch_max(clock, Ordering::Relaxed);
+        self.stamp_members(m, 0)?;
+        if m.slot.clean {
+            self.open_heads()?;
+            self.run_checkpoint(m, Some(|| Ok(input)), false)?;
+            self.free_orphans(m, report)?;
+            return self.mounted(m);
+        }
+        // Room may be short, and what the log holds is free only after this: so heads are opened
+        // later, and until then the volume is as good as closed.
+        self.run_checkpoint(m, Some(|| Ok(input)), true)?;
+        self.drop_unfolded();
+        self.free_orphans(m, report)?;
+        self.open_heads()?;
+        self.checkpoint_in_place(m)?;
+        self.mounted(m)
+    }
+
+    /// What has to be on the medium before anything of this mount is acknowledged: the twin of its
+    /// slot, in place of one that says that the volume is closed, and the other devices' stamps.
+    fn mounted(&self, m: &Maintenance) -> Result<()> {
+        self.stamp_members(m, 1)?;
+        self.io.flush(self.io.all())
+    }
+
+    fn open_heads(&self) -> Result<()> {
+        self.mlogs.iter().try_for_each(|l| l.open_node(&self.segments, &self.next_seq))
+    }
+
+    fn free_orphans(&self, m: &mut Maintenance, report: &mut OpenReport) -> Result<()> {
+        // In a repair an inode may only look nameless: its name lies in a directory that was found
+        // in another state than the table. All names are looked at later (`fsck::live`), and who
+        // opens the volume next frees what has none.
+        if m.orphans.is_empty() || self.accept_loss {
+            return Ok(());
+        }
+        let groups = self.dead_groups(m)?;
+        report.orphans_freed = m.orphans.len() as u64;
+        let (epoch, clean) = (m.slot.folded_epoch, m.slot.clean);
+        self.run_checkpoint(m, Some(|| Ok(FoldInput { epoch, groups: vec![groups.into()] })), clean)?;
+        m.freed.clear(); // The inode table says it; nobody held these numbers.
+        Ok(())
+    }
+
+    fn load_orphans(&self, m: &mut Maintenance) -> Result<()> {
+        let mut next = m.slot.orphans;
+        let mut index = 0;
+        while !next.is_none() {
+            let b = self.io.read(next, "orphan list")?;
+            let (inos, after) = orphans::decode_orphans(&b, next.addr, index)?;
+            m.orphans.extend(inos);
+            m.orphan_blocks.push(next);
+            (next, index) = (after, index + 1);
+        }
+        Ok(())
+    }
+
+    /// Judges what the scan found, replays the inode updates and says what to fold.
+    fn recover(&self, m: &mut Maintenance, scan: &mut Scan, report: &mut OpenReport) -> Result<FoldInput> {
+        let folded = m.slot.folded_epoch;
+        report.blocks_scanned = scan.blocks;
+        report.batches = scan.batches;
+        if !self.read_only && !planted(Canary::RecoveryWithoutFlush) {
+            self.io.flush(self.io.all())?;
+        }
+        let committed = scan.committed(folded);
+        let last = committed.last().map_or(folded, |c| c.0);
+        // An epoch that was committed for sure, and cannot be put together: it or one before it is
+        // lost.
+        if last < scan.acked_epoch {
+            scan.lost.push((BlockAddr(0), scan.acked_epoch));
+        }
+        if m.slot.generation < scan.slot {
+            // The tree of that slot held what no batch has.
+            scan.lost.push((self.superblock().layout.slot_addr(m.slot_index ^ 1), scan.slot));
+        }
+        report.lost = scan.lost.len() as u64;
+        if let Some(&(addr, place)) = scan.lost.first().filter(|_| !self.accept_loss) {
+            let why = format!(
+                "{} batches, epochs or checkpoints that were acknowledged are missing; the first is {place:#x}",
+                report.lost
+            );
+            return Err(StoreError::Corrupt { addr, what: "log", why });
+        }
+        let fsyncs = std::mem::take(&mut scan.fsyncs);
+        let arrived = self.verify_batch_data(&fsyncs)?;
+        let mut good: Vec<FsyncMessage> = Vec::with_capacity(fsyncs.len());
+        for (msg, arrived) in fsyncs.into_iter().zip(arrived) {
+            // What was durable counts even if its data is damaged since: reading that is an error
+            // then.
+            if arrived || msg.acked || planted(Canary::DataNotChecked) {
+                good.push(msg)
+            } else {
+                report.batches_dropped += 1
+            }
+        }
+        report.epoch = last;
+        let mut groups: Vec<Vec<u8>> = committed.into_iter().map(|c| c.1).collect();
+        let mut seen: HashSet<Version> = HashSet::new();
+        let mut behind = Vec::new();
+        for msg in &good {
+            for g in record::groups(&groups_above(
+                &msg.message.groups,
+                if planted(Canary::NoEpochFilter) { 0 } else { last },
+            ))
+            .map_while(std::result::Result::ok)
+            {
+                if seen.insert(g.version) {
+                    behind.extend_from_slice(g.bytes);
+                }
+            }
+        }
+        groups.push(behind);
+        // No epoch that any batch named is used again.
+        let mut epoch = scan.highest_epoch.max(folded);
+        for g in groups.iter().flat_map(|b| record::groups(b)).map_while(std::result::Result::ok) {
+            epoch = epoch.max(g.version.epoch);
+            report.groups += 1;
+        }
+        let mut records: Vec<_> = good.into_iter().flat_map(|g| g.message.inodes).collect();
+        if self.accept_loss {
+            report.lost += records.iter_mut().map(|r| self.drop_pages_nowhere(r)).sum::<u64>();
+        }
+        // Of one version there are two only where an older program carried one over: that one says
+        // all.
+        records.sort_by_key(|r| {
+            let version = if planted(Canary::OldVersionWins) { !r.version } else { r.version };
+            (r.ino, version, !r.is_whole(), r.xattrs.is_none())
+        });
+        for r in &records {
+            report.inode_updates += u64::from(self.replay(r)?);
+        }
+        Ok(FoldInput { epoch, groups: groups.into_iter().map(Arc::new).collect() })
+    }
+
+    /// Takes out of a record the pages that it says lie where no block of the log can be, and
+    /// returns how many these were. Only a repair does: to whoever opens the volume reading such a
+    /// page is an error.
+    fn drop_pages_nowhere(&self, r: &mut InodeRecord) -> u64 {
+        let lies = |b: &BlockRef| self.segments.geometry.locate(b.addr).is_some();
+        let all = r.pages().count();
+        let good: Vec<_> = r.pages().filter(|(_, b)| lies(b)).collect();
+        let dropped = all - good.len();
+        if dropped > 0 {
+            r.runs.clear();
+            good.into_iter().for_each(|(page, b)| r.push_page(page, b));
+        }
+        dropped as u64
+    }
+
+    /// Whether the tree lacks update `version` of this use of the inode number.
+    pub(crate) fn is_newer(&self, ino: Ino, generation: u32, version: u64) -> Result<bool> {
+        let e = self.inodes.lookup(ino, &self.io)?;
+        if e.block.is_none() {
+            // Not yet folded, unless this use of the number is over.
+            return Ok(e.generation <= generation);
+        }
+        let s = InodeState::load(ino, e.block, &self.io)?;
+        Ok(s.attrs().generation == generation && s.version() < version)
+    }
+
+    /// Applies one update, if it is news.
+    fn replay(&self, r: &InodeRecord) -> Result<bool> {
+        use crate::inodes::cache::Logged;
+        use lanefs_format::batch::TailUpdate;
+        let e = self.inodes.lookup(r.ino, &self.io)?;
+        if e.block.is_none() && e.generation > r.attrs.generation {
+            return Ok(false);
+        }
+        let cell = self.cell_or_new(r.ino, &r.attrs)?;
+        let mut guard = cell.lock();
+        let i = &mut *guard;
+        let same_use = i.state.attrs().generation == r.attrs.generation;
+        if !same_use || i.state.version() >= r.version && !planted(Canary::OldVersionWins) {
+            return Ok(false);
+        }
+        let mut freed = Vec::new();
+        for u in &r.unmaps {
+            i.state.unmap(u.clone(), &self.io, &mut freed)?;
+        }
+        for a in freed {
+            i.dies_now(&self.segments, a);
+        }
+        for (page, b) in r.pages() {
+            let old = i.state.set_page(page, b, &self.io)?;
+            if old == Some(b.addr) {
+                continue; // The tree had it already.
+            }
+            i.born(&self.segments, b.addr);
+            if let Some(old) = old {
+                i.dies_now(&self.segments, old);
+            }
+        }
+        match &r.tail {
+            TailUpdate::Same => {}
+            TailUpdate::None => i.state.drop_tail(),
+            TailUpdate::Set { page, bytes } => {
+                // A tail that this one displaces is among the pages.
+                let change = i.state.set_tail(*page, bytes.clone(), &self.io)?;
+                if let Some(old) = change.freed {
+                    i.dies_now(&self.segments, old);
+                }
+            }
+        }
+        if let Some(p) = r.prealloc {
+            i.state.replay_prealloc(p, &self.io)?;
+        }
+        self.count_unwritten(0, i);
+        let owners = r.pages().map(|(page, b)| (b.addr, DataOwner { ino: r.ino, page }));
+        self.mlogs[0].note_owners(owners);
+        i.state.apply_attrs(&r.attrs, r.version);
+        if let Some(x) = &r.xattrs {
+            i.state.set_xattrs(x.clone())?;
+            i.xattrs = Logged::No;
+        }
+        if !i.state.is_dir() {
+            i.tail = Logged::No;
+        }
+        self.cells.list_dirty(&cell, i);
+        Ok(true)
+    }
+
+    /// Drops updates of inodes whose NEW did not become durable.
+    fn drop_unfolded(&self) {
+        for cell in self.cells.take_dirty() {
+            let mut i = cell.lock();
+            i.listed = false;
+            if i.folded || i.gone {
+                if !i.gone && !i.is_clean() {
+                    self.cells.list_dirty(&cell, &mut i);
+                }
+                continue;
+            }
+            i.gone = true;
+            for a in std::mem::take(&mut i.fresh) {
+                self.space.credit(0, self.segments.blocks_at(BlockAddr(a)));
+                self.segments.clear_live(BlockAddr(a));
+            }
+            self.space.credit(0, i.state.unwritten());
+            self.cells.remove(cell.ino);
+        }
+    }
+
+    /// Groups that end all orphans.
+    fn dead_groups(&self, m: &Maintenance) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        let epoch = m.slot.folded_epoch;
+        for &ino in &m.orphans {
+            let generation = self.inodes.lookup(ino, &self.io)?.generation;
+            let ts = self.last_ts.load(Ordering::Relaxed);
+            record::encode_group(
+                &mut out,
+                Version { epoch, ts, lane: 0 },
+                &[Effect::Dead { ino, generation }],
+            );
+        }
+        Ok(out)
+    }
+
+    /// A volume opened for reading only is recovered in memory: its new blocks stay in the queue.
+    fn fold_in_memory(&self, m: &mut Maintenance, input: &FoldInput) -> Result<()> {
+        let mut dirty = std::mem::take(&mut m.usage.dirty);
+        let mut sink = crate::engine::sink::Sink::new(self, &mut dirty);
+        self.fold(m, &input.groups, &mut sink)?;
+        self.fold_deferred(m, &mut sink)?;
+        self.list_again(&std::mem::take(&mut m.changed)); // Who scrubs looks for them there.
+        self.epoch.fetch_max(input.epoch, Ordering::Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests that look into the store while it works.
+
+mod fault_tests;
+mod meanwhile_tests;
+mod retry_tests;
+mod room_tests;

@@ -1,0 +1,76 @@
+//! The extended attributes of an inode: in its block, or in blocks of their own.
+
+use super::InodeState;
+use crate::error::{Result, StoreError};
+use crate::tree::block_io::{BlockSink, BlockSource, Owner};
+use lanefs_format::inode::{self, XATTR_INLINE, XATTR_PER_BLOCK, XattrPlace};
+use lanefs_format::{BlockRef, Ino, XATTR_BLOB_MAX};
+
+impl InodeState {
+    /// Replaces all extended attributes.
+    pub fn set_xattrs(&mut self, blob: Vec<u8>) -> Result<()> {
+        if blob.len() > XATTR_BLOB_MAX {
+            return Err(StoreError::NoSpace);
+        }
+        self.new_xattrs = Some(blob);
+        self.dirty = true;
+        Ok(())
+    }
+
+    /// Whether somebody has said what the extended attributes are since they were written last.
+    pub fn has_new_xattrs(&self) -> bool {
+        self.new_xattrs.is_some()
+    }
+
+    /// The extended attributes, if no I/O is needed for them; else where they are: their length and
+    /// blocks, for `read_xattrs`.
+    pub fn xattrs(&self) -> std::result::Result<&[u8], (u32, &[BlockRef])> {
+        match (&self.new_xattrs, &self.xattrs) {
+            (Some(b), _) | (None, XattrPlace::Inline(b)) => Ok(b),
+            (None, XattrPlace::Blocks { len, refs }) => Err((*len, refs)),
+        }
+    }
+
+    pub(super) fn write_xattrs(&mut self, sink: &mut dyn BlockSink) -> Result<()> {
+        let Some(blob) = &self.new_xattrs else { return Ok(()) };
+        let place = if blob.len() <= XATTR_INLINE {
+            XattrPlace::Inline(blob.clone())
+        } else {
+            let mut refs: Vec<BlockRef> = Vec::new();
+            for (n, bytes) in blob.chunks(XATTR_PER_BLOCK).enumerate() {
+                let index = n as u64;
+                let block = inode::encode_xattr_block(self.ino, index, bytes);
+                match sink.write(Owner::Xattr { ino: self.ino, index }, block) {
+                    Ok(r) => refs.push(r),
+                    Err(e) => {
+                        // Nobody knows of them: the next attempt writes all.
+                        refs.iter().for_each(|r| sink.free(r.addr));
+                        return Err(e);
+                    }
+                }
+            }
+            XattrPlace::Blocks { len: blob.len() as u32, refs }
+        };
+        if let XattrPlace::Blocks { refs, .. } = std::mem::replace(&mut self.xattrs, place) {
+            refs.iter().for_each(|r| sink.free(r.addr));
+        }
+        self.new_xattrs = None;
+        Ok(())
+    }
+}
+
+/// Reads extended attributes that lie in blocks of their own.
+pub fn read_xattrs(
+    ino: Ino,
+    len: u32,
+    refs: &[BlockRef],
+    source: &(impl BlockSource + ?Sized),
+) -> Result<Vec<u8>> {
+    let mut blob = Vec::with_capacity(refs.len() * XATTR_PER_BLOCK);
+    for (n, r) in refs.iter().enumerate() {
+        let block = source.read(*r, "extended attribute block")?;
+        blob.extend_from_slice(inode::decode_xattr_block(&block, r.addr, ino, n as u64)?);
+    }
+    blob.truncate(len as usize);
+    Ok(blob)
+}

@@ -1,0 +1,103 @@
+//! The pages of an inode for which room is kept.
+
+use super::InodeState;
+use crate::error::Result;
+use crate::tree::block_io::BlockSource;
+use crate::tree::radix::Found;
+use lanefs_format::prealloc::Prealloc;
+use std::ops::Range;
+
+impl InodeState {
+    /// The pages that are preallocated.
+    pub fn prealloc(&self) -> Prealloc {
+        self.prealloc
+    }
+
+    /// How many of these have no block.
+    pub fn unwritten(&self) -> u64 {
+        self.unwritten
+    }
+
+    /// How many have none in the inode block on disk.
+    pub(crate) fn unwritten_on_disk(&self) -> u64 {
+        self.unwritten_on_disk
+    }
+
+    /// What a record has to say of them, if anything.
+    pub(crate) fn prealloc_logged(&self) -> Option<Prealloc> {
+        self.was_preallocated.then_some(self.prealloc)
+    }
+
+    /// The blocks that the file takes or has room for, a tail counting as one.
+    pub fn blocks(&self) -> u64 {
+        let tail = self.tail.as_ref().is_some_and(|t| !self.prealloc.contains(t.0));
+        // What a damaged inode counts may be any number.
+        self.map.pages().saturating_add(self.unwritten).saturating_add(tail.into())
+    }
+
+    /// How many of these pages have a block of their own.
+    pub fn mapped_in(&self, pages: &Range<u64>) -> Found<u64> {
+        let (mut n, mut at) = (0, pages.start);
+        while at < pages.end {
+            let data = match self.map.next_data(at) {
+                Found::Missing(w) => return Found::Missing(w),
+                Found::Here(data) => data.filter(|d| *d < pages.end),
+            };
+            let Some(data) = data else { break };
+            match self.map.next_hole(data) {
+                Found::Missing(w) => return Found::Missing(w),
+                Found::Here(hole) => (n, at) = (n + hole.min(pages.end) - data, hole),
+            }
+        }
+        Found::Here(n)
+    }
+
+    /// How many of these pages have a block or room kept for one.
+    pub fn room_in(&self, pages: &Range<u64>) -> Found<u64> {
+        let tail = self.tail.as_ref().map(|t| t.0).filter(|t| pages.contains(t));
+        let tail = u64::from(tail.is_some_and(|t| !self.prealloc.contains(t)));
+        match self.without_block(&self.prealloc, pages) {
+            Found::Here(kept) => self.mapped_in(pages).map(|mapped| mapped + kept + tail),
+            missing => missing,
+        }
+    }
+
+    /// How many of these pages are in `prealloc` and have no block.
+    pub(crate) fn without_block(&self, prealloc: &Prealloc, pages: &Range<u64>) -> Found<u64> {
+        let mut n = 0;
+        for r in prealloc.ranges_in(pages) {
+            match self.mapped_in(&r) {
+                Found::Here(mapped) => n += (r.end - r.start) - mapped,
+                missing => return missing,
+            }
+        }
+        Found::Here(n)
+    }
+
+    /// These pages are preallocated, of which so many have no block.
+    pub(crate) fn preallocate(&mut self, prealloc: Prealloc, unwritten: u64) {
+        self.was_preallocated = true;
+        self.dirty = true;
+        self.prealloc = prealloc;
+        self.set_unwritten(unwritten);
+    }
+
+    /// Takes what a record says, with its pages in place.
+    pub(crate) fn replay_prealloc(
+        &mut self,
+        prealloc: Prealloc,
+        source: &(impl BlockSource + ?Sized),
+    ) -> Result<()> {
+        let unwritten = self.resolve(source, |s| s.without_block(&prealloc, &(0..u64::MAX)))?;
+        self.preallocate(prealloc, unwritten);
+        Ok(())
+    }
+
+    /// Sets how many preallocated pages have no block (I3).
+    pub(super) fn set_unwritten(&mut self, unwritten: u64) {
+        self.unwritten = unwritten;
+        if unwritten == 0 {
+            self.prealloc = Prealloc::NONE;
+        }
+    }
+}

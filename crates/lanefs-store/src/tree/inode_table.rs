@@ -1,0 +1,498 @@
+//! The inode table: inode number -> inode block, for many readers and writers at once.
+//!
+//! Leaves (chunks of 128 numbers) lie in shards, each chunk under a lock of its own, so that lanes,
+//! which own whole chunks, never meet here. The levels above are one radix tree under one lock that
+//! is taken only to find a leaf that is not in memory, and by the write-out.
+//!
+//! Invariants:
+//!  T1  a chunk in memory is authoritative; the tree above knows only what was last written of it;
+//!  T2  a dirty chunk stays in memory; a chunk is clean only after the tree refers to what was
+//!      written of it;
+//!  T3  no lock is held over I/O; locks are taken in the order shard, chunk, tree, and no two of a
+//!      kind at once.
+
+use crate::api::ChunkUsage;
+use crate::error::{Result, StoreError};
+use crate::tree::block_io::{BlockSink, BlockSource, Owner};
+use crate::tree::radix::{Found, Radix, Tree};
+use crossbeam_utils::CachePadded;
+use lanefs_format::map_node::KEY_END;
+use lanefs_format::table_node::{self, ENTRIES, TableEntry};
+use lanefs_format::{BlockRef, INOS_PER_CHUNK, Ino};
+use lanefs_sync::lock::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A power of two; enough that two lanes' chunks seldom share a shard's line.
+const SHARDS: usize = 256;
+
+struct Leaf {
+    entries: [TableEntry; ENTRIES],
+    dirty: bool,
+}
+
+type Chunk = Arc<CachePadded<Mutex<Leaf>>>;
+type Shard = CachePadded<Mutex<HashMap<u64, Chunk>>>;
+
+/// The entry of a number, in memory for as long as this lives: what is said of it cannot fail.
+pub struct Entry {
+    chunk: Chunk,
+    slot: usize,
+}
+
+impl Entry {
+    /// Says where the inode block is now. Returns where it was.
+    pub fn set(&self, block: BlockRef, generation: u32, epoch: u64) -> BlockRef {
+        let mut leaf = self.chunk.lock();
+        leaf.dirty = true;
+        std::mem::replace(&mut leaf.entries[self.slot], TableEntry { block, generation, epoch }).block
+    }
+}
+
+/// What comes next in the table, for those who go on past damage.
+pub enum ChunkStep {
+    /// This chunk.
+    Chunk(u64),
+    /// These chunks, if they exist, are out of reach.
+    Lost(std::ops::Range<u64>, StoreError),
+    /// Nothing.
+    End,
+}
+
+/// See the module's head.
+pub struct InodeTable {
+    shards: Box<[Shard]>,
+    /// On lines of its own: a checkpoint writes it, and the store has beside it what every fsync
+    /// reads.
+    tree: CachePadded<Mutex<Radix>>,
+}
+
+impl InodeTable {
+    /// A table without any number in use.
+    pub fn new() -> InodeTable {
+        InodeTable::with_tree(Radix::new(Tree::Table))
+    }
+
+    /// The table on disk under `root`; height 0 is the empty one. The height counts the levels
+    /// above the leaves.
+    pub fn open(root: BlockRef, height: u8) -> Result<InodeTable> {
+        let tree = Radix::open(Tree::Table, root, height).ok_or_else(|| StoreError::Corrupt {
+            addr: root.addr,
+            what: "inode table node",
+            why: format!("no table has a root of height {height} here"),
+        })?;
+        Ok(InodeTable::with_tree(tree))
+    }
+
+    fn with_tree(tree: Radix) -> InodeTable {
+        let shards = (0..SHARDS).map(|_| CachePadded::new(Mutex::new(HashMap::new()))).collect();
+        InodeTable { shards, tree: CachePadded::new(Mutex::new(tree)) }
+    }
+
+    /// Root and height as last written.
+    pub fn root(&self) -> (BlockRef, u8) {
+        self.tree.lock().root()
+    }
+
+    fn shard(&self, chunk: u64) -> &Mutex<HashMap<u64, Chunk>> {
+        &self.shards[chunk as usize % SHARDS]
+    }
+
+    /// Asks the tree, reading what it misses without its lock.
+    fn ask<T>(
+        &self,
+        source: &(impl BlockSource + ?Sized),
+        mut f: impl FnMut(&Radix) -> Found<T>,
+    ) -> Result<T> {
+        loop {
+            let wanted = match f(&self.tree.lock()) {
+                Found::Here(t) => return Ok(t),
+                Found::Missing(w) => w,
+            };
+            let block = source.read(wanted.r, wanted.what)?;
+            self.tree.lock().install(&wanted, &block)?;
+        }
+    }
+
+    /// The chunk, read if need be. With `make`, one that never existed is made; else the answer is
+    /// `None`.
+    fn chunk(&self, chunk: u64, make: bool, source: &(impl BlockSource + ?Sized)) -> Result<Option<Chunk>> {
+        loop {
+            if let Some(c) = self.shard(chunk).lock().get(&chunk) {
+                return Ok(Some(c.clone()));
+            }
+            if chunk >= KEY_END {
+                return if make {
+                    Err(StoreError::Invalid(format!("inode chunk {chunk} is beyond the table")))
+                } else {
+                    Ok(None)
+                };
+            }
+            let r = self.ask(source, |t| t.get(chunk))?;
+            let entries = if !r.is_none() {
+                table_node::decode(&*source.read(r, "inode table node")?, r.addr, chunk)?
+            } else if make {
+                [TableEntry::default(); ENTRIES]
+            } else {
+                return Ok(None);
+            };
+            let new = Arc::new(CachePadded::new(Mutex::new(Leaf { entries, dirty: false })));
+            let mut shard = self.shard(chunk).lock();
+            if let Some(c) = shard.get(&chunk) {
+                return Ok(Some(c.clone())); // T1: someone was faster
+            }
+            // It may have come, been written and been evicted since the tree was asked: then what
+            // was read is old. The shard's lock keeps it from happening again, because eviction and
+            // creation take it.
+            match self.tree.lock().get(chunk) {
+                Found::Here(now) if now == r => {}
+                _ => continue,
+            }
+            shard.insert(chunk, new.clone());
+            return Ok(Some(new));
+        }
+    }
+
+    /// What the table says of `ino`.
+    pub fn lookup(&self, ino: Ino, source: &(impl BlockSource + ?Sized)) -> Result<TableEntry> {
+        Ok(match self.chunk(ino.chunk(), false, source)? {
+            Some(c) => c.lock().entries[ino.slot()],
+            None => TableEntry::default(),
+        })
+    }
+
+    /// Brings the entry of `ino` into memory, and keeps it there.
+    pub fn hold(&self, ino: Ino, source: &(impl BlockSource + ?Sized)) -> Result<Entry> {
+        let beyond = || StoreError::Invalid(format!("inode {ino} is beyond the table"));
+        let chunk = self.chunk(ino.chunk(), true, source)?.ok_or_else(beyond)?;
+        Ok(Entry { chunk, slot: ino.slot() })
+    }
+
+    /// Says where the inode block of `ino` is now. Returns where it was.
+    pub fn set(
+        &self,
+        ino: Ino,
+        block: BlockRef,
+        generation: u32,
+        epoch: u64,
+        source: &(impl BlockSource + ?Sized),
+    ) -> Result<BlockRef> {
+        Ok(self.hold(ino, source)?.set(block, generation, epoch))
+    }
+
+    /// Frees the number; its next use has the generation `next`. Returns where its inode block was.
+    pub fn clear(
+        &self,
+        ino: Ino,
+        next: u32,
+        epoch: u64,
+        source: &(impl BlockSource + ?Sized),
+    ) -> Result<BlockRef> {
+        Ok(self.hold(ino, source)?.set(BlockRef::NONE, next, epoch))
+    }
+
+    /// Which numbers of a chunk are in use, and the generations of their present or next use.
+    pub fn chunk_usage(&self, chunk: u64, source: &(impl BlockSource + ?Sized)) -> Result<ChunkUsage> {
+        let mut usage = ChunkUsage { used: 0, generations: [0; ENTRIES] };
+        if let Some(c) = self.chunk(chunk, false, source)? {
+            for (slot, e) in c.lock().entries.iter().enumerate() {
+                usage.used |= u128::from(!e.block.is_none()) << slot;
+                usage.generations[slot] = e.generation;
+            }
+        }
+        Ok(usage)
+    }
+
+    /// The first chunk at or after `from` that has ever been used and written.
+    pub fn next_chunk(&self, from: u64, source: &(impl BlockSource + ?Sized)) -> Result<Option<u64>> {
+        self.ask(source, |t| t.next_used(from))
+    }
+
+    /// The entries of one chunk.
+    pub fn chunk_entries(
+        &self,
+        chunk: u64,
+        source: &(impl BlockSource + ?Sized),
+    ) -> Result<[TableEntry; ENTRIES]> {
+        let c = self.chunk(chunk, false, source)?;
+        Ok(c.map_or([TableEntry::default(); ENTRIES], |c| c.lock().entries))
+    }
+
+    /// The chunks in memory, written or not.
+    pub fn chunks_in_memory(&self) -> Vec<u64> {
+        self.shards.iter().flat_map(|s| s.lock().keys().copied().collect::<Vec<_>>()).collect()
+    }
+
+    /// The next chunk at or after `from`, or the range of chunks that a node which cannot be read
+    /// would describe.
+    pub fn next_chunk_or_gap(&self, from: u64, source: &(impl BlockSource + ?Sized)) -> ChunkStep {
+        loop {
+            let wanted = match self.tree.lock().next_used(from) {
+                Found::Here(Some(c)) => return ChunkStep::Chunk(c),
+                Found::Here(None) => return ChunkStep::End,
+                Found::Missing(w) => w,
+            };
+            let read = source
+                .read(wanted.r, wanted.what)
+                .and_then(|block| self.tree.lock().install(&wanted, &block));
+            if let Err(e) = read {
+                let bits = 8 * (u32::from(wanted.level) + 1);
+                return ChunkStep::Lost(from.max(wanted.index << bits)..(wanted.index + 1) << bits, e);
+            }
+        }
+    }
+
+    /// Calls `f` with every number in use, in order, as far as written out; what only memory knows
+    /// is not seen.
+    pub fn for_each(
+        &self,
+        source: &(impl BlockSource + ?Sized),
+        f: &mut dyn FnMut(Ino, TableEntry) -> Result<()>,
+    ) -> Result<()> {
+        let mut from = 0;
+        while let Some(chunk) = self.next_chunk(from, source)? {
+            if let Some(c) = self.chunk(chunk, false, source)? {
+                let entries = c.lock().entries;
+                for (slot, e) in entries.iter().enumerate().filter(|(_, e)| !e.block.is_none()) {
+                    f(Ino(chunk * INOS_PER_CHUNK + slot as u64), *e)?;
+                }
+            }
+            from = chunk + 1;
+        }
+        Ok(())
+    }
+
+    /// Writes what is dirty and returns the new root. Changes may go on meanwhile: they are in this
+    /// root or dirty for the next. One at a time.
+    pub fn write_out(&self, sink: &mut dyn BlockSink) -> Result<(BlockRef, u8)> {
+        self.write_chunks(sink)?;
+        // Writes are queued, not waited for, so this holds the lock over encoding only.
+        self.tree.lock().write_out(sink)
+    }
+
+    /// The first part of [`InodeTable::write_out`], for who changes more chunks than memory is to
+    /// hold: they are clean afterwards, and only the tree in memory refers to what was written.
+    pub fn write_chunks(&self, sink: &mut dyn BlockSink) -> Result<()> {
+        let mut dirty: Vec<(u64, Chunk)> = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            // The copy of the Arc keeps the chunk from being evicted until the tree knows it (T2).
+            dirty.extend(shard.iter().filter(|(_, c)| c.lock().dirty).map(|(n, c)| (*n, c.clone())));
+        }
+        dirty.sort_unstable_by_key(|d| d.0);
+        for (n, chunk) in dirty {
+            let block = {
+                let mut leaf = chunk.lock();
+                leaf.dirty = false;
+                table_node::encode(n, &leaf.entries)
+            };
+            let written = sink.write(Owner::Table { level: 0, index: n }, block).and_then(|r| {
+                // The tree does not know it: nobody would free it.
+                self.set_leaf(n, r, sink).inspect_err(|_| sink.free(r.addr))
+            });
+            match written {
+                Ok(old) if !old.is_none() => sink.free(old.addr),
+                Ok(_) => {}
+                Err(e) => {
+                    chunk.lock().dirty = true;
+                    return Err(e);
+                }
+            }
+            sink.flush_if_full()?;
+        }
+        Ok(())
+    }
+
+    /// Tells the tree where leaf `n` is now. Reading the tree's nodes first keeps I/O out of its
+    /// lock.
+    fn set_leaf(&self, n: u64, r: BlockRef, source: &dyn BlockSink) -> Result<BlockRef> {
+        loop {
+            let mut tree = self.tree.lock();
+            let Some(w) = tree.missing_for(n) else { return tree.set(n, r, source) };
+            drop(tree);
+            let b = source.read(w.r, w.what)?;
+            self.tree.lock().install(&w, &b)?;
+        }
+    }
+
+    /// The cleaner's question: where is the node on disk now? None if it is not.
+    pub fn node_ref(&self, level: u8, index: u64, source: &(impl BlockSource + ?Sized)) -> Result<BlockRef> {
+        match level {
+            0 if index >= KEY_END => Ok(BlockRef::NONE),
+            0 => self.ask(source, |t| t.get(index)),
+            _ => self.ask(source, |t| t.node_ref(level, index)),
+        }
+    }
+
+    /// Makes the next write-out write a node anew. False if there is no such node.
+    pub fn rewrite_node(&self, level: u8, index: u64, source: &(impl BlockSource + ?Sized)) -> Result<bool> {
+        if level == 0 {
+            let found = self.chunk(index, false, source)?;
+            return Ok(found.is_some_and(|c| {
+                c.lock().dirty = true;
+                true
+            }));
+        }
+        // Brings the way to the node into memory first, so that the lock is not held over I/O.
+        if self.ask(source, |t| t.node_ref(level, index))?.is_none() {
+            return Ok(false);
+        }
+        self.tree.lock().rewrite_node(level, index, source)
+    }
+
+    /// Drops clean chunks nobody is using, and clean nodes.
+    pub fn evict_clean(&self) {
+        for shard in &self.shards {
+            shard.lock().retain(|_, c| Arc::strong_count(c) > 1 || c.lock().dirty);
+        }
+        self.tree.lock().evict_clean();
+    }
+
+    /// Bytes of memory, about.
+    pub fn memory(&self) -> usize {
+        let chunks: usize = self.shards.iter().map(|s| s.lock().len()).sum();
+        chunks * (size_of::<Leaf>() + 64) + self.tree.lock().memory(u64::MAX)
+    }
+}
+
+impl Default for InodeTable {
+    fn default() -> Self {
+        InodeTable::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MemLog, SharedLog};
+    use lanefs_format::BlockAddr;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    fn r(n: u64) -> BlockRef {
+        BlockRef { addr: BlockAddr(n), crc: n as u32 }
+    }
+
+    #[test]
+    fn numbers_keep_their_generation_across_uses_and_reloads() {
+        let mut log = MemLog::default();
+        let t = InodeTable::new();
+        assert_eq!(t.lookup(Ino(1), &log).unwrap(), TableEntry::default());
+        for ino in [1u64, 16, 127, 128, 40_000, 1 << 40] {
+            assert!(t.set(Ino(ino), r(ino), 1, 3, &log).unwrap().is_none());
+        }
+        assert_eq!(t.clear(Ino(16), 2, 4, &log).unwrap(), r(16));
+        let (root, height) = t.write_out(&mut log).unwrap();
+        let t = InodeTable::open(root, height).unwrap();
+        assert_eq!(t.lookup(Ino(128), &log).unwrap().block, r(128));
+        assert_eq!(t.lookup(Ino(16), &log).unwrap().generation, 2);
+        assert_eq!(t.lookup(Ino(u64::MAX), &log).unwrap(), TableEntry::default());
+        let u = t.chunk_usage(0, &log).unwrap();
+        assert_eq!((u.used, u.generations[16], u.generations[5]), (1 << 1 | 1 << 127, 2, 0));
+        assert_eq!(t.next_chunk(2, &log).unwrap(), Some(40_000 / 128));
+        let mut all = Vec::new();
+        t.for_each(&log, &mut |ino, _| {
+            all.push(ino.0);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(all, [1, 127, 128, 40_000, 1 << 40]);
+        assert!(t.set(Ino(u64::MAX), r(1), 0, 0, &log).is_err());
+    }
+
+    #[test]
+    fn a_rewrite_moves_nodes_and_leaks_none() {
+        let mut log = MemLog::default();
+        let t = InodeTable::new();
+        for c in 0..300 {
+            t.set(Ino(c * 128), r(1 << 40 | c), 1, 1, &log).unwrap();
+        }
+        t.write_out(&mut log).unwrap();
+        let n = log.blocks.len();
+        assert_eq!(n, 300 + 2 + 1);
+        t.evict_clean();
+        assert_eq!(t.memory(), 0);
+        for (level, index) in [(0, 7), (1, 1), (2, 0)] {
+            let old = t.node_ref(level, index, &log).unwrap();
+            assert!(log.blocks.contains_key(&old.addr));
+            assert!(t.rewrite_node(level, index, &log).unwrap());
+            t.write_out(&mut log).unwrap();
+            let new = t.node_ref(level, index, &log).unwrap();
+            assert_ne!(old, new);
+            assert!(!log.blocks.contains_key(&old.addr));
+            assert_eq!(log.blocks.len(), n);
+        }
+        assert!(!t.rewrite_node(0, 5000, &log).unwrap() && !t.rewrite_node(3, 0, &log).unwrap());
+        let addr = t.node_ref(0, 9, &log).unwrap().addr;
+        t.evict_clean();
+        log.blocks.get_mut(&addr).unwrap().1.0[3000] ^= 1;
+        assert!(matches!(t.lookup(Ino(9 * 128), &log), Err(StoreError::Corrupt { .. })));
+    }
+
+    #[test]
+    fn more_chunks_than_memory_holds_can_be_written_bit_by_bit() {
+        let mut log = MemLog::default();
+        let t = InodeTable::new();
+        for c in 0..2000 {
+            t.set(Ino(c * 128), r(1 << 40 | c), 1, 1, &log).unwrap();
+            if c % 100 == 99 {
+                t.write_chunks(&mut log).unwrap();
+                t.evict_clean();
+                assert!(t.memory() < 200 * 4096, "{}", t.memory());
+            }
+        }
+        let (root, height) = t.write_out(&mut log).unwrap();
+        assert_eq!((log.most_queued, log.blocks.len()), (8 + 1, 2000 + 8 + 1), "each once");
+        let t = InodeTable::open(root, height).unwrap();
+        for c in 0..2000 {
+            assert_eq!(t.lookup(Ino(c * 128), &log).unwrap().block, r(1 << 40 | c));
+        }
+    }
+
+    /// Writers, readers, eviction and write-outs at once: what a writer set is what it and the disk
+    /// have.
+    #[test]
+    fn threads_and_write_outs_lose_nothing() {
+        let log = SharedLog::default();
+        let t = InodeTable::new();
+        let stop = AtomicBool::new(false);
+        let rounds = 400u64;
+        std::thread::scope(|s| {
+            let writers: Vec<_> = (0..4u64)
+                .map(|w| {
+                    let (t, log) = (&t, log.clone());
+                    s.spawn(move || {
+                        for i in 1..=rounds {
+                            for slot in 0..6 {
+                                // Chunks 0..3 are shared by all writers, their slots are not.
+                                let ino = Ino((i + slot) % 3 * 128 + w * 32 + slot);
+                                let want = r((w * 1_000_000 + i * 10 + slot) | 1 << 50);
+                                t.set(ino, want, i as u32, i, &log).unwrap();
+                                assert_eq!(t.lookup(ino, &log).unwrap().block, want);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let (t, mut sink, stop) = (&t, log.clone(), &stop);
+            let other = s.spawn(move || {
+                // Relaxed: only ends the loop.
+                while !stop.load(Ordering::Relaxed) {
+                    t.write_out(&mut sink).unwrap();
+                    t.evict_clean();
+                }
+            });
+            for w in writers {
+                w.join().unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+            other.join().unwrap();
+        });
+        let (root, height) = t.write_out(&mut log.clone()).unwrap();
+        let again = InodeTable::open(root, height).unwrap();
+        for ino in 0..3 * 128 {
+            assert_eq!(again.lookup(Ino(ino), &log).unwrap(), t.lookup(Ino(ino), &log).unwrap());
+        }
+        log.end_grace();
+        assert_eq!(log.0.lock().blocks.len(), 4, "three leaves and a root");
+    }
+}
