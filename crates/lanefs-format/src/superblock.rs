@@ -182,7 +182,7 @@ pub struct DeviceEntry {
 }
 
 /// What a superblock says, verified.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Superblock {
     /// Features that change nothing for code that does not know them.
     pub features_compatible: u64,
@@ -206,6 +206,24 @@ pub struct Superblock {
     pub hash_key: [u64; 2],
     /// When the volume was made: nanoseconds since 1970.
     pub created: i64,
+}
+
+/// All but the key of the hash: messages go where that must not.
+impl std::fmt::Debug for Superblock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Superblock")
+            .field("features_compatible", &self.features_compatible)
+            .field("features_read_compatible", &self.features_read_compatible)
+            .field("features_incompatible", &self.features_incompatible)
+            .field("volume", &self.volume)
+            .field("device_index", &self.device_index)
+            .field("devices", &self.devices)
+            .field("layout", &self.layout)
+            .field("mlogs", &self.mlogs)
+            .field("label", &self.label)
+            .field("created", &self.created)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why bytes are not a superblock this code can use.

@@ -1,10 +1,11 @@
 //! The words the layer above speaks with the store: options, transactions, images and reports.
 
 use lanefs_format::{Attrs, Block, BucketEntry, Ino};
+use std::fmt;
 use std::sync::Arc;
 
 /// How a volume is made.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct FormatOptions {
     /// A name for people, at most 64 bytes.
     pub label: String,
@@ -31,6 +32,33 @@ pub struct FormatOptions {
     pub metadata_copies: u32,
     /// Overwrite a volume that is already there.
     pub force: bool,
+}
+
+/// What stands for a key in messages: they go where the key must not.
+struct Secret;
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+impl fmt::Debug for FormatOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FormatOptions")
+            .field("label", &self.label)
+            .field("segment_blocks", &self.segment_blocks)
+            .field("mlogs", &self.mlogs)
+            .field("uuid", &self.uuid)
+            .field("hash_key", &self.hash_key.map(|_| Secret))
+            .field("uid", &self.uid)
+            .field("gid", &self.gid)
+            .field("mode", &self.mode)
+            .field("time", &self.time)
+            .field("metadata_copies", &self.metadata_copies)
+            .field("force", &self.force)
+            .finish()
+    }
 }
 
 impl Default for FormatOptions {
@@ -123,7 +151,7 @@ pub struct OpenReport {
 }
 
 /// What is fixed or slow to change about an open volume.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct VolumeInfo {
     /// The volume's identity.
     pub uuid: [u8; 16],
@@ -153,6 +181,27 @@ pub struct VolumeInfo {
     pub next_chunk: u64,
     /// Opened without the right to write.
     pub read_only: bool,
+}
+
+impl fmt::Debug for VolumeInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VolumeInfo")
+            .field("uuid", &self.uuid)
+            .field("label", &self.label)
+            .field("hash_key", &Secret)
+            .field("total_blocks", &self.total_blocks)
+            .field("segment_blocks", &self.segment_blocks)
+            .field("segments", &self.segments)
+            .field("metadata_copies", &self.metadata_copies)
+            .field("mlogs", &self.mlogs)
+            .field("devices", &self.devices)
+            .field("mount_generation", &self.mount_generation)
+            .field("last_epoch", &self.last_epoch)
+            .field("last_ts", &self.last_ts)
+            .field("next_chunk", &self.next_chunk)
+            .field("read_only", &self.read_only)
+            .finish()
+    }
 }
 
 /// What growing a volume did, in bytes of all its devices that belong to it.

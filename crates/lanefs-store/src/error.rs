@@ -22,7 +22,10 @@ pub enum StoreError {
     /// An inode's structures contradict each other: EUCLEAN.
     #[error("inode {ino}: {why}; run `lanefs fsck --repair` on the unmounted image")]
     BadInode { ino: Ino, why: String },
-    /// The image cannot be opened, is no LaneFS volume, or not one this version can open: EINVAL.
+    /// The system would not open or make the image: what it said, such as ENOENT, EACCES, EEXIST.
+    #[error("{device}: {why}")]
+    NotOpened { device: String, why: String, errno: i32 },
+    /// The image is no LaneFS volume, or not one this version can open: EINVAL.
     #[error("{device}: {why}")]
     NotAVolume { device: String, why: String },
     /// Another process has the image open: EBUSY. `pid` is 0 if it is not known which.
@@ -100,6 +103,7 @@ impl StoreError {
             StoreError::Io { errno: libc::ENOSPC | libc::EDQUOT, .. } => libc::ENOSPC,
             StoreError::Io { .. } | StoreError::Corrupt { .. } | StoreError::Closed => libc::EIO,
             StoreError::BadInode { .. } => libc::EUCLEAN,
+            StoreError::NotOpened { errno, .. } => *errno,
             StoreError::NotAVolume { .. } => libc::EINVAL,
             StoreError::InUse { .. } => libc::EBUSY,
             StoreError::NoSpace => libc::ENOSPC,

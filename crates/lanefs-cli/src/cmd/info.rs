@@ -120,7 +120,14 @@ impl Shown {
             }
             Err(e) => match mounted::dir_of(images) {
                 // What is behind a loop device that is mounted is no volume to others.
-                Some(dir) if matches!(e, StoreError::InUse { .. } | StoreError::NotAVolume { .. }) => {
+                Some(dir)
+                    if matches!(
+                        e,
+                        StoreError::InUse { .. }
+                            | StoreError::NotOpened { .. }
+                            | StoreError::NotAVolume { .. }
+                    ) =>
+                {
                     Shown::of_mounted(&dir)
                 }
                 _ => Err(e.into()),

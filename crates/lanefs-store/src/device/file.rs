@@ -78,21 +78,26 @@ impl FileDevice {
             )));
         }
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(|e| match e {
-            Errno::EXIST => {
-                StoreError::Invalid(format!("{name}: exists already; remove it first, or format it as it is"))
-            }
-            Errno::NOENT => {
-                StoreError::Invalid(format!("{name}: its directory does not exist; make it first"))
-            }
-            e => StoreError::Invalid(format!("{name}: cannot be created: {e}")),
+        let not = |e: Errno, why: String| StoreError::NotOpened {
+            device: name.to_string(),
+            why,
+            errno: e.raw_os_error(),
+        };
+        let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(|e| {
+            let why = match e {
+                Errno::EXIST => "exists already; remove it first, or format it as it is".into(),
+                Errno::NOENT => "its directory does not exist; make it first".into(),
+                e => format!("cannot be created: {e}"),
+            };
+            not(e, why)
         })?;
         if let Err(e) = rustix::fs::ftruncate(&fd, size) {
             // Best effort: the file is of no use to anybody.
             let _ = rustix::fs::unlink(path);
-            return Err(StoreError::Invalid(format!(
-                "{name}: cannot be made {size} bytes long: {e}; choose a smaller size or another file system"
-            )));
+            let why = format!(
+                "cannot be made {size} bytes long: {e}; choose a smaller size or another file system"
+            );
+            return Err(not(e, why));
         }
         // A file whose name is not durable is gone after a crash, whatever is synced into it.
         let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -104,9 +109,7 @@ impl FileDevice {
             // Some file systems cannot sync a directory, and some directories may be written and
             // not read.
             Ok(()) | Err(Errno::INVAL | Errno::ACCESS | Errno::NOTSUP) => {}
-            Err(e) => {
-                return Err(StoreError::Invalid(format!("{name}: its name cannot be made durable: {e}")));
-            }
+            Err(e) => return Err(not(e, format!("its name cannot be made durable: {e}"))),
         }
         drop(fd);
         FileDevice::open_with(path, FileOptions::default())
@@ -122,7 +125,12 @@ impl FileDevice {
         let path = path.as_ref();
         let name = path.display().to_string();
         let no = |why: String| StoreError::NotAVolume { device: name.clone(), why };
-        let stat = rustix::fs::stat(path).map_err(|e| no(open_hint(e)))?;
+        let refused = |e: Errno| StoreError::NotOpened {
+            device: name.clone(),
+            why: open_hint(e),
+            errno: e.raw_os_error(),
+        };
+        let stat = rustix::fs::stat(path).map_err(refused)?;
         let block_device = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => false,
             FileType::BlockDevice => true,
@@ -137,7 +145,7 @@ impl FileDevice {
         if flags.contains(OFlags::EXCL) && !options.exclusive {
             match open(flags) {
                 Err(Errno::BUSY) => return Err(ImageLock::in_use(&name, &stat)),
-                Err(e) => return Err(no(open_hint(e))),
+                Err(e) => return Err(refused(e)),
                 Ok(_claim) => flags.remove(OFlags::EXCL),
             }
         }
@@ -152,7 +160,7 @@ impl FileDevice {
         let (file, direct) = match opened {
             Ok(o) => o,
             Err(Errno::BUSY) if block_device => return Err(ImageLock::in_use(&name, &stat)),
-            Err(e) => return Err(no(open_hint(e))),
+            Err(e) => return Err(refused(e)),
         };
         let lock = ImageLock::take(file.as_fd(), &name, options.read_only)?;
         if !block_device && let Some(other) = attached_as(&stat, options.read_only) {
