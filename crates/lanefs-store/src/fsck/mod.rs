@@ -97,7 +97,8 @@ pub struct Progress {
 }
 
 /// Something that is not as it should be.
-#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Problem {
     /// The file or directory it belongs to; 0 for structures of the volume.
     pub inode: u64,
@@ -116,7 +117,8 @@ pub struct Problem {
 }
 
 /// What a check found.
-#[derive(Clone, PartialEq, Eq, Default, Debug, serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct FsckReport {
     /// All that is wrong, in the order found.
     pub problems: Vec<Problem>,
@@ -138,7 +140,7 @@ pub struct FsckReport {
     /// had not arrived, or, which nothing tells apart, was damaged since.
     pub not_arrived: u64,
     /// What cannot be read is given up.
-    #[serde(skip)]
+    #[cfg_attr(feature = "serde", serde(skip))]
     give_up_unreadable: bool,
 }
 
