@@ -70,7 +70,7 @@ impl<T> About<T> for lanefs::Result<T> {
             }
             // The store's message names the device and the structure; the path is what the reader
             // knows.
-            lanefs::Error::Store(s) => Failure::new(format_args!("{what}: {s}")),
+            e => Failure::new(format_args!("{what}: {e}")),
         })
     }
 }

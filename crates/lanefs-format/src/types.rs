@@ -184,6 +184,21 @@ pub enum FileKind {
 }
 
 impl FileKind {
+    /// Whether it is a directory.
+    #[inline]
+    pub const fn is_dir(self) -> bool {
+        matches!(self, FileKind::Dir)
+    }
+    /// Whether it is a regular file.
+    #[inline]
+    pub const fn is_file(self) -> bool {
+        matches!(self, FileKind::File)
+    }
+    /// Whether it is a symbolic link.
+    #[inline]
+    pub const fn is_symlink(self) -> bool {
+        matches!(self, FileKind::Symlink)
+    }
     /// From the byte on disk.
     #[inline]
     pub const fn from_u8(v: u8) -> Option<FileKind> {

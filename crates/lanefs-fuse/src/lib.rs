@@ -16,6 +16,8 @@
 //! | files without a name | kept while the kernel knows them (`known`) |
 //! | `sync`, `syncfs` | passed on by the kernel where a block device is mounted (`fuseblk`), and a promise there |
 
+#![deny(missing_docs)]
+
 pub mod about;
 pub mod acl;
 mod adaptor;

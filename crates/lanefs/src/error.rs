@@ -52,6 +52,7 @@ use lanefs_store::StoreError;
 
 /// Why a call failed. [`Error::errno`] is what the system call of the same name would return.
 #[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A result POSIX defines: ENOENT, EEXIST, EACCES and so on, as in `libc::E*`.
     #[error("{} (errno {})", describe(*.0), .0)]
@@ -59,6 +60,12 @@ pub enum Error {
     /// The store failed; the message names the structure and what to do.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A file ends before the buffer that was to be filled is full: EIO.
+    #[error("the file ends before the buffer is full")]
+    UnexpectedEnd,
+    /// What was to be text is not UTF-8: EILSEQ.
+    #[error("the content is not UTF-8")]
+    NotUtf8,
 }
 
 impl Error {
@@ -67,7 +74,16 @@ impl Error {
         match self {
             Error::Posix(e) => *e,
             Error::Store(e) => e.errno(),
+            Error::UnexpectedEnd => libc::EIO,
+            Error::NotUtf8 => libc::EILSEQ,
         }
+    }
+
+    /// The errno of an error of `std::io` that the library or the system made; `None` of one that
+    /// has none.
+    pub fn errno_of(e: &std::io::Error) -> Option<i32> {
+        let ours = || e.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+        e.raw_os_error().or_else(|| ours().map(Error::errno))
     }
 }
 
@@ -76,11 +92,16 @@ fn describe(errno: i32) -> String {
     text.split(" (os error").next().unwrap_or_default().to_string()
 }
 
+/// The kind is that of the errno. What has a message of its own keeps it, and is found again by
+/// `downcast`; all else has the errno as `raw_os_error`. [`Error::errno_of`] finds either.
 impl From<Error> for std::io::Error {
     fn from(e: Error) -> Self {
+        use std::io::{Error as IoError, ErrorKind};
         match e {
-            Error::Posix(n) => std::io::Error::from_raw_os_error(n),
-            Error::Store(s) => std::io::Error::new(std::io::Error::from_raw_os_error(s.errno()).kind(), s),
+            Error::Posix(n) => IoError::from_raw_os_error(n),
+            Error::UnexpectedEnd => IoError::new(ErrorKind::UnexpectedEof, e),
+            Error::NotUtf8 => IoError::new(ErrorKind::InvalidData, e),
+            Error::Store(_) => IoError::new(IoError::from_raw_os_error(e.errno()).kind(), e),
         }
     }
 }

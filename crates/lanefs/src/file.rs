@@ -1,5 +1,7 @@
 //! An open file.
 
+mod std_io;
+
 use crate::error::{Error, Result};
 use crate::locks::RangeLock;
 use crate::memfs::Cell;
@@ -8,7 +10,7 @@ use crate::memfs::data::{FileData, ReadAhead};
 use crate::ops::content::Writer;
 use crate::stat::Stat;
 use crate::volume::{Anchor, Inner};
-use crate::{Cred, FileKind, SetAttr, locks};
+use crate::{Cred, FileKind, Metadata, SetAttr, locks};
 use lanefs_format::{BLOCK_SIZE, Ino, MAX_FILE_SIZE};
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -19,10 +21,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 /// run in parallel.
 ///
 /// Offsets and lengths are bytes. Every call may answer the errors of [every
-/// call](crate::error#every-call); with the calls stands what is particular to them. After a crash,
-/// what [`File::sync_all`] acknowledged is there, and the rest as [content and
-/// attributes](crate#content-and-attributes) says. A file whose last name is gone lives until its
-/// last handle is dropped.
+/// call](crate::error#every-call); with the calls stands what is particular to them. It can be
+/// given to whatever takes `std::io`'s `Read`, `Write` and `Seek`, or Unix's `FileExt`: they have
+/// the same calls with errors of `std::io`. After a crash, what [`File::sync_all`] acknowledged is
+/// there, and the rest as [content and attributes](crate#content-and-attributes) says. A file whose
+/// last name is gone lives until its last handle is dropped.
 #[repr(C)]
 pub struct File {
     anchor: Arc<Anchor>,
@@ -138,6 +141,11 @@ impl File {
     pub fn stat(&self) -> Result<Stat> {
         self.inner().check_alive()?;
         Ok(self.cell().stat())
+    }
+
+    /// Its attributes, as `std::fs` tells them. EIO once the volume is closed.
+    pub fn metadata(&self) -> Result<Metadata> {
+        self.stat().map(Metadata::from)
     }
 
     /// Changes attributes, as `fchmod`, `fchown`, `futimens` and `ftruncate` do: all that is asked,
@@ -282,22 +290,41 @@ impl File {
         Ok(())
     }
 
-    /// Fills `buf` from `offset`. Errors as [`File::read_at`]; EIO also at an early end of the
-    /// file.
+    /// Fills `buf` from `offset`. Errors as [`File::read_at`]; [`Error::UnexpectedEnd`] if the file
+    /// ends before.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let mut done = 0;
         while done < buf.len() {
             match self.read_at(&mut buf[done..], offset + done as u64)? {
-                0 => return Err(Error::Posix(libc::EIO)),
+                0 => return Err(Error::UnexpectedEnd),
                 n => done += n,
             }
         }
         Ok(())
     }
 
+    /// Reads all from `offset` to the end and appends it to `out`, as it is while it is read;
+    /// returns how many bytes that is. Errors as [`File::read_at`]; what was read before stays in
+    /// `out`.
+    pub fn read_to_end_at(&self, out: &mut Vec<u8>, offset: u64) -> Result<usize> {
+        let begin = out.len();
+        // One byte more than there is, so that the end is found without more room for it.
+        let expected = self.cell().size().saturating_sub(offset).min(MAX_FILE_SIZE) as usize;
+        out.try_reserve(expected.saturating_add(1)).map_err(|_| Error::Posix(libc::ENOMEM))?;
+        loop {
+            let done = out.len();
+            out.resize(out.capacity().max(done + 4096).min(done + (1 << 20)), 0);
+            let n = self.read_at(&mut out[done..], offset + (done - begin) as u64);
+            out.truncate(done + n.as_ref().map_or(0, |n| *n));
+            if n? == 0 {
+                return Ok(done - begin);
+            }
+        }
+    }
+
     /// Reads at the cursor and moves it. Errors as [`File::read_at`].
     pub fn read(&self, buf: &mut [u8]) -> Result<usize> {
-        let at = self.cursor.load(Relaxed);
+        let at = self.position();
         let n = self.read_at(buf, at)?;
         self.move_to(at, at + n as u64);
         Ok(n)
@@ -306,11 +333,16 @@ impl File {
     /// Writes at the cursor (at the end with O_APPEND) and moves it behind what was written. Errors
     /// and crash as [`File::write_at`].
     pub fn write(&self, buf: &[u8]) -> Result<usize> {
-        let from = self.cursor.load(Relaxed);
+        let from = self.position();
         let at = (self.flags & libc::O_APPEND == 0).then_some(from);
         let (at, n) = self.write_where(at, buf)?;
         self.move_to(from, at + n as u64);
         Ok(n)
+    }
+
+    /// Where the cursor is.
+    fn position(&self) -> u64 {
+        self.cursor.load(Relaxed) // who shares a handle between threads orders them
     }
 
     /// Moves the cursor; where it stays, nothing is written, so that threads which share the handle
@@ -366,11 +398,11 @@ impl File {
         self.inner().check_alive()?;
         let base = match whence {
             libc::SEEK_SET => 0,
-            libc::SEEK_CUR => self.cursor.load(Relaxed),
+            libc::SEEK_CUR => self.position(),
             libc::SEEK_END => self.cell().size(),
             libc::SEEK_DATA | libc::SEEK_HOLE => {
                 let at = self.seek_hole_data(offset, whence == libc::SEEK_DATA)?;
-                self.move_to(self.cursor.load(Relaxed), at);
+                self.move_to(self.position(), at);
                 return Ok(at);
             }
             _ => return Err(Error::Posix(libc::EINVAL)),
@@ -379,7 +411,7 @@ impl File {
             .checked_add_signed(offset)
             .filter(|t| *t <= MAX_FILE_SIZE)
             .ok_or(Error::Posix(libc::EINVAL))?;
-        self.move_to(self.cursor.load(Relaxed), to);
+        self.move_to(self.position(), to);
         Ok(to)
     }
 

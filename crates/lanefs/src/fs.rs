@@ -1,7 +1,10 @@
 //! A volume seen with a credential: operations by path.
 
 mod attrs;
+mod content;
+mod dir;
 mod open_options;
+mod std_names;
 
 use crate::error::{Error, Result};
 use crate::ops::create::Spec;
@@ -9,10 +12,17 @@ use crate::ops::resolve::{Last, Resolved};
 use crate::ops::{perm, posix, rename};
 use crate::{Cred, File, FileKind, Ino, NodeEntry, Stat, StatFs, Volume};
 use crossbeam_epoch::{Guard, pin};
+pub use dir::{Dir, DirEntry, ReadDir};
+use lanefs_format::ROOT_INO;
 pub use open_options::OpenOptions;
+use std::sync::Arc;
 
-/// A volume seen with a credential. Paths are bytes, separated by `/`, relative to the volume's
-/// root; modes are permission bits, to which no umask is applied.
+/// A volume seen with a credential. Paths are bytes, separated by `/`; they begin at the volume's
+/// root, or in a directory ([`Dir::fs`]) if they are relative. Modes are permission bits; from
+/// those of what is made the umask is taken, if one was given ([`Fs::with_umask`]).
+///
+/// Calls named as in `std::fs` do what these do, and those named as system calls take what these
+/// take: modes, flags, bytes.
 ///
 /// Every call on a path may answer the [errors of paths](crate::error#paths) and those of [every
 /// call](crate::error#every-call); with the calls stands what is particular to them. What a change
@@ -20,8 +30,11 @@ pub use open_options::OpenOptions;
 /// attributes](crate#content-and-attributes).
 #[derive(Clone, Debug)]
 pub struct Fs {
-    pub(crate) volume: Volume,
-    pub(crate) cred: Cred,
+    volume: Volume,
+    cred: Cred,
+    umask: u32,
+    /// Where relative paths begin; `None`: the root.
+    start: Option<Arc<File>>,
 }
 
 /// Anything that names a path: `&str`, `&[u8]`, `&Path`.
@@ -66,6 +79,27 @@ impl<T: AsPath + ?Sized> AsPath for &T {
 }
 
 impl Fs {
+    pub(crate) fn new(volume: Volume, cred: Cred) -> Fs {
+        Fs { volume, cred, umask: 0, start: None }
+    }
+
+    /// The same with relative paths that begin in a directory.
+    fn starting_at(&self, dir: Arc<File>) -> Fs {
+        Fs { start: Some(dir), ..self.clone() }
+    }
+
+    /// The same with a umask: these permission bits are taken from the mode of every file,
+    /// directory and node that is made by path. Without, modes are what the call says. (The library
+    /// inherits no ACL of a directory, so there is none that would stand in place of it.)
+    pub fn with_umask(&self, umask: u32) -> Fs {
+        Fs { umask: umask & 0o777, ..self.clone() }
+    }
+
+    /// The umask; 0 if none was given.
+    pub fn umask(&self) -> u32 {
+        self.umask
+    }
+
     /// The volume behind.
     pub fn volume(&self) -> &Volume {
         &self.volume
@@ -76,11 +110,24 @@ impl Fs {
         &self.cred
     }
 
+    /// Where a path begins.
+    #[inline]
+    fn start_of(&self, path: &[u8]) -> Ino {
+        match &self.start {
+            Some(dir) if path.first() != Some(&b'/') => dir.ino(),
+            _ => ROOT_INO,
+        }
+    }
+
+    fn resolve<'p>(&self, path: &'p [u8], last: Last, guard: &Guard) -> Result<Resolved<'p>> {
+        self.volume.0.inner.resolve(&self.cred, self.start_of(path), path, last, guard)
+    }
+
     /// Resolves a path that must exist.
     fn find(&self, path: &[u8], follow: bool, guard: &Guard) -> Result<Ino> {
         self.volume.0.inner.check_alive()?;
         let last = if follow { Last::Follow } else { Last::Look };
-        let r = self.volume.0.inner.resolve(&self.cred, path, last, guard)?;
+        let r = self.resolve(path, last, guard)?;
         r.target.map(|t| t.0).ok_or_else(|| r.missing())
     }
 
@@ -89,12 +136,11 @@ impl Fs {
     /// not followed, not even before a slash. With [`Last::Place`] what the name names now is
     /// looked up only if `must_be_dir`.
     fn place<'p>(&self, path: &'p [u8], last: Last, guard: &Guard) -> Result<Resolved<'p>> {
-        let inner = &self.volume.0.inner;
-        inner.check_alive()?;
+        self.volume.0.inner.check_alive()?;
         let end = path.iter().rposition(|b| *b != b'/').map_or(path.len(), |i| i + 1);
         let name = path[..end].rsplit(|b| *b == b'/').next().unwrap_or_default();
         if name == b"." || name == b".." {
-            let r = inner.resolve(&self.cred, path, Last::Follow, guard)?;
+            let r = self.resolve(path, Last::Follow, guard)?;
             return match r.target {
                 None => Err(r.missing()),
                 Some((_, FileKind::Dir)) => Ok(Resolved { name: name.into(), ..r }),
@@ -103,7 +149,7 @@ impl Fs {
         }
         let must_be_dir = end < path.len();
         let last = if must_be_dir { Last::Look } else { last };
-        let r = inner.resolve(&self.cred, &path[..end], last, guard)?;
+        let r = self.resolve(&path[..end], last, guard)?;
         Ok(Resolved { must_be_dir, ..r })
     }
 
@@ -147,7 +193,7 @@ impl Fs {
             let dir = self.find(path, true, &guard)?;
             return self
                 .volume
-                .node_tmpfile(&self.cred, dir, options.mode, flags & !libc::O_TMPFILE)
+                .node_tmpfile(&self.cred, dir, options.mode & !self.umask, flags & !libc::O_TMPFILE)
                 .map(|r| r.1);
         }
         let creating = flags & libc::O_CREAT != 0;
@@ -173,7 +219,7 @@ impl Fs {
             false => Last::Look,
         };
         for _ in 0..100 {
-            let r = root.inner.resolve(&self.cred, path, last, &guard)?;
+            let r = self.resolve(path, last, &guard)?;
             match r.target {
                 Some(_) if exclusive => return posix(libc::EEXIST),
                 Some((_, FileKind::Dir)) if creating => return posix(libc::EISDIR),
@@ -183,8 +229,8 @@ impl Fs {
                 },
                 None if creating && r.must_be_dir => return posix(libc::EISDIR),
                 None if creating => {
-                    let spec =
-                        Spec { kind: FileKind::File, mode: options.mode, rdev: 0, target: b"", xattrs: b"" };
+                    let mode = options.mode & !self.umask;
+                    let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"", xattrs: b"" };
                     match root.create_at(&self.cred, r.parent, &r.name, &spec, flags & !libc::O_TRUNC, &guard)
                     {
                         // A link appeared at the name: walk again, through it.
@@ -232,7 +278,7 @@ impl Fs {
     pub fn mkdir(&self, path: impl AsPath, mode: u32) -> Result<()> {
         let r = self.named_place(path.as_path(), libc::EEXIST, &pin())?;
         // As mkdir(2): permission bits and sticky; setgid comes from the parent alone.
-        self.volume.node_mkdir(&self.cred, r.parent, &r.name, mode & 0o1777).map(drop)
+        self.volume.node_mkdir(&self.cred, r.parent, &r.name, mode & 0o1777 & !self.umask).map(drop)
     }
 
     /// All missing directories of a path, from the top down. Each is an operation of its own: after
@@ -241,14 +287,23 @@ impl Fs {
     /// # Errors
     /// Those of [`Fs::mkdir`] without EEXIST. ENOTDIR: the path names something else.
     pub fn mkdir_all(&self, path: impl AsPath, mode: u32) -> Result<()> {
-        let path = path.as_path();
+        self.make_all(path.as_path(), mode, libc::ENOTDIR)
+    }
+
+    /// `other`: the error if the path names what is no directory.
+    fn make_all(&self, path: &[u8], mode: u32, other: i32) -> Result<()> {
         for end in (1..=path.len()).filter(|e| *e == path.len() || path[*e] == b'/') {
             match self.mkdir(&path[..end], mode) {
                 Err(e) if e.errno() != libc::EEXIST => return Err(e),
                 _ => {}
             }
         }
-        if self.stat(path)?.kind == FileKind::Dir { Ok(()) } else { posix(libc::ENOTDIR) }
+        match self.stat(path) {
+            Ok(found) if found.kind == FileKind::Dir => Ok(()),
+            // A symbolic link to nothing has the name.
+            Err(e) if e.errno() != libc::ENOENT => Err(e),
+            _ => posix(other),
+        }
     }
 
     /// mknod(2): `mode` with the bits of the type (none: a regular file); `rdev` as `dev_t`, kept
@@ -264,7 +319,7 @@ impl Fs {
         if r.must_be_dir && r.target.is_none() {
             return Err(r.missing());
         }
-        self.volume.node_mknod(&self.cred, r.parent, &r.name, mode, rdev).map(drop)
+        self.volume.node_mknod(&self.cred, r.parent, &r.name, mode & !self.umask, rdev).map(drop)
     }
 
     /// rmdir(2). Durable as [names](crate#names) are: after a crash the directory is gone only if
@@ -442,22 +497,29 @@ impl Fs {
     /// - ENOENT: `RENAME_EXCHANGE`, and `new` does not exist.
     pub fn rename2(&self, old: impl AsPath, new: impl AsPath, flags: u32) -> Result<()> {
         self.volume.0.inner.slow_down_meta();
-        self.volume.0.inner.with_room(|| self.rename_once(&old, &new, flags))
+        self.volume.0.inner.with_room(|| self.rename_once(old.as_path(), self, new.as_path(), flags))
     }
 
-    fn rename_once(&self, old: &impl AsPath, new: &impl AsPath, flags: u32) -> Result<()> {
+    /// Renames to a path that begins elsewhere.
+    fn rename_to(&self, old: &[u8], to: &Fs, new: &[u8]) -> Result<()> {
+        let inner = &self.volume.0.inner;
+        if !std::ptr::eq(&**inner, &*to.volume.0.inner) {
+            return posix(libc::EXDEV);
+        }
+        inner.slow_down_meta();
+        inner.with_room(|| self.rename_once(old, to, new, 0))
+    }
+
+    fn rename_once(&self, old: &[u8], to: &Fs, new: &[u8], flags: u32) -> Result<()> {
         let guard = pin();
         rename::check_flags(flags)?;
         let noreplace = flags & libc::RENAME_NOREPLACE != 0;
-        let (old, new) = (old.as_path(), new.as_path());
         // Most renames have nothing odd about them, and find out about their names themselves.
-        let place = |path| self.place(path, Last::Place, &guard);
-        let (mut a, mut b) = (place(old)?, place(new)?);
+        let (mut a, mut b) = (self.place(old, Last::Place, &guard)?, to.place(new, Last::Place, &guard)?);
         let plain = |r: &Resolved| !r.must_be_dir && r.name.len() <= lanefs_format::NAME_MAX;
         let is_plain = plain(&a) && plain(&b);
         if !is_plain {
-            let look = |path| self.place(path, Last::Look, &guard);
-            (a, b) = (look(old)?, look(new)?);
+            (a, b) = (self.place(old, Last::Look, &guard)?, to.place(new, Last::Look, &guard)?);
         }
         let no_name = |r: &Resolved| matches!(&*r.name, b"" | b"." | b"..");
         if no_name(&a) {
@@ -491,34 +553,9 @@ impl Fs {
         self.volume.0.inner.rename(&self.cred, (a.parent, &a.name), (b.parent, &b.name), flags, guard)
     }
 
-    /// Reads a whole file, as it is while it is read. Errors: those of [`Fs::open`] and
-    /// [`File::read_at`].
-    pub fn read(&self, path: impl AsPath) -> Result<Vec<u8>> {
-        let f = self.open(path, &OpenOptions::new())?;
-        let mut buf = vec![0; f.stat()?.size as usize];
-        let mut done = 0;
-        loop {
-            if done == buf.len() {
-                buf.resize(done + 4096, 0);
-            }
-            match f.read_at(&mut buf[done..], done as u64)? {
-                0 => break,
-                n => done += n,
-            }
-        }
-        buf.truncate(done);
-        Ok(buf)
-    }
-
-    /// Replaces a file's content, making it if need be. Not atomic across a crash: for that write
-    /// another file, sync it and rename. Errors: those of [`Fs::open`] and [`File::write_all_at`].
-    pub fn write(&self, path: impl AsPath, data: &[u8]) -> Result<()> {
-        self.create(path)?.write_all_at(data, 0)
-    }
-
     /// Calls `f` for each entry behind `cookie` (0: from the start; `.` and `..` included) until it
-    /// returns false. What is there throughout is told once; what comes or goes meanwhile may be
-    /// told.
+    /// returns false: for who goes on later, or wants the dots. Others take [`Fs::read_dir`]. What
+    /// is there throughout is told once; what comes or goes meanwhile may be told.
     ///
     /// # Errors
     /// ENOTDIR: not a directory. EACCES: it may not be read. ESTALE: removed meanwhile.

@@ -5,22 +5,25 @@
 //!
 //! let volume = Volume::in_memory(256 << 20)?; // or Volume::open(&["disk.lane"], &MountOptions::default())?
 //! let fs = volume.fs();
-//! fs.mkdir_all("/mail/new", 0o755)?;
-//! let file = fs.open("/mail/new/1", OpenOptions::new().write(true).create_new(true))?;
+//! fs.create_dir_all("mail/new")?;
+//! let file = fs.open("mail/new/1", OpenOptions::new().write(true).create_new(true))?;
 //! file.write_all_at(b"hello", 0)?;
 //! file.sync_all()?; // the content, the name and its directories are durable now
-//! assert_eq!(fs.read("/mail/new/1")?, b"hello");
+//! assert_eq!(fs.read("mail/new/1")?, b"hello");
 //! # Ok::<(), lanefs::Error>(())
 //! ```
 //!
-//! | to begin with | |
-//! | --- | --- |
-//! | [`Volume`] | `create` makes one in image files, `open` opens it, `in_memory` needs none;
-//! `sync`, `close`, `grow` |
-//! | [`Fs`] | from [`Volume::fs`]: everything by path, as one user |
-//! | [`File`] | from [`Fs::open`]: reading, writing, `sync_all`, locks |
-//! | [`MountOptions`] | memory, the order in which names become durable, reading only |
-//! | [`node`] | the same by inode number, for front ends |
+//! To begin with:
+//!
+//! - [`Volume`]: `create` makes one in image files, `open` opens it, `in_memory` needs none; `sync`,
+//!   `close`, `grow`.
+//! - [`Fs`], from [`Volume::fs`]: everything by path, as one user, with the names of `std::fs` and
+//!   those of the system calls.
+//! - [`Dir`], from [`Fs::open_dir`]: paths that begin in a directory, wherever it is moved.
+//! - [`File`], from [`Fs::open`]: reading, writing, `sync_all`, locks; it is `Read`, `Write`, `Seek`.
+//! - [`CreateOptions`] and [`MountOptions`]: how a volume is made, and opened.
+//! - [`device`]: what a volume is stored on. [`fsck`]: checking one that is not open.
+//! - [`node`]: the same by inode number, for front ends.
 //!
 //! Results and errno are those of Linux; [`error`] says what calls have in common. Sizes and
 //! offsets are bytes, times nanoseconds since 1970, unless it says otherwise.
@@ -51,8 +54,8 @@
 //! [`File::sync_data`]. Times go with the attributes. What was cut off is not found unless the old
 //! size is, and no byte is found that was not written there.
 //!
-//! Without any call names are committed within [`MountOptions::commit_interval`], and pages written
-//! within [`MountOptions::dirty_expire`]: a habit, not a promise.
+//! Without any call names are committed about every [`MountOptions::commit_interval`], and pages
+//! written when they are [`MountOptions::dirty_expire`] old: a habit, not a promise.
 //!
 //! With [`Order::Ordered`] mode, owner and ACLs are in the order of names: with a name that is
 //! found come the changes of them that returned before it, and with content that is found those
@@ -62,13 +65,16 @@
 // Some are left in `ops` and `writeback`.
 #![allow(clippy::too_many_arguments)]
 
+mod create;
 pub mod cred;
+pub mod device;
 pub mod error;
 pub mod file;
 pub mod fs;
 mod handle;
 pub mod locks;
 mod memfs;
+mod metadata;
 pub mod node;
 mod op;
 mod oplog;
@@ -80,13 +86,19 @@ pub mod times;
 pub mod volume;
 mod writeback;
 
+pub use create::CreateOptions;
 pub use cred::Cred;
 pub use error::{Error, Result};
 pub use file::File;
-pub use fs::{Fs, OpenOptions};
+pub use fs::{Dir, DirEntry, Fs, OpenOptions, ReadDir};
 pub use lanefs_format::{FileKind, Ino, inode_flags};
-pub use lanefs_store::{Grown, ScrubCursor, ScrubDamage, ScrubStep, VolumeInfo};
+pub use lanefs_store::fsck;
+pub use lanefs_store::{
+    CleanReport, Grown, OpenReport, ScrubCursor, ScrubDamage, ScrubStep, StoreError, VolumeInfo,
+};
+pub use lanefs_sync::clock::Clock;
 pub use lanefs_sync::on_wait;
+pub use metadata::{Metadata, Permissions};
 pub use options::{MountOptions, Order};
 pub use stat::{NewInodeAttrs, NodeEntry, SetAttr, SetTime, Stat, StatFs};
 pub use volume::Volume;

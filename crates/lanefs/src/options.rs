@@ -35,9 +35,9 @@ pub struct MountOptions {
     pub noatime: bool,
     /// In which order names become durable. The volume may be opened either way in turn.
     pub order: Order,
-    /// How often namespace changes are committed without being asked. Default 5 s.
+    /// How often namespace changes are committed without being asked, about. Default 5 s.
     pub commit_interval: Duration,
-    /// How old a dirty page may grow. Default 30 s.
+    /// How old a dirty page grows before it is written without being asked, about. Default 30 s.
     pub dirty_expire: Duration,
     /// Run background threads. Without them (tests, simulation) the caller calls
     /// [`Volume::tick`](crate::Volume::tick), and recovery has one thread.

@@ -13,6 +13,8 @@
 //!
 //! Later times have greater numbers, so whoever only compares need not know.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 const NS: i64 = 1_000_000_000;
 /// Seconds after 1970 at which whole seconds begin: in September 2225.
 const EDGE_SECONDS: i64 = 8_070_000_000;
@@ -44,9 +46,42 @@ pub fn parts(number: i64) -> (i64, u32) {
     }
 }
 
+/// The time of a number, as the standard library has it.
+pub fn system_time(number: i64) -> SystemTime {
+    let (seconds, nanos) = parts(number);
+    let whole = Duration::from_secs(seconds.unsigned_abs());
+    let whole = if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+    // All seconds that a number can have are far within those of a `SystemTime`.
+    whole.unwrap_or(UNIX_EPOCH) + Duration::from_nanos(nanos.into())
+}
+
+/// The number of a time of the standard library.
+pub fn from_system_time(time: SystemTime) -> i64 {
+    let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => number(seconds(after), after.subsec_nanos()),
+        Err(before) => match before.duration() {
+            d if d.subsec_nanos() == 0 => number(-seconds(d), 0),
+            // Nanoseconds count forward.
+            d => number(-seconds(d) - 1, 1_000_000_000 - d.subsec_nanos()),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_of_the_standard_library_and_back() {
+        for n in [i64::MIN + 1, -EDGE - 7, -EDGE, -1_500_000_000, -1, 0, 1, 1_700_000_000_123_456_789] {
+            assert_eq!(from_system_time(system_time(n)), n);
+        }
+        for n in [EDGE - 1, EDGE, EDGE + 9, i64::MAX] {
+            assert_eq!(from_system_time(system_time(n)), n);
+        }
+        assert_eq!(system_time(-1), UNIX_EPOCH - Duration::from_nanos(1));
+    }
 
     #[test]
     fn every_time_has_a_number_and_later_ones_greater() {

@@ -12,11 +12,11 @@ use crate::stat::StatFs;
 use crate::writeback::background::Background;
 use crate::writeback::checkpoint::Thinned;
 use crate::writeback::{Backlog, FlushQueue, reaper::Reaper, reclaim::Reclaim};
-use crate::{Cred, Fs, MountOptions, Order};
+use crate::{CreateOptions, Cred, Fs, MountOptions, Order};
 use crossbeam_utils::CachePadded;
 use lanefs_format::Ino;
 use lanefs_store::device::{Device, FileDevice, MemoryDevice};
-use lanefs_store::{CleanReport, FormatOptions, Grown, OpenReport, Store, VolumeInfo};
+use lanefs_store::{CleanReport, Grown, OpenReport, Store, VolumeInfo};
 use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::clock::Clock;
 use lanefs_sync::epoch::Epochs;
@@ -154,28 +154,10 @@ impl std::fmt::Debug for Volume {
 
 impl Volume {
     /// Makes a new volume in new image files of `size` bytes each (a multiple of 4096), its root
-    /// owned by the calling process. After an error nothing is left behind. Durable when it
-    /// returns, as far as the directories of the files are; after a crash before that it is whole
-    /// or none.
-    ///
-    /// # Errors
-    /// EINVAL: one of them exists or cannot be made, or is too small. EBUSY: another process opened
-    /// one meanwhile. EIO, ENOSPC: what the file system under them said.
+    /// owned by the calling process. [`CreateOptions`] makes others. Errors and crash as
+    /// [`CreateOptions::create`].
     pub fn create<P: AsRef<Path>>(images: &[P], size: u64) -> Result<()> {
-        let mut made = Vec::new();
-        let result = (|| {
-            for image in images {
-                made.push(Arc::new(FileDevice::create(image, size)?) as Arc<dyn Device>);
-            }
-            Ok(Store::format(&made, &FormatOptions::for_caller())?)
-        })();
-        if result.is_err() {
-            for image in &images[..made.len()] {
-                // Best effort: the error that matters is the first one.
-                let _ = std::fs::remove_file(image);
-            }
-        }
-        result
+        CreateOptions::new().create(images, size)
     }
 
     /// Opens the volume stored in these image files or block devices (one path for most volumes),
@@ -184,8 +166,9 @@ impl Volume {
     ///
     /// # Errors
     /// - EBUSY: another process has it open; the message has its id.
-    /// - EINVAL: a file that cannot be opened, or no LaneFS volume; a device that is missing or
-    ///   belongs to another one.
+    /// - ENOENT: there is no such file. EACCES, EROFS and others: what the system said to opening
+    ///   it.
+    /// - EINVAL: no LaneFS volume; a device that is missing or belongs to another one.
     /// - EIO, EUCLEAN: a device failed, or what recovery needs is damaged; the message says what to
     ///   do.
     /// - ENOMEM, EAGAIN: no address space for the cache, or no thread.
@@ -291,7 +274,7 @@ impl Volume {
     /// EINVAL: not a multiple of 4096, or too small. ENOMEM, EAGAIN: as [`Volume::open`].
     pub fn in_memory(bytes: u64) -> Result<Volume> {
         let dev: Arc<dyn Device> = Arc::new(MemoryDevice::new(bytes)?);
-        Store::format(std::slice::from_ref(&dev), &FormatOptions::for_caller())?;
+        CreateOptions::new().format(std::slice::from_ref(&dev))?;
         Volume::open_devices(vec![dev], &MountOptions::default())
     }
 
@@ -304,7 +287,7 @@ impl Volume {
 
     /// The volume as this credential may see it.
     pub fn as_user(&self, cred: Cred) -> Fs {
-        Fs { volume: self.clone(), cred }
+        Fs::new(self.clone(), cred)
     }
 
     /// The volume as the calling process may see it.

@@ -7,9 +7,9 @@ use super::resolve::{Last, Resolved};
 use crate::memfs::cell::FREED;
 use crate::memfs::dir::{Found, hash_name};
 use crate::volume::Inner;
-use crate::{Cred, FileKind};
+use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
-use lanefs_format::{NAME_MAX, ROOT_INO};
+use lanefs_format::NAME_MAX;
 
 /// Where the first `/` is, or the end. Eight bytes at a time: names are short, and a call of the C
 /// library's search costs more than they do.
@@ -34,17 +34,19 @@ fn slash(path: &[u8]) -> usize {
 }
 
 impl Inner {
-    /// Walks `path` from the root, or leaves it to the long walk (`None`). Writes nothing.
+    /// Walks `path` from `start`, which is the root if the path is absolute, or leaves it to the
+    /// long walk (`None`). Writes nothing.
     #[inline]
     pub(super) fn walk_plain<'p>(
         &self,
         cred: &Cred,
+        start: Ino,
         path: &'p [u8],
         wanted: Last,
         guard: &Guard,
     ) -> Option<Resolved<'p>> {
         let mut rest = path;
-        let mut dir = ROOT_INO;
+        let mut dir = start;
         loop {
             while let [b'/', after @ ..] = rest {
                 rest = after;

@@ -246,20 +246,21 @@ impl Inner {
         Ok(page.0[..size as usize].into())
     }
 
-    /// Walks `path` from the root. The last component need not exist.
+    /// Walks `path` from a directory. The last component need not exist.
     pub(crate) fn resolve<'p>(
         &self,
         cred: &Cred,
+        start: Ino,
         path: &'p [u8],
         last: Last,
         guard: &Guard,
     ) -> Result<Resolved<'p>> {
         if path.len() <= PATH_MAX
-            && let Some(r) = self.walk_plain(cred, path, last, guard)
+            && let Some(r) = self.walk_plain(cred, start, path, last, guard)
         {
             return Ok(r);
         }
-        self.resolve_at(cred, ROOT_INO, path, last, &mut 0, guard)
+        self.resolve_at(cred, start, path, last, &mut 0, guard)
     }
 
     fn resolve_at<'p>(

@@ -197,7 +197,7 @@ mod tests {
     fn room_is_made_for_an_epoch_of_any_size() {
         let (v, faulty, options) = volume();
         let fs = v.fs();
-        fs.write("/big", &vec![1; 4 << 20]).unwrap();
+        fs.write("/big", vec![1; 4 << 20]).unwrap();
         v.sync().unwrap();
         v.checkpoint().unwrap();
         let big = fs.open("/big", OpenOptions::new().write(true)).unwrap();

@@ -441,7 +441,7 @@ mod tests {
         let options = MountOptions { background: false, lanes: 2, ..MountOptions::default() };
         let v = Volume::open_devices(vec![device], &options).unwrap();
         let (fs, inner) = (v.fs(), &v.0.inner);
-        fs.write("/big", &vec![1; 40 << 20]).unwrap();
+        fs.write("/big", vec![1; 40 << 20]).unwrap();
         v.sync().unwrap();
         v.checkpoint().unwrap();
         // More than there will be free.

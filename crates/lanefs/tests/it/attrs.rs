@@ -221,7 +221,7 @@ fn what_was_removed_is_free_when_somebody_asks() {
     let v = fs.volume().clone();
     let before = v.statfs().unwrap().free;
     for turn in 0..3 {
-        fs.write("/f", &vec![7; 8 << 20]).unwrap();
+        fs.write("/f", vec![7; 8 << 20]).unwrap();
         v.sync().unwrap();
         assert!(v.statfs().unwrap().free < before - 2000);
         let open = fs.open("/f", &lanefs::OpenOptions { flags: libc::O_RDONLY, mode: 0 }).unwrap();

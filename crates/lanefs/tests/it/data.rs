@@ -117,7 +117,7 @@ fn a_full_volume_says_so_at_the_write_and_goes_on_after_a_deletion() {
     let fs = reopen(fs, &dev);
     assert_eq!(fs.stat("/fill").unwrap().size, written);
     fs.unlink("/fill").unwrap();
-    fs.write("/next", &vec![2; 4 << 20]).unwrap();
+    fs.write("/next", vec![2; 4 << 20]).unwrap();
     assert_eq!(fs.read("/next").unwrap(), vec![2; 4 << 20]);
 }
 
@@ -194,7 +194,7 @@ fn a_full_volume_lets_files_be_cut_in_the_middle_of_a_page() {
     let (fs, dev) = root(16);
     let small: Vec<String> = (0..300).map(|n| format!("/small{n}")).collect();
     for path in &small {
-        fs.write(&**path, &[3; 4096]).unwrap();
+        fs.write(&**path, [3; 4096]).unwrap();
     }
     fs.volume().sync().unwrap();
     let (f, rest) = (fs.create("/fill").unwrap(), fs.create("/rest").unwrap());

@@ -111,7 +111,7 @@ fn sync_makes_everything_durable() {
     let (fs, dev) = root(64);
     for i in 0..300 {
         fs.mkdir(&*format!("/d{i}"), 0o700).unwrap();
-        fs.write(&*format!("/d{i}/f"), &vec![i as u8; i * 50]).unwrap();
+        fs.write(&*format!("/d{i}/f"), vec![i as u8; i * 50]).unwrap();
     }
     fs.volume().sync().unwrap();
     let fs = after_crash(&dev);
@@ -278,7 +278,7 @@ fn a_replacing_rename_brings_the_content_along() {
         fs.write("/d/f", b"old").unwrap();
         fs.link("/d/f", "/other-name").unwrap();
         fs.volume().sync().unwrap();
-        fs.write("/d/f.tmp", &[7; 20_000]).unwrap();
+        fs.write("/d/f.tmp", [7; 20_000]).unwrap();
         fs.rename("/d/f.tmp", "/d/f").unwrap();
         durable(&fs);
         let c = after_crash(&dev);
@@ -298,7 +298,7 @@ fn sync_covers_what_was_written_back_before_it() {
     let options = lanefs::MountOptions { cache_size: 4 << 20, ..crate::options() };
     let fs = lanefs::Volume::open_devices(vec![d], &options).unwrap().as_user(lanefs::Cred::root());
     for i in 0..20u8 {
-        fs.write(&*format!("/f{i}"), &vec![i; 1 << 20]).unwrap();
+        fs.write(&*format!("/f{i}"), vec![i; 1 << 20]).unwrap();
     }
     fs.volume().sync().unwrap();
     let c = after_crash(&dev);
@@ -393,7 +393,7 @@ fn what_a_file_is_born_with_is_durable_with_its_name() {
         |fs| fs.volume().checkpoint().unwrap(),
         |fs| {
             // The store hears of the size before the inode is folded.
-            fs.write("/d/f", &[1; 9000]).unwrap();
+            fs.write("/d/f", [1; 9000]).unwrap();
             fs.truncate("/d/f", 5000).unwrap();
             fs.volume().checkpoint().unwrap();
         },
@@ -489,7 +489,7 @@ fn what_a_truncation_cut_off_stays_away_when_the_file_grows_after_a_crash() {
         }),
     ];
     let (fs, dev) = root(64);
-    fs.write("/f", &[0xaa; 6000]).unwrap();
+    fs.write("/f", [0xaa; 6000]).unwrap();
     fs.volume().sync().unwrap();
     fs.truncate("/f", 100).unwrap();
     fs.volume().checkpoint().unwrap();

@@ -160,7 +160,7 @@ fn what_two_copies_take_is_promised() {
         let mut n = 0;
         loop {
             let path = long(n);
-            let made = fs.write(path.as_str(), &vec![n as u8; 5000 * (n % 3)]);
+            let made = fs.write(path.as_str(), vec![n as u8; 5000 * (n % 3)]);
             if let Err(e) = made.and_then(|()| match n % 5 {
                 0 => fs.setxattr(path.as_str(), b"user.large", &[8; 9000], 0),
                 _ => Ok(()),

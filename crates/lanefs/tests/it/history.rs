@@ -106,7 +106,7 @@ fn no_fsync_is_a_checkpoint() {
     fs.mkdir("/d", 0o755).unwrap();
     fs.mkdir("/e", 0o755).unwrap();
     for i in 0..500 {
-        fs.write(&*format!("/d/{i}"), &[1; 5000]).unwrap();
+        fs.write(&*format!("/d/{i}"), [1; 5000]).unwrap();
     }
     fs.volume().sync().unwrap();
     fs.volume().checkpoint().unwrap();

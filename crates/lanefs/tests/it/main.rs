@@ -14,6 +14,9 @@ mod midway;
 mod names;
 mod prealloc;
 mod stamps;
+mod std_dirs;
+mod std_files;
+mod std_names;
 mod threads;
 mod whiteout;
 

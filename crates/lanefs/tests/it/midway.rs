@@ -70,7 +70,7 @@ impl Midway {
 /// and the file open for both.
 fn cold(size: usize) -> (Fs, Arc<Midway>, Arc<File>) {
     let (fs, dev) = root(64);
-    fs.write("/f", &vec![7; size]).unwrap();
+    fs.write("/f", vec![7; size]).unwrap();
     fs.volume().close().unwrap();
     drop(fs);
     let midway =

@@ -109,7 +109,7 @@ fn rename_moves_replaces_and_exchanges() {
 fn names_of_every_byte_survive() {
     let (fs, dev) = root(64);
     for b in (1..=255u8).filter(|b| *b != b'/') {
-        fs.write(&[b'x', b][..], &[b]).unwrap();
+        fs.write(&[b'x', b][..], [b]).unwrap();
     }
     let fs = reopen(fs, &dev);
     for b in (1..=255u8).filter(|b| *b != b'/') {

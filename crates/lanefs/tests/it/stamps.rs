@@ -19,7 +19,7 @@ fn a_tick() {
 /// A volume with the file /f of four pages, all durable.
 fn four_pages() -> (Fs, Arc<MemoryDevice>) {
     let (fs, dev) = root(64);
-    fs.write("/f", &[1u8; 4 * 4096]).unwrap();
+    fs.write("/f", [1u8; 4 * 4096]).unwrap();
     fs.set_times("/f", Some(SetTime::At(5)), Some(SetTime::At(5)), true).unwrap();
     fs.volume().sync().unwrap();
     fs.volume().checkpoint().unwrap();

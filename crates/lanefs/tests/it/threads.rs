@@ -161,7 +161,7 @@ fn the_background_thread_does_the_work_and_a_drop_closes_cleanly() {
     let v = Volume::open_devices(vec![dev.clone()], &options).unwrap();
     let fs = v.as_user(Cred::root());
     for i in 0..3000 {
-        fs.write(&*format!("/{i}"), &[i as u8; 600]).unwrap();
+        fs.write(&*format!("/{i}"), [i as u8; 600]).unwrap();
         if i % 2 == 0 {
             fs.unlink(&*format!("/{i}")).unwrap();
         }

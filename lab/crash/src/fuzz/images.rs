@@ -143,7 +143,7 @@ fn use_it(all: Vec<Arc<dyn Device>>, rng: &mut Rng) -> bool {
     change(&fs, &seen, rng);
     let _ = v.sync();
     let _ = v.tick();
-    let _ = fs.write("/after the sync", &[1; 10_000]);
+    let _ = fs.write("/after the sync", [1; 10_000]);
     let _ = v.checkpoint();
     let _ = v.statfs();
     if let Err(e) = v.close() {
@@ -231,7 +231,7 @@ fn by_number(v: &Volume, rng: &mut Rng) {
 /// Changes some of what is there, and adds to it.
 fn change(fs: &Fs, seen: &[PathBuf], rng: &mut Rng) {
     let _ = fs.mkdir("/new", 0o755);
-    let _ = fs.write("/new/file", &[8; 20_000]);
+    let _ = fs.write("/new/file", [8; 20_000]);
     for n in 0..25 {
         let (a, b) = (rng.pick(seen).clone(), rng.pick(seen).clone());
         let (p, q) = (a.as_path(), b.as_path());

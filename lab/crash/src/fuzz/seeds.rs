@@ -87,11 +87,11 @@ fn tree(v: &Volume) -> lanefs::Result<()> {
     fs.mkdir("/d/e", 0o700)?;
     fs.mkdir("/many", 0o755)?;
     for i in 0..180 {
-        fs.write(format!("/many/a-file-with-a-long-name-{i:03}").as_str(), &[i as u8; 40])?;
+        fs.write(format!("/many/a-file-with-a-long-name-{i:03}").as_str(), [i as u8; 40])?;
     }
     fs.write("/small", b"inline")?;
-    fs.write("/d/pages", &vec![7; 30_000])?;
-    fs.write("/d/e/big", &vec![9; 400_000])?;
+    fs.write("/d/pages", vec![7; 30_000])?;
+    fs.write("/d/e/big", vec![9; 400_000])?;
     let sparse = fs.create("/d/sparse")?;
     for at in [0u64, 3 << 20, 1 << 33, 1 << 45] {
         sparse.write_all_at(&[1; 5000], at)?;

@@ -1,0 +1,243 @@
+//! Open directories: paths that begin in one, and its entries.
+
+use super::{AsPath, gone};
+use crate::error::Result;
+use crate::{File, FileKind, Fs, Ino, Metadata, OpenOptions, Volume};
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// An open directory, from [`Fs::open_dir`]. Relative paths given to it begin there, wherever it is
+/// moved meanwhile; nothing has to be looked up on the way to it. Once it is removed they are
+/// ENOENT.
+///
+/// It is no cage: as with `openat(2)`, an absolute path begins at the volume's root, and `..` and
+/// symbolic links lead out.
+///
+/// The calls here are those of [`Fs`] by the same name, with their errors and promises;
+/// [`Dir::fs`] has all of them.
+#[derive(Clone, Debug)]
+pub struct Dir {
+    fs: Fs,
+    file: Arc<File>,
+}
+
+impl Dir {
+    pub(crate) fn new(fs: &Fs, file: File) -> Dir {
+        let file = Arc::new(file);
+        Dir { fs: fs.starting_at(file.clone()), file }
+    }
+
+    /// The volume as it is seen from here: relative paths begin in this directory.
+    pub fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
+    /// The directory as an open file: for attributes, and for its inode number.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// What is known about the directory itself. EIO once the volume is closed.
+    pub fn dir_metadata(&self) -> Result<Metadata> {
+        self.file.metadata()
+    }
+
+    /// Makes its entries durable, and what their names need ([names](crate#names)). Errors as
+    /// [`File::sync_all`].
+    pub fn sync_all(&self) -> Result<()> {
+        self.file.sync_all()
+    }
+
+    /// Its entries, without `.` and `..`. Errors: those of [every
+    /// call](crate::error#every-call).
+    pub fn entries(&self) -> Result<ReadDir> {
+        self.fs.read_dir(".")
+    }
+
+    /// Opens or makes a file below it: [`Fs::open`].
+    pub fn open_file(&self, path: impl AsPath, options: &OpenOptions) -> Result<File> {
+        self.fs.open(path, options)
+    }
+
+    /// Opens a directory below it: [`Fs::open_dir`].
+    pub fn open_dir(&self, path: impl AsPath) -> Result<Dir> {
+        self.fs.open_dir(path)
+    }
+
+    /// Makes a directory below it: [`Fs::create_dir`].
+    pub fn create_dir(&self, path: impl AsPath) -> Result<()> {
+        self.fs.create_dir(path)
+    }
+
+    /// What is known about something below it: [`Fs::metadata`].
+    pub fn metadata(&self, path: impl AsPath) -> Result<Metadata> {
+        self.fs.metadata(path)
+    }
+
+    /// Whether something below it exists: [`Fs::exists`].
+    pub fn exists(&self, path: impl AsPath) -> Result<bool> {
+        self.fs.exists(path)
+    }
+
+    /// Lists a directory below it: [`Fs::read_dir`].
+    pub fn read_dir(&self, path: impl AsPath) -> Result<ReadDir> {
+        self.fs.read_dir(path)
+    }
+
+    /// Reads a whole file below it: [`Fs::read`].
+    pub fn read(&self, path: impl AsPath) -> Result<Vec<u8>> {
+        self.fs.read(path)
+    }
+
+    /// Replaces the content of a file below it: [`Fs::write`].
+    pub fn write(&self, path: impl AsPath, data: impl AsRef<[u8]>) -> Result<()> {
+        self.fs.write(path, data)
+    }
+
+    /// Removes a name of a file below it: [`Fs::remove_file`].
+    pub fn remove_file(&self, path: impl AsPath) -> Result<()> {
+        self.fs.remove_file(path)
+    }
+
+    /// Removes an empty directory below it: [`Fs::remove_dir`].
+    pub fn remove_dir(&self, path: impl AsPath) -> Result<()> {
+        self.fs.remove_dir(path)
+    }
+
+    /// Removes a directory below it with all that is in it: [`Fs::remove_dir_all`].
+    pub fn remove_dir_all(&self, path: impl AsPath) -> Result<()> {
+        self.fs.remove_dir_all(path)
+    }
+
+    /// Renames something below it to a name below `to`: `renameat(2)`. After a crash as
+    /// [`Fs::rename`].
+    ///
+    /// # Errors
+    /// EXDEV: `to` is a directory of another volume. Else those of [`Fs::rename`].
+    pub fn rename(&self, old: impl AsPath, to: &Dir, new: impl AsPath) -> Result<()> {
+        self.fs.rename_to(old.as_path(), &to.fs, new.as_path())
+    }
+}
+
+/// The entries of a directory, from [`Fs::read_dir`], without `.` and `..` and in no order that
+/// means anything. An entry that is there throughout is told once; one that comes or goes meanwhile
+/// may be told.
+///
+/// Each may be an error: those of [every call](crate::error#every-call); ENOENT or ESTALE, the
+/// directory was removed meanwhile. After an error there are no more.
+#[derive(Debug)]
+pub struct ReadDir {
+    listing: Arc<Listing>,
+    batch: VecDeque<Entry>,
+    /// Where the next batch begins; `None` behind the last.
+    next: Option<u64>,
+}
+
+/// What the entries of one listing have in common.
+#[derive(Debug)]
+struct Listing {
+    fs: Fs,
+    dir: File,
+    path: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: Box<[u8]>,
+    kind: FileKind,
+    ino: Ino,
+}
+
+/// So many entries are brought at once, under one guard.
+const BATCH: usize = 128;
+
+impl ReadDir {
+    pub(crate) fn new(fs: &Fs, dir: File, path: &[u8]) -> ReadDir {
+        let listing = Listing { fs: fs.clone(), dir, path: path.into() };
+        ReadDir { listing: Arc::new(listing), batch: VecDeque::new(), next: Some(0) }
+    }
+
+    /// The directory that is listed.
+    pub(crate) fn dir(&self) -> &File {
+        &self.listing.dir
+    }
+
+    fn bring(&mut self, from: u64) -> Result<()> {
+        let (mut last, mut more) = (from, false);
+        let batch = &mut self.batch;
+        let volume: &Volume = self.listing.fs.volume();
+        volume.node_readdir(self.listing.dir.ino(), from, &mut |e| {
+            last = e.cookie;
+            if e.name != b"." && e.name != b".." {
+                batch.push_back(Entry { name: e.name.into(), kind: e.kind, ino: e.ino });
+            }
+            more = batch.len() >= BATCH;
+            !more
+        })?;
+        self.next = more.then_some(last);
+        Ok(())
+    }
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Result<DirEntry>> {
+        loop {
+            if let Some(entry) = self.batch.pop_front() {
+                return Some(Ok(DirEntry { listing: self.listing.clone(), entry }));
+            }
+            let from = self.next.take()?;
+            if let Err(e) = self.bring(from) {
+                return Some(Err(gone(e)));
+            }
+        }
+    }
+}
+
+/// One entry of a directory, from [`ReadDir`].
+#[derive(Debug)]
+pub struct DirEntry {
+    listing: Arc<Listing>,
+    entry: Entry,
+}
+
+impl DirEntry {
+    /// Its name.
+    pub fn file_name(&self) -> OsString {
+        self.name().into()
+    }
+
+    /// Its name, borrowed.
+    pub fn name(&self) -> &OsStr {
+        OsStr::from_bytes(&self.entry.name)
+    }
+
+    /// The path that was listed, and the name behind it.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(OsString::from_vec(self.listing.path.clone())).join(self.name())
+    }
+
+    /// The kind of file, as the directory has it: nothing is looked up.
+    pub fn file_type(&self) -> FileKind {
+        self.entry.kind
+    }
+
+    /// Its inode number.
+    pub fn ino(&self) -> Ino {
+        self.entry.ino
+    }
+
+    /// What is known about what the name names now; a symbolic link is not followed.
+    ///
+    /// # Errors
+    /// ENOENT: the name is gone. EACCES: the directory may not be searched.
+    pub fn metadata(&self) -> Result<Metadata> {
+        let Listing { fs, dir, .. } = &*self.listing;
+        let stat = fs.volume().node_lookup(fs.cred(), dir.ino(), &self.entry.name);
+        stat.map(Metadata::from).map_err(gone)
+    }
+}
