@@ -88,6 +88,8 @@ pub fn build(program: &str) -> Result<PathBuf, String> {
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", flags)
         .env("CARGO_TARGET_DIR", &target)
+        // Fields and lines are found by it.
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "1")
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"))?;
     Ok(target.join(TARGET).join("release").join(program))

@@ -4,6 +4,7 @@ mod apps;
 mod conflicts;
 mod cost;
 mod crash;
+mod deb;
 mod demo;
 mod fuzz;
 mod killtest;
@@ -29,10 +30,11 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   fuzz [--sanitizer address [--store]] [--seconds N] [--cases N] [--seed N] [--json FILE]   damaged images and bytes: no panic, no hang, bounded memory
   oom [--long | --sample N] [--only STAGE] [--jobs N] [--json FILE]   memory that runs out at every step: an answer or the end, nothing lost
   schedules --runs N [--seed N] [--jobs N] [--minutes N] [--twice] [--canary NAME] [--json FILE]   threads in orders drawn from seeds, with crashes
-  demo   build lanefs, make and mount a volume, work in it, check it, look again
+  deb    a Debian package of the command, with pages, completions and the helper of mount(8)
+  demo   kill the server of a mount, find what was synced; make files beside tmpfs
   programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
   killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
-  measure [--quick] [NAME..]   the figures of docs/MEASUREMENTS.md
+  measure [--quick] [NAME..]   the figures that stand in docs/reports
   mutants [--jobs N] [--sample N] [--seed N] [--out FILE] [FILE..]   a mistake in every line of the rooms that must not lose data: which do the tests find?
   fsx [--ops N] [--seed S] [--direct] [--mmap] FILE   random operations on one file, compared with a copy in memory
   tsan [FILTER..]   the threaded tests under ThreadSanitizer
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         ["fuzz", ref rest @ ..] => fuzz::fuzz(rest),
         ["oom", ref rest @ ..] => fuzz::oom(rest),
         ["schedules", ref rest @ ..] => fuzz::schedules(rest),
+        ["deb"] => deb::build(),
         ["demo"] => demo::run_demo(),
         ["test"] => test::all(),
         ["programs", ref rest @ ..] => programs::main(rest),

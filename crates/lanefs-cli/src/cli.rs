@@ -33,6 +33,7 @@ enum Command {
     Bench(cmd::bench::Args),
     Completions(cmd::completions::Args),
     Man(cmd::man::Args),
+    Install(cmd::install::Args),
     InstallHelper(cmd::install_helper::Args),
 }
 
@@ -59,6 +60,7 @@ impl Cli {
             Command::Bench(a) => cmd::bench::run(a),
             Command::Completions(a) => cmd::completions::run(&a, Cli::command()),
             Command::Man(a) => cmd::man::run(&a, Cli::command()),
+            Command::Install(a) => cmd::install::run(&a, Cli::command()),
             Command::InstallHelper(a) => cmd::install_helper::run(&a),
         }
     }

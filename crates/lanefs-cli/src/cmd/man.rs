@@ -79,6 +79,7 @@ const MORE: &[More] = &[
     },
     more("grow", "8", &["lanefs grow /home --size 16G", "losetup -c /dev/loop0; lanefs grow /dev/loop0"]),
     more("label", "8", &["lanefs label /home", "lanefs label disk.lane backup"]),
+    more("install", "8", &["lanefs install", "lanefs install --prefix ~/.local"]),
     more("install-helper", "8", &["lanefs install-helper"]),
     more("dump", "8", &[]),
     more("info", "1", &["lanefs info disk.lane", "eval \"$(lanefs info --export /home)\"; echo $UUID"]),

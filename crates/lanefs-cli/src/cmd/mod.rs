@@ -9,6 +9,7 @@ pub mod dump;
 pub mod fsck;
 pub mod grow;
 pub mod info;
+pub mod install;
 pub mod install_helper;
 pub mod label;
 pub mod ls;

@@ -3,7 +3,7 @@
 use crate::common::*;
 use std::path::Path;
 
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 20] = [
     "mkfs",
     "mount",
     "umount",
@@ -22,6 +22,7 @@ const COMMANDS: [&str; 19] = [
     "bench",
     "completions",
     "man",
+    "install",
     "install-helper",
 ];
 
@@ -51,6 +52,29 @@ fn an_image_that_is_not_there_is_named_with_the_way_out() {
     }
     lanefs_in(dir.path(), &["info", "no.lane"]).fails(1, &["no.lane"]);
     lanefs_in(dir.path(), &["fsck", "no.lane"]).fails(8, &["no.lane"]);
+}
+
+#[test]
+fn one_command_installs_pages_and_completions() {
+    let dir = tempfile::tempdir().unwrap();
+    lanefs_in(dir.path(), &["install", "--prefix", "a/b"]).ok();
+    for file in [
+        "man/man1/lanefs.1",
+        "man/man8/lanefs-mount.8",
+        "man/man8/lanefs-install.8",
+        "man/man5/lanefs.5",
+        "man/man8/mount.fuse.lanefs.8",
+        "bash-completion/completions/lanefs",
+        "zsh/site-functions/_lanefs",
+        "fish/vendor_completions.d/lanefs.fish",
+    ] {
+        let text = std::fs::read_to_string(dir.path().join("a/b/share").join(file)).unwrap();
+        assert!(text.contains("lanefs"), "{file}");
+    }
+    // Once more it writes over what it wrote.
+    lanefs_in(dir.path(), &["install", "--prefix", "a/b"]).ok();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    lanefs_in(dir.path(), &["install", "--prefix", "file"]).fails(1, &["file"]);
 }
 
 #[test]
