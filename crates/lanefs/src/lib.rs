@@ -15,12 +15,13 @@
 //!
 //! To begin with:
 //!
-//! - [`Volume`]: `create` makes one in image files, `open` opens it, `in_memory` needs none; `sync`,
-//!   `close`, `grow`.
+//! - [`Volume`]: `create` makes one in image files, `open` opens it, `in_memory` needs none;
+//!   `sync`, `close`, `grow`.
 //! - [`Fs`], from [`Volume::fs`]: everything by path, as one user, with the names of `std::fs` and
 //!   those of the system calls.
 //! - [`Dir`], from [`Fs::open_dir`]: paths that begin in a directory, wherever it is moved.
-//! - [`File`], from [`Fs::open`]: reading, writing, `sync_all`, locks; it is `Read`, `Write`, `Seek`.
+//! - [`File`], from [`Fs::open`]: reading, writing, `sync_all`, locks; it is `Read`, `Write` and
+//!   `Seek`.
 //! - [`CreateOptions`] and [`MountOptions`]: how a volume is made, and opened.
 //! - [`device`]: what a volume is stored on. [`fsck`]: checking one that is not open.
 //! - [`node`]: the same by inode number, for front ends.

@@ -1,5 +1,6 @@
 //! `cargo xtask measure [--quick] [NAME..]`: the figures that stand in docs/reports. What works in
-//! process are examples of the crate `lanefs`; here they are started, and done again through a mount.
+//! process are examples of the crate `lanefs`; here they are started, and done again through a
+//! mount.
 
 mod mount_fsync;
 mod sequential;

@@ -30,8 +30,7 @@ const BANNED: &[Banned] = &[
         what: What::Word(&["mend", "mends", "mended", "mending"]),
         instead: "repair (a volume) or fix (a mistake)",
         why: "as fsck and everybody else does",
-        // Titles of commits.
-        left: &[("docs/FINDINGS.md", 2)],
+        left: &[],
     },
     Banned {
         what: What::Word(&["crowd", "crowds", "crowded"]),

@@ -9,7 +9,7 @@ fn what_is_written_is_read_across_page_and_file_sizes() {
     let sizes = [0usize, 1, 100, 3399, 3400, 3401, 4095, 4096, 4097, 7500, 8192, 100_000, 3 << 20];
     let content = |n: usize| (0..n).map(|i| (i * 7 + n) as u8).collect::<Vec<u8>>();
     for n in sizes {
-        fs.write(&*format!("/f{n}"), &content(n)).unwrap();
+        fs.write(&*format!("/f{n}"), content(n)).unwrap();
     }
     let fs = reopen(fs, &dev);
     for n in sizes {

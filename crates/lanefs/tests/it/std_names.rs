@@ -53,19 +53,19 @@ impl Pair {
     }
 
     fn create_dir(&self, path: &str) {
-        let _ = self.same(path, |f, p| f.create_dir(p), |p| std::fs::create_dir(p));
+        let _ = self.same(path, |f, p| f.create_dir(p), std::fs::create_dir);
     }
     fn create_dir_all(&self, path: &str) {
-        let _ = self.same(path, |f, p| f.create_dir_all(p), |p| std::fs::create_dir_all(p));
+        let _ = self.same(path, |f, p| f.create_dir_all(p), std::fs::create_dir_all);
     }
     fn remove_dir(&self, path: &str) {
-        let _ = self.same(path, |f, p| f.remove_dir(p), |p| std::fs::remove_dir(p));
+        let _ = self.same(path, |f, p| f.remove_dir(p), std::fs::remove_dir);
     }
     fn remove_dir_all(&self, path: &str) {
-        let _ = self.same(path, |f, p| f.remove_dir_all(p), |p| std::fs::remove_dir_all(p));
+        let _ = self.same(path, |f, p| f.remove_dir_all(p), std::fs::remove_dir_all);
     }
     fn remove_file(&self, path: &str) {
-        let _ = self.same(path, |f, p| f.remove_file(p), |p| std::fs::remove_file(p));
+        let _ = self.same(path, |f, p| f.remove_file(p), std::fs::remove_file);
     }
     fn write(&self, path: &str, data: &[u8]) {
         let _ = self.same(path, |f, p| f.write(p, data), |p| std::fs::write(p, data));
@@ -93,15 +93,15 @@ impl Pair {
         self.two(from, to, |f, a, b| f.hard_link(a, b).map(|_| 0), theirs);
     }
     fn copy(&self, from: &str, to: &str) {
-        self.two(from, to, |f, a, b| f.copy(a, b), |a, b| std::fs::copy(a, b));
+        self.two(from, to, |f, a, b| f.copy(a, b), std::fs::copy);
     }
 
     /// Compares all that is told of a path.
     fn look(&self, path: &str) {
-        let _ = self.same(path, |f, p| f.exists(p), |p| std::fs::exists(p));
-        let _ = self.same(path, |f, p| f.read_link(p), |p| std::fs::read_link(p));
-        let _ = self.same(path, |f, p| f.read(p), |p| std::fs::read(p));
-        let _ = self.same(path, |f, p| f.read_to_string(p), |p| std::fs::read_to_string(p));
+        let _ = self.same(path, |f, p| f.exists(p), std::fs::exists);
+        let _ = self.same(path, |f, p| f.read_link(p), std::fs::read_link);
+        let _ = self.same(path, |f, p| f.read(p), std::fs::read);
+        let _ = self.same(path, |f, p| f.read_to_string(p), std::fs::read_to_string);
         let ours = |m: lanefs::Metadata| {
             // Sizes of directories are each file system's own.
             let len = if m.is_dir() { 0 } else { m.len() };
