@@ -2,7 +2,7 @@
 //! mount(8)'s helper. What goes into it stands in crates/lanefs-cli/Cargo.toml.
 
 use crate::run::{cargo, root, run};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Builds it.
@@ -16,7 +16,14 @@ pub fn build() -> Result<(), String> {
     let staged = root().join("target/deb");
     let _ = std::fs::remove_dir_all(&staged);
     run(Command::new(target.join("release/lanefs")).arg("install").arg("--prefix").arg(&staged))?;
-    std::os::unix::fs::symlink("../bin/lanefs", staged.join("mount.fuse.lanefs"))
-        .map_err(|e| format!("{}: {e}", staged.display()))?;
+    link_helper(&staged).map_err(|e| format!("{}: {e}", staged.display()))?;
     run(&mut cargo(&["deb", "--no-build", "--package", "lanefs-cli"]))
+}
+
+/// The helper is the program by another name; a link must lead to something to be packed.
+fn link_helper(staged: &Path) -> std::io::Result<()> {
+    std::fs::create_dir(staged.join("sbin"))?;
+    std::fs::create_dir(staged.join("bin"))?;
+    std::fs::write(staged.join("bin/lanefs"), "")?;
+    std::os::unix::fs::symlink("../bin/lanefs", staged.join("sbin/mount.fuse.lanefs"))
 }

@@ -1,4 +1,4 @@
-//! The store: the one door of the layer above. docs/DESIGN.md "lanefs-store" is its contract.
+//! The store: the one door of the layer above. What it promises is in docs/DESIGN.md.
 //!
 //! What is where: a transaction's way to disk in `transaction`, epoch commits in `commit`,
 //! checkpoints in `checkpoint` with the fold in `fold`, opening in `recovery`, the cleaner in

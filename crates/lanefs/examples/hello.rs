@@ -8,20 +8,20 @@ use lanefs::{OpenOptions, Result, Volume};
 pub fn run() -> Result<Vec<String>> {
     let volume = Volume::in_memory(64 << 20)?;
     let fs = volume.fs();
-    fs.mkdir_all("/greetings/polite", 0o755)?;
+    fs.create_dir_all("/greetings/polite")?;
     let file = fs.open("/greetings/draft", OpenOptions::new().write(true).create_new(true))?;
     file.write_all_at(b"hello, world", 0)?;
     file.sync_all()?; // content, name and directories survive a crash from here on
     fs.rename("/greetings/draft", "/greetings/polite/hello")?;
     fs.symlink("polite/hello", "/greetings/short")?;
 
-    let mut said = vec![String::from_utf8_lossy(&fs.read("/greetings/short")?).into_owned()];
-    fs.read_dir_from("/greetings", 0, &mut |entry| {
-        said.push(format!("{:?} {}", entry.kind, String::from_utf8_lossy(entry.name)));
-        true
-    })?;
-    let stat = fs.stat("/greetings/polite/hello")?;
-    said.push(format!("{} bytes, {} name", stat.size, stat.nlink));
+    let mut said = vec![fs.read_to_string("/greetings/short")?];
+    for entry in fs.read_dir("/greetings")? {
+        let entry = entry?;
+        said.push(format!("{:?} {}", entry.file_type(), entry.file_name().display()));
+    }
+    let metadata = fs.metadata("/greetings/polite/hello")?;
+    said.push(format!("{} bytes, {} name", metadata.len(), metadata.stat().nlink));
     said[1..].sort();
     Ok(said)
 }

@@ -1,5 +1,5 @@
 //! Imports between the rooms inside a crate, and words that must not be known somewhere
-//! (docs/DESIGN.md, "The rooms"). Tests are not looked at: they may see everything.
+//! (ARCHITECTURE.md, "The rooms"). Tests are not looked at: they may see everything.
 
 use super::Report;
 use crate::source::{Line, words};
