@@ -9,7 +9,6 @@ mod demo;
 mod fuzz;
 mod killtest;
 mod measure;
-mod mutants;
 mod programs;
 mod run;
 mod source;
@@ -35,7 +34,6 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
   killtest [--rounds N] [--seed S] [--order ordered|relaxed] [NAME.. | small]   kill -9 of the mount under load: fsck clean, nothing acknowledged lost
   measure [--quick] [NAME..]   the figures that stand in docs/reports
-  mutants [--jobs N] [--sample N] [--seed N] [--out FILE] [FILE..]   a mistake in every line of the rooms that must not lose data: which do the tests find?
   fsx [--ops N] [--seed S] [--direct] [--mmap] FILE   random operations on one file, compared with a copy in memory
   tsan [FILTER..]   the threaded tests under ThreadSanitizer
   test   everything that must pass: format, tidy, lints, docs, loom, all tests
@@ -60,7 +58,6 @@ fn main() -> ExitCode {
         ["killtest", ref rest @ ..] => killtest::main(rest),
         ["killtest-writer", ref rest @ ..] => killtest::writer::main(rest),
         ["measure", ref rest @ ..] => measure::main(rest),
-        ["mutants", ref rest @ ..] => mutants::main(rest),
         ["fsx", ref rest @ ..] => programs::fsx::main(rest),
         ["tsan", ref rest @ ..] => tsan::main(rest),
         ["tidy"] => return run_tidy(),
