@@ -1,7 +1,6 @@
-//! `cargo xtask apps`: applications under power loss, `lanefs-apps` of `lab/crash` with what it
-//! calls installed.
+//! `cargo xtask apps`: applications under power loss, with what the check calls installed.
 
-use crate::crash::checker;
+use crate::lab;
 use crate::run::need;
 
 /// What the applications and the control need: pairs of (program or file, Debian package).
@@ -19,5 +18,5 @@ pub const PROGRAMS: &[(&str, &str)] = &[
 /// The command.
 pub fn main(arguments: &[&str]) -> Result<(), String> {
     need(PROGRAMS)?;
-    checker("lanefs-apps", arguments)
+    lab::check("apps", arguments)
 }

@@ -12,19 +12,19 @@ const TARGET: &str =
 
 /// Builds and runs; its exit status is the result.
 pub fn check(arguments: &[&str]) -> Result<(), String> {
-    let program = build("lanefs-conflicts")?;
+    let program = build()?;
     let ratchet = root().join("lab/conflicts/ratchet.json");
     let mut c = Command::new(program);
-    c.arg("--ratchet").arg(ratchet).args(arguments.iter().map(|a| absolute(a)));
+    c.args(["conflicts", "--ratchet"]).arg(ratchet).args(arguments.iter().map(|a| absolute(a)));
     run(&mut c)
 }
 
 /// Predicts how FxMark's workloads scale. Measures them on one and two cores first, unless results
 /// are given with `--measured`.
 pub fn coherence(arguments: &[&str]) -> Result<(), String> {
-    let program = build("lanefs-coherence")?;
+    let program = build()?;
     let mut c = Command::new(program);
-    c.args(arguments.iter().map(|a| absolute(a)));
+    c.arg("coherence").args(arguments.iter().map(|a| absolute(a)));
     if arguments.contains(&"--measured") {
         return run(&mut c);
     }
@@ -39,10 +39,10 @@ pub fn coherence(arguments: &[&str]) -> Result<(), String> {
 /// What `cargo xtask test` runs: a counter that every call writes must be found and named, and a
 /// sample must hold the ratchet.
 pub fn sample() -> Result<(), String> {
-    let program = build("lanefs-conflicts")?;
+    let program = build()?;
     let found = std::env::temp_dir().join(format!("lanefs-planted-{}.json", std::process::id()));
     let status = Command::new(&program)
-        .args(["--pair", "stat,access", "--sample", "4", "--plant", "--json"])
+        .args(["conflicts", "--pair", "stat,access", "--sample", "4", "--plant", "--json"])
         .arg(&found)
         .stdout(std::process::Stdio::null())
         .status()
@@ -67,7 +67,7 @@ pub fn absolute(argument: &str) -> PathBuf {
 
 /// Everything in a target directory of its own, the runtime first: it is C, because the flags below
 /// instrument all Rust.
-pub fn build(program: &str) -> Result<PathBuf, String> {
+pub fn build() -> Result<PathBuf, String> {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from).join("conflicts");
     std::fs::create_dir_all(&target).map_err(|e| format!("{}: {e}", target.display()))?;
@@ -82,8 +82,7 @@ pub fn build(program: &str) -> Result<PathBuf, String> {
          -Cllvm-args=-tsan-instrument-func-entry-exit=1 --cfg lanefs_trace -Clink-arg={}",
         runtime.display()
     );
-    let arguments =
-        ["build", "--quiet", "--release", "-p", "lanefs-lab-conflicts", "--bin", program, "--target", TARGET];
+    let arguments = ["build", "--quiet", "--release", "-p", "lanefs-lab-conflicts", "--target", TARGET];
     run(cargo(&arguments)
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", flags)
@@ -92,5 +91,5 @@ pub fn build(program: &str) -> Result<PathBuf, String> {
         .env("CARGO_PROFILE_RELEASE_DEBUG", "1")
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"))?;
-    Ok(target.join(TARGET).join("release").join(program))
+    Ok(target.join(TARGET).join("release/lanefs-lab-conflicts"))
 }

@@ -29,10 +29,10 @@ pub fn check(arguments: &[&str]) -> Result<(), String> {
 }
 
 fn transfers_to(files: &[PathBuf]) -> Result<(), String> {
-    let program = conflicts::build("lanefs-coherence")?;
+    let program = conflicts::build()?;
     files.iter().try_for_each(|file| {
         run(Command::new(&program)
-            .args(["--lanes", LANES, "--json"])
+            .args(["coherence", "--lanes", LANES, "--json"])
             .arg(file)
             .stdout(std::process::Stdio::null()))
     })

@@ -3,11 +3,10 @@
 mod apps;
 mod conflicts;
 mod cost;
-mod crash;
 mod deb;
 mod demo;
-mod fuzz;
 mod killtest;
+mod lab;
 mod measure;
 mod programs;
 mod run;
@@ -46,11 +45,8 @@ fn main() -> ExitCode {
         ["conflicts", ref rest @ ..] => conflicts::check(rest),
         ["coherence", ref rest @ ..] => conflicts::coherence(rest),
         ["cost", ref rest @ ..] => cost::check(rest),
-        ["crash", ref rest @ ..] => crash::checker("lanefs-crash", rest),
-        ["simulate", ref rest @ ..] => crash::checker("lanefs-simulate", rest),
-        ["fuzz", ref rest @ ..] => fuzz::fuzz(rest),
-        ["oom", ref rest @ ..] => fuzz::oom(rest),
-        ["schedules", ref rest @ ..] => fuzz::schedules(rest),
+        [check @ ("crash" | "simulate" | "oom" | "schedules"), ref rest @ ..] => lab::check(check, rest),
+        ["fuzz", ref rest @ ..] => lab::fuzz(rest),
         ["deb"] => deb::build(),
         ["demo"] => demo::run_demo(),
         ["test"] => test::all(),

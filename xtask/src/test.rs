@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must pass before a change lands.
 
 use crate::run::{cargo, need, run};
-use crate::{apps, crash, fuzz, programs};
+use crate::{apps, lab, programs};
 use std::time::Instant;
 
 /// What the tests call beside cargo.
@@ -31,15 +31,15 @@ const STEPS: &[(&str, Step)] = &[
     ("tests", || run(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))),
     ("programs on a mount", programs_on_a_mount),
     ("turns of threads", turns),
-    ("crash states", || crash::checker("lanefs-crash", &["--minutes", "3", "--jobs", "2"])),
-    ("simulations", || crash::checker("lanefs-simulate", &["--runs", "2000", "--jobs", &cores()])),
-    ("schedules", || fuzz::schedules(&["--runs", "2000", "--jobs", &cores()])),
+    ("crash states", || lab::check("crash", &["--minutes", "3", "--jobs", "2"])),
+    ("simulations", || lab::check("simulate", &["--runs", "2000", "--jobs", &cores()])),
+    ("schedules", || lab::check("schedules", &["--runs", "2000", "--jobs", &cores()])),
     // So many, not so long: what is tried must not depend on how fast the machine is.
-    ("damaged images", || fuzz::fuzz(&["--cases", "4000", "--seconds", "600"])),
+    ("damaged images", || lab::fuzz(&["--cases", "4000", "--seconds", "600"])),
     ("applications under power loss", || {
-        crash::checker("lanefs-apps", &["--order", "ordered", "--states", "150"])
+        lab::check("apps", &["--order", "ordered", "--states", "150", "--jobs", "1"])
     }),
-    ("memory that runs out", || fuzz::oom(&["--jobs", &cores()])),
+    ("memory that runs out", || lab::check("oom", &["--jobs", &cores()])),
 ];
 
 /// Runs all steps; stops at the first that fails. Says which step it is in, and how long each took.

@@ -1,7 +1,9 @@
 //! What LaneFS is checked against: operations, a reference model and its oracle, scenarios and
-//! random histories that run on any target. Nothing of the product depends on this crate.
+//! random histories that run on any target, and the harness of the checks. Nothing of the product
+//! depends on this crate.
 
 pub mod generate;
+pub mod harness;
 pub mod model;
 pub mod op;
 pub mod oracle;

@@ -6,7 +6,9 @@ use super::{report, workloads};
 use crate::conflicts::drive::name;
 use crate::conflicts::overlap::Conflict;
 use crate::conflicts::symbol::Symbols;
+use clap::Args;
 use lanefs_bench::results::ResultsFile;
+use lanefs_lab_model::harness::{Output, Seed};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,54 +19,34 @@ const HOTTEST: usize = 6;
 const UNKNOWN_WORK_NS: f64 = 500.0;
 
 /// What was asked for.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// Numbers of lanes.
+    /// Numbers of lanes, 1 to 128
+    #[arg(long, value_delimiter = ',', default_values_t = (0..8).map(|n| 1 << n), value_parser = lanes)]
     pub lanes: Vec<usize>,
-    /// Names of workloads; empty: all.
+    /// Names of workloads, else all
+    #[arg(long, value_delimiter = ',', value_parser = |w: &str| Ok::<_, String>(w.to_uppercase()))]
     pub workloads: Vec<String>,
-    /// Results of `lanefs-bench run --workers 1,2`.
+    /// Results of `lanefs-bench run --workers 1,2`
+    #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,
-    /// Where the JSON goes.
-    pub json: Option<PathBuf>,
-    /// Where the page goes.
+    /// Write a page
+    #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// The machine.
+    #[command(flatten)]
     pub costs: Costs,
     /// For the order of turns.
-    pub seed: u64,
+    #[command(flatten)]
+    pub seed: Seed,
+    /// Results.
+    #[command(flatten)]
+    pub output: Output,
 }
 
-impl Options {
-    /// From the command line.
-    pub fn parse(args: &[String]) -> Result<Options, String> {
-        let lanes = (0..8).map(|n| 1 << n).collect();
-        let mut o = Options { lanes, seed: 1, ..Options::default() };
-        let mut it = args.iter();
-        while let Some(a) = it.next() {
-            let v = it.next().ok_or(format!("{a} needs a value"))?;
-            let bad = |e: &dyn std::fmt::Display| format!("{a} {v}: {e}");
-            let ns = || v.parse::<f64>().map_err(|e| bad(&e));
-            match a.as_str() {
-                "--lanes" => {
-                    o.lanes = v.split(',').map(str::parse).collect::<Result<_, _>>().map_err(|e| bad(&e))?;
-                    if o.lanes.iter().any(|n| !(1..=127).contains(n) && *n != 128) {
-                        return Err(bad(&"1 to 128"));
-                    }
-                }
-                "--workloads" => o.workloads = v.split(',').map(str::to_uppercase).collect(),
-                "--measured" => o.measured = Some(v.into()),
-                "--json" => o.json = Some(v.into()),
-                "--html" => o.html = Some(v.into()),
-                "--near" => o.costs.near_ns = ns()?,
-                "--far" => o.costs.far_ns = ns()?,
-                "--socket" => o.costs.socket = v.parse::<usize>().map_err(|e| bad(&e))?.max(1),
-                "--seed" => o.seed = v.parse().map_err(|e| bad(&e))?,
-                _ => return Err(format!("unknown argument {a:?}")),
-            }
-        }
-        Ok(o)
-    }
+fn lanes(word: &str) -> Result<usize, String> {
+    let n = word.parse().map_err(|e: std::num::ParseIntError| e.to_string())?;
+    if (1..=128).contains(&n) { Ok(n) } else { Err("1 to 128".into()) }
 }
 
 /// What was measured of a workload.
@@ -173,7 +155,7 @@ pub fn main(o: &Options) -> Result<(), String> {
         let m = known.get(e.info.name).copied();
         let mut points = Vec::new();
         for &lanes in &o.lanes {
-            match e.run(lanes, &o.costs, o.seed) {
+            match e.run(lanes, &o.costs, o.seed.seed) {
                 Ok(run) => {
                     let mut p = point(&run, lanes, &mut symbols);
                     predict(&mut p, m.map_or(UNKNOWN_WORK_NS, |m| m.work_ns));
@@ -196,14 +178,9 @@ pub fn main(o: &Options) -> Result<(), String> {
         out.curves.push(curve);
     }
     report::summary(&out);
-    let write = |path: &PathBuf, text: String| {
-        std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
-    };
-    if let Some(path) = &o.json {
-        write(path, serde_json::to_string_pretty(&out).map_err(|e| e.to_string())?)?;
-    }
+    o.output.write_file(&out)?;
     if let Some(path) = &o.html {
-        write(path, report::html(&out))?;
+        std::fs::write(path, report::html(&out)).map_err(|e| format!("{}: {e}", path.display()))?;
     }
     if out.failures.is_empty() { Ok(()) } else { Err(out.failures.join("\n")) }
 }

@@ -10,6 +10,7 @@ use super::run::{Order, Rig};
 use super::symbol::Symbols;
 use super::tally::{Class, Tally};
 use super::trace::{Access, WRITE};
+use clap::Parser;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -54,7 +55,7 @@ pub fn add(tally: &mut Tally, rig: &Rig) {
 /// The pair and the number in the arguments that run a test.
 fn test_of(example: &str) -> Result<((Call, Call), usize), String> {
     let words: Vec<String> = example.split_whitespace().map(str::to_string).collect();
-    let o = Options::parse(&words)?;
+    let o = Options::try_parse_from(words).map_err(|e| e.to_string())?;
     Ok((o.pair.ok_or("no --pair")?, o.test.ok_or("no --test")?))
 }
 
@@ -212,11 +213,7 @@ pub fn explain(o: &Options, number: usize) -> Result<(), String> {
             e.conflicts.push(line);
         }
     }
-    if let Some(path) = &o.json {
-        let text = serde_json::to_string_pretty(&e).map_err(|e| e.to_string())?;
-        std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
-    }
-    Ok(())
+    o.output.write_file(&e)
 }
 
 impl Line {

@@ -8,9 +8,11 @@ use super::symbol::Symbols;
 use super::tally::{Found, Pair, Ratchet, Tally};
 use super::test_case::Test;
 use super::{backtraces, enumerate, judge, lackey, report, views};
+use clap::Parser;
+use lanefs_lab_model::harness::{Jobs, Output, this_program};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Tests of a pair that are run if nothing else is asked for.
 pub const SAMPLE: usize = 120;
@@ -19,76 +21,64 @@ pub const SAMPLE: usize = 120;
 pub(crate) const AGAIN: usize = 3;
 
 /// What was asked for.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Parser)]
+#[command(no_binary_name = true)]
 pub struct Options {
-    /// At most so many tests of a pair; 0: all.
+    /// At most so many tests of a pair; 0: all
+    #[arg(long, value_name = "N")]
     pub sample: Option<usize>,
-    /// This pair alone.
+    /// This pair alone
+    #[arg(long, value_name = "A,B", value_parser = pair)]
     pub pair: Option<(Call, Call)>,
-    /// This test of it alone, with backtraces.
+    /// This test of the pair alone, with backtraces
+    #[arg(long, value_name = "K")]
     pub test: Option<usize>,
-    /// Where the JSON goes.
-    pub json: Option<PathBuf>,
-    /// Where the page goes.
+    /// Write a page
+    #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// The backtraces of each class are printed, not only written to the files.
+    /// Print the backtraces of each class, not only write them to the files
+    #[arg(long)]
     pub backtraces: bool,
-    /// The ratchet.
+    /// The file that says what is accepted
+    #[arg(long, value_name = "FILE")]
     pub ratchet: Option<PathBuf>,
-    /// Write what was found to the ratchet.
+    /// Write what was found to the ratchet
+    #[arg(long)]
     pub accept: bool,
-    /// A counter that every call writes is put in.
+    /// Put a counter in that every call writes
+    #[arg(long)]
     pub plant: bool,
-    /// Processes.
-    pub jobs: usize,
-    /// Part of a run: this one of so many; its tally goes to standard output.
+    /// Part of a run, this one of so many: its tally goes to standard output
+    #[arg(long, value_name = "I/N", value_parser = part)]
     pub part: Option<(usize, usize)>,
-    /// So many tests are also traced by valgrind, and compared.
+    /// Trace so many tests by valgrind too, and compare
+    #[arg(long, value_name = "N")]
     pub lackey: Option<usize>,
-    /// The program under valgrind: the test comes by standard input.
+    /// The program under valgrind: the test comes by standard input
+    #[arg(long, hide = true)]
     pub lackey_child: bool,
-    /// What parts answered: added up instead of running anything.
+    /// What a part answered: added up instead of running anything; may be given several times
+    #[arg(long, value_name = "FILE")]
     pub add: Vec<PathBuf>,
+    /// Processes.
+    #[command(flatten)]
+    pub jobs: Jobs,
+    /// Results.
+    #[command(flatten)]
+    pub output: Output,
 }
 
-impl Options {
-    /// From the command line.
-    pub fn parse(args: &[String]) -> Result<Options, String> {
-        let mut o = Options { jobs: 2, ..Options::default() };
-        let mut it = args.iter();
-        while let Some(a) = it.next() {
-            let mut value = || it.next().ok_or(format!("{a} needs a value"));
-            let number = |v: &String| v.parse::<usize>().map_err(|e| format!("{a} {v}: {e}"));
-            match a.as_str() {
-                "--sample" => o.sample = Some(number(value()?)?),
-                "--test" => o.test = Some(number(value()?)?),
-                "--jobs" => o.jobs = number(value()?)?.max(1),
-                "--json" => o.json = Some(value()?.into()),
-                "--html" => o.html = Some(value()?.into()),
-                "--ratchet" => o.ratchet = Some(value()?.into()),
-                "--backtraces" => o.backtraces = true,
-                "--accept" => o.accept = true,
-                "--lackey" => o.lackey = Some(number(value()?)?),
-                "--lackey-child" => o.lackey_child = true,
-                "--plant" => o.plant = true,
-                "--add" => o.add.push(value()?.into()),
-                "--pair" => {
-                    let v = value()?;
-                    let (x, y) = v.split_once(',').ok_or("--pair A,B")?;
-                    let find = |n: &str| Call::named(n).ok_or(format!("no call {n:?}"));
-                    let (x, y) = (find(x)?, find(y)?);
-                    o.pair = Some((x.min(y), x.max(y)));
-                }
-                "--part" => {
-                    let v = value()?;
-                    let (x, y) = v.split_once('/').ok_or("--part I/N")?;
-                    o.part = Some((number(&x.to_string())?, number(&y.to_string())?.max(1)));
-                }
-                _ => return Err(format!("unknown argument {a:?}")),
-            }
-        }
-        Ok(o)
-    }
+fn pair(words: &str) -> Result<(Call, Call), String> {
+    let (x, y) = words.split_once(',').ok_or("two calls with a comma between them")?;
+    let find = |n: &str| Call::named(n).ok_or(format!("no call {n:?}"));
+    let (x, y) = (find(x)?, find(y)?);
+    Ok((x.min(y), x.max(y)))
+}
+
+fn part(words: &str) -> Result<(usize, usize), String> {
+    let (x, y) = words.split_once('/').ok_or("two numbers with a slash between them")?;
+    let number = |v: &str| v.parse::<usize>().map_err(|e| e.to_string());
+    Ok((number(x)?, number(y)?.max(1)))
 }
 
 /// Asks for small pages: thousands of short-lived volumes touch little of the memory they map, and
@@ -104,7 +94,7 @@ pub fn main(o: &Options) -> Result<bool, String> {
         return lackey::child().map(|()| true);
     }
     if let Some(n) = o.lackey {
-        return lackey::check(n, &ratchet_of(o)?, o.json.as_deref());
+        return lackey::check(n, &ratchet_of(o)?, &o.output);
     }
     if let Some(test) = o.test {
         return backtraces::explain(o, test).map(|()| true);
@@ -130,16 +120,14 @@ pub fn main(o: &Options) -> Result<bool, String> {
     for c in &mut tally.classes {
         c.why = ratchet.classes.get(&c.field).cloned().unwrap_or_default();
     }
-    if o.backtraces || o.json.is_some() || o.html.is_some() {
+    if o.backtraces || o.output.json.is_some() || o.html.is_some() {
         backtraces::add(&mut tally, &backtraces::rig(o)?);
     }
     report::terminal(&tally, o.backtraces);
     let write = |path: &PathBuf, text: String| {
         std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
     };
-    if let Some(path) = &o.json {
-        write(path, serde_json::to_string_pretty(&tally).map_err(|e| e.to_string())?)?;
-    }
+    o.output.write_file(&tally)?;
     if let Some(path) = &o.html {
         write(path, report::html(&tally))?;
     }
@@ -188,11 +176,10 @@ fn run_all(o: &Options) -> Result<Vec<Tally>, String> {
         };
         return o.add.iter().map(read).collect();
     }
-    let me = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut children = Vec::new();
-    for i in 0..o.jobs {
-        let mut c = Command::new(&me);
-        c.arg("--part").arg(format!("{i}/{}", o.jobs)).stdout(Stdio::piped());
+    for i in 0..o.jobs.get() {
+        let mut c = this_program("conflicts")?;
+        c.arg("--part").arg(format!("{i}/{}", o.jobs.get())).stdout(Stdio::piped());
         if let Some(n) = o.sample {
             c.arg("--sample").arg(n.to_string());
         }
@@ -202,7 +189,7 @@ fn run_all(o: &Options) -> Result<Vec<Tally>, String> {
         if o.plant {
             c.arg("--plant");
         }
-        children.push(c.spawn().map_err(|e| format!("{}: {e}", me.display()))?);
+        children.push(c.spawn().map_err(|e| e.to_string())?);
     }
     let wait = |c: std::process::Child| {
         let out = c.wait_with_output().map_err(|e| e.to_string())?;

@@ -24,6 +24,7 @@ use super::symbol::{Symbols, is_ours};
 use super::tally::Ratchet;
 use super::test_case::{Names, Test};
 use super::trace::{Access, WRITE};
+use lanefs_lab_model::harness::Output;
 use lanefs_lab_model::op::Op;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -225,7 +226,7 @@ pub struct Compared {
 
 /// Runs `n` tests both ways and prints how they compare; false if one sees a line shared that the
 /// other does not, but for accesses inside the C library, which the recorder cannot see.
-pub fn check(n: usize, ratchet: &Ratchet, json: Option<&std::path::Path>) -> Result<bool, String> {
+pub fn check(n: usize, ratchet: &Ratchet, output: &Output) -> Result<bool, String> {
     let rig = Rig::new()?;
     let all: Vec<(Call, Call)> = Call::pairs().filter(|p| p.1 != Call::Checkpoint).collect();
     let is_known = |p: &(Call, Call)| ratchet.pairs.contains_key(&format!("{},{}", p.0.name(), p.1.name()));
@@ -267,10 +268,7 @@ pub fn check(n: usize, ratchet: &Ratchet, json: Option<&std::path::Path>) -> Res
             done.push(c);
         }
     }
-    if let Some(path) = json {
-        let text = serde_json::to_string_pretty(&done).map_err(|e| e.to_string())?;
-        std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
-    }
+    output.write_file(&done)?;
     Ok(agree)
 }
 
@@ -343,7 +341,9 @@ fn run_child(task: &Task) -> std::io::Result<(String, Reader)> {
     let mut trace = Trace::new()?;
     let mut c = Command::new("valgrind");
     c.args(["--tool=lackey", "--basic-counts=no", "--trace-mem=yes", "--fair-sched=yes"]);
-    c.arg(format!("--log-fd={}", trace.to.as_raw_fd())).arg(std::env::current_exe()?).arg("--lackey-child");
+    c.arg(format!("--log-fd={}", trace.to.as_raw_fd()))
+        .arg(std::env::current_exe()?)
+        .args(["conflicts", "--lackey-child"]);
     let mut c = c.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let (to, from) = (c.stdin.take(), c.stdout.take());
     let (mut to, from) = to.zip(from).ok_or_else(|| lost("the child has no pipes"))?;

@@ -19,7 +19,7 @@ use std::time::Duration;
 pub const TIME: Duration = Duration::from_secs(5);
 /// The most that one use of such an image may take from the heap, in bytes: page cache, block
 /// cache, tables.
-pub const MEMORY: u64 = 96 << 20;
+pub const MEMORY: i64 = 96 << 20;
 
 /// A seed and what can be changed in it.
 pub type Entry = (&'static Seed, Vec<Target>);

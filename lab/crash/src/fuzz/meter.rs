@@ -2,20 +2,21 @@
 //! count name [`Metered`] as their allocator; without it the counts stay 0.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
-static LIVE: AtomicU64 = AtomicU64::new(0);
-static PEAK: AtomicU64 = AtomicU64::new(0);
+/// Below 0 if more that came before the count began was given back than came since.
+static LIVE: AtomicI64 = AtomicI64::new(0);
+static PEAK: AtomicI64 = AtomicI64::new(0);
 
 /// More than this is refused, and the process ends: better than a machine without memory.
-const MOST: u64 = 1 << 30;
+const MOST: i64 = 1 << 30;
 
 /// The system's allocator with a count. Relaxed: counts order nothing.
 pub struct Metered;
 
 fn grown(by: usize) -> bool {
-    let now = LIVE.fetch_add(by as u64, Relaxed) + by as u64;
+    let now = LIVE.fetch_add(by as i64, Relaxed) + by as i64;
     PEAK.fetch_max(now, Relaxed);
     now <= MOST
 }
@@ -39,21 +40,21 @@ unsafe impl GlobalAlloc for Metered {
         unsafe { System.alloc_zeroed(l) }
     }
     unsafe fn dealloc(&self, p: *mut u8, l: Layout) {
-        LIVE.fetch_sub(l.size() as u64, Relaxed);
+        LIVE.fetch_sub(l.size() as i64, Relaxed);
         // SAFETY: as above.
         unsafe { System.dealloc(p, l) }
     }
 }
 
 /// Begins a measurement; what is live now.
-pub fn restart() -> u64 {
+pub fn restart() -> i64 {
     let live = LIVE.load(Relaxed);
     PEAK.store(live, Relaxed);
     live
 }
 
 /// The most that was live since.
-pub fn peak() -> u64 {
+pub fn peak() -> i64 {
     PEAK.load(Relaxed)
 }
 

@@ -1,4 +1,4 @@
-//! What fails: allocations, starts of threads, address space. Programs that want it name
+//! What fails: allocations, starts of threads, address space. Programs that want it have
 //! [`Failing`] as their allocator; until [`begin`] nothing fails and nothing is counted.
 //!
 //! Of one process, so statics. Deciding allocates nothing: atomics, and a flag of the thread that
@@ -46,8 +46,9 @@ impl Fault {
     }
 
     /// The fault of this name.
-    pub fn named(name: &str) -> Option<Fault> {
-        Fault::ALL.into_iter().chain([Fault::Nothing]).find(|f| f.name() == name)
+    pub fn named(name: &str) -> Result<Fault, String> {
+        let all = Fault::ALL.into_iter().chain([Fault::Nothing]);
+        all.into_iter().find(|f| f.name() == name).ok_or("no such fault".into())
     }
 }
 

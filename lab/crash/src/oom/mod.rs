@@ -28,8 +28,10 @@ mod report;
 mod stage;
 
 use child::Task;
+use clap::{Args, value_parser};
 use faults::Fault;
 use judge::{Case, Ended, Verdict};
+use lanefs_lab_model::harness::{Jobs, this_program};
 use lanefs_lab_model::oracle::Observed;
 use report::Line;
 use serde::Serialize;
@@ -39,7 +41,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -79,46 +81,48 @@ impl PlantedFault {
             PlantedFault::Told => "told",
         }
     }
+
+    /// The mistake of this name.
+    pub fn named(name: &str) -> Result<PlantedFault, String> {
+        PlantedFault::ALL.into_iter().find(|p| p.name() == name).ok_or("no such mistake".into())
+    }
 }
 
 /// What is run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// Every N; otherwise a sample.
+    /// Every request fails once; otherwise a sample
+    #[arg(long)]
     pub long: bool,
-    /// So many N of each stage and fault in a sample.
+    /// So many requests of each stage and fault in a sample
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u64).range(1..))]
     pub sample: u64,
-    /// Stages whose name begins so.
+    /// Stages whose name begins so
+    #[arg(long, value_name = "STAGE")]
     pub only: Option<String>,
-    /// This fault alone.
+    /// This fault alone: once, for-good, thread, threads or space
+    #[arg(long, value_parser = Fault::named)]
     pub fault: Option<Fault>,
-    /// This N alone.
+    /// This request alone
+    #[arg(long, value_name = "N")]
     pub at: Option<u64>,
-    /// A mistake.
+    /// A mistake that must be found: swallow, panic, hang, crash or told
+    #[arg(long, value_parser = PlantedFault::named)]
     pub plant: Option<PlantedFault>,
     /// Children at a time.
-    pub jobs: usize,
-    /// A child that is silent for so long does not end: a thousand times what any takes.
-    pub patience: Duration,
-    /// Where the image files go.
+    #[command(flatten)]
+    pub jobs: Jobs,
+    /// A child that is silent for so many seconds does not end: a thousand times what any takes
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub patience: u64,
+    /// Where the image files go
+    #[arg(long, default_value_os_t = in_memory())]
     pub dir: PathBuf,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        let memory = Path::new("/dev/shm");
-        Options {
-            long: false,
-            sample: 16,
-            only: None,
-            fault: None,
-            at: None,
-            plant: None,
-            jobs: std::thread::available_parallelism().map_or(1, |n| n.get()),
-            patience: Duration::from_secs(300),
-            dir: if memory.is_dir() { memory.into() } else { std::env::temp_dir() },
-        }
-    }
+fn in_memory() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { memory.into() } else { std::env::temp_dir() }
 }
 
 /// What was counted, of a stage or of all.
@@ -252,7 +256,7 @@ pub fn run(o: &Options) -> Result<Report, String> {
         report.stages.insert(r.stage.name, Counts { allocations, threads, ..Counts::default() });
     }
     std::thread::scope(|s| {
-        for job in 0..o.jobs.max(1) {
+        for job in 0..o.jobs.get() {
             let (next, cases, ready, report, scratch) = (&next, &cases, &ready, &report, &scratch);
             s.spawn(move || {
                 // Relaxed: hands out numbers.
@@ -367,8 +371,7 @@ fn spawned(r: &Ready, fault: Fault, n: u64, dir: &Path, o: &Options) -> Result<E
     }
     let words = dir.join("said");
     let said = File::create(&words).map_err(|e| format!("{}: {e}", words.display()))?;
-    let me = std::env::current_exe().map_err(|e| e.to_string())?;
-    let mut c = Command::new(me);
+    let mut c = this_program("oom")?;
     c.args(["--child", r.stage.name, "--fault", fault.name(), "--at", &n.to_string(), "--dir"]).arg(dir);
     c.args(o.plant.iter().flat_map(|p| ["--plant", p.name()]));
     c.env("RUST_BACKTRACE", "0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(said);
@@ -378,7 +381,7 @@ fn spawned(r: &Ready, fault: Fault, n: u64, dir: &Path, o: &Options) -> Result<E
     };
     let mut child = Running(begun.map_err(|e| e.to_string())?);
     let mut text = Vec::new();
-    let ends = listen(&mut child.0, &mut text, o.patience)?;
+    let ends = listen(&mut child.0, &mut text, Duration::from_secs(o.patience))?;
     let status = if ends { Some(child.0.wait().map_err(|e| e.to_string())?) } else { None };
     drop(child);
     let lines = String::from_utf8_lossy(&text).lines().filter_map(Line::read).collect();

@@ -6,8 +6,8 @@ use std::process::Command;
 /// Exit status, and what was printed.
 fn oom(arguments: &[&str]) -> (Option<i32>, String) {
     let dir = tempfile::tempdir().unwrap();
-    let mut c = Command::new(env!("CARGO_BIN_EXE_lanefs-oom"));
-    let done = c.args(arguments).args(["--jobs", "2", "--dir"]).arg(dir.path()).output().unwrap();
+    let mut c = Command::new(env!("CARGO_BIN_EXE_lanefs-lab"));
+    let done = c.arg("oom").args(arguments).args(["--jobs", "2", "--dir"]).arg(dir.path()).output().unwrap();
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "something was left behind");
     let text = [done.stdout, done.stderr].concat();
     (done.status.code(), String::from_utf8_lossy(&text).into_owned())

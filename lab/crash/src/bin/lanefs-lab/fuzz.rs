@@ -1,18 +1,17 @@
-//! `cargo xtask fuzz [--seconds N] [--cases N] [--seed N] [--json FILE]`: damaged images and bytes,
-//! one case a seed. Exit status 1 if something was found.
+//! `cargo xtask fuzz`: damaged images and bytes, one case a seed.
 //!
 //! The cases run in a child of this process: one that hangs or runs out of memory ends the child,
 //! and is told by its number.
 
-use lanefs_lab_crash::fuzz::{self, meter::Metered, meter::running};
+use super::allocator;
+use clap::Args;
+use lanefs_lab_crash::fuzz::{self, meter::running};
+use lanefs_lab_model::harness::{Output, Seed, this_program};
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-
-#[global_allocator]
-static ALLOCATOR: Metered = Metered;
 
 /// A case that runs for longer does not end; one that does not run at all for so many of these
 /// waits for something that does not come.
@@ -22,33 +21,28 @@ const SLEEPS: u32 = 5;
 /// So many findings say all.
 const MANY: usize = 500;
 
-struct Options {
+/// The command line.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Stop after so long
+    #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u64,
+    /// Stop after so many cases
+    #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
     cases: u64,
-    seed: u64,
+    /// The process that runs the cases
+    #[arg(long, hide = true)]
     child: bool,
-    json: Option<String>,
+    #[command(flatten)]
+    seed: Seed,
+    #[command(flatten)]
+    output: Output,
 }
 
-fn options() -> Result<Options, String> {
-    let mut o = Options { seconds: 60, cases: u64::MAX, seed: 1, child: false, json: None };
-    let mut args = std::env::args().skip(1);
-    while let Some(a) = args.next() {
-        if a == "--child" {
-            o.child = true;
-            continue;
-        }
-        let value = args.next().ok_or(format!("{a} needs a value"))?;
-        let number = || value.parse::<u64>().map_err(|_| format!("{value:?} is not a number"));
-        match a.as_str() {
-            "--seconds" => o.seconds = number()?,
-            "--cases" => o.cases = number()?,
-            "--seed" => o.seed = number()?,
-            "--json" => o.json = Some(value),
-            _ => return Err(format!("unknown argument {a:?}")),
-        }
-    }
-    Ok(o)
+/// Runs the check, or its child.
+pub fn run(o: &Options) -> Result<bool, String> {
+    allocator::choose(allocator::Kind::Metered);
+    if o.child { child(o) } else { work(o) }
 }
 
 /// Runs cases until told to end; a line per finding, and now and then one that says how far it is.
@@ -63,7 +57,7 @@ fn child(o: &Options) -> Result<bool, String> {
         if Instant::now() >= end || many >= MANY {
             break;
         }
-        let seed = o.seed.wrapping_add(n);
+        let seed = o.seed.seed.wrapping_add(n);
         say(format!("at {seed}"))?;
         if let Err(f) = fuzz::case(seed) {
             many += 1;
@@ -83,9 +77,8 @@ struct Ended {
 
 /// Runs a child from `seed` on.
 fn watch(o: &Options, seed: u64, left: Duration, found: &mut Vec<String>) -> Result<Ended, String> {
-    let me = std::env::current_exe().map_err(|e| e.to_string())?;
-    let cases = o.cases.saturating_sub(seed.wrapping_sub(o.seed));
-    let mut c = Command::new(me)
+    let cases = o.cases.saturating_sub(seed.wrapping_sub(o.seed.seed));
+    let mut c = this_program("fuzz")?
         .args(["--child", "--seconds", &left.as_secs().max(1).to_string()])
         .args(["--cases", &cases.to_string(), "--seed", &seed.to_string()])
         .stdout(Stdio::piped())
@@ -142,10 +135,10 @@ fn watch(o: &Options, seed: u64, left: Duration, found: &mut Vec<String>) -> Res
 }
 
 fn work(o: &Options) -> Result<bool, String> {
-    let (began, mut found, mut seed) = (Instant::now(), Vec::new(), o.seed);
+    let (began, mut found, mut seed) = (Instant::now(), Vec::new(), o.seed.seed);
     loop {
         let left = Duration::from_secs(o.seconds).saturating_sub(began.elapsed());
-        if found.len() >= MANY || left.is_zero() || seed.wrapping_sub(o.seed) >= o.cases {
+        if found.len() >= MANY || left.is_zero() || seed.wrapping_sub(o.seed.seed) >= o.cases {
             break;
         }
         let ended = watch(o, seed, left, &mut found)?;
@@ -158,32 +151,14 @@ fn work(o: &Options) -> Result<bool, String> {
             break;
         }
     }
-    let cases = seed.wrapping_sub(o.seed);
+    let cases = seed.wrapping_sub(o.seed.seed);
     let json = serde_json::json!({
         "cases": cases,
-        "seed": o.seed,
+        "seed": o.seed.seed,
         "seconds": began.elapsed().as_secs_f64(),
         "findings": found.len(),
         "found": found,
     });
-    let text = serde_json::to_string_pretty(&json).map_err(|e| e.to_string())?;
-    match &o.json {
-        Some(file) => std::fs::write(file, text + "\n").map_err(|e| format!("{file}: {e}"))?,
-        None => println!("{text}"),
-    }
+    o.output.write(&json)?;
     Ok(found.is_empty())
-}
-
-fn main() -> ExitCode {
-    let done = options().and_then(|o| if o.child { child(&o) } else { work(&o) });
-    match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(e) => {
-            eprintln!(
-                "lanefs-fuzz: {e}\nusage: lanefs-fuzz [--seconds N] [--cases N] [--seed N] [--json FILE]"
-            );
-            ExitCode::from(2)
-        }
-    }
 }

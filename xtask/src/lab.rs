@@ -1,24 +1,38 @@
-//! `cargo xtask fuzz`, `cargo xtask oom` and `cargo xtask schedules`: build and run the fuzzer, the
-//! failing allocator and the scheduler of `lab/crash`, with every assertion and every overflow
-//! check.
+//! `cargo xtask crash`, `simulate`, `apps`, `fuzz`, `oom` and `schedules`: build `lanefs-lab` for
+//! the check and call it. Its exit status is the result.
 
 use crate::run::{cargo, run};
 use std::process::Command;
+
+/// Two profiles and the features of `lab/crash`. The first checks quickly; the second checks every
+/// assertion and every overflow too.
+const QUICK: &[&str] = &["--release", "-p", "lanefs-lab-crash", "--features", "canaries"];
+const ASSERTING: &[&str] = &["--profile", "fuzz", "-p", "lanefs-lab-crash"];
+const TAKING_TURNS: &[&str] = &["--profile", "fuzz", "-p", "lanefs-lab-crash", "--features", "schedule"];
+
+/// Builds the checker and hands it a check's arguments.
+pub fn check(name: &str, arguments: &[&str]) -> Result<(), String> {
+    let build = match name {
+        "crash" | "simulate" | "apps" => QUICK,
+        "schedules" => TAKING_TURNS,
+        _ => ASSERTING,
+    };
+    run(cargo(&["run", "--quiet"]).args(build).args(["--", name]).args(arguments))
+}
 
 /// Damaged images, and bytes for every decoder; with `--sanitizer address` every access to memory
 /// is checked, and with `--store` beside it the tests of lanefs-store are run so, in place of the
 /// fuzzer.
 pub fn fuzz(arguments: &[&str]) -> Result<(), String> {
-    let bin = ["--profile", "fuzz", "-p", "lanefs-lab-crash", "--bin", "lanefs-fuzz"];
     match arguments {
         ["--sanitizer", which, "--store", rest @ ..] => {
             let tests = ["test", "-p", "lanefs-store", "--lib", "--test", "it"];
             run(sanitized(which, &tests)?.arg("--").args(rest))
         }
         ["--sanitizer", which, rest @ ..] => {
-            run(sanitized(which, &["run", "--quiet"])?.args(bin).arg("--").args(rest))
+            run(sanitized(which, &["run", "--quiet"])?.args(ASSERTING).args(["--", "fuzz"]).args(rest))
         }
-        rest => run(cargo(&["run", "--quiet"]).args(bin).arg("--").args(rest)),
+        rest => check("fuzz", rest),
     }
 }
 
@@ -30,7 +44,7 @@ fn sanitized(which: &str, arguments: &[&str]) -> Result<Command, String> {
         return Err(format!("--sanitizer {which}: only address is known"));
     }
     let mut c = cargo(arguments);
-    c.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
+    c.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address --cfg lanefs_asan");
     c.args(["--target", target()?]);
     Ok(c)
 }
@@ -41,28 +55,4 @@ fn target() -> Result<&'static str, String> {
         "aarch64" => Ok("aarch64-unknown-linux-gnu"),
         other => Err(format!("no sanitizer for {other}")),
     }
-}
-
-/// Memory that runs out at every step, or in a sample of them.
-pub fn oom(arguments: &[&str]) -> Result<(), String> {
-    let bin = ["run", "--quiet", "--profile", "fuzz", "-p", "lanefs-lab-crash", "--bin", "lanefs-oom", "--"];
-    run(cargo(&bin).args(arguments))
-}
-
-/// Threads in orders drawn from seeds.
-pub fn schedules(arguments: &[&str]) -> Result<(), String> {
-    let build = [
-        "run",
-        "--quiet",
-        "--profile",
-        "fuzz",
-        "-p",
-        "lanefs-lab-crash",
-        "--features",
-        "schedule",
-        "--bin",
-        "lanefs-schedules",
-        "--",
-    ];
-    run(cargo(&build).args(arguments))
 }

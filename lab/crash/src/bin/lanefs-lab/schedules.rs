@@ -1,62 +1,49 @@
-//! `cargo xtask schedules --runs N [--seed N] [--jobs N] [--minutes N] [--canary NAME] [--json FILE]`:
-//! threads in orders drawn from seeds. Exit status 1 if a promise was broken; with `--canary` a
-//! mistake is planted, and the status is 1 if it was not found.
+//! `cargo xtask schedules`: threads in orders drawn from seeds. With `--canary` a mistake is
+//! planted, and the check fails if it was not found.
 //!
 //! Each job is a process of its own: schedules of one process share what the library keeps per
 //! process.
 
-use lanefs_lab_crash::schedule::run;
+use clap::Args;
+use lanefs_lab_crash::schedule;
+use lanefs_lab_model::harness::{Jobs, Limit, Output, Seed, this_program};
 use lanefs_sync::canary::{Canary, plant_everywhere};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Stdio};
+use std::time::Instant;
 
-struct Options {
+/// The command line.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// How many schedules
+    #[arg(long, value_name = "N", default_value_t = 1000)]
     runs: u64,
-    seed: u64,
-    jobs: u64,
-    /// Which job this process is.
-    child: Option<u64>,
+    /// Run each twice, and tell of those that come out differently
+    #[arg(long)]
     twice: bool,
+    /// Plant this mistake
+    #[arg(long, value_name = "NAME")]
     canary: Option<String>,
-    json: Option<String>,
-    /// Stop then, with what was done.
-    minutes: Option<u64>,
+    /// Which job this process is
+    #[arg(long, hide = true)]
+    child: Option<u64>,
+    #[command(flatten)]
+    seed: Seed,
+    #[command(flatten)]
+    jobs: Jobs,
+    #[command(flatten)]
+    limit: Limit,
+    #[command(flatten)]
+    output: Output,
 }
 
-fn options() -> Result<Options, String> {
-    let mut o = Options {
-        runs: 1000,
-        seed: 0,
-        jobs: 1,
-        child: None,
-        twice: false,
-        canary: None,
-        json: None,
-        minutes: None,
-    };
-    let mut args = std::env::args().skip(1);
-    while let Some(a) = args.next() {
-        match a.as_str() {
-            "--twice" => o.twice = true,
-            _ => {
-                let value = args.next().ok_or(format!("{a} needs a value"))?;
-                let number = || value.parse::<u64>().map_err(|_| format!("{value:?} is not a number"));
-                match a.as_str() {
-                    "--runs" => o.runs = number()?,
-                    "--seed" => o.seed = number()?,
-                    "--jobs" => o.jobs = number()?.max(1),
-                    "--minutes" => o.minutes = Some(number()?),
-                    "--child" => o.child = Some(number()?),
-                    "--canary" => o.canary = Some(value),
-                    "--json" => o.json = Some(value),
-                    _ => return Err(format!("unknown argument {a:?}")),
-                }
-            }
-        }
+/// Runs the check, or a job of it.
+pub fn run(o: &Options) -> Result<bool, String> {
+    match o.child {
+        Some(job) => child(o, job),
+        None => work(o),
     }
-    Ok(o)
 }
 
 /// Keeps the process on one processor: only one of its threads runs at a time, and handing over is
@@ -85,17 +72,17 @@ fn child(o: &Options, job: u64) -> Result<bool, String> {
     let mut out = std::io::stdout();
     let mut say =
         |line: String| writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|e| e.to_string());
-    let end = o.minutes.map(|m| Instant::now() + Duration::from_secs(m * 60));
+    let end = o.limit.from_now();
     for n in 0..o.runs {
-        let seed = o.seed.wrapping_add(n);
-        let r = run(seed);
+        let seed = o.seed.seed.wrapping_add(n);
+        let r = schedule::run(seed);
         steps += r.counts.steps;
         switches += r.counts.switches;
         crashes += r.crashes;
         many += u64::from(r.mlogs > 1);
         late += r.late;
         overtaken += r.overtaken;
-        if o.twice && run(seed).counts != r.counts {
+        if o.twice && schedule::run(seed).counts != r.counts {
             differ += 1;
             say(format!("differs {seed}"))?;
         }
@@ -105,7 +92,7 @@ fn child(o: &Options, job: u64) -> Result<bool, String> {
                 break;
             }
         }
-        let over = end.is_some_and(|e| Instant::now() >= e);
+        let over = end.is_over();
         if n % 1000 == 999 || n + 1 == o.runs || over {
             say(format!("sum {} {steps} {switches} {crashes} {differ} {many} {late} {overtaken}", n + 1))?;
         }
@@ -124,19 +111,19 @@ struct Job {
 
 fn work(o: &Options) -> Result<bool, String> {
     let began = Instant::now();
-    let me = std::env::current_exe().map_err(|e| e.to_string())?;
-    let share = o.runs.div_ceil(o.jobs);
+    let count = o.jobs.get() as u64;
+    let share = o.runs.div_ceil(count);
     let mut jobs = Vec::new();
-    for j in 0..o.jobs {
+    for j in 0..count {
         let runs = share.min(o.runs.saturating_sub(j * share));
-        let mut c = Command::new(&me);
+        let mut c = this_program("schedules")?;
         c.args(["--child", &j.to_string(), "--runs", &runs.to_string()]);
-        c.args(["--seed", &(o.seed + j * share).to_string()]);
+        c.args(["--seed", &(o.seed.seed + j * share).to_string()]);
         c.args(o.twice.then_some("--twice"));
         if let Some(name) = &o.canary {
             c.args(["--canary", name]);
         }
-        if let Some(m) = o.minutes {
+        if let Some(m) = o.limit.minutes {
             c.args(["--minutes", &m.to_string()]);
         }
         let child = c.stdout(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
@@ -175,28 +162,9 @@ fn work(o: &Options) -> Result<bool, String> {
         "schedules": sums[0], "steps": sums[1], "switches": sums[2], "crashes": sums[3], "differed": sums[4],
         "with_several_mlogs": sums[5],
         "faults": { "answered late": sums[6], "overtaken by a later request": sums[7] },
-        "violations": found.len(), "failures": found, "seconds": seconds, "seed": o.seed,
+        "violations": found.len(), "failures": found, "seconds": seconds, "seed": o.seed.seed,
         "per_second": sums[0] as f64 / seconds, "canary": o.canary,
     });
-    let text = serde_json::to_string_pretty(&json).map_err(|e| e.to_string())?;
-    match &o.json {
-        Some(file) => std::fs::write(file, text + "\n").map_err(|e| format!("{file}: {e}"))?,
-        None => println!("{text}"),
-    }
+    o.output.write(&json)?;
     Ok(found.is_empty() != o.canary.is_some())
-}
-
-fn main() -> ExitCode {
-    match options().and_then(|o| match o.child {
-        Some(job) => child(&o, job),
-        None => work(&o),
-    }) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(e) => {
-            let usage = "lanefs-schedules --runs N [--seed N] [--jobs N] [--minutes N] [--twice] [--canary NAME] [--json FILE]";
-            eprintln!("lanefs-schedules: {e}\nusage: {usage}");
-            ExitCode::from(2)
-        }
-    }
 }

@@ -1,78 +1,70 @@
-//! `cargo xtask apps [--rounds N] [--only NAME] [--order ordered|relaxed] [--states N] [--seed N] [--jobs N] [--minutes N] [--peers N] [--keep DIR] [--json FILE]`:
-//! applications under power loss. Exit status 1 if a promise was broken.
+//! `cargo xtask apps`: applications under power loss.
 
+use clap::Args;
 use lanefs::Order;
 use lanefs_lab_crash::apps::judge::{Findings, judge};
 use lanefs_lab_crash::apps::record::{Setting, record};
 use lanefs_lab_crash::apps::states::Plan;
 use lanefs_lab_crash::apps::{APPS, App, peers};
 use lanefs_lab_model::generate::Rng;
+use lanefs_lab_model::harness::{Deadline, Jobs, Limit, Output, Seed};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-struct Options {
+/// The command line.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Rounds of each application and of all together
+    #[arg(long, value_name = "N", default_value_t = 1)]
     rounds: u64,
+    /// This application; may be given several times
+    #[arg(long, value_name = "NAME", value_parser = known_app)]
     only: Vec<String>,
-    ordered: bool,
-    /// States of a recording.
+    /// In which order changes of names reach the medium
+    #[arg(long, default_value = "ordered", value_parser = order)]
+    order: Order,
+    /// States of a recording
+    #[arg(long, value_name = "N", default_value_t = 400)]
     states: usize,
-    seed: u64,
-    jobs: usize,
-    minutes: Option<u64>,
-    /// Rounds on ext4 and XFS.
+    /// Rounds on ext4 and XFS
+    #[arg(long, value_name = "N", default_value_t = 0)]
     peers: u64,
-    /// Where the first broken content of each application is kept.
+    /// Where the first broken content of each application is kept
+    #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    json: Option<String>,
+    #[command(flatten)]
+    seed: Seed,
+    #[command(flatten)]
+    jobs: Jobs,
+    #[command(flatten)]
+    limit: Limit,
+    #[command(flatten)]
+    output: Output,
 }
 
-fn options() -> Result<Options, String> {
-    let mut o = Options {
-        rounds: 1,
-        only: Vec::new(),
-        ordered: true,
-        states: 400,
-        seed: 1,
-        jobs: 1,
-        minutes: None,
-        peers: 0,
-        keep: None,
-        json: None,
-    };
-    let mut args = std::env::args().skip(1);
-    while let Some(a) = args.next() {
-        let value = args.next().ok_or(format!("{a} needs a value"))?;
-        let number = || value.parse::<u64>().map_err(|_| format!("{value:?} is not a number"));
-        match a.as_str() {
-            "--rounds" => o.rounds = number()?,
-            "--only" => {
-                if !APPS.iter().any(|app| app.name == value) {
-                    let names: Vec<_> = APPS.iter().map(|app| app.name).collect();
-                    return Err(format!("{value:?} is none of {}", names.join(" ")));
-                }
-                o.only.push(value);
-            }
-            "--order" => {
-                o.ordered = match value.as_str() {
-                    "ordered" => true,
-                    "relaxed" => false,
-                    _ => return Err(format!("{value:?} is neither ordered nor relaxed")),
-                }
-            }
-            "--states" => o.states = number()? as usize,
-            "--seed" => o.seed = number()?,
-            "--jobs" => o.jobs = number()?.max(1) as usize,
-            "--minutes" => o.minutes = Some(number()?),
-            "--peers" => o.peers = number()?,
-            "--keep" => o.keep = Some(value.into()),
-            "--json" => o.json = Some(value),
-            _ => return Err(format!("unknown argument {a:?}")),
-        }
+impl Options {
+    fn ordered(&self) -> bool {
+        self.order == Order::Ordered
     }
-    Ok(o)
+}
+
+fn known_app(name: &str) -> Result<String, String> {
+    if APPS.iter().any(|app| app.name == name) {
+        return Ok(name.into());
+    }
+    let names: Vec<_> = APPS.iter().map(|app| app.name).collect();
+    Err(format!("none of {}", names.join(" ")))
+}
+
+/// The order that a word on the command line names.
+pub fn order(word: &str) -> Result<Order, String> {
+    match word {
+        "ordered" => Ok(Order::Ordered),
+        "relaxed" => Ok(Order::Relaxed),
+        _ => Err("neither ordered nor relaxed".into()),
+    }
 }
 
 /// The applications asked for that are installed. In CI all of them must be.
@@ -119,13 +111,13 @@ fn groups(apps: &[&'static App]) -> Vec<Vec<&'static App>> {
     groups
 }
 
-fn setting(rng: &mut Rng, ordered: bool) -> Setting {
+fn setting(rng: &mut Rng, order: Order) -> Setting {
     let interval = *rng.pick(&[50, 300, 1000, 5000]);
     Setting {
         size: *rng.pick(&[64, 96, 128]) << 20,
         interval: Duration::from_millis(interval),
         writeback: !rng.one_in(4),
-        order: if ordered { Order::Ordered } else { Order::Relaxed },
+        order,
     }
 }
 
@@ -141,25 +133,25 @@ fn keep(o: &Options, app: &str, findings: &Findings) -> Result<(), String> {
     Ok(())
 }
 
-fn work(o: &Options) -> Result<bool, String> {
+/// Runs the check.
+pub fn work(o: &Options) -> Result<bool, String> {
     let start = Instant::now();
-    let end = o.minutes.map(|m| start + Duration::from_secs(m * 60));
-    let late = || end.is_some_and(|e| Instant::now() >= e);
+    let end = o.limit.from_now();
     let apps = installed(o)?;
     let mut rows: BTreeMap<&str, Row> = BTreeMap::new();
     let (mut recordings, mut states, mut flushes) = (0, 0, 0);
     let mut broken = 0;
     'rounds: for round in 0..o.rounds {
         for (n, group) in groups(&apps).into_iter().enumerate() {
-            if late() {
+            if end.is_over() {
                 break 'rounds;
             }
-            let seed = o.seed.wrapping_add(round) ^ (n as u64) << 32;
+            let seed = o.seed.seed.wrapping_add(round) ^ (n as u64) << 32;
             let mut rng = Rng::new(seed);
-            let setting = setting(&mut rng, o.ordered);
+            let setting = setting(&mut rng, o.order);
             let recording = record(&group, &setting, seed)?;
             let plan = Plan::new(&recording, o.states, &mut rng);
-            let findings = judge(&recording, &group, &plan, o.jobs)?;
+            let findings = judge(&recording, &group, &plan, o.jobs.get())?;
             recordings += 1;
             states += findings.states;
             flushes += recording.log.flushes.len();
@@ -167,7 +159,7 @@ fn work(o: &Options) -> Result<bool, String> {
                 rows.entry(app).or_default().looked += looked;
             }
             for (app, all) in &findings.wrong {
-                let held = o.ordered || !APPS.iter().any(|a| a.name == *app && a.ordered);
+                let held = o.ordered() || !APPS.iter().any(|a| a.name == *app && a.ordered);
                 for wrong in all {
                     broken += u64::from(held);
                     let told = format!("round {round}, {setting:?}, {}: {}", wrong.state, wrong.why);
@@ -179,10 +171,10 @@ fn work(o: &Options) -> Result<bool, String> {
             }
         }
     }
-    let controls = control(o, &apps, &late)?;
+    let controls = control(o, &apps, end)?;
     let by_app: BTreeMap<_, _> = rows.iter().map(|(app, row)| (app, row.json())).collect();
     let json = json!({
-        "order": if o.ordered { "ordered" } else { "relaxed" },
+        "order": if o.ordered() { "ordered" } else { "relaxed" },
         "recordings": recordings,
         "flushes": flushes,
         "states": states,
@@ -190,27 +182,23 @@ fn work(o: &Options) -> Result<bool, String> {
         "peers": controls,
         "violations": broken,
         "seconds": start.elapsed().as_secs_f64(),
-        "seed": o.seed,
+        "seed": o.seed.seed,
     });
-    let text = serde_json::to_string_pretty(&json).map_err(|e| e.to_string())?;
-    match &o.json {
-        Some(file) => std::fs::write(file, text + "\n").map_err(|e| format!("{file}: {e}"))?,
-        None => println!("{text}"),
-    }
+    o.output.write(&json)?;
     Ok(broken == 0)
 }
 
 /// The same on ext4 and XFS, so many rounds of each application.
-fn control(o: &Options, apps: &[&'static App], late: &dyn Fn() -> bool) -> Result<Value, String> {
+fn control(o: &Options, apps: &[&'static App], end: Deadline) -> Result<Value, String> {
     let mut all = BTreeMap::new();
     for peer in peers::PEERS {
         let mut rows: BTreeMap<&str, Row> = BTreeMap::new();
         for round in 0..o.peers {
             for app in apps {
-                if late() {
+                if end.is_over() {
                     break;
                 }
-                let wrong = peers::round(app, peer, o.seed.wrapping_add(round))?;
+                let wrong = peers::round(app, peer, o.seed.seed.wrapping_add(round))?;
                 let row = rows.entry(app.name).or_default();
                 row.looked += 1;
                 if let Some(why) = wrong {
@@ -223,18 +211,4 @@ fn control(o: &Options, apps: &[&'static App], late: &dyn Fn() -> bool) -> Resul
         all.insert(peer.0, by_app);
     }
     Ok(json!(all))
-}
-
-fn main() -> ExitCode {
-    match options().and_then(|o| work(&o)) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(e) => {
-            eprintln!(
-                "lanefs-apps: {e}\nusage: lanefs-apps [--rounds N] [--only NAME] [--order ordered|relaxed] [--states N] [--seed N] [--jobs N] \
-                 [--minutes N] [--peers N] [--keep DIR] [--json FILE]"
-            );
-            ExitCode::from(2)
-        }
-    }
 }

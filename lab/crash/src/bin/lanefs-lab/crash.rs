@@ -1,14 +1,7 @@
-//! `cargo xtask crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--states N] [--jobs N] --json FILE`:
-//! crashes LaneFS in every way the fault model knows, and says whether a promise was broken. Exit
-//! status 1 if one was, or if a canary was not caught. With `--states` it goes on, without
-//! `--minutes` as long as it takes, until so many distinct states were recovered; the families
-//! share the states then, not the time. With `--quick` few states of each workload, and a failure
-//! as it was found; with `--brief` a handful, at answers only, and no crash within recovery;
-//! `--workload N` or `N..M`: of each family only these; `--order ordered` or `--order relaxed`: all
-//! in that order, where else workloads take turns. The canaries' scripts are families only when
-//! they are asked for (`--only script`); `--only canaries` plants all of them,
-//! `--only "canary NAME"` those whose name has NAME in it.
+//! `cargo xtask crash`: crashes LaneFS in every way the fault model knows, and says whether a
+//! promise was broken, or a planted mistake was not found.
 
+use clap::Args;
 use lanefs::Order;
 use lanefs_lab_crash::crash::canaries::hunt_all;
 use lanefs_lab_crash::crash::concurrent::run_threads;
@@ -17,79 +10,60 @@ use lanefs_lab_crash::crash::states::Levels;
 use lanefs_lab_crash::crash::system::{LaneFs, System};
 use lanefs_lab_crash::crash::{Config, Counts, Failure, run, workloads};
 use lanefs_lab_model::generate::shrink;
+use lanefs_lab_model::harness::{Jobs, Limit, Output, Seed};
 use lanefs_lab_model::scenario::{Scenario, known, small};
 use lanefs_sync::clock::Clock;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-#[derive(Clone, Debug)]
-struct Options {
+/// The command line.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// The long version
+    #[arg(long)]
     long: bool,
-    seed: u64,
-    only: Option<String>,
-    minutes: Option<u64>,
-    states: Option<u64>,
-    jobs: usize,
-    json: Option<String>,
-    keep_going: usize,
+    /// Few states of each workload, and a failure as it was found
+    #[arg(long)]
     quick: bool,
+    /// A handful of states, at answers only, and no crash within recovery
+    #[arg(long)]
     brief: bool,
+    /// Families whose name begins so. The scripts of planted mistakes are families only when they
+    /// are asked for (`script`); `canaries` plants all of them, `canary NAME` those with NAME in
+    /// their names
+    #[arg(long, value_name = "FAMILY")]
+    only: Option<String>,
+    /// Go on, without --minutes as long as it takes, until so many distinct states were recovered;
+    /// the families share the states then, not the time
+    #[arg(long, value_name = "N")]
+    states: Option<u64>,
+    /// Of each family only these workloads
+    #[arg(long = "workload", value_name = "N[..M]", value_parser = numbers)]
     workloads: Option<Range<usize>>,
+    /// All in this order, where else workloads take turns: ordered or relaxed
+    #[arg(long, value_parser = super::apps::order)]
     order: Option<Order>,
+    /// Stop a family at so many failures
+    #[arg(long = "failures", value_name = "N", default_value_t = 20)]
+    keep_going: usize,
+    #[command(flatten)]
+    seed: Seed,
+    #[command(flatten)]
+    jobs: Jobs,
+    #[command(flatten)]
+    limit: Limit,
+    #[command(flatten)]
+    output: Output,
 }
 
-fn options() -> Result<Options, String> {
-    let mut o = Options {
-        long: false,
-        seed: 1,
-        only: None,
-        minutes: None,
-        states: None,
-        jobs: std::thread::available_parallelism().map_or(1, |n| n.get()),
-        json: None,
-        keep_going: 20,
-        quick: false,
-        brief: false,
-        workloads: None,
-        order: None,
-    };
-    let mut args = std::env::args().skip(1);
-    while let Some(a) = args.next() {
-        let mut value = || args.next().ok_or(format!("{a} needs a value"));
-        let number = |s: String| s.parse::<u64>().map_err(|_| format!("{s:?} is not a number"));
-        match a.as_str() {
-            "--long" => o.long = true,
-            "--quick" => o.quick = true,
-            "--brief" => o.brief = true,
-            "--workload" => {
-                let s = value()?;
-                let (from, to) = s.split_once("..").unwrap_or((&s, ""));
-                let from = number(from.into())? as usize;
-                let to = if to.is_empty() { from + 1 } else { number(to.into())? as usize };
-                o.workloads = Some(from..to);
-            }
-            "--order" => {
-                o.order = Some(match value()?.as_str() {
-                    "ordered" => Order::Ordered,
-                    "relaxed" => Order::Relaxed,
-                    other => return Err(format!("{other:?}: ordered or relaxed")),
-                });
-            }
-            "--seed" => o.seed = number(value()?)?,
-            "--only" => o.only = Some(value()?),
-            "--minutes" => o.minutes = Some(number(value()?)?),
-            "--states" => o.states = Some(number(value()?)?),
-            "--jobs" => o.jobs = number(value()?)?.max(1) as usize,
-            "--failures" => o.keep_going = number(value()?)?.max(1) as usize,
-            "--json" => o.json = Some(value()?),
-            _ => return Err(format!("unknown argument {a:?}")),
-        }
-    }
-    Ok(o)
+fn numbers(word: &str) -> Result<Range<usize>, String> {
+    let number = |s: &str| s.parse::<usize>().map_err(|e| e.to_string());
+    let (from, to) = word.split_once("..").unwrap_or((word, ""));
+    let from = number(from)?;
+    Ok(from..if to.is_empty() { from + 1 } else { number(to)? })
 }
 
 /// How a workload is run.
@@ -129,7 +103,7 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
         _ => Config::SHORT,
     };
     let many = if o.long || o.brief || o.states.is_some() { usize::MAX } else { 100_000 };
-    let seed = o.seed;
+    let seed = o.seed.seed;
     let family = |name: &str, scenarios, config, share| Family {
         name: name.into(),
         kind: Kind::Crash,
@@ -256,7 +230,7 @@ fn run_family(family: Family, o: &Options, until: Until, results: &Mutex<Results
     let queue = Mutex::new(scenarios.enumerate());
     let stop = AtomicBool::new(false);
     std::thread::scope(|s| {
-        for _ in 0..o.jobs {
+        for _ in 0..o.jobs.get() {
             s.spawn(|| {
                 let mut made = false;
                 // One workload whatever the time is: no family is left out. Relaxed: a hint to stop
@@ -284,11 +258,13 @@ fn run_family(family: Family, o: &Options, until: Until, results: &Mutex<Results
                         Kind::Crash => run(&system, steps, &config, &mut counts).err(),
                         // The superblock and the slots lie in the first segment.
                         Kind::Medium => {
-                            run_medium(&system, steps, &config, 16, 400, o.seed, &mut counts).err()
+                            run_medium(&system, steps, &config, 16, 400, o.seed.seed, &mut counts).err()
                         }
                         Kind::Threads => {
-                            let seed =
-                                scenario.name.bytes().fold(o.seed, |h, b| h.wrapping_mul(31) + u64::from(b));
+                            let seed = scenario
+                                .name
+                                .bytes()
+                                .fold(o.seed.seed, |h, b| h.wrapping_mul(31) + u64::from(b));
                             run_threads(&system, &workloads::threads(seed, 3, 25), &config, &mut counts).err()
                         }
                     };
@@ -301,7 +277,7 @@ fn run_family(family: Family, o: &Options, until: Until, results: &Mutex<Results
                         r.violations += 1;
                         eprintln!("VIOLATION in {name}, {}:\n{f}", scenario.name);
                         r.failures.push((format!("{name}: {}", scenario.name), f));
-                        if r.failures.len() >= o.keep_going {
+                        if r.failures.len() >= o.keep_going.max(1) {
                             stop.store(true, Ordering::Relaxed);
                         }
                     }
@@ -342,7 +318,8 @@ fn without_huge_pages() {
     }
 }
 
-fn work(o: &Options) -> Result<bool, String> {
+/// Runs the check.
+pub fn work(o: &Options) -> Result<bool, String> {
     // A panic of what is checked is a violation, reported as such.
     std::panic::set_hook(Box::new(|p| {
         if std::thread::current().name().is_some_and(|n| n == "main") {
@@ -351,7 +328,7 @@ fn work(o: &Options) -> Result<bool, String> {
     }));
     without_huge_pages();
     let start = Instant::now();
-    let minutes = match (o.minutes, o.states) {
+    let minutes = match (o.limit.minutes, o.states) {
         (None, Some(_)) => None,
         (m, _) => Some(m.unwrap_or(if o.long { 600 } else { 8 })),
     };
@@ -395,7 +372,7 @@ fn work(o: &Options) -> Result<bool, String> {
         None | Some("canaries") => Some(""),
         Some(family) => family.strip_prefix("canary "),
     };
-    let canaries = if let Some(name) = hunted { hunt_all(o.jobs, name)? } else { BTreeMap::new() };
+    let canaries = if let Some(name) = hunted { hunt_all(o.jobs.get(), name)? } else { BTreeMap::new() };
     let r = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     let failures: Vec<_> = r
         .failures
@@ -414,25 +391,8 @@ fn work(o: &Options) -> Result<bool, String> {
         "canaries": canaries,
         "failures": failures,
         "seconds": start.elapsed().as_secs(),
-        "seed": o.seed,
+        "seed": o.seed.seed,
     });
-    let text = serde_json::to_string_pretty(&json).map_err(|e| e.to_string())?;
-    match &o.json {
-        Some(file) => std::fs::write(file, text + "\n").map_err(|e| format!("{file}: {e}"))?,
-        None => println!("{text}"),
-    }
+    o.output.write(&json)?;
     Ok(r.violations == 0 && canaries.values().all(|c| *c))
-}
-
-fn main() -> ExitCode {
-    match options().and_then(|o| work(&o)) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(e) => {
-            eprintln!(
-                "lanefs-crash: {e}\nusage: lanefs-crash [--long] [--seed N] [--only FAMILY] [--minutes N] [--states N] [--jobs N] [--failures N] [--quick | --brief] [--workload N] [--json FILE]"
-            );
-            ExitCode::from(2)
-        }
-    }
 }
