@@ -62,9 +62,9 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
     if failed.is_empty() { Ok(()) } else { Err(format!("measurements failed: {}", failed.join(" "))) }
 }
 
-/// Runs an example of the library.
+/// Runs a measuring program of the benchmarks.
 fn example(name: &str, arguments: &[&str]) -> Result<(), String> {
-    run(cargo(&["run", "--release", "--quiet", "--package", "lanefs", "--example", name, "--"])
+    run(cargo(&["run", "--release", "--quiet", "--package", "lanefs-bench", "--example", name, "--"])
         .args(arguments))
 }
 
@@ -75,11 +75,20 @@ fn mounted(size: &str, options: &[&str]) -> Result<Volume, String> {
     Ok(volume)
 }
 
-/// Runs an example on a mount and shows the memory of the process that serves it.
+/// Runs one on a mount and shows the memory of the process that serves it.
 fn on_mount(volume: &Volume, name: &str, arguments: &[&str]) -> Result<(), String> {
     let pid = volume.pid().ok_or("nothing serves the mount")?.to_string();
-    let mut c =
-        cargo(&["run", "--release", "--quiet", "--package", "lanefs", "--example", name, "--", "--dir"]);
+    let mut c = cargo(&[
+        "run",
+        "--release",
+        "--quiet",
+        "--package",
+        "lanefs-bench",
+        "--example",
+        name,
+        "--",
+        "--dir",
+    ]);
     run(c.arg(volume.mnt()).args(["--pid", &pid]).args(arguments))
 }
 
