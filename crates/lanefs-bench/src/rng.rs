@@ -1,22 +1,20 @@
-//! A small fast generator. Workloads must not spend their time in randomness, and runs must repeat.
+//! Random numbers of workloads: no time must be spent in them, and runs must repeat.
 
-/// xoshiro-like: splitmix64, one multiply chain per number, period 2^64.
+use lanefs_sync::random;
+
+/// The generator of the workspace, with the distributions that workloads ask for.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(random::Rng);
 
 impl Rng {
     /// A generator with this seed.
     pub fn new(seed: u64) -> Rng {
-        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x1234_5678_9abc_def1))
+        Rng(random::Rng::at(random::spread(seed).wrapping_add(0x1234_5678_9abc_def1)))
     }
     /// The next 64 bits.
     #[inline]
     pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.bits()
     }
     /// A number below `n` (at least 1).
     #[inline]

@@ -16,6 +16,7 @@
 //! shared only when another thread releases.
 
 use lanefs::{File, Ino};
+use lanefs_sync::random::spread;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -113,7 +114,7 @@ impl Handles {
     fn inodes(&self, ino: Ino) -> std::sync::MutexGuard<'_, HashMap<Ino, Opened>> {
         // Lanes make inodes in runs: the shard is chosen by a hash of the number, so that lanes
         // seldom meet.
-        let shard = (ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % SHARDS;
+        let shard = (spread(ino.0) >> 58) as usize % SHARDS;
         self.inodes[shard].0.lock().unwrap_or_else(|e| e.into_inner())
     }
 

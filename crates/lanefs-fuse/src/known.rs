@@ -11,6 +11,7 @@
 //!    counts are all zero is dropped.
 
 use lanefs::Ino;
+use lanefs_sync::random::spread;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -35,7 +36,7 @@ impl Known {
     }
 
     fn shard(&self, chunk: u64) -> std::sync::MutexGuard<'_, HashMap<u64, Box<Chunk>>> {
-        let shard = (chunk.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as usize % SHARDS;
+        let shard = (spread(chunk) >> 56) as usize % SHARDS;
         // A panic while the lock was held left counts that are at most too high.
         self.0[shard].0.lock().unwrap_or_else(|e| e.into_inner())
     }

@@ -33,7 +33,7 @@ fn measure(what: &str, n: u64, mut f: impl FnMut(u64) -> Result<()>) -> Result<(
 
 /// A block number that jumps about.
 fn place(i: u64) -> u64 {
-    i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % BLOCKS * 4096
+    lanefs_sync::random::spread(i) % BLOCKS * 4096
 }
 
 fn device(name: &str, d: &dyn Device, n: u64) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Maps and sets of words, with a hash that costs one multiplication.
 
+use lanefs_sync::random::spread;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -17,7 +18,7 @@ impl Hasher for WordHasher {
         }
     }
     fn write_u64(&mut self, v: u64) {
-        let x = (self.0 ^ v).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let x = spread(self.0 ^ v);
         self.0 = x ^ (x >> 32);
     }
 }

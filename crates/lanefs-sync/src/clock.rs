@@ -4,6 +4,7 @@
 //! `last_ts` of the keys it writes; the clock keeps it near real time. So the kinds below include
 //! two that are wrong on purpose, and the tests of the rooms above run with all of them.
 
+use crate::random::{GOLDEN, mix};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A source of timestamps. On lines of its own, wherever it is allocated: every call reads which
@@ -55,11 +56,8 @@ impl Clock {
             Kind::Generic => clock_ns(libc::CLOCK_MONOTONIC) as u64,
             Kind::Lamport => 0,
             Kind::Adversarial(state) => {
-                // Relaxed: only the values' variety matters. (splitmix64)
-                let mut mixed = state.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
-                mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-                mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-                (mixed ^ (mixed >> 31)) >> 24
+                // Relaxed: only the values' variety matters.
+                mix(state.fetch_add(GOLDEN, Ordering::Relaxed)) >> 24
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What the rooms above share to stay out of each other's cache lines: lanes, epochs, the reader
-//! pass-through semaphore, sequence words, the strided counter and the clock.
+//! pass-through semaphore, sequence words, the strided counter and the clock; and the one generator
+//! of random numbers.
 //!
 //! Every protocol is told at the head of its file; `docs/CONCURRENCY.md` lists who may write which
 //! field. The same code runs under loom
@@ -17,6 +18,7 @@ pub mod lock;
 pub mod partial;
 pub mod primitive;
 pub mod racy_copy;
+pub mod random;
 pub mod raw_lock;
 pub mod rps;
 pub mod schedule;

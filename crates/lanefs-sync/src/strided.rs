@@ -208,21 +208,12 @@ fn as_signed(n: u64) -> i64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-
-    /// A small generator, so that a failure names its seed.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, bound: u64) -> u64 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 33) % bound
-        }
-    }
+    use crate::random::Rng;
 
     #[test]
     fn alone_it_is_an_exact_counter() {
         for seed in 0..300 {
-            let mut random = Random(seed);
+            let mut random = Rng::new(seed);
             let lanes = 1 + random.below(5) as usize;
             let mut model = random.below(2_000) as i64;
             let counter = StridedCounter::new(model, lanes, random.below(64) as i64);
@@ -264,7 +255,7 @@ mod tests {
                     let counter = &counter;
                     scope.spawn(move || {
                         let mut granted = 0;
-                        let mut random = Random(lane as u64);
+                        let mut random = Rng::new(lane as u64);
                         // Until even one is refused; giving some back on the way.
                         loop {
                             let n = 1 + random.below(7);

@@ -22,6 +22,7 @@
 use crate::error::{Error, Result};
 use lanefs_format::Ino;
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
+use lanefs_sync::random::spread;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -175,7 +176,7 @@ impl Default for LockTable {
 }
 
 fn shard_of(ino: Ino) -> usize {
-    (ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % SHARDS
+    (spread(ino.0) >> 58) as usize % SHARDS
 }
 
 impl LockTable {

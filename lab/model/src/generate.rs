@@ -1,39 +1,8 @@
 //! Random sequences of calls from a seed, over a tree small enough that they meet.
 
+pub use lanefs_sync::random::Rng;
+
 use crate::op::{Name, Op, Step, Tagged, When, Who};
-
-/// A small random number generator: the same seed gives the same sequence everywhere.
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// A generator for a seed.
-    pub fn new(seed: u64) -> Rng {
-        let mut r = Rng(seed ^ 0x9e37_79b9_7f4a_7c15);
-        r.bits();
-        r
-    }
-    /// 64 random bits (splitmix64).
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    /// A number below `n` (which is not 0).
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.bits() % n
-    }
-    /// True once in `n`.
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-    /// One of a list.
-    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.below(of.len() as u64) as usize]
-    }
-}
 
 /// What kinds of calls to make.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@
 //! last E may be as before or as after, and where a write in place was under way, block by block
 //! either.
 
-use crate::programs::random::Random;
+use lanefs_sync::random::Rng;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ impl State {
 /// Bytes of block `block` of file `id` in a version.
 pub fn content(id: u64, version: u64, block: u64, into: &mut [u8]) {
     let seed = id.wrapping_mul(0x9e37_79b9) ^ version.wrapping_mul(0xc2b2_ae3d_27d4_eb4f) ^ (block << 40);
-    Random(seed).fill(into);
+    Rng::at(seed).fill(into);
 }
 
 /// One file's promises.

@@ -12,10 +12,10 @@ mod ledger;
 mod small;
 pub mod writer;
 
-use crate::programs::random::Random;
 use crate::programs::volume::{self, Volume};
 use crate::programs::{PROGRAMS, child};
 use crate::run::need;
+use lanefs_sync::random::Rng;
 use ledger::{Checked, Ledger};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ struct Totals {
 impl Totals {
     /// Mounts what a kill in round `n` left, sometimes kills it again at once, and compares it with
     /// what the writers of this round and the one before were told.
-    fn recover(&mut self, v: &mut Volume, random: &mut Random, n: u64) -> Result<(), String> {
+    fn recover(&mut self, v: &mut Volume, random: &mut Rng, n: u64) -> Result<(), String> {
         v.fsck()?;
         let mut mounted = v.mount()?;
         if random.one_in(5) {
@@ -120,7 +120,7 @@ pub fn main(arguments: &[&str]) -> Result<(), String> {
     let mut volume = Volume::make(&lanefs, "4G", &[])?;
     volume.mount()?;
     let mut totals = Totals::default();
-    let mut random = Random(seed);
+    let mut random = Rng::at(seed);
     for n in 0..rounds {
         let start = Instant::now();
         let is_small = with_small && n % every == 0;
@@ -202,7 +202,7 @@ fn round(
     v: &mut Volume,
     n: u64,
     name: &'static str,
-    random: &mut Random,
+    random: &mut Rng,
     totals: &mut Totals,
 ) -> Result<(), String> {
     let io = |e: std::io::Error| e.to_string();
@@ -214,7 +214,7 @@ fn round(
         std::fs::remove_dir_all(&place).map_err(|e| format!("removing {}: {e}", place.display()))?;
     }
     std::fs::create_dir_all(mnt.join("programs")).map_err(io)?;
-    let seed = (random.next() >> 40).to_string();
+    let seed = (random.bits() >> 40).to_string();
     let log = outside.join("program.log");
     let begin = || start(&["programs", "--quick", name, "--in"], &[&mnt.join("programs"), &outside], &log);
     let mut program = begin()?;

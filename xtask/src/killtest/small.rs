@@ -3,9 +3,9 @@
 //! that fsync, and one of the applications of `cargo xtask apps` with its own judge.
 
 use super::{Totals, child, start};
-use crate::programs::random::Random;
 use crate::programs::volume::Volume;
 use crate::run::root;
+use lanefs_sync::random::Rng;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl Small {
         &mut self,
         lanefs: &Path,
         ordered: bool,
-        random: &mut Random,
+        random: &mut Rng,
         totals: &mut Totals,
     ) -> Result<&'static str, String> {
         if self.rounds.is_multiple_of(ROUNDS) {
@@ -70,7 +70,7 @@ impl Small {
         let io = |e: std::io::Error| e.to_string();
         let (mnt, outside) = (v.mnt(), v.outside().join(format!("round{n}")));
         std::fs::create_dir_all(&outside).map_err(io)?;
-        let seed = (random.next() >> 40).to_string();
+        let seed = (random.bits() >> 40).to_string();
         let prefix = format!("round{n}");
         let place = mnt.join(format!("app{n}"));
         std::fs::create_dir(&place).map_err(|e| format!("{}: {e}", place.display()))?;

@@ -3,7 +3,7 @@
 //! small volume. It works until the first error, which is the end of the mount.
 
 use super::ledger::{BLOCK, State, content};
-use crate::programs::random::Random;
+use lanefs_sync::random::Rng;
 use std::fs::{File, OpenOptions};
 use std::io::{Result, Write};
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ struct Writer {
     /// Below the volume's root; all of this thread's files are in it.
     prefix: String,
     ledger: File,
-    random: Random,
+    random: Rng,
     next: u64,
     kept: Vec<Kept>,
     /// How many files to keep.
@@ -75,7 +75,7 @@ impl Writer {
             mnt: mnt.to_path_buf(),
             prefix,
             ledger,
-            random: Random(seed ^ thread << 50),
+            random: Rng::at(seed ^ thread << 50),
             next: first,
             kept: Vec::new(),
             most: 400,

@@ -6,8 +6,8 @@
 //! zero a range, copy a range, fsync, close and open; with `--mmap` also reads and writes through
 //! mappings; with `--direct` reads and writes go through O_DIRECT in units of 512 bytes.
 
-use super::random::Random;
 use super::{Place, child};
+use lanefs_sync::random::Rng;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -81,7 +81,7 @@ struct Fsx {
     file: File,
     /// What the file must hold.
     good: Vec<u8>,
-    random: Random,
+    random: Rng,
     direct: bool,
     mmap: bool,
     /// Room for O_DIRECT, aligned.
@@ -115,7 +115,7 @@ impl Fsx {
             path: path.to_path_buf(),
             file: open(path, direct)?,
             good: Vec::new(),
-            random: Random(seed),
+            random: Rng::at(seed),
             direct,
             mmap,
             buffer: Buffer::new(WIDEST as usize + SECTOR as usize),

@@ -9,7 +9,6 @@ mod fio;
 pub mod fsx;
 mod git;
 mod load;
-pub mod random;
 mod sqlite;
 mod stress;
 mod suites;

@@ -1,6 +1,6 @@
 //! Trees of files to work on: the same for the same seed.
 
-use super::random::Random;
+use lanefs_sync::random::Rng;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::path::Path;
 /// some fifty, with a few symbolic links, hard links, executable files, empty files, sparse files
 /// and long names.
 pub fn make(dir: &Path, files: usize, seed: u64) -> std::io::Result<()> {
-    let mut random = Random(seed);
+    let mut random = Rng::at(seed);
     let mut content = Vec::new();
     for i in 0..files {
         let folder = dir.join(format!("part{}/group{}", i / 2500, i / 50));
@@ -42,10 +42,10 @@ pub fn make(dir: &Path, files: usize, seed: u64) -> std::io::Result<()> {
 }
 
 /// Lines of hexadecimal words.
-fn text(into: &mut Vec<u8>, size: usize, random: &mut Random) {
+fn text(into: &mut Vec<u8>, size: usize, random: &mut Rng) {
     into.clear();
     while into.len() < size {
-        let word = random.next();
+        let word = random.bits();
         into.extend_from_slice(format!("{word:x}").as_bytes());
         into.push(if word.is_multiple_of(7) { b'\n' } else { b' ' });
     }

@@ -10,16 +10,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("lanefs-format", &["lanefs-sync"]),
     ("lanefs-store", &["lanefs-sync", "lanefs-format"]),
     ("lanefs", &["lanefs-sync", "lanefs-format", "lanefs-store"]),
-    ("lanefs-fuse", &["lanefs"]),
+    ("lanefs-fuse", &["lanefs-sync", "lanefs"]),
     ("lanefs-bench", &["lanefs-sync", "lanefs-store", "lanefs"]),
     ("lanefs-cli", &["lanefs-format", "lanefs-store", "lanefs", "lanefs-fuse", "lanefs-bench"]),
-    ("lanefs-lab-model", &["lanefs"]),
+    ("lanefs-lab-model", &["lanefs-sync", "lanefs"]),
     (
         "lanefs-lab-crash",
         &["lanefs-sync", "lanefs-format", "lanefs-store", "lanefs", "lanefs-fuse", "lanefs-lab-model"],
     ),
     ("lanefs-lab-conflicts", &["lanefs-store", "lanefs", "lanefs-bench", "lanefs-lab-model"]),
-    ("xtask", &[]),
+    // The generator of random numbers.
+    ("xtask", &["lanefs-sync"]),
 ];
 
 /// Checks a manifest.

@@ -16,6 +16,7 @@ use lanefs_store::device::{
     Crash, Device as Medium, Fate, Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan, Recorder, When,
 };
 use lanefs_store::{FormatOptions, Store};
+use lanefs_sync::random::Rng;
 use std::sync::Arc;
 
 /// Bytes that carry one version.
@@ -24,18 +25,6 @@ const UNIT: usize = 512;
 const UNITS: usize = 4096;
 const FILES: u64 = 4;
 const MOST: u32 = 1 << 17;
-
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-}
 
 /// What a unit may hold.
 #[derive(Clone, Debug)]
@@ -131,7 +120,7 @@ fn faults(rng: &mut Rng) -> Plan {
 }
 
 fn run(seed: u64) {
-    let rng = &mut Rng(seed);
+    let rng = &mut Rng::at(seed);
     let device = Arc::new(MemoryDevice::new(48 << 20).unwrap());
     let plain: Arc<dyn Medium> = device.clone();
     Store::format(&[plain], &FormatOptions::default()).unwrap();

@@ -10,20 +10,21 @@ use crate::MountConfig;
 use crate::wire::abi::{IN_HEADER, OUT_HEADER};
 use crate::wire::{Agreed, Device, room};
 use lanefs::{Ino, MountOptions, Volume};
+use lanefs_sync::random;
 use std::sync::Arc;
 
-struct Rng(u64);
+/// Numbers, and what requests have in them.
+struct Rng(random::Rng);
 
 impl Rng {
+    fn at(seed: u64) -> Rng {
+        Rng(random::Rng::at(seed))
+    }
     fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.bits()
     }
     fn below(&mut self, n: u64) -> u64 {
-        self.bits() % n
+        self.0.below(n)
     }
     fn word(&mut self) -> u64 {
         match self.below(8) {
@@ -132,7 +133,7 @@ fn request(rng: &mut Rng, op: u32, body: &[u8]) -> Vec<u8> {
 }
 
 fn run(seed: u64, requests: u64) {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::at(seed);
     let options = MountOptions { background: false, cache_size: 8 << 20, ..MountOptions::default() };
     let device = lanefs_store::device::MemoryDevice::new(32 << 20).unwrap();
     let device: Arc<dyn lanefs_store::device::Device> = Arc::new(device);
@@ -201,7 +202,7 @@ fn run(seed: u64, requests: u64) {
         }
     }
     let _ = volume.node_stat(Ino(1)).unwrap();
-    let bytes = request(&mut Rng(seed), op::DESTROY, b"");
+    let bytes = request(&mut Rng::at(seed), op::DESTROY, b"");
     if let Some(req) = Request::decode(&bytes) {
         let mut reply = Reply::over(bytes_out.bytes());
         adaptor.serve(&req, &mut reply, &origin).unwrap();

@@ -12,6 +12,7 @@
 //! leaving the later one out. A discard is a pending or durable write of zeros, and may always be
 //! left out, since it is a hint.
 
+use lanefs_sync::random::Rng;
 use std::sync::Arc;
 
 use super::memory::{MemoryDevice, MemoryImage};
@@ -148,14 +149,14 @@ impl<'a> Crash<'a> {
 
     /// The devices with pending writes lost, whole, cut off or torn in pieces, as `seed` decides.
     pub fn build_random(&self, bases: &[Arc<MemoryImage>], seed: u64) -> Result<Vec<MemoryDevice>> {
-        let mut r = Random(seed);
+        let mut r = Rng::at(seed);
         self.build(bases, |_, w| {
             let sectors = w.payload.len().div_ceil(SECTOR);
-            match r.next() % 8 {
+            match r.bits() % 8 {
                 0..=2 => Fate::Lost,
                 3..=5 => Fate::Whole,
-                6 => Fate::Prefix(r.next() % (sectors + 1)),
-                _ => Fate::Sectors((0..sectors.div_ceil(64)).map(|_| r.next()).collect()),
+                6 => Fate::Prefix(r.bits() % (sectors + 1)),
+                _ => Fate::Sectors((0..sectors.div_ceil(64)).map(|_| r.bits()).collect()),
             }
         })
     }
@@ -184,27 +185,13 @@ pub fn subsets(n: usize, limit: usize, seed: u64) -> Box<dyn Iterator<Item = Vec
     if n < 20 && 1 << n <= limit {
         return Box::new((0..1u32 << n).map(move |bits| (0..n).map(|i| bits >> i & 1 == 1).collect()));
     }
-    let mut r = Random(seed);
+    let mut r = Rng::at(seed);
     let fixed = [vec![false; n], vec![true; n]].into_iter();
     let alone = (0..n).map(move |k| (0..n).map(|i| i == k).collect());
     let missing = (0..n).map(move |k| (0..n).map(|i| i != k).collect());
     let prefixes = (1..n).map(move |k| (0..n).map(|i| i < k).collect());
-    let random = std::iter::repeat_with(move || (0..n).map(|_| r.next() & 1 == 0).collect());
+    let random = std::iter::repeat_with(move || (0..n).map(|_| r.bits() & 1 == 0).collect());
     Box::new(fixed.chain(alone).chain(missing).chain(prefixes).chain(random).take(limit))
-}
-
-/// SplitMix64: what a seed becomes must never change with a library.
-#[derive(Clone, Debug)]
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
 }
 
 #[cfg(test)]

@@ -5,12 +5,13 @@
 //! not yet done all it was to do, decides the fault. Everything that fired is kept in a list, so a
 //! failing test can say what was done to it.
 
+use lanefs_sync::random::Rng;
 use std::ops::Range;
 use std::time::Duration;
 
 use lanefs_sync::lock::Mutex;
 
-use super::crash::{Random, SECTOR};
+use super::crash::SECTOR;
 use super::{Device, ReadReq, WriteReq, io_error};
 use crate::error::Result;
 use lanefs_format::BLOCK_SIZE;
@@ -108,16 +109,16 @@ impl Plan {
 
     /// One fault in about `one_in` reads and writes, of every kind in turn, as `seed` decides.
     pub fn seeded(seed: u64, one_in: u64) -> Plan {
-        let mut r = Random(seed);
-        let mut plan = Plan { rules: Vec::new(), seed: r.next() };
+        let mut r = Rng::at(seed);
+        let mut plan = Plan { rules: Vec::new(), seed: r.bits() };
         for kind in [Kind::Read, Kind::Write] {
             let faults = [
                 Fault::Error(libc::EIO),
-                Fault::Misdirected((r.next() % 16) as i64 - 8),
-                Fault::BitFlip(r.next() % (BLOCK_SIZE as u64 * 8)),
+                Fault::Misdirected((r.bits() % 16) as i64 - 8),
+                Fault::BitFlip(r.bits() % (BLOCK_SIZE as u64 * 8)),
                 Fault::Lost,
-                Fault::Torn(r.next() % 8),
-                Fault::Short(r.next() % 8),
+                Fault::Torn(r.bits() % 8),
+                Fault::Short(r.bits() % 8),
             ];
             let usable = if kind == Kind::Read { &faults[..3] } else { &faults[..] };
             for &fault in usable {
@@ -147,7 +148,7 @@ struct State {
     plan: Plan,
     fired_of: Vec<u64>,
     counts: [u64; 4],
-    random: Random,
+    random: Rng,
     fired: Vec<Fired>,
 }
 
@@ -271,7 +272,7 @@ impl State {
         State {
             fired_of: vec![0; plan.rules.len()],
             counts: [0; 4],
-            random: Random(plan.seed),
+            random: Rng::at(plan.seed),
             fired: Vec::new(),
             plan,
         }
@@ -288,7 +289,7 @@ impl State {
             if rule.kind != kind || nth < w.nth || w.times != 0 && *fired >= w.times || !here {
                 continue;
             }
-            if w.one_in.is_some_and(|n| !self.random.next().is_multiple_of(n.max(1))) {
+            if w.one_in.is_some_and(|n| !self.random.bits().is_multiple_of(n.max(1))) {
                 continue;
             }
             *fired += 1;

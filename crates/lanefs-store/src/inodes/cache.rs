@@ -24,6 +24,7 @@ use lanefs_format::{BlockAddr, Ino};
 use lanefs_sync::CachePadded;
 use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
+use lanefs_sync::random::spread;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -287,7 +288,7 @@ impl Cells {
         }
         // The upper bits of a product depend on all: the first numbers of all chunks are in use,
         // and must not lie in the same shards.
-        (ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % SHARDS
+        (spread(ino.0) >> 32) as usize % SHARDS
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {

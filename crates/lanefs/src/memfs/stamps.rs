@@ -41,6 +41,7 @@ use crossbeam_utils::CachePadded;
 use lanefs_format::Ino;
 use lanefs_sync::SeqWord;
 use lanefs_sync::primitive::fence;
+use lanefs_sync::random::spread;
 use smallvec::SmallVec;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
@@ -111,7 +112,7 @@ const CONTENT: usize = 1;
 /// The set that an inode's slots are in.
 #[inline]
 fn set_of(ino: Ino) -> usize {
-    (ino.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57) as usize % SETS
+    (spread(ino.0) >> 57) as usize % SETS
 }
 
 impl Slot {

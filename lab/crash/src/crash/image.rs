@@ -3,6 +3,7 @@
 
 use lanefs_store::device::{Device, ReadReq, WriteReq};
 use lanefs_store::{Result, StoreError};
+use lanefs_sync::random::{mix, spread};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a block.
@@ -43,12 +44,6 @@ pub struct Image {
     hash: u64,
 }
 
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 fn hash_block(bytes: &[u8; BLOCK]) -> u64 {
     let mut h = 0x517c_c1b7_2722_0a95_u64;
     for w in bytes.as_chunks::<8>().0 {
@@ -72,7 +67,7 @@ impl Image {
     }
 
     fn part(&self, block: usize) -> u64 {
-        mix(self.at(block).hash ^ (block as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        mix(self.at(block).hash ^ spread(block as u64))
     }
 
     /// Tells contents apart.

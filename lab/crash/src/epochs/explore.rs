@@ -34,7 +34,7 @@ impl Hasher for Quick {
         self.write_u64(u64::from(i));
     }
     fn write_u64(&mut self, i: u64) {
-        self.0 = (self.0.rotate_left(7) ^ i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = lanefs_sync::random::spread(self.0.rotate_left(7) ^ i);
     }
     fn write_usize(&mut self, i: usize) {
         self.write_u64(i as u64);

@@ -109,8 +109,9 @@ impl Turn {
         let next = (0..s.alive.len()).filter(|&t| t != me && s.alive[t]).nth(n).unwrap_or(me);
         s.turn = next;
         s.counts.switches += 1;
-        s.counts.trace = (s.counts.trace.rotate_left(7) ^ s.counts.steps ^ ((next as u64) << 48))
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        s.counts.trace = lanefs_sync::random::spread(
+            s.counts.trace.rotate_left(7) ^ s.counts.steps ^ ((next as u64) << 48),
+        );
         true
     }
 

@@ -85,7 +85,7 @@ impl State {
         self.note(what.len() as u64);
     }
     fn note(&mut self, word: u64) {
-        self.trace = (self.trace.rotate_left(9) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.trace = lanefs_sync::random::spread(self.trace.rotate_left(9) ^ word);
     }
     fn happens(&mut self, one_in: u64) -> bool {
         one_in > 0 && self.rng.one_in(one_in)

@@ -10,6 +10,7 @@
 use crate::error::{Result, StoreError};
 use lanefs_format::record::{self, Effect};
 use lanefs_format::{FileKind, Ino, Version};
+use lanefs_sync::random::spread;
 
 /// The net change of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -269,7 +270,7 @@ fn string_up(steps: &[Step<'_>]) -> (Vec<Chain>, Vec<u32>) {
     let mask = table.len() - 1;
     for (i, s) in steps.iter().enumerate() {
         // The upper half of a product depends on all bits; cookies are hashes, cut at the low end.
-        let mixed = (s.cookie ^ s.dir.0.rotate_left(40)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = spread(s.cookie ^ s.dir.0.rotate_left(40));
         let mut at = (mixed >> 32) as usize & mask;
         loop {
             let c = &mut table[at];
