@@ -10,17 +10,16 @@
 // measured too.
 #[path = "../../lanefs-cli/src/allocator.rs"]
 mod allocator;
-#[path = "common/target.rs"]
-#[allow(dead_code)] // the other measurement uses all of it
-mod target;
+#[path = "common/process.rs"]
+mod process;
 
 use lanefs::{File, MountOptions, OpenOptions, Volume};
 use lanefs_store::device::{Device, FileDevice};
 use lanefs_store::{FormatOptions, Store};
+use process::{Failure, Memory};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Instant;
-use target::{Failure, Memory};
 
 const SIZE: u64 = 100 << 30;
 /// Pages written.

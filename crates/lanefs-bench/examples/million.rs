@@ -11,15 +11,18 @@
 // measured too.
 #[path = "../../lanefs-cli/src/allocator.rs"]
 mod allocator;
+#[path = "common/process.rs"]
+mod process;
 #[path = "common/target.rs"]
 mod target;
 
 use lanefs::{MountOptions, Volume};
 use lanefs_store::device::{Device, FileDevice};
 use lanefs_store::{FormatOptions, Store};
+use process::{Failure, Memory};
 use std::sync::Arc;
 use std::time::Instant;
-use target::{Failure, Memory, Target};
+use target::Target;
 
 /// Files in a directory.
 const IN_DIR: u64 = 1000;
