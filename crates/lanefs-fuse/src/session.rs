@@ -12,7 +12,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -50,6 +50,9 @@ pub struct Unmounter {
     attached: Arc<Attached>,
     adaptor: Weak<Adaptor>,
     over: Sender<Over>,
+    /// Held by who takes the mount down, until it is out of the name space: the process must not
+    /// end in the middle and leave a mount behind that nobody serves.
+    stopping: Arc<Mutex<()>>,
 }
 
 /// Tells the kernel that this thread, and all it starts later, serve a file system: they are not
@@ -80,8 +83,12 @@ pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Res
         adaptor.room.begin(knobs);
     }
     let attached = Arc::new(attached);
-    let unmounter =
-        Unmounter { attached: Arc::clone(&attached), adaptor: Arc::downgrade(&adaptor), over: said };
+    let unmounter = Unmounter {
+        attached: Arc::clone(&attached),
+        adaptor: Arc::downgrade(&adaptor),
+        over: said,
+        stopping: Arc::default(),
+    };
     // A reader of requests that failed takes the mount with it: calls are to fail, not to wait for
     // ever.
     let cut = unmounter.clone();
@@ -225,6 +232,13 @@ impl Session {
     }
 
     fn wait(&mut self) -> io::Result<()> {
+        let result = self.wait_for_serving();
+        // Who cut the connection may not have taken the mount out of the name space yet.
+        drop(self.unmounter.stopping.lock().unwrap_or_else(PoisonError::into_inner));
+        result
+    }
+
+    fn wait_for_serving(&mut self) -> io::Result<()> {
         let Some(serving) = self.serving.take() else { return Ok(()) };
         if matches!(self.over.recv(), Ok(Over::GivenUp)) {
             return Ok(());
@@ -262,6 +276,7 @@ impl Unmounter {
     /// here on; the volume loses nothing that was accepted, or [`Session::join`] says so. What lies
     /// on top of the mount is left alone: then the connection ends with the process.
     pub fn stop(&self) {
+        let _stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
         if self.attached.detach_if_idle().is_ok() {
             return;
         }
