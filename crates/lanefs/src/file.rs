@@ -1,15 +1,26 @@
 //! An open file.
 
+pub(crate) mod opening;
 mod std_io;
 
+use crate::core::memory;
+use crate::core::page_store;
+use crate::core::space;
 use crate::error::{Error, Result};
 use crate::locks::RangeLock;
 use crate::memfs::Cell;
 use crate::memfs::cell::{APPEND, IMMUTABLE, Line};
 use crate::memfs::data::{FileData, ReadAhead};
+use crate::opened::Anchor;
+use crate::ops::attr;
+use crate::ops::content;
 use crate::ops::content::Writer;
+use crate::ops::flags;
+use crate::ops::link;
+use crate::ops::open::Claim;
+use crate::persist::Persist;
+use crate::persist::fsync;
 use crate::stat::Stat;
-use crate::volume::{Anchor, Inner};
 use crate::{Cred, FileKind, Metadata, SetAttr, locks};
 use lanefs_format::{BLOCK_SIZE, Ino, MAX_FILE_SIZE};
 use std::ops::Range;
@@ -57,14 +68,9 @@ impl std::fmt::Debug for File {
 }
 
 impl File {
-    pub(crate) fn new(
-        anchor: Arc<Anchor>,
-        cell: &Cell,
-        lane: usize,
-        slot: usize,
-        flags: i32,
-        cred: &Cred,
-    ) -> File {
+    fn new(anchor: Arc<Anchor>, claim: Claim<'_>, flags: i32, cred: &Cred) -> File {
+        let lane = claim.lane;
+        let (cell, slot) = claim.keep();
         File {
             anchor,
             cell: NonNull::from(cell),
@@ -83,13 +89,13 @@ impl File {
 
     pub(crate) fn cell(&self) -> &Cell {
         // SAFETY: while our open slot names the inode, the cell is neither evicted nor freed
-        // (oplog::slots, writeback::{reaper, reclaim}), and the anchor keeps the table that owns
+        // (oplog::slots, persist::{reaper, reclaim}), and the anchor keeps the table that owns
         // it.
         unsafe { self.cell.as_ref() }
     }
 
-    pub(crate) fn inner(&self) -> &Inner {
-        &self.anchor.inner
+    pub(crate) fn persist(&self) -> &Persist {
+        &self.anchor.persist
     }
 
     /// The flags it was opened with, as in `open(2)`.
@@ -109,7 +115,7 @@ impl File {
         if self.flags & libc::O_ACCMODE == libc::O_WRONLY {
             return Err(Error::Posix(libc::EBADF));
         }
-        self.inner().check_alive()?;
+        self.persist().check_alive()?;
         self.data()
     }
 
@@ -139,7 +145,7 @@ impl File {
 
     /// Its attributes. EIO once the volume is closed.
     pub fn stat(&self) -> Result<Stat> {
-        self.inner().check_alive()?;
+        self.persist().check_alive()?;
         Ok(self.cell().stat())
     }
 
@@ -161,7 +167,7 @@ impl File {
         if set.size.is_some() {
             self.writable()?;
         }
-        self.inner().set_attr(cred, self.cell(), set, true)?;
+        attr::set_attr(self.persist(), cred, self.cell(), set, true)?;
         self.stat()
     }
 
@@ -170,12 +176,12 @@ impl File {
     /// # Errors
     /// Those of [`crate::Volume::node_flags`].
     pub fn inode_flags(&self) -> Result<u32> {
-        self.inner().inode_flags(self.cell())
+        flags::inode_flags(self.persist(), self.cell())
     }
 
     /// Sets the flags of the inode; errors and crash as [`crate::Volume::node_set_flags`].
     pub fn set_inode_flags(&self, cred: &Cred, flags: u32) -> Result<()> {
-        self.inner().set_inode_flags(cred, self.cell(), flags)
+        flags::set_inode_flags(self.persist(), cred, self.cell(), flags)
     }
 
     /// Reads at `offset` without moving the cursor; less than asked only at the end of the file or
@@ -198,9 +204,9 @@ impl File {
 
     fn read_where(&self, buf: &mut [u8], offset: u64, kept: bool) -> Result<usize> {
         let data = self.readable()?;
-        let n = self.inner().read_data(self.cell(), data, offset, buf, &self.ahead, kept)?;
+        let n = content::read_data(self.persist(), self.cell(), data, offset, buf, &self.ahead, kept)?;
         if n > 0 && self.flags & libc::O_NOATIME == 0 {
-            self.inner().touch_atime(self.cell());
+            content::touch_atime(self.persist(), self.cell());
         }
         Ok(n)
     }
@@ -241,7 +247,7 @@ impl File {
     pub fn write_back_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let data = self.data()?;
         let writer = Writer { keeps_times: true, keeps_pages: true, privileged: true };
-        self.inner().write_data(self.cell(), data, Some(offset), buf, writer).map(|w| w.1)
+        content::write_data(self.persist(), self.cell(), data, Some(offset), buf, writer).map(|w| w.1)
     }
 
     fn writer(&self) -> Writer {
@@ -270,7 +276,7 @@ impl File {
         buf: &[u8],
         writer: Writer,
     ) -> Result<(u64, usize)> {
-        let r = self.inner().write_data(self.cell(), data, offset, buf, writer)?;
+        let r = content::write_data(self.persist(), self.cell(), data, offset, buf, writer)?;
         if self.flags & libc::O_DSYNC != 0 {
             self.sync(self.flags & libc::O_SYNC != libc::O_SYNC)?;
         }
@@ -395,7 +401,7 @@ impl File {
     /// - ENXIO: `SEEK_DATA` or `SEEK_HOLE` from the end on or before the start, or no data follows.
     ///   EISDIR: these two of a directory.
     pub fn lseek(&self, offset: i64, whence: i32) -> Result<u64> {
-        self.inner().check_alive()?;
+        self.persist().check_alive()?;
         let base = match whence {
             libc::SEEK_SET => 0,
             libc::SEEK_CUR => self.position(),
@@ -418,7 +424,7 @@ impl File {
     fn seek_hole_data(&self, offset: i64, data_wanted: bool) -> Result<u64> {
         let data = self.data()?;
         let off = u64::try_from(offset).ok().filter(|o| *o < data.size()).ok_or(Error::Posix(libc::ENXIO))?;
-        let ctx = self.inner().data_ctx(self.cell());
+        let ctx = page_store::data_ctx(self.persist(), self.cell());
         if data_wanted { data.seek_data(&ctx, off) } else { data.seek_hole(&ctx, off) }
     }
 
@@ -433,7 +439,7 @@ impl File {
             prechecked: true,
             ..if self.privileged { Cred::root() } else { Cred::user(u32::MAX, u32::MAX, &[]) }
         };
-        self.inner().set_attr(&cred, self.cell(), &set, true)
+        attr::set_attr(self.persist(), &cred, self.cell(), &set, true)
     }
 
     /// `fallocate(2)` with the kernel's mode bits: allocate, KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE.
@@ -469,7 +475,7 @@ impl File {
         if mode & !libc::FALLOC_FL_KEEP_SIZE != 0 && self.cell().has_flag(APPEND) {
             return Err(Error::Posix(libc::EPERM));
         }
-        self.inner().allocate(self.cell(), mode, offset, len, writer)
+        content::allocate(self.persist(), self.cell(), mode, offset, len, writer)
     }
 
     /// fsync: content, attributes and names are durable when it returns, and what these names need
@@ -492,7 +498,7 @@ impl File {
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
-        let r = self.inner().promised(self.inner().fsync(self.cell(), data_only));
+        let r = self.persist().promised(fsync::fsync(self.persist(), self.cell(), data_only));
         let before = self.errors_seen.load(Relaxed);
         let mut seen = before;
         let e = self.cell().errors.check_and_advance(&mut seen);
@@ -506,8 +512,8 @@ impl File {
     }
 
     /// Whether it is a file of that volume.
-    pub(crate) fn is_of(&self, volume: &Inner) -> bool {
-        std::ptr::eq(self.inner(), volume)
+    pub(crate) fn is_of(&self, volume: &Persist) -> bool {
+        std::ptr::eq(self.persist(), volume)
     }
 
     /// `copy_file_range(2)` from this file to `to`, of this volume or another, whose O_APPEND does
@@ -537,7 +543,7 @@ impl File {
         len: u64,
         put: impl Fn(&[u8], u64) -> Result<usize>,
     ) -> Result<u64> {
-        if to.is_of(self.inner())
+        if to.is_of(self.persist())
             && self.ino() == to.ino()
             && offset < to_offset.saturating_add(len)
             && to_offset < offset.saturating_add(len)
@@ -579,8 +585,10 @@ impl File {
     /// - ENOENT: its names are gone, or it was made with O_EXCL to stay without.
     /// - ENOTDIR, ESTALE: `parent` is no directory, or gone.
     pub fn link_to(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        self.inner().slow_down_meta();
-        self.inner().with_room(|| self.inner().link(cred, self.cell(), parent, name, &crossbeam_epoch::pin()))
+        memory::slow_down_meta(self.persist());
+        space::with_room(self.persist(), || {
+            link::link(self.persist(), cred, self.cell(), parent, name, &crossbeam_epoch::pin())
+        })
     }
 
     /// Advisory lock of the whole file, as `flock(2)`; see [`locks::Lock`]. What the handle held is
@@ -590,12 +598,12 @@ impl File {
     /// EWOULDBLOCK: `wait` is false and it is taken. No other; a closed volume makes no difference.
     pub fn lock(&self, kind: locks::Lock, wait: bool) -> Result<()> {
         self.locked.store(true, Relaxed); // read by the drop alone, which has the handle to itself
-        self.inner().locks.lock(self.ino(), self.owner(), kind, wait)
+        self.persist().locks.lock(self.ino(), self.owner(), kind, wait)
     }
 
     /// Gives the advisory lock of the whole file back, if the handle has it.
     pub fn unlock(&self) {
-        self.inner().locks.unlock(self.ino(), self.owner());
+        self.persist().locks.unlock(self.ino(), self.owner());
     }
 
     /// Advisory lock of a range of bytes in place of what this handle holds there, as `fcntl(2)`
@@ -617,18 +625,18 @@ impl File {
             return Err(Error::Posix(libc::EINVAL));
         }
         self.locked.store(true, Relaxed); // as in `lock`
-        self.inner().locks.lock_range(self.ino(), self.owner(), &RangeLock { range, kind }, wait)
+        self.persist().locks.lock_range(self.ino(), self.owner(), &RangeLock { range, kind }, wait)
     }
 
     /// Gives back what this handle holds of a range of bytes; the rest stays.
     pub fn unlock_range(&self, range: Range<u64>) {
-        self.inner().locks.unlock_range(self.ino(), self.owner(), &range);
+        self.persist().locks.unlock_range(self.ino(), self.owner(), &range);
     }
 
     /// The first lock of another handle (by its start) that [`File::lock_range`] would have to wait
     /// for: F_OFD_GETLK.
     pub fn test_range(&self, range: Range<u64>, kind: locks::Lock) -> Option<RangeLock> {
-        self.inner().locks.test_range(self.ino(), self.owner(), &RangeLock { range, kind })
+        self.persist().locks.test_range(self.ino(), self.owner(), &RangeLock { range, kind })
     }
 
     /// Who holds this handle's locks: the handle itself, as with `flock(2)`.
@@ -639,11 +647,11 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        let inner = &self.anchor.inner;
+        let persist = &self.anchor.persist;
         if self.locked.load(Relaxed) {
-            inner.locks.unlock(self.cell().ino, self.owner());
-            inner.locks.unlock_range(self.cell().ino, self.owner(), &(0..u64::MAX));
+            persist.locks.unlock(self.cell().ino, self.owner());
+            persist.locks.unlock_range(self.cell().ino, self.owner(), &(0..u64::MAX));
         }
-        inner.lanes.shared(usize::from(self.lane)).slots.give_back(self.slot as usize);
+        persist.journal.lanes.shared(usize::from(self.lane)).slots.give_back(self.slot as usize);
     }
 }

@@ -6,8 +6,15 @@ mod dir;
 mod open_options;
 mod std_names;
 
+use crate::core::memory;
+use crate::core::space;
 use crate::error::{Error, Result};
+use crate::file::opening;
 use crate::ops::create::Spec;
+use crate::ops::link;
+use crate::ops::readdir;
+use crate::ops::remove;
+use crate::ops::resolve;
 use crate::ops::resolve::{Last, Resolved};
 use crate::ops::{perm, posix, rename};
 use crate::{Cred, File, FileKind, Ino, NodeEntry, Stat, StatFs, Volume};
@@ -120,12 +127,12 @@ impl Fs {
     }
 
     fn resolve<'p>(&self, path: &'p [u8], last: Last, guard: &Guard) -> Result<Resolved<'p>> {
-        self.volume.0.inner.resolve(&self.cred, self.start_of(path), path, last, guard)
+        resolve::resolve(&self.volume.0.persist, &self.cred, self.start_of(path), path, last, guard)
     }
 
     /// Resolves a path that must exist.
     fn find(&self, path: &[u8], follow: bool, guard: &Guard) -> Result<Ino> {
-        self.volume.0.inner.check_alive()?;
+        self.volume.0.persist.check_alive()?;
         let last = if follow { Last::Follow } else { Last::Look };
         let r = self.resolve(path, last, guard)?;
         r.target.map(|t| t.0).ok_or_else(|| r.missing())
@@ -136,7 +143,7 @@ impl Fs {
     /// not followed, not even before a slash. With [`Last::Place`] what the name names now is
     /// looked up only if `must_be_dir`.
     fn place<'p>(&self, path: &'p [u8], last: Last, guard: &Guard) -> Result<Resolved<'p>> {
-        self.volume.0.inner.check_alive()?;
+        self.volume.0.persist.check_alive()?;
         let end = path.iter().rposition(|b| *b != b'/').map_or(path.len(), |i| i + 1);
         let name = path[..end].rsplit(|b| *b == b'/').next().unwrap_or_default();
         if name == b"." || name == b".." {
@@ -178,17 +185,17 @@ impl Fs {
     pub fn open(&self, path: impl AsPath, options: &OpenOptions) -> Result<File> {
         let (path, flags) = (path.as_path(), options.chosen());
         match flags & libc::O_CREAT != 0 {
-            true => self.volume.0.inner.slow_down_meta(),
-            false => self.volume.0.inner.wait_for_room(),
+            true => memory::slow_down_meta(&self.volume.0.persist),
+            false => memory::wait_for_room(&self.volume.0.persist),
         }
-        self.volume.0.inner.with_room(|| self.open_once(path, options))
+        space::with_room(&self.volume.0.persist, || self.open_once(path, options))
     }
 
     fn open_once(&self, path: &[u8], options: &OpenOptions) -> Result<File> {
         let flags = options.chosen();
         let guard = pin();
-        let root = &self.volume.0;
-        root.inner.check_alive()?;
+        let opened = &self.volume.0;
+        opened.persist.check_alive()?;
         if flags & libc::O_TMPFILE == libc::O_TMPFILE {
             let dir = self.find(path, true, &guard)?;
             return self
@@ -223,7 +230,7 @@ impl Fs {
             match r.target {
                 Some(_) if exclusive => return posix(libc::EEXIST),
                 Some((_, FileKind::Dir)) if creating => return posix(libc::EISDIR),
-                Some((ino, _)) => match root.open_ino(&self.cred, ino, flags, &guard) {
+                Some((ino, _)) => match opening::open_ino(opened, &self.cred, ino, flags, &guard) {
                     Err(Error::Posix(libc::ESTALE)) => continue,
                     x => return x,
                 },
@@ -231,8 +238,14 @@ impl Fs {
                 None if creating => {
                     let mode = options.mode & !self.umask;
                     let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"", xattrs: b"" };
-                    match root.create_at(&self.cred, r.parent, &r.name, &spec, flags & !libc::O_TRUNC, &guard)
-                    {
+                    match opening::create_at(
+                        opened,
+                        &self.cred,
+                        (r.parent, &r.name),
+                        &spec,
+                        flags & !libc::O_TRUNC,
+                        &guard,
+                    ) {
                         // A link appeared at the name: walk again, through it.
                         Err(Error::Posix(libc::ELOOP)) if last.follows() => continue,
                         x => return x.map(|f| f.0),
@@ -251,7 +264,7 @@ impl Fs {
 
     /// stat(2): follows symbolic links. Errors: those of [paths](crate::error#paths).
     pub fn stat(&self, path: impl AsPath) -> Result<Stat> {
-        self.volume.0.inner.wait_for_room();
+        memory::wait_for_room(&self.volume.0.persist);
         let guard = pin();
         let ino = self.find(path.as_path(), true, &guard)?;
         self.stat_found(ino, &guard)
@@ -260,14 +273,14 @@ impl Fs {
     /// lstat(2): does not follow a symbolic link at the end. Errors: those of
     /// [paths](crate::error#paths).
     pub fn lstat(&self, path: impl AsPath) -> Result<Stat> {
-        self.volume.0.inner.wait_for_room();
+        memory::wait_for_room(&self.volume.0.persist);
         let guard = pin();
         let ino = self.find(path.as_path(), false, &guard)?;
         self.stat_found(ino, &guard)
     }
 
     fn stat_found(&self, ino: Ino, guard: &Guard) -> Result<Stat> {
-        self.volume.0.inner.cell(ino, guard).map(|c| c.stat()).map_err(gone)
+        resolve::find(&self.volume.0.persist, ino, guard).map(|c| c.stat()).map_err(gone)
     }
 
     /// mkdir(2). Of `mode` the bits 01777 count: setgid comes from the parent alone. Durable as
@@ -363,16 +376,16 @@ impl Fs {
     /// - EMLINK: it has 65,000 names.
     /// - ENOENT: its last name is gone.
     pub fn link(&self, old: impl AsPath, new: impl AsPath) -> Result<()> {
-        let inner = &self.volume.0.inner;
-        inner.slow_down_meta();
-        inner.with_room(|| self.link_once(old.as_path(), new.as_path()))
+        let persist = &self.volume.0.persist;
+        memory::slow_down_meta(persist);
+        space::with_room(persist, || self.link_once(old.as_path(), new.as_path()))
     }
 
     /// The file is looked up by its old name, and linked under the lock of the new one. Of the two,
     /// that the old name is gone and that the new one exists, is told only what was so at one
     /// moment.
     fn link_once(&self, old: &[u8], new: &[u8]) -> Result<()> {
-        let inner = &self.volume.0.inner;
+        let persist = &self.volume.0.persist;
         let guard = pin();
         let mut careful = false;
         let mut turn = 0;
@@ -382,15 +395,15 @@ impl Fs {
                 // Linux does it.
                 let a = self.place(old, Last::Place, &guard)?;
                 let b = self.place(new, Last::Place, &guard)?;
-                let moment =
-                    inner.moment(&[(a.parent, &a.name), (b.parent, &b.name)], &guard).map_err(gone)?;
+                let moment = resolve::watch(persist, &[(a.parent, &a.name), (b.parent, &b.name)], &guard)
+                    .map_err(gone)?;
                 (Some(a), Some(moment))
             } else {
                 (None, None)
             };
             let ino = match &a {
                 Some(a) if a.target.is_none() => {
-                    let seen = inner.look(a.parent, &a.name, &guard).map_err(gone)?;
+                    let seen = remove::look_up_name(persist, a.parent, &a.name, &guard).map_err(gone)?;
                     perm::check(seen.pcell, &self.cred, perm::X)?;
                     seen.target.ok_or_else(|| a.missing())?.0.ino
                 }
@@ -402,8 +415,8 @@ impl Fs {
             }
             // Found by a name, so it needs no handle that keeps it; whether it has one still is
             // looked at under the lock.
-            let linked = match inner.cell(ino, &guard) {
-                Ok(cell) => inner.link(&self.cred, cell, r.parent, &r.name, &guard),
+            let linked = match resolve::find(persist, ino, &guard) {
+                Ok(cell) => link::link(persist, &self.cred, cell, r.parent, &r.name, &guard),
                 Err(e) => Err(e),
             };
             match linked.map_err(gone) {
@@ -420,7 +433,7 @@ impl Fs {
     /// Gives an open file another name, or an O_TMPFILE its first: `linkat` with AT_EMPTY_PATH.
     /// EXDEV: the file is one of another volume. Other errors and crash as [`File::link_to`].
     pub fn link_file(&self, file: &File, new: impl AsPath) -> Result<()> {
-        if !file.is_of(&self.volume.0.inner) {
+        if !file.is_of(&self.volume.0.persist) {
             return Err(Error::Posix(libc::EXDEV));
         }
         let r = self.named_place(new.as_path(), libc::EEXIST, &pin())?;
@@ -496,18 +509,20 @@ impl Fs {
     /// - EEXIST: `RENAME_NOREPLACE`, and `new` exists.
     /// - ENOENT: `RENAME_EXCHANGE`, and `new` does not exist.
     pub fn rename2(&self, old: impl AsPath, new: impl AsPath, flags: u32) -> Result<()> {
-        self.volume.0.inner.slow_down_meta();
-        self.volume.0.inner.with_room(|| self.rename_once(old.as_path(), self, new.as_path(), flags))
+        memory::slow_down_meta(&self.volume.0.persist);
+        space::with_room(&self.volume.0.persist, || {
+            self.rename_once(old.as_path(), self, new.as_path(), flags)
+        })
     }
 
     /// Renames to a path that begins elsewhere.
     fn rename_to(&self, old: &[u8], to: &Fs, new: &[u8]) -> Result<()> {
-        let inner = &self.volume.0.inner;
-        if !std::ptr::eq(&**inner, &*to.volume.0.inner) {
+        let persist = &self.volume.0.persist;
+        if !std::ptr::eq(&**persist, &*to.volume.0.persist) {
             return posix(libc::EXDEV);
         }
-        inner.slow_down_meta();
-        inner.with_room(|| self.rename_once(old, to, new, 0))
+        memory::slow_down_meta(persist);
+        space::with_room(persist, || self.rename_once(old, to, new, 0))
     }
 
     fn rename_once(&self, old: &[u8], to: &Fs, new: &[u8], flags: u32) -> Result<()> {
@@ -550,7 +565,14 @@ impl Fs {
     }
 
     fn rename_found(&self, a: &Resolved<'_>, b: &Resolved<'_>, flags: u32, guard: &Guard) -> Result<()> {
-        self.volume.0.inner.rename(&self.cred, (a.parent, &a.name), (b.parent, &b.name), flags, guard)
+        rename::rename(
+            &self.volume.0.persist,
+            &self.cred,
+            (a.parent, &a.name),
+            (b.parent, &b.name),
+            flags,
+            guard,
+        )
     }
 
     /// Calls `f` for each entry behind `cookie` (0: from the start; `.` and `..` included) until it
@@ -568,9 +590,9 @@ impl Fs {
         let ino = {
             let guard = pin();
             let ino = self.find(path.as_path(), true, &guard)?;
-            let inner = &self.volume.0.inner;
-            inner.require_dir(ino, &guard)?;
-            perm::check(inner.cell(ino, &guard)?, &self.cred, perm::R)?;
+            let persist = &self.volume.0.persist;
+            readdir::require_dir(persist, ino, &guard)?;
+            perm::check(resolve::find(persist, ino, &guard)?, &self.cred, perm::R)?;
             ino
         };
         self.volume.node_readdir(ino, cookie, f)

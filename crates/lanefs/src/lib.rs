@@ -63,29 +63,29 @@
 //! that returned before it was written (SEMANTICS C2' and F8).
 
 #![deny(missing_docs)]
-// Some are left in `ops` and `writeback`.
+// Some are left in `ops` and `persist`.
 #![allow(clippy::too_many_arguments)]
 
+mod core;
 mod create;
 pub mod cred;
 pub mod device;
 pub mod error;
 pub mod file;
 pub mod fs;
-mod handle;
 pub mod locks;
 mod memfs;
 mod metadata;
 pub mod node;
-mod op;
+mod opened;
 mod oplog;
 mod ops;
 mod options;
+mod persist;
 pub mod scrub;
 pub mod stat;
 pub mod times;
 pub mod volume;
-mod writeback;
 
 pub use create::CreateOptions;
 pub use cred::Cred;

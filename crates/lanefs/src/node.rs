@@ -15,10 +15,21 @@
 //! `security.` by others than the superuser), EACCES (a default ACL for what is no directory) and
 //! ENOSPC (more than 7680 bytes in all, encoded).
 
+use crate::core::memory;
+use crate::core::space;
 use crate::error::{Error, Result};
+use crate::file::opening;
 use crate::memfs::Cell;
 use crate::memfs::cell::LINKABLE;
+use crate::ops::attr;
+use crate::ops::create;
 use crate::ops::create::{Made, Spec};
+use crate::ops::flags;
+use crate::ops::link;
+use crate::ops::readdir;
+use crate::ops::remove;
+use crate::ops::rename;
+use crate::ops::resolve;
 use crate::ops::{perm, posix, xattr};
 use crate::{Cred, File, FileKind, Ino, NewInodeAttrs, NodeEntry, SetAttr, Stat, Volume};
 use crossbeam_epoch::{Guard, pin};
@@ -30,25 +41,25 @@ impl Volume {
     /// ENOENT: none. ENOTDIR: `parent` is no directory. EACCES: it may not be searched.
     /// ENAMETOOLONG: more than 255 bytes.
     pub fn node_lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Stat> {
-        let inner = &self.0.inner;
-        inner.check_alive()?;
-        inner.wait_for_room();
+        let persist = &self.0.persist;
+        persist.check_alive()?;
+        memory::wait_for_room(persist);
         let guard = pin();
-        let (cell, dir) = inner.dir_cell(parent, &guard)?;
+        let (cell, dir) = resolve::find_dir(persist, parent, &guard)?;
         perm::check(cell, cred, perm::X)?;
         match name {
             b"." => return Ok(cell.stat()),
             b".." => {
                 let up = Ino(cell.parent.load(std::sync::atomic::Ordering::Acquire));
-                return Ok(inner.cell(up, &guard)?.stat());
+                return Ok(resolve::find(persist, up, &guard)?.stat());
             }
             _ if name.len() > lanefs_format::NAME_MAX => return posix(libc::ENAMETOOLONG),
             _ => {}
         }
         for _ in 0..1000 {
-            match inner.lookup(cell, dir, name, &guard)? {
+            match resolve::lookup(persist, cell, dir, name, &guard)? {
                 None => return posix(libc::ENOENT),
-                Some((ino, _)) => match inner.cell(ino, &guard) {
+                Some((ino, _)) => match resolve::find(persist, ino, &guard) {
                     Ok(c) => return Ok(c.stat()),
                     Err(Error::Posix(libc::ESTALE)) => lanefs_sync::schedule::yield_now(),
                     Err(e) => return Err(e),
@@ -60,15 +71,15 @@ impl Volume {
 
     /// Attributes. No errors but those above.
     pub fn node_stat(&self, ino: Ino) -> Result<Stat> {
-        self.0.inner.check_alive()?;
-        Ok(self.0.inner.cell(ino, &pin())?.stat())
+        self.0.persist.check_alive()?;
+        Ok(resolve::find(&self.0.persist, ino, &pin())?.stat())
     }
 
     /// Whether a file has room of its own, preallocated or written, wherever it is written next:
     /// then it is written on a full volume too. False of a file with holes, and when what was
     /// preallocated is used up.
     pub fn node_is_backed(&self, ino: Ino) -> bool {
-        let store = &self.0.inner.store;
+        let store = &self.0.persist.store;
         let pages = |size: u64| size.div_ceil(lanefs_format::BLOCK_SIZE as u64);
         self.node_stat(ino).is_ok_and(|s| store.is_backed(ino, pages(s.size)).unwrap_or(false))
     }
@@ -91,10 +102,11 @@ impl Volume {
         set: &SetAttr,
         guard: &'g Guard,
     ) -> Result<&'g Cell> {
-        let cell = self.0.inner.cell(ino, guard)?;
+        let cell = resolve::find(&self.0.persist, ino, guard)?;
         // A slot keeps the inode from being freed under a truncation.
-        let _held = set.size.is_some().then(|| self.0.handle(cell, cred, libc::O_RDWR)).transpose()?;
-        self.0.inner.set_attr(cred, cell, set, false)?;
+        let _held =
+            set.size.is_some().then(|| opening::handle(&self.0, cell, cred, libc::O_RDWR)).transpose()?;
+        attr::set_attr(&self.0.persist, cred, cell, set, false)?;
         Ok(cell)
     }
 
@@ -113,12 +125,14 @@ impl Volume {
         birth: impl Into<NewInodeAttrs<'a>>,
         flags: i32,
     ) -> Result<(Stat, File, bool)> {
-        self.0.inner.slow_down_meta();
-        let root = &self.0;
+        memory::slow_down_meta(&self.0.persist);
+        let opened = &self.0;
         let NewInodeAttrs { mode, xattrs } = birth.into();
         let xattrs = xattr::first(cred, FileKind::File, xattrs)?;
         let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"", xattrs: &xattrs };
-        let (f, made) = root.inner.with_room(|| root.create_at(cred, parent, name, &spec, flags, &pin()))?;
+        let (f, made) = space::with_room(&opened.persist, || {
+            opening::create_at(opened, cred, (parent, name), &spec, flags, &pin())
+        })?;
         Ok((f.cell().stat(), f, made))
     }
 
@@ -131,7 +145,7 @@ impl Volume {
     /// - EROFS: writing or O_TRUNC on a volume opened for reading only. With O_TRUNC also those of
     ///   [`File::set_len`].
     pub fn node_open(&self, cred: &Cred, ino: Ino, flags: i32) -> Result<File> {
-        self.0.open_ino(cred, ino, flags & !(libc::O_CREAT | libc::O_EXCL), &pin())
+        opening::open_ino(&self.0, cred, ino, flags & !(libc::O_CREAT | libc::O_EXCL), &pin())
     }
 
     /// A file without a name (O_TMPFILE), open however `flags` say; [`File::link_to`] can give it
@@ -150,14 +164,14 @@ impl Volume {
         let NewInodeAttrs { mode, xattrs } = birth.into();
         let xattrs = xattr::first(cred, FileKind::File, xattrs)?;
         let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"", xattrs: &xattrs };
-        self.0.inner.with_room(|| {
+        space::with_room(&self.0.persist, || {
             let guard = pin();
-            let cell = self.0.inner.make_unnamed(cred, parent, &spec, &guard)?;
+            let cell = create::make_unnamed(&self.0.persist, cred, parent, &spec, &guard)?;
             if flags & libc::O_EXCL == 0 {
                 cell.set(LINKABLE);
             }
-            let f = self.0.handle(cell, cred, flags)?;
-            self.0.inner.note_unnamed(cell);
+            let f = opening::handle(&self.0, cell, cred, flags)?;
+            create::note_unnamed(&self.0.persist, cell);
             Ok((cell.stat(), f))
         })
     }
@@ -234,9 +248,9 @@ impl Volume {
     }
 
     fn make(&self, cred: &Cred, parent: Ino, name: &[u8], spec: &Spec<'_>) -> Result<Stat> {
-        self.0.inner.slow_down_meta();
-        let inner = &self.0.inner;
-        inner.with_room(|| match inner.make(cred, parent, name, spec, &pin())? {
+        memory::slow_down_meta(&self.0.persist);
+        let persist = &self.0.persist;
+        space::with_room(persist, || match create::make(persist, cred, parent, name, spec, &pin())? {
             Made::New(c) => Ok(c.stat()),
             Made::Exists(..) => posix(libc::EEXIST),
         })
@@ -244,14 +258,14 @@ impl Volume {
 
     /// Makes another name for an inode. Errors and crash as [`File::link_to`].
     pub fn node_link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Stat> {
-        self.0.inner.slow_down_meta();
-        self.0.inner.with_room(|| {
+        memory::slow_down_meta(&self.0.persist);
+        space::with_room(&self.0.persist, || {
             let guard = pin();
-            let cell = self.0.inner.cell(ino, &guard)?;
+            let cell = resolve::find(&self.0.persist, ino, &guard)?;
             // The slot keeps an inode without a name from being freed meanwhile.
             let unnamed = cell.nlink.load(std::sync::atomic::Ordering::SeqCst) == 0;
-            let _held = unnamed.then(|| self.0.handle(cell, cred, libc::O_RDONLY)).transpose()?;
-            self.0.inner.link(cred, cell, parent, name, &guard)?;
+            let _held = unnamed.then(|| opening::handle(&self.0, cell, cred, libc::O_RDONLY)).transpose()?;
+            link::link(&self.0.persist, cred, cell, parent, name, &guard)?;
             Ok(cell.stat())
         })
     }
@@ -262,8 +276,8 @@ impl Volume {
     /// Those of [removed names](crate::error#removed-names). EISDIR: a directory, `.` or `..`.
     /// ENOTDIR: `parent` is no directory.
     pub fn node_unlink(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        self.0.inner.slow_down_meta();
-        self.0.inner.unlink(cred, parent, name, &pin())
+        memory::slow_down_meta(&self.0.persist);
+        remove::unlink(&self.0.persist, cred, parent, name, &pin())
     }
 
     /// Removes an empty directory. Crash as [`crate::Fs::rmdir`].
@@ -272,8 +286,8 @@ impl Volume {
     /// Those of [removed names](crate::error#removed-names). ENOTDIR: no directory, or `parent` is
     /// none. ENOTEMPTY: it has names, or `..`. EINVAL: `.`.
     pub fn node_rmdir(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
-        self.0.inner.slow_down_meta();
-        self.0.inner.rmdir(cred, parent, name, &pin())
+        memory::slow_down_meta(&self.0.persist);
+        remove::rmdir(&self.0.persist, cred, parent, name, &pin())
     }
 
     /// Renames; flags as in renameat2(2) and [`crate::Fs::rename2`]. After a crash either the old
@@ -291,16 +305,18 @@ impl Volume {
         to_name: &[u8],
         flags: u32,
     ) -> Result<()> {
-        self.0.inner.slow_down_meta();
-        let inner = &self.0.inner;
-        inner.with_room(|| inner.rename(cred, (parent, name), (to, to_name), flags, &pin()))
+        memory::slow_down_meta(&self.0.persist);
+        let persist = &self.0.persist;
+        space::with_room(persist, || {
+            rename::rename(persist, cred, (parent, name), (to, to_name), flags, &pin())
+        })
     }
 
     /// A symbolic link's target. EINVAL: another kind.
     pub fn node_readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.0.inner.check_alive()?;
+        self.0.persist.check_alive()?;
         let guard = pin();
-        self.0.inner.link_target(self.0.inner.cell(ino, &guard)?)
+        resolve::link_target(resolve::find(&self.0.persist, ino, &guard)?)
     }
 
     /// Calls `f` for each entry behind `cookie` (0: from the start; `.` and `..` included) until it
@@ -314,51 +330,51 @@ impl Volume {
         cookie: u64,
         f: &mut dyn FnMut(NodeEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.0.inner.check_alive()?;
-        self.0.inner.read_dir(ino, cookie, f, &mut pin())
+        self.0.persist.check_alive()?;
+        readdir::read_dir(&self.0.persist, ino, cookie, f, &mut pin())
     }
 
     /// getxattr(2). Errors as [`crate::Fs::getxattr`].
     pub fn node_getxattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.0.inner.check_alive()?;
+        self.0.persist.check_alive()?;
         let guard = pin();
-        self.0.inner.get_xattr(cred, self.0.inner.cell(ino, &guard)?, name)
+        xattr::get_xattr(&self.0.persist, cred, resolve::find(&self.0.persist, ino, &guard)?, name)
     }
 
     /// setxattr(2). Errors and crash as [`crate::Fs::setxattr`].
     pub fn node_setxattr(&self, cred: &Cred, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
-        let inner = &self.0.inner;
-        inner.slow_down_meta();
-        inner.change_with_room(|| {
+        let persist = &self.0.persist;
+        memory::slow_down_meta(persist);
+        space::change_with_room(persist, || {
             let guard = pin();
-            inner.set_xattr(cred, inner.cell(ino, &guard)?, name, value, flags)
+            xattr::set_xattr(persist, cred, resolve::find(persist, ino, &guard)?, name, value, flags)
         })
     }
 
     /// listxattr(2): the names, those of `trusted.` for the superuser only.
     pub fn node_listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.0.inner.check_alive()?;
+        self.0.persist.check_alive()?;
         let guard = pin();
-        self.0.inner.list_xattrs(cred, self.0.inner.cell(ino, &guard)?)
+        xattr::list_xattrs(&self.0.persist, cred, resolve::find(&self.0.persist, ino, &guard)?)
     }
 
     /// removexattr(2). Errors and crash as [`crate::Fs::removexattr`].
     pub fn node_removexattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<()> {
-        let inner = &self.0.inner;
-        inner.slow_down_meta();
-        inner.change_with_room(|| {
+        let persist = &self.0.persist;
+        memory::slow_down_meta(persist);
+        space::change_with_room(persist, || {
             let guard = pin();
-            inner.remove_xattr(cred, inner.cell(ino, &guard)?, name)
+            xattr::remove_xattr(persist, cred, resolve::find(persist, ino, &guard)?, name)
         })
     }
 
     /// access(2): `mask` is `R_OK|W_OK|X_OK`. EACCES, EROFS: as [`crate::Fs::access`].
     pub fn node_access(&self, cred: &Cred, ino: Ino, mask: i32) -> Result<()> {
-        self.0.inner.check_alive()?;
+        self.0.persist.check_alive()?;
         let guard = pin();
-        let cell = self.0.inner.cell(ino, &guard)?;
+        let cell = resolve::find(&self.0.persist, ino, &guard)?;
         if mask & libc::W_OK != 0 && matches!(cell.kind, FileKind::File | FileKind::Dir | FileKind::Symlink) {
-            self.0.inner.writable()?;
+            self.0.persist.writable()?;
         }
         perm::check(cell, cred, mask as u32 & 7)
     }
@@ -370,7 +386,7 @@ impl Volume {
     /// ENOTTY: neither a file nor a directory: no other kind has any.
     pub fn node_flags(&self, ino: Ino) -> Result<u32> {
         let guard = pin();
-        self.0.inner.inode_flags(self.0.inner.cell(ino, &guard)?)
+        flags::inode_flags(&self.0.persist, resolve::find(&self.0.persist, ino, &guard)?)
     }
 
     /// Sets the flags of an inode to these, all of [`crate::inode_flags`]. Durable as
@@ -391,7 +407,7 @@ impl Volume {
     ///   for reading only.
     pub fn node_set_flags(&self, cred: &Cred, ino: Ino, flags: u32) -> Result<()> {
         let guard = pin();
-        self.0.inner.set_inode_flags(cred, self.0.inner.cell(ino, &guard)?, flags)
+        flags::set_inode_flags(&self.0.persist, cred, resolve::find(&self.0.persist, ino, &guard)?, flags)
     }
 
     /// fsync by inode number, of a directory above all: its names are durable when it returns.
@@ -399,7 +415,12 @@ impl Volume {
     pub fn node_sync(&self, ino: Ino) -> Result<()> {
         let f = {
             let guard = pin();
-            self.0.handle(self.0.inner.cell(ino, &guard)?, &Cred::root(), libc::O_RDONLY)?
+            opening::handle(
+                &self.0,
+                resolve::find(&self.0.persist, ino, &guard)?,
+                &Cred::root(),
+                libc::O_RDONLY,
+            )?
         };
         f.sync_all()
     }

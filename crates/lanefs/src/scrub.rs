@@ -1,6 +1,8 @@
 //! Reading everything on the medium, and telling which files are damaged.
 
 use crate::error::Result;
+use crate::persist::checkpoint;
+use crate::persist::writeback;
 use crate::volume::Volume;
 use lanefs_format::{FileKind, Ino, ROOT_INO};
 use lanefs_store::{ScrubCursor, ScrubDamage, ScrubStep};
@@ -62,14 +64,14 @@ impl Volume {
     /// # Errors
     /// As [`Volume::scrub`].
     pub fn scrub_step(&self, at: ScrubCursor, budget: u64) -> Result<(ScrubStep, Vec<Damaged>)> {
-        let inner = &self.0.inner;
-        inner.check_alive()?;
+        let persist = &self.0.persist;
+        persist.check_alive()?;
         // A volume that cannot be written any more is read all the same.
-        if at == ScrubCursor::default() && inner.writable().is_ok() {
-            let _ = inner.sync_all();
-            let _ = inner.checkpoint();
+        if at == ScrubCursor::default() && persist.writable().is_ok() {
+            let _ = writeback::sync_all(persist);
+            let _ = checkpoint::checkpoint(persist);
         }
-        let mut step = inner.store.scrub(at, budget)?;
+        let mut step = persist.store.scrub(at, budget)?;
         let all = || step.damage.iter().chain(&step.repaired);
         let inos: HashSet<Ino> = all().map(|d| d.ino).filter(|i| !i.is_none()).collect();
         let paths = self.paths_of(inos);

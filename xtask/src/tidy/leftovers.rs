@@ -11,7 +11,7 @@ const LONGEST: usize = 550;
 pub fn is_test_file(name: &str) -> bool {
     let stem = name.rsplit('/').next().unwrap_or(name).trim_end_matches(".rs");
     name.split('/').rev().skip(1).any(|folder| matches!(folder, "tests" | "benches" | "examples"))
-        || matches!(stem, "tests" | "test")
+        || matches!(stem, "tests" | "test" | "testing")
         || stem.ends_with("_tests")
         || stem.ends_with("_loom")
 }

@@ -4,6 +4,7 @@ mod circles;
 mod crates;
 mod leftovers;
 mod rooms;
+mod types;
 mod width;
 mod words;
 
@@ -56,6 +57,7 @@ pub fn check_workspace(root: &Path) -> io::Result<Vec<Finding>> {
     files.sort();
     let mut findings = Vec::new();
     let mut circles = circles::Circles::default();
+    let mut types = types::Types::default();
     let mut words = words::Words::default();
     for path in files {
         let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
@@ -64,7 +66,9 @@ pub fn check_workspace(root: &Path) -> io::Result<Vec<Finding>> {
             Ok(text) => {
                 if name.ends_with(".rs") {
                     circles.add(&name, &text);
-                    words.add_source(&name, &source::lines(&text));
+                    let lines = source::lines(&text);
+                    types.add(&name, &lines);
+                    words.add_source(&name, &lines);
                 } else if name.ends_with(".md") {
                     words.add_document(&name, &text);
                 }
@@ -75,6 +79,7 @@ pub fn check_workspace(root: &Path) -> io::Result<Vec<Finding>> {
     }
     circles.check(&mut findings);
     circles.check_lists(&mut findings);
+    types.check(&mut findings);
     words.check(&mut findings);
     findings.sort();
     Ok(findings)

@@ -13,17 +13,18 @@ struct Room {
     above: &'static [&'static str],
 }
 
-const SURFACE: &[&str] = &["ops", "writeback", "fs", "file", "node"];
+const SURFACE: &[&str] = &["ops", "persist", "fs", "file", "node"];
 
 const ROOMS: &[Room] = &[
-    // ops -> writeback -> memfs -> oplog
-    Room { krate: "lanefs", modules: &["ops"], above: &["fs", "file", "node"] },
-    Room { krate: "lanefs", modules: &["writeback"], above: &["ops", "fs", "file", "node"] },
-    Room { krate: "lanefs", modules: &["memfs"], above: SURFACE },
+    // persist -> ops -> core -> memfs, oplog
+    Room { krate: "lanefs", modules: &["persist"], above: &["fs", "file", "node"] },
+    Room { krate: "lanefs", modules: &["ops"], above: &["persist", "fs", "file", "node"] },
+    Room { krate: "lanefs", modules: &["core"], above: SURFACE },
+    Room { krate: "lanefs", modules: &["memfs"], above: &["core", "ops", "persist", "fs", "file", "node"] },
     Room {
         krate: "lanefs",
         modules: &["oplog"],
-        above: &["ops", "writeback", "memfs", "fs", "file", "node"],
+        above: &["core", "ops", "persist", "memfs", "fs", "file", "node"],
     },
     // fsck -> recovery -> engine -> inodes -> log -> tree -> device
     Room { krate: "lanefs-store", modules: &["device"], above: ABOVE_DEVICE },
@@ -203,7 +204,7 @@ mod tests {
             "fn f(at: lanefs_store::BlockAddr) {}\n",
             "use lanefs_store::device::Memory;\n",
             "use crate::ops::create;\n",
-            "use crate::{\n    error::Error,\n    writeback::{fsync, commit},\n};\n",
+            "use crate::{\n    error::Error,\n    persist::{fsync, commit},\n};\n",
             "fn f() { super::super::ops::create() }\n",
         ] {
             assert_eq!(check(cell, bad).len(), 1, "{bad}");
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     fn groups_name_the_line_of_the_culprit() {
-        let text = "use crate::{\n    error::{A, ops},\n    writeback::fsync,\n};\n";
+        let text = "use crate::{\n    error::{A, ops},\n    persist::fsync,\n};\n";
         let findings = check("lanefs/src/memfs/cell.rs", text);
         assert_eq!(findings.len(), 1, "{findings:?}");
         assert_eq!(findings[0].line, 3);
@@ -223,10 +224,10 @@ mod tests {
     #[test]
     fn supers_are_counted_from_the_file() {
         let deep = "lanefs/src/memfs/dir/load.rs";
-        assert_eq!(check(deep, "use super::super::super::writeback::fsync;\n").len(), 1);
+        assert_eq!(check(deep, "use super::super::super::persist::fsync;\n").len(), 1);
         assert_eq!(check(deep, "use super::super::writeback::mark;\n"), [], "that is memfs::writeback");
         let room = "lanefs/src/memfs/mod.rs";
-        assert_eq!(check(room, "use super::writeback::fsync;\n").len(), 1);
+        assert_eq!(check(room, "use super::persist::fsync;\n").len(), 1);
     }
 
     #[test]

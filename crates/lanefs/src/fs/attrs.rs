@@ -46,7 +46,7 @@ impl Fs {
         follow: bool,
     ) -> Result<()> {
         if atime.is_none() && mtime.is_none() {
-            return self.volume.0.inner.check_alive();
+            return self.volume.0.persist.check_alive();
         }
         self.set(path.as_path(), follow, &SetAttr { atime, mtime, ..Default::default() })
     }

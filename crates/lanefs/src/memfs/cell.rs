@@ -16,6 +16,7 @@
 
 use super::data::{ErrSeq, FileData};
 use super::dir::Dir;
+pub(crate) use super::marks::*;
 use super::stamps::{NO_TIME, Noted, STRIPED, Stamps};
 use super::xattr::XattrSlot;
 use crate::stat::Stat;
@@ -25,45 +26,6 @@ use lanefs_sync::lock::Mutex;
 use lanefs_sync::primitive::fence;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
-
-/// Attributes changed since they were captured.
-pub(crate) const DIRTY: u32 = 1;
-/// On some lane's dirty list.
-pub(crate) const QUEUED: u32 = 2;
-/// Something went to the store that no flush is known to cover.
-pub(crate) const UNSYNCED: u32 = 4;
-/// The reclaimer wants it; any use clears the mark.
-pub(crate) const FROZEN: u32 = 8;
-/// No longer the inode's cell: look the number up again.
-pub(crate) const EVICTED: u32 = 16;
-/// The inode has been freed.
-pub(crate) const FREED: u32 = 32;
-/// Extended attributes changed since they were captured.
-pub(crate) const XATTR_DIRTY: u32 = 64;
-/// Used since the reclaimer last came by.
-pub(crate) const USED: u32 = 128;
-/// The store may have extended attributes that are not in memory yet.
-pub(crate) const HAS_XATTRS: u32 = 256;
-/// The size changed since the last durable capture: fdatasync must write the inode too.
-pub(crate) const DATASYNC: u32 = 512;
-
-/// A writeback is under way: marks are gone, and what they stood for is not durable yet.
-pub(crate) const SYNCING: u32 = 2048;
-
-/// Made by O_TMPFILE without O_EXCL and never named since: link(2) may give it its first name.
-pub(crate) const LINKABLE: u32 = 1024;
-
-/// The mtime may lie ahead of the clock: what is stamped now would be hidden by it, and goes to the
-/// cell.
-pub(crate) const FUTURE: u32 = 4096;
-/// Its DEAD is logged: nobody has it, and the store must hear of it no more. Set under the cell's
-/// sync_lock.
-pub(crate) const ENDED: u32 = 1 << 16;
-/// The mode may have setuid or setgid.
-pub(crate) const PRIVILEGED: u32 = 8192;
-/// The store has all attributes, as they once were: what fdatasync writes may leave them as they
-/// are there. Not while it must not: after a write that took setuid or setgid away.
-pub(crate) const STORED: u32 = 16384;
 
 /// Where the inode's flags lie in [`Cell::life`]: whoever would change an inode looks there.
 const FLAGS_AT: u32 = 13;
@@ -154,10 +116,6 @@ pub(crate) struct Cell {
 unsafe impl Send for Cell {}
 // SAFETY: as above.
 unsafe impl Sync for Cell {}
-
-/// The next field lies on a line of its own.
-#[repr(align(64))]
-pub(crate) struct Line;
 
 /// Marks in [`Cell::life`].
 const LIFE: u32 = FROZEN | EVICTED | FREED | ENDED | HAS_XATTRS | LINKABLE | FUTURE | PRIVILEGED | FLAGS;

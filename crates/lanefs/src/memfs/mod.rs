@@ -4,9 +4,55 @@
 pub(crate) mod cell;
 pub(crate) mod data;
 pub(crate) mod dir;
+mod marks;
 mod owner;
 pub(crate) mod stamps;
 pub(crate) mod table;
 pub(crate) mod xattr;
 
 pub(crate) use cell::{Body, Cell};
+
+use crate::Result;
+use crate::memfs::data::FramePool;
+use crate::memfs::stamps::Stamps;
+use crate::memfs::table::CellTable;
+use crossbeam_utils::CachePadded;
+use lanefs_format::Ino;
+use lanefs_sync::lock::Mutex;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Locks of which a load of an inode takes one.
+const LOAD_LOCKS: usize = 64;
+
+/// What is in memory of a volume.
+pub(crate) struct MemFs {
+    pub cells: CellTable,
+    /// What lanes change of inodes of which they are not the home.
+    pub stamps: Box<Stamps>,
+    pub frames: Arc<FramePool>,
+    /// The secret that names are hashed with.
+    pub hash_key: [u64; 2],
+    /// Held while a directory changes parents.
+    pub move_lock: CachePadded<Mutex<()>>,
+    /// One loader of an inode at a time (by inode number), and no eviction meanwhile.
+    pub load_locks: Box<[Mutex<()>]>,
+    /// Inodes freed whose end has not been folded: the store still knows them, nobody else may.
+    pub dead: CachePadded<Mutex<HashSet<Ino>>>,
+}
+
+impl MemFs {
+    /// An empty one, with frames for `page_bytes` bytes of pages. ENOMEM: no address space for
+    /// them.
+    pub fn new(page_bytes: u64, hash_key: [u64; 2]) -> Result<MemFs> {
+        Ok(MemFs {
+            cells: CellTable::new(),
+            stamps: Box::new(Stamps::new()),
+            frames: Arc::new(FramePool::new(page_bytes)?),
+            hash_key,
+            move_lock: CachePadded::new(Mutex::new(())),
+            load_locks: (0..LOAD_LOCKS).map(|_| Mutex::new(())).collect(),
+            dead: Default::default(),
+        })
+    }
+}

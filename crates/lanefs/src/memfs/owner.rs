@@ -1,5 +1,5 @@
 //! Mode and owner of a cell: the second line (see `memfs::cell`), and in an ordered volume when
-//! they changed last (`writeback::rights`).
+//! they changed last (`persist::rights`).
 
 use super::cell::{Cell, PRIVILEGED, STORED, is_privileged};
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -67,7 +67,7 @@ impl Cell {
     pub fn rights_changed(&self, epoch: u64, ts: u64) {
         self.rights_ts.store(ts, Relaxed);
         // Release: who captures content that was written after the change sees it
-        // (writeback::rights).
+        // (persist::rights).
         self.rights_epoch.store(epoch, Release);
     }
 }

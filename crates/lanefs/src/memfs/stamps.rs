@@ -36,7 +36,7 @@
 //! 6. A page that is named here is dirty (`memfs::data`) and may have no mark in the file's tree.
 //!    Whoever walks the tree's marks puts them in first; locks: a page, then a slot.
 
-use super::cell::{DATASYNC, DIRTY, Line, QUEUED, XATTR_DIRTY};
+use super::marks::{DATASYNC, DIRTY, Line, QUEUED, XATTR_DIRTY};
 use crossbeam_utils::CachePadded;
 use lanefs_format::Ino;
 use lanefs_sync::SeqWord;

@@ -26,12 +26,12 @@ pub(crate) struct LaneLog {
     /// Directories that lost names here since the last seal, and how many; some more than once.
     pub thinned: Vec<(Ino, u64)>,
     /// Files that were renamed over another here: their content goes before the commit
-    /// (writeback::replaced).
+    /// (persist::replaced).
     pub replaced: Vec<Ino>,
-    /// Those of them that a seal has taken and is making durable (writeback::replaced, 4).
+    /// Those of them that a seal has taken and is making durable (persist::replaced, 4).
     pub in_hand: Vec<Ino>,
     /// Seals that are announced: a rename over a file has to write the file first
-    /// (writeback::replaced, 3).
+    /// (persist::replaced, 3).
     pub seals_ahead: u32,
 }
 

@@ -3,95 +3,95 @@
 use super::perm::{self, W};
 use super::posix;
 use super::rights::Rights;
+use crate::core::Core;
 use crate::error::Result;
 use crate::memfs::Cell;
 use crate::memfs::cell::{APPEND, DATASYNC, IMMUTABLE};
+use crate::ops::content;
+use crate::ops::rights;
 use crate::stat::{SetAttr, SetTime};
-use crate::volume::Inner;
 use crate::{Cred, FileKind};
 use lanefs_sync::clock::coarse_realtime_ns;
 
-impl Inner {
-    /// setattr: checks, then changes all that is asked or nothing.
-    pub(crate) fn set_attr(
-        &self,
-        cred: &Cred,
-        cell: &Cell,
-        set: &SetAttr,
-        through_handle: bool,
-    ) -> Result<()> {
-        self.writable()?;
-        if let Some(size) = set.size {
-            if cell.kind == FileKind::Dir {
-                return posix(libc::EISDIR);
-            }
-            if cell.data().is_none() {
-                return posix(libc::EINVAL);
-            }
-            if size > lanefs_format::MAX_FILE_SIZE {
-                return posix(libc::EFBIG);
-            }
-            if !through_handle {
-                perm::check(cell, cred, W)?;
-            }
+/// setattr: checks, then changes all that is asked or nothing.
+pub(crate) fn set_attr(
+    core: &Core,
+    cred: &Cred,
+    cell: &Cell,
+    set: &SetAttr,
+    through_handle: bool,
+) -> Result<()> {
+    core.writable()?;
+    if let Some(size) = set.size {
+        if cell.kind == FileKind::Dir {
+            return posix(libc::EISDIR);
         }
-        if cell.has_flag(IMMUTABLE | APPEND) {
-            check_flags(cell, set, through_handle)?;
+        if cell.data().is_none() {
+            return posix(libc::EINVAL);
         }
-        if set.mode.is_some() {
-            perm::check_owner(cell, cred)?;
+        if size > lanefs_format::MAX_FILE_SIZE {
+            return posix(libc::EFBIG);
         }
-        if set.uid.is_some() || set.gid.is_some() {
-            check_chown(cell, cred, set)?;
+        if !through_handle {
+            perm::check(cell, cred, W)?;
         }
-        if set.atime.is_some() || set.mtime.is_some() {
-            let exact = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
-            if exact(set.atime) || exact(set.mtime) || set.atime.is_none() != set.mtime.is_none() {
-                perm::check_owner(cell, cred)?;
-            } else if perm::check_owner(cell, cred).is_err() {
-                perm::check(cell, cred, W)?;
-            }
-        }
-        if let Some(size) = set.size {
-            self.truncate(cell, size)?;
-        }
-        // Behind what may take long: others' changes meanwhile are not followed by an earlier time.
-        let now = coarse_realtime_ns();
-        let chown = set.uid.is_some() || set.gid.is_some();
-        let touches_inode = set.mode.is_some() || chown || set.size.is_some() || set.kill_priv;
-        let mode = set.mode.map(|m| {
-            let m = cell.kind.mode_bits() | m & 0o7777;
-            // A group the caller is not in must not become a privilege.
-            let stranger = |gid| !cred.is_root() && !cred.prechecked && !cred.in_group(gid);
-            if stranger(set.gid.unwrap_or_else(|| cell.gid())) { m & !libc::S_ISGID } else { m }
-        });
-        let drops = mode.is_none() && (chown || set.kill_priv || set.size.is_some() && !cred.is_root());
-        let drops = drops && cell.kind != FileKind::Dir;
-        let drop = drops.then_some(perm::without_privilege as fn(u32) -> u32);
-        self.set_rights(cell, &Rights { mode, uid: set.uid, gid: set.gid, drop });
-        let at = |t: Option<SetTime>| {
-            t.map(|t| match t {
-                SetTime::Now => now,
-                SetTime::At(ns) => ns,
-            })
-        };
-        // A time that the caller chose, or one beside it, goes into the cell; the clock's where the
-        // lane stamps.
-        let chosen = set.mtime.is_some() || set.ctime.is_some();
-        if chosen {
-            cell.set_explicit(at(set.mtime).or(set.size.map(|_| now)), set.ctime, now);
-        }
-        if set.atime.is_some() {
-            cell.set_times(at(set.atime), None, None);
-        }
-        let flags = if set.size.is_some() { DATASYNC } else { 0 };
-        if set.ctime.is_none() && (touches_inode || set.atime.is_some() || set.mtime.is_some()) {
-            self.changed(cell, set.size.is_some() && !chosen, now, flags);
-        } else {
-            self.dirty_cell(cell, flags);
-        }
-        Ok(())
     }
+    if cell.has_flag(IMMUTABLE | APPEND) {
+        check_flags(cell, set, through_handle)?;
+    }
+    if set.mode.is_some() {
+        perm::check_owner(cell, cred)?;
+    }
+    if set.uid.is_some() || set.gid.is_some() {
+        check_chown(cell, cred, set)?;
+    }
+    if set.atime.is_some() || set.mtime.is_some() {
+        let exact = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
+        if exact(set.atime) || exact(set.mtime) || set.atime.is_none() != set.mtime.is_none() {
+            perm::check_owner(cell, cred)?;
+        } else if perm::check_owner(cell, cred).is_err() {
+            perm::check(cell, cred, W)?;
+        }
+    }
+    if let Some(size) = set.size {
+        content::truncate(core, cell, size)?;
+    }
+    // Behind what may take long: others' changes meanwhile are not followed by an earlier time.
+    let now = coarse_realtime_ns();
+    let chown = set.uid.is_some() || set.gid.is_some();
+    let touches_inode = set.mode.is_some() || chown || set.size.is_some() || set.kill_priv;
+    let mode = set.mode.map(|m| {
+        let m = cell.kind.mode_bits() | m & 0o7777;
+        // A group the caller is not in must not become a privilege.
+        let stranger = |gid| !cred.is_root() && !cred.prechecked && !cred.in_group(gid);
+        if stranger(set.gid.unwrap_or_else(|| cell.gid())) { m & !libc::S_ISGID } else { m }
+    });
+    let drops = mode.is_none() && (chown || set.kill_priv || set.size.is_some() && !cred.is_root());
+    let drops = drops && cell.kind != FileKind::Dir;
+    let drop = drops.then_some(perm::without_privilege as fn(u32) -> u32);
+    rights::set_rights(core, cell, &Rights { mode, uid: set.uid, gid: set.gid, drop });
+    let at = |t: Option<SetTime>| {
+        t.map(|t| match t {
+            SetTime::Now => now,
+            SetTime::At(ns) => ns,
+        })
+    };
+    // A time that the caller chose, or one beside it, goes into the cell; the clock's where the
+    // lane stamps.
+    let chosen = set.mtime.is_some() || set.ctime.is_some();
+    if chosen {
+        cell.set_explicit(at(set.mtime).or(set.size.map(|_| now)), set.ctime, now);
+    }
+    if set.atime.is_some() {
+        cell.set_times(at(set.atime), None, None);
+    }
+    let flags = if set.size.is_some() { DATASYNC } else { 0 };
+    if set.ctime.is_none() && (touches_inode || set.atime.is_some() || set.mtime.is_some()) {
+        core.journal.changed(cell, set.size.is_some() && !chosen, now, flags);
+    } else {
+        core.journal.dirty_cell(cell, flags);
+    }
+    Ok(())
 }
 
 /// EPERM where an inode that is immutable, or only grows, may not be changed so.

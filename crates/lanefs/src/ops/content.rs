@@ -2,13 +2,15 @@
 
 use super::rights::Rights;
 use super::{perm, posix};
-use crate::Cred;
 use crate::FileKind;
+use crate::core::Core;
+use crate::core::page_store;
+use crate::core::{STEP, space};
 use crate::error::{Error, Result};
 use crate::memfs::Cell;
 use crate::memfs::cell::{DATASYNC, NOATIME, PRIVILEGED};
 use crate::memfs::data::{Cut, DataCtx, FileData, ROOM_LENT, ReadAhead, Written};
-use crate::volume::Inner;
+use crate::ops::rights;
 use lanefs_format::BLOCK_SIZE;
 use lanefs_sync::clock::coarse_realtime_ns;
 
@@ -33,232 +35,236 @@ pub(crate) struct Writer {
     pub privileged: bool,
 }
 
-impl Inner {
-    pub(crate) fn truncate_open(&self, cell: &Cell, cred: &Cred) -> Result<()> {
-        let set = crate::SetAttr { size: Some(0), ..Default::default() };
-        self.set_attr(cred, cell, &set, true)
-    }
+/// Reads a file's content.
+pub(crate) fn read_data(
+    core: &Core,
+    cell: &Cell,
+    data: &FileData,
+    off: u64,
+    buf: &mut [u8],
+    ahead: &ReadAhead,
+    kept: bool,
+) -> Result<usize> {
+    let ctx = page_store::data_ctx(core, cell);
+    if kept { data.read_uncached(&ctx, off, buf, ahead) } else { data.read(&ctx, off, buf, ahead) }
+}
 
-    /// Reads a file's content.
-    pub(crate) fn read_data(
-        &self,
-        cell: &Cell,
-        data: &FileData,
-        off: u64,
-        buf: &mut [u8],
-        ahead: &ReadAhead,
-        kept: bool,
-    ) -> Result<usize> {
-        let ctx = self.data_ctx(cell);
-        if kept { data.read_uncached(&ctx, off, buf, ahead) } else { data.read(&ctx, off, buf, ahead) }
+/// Moves the access time, as relatime does.
+pub(crate) fn touch_atime(core: &Core, cell: &Cell) {
+    if core.options.noatime {
+        return;
     }
-
-    /// Moves the access time, as relatime does.
-    pub(crate) fn touch_atime(&self, cell: &Cell) {
-        if self.options.noatime {
-            return;
-        }
-        let now = coarse_realtime_ns();
-        if cell.wants_atime(now) && !cell.has_flag(NOATIME) && self.writable().is_ok() {
-            cell.set_times(Some(now), None, None);
-            self.dirty_cell(cell, 0);
-        }
+    let now = coarse_realtime_ns();
+    if cell.wants_atime(now) && !cell.has_flag(NOATIME) && core.writable().is_ok() {
+        cell.set_times(Some(now), None, None);
+        core.journal.dirty_cell(cell, 0);
     }
+}
 
-    /// Writes at `offset`, or at the end if that is `None`; returns where and how much.
-    pub(crate) fn write_data(
-        &self,
-        cell: &Cell,
-        data: &FileData,
-        offset: Option<u64>,
-        buf: &[u8],
-        writer: Writer,
-    ) -> Result<(u64, usize)> {
-        self.writable()?;
-        let Some(offset) = offset else {
-            return self.write_part(cell, data, None, buf, writer, true);
-        };
-        // Unit by unit, the file being marked dirty after each: pages of a file that nobody knows
-        // to be dirty are not written back, and one write may be larger than all the frames there
-        // are.
-        let unit = self.frames.unit() * BLOCK_SIZE;
-        let mut done = 0;
-        while done < buf.len() || done == 0 {
-            let at = offset.saturating_add(done as u64);
-            let part = &buf[done..buf.len().min(done + unit - at as usize % BLOCK_SIZE)];
-            match self.write_part(cell, data, Some(at), part, writer, done == 0) {
-                Err(e) if done == 0 => return Err(e),
-                // Told when the writer comes back for the rest.
-                Err(_) => break,
-                // After a part the rest is asked for: what is deleted makes room, and if nothing
-                // does, that call says so.
-                Ok((_, n)) => {
-                    done += n;
-                    if n == 0 {
-                        break;
-                    }
+/// Writes at `offset`, or at the end if that is `None`; returns where and how much.
+pub(crate) fn write_data(
+    core: &Core,
+    cell: &Cell,
+    data: &FileData,
+    offset: Option<u64>,
+    buf: &[u8],
+    writer: Writer,
+) -> Result<(u64, usize)> {
+    core.writable()?;
+    let Some(offset) = offset else {
+        return write_part(core, cell, data, None, buf, writer, true);
+    };
+    // Unit by unit, the file being marked dirty after each: pages of a file that nobody knows
+    // to be dirty are not written back, and one write may be larger than all the frames there
+    // are.
+    let unit = core.memfs.frames.unit() * BLOCK_SIZE;
+    let mut done = 0;
+    while done < buf.len() || done == 0 {
+        let at = offset.saturating_add(done as u64);
+        let part = &buf[done..buf.len().min(done + unit - at as usize % BLOCK_SIZE)];
+        match write_part(core, cell, data, Some(at), part, writer, done == 0) {
+            Err(e) if done == 0 => return Err(e),
+            // Told when the writer comes back for the rest.
+            Err(_) => break,
+            // After a part the rest is asked for: what is deleted makes room, and if nothing
+            // does, that call says so.
+            Ok((_, n)) => {
+                done += n;
+                if n == 0 {
+                    break;
                 }
             }
         }
-        Ok((offset, done))
     }
+    Ok((offset, done))
+}
 
-    fn write_part(
-        &self,
-        cell: &Cell,
-        data: &FileData,
-        offset: Option<u64>,
-        buf: &[u8],
-        writer: Writer,
-        is_first: bool,
-    ) -> Result<(u64, usize)> {
-        if !writer.keeps_times && !buf.is_empty() {
-            // Before anything of it is in memory (writeback::rights, 7); and behind it, if it was
-            // set meanwhile.
-            self.drop_privilege(cell, writer.privileged);
-        }
-        let ctx = DataCtx { once: writer.keeps_pages, ..self.data_ctx(cell) };
-        let (at, w) = match offset {
-            Some(o) => {
-                // Not in the middle of a call that makes the file longer: it would be written back
-                // with a size that it never had (SEMANTICS F2).
-                let inside = || o.saturating_add(buf.len() as u64) <= data.size();
-                let write = || self.with_room(|| data.write(&ctx, o, buf));
-                match write() {
-                    Err(e) if is_full(&e) && (is_first || inside()) => {
-                        (o, self.write_pages_and_retry(write)?)
-                    }
-                    Err(e) if is_full(&e) => return posix(libc::ENOSPC),
-                    r => (o, r?),
-                }
-            }
-            None => self.with_pages_written(|| self.append_part(data, &ctx, buf))?,
-        };
-        if w.bytes > 0 {
-            let flags = if w.extended { DATASYNC } else { 0 };
-            if writer.keeps_times {
-                self.dirty_cell(cell, flags);
-            } else {
-                self.drop_privilege(cell, writer.privileged);
-                self.changed(cell, true, coarse_realtime_ns(), flags);
-            }
-            if w.extended || writer.keeps_pages {
-                self.has_grown(cell, at + w.bytes as u64, w.bytes, writer.keeps_pages);
-            }
-        }
-        Ok((at, w.bytes))
+fn write_part(
+    core: &Core,
+    cell: &Cell,
+    data: &FileData,
+    offset: Option<u64>,
+    buf: &[u8],
+    writer: Writer,
+    is_first: bool,
+) -> Result<(u64, usize)> {
+    if !writer.keeps_times && !buf.is_empty() {
+        // Before anything of it is in memory (persist::rights, 7); and behind it, if it was
+        // set meanwhile.
+        drop_privilege(core, cell, writer.privileged);
     }
-
-    /// Appends all of it if what was deleted makes room for all; else as much as there is room for.
-    fn append_part(&self, data: &FileData, ctx: &DataCtx<'_>, buf: &[u8]) -> Result<(u64, Written)> {
-        let blocks = (buf.len() as u64).div_ceil(BLOCK_SIZE as u64);
-        // Others take room while this thread makes it, hence again; but not for what will never
-        // fit.
-        for _ in 0..TRIES {
-            match data.append(ctx, buf, true) {
-                Err(e) if e.errno() == libc::ENOSPC => {}
-                r => return r,
-            }
-            if !self.free_space() || self.store.space().free < blocks {
-                break;
+    let ctx = DataCtx { once: writer.keeps_pages, ..page_store::data_ctx(core, cell) };
+    let (at, w) = match offset {
+        Some(o) => {
+            // Not in the middle of a call that makes the file longer: it would be written back
+            // with a size that it never had (SEMANTICS F2).
+            let inside = || o.saturating_add(buf.len() as u64) <= data.size();
+            let write = || space::with_room(core, || data.write(&ctx, o, buf));
+            match write() {
+                Err(e) if is_full(&e) && (is_first || inside()) => (o, write_pages_and_retry(core, write)?),
+                Err(e) if is_full(&e) => return posix(libc::ENOSPC),
+                r => (o, r?),
             }
         }
-        data.append(ctx, buf, false)
-    }
-
-    /// Sets the size of a file.
-    pub(crate) fn truncate(&self, cell: &Cell, size: u64) -> Result<()> {
-        let Some(data) = cell.data() else { return posix(libc::EINVAL) };
-        if data.size() == size && !data.has_room_behind() {
-            // Nothing but the times changes, which the caller sees to. (A write that extends the
-            // file comes after this.)
-            return Ok(());
-        }
-        let cut = Cut { size: Some(size), time: Some(coarse_realtime_ns()), attrs: &|| cell.attrs() };
-        let ctx = self.data_ctx(cell);
-        self.with_pages_written(|| data.truncate(&ctx, size, Some(&cut)))
-    }
-
-    /// Runs `f`, which may write pages anew that have a block already, or room kept for one. If so
-    /// many such pages wait to be written back that a full volume has no room for another, they are
-    /// written, which gives as much back as it takes, and it runs again.
-    fn with_pages_written<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
-        match f() {
-            Err(e) if is_full(&e) => self.write_pages_and_retry(f),
-            r => r,
-        }
-    }
-
-    /// Apart: a call that finds room does not look at what all lanes count.
-    #[cold]
-    fn write_pages_and_retry<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
-        let mut again = 0;
-        // What is lent comes back, however often others are faster; so long as somebody writes.
-        for turn in 0..TURNS {
-            // What cannot be written is told to who syncs it. A checkpoint frees what that gave up,
-            // and makes room for the next.
-            let written = self.write_back_all(false);
-            if written.is_err() || again > 0 || turn % 4 == 3 {
-                self.free_space();
-            }
-            match f() {
-                Err(e) if e.errno() == ROOM_LENT.errno() => {}
-                Err(e) if is_full(&e) && again == 0 => again += 1,
-                r => return r,
-            }
-        }
-        posix(libc::ENOSPC)
-    }
-
-    /// Takes setuid and setgid from a file that somebody without the right to keep them has
-    /// written.
-    fn drop_privilege(&self, cell: &Cell, privileged: bool) {
-        if !privileged && cell.has(PRIVILEGED) {
-            self.set_rights(cell, &Rights { drop: Some(perm::without_privilege), ..Rights::default() });
-        }
-    }
-
-    /// `fallocate(2)`.
-    pub(crate) fn allocate(
-        &self,
-        cell: &Cell,
-        mode: i32,
-        offset: u64,
-        len: u64,
-        writer: Writer,
-    ) -> Result<()> {
-        let Some(data) = cell.data() else {
-            return posix(if cell.kind == FileKind::Dir { libc::EISDIR } else { libc::ENODEV });
-        };
-        self.writable()?;
-        if len == 0 {
-            return posix(libc::EINVAL);
-        }
-        Self::check_range(offset, len)?;
-        if !writer.keeps_times {
-            self.drop_privilege(cell, writer.privileged);
-        }
-        let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-        let ctx = self.data_ctx(cell);
-        let cut = Cut { size: None, time: None, attrs: &|| cell.attrs() };
-        match mode & !libc::FALLOC_FL_KEEP_SIZE {
-            0 => self.with_pages_written(|| data.allocate(&ctx, offset, len, keep, &cut))?,
-            libc::FALLOC_FL_PUNCH_HOLE if keep => {
-                self.with_pages_written(|| data.punch_hole(&ctx, offset, len, Some(&cut)))?
-            }
-            libc::FALLOC_FL_ZERO_RANGE => {
-                self.with_pages_written(|| data.zero_range(&ctx, offset, len, keep, &cut))?
-            }
-            _ => return posix(libc::EOPNOTSUPP),
-        }
+        None => with_pages_written(core, || append_part(core, data, &ctx, buf))?,
+    };
+    if w.bytes > 0 {
+        let flags = if w.extended { DATASYNC } else { 0 };
         if writer.keeps_times {
-            self.dirty_cell(cell, DATASYNC);
-            return Ok(());
+            core.journal.dirty_cell(cell, flags);
+        } else {
+            drop_privilege(core, cell, writer.privileged);
+            core.journal.changed(cell, true, coarse_realtime_ns(), flags);
         }
-        self.drop_privilege(cell, writer.privileged);
-        let content = !keep || mode & libc::FALLOC_FL_KEEP_SIZE != mode;
-        // The time of its end, as in `set_attr`.
-        self.changed(cell, content, coarse_realtime_ns(), DATASYNC);
-        Ok(())
+        if w.extended || writer.keeps_pages {
+            let end = at + w.bytes as u64;
+            if end / STEP != at / STEP
+                && let Some(persistence) = core.persistence()
+            {
+                persistence.has_grown(cell, writer.keeps_pages);
+            }
+        }
+    }
+    Ok((at, w.bytes))
+}
+
+/// Appends all of it if what was deleted makes room for all; else as much as there is room for.
+fn append_part(core: &Core, data: &FileData, ctx: &DataCtx<'_>, buf: &[u8]) -> Result<(u64, Written)> {
+    let blocks = (buf.len() as u64).div_ceil(BLOCK_SIZE as u64);
+    // Others take room while this thread makes it, hence again; but not for what will never
+    // fit.
+    for _ in 0..TRIES {
+        match data.append(ctx, buf, true) {
+            Err(e) if e.errno() == libc::ENOSPC => {}
+            r => return r,
+        }
+        if !space::free_space(core) || core.store.space().free < blocks {
+            break;
+        }
+    }
+    data.append(ctx, buf, false)
+}
+
+/// Sets the size of a file.
+pub(crate) fn truncate(core: &Core, cell: &Cell, size: u64) -> Result<()> {
+    let Some(data) = cell.data() else { return posix(libc::EINVAL) };
+    if data.size() == size && !data.has_room_behind() {
+        // Nothing but the times changes, which the caller sees to. (A write that extends the
+        // file comes after this.)
+        return Ok(());
+    }
+    let cut = Cut { size: Some(size), time: Some(coarse_realtime_ns()), attrs: &|| cell.attrs() };
+    let ctx = page_store::data_ctx(core, cell);
+    with_pages_written(core, || data.truncate(&ctx, size, Some(&cut)))
+}
+
+/// Runs `f`, which may write pages anew that have a block already, or room kept for one. If so
+/// many such pages wait to be written back that a full volume has no room for another, they are
+/// written, which gives as much back as it takes, and it runs again.
+fn with_pages_written<T>(core: &Core, f: impl Fn() -> Result<T>) -> Result<T> {
+    match f() {
+        Err(e) if is_full(&e) => write_pages_and_retry(core, f),
+        r => r,
+    }
+}
+
+/// Apart: a call that finds room does not look at what all lanes count.
+#[cold]
+fn write_pages_and_retry<T>(core: &Core, f: impl Fn() -> Result<T>) -> Result<T> {
+    let mut again = 0;
+    // What is lent comes back, however often others are faster; so long as somebody writes.
+    for turn in 0..TURNS {
+        // What cannot be written is told to who syncs it. A checkpoint frees what that gave up,
+        // and makes room for the next.
+        let written = super::persistence(core).and_then(|p| p.write_back_all());
+        if written.is_err() || again > 0 || turn % 4 == 3 {
+            space::free_space(core);
+        }
+        match f() {
+            Err(e) if e.errno() == ROOM_LENT.errno() => {}
+            Err(e) if is_full(&e) && again == 0 => again += 1,
+            r => return r,
+        }
+    }
+    posix(libc::ENOSPC)
+}
+
+/// Takes setuid and setgid from a file that somebody without the right to keep them has
+/// written.
+fn drop_privilege(core: &Core, cell: &Cell, privileged: bool) {
+    if !privileged && cell.has(PRIVILEGED) {
+        rights::set_rights(core, cell, &Rights { drop: Some(perm::without_privilege), ..Rights::default() });
+    }
+}
+
+/// `fallocate(2)`.
+pub(crate) fn allocate(
+    core: &Core,
+    cell: &Cell,
+    mode: i32,
+    offset: u64,
+    len: u64,
+    writer: Writer,
+) -> Result<()> {
+    let Some(data) = cell.data() else {
+        return posix(if cell.kind == FileKind::Dir { libc::EISDIR } else { libc::ENODEV });
+    };
+    core.writable()?;
+    if len == 0 {
+        return posix(libc::EINVAL);
+    }
+    check_range(offset, len)?;
+    if !writer.keeps_times {
+        drop_privilege(core, cell, writer.privileged);
+    }
+    let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+    let ctx = page_store::data_ctx(core, cell);
+    let cut = Cut { size: None, time: None, attrs: &|| cell.attrs() };
+    match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => with_pages_written(core, || data.allocate(&ctx, offset, len, keep, &cut))?,
+        libc::FALLOC_FL_PUNCH_HOLE if keep => {
+            with_pages_written(core, || data.punch_hole(&ctx, offset, len, Some(&cut)))?
+        }
+        libc::FALLOC_FL_ZERO_RANGE => {
+            with_pages_written(core, || data.zero_range(&ctx, offset, len, keep, &cut))?
+        }
+        _ => return posix(libc::EOPNOTSUPP),
+    }
+    if writer.keeps_times {
+        core.journal.dirty_cell(cell, DATASYNC);
+        return Ok(());
+    }
+    drop_privilege(core, cell, writer.privileged);
+    let content = !keep || mode & libc::FALLOC_FL_KEEP_SIZE != mode;
+    // The time of its end, as in `set_attr`.
+    core.journal.changed(cell, content, coarse_realtime_ns(), DATASYNC);
+    Ok(())
+}
+
+/// EFBIG, EINVAL or nothing for a range of a file.
+fn check_range(offset: u64, len: u64) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= lanefs_format::MAX_FILE_SIZE => Ok(()),
+        _ => posix(libc::EFBIG),
     }
 }

@@ -1,11 +1,13 @@
 //! link(2): another name for an inode.
 
 use super::{Op, perm, posix};
+use crate::core::Core;
+use crate::core::space;
 use crate::error::Result;
 use crate::memfs::Cell;
 use crate::memfs::cell::LINKABLE;
 use crate::memfs::dir::{ALIVE, DEAD, Entry, Found, hash_name, relax};
-use crate::volume::Inner;
+use crate::ops::resolve;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_format::LINK_MAX;
@@ -13,110 +15,108 @@ use lanefs_format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::*;
 
-impl Inner {
-    /// Names `cell` also `name` in `parent`. Of inodes without names only those of O_TMPFILE may
-    /// get one (LINKABLE).
-    ///
-    /// ENOSPC: the caller tries again when something was freed ([`Inner::with_room`]).
-    ///
-    /// No key of the old name is read: what must hold is that the inode has a link now (or never
-    /// lost one). The link is added by a compare-exchange that refuses zero, after this lane's bit
-    /// is in the inode's mask; an unlink that takes the old name after that finds the bit, and its
-    /// fsync waits for this lane (closure, invariant 3).
-    pub(crate) fn link(
-        &self,
-        cred: &Cred,
-        cell: &Cell,
-        parent: Ino,
-        name: &[u8],
-        guard: &Guard,
-    ) -> Result<()> {
-        perm::check_name(name)?;
-        if name == b"." || name == b".." {
-            return posix(libc::EEXIST);
+/// Names `cell` also `name` in `parent`. Of inodes without names only those of O_TMPFILE may
+/// get one (LINKABLE).
+///
+/// ENOSPC: the caller tries again when something was freed ([`space::with_room`]).
+///
+/// No key of the old name is read: what must hold is that the inode has a link now (or never
+/// lost one). The link is added by a compare-exchange that refuses zero, after this lane's bit
+/// is in the inode's mask; an unlink that takes the old name after that finds the bit, and its
+/// fsync waits for this lane (closure, invariant 3).
+pub(crate) fn link(
+    core: &Core,
+    cred: &Cred,
+    cell: &Cell,
+    parent: Ino,
+    name: &[u8],
+    guard: &Guard,
+) -> Result<()> {
+    perm::check_name(name)?;
+    if name == b"." || name == b".." {
+        return posix(libc::EEXIST);
+    }
+    let hash = hash_name(core.memfs.hash_key, name);
+    let mut turn = 0;
+    loop {
+        let (pcell, pdir) = resolve::find_dir(core, parent, guard)?;
+        match pdir.lookup(hash, name, guard) {
+            Found::Name(..) => return posix(libc::EEXIST),
+            Found::NotLoaded => {
+                resolve::load_bucket(core, pcell, pdir, hash, guard)?;
+                continue;
+            }
+            Found::Absent => {}
         }
-        let hash = hash_name(self.hash_key, name);
-        let mut turn = 0;
+        perm::check(pcell, cred, perm::W | perm::X)?;
+        // As Linux: only now, behind EEXIST and EACCES.
+        perm::check_flags(cell)?;
+        if cell.kind == FileKind::Dir {
+            return posix(libc::EPERM);
+        }
+        core.writable()?;
+        if pdir.state.load(SeqCst) == DEAD {
+            return posix(libc::ENOENT);
+        }
+        let room = space::reserve_name(core, name, 0)?;
+        let now = coarse_realtime_ns();
+        let mut op = Op::begin(core);
+        let mut entry = Entry::new(0, name, cell.ino, cell.kind, 0, 0, 0);
+        let leaf = pdir.lock(hash, guard).make_room(hash, || core.journal.folded());
+        let (old, cookie) = leaf.place(hash, name);
+        let fits = pdir.state.load(SeqCst) == ALIVE
+            && leaf.is_complete()
+            && old.is_none_or(|e| e.target().is_none());
+        let Some(cookie) = cookie.filter(|_| fits) else {
+            drop(leaf);
+            drop(op);
+            space::unreserve_name(core, room);
+            relax(&mut turn);
+            continue;
+        };
+        cell.named_by(op.lane, 0);
+        pdir.named_by(hash, op.lane, 0);
+        let mut links = cell.nlink.load(SeqCst);
         loop {
-            let (pcell, pdir) = self.dir_cell(parent, guard)?;
-            match pdir.lookup(hash, name, guard) {
-                Found::Name(..) => return posix(libc::EEXIST),
-                Found::NotLoaded => {
-                    self.load_bucket(pcell, pdir, hash, guard)?;
-                    continue;
-                }
-                Found::Absent => {}
+            if links >= LINK_MAX {
+                space::unreserve_name(core, room);
+                return posix(libc::EMLINK);
             }
-            perm::check(pcell, cred, perm::W | perm::X)?;
-            // As Linux: only now, behind EEXIST and EACCES.
-            perm::check_flags(cell)?;
-            if cell.kind == FileKind::Dir {
-                return posix(libc::EPERM);
-            }
-            self.writable()?;
-            if pdir.state.load(SeqCst) == DEAD {
+            if links == 0 && !cell.has(LINKABLE) {
+                space::unreserve_name(core, room);
                 return posix(libc::ENOENT);
             }
-            let room = self.reserve_name(name, 0)?;
-            let now = coarse_realtime_ns();
-            let mut op = Op::begin(self);
-            let mut entry = Entry::new(0, name, cell.ino, cell.kind, 0, 0, 0);
-            let leaf = pdir.lock(hash, guard).make_room(hash, || self.folded());
-            let (old, cookie) = leaf.place(hash, name);
-            let fits = pdir.state.load(SeqCst) == ALIVE
-                && leaf.is_complete()
-                && old.is_none_or(|e| e.target().is_none());
-            let Some(cookie) = cookie.filter(|_| fits) else {
-                drop(leaf);
-                drop(op);
-                self.unreserve_name(room);
-                relax(&mut turn);
-                continue;
-            };
-            cell.named_by(op.lane, 0);
-            pdir.named_by(hash, op.lane, 0);
-            let mut links = cell.nlink.load(SeqCst);
-            loop {
-                if links >= LINK_MAX {
-                    self.unreserve_name(room);
-                    return posix(libc::EMLINK);
-                }
-                if links == 0 && !cell.has(LINKABLE) {
-                    self.unreserve_name(room);
-                    return posix(libc::ENOENT);
-                }
-                match cell.nlink.compare_exchange(links, links + 1, SeqCst, SeqCst) {
-                    Ok(_) => break,
-                    Err(n) => links = n,
-                }
+            match cell.nlink.compare_exchange(links, links + 1, SeqCst, SeqCst) {
+                Ok(_) => break,
+                Err(n) => links = n,
             }
-            cell.clear_if_set(LINKABLE);
-            let v = op.version(leaf.last_ts());
-            cell.named_by(op.lane, v.epoch);
-            pdir.named_by(hash, op.lane, v.epoch);
-            match old {
-                Some(e) => {
-                    e.touch(v.epoch, op.lane);
-                    e.set_target(Some((cell.ino, cell.kind)));
-                }
-                None => {
-                    entry.cookie = cookie;
-                    entry.born.store(v.epoch, Relaxed);
-                    entry.touch(v.epoch, op.lane);
-                    self.count_names(Entry::bytes(entry.name.as_slice().len()) as i64);
-                    leaf.insert(entry);
-                }
-            }
-            leaf.stamp(v.epoch, v.ts);
-            op.append(
-                v,
-                &[Effect::Set { dir: parent, cookie, name, ino: cell.ino, old: Ino::NONE, kind: cell.kind }],
-            );
-            drop(leaf);
-            op.changed(cell, now);
-            pcell.note_change(pdir, cookie, now, 0);
-            op.dirty_dir(pcell, pdir, hash);
-            return Ok(());
         }
+        cell.clear_if_set(LINKABLE);
+        let v = op.version(leaf.last_ts());
+        cell.named_by(op.lane, v.epoch);
+        pdir.named_by(hash, op.lane, v.epoch);
+        match old {
+            Some(e) => {
+                e.touch(v.epoch, op.lane);
+                e.set_target(Some((cell.ino, cell.kind)));
+            }
+            None => {
+                entry.cookie = cookie;
+                entry.born.store(v.epoch, Relaxed);
+                entry.touch(v.epoch, op.lane);
+                core.journal.count_names(Entry::bytes(entry.name.as_slice().len()) as i64);
+                leaf.insert(entry);
+            }
+        }
+        leaf.stamp(v.epoch, v.ts);
+        op.append(
+            v,
+            &[Effect::Set { dir: parent, cookie, name, ino: cell.ino, old: Ino::NONE, kind: cell.kind }],
+        );
+        drop(leaf);
+        op.changed(cell, now);
+        pcell.note_change(pdir, cookie, now, 0);
+        op.dirty_dir(pcell, pdir, hash);
+        return Ok(());
     }
 }

@@ -1,10 +1,13 @@
 //! Listing directories.
 
 use super::posix;
+use crate::core::Core;
+use crate::core::memory;
 use crate::error::Result;
 use crate::memfs::dir::Step;
+use crate::ops::content;
+use crate::ops::resolve;
 use crate::stat::NodeEntry;
-use crate::volume::Inner;
 use crate::{FileKind, Ino};
 use crossbeam_epoch::Guard;
 use std::sync::atomic::Ordering::*;
@@ -13,60 +16,58 @@ use std::sync::atomic::Ordering::*;
 const DOT: u64 = 1;
 const DOTDOT: u64 = 2;
 
-impl Inner {
-    /// Hands the entries behind `cookie` to `f` in cookie order until it returns false. A name that
-    /// exists throughout is told exactly once; one that comes or goes meanwhile may or may not be.
-    pub(crate) fn read_dir(
-        &self,
-        ino: Ino,
-        cookie: u64,
-        f: &mut dyn FnMut(NodeEntry<'_>) -> bool,
-        guard: &mut Guard,
-    ) -> Result<()> {
-        let parent = {
-            let (cell, _) = self.dir_cell(ino, guard)?;
-            if cookie == 0 {
-                self.touch_atime(cell);
-            }
-            Ino(cell.parent.load(Acquire))
-        };
-        let dots: [(&[u8], Ino, u64); 2] = [(b".", ino, DOT), (b"..", parent, DOTDOT)];
-        for (name, ino, at) in dots {
-            if cookie < at && !f(NodeEntry { ino, kind: FileKind::Dir, name, cookie: at }) {
-                return Ok(());
-            }
+/// Hands the entries behind `cookie` to `f` in cookie order until it returns false. A name that
+/// exists throughout is told exactly once; one that comes or goes meanwhile may or may not be.
+pub(crate) fn read_dir(
+    core: &Core,
+    ino: Ino,
+    cookie: u64,
+    f: &mut dyn FnMut(NodeEntry<'_>) -> bool,
+    guard: &mut Guard,
+) -> Result<()> {
+    let parent = {
+        let (cell, _) = resolve::find_dir(core, ino, guard)?;
+        if cookie == 0 {
+            content::touch_atime(core, cell);
         }
-        let mut at = cookie.max(DOTDOT);
-        loop {
-            {
-                let (cell, dir) = self.dir_cell(ino, guard)?;
-                let mut out = Vec::new();
-                // A few leaves under one guard, then let the collector go on.
-                for _ in 0..32 {
-                    match dir.list_leaf(at, &mut out, guard) {
-                        Step::End => return Ok(()),
-                        Step::NotLoaded(c) => self.load_bucket(cell, dir, c, guard)?,
-                        Step::Next(next) => {
-                            for &(cookie, ino, kind, name) in &out {
-                                if !f(NodeEntry { ino, kind, name, cookie }) {
-                                    return Ok(());
-                                }
-                            }
-                            if next >= (1 << 63) - 1 {
+        Ino(cell.parent.load(Acquire))
+    };
+    let dots: [(&[u8], Ino, u64); 2] = [(b".", ino, DOT), (b"..", parent, DOTDOT)];
+    for (name, ino, at) in dots {
+        if cookie < at && !f(NodeEntry { ino, kind: FileKind::Dir, name, cookie: at }) {
+            return Ok(());
+        }
+    }
+    let mut at = cookie.max(DOTDOT);
+    loop {
+        {
+            let (cell, dir) = resolve::find_dir(core, ino, guard)?;
+            let mut out = Vec::new();
+            // A few leaves under one guard, then let the collector go on.
+            for _ in 0..32 {
+                match dir.list_leaf(at, &mut out, guard) {
+                    Step::End => return Ok(()),
+                    Step::NotLoaded(c) => resolve::load_bucket(core, cell, dir, c, guard)?,
+                    Step::Next(next) => {
+                        for &(cookie, ino, kind, name) in &out {
+                            if !f(NodeEntry { ino, kind, name, cookie }) {
                                 return Ok(());
                             }
-                            at = next;
                         }
+                        if next >= (1 << 63) - 1 {
+                            return Ok(());
+                        }
+                        at = next;
                     }
                 }
             }
-            // While names exceed their share of the memory, who lists more of them waits.
-            guard.repin_after(|| self.slow_down_meta());
         }
+        // While names exceed their share of the memory, who lists more of them waits.
+        guard.repin_after(|| memory::slow_down_meta(core));
     }
+}
 
-    /// Whether an inode is a directory, for callers that have only its number.
-    pub(crate) fn require_dir(&self, ino: Ino, guard: &Guard) -> Result<()> {
-        if self.cell(ino, guard)?.dir().is_some() { Ok(()) } else { posix(libc::ENOTDIR) }
-    }
+/// Whether an inode is a directory, for callers that have only its number.
+pub(crate) fn require_dir(core: &Core, ino: Ino, guard: &Guard) -> Result<()> {
+    if resolve::find(core, ino, guard)?.dir().is_some() { Ok(()) } else { posix(libc::ENOTDIR) }
 }

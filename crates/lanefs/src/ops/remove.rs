@@ -1,10 +1,11 @@
 //! Removing names: unlink and rmdir.
 
 use super::{Op, perm, posix};
+use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::memfs::Cell;
 use crate::memfs::dir::{ALIVE, DEAD, DYING, Dir, Found, NotEmpty, hash_name, relax};
-use crate::volume::Inner;
+use crate::ops::resolve;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_format::record::Effect;
@@ -20,179 +21,177 @@ pub(crate) struct Seen<'g> {
     pub target: Option<(&'g Cell, FileKind)>,
 }
 
-impl Inner {
-    /// Looks at `name` of `parent` (step 0): loads the bucket and the cell it names.
-    pub(crate) fn look<'g>(&self, parent: Ino, name: &[u8], guard: &'g Guard) -> Result<Seen<'g>> {
-        let (pcell, pdir) = self.dir_cell(parent, guard)?;
-        let hash = hash_name(self.hash_key, name);
-        let mut turn = 0;
-        loop {
-            let target = match pdir.lookup(hash, name, guard) {
-                Found::Absent => None,
-                Found::NotLoaded => {
-                    self.load_bucket(pcell, pdir, hash, guard)?;
-                    continue;
-                }
-                Found::Name(ino, kind) => match self.cell(ino, guard) {
-                    Ok(c) => Some((c, kind)),
-                    // Removed meanwhile: the name will be gone at the next look, or else the
-                    // directory is damaged.
-                    Err(e) if e.errno() == libc::ESTALE && turn < 1000 => {
-                        relax(&mut turn);
-                        continue;
-                    }
-                    Err(Error::Posix(libc::ESTALE)) => {
-                        let why = format!(
-                            "the entry {} names an inode that does not exist",
-                            String::from_utf8_lossy(name)
-                        );
-                        return Err(lanefs_store::StoreError::BadInode { ino: parent, why }.into());
-                    }
-                    Err(e) => return Err(e),
-                },
-            };
-            return Ok(Seen { pcell, pdir, hash, target });
-        }
-    }
-
-    /// Waits until nobody is removing the directory; ENOENT if it is gone.
-    pub(crate) fn check_dir_alive(&self, dir: &Dir) -> Result<()> {
-        let mut turn = 0;
-        loop {
-            match dir.state.load(SeqCst) {
-                ALIVE => return Ok(()),
-                DEAD => return posix(libc::ENOENT),
-                _ => relax(&mut turn),
-            }
-        }
-    }
-
-    /// unlink(2).
-    pub(crate) fn unlink(&self, cred: &Cred, parent: Ino, name: &[u8], guard: &Guard) -> Result<()> {
-        check_last(name, libc::EISDIR)?;
-        let mut turn = 0;
-        loop {
-            let s = self.look(parent, name, guard)?;
-            perm::check(s.pcell, cred, perm::X)?;
-            let Some((victim, kind)) = s.target else { return posix(libc::ENOENT) };
-            perm::check_removal(s.pcell, victim, cred)?;
-            self.writable()?;
-            if kind == FileKind::Dir {
-                return posix(libc::EISDIR);
-            }
-            let now = coarse_realtime_ns();
-            let mut op = Op::begin(self);
-            let leaf = s.pdir.lock(s.hash, guard);
-            let Some(e) = leaf.find(s.hash, name).filter(|e| e.target() == Some((victim.ino, kind))) else {
-                drop(leaf);
-                drop(op);
-                relax(&mut turn);
-                continue;
-            };
-            victim.named_by(op.lane, 0);
-            s.pdir.named_by(s.hash, op.lane, 0);
-            let v = op.version(leaf.last_ts());
-            victim.named_by(op.lane, v.epoch);
-            s.pdir.named_by(s.hash, op.lane, v.epoch);
-            let cookie = e.cookie;
-            leaf.remove(e, v.epoch, op.lane);
-            op.log.thin(parent);
-            leaf.stamp(v.epoch, v.ts);
-            op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
-            drop(leaf);
-            self.lose_link(&mut op, victim, v.epoch, now);
-            s.pcell.note_change(s.pdir, cookie, now, 0);
-            op.dirty_dir(s.pcell, s.pdir, s.hash);
-            return Ok(());
-        }
-    }
-
-    /// Takes a link from a file; without any left it is an orphan.
-    pub(crate) fn lose_link(&self, op: &mut Op<'_>, victim: &Cell, epoch: u64, now: i64) {
-        if victim.nlink.fetch_sub(1, SeqCst) == 1 {
-            // Who holds it open sees the time; nothing of it is written any more.
-            victim.set_times(None, None, Some(now));
-            if planted(Canary::NumberReused) {
-                op.give_back(victim.ino);
-            }
-            op.log.orphans.push((epoch, victim.ino));
-        } else {
-            op.changed(victim, now);
-        }
-    }
-
-    /// rmdir(2).
-    pub(crate) fn rmdir(&self, cred: &Cred, parent: Ino, name: &[u8], guard: &Guard) -> Result<()> {
-        match name {
-            b"." => return posix(libc::EINVAL),
-            b".." => return posix(libc::ENOTEMPTY),
-            _ => perm::check_name(name)?,
-        }
-        let mut turn = 0;
-        // ENOTEMPTY without a lock tells of the name and of those below it: it is said only of one
-        // moment.
-        let mut careful = false;
-        loop {
-            let moment = careful.then(|| self.moment(&[(parent, name)], guard)).transpose()?;
-            let s = self.look(parent, name, guard)?;
-            perm::check(s.pcell, cred, perm::X)?;
-            let Some((victim, kind)) = s.target else { return posix(libc::ENOENT) };
-            perm::check_removal(s.pcell, victim, cred)?;
-            self.writable()?;
-            let Some(vdir) = victim.dir() else { return posix(libc::ENOTDIR) };
-            if vdir.has_names(guard) {
-                if moment.is_some_and(|m| m.holds()) || planted(Canary::TwoMoments) {
-                    return posix(libc::ENOTEMPTY);
-                }
-                careful = true;
-                relax(&mut turn);
+/// Looks at `name` of `parent` (step 0): loads the bucket and the cell it names.
+pub(crate) fn look_up_name<'g>(core: &Core, parent: Ino, name: &[u8], guard: &'g Guard) -> Result<Seen<'g>> {
+    let (pcell, pdir) = resolve::find_dir(core, parent, guard)?;
+    let hash = hash_name(core.memfs.hash_key, name);
+    let mut turn = 0;
+    loop {
+        let target = match pdir.lookup(hash, name, guard) {
+            Found::Absent => None,
+            Found::NotLoaded => {
+                resolve::load_bucket(core, pcell, pdir, hash, guard)?;
                 continue;
             }
-            self.load_all(victim, vdir, guard)?;
-            let now = coarse_realtime_ns();
-            let mut op = Op::begin(self);
-            let leaf = s.pdir.lock(s.hash, guard);
-            let Some(e) = leaf.find(s.hash, name).filter(|e| e.target() == Some((victim.ino, kind))) else {
-                drop(leaf);
-                drop(op);
-                relax(&mut turn);
-                continue;
-            };
-            let highest = match close_empty(vdir, guard) {
-                Ok(ts) => ts,
-                Err(NotEmpty::HasNames) => return posix(libc::ENOTEMPTY),
-                Err(_) => {
-                    drop(leaf);
-                    drop(op);
+            Found::Name(ino, kind) => match resolve::find(core, ino, guard) {
+                Ok(c) => Some((c, kind)),
+                // Removed meanwhile: the name will be gone at the next look, or else the
+                // directory is damaged.
+                Err(e) if e.errno() == libc::ESTALE && turn < 1000 => {
                     relax(&mut turn);
                     continue;
                 }
-            };
-            victim.named_by(op.lane, 0);
-            s.pdir.named_by(s.hash, op.lane, 0);
-            let v = op.version(leaf.last_ts().max(highest));
-            victim.named_by(op.lane, v.epoch);
-            s.pdir.named_by(s.hash, op.lane, v.epoch);
-            let cookie = e.cookie;
-            leaf.remove(e, v.epoch, op.lane);
-            op.log.thin(parent);
-            leaf.stamp(v.epoch, v.ts);
-            op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
-            drop(leaf);
-            self.retire_dir(&mut op, victim, vdir, v.epoch, now);
-            s.pcell.note_change(s.pdir, cookie, now, -1);
-            op.dirty_dir(s.pcell, s.pdir, s.hash);
-            return Ok(());
+                Err(Error::Posix(libc::ESTALE)) => {
+                    let why = format!(
+                        "the entry {} names an inode that does not exist",
+                        String::from_utf8_lossy(name)
+                    );
+                    return Err(lanefs_store::StoreError::BadInode { ino: parent, why }.into());
+                }
+                Err(e) => return Err(e),
+            },
+        };
+        return Ok(Seen { pcell, pdir, hash, target });
+    }
+}
+
+/// Waits until nobody is removing the directory; ENOENT if it is gone.
+pub(crate) fn check_dir_alive(dir: &Dir) -> Result<()> {
+    let mut turn = 0;
+    loop {
+        match dir.state.load(SeqCst) {
+            ALIVE => return Ok(()),
+            DEAD => return posix(libc::ENOENT),
+            _ => relax(&mut turn),
         }
     }
+}
 
-    /// A directory that was closed by [`close_empty`] has lost its name.
-    pub(crate) fn retire_dir(&self, op: &mut Op<'_>, victim: &Cell, vdir: &Dir, epoch: u64, now: i64) {
-        victim.set_times(None, None, Some(now));
-        victim.nlink.store(0, SeqCst);
-        vdir.state.store(DEAD, SeqCst);
-        op.log.orphans.push((epoch, victim.ino));
+/// unlink(2).
+pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &Guard) -> Result<()> {
+    check_last(name, libc::EISDIR)?;
+    let mut turn = 0;
+    loop {
+        let s = look_up_name(core, parent, name, guard)?;
+        perm::check(s.pcell, cred, perm::X)?;
+        let Some((victim, kind)) = s.target else { return posix(libc::ENOENT) };
+        perm::check_removal(s.pcell, victim, cred)?;
+        core.writable()?;
+        if kind == FileKind::Dir {
+            return posix(libc::EISDIR);
+        }
+        let now = coarse_realtime_ns();
+        let mut op = Op::begin(core);
+        let leaf = s.pdir.lock(s.hash, guard);
+        let Some(e) = leaf.find(s.hash, name).filter(|e| e.target() == Some((victim.ino, kind))) else {
+            drop(leaf);
+            drop(op);
+            relax(&mut turn);
+            continue;
+        };
+        victim.named_by(op.lane, 0);
+        s.pdir.named_by(s.hash, op.lane, 0);
+        let v = op.version(leaf.last_ts());
+        victim.named_by(op.lane, v.epoch);
+        s.pdir.named_by(s.hash, op.lane, v.epoch);
+        let cookie = e.cookie;
+        leaf.remove(e, v.epoch, op.lane);
+        op.log.thin(parent);
+        leaf.stamp(v.epoch, v.ts);
+        op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
+        drop(leaf);
+        lose_link(&mut op, victim, v.epoch, now);
+        s.pcell.note_change(s.pdir, cookie, now, 0);
+        op.dirty_dir(s.pcell, s.pdir, s.hash);
+        return Ok(());
     }
+}
+
+/// Takes a link from a file; without any left it is an orphan.
+pub(crate) fn lose_link(op: &mut Op<'_>, victim: &Cell, epoch: u64, now: i64) {
+    if victim.nlink.fetch_sub(1, SeqCst) == 1 {
+        // Who holds it open sees the time; nothing of it is written any more.
+        victim.set_times(None, None, Some(now));
+        if planted(Canary::NumberReused) {
+            op.give_back(victim.ino);
+        }
+        op.log.orphans.push((epoch, victim.ino));
+    } else {
+        op.changed(victim, now);
+    }
+}
+
+/// rmdir(2).
+pub(crate) fn rmdir(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &Guard) -> Result<()> {
+    match name {
+        b"." => return posix(libc::EINVAL),
+        b".." => return posix(libc::ENOTEMPTY),
+        _ => perm::check_name(name)?,
+    }
+    let mut turn = 0;
+    // ENOTEMPTY without a lock tells of the name and of those below it: it is said only of one
+    // moment.
+    let mut careful = false;
+    loop {
+        let moment = careful.then(|| resolve::watch(core, &[(parent, name)], guard)).transpose()?;
+        let s = look_up_name(core, parent, name, guard)?;
+        perm::check(s.pcell, cred, perm::X)?;
+        let Some((victim, kind)) = s.target else { return posix(libc::ENOENT) };
+        perm::check_removal(s.pcell, victim, cred)?;
+        core.writable()?;
+        let Some(vdir) = victim.dir() else { return posix(libc::ENOTDIR) };
+        if vdir.has_names(guard) {
+            if moment.is_some_and(|m| m.holds()) || planted(Canary::TwoMoments) {
+                return posix(libc::ENOTEMPTY);
+            }
+            careful = true;
+            relax(&mut turn);
+            continue;
+        }
+        resolve::load_all(core, victim, vdir, guard)?;
+        let now = coarse_realtime_ns();
+        let mut op = Op::begin(core);
+        let leaf = s.pdir.lock(s.hash, guard);
+        let Some(e) = leaf.find(s.hash, name).filter(|e| e.target() == Some((victim.ino, kind))) else {
+            drop(leaf);
+            drop(op);
+            relax(&mut turn);
+            continue;
+        };
+        let highest = match close_empty(vdir, guard) {
+            Ok(ts) => ts,
+            Err(NotEmpty::HasNames) => return posix(libc::ENOTEMPTY),
+            Err(_) => {
+                drop(leaf);
+                drop(op);
+                relax(&mut turn);
+                continue;
+            }
+        };
+        victim.named_by(op.lane, 0);
+        s.pdir.named_by(s.hash, op.lane, 0);
+        let v = op.version(leaf.last_ts().max(highest));
+        victim.named_by(op.lane, v.epoch);
+        s.pdir.named_by(s.hash, op.lane, v.epoch);
+        let cookie = e.cookie;
+        leaf.remove(e, v.epoch, op.lane);
+        op.log.thin(parent);
+        leaf.stamp(v.epoch, v.ts);
+        op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
+        drop(leaf);
+        retire_dir(&mut op, victim, vdir, v.epoch, now);
+        s.pcell.note_change(s.pdir, cookie, now, -1);
+        op.dirty_dir(s.pcell, s.pdir, s.hash);
+        return Ok(());
+    }
+}
+
+/// A directory that was closed by [`close_empty`] has lost its name.
+pub(crate) fn retire_dir(op: &mut Op<'_>, victim: &Cell, vdir: &Dir, epoch: u64, now: i64) {
+    victim.set_times(None, None, Some(now));
+    victim.nlink.store(0, SeqCst);
+    vdir.state.store(DEAD, SeqCst);
+    op.log.orphans.push((epoch, victim.ino));
 }
 
 /// Marks a directory DYING and checks that it is empty. On success nothing can be added any more;

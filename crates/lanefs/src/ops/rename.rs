@@ -6,15 +6,21 @@
 //! only under the volume's move lock, which makes the ancestor check hold (O7); their groups carry
 //! PARENT, which makes every fsync that meets them commit the epoch instead. A file renamed over
 //! another goes on the lane's list of those whose content must be durable before the rename is (F5,
-//! writeback::replaced).
+//! persist::replaced).
 
 use super::create::{Spec, born};
 use super::remove::{Seen, close_empty};
+use super::resolve::At;
 use super::{Op, perm, posix};
+use crate::core::Core;
+use crate::core::space;
 use crate::error::Result;
 use crate::memfs::Cell;
-use crate::memfs::dir::{ALIVE, DEAD, Entry, LockedPair, Moment, NotEmpty, hash_name, relax};
-use crate::volume::Inner;
+use crate::memfs::dir::{ALIVE, DEAD, Entry, LockedPair, NotEmpty, relax};
+use crate::ops::create;
+use crate::ops::remove;
+use crate::ops::resolve;
+use crate::ops::rights;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_format::ROOT_INO;
@@ -62,400 +68,384 @@ enum Tried {
     /// A seal is about to come: make the content of what moves durable, then try again.
     FlushFirst,
     /// The rights of what moves have to be committed before its content can be durable
-    /// (writeback::rights).
+    /// (persist::rights).
     Commit,
 }
 
-/// Where a name is.
-pub(crate) type At<'a> = (Ino, &'a [u8]);
-
-impl Inner {
-    /// renameat2(2).
-    pub(crate) fn rename(
-        &self,
-        cred: &Cred,
-        from: At<'_>,
-        to: At<'_>,
-        flags: u32,
-        guard: &Guard,
-    ) -> Result<()> {
-        let how = How::of(flags)?;
-        let How { exchange, noreplace, whiteout } = how;
-        for n in [from.1, to.1] {
-            if n == b"." || n == b".." {
-                return posix(libc::EBUSY);
-            }
-            perm::check_name(n)?;
+/// renameat2(2).
+pub(crate) fn rename(
+    core: &Core,
+    cred: &Cred,
+    from: At<'_>,
+    to: At<'_>,
+    flags: u32,
+    guard: &Guard,
+) -> Result<()> {
+    let how = How::of(flags)?;
+    let How { exchange, noreplace, whiteout } = how;
+    for n in [from.1, to.1] {
+        if n == b"." || n == b".." {
+            return posix(libc::EBUSY);
         }
-        let mut turn = 0;
-        let mut flushed = None;
-        // Against changes of rights that come faster than they are committed.
-        let mut _held = None;
-        // An answer that rests on both looks, and on no lock, is given only if both tell of one
-        // moment. Few answers are of that kind, so the moment is watched only once one was found.
-        let mut careful = false;
-        loop {
-            if from == to {
-                // The name itself: nothing to do if it exists.
-                return match (self.look(from.0, from.1, guard)?.target, noreplace) {
-                    (None, _) => posix(libc::ENOENT),
-                    (_, true) => posix(libc::EEXIST),
-                    _ => Ok(()),
-                };
-            }
-            let moment = careful.then(|| self.moment(&[from, to], guard)).transpose()?;
-            let s = self.look(from.0, from.1, guard)?;
-            let t = self.look(to.0, to.1, guard)?;
-            perm::check(s.pcell, cred, perm::X)?;
-            perm::check(t.pcell, cred, perm::X)?;
-            let Some((moved, _)) = s.target else { return posix(libc::ENOENT) };
-            let dir_moves = moved.kind == FileKind::Dir && from.0 != to.0
-                || exchange && from.0 != to.0 && t.target.is_some_and(|x| x.1 == FileKind::Dir);
-            let _move = dir_moves.then(|| self.move_lock.lock());
-            let answer = match self.may_rename(cred, &s, &t, exchange, noreplace, guard) {
-                Ok(()) if t.target.is_some_and(|x| x.0.ino == moved.ino) && !exchange => Some(Ok(())),
-                Ok(()) => None,
-                Err(e) => Some(Err(e)),
+        perm::check_name(n)?;
+    }
+    let mut turn = 0;
+    let mut flushed = None;
+    // Against changes of rights that come faster than they are committed.
+    let mut _held = None;
+    // An answer that rests on both looks, and on no lock, is given only if both tell of one
+    // moment. Few answers are of that kind, so the moment is watched only once one was found.
+    let mut careful = false;
+    loop {
+        if from == to {
+            // The name itself: nothing to do if it exists.
+            return match (remove::look_up_name(core, from.0, from.1, guard)?.target, noreplace) {
+                (None, _) => posix(libc::ENOENT),
+                (_, true) => posix(libc::EEXIST),
+                _ => Ok(()),
             };
-            if let Some(answer) = answer {
-                if moment.is_some_and(|m| m.holds()) || planted(Canary::TwoMoments) {
-                    return answer;
-                }
-                careful = true;
+        }
+        let moment = careful.then(|| resolve::watch(core, &[from, to], guard)).transpose()?;
+        let s = remove::look_up_name(core, from.0, from.1, guard)?;
+        let t = remove::look_up_name(core, to.0, to.1, guard)?;
+        perm::check(s.pcell, cred, perm::X)?;
+        perm::check(t.pcell, cred, perm::X)?;
+        let Some((moved, _)) = s.target else { return posix(libc::ENOENT) };
+        let dir_moves = moved.kind == FileKind::Dir && from.0 != to.0
+            || exchange && from.0 != to.0 && t.target.is_some_and(|x| x.1 == FileKind::Dir);
+        let _move = dir_moves.then(|| core.memfs.move_lock.lock());
+        let answer = match may_rename(core, cred, &s, &t, exchange, noreplace, guard) {
+            Ok(()) if t.target.is_some_and(|x| x.0.ino == moved.ino) && !exchange => Some(Ok(())),
+            Ok(()) => None,
+            Err(e) => Some(Err(e)),
+        };
+        if let Some(answer) = answer {
+            if moment.is_some_and(|m| m.holds()) || planted(Canary::TwoMoments) {
+                return answer;
+            }
+            careful = true;
+            relax(&mut turn);
+            continue;
+        }
+        remove::check_dir_alive(s.pdir)?;
+        remove::check_dir_alive(t.pdir)?;
+        // What replaces a name takes no room, so that a full volume can still replace files.
+        let room = match t.target {
+            None if whiteout => space::reserve_name(core, to.1, 0)?,
+            None => space::reserve_longer_name(core, from.1, to.1)?,
+            Some(_) => 0,
+        };
+        if whiteout && let Err(e) = space::reserve_inode(core) {
+            space::unreserve_name(core, room);
+            return Err(e);
+        }
+        let tried = try_rename(core, cred, from, to, &s, &t, how, flushed, guard);
+        if !matches!(tried, Ok(Tried::Done)) {
+            space::unreserve_name(core, room);
+            if whiteout {
+                space::unreserve_inode(core);
+            }
+        }
+        match tried? {
+            Tried::Done => return Ok(()),
+            Tried::Moved => {
+                drop(_move);
                 relax(&mut turn);
-                continue;
             }
-            self.check_dir_alive(s.pdir)?;
-            self.check_dir_alive(t.pdir)?;
-            // What replaces a name takes no room, so that a full volume can still replace files.
-            let room = match t.target {
-                None if whiteout => self.reserve_name(to.1, 0)?,
-                None => self.reserve_longer_name(from.1, to.1)?,
-                Some(_) => 0,
-            };
-            if whiteout && let Err(e) = self.reserve_inode() {
-                self.unreserve_name(room);
-                return Err(e);
-            }
-            let tried = self.try_rename(cred, from, to, &s, &t, how, flushed, guard);
-            if !matches!(tried, Ok(Tried::Done)) {
-                self.unreserve_name(room);
-                if whiteout {
-                    self.unreserve_inode();
+            Tried::FlushFirst => {
+                drop(_move);
+                match super::persistence(core)?.flush_before_rename(moved) {
+                    Err(e) if e.errno() != libc::ENOSPC => return Err(e),
+                    _ => flushed = Some(moved.ino),
                 }
             }
-            match tried? {
-                Tried::Done => return Ok(()),
-                Tried::Moved => {
-                    drop(_move);
-                    relax(&mut turn);
-                }
-                Tried::FlushFirst => {
-                    drop(_move);
-                    match self.with_rights_committed(moved, || self.flush_renamed_cell(moved)) {
-                        Err(e) if e.errno() != libc::ENOSPC => return Err(e),
-                        _ => flushed = Some(moved.ino),
-                    }
-                }
-                Tried::Commit => {
-                    drop(_move);
-                    _held = Some(self.hold_rights(moved));
-                    self.commit_rights(moved)?;
-                }
+            Tried::Commit => {
+                drop(_move);
+                _held = Some(rights::hold_rights(moved));
+                super::persistence(core)?.commit_rights(moved)?;
             }
         }
     }
+}
 
-    /// Begins to watch the moment at which these names are looked at.
-    pub(crate) fn moment<'g>(&self, names: &[At<'_>], guard: &'g Guard) -> Result<Moment<'g>> {
-        let mut watched = smallvec::SmallVec::<[_; 2]>::new();
-        for (parent, name) in names {
-            watched.push((self.dir_cell(*parent, guard)?.1, hash_name(self.hash_key, name)));
-        }
-        Ok(Moment::begin(watched, guard))
+/// The checks that need no lock (the move lock is held if a directory changes parents).
+fn may_rename(
+    core: &Core,
+    cred: &Cred,
+    s: &Seen<'_>,
+    t: &Seen<'_>,
+    exchange: bool,
+    noreplace: bool,
+    guard: &Guard,
+) -> Result<()> {
+    let Some((moved, kind)) = s.target else { return posix(libc::ENOENT) };
+    if t.target.is_some() && noreplace {
+        return posix(libc::EEXIST);
     }
-
-    /// The checks that need no lock (the move lock is held if a directory changes parents).
-    fn may_rename(
-        &self,
-        cred: &Cred,
-        s: &Seen<'_>,
-        t: &Seen<'_>,
-        exchange: bool,
-        noreplace: bool,
-        guard: &Guard,
-    ) -> Result<()> {
-        let Some((moved, kind)) = s.target else { return posix(libc::ENOENT) };
-        if t.target.is_some() && noreplace {
-            return posix(libc::EEXIST);
+    if t.target.is_none() && exchange {
+        return posix(libc::ENOENT);
+    }
+    // In the order of Linux: loops, then permissions, then kinds.
+    let dir = kind == FileKind::Dir;
+    if dir && is_within(core, t.pcell, moved.ino, guard)? {
+        return posix(libc::EINVAL);
+    }
+    if let Some((victim, FileKind::Dir)) = t.target
+        && s.pcell.ino != t.pcell.ino
+        && is_within(core, s.pcell, victim.ino, guard)?
+    {
+        return posix(if exchange { libc::EINVAL } else { libc::ENOTEMPTY });
+    }
+    if t.target.is_some_and(|v| v.0.ino == moved.ino) {
+        return Ok(());
+    }
+    core.writable()?;
+    perm::check_removal(s.pcell, moved, cred)?;
+    match t.target {
+        None => perm::check(t.pcell, cred, perm::W | perm::X)?,
+        Some((victim, vkind)) => {
+            perm::check_removal(t.pcell, victim, cred)?;
+            match (dir, vkind == FileKind::Dir) {
+                (true, false) if !exchange => return posix(libc::ENOTDIR),
+                (false, true) if !exchange => return posix(libc::EISDIR),
+                _ => {}
+            }
         }
-        if t.target.is_none() && exchange {
-            return posix(libc::ENOENT);
-        }
-        // In the order of Linux: loops, then permissions, then kinds.
-        let dir = kind == FileKind::Dir;
-        if dir && self.is_within(t.pcell, moved.ino, guard)? {
-            return posix(libc::EINVAL);
+    }
+    // Moving a directory elsewhere changes its `..`.
+    if s.pcell.ino != t.pcell.ino {
+        if dir {
+            perm::check(moved, cred, perm::W)?;
         }
         if let Some((victim, FileKind::Dir)) = t.target
-            && s.pcell.ino != t.pcell.ino
-            && self.is_within(s.pcell, victim.ino, guard)?
-        {
-            return posix(if exchange { libc::EINVAL } else { libc::ENOTEMPTY });
-        }
-        if t.target.is_some_and(|v| v.0.ino == moved.ino) {
-            return Ok(());
-        }
-        self.writable()?;
-        perm::check_removal(s.pcell, moved, cred)?;
-        match t.target {
-            None => perm::check(t.pcell, cred, perm::W | perm::X)?,
-            Some((victim, vkind)) => {
-                perm::check_removal(t.pcell, victim, cred)?;
-                match (dir, vkind == FileKind::Dir) {
-                    (true, false) if !exchange => return posix(libc::ENOTDIR),
-                    (false, true) if !exchange => return posix(libc::EISDIR),
-                    _ => {}
-                }
-            }
-        }
-        // Moving a directory elsewhere changes its `..`.
-        if s.pcell.ino != t.pcell.ino {
-            if dir {
-                perm::check(moved, cred, perm::W)?;
-            }
-            if let Some((victim, FileKind::Dir)) = t.target
-                && exchange
-            {
-                perm::check(victim, cred, perm::W)?;
-            }
-        }
-        match t.target {
-            Some((victim, FileKind::Dir)) if !exchange => {
-                let Some(d) = victim.dir() else { return Ok(()) };
-                if d.has_names(guard) {
-                    return posix(libc::ENOTEMPTY);
-                }
-                self.load_all(victim, d, guard)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether directory `cell` is `top` or lies below it.
-    fn is_within(&self, cell: &Cell, top: Ino, guard: &Guard) -> Result<bool> {
-        let mut at = cell.ino;
-        loop {
-            if at == top {
-                return Ok(true);
-            }
-            if at == ROOT_INO || at.is_none() {
-                return Ok(false);
-            }
-            at = Ino(self.cell(at, guard)?.parent.load(Acquire));
-        }
-    }
-
-    /// Steps 1 to 7. `flushed`: the inode whose content this call has made durable.
-    fn try_rename(
-        &self,
-        cred: &Cred,
-        from: At<'_>,
-        to: At<'_>,
-        s: &Seen<'_>,
-        t: &Seen<'_>,
-        how: How,
-        flushed: Option<Ino>,
-        guard: &Guard,
-    ) -> Result<Tried> {
-        let Some((moved, kind)) = s.target else { return Ok(Tried::Moved) };
-        let mut op = Op::begin(self);
-        let unflushed =
-            kind == FileKind::File && !how.exchange && t.target.is_some() && flushed != Some(moved.ino);
-        if unflushed && op.log.seals_ahead > 0 {
-            return Ok(Tried::FlushFirst);
-        }
-        let mut left = match how.whiteout {
-            true => Some(self.fresh_cell(&mut op, cred, s.pcell, &WHITEOUT)?.0),
-            false => None,
-        };
-        let r = self.rename_locked(&mut op, from, to, s, t, how.exchange, unflushed, &mut left, guard);
-        if let Some(cell) = left {
-            // Nobody has seen it.
-            op.give_back(cell.ino);
-        }
-        r
-    }
-
-    /// Steps 2 to 7. `unflushed`: the content of what moves must be durable before the rename is.
-    /// `left`: an inode for the old name, which is taken when the names change.
-    #[inline]
-    fn rename_locked(
-        &self,
-        op: &mut Op<'_>,
-        from: At<'_>,
-        to: At<'_>,
-        s: &Seen<'_>,
-        t: &Seen<'_>,
-        exchange: bool,
-        unflushed: bool,
-        left: &mut Option<Box<Cell>>,
-        guard: &Guard,
-    ) -> Result<Tried> {
-        let Some((moved, kind)) = s.target else { return Ok(Tried::Moved) };
-        let now = coarse_realtime_ns();
-        let mut entry = Entry::new(0, to.1, moved.ino, kind, 0, 0, 0);
-        let mut pair = LockedPair::lock((from.0, s.pdir, s.hash), (to.0, t.pdir, t.hash), guard);
-        if !pair.is_roomy(|| self.folded()) {
-            return Ok(Tried::Moved);
-        }
-        let Some(src) = pair.a().find(s.hash, from.1).filter(|e| e.target() == Some((moved.ino, kind)))
-        else {
-            return Ok(Tried::Moved);
-        };
-        let (dst, cookie) = pair.b().place(t.hash, to.1);
-        let there = dst.and_then(|e| e.target());
-        if there != t.target.map(|(c, k)| (c.ino, k)) || !pair.b().is_complete() {
-            return Ok(Tried::Moved);
-        }
-        if s.pdir.state.load(SeqCst) != ALIVE || t.pdir.state.load(SeqCst) != ALIVE {
-            return Ok(Tried::Moved);
-        }
-        let Some(cookie) = cookie else { return posix(libc::ENOSPC) };
-        let mut floor = pair.a().last_ts().max(pair.b().last_ts());
-        let victim = t.target.filter(|_| !exchange);
-        if let Some(d) = victim.and_then(|v| v.0.dir()) {
-            match close_empty(d, guard) {
-                Ok(ts) => floor = floor.max(ts),
-                Err(NotEmpty::HasNames) => return posix(libc::ENOTEMPTY),
-                Err(_) => return Ok(Tried::Moved),
-            }
-        }
-        let others = [Some(moved), t.target.map(|x| x.0)];
-        for c in others.into_iter().flatten() {
-            c.named_by(op.lane, 0);
-        }
-        s.pdir.named_by(s.hash, op.lane, 0);
-        t.pdir.named_by(t.hash, op.lane, 0);
-        if unflushed && !self.owe_content(moved) {
-            return Ok(Tried::Commit);
-        }
-        let v = op.version(floor);
-        for c in others.into_iter().flatten() {
-            c.named_by(op.lane, v.epoch);
-        }
-        s.pdir.named_by(s.hash, op.lane, v.epoch);
-        t.pdir.named_by(t.hash, op.lane, v.epoch);
-        let left = left.take().map(|mut cell| {
-            cell.lanes.store(1 << (op.lane & 63), Relaxed);
-            cell.epoch.store(v.epoch, Relaxed);
-            cell.born = v.epoch;
-            self.cells.insert(cell, guard)
-        });
-        // From here to the end of the scope lookups of either name wait.
-        pair.raise();
-        match dst {
-            Some(e) => {
-                e.touch(v.epoch, op.lane);
-                e.set_target(Some((moved.ino, kind)));
-            }
-            None => {
-                entry.cookie = cookie;
-                entry.born.store(v.epoch, Relaxed);
-                entry.touch(v.epoch, op.lane);
-                self.count_names(Entry::bytes(entry.name.as_slice().len()) as i64);
-                pair.b().insert(entry);
-            }
-        }
-        let old = there.map_or(Ino::NONE, |x| x.0);
-        let set = Effect::Set { dir: to.0, cookie, name: to.1, ino: moved.ino, old, kind };
-        let src_cookie = src.cookie;
-        let comes = left.map(|cell| (cell.ino, cell.kind));
-        let back = match there.filter(|_| exchange).or(comes) {
-            Some((ino, k)) => {
-                src.touch(v.epoch, op.lane);
-                src.set_target(Some((ino, k)));
-                Effect::Set { dir: from.0, cookie: src_cookie, name: from.1, ino, old: moved.ino, kind: k }
-            }
-            None => {
-                pair.a().remove(src, v.epoch, op.lane);
-                op.log.thin(from.0);
-                Effect::Clr { dir: from.0, cookie: src_cookie, name: from.1, old: moved.ino, kind }
-            }
-        };
-        pair.a().stamp(v.epoch, v.ts);
-        pair.b().stamp(v.epoch, v.ts);
-        let mut effects = smallvec::SmallVec::<[Effect<'_>; 4]>::from_slice(&[set, back]);
-        if let Some(cell) = left {
-            effects.insert(0, born(cell.ino, from.0, &cell.attrs(), b"", self.is_ordered()));
-        }
-        let across = from.0 != to.0;
-        if across && kind == FileKind::Dir {
-            moved.parent.store(to.0.0, Release);
-            effects.push(Effect::Parent { ino: moved.ino, parent: to.0 });
-        }
-        if across
             && exchange
-            && let Some((c, FileKind::Dir)) = t.target
         {
-            c.parent.store(from.0.0, Release);
-            effects.push(Effect::Parent { ino: c.ino, parent: from.0 });
+            perm::check(victim, cred, perm::W)?;
         }
-        if planted(Canary::SplitRename) {
-            // As if a seal had come between the two.
-            let w = lanefs_format::Version { ts: v.ts + 1, epoch: v.epoch + 1, ..v };
-            op.append(v, &effects[1..]);
-            op.append(w, &effects[..1]);
-        } else {
-            op.append(v, &effects);
-        }
-        if unflushed {
-            op.log.replaced.push(moved.ino);
-        }
-        drop(pair);
-        if let Some(cell) = left {
-            self.count_cells(1);
-            if cell.inode_flags() != 0 {
-                op.dirty(cell, 0);
-            }
-        }
-        self.after_rename(op, s, t, exchange, cookie, src_cookie, v.epoch, now);
-        Ok(Tried::Done)
     }
+    match t.target {
+        Some((victim, FileKind::Dir)) if !exchange => {
+            let Some(d) = victim.dir() else { return Ok(()) };
+            if d.has_names(guard) {
+                return posix(libc::ENOTEMPTY);
+            }
+            resolve::load_all(core, victim, d, guard)
+        }
+        _ => Ok(()),
+    }
+}
 
-    /// Times, subdirectory counts and the replaced inode's end: nothing here decides an outcome.
-    fn after_rename(
-        &self,
-        op: &mut Op<'_>,
-        s: &Seen<'_>,
-        t: &Seen<'_>,
-        exchange: bool,
-        cookie: u64,
-        src_cookie: u64,
-        epoch: u64,
-        now: i64,
-    ) {
-        let is_dir = |x: Option<(&Cell, FileKind)>| i32::from(x.is_some_and(|x| x.1 == FileKind::Dir));
-        let (m, v) = (is_dir(s.target), is_dir(t.target));
-        s.pcell.note_change(s.pdir, src_cookie, now, if exchange { v - m } else { -m });
-        t.pcell.note_change(t.pdir, cookie, now, m - v);
-        op.dirty_dir(s.pcell, s.pdir, s.hash);
-        op.dirty_dir(t.pcell, t.pdir, t.hash);
-        if let Some((moved, _)) = s.target {
-            op.changed(moved, now);
+/// Whether directory `cell` is `top` or lies below it.
+fn is_within(core: &Core, cell: &Cell, top: Ino, guard: &Guard) -> Result<bool> {
+    let mut at = cell.ino;
+    loop {
+        if at == top {
+            return Ok(true);
         }
-        match t.target {
-            Some((c, _)) if exchange => {
-                op.changed(c, now);
-            }
-            Some((c, FileKind::Dir)) => {
-                if let Some(d) = c.dir() {
-                    debug_assert_ne!(d.state.load(SeqCst), DEAD);
-                    self.retire_dir(op, c, d, epoch, now);
-                }
-            }
-            Some((c, _)) => self.lose_link(op, c, epoch, now),
-            None => {}
+        if at == ROOT_INO || at.is_none() {
+            return Ok(false);
         }
+        at = Ino(resolve::find(core, at, guard)?.parent.load(Acquire));
+    }
+}
+
+/// Steps 1 to 7. `flushed`: the inode whose content this call has made durable.
+fn try_rename(
+    core: &Core,
+    cred: &Cred,
+    from: At<'_>,
+    to: At<'_>,
+    s: &Seen<'_>,
+    t: &Seen<'_>,
+    how: How,
+    flushed: Option<Ino>,
+    guard: &Guard,
+) -> Result<Tried> {
+    let Some((moved, kind)) = s.target else { return Ok(Tried::Moved) };
+    let mut op = Op::begin(core);
+    let unflushed =
+        kind == FileKind::File && !how.exchange && t.target.is_some() && flushed != Some(moved.ino);
+    if unflushed && op.log.seals_ahead > 0 {
+        return Ok(Tried::FlushFirst);
+    }
+    let mut left = match how.whiteout {
+        true => Some(create::fresh_inode(core, &mut op, cred, s.pcell, &WHITEOUT)?.0),
+        false => None,
+    };
+    let r = rename_locked(core, &mut op, from, to, s, t, how.exchange, unflushed, &mut left, guard);
+    if let Some(cell) = left {
+        // Nobody has seen it.
+        op.give_back(cell.ino);
+    }
+    r
+}
+
+/// Steps 2 to 7. `unflushed`: the content of what moves must be durable before the rename is.
+/// `left`: an inode for the old name, which is taken when the names change.
+#[inline]
+fn rename_locked(
+    core: &Core,
+    op: &mut Op<'_>,
+    from: At<'_>,
+    to: At<'_>,
+    s: &Seen<'_>,
+    t: &Seen<'_>,
+    exchange: bool,
+    unflushed: bool,
+    left: &mut Option<Box<Cell>>,
+    guard: &Guard,
+) -> Result<Tried> {
+    let Some((moved, kind)) = s.target else { return Ok(Tried::Moved) };
+    let now = coarse_realtime_ns();
+    let mut entry = Entry::new(0, to.1, moved.ino, kind, 0, 0, 0);
+    let mut pair = LockedPair::lock((from.0, s.pdir, s.hash), (to.0, t.pdir, t.hash), guard);
+    if !pair.is_roomy(|| core.journal.folded()) {
+        return Ok(Tried::Moved);
+    }
+    let Some(src) = pair.a().find(s.hash, from.1).filter(|e| e.target() == Some((moved.ino, kind))) else {
+        return Ok(Tried::Moved);
+    };
+    let (dst, cookie) = pair.b().place(t.hash, to.1);
+    let there = dst.and_then(|e| e.target());
+    if there != t.target.map(|(c, k)| (c.ino, k)) || !pair.b().is_complete() {
+        return Ok(Tried::Moved);
+    }
+    if s.pdir.state.load(SeqCst) != ALIVE || t.pdir.state.load(SeqCst) != ALIVE {
+        return Ok(Tried::Moved);
+    }
+    let Some(cookie) = cookie else { return posix(libc::ENOSPC) };
+    let mut floor = pair.a().last_ts().max(pair.b().last_ts());
+    let victim = t.target.filter(|_| !exchange);
+    if let Some(d) = victim.and_then(|v| v.0.dir()) {
+        match close_empty(d, guard) {
+            Ok(ts) => floor = floor.max(ts),
+            Err(NotEmpty::HasNames) => return posix(libc::ENOTEMPTY),
+            Err(_) => return Ok(Tried::Moved),
+        }
+    }
+    let others = [Some(moved), t.target.map(|x| x.0)];
+    for c in others.into_iter().flatten() {
+        c.named_by(op.lane, 0);
+    }
+    s.pdir.named_by(s.hash, op.lane, 0);
+    t.pdir.named_by(t.hash, op.lane, 0);
+    if unflushed && !rights::owe_content(core, moved) {
+        return Ok(Tried::Commit);
+    }
+    let v = op.version(floor);
+    for c in others.into_iter().flatten() {
+        c.named_by(op.lane, v.epoch);
+    }
+    s.pdir.named_by(s.hash, op.lane, v.epoch);
+    t.pdir.named_by(t.hash, op.lane, v.epoch);
+    let left = left.take().map(|mut cell| {
+        cell.lanes.store(1 << (op.lane & 63), Relaxed);
+        cell.epoch.store(v.epoch, Relaxed);
+        cell.born = v.epoch;
+        core.memfs.cells.insert(cell, guard)
+    });
+    // From here to the end of the scope lookups of either name wait.
+    pair.raise();
+    match dst {
+        Some(e) => {
+            e.touch(v.epoch, op.lane);
+            e.set_target(Some((moved.ino, kind)));
+        }
+        None => {
+            entry.cookie = cookie;
+            entry.born.store(v.epoch, Relaxed);
+            entry.touch(v.epoch, op.lane);
+            core.journal.count_names(Entry::bytes(entry.name.as_slice().len()) as i64);
+            pair.b().insert(entry);
+        }
+    }
+    let old = there.map_or(Ino::NONE, |x| x.0);
+    let set = Effect::Set { dir: to.0, cookie, name: to.1, ino: moved.ino, old, kind };
+    let src_cookie = src.cookie;
+    let comes = left.map(|cell| (cell.ino, cell.kind));
+    let back = match there.filter(|_| exchange).or(comes) {
+        Some((ino, k)) => {
+            src.touch(v.epoch, op.lane);
+            src.set_target(Some((ino, k)));
+            Effect::Set { dir: from.0, cookie: src_cookie, name: from.1, ino, old: moved.ino, kind: k }
+        }
+        None => {
+            pair.a().remove(src, v.epoch, op.lane);
+            op.log.thin(from.0);
+            Effect::Clr { dir: from.0, cookie: src_cookie, name: from.1, old: moved.ino, kind }
+        }
+    };
+    pair.a().stamp(v.epoch, v.ts);
+    pair.b().stamp(v.epoch, v.ts);
+    let mut effects = smallvec::SmallVec::<[Effect<'_>; 4]>::from_slice(&[set, back]);
+    if let Some(cell) = left {
+        effects.insert(0, born(cell.ino, from.0, &cell.attrs(), b"", core.is_ordered()));
+    }
+    let across = from.0 != to.0;
+    if across && kind == FileKind::Dir {
+        moved.parent.store(to.0.0, Release);
+        effects.push(Effect::Parent { ino: moved.ino, parent: to.0 });
+    }
+    if across
+        && exchange
+        && let Some((c, FileKind::Dir)) = t.target
+    {
+        c.parent.store(from.0.0, Release);
+        effects.push(Effect::Parent { ino: c.ino, parent: from.0 });
+    }
+    if planted(Canary::SplitRename) {
+        // As if a seal had come between the two.
+        let w = lanefs_format::Version { ts: v.ts + 1, epoch: v.epoch + 1, ..v };
+        op.append(v, &effects[1..]);
+        op.append(w, &effects[..1]);
+    } else {
+        op.append(v, &effects);
+    }
+    if unflushed {
+        op.log.replaced.push(moved.ino);
+    }
+    drop(pair);
+    if let Some(cell) = left {
+        core.journal.count_cells(1);
+        if cell.inode_flags() != 0 {
+            op.dirty(cell, 0);
+        }
+    }
+    after_rename(op, s, t, exchange, cookie, src_cookie, v.epoch, now);
+    Ok(Tried::Done)
+}
+
+/// Times, subdirectory counts and the replaced inode's end: nothing here decides an outcome.
+fn after_rename(
+    op: &mut Op<'_>,
+    s: &Seen<'_>,
+    t: &Seen<'_>,
+    exchange: bool,
+    cookie: u64,
+    src_cookie: u64,
+    epoch: u64,
+    now: i64,
+) {
+    let is_dir = |x: Option<(&Cell, FileKind)>| i32::from(x.is_some_and(|x| x.1 == FileKind::Dir));
+    let (m, v) = (is_dir(s.target), is_dir(t.target));
+    s.pcell.note_change(s.pdir, src_cookie, now, if exchange { v - m } else { -m });
+    t.pcell.note_change(t.pdir, cookie, now, m - v);
+    op.dirty_dir(s.pcell, s.pdir, s.hash);
+    op.dirty_dir(t.pcell, t.pdir, t.hash);
+    if let Some((moved, _)) = s.target {
+        op.changed(moved, now);
+    }
+    match t.target {
+        Some((c, _)) if exchange => {
+            op.changed(c, now);
+        }
+        Some((c, FileKind::Dir)) => {
+            if let Some(d) = c.dir() {
+                debug_assert_ne!(d.state.load(SeqCst), DEAD);
+                remove::retire_dir(op, c, d, epoch, now);
+            }
+        }
+        Some((c, _)) => remove::lose_link(op, c, epoch, now),
+        None => {}
     }
 }

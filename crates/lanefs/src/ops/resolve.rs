@@ -1,12 +1,15 @@
 //! From names to cells: loading what is not in memory, and walking paths.
 
+mod plain;
+
 use super::perm::{self, X};
 use super::posix;
+use crate::core::Core;
+use crate::core::memory;
 use crate::error::{Error, Result};
 use crate::memfs::cell::{FREED, FUTURE, HAS_XATTRS};
-use crate::memfs::dir::{Dir, Found, Step, hash_name, relax};
+use crate::memfs::dir::{Dir, Found, Moment, Step, hash_name, relax};
 use crate::memfs::{Body, Cell, data::FileData};
-use crate::volume::Inner;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_format::ROOT_INO;
@@ -87,273 +90,279 @@ impl Last {
     }
 }
 
-impl Inner {
-    /// The cell of `ino`, loaded if need be. ESTALE if there is no such inode.
-    #[inline]
-    pub(crate) fn cell<'g>(&self, ino: Ino, guard: &'g Guard) -> Result<&'g Cell> {
-        match self.cells.get(ino, guard) {
-            Some(c) if !c.has(FREED) => Ok(c),
-            Some(_) => posix(libc::ESTALE),
-            None => self.load_cell(ino, guard),
-        }
+/// The cell of `ino`, loaded if need be. ESTALE if there is no such inode.
+#[inline]
+pub(crate) fn find<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Cell> {
+    match core.memfs.cells.get(ino, guard) {
+        Some(c) if !c.has(FREED) => Ok(c),
+        Some(_) => posix(libc::ESTALE),
+        None => load(core, ino, guard),
     }
+}
 
-    /// A directory's cell. ENOTDIR for other kinds.
-    #[inline]
-    pub(crate) fn dir_cell<'g>(&self, ino: Ino, guard: &'g Guard) -> Result<(&'g Cell, &'g Dir)> {
-        let c = self.cell(ino, guard)?;
-        c.dir().map(|d| (c, d)).ok_or(Error::Posix(libc::ENOTDIR))
+/// A directory's cell. ENOTDIR for other kinds.
+#[inline]
+pub(crate) fn find_dir<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<(&'g Cell, &'g Dir)> {
+    let c = find(core, ino, guard)?;
+    c.dir().map(|d| (c, d)).ok_or(Error::Posix(libc::ENOTDIR))
+}
+
+#[cold]
+fn load<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Cell> {
+    core.check_alive()?;
+    if ino.is_none() || ino.0 >= crate::memfs::table::MAX_INO {
+        return posix(libc::ESTALE);
     }
-
-    #[cold]
-    fn load_cell<'g>(&self, ino: Ino, guard: &'g Guard) -> Result<&'g Cell> {
-        self.check_alive()?;
-        if ino.is_none() || ino.0 >= crate::memfs::table::MAX_INO {
-            return posix(libc::ESTALE);
-        }
-        // One loader per inode at a time, and no eviction meanwhile: what the store tells is not
-        // older than any cell was.
-        let _one = self.load_locks[ino.0 as usize % self.load_locks.len()].lock();
-        if let Some(c) = self.cells.get(ino, guard) {
-            return if c.has(FREED) { posix(libc::ESTALE) } else { Ok(c) };
-        }
-        if self.dead.lock().contains(&ino) {
-            return posix(libc::ESTALE);
-        }
-        let Some(image) = self.store.load_inode(ino)? else { return posix(libc::ESTALE) };
-        let Some(kind) = image.attrs.kind() else {
-            return Err(lanefs_store::StoreError::BadInode {
-                ino,
-                why: "its mode names no file type".into(),
-            }
-            .into());
-        };
-        let (size, blocks, behind) = (image.attrs.size, image.blocks, image.behind);
-        let body = match kind {
-            // SAFETY: the cell is boxed in `Cell::new` below and never moves out of its box (D8).
-            FileKind::File => Body::File(unsafe { FileData::new(size, blocks, behind) }),
-            FileKind::Symlink => Body::Link(self.load_target(ino, size)?),
-            FileKind::Dir => Body::Dir(Dir::new(false)),
-            _ => Body::None,
-        };
-        let cell = Cell::new(
-            ino,
-            kind,
-            &image.attrs,
-            image.nlink,
-            image.parent,
-            body,
-            (self.lanes.mine(), &self.stamps),
+    // One loader per inode at a time, and no eviction meanwhile: what the store tells is not
+    // older than any cell was.
+    let _one = core.memfs.load_locks[ino.0 as usize % core.memfs.load_locks.len()].lock();
+    if let Some(c) = core.memfs.cells.get(ino, guard) {
+        return if c.has(FREED) { posix(libc::ESTALE) } else { Ok(c) };
+    }
+    if core.memfs.dead.lock().contains(&ino) {
+        return posix(libc::ESTALE);
+    }
+    let Some(image) = core.store.load_inode(ino)? else { return posix(libc::ESTALE) };
+    let Some(kind) = image.attrs.kind() else {
+        return Err(
+            lanefs_store::StoreError::BadInode { ino, why: "its mode names no file type".into() }.into()
         );
-        if image.attrs.mtime > coarse_realtime_ns() {
-            cell.set(FUTURE);
-        }
-        if !image.xattrs.is_empty() {
-            cell.set(HAS_XATTRS);
-        }
-        self.count_cells(1);
-        if ino.0 & 255 == 255 && self.meta_is_over() {
-            self.update_throttle();
-            self.background.wake();
-        }
-        Ok(self.cells.insert(cell, guard))
+    };
+    let (size, blocks, behind) = (image.attrs.size, image.blocks, image.behind);
+    let body = match kind {
+        // SAFETY: the cell is boxed in `Cell::new` below and never moves out of its box (D8).
+        FileKind::File => Body::File(unsafe { FileData::new(size, blocks, behind) }),
+        FileKind::Symlink => Body::Link(load_target(core, ino, size)?),
+        FileKind::Dir => Body::Dir(Dir::new(false)),
+        _ => Body::None,
+    };
+    let cell = Cell::new(
+        ino,
+        kind,
+        &image.attrs,
+        image.nlink,
+        image.parent,
+        body,
+        (core.journal.lanes.mine(), &core.memfs.stamps),
+    );
+    if image.attrs.mtime > coarse_realtime_ns() {
+        cell.set(FUTURE);
     }
+    if !image.xattrs.is_empty() {
+        cell.set(HAS_XATTRS);
+    }
+    core.journal.count_cells(1);
+    if ino.0 & 255 == 255 && memory::meta_is_over(core) {
+        memory::update_throttle(core);
+        core.wake_persistence();
+    }
+    Ok(core.memfs.cells.insert(cell, guard))
+}
 
-    /// Looks `name` up in a directory, loading its bucket if need be. Writes nothing when it is in
-    /// memory.
-    #[inline]
-    pub(crate) fn lookup(
-        &self,
-        cell: &Cell,
-        dir: &Dir,
-        name: &[u8],
-        guard: &Guard,
-    ) -> Result<Option<(Ino, FileKind)>> {
-        let hash = hash_name(self.hash_key, name);
-        loop {
-            match dir.lookup(hash, name, guard) {
-                Found::Name(ino, kind) => return Ok(Some((ino, kind))),
-                Found::Absent => return Ok(None),
-                Found::NotLoaded => self.load_bucket(cell, dir, hash, guard)?,
+/// Looks `name` up in a directory, loading its bucket if need be. Writes nothing when it is in
+/// memory.
+#[inline]
+pub(crate) fn lookup(
+    core: &Core,
+    cell: &Cell,
+    dir: &Dir,
+    name: &[u8],
+    guard: &Guard,
+) -> Result<Option<(Ino, FileKind)>> {
+    let hash = hash_name(core.memfs.hash_key, name);
+    loop {
+        match dir.lookup(hash, name, guard) {
+            Found::Name(ino, kind) => return Ok(Some((ino, kind))),
+            Found::Absent => return Ok(None),
+            Found::NotLoaded => load_bucket(core, cell, dir, hash, guard)?,
+        }
+    }
+}
+
+/// Brings the folded bucket that covers `cookie` into memory.
+#[cold]
+pub(crate) fn load_bucket(core: &Core, cell: &Cell, dir: &Dir, cookie: u64, guard: &Guard) -> Result<()> {
+    let mut turn = 0;
+    loop {
+        core.check_alive()?;
+        let stamp = dir.load_stamp();
+        let b = core.store.load_bucket(cell.ino, cookie)?;
+        let entries: Vec<_> = b.entries.iter().map(|e| (e.cookie, e.ino, e.kind, &*e.name)).collect();
+        let bucket = crate::memfs::dir::Bucket { lowest: b.low, highest: b.high, entries: &entries };
+        let (whole, bytes) = dir.install(cookie, &bucket, stamp, guard);
+        if bytes > 0 {
+            core.journal.count_names(bytes as i64);
+            // Who lists everything outruns the background, which looks five times a second.
+            let mine = core
+                .journal
+                .lanes
+                .shared(core.journal.lanes.mine())
+                .names
+                .load(std::sync::atomic::Ordering::Relaxed);
+            if (mine ^ (mine - bytes as i64)) >> 17 != 0 && memory::meta_is_over(core) {
+                memory::update_throttle(core);
+                core.wake_persistence();
             }
         }
+        if whole {
+            return Ok(());
+        }
+        // This leaf was evicted, or cleared of tombstones, since the store was asked.
+        relax(&mut turn);
     }
+}
 
-    /// Brings the folded bucket that covers `cookie` into memory.
-    #[cold]
-    pub(crate) fn load_bucket(&self, cell: &Cell, dir: &Dir, cookie: u64, guard: &Guard) -> Result<()> {
-        let mut turn = 0;
-        loop {
-            self.check_alive()?;
-            let stamp = dir.load_stamp();
-            let b = self.store.load_bucket(cell.ino, cookie)?;
-            let entries: Vec<_> = b.entries.iter().map(|e| (e.cookie, e.ino, e.kind, &*e.name)).collect();
-            let bucket = crate::memfs::dir::Bucket { lowest: b.low, highest: b.high, entries: &entries };
-            let (whole, bytes) = dir.install(cookie, &bucket, stamp, guard);
-            if bytes > 0 {
-                self.count_names(bytes as i64);
-                // Who lists everything outruns the background, which looks five times a second.
-                let mine =
-                    self.lanes.shared(self.lanes.mine()).names.load(std::sync::atomic::Ordering::Relaxed);
-                if (mine ^ (mine - bytes as i64)) >> 17 != 0 && self.meta_is_over() {
-                    self.update_throttle();
-                    self.background.wake();
+/// Loads every bucket of a directory: what rmdir must know to call it empty.
+pub(crate) fn load_all(core: &Core, cell: &Cell, dir: &Dir, guard: &Guard) -> Result<()> {
+    let mut out = Vec::new();
+    let mut at = 0;
+    loop {
+        match dir.list_leaf(at, &mut out, guard) {
+            Step::End => return Ok(()),
+            Step::Next(_) if !out.is_empty() => return Ok(()),
+            Step::Next(n) => at = n,
+            Step::NotLoaded(c) => load_bucket(core, cell, dir, c, guard)?,
+        }
+    }
+}
+
+/// The target of a symbolic link.
+pub(crate) fn link_target(cell: &Cell) -> Result<Vec<u8>> {
+    match &cell.body {
+        // The kind first: a file's body lies on a line that extending it writes.
+        _ if cell.kind != FileKind::Symlink => posix(libc::EINVAL),
+        Body::Link(t) => Ok(t.to_vec()),
+        _ => posix(libc::EINVAL),
+    }
+}
+
+/// Reads a symbolic link's target from the store.
+fn load_target(core: &Core, ino: Ino, size: u64) -> Result<Box<[u8]>> {
+    if size == 0 || size > lanefs_format::SYMLINK_MAX as u64 {
+        return Err(lanefs_store::StoreError::BadInode {
+            ino,
+            why: format!("a symbolic link of {size} bytes"),
+        }
+        .into());
+    }
+    let mut page = lanefs_format::Block::zeroed();
+    core.store.read_pages(ino, 0, &mut [lanefs_store::PageRead { block: &mut page, hole: false }])?;
+    Ok(page.0[..size as usize].into())
+}
+
+/// Walks `path` from a directory. The last component need not exist.
+pub(crate) fn resolve<'p>(
+    core: &Core,
+    cred: &Cred,
+    start: Ino,
+    path: &'p [u8],
+    last: Last,
+    guard: &Guard,
+) -> Result<Resolved<'p>> {
+    if path.len() <= PATH_MAX
+        && let Some(r) = plain::walk_plain(core, cred, start, path, last, guard)
+    {
+        return Ok(r);
+    }
+    resolve_at(core, cred, start, path, last, &mut 0, guard)
+}
+
+fn resolve_at<'p>(
+    core: &Core,
+    cred: &Cred,
+    start: Ino,
+    path: &'p [u8],
+    wanted: Last,
+    links: &mut u32,
+    guard: &Guard,
+) -> Result<Resolved<'p>> {
+    if path.is_empty() {
+        return posix(libc::ENOENT);
+    }
+    if path.len() > PATH_MAX {
+        return posix(libc::ENAMETOOLONG);
+    }
+    let mut dir = if path[0] == b'/' { ROOT_INO } else { start };
+    // A path that ends in `.` enters the directory before it.
+    let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
+    let enters = path[..end].ends_with(b".") && (end < 2 || path[end - 2] == b'/');
+    let must_be_dir = path.ends_with(b"/") || enters;
+    let not_a_dir = if wanted == Last::Create { libc::EISDIR } else { libc::ENOTDIR };
+    let mut rest = Components(path);
+    while let Some(name) = rest.next() {
+        let (cell, d) = find_dir(core, dir, guard)
+            .map_err(|e| if e.errno() == libc::ESTALE { Error::Posix(libc::ENOENT) } else { e })?;
+        perm::check(cell, cred, X)?;
+        let last = rest.is_over();
+        if name.len() > lanefs_format::NAME_MAX {
+            // The last component's length is for whoever uses it: rename first wants to know
+            // whether there is a source.
+            return if last {
+                Ok(Resolved { parent: dir, name: name.into(), target: None, must_be_dir })
+            } else {
+                posix(libc::ENAMETOOLONG)
+            };
+        }
+        if name == b".." {
+            dir = Ino(cell.parent.load(std::sync::atomic::Ordering::Acquire));
+            continue;
+        }
+        if last && wanted == Last::Place && !must_be_dir {
+            return Ok(Resolved { parent: dir, name: name.into(), target: None, must_be_dir });
+        }
+        let target = lookup(core, cell, d, name, guard)?;
+        match target {
+            Some((ino, FileKind::Symlink)) if !last || wanted.follows() || must_be_dir => {
+                *links += 1;
+                if *links > MAX_LINKS {
+                    return posix(libc::ELOOP);
                 }
-            }
-            if whole {
-                return Ok(());
-            }
-            // This leaf was evicted, or cleared of tombstones, since the store was asked.
-            relax(&mut turn);
-        }
-    }
-
-    /// Loads every bucket of a directory: what rmdir must know to call it empty.
-    pub(crate) fn load_all(&self, cell: &Cell, dir: &Dir, guard: &Guard) -> Result<()> {
-        let mut out = Vec::new();
-        let mut at = 0;
-        loop {
-            match dir.list_leaf(at, &mut out, guard) {
-                Step::End => return Ok(()),
-                Step::Next(_) if !out.is_empty() => return Ok(()),
-                Step::Next(n) => at = n,
-                Step::NotLoaded(c) => self.load_bucket(cell, dir, c, guard)?,
-            }
-        }
-    }
-
-    /// The target of a symbolic link.
-    pub(crate) fn link_target(&self, cell: &Cell) -> Result<Vec<u8>> {
-        match &cell.body {
-            // The kind first: a file's body lies on a line that extending it writes.
-            _ if cell.kind != FileKind::Symlink => posix(libc::EINVAL),
-            Body::Link(t) => Ok(t.to_vec()),
-            _ => posix(libc::EINVAL),
-        }
-    }
-
-    /// Reads a symbolic link's target from the store.
-    fn load_target(&self, ino: Ino, size: u64) -> Result<Box<[u8]>> {
-        if size == 0 || size > lanefs_format::SYMLINK_MAX as u64 {
-            return Err(lanefs_store::StoreError::BadInode {
-                ino,
-                why: format!("a symbolic link of {size} bytes"),
-            }
-            .into());
-        }
-        let mut page = lanefs_format::Block::zeroed();
-        self.store.read_pages(ino, 0, &mut [lanefs_store::PageRead { block: &mut page, hole: false }])?;
-        Ok(page.0[..size as usize].into())
-    }
-
-    /// Walks `path` from a directory. The last component need not exist.
-    pub(crate) fn resolve<'p>(
-        &self,
-        cred: &Cred,
-        start: Ino,
-        path: &'p [u8],
-        last: Last,
-        guard: &Guard,
-    ) -> Result<Resolved<'p>> {
-        if path.len() <= PATH_MAX
-            && let Some(r) = self.walk_plain(cred, start, path, last, guard)
-        {
-            return Ok(r);
-        }
-        self.resolve_at(cred, start, path, last, &mut 0, guard)
-    }
-
-    fn resolve_at<'p>(
-        &self,
-        cred: &Cred,
-        start: Ino,
-        path: &'p [u8],
-        wanted: Last,
-        links: &mut u32,
-        guard: &Guard,
-    ) -> Result<Resolved<'p>> {
-        if path.is_empty() {
-            return posix(libc::ENOENT);
-        }
-        if path.len() > PATH_MAX {
-            return posix(libc::ENAMETOOLONG);
-        }
-        let mut dir = if path[0] == b'/' { ROOT_INO } else { start };
-        // A path that ends in `.` enters the directory before it.
-        let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
-        let enters = path[..end].ends_with(b".") && (end < 2 || path[end - 2] == b'/');
-        let must_be_dir = path.ends_with(b"/") || enters;
-        let not_a_dir = if wanted == Last::Create { libc::EISDIR } else { libc::ENOTDIR };
-        let mut rest = Components(path);
-        while let Some(name) = rest.next() {
-            let (cell, d) = self
-                .dir_cell(dir, guard)
-                .map_err(|e| if e.errno() == libc::ESTALE { Error::Posix(libc::ENOENT) } else { e })?;
-            perm::check(cell, cred, X)?;
-            let last = rest.is_over();
-            if name.len() > lanefs_format::NAME_MAX {
-                // The last component's length is for whoever uses it: rename first wants to know
-                // whether there is a source.
-                return if last {
-                    Ok(Resolved { parent: dir, name: name.into(), target: None, must_be_dir })
-                } else {
-                    posix(libc::ENAMETOOLONG)
-                };
-            }
-            if name == b".." {
-                dir = Ino(cell.parent.load(std::sync::atomic::Ordering::Acquire));
-                continue;
-            }
-            if last && wanted == Last::Place && !must_be_dir {
-                return Ok(Resolved { parent: dir, name: name.into(), target: None, must_be_dir });
-            }
-            let target = self.lookup(cell, d, name, guard)?;
-            match target {
-                Some((ino, FileKind::Symlink)) if !last || wanted.follows() || must_be_dir => {
-                    *links += 1;
-                    if *links > MAX_LINKS {
-                        return posix(libc::ELOOP);
-                    }
-                    let link = self.link_target(self.cell(ino, guard)?)?;
-                    let there = if last && wanted == Last::Create { wanted } else { Last::Follow };
-                    let r = self.resolve_at(cred, dir, &link, there, links, guard)?;
-                    if last {
-                        if must_be_dir && r.target.is_some_and(|t| t.1 != FileKind::Dir) {
-                            return posix(not_a_dir);
-                        }
-                        return Ok(Resolved {
-                            name: r.name.into_owned().into(),
-                            must_be_dir: must_be_dir || r.must_be_dir,
-                            ..r
-                        });
-                    }
-                    dir = match r.target {
-                        Some((ino, FileKind::Dir)) => ino,
-                        Some(_) => return posix(libc::ENOTDIR),
-                        None => return Err(r.missing()),
-                    };
-                }
-                _ if last => {
-                    if must_be_dir && target.is_some_and(|t| t.1 != FileKind::Dir) {
+                let link = link_target(find(core, ino, guard)?)?;
+                let there = if last && wanted == Last::Create { wanted } else { Last::Follow };
+                let r = resolve_at(core, cred, dir, &link, there, links, guard)?;
+                if last {
+                    if must_be_dir && r.target.is_some_and(|t| t.1 != FileKind::Dir) {
                         return posix(not_a_dir);
                     }
-                    if let Some((ino, _)) = target
-                        && enters
-                    {
-                        perm::check(self.cell(ino, guard)?, cred, X)?;
-                    }
-                    return Ok(Resolved { parent: dir, name: name.into(), target, must_be_dir });
+                    return Ok(Resolved {
+                        name: r.name.into_owned().into(),
+                        must_be_dir: must_be_dir || r.must_be_dir,
+                        ..r
+                    });
                 }
-                Some((ino, FileKind::Dir)) => dir = ino,
-                Some(_) => return posix(libc::ENOTDIR),
-                None => return posix(libc::ENOENT),
+                dir = match r.target {
+                    Some((ino, FileKind::Dir)) => ino,
+                    Some(_) => return posix(libc::ENOTDIR),
+                    None => return Err(r.missing()),
+                };
             }
+            _ if last => {
+                if must_be_dir && target.is_some_and(|t| t.1 != FileKind::Dir) {
+                    return posix(not_a_dir);
+                }
+                if let Some((ino, _)) = target
+                    && enters
+                {
+                    perm::check(find(core, ino, guard)?, cred, X)?;
+                }
+                return Ok(Resolved { parent: dir, name: name.into(), target, must_be_dir });
+            }
+            Some((ino, FileKind::Dir)) => dir = ino,
+            Some(_) => return posix(libc::ENOTDIR),
+            None => return posix(libc::ENOENT),
         }
-        Ok(Resolved {
-            parent: dir,
-            name: Cow::Borrowed(&[]),
-            target: Some((dir, FileKind::Dir)),
-            must_be_dir,
-        })
     }
+    Ok(Resolved { parent: dir, name: Cow::Borrowed(&[]), target: Some((dir, FileKind::Dir)), must_be_dir })
+}
+
+/// Where a name is.
+pub(crate) type At<'a> = (Ino, &'a [u8]);
+
+/// Begins to watch the moment at which these names are looked at.
+pub(crate) fn watch<'g>(core: &Core, names: &[At<'_>], guard: &'g Guard) -> Result<Moment<'g>> {
+    let mut watched = smallvec::SmallVec::<[_; 2]>::new();
+    for (parent, name) in names {
+        watched.push((find_dir(core, *parent, guard)?.1, hash_name(core.memfs.hash_key, name)));
+    }
+    Ok(Moment::begin(watched, guard))
 }

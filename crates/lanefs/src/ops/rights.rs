@@ -1,11 +1,121 @@
-//! Changing the rights of an inode: its mode, owner and ACLs. In an ordered volume that is an
-//! operation of the log; why, and what it waits for, is told in `writeback::rights`.
+//! Mode, owner and ACLs (the *rights* of an inode) in an ordered volume: in the order of names
+//! (SEMANTICS, "Order").
+//!
+//! 1. A change of rights is an operation of the log, as that of a name is: a group with a RIGHTS
+//!    effect, in the epoch that was read under the inode's `attr_lock`, with a timestamp above that
+//!    of the change before. So of one inode neither epochs nor timestamps go back, and what
+//!    recovery folds is a prefix of the calls: NEW, then the last RIGHTS up to the last committed
+//!    epoch.
+//! 2. A record of an inode tells rights too. Recovery believes it where it knows nothing later, so
+//!    none may tell rights of an epoch that a crash may take, and content that was written after
+//!    `chmod 600` must not be found with the mode before. Hence: between capturing an inode and
+//!    handing it to the store, who captures looks at `rights_epoch`; if that is not committed the
+//!    capture is undone, and done anew when it is, with no lock held meanwhile. What was captured
+//!    before a change of rights came is older than it.
+//! 3. Not for an inode that was made in that very epoch: where the epoch is missing the inode is,
+//!    and its record counts for nothing. The NEW of such a volume says so (`logged`): who folds it
+//!    takes the rights from it and from RIGHTS, and never from a record.
+//! 4. A checkpoint folds RIGHTS up to its epoch, and so may write rights that are older than those
+//!    of a record that came since: the later RIGHTS are not folded, lie in the log, and are
+//!    carried. The inode stays in memory until they are (`Cell::epoch`).
+//! 5. A seal waits for the content of what was renamed over files (persist::replaced), which by
+//!    (2) would wait for a later seal, or for this one. So a rename over a file waits until the
+//!    rights of the file that moves are committed, if it has content to write; and a change of
+//!    rights of a file that is on such a list writes that content first (`Cell::owed`). Both look
+//!    under `attr_lock`. So where a seal finds the rights of such a file pending it had nothing to
+//!    write when it was renamed, or that is written: nothing is owed.
+//! 6. Changes of rights that come faster than epochs are committed would keep a capture from ever
+//!    being done: from the second try on they wait (`Cell::held`).
+//! 7. What a write takes away of setuid is logged before the first byte of it is in memory.
 
 use super::Op;
+use crate::core::Core;
+use crate::error::Error;
 use crate::memfs::Cell;
-use crate::volume::Inner;
+use crate::memfs::cell::{DATASYNC, UNSYNCED};
 use lanefs_format::record::Effect;
 use lanefs_sync::{Canary, planted};
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+/// What a capture answers that has to be done anew when the rights are committed (2). It never
+/// leaves the writeback.
+pub(crate) const RIGHTS_PENDING: Error = Error::Posix(libc::EINPROGRESS);
+
+/// Whether an error is [`RIGHTS_PENDING`].
+pub(crate) fn is_pending(e: &Error) -> bool {
+    matches!(e, Error::Posix(libc::EINPROGRESS))
+}
+
+/// How often who waits for a capture looks before it sleeps.
+const LOOKS: u32 = 100;
+
+/// As long as this lives, nobody changes the rights of an inode (6).
+pub(crate) struct Held<'c>(&'c Cell);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, Release);
+    }
+}
+
+/// Whether the inode's rights changed in an epoch that a crash may take while the inode stays
+/// (2, 3). False in a relaxed volume.
+#[inline]
+pub(crate) fn rights_pending(core: &Core, cell: &Cell) -> bool {
+    let epoch = cell.rights_epoch.load(Acquire);
+    epoch > core.journal.committed() && epoch != cell.born && !planted(Canary::RightsAhead)
+}
+
+/// Keeps others from changing the rights (6).
+pub(crate) fn hold_rights(cell: &Cell) -> Held<'_> {
+    let _l = cell.attr_lock.guard();
+    cell.held.fetch_add(1, Relaxed);
+    Held(cell)
+}
+
+/// Whether the rights of an inode have to stay as they are for now (5, 6). The caller holds
+/// `attr_lock`, and waits without it ([`wait_for_rights`]).
+pub(crate) fn rights_stay(cell: &Cell) -> bool {
+    cell.owed.load(Relaxed) > 0 || cell.held.load(Relaxed) > 0
+}
+
+/// Waits for what keeps the rights of an inode as they are (5, 6).
+pub(crate) fn wait_for_rights(core: &Core, cell: &Cell) {
+    lanefs_sync::about_to_wait();
+    // An error is told to the handles of the file; its content is owed no more.
+    if let Some(persistence) = core.persistence() {
+        let _ = persistence.flush_renamed(cell);
+    }
+    while core.check_alive().is_ok() {
+        for _ in 0..LOOKS {
+            if cell.held.load(Acquire) == 0 {
+                return;
+            }
+            lanefs_sync::schedule::spin_loop();
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// Notes that the content of a file which is about to be renamed over another has to be durable
+/// before that. False if its rights have to be committed first, with no lock held (5).
+pub(crate) fn owe_content(core: &Core, cell: &Cell) -> bool {
+    if !core.is_ordered() {
+        return true;
+    }
+    let _l = cell.attr_lock.guard();
+    if rights_pending(core, cell) && has_to_flush(cell) {
+        return false;
+    }
+    cell.owed.fetch_add(1, Relaxed);
+    true
+}
+
+/// Whether a file has content that is not known to be durable.
+pub(crate) fn has_to_flush(cell: &Cell) -> bool {
+    cell.nlink.load(SeqCst) != 0 && (cell.has_dirty() || cell.has(DATASYNC | UNSYNCED))
+}
 
 /// What changes of the rights of an inode; `None` leaves one alone.
 #[derive(Default)]
@@ -17,45 +127,181 @@ pub(crate) struct Rights {
     pub drop: Option<fn(u32) -> u32>,
 }
 
-impl Inner {
-    /// Changes mode and owner.
-    pub(crate) fn set_rights(&self, cell: &Cell, r: &Rights) {
-        if !self.is_ordered() {
-            return cell.set_owner_mode(r.mode, r.uid, r.gid, r.drop, false);
-        }
-        if cell.would_change(r.mode, r.uid, r.gid, r.drop) {
-            while !self.try_rights(cell, r, None, || ()) {
-                self.wait_for_rights(cell);
-            }
+/// Changes mode and owner.
+pub(crate) fn set_rights(core: &Core, cell: &Cell, r: &Rights) {
+    if !core.is_ordered() {
+        return cell.set_owner_mode(r.mode, r.uid, r.gid, r.drop, false);
+    }
+    if cell.would_change(r.mode, r.uid, r.gid, r.drop) {
+        while !try_rights(core, cell, r, None, || ()) {
+            wait_for_rights(core, cell);
         }
     }
+}
 
-    /// Changes rights and logs that, in an ordered volume; and calls `publish`, which makes `acls`
-    /// those of the inode. False if the caller must wait first, with no lock held: see
-    /// [`Inner::wait_for_rights`].
-    pub(crate) fn try_rights(
-        &self,
-        cell: &Cell,
-        r: &Rights,
-        acls: Option<&[u8]>,
-        publish: impl FnOnce(),
-    ) -> bool {
-        let mut op = Op::begin(self);
-        let _l = cell.attr_lock.guard();
-        if self.rights_stay(cell) {
-            return false;
+/// Changes rights and logs that, in an ordered volume; and calls `publish`, which makes `acls`
+/// those of the inode. False if the caller must wait first, with no lock held: see
+/// [`wait_for_rights`].
+pub(crate) fn try_rights(
+    core: &Core,
+    cell: &Cell,
+    r: &Rights,
+    acls: Option<&[u8]>,
+    publish: impl FnOnce(),
+) -> bool {
+    let mut op = Op::begin(core);
+    let _l = cell.attr_lock.guard();
+    if rights_stay(cell) {
+        return false;
+    }
+    cell.named_by(op.lane, 0);
+    let v = op.version(cell.rights_ts());
+    cell.named_by(op.lane, v.epoch);
+    cell.set_owner_mode(r.mode, r.uid, r.gid, r.drop, true);
+    publish();
+    cell.rights_changed(v.epoch, v.ts);
+    let (mode, uid, gid) = (cell.mode(), cell.uid(), cell.gid());
+    let generation = cell.generation;
+    if !planted(Canary::RightsNotLogged) {
+        op.append(v, &[Effect::Rights { ino: cell.ino, generation, mode, uid, gid, acls }]);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::persist::testing::volume;
+    use crate::persist::{commit, writeback};
+    use crate::{OpenOptions, Volume};
+    use std::sync::atomic::{AtomicBool, Ordering::*};
+
+    fn mode_of(v: &Volume, path: &str) -> u32 {
+        v.fs().stat(path).unwrap().mode & 0o7777
+    }
+
+    #[test]
+    fn a_chmod_is_found_with_what_is_named_after_it() {
+        let (v, device) = volume(64);
+        let fs = v.fs();
+        fs.write("/f", b"1").unwrap();
+        v.sync().unwrap();
+        fs.chmod("/f", 0o600).unwrap();
+        fs.mkdir("/d", 0o755).unwrap();
+        fs.open("/d", OpenOptions::new().read(true)).unwrap().sync_all().unwrap();
+        let left = device.after_crash();
+        assert!(left.fs().stat("/d").is_ok());
+        assert_eq!(mode_of(&left, "/f"), 0o600);
+    }
+
+    #[test]
+    fn content_behind_a_chmod_waits_for_it_and_the_names_before_it() {
+        let (v, device) = volume(64);
+        let fs = v.fs();
+        fs.write("/f", b"1").unwrap();
+        v.sync().unwrap();
+        fs.mkdir("/d", 0o755).unwrap();
+        fs.chmod("/f", 0o600).unwrap();
+        fs.open("/f", OpenOptions::new().write(true)).unwrap().write_all_at(b"secret", 0).unwrap();
+        // As when memory is short: nobody asked for names.
+        writeback::write_back_all(&v.0.persist, false).unwrap();
+        let left = device.after_crash();
+        assert_eq!(mode_of(&left, "/f"), 0o600);
+        assert!(left.fs().stat("/d").is_ok());
+    }
+
+    /// Each would wait for the other (5).
+    #[test]
+    fn a_rename_over_a_file_and_a_chmod_of_what_moves_do_not_wait_for_each_other() {
+        let (v, device) = volume(64);
+        let (fs, inner) = (v.fs(), &v.0.persist);
+        let content = |path: &str, bytes: &[u8]| {
+            fs.open(path, OpenOptions::new().write(true)).unwrap().write_all_at(bytes, 0).unwrap();
+        };
+        for path in ["/old", "/new"] {
+            fs.write(path, b"1").unwrap();
         }
-        cell.named_by(op.lane, 0);
-        let v = op.version(cell.rights_ts());
-        cell.named_by(op.lane, v.epoch);
-        cell.set_owner_mode(r.mode, r.uid, r.gid, r.drop, true);
-        publish();
-        cell.rights_changed(v.epoch, v.ts);
-        let (mode, uid, gid) = (cell.mode(), cell.uid(), cell.gid());
-        let generation = cell.generation;
-        if !planted(Canary::RightsNotLogged) {
-            op.append(v, &[Effect::Rights { ino: cell.ino, generation, mode, uid, gid, acls }]);
+        v.sync().unwrap();
+        // The chmod first: the rename has it committed.
+        content("/new", b"2");
+        fs.chmod("/new", 0o600).unwrap();
+        let before = inner.journal.committed();
+        fs.rename("/new", "/old").unwrap();
+        assert!(inner.journal.committed() > before);
+        let f = fs.open("/old", OpenOptions::new().read(true)).unwrap();
+        assert!(f.cell().has_dirty() && f.cell().owed.load(Relaxed) == 1);
+        // Then another: it has the content written, which the rename owes.
+        fs.chmod("/old", 0o640).unwrap();
+        assert!(!f.cell().has_dirty() && f.cell().owed.load(Relaxed) == 0);
+        let left = device.after_crash();
+        assert_eq!((left.fs().read("/new").unwrap(), mode_of(&left, "/new")), (b"2".to_vec(), 0o600));
+        // What is written behind that is not owed: the seal does not wait for what waits for it.
+        content("/old", b"3");
+        v.sync().unwrap();
+        let left = device.after_crash();
+        assert_eq!((left.fs().read("/old").unwrap(), mode_of(&left, "/old")), (b"3".to_vec(), 0o640));
+        assert!(left.fs().stat("/new").is_err());
+        // Clean when it moves, written then: as little.
+        fs.write("/other", b"1").unwrap();
+        v.sync().unwrap();
+        fs.chmod("/old", 0o600).unwrap();
+        fs.rename("/old", "/other").unwrap();
+        content("/other", b"4");
+        commit::seal_and_commit(&v.0.persist).unwrap();
+        assert_eq!(mode_of(&device.after_crash(), "/other"), 0o600);
+        let mut none = 0;
+        assert_eq!(f.cell().errors.check_and_advance(&mut none), None);
+    }
+
+    #[test]
+    fn changes_of_rights_do_not_keep_an_fsync_or_a_rename_from_being_done() {
+        let (v, _device) = volume(64);
+        let (fs, over, begun) = (v.fs(), AtomicBool::new(false), AtomicBool::new(false));
+        fs.write("/f", b"1").unwrap();
+        v.sync().unwrap();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let f = fs.open("/f", OpenOptions::new().read(true)).unwrap();
+                let mut n = 0;
+                while !over.load(Relaxed) {
+                    n += 1;
+                    let set = crate::SetAttr { mode: Some(0o600 | n & 7), ..Default::default() };
+                    f.set_attr(&crate::Cred::root(), &set).unwrap();
+                    begun.store(true, Relaxed);
+                }
+            });
+            // On a busy machine all would be over before the first.
+            while !begun.load(Relaxed) {
+                std::thread::yield_now();
+            }
+            let f = fs.open("/f", OpenOptions::new().write(true)).unwrap();
+            for n in 0..50u8 {
+                f.write_all_at(&[n], 0).unwrap();
+                f.sync_all().unwrap();
+                f.write_all_at(&[n], 1).unwrap();
+                let (from, to) = if n % 2 == 0 { ("/f", "/g") } else { ("/g", "/f") };
+                fs.write(to, b"x").unwrap();
+                fs.rename(from, to).unwrap();
+            }
+            over.store(true, Relaxed);
+        });
+    }
+
+    #[test]
+    fn setuid_that_a_write_took_away_does_not_come_back() {
+        let (v, device) = volume(64);
+        let fs = v.fs();
+        fs.write("/f", b"1").unwrap();
+        fs.chmod("/f", 0o4777).unwrap();
+        v.sync().unwrap();
+        let user = v.as_user(crate::Cred::user(7, 7, &[]));
+        let f = user.open("/f", OpenOptions::new().write(true)).unwrap();
+        f.write_all_at(b"mine", 0).unwrap();
+        f.sync_data().unwrap();
+        for _ in 0..2 {
+            let left = device.after_crash();
+            assert_eq!(left.fs().read("/f").unwrap(), b"mine");
+            assert_eq!(mode_of(&left, "/f"), 0o777);
+            v.checkpoint().unwrap();
         }
-        true
     }
 }

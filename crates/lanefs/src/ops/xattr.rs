@@ -2,14 +2,14 @@
 
 use super::perm::{self, R, W};
 use super::rights::Rights;
-use super::room::blocks_of_xattrs;
 use super::{Op, posix};
+use crate::core::Core;
+use crate::core::space::blocks_of_xattrs;
 use crate::error::Result;
 use crate::memfs::Cell;
 use crate::memfs::cell::{HAS_XATTRS, XATTR_DIRTY};
 use crate::memfs::xattr::{XATTR_NAME_MAX, XATTR_VALUE_MAX, Xattrs};
-use crate::volume::Inner;
-use crate::writeback::capture::{For, With};
+use crate::ops::rights;
 use crate::{Cred, FileKind};
 use crossbeam_epoch::Guard;
 use lanefs_format::record::NEW_XATTRS_MAX;
@@ -105,182 +105,181 @@ pub(crate) fn first(cred: &Cred, kind: FileKind, list: &[(&[u8], &[u8])]) -> Res
     Ok(all.encoded().to_vec())
 }
 
-impl Inner {
-    /// The inode's attributes, read from the store if need be; `None`: there are none. Writes
-    /// nothing if they are in memory.
-    fn xattrs<'g>(&self, cell: &'g Cell, guard: &'g Guard) -> Result<Option<&'g Xattrs>> {
-        loop {
-            if let Some(x) = cell.xattrs.get(guard) {
-                return Ok(Some(x));
-            }
-            if !cell.has(HAS_XATTRS) {
-                return Ok(None);
-            }
-            let Some(image) = self.store.load_inode(cell.ino)? else { return posix(libc::ESTALE) };
-            let Some(loaded) = Xattrs::decode(&image.xattrs) else {
-                let why = "its extended attributes are malformed".into();
-                return Err(lanefs_store::StoreError::BadInode { ino: cell.ino, why }.into());
-            };
-            let l = cell.xattrs.lock();
-            // Whoever was faster may have changed them since.
-            if cell.xattrs.get(guard).is_none() {
-                cell.xattrs.publish(&l, loaded, guard);
-            }
+/// The inode's attributes, read from the store if need be; `None`: there are none. Writes
+/// nothing if they are in memory.
+fn load_xattrs<'g>(core: &Core, cell: &'g Cell, guard: &'g Guard) -> Result<Option<&'g Xattrs>> {
+    loop {
+        if let Some(x) = cell.xattrs.get(guard) {
+            return Ok(Some(x));
+        }
+        if !cell.has(HAS_XATTRS) {
+            return Ok(None);
+        }
+        let Some(image) = core.store.load_inode(cell.ino)? else { return posix(libc::ESTALE) };
+        let Some(loaded) = Xattrs::decode(&image.xattrs) else {
+            let why = "its extended attributes are malformed".into();
+            return Err(lanefs_store::StoreError::BadInode { ino: cell.ino, why }.into());
+        };
+        let l = cell.xattrs.lock();
+        // Whoever was faster may have changed them since.
+        if cell.xattrs.get(guard).is_none() {
+            cell.xattrs.publish(&l, loaded, guard);
         }
     }
+}
 
-    /// Replaces them by what `f` makes of them. Where that is an ACL of an ordered volume it is an
-    /// operation of the log (writeback::rights).
-    fn change_xattrs(
-        &self,
-        cell: &Cell,
-        name: &[u8],
-        f: impl Fn(&Xattrs) -> std::result::Result<Xattrs, i32>,
-    ) -> Result<()> {
+/// Replaces them by what `f` makes of them. Where that is an ACL of an ordered volume it is an
+/// operation of the log (persist::rights).
+fn change_xattrs(
+    core: &Core,
+    cell: &Cell,
+    name: &[u8],
+    f: impl Fn(&Xattrs) -> std::result::Result<Xattrs, i32>,
+) -> Result<()> {
+    let guard = crossbeam_epoch::pin();
+    let none = Xattrs::default();
+    loop {
+        // Read before the lock is taken, which is held over no I/O.
+        load_xattrs(core, cell, &guard)?;
+        let l = cell.xattrs.lock();
+        let now = match cell.xattrs.get(&guard) {
+            Some(x) => x,
+            None if cell.has(HAS_XATTRS) => continue,
+            None => &none,
+        };
+        let new = f(now).map_err(crate::Error::Posix)?;
+        if !(core.is_ordered() && name.starts_with(ACL_PREFIX)) {
+            cell.xattrs.publish(&l, new, &guard);
+            return Ok(());
+        }
+        let acls = xattrs::acls(new.encoded()).unwrap_or_default();
+        let publish = || cell.xattrs.publish(&l, new, &guard);
+        if rights::try_rights(core, cell, &Rights::default(), Some(&acls), publish) {
+            return Ok(());
+        }
+        drop(l);
+        rights::wait_for_rights(core, cell);
+    }
+}
+
+pub(crate) fn get_xattr(core: &Core, cred: &Cred, cell: &Cell, name: &[u8]) -> Result<Vec<u8>> {
+    check(cell, cred, name, false)?;
+    let guard = crossbeam_epoch::pin();
+    match load_xattrs(core, cell, &guard)?.and_then(|x| x.get(name)) {
+        Some(v) => Ok(v.to_vec()),
+        None => posix(libc::ENODATA),
+    }
+}
+
+pub(crate) fn list_xattrs(core: &Core, cred: &Cred, cell: &Cell) -> Result<Vec<Vec<u8>>> {
+    let guard = crossbeam_epoch::pin();
+    let Some(x) = load_xattrs(core, cell, &guard)? else { return Ok(Vec::new()) };
+    let all = cred.is_root() || cred.prechecked;
+    Ok(x.names().filter(|n| all || !n.starts_with(b"trusted.")).map(<[u8]>::to_vec).collect())
+}
+
+/// False if the volume has no room for them now. An inode that has too many says ENOSPC itself:
+/// no room helps.
+pub(crate) fn set_xattr(
+    core: &Core,
+    cred: &Cred,
+    cell: &Cell,
+    name: &[u8],
+    value: &[u8],
+    flags: i32,
+) -> Result<bool> {
+    check(cell, cred, name, true)?;
+    core.writable()?;
+    if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0
+        || flags == libc::XATTR_CREATE | libc::XATTR_REPLACE
+    {
+        return posix(libc::EINVAL);
+    }
+    if value.len() > XATTR_VALUE_MAX {
+        return posix(libc::E2BIG);
+    }
+    if name.starts_with(ACL_PREFIX) && value.len() > ACL_MAX {
+        return posix(libc::ENOSPC);
+    }
+    // What fails changes nothing, and is told without the lock.
+    let fits = |x: &Xattrs| match x.get(name) {
+        Some(_) if flags == libc::XATTR_CREATE => Err(libc::EEXIST),
+        None if flags == libc::XATTR_REPLACE => Err(libc::ENODATA),
+        _ => Ok(()),
+    };
+    let blocks = {
         let guard = crossbeam_epoch::pin();
         let none = Xattrs::default();
-        loop {
-            // Read before the lock is taken, which is held over no I/O.
-            self.xattrs(cell, &guard)?;
-            let l = cell.xattrs.lock();
-            let now = match cell.xattrs.get(&guard) {
-                Some(x) => x,
-                None if cell.has(HAS_XATTRS) => continue,
-                None => &none,
-            };
-            let new = f(now).map_err(crate::Error::Posix)?;
-            if !(self.is_ordered() && name.starts_with(ACL_PREFIX)) {
-                cell.xattrs.publish(&l, new, &guard);
-                return Ok(());
-            }
-            let acls = xattrs::acls(new.encoded()).unwrap_or_default();
-            let publish = || cell.xattrs.publish(&l, new, &guard);
-            if self.try_rights(cell, &Rights::default(), Some(&acls), publish) {
-                return Ok(());
-            }
-            drop(l);
-            self.wait_for_rights(cell);
-        }
+        let now = load_xattrs(core, cell, &guard)?.unwrap_or(&none);
+        fits(now).map_err(crate::Error::Posix)?;
+        // A list of attributes outside the inode is written anew whole. At most so long,
+        // whatever this one's name had.
+        blocks_of_xattrs(now.encoded().len() + Xattrs::bytes(name, value))
+    };
+    if blocks > 0 && !core.store.reserve_nodes(core.journal.lanes.mine(), blocks) {
+        return Ok(false);
     }
+    let set = change_xattrs(core, cell, name, |x| {
+        fits(x)?;
+        x.with(name, Some(value))
+    });
+    if set.is_ok() {
+        xattrs_changed(core, cell);
+    }
+    if blocks > 0 {
+        hand_over_xattrs(core, cell, set.is_ok(), blocks);
+    }
+    set.map(|()| true)
+}
 
-    pub(crate) fn get_xattr(&self, cred: &Cred, cell: &Cell, name: &[u8]) -> Result<Vec<u8>> {
-        check(cell, cred, name, false)?;
+/// False if there is no room to write the others anew: as [`set_xattr`].
+pub(crate) fn remove_xattr(core: &Core, cred: &Cred, cell: &Cell, name: &[u8]) -> Result<bool> {
+    check(cell, cred, name, true)?;
+    core.writable()?;
+    let blocks = {
         let guard = crossbeam_epoch::pin();
-        match self.xattrs(cell, &guard)?.and_then(|x| x.get(name)) {
-            Some(v) => Ok(v.to_vec()),
-            None => posix(libc::ENODATA),
-        }
+        let Some(now) = load_xattrs(core, cell, &guard)? else { return posix(libc::ENODATA) };
+        let Some(value) = now.get(name) else { return posix(libc::ENODATA) };
+        blocks_of_xattrs(now.encoded().len().saturating_sub(Xattrs::bytes(name, value)))
+    };
+    // What is left is written anew, and gives its old blocks back: possible on a full volume
+    // too.
+    let lane = core.journal.lanes.mine();
+    let all = blocks * core.store.metadata_copies();
+    if let Some(got) = (0..all).find(|_| !core.store.reserve_rewrite(lane)) {
+        core.store.unreserve(lane, got);
+        return Ok(false);
     }
+    let removed = change_xattrs(core, cell, name, |x| match x.get(name) {
+        Some(_) => x.with(name, None),
+        None => Err(libc::ENODATA),
+    });
+    if removed.is_ok() {
+        xattrs_changed(core, cell);
+    }
+    if blocks > 0 {
+        hand_over_xattrs(core, cell, removed.is_ok(), blocks);
+    }
+    removed.map(|()| true)
+}
 
-    pub(crate) fn list_xattrs(&self, cred: &Cred, cell: &Cell) -> Result<Vec<Vec<u8>>> {
-        let guard = crossbeam_epoch::pin();
-        let Some(x) = self.xattrs(cell, &guard)? else { return Ok(Vec::new()) };
-        let all = cred.is_root() || cred.prechecked;
-        Ok(x.names().filter(|n| all || !n.starts_with(b"trusted.")).map(<[u8]>::to_vec).collect())
+/// Gives the store attributes that take `blocks` of their own, so that the checkpoint which
+/// gives the promise back is the one that writes them.
+fn hand_over_xattrs(core: &Core, cell: &Cell, changed: bool, blocks: u64) {
+    if changed
+        && let Some(persistence) = core.persistence()
+        && let Err(e) = persistence.write_attributes(cell)
+    {
+        // They are dirty still; who syncs hears of it.
+        tracing::debug!("attributes of inode {}: {e}", cell.ino);
     }
+    core.budget.xattr_blocks.fetch_add(blocks, Relaxed);
+    core.journal.lanes.shared(core.journal.lanes.mine()).look.store(true, Relaxed);
+    let mut op = Op::begin(core);
+    let epoch = core.journal.epochs.current();
+    op.log.promise(epoch, blocks);
+}
 
-    /// False if the volume has no room for them now. An inode that has too many says ENOSPC itself:
-    /// no room helps.
-    pub(crate) fn set_xattr(
-        &self,
-        cred: &Cred,
-        cell: &Cell,
-        name: &[u8],
-        value: &[u8],
-        flags: i32,
-    ) -> Result<bool> {
-        check(cell, cred, name, true)?;
-        self.writable()?;
-        if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0
-            || flags == libc::XATTR_CREATE | libc::XATTR_REPLACE
-        {
-            return posix(libc::EINVAL);
-        }
-        if value.len() > XATTR_VALUE_MAX {
-            return posix(libc::E2BIG);
-        }
-        if name.starts_with(ACL_PREFIX) && value.len() > ACL_MAX {
-            return posix(libc::ENOSPC);
-        }
-        // What fails changes nothing, and is told without the lock.
-        let fits = |x: &Xattrs| match x.get(name) {
-            Some(_) if flags == libc::XATTR_CREATE => Err(libc::EEXIST),
-            None if flags == libc::XATTR_REPLACE => Err(libc::ENODATA),
-            _ => Ok(()),
-        };
-        let blocks = {
-            let guard = crossbeam_epoch::pin();
-            let none = Xattrs::default();
-            let now = self.xattrs(cell, &guard)?.unwrap_or(&none);
-            fits(now).map_err(crate::Error::Posix)?;
-            // A list of attributes outside the inode is written anew whole. At most so long,
-            // whatever this one's name had.
-            blocks_of_xattrs(now.encoded().len() + Xattrs::bytes(name, value))
-        };
-        if blocks > 0 && !self.store.reserve_nodes(self.lanes.mine(), blocks) {
-            return Ok(false);
-        }
-        let set = self.change_xattrs(cell, name, |x| {
-            fits(x)?;
-            x.with(name, Some(value))
-        });
-        if set.is_ok() {
-            self.xattrs_changed(cell);
-        }
-        if blocks > 0 {
-            self.hand_over_xattrs(cell, set.is_ok(), blocks);
-        }
-        set.map(|()| true)
-    }
-
-    /// False if there is no room to write the others anew: as [`Inner::set_xattr`].
-    pub(crate) fn remove_xattr(&self, cred: &Cred, cell: &Cell, name: &[u8]) -> Result<bool> {
-        check(cell, cred, name, true)?;
-        self.writable()?;
-        let blocks = {
-            let guard = crossbeam_epoch::pin();
-            let Some(now) = self.xattrs(cell, &guard)? else { return posix(libc::ENODATA) };
-            let Some(value) = now.get(name) else { return posix(libc::ENODATA) };
-            blocks_of_xattrs(now.encoded().len().saturating_sub(Xattrs::bytes(name, value)))
-        };
-        // What is left is written anew, and gives its old blocks back: possible on a full volume
-        // too.
-        let lane = self.lanes.mine();
-        let all = blocks * self.store.metadata_copies();
-        if let Some(got) = (0..all).find(|_| !self.store.reserve_rewrite(lane)) {
-            self.store.unreserve(lane, got);
-            return Ok(false);
-        }
-        let removed = self.change_xattrs(cell, name, |x| match x.get(name) {
-            Some(_) => x.with(name, None),
-            None => Err(libc::ENODATA),
-        });
-        if removed.is_ok() {
-            self.xattrs_changed(cell);
-        }
-        if blocks > 0 {
-            self.hand_over_xattrs(cell, removed.is_ok(), blocks);
-        }
-        removed.map(|()| true)
-    }
-
-    /// Gives the store attributes that take `blocks` of their own, so that the checkpoint which
-    /// gives the promise back is the one that writes them.
-    fn hand_over_xattrs(&self, cell: &Cell, changed: bool, blocks: u64) {
-        let write =
-            || self.write_back_held(cell, &cell.sync_lock.lock(), For::Later, With::Nothing, 0).map(drop);
-        if changed && let Err(e) = self.with_rights_committed(cell, write) {
-            // They are dirty still; who syncs hears of it.
-            tracing::debug!("attributes of inode {}: {e}", cell.ino);
-        }
-        self.xattr_blocks.fetch_add(blocks, Relaxed);
-        self.lanes.shared(self.lanes.mine()).look.store(true, Relaxed);
-        let mut op = Op::begin(self);
-        let epoch = self.epochs.current();
-        op.log.promise(epoch, blocks);
-    }
-
-    fn xattrs_changed(&self, cell: &Cell) {
-        self.changed(cell, false, coarse_realtime_ns(), XATTR_DIRTY);
-    }
+fn xattrs_changed(core: &Core, cell: &Cell) {
+    core.journal.changed(cell, false, coarse_realtime_ns(), XATTR_DIRTY);
 }

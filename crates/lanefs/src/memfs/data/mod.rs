@@ -109,17 +109,15 @@ mod seam;
 mod seek;
 #[cfg(test)]
 mod tests;
-mod throttle;
 mod tree;
 mod truncate;
 mod write;
 mod writeback;
 
 pub use errseq::ErrSeq;
-pub use pool::FramePool;
+pub use pool::{FramePool, Writeback};
 pub use readahead::ReadAhead;
 pub use seam::{Cut, DataCtx, PageRead, PageStore, StoreResult};
-pub use throttle::Writeback;
 pub use write::{ROOM_LENT, Written};
 
 use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE};

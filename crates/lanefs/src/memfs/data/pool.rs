@@ -10,8 +10,9 @@
 //! 3. A free frame is in exactly one list: only its detacher, or who had it in hand, puts it there.
 //! 4. Locks here are leaves: nothing is waited for while one is held.
 
+mod throttle;
+
 use super::frame::Desc;
-use super::throttle::Throttle;
 use crate::error::{Error, Result};
 use lanefs_format::BLOCK_SIZE;
 use lanefs_sync::lock::Mutex;
@@ -19,6 +20,8 @@ use lanefs_sync::{CachePadded, MAX_LANES};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
+use throttle::Throttle;
+pub use throttle::Writeback;
 
 /// Frames of one huge page: the unit the arena is aligned to.
 const CHUNK: usize = 2 << 20;

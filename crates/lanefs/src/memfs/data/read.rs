@@ -4,7 +4,6 @@
 use super::frame::{BEHIND, Desc, HOLE, PageGuard};
 use super::pool::Hand;
 use super::tree::{self, Refused};
-use super::truncate::is_zero;
 use super::{DataCtx, FileData, PAGE, PageRead, ReadAhead, page_at, pages_of};
 use crate::error::{Error, Result};
 use crossbeam_epoch as epoch;
@@ -304,4 +303,11 @@ fn copy_locked(ctx: &DataCtx<'_>, desc: &Desc, page: u64, src: *const u8, dst: &
     }
     guard.unchanged();
     ours
+}
+
+/// Whether a part of a page is zeros; the caller has its lock.
+pub(super) fn is_zero(ctx: &DataCtx<'_>, guard: &PageGuard<'_>, from: usize, to: usize) -> bool {
+    // SAFETY: the range lies in the page; its lock is held, so nobody writes it.
+    let bytes = unsafe { std::slice::from_raw_parts(ctx.pool.bytes(guard.desc()).add(from), to - from) };
+    bytes.iter().all(|&b| b == 0)
 }

@@ -2,7 +2,7 @@
 
 use super::frame::{BEHIND, DIRTY, HOLE, PageGuard, WRITEBACK};
 use super::pool::Hand;
-use super::read::Loaded;
+use super::read::{Loaded, is_zero};
 use super::tree::{self, MAX_PAGES};
 use super::writeback::WritebackGuard;
 use super::{Cut, DataCtx, FileData, PAGE, page_at, pages_of};
@@ -435,10 +435,4 @@ impl FileData {
         self.prune(0..MAX_PAGES);
         evicted
     }
-}
-
-pub(super) fn is_zero(ctx: &DataCtx<'_>, guard: &PageGuard<'_>, from: usize, to: usize) -> bool {
-    // SAFETY: the range lies in the page; its lock is held, so nobody writes it.
-    let bytes = unsafe { std::slice::from_raw_parts(ctx.pool.bytes(guard.desc()).add(from), to - from) };
-    bytes.iter().all(|&b| b == 0)
 }

@@ -103,7 +103,7 @@ impl FileData {
         let inside = size.saturating_sub(page * PAGE as u64).min(PAGE as u64) as usize;
         // An extending write may have put bytes behind the size that goes with this image: they
         // stay for the next round.
-        let extending = inside < PAGE && !super::truncate::is_zero(ctx, &guard, inside, PAGE);
+        let extending = inside < PAGE && !super::read::is_zero(ctx, &guard, inside, PAGE);
         if extending && !ctx.store.reserve(ctx.lane, 1) {
             guard.unchanged();
             return Image::NoSpace;

@@ -12,7 +12,7 @@
 
 use crate::memfs::Cell;
 use crate::memfs::cell::UNSYNCED;
-use crate::volume::Inner;
+use crate::persist::Persist;
 use crossbeam_epoch::Guard;
 use lanefs_format::Ino;
 use lanefs_sync::lock::MutexGuard;
@@ -65,46 +65,46 @@ impl FlushQueue {
     }
 }
 
-impl Inner {
-    /// Takes the next cell to write back from the queue, with its lock, among `turns` entries; what
-    /// others hold goes to the end.
-    pub(crate) fn next_to_write<'g>(
-        &self,
-        turns: &mut usize,
-        guard: &'g Guard,
-    ) -> Option<(&'g Cell, MutexGuard<'g, ()>)> {
-        let mut q = self.flush.lock();
-        while *turns > 0 {
-            *turns -= 1;
-            let (since, ino) = q.queue.pop_front()?;
-            let Some(cell) = self.cells.get(ino, guard) else { continue };
-            match cell.sync_lock.try_lock() {
-                Some(l) => {
-                    q.begins(cell);
-                    return Some((cell, l));
-                }
-                None => q.queue.push_back((since, ino)),
+/// Takes the next cell to write back from the queue, with its lock, among `turns` entries; what
+/// others hold goes to the end.
+pub(crate) fn next_to_write<'g>(
+    persist: &Persist,
+    turns: &mut usize,
+    guard: &'g Guard,
+) -> Option<(&'g Cell, MutexGuard<'g, ()>)> {
+    let mut q = persist.flush.lock();
+    while *turns > 0 {
+        *turns -= 1;
+        let (since, ino) = q.queue.pop_front()?;
+        let Some(cell) = persist.memfs.cells.get(ino, guard) else { continue };
+        match cell.sync_lock.try_lock() {
+            Some(l) => {
+                q.begins(cell);
+                return Some((cell, l));
             }
+            None => q.queue.push_back((since, ino)),
         }
-        None
     }
+    None
+}
 
-    /// A checkpoint that began at `moment` is durable, and with it what was written back before.
-    pub(crate) fn checkpoint_covers(&self, moment: u64, guard: &Guard) {
-        let mut q = self.flush.lock();
-        q.unsynced.retain(|ino, at| {
-            let stays = *at > moment;
-            if !stays && let Some(cell) = self.cells.get(*ino, guard) {
-                cell.clear(UNSYNCED);
-            }
-            stays
-        });
-    }
+/// A checkpoint that began at `moment` is durable, and with it what was written back before.
+pub(crate) fn checkpoint_covers(persist: &Persist, moment: u64, guard: &Guard) {
+    let mut q = persist.flush.lock();
+    q.unsynced.retain(|ino, at| {
+        let stays = *at > moment;
+        if !stays && let Some(cell) = persist.memfs.cells.get(*ino, guard) {
+            cell.clear(UNSYNCED);
+        }
+        stays
+    });
 }
 
 #[cfg(test)]
 mod tests {
+    use super::checkpoint_covers;
     use crate::memfs::cell::UNSYNCED;
+    use crate::persist::writeback;
     use crate::{MountOptions, Volume};
     use lanefs_format::Ino;
     use lanefs_store::device::{Device, MemoryDevice};
@@ -124,19 +124,19 @@ mod tests {
         fs.write(name, b"1").unwrap();
         v.sync().unwrap();
         fs.write(name, b"22").unwrap();
-        v.0.inner.write_back_some(1000);
+        writeback::write_back_some(&v.0.persist, 1000);
         fs.stat(name).unwrap().ino
     }
 
     fn is_marked(v: &Volume, ino: Ino) -> bool {
-        v.0.inner.cells.get(ino, &crossbeam_epoch::pin()).unwrap().has(UNSYNCED)
+        v.0.persist.memfs.cells.get(ino, &crossbeam_epoch::pin()).unwrap().has(UNSYNCED)
     }
 
     /// Else its cell could not leave memory, and the next sync would write what is durable.
     #[test]
     fn a_checkpoint_syncs_what_was_written_back_before() {
         let v = volume();
-        let inner = &v.0.inner;
+        let inner = &v.0.persist;
         for name in ["/a", "/b", "/c"] {
             let ino = written_back(&v, name);
             assert_eq!(inner.flush.lock().unsynced(), [ino]);
@@ -155,19 +155,19 @@ mod tests {
     #[test]
     fn a_checkpoint_syncs_nothing_that_came_after_it_began() {
         let v = volume();
-        let inner = &v.0.inner;
+        let inner = &v.0.persist;
         let first = written_back(&v, "/a");
         let moment = inner.flush.lock().moment();
         let ino = written_back(&v, "/b");
-        inner.checkpoint_covers(moment, &crossbeam_epoch::pin());
+        checkpoint_covers(inner, moment, &crossbeam_epoch::pin());
         assert_eq!(inner.flush.lock().unsynced(), [ino]);
         assert!(is_marked(&v, ino) && !is_marked(&v, first));
         // A write under way is in no checkpoint.
         let cells = crossbeam_epoch::pin();
-        let cell = inner.cells.get(first, &cells).unwrap();
+        let cell = inner.memfs.cells.get(first, &cells).unwrap();
         inner.flush.lock().begins(cell);
         let moment = inner.flush.lock().moment();
-        inner.checkpoint_covers(moment, &cells);
+        checkpoint_covers(inner, moment, &cells);
         assert_eq!(inner.flush.lock().unsynced(), [first]);
         assert!(is_marked(&v, first));
     }

@@ -18,7 +18,7 @@
 //!    much that was never indexed.
 
 use crate::oplog::buffer::{Place, Subject, subjects};
-use crate::volume::Inner;
+use crate::persist::Persist;
 use crossbeam_epoch::Guard;
 use lanefs_format::record::Effect;
 use lanefs_format::{FileKind, Ino};
@@ -39,7 +39,7 @@ pub(crate) enum Closure {
     Groups {
         bytes: Vec<u8>,
         taken: Vec<(usize, u64, Place)>,
-        /// Files renamed over others, whose content has to be durable first (writeback::replaced).
+        /// Files renamed over others, whose content has to be durable first (persist::replaced).
         replaced: Vec<Ino>,
     },
     /// Seal and commit the epoch.
@@ -50,7 +50,7 @@ pub(crate) enum Closure {
 type Wanted = (Subject, bool);
 
 /// Computes the closure of `ino`.
-pub(crate) fn of(vol: &Inner, ino: Ino, is_dir: bool, guard: &Guard) -> Closure {
+pub(crate) fn of(persist: &Persist, ino: Ino, is_dir: bool, guard: &Guard) -> Closure {
     let mut bytes = Vec::new();
     let mut taken: Vec<(usize, u64, Place)> = Vec::new();
     let mut have: HashSet<(usize, u64, Place)> = HashSet::new();
@@ -69,7 +69,7 @@ pub(crate) fn of(vol: &Inner, ino: Ino, is_dir: bool, guard: &Guard) -> Closure 
                 continue;
             }
             order.push(w);
-            match visit(vol, w, &mut have, &mut taken, &mut bytes, &mut todo, &mut replaced, guard) {
+            match visit(persist, w, &mut have, &mut taken, &mut bytes, &mut todo, &mut replaced, guard) {
                 Some(added) => grew |= added,
                 None => return Closure::Commit,
             }
@@ -85,7 +85,7 @@ pub(crate) fn of(vol: &Inner, ino: Ino, is_dir: bool, guard: &Guard) -> Closure 
 
 /// Looks one subject up in every lane that may have it. `None`: commit instead.
 fn visit(
-    vol: &Inner,
+    persist: &Persist,
     (subject, only_new): Wanted,
     have: &mut HashSet<(usize, u64, Place)>,
     taken: &mut Vec<(usize, u64, Place)>,
@@ -94,14 +94,14 @@ fn visit(
     replaced: &mut Vec<Ino>,
     guard: &Guard,
 ) -> Option<bool> {
-    let mask = lanes_of(vol, subject, guard);
+    let mask = lanes_of(persist, subject, guard);
     let mut added = false;
-    for lane in 0..vol.lanes.len() {
+    for lane in 0..persist.journal.lanes.len() {
         if mask >> (lane & 63) & 1 == 0 {
             continue;
         }
-        let mut log = vol.lanes.lock(lane);
-        log.committed(vol.committed());
+        let mut log = persist.journal.lanes.lock(lane);
+        log.committed(persist.journal.committed());
         let mut too_much = false;
         log.each_pending(&mut |buf| {
             if too_much || buf.unindexed() > MAX_UNINDEXED {
@@ -190,18 +190,20 @@ fn take(
 
 /// Lanes (modulo 64) that may hold pending groups about a subject: none if no operation of an epoch
 /// that is not committed concerns it. What is not in memory may be in any lane.
-fn lanes_of(vol: &Inner, s: Subject, guard: &Guard) -> u64 {
-    let committed = vol.committed();
+fn lanes_of(persist: &Persist, s: Subject, guard: &Guard) -> u64 {
+    let committed = persist.journal.committed();
     match s {
         // The epoch first: who raised it had set its bit before.
-        Subject::Inode(i) => vol
+        Subject::Inode(i) => persist
+            .memfs
             .cells
             .get(i, guard)
             .map_or(!0, |c| if c.epoch.load(SeqCst) <= committed { 0 } else { c.lanes.load(SeqCst) }),
         Subject::KeysOf(i) => {
-            vol.cells.get(i, guard).and_then(|c| c.dir()).map_or(!0, |d| d.lanes_behind(committed))
+            persist.memfs.cells.get(i, guard).and_then(|c| c.dir()).map_or(!0, |d| d.lanes_behind(committed))
         }
-        Subject::Key(dir, cookie) => vol
+        Subject::Key(dir, cookie) => persist
+            .memfs
             .cells
             .get(dir, guard)
             .and_then(|c| c.dir())
@@ -210,12 +212,12 @@ fn lanes_of(vol: &Inner, s: Subject, guard: &Guard) -> u64 {
 }
 
 /// Marks what a flushed fsync wrote, so that later fsyncs need not write it again.
-pub(crate) fn mark_durable(vol: &Inner, taken: &[(usize, u64, Place)]) {
+pub(crate) fn mark_durable(persist: &Persist, taken: &[(usize, u64, Place)]) {
     let mut i = 0;
     while i < taken.len() {
         let lane = taken[i].0;
         let end = i + taken[i..].iter().take_while(|t| t.0 == lane).count();
-        vol.lanes.lock(lane).each_pending(&mut |buf| {
+        persist.journal.lanes.lock(lane).each_pending(&mut |buf| {
             for &(_, epoch, place) in &taken[i..end] {
                 if epoch == buf.epoch {
                     buf.mark_durable(place);
@@ -228,7 +230,7 @@ pub(crate) fn mark_durable(vol: &Inner, taken: &[(usize, u64, Place)]) {
 
 #[cfg(test)]
 mod tests {
-    use crate::volume::Inner;
+    use crate::persist::Persist;
     use crate::{Cred, Fs, MountOptions, OpenOptions, Volume};
     use lanefs_store::device::{Device, MemoryDevice, MemoryImage};
     use lanefs_store::{FormatOptions, Store};
@@ -249,7 +251,7 @@ mod tests {
             let (say, did) = mpsc::channel();
             let fs = fs.clone();
             std::thread::spawn(move || {
-                let lane = || fs.volume().0.inner.lanes.mine();
+                let lane = || fs.volume().0.persist.journal.lanes.mine();
                 say.send(lane()).unwrap();
                 for task in told {
                     task(&fs);
@@ -292,15 +294,15 @@ mod tests {
     }
 
     /// A lane's groups that no search has come by.
-    fn unseen(inner: &Inner, lane: usize) -> Option<usize> {
-        let mut log = inner.lanes.try_lock(lane)?;
+    fn unseen(inner: &Persist, lane: usize) -> Option<usize> {
+        let mut log = inner.journal.lanes.try_lock(lane)?;
         let mut n = 0;
         log.each_pending(&mut |buf| n += buf.unindexed());
         Some(n)
     }
 
     /// Waits until a search has left this lane, in which there was something for it.
-    fn wait_for_search(inner: &Inner, lane: usize) {
+    fn wait_for_search(inner: &Persist, lane: usize) {
         while unseen(inner, lane) != Some(0) {
             std::thread::yield_now();
         }
@@ -320,7 +322,7 @@ mod tests {
     #[test]
     fn an_fsync_finds_the_name_that_a_file_got_behind_its_back() {
         let (fs, dev) = fs();
-        let inner = &fs.volume().0.inner;
+        let inner = &fs.volume().0.persist;
         fs.write("/f", b"content").unwrap();
         fs.volume().sync().unwrap();
         let f = fs.open("/f", OpenOptions::new().read(true)).unwrap();
@@ -331,7 +333,7 @@ mod tests {
         last.does(come_and_go("/f", "/three"));
         std::thread::scope(|s| {
             assert_ne!(unseen(inner, left.lane), Some(0));
-            let lock = inner.lanes.lock(held.lane);
+            let lock = inner.journal.lanes.lock(held.lane);
             s.spawn(|| f.sync_all().unwrap());
             wait_for_search(inner, left.lane);
             left.does(|fs| fs.link("/f", "/other").unwrap());
@@ -350,7 +352,7 @@ mod tests {
     #[test]
     fn an_fsync_of_a_directory_finds_where_a_file_went_behind_its_back() {
         let (fs, dev) = fs();
-        let inner = &fs.volume().0.inner;
+        let inner = &fs.volume().0.persist;
         fs.mkdir("/d", 0o755).unwrap();
         for file in ["/d/f", "/x", "/y", "/z"] {
             fs.write(file, file.as_bytes()).unwrap();
@@ -367,7 +369,7 @@ mod tests {
         last.does(|fs| fs.link("/x", "/d/last").unwrap());
         std::thread::scope(|s| {
             assert_ne!(unseen(inner, first.lane), Some(0));
-            let lock = inner.lanes.lock(held.lane);
+            let lock = inner.journal.lanes.lock(held.lane);
             s.spawn(|| d.sync_all().unwrap());
             // It looks for all names of the directory, in the lanes that have some now.
             wait_for_search(inner, first.lane);
@@ -375,7 +377,7 @@ mod tests {
             held_next.does(come_and_go("/y", "/d/name"));
             last.does(|fs| fs.rename("/d/f", "/d/name").unwrap());
             assert_ne!(unseen(inner, left.lane), Some(0));
-            let next_lock = inner.lanes.lock(held_next.lane);
+            let next_lock = inner.journal.lanes.lock(held_next.lane);
             drop(lock);
             // It has come to the last lane, from there to the file, which only that one names, and
             // to the file's name.

@@ -7,7 +7,7 @@ use lanefs_store::{FormatOptions, Store};
 use std::sync::Arc;
 
 /// A device of which the next write is done when something else was.
-pub(super) struct Meanwhile(Arc<HookedDevice<MemoryDevice>>);
+pub(crate) struct Meanwhile(Arc<HookedDevice<MemoryDevice>>);
 
 impl Meanwhile {
     /// Calls `f` before the next write, in the thread that writes.
@@ -30,7 +30,7 @@ fn options() -> MountOptions {
 }
 
 /// A new volume of small segments, without a background, of `mib` MiB.
-pub(super) fn volume(mib: u64) -> (Volume, Arc<Meanwhile>) {
+pub(crate) fn volume(mib: u64) -> (Volume, Arc<Meanwhile>) {
     let device = Arc::new(HookedDevice::new(MemoryDevice::new(mib << 20).unwrap()));
     let d: Arc<dyn Device> = device.clone();
     let format = FormatOptions { segment_blocks: 16, mlogs: 1, ..FormatOptions::default() };

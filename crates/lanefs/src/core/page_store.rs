@@ -1,12 +1,11 @@
 //! The store as file data sees it.
 
+use super::Core;
 use crate::memfs::Cell;
-use crate::memfs::data::{Cut, DataCtx, PageRead, PageStore, StoreResult, Writeback};
-use crate::volume::Inner;
+use crate::memfs::data::{Cut, DataCtx, PageRead, PageStore, StoreResult};
 use lanefs_format::{Attrs, Ino};
 use lanefs_store::Store;
 use std::ops::Range;
-use std::sync::Weak;
 
 /// The seam's side of the store.
 #[repr(transparent)]
@@ -62,33 +61,16 @@ impl PageStore for Pages {
     }
 }
 
-impl Inner {
-    /// What a call on this file's data is made with.
-    #[inline]
-    pub(crate) fn data_ctx<'a>(&'a self, cell: &'a Cell) -> DataCtx<'a> {
-        let lane = self.lanes.mine();
-        DataCtx {
-            pool: &self.frames,
-            store: Pages::of(&self.store),
-            ino: cell.ino,
-            lane,
-            once: false,
-            stamps: Some(cell.page_stamps(lane)),
-        }
-    }
-}
-
-/// What the frame pool calls when much is dirty.
-pub(crate) struct Pressure(pub Weak<Inner>);
-
-impl Writeback for Pressure {
-    fn wake(&self) {
-        if let Some(v) = self.0.upgrade() {
-            v.background.wake();
-        }
-    }
-
-    fn write_back(&self, want: usize) -> usize {
-        self.0.upgrade().map_or(0, |v| v.write_back_some(want))
+/// What a call on this file's data is made with.
+#[inline]
+pub(crate) fn data_ctx<'a>(core: &'a Core, cell: &'a Cell) -> DataCtx<'a> {
+    let lane = core.journal.lanes.mine();
+    DataCtx {
+        pool: &core.memfs.frames,
+        store: Pages::of(&core.store),
+        ino: cell.ino,
+        lane,
+        once: false,
+        stamps: Some(cell.page_stamps(lane)),
     }
 }

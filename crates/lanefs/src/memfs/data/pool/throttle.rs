@@ -10,7 +10,7 @@
 //! circle. A writer that finds no frame at all does the same, and gives up with ENOMEM only after a
 //! long time without progress.
 
-use super::pool::{FramePool, Hand};
+use super::{FramePool, Hand};
 use crate::error::{Error, Result};
 use lanefs_sync::CachePadded;
 use lanefs_sync::lock::{Condvar, Mutex};
@@ -36,7 +36,7 @@ const GIVE_UP: Duration = Duration::from_secs(20);
 /// The longest sleep between two looks.
 const NAP: Duration = Duration::from_millis(5);
 
-pub(super) struct Throttle {
+pub(in crate::memfs::data) struct Throttle {
     dirty: CachePadded<AtomicI64>,
     background: i64,
     hard: i64,
@@ -48,7 +48,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    pub(super) fn new(frames: usize) -> Throttle {
+    pub(in crate::memfs::data) fn new(frames: usize) -> Throttle {
         Throttle {
             dirty: CachePadded::new(AtomicI64::new(0)),
             background: (frames / 5) as i64,
@@ -96,7 +96,7 @@ impl FramePool {
     }
 
     /// Counts frames that became dirty (`by` > 0) or clean. May be called with page locks held.
-    pub(super) fn count_dirty(&self, lane: usize, by: i64) {
+    pub(in crate::memfs::data) fn count_dirty(&self, lane: usize, by: i64) {
         let t = &self.throttle;
         let lane = self.lane(lane);
         // Relaxed: a count that orders nothing; every frame's own state is under its lock.
@@ -116,7 +116,7 @@ impl FramePool {
     }
 
     /// Holds a writer back while too much is dirty. The caller holds no lock.
-    pub(super) fn slow_down(&self) {
+    pub(in crate::memfs::data) fn slow_down(&self) {
         // Relaxed: a statistic.
         if self.throttle.dirty.load(Ordering::Relaxed) > self.throttle.hard {
             self.slow_down_slow();
@@ -140,7 +140,7 @@ impl FramePool {
 
     /// Fills `hand` up to `want` frames, writing back and waiting as needed; all or nothing. The
     /// caller holds no lock.
-    pub(super) fn take(&self, lane: usize, want: usize, hand: &mut Hand) -> Result<()> {
+    pub(in crate::memfs::data) fn take(&self, lane: usize, want: usize, hand: &mut Hand) -> Result<()> {
         let mut end = None;
         loop {
             while hand.len() < want {

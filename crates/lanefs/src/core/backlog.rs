@@ -1,38 +1,10 @@
-//! From memory to the store: writing inodes back, fsync, epoch commits, checkpoints, and the
-//! threads that do it unasked.
-//!
-//! What travels how. Namespace groups: in an fsync's batch (the closure) or in their epoch's
-//! commit. Attributes, xattrs and pages: in an `InodeUpdate`, each inode captured consistently;
-//! durable at once for an fsync, else at the next checkpoint.
-//!
-//! Locks, outermost first: closing, syncing, checkpointing, the reaper's, a cell's sync_lock, a
-//! cell's writeback lock (memfs::data), commit, a lane. A seal happens with `commit` held and no
-//! lane; no cell lock is taken under `commit`, and no checkpoint or commit made under a cell's
-//! lock. A checkpoint's seal takes `commit` with the store's own checkpoint lock held: so room for
-//! a commit is made before `commit` is taken, never under it.
+//! What is sealed, or committed and not folded: between the lanes' logs and the store.
 
-pub(crate) mod ahead;
-pub(crate) mod background;
-pub(crate) mod capture;
-pub(crate) mod checkpoint;
-pub(crate) mod closure;
-pub(crate) mod commit;
-pub(crate) mod fsync;
-pub(crate) mod page_store;
-pub(crate) mod reaper;
-pub(crate) mod reclaim;
-pub(crate) mod replaced;
-pub(crate) mod rights;
-mod stream;
-#[cfg(test)]
-mod testing;
-pub(crate) mod unsynced;
-
-use lanefs_store::{EpochWritten, Ino};
+use lanefs_format::Ino;
+use lanefs_store::EpochWritten;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
-pub(crate) use unsynced::FlushQueue;
 
 /// Committed groups that wait for the fold.
 #[derive(Default)]
@@ -60,7 +32,7 @@ pub(crate) struct Backlog {
 impl Backlog {
     /// Takes `n` blocks out of what epoch `born` promised and says how many it took: none if a
     /// checkpoint was handed that epoch, or folded it.
-    fn unpromise(&mut self, born: u64, n: u64, folded: u64) -> u64 {
+    pub fn unpromise(&mut self, born: u64, n: u64, folded: u64) -> u64 {
         let epoch = |c: &Committed| c.epoch;
         let at =
             self.groups.binary_search_by_key(&born, epoch).ok().filter(|_| born > self.handed.max(folded));
@@ -77,7 +49,7 @@ pub(crate) struct Committed {
     pub epoch: u64,
     /// Encoded, absorbed; the store has the same ones.
     pub groups: Vec<Arc<Vec<u8>>>,
-    /// Blocks that were reserved for the operations behind them (`ops::room`): the fold charges
+    /// Blocks that were reserved for the operations behind them (`core::space`): the fold charges
     /// what it writes.
     pub promised: u64,
 }

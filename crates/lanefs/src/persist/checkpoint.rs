@@ -1,9 +1,13 @@
 //! Checkpoints, seen from above: seal, hand the store what is to be folded, and let go of what was.
 
-use super::Committed;
+use crate::core::backlog::Committed;
 use crate::error::Result;
 use crate::memfs::Cell;
-use crate::volume::Inner;
+use crate::persist::Persist;
+use crate::persist::commit;
+use crate::persist::reaper;
+use crate::persist::replaced;
+use crate::persist::unsynced;
 use lanefs_format::Ino;
 use lanefs_store::{FoldInput, StoreError};
 use std::collections::HashMap;
@@ -24,125 +28,129 @@ pub(crate) struct Thinned {
     leaves: u64,
 }
 
-impl Inner {
-    /// A checkpoint: everything committed so far is folded; recovery starts there from now on.
-    /// Returns how many promises of blocks and inode numbers it gave back.
-    pub(crate) fn checkpoint(&self) -> Result<u64> {
-        let mut thinned = self.checkpointing.lock();
-        let mut tried = false;
-        loop {
-            let mut stale = false;
-            match self.try_checkpoint(&mut stale) {
-                Err(_) if stale => {}
-                // Its epoch is sealed and found no room in the log. In the seal none can be made.
-                Err(e) if !tried && e.errno() == libc::ENOSPC && self.commit.lock().sealed.is_some() => {
-                    self.seal_and_commit()?;
-                    tried = true;
+/// A checkpoint: everything committed so far is folded; recovery starts there from now on.
+/// Returns how many promises of blocks and inode numbers it gave back.
+pub(crate) fn checkpoint(persist: &Persist) -> Result<u64> {
+    let mut thinned = persist.checkpointing.lock();
+    let mut tried = false;
+    loop {
+        let mut stale = false;
+        match try_checkpoint(persist, &mut stale) {
+            Err(_) if stale => {}
+            // Its epoch is sealed and found no room in the log. In the seal none can be made.
+            Err(e)
+                if !tried && e.errno() == libc::ENOSPC && persist.journal.backlog.lock().sealed.is_some() =>
+            {
+                commit::seal_and_commit(persist)?;
+                tried = true;
+            }
+            r => {
+                if r.is_ok() {
+                    tidy(persist, &mut thinned);
                 }
-                r => {
-                    if r.is_ok() {
-                        self.tidy(&mut thinned);
-                    }
-                    return r;
-                }
+                return r;
             }
         }
     }
+}
 
-    /// Drops what is left in memory of names that are gone, and that the store does not have any
-    /// more either; returns how many leaves were looked at. A directory is gone over when it has
-    /// lost half as many names as it had leaves then: else one name would cost a walk through all.
-    fn tidy(&self, thinned: &mut HashMap<Ino, Thinned>) -> usize {
-        for (dir, names) in std::mem::take(&mut self.commit.lock().thinned) {
-            thinned.entry(dir).or_default().lost += names;
-        }
-        let folded = self.folded();
-        let mut looked_at = 0;
-        thinned.retain(|ino, t| {
-            if t.lost * 2 < t.leaves {
-                return true;
-            }
-            // One for each: see `write_back_some`.
-            let guard = crossbeam_epoch::pin();
-            // Its mark of use stays as it is.
-            let Some(dir) = self.cells.peek(*ino, &guard).and_then(Cell::dir) else { return false };
-            let done = dir.tidy(folded, &guard);
-            self.names_gone.fetch_add(done.freed as i64, Relaxed);
-            looked_at += done.looked_at;
-            // What is not folded is there the next time, as lost.
-            *t = Thinned { lost: done.left, leaves: done.in_use };
-            done.left > 0 || done.in_use > LARGE
-        });
-        thinned.shrink_to(thinned.len() * 2);
-        looked_at
+/// Drops what is left in memory of names that are gone, and that the store does not have any
+/// more either; returns how many leaves were looked at. A directory is gone over when it has
+/// lost half as many names as it had leaves then: else one name would cost a walk through all.
+fn tidy(persist: &Persist, thinned: &mut HashMap<Ino, Thinned>) -> usize {
+    for (dir, names) in std::mem::take(&mut persist.journal.backlog.lock().thinned) {
+        thinned.entry(dir).or_default().lost += names;
     }
+    let folded = persist.journal.folded();
+    let mut looked_at = 0;
+    thinned.retain(|ino, t| {
+        if t.lost * 2 < t.leaves {
+            return true;
+        }
+        // One for each: see `write_back_some`.
+        let guard = crossbeam_epoch::pin();
+        // Its mark of use stays as it is.
+        let Some(dir) = persist.memfs.cells.peek(*ino, &guard).and_then(Cell::dir) else { return false };
+        let done = dir.tidy(folded, &guard);
+        persist.budget.names_gone.fetch_add(done.freed as i64, Relaxed);
+        looked_at += done.looked_at;
+        // What is not folded is there the next time, as lost.
+        *t = Thinned { lost: done.left, leaves: done.in_use };
+        done.left > 0 || done.in_use > LARGE
+    });
+    thinned.shrink_to(thinned.len() * 2);
+    looked_at
+}
 
-    /// `stale`: it failed because a lane came into use between what has to be done before the seal
-    /// and the seal.
-    fn try_checkpoint(&self, stale: &mut bool) -> Result<u64> {
-        let replaced = self.flush_replaced()?;
-        self.make_room_for_epoch(&replaced, false)?;
-        let moment = self.flush.lock().moment();
-        let attributes = self.xattr_blocks.swap(0, Relaxed);
-        let done = self.store.checkpoint(|| {
-            let Some(epoch) = self.commit_with(&replaced, |backlog, epoch| backlog.handed = epoch)? else {
-                *stale = true;
-                return Err(StoreError::Invalid("a lane came into use; the checkpoint begins again".into()));
-            };
-            // What a checkpoint folded that failed behind its fold is in the store's memory.
-            let folded = self.store.folded_epoch();
-            let backlog = self.commit.lock();
-            // Later epochs may be committed by now.
-            let waiting = backlog.groups.iter().filter(|c| c.epoch > folded && c.epoch <= epoch);
-            Ok(FoldInput { epoch, groups: waiting.flat_map(|c| c.groups.iter().cloned()).collect() })
-        });
-        let done = done.inspect_err(|_| {
-            self.xattr_blocks.fetch_add(attributes, Relaxed);
-        })?;
-        drop(replaced);
-        // Only now: what a checkpoint that failed was to fold is for the next one.
-        let folded: Vec<Committed> = {
-            let mut backlog = self.commit.lock();
-            let n = backlog.groups.partition_point(|c| c.epoch <= done.epoch);
-            let folded: Vec<_> = backlog.groups.drain(..n).collect();
-            backlog.bytes -= folded.iter().map(Committed::bytes).sum::<usize>();
-            folded
+/// `stale`: it failed because a lane came into use between what has to be done before the seal
+/// and the seal.
+fn try_checkpoint(persist: &Persist, stale: &mut bool) -> Result<u64> {
+    let replaced = replaced::flush_replaced(persist)?;
+    commit::make_room_for_epoch(persist, &replaced, false)?;
+    let moment = persist.flush.lock().moment();
+    let attributes = persist.budget.xattr_blocks.swap(0, Relaxed);
+    let done = persist.store.checkpoint(|| {
+        let Some(epoch) = commit::commit_with(persist, &replaced, |backlog, epoch| backlog.handed = epoch)?
+        else {
+            *stale = true;
+            return Err(StoreError::Invalid("a lane came into use; the checkpoint begins again".into()));
         };
-        let promised: u64 = folded.iter().map(|c| c.promised).sum();
-        drop(folded);
-        self.checkpoint_covers(moment, &crossbeam_epoch::pin());
-        self.set_folded(done.epoch);
-        // What creations reserved has been written and charged by the fold.
-        self.store.unreserve_nodes(self.lanes.mine(), promised);
-        self.forget_dead(done.epoch);
-        self.numbers.freed(&done.freed);
-        for _ in 0..SCAN {
-            let Some(chunk) = self.numbers.scan_next() else { break };
-            let u = self.store.chunk_usage(chunk)?;
-            self.numbers.found(chunk, u.used, &u.generations);
-        }
-        Ok(promised + done.freed.len() as u64)
+        // What a checkpoint folded that failed behind its fold is in the store's memory.
+        let folded = persist.store.folded_epoch();
+        let backlog = persist.journal.backlog.lock();
+        // Later epochs may be committed by now.
+        let waiting = backlog.groups.iter().filter(|c| c.epoch > folded && c.epoch <= epoch);
+        Ok(FoldInput { epoch, groups: waiting.flat_map(|c| c.groups.iter().cloned()).collect() })
+    });
+    let done = done.inspect_err(|_| {
+        persist.budget.xattr_blocks.fetch_add(attributes, Relaxed);
+    })?;
+    drop(replaced);
+    // Only now: what a checkpoint that failed was to fold is for the next one.
+    let folded: Vec<Committed> = {
+        let mut backlog = persist.journal.backlog.lock();
+        let n = backlog.groups.partition_point(|c| c.epoch <= done.epoch);
+        let folded: Vec<_> = backlog.groups.drain(..n).collect();
+        backlog.bytes -= folded.iter().map(Committed::bytes).sum::<usize>();
+        folded
+    };
+    let promised: u64 = folded.iter().map(|c| c.promised).sum();
+    drop(folded);
+    unsynced::checkpoint_covers(persist, moment, &crossbeam_epoch::pin());
+    persist.journal.set_folded(done.epoch);
+    // What creations reserved has been written and charged by the fold.
+    persist.store.unreserve_nodes(persist.journal.lanes.mine(), promised);
+    forget_dead(persist, done.epoch);
+    persist.journal.numbers.freed(&done.freed);
+    for _ in 0..SCAN {
+        let Some(chunk) = persist.journal.numbers.scan_next() else { break };
+        let u = persist.store.chunk_usage(chunk)?;
+        persist.journal.numbers.found(chunk, u.used, &u.generations);
     }
+    Ok(promised + done.freed.len() as u64)
+}
 
-    /// Forgets the inodes whose end has been folded: their numbers may be given out again.
-    fn forget_dead(&self, folded: u64) {
-        let ended = {
-            let mut reaper = self.reaper.lock();
-            // What is folded is committed: no cell with one of these numbers is left behind.
-            self.drop_buried(&mut reaper);
-            reaper.take_folded(folded)
-        };
-        let mut dead = self.dead.lock();
-        for ino in ended {
-            dead.remove(&ino);
-        }
-        let left = dead.len();
-        dead.shrink_to(left * 2);
+/// Forgets the inodes whose end has been folded: their numbers may be given out again.
+fn forget_dead(persist: &Persist, folded: u64) {
+    let ended = {
+        let mut reaper = persist.reaper.lock();
+        // What is folded is committed: no cell with one of these numbers is left behind.
+        reaper::drop_buried(persist, &mut reaper);
+        reaper.take_folded(folded)
+    };
+    let mut dead = persist.memfs.dead.lock();
+    for ino in ended {
+        dead.remove(&ino);
     }
+    let left = dead.len();
+    dead.shrink_to(left * 2);
 }
 
 #[cfg(test)]
 mod tests {
+    use super::{tidy, try_checkpoint};
+    use crate::core::memory;
+    use crate::persist::{reaper, reclaim};
     use crate::{MountOptions, OpenOptions, Volume};
     use lanefs_format::Ino;
     use lanefs_store::device::{Device, FaultyDevice, MemoryDevice, MemoryImage, Plan};
@@ -171,7 +179,7 @@ mod tests {
     #[test]
     fn a_large_directory_is_gone_over_when_it_has_lost_much() {
         let v = Volume::in_memory(256 << 20).unwrap();
-        let (fs, inner) = (v.as_user(crate::Cred::root()), &v.0.inner);
+        let (fs, inner) = (v.as_user(crate::Cred::root()), &v.0.persist);
         let name = |n: usize| format!("/d/{n:05}");
         fs.mkdir("/d", 0o755).unwrap();
         (0..8000).for_each(|n| drop(fs.create(name(n)).unwrap()));
@@ -180,8 +188,8 @@ mod tests {
         let tidy = |names: std::ops::Range<usize>| {
             names.for_each(|n| fs.unlink(name(n)).unwrap());
             let mut thinned = inner.checkpointing.lock();
-            inner.try_checkpoint(&mut false).unwrap();
-            inner.tidy(&mut thinned)
+            try_checkpoint(inner, &mut false).unwrap();
+            tidy(inner, &mut thinned)
         };
         let first = tidy(0..1);
         assert!(first > 1000, "{first} leaves, of which nothing was known");
@@ -203,7 +211,7 @@ mod tests {
         let big = fs.open("/big", OpenOptions::new().write(true)).unwrap();
         let mut page = 0;
         let p = loop {
-            let p = v.0.inner.store.pressure();
+            let p = v.0.persist.store.pressure();
             if p.free_segments <= p.low_water / 2 + 2 {
                 break p;
             }
@@ -248,7 +256,7 @@ mod tests {
         (0..files).for_each(|n| v.fs().unlink(&*format!("/{name}{n}")).unwrap());
         let mut reaped = 0;
         while reaped < files {
-            reaped += v.0.inner.reap(true).unwrap();
+            reaped += reaper::reap(&v.0.persist, true).unwrap();
         }
     }
 
@@ -256,14 +264,14 @@ mod tests {
     #[test]
     fn what_a_checkpoint_folded_may_leave_memory() {
         let (v, _) = in_memory();
-        let (fs, inner) = (v.fs(), &v.0.inner);
+        let (fs, inner) = (v.fs(), &v.0.persist);
         fs.mkdir("/d", 0o755).unwrap();
         fs.write("/d/f", b"").unwrap();
         let guard = crossbeam_epoch::pin();
-        let cell = |path: &str| inner.cells.get(fs.stat(path).unwrap().ino, &guard).unwrap();
+        let cell = |path: &str| inner.memfs.cells.get(fs.stat(path).unwrap().ino, &guard).unwrap();
         let is_folded = || {
             let (d, f) = (cell("/d"), cell("/d/f"));
-            let folded = inner.folded();
+            let folded = inner.journal.folded();
             [d, f].iter().all(|c| c.epoch.load(Relaxed) <= folded)
                 && d.dir().unwrap().is_clean(folded, &guard)
         };
@@ -277,9 +285,9 @@ mod tests {
     #[test]
     fn names_that_are_gone_leave_memory_with_the_checkpoint() {
         let (v, _) = in_memory();
-        let (fs, inner) = (v.fs(), &v.0.inner);
+        let (fs, inner) = (v.fs(), &v.0.persist);
         fs.mkdir("/d", 0o755).unwrap();
-        let before = inner.name_bytes();
+        let before = memory::name_bytes(inner);
         let here = |n| format!("/d/{n}");
         for n in 0..1000 {
             fs.create(here(n)).unwrap();
@@ -287,13 +295,13 @@ mod tests {
         v.checkpoint().unwrap();
         (0..998).for_each(|n| fs.unlink(here(n)).unwrap());
         fs.rename(here(998), "/there").unwrap();
-        let held = inner.name_bytes();
+        let held = memory::name_bytes(inner);
         v.sync().unwrap();
-        assert_eq!(inner.name_bytes(), held, "they are committed only");
+        assert_eq!(memory::name_bytes(inner), held, "they are committed only");
         v.checkpoint().unwrap();
-        assert!(inner.name_bytes() - before < 1000, "{} bytes", inner.name_bytes() - before);
+        assert!(memory::name_bytes(inner) - before < 1000, "{} bytes", memory::name_bytes(inner) - before);
         let guard = crossbeam_epoch::pin();
-        let cell = inner.cells.get(fs.stat("/d").unwrap().ino, &guard).unwrap();
+        let cell = inner.memfs.cells.get(fs.stat("/d").unwrap().ino, &guard).unwrap();
         assert_eq!(cell.dir().unwrap().name_bytes(), crate::memfs::dir::Entry::bytes(0));
         assert!(fs.stat(here(999)).is_ok() && fs.stat(here(5)).is_err() && fs.stat("/there").is_ok());
     }
@@ -329,19 +337,19 @@ mod tests {
     #[test]
     fn a_file_with_the_number_of_one_that_is_gone_can_leave_memory_and_come_back() {
         let (v, _) = in_memory();
-        let inner = &v.0.inner;
+        let inner = &v.0.persist;
         let first = make(&v, "a", 300);
         remove(&v, "a", 300);
-        assert_eq!(inner.dead.lock().len(), 300);
+        assert_eq!(inner.memfs.dead.lock().len(), 300);
         v.checkpoint().unwrap();
         let again = make(&v, "b", 300);
         let ino = *again.iter().find(|ino| first.contains(ino)).unwrap();
         v.sync().unwrap();
         v.checkpoint().unwrap();
-        let epoch = inner.cells.peek(ino, &crossbeam_epoch::pin()).unwrap().epoch.load(Relaxed);
-        assert!(epoch <= inner.folded(), "it could never leave memory");
-        while inner.cells.peek(ino, &crossbeam_epoch::pin()).is_some() {
-            inner.reclaim_cells();
+        let epoch = inner.memfs.cells.peek(ino, &crossbeam_epoch::pin()).unwrap().epoch.load(Relaxed);
+        assert!(epoch <= inner.journal.folded(), "it could never leave memory");
+        while inner.memfs.cells.peek(ino, &crossbeam_epoch::pin()).is_some() {
+            reclaim::reclaim_inodes(inner);
         }
         assert_eq!(v.node_stat(ino).unwrap().ino, ino);
     }

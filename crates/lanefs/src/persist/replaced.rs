@@ -22,10 +22,11 @@
 
 use crate::error::Result;
 use crate::memfs::Cell;
-use crate::memfs::cell::{DATASYNC, UNSYNCED};
-use crate::volume::Inner;
-use crate::writeback::capture::{For, With};
-use crate::writeback::rights::is_pending;
+use crate::ops::rights;
+use crate::ops::rights::is_pending;
+use crate::persist::Persist;
+use crate::persist::capture;
+use crate::persist::capture::{For, With};
 use lanefs_format::Ino;
 use lanefs_sync::{Canary, planted};
 use std::cell::Cell as Local;
@@ -35,7 +36,7 @@ use std::sync::atomic::Ordering::*;
 /// An announced seal: until it has come, or this is dropped, renames over files write by
 /// themselves.
 pub(crate) struct ReplacedFlushed<'v> {
-    vol: &'v Inner,
+    persist: &'v Persist,
     /// It was announced at the lanes below this one: those in use then.
     pub lanes: usize,
     /// The lanes' counts are as they were.
@@ -59,110 +60,105 @@ impl ReplacedFlushed<'_> {
 impl Drop for ReplacedFlushed<'_> {
     fn drop(&mut self) {
         if !self.over.get() {
-            (0..self.lanes).for_each(|lane| self.vol.lanes.lock(lane).seals_ahead -= 1);
+            (0..self.lanes).for_each(|lane| self.persist.journal.lanes.lock(lane).seals_ahead -= 1);
         }
     }
 }
 
-impl Inner {
-    /// Before a seal: announces it, and makes durable what was renamed over files.
-    pub(crate) fn flush_replaced(&self) -> Result<ReplacedFlushed<'_>> {
-        let mut moved: BTreeSet<Ino> = BTreeSet::new();
-        let mut taken: Vec<(usize, Vec<Ino>)> = Vec::new();
-        let mut open_bytes = 0;
-        let lanes = self.lanes_in_use();
-        for lane in 0..lanes {
-            let mut log = self.lanes.lock(lane);
-            log.seals_ahead += 1;
-            open_bytes += log.open_bytes();
-            // An empty list is not written: two seals would share its line.
-            if !log.replaced.is_empty() {
-                let list = std::mem::take(&mut log.replaced);
-                log.in_hand.extend_from_slice(&list);
-                taken.push((lane, list));
-            }
-            moved.extend(&log.in_hand);
+/// Before a seal: announces it, and makes durable what was renamed over files.
+pub(crate) fn flush_replaced(persist: &Persist) -> Result<ReplacedFlushed<'_>> {
+    let mut moved: BTreeSet<Ino> = BTreeSet::new();
+    let mut taken: Vec<(usize, Vec<Ino>)> = Vec::new();
+    let mut open_bytes = 0;
+    let lanes = persist.journal.lanes_in_use();
+    for lane in 0..lanes {
+        let mut log = persist.journal.lanes.lock(lane);
+        log.seals_ahead += 1;
+        open_bytes += log.open_bytes();
+        // An empty list is not written: two seals would share its line.
+        if !log.replaced.is_empty() {
+            let list = std::mem::take(&mut log.replaced);
+            log.in_hand.extend_from_slice(&list);
+            taken.push((lane, list));
         }
-        let replaced = ReplacedFlushed { vol: self, lanes, over: Local::new(false), open_bytes };
-        let r = self.flush_all_renamed(&moved.into_iter().collect::<Vec<_>>());
-        // What went back to a list is there before it is in hand no more.
-        for (lane, list) in taken {
-            let mut log = self.lanes.lock(lane);
-            for ino in list {
-                if let Some(i) = log.in_hand.iter().position(|h| *h == ino) {
-                    log.in_hand.swap_remove(i);
-                }
+        moved.extend(&log.in_hand);
+    }
+    let replaced = ReplacedFlushed { persist, lanes, over: Local::new(false), open_bytes };
+    let r = flush_all_renamed(persist, &moved.into_iter().collect::<Vec<_>>());
+    // What went back to a list is there before it is in hand no more.
+    for (lane, list) in taken {
+        let mut log = persist.journal.lanes.lock(lane);
+        for ino in list {
+            if let Some(i) = log.in_hand.iter().position(|h| *h == ino) {
+                log.in_hand.swap_remove(i);
             }
         }
-        r.map(|()| replaced)
     }
+    r.map(|()| replaced)
+}
 
-    fn flush_all_renamed(&self, list: &[Ino]) -> Result<()> {
-        for (i, &ino) in list.iter().enumerate() {
-            match self.flush_renamed(ino) {
-                // Nothing is owed: see `writeback::rights`, 5.
-                Err(e) if is_pending(&e) => {}
-                Err(e) if e.errno() == libc::ENOSPC => {
-                    tracing::warn!("no room for the content of inode {ino}, which was renamed over a file");
-                }
-                // A file whose blocks cannot be read, say: its own handles hear of it, and the
-                // others go on.
-                Err(e) if self.check_alive().is_ok() && !self.store.is_broken() => {
-                    tracing::warn!("the content of inode {ino}, which was renamed over a file: {e}");
-                }
-                Err(e) => {
-                    // Lane 0 is always in use.
-                    self.lanes.lock(0).replaced.extend_from_slice(&list[i..]);
-                    return Err(e);
-                }
-                Ok(()) => {}
+fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
+    for (i, &ino) in list.iter().enumerate() {
+        match flush_renamed(persist, ino) {
+            // Nothing is owed: see `persist::rights`, 5.
+            Err(e) if is_pending(&e) => {}
+            Err(e) if e.errno() == libc::ENOSPC => {
+                tracing::warn!("no room for the content of inode {ino}, which was renamed over a file");
             }
+            // A file whose blocks cannot be read, say: its own handles hear of it, and the
+            // others go on.
+            Err(e) if persist.check_alive().is_ok() && !persist.store.is_broken() => {
+                tracing::warn!("the content of inode {ino}, which was renamed over a file: {e}");
+            }
+            Err(e) => {
+                // Lane 0 is always in use.
+                persist.journal.lanes.lock(0).replaced.extend_from_slice(&list[i..]);
+                return Err(e);
+            }
+            Ok(()) => {}
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// Makes the content of a file durable, if it is not.
-    pub(crate) fn flush_renamed(&self, ino: Ino) -> Result<()> {
-        let guard = crossbeam_epoch::pin();
-        // What is not in memory was written and covered by a checkpoint.
-        let Some(cell) = self.cells.get(ino, &guard) else { return Ok(()) };
-        self.flush_renamed_cell(cell)
-    }
+/// Makes the content of a file durable, if it is not.
+pub(crate) fn flush_renamed(persist: &Persist, ino: Ino) -> Result<()> {
+    let guard = crossbeam_epoch::pin();
+    // What is not in memory was written and covered by a checkpoint.
+    let Some(cell) = persist.memfs.cells.get(ino, &guard) else { return Ok(()) };
+    flush_renamed_inode(persist, cell)
+}
 
-    /// As [`Inner::flush_renamed`].
-    pub(crate) fn flush_renamed_cell(&self, cell: &Cell) -> Result<()> {
-        if cell.data().is_none() || planted(Canary::RenameWithoutContent) {
-            return Ok(());
-        }
-        // Waits for an fsync under way, too.
-        let l = cell.sync_lock.lock();
-        // Renames up to here are seen to by this, also where it fails: see 5, and
-        // writeback::rights.
-        let owed = cell.owed.load(Acquire);
-        let mut r = Ok(());
-        if self.has_to_flush(cell) {
-            r = self.write_back_held(cell, &l, For::Sync, With::Nothing, usize::MAX).map(drop);
-        }
-        if owed > 0 {
-            cell.owed.fetch_sub(owed, Release);
-        }
-        if let Err(e) = &r
-            && !is_pending(e)
-        {
-            cell.errors.record(e.errno());
-        }
-        r
+/// As [`flush_renamed`].
+pub(crate) fn flush_renamed_inode(persist: &Persist, cell: &Cell) -> Result<()> {
+    if cell.data().is_none() || planted(Canary::RenameWithoutContent) {
+        return Ok(());
     }
-
-    /// Whether a file has content that is not known to be durable.
-    pub(super) fn has_to_flush(&self, cell: &Cell) -> bool {
-        cell.nlink.load(SeqCst) != 0 && (cell.has_dirty() || cell.has(DATASYNC | UNSYNCED))
+    // Waits for an fsync under way, too.
+    let l = cell.sync_lock.lock();
+    // Renames up to here are seen to by this, also where it fails: see 5, and
+    // persist::rights.
+    let owed = cell.owed.load(Acquire);
+    let mut r = Ok(());
+    if rights::has_to_flush(cell) {
+        r = capture::write_back_held(persist, cell, &l, For::Sync, With::Nothing, usize::MAX).map(drop);
     }
+    if owed > 0 {
+        cell.owed.fetch_sub(owed, Release);
+    }
+    if let Err(e) = &r
+        && !is_pending(e)
+    {
+        cell.errors.record(e.errno());
+    }
+    r
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::writeback::testing::volume;
+    use super::flush_replaced;
+    use crate::persist::commit;
+    use crate::persist::testing::volume;
     use crate::{MountOptions, OpenOptions, Volume};
     use lanefs_store::device::{Device, MemoryDevice};
     use lanefs_store::{FormatOptions, Store};
@@ -175,9 +171,12 @@ mod tests {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20).unwrap());
         Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
         let v = Volume::open_devices(vec![device], &options).unwrap();
-        let (fs, inner) = (v.fs(), &v.0.inner);
-        let announced =
-            || (0..inner.lanes_in_use()).map(|l| inner.lanes.lock(l).seals_ahead).collect::<Vec<_>>();
+        let (fs, inner) = (v.fs(), &v.0.persist);
+        let announced = || {
+            (0..inner.journal.lanes_in_use())
+                .map(|l| inner.journal.lanes.lock(l).seals_ahead)
+                .collect::<Vec<_>>()
+        };
         let replace = || {
             fs.write("/old", b"1").unwrap();
             fs.write("/new", b"2").unwrap();
@@ -186,22 +185,22 @@ mod tests {
             f.cell().has_dirty()
         };
         assert!(replace(), "no seal was announced: the content waits");
-        let one = inner.flush_replaced().unwrap();
-        let two = inner.flush_replaced().unwrap();
-        assert_eq!(announced(), vec![2; inner.lanes_in_use()]);
+        let one = flush_replaced(inner).unwrap();
+        let two = flush_replaced(inner).unwrap();
+        assert_eq!(announced(), vec![2; inner.journal.lanes_in_use()]);
         assert!(!replace(), "the content goes before the rename");
         // A seal of one leaves the other's announcement.
-        inner.commit_with(&one, |_, _| ()).unwrap();
+        commit::commit_with(inner, &one, |_, _| ()).unwrap();
         drop(one);
-        assert_eq!(announced(), vec![1; inner.lanes_in_use()]);
+        assert_eq!(announced(), vec![1; inner.journal.lanes_in_use()]);
         assert!(!replace());
         // One that did not come to its seal takes it back itself.
         drop(two);
-        assert_eq!(announced(), vec![0; inner.lanes_in_use()]);
+        assert_eq!(announced(), vec![0; inner.journal.lanes_in_use()]);
         assert!(replace());
         v.checkpoint().unwrap();
         v.sync().unwrap();
-        assert_eq!(announced(), vec![0; inner.lanes_in_use()]);
+        assert_eq!(announced(), vec![0; inner.journal.lanes_in_use()]);
     }
 
     /// The first has taken the file off the list, and is writing it; the second finds the list
@@ -209,35 +208,35 @@ mod tests {
     #[test]
     fn of_two_seals_neither_makes_a_rename_durable_before_the_content() {
         let (v, device) = volume(64);
-        let (fs, inner) = (v.fs(), v.0.inner.clone());
+        let (fs, inner) = (v.fs(), v.0.persist.clone());
         fs.write("/old", b"1").unwrap();
         v.sync().unwrap();
         fs.write("/new", b"2").unwrap();
         fs.rename("/new", "/old").unwrap();
-        let before = inner.committed();
+        let before = inner.journal.committed();
         let (did, done) = mpsc::channel();
         let medium = device.clone();
         device.at_write(move || {
             let other = inner.clone();
-            let second = std::thread::spawn(move || other.seal_and_commit().map(drop));
+            let second = std::thread::spawn(move || super::super::commit::seal_and_commit(&other).map(drop));
             // It is announced, and does not come to its seal as long as the first does not go on.
             // That it would is not missed by much.
-            let announced = || inner.lanes.lock(0).seals_ahead == 2;
+            let announced = || inner.journal.lanes.lock(0).seals_ahead == 2;
             while !announced() && !second.is_finished() {
                 std::thread::yield_now();
             }
             for _ in 0..50 {
                 std::thread::sleep(Duration::from_millis(2));
-                if inner.committed() > before {
+                if inner.journal.committed() > before {
                     break;
                 }
             }
             did.send((second, medium.after_crash())).unwrap();
         });
-        v.0.inner.seal_and_commit().unwrap();
+        commit::seal_and_commit(&v.0.persist).unwrap();
         let (second, left) = done.recv().unwrap();
         second.join().unwrap().unwrap();
-        assert!((0..4).all(|lane| v.0.inner.lanes.lock(lane).in_hand.is_empty()));
+        assert!((0..4).all(|lane| v.0.persist.journal.lanes.lock(lane).in_hand.is_empty()));
         // The power goes while the first writes; and afterwards.
         for (left, content) in [(left, b"1"), (device.after_crash(), b"2")] {
             assert_eq!(left.fs().read("/old").unwrap(), content);

@@ -1,0 +1,48 @@
+//! What a volume may use: blocks of the device, and bytes of memory for metadata. (Pages have a
+//! share of their own: `memfs::data::pool`.)
+
+use crossbeam_utils::CachePadded;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+
+/// Blocks of a volume below which lanes look more often how much they log: 64 MiB.
+const SMALL: u64 = 1 << 14;
+
+/// The volume's budgets.
+pub(crate) struct Budget {
+    /// Less than 64 MiB: a few thousand names may be much (`core::space`).
+    pub is_small: bool,
+    /// Bytes of inodes and names allowed.
+    pub meta_limit: u64,
+    /// Bytes of names that left memory. Written by the reclaimer, under its lock, and by
+    /// checkpoints.
+    pub names_gone: CachePadded<AtomicI64>,
+    /// Blocks of extended attributes handed to the store that no checkpoint has written. Written by
+    /// calls that set large ones.
+    pub xattr_blocks: CachePadded<AtomicU64>,
+    /// Metadata exceeds its share: creators wait. Written by the background thread, and by creators
+    /// that find it so; read by every call that may bring names into memory.
+    pub(super) tight: CachePadded<AtomicBool>,
+}
+
+impl Budget {
+    /// Budgets of a volume of `blocks` blocks, with `meta_limit` bytes of memory for metadata.
+    pub fn new(blocks: u64, meta_limit: u64) -> Budget {
+        Budget {
+            is_small: blocks < SMALL,
+            meta_limit,
+            names_gone: Default::default(),
+            xattr_blocks: Default::default(),
+            tight: Default::default(),
+        }
+    }
+}
+
+/// What a lane promised for names. On the lane's shared line, written by the lane's threads.
+#[derive(Default)]
+pub(crate) struct NamePromise {
+    /// Bytes of promised blocks that no name has taken. Below nothing for a moment, when two
+    /// threads share the lane.
+    pub(super) left: AtomicI64,
+    /// Blocks promised that no epoch has counted yet.
+    pub(super) blocks: AtomicU64,
+}

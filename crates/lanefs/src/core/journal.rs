@@ -1,0 +1,212 @@
+//! The journal: the lanes with their logs, the epochs they belong to, and what of them is sealed,
+//! committed and folded. (The operations append to it, `persist::commit` empties it.)
+
+use super::backlog::Backlog;
+use super::budget::NamePromise;
+use crate::memfs::Cell;
+use crate::memfs::cell::{DATASYNC, DIRTY, FUTURE, QUEUED};
+use crate::memfs::stamps::Noted;
+use crate::oplog::LaneLog;
+use crate::oplog::inode_numbers::Numbers;
+use crate::oplog::slots::OpenSlots;
+use crossbeam_utils::CachePadded;
+use lanefs_store::VolumeInfo;
+use lanefs_sync::ablation::{Switch, Technique};
+use lanefs_sync::epoch::Epochs;
+use lanefs_sync::lane_ids::LaneIds;
+use lanefs_sync::lanes::Lanes;
+use lanefs_sync::lock::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+
+/// The lane's part that others may read: counters on lines of their own.
+pub(crate) struct LaneShared {
+    pub slots: OpenSlots,
+    /// Cells made less cells dropped by this lane's threads.
+    pub cells: AtomicI64,
+    /// Bytes of names brought into memory by this lane's threads. Only grows: the reclaimer counts
+    /// what left.
+    pub names: AtomicI64,
+    /// A new chunk of the lane's log was begun: time to look how much memory there is. Written by
+    /// the lane's threads.
+    pub look: AtomicBool,
+    /// Written by the lane's threads.
+    pub promise: NamePromise,
+}
+
+impl LaneShared {
+    fn new() -> LaneShared {
+        LaneShared {
+            slots: OpenSlots::new(),
+            cells: AtomicI64::new(0),
+            names: AtomicI64::new(0),
+            look: AtomicBool::new(false),
+            promise: NamePromise::default(),
+        }
+    }
+}
+
+/// The lanes and their epochs.
+pub(crate) struct Journal {
+    pub lanes: Lanes<LaneLog, LaneShared>,
+    one_list: Switch,
+    pub epochs: Epochs,
+    pub numbers: Numbers,
+    /// Everything up to this epoch is in the folded directories. Written by checkpoints only.
+    folded: CachePadded<AtomicU64>,
+    /// Everything up to this epoch that was logged is durable. Written by commits only.
+    committed: CachePadded<AtomicU64>,
+    /// One seal at a time; what is on its way to the log, and what is committed and waits for the
+    /// fold.
+    pub backlog: CachePadded<Mutex<Backlog>>,
+    /// Operations were made in lanes below this one only. Written under `backlog`, once for each
+    /// lane; read by every operation.
+    in_use: CachePadded<AtomicUsize>,
+    /// Wakes those who wait for an epoch. Beside `backlog`.
+    pub published: CachePadded<Condvar>,
+}
+
+impl Journal {
+    /// The journal of a volume that was opened just now. `ordered`: names become durable in the
+    /// order of the calls, and epochs count what is pending.
+    pub fn new(ids: Arc<LaneIds>, info: &VolumeInfo, ordered: bool) -> Journal {
+        let next = info.last_epoch + 1;
+        Journal {
+            lanes: Lanes::with_shared(ids, |_| (LaneLog::new(info.last_ts), LaneShared::new())),
+            one_list: Switch::of(Technique::LaneLogs),
+            epochs: if ordered { Epochs::with_pending(next) } else { Epochs::new(next) },
+            numbers: Numbers::new(info.next_chunk),
+            folded: CachePadded::new(AtomicU64::new(info.last_epoch)),
+            committed: CachePadded::new(AtomicU64::new(info.last_epoch)),
+            backlog: Default::default(),
+            // Where all log to one list that is lane 0.
+            in_use: CachePadded::new(AtomicUsize::new(1)),
+            published: Default::default(),
+        }
+    }
+
+    /// Everything up to this epoch has been folded.
+    #[inline]
+    pub fn folded(&self) -> u64 {
+        self.folded.load(Ordering::Acquire)
+    }
+
+    /// Every group of an epoch up to this one is durable.
+    #[inline]
+    pub fn committed(&self) -> u64 {
+        self.committed.load(Ordering::SeqCst)
+    }
+
+    pub fn set_committed(&self, epoch: u64) {
+        self.committed.fetch_max(epoch, Ordering::SeqCst);
+    }
+
+    pub fn set_folded(&self, epoch: u64) {
+        self.folded.fetch_max(epoch, Ordering::Release);
+    }
+
+    /// The lane whose log the calling thread's operations go to: its own.
+    #[inline]
+    pub fn log_lane(&self) -> usize {
+        if self.one_list.off() { 0 } else { self.lanes.mine() }
+    }
+
+    /// Lanes below this one may hold groups (`persist::commit`, 6).
+    #[inline]
+    pub fn lanes_in_use(&self) -> usize {
+        // Acquire: pairs with the Release in `take_into_use`. Who sees the lane in use because
+        // another thread brought a higher one is behind that thread's hold of the backlog, too.
+        self.in_use.load(Ordering::Acquire)
+    }
+
+    /// Before the first operation in a lane. The caller holds no lane.
+    #[cold]
+    pub fn take_into_use(&self, lane: usize) {
+        let _no_seal = self.backlog.lock();
+        // Release: see `lanes_in_use`.
+        self.in_use.fetch_max(lane + 1, Ordering::Release);
+    }
+
+    /// Counts cells made or dropped by this thread.
+    #[inline]
+    pub fn count_cells(&self, by: i64) {
+        let c = &self.lanes.shared(self.lanes.mine()).cells;
+        // Mostly written by the lane's own thread; a shared lane needs the atomic.
+        c.fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// Counts bytes of names brought into memory by this thread.
+    #[inline]
+    pub fn count_names(&self, by: i64) {
+        self.lanes.shared(self.lanes.mine()).names.fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// Bytes of names brought into memory so far.
+    pub fn names_brought(&self) -> i64 {
+        (0..self.lanes.len()).map(|l| self.lanes.shared(l).names.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Cells in memory, about.
+    pub fn cells_in_memory(&self) -> i64 {
+        (0..self.lanes.len()).map(|l| self.lanes.shared(l).cells.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Puts a cell on this lane's dirty list unless it is on some lane's.
+    #[inline]
+    pub fn dirty_cell(&self, cell: &Cell, flags: u32) {
+        let all = DIRTY | QUEUED | flags;
+        if cell.flags.load(Ordering::Relaxed) & all == all {
+            return;
+        }
+        // Marked under the lane's lock, which collect_dirty takes: who finds the mark and then
+        // collects finds the entry.
+        let mut log = self.lanes.lock(self.log_lane());
+        if cell.set(all) & QUEUED == 0 {
+            log.dirty.push(cell.ino);
+        }
+    }
+
+    /// Stores that a cell changed at `now`, with the mtime if its content did, and marks it with
+    /// `flags` and as dirty: in the lane's slot, or in the cell where the lane is the inode's home.
+    pub fn changed(&self, cell: &Cell, content: bool, now: i64, flags: u32) {
+        if !content && flags & DATASYNC != 0 {
+            // fdatasync looks at the cell and at the slots of the content.
+            self.dirty_cell(cell, DATASYNC);
+        }
+        let (lane, mtime) = (self.lanes.mine(), content.then_some(now));
+        if cell.is_stamped(lane, mtime, now, flags) {
+            return;
+        }
+        if cell.is_striped(lane, content) {
+            // Under the lane's lock: see `memfs::stamps`, 3.
+            let mut log = self.lanes.lock(lane);
+            match cell.stamp(lane, mtime, now, flags) {
+                Noted::Yes => return,
+                Noted::List => return log.dirty.push(cell.ino),
+                Noted::No => {}
+            }
+        }
+        cell.set_times(None, mtime, Some(now));
+        if content {
+            cell.clear_if_set(FUTURE);
+        }
+        self.dirty_cell(cell, flags);
+    }
+
+    /// Has the lanes let go of what is committed: else those of threads that rest would keep it
+    /// until the next seal.
+    pub fn let_go_of_committed(&self) {
+        let committed = self.committed();
+        (0..self.lanes_in_use()).for_each(|l| self.lanes.lock(l).committed(committed));
+    }
+
+    /// Bytes of groups logged and not sealed.
+    pub fn open_log_bytes(&self) -> usize {
+        (0..self.lanes_in_use()).map(|l| self.lanes.lock(l).open_bytes()).sum()
+    }
+
+    /// Bytes of groups logged and not folded: what the oplog and the backlog hold in memory.
+    pub fn log_bytes(&self) -> usize {
+        self.open_log_bytes() + self.backlog.try_lock().map_or(0, |b| b.bytes)
+    }
+}

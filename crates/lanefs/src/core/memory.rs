@@ -1,0 +1,83 @@
+//! Memory of metadata: how much is in use, and how callers are held back while it is too much.
+
+use super::{Core, space};
+use std::sync::atomic::Ordering;
+
+/// Groups logged and not committed after which a commit is due, or an eighth of the metadata's
+/// share of the budget: what an epoch holds is absorbed in one go, out of the processor's cache if
+/// it is more.
+const COMMIT_BYTES: usize = 8 << 20;
+/// What a cell costs on average, in bytes: itself, its place in the table, a share of its
+/// directory's tables.
+pub(crate) const CELL_COST: usize = 514;
+
+/// Bytes of names in memory, about: not less than there are.
+pub(crate) fn name_bytes(core: &Core) -> i64 {
+    // Relaxed: a statistic.
+    core.journal.names_brought() - core.budget.names_gone.load(Ordering::Relaxed)
+}
+
+/// Bytes of cells, names, logged groups and what the store keeps of inodes, about.
+pub(crate) fn meta_bytes(core: &Core) -> u64 {
+    (core.journal.cells_in_memory().max(0) * CELL_COST as i64 + name_bytes(core).max(0)) as u64
+        + (core.journal.log_bytes() + core.store.memory()) as u64
+}
+
+/// Whether metadata exceeds its share.
+pub(crate) fn meta_is_over(core: &Core) -> bool {
+    meta_bytes(core) > core.budget.meta_limit
+}
+
+/// Bytes logged after which a commit is due.
+pub(crate) fn commit_bytes(core: &Core) -> usize {
+    COMMIT_BYTES.min((core.budget.meta_limit / 8) as usize)
+}
+
+/// Says whether creators have to wait. Called by the background before and after the work that
+/// makes room, and by creators now and then.
+pub(crate) fn update_throttle(core: &Core) {
+    // Relaxed: who reads it late waits a moment later.
+    core.budget.tight.store(is_tight(core), Ordering::Relaxed);
+}
+
+/// Metadata exceeds its share by much.
+pub(crate) fn is_tight(core: &Core) -> bool {
+    meta_bytes(core) > core.budget.meta_limit + core.budget.meta_limit / 8
+}
+
+/// Whether callers wait: one relaxed load of a line that is written on change only.
+#[inline]
+pub(crate) fn callers_wait(core: &Core) -> bool {
+    core.budget.tight.load(Ordering::Relaxed) // Relaxed: as in `update_throttle`
+}
+
+/// Holds a caller that may bring names and cells into memory back while metadata exceeds its
+/// share by much. The caller holds no lock and no guard.
+#[inline]
+pub(crate) fn wait_for_room(core: &Core) {
+    if callers_wait(core)
+        && let Some(persistence) = core.persistence()
+    {
+        persistence.wait_for_round();
+    }
+}
+
+/// As [`wait_for_room`], for who logs a change, and looks now and then how much memory
+/// there is.
+pub(crate) fn slow_down_meta(core: &Core) {
+    wait_for_room(core);
+    let lane = core.journal.lanes.shared(core.journal.lanes.mine());
+    // Relaxed: a hint of the lane's own threads.
+    if lane.look.load(Ordering::Relaxed) {
+        // A fast one would outrun the background, which looks a few times a second and whose
+        // checkpoints take a while.
+        lane.look.store(false, Ordering::Relaxed);
+        if meta_is_over(core) || core.journal.open_log_bytes() > commit_bytes(core) {
+            update_throttle(core);
+            core.wake_persistence();
+        }
+        if space::log_needs_fold(core) {
+            space::fold_log(core);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What operations reach: the file system in memory, the journal of the lanes, the budgets of
+//! space and memory, and the store. Everything here lies below the operations (`ops`), and those
+//! below what brings changes to the store (`persist`).
+//!
+//! An operation never names what lies above it. What it needs of that (room on a full volume, a
+//! file made durable before it is renamed) it asks through [`Persistence`], which the volume sets
+//! when it is opened. All of that waits, so none of it is on the way of a call that finds room.
+
+pub(crate) mod backlog;
+pub(crate) mod budget;
+pub(crate) mod journal;
+pub(crate) mod memory;
+pub(crate) mod page_store;
+mod seam;
+pub(crate) mod space;
+
+pub(crate) use budget::Budget;
+pub(crate) use journal::Journal;
+pub(crate) use seam::{Persistence, STEP};
+
+use crate::error::{Error, Result};
+use crate::locks::LockTable;
+use crate::memfs::MemFs;
+use crate::{MountOptions, Order};
+use crossbeam_utils::CachePadded;
+use lanefs_store::Store;
+use lanefs_sync::clock::Clock;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// The volume takes calls.
+const RUNNING: u8 = 0;
+/// Closed, or shut down as by a crash: every call fails with EIO.
+const STOPPED: u8 = 1;
+
+/// What every operation reaches.
+pub(crate) struct Core {
+    pub store: Arc<Store>,
+    pub options: MountOptions,
+    pub clock: Arc<Clock>,
+    pub memfs: MemFs,
+    pub journal: Journal,
+    pub budget: Budget,
+    pub locks: CachePadded<LockTable>,
+    /// RUNNING or STOPPED. Written twice in a volume's life.
+    state: CachePadded<AtomicU8>,
+    /// Written once, when the volume is opened.
+    persistence: OnceLock<Weak<dyn Persistence>>,
+}
+
+impl Core {
+    /// The core of a volume that was opened just now.
+    pub fn new(
+        store: Arc<Store>,
+        options: MountOptions,
+        memfs: MemFs,
+        journal: Journal,
+        budget: Budget,
+    ) -> Core {
+        Core {
+            clock: options.clock.clone().unwrap_or_else(|| Arc::new(Clock::detect())),
+            store,
+            options,
+            memfs,
+            journal,
+            budget,
+            locks: Default::default(),
+            state: CachePadded::new(AtomicU8::new(RUNNING)),
+            persistence: OnceLock::new(),
+        }
+    }
+
+    /// Says who brings changes to the store. Once, before the first operation.
+    pub fn set_persistence(&self, persistence: Weak<dyn Persistence>) {
+        let first = self.persistence.set(persistence).is_ok();
+        debug_assert!(first, "a volume is opened once");
+    }
+
+    /// Who brings changes to the store; `None` while the volume is being opened, and when its last
+    /// handle is gone. Counts a reference that all lanes share, so it is asked where a call waits
+    /// anyway.
+    #[cold]
+    pub fn persistence(&self) -> Option<Arc<dyn Persistence>> {
+        self.persistence.get()?.upgrade()
+    }
+
+    /// Wakes the thread that makes room in memory.
+    #[cold]
+    pub fn wake_persistence(&self) {
+        if let Some(persistence) = self.persistence() {
+            persistence.wake();
+        }
+    }
+
+    /// EIO once the volume is closed or shut down.
+    #[inline]
+    pub fn check_alive(&self) -> Result<()> {
+        // Relaxed: whoever stops the volume waits for nobody; the store refuses what comes later.
+        if self.state.load(Ordering::Relaxed) == RUNNING { Ok(()) } else { Err(Error::Posix(libc::EIO)) }
+    }
+
+    /// Whether the volume was closed or shut down.
+    pub fn is_stopped(&self) -> bool {
+        // SeqCst, as in `stop`: of two closes one finds the volume stopped.
+        self.state.load(Ordering::SeqCst) == STOPPED
+    }
+
+    /// Has every later call fail with EIO.
+    pub fn stop(&self) {
+        self.state.store(STOPPED, Ordering::SeqCst);
+    }
+
+    /// EROFS on a read-only volume, also one that an error of its devices made so (SEMANTICS E2);
+    /// EIO on a stopped one.
+    #[inline]
+    pub fn writable(&self) -> Result<()> {
+        self.check_alive()?;
+        if self.options.read_only || self.store.is_broken() { Err(Error::Posix(libc::EROFS)) } else { Ok(()) }
+    }
+
+    /// Turns what a call that promises durability answers into EIO on a volume that an error made
+    /// read-only (SEMANTICS E2).
+    pub fn promised<T>(&self, r: Result<T>) -> Result<T> {
+        r.map_err(|e| if self.store.is_broken() { Error::Posix(libc::EIO) } else { e })
+    }
+
+    /// Whether names become durable in the order of the calls.
+    #[inline]
+    pub fn is_ordered(&self) -> bool {
+        self.options.order == Order::Ordered
+    }
+}

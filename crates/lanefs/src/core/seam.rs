@@ -1,0 +1,47 @@
+//! What operations ask of what lies above them.
+
+use crate::error::Result;
+use crate::memfs::Cell;
+
+/// Bytes by which a file grows before it is written ahead (`persist::ahead`).
+pub(crate) const STEP: u64 = 4 << 20;
+
+/// Brings changes to the store. The caller of each of these holds no lock and no lane unless it
+/// says otherwise, and may wait for a device.
+pub(crate) trait Persistence: Send + Sync {
+    /// Makes what was deleted count as free, on a full volume. False if there is no room even then.
+    /// True also if something was given back and is gone again already: others take room while this
+    /// thread makes it. The caller is not pinned: the grace of what was just deleted is waited for.
+    fn free_space(&self) -> bool;
+
+    /// Makes a checkpoint: what is logged is folded.
+    fn fold_log(&self) -> Result<()>;
+
+    /// Writes every dirty inode back, not durably.
+    fn write_back_all(&self) -> Result<()>;
+
+    /// Takes note that the end of a file has moved across a multiple of [`STEP`]: it is written
+    /// ahead (`persist::ahead`). `wait`: the caller has the pages still, and waits for the file
+    /// when that is far behind.
+    fn has_grown(&self, inode: &Cell, wait: bool);
+
+    /// Hands an inode's attributes to the store, not durably, once its rights are committed.
+    fn write_attributes(&self, inode: &Cell) -> Result<()>;
+
+    /// Makes the content of a file durable that was renamed over another, if it is not.
+    fn flush_renamed(&self, inode: &Cell) -> Result<()>;
+
+    /// The same for a file that is about to be renamed over another, once its rights are committed.
+    fn flush_before_rename(&self, inode: &Cell) -> Result<()>;
+
+    /// Waits until the inode's rights as they are now are committed. The caller holds no lock of an
+    /// inode.
+    fn commit_rights(&self, inode: &Cell) -> Result<()>;
+
+    /// Wakes the background thread.
+    fn wake(&self);
+
+    /// Wakes the background thread and waits for a round of it, a moment at most. False if there is
+    /// none.
+    fn wait_for_round(&self) -> bool;
+}

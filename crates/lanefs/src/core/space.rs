@@ -1,0 +1,163 @@
+//! Room on the volume: what a call promises itself before it begins, and what is done when there is
+//! none.
+//!
+//! 1. A call that makes something is refused before it begins, with ENOSPC, or it can be folded:
+//!    the block of a new inode, the bytes of its name, a long target and extended attributes
+//!    outside the inode are promised by [`lanefs_store::Store::reserve`], at the call.
+//! 2. Names are small. A lane promises a block for several ([`NamePromise`]), half as much again as
+//!    they take: what splits is two thirds full.
+//! 3. Promised blocks travel with the epoch of the call ([`crate::oplog::LaneLog::promise`]) and
+//!    are given back when that is folded: the fold has charged what it wrote. The block of an inode
+//!    that ended before is given back when its end is committed (`persist::reaper`).
+//! 4. A change of a name writes a bucket of its directory and an inode anew, and only the next
+//!    checkpoint frees the old ones. That comes out of what is kept back for checkpoints, in
+//!    recovery too; so before changes that are not folded could need half of the free segments,
+//!    there is a checkpoint ([`log_needs_fold`]). Extended attributes outside the inode
+//!    count twice there: an fsync logs them, a checkpoint writes their blocks.
+//! 5. All of these are blocks of the tree. In a volume that keeps two copies of it each promise is
+//!    of two blocks ([`lanefs_store::Store::reserve_nodes`]); what travels with the epochs is
+//!    counted without the copies.
+
+use super::Core;
+use crate::error::{Result, posix};
+use lanefs_format::BLOCK_SIZE;
+use lanefs_format::dir_bucket::ENTRY_HEADER;
+use lanefs_format::inode::{XATTR_INLINE, XATTR_PER_BLOCK};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Bytes of the oplog for each change of a name, at the least.
+const BYTES_A_CHANGE: usize = 64;
+/// Blocks that folding one may take: a bucket, an inode whose links are counted, and a leaf of the
+/// inode table.
+const BLOCKS_A_CHANGE: u64 = 3;
+/// How many rounds of the background a caller waits for at most.
+const ROUNDS: usize = 20;
+
+/// Bytes promised for a name.
+const fn bytes_of(name: &[u8]) -> u64 {
+    (ENTRY_HEADER + name.len()) as u64 * 3 / 2
+}
+
+/// Blocks beside the inode's that extended attributes of so many encoded bytes take.
+pub(crate) fn blocks_of_xattrs(bytes: usize) -> u64 {
+    if bytes <= XATTR_INLINE { 0 } else { bytes.div_ceil(XATTR_PER_BLOCK) as u64 }
+}
+
+/// Reserves the block of a new inode. ENOSPC; the caller of the operation tries again when
+/// something was freed (`with_room`).
+pub(crate) fn reserve_inode(core: &Core) -> Result<()> {
+    if core.store.reserve_nodes(core.journal.lanes.mine(), 1) { Ok(()) } else { posix(libc::ENOSPC) }
+}
+
+pub(crate) fn unreserve_inode(core: &Core) {
+    core.store.unreserve_nodes(core.journal.lanes.mine(), 1);
+}
+
+/// Reserves room for a name and `blocks` beside it; told the bytes to give back if nothing
+/// comes of it. ENOSPC.
+pub(crate) fn reserve_name(core: &Core, name: &[u8], blocks: u64) -> Result<u64> {
+    reserve_bytes(core, bytes_of(name) + blocks * BLOCK_SIZE as u64)
+}
+
+/// The same for a name in place of one that goes.
+pub(crate) fn reserve_longer_name(core: &Core, old: &[u8], new: &[u8]) -> Result<u64> {
+    reserve_bytes(core, bytes_of(new).saturating_sub(bytes_of(old)))
+}
+
+/// The same for blocks alone.
+pub(crate) fn reserve_blocks(core: &Core, blocks: u64) -> Result<u64> {
+    reserve_bytes(core, blocks * BLOCK_SIZE as u64)
+}
+
+#[inline]
+fn reserve_bytes(core: &Core, bytes: u64) -> Result<u64> {
+    if bytes == 0 {
+        return Ok(0);
+    }
+    let lane = core.journal.lanes.mine();
+    let room = &core.journal.lanes.shared(lane).promise;
+    let left = room.left.fetch_sub(bytes as i64, Relaxed) - bytes as i64;
+    if left < 0 { reserve_more(core, lane, bytes, left) } else { Ok(bytes) }
+}
+
+/// Blocks for what is short, `left` bytes below nothing.
+#[cold]
+fn reserve_more(core: &Core, lane: usize, bytes: u64, left: i64) -> Result<u64> {
+    let room = &core.journal.lanes.shared(lane).promise;
+    let blocks = left.unsigned_abs().div_ceil(BLOCK_SIZE as u64);
+    if !core.store.reserve_nodes(lane, blocks) {
+        room.left.fetch_add(bytes as i64, Relaxed);
+        return posix(libc::ENOSPC);
+    }
+    room.left.fetch_add((blocks * BLOCK_SIZE as u64) as i64, Relaxed);
+    room.blocks.fetch_add(blocks, Relaxed);
+    Ok(bytes)
+}
+
+/// Gives back what `reserve_name` said, to the lane.
+pub(crate) fn unreserve_name(core: &Core, bytes: u64) {
+    core.journal.lanes.shared(core.journal.lanes.mine()).promise.left.fetch_add(bytes as i64, Relaxed);
+}
+
+/// Blocks that a lane promised for names since the last time; the caller counts them in its
+/// epoch.
+#[inline]
+pub(crate) fn take_promised(core: &Core, lane: usize) -> u64 {
+    let blocks = &core.journal.lanes.shared(lane).promise.blocks;
+    if blocks.load(Relaxed) == 0 { 0 } else { blocks.swap(0, Relaxed) }
+}
+
+/// Runs `f`, and again as long as the volume was full and something could be given back, which
+/// others may be faster to take. The caller is not pinned.
+pub(crate) fn with_room<T>(core: &Core, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 0..100 {
+        match f() {
+            Err(e) if e.errno() == libc::ENOSPC && free_space(core) => {}
+            r => return r,
+        }
+    }
+    f()
+}
+
+/// The same for an `f` that says false where there was no room: ENOSPC of another cause is not
+/// tried again.
+pub(crate) fn change_with_room(core: &Core, mut f: impl FnMut() -> Result<bool>) -> Result<()> {
+    with_room(core, || match f() {
+        Ok(true) => Ok(Ok(())),
+        Ok(false) => posix(libc::ENOSPC),
+        Err(e) => Ok(Err(e)),
+    })?
+}
+
+/// Whether what is logged and not folded could need half of the segments that are free (4).
+/// Where a quarter of a volume is free that is not small, commits and the background see to it
+/// in time.
+pub(crate) fn log_needs_fold(core: &Core) -> bool {
+    let free = core.store.free_segment_blocks();
+    let copies = core.store.metadata_copies();
+    let attributes = (1 + copies) * core.budget.xattr_blocks.load(Relaxed);
+    if free > core.store.blocks_for_users() / 4 && !core.budget.is_small {
+        return attributes > free / 2;
+    }
+    let changes = (core.journal.log_bytes() / BYTES_A_CHANGE) as u64;
+    copies * BLOCKS_A_CHANGE * changes + attributes > free / 2
+}
+
+/// Makes what was deleted count as free; see [`Persistence::free_space`](super::Persistence).
+#[cold]
+pub(crate) fn free_space(core: &Core) -> bool {
+    core.persistence().is_some_and(|p| p.free_space())
+}
+
+/// Waits until the background has folded what presses, or folds it where there is no
+/// background. The caller holds no lock and is not pinned.
+#[cold]
+pub(crate) fn fold_log(core: &Core) {
+    for _ in 0..ROUNDS {
+        let Some(persistence) = core.persistence().filter(|_| log_needs_fold(core)) else { return };
+        if !persistence.wait_for_round() && persistence.fold_log().is_err() {
+            // Whoever syncs hears of it.
+            return;
+        }
+    }
+}

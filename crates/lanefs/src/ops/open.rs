@@ -1,0 +1,155 @@
+//! Opening: from an inode to a claim on it.
+
+use super::create::{self, Made, Spec};
+use super::perm::{self, R, W};
+use super::{attr, resolve};
+use crate::core::Core;
+use crate::error::{Error, Result, posix};
+use crate::memfs::Cell;
+use crate::memfs::cell::{APPEND, EVICTED, FREED};
+use crate::{Cred, FileKind, Ino, SetAttr};
+use crossbeam_epoch::Guard;
+use std::sync::atomic::Ordering;
+
+/// How often an inode is looked up again that is evicted between two looks.
+const EVICTIONS: usize = 100;
+/// How often a name is made or opened again that others remove and make.
+const TURNS: usize = 1000;
+
+/// Whether the access mode of `flags` allows writing.
+fn writes(flags: i32) -> bool {
+    matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
+}
+
+/// The permissions an open with `flags` needs.
+fn wanted(flags: i32) -> u32 {
+    let mut m = match flags & libc::O_ACCMODE {
+        libc::O_WRONLY => W,
+        libc::O_RDWR => R | W,
+        _ => R,
+    };
+    if flags & libc::O_TRUNC != 0 {
+        m |= W;
+    }
+    m
+}
+
+/// An inode held by an open slot of the calling thread's lane: neither the reaper nor the reclaimer
+/// ends it. The slot is given back when this is dropped, unless it is kept.
+pub(crate) struct Claim<'c> {
+    core: &'c Core,
+    pub inode: &'c Cell,
+    pub lane: usize,
+    slot: usize,
+}
+
+impl<'c> Claim<'c> {
+    /// Keeps the slot for a handle, which gives it back.
+    pub fn keep(self) -> (&'c Cell, usize) {
+        let kept = (self.inode, self.slot);
+        std::mem::forget(self);
+        kept
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.core.journal.lanes.shared(self.lane).slots.give_back(self.slot);
+    }
+}
+
+/// Claims an inode. ESTALE if it ended, or left memory.
+pub(crate) fn claim<'c>(core: &'c Core, inode: &'c Cell) -> Result<Claim<'c>> {
+    let lane = core.journal.lanes.mine();
+    let slot = core.journal.lanes.shared(lane).slots.take(inode.ino);
+    let claim = Claim { core, inode, lane, slot };
+    // SeqCst: after the slot's store (persist::reaper, 3).
+    if inode.life.load(Ordering::SeqCst) & (FREED | EVICTED) != 0 {
+        return posix(libc::ESTALE);
+    }
+    Ok(claim)
+}
+
+/// Opens an inode by number.
+pub(crate) fn open<'c>(
+    core: &'c Core,
+    cred: &Cred,
+    ino: Ino,
+    flags: i32,
+    guard: &'c Guard,
+) -> Result<Claim<'c>> {
+    for _ in 0..EVICTIONS {
+        let inode = resolve::find(core, ino, guard)?;
+        check_open(core, cred, inode, flags)?;
+        match claim(core, inode) {
+            // Evicted between the two looks: the next look loads it again.
+            Err(Error::Posix(libc::ESTALE)) if !inode.has(FREED) => {}
+            Err(e) => return Err(e),
+            Ok(claim) => {
+                if flags & libc::O_TRUNC != 0 && inode.kind == FileKind::File {
+                    let set = SetAttr { size: Some(0), ..Default::default() };
+                    attr::set_attr(core, cred, inode, &set, true)?;
+                }
+                return Ok(claim);
+            }
+        }
+    }
+    posix(libc::ESTALE)
+}
+
+fn check_open(core: &Core, cred: &Cred, cell: &Cell, flags: i32) -> Result<()> {
+    match cell.kind {
+        FileKind::Dir if writes(flags) || flags & (libc::O_CREAT | libc::O_TRUNC) != 0 => {
+            return posix(libc::EISDIR);
+        }
+        k if k != FileKind::Dir && flags & libc::O_DIRECTORY != 0 => return posix(libc::ENOTDIR),
+        FileKind::Symlink => return posix(libc::ELOOP),
+        _ => {}
+    }
+    perm::check(cell, cred, wanted(flags))?;
+    let grows_only = flags & (libc::O_APPEND | libc::O_TRUNC) == libc::O_APPEND;
+    if wanted(flags) & W != 0 && !grows_only && cell.has_flag(APPEND) {
+        return posix(libc::EPERM);
+    }
+    // Pipes and devices are the kernel's; a mount never asks. As for a socket: there is nothing
+    // to be opened.
+    if !matches!(cell.kind, FileKind::File | FileKind::Dir) {
+        return posix(libc::ENXIO);
+    }
+    if flags & libc::O_NOATIME != 0 {
+        perm::check_owner(cell, cred)?;
+    }
+    if writes(flags) || flags & libc::O_TRUNC != 0 {
+        core.writable()?;
+    }
+    core.check_alive()
+}
+
+/// Creates or opens `name` in `parent` as open(2) does with O_CREAT. Says whether it was made.
+pub(crate) fn create<'c>(
+    core: &'c Core,
+    cred: &Cred,
+    (parent, name): resolve::At<'_>,
+    spec: &Spec<'_>,
+    flags: i32,
+    guard: &'c Guard,
+) -> Result<(Claim<'c>, bool)> {
+    for _ in 0..TURNS {
+        match create::make(core, cred, parent, name, spec, guard)? {
+            Made::New(inode) => match claim(core, inode) {
+                Ok(claim) => return Ok((claim, true)),
+                Err(Error::Posix(libc::ESTALE)) => return posix(libc::ENOENT),
+                Err(e) => return Err(e),
+            },
+            Made::Exists(..) if flags & libc::O_EXCL != 0 => return posix(libc::EEXIST),
+            Made::Exists(_, FileKind::Symlink) => return posix(libc::ELOOP),
+            Made::Exists(ino, _) => match open(core, cred, ino, flags, guard) {
+                Ok(claim) => return Ok((claim, false)),
+                // Removed between the look and the open: try to make it again.
+                Err(Error::Posix(libc::ESTALE)) => {}
+                Err(e) => return Err(e),
+            },
+        }
+    }
+    posix(libc::ESTALE)
+}

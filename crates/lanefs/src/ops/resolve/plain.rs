@@ -1,0 +1,95 @@
+//! The usual path: plain names, directories that are in memory, no link on the way. What is not of
+//! this kind, and every error, is the business of the long walk in [`super`], which begins
+//! anew.
+
+use super::{Last, Resolved};
+use crate::core::Core;
+use crate::memfs::cell::FREED;
+use crate::memfs::dir::{Found, hash_name};
+use crate::ops::perm::{self, X};
+use crate::{Cred, FileKind, Ino};
+use crossbeam_epoch::Guard;
+use lanefs_format::NAME_MAX;
+
+/// Where the first `/` is, or the end. Eight bytes at a time: names are short, and a call of the C
+/// library's search costs more than they do.
+#[inline(always)]
+fn slash(path: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let mut at = 0;
+    while let Some(eight) = path[at..].first_chunk::<8>() {
+        // A byte that is `/` becomes zero, and the lowest zero byte gets its top bit; bits above it
+        // may lie.
+        let x = u64::from_le_bytes(*eight) ^ (ONES * b'/' as u64);
+        let hit = x.wrapping_sub(ONES) & !x & (ONES << 7);
+        if hit != 0 {
+            return at + hit.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    while at < path.len() && path[at] != b'/' {
+        at += 1;
+    }
+    at
+}
+
+/// Walks `path` from `start`, which is the root if the path is absolute, or leaves it to the long
+/// walk (`None`). Writes nothing.
+#[inline]
+pub(super) fn walk_plain<'p>(
+    core: &Core,
+    cred: &Cred,
+    start: Ino,
+    path: &'p [u8],
+    wanted: Last,
+    guard: &Guard,
+) -> Option<Resolved<'p>> {
+    let mut rest = path;
+    let mut dir = start;
+    loop {
+        while let [b'/', after @ ..] = rest {
+            rest = after;
+        }
+        let end = slash(rest);
+        let (name, after) = rest.split_at(end);
+        if name.is_empty() || name.len() > NAME_MAX || name[0] == b'.' && name.len() <= 2 {
+            return None;
+        }
+        let cell = core.memfs.cells.get(dir, guard)?;
+        let index = cell.dir()?;
+        if cell.has(FREED) || perm::check(cell, cred, X).is_err() {
+            return None;
+        }
+        let last = after.is_empty();
+        if last && wanted == Last::Place {
+            return Some(Resolved { parent: dir, name: name.into(), target: None, must_be_dir: false });
+        }
+        let target = match index.lookup(hash_name(core.memfs.hash_key, name), name, guard) {
+            Found::Name(ino, kind) => Some((ino, kind)),
+            Found::Absent => None,
+            Found::NotLoaded => return None,
+        };
+        match target {
+            Some((_, FileKind::Symlink)) if !last || wanted.follows() => return None,
+            _ if last => {
+                return Some(Resolved { parent: dir, name: name.into(), target, must_be_dir: false });
+            }
+            Some((ino, FileKind::Dir)) => dir = ino,
+            _ => return None,
+        }
+        rest = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::slash;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn finds_the_first_slash(path in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'/'), Just(b'.'), Just(b'0')], 0..40)) {
+            prop_assert_eq!(slash(&path), path.iter().position(|b| *b == b'/').unwrap_or(path.len()));
+        }
+    }
+}

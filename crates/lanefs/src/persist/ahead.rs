@@ -1,0 +1,212 @@
+//! Writing ahead: the pages of a file that grows go to the device while more come in, so that the
+//! fsync at the end, or the pressure of dirty pages, finds little left.
+//!
+//! Whenever a write carries a file's end across a multiple of [`STEP`](crate::core::STEP), the file
+//! is handed to a thread of its own, which writes back what is dirty of it: clean pages, not
+//! durable ones (`unsynced`). Only growth counts: pages written again and again are not written
+//! back each time, and small files not at all. The writer waits for nothing; a file whose lock
+//! somebody has is left to that one.
+//!
+//! Who keeps the pages itself is another matter, be it a kernel that hands over hundreds of MiB of
+//! its cache, or a program that writes with O_DIRECT: there what is written again counts too, and
+//! when a file is [`LAG`] steps behind since somebody last began to write it back, who brings more
+//! writes back first: else each of these pages takes a frame, mostly one that the system has to
+//! clear before its first use.
+
+use crate::memfs::Cell;
+use crate::persist::Persist;
+use crate::persist::capture::{For, With};
+use crate::persist::writeback;
+use lanefs_format::Ino;
+use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+/// Steps that a file may be behind before a kernel's cache that is handed over waits for it.
+const LAG: u32 = 4;
+/// The most pages written at a turn: an fsync that comes meanwhile waits for them.
+const TURN: usize = 4096;
+
+/// Files whose growth is counted, at most.
+const GROWN: usize = 256;
+
+#[derive(Default)]
+struct Queue {
+    files: VecDeque<Ino>,
+    /// By how many steps a file has grown since somebody last began to write it back.
+    grown: HashMap<Ino, u32>,
+    stop: bool,
+}
+
+/// The files that have grown, and the thread that writes them.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// The thread holds the volume.
+    busy: AtomicBool,
+}
+
+impl Ahead {
+    /// The next file; `None` when it is time to end.
+    fn next(&self) -> Option<Ino> {
+        let mut q = self.queue.lock();
+        loop {
+            if q.stop {
+                return None;
+            }
+            if let Some(ino) = q.files.pop_front() {
+                return Some(ino);
+            }
+            self.wake.wait(&mut q);
+        }
+    }
+
+    /// Whether the thread holds the volume just now.
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(SeqCst)
+    }
+
+    /// Ends the thread and waits for it.
+    pub fn stop(&self) {
+        self.queue.lock().stop = true;
+        self.wake.notify_all();
+        if let Some(t) = self.thread.lock().take()
+            && t.thread().id() != std::thread::current().id()
+        {
+            let _ = t.join();
+        }
+    }
+}
+
+/// Starts the thread.
+pub(super) fn start_ahead(persist: &Arc<Persist>) -> std::io::Result<()> {
+    let (weak, ahead) = (Arc::downgrade(persist), persist.ahead.clone());
+    let t = std::thread::Builder::new().name("lanefs-ahead".into()).spawn(move || run(&weak, &ahead))?;
+    *persist.ahead.thread.lock() = Some(t);
+    Ok(())
+}
+
+/// Takes note that a file's end has moved by a step. `wait`: the caller holds no lock and has the
+/// pages still; it waits for the file when that is far behind.
+pub(crate) fn has_grown(persist: &Persist, cell: &Cell, wait: bool) {
+    if hand_over(persist, cell.ino) > LAG && wait {
+        lanefs_sync::about_to_wait();
+        write_back_grown(persist, cell, cell.sync_lock.lock());
+    }
+}
+
+/// Returns by how many steps the file is behind.
+#[cold]
+fn hand_over(persist: &Persist, ino: Ino) -> u32 {
+    if !persist.options.background {
+        return 0;
+    }
+    let ahead = &persist.ahead;
+    let mut q = ahead.queue.lock();
+    if q.grown.len() >= GROWN {
+        // Counts of files that others wrote back are left behind. Without them a writer waits a
+        // few steps later.
+        q.grown.clear();
+    }
+    let steps = q.grown.entry(ino).or_default();
+    *steps += 1;
+    let steps = *steps;
+    if !q.files.contains(&ino) {
+        q.files.push_back(ino);
+        drop(q);
+        ahead.wake.notify_one();
+    }
+    steps
+}
+
+fn write_ahead(persist: &Persist, ino: Ino) {
+    let guard = crossbeam_epoch::pin();
+    let Some(cell) = persist.memfs.cells.get(ino, &guard) else { return is_written(persist, ino) };
+    // What has no name is not wanted on the device yet.
+    // Relaxed: a name that goes meanwhile only makes the work useless.
+    if cell.nlink.load(Relaxed) == 0 || !cell.has_dirty() {
+        return is_written(persist, ino);
+    }
+    let Some(l) = cell.sync_lock.try_lock() else { return };
+    // It grew by many steps before this thread came to it, and grows no more, perhaps: nobody
+    // would hand the rest over.
+    if write_back_grown(persist, cell, l) >= TURN && cell.has_dirty() {
+        let mut q = persist.ahead.queue.lock();
+        if !q.files.contains(&ino) {
+            q.files.push_back(ino);
+        }
+    }
+}
+
+/// Somebody begins to write the file back, or nothing of it is to be written.
+fn is_written(persist: &Persist, ino: Ino) {
+    persist.ahead.queue.lock().grown.remove(&ino);
+}
+
+/// Returns the pages written.
+fn write_back_grown<'c>(persist: &Persist, cell: &'c Cell, l: MutexGuard<'c, ()>) -> usize {
+    is_written(persist, cell.ino);
+    let written = writeback::write_back_inode(persist, cell, l, For::Later, With::Nothing, TURN)
+        .unwrap_or_else(|e| {
+            tracing::warn!("writing inode {} ahead failed: {e}", cell.ino);
+            0
+        });
+    if cell.has_dirty() {
+        persist.journal.dirty_cell(cell, 0);
+    }
+    written
+}
+
+fn run(weak: &Weak<Persist>, ahead: &Ahead) {
+    while let Some(ino) = ahead.next() {
+        ahead.busy.store(true, SeqCst);
+        let Some(persist) = weak.upgrade() else { return };
+        if persist.check_alive().is_err() {
+            return;
+        }
+        write_ahead(&persist, ino);
+        drop(persist);
+        ahead.busy.store(false, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::write_ahead;
+    use super::*;
+    use crate::{MountOptions, Volume};
+    use lanefs_store::device::{Device, MemoryDevice};
+    use lanefs_store::{FormatOptions, Store};
+
+    /// The thread came late: the file had grown by more than a turn, and did not grow any more.
+    #[test]
+    fn what_a_turn_leaves_of_a_file_is_not_left_for_good() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20).unwrap());
+        Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
+        let options = MountOptions { background: false, cache_size: 256 << 20, ..MountOptions::default() };
+        let v = Volume::open_devices(vec![device], &options).unwrap();
+        let f = v.fs().create("/f").unwrap();
+        let pages = 2 * TURN + TURN / 2;
+        for n in 0..pages {
+            f.write_all_at(&[1; 4096], n as u64 * 4096).unwrap();
+        }
+        let (inner, ino) = (&v.0.persist, f.stat().unwrap().ino);
+        let (mut turns, mut next) = (0, Some(ino));
+        while let Some(ino) = next {
+            write_ahead(inner, ino);
+            turns += 1;
+            next = inner.ahead.queue.lock().files.pop_front();
+        }
+        let left = inner
+            .memfs
+            .cells
+            .get(ino, &crossbeam_epoch::pin())
+            .and_then(|c| c.data())
+            .map(|d| d.dirty_pages());
+        assert_eq!((turns, left), (3, Some(0)));
+    }
+}

@@ -1,0 +1,309 @@
+//! Capturing one inode and handing it to the store.
+
+use crate::core::page_store;
+use crate::error::{Result, posix};
+use crate::memfs::Cell;
+use crate::memfs::cell::{DATASYNC, DIRTY, ENDED, STORED, SYNCING, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::dir::Dir;
+use crate::ops::rights::{self, RIGHTS_PENDING};
+use crate::persist::Persist;
+use crate::persist::{piece, stream};
+use lanefs_format::Attrs;
+use lanefs_store::{InodeUpdate, Transaction};
+use lanefs_sync::lock::MutexGuard;
+use lanefs_sync::{Canary, planted};
+
+/// What an inode is written back for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum For {
+    /// Room, or age: it becomes durable with the next checkpoint.
+    Later,
+    /// fsync or sync: all of it is durable when the writeback is done.
+    Sync,
+    /// fdatasync: the content and the size are. The other attributes are left as the store has
+    /// them, if it has them, and so they are not looked at: a chmod beside an fdatasync shares
+    /// nothing with it. Their marks stay.
+    DataSync,
+}
+
+/// An epoch that becomes durable together with an inode.
+pub(crate) trait PendingNames {
+    /// Whether another round comes behind the last pages of a large inode.
+    fn takes_a_round_more(&self) -> bool;
+
+    /// Makes a transaction durable, and begins the epoch with it unless somebody has.
+    fn submit(&self, t: Transaction) -> Result<()>;
+}
+
+/// What becomes durable together with an inode.
+#[derive(Clone, Copy)]
+pub(crate) enum With<'a> {
+    /// The inode alone.
+    Nothing,
+    /// These groups, encoded, in its batch.
+    Groups(&'a [u8]),
+    /// The running epoch, whose places are given with those of its batch, if it is small.
+    Names(&'a dyn PendingNames),
+}
+
+impl For {
+    pub(super) fn is_durable(self) -> bool {
+        self != For::Later
+    }
+}
+
+/// As [`write_back_inode`](super::writeback::write_back_inode), once, for a caller that holds the
+/// cell's sync_lock and hears of ENOSPC itself.
+///
+/// Of the rounds of a durable write only the last has a batch and a flush: its batch names the
+/// pages of all, and its flush covers them. Until then the inode is under way in `unsynced`, as
+/// in a write that is not durable.
+pub(crate) fn write_back_held(
+    persist: &Persist,
+    cell: &Cell,
+    _sync_lock: &MutexGuard<'_, ()>,
+    what_for: For,
+    with: With<'_>,
+    max: usize,
+) -> Result<usize> {
+    if cell.has(ENDED) {
+        // The store may have folded its end: it would take it for a new inode.
+        persist.flush.lock().durable(cell.ino);
+        return Ok(0);
+    }
+    // Before any mark goes: see `Cell::is_synced`.
+    cell.set(SYNCING);
+    let durable = what_for.is_durable();
+    // Of what the store does not know yet all attributes are told.
+    let data_only = what_for == For::DataSync && cell.data().is_some() && cell.has(STORED);
+    debug_assert!(!durable || max == usize::MAX, "the last round would be missing");
+    let mut under_way = !durable;
+    if under_way {
+        persist.flush.lock().begins(cell);
+    }
+    let (mut written, mut owed) = (0, false);
+    if let Some(data) = cell.data().filter(|d| stream::is_worth_streaming(persist, d, max)) {
+        if !under_way {
+            persist.flush.lock().begins(cell);
+            under_way = true;
+        }
+        match stream::stream_out(persist, cell, data, data_only, max) {
+            Ok(n) => written = n,
+            Err(e) => {
+                persist.journal.dirty_cell(cell, 0);
+                persist.flush.lock().ended(cell.ino);
+                cell.clear(SYNCING);
+                return Err(e);
+            }
+        }
+    }
+    // Once over the file: what is written behind it meanwhile is not owed to this call.
+    let mut from = 0;
+    let r = loop {
+        // Cleared before anything is captured: what changes from here on makes the cell dirty
+        // again (O15).
+        let marks = DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 };
+        let mut was = cell.take_marks(marks, data_only);
+        if cell.dir().is_some_and(Dir::take_changed) {
+            was |= DIRTY;
+        }
+        owed |= durable && was & UNSYNCED != 0;
+        let most = max.saturating_sub(written).min(persist.round_pages);
+        let scope = (durable, data_only);
+        match capture_round(persist, cell, scope, &mut under_way, was, with, (&mut from, most)) {
+            Ok((pages, more)) => {
+                written += pages;
+                if !more || written >= max {
+                    break Ok(written);
+                }
+            }
+            Err(e) => {
+                persist.journal.dirty_cell(cell, DIRTY | was & (XATTR_DIRTY | DATASYNC | UNSYNCED));
+                break Err(e);
+            }
+        }
+    };
+    if from > 0 && cell.has_dirty() {
+        // Its marks may have been taken with those of pages that were captured.
+        persist.journal.dirty_cell(cell, 0);
+    }
+    if !durable || under_way && r.is_err() {
+        persist.flush.lock().ended(cell.ino);
+    } else if owed && r.is_ok() {
+        persist.flush.lock().durable(cell.ino);
+    }
+    cell.clear(SYNCING);
+    r
+}
+
+/// One update of one inode, durable or not, of all attributes or only the size, with up to
+/// `max` pages from page `from` on, which moves behind them; says how many pages went and
+/// whether dirty ones are left there. `under_way`: the inode is in `unsynced` for this write.
+fn capture_round(
+    persist: &Persist,
+    cell: &Cell,
+    (durable, data_only): (bool, bool),
+    under_way: &mut bool,
+    was: u32,
+    with: With<'_>,
+    (from, max): (&mut u64, usize),
+) -> Result<(usize, bool)> {
+    let xattrs = (was & XATTR_DIRTY != 0).then(|| piece::encoded_xattrs(cell)).flatten();
+    let ctx = page_store::data_ctx(persist, cell);
+    let Some(data) = cell.data() else {
+        let attrs = cell.attrs();
+        let u =
+            InodeUpdate { ino: cell.ino, attrs, size_only: false, xattrs, pages: Vec::new(), reserved: 0 };
+        if rights::rights_pending(persist, cell) {
+            return Err(RIGHTS_PENDING);
+        }
+        submit_with(persist, durable, u, with)?;
+        return Ok((0, false));
+    };
+    let round = data.lock_writeback();
+    let was_stored = data_only || cell.set(STORED) & STORED != 0;
+    let attrs = if data_only {
+        Attrs { mode: cell.kind.mode_bits(), size: data.size(), ..Attrs::default() }
+    } else {
+        cell.attrs()
+    };
+    let mut captured = data.capture(&ctx, &round, max, *from..u64::MAX, attrs.size);
+    if planted(Canary::PagesSkipped) {
+        captured.pages.truncate(1);
+    }
+    if rights::rights_pending(persist, cell) {
+        let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
+        data.finish(&ctx, &round, &numbers, false);
+        if !was_stored {
+            cell.clear(STORED);
+        }
+        return Err(RIGHTS_PENDING);
+    }
+    let n = captured.pages.len();
+    // What is large does not ride with names: its pages go ahead, unflushed, and the batch that
+    // names them rides.
+    let more =
+        captured.more || n > piece::RIDES && matches!(with, With::Names(names) if names.takes_a_round_more());
+    let durable = durable && !more;
+    if !durable && !*under_way {
+        persist.flush.lock().begins(cell);
+        *under_way = true;
+    }
+    let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
+    // But for the page in which the file ends: it must not be missing where a later round makes
+    // the file longer (SEMANTICS F3).
+    *from = numbers
+        .last()
+        .map_or(*from, |p| (p + 1).min(attrs.size / lanefs_format::BLOCK_SIZE as u64).max(*from));
+    // Names go with the last round: none of the data may be missing when they count.
+    let with = if more { With::Nothing } else { with };
+    let u = InodeUpdate {
+        ino: cell.ino,
+        attrs,
+        size_only: data_only,
+        xattrs,
+        pages: captured.pages,
+        reserved: n as u32,
+    };
+    let r = submit_with(persist, durable, u, with);
+    if r.is_err() && !was_stored {
+        cell.clear(STORED);
+    }
+    data.finish(&ctx, &round, &numbers, r.is_ok());
+    if captured.skipped > 0 && r.is_ok() {
+        // The rest stays dirty; whoever asked for durability must hear of it.
+        persist.journal.dirty_cell(cell, 0);
+        return posix(libc::ENOSPC);
+    }
+    r.map(|()| (n, more))
+}
+
+/// Hands the update of an inode to the store, and what becomes durable with it.
+fn submit_with(persist: &Persist, durable: bool, update: InodeUpdate, with: With<'_>) -> Result<()> {
+    let groups = if let With::Groups(g) = with { g.to_vec() } else { Vec::new() };
+    let t = Transaction { lane: persist.journal.lanes.mine(), durable, groups, inodes: vec![update] };
+    match with {
+        With::Names(names) if durable => names.submit(t),
+        _ => piece::submit_one(persist, t),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::persist::testing::volume;
+    use crate::persist::{checkpoint, commit, piece, reaper, writeback};
+    use crate::{MountOptions, Volume};
+    use lanefs_store::device::{Device, MemoryDevice};
+    use lanefs_store::{FormatOptions, Store, Transaction};
+    use std::sync::{Arc, mpsc};
+
+    /// A call that was let in before hears what all calls hear from then on.
+    #[test]
+    fn what_comes_too_late_to_a_volume_that_stopped_fails_with_eio() {
+        let stops: [fn(&Volume); 2] = [|v| v.close().unwrap(), |v| v.shutdown()];
+        for stop in stops {
+            let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(32 << 20).unwrap());
+            Store::format(std::slice::from_ref(&device), &FormatOptions::default()).unwrap();
+            let options = MountOptions { background: false, ..MountOptions::default() };
+            let v = Volume::open_devices(vec![device], &options).unwrap();
+            let late = || Transaction { durable: true, ..Transaction::default() };
+            piece::submit_one(&v.0.persist, late()).unwrap();
+            stop(&v);
+            assert_eq!(piece::submit_one(&v.0.persist, late()).unwrap_err().errno(), libc::EIO);
+        }
+    }
+
+    /// Between the fold of its end and the end of the checkpoint a file's cell is in memory still,
+    /// dirty as it was. What is handed to the store then is an update of an inode that it does not
+    /// know: it kept it for the next with that number.
+    #[test]
+    fn a_file_whose_end_is_being_folded_is_not_written_back() {
+        let (v, device) = volume(64);
+        let (inner, fs) = (v.0.persist.clone(), v.fs());
+        (0..20).for_each(|n| fs.write(format!("/{n}"), b"content").unwrap());
+        v.sync().unwrap();
+        for n in 0..10 {
+            fs.write(format!("/{n}"), b"more content").unwrap();
+            fs.unlink(format!("/{n}")).unwrap();
+        }
+        assert_eq!(reaper::reap(&inner, true).unwrap(), 10);
+        commit::seal_and_commit(&inner).unwrap();
+        let (did, done) = mpsc::channel();
+        let volume = inner.clone();
+        // The first write is that of the tree.
+        device.at_write(move || {
+            assert!(volume.store.folded_epoch() >= volume.journal.committed());
+            did.send(writeback::sync_all(&volume)).unwrap();
+        });
+        checkpoint::checkpoint(&inner).unwrap();
+        done.recv().unwrap().unwrap();
+        let waits = inner.store.dirty_memory();
+        assert!(
+            waits < 2048,
+            "{waits}: the store waits for the making of what is gone, not for the root directory alone"
+        );
+        let crashed = device.after_crash();
+        assert!((0..20).all(|n| crashed.fs().stat(format!("/{n}")).is_ok() == (n >= 10)));
+    }
+
+    /// Its grace had passed, and the round that was to end it came when a sync had captured it.
+    #[test]
+    fn a_file_that_is_being_written_back_ends_in_the_next_round() {
+        let (v, device) = volume(64);
+        let (inner, fs) = (v.0.persist.clone(), v.fs());
+        fs.write("/a", b"content").unwrap();
+        v.sync().unwrap();
+        fs.write("/a", b"more content").unwrap();
+        fs.unlink("/a").unwrap();
+        reaper::reap(&inner, false).unwrap();
+        while !inner.reaper.lock().is_due() {
+            crossbeam_epoch::pin().flush();
+        }
+        let (did, done) = mpsc::channel();
+        let volume = inner.clone();
+        device.at_write(move || did.send(reaper::reap(&volume, false).unwrap()).unwrap());
+        v.sync().unwrap();
+        assert_eq!(done.recv().unwrap(), 0, "an update of it is on its way to the store");
+        assert_eq!(reaper::reap(&inner, true).unwrap(), 1);
+    }
+}

@@ -1,0 +1,120 @@
+//! fsync(2) and fdatasync(2): one trip, one flush, shared with whoever flushes at the same time.
+//!
+//! **Ordered volumes.** Names become durable in epochs only, each whole and after all before it
+//! (persist::commit), so those found after a crash are a prefix of the order in which calls
+//! returned (SEMANTICS, "Order").
+//!
+//! 1. The *target* of an fsync is the last epoch that an operation may belong to which returned
+//!    before it ([`Epochs::pending`]); that of an fdatasync is the last epoch in which a call named
+//!    its file.
+//! 2. If the target is committed, the inode goes alone, on the mlog of its lane: two words that are
+//!    only read.
+//! 3. Else, if nobody has sealed the target, the caller does, and its inode's batch goes with the
+//!    epoch: one request, one flush. Of an inode of many pages these are written before: they would
+//!    hold up all who wait for names.
+//! 4. If somebody has, the inode goes by itself meanwhile, and the caller waits for that epoch.
+//! 5. Nobody waits for an epoch with a lock of an inode.
+//!
+//! **Relaxed volumes.** The closure of the inode travels in its batch (persist::closure).
+//!
+//! [`Epochs::pending`]: lanefs_sync::Epochs::pending
+
+use super::closure::{self, Closure};
+use super::names::Names;
+use crate::Order;
+use crate::error::Result;
+use crate::memfs::Cell;
+use crate::memfs::cell::{DATASYNC, DIRTY, QUEUED, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::dir::Dir;
+use crate::ops::rights;
+use crate::persist::Persist;
+use crate::persist::capture::{For, With};
+use crate::persist::commit;
+use crate::persist::replaced;
+use crate::persist::writeback;
+use lanefs_sync::{Canary, planted};
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Makes durable the content and attributes of `cell` and all names the caller could have seen
+/// (O9). `data_only`: fdatasync, which may leave times behind.
+pub(crate) fn fsync(persist: &Persist, cell: &Cell, data_only: bool) -> Result<()> {
+    persist.check_alive()?;
+    if persist.options.read_only {
+        return Ok(());
+    }
+    if persist.options.order == Order::Ordered {
+        return fsync_ordered(persist, cell, data_only);
+    }
+    let forgets = planted(Canary::NamesForgotten) && cell.data().is_some_and(|d| !d.has_dirty());
+    let closure = if forgets {
+        Closure::Groups { bytes: Vec::new(), taken: Vec::new(), replaced: Vec::new() }
+    } else {
+        let guard = crossbeam_epoch::pin();
+        closure::of(persist, cell.ino, cell.dir().is_some(), &guard)
+    };
+    let (groups, taken) = match closure {
+        Closure::Groups { bytes, taken, replaced } => {
+            // Its own content goes in the batch of the groups.
+            for ino in replaced.into_iter().filter(|i| *i != cell.ino) {
+                replaced::flush_renamed(persist, ino)?;
+            }
+            (bytes, taken)
+        }
+        Closure::Commit => {
+            commit::seal_and_commit(persist)?;
+            (Vec::new(), Vec::new())
+        }
+    };
+    sync_inode(persist, cell, data_only, With::Groups(&groups))?;
+    // After the flush only: what was in flight was not durable for anybody else (closure of
+    // DESIGN, last sentence).
+    closure::mark_durable(persist, &taken);
+    Ok(())
+}
+
+fn fsync_ordered(persist: &Persist, cell: &Cell, data_only: bool) -> Result<()> {
+    let unseen = u64::from(planted(Canary::PendingUnseen));
+    let pending = persist.journal.epochs.pending().min(persist.journal.epochs.current() - unseen);
+    let target = match data_only && cell.dir().is_none() {
+        // SeqCst, as the closure's: a call that named the file raised it before it returned.
+        true => cell.epoch.load(SeqCst).min(pending),
+        false => pending,
+    };
+    let forgets = planted(Canary::NamesForgotten) && cell.data().is_some_and(|d| !d.has_dirty());
+    if persist.journal.committed() >= target || forgets {
+        return sync_inode(persist, cell, data_only, With::Nothing);
+    }
+    let names = Names::new(persist, target)?;
+    if rights::rights_pending(persist, cell) {
+        // They go before the inode (persist::rights).
+        names.finish()?;
+        return sync_inode(persist, cell, data_only, With::Nothing);
+    }
+    sync_inode(persist, cell, data_only, With::Names(&names))?;
+    names.finish()
+}
+
+/// Makes durable what is not of an inode, and names with it; if there is nothing, neither.
+fn sync_inode(persist: &Persist, cell: &Cell, data_only: bool, with: With<'_>) -> Result<()> {
+    let alone = !matches!(with, With::Groups(g) if !g.is_empty());
+    let wanted = if data_only { DATASYNC | UNSYNCED } else { DIRTY | XATTR_DIRTY | UNSYNCED | DATASYNC };
+    if alone && cell.is_synced(wanted, data_only) {
+        return Ok(persist.store.healthy()?);
+    }
+    let l = cell.sync_lock.lock();
+    let dirty_data = cell.has_dirty();
+    let changed = !data_only && cell.dir().is_some_and(Dir::has_changed);
+    if alone && !dirty_data && !cell.wants(wanted, data_only) && !changed {
+        return Ok(persist.store.healthy()?);
+    }
+    let what_for = if data_only { For::DataSync } else { For::Sync };
+    if !data_only {
+        // What is left dirty of the attributes stays on its list.
+        cell.clear_if_set(QUEUED);
+    }
+    let r = writeback::write_back_inode(persist, cell, l, what_for, with, usize::MAX);
+    if cell.has_dirty() {
+        persist.journal.dirty_cell(cell, 0);
+    }
+    r.map(drop)
+}

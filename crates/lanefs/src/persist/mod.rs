@@ -1,0 +1,136 @@
+//! From memory to the store: writing inodes back, fsync, epoch commits, checkpoints, and the
+//! threads that do it unasked.
+//!
+//! What travels how. Namespace groups: in an fsync's batch (the closure) or in their epoch's
+//! commit. Attributes, xattrs and pages: in an `InodeUpdate`, each inode captured consistently;
+//! durable at once for an fsync, else at the next checkpoint.
+//!
+//! Locks, outermost first: closing, syncing, checkpointing, the reaper's, an inode's sync_lock, an
+//! inode's writeback lock (memfs::data), the backlog, a lane. A seal happens with the backlog's
+//! lock held and no lane; no lock of an inode is taken under it, and no checkpoint or commit made
+//! under a lock of an inode. A checkpoint's seal takes the backlog's lock with the store's own
+//! checkpoint lock held: so room for a commit is made before it is taken, never under it.
+//!
+//! Each file calls those above it in this list, and none below:
+//!
+//! ```text
+//! unsynced    what was written back and is not durable
+//! piece       some pages and the attributes of an inode, as the store takes them
+//! stream      a file of which much is dirty, in pieces, by helpers
+//! capture     one inode, in rounds
+//! replaced    files that were renamed over others, before a seal
+//! commit      an epoch is sealed, placed, written, published
+//! names       the epoch that an fsync of an ordered volume waits for
+//! reaper      inodes end
+//! checkpoint  what is committed is folded
+//! writeback   inodes, some and all, with what may have to be done first
+//! closure     the names that go with an fsync of a relaxed volume
+//! fsync       fsync(2) and fdatasync(2)
+//! ahead       files that grow are written while they grow
+//! reclaim     clean inodes and names leave memory
+//! free        what was removed counts as free
+//! background  the thread that does all of that unasked
+//! service     what operations ask for, what the frame pool asks for, and the end
+//! ```
+
+pub(crate) mod ahead;
+pub(crate) mod background;
+pub(crate) mod capture;
+pub(crate) mod checkpoint;
+pub(crate) mod closure;
+pub(crate) mod commit;
+pub(crate) mod free;
+pub(crate) mod fsync;
+pub(crate) mod names;
+mod piece;
+pub(crate) mod reaper;
+pub(crate) mod reclaim;
+pub(crate) mod replaced;
+
+pub(crate) mod service;
+mod stream;
+#[cfg(test)]
+pub(crate) mod testing;
+pub(crate) mod unsynced;
+pub(crate) mod writeback;
+
+use crate::core::Core;
+use ahead::Ahead;
+use background::Background;
+use checkpoint::Thinned;
+use crossbeam_utils::CachePadded;
+use lanefs_format::Ino;
+use lanefs_store::OpenReport;
+use lanefs_sync::lock::Mutex;
+use reaper::Reaper;
+use reclaim::Reclaim;
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::Arc;
+use unsynced::FlushQueue;
+
+/// Says whether somebody outside still knows an inode.
+pub(crate) type Keeper = Box<dyn Fn(Ino) -> bool + Send + Sync>;
+
+/// What brings a volume's changes to its store. It owns the core, and is one to whoever needs no
+/// more.
+pub(crate) struct Persist {
+    core: Core,
+    /// One checkpoint at a time; and the directories that lost names which the last one had not
+    /// folded.
+    pub checkpointing: CachePadded<Mutex<HashMap<Ino, Thinned>>>,
+    pub flush: CachePadded<Mutex<FlushQueue>>,
+    /// One close at a time: another must not take the first one's end for an error.
+    closing: CachePadded<Mutex<()>>,
+    /// One sync(2) at a time.
+    syncing: CachePadded<Mutex<()>>,
+    pub reaper: CachePadded<Mutex<Reaper>>,
+    pub reclaim: CachePadded<Mutex<Reclaim>>,
+    pub report: OpenReport,
+    /// Pages written back in one transaction.
+    pub round_pages: usize,
+    /// Wakes the background thread.
+    pub background: Arc<Background>,
+    /// The files that grow, and the thread that writes them.
+    pub ahead: Arc<Ahead>,
+    /// Whether a front end still knows an inode without a name; asked by the reaper only.
+    pub keeper: CachePadded<Mutex<Option<Keeper>>>,
+}
+
+impl Persist {
+    /// Around the core of a volume that was opened just now, with segments of `segment_blocks`
+    /// blocks.
+    pub fn new(core: Core, report: OpenReport, segment_blocks: u32) -> Persist {
+        Persist {
+            core,
+            checkpointing: Default::default(),
+            flush: Default::default(),
+            closing: Default::default(),
+            syncing: Default::default(),
+            reaper: Default::default(),
+            reclaim: Default::default(),
+            report,
+            round_pages: (segment_blocks as usize * 2).min(piece::MAX_PAGES),
+            background: Arc::default(),
+            ahead: Arc::default(),
+            keeper: Default::default(),
+        }
+    }
+}
+
+impl Persist {
+    /// Ends the background threads and waits for them.
+    pub fn stop_threads(&self) {
+        self.background.stop();
+        self.ahead.stop();
+    }
+}
+
+impl Deref for Persist {
+    type Target = Core;
+
+    #[inline]
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}

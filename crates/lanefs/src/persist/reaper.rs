@@ -1,0 +1,451 @@
+//! The end of inodes: when the last name is gone and nobody holds the file open (DESIGN, "Freeing
+//! an inode").
+//!
+//! 1. Whoever takes the last name pushes the inode on its lane's list.
+//! 2. A round takes the lists and asks the epoch collector to tell when everybody who was pinned
+//!    then is gone: whoever found the inode by its name has by then given it up or holds an open
+//!    slot.
+//! 3. The next round passes over what is held open, marks the other candidates FREED, then reads
+//!    all open slots again. An opener takes its slot, then looks for FREED (both SeqCst): either it
+//!    sees the mark and gives up, or the round sees the slot and takes the mark back. What is open
+//!    all the time is never marked: its number never leads nowhere. What is being written back
+//!    waits for the next round; what has ended is written back no more ([`ENDED`]), whoever has it
+//!    on a list. A front end that hands out inode numbers may keep an inode in the same way
+//!    (`Volume::keep_unnamed`).
+//! 4. The others get a DEAD group. Their cells stay, marked, until that group is committed: no
+//!    pending group names them then. The number answers ESTALE (`MemFs::dead`) until it is folded,
+//!    and only then it can be given out again.
+//! 5. An inode that was made and ended since the last fold never gets a block: when its DEAD is
+//!    committed, every fold to come meets both groups. The block that was promised at its making
+//!    goes back then, not at the checkpoint: files that live for a moment would fill a small volume
+//!    with promises.
+
+use crate::core::page_store;
+use crate::error::Result;
+use crate::memfs::cell::{ENDED, FREED};
+use crate::ops::Op;
+use crate::persist::Persist;
+use crossbeam_epoch::Guard;
+use lanefs_format::Ino;
+use lanefs_format::record::Effect;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::time::{Duration, Instant};
+
+#[derive(Default)]
+pub(crate) struct Reaper {
+    /// Waiting for their grace to pass.
+    staged: Option<(Arc<AtomicBool>, Vec<Ino>)>,
+    /// Unlinked and open.
+    open: Vec<Ino>,
+    /// Freed, by epoch of the DEAD group; not folded yet.
+    freed: Vec<(u64, Ino)>,
+    /// Those of them whose cells are in memory, because that epoch was not committed when they were
+    /// looked at last.
+    buried: Vec<(u64, Ino)>,
+    /// Of inodes that ended before they were folded, by epoch of the DEAD group and of the group
+    /// that made them: how many. Their blocks are promised still.
+    cancelled: BTreeMap<(u64, u64), u64>,
+    /// Blocks of the inodes in `freed`, about.
+    blocks: u64,
+    /// When a checkpoint was last made for who asked how much is free, and how long it took.
+    pub(super) asked: Option<(Instant, Duration)>,
+}
+
+impl Reaper {
+    /// Takes out what a fold up to `epoch` has ended.
+    pub fn take_folded(&mut self, epoch: u64) -> Vec<Ino> {
+        let (done, rest) = self.freed.drain(..).partition(|f| f.0 <= epoch);
+        self.freed = rest;
+        if self.freed.is_empty() {
+            self.blocks = 0;
+        }
+        let done: Vec<(u64, Ino)> = done;
+        done.into_iter().map(|f| f.1).collect()
+    }
+
+    /// Whether there are unlinked inodes that somebody holds open.
+    pub fn keeps_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Blocks of inodes that ended and are not folded, about.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Whether the next round finds the grace passed of what the last one took.
+    #[cfg(test)]
+    pub fn is_due(&self) -> bool {
+        self.staged.as_ref().is_some_and(|s| s.0.load(Acquire))
+    }
+
+    /// Notes an inode made in epoch `born` that ended in `epoch`.
+    fn note_unmade(&mut self, epoch: u64, born: u64) {
+        *self.cancelled.entry((epoch, born)).or_default() += 1;
+    }
+}
+
+/// One round. `wait`: let the grace pass inside this call, and go on as long as more comes
+/// (closing, tests, a volume that is full).
+pub(crate) fn reap(persist: &Persist, wait: bool) -> Result<usize> {
+    if wait { reap_rounds(persist, 20_000, usize::MAX) } else { reap_rounds(persist, 0, 1) }
+}
+
+/// What a checkpoint should not write: files that ended by now, but for their grace. Waits for
+/// that some milliseconds at most.
+pub(crate) fn reap_for_checkpoint(persist: &Persist) -> Result<usize> {
+    reap_rounds(persist, 150, 2)
+}
+
+/// Up to `rounds` rounds, each of which looks `patience` times whether the grace has passed: a
+/// hundred times at once, then every 50 us.
+fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize) -> Result<usize> {
+    let mut r = persist.reaper.lock();
+    drop_buried(persist, &mut r);
+    give_back_of(persist, &mut r);
+    let mut reaped = 0;
+    loop {
+        if let Some((done, _)) = &r.staged {
+            let done = done.clone();
+            let mut turns = 0;
+            while !done.load(Acquire) {
+                crossbeam_epoch::pin().flush();
+                if turns >= patience {
+                    return Ok(reaped);
+                }
+                turns += 1;
+                if turns > 100 {
+                    lanefs_sync::schedule::sleep(std::time::Duration::from_micros(50));
+                }
+            }
+        }
+        let mut last = 0;
+        if let Some((_, list)) = r.staged.take() {
+            last = reap_list(persist, &mut r, list)?;
+            reaped += last;
+        }
+        let mut list = std::mem::take(&mut r.open);
+        let open_only = list.len();
+        for lane in 0..persist.journal.lanes.len() {
+            list.extend(
+                std::mem::take(&mut persist.journal.lanes.lock(lane).orphans).into_iter().map(|o| o.1),
+            );
+        }
+        if list.is_empty() {
+            return Ok(reaped);
+        }
+        let fresh = list.len() > open_only;
+        let done = Arc::new(AtomicBool::new(false));
+        let signal = done.clone();
+        let guard = crossbeam_epoch::pin();
+        guard.defer(move || signal.store(true, Release));
+        guard.flush();
+        drop(guard);
+        r.staged = Some((done, list));
+        // What is held open stays on the list: another look makes sense only while something
+        // happens.
+        if patience == 0 || rounds == 0 || !fresh && last == 0 {
+            return Ok(reaped);
+        }
+        rounds -= 1;
+    }
+}
+
+/// Drops the cells of freed inodes whose end is committed: create and unlink all day would fill
+/// the memory between two checkpoints.
+pub(super) fn drop_buried(persist: &Persist, r: &mut Reaper) {
+    let committed = persist.journal.committed();
+    let guard = crossbeam_epoch::pin();
+    r.buried.retain(|&(epoch, ino)| {
+        if epoch > committed {
+            return true;
+        }
+        if let Some(cell) = persist.memfs.cells.get(ino, &guard).filter(|c| c.has(FREED)) {
+            persist.memfs.cells.remove(cell, &guard);
+            persist.journal.count_cells(-1);
+        }
+        false
+    });
+    // As many as were removed at once need not come again.
+    r.buried.shrink_to(r.buried.len() * 2);
+}
+
+/// Gives back the blocks promised to inodes that no fold will meet alive (5), and says how
+/// many. The caller does not hold the backlog's lock.
+pub(crate) fn release_cancelled(persist: &Persist) -> u64 {
+    give_back_of(persist, &mut persist.reaper.lock())
+}
+
+fn give_back_of(persist: &Persist, r: &mut Reaper) -> u64 {
+    let rest = r.cancelled.split_off(&(persist.journal.committed() + 1, 0));
+    let ended = std::mem::replace(&mut r.cancelled, rest);
+    if ended.is_empty() {
+        return 0;
+    }
+    let mut backlog = persist.journal.backlog.lock();
+    let mut back = 0;
+    for ((epoch, born), n) in ended {
+        let n = backlog.unpromise(born, n, persist.store.folded_epoch());
+        back += n;
+        // What an epoch both made and ended was absorbed: it was never owed.
+        if n > 0 && epoch > born {
+            persist.store.cancel_unfolded(born, n);
+        }
+    }
+    drop(backlog);
+    if back > 0 {
+        persist.store.unreserve_nodes(persist.journal.lanes.mine(), back);
+    }
+    back
+}
+
+/// Every inode some handle holds open.
+fn open_inodes(persist: &Persist) -> HashSet<u64> {
+    let mut open = HashSet::new();
+    for lane in 0..persist.journal.lanes.len() {
+        persist.journal.lanes.shared(lane).slots.collect(&mut open);
+    }
+    open
+}
+
+fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize> {
+    let guard = crossbeam_epoch::pin();
+    let keeper = persist.keeper.lock();
+    let kept = |ino: Ino| keeper.as_ref().is_some_and(|keeps| keeps(ino));
+    let open = open_inodes(persist);
+    let mut doomed: Vec<Ino> = Vec::with_capacity(list.len());
+    for ino in list {
+        // A link may have been added through an open handle, and a number may be on the list
+        // twice.
+        let Some(c) = persist.memfs.cells.get(ino, &guard).filter(|c| c.nlink.load(SeqCst) == 0) else {
+            continue;
+        };
+        if open.contains(&ino.0) || kept(ino) {
+            r.open.push(ino);
+        } else if c.life.fetch_or(FREED, SeqCst) & FREED == 0 {
+            doomed.push(ino);
+        }
+    }
+    let open = if doomed.is_empty() { open } else { open_inodes(persist) };
+    let folded = persist.journal.folded();
+    let mut n = 0;
+    for ino in doomed {
+        let Some(cell) = persist.memfs.cells.get(ino, &guard) else { continue };
+        // Who is writing it back may have captured it before: an update behind the fold of its
+        // end would bring its number to life again.
+        let not_written = cell.sync_lock.try_lock();
+        if open.contains(&ino.0) || cell.nlink.load(SeqCst) != 0 || kept(ino) || not_written.is_none() {
+            cell.clear(FREED);
+            if cell.nlink.load(SeqCst) == 0 {
+                r.open.push(ino);
+            }
+            continue;
+        }
+        let epoch = log_dead(persist, cell, &guard);
+        cell.set(ENDED);
+        drop(not_written);
+        r.blocks += cell.stat().blocks / 8;
+        if let Some(d) = cell.data() {
+            d.drop_all(&page_store::data_ctx(persist, cell));
+        }
+        cell.drop_stamps();
+        persist.memfs.dead.lock().insert(ino);
+        r.freed.push((epoch, ino));
+        r.buried.push((epoch, ino));
+        if cell.born > folded {
+            r.note_unmade(epoch, cell.born);
+        }
+        n += 1;
+    }
+    // A file that got and lost names while it was open is on the list more than once.
+    r.open.sort_unstable();
+    r.open.dedup();
+    Ok(n)
+}
+
+fn log_dead(persist: &Persist, cell: &crate::memfs::Cell, _guard: &Guard) -> u64 {
+    let mut op = Op::begin(persist);
+    cell.named_by(op.lane, 0);
+    // Whoever asks for durability asks for names: the end of a file that has none is nobody's
+    // concern.
+    let v = op.version_unasked();
+    cell.named_by(op.lane, v.epoch);
+    op.append(v, &[Effect::Dead { ino: cell.ino, generation: cell.generation }]);
+    v.epoch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use super::{reap, reap_for_checkpoint, release_cancelled};
+    use crate::persist::testing::volume;
+    use crate::persist::{checkpoint, commit};
+    use crate::{MountOptions, Volume};
+    use lanefs_format::ROOT_INO;
+
+    #[test]
+    fn what_was_removed_leaves_memory_at_the_commit_and_its_number_answers_estale() {
+        let options = MountOptions { background: false, ..MountOptions::default() };
+        let device: std::sync::Arc<dyn lanefs_store::device::Device> =
+            std::sync::Arc::new(lanefs_store::device::MemoryDevice::new(64 << 20).unwrap());
+        lanefs_store::Store::format(std::slice::from_ref(&device), &lanefs_store::FormatOptions::default())
+            .unwrap();
+        let v = Volume::open_devices(vec![device], &options).unwrap();
+        let (fs, inner) = (v.fs(), &v.0.persist);
+        fs.stat("/").unwrap();
+        let before = inner.journal.cells_in_memory();
+        let mut numbers = Vec::new();
+        for turn in 0..3 {
+            for i in 0..100 {
+                let name = format!("/{turn}-{i}");
+                fs.write(&*name, b"").unwrap();
+                numbers.push(fs.stat(&*name).unwrap().ino);
+                fs.unlink(&*name).unwrap();
+            }
+            assert_eq!(inner.journal.cells_in_memory(), before + 100);
+            reap(inner, true).unwrap();
+            commit::seal_and_commit(inner).unwrap();
+            reap(inner, false).unwrap();
+            assert_eq!(
+                inner.journal.cells_in_memory(),
+                before,
+                "no checkpoint has been made, but the epoch is committed"
+            );
+            for ino in &numbers {
+                assert_eq!(v.node_stat(*ino).unwrap_err().errno(), libc::ESTALE);
+            }
+            // The numbers may come again from here on.
+            checkpoint::checkpoint(inner).unwrap();
+            numbers.clear();
+        }
+        assert!(v.node_stat(ROOT_INO).is_ok());
+    }
+
+    /// A volume, and the blocks promised before anything is made in it: one for names, which stays
+    /// promised.
+    fn begun(mib: u64) -> (Volume, u64) {
+        let (v, _) = volume(mib);
+        v.fs().write("/first", b"").unwrap();
+        let reserved = v.0.persist.store.space().reserved;
+        (v, reserved)
+    }
+
+    /// Makes a hundred files beside one that stays, in one epoch, and removes them, in the same or
+    /// in the next.
+    fn come_and_go(v: &Volume, turn: usize, same_epoch: bool) {
+        let (fs, inner) = (v.fs(), &v.0.persist);
+        for i in 0..=100 {
+            fs.write(format!("/{turn}-{i}"), b"").unwrap();
+        }
+        if !same_epoch {
+            commit::seal_and_commit(inner).unwrap();
+        }
+        (0..100).for_each(|i| fs.unlink(format!("/{turn}-{i}")).unwrap());
+        reap(inner, true).unwrap();
+    }
+
+    #[test]
+    fn what_is_made_and_removed_before_a_checkpoint_gives_its_block_back_at_the_commit() {
+        for same_epoch in [true, false] {
+            let (v, before) = begun(64);
+            let inner = &v.0.persist;
+            let low_water = || inner.store.pressure().low_water;
+            let low = low_water();
+            for turn in 0..3 {
+                come_and_go(&v, turn, same_epoch);
+                let stay = before + turn as u64 + 1;
+                let promised = inner.store.space().reserved - stay;
+                assert!((100..110).contains(&promised), "{promised}: their end is not durable");
+                commit::seal_and_commit(inner).unwrap();
+                if turn == 0 {
+                    let born = inner.reaper.lock().cancelled.keys().next().unwrap().1;
+                    inner.reaper.lock().note_unmade(u64::MAX - 1, born);
+                }
+                assert_eq!(release_cancelled(inner), 100, "the end of another is not durable");
+                inner.reaper.lock().cancelled.clear();
+                let promised = inner.store.space().reserved - stay;
+                assert!(promised < 10 * (turn as u64 + 1), "{promised}: names alone");
+                assert_eq!(low_water(), low, "room is kept back for inodes that are gone");
+            }
+            // Room for those that stay is kept back all the same.
+            (0..64).for_each(|i| drop(v.fs().create(format!("/more{i}")).unwrap()));
+            commit::seal_and_commit(inner).unwrap();
+            assert_eq!(low_water(), low + 4);
+            checkpoint::checkpoint(inner).unwrap();
+            let space = inner.store.space();
+            assert_eq!((space.reserved, space.inodes), (0, 69));
+            assert_eq!(low_water(), low);
+        }
+    }
+
+    /// It folds the one and not the other: the block is needed.
+    #[test]
+    fn what_a_checkpoint_was_handed_before_the_end_gives_its_block_back_there() {
+        let (v, device) = volume(256);
+        let (inner, fs) = (&v.0.persist, v.fs());
+        let name = |i: usize| format!("/{i:0>200}");
+        // So many buckets that the fold writes some before its end.
+        (0..12_000).for_each(|i| drop(fs.create(name(i)).unwrap()));
+        let (volume, done) = (inner.clone(), Arc::new(AtomicBool::new(false)));
+        commit::seal_and_commit(inner).unwrap();
+        let called = done.clone();
+        let hook = move || {
+            assert!(volume.store.folded_epoch() < volume.journal.committed(), "the fold is done");
+            (0..100).for_each(|i| fs.unlink(name(i)).unwrap());
+            assert_eq!(super::reap(&volume, true).unwrap(), 100);
+            commit::seal_and_commit(&volume).unwrap();
+            let before = volume.store.space().reserved;
+            assert_eq!(super::release_cancelled(&volume), 0);
+            assert_eq!(volume.store.space().reserved, before);
+            called.store(true, SeqCst);
+        };
+        device.at_write(hook);
+        checkpoint::checkpoint(inner).unwrap();
+        assert!(done.load(SeqCst));
+        assert_eq!(inner.store.space().reserved, 0);
+        checkpoint::checkpoint(inner).unwrap();
+        assert_eq!(inner.store.space().inodes, 11_901);
+    }
+
+    /// Each has a number of its own and a block promised; none is ever written.
+    #[test]
+    fn files_that_live_for_a_moment_do_not_fill_a_volume() {
+        let (v, _) = begun(96);
+        let (fs, inner) = (v.fs(), &v.0.persist);
+        let blocks = inner.store.space().total;
+        let before = inner.journal.folded();
+        for n in 0..blocks * 3 / 2 {
+            fs.write(format!("/{n}"), b"").unwrap();
+            fs.unlink(format!("/{n}")).unwrap();
+            if n % 512 == 0 {
+                reap(inner, true).unwrap();
+                commit::seal_and_commit(inner).unwrap();
+                release_cancelled(inner);
+                assert!(inner.store.space().reserved < 1024 + blocks / 16, "{:?}", inner.store.space());
+            }
+        }
+        assert_eq!(inner.journal.folded(), before, "a checkpoint was made");
+    }
+
+    /// Else it writes their inodes, and the next checkpoint frees them.
+    #[test]
+    fn a_round_of_the_background_folds_no_file_that_is_gone() {
+        let (v, _) = begun(64);
+        let (fs, inner) = (v.fs(), &v.0.persist);
+        checkpoint::checkpoint(inner).unwrap();
+        let before = inner.store.space();
+        for i in 0..100 {
+            fs.write(format!("/{i}"), b"").unwrap();
+            fs.unlink(format!("/{i}")).unwrap();
+        }
+        // It does not wait for long, and other tests are pinned too.
+        let mut reaped = 0;
+        while reaped < 100 {
+            reaped += reap_for_checkpoint(inner).unwrap();
+        }
+        checkpoint::checkpoint(inner).unwrap();
+        assert_eq!(inner.store.space(), before);
+    }
+}

@@ -1,0 +1,119 @@
+//! What operations ask for ([`Persistence`]), what the frame pool asks for, and the end of a
+//! volume.
+
+use super::capture::{self, For, With};
+use super::{Persist, ahead, checkpoint, free, names, reaper, replaced, writeback};
+use crate::core::Persistence;
+use crate::error::{Error, Result};
+use crate::memfs::Cell;
+use crate::memfs::data::Writeback;
+use std::sync::{Arc, Weak};
+
+impl Persistence for Persist {
+    fn free_space(&self) -> bool {
+        free::free_space(self)
+    }
+
+    fn fold_log(&self) -> Result<()> {
+        checkpoint::checkpoint(self).map(drop)
+    }
+
+    fn write_back_all(&self) -> Result<()> {
+        writeback::write_back_all(self, false)
+    }
+
+    fn has_grown(&self, inode: &Cell, wait: bool) {
+        ahead::has_grown(self, inode, wait);
+    }
+
+    fn write_attributes(&self, inode: &Cell) -> Result<()> {
+        names::with_rights_committed(self, inode, || {
+            let lock = inode.sync_lock.lock();
+            capture::write_back_held(self, inode, &lock, For::Later, With::Nothing, 0).map(drop)
+        })
+    }
+
+    fn flush_renamed(&self, inode: &Cell) -> Result<()> {
+        replaced::flush_renamed_inode(self, inode)
+    }
+
+    fn flush_before_rename(&self, inode: &Cell) -> Result<()> {
+        names::with_rights_committed(self, inode, || replaced::flush_renamed_inode(self, inode))
+    }
+
+    fn commit_rights(&self, inode: &Cell) -> Result<()> {
+        names::commit_rights(self, inode)
+    }
+
+    fn wake(&self) {
+        self.background.wake();
+    }
+
+    fn wait_for_round(&self) -> bool {
+        self.background.is_running() && {
+            self.background.wake_and_wait();
+            true
+        }
+    }
+}
+
+/// What the frame pool calls when much is dirty.
+struct Pressure(Weak<Persist>);
+
+impl Writeback for Pressure {
+    fn wake(&self) {
+        if let Some(persist) = self.0.upgrade() {
+            persist.background.wake();
+        }
+    }
+
+    fn write_back(&self, want: usize) -> usize {
+        self.0.upgrade().map_or(0, |persist| writeback::write_back_some(&persist, want))
+    }
+}
+
+/// Tells operations and the frame pool whom to ask. Once, when the volume is opened.
+pub(crate) fn serve(persist: &Arc<Persist>) {
+    let weak: Weak<Persist> = Arc::downgrade(persist);
+    persist.set_persistence(weak.clone());
+    persist.memfs.frames.set_writeback(Arc::new(Pressure(weak)));
+}
+
+/// Ends the volume: what can be freed is, everything is written back, and the last checkpoint has
+/// the clean mark. After an error it has ended as by a crash.
+pub(crate) fn close(persist: &Persist) -> Result<()> {
+    let _one = persist.closing.lock();
+    if persist.is_stopped() {
+        persist.store.release();
+        return Ok(());
+    }
+    persist.stop_threads();
+    let r = if persist.options.read_only {
+        Ok(Ok(()))
+    } else {
+        // A file that cannot be written holds back neither the others nor the names; the caller
+        // hears of it at the end.
+        let content = reaper::reap(persist, true).and(writeback::write_back_all(persist, false));
+        checkpoint::checkpoint(persist).map(|_| content)
+    };
+    persist.stop();
+    let closed = match r {
+        Ok(content) => persist.store.close().map_err(Error::from).and(content),
+        Err(e) => {
+            persist.store.shutdown();
+            Err(e)
+        }
+    };
+    persist.store.release();
+    closed
+}
+
+impl Drop for Persist {
+    fn drop(&mut self) {
+        if let Err(e) = close(self) {
+            tracing::error!(
+                "closing the volume failed: {e}; what was synced is safe and will be recovered at the next mount"
+            );
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Writing back a file of which much is dirty: one thread captures while two others hand over what
+//! it captured.
+//!
+//! A round of `capture.rs` copies pages, then has the store give them places and checksums, then
+//! waits for the device, one after the other; the device rests for more than half of that. Here the
+//! pages go in pieces, once over the file, and each piece takes these steps while others are in
+//! other steps. The round that follows, always, tells what changed meanwhile; if the write is
+//! durable, that round is what makes it so.
+//!
+//! 1. All pieces of a stretch carry the attributes and the size of one moment: in whatever order
+//!    the store takes them, the inode ends with these.
+//! 2. No mark of the inode is taken here: the round that follows takes them, and captures all of
+//!    what they stand for (O15).
+//! 3. The cell's writeback lock is held over a stretch, from the attributes until its last piece is
+//!    finished: nobody cuts the file meanwhile, and no page is in two pieces. A page that is
+//!    written again meanwhile stays dirty.
+//! 4. No piece is durable by itself: a checkpoint may find any of them with the store or not, as
+//!    with the rounds.
+//!
+//! The helpers live as long as the call, and take nothing but what they are handed. Without threads
+//! of the background (tests, simulation) there are none, and rounds do it all.
+
+use super::piece::{self, MAX_PAGES};
+use crate::core::page_store;
+use crate::error::{Error, Result, posix};
+use crate::memfs::Cell;
+use crate::memfs::cell::{STORED, XATTR_DIRTY};
+use crate::memfs::data::FileData;
+use crate::ops::rights;
+use crate::ops::rights::RIGHTS_PENDING;
+use crate::persist::Persist;
+use lanefs_format::Attrs;
+use lanefs_store::{InodeUpdate, Transaction};
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Pages of a piece.
+const PIECE: usize = MAX_PAGES / 4;
+/// Pieces of a stretch: who waits for the writeback lock waits for so many.
+const STRETCH: usize = 32;
+/// Threads that submit.
+const HELPERS: usize = 2;
+/// Fewer dirty pages are left to the rounds.
+pub(super) const LEAST: usize = 3 * PIECE;
+
+/// A thread that submits what it is sent, in turn.
+struct Helper {
+    jobs: Sender<Transaction>,
+    answers: Receiver<Result<()>>,
+}
+
+/// A piece under way.
+struct Piece {
+    helper: usize,
+    pages: Vec<u64>,
+}
+
+/// Whether so much of the file is dirty that helpers are worth it, for who may write `max`
+/// pages.
+pub(super) fn is_worth_streaming(persist: &Persist, data: &FileData, max: usize) -> bool {
+    // Where segments are small, many pages at a time would need many free ones.
+    persist.options.background
+        && max >= LEAST
+        && persist.round_pages == MAX_PAGES
+        && data.size() >= (LEAST * lanefs_format::BLOCK_SIZE) as u64
+        && data.has_dirty_pages(LEAST)
+}
+
+/// Hands over up to `max` dirty pages, not durably, for a caller that holds the cell's
+/// sync_lock and has noted that the inode is under way; returns how many the store has.
+/// `data_only`: of the attributes the size alone.
+pub(super) fn stream_out(
+    persist: &Persist,
+    cell: &Cell,
+    data: &FileData,
+    data_only: bool,
+    max: usize,
+) -> Result<usize> {
+    std::thread::scope(|s| {
+        let mut helpers = Vec::with_capacity(HELPERS);
+        for _ in 0..HELPERS {
+            let (jobs, taken) = channel::<Transaction>();
+            let (answer, answers) = channel();
+            let work = move || {
+                for t in taken {
+                    if answer.send(piece::submit_one(persist, t)).is_err() {
+                        return;
+                    }
+                }
+            };
+            let name = std::thread::Builder::new().name("lanefs-stream".into());
+            if name.spawn_scoped(s, work).is_ok() {
+                helpers.push(Helper { jobs, answers });
+            }
+        }
+        let (mut written, mut from) = (0, Some(0));
+        while let Some(at) = from
+            && !helpers.is_empty()
+            && written < max
+        {
+            let pieces = (max - written).div_ceil(PIECE).min(STRETCH);
+            let n;
+            (n, from) = stretch(persist, cell, data, data_only, at, pieces, &helpers)?;
+            written += n;
+        }
+        Ok(written)
+    })
+}
+
+/// Hands over up to `pieces` pieces from page `from` on; returns the pages of which the store
+/// has them, and where to go on, if anything is left.
+fn stretch(
+    persist: &Persist,
+    cell: &Cell,
+    data: &FileData,
+    data_only: bool,
+    mut from: u64,
+    pieces: usize,
+    helpers: &[Helper],
+) -> Result<(usize, Option<u64>)> {
+    let ctx = page_store::data_ctx(persist, cell);
+    let lock = data.lock_writeback();
+    let was_stored = data_only || cell.set(STORED) & STORED != 0;
+    let attrs = if data_only {
+        Attrs { mode: cell.kind.mode_bits(), size: data.size(), ..Attrs::default() }
+    } else {
+        cell.attrs()
+    };
+    // An inode that the store hears of for the first time has its extended attributes with its
+    // first pages.
+    let mut xattrs = (!was_stored && cell.has(XATTR_DIRTY)).then(|| piece::encoded_xattrs(cell)).flatten();
+    let (mut written, mut failed) = (0, None::<Error>);
+    let mut under_way = VecDeque::with_capacity(helpers.len());
+    let mut finish = |p: Piece| {
+        let r = helpers[p.helper].answers.recv().unwrap_or_else(|_| posix(libc::EIO));
+        data.finish(&ctx, &lock, &p.pages, r.is_ok());
+        match r {
+            Ok(()) => written += p.pages.len(),
+            Err(e) => failed = failed.take().or(Some(e)),
+        }
+        failed.is_none()
+    };
+    let (mut skipped, mut pending) = (0, false);
+    let mut more = true;
+    for n in 0..pieces {
+        let captured = data.capture(&ctx, &lock, PIECE, from..u64::MAX, attrs.size);
+        (more, skipped) = (captured.more, skipped + captured.skipped);
+        let pages: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
+        let Some(&last) = pages.last() else {
+            more = false;
+            break;
+        };
+        if rights::rights_pending(persist, cell) {
+            data.finish(&ctx, &lock, &pages, false);
+            pending = true;
+            break;
+        }
+        from = last + 1;
+        let u = InodeUpdate {
+            ino: cell.ino,
+            attrs,
+            size_only: data_only,
+            xattrs: xattrs.take(),
+            reserved: pages.len() as u32,
+            pages: captured.pages,
+        };
+        let t = Transaction {
+            lane: persist.journal.lanes.mine(),
+            durable: false,
+            groups: Vec::new(),
+            inodes: vec![u],
+        };
+        let helper = n % helpers.len();
+        // A helper that is gone answers nothing either: `finish` hears of it.
+        let _ = helpers[helper].jobs.send(t);
+        under_way.push_back(Piece { helper, pages });
+        if under_way.len() > helpers.len()
+            && let Some(p) = under_way.pop_front()
+            && !finish(p)
+        {
+            break;
+        }
+        if !more || skipped > 0 {
+            break;
+        }
+    }
+    while let Some(p) = under_way.pop_front() {
+        finish(p);
+    }
+    // What was handed over is older than the change of rights: see `persist::rights`, 2.
+    match failed.or(pending.then_some(RIGHTS_PENDING)) {
+        Some(e) => {
+            if !was_stored && written == 0 {
+                cell.clear(STORED);
+            }
+            Err(e)
+        }
+        // The rest stays dirty; whoever asked for durability must hear of it.
+        None if skipped > 0 => posix(libc::ENOSPC),
+        None => Ok((written, more.then_some(from))),
+    }
+}

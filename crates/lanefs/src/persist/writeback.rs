@@ -1,0 +1,155 @@
+//! Writing inodes back: one with all that may have to be done for it first, some because memory is
+//! short, and all for sync(2).
+
+use super::capture::{For, With, write_back_held};
+use super::names::commit_rights;
+use super::{Persist, checkpoint, commit, unsynced};
+use crate::error::Result;
+use crate::memfs::Cell;
+use crate::memfs::cell::{DATASYNC, DIRTY, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::dir::Dir;
+use crate::ops::rights::{hold_rights, is_pending};
+use lanefs_format::{FileKind, Ino};
+use lanefs_sync::lock::MutexGuard;
+use lanefs_sync::{Canary, planted};
+
+/// Writes an inode back: attributes, xattrs and up to `max` dirty pages (in rounds), with
+/// `groups` in the last batch, under the cell's sync_lock, which it gives back. Returns pages
+/// written. On failure everything is dirty again, and the error is recorded for every open
+/// handle; ENOSPC only if somebody waits for it.
+pub(crate) fn write_back_inode<'c>(
+    persist: &Persist,
+    cell: &'c Cell,
+    mut l: MutexGuard<'c, ()>,
+    what_for: For,
+    with: With<'_>,
+    max: usize,
+) -> Result<usize> {
+    let mut r = write_back_held(persist, cell, &l, what_for, with, max);
+    let mut held = None;
+    while r.as_ref().is_err_and(is_pending) {
+        // Not with the lock: the seal may wait for it.
+        drop(l);
+        held.get_or_insert_with(|| hold_rights(cell));
+        commit_rights(persist, cell)?;
+        l = cell.sync_lock.lock();
+        r = write_back_held(persist, cell, &l, what_for, with, max);
+    }
+    if r.as_ref().is_err_and(|e| e.errno() == libc::ENOSPC) {
+        // What was made since the last fold is carried along by every checkpoint of the store's
+        // own, and cannot be cleaned: fold it, and try once more. Not with the lock: a
+        // checkpoint may wait for it.
+        drop(l);
+        checkpoint::checkpoint(persist)?;
+        l = cell.sync_lock.lock();
+        r = write_back_held(persist, cell, &l, what_for, with, max);
+    }
+    drop(held);
+    // For want of room nothing is lost: it is dirty, and whoever syncs it writes it, or hears
+    // of it then.
+    let is_told = |e: &crate::Error| what_for.is_durable() || e.errno() != libc::ENOSPC;
+    if let (Err(e), FileKind::File) = (&r, cell.kind)
+        && is_told(e)
+    {
+        cell.errors.record(e.errno());
+    }
+    drop(l);
+    r
+}
+
+/// Writes back about `want` dirty pages for a writer that found too many; skips cells that
+/// others are writing.
+pub(crate) fn write_back_some(persist: &Persist, want: usize) -> usize {
+    collect_dirty(persist);
+    let mut done = 0;
+    // As many as are queued now: what is put back must not make this loop forever.
+    let mut turns = persist.flush.lock().queue.len();
+    while done < want {
+        // One for each: thousands of writes would hold back all that others let go meanwhile.
+        let guard = crossbeam_epoch::pin();
+        let Some((cell, l)) = unsynced::next_to_write(persist, &mut turns, &guard) else { break };
+        cell.unlist();
+        match write_back_inode(persist, cell, l, For::Later, With::Nothing, want.max(64)) {
+            Ok(n) => done += n,
+            Err(e) => tracing::warn!("writing inode {} back failed: {e}", cell.ino),
+        }
+        cell.give_back();
+        if cell.has_dirty() {
+            persist.journal.dirty_cell(cell, 0);
+        }
+    }
+    done
+}
+
+/// Moves the lanes' dirty lists into the flush queue.
+pub(crate) fn collect_dirty(persist: &Persist) {
+    let now = std::time::Instant::now();
+    let mut q = persist.flush.lock();
+    for lane in 0..persist.journal.lanes.len() {
+        let list = std::mem::take(&mut persist.journal.lanes.lock(lane).dirty);
+        q.queue.extend(list.into_iter().map(|i| (now, i)));
+    }
+}
+
+/// Writes back every inode that is dirty now. `durable`: each survives a crash when this
+/// returns, and so does what was written back before.
+pub(crate) fn write_back_all(persist: &Persist, durable: bool) -> Result<()> {
+    // Later calls find what this one took from the queue durable, not under way.
+    let _one = persist.syncing.lock();
+    collect_dirty(persist);
+    let list: Vec<Ino> = {
+        let mut q = persist.flush.lock();
+        let mut list: Vec<Ino> = q.queue.drain(..).map(|d| d.1).collect();
+        if durable && !planted(Canary::SyncForgetsWritten) {
+            list.extend(q.unsynced());
+        }
+        list
+    };
+    let mut first = None;
+    for (i, &ino) in list.iter().enumerate() {
+        let guard = crossbeam_epoch::pin();
+        let Some(cell) = persist.memfs.cells.get(ino, &guard) else { continue };
+        let l = cell.sync_lock.lock();
+        cell.unlist();
+        let has_pages = cell.has_dirty();
+        if cell.nlink.load(std::sync::atomic::Ordering::Relaxed) == 0 && !durable {
+            // Nobody will see it again unless it is held open; then its owner's fsync or the
+            // pool's pressure writes it.
+            if has_pages {
+                persist.journal.dirty_cell(cell, 0);
+            }
+            continue;
+        }
+        let changed = cell.dir().is_some_and(Dir::has_changed);
+        if !has_pages && !changed && !cell.has(DIRTY | XATTR_DIRTY | DATASYNC | UNSYNCED) {
+            continue;
+        }
+        let what_for = if durable { For::Sync } else { For::Later };
+        match write_back_inode(persist, cell, l, what_for, With::Nothing, usize::MAX) {
+            Ok(_) => cell.give_back(),
+            Err(e) => {
+                first.get_or_insert(e);
+                if persist.check_alive().is_err() {
+                    let now = std::time::Instant::now();
+                    persist.flush.lock().queue.extend(list[i..].iter().map(|ino| (now, *ino)));
+                    break;
+                }
+            }
+        }
+    }
+    first.map_or(Ok(()), Err)
+}
+
+/// sync(2): every dirty inode, then the epoch.
+pub(crate) fn sync_all(persist: &Persist) -> Result<()> {
+    if persist.options.read_only {
+        return Ok(());
+    }
+    // A file that cannot be written holds back neither the others nor the names; whoever called
+    // hears of it.
+    let content = write_back_all(persist, true);
+    if !planted(Canary::SyncWithoutCommit) {
+        commit::seal_and_commit(persist)?;
+    }
+    content
+}
