@@ -7,6 +7,8 @@
 //! runs one cell (one workload, one target, one number of workers) and counts; [`workload`] holds
 //! one small file per workload; [`target`] is what a workload runs on.
 
+#![deny(missing_docs)]
+
 pub mod ablation;
 pub mod cli;
 pub mod clock;

@@ -32,7 +32,7 @@
 //! # After a crash
 //!
 //! A crash is a loss of power, of the kernel or of the process. docs/SEMANTICS.md is the whole
-//! promise; in short:
+//! promise, docs/SAFE-WRITING.md how programs use it; in short:
 //!
 //! ## Names
 //!

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 pub struct AblateArgs {
     #[command(flatten)]
+    #[allow(missing_docs)] // what is flattened has its own
     pub cells: Cells,
     /// Size of each volume in memory.
     #[arg(long, default_value = "1G", value_name = "SIZE")]

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 pub struct CostArgs {
     #[command(flatten)]
+    #[allow(missing_docs)] // what is flattened has its own
     pub cells: Cells,
     /// Size of the volume in memory.
     #[arg(long, default_value = "2G", value_name = "SIZE")]

@@ -17,6 +17,7 @@ pub struct RunArgs {
     #[arg(long, required = true)]
     pub target: Vec<String>,
     #[command(flatten)]
+    #[allow(missing_docs)] // what is flattened has its own
     pub cells: Cells,
     /// Write the results here.
     #[arg(long, value_name = "FILE")]

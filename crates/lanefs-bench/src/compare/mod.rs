@@ -42,6 +42,7 @@ pub struct CompareArgs {
     #[arg(long, value_name = "[NAME=]DIR")]
     pub dir: Vec<String>,
     #[command(flatten)]
+    #[allow(missing_docs)] // what is flattened has its own
     pub cells: Cells,
     /// Size of each peer's device. With `--medium mem` all of them have to fit into memory
     /// together.

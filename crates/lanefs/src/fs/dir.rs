@@ -126,8 +126,8 @@ impl Dir {
 /// means anything. An entry that is there throughout is told once; one that comes or goes meanwhile
 /// may be told.
 ///
-/// Each may be an error: those of [every call](crate::error#every-call); ENOENT or ESTALE, the
-/// directory was removed meanwhile. After an error there are no more.
+/// Each may be an error: those of [every call](crate::error#every-call). After one there are no
+/// more. A directory that was removed meanwhile has no entries.
 #[derive(Debug)]
 pub struct ReadDir {
     listing: Arc<Listing>,

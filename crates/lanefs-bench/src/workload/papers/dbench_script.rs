@@ -10,6 +10,7 @@ const USUAL: &str = "/usr/share/dbench/client.txt";
 /// One call. Paths are relative to the client's directory; an empty one is that directory. `ok`
 /// says whether the call succeeded when it was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the fields are the arguments of the call
 pub enum Call {
     /// NTCreateX of a file: made if missing, cut to nothing if `truncate`.
     Open { path: Box<str>, create: bool, truncate: bool, handle: u16, ok: bool },
