@@ -150,18 +150,18 @@ pub fn run_demo() -> Result<(), String> {
     s.mount(&["--create", "--size", "1G"])?;
     run(Command::new("df").args(["-hT"]).arg(&mnt))?;
 
-    say("Real work: a clone of this repository, and a file written, synced and renamed 200 times");
-    let clone = mnt.join("clone");
-    run(Command::new("git").args(["clone", "--quiet", "--no-hardlinks"]).arg(root()).arg(&clone))?;
+    say(&format!("The first promise. {FILES} files are written, synced and renamed; the server is killed"));
     write_and_sync(&mnt.join("synced")).map_err(|e| e.to_string())?;
-
-    say("The first promise. The server is killed in the middle of it all");
     s.kill()?;
 
     say("Mounted again, every file that an fsync acknowledged is there, byte for byte");
     s.mount(&[])?;
     look(&mnt.join("synced"))?;
     println!("{FILES} of {FILES} files");
+
+    say("Real work: a clone of this repository, checked by git");
+    let clone = mnt.join("clone");
+    run(Command::new("git").args(["clone", "--quiet", "--no-hardlinks"]).arg(root()).arg(&clone))?;
     run(Command::new("git").arg("-C").arg(&clone).args(["fsck", "--full"]))?;
 
     say("Unmounted, the volume is checked: every checksum, every link count");
