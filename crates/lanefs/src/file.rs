@@ -8,9 +8,9 @@ use crate::core::page_store;
 use crate::core::space;
 use crate::error::{Error, Result};
 use crate::locks::RangeLock;
-use crate::memfs::Cell;
-use crate::memfs::cell::{APPEND, IMMUTABLE, Line};
+use crate::memfs::Inode;
 use crate::memfs::data::{FileData, ReadAhead};
+use crate::memfs::inode::{APPEND, IMMUTABLE, Line};
 use crate::opened::Anchor;
 use crate::ops::attr;
 use crate::ops::content;
@@ -40,7 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 #[repr(C)]
 pub struct File {
     anchor: Arc<Anchor>,
-    cell: NonNull<Cell>,
+    inode: NonNull<Inode>,
     lane: u16,
     slot: u32,
     flags: i32,
@@ -55,7 +55,7 @@ pub struct File {
     locked: AtomicBool,
 }
 
-// SAFETY: the cell is made of atomics and locks, so it may be shared and used from any thread; the
+// SAFETY: the inode is made of atomics and locks, so it may be shared and used from any thread; the
 // open slot keeps it in place until the drop.
 unsafe impl Send for File {}
 // SAFETY: as above; the handle's own fields are atomics.
@@ -70,10 +70,10 @@ impl std::fmt::Debug for File {
 impl File {
     fn new(anchor: Arc<Anchor>, claim: Claim<'_>, flags: i32, cred: &Cred) -> File {
         let lane = claim.lane;
-        let (cell, slot) = claim.keep();
+        let (inode, slot) = claim.keep();
         File {
             anchor,
-            cell: NonNull::from(cell),
+            inode: NonNull::from(inode),
             lane: lane as u16,
             slot: slot as u32,
             flags,
@@ -82,16 +82,16 @@ impl File {
             cursor: AtomicU64::new(0),
             ahead: ReadAhead::new(),
             errors_line: Line,
-            errors_seen: AtomicU32::new(cell.errors.sample()),
+            errors_seen: AtomicU32::new(inode.errors.sample()),
             locked: AtomicBool::new(false),
         }
     }
 
-    pub(crate) fn cell(&self) -> &Cell {
-        // SAFETY: while our open slot names the inode, the cell is neither evicted nor freed
+    pub(crate) fn inode(&self) -> &Inode {
+        // SAFETY: while our open slot names the inode, the inode is neither evicted nor freed
         // (oplog::slots, persist::{reaper, reclaim}), and the anchor keeps the table that owns
         // it.
-        unsafe { self.cell.as_ref() }
+        unsafe { self.inode.as_ref() }
     }
 
     pub(crate) fn persist(&self) -> &Persist {
@@ -104,9 +104,9 @@ impl File {
     }
 
     fn data(&self) -> Result<&FileData> {
-        match self.cell().data() {
+        match self.inode().data() {
             Some(d) => Ok(d),
-            None if self.cell().kind == FileKind::Dir => Err(Error::Posix(libc::EISDIR)),
+            None if self.inode().kind == FileKind::Dir => Err(Error::Posix(libc::EISDIR)),
             None => Err(Error::Posix(libc::EINVAL)),
         }
     }
@@ -140,13 +140,13 @@ impl File {
 
     /// Its inode number.
     pub fn ino(&self) -> Ino {
-        self.cell().ino
+        self.inode().ino
     }
 
     /// Its attributes. EIO once the volume is closed.
     pub fn stat(&self) -> Result<Stat> {
         self.persist().check_alive()?;
-        Ok(self.cell().stat())
+        Ok(self.inode().stat())
     }
 
     /// Its attributes, as `std::fs` tells them. EIO once the volume is closed.
@@ -167,7 +167,7 @@ impl File {
         if set.size.is_some() {
             self.writable()?;
         }
-        attr::set_attr(self.persist(), cred, self.cell(), set, true)?;
+        attr::set_attr(self.persist(), cred, self.inode(), set, true)?;
         self.stat()
     }
 
@@ -176,12 +176,12 @@ impl File {
     /// # Errors
     /// Those of [`crate::Volume::node_flags`].
     pub fn inode_flags(&self) -> Result<u32> {
-        flags::inode_flags(self.persist(), self.cell())
+        flags::inode_flags(self.persist(), self.inode())
     }
 
     /// Sets the flags of the inode; errors and crash as [`crate::Volume::node_set_flags`].
     pub fn set_inode_flags(&self, cred: &Cred, flags: u32) -> Result<()> {
-        flags::set_inode_flags(self.persist(), cred, self.cell(), flags)
+        flags::set_inode_flags(self.persist(), cred, self.inode(), flags)
     }
 
     /// Reads at `offset` without moving the cursor; less than asked only at the end of the file or
@@ -204,9 +204,9 @@ impl File {
 
     fn read_where(&self, buf: &mut [u8], offset: u64, kept: bool) -> Result<usize> {
         let data = self.readable()?;
-        let n = content::read_data(self.persist(), self.cell(), data, offset, buf, &self.ahead, kept)?;
+        let n = content::read_data(self.persist(), self.inode(), data, offset, buf, &self.ahead, kept)?;
         if n > 0 && self.flags & libc::O_NOATIME == 0 {
-            content::touch_atime(self.persist(), self.cell());
+            content::touch_atime(self.persist(), self.inode());
         }
         Ok(n)
     }
@@ -247,7 +247,7 @@ impl File {
     pub fn write_back_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let data = self.data()?;
         let writer = Writer { keeps_times: true, keeps_pages: true, privileged: true };
-        content::write_data(self.persist(), self.cell(), data, Some(offset), buf, writer).map(|w| w.1)
+        content::write_data(self.persist(), self.inode(), data, Some(offset), buf, writer).map(|w| w.1)
     }
 
     fn writer(&self) -> Writer {
@@ -266,7 +266,7 @@ impl File {
     /// Whether the file may be written at all, now: EPERM if it has become immutable since it was
     /// opened.
     pub fn may_write(&self) -> Result<()> {
-        if self.cell().has_flag(IMMUTABLE) { Err(Error::Posix(libc::EPERM)) } else { Ok(()) }
+        if self.inode().has_flag(IMMUTABLE) { Err(Error::Posix(libc::EPERM)) } else { Ok(()) }
     }
 
     fn write_as(
@@ -276,7 +276,7 @@ impl File {
         buf: &[u8],
         writer: Writer,
     ) -> Result<(u64, usize)> {
-        let r = content::write_data(self.persist(), self.cell(), data, offset, buf, writer)?;
+        let r = content::write_data(self.persist(), self.inode(), data, offset, buf, writer)?;
         if self.flags & libc::O_DSYNC != 0 {
             self.sync(self.flags & libc::O_SYNC != libc::O_SYNC)?;
         }
@@ -315,7 +315,7 @@ impl File {
     pub fn read_to_end_at(&self, out: &mut Vec<u8>, offset: u64) -> Result<usize> {
         let begin = out.len();
         // One byte more than there is, so that the end is found without more room for it.
-        let expected = self.cell().size().saturating_sub(offset).min(MAX_FILE_SIZE) as usize;
+        let expected = self.inode().size().saturating_sub(offset).min(MAX_FILE_SIZE) as usize;
         out.try_reserve(expected.saturating_add(1)).map_err(|_| Error::Posix(libc::ENOMEM))?;
         loop {
             let done = out.len();
@@ -405,7 +405,7 @@ impl File {
         let base = match whence {
             libc::SEEK_SET => 0,
             libc::SEEK_CUR => self.position(),
-            libc::SEEK_END => self.cell().size(),
+            libc::SEEK_END => self.inode().size(),
             libc::SEEK_DATA | libc::SEEK_HOLE => {
                 let at = self.seek_hole_data(offset, whence == libc::SEEK_DATA)?;
                 self.move_to(self.position(), at);
@@ -424,7 +424,7 @@ impl File {
     fn seek_hole_data(&self, offset: i64, data_wanted: bool) -> Result<u64> {
         let data = self.data()?;
         let off = u64::try_from(offset).ok().filter(|o| *o < data.size()).ok_or(Error::Posix(libc::ENXIO))?;
-        let ctx = page_store::data_ctx(self.persist(), self.cell());
+        let ctx = page_store::data_ctx(self.persist(), self.inode());
         if data_wanted { data.seek_data(&ctx, off) } else { data.seek_hole(&ctx, off) }
     }
 
@@ -439,7 +439,7 @@ impl File {
             prechecked: true,
             ..if self.privileged { Cred::root() } else { Cred::user(u32::MAX, u32::MAX, &[]) }
         };
-        attr::set_attr(self.persist(), &cred, self.cell(), &set, true)
+        attr::set_attr(self.persist(), &cred, self.inode(), &set, true)
     }
 
     /// `fallocate(2)` with the kernel's mode bits: allocate, KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE.
@@ -472,10 +472,10 @@ impl File {
         }
         self.writable()?;
         self.may_write()?;
-        if mode & !libc::FALLOC_FL_KEEP_SIZE != 0 && self.cell().has_flag(APPEND) {
+        if mode & !libc::FALLOC_FL_KEEP_SIZE != 0 && self.inode().has_flag(APPEND) {
             return Err(Error::Posix(libc::EPERM));
         }
-        content::allocate(self.persist(), self.cell(), mode, offset, len, writer)
+        content::allocate(self.persist(), self.inode(), mode, offset, len, writer)
     }
 
     /// fsync: content, attributes and names are durable when it returns, and what these names need
@@ -498,10 +498,10 @@ impl File {
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
-        let r = self.persist().promised(fsync::fsync(self.persist(), self.cell(), data_only));
+        let r = self.persist().promised(fsync::fsync(self.persist(), self.inode(), data_only));
         let before = self.errors_seen.load(Relaxed);
         let mut seen = before;
-        let e = self.cell().errors.check_and_advance(&mut seen);
+        let e = self.inode().errors.check_and_advance(&mut seen);
         if seen != before {
             self.errors_seen.store(seen, Relaxed);
         }
@@ -587,7 +587,7 @@ impl File {
     pub fn link_to(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
         memory::slow_down_meta(self.persist());
         space::with_room(self.persist(), || {
-            link::link(self.persist(), cred, self.cell(), parent, name, &crossbeam_epoch::pin())
+            link::link(self.persist(), cred, self.inode(), parent, name, &crossbeam_epoch::pin())
         })
     }
 
@@ -649,8 +649,8 @@ impl Drop for File {
     fn drop(&mut self) {
         let persist = &self.anchor.persist;
         if self.locked.load(Relaxed) {
-            persist.locks.unlock(self.cell().ino, self.owner());
-            persist.locks.unlock_range(self.cell().ino, self.owner(), &(0..u64::MAX));
+            persist.locks.unlock(self.inode().ino, self.owner());
+            persist.locks.unlock_range(self.inode().ino, self.owner(), &(0..u64::MAX));
         }
         persist.journal.lanes.shared(usize::from(self.lane)).slots.give_back(self.slot as usize);
     }

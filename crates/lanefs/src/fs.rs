@@ -404,7 +404,7 @@ impl Fs {
             let ino = match &a {
                 Some(a) if a.target.is_none() => {
                     let seen = remove::look_up_name(persist, a.parent, &a.name, &guard).map_err(gone)?;
-                    perm::check(seen.pcell, &self.cred, perm::X)?;
+                    perm::check(seen.pinode, &self.cred, perm::X)?;
                     seen.target.ok_or_else(|| a.missing())?.0.ino
                 }
                 _ => self.find(old, false, &guard)?,
@@ -416,7 +416,7 @@ impl Fs {
             // Found by a name, so it needs no handle that keeps it; whether it has one still is
             // looked at under the lock.
             let linked = match resolve::find(persist, ino, &guard) {
-                Ok(cell) => link::link(persist, &self.cred, cell, r.parent, &r.name, &guard),
+                Ok(inode) => link::link(persist, &self.cred, inode, r.parent, &r.name, &guard),
                 Err(e) => Err(e),
             };
             match linked.map_err(gone) {

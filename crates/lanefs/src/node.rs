@@ -19,8 +19,8 @@ use crate::core::memory;
 use crate::core::space;
 use crate::error::{Error, Result};
 use crate::file::opening;
-use crate::memfs::Cell;
-use crate::memfs::cell::LINKABLE;
+use crate::memfs::Inode;
+use crate::memfs::inode::LINKABLE;
 use crate::ops::attr;
 use crate::ops::create;
 use crate::ops::create::{Made, Spec};
@@ -45,19 +45,19 @@ impl Volume {
         persist.check_alive()?;
         memory::wait_for_room(persist);
         let guard = pin();
-        let (cell, dir) = resolve::find_dir(persist, parent, &guard)?;
-        perm::check(cell, cred, perm::X)?;
+        let (inode, dir) = resolve::find_dir(persist, parent, &guard)?;
+        perm::check(inode, cred, perm::X)?;
         match name {
-            b"." => return Ok(cell.stat()),
+            b"." => return Ok(inode.stat()),
             b".." => {
-                let up = Ino(cell.parent.load(std::sync::atomic::Ordering::Acquire));
+                let up = Ino(inode.parent.load(std::sync::atomic::Ordering::Acquire));
                 return Ok(resolve::find(persist, up, &guard)?.stat());
             }
             _ if name.len() > lanefs_format::NAME_MAX => return posix(libc::ENAMETOOLONG),
             _ => {}
         }
         for _ in 0..1000 {
-            match resolve::lookup(persist, cell, dir, name, &guard)? {
+            match resolve::lookup(persist, inode, dir, name, &guard)? {
                 None => return posix(libc::ENOENT),
                 Some((ino, _)) => match resolve::find(persist, ino, &guard) {
                     Ok(c) => return Ok(c.stat()),
@@ -91,7 +91,7 @@ impl Volume {
     /// EPERM, EACCES, EISDIR, EINVAL, EFBIG, ENOSPC, ENOMEM, EIO, EROFS: as [`crate::Fs::chmod`],
     /// [`crate::Fs::chown`], [`crate::Fs::set_times`] and [`crate::Fs::truncate`].
     pub fn node_setattr(&self, cred: &Cred, ino: Ino, set: &SetAttr) -> Result<Stat> {
-        self.change_attrs(cred, ino, set, &pin()).map(Cell::stat)
+        self.change_attrs(cred, ino, set, &pin()).map(Inode::stat)
     }
 
     /// The same for those who do not ask for the new ones, which lie on more lines.
@@ -101,13 +101,13 @@ impl Volume {
         ino: Ino,
         set: &SetAttr,
         guard: &'g Guard,
-    ) -> Result<&'g Cell> {
-        let cell = resolve::find(&self.0.persist, ino, guard)?;
+    ) -> Result<&'g Inode> {
+        let inode = resolve::find(&self.0.persist, ino, guard)?;
         // A slot keeps the inode from being freed under a truncation.
         let _held =
-            set.size.is_some().then(|| opening::handle(&self.0, cell, cred, libc::O_RDWR)).transpose()?;
-        attr::set_attr(&self.0.persist, cred, cell, set, false)?;
-        Ok(cell)
+            set.size.is_some().then(|| opening::handle(&self.0, inode, cred, libc::O_RDWR)).transpose()?;
+        attr::set_attr(&self.0.persist, cred, inode, set, false)?;
+        Ok(inode)
     }
 
     /// Creates (or, without O_EXCL, opens) a regular file, and says whether it was made. One that
@@ -133,7 +133,7 @@ impl Volume {
         let (f, made) = space::with_room(&opened.persist, || {
             opening::create_at(opened, cred, (parent, name), &spec, flags, &pin())
         })?;
-        Ok((f.cell().stat(), f, made))
+        Ok((f.inode().stat(), f, made))
     }
 
     /// Opens an inode; directories too. O_CREAT and O_EXCL do not count.
@@ -166,13 +166,13 @@ impl Volume {
         let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"", xattrs: &xattrs };
         space::with_room(&self.0.persist, || {
             let guard = pin();
-            let cell = create::make_unnamed(&self.0.persist, cred, parent, &spec, &guard)?;
+            let inode = create::make_unnamed(&self.0.persist, cred, parent, &spec, &guard)?;
             if flags & libc::O_EXCL == 0 {
-                cell.set(LINKABLE);
+                inode.set(LINKABLE);
             }
-            let f = opening::handle(&self.0, cell, cred, flags)?;
-            create::note_unnamed(&self.0.persist, cell);
-            Ok((cell.stat(), f))
+            let f = opening::handle(&self.0, inode, cred, flags)?;
+            create::note_unnamed(&self.0.persist, inode);
+            Ok((inode.stat(), f))
         })
     }
 
@@ -261,12 +261,12 @@ impl Volume {
         memory::slow_down_meta(&self.0.persist);
         space::with_room(&self.0.persist, || {
             let guard = pin();
-            let cell = resolve::find(&self.0.persist, ino, &guard)?;
+            let inode = resolve::find(&self.0.persist, ino, &guard)?;
             // The slot keeps an inode without a name from being freed meanwhile.
-            let unnamed = cell.nlink.load(std::sync::atomic::Ordering::SeqCst) == 0;
-            let _held = unnamed.then(|| opening::handle(&self.0, cell, cred, libc::O_RDONLY)).transpose()?;
-            link::link(&self.0.persist, cred, cell, parent, name, &guard)?;
-            Ok(cell.stat())
+            let unnamed = inode.nlink.load(std::sync::atomic::Ordering::SeqCst) == 0;
+            let _held = unnamed.then(|| opening::handle(&self.0, inode, cred, libc::O_RDONLY)).transpose()?;
+            link::link(&self.0.persist, cred, inode, parent, name, &guard)?;
+            Ok(inode.stat())
         })
     }
 
@@ -372,11 +372,12 @@ impl Volume {
     pub fn node_access(&self, cred: &Cred, ino: Ino, mask: i32) -> Result<()> {
         self.0.persist.check_alive()?;
         let guard = pin();
-        let cell = resolve::find(&self.0.persist, ino, &guard)?;
-        if mask & libc::W_OK != 0 && matches!(cell.kind, FileKind::File | FileKind::Dir | FileKind::Symlink) {
+        let inode = resolve::find(&self.0.persist, ino, &guard)?;
+        if mask & libc::W_OK != 0 && matches!(inode.kind, FileKind::File | FileKind::Dir | FileKind::Symlink)
+        {
             self.0.persist.writable()?;
         }
-        perm::check(cell, cred, mask as u32 & 7)
+        perm::check(inode, cred, mask as u32 & 7)
     }
 
     /// Flags of an inode, of [`crate::inode_flags`]; none are set in a new one but those that its

@@ -21,7 +21,7 @@ pub enum Order {
 /// How a volume is opened. Sizes are bytes.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Bytes of memory for all the volume keeps: half of it for pages, five sixteenths for cells,
+    /// Bytes of memory for all the volume keeps: half of it for pages, five sixteenths for inodes,
     /// names, logged operations and the store's inodes, a sixteenth for the store's nodes, after up
     /// to 80 MiB for buffers and tables. Default: a quarter of RAM.
     pub cache_size: u64,

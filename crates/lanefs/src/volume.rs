@@ -105,7 +105,7 @@ impl Volume {
         Volume::open_devices(vec![dev], &MountOptions::default())
     }
 
-    /// Bytes of memory that cells, names, logged changes and the store's inodes take, about. File
+    /// Bytes of memory that inodes, names, logged changes and the store's inodes take, about. File
     /// pages are not in it: they have a share of the budget of their own, which is taken when the
     /// volume is opened.
     pub fn memory(&self) -> u64 {

@@ -3,8 +3,8 @@
 
 use super::backlog::Backlog;
 use super::budget::NamePromise;
-use crate::memfs::Cell;
-use crate::memfs::cell::{DATASYNC, DIRTY, FUTURE, QUEUED};
+use crate::memfs::Inode;
+use crate::memfs::inode::{DATASYNC, DIRTY, FUTURE, QUEUED};
 use crate::memfs::stamps::Noted;
 use crate::oplog::LaneLog;
 use crate::oplog::inode_numbers::Numbers;
@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 /// The lane's part that others may read: counters on lines of their own.
 pub(crate) struct LaneShared {
     pub slots: OpenSlots,
-    /// Cells made less cells dropped by this lane's threads.
-    pub cells: AtomicI64,
+    /// Inodes made less inodes dropped by this lane's threads.
+    pub inodes: AtomicI64,
     /// Bytes of names brought into memory by this lane's threads. Only grows: the reclaimer counts
     /// what left.
     pub names: AtomicI64,
@@ -38,7 +38,7 @@ impl LaneShared {
     fn new() -> LaneShared {
         LaneShared {
             slots: OpenSlots::new(),
-            cells: AtomicI64::new(0),
+            inodes: AtomicI64::new(0),
             names: AtomicI64::new(0),
             look: AtomicBool::new(false),
             promise: NamePromise::default(),
@@ -127,10 +127,10 @@ impl Journal {
         self.in_use.fetch_max(lane + 1, Ordering::Release);
     }
 
-    /// Counts cells made or dropped by this thread.
+    /// Counts inodes made or dropped by this thread.
     #[inline]
-    pub fn count_cells(&self, by: i64) {
-        let c = &self.lanes.shared(self.lanes.mine()).cells;
+    pub fn count_inodes(&self, by: i64) {
+        let c = &self.lanes.shared(self.lanes.mine()).inodes;
         // Mostly written by the lane's own thread; a shared lane needs the atomic.
         c.fetch_add(by, Ordering::Relaxed);
     }
@@ -146,51 +146,52 @@ impl Journal {
         (0..self.lanes.len()).map(|l| self.lanes.shared(l).names.load(Ordering::Relaxed)).sum()
     }
 
-    /// Cells in memory, about.
-    pub fn cells_in_memory(&self) -> i64 {
-        (0..self.lanes.len()).map(|l| self.lanes.shared(l).cells.load(Ordering::Relaxed)).sum()
+    /// Inodes in memory, about.
+    pub fn inodes_in_memory(&self) -> i64 {
+        (0..self.lanes.len()).map(|l| self.lanes.shared(l).inodes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Puts a cell on this lane's dirty list unless it is on some lane's.
+    /// Puts an inode on this lane's dirty list unless it is on some lane's.
     #[inline]
-    pub fn dirty_cell(&self, cell: &Cell, flags: u32) {
+    pub fn dirty_inode(&self, inode: &Inode, flags: u32) {
         let all = DIRTY | QUEUED | flags;
-        if cell.flags.load(Ordering::Relaxed) & all == all {
+        if inode.flags.load(Ordering::Relaxed) & all == all {
             return;
         }
         // Marked under the lane's lock, which collect_dirty takes: who finds the mark and then
         // collects finds the entry.
         let mut log = self.lanes.lock(self.log_lane());
-        if cell.set(all) & QUEUED == 0 {
-            log.dirty.push(cell.ino);
+        if inode.set(all) & QUEUED == 0 {
+            log.dirty.push(inode.ino);
         }
     }
 
-    /// Stores that a cell changed at `now`, with the mtime if its content did, and marks it with
-    /// `flags` and as dirty: in the lane's slot, or in the cell where the lane is the inode's home.
-    pub fn changed(&self, cell: &Cell, content: bool, now: i64, flags: u32) {
+    /// Stores that an inode changed at `now`, with the mtime if its content did, and marks it with
+    /// `flags` and as dirty: in the lane's slot, or in the inode where the lane is the inode's
+    /// home.
+    pub fn changed(&self, inode: &Inode, content: bool, now: i64, flags: u32) {
         if !content && flags & DATASYNC != 0 {
-            // fdatasync looks at the cell and at the slots of the content.
-            self.dirty_cell(cell, DATASYNC);
+            // fdatasync looks at the inode and at the slots of the content.
+            self.dirty_inode(inode, DATASYNC);
         }
         let (lane, mtime) = (self.lanes.mine(), content.then_some(now));
-        if cell.is_stamped(lane, mtime, now, flags) {
+        if inode.is_stamped(lane, mtime, now, flags) {
             return;
         }
-        if cell.is_striped(lane, content) {
+        if inode.is_striped(lane, content) {
             // Under the lane's lock: see `memfs::stamps`, 3.
             let mut log = self.lanes.lock(lane);
-            match cell.stamp(lane, mtime, now, flags) {
+            match inode.stamp(lane, mtime, now, flags) {
                 Noted::Yes => return,
-                Noted::List => return log.dirty.push(cell.ino),
+                Noted::List => return log.dirty.push(inode.ino),
                 Noted::No => {}
             }
         }
-        cell.set_times(None, mtime, Some(now));
+        inode.set_times(None, mtime, Some(now));
         if content {
-            cell.clear_if_set(FUTURE);
+            inode.clear_if_set(FUTURE);
         }
-        self.dirty_cell(cell, flags);
+        self.dirty_inode(inode, flags);
     }
 
     /// Has the lanes let go of what is committed: else those of threads that rest would keep it

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 /// share of the budget: what an epoch holds is absorbed in one go, out of the processor's cache if
 /// it is more.
 const COMMIT_BYTES: usize = 8 << 20;
-/// What a cell costs on average, in bytes: itself, its place in the table, a share of its
+/// What an inode costs on average, in bytes: itself, its place in the table, a share of its
 /// directory's tables.
-pub(crate) const CELL_COST: usize = 514;
+pub(crate) const INODE_COST: usize = 514;
 
 /// Bytes of names in memory, about: not less than there are.
 pub(crate) fn name_bytes(core: &Core) -> i64 {
@@ -17,9 +17,9 @@ pub(crate) fn name_bytes(core: &Core) -> i64 {
     core.journal.names_brought() - core.budget.names_gone.load(Ordering::Relaxed)
 }
 
-/// Bytes of cells, names, logged groups and what the store keeps of inodes, about.
+/// Bytes of inodes, names, logged groups and what the store keeps of inodes, about.
 pub(crate) fn meta_bytes(core: &Core) -> u64 {
-    (core.journal.cells_in_memory().max(0) * CELL_COST as i64 + name_bytes(core).max(0)) as u64
+    (core.journal.inodes_in_memory().max(0) * INODE_COST as i64 + name_bytes(core).max(0)) as u64
         + (core.journal.log_bytes() + core.store.memory()) as u64
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn callers_wait(core: &Core) -> bool {
     core.budget.tight.load(Ordering::Relaxed) // Relaxed: as in `update_throttle`
 }
 
-/// Holds a caller that may bring names and cells into memory back while metadata exceeds its
+/// Holds a caller that may bring names and inodes into memory back while metadata exceeds its
 /// share by much. The caller holds no lock and no guard.
 #[inline]
 pub(crate) fn wait_for_room(core: &Core) {

@@ -1,7 +1,7 @@
 //! The store as file data sees it.
 
 use super::Core;
-use crate::memfs::Cell;
+use crate::memfs::Inode;
 use crate::memfs::data::{Cut, DataCtx, PageRead, PageStore, StoreResult};
 use lanefs_format::{Attrs, Ino};
 use lanefs_store::Store;
@@ -63,14 +63,14 @@ impl PageStore for Pages {
 
 /// What a call on this file's data is made with.
 #[inline]
-pub(crate) fn data_ctx<'a>(core: &'a Core, cell: &'a Cell) -> DataCtx<'a> {
+pub(crate) fn data_ctx<'a>(core: &'a Core, inode: &'a Inode) -> DataCtx<'a> {
     let lane = core.journal.lanes.mine();
     DataCtx {
         pool: &core.memfs.frames,
         store: Pages::of(&core.store),
-        ino: cell.ino,
+        ino: inode.ino,
         lane,
         once: false,
-        stamps: Some(cell.page_stamps(lane)),
+        stamps: Some(inode.page_stamps(lane)),
     }
 }

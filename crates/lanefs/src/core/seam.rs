@@ -1,7 +1,7 @@
 //! What operations ask of what lies above them.
 
 use crate::error::Result;
-use crate::memfs::Cell;
+use crate::memfs::Inode;
 
 /// Bytes by which a file grows before it is written ahead (`persist::ahead`).
 pub(crate) const STEP: u64 = 4 << 20;
@@ -23,20 +23,20 @@ pub(crate) trait Persistence: Send + Sync {
     /// Takes note that the end of a file has moved across a multiple of [`STEP`]: it is written
     /// ahead (`persist::ahead`). `wait`: the caller has the pages still, and waits for the file
     /// when that is far behind.
-    fn has_grown(&self, inode: &Cell, wait: bool);
+    fn has_grown(&self, inode: &Inode, wait: bool);
 
     /// Hands an inode's attributes to the store, not durably, once its rights are committed.
-    fn write_attributes(&self, inode: &Cell) -> Result<()>;
+    fn write_attributes(&self, inode: &Inode) -> Result<()>;
 
     /// Makes the content of a file durable that was renamed over another, if it is not.
-    fn flush_renamed(&self, inode: &Cell) -> Result<()>;
+    fn flush_renamed(&self, inode: &Inode) -> Result<()>;
 
     /// The same for a file that is about to be renamed over another, once its rights are committed.
-    fn flush_before_rename(&self, inode: &Cell) -> Result<()>;
+    fn flush_before_rename(&self, inode: &Inode) -> Result<()>;
 
     /// Waits until the inode's rights as they are now are committed. The caller holds no lock of an
     /// inode.
-    fn commit_rights(&self, inode: &Cell) -> Result<()>;
+    fn commit_rights(&self, inode: &Inode) -> Result<()>;
 
     /// Wakes the background thread.
     fn wake(&self);

@@ -2,7 +2,7 @@
 
 use super::File;
 use crate::error::Result;
-use crate::memfs::Cell;
+use crate::memfs::Inode;
 use crate::opened::Opened;
 use crate::ops::create::Spec;
 use crate::ops::open::{self, Claim};
@@ -16,7 +16,7 @@ fn file(opened: &Opened, claim: Claim<'_>, cred: &Cred, flags: i32) -> File {
 }
 
 /// A handle on an inode. ESTALE if it ended, or left memory.
-pub(crate) fn handle(opened: &Opened, inode: &Cell, cred: &Cred, flags: i32) -> Result<File> {
+pub(crate) fn handle(opened: &Opened, inode: &Inode, cred: &Cred, flags: i32) -> Result<File> {
     Ok(file(opened, open::claim(&opened.persist, inode)?, cred, flags))
 }
 

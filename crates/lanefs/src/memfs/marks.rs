@@ -8,7 +8,7 @@ pub(crate) const QUEUED: u32 = 2;
 pub(crate) const UNSYNCED: u32 = 4;
 /// The reclaimer wants it; any use clears the mark.
 pub(crate) const FROZEN: u32 = 8;
-/// No longer the inode's cell: look the number up again.
+/// It left memory: look the number up again.
 pub(crate) const EVICTED: u32 = 16;
 /// The inode has been freed.
 pub(crate) const FREED: u32 = 32;
@@ -28,9 +28,9 @@ pub(crate) const SYNCING: u32 = 2048;
 pub(crate) const LINKABLE: u32 = 1024;
 
 /// The mtime may lie ahead of the clock: what is stamped now would be hidden by it, and goes to the
-/// cell.
+/// inode.
 pub(crate) const FUTURE: u32 = 4096;
-/// Its DEAD is logged: nobody has it, and the store must hear of it no more. Set under the cell's
+/// Its DEAD is logged: nobody has it, and the store must hear of it no more. Set under the inode's
 /// sync_lock.
 pub(crate) const ENDED: u32 = 1 << 16;
 /// The mode may have setuid or setgid.

@@ -1,21 +1,21 @@
-//! The file system in memory: cells, directories, pages. Nothing here knows a disk address or a
+//! The file system in memory: inodes, directories, pages. Nothing here knows a disk address or a
 //! path.
 
-pub(crate) mod cell;
 pub(crate) mod data;
 pub(crate) mod dir;
+pub(crate) mod inode;
 mod marks;
 mod owner;
 pub(crate) mod stamps;
 pub(crate) mod table;
 pub(crate) mod xattr;
 
-pub(crate) use cell::{Body, Cell};
+pub(crate) use inode::{Body, Inode};
 
 use crate::Result;
 use crate::memfs::data::FramePool;
 use crate::memfs::stamps::Stamps;
-use crate::memfs::table::CellTable;
+use crate::memfs::table::InodeTable;
 use crossbeam_utils::CachePadded;
 use lanefs_format::Ino;
 use lanefs_sync::lock::Mutex;
@@ -27,7 +27,7 @@ const LOAD_LOCKS: usize = 64;
 
 /// What is in memory of a volume.
 pub(crate) struct MemFs {
-    pub cells: CellTable,
+    pub inodes: InodeTable,
     /// What lanes change of inodes of which they are not the home.
     pub stamps: Box<Stamps>,
     pub frames: Arc<FramePool>,
@@ -46,7 +46,7 @@ impl MemFs {
     /// them.
     pub fn new(page_bytes: u64, hash_key: [u64; 2]) -> Result<MemFs> {
         Ok(MemFs {
-            cells: CellTable::new(),
+            inodes: InodeTable::new(),
             stamps: Box::new(Stamps::new()),
             frames: Arc::new(FramePool::new(page_bytes)?),
             hash_key,

@@ -1,11 +1,11 @@
-//! Mode and owner of a cell: the second line (see `memfs::cell`), and in an ordered volume when
+//! Mode and owner of an inode: the second line (see `memfs::inode`), and in an ordered volume when
 //! they changed last (`persist::rights`).
 
-use super::cell::{Cell, PRIVILEGED, STORED, is_privileged};
+use super::inode::{Inode, PRIVILEGED, STORED, is_privileged};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
-impl Cell {
-    /// Whether [`Cell::set_owner_mode`] would write anything.
+impl Inode {
+    /// Whether [`Inode::set_owner_mode`] would write anything.
     pub fn would_change(
         &self,
         mode: Option<u32>,

@@ -2,11 +2,11 @@
 //! dirty.
 //!
 //! Two writes to one file, or a chmod beside a link, commute, and yet each stores the time and
-//! marks the inode. The lane that made or loaded an inode (its *home*, `Cell::home`) does so in the
-//! cell. Every other lane does it here, in a slot of its group of lanes, and whoever wants to know
-//! the inode's times or marks looks at the cell and at the slots of all groups in use. So a file
-//! that one lane works on costs nothing, and of two lanes that change one file none writes what the
-//! other reads.
+//! marks the inode. The lane that made or loaded an inode (its *home*, `Inode::home`) does so in
+//! the inode. Every other lane does it here, in a slot of its group of lanes, and whoever wants to
+//! know the inode's times or marks looks at the inode and at the slots of all groups in use. So a
+//! file that one lane works on costs nothing, and of two lanes that change one file none writes
+//! what the other reads.
 //!
 //! A *group* is the lanes that are equal modulo [`GROUPS`]; it is made when a lane of it first
 //! needs a slot. Within it an inode's number says which two slots may be its own: one for changes
@@ -15,12 +15,12 @@
 //!
 //! 1. A slot belongs to the inode in `ino`, 0 if to none. Its times change only under the sequence
 //!    on their line, its marks and pages under the lock on theirs, its owner under both. Where it
-//!    belongs to another inode, or has no room for one more page, the caller writes to the cell as
+//!    belongs to another inode, or has no room for one more page, the caller writes to the inode as
 //!    the home lane does: nothing waits for a slot.
 //! 2. Times lie on a line of their own, which `stat` reads; marks and pages on the next. A capture
 //!    ([`Stamps::take`]) takes the marks and pages and reads the times, so `stat` shares nothing
 //!    with it. A slot without marks is given back when the inode's turn on the dirty lists comes
-//!    ([`Stamps::release`]): its times go into the cell before.
+//!    ([`Stamps::release`]): its times go into the inode before.
 //! 3. The inode is on the dirty list of a lane of the group while the slot has [`LISTED`]. The mark
 //!    is set under that lane's lock, with the append, so who finds it and then collects the lists
 //!    (which takes all those locks) finds the inode.
@@ -29,7 +29,7 @@
 //!    change, or there is a mark afterwards.
 //! 5. Times only grow in a slot, from [`NO_TIME`], which is before all others: 0 would hide times
 //!    before 1970. An explicit time ([`Stamps::forget_times`]) takes those of the content's slots
-//!    away and is stored in the cell afterwards; what goes back into the cell does so under the
+//!    away and is stored in the inode afterwards; what goes back into the inode does so under the
 //!    times' sequence, hence before or not at all. An fdatasync takes marks and pages off the
 //!    content's slots and looks at no times and no other slot: it shares nothing with an explicit
 //!    time, a chmod or a chown.
@@ -97,7 +97,7 @@ pub(crate) type Pages = SmallVec<[u64; 8]>;
 /// What became of a note.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Noted {
-    /// The slots are others': the cell must be written.
+    /// The slots are others': the inode must be written.
     No,
     /// It is there, and the inode on a dirty list.
     Yes,
@@ -188,7 +188,7 @@ impl Slot {
         f(self.mtime.load(Relaxed), self.ctime.load(Relaxed));
         self.mtime.store(NO_TIME, Relaxed);
         self.ctime.store(NO_TIME, Relaxed);
-        // Release: who finds the slot gone finds its times in the cell.
+        // Release: who finds the slot gone finds its times in the inode.
         self.ino.store(0, Release);
     }
 

@@ -1,8 +1,8 @@
-//! The cell table: inode number -> cell, a radix tree read without locks. Chunks hold 128
+//! The inode table: inode number -> inode, a radix tree read without locks. Chunks hold 128
 //! neighbours, as a block of the inode table does, so the creates of one lane stay in lines of its
 //! own.
 
-use super::cell::{Cell, EVICTED, FROZEN};
+use super::inode::{EVICTED, FROZEN, Inode};
 use crossbeam_epoch::Guard;
 use lanefs_format::{INOS_PER_CHUNK, Ino};
 use lanefs_sync::ablation::{OneLock, Technique};
@@ -13,7 +13,7 @@ const WIDTH: usize = 1 << 14;
 
 #[repr(align(64))]
 struct Chunk {
-    cells: [AtomicPtr<Cell>; INOS_PER_CHUNK as usize],
+    inodes: [AtomicPtr<Inode>; INOS_PER_CHUNK as usize],
 }
 
 struct Level<T> {
@@ -23,7 +23,7 @@ struct Level<T> {
 /// Inode numbers below this fit in the table: 2^35.
 pub(crate) const MAX_INO: u64 = (WIDTH * WIDTH) as u64 * INOS_PER_CHUNK;
 
-pub(crate) struct CellTable {
+pub(crate) struct InodeTable {
     root: Box<Level<Level<Chunk>>>,
     one_group: OneLock,
 }
@@ -61,49 +61,49 @@ fn child<T>(slot: &AtomicPtr<T>) -> &T {
     }
 }
 
-impl CellTable {
-    pub fn new() -> CellTable {
-        CellTable { root: zeroed(), one_group: OneLock::of(Technique::CellGroups) }
+impl InodeTable {
+    pub fn new() -> InodeTable {
+        InodeTable { root: zeroed(), one_group: OneLock::of(Technique::CellGroups) }
     }
 
-    fn slot(&self, ino: Ino) -> Option<&AtomicPtr<Cell>> {
+    fn slot(&self, ino: Ino) -> Option<&AtomicPtr<Inode>> {
         let c = ino.chunk() as usize;
         // SAFETY: set once to a leaked Box, freed only by Drop.
         let mid = unsafe { self.root.slots.get(c / WIDTH)?.load(Acquire).as_ref()? };
         // SAFETY: as above.
         let chunk = unsafe { mid.slots[c % WIDTH].load(Acquire).as_ref()? };
-        Some(&chunk.cells[ino.slot()])
+        Some(&chunk.inodes[ino.slot()])
     }
 
-    /// The cell of `ino`, if it is in memory. A cell the reclaimer had marked is kept.
+    /// The inode of `ino`, if it is in memory. An inode the reclaimer had marked is kept.
     #[inline]
-    pub fn get<'g>(&self, ino: Ino, _guard: &'g Guard) -> Option<&'g Cell> {
+    pub fn get<'g>(&self, ino: Ino, _guard: &'g Guard) -> Option<&'g Inode> {
         let _group = self.one_group.read();
         let slot = self.slot(ino)?;
-        // SAFETY: cells are unlinked before they are handed to the collector; the guard is pinned.
-        let cell = unsafe { slot.load(Acquire).as_ref()? };
-        let f = cell.life.load(Acquire);
+        // SAFETY: inodes are unlinked before they are handed to the collector; the guard is pinned.
+        let inode = unsafe { slot.load(Acquire).as_ref()? };
+        let f = inode.life.load(Acquire);
         let marked = f & (FROZEN | EVICTED) != 0;
-        if marked && (f & EVICTED != 0 || cell.clear(FROZEN) & EVICTED != 0) {
+        if marked && (f & EVICTED != 0 || inode.clear(FROZEN) & EVICTED != 0) {
             return None;
         }
-        Some(cell)
+        Some(inode)
     }
 
-    /// The cell of `ino` whatever its marks, which stay as they are: for the reclaimer.
-    pub fn peek<'g>(&self, ino: Ino, _guard: &'g Guard) -> Option<&'g Cell> {
+    /// The inode of `ino` whatever its marks, which stay as they are: for the reclaimer.
+    pub fn peek<'g>(&self, ino: Ino, _guard: &'g Guard) -> Option<&'g Inode> {
         // SAFETY: as in `get`.
         unsafe { self.slot(ino)?.load(Acquire).as_ref() }
     }
 
-    /// Puts a cell in, unless there is one already, which is returned then.
-    pub fn insert<'g>(&self, cell: Box<Cell>, guard: &'g Guard) -> &'g Cell {
-        let ino = cell.ino;
+    /// Puts an inode in, unless there is one already, which is returned then.
+    pub fn insert<'g>(&self, inode: Box<Inode>, guard: &'g Guard) -> &'g Inode {
+        let ino = inode.ino;
         let c = ino.chunk() as usize;
         let mid = child(&self.root.slots[(c / WIDTH).min(WIDTH - 1)]);
         let chunk = child(&mid.slots[c % WIDTH]);
-        let slot = &chunk.cells[ino.slot()];
-        let p = Box::into_raw(cell);
+        let slot = &chunk.inodes[ino.slot()];
+        let p = Box::into_raw(inode);
         loop {
             let put = {
                 let _group = self.one_group.write();
@@ -118,17 +118,17 @@ impl CellTable {
                         drop(unsafe { Box::from_raw(p) });
                         return other;
                     }
-                    // An evicted cell is about to leave the slot.
+                    // An evicted inode is about to leave the slot.
                     lanefs_sync::schedule::yield_now();
                 }
             }
         }
     }
 
-    /// Takes a cell out (it is EVICTED or FREED) and frees it when no reader can see it.
-    pub fn remove(&self, cell: &Cell, guard: &Guard) {
-        let Some(slot) = self.slot(cell.ino) else { return };
-        let p = std::ptr::from_ref(cell).cast_mut();
+    /// Takes an inode out (it is EVICTED or FREED) and frees it when no reader can see it.
+    pub fn remove(&self, inode: &Inode, guard: &Guard) {
+        let Some(slot) = self.slot(inode.ino) else { return };
+        let p = std::ptr::from_ref(inode).cast_mut();
         let _group = self.one_group.write();
         if slot.compare_exchange(p, std::ptr::null_mut(), AcqRel, Relaxed).is_ok() {
             // SAFETY: `p` came from Box::into_raw in `insert`, is unreachable now, and only one
@@ -137,9 +137,9 @@ impl CellTable {
         }
     }
 
-    /// Calls `f` with the cells of up to `chunks` chunks from chunk `from` on; returns where to go
+    /// Calls `f` with the inodes of up to `chunks` chunks from chunk `from` on; returns where to go
     /// on (0: from the start).
-    pub fn walk<'g>(&self, from: u64, chunks: u64, guard: &'g Guard, f: &mut dyn FnMut(&'g Cell)) -> u64 {
+    pub fn walk<'g>(&self, from: u64, chunks: u64, guard: &'g Guard, f: &mut dyn FnMut(&'g Inode)) -> u64 {
         let _ = guard;
         let mut seen = 0;
         let mut c = from as usize;
@@ -151,10 +151,10 @@ impl CellTable {
             };
             // SAFETY: as in `slot`.
             if let Some(chunk) = unsafe { mid.slots[c % WIDTH].load(Acquire).as_ref() } {
-                for s in &chunk.cells {
+                for s in &chunk.inodes {
                     // SAFETY: as in `get`.
-                    if let Some(cell) = unsafe { s.load(Acquire).as_ref() } {
-                        f(cell);
+                    if let Some(inode) = unsafe { s.load(Acquire).as_ref() } {
+                        f(inode);
                     }
                 }
                 seen += 1;
@@ -168,7 +168,7 @@ impl CellTable {
     }
 }
 
-impl Drop for CellTable {
+impl Drop for InodeTable {
     fn drop(&mut self) {
         for m in &self.root.slots {
             let m = m.load(Relaxed);
@@ -183,10 +183,10 @@ impl Drop for CellTable {
                     if c.is_null() {
                         continue;
                     }
-                    for cell in &(*c).cells {
-                        let cell = cell.load(Relaxed);
-                        if !cell.is_null() {
-                            drop(Box::from_raw(cell));
+                    for inode in &(*c).inodes {
+                        let inode = inode.load(Relaxed);
+                        if !inode.is_null() {
+                            drop(Box::from_raw(inode));
                         }
                     }
                     drop(Box::from_raw(c));

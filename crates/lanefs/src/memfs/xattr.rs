@@ -109,7 +109,7 @@ impl Xattrs {
     }
 }
 
-/// Where a cell keeps them; empty until they are asked for or set. See the head of this file.
+/// Where an inode keeps them; empty until they are asked for or set. See the head of this file.
 pub(crate) struct XattrSlot {
     now: Atomic<Xattrs>,
     lock: Mutex<()>,

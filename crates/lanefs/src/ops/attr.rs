@@ -5,8 +5,8 @@ use super::posix;
 use super::rights::Rights;
 use crate::core::Core;
 use crate::error::Result;
-use crate::memfs::Cell;
-use crate::memfs::cell::{APPEND, DATASYNC, IMMUTABLE};
+use crate::memfs::Inode;
+use crate::memfs::inode::{APPEND, DATASYNC, IMMUTABLE};
 use crate::ops::content;
 use crate::ops::rights;
 use crate::stat::{SetAttr, SetTime};
@@ -17,79 +17,79 @@ use lanefs_sync::clock::coarse_realtime_ns;
 pub(crate) fn set_attr(
     core: &Core,
     cred: &Cred,
-    cell: &Cell,
+    inode: &Inode,
     set: &SetAttr,
     through_handle: bool,
 ) -> Result<()> {
     core.writable()?;
     if let Some(size) = set.size {
-        if cell.kind == FileKind::Dir {
+        if inode.kind == FileKind::Dir {
             return posix(libc::EISDIR);
         }
-        if cell.data().is_none() {
+        if inode.data().is_none() {
             return posix(libc::EINVAL);
         }
         if size > lanefs_format::MAX_FILE_SIZE {
             return posix(libc::EFBIG);
         }
         if !through_handle {
-            perm::check(cell, cred, W)?;
+            perm::check(inode, cred, W)?;
         }
     }
-    if cell.has_flag(IMMUTABLE | APPEND) {
-        check_flags(cell, set, through_handle)?;
+    if inode.has_flag(IMMUTABLE | APPEND) {
+        check_flags(inode, set, through_handle)?;
     }
     if set.mode.is_some() {
-        perm::check_owner(cell, cred)?;
+        perm::check_owner(inode, cred)?;
     }
     if set.uid.is_some() || set.gid.is_some() {
-        check_chown(cell, cred, set)?;
+        check_chown(inode, cred, set)?;
     }
     if set.atime.is_some() || set.mtime.is_some() {
         let exact = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
         if exact(set.atime) || exact(set.mtime) || set.atime.is_none() != set.mtime.is_none() {
-            perm::check_owner(cell, cred)?;
-        } else if perm::check_owner(cell, cred).is_err() {
-            perm::check(cell, cred, W)?;
+            perm::check_owner(inode, cred)?;
+        } else if perm::check_owner(inode, cred).is_err() {
+            perm::check(inode, cred, W)?;
         }
     }
     if let Some(size) = set.size {
-        content::truncate(core, cell, size)?;
+        content::truncate(core, inode, size)?;
     }
     // Behind what may take long: others' changes meanwhile are not followed by an earlier time.
     let now = coarse_realtime_ns();
     let chown = set.uid.is_some() || set.gid.is_some();
     let touches_inode = set.mode.is_some() || chown || set.size.is_some() || set.kill_priv;
     let mode = set.mode.map(|m| {
-        let m = cell.kind.mode_bits() | m & 0o7777;
+        let m = inode.kind.mode_bits() | m & 0o7777;
         // A group the caller is not in must not become a privilege.
         let stranger = |gid| !cred.is_root() && !cred.prechecked && !cred.in_group(gid);
-        if stranger(set.gid.unwrap_or_else(|| cell.gid())) { m & !libc::S_ISGID } else { m }
+        if stranger(set.gid.unwrap_or_else(|| inode.gid())) { m & !libc::S_ISGID } else { m }
     });
     let drops = mode.is_none() && (chown || set.kill_priv || set.size.is_some() && !cred.is_root());
-    let drops = drops && cell.kind != FileKind::Dir;
+    let drops = drops && inode.kind != FileKind::Dir;
     let drop = drops.then_some(perm::without_privilege as fn(u32) -> u32);
-    rights::set_rights(core, cell, &Rights { mode, uid: set.uid, gid: set.gid, drop });
+    rights::set_rights(core, inode, &Rights { mode, uid: set.uid, gid: set.gid, drop });
     let at = |t: Option<SetTime>| {
         t.map(|t| match t {
             SetTime::Now => now,
             SetTime::At(ns) => ns,
         })
     };
-    // A time that the caller chose, or one beside it, goes into the cell; the clock's where the
+    // A time that the caller chose, or one beside it, goes into the inode; the clock's where the
     // lane stamps.
     let chosen = set.mtime.is_some() || set.ctime.is_some();
     if chosen {
-        cell.set_explicit(at(set.mtime).or(set.size.map(|_| now)), set.ctime, now);
+        inode.set_explicit(at(set.mtime).or(set.size.map(|_| now)), set.ctime, now);
     }
     if set.atime.is_some() {
-        cell.set_times(at(set.atime), None, None);
+        inode.set_times(at(set.atime), None, None);
     }
     let flags = if set.size.is_some() { DATASYNC } else { 0 };
     if set.ctime.is_none() && (touches_inode || set.atime.is_some() || set.mtime.is_some()) {
-        core.journal.changed(cell, set.size.is_some() && !chosen, now, flags);
+        core.journal.changed(inode, set.size.is_some() && !chosen, now, flags);
     } else {
-        core.journal.dirty_cell(cell, flags);
+        core.journal.dirty_inode(inode, flags);
     }
     Ok(())
 }
@@ -100,9 +100,9 @@ pub(crate) fn set_attr(
 /// that is no change of attributes. Without a handle it hands over the ctime, and the mtime as it
 /// is here. Two times at the present are a `touch`, which who may append may do too; such a kernel
 /// sends its own idea of the present, twice.
-fn check_flags(cell: &Cell, set: &SetAttr, through_handle: bool) -> Result<()> {
+fn check_flags(inode: &Inode, set: &SetAttr, through_handle: bool) -> Result<()> {
     let changes = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
-    let handed_over = |t: SetTime| through_handle || t == SetTime::At(cell.stat().mtime);
+    let handed_over = |t: SetTime| through_handle || t == SetTime::At(inode.stat().mtime);
     if !changes && set.atime.is_none() && set.ctime.is_some() && set.mtime.is_none_or(handed_over) {
         return Ok(());
     }
@@ -112,15 +112,15 @@ fn check_flags(cell: &Cell, set: &SetAttr, through_handle: bool) -> Result<()> {
     }
     let now = set.mtime == Some(SetTime::Now) || set.ctime.is_some_and(|c| set.mtime == Some(SetTime::At(c)));
     let touches = !changes && set.atime == Some(SetTime::Now) && now;
-    if touches && !cell.has_flag(IMMUTABLE) { Ok(()) } else { posix(libc::EPERM) }
+    if touches && !inode.has_flag(IMMUTABLE) { Ok(()) } else { posix(libc::EPERM) }
 }
 
 /// chown(2): the superuser anything; an owner may hand the file to a group of theirs.
-fn check_chown(cell: &Cell, cred: &Cred, set: &SetAttr) -> Result<()> {
+fn check_chown(inode: &Inode, cred: &Cred, set: &SetAttr) -> Result<()> {
     if cred.is_root() || cred.prechecked {
         return Ok(());
     }
-    let keeps_owner = set.uid.is_none_or(|u| u == cell.uid());
-    let gid_ok = set.gid.is_none_or(|g| g == cell.gid() || cred.in_group(g));
-    if cred.uid == cell.uid() && keeps_owner && gid_ok { Ok(()) } else { posix(libc::EPERM) }
+    let keeps_owner = set.uid.is_none_or(|u| u == inode.uid());
+    let gid_ok = set.gid.is_none_or(|g| g == inode.gid() || cred.in_group(g));
+    if cred.uid == inode.uid() && keeps_owner && gid_ok { Ok(()) } else { posix(libc::EPERM) }
 }

@@ -7,9 +7,9 @@ use crate::core::Core;
 use crate::core::page_store;
 use crate::core::{STEP, space};
 use crate::error::{Error, Result};
-use crate::memfs::Cell;
-use crate::memfs::cell::{DATASYNC, NOATIME, PRIVILEGED};
+use crate::memfs::Inode;
 use crate::memfs::data::{Cut, DataCtx, FileData, ROOM_LENT, ReadAhead, Written};
+use crate::memfs::inode::{DATASYNC, NOATIME, PRIVILEGED};
 use crate::ops::rights;
 use lanefs_format::BLOCK_SIZE;
 use lanefs_sync::clock::coarse_realtime_ns;
@@ -38,33 +38,33 @@ pub(crate) struct Writer {
 /// Reads a file's content.
 pub(crate) fn read_data(
     core: &Core,
-    cell: &Cell,
+    inode: &Inode,
     data: &FileData,
     off: u64,
     buf: &mut [u8],
     ahead: &ReadAhead,
     kept: bool,
 ) -> Result<usize> {
-    let ctx = page_store::data_ctx(core, cell);
+    let ctx = page_store::data_ctx(core, inode);
     if kept { data.read_uncached(&ctx, off, buf, ahead) } else { data.read(&ctx, off, buf, ahead) }
 }
 
 /// Moves the access time, as relatime does.
-pub(crate) fn touch_atime(core: &Core, cell: &Cell) {
+pub(crate) fn touch_atime(core: &Core, inode: &Inode) {
     if core.options.noatime {
         return;
     }
     let now = coarse_realtime_ns();
-    if cell.wants_atime(now) && !cell.has_flag(NOATIME) && core.writable().is_ok() {
-        cell.set_times(Some(now), None, None);
-        core.journal.dirty_cell(cell, 0);
+    if inode.wants_atime(now) && !inode.has_flag(NOATIME) && core.writable().is_ok() {
+        inode.set_times(Some(now), None, None);
+        core.journal.dirty_inode(inode, 0);
     }
 }
 
 /// Writes at `offset`, or at the end if that is `None`; returns where and how much.
 pub(crate) fn write_data(
     core: &Core,
-    cell: &Cell,
+    inode: &Inode,
     data: &FileData,
     offset: Option<u64>,
     buf: &[u8],
@@ -72,7 +72,7 @@ pub(crate) fn write_data(
 ) -> Result<(u64, usize)> {
     core.writable()?;
     let Some(offset) = offset else {
-        return write_part(core, cell, data, None, buf, writer, true);
+        return write_part(core, inode, data, None, buf, writer, true);
     };
     // Unit by unit, the file being marked dirty after each: pages of a file that nobody knows
     // to be dirty are not written back, and one write may be larger than all the frames there
@@ -82,7 +82,7 @@ pub(crate) fn write_data(
     while done < buf.len() || done == 0 {
         let at = offset.saturating_add(done as u64);
         let part = &buf[done..buf.len().min(done + unit - at as usize % BLOCK_SIZE)];
-        match write_part(core, cell, data, Some(at), part, writer, done == 0) {
+        match write_part(core, inode, data, Some(at), part, writer, done == 0) {
             Err(e) if done == 0 => return Err(e),
             // Told when the writer comes back for the rest.
             Err(_) => break,
@@ -101,7 +101,7 @@ pub(crate) fn write_data(
 
 fn write_part(
     core: &Core,
-    cell: &Cell,
+    inode: &Inode,
     data: &FileData,
     offset: Option<u64>,
     buf: &[u8],
@@ -111,9 +111,9 @@ fn write_part(
     if !writer.keeps_times && !buf.is_empty() {
         // Before anything of it is in memory (persist::rights, 7); and behind it, if it was
         // set meanwhile.
-        drop_privilege(core, cell, writer.privileged);
+        drop_privilege(core, inode, writer.privileged);
     }
-    let ctx = DataCtx { once: writer.keeps_pages, ..page_store::data_ctx(core, cell) };
+    let ctx = DataCtx { once: writer.keeps_pages, ..page_store::data_ctx(core, inode) };
     let (at, w) = match offset {
         Some(o) => {
             // Not in the middle of a call that makes the file longer: it would be written back
@@ -131,17 +131,17 @@ fn write_part(
     if w.bytes > 0 {
         let flags = if w.extended { DATASYNC } else { 0 };
         if writer.keeps_times {
-            core.journal.dirty_cell(cell, flags);
+            core.journal.dirty_inode(inode, flags);
         } else {
-            drop_privilege(core, cell, writer.privileged);
-            core.journal.changed(cell, true, coarse_realtime_ns(), flags);
+            drop_privilege(core, inode, writer.privileged);
+            core.journal.changed(inode, true, coarse_realtime_ns(), flags);
         }
         if w.extended || writer.keeps_pages {
             let end = at + w.bytes as u64;
             if end / STEP != at / STEP
                 && let Some(persistence) = core.persistence()
             {
-                persistence.has_grown(cell, writer.keeps_pages);
+                persistence.has_grown(inode, writer.keeps_pages);
             }
         }
     }
@@ -166,15 +166,15 @@ fn append_part(core: &Core, data: &FileData, ctx: &DataCtx<'_>, buf: &[u8]) -> R
 }
 
 /// Sets the size of a file.
-pub(crate) fn truncate(core: &Core, cell: &Cell, size: u64) -> Result<()> {
-    let Some(data) = cell.data() else { return posix(libc::EINVAL) };
+pub(crate) fn truncate(core: &Core, inode: &Inode, size: u64) -> Result<()> {
+    let Some(data) = inode.data() else { return posix(libc::EINVAL) };
     if data.size() == size && !data.has_room_behind() {
         // Nothing but the times changes, which the caller sees to. (A write that extends the
         // file comes after this.)
         return Ok(());
     }
-    let cut = Cut { size: Some(size), time: Some(coarse_realtime_ns()), attrs: &|| cell.attrs() };
-    let ctx = page_store::data_ctx(core, cell);
+    let cut = Cut { size: Some(size), time: Some(coarse_realtime_ns()), attrs: &|| inode.attrs() };
+    let ctx = page_store::data_ctx(core, inode);
     with_pages_written(core, || data.truncate(&ctx, size, Some(&cut)))
 }
 
@@ -211,23 +211,23 @@ fn write_pages_and_retry<T>(core: &Core, f: impl Fn() -> Result<T>) -> Result<T>
 
 /// Takes setuid and setgid from a file that somebody without the right to keep them has
 /// written.
-fn drop_privilege(core: &Core, cell: &Cell, privileged: bool) {
-    if !privileged && cell.has(PRIVILEGED) {
-        rights::set_rights(core, cell, &Rights { drop: Some(perm::without_privilege), ..Rights::default() });
+fn drop_privilege(core: &Core, inode: &Inode, privileged: bool) {
+    if !privileged && inode.has(PRIVILEGED) {
+        rights::set_rights(core, inode, &Rights { drop: Some(perm::without_privilege), ..Rights::default() });
     }
 }
 
 /// `fallocate(2)`.
 pub(crate) fn allocate(
     core: &Core,
-    cell: &Cell,
+    inode: &Inode,
     mode: i32,
     offset: u64,
     len: u64,
     writer: Writer,
 ) -> Result<()> {
-    let Some(data) = cell.data() else {
-        return posix(if cell.kind == FileKind::Dir { libc::EISDIR } else { libc::ENODEV });
+    let Some(data) = inode.data() else {
+        return posix(if inode.kind == FileKind::Dir { libc::EISDIR } else { libc::ENODEV });
     };
     core.writable()?;
     if len == 0 {
@@ -235,11 +235,11 @@ pub(crate) fn allocate(
     }
     check_range(offset, len)?;
     if !writer.keeps_times {
-        drop_privilege(core, cell, writer.privileged);
+        drop_privilege(core, inode, writer.privileged);
     }
     let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-    let ctx = page_store::data_ctx(core, cell);
-    let cut = Cut { size: None, time: None, attrs: &|| cell.attrs() };
+    let ctx = page_store::data_ctx(core, inode);
+    let cut = Cut { size: None, time: None, attrs: &|| inode.attrs() };
     match mode & !libc::FALLOC_FL_KEEP_SIZE {
         0 => with_pages_written(core, || data.allocate(&ctx, offset, len, keep, &cut))?,
         libc::FALLOC_FL_PUNCH_HOLE if keep => {
@@ -251,13 +251,13 @@ pub(crate) fn allocate(
         _ => return posix(libc::EOPNOTSUPP),
     }
     if writer.keeps_times {
-        core.journal.dirty_cell(cell, DATASYNC);
+        core.journal.dirty_inode(inode, DATASYNC);
         return Ok(());
     }
-    drop_privilege(core, cell, writer.privileged);
+    drop_privilege(core, inode, writer.privileged);
     let content = !keep || mode & libc::FALLOC_FL_KEEP_SIZE != mode;
     // The time of its end, as in `set_attr`.
-    core.journal.changed(cell, content, coarse_realtime_ns(), DATASYNC);
+    core.journal.changed(inode, content, coarse_realtime_ns(), DATASYNC);
     Ok(())
 }
 

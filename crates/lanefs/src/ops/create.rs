@@ -6,10 +6,10 @@ use crate::core::Core;
 use crate::core::space;
 use crate::core::space::blocks_of_xattrs;
 use crate::error::Result;
-use crate::memfs::cell::HAS_XATTRS;
 use crate::memfs::dir::{ALIVE, DEAD, Dir, Entry, Found, hash_name, relax};
+use crate::memfs::inode::HAS_XATTRS;
 use crate::memfs::xattr::Xattrs;
-use crate::memfs::{Body, Cell, data::FileData};
+use crate::memfs::{Body, Inode, data::FileData};
 use crate::ops::resolve;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
@@ -42,7 +42,7 @@ impl Spec<'_> {
 
 /// How it went.
 pub(crate) enum Made<'g> {
-    New(&'g Cell),
+    New(&'g Inode),
     /// The name exists.
     Exists(Ino, FileKind),
 }
@@ -83,16 +83,16 @@ pub(crate) fn make<'g>(
     let mut turn = 0;
     loop {
         // Step 0: everything that can fail or wait, without a lock.
-        let (pcell, pdir) = resolve::find_dir(core, parent, guard)?;
+        let (pinode, pdir) = resolve::find_dir(core, parent, guard)?;
         match pdir.lookup(hash, name, guard) {
             Found::Name(ino, kind) => return Ok(Made::Exists(ino, kind)),
             Found::NotLoaded => {
-                resolve::load_bucket(core, pcell, pdir, hash, guard)?;
+                resolve::load_bucket(core, pinode, pdir, hash, guard)?;
                 continue;
             }
             Found::Absent => {}
         }
-        perm::check(pcell, cred, W | X)?;
+        perm::check(pinode, cred, W | X)?;
         core.writable()?;
         match pdir.state.load(SeqCst) {
             ALIVE => {}
@@ -108,7 +108,7 @@ pub(crate) fn make<'g>(
             return Err(e);
         }
         let mut op = Op::begin(core);
-        let (cell, attrs) = match fresh_inode(core, &mut op, cred, pcell, spec) {
+        let (inode, attrs) = match fresh_inode(core, &mut op, cred, pinode, spec) {
             Ok(c) => c,
             Err(e) => {
                 space::unreserve_inode(core);
@@ -116,9 +116,9 @@ pub(crate) fn make<'g>(
                 return Err(e);
             }
         };
-        let entry = Entry::new(0, name, cell.ino, spec.kind, 0, 0, 0);
-        match enter(core, &mut op, pcell, pdir, hash, entry, cell, &attrs, spec, guard) {
-            Some(cell) => return Ok(Made::New(cell)),
+        let entry = Entry::new(0, name, inode.ino, spec.kind, 0, 0, 0);
+        match enter(core, &mut op, pinode, pdir, hash, entry, inode, &attrs, spec, guard) {
+            Some(inode) => return Ok(Made::New(inode)),
             // The name appeared, the bucket left memory, or the directory is going: look again.
             None => {
                 drop(op);
@@ -130,14 +130,14 @@ pub(crate) fn make<'g>(
     }
 }
 
-/// A cell for a new inode, with its number, not yet visible to anybody.
+/// A new inode with its number, not yet visible to anybody.
 pub(crate) fn fresh_inode(
     core: &Core,
     op: &mut Op<'_>,
     cred: &Cred,
-    parent: &Cell,
+    parent: &Inode,
     spec: &Spec<'_>,
-) -> Result<(Box<Cell>, Attrs)> {
+) -> Result<(Box<Inode>, Attrs)> {
     let (ino, generation) = op.number()?;
     let (mode, uid, gid) = perm::born(parent, cred, spec.mode, spec.kind);
     let now = coarse_realtime_ns();
@@ -156,21 +156,21 @@ pub(crate) fn fresh_inode(
         generation,
     };
     let body = match spec.kind {
-        // SAFETY: the cell is boxed in `Cell::new` below and never moves out of its box (D8).
+        // SAFETY: the inode is boxed in `Inode::new` below and never moves out of its box (D8).
         FileKind::File => Body::File(unsafe { FileData::new(0, 0, 0) }),
         FileKind::Symlink => Body::Link(spec.target.into()),
         FileKind::Dir => Body::Dir(Dir::new(true)),
         _ => Body::None,
     };
     let links = if spec.kind == FileKind::Dir { 2 } else { 1 };
-    let cell = Cell::new(ino, spec.kind, &attrs, links, parent.ino, body, (op.lane, &core.memfs.stamps));
+    let inode = Inode::new(ino, spec.kind, &attrs, links, parent.ino, body, (op.lane, &core.memfs.stamps));
     // Not dirty: the group that makes the inode has them, and so will the tree when it is
     // folded.
     if let Some(x) = Some(spec.xattrs).filter(|x| !x.is_empty()).and_then(Xattrs::decode) {
-        cell.xattrs.publish(&cell.xattrs.lock(), x, &crossbeam_epoch::pin());
-        cell.set(HAS_XATTRS);
+        inode.xattrs.publish(&inode.xattrs.lock(), x, &crossbeam_epoch::pin());
+        inode.set(HAS_XATTRS);
     }
-    Ok((cell, attrs))
+    Ok((inode, attrs))
 }
 
 /// Steps 2 to 7 of a creation; `None` if the look before was too early.
@@ -178,15 +178,15 @@ pub(crate) fn fresh_inode(
 fn enter<'g>(
     core: &Core,
     op: &mut Op<'_>,
-    pcell: &'g Cell,
+    pinode: &'g Inode,
     pdir: &'g Dir,
     hash: u64,
     mut entry: Box<Entry>,
-    mut cell: Box<Cell>,
+    mut inode: Box<Inode>,
     attrs: &Attrs,
     spec: &Spec<'_>,
     guard: &'g Guard,
-) -> Option<&'g Cell> {
+) -> Option<&'g Inode> {
     let leaf = pdir.lock(hash, guard).make_room(hash, || core.journal.folded());
     let (old, cookie) = leaf.place(hash, entry.name.as_slice());
     let state = pdir.state.load(SeqCst);
@@ -194,17 +194,17 @@ fn enter<'g>(
         cookie.filter(|_| state == ALIVE && leaf.is_complete() && old.is_none_or(|e| e.target().is_none()))
     else {
         drop(leaf);
-        op.give_back(cell.ino);
+        op.give_back(inode.ino);
         return None;
     };
-    cell.lanes.store(1 << (op.lane & 63), Relaxed);
+    inode.lanes.store(1 << (op.lane & 63), Relaxed);
     pdir.named_by(hash, op.lane, 0);
     let v = op.version(leaf.last_ts());
-    cell.epoch.store(v.epoch, Relaxed);
-    cell.born = v.epoch;
+    inode.epoch.store(v.epoch, Relaxed);
+    inode.born = v.epoch;
     pdir.named_by(hash, op.lane, v.epoch);
-    let ino = cell.ino;
-    let cell = core.memfs.cells.insert(cell, guard);
+    let ino = inode.ino;
+    let inode = core.memfs.inodes.insert(inode, guard);
     let name = match old {
         Some(e) => {
             e.touch(v.epoch, op.lane);
@@ -219,7 +219,7 @@ fn enter<'g>(
         }
     };
     leaf.stamp(v.epoch, v.ts);
-    let dir = pcell.ino;
+    let dir = pinode.ino;
     let new = born(ino, dir, attrs, spec.target, core.is_ordered());
     let set = Effect::Set { dir, cookie, name, ino, old: Ino::NONE, kind: spec.kind };
     if spec.xattrs.is_empty() {
@@ -230,13 +230,13 @@ fn enter<'g>(
     drop(leaf);
     if attrs.flags != 0 {
         // The group does not tell of flags.
-        op.dirty(cell, 0);
+        op.dirty(inode, 0);
     }
-    pcell.note_change(pdir, cookie, attrs.btime, i32::from(spec.kind == FileKind::Dir));
-    op.dirty_dir(pcell, pdir, hash);
-    core.journal.count_cells(1);
+    pinode.note_change(pdir, cookie, attrs.btime, i32::from(spec.kind == FileKind::Dir));
+    op.dirty_dir(pinode, pdir, hash);
+    core.journal.count_inodes(1);
     core.journal.count_names(Entry::bytes(name.len()) as i64);
-    Some(cell)
+    Some(inode)
 }
 
 /// A file without a name. It is an orphan from the start, kept by its open handle.
@@ -246,9 +246,9 @@ pub(crate) fn make_unnamed<'g>(
     parent: Ino,
     spec: &Spec<'_>,
     guard: &'g Guard,
-) -> Result<&'g Cell> {
-    let (pcell, _) = resolve::find_dir(core, parent, guard)?;
-    perm::check(pcell, cred, W | X)?;
+) -> Result<&'g Inode> {
+    let (pinode, _) = resolve::find_dir(core, parent, guard)?;
+    perm::check(pinode, cred, W | X)?;
     core.writable()?;
     let room = space::reserve_blocks(core, spec.blocks())?;
     if let Err(e) = space::reserve_inode(core) {
@@ -256,32 +256,32 @@ pub(crate) fn make_unnamed<'g>(
         return Err(e);
     }
     let mut op = Op::begin(core);
-    let (mut cell, attrs) = fresh_inode(core, &mut op, cred, pcell, spec).inspect_err(|_| {
+    let (mut inode, attrs) = fresh_inode(core, &mut op, cred, pinode, spec).inspect_err(|_| {
         space::unreserve_inode(core);
         space::unreserve_name(core, room);
     })?;
-    cell.nlink.store(0, Relaxed);
-    cell.lanes.store(1 << (op.lane & 63), Relaxed);
+    inode.nlink.store(0, Relaxed);
+    inode.lanes.store(1 << (op.lane & 63), Relaxed);
     let v = op.version(0);
-    cell.epoch.store(v.epoch, Relaxed);
-    cell.born = v.epoch;
-    let cell = core.memfs.cells.insert(cell, guard);
-    let new = born(cell.ino, Ino::NONE, &attrs, b"", core.is_ordered());
+    inode.epoch.store(v.epoch, Relaxed);
+    inode.born = v.epoch;
+    let inode = core.memfs.inodes.insert(inode, guard);
+    let new = born(inode.ino, Ino::NONE, &attrs, b"", core.is_ordered());
     if spec.xattrs.is_empty() {
         op.append(v, &[new]);
     } else {
-        op.append(v, &[new, Effect::Xattrs { ino: cell.ino, xattrs: spec.xattrs }]);
+        op.append(v, &[new, Effect::Xattrs { ino: inode.ino, xattrs: spec.xattrs }]);
     }
     if attrs.flags != 0 {
-        op.dirty(cell, 0);
+        op.dirty(inode, 0);
     }
-    core.journal.count_cells(1);
-    Ok(cell)
+    core.journal.count_inodes(1);
+    Ok(inode)
 }
 
 /// Tells the reaper of a file without a name, once its handle holds it.
-pub(crate) fn note_unnamed(core: &Core, cell: &Cell) {
+pub(crate) fn note_unnamed(core: &Core, inode: &Inode) {
     let mut op = Op::begin(core);
     let epoch = core.journal.epochs.current();
-    op.log.orphans.push((epoch, cell.ino));
+    op.log.orphans.push((epoch, inode.ino));
 }

@@ -4,32 +4,32 @@
 use super::{perm, posix};
 use crate::core::Core;
 use crate::error::Result;
-use crate::memfs::Cell;
+use crate::memfs::Inode;
 use crate::{Cred, FileKind};
 use lanefs_format::inode_flags::{ALL, APPEND, IMMUTABLE};
 use lanefs_sync::clock::coarse_realtime_ns;
 
-pub(crate) fn inode_flags(core: &Core, cell: &Cell) -> Result<u32> {
+pub(crate) fn inode_flags(core: &Core, inode: &Inode) -> Result<u32> {
     core.check_alive()?;
-    match cell.kind {
-        FileKind::File | FileKind::Dir => Ok(cell.inode_flags()),
+    match inode.kind {
+        FileKind::File | FileKind::Dir => Ok(inode.inode_flags()),
         _ => posix(libc::ENOTTY),
     }
 }
 
-/// As chmod, it changes the cell first and marks it then; a capture takes the mark off before
+/// As chmod, it changes the inode first and marks it then; a capture takes the mark off before
 /// it reads the flags.
-pub(crate) fn set_inode_flags(core: &Core, cred: &Cred, cell: &Cell, flags: u32) -> Result<()> {
-    let was = inode_flags(core, cell)?;
+pub(crate) fn set_inode_flags(core: &Core, cred: &Cred, inode: &Inode, flags: u32) -> Result<()> {
+    let was = inode_flags(core, inode)?;
     core.writable()?;
-    perm::check_owner(cell, cred)?;
+    perm::check_owner(inode, cred)?;
     if flags & !ALL != 0 {
         return posix(libc::EOPNOTSUPP);
     }
     if was == flags {
         return Ok(());
     }
-    cell.change_inode_flags(|was| {
+    inode.change_inode_flags(|was| {
         let strong = (was ^ flags) & (IMMUTABLE | APPEND) != 0;
         let stays = was & flags & IMMUTABLE != 0 && was != flags;
         if stays || strong && !cred.is_root() && !cred.prechecked {
@@ -37,6 +37,6 @@ pub(crate) fn set_inode_flags(core: &Core, cred: &Cred, cell: &Cell, flags: u32)
         }
         Ok(flags)
     })?;
-    core.journal.changed(cell, false, coarse_realtime_ns(), 0);
+    core.journal.changed(inode, false, coarse_realtime_ns(), 0);
     Ok(())
 }

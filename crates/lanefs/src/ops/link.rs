@@ -4,9 +4,9 @@ use super::{Op, perm, posix};
 use crate::core::Core;
 use crate::core::space;
 use crate::error::Result;
-use crate::memfs::Cell;
-use crate::memfs::cell::LINKABLE;
+use crate::memfs::Inode;
 use crate::memfs::dir::{ALIVE, DEAD, Entry, Found, hash_name, relax};
+use crate::memfs::inode::LINKABLE;
 use crate::ops::resolve;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
@@ -15,7 +15,7 @@ use lanefs_format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::*;
 
-/// Names `cell` also `name` in `parent`. Of inodes without names only those of O_TMPFILE may
+/// Names `inode` also `name` in `parent`. Of inodes without names only those of O_TMPFILE may
 /// get one (LINKABLE).
 ///
 /// ENOSPC: the caller tries again when something was freed ([`space::with_room`]).
@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering::*;
 pub(crate) fn link(
     core: &Core,
     cred: &Cred,
-    cell: &Cell,
+    inode: &Inode,
     parent: Ino,
     name: &[u8],
     guard: &Guard,
@@ -39,19 +39,19 @@ pub(crate) fn link(
     let hash = hash_name(core.memfs.hash_key, name);
     let mut turn = 0;
     loop {
-        let (pcell, pdir) = resolve::find_dir(core, parent, guard)?;
+        let (pinode, pdir) = resolve::find_dir(core, parent, guard)?;
         match pdir.lookup(hash, name, guard) {
             Found::Name(..) => return posix(libc::EEXIST),
             Found::NotLoaded => {
-                resolve::load_bucket(core, pcell, pdir, hash, guard)?;
+                resolve::load_bucket(core, pinode, pdir, hash, guard)?;
                 continue;
             }
             Found::Absent => {}
         }
-        perm::check(pcell, cred, perm::W | perm::X)?;
+        perm::check(pinode, cred, perm::W | perm::X)?;
         // As Linux: only now, behind EEXIST and EACCES.
-        perm::check_flags(cell)?;
-        if cell.kind == FileKind::Dir {
+        perm::check_flags(inode)?;
+        if inode.kind == FileKind::Dir {
             return posix(libc::EPERM);
         }
         core.writable()?;
@@ -61,7 +61,7 @@ pub(crate) fn link(
         let room = space::reserve_name(core, name, 0)?;
         let now = coarse_realtime_ns();
         let mut op = Op::begin(core);
-        let mut entry = Entry::new(0, name, cell.ino, cell.kind, 0, 0, 0);
+        let mut entry = Entry::new(0, name, inode.ino, inode.kind, 0, 0, 0);
         let leaf = pdir.lock(hash, guard).make_room(hash, || core.journal.folded());
         let (old, cookie) = leaf.place(hash, name);
         let fits = pdir.state.load(SeqCst) == ALIVE
@@ -74,31 +74,31 @@ pub(crate) fn link(
             relax(&mut turn);
             continue;
         };
-        cell.named_by(op.lane, 0);
+        inode.named_by(op.lane, 0);
         pdir.named_by(hash, op.lane, 0);
-        let mut links = cell.nlink.load(SeqCst);
+        let mut links = inode.nlink.load(SeqCst);
         loop {
             if links >= LINK_MAX {
                 space::unreserve_name(core, room);
                 return posix(libc::EMLINK);
             }
-            if links == 0 && !cell.has(LINKABLE) {
+            if links == 0 && !inode.has(LINKABLE) {
                 space::unreserve_name(core, room);
                 return posix(libc::ENOENT);
             }
-            match cell.nlink.compare_exchange(links, links + 1, SeqCst, SeqCst) {
+            match inode.nlink.compare_exchange(links, links + 1, SeqCst, SeqCst) {
                 Ok(_) => break,
                 Err(n) => links = n,
             }
         }
-        cell.clear_if_set(LINKABLE);
+        inode.clear_if_set(LINKABLE);
         let v = op.version(leaf.last_ts());
-        cell.named_by(op.lane, v.epoch);
+        inode.named_by(op.lane, v.epoch);
         pdir.named_by(hash, op.lane, v.epoch);
         match old {
             Some(e) => {
                 e.touch(v.epoch, op.lane);
-                e.set_target(Some((cell.ino, cell.kind)));
+                e.set_target(Some((inode.ino, inode.kind)));
             }
             None => {
                 entry.cookie = cookie;
@@ -111,12 +111,12 @@ pub(crate) fn link(
         leaf.stamp(v.epoch, v.ts);
         op.append(
             v,
-            &[Effect::Set { dir: parent, cookie, name, ino: cell.ino, old: Ino::NONE, kind: cell.kind }],
+            &[Effect::Set { dir: parent, cookie, name, ino: inode.ino, old: Ino::NONE, kind: inode.kind }],
         );
         drop(leaf);
-        op.changed(cell, now);
-        pcell.note_change(pdir, cookie, now, 0);
-        op.dirty_dir(pcell, pdir, hash);
+        op.changed(inode, now);
+        pinode.note_change(pdir, cookie, now, 0);
+        op.dirty_dir(pinode, pdir, hash);
         return Ok(());
     }
 }

@@ -3,8 +3,8 @@
 use crate::core::Core;
 use crate::core::space;
 use crate::error::{Result, posix};
-use crate::memfs::cell::{Cell, DIRTY, QUEUED};
 use crate::memfs::dir::Dir;
+use crate::memfs::inode::{DIRTY, Inode, QUEUED};
 use crate::memfs::stamps::Noted;
 use crate::oplog::LaneLog;
 use lanefs_format::record::Effect;
@@ -89,29 +89,29 @@ impl<'v> Op<'v> {
     }
 
     /// Puts a directory on this lane's dirty list unless the stripe of `hash` is on some lane's.
-    pub fn dirty_dir(&mut self, cell: &Cell, dir: &Dir, hash: u64) {
+    pub fn dirty_dir(&mut self, inode: &Inode, dir: &Dir, hash: u64) {
         if dir.mark_changed(hash) {
-            self.log.dirty.push(cell.ino);
+            self.log.dirty.push(inode.ino);
         }
     }
 
-    /// Stores that a cell changed at `now` and marks it, as
+    /// Stores that an inode changed at `now` and marks it, as
     /// [`Journal::changed`](crate::core::Journal::changed).
-    pub fn changed(&mut self, cell: &Cell, now: i64) {
-        match cell.stamp(self.lane, None, now, 0) {
+    pub fn changed(&mut self, inode: &Inode, now: i64) {
+        match inode.stamp(self.lane, None, now, 0) {
             Noted::Yes => {}
-            Noted::List => self.log.dirty.push(cell.ino),
+            Noted::List => self.log.dirty.push(inode.ino),
             Noted::No => {
-                cell.set_times(None, None, Some(now));
-                self.dirty(cell, 0);
+                inode.set_times(None, None, Some(now));
+                self.dirty(inode, 0);
             }
         }
     }
 
-    /// Puts a cell on this lane's dirty list unless it is on some lane's.
-    pub fn dirty(&mut self, cell: &Cell, flags: u32) {
-        if cell.set(DIRTY | QUEUED | flags) & QUEUED == 0 {
-            self.log.dirty.push(cell.ino);
+    /// Puts an inode on this lane's dirty list unless it is on some lane's.
+    pub fn dirty(&mut self, inode: &Inode, flags: u32) {
+        if inode.set(DIRTY | QUEUED | flags) & QUEUED == 0 {
+            self.log.dirty.push(inode.ino);
         }
     }
 }

@@ -5,8 +5,8 @@ use super::perm::{self, R, W};
 use super::{attr, resolve};
 use crate::core::Core;
 use crate::error::{Error, Result, posix};
-use crate::memfs::Cell;
-use crate::memfs::cell::{APPEND, EVICTED, FREED};
+use crate::memfs::Inode;
+use crate::memfs::inode::{APPEND, EVICTED, FREED};
 use crate::{Cred, FileKind, Ino, SetAttr};
 use crossbeam_epoch::Guard;
 use std::sync::atomic::Ordering;
@@ -38,14 +38,14 @@ fn wanted(flags: i32) -> u32 {
 /// ends it. The slot is given back when this is dropped, unless it is kept.
 pub(crate) struct Claim<'c> {
     core: &'c Core,
-    pub inode: &'c Cell,
+    pub inode: &'c Inode,
     pub lane: usize,
     slot: usize,
 }
 
 impl<'c> Claim<'c> {
     /// Keeps the slot for a handle, which gives it back.
-    pub fn keep(self) -> (&'c Cell, usize) {
+    pub fn keep(self) -> (&'c Inode, usize) {
         let kept = (self.inode, self.slot);
         std::mem::forget(self);
         kept
@@ -59,7 +59,7 @@ impl Drop for Claim<'_> {
 }
 
 /// Claims an inode. ESTALE if it ended, or left memory.
-pub(crate) fn claim<'c>(core: &'c Core, inode: &'c Cell) -> Result<Claim<'c>> {
+pub(crate) fn claim<'c>(core: &'c Core, inode: &'c Inode) -> Result<Claim<'c>> {
     let lane = core.journal.lanes.mine();
     let slot = core.journal.lanes.shared(lane).slots.take(inode.ino);
     let claim = Claim { core, inode, lane, slot };
@@ -97,8 +97,8 @@ pub(crate) fn open<'c>(
     posix(libc::ESTALE)
 }
 
-fn check_open(core: &Core, cred: &Cred, cell: &Cell, flags: i32) -> Result<()> {
-    match cell.kind {
+fn check_open(core: &Core, cred: &Cred, inode: &Inode, flags: i32) -> Result<()> {
+    match inode.kind {
         FileKind::Dir if writes(flags) || flags & (libc::O_CREAT | libc::O_TRUNC) != 0 => {
             return posix(libc::EISDIR);
         }
@@ -106,18 +106,18 @@ fn check_open(core: &Core, cred: &Cred, cell: &Cell, flags: i32) -> Result<()> {
         FileKind::Symlink => return posix(libc::ELOOP),
         _ => {}
     }
-    perm::check(cell, cred, wanted(flags))?;
+    perm::check(inode, cred, wanted(flags))?;
     let grows_only = flags & (libc::O_APPEND | libc::O_TRUNC) == libc::O_APPEND;
-    if wanted(flags) & W != 0 && !grows_only && cell.has_flag(APPEND) {
+    if wanted(flags) & W != 0 && !grows_only && inode.has_flag(APPEND) {
         return posix(libc::EPERM);
     }
     // Pipes and devices are the kernel's; a mount never asks. As for a socket: there is nothing
     // to be opened.
-    if !matches!(cell.kind, FileKind::File | FileKind::Dir) {
+    if !matches!(inode.kind, FileKind::File | FileKind::Dir) {
         return posix(libc::ENXIO);
     }
     if flags & libc::O_NOATIME != 0 {
-        perm::check_owner(cell, cred)?;
+        perm::check_owner(inode, cred)?;
     }
     if writes(flags) || flags & libc::O_TRUNC != 0 {
         core.writable()?;

@@ -2,8 +2,8 @@
 //! clearing.
 
 use crate::error::{Error, Result};
-use crate::memfs::Cell;
-use crate::memfs::cell::{APPEND, IMMUTABLE};
+use crate::memfs::Inode;
+use crate::memfs::inode::{APPEND, IMMUTABLE};
 use crate::{Cred, FileKind};
 
 /// Permission to read, write and execute or search, as in `access(2)`.
@@ -17,10 +17,10 @@ fn err<T>(errno: i32) -> Result<T> {
 
 /// EPERM if the inode is immutable and `mask` has [`W`]; EACCES unless the mode bits allow `mask`.
 #[inline]
-pub(crate) fn check(cell: &Cell, cred: &Cred, mask: u32) -> Result<()> {
+pub(crate) fn check(inode: &Inode, cred: &Cred, mask: u32) -> Result<()> {
     // For everybody, and before the mode, as Linux has it. A kernel in front of us knows nothing of
     // flags.
-    if mask & W != 0 && cell.has_flag(IMMUTABLE) {
+    if mask & W != 0 && inode.has_flag(IMMUTABLE) {
         return err(libc::EPERM);
     }
     if cred.prechecked {
@@ -29,16 +29,16 @@ pub(crate) fn check(cell: &Cell, cred: &Cred, mask: u32) -> Result<()> {
     if cred.is_root() {
         // The superuser may do all but execute what nobody may execute. (Where that is not asked,
         // the mode is not looked at: the line is one that changes of the inode write.)
-        return if mask & X != 0 && cell.kind != FileKind::Dir && cell.mode() & 0o111 == 0 {
+        return if mask & X != 0 && inode.kind != FileKind::Dir && inode.mode() & 0o111 == 0 {
             err(libc::EACCES)
         } else {
             Ok(())
         };
     }
-    let mode = cell.mode();
-    let bits = if cred.uid == cell.uid() {
+    let mode = inode.mode();
+    let bits = if cred.uid == inode.uid() {
         mode >> 6
-    } else if cred.in_group(cell.gid()) {
+    } else if cred.in_group(inode.gid()) {
         mode >> 3
     } else {
         mode
@@ -47,19 +47,19 @@ pub(crate) fn check(cell: &Cell, cred: &Cred, mask: u32) -> Result<()> {
 }
 
 /// EPERM unless the caller owns the inode.
-pub(crate) fn check_owner(cell: &Cell, cred: &Cred) -> Result<()> {
-    if cred.prechecked || cred.is_root() || cred.uid == cell.uid() { Ok(()) } else { err(libc::EPERM) }
+pub(crate) fn check_owner(inode: &Inode, cred: &Cred) -> Result<()> {
+    if cred.prechecked || cred.is_root() || cred.uid == inode.uid() { Ok(()) } else { err(libc::EPERM) }
 }
 
 /// EPERM for everybody if the inode may get no other attributes nor names: it is immutable or only
 /// grows.
-pub(crate) fn check_flags(cell: &Cell) -> Result<()> {
-    if cell.has_flag(IMMUTABLE | APPEND) { err(libc::EPERM) } else { Ok(()) }
+pub(crate) fn check_flags(inode: &Inode) -> Result<()> {
+    if inode.has_flag(IMMUTABLE | APPEND) { err(libc::EPERM) } else { Ok(()) }
 }
 
 /// May the caller remove or replace `victim` in `dir`? EACCES without write permission; EPERM in
 /// another's sticky directory, and where the flags of one of the two forbid it.
-pub(crate) fn check_removal(dir: &Cell, victim: &Cell, cred: &Cred) -> Result<()> {
+pub(crate) fn check_removal(dir: &Inode, victim: &Inode, cred: &Cred) -> Result<()> {
     check(dir, cred, W | X)?;
     if dir.has_flag(APPEND) {
         return err(libc::EPERM);
@@ -74,7 +74,7 @@ pub(crate) fn check_removal(dir: &Cell, victim: &Cell, cred: &Cred) -> Result<()
 /// Mode, owner and group of an inode made in `dir`: a setgid directory hands on its group, and
 /// itself to subdirectories. Who is not in that group makes no setgid program; of a prechecked
 /// caller, whose groups are not known here, that has been seen to.
-pub(crate) fn born(dir: &Cell, cred: &Cred, mode: u32, kind: FileKind) -> (u32, u32, u32) {
+pub(crate) fn born(dir: &Inode, cred: &Cred, mode: u32, kind: FileKind) -> (u32, u32, u32) {
     let mut mode = (mode & 0o7777) | kind.mode_bits();
     let mut gid = cred.gid;
     if dir.mode() & libc::S_ISGID != 0 {

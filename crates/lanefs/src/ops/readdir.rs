@@ -26,11 +26,11 @@ pub(crate) fn read_dir(
     guard: &mut Guard,
 ) -> Result<()> {
     let parent = {
-        let (cell, _) = resolve::find_dir(core, ino, guard)?;
+        let (inode, _) = resolve::find_dir(core, ino, guard)?;
         if cookie == 0 {
-            content::touch_atime(core, cell);
+            content::touch_atime(core, inode);
         }
-        Ino(cell.parent.load(Acquire))
+        Ino(inode.parent.load(Acquire))
     };
     let dots: [(&[u8], Ino, u64); 2] = [(b".", ino, DOT), (b"..", parent, DOTDOT)];
     for (name, ino, at) in dots {
@@ -41,13 +41,13 @@ pub(crate) fn read_dir(
     let mut at = cookie.max(DOTDOT);
     loop {
         {
-            let (cell, dir) = resolve::find_dir(core, ino, guard)?;
+            let (inode, dir) = resolve::find_dir(core, ino, guard)?;
             let mut out = Vec::new();
             // A few leaves under one guard, then let the collector go on.
             for _ in 0..32 {
                 match dir.list_leaf(at, &mut out, guard) {
                     Step::End => return Ok(()),
-                    Step::NotLoaded(c) => resolve::load_bucket(core, cell, dir, c, guard)?,
+                    Step::NotLoaded(c) => resolve::load_bucket(core, inode, dir, c, guard)?,
                     Step::Next(next) => {
                         for &(cookie, ino, kind, name) in &out {
                             if !f(NodeEntry { ino, kind, name, cookie }) {

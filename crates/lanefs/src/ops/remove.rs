@@ -3,7 +3,7 @@
 use super::{Op, perm, posix};
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::memfs::Cell;
+use crate::memfs::Inode;
 use crate::memfs::dir::{ALIVE, DEAD, DYING, Dir, Found, NotEmpty, hash_name, relax};
 use crate::ops::resolve;
 use crate::{Cred, FileKind, Ino};
@@ -15,22 +15,22 @@ use std::sync::atomic::Ordering::*;
 
 /// A name about to be changed, as it was found without locks.
 pub(crate) struct Seen<'g> {
-    pub pcell: &'g Cell,
+    pub pinode: &'g Inode,
     pub pdir: &'g Dir,
     pub hash: u64,
-    pub target: Option<(&'g Cell, FileKind)>,
+    pub target: Option<(&'g Inode, FileKind)>,
 }
 
-/// Looks at `name` of `parent` (step 0): loads the bucket and the cell it names.
+/// Looks at `name` of `parent` (step 0): loads the bucket and the inode it names.
 pub(crate) fn look_up_name<'g>(core: &Core, parent: Ino, name: &[u8], guard: &'g Guard) -> Result<Seen<'g>> {
-    let (pcell, pdir) = resolve::find_dir(core, parent, guard)?;
+    let (pinode, pdir) = resolve::find_dir(core, parent, guard)?;
     let hash = hash_name(core.memfs.hash_key, name);
     let mut turn = 0;
     loop {
         let target = match pdir.lookup(hash, name, guard) {
             Found::Absent => None,
             Found::NotLoaded => {
-                resolve::load_bucket(core, pcell, pdir, hash, guard)?;
+                resolve::load_bucket(core, pinode, pdir, hash, guard)?;
                 continue;
             }
             Found::Name(ino, kind) => match resolve::find(core, ino, guard) {
@@ -51,7 +51,7 @@ pub(crate) fn look_up_name<'g>(core: &Core, parent: Ino, name: &[u8], guard: &'g
                 Err(e) => return Err(e),
             },
         };
-        return Ok(Seen { pcell, pdir, hash, target });
+        return Ok(Seen { pinode, pdir, hash, target });
     }
 }
 
@@ -73,9 +73,9 @@ pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: 
     let mut turn = 0;
     loop {
         let s = look_up_name(core, parent, name, guard)?;
-        perm::check(s.pcell, cred, perm::X)?;
+        perm::check(s.pinode, cred, perm::X)?;
         let Some((victim, kind)) = s.target else { return posix(libc::ENOENT) };
-        perm::check_removal(s.pcell, victim, cred)?;
+        perm::check_removal(s.pinode, victim, cred)?;
         core.writable()?;
         if kind == FileKind::Dir {
             return posix(libc::EISDIR);
@@ -101,14 +101,14 @@ pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: 
         op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
         drop(leaf);
         lose_link(&mut op, victim, v.epoch, now);
-        s.pcell.note_change(s.pdir, cookie, now, 0);
-        op.dirty_dir(s.pcell, s.pdir, s.hash);
+        s.pinode.note_change(s.pdir, cookie, now, 0);
+        op.dirty_dir(s.pinode, s.pdir, s.hash);
         return Ok(());
     }
 }
 
 /// Takes a link from a file; without any left it is an orphan.
-pub(crate) fn lose_link(op: &mut Op<'_>, victim: &Cell, epoch: u64, now: i64) {
+pub(crate) fn lose_link(op: &mut Op<'_>, victim: &Inode, epoch: u64, now: i64) {
     if victim.nlink.fetch_sub(1, SeqCst) == 1 {
         // Who holds it open sees the time; nothing of it is written any more.
         victim.set_times(None, None, Some(now));
@@ -135,9 +135,9 @@ pub(crate) fn rmdir(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &
     loop {
         let moment = careful.then(|| resolve::watch(core, &[(parent, name)], guard)).transpose()?;
         let s = look_up_name(core, parent, name, guard)?;
-        perm::check(s.pcell, cred, perm::X)?;
+        perm::check(s.pinode, cred, perm::X)?;
         let Some((victim, kind)) = s.target else { return posix(libc::ENOENT) };
-        perm::check_removal(s.pcell, victim, cred)?;
+        perm::check_removal(s.pinode, victim, cred)?;
         core.writable()?;
         let Some(vdir) = victim.dir() else { return posix(libc::ENOTDIR) };
         if vdir.has_names(guard) {
@@ -180,14 +180,14 @@ pub(crate) fn rmdir(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &
         op.append(v, &[Effect::Clr { dir: parent, cookie, name, old: victim.ino, kind }]);
         drop(leaf);
         retire_dir(&mut op, victim, vdir, v.epoch, now);
-        s.pcell.note_change(s.pdir, cookie, now, -1);
-        op.dirty_dir(s.pcell, s.pdir, s.hash);
+        s.pinode.note_change(s.pdir, cookie, now, -1);
+        op.dirty_dir(s.pinode, s.pdir, s.hash);
         return Ok(());
     }
 }
 
 /// A directory that was closed by [`close_empty`] has lost its name.
-pub(crate) fn retire_dir(op: &mut Op<'_>, victim: &Cell, vdir: &Dir, epoch: u64, now: i64) {
+pub(crate) fn retire_dir(op: &mut Op<'_>, victim: &Inode, vdir: &Dir, epoch: u64, now: i64) {
     victim.set_times(None, None, Some(now));
     victim.nlink.store(0, SeqCst);
     vdir.state.store(DEAD, SeqCst);

@@ -15,7 +15,7 @@ use super::{Op, perm, posix};
 use crate::core::Core;
 use crate::core::space;
 use crate::error::Result;
-use crate::memfs::Cell;
+use crate::memfs::Inode;
 use crate::memfs::dir::{ALIVE, DEAD, Entry, LockedPair, NotEmpty, relax};
 use crate::ops::create;
 use crate::ops::remove;
@@ -108,8 +108,8 @@ pub(crate) fn rename(
         let moment = careful.then(|| resolve::watch(core, &[from, to], guard)).transpose()?;
         let s = remove::look_up_name(core, from.0, from.1, guard)?;
         let t = remove::look_up_name(core, to.0, to.1, guard)?;
-        perm::check(s.pcell, cred, perm::X)?;
-        perm::check(t.pcell, cred, perm::X)?;
+        perm::check(s.pinode, cred, perm::X)?;
+        perm::check(t.pinode, cred, perm::X)?;
         let Some((moved, _)) = s.target else { return posix(libc::ENOENT) };
         let dir_moves = moved.kind == FileKind::Dir && from.0 != to.0
             || exchange && from.0 != to.0 && t.target.is_some_and(|x| x.1 == FileKind::Dir);
@@ -187,12 +187,12 @@ fn may_rename(
     }
     // In the order of Linux: loops, then permissions, then kinds.
     let dir = kind == FileKind::Dir;
-    if dir && is_within(core, t.pcell, moved.ino, guard)? {
+    if dir && is_within(core, t.pinode, moved.ino, guard)? {
         return posix(libc::EINVAL);
     }
     if let Some((victim, FileKind::Dir)) = t.target
-        && s.pcell.ino != t.pcell.ino
-        && is_within(core, s.pcell, victim.ino, guard)?
+        && s.pinode.ino != t.pinode.ino
+        && is_within(core, s.pinode, victim.ino, guard)?
     {
         return posix(if exchange { libc::EINVAL } else { libc::ENOTEMPTY });
     }
@@ -200,11 +200,11 @@ fn may_rename(
         return Ok(());
     }
     core.writable()?;
-    perm::check_removal(s.pcell, moved, cred)?;
+    perm::check_removal(s.pinode, moved, cred)?;
     match t.target {
-        None => perm::check(t.pcell, cred, perm::W | perm::X)?,
+        None => perm::check(t.pinode, cred, perm::W | perm::X)?,
         Some((victim, vkind)) => {
-            perm::check_removal(t.pcell, victim, cred)?;
+            perm::check_removal(t.pinode, victim, cred)?;
             match (dir, vkind == FileKind::Dir) {
                 (true, false) if !exchange => return posix(libc::ENOTDIR),
                 (false, true) if !exchange => return posix(libc::EISDIR),
@@ -213,7 +213,7 @@ fn may_rename(
         }
     }
     // Moving a directory elsewhere changes its `..`.
-    if s.pcell.ino != t.pcell.ino {
+    if s.pinode.ino != t.pinode.ino {
         if dir {
             perm::check(moved, cred, perm::W)?;
         }
@@ -235,9 +235,9 @@ fn may_rename(
     }
 }
 
-/// Whether directory `cell` is `top` or lies below it.
-fn is_within(core: &Core, cell: &Cell, top: Ino, guard: &Guard) -> Result<bool> {
-    let mut at = cell.ino;
+/// Whether directory `inode` is `top` or lies below it.
+fn is_within(core: &Core, inode: &Inode, top: Ino, guard: &Guard) -> Result<bool> {
+    let mut at = inode.ino;
     loop {
         if at == top {
             return Ok(true);
@@ -269,13 +269,13 @@ fn try_rename(
         return Ok(Tried::FlushFirst);
     }
     let mut left = match how.whiteout {
-        true => Some(create::fresh_inode(core, &mut op, cred, s.pcell, &WHITEOUT)?.0),
+        true => Some(create::fresh_inode(core, &mut op, cred, s.pinode, &WHITEOUT)?.0),
         false => None,
     };
     let r = rename_locked(core, &mut op, from, to, s, t, how.exchange, unflushed, &mut left, guard);
-    if let Some(cell) = left {
+    if let Some(inode) = left {
         // Nobody has seen it.
-        op.give_back(cell.ino);
+        op.give_back(inode.ino);
     }
     r
 }
@@ -292,7 +292,7 @@ fn rename_locked(
     t: &Seen<'_>,
     exchange: bool,
     unflushed: bool,
-    left: &mut Option<Box<Cell>>,
+    left: &mut Option<Box<Inode>>,
     guard: &Guard,
 ) -> Result<Tried> {
     let Some((moved, kind)) = s.target else { return Ok(Tried::Moved) };
@@ -338,11 +338,11 @@ fn rename_locked(
     }
     s.pdir.named_by(s.hash, op.lane, v.epoch);
     t.pdir.named_by(t.hash, op.lane, v.epoch);
-    let left = left.take().map(|mut cell| {
-        cell.lanes.store(1 << (op.lane & 63), Relaxed);
-        cell.epoch.store(v.epoch, Relaxed);
-        cell.born = v.epoch;
-        core.memfs.cells.insert(cell, guard)
+    let left = left.take().map(|mut inode| {
+        inode.lanes.store(1 << (op.lane & 63), Relaxed);
+        inode.epoch.store(v.epoch, Relaxed);
+        inode.born = v.epoch;
+        core.memfs.inodes.insert(inode, guard)
     });
     // From here to the end of the scope lookups of either name wait.
     pair.raise();
@@ -362,7 +362,7 @@ fn rename_locked(
     let old = there.map_or(Ino::NONE, |x| x.0);
     let set = Effect::Set { dir: to.0, cookie, name: to.1, ino: moved.ino, old, kind };
     let src_cookie = src.cookie;
-    let comes = left.map(|cell| (cell.ino, cell.kind));
+    let comes = left.map(|inode| (inode.ino, inode.kind));
     let back = match there.filter(|_| exchange).or(comes) {
         Some((ino, k)) => {
             src.touch(v.epoch, op.lane);
@@ -378,8 +378,8 @@ fn rename_locked(
     pair.a().stamp(v.epoch, v.ts);
     pair.b().stamp(v.epoch, v.ts);
     let mut effects = smallvec::SmallVec::<[Effect<'_>; 4]>::from_slice(&[set, back]);
-    if let Some(cell) = left {
-        effects.insert(0, born(cell.ino, from.0, &cell.attrs(), b"", core.is_ordered()));
+    if let Some(inode) = left {
+        effects.insert(0, born(inode.ino, from.0, &inode.attrs(), b"", core.is_ordered()));
     }
     let across = from.0 != to.0;
     if across && kind == FileKind::Dir {
@@ -405,10 +405,10 @@ fn rename_locked(
         op.log.replaced.push(moved.ino);
     }
     drop(pair);
-    if let Some(cell) = left {
-        core.journal.count_cells(1);
-        if cell.inode_flags() != 0 {
-            op.dirty(cell, 0);
+    if let Some(inode) = left {
+        core.journal.count_inodes(1);
+        if inode.inode_flags() != 0 {
+            op.dirty(inode, 0);
         }
     }
     after_rename(op, s, t, exchange, cookie, src_cookie, v.epoch, now);
@@ -426,12 +426,12 @@ fn after_rename(
     epoch: u64,
     now: i64,
 ) {
-    let is_dir = |x: Option<(&Cell, FileKind)>| i32::from(x.is_some_and(|x| x.1 == FileKind::Dir));
+    let is_dir = |x: Option<(&Inode, FileKind)>| i32::from(x.is_some_and(|x| x.1 == FileKind::Dir));
     let (m, v) = (is_dir(s.target), is_dir(t.target));
-    s.pcell.note_change(s.pdir, src_cookie, now, if exchange { v - m } else { -m });
-    t.pcell.note_change(t.pdir, cookie, now, m - v);
-    op.dirty_dir(s.pcell, s.pdir, s.hash);
-    op.dirty_dir(t.pcell, t.pdir, t.hash);
+    s.pinode.note_change(s.pdir, src_cookie, now, if exchange { v - m } else { -m });
+    t.pinode.note_change(t.pdir, cookie, now, m - v);
+    op.dirty_dir(s.pinode, s.pdir, s.hash);
+    op.dirty_dir(t.pinode, t.pdir, t.hash);
     if let Some((moved, _)) = s.target {
         op.changed(moved, now);
     }

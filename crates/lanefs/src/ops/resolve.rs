@@ -1,4 +1,4 @@
-//! From names to cells: loading what is not in memory, and walking paths.
+//! From names to inodes: loading what is not in memory, and walking paths.
 
 mod plain;
 
@@ -7,9 +7,9 @@ use super::posix;
 use crate::core::Core;
 use crate::core::memory;
 use crate::error::{Error, Result};
-use crate::memfs::cell::{FREED, FUTURE, HAS_XATTRS};
 use crate::memfs::dir::{Dir, Found, Moment, Step, hash_name, relax};
-use crate::memfs::{Body, Cell, data::FileData};
+use crate::memfs::inode::{FREED, FUTURE, HAS_XATTRS};
+use crate::memfs::{Body, Inode, data::FileData};
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_format::ROOT_INO;
@@ -90,33 +90,33 @@ impl Last {
     }
 }
 
-/// The cell of `ino`, loaded if need be. ESTALE if there is no such inode.
+/// The inode of `ino`, loaded if need be. ESTALE if there is no such inode.
 #[inline]
-pub(crate) fn find<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Cell> {
-    match core.memfs.cells.get(ino, guard) {
+pub(crate) fn find<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Inode> {
+    match core.memfs.inodes.get(ino, guard) {
         Some(c) if !c.has(FREED) => Ok(c),
         Some(_) => posix(libc::ESTALE),
         None => load(core, ino, guard),
     }
 }
 
-/// A directory's cell. ENOTDIR for other kinds.
+/// A directory's inode. ENOTDIR for other kinds.
 #[inline]
-pub(crate) fn find_dir<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<(&'g Cell, &'g Dir)> {
+pub(crate) fn find_dir<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<(&'g Inode, &'g Dir)> {
     let c = find(core, ino, guard)?;
     c.dir().map(|d| (c, d)).ok_or(Error::Posix(libc::ENOTDIR))
 }
 
 #[cold]
-fn load<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Cell> {
+fn load<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Inode> {
     core.check_alive()?;
     if ino.is_none() || ino.0 >= crate::memfs::table::MAX_INO {
         return posix(libc::ESTALE);
     }
     // One loader per inode at a time, and no eviction meanwhile: what the store tells is not
-    // older than any cell was.
+    // older than any inode was.
     let _one = core.memfs.load_locks[ino.0 as usize % core.memfs.load_locks.len()].lock();
-    if let Some(c) = core.memfs.cells.get(ino, guard) {
+    if let Some(c) = core.memfs.inodes.get(ino, guard) {
         return if c.has(FREED) { posix(libc::ESTALE) } else { Ok(c) };
     }
     if core.memfs.dead.lock().contains(&ino) {
@@ -130,13 +130,13 @@ fn load<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Cell> {
     };
     let (size, blocks, behind) = (image.attrs.size, image.blocks, image.behind);
     let body = match kind {
-        // SAFETY: the cell is boxed in `Cell::new` below and never moves out of its box (D8).
+        // SAFETY: the inode is boxed in `Inode::new` below and never moves out of its box (D8).
         FileKind::File => Body::File(unsafe { FileData::new(size, blocks, behind) }),
         FileKind::Symlink => Body::Link(load_target(core, ino, size)?),
         FileKind::Dir => Body::Dir(Dir::new(false)),
         _ => Body::None,
     };
-    let cell = Cell::new(
+    let inode = Inode::new(
         ino,
         kind,
         &image.attrs,
@@ -146,17 +146,17 @@ fn load<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Cell> {
         (core.journal.lanes.mine(), &core.memfs.stamps),
     );
     if image.attrs.mtime > coarse_realtime_ns() {
-        cell.set(FUTURE);
+        inode.set(FUTURE);
     }
     if !image.xattrs.is_empty() {
-        cell.set(HAS_XATTRS);
+        inode.set(HAS_XATTRS);
     }
-    core.journal.count_cells(1);
+    core.journal.count_inodes(1);
     if ino.0 & 255 == 255 && memory::meta_is_over(core) {
         memory::update_throttle(core);
         core.wake_persistence();
     }
-    Ok(core.memfs.cells.insert(cell, guard))
+    Ok(core.memfs.inodes.insert(inode, guard))
 }
 
 /// Looks `name` up in a directory, loading its bucket if need be. Writes nothing when it is in
@@ -164,7 +164,7 @@ fn load<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Cell> {
 #[inline]
 pub(crate) fn lookup(
     core: &Core,
-    cell: &Cell,
+    inode: &Inode,
     dir: &Dir,
     name: &[u8],
     guard: &Guard,
@@ -174,19 +174,19 @@ pub(crate) fn lookup(
         match dir.lookup(hash, name, guard) {
             Found::Name(ino, kind) => return Ok(Some((ino, kind))),
             Found::Absent => return Ok(None),
-            Found::NotLoaded => load_bucket(core, cell, dir, hash, guard)?,
+            Found::NotLoaded => load_bucket(core, inode, dir, hash, guard)?,
         }
     }
 }
 
 /// Brings the folded bucket that covers `cookie` into memory.
 #[cold]
-pub(crate) fn load_bucket(core: &Core, cell: &Cell, dir: &Dir, cookie: u64, guard: &Guard) -> Result<()> {
+pub(crate) fn load_bucket(core: &Core, inode: &Inode, dir: &Dir, cookie: u64, guard: &Guard) -> Result<()> {
     let mut turn = 0;
     loop {
         core.check_alive()?;
         let stamp = dir.load_stamp();
-        let b = core.store.load_bucket(cell.ino, cookie)?;
+        let b = core.store.load_bucket(inode.ino, cookie)?;
         let entries: Vec<_> = b.entries.iter().map(|e| (e.cookie, e.ino, e.kind, &*e.name)).collect();
         let bucket = crate::memfs::dir::Bucket { lowest: b.low, highest: b.high, entries: &entries };
         let (whole, bytes) = dir.install(cookie, &bucket, stamp, guard);
@@ -213,7 +213,7 @@ pub(crate) fn load_bucket(core: &Core, cell: &Cell, dir: &Dir, cookie: u64, guar
 }
 
 /// Loads every bucket of a directory: what rmdir must know to call it empty.
-pub(crate) fn load_all(core: &Core, cell: &Cell, dir: &Dir, guard: &Guard) -> Result<()> {
+pub(crate) fn load_all(core: &Core, inode: &Inode, dir: &Dir, guard: &Guard) -> Result<()> {
     let mut out = Vec::new();
     let mut at = 0;
     loop {
@@ -221,16 +221,16 @@ pub(crate) fn load_all(core: &Core, cell: &Cell, dir: &Dir, guard: &Guard) -> Re
             Step::End => return Ok(()),
             Step::Next(_) if !out.is_empty() => return Ok(()),
             Step::Next(n) => at = n,
-            Step::NotLoaded(c) => load_bucket(core, cell, dir, c, guard)?,
+            Step::NotLoaded(c) => load_bucket(core, inode, dir, c, guard)?,
         }
     }
 }
 
 /// The target of a symbolic link.
-pub(crate) fn link_target(cell: &Cell) -> Result<Vec<u8>> {
-    match &cell.body {
+pub(crate) fn link_target(inode: &Inode) -> Result<Vec<u8>> {
+    match &inode.body {
         // The kind first: a file's body lies on a line that extending it writes.
-        _ if cell.kind != FileKind::Symlink => posix(libc::EINVAL),
+        _ if inode.kind != FileKind::Symlink => posix(libc::EINVAL),
         Body::Link(t) => Ok(t.to_vec()),
         _ => posix(libc::EINVAL),
     }
@@ -290,9 +290,9 @@ fn resolve_at<'p>(
     let not_a_dir = if wanted == Last::Create { libc::EISDIR } else { libc::ENOTDIR };
     let mut rest = Components(path);
     while let Some(name) = rest.next() {
-        let (cell, d) = find_dir(core, dir, guard)
+        let (inode, d) = find_dir(core, dir, guard)
             .map_err(|e| if e.errno() == libc::ESTALE { Error::Posix(libc::ENOENT) } else { e })?;
-        perm::check(cell, cred, X)?;
+        perm::check(inode, cred, X)?;
         let last = rest.is_over();
         if name.len() > lanefs_format::NAME_MAX {
             // The last component's length is for whoever uses it: rename first wants to know
@@ -304,13 +304,13 @@ fn resolve_at<'p>(
             };
         }
         if name == b".." {
-            dir = Ino(cell.parent.load(std::sync::atomic::Ordering::Acquire));
+            dir = Ino(inode.parent.load(std::sync::atomic::Ordering::Acquire));
             continue;
         }
         if last && wanted == Last::Place && !must_be_dir {
             return Ok(Resolved { parent: dir, name: name.into(), target: None, must_be_dir });
         }
-        let target = lookup(core, cell, d, name, guard)?;
+        let target = lookup(core, inode, d, name, guard)?;
         match target {
             Some((ino, FileKind::Symlink)) if !last || wanted.follows() || must_be_dir => {
                 *links += 1;

@@ -17,22 +17,22 @@
 //!    takes the rights from it and from RIGHTS, and never from a record.
 //! 4. A checkpoint folds RIGHTS up to its epoch, and so may write rights that are older than those
 //!    of a record that came since: the later RIGHTS are not folded, lie in the log, and are
-//!    carried. The inode stays in memory until they are (`Cell::epoch`).
+//!    carried. The inode stays in memory until they are (`Inode::epoch`).
 //! 5. A seal waits for the content of what was renamed over files (persist::replaced), which by
 //!    (2) would wait for a later seal, or for this one. So a rename over a file waits until the
 //!    rights of the file that moves are committed, if it has content to write; and a change of
-//!    rights of a file that is on such a list writes that content first (`Cell::owed`). Both look
+//!    rights of a file that is on such a list writes that content first (`Inode::owed`). Both look
 //!    under `attr_lock`. So where a seal finds the rights of such a file pending it had nothing to
 //!    write when it was renamed, or that is written: nothing is owed.
 //! 6. Changes of rights that come faster than epochs are committed would keep a capture from ever
-//!    being done: from the second try on they wait (`Cell::held`).
+//!    being done: from the second try on they wait (`Inode::held`).
 //! 7. What a write takes away of setuid is logged before the first byte of it is in memory.
 
 use super::Op;
 use crate::core::Core;
 use crate::error::Error;
-use crate::memfs::Cell;
-use crate::memfs::cell::{DATASYNC, UNSYNCED};
+use crate::memfs::Inode;
+use crate::memfs::inode::{DATASYNC, UNSYNCED};
 use lanefs_format::record::Effect;
 use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::*;
@@ -51,7 +51,7 @@ pub(crate) fn is_pending(e: &Error) -> bool {
 const LOOKS: u32 = 100;
 
 /// As long as this lives, nobody changes the rights of an inode (6).
-pub(crate) struct Held<'c>(&'c Cell);
+pub(crate) struct Held<'c>(&'c Inode);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
@@ -62,34 +62,34 @@ impl Drop for Held<'_> {
 /// Whether the inode's rights changed in an epoch that a crash may take while the inode stays
 /// (2, 3). False in a relaxed volume.
 #[inline]
-pub(crate) fn rights_pending(core: &Core, cell: &Cell) -> bool {
-    let epoch = cell.rights_epoch.load(Acquire);
-    epoch > core.journal.committed() && epoch != cell.born && !planted(Canary::RightsAhead)
+pub(crate) fn rights_pending(core: &Core, inode: &Inode) -> bool {
+    let epoch = inode.rights_epoch.load(Acquire);
+    epoch > core.journal.committed() && epoch != inode.born && !planted(Canary::RightsAhead)
 }
 
 /// Keeps others from changing the rights (6).
-pub(crate) fn hold_rights(cell: &Cell) -> Held<'_> {
-    let _l = cell.attr_lock.guard();
-    cell.held.fetch_add(1, Relaxed);
-    Held(cell)
+pub(crate) fn hold_rights(inode: &Inode) -> Held<'_> {
+    let _l = inode.attr_lock.guard();
+    inode.held.fetch_add(1, Relaxed);
+    Held(inode)
 }
 
 /// Whether the rights of an inode have to stay as they are for now (5, 6). The caller holds
 /// `attr_lock`, and waits without it ([`wait_for_rights`]).
-pub(crate) fn rights_stay(cell: &Cell) -> bool {
-    cell.owed.load(Relaxed) > 0 || cell.held.load(Relaxed) > 0
+pub(crate) fn rights_stay(inode: &Inode) -> bool {
+    inode.owed.load(Relaxed) > 0 || inode.held.load(Relaxed) > 0
 }
 
 /// Waits for what keeps the rights of an inode as they are (5, 6).
-pub(crate) fn wait_for_rights(core: &Core, cell: &Cell) {
+pub(crate) fn wait_for_rights(core: &Core, inode: &Inode) {
     lanefs_sync::about_to_wait();
     // An error is told to the handles of the file; its content is owed no more.
     if let Some(persistence) = core.persistence() {
-        let _ = persistence.flush_renamed(cell);
+        let _ = persistence.flush_renamed(inode);
     }
     while core.check_alive().is_ok() {
         for _ in 0..LOOKS {
-            if cell.held.load(Acquire) == 0 {
+            if inode.held.load(Acquire) == 0 {
                 return;
             }
             lanefs_sync::schedule::spin_loop();
@@ -100,21 +100,21 @@ pub(crate) fn wait_for_rights(core: &Core, cell: &Cell) {
 
 /// Notes that the content of a file which is about to be renamed over another has to be durable
 /// before that. False if its rights have to be committed first, with no lock held (5).
-pub(crate) fn owe_content(core: &Core, cell: &Cell) -> bool {
+pub(crate) fn owe_content(core: &Core, inode: &Inode) -> bool {
     if !core.is_ordered() {
         return true;
     }
-    let _l = cell.attr_lock.guard();
-    if rights_pending(core, cell) && has_to_flush(cell) {
+    let _l = inode.attr_lock.guard();
+    if rights_pending(core, inode) && has_to_flush(inode) {
         return false;
     }
-    cell.owed.fetch_add(1, Relaxed);
+    inode.owed.fetch_add(1, Relaxed);
     true
 }
 
 /// Whether a file has content that is not known to be durable.
-pub(crate) fn has_to_flush(cell: &Cell) -> bool {
-    cell.nlink.load(SeqCst) != 0 && (cell.has_dirty() || cell.has(DATASYNC | UNSYNCED))
+pub(crate) fn has_to_flush(inode: &Inode) -> bool {
+    inode.nlink.load(SeqCst) != 0 && (inode.has_dirty() || inode.has(DATASYNC | UNSYNCED))
 }
 
 /// What changes of the rights of an inode; `None` leaves one alone.
@@ -128,13 +128,13 @@ pub(crate) struct Rights {
 }
 
 /// Changes mode and owner.
-pub(crate) fn set_rights(core: &Core, cell: &Cell, r: &Rights) {
+pub(crate) fn set_rights(core: &Core, inode: &Inode, r: &Rights) {
     if !core.is_ordered() {
-        return cell.set_owner_mode(r.mode, r.uid, r.gid, r.drop, false);
+        return inode.set_owner_mode(r.mode, r.uid, r.gid, r.drop, false);
     }
-    if cell.would_change(r.mode, r.uid, r.gid, r.drop) {
-        while !try_rights(core, cell, r, None, || ()) {
-            wait_for_rights(core, cell);
+    if inode.would_change(r.mode, r.uid, r.gid, r.drop) {
+        while !try_rights(core, inode, r, None, || ()) {
+            wait_for_rights(core, inode);
         }
     }
 }
@@ -144,26 +144,26 @@ pub(crate) fn set_rights(core: &Core, cell: &Cell, r: &Rights) {
 /// [`wait_for_rights`].
 pub(crate) fn try_rights(
     core: &Core,
-    cell: &Cell,
+    inode: &Inode,
     r: &Rights,
     acls: Option<&[u8]>,
     publish: impl FnOnce(),
 ) -> bool {
     let mut op = Op::begin(core);
-    let _l = cell.attr_lock.guard();
-    if rights_stay(cell) {
+    let _l = inode.attr_lock.guard();
+    if rights_stay(inode) {
         return false;
     }
-    cell.named_by(op.lane, 0);
-    let v = op.version(cell.rights_ts());
-    cell.named_by(op.lane, v.epoch);
-    cell.set_owner_mode(r.mode, r.uid, r.gid, r.drop, true);
+    inode.named_by(op.lane, 0);
+    let v = op.version(inode.rights_ts());
+    inode.named_by(op.lane, v.epoch);
+    inode.set_owner_mode(r.mode, r.uid, r.gid, r.drop, true);
     publish();
-    cell.rights_changed(v.epoch, v.ts);
-    let (mode, uid, gid) = (cell.mode(), cell.uid(), cell.gid());
-    let generation = cell.generation;
+    inode.rights_changed(v.epoch, v.ts);
+    let (mode, uid, gid) = (inode.mode(), inode.uid(), inode.gid());
+    let generation = inode.generation;
     if !planted(Canary::RightsNotLogged) {
-        op.append(v, &[Effect::Rights { ino: cell.ino, generation, mode, uid, gid, acls }]);
+        op.append(v, &[Effect::Rights { ino: inode.ino, generation, mode, uid, gid, acls }]);
     }
     true
 }
@@ -228,10 +228,10 @@ mod tests {
         fs.rename("/new", "/old").unwrap();
         assert!(inner.journal.committed() > before);
         let f = fs.open("/old", OpenOptions::new().read(true)).unwrap();
-        assert!(f.cell().has_dirty() && f.cell().owed.load(Relaxed) == 1);
+        assert!(f.inode().has_dirty() && f.inode().owed.load(Relaxed) == 1);
         // Then another: it has the content written, which the rename owes.
         fs.chmod("/old", 0o640).unwrap();
-        assert!(!f.cell().has_dirty() && f.cell().owed.load(Relaxed) == 0);
+        assert!(!f.inode().has_dirty() && f.inode().owed.load(Relaxed) == 0);
         let left = device.after_crash();
         assert_eq!((left.fs().read("/new").unwrap(), mode_of(&left, "/new")), (b"2".to_vec(), 0o600));
         // What is written behind that is not owed: the seal does not wait for what waits for it.
@@ -249,7 +249,7 @@ mod tests {
         commit::seal_and_commit(&v.0.persist).unwrap();
         assert_eq!(mode_of(&device.after_crash(), "/other"), 0o600);
         let mut none = 0;
-        assert_eq!(f.cell().errors.check_and_advance(&mut none), None);
+        assert_eq!(f.inode().errors.check_and_advance(&mut none), None);
     }
 
     #[test]

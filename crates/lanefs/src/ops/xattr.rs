@@ -6,8 +6,8 @@ use super::{Op, posix};
 use crate::core::Core;
 use crate::core::space::blocks_of_xattrs;
 use crate::error::Result;
-use crate::memfs::Cell;
-use crate::memfs::cell::{HAS_XATTRS, XATTR_DIRTY};
+use crate::memfs::Inode;
+use crate::memfs::inode::{HAS_XATTRS, XATTR_DIRTY};
 use crate::memfs::xattr::{XATTR_NAME_MAX, XATTR_VALUE_MAX, Xattrs};
 use crate::ops::rights;
 use crate::{Cred, FileKind};
@@ -22,7 +22,7 @@ const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 /// Names the caller may use at all, and whether changing one takes ownership rather than write
 /// permission.
-fn check(cell: &Cell, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
+fn check(inode: &Inode, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
     if name.is_empty() {
         return posix(libc::ERANGE);
     }
@@ -30,7 +30,7 @@ fn check(cell: &Cell, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
         return posix(libc::ERANGE);
     }
     if write {
-        perm::check_flags(cell)?;
+        perm::check_flags(inode)?;
     }
     let has = |p: &[u8]| name.starts_with(p);
     // As Linux has it: nothing behind the prefix is told of after permissions are.
@@ -44,13 +44,13 @@ fn check(cell: &Cell, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
     if has(b"user.") {
         // Only files and directories have user attributes; in a sticky directory only the owner
         // changes them.
-        if !matches!(cell.kind, FileKind::File | FileKind::Dir) {
+        if !matches!(inode.kind, FileKind::File | FileKind::Dir) {
             return posix(if write { libc::EPERM } else { libc::ENODATA });
         }
-        if write && cell.kind == FileKind::Dir && cell.mode() & libc::S_ISVTX != 0 {
-            perm::check_owner(cell, cred)?;
+        if write && inode.kind == FileKind::Dir && inode.mode() & libc::S_ISVTX != 0 {
+            perm::check_owner(inode, cred)?;
         }
-        return perm::check(cell, cred, if write { W } else { R }).and_then(|()| whole());
+        return perm::check(inode, cred, if write { W } else { R }).and_then(|()| whole());
     }
     if has(b"trusted.") {
         return if cred.is_root() || cred.prechecked {
@@ -63,10 +63,10 @@ fn check(cell: &Cell, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
         return if write && !cred.is_root() && !cred.prechecked { posix(libc::EPERM) } else { whole() };
     }
     if name == ACCESS_ACL || name == DEFAULT_ACL {
-        if name == DEFAULT_ACL && cell.kind != FileKind::Dir {
+        if name == DEFAULT_ACL && inode.kind != FileKind::Dir {
             return posix(if write { libc::EACCES } else { libc::ENODATA });
         }
-        return if write { perm::check_owner(cell, cred) } else { Ok(()) };
+        return if write { perm::check_owner(inode, cred) } else { Ok(()) };
     }
     posix(libc::EOPNOTSUPP)
 }
@@ -107,23 +107,23 @@ pub(crate) fn first(cred: &Cred, kind: FileKind, list: &[(&[u8], &[u8])]) -> Res
 
 /// The inode's attributes, read from the store if need be; `None`: there are none. Writes
 /// nothing if they are in memory.
-fn load_xattrs<'g>(core: &Core, cell: &'g Cell, guard: &'g Guard) -> Result<Option<&'g Xattrs>> {
+fn load_xattrs<'g>(core: &Core, inode: &'g Inode, guard: &'g Guard) -> Result<Option<&'g Xattrs>> {
     loop {
-        if let Some(x) = cell.xattrs.get(guard) {
+        if let Some(x) = inode.xattrs.get(guard) {
             return Ok(Some(x));
         }
-        if !cell.has(HAS_XATTRS) {
+        if !inode.has(HAS_XATTRS) {
             return Ok(None);
         }
-        let Some(image) = core.store.load_inode(cell.ino)? else { return posix(libc::ESTALE) };
+        let Some(image) = core.store.load_inode(inode.ino)? else { return posix(libc::ESTALE) };
         let Some(loaded) = Xattrs::decode(&image.xattrs) else {
             let why = "its extended attributes are malformed".into();
-            return Err(lanefs_store::StoreError::BadInode { ino: cell.ino, why }.into());
+            return Err(lanefs_store::StoreError::BadInode { ino: inode.ino, why }.into());
         };
-        let l = cell.xattrs.lock();
+        let l = inode.xattrs.lock();
         // Whoever was faster may have changed them since.
-        if cell.xattrs.get(guard).is_none() {
-            cell.xattrs.publish(&l, loaded, guard);
+        if inode.xattrs.get(guard).is_none() {
+            inode.xattrs.publish(&l, loaded, guard);
         }
     }
 }
@@ -132,7 +132,7 @@ fn load_xattrs<'g>(core: &Core, cell: &'g Cell, guard: &'g Guard) -> Result<Opti
 /// operation of the log (persist::rights).
 fn change_xattrs(
     core: &Core,
-    cell: &Cell,
+    inode: &Inode,
     name: &[u8],
     f: impl Fn(&Xattrs) -> std::result::Result<Xattrs, i32>,
 ) -> Result<()> {
@@ -140,40 +140,40 @@ fn change_xattrs(
     let none = Xattrs::default();
     loop {
         // Read before the lock is taken, which is held over no I/O.
-        load_xattrs(core, cell, &guard)?;
-        let l = cell.xattrs.lock();
-        let now = match cell.xattrs.get(&guard) {
+        load_xattrs(core, inode, &guard)?;
+        let l = inode.xattrs.lock();
+        let now = match inode.xattrs.get(&guard) {
             Some(x) => x,
-            None if cell.has(HAS_XATTRS) => continue,
+            None if inode.has(HAS_XATTRS) => continue,
             None => &none,
         };
         let new = f(now).map_err(crate::Error::Posix)?;
         if !(core.is_ordered() && name.starts_with(ACL_PREFIX)) {
-            cell.xattrs.publish(&l, new, &guard);
+            inode.xattrs.publish(&l, new, &guard);
             return Ok(());
         }
         let acls = xattrs::acls(new.encoded()).unwrap_or_default();
-        let publish = || cell.xattrs.publish(&l, new, &guard);
-        if rights::try_rights(core, cell, &Rights::default(), Some(&acls), publish) {
+        let publish = || inode.xattrs.publish(&l, new, &guard);
+        if rights::try_rights(core, inode, &Rights::default(), Some(&acls), publish) {
             return Ok(());
         }
         drop(l);
-        rights::wait_for_rights(core, cell);
+        rights::wait_for_rights(core, inode);
     }
 }
 
-pub(crate) fn get_xattr(core: &Core, cred: &Cred, cell: &Cell, name: &[u8]) -> Result<Vec<u8>> {
-    check(cell, cred, name, false)?;
+pub(crate) fn get_xattr(core: &Core, cred: &Cred, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+    check(inode, cred, name, false)?;
     let guard = crossbeam_epoch::pin();
-    match load_xattrs(core, cell, &guard)?.and_then(|x| x.get(name)) {
+    match load_xattrs(core, inode, &guard)?.and_then(|x| x.get(name)) {
         Some(v) => Ok(v.to_vec()),
         None => posix(libc::ENODATA),
     }
 }
 
-pub(crate) fn list_xattrs(core: &Core, cred: &Cred, cell: &Cell) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn list_xattrs(core: &Core, cred: &Cred, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     let guard = crossbeam_epoch::pin();
-    let Some(x) = load_xattrs(core, cell, &guard)? else { return Ok(Vec::new()) };
+    let Some(x) = load_xattrs(core, inode, &guard)? else { return Ok(Vec::new()) };
     let all = cred.is_root() || cred.prechecked;
     Ok(x.names().filter(|n| all || !n.starts_with(b"trusted.")).map(<[u8]>::to_vec).collect())
 }
@@ -183,12 +183,12 @@ pub(crate) fn list_xattrs(core: &Core, cred: &Cred, cell: &Cell) -> Result<Vec<V
 pub(crate) fn set_xattr(
     core: &Core,
     cred: &Cred,
-    cell: &Cell,
+    inode: &Inode,
     name: &[u8],
     value: &[u8],
     flags: i32,
 ) -> Result<bool> {
-    check(cell, cred, name, true)?;
+    check(inode, cred, name, true)?;
     core.writable()?;
     if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0
         || flags == libc::XATTR_CREATE | libc::XATTR_REPLACE
@@ -210,7 +210,7 @@ pub(crate) fn set_xattr(
     let blocks = {
         let guard = crossbeam_epoch::pin();
         let none = Xattrs::default();
-        let now = load_xattrs(core, cell, &guard)?.unwrap_or(&none);
+        let now = load_xattrs(core, inode, &guard)?.unwrap_or(&none);
         fits(now).map_err(crate::Error::Posix)?;
         // A list of attributes outside the inode is written anew whole. At most so long,
         // whatever this one's name had.
@@ -219,26 +219,26 @@ pub(crate) fn set_xattr(
     if blocks > 0 && !core.store.reserve_nodes(core.journal.lanes.mine(), blocks) {
         return Ok(false);
     }
-    let set = change_xattrs(core, cell, name, |x| {
+    let set = change_xattrs(core, inode, name, |x| {
         fits(x)?;
         x.with(name, Some(value))
     });
     if set.is_ok() {
-        xattrs_changed(core, cell);
+        xattrs_changed(core, inode);
     }
     if blocks > 0 {
-        hand_over_xattrs(core, cell, set.is_ok(), blocks);
+        hand_over_xattrs(core, inode, set.is_ok(), blocks);
     }
     set.map(|()| true)
 }
 
 /// False if there is no room to write the others anew: as [`set_xattr`].
-pub(crate) fn remove_xattr(core: &Core, cred: &Cred, cell: &Cell, name: &[u8]) -> Result<bool> {
-    check(cell, cred, name, true)?;
+pub(crate) fn remove_xattr(core: &Core, cred: &Cred, inode: &Inode, name: &[u8]) -> Result<bool> {
+    check(inode, cred, name, true)?;
     core.writable()?;
     let blocks = {
         let guard = crossbeam_epoch::pin();
-        let Some(now) = load_xattrs(core, cell, &guard)? else { return posix(libc::ENODATA) };
+        let Some(now) = load_xattrs(core, inode, &guard)? else { return posix(libc::ENODATA) };
         let Some(value) = now.get(name) else { return posix(libc::ENODATA) };
         blocks_of_xattrs(now.encoded().len().saturating_sub(Xattrs::bytes(name, value)))
     };
@@ -250,28 +250,28 @@ pub(crate) fn remove_xattr(core: &Core, cred: &Cred, cell: &Cell, name: &[u8]) -
         core.store.unreserve(lane, got);
         return Ok(false);
     }
-    let removed = change_xattrs(core, cell, name, |x| match x.get(name) {
+    let removed = change_xattrs(core, inode, name, |x| match x.get(name) {
         Some(_) => x.with(name, None),
         None => Err(libc::ENODATA),
     });
     if removed.is_ok() {
-        xattrs_changed(core, cell);
+        xattrs_changed(core, inode);
     }
     if blocks > 0 {
-        hand_over_xattrs(core, cell, removed.is_ok(), blocks);
+        hand_over_xattrs(core, inode, removed.is_ok(), blocks);
     }
     removed.map(|()| true)
 }
 
 /// Gives the store attributes that take `blocks` of their own, so that the checkpoint which
 /// gives the promise back is the one that writes them.
-fn hand_over_xattrs(core: &Core, cell: &Cell, changed: bool, blocks: u64) {
+fn hand_over_xattrs(core: &Core, inode: &Inode, changed: bool, blocks: u64) {
     if changed
         && let Some(persistence) = core.persistence()
-        && let Err(e) = persistence.write_attributes(cell)
+        && let Err(e) = persistence.write_attributes(inode)
     {
         // They are dirty still; who syncs hears of it.
-        tracing::debug!("attributes of inode {}: {e}", cell.ino);
+        tracing::debug!("attributes of inode {}: {e}", inode.ino);
     }
     core.budget.xattr_blocks.fetch_add(blocks, Relaxed);
     core.journal.lanes.shared(core.journal.lanes.mine()).look.store(true, Relaxed);
@@ -280,6 +280,6 @@ fn hand_over_xattrs(core: &Core, cell: &Cell, changed: bool, blocks: u64) {
     op.log.promise(epoch, blocks);
 }
 
-fn xattrs_changed(core: &Core, cell: &Cell) {
-    core.journal.changed(cell, false, coarse_realtime_ns(), XATTR_DIRTY);
+fn xattrs_changed(core: &Core, inode: &Inode) {
+    core.journal.changed(inode, false, coarse_realtime_ns(), XATTR_DIRTY);
 }

@@ -13,7 +13,7 @@
 //! writes back first: else each of these pages takes a frame, mostly one that the system has to
 //! clear before its first use.
 
-use crate::memfs::Cell;
+use crate::memfs::Inode;
 use crate::persist::Persist;
 use crate::persist::capture::{For, With};
 use crate::persist::writeback;
@@ -92,10 +92,10 @@ pub(super) fn start_ahead(persist: &Arc<Persist>) -> std::io::Result<()> {
 
 /// Takes note that a file's end has moved by a step. `wait`: the caller holds no lock and has the
 /// pages still; it waits for the file when that is far behind.
-pub(crate) fn has_grown(persist: &Persist, cell: &Cell, wait: bool) {
-    if hand_over(persist, cell.ino) > LAG && wait {
+pub(crate) fn has_grown(persist: &Persist, inode: &Inode, wait: bool) {
+    if hand_over(persist, inode.ino) > LAG && wait {
         lanefs_sync::about_to_wait();
-        write_back_grown(persist, cell, cell.sync_lock.lock());
+        write_back_grown(persist, inode, inode.sync_lock.lock());
     }
 }
 
@@ -125,16 +125,16 @@ fn hand_over(persist: &Persist, ino: Ino) -> u32 {
 
 fn write_ahead(persist: &Persist, ino: Ino) {
     let guard = crossbeam_epoch::pin();
-    let Some(cell) = persist.memfs.cells.get(ino, &guard) else { return is_written(persist, ino) };
+    let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { return is_written(persist, ino) };
     // What has no name is not wanted on the device yet.
     // Relaxed: a name that goes meanwhile only makes the work useless.
-    if cell.nlink.load(Relaxed) == 0 || !cell.has_dirty() {
+    if inode.nlink.load(Relaxed) == 0 || !inode.has_dirty() {
         return is_written(persist, ino);
     }
-    let Some(l) = cell.sync_lock.try_lock() else { return };
+    let Some(l) = inode.sync_lock.try_lock() else { return };
     // It grew by many steps before this thread came to it, and grows no more, perhaps: nobody
     // would hand the rest over.
-    if write_back_grown(persist, cell, l) >= TURN && cell.has_dirty() {
+    if write_back_grown(persist, inode, l) >= TURN && inode.has_dirty() {
         let mut q = persist.ahead.queue.lock();
         if !q.files.contains(&ino) {
             q.files.push_back(ino);
@@ -148,15 +148,15 @@ fn is_written(persist: &Persist, ino: Ino) {
 }
 
 /// Returns the pages written.
-fn write_back_grown<'c>(persist: &Persist, cell: &'c Cell, l: MutexGuard<'c, ()>) -> usize {
-    is_written(persist, cell.ino);
-    let written = writeback::write_back_inode(persist, cell, l, For::Later, With::Nothing, TURN)
+fn write_back_grown<'c>(persist: &Persist, inode: &'c Inode, l: MutexGuard<'c, ()>) -> usize {
+    is_written(persist, inode.ino);
+    let written = writeback::write_back_inode(persist, inode, l, For::Later, With::Nothing, TURN)
         .unwrap_or_else(|e| {
-            tracing::warn!("writing inode {} ahead failed: {e}", cell.ino);
+            tracing::warn!("writing inode {} ahead failed: {e}", inode.ino);
             0
         });
-    if cell.has_dirty() {
-        persist.journal.dirty_cell(cell, 0);
+    if inode.has_dirty() {
+        persist.journal.dirty_inode(inode, 0);
     }
     written
 }
@@ -203,7 +203,7 @@ mod tests {
         }
         let left = inner
             .memfs
-            .cells
+            .inodes
             .get(ino, &crossbeam_epoch::pin())
             .and_then(|c| c.data())
             .map(|d| d.dirty_pages());

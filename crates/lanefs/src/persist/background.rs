@@ -3,7 +3,7 @@
 //! [`super::ahead`].)
 
 use crate::core::memory;
-use crate::core::memory::CELL_COST;
+use crate::core::memory::INODE_COST;
 use crate::core::space;
 use crate::error::Result;
 use crate::persist::Persist;
@@ -113,8 +113,8 @@ pub(crate) fn tick(persist: &Persist, all: bool) -> Result<()> {
     reaper::reap(persist, all)?;
     writeback::collect_dirty(persist);
     let over = memory::meta_is_over(persist);
-    // Cells that are dirty (an access time is enough) cannot leave memory.
-    let dirty = persist.flush.lock().queue.len() * CELL_COST;
+    // Inodes that are dirty (an access time is enough) cannot leave memory.
+    let dirty = persist.flush.lock().queue.len() * INODE_COST;
     let expire = match all || persist.memfs.frames.over_background() || over && exceeds_share(persist, dirty)
     {
         true => Duration::ZERO,
@@ -158,7 +158,7 @@ pub(crate) fn tick(persist: &Persist, all: bool) -> Result<()> {
     }
     // What is logged, written back but not synced, or not yet in the tree cannot leave memory
     // before a checkpoint.
-    let written = persist.flush.lock().written() * CELL_COST;
+    let written = persist.flush.lock().written() * INODE_COST;
     let held = persist.journal.log_bytes() + written + persist.store.dirty_memory();
     // Little of that may keep much: then callers wait for nothing else.
     let stuck = over && memory::is_tight(persist) && persist.reclaim.lock().fruitless && held > 0;

@@ -2,9 +2,9 @@
 
 use crate::core::page_store;
 use crate::error::{Result, posix};
-use crate::memfs::Cell;
-use crate::memfs::cell::{DATASYNC, DIRTY, ENDED, STORED, SYNCING, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::Inode;
 use crate::memfs::dir::Dir;
+use crate::memfs::inode::{DATASYNC, DIRTY, ENDED, STORED, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights::{self, RIGHTS_PENDING};
 use crate::persist::Persist;
 use crate::persist::{piece, stream};
@@ -53,46 +53,46 @@ impl For {
 }
 
 /// As [`write_back_inode`](super::writeback::write_back_inode), once, for a caller that holds the
-/// cell's sync_lock and hears of ENOSPC itself.
+/// inode's sync_lock and hears of ENOSPC itself.
 ///
 /// Of the rounds of a durable write only the last has a batch and a flush: its batch names the
 /// pages of all, and its flush covers them. Until then the inode is under way in `unsynced`, as
 /// in a write that is not durable.
 pub(crate) fn write_back_held(
     persist: &Persist,
-    cell: &Cell,
+    inode: &Inode,
     _sync_lock: &MutexGuard<'_, ()>,
     what_for: For,
     with: With<'_>,
     max: usize,
 ) -> Result<usize> {
-    if cell.has(ENDED) {
+    if inode.has(ENDED) {
         // The store may have folded its end: it would take it for a new inode.
-        persist.flush.lock().durable(cell.ino);
+        persist.flush.lock().durable(inode.ino);
         return Ok(0);
     }
-    // Before any mark goes: see `Cell::is_synced`.
-    cell.set(SYNCING);
+    // Before any mark goes: see `Inode::is_synced`.
+    inode.set(SYNCING);
     let durable = what_for.is_durable();
     // Of what the store does not know yet all attributes are told.
-    let data_only = what_for == For::DataSync && cell.data().is_some() && cell.has(STORED);
+    let data_only = what_for == For::DataSync && inode.data().is_some() && inode.has(STORED);
     debug_assert!(!durable || max == usize::MAX, "the last round would be missing");
     let mut under_way = !durable;
     if under_way {
-        persist.flush.lock().begins(cell);
+        persist.flush.lock().begins(inode);
     }
     let (mut written, mut owed) = (0, false);
-    if let Some(data) = cell.data().filter(|d| stream::is_worth_streaming(persist, d, max)) {
+    if let Some(data) = inode.data().filter(|d| stream::is_worth_streaming(persist, d, max)) {
         if !under_way {
-            persist.flush.lock().begins(cell);
+            persist.flush.lock().begins(inode);
             under_way = true;
         }
-        match stream::stream_out(persist, cell, data, data_only, max) {
+        match stream::stream_out(persist, inode, data, data_only, max) {
             Ok(n) => written = n,
             Err(e) => {
-                persist.journal.dirty_cell(cell, 0);
-                persist.flush.lock().ended(cell.ino);
-                cell.clear(SYNCING);
+                persist.journal.dirty_inode(inode, 0);
+                persist.flush.lock().ended(inode.ino);
+                inode.clear(SYNCING);
                 return Err(e);
             }
         }
@@ -100,17 +100,17 @@ pub(crate) fn write_back_held(
     // Once over the file: what is written behind it meanwhile is not owed to this call.
     let mut from = 0;
     let r = loop {
-        // Cleared before anything is captured: what changes from here on makes the cell dirty
+        // Cleared before anything is captured: what changes from here on makes the inode dirty
         // again (O15).
         let marks = DIRTY | XATTR_DIRTY | DATASYNC | if durable { UNSYNCED } else { 0 };
-        let mut was = cell.take_marks(marks, data_only);
-        if cell.dir().is_some_and(Dir::take_changed) {
+        let mut was = inode.take_marks(marks, data_only);
+        if inode.dir().is_some_and(Dir::take_changed) {
             was |= DIRTY;
         }
         owed |= durable && was & UNSYNCED != 0;
         let most = max.saturating_sub(written).min(persist.round_pages);
         let scope = (durable, data_only);
-        match capture_round(persist, cell, scope, &mut under_way, was, with, (&mut from, most)) {
+        match capture_round(persist, inode, scope, &mut under_way, was, with, (&mut from, most)) {
             Ok((pages, more)) => {
                 written += pages;
                 if !more || written >= max {
@@ -118,21 +118,21 @@ pub(crate) fn write_back_held(
                 }
             }
             Err(e) => {
-                persist.journal.dirty_cell(cell, DIRTY | was & (XATTR_DIRTY | DATASYNC | UNSYNCED));
+                persist.journal.dirty_inode(inode, DIRTY | was & (XATTR_DIRTY | DATASYNC | UNSYNCED));
                 break Err(e);
             }
         }
     };
-    if from > 0 && cell.has_dirty() {
+    if from > 0 && inode.has_dirty() {
         // Its marks may have been taken with those of pages that were captured.
-        persist.journal.dirty_cell(cell, 0);
+        persist.journal.dirty_inode(inode, 0);
     }
     if !durable || under_way && r.is_err() {
-        persist.flush.lock().ended(cell.ino);
+        persist.flush.lock().ended(inode.ino);
     } else if owed && r.is_ok() {
-        persist.flush.lock().durable(cell.ino);
+        persist.flush.lock().durable(inode.ino);
     }
-    cell.clear(SYNCING);
+    inode.clear(SYNCING);
     r
 }
 
@@ -141,41 +141,41 @@ pub(crate) fn write_back_held(
 /// whether dirty ones are left there. `under_way`: the inode is in `unsynced` for this write.
 fn capture_round(
     persist: &Persist,
-    cell: &Cell,
+    inode: &Inode,
     (durable, data_only): (bool, bool),
     under_way: &mut bool,
     was: u32,
     with: With<'_>,
     (from, max): (&mut u64, usize),
 ) -> Result<(usize, bool)> {
-    let xattrs = (was & XATTR_DIRTY != 0).then(|| piece::encoded_xattrs(cell)).flatten();
-    let ctx = page_store::data_ctx(persist, cell);
-    let Some(data) = cell.data() else {
-        let attrs = cell.attrs();
+    let xattrs = (was & XATTR_DIRTY != 0).then(|| piece::encoded_xattrs(inode)).flatten();
+    let ctx = page_store::data_ctx(persist, inode);
+    let Some(data) = inode.data() else {
+        let attrs = inode.attrs();
         let u =
-            InodeUpdate { ino: cell.ino, attrs, size_only: false, xattrs, pages: Vec::new(), reserved: 0 };
-        if rights::rights_pending(persist, cell) {
+            InodeUpdate { ino: inode.ino, attrs, size_only: false, xattrs, pages: Vec::new(), reserved: 0 };
+        if rights::rights_pending(persist, inode) {
             return Err(RIGHTS_PENDING);
         }
         submit_with(persist, durable, u, with)?;
         return Ok((0, false));
     };
     let round = data.lock_writeback();
-    let was_stored = data_only || cell.set(STORED) & STORED != 0;
+    let was_stored = data_only || inode.set(STORED) & STORED != 0;
     let attrs = if data_only {
-        Attrs { mode: cell.kind.mode_bits(), size: data.size(), ..Attrs::default() }
+        Attrs { mode: inode.kind.mode_bits(), size: data.size(), ..Attrs::default() }
     } else {
-        cell.attrs()
+        inode.attrs()
     };
     let mut captured = data.capture(&ctx, &round, max, *from..u64::MAX, attrs.size);
     if planted(Canary::PagesSkipped) {
         captured.pages.truncate(1);
     }
-    if rights::rights_pending(persist, cell) {
+    if rights::rights_pending(persist, inode) {
         let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
         data.finish(&ctx, &round, &numbers, false);
         if !was_stored {
-            cell.clear(STORED);
+            inode.clear(STORED);
         }
         return Err(RIGHTS_PENDING);
     }
@@ -186,7 +186,7 @@ fn capture_round(
         captured.more || n > piece::RIDES && matches!(with, With::Names(names) if names.takes_a_round_more());
     let durable = durable && !more;
     if !durable && !*under_way {
-        persist.flush.lock().begins(cell);
+        persist.flush.lock().begins(inode);
         *under_way = true;
     }
     let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
@@ -198,7 +198,7 @@ fn capture_round(
     // Names go with the last round: none of the data may be missing when they count.
     let with = if more { With::Nothing } else { with };
     let u = InodeUpdate {
-        ino: cell.ino,
+        ino: inode.ino,
         attrs,
         size_only: data_only,
         xattrs,
@@ -207,12 +207,12 @@ fn capture_round(
     };
     let r = submit_with(persist, durable, u, with);
     if r.is_err() && !was_stored {
-        cell.clear(STORED);
+        inode.clear(STORED);
     }
     data.finish(&ctx, &round, &numbers, r.is_ok());
     if captured.skipped > 0 && r.is_ok() {
         // The rest stays dirty; whoever asked for durability must hear of it.
-        persist.journal.dirty_cell(cell, 0);
+        persist.journal.dirty_inode(inode, 0);
         return posix(libc::ENOSPC);
     }
     r.map(|()| (n, more))
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// Between the fold of its end and the end of the checkpoint a file's cell is in memory still,
+    /// Between the fold of its end and the end of the checkpoint a file's inode is in memory still,
     /// dirty as it was. What is handed to the store then is an update of an inode that it does not
     /// know: it kept it for the next with that number.
     #[test]

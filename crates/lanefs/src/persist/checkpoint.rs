@@ -2,7 +2,7 @@
 
 use crate::core::backlog::Committed;
 use crate::error::Result;
-use crate::memfs::Cell;
+use crate::memfs::Inode;
 use crate::persist::Persist;
 use crate::persist::commit;
 use crate::persist::reaper;
@@ -70,7 +70,7 @@ fn tidy(persist: &Persist, thinned: &mut HashMap<Ino, Thinned>) -> usize {
         // One for each: see `write_back_some`.
         let guard = crossbeam_epoch::pin();
         // Its mark of use stays as it is.
-        let Some(dir) = persist.memfs.cells.peek(*ino, &guard).and_then(Cell::dir) else { return false };
+        let Some(dir) = persist.memfs.inodes.peek(*ino, &guard).and_then(Inode::dir) else { return false };
         let done = dir.tidy(folded, &guard);
         persist.budget.names_gone.fetch_add(done.freed as i64, Relaxed);
         looked_at += done.looked_at;
@@ -134,7 +134,7 @@ fn try_checkpoint(persist: &Persist, stale: &mut bool) -> Result<u64> {
 fn forget_dead(persist: &Persist, folded: u64) {
     let ended = {
         let mut reaper = persist.reaper.lock();
-        // What is folded is committed: no cell with one of these numbers is left behind.
+        // What is folded is committed: no inode with one of these numbers is left behind.
         reaper::drop_buried(persist, &mut reaper);
         reaper.take_folded(folded)
     };
@@ -268,9 +268,9 @@ mod tests {
         fs.mkdir("/d", 0o755).unwrap();
         fs.write("/d/f", b"").unwrap();
         let guard = crossbeam_epoch::pin();
-        let cell = |path: &str| inner.memfs.cells.get(fs.stat(path).unwrap().ino, &guard).unwrap();
+        let inode = |path: &str| inner.memfs.inodes.get(fs.stat(path).unwrap().ino, &guard).unwrap();
         let is_folded = || {
-            let (d, f) = (cell("/d"), cell("/d/f"));
+            let (d, f) = (inode("/d"), inode("/d/f"));
             let folded = inner.journal.folded();
             [d, f].iter().all(|c| c.epoch.load(Relaxed) <= folded)
                 && d.dir().unwrap().is_clean(folded, &guard)
@@ -301,8 +301,8 @@ mod tests {
         v.checkpoint().unwrap();
         assert!(memory::name_bytes(inner) - before < 1000, "{} bytes", memory::name_bytes(inner) - before);
         let guard = crossbeam_epoch::pin();
-        let cell = inner.memfs.cells.get(fs.stat("/d").unwrap().ino, &guard).unwrap();
-        assert_eq!(cell.dir().unwrap().name_bytes(), crate::memfs::dir::Entry::bytes(0));
+        let inode = inner.memfs.inodes.get(fs.stat("/d").unwrap().ino, &guard).unwrap();
+        assert_eq!(inode.dir().unwrap().name_bytes(), crate::memfs::dir::Entry::bytes(0));
         assert!(fs.stat(here(999)).is_ok() && fs.stat(here(5)).is_err() && fs.stat("/there").is_ok());
     }
 
@@ -346,9 +346,9 @@ mod tests {
         let ino = *again.iter().find(|ino| first.contains(ino)).unwrap();
         v.sync().unwrap();
         v.checkpoint().unwrap();
-        let epoch = inner.memfs.cells.peek(ino, &crossbeam_epoch::pin()).unwrap().epoch.load(Relaxed);
+        let epoch = inner.memfs.inodes.peek(ino, &crossbeam_epoch::pin()).unwrap().epoch.load(Relaxed);
         assert!(epoch <= inner.journal.folded(), "it could never leave memory");
-        while inner.memfs.cells.peek(ino, &crossbeam_epoch::pin()).is_some() {
+        while inner.memfs.inodes.peek(ino, &crossbeam_epoch::pin()).is_some() {
             reclaim::reclaim_inodes(inner);
         }
         assert_eq!(v.node_stat(ino).unwrap().ino, ino);

@@ -196,15 +196,15 @@ fn lanes_of(persist: &Persist, s: Subject, guard: &Guard) -> u64 {
         // The epoch first: who raised it had set its bit before.
         Subject::Inode(i) => persist
             .memfs
-            .cells
+            .inodes
             .get(i, guard)
             .map_or(!0, |c| if c.epoch.load(SeqCst) <= committed { 0 } else { c.lanes.load(SeqCst) }),
         Subject::KeysOf(i) => {
-            persist.memfs.cells.get(i, guard).and_then(|c| c.dir()).map_or(!0, |d| d.lanes_behind(committed))
+            persist.memfs.inodes.get(i, guard).and_then(|c| c.dir()).map_or(!0, |d| d.lanes_behind(committed))
         }
         Subject::Key(dir, cookie) => persist
             .memfs
-            .cells
+            .inodes
             .get(dir, guard)
             .and_then(|c| c.dir())
             .map_or(!0, |d| d.key_lanes(cookie, committed, guard)),

@@ -23,9 +23,9 @@ use super::closure::{self, Closure};
 use super::names::Names;
 use crate::Order;
 use crate::error::Result;
-use crate::memfs::Cell;
-use crate::memfs::cell::{DATASYNC, DIRTY, QUEUED, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::Inode;
 use crate::memfs::dir::Dir;
+use crate::memfs::inode::{DATASYNC, DIRTY, QUEUED, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights;
 use crate::persist::Persist;
 use crate::persist::capture::{For, With};
@@ -35,27 +35,27 @@ use crate::persist::writeback;
 use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Makes durable the content and attributes of `cell` and all names the caller could have seen
+/// Makes durable the content and attributes of `inode` and all names the caller could have seen
 /// (O9). `data_only`: fdatasync, which may leave times behind.
-pub(crate) fn fsync(persist: &Persist, cell: &Cell, data_only: bool) -> Result<()> {
+pub(crate) fn fsync(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()> {
     persist.check_alive()?;
     if persist.options.read_only {
         return Ok(());
     }
     if persist.options.order == Order::Ordered {
-        return fsync_ordered(persist, cell, data_only);
+        return fsync_ordered(persist, inode, data_only);
     }
-    let forgets = planted(Canary::NamesForgotten) && cell.data().is_some_and(|d| !d.has_dirty());
+    let forgets = planted(Canary::NamesForgotten) && inode.data().is_some_and(|d| !d.has_dirty());
     let closure = if forgets {
         Closure::Groups { bytes: Vec::new(), taken: Vec::new(), replaced: Vec::new() }
     } else {
         let guard = crossbeam_epoch::pin();
-        closure::of(persist, cell.ino, cell.dir().is_some(), &guard)
+        closure::of(persist, inode.ino, inode.dir().is_some(), &guard)
     };
     let (groups, taken) = match closure {
         Closure::Groups { bytes, taken, replaced } => {
             // Its own content goes in the batch of the groups.
-            for ino in replaced.into_iter().filter(|i| *i != cell.ino) {
+            for ino in replaced.into_iter().filter(|i| *i != inode.ino) {
                 replaced::flush_renamed(persist, ino)?;
             }
             (bytes, taken)
@@ -65,56 +65,56 @@ pub(crate) fn fsync(persist: &Persist, cell: &Cell, data_only: bool) -> Result<(
             (Vec::new(), Vec::new())
         }
     };
-    sync_inode(persist, cell, data_only, With::Groups(&groups))?;
+    sync_inode(persist, inode, data_only, With::Groups(&groups))?;
     // After the flush only: what was in flight was not durable for anybody else (closure of
     // DESIGN, last sentence).
     closure::mark_durable(persist, &taken);
     Ok(())
 }
 
-fn fsync_ordered(persist: &Persist, cell: &Cell, data_only: bool) -> Result<()> {
+fn fsync_ordered(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()> {
     let unseen = u64::from(planted(Canary::PendingUnseen));
     let pending = persist.journal.epochs.pending().min(persist.journal.epochs.current() - unseen);
-    let target = match data_only && cell.dir().is_none() {
+    let target = match data_only && inode.dir().is_none() {
         // SeqCst, as the closure's: a call that named the file raised it before it returned.
-        true => cell.epoch.load(SeqCst).min(pending),
+        true => inode.epoch.load(SeqCst).min(pending),
         false => pending,
     };
-    let forgets = planted(Canary::NamesForgotten) && cell.data().is_some_and(|d| !d.has_dirty());
+    let forgets = planted(Canary::NamesForgotten) && inode.data().is_some_and(|d| !d.has_dirty());
     if persist.journal.committed() >= target || forgets {
-        return sync_inode(persist, cell, data_only, With::Nothing);
+        return sync_inode(persist, inode, data_only, With::Nothing);
     }
     let names = Names::new(persist, target)?;
-    if rights::rights_pending(persist, cell) {
+    if rights::rights_pending(persist, inode) {
         // They go before the inode (persist::rights).
         names.finish()?;
-        return sync_inode(persist, cell, data_only, With::Nothing);
+        return sync_inode(persist, inode, data_only, With::Nothing);
     }
-    sync_inode(persist, cell, data_only, With::Names(&names))?;
+    sync_inode(persist, inode, data_only, With::Names(&names))?;
     names.finish()
 }
 
 /// Makes durable what is not of an inode, and names with it; if there is nothing, neither.
-fn sync_inode(persist: &Persist, cell: &Cell, data_only: bool, with: With<'_>) -> Result<()> {
+fn sync_inode(persist: &Persist, inode: &Inode, data_only: bool, with: With<'_>) -> Result<()> {
     let alone = !matches!(with, With::Groups(g) if !g.is_empty());
     let wanted = if data_only { DATASYNC | UNSYNCED } else { DIRTY | XATTR_DIRTY | UNSYNCED | DATASYNC };
-    if alone && cell.is_synced(wanted, data_only) {
+    if alone && inode.is_synced(wanted, data_only) {
         return Ok(persist.store.healthy()?);
     }
-    let l = cell.sync_lock.lock();
-    let dirty_data = cell.has_dirty();
-    let changed = !data_only && cell.dir().is_some_and(Dir::has_changed);
-    if alone && !dirty_data && !cell.wants(wanted, data_only) && !changed {
+    let l = inode.sync_lock.lock();
+    let dirty_data = inode.has_dirty();
+    let changed = !data_only && inode.dir().is_some_and(Dir::has_changed);
+    if alone && !dirty_data && !inode.wants(wanted, data_only) && !changed {
         return Ok(persist.store.healthy()?);
     }
     let what_for = if data_only { For::DataSync } else { For::Sync };
     if !data_only {
         // What is left dirty of the attributes stays on its list.
-        cell.clear_if_set(QUEUED);
+        inode.clear_if_set(QUEUED);
     }
-    let r = writeback::write_back_inode(persist, cell, l, what_for, with, usize::MAX);
-    if cell.has_dirty() {
-        persist.journal.dirty_cell(cell, 0);
+    let r = writeback::write_back_inode(persist, inode, l, what_for, with, usize::MAX);
+    if inode.has_dirty() {
+        persist.journal.dirty_inode(inode, 0);
     }
     r.map(drop)
 }

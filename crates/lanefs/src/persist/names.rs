@@ -7,7 +7,7 @@ use super::commit::{self, Begun};
 use super::piece::{self, RIDES};
 use super::replaced::{self, ReplacedFlushed};
 use crate::error::Result;
-use crate::memfs::Cell as Inode;
+use crate::memfs::Inode;
 use crate::ops::rights::{hold_rights, is_pending};
 use lanefs_store::{StoreError, Transaction};
 use std::cell::Cell;
@@ -82,8 +82,8 @@ impl PendingNames for Names<'_> {
 
 /// Waits until the inode's rights as they are now are committed. The caller holds no lock of an
 /// inode.
-pub(crate) fn commit_rights(persist: &Persist, cell: &Inode) -> Result<()> {
-    let epoch = cell.rights_epoch.load(Acquire);
+pub(crate) fn commit_rights(persist: &Persist, inode: &Inode) -> Result<()> {
+    let epoch = inode.rights_epoch.load(Acquire);
     if persist.journal.committed() >= epoch {
         return Ok(persist.store.healthy()?);
     }
@@ -93,15 +93,15 @@ pub(crate) fn commit_rights(persist: &Persist, cell: &Inode) -> Result<()> {
 /// Runs `f`, which captures the inode, until its rights are committed.
 pub(crate) fn with_rights_committed<T>(
     persist: &Persist,
-    cell: &Inode,
+    inode: &Inode,
     f: impl Fn() -> Result<T>,
 ) -> Result<T> {
     let mut held = None;
     loop {
         match f() {
             Err(e) if is_pending(&e) => {
-                held.get_or_insert_with(|| hold_rights(cell));
-                commit_rights(persist, cell)?;
+                held.get_or_insert_with(|| hold_rights(inode));
+                commit_rights(persist, inode)?;
             }
             r => return r,
         }

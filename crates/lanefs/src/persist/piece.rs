@@ -2,7 +2,7 @@
 
 use super::Persist;
 use crate::error::Result;
-use crate::memfs::Cell;
+use crate::memfs::Inode;
 use lanefs_store::Transaction;
 
 /// The most pages captured at once; fewer where segments are small, so that a round needs few of
@@ -13,9 +13,9 @@ pub(crate) const MAX_PAGES: usize = 1024;
 pub(super) const RIDES: usize = 32;
 
 /// The extended attributes as they are now, if there are any.
-pub(super) fn encoded_xattrs(cell: &Cell) -> Option<Vec<u8>> {
-    let _l = cell.xattrs.lock();
-    cell.xattrs.get(&crossbeam_epoch::pin()).map(|x| x.encoded().to_vec())
+pub(super) fn encoded_xattrs(inode: &Inode) -> Option<Vec<u8>> {
+    let _l = inode.xattrs.lock();
+    inode.xattrs.get(&crossbeam_epoch::pin()).map(|x| x.encoded().to_vec())
 }
 
 /// Hands a transaction to the store.

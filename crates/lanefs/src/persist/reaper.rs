@@ -12,7 +12,7 @@
 //!    waits for the next round; what has ended is written back no more ([`ENDED`]), whoever has it
 //!    on a list. A front end that hands out inode numbers may keep an inode in the same way
 //!    (`Volume::keep_unnamed`).
-//! 4. The others get a DEAD group. Their cells stay, marked, until that group is committed: no
+//! 4. The others get a DEAD group. Their inodes stay, marked, until that group is committed: no
 //!    pending group names them then. The number answers ESTALE (`MemFs::dead`) until it is folded,
 //!    and only then it can be given out again.
 //! 5. An inode that was made and ended since the last fold never gets a block: when its DEAD is
@@ -22,7 +22,7 @@
 
 use crate::core::page_store;
 use crate::error::Result;
-use crate::memfs::cell::{ENDED, FREED};
+use crate::memfs::inode::{ENDED, FREED};
 use crate::ops::Op;
 use crate::persist::Persist;
 use crossbeam_epoch::Guard;
@@ -41,8 +41,8 @@ pub(crate) struct Reaper {
     open: Vec<Ino>,
     /// Freed, by epoch of the DEAD group; not folded yet.
     freed: Vec<(u64, Ino)>,
-    /// Those of them whose cells are in memory, because that epoch was not committed when they were
-    /// looked at last.
+    /// Those of them whose inodes are in memory, because that epoch was not committed when they
+    /// were looked at last.
     buried: Vec<(u64, Ino)>,
     /// Of inodes that ended before they were folded, by epoch of the DEAD group and of the group
     /// that made them: how many. Their blocks are promised still.
@@ -153,7 +153,7 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize) -> Result<
     }
 }
 
-/// Drops the cells of freed inodes whose end is committed: create and unlink all day would fill
+/// Drops the inodes of freed inodes whose end is committed: create and unlink all day would fill
 /// the memory between two checkpoints.
 pub(super) fn drop_buried(persist: &Persist, r: &mut Reaper) {
     let committed = persist.journal.committed();
@@ -162,9 +162,9 @@ pub(super) fn drop_buried(persist: &Persist, r: &mut Reaper) {
         if epoch > committed {
             return true;
         }
-        if let Some(cell) = persist.memfs.cells.get(ino, &guard).filter(|c| c.has(FREED)) {
-            persist.memfs.cells.remove(cell, &guard);
-            persist.journal.count_cells(-1);
+        if let Some(inode) = persist.memfs.inodes.get(ino, &guard).filter(|c| c.has(FREED)) {
+            persist.memfs.inodes.remove(inode, &guard);
+            persist.journal.count_inodes(-1);
         }
         false
     });
@@ -219,7 +219,7 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize>
     for ino in list {
         // A link may have been added through an open handle, and a number may be on the list
         // twice.
-        let Some(c) = persist.memfs.cells.get(ino, &guard).filter(|c| c.nlink.load(SeqCst) == 0) else {
+        let Some(c) = persist.memfs.inodes.get(ino, &guard).filter(|c| c.nlink.load(SeqCst) == 0) else {
             continue;
         };
         if open.contains(&ino.0) || kept(ino) {
@@ -232,30 +232,30 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize>
     let folded = persist.journal.folded();
     let mut n = 0;
     for ino in doomed {
-        let Some(cell) = persist.memfs.cells.get(ino, &guard) else { continue };
+        let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { continue };
         // Who is writing it back may have captured it before: an update behind the fold of its
         // end would bring its number to life again.
-        let not_written = cell.sync_lock.try_lock();
-        if open.contains(&ino.0) || cell.nlink.load(SeqCst) != 0 || kept(ino) || not_written.is_none() {
-            cell.clear(FREED);
-            if cell.nlink.load(SeqCst) == 0 {
+        let not_written = inode.sync_lock.try_lock();
+        if open.contains(&ino.0) || inode.nlink.load(SeqCst) != 0 || kept(ino) || not_written.is_none() {
+            inode.clear(FREED);
+            if inode.nlink.load(SeqCst) == 0 {
                 r.open.push(ino);
             }
             continue;
         }
-        let epoch = log_dead(persist, cell, &guard);
-        cell.set(ENDED);
+        let epoch = log_dead(persist, inode, &guard);
+        inode.set(ENDED);
         drop(not_written);
-        r.blocks += cell.stat().blocks / 8;
-        if let Some(d) = cell.data() {
-            d.drop_all(&page_store::data_ctx(persist, cell));
+        r.blocks += inode.stat().blocks / 8;
+        if let Some(d) = inode.data() {
+            d.drop_all(&page_store::data_ctx(persist, inode));
         }
-        cell.drop_stamps();
+        inode.drop_stamps();
         persist.memfs.dead.lock().insert(ino);
         r.freed.push((epoch, ino));
         r.buried.push((epoch, ino));
-        if cell.born > folded {
-            r.note_unmade(epoch, cell.born);
+        if inode.born > folded {
+            r.note_unmade(epoch, inode.born);
         }
         n += 1;
     }
@@ -265,14 +265,14 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize>
     Ok(n)
 }
 
-fn log_dead(persist: &Persist, cell: &crate::memfs::Cell, _guard: &Guard) -> u64 {
+fn log_dead(persist: &Persist, inode: &crate::memfs::Inode, _guard: &Guard) -> u64 {
     let mut op = Op::begin(persist);
-    cell.named_by(op.lane, 0);
+    inode.named_by(op.lane, 0);
     // Whoever asks for durability asks for names: the end of a file that has none is nobody's
     // concern.
     let v = op.version_unasked();
-    cell.named_by(op.lane, v.epoch);
-    op.append(v, &[Effect::Dead { ino: cell.ino, generation: cell.generation }]);
+    inode.named_by(op.lane, v.epoch);
+    op.append(v, &[Effect::Dead { ino: inode.ino, generation: inode.generation }]);
     v.epoch
 }
 
@@ -295,7 +295,7 @@ mod tests {
         let v = Volume::open_devices(vec![device], &options).unwrap();
         let (fs, inner) = (v.fs(), &v.0.persist);
         fs.stat("/").unwrap();
-        let before = inner.journal.cells_in_memory();
+        let before = inner.journal.inodes_in_memory();
         let mut numbers = Vec::new();
         for turn in 0..3 {
             for i in 0..100 {
@@ -304,12 +304,12 @@ mod tests {
                 numbers.push(fs.stat(&*name).unwrap().ino);
                 fs.unlink(&*name).unwrap();
             }
-            assert_eq!(inner.journal.cells_in_memory(), before + 100);
+            assert_eq!(inner.journal.inodes_in_memory(), before + 100);
             reap(inner, true).unwrap();
             commit::seal_and_commit(inner).unwrap();
             reap(inner, false).unwrap();
             assert_eq!(
-                inner.journal.cells_in_memory(),
+                inner.journal.inodes_in_memory(),
                 before,
                 "no checkpoint has been made, but the epoch is committed"
             );

@@ -1,17 +1,17 @@
-//! Memory: evicting clean names and cells when they exceed their share of the budget. (Pages look
+//! Memory: evicting clean names and inodes when they exceed their share of the budget. (Pages look
 //! after themselves: memfs::data::reclaim.)
 //!
-//! A cell leaves memory in two steps. Marked FROZEN, it is still used by whoever finds it, and any
-//! use takes the mark off. After a grace in which everybody pinned at the marking is gone, a
+//! An inode leaves memory in two steps. Marked FROZEN, it is still used by whoever finds it, and
+//! any use takes the mark off. After a grace in which everybody pinned at the marking is gone, a
 //! compare-exchange from FROZEN to EVICTED succeeds only if nobody has touched it since. Loading a
-//! cell and evicting one exclude each other (`load_locks`), so a load never brings back what an
-//! evicted cell had changed since.
+//! inode and evicting one exclude each other (`load_locks`), so a load never brings back what an
+//! evicted inode had changed since.
 
-use crate::core::memory::{self, CELL_COST};
+use crate::core::memory::{self, INODE_COST};
 use crate::core::page_store;
-use crate::memfs::Cell;
-use crate::memfs::cell::{DIRTY, EVICTED, FREED, FROZEN, QUEUED, UNSYNCED, USED, XATTR_DIRTY};
+use crate::memfs::Inode;
 use crate::memfs::dir::Dir;
+use crate::memfs::inode::{DIRTY, EVICTED, FREED, FROZEN, QUEUED, UNSYNCED, USED, XATTR_DIRTY};
 use crate::persist::Persist;
 use crossbeam_epoch::Guard;
 use lanefs_format::{Ino, ROOT_INO};
@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// Chunks of the cell table looked at in a round.
+/// Chunks of the inode table looked at in a round.
 const CHUNKS: u64 = 512;
 
 #[derive(Default)]
@@ -67,7 +67,7 @@ pub(super) fn collect_all() {
     collect(&done);
 }
 
-/// One round: evicts what was frozen last time, freezes the next candidates. Returns cells
+/// One round: evicts what was frozen last time, freezes the next candidates. Returns inodes
 /// evicted.
 pub(crate) fn reclaim_inodes(persist: &Persist) -> usize {
     let mut r = persist.reclaim.lock();
@@ -88,17 +88,17 @@ pub(crate) fn reclaim_inodes(persist: &Persist) -> usize {
     let folded = persist.journal.folded();
     let mut frozen = Vec::new();
     let (mut names, mut freed) = (0, 0);
-    r.chunk = persist.memfs.cells.walk(r.chunk, CHUNKS, &guard, &mut |cell| {
-        if evictable(cell, folded, &guard) {
-            if cell.has(USED) {
-                cell.clear(USED);
+    r.chunk = persist.memfs.inodes.walk(r.chunk, CHUNKS, &guard, &mut |inode| {
+        if evictable(inode, folded, &guard) {
+            if inode.has(USED) {
+                inode.clear(USED);
             } else {
-                cell.set(FROZEN);
-                frozen.push(cell.ino);
+                inode.set(FROZEN);
+                frozen.push(inode.ino);
             }
         }
-        if let Some(d) = cell.dir() {
-            freed += match cell.ino == ROOT_INO || !cell.has(USED) {
+        if let Some(d) = inode.dir() {
+            freed += match inode.ino == ROOT_INO || !inode.has(USED) {
                 true => d.evict_clean(folded, &guard),
                 false => d.evict_some(d.name_bytes() / 8, folded, &guard),
             };
@@ -106,7 +106,7 @@ pub(crate) fn reclaim_inodes(persist: &Persist) -> usize {
         }
     });
     r.names += names;
-    r.let_go += freed + frozen.len() * CELL_COST;
+    r.let_go += freed + frozen.len() * INODE_COST;
     if r.chunk == 0 {
         // The hand has seen all of them. What is neither among those it saw nor came meanwhile
         // has left without being counted (tombstones, directories removed).
@@ -127,46 +127,46 @@ pub(crate) fn reclaim_inodes(persist: &Persist) -> usize {
 }
 
 /// Clean, named, folded, and without content in memory that the store does not have.
-fn evictable(cell: &Cell, folded: u64, guard: &Guard) -> bool {
-    cell.ino != ROOT_INO
-        && !cell.has(DIRTY | QUEUED | UNSYNCED | XATTR_DIRTY | FREED | EVICTED | FROZEN)
-        && cell.nlink.load(Relaxed) > 0
-        && cell.epoch.load(Relaxed) <= folded
-        && !cell.has_dirty()
-        && cell.dir().is_none_or(|d| !d.has_changed() && d.is_clean(folded, guard))
+fn evictable(inode: &Inode, folded: u64, guard: &Guard) -> bool {
+    inode.ino != ROOT_INO
+        && !inode.has(DIRTY | QUEUED | UNSYNCED | XATTR_DIRTY | FREED | EVICTED | FROZEN)
+        && inode.nlink.load(Relaxed) > 0
+        && inode.epoch.load(Relaxed) <= folded
+        && !inode.has_dirty()
+        && inode.dir().is_none_or(|d| !d.has_changed() && d.is_clean(folded, guard))
 }
 
 fn evict(persist: &Persist, ino: Ino, guard: &Guard) -> bool {
     let _no_load = persist.memfs.load_locks[ino.0 as usize % persist.memfs.load_locks.len()].lock();
     let folded = persist.journal.folded();
     // Not through `get`, which would take the mark off.
-    let Some(cell) = persist.memfs.cells.peek(ino, guard) else { return false };
-    let f = cell.life.load(SeqCst);
+    let Some(inode) = persist.memfs.inodes.peek(ino, guard) else { return false };
+    let f = inode.life.load(SeqCst);
     if f & FROZEN == 0 {
         return false;
     }
     // With the lock, no writeback is under way whose failure would leave pages dirty behind our
     // look.
-    let still = cell.sync_lock.try_lock();
+    let still = inode.sync_lock.try_lock();
     let clean = still.is_some()
-        && !cell.has_dirty()
+        && !inode.has_dirty()
         && f & (FREED | EVICTED) == 0
-        && !cell.has(DIRTY | QUEUED | UNSYNCED | XATTR_DIRTY)
-        && !cell.dir().is_some_and(Dir::has_changed)
-        && cell.epoch.load(Relaxed) <= folded;
+        && !inode.has(DIRTY | QUEUED | UNSYNCED | XATTR_DIRTY)
+        && !inode.dir().is_some_and(Dir::has_changed)
+        && inode.epoch.load(Relaxed) <= folded;
     // Whoever dirties it from here on found it and took the mark off, or holds it open (looked
     // at before).
-    if !clean || cell.life.compare_exchange(f, f & !FROZEN | EVICTED, SeqCst, SeqCst).is_err() {
-        cell.clear(FROZEN);
+    if !clean || inode.life.compare_exchange(f, f & !FROZEN | EVICTED, SeqCst, SeqCst).is_err() {
+        inode.clear(FROZEN);
         return false;
     }
-    if let Some(d) = cell.data() {
-        d.drop_all(&page_store::data_ctx(persist, cell));
+    if let Some(d) = inode.data() {
+        d.drop_all(&page_store::data_ctx(persist, inode));
     }
-    persist.budget.names_gone.fetch_add(cell.dir().map_or(0, Dir::name_bytes) as i64, Relaxed);
-    cell.drop_stamps();
-    persist.memfs.cells.remove(cell, guard);
-    persist.journal.count_cells(-1);
+    persist.budget.names_gone.fetch_add(inode.dir().map_or(0, Dir::name_bytes) as i64, Relaxed);
+    inode.drop_stamps();
+    persist.memfs.inodes.remove(inode, guard);
+    persist.journal.count_inodes(-1);
     persist.store.forget_inode(ino);
     true
 }

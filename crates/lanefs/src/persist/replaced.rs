@@ -21,7 +21,7 @@
 //!    become durable without; the file's handles hear of the error, and nobody else.
 
 use crate::error::Result;
-use crate::memfs::Cell;
+use crate::memfs::Inode;
 use crate::ops::rights;
 use crate::ops::rights::is_pending;
 use crate::persist::Persist;
@@ -125,31 +125,31 @@ fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
 pub(crate) fn flush_renamed(persist: &Persist, ino: Ino) -> Result<()> {
     let guard = crossbeam_epoch::pin();
     // What is not in memory was written and covered by a checkpoint.
-    let Some(cell) = persist.memfs.cells.get(ino, &guard) else { return Ok(()) };
-    flush_renamed_inode(persist, cell)
+    let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { return Ok(()) };
+    flush_renamed_inode(persist, inode)
 }
 
 /// As [`flush_renamed`].
-pub(crate) fn flush_renamed_inode(persist: &Persist, cell: &Cell) -> Result<()> {
-    if cell.data().is_none() || planted(Canary::RenameWithoutContent) {
+pub(crate) fn flush_renamed_inode(persist: &Persist, inode: &Inode) -> Result<()> {
+    if inode.data().is_none() || planted(Canary::RenameWithoutContent) {
         return Ok(());
     }
     // Waits for an fsync under way, too.
-    let l = cell.sync_lock.lock();
+    let l = inode.sync_lock.lock();
     // Renames up to here are seen to by this, also where it fails: see 5, and
     // persist::rights.
-    let owed = cell.owed.load(Acquire);
+    let owed = inode.owed.load(Acquire);
     let mut r = Ok(());
-    if rights::has_to_flush(cell) {
-        r = capture::write_back_held(persist, cell, &l, For::Sync, With::Nothing, usize::MAX).map(drop);
+    if rights::has_to_flush(inode) {
+        r = capture::write_back_held(persist, inode, &l, For::Sync, With::Nothing, usize::MAX).map(drop);
     }
     if owed > 0 {
-        cell.owed.fetch_sub(owed, Release);
+        inode.owed.fetch_sub(owed, Release);
     }
     if let Err(e) = &r
         && !is_pending(e)
     {
-        cell.errors.record(e.errno());
+        inode.errors.record(e.errno());
     }
     r
 }
@@ -182,7 +182,7 @@ mod tests {
             fs.write("/new", b"2").unwrap();
             fs.rename("/new", "/old").unwrap();
             let f = fs.open("/old", OpenOptions::new().read(true)).unwrap();
-            f.cell().has_dirty()
+            f.inode().has_dirty()
         };
         assert!(replace(), "no seal was announced: the content waits");
         let one = flush_replaced(inner).unwrap();

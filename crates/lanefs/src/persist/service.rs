@@ -5,7 +5,7 @@ use super::capture::{self, For, With};
 use super::{Persist, ahead, checkpoint, free, names, reaper, replaced, writeback};
 use crate::core::Persistence;
 use crate::error::{Error, Result};
-use crate::memfs::Cell;
+use crate::memfs::Inode;
 use crate::memfs::data::Writeback;
 use std::sync::{Arc, Weak};
 
@@ -22,26 +22,26 @@ impl Persistence for Persist {
         writeback::write_back_all(self, false)
     }
 
-    fn has_grown(&self, inode: &Cell, wait: bool) {
+    fn has_grown(&self, inode: &Inode, wait: bool) {
         ahead::has_grown(self, inode, wait);
     }
 
-    fn write_attributes(&self, inode: &Cell) -> Result<()> {
+    fn write_attributes(&self, inode: &Inode) -> Result<()> {
         names::with_rights_committed(self, inode, || {
             let lock = inode.sync_lock.lock();
             capture::write_back_held(self, inode, &lock, For::Later, With::Nothing, 0).map(drop)
         })
     }
 
-    fn flush_renamed(&self, inode: &Cell) -> Result<()> {
+    fn flush_renamed(&self, inode: &Inode) -> Result<()> {
         replaced::flush_renamed_inode(self, inode)
     }
 
-    fn flush_before_rename(&self, inode: &Cell) -> Result<()> {
+    fn flush_before_rename(&self, inode: &Inode) -> Result<()> {
         names::with_rights_committed(self, inode, || replaced::flush_renamed_inode(self, inode))
     }
 
-    fn commit_rights(&self, inode: &Cell) -> Result<()> {
+    fn commit_rights(&self, inode: &Inode) -> Result<()> {
         names::commit_rights(self, inode)
     }
 

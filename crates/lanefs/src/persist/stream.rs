@@ -11,8 +11,8 @@
 //!    the store takes them, the inode ends with these.
 //! 2. No mark of the inode is taken here: the round that follows takes them, and captures all of
 //!    what they stand for (O15).
-//! 3. The cell's writeback lock is held over a stretch, from the attributes until its last piece is
-//!    finished: nobody cuts the file meanwhile, and no page is in two pieces. A page that is
+//! 3. The inode's writeback lock is held over a stretch, from the attributes until its last piece
+//!    is finished: nobody cuts the file meanwhile, and no page is in two pieces. A page that is
 //!    written again meanwhile stays dirty.
 //! 4. No piece is durable by itself: a checkpoint may find any of them with the store or not, as
 //!    with the rounds.
@@ -23,9 +23,9 @@
 use super::piece::{self, MAX_PAGES};
 use crate::core::page_store;
 use crate::error::{Error, Result, posix};
-use crate::memfs::Cell;
-use crate::memfs::cell::{STORED, XATTR_DIRTY};
+use crate::memfs::Inode;
 use crate::memfs::data::FileData;
+use crate::memfs::inode::{STORED, XATTR_DIRTY};
 use crate::ops::rights;
 use crate::ops::rights::RIGHTS_PENDING;
 use crate::persist::Persist;
@@ -66,12 +66,12 @@ pub(super) fn is_worth_streaming(persist: &Persist, data: &FileData, max: usize)
         && data.has_dirty_pages(LEAST)
 }
 
-/// Hands over up to `max` dirty pages, not durably, for a caller that holds the cell's
+/// Hands over up to `max` dirty pages, not durably, for a caller that holds the inode's
 /// sync_lock and has noted that the inode is under way; returns how many the store has.
 /// `data_only`: of the attributes the size alone.
 pub(super) fn stream_out(
     persist: &Persist,
-    cell: &Cell,
+    inode: &Inode,
     data: &FileData,
     data_only: bool,
     max: usize,
@@ -100,7 +100,7 @@ pub(super) fn stream_out(
         {
             let pieces = (max - written).div_ceil(PIECE).min(STRETCH);
             let n;
-            (n, from) = stretch(persist, cell, data, data_only, at, pieces, &helpers)?;
+            (n, from) = stretch(persist, inode, data, data_only, at, pieces, &helpers)?;
             written += n;
         }
         Ok(written)
@@ -111,24 +111,24 @@ pub(super) fn stream_out(
 /// has them, and where to go on, if anything is left.
 fn stretch(
     persist: &Persist,
-    cell: &Cell,
+    inode: &Inode,
     data: &FileData,
     data_only: bool,
     mut from: u64,
     pieces: usize,
     helpers: &[Helper],
 ) -> Result<(usize, Option<u64>)> {
-    let ctx = page_store::data_ctx(persist, cell);
+    let ctx = page_store::data_ctx(persist, inode);
     let lock = data.lock_writeback();
-    let was_stored = data_only || cell.set(STORED) & STORED != 0;
+    let was_stored = data_only || inode.set(STORED) & STORED != 0;
     let attrs = if data_only {
-        Attrs { mode: cell.kind.mode_bits(), size: data.size(), ..Attrs::default() }
+        Attrs { mode: inode.kind.mode_bits(), size: data.size(), ..Attrs::default() }
     } else {
-        cell.attrs()
+        inode.attrs()
     };
     // An inode that the store hears of for the first time has its extended attributes with its
     // first pages.
-    let mut xattrs = (!was_stored && cell.has(XATTR_DIRTY)).then(|| piece::encoded_xattrs(cell)).flatten();
+    let mut xattrs = (!was_stored && inode.has(XATTR_DIRTY)).then(|| piece::encoded_xattrs(inode)).flatten();
     let (mut written, mut failed) = (0, None::<Error>);
     let mut under_way = VecDeque::with_capacity(helpers.len());
     let mut finish = |p: Piece| {
@@ -150,14 +150,14 @@ fn stretch(
             more = false;
             break;
         };
-        if rights::rights_pending(persist, cell) {
+        if rights::rights_pending(persist, inode) {
             data.finish(&ctx, &lock, &pages, false);
             pending = true;
             break;
         }
         from = last + 1;
         let u = InodeUpdate {
-            ino: cell.ino,
+            ino: inode.ino,
             attrs,
             size_only: data_only,
             xattrs: xattrs.take(),
@@ -191,7 +191,7 @@ fn stretch(
     match failed.or(pending.then_some(RIGHTS_PENDING)) {
         Some(e) => {
             if !was_stored && written == 0 {
-                cell.clear(STORED);
+                inode.clear(STORED);
             }
             Err(e)
         }

@@ -3,15 +3,15 @@
 //! F2).
 //!
 //! 1. An inode that gets such a write is in `unsynced` from before the write until a checkpoint
-//!    that began after it, or a durable write of the inode, is done. While it is there its cell is
+//!    that began after it, or a durable write of the inode, is done. While it is there its inode is
 //!    marked UNSYNCED and stays in memory.
-//! 2. The value is [`UNDER_WAY`] while the write lasts (under the cell's sync_lock), then the
+//! 2. The value is [`UNDER_WAY`] while the write lasts (under the inode's sync_lock), then the
 //!    number of that moment; a checkpoint covers the numbers below its own.
 //! 3. An inode leaves the dirty queue for a writeback and enters `unsynced` in one step: who looks
 //!    at both under the lock sees it in one.
 
-use crate::memfs::Cell;
-use crate::memfs::cell::UNSYNCED;
+use crate::memfs::Inode;
+use crate::memfs::inode::UNSYNCED;
 use crate::persist::Persist;
 use crossbeam_epoch::Guard;
 use lanefs_format::Ino;
@@ -32,10 +32,10 @@ pub(crate) struct FlushQueue {
 }
 
 impl FlushQueue {
-    /// Notes that a write of this cell begins (the caller holds its sync_lock).
-    pub fn begins(&mut self, cell: &Cell) {
-        self.unsynced.insert(cell.ino, UNDER_WAY);
-        cell.set(UNSYNCED);
+    /// Notes that a write of this inode begins (the caller holds its sync_lock).
+    pub fn begins(&mut self, inode: &Inode) {
+        self.unsynced.insert(inode.ino, UNDER_WAY);
+        inode.set(UNSYNCED);
     }
 
     /// Notes that it ended, well or not.
@@ -65,22 +65,22 @@ impl FlushQueue {
     }
 }
 
-/// Takes the next cell to write back from the queue, with its lock, among `turns` entries; what
+/// Takes the next inode to write back from the queue, with its lock, among `turns` entries; what
 /// others hold goes to the end.
 pub(crate) fn next_to_write<'g>(
     persist: &Persist,
     turns: &mut usize,
     guard: &'g Guard,
-) -> Option<(&'g Cell, MutexGuard<'g, ()>)> {
+) -> Option<(&'g Inode, MutexGuard<'g, ()>)> {
     let mut q = persist.flush.lock();
     while *turns > 0 {
         *turns -= 1;
         let (since, ino) = q.queue.pop_front()?;
-        let Some(cell) = persist.memfs.cells.get(ino, guard) else { continue };
-        match cell.sync_lock.try_lock() {
+        let Some(inode) = persist.memfs.inodes.get(ino, guard) else { continue };
+        match inode.sync_lock.try_lock() {
             Some(l) => {
-                q.begins(cell);
-                return Some((cell, l));
+                q.begins(inode);
+                return Some((inode, l));
             }
             None => q.queue.push_back((since, ino)),
         }
@@ -93,8 +93,8 @@ pub(crate) fn checkpoint_covers(persist: &Persist, moment: u64, guard: &Guard) {
     let mut q = persist.flush.lock();
     q.unsynced.retain(|ino, at| {
         let stays = *at > moment;
-        if !stays && let Some(cell) = persist.memfs.cells.get(*ino, guard) {
-            cell.clear(UNSYNCED);
+        if !stays && let Some(inode) = persist.memfs.inodes.get(*ino, guard) {
+            inode.clear(UNSYNCED);
         }
         stays
     });
@@ -103,7 +103,7 @@ pub(crate) fn checkpoint_covers(persist: &Persist, moment: u64, guard: &Guard) {
 #[cfg(test)]
 mod tests {
     use super::checkpoint_covers;
-    use crate::memfs::cell::UNSYNCED;
+    use crate::memfs::inode::UNSYNCED;
     use crate::persist::writeback;
     use crate::{MountOptions, Volume};
     use lanefs_format::Ino;
@@ -129,10 +129,10 @@ mod tests {
     }
 
     fn is_marked(v: &Volume, ino: Ino) -> bool {
-        v.0.persist.memfs.cells.get(ino, &crossbeam_epoch::pin()).unwrap().has(UNSYNCED)
+        v.0.persist.memfs.inodes.get(ino, &crossbeam_epoch::pin()).unwrap().has(UNSYNCED)
     }
 
-    /// Else its cell could not leave memory, and the next sync would write what is durable.
+    /// Else its inode could not leave memory, and the next sync would write what is durable.
     #[test]
     fn a_checkpoint_syncs_what_was_written_back_before() {
         let v = volume();
@@ -163,11 +163,11 @@ mod tests {
         assert_eq!(inner.flush.lock().unsynced(), [ino]);
         assert!(is_marked(&v, ino) && !is_marked(&v, first));
         // A write under way is in no checkpoint.
-        let cells = crossbeam_epoch::pin();
-        let cell = inner.memfs.cells.get(first, &cells).unwrap();
-        inner.flush.lock().begins(cell);
+        let inodes = crossbeam_epoch::pin();
+        let inode = inner.memfs.inodes.get(first, &inodes).unwrap();
+        inner.flush.lock().begins(inode);
         let moment = inner.flush.lock().moment();
-        checkpoint_covers(inner, moment, &cells);
+        checkpoint_covers(inner, moment, &inodes);
         assert_eq!(inner.flush.lock().unsynced(), [first]);
         assert!(is_marked(&v, first));
     }

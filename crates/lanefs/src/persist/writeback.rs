@@ -5,35 +5,35 @@ use super::capture::{For, With, write_back_held};
 use super::names::commit_rights;
 use super::{Persist, checkpoint, commit, unsynced};
 use crate::error::Result;
-use crate::memfs::Cell;
-use crate::memfs::cell::{DATASYNC, DIRTY, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::Inode;
 use crate::memfs::dir::Dir;
+use crate::memfs::inode::{DATASYNC, DIRTY, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights::{hold_rights, is_pending};
 use lanefs_format::{FileKind, Ino};
 use lanefs_sync::lock::MutexGuard;
 use lanefs_sync::{Canary, planted};
 
 /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (in rounds), with
-/// `groups` in the last batch, under the cell's sync_lock, which it gives back. Returns pages
+/// `groups` in the last batch, under the inode's sync_lock, which it gives back. Returns pages
 /// written. On failure everything is dirty again, and the error is recorded for every open
 /// handle; ENOSPC only if somebody waits for it.
 pub(crate) fn write_back_inode<'c>(
     persist: &Persist,
-    cell: &'c Cell,
+    inode: &'c Inode,
     mut l: MutexGuard<'c, ()>,
     what_for: For,
     with: With<'_>,
     max: usize,
 ) -> Result<usize> {
-    let mut r = write_back_held(persist, cell, &l, what_for, with, max);
+    let mut r = write_back_held(persist, inode, &l, what_for, with, max);
     let mut held = None;
     while r.as_ref().is_err_and(is_pending) {
         // Not with the lock: the seal may wait for it.
         drop(l);
-        held.get_or_insert_with(|| hold_rights(cell));
-        commit_rights(persist, cell)?;
-        l = cell.sync_lock.lock();
-        r = write_back_held(persist, cell, &l, what_for, with, max);
+        held.get_or_insert_with(|| hold_rights(inode));
+        commit_rights(persist, inode)?;
+        l = inode.sync_lock.lock();
+        r = write_back_held(persist, inode, &l, what_for, with, max);
     }
     if r.as_ref().is_err_and(|e| e.errno() == libc::ENOSPC) {
         // What was made since the last fold is carried along by every checkpoint of the store's
@@ -41,23 +41,23 @@ pub(crate) fn write_back_inode<'c>(
         // checkpoint may wait for it.
         drop(l);
         checkpoint::checkpoint(persist)?;
-        l = cell.sync_lock.lock();
-        r = write_back_held(persist, cell, &l, what_for, with, max);
+        l = inode.sync_lock.lock();
+        r = write_back_held(persist, inode, &l, what_for, with, max);
     }
     drop(held);
     // For want of room nothing is lost: it is dirty, and whoever syncs it writes it, or hears
     // of it then.
     let is_told = |e: &crate::Error| what_for.is_durable() || e.errno() != libc::ENOSPC;
-    if let (Err(e), FileKind::File) = (&r, cell.kind)
+    if let (Err(e), FileKind::File) = (&r, inode.kind)
         && is_told(e)
     {
-        cell.errors.record(e.errno());
+        inode.errors.record(e.errno());
     }
     drop(l);
     r
 }
 
-/// Writes back about `want` dirty pages for a writer that found too many; skips cells that
+/// Writes back about `want` dirty pages for a writer that found too many; skips inodes that
 /// others are writing.
 pub(crate) fn write_back_some(persist: &Persist, want: usize) -> usize {
     collect_dirty(persist);
@@ -67,15 +67,15 @@ pub(crate) fn write_back_some(persist: &Persist, want: usize) -> usize {
     while done < want {
         // One for each: thousands of writes would hold back all that others let go meanwhile.
         let guard = crossbeam_epoch::pin();
-        let Some((cell, l)) = unsynced::next_to_write(persist, &mut turns, &guard) else { break };
-        cell.unlist();
-        match write_back_inode(persist, cell, l, For::Later, With::Nothing, want.max(64)) {
+        let Some((inode, l)) = unsynced::next_to_write(persist, &mut turns, &guard) else { break };
+        inode.unlist();
+        match write_back_inode(persist, inode, l, For::Later, With::Nothing, want.max(64)) {
             Ok(n) => done += n,
-            Err(e) => tracing::warn!("writing inode {} back failed: {e}", cell.ino),
+            Err(e) => tracing::warn!("writing inode {} back failed: {e}", inode.ino),
         }
-        cell.give_back();
-        if cell.has_dirty() {
-            persist.journal.dirty_cell(cell, 0);
+        inode.give_back();
+        if inode.has_dirty() {
+            persist.journal.dirty_inode(inode, 0);
         }
     }
     done
@@ -108,25 +108,25 @@ pub(crate) fn write_back_all(persist: &Persist, durable: bool) -> Result<()> {
     let mut first = None;
     for (i, &ino) in list.iter().enumerate() {
         let guard = crossbeam_epoch::pin();
-        let Some(cell) = persist.memfs.cells.get(ino, &guard) else { continue };
-        let l = cell.sync_lock.lock();
-        cell.unlist();
-        let has_pages = cell.has_dirty();
-        if cell.nlink.load(std::sync::atomic::Ordering::Relaxed) == 0 && !durable {
+        let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { continue };
+        let l = inode.sync_lock.lock();
+        inode.unlist();
+        let has_pages = inode.has_dirty();
+        if inode.nlink.load(std::sync::atomic::Ordering::Relaxed) == 0 && !durable {
             // Nobody will see it again unless it is held open; then its owner's fsync or the
             // pool's pressure writes it.
             if has_pages {
-                persist.journal.dirty_cell(cell, 0);
+                persist.journal.dirty_inode(inode, 0);
             }
             continue;
         }
-        let changed = cell.dir().is_some_and(Dir::has_changed);
-        if !has_pages && !changed && !cell.has(DIRTY | XATTR_DIRTY | DATASYNC | UNSYNCED) {
+        let changed = inode.dir().is_some_and(Dir::has_changed);
+        if !has_pages && !changed && !inode.has(DIRTY | XATTR_DIRTY | DATASYNC | UNSYNCED) {
             continue;
         }
         let what_for = if durable { For::Sync } else { For::Later };
-        match write_back_inode(persist, cell, l, what_for, With::Nothing, usize::MAX) {
-            Ok(_) => cell.give_back(),
+        match write_back_inode(persist, inode, l, what_for, With::Nothing, usize::MAX) {
+            Ok(_) => inode.give_back(),
             Err(e) => {
                 first.get_or_insert(e);
                 if persist.check_alive().is_err() {

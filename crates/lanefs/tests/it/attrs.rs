@@ -186,7 +186,7 @@ fn times_before_1970_are_kept() {
             assert_eq!((fs.stat(path).unwrap().atime, fs.stat(path).unwrap().mtime), (t, t), "{path}");
         }
     }
-    // Another thread's changes of everything else are noted beside the cell.
+    // Another thread's changes of everything else are noted beside the inode.
     std::thread::scope(|s| s.spawn(|| fs.chmod("/f", 0o600).unwrap()).join().unwrap());
     std::thread::scope(|s| s.spawn(|| fs.chmod("/d", 0o700).unwrap()).join().unwrap());
     assert_eq!((fs.stat("/f").unwrap().mtime, fs.stat("/d").unwrap().mtime), (-1, -1));

@@ -140,7 +140,7 @@ fn page_at(offset: u64) -> u64 {
 /// Who may write what: `size` and `blocks` as said there; `root` and the nodes below under the tree
 /// lock (emptying a slot: under the page's lock); `dirty` whoever dirties a page, tested first.
 ///
-/// Readers look at the first part; the second lies on the cell's next line.
+/// Readers look at the first part; the second lies on the inode's next line.
 #[repr(C)]
 pub struct FileData {
     size: AtomicU64,
@@ -161,7 +161,7 @@ pub struct FileData {
     tail_unsure: AtomicBool,
 }
 
-/// The tag of the cell's body and the first part fill a line.
+/// The tag of the inode's body and the first part fill a line.
 const _: () = assert!(std::mem::offset_of!(FileData, dirty) == 56 && std::mem::size_of::<FileData>() == 64);
 
 impl FileData {

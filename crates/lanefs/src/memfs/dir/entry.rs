@@ -131,7 +131,7 @@ impl Entry {
     }
 
     /// What the name names; `None` for a tombstone. Acquire: pairs with the Release of
-    /// `set_target`, so the cell that was published before the entry is seen.
+    /// `set_target`, so the inode that was published before the entry is seen.
     pub fn target(&self) -> Option<(Ino, FileKind)> {
         let v = self.target.load(Acquire);
         let ino = Ino(v & ((1 << 56) - 1));
@@ -182,7 +182,7 @@ pub(crate) struct Leaf {
     /// Root leaves only: this stripe of the directory's mtime/ctime; stored when the coarse clock
     /// moved.
     pub mtime: AtomicI64,
-    /// Root leaves only: this stripe of the count of subdirectories, relative to the cell's base.
+    /// Root leaves only: this stripe of the count of subdirectories, relative to the inode's base.
     /// Written under any lock below this stripe, hence atomically.
     pub subdirs: AtomicI32,
     /// Entries in the chain, tombstones included. Written under `lock`.

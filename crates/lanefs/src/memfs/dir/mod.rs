@@ -67,7 +67,7 @@ pub(crate) const DYING: u8 = 1;
 /// Removed: no name can be added (ENOENT).
 pub(crate) const DEAD: u8 = 2;
 
-/// The directory index of one cell.
+/// The directory index of one inode.
 pub(crate) struct Dir {
     /// The root table; of a directory that was not made in this mount null until its first load.
     /// Written once, by compare-exchange.
@@ -268,7 +268,7 @@ impl Dir {
         stripes.map(|l| l.mtime.load(Relaxed)).max().unwrap_or(NO_TIME)
     }
 
-    /// Subdirectories gained since the cell was made or loaded.
+    /// Subdirectories gained since the inode was made or loaded.
     pub fn subdirs(&self) -> i32 {
         self.root().map_or(0, |t| t.leaves.iter().map(|l| l.subdirs.load(Relaxed)).sum())
     }

@@ -4,8 +4,8 @@
 
 use super::{Last, Resolved};
 use crate::core::Core;
-use crate::memfs::cell::FREED;
 use crate::memfs::dir::{Found, hash_name};
+use crate::memfs::inode::FREED;
 use crate::ops::perm::{self, X};
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
@@ -55,9 +55,9 @@ pub(super) fn walk_plain<'p>(
         if name.is_empty() || name.len() > NAME_MAX || name[0] == b'.' && name.len() <= 2 {
             return None;
         }
-        let cell = core.memfs.cells.get(dir, guard)?;
-        let index = cell.dir()?;
-        if cell.has(FREED) || perm::check(cell, cred, X).is_err() {
+        let inode = core.memfs.inodes.get(dir, guard)?;
+        let index = inode.dir()?;
+        if inode.has(FREED) || perm::check(inode, cred, X).is_err() {
             return None;
         }
         let last = after.is_empty();

@@ -1,6 +1,6 @@
-//! The file cell: all that memory holds of one inode (Max 4.2).
+//! An inode in memory: all that memory holds of one file (Max's file cell, 4.2).
 //!
-//! A cell is laid out by who writes: (1) what look-ups, opens and reads read; (2) mode and owner,
+//! An inode is laid out by who writes: (1) what look-ups, opens and reads read; (2) mode and owner,
 //! which chmod and chown set; (3) the times that the home lane stores, and what operations on the
 //! inode's names write; (4) extended attributes, which are read without a lock; (5) the body, whose
 //! first fields are read; (6) the body's locks and marks (`memfs::data`), the marks for writeback,
@@ -11,8 +11,8 @@
 //! readers of all three validate; `nlink` by operations on names of the inode, atomically; `lanes`
 //! and `epoch` by operations that name it, tested first, so that a second one writes nothing; marks
 //! atomically by anybody. Times and marks are stored here by the lane that made or loaded the
-//! inode, its home; the other lanes' lie in `memfs::stamps`, of which [`Cell::stat`], [`Cell::has`]
-//! and [`Cell::take_marks`] know. Readers (stat, permission checks) only read.
+//! inode, its home; the other lanes' lie in `memfs::stamps`, of which [`Inode::stat`],
+//! [`Inode::has`] and [`Inode::take_marks`] know. Readers (stat, permission checks) only read.
 
 use super::data::{ErrSeq, FileData};
 use super::dir::Dir;
@@ -27,7 +27,7 @@ use lanefs_sync::primitive::fence;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 
-/// Where the inode's flags lie in [`Cell::life`]: whoever would change an inode looks there.
+/// Where the inode's flags lie in [`Inode::life`]: whoever would change an inode looks there.
 const FLAGS_AT: u32 = 13;
 /// Nothing of it may be changed.
 pub(crate) const IMMUTABLE: u32 = inode_flags::IMMUTABLE << FLAGS_AT;
@@ -36,7 +36,8 @@ pub(crate) const APPEND: u32 = inode_flags::APPEND << FLAGS_AT;
 /// The time of the last access stays.
 pub(crate) const NOATIME: u32 = inode_flags::NOATIME << FLAGS_AT;
 
-/// What a cell holds beside attributes. The tag, and behind it what readers of the content look at.
+/// What an inode holds beside attributes. The tag, and behind it what readers of the content look
+/// at.
 #[repr(C, u8)]
 pub(crate) enum Body {
     /// A regular file's content.
@@ -51,11 +52,11 @@ pub(crate) enum Body {
 
 /// All that memory holds of one inode.
 #[repr(C, align(64))]
-pub(crate) struct Cell {
+pub(crate) struct Inode {
     pub ino: Ino,
     pub generation: u32,
     /// [`FROZEN`], [`EVICTED`], [`FREED`], [`ENDED`], [`HAS_XATTRS`], [`LINKABLE`], [`FUTURE`],
-    /// [`PRIVILEGED`], and the flags of the inode: what those who find the cell look at.
+    /// [`PRIVILEGED`], and the flags of the inode: what those who find the inode look at.
     pub life: AtomicU32,
     pub kind: FileKind,
     /// The lane that made it or loaded it: see `memfs::stamps`.
@@ -96,7 +97,7 @@ pub(crate) struct Cell {
     pub lanes: AtomicU64,
     /// Highest epoch of an operation that names it: not evicted before that is folded.
     pub epoch: AtomicU64,
-    /// Epoch of the group that made the inode; 0 if that is folded. Set before the cell is
+    /// Epoch of the group that made the inode; 0 if that is folded. Set before the inode is
     /// published.
     pub born: u64,
     named: Line,
@@ -112,20 +113,20 @@ pub(crate) struct Cell {
 }
 
 // SAFETY: `stamps` points to the volume's, which are shared by all threads and outlive every use of
-// a cell (see `Cell::stamps`); the rest is atomics, locks, and what never changes.
-unsafe impl Send for Cell {}
+// an inode (see `Inode::stamps`); the rest is atomics, locks, and what never changes.
+unsafe impl Send for Inode {}
 // SAFETY: as above.
-unsafe impl Sync for Cell {}
+unsafe impl Sync for Inode {}
 
-/// Marks in [`Cell::life`].
+/// Marks in [`Inode::life`].
 const LIFE: u32 = FROZEN | EVICTED | FREED | ENDED | HAS_XATTRS | LINKABLE | FUTURE | PRIVILEGED | FLAGS;
 /// All flags of an inode.
 const FLAGS: u32 = inode_flags::ALL << FLAGS_AT;
-const _: () = assert!(FLAGS & (ENDED | PRIVILEGED | STORED | 0xffff) == 0, "marks of the cell");
-const _: () = assert!(std::mem::offset_of!(Cell, stamps) < 64 && std::mem::offset_of!(Cell, mode) == 64);
-const _: () = assert!(size_of::<Cell>() == 384 && std::mem::offset_of!(Cell, nlink) == 128);
-const _: () = assert!(std::mem::offset_of!(Cell, xattrs) == 192 && std::mem::offset_of!(Cell, body) == 256);
-const _: () = assert!(std::mem::offset_of!(Cell, flags) > 320);
+const _: () = assert!(FLAGS & (ENDED | PRIVILEGED | STORED | 0xffff) == 0, "marks of the inode");
+const _: () = assert!(std::mem::offset_of!(Inode, stamps) < 64 && std::mem::offset_of!(Inode, mode) == 64);
+const _: () = assert!(size_of::<Inode>() == 384 && std::mem::offset_of!(Inode, nlink) == 128);
+const _: () = assert!(std::mem::offset_of!(Inode, xattrs) == 192 && std::mem::offset_of!(Inode, body) == 256);
+const _: () = assert!(std::mem::offset_of!(Inode, flags) > 320);
 /// Lanes fit in `home`.
 const _: () = assert!(lanefs_sync::MAX_LANES <= 256);
 
@@ -134,8 +135,8 @@ pub(super) fn is_privileged(mode: u32) -> bool {
     mode & (libc::S_ISUID | libc::S_ISGID) != 0
 }
 
-impl Cell {
-    /// A cell whose home is `lane`, of the volume to which `stamps` belong.
+impl Inode {
+    /// An inode whose home is `lane`, of the volume to which `stamps` belong.
     pub fn new(
         ino: Ino,
         kind: FileKind,
@@ -144,9 +145,9 @@ impl Cell {
         parent: Ino,
         body: Body,
         (lane, stamps): (usize, &Stamps),
-    ) -> Box<Cell> {
+    ) -> Box<Inode> {
         let privileged = if is_privileged(attrs.mode) { PRIVILEGED } else { 0 };
-        Box::new(Cell {
+        Box::new(Inode {
             ino,
             generation: attrs.generation,
             kind,
@@ -185,12 +186,12 @@ impl Cell {
     }
 
     fn stamps(&self) -> &Stamps {
-        // SAFETY: the volume owns both the table of cells and the stamps; whoever reaches a cell
-        // keeps the volume. A cell that the collector frees later does not look here.
+        // SAFETY: the volume owns both the table of inodes and the stamps; whoever reaches an inode
+        // keeps the volume. An inode that the collector frees later does not look here.
         unsafe { self.stamps.as_ref() }
     }
 
-    /// Whether a lane's changes go to its slot, not into the cell.
+    /// Whether a lane's changes go to its slot, not into the inode.
     pub fn is_striped(&self, lane: usize, content: bool) -> bool {
         usize::from(self.home) != lane && !(content && self.has(FUTURE))
     }
@@ -246,7 +247,7 @@ impl Cell {
 
     /// mtime and ctime, of all lanes.
     fn times(&self) -> (i64, i64) {
-        // First the slots: what is given back was stored into the cell before.
+        // First the slots: what is given back was stored into the inode before.
         let (mtime, ctime) = self.stamps().times(self.ino);
         fence(Acquire);
         (self.own_mtime().max(mtime), self.own_ctime().max(ctime))
@@ -335,7 +336,7 @@ impl Cell {
         }
     }
 
-    /// Sets times in the cell; `None` leaves one alone. Written only where they differ: within a
+    /// Sets times in the inode; `None` leaves one alone. Written only where they differ: within a
     /// tick of the coarse clock a second change writes no shared line. For the home lane, and for
     /// times that are not the clock's.
     pub fn set_times(&self, atime: Option<i64>, mtime: Option<i64>, ctime: Option<i64>) {
