@@ -65,7 +65,7 @@ fn install() -> Result<(), String> {
 /// The command has the library's name, and must not take the place of its pages.
 fn documentation() -> Result<(), String> {
     run(cargo(&["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))?;
-    let page = programs::volume::target().join("doc/lanefs/struct.Volume.html");
+    let page = programs::volume::target().join("doc/lanefs/volume/struct.Volume.html");
     if page.is_file() { Ok(()) } else { Err(format!("{}: the library has no pages", page.display())) }
 }
 
