@@ -5,7 +5,7 @@
 //! `cleaner`. This file holds the state they share and the way in and out of the reader section;
 //! reading is in `reading`.
 //!
-//! Locks, in the order they are taken: the maintenance lock (checkpoint, cleaner); cells by
+//! Locks, in the order they are taken: the maintenance lock (checkpoint, cleaner); inodes by
 //! ascending inode number; a reader section of `rps`; an mlog's mutex. The RPS writer takes none of
 //! the others inside.
 
@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::engine::commits::Commits;
 use crate::engine::maintenance::Maintenance;
 use crate::error::{Result, StoreError};
-use crate::inodes::cache::{Cell, Cells, Inner};
+use crate::inodes::cache::{CachedInode, InodeCache, InodeEntry};
 use crate::log::io::Io;
 use crate::log::mlog::Mlog;
 use crate::log::segment::SegmentTable;
@@ -53,7 +53,7 @@ pub struct Store {
     pub(crate) segments: SegmentTable,
     pub(crate) mlogs: Vec<Mlog>,
     pub(crate) space: Space,
-    pub(crate) cells: Cells,
+    pub(crate) cache: InodeCache,
     pub(crate) inodes: InodeTable,
     pub(crate) rps: Rps,
     flights: Box<[CachePadded<Flights>]>,
@@ -192,7 +192,7 @@ impl Store {
             unwritten: CachePadded::new(AtomicI64::new(slot.unwritten as i64)),
             commits: CachePadded::new(Mutex::new(Commits::new(slot.folded_epoch))),
             cancelled: CachePadded::new(AtomicU64::new(0)),
-            cells: Cells::new(),
+            cache: InodeCache::new(),
             inodes: p.inodes,
             volume: p.superblock.volume,
             hash_key: hash,
@@ -274,30 +274,30 @@ impl Store {
         }
     }
 
-    // ---- cells ----
+    // ---- inodes ----
 
-    fn load_inner(&self, ino: Ino) -> Result<Option<Inner>> {
+    fn load_inner(&self, ino: Ino) -> Result<Option<InodeEntry>> {
         let e = self.inodes.lookup(ino, &self.io)?;
         if e.block.is_none() {
             return Ok(None);
         }
-        Ok(Some(Inner::new(InodeState::load(ino, e.block, &self.io)?, true)))
+        Ok(Some(InodeEntry::new(InodeState::load(ino, e.block, &self.io)?, true)))
     }
 
-    /// The cell of an inode; `None` if neither the table nor an update knows it.
-    pub(crate) fn cell(&self, ino: Ino) -> Result<Option<Arc<Cell>>> {
-        self.cells.get_or_load(ino, || self.load_inner(ino))
+    /// Returns an inode; `None` if neither the table nor an update knows it.
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Option<Arc<CachedInode>>> {
+        self.cache.get_or_load(ino, || self.load_inner(ino))
     }
 
-    /// The cell of an inode that is being updated; one whose NEW is not folded yet is made.
-    pub(crate) fn cell_or_new(&self, ino: Ino, attrs: &Attrs) -> Result<Arc<Cell>> {
-        let cell = self.cells.get_or_load(ino, || {
+    /// Returns an inode that is being updated; one whose NEW is not folded yet is made.
+    pub(crate) fn inode_or_new(&self, ino: Ino, attrs: &Attrs) -> Result<Arc<CachedInode>> {
+        let inode = self.cache.get_or_load(ino, || {
             Ok(Some(match self.load_inner(ino)? {
                 Some(i) => i,
-                None => Inner::new(InodeState::new(ino, *attrs, Ino::NONE), false),
+                None => InodeEntry::new(InodeState::new(ino, *attrs, Ino::NONE), false),
             }))
         })?;
-        cell.ok_or_else(|| StoreError::Invalid(format!("inode {ino} does not exist")))
+        inode.ok_or_else(|| StoreError::Invalid(format!("inode {ino} does not exist")))
     }
 
     // ---- what the layer above calls ----

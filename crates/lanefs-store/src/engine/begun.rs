@@ -2,7 +2,7 @@
 //! what has its places is written and flushed.
 
 use crate::error::{Result, StoreError};
-use crate::inodes::cache::Cell;
+use crate::inodes::cache::CachedInode;
 use crate::log::io::Write;
 use crate::log::message::Placed;
 use crate::store::{Flight, Store};
@@ -16,7 +16,7 @@ pub(crate) struct Begun<'s> {
     pub store: &'s Store,
     /// The caller waits for a flush.
     pub durable: bool,
-    pub tickets: Vec<(Arc<Cell>, u64)>,
+    pub tickets: Vec<(Arc<CachedInode>, u64)>,
     pub writes: Vec<(BlockRef, Box<Block>)>,
     pub placed: Vec<Placed>,
     /// Those of an epoch. They count as durable when it is published, not before.

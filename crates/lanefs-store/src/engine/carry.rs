@@ -15,7 +15,7 @@
 
 use crate::engine::maintenance::Maintenance;
 use crate::error::Result;
-use crate::inodes::cache::Cell;
+use crate::inodes::cache::CachedInode;
 use crate::log::io::Write;
 use crate::log::message::Placed;
 use crate::log::mlog::Mlog;
@@ -40,7 +40,7 @@ impl Store {
         &self,
         carried: &mut Vec<(usize, u64)>,
         folded: u64,
-        waiting: &[Arc<Cell>],
+        waiting: &[Arc<CachedInode>],
     ) -> Result<bool> {
         // Relaxed: only the holder of the maintenance lock changes it.
         let number = self.checkpoint_number.load(Ordering::Relaxed);
@@ -72,12 +72,12 @@ impl Store {
                 drop(c);
                 flights.push(section.leave());
             }
-            // Records are packed; that a cell may change between its record and the message does
+            // Records are packed; that an inode may change between its record and the message does
             // not matter: recovery sorts by version, and what a record refers to was touched behind
             // P.
             let (mut records, mut count, mut devices) = (Vec::new(), 0, 0);
-            for (n, cell) in waiting.iter().enumerate() {
-                if let Some(r) = self.whole_record(cell)? {
+            for (n, inode) in waiting.iter().enumerate() {
+                if let Some(r) = self.whole_record(inode)? {
                     devices |= self.touch_record(&r);
                     batch::put_inode(&mut records, &r);
                     count += 1;
@@ -111,13 +111,13 @@ impl Store {
     }
 
     /// All that is known of an inode whose NEW is not folded, as a version of its own (2).
-    fn whole_record(&self, cell: &Cell) -> Result<Option<InodeRecord>> {
-        let mut i = cell.lock();
+    fn whole_record(&self, inode: &CachedInode) -> Result<Option<InodeRecord>> {
+        let mut i = inode.lock();
         if i.gone || i.folded {
             return Ok(None);
         }
         let mut r = InodeRecord {
-            ino: cell.ino,
+            ino: inode.ino,
             version: i.state.next_version(),
             attrs: *i.state.attrs(),
             // Otherwise NEW says what they are.

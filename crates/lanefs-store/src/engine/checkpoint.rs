@@ -40,7 +40,7 @@ use crate::api::{CheckpointDone, FoldInput};
 use crate::engine::maintenance::Maintenance;
 use crate::engine::sink::{QUEUE_MAX, Sink};
 use crate::error::{Result, StoreError};
-use crate::inodes::cache::Cell;
+use crate::inodes::cache::CachedInode;
 use crate::log::mlog::Mlog;
 use crate::store::Store;
 use crate::tree::block_io::{BlockSink, Owner};
@@ -116,7 +116,7 @@ impl Store {
         }
         if clean {
             // Nobody will look behind P, and nothing gets there (6).
-            m.changed.append(&mut self.cells.take_dirty());
+            m.changed.append(&mut self.cache.take_dirty());
         }
         let mut dirty = std::mem::take(&mut m.usage.dirty);
         let mut sink = Sink::new(self, &mut dirty);
@@ -184,17 +184,17 @@ impl Store {
             (positions, appended, self.checkpoint_number.fetch_add(1, Ordering::Relaxed) + 1)
         };
         // A transaction lists its inodes inside the section: those before P are here.
-        m.changed.append(&mut self.cells.take_dirty());
+        m.changed.append(&mut self.cache.take_dirty());
         at
     }
 
     /// Puts inodes on the dirty lists whose turn is over, whatever became of them.
-    pub(crate) fn list_again(&self, cells: &[Arc<Cell>]) {
-        for c in cells {
+    pub(crate) fn list_again(&self, inodes: &[Arc<CachedInode>]) {
+        for c in inodes {
             let mut i = c.lock();
             i.listed = false;
             if !i.gone {
-                self.cells.list_dirty(c, &mut i);
+                self.cache.list_dirty(c, &mut i);
             }
         }
     }
@@ -269,10 +269,10 @@ impl Store {
         m.changed.sort_unstable_by_key(|c| std::cmp::Reverse(c.ino));
         m.changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
         for n in 0.. {
-            let Some(cell) = m.changed.last().cloned() else { break };
-            self.capture_leaves(&cell, sink)?;
-            if !self.capture(m, &cell, fold, sink)? {
-                m.waiting.push(cell);
+            let Some(inode) = m.changed.last().cloned() else { break };
+            self.capture_leaves(&inode, sink)?;
+            if !self.capture(m, &inode, fold, sink)? {
+                m.waiting.push(inode);
             }
             m.changed.pop();
             self.evict_or_flush(n, sink)?;
@@ -282,14 +282,14 @@ impl Store {
 
     /// Writes the leaves of a large map in portions that the queue can hold, letting go of the lock
     /// between them. What changes meanwhile is dirty again and goes with [`Store::capture`].
-    fn capture_leaves(&self, cell: &Cell, sink: &mut Sink<'_>) -> Result<()> {
+    fn capture_leaves(&self, inode: &CachedInode, sink: &mut Sink<'_>) -> Result<()> {
         // Small segments have small portions, so that small tests see several.
         let g = &self.segments.geometry;
         let portion = (QUEUE_MAX / g.copies as usize).min(g.segment_blocks as usize);
         let mut from = 0;
         loop {
             {
-                let mut i = cell.lock();
+                let mut i = inode.lock();
                 if i.gone || !i.folded || !i.state.write_leaves(sink, &mut from, portion)? {
                     return Ok(());
                 }
@@ -305,18 +305,18 @@ impl Store {
     pub(crate) fn capture(
         &self,
         m: &mut Maintenance,
-        cell: &Arc<Cell>,
+        inode: &Arc<CachedInode>,
         fold: u64,
         sink: &mut Sink<'_>,
     ) -> Result<bool> {
         let in_table = {
-            let i = cell.lock();
+            let i = inode.lock();
             i.folded && !i.gone // Only folds change that.
         };
         // In memory before anything is written: an inode that is written counts as done, so nothing
         // may fail behind that (5).
-        let entry = if in_table { Some(self.inodes.hold(cell.ino, &self.io)?) } else { None };
-        let mut guard = cell.lock();
+        let entry = if in_table { Some(self.inodes.hold(inode.ino, &self.io)?) } else { None };
+        let mut guard = inode.lock();
         let i = &mut *guard;
         if i.gone {
             return Ok(true);
@@ -324,7 +324,7 @@ impl Store {
         i.clear_live_marks(&self.segments);
         let Some(entry) = entry else { return Ok(false) };
         let old = i.state.block();
-        if m.orphans.contains(&cell.ino) && !i.state.is_changed() && !old.is_none() {
+        if m.orphans.contains(&inode.ino) && !i.state.is_changed() && !old.is_none() {
             i.listed = false;
             return Ok(true);
         }
@@ -340,7 +340,7 @@ impl Store {
         i.xattrs.seal();
         i.tail.seal();
         i.listed = false;
-        m.captured.push(cell.clone());
+        m.captured.push(inode.clone());
         Ok(true)
     }
 
@@ -367,9 +367,9 @@ impl Store {
     fn after_checkpoint(&self, m: &mut Maintenance, number: u64, appended: &[u64]) {
         m.orphans_changed = false;
         self.segments.summarised();
-        for cell in std::mem::take(&mut m.captured) {
+        for inode in std::mem::take(&mut m.captured) {
             {
-                let mut i = cell.lock();
+                let mut i = inode.lock();
                 i.state.checkpoint_done();
                 i.xattrs.checkpoint_done();
                 i.tail.checkpoint_done();

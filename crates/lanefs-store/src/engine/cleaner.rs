@@ -56,7 +56,7 @@ impl Store {
         foreground: bool,
     ) -> Result<CleanReport> {
         let mut report = CleanReport::default();
-        self.cells.clear_live_marks(&self.segments);
+        self.cache.clear_live_marks(&self.segments);
         let size = self.segments.geometry.segment_blocks;
         let mut tried = Vec::new();
         let room = u64::from(self.segments.free_count()) * u64::from(size);
@@ -90,7 +90,7 @@ impl Store {
     /// folds. What was cleaned is free only behind that checkpoint, and others write meanwhile.
     fn cleaned_enough(&self, report: &CleanReport) -> bool {
         let size = u64::from(self.segments.geometry.segment_blocks);
-        let changed = self.cells.dirty() as u64 + report.moved + report.marked;
+        let changed = self.cache.dirty() as u64 + report.moved + report.marked;
         let folds = u64::from(self.segments.owed() + 2) * size;
         self.free_segment_blocks() < 2 * self.metadata_copies() * changed + folds
     }
@@ -176,9 +176,9 @@ impl Store {
             Some(Some(bucket)) => Live::Bucket(bucket),
             None => {
                 if !owner.ino.is_none()
-                    && let Some(cell) = self.cell(owner.ino)?
+                    && let Some(inode) = self.inode(owner.ino)?
                 {
-                    cell.lock().clear_live_marks(&self.segments);
+                    inode.lock().clear_live_marks(&self.segments);
                 }
                 Live::Nobodys
             }
@@ -219,8 +219,8 @@ impl Store {
 
     /// The reference of a data block, if its owner still points at `addr`.
     fn mapped_at(&self, owner: DataOwner, addr: BlockAddr) -> Result<Option<BlockRef>> {
-        let Some(cell) = self.cell(owner.ino)? else { return Ok(None) };
-        let mut i = cell.lock();
+        let Some(inode) = self.inode(owner.ino)? else { return Ok(None) };
+        let mut i = inode.lock();
         let r = i.state.resolve(&self.io, |s| s.current(Owner::Data { ino: owner.ino, page: owner.page }))?;
         Ok((r.addr == addr).then_some(r))
     }
@@ -254,8 +254,8 @@ impl Store {
             BlockKind::Summary => return done(m.usage.rewrite_summary(index, level, addr)),
             BlockKind::Batch | BlockKind::Chain => return Ok(None),
         };
-        let Some(cell) = self.cell(ino)? else { return Ok(None) };
-        let mut guard = cell.lock();
+        let Some(inode) = self.inode(ino)? else { return Ok(None) };
+        let mut guard = inode.lock();
         let i = &mut *guard;
         let r = i.state.resolve(&self.io, |s| s.current(owner))?;
         if r.addr != addr || i.gone {
@@ -265,7 +265,7 @@ impl Store {
             return Ok(Some(Some(Move { owner: DataOwner { ino, page }, from: r, block, bucket: true })));
         }
         let found = i.state.rewrite(owner, &self.io)?;
-        self.cells.list_dirty(&cell, i);
+        self.cache.list_dirty(&inode, i);
         done(found)
     }
 
@@ -315,8 +315,8 @@ impl Store {
     /// Points a block's owner at its copy, unless it was overwritten meanwhile: then the copy is
     /// nobody's.
     fn point_at(&self, r: BlockRef, mv: &Move) -> Result<bool> {
-        let Some(cell) = self.cell(mv.owner.ino)? else { return Ok(false) };
-        let mut guard = cell.lock();
+        let Some(inode) = self.inode(mv.owner.ino)? else { return Ok(false) };
+        let mut guard = inode.lock();
         let i = &mut *guard;
         let page = mv.owner.page;
         let now = i.state.resolve(&self.io, |s| s.current(Owner::Data { ino: mv.owner.ino, page }))?;
@@ -328,9 +328,9 @@ impl Store {
         } else {
             i.state.set_page(page, r, &self.io)?;
         }
-        i.born(&self.segments, r.addr);
-        i.dies_now(&self.segments, mv.from.addr);
-        self.cells.list_dirty(&cell, i);
+        i.add_block(&self.segments, r.addr);
+        i.drop_block_now(&self.segments, mv.from.addr);
+        self.cache.list_dirty(&inode, i);
         Ok(true)
     }
 }

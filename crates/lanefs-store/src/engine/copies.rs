@@ -111,8 +111,8 @@ impl Store {
                 return Ok(here.then_some((kind, Ino::NONE)));
             }
         };
-        let Some(cell) = self.cell(ino)? else { return Ok(None) };
-        let mut i = cell.lock();
+        let Some(inode) = self.inode(ino)? else { return Ok(None) };
+        let mut i = inode.lock();
         let now = i.state.resolve(&self.io, |s| s.current(owner))?;
         Ok((now == r && !i.gone).then_some((kind, ino)))
     }

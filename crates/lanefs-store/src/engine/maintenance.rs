@@ -2,7 +2,7 @@
 
 use crate::api::CleanReport;
 use crate::engine::fold::NewInode;
-use crate::inodes::cache::Cell;
+use crate::inodes::cache::CachedInode;
 use crate::log::usage_table::UsageTable;
 use lanefs_format::slot::Slot;
 use lanefs_format::{BlockRef, Ino, Version};
@@ -22,15 +22,15 @@ pub(crate) struct Maintenance {
     pub orphans_changed: bool,
     /// Inodes to be written out: what was dirtied before the position, and what the fold changed.
     /// Some twice.
-    pub changed: Vec<Arc<Cell>>,
+    pub changed: Vec<Arc<CachedInode>>,
     /// Files that a fold has put off, the first one last (`deferred`).
     pub deferred: Vec<DeferredInode>,
     /// Inodes that this checkpoint cannot write out, because their NEW is not folded.
-    pub waiting: Vec<Arc<Cell>>,
+    pub waiting: Vec<Arc<CachedInode>>,
     /// How many these were at the last one.
     pub waited: usize,
     /// Inodes written out since the slot in force.
-    pub captured: Vec<Arc<Cell>>,
+    pub captured: Vec<Arc<CachedInode>>,
     /// What was carried over (4) and is written, but not known to be flushed: the mlog and the last
     /// place of each message.
     pub carried: Vec<(usize, u64)>,

@@ -35,11 +35,11 @@ impl Store {
     pub(crate) fn metadata_pressure(&self) -> bool {
         let room = self.free_segment_blocks();
         let each = 8 * self.metadata_copies();
-        if each * self.cells.dirty_at_most() as u64 <= room {
+        if each * self.cache.dirty_at_most() as u64 <= room {
             return false;
         }
         // Relaxed: what the store's own checkpoint could not write out does not count again.
-        let dirty = self.cells.dirty().saturating_sub(self.dirty_floor.load(Ordering::Relaxed));
+        let dirty = self.cache.dirty().saturating_sub(self.dirty_floor.load(Ordering::Relaxed));
         each * dirty as u64 > room
     }
 
@@ -101,21 +101,21 @@ impl Store {
 
     /// Memory of inodes and inode table, in bytes, about; not that of the cache of node blocks.
     pub fn memory(&self) -> usize {
-        self.cells.memory() + self.inodes.memory()
+        self.cache.memory() + self.inodes.memory()
     }
 
     /// How much of it a checkpoint has to write before it can leave, about: the inodes that
     /// changed.
     pub fn dirty_memory(&self) -> usize {
-        self.cells.dirty_memory()
+        self.cache.dirty_memory()
     }
 
     /// Gives up what is clean of inodes and inode table, if they take more memory than
     /// `OpenOptions::memory_bytes`.
     pub fn shrink(&self) {
         let half = self.memory_bytes / 2;
-        self.cells.let_go_born();
-        self.cells.shrink(half);
+        self.cache.evict_made();
+        self.cache.shrink(half);
         if self.inodes.memory() > half {
             self.inodes.evict_clean();
         }
@@ -123,6 +123,6 @@ impl Store {
 
     /// Drops the memory of an inode that has nothing unwritten.
     pub fn forget_inode(&self, ino: Ino) {
-        self.cells.forget(ino);
+        self.cache.forget(ino);
     }
 }

@@ -1,14 +1,14 @@
 //! A transaction's way to the device: one trip, and one shared flush if it is durable.
 //!
 //! ```text
-//! A  lock the cells in ino order, with the map nodes in memory that the pages need
-//! B  inside a reader section (no I/O, no waiting): give out addresses, change the cells, take what the batch has to
+//! A  lock the inodes in ino order, with the map nodes in memory that the pages need
+//! B  inside a reader section (no I/O, no waiting): give out addresses, change the inodes, take what the batch has to
 //!    carry, give the batch its place; leave the section, unlock
 //! C  write data and batch in one submission per device
 //! D  if durable: wait for older data and links that the batch relies on, flush, wait for older commits of these inodes
 //! ```
 //!
-//! 1. B is atomic against a checkpoint's position P: either the batch lies before P and the cells'
+//! 1. B is atomic against a checkpoint's position P: either the batch lies before P and the inodes'
 //!    changes are captured by that checkpoint, or the batch lies behind P.
 //! 2. A durable batch carries every change of its inodes that the tree lacks and no older batch
 //!    carries ([`InodeState::take_delta`]); a batch that carries the others is older, and D waits
@@ -25,7 +25,7 @@ use crate::api::{InodeUpdate, Transaction};
 use crate::engine::begun::Begun;
 use crate::engine::commits::Pending;
 use crate::error::{Result, StoreError};
-use crate::inodes::cache::{Cell, Inner, Logged};
+use crate::inodes::cache::{CachedInode, InodeEntry, Logged};
 use crate::log::message::Placed;
 use crate::log::mlog::{BatchPlace, Heat, Mlog};
 use crate::store::Store;
@@ -205,15 +205,15 @@ impl Store {
     ) -> Result<Begun<'_>> {
         let lane = tx.lane;
         let mlog = &self.mlogs[lane % self.mlogs.len()];
-        let cells = self.cells_for(&tx.inodes)?;
-        let mut guards = self.lock_all(&cells, &tx.inodes)?;
+        let inodes = self.inodes_for(&tx.inodes)?;
+        let mut guards = self.lock_all(&inodes, &tx.inodes)?;
         let section = self.enter(lane);
         section.check()?;
         let mut writes = Vec::new();
         let mut placed = Vec::new();
         let mut out_of_room = None;
         let shares = epoch.map_or(Ok(Vec::new()), |p| self.place_epoch(p, mlog.id))?;
-        match self.change_cells(mlog, lane, &mut tx.inodes, &mut guards, &mut writes) {
+        match self.change_inodes(mlog, lane, &mut tx.inodes, &mut guards, &mut writes) {
             // The epoch has its places: it goes without the transaction, of which nothing was done.
             Err(e) if !shares.is_empty() => out_of_room = Some(e),
             other => other?,
@@ -221,7 +221,7 @@ impl Store {
         if tx.durable && out_of_room.is_none() {
             match self.place_fsync(mlog.id, &tx.groups, &mut guards) {
                 Ok(p) => {
-                    // Relaxed: the section orders it, as in `change_cells`.
+                    // Relaxed: the section orders it, as in `change_inodes`.
                     mlog.keep_groups(&tx.groups, self.checkpoint_number.load(Ordering::Relaxed));
                     placed.push(p);
                 }
@@ -229,30 +229,30 @@ impl Store {
             }
         }
         let durable = !placed.is_empty();
-        let mut tickets = Vec::with_capacity(cells.len());
-        for (cell, inner) in cells.iter().zip(&mut guards) {
-            self.cells.list_dirty(cell, inner);
-            self.cells.update_weight(cell.ino, inner);
-            tickets.push((cell.clone(), inner.begin(durable)));
+        let mut tickets = Vec::with_capacity(inodes.len());
+        for (inode, inner) in inodes.iter().zip(&mut guards) {
+            self.cache.list_dirty(inode, inner);
+            self.cache.update_weight(inode.ino, inner);
+            tickets.push((inode.clone(), inner.begin(durable)));
         }
         let flight = section.leave();
         Ok(Begun { store: self, durable: tx.durable, tickets, writes, placed, shares, out_of_room, flight })
     }
 
-    fn cells_for(&self, updates: &[InodeUpdate]) -> Result<Vec<Arc<Cell>>> {
-        updates.iter().map(|u| self.cell_or_new(u.ino, &u.attrs)).collect()
+    fn inodes_for(&self, updates: &[InodeUpdate]) -> Result<Vec<Arc<CachedInode>>> {
+        updates.iter().map(|u| self.inode_or_new(u.ino, &u.attrs)).collect()
     }
 
-    /// Locks the cells in their order, with all map nodes in memory that the pages need.
+    /// Locks the inodes in their order, with all map nodes in memory that the pages need.
     fn lock_all<'a>(
         &self,
-        cells: &'a [Arc<Cell>],
+        inodes: &'a [Arc<CachedInode>],
         updates: &[InodeUpdate],
-    ) -> Result<Vec<MutexGuard<'a, Inner>>> {
+    ) -> Result<Vec<MutexGuard<'a, InodeEntry>>> {
         loop {
-            let guards: Vec<_> = cells.iter().map(|c| c.lock()).collect();
+            let guards: Vec<_> = inodes.iter().map(|c| c.lock()).collect();
             if let Some(i) = guards.iter().position(|g| g.gone) {
-                let why = format!("inode {} does not exist any more", cells[i].ino);
+                let why = format!("inode {} does not exist any more", inodes[i].ino);
                 return Err(StoreError::Invalid(why));
             }
             let mut wanted: Vec<(usize, u64, Wanted)> = Vec::new();
@@ -275,21 +275,21 @@ impl Store {
             drop(guards);
             wanted.dedup_by(|a, b| (a.0, &a.2) == (b.0, &b.2));
             for (n, page, w) in wanted {
-                self.read_node(&cells[n], &w, |s| s.missing_for(page))?;
+                self.read_node(&inodes[n], &w, |s| s.missing_for(page))?;
             }
         }
     }
 
-    /// Reads a map node with the cell's lock released. It may have been replaced and its block
+    /// Reads a map node with the inode's lock released. It may have been replaced and its block
     /// reused meanwhile: only if it `is_asked` for still it is bad.
     pub(crate) fn read_node(
         &self,
-        cell: &Cell,
+        inode: &CachedInode,
         w: &Wanted,
         is_asked: impl Fn(&InodeState) -> Option<Wanted>,
     ) -> Result<()> {
         let read = self.io.read(w.r, w.what);
-        let mut inner = cell.lock();
+        let mut inner = inode.lock();
         match read {
             Ok(b) => inner.state.install(w, &b),
             Err(e) if is_asked(&inner.state).as_ref() == Some(w) => Err(e),
@@ -300,12 +300,12 @@ impl Store {
     /// Part B for the inodes: addresses, maps, attributes. Takes the pages out of the updates. Out
     /// of room it fails before it changes anything; behind that nothing fails, since all nodes are
     /// in memory and what cannot be taken was refused before (4).
-    fn change_cells(
+    fn change_inodes(
         &self,
         mlog: &Mlog,
         lane: usize,
         updates: &mut [InodeUpdate],
-        guards: &mut [MutexGuard<'_, Inner>],
+        guards: &mut [MutexGuard<'_, InodeEntry>],
         writes: &mut Vec<(BlockRef, Box<Block>)>,
     ) -> Result<()> {
         let plans: Vec<Plan> =
@@ -318,15 +318,15 @@ impl Store {
         let mut addrs = runs.iter().flat_map(|&(a, n)| (0..u64::from(n)).map(move |i| a.plus(i)));
         let mut owners = Vec::with_capacity(blocks);
         let (mut freed, mut promised) = (0u64, 0u64);
-        let mut each = |u: &mut InodeUpdate, plan: Plan, inner: &mut Inner| -> Result<()> {
+        let mut each = |u: &mut InodeUpdate, plan: Plan, inner: &mut InodeEntry| -> Result<()> {
             promised += u64::from(std::mem::take(&mut u.reserved));
-            let mut put = |inner: &mut Inner, page: u64, block: Box<Block>| -> Result<()> {
+            let mut put = |inner: &mut InodeEntry, page: u64, block: Box<Block>| -> Result<()> {
                 let addr = addrs.next().ok_or(StoreError::NoSpace)?;
                 let r = checksum::reference(addr, &block);
                 let old = inner.state.set_page(page, r, &self.io)?;
-                inner.born(&self.segments, addr);
+                inner.add_block(&self.segments, addr);
                 if let Some(old) = old {
-                    inner.dies(&self.segments, old);
+                    inner.drop_block(&self.segments, old);
                     freed += 1;
                 }
                 owners.push((addr, DataOwner { ino: u.ino, page }));
@@ -351,7 +351,7 @@ impl Store {
                 }
                 let change = inner.state.set_tail(page, bytes, &self.io)?;
                 if let Some(old) = change.freed {
-                    inner.dies(&self.segments, old);
+                    inner.drop_block(&self.segments, old);
                     freed += 1;
                 }
                 inner.tail = Logged::No;
@@ -386,7 +386,7 @@ impl Store {
         &self,
         mlog: usize,
         groups: &[u8],
-        guards: &mut [MutexGuard<'_, Inner>],
+        guards: &mut [MutexGuard<'_, InodeEntry>],
     ) -> Result<Placed> {
         let mut bytes = Vec::with_capacity(groups.len() + 256 * guards.len() + 64);
         batch::put_message_head(&mut bytes, groups, guards.len());
@@ -440,7 +440,7 @@ impl Store {
     }
 
     /// What the next durable batch has to say of an inode, and how to take that back.
-    fn take_record(&self, i: &mut Inner) -> Result<(InodeRecord, (MapDelta, Logged, Logged))> {
+    fn take_record(&self, i: &mut InodeEntry) -> Result<(InodeRecord, (MapDelta, Logged, Logged))> {
         let xattrs = if i.xattrs == Logged::Yes { None } else { Some(self.xattrs_of(&i.state)?) };
         // A directory's buckets are written by folds, and make sense only with the link counts of
         // the same checkpoint.

@@ -52,11 +52,11 @@ impl Walk<'_> {
     }
 
     fn inode(&mut self, ino: Ino, block: BlockRef) -> Result<()> {
-        let Some(cell) = self.store.cell(ino)? else {
+        let Some(inode) = self.store.inode(ino)? else {
             self.audit.problems.push(format!("inode {ino} is in the table but cannot be found"));
             return Ok(());
         };
-        let mut i = cell.lock();
+        let mut i = inode.lock();
         if i.state.block() != block {
             self.audit.problems.push(format!("inode {ino}: memory and table disagree about its block"));
         }
@@ -152,7 +152,7 @@ impl Store {
         if !self.read_only {
             self.checkpoint_in_place(&mut m)?;
         }
-        if self.cells.dirty() > 0 && !self.read_only {
+        if self.cache.dirty() > 0 && !self.read_only {
             return Err(StoreError::Invalid(
                 "inodes wait for their NEW, or something else changes the store".into(),
             ));

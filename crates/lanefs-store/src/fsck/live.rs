@@ -209,10 +209,10 @@ impl Job<'_> {
         for fix in &names.fixes {
             match fix {
                 Fix::Names(ino, n) => {
-                    if let Some(cell) = store.cell(*ino)? {
-                        let mut i = cell.lock();
+                    if let Some(inode) = store.inode(*ino)? {
+                        let mut i = inode.lock();
                         i.state.set_names(*n);
-                        store.cells.list_dirty(&cell, &mut i);
+                        store.cache.list_dirty(&inode, &mut i);
                     }
                 }
                 Fix::Remove(Name { dir, cookie, name, ino }, kind) => {

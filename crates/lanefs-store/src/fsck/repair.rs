@@ -12,7 +12,7 @@ use crate::api::{OpenOptions, OpenReport};
 use crate::device::{Device, WriteReq};
 use crate::engine::maintenance::Maintenance;
 use crate::error::{Result, StoreError};
-use crate::inodes::cache::Inner;
+use crate::inodes::cache::InodeEntry;
 use crate::log::io::Io;
 use crate::log::segment::{Geometry, SegmentTable};
 use crate::log::slots::check_ages;
@@ -442,11 +442,11 @@ impl Job<'_> {
     fn put(&self, store: &Store, state: InodeState) -> Result<()> {
         let ino = state.ino();
         let mut state = Some(state);
-        let cell = store.cells.get_or_load(ino, || Ok(state.take().map(|s| Inner::new(s, true))))?;
-        if let Some(cell) = cell {
-            let mut i = cell.lock();
+        let inode = store.cache.get_or_load(ino, || Ok(state.take().map(|s| InodeEntry::new(s, true))))?;
+        if let Some(inode) = inode {
+            let mut i = inode.lock();
             store.count_unwritten(0, &mut i);
-            store.cells.list_dirty(&cell, &mut i);
+            store.cache.list_dirty(&inode, &mut i);
         }
         Ok(())
     }

@@ -162,7 +162,7 @@ impl Store {
         }
         let mut at = from;
         let mut last = None;
-        let replayed = if self.read_only { self.cells.dirty_inos() } else { BTreeSet::new() };
+        let replayed = if self.read_only { self.cache.dirty_inos() } else { BTreeSet::new() };
         loop {
             let in_memory = replayed.range(Ino(at.ino)..).next().map(|i| i.chunk());
             let chunk = match self.inodes.next_chunk_or_gap(Ino(at.ino).chunk(), &self.io) {
@@ -317,8 +317,8 @@ impl Store {
 
     /// An inode as recovery made it in memory: every block it refers to that lies on the medium.
     fn scrub_replayed(&self, ino: Ino, medium: &Medium<'_>, step: &mut ScrubStep) -> Result<()> {
-        let Some(cell) = self.cell(ino)? else { return Ok(()) };
-        let mut inner = cell.lock();
+        let Some(inode) = self.inode(ino)? else { return Ok(()) };
+        let mut inner = inode.lock();
         if inner.gone || !inner.folded {
             return Ok(()); // No name leads to it.
         }

@@ -4,7 +4,7 @@
 use super::{FsckOptions, FsckReport, check};
 use crate::api::*;
 use crate::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, Plan, When};
-use crate::inodes::cache::Inner;
+use crate::inodes::cache::InodeEntry;
 
 use crate::error::{Result, StoreError};
 use crate::store::Store;
@@ -305,10 +305,10 @@ fn a_name_that_is_there_twice() {
             let cookie = cookie(b"double") + n;
             EntryRef { cookie, ino: Ino(ino), kind: FileKind::File, name: b"double" }.put(&mut bytes);
         }
-        let cell = s.cell(Ino(203)).unwrap().unwrap();
-        let mut i = cell.lock();
+        let inode = s.inode(Ino(203)).unwrap().unwrap();
+        let mut i = inode.lock();
         i.state.set_inline_bucket(dir_bucket::body(&bytes));
-        s.cells.list_dirty(&cell, &mut i);
+        s.cache.list_dirty(&inode, &mut i);
     });
     v.heal(&["\"double\": has the name of another one"]);
     v.with(|s| {
@@ -336,10 +336,10 @@ fn wrong_link_counts() {
     let mut v = Volume::new();
     v.with(|s| {
         for (ino, n) in [(1001, 7), (1002, 0), (203, 3)] {
-            let cell = s.cell(Ino(ino)).unwrap().unwrap();
-            let mut i = cell.lock();
+            let inode = s.inode(Ino(ino)).unwrap().unwrap();
+            let mut i = inode.lock();
             i.state.set_names(n);
-            s.cells.list_dirty(&cell, &mut i);
+            s.cache.list_dirty(&inode, &mut i);
         }
     });
     v.heal(&["inode 1001: counts 7 names, and has 1", "inode 1002: counts 0", "inode 203: counts 3"]);
@@ -386,9 +386,9 @@ fn what_has_no_name_comes_to_lost_and_found() {
             let mut state = crate::tree::inode_state::InodeState::new(Ino(ino), attrs, Ino(1));
             state.set_names(n);
             let mut state = Some(state);
-            let cell = s.cells.get_or_load(Ino(ino), || Ok(state.take().map(|s| Inner::new(s, true))));
-            let cell = cell.unwrap().unwrap();
-            s.cells.list_dirty(&cell, &mut cell.lock());
+            let inode = s.cache.get_or_load(Ino(ino), || Ok(state.take().map(|s| InodeEntry::new(s, true))));
+            let inode = inode.unwrap().unwrap();
+            s.cache.list_dirty(&inode, &mut inode.lock());
         }
     });
     v.heal(&["inode 6000: has no name", "inode 6001: was unlinked"]);
@@ -441,11 +441,11 @@ fn a_slot_that_counts_preallocated_pages_wrong_is_set() {
 fn an_inode_that_counts_its_preallocated_pages_wrong_is_counted_anew() {
     let mut v = preallocated();
     v.with(|s| {
-        let cell = s.cell(Ino(1010)).unwrap().unwrap();
-        let mut i = cell.lock();
+        let inode = s.inode(Ino(1010)).unwrap().unwrap();
+        let mut i = inode.lock();
         let p = i.state.prealloc();
         i.state.preallocate(p, 5);
-        s.cells.list_dirty(&cell, &mut i);
+        s.cache.list_dirty(&inode, &mut i);
     });
     v.heal(&["inode 1010: map: 5 preallocated pages without a block are counted; there are 8"]);
     v.with(|s| {

@@ -1,16 +1,16 @@
 //! The inodes the store holds in memory, each under its own lock.
 //!
-//! 1. There is at most one cell per inode number in the map, and whoever changes an inode does so
-//!    under the lock of the cell that is in the map (`gone` says that a cell is not any more: look
-//!    again).
-//! 2. A cell leaves the map only when nothing in it is unwritten ([`Cells::forget`]) or when its
-//!    inode is dead.
-//! 3. Locks of several cells are taken in the order of inode numbers; a thread inside a reader
+//! 1. There is at most one [`CachedInode`] per inode number in the cache, and whoever changes an
+//!    inode does so under the lock of the one that is in the cache (`gone` says that one is not any
+//!    more: look again).
+//! 2. An inode leaves the cache only when nothing in it is unwritten ([`InodeCache::forget`]) or
+//!    when it is dead.
+//! 3. Locks of several inodes are taken in the order of their numbers; a thread inside a reader
 //!    section of the RPS takes none.
 //! 4. `fresh` and `died` are the difference between the data blocks that memory refers to and those
-//!    the tree refers to: a block is in `fresh` from its birth until a checkpoint captures it;
-//!    `died` holds blocks of the tree that memory has given up. A block that dies while fresh is in
-//!    neither.
+//!    the tree refers to: a block is in `fresh` from when the inode gets it until a checkpoint
+//!    captures it; `died` holds blocks of the tree that memory has given up. A block that dies
+//!    while fresh is in neither.
 //! 5. What a call gives up keeps its live mark until a checkpoint captures the inode (or somebody
 //!    needs the marks to be exact): `dead` has it meanwhile. So calls that free blocks of one
 //!    segment, of different files, share nothing; and the segment would not become free earlier,
@@ -54,8 +54,8 @@ impl Logged {
     }
 }
 
-/// What is known of one inode. See the module's head.
-pub(crate) struct Inner {
+/// The state of a cached inode, under its lock. See the module's head.
+pub(crate) struct InodeEntry {
     pub state: InodeState,
     /// The inode table has it. Otherwise its NEW is not folded yet, and updates wait here for it.
     pub folded: bool,
@@ -78,9 +78,9 @@ pub(crate) struct Inner {
     charged: u64,
 }
 
-impl Inner {
-    pub fn new(state: InodeState, folded: bool) -> Inner {
-        Inner {
+impl InodeEntry {
+    pub fn new(state: InodeState, folded: bool) -> InodeEntry {
+        InodeEntry {
             charged: state.unwritten_on_disk(),
             state,
             folded,
@@ -98,14 +98,14 @@ impl Inner {
         }
     }
 
-    /// A data block was given to this inode.
-    pub fn born(&mut self, t: &SegmentTable, addr: BlockAddr) {
+    /// Adds a data block to this inode, and marks it live.
+    pub fn add_block(&mut self, t: &SegmentTable, addr: BlockAddr) {
         t.set_live(addr);
         self.fresh.insert(addr.0);
     }
 
     /// A data block of this inode is not referred to any more. Its live mark goes later (5).
-    pub fn dies(&mut self, t: &SegmentTable, addr: BlockAddr) {
+    pub fn drop_block(&mut self, t: &SegmentTable, addr: BlockAddr) {
         if !self.fresh.remove(&addr.0) {
             self.died.push(addr);
         }
@@ -115,9 +115,9 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::dies`], for those who read the marks next.
-    pub fn dies_now(&mut self, t: &SegmentTable, addr: BlockAddr) {
-        self.dies(t, addr);
+    /// As [`InodeEntry::drop_block`], for those who read the marks next.
+    pub fn drop_block_now(&mut self, t: &SegmentTable, addr: BlockAddr) {
+        self.drop_block(t, addr);
         self.clear_live_marks(t);
     }
 
@@ -162,33 +162,34 @@ impl Inner {
     }
 }
 
-pub(crate) struct Cell {
+/// An inode in memory.
+pub(crate) struct CachedInode {
     pub ino: Ino,
-    inner: Mutex<Inner>,
+    entry: Mutex<InodeEntry>,
     done: Condvar,
 }
 
-impl Cell {
-    pub fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+impl CachedInode {
+    pub fn lock(&self) -> MutexGuard<'_, InodeEntry> {
+        self.entry.lock()
     }
 
     /// The data of submission `ticket` was answered (or failed, which is sticky).
     pub fn written(&self, ticket: u64) {
-        self.inner.lock().writing.retain(|&t| t != ticket);
+        self.entry.lock().writing.retain(|&t| t != ticket);
         self.done.notify_all();
     }
 
     /// Submission `ticket` is durable, or failed.
     pub fn committed(&self, ticket: u64) {
-        self.inner.lock().committing.retain(|&t| t != ticket);
+        self.entry.lock().committing.retain(|&t| t != ticket);
         self.done.notify_all();
     }
 
     /// Waits until the data of all submissions before `ticket` was answered: its batch may refer to
     /// it.
     pub fn wait_written(&self, ticket: u64) {
-        let mut i = self.inner.lock();
+        let mut i = self.entry.lock();
         while i.writing.iter().any(|&t| t < ticket) {
             self.done.wait(&mut i);
         }
@@ -196,7 +197,7 @@ impl Cell {
 
     /// Waits until the durable submissions before `ticket` are: its batch builds on theirs.
     pub fn wait_committed(&self, ticket: u64) {
-        let mut i = self.inner.lock();
+        let mut i = self.entry.lock();
         while i.committing.iter().any(|&t| t < ticket) {
             self.done.wait(&mut i);
         }
@@ -213,29 +214,29 @@ impl Cell {
 const SHARDS: usize = 256;
 /// So many blocks of one inode wait for their marks to be taken, at most.
 const DEAD_MAX: usize = 1024;
-/// What a cell costs on average, in bytes: itself, its place in the map, and a short tail or a few
-/// mapped pages.
-const CELL_BYTES: usize = size_of::<Cell>() + 256;
+/// Bytes that a cached inode takes on average: itself, its place in the map, and a short tail or a
+/// few mapped pages.
+const INODE_BYTES: usize = size_of::<CachedInode>() + 256;
 
-/// Marks a cell as gone if it is clean and only the map has it. Under the shard's lock.
-fn try_evict(c: &Arc<Cell>) -> bool {
+/// Marks an inode as gone if it is clean and only the map has it. Under the shard's lock.
+fn try_evict(c: &Arc<CachedInode>) -> bool {
     // One count, the map's: anybody else who holds it is about to use it.
     Arc::strong_count(c) == 1
-        && c.inner.try_lock().is_some_and(|mut i| {
+        && c.entry.try_lock().is_some_and(|mut i| {
             i.gone = i.is_clean() && !i.listed;
             i.gone
         })
 }
 
 /// Whether the inode has neither pages nor a tail nor attributes beside it. Under the shard's lock.
-fn is_empty(c: &Arc<Cell>) -> bool {
-    c.inner.try_lock().is_some_and(|i| i.state.tail().is_none() && i.state.mapped_pages() == 0)
+fn is_empty(c: &Arc<CachedInode>) -> bool {
+    c.entry.try_lock().is_some_and(|i| i.state.tail().is_none() && i.state.mapped_pages() == 0)
 }
 
 /// Drops what is clean of a map's tree, unless somebody is at it; returns what is left, in bytes.
 /// Under the shard's lock.
-fn evict_clean_nodes(c: &Arc<Cell>) -> usize {
-    let Some(mut i) = c.inner.try_lock() else { return 0 };
+fn evict_clean_nodes(c: &Arc<CachedInode>) -> usize {
+    let Some(mut i) = c.entry.try_lock() else { return 0 };
     if i.counted_weight > 0 {
         i.state.evict_clean();
         i.counted_weight = i.state.map_memory();
@@ -245,39 +246,39 @@ fn evict_clean_nodes(c: &Arc<Cell>) -> usize {
 
 #[derive(Default)]
 struct Shard {
-    cells: WordMap<Arc<Cell>>,
-    /// Grows when a cell is taken out: a load that began before must begin again.
+    inodes: WordMap<Arc<CachedInode>>,
+    /// Grows when an inode is taken out: a load that began before must begin again.
     removals: u64,
-    dirty: Vec<Arc<Cell>>,
-    /// Bytes of the trees of large maps. What is small is in `CELL_BYTES`.
+    dirty: Vec<Arc<CachedInode>>,
+    /// Bytes of the trees of large maps. What is small is in `INODE_BYTES`.
     weight: usize,
 }
 
-/// The map of all cells.
-pub(crate) struct Cells {
+/// The map of all inodes.
+pub(crate) struct InodeCache {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// [`Shard::bytes`] of each, apart from its lock, which every look-up takes: who asks for the
-    /// memory takes none. Written under the lock, when cells come and go. Relaxed: a figure.
+    /// memory takes none. Written under the lock, when inodes come and go. Relaxed: a figure.
     taken: Box<[CachePadded<AtomicUsize>]>,
-    /// Cells on the dirty lists, by steps of [`STEP`] a shard. Relaxed: for a look that need not be
-    /// exact.
+    /// InodeCache on the dirty lists, by steps of [`STEP`] a shard. Relaxed: for a look that need
+    /// not be exact.
     listed: CachePadded<AtomicUsize>,
     /// Files that folds made since the last checkpoint. Written by checkpoints alone, and apart
     /// from the shards: those that lie beside one of these are left in peace.
-    born: CachePadded<Mutex<Vec<Ino>>>,
+    made: CachePadded<Mutex<Vec<Ino>>>,
     one_group: Switch,
 }
 
-/// So many cells of a shard are listed before the common count moves.
+/// So many inodes of a shard are listed before the common count moves.
 const STEP: usize = 8;
 
-impl Cells {
-    pub fn new() -> Cells {
-        Cells {
+impl InodeCache {
+    pub fn new() -> InodeCache {
+        InodeCache {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             taken: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             listed: CachePadded::default(),
-            born: CachePadded::default(),
+            made: CachePadded::default(),
             one_group: Switch::of(Technique::CellGroups),
         }
     }
@@ -300,17 +301,17 @@ impl Cells {
         self.taken[self.number(ino)].store(s.bytes(), Relaxed);
     }
 
-    /// The cell of `ino`; `load` reads it if it is not in memory. `None` if `load` finds no such
-    /// inode.
+    /// Returns the inode `ino`; `load` reads it if it is not in memory. `None` if `load` finds no
+    /// such inode.
     pub fn get_or_load(
         &self,
         ino: Ino,
-        mut load: impl FnMut() -> Result<Option<Inner>>,
-    ) -> Result<Option<Arc<Cell>>> {
+        mut load: impl FnMut() -> Result<Option<InodeEntry>>,
+    ) -> Result<Option<Arc<CachedInode>>> {
         loop {
             let removals = {
                 let s = self.shard(ino).lock();
-                if let Some(c) = s.cells.get(&ino.0) {
+                if let Some(c) = s.inodes.get(&ino.0) {
                     return Ok(Some(c.clone()));
                 }
                 s.removals
@@ -318,37 +319,37 @@ impl Cells {
             let Some(inner) = load()? else {
                 let s = self.shard(ino).lock();
                 if s.removals == removals {
-                    return Ok(s.cells.get(&ino.0).cloned());
+                    return Ok(s.inodes.get(&ino.0).cloned());
                 }
                 continue;
             };
             let mut s = self.shard(ino).lock();
-            if let Some(c) = s.cells.get(&ino.0) {
+            if let Some(c) = s.inodes.get(&ino.0) {
                 return Ok(Some(c.clone()));
             }
             if s.removals == removals {
-                let c = Arc::new(Cell { ino, inner: Mutex::new(inner), done: Condvar::new() });
-                s.cells.insert(ino.0, c.clone());
+                let c = Arc::new(CachedInode { ino, entry: Mutex::new(inner), done: Condvar::new() });
+                s.inodes.insert(ino.0, c.clone());
                 self.note(ino, &s);
                 return Ok(Some(c));
             }
         }
     }
 
-    /// Puts a cell on the dirty list, once; under the cell's lock.
-    pub fn list_dirty(&self, cell: &Arc<Cell>, inner: &mut Inner) {
+    /// Puts an inode on the dirty list, once; under the inode's lock.
+    pub fn list_dirty(&self, inode: &Arc<CachedInode>, inner: &mut InodeEntry) {
         if !inner.listed {
             inner.listed = true;
-            let mut s = self.shard(cell.ino).lock();
-            s.dirty.push(cell.clone());
+            let mut s = self.shard(inode.ino).lock();
+            s.dirty.push(inode.clone());
             if s.dirty.len().is_multiple_of(STEP) {
                 self.listed.fetch_add(STEP, Relaxed);
             }
         }
     }
 
-    /// Takes all dirty lists. Whoever takes a cell from here clears `listed`.
-    pub fn take_dirty(&self) -> Vec<Arc<Cell>> {
+    /// Takes all dirty lists. Whoever takes an inode from here clears `listed`.
+    pub fn take_dirty(&self) -> Vec<Arc<CachedInode>> {
         let mut all = Vec::new();
         self.listed.store(0, Relaxed);
         for s in &self.shards {
@@ -364,7 +365,7 @@ impl Cells {
     }
 
     /// Makes the live marks exact: see the head of this file, 5. Who gives up a block lists its
-    /// cell before it lets go of it.
+    /// inode before it lets go of it.
     pub fn clear_live_marks(&self, t: &SegmentTable) {
         for s in &self.shards {
             let listed = s.lock().dirty.clone();
@@ -372,18 +373,18 @@ impl Cells {
         }
     }
 
-    /// At most so many cells are on the dirty lists: one load, where [`Cells::dirty`] locks every
-    /// shard.
+    /// At most so many inodes are on the dirty lists: one load, where [`InodeCache::dirty`] locks
+    /// every shard.
     pub fn dirty_at_most(&self) -> usize {
         self.listed.load(Relaxed) + SHARDS * (STEP - 1)
     }
 
-    /// How many cells are on the dirty lists.
+    /// How many inodes are on the dirty lists.
     pub fn dirty(&self) -> usize {
         self.shards.iter().map(|s| s.lock().dirty.len()).sum()
     }
 
-    /// Memory of all cells, in bytes, about.
+    /// Memory of all inodes, in bytes, about.
     pub fn memory(&self) -> usize {
         self.taken.iter().map(|t| t.load(Relaxed)).sum()
     }
@@ -393,16 +394,16 @@ impl Cells {
         let of = |s: &CachePadded<Mutex<Shard>>| {
             let s = s.lock();
             // After a shrinking the large maps are mostly those that have to be written.
-            s.dirty.len() * CELL_BYTES + if s.dirty.is_empty() { 0 } else { s.weight }
+            s.dirty.len() * INODE_BYTES + if s.dirty.is_empty() { 0 } else { s.weight }
         };
         self.shards.iter().map(of).sum()
     }
 
     /// Counts anew what the inode's map takes; writes nothing shared while it is small or about as
     /// it was.
-    pub fn update_weight(&self, ino: Ino, inner: &mut Inner) {
+    pub fn update_weight(&self, ino: Ino, inner: &mut InodeEntry) {
         let now = inner.state.map_memory();
-        if now.abs_diff(inner.counted_weight) > CELL_BYTES && !inner.gone {
+        if now.abs_diff(inner.counted_weight) > INODE_BYTES && !inner.gone {
             let mut s = self.shard(ino).lock();
             s.weight = (s.weight + now).saturating_sub(inner.counted_weight);
             inner.counted_weight = now;
@@ -410,7 +411,7 @@ impl Cells {
         }
     }
 
-    /// Drops cells that are clean and in nobody's hands, where there are more than `keep` bytes of
+    /// Drops inodes that are clean and in nobody's hands, where there are more than `keep` bytes of
     /// them.
     pub fn shrink(&self, keep: usize) {
         for (s, taken) in self.shards.iter().zip(&self.taken) {
@@ -418,9 +419,9 @@ impl Cells {
                 continue;
             }
             let mut s = s.lock();
-            let before = s.cells.len();
+            let before = s.inodes.len();
             let mut weight = 0;
-            s.cells.retain(|_, c| {
+            s.inodes.retain(|_, c| {
                 let gone = try_evict(c);
                 if !gone {
                     weight += evict_clean_nodes(c);
@@ -428,45 +429,45 @@ impl Cells {
                 !gone
             });
             s.weight = weight;
-            s.removals += u64::from(s.cells.len() != before);
+            s.removals += u64::from(s.inodes.len() != before);
             taken.store(s.bytes(), Relaxed);
         }
     }
 
     /// Whether the inode is in memory.
     pub fn has(&self, ino: Ino) -> bool {
-        self.shard(ino).lock().cells.contains_key(&ino.0)
+        self.shard(ino).lock().inodes.contains_key(&ino.0)
     }
 
-    /// Notes a file that a fold is making.
-    pub fn note_born(&self, ino: Ino) {
-        self.born.lock().push(ino);
+    /// Notes that a fold makes this file.
+    pub fn note_made(&self, ino: Ino) {
+        self.made.lock().push(ino);
     }
 
-    /// Drops the cells of files that a fold made and that have no content: nobody asked for them,
+    /// Drops the inodes of files that a fold made and that have no content: nobody asked for them,
     /// they are on the medium now, and their inode is read again when they are written to. At the
     /// end of a checkpoint.
-    pub fn let_go_born(&self) {
-        let born = std::mem::take(&mut *self.born.lock());
-        for ino in born {
+    pub fn evict_made(&self) {
+        let made = std::mem::take(&mut *self.made.lock());
+        for ino in made {
             let mut s = self.shard(ino).lock();
-            if s.cells.get(&ino.0).is_some_and(|c| is_empty(c) && try_evict(c)) {
+            if s.inodes.get(&ino.0).is_some_and(|c| is_empty(c) && try_evict(c)) {
                 s.take(ino);
                 self.note(ino, &s);
             }
         }
     }
 
-    /// Drops the cell of `ino` if it is clean and nobody else holds it.
+    /// Drops `ino` if it is clean and nobody else holds it.
     pub fn forget(&self, ino: Ino) {
         let mut s = self.shard(ino).lock();
-        if s.cells.get(&ino.0).is_some_and(try_evict) {
+        if s.inodes.get(&ino.0).is_some_and(try_evict) {
             s.take(ino);
             self.note(ino, &s);
         }
     }
 
-    /// Takes a dead inode's cell out of the map; the caller holds its lock and sets `gone`.
+    /// Takes a dead inode out of the map; the caller holds its lock and sets `gone`.
     pub fn remove(&self, ino: Ino) {
         let mut s = self.shard(ino).lock();
         s.take(ino);
@@ -475,17 +476,17 @@ impl Cells {
 }
 
 impl Shard {
-    /// What its cells take, about.
+    /// What its inodes take, about.
     fn bytes(&self) -> usize {
-        self.cells.len() * CELL_BYTES + self.weight
+        self.inodes.len() * INODE_BYTES + self.weight
     }
 
     fn take(&mut self, ino: Ino) {
-        if let Some(c) = self.cells.remove(&ino.0) {
+        if let Some(c) = self.inodes.remove(&ino.0) {
             self.removals += 1;
             // Whoever removes a dead inode holds its lock; what it takes is then counted
             // until the next shrinking.
-            self.weight -= c.inner.try_lock().map_or(0, |i| i.counted_weight).min(self.weight);
+            self.weight -= c.entry.try_lock().map_or(0, |i| i.counted_weight).min(self.weight);
         }
     }
 }
@@ -495,7 +496,7 @@ mod tests {
     use super::*;
     use lanefs_format::Attrs;
 
-    fn inner(ino: u64) -> Inner {
+    fn inner(ino: u64) -> InodeEntry {
         let attrs = Attrs {
             mode: libc::S_IFREG | 0o644,
             uid: 0,
@@ -509,26 +510,26 @@ mod tests {
             btime: 0,
             generation: 1,
         };
-        Inner::new(InodeState::new(Ino(ino), attrs, Ino(1)), true)
+        InodeEntry::new(InodeState::new(Ino(ino), attrs, Ino(1)), true)
     }
 
     #[test]
     fn one_cell_per_inode_and_none_forgotten_while_dirty() {
-        let cells = Cells::new();
-        let a = cells.get_or_load(Ino(20), || Ok(Some(inner(20)))).unwrap().unwrap();
-        let b = cells.get_or_load(Ino(20), || panic!("loaded twice")).unwrap().unwrap();
+        let inodes = InodeCache::new();
+        let a = inodes.get_or_load(Ino(20), || Ok(Some(inner(20)))).unwrap().unwrap();
+        let b = inodes.get_or_load(Ino(20), || panic!("loaded twice")).unwrap().unwrap();
         assert!(Arc::ptr_eq(&a, &b));
         drop(b);
-        cells.list_dirty(&a, &mut a.lock());
-        cells.list_dirty(&a, &mut a.lock());
-        assert_eq!(cells.dirty(), 1);
+        inodes.list_dirty(&a, &mut a.lock());
+        inodes.list_dirty(&a, &mut a.lock());
+        assert_eq!(inodes.dirty(), 1);
         drop(a);
-        cells.forget(Ino(20));
-        cells.shrink(0);
-        assert_eq!(cells.memory(), CELL_BYTES);
-        cells.remove(Ino(20));
-        assert_eq!(cells.memory(), 0);
-        assert!(cells.get_or_load(Ino(20), || Ok(None)).unwrap().is_none());
+        inodes.forget(Ino(20));
+        inodes.shrink(0);
+        assert_eq!(inodes.memory(), INODE_BYTES);
+        inodes.remove(Ino(20));
+        assert_eq!(inodes.memory(), 0);
+        assert!(inodes.get_or_load(Ino(20), || Ok(None)).unwrap().is_none());
         // A clean one goes, unless somebody holds it.
         let clean = || {
             let mut i = inner(21);
@@ -536,19 +537,19 @@ mod tests {
             i.state.checkpoint_done();
             Ok(Some(i))
         };
-        let held = cells.get_or_load(Ino(21), clean).unwrap().unwrap();
+        let held = inodes.get_or_load(Ino(21), clean).unwrap().unwrap();
         assert!(held.lock().is_clean());
-        cells.shrink(0);
-        assert_eq!(cells.memory(), CELL_BYTES);
+        inodes.shrink(0);
+        assert_eq!(inodes.memory(), INODE_BYTES);
         drop(held);
-        cells.shrink(0);
-        assert_eq!(cells.memory(), 0);
+        inodes.shrink(0);
+        assert_eq!(inodes.memory(), 0);
     }
 
     #[test]
     fn later_submissions_wait_for_earlier_ones() {
-        let cells = Cells::new();
-        let c = cells.get_or_load(Ino(20), || Ok(Some(inner(20)))).unwrap().unwrap();
+        let inodes = InodeCache::new();
+        let c = inodes.get_or_load(Ino(20), || Ok(Some(inner(20)))).unwrap().unwrap();
         let (a, b) = {
             let mut i = c.lock();
             (i.begin(true), i.begin(true))

@@ -12,7 +12,7 @@
 //!    synced has its room after a crash.
 
 use crate::error::{Result, StoreError};
-use crate::inodes::cache::{Cell, Inner};
+use crate::inodes::cache::{CachedInode, InodeEntry};
 use crate::store::Store;
 use crate::tree::inode_state::{InodeState, PageAt};
 use crate::tree::radix::Found;
@@ -46,14 +46,14 @@ impl Store {
         if pages.start > pages.end || pages.end > PAGES_END {
             return Err(StoreError::Invalid(format!("pages {pages:?} are beyond what a map can hold")));
         }
-        let cell = match self.cell(ino)? {
-            Some(cell) => cell,
-            None => self.cell_or_new(ino, &Attrs { size: 0, ..attrs() })?,
+        let inode = match self.inode(ino)? {
+            Some(inode) => inode,
+            None => self.inode_or_new(ino, &Attrs { size: 0, ..attrs() })?,
         };
         let len = pages.end - pages.start;
         // What would fill the volume and fail does not begin.
         if len > AT_ONCE {
-            let missing = len - self.ask(&cell, |s| s.room_in(&pages))?;
+            let missing = len - self.ask(&inode, |s| s.room_in(&pages))?;
             if missing > self.space.free_exact().max(0) as u64 {
                 return Err(StoreError::NoSpace);
             }
@@ -61,28 +61,30 @@ impl Store {
         let (mut from, mut more) = (pages.start, 0);
         while from < pages.end {
             let to = pages.end.min(from.saturating_add(AT_ONCE));
-            more += self.preallocate_at_once(lane, &cell, from..to)?;
+            more += self.preallocate_at_once(lane, &inode, from..to)?;
             from = to;
         }
         Ok(more)
     }
 
-    fn preallocate_at_once(&self, lane: usize, cell: &Arc<Cell>, pages: Range<u64>) -> Result<u64> {
+    fn preallocate_at_once(&self, lane: usize, inode: &Arc<CachedInode>, pages: Range<u64>) -> Result<u64> {
         let unwritten_of = |s: &InodeState, p: &Prealloc| s.without_block(p, &(0..u64::MAX));
         loop {
-            let mut guard = cell.lock();
+            let mut guard = inode.lock();
             let inner = &mut *guard;
             if inner.gone {
-                return Err(StoreError::Invalid(format!("inode {} does not exist any more", cell.ino)));
+                return Err(StoreError::Invalid(format!("inode {} does not exist any more", inode.ino)));
             }
             let prealloc = inner.state.prealloc().with(pages.clone());
             let unwritten = match unwritten_of(&inner.state, &prealloc) {
                 Found::Here(n) => n,
                 Found::Missing(w) => {
                     drop(guard);
-                    self.read_node(cell, &w, |s| match unwritten_of(s, &s.prealloc().with(pages.clone())) {
-                        Found::Missing(w) => Some(w),
-                        Found::Here(_) => None,
+                    self.read_node(inode, &w, |s| {
+                        match unwritten_of(s, &s.prealloc().with(pages.clone())) {
+                            Found::Missing(w) => Some(w),
+                            Found::Here(_) => None,
+                        }
                     })?;
                     continue;
                 }
@@ -100,15 +102,15 @@ impl Store {
             debug_assert_eq!(charged, more as i64);
             self.space.account_write(lane, more, more, 0);
             inner.state.next_version();
-            self.cells.list_dirty(cell, inner);
-            self.cells.update_weight(cell.ino, inner);
+            self.cache.list_dirty(inode, inner);
+            self.cache.update_weight(inode.ino, inner);
             return Ok(more);
         }
     }
 
     /// Charges room for the preallocated pages of an inode that came to have no block, or gives it
     /// back. To be called after each change of its pages, under its lock.
-    pub(crate) fn count_unwritten(&self, lane: usize, inner: &mut Inner) {
+    pub(crate) fn count_unwritten(&self, lane: usize, inner: &mut InodeEntry) {
         match inner.unwritten_change() {
             0 => {}
             more @ 1.. => self.space.charge(lane, more as u64),
@@ -119,8 +121,8 @@ impl Store {
     /// Whether a page has a block or room kept for one: writing it takes nothing from what is free,
     /// but for a while.
     pub fn has_room(&self, ino: Ino, page: u64) -> Result<bool> {
-        let Some(cell) = self.cell(ino)? else { return Ok(false) };
-        self.ask(&cell, |s: &InodeState| {
+        let Some(inode) = self.inode(ino)? else { return Ok(false) };
+        self.ask(&inode, |s: &InodeState| {
             s.lookup(page).map(|at| at != PageAt::Hole || s.prealloc().contains(page))
         })
     }
@@ -128,8 +130,8 @@ impl Store {
     /// Whether the inode has preallocated pages, none of them behind its first `pages`, and room
     /// for each of these: where it is written next, but behind its end, there is room.
     pub fn is_backed(&self, ino: Ino, pages: u64) -> Result<bool> {
-        let Some(cell) = self.cell(ino)? else { return Ok(false) };
-        self.ask(&cell, |s| match s.prealloc().ranges().last() {
+        let Some(inode) = self.inode(ino)? else { return Ok(false) };
+        self.ask(&inode, |s| match s.prealloc().ranges().last() {
             Some(last) if last.end <= pages => s.room_in(&(0..pages)).map(|n| n == pages),
             _ => Found::Here(false),
         })
@@ -137,7 +139,7 @@ impl Store {
 
     /// How many of these pages have a block, or room kept for one.
     pub fn room_in(&self, ino: Ino, pages: Range<u64>) -> Result<u64> {
-        let Some(cell) = self.cell(ino)? else { return Ok(0) };
-        self.ask(&cell, |s| s.room_in(&pages))
+        let Some(inode) = self.inode(ino)? else { return Ok(0) };
+        self.ask(&inode, |s| s.room_in(&pages))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::api::*;
 use crate::error::{Result, StoreError};
-use crate::inodes::cache::Cell;
+use crate::inodes::cache::CachedInode;
 use crate::store::Store;
 use crate::tree::block_io::BlockSource;
 use crate::tree::inode_state::{InodeState, PageAt};
@@ -12,18 +12,22 @@ use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
 
 impl Store {
     /// Runs `ask` on an inode's state, reading what it misses with the lock released.
-    pub(crate) fn ask<T>(&self, cell: &Cell, mut ask: impl FnMut(&InodeState) -> Found<T>) -> Result<T> {
+    pub(crate) fn ask<T>(
+        &self,
+        inode: &CachedInode,
+        mut ask: impl FnMut(&InodeState) -> Found<T>,
+    ) -> Result<T> {
         loop {
-            let wanted = match ask(&cell.lock().state) {
+            let wanted = match ask(&inode.lock().state) {
                 Found::Here(t) => return Ok(t),
                 Found::Missing(w) => w,
             };
             let r = self.io.read(wanted.r, wanted.what);
-            let mut inner = cell.lock();
+            let mut inner = inode.lock();
             match r {
                 Ok(b) => {
                     inner.state.install(&wanted, &b)?;
-                    self.cells.update_weight(cell.ino, &mut inner);
+                    self.cache.update_weight(inode.ino, &mut inner);
                 }
                 // It may have been replaced and its block reused meanwhile; only if it is still
                 // asked for it is bad.
@@ -37,10 +41,10 @@ impl Store {
 
     /// An inode's durable and submitted state; `None` if the store does not know it.
     pub fn load_inode(&self, ino: Ino) -> Result<Option<InodeImage>> {
-        let Some(cell) = self.cell(ino)? else { return Ok(None) };
+        let Some(inode) = self.inode(ino)? else { return Ok(None) };
         loop {
             let (len, refs) = {
-                let i = cell.lock();
+                let i = inode.lock();
                 if i.gone {
                     return Ok(None);
                 }
@@ -50,7 +54,7 @@ impl Store {
                 }
             };
             let blob = crate::tree::inode_state::read_xattrs(ino, len, &refs, &self.io);
-            let i = cell.lock();
+            let i = inode.lock();
             match i.state.xattrs() {
                 Err((_, now)) if now == refs => return Ok(Some(image_of(&i.state, blob?))),
                 _ => {} // They changed meanwhile.
@@ -61,7 +65,7 @@ impl Store {
     /// Fills each block of `pages`, from page `first` on; every block is verified. A hole is zeros
     /// and says so.
     pub fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> Result<()> {
-        let Some(cell) = self.cell(ino)? else {
+        let Some(inode) = self.inode(ino)? else {
             // Nothing was submitted of it yet.
             for p in pages {
                 p.block.0.fill(0);
@@ -77,7 +81,7 @@ impl Store {
             while at < todo.len() {
                 // As many as the map knows, under one lock; then the node that is missing, without
                 // it.
-                let n = self.ask(&cell, |s| {
+                let n = self.ask(&inode, |s| {
                     let (from, refs) = (at, &mut refs);
                     while at < todo.len() {
                         let n = todo[at];
@@ -150,14 +154,14 @@ impl Store {
     /// The first page at or after `page` that holds data.
     pub fn next_data(&self, ino: Ino, page: u64) -> Result<Option<u64>> {
         // An inode of which nothing was submitted yet holds no data.
-        let Some(cell) = self.cell(ino)? else { return Ok(None) };
-        self.ask(&cell, |s| s.next_data(page))
+        let Some(inode) = self.inode(ino)? else { return Ok(None) };
+        self.ask(&inode, |s| s.next_data(page))
     }
 
     /// The first page at or after `page` that holds none.
     pub fn next_hole(&self, ino: Ino, page: u64) -> Result<Option<u64>> {
-        let Some(cell) = self.cell(ino)? else { return Ok(Some(page)) };
-        self.ask(&cell, |s| s.next_hole(page).map(Some))
+        let Some(inode) = self.inode(ino)? else { return Ok(Some(page)) };
+        self.ask(&inode, |s| s.next_hole(page).map(Some))
     }
 
     /// The folded bucket of directory `dir` that covers `cookie`.

@@ -2,13 +2,13 @@
 //! next update.
 //!
 //! 1. What cannot be read shows before anything has changed: all map nodes that an unmapping needs
-//!    are in memory when it begins, under the cell's lock. Of very large files not all are at a
+//!    are in memory when it begins, under the inode's lock. Of very large files not all are at a
 //!    time; then each was read a moment before.
 //! 2. The file's new size goes with the first of its portions, which is unmapped last.
 
 use crate::api::Cut;
 use crate::error::{Result, StoreError};
-use crate::inodes::cache::{Cell, Logged};
+use crate::inodes::cache::{CachedInode, Logged};
 use crate::store::Store;
 use lanefs_format::{Attrs, BlockAddr, Ino};
 use smallvec::SmallVec;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 const NODES_AT_ONCE: usize = 4096;
 
 impl Store {
-    /// See [`Store::unmap`]: in memory only, so no reader section; the cell's lock orders it.
+    /// See [`Store::unmap`]: in memory only, so no reader section; the inode's lock orders it.
     pub(crate) fn unmap_pages(
         &self,
         lane: usize,
@@ -28,15 +28,15 @@ impl Store {
         cut: Option<&Cut<'_>>,
     ) -> Result<()> {
         self.check_writable()?;
-        let cell = match (self.cell(ino)?, cut) {
-            (None, Some(cut)) => Some(self.cell_or_new(ino, &Attrs { size: 0, ..(cut.attrs)() })?),
-            (cell, _) => cell,
+        let inode = match (self.inode(ino)?, cut) {
+            (None, Some(cut)) => Some(self.inode_or_new(ino, &Attrs { size: 0, ..(cut.attrs)() })?),
+            (inode, _) => inode,
         };
         // An inode of which nothing was submitted yet has nothing to unmap.
-        let Some(cell) = cell else { return Ok(()) };
-        let portions = self.unmap_portions(&cell, &pages)?;
+        let Some(inode) = inode else { return Ok(()) };
+        let portions = self.unmap_portions(&inode, &pages)?;
         for (n, pages) in portions.into_iter().enumerate().rev() {
-            self.unmap_at_once(lane, &cell, pages, cut.filter(|_| n == 0))?;
+            self.unmap_at_once(lane, &inode, pages, cut.filter(|_| n == 0))?;
         }
         Ok(())
     }
@@ -44,16 +44,16 @@ impl Store {
     /// Reads all map nodes that these pages need, so that what cannot be read shows before anything
     /// has changed. They stay in memory unless they are many: then there are several portions, of
     /// which only the first is still to be read when the others are unmapped.
-    fn unmap_portions(&self, cell: &Cell, pages: &Range<u64>) -> Result<Vec<Range<u64>>> {
+    fn unmap_portions(&self, inode: &CachedInode, pages: &Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut portions = Vec::new();
         let (mut begin, mut from, mut read) = (pages.start, pages.start, 0);
         loop {
-            let missing = cell.lock().state.missing_in(&(from..pages.end));
+            let missing = inode.lock().state.missing_in(&(from..pages.end));
             let Some((w, at)) = missing else { break };
-            self.read_node(cell, &w, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
+            self.read_node(inode, &w, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
             (from, read) = (at, read + 1);
             if read >= NODES_AT_ONCE && at > begin {
-                cell.lock().state.evict_clean();
+                inode.lock().state.evict_clean();
                 portions.push(begin..at);
                 (begin, read) = (at, 0);
             }
@@ -66,25 +66,25 @@ impl Store {
     fn unmap_at_once(
         &self,
         lane: usize,
-        cell: &Arc<Cell>,
+        inode: &Arc<CachedInode>,
         pages: Range<u64>,
         cut: Option<&Cut<'_>>,
     ) -> Result<()> {
         let mut g = loop {
-            let g = cell.lock();
+            let g = inode.lock();
             if g.gone {
-                return Err(StoreError::Invalid(format!("inode {} does not exist any more", cell.ino)));
+                return Err(StoreError::Invalid(format!("inode {} does not exist any more", inode.ino)));
             }
             let Some((w, at)) = g.state.missing_in(&pages) else { break g };
             drop(g);
-            self.read_node(cell, &w, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
+            self.read_node(inode, &w, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
         };
         let inner = &mut *g;
         let tail_was = inner.state.tail_extent();
         let mut freed: SmallVec<[BlockAddr; 16]> = SmallVec::new();
         let r = inner.state.unmap(pages, &self.io, &mut freed);
         let n = freed.len() as u64;
-        freed.into_iter().for_each(|a| inner.dies(&self.segments, a));
+        freed.into_iter().for_each(|a| inner.drop_block(&self.segments, a));
         if let Some(cut) = cut {
             // Never longer than what was written back: a file that was written, cut and not written
             // back would be found with its size and zeros in place of its content, which it never
@@ -99,8 +99,8 @@ impl Store {
             inner.tail = Logged::No;
         }
         self.count_unwritten(lane, inner);
-        self.cells.list_dirty(cell, inner);
-        self.cells.update_weight(cell.ino, inner);
+        self.cache.list_dirty(inode, inner);
+        self.cache.update_weight(inode.ino, inner);
         drop(g);
         self.space.credit(lane, n);
         // It cannot be: all nodes were in memory.

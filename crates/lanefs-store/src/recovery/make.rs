@@ -189,13 +189,13 @@ fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
         btime: time,
         generation: 0,
     };
-    let root = store.cell_or_new(ROOT_INO, &attrs)?;
+    let root = store.inode_or_new(ROOT_INO, &attrs)?;
     {
         let mut i = root.lock();
         i.folded = true;
         i.state.set_parent(ROOT_INO);
         i.state.set_names(1);
-        store.cells.list_dirty(&root, &mut i);
+        store.cache.list_dirty(&root, &mut i);
     }
     store.inode_count.store(1, Ordering::Relaxed);
     store.close()?;

@@ -23,7 +23,7 @@
 //!    next one count as that one did, and believe its batches.
 //! 3. Data is checked only for updates that the tree does not have: older ones were answered before
 //!    the slot, and their blocks may have been freed since.
-//! 4. An update replayed is an update submitted: the same cells, births and deaths; so the
+//! 4. An update replayed is an update submitted: the same inodes, births and deaths; so the
 //!    checkpoint that follows needs no special case.
 
 mod make;
@@ -316,8 +316,8 @@ impl Store {
         if e.block.is_none() && e.generation > r.attrs.generation {
             return Ok(false);
         }
-        let cell = self.cell_or_new(r.ino, &r.attrs)?;
-        let mut guard = cell.lock();
+        let inode = self.inode_or_new(r.ino, &r.attrs)?;
+        let mut guard = inode.lock();
         let i = &mut *guard;
         let same_use = i.state.attrs().generation == r.attrs.generation;
         if !same_use || i.state.version() >= r.version && !planted(Canary::OldVersionWins) {
@@ -328,16 +328,16 @@ impl Store {
             i.state.unmap(u.clone(), &self.io, &mut freed)?;
         }
         for a in freed {
-            i.dies_now(&self.segments, a);
+            i.drop_block_now(&self.segments, a);
         }
         for (page, b) in r.pages() {
             let old = i.state.set_page(page, b, &self.io)?;
             if old == Some(b.addr) {
                 continue; // The tree had it already.
             }
-            i.born(&self.segments, b.addr);
+            i.add_block(&self.segments, b.addr);
             if let Some(old) = old {
-                i.dies_now(&self.segments, old);
+                i.drop_block_now(&self.segments, old);
             }
         }
         match &r.tail {
@@ -347,7 +347,7 @@ impl Store {
                 // A tail that this one displaces is among the pages.
                 let change = i.state.set_tail(*page, bytes.clone(), &self.io)?;
                 if let Some(old) = change.freed {
-                    i.dies_now(&self.segments, old);
+                    i.drop_block_now(&self.segments, old);
                 }
             }
         }
@@ -365,18 +365,18 @@ impl Store {
         if !i.state.is_dir() {
             i.tail = Logged::No;
         }
-        self.cells.list_dirty(&cell, i);
+        self.cache.list_dirty(&inode, i);
         Ok(true)
     }
 
     /// Drops updates of inodes whose NEW did not become durable.
     fn drop_unfolded(&self) {
-        for cell in self.cells.take_dirty() {
-            let mut i = cell.lock();
+        for inode in self.cache.take_dirty() {
+            let mut i = inode.lock();
             i.listed = false;
             if i.folded || i.gone {
                 if !i.gone && !i.is_clean() {
-                    self.cells.list_dirty(&cell, &mut i);
+                    self.cache.list_dirty(&inode, &mut i);
                 }
                 continue;
             }
@@ -386,7 +386,7 @@ impl Store {
                 self.segments.clear_live(BlockAddr(a));
             }
             self.space.credit(0, i.state.unwritten());
-            self.cells.remove(cell.ino);
+            self.cache.remove(inode.ino);
         }
     }
 

@@ -90,8 +90,8 @@ fn two_fsyncs_of_a_file(fails: bool) -> (bool, [Result<()>; 2], Vec<Arc<Meanwhil
     let (did, done) = mpsc::channel();
     let (store, later) = (s.clone(), fsync(0, 1));
     devices[1].before(Kind::Flush, move || {
-        let (other, cell) = (store.clone(), store.cell(Ino(20))?.unwrap());
-        did.send(begin(move || other.submit(later), || cell.is_waited_for())).unwrap();
+        let (other, inode) = (store.clone(), store.inode(Ino(20))?.unwrap());
+        did.send(begin(move || other.submit(later), || inode.is_waited_for())).unwrap();
         if fails { Err(StoreError::Invalid("a flush that fails".into())) } else { Ok(()) }
     });
     let first = s.submit(fsync(1, 0));

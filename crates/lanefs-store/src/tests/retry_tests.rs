@@ -176,7 +176,7 @@ fn an_fsync_between_position_and_carry_does_not_stand_for_what_is_carried() {
 fn of_two_records_of_one_version_the_one_that_says_all_counts() {
     let (s, d) = a_file_to_be_carried();
     between_position_and_carry(&s, &d, |s| {
-        let version = s.cell(Ino(20))?.unwrap().lock().state.version() + 1;
+        let version = s.inode(Ino(20))?.unwrap().lock().state.version() + 1;
         let attrs = update(20, PAGES, Vec::new()).attrs;
         let (ino, tail, unmaps, runs) = (Ino(20), TailUpdate::Same, Vec::new(), Vec::new());
         let mut bytes = Vec::new();

@@ -30,19 +30,19 @@ const MERGE_BELOW: usize = BUCKET_ROOM / 4;
 const MERGE_TO: usize = BUCKET_ROOM / 2;
 
 /// An inode's state that others use too: locked for a moment at a time, never over I/O.
-pub trait StateCell {
+pub trait StateLock {
     /// Runs `f` with the state locked.
     fn with<T>(&self, f: impl FnOnce(&mut InodeState) -> T) -> T;
 }
 
-impl StateCell for lanefs_sync::lock::Mutex<InodeState> {
+impl StateLock for lanefs_sync::lock::Mutex<InodeState> {
     fn with<T>(&self, f: impl FnOnce(&mut InodeState) -> T) -> T {
         f(&mut self.lock())
     }
 }
 
 /// A state that nobody else uses.
-impl StateCell for std::cell::RefCell<InodeState> {
+impl StateLock for std::cell::RefCell<InodeState> {
     fn with<T>(&self, f: impl FnOnce(&mut InodeState) -> T) -> T {
         f(&mut self.borrow_mut())
     }
@@ -78,7 +78,7 @@ enum At {
 }
 
 /// Asks the state until it answers, reading without its lock.
-fn ask<C: StateCell, T>(
+fn ask<C: StateLock, T>(
     cell: &C,
     source: &(impl BlockSource + ?Sized),
     mut f: impl FnMut(&InodeState) -> Result<Found<T>>,
@@ -92,7 +92,7 @@ fn ask<C: StateCell, T>(
     }
 }
 
-fn fetch<C: StateCell>(cell: &C, source: &(impl BlockSource + ?Sized), w: &Wanted) -> Result<()> {
+fn fetch<C: StateLock>(cell: &C, source: &(impl BlockSource + ?Sized), w: &Wanted) -> Result<()> {
     let block = source.read(w.r, w.what)?;
     cell.with(|s| s.install(w, &block))
 }
@@ -132,7 +132,7 @@ fn read_entries(dir: Ino, id: BucketId, at: At, source: &(impl BlockSource + ?Si
 }
 
 /// The folded bucket that covers `cookie`. The next one starts at its `high + 1`.
-pub fn load_bucket<C: StateCell>(
+pub fn load_bucket<C: StateLock>(
     cell: &C,
     source: &(impl BlockSource + ?Sized),
     cookie: u64,
@@ -160,7 +160,7 @@ struct Work {
 
 /// Folds `changes` into a directory; `on` hears what each did. Afterwards the inode has to be
 /// written out.
-pub fn fold_dir<'a, C: StateCell>(
+pub fn fold_dir<'a, C: StateLock>(
     cell: &C,
     sink: &mut dyn BlockSink,
     changes: impl Iterator<Item = Change<'a>> + Clone,
@@ -195,7 +195,7 @@ struct Fold<'a, 'b, C, I: Iterator<Item = Change<'a>> + Clone> {
     subdirs: i64,
 }
 
-impl<'a, C: StateCell, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I> {
+impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I> {
     /// Asks for the next buckets together, as far as their places are known; answers the cookie
     /// behind them.
     fn expect(&self) -> u64 {

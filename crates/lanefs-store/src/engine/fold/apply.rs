@@ -20,10 +20,10 @@ use crate::engine::fold::{self, KeyChange, NewInode, Plan, RightsChange};
 use crate::engine::maintenance::{DeferredInode, Maintenance};
 use crate::engine::sink::Sink;
 use crate::error::{Result, StoreError};
-use crate::inodes::cache::{Cell, Logged};
+use crate::inodes::cache::{CachedInode, Logged};
 use crate::store::Store;
 use crate::tree::block_io::{BlockSink, Owner};
-use crate::tree::directory::{self, Change, StateCell};
+use crate::tree::directory::{self, Change, StateLock};
 use crate::tree::inode_state::{InodeState, padded};
 use lanefs_format::xattrs;
 use lanefs_format::{Attrs, INLINE_MAX, Ino, ROOT_INO, XATTR_BLOB_MAX};
@@ -32,7 +32,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl StateCell for Cell {
+impl StateLock for CachedInode {
     fn with<T>(&self, f: impl FnOnce(&mut InodeState) -> T) -> T {
         f(&mut self.lock().state)
     }
@@ -123,16 +123,16 @@ impl Store {
         let deferred = &m.deferred;
         let is_put_off = |ino: Ino| deferred.binary_search_by(|b| ino.cmp(&b.ino)).is_ok();
         for b in plan.news.iter().filter(|b| !is_put_off(b.ino)) {
-            if let Some(cell) = self.folded_cell(b.ino)?
-                && cell.lock().state.names() == 0
+            if let Some(inode) = self.folded_inode(b.ino)?
+                && inode.lock().state.names() == 0
             {
                 m.orphans_changed |= m.orphans.insert(b.ino);
             }
         }
         for &(ino, parent) in &plan.parents {
-            if let Some(cell) = self.folded_cell(ino)? {
-                cell.lock().state.set_parent(parent);
-                m.changed.push(cell);
+            if let Some(inode) = self.folded_inode(ino)? {
+                inode.lock().state.set_parent(parent);
+                m.changed.push(inode);
             }
         }
         for (n, &(ino, generation)) in plan.dead.iter().enumerate() {
@@ -162,7 +162,7 @@ impl Store {
     fn expect_inodes(&self, inos: impl Iterator<Item = Ino>) -> Result<()> {
         let mut refs = Vec::new();
         for ino in inos {
-            if !self.cells.has(ino) {
+            if !self.cache.has(ino) {
                 refs.extend(Some(self.inodes.lookup(ino, &self.io)?.block).filter(|r| !r.is_none()));
             }
         }
@@ -170,15 +170,15 @@ impl Store {
         Ok(())
     }
 
-    fn folded_cell(&self, ino: Ino) -> Result<Option<Arc<Cell>>> {
-        Ok(self.cell(ino)?.filter(|c| {
+    fn folded_inode(&self, ino: Ino) -> Result<Option<Arc<CachedInode>>> {
+        Ok(self.inode(ino)?.filter(|c| {
             let i = c.lock();
             i.folded && !i.gone
         }))
     }
 
     /// Makes an inode; `None` if that was folded before.
-    pub(crate) fn fold_new(&self, b: &NewInode<'_>, sink: &mut Sink<'_>) -> Result<Option<Arc<Cell>>> {
+    pub(crate) fn fold_new(&self, b: &NewInode<'_>, sink: &mut Sink<'_>) -> Result<Option<Arc<CachedInode>>> {
         let ino = b.ino;
         let e = self.inodes.lookup(ino, &self.io)?;
         if !e.block.is_none() || e.generation > b.generation {
@@ -197,8 +197,8 @@ impl Store {
             btime: b.time,
             generation: b.generation,
         };
-        let cell = self.cell_or_new(ino, &attrs)?;
-        let mut guard = cell.lock();
+        let inode = self.inode_or_new(ino, &attrs)?;
+        let mut guard = inode.lock();
         let i = &mut *guard;
         if i.folded || i.gone {
             return Ok(None);
@@ -228,19 +228,19 @@ impl Store {
         }
         i.folded = true;
         if b.target.is_empty() && b.xattrs.is_empty() && b.mode & libc::S_IFMT == libc::S_IFREG {
-            self.cells.note_born(ino);
+            self.cache.note_made(ino);
         }
         drop(guard);
         self.inode_count.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(cell))
+        Ok(Some(inode))
     }
 
     /// Mode, owner and ACLs, in the order of names: whatever a record of the inode said of them,
     /// which may be of a later epoch (that is folded after this one) but of none that a crash may
     /// take.
     fn fold_rights(&self, m: &mut Maintenance, r: &RightsChange<'_>) -> Result<()> {
-        let Some(cell) = self.folded_cell(r.ino)? else { return Ok(()) };
-        let mut i = cell.lock();
+        let Some(inode) = self.folded_inode(r.ino)? else { return Ok(()) };
+        let mut i = inode.lock();
         let now = i.state.attrs();
         if now.generation != r.generation || (now.mode ^ r.mode) & libc::S_IFMT != 0 {
             return Ok(());
@@ -261,7 +261,7 @@ impl Store {
             }
         }
         drop(i);
-        m.changed.push(cell);
+        m.changed.push(inode);
         Ok(())
     }
 
@@ -273,7 +273,7 @@ impl Store {
         links: &mut HashMap<Ino, i64>,
     ) -> Result<()> {
         let Some(dir) = changes.first().map(|c| c.dir) else { return Ok(()) };
-        let Some(cell) = self.folded_cell(dir)? else {
+        let Some(inode) = self.folded_inode(dir)? else {
             tracing::warn!("{} changes of directory {dir}, which does not exist", changes.len());
             return Ok(());
         };
@@ -291,8 +291,8 @@ impl Store {
                 *links.entry(new).or_default() += 1;
             }
         };
-        let r = directory::fold_dir(&*cell, sink, changes, &mut on);
-        m.changed.push(cell);
+        let r = directory::fold_dir(&*inode, sink, changes, &mut on);
+        m.changed.push(inode);
         r
     }
 
@@ -300,15 +300,15 @@ impl Store {
         if delta == 0 {
             return Ok(());
         }
-        let Some(cell) = self.folded_cell(ino)? else {
+        let Some(inode) = self.folded_inode(ino)? else {
             tracing::warn!("link count of inode {ino} changes by {delta}, but it does not exist");
             return Ok(());
         };
-        let mut i = cell.lock();
+        let mut i = inode.lock();
         let had = if m.orphans.contains(&ino) { 0 } else { i.state.names() };
         let names = (i64::from(had) + delta).clamp(0, i64::from(u32::MAX)) as u32;
         i.state.set_names(names);
-        m.changed.push(cell.clone());
+        m.changed.push(inode.clone());
         m.orphans_changed |= if names == 0 { m.orphans.insert(ino) } else { m.orphans.remove(&ino) };
         Ok(())
     }
@@ -318,8 +318,8 @@ impl Store {
         if e.block.is_none() && e.generation > generation || ino == ROOT_INO {
             return Ok(()); // Dead before.
         }
-        if let Some(cell) = self.cell(ino)? {
-            let mut guard = cell.lock();
+        if let Some(inode) = self.inode(ino)? {
+            let mut guard = inode.lock();
             let i = &mut *guard;
             if i.gone || i.state.attrs().generation != generation {
                 return Ok(());
@@ -340,7 +340,7 @@ impl Store {
                 self.inode_count.fetch_sub(1, Ordering::Relaxed);
             }
             drop(guard);
-            self.cells.remove(ino);
+            self.cache.remove(ino);
         }
         let next = generation.wrapping_add(1);
         self.inodes.clear(ino, next, self.epoch.load(Ordering::Relaxed), &self.io)?;
@@ -351,11 +351,11 @@ impl Store {
 
     /// See [`Store::load_bucket`].
     pub(crate) fn read_bucket(&self, ino: Ino, cookie: u64) -> Result<crate::api::BucketImage> {
-        let cell =
-            self.cell(ino)?.ok_or_else(|| StoreError::Invalid(format!("directory {ino} does not exist")))?;
+        let inode =
+            self.inode(ino)?.ok_or_else(|| StoreError::Invalid(format!("directory {ino} does not exist")))?;
         let mut tries = 0;
         loop {
-            match directory::load_bucket(&*cell, &self.io, cookie) {
+            match directory::load_bucket(&*inode, &self.io, cookie) {
                 // The bucket may have been rewritten and its block reused since the map was asked.
                 Err(StoreError::Corrupt { .. }) if tries < 2 => tries += 1,
                 other => return other,

@@ -8,8 +8,8 @@
 //!    its inode follows from its NEW alone, which is in the log in front of the slot to come. So it
 //!    may be read again before that slot is durable: a crash that takes the slot falls back to the
 //!    same inode, and every later batch carries what came since.
-//! 2. Until its turn it is an inode that is not folded. An update that comes meanwhile waits in a
-//!    cell as it would before the fold, and the inode is written as any other that has one.
+//! 2. Until its turn it is an inode that is not folded. An update that comes meanwhile waits in an
+//!    inode as it would before the fold, and the inode is written as any other that has one.
 //! 3. An inode leaves the list when it is among those that are to be written, so a checkpoint that
 //!    fails loses none. The next fold, whose groups may be about them, first makes those that are
 //!    left.
@@ -18,7 +18,7 @@ use crate::engine::fold::{NewInode, Plan};
 use crate::engine::maintenance::Maintenance;
 use crate::engine::sink::Sink;
 use crate::error::Result;
-use crate::inodes::cache::Cell;
+use crate::inodes::cache::CachedInode;
 use crate::store::Store;
 use std::sync::Arc;
 
@@ -30,17 +30,21 @@ impl Store {
             && b.xattrs.is_empty()
             && plan.rights.binary_search_by_key(&b.ino, |r| r.ino).is_err()
             && plan.dead.binary_search_by_key(&b.ino, |d| d.0).is_err()
-            && !self.cells.has(b.ino)
+            && !self.cache.has(b.ino)
     }
 
     /// Makes the next of the files that were put off; `None` if it had been made before.
-    fn make_next_deferred(&self, m: &mut Maintenance, sink: &mut Sink<'_>) -> Result<Option<Arc<Cell>>> {
+    fn make_next_deferred(
+        &self,
+        m: &mut Maintenance,
+        sink: &mut Sink<'_>,
+    ) -> Result<Option<Arc<CachedInode>>> {
         let Some(b) = m.deferred.last().copied() else { return Ok(None) };
         let made = self.fold_new(&b.new_inode(), sink)?;
         match &made {
-            Some(cell) => {
-                cell.lock().state.set_names(b.names);
-                m.changed.push(cell.clone());
+            Some(inode) => {
+                inode.lock().state.set_names(b.names);
+                m.changed.push(inode.clone());
             }
             None => self.fold_links(m, b.ino, b.names.into())?,
         }
@@ -62,18 +66,18 @@ impl Store {
             if m.deferred.is_empty() {
                 break;
             }
-            if let Some(cell) = self.make_next_deferred(m, sink)? {
-                if self.capture(m, &cell, fold, sink)? {
-                    m.changed.pop_if(|c| Arc::ptr_eq(c, &cell));
+            if let Some(inode) = self.make_next_deferred(m, sink)? {
+                if self.capture(m, &inode, fold, sink)? {
+                    m.changed.pop_if(|c| Arc::ptr_eq(c, &inode));
                 }
                 let is_bare = {
-                    let i = cell.lock();
+                    let i = inode.lock();
                     i.state.version() == 0 && i.is_clean()
                 };
-                if is_bare && m.captured.pop_if(|c| Arc::ptr_eq(c, &cell)).is_some() {
-                    let ino = cell.ino;
-                    drop(cell);
-                    self.cells.forget(ino);
+                if is_bare && m.captured.pop_if(|c| Arc::ptr_eq(c, &inode)).is_some() {
+                    let ino = inode.ino;
+                    drop(inode);
+                    self.cache.forget(ino);
                 }
             }
             self.evict_or_flush(n, sink)?;
@@ -129,7 +133,7 @@ mod tests {
     #[test]
     fn files_that_a_fold_makes_are_not_in_memory_all_at_once() {
         let s = store();
-        let empty = s.cells.memory();
+        let empty = s.cache.memory();
         {
             let mut m = s.maintenance.lock();
             let mut dirty = Default::default();
@@ -141,7 +145,7 @@ mod tests {
             s.io.write_queue().unwrap();
             m.usage.dirty.append(&mut dirty);
         }
-        assert!(s.cells.memory() - empty < 4096, "the root alone");
+        assert!(s.cache.memory() - empty < 4096, "the root alone");
         for n in 0..FILES {
             let i = s.load_inode(Ino(FIRST + n)).unwrap().unwrap();
             assert_eq!((i.nlink, i.attrs.mode, i.attrs.uid, i.attrs.gid), (1, libc::S_IFREG | 0o640, 7, 8));
