@@ -168,18 +168,20 @@ pub fn first_byte(s: &Store, ino: u64, page: u64) -> Option<u8> {
 /// Takes all room but for `k` blocks of the tree's, if there is more. The segments taken are to be
 /// released.
 pub fn leave(s: &Store, k: u32) -> Vec<SegId> {
-    let claim = || (0..s.segments.devices()).find_map(|d| s.segments.claim(d, State::Chain, 0));
+    let claim =
+        || (0..s.engine.log.segments.devices()).find_map(|d| s.engine.log.segments.claim(d, State::Chain, 0));
     let mut claimed: Vec<SegId> = std::iter::from_fn(claim).collect();
-    let take = |m: &crate::log::mlog::Mlog, heat| m.alloc(&s.segments, heat, 1, 1, true, &mut Vec::new());
-    for m in &s.mlogs {
+    let take =
+        |m: &crate::log::mlog::Mlog, heat| m.alloc(&s.engine.log.segments, heat, 1, 1, true, &mut Vec::new());
+    for m in &s.engine.log.mlogs {
         for heat in [Heat::Hot, Heat::Warm, Heat::Cold, Heat::Node] {
             while take(m, heat).is_ok() {}
         }
     }
-    let g = &s.segments.geometry;
+    let g = &s.engine.log.segments.geometry;
     let size = if g.copies == 2 { g.half() } else { g.segment_blocks };
     let segments = k.div_ceil(size).min(claimed.len() as u32);
-    claimed.drain(..segments as usize).for_each(|seg| s.segments.release(seg));
-    (k..segments * size).for_each(|_| take(&s.mlogs[0], Heat::Node).unwrap());
+    claimed.drain(..segments as usize).for_each(|seg| s.engine.log.segments.release(seg));
+    (k..segments * size).for_each(|_| take(&s.engine.log.mlogs[0], Heat::Node).unwrap());
     claimed
 }

@@ -26,18 +26,24 @@ const ROOMS: &[Room] = &[
         modules: &["oplog"],
         above: &["core", "ops", "persist", "memfs", "fs", "file", "node"],
     },
-    // fsck -> recovery -> engine -> inodes -> log -> tree -> device
+    // store -> fsck -> recovery -> engine -> inodes -> log -> tree -> device
     Room { krate: "lanefs-store", modules: &["device"], above: ABOVE_DEVICE },
     // The structures know the log only through block_io.
     Room { krate: "lanefs-store", modules: &["tree"], above: ABOVE_TREE },
     Room { krate: "lanefs-store", modules: &["log"], above: ABOVE_LOG },
     Room { krate: "lanefs-store", modules: &["inodes"], above: ABOVE_INODES },
+    Room { krate: "lanefs-store", modules: &["engine"], above: ABOVE_ENGINE },
+    Room { krate: "lanefs-store", modules: &["recovery"], above: ABOVE_RECOVERY },
+    Room { krate: "lanefs-store", modules: &["fsck"], above: ABOVE_FSCK },
 ];
 
 const ABOVE_DEVICE: &[&str] = &["tree", "log", "inodes", "engine", "recovery", "fsck", "store"];
 const ABOVE_TREE: &[&str] = &["device", "log", "inodes", "engine", "recovery", "fsck", "store"];
-const ABOVE_LOG: &[&str] = &["inodes", "engine", "recovery", "fsck"];
-const ABOVE_INODES: &[&str] = &["recovery", "fsck"];
+const ABOVE_LOG: &[&str] = &["inodes", "engine", "recovery", "fsck", "store"];
+const ABOVE_INODES: &[&str] = &["engine", "recovery", "fsck", "store"];
+const ABOVE_ENGINE: &[&str] = &["recovery", "fsck", "store"];
+const ABOVE_RECOVERY: &[&str] = &["fsck", "store"];
+const ABOVE_FSCK: &[&str] = &["store"];
 
 /// Identifiers that a part of the tree must not know.
 struct Ignorance {

@@ -3,9 +3,10 @@
 
 use crate::error::{Result, StoreError};
 use crate::inodes::cache::CachedInode;
+use crate::log::Log;
 use crate::log::io::Write;
 use crate::log::message::Placed;
-use crate::store::{Flight, Store};
+use crate::log::section::Flight;
 use lanefs_format::batch;
 use lanefs_format::{Block, BlockRef};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 /// What has its places and is to be written: steps C and D are left.
 #[must_use = "what was begun has to be written"]
 pub(crate) struct Begun<'s> {
-    pub store: &'s Store,
+    pub log: &'s Log,
     /// The caller waits for a flush.
     pub durable: bool,
     pub tickets: Vec<(Arc<CachedInode>, u64)>,
@@ -29,16 +30,16 @@ impl Begun<'_> {
     /// Steps C and D. Says how the transaction went, and how the epoch: the last place of each of
     /// its shares in their mlogs.
     pub fn finish(self) -> (Result<()>, Result<Vec<(usize, u64)>>) {
-        let Begun { store: s, durable, tickets, writes, placed, shares, out_of_room, flight } = self;
-        let batches: Vec<_> = placed.iter().chain(&shares).flat_map(|p| s.encode_placed(p)).collect();
+        let Begun { log, durable, tickets, writes, placed, shares, out_of_room, flight } = self;
+        let batches: Vec<_> = placed.iter().chain(&shares).flat_map(|p| log.encode_placed(p)).collect();
         let reqs: Vec<Write<'_>> = writes
             .iter()
             .map(|(r, b)| Write { addr: r.addr, data: &b.0 })
             .chain(batches.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }))
             .collect();
-        let written = s.io.write(&reqs);
-        s.links_answered(&placed);
-        s.links_answered(&shares);
+        let written = log.io.write(&reqs);
+        log.links_answered(&placed);
+        log.links_answered(&shares);
         tickets.iter().for_each(|(c, t)| c.written(*t));
         drop(flight);
         let durable = durable && out_of_room.is_none();
@@ -48,7 +49,7 @@ impl Begun<'_> {
                 if durable {
                     tickets.iter().for_each(|(c, t)| c.wait_written(*t));
                 }
-                s.flush_placed(&placed, &shares, mask)
+                log.flush_placed(&placed, &shares, mask)
             }
             Err(e) => Err(e),
         };
@@ -56,7 +57,7 @@ impl Begun<'_> {
         let mut result = flushed.clone();
         if durable && result.is_ok() {
             tickets.iter().for_each(|(c, t)| c.wait_committed(*t));
-            result = s.io.check();
+            result = log.io.check();
         }
         let places = || shares.iter().map(|p| (p.mlog, p.last_place())).collect();
         (result.and(out_of_room.map_or(Ok(()), Err)), flushed.map(|()| places()))

@@ -13,13 +13,14 @@
 //! 4. What is carried names data whose writes may be under way. It counts as durable only when
 //!    these were answered, and then flushed.
 
+use crate::engine::checkpoint::Checkpoints;
 use crate::engine::maintenance::Maintenance;
 use crate::error::Result;
 use crate::inodes::cache::CachedInode;
 use crate::log::io::Write;
 use crate::log::message::Placed;
 use crate::log::mlog::Mlog;
-use crate::store::{Flight, Store};
+use crate::log::section::Flight;
 use lanefs_format::batch::{self, InodeRecord, TailUpdate};
 use lanefs_format::record::groups_above;
 use std::sync::Arc;
@@ -28,10 +29,10 @@ use std::sync::atomic::Ordering;
 /// Carried inode records are packed into messages of about this many bytes.
 const CARRY_MESSAGE: usize = 64 << 10;
 
-impl Store {
-    /// All devices were flushed since the last [`Store::carry`].
+impl Checkpoints<'_> {
+    /// All devices were flushed since the last [`Checkpoints::carry`].
     pub(crate) fn carried_is_durable(&self, m: &mut Maintenance) {
-        m.carried.drain(..).for_each(|(mlog, place)| self.mlogs[mlog].made_durable(place));
+        m.carried.drain(..).for_each(|(mlog, place)| self.log.mlogs[mlog].made_durable(place));
     }
 
     /// Writes again, behind P, what is durable and not folded; whether there was anything. What was
@@ -43,31 +44,31 @@ impl Store {
         waiting: &[Arc<CachedInode>],
     ) -> Result<bool> {
         // Relaxed: only the holder of the maintenance lock changes it.
-        let number = self.checkpoint_number.load(Ordering::Relaxed);
+        let number = self.log.checkpoint_number.load(Ordering::Relaxed);
         let kept = |m: &Mlog| groups_above(&m.groups_before(number), folded);
-        let groups = || self.mlogs.iter().map(|m| (m, kept(m))).filter(|(_, groups)| !groups.is_empty());
-        let committed = self.commits.lock().pending.iter().any(|p| p.epoch > folded);
+        let groups = || self.log.mlogs.iter().map(|m| (m, kept(m))).filter(|(_, groups)| !groups.is_empty());
+        let committed = self.unfolded.commits.lock().pending.iter().any(|p| p.epoch > folded);
         if waiting.is_empty() && !committed && groups().next().is_none() {
             return Ok(false);
         }
-        self.drain(|| ());
-        self.io.flush(self.io.all())?;
+        self.log.sections.drain(|| ());
+        self.log.io.flush(self.log.io.all())?;
         let mut placed: Vec<Placed> = Vec::new();
         let mut flights: Vec<Flight<'_>> = Vec::new();
         let run = (|| -> Result<()> {
             for (m, groups) in groups() {
                 let mut bytes = Vec::with_capacity(groups.len() + 8);
                 batch::put_message_head(&mut bytes, &groups, 0);
-                let section = self.enter(0);
-                let p = self.place(m.id, self.fsync_head(), bytes, 0, true)?;
+                let section = self.log.sections.enter(0);
+                let p = self.log.place(m.id, self.log.fsync_head(), bytes, 0, true)?;
                 placed.push(p);
                 flights.push(section.leave());
             }
             {
-                let section = self.enter(0);
-                let c = self.commits.lock();
+                let section = self.log.sections.enter(0);
+                let c = self.unfolded.commits.lock();
                 for p in c.ranges(folded) {
-                    placed.append(&mut self.place_shares(&p, 0)?);
+                    placed.append(&mut self.log.place_shares(&p, 0)?);
                 }
                 drop(c);
                 flights.push(section.leave());
@@ -78,7 +79,7 @@ impl Store {
             let (mut records, mut count, mut devices) = (Vec::new(), 0, 0);
             for (n, inode) in waiting.iter().enumerate() {
                 if let Some(r) = self.whole_record(inode)? {
-                    devices |= self.touch_record(&r);
+                    devices |= self.log.touch_record(&r);
                     batch::put_inode(&mut records, &r);
                     count += 1;
                 }
@@ -86,9 +87,9 @@ impl Store {
                     let mut bytes = Vec::with_capacity(records.len() + 8);
                     batch::put_message_head(&mut bytes, &[], count);
                     bytes.append(&mut records);
-                    let section = self.enter(0);
-                    let mlog = n % self.mlogs.len();
-                    let p = self.place(mlog, self.fsync_head(), bytes, devices, true)?;
+                    let section = self.log.sections.enter(0);
+                    let mlog = n % self.log.mlogs.len();
+                    let p = self.log.place(mlog, self.log.fsync_head(), bytes, devices, true)?;
                     placed.push(p);
                     flights.push(section.leave());
                     (count, devices) = (0, 0);
@@ -98,14 +99,14 @@ impl Store {
         })();
         // What has a place is written in any case: its links may be part of a chain that others
         // rely on.
-        let blocks: Vec<_> = placed.iter().flat_map(|p| self.encode_placed(p)).collect();
+        let blocks: Vec<_> = placed.iter().flat_map(|p| self.log.encode_placed(p)).collect();
         let reqs: Vec<Write<'_>> =
             blocks.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }).collect();
-        let written = self.io.write(&reqs);
-        self.links_answered(&placed);
+        let written = self.log.io.write(&reqs);
+        self.log.links_answered(&placed);
         written?;
         drop(flights);
-        placed.iter().for_each(|p| self.mlogs[p.mlog].wait_links(p.last_seq()));
+        placed.iter().for_each(|p| self.log.mlogs[p.mlog].wait_links(p.last_seq()));
         carried.extend(placed.iter().map(|p| (p.mlog, p.last_place())));
         run.map(|()| !placed.is_empty())
     }
@@ -121,7 +122,7 @@ impl Store {
             version: i.state.next_version(),
             attrs: *i.state.attrs(),
             // Otherwise NEW says what they are.
-            xattrs: if i.state.has_new_xattrs() { Some(self.xattrs_of(&i.state)?) } else { None },
+            xattrs: if i.state.has_new_xattrs() { Some(i.state.xattr_bytes(&self.log.io)?) } else { None },
             tail: match i.state.tail() {
                 _ if i.state.is_dir() => TailUpdate::Same,
                 Some((page, b)) => TailUpdate::Set { page, bytes: b.to_vec() },
@@ -132,7 +133,7 @@ impl Store {
             prealloc: i.state.prealloc_logged(),
         };
         if !i.state.is_dir() {
-            i.state.for_each_page(&self.io, &mut |page, b| {
+            i.state.for_each_page(&self.log.io, &mut |page, b| {
                 r.push_page(page, b);
                 Ok(())
             })?;

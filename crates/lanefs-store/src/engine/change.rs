@@ -24,11 +24,11 @@
 
 use crate::api::Grown;
 use crate::device::{Device, WriteReq};
+use crate::engine::Engine;
 use crate::engine::maintenance::Maintenance;
 use crate::error::{Result, StoreError};
 use crate::log::io::Write;
 use crate::log::slots::read_slot;
-use crate::store::Store;
 use lanefs_format::superblock::{DeviceEntry, Superblock};
 use lanefs_format::{BLOCK_SHIFT, Block, BlockAddr};
 use std::sync::Arc;
@@ -45,16 +45,16 @@ fn put(device: &dyn Device, blocks: &[(u64, Box<Block>)]) -> Result<()> {
     device.write(&writes)
 }
 
-impl Store {
-    /// Gives the volume another name for people, of at most 64 bytes. Durable when it returns;
-    /// after a power loss before that it has the old one or the new one.
-    ///
-    /// # Errors
-    /// EINVAL: too long, or with control characters. EROFS, EIO.
+/// Changes the superblock of an open volume.
+pub(crate) struct Change<'a>(pub &'a Engine);
+
+impl Change<'_> {
+    /// Gives the volume another name for people, of at most 64 bytes: see
+    /// [`crate::Store::set_label`].
     pub fn set_label(&self, label: &str) -> Result<()> {
-        let m = self.maintenance.lock();
+        let m = self.0.maintenance.lock();
         self.check_changeable(&m)?;
-        let new = Superblock { label: label.into(), ..(*self.superblock()).clone() };
+        let new = Superblock { label: label.into(), ..(*self.0.superblock()).clone() };
         if new.encode(0).is_err() {
             return Err(StoreError::Invalid(format!(
                 "a label has at most 64 bytes and no control characters, not {label:?}"
@@ -63,18 +63,12 @@ impl Store {
         self.replace_superblock(new, &[])
     }
 
-    /// Makes the volume larger: an image file is made `bytes` long; without them all of the device
-    /// is used, which was made longer before. The room is there at once. After a power loss before
-    /// this returns the volume has the old size or the new one.
-    ///
-    /// # Errors
-    /// EINVAL: it is larger than that, so little more would be of no use, the device is not that
-    /// long, or the volume has several devices. EROFS; EIO, ENOSPC.
+    /// Makes the volume larger: see [`crate::Store::grow`].
     pub fn grow(&self, bytes: Option<u64>) -> Result<Grown> {
-        let mut m = self.maintenance.lock();
+        let mut m = self.0.maintenance.lock();
         self.check_changeable(&m)?;
-        let old = self.superblock();
-        let [device] = self.io.devices() else {
+        let old = self.0.superblock();
+        let [device] = self.0.log.io.devices() else {
             return Err(StoreError::Invalid(
                 "a volume of several devices cannot grow; make a larger one and copy the files".into(),
             ));
@@ -126,17 +120,18 @@ impl Store {
         let gone: Vec<_> = (had..had + far).map(|at| (at, Block::zeroed())).collect();
         let _ = put(&**device, &gone);
         // 5.
-        self.segments.grow(blocks);
-        m.usage.grow(self.segments.len());
-        let usable = self.segments.geometry.usable();
-        self.segments
-            .set_reserved_segments(crate::log::space::segments_held_back(usable, self.mlogs.len()) * 3 / 5);
-        self.space.grow(usable);
+        self.0.log.segments.grow(blocks);
+        m.usage.grow(self.0.log.segments.len());
+        let usable = self.0.log.segments.geometry.usable();
+        self.0.log.segments.set_reserved_segments(
+            crate::log::space::segments_held_back(usable, self.0.log.mlogs.len()) * 3 / 5,
+        );
+        self.0.log.space.grow(usable);
         Ok(Grown { before, after: (blocks + far) << BLOCK_SHIFT })
     }
 
     fn check_changeable(&self, m: &Maintenance) -> Result<()> {
-        self.check_writable()?;
+        self.0.log.check_writable()?;
         if m.closing { Err(StoreError::Closed) } else { Ok(()) }
     }
 
@@ -145,7 +140,7 @@ impl Store {
     fn slots_for(&self, new: &Superblock) -> Result<Vec<(u64, Box<Block>)>> {
         let mut copies = Vec::new();
         for i in 0..2 {
-            let slot = read_slot(&self.io, new.layout.slot_addr(i), self.volume);
+            let slot = read_slot(&self.0.log.io, new.layout.slot_addr(i), self.0.log.volume);
             for at in new.slot_places(i).into_iter().skip(1) {
                 copies.push((at.block(), slot.as_ref().map_or_else(|_| Block::zeroed(), |s| s.encode(at))));
             }
@@ -155,7 +150,7 @@ impl Store {
 
     /// Steps 2 to 4. `copies`: of the slots, on the first device.
     fn replace_superblock(&self, new: Superblock, copies: &[(u64, Box<Block>)]) -> Result<()> {
-        let devices = self.io.devices();
+        let devices = self.0.log.io.devices();
         let of = |d: usize| Superblock { device_index: d as u8, ..new.clone() };
         let encode =
             |d: usize, at: u64| of(d).encode(at).map_err(|e| StoreError::superblock(devices[d].name(), &e));
@@ -169,18 +164,18 @@ impl Store {
             }
             put(&**device, &blocks)?;
         }
-        self.io.flush(self.io.all())?;
+        self.0.log.io.flush(self.0.log.io.all())?;
         for (d, device) in devices.iter().enumerate() {
             put(&**device, &[(near, encode(d, near)?)])?;
         }
-        self.io.flush(self.io.all())?;
+        self.0.log.io.flush(self.0.log.io.all())?;
         for d in (0..devices.len()).rev() {
             // Sticky from here on: it is not known which of the two is in force after an error.
             let block = encode(d, 0)?;
-            self.io.write(&[Write { addr: BlockAddr::new(d as u8, 0), data: &block.0 }])?;
-            self.io.flush(1 << d)?; // Of the first device: the commit point.
+            self.0.log.io.write(&[Write { addr: BlockAddr::new(d as u8, 0), data: &block.0 }])?;
+            self.0.log.io.flush(1 << d)?; // Of the first device: the commit point.
         }
-        *self.superblock.lock() = Arc::new(new);
+        *self.0.superblock.lock() = Arc::new(new);
         Ok(())
     }
 }

@@ -16,10 +16,11 @@
 use crate::api::CleanReport;
 use crate::engine::maintenance::Maintenance;
 use crate::error::{Result, StoreError};
+use crate::inodes::Inodes;
+use crate::log::Log;
 use crate::log::io::Write;
 use crate::log::mlog::Heat;
 use crate::log::segment::{SegId, State};
-use crate::store::Store;
 use crate::tree::block_io::{BlockSource, Owner};
 use lanefs_format::checksum;
 use lanefs_format::header::{self, BlockKind};
@@ -45,7 +46,14 @@ enum Live {
     Nobodys,
 }
 
-impl Store {
+/// Empties segments, and moves blocks.
+#[derive(Clone, Copy)]
+pub(crate) struct Cleaner<'a> {
+    pub log: &'a Log,
+    pub inodes: &'a Inodes,
+}
+
+impl Cleaner<'_> {
     /// Cleans until free segments and those the next checkpoint will free are `target`. In the
     /// foreground the emptiest segment is taken, in the background the one with the best cost and
     /// benefit.
@@ -56,11 +64,11 @@ impl Store {
         foreground: bool,
     ) -> Result<CleanReport> {
         let mut report = CleanReport::default();
-        self.cache.clear_live_marks(&self.segments);
-        let size = self.segments.geometry.segment_blocks;
+        self.inodes.cache.clear_live_marks(&self.log.segments);
+        let size = self.log.segments.geometry.segment_blocks;
         let mut tried = Vec::new();
-        let room = u64::from(self.segments.free_count()) * u64::from(size);
-        let ready = u64::from(self.segments.free_count()) + u64::from(self.segments.pending_free());
+        let room = u64::from(self.log.segments.free_count()) * u64::from(size);
+        let ready = u64::from(self.log.segments.free_count()) + u64::from(self.log.segments.pending_free());
         // Blocks written by this round and, for node blocks, by the checkpoint after it.
         let mut spent = 0u64;
         loop {
@@ -75,7 +83,7 @@ impl Store {
             let Some(victim) = self.choose(m, &tried, foreground) else { return Ok(report) };
             tried.push(victim);
             let (moved, marked) = self.empty_segment(m, victim)?;
-            spent += (moved + marked) * self.metadata_copies();
+            spent += (moved + marked) * self.log.metadata_copies();
             let emptied = u64::from(!m.stuck.contains(&victim));
             for r in [&mut report, &mut m.cleaned] {
                 r.moved += moved;
@@ -89,23 +97,18 @@ impl Store {
     /// changed two blocks, for each block that was moved two nodes that lead to it, and what it
     /// folds. What was cleaned is free only behind that checkpoint, and others write meanwhile.
     fn cleaned_enough(&self, report: &CleanReport) -> bool {
-        let size = u64::from(self.segments.geometry.segment_blocks);
-        let changed = self.cache.dirty() as u64 + report.moved + report.marked;
-        let folds = u64::from(self.segments.owed() + 2) * size;
-        self.free_segment_blocks() < 2 * self.metadata_copies() * changed + folds
-    }
-
-    /// What all rounds of cleaning did since the store was opened.
-    pub fn cleaned(&self) -> CleanReport {
-        self.maintenance.lock().cleaned
+        let size = u64::from(self.log.segments.geometry.segment_blocks);
+        let changed = self.inodes.cache.dirty() as u64 + report.moved + report.marked;
+        let folds = u64::from(self.log.segments.owed() + 2) * size;
+        self.log.free_segment_blocks() < 2 * self.log.metadata_copies() * changed + folds
     }
 
     fn choose(&self, m: &Maintenance, tried: &[SegId], foreground: bool) -> Option<SegId> {
-        let size = self.segments.geometry.segment_blocks;
+        let size = self.log.segments.geometry.segment_blocks;
         let now = crate::log::space::seconds();
-        (0..self.segments.len())
+        (0..self.log.segments.len())
             .filter_map(|s| {
-                let i = self.segments.info(s);
+                let i = self.log.segments.info(s);
                 let fit = i.state == State::Full && i.live > 0 && i.live < size && i.touched < m.durable;
                 if !fit || tried.contains(&s) || m.stuck.contains(&s) {
                     return None;
@@ -127,15 +130,15 @@ impl Store {
 
     /// Moves or marks every live block of a segment: how many of each.
     fn empty_segment(&self, m: &mut Maintenance, seg: SegId) -> Result<(u64, u64)> {
-        let g = &self.segments.geometry;
-        let owners = m.usage.owners(&self.segments, seg, &self.io);
+        let g = &self.log.segments.geometry;
+        let owners = m.usage.owners(&self.log.segments, seg, &self.log.io);
         let mut moves = Vec::new();
         let (mut marked, mut lost, mut bad) = (0, 0, 0);
         let mut buckets = Vec::new();
-        for i in self.segments.live_blocks(seg) {
+        for i in self.log.segments.live_blocks(seg) {
             let addr = g.addr(seg, i);
             let owner = owners[i as usize];
-            if i >= g.half() && self.segments.is_paired(seg) {
+            if i >= g.half() && self.log.segments.is_paired(seg) {
                 continue; // A copy: it goes with its block.
             }
             match self.look_at(m, owner, addr) {
@@ -143,7 +146,7 @@ impl Store {
                 Ok(Live::Bucket(mv)) if g.copies == 2 => buckets.push(mv),
                 Ok(Live::Bucket(mv)) => moves.push(mv),
                 Ok(Live::Marked) => marked += 1,
-                Ok(Live::Nobodys) => lost += u64::from(self.segments.is_live(addr)),
+                Ok(Live::Nobodys) => lost += u64::from(self.log.segments.is_live(addr)),
                 Err(e) => {
                     self.stays(seg, addr, e)?;
                     bad += 1;
@@ -168,7 +171,7 @@ impl Store {
     fn look_at(&self, m: &mut Maintenance, owner: DataOwner, addr: BlockAddr) -> Result<Live> {
         let at = if owner.ino.is_none() { None } else { self.mapped_at(owner, addr)? };
         if let Some(from) = at {
-            return Ok(Live::Data(from, self.io.read(from, "file data")?));
+            return Ok(Live::Data(from, self.log.io.read(from, "file data")?));
         }
         let block = self.node_at(addr)?;
         Ok(match self.mark_node(m, addr, block)? {
@@ -176,9 +179,9 @@ impl Store {
             Some(Some(bucket)) => Live::Bucket(bucket),
             None => {
                 if !owner.ino.is_none()
-                    && let Some(inode) = self.inode(owner.ino)?
+                    && let Some(inode) = self.inodes.get(owner.ino, &self.log.io)?
                 {
-                    inode.lock().clear_live_marks(&self.segments);
+                    inode.lock().clear_live_marks(&self.log.segments);
                 }
                 Live::Nobodys
             }
@@ -189,16 +192,16 @@ impl Store {
     fn node_at(&self, addr: BlockAddr) -> Result<Box<Block>> {
         let what = "the cleaner's read";
         let mut block = Block::zeroed();
-        let read = self.io.read_raw(addr, &mut block.0, what);
+        let read = self.log.io.read_raw(addr, &mut block.0, what);
         if read.is_ok() && header::verify_sealed(&block, addr).is_some() {
             return Ok(block);
         }
-        if let Some(copy) = self.io.copy_of(addr) {
+        if let Some(copy) = self.log.io.copy_of(addr) {
             let mut other = Block::zeroed();
-            if self.io.read_raw(copy, &mut other.0, what).is_ok()
+            if self.log.io.read_raw(copy, &mut other.0, what).is_ok()
                 && header::verify_sealed(&other, addr).is_some()
             {
-                self.io.excuse(addr);
+                self.log.io.excuse(addr);
                 return Ok(other);
             }
         }
@@ -207,7 +210,7 @@ impl Store {
 
     /// A block that cannot be read stays. Whatever else went wrong is told on.
     fn stays(&self, seg: SegId, addr: BlockAddr, e: StoreError) -> Result<()> {
-        self.io.check()?;
+        self.log.io.check()?;
         match e {
             StoreError::Io { .. } | StoreError::Corrupt { .. } | StoreError::BadInode { .. } => {
                 tracing::warn!("segment {seg}: block {addr} stays where it is: {e}");
@@ -219,9 +222,10 @@ impl Store {
 
     /// The reference of a data block, if its owner still points at `addr`.
     fn mapped_at(&self, owner: DataOwner, addr: BlockAddr) -> Result<Option<BlockRef>> {
-        let Some(inode) = self.inode(owner.ino)? else { return Ok(None) };
+        let Some(inode) = self.inodes.get(owner.ino, &self.log.io)? else { return Ok(None) };
         let mut i = inode.lock();
-        let r = i.state.resolve(&self.io, |s| s.current(Owner::Data { ino: owner.ino, page: owner.page }))?;
+        let r =
+            i.state.resolve(&self.log.io, |s| s.current(Owner::Data { ino: owner.ino, page: owner.page }))?;
         Ok((r.addr == addr).then_some(r))
     }
 
@@ -242,10 +246,10 @@ impl Store {
             BlockKind::Xattr => Owner::Xattr { ino, index },
             BlockKind::Bucket => Owner::Bucket { ino, page: index },
             BlockKind::Table => {
-                let here = self.inodes.node_ref(level, index, &self.io)?.addr == addr;
-                return done(here && self.inodes.rewrite_node(level, index, &self.io)?);
+                let here = self.inodes.table.node_ref(level, index, &self.log.io)?.addr == addr;
+                return done(here && self.inodes.table.rewrite_node(level, index, &self.log.io)?);
             }
-            BlockKind::Usage => return done(m.usage.rewrite(level, index, addr, &self.io)?),
+            BlockKind::Usage => return done(m.usage.rewrite(level, index, addr, &self.log.io)?),
             BlockKind::Orphans => {
                 let here = m.orphan_blocks.iter().any(|r| r.addr == addr);
                 m.orphans_changed |= here;
@@ -254,18 +258,18 @@ impl Store {
             BlockKind::Summary => return done(m.usage.rewrite_summary(index, level, addr)),
             BlockKind::Batch | BlockKind::Chain => return Ok(None),
         };
-        let Some(inode) = self.inode(ino)? else { return Ok(None) };
+        let Some(inode) = self.inodes.get(ino, &self.log.io)? else { return Ok(None) };
         let mut guard = inode.lock();
         let i = &mut *guard;
-        let r = i.state.resolve(&self.io, |s| s.current(owner))?;
+        let r = i.state.resolve(&self.log.io, |s| s.current(owner))?;
         if r.addr != addr || i.gone {
             return Ok(None);
         }
         if let Owner::Bucket { ino, page } = owner {
             return Ok(Some(Some(Move { owner: DataOwner { ino, page }, from: r, block, bucket: true })));
         }
-        let found = i.state.rewrite(owner, &self.io)?;
-        self.cache.list_dirty(&inode, i);
+        let found = i.state.rewrite(owner, &self.log.io)?;
+        self.inodes.cache.list_dirty(&inode, i);
         done(found)
     }
 
@@ -275,16 +279,16 @@ impl Store {
         if moves.is_empty() {
             return Ok((0, 0));
         }
-        let checkpoint = self.checkpoint_number.load(Ordering::Relaxed);
+        let checkpoint = self.log.checkpoint_number.load(Ordering::Relaxed);
         let mut runs = Vec::new();
-        let mlog = &self.mlogs[moves[0].owner.ino.chunk() as usize % self.mlogs.len()];
-        mlog.alloc(&self.segments, head, moves.len() as u32, checkpoint, true, &mut runs)?;
+        let mlog = &self.log.mlogs[moves[0].owner.ino.chunk() as usize % self.log.mlogs.len()];
+        mlog.alloc(&self.log.segments, head, moves.len() as u32, checkpoint, true, &mut runs)?;
         let addrs = runs.iter().flat_map(|&(a, n)| (0..u64::from(n)).map(move |i| a.plus(i)));
         let to: Vec<BlockRef> = addrs
             .zip(&mut moves)
             .map(|(addr, mv)| {
                 if mv.bucket {
-                    header::seal(&mut mv.block, addr, self.stamp(checkpoint << 32));
+                    header::seal(&mut mv.block, addr, self.log.stamp(checkpoint << 32));
                 }
                 checksum::reference(addr, &mv.block)
             })
@@ -292,10 +296,10 @@ impl Store {
         let mut writes: Vec<Write<'_>> =
             to.iter().zip(&moves).map(|(r, mv)| Write { addr: r.addr, data: &mv.block.0 }).collect();
         if head == Heat::Hot {
-            let copies = to.iter().zip(&moves).filter_map(|(r, mv)| Some((self.io.copy_of(r.addr)?, mv)));
+            let copies = to.iter().zip(&moves).filter_map(|(r, mv)| Some((self.log.io.copy_of(r.addr)?, mv)));
             writes.extend(copies.map(|(addr, mv)| Write { addr, data: &mv.block.0 }));
         }
-        self.io.write(&writes)?;
+        self.log.io.write(&writes)?;
         let (mut moved, mut left) = (0, 0);
         for (r, mv) in to.iter().zip(&moves) {
             match self.point_at(*r, mv) {
@@ -315,22 +319,22 @@ impl Store {
     /// Points a block's owner at its copy, unless it was overwritten meanwhile: then the copy is
     /// nobody's.
     fn point_at(&self, r: BlockRef, mv: &Move) -> Result<bool> {
-        let Some(inode) = self.inode(mv.owner.ino)? else { return Ok(false) };
+        let Some(inode) = self.inodes.get(mv.owner.ino, &self.log.io)? else { return Ok(false) };
         let mut guard = inode.lock();
         let i = &mut *guard;
         let page = mv.owner.page;
-        let now = i.state.resolve(&self.io, |s| s.current(Owner::Data { ino: mv.owner.ino, page }))?;
+        let now = i.state.resolve(&self.log.io, |s| s.current(Owner::Data { ino: mv.owner.ino, page }))?;
         if i.gone || now != mv.from {
             return Ok(false);
         }
         if mv.bucket {
-            i.state.set_bucket(page, r, &self.io)?;
+            i.state.set_bucket(page, r, &self.log.io)?;
         } else {
-            i.state.set_page(page, r, &self.io)?;
+            i.state.set_page(page, r, &self.log.io)?;
         }
-        i.add_block(&self.segments, r.addr);
-        i.drop_block_now(&self.segments, mv.from.addr);
-        self.cache.list_dirty(&inode, i);
+        i.add_block(&self.log.segments, r.addr);
+        i.drop_block_now(&self.log.segments, mv.from.addr);
+        self.inodes.cache.list_dirty(&inode, i);
         Ok(true)
     }
 }

@@ -17,32 +17,32 @@
 //!    (10). Recovery has no other room than what is free in whole segments, and cannot clean: the
 //!    blocks it needs were promised by `reserve`, but blocks may be free one by one. What the fold
 //!    writes beside inodes comes out of what is always kept back. Inodes that a later epoch ended
-//!    are counted off ([`Store::cancel_unfolded`]): whoever folds the one epoch folds the other.
+//!    are counted off ([`crate::Store::cancel_unfolded`]): whoever folds the one epoch folds the
+//!    other.
 //! 6. The groups are kept in memory until folded: a checkpoint that folds nothing moves the log's
 //!    start and has to carry them over.
 //! 7. All shares get their places or none does. An epoch that finds no room has left nothing
 //!    behind: it can be committed again, and must be before any other.
 //! 8. Several epochs may be under way: they get their places in the order of their numbers
-//!    ([`Store::begin_epoch`]) and are written and flushed at the same time. One is *published*
-//!    when it and all before it are flushed ([`Store::publish_epoch`]), and no sooner do its shares
-//!    count as durable in their mlogs: else the loss of an epoch that nobody was promised would
-//!    look like the loss of one that was.
+//!    ([`crate::Store::begin_epoch`]) and are written and flushed at the same time. One is
+//!    *published* when it and all before it are flushed ([`crate::Store::publish_epoch`]), and no
+//!    sooner do its shares count as durable in their mlogs: else the loss of an epoch that nobody
+//!    was promised would look like the loss of one that was.
 //! 9. A checkpoint that writes epochs again writes small neighbours as one (`Commits::ranges`),
 //!    which names the epoch before the first. Some of them may stand behind P as well, each by
 //!    itself. Recovery goes by what an epoch names, not by its number, and a group that it meets
 //!    twice counts once.
 //! 10. A commit does not make room and waits for no checkpoint: its caller holds what the seal of a
-//!     checkpoint takes. Room is asked for before that ([`Store::make_room_for_epoch`]), by the
-//!     size of the epoch.
+//!     checkpoint takes. Room is asked for before that ([`crate::Store::make_room_for_epoch`]), by
+//!     the size of the epoch.
 
 use crate::api::Transaction;
+use crate::engine::Engine;
 use crate::engine::begun::Begun;
-use crate::engine::commits::Pending;
 use crate::error::{Result, StoreError};
+use crate::log::message::Pending;
 use crate::log::message::Placed;
-use crate::log::mlog::Mlog;
-use crate::store::Store;
-use lanefs_format::batch::{self, BatchHead, BatchKind};
+use lanefs_format::batch;
 use lanefs_format::record::groups_above;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -88,10 +88,8 @@ impl EpochWrite<'_> {
     }
 }
 
-impl Store {
-    /// Commits an epoch: `parts` are the record groups by lane. Durable when this returns. Epochs
-    /// come in order. It does not wait for a checkpoint. After [`StoreError::NoSpace`] nothing of
-    /// the epoch is in the log, and it can be committed again.
+impl Engine {
+    /// Commits an epoch: see [`crate::Store::commit_epoch`].
     pub fn commit_epoch(&self, epoch: u64, parts: Vec<(usize, Vec<u8>)>) -> Result<()> {
         if let Some(write) = self.begin_epoch(epoch, parts, None)? {
             self.publish_epoch(write.finish().1?);
@@ -99,22 +97,18 @@ impl Store {
         Ok(())
     }
 
-    /// Gives an epoch its places, and with it a transaction, whose groups are empty: both are
-    /// written by one request and made durable by one flush, which [`EpochWrite::finish`] does.
-    /// Epochs come in order, so the caller has a lock of its own, which it may let go of before it
-    /// writes. `None` if the epoch is empty: then nothing of the transaction is begun either. It
-    /// waits neither for room nor for a checkpoint. After [`StoreError::NoSpace`] nothing was
-    /// begun, and the epoch can be begun again.
+    /// Gives an epoch its places, and with it a transaction, whose groups are empty: see
+    /// [`crate::Store::begin_epoch`].
     pub fn begin_epoch(
         &self,
         epoch: u64,
         parts: Vec<(usize, Vec<u8>)>,
         with: Option<&mut Transaction>,
     ) -> Result<Option<EpochWrite<'_>>> {
-        self.check_writable()?;
-        let mut shares = vec![Vec::new(); self.mlogs.len()];
+        self.log.check_writable()?;
+        let mut shares = vec![Vec::new(); self.log.mlogs.len()];
         for (lane, bytes) in parts {
-            match &mut shares[lane % self.mlogs.len()] {
+            match &mut shares[lane % self.log.mlogs.len()] {
                 share if share.is_empty() => *share = bytes,
                 share => share.extend_from_slice(&bytes),
             }
@@ -125,7 +119,7 @@ impl Store {
         let shares: Vec<_> = shares.into_iter().map(Arc::new).collect();
         // Relaxed commits are one at a time; ordered ones hold their caller's lock: nobody else
         // changes it meanwhile.
-        let previous = self.commits.lock().previous;
+        let previous = self.unfolded.commits.lock().previous;
         if epoch <= previous {
             return Err(StoreError::Invalid(format!("epoch {epoch} committed after {previous}")));
         }
@@ -139,31 +133,30 @@ impl Store {
         Ok(Some(EpochWrite { begun, epoch, groups: pending.shares }))
     }
 
-    /// Writes a mark into each log to which nothing was added since the last call: after that,
-    /// damage to what it holds cannot be taken for something that never arrived. Called now and
-    /// then, it writes nothing while nothing happens.
+    /// Writes a mark into each log to which nothing was added since the last call: see
+    /// [`crate::Store::mark_quiet_logs`].
     pub fn mark_quiet_logs(&self) -> Result<()> {
-        self.check_writable()?;
-        let quiet: Vec<usize> = self.mlogs.iter().filter(|m| m.wants_mark()).map(|m| m.id).collect();
+        self.log.check_writable()?;
+        let quiet: Vec<usize> = self.log.mlogs.iter().filter(|m| m.wants_mark()).map(|m| m.id).collect();
         if quiet.is_empty() {
             return Ok(());
         }
         let mut placed: Vec<Placed> = Vec::new();
         let flight = {
-            let section = self.enter(0);
+            let section = self.log.sections.enter(0);
             section.check()?;
             for id in quiet {
                 let mut bytes = Vec::new();
                 batch::put_message_head(&mut bytes, &[], 0);
                 // Where room is short there is none for a mark.
-                let Ok(p) = self.place(id, self.fsync_head(), bytes, 0, false) else { continue };
-                self.mlogs[id].marked(p.last_place());
+                let Ok(p) = self.log.place(id, self.log.fsync_head(), bytes, 0, false) else { continue };
+                self.log.mlogs[id].marked(p.last_place());
                 placed.push(p);
             }
             section.leave()
         };
         let (tickets, writes, shares) = Default::default();
-        Begun { store: self, durable: true, tickets, writes, placed, shares, out_of_room: None, flight }
+        Begun { log: &self.log, durable: true, tickets, writes, placed, shares, out_of_room: None, flight }
             .finish()
             .0
     }
@@ -171,9 +164,9 @@ impl Store {
     /// Gives the shares of an epoch their places, from the mlog `first` on, and notes it as
     /// committed but not folded. Inside a reader section.
     pub(crate) fn place_epoch(&self, p: &Pending, first: usize) -> Result<Vec<Placed>> {
-        let mut c = self.commits.lock();
-        let placed = self.place_shares(p, first)?;
-        self.mlogs.iter().zip(&p.shares).for_each(|(l, s)| l.add_unfolded(s));
+        let mut c = self.unfolded.commits.lock();
+        let placed = self.log.place_shares(p, first)?;
+        self.log.mlogs.iter().zip(&p.shares).for_each(|(l, s)| l.add_unfolded(s));
         c.previous = p.epoch;
         c.pending.push(Pending {
             epoch: p.epoch,
@@ -182,82 +175,36 @@ impl Store {
             cancelled: 0,
         });
         drop(c);
-        self.note_owed();
+        self.unfolded.keep_room(&self.log);
         Ok(placed)
     }
 
     /// Notes that an epoch is durable, and so are all before it.
     pub fn publish_epoch(&self, written: EpochWritten) {
         let EpochWritten { epoch, shares } = written;
-        shares.iter().for_each(|(mlog, place)| self.mlogs[*mlog].made_durable(*place));
+        shares.iter().for_each(|(mlog, place)| self.log.mlogs[*mlog].made_durable(*place));
         // The epoch has what fsyncs said of it; two would owe it twice.
-        self.mlogs.iter().for_each(|l| l.prune_groups(|g| groups_above(g, epoch)));
+        self.log.mlogs.iter().for_each(|l| l.prune_groups(|g| groups_above(g, epoch)));
         // Relaxed: for stamps and reports.
-        self.epoch.fetch_max(epoch, Ordering::Relaxed);
+        self.log.epoch.fetch_max(epoch, Ordering::Relaxed);
     }
 
-    /// Makes room for the commit of an epoch of about so many bytes, if there is little. It may
-    /// wait for a checkpoint, so the caller holds nothing that a seal takes. `hard`: a commit has
-    /// found no room.
+    /// Makes room for the commit of an epoch of about so many bytes, if there is little: see
+    /// [`crate::Store::make_room_for_epoch`].
     pub fn make_room_for_epoch(&self, bytes: u64, hard: bool) -> Result<()> {
-        self.check_writable()?;
-        let size = u64::from(self.segments.geometry.segment_blocks);
-        let segments = self.segments_for(bytes);
+        self.log.check_writable()?;
+        let size = u64::from(self.log.segments.geometry.segment_blocks);
+        let segments = self.log.segments_for(bytes);
         // What is to be folded counts too, and what this epoch brings: an inode for so many bytes
         // of it at the most (5).
-        let owed = self.note_owed();
+        let owed = self.unfolded.keep_room(&self.log);
         let brings = bytes / BYTES_A_BIRTH / size;
         // Commits may use half of what is kept back beside that; the rest is for the checkpoint
         // that makes room again.
-        let kept = u64::from(self.segments.reserved_segments().saturating_sub(owed) / 2);
-        if hard || u64::from(self.segments.free_count()) <= kept + u64::from(owed) + brings + segments {
+        let kept = u64::from(self.log.segments.reserved_segments().saturating_sub(owed) / 2);
+        if hard || u64::from(self.log.segments.free_count()) <= kept + u64::from(owed) + brings + segments {
             self.make_room((brings + segments) * size, hard || owed > 0 || brings > 0)?;
         }
         Ok(())
-    }
-
-    /// So many inodes that the groups of `epoch` make were ended by groups of a later epoch: no
-    /// fold makes them, as long as it folds both. Both are committed, and no checkpoint was handed
-    /// the one without the other.
-    pub fn cancel_unfolded(&self, epoch: u64, inodes: u64) {
-        let mut c = self.commits.lock();
-        // In the order of their numbers.
-        let Ok(at) = c.pending.binary_search_by_key(&epoch, |p| p.epoch) else { return };
-        c.pending[at].cancelled += inodes;
-        // Relaxed, as what it is taken from: an estimate.
-        self.cancelled.fetch_add(inodes, Ordering::Relaxed);
-        drop(c);
-        self.note_owed();
-    }
-
-    /// Gives the shares of an epoch their places, one mlog each; if there is no room for one of
-    /// them, none gets any. Inside a reader section.
-    pub(crate) fn place_shares(&self, p: &Pending, first: usize) -> Result<Vec<Placed>> {
-        let n = p.shares.len() as u32;
-        let mut start = Vec::new();
-        batch::put_share_head(&mut start, &self.mlogs.iter().map(Mlog::acked).collect::<Vec<_>>());
-        let bytes: Vec<Vec<u8>> = p.shares.iter().map(|b| [&start[..], b].concat()).collect();
-        let blocks: Vec<Vec<u32>> = bytes.iter().map(|b| self.batches_for(b.len())).collect();
-        // A single share goes to the mlog of its caller, and beside its transaction: often one
-        // request.
-        let first = if n == 1 { first } else { 0 };
-        let places = Mlog::alloc_each(&self.mlogs[first..], &self.segments, &self.next_seq, &blocks)?;
-        let placed = bytes.into_iter().zip(places).enumerate().map(|(i, (bytes, places))| {
-            let head = BatchHead {
-                kind: BatchKind::Commit,
-                id: 0,
-                epoch: p.epoch,
-                previous: p.previous,
-                part: 0,
-                parts: 1,
-                share: i as u32,
-                shares: n,
-                prior: 0,
-                acked: 0,
-                slot: 0,
-            };
-            self.placed(first + i, head, bytes, 0, places)
-        });
-        Ok(placed.collect())
     }
 }

@@ -1,21 +1,16 @@
 //! Epochs that are committed and not folded: the store has them until a fold, and a checkpoint
 //! without one writes them again.
 
-use lanefs_sync::{Canary, planted};
+use crate::log::Log;
+use crate::log::message::Pending;
+use crate::log::mlog::Mlog;
+use lanefs_sync::lock::Mutex;
+use lanefs_sync::{CachePadded, Canary, planted};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes up to which neighbouring epochs are written again as one.
 const RANGE: usize = 1 << 20;
-/// An epoch that is committed, or about to be, and not folded.
-pub(crate) struct Pending {
-    pub epoch: u64,
-    pub previous: u64,
-    /// The shares' bytes; who committed the epoch has the same ones.
-    pub shares: Vec<Arc<Vec<u8>>>,
-    /// Inodes that it makes and a later epoch ended.
-    pub cancelled: u64,
-}
-
 pub(crate) struct Commits {
     /// The last epoch that was not empty.
     pub previous: u64,
@@ -63,5 +58,45 @@ impl Commits {
         let (kept, done) = self.pending.drain(..).partition(|p| p.epoch > folded);
         self.pending = kept;
         done
+    }
+}
+
+/// What is committed and not folded, and the room that is kept back for its fold.
+pub(crate) struct Unfolded {
+    pub commits: CachePadded<Mutex<Commits>>,
+    /// The sum of what is cancelled of them. Written after a commit; read by every 32nd transaction
+    /// of a lane.
+    pub cancelled: CachePadded<AtomicU64>,
+}
+
+impl Unfolded {
+    /// Nothing is committed behind this epoch.
+    pub fn new(folded: u64) -> Unfolded {
+        Unfolded {
+            commits: CachePadded::new(Mutex::new(Commits::new(folded))),
+            cancelled: CachePadded::new(AtomicU64::new(0)),
+        }
+    }
+
+    /// Keeps room back for folding what is durable; returns how many segments.
+    pub fn keep_room(&self, log: &Log) -> u32 {
+        // Relaxed: both are estimates, and what is cancelled was owed before.
+        let owed: u64 = log.mlogs.iter().map(Mlog::owed).sum();
+        let inodes = owed.saturating_sub(self.cancelled.load(Ordering::Relaxed));
+        log.segments.reserve_for_unfolded(inodes * log.metadata_copies());
+        log.segments.owed()
+    }
+
+    /// So many inodes that the groups of `epoch` make were ended by groups of a later epoch: see
+    /// [`crate::Store::cancel_unfolded`].
+    pub fn cancel(&self, log: &Log, epoch: u64, inodes: u64) {
+        let mut c = self.commits.lock();
+        // In the order of their numbers.
+        let Ok(at) = c.pending.binary_search_by_key(&epoch, |p| p.epoch) else { return };
+        c.pending[at].cancelled += inodes;
+        // Relaxed, as what it is taken from: an estimate.
+        self.cancelled.fetch_add(inodes, Ordering::Relaxed);
+        drop(c);
+        self.keep_room(log);
     }
 }

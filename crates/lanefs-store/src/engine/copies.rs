@@ -10,21 +10,21 @@
 //!    find a copy, and a pair is claimed, counted, cleaned and freed as one segment.
 //! 3. Whoever reads a block by its reference and finds it damaged or unreadable tries the copy. In
 //!    a segment of data what lies there is something else, which fails the checksum.
-//! 4. A reader that needed the copy remembers the block (`Io::suspect`). [`Store::heal`], with the
-//!    next checkpoint or in a scrub, writes the bad copy again, in place. That needs certainty that
-//!    the block is still in use, since a reader's reference may be old: under the maintenance lock
-//!    no segment is freed and no block of the tree gets an address, and if the owner's reference is
-//!    the very one (address and sum), what is written is what has to be there. A crash that tears
-//!    the write leaves the other copy.
+//! 4. A reader that needed the copy remembers the block (`Io::suspect`). [`Cleaner::heal`], with
+//!    the next checkpoint or in a scrub, writes the bad copy again, in place. That needs certainty
+//!    that the block is still in use, since a reader's reference may be old: under the maintenance
+//!    lock no segment is freed and no block of the tree gets an address, and if the owner's
+//!    reference is the very one (address and sum), what is written is what has to be there. A crash
+//!    that tears the write leaves the other copy.
 //! 5. Where that write fails or does not last, the block is written anew by the next checkpoint,
 //!    elsewhere, as when its segment is cleaned.
 //! 6. The log is not doubled. What an fsync acknowledged lies once until the next checkpoint, and
 //!    its loss is noticed (docs/SPEC.md, section 16).
 
+use crate::engine::cleaner::Cleaner;
 use crate::engine::maintenance::Maintenance;
 use crate::error::Result;
 use crate::log::mlog::Heat;
-use crate::store::Store;
 use crate::tree::block_io::Owner;
 use lanefs_format::header::{self, BlockKind};
 use lanefs_format::{Block, BlockAddr, BlockRef, Ino};
@@ -42,12 +42,12 @@ pub(crate) struct Healed {
     pub why: String,
 }
 
-impl Store {
+impl Cleaner<'_> {
     /// Repairs what readers remembered (4). Returns what was repaired, or on a volume that is only
     /// read would be.
     pub(crate) fn heal(&self, m: &mut Maintenance) -> Vec<Healed> {
         let mut healed = Vec::new();
-        for r in self.io.take_suspects() {
+        for r in self.log.io.take_suspects() {
             match self.heal_one(m, r) {
                 Ok(h) => healed.extend(h),
                 Err(e) => tracing::warn!("block {}: one of its copies stays bad: {e}", r.addr),
@@ -55,18 +55,18 @@ impl Store {
         }
         for h in &healed {
             let done =
-                if self.read_only { "the other one is used" } else { "written again from the other one" };
+                if self.log.read_only { "the other one is used" } else { "written again from the other one" };
             tracing::warn!("{}, one of two copies: {}; {done}", h.what, h.why);
         }
         healed
     }
 
     fn heal_one(&self, m: &mut Maintenance, r: BlockRef) -> Result<Option<Healed>> {
-        let Some(copy) = self.io.copy_of(r.addr) else { return Ok(None) };
-        if self.io.is_queued(r) {
+        let Some(copy) = self.log.io.copy_of(r.addr) else { return Ok(None) };
+        if self.log.io.is_queued(r) {
             return Ok(None); // Both will be written.
         }
-        let read = |at| self.io.fetch_at(r, at, WHAT);
+        let read = |at| self.log.io.fetch_at(r, at, WHAT);
         let (good, bad, why) = match (read(r.addr), read(copy)) {
             (Ok(b), Err(e)) => (b, copy, e),
             (Err(e), Ok(b)) => (b, r.addr, e),
@@ -74,16 +74,16 @@ impl Store {
             // tell.
             _ => return Ok(None),
         };
-        self.io.excuse(bad);
+        self.log.io.excuse(bad);
         let Some((kind, ino)) = self.is_referred(m, r, &good)? else { return Ok(None) };
-        if self.read_only {
+        if self.log.read_only {
             return Ok(Some(Healed { ino, what: kind.name(), at: bad, why: why.without_advice() }));
         }
-        let lasts = self.io.rewrite(bad, &good).and_then(|()| self.io.fetch_at(r, bad, WHAT));
+        let lasts = self.log.io.rewrite(bad, &good).and_then(|()| self.log.io.fetch_at(r, bad, WHAT));
         if lasts.is_err() {
-            self.io.excuse(bad);
+            self.log.io.excuse(bad);
             if let Some(Some(bucket)) = self.mark_node(m, r.addr, good)?
-                && let Some((seg, _)) = self.segments.geometry.locate(r.addr)
+                && let Some((seg, _)) = self.log.segments.geometry.locate(r.addr)
             {
                 self.move_data(seg, vec![bucket], Heat::Hot)?;
             }
@@ -102,7 +102,7 @@ impl Store {
             BlockKind::Bucket => Owner::Bucket { ino, page: index },
             _ => {
                 let here = match kind {
-                    BlockKind::Table => self.inodes.node_ref(level, index, &self.io)? == r,
+                    BlockKind::Table => self.inodes.table.node_ref(level, index, &self.log.io)? == r,
                     BlockKind::Usage => m.usage.node(level, index) == r,
                     BlockKind::Summary => m.usage.summary(index, level) == r,
                     BlockKind::Orphans => m.orphan_blocks.contains(&r),
@@ -111,9 +111,9 @@ impl Store {
                 return Ok(here.then_some((kind, Ino::NONE)));
             }
         };
-        let Some(inode) = self.inode(ino)? else { return Ok(None) };
+        let Some(inode) = self.inodes.get(ino, &self.log.io)? else { return Ok(None) };
         let mut i = inode.lock();
-        let now = i.state.resolve(&self.io, |s| s.current(owner))?;
+        let now = i.state.resolve(&self.log.io, |s| s.current(owner))?;
         Ok((now == r && !i.gone).then_some((kind, ino)))
     }
 }

@@ -8,10 +8,11 @@
 //!
 //! [`Io`]: crate::log::io::Io
 
+use crate::engine::totals::Totals;
 use crate::error::Result;
+use crate::log::Log;
 use crate::log::mlog::Heat;
 use crate::log::usage_table::{TableSink, leaf_of};
-use crate::store::Store;
 use crate::tree::block_io::{BlockSink, BlockSource, Owner};
 use lanefs_format::checksum;
 use lanefs_format::header::seal;
@@ -25,7 +26,8 @@ pub(crate) const QUEUE_MAX: usize = 512;
 
 /// A sink for one checkpoint.
 pub(crate) struct Sink<'a> {
-    store: &'a Store,
+    log: &'a Log,
+    totals: &'a Totals,
     /// Leaves of the usage table that have to be written.
     dirty: &'a mut BTreeSet<u64>,
     sequence: u64,
@@ -33,27 +35,27 @@ pub(crate) struct Sink<'a> {
 }
 
 impl<'a> Sink<'a> {
-    pub fn new(store: &'a Store, dirty: &'a mut BTreeSet<u64>) -> Sink<'a> {
-        let checkpoint = store.checkpoint_number.load(Ordering::Relaxed);
-        Sink { store, dirty, sequence: checkpoint << 32, checkpoint }
+    pub fn new(log: &'a Log, totals: &'a Totals, dirty: &'a mut BTreeSet<u64>) -> Sink<'a> {
+        let checkpoint = log.checkpoint_number.load(Ordering::Relaxed);
+        Sink { log, totals, dirty, sequence: checkpoint << 32, checkpoint }
     }
 
     /// The tree refers to `addr` from now on.
     pub fn mark(&mut self, addr: BlockAddr) {
-        if let Some(seg) = self.store.segments.set_tree(addr) {
+        if let Some(seg) = self.log.segments.set_tree(addr) {
             self.dirty.insert(leaf_of(seg));
         }
     }
 
     /// The tree does not refer to `addr` any more.
     pub fn unmark(&mut self, addr: BlockAddr) {
-        if let Some(seg) = self.store.segments.clear_tree(addr) {
+        if let Some(seg) = self.log.segments.clear_tree(addr) {
             self.dirty.insert(leaf_of(seg));
         }
     }
 
     fn place(&self, owner: Owner) -> (usize, Heat) {
-        let n = self.store.mlogs.len() as u64;
+        let n = self.log.mlogs.len() as u64;
         let (spread, heat) = match owner {
             Owner::Data { ino, .. } => (ino.chunk(), Heat::Warm),
             Owner::Bucket { ino, .. } => (ino.chunk(), Heat::Hot),
@@ -78,71 +80,71 @@ impl TableSink for Sink<'_> {
     }
 
     fn free_summary(&mut self, addr: BlockAddr) {
-        self.store.segments.clear_live(addr);
+        self.log.segments.clear_live(addr);
         self.unmark(addr);
     }
 }
 
 impl BlockSource for Sink<'_> {
     fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
-        self.store.io.read(r, what)
+        self.log.io.read(r, what)
     }
     fn read_once(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
-        self.store.io.read_once(r, what)
+        self.log.io.read_once(r, what)
     }
     fn expect(&self, refs: &[BlockRef]) {
-        self.store.io.expect(refs);
+        self.log.io.expect(refs);
     }
 }
 
 impl BlockSink for Sink<'_> {
     fn count_unwritten(&mut self, more: i64) {
         // Relaxed: only checkpoints write inodes, one at a time.
-        self.store.unwritten.fetch_add(more, Ordering::Relaxed);
+        self.totals.unwritten.fetch_add(more, Ordering::Relaxed);
     }
 
     /// Writes what is queued, if it is much.
     fn flush_if_full(&mut self) -> Result<()> {
-        let copies = self.store.segments.geometry.copies as usize;
-        if copies * self.store.io.queue_len() >= QUEUE_MAX { self.store.io.write_queue() } else { Ok(()) }
+        let copies = self.log.segments.geometry.copies as usize;
+        if copies * self.log.io.queue_len() >= QUEUE_MAX { self.log.io.write_queue() } else { Ok(()) }
     }
 
     fn write(&mut self, owner: Owner, mut block: Box<Block>) -> Result<BlockRef> {
         let (mlog, heat) = self.place(owner);
-        let mlog = &self.store.mlogs[mlog];
+        let mlog = &self.log.mlogs[mlog];
         let mut runs = Vec::with_capacity(1);
-        mlog.alloc(&self.store.segments, heat, 1, self.checkpoint, true, &mut runs)?;
+        mlog.alloc(&self.log.segments, heat, 1, self.checkpoint, true, &mut runs)?;
         let addr = runs.first().map_or(BlockAddr::NONE, |r| r.0);
         if let Owner::Data { ino, page } = owner {
             mlog.note_owners([(addr, DataOwner { ino, page })]);
         } else {
             self.sequence += 1;
-            seal(&mut block, addr, self.store.stamp(self.sequence));
+            seal(&mut block, addr, self.log.stamp(self.sequence));
         }
         let r = checksum::reference(addr, &block);
-        let blocks = self.store.segments.blocks_at(addr);
-        self.store.segments.set_live(addr);
+        let blocks = self.log.segments.blocks_at(addr);
+        self.log.segments.set_live(addr);
         if !matches!(owner, Owner::Usage { .. }) {
             self.mark(addr);
         }
         if !matches!(owner, Owner::Summary { .. }) {
-            self.store.space.charge(0, blocks);
+            self.log.space.charge(0, blocks);
         }
         // An inode in memory is a tenth of its block, and pages have a cache of their own.
         let keep = matches!(
             owner,
             Owner::Bucket { .. } | Owner::Map { .. } | Owner::Table { .. } | Owner::Usage { .. }
         );
-        self.store.io.enqueue(r, block, keep, blocks == 2);
+        self.log.io.enqueue(r, block, keep, blocks == 2);
         Ok(r)
     }
 
     fn free(&mut self, addr: BlockAddr) {
-        let blocks = self.store.segments.blocks_at(addr);
-        if self.store.segments.clear_live(addr) {
-            self.store.space.credit(0, blocks);
+        let blocks = self.log.segments.blocks_at(addr);
+        if self.log.segments.clear_live(addr) {
+            self.log.space.credit(0, blocks);
         }
         self.unmark(addr);
-        self.store.io.forget(addr);
+        self.log.io.forget(addr);
     }
 }

@@ -1,19 +1,19 @@
 //! Writing checkpoint slots: see the head of [`crate::log::slots`].
 
+use crate::engine::checkpoint::Checkpoints;
 use crate::engine::maintenance::Maintenance;
 use crate::error::Result;
 use crate::log::io::Write;
-use crate::store::Store;
 use lanefs_format::slot::{Position, Slot};
 use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering;
 
-impl Store {
+impl Checkpoints<'_> {
     fn write_slot(&self, slot: &Slot, index: usize) -> Result<()> {
-        let places = self.superblock().slot_places(index);
+        let places = self.superblock.lock().clone().slot_places(index);
         let blocks: Vec<_> = places.into_iter().map(|addr| (addr, slot.encode(addr))).collect();
         let writes: Vec<_> = blocks.iter().map(|(addr, b)| Write { addr: *addr, data: &b.0 }).collect();
-        self.io.write(&writes).map(drop)
+        self.log.io.write(&writes).map(drop)
     }
 
     /// Writes a slot and flushes: the commit point of a checkpoint.
@@ -21,12 +21,12 @@ impl Store {
         let index = m.slot_index ^ 1;
         self.write_slot(&slot, index)?;
         if !planted(Canary::SlotNotFlushed) {
-            self.io.flush(1)?;
+            self.log.io.flush(1)?;
         } // The commit point: from here on the new tree is the volume.
         m.slot = slot;
         m.slot_index = index;
         // Relaxed: batches that see it are written behind the flush.
-        self.slot_in_force.store(m.slot.generation, Ordering::Relaxed);
+        self.log.slot_in_force.store(m.slot.generation, Ordering::Relaxed);
         Ok(())
     }
 
@@ -42,17 +42,17 @@ impl Store {
 
     /// Writes stamp `i` on all devices but the first (4).
     pub(crate) fn stamp_members(&self, m: &Maintenance, i: usize) -> Result<()> {
-        let superblock = self.superblock();
-        if !superblock.has_far_copies() || self.io.devices().len() < 2 {
+        let superblock = self.superblock.lock().clone();
+        if !superblock.has_far_copies() || self.log.io.devices().len() < 2 {
             return Ok(());
         }
-        let mut slot = Slot { mount: self.mount.load(Ordering::Relaxed), ..m.slot.clone() };
+        let mut slot = Slot { mount: self.log.mount.load(Ordering::Relaxed), ..m.slot.clone() };
         if slot.positions.is_empty() {
             slot.positions.push(Position::default());
         }
-        let places = (1..self.io.devices().len()).map(|d| superblock.stamp_place(d, i));
+        let places = (1..self.log.io.devices().len()).map(|d| superblock.stamp_place(d, i));
         let blocks: Vec<_> = places.map(|addr| (addr, slot.encode(addr))).collect();
         let writes: Vec<_> = blocks.iter().map(|(addr, b)| Write { addr: *addr, data: &b.0 }).collect();
-        self.io.write(&writes).map(drop)
+        self.log.io.write(&writes).map(drop)
     }
 }

@@ -22,134 +22,27 @@
 //! [`InodeState::take_delta`]: crate::tree::inode_state::InodeState::take_delta
 
 use crate::api::{InodeUpdate, Transaction};
+use crate::engine::Engine;
 use crate::engine::begun::Begun;
-use crate::engine::commits::Pending;
 use crate::error::{Result, StoreError};
 use crate::inodes::cache::{CachedInode, InodeEntry, Logged};
+use crate::log::message::Pending;
 use crate::log::message::Placed;
-use crate::log::mlog::{BatchPlace, Heat, Mlog};
-use crate::store::Store;
-use crate::tree::block_io::BlockSource;
+use crate::log::mlog::{Heat, Mlog};
 use crate::tree::inode_state::{InodeState, MapDelta, padded, tail_of};
 use crate::tree::radix::Wanted;
-use lanefs_format::batch::{self, BatchHead, BatchKind, InodeRecord, TailUpdate};
+use lanefs_format::batch::{self, InodeRecord, TailUpdate};
 use lanefs_format::checksum;
 use lanefs_format::summary::DataOwner;
-use lanefs_format::{Attrs, BLOCK_SHIFT, Block, BlockAddr, BlockRef, FileKind, PAGES_END, XATTR_BLOB_MAX};
+use lanefs_format::{Attrs, BLOCK_SHIFT, Block, BlockRef, FileKind, PAGES_END, XATTR_BLOB_MAX};
 use lanefs_sync::lock::MutexGuard;
-use lanefs_sync::{Canary, planted};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The most blocks of one batch; longer messages are split.
-const BATCH_MAX: u32 = 32;
-
-/// How a message of `len` bytes is split: blocks of each batch and the bytes it takes.
-fn pieces(len: usize, segment_blocks: u32) -> Vec<(u32, usize)> {
-    let most = BATCH_MAX.min(segment_blocks - 1);
-    let room = batch::room_in(most as usize);
-    let mut left = len;
-    let mut out = Vec::new();
-    loop {
-        let n = left.min(room);
-        out.push((batch::blocks_for(n) as u32, n));
-        left -= n;
-        if left == 0 {
-            return out;
-        }
-    }
-}
-
-impl Store {
-    /// Gives a message its places in an mlog. Inside a reader section.
-    pub(crate) fn place(
-        &self,
-        mlog: usize,
-        head: BatchHead,
-        bytes: Vec<u8>,
-        devices: u64,
-        urgent: bool,
-    ) -> Result<Placed> {
-        let blocks = self.batches_for(bytes.len());
-        let places = self.mlogs[mlog].alloc_batches(&self.segments, &self.next_seq, &blocks, urgent)?;
-        Ok(self.placed(mlog, head, bytes, devices, places))
-    }
-
-    /// The blocks of each batch of a message of `len` bytes.
-    pub(crate) fn batches_for(&self, len: usize) -> Vec<u32> {
-        pieces(len, self.segments.geometry.segment_blocks).iter().map(|s| s.0).collect()
-    }
-
-    /// A message and the places it was given.
-    pub(crate) fn placed(
-        &self,
-        mlog: usize,
-        mut head: BatchHead,
-        bytes: Vec<u8>,
-        devices: u64,
-        places: Vec<BatchPlace>,
-    ) -> Placed {
-        head.id = places[0].place;
-        // Relaxed: set behind the flush that made the slot durable; an older value says less.
-        head.slot = self.slot_in_force.load(Ordering::Relaxed);
-        head.parts = places.len() as u32;
-        Placed { mlog, head, bytes, places, devices }
-    }
-
-    /// Segments that messages of so many bytes fill.
-    pub(crate) fn segments_for(&self, bytes: u64) -> u64 {
-        let n = self.segments.geometry.segment_blocks;
-        let most = BATCH_MAX.min(n - 1);
-        bytes / (u64::from((n - 1) / most) * batch::room_in(most as usize) as u64)
-    }
-
-    /// The blocks of a placed message, in runs.
-    pub(crate) fn encode_placed(&self, p: &Placed) -> Vec<(BlockAddr, Vec<Block>)> {
-        let split = pieces(p.bytes.len(), self.segments.geometry.segment_blocks);
-        let mut out = Vec::with_capacity(split.len());
-        let mut at = 0;
-        for (part, (place, &(blocks, n))) in p.places.iter().zip(&split).enumerate() {
-            let ctx = self.context(place.seq);
-            let stamp = self.stamp(place.seq);
-            if let Some((addr, link)) = place.link {
-                out.push((addr, vec![*batch::encode_chain(link, addr, ctx, stamp)]));
-            }
-            let mut b = vec![Block([0; lanefs_format::BLOCK_SIZE]); blocks as usize];
-            let head = BatchHead { part: part as u32, prior: place.prior, acked: place.acked, ..p.head };
-            batch::encode_batch(&mut b, &head, &p.bytes[at..at + n], place.addr, ctx, stamp);
-            at += n;
-            out.push((place.addr, b));
-        }
-        out
-    }
-
-    /// Makes durable messages whose blocks were answered: links first, then one flush per device.
-    /// Shares of an epoch are flushed too, and count as durable when the epoch is published.
-    pub(crate) fn flush_placed(&self, placed: &[Placed], shares: &[Placed], also: u64) -> Result<()> {
-        let mut mask = also;
-        for p in placed.iter().chain(shares) {
-            let m = &self.mlogs[p.mlog];
-            m.wait_links(p.last_seq());
-            mask |= p.devices | m.chain_devices();
-        }
-        let commit = placed.is_empty();
-        if planted(if commit { Canary::CommitWithoutFlush } else { Canary::FsyncWithoutFlush }) {
-            return Ok(());
-        }
-        self.io.flush(mask)?;
-        placed.iter().for_each(|p| self.mlogs[p.mlog].made_durable(p.last_place()));
-        Ok(())
-    }
-
-    pub(crate) fn links_answered(&self, placed: &[Placed]) {
-        for p in placed {
-            p.link_seqs().for_each(|s| self.mlogs[p.mlog].link_done(s));
-        }
-    }
-
-    /// See [`Store::submit`].
+impl Engine {
+    /// See [`crate::Store::submit`].
     pub(crate) fn run_transaction(&self, mut tx: Transaction) -> Result<()> {
-        self.check_writable()?;
+        self.log.check_writable()?;
         if !tx.durable && !tx.groups.is_empty() {
             return Err(StoreError::Invalid("record groups need a durable transaction".into()));
         }
@@ -169,7 +62,7 @@ impl Store {
         let brought = promised(&tx);
         let r = self.try_until_there_is_room(&mut tx);
         if r.is_err() {
-            self.space.keep_promise(tx.lane, brought - promised(&tx));
+            self.log.space.keep_promise(tx.lane, brought - promised(&tx));
         }
         r
     }
@@ -204,10 +97,10 @@ impl Store {
         epoch: Option<&Pending>,
     ) -> Result<Begun<'_>> {
         let lane = tx.lane;
-        let mlog = &self.mlogs[lane % self.mlogs.len()];
+        let mlog = &self.log.mlogs[lane % self.log.mlogs.len()];
         let inodes = self.inodes_for(&tx.inodes)?;
         let mut guards = self.lock_all(&inodes, &tx.inodes)?;
-        let section = self.enter(lane);
+        let section = self.log.sections.enter(lane);
         section.check()?;
         let mut writes = Vec::new();
         let mut placed = Vec::new();
@@ -222,7 +115,7 @@ impl Store {
             match self.place_fsync(mlog.id, &tx.groups, &mut guards) {
                 Ok(p) => {
                     // Relaxed: the section orders it, as in `change_inodes`.
-                    mlog.keep_groups(&tx.groups, self.checkpoint_number.load(Ordering::Relaxed));
+                    mlog.keep_groups(&tx.groups, self.log.checkpoint_number.load(Ordering::Relaxed));
                     placed.push(p);
                 }
                 Err(e) => out_of_room = Some(e),
@@ -231,16 +124,25 @@ impl Store {
         let durable = !placed.is_empty();
         let mut tickets = Vec::with_capacity(inodes.len());
         for (inode, inner) in inodes.iter().zip(&mut guards) {
-            self.cache.list_dirty(inode, inner);
-            self.cache.update_weight(inode.ino, inner);
+            self.inodes.cache.list_dirty(inode, inner);
+            self.inodes.cache.update_weight(inode.ino, inner);
             tickets.push((inode.clone(), inner.begin(durable)));
         }
         let flight = section.leave();
-        Ok(Begun { store: self, durable: tx.durable, tickets, writes, placed, shares, out_of_room, flight })
+        Ok(Begun {
+            log: &self.log,
+            durable: tx.durable,
+            tickets,
+            writes,
+            placed,
+            shares,
+            out_of_room,
+            flight,
+        })
     }
 
     fn inodes_for(&self, updates: &[InodeUpdate]) -> Result<Vec<Arc<CachedInode>>> {
-        updates.iter().map(|u| self.inode_or_new(u.ino, &u.attrs)).collect()
+        updates.iter().map(|u| self.inodes.get_or_new(u.ino, &u.attrs, &self.log.io)).collect()
     }
 
     /// Locks the inodes in their order, with all map nodes in memory that the pages need.
@@ -275,25 +177,8 @@ impl Store {
             drop(guards);
             wanted.dedup_by(|a, b| (a.0, &a.2) == (b.0, &b.2));
             for (n, page, w) in wanted {
-                self.read_node(&inodes[n], &w, |s| s.missing_for(page))?;
+                self.inodes.read_node(&inodes[n], &w, &self.log.io, |s| s.missing_for(page))?;
             }
-        }
-    }
-
-    /// Reads a map node with the inode's lock released. It may have been replaced and its block
-    /// reused meanwhile: only if it `is_asked` for still it is bad.
-    pub(crate) fn read_node(
-        &self,
-        inode: &CachedInode,
-        w: &Wanted,
-        is_asked: impl Fn(&InodeState) -> Option<Wanted>,
-    ) -> Result<()> {
-        let read = self.io.read(w.r, w.what);
-        let mut inner = inode.lock();
-        match read {
-            Ok(b) => inner.state.install(w, &b),
-            Err(e) if is_asked(&inner.state).as_ref() == Some(w) => Err(e),
-            Err(_) => Ok(()),
         }
     }
 
@@ -313,8 +198,15 @@ impl Store {
         let blocks: usize = plans.iter().map(|p| p.blocks).sum();
         let mut runs = Vec::new();
         // Relaxed: the reader section orders it against the checkpoint that changes it.
-        let checkpoint = self.checkpoint_number.load(Ordering::Relaxed);
-        mlog.alloc(&self.segments, Heat::Warm, blocks as u32, checkpoint, self.in_checkpoint(), &mut runs)?;
+        let checkpoint = self.log.checkpoint_number.load(Ordering::Relaxed);
+        mlog.alloc(
+            &self.log.segments,
+            Heat::Warm,
+            blocks as u32,
+            checkpoint,
+            self.in_checkpoint(),
+            &mut runs,
+        )?;
         let mut addrs = runs.iter().flat_map(|&(a, n)| (0..u64::from(n)).map(move |i| a.plus(i)));
         let mut owners = Vec::with_capacity(blocks);
         let (mut freed, mut promised) = (0u64, 0u64);
@@ -323,10 +215,10 @@ impl Store {
             let mut put = |inner: &mut InodeEntry, page: u64, block: Box<Block>| -> Result<()> {
                 let addr = addrs.next().ok_or(StoreError::NoSpace)?;
                 let r = checksum::reference(addr, &block);
-                let old = inner.state.set_page(page, r, &self.io)?;
-                inner.add_block(&self.segments, addr);
+                let old = inner.state.set_page(page, r, &self.log.io)?;
+                inner.add_block(&self.log.segments, addr);
                 if let Some(old) = old {
-                    inner.drop_block(&self.segments, old);
+                    inner.drop_block(&self.log.segments, old);
                     freed += 1;
                 }
                 owners.push((addr, DataOwner { ino: u.ino, page }));
@@ -349,9 +241,9 @@ impl Store {
                     let b = padded(b);
                     put(inner, p, b)?;
                 }
-                let change = inner.state.set_tail(page, bytes, &self.io)?;
+                let change = inner.state.set_tail(page, bytes, &self.log.io)?;
                 if let Some(old) = change.freed {
-                    inner.drop_block(&self.segments, old);
+                    inner.drop_block(&self.log.segments, old);
                     freed += 1;
                 }
                 inner.tail = Logged::No;
@@ -374,10 +266,10 @@ impl Store {
         let r = (updates.iter_mut().zip(plans).zip(&mut *guards))
             .try_for_each(|((u, plan), inner)| each(u, plan, inner));
         mlog.note_owners(owners);
-        self.space.account_write(lane, promised, writes.len() as u64, freed);
-        guards.iter_mut().for_each(|g| self.count_unwritten(lane, g));
+        self.log.space.account_write(lane, promised, writes.len() as u64, freed);
+        guards.iter_mut().for_each(|g| g.charge_unwritten(&self.log.space, lane));
         // It cannot be, and pages would be missing that somebody may call durable.
-        r.inspect_err(|e| self.io.fail(e))
+        r.inspect_err(|e| self.log.io.fail(e))
     }
 
     /// Part B for the batch: takes what it has to carry and gives it a place. If there is none,
@@ -396,7 +288,7 @@ impl Store {
         for g in guards.iter_mut() {
             match self.take_record(g) {
                 Ok((record, undo)) => {
-                    devices |= self.touch_record(&record);
+                    devices |= self.log.touch_record(&record);
                     batch::put_inode(&mut bytes, &record);
                     deltas.push(undo);
                 }
@@ -406,10 +298,10 @@ impl Store {
                 }
             }
         }
-        let head = self.fsync_head();
+        let head = self.log.fsync_head();
         let result = match failed {
             Some(e) => Err(e),
-            None => self.place(mlog, head, bytes, devices, self.in_checkpoint()),
+            None => self.log.place(mlog, head, bytes, devices, self.in_checkpoint()),
         };
         if result.is_err() {
             for (g, (delta, tail, xattrs)) in guards.iter_mut().zip(deltas) {
@@ -422,26 +314,9 @@ impl Store {
         result
     }
 
-    pub(crate) fn fsync_head(&self) -> BatchHead {
-        BatchHead {
-            kind: BatchKind::Fsync,
-            id: 0,
-            // Relaxed: for people who look at the log.
-            epoch: self.epoch.load(Ordering::Relaxed),
-            previous: 0,
-            part: 0,
-            parts: 1,
-            share: 0,
-            shares: 1,
-            prior: 0,
-            acked: 0,
-            slot: 0,
-        }
-    }
-
     /// What the next durable batch has to say of an inode, and how to take that back.
     fn take_record(&self, i: &mut InodeEntry) -> Result<(InodeRecord, (MapDelta, Logged, Logged))> {
-        let xattrs = if i.xattrs == Logged::Yes { None } else { Some(self.xattrs_of(&i.state)?) };
+        let xattrs = if i.xattrs == Logged::Yes { None } else { Some(i.state.xattr_bytes(&self.log.io)?) };
         // A directory's buckets are written by folds, and make sense only with the link counts of
         // the same checkpoint.
         let delta = if i.state.is_dir() { MapDelta::default() } else { i.state.take_delta() };
@@ -450,33 +325,6 @@ impl Store {
         let undo = (delta, i.tail, i.xattrs);
         (i.tail, i.xattrs) = (Logged::Yes, Logged::Yes);
         Ok((record, undo))
-    }
-
-    pub(crate) fn xattrs_of(&self, state: &InodeState) -> Result<Vec<u8>> {
-        match state.xattrs() {
-            Ok(b) => Ok(b.to_vec()),
-            Err((len, refs)) => crate::tree::inode_state::read_xattrs(state.ino(), len, refs, &self.io),
-        }
-    }
-
-    /// Keeps the segments a record refers to from being freed before the next checkpoint; returns
-    /// their devices.
-    pub(crate) fn touch_record(&self, record: &InodeRecord) -> u64 {
-        let checkpoint = self.checkpoint_number.load(Ordering::Relaxed);
-        let size = u64::from(self.segments.geometry.segment_blocks);
-        let mut devices = 0;
-        for run in &record.runs {
-            let n = run.crcs.len() as u64;
-            // What was read from a device may name one that there cannot be.
-            devices |= 1u64.checked_shl(run.addr.device() as u32).unwrap_or(0);
-            let mut i = 0;
-            while i < n {
-                let a = run.addr.plus(i);
-                self.segments.touch_addr(a, checkpoint);
-                i += size - a.block() % size;
-            }
-        }
-        devices
     }
 }
 

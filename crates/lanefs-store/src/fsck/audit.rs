@@ -1,9 +1,9 @@
 //! Checks an open store against itself: every block the tree refers to is marked once, and every
 //! mark has a reference.
 
+use crate::engine::Engine;
 use crate::engine::maintenance::Maintenance;
 use crate::error::{Result, StoreError};
-use crate::store::Store;
 use crate::tree::block_io::Owner;
 use lanefs_format::summary::DataOwner;
 use lanefs_format::{BlockAddr, BlockRef, Ino};
@@ -22,7 +22,7 @@ pub struct Audit {
 }
 
 struct Walk<'a> {
-    store: &'a Store,
+    engine: &'a Engine,
     seen: BTreeMap<BlockAddr, Owner>,
     /// Preallocated pages without a block.
     unwritten: u64,
@@ -37,22 +37,22 @@ impl Walk<'_> {
         if let Some(other) = self.seen.insert(r.addr, owner) {
             self.audit.problems.push(format!("block {} belongs to {other:?} and to {owner:?}", r.addr));
         }
-        if !self.store.segments.is_live(r.addr) {
+        if !self.engine.log.segments.is_live(r.addr) {
             self.audit.problems.push(format!("block {} of {owner:?} is not marked as in use", r.addr));
         }
-        let (t, node) = (&self.store.segments, !matches!(owner, Owner::Data { .. }));
+        let (t, node) = (&self.engine.log.segments, !matches!(owner, Owner::Data { .. }));
         let paired = t.geometry.locate(r.addr).is_some_and(|(seg, _)| t.is_paired(seg));
         if paired != (node && t.geometry.copies == 2) {
             let how = if paired { "should have no copy" } else { "has no copy" };
             self.audit.problems.push(format!("block {} of {owner:?} {how}", r.addr));
         }
-        if paired && self.store.io.copy_of(r.addr).is_none_or(|c| !t.is_live(c)) {
+        if paired && self.engine.log.io.copy_of(r.addr).is_none_or(|c| !t.is_live(c)) {
             self.audit.problems.push(format!("the copy of block {} of {owner:?} is not marked", r.addr));
         }
     }
 
     fn inode(&mut self, ino: Ino, block: BlockRef) -> Result<()> {
-        let Some(inode) = self.store.inode(ino)? else {
+        let Some(inode) = self.engine.inodes.get(ino, &self.engine.log.io)? else {
             self.audit.problems.push(format!("inode {ino} is in the table but cannot be found"));
             return Ok(());
         };
@@ -67,7 +67,7 @@ impl Walk<'_> {
             }
         }
         let mut pages = Vec::new();
-        i.state.for_each_page(&self.store.io, &mut |page, r| {
+        i.state.for_each_page(&self.engine.log.io, &mut |page, r| {
             pages.push((page, r));
             Ok(())
         })?;
@@ -86,28 +86,28 @@ impl Walk<'_> {
         }
         for (level, index) in nodes {
             let owner = Owner::Map { ino, level, index };
-            let r = i.state.resolve(&self.store.io, |s| s.current(owner))?;
+            let r = i.state.resolve(&self.engine.log.io, |s| s.current(owner))?;
             self.see(r, owner);
         }
         Ok(())
     }
 
     fn tables(&mut self, m: &Maintenance) -> Result<()> {
-        let s = self.store;
+        let s = self.engine;
         let mut inos = Vec::new();
-        s.inodes.for_each(&s.io, &mut |ino, e| {
+        s.inodes.table.for_each(&s.log.io, &mut |ino, e| {
             inos.push((ino, e.block));
             Ok(())
         })?;
         let mut nodes = BTreeSet::new();
         let mut chunk = 0;
         // Also chunks in which nothing is in use any more.
-        while let Some(c) = s.inodes.next_chunk(chunk, &s.io)? {
+        while let Some(c) = s.inodes.table.next_chunk(chunk, &s.log.io)? {
             nodes.extend((0..8u8).map(|level| (level, c >> (8 * u32::from(level)))));
             chunk = c + 1;
         }
         for (level, index) in nodes {
-            let r = s.inodes.node_ref(level, index, &s.io)?;
+            let r = s.inodes.table.node_ref(level, index, &s.log.io)?;
             self.see(r, Owner::Table { level, index });
         }
         self.audit.inodes = inos.len() as u64;
@@ -127,14 +127,14 @@ impl Walk<'_> {
 impl Walk<'_> {
     /// The cleaner finds the owner of every data block in the summaries.
     fn summaries(&mut self, m: &Maintenance) {
-        let t = &self.store.segments;
+        let t = &self.engine.log.segments;
         let mut owners = (u32::MAX, Vec::new());
         for (addr, owner) in &self.seen {
             let (Owner::Data { ino, page }, Some((seg, i))) = (*owner, t.geometry.locate(*addr)) else {
                 continue;
             };
             if owners.0 != seg {
-                owners = (seg, m.usage.owners(t, seg, &self.store.io));
+                owners = (seg, m.usage.owners(t, seg, &self.engine.log.io));
             }
             let known = owners.1[i as usize];
             if known != (DataOwner { ino, page }) {
@@ -144,45 +144,41 @@ impl Walk<'_> {
     }
 }
 
-impl Store {
-    /// Walks the whole tree after a checkpoint and compares it with the marks. Slow; for tests and
-    /// for `fsck`. Only while nothing else changes the store.
-    pub fn audit(&self) -> Result<Audit> {
-        let mut m = self.maintenance.lock();
-        if !self.read_only {
-            self.checkpoint_in_place(&mut m)?;
-        }
-        if self.cache.dirty() > 0 && !self.read_only {
-            return Err(StoreError::Invalid(
-                "inodes wait for their NEW, or something else changes the store".into(),
-            ));
-        }
-        let mut w = Walk { store: self, seen: BTreeMap::new(), unwritten: 0, audit: Audit::default() };
-        w.tables(&m)?;
-        if !self.read_only {
-            w.summaries(&m);
-        }
-        let mut audit = w.audit;
-        if w.unwritten != self.unwritten_counted() {
-            let what =
-                format!("{} unwritten pages are counted, {} are", self.unwritten_counted(), w.unwritten);
-            audit.problems.push(what);
-        }
-        audit.blocks = w.seen.keys().map(|a| self.segments.blocks_at(*a)).sum();
-        let live = self.segments.total_live();
-        if live != audit.blocks {
-            audit.problems.push(format!("{live} blocks are marked as in use, {} are", audit.blocks));
-        }
-        let free = self.space.free_exact() + self.space.reserved();
-        let expected = self.space.total() as i64 - live as i64 - w.unwritten as i64
-            + m.usage.summary_blocks(&self.segments) as i64;
-        if free != expected {
-            audit.problems.push(format!("{free} blocks are counted as free, but {expected} are"));
-        }
-        let counted = self.inode_count.load(Ordering::Relaxed);
-        if counted != audit.inodes {
-            audit.problems.push(format!("{counted} inodes are counted, {} exist", audit.inodes));
-        }
-        Ok(audit)
+/// Walks the whole tree: see [`crate::Store::audit`].
+pub(crate) fn audit(engine: &Engine) -> Result<Audit> {
+    let mut m = engine.maintenance.lock();
+    if !engine.log.read_only {
+        engine.checkpoints().in_place(&mut m)?;
     }
+    if engine.inodes.cache.dirty() > 0 && !engine.log.read_only {
+        return Err(StoreError::Invalid(
+            "inodes wait for their NEW, or something else changes the store".into(),
+        ));
+    }
+    let mut w = Walk { engine, seen: BTreeMap::new(), unwritten: 0, audit: Audit::default() };
+    w.tables(&m)?;
+    if !engine.log.read_only {
+        w.summaries(&m);
+    }
+    let mut audit = w.audit;
+    if w.unwritten != engine.totals.unwritten() {
+        let what = format!("{} unwritten pages are counted, {} are", engine.totals.unwritten(), w.unwritten);
+        audit.problems.push(what);
+    }
+    audit.blocks = w.seen.keys().map(|a| engine.log.segments.blocks_at(*a)).sum();
+    let live = engine.log.segments.total_live();
+    if live != audit.blocks {
+        audit.problems.push(format!("{live} blocks are marked as in use, {} are", audit.blocks));
+    }
+    let free = engine.log.space.free_exact() + engine.log.space.reserved();
+    let expected = engine.log.space.total() as i64 - live as i64 - w.unwritten as i64
+        + m.usage.summary_blocks(&engine.log.segments) as i64;
+    if free != expected {
+        audit.problems.push(format!("{free} blocks are counted as free, but {expected} are"));
+    }
+    let counted = engine.totals.inodes.load(Ordering::Relaxed);
+    if counted != audit.inodes {
+        audit.problems.push(format!("{counted} inodes are counted, {} exist", audit.inodes));
+    }
+    Ok(audit)
 }

@@ -7,9 +7,9 @@ use super::repair::{Job, compare_usage, dir_attrs, mark_summaries};
 use super::walk::Walk;
 use super::{FsckReport, Phase, Place, Progress, miscounted, paths};
 use crate::api::{FoldInput, InodeUpdate, PageRead, Transaction};
+use crate::engine::Engine;
 use crate::engine::maintenance::Maintenance;
 use crate::error::Result;
-use crate::store::Store;
 use lanefs_format::dir_bucket::COOKIE_MAX;
 use lanefs_format::name_hash::name_hash;
 use lanefs_format::record::{Effect, encode_group};
@@ -23,17 +23,17 @@ impl Job<'_> {
     /// Looks at the volume that is up, and repairs what does not fit, until everything does, or
     /// until it has repaired `rounds` times and still finds something: then that is said, and
     /// cannot be repaired.
-    pub(super) fn repair_live(&self, store: &Store, rounds: usize, report: &mut FsckReport) -> Result<()> {
+    pub(super) fn repair_live(&self, engine: &Engine, rounds: usize, report: &mut FsckReport) -> Result<()> {
         for round in 0..=rounds {
             let mut again = FsckReport::default();
             let (total, known) = {
-                let m = store.maintenance.lock();
+                let m = engine.maintenance.lock();
                 (m.slot.inodes, m.orphans.clone())
             };
             // Data is read of what recovery made, all of it: of the checkpoint alone some is not in
             // the files any more, and what only the log refers to would be missed.
             let read_data = round == 0 && self.o.read_data;
-            let walk = self.walk(&store.io, &store.inodes, read_data, false, total, &mut again);
+            let walk = self.walk(&engine.log.io, &engine.inodes.table, read_data, false, total, &mut again);
             if round == 0 {
                 report.data_blocks += again.data_blocks;
                 report.node_blocks = report.node_blocks.max(again.node_blocks);
@@ -45,19 +45,19 @@ impl Job<'_> {
                 let place = Place { ino: Ino(p.inode), text: p.structure };
                 report.add(place, p.what, &p.remedy, p.repairable && shared);
             }
-            self.copy_shared(store, &walk)?;
+            self.copy_shared(engine, &walk)?;
             let names = names::check(
                 &walk,
-                &store.inodes,
-                &store.io,
+                &engine.inodes.table,
+                &engine.log.io,
                 &known,
                 self.sb.hash_key,
                 self.threads(),
                 self.progress,
                 report,
             );
-            paths::name_problems(&walk, &store.inodes, &store.io, report);
-            let mut m = store.maintenance.lock();
+            paths::name_problems(&walk, &engine.inodes.table, &engine.log.io, report);
+            let mut m = engine.maintenance.lock();
             let mut todo = names.fixes.len() + walk.shared.len();
             let named: Vec<Ino> = known
                 .iter()
@@ -74,8 +74,8 @@ impl Job<'_> {
                 m.orphans_changed |= m.orphans.remove(&ino);
                 todo += 1;
             }
-            todo += self.usage(store, &mut m, &walk.marks, report);
-            todo += self.unwritten(store, &walk, report);
+            todo += self.usage(engine, &mut m, &walk.marks, report);
+            todo += self.unwritten(engine, &walk, report);
             if todo == 0 {
                 return Ok(());
             }
@@ -85,9 +85,9 @@ impl Job<'_> {
                 return Ok(());
             }
             (self.progress)(Progress { phase: Phase::Repair, done: 0, total: todo as u64 });
-            let groups = self.groups(store, &mut m, names)?;
+            let groups = self.groups(engine, &mut m, names)?;
             let epoch = m.slot.folded_epoch;
-            store.run_checkpoint(
+            engine.checkpoints().run(
                 &mut m,
                 Some(|| Ok(FoldInput { epoch, groups: vec![groups.into()] })),
                 false,
@@ -99,45 +99,45 @@ impl Job<'_> {
     }
 
     /// The marks that the tree should have, against those it has. Returns how many segments differ.
-    fn usage(&self, store: &Store, m: &mut Maintenance, marks: &Marks, report: &mut FsckReport) -> usize {
+    fn usage(&self, engine: &Engine, m: &mut Maintenance, marks: &Marks, report: &mut FsckReport) -> usize {
         for a in &m.orphan_blocks {
             marks.mark_node(a.addr);
         }
-        mark_summaries(&mut m.usage, &store.io, marks, report);
-        compare_usage(&store.segments, &mut m.usage, marks, Some(report), &mut |n| match n {
-            1.. => store.space.charge(0, n.unsigned_abs()),
-            _ => store.space.credit(0, n.unsigned_abs()),
+        mark_summaries(&mut m.usage, &engine.log.io, marks, report);
+        compare_usage(&engine.log.segments, &mut m.usage, marks, Some(report), &mut |n| match n {
+            1.. => engine.log.space.charge(0, n.unsigned_abs()),
+            _ => engine.log.space.credit(0, n.unsigned_abs()),
         })
     }
 
     /// The preallocated pages without a block, of which the next checkpoint says how many there
     /// are. Returns whether that was wrong.
-    fn unwritten(&self, store: &Store, walk: &Walk, report: &mut FsckReport) -> usize {
-        let counted = store.unwritten_counted();
+    fn unwritten(&self, engine: &Engine, walk: &Walk, report: &mut FsckReport) -> usize {
+        let counted = engine.totals.unwritten();
         // What is damaged was told, and is not among those of the walk.
         if counted == walk.unwritten || !walk.salvaged.is_empty() || !walk.lost.is_empty() {
             return 0;
         }
         report.add("checkpoint slot", miscounted(counted, walk.unwritten), "the count is set", true);
-        store.unwritten.store(walk.unwritten as i64, Relaxed);
+        engine.totals.unwritten.store(walk.unwritten as i64, Relaxed);
         match walk.unwritten.checked_sub(counted) {
-            Some(more) => store.space.charge(0, more),
-            None => store.space.credit(0, counted - walk.unwritten),
+            Some(more) => engine.log.space.charge(0, more),
+            None => engine.log.space.credit(0, counted - walk.unwritten),
         }
         1
     }
 
     /// Gives pages that share a block with something else a copy of their own. What cannot be read
     /// becomes a hole: left as it is, it would take the block away from its other owner some day.
-    fn copy_shared(&self, store: &Store, walk: &Walk) -> Result<()> {
+    fn copy_shared(&self, engine: &Engine, walk: &Walk) -> Result<()> {
         for &(ino, page, addr) in &walk.shared {
             let mut block = Block::zeroed();
             let mut read = [PageRead { block: &mut block, hole: false }];
-            let Some(image) = store.load_inode(ino)? else { continue };
-            if store.read_pages(ino, page, &mut read).is_err() {
-                store.unmap(0, ino, page..page + 1, None)?;
-                if store.segments.set_live(addr) {
-                    store.space.charge(0, store.segments.blocks_at(addr));
+            let Some(image) = engine.inodes.image(ino, &engine.log.io)? else { continue };
+            if engine.read_pages(ino, page, &mut read).is_err() {
+                engine.inodes.unmap(&engine.log, 0, ino, page..page + 1, None)?;
+                if engine.log.segments.set_live(addr) {
+                    engine.log.space.charge(0, engine.log.segments.blocks_at(addr));
                 }
                 continue;
             }
@@ -149,7 +149,7 @@ impl Job<'_> {
                 pages: vec![(page, block)],
                 reserved: 0,
             };
-            store.submit(Transaction {
+            engine.run_transaction(Transaction {
                 lane: 0,
                 durable: false,
                 groups: Vec::new(),
@@ -157,18 +157,18 @@ impl Job<'_> {
             })?;
             // It lost its mark, but the other owner still refers to it; the next round marks it in
             // the tree.
-            if store.segments.set_live(addr) {
-                store.space.charge(0, store.segments.blocks_at(addr));
+            if engine.log.segments.set_live(addr) {
+                engine.log.space.charge(0, engine.log.segments.blocks_at(addr));
             }
         }
         Ok(())
     }
 
     /// The fixes as record groups; those that no record can say are made directly.
-    fn groups(&self, store: &Store, m: &mut Maintenance, names: names::Names) -> Result<Vec<u8>> {
+    fn groups(&self, engine: &Engine, m: &mut Maintenance, names: names::Names) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         // One timestamp per group: of two fixes of one name the later wins.
-        let mut ts = store.last_ts.load(Relaxed);
+        let mut ts = engine.totals.last_ts.load(Relaxed);
         let epoch = m.slot.folded_epoch;
         let mut put = |effects: &[Effect<'_>]| {
             ts += 1;
@@ -179,8 +179,8 @@ impl Job<'_> {
             Some(ino) => ino,
             None if !needs_home => Ino::NONE,
             None => {
-                let ino = Ino(store.next_chunk.load(Relaxed).max(1) * INOS_PER_CHUNK);
-                let attrs = dir_attrs(0o700, store.inodes.lookup(ino, &store.io)?.generation);
+                let ino = Ino(engine.totals.next_chunk.load(Relaxed).max(1) * INOS_PER_CHUNK);
+                let attrs = dir_attrs(0o700, engine.inodes.table.lookup(ino, &engine.log.io)?.generation);
                 put(&[
                     Effect::New {
                         ino,
@@ -209,10 +209,10 @@ impl Job<'_> {
         for fix in &names.fixes {
             match fix {
                 Fix::Names(ino, n) => {
-                    if let Some(inode) = store.inode(*ino)? {
+                    if let Some(inode) = engine.inodes.get(*ino, &engine.log.io)? {
                         let mut i = inode.lock();
                         i.state.set_names(*n);
-                        store.cache.list_dirty(&inode, &mut i);
+                        engine.inodes.cache.list_dirty(&inode, &mut i);
                     }
                 }
                 Fix::Remove(Name { dir, cookie, name, ino }, kind) => {

@@ -11,6 +11,7 @@ use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress, What, miscount
 use crate::api::{OpenOptions, OpenReport};
 use crate::device::{Device, WriteReq};
 use crate::engine::maintenance::Maintenance;
+use crate::engine::{Engine, Parts};
 use crate::error::{Result, StoreError};
 use crate::inodes::cache::InodeEntry;
 use crate::log::io::Io;
@@ -18,8 +19,8 @@ use crate::log::segment::{Geometry, SegmentTable};
 use crate::log::slots::check_ages;
 use crate::log::usage_table::UsageTable;
 use crate::log::usage_table::leaf_of;
+use crate::recovery::Recovery;
 use crate::recovery::superblock::{find_superblock, order_by};
-use crate::store::{Parts, Store};
 use crate::tree::block_io::{BlockSource, Owner};
 use crate::tree::inode_state::InodeState;
 use crate::tree::inode_table::{ChunkStep, InodeTable};
@@ -76,7 +77,7 @@ pub(super) fn run(
     let job = Job { o, progress, devices, bare, unread, sb, geometry };
     let brought_up = job.bring_up(false, report);
     job.unread.check()?;
-    let store = match brought_up {
+    let engine = match brought_up {
         Err(e @ (StoreError::Corrupt { .. } | StoreError::BadInode { .. } | StoreError::Invalid(_))) => {
             let remedy = "what was not in a checkpoint yet is given up";
             report.add("log", format!("cannot be replayed: {}", e.without_advice()), remedy, true);
@@ -88,9 +89,9 @@ pub(super) fn run(
         job.devices[d].write(&[WriteReq { offset: at << BLOCK_SHIFT, data: &b.0 }])?;
         job.devices[d].flush()?;
     }
-    job.repair_live(&store, rounds, report)?;
+    job.repair_live(&engine, rounds, report)?;
     job.unread.check()?;
-    store.close()
+    engine.close()
 }
 
 /// All copies of every device's superblock: those that are bad, by device and block, and what is to
@@ -164,9 +165,9 @@ impl Job<'_> {
         good.into_iter().next()
     }
 
-    /// A store on marks that were counted, with what is damaged replaced; its log replayed unless
+    /// A engine on marks that were counted, with what is damaged replaced; its log replayed unless
     /// `no_log`.
-    fn bring_up(&self, no_log: bool, report: &mut FsckReport) -> Result<Store> {
+    fn bring_up(&self, no_log: bool, report: &mut FsckReport) -> Result<Engine> {
         report.metadata_copies = self.sb.metadata_copies();
         let io = Io::new(self.devices.clone(), 16 << 20, false).of(&self.sb);
         let found = self.slot(&io, report);
@@ -241,26 +242,25 @@ impl Job<'_> {
             }
             slot.next_chunk = next;
         }
-        let store = Store::assemble(Parts {
+        let engine = Engine::new(Parts {
             devices: self.devices.clone(),
             superblock: self.sb.clone(),
             segments,
             inodes: table,
-            mlogs: self.sb.mlogs as usize,
             maintenance: Maintenance::new(slot, index, usage),
             options: OpenOptions { lanes: 1, accept_loss: true, ..OpenOptions::default() },
         });
-        store.io.suspect_all(io.take_suspects());
+        engine.log.io.suspect_all(io.take_suspects());
         for a in &walk.leave_alone {
-            store.segments.touch_addr(*a, 1);
+            engine.log.segments.touch_addr(*a, 1);
         }
-        if let Some(l) = store.mlogs.first() {
+        if let Some(l) = engine.log.mlogs.first() {
             l.note_owners(std::mem::take(&mut walk.owners));
         }
-        let groups = self.replace(&store, walk, report)?;
+        let groups = self.replace(&engine, walk, report)?;
         (self.progress)(Progress { phase: Phase::Recovery, done: 0, total: 1 });
         let mut opened = OpenReport::default();
-        store.bring_up(&mut opened, vec![groups])?;
+        Recovery { engine: &engine }.bring_up(&mut opened, vec![groups])?;
         report.not_arrived = opened.batches_dropped;
         if opened.lost > 0 {
             let what =
@@ -268,7 +268,7 @@ impl Job<'_> {
             report.add("log", what, "what they held is given up", true);
         }
         (self.progress)(Progress { phase: Phase::Recovery, done: 1, total: 1 });
-        Ok(store)
+        Ok(engine)
     }
 
     pub(super) fn walk(
@@ -391,20 +391,20 @@ impl Job<'_> {
     /// Puts what could be saved in the place of what is damaged, in memory. Returns the groups that
     /// give salvaged directories their entries: older than any, so that the log's changes come on
     /// top.
-    fn replace(&self, store: &Store, walk: Walk, report: &mut FsckReport) -> Result<Vec<u8>> {
+    fn replace(&self, engine: &Engine, walk: Walk, report: &mut FsckReport) -> Result<Vec<u8>> {
         let mut groups = Vec::new();
         for (ino, e) in &walk.lost {
-            store.inodes.clear(*ino, e.generation.wrapping_add(1), e.epoch, &store.io)?;
+            engine.inodes.table.clear(*ino, e.generation.wrapping_add(1), e.epoch, &engine.log.io)?;
         }
         for (ino, i) in &walk.inodes {
-            let e = store.inodes.lookup(*ino, &store.io)?;
+            let e = engine.inodes.table.lookup(*ino, &engine.log.io)?;
             if e.generation != i.generation {
-                store.inodes.set(*ino, e.block, i.generation, e.epoch, &store.io)?;
+                engine.inodes.table.set(*ino, e.block, i.generation, e.epoch, &engine.log.io)?;
             }
         }
         for Salvage { state, entries } in walk.salvaged {
             let dir = state.ino();
-            self.put(store, state)?;
+            self.put(engine, state)?;
             for e in entries {
                 let Some(v) = version(groups.len()) else { break };
                 let set = Effect::Set {
@@ -426,27 +426,28 @@ impl Job<'_> {
                 "a new one is made; all names go to lost+found",
                 true,
             );
-            let e = store.inodes.lookup(ROOT_INO, &store.io)?;
+            let e = engine.inodes.table.lookup(ROOT_INO, &engine.log.io)?;
             if !e.block.is_none() {
-                store.inodes.clear(ROOT_INO, e.generation, e.epoch, &store.io)?;
+                engine.inodes.table.clear(ROOT_INO, e.generation, e.epoch, &engine.log.io)?;
             }
             let mut state = InodeState::new(ROOT_INO, dir_attrs(0o755, 0), ROOT_INO);
             state.set_names(1);
-            self.put(store, state)?;
-            store.inode_count.fetch_add(1, Relaxed);
+            self.put(engine, state)?;
+            engine.totals.inodes.fetch_add(1, Relaxed);
         }
         Ok(groups)
     }
 
     /// Makes `state` the inode's state, to be written by the next checkpoint.
-    fn put(&self, store: &Store, state: InodeState) -> Result<()> {
+    fn put(&self, engine: &Engine, state: InodeState) -> Result<()> {
         let ino = state.ino();
         let mut state = Some(state);
-        let inode = store.cache.get_or_load(ino, || Ok(state.take().map(|s| InodeEntry::new(s, true))))?;
+        let inode =
+            engine.inodes.cache.get_or_load(ino, || Ok(state.take().map(|s| InodeEntry::new(s, true))))?;
         if let Some(inode) = inode {
             let mut i = inode.lock();
-            store.count_unwritten(0, &mut i);
-            store.cache.list_dirty(&inode, &mut i);
+            i.charge_unwritten(&engine.log.space, 0);
+            engine.inodes.cache.list_dirty(&inode, &mut i);
         }
         Ok(())
     }

@@ -17,10 +17,10 @@
 
 use super::{after, next_mapped};
 use crate::device::ReadReq;
+use crate::engine::Engine;
 use crate::engine::maintenance::Maintenance;
 use crate::error::{Result, StoreError};
 use crate::log::io::Io;
-use crate::store::Store;
 use crate::tree::block_io::BlockSource;
 use crate::tree::inode_state::InodeState;
 use crate::tree::inode_table::ChunkStep;
@@ -92,14 +92,14 @@ impl ScrubStep {
 /// The medium itself, and behind it what is not there yet.
 struct Medium<'a> {
     io: Io,
-    store: &'a Store,
+    engine: &'a Engine,
 }
 
 impl Medium<'_> {
     /// File data: it has no copy.
     fn read_data(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
         match self.io.read(r, what) {
-            Err(e) if self.store.io.is_queued(r) => self.store.io.read(r, what).map_err(|_| e),
+            Err(e) if self.engine.log.io.is_queued(r) => self.engine.log.io.read(r, what).map_err(|_| e),
             done => done,
         }
     }
@@ -108,18 +108,21 @@ impl Medium<'_> {
 impl BlockSource for Medium<'_> {
     fn read(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
         let b = self.read_data(r, what)?;
-        if !self.store.io.is_queued(r) {
+        if !self.engine.log.io.is_queued(r) {
             let _ = self.io.bad_copy(r, what); // Remembered for the end of the step.
         }
         Ok(b)
     }
 }
 
-impl Store {
+/// Scrubs an open volume.
+pub(crate) struct Scrub<'a>(pub &'a Engine);
+
+impl Scrub<'_> {
     /// Reads go on after an error of a write, but not after the end.
     fn check_open(&self) -> Result<()> {
         // Relaxed: a device that is read a little later does no harm.
-        if self.closing.load(Ordering::Relaxed) { Err(StoreError::Closed) } else { Ok(()) }
+        if self.0.log.sections.closing.load(Ordering::Relaxed) { Err(StoreError::Closed) } else { Ok(()) }
     }
 
     /// Compares about `budget` blocks with their sums, from `from` on.
@@ -128,29 +131,32 @@ impl Store {
     /// If the store is closed or was stopped. Damage is no error.
     pub fn scrub(&self, from: ScrubCursor, budget: u64) -> Result<ScrubStep> {
         self.check_open()?;
-        let io = Io::new(self.io.devices().to_vec(), 0, true).of(&self.superblock());
-        let medium = Medium { io, store: self };
+        let io = Io::new(self.0.log.io.devices().to_vec(), 0, true).of(&self.0.superblock());
+        let medium = Medium { io, engine: self.0 };
         let mut step = self.scrub_on(&medium, from, budget)?;
         let bad = medium.io.take_suspects();
         if bad.is_empty() {
             return Ok(step);
         }
-        self.io.suspect_all(bad);
+        self.0.log.io.suspect_all(bad);
         let healed = {
-            let mut m = self.maintenance.lock();
+            let mut m = self.0.maintenance.lock();
             self.check_open()?;
-            self.heal(&mut m)
+            self.0.cleaner().heal(&mut m)
         };
-        if !self.read_only {
-            self.io.flush(healed.iter().fold(0, |m, h| m | 1 << h.at.device()))?;
+        if !self.0.log.read_only {
+            self.0.log.io.flush(healed.iter().fold(0, |m, h| m | 1 << h.at.device()))?;
         }
         for h in healed {
             let (device, block) = (h.at.device() as u8, h.at.block());
-            let done =
-                if self.read_only { "the other copy is used" } else { "written again from the other copy" };
+            let done = if self.0.log.read_only {
+                "the other copy is used"
+            } else {
+                "written again from the other copy"
+            };
             let what = format!("{}, one of two copies: {}; {done}", h.what, h.why);
             let one = ScrubDamage { ino: h.ino, page: None, device, block, what };
-            if self.read_only { step.damage.push(one) } else { step.repaired.push(one) }
+            if self.0.log.read_only { step.damage.push(one) } else { step.repaired.push(one) }
         }
         Ok(step)
     }
@@ -162,10 +168,10 @@ impl Store {
         }
         let mut at = from;
         let mut last = None;
-        let replayed = if self.read_only { self.cache.dirty_inos() } else { BTreeSet::new() };
+        let replayed = if self.0.log.read_only { self.0.inodes.cache.dirty_inos() } else { BTreeSet::new() };
         loop {
             let in_memory = replayed.range(Ino(at.ino)..).next().map(|i| i.chunk());
-            let chunk = match self.inodes.next_chunk_or_gap(Ino(at.ino).chunk(), &self.io) {
+            let chunk = match self.0.inodes.table.next_chunk_or_gap(Ino(at.ino).chunk(), &self.0.log.io) {
                 ChunkStep::End => match in_memory {
                     Some(c) => c,
                     None => return Ok(step),
@@ -183,7 +189,7 @@ impl Store {
             self.scrub_table(chunk, last, medium, &mut step);
             last = Some(chunk);
             let end = (chunk + 1) * INOS_PER_CHUNK;
-            let entries = match self.inodes.chunk_entries(chunk, &self.io) {
+            let entries = match self.0.inodes.table.chunk_entries(chunk, &self.0.log.io) {
                 Ok(e) => e,
                 Err(e) => {
                     step.add(Ino::NONE, None, BlockAddr::NONE, format!("inode table: {e}"));
@@ -220,7 +226,7 @@ impl Store {
         };
         let refs = {
             // No checkpoint meanwhile, and no change of the superblock.
-            let m = self.maintenance.lock();
+            let m = self.0.maintenance.lock();
             self.scrub_superblocks(step);
             self.scrub_slots(medium, step);
             self.scrub_orphans(&m, medium, step);
@@ -231,7 +237,7 @@ impl Store {
         if bad.is_empty() {
             return;
         }
-        let m = self.maintenance.lock();
+        let m = self.0.maintenance.lock();
         let still: std::collections::HashSet<BlockAddr> = wanted(&m).iter().map(|r| r.addr).collect();
         for r in bad.into_iter().filter(|r| still.contains(&r.addr)) {
             if let Err(e) = medium.read(r, "usage table") {
@@ -241,8 +247,8 @@ impl Store {
     }
 
     fn scrub_superblocks(&self, step: &mut ScrubStep) {
-        for (d, device) in self.io.devices().iter().enumerate() {
-            let superblock = Superblock { device_index: d as u8, ..(*self.superblock()).clone() };
+        for (d, device) in self.0.log.io.devices().iter().enumerate() {
+            let superblock = Superblock { device_index: d as u8, ..(*self.0.superblock()).clone() };
             for at in superblock.places() {
                 let mut b = Block::zeroed();
                 let read = device.read(&mut [ReadReq { offset: at << BLOCK_SHIFT, data: &mut b.0 }]);
@@ -264,7 +270,7 @@ impl Store {
     }
 
     fn scrub_slots(&self, medium: &Medium<'_>, step: &mut ScrubStep) {
-        for addr in (0..2).flat_map(|i| self.superblock().slot_places(i)) {
+        for addr in (0..2).flat_map(|i| self.0.superblock().slot_places(i)) {
             let mut b = Block::zeroed();
             let read = medium.io.read_raw(addr, &mut b.0, "checkpoint slot");
             step.node_blocks += 1;
@@ -272,7 +278,7 @@ impl Store {
             if read.is_ok() && b.0.iter().all(|x| *x == 0) {
                 continue;
             }
-            if let Err(e) = read.and_then(|()| Ok(Slot::decode(&b, addr, self.volume)?)) {
+            if let Err(e) = read.and_then(|()| Ok(Slot::decode(&b, addr, self.0.log.volume)?)) {
                 step.add(Ino::NONE, None, addr, e.to_string());
             }
         }
@@ -295,12 +301,12 @@ impl Store {
     /// The nodes of the inode table above `chunk`, as far as the chunk `last` was not below them
     /// too.
     fn scrub_table(&self, chunk: u64, last: Option<u64>, medium: &Medium<'_>, step: &mut ScrubStep) {
-        for level in 0..=self.inodes.root().1 {
+        for level in 0..=self.0.inodes.table.root().1 {
             let index = |c: u64| c.checked_shr(8 * u32::from(level)).unwrap_or(0);
             if last.is_some_and(|l| index(l) == index(chunk)) {
                 continue;
             }
-            let node = || self.inodes.node_ref(level, index(chunk), &self.io).ok();
+            let node = || self.0.inodes.table.node_ref(level, index(chunk), &self.0.log.io).ok();
             let Some(r) = node().filter(|r| self.is_block(*r)) else { continue };
             step.node_blocks += 1;
             let Err(e) = medium.read(r, "inode table node") else { continue };
@@ -312,12 +318,12 @@ impl Store {
 
     /// Whether a reference can lead to a block at all: changed nodes have none yet.
     fn is_block(&self, r: BlockRef) -> bool {
-        self.segments.geometry.locate(r.addr).is_some()
+        self.0.log.segments.geometry.locate(r.addr).is_some()
     }
 
     /// An inode as recovery made it in memory: every block it refers to that lies on the medium.
     fn scrub_replayed(&self, ino: Ino, medium: &Medium<'_>, step: &mut ScrubStep) -> Result<()> {
-        let Some(inode) = self.inode(ino)? else { return Ok(()) };
+        let Some(inode) = self.0.inodes.get(ino, &self.0.log.io)? else { return Ok(()) };
         let mut inner = inode.lock();
         if inner.gone || !inner.folded {
             return Ok(()); // No name leads to it.
@@ -342,7 +348,11 @@ impl Store {
             let mut part = ScrubStep::default();
             let left = budget.saturating_sub(step.blocks()).max(1);
             let next = visit(ino, block, page, left, medium, &mut part);
-            let now = if part.damage.is_empty() { block } else { self.inodes.lookup(ino, &self.io)?.block };
+            let now = if part.damage.is_empty() {
+                block
+            } else {
+                self.0.inodes.table.lookup(ino, &self.0.log.io)?.block
+            };
             if now == block {
                 step.data_blocks += part.data_blocks;
                 step.node_blocks += part.node_blocks;

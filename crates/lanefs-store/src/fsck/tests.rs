@@ -305,10 +305,10 @@ fn a_name_that_is_there_twice() {
             let cookie = cookie(b"double") + n;
             EntryRef { cookie, ino: Ino(ino), kind: FileKind::File, name: b"double" }.put(&mut bytes);
         }
-        let inode = s.inode(Ino(203)).unwrap().unwrap();
+        let inode = s.engine.inodes.get(Ino(203), &s.engine.log.io).unwrap().unwrap();
         let mut i = inode.lock();
         i.state.set_inline_bucket(dir_bucket::body(&bytes));
-        s.cache.list_dirty(&inode, &mut i);
+        s.engine.inodes.cache.list_dirty(&inode, &mut i);
     });
     v.heal(&["\"double\": has the name of another one"]);
     v.with(|s| {
@@ -336,10 +336,10 @@ fn wrong_link_counts() {
     let mut v = Volume::new();
     v.with(|s| {
         for (ino, n) in [(1001, 7), (1002, 0), (203, 3)] {
-            let inode = s.inode(Ino(ino)).unwrap().unwrap();
+            let inode = s.engine.inodes.get(Ino(ino), &s.engine.log.io).unwrap().unwrap();
             let mut i = inode.lock();
             i.state.set_names(n);
-            s.cache.list_dirty(&inode, &mut i);
+            s.engine.inodes.cache.list_dirty(&inode, &mut i);
         }
     });
     v.heal(&["inode 1001: counts 7 names, and has 1", "inode 1002: counts 0", "inode 203: counts 3"]);
@@ -386,9 +386,13 @@ fn what_has_no_name_comes_to_lost_and_found() {
             let mut state = crate::tree::inode_state::InodeState::new(Ino(ino), attrs, Ino(1));
             state.set_names(n);
             let mut state = Some(state);
-            let inode = s.cache.get_or_load(Ino(ino), || Ok(state.take().map(|s| InodeEntry::new(s, true))));
+            let inode = s
+                .engine
+                .inodes
+                .cache
+                .get_or_load(Ino(ino), || Ok(state.take().map(|s| InodeEntry::new(s, true))));
             let inode = inode.unwrap().unwrap();
-            s.cache.list_dirty(&inode, &mut inode.lock());
+            s.engine.inodes.cache.list_dirty(&inode, &mut inode.lock());
         }
     });
     v.heal(&["inode 6000: has no name", "inode 6001: was unlinked"]);
@@ -420,7 +424,7 @@ fn preallocated() -> Volume {
         let u = InodeUpdate { ino: Ino(1010), attrs, size_only: false, xattrs: None, pages, reserved: 0 };
         let inodes = vec![u];
         s.submit(Transaction { lane: 0, durable: true, groups: Vec::new(), inodes }).unwrap();
-        assert_eq!(s.unwritten_counted(), 0);
+        assert_eq!(s.engine.totals.unwritten(), 0);
     });
     assert!(v.check(false).is_clean());
     v
@@ -429,10 +433,10 @@ fn preallocated() -> Volume {
 #[test]
 fn a_slot_that_counts_preallocated_pages_wrong_is_set() {
     let mut v = preallocated();
-    v.with(|s| assert_eq!(s.unwritten.swap(3, std::sync::atomic::Ordering::Relaxed), 8));
+    v.with(|s| assert_eq!(s.engine.totals.unwritten.swap(3, std::sync::atomic::Ordering::Relaxed), 8));
     v.heal(&["checkpoint slot: 3 preallocated pages without a block are counted; there are 8"]);
     v.with(|s| {
-        assert_eq!(s.unwritten_counted(), 8);
+        assert_eq!(s.engine.totals.unwritten(), 8);
         assert!(s.audit().unwrap().problems.is_empty());
     });
 }
@@ -441,11 +445,11 @@ fn a_slot_that_counts_preallocated_pages_wrong_is_set() {
 fn an_inode_that_counts_its_preallocated_pages_wrong_is_counted_anew() {
     let mut v = preallocated();
     v.with(|s| {
-        let inode = s.inode(Ino(1010)).unwrap().unwrap();
+        let inode = s.engine.inodes.get(Ino(1010), &s.engine.log.io).unwrap().unwrap();
         let mut i = inode.lock();
         let p = i.state.prealloc();
         i.state.preallocate(p, 5);
-        s.cache.list_dirty(&inode, &mut i);
+        s.engine.inodes.cache.list_dirty(&inode, &mut i);
     });
     v.heal(&["inode 1010: map: 5 preallocated pages without a block are counted; there are 8"]);
     v.with(|s| {
@@ -533,11 +537,11 @@ fn unreadable_tables_are_counted_and_searched() {
 fn wrong_usage_marks() {
     let mut v = Volume::new();
     v.with(|s| {
-        let mut m = s.maintenance.lock();
-        let used = (0..s.segments.len()).filter(|seg| s.segments.info(*seg).tree > 3);
+        let mut m = s.engine.maintenance.lock();
+        let used = (0..s.engine.log.segments.len()).filter(|seg| s.engine.log.segments.info(*seg).tree > 3);
         for seg in used.take(2) {
-            let i = s.segments.live_blocks(seg)[1];
-            s.segments.clear_tree(s.segments.geometry.addr(seg, i));
+            let i = s.engine.log.segments.live_blocks(seg)[1];
+            s.engine.log.segments.clear_tree(s.engine.log.segments.geometry.addr(seg, i));
             m.usage.dirty.insert(crate::log::usage_table::leaf_of(seg));
         }
     });

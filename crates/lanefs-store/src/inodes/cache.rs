@@ -19,6 +19,7 @@
 use crate::error::Result;
 use crate::hash::{WordMap, WordSet};
 use crate::log::segment::SegmentTable;
+use crate::tree::directory::StateLock;
 use crate::tree::inode_state::InodeState;
 use lanefs_format::{BlockAddr, Ino};
 use lanefs_sync::CachePadded;
@@ -210,6 +211,12 @@ impl CachedInode {
     }
 }
 
+impl StateLock for CachedInode {
+    fn with<T>(&self, f: impl FnOnce(&mut InodeState) -> T) -> T {
+        f(&mut self.lock().state)
+    }
+}
+
 /// So many that what a fold looks up rarely shares a shard with what calls look up.
 const SHARDS: usize = 256;
 /// So many blocks of one inode wait for their marks to be taken, at most.
@@ -344,6 +351,17 @@ impl InodeCache {
             s.dirty.push(inode.clone());
             if s.dirty.len().is_multiple_of(STEP) {
                 self.listed.fetch_add(STEP, Relaxed);
+            }
+        }
+    }
+
+    /// Puts inodes on the dirty lists whose turn is over, whatever became of them.
+    pub fn list_again(&self, inodes: &[Arc<CachedInode>]) {
+        for c in inodes {
+            let mut i = c.lock();
+            i.listed = false;
+            if !i.gone {
+                self.list_dirty(c, &mut i);
             }
         }
     }

@@ -1,6 +1,95 @@
-//! The inodes in memory, and how they are read and changed there.
+//! The inodes in memory, and how they are read and changed there. What is changed is on disk with
+//! the inode's next update or the next checkpoint, which the engine makes.
 
 pub(crate) mod cache;
 mod preallocate;
 mod reading;
 mod unmap;
+
+use crate::error::{Result, StoreError};
+use crate::log::io::Io;
+use crate::tree::block_io::{BlockSink, BlockSource};
+use crate::tree::inode_state::InodeState;
+use crate::tree::inode_table::InodeTable;
+use cache::{CachedInode, InodeCache, InodeEntry};
+use lanefs_format::{Attrs, Ino};
+use std::sync::Arc;
+
+/// The inodes of a volume: where each is on disk, and those in memory.
+pub(crate) struct Inodes {
+    pub table: InodeTable,
+    pub cache: InodeCache,
+    /// See `OpenOptions::memory_bytes`.
+    memory_bytes: usize,
+}
+
+impl Inodes {
+    /// None is in memory yet.
+    pub fn new(table: InodeTable, memory_bytes: usize) -> Inodes {
+        Inodes { table, cache: InodeCache::new(), memory_bytes }
+    }
+
+    fn load(&self, ino: Ino, io: &Io) -> Result<Option<InodeEntry>> {
+        let e = self.table.lookup(ino, io)?;
+        if e.block.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(InodeEntry::new(InodeState::load(ino, e.block, io)?, true)))
+    }
+
+    /// Returns an inode; `None` if neither the table nor an update knows it.
+    pub fn get(&self, ino: Ino, io: &Io) -> Result<Option<Arc<CachedInode>>> {
+        self.cache.get_or_load(ino, || self.load(ino, io))
+    }
+
+    /// Returns an inode that is being updated; one whose NEW is not folded yet is made.
+    pub fn get_or_new(&self, ino: Ino, attrs: &Attrs, io: &Io) -> Result<Arc<CachedInode>> {
+        let inode = self.cache.get_or_load(ino, || {
+            Ok(Some(match self.load(ino, io)? {
+                Some(i) => i,
+                None => InodeEntry::new(InodeState::new(ino, *attrs, Ino::NONE), false),
+            }))
+        })?;
+        inode.ok_or_else(|| StoreError::Invalid(format!("inode {ino} does not exist")))
+    }
+
+    /// Reads the blocks of those of these inodes that are not in memory together, for who goes on
+    /// to fold them.
+    pub fn expect(&self, inos: impl Iterator<Item = Ino>, io: &Io) -> Result<()> {
+        let mut refs = Vec::new();
+        for ino in inos {
+            if !self.cache.has(ino) {
+                refs.extend(Some(self.table.lookup(ino, io)?.block).filter(|r| !r.is_none()));
+            }
+        }
+        io.expect(&refs);
+        Ok(())
+    }
+
+    /// Called after the `n`th of many inodes was folded or captured: writes what is queued if it is
+    /// much, and now and then the chunks of the inode table, of which each may have another, if
+    /// these are much; then lets them go.
+    pub fn evict_or_flush(&self, n: usize, sink: &mut dyn BlockSink) -> Result<()> {
+        if n % 256 == 255 && self.table.memory() > self.memory_bytes / 2 {
+            self.table.write_chunks(sink)?;
+            self.table.evict_clean();
+        }
+        sink.flush_if_full()
+    }
+
+    /// Memory of inodes and inode table, in bytes, about; not that of the cache of node blocks.
+    pub fn memory(&self) -> usize {
+        self.cache.memory() + self.table.memory()
+    }
+
+    /// Gives up what is clean of inodes and inode table, if they take more memory than
+    /// `OpenOptions::memory_bytes`.
+    pub fn shrink(&self) {
+        let half = self.memory_bytes / 2;
+        self.cache.evict_made();
+        self.cache.shrink(half);
+        if self.table.memory() > half {
+            self.table.evict_clean();
+        }
+    }
+}

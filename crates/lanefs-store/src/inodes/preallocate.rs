@@ -12,8 +12,11 @@
 //!    synced has its room after a crash.
 
 use crate::error::{Result, StoreError};
+use crate::inodes::Inodes;
 use crate::inodes::cache::{CachedInode, InodeEntry};
-use crate::store::Store;
+use crate::log::Log;
+use crate::log::io::Io;
+use crate::log::space::Space;
 use crate::tree::inode_state::{InodeState, PageAt};
 use crate::tree::radix::Found;
 use lanefs_format::prealloc::Prealloc;
@@ -24,50 +27,49 @@ use std::sync::Arc;
 /// So many pages are looked at under one lock: 4 GiB.
 const AT_ONCE: u64 = 1 << 20;
 
-impl Store {
-    /// Whether this volume can keep room for preallocated pages: those made before it was part of
-    /// the format cannot.
-    pub fn has_preallocation(&self) -> bool {
-        self.superblock().has_preallocation()
-    }
-
-    /// Keeps room for these pages, those that have a block excepted; returns for how many more.
-    /// [`StoreError::NoSpace`] if there is not as much; of more than 4 GiB some may have been
-    /// preallocated before, if others took the rest meanwhile. On disk with the inode's next
-    /// update; the attributes are asked for only if the store has none yet.
+impl Inodes {
+    /// Keeps room for these pages, those that have a block excepted: see
+    /// [`crate::Store::preallocate`].
     pub fn preallocate(
         &self,
+        log: &Log,
         lane: usize,
         ino: Ino,
         pages: Range<u64>,
         attrs: &dyn Fn() -> Attrs,
     ) -> Result<u64> {
-        self.check_writable()?;
+        log.check_writable()?;
         if pages.start > pages.end || pages.end > PAGES_END {
             return Err(StoreError::Invalid(format!("pages {pages:?} are beyond what a map can hold")));
         }
-        let inode = match self.inode(ino)? {
+        let inode = match self.get(ino, &log.io)? {
             Some(inode) => inode,
-            None => self.inode_or_new(ino, &Attrs { size: 0, ..attrs() })?,
+            None => self.get_or_new(ino, &Attrs { size: 0, ..attrs() }, &log.io)?,
         };
         let len = pages.end - pages.start;
         // What would fill the volume and fail does not begin.
         if len > AT_ONCE {
-            let missing = len - self.ask(&inode, |s| s.room_in(&pages))?;
-            if missing > self.space.free_exact().max(0) as u64 {
+            let missing = len - self.ask(&inode, &log.io, |s| s.room_in(&pages))?;
+            if missing > log.space.free_exact().max(0) as u64 {
                 return Err(StoreError::NoSpace);
             }
         }
         let (mut from, mut more) = (pages.start, 0);
         while from < pages.end {
             let to = pages.end.min(from.saturating_add(AT_ONCE));
-            more += self.preallocate_at_once(lane, &inode, from..to)?;
+            more += self.preallocate_at_once(log, lane, &inode, from..to)?;
             from = to;
         }
         Ok(more)
     }
 
-    fn preallocate_at_once(&self, lane: usize, inode: &Arc<CachedInode>, pages: Range<u64>) -> Result<u64> {
+    fn preallocate_at_once(
+        &self,
+        log: &Log,
+        lane: usize,
+        inode: &Arc<CachedInode>,
+        pages: Range<u64>,
+    ) -> Result<u64> {
         let unwritten_of = |s: &InodeState, p: &Prealloc| s.without_block(p, &(0..u64::MAX));
         loop {
             let mut guard = inode.lock();
@@ -80,7 +82,7 @@ impl Store {
                 Found::Here(n) => n,
                 Found::Missing(w) => {
                     drop(guard);
-                    self.read_node(inode, &w, |s| {
+                    self.read_node(inode, &w, &log.io, |s| {
                         match unwritten_of(s, &s.prealloc().with(pages.clone())) {
                             Found::Missing(w) => Some(w),
                             Found::Here(_) => None,
@@ -93,14 +95,14 @@ impl Store {
             if more == 0 {
                 return Ok(0);
             }
-            if !self.space.reserve(lane, more) {
+            if !log.space.reserve(lane, more) {
                 return Err(StoreError::NoSpace);
             }
             inner.state.preallocate(prealloc, unwritten);
             // The reservation becomes the charge.
             let charged = inner.unwritten_change();
             debug_assert_eq!(charged, more as i64);
-            self.space.account_write(lane, more, more, 0);
+            log.space.account_write(lane, more, more, 0);
             inner.state.next_version();
             self.cache.list_dirty(inode, inner);
             self.cache.update_weight(inode.ino, inner);
@@ -108,38 +110,40 @@ impl Store {
         }
     }
 
-    /// Charges room for the preallocated pages of an inode that came to have no block, or gives it
-    /// back. To be called after each change of its pages, under its lock.
-    pub(crate) fn count_unwritten(&self, lane: usize, inner: &mut InodeEntry) {
-        match inner.unwritten_change() {
-            0 => {}
-            more @ 1.. => self.space.charge(lane, more as u64),
-            less => self.space.credit(lane, less.unsigned_abs()),
-        }
-    }
-
     /// Whether a page has a block or room kept for one: writing it takes nothing from what is free,
     /// but for a while.
-    pub fn has_room(&self, ino: Ino, page: u64) -> Result<bool> {
-        let Some(inode) = self.inode(ino)? else { return Ok(false) };
-        self.ask(&inode, |s: &InodeState| {
+    pub fn has_room(&self, ino: Ino, page: u64, io: &Io) -> Result<bool> {
+        let Some(inode) = self.get(ino, io)? else { return Ok(false) };
+        self.ask(&inode, io, |s: &InodeState| {
             s.lookup(page).map(|at| at != PageAt::Hole || s.prealloc().contains(page))
         })
     }
 
     /// Whether the inode has preallocated pages, none of them behind its first `pages`, and room
-    /// for each of these: where it is written next, but behind its end, there is room.
-    pub fn is_backed(&self, ino: Ino, pages: u64) -> Result<bool> {
-        let Some(inode) = self.inode(ino)? else { return Ok(false) };
-        self.ask(&inode, |s| match s.prealloc().ranges().last() {
+    /// for each of these: see [`crate::Store::is_backed`].
+    pub fn is_backed(&self, ino: Ino, pages: u64, io: &Io) -> Result<bool> {
+        let Some(inode) = self.get(ino, io)? else { return Ok(false) };
+        self.ask(&inode, io, |s| match s.prealloc().ranges().last() {
             Some(last) if last.end <= pages => s.room_in(&(0..pages)).map(|n| n == pages),
             _ => Found::Here(false),
         })
     }
 
     /// How many of these pages have a block, or room kept for one.
-    pub fn room_in(&self, ino: Ino, pages: Range<u64>) -> Result<u64> {
-        let Some(inode) = self.inode(ino)? else { return Ok(0) };
-        self.ask(&inode, |s| s.room_in(&pages))
+    pub fn room_in(&self, ino: Ino, pages: Range<u64>, io: &Io) -> Result<u64> {
+        let Some(inode) = self.get(ino, io)? else { return Ok(0) };
+        self.ask(&inode, io, |s| s.room_in(&pages))
+    }
+}
+
+impl InodeEntry {
+    /// Charges room for the preallocated pages of an inode that came to have no block, or gives it
+    /// back. To be called after each change of its pages, under its lock.
+    pub fn charge_unwritten(&mut self, space: &Space, lane: usize) {
+        match self.unwritten_change() {
+            0 => {}
+            more @ 1.. => space.charge(lane, more as u64),
+            less => space.credit(lane, less.unsigned_abs()),
+        }
     }
 }

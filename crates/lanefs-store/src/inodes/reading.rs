@@ -2,19 +2,22 @@
 
 use crate::api::*;
 use crate::error::{Result, StoreError};
+use crate::inodes::Inodes;
 use crate::inodes::cache::CachedInode;
-use crate::store::Store;
+use crate::log::io::Io;
 use crate::tree::block_io::BlockSource;
+use crate::tree::directory;
 use crate::tree::inode_state::{InodeState, PageAt};
-use crate::tree::radix::Found;
+use crate::tree::radix::{Found, Wanted};
 use lanefs_format::checksum;
 use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
 
-impl Store {
+impl Inodes {
     /// Runs `ask` on an inode's state, reading what it misses with the lock released.
     pub(crate) fn ask<T>(
         &self,
         inode: &CachedInode,
+        io: &Io,
         mut ask: impl FnMut(&InodeState) -> Found<T>,
     ) -> Result<T> {
         loop {
@@ -22,7 +25,7 @@ impl Store {
                 Found::Here(t) => return Ok(t),
                 Found::Missing(w) => w,
             };
-            let r = self.io.read(wanted.r, wanted.what);
+            let r = io.read(wanted.r, wanted.what);
             let mut inner = inode.lock();
             match r {
                 Ok(b) => {
@@ -40,8 +43,8 @@ impl Store {
     }
 
     /// An inode's durable and submitted state; `None` if the store does not know it.
-    pub fn load_inode(&self, ino: Ino) -> Result<Option<InodeImage>> {
-        let Some(inode) = self.inode(ino)? else { return Ok(None) };
+    pub fn image(&self, ino: Ino, io: &Io) -> Result<Option<InodeImage>> {
+        let Some(inode) = self.get(ino, io)? else { return Ok(None) };
         loop {
             let (len, refs) = {
                 let i = inode.lock();
@@ -53,7 +56,7 @@ impl Store {
                     Err((len, refs)) => (len, refs.to_vec()),
                 }
             };
-            let blob = crate::tree::inode_state::read_xattrs(ino, len, &refs, &self.io);
+            let blob = crate::tree::inode_state::read_xattrs(ino, len, &refs, io);
             let i = inode.lock();
             match i.state.xattrs() {
                 Err((_, now)) if now == refs => return Ok(Some(image_of(&i.state, blob?))),
@@ -64,8 +67,15 @@ impl Store {
 
     /// Fills each block of `pages`, from page `first` on; every block is verified. A hole is zeros
     /// and says so.
-    pub fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> Result<()> {
-        let Some(inode) = self.inode(ino)? else {
+    pub fn read_pages(
+        &self,
+        ino: Ino,
+        first: u64,
+        pages: &mut [PageRead<'_>],
+        io: &Io,
+        wait_for_writes: impl Fn(),
+    ) -> Result<()> {
+        let Some(inode) = self.get(ino, io)? else {
             // Nothing was submitted of it yet.
             for p in pages {
                 p.block.0.fill(0);
@@ -81,7 +91,7 @@ impl Store {
             while at < todo.len() {
                 // As many as the map knows, under one lock; then the node that is missing, without
                 // it.
-                let n = self.ask(&inode, |s| {
+                let n = self.ask(&inode, io, |s| {
                     let (from, refs) = (at, &mut refs);
                     while at < todo.len() {
                         let n = todo[at];
@@ -105,7 +115,7 @@ impl Store {
                 })?;
                 debug_assert_eq!(n, at);
             }
-            let bad = self.read_verified(pages, &refs)?;
+            let bad = read_verified(pages, &refs, io)?;
             if bad.is_empty() {
                 return Ok(());
             }
@@ -119,59 +129,57 @@ impl Store {
                     format!("the data of page {} of inode {ino} has a wrong checksum", first + n as u64);
                 return Err(StoreError::Corrupt { addr: r.addr, what: "file data", why });
             }
-            if patience == 2
-                && let Some(_m) = self.try_maintenance()
-            {
-                self.drain(|| ());
+            if patience == 2 {
+                wait_for_writes();
             }
             todo = bad.into_iter().map(|(n, _)| n).collect();
         }
     }
 
-    /// Reads the blocks of `refs` into their pages and returns those that do not verify.
-    fn read_verified(
-        &self,
-        pages: &mut [PageRead<'_>],
-        refs: &[(usize, BlockRef)],
-    ) -> Result<Vec<(usize, BlockRef)>> {
-        let mut next = 0;
-        let mut reqs: Vec<(BlockAddr, &mut Block)> = Vec::with_capacity(refs.len());
-        for (n, p) in pages.iter_mut().enumerate() {
-            if next < refs.len() && refs[next].0 == n {
-                p.hole = false;
-                reqs.push((refs[next].1.addr, &mut *p.block));
-                next += 1;
-            }
-        }
-        if reqs.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.io.read_blocks(&mut reqs, "read of file data")?;
-        drop(reqs);
-        Ok(refs.iter().filter(|(n, r)| !checksum::matches(*r, &pages[*n].block.0)).copied().collect())
-    }
-
     /// The first page at or after `page` that holds data.
-    pub fn next_data(&self, ino: Ino, page: u64) -> Result<Option<u64>> {
+    pub fn next_data(&self, ino: Ino, page: u64, io: &Io) -> Result<Option<u64>> {
         // An inode of which nothing was submitted yet holds no data.
-        let Some(inode) = self.inode(ino)? else { return Ok(None) };
-        self.ask(&inode, |s| s.next_data(page))
+        let Some(inode) = self.get(ino, io)? else { return Ok(None) };
+        self.ask(&inode, io, |s| s.next_data(page))
     }
 
     /// The first page at or after `page` that holds none.
-    pub fn next_hole(&self, ino: Ino, page: u64) -> Result<Option<u64>> {
-        let Some(inode) = self.inode(ino)? else { return Ok(Some(page)) };
-        self.ask(&inode, |s| s.next_hole(page).map(Some))
+    pub fn next_hole(&self, ino: Ino, page: u64, io: &Io) -> Result<Option<u64>> {
+        let Some(inode) = self.get(ino, io)? else { return Ok(Some(page)) };
+        self.ask(&inode, io, |s| s.next_hole(page).map(Some))
     }
 
-    /// The folded bucket of directory `dir` that covers `cookie`.
-    pub fn load_bucket(&self, dir: Ino, cookie: u64) -> Result<BucketImage> {
-        self.read_bucket(dir, cookie)
+    /// Reads a map node with the inode's lock released. It may have been replaced and its block
+    /// reused meanwhile: only if it `is_asked` for still it is bad.
+    pub fn read_node(
+        &self,
+        inode: &CachedInode,
+        w: &Wanted,
+        io: &Io,
+        is_asked: impl Fn(&InodeState) -> Option<Wanted>,
+    ) -> Result<()> {
+        let read = io.read(w.r, w.what);
+        let mut inner = inode.lock();
+        match read {
+            Ok(b) => inner.state.install(w, &b),
+            Err(e) if is_asked(&inner.state).as_ref() == Some(w) => Err(e),
+            Err(_) => Ok(()),
+        }
     }
 
-    /// What the inode table says of a chunk of inode numbers.
-    pub fn chunk_usage(&self, chunk: u64) -> Result<ChunkUsage> {
-        self.inodes.chunk_usage(chunk, &self.io)
+    /// Returns the folded bucket of directory `ino` that covers `cookie`.
+    pub fn bucket(&self, ino: Ino, cookie: u64, io: &Io) -> Result<BucketImage> {
+        let inode = self
+            .get(ino, io)?
+            .ok_or_else(|| StoreError::Invalid(format!("directory {ino} does not exist")))?;
+        let mut tries = 0;
+        loop {
+            match directory::load_bucket(&*inode, io, cookie) {
+                // The bucket may have been rewritten and its block reused since the map was asked.
+                Err(StoreError::Corrupt { .. }) if tries < 2 => tries += 1,
+                other => return other,
+            }
+        }
     }
 }
 
@@ -185,4 +193,27 @@ fn image_of(s: &InodeState, xattrs: Vec<u8>) -> InodeImage {
         behind: s.prealloc().pages_in(&(end..u64::MAX)),
         xattrs,
     }
+}
+
+/// Reads the blocks of `refs` into their pages and returns those that do not verify.
+fn read_verified(
+    pages: &mut [PageRead<'_>],
+    refs: &[(usize, BlockRef)],
+    io: &Io,
+) -> Result<Vec<(usize, BlockRef)>> {
+    let mut next = 0;
+    let mut reqs: Vec<(BlockAddr, &mut Block)> = Vec::with_capacity(refs.len());
+    for (n, p) in pages.iter_mut().enumerate() {
+        if next < refs.len() && refs[next].0 == n {
+            p.hole = false;
+            reqs.push((refs[next].1.addr, &mut *p.block));
+            next += 1;
+        }
+    }
+    if reqs.is_empty() {
+        return Ok(Vec::new());
+    }
+    io.read_blocks(&mut reqs, "read of file data")?;
+    drop(reqs);
+    Ok(refs.iter().filter(|(n, r)| !checksum::matches(*r, &pages[*n].block.0)).copied().collect())
 }

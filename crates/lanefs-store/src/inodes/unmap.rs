@@ -8,8 +8,9 @@
 
 use crate::api::Cut;
 use crate::error::{Result, StoreError};
+use crate::inodes::Inodes;
 use crate::inodes::cache::{CachedInode, Logged};
-use crate::store::Store;
+use crate::log::Log;
 use lanefs_format::{Attrs, BlockAddr, Ino};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -18,25 +19,27 @@ use std::sync::Arc;
 /// So many map nodes are read for one unmapping, at the most: 12 MiB, for 4 GiB of a file.
 const NODES_AT_ONCE: usize = 4096;
 
-impl Store {
-    /// See [`Store::unmap`]: in memory only, so no reader section; the inode's lock orders it.
-    pub(crate) fn unmap_pages(
+impl Inodes {
+    /// Takes pages out of an inode: see [`crate::Store::unmap`]. It happens in memory only, so
+    /// there is no reader section; the inode's lock orders it.
+    pub fn unmap(
         &self,
+        log: &Log,
         lane: usize,
         ino: Ino,
         pages: Range<u64>,
         cut: Option<&Cut<'_>>,
     ) -> Result<()> {
-        self.check_writable()?;
-        let inode = match (self.inode(ino)?, cut) {
-            (None, Some(cut)) => Some(self.inode_or_new(ino, &Attrs { size: 0, ..(cut.attrs)() })?),
+        log.check_writable()?;
+        let inode = match (self.get(ino, &log.io)?, cut) {
+            (None, Some(cut)) => Some(self.get_or_new(ino, &Attrs { size: 0, ..(cut.attrs)() }, &log.io)?),
             (inode, _) => inode,
         };
         // An inode of which nothing was submitted yet has nothing to unmap.
         let Some(inode) = inode else { return Ok(()) };
-        let portions = self.unmap_portions(&inode, &pages)?;
+        let portions = self.unmap_portions(log, &inode, &pages)?;
         for (n, pages) in portions.into_iter().enumerate().rev() {
-            self.unmap_at_once(lane, &inode, pages, cut.filter(|_| n == 0))?;
+            self.unmap_at_once(log, lane, &inode, pages, cut.filter(|_| n == 0))?;
         }
         Ok(())
     }
@@ -44,13 +47,13 @@ impl Store {
     /// Reads all map nodes that these pages need, so that what cannot be read shows before anything
     /// has changed. They stay in memory unless they are many: then there are several portions, of
     /// which only the first is still to be read when the others are unmapped.
-    fn unmap_portions(&self, inode: &CachedInode, pages: &Range<u64>) -> Result<Vec<Range<u64>>> {
+    fn unmap_portions(&self, log: &Log, inode: &CachedInode, pages: &Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut portions = Vec::new();
         let (mut begin, mut from, mut read) = (pages.start, pages.start, 0);
         loop {
             let missing = inode.lock().state.missing_in(&(from..pages.end));
             let Some((w, at)) = missing else { break };
-            self.read_node(inode, &w, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
+            self.read_node(inode, &w, &log.io, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
             (from, read) = (at, read + 1);
             if read >= NODES_AT_ONCE && at > begin {
                 inode.lock().state.evict_clean();
@@ -65,6 +68,7 @@ impl Store {
     /// Unmaps these pages, or changes nothing.
     fn unmap_at_once(
         &self,
+        log: &Log,
         lane: usize,
         inode: &Arc<CachedInode>,
         pages: Range<u64>,
@@ -77,14 +81,14 @@ impl Store {
             }
             let Some((w, at)) = g.state.missing_in(&pages) else { break g };
             drop(g);
-            self.read_node(inode, &w, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
+            self.read_node(inode, &w, &log.io, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
         };
         let inner = &mut *g;
         let tail_was = inner.state.tail_extent();
         let mut freed: SmallVec<[BlockAddr; 16]> = SmallVec::new();
-        let r = inner.state.unmap(pages, &self.io, &mut freed);
+        let r = inner.state.unmap(pages, &log.io, &mut freed);
         let n = freed.len() as u64;
-        freed.into_iter().for_each(|a| inner.drop_block(&self.segments, a));
+        freed.into_iter().for_each(|a| inner.drop_block(&log.segments, a));
         if let Some(cut) = cut {
             // Never longer than what was written back: a file that was written, cut and not written
             // back would be found with its size and zeros in place of its content, which it never
@@ -98,12 +102,12 @@ impl Store {
         if tail_was != inner.state.tail_extent() {
             inner.tail = Logged::No;
         }
-        self.count_unwritten(lane, inner);
+        inner.charge_unwritten(&log.space, lane);
         self.cache.list_dirty(inode, inner);
         self.cache.update_weight(inode.ino, inner);
         drop(g);
-        self.space.credit(lane, n);
+        log.space.credit(lane, n);
         // It cannot be: all nodes were in memory.
-        r.inspect_err(|e| self.io.fail(e))
+        r.inspect_err(|e| log.io.fail(e))
     }
 }

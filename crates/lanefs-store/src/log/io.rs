@@ -100,7 +100,7 @@ pub(crate) struct Io {
     /// Nothing is ever written; what is queued stays queued.
     read_only: bool,
     twins: Option<Twins>,
-    /// Blocks of which a copy is bad and the other one good, for `Store::heal`: the sum of each
+    /// Blocks of which a copy is bad and the other one good, for `engine::copies`: the sum of each
     /// address.
     suspects: Mutex<WordMap<u32>>,
     /// Length of `suspects`. Relaxed: who heals looks again later.
@@ -404,9 +404,7 @@ impl Io {
     }
 
     /// What is wrong with one of the two copies of a block that was read: where it lies, and why.
-    /// Remembers it for [`Store::heal`].
-    ///
-    /// [`Store::heal`]: crate::store::Store::heal
+    /// Remembers it for `Cleaner::heal`.
     pub fn bad_copy(&self, r: BlockRef, what: &'static str) -> Option<(BlockAddr, StoreError)> {
         let copy = self.copy_of(r.addr)?;
         if self.is_queued(r) {

@@ -1,7 +1,33 @@
-//! A message that has its places in a log.
+//! Messages: groups, inode records or a share of an epoch, in one batch or several, which get their
+//! places in an mlog, are encoded, written, and made durable by a flush.
 
-use crate::log::mlog::BatchPlace;
-use lanefs_format::batch::BatchHead;
+use crate::error::Result;
+use crate::log::Log;
+use crate::log::mlog::{BatchPlace, Mlog};
+use lanefs_format::batch::{self, BatchHead, BatchKind, InodeRecord};
+use lanefs_format::{Block, BlockAddr};
+use lanefs_sync::{Canary, planted};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The most blocks of one batch; longer messages are split.
+const BATCH_MAX: u32 = 32;
+
+/// How a message of `len` bytes is split: blocks of each batch and the bytes it takes.
+fn pieces(len: usize, segment_blocks: u32) -> Vec<(u32, usize)> {
+    let most = BATCH_MAX.min(segment_blocks - 1);
+    let room = batch::room_in(most as usize);
+    let mut left = len;
+    let mut out = Vec::new();
+    loop {
+        let n = left.min(room);
+        out.push((batch::blocks_for(n) as u32, n));
+        left -= n;
+        if left == 0 {
+            return out;
+        }
+    }
+}
 
 /// A message whose batches have their places: ready to be encoded and written.
 pub(crate) struct Placed {
@@ -22,5 +48,171 @@ impl Placed {
     }
     pub fn link_seqs(&self) -> impl Iterator<Item = u64> + '_ {
         self.places.iter().filter(|p| p.link.is_some()).map(|p| p.seq)
+    }
+}
+
+/// An epoch that is committed, or about to be, and not folded.
+pub(crate) struct Pending {
+    pub epoch: u64,
+    pub previous: u64,
+    /// The shares' bytes; who committed the epoch has the same ones.
+    pub shares: Vec<Arc<Vec<u8>>>,
+    /// Inodes that it makes and a later epoch ended.
+    pub cancelled: u64,
+}
+
+impl Log {
+    /// Gives a message its places in an mlog. Inside a reader section.
+    pub fn place(
+        &self,
+        mlog: usize,
+        head: BatchHead,
+        bytes: Vec<u8>,
+        devices: u64,
+        urgent: bool,
+    ) -> Result<Placed> {
+        let blocks = self.batches_for(bytes.len());
+        let places = self.mlogs[mlog].alloc_batches(&self.segments, &self.next_seq, &blocks, urgent)?;
+        Ok(self.placed(mlog, head, bytes, devices, places))
+    }
+
+    /// The blocks of each batch of a message of `len` bytes.
+    pub fn batches_for(&self, len: usize) -> Vec<u32> {
+        pieces(len, self.segments.geometry.segment_blocks).iter().map(|s| s.0).collect()
+    }
+
+    /// A message and the places it was given.
+    pub fn placed(
+        &self,
+        mlog: usize,
+        mut head: BatchHead,
+        bytes: Vec<u8>,
+        devices: u64,
+        places: Vec<BatchPlace>,
+    ) -> Placed {
+        head.id = places[0].place;
+        // Relaxed: set behind the flush that made the slot durable; an older value says less.
+        head.slot = self.slot_in_force.load(Ordering::Relaxed);
+        head.parts = places.len() as u32;
+        Placed { mlog, head, bytes, places, devices }
+    }
+
+    /// Segments that messages of so many bytes fill.
+    pub fn segments_for(&self, bytes: u64) -> u64 {
+        let n = self.segments.geometry.segment_blocks;
+        let most = BATCH_MAX.min(n - 1);
+        bytes / (u64::from((n - 1) / most) * batch::room_in(most as usize) as u64)
+    }
+
+    /// The blocks of a placed message, in runs.
+    pub fn encode_placed(&self, p: &Placed) -> Vec<(BlockAddr, Vec<Block>)> {
+        let split = pieces(p.bytes.len(), self.segments.geometry.segment_blocks);
+        let mut out = Vec::with_capacity(split.len());
+        let mut at = 0;
+        for (part, (place, &(blocks, n))) in p.places.iter().zip(&split).enumerate() {
+            let ctx = self.context(place.seq);
+            let stamp = self.stamp(place.seq);
+            if let Some((addr, link)) = place.link {
+                out.push((addr, vec![*batch::encode_chain(link, addr, ctx, stamp)]));
+            }
+            let mut b = vec![Block([0; lanefs_format::BLOCK_SIZE]); blocks as usize];
+            let head = BatchHead { part: part as u32, prior: place.prior, acked: place.acked, ..p.head };
+            batch::encode_batch(&mut b, &head, &p.bytes[at..at + n], place.addr, ctx, stamp);
+            at += n;
+            out.push((place.addr, b));
+        }
+        out
+    }
+
+    /// Makes durable messages whose blocks were answered: links first, then one flush per device.
+    /// Shares of an epoch are flushed too, and count as durable when the epoch is published.
+    pub fn flush_placed(&self, placed: &[Placed], shares: &[Placed], also: u64) -> Result<()> {
+        let mut mask = also;
+        for p in placed.iter().chain(shares) {
+            let m = &self.mlogs[p.mlog];
+            m.wait_links(p.last_seq());
+            mask |= p.devices | m.chain_devices();
+        }
+        let commit = placed.is_empty();
+        if planted(if commit { Canary::CommitWithoutFlush } else { Canary::FsyncWithoutFlush }) {
+            return Ok(());
+        }
+        self.io.flush(mask)?;
+        placed.iter().for_each(|p| self.mlogs[p.mlog].made_durable(p.last_place()));
+        Ok(())
+    }
+
+    pub fn links_answered(&self, placed: &[Placed]) {
+        for p in placed {
+            p.link_seqs().for_each(|s| self.mlogs[p.mlog].link_done(s));
+        }
+    }
+
+    pub fn fsync_head(&self) -> BatchHead {
+        BatchHead {
+            kind: BatchKind::Fsync,
+            id: 0,
+            // Relaxed: for people who look at the log.
+            epoch: self.epoch.load(Ordering::Relaxed),
+            previous: 0,
+            part: 0,
+            parts: 1,
+            share: 0,
+            shares: 1,
+            prior: 0,
+            acked: 0,
+            slot: 0,
+        }
+    }
+
+    /// Keeps the segments a record refers to from being freed before the next checkpoint; returns
+    /// their devices.
+    pub fn touch_record(&self, record: &InodeRecord) -> u64 {
+        let checkpoint = self.checkpoint_number.load(Ordering::Relaxed);
+        let size = u64::from(self.segments.geometry.segment_blocks);
+        let mut devices = 0;
+        for run in &record.runs {
+            let n = run.crcs.len() as u64;
+            // What was read from a device may name one that there cannot be.
+            devices |= 1u64.checked_shl(run.addr.device() as u32).unwrap_or(0);
+            let mut i = 0;
+            while i < n {
+                let a = run.addr.plus(i);
+                self.segments.touch_addr(a, checkpoint);
+                i += size - a.block() % size;
+            }
+        }
+        devices
+    }
+
+    /// Gives the shares of an epoch their places, one mlog each; if there is no room for one of
+    /// them, none gets any. Inside a reader section.
+    pub fn place_shares(&self, p: &Pending, first: usize) -> Result<Vec<Placed>> {
+        let n = p.shares.len() as u32;
+        let mut start = Vec::new();
+        batch::put_share_head(&mut start, &self.mlogs.iter().map(Mlog::acked).collect::<Vec<_>>());
+        let bytes: Vec<Vec<u8>> = p.shares.iter().map(|b| [&start[..], b].concat()).collect();
+        let blocks: Vec<Vec<u32>> = bytes.iter().map(|b| self.batches_for(b.len())).collect();
+        // A single share goes to the mlog of its caller, and beside its transaction: often one
+        // request.
+        let first = if n == 1 { first } else { 0 };
+        let places = Mlog::alloc_each(&self.mlogs[first..], &self.segments, &self.next_seq, &blocks)?;
+        let placed = bytes.into_iter().zip(places).enumerate().map(|(i, (bytes, places))| {
+            let head = BatchHead {
+                kind: BatchKind::Commit,
+                id: 0,
+                epoch: p.epoch,
+                previous: p.previous,
+                part: 0,
+                parts: 1,
+                share: i as u32,
+                shares: n,
+                prior: 0,
+                acked: 0,
+                slot: 0,
+            };
+            self.placed(first + i, head, bytes, 0, places)
+        });
+        Ok(placed.collect())
     }
 }

@@ -1,9 +1,131 @@
 //! Where blocks go: segments, the mlogs that fill them, the way to the devices, and room.
 
+pub(crate) mod discard;
 pub(crate) mod io;
 pub(crate) mod message;
 pub(crate) mod mlog;
+pub(crate) mod section;
 pub(crate) mod segment;
 pub(crate) mod slots;
 pub(crate) mod space;
 pub(crate) mod usage_table;
+
+use crate::api::OpenOptions;
+use crate::device::Device;
+use crate::error::{Result, StoreError};
+use io::Io;
+use lanefs_format::batch::Context;
+use lanefs_format::header::Stamp;
+use lanefs_format::slot::Slot;
+use lanefs_format::superblock::{Superblock, Uuid};
+use lanefs_sync::{CachePadded, MAX_LANES};
+use mlog::Mlog;
+use section::Sections;
+use segment::SegmentTable;
+use space::Space;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The log of an open volume. It gives out places and writes, and does not know what refers to a
+/// block.
+pub(crate) struct Log {
+    pub io: Io,
+    pub segments: SegmentTable,
+    pub mlogs: Vec<Mlog>,
+    pub space: Space,
+    pub sections: Sections,
+    /// The volume's identity.
+    pub volume: Uuid,
+    /// The volume's secret, folded to a word.
+    secret: u64,
+    pub read_only: bool,
+    /// This mount's generation; set once, before anything is written.
+    pub mount: AtomicU64,
+    /// Generation of the slot that was made durable last.
+    pub slot_in_force: AtomicU64,
+    /// The next chain sequence.
+    pub next_seq: CachePadded<AtomicU64>,
+    /// The checkpoint that captures what is done now; grows at each position P, by the RPS writer.
+    pub checkpoint_number: CachePadded<AtomicU64>,
+    /// The last epoch committed or folded.
+    pub epoch: CachePadded<AtomicU64>,
+}
+
+impl Log {
+    /// Makes the log of a volume. `mlogs`: what the volume was made for; it is used with fewer if
+    /// it is small.
+    pub fn new(
+        devices: Vec<Arc<dyn Device>>,
+        superblock: &Superblock,
+        segments: SegmentTable,
+        slot: &Slot,
+        options: &OpenOptions,
+    ) -> Log {
+        let usable = segments.geometry.usable();
+        let wanted = if options.mlogs > 0 { options.mlogs } else { superblock.mlogs as usize };
+        let n = space::fitting_mlogs(wanted, usable);
+        let small = usable < 96 * n as u32;
+        let lanes = if options.lanes > 0 { options.lanes } else { MAX_LANES };
+        let device_count = devices.len();
+        let read_only = options.read_only || superblock.read_only();
+        let hash = superblock.hash_key;
+        segments.set_reserved_segments(space::segments_held_back(usable, n) * 3 / 5);
+        let geometry = &segments.geometry;
+        Log {
+            space: Space::new(usable, geometry.segment_blocks, geometry.copies, n, lanes),
+            mlogs: (0..n).map(|i| Mlog::new(i, i % device_count, small)).collect(),
+            io: Io::new(devices, options.cache_bytes, read_only).of(superblock),
+            sections: Sections::new(lanes),
+            volume: superblock.volume,
+            secret: hash[0] ^ hash[1].rotate_left(29),
+            read_only,
+            mount: AtomicU64::new(slot.mount),
+            slot_in_force: AtomicU64::new(slot.generation),
+            next_seq: CachePadded::new(AtomicU64::new(slot.next_seq.max(1))),
+            checkpoint_number: CachePadded::new(AtomicU64::new(1)),
+            epoch: CachePadded::new(AtomicU64::new(slot.folded_epoch)),
+            segments,
+        }
+    }
+
+    pub fn context(&self, seq: u64) -> Context {
+        Context { mount: self.mount.load(Ordering::Relaxed), seq, secret: self.secret }
+    }
+
+    pub fn stamp(&self, sequence: u64) -> Stamp {
+        let v = &self.volume.0;
+        Stamp {
+            mount: self.mount.load(Ordering::Relaxed),
+            epoch: self.epoch.load(Ordering::Relaxed),
+            sequence,
+            volume: u64::from_le_bytes([v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]]),
+        }
+    }
+
+    pub fn check_writable(&self) -> Result<()> {
+        if self.read_only {
+            return Err(StoreError::ReadOnly { why: "it was opened for reading only".into() });
+        }
+        // Relaxed: refuses early; who comes too late for it is refused in the section.
+        if self.sections.closing.load(Ordering::Relaxed) {
+            return Err(StoreError::Closed);
+        }
+        self.io.check()
+    }
+
+    /// Blocks of the segments that are free now.
+    pub fn free_segment_blocks(&self) -> u64 {
+        u64::from(self.segments.free_count()) * u64::from(self.segments.geometry.segment_blocks)
+    }
+
+    /// How often the blocks of the tree lie on the devices.
+    pub fn metadata_copies(&self) -> u64 {
+        u64::from(self.segments.geometry.copies)
+    }
+
+    /// Bytes of a segment, and of all of them.
+    pub fn segment_bytes(&self) -> (u64, u64) {
+        let one = u64::from(self.segments.geometry.segment_blocks) << lanefs_format::BLOCK_SHIFT;
+        (one, one * u64::from(self.segments.len()))
+    }
+}

@@ -8,11 +8,11 @@
 use crate::api::{FormatOptions, OpenOptions};
 use crate::device::Device;
 use crate::engine::maintenance::Maintenance;
+use crate::engine::{Engine, Parts};
 use crate::error::{Result, StoreError};
 use crate::log::segment::{Geometry, SegmentTable};
 use crate::log::usage_table::UsageTable;
 use crate::recovery::superblock::{read_block, read_superblock};
-use crate::store::{Parts, Store};
 use crate::tree::inode_table::InodeTable;
 use lanefs_format::slot::{SLOT_BLOCKS, Slot};
 use lanefs_format::superblock::{
@@ -84,15 +84,8 @@ impl FormatOptions {
     }
 }
 
-impl Store {
-    /// Makes a new, empty volume on `devices`. Nothing is written if it cannot be: EINVAL.
-    pub fn format(devices: &[Arc<dyn Device>], options: &FormatOptions) -> Result<()> {
-        format(devices, options)
-    }
-}
-
-/// See [`Store::format`].
-fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
+/// Makes a volume: see [`crate::Store::format`].
+pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
     if o.label.len() > LABEL_MAX {
         return Err(StoreError::Invalid(format!("the label is longer than {LABEL_MAX} bytes")));
     }
@@ -166,12 +159,11 @@ fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
     segments.fill_pools(|_| false);
     let usage = UsageTable::new(segments.len());
     let slot = Slot { volume, next_seq: 1, next_chunk: FIRST_INO.chunk() + 1, ..Slot::default() };
-    let store = Store::assemble(Parts {
+    let engine = Engine::new(Parts {
         devices: devices.to_vec(),
         superblock: superblock(0),
         segments,
         inodes: InodeTable::new(),
-        mlogs: mlogs as usize,
         maintenance: Maintenance::new(slot, 1, usage),
         options: OpenOptions::default(),
     });
@@ -189,16 +181,16 @@ fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<()> {
         btime: time,
         generation: 0,
     };
-    let root = store.inode_or_new(ROOT_INO, &attrs)?;
+    let root = engine.inodes.get_or_new(ROOT_INO, &attrs, &engine.log.io)?;
     {
         let mut i = root.lock();
         i.folded = true;
         i.state.set_parent(ROOT_INO);
         i.state.set_names(1);
-        store.cache.list_dirty(&root, &mut i);
+        engine.inodes.cache.list_dirty(&root, &mut i);
     }
-    store.inode_count.store(1, Ordering::Relaxed);
-    store.close()?;
+    engine.totals.inodes.store(1, Ordering::Relaxed);
+    engine.close()?;
     for (d, places) in devices.iter().zip(superblocks) {
         for (at, b) in places {
             d.write(&[crate::device::WriteReq { offset: at << BLOCK_SHIFT, data: &b.0 }])?;

@@ -26,7 +26,7 @@
 //! 4. An update replayed is an update submitted: the same inodes, births and deaths; so the
 //!    checkpoint that follows needs no special case.
 
-mod make;
+pub(crate) mod make;
 pub(crate) mod scan;
 pub(crate) mod superblock;
 mod verify;
@@ -34,6 +34,7 @@ mod verify;
 use crate::api::{FoldInput, OpenOptions, OpenReport};
 use crate::device::Device;
 use crate::engine::maintenance::Maintenance;
+use crate::engine::{Engine, Parts};
 use crate::error::{Result, StoreError};
 use crate::log::io::Io;
 use crate::log::segment::{Geometry, SegmentTable};
@@ -41,7 +42,6 @@ use crate::log::slots::{check_ages, read_slots};
 use crate::log::usage_table::UsageTable;
 use crate::recovery::scan::{FsyncMessage, Scan};
 use crate::recovery::superblock::order_devices;
-use crate::store::{Parts, Store};
 use crate::tree::block_io::BlockSource;
 use crate::tree::inode_state::InodeState;
 use crate::tree::inode_table::InodeTable;
@@ -74,15 +74,15 @@ fn read_tables(slot: &Slot, sb: &Superblock, io: &Io) -> Result<(SegmentTable, I
     Ok((segments, inodes, usage))
 }
 
-/// See [`Store::was_closed`].
-fn was_closed(devices: Vec<Arc<dyn Device>>) -> Result<bool> {
+/// Reads whether the volume on `devices` was closed: see [`crate::Store::was_closed`].
+pub(crate) fn was_closed(devices: Vec<Arc<dyn Device>>) -> Result<bool> {
     let (devices, sb) = order_devices(devices)?;
     let (slots, _) = read_slots(&sb, &Io::new(devices, 1 << 20, true))?;
     Ok(slots.first().is_some_and(|(s, _)| s.clean))
 }
 
-/// See [`Store::open`].
-fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Arc<Store>, OpenReport)> {
+/// Opens a volume: see [`crate::Store::open`].
+pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Engine, OpenReport)> {
     let began = Instant::now();
     let (devices, sb) = order_devices(devices)?;
     let io = Io::new(devices.clone(), 1 << 20, true).of(&sb);
@@ -96,36 +96,30 @@ fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(Arc<Store>, O
     // and lose what was acknowledged since, is left to a repair.
     let (segments, inodes, usage) = read_tables(&slot, &sb, &io)?;
     let mut report = OpenReport { clean: slot.clean, ..OpenReport::default() };
-    let store = Store::assemble(Parts {
+    let engine = Engine::new(Parts {
         devices,
-        mlogs: sb.mlogs as usize,
         superblock: sb,
         segments,
         inodes,
         maintenance: Maintenance::new(slot, index, usage),
         options: o.clone(),
     });
-    store.io.suspect_all(io.take_suspects());
-    store.bring_up(&mut report, Vec::new())?;
+    engine.log.io.suspect_all(io.take_suspects());
+    Recovery { engine: &engine }.bring_up(&mut report, Vec::new())?;
     report.nanos = began.elapsed().as_nanos() as u64;
-    Ok((Arc::new(store), report))
+    Ok((engine, report))
 }
 
-impl Store {
-    /// Whether the volume on `devices` was closed and needs no recovery. Reads three blocks or so.
-    pub fn was_closed(devices: Vec<Arc<dyn Device>>) -> Result<bool> {
-        was_closed(devices)
-    }
+/// Brings a volume up whose tables were read.
+pub(crate) struct Recovery<'a> {
+    pub engine: &'a Engine,
+}
 
-    /// Opens a volume, recovering it first when it was not closed.
-    pub fn open(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<(Arc<Store>, OpenReport)> {
-        open(devices, options)
-    }
-
+impl Recovery<'_> {
     /// From a slot's tables to a store that accepts transactions. `first` is folded with, and
     /// before, what the log holds.
     pub(crate) fn bring_up(&self, report: &mut OpenReport, first: Vec<Vec<u8>>) -> Result<()> {
-        let mut m = self.maintenance.lock();
+        let mut m = self.engine.maintenance.lock();
         let m = &mut *m;
         self.load_orphans(m)?;
         let mut scan = Scan::default();
@@ -133,60 +127,75 @@ impl Store {
         if !m.slot.clean {
             // A slot as it is on a medium has positions; one that was made up knows none.
             let lost = m.slot.positions.is_empty();
-            scan = if lost { Scan::everywhere(self) } else { Scan::run(self, &m.slot)? };
+            scan = if lost {
+                Scan::everywhere(&self.engine.log)
+            } else {
+                Scan::run(&self.engine.log, self.engine.accept_loss, &m.slot)?
+            };
             input = self.recover(m, &mut scan, report)?;
         }
         input.groups.extend(first.into_iter().map(Arc::new));
         report.epoch = report.epoch.max(m.slot.folded_epoch);
-        self.space.charge(0, self.segments.total_live() - m.usage.summary_blocks(&self.segments));
-        self.space.charge(0, m.slot.unwritten);
-        let needed = |s| scan.chain.contains(&s) || self.segments.info(s).touched > 0;
-        self.segments.fill_pools(|s| needed(s) && !planted(Canary::LogReused));
-        if self.read_only {
+        self.engine.log.space.charge(
+            0,
+            self.engine.log.segments.total_live() - m.usage.summary_blocks(&self.engine.log.segments),
+        );
+        self.engine.log.space.charge(0, m.slot.unwritten);
+        let needed = |s| scan.chain.contains(&s) || self.engine.log.segments.info(s).touched > 0;
+        self.engine.log.segments.fill_pools(|s| needed(s) && !planted(Canary::LogReused));
+        if self.engine.log.read_only {
             return self.fold_in_memory(m, &input);
         }
-        self.mount.store(m.slot.mount + 1, Ordering::Relaxed);
+        self.engine.log.mount.store(m.slot.mount + 1, Ordering::Relaxed);
         let clock = lanefs_sync::coarse_realtime_ns().max(0) as u64 >> 20;
-        self.next_seq.fetch_max(clock, Ordering::Relaxed);
-        self.stamp_members(m, 0)?;
+        self.engine.log.next_seq.fetch_max(clock, Ordering::Relaxed);
+        self.engine.checkpoints().stamp_members(m, 0)?;
         if m.slot.clean {
             self.open_heads()?;
-            self.run_checkpoint(m, Some(|| Ok(input)), false)?;
+            self.engine.checkpoints().run(m, Some(|| Ok(input)), false)?;
             self.free_orphans(m, report)?;
             return self.mounted(m);
         }
         // Room may be short, and what the log holds is free only after this: so heads are opened
         // later, and until then the volume is as good as closed.
-        self.run_checkpoint(m, Some(|| Ok(input)), true)?;
+        self.engine.checkpoints().run(m, Some(|| Ok(input)), true)?;
         self.drop_unfolded();
         self.free_orphans(m, report)?;
         self.open_heads()?;
-        self.checkpoint_in_place(m)?;
+        self.engine.checkpoints().in_place(m)?;
         self.mounted(m)
     }
 
     /// What has to be on the medium before anything of this mount is acknowledged: the twin of its
     /// slot, in place of one that says that the volume is closed, and the other devices' stamps.
     fn mounted(&self, m: &Maintenance) -> Result<()> {
-        self.stamp_members(m, 1)?;
-        self.io.flush(self.io.all())
+        self.engine.checkpoints().stamp_members(m, 1)?;
+        self.engine.log.io.flush(self.engine.log.io.all())
     }
 
     fn open_heads(&self) -> Result<()> {
-        self.mlogs.iter().try_for_each(|l| l.open_node(&self.segments, &self.next_seq))
+        self.engine
+            .log
+            .mlogs
+            .iter()
+            .try_for_each(|l| l.open_node(&self.engine.log.segments, &self.engine.log.next_seq))
     }
 
     fn free_orphans(&self, m: &mut Maintenance, report: &mut OpenReport) -> Result<()> {
         // In a repair an inode may only look nameless: its name lies in a directory that was found
         // in another state than the table. All names are looked at later (`fsck::live`), and who
         // opens the volume next frees what has none.
-        if m.orphans.is_empty() || self.accept_loss {
+        if m.orphans.is_empty() || self.engine.accept_loss {
             return Ok(());
         }
         let groups = self.dead_groups(m)?;
         report.orphans_freed = m.orphans.len() as u64;
         let (epoch, clean) = (m.slot.folded_epoch, m.slot.clean);
-        self.run_checkpoint(m, Some(|| Ok(FoldInput { epoch, groups: vec![groups.into()] })), clean)?;
+        self.engine.checkpoints().run(
+            m,
+            Some(|| Ok(FoldInput { epoch, groups: vec![groups.into()] })),
+            clean,
+        )?;
         m.freed.clear(); // The inode table says it; nobody held these numbers.
         Ok(())
     }
@@ -195,7 +204,7 @@ impl Store {
         let mut next = m.slot.orphans;
         let mut index = 0;
         while !next.is_none() {
-            let b = self.io.read(next, "orphan list")?;
+            let b = self.engine.log.io.read(next, "orphan list")?;
             let (inos, after) = orphans::decode_orphans(&b, next.addr, index)?;
             m.orphans.extend(inos);
             m.orphan_blocks.push(next);
@@ -209,8 +218,8 @@ impl Store {
         let folded = m.slot.folded_epoch;
         report.blocks_scanned = scan.blocks;
         report.batches = scan.batches;
-        if !self.read_only && !planted(Canary::RecoveryWithoutFlush) {
-            self.io.flush(self.io.all())?;
+        if !self.engine.log.read_only && !planted(Canary::RecoveryWithoutFlush) {
+            self.engine.log.io.flush(self.engine.log.io.all())?;
         }
         let committed = scan.committed(folded);
         let last = committed.last().map_or(folded, |c| c.0);
@@ -221,10 +230,10 @@ impl Store {
         }
         if m.slot.generation < scan.slot {
             // The tree of that slot held what no batch has.
-            scan.lost.push((self.superblock().layout.slot_addr(m.slot_index ^ 1), scan.slot));
+            scan.lost.push((self.engine.superblock().layout.slot_addr(m.slot_index ^ 1), scan.slot));
         }
         report.lost = scan.lost.len() as u64;
-        if let Some(&(addr, place)) = scan.lost.first().filter(|_| !self.accept_loss) {
+        if let Some(&(addr, place)) = scan.lost.first().filter(|_| !self.engine.accept_loss) {
             let why = format!(
                 "{} batches, epochs or checkpoints that were acknowledged are missing; the first is {place:#x}",
                 report.lost
@@ -267,7 +276,7 @@ impl Store {
             report.groups += 1;
         }
         let mut records: Vec<_> = good.into_iter().flat_map(|g| g.message.inodes).collect();
-        if self.accept_loss {
+        if self.engine.accept_loss {
             report.lost += records.iter_mut().map(|r| self.drop_pages_nowhere(r)).sum::<u64>();
         }
         // Of one version there are two only where an older program carried one over: that one says
@@ -286,7 +295,7 @@ impl Store {
     /// returns how many these were. Only a repair does: to whoever opens the volume reading such a
     /// page is an error.
     fn drop_pages_nowhere(&self, r: &mut InodeRecord) -> u64 {
-        let lies = |b: &BlockRef| self.segments.geometry.locate(b.addr).is_some();
+        let lies = |b: &BlockRef| self.engine.log.segments.geometry.locate(b.addr).is_some();
         let all = r.pages().count();
         let good: Vec<_> = r.pages().filter(|(_, b)| lies(b)).collect();
         let dropped = all - good.len();
@@ -299,12 +308,12 @@ impl Store {
 
     /// Whether the tree lacks update `version` of this use of the inode number.
     pub(crate) fn is_newer(&self, ino: Ino, generation: u32, version: u64) -> Result<bool> {
-        let e = self.inodes.lookup(ino, &self.io)?;
+        let e = self.engine.inodes.table.lookup(ino, &self.engine.log.io)?;
         if e.block.is_none() {
             // Not yet folded, unless this use of the number is over.
             return Ok(e.generation <= generation);
         }
-        let s = InodeState::load(ino, e.block, &self.io)?;
+        let s = InodeState::load(ino, e.block, &self.engine.log.io)?;
         Ok(s.attrs().generation == generation && s.version() < version)
     }
 
@@ -312,11 +321,11 @@ impl Store {
     fn replay(&self, r: &InodeRecord) -> Result<bool> {
         use crate::inodes::cache::Logged;
         use lanefs_format::batch::TailUpdate;
-        let e = self.inodes.lookup(r.ino, &self.io)?;
+        let e = self.engine.inodes.table.lookup(r.ino, &self.engine.log.io)?;
         if e.block.is_none() && e.generation > r.attrs.generation {
             return Ok(false);
         }
-        let inode = self.inode_or_new(r.ino, &r.attrs)?;
+        let inode = self.engine.inodes.get_or_new(r.ino, &r.attrs, &self.engine.log.io)?;
         let mut guard = inode.lock();
         let i = &mut *guard;
         let same_use = i.state.attrs().generation == r.attrs.generation;
@@ -325,19 +334,19 @@ impl Store {
         }
         let mut freed = Vec::new();
         for u in &r.unmaps {
-            i.state.unmap(u.clone(), &self.io, &mut freed)?;
+            i.state.unmap(u.clone(), &self.engine.log.io, &mut freed)?;
         }
         for a in freed {
-            i.drop_block_now(&self.segments, a);
+            i.drop_block_now(&self.engine.log.segments, a);
         }
         for (page, b) in r.pages() {
-            let old = i.state.set_page(page, b, &self.io)?;
+            let old = i.state.set_page(page, b, &self.engine.log.io)?;
             if old == Some(b.addr) {
                 continue; // The tree had it already.
             }
-            i.add_block(&self.segments, b.addr);
+            i.add_block(&self.engine.log.segments, b.addr);
             if let Some(old) = old {
-                i.drop_block_now(&self.segments, old);
+                i.drop_block_now(&self.engine.log.segments, old);
             }
         }
         match &r.tail {
@@ -345,18 +354,18 @@ impl Store {
             TailUpdate::None => i.state.drop_tail(),
             TailUpdate::Set { page, bytes } => {
                 // A tail that this one displaces is among the pages.
-                let change = i.state.set_tail(*page, bytes.clone(), &self.io)?;
+                let change = i.state.set_tail(*page, bytes.clone(), &self.engine.log.io)?;
                 if let Some(old) = change.freed {
-                    i.drop_block_now(&self.segments, old);
+                    i.drop_block_now(&self.engine.log.segments, old);
                 }
             }
         }
         if let Some(p) = r.prealloc {
-            i.state.replay_prealloc(p, &self.io)?;
+            i.state.replay_prealloc(p, &self.engine.log.io)?;
         }
-        self.count_unwritten(0, i);
+        i.charge_unwritten(&self.engine.log.space, 0);
         let owners = r.pages().map(|(page, b)| (b.addr, DataOwner { ino: r.ino, page }));
-        self.mlogs[0].note_owners(owners);
+        self.engine.log.mlogs[0].note_owners(owners);
         i.state.apply_attrs(&r.attrs, r.version);
         if let Some(x) = &r.xattrs {
             i.state.set_xattrs(x.clone())?;
@@ -365,28 +374,28 @@ impl Store {
         if !i.state.is_dir() {
             i.tail = Logged::No;
         }
-        self.cache.list_dirty(&inode, i);
+        self.engine.inodes.cache.list_dirty(&inode, i);
         Ok(true)
     }
 
     /// Drops updates of inodes whose NEW did not become durable.
     fn drop_unfolded(&self) {
-        for inode in self.cache.take_dirty() {
+        for inode in self.engine.inodes.cache.take_dirty() {
             let mut i = inode.lock();
             i.listed = false;
             if i.folded || i.gone {
                 if !i.gone && !i.is_clean() {
-                    self.cache.list_dirty(&inode, &mut i);
+                    self.engine.inodes.cache.list_dirty(&inode, &mut i);
                 }
                 continue;
             }
             i.gone = true;
             for a in std::mem::take(&mut i.fresh) {
-                self.space.credit(0, self.segments.blocks_at(BlockAddr(a)));
-                self.segments.clear_live(BlockAddr(a));
+                self.engine.log.space.credit(0, self.engine.log.segments.blocks_at(BlockAddr(a)));
+                self.engine.log.segments.clear_live(BlockAddr(a));
             }
-            self.space.credit(0, i.state.unwritten());
-            self.cache.remove(inode.ino);
+            self.engine.log.space.credit(0, i.state.unwritten());
+            self.engine.inodes.cache.remove(inode.ino);
         }
     }
 
@@ -395,8 +404,8 @@ impl Store {
         let mut out = Vec::new();
         let epoch = m.slot.folded_epoch;
         for &ino in &m.orphans {
-            let generation = self.inodes.lookup(ino, &self.io)?.generation;
-            let ts = self.last_ts.load(Ordering::Relaxed);
+            let generation = self.engine.inodes.table.lookup(ino, &self.engine.log.io)?.generation;
+            let ts = self.engine.totals.last_ts.load(Ordering::Relaxed);
             record::encode_group(
                 &mut out,
                 Version { epoch, ts, lane: 0 },
@@ -409,11 +418,11 @@ impl Store {
     /// A volume opened for reading only is recovered in memory: its new blocks stay in the queue.
     fn fold_in_memory(&self, m: &mut Maintenance, input: &FoldInput) -> Result<()> {
         let mut dirty = std::mem::take(&mut m.usage.dirty);
-        let mut sink = crate::engine::sink::Sink::new(self, &mut dirty);
-        self.fold(m, &input.groups, &mut sink)?;
-        self.fold_deferred(m, &mut sink)?;
-        self.list_again(&std::mem::take(&mut m.changed)); // Who scrubs looks for them there.
-        self.epoch.fetch_max(input.epoch, Ordering::Relaxed);
+        let mut sink = crate::engine::sink::Sink::new(&self.engine.log, &self.engine.totals, &mut dirty);
+        self.engine.fold().fold(m, &input.groups, &mut sink)?;
+        self.engine.fold().fold_deferred(m, &mut sink)?;
+        self.engine.inodes.cache.list_again(&std::mem::take(&mut m.changed)); // Who scrubs looks for them there.
+        self.engine.log.epoch.fetch_max(input.epoch, Ordering::Relaxed);
         Ok(())
     }
 }

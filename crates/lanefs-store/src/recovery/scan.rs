@@ -11,9 +11,9 @@
 //! recovery then writes would end the log before it.
 
 use crate::error::{Result, StoreError};
+use crate::log::Log;
 use crate::log::mlog::place_of;
 use crate::log::segment::{Geometry, SegId};
-use crate::store::Store;
 use lanefs_format::batch::{self, BatchHead, BatchKind, Context, Message};
 use lanefs_format::header::{BlockKind, verify_sealed};
 use lanefs_format::slot::Slot;
@@ -87,17 +87,17 @@ struct Chain {
 
 impl Scan {
     /// Walks all chains of a slot.
-    pub fn run(store: &Store, slot: &Slot) -> Result<Scan> {
+    pub fn run(log: &Log, accept_loss: bool, slot: &Slot) -> Result<Scan> {
         let mut s = Scan::default();
         let mut chains = Vec::with_capacity(slot.positions.len());
         for p in &slot.positions {
             let (mut addr, mut used, mut seq) = (p.segment, p.used.max(1), p.seq);
             let mut c = Chain { first: s.fsyncs.len(), ..Chain::default() };
-            while let Some((seg, 0)) = store.segments.geometry.locate(addr) {
+            while let Some((seg, 0)) = log.segments.geometry.locate(addr) {
                 if !s.chain.insert(seg) {
                     break;
                 }
-                match s.walk_segment(store, &mut c, seg, used, seq)? {
+                match s.walk_segment(log, &mut c, seg, used, seq)? {
                     // Sequences grow along a chain, so this ends.
                     Some((next, next_seq)) if next_seq > seq => (addr, used, seq) = (next, 1, next_seq),
                     Some(_) => break,
@@ -114,9 +114,9 @@ impl Scan {
         let mut end = s.fsyncs.len();
         for (i, (p, c)) in slot.positions.iter().zip(&mut chains).enumerate().rev() {
             c.acked = c.acked.max(s.named.get(i).copied().unwrap_or(0));
-            s.look_for_gaps(&store.segments.geometry, c, place_of(p.seq, p.used));
+            s.look_for_gaps(&log.segments.geometry, c, place_of(p.seq, p.used));
             s.look_at_links(c);
-            s.look_at_unreadable(store, c, place_of(p.seq, p.used))?;
+            s.look_at_unreadable(log, accept_loss, c, place_of(p.seq, p.used))?;
             s.fsyncs[c.first..end].iter_mut().for_each(|m| m.acked = m.id <= c.acked);
             end = c.first;
             let epochs = c.commits.iter().filter(|e| e.0 <= c.acked).map(|e| e.1);
@@ -159,7 +159,7 @@ impl Scan {
 
     /// An error if a place that cannot be read may have held a batch; a loss where these are
     /// accepted.
-    fn look_at_unreadable(&mut self, store: &Store, c: &Chain, from: u64) -> Result<()> {
+    fn look_at_unreadable(&mut self, log: &Log, accept_loss: bool, c: &Chain, from: u64) -> Result<()> {
         for (place, e) in &c.unreadable {
             let before = c.links.range(place + 1..).next().map(|l| *l.1);
             let nothing_here = before.is_some_and(|p| p < from || c.links.contains_key(&p));
@@ -167,11 +167,11 @@ impl Scan {
             if nothing_here && place & 0xffff != 0 {
                 continue;
             }
-            if !store.accept_loss {
+            if !accept_loss {
                 return Err(e.clone());
             }
             let seg = c.segments.get(&(place >> 16)).copied();
-            let g = &store.segments.geometry;
+            let g = &log.segments.geometry;
             self.lost.push((seg.map_or(BlockAddr(0), |s| g.addr(s, *place as u32 & 0xffff)), *place));
         }
         Ok(())
@@ -179,16 +179,16 @@ impl Scan {
 
     /// Looks for batches of the store's mount in every segment: no position is known. Blocks that
     /// cannot be read are passed over.
-    pub fn everywhere(store: &Store) -> Scan {
+    pub fn everywhere(log: &Log) -> Scan {
         let mut s = Scan::default();
-        let g = &store.segments.geometry;
-        let volume = store.stamp(0).volume;
+        let g = &log.segments.geometry;
+        let volume = log.stamp(0).volume;
         let mut found = Vec::new();
         for seg in (0..g.total()).filter(|seg| g.locate(g.addr(*seg, 0)).is_some()) {
             let mut blocks = vec![Block([0; BLOCK_SIZE]); g.segment_blocks as usize];
             for (i, b) in blocks.iter_mut().enumerate() {
                 let one = &mut [(g.addr(seg, i as u32), &mut *b)];
-                if store.io.read_blocks(one, "search for the log").is_err() {
+                if log.io.read_blocks(one, "search for the log").is_err() {
                     b.0.fill(0);
                 }
             }
@@ -199,7 +199,7 @@ impl Scan {
                     Some((BlockKind::Batch, h)) => {
                         let seq = h.index.get();
                         if let Some((head, range, n)) =
-                            batch::decode_batch(&blocks[i..], addr, store.context(seq))
+                            batch::decode_batch(&blocks[i..], addr, log.context(seq))
                         {
                             let bytes = batch::bytes_of(&blocks[i..i + n])[range].to_vec();
                             found.push(((seq, i), head, bytes));
@@ -221,22 +221,22 @@ impl Scan {
 
     fn walk_segment(
         &mut self,
-        store: &Store,
+        log: &Log,
         c: &mut Chain,
         seg: SegId,
         used: u32,
         seq: u64,
     ) -> Result<Option<(BlockAddr, u64)>> {
-        let g = &store.segments.geometry;
+        let g = &log.segments.geometry;
         let n = g.segment_blocks as usize;
         let mut blocks = vec![Block([0; BLOCK_SIZE]); n];
         {
             let mut reqs: Vec<_> =
                 blocks.iter_mut().enumerate().map(|(i, b)| (g.addr(seg, i as u32), b)).collect();
             const WHAT: &str = "recovery's scan of the log";
-            if store.io.read_blocks(&mut reqs, WHAT).is_err() {
+            if log.io.read_blocks(&mut reqs, WHAT).is_err() {
                 for (i, r) in reqs.iter_mut().enumerate() {
-                    let mut one = || store.io.read_blocks(std::slice::from_mut(r), WHAT);
+                    let mut one = || log.io.read_blocks(std::slice::from_mut(r), WHAT);
                     if let Err(e) = one().or_else(|_| one()) {
                         r.1.0.fill(0);
                         if i == 0 || i >= used as usize {
@@ -248,9 +248,9 @@ impl Scan {
         }
         self.blocks += n as u64;
         c.segments.insert(seq, seg);
-        let ctx = store.context(seq);
+        let ctx = log.context(seq);
         let (mut found, doubtful) = batches(g, seg, &blocks, used, ctx);
-        if self.read_again(store, c, (seg, seq), &mut blocks, &doubtful) {
+        if self.read_again(log, c, (seg, seq), &mut blocks, &doubtful) {
             found = batches(g, seg, &blocks, used, ctx).0;
         }
         for (i, head, range, len) in found {
@@ -270,21 +270,21 @@ impl Scan {
     /// whether something else was read now.
     fn read_again(
         &self,
-        store: &Store,
+        log: &Log,
         c: &mut Chain,
         (seg, seq): (SegId, u64),
         blocks: &mut [Block],
         doubtful: &[usize],
     ) -> bool {
-        let g = &store.segments.geometry;
+        let g = &log.segments.geometry;
         let unread = |i: usize| c.unreadable.iter().any(|u| u.0 == place_of(seq, i as u32));
         let again: Vec<usize> = doubtful.iter().copied().filter(|i| !unread(*i)).collect();
         let mut now = vec![Block([0; BLOCK_SIZE]); again.len()];
         let mut reqs: Vec<_> = again.iter().zip(&mut now).map(|(i, b)| (g.addr(seg, *i as u32), b)).collect();
         const WHAT: &str = "recovery's second look at the log";
-        if store.io.read_blocks(&mut reqs, WHAT).is_err() {
+        if log.io.read_blocks(&mut reqs, WHAT).is_err() {
             for (i, r) in again.iter().zip(&mut reqs) {
-                let mut one = || store.io.read_blocks(std::slice::from_mut(r), WHAT);
+                let mut one = || log.io.read_blocks(std::slice::from_mut(r), WHAT);
                 if let Err(e) = one().or_else(|_| one()) {
                     r.1.0.fill(0);
                     c.unreadable.push((place_of(seq, *i as u32), e));

@@ -7,8 +7,8 @@
 //! acknowledged all the same, and opening is an error. Where losses are accepted, it counts.
 
 use crate::error::{Result, StoreError};
+use crate::recovery::Recovery;
 use crate::recovery::scan::FsyncMessage;
-use crate::store::Store;
 use lanefs_format::checksum;
 use lanefs_format::{BLOCK_SIZE, Block, BlockRef};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use std::thread::Builder;
 /// The mark of a reference, and why its block could not be read, if that is so.
 type Bad = (usize, Option<StoreError>);
 
-impl Store {
+impl Recovery<'_> {
     /// For each message, whether all data that its news refer to is on the medium. Several threads
     /// read and check, much at a time: what a gigabyte of log takes is what the device takes to
     /// read it.
@@ -28,13 +28,14 @@ impl Store {
             for r in &msg.message.inodes {
                 // Something refers to these blocks: they are not free before the recovery's
                 // checkpoint (1).
-                self.touch_record(r);
+                self.engine.log.touch_record(r);
                 if !self.is_newer(r.ino, r.attrs.generation, r.version)? {
                     continue;
                 }
                 let before = refs.len();
                 refs.extend(r.pages().map(|p| (m, p.1)));
-                if refs[before..].iter().any(|r| self.segments.geometry.locate(r.1.addr).is_none()) {
+                if refs[before..].iter().any(|r| self.engine.log.segments.geometry.locate(r.1.addr).is_none())
+                {
                     arrived[m] = false;
                     refs.truncate(before);
                 }
@@ -43,7 +44,7 @@ impl Store {
         for (m, why) in self.check_data(&refs)? {
             match why {
                 None => arrived[m] = false,
-                Some(e) if !msgs[m].acked && !self.accept_loss => return Err(e),
+                Some(e) if !msgs[m].acked && !self.engine.accept_loss => return Err(e),
                 Some(_) => {}
             }
         }
@@ -67,7 +68,11 @@ impl Store {
                     return bad;
                 }
                 let read = |refs: &[(usize, BlockRef)], to: &mut [Block]| {
-                    self.io.read_scattered(refs.iter().map(|r| r.1.addr), to, "recovery's check of file data")
+                    self.engine.log.io.read_scattered(
+                        refs.iter().map(|r| r.1.addr),
+                        to,
+                        "recovery's check of file data",
+                    )
                 };
                 let all = read(some, &mut buf[..some.len()]);
                 for (i, r) in some.iter().enumerate() {
@@ -87,7 +92,7 @@ impl Store {
                 }
             }
         };
-        let most = match self.threads {
+        let most = match self.engine.threads {
             // Twice the processors: some wait for the device while others compute.
             0 => (2 * std::thread::available_parallelism().map_or(1, usize::from)).min(16),
             n => n,

@@ -92,7 +92,7 @@ impl Watch for Watcher {
         let Some((_, blocks)) = self.room.filter(|r| r.0 == n) else { return call() };
         let claimed = leave(s, blocks);
         let r = call();
-        claimed.into_iter().for_each(|seg| s.segments.release(seg));
+        claimed.into_iter().for_each(|seg| s.engine.log.segments.release(seg));
         self.refused.set(matches!(r, Err(StoreError::NoSpace)));
         r
     }
@@ -105,15 +105,17 @@ fn options() -> OpenOptions {
 /// Writes over all that the store takes for free.
 fn scribble(s: &Store, d: &dyn Device) {
     let mut claimed = Vec::new();
-    while let Some(seg) = (0..s.segments.devices()).find_map(|d| s.segments.claim(d, State::Chain, 0)) {
+    while let Some(seg) =
+        (0..s.engine.log.segments.devices()).find_map(|d| s.engine.log.segments.claim(d, State::Chain, 0))
+    {
         claimed.push(seg);
     }
-    let size = s.segments.geometry.segment_blocks;
+    let size = s.engine.log.segments.geometry.segment_blocks;
     for &seg in &claimed {
-        let offset = s.segments.geometry.addr(seg, 0).offset();
+        let offset = s.engine.log.segments.geometry.addr(seg, 0).offset();
         d.write(&[WriteReq { offset, data: &vec![0xee; size as usize * BLOCK_SIZE] }]).unwrap();
     }
-    claimed.into_iter().for_each(|seg| s.segments.release(seg));
+    claimed.into_iter().for_each(|seg| s.engine.log.segments.release(seg));
 }
 
 /// Judges what is left on a medium.

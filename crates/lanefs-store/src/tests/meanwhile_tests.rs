@@ -21,7 +21,7 @@ fn volume(n: usize) -> (Arc<Store>, Vec<Arc<Meanwhile>>) {
     let format = FormatOptions { segment_blocks: 16, mlogs: n as u32, ..FormatOptions::default() };
     Store::format(&dynamic(&devices), &format).unwrap();
     let s = open(&devices).0;
-    assert_eq!(s.mlogs.len(), n);
+    assert_eq!(s.engine.log.mlogs.len(), n);
     (s, devices)
 }
 
@@ -52,10 +52,14 @@ fn begin(
 fn an_fsync_waits_for_the_link_that_another_writes() {
     let (s, devices) = volume(1);
     let e = s.info().last_epoch;
-    assert_eq!(s.mlogs[0].position(&s.segments).used, 1, "the first batch takes the link along");
+    assert_eq!(
+        s.engine.log.mlogs[0].position(&s.engine.log.segments).used,
+        1,
+        "the first batch takes the link along"
+    );
     // Too long for what the first leaves of the segment.
     let (mut long, mut files) = (Vec::new(), 0);
-    while s.batches_for(long.len()) != [15] {
+    while s.engine.log.batches_for(long.len()) != [15] {
         long.extend(file(e + 1, 100 + files));
         files += 1;
     }
@@ -65,7 +69,7 @@ fn an_fsync_waits_for_the_link_that_another_writes() {
         let other = store.clone();
         let second =
             move || other.submit(Transaction { durable: true, groups: long, ..Transaction::default() });
-        did.send(begin(second, || store.mlogs[0].is_waited_for())).unwrap();
+        did.send(begin(second, || store.engine.log.mlogs[0].is_waited_for())).unwrap();
         Ok(())
     });
     s.submit(Transaction { durable: true, groups: file(e + 1, 20), ..Transaction::default() }).unwrap();
@@ -90,7 +94,8 @@ fn two_fsyncs_of_a_file(fails: bool) -> (bool, [Result<()>; 2], Vec<Arc<Meanwhil
     let (did, done) = mpsc::channel();
     let (store, later) = (s.clone(), fsync(0, 1));
     devices[1].before(Kind::Flush, move || {
-        let (other, inode) = (store.clone(), store.inode(Ino(20))?.unwrap());
+        let (other, inode) =
+            (store.clone(), store.engine.inodes.get(Ino(20), &store.engine.log.io)?.unwrap());
         did.send(begin(move || other.submit(later), || inode.is_waited_for())).unwrap();
         if fails { Err(StoreError::Invalid("a flush that fails".into())) } else { Ok(()) }
     });

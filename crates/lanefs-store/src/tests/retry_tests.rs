@@ -43,7 +43,7 @@ fn fsync(s: &Store, ino: u64, size: u64, pages: Vec<(u64, Box<Block>)>) -> Resul
 }
 
 fn in_place(s: &Store) -> Result<()> {
-    s.checkpoint_in_place(&mut s.maintenance.lock())
+    s.engine.checkpoints().in_place(&mut s.engine.maintenance.lock())
 }
 
 /// Fsyncs of so many files and pages; then a checkpoint that finds room for `from` blocks only, is
@@ -57,12 +57,12 @@ fn every_block_is_the_last(files: u64, pages: u64, memory_bytes: usize, from: u3
             fsync(&s, ino, pages, (0..pages).map(|p| (p, page(content(ino, p)))).collect()).unwrap();
         }
         let first = {
-            let mut m = s.maintenance.lock();
+            let mut m = s.engine.maintenance.lock();
             let claimed = leave(&s, k);
-            let r = s.checkpoint_in_place(&mut m);
-            claimed.into_iter().for_each(|seg| s.segments.release(seg));
+            let r = s.engine.checkpoints().in_place(&mut m);
+            claimed.into_iter().for_each(|seg| s.engine.log.segments.release(seg));
             if r.is_err() {
-                s.checkpoint_in_place(&mut m).unwrap();
+                s.engine.checkpoints().in_place(&mut m).unwrap();
             }
             r
         };
@@ -109,7 +109,7 @@ fn an_inode_whose_place_in_the_table_cannot_be_read_is_written_by_the_next_check
     write(1);
     in_place(&s).unwrap();
     write(2);
-    s.inodes.evict_clean();
+    s.engine.inodes.table.evict_clean();
     let (device, what, message) = ("d".into(), "read", "told to".into());
     d.before(Kind::Read, || Err(StoreError::Io { device, what, offset: 0, message, errno: libc::EIO }));
     assert!(matches!(in_place(&s), Err(StoreError::Io { .. })));
@@ -131,7 +131,7 @@ fn between_position_and_carry(
 ) {
     // An inode to be written out, whose entry in the table has to be read.
     fsync(s, 21, 1, vec![(0, page(9))]).unwrap();
-    s.inodes.evict_clean();
+    s.engine.inodes.table.evict_clean();
     let store = s.clone();
     d.before(Kind::Read, move || f(&store));
     in_place(s).unwrap();
@@ -176,7 +176,7 @@ fn an_fsync_between_position_and_carry_does_not_stand_for_what_is_carried() {
 fn of_two_records_of_one_version_the_one_that_says_all_counts() {
     let (s, d) = a_file_to_be_carried();
     between_position_and_carry(&s, &d, |s| {
-        let version = s.inode(Ino(20))?.unwrap().lock().state.version() + 1;
+        let version = s.engine.inodes.get(Ino(20), &s.engine.log.io)?.unwrap().lock().state.version() + 1;
         let attrs = update(20, PAGES, Vec::new()).attrs;
         let (ino, tail, unmaps, runs) = (Ino(20), TailUpdate::Same, Vec::new(), Vec::new());
         let mut bytes = Vec::new();
@@ -186,15 +186,15 @@ fn of_two_records_of_one_version_the_one_that_says_all_counts() {
             &mut bytes,
             &InodeRecord { ino, version, attrs, xattrs, tail, unmaps, runs, prealloc },
         );
-        let section = s.enter(0);
-        let placed = s.place(0, s.fsync_head(), bytes, 0, true)?;
-        let blocks = s.encode_placed(&placed);
+        let section = s.engine.log.sections.enter(0);
+        let placed = s.engine.log.place(0, s.engine.log.fsync_head(), bytes, 0, true)?;
+        let blocks = s.engine.log.encode_placed(&placed);
         let reqs: Vec<Write<'_>> =
             blocks.iter().map(|(addr, b)| Write { addr: *addr, data: batch::bytes_of(b) }).collect();
-        let mask = s.io.write(&reqs)?;
-        s.links_answered(std::slice::from_ref(&placed));
+        let mask = s.engine.log.io.write(&reqs)?;
+        s.engine.log.links_answered(std::slice::from_ref(&placed));
         drop(section.leave());
-        s.flush_placed(&[placed], &[], mask)
+        s.engine.log.flush_placed(&[placed], &[], mask)
     });
     drop(s);
     pages_are_whole(d);
@@ -303,16 +303,16 @@ fn what_a_failed_checkpoint_carried_is_durable_only_with_the_data_that_it_names(
     // While this write is under way, a checkpoint fails behind what it carried ...
     d.before(Kind::Write, move || {
         let claimed = {
-            let mut m = store.maintenance.lock();
+            let mut m = store.engine.maintenance.lock();
             m.orphans_changed = m.orphans.insert(Ino(99));
             leave(&store, 0)
         };
         let s = store.clone();
         try_meanwhile(move || {
-            let mut m = s.maintenance.lock();
-            let r = s.checkpoint_in_place(&mut m);
+            let mut m = s.engine.maintenance.lock();
+            let r = s.engine.checkpoints().in_place(&mut m);
             m.orphans.clear();
-            claimed.into_iter().for_each(|seg| s.segments.release(seg));
+            claimed.into_iter().for_each(|seg| s.engine.log.segments.release(seg));
             r
         });
         // ... and another call says, in the same log, what was durable before it. Then the power

@@ -20,7 +20,7 @@ fn store(mlogs: u32) -> (Arc<Store>, Arc<dyn Device>) {
     let format = FormatOptions { segment_blocks: 16, mlogs, ..FormatOptions::default() };
     Store::format(std::slice::from_ref(&device), &format).unwrap();
     let (s, _) = Store::open(vec![device.clone()], &OpenOptions::default()).unwrap();
-    assert_eq!(s.mlogs.len(), mlogs as usize);
+    assert_eq!(s.engine.log.mlogs.len(), mlogs as usize);
     (s, device)
 }
 
@@ -51,8 +51,8 @@ fn link(epoch: u64, n: u64, target: &[u8]) -> Vec<u8> {
 /// Takes free segments until `left` are left.
 fn claim(s: &Store, left: u32) -> Vec<SegId> {
     let mut claimed = Vec::new();
-    while s.segments.free_count() > left
-        && let Some(seg) = s.segments.claim(0, State::Chain, 0)
+    while s.engine.log.segments.free_count() > left
+        && let Some(seg) = s.engine.log.segments.claim(0, State::Chain, 0)
     {
         claimed.push(seg);
     }
@@ -65,22 +65,25 @@ fn what_a_failed_checkpoint_carried_is_known_to_be_durable() {
     let e = s.info().last_epoch;
     s.commit_epoch(e + 1, vec![(0, link(e + 1, 1, b"x"))]).unwrap();
     {
-        let mut m = s.maintenance.lock();
+        let mut m = s.engine.maintenance.lock();
         // A list of orphans that no block can be found for.
         m.orphans_changed = m.orphans.insert(Ino(99));
         let claimed = claim(&s, 0);
         for heat in [Heat::Hot, Heat::Warm, Heat::Cold, Heat::Node] {
-            while s.mlogs[0].alloc(&s.segments, heat, 1, 1, true, &mut Vec::new()).is_ok() {}
+            while s.engine.log.mlogs[0]
+                .alloc(&s.engine.log.segments, heat, 1, 1, true, &mut Vec::new())
+                .is_ok()
+            {}
         }
-        let p = s.mlogs[0].position(&s.segments);
-        assert!(matches!(s.checkpoint_in_place(&mut m), Err(StoreError::NoSpace)));
-        assert_ne!(s.mlogs[0].position(&s.segments), p, "the epoch was carried over");
+        let p = s.engine.log.mlogs[0].position(&s.engine.log.segments);
+        assert!(matches!(s.engine.checkpoints().in_place(&mut m), Err(StoreError::NoSpace)));
+        assert_ne!(s.engine.log.mlogs[0].position(&s.engine.log.segments), p, "the epoch was carried over");
         m.orphans.clear();
-        claimed.into_iter().for_each(|seg| s.segments.release(seg));
+        claimed.into_iter().for_each(|seg| s.engine.log.segments.release(seg));
     }
-    let p = s.mlogs[0].position(&s.segments);
+    let p = s.engine.log.mlogs[0].position(&s.engine.log.segments);
     s.submit(Transaction { durable: true, groups: link(e + 2, 2, b"x"), ..Transaction::default() }).unwrap();
-    assert_eq!(s.mlogs[0].acked(), place_of(p.seq, p.used));
+    assert_eq!(s.engine.log.mlogs[0].acked(), place_of(p.seq, p.used));
 }
 
 #[test]
@@ -92,7 +95,7 @@ fn what_a_failed_checkpoint_folded_is_not_folded_again_with_what_took_it_back() 
     // Room for the fold, but not for a list of so many orphans.
     let claimed = claim(&s, 2);
     {
-        let mut m = s.maintenance.lock();
+        let mut m = s.engine.maintenance.lock();
         m.orphans.extend((0..64 * ORPHANS_PER_BLOCK as u64).map(|n| Ino(1 << 30 | n)));
         m.orphans_changed = true;
     }
@@ -100,10 +103,10 @@ fn what_a_failed_checkpoint_folded_is_not_folded_again_with_what_took_it_back() 
     assert!(matches!(failed, Err(StoreError::NoSpace)));
     assert_eq!(s.folded_epoch(), e + 1);
     {
-        let mut m = s.maintenance.lock();
+        let mut m = s.engine.maintenance.lock();
         m.orphans.clear();
-        claimed.into_iter().for_each(|seg| s.segments.release(seg));
-        s.checkpoint_in_place(&mut m).unwrap();
+        claimed.into_iter().for_each(|seg| s.engine.log.segments.release(seg));
+        s.engine.checkpoints().in_place(&mut m).unwrap();
     }
     let (dir, name, old) = (ROOT_INO, &b"l1"[..], Ino(1001));
     let clr = Effect::Clr { dir, cookie: 1001, name, old, kind: FileKind::Symlink };
@@ -122,19 +125,20 @@ fn an_epoch_without_room_is_placed_whole_or_not_at_all() {
     let (s, device) = store(2);
     let e = s.info().last_epoch;
     // More than is kept back for commits, as everything else is in use.
-    let claimed = claim(&s, s.segments.reserved_segments() / 2 + 1);
-    let many = u64::from(s.segments.free_count() + 2) * 15;
+    let claimed = claim(&s, s.engine.log.segments.reserved_segments() / 2 + 1);
+    let many = u64::from(s.engine.log.segments.free_count() + 2) * 15;
     let parts = || {
         let large: Vec<u8> = (0..many).flat_map(|n| link(e + 1, n, &[b'x'; 4000])).collect();
         vec![(0, link(e + 1, many, b"x")), (1, large)]
     };
-    let positions = || s.mlogs.iter().map(|l| l.position(&s.segments)).collect::<Vec<_>>();
-    let before = (positions(), s.segments.free_count());
+    let positions =
+        || s.engine.log.mlogs.iter().map(|l| l.position(&s.engine.log.segments)).collect::<Vec<_>>();
+    let before = (positions(), s.engine.log.segments.free_count());
     assert!(matches!(s.commit_epoch(e + 1, parts()), Err(StoreError::NoSpace)));
     s.healthy().unwrap();
-    assert_eq!((positions(), s.segments.free_count()), before);
-    assert!(s.mlogs.iter().all(|l| l.owed() == 0), "room is kept back for nothing");
-    claimed.into_iter().for_each(|seg| s.segments.release(seg));
+    assert_eq!((positions(), s.engine.log.segments.free_count()), before);
+    assert!(s.engine.log.mlogs.iter().all(|l| l.owed() == 0), "room is kept back for nothing");
+    claimed.into_iter().for_each(|seg| s.engine.log.segments.release(seg));
     s.commit_epoch(e + 1, parts()).unwrap();
     drop(s);
     let (s, r) = Store::open(vec![device], &OpenOptions::default()).unwrap();
@@ -146,7 +150,7 @@ fn an_epoch_without_room_is_placed_whole_or_not_at_all() {
 fn a_commit_does_not_wait_for_the_checkpoint_that_waits_for_it() {
     let (s, _) = store(1);
     let e = s.info().last_epoch;
-    s.segments.set_reserved_segments(2 * s.segments.len()); // Room is short.
+    s.engine.log.segments.set_reserved_segments(2 * s.engine.log.segments.len()); // Room is short.
     let (go, gone) = mpsc::channel();
     let (did, done) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -172,10 +176,10 @@ fn a_commit_does_not_wait_for_the_checkpoint_that_waits_for_it() {
 fn a_commit_keeps_back_room_for_the_inodes_that_it_makes() {
     let (s, _) = store(2);
     let e = s.info().last_epoch;
-    let before = s.segments.reserved_segments();
+    let before = s.engine.log.segments.reserved_segments();
     let part = |first: u64| (first..first + 40).flat_map(|ino| file(e + 1, ino)).collect();
     s.commit_epoch(e + 1, vec![(0, part(100)), (1, part(200))]).unwrap();
-    assert_eq!((s.segments.owed(), s.segments.reserved_segments()), (5, before + 5));
+    assert_eq!((s.engine.log.segments.owed(), s.engine.log.segments.reserved_segments()), (5, before + 5));
 }
 
 /// Whoever folds what made them folds their end: no room is kept back for them, and none is missing
@@ -184,7 +188,7 @@ fn a_commit_keeps_back_room_for_the_inodes_that_it_makes() {
 fn no_room_is_kept_back_for_inodes_that_ended_before_they_were_folded() {
     let (s, _) = store(2);
     let e = s.info().last_epoch;
-    let before = s.segments.reserved_segments();
+    let before = s.engine.log.segments.reserved_segments();
     let made: Vec<u8> = (100..180).flat_map(|ino| file(e + 1, ino)).collect();
     s.commit_epoch(e + 1, vec![(0, made.clone())]).unwrap();
     let mut ended = Vec::new();
@@ -196,17 +200,17 @@ fn no_room_is_kept_back_for_inodes_that_ended_before_they_were_folded() {
         encode_group(&mut ended, Version { epoch: e + 2, ts: 1000 + ino, lane: 0 }, &[clr, dead]);
     }
     s.commit_epoch(e + 2, vec![(1, ended.clone())]).unwrap();
-    assert_eq!(s.segments.reserved_segments(), before + 5);
+    assert_eq!(s.engine.log.segments.reserved_segments(), before + 5);
     s.cancel_unfolded(e + 1, 64);
-    assert_eq!(s.segments.reserved_segments(), before + 1);
+    assert_eq!(s.engine.log.segments.reserved_segments(), before + 1);
     let more: Vec<u8> = (200..232).flat_map(|ino| file(e + 3, ino)).collect();
     s.commit_epoch(e + 3, vec![(0, more.clone())]).unwrap();
-    assert_eq!(s.segments.reserved_segments(), before + 3);
+    assert_eq!(s.engine.log.segments.reserved_segments(), before + 3);
     s.checkpoint(|| Ok(FoldInput { epoch: e + 2, groups: vec![made.into(), ended.into()] })).unwrap();
-    assert_eq!((s.segments.owed(), s.cancelled.load(Ordering::SeqCst)), (2, 0));
+    assert_eq!((s.engine.log.segments.owed(), s.engine.unfolded.cancelled.load(Ordering::SeqCst)), (2, 0));
     assert_eq!(s.load_bucket(ROOT_INO, 0).unwrap().entries.len(), 16);
     s.checkpoint(|| Ok(FoldInput { epoch: e + 3, groups: vec![more.into()] })).unwrap();
-    assert_eq!((s.segments.owed(), s.cancelled.load(Ordering::SeqCst)), (0, 0));
+    assert_eq!((s.engine.log.segments.owed(), s.engine.unfolded.cancelled.load(Ordering::SeqCst)), (0, 0));
 }
 
 #[test]
@@ -218,12 +222,12 @@ fn what_needs_no_new_segment_is_not_refused_where_fewer_are_free_than_kept_back(
         s.submit(Transaction { durable: true, groups, inodes, ..Transaction::default() })
     };
     fsync(file(e + 1, 20), 0).unwrap();
-    s.segments.set_reserved_segments(2 * s.segments.len());
-    let before = (s.checkpoint_number.load(Ordering::SeqCst), s.segments.free_count());
+    s.engine.log.segments.set_reserved_segments(2 * s.engine.log.segments.len());
+    let before = (s.engine.log.checkpoint_number.load(Ordering::SeqCst), s.engine.log.segments.free_count());
     fsync(Vec::new(), 1).unwrap();
     s.submit(Transaction { durable: true, inodes: vec![update(20, 4, vec![])], ..Transaction::default() })
         .unwrap();
-    let after = (s.checkpoint_number.load(Ordering::SeqCst), s.segments.free_count());
+    let after = (s.engine.log.checkpoint_number.load(Ordering::SeqCst), s.engine.log.segments.free_count());
     assert_eq!(after, before, "room was made in vain");
 }
 
@@ -250,7 +254,7 @@ fn what_an_fsync_without_room_was_to_carry_goes_with_the_next() {
             n += 1;
         }
         assert!(matches!(write(true, &[1], None), Err(StoreError::NoSpace)));
-        claimed.into_iter().for_each(|seg| s.segments.release(seg));
+        claimed.into_iter().for_each(|seg| s.engine.log.segments.release(seg));
         write(true, &[2], None)?;
         Ok(FoldInput { epoch: e + 2, groups: Vec::new() })
     })
@@ -285,7 +289,7 @@ fn a_submission_without_room_for_its_batch_has_its_promise_still() {
         assert!(s.reserve(0, 2));
         assert!(matches!(write(), Err(StoreError::NoSpace)));
         assert_eq!(s.space().reserved, 2);
-        claimed.into_iter().for_each(|seg| s.segments.release(seg));
+        claimed.into_iter().for_each(|seg| s.engine.log.segments.release(seg));
         write()?;
         assert_eq!(s.space().reserved, 0);
         Ok(FoldInput { epoch: e + 1, groups: vec![made.into()] })
@@ -320,8 +324,8 @@ fn a_segment_that_a_batch_names_is_not_free_before_the_next_checkpoint() {
     // What is free may be written over by anybody.
     let other = Block::zeroed();
     for seg in claim(&s, 0) {
-        for i in 0..s.segments.geometry.segment_blocks {
-            let offset = s.segments.geometry.addr(seg, i).offset();
+        for i in 0..s.engine.log.segments.geometry.segment_blocks {
+            let offset = s.engine.log.segments.geometry.addr(seg, i).offset();
             device.write(&[WriteReq { offset, data: &other.0 }]).unwrap();
         }
     }

@@ -12,19 +12,21 @@
 //! 3. DEAD of an inode that still has names is refused: it would leave a name without an inode.
 //! 4. An inode without names that is not dead is on the orphan list. Being there is all that the
 //!    checkpoint says of its last name: the block is not written for it, or the removal of all
-//!    files of a full volume would need as much room again (see `Store::capture`). What a block
+//!    files of a full volume would need as much room again (see `Capture::capture`). What a block
 //!    counts of an inode on the list is therefore not asked.
 //! 5. What a fold changes goes on the checkpoint's own list, not on the lists of what calls dirty.
 
 use crate::engine::fold::{self, KeyChange, NewInode, Plan, RightsChange};
 use crate::engine::maintenance::{DeferredInode, Maintenance};
 use crate::engine::sink::Sink;
+use crate::engine::totals::Totals;
 use crate::error::{Result, StoreError};
+use crate::inodes::Inodes;
 use crate::inodes::cache::{CachedInode, Logged};
-use crate::store::Store;
+use crate::log::Log;
 use crate::tree::block_io::{BlockSink, Owner};
-use crate::tree::directory::{self, Change, StateLock};
-use crate::tree::inode_state::{InodeState, padded};
+use crate::tree::directory::{self, Change};
+use crate::tree::inode_state::padded;
 use lanefs_format::xattrs;
 use lanefs_format::{Attrs, INLINE_MAX, Ino, ROOT_INO, XATTR_BLOB_MAX};
 use lanefs_sync::{Canary, planted};
@@ -32,29 +34,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl StateLock for CachedInode {
-    fn with<T>(&self, f: impl FnOnce(&mut InodeState) -> T) -> T {
-        f(&mut self.lock().state)
-    }
-}
-
 /// Inodes whose blocks a fold reads together: one after the other they are a trip to the device
 /// each.
 const TOGETHER: usize = 256;
 
-impl Store {
-    /// Inodes in use. A damaged volume may have counted fewer than it frees.
-    pub(crate) fn inodes_counted(&self) -> u64 {
-        (self.inode_count.load(Ordering::Relaxed) as i64).max(0) as u64
-    }
+/// Applies folds to the inodes in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Fold<'a> {
+    pub log: &'a Log,
+    pub inodes: &'a Inodes,
+    pub totals: &'a Totals,
+}
 
-    /// Preallocated pages without a block. A damaged volume may have counted fewer than it writes
-    /// or frees.
-    pub(crate) fn unwritten_counted(&self) -> u64 {
-        // Relaxed: only the holder of the maintenance lock changes it.
-        self.unwritten.load(Ordering::Relaxed).max(0) as u64
-    }
-
+impl Fold<'_> {
     /// Folds all groups of `buffers`. An error may leave the fold half done in memory, with links
     /// not counted: it is sticky, and the volume is what the last slot and the log say.
     pub(crate) fn fold(
@@ -65,15 +57,15 @@ impl Store {
     ) -> Result<()> {
         self.fold_deferred(m, sink)?;
         let plan = fold::plan(buffers.iter().map(|b| b.as_slice()), |_| true)?;
-        self.apply_plan(m, plan, sink).inspect_err(|e| self.io.fail(e))
+        self.apply_plan(m, plan, sink).inspect_err(|e| self.log.io.fail(e))
     }
 
     fn apply_plan(&self, m: &mut Maintenance, mut plan: Plan<'_>, sink: &mut Sink<'_>) -> Result<()> {
         // Relaxed: a floor for the next mount.
-        self.last_ts.fetch_max(plan.last_ts, Ordering::Relaxed);
+        self.totals.last_ts.fetch_max(plan.last_ts, Ordering::Relaxed);
         let mut bare = Vec::with_capacity(plan.news.len());
         for b in &plan.news {
-            self.next_chunk.fetch_max(b.ino.chunk() + 1, Ordering::Relaxed);
+            self.totals.next_chunk.fetch_max(b.ino.chunk() + 1, Ordering::Relaxed);
             let is_bare = self.is_bare(&plan, b);
             bare.push(is_bare);
             if !is_bare {
@@ -83,10 +75,10 @@ impl Store {
         }
         for (n, r) in plan.rights.iter().enumerate() {
             if n % TOGETHER == 0 {
-                self.expect_inodes(plan.rights[n..].iter().take(TOGETHER).map(|r| r.ino))?;
+                self.inodes.expect(plan.rights[n..].iter().take(TOGETHER).map(|r| r.ino), &self.log.io)?;
             }
             self.fold_rights(m, r)?;
-            self.evict_or_flush(n, sink)?;
+            self.inodes.evict_or_flush(n, sink)?;
         }
         let mut links: HashMap<Ino, i64> = HashMap::new();
         for changes in plan.by_dir() {
@@ -111,14 +103,14 @@ impl Store {
         let dead: HashMap<Ino, u32> = plan.dead.iter().copied().collect();
         for (n, &(ino, delta)) in links.iter().enumerate() {
             if n % TOGETHER == 0 {
-                self.expect_inodes(links[n..].iter().take(TOGETHER).map(|l| l.0))?;
+                self.inodes.expect(links[n..].iter().take(TOGETHER).map(|l| l.0), &self.log.io)?;
             }
             self.fold_links(m, ino, delta)?;
             if let Some(generation) = dead.get(&ino) {
                 self.fold_death(m, ino, *generation, sink)?;
                 m.changed.pop_if(|c| c.ino == ino && c.lock().gone);
             }
-            self.evict_or_flush(n, sink)?;
+            self.inodes.evict_or_flush(n, sink)?;
         }
         let deferred = &m.deferred;
         let is_put_off = |ino: Ino| deferred.binary_search_by(|b| ino.cmp(&b.ino)).is_ok();
@@ -137,41 +129,17 @@ impl Store {
         }
         for (n, &(ino, generation)) in plan.dead.iter().enumerate() {
             if n % TOGETHER == 0 {
-                self.expect_inodes(plan.dead[n..].iter().take(TOGETHER).map(|d| d.0))?;
+                self.inodes.expect(plan.dead[n..].iter().take(TOGETHER).map(|d| d.0), &self.log.io)?;
             }
-            self.next_chunk.fetch_max(ino.chunk() + 1, Ordering::Relaxed);
+            self.totals.next_chunk.fetch_max(ino.chunk() + 1, Ordering::Relaxed);
             self.fold_death(m, ino, generation, sink)?;
-            self.evict_or_flush(n, sink)?;
+            self.inodes.evict_or_flush(n, sink)?;
         }
-        Ok(())
-    }
-
-    /// Called after the `n`th of many inodes was folded or captured: writes what is queued if it is
-    /// much, and now and then the chunks of the inode table, of which each may have another, if
-    /// these are much; then lets them go.
-    pub(crate) fn evict_or_flush(&self, n: usize, sink: &mut Sink<'_>) -> Result<()> {
-        if n % 256 == 255 && self.inodes.memory() > self.memory_bytes / 2 {
-            self.inodes.write_chunks(sink)?;
-            self.inodes.evict_clean();
-        }
-        sink.flush_if_full()
-    }
-
-    /// Reads the blocks of those of these inodes that are not in memory together, for who goes on
-    /// to fold them.
-    fn expect_inodes(&self, inos: impl Iterator<Item = Ino>) -> Result<()> {
-        let mut refs = Vec::new();
-        for ino in inos {
-            if !self.cache.has(ino) {
-                refs.extend(Some(self.inodes.lookup(ino, &self.io)?.block).filter(|r| !r.is_none()));
-            }
-        }
-        crate::tree::block_io::BlockSource::expect(&self.io, &refs);
         Ok(())
     }
 
     fn folded_inode(&self, ino: Ino) -> Result<Option<Arc<CachedInode>>> {
-        Ok(self.inode(ino)?.filter(|c| {
+        Ok(self.inodes.get(ino, &self.log.io)?.filter(|c| {
             let i = c.lock();
             i.folded && !i.gone
         }))
@@ -180,7 +148,7 @@ impl Store {
     /// Makes an inode; `None` if that was folded before.
     pub(crate) fn fold_new(&self, b: &NewInode<'_>, sink: &mut Sink<'_>) -> Result<Option<Arc<CachedInode>>> {
         let ino = b.ino;
-        let e = self.inodes.lookup(ino, &self.io)?;
+        let e = self.inodes.table.lookup(ino, &self.log.io)?;
         if !e.block.is_none() || e.generation > b.generation {
             return Ok(None); // Or even dead since.
         }
@@ -197,7 +165,7 @@ impl Store {
             btime: b.time,
             generation: b.generation,
         };
-        let inode = self.inode_or_new(ino, &attrs)?;
+        let inode = self.inodes.get_or_new(ino, &attrs, &self.log.io)?;
         let mut guard = inode.lock();
         let i = &mut *guard;
         if i.folded || i.gone {
@@ -219,19 +187,19 @@ impl Store {
         let empty = i.state.tail().is_none() && i.state.mapped_pages() == 0;
         if !b.target.is_empty() && empty {
             if b.target.len() <= INLINE_MAX {
-                let _ = i.state.set_tail(0, b.target.to_vec(), &self.io)?;
+                let _ = i.state.set_tail(0, b.target.to_vec(), &self.log.io)?;
                 i.tail = Logged::No;
             } else {
                 let r = sink.write(Owner::Data { ino, page: 0 }, padded(b.target))?;
-                i.state.set_page(0, r, &self.io)?;
+                i.state.set_page(0, r, &self.log.io)?;
             }
         }
         i.folded = true;
         if b.target.is_empty() && b.xattrs.is_empty() && b.mode & libc::S_IFMT == libc::S_IFREG {
-            self.cache.note_made(ino);
+            self.inodes.cache.note_made(ino);
         }
         drop(guard);
-        self.inode_count.fetch_add(1, Ordering::Relaxed);
+        self.totals.inodes.fetch_add(1, Ordering::Relaxed);
         Ok(Some(inode))
     }
 
@@ -247,7 +215,7 @@ impl Store {
         }
         i.state.set_rights(r.mode, r.uid, r.gid);
         if let Some(acls) = r.acls {
-            let had = self.xattrs_of(&i.state)?;
+            let had = i.state.xattr_bytes(&self.log.io)?;
             let all = xattrs::with_acls(&had, acls).ok_or_else(|| StoreError::BadInode {
                 ino: r.ino,
                 why: "its extended attributes are malformed".into(),
@@ -314,11 +282,11 @@ impl Store {
     }
 
     fn fold_death(&self, m: &mut Maintenance, ino: Ino, generation: u32, sink: &mut Sink<'_>) -> Result<()> {
-        let e = self.inodes.lookup(ino, &self.io)?;
+        let e = self.inodes.table.lookup(ino, &self.log.io)?;
         if e.block.is_none() && e.generation > generation || ino == ROOT_INO {
             return Ok(()); // Dead before.
         }
-        if let Some(inode) = self.inode(ino)? {
+        if let Some(inode) = self.inodes.get(ino, &self.log.io)? {
             let mut guard = inode.lock();
             let i = &mut *guard;
             if i.gone || i.state.attrs().generation != generation {
@@ -330,43 +298,30 @@ impl Store {
             }
             // Tree marks of what memory gave up already; what is fresh has none and loses its live
             // mark below.
-            i.clear_live_marks(&self.segments);
+            i.clear_live_marks(&self.log.segments);
             i.died.drain(..).for_each(|a| sink.unmark(a));
             i.fresh.clear();
             i.state.destroy(sink)?;
-            self.count_unwritten(0, i);
+            i.charge_unwritten(&self.log.space, 0);
             i.gone = true;
             if i.folded {
-                self.inode_count.fetch_sub(1, Ordering::Relaxed);
+                self.totals.inodes.fetch_sub(1, Ordering::Relaxed);
             }
             drop(guard);
-            self.cache.remove(ino);
+            self.inodes.cache.remove(ino);
         }
         let next = generation.wrapping_add(1);
-        self.inodes.clear(ino, next, self.epoch.load(Ordering::Relaxed), &self.io)?;
+        self.inodes.table.clear(ino, next, self.log.epoch.load(Ordering::Relaxed), &self.log.io)?;
         m.freed.push((ino, next));
         m.orphans_changed |= m.orphans.remove(&ino);
         Ok(())
-    }
-
-    /// See [`Store::load_bucket`].
-    pub(crate) fn read_bucket(&self, ino: Ino, cookie: u64) -> Result<crate::api::BucketImage> {
-        let inode =
-            self.inode(ino)?.ok_or_else(|| StoreError::Invalid(format!("directory {ino} does not exist")))?;
-        let mut tries = 0;
-        loop {
-            match directory::load_bucket(&*inode, &self.io, cookie) {
-                // The bucket may have been rewritten and its block reused since the map was asked.
-                Err(StoreError::Corrupt { .. }) if tries < 2 => tries += 1,
-                other => return other,
-            }
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Store;
     use crate::api::{FoldInput, FormatOptions, OpenOptions};
     use crate::device::{Device, MemoryDevice};
     use lanefs_format::record::{Effect, encode_group};
@@ -413,10 +368,10 @@ mod tests {
                 &[Effect::Clr { dir, cookie, name, old: ino, kind }, Effect::Dead { ino, generation }],
             )
         });
-        let mut m = s.maintenance.lock();
+        let mut m = s.engine.maintenance.lock();
         let mut dirty = Default::default();
-        let mut sink = Sink::new(&s, &mut dirty);
-        s.fold(&mut m, &[removed.into()], &mut sink).unwrap();
+        let mut sink = Sink::new(&s.engine.log, &s.engine.totals, &mut dirty);
+        s.engine.fold().fold(&mut m, &[removed.into()], &mut sink).unwrap();
         assert_eq!(m.freed.len(), 50);
         let kept: Vec<Ino> = m.changed.iter().map(|c| c.ino).collect();
         assert_eq!(kept, [ROOT_INO]);

@@ -14,15 +14,15 @@
 //!    fails loses none. The next fold, whose groups may be about them, first makes those that are
 //!    left.
 
+use super::Fold;
 use crate::engine::fold::{NewInode, Plan};
 use crate::engine::maintenance::Maintenance;
 use crate::engine::sink::Sink;
 use crate::error::Result;
 use crate::inodes::cache::CachedInode;
-use crate::store::Store;
 use std::sync::Arc;
 
-impl Store {
+impl Fold<'_> {
     /// Whether all that is known of a new inode, but for its names, is that it was made (1).
     pub(crate) fn is_bare(&self, plan: &Plan<'_>, b: &NewInode<'_>) -> bool {
         b.mode & libc::S_IFMT == libc::S_IFREG
@@ -30,11 +30,11 @@ impl Store {
             && b.xattrs.is_empty()
             && plan.rights.binary_search_by_key(&b.ino, |r| r.ino).is_err()
             && plan.dead.binary_search_by_key(&b.ino, |d| d.0).is_err()
-            && !self.cache.has(b.ino)
+            && !self.inodes.cache.has(b.ino)
     }
 
     /// Makes the next of the files that were put off; `None` if it had been made before.
-    fn make_next_deferred(
+    pub(crate) fn make_next_deferred(
         &self,
         m: &mut Maintenance,
         sink: &mut Sink<'_>,
@@ -59,40 +59,15 @@ impl Store {
         }
         Ok(())
     }
-
-    /// Makes and writes out all files that were put off.
-    pub(crate) fn capture_deferred(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
-        for n in 0.. {
-            if m.deferred.is_empty() {
-                break;
-            }
-            if let Some(inode) = self.make_next_deferred(m, sink)? {
-                if self.capture(m, &inode, fold, sink)? {
-                    m.changed.pop_if(|c| Arc::ptr_eq(c, &inode));
-                }
-                let is_bare = {
-                    let i = inode.lock();
-                    i.state.version() == 0 && i.is_clean()
-                };
-                if is_bare && m.captured.pop_if(|c| Arc::ptr_eq(c, &inode)).is_some() {
-                    let ino = inode.ino;
-                    drop(inode);
-                    self.cache.forget(ino);
-                }
-            }
-            self.evict_or_flush(n, sink)?;
-        }
-        m.deferred = Vec::new();
-        Ok(())
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::Store;
     use crate::api::{FoldInput, FormatOptions, OpenOptions};
     use crate::device::{Device, MemoryDevice};
     use crate::engine::sink::Sink;
-    use crate::store::Store;
+
     use lanefs_format::record::{Effect, encode_group};
     use lanefs_format::{FileKind, Ino, ROOT_INO, Version};
     use std::sync::Arc;
@@ -133,19 +108,19 @@ mod tests {
     #[test]
     fn files_that_a_fold_makes_are_not_in_memory_all_at_once() {
         let s = store();
-        let empty = s.cache.memory();
+        let empty = s.engine.inodes.cache.memory();
         {
-            let mut m = s.maintenance.lock();
+            let mut m = s.engine.maintenance.lock();
             let mut dirty = Default::default();
-            let mut sink = Sink::new(&s, &mut dirty);
-            s.fold(&mut m, &[made(5).into()], &mut sink).unwrap();
+            let mut sink = Sink::new(&s.engine.log, &s.engine.totals, &mut dirty);
+            s.engine.fold().fold(&mut m, &[made(5).into()], &mut sink).unwrap();
             assert_eq!((m.deferred.len() as u64, m.changed.len()), (FILES, 1));
-            s.capture_deferred(&mut m, 5, &mut sink).unwrap();
+            s.engine.checkpoints().capture().capture_deferred(&mut m, 5, &mut sink).unwrap();
             assert_eq!((m.deferred.len(), m.changed.len(), m.captured.len()), (0, 1, 0));
-            s.io.write_queue().unwrap();
+            s.engine.log.io.write_queue().unwrap();
             m.usage.dirty.append(&mut dirty);
         }
-        assert!(s.cache.memory() - empty < 4096, "the root alone");
+        assert!(s.engine.inodes.cache.memory() - empty < 4096, "the root alone");
         for n in 0..FILES {
             let i = s.load_inode(Ino(FIRST + n)).unwrap().unwrap();
             assert_eq!((i.nlink, i.attrs.mode, i.attrs.uid, i.attrs.gid), (1, libc::S_IFREG | 0o640, 7, 8));
@@ -157,10 +132,10 @@ mod tests {
     fn what_was_put_off_is_there_for_the_next_fold() {
         let s = store();
         {
-            let mut m = s.maintenance.lock();
+            let mut m = s.engine.maintenance.lock();
             let mut dirty = Default::default();
-            let mut sink = Sink::new(&s, &mut dirty);
-            s.fold(&mut m, &[made(5).into()], &mut sink).unwrap();
+            let mut sink = Sink::new(&s.engine.log, &s.engine.totals, &mut dirty);
+            s.engine.fold().fold(&mut m, &[made(5).into()], &mut sink).unwrap();
             m.usage.dirty.append(&mut dirty);
         }
         let mut next = Vec::new();

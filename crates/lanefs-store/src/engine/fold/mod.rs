@@ -5,4 +5,5 @@ mod apply;
 mod deferred;
 mod plan;
 
+pub(crate) use apply::Fold;
 pub use plan::*;

@@ -31,6 +31,14 @@ impl InodeState {
         }
     }
 
+    /// Returns the extended attributes, reading them if need be.
+    pub fn xattr_bytes(&self, source: &(impl BlockSource + ?Sized)) -> Result<Vec<u8>> {
+        match self.xattrs() {
+            Ok(b) => Ok(b.to_vec()),
+            Err((len, refs)) => read_xattrs(self.ino(), len, refs, source),
+        }
+    }
+
     pub(super) fn write_xattrs(&mut self, sink: &mut dyn BlockSink) -> Result<()> {
         let Some(blob) = &self.new_xattrs else { return Ok(()) };
         let place = if blob.len() <= XATTR_INLINE {

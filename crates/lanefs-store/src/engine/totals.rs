@@ -1,0 +1,43 @@
+//! What each slot says of the volume as a whole, as memory has it.
+
+use lanefs_format::slot::Slot;
+use lanefs_sync::CachePadded;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// Counts and floors that a checkpoint writes into its slot. All of it is Relaxed: checkpoints
+/// change it, one at a time, and who else asks wants a figure.
+pub(crate) struct Totals {
+    /// See [`crate::Store::folded_epoch`]. Written under the maintenance lock.
+    pub folded: AtomicU64,
+    pub last_ts: AtomicU64,
+    pub next_chunk: AtomicU64,
+    pub inodes: CachePadded<AtomicU64>,
+    /// Preallocated pages without a block, in the inode blocks on disk. Written by whoever writes
+    /// these: the holder of the maintenance lock.
+    pub unwritten: CachePadded<AtomicI64>,
+}
+
+impl Totals {
+    /// Takes what a slot says.
+    pub fn new(slot: &Slot) -> Totals {
+        Totals {
+            folded: AtomicU64::new(slot.folded_epoch),
+            last_ts: AtomicU64::new(slot.last_ts),
+            next_chunk: AtomicU64::new(slot.next_chunk),
+            inodes: CachePadded::new(AtomicU64::new(slot.inodes)),
+            unwritten: CachePadded::new(AtomicI64::new(slot.unwritten as i64)),
+        }
+    }
+
+    /// Returns the number of inodes in use. A damaged volume may have counted fewer than it frees.
+    pub fn inodes(&self) -> u64 {
+        (self.inodes.load(Ordering::Relaxed) as i64).max(0) as u64
+    }
+
+    /// Returns the number of preallocated pages without a block. A damaged volume may have counted
+    /// fewer than it writes or frees.
+    pub fn unwritten(&self) -> u64 {
+        // Relaxed: only the holder of the maintenance lock changes it.
+        self.unwritten.load(Ordering::Relaxed).max(0) as u64
+    }
+}
