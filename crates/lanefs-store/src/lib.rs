@@ -12,8 +12,6 @@
 //! 7. `fsck`: checking and repairing them.
 
 #![deny(missing_docs)]
-// Some are left in `fsck`.
-#![allow(clippy::too_many_arguments)]
 
 pub mod api;
 // The tests of `tests/it` and those beside the code have their model in common.

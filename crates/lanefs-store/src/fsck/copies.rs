@@ -14,7 +14,7 @@ pub(super) fn bad_copy(io: &Io, r: BlockRef) -> Option<What> {
 }
 
 /// Says so, of a block of the volume.
-pub(super) fn tell_copy(io: &Io, place: Place, r: BlockRef, report: &mut FsckReport) {
+pub(super) fn report_copy(io: &Io, place: Place, r: BlockRef, report: &mut FsckReport) {
     if let Some(what) = bad_copy(io, r) {
         report.add(place, what, AGAIN, true);
     }

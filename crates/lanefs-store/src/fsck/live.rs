@@ -4,7 +4,7 @@
 use super::marks::Marks;
 use super::names::{self, Fix, LOST_FOUND, Name};
 use super::repair::{Job, compare_usage, dir_attrs, mark_summaries};
-use super::walk::Walk;
+use super::walk::{Walk, Walked};
 use super::{FsckReport, Phase, Place, Progress, miscounted, paths};
 use crate::api::{FoldInput, InodeUpdate, PageRead, Transaction};
 use crate::engine::Engine;
@@ -21,8 +21,8 @@ pub(super) const ROUNDS: usize = 6;
 
 impl Job<'_> {
     /// Looks at the volume that is up, and repairs what does not fit, until everything does, or
-    /// until it has repaired `rounds` times and still finds something: then that is said, and
-    /// cannot be repaired.
+    /// until it has repaired `rounds` times and still finds something: then it reports that, as
+    /// nothing that can be repaired.
     pub(super) fn repair_live(&self, engine: &Engine, rounds: usize, report: &mut FsckReport) -> Result<()> {
         for round in 0..=rounds {
             let mut again = FsckReport::default();
@@ -46,17 +46,9 @@ impl Job<'_> {
                 report.add(place, p.what, &p.remedy, p.repairable && shared);
             }
             self.copy_shared(engine, &walk)?;
-            let names = names::check(
-                &walk,
-                &engine.inodes.table,
-                &engine.log.io,
-                &known,
-                self.sb.hash_key,
-                self.threads(),
-                self.progress,
-                report,
-            );
-            paths::name_problems(&walk, &engine.inodes.table, &engine.log.io, report);
+            let walked = Walked { walk: &walk, table: &engine.inodes.table, io: &engine.log.io };
+            let names = names::check(walked, &known, self.sb.hash_key, self.threads(), self.progress, report);
+            paths::name_problems(walked, report);
             let mut m = engine.maintenance.lock();
             let mut todo = names.fixes.len() + walk.shared.len();
             let named: Vec<Ino> = known
@@ -114,7 +106,7 @@ impl Job<'_> {
     /// are. Returns whether that was wrong.
     fn unwritten(&self, engine: &Engine, walk: &Walk, report: &mut FsckReport) -> usize {
         let counted = engine.totals.unwritten();
-        // What is damaged was told, and is not among those of the walk.
+        // What is damaged was reported, and is not among those of the walk.
         if counted == walk.unwritten || !walk.salvaged.is_empty() || !walk.lost.is_empty() {
             return 0;
         }
@@ -247,7 +239,7 @@ impl Job<'_> {
                         put(&[Effect::Parent { ino: *ino, parent: home }]);
                     }
                 }
-                Fix::Bury(ino, generation) => put(&[Effect::Dead { ino: *ino, generation: *generation }]),
+                Fix::Free(ino, generation) => put(&[Effect::Dead { ino: *ino, generation: *generation }]),
             }
         }
         Ok(out)

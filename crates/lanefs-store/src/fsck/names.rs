@@ -3,7 +3,7 @@
 //! calls its parent, and reaches the root. What does not fit becomes a list of fixes.
 
 use super::places::Places;
-use super::walk::{AT_ONCE, InodeInfo, Walk, in_parallel};
+use super::walk::{AT_ONCE, InodeInfo, Walked, in_parallel};
 use super::{FsckReport, OnProgress, Phase, Place, Progress};
 use crate::error::Result;
 use crate::log::io::Io;
@@ -42,7 +42,7 @@ pub(super) enum Fix {
     /// Give it a name in lost+found.
     Reconnect(Ino, FileKind),
     /// It was unlinked, and is to be freed.
-    Bury(Ino, u32),
+    Free(Ino, u32),
 }
 
 struct Found {
@@ -98,9 +98,7 @@ pub(super) fn for_each_entry(
 
 /// Looks at all names. `orphans` are inodes known to be without one.
 pub(super) fn check(
-    walk: &Walk,
-    table: &InodeTable,
-    io: &Io,
+    Walked { walk, table, io }: Walked<'_>,
     orphans: &BTreeSet<Ino>,
     key: [u64; 2],
     threads: usize,
@@ -143,7 +141,7 @@ pub(super) fn check(
             }
             judge_entry(name, kind, inodes, found, report);
         }
-        // Of a directory that cannot be read enough has been said.
+        // A directory that cannot be read was reported above.
         if let Ok(fixes) = places.judge(table, io, |ino| inodes.get(&ino).map(|i| i.kind), report) {
             found.fixes.extend(fixes);
         }
@@ -297,7 +295,7 @@ fn link_counts(
             found.fixes.push(Fix::Reconnect(ino, i.kind));
         } else {
             report.add(at(), "was unlinked, but is not on the orphan list", "it is freed", true);
-            found.fixes.push(Fix::Bury(ino, i.generation));
+            found.fixes.push(Fix::Free(ino, i.generation));
         }
     }
 }

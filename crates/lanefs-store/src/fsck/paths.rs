@@ -3,9 +3,7 @@
 
 use super::FsckReport;
 use super::names::for_each_entry;
-use super::walk::Walk;
-use crate::log::io::Io;
-use crate::tree::inode_table::InodeTable;
+use super::walk::Walked;
 use lanefs_format::{FileKind, Ino, ROOT_INO};
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +12,7 @@ const DEPTH: usize = 1 << 12;
 
 /// Gives the problems of inodes a path, as far as directories that can be read lead to them. Reads
 /// all directories if there is one without.
-pub(super) fn name_problems(walk: &Walk, table: &InodeTable, io: &Io, report: &mut FsckReport) {
+pub(super) fn name_problems(Walked { walk, table, io }: Walked<'_>, report: &mut FsckReport) {
     let nameless = report.problems.iter().filter(|p| p.path.is_none());
     let wanted: HashSet<Ino> = nameless.map(|p| Ino(p.inode)).filter(|i| !i.is_none()).collect();
     if wanted.is_empty() {
@@ -22,7 +20,7 @@ pub(super) fn name_problems(walk: &Walk, table: &InodeTable, io: &Io, report: &m
     }
     let mut named: HashMap<Ino, (Ino, Box<[u8]>)> = HashMap::new();
     for (dir, _) in walk.inodes.iter().filter(|(_, i)| i.kind == FileKind::Dir) {
-        // What cannot be read has been told.
+        // What cannot be read was reported.
         let _ = for_each_entry(*dir, table, io, &mut |e| {
             if e.kind == FileKind::Dir || wanted.contains(&e.ino) {
                 named.entry(e.ino).or_insert_with(|| (*dir, e.name.into()));

@@ -2,7 +2,7 @@
 //! sound.
 
 use super::careful::{Careful, Unread};
-use super::copies::tell_copy;
+use super::copies::report_copy;
 use super::marks::{Marked, Marks};
 use super::overlay::Overlay;
 use super::scan::{self, Scan};
@@ -59,8 +59,8 @@ pub(super) fn run(
     rounds: usize,
     report: &mut FsckReport,
 ) -> Result<()> {
-    let tell = |done, total| progress(Progress { phase: Phase::Scan, done, total });
-    let (found, sb) = order_by(devices, |d| find_superblock(d, &tell))?;
+    let scanned = |done, total| progress(Progress { phase: Phase::Scan, done, total });
+    let (found, sb) = order_by(devices, |d| find_superblock(d, &scanned))?;
     let unread = Arc::new(Unread::default());
     let over =
         |d: Arc<dyn Device>| -> Arc<dyn Device> { if o.repair { d } else { Arc::new(Overlay::new(d)) } };
@@ -198,7 +198,7 @@ impl Job<'_> {
         if let Some(u) = &usage {
             for (r, owner) in u.blocks() {
                 if matches!(owner, Owner::Usage { .. }) && !r.is_none() {
-                    tell_copy(&io, "usage table".into(), r, report);
+                    report_copy(&io, "usage table".into(), r, report);
                 }
             }
         }
@@ -371,7 +371,7 @@ impl Job<'_> {
                 io.read(next, "orphan list").and_then(|b| Ok(orphans::decode_orphans(&b, next.addr, index)?));
             match read {
                 Ok((_, after)) if marked == Marked::First => {
-                    tell_copy(io, "orphan list".into(), next, report);
+                    report_copy(io, "orphan list".into(), next, report);
                     (next, index) = (after, index + 1);
                 }
                 Ok(_) => {
@@ -491,7 +491,7 @@ pub(super) fn mark_summaries(usage: &mut UsageTable, io: &Io, marks: &Marks, rep
             report.add(format!("summary of segment {seg}"), what, "it is dropped", true);
             bad.insert((seg, part));
         } else {
-            tell_copy(io, format!("summary of segment {seg}").as_str().into(), r, report);
+            report_copy(io, format!("summary of segment {seg}").as_str().into(), r, report);
         }
     }
     bad.into_iter().for_each(|(seg, part)| usage.drop_summary(seg, part));

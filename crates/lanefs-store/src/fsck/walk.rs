@@ -1,7 +1,7 @@
 //! The walk: every block below the inode table, read and verified once, by several threads; what
 //! could not be read; and which block belongs to whom.
 
-use super::copies::{AGAIN, bad_copy, tell_copy};
+use super::copies::{AGAIN, bad_copy, report_copy};
 use super::mapped::{after, fetch, next_mapped};
 use super::marks::{Marked, Marks};
 use super::{FsckOptions, FsckReport, OnProgress, Phase, Place, Progress, What, miscounted};
@@ -46,6 +46,14 @@ pub(super) struct Salvage {
     pub entries: Vec<BucketEntry>,
 }
 
+/// What a walk found, and where the rest of it is read.
+#[derive(Clone, Copy)]
+pub(super) struct Walked<'a> {
+    pub walk: &'a Walk,
+    pub table: &'a InodeTable,
+    pub io: &'a Io,
+}
+
 /// What a walk found.
 pub(super) struct Walk {
     pub marks: Marks,
@@ -67,7 +75,7 @@ pub(super) struct Walk {
 
 pub(super) struct Walker<'a> {
     pub io: &'a Io,
-    /// For file data: a block of it that cannot be read is told, and nothing follows from it.
+    /// For file data: a block of it that cannot be read is reported, and nothing follows from it.
     pub bare: &'a Io,
     pub table: &'a InodeTable,
     pub read_data: bool,
@@ -177,7 +185,7 @@ impl Walker<'_> {
         chunks.dedup();
         report.node_blocks += nodes.len() as u64;
         for (a, r) in nodes {
-            tell_copy(self.io, "inode table".into(), r, report);
+            report_copy(self.io, "inode table".into(), r, report);
             if marks.mark_node(a) != Marked::First {
                 report.add(
                     "inode table",
@@ -202,14 +210,14 @@ fn lost_chunks(report: &mut FsckReport, range: &Range<u64>, e: &StoreError) {
 }
 
 impl Shared<'_> {
-    fn tell(&self, place: Place, what: impl Into<What>, remedy: &str, repairable: bool) {
+    fn report(&self, place: Place, what: impl Into<What>, remedy: &str, repairable: bool) {
         self.out.lock().1.add(place, what, remedy, repairable);
     }
 
-    /// See [`tell_copy`]: of a block that was read.
+    /// See [`report_copy`]: of a block that was read.
     fn copy(&self, ino: Ino, part: &str, r: BlockRef) {
         if let Some(what) = bad_copy(self.w.io, r) {
-            self.tell(Place::of_inode(ino, part), what, AGAIN, true);
+            self.report(Place::of_inode(ino, part), what, AGAIN, true);
         }
     }
 
@@ -239,7 +247,7 @@ impl Shared<'_> {
     fn inode(&self, ino: Ino, entry: TableEntry, ahead: Option<&Block>) {
         let what = |w: &str| Place::of_inode(ino, w);
         let lost = |why: What| {
-            self.tell(what("inode block"), why, "its names are removed, its data is given up", true);
+            self.report(what("inode block"), why, "its names are removed, its data is given up", true);
             self.out.lock().0.lost.push((ino, entry));
         };
         match self.marks.mark_node(entry.block.addr) {
@@ -269,7 +277,7 @@ impl Shared<'_> {
         let Some(kind) = state.attrs().kind() else { return lost("it names no kind of file".into()) };
         if state.attrs().generation != entry.generation {
             let why = format!("generation {} instead of {}", state.attrs().generation, entry.generation);
-            self.tell(what("inode table"), why, "the table is set to the inode's", true);
+            self.report(what("inode table"), why, "the table is set to the inode's", true);
         }
         let mut visit = Visit { nodes: vec![entry.block.addr], ..Visit::default() };
         self.xattrs(&state, &mut visit);
@@ -286,7 +294,7 @@ impl Shared<'_> {
         };
         let damaged = visit.damage.is_some();
         let salvage = visit.damage.take().map(|why| {
-            self.tell(
+            self.report(
                 what("map"),
                 why,
                 "what can be read is kept; the rest becomes holes or loses its names",
@@ -387,7 +395,7 @@ impl Shared<'_> {
                         }
                         Marked::Again if kind != FileKind::Dir => {
                             count += 1;
-                            self.tell(
+                            self.report(
                                 Place::of_inode(ino, format_args!("page {p}")),
                                 format!("block {} belongs to something else too", r.addr),
                                 "the page is copied to a block of its own, or a hole if it cannot be read",
@@ -435,7 +443,7 @@ impl Shared<'_> {
                 };
                 let remedy =
                     "reading it stays an error: restore the file from a backup, or write the page anew";
-                self.tell(Place::of_inode(ino, format_args!("page {page}")), why, remedy, false);
+                self.report(Place::of_inode(ino, format_args!("page {page}")), why, remedy, false);
             }
             self.data.fetch_add(refs.len() as u64, Relaxed);
         }
@@ -573,7 +581,7 @@ impl Shared<'_> {
             Ok(())
         })();
         if let Err(e) = copied {
-            self.tell(Place::of_inode(old.ino(), "map"), &e, "the rest of it is given up", true);
+            self.report(Place::of_inode(old.ino(), "map"), &e, "the rest of it is given up", true);
         }
         entries_found.sort_unstable_by_key(|e| e.cookie);
         entries_found.dedup_by(|a, b| a.name == b.name);
