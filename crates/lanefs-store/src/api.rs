@@ -97,7 +97,7 @@ pub struct OpenOptions {
     /// Bytes of verified node blocks kept in memory.
     pub cache_bytes: usize,
     /// Bytes of inodes and inode table kept in memory while nothing is unwritten of them. What is
-    /// unwritten is kept beyond that, and [`Store::memory`](crate::Store::memory) tells when a
+    /// unwritten is kept beyond that, and [`Store::memory`](crate::Store::memory) says when a
     /// checkpoint is due for it.
     pub memory_bytes: usize,
     /// Lanes of the space counter; 0 for as many as there are.
@@ -304,7 +304,7 @@ pub struct InodeUpdate {
     pub ino: Ino,
     /// Its attributes, captured whole.
     pub attrs: Attrs,
-    /// Of the attributes only kind and size are told; the others stay as the store has them. Only
+    /// Of the attributes only kind and size count; the others stay as the store has them. Only
     /// for an inode of which an update was submitted before, or that a fold has made.
     pub size_only: bool,
     /// Its extended attributes if they changed.

@@ -313,7 +313,7 @@ impl Checkpoints<'_> {
             l.prune_groups(|g| groups_above(g, folded));
             free.append(&mut l.checkpoint_done(&self.log.segments, p, *a));
         }
-        self.unfolded.keep_room(&self.log);
+        self.unfolded.reserve_room(self.log);
         for seg in free {
             self.log.segments.soil(seg, number);
             self.log.segments.release(seg);

@@ -6,7 +6,7 @@
 //!    newest. Data goes to the cold head; the copy is on the device before the map names it. Node
 //!    blocks are not copied but marked dirty, so that the next checkpoint writes them anew.
 //! 3. A block that cannot be read, or whose owner cannot, stays where it is, and its segment is
-//!    left alone until the volume is opened again: a scrub tells of it, and the cleaner goes on
+//!    left alone until the volume is opened again: a scrub reports it, and the cleaner goes on
 //!    with the next victim. Only what keeps it from writing ends a round.
 //! 4. The old place is not touched; it is free when a checkpoint that knows the new place is
 //!    durable.
@@ -99,7 +99,7 @@ impl Cleaner<'_> {
     fn cleaned_enough(&self, report: &CleanReport) -> bool {
         let size = u64::from(self.log.segments.geometry.segment_blocks);
         let changed = self.inodes.cache.dirty() as u64 + report.moved + report.marked;
-        let folds = u64::from(self.log.segments.owed() + 2) * size;
+        let folds = u64::from(self.log.segments.reserved_for_unfolded() + 2) * size;
         self.log.free_segment_blocks() < 2 * self.log.metadata_copies() * changed + folds
     }
 
@@ -148,7 +148,7 @@ impl Cleaner<'_> {
                 Ok(Live::Marked) => marked += 1,
                 Ok(Live::Nobodys) => lost += u64::from(self.log.segments.is_live(addr)),
                 Err(e) => {
-                    self.stays(seg, addr, e)?;
+                    self.keep_in_place(seg, addr, e)?;
                     bad += 1;
                 }
             }
@@ -208,8 +208,8 @@ impl Cleaner<'_> {
         read.map(|()| block)
     }
 
-    /// A block that cannot be read stays. Whatever else went wrong is told on.
-    fn stays(&self, seg: SegId, addr: BlockAddr, e: StoreError) -> Result<()> {
+    /// A block that cannot be read stays. Any other error is returned.
+    fn keep_in_place(&self, seg: SegId, addr: BlockAddr, e: StoreError) -> Result<()> {
         self.log.io.check()?;
         match e {
             StoreError::Io { .. } | StoreError::Corrupt { .. } | StoreError::BadInode { .. } => {
@@ -305,7 +305,7 @@ impl Cleaner<'_> {
             match self.point_at(*r, mv) {
                 Ok(yes) => moved += u64::from(yes),
                 Err(e) => {
-                    self.stays(seg, mv.from.addr, e)?;
+                    self.keep_in_place(seg, mv.from.addr, e)?;
                     left += 1;
                 }
             }

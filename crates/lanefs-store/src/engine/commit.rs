@@ -12,7 +12,7 @@
 //!    the last batches of one mlog shows when an epoch was committed since, wherever it lies. A
 //!    batch of an fsync says so of its own mlog only: fsyncs share nothing.
 //! 5. What is committed can be folded: the inodes that durable groups make are counted
-//!    (`Mlog::owed`), segments for them are kept back from data
+//!    (`Mlog::unfolded`), segments for them are kept back from data
 //!    (`SegmentTable::reserve_for_unfolded`), and cleaned before the commit if there are too few
 //!    (10). Recovery has no other room than what is free in whole segments, and cannot clean: the
 //!    blocks it needs were promised by `reserve`, but blocks may be free one by one. What the fold
@@ -175,7 +175,7 @@ impl Engine {
             cancelled: 0,
         });
         drop(c);
-        self.unfolded.keep_room(&self.log);
+        self.unfolded.reserve_room(&self.log);
         Ok(placed)
     }
 
@@ -183,7 +183,7 @@ impl Engine {
     pub fn publish_epoch(&self, written: EpochWritten) {
         let EpochWritten { epoch, shares } = written;
         shares.iter().for_each(|(mlog, place)| self.log.mlogs[*mlog].made_durable(*place));
-        // The epoch has what fsyncs said of it; two would owe it twice.
+        // The epoch has the groups that fsyncs logged of it; kept twice they would count twice.
         self.log.mlogs.iter().for_each(|l| l.prune_groups(|g| groups_above(g, epoch)));
         // Relaxed: for stamps and reports.
         self.log.epoch.fetch_max(epoch, Ordering::Relaxed);
@@ -197,13 +197,14 @@ impl Engine {
         let segments = self.log.segments_for(bytes);
         // What is to be folded counts too, and what this epoch brings: an inode for so many bytes
         // of it at the most (5).
-        let owed = self.unfolded.keep_room(&self.log);
+        let unfolded = self.unfolded.reserve_room(&self.log);
         let brings = bytes / BYTES_A_BIRTH / size;
         // Commits may use half of what is kept back beside that; the rest is for the checkpoint
         // that makes room again.
-        let kept = u64::from(self.log.segments.reserved_segments().saturating_sub(owed) / 2);
-        if hard || u64::from(self.log.segments.free_count()) <= kept + u64::from(owed) + brings + segments {
-            self.make_room((brings + segments) * size, hard || owed > 0 || brings > 0)?;
+        let kept = u64::from(self.log.segments.reserved_segments().saturating_sub(unfolded) / 2);
+        if hard || u64::from(self.log.segments.free_count()) <= kept + u64::from(unfolded) + brings + segments
+        {
+            self.make_room((brings + segments) * size, hard || unfolded > 0 || brings > 0)?;
         }
         Ok(())
     }

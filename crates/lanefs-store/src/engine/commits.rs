@@ -79,12 +79,12 @@ impl Unfolded {
     }
 
     /// Keeps room back for folding what is durable; returns how many segments.
-    pub fn keep_room(&self, log: &Log) -> u32 {
-        // Relaxed: both are estimates, and what is cancelled was owed before.
-        let owed: u64 = log.mlogs.iter().map(Mlog::owed).sum();
-        let inodes = owed.saturating_sub(self.cancelled.load(Ordering::Relaxed));
+    pub fn reserve_room(&self, log: &Log) -> u32 {
+        // Relaxed: both are estimates, and what is cancelled was unfolded before.
+        let unfolded: u64 = log.mlogs.iter().map(Mlog::unfolded).sum();
+        let inodes = unfolded.saturating_sub(self.cancelled.load(Ordering::Relaxed));
         log.segments.reserve_for_unfolded(inodes * log.metadata_copies());
-        log.segments.owed()
+        log.segments.reserved_for_unfolded()
     }
 
     /// So many inodes that the groups of `epoch` make were ended by groups of a later epoch: see
@@ -97,6 +97,6 @@ impl Unfolded {
         // Relaxed, as what it is taken from: an estimate.
         self.cancelled.fetch_add(inodes, Ordering::Relaxed);
         drop(c);
-        self.keep_room(log);
+        self.reserve_room(log);
     }
 }

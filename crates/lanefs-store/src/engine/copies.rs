@@ -71,7 +71,7 @@ impl Cleaner<'_> {
             (Ok(b), Err(e)) => (b, copy, e),
             (Err(e), Ok(b)) => (b, r.addr, e),
             // Repaired meanwhile; or both are bad, or the block is not in use any more: readers
-            // tell.
+            // report it.
             _ => return Ok(None),
         };
         self.log.io.excuse(bad);

@@ -18,9 +18,9 @@ impl Engine {
             free_segments: free,
             pending_segments: u64::from(self.log.segments.pending_free()),
             segments: u64::from(self.log.segments.geometry.usable()),
-            // What is owed goes with the next fold: twice of it would have the cleaner work for
+            // What is unfolded goes with the next fold: twice of it would have the cleaner work for
             // nothing.
-            low_water: kept * 2 - u64::from(self.log.segments.owed()).min(kept),
+            low_water: kept * 2 - u64::from(self.log.segments.reserved_for_unfolded()).min(kept),
             urgent: free <= kept || self.metadata_pressure(),
         }
     }
@@ -43,7 +43,7 @@ impl Engine {
         if begun % 32 != 31 {
             return Ok(());
         }
-        if self.unfolded.keep_room(&self.log) > 0 {
+        if self.unfolded.reserve_room(&self.log) > 0 {
             self.keep_room()?;
         }
         if self.metadata_pressure() {
@@ -56,11 +56,11 @@ impl Engine {
     /// The same, and cleans if the room is not there. In the seal of a checkpoint nothing is
     /// cleaned: the checkpoint looks by itself.
     pub(crate) fn keep_room(&self) -> Result<()> {
-        let owed = self.unfolded.keep_room(&self.log);
+        let unfolded = self.unfolded.reserve_room(&self.log);
         if self.log.segments.free_count()
-            <= owed + self.log.segments.reserved_segments().saturating_sub(owed) / 2
+            <= unfolded + self.log.segments.reserved_segments().saturating_sub(unfolded) / 2
         {
-            self.make_room(0, owed > 0)?;
+            self.make_room(0, unfolded > 0)?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@
 //! 3. The data a batch refers to was answered before its flush began (D), own or not.
 //! 4. If something cannot be read, or nothing can be allocated for the data, nothing has changed;
 //!    if nothing for the batch, the data is written and mapped, and the batch follows once there is
-//!    room. A caller that is told of an error has its promises still.
+//!    room. A caller that gets an error still has its promises.
 //!
 //! [`InodeState::take_delta`]: crate::tree::inode_state::InodeState::take_delta
 

@@ -10,7 +10,7 @@ pub(crate) const DISCARDS: usize = 32;
 
 impl Log {
     /// Tells the device that a segment's content is not needed; only a hint, so errors do not
-    /// matter. The bytes that it was told of.
+    /// matter. Returns how many bytes these are.
     pub fn discard(&self, seg: u32) -> u64 {
         let a = self.segments.geometry.addr(seg, 0);
         let (len, _) = self.segment_bytes();
@@ -28,7 +28,7 @@ impl Log {
     /// devices in order, that their content is not needed, and how many bytes these are; `None` if
     /// no device can take notice. Free is what the last checkpoint does not reach: anybody may
     /// write there. Segments under way are in no pool, so nobody takes one before the device has
-    /// been told.
+    /// been asked.
     pub fn trim_free(&self, range: Range<u64>) -> Result<Option<u64>> {
         if !self.io.devices().iter().any(|d| d.discards()) {
             return Ok(None);
@@ -38,7 +38,7 @@ impl Log {
             let first = u64::from(*seg).saturating_mul(len);
             range.start <= first && first.saturating_add(len) <= range.end
         };
-        let mut told = 0;
+        let mut discarded = 0;
         for device in 0..self.segments.devices() {
             if !self.io.devices().get(device).is_some_and(|d| d.discards()) {
                 continue;
@@ -51,11 +51,11 @@ impl Log {
                     break;
                 }
                 lanefs_sync::about_to_wait();
-                told += idle.iter().filter(|s| inside(s)).map(|s| self.discard(*s)).sum::<u64>();
+                discarded += idle.iter().filter(|s| inside(s)).map(|s| self.discard(*s)).sum::<u64>();
                 done.extend(idle.iter().copied());
                 self.segments.put_back(device, idle);
             }
         }
-        Ok(Some(told))
+        Ok(Some(discarded))
     }
 }

@@ -149,7 +149,7 @@ pub(crate) struct Mlog {
     /// Blocks appended to the node head since the last checkpoint.
     appended: AtomicU64,
     /// Inodes made by groups that are durable in this mlog and not folded.
-    owed: AtomicU64,
+    unfolded: AtomicU64,
 }
 
 /// How many inodes these groups make. The effect that makes one is its group's first.
@@ -181,7 +181,7 @@ impl Mlog {
             links_out: AtomicUsize::new(0),
             chain_devices: AtomicU64::new(0),
             appended: AtomicU64::new(0),
-            owed: AtomicU64::new(0),
+            unfolded: AtomicU64::new(0),
         }
     }
 
@@ -459,17 +459,17 @@ impl Mlog {
     /// Counts the inodes that groups make which are durable here from now on.
     pub fn add_unfolded(&self, groups: &[u8]) {
         // Relaxed, here and below: an estimate, on a line that every batch writes.
-        self.owed.fetch_add(births(groups), Ordering::Relaxed);
+        self.unfolded.fetch_add(births(groups), Ordering::Relaxed);
     }
 
     /// Such groups were folded.
     pub fn sub_unfolded(&self, groups: &[u8]) {
-        self.owed.fetch_sub(births(groups).min(self.owed()), Ordering::Relaxed);
+        self.unfolded.fetch_sub(births(groups).min(self.unfolded()), Ordering::Relaxed);
     }
 
     /// Inodes that the fold of what is durable here will make.
-    pub fn owed(&self) -> u64 {
-        self.owed.load(Ordering::Relaxed)
+    pub fn unfolded(&self) -> u64 {
+        self.unfolded.load(Ordering::Relaxed)
     }
 
     /// A copy of the groups that were kept before the position of this checkpoint.
@@ -703,28 +703,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_owed_until_it_is_pruned() {
+    fn what_is_kept_is_unfolded_until_it_is_pruned() {
         let m = Mlog::new(0, 0, false);
         let (first, second) = (birth(5), birth(6));
         m.keep_groups(&[&first[..], &second].concat(), 1);
-        assert_eq!(m.owed(), 2);
+        assert_eq!(m.unfolded(), 2);
         m.add_unfolded(&first);
-        assert_eq!(m.owed(), 3);
+        assert_eq!(m.unfolded(), 3);
         m.sub_unfolded(&first);
         m.prune_groups(|all| {
             assert_eq!(all.len(), first.len() + second.len());
             second.clone()
         });
-        assert_eq!((m.groups_before(2), m.owed()), (second.clone(), 1));
+        assert_eq!((m.groups_before(2), m.unfolded()), (second.clone(), 1));
         // What comes behind a position is not before it.
         m.keep_groups(&first, 2);
         assert_eq!(m.groups_before(2), second);
         assert_eq!(m.groups_before(3), [&second[..], &first].concat());
         m.prune_groups(|_| Vec::new());
-        assert_eq!((m.groups_before(3), m.owed()), (Vec::new(), 0));
+        assert_eq!((m.groups_before(3), m.unfolded()), (Vec::new(), 0));
         m.prune_groups(|_| unreachable!("nothing is kept"));
         m.sub_unfolded(&first);
-        assert_eq!(m.owed(), 0);
+        assert_eq!(m.unfolded(), 0);
     }
 
     /// A batch waits for the links of all segments before its own, and of no other.

@@ -232,7 +232,7 @@ struct Counts {
     /// Segments claimed for data since the last checkpoint.
     claimed: AtomicU32,
     /// Segments that the fold of what is durable will fill.
-    owed: AtomicU32,
+    for_unfolded: AtomicU32,
 }
 
 /// A line of marks; the marks of a segment share none with those of another.
@@ -293,18 +293,18 @@ impl SegmentTable {
         let size = self.geometry.segment_blocks;
         let parts = size.div_ceil(lanefs_format::summary::SUMMARY_SPAN as u32);
         let summaries = self.counts.claimed.load(Relaxed) * parts * self.geometry.copies;
-        self.counts.reserved_segments.load(Relaxed) + summaries / size + self.owed()
+        self.counts.reserved_segments.load(Relaxed) + summaries / size + self.reserved_for_unfolded()
     }
 
-    pub fn owed(&self) -> u32 {
-        self.counts.owed.load(Relaxed)
+    pub fn reserved_for_unfolded(&self) -> u32 {
+        self.counts.for_unfolded.load(Relaxed)
     }
 
     /// Keeps back room for so many blocks of the next fold.
     pub fn reserve_for_unfolded(&self, blocks: u64) {
         let segments = (blocks / u64::from(self.geometry.segment_blocks)).min(u64::from(self.len())) as u32;
-        if segments != self.owed() {
-            self.counts.owed.store(segments, Relaxed);
+        if segments != self.reserved_for_unfolded() {
+            self.counts.for_unfolded.store(segments, Relaxed);
         }
     }
 

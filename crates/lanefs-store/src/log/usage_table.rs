@@ -36,8 +36,8 @@ pub(crate) fn leaf_of(seg: SegId) -> u64 {
     u64::from(seg) / SEGMENTS_PER_LEAF as u64
 }
 
-/// Where a checkpoint writes the usage table. Its own blocks change what it says, so it is told of
-/// leaves that have to be written while it is.
+/// Where a checkpoint writes the usage table. Its own blocks change what it says, so the
+/// sink takes note of leaves that have to be written while it is.
 pub(crate) trait TableSink: BlockSink {
     /// A leaf has to be written.
     fn touch_leaf(&mut self, leaf: u64);

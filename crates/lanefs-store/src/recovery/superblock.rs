@@ -59,8 +59,9 @@ fn superblock_at(d: &dyn Device, at: u64) -> Option<Superblock> {
 }
 
 /// As [`read_superblock`], but where the usual places have none: from the copy at the end, wherever
-/// the end was when the volume was made. `tell` hears how many blocks of how many were looked at.
-pub(crate) fn find_superblock(d: &dyn Device, tell: &dyn Fn(u64, u64)) -> Result<Superblock> {
+/// the end was when the volume was made. `progress` gets how many blocks of how many were looked
+/// at.
+pub(crate) fn find_superblock(d: &dyn Device, progress: &dyn Fn(u64, u64)) -> Result<Superblock> {
     let blocks = d.size() >> BLOCK_SHIFT;
     let e = match read_superblock(d) {
         Err(e @ StoreError::NotAVolume { .. }) if blocks > 0 => e,
@@ -92,7 +93,7 @@ pub(crate) fn find_superblock(d: &dyn Device, tell: &dyn Fn(u64, u64)) -> Result
             }
         }
         at += n as u64;
-        tell(at, blocks);
+        progress(at, blocks);
     }
     found.ok_or_else(|| {
         let why = "no superblock and no copy of one is left anywhere on it: it holds no LaneFS volume, or not enough of one to be repaired";

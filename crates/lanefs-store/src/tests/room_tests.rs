@@ -137,7 +137,7 @@ fn an_epoch_without_room_is_placed_whole_or_not_at_all() {
     assert!(matches!(s.commit_epoch(e + 1, parts()), Err(StoreError::NoSpace)));
     s.healthy().unwrap();
     assert_eq!((positions(), s.engine.log.segments.free_count()), before);
-    assert!(s.engine.log.mlogs.iter().all(|l| l.owed() == 0), "room is kept back for nothing");
+    assert!(s.engine.log.mlogs.iter().all(|l| l.unfolded() == 0), "room is kept back for nothing");
     claimed.into_iter().for_each(|seg| s.engine.log.segments.release(seg));
     s.commit_epoch(e + 1, parts()).unwrap();
     drop(s);
@@ -179,7 +179,10 @@ fn a_commit_keeps_back_room_for_the_inodes_that_it_makes() {
     let before = s.engine.log.segments.reserved_segments();
     let part = |first: u64| (first..first + 40).flat_map(|ino| file(e + 1, ino)).collect();
     s.commit_epoch(e + 1, vec![(0, part(100)), (1, part(200))]).unwrap();
-    assert_eq!((s.engine.log.segments.owed(), s.engine.log.segments.reserved_segments()), (5, before + 5));
+    assert_eq!(
+        (s.engine.log.segments.reserved_for_unfolded(), s.engine.log.segments.reserved_segments()),
+        (5, before + 5)
+    );
 }
 
 /// Whoever folds what made them folds their end: no room is kept back for them, and none is missing
@@ -207,10 +210,16 @@ fn no_room_is_kept_back_for_inodes_that_ended_before_they_were_folded() {
     s.commit_epoch(e + 3, vec![(0, more.clone())]).unwrap();
     assert_eq!(s.engine.log.segments.reserved_segments(), before + 3);
     s.checkpoint(|| Ok(FoldInput { epoch: e + 2, groups: vec![made.into(), ended.into()] })).unwrap();
-    assert_eq!((s.engine.log.segments.owed(), s.engine.unfolded.cancelled.load(Ordering::SeqCst)), (2, 0));
+    assert_eq!(
+        (s.engine.log.segments.reserved_for_unfolded(), s.engine.unfolded.cancelled.load(Ordering::SeqCst)),
+        (2, 0)
+    );
     assert_eq!(s.load_bucket(ROOT_INO, 0).unwrap().entries.len(), 16);
     s.checkpoint(|| Ok(FoldInput { epoch: e + 3, groups: vec![more.into()] })).unwrap();
-    assert_eq!((s.engine.log.segments.owed(), s.engine.unfolded.cancelled.load(Ordering::SeqCst)), (0, 0));
+    assert_eq!(
+        (s.engine.log.segments.reserved_for_unfolded(), s.engine.unfolded.cancelled.load(Ordering::SeqCst)),
+        (0, 0)
+    );
 }
 
 #[test]

@@ -282,7 +282,7 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
     fn clear(&mut self, group: &mut Vec<EntryRef<'_>>, c: Change<'a>) {
         if let Some(i) = group.iter().position(|e| e.name == c.name) {
             let e = group.remove(i);
-            self.tell(Folded { old: Some((e.ino, e.kind)), new: None });
+            self.report(Folded { old: Some((e.ino, e.kind)), new: None });
         }
     }
 
@@ -291,7 +291,7 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
         if let Some(e) = group.iter_mut().find(|e| e.name == c.name) {
             let old = Some((e.ino, e.kind));
             (e.ino, e.kind) = (c.ino, c.kind);
-            self.tell(Folded { old, new });
+            self.report(Folded { old, new });
             return Ok(());
         }
         // Its cookie is its own, unless a crash kept this name and the removal of another with the
@@ -304,11 +304,11 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
             why: format!("more than 8 names with the hash {:#x}", first),
         })?;
         group.push(EntryRef { cookie, ino: c.ino, kind: c.kind, name: c.name });
-        self.tell(Folded { old: None, new });
+        self.report(Folded { old: None, new });
         Ok(())
     }
 
-    fn tell(&mut self, f: Folded) {
+    fn report(&mut self, f: Folded) {
         let dirs = |x: Option<(Ino, FileKind)>| i64::from(x.is_some_and(|(_, k)| k == FileKind::Dir));
         self.entries += i64::from(f.new.is_some()) - i64::from(f.old.is_some());
         self.subdirs += dirs(f.new) - dirs(f.old);

@@ -155,7 +155,7 @@ impl Map {
         Ok(old)
     }
 
-    /// Unmaps a range; `freed` is told every block that was mapped. Returns how many there were.
+    /// Unmaps a range; `freed` gets every block that was mapped. Returns how many there were.
     pub fn unmap(
         &mut self,
         pages: Range<u64>,

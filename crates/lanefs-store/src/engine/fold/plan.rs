@@ -54,7 +54,7 @@ pub struct NewInode<'a> {
     pub target: &'a [u8],
     /// Its extended attributes from the start.
     pub xattrs: &'a [u8],
-    /// What changes of its mode, owner and ACLs is told by [`Plan::rights`], all of it.
+    /// [`Plan::rights`] has all that changes of its mode, owner and ACLs.
     pub logged: bool,
     /// When it was made, in the order of operations.
     pub version: Version,

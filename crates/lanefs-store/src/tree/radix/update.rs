@@ -140,7 +140,7 @@ impl Radix {
         }
     }
 
-    /// Unmaps a range and tells each address that was mapped. Returns how many there were.
+    /// Unmaps a range and hands over each address that was mapped. Returns how many there were.
     pub fn clear_range(
         &mut self,
         keys: Range<u64>,
