@@ -80,7 +80,7 @@ impl Default for FormatOptions {
 }
 
 impl FormatOptions {
-    /// The default, with a root directory that belongs to the calling process.
+    /// Returns the default, with a root directory that belongs to the calling process.
     pub fn for_caller() -> FormatOptions {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         FormatOptions { uid, gid, ..FormatOptions::default() }

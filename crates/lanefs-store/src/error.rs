@@ -53,7 +53,7 @@ fn holder(pid: i32) -> String {
     }
 }
 
-/// What to do about an error of a device.
+/// Returns what to do about an error of a device.
 fn advice(errno: i32) -> &'static str {
     match errno {
         libc::ENOSPC | libc::EDQUOT => {
@@ -81,7 +81,7 @@ impl StoreError {
         matches!(self, StoreError::Io { errno, .. } if *errno != libc::EINVAL)
     }
 
-    /// What is wrong, without what to do about it: for who says that itself.
+    /// Returns what is wrong, without what to do about it: for who says that itself.
     pub fn without_advice(&self) -> String {
         match self {
             StoreError::Corrupt { addr, what, why } => format!("block {addr} ({what}): {why}"),
@@ -97,7 +97,7 @@ impl StoreError {
         }
     }
 
-    /// The errno a caller of a system call would see.
+    /// Returns the errno a caller of a system call would see.
     pub fn errno(&self) -> i32 {
         match self {
             StoreError::Io { errno: libc::ENOSPC | libc::EDQUOT, .. } => libc::ENOSPC,

@@ -32,7 +32,8 @@ impl Store {
         recovery::make::format(devices, options)
     }
 
-    /// Whether the volume on `devices` was closed and needs no recovery. Reads three blocks or so.
+    /// Returns whether the volume on `devices` was closed and needs no recovery. Reads three blocks
+    /// or so.
     pub fn was_closed(devices: Vec<Arc<dyn Device>>) -> Result<bool> {
         recovery::was_closed(devices)
     }
@@ -45,7 +46,7 @@ impl Store {
 
     // ---- the volume ----
 
-    /// What is fixed or slow to change.
+    /// Returns what is fixed or slow to change.
     pub fn info(&self) -> VolumeInfo {
         let g = &self.engine.log.segments.geometry;
         let superblock = self.engine.superblock();
@@ -67,18 +68,18 @@ impl Store {
         }
     }
 
-    /// Bytes of a segment, and of all of them.
+    /// Returns bytes of a segment, and of all of them.
     pub fn segment_bytes(&self) -> (u64, u64) {
         self.engine.log.segment_bytes()
     }
 
-    /// How often the blocks of the tree lie on the devices.
+    /// Returns how often the blocks of the tree lie on the devices.
     pub fn metadata_copies(&self) -> u64 {
         self.engine.log.metadata_copies()
     }
 
-    /// Whether this volume can keep room for preallocated pages: those made before it was part of
-    /// the format cannot.
+    /// Returns whether this volume can keep room for preallocated pages: those made before it was
+    /// part of the format cannot.
     pub fn has_preallocation(&self) -> bool {
         self.engine.superblock().has_preallocation()
     }
@@ -105,7 +106,7 @@ impl Store {
 
     // ---- room ----
 
-    /// Blocks users can fill when nothing is stored.
+    /// Returns blocks users can fill when nothing is stored.
     pub fn blocks_for_users(&self) -> u64 {
         self.engine.log.space.total()
     }
@@ -146,12 +147,12 @@ impl Store {
         self.engine.log.space.unreserve(lane, nodes * self.engine.log.metadata_copies());
     }
 
-    /// Blocks of the segments that are free now.
+    /// Returns blocks of the segments that are free now.
     pub fn free_segment_blocks(&self) -> u64 {
         self.engine.log.free_segment_blocks()
     }
 
-    /// What a background thread acts on.
+    /// Returns what a background thread acts on.
     pub fn pressure(&self) -> Pressure {
         self.engine.pressure()
     }
@@ -165,7 +166,7 @@ impl Store {
 
     // ---- inodes ----
 
-    /// An inode's durable and submitted state; `None` if the store does not know it.
+    /// Returns an inode's durable and submitted state; `None` if the store does not know it.
     pub fn load_inode(&self, ino: Ino) -> Result<Option<InodeImage>> {
         self.engine.inodes.image(ino, &self.engine.log.io)
     }
@@ -176,22 +177,22 @@ impl Store {
         self.engine.read_pages(ino, first, pages)
     }
 
-    /// The first page at or after `page` that holds data.
+    /// Returns the first page at or after `page` that holds data.
     pub fn next_data(&self, ino: Ino, page: u64) -> Result<Option<u64>> {
         self.engine.inodes.next_data(ino, page, &self.engine.log.io)
     }
 
-    /// The first page at or after `page` that holds none.
+    /// Returns the first page at or after `page` that holds none.
     pub fn next_hole(&self, ino: Ino, page: u64) -> Result<Option<u64>> {
         self.engine.inodes.next_hole(ino, page, &self.engine.log.io)
     }
 
-    /// The folded bucket of directory `dir` that covers `cookie`.
+    /// Returns the folded bucket of directory `dir` that covers `cookie`.
     pub fn load_bucket(&self, dir: Ino, cookie: u64) -> Result<BucketImage> {
         self.engine.inodes.bucket(dir, cookie, &self.engine.log.io)
     }
 
-    /// What the inode table says of a chunk of inode numbers.
+    /// Returns what the inode table says of a chunk of inode numbers.
     pub fn chunk_usage(&self, chunk: u64) -> Result<ChunkUsage> {
         self.engine.inodes.table.chunk_usage(chunk, &self.engine.log.io)
     }
@@ -217,24 +218,25 @@ impl Store {
         self.engine.inodes.preallocate(&self.engine.log, lane, ino, pages, attrs)
     }
 
-    /// Whether a page has a block or room kept for one: writing it takes nothing from what is free,
-    /// but for a while.
+    /// Returns whether a page has a block or room kept for one: writing it takes nothing from what
+    /// is free, but for a while.
     pub fn has_room(&self, ino: Ino, page: u64) -> Result<bool> {
         self.engine.inodes.has_room(ino, page, &self.engine.log.io)
     }
 
-    /// Whether the inode has preallocated pages, none of them behind its first `pages`, and room
-    /// for each of these: where it is written next, but behind its end, there is room.
+    /// Returns whether the inode has preallocated pages, none of them behind its first `pages`, and
+    /// room for each of these: where it is written next, but behind its end, there is room.
     pub fn is_backed(&self, ino: Ino, pages: u64) -> Result<bool> {
         self.engine.inodes.is_backed(ino, pages, &self.engine.log.io)
     }
 
-    /// How many of these pages have a block, or room kept for one.
+    /// Returns how many of these pages have a block, or room kept for one.
     pub fn room_in(&self, ino: Ino, pages: Range<u64>) -> Result<u64> {
         self.engine.inodes.room_in(ino, pages, &self.engine.log.io)
     }
 
-    /// Memory of inodes and inode table, in bytes, about; not that of the cache of node blocks.
+    /// Returns memory of inodes and inode table, in bytes, about; not that of the cache of node
+    /// blocks.
     pub fn memory(&self) -> usize {
         self.engine.inodes.memory()
     }
@@ -330,7 +332,7 @@ impl Store {
         self.engine.clean(target_free_segments)
     }
 
-    /// What all rounds of cleaning did since the store was opened.
+    /// Returns what all rounds of cleaning did since the store was opened.
     pub fn cleaned(&self) -> CleanReport {
         self.engine.maintenance.lock().cleaned
     }
@@ -364,7 +366,7 @@ impl Store {
         self.engine.log.io.check()
     }
 
-    /// Whether an error made the store read-only.
+    /// Returns whether an error made the store read-only.
     pub fn is_broken(&self) -> bool {
         self.engine.log.io.is_broken()
     }

@@ -59,7 +59,7 @@ pub struct Crash<'a> {
 }
 
 impl<'a> Crash<'a> {
-    /// The crash just before event `at` of `log`; `log.now` is the crash after everything.
+    /// Returns the crash just before event `at` of `log`; `log.now` is the crash after everything.
     pub fn new(log: &'a Log, at: u64) -> Crash<'a> {
         // Of the flushes of a device that were answered in time, the one issued last covers the
         // most.
@@ -78,13 +78,13 @@ impl<'a> Crash<'a> {
         Crash { log, at, durable, pending }
     }
 
-    /// All instants at which the set of durable or pending writes, or what was promised, differs
-    /// from the instant before: after each event.
+    /// Returns all instants at which the set of durable or pending writes, or what was promised,
+    /// differs from the instant before: after each event.
     pub fn instants(log: &Log) -> impl Iterator<Item = u64> + use<> {
         0..=log.now
     }
 
-    /// The instant.
+    /// Returns the instant.
     pub fn at(&self) -> u64 {
         self.at
     }
@@ -96,13 +96,13 @@ impl<'a> Crash<'a> {
     pub fn pending(&self) -> &[usize] {
         &self.pending
     }
-    /// The marks made before the crash: what was promised by then.
+    /// Returns the marks made before the crash: what was promised by then.
     pub fn marks(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let at = self.at;
         self.log.marks.iter().take_while(move |(m, _)| *m < at).map(|(_, text)| &**text)
     }
 
-    /// The devices after the crash. `bases` is what they held before the log began, in the
+    /// Returns the devices after the crash. `bases` is what they held before the log began, in the
     /// recorder's order; `fate` decides for each pending write, given its place among
     /// [`Crash::pending`].
     pub fn build(
@@ -137,7 +137,7 @@ impl<'a> Crash<'a> {
         }
     }
 
-    /// The devices with each pending write whole (bit set) or lost, for [`subsets`].
+    /// Returns the devices with each pending write whole (bit set) or lost, for [`subsets`].
     pub fn build_subset(&self, bases: &[Arc<MemoryImage>], subset: &[bool]) -> Result<Vec<MemoryDevice>> {
         self.build(
             bases,
@@ -147,7 +147,8 @@ impl<'a> Crash<'a> {
         )
     }
 
-    /// The devices with pending writes lost, whole, cut off or torn in pieces, as `seed` decides.
+    /// Returns the devices with pending writes lost, whole, cut off or torn in pieces, as `seed`
+    /// decides.
     pub fn build_random(&self, bases: &[Arc<MemoryImage>], seed: u64) -> Result<Vec<MemoryDevice>> {
         let mut r = Rng::at(seed);
         self.build(bases, |_, w| {

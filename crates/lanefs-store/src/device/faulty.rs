@@ -83,7 +83,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan that does nothing.
+    /// Returns a plan that does nothing.
     pub fn none() -> Plan {
         Plan::default()
     }
@@ -170,20 +170,21 @@ impl<D: Device> FaultyDevice<D> {
         let fired = std::mem::take(&mut s.fired);
         *s = State { fired, ..State::new(plan) };
     }
-    /// What happened so far.
+    /// Returns what happened so far.
     pub fn fired(&self) -> Vec<Fired> {
         self.state.lock().fired.clone()
     }
-    /// How many requests of each [`Kind`] there were since the plan was set.
+    /// Returns how many requests of each [`Kind`] there were since the plan was set.
     pub fn requests(&self) -> [u64; 4] {
         self.state.lock().counts
     }
-    /// The device inside.
+    /// Returns the device inside.
     pub fn inner(&self) -> &D {
         &self.inner
     }
 
-    /// The fault for the next request of a kind. A delay is waited for here, without the lock.
+    /// Returns the fault for the next request of a kind. A delay is waited for here, without the
+    /// lock.
     fn fault(&self, kind: Kind, offset: u64, len: u64) -> Option<Fault> {
         let fault = self.state.lock().decide(kind, offset, len)?;
         if let Fault::Delay(d) = fault {

@@ -35,7 +35,7 @@ pub struct FileOptions {
 }
 
 impl Default for FileOptions {
-    /// The fastest ways; the environment may forbid them for tests: `LANEFS_IO_URING=0`,
+    /// Returns the fastest ways; the environment may forbid them for tests: `LANEFS_IO_URING=0`,
     /// `LANEFS_O_DIRECT=0`.
     fn default() -> FileOptions {
         let on = |name| std::env::var_os(name).is_none_or(|v| v != "0");
@@ -200,11 +200,11 @@ impl FileDevice {
         Ok(d)
     }
 
-    /// Whether I/O goes past the page cache.
+    /// Returns whether I/O goes past the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
-    /// Whether I/O goes through io_uring.
+    /// Returns whether I/O goes through io_uring.
     pub fn uses_io_uring(&self) -> bool {
         self.io_uring
     }
@@ -212,7 +212,7 @@ impl FileDevice {
     pub fn bounced(&self) -> u64 {
         self.bounced.load(Ordering::Relaxed) // a count that orders nothing
     }
-    /// The lock that keeps others away.
+    /// Returns the lock that keeps others away.
     pub fn lock(&self) -> &ImageLock {
         &self.lock
     }
@@ -390,8 +390,8 @@ impl Device for FileDevice {
     }
 }
 
-/// The loop device that a file is attached to, if that may be written to or is to be read only and
-/// the file is not.
+/// Returns the loop device that a file is attached to, if that may be written to or is to be read
+/// only and the file is not.
 fn attached_as(file: &rustix::fs::Stat, read_only: bool) -> Option<String> {
     let loops = std::fs::read_dir("/sys/block").ok()?.flatten();
     loops.filter(|e| e.file_name().as_encoded_bytes().starts_with(b"loop")).find_map(|e| {
@@ -449,7 +449,7 @@ fn block_device_size(fd: &OwnedFd) -> rustix::io::Result<u64> {
     if r == 0 { Ok(size) } else { Err(last_errno()) }
 }
 
-/// Whether the kernel says that a block device, or that which it is a part of, can discard.
+/// Returns whether the kernel says that a block device, or that which it is a part of, can discard.
 fn block_device_discards(fd: &OwnedFd) -> bool {
     let Ok(stat) = rustix::fs::fstat(fd) else { return false };
     let (major, minor) = (libc::major(stat.st_rdev), libc::minor(stat.st_rdev));

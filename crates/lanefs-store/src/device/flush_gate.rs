@@ -16,7 +16,7 @@ pub struct FlushGate {
 }
 
 impl FlushGate {
-    /// A gate for `device`. All flushes of the device go through it.
+    /// Returns a gate for `device`. All flushes of the device go through it.
     pub fn new(device: Arc<dyn Device>) -> FlushGate {
         FlushGate { device, gate: Gate::new() }
     }
@@ -35,19 +35,19 @@ impl FlushGate {
         )
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }
-    /// The error of the first flush that failed.
+    /// Returns the error of the first flush that failed.
     pub fn failed(&self) -> Option<StoreError> {
         self.gate.failed()
     }
-    /// How many flushes were asked for.
+    /// Returns how many flushes were asked for.
     pub fn asked(&self) -> u64 {
         self.gate.asked()
     }
-    /// How many flushes the device was given.
+    /// Returns how many flushes the device was given.
     pub fn issued(&self) -> u64 {
         self.gate.issued()
     }

@@ -12,7 +12,7 @@ pub(super) const SPIN: bool = true;
 /// core.
 const SPIN_TIME: Duration = Duration::from_micros(60);
 
-/// How many may spin at once: a core stays free for whoever has work to do.
+/// Returns how many may spin at once: a core stays free for whoever has work to do.
 pub(super) fn max_spinners() -> usize {
     static CORES: LazyLock<usize> =
         LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));

@@ -26,7 +26,7 @@ impl<D: Device> HookedDevice<D> {
         HookedDevice { inner, read: none(), write: none(), flush: none(), discard: none() }
     }
 
-    /// The device below.
+    /// Returns the device below.
     pub fn inner(&self) -> &D {
         &self.inner
     }
@@ -37,7 +37,7 @@ impl<D: Device> HookedDevice<D> {
         *self.hook(kind).lock() = Some(Box::new(f));
     }
 
-    /// Whether nothing waits for a call of this kind.
+    /// Returns whether nothing waits for a call of this kind.
     pub fn is_done(&self, kind: Kind) -> bool {
         self.hook(kind).lock().is_none()
     }

@@ -67,12 +67,12 @@ impl ImageLock {
         Ok(ImageLock { shared: read_only })
     }
 
-    /// The error for a block device that the kernel says is in use.
+    /// Returns the error for a block device that the kernel says is in use.
     pub(super) fn in_use(name: &str, stat: &Stat) -> StoreError {
         StoreError::InUse { device: name.into(), pid: listed_pid(stat).unwrap_or(0) }
     }
 
-    /// Whether other readers may have the image open too.
+    /// Returns whether other readers may have the image open too.
     pub fn is_shared(&self) -> bool {
         self.shared
     }
@@ -102,7 +102,7 @@ fn tag(fd: BorrowedFd<'_>, read_only: bool) {
     }
 }
 
-/// The pid on the name tag. Own tags do not show.
+/// Returns the pid on the name tag. Own tags do not show.
 fn tagged_pid(fd: BorrowedFd<'_>) -> Option<i32> {
     let mut lock = tag_lock(libc::F_WRLCK);
     // SAFETY: F_GETLK reads and writes one flock64 through the pointer, which is valid for that.
@@ -110,8 +110,8 @@ fn tagged_pid(fd: BorrowedFd<'_>) -> Option<i32> {
     (r == 0 && i32::from(lock.l_type) != libc::F_UNLCK && lock.l_pid > 0).then_some(lock.l_pid)
 }
 
-/// The pid of a process with a descriptor of the same file that holds a lock. Sees this user's
-/// processes, or all for root.
+/// Returns the pid of a process with a descriptor of the same file that holds a lock. Sees this
+/// user's processes, or all for root.
 fn listed_pid(stat: &Stat) -> Option<i32> {
     let pids = std::fs::read_dir("/proc").ok()?.flatten();
     pids.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok()).find(|&pid| holds(pid, stat))

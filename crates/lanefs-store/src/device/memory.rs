@@ -32,26 +32,26 @@ pub struct MemoryDevice {
 }
 
 impl MemoryDevice {
-    /// A device of `size` bytes, all zero. `size` is a multiple of 4 KiB and not zero.
+    /// Returns a device of `size` bytes, all zero. `size` is a multiple of 4 KiB and not zero.
     pub fn new(size: u64) -> Result<MemoryDevice> {
         Ok(MemoryDevice { mapping: Mapping::anonymous(size)?, name: "memory".into(), image: None })
     }
 
-    /// A device that holds a copy of `bytes`, whose length is a multiple of 4 KiB.
+    /// Returns a device that holds a copy of `bytes`, whose length is a multiple of 4 KiB.
     pub fn from_bytes(bytes: &[u8]) -> Result<MemoryDevice> {
         let d = MemoryDevice::new(bytes.len() as u64)?;
         d.mapping.store(0, bytes);
         Ok(d)
     }
 
-    /// The same device with another name in messages.
+    /// Returns the same device with another name in messages.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> MemoryDevice {
         self.name = name.into();
         self
     }
 
-    /// A copy of the whole content.
+    /// Returns a copy of the whole content.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut v = vec![0; self.mapping.len];
         self.mapping.load(0, &mut v);
@@ -169,7 +169,7 @@ impl MemoryImage {
         Ok(Arc::new(image))
     }
 
-    /// An image of zeros.
+    /// Returns an image of zeros.
     pub fn zeros(size: u64) -> Result<Arc<MemoryImage>> {
         Ok(Arc::new(MemoryImage::empty(size)?))
     }
@@ -195,12 +195,12 @@ impl MemoryImage {
         Ok(())
     }
 
-    /// Bytes.
+    /// Returns bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// A device that starts with this content and shares what it does not change.
+    /// Returns a device that starts with this content and shares what it does not change.
     pub fn fork(self: &Arc<Self>) -> Result<MemoryDevice> {
         let mapping = Mapping::private(self.size, &self.file)?;
         Ok(MemoryDevice { mapping, name: "memory".into(), image: Some(self.clone()) })

@@ -55,7 +55,7 @@ pub struct ReadReq<'a> {
 /// (4) a read may return anything after a fault of the medium: checksums decide, not the device's
 /// answer.
 pub trait Device: Send + Sync + std::fmt::Debug {
-    /// Bytes, a multiple of 4 KiB.
+    /// Returns bytes, a multiple of 4 KiB.
     fn size(&self) -> u64;
     /// For messages: the path, or `memory`.
     fn name(&self) -> &str;
@@ -66,8 +66,8 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn write(&self, reqs: &[WriteReq<'_>]) -> Result<()>;
     /// Makes durable what was answered before this call.
     fn flush(&self) -> Result<()>;
-    /// Whether a flush does anything. False only where every answered write is already on the
-    /// medium.
+    /// Returns whether a flush does anything. False only where every answered write is already on
+    /// the medium.
     fn needs_flush(&self) -> bool {
         true
     }
@@ -81,7 +81,7 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         let _ = bytes;
         Ok(())
     }
-    /// Whether a discard does anything.
+    /// Returns whether a discard does anything.
     fn discards(&self) -> bool {
         true
     }
@@ -130,7 +130,7 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
     }
 }
 
-/// An error of the device `name`.
+/// Returns an error of the device `name`.
 pub(crate) fn io_error(name: &str, what: &'static str, offset: u64, errno: i32, message: &str) -> StoreError {
     StoreError::Io { device: name.into(), what, offset, message: message.into(), errno }
 }

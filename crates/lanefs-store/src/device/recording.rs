@@ -88,14 +88,14 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Bytes.
+    /// Returns bytes.
     pub fn len(&self) -> u64 {
         match self {
             Payload::Bytes(b) => b.len() as u64,
             Payload::Discard(n) => *n,
         }
     }
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -129,7 +129,7 @@ pub struct FlushRecord {
     pub thread: u64,
 }
 
-/// A small number for the calling thread, the same for as long as the thread lives.
+/// Returns a small number for the calling thread, the same for as long as the thread lives.
 pub fn thread_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
@@ -140,7 +140,7 @@ pub fn thread_id() -> u64 {
 }
 
 impl Recorder {
-    /// A recorder with an empty log.
+    /// Returns a recorder with an empty log.
     pub fn new() -> Arc<Recorder> {
         Arc::default()
     }
@@ -157,7 +157,7 @@ impl Recorder {
         self.event(|at, log| log.marks.push((at, text.into()))).0
     }
 
-    /// A copy of the log.
+    /// Returns a copy of the log.
     pub fn log(&self) -> Log {
         self.log.lock().clone()
     }
@@ -167,7 +167,7 @@ impl Recorder {
         std::mem::take(&mut self.log.lock())
     }
 
-    /// The counts alone.
+    /// Returns the counts alone.
     pub fn counters(&self) -> Counters {
         self.log.lock().counters
     }
@@ -190,15 +190,15 @@ pub struct RecordingDevice<D> {
 }
 
 impl<D: Device> RecordingDevice<D> {
-    /// A recorded device with a recorder of its own.
+    /// Returns a recorded device with a recorder of its own.
     pub fn new(inner: D) -> RecordingDevice<D> {
         Recorder::new().wrap(inner)
     }
-    /// The recorder.
+    /// Returns the recorder.
     pub fn recorder(&self) -> &Arc<Recorder> {
         &self.recorder
     }
-    /// The device inside.
+    /// Returns the device inside.
     pub fn inner(&self) -> &D {
         &self.inner
     }

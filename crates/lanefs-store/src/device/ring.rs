@@ -66,8 +66,8 @@ impl Op {
         self.errno == 0 && self.done < self.len
     }
 
-    /// Where the rest begins in memory, how much of it to ask for now, and where it begins on the
-    /// device.
+    /// Returns where the rest begins in memory, how much of it to ask for now, and where it begins
+    /// on the device.
     fn rest(&self) -> (*mut u8, usize, u64) {
         let n = (self.len - self.done).min(MAX_BYTES);
         (self.ptr.wrapping_add(self.done), n, self.offset + self.done as u64)
@@ -115,7 +115,7 @@ pub(super) unsafe fn run_sync(fd: RawFd, ops: &mut [Op]) {
     }
 }
 
-/// Whether `ops` are one piece of the device, which one request moves.
+/// Returns whether `ops` are one piece of the device, which one request moves.
 pub(super) fn is_one(ops: &[Op]) -> bool {
     !ops.is_empty() && neighbours(ops, 0) == ops.len()
 }
@@ -156,7 +156,7 @@ thread_local! {
     static RING: RefCell<Slot> = const { RefCell::new(Slot::Unmade) };
 }
 
-/// Whether this thread has, or can have, a ring.
+/// Returns whether this thread has, or can have, a ring.
 pub(super) fn available() -> bool {
     RING.try_with(|r| r.try_borrow_mut().is_ok_and(|mut slot| ready(&mut slot).is_some())).unwrap_or(false)
 }
@@ -197,7 +197,7 @@ fn ready(slot: &mut Slot) -> Option<&mut IoUring> {
     }
 }
 
-/// A ring that has proved itself: some sandboxes allow making one but not using it.
+/// Returns a ring that has proved itself: some sandboxes allow making one but not using it.
 fn make() -> std::io::Result<IoUring> {
     // Completions are run by the thread itself when it waits: no interrupts between cores.
     let mut ring: IoUring = IoUring::builder()
@@ -221,8 +221,8 @@ fn make() -> std::io::Result<IoUring> {
     }
 }
 
-/// How many ops from `first` on are one piece of the device, in the same direction, as far as one
-/// request may go.
+/// Returns how many ops from `first` on are one piece of the device, in the same direction, as far
+/// as one request may go.
 fn neighbours(ops: &[Op], first: usize) -> usize {
     let fresh = |o: &Op| o.unfinished() && o.done == 0;
     if !fresh(&ops[first]) {

@@ -111,7 +111,7 @@ impl Checkpoints<'_> {
         run.map(|()| !placed.is_empty())
     }
 
-    /// All that is known of an inode whose NEW is not folded, as a version of its own (2).
+    /// Returns all that is known of an inode whose NEW is not folded, as a version of its own (2).
     fn whole_record(&self, inode: &CachedInode) -> Result<Option<InodeRecord>> {
         let mut i = inode.lock();
         if i.gone || i.folded {

@@ -135,8 +135,8 @@ impl Change<'_> {
         if m.closing { Err(StoreError::Closed) } else { Ok(()) }
     }
 
-    /// The copies of the slots for their places under another superblock; zeros where there is
-    /// none.
+    /// Returns the copies of the slots for their places under another superblock; zeros where there
+    /// is none.
     fn slots_for(&self, new: &Superblock) -> Result<Vec<(u64, Box<Block>)>> {
         let mut copies = Vec::new();
         for i in 0..2 {

@@ -93,9 +93,9 @@ impl Cleaner<'_> {
         }
     }
 
-    /// Whether the next checkpoint needs the segments that are free, about: for each inode that
-    /// changed two blocks, for each block that was moved two nodes that lead to it, and what it
-    /// folds. What was cleaned is free only behind that checkpoint, and others write meanwhile.
+    /// Returns whether the next checkpoint needs the segments that are free, about: for each inode
+    /// that changed two blocks, for each block that was moved two nodes that lead to it, and what
+    /// it folds. What was cleaned is free only behind that checkpoint, and others write meanwhile.
     fn cleaned_enough(&self, report: &CleanReport) -> bool {
         let size = u64::from(self.log.segments.geometry.segment_blocks);
         let changed = self.inodes.cache.dirty() as u64 + report.moved + report.marked;
@@ -167,7 +167,7 @@ impl Cleaner<'_> {
         Ok((moved, marked))
     }
 
-    /// What a live block of the victim is.
+    /// Returns what a live block of the victim is.
     fn look_at(&self, m: &mut Maintenance, owner: DataOwner, addr: BlockAddr) -> Result<Live> {
         let at = if owner.ino.is_none() { None } else { self.mapped_at(owner, addr)? };
         if let Some(from) = at {
@@ -188,7 +188,7 @@ impl Cleaner<'_> {
         })
     }
 
-    /// A live block that says itself whose it is, from its copy where it does not.
+    /// Returns a live block that says itself whose it is, from its copy where it does not.
     fn node_at(&self, addr: BlockAddr) -> Result<Box<Block>> {
         let what = "the cleaner's read";
         let mut block = Block::zeroed();
@@ -220,7 +220,7 @@ impl Cleaner<'_> {
         }
     }
 
-    /// The reference of a data block, if its owner still points at `addr`.
+    /// Returns the reference of a data block, if its owner still points at `addr`.
     fn mapped_at(&self, owner: DataOwner, addr: BlockAddr) -> Result<Option<BlockRef>> {
         let Some(inode) = self.inodes.get(owner.ino, &self.log.io)? else { return Ok(None) };
         let mut i = inode.lock();

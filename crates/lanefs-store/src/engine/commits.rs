@@ -22,9 +22,9 @@ impl Commits {
         Commits { previous: folded, pending: Vec::new() }
     }
 
-    /// The epochs behind `folded` as a checkpoint without their fold writes them again: neighbours
-    /// that are small as one epoch, which has the number of the last and names what the first one
-    /// named. Recovery takes it for all of them (9).
+    /// Returns the epochs behind `folded` as a checkpoint without their fold writes them again:
+    /// neighbours that are small as one epoch, which has the number of the last and names what the
+    /// first one named. Recovery takes it for all of them (9).
     pub fn ranges(&self, folded: u64) -> Vec<Pending> {
         let size = |p: &Pending| p.shares.iter().map(|s| s.len()).sum::<usize>();
         let mut left = &self.pending[self.pending.partition_point(|p| p.epoch <= folded)..];

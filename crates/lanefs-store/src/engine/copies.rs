@@ -91,7 +91,7 @@ impl Cleaner<'_> {
         Ok(Some(Healed { ino, what: kind.name(), at: bad, why: why.without_advice() }))
     }
 
-    /// Whether memory refers to this very block: then what it is, and whose.
+    /// Returns whether memory refers to this very block: then what it is, and whose.
     fn is_referred(&self, m: &Maintenance, r: BlockRef, b: &Block) -> Result<Option<(BlockKind, Ino)>> {
         let Some((kind, h)) = header::verify_sealed(b, r.addr) else { return Ok(None) };
         let (ino, level, index) = (Ino(h.ino.get()), h.level, h.index.get());

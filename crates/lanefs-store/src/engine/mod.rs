@@ -131,7 +131,7 @@ impl Engine {
         })
     }
 
-    /// The superblock as it is on the medium.
+    /// Returns the superblock as it is on the medium.
     pub fn superblock(&self) -> Arc<Superblock> {
         self.superblock.lock().clone()
     }
@@ -171,14 +171,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the caller is the seal of a checkpoint: it cannot wait for room and may use what is
-    /// kept back.
+    /// Returns whether the caller is the seal of a checkpoint: it cannot wait for room and may use
+    /// what is kept back.
     pub fn in_checkpoint(&self) -> bool {
         self.sealer.load(Ordering::Relaxed) == lanefs_sync::primitive::thread_token()
     }
 
-    /// The maintenance lock; `None` if the caller's own thread holds it, or if it cannot be had for
-    /// very long.
+    /// Returns the maintenance lock; `None` if the caller's own thread holds it, or if it cannot be
+    /// had for very long.
     pub fn try_maintenance(&self) -> Option<MutexGuard<'_, Maintenance>> {
         if self.in_checkpoint() {
             return None;

@@ -8,7 +8,7 @@ use crate::log::mlog::Mlog;
 use std::sync::atomic::Ordering;
 
 impl Engine {
-    /// What a background thread acts on.
+    /// Returns what a background thread acts on.
     pub fn pressure(&self) -> Pressure {
         let blocks: u64 = self.log.mlogs.iter().map(Mlog::appended).sum();
         let free = u64::from(self.log.segments.free_count());
@@ -25,7 +25,8 @@ impl Engine {
         }
     }
 
-    /// Whether so many inodes are dirty that a checkpoint may outgrow what is kept back for it.
+    /// Returns whether so many inodes are dirty that a checkpoint may outgrow what is kept back for
+    /// it.
     pub(crate) fn metadata_pressure(&self) -> bool {
         let room = self.log.free_segment_blocks();
         let each = 8 * self.log.metadata_copies();

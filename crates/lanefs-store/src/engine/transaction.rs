@@ -314,7 +314,7 @@ impl Engine {
         result
     }
 
-    /// What the next durable batch has to say of an inode, and how to take that back.
+    /// Returns what the next durable batch has to say of an inode, and how to take that back.
     fn take_record(&self, i: &mut InodeEntry) -> Result<(InodeRecord, (MapDelta, Logged, Logged))> {
         let xattrs = if i.xattrs == Logged::Yes { None } else { Some(i.state.xattr_bytes(&self.log.io)?) };
         // A directory's buckets are written by folds, and make sense only with the link counts of
@@ -328,7 +328,7 @@ impl Engine {
     }
 }
 
-/// The record that says `delta` of an inode.
+/// Returns the record that says `delta` of an inode.
 pub(crate) fn record_of(
     state: &InodeState,
     delta: &MapDelta,

@@ -6,8 +6,8 @@ use lanefs_format::BlockRef;
 
 pub(super) const AGAIN: &str = "it is written again from the other";
 
-/// What is wrong with one of the copies of a block that was read. That it may only be unreadable
-/// keeps nobody from writing: nothing is missing for it.
+/// Returns what is wrong with one of the copies of a block that was read. That it may only be
+/// unreadable keeps nobody from writing: nothing is missing for it.
 pub(super) fn bad_copy(io: &Io, r: BlockRef) -> Option<What> {
     let (at, e) = io.bad_copy(r, "copy")?;
     Some(What { unreadable: false, ..What::of(format_args!("one of two copies, in block {at}"), &e) })

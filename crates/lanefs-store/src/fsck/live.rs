@@ -156,7 +156,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// The fixes as record groups; those that no record can say are made directly.
+    /// Returns the fixes as record groups; those that no record can say are made directly.
     fn groups(&self, engine: &Engine, m: &mut Maintenance, names: names::Names) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         // One timestamp per group: of two fixes of one name the later wins.
@@ -245,7 +245,7 @@ impl Job<'_> {
         Ok(out)
     }
 
-    /// The cookie of a name that no collision is known for.
+    /// Returns the cookie of a name that no collision is known for.
     fn cookie(&self, name: &[u8]) -> u64 {
         name_hash(self.sb.hash_key, name) & COOKIE_MAX
     }

@@ -6,7 +6,7 @@ use crate::tree::inode_state::{InodeState, PageAt};
 use crate::tree::radix::{Found, Wanted};
 use lanefs_format::BlockRef;
 
-/// The first mapped page at or after `page`, with its block; the tail is no block.
+/// Returns the first mapped page at or after `page`, with its block; the tail is no block.
 pub(crate) fn next_mapped(s: &InodeState, page: u64) -> Found<Option<(u64, BlockRef)>> {
     let mut page = page;
     loop {
@@ -29,7 +29,7 @@ pub(super) fn fetch(s: &mut InodeState, io: &Io, w: &Wanted) -> crate::error::Re
     s.install(w, &b)
 }
 
-/// The first page that a map node does not cover.
+/// Returns the first page that a map node does not cover.
 pub(crate) fn after(w: &Wanted) -> u64 {
     (w.index + 1) << (8 * (u32::from(w.level) + 1))
 }

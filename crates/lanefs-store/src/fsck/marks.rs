@@ -63,7 +63,7 @@ impl Marks {
             }
         }
     }
-    /// Whether blocks of the tree with copies were marked in a segment.
+    /// Returns whether blocks of the tree with copies were marked in a segment.
     pub fn is_paired(&self, seg: SegId) -> bool {
         self.paired[seg as usize].load(Relaxed)
     }

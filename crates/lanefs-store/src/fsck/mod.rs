@@ -144,7 +144,7 @@ pub struct FsckReport {
     give_up_unreadable: bool,
 }
 
-/// What is wrong with a number of preallocated pages without a block.
+/// Returns what is wrong with a number of preallocated pages without a block.
 fn miscounted(counted: u64, there_are: u64) -> String {
     format!("{counted} preallocated pages without a block are counted; there are {there_are}")
 }
@@ -212,7 +212,7 @@ impl From<&StoreError> for What {
 }
 
 impl What {
-    /// The error of a part.
+    /// Returns the error of a part.
     fn of(part: impl std::fmt::Display, e: &StoreError) -> What {
         What { text: format!("{part}: {}", e.without_advice()), ..What::from(e) }
     }

@@ -42,7 +42,7 @@ impl Places {
         }
     }
 
-    /// What has to change; `kind_of` knows the inodes there are.
+    /// Returns what has to change; `kind_of` knows the inodes there are.
     pub fn judge(
         self,
         table: &InodeTable,

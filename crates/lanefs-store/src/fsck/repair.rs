@@ -94,8 +94,8 @@ pub(super) fn run(
     engine.close()
 }
 
-/// All copies of every device's superblock: those that are bad, by device and block, and what is to
-/// be written there.
+/// Returns all copies of every device's superblock: those that are bad, by device and block, and
+/// what is to be written there.
 fn superblocks(
     devices: &[Arc<dyn Device>],
     first: &Superblock,
@@ -129,7 +129,7 @@ impl Job<'_> {
         threads(self.o)
     }
 
-    /// The newest slot, and where it lies.
+    /// Returns the newest slot, and where it lies.
     fn slot(&self, io: &Io, report: &mut FsckReport) -> Option<(Slot, usize)> {
         let mut good = Vec::new();
         let mut bad = Vec::new();
@@ -165,8 +165,8 @@ impl Job<'_> {
         good.into_iter().next()
     }
 
-    /// A engine on marks that were counted, with what is damaged replaced; its log replayed unless
-    /// `no_log`.
+    /// Returns an engine on marks that were counted, with what is damaged replaced; its log
+    /// replayed unless `no_log`.
     fn bring_up(&self, no_log: bool, report: &mut FsckReport) -> Result<Engine> {
         report.metadata_copies = self.sb.metadata_copies();
         let io = Io::new(self.devices.clone(), 16 << 20, false).of(&self.sb);
@@ -287,7 +287,7 @@ impl Job<'_> {
             .run(self.geometry.clone(), report)
     }
 
-    /// The inode table; parts that cannot be read are filled from a scan of all blocks.
+    /// Returns the inode table; parts that cannot be read are filled from a scan of all blocks.
     fn table(
         &self,
         io: &Io,
@@ -362,7 +362,7 @@ impl Job<'_> {
         Ok(table)
     }
 
-    /// The list of inodes without names; marks its blocks. Cut off where it cannot be read.
+    /// Returns the list of inodes without names; marks its blocks. Cut off where it cannot be read.
     fn orphans(&self, io: &Io, first: BlockRef, marks: &Marks, report: &mut FsckReport) -> BlockRef {
         let (mut next, mut index) = (first, 0);
         while !next.is_none() {

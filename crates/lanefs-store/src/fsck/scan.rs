@@ -114,14 +114,14 @@ impl Scan {
         other.chunks.into_iter().for_each(|(c, n)| self.chunk(c, n));
     }
 
-    /// The epoch up to which all was folded, as far as the inode table knows.
+    /// Returns the epoch up to which all was folded, as far as the inode table knows.
     pub fn folded(&self) -> u64 {
         let used = self.chunks.values().flat_map(|c| c.1.iter()).filter(|e| !e.block.is_none());
         used.map(|e| e.epoch).max().unwrap_or(0)
     }
 
-    /// The best that is known of the inodes of the chunks that `wanted` accepts: what the table
-    /// should say.
+    /// Returns the best that is known of the inodes of the chunks that `wanted` accepts: what the
+    /// table should say.
     pub fn entries(&self, io: &Io, wanted: impl Fn(u64) -> bool) -> Vec<(Ino, TableEntry)> {
         let mut out = Vec::new();
         for (chunk, (stamp, entries)) in self.chunks.iter().filter(|c| wanted(*c.0)) {

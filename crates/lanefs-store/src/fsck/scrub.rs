@@ -316,7 +316,7 @@ impl Scrub<'_> {
         }
     }
 
-    /// Whether a reference can lead to a block at all: changed nodes have none yet.
+    /// Returns whether a reference can lead to a block at all: changed nodes have none yet.
     fn is_block(&self, r: BlockRef) -> bool {
         self.0.log.segments.geometry.locate(r.addr).is_some()
     }

@@ -157,7 +157,7 @@ impl Walker<'_> {
         walk
     }
 
-    /// The chunks of the table; marks the table's nodes.
+    /// Returns the chunks of the table; marks the table's nodes.
     fn chunks(&self, walk: &mut Walk, marks: &Marks, report: &mut FsckReport) -> Vec<u64> {
         let (mut chunks, mut from) = (Vec::new(), 0);
         let mut nodes = BTreeMap::new();
@@ -523,7 +523,7 @@ impl Shared<'_> {
         }
     }
 
-    /// An inode made of what can be read of a damaged one.
+    /// Returns an inode made of what can be read of a damaged one.
     fn salvage(&self, old: &InodeState, kind: FileKind, v: &Visit) -> Salvage {
         let mut state = InodeState::new(old.ino(), *old.attrs(), old.parent());
         state.set_names(old.names());

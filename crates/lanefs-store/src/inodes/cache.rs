@@ -122,8 +122,8 @@ impl InodeEntry {
         self.clear_live_marks(t);
     }
 
-    /// The pages that came to be preallocated and without a block since the last call, less those
-    /// that ceased to be.
+    /// Returns the pages that came to be preallocated and without a block since the last call, less
+    /// those that ceased to be.
     pub fn unwritten_change(&mut self) -> i64 {
         let now = self.state.unwritten();
         now.wrapping_sub(std::mem::replace(&mut self.charged, now)) as i64
@@ -204,7 +204,7 @@ impl CachedInode {
         }
     }
 
-    /// Whether a submission waits for an earlier one. It looks again, and goes on waiting.
+    /// Returns whether a submission waits for an earlier one. It looks again, and goes on waiting.
     #[cfg(test)]
     pub fn is_waited_for(&self) -> bool {
         self.done.notify_all() > 0
@@ -235,7 +235,8 @@ fn try_evict(c: &Arc<CachedInode>) -> bool {
         })
 }
 
-/// Whether the inode has neither pages nor a tail nor attributes beside it. Under the shard's lock.
+/// Returns whether the inode has neither pages nor a tail nor attributes beside it. Under the
+/// shard's lock.
 fn is_empty(c: &Arc<CachedInode>) -> bool {
     c.entry.try_lock().is_some_and(|i| i.state.tail().is_none() && i.state.mapped_pages() == 0)
 }
@@ -376,7 +377,7 @@ impl InodeCache {
         all
     }
 
-    /// The inodes on the dirty lists, in order; they stay there.
+    /// Returns the inodes on the dirty lists, in order; they stay there.
     pub fn dirty_inos(&self) -> BTreeSet<Ino> {
         let of = |s: &CachePadded<Mutex<Shard>>| s.lock().dirty.iter().map(|c| c.ino).collect::<Vec<_>>();
         self.shards.iter().flat_map(of).collect()
@@ -397,17 +398,17 @@ impl InodeCache {
         self.listed.load(Relaxed) + SHARDS * (STEP - 1)
     }
 
-    /// How many inodes are on the dirty lists.
+    /// Returns how many inodes are on the dirty lists.
     pub fn dirty(&self) -> usize {
         self.shards.iter().map(|s| s.lock().dirty.len()).sum()
     }
 
-    /// Memory of all inodes, in bytes, about.
+    /// Returns memory of all inodes, in bytes, about.
     pub fn memory(&self) -> usize {
         self.taken.iter().map(|t| t.load(Relaxed)).sum()
     }
 
-    /// Memory of those on the dirty lists, about.
+    /// Returns memory of those on the dirty lists, about.
     pub fn dirty_memory(&self) -> usize {
         let of = |s: &CachePadded<Mutex<Shard>>| {
             let s = s.lock();
@@ -452,7 +453,7 @@ impl InodeCache {
         }
     }
 
-    /// Whether the inode is in memory.
+    /// Returns whether the inode is in memory.
     pub fn has(&self, ino: Ino) -> bool {
         self.shard(ino).lock().inodes.contains_key(&ino.0)
     }
@@ -494,7 +495,7 @@ impl InodeCache {
 }
 
 impl Shard {
-    /// What its inodes take, about.
+    /// Returns what its inodes take, about.
     fn bytes(&self) -> usize {
         self.inodes.len() * INODE_BYTES + self.weight
     }

@@ -110,8 +110,8 @@ impl Inodes {
         }
     }
 
-    /// Whether a page has a block or room kept for one: writing it takes nothing from what is free,
-    /// but for a while.
+    /// Returns whether a page has a block or room kept for one: writing it takes nothing from what
+    /// is free, but for a while.
     pub fn has_room(&self, ino: Ino, page: u64, io: &Io) -> Result<bool> {
         let Some(inode) = self.get(ino, io)? else { return Ok(false) };
         self.ask(&inode, io, |s: &InodeState| {
@@ -119,8 +119,8 @@ impl Inodes {
         })
     }
 
-    /// Whether the inode has preallocated pages, none of them behind its first `pages`, and room
-    /// for each of these: see [`crate::Store::is_backed`].
+    /// Returns whether the inode has preallocated pages, none of them behind its first `pages`, and
+    /// room for each of these: see [`crate::Store::is_backed`].
     pub fn is_backed(&self, ino: Ino, pages: u64, io: &Io) -> Result<bool> {
         let Some(inode) = self.get(ino, io)? else { return Ok(false) };
         self.ask(&inode, io, |s| match s.prealloc().ranges().last() {
@@ -129,7 +129,7 @@ impl Inodes {
         })
     }
 
-    /// How many of these pages have a block, or room kept for one.
+    /// Returns how many of these pages have a block, or room kept for one.
     pub fn room_in(&self, ino: Ino, pages: Range<u64>, io: &Io) -> Result<u64> {
         let Some(inode) = self.get(ino, io)? else { return Ok(0) };
         self.ask(&inode, io, |s| s.room_in(&pages))

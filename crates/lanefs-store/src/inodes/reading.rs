@@ -42,7 +42,7 @@ impl Inodes {
         }
     }
 
-    /// An inode's durable and submitted state; `None` if the store does not know it.
+    /// Returns an inode's durable and submitted state; `None` if the store does not know it.
     pub fn image(&self, ino: Ino, io: &Io) -> Result<Option<InodeImage>> {
         let Some(inode) = self.get(ino, io)? else { return Ok(None) };
         loop {
@@ -136,14 +136,14 @@ impl Inodes {
         }
     }
 
-    /// The first page at or after `page` that holds data.
+    /// Returns the first page at or after `page` that holds data.
     pub fn next_data(&self, ino: Ino, page: u64, io: &Io) -> Result<Option<u64>> {
         // An inode of which nothing was submitted yet holds no data.
         let Some(inode) = self.get(ino, io)? else { return Ok(None) };
         self.ask(&inode, io, |s| s.next_data(page))
     }
 
-    /// The first page at or after `page` that holds none.
+    /// Returns the first page at or after `page` that holds none.
     pub fn next_hole(&self, ino: Ino, page: u64, io: &Io) -> Result<Option<u64>> {
         let Some(inode) = self.get(ino, io)? else { return Ok(Some(page)) };
         self.ask(&inode, io, |s| s.next_hole(page).map(Some))

@@ -134,14 +134,15 @@ impl Io {
         }
     }
 
-    /// The same for the devices of a volume, of which it may know copies.
+    /// Returns the same for the devices of a volume, of which it may know copies.
     pub fn of(self, sb: &Superblock) -> Io {
         let segment = u64::from(sb.layout.segment_blocks);
         let twins = (sb.metadata_copies() == 2).then_some(Twins { segment, half: segment / 2 });
         Io { twins, ..self }
     }
 
-    /// Where the copy of a block lies, if it has one: none of the address alone is known to have.
+    /// Returns where the copy of a block lies, if it has one: none of the address alone is known to
+    /// have.
     pub fn copy_of(&self, addr: BlockAddr) -> Option<BlockAddr> {
         let t = self.twins?;
         (addr.block() % t.segment < t.half).then(|| addr.plus(t.half))
@@ -207,8 +208,9 @@ impl Io {
         Ok(())
     }
 
-    /// The blocks of `refs`, read together and not verified, for who has much to read and can read
-    /// one by one what does not fit. `None` if a read failed, or if some may wait in the queue.
+    /// Returns the blocks of `refs`, read together and not verified, for who has much to read and
+    /// can read one by one what does not fit. `None` if a read failed, or if some may wait in the
+    /// queue.
     pub fn read_ahead(&self, refs: &[BlockRef]) -> Option<Vec<Block>> {
         if refs.len() < 2 || self.queue_len() > 0 {
             return None;
@@ -300,7 +302,7 @@ impl Io {
         self.check()
     }
 
-    /// All devices, one bit each.
+    /// Returns all devices, one bit each.
     pub fn all(&self) -> u64 {
         (0..self.devices.len()).fold(0, |m, d| m | 1 << d)
     }
@@ -322,7 +324,7 @@ impl Io {
         self.cache.forget(addr);
     }
 
-    /// Whether this very block waits for being written.
+    /// Returns whether this very block waits for being written.
     pub fn is_queued(&self, r: BlockRef) -> bool {
         self.queue_len() > 0 && self.queued.lock().get(&r.addr.0).is_some_and(|q| q.0 == r.crc)
     }
@@ -358,7 +360,7 @@ impl Io {
 }
 
 impl Io {
-    /// A block that is in memory, in the cache or waiting for being written.
+    /// Returns a block that is in memory, in the cache or waiting for being written.
     fn find(&self, r: BlockRef) -> Option<Box<Block>> {
         if let Some(b) = self.cache.get(r) {
             return Some((*b).clone());
@@ -403,8 +405,8 @@ impl Io {
         Ok(b)
     }
 
-    /// What is wrong with one of the two copies of a block that was read: where it lies, and why.
-    /// Remembers it for `Cleaner::heal`.
+    /// Returns what is wrong with one of the two copies of a block that was read: where it lies,
+    /// and why. Remembers it for `Cleaner::heal`.
     pub fn bad_copy(&self, r: BlockRef, what: &'static str) -> Option<(BlockAddr, StoreError)> {
         let copy = self.copy_of(r.addr)?;
         if self.is_queued(r) {

@@ -76,12 +76,12 @@ impl Log {
         Ok(self.placed(mlog, head, bytes, devices, places))
     }
 
-    /// The blocks of each batch of a message of `len` bytes.
+    /// Returns the blocks of each batch of a message of `len` bytes.
     pub fn batches_for(&self, len: usize) -> Vec<u32> {
         pieces(len, self.segments.geometry.segment_blocks).iter().map(|s| s.0).collect()
     }
 
-    /// A message and the places it was given.
+    /// Returns a message and the places it was given.
     pub fn placed(
         &self,
         mlog: usize,
@@ -97,14 +97,14 @@ impl Log {
         Placed { mlog, head, bytes, places, devices }
     }
 
-    /// Segments that messages of so many bytes fill.
+    /// Returns segments that messages of so many bytes fill.
     pub fn segments_for(&self, bytes: u64) -> u64 {
         let n = self.segments.geometry.segment_blocks;
         let most = BATCH_MAX.min(n - 1);
         bytes / (u64::from((n - 1) / most) * batch::room_in(most as usize) as u64)
     }
 
-    /// The blocks of a placed message, in runs.
+    /// Returns the blocks of a placed message, in runs.
     pub fn encode_placed(&self, p: &Placed) -> Vec<(BlockAddr, Vec<Block>)> {
         let split = pieces(p.bytes.len(), self.segments.geometry.segment_blocks);
         let mut out = Vec::with_capacity(split.len());

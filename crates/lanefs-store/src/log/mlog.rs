@@ -93,8 +93,8 @@ struct Kept {
 }
 
 impl Heads {
-    /// The node head, and the segments of `n` blocks that batches of these sizes need beyond those
-    /// it has.
+    /// Returns the node head, and the segments of `n` blocks that batches of these sizes need
+    /// beyond those it has.
     fn plan(&self, n: u32, blocks: &[u32]) -> Result<(NodeHead, u32)> {
         let Some(node) = self.node else {
             return Err(StoreError::Invalid("the volume is open for reading only".into()));
@@ -112,7 +112,7 @@ impl Heads {
     }
 }
 
-/// The place of a batch: unique in the mount and growing along a chain.
+/// Returns the place of a batch: unique in the mount and growing along a chain.
 pub(crate) fn place_of(seq: u64, block: u32) -> u64 {
     seq << 16 | u64::from(block)
 }
@@ -152,7 +152,7 @@ pub(crate) struct Mlog {
     unfolded: AtomicU64,
 }
 
-/// How many inodes these groups make. The effect that makes one is its group's first.
+/// Returns how many inodes these groups make. The effect that makes one is its group's first.
 fn births(groups: &[u8]) -> u64 {
     let makes = |g: &record::Group<'_>| matches!(g.effects().next(), Some(Ok(Effect::New { .. })));
     record::groups(groups).map_while(std::result::Result::ok).filter(makes).count() as u64
@@ -185,7 +185,7 @@ impl Mlog {
         }
     }
 
-    /// A segment of the mlog's own device, or of any other that has one.
+    /// Returns a segment of the mlog's own device, or of any other that has one.
     fn claim(&self, t: &SegmentTable, state: State, heat: u8) -> Option<SegId> {
         let n = t.devices();
         (0..n).find_map(|i| t.claim((self.device + i) % n, state, heat))
@@ -203,7 +203,7 @@ impl Mlog {
         Ok(())
     }
 
-    /// Where the next batch would go. Called inside the RPS writer section.
+    /// Returns where the next batch would go. Called inside the RPS writer section.
     pub fn position(&self, t: &SegmentTable) -> Position {
         match self.heads.lock().node {
             Some(n) => Position { segment: t.geometry.addr(n.seg, 0), used: n.next, seq: n.seq },
@@ -256,7 +256,7 @@ impl Mlog {
             .collect())
     }
 
-    /// So many segments for the chain, or none.
+    /// Returns so many segments for the chain, or none.
     fn claim_chain(&self, t: &SegmentTable, segments: u32) -> Result<VecDeque<SegId>> {
         let mut claimed = VecDeque::new();
         for _ in 0..segments {
@@ -331,13 +331,13 @@ impl Mlog {
         }
     }
 
-    /// The place of the last batch up to which all are durable.
+    /// Returns the place of the last batch up to which all are durable.
     pub fn acked(&self) -> u64 {
         self.heads.lock().acked
     }
 
-    /// Whether all of the log is durable, nothing was added since the last call, and no batch says
-    /// so (6).
+    /// Returns whether all of the log is durable, nothing was added since the last call, and no
+    /// batch says so (6).
     pub fn wants_mark(&self) -> bool {
         let mut h = self.heads.lock();
         let quiet = h.seen == h.last && h.acked == h.last;
@@ -369,7 +369,7 @@ impl Mlog {
         }
     }
 
-    /// Devices to flush before a batch of this mlog is durable.
+    /// Returns devices to flush before a batch of this mlog is durable.
     pub fn chain_devices(&self) -> u64 {
         // Relaxed: the caller's own bits were set by the mutex section it allocated in; earlier
         // ones before.
@@ -467,12 +467,12 @@ impl Mlog {
         self.unfolded.fetch_sub(births(groups).min(self.unfolded()), Ordering::Relaxed);
     }
 
-    /// Inodes that the fold of what is durable here will make.
+    /// Returns inodes that the fold of what is durable here will make.
     pub fn unfolded(&self) -> u64 {
         self.unfolded.load(Ordering::Relaxed)
     }
 
-    /// A copy of the groups that were kept before the position of this checkpoint.
+    /// Returns a copy of the groups that were kept before the position of this checkpoint.
     pub fn groups_before(&self, checkpoint: u64) -> Vec<u8> {
         let h = self.heads.lock();
         let before = h.pending.iter().filter(|k| k.checkpoint < checkpoint);
@@ -491,7 +491,7 @@ impl Mlog {
         h.pending.retain(|k| !k.groups.is_empty());
     }
 
-    /// Blocks appended since the last checkpoint.
+    /// Returns blocks appended since the last checkpoint.
     pub fn appended(&self) -> u64 {
         self.appended.load(Ordering::Relaxed)
     }
@@ -517,13 +517,14 @@ impl Mlog {
         freed
     }
 
-    /// Whether a thread waits for a link of another. It looks again, and goes on waiting.
+    /// Returns whether a thread waits for a link of another. It looks again, and goes on waiting.
     #[cfg(test)]
     pub fn is_waited_for(&self) -> bool {
         self.link_written.notify_all() > 0
     }
 
-    /// Segments that no checkpoint can free while this mlog is as it is: heads and successors.
+    /// Returns segments that no checkpoint can free while this mlog is as it is: heads and
+    /// successors.
     #[cfg(test)]
     pub fn open_segments(&self) -> usize {
         let h = self.heads.lock();
@@ -683,7 +684,7 @@ mod tests {
         assert_eq!(m.open_segments(), 2);
     }
 
-    /// What makes an inode, in an epoch.
+    /// Returns what makes an inode, in an epoch.
     fn birth(epoch: u64) -> Vec<u8> {
         let mut out = Vec::new();
         let new = Effect::New {

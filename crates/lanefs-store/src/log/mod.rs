@@ -113,17 +113,17 @@ impl Log {
         self.io.check()
     }
 
-    /// Blocks of the segments that are free now.
+    /// Returns blocks of the segments that are free now.
     pub fn free_segment_blocks(&self) -> u64 {
         u64::from(self.segments.free_count()) * u64::from(self.segments.geometry.segment_blocks)
     }
 
-    /// How often the blocks of the tree lie on the devices.
+    /// Returns how often the blocks of the tree lie on the devices.
     pub fn metadata_copies(&self) -> u64 {
         u64::from(self.segments.geometry.copies)
     }
 
-    /// Bytes of a segment, and of all of them.
+    /// Returns bytes of a segment, and of all of them.
     pub fn segment_bytes(&self) -> (u64, u64) {
         let one = u64::from(self.segments.geometry.segment_blocks) << lanefs_format::BLOCK_SHIFT;
         (one, one * u64::from(self.segments.len()))

@@ -109,22 +109,22 @@ impl Geometry {
         let (segment_blocks, reserved) = (layout.segment_blocks, layout.reserved_segments);
         Geometry { segment_blocks, reserved, copies: 1, spans }
     }
-    /// The same with so many copies of the tree.
+    /// Returns the same with so many copies of the tree.
     pub fn with_copies(self, copies: u32) -> Geometry {
         Geometry { copies, ..self }
     }
-    /// Blocks between a block of a paired segment and its copy.
+    /// Returns blocks between a block of a paired segment and its copy.
     pub fn half(&self) -> u32 {
         self.segment_blocks / 2
     }
     pub fn total(&self) -> u32 {
         self.spans.iter().map(DeviceSpan::segments).sum()
     }
-    /// Segments that can hold the log.
+    /// Returns segments that can hold the log.
     pub fn usable(&self) -> u32 {
         self.spans.iter().map(|s| s.segments().saturating_sub(self.reserved)).sum()
     }
-    /// The segment and the place in it; `None` for an address that no log block has.
+    /// Returns the segment and the place in it; `None` for an address that no log block has.
     pub fn locate(&self, addr: BlockAddr) -> Option<(SegId, u32)> {
         let span = self.spans.get(addr.device())?;
         let n = u64::from(self.segment_blocks);
@@ -193,7 +193,7 @@ struct Figures {
 }
 
 impl Figures {
-    /// All full and unmarked, but for those that hold no log.
+    /// Returns all full and unmarked, but for those that hold no log.
     fn new(geometry: &Geometry, segments: Range<SegId>, lines: usize) -> Figures {
         let n = segments.len() * lines;
         let state = |s| if geometry.is_reserved(s) { State::Reserved } else { State::Full };
@@ -202,7 +202,7 @@ impl Figures {
         Figures { live: zeros(n), tree: zeros(n), meta, later: OnceLock::new() }
     }
 
-    /// The run that a segment belongs to, and its place there.
+    /// Returns the run that a segment belongs to, and its place there.
     fn at(&self, seg: SegId) -> (&Figures, usize) {
         let (mut run, mut i) = (self, seg as usize);
         while i >= run.meta.len() {
@@ -252,7 +252,7 @@ fn zeros(lines: usize) -> Box<[Marks]> {
 }
 
 impl SegmentTable {
-    /// All segments full and unmarked; [`SegmentTable::fill_pools`] finds the free ones.
+    /// Returns all segments full and unmarked; [`SegmentTable::fill_pools`] finds the free ones.
     pub fn new(geometry: Geometry) -> SegmentTable {
         let words = (geometry.segment_blocks as usize).div_ceil(64);
         let lines = words.div_ceil(8);
@@ -286,9 +286,9 @@ impl SegmentTable {
         self.pools.len()
     }
 
-    /// Free segments that only checkpoints and the cleaner may take: a fixed number, what the next
-    /// checkpoint needs for the summaries of the segments claimed since the last, and what it needs
-    /// to fold what is durable.
+    /// Returns free segments that only checkpoints and the cleaner may take: a fixed number, what
+    /// the next checkpoint needs for the summaries of the segments claimed since the last, and what
+    /// it needs to fold what is durable.
     pub fn reserved_segments(&self) -> u32 {
         let size = self.geometry.segment_blocks;
         let parts = size.div_ceil(lanefs_format::summary::SUMMARY_SPAN as u32);
@@ -380,7 +380,7 @@ impl SegmentTable {
         }
     }
 
-    /// Whether a segment holds blocks of the tree, each with a copy (6).
+    /// Returns whether a segment holds blocks of the tree, each with a copy (6).
     pub fn is_paired(&self, seg: SegId) -> bool {
         // Relaxed: written before anything in the segment has an address, or before others have the
         // store.
@@ -392,7 +392,7 @@ impl SegmentTable {
         self.meta(seg).paired.store(paired && self.geometry.copies == 2, Relaxed);
     }
 
-    /// How many blocks the block at `addr` takes: two if it has a copy.
+    /// Returns how many blocks the block at `addr` takes: two if it has a copy.
     pub fn blocks_at(&self, addr: BlockAddr) -> u64 {
         let paired = self.geometry.locate(addr).is_some_and(|(seg, _)| self.is_paired(seg));
         1 + u64::from(paired)
@@ -481,7 +481,7 @@ impl SegmentTable {
         }
     }
 
-    /// Indices of the live blocks of a segment.
+    /// Returns indices of the live blocks of a segment.
     pub fn live_blocks(&self, seg: SegId) -> Vec<u32> {
         (0..self.geometry.segment_blocks)
             .filter(|i| self.word(Which::Live, seg, *i as usize / 64).load(Relaxed) >> (i % 64) & 1 == 1)
@@ -580,7 +580,7 @@ impl SegmentTable {
             .collect()
     }
 
-    /// Full segments without marks: what the next checkpoint will free.
+    /// Returns full segments without marks: what the next checkpoint will free.
     pub fn pending_free(&self) -> u32 {
         (0..self.len())
             .filter(|&s| {

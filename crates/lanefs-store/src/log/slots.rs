@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// Slots that verify, the newest first, each with its number; and why another one does not.
 pub(crate) type Slots = (Vec<(Slot, usize)>, Option<StoreError>);
 
-/// The slot at `addr`; what was read wrong once is read again.
+/// Returns the slot at `addr`; what was read wrong once is read again.
 pub(crate) fn read_slot(io: &Io, addr: BlockAddr, volume: Uuid) -> Result<Slot> {
     let read = || {
         let mut b = Block::zeroed();

@@ -18,24 +18,24 @@ use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::{Canary, StridedCounter, planted};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-/// Seconds since 1970.
+/// Returns seconds since 1970.
 pub(crate) fn seconds() -> u32 {
     (lanefs_sync::coarse_realtime_ns() / 1_000_000_000) as u32
 }
 
-/// Segments of `usable` that users cannot fill: 7 %, at least the heads of every mlog and twelve
-/// for the cleaner and summaries, but on tiny volumes never more than two fifths.
+/// Returns segments of `usable` that users cannot fill: 7 %, at least the heads of every mlog and
+/// twelve for the cleaner and summaries, but on tiny volumes never more than two fifths.
 pub(crate) fn segments_held_back(usable: u32, mlogs: usize) -> u32 {
     let least = 6 * mlogs as u32 + 12;
     (usable / 14).max(least.min(usable * 2 / 5))
 }
 
-/// How many mlogs a volume of this size can do with.
+/// Returns how many mlogs a volume of this size can do with.
 pub(crate) fn fitting_mlogs(wanted: usize, usable: u32) -> usize {
     wanted.clamp(1, 128).min((usable / 40).max(1) as usize)
 }
 
-/// Blocks that users can fill of so many usable segments: what is not kept back, less the
+/// Returns blocks that users can fill of so many usable segments: what is not kept back, less the
 /// summaries, of which there are as many copies as of the tree.
 fn for_users(usable: u32, segment_blocks: u32, copies: u32, mlogs: usize) -> u64 {
     let size = u64::from(segment_blocks);
@@ -78,7 +78,7 @@ impl Space {
         }
     }
 
-    /// Blocks users can fill when nothing is stored.
+    /// Returns blocks users can fill when nothing is stored.
     pub fn total(&self) -> u64 {
         self.total.load(Relaxed)
     }

@@ -31,7 +31,7 @@ fn read_summary(source: &impl BlockSource, r: BlockRef, seg: SegId, part: usize)
     Ok(summary::decode_summary(&block, r.addr, u64::from(seg), part)?)
 }
 
-/// The leaf of the usage table that describes a segment.
+/// Returns the leaf of the usage table that describes a segment.
 pub(crate) fn leaf_of(seg: SegId) -> u64 {
     u64::from(seg) / SEGMENTS_PER_LEAF as u64
 }
@@ -233,7 +233,7 @@ impl UsageTable {
         s
     }
 
-    /// All summaries: segment, part, block.
+    /// Returns all summaries: segment, part, block.
     pub fn summaries(&self) -> Vec<(SegId, usize, BlockRef)> {
         let all = self.summaries.iter().enumerate();
         all.flat_map(|(seg, parts)| parts.iter().enumerate().map(move |(n, r)| (seg as SegId, n, *r)))
@@ -241,7 +241,7 @@ impl UsageTable {
             .collect()
     }
 
-    /// How many blocks hold summaries.
+    /// Returns how many blocks hold summaries.
     pub fn summary_blocks(&self, t: &SegmentTable) -> u64 {
         let all = self.summaries();
         all.iter().filter(|(_, _, r)| t.is_live(r.addr)).map(|(_, _, r)| t.blocks_at(r.addr)).sum()
@@ -255,7 +255,7 @@ impl UsageTable {
         }
     }
 
-    /// The owners of a segment's data blocks, as far as known; inode 0 where nothing is.
+    /// Returns the owners of a segment's data blocks, as far as known; inode 0 where nothing is.
     pub fn owners(&self, t: &SegmentTable, seg: SegId, source: &impl BlockSource) -> Vec<DataOwner> {
         let mut all = vec![DataOwner::default(); t.geometry.segment_blocks as usize];
         for (part, r) in self.summaries[seg as usize].iter().enumerate() {
@@ -320,13 +320,13 @@ impl UsageTable {
         }
     }
 
-    /// The reference of a node, if the way to it is in memory.
+    /// Returns the reference of a node, if the way to it is in memory.
     pub fn node(&self, level: u8, index: u64) -> BlockRef {
         let found = if level == 0 { self.tree.get(index) } else { self.tree.node_ref(level, index) };
         if let Found::Here(r) = found { r } else { BlockRef::NONE }
     }
 
-    /// The reference of a summary block.
+    /// Returns the reference of a summary block.
     pub fn summary(&self, segment: u64, part: u8) -> BlockRef {
         let seg = usize::try_from(segment).ok().and_then(|s| self.summaries.get(s));
         seg.and_then(|s| s.get(usize::from(part))).copied().unwrap_or_default()

@@ -35,12 +35,13 @@ fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(b)
 }
 
-/// The blocks of a device of so many bytes that belong to the volume: those at its end hold copies.
+/// Returns the blocks of a device of so many bytes that belong to the volume: those at its end hold
+/// copies.
 fn volume_blocks(size: u64) -> u64 {
     (size >> BLOCK_SHIFT).saturating_sub(FAR_BLOCKS)
 }
 
-/// What a volume on devices of these sizes, in blocks, is divided into.
+/// Returns what a volume on devices of these sizes, in blocks, is divided into.
 fn geometry(o: &FormatOptions, blocks: &[u64]) -> Result<(Layout, Geometry)> {
     if blocks.is_empty() {
         return Err(StoreError::Invalid("a volume needs a device".into()));
@@ -65,7 +66,7 @@ fn geometry(o: &FormatOptions, blocks: &[u64]) -> Result<(Layout, Geometry)> {
     Ok((layout, g))
 }
 
-/// The number of mlogs that the volume will say it was made with.
+/// Returns the number of mlogs that the volume will say it was made with.
 fn mlogs(o: &FormatOptions) -> Result<u32> {
     match o.mlogs {
         0 => Ok(std::thread::available_parallelism().map_or(1, |n| n.get().min(16) as u32)),
@@ -75,8 +76,8 @@ fn mlogs(o: &FormatOptions) -> Result<u32> {
 }
 
 impl FormatOptions {
-    /// How many mlogs a volume on devices of these sizes in bytes will be used with: what was asked
-    /// for, or fewer on small ones. An error if it cannot be made on them.
+    /// Returns how many mlogs a volume on devices of these sizes in bytes will be used with: what
+    /// was asked for, or fewer on small ones. An error if it cannot be made on them.
     pub fn mlogs_on(&self, sizes: &[u64]) -> Result<usize> {
         let blocks: Vec<u64> = sizes.iter().map(|s| volume_blocks(*s)).collect();
         let (_, g) = geometry(self, &blocks)?;

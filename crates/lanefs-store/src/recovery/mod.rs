@@ -59,7 +59,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The tables below a slot, read and verified as far as opening needs them.
+/// Returns the tables below a slot, read and verified as far as opening needs them.
 fn read_tables(slot: &Slot, sb: &Superblock, io: &Io) -> Result<(SegmentTable, InodeTable, UsageTable)> {
     let blocks: Vec<u64> = sb.devices.iter().map(|d| d.blocks).collect();
     let geometry = Geometry::new(&sb.layout, &blocks).with_copies(sb.metadata_copies());
@@ -306,7 +306,7 @@ impl Recovery<'_> {
         dropped as u64
     }
 
-    /// Whether the tree lacks update `version` of this use of the inode number.
+    /// Returns whether the tree lacks update `version` of this use of the inode number.
     pub(crate) fn is_newer(&self, ino: Ino, generation: u32, version: u64) -> Result<bool> {
         let e = self.engine.inodes.table.lookup(ino, &self.engine.log.io)?;
         if e.block.is_none() {
@@ -399,7 +399,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// Groups that end all orphans.
+    /// Returns groups that end all orphans.
     fn dead_groups(&self, m: &Maintenance) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         let epoch = m.slot.folded_epoch;

@@ -333,9 +333,9 @@ impl Scan {
         }
     }
 
-    /// The committed epochs behind `folded`, without a gap, each with its groups. Each names the
-    /// one before it. One that was written again together with others (commit.rs, 9) names what the
-    /// first of these named.
+    /// Returns the committed epochs behind `folded`, without a gap, each with its groups. Each
+    /// names the one before it. One that was written again together with others (commit.rs, 9)
+    /// names what the first of these named.
     pub fn committed(&self, folded: u64) -> Vec<(u64, Vec<u8>)> {
         let mut out: Vec<(u64, Vec<u8>)> = Vec::new();
         let (mut last, mut known) = (folded, self.known);
@@ -358,8 +358,8 @@ impl Scan {
 /// blocks it takes.
 type Found = (usize, BatchHead, Range<usize>, usize);
 
-/// The batches of a segment from `used` on, and the blocks there, and at the start, that are
-/// nothing that we wrote to that place.
+/// Returns the batches of a segment from `used` on, and the blocks there, and at the start, that
+/// are nothing that we wrote to that place.
 fn batches(g: &Geometry, seg: SegId, blocks: &[Block], used: u32, ctx: Context) -> (Vec<Found>, Vec<usize>) {
     let (mut found, mut doubtful) = (Vec::new(), Vec::new());
     if batch::decode_chain(&blocks[0], g.addr(seg, 0), ctx).is_none() {

@@ -16,8 +16,8 @@ pub(crate) fn read_block(d: &dyn Device, block: u64) -> Result<Box<Block>> {
     Ok(b)
 }
 
-/// A device's superblock, from the copy in its reserved segments if need be: the youngest, if an
-/// older volume left one too.
+/// Returns a device's superblock, from the copy in its reserved segments if need be: the youngest,
+/// if an older volume left one too.
 pub(crate) fn read_superblock(d: &dyn Device) -> Result<Superblock> {
     let blocks = d.size() >> BLOCK_SHIFT;
     if blocks == 0 {
@@ -101,7 +101,7 @@ pub(crate) fn find_superblock(d: &dyn Device, progress: &dyn Fn(u64, u64)) -> Re
     })
 }
 
-/// The volume's devices in their order, and its superblock.
+/// Returns the volume's devices in their order, and its superblock.
 pub(crate) fn order_devices(devices: Vec<Arc<dyn Device>>) -> Result<(Vec<Arc<dyn Device>>, Superblock)> {
     order_by(devices, read_superblock)
 }

@@ -51,8 +51,8 @@ impl Recovery<'_> {
         Ok(arrived)
     }
 
-    /// The marks of those references whose blocks are not what they say, or cannot be read: then
-    /// with the error.
+    /// Returns the marks of those references whose blocks are not what they say, or cannot be read:
+    /// then with the error.
     fn check_data(&self, refs: &[(usize, BlockRef)]) -> Result<Vec<Bad>> {
         /// Blocks a thread reads at once.
         const AT_ONCE: usize = 512;

@@ -131,7 +131,7 @@ fn read_entries(dir: Ino, id: BucketId, at: At, source: &(impl BlockSource + ?Si
     })
 }
 
-/// The folded bucket that covers `cookie`. The next one starts at its `high + 1`.
+/// Returns the folded bucket that covers `cookie`. The next one starts at its `high + 1`.
 pub fn load_bucket<C: StateLock>(
     cell: &C,
     source: &(impl BlockSource + ?Sized),
@@ -250,7 +250,7 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
         aside.map_or(Ok(()), |w| self.store(w))
     }
 
-    /// The entries of a bucket with its changes applied; takes these from the stream.
+    /// Returns the entries of a bucket with its changes applied; takes these from the stream.
     fn merge(&mut self, old: &[u8], id: BucketId) -> Result<Vec<u8>> {
         let mut out = Vec::with_capacity(old.len() + 64);
         let mut old = entries(old).peekable();

@@ -87,14 +87,14 @@ pub struct InodeState {
     was_preallocated: bool,
 }
 
-/// The page and the length of a file's tail, if a file of this size has one that may lie in its
-/// inode block.
+/// Returns the page and the length of a file's tail, if a file of this size has one that may lie in
+/// its inode block.
 pub fn tail_of(size: u64) -> Option<(u64, usize)> {
     let len = (size % BLOCK_SIZE as u64) as usize;
     (1..=INLINE_MAX).contains(&len).then_some((size >> BLOCK_SHIFT, len))
 }
 
-/// A page made of bytes and zeros.
+/// Returns a page made of bytes and zeros.
 pub fn padded(bytes: &[u8]) -> Box<Block> {
     let mut b = Block::zeroed();
     let n = bytes.len().min(BLOCK_SIZE);
@@ -103,7 +103,7 @@ pub fn padded(bytes: &[u8]) -> Box<Block> {
 }
 
 impl InodeState {
-    /// A new inode without content.
+    /// Returns a new inode without content.
     pub fn new(ino: Ino, attrs: Attrs, parent: Ino) -> InodeState {
         InodeState {
             ino,
@@ -128,7 +128,7 @@ impl InodeState {
         }
     }
 
-    /// A new symbolic link. A target longer than the inode block can hold goes to the log.
+    /// Returns a new symbolic link. A target longer than the inode block can hold goes to the log.
     pub fn new_symlink(
         ino: Ino,
         attrs: Attrs,
@@ -195,7 +195,7 @@ impl InodeState {
     pub fn attrs(&self) -> &Attrs {
         &self.attrs
     }
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.attrs.kind() == Some(FileKind::Dir)
     }
@@ -203,19 +203,19 @@ impl InodeState {
     pub fn names(&self) -> u32 {
         self.nlink
     }
-    /// What `st_nlink` shows: names, or for a directory 2 plus its subdirectories.
+    /// Returns what `st_nlink` shows: names, or for a directory 2 plus its subdirectories.
     pub fn nlink_shown(&self) -> u32 {
         if self.is_dir() { u32::try_from(self.dir.subdirs + 2).unwrap_or(u32::MAX) } else { self.nlink }
     }
-    /// A directory's parent.
+    /// Returns a directory's parent.
     pub fn parent(&self) -> Ino {
         self.parent
     }
-    /// The last update applied.
+    /// Returns the last update applied.
     pub fn version(&self) -> u64 {
         self.version
     }
-    /// What is known of the directory's folded entries.
+    /// Returns what is known of the directory's folded entries.
     pub fn dir(&self) -> DirShape {
         self.dir
     }
@@ -223,19 +223,19 @@ impl InodeState {
     pub fn block(&self) -> BlockRef {
         self.block
     }
-    /// Pages that have a block of their own.
+    /// Returns pages that have a block of their own.
     pub fn mapped_pages(&self) -> u64 {
         self.map.pages()
     }
-    /// The tail: its page and bytes.
+    /// Returns the tail: its page and bytes.
     pub fn tail(&self) -> Option<(u64, &[u8])> {
         self.tail.as_ref().map(|(p, b)| (*p, &b[..]))
     }
-    /// The tail's page and length.
+    /// Returns the tail's page and length.
     pub fn tail_extent(&self) -> Option<(u64, usize)> {
         self.tail.as_ref().map(|(p, b)| (*p, b.len()))
     }
-    /// Whether a write-out has anything to write.
+    /// Returns whether a write-out has anything to write.
     pub fn is_dirty(&self) -> bool {
         self.nameless || self.is_changed()
     }
@@ -243,12 +243,12 @@ impl InodeState {
     pub fn is_changed(&self) -> bool {
         self.dirty || self.map.is_dirty()
     }
-    /// Bytes of memory of the map and of what changed in it, about.
+    /// Returns bytes of memory of the map and of what changed in it, about.
     pub fn map_memory(&self) -> usize {
         self.map.memory() + (self.delta.sets.len() + self.sealed.sets.len()) * 40
     }
 
-    /// Bytes of memory, about.
+    /// Returns bytes of memory, about.
     pub fn memory(&self) -> usize {
         size_of::<Self>()
             + self.map_memory()
@@ -260,7 +260,7 @@ impl InodeState {
             }
     }
 
-    /// Where the bytes of `page` are.
+    /// Returns where the bytes of `page` are.
     pub fn lookup(&self, page: u64) -> Found<PageAt<'_>> {
         if let Some((p, bytes)) = &self.tail
             && *p == page
@@ -270,7 +270,7 @@ impl InodeState {
         self.map.get(page).map(|r| if r.is_none() { PageAt::Hole } else { PageAt::Block(r) })
     }
 
-    /// The first page at or after `page` that holds data.
+    /// Returns the first page at or after `page` that holds data.
     pub fn next_data(&self, page: u64) -> Found<Option<u64>> {
         let tail = self.tail.as_ref().map(|t| t.0).filter(|&t| t >= page);
         self.map.next_data(page).map(|m| match (m, tail) {
@@ -279,8 +279,8 @@ impl InodeState {
         })
     }
 
-    /// The first page at or after `page` that holds none. There always is one, if only past the
-    /// end.
+    /// Returns the first page at or after `page` that holds none. There always is one, if only past
+    /// the end.
     pub fn next_hole(&self, page: u64) -> Found<u64> {
         match (self.map.next_hole(page), &self.tail) {
             (Found::Here(h), Some((t, _))) if h == *t => self.map.next_hole(h + 1),
@@ -293,13 +293,13 @@ impl InodeState {
         self.map.install(w, block)
     }
 
-    /// The map node that changing `page` would have to read, if any.
+    /// Returns the map node that changing `page` would have to read, if any.
     pub fn missing_for(&self, page: u64) -> Option<Wanted> {
         self.map.missing_for(page)
     }
 
-    /// The first map node that unmapping these pages would have to read, and the page at which to
-    /// look on.
+    /// Returns the first map node that unmapping these pages would have to read, and the page at
+    /// which to look on.
     pub fn missing_in(&self, pages: &Range<u64>) -> Option<(Wanted, u64)> {
         let mut from = pages.start;
         while from < pages.end {
@@ -479,12 +479,12 @@ impl InodeState {
 
     // ---- what is not durable yet ----
 
-    /// Whether a crash would lose changes of the map.
+    /// Returns whether a crash would lose changes of the map.
     pub fn has_delta(&self) -> bool {
         !self.delta.is_empty() || !self.sealed.is_empty()
     }
 
-    /// The changes of the map that a batch has to carry (I2).
+    /// Returns the changes of the map that a batch has to carry (I2).
     pub fn delta(&self) -> MapDelta {
         let mut d = self.sealed.clone();
         d.append(self.delta.clone());

@@ -68,13 +68,13 @@ pub struct InodeTable {
 }
 
 impl InodeTable {
-    /// A table without any number in use.
+    /// Returns a table without any number in use.
     pub fn new() -> InodeTable {
         InodeTable::with_tree(Radix::new(Tree::Table))
     }
 
-    /// The table on disk under `root`; height 0 is the empty one. The height counts the levels
-    /// above the leaves.
+    /// Returns the table on disk under `root`; height 0 is the empty one. The height counts the
+    /// levels above the leaves.
     pub fn open(root: BlockRef, height: u8) -> Result<InodeTable> {
         let tree = Radix::open(Tree::Table, root, height).ok_or_else(|| StoreError::Corrupt {
             addr: root.addr,
@@ -114,8 +114,8 @@ impl InodeTable {
         }
     }
 
-    /// The chunk, read if need be. With `make`, one that never existed is made; else the answer is
-    /// `None`.
+    /// Returns the chunk, read if need be. With `make`, one that never existed is made; else the
+    /// answer is `None`.
     fn chunk(&self, chunk: u64, make: bool, source: &(impl BlockSource + ?Sized)) -> Result<Option<Chunk>> {
         loop {
             if let Some(c) = self.shard(chunk).lock().get(&chunk) {
@@ -153,7 +153,7 @@ impl InodeTable {
         }
     }
 
-    /// What the table says of `ino`.
+    /// Returns what the table says of `ino`.
     pub fn lookup(&self, ino: Ino, source: &(impl BlockSource + ?Sized)) -> Result<TableEntry> {
         Ok(match self.chunk(ino.chunk(), false, source)? {
             Some(c) => c.lock().entries[ino.slot()],
@@ -191,7 +191,8 @@ impl InodeTable {
         Ok(self.hold(ino, source)?.set(BlockRef::NONE, next, epoch))
     }
 
-    /// Which numbers of a chunk are in use, and the generations of their present or next use.
+    /// Returns which numbers of a chunk are in use, and the generations of their present or next
+    /// use.
     pub fn chunk_usage(&self, chunk: u64, source: &(impl BlockSource + ?Sized)) -> Result<ChunkUsage> {
         let mut usage = ChunkUsage { used: 0, generations: [0; ENTRIES] };
         if let Some(c) = self.chunk(chunk, false, source)? {
@@ -203,12 +204,12 @@ impl InodeTable {
         Ok(usage)
     }
 
-    /// The first chunk at or after `from` that has ever been used and written.
+    /// Returns the first chunk at or after `from` that has ever been used and written.
     pub fn next_chunk(&self, from: u64, source: &(impl BlockSource + ?Sized)) -> Result<Option<u64>> {
         self.ask(source, |t| t.next_used(from))
     }
 
-    /// The entries of one chunk.
+    /// Returns the entries of one chunk.
     pub fn chunk_entries(
         &self,
         chunk: u64,
@@ -218,13 +219,13 @@ impl InodeTable {
         Ok(c.map_or([TableEntry::default(); ENTRIES], |c| c.lock().entries))
     }
 
-    /// The chunks in memory, written or not.
+    /// Returns the chunks in memory, written or not.
     pub fn chunks_in_memory(&self) -> Vec<u64> {
         self.shards.iter().flat_map(|s| s.lock().keys().copied().collect::<Vec<_>>()).collect()
     }
 
-    /// The next chunk at or after `from`, or the range of chunks that a node which cannot be read
-    /// would describe.
+    /// Returns the next chunk at or after `from`, or the range of chunks that a node which cannot
+    /// be read would describe.
     pub fn next_chunk_or_gap(&self, from: u64, source: &(impl BlockSource + ?Sized)) -> ChunkStep {
         loop {
             let wanted = match self.tree.lock().next_used(from) {
@@ -348,7 +349,7 @@ impl InodeTable {
         self.tree.lock().evict_clean();
     }
 
-    /// Bytes of memory, about.
+    /// Returns bytes of memory, about.
     pub fn memory(&self) -> usize {
         let chunks: usize = self.shards.iter().map(|s| s.lock().len()).sum();
         chunks * (size_of::<Leaf>() + 64) + self.tree.lock().memory(u64::MAX)

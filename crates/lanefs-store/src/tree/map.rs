@@ -40,7 +40,7 @@ pub enum MapShape<'a> {
 }
 
 impl Map {
-    /// A map with nothing in it.
+    /// Returns a map with nothing in it.
     pub fn new(ino: Ino) -> Map {
         Map { ino, pages: 0, form: Form::Inline(Vec::new()) }
     }
@@ -56,12 +56,12 @@ impl Map {
         (!tree.is_empty()).then_some(Map { ino, pages, form: Form::Tree(tree) })
     }
 
-    /// Pages that are mapped.
+    /// Returns pages that are mapped.
     pub fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// What the inode block has to hold. Of a tree this is what was last written.
+    /// Returns what the inode block has to hold. Of a tree this is what was last written.
     pub fn shape(&self) -> MapShape<'_> {
         match &self.form {
             Form::Inline(v) => MapShape::Inline(v),
@@ -69,7 +69,7 @@ impl Map {
         }
     }
 
-    /// Bytes of memory, about.
+    /// Returns bytes of memory, about.
     pub fn memory(&self) -> usize {
         match &self.form {
             Form::Inline(v) => v.capacity() * size_of::<(u64, BlockRef)>(),
@@ -77,7 +77,7 @@ impl Map {
         }
     }
 
-    /// What `page` is mapped to; none for a hole.
+    /// Returns what `page` is mapped to; none for a hole.
     pub fn get(&self, page: u64) -> Found<BlockRef> {
         match &self.form {
             Form::Inline(v) => Found::Here(match v.binary_search_by_key(&page, |e| e.0) {
@@ -88,7 +88,7 @@ impl Map {
         }
     }
 
-    /// The first mapped page at or after `page`.
+    /// Returns the first mapped page at or after `page`.
     pub fn next_data(&self, page: u64) -> Found<Option<u64>> {
         match &self.form {
             Form::Inline(v) => Found::Here(v.get(v.partition_point(|e| e.0 < page)).map(|e| e.0)),
@@ -96,7 +96,7 @@ impl Map {
         }
     }
 
-    /// The first page at or after `page` that is not mapped.
+    /// Returns the first page at or after `page` that is not mapped.
     pub fn next_hole(&self, page: u64) -> Found<u64> {
         match &self.form {
             Form::Inline(v) => {
@@ -121,7 +121,7 @@ impl Map {
         }
     }
 
-    /// The node that mapping `page` would have to read, if any.
+    /// Returns the node that mapping `page` would have to read, if any.
     pub fn missing_for(&self, page: u64) -> Option<Wanted> {
         match &self.form {
             Form::Inline(_) => None,
@@ -276,7 +276,7 @@ impl Map {
         Ok(n)
     }
 
-    /// Whether a write-out has nodes to write or free.
+    /// Returns whether a write-out has nodes to write or free.
     pub fn is_dirty(&self) -> bool {
         match &self.form {
             Form::Inline(_) => false,
@@ -284,7 +284,7 @@ impl Map {
         }
     }
 
-    /// Where a node of the map is on disk; none if it is not.
+    /// Returns where a node of the map is on disk; none if it is not.
     pub fn node_ref(&self, level: u8, index: u64) -> Found<BlockRef> {
         match &self.form {
             Form::Inline(_) => Found::Here(BlockRef::NONE),
@@ -326,7 +326,7 @@ pub struct MapDelta {
 }
 
 impl MapDelta {
-    /// Whether there is nothing to apply.
+    /// Returns whether there is nothing to apply.
     pub fn is_empty(&self) -> bool {
         self.unmaps.is_empty() && self.sets.is_empty()
     }

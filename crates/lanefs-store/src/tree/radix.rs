@@ -127,12 +127,12 @@ fn slot_of(key: u64, level: u8) -> usize {
 }
 
 impl Radix {
-    /// An empty tree.
+    /// Returns an empty tree.
     pub fn new(of: Tree) -> Radix {
         Radix { of, height: 0, root: BlockRef::NONE, nodes: WordMap::default(), freed: Vec::new() }
     }
 
-    /// A tree on disk. `None` if no tree has such a root.
+    /// Returns a tree on disk. `None` if no tree has such a root.
     pub fn open(of: Tree, root: BlockRef, height: u8) -> Option<Radix> {
         let fits = height <= MAX_HEIGHT && root.is_none() == (height == 0) && root.addr != PENDING;
         fits.then(|| Radix { root, height, ..Radix::new(of) })
@@ -143,19 +143,19 @@ impl Radix {
         (self.root, self.height)
     }
 
-    /// Whether nothing is mapped.
+    /// Returns whether nothing is mapped.
     pub fn is_empty(&self) -> bool {
         self.height == 0
     }
 
-    /// Whether a write-out has anything to do.
+    /// Returns whether a write-out has anything to do.
     pub fn is_dirty(&self) -> bool {
         // R1: a dirty node makes the root dirty; an empty tree may have blocks to free.
         !self.freed.is_empty()
             || self.height > 0 && self.node(self.height - 1, 0).is_some_and(|root| root.dirty)
     }
 
-    /// Bytes of memory, at most, about, if `keys` keys are mapped.
+    /// Returns bytes of memory, at most, about, if `keys` keys are mapped.
     pub fn memory(&self, keys: u64) -> usize {
         let wide = self.nodes.len().min(keys as usize / Slots::FEW + usize::from(self.height));
         self.nodes.len() * (size_of::<Node>() + 48) + wide * Slots::WIDE + self.freed.capacity() * 8
@@ -215,7 +215,7 @@ impl Radix {
         Ok(())
     }
 
-    /// The reference held of a node by its parent, if the parent is in memory.
+    /// Returns the reference held of a node by its parent, if the parent is in memory.
     fn reference(&self, level: u8, index: u64) -> Option<BlockRef> {
         if level + 1 == self.height {
             return (index == 0).then_some(self.root);
@@ -224,7 +224,7 @@ impl Radix {
         Some(parent.slots.get(index as usize % FANOUT))
     }
 
-    /// What `key` is mapped to; none for a hole.
+    /// Returns what `key` is mapped to; none for a hole.
     pub fn get(&self, key: u64) -> Found<BlockRef> {
         self.walk(key).map(|w| match w {
             Walk::Leaf(slots) => slots.get(slot_of(key, 0)),
@@ -232,7 +232,7 @@ impl Radix {
         })
     }
 
-    /// The first mapped key at or after `from`.
+    /// Returns the first mapped key at or after `from`.
     pub fn next_used(&self, from: u64) -> Found<Option<u64>> {
         let mut key = from;
         while key < self.end() {
@@ -248,7 +248,7 @@ impl Radix {
         Found::Here(None)
     }
 
-    /// The first key at or after `from` that is not mapped.
+    /// Returns the first key at or after `from` that is not mapped.
     pub fn next_hole(&self, from: u64) -> Found<u64> {
         let mut key = from;
         loop {
@@ -263,8 +263,8 @@ impl Radix {
         }
     }
 
-    /// The node that [`Radix::set`] of `key` would have to read, if any: lets callers read it
-    /// without a lock.
+    /// Returns the node that [`Radix::set`] of `key` would have to read, if any: lets callers read
+    /// it without a lock.
     pub fn missing_for(&self, key: u64) -> Option<Wanted> {
         if key >= self.end() {
             // Growing puts a new root above; nothing is read.
@@ -285,8 +285,8 @@ impl Radix {
         None
     }
 
-    /// The reference of the node at a *disk* level, for "is this block still in use?"; none if
-    /// there is none.
+    /// Returns the reference of the node at a *disk* level, for "is this block still in use?"; none
+    /// if there is none.
     pub fn node_ref(&self, disk_level: u8, index: u64) -> Found<BlockRef> {
         let none = Found::Here(BlockRef::NONE);
         let Some(level) = disk_level.checked_sub(self.of.disk_level(0)) else { return none };

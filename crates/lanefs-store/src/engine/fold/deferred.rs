@@ -23,7 +23,8 @@ use crate::inodes::cache::CachedInode;
 use std::sync::Arc;
 
 impl Fold<'_> {
-    /// Whether all that is known of a new inode, but for its names, is that it was made (1).
+    /// Returns whether all that is known of a new inode, but for its names, is that it was made
+    /// (1).
     pub(crate) fn is_bare(&self, plan: &Plan<'_>, b: &NewInode<'_>) -> bool {
         b.mode & libc::S_IFMT == libc::S_IFREG
             && b.target.is_empty()

@@ -102,19 +102,19 @@ pub struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// The changes of one directory after the other.
+    /// Returns the changes of one directory after the other.
     pub fn by_dir(&self) -> impl Iterator<Item = &[KeyChange<'a>]> {
         self.changes.chunk_by(|a, b| a.dir == b.dir)
     }
 
-    /// Names gained or lost by each inode, if not zero. Directories too (one name each).
+    /// Returns names gained or lost by each inode, if not zero. Directories too (one name each).
     pub fn links(&self) -> Vec<(Ino, i64)> {
         let lost = self.changes.iter().map(|c| (c.old, -1)).filter(|l| !l.0.is_none());
         let gained = self.changes.iter().filter_map(|c| c.new).map(|n| (n.0, 1));
         sum(lost.chain(gained).collect())
     }
 
-    /// Whether nothing has to be done.
+    /// Returns whether nothing has to be done.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
             && self.news.is_empty()
@@ -261,9 +261,9 @@ struct Chain {
 
 const NO_STEP: u32 = u32::MAX;
 
-/// The steps strung together by directory and cookie, in the order they came: an open-addressed
-/// table of chains. Most keys have one step; a name that is made and removed all day has thousands,
-/// which sorting everything would compare over and over.
+/// Returns the steps strung together by directory and cookie, in the order they came: an
+/// open-addressed table of chains. Most keys have one step; a name that is made and removed all day
+/// has thousands, which sorting everything would compare over and over.
 fn string_up(steps: &[Step<'_>]) -> (Vec<Chain>, Vec<u32>) {
     let mut table = vec![Chain { first: NO_STEP, last: NO_STEP }; (steps.len() * 2).next_power_of_two()];
     let mut next = vec![NO_STEP; steps.len()];
@@ -337,7 +337,7 @@ fn sum(mut list: Vec<(Ino, i64)>) -> Vec<(Ino, i64)> {
         .collect()
 }
 
-/// The groups of one epoch, all of them, in as few bytes as have the same effect (section
+/// Returns the groups of one epoch, all of them, in as few bytes as have the same effect (section
 /// "Absorption" of the design): keys that end as they began leave nothing, nor do inodes that were
 /// made and died, but for their DEAD, by which the store learns that the number is free. The result
 /// is valid only as a whole, as a commit makes it. Never empty where there was a group: an fsync

@@ -17,13 +17,14 @@ impl InodeState {
         Ok(())
     }
 
-    /// Whether somebody has said what the extended attributes are since they were written last.
+    /// Returns whether somebody has said what the extended attributes are since they were written
+    /// last.
     pub fn has_new_xattrs(&self) -> bool {
         self.new_xattrs.is_some()
     }
 
-    /// The extended attributes, if no I/O is needed for them; else where they are: their length and
-    /// blocks, for `read_xattrs`.
+    /// Returns the extended attributes, if no I/O is needed for them; else where they are: their
+    /// length and blocks, for `read_xattrs`.
     pub fn xattrs(&self) -> std::result::Result<&[u8], (u32, &[BlockRef])> {
         match (&self.new_xattrs, &self.xattrs) {
             (Some(b), _) | (None, XattrPlace::Inline(b)) => Ok(b),

@@ -8,34 +8,34 @@ use lanefs_format::prealloc::Prealloc;
 use std::ops::Range;
 
 impl InodeState {
-    /// The pages that are preallocated.
+    /// Returns the pages that are preallocated.
     pub fn prealloc(&self) -> Prealloc {
         self.prealloc
     }
 
-    /// How many of these have no block.
+    /// Returns how many of these have no block.
     pub fn unwritten(&self) -> u64 {
         self.unwritten
     }
 
-    /// How many have none in the inode block on disk.
+    /// Returns how many have none in the inode block on disk.
     pub(crate) fn unwritten_on_disk(&self) -> u64 {
         self.unwritten_on_disk
     }
 
-    /// What a record has to say of them, if anything.
+    /// Returns what a record has to say of them, if anything.
     pub(crate) fn prealloc_logged(&self) -> Option<Prealloc> {
         self.was_preallocated.then_some(self.prealloc)
     }
 
-    /// The blocks that the file takes or has room for, a tail counting as one.
+    /// Returns the blocks that the file takes or has room for, a tail counting as one.
     pub fn blocks(&self) -> u64 {
         let tail = self.tail.as_ref().is_some_and(|t| !self.prealloc.contains(t.0));
         // What a damaged inode counts may be any number.
         self.map.pages().saturating_add(self.unwritten).saturating_add(tail.into())
     }
 
-    /// How many of these pages have a block of their own.
+    /// Returns how many of these pages have a block of their own.
     pub fn mapped_in(&self, pages: &Range<u64>) -> Found<u64> {
         let (mut n, mut at) = (0, pages.start);
         while at < pages.end {
@@ -52,7 +52,7 @@ impl InodeState {
         Found::Here(n)
     }
 
-    /// How many of these pages have a block or room kept for one.
+    /// Returns how many of these pages have a block or room kept for one.
     pub fn room_in(&self, pages: &Range<u64>) -> Found<u64> {
         let tail = self.tail.as_ref().map(|t| t.0).filter(|t| pages.contains(t));
         let tail = u64::from(tail.is_some_and(|t| !self.prealloc.contains(t)));
@@ -62,7 +62,7 @@ impl InodeState {
         }
     }
 
-    /// How many of these pages are in `prealloc` and have no block.
+    /// Returns how many of these pages are in `prealloc` and have no block.
     pub(crate) fn without_block(&self, prealloc: &Prealloc, pages: &Range<u64>) -> Found<u64> {
         let mut n = 0;
         for r in prealloc.ranges_in(pages) {
