@@ -122,6 +122,28 @@ const BANNED: &[Banned] = &[
     },
     Banned { what: What::Name("owe_no_more"), instead: "sub_unfolded", why: "it counts inodes", left: &[] },
     Banned { what: What::Name("forgo"), instead: "cancel_unfolded", why: "it counts inodes", left: &[] },
+    Banned {
+        what: What::Name("note_owed"),
+        instead: "reserve_room",
+        why: "it keeps segments back",
+        left: &[],
+    },
+    Banned { what: What::Name("let_go_born"), instead: "evict_made", why: "it frees memory", left: &[] },
+    Banned {
+        what: What::Name("dies_now"),
+        instead: "drop_block_now",
+        why: "a block is dropped by its inode",
+        left: &[],
+    },
+    Banned {
+        what: What::Name("cell_or_new"),
+        instead: "get_or_new",
+        why: "the store's cached inode is one",
+        left: &[],
+    },
+    Banned { what: What::Name("StateCell"), instead: "StateLock", why: "it is a lock", left: &[] },
+    Banned { what: What::Name("tell_copy"), instead: "report_copy", why: "it goes into a report", left: &[] },
+    Banned { what: What::Name("Bury"), instead: "Free", why: "inodes are freed", left: &[] },
     Banned { what: What::Name("demolish"), instead: "free_tree", why: "it frees memory", left: &[] },
     Banned {
         what: What::Name("give_back_unmade"),
