@@ -279,6 +279,7 @@ impl Cleaner<'_> {
         if moves.is_empty() {
             return Ok((0, 0));
         }
+        // Relaxed: only the holder of the maintenance lock changes it.
         let checkpoint = self.log.checkpoint_number.load(Ordering::Relaxed);
         let mut runs = Vec::new();
         let mlog = &self.log.mlogs[moves[0].owner.ino.chunk() as usize % self.log.mlogs.len()];

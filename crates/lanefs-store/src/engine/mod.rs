@@ -174,6 +174,7 @@ impl Engine {
     /// Returns whether the caller is the seal of a checkpoint: it cannot wait for room and may use
     /// what is kept back.
     pub fn in_checkpoint(&self) -> bool {
+        // Relaxed: only the thread that stored its own token finds it here.
         self.sealer.load(Ordering::Relaxed) == lanefs_sync::primitive::thread_token()
     }
 

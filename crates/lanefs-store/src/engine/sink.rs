@@ -36,6 +36,7 @@ pub(crate) struct Sink<'a> {
 
 impl<'a> Sink<'a> {
     pub fn new(log: &'a Log, totals: &'a Totals, dirty: &'a mut BTreeSet<u64>) -> Sink<'a> {
+        // Relaxed: only the holder of the maintenance lock changes it.
         let checkpoint = log.checkpoint_number.load(Ordering::Relaxed);
         Sink { log, totals, dirty, sequence: checkpoint << 32, checkpoint }
     }

@@ -1,4 +1,7 @@
 //! Which blocks of the log have been seen.
+//!
+//! The atomics here are Relaxed: they hand out work and count, and the threads that add to them are
+//! joined before anybody goes by the sums.
 
 use crate::log::segment::{Geometry, SegId};
 use lanefs_format::BlockAddr;

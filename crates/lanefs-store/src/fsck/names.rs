@@ -1,6 +1,9 @@
 //! The name space: every entry lies where its name belongs ([`places`](super::places)) and leads to
 //! an inode of its kind, link counts equal names, every directory has one name, in the directory it
 //! calls its parent, and reaches the root. What does not fit becomes a list of fixes.
+//!
+//! The atomics here are Relaxed: they hand out work and count, and the threads that add to them are
+//! joined before anybody goes by the sums.
 
 use super::places::Places;
 use super::walk::{AT_ONCE, InodeInfo, Walked, in_parallel};

@@ -5,6 +5,9 @@
 //! is deleted, until the block is used again. The youngest copy of its chunk's table node decides
 //! about those older than itself; for the others, and where there is none, the youngest inode block
 //! counts, and what was deleted may come back without a name.
+//!
+//! The atomics here are Relaxed: they hand out work and count, and the threads that add to them are
+//! joined before anybody goes by the sums.
 
 use super::walk::in_parallel;
 use super::{OnProgress, Phase, Progress};

@@ -1,5 +1,8 @@
 //! The walk: every block below the inode table, read and verified once, by several threads; what
 //! could not be read; and which block belongs to whom.
+//!
+//! The atomics here are Relaxed: they hand out work and count, and the threads that add to them are
+//! joined before anybody goes by the sums.
 
 use super::copies::{AGAIN, bad_copy, report_copy};
 use super::mapped::{after, fetch, next_mapped};

@@ -155,11 +155,13 @@ impl Io {
             tracing::error!("the volume goes read-only: {e}");
             *why = Some(StoreError::ReadOnly { why: e.to_string() });
         }
+        // Release, with the Acquire in `check` and `is_broken`: `why` is set before.
         self.broken.store(true, Ordering::Release);
     }
 
     /// The sticky error, if there is one.
     pub fn check(&self) -> Result<()> {
+        // Acquire, with the Release in `fail`: who sees the flag finds the reason.
         if !self.broken.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -171,6 +173,7 @@ impl Io {
     }
 
     pub fn is_broken(&self) -> bool {
+        // Acquire, with the Release in `fail`, as in `check`.
         self.broken.load(Ordering::Acquire)
     }
 
@@ -316,6 +319,7 @@ impl Io {
     pub fn enqueue(&self, r: BlockRef, b: Box<Block>, keep: bool, twice: bool) {
         let mut q = self.queued.lock();
         q.insert(r.addr.0, (r.crc, Arc::new(b), keep, twice));
+        // Release, with the Acquire in `queue_len`: the queue is as the length says.
         self.queue_len.store(q.len(), Ordering::Release);
     }
 
@@ -330,6 +334,7 @@ impl Io {
     }
 
     pub fn queue_len(&self) -> usize {
+        // Acquire, with the Release where the queue changes: see the field.
         self.queue_len.load(Ordering::Acquire)
     }
 
@@ -354,6 +359,7 @@ impl Io {
         blocks.iter().for_each(|(a, _)| {
             q.remove(&a.0);
         });
+        // Release, with the Acquire in `queue_len`: the queue is as the length says.
         self.queue_len.store(q.len(), Ordering::Release);
         Ok(())
     }
@@ -435,6 +441,7 @@ impl Io {
         if s.len() < SUSPECTS_MAX {
             s.insert(r.addr.0, r.crc);
         }
+        // Relaxed, as below: who heals looks again later.
         self.suspected.store(s.len(), Ordering::Relaxed);
     }
 

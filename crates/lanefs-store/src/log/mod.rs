@@ -39,7 +39,7 @@ pub(crate) struct Log {
     /// The volume's secret, folded to a word.
     secret: u64,
     pub read_only: bool,
-    /// This mount's generation; set once, before anything is written.
+    /// This mount's generation; set once, before anything is written: so all accesses are Relaxed.
     pub mount: AtomicU64,
     /// Generation of the slot that was made durable last.
     pub slot_in_force: AtomicU64,

@@ -79,6 +79,7 @@ impl Sections {
 
     /// Returns how many transactions were begun on behalf of `lane`.
     pub fn begun(&self, lane: usize) -> u64 {
+        // Relaxed: a count that says when to look at something.
         self.flights[lane % self.flights.len()].begun.load(Ordering::Relaxed)
     }
 
@@ -88,11 +89,13 @@ impl Sections {
         let old = {
             let _writer = self.rps.write();
             f();
+            // Relaxed, and below: no reader is inside, and the RPS orders them before the next.
             let old = self.phase.load(Ordering::Relaxed);
             self.phase.store(old ^ 1, Ordering::Relaxed);
             old
         };
         let mut spins = 0u32;
+        // Acquire, with the Release of a flight that ends: its writes were answered before.
         while self.flights.iter().any(|x| x.out[old].load(Ordering::Acquire) != 0) {
             spins += 1;
             if spins < 100 {

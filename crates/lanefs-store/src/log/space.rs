@@ -8,6 +8,8 @@
 //! filled will have some: their room is left out of the total from the start, or a volume promised
 //! to the last block could not be written back (SEMANTICS D7).
 //!
+//! The atomics here are Relaxed: the counter orders what has to be, and the others are figures.
+//!
 //! A page that is cut or blanked in part is written anew and gives its old block back: it asks for
 //! nothing, unless many do at once. So it is promised a block where nothing is free too, up to an
 //! eighth of what is kept back: whoever wants to make room on a full volume can
