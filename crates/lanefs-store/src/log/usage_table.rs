@@ -64,10 +64,10 @@ impl UsageTable {
     }
 
     /// Reads the whole table and marks what it says: live and in the tree; its own blocks live.
-    pub fn load(root: Root, t: &SegmentTable, source: &impl BlockSource) -> Result<UsageTable> {
+    pub fn load(root: Root, segments: &SegmentTable, source: &impl BlockSource) -> Result<UsageTable> {
         let corrupt =
             |why: &str| StoreError::Corrupt { addr: root.r.addr, what: "usage table node", why: why.into() };
-        let mut u = UsageTable::new(t.len());
+        let mut u = UsageTable::new(segments.len());
         u.tree = Radix::open(Tree::Usage, root.r, root.level).ok_or_else(|| corrupt("impossible root"))?;
         let mut leaves = Vec::new();
         u.tree.for_each(source, &mut |leaf, r| {
@@ -77,7 +77,7 @@ impl UsageTable {
         let mut own = BTreeSet::new();
         for (leaf, r) in leaves {
             let block = source.read(r, "usage table node")?;
-            let segs = usage_node::decode_leaf(&block, r.addr, leaf, t.geometry.segment_blocks)?;
+            let segs = usage_node::decode_leaf(&block, r.addr, leaf, segments.geometry.segment_blocks)?;
             own.insert(r.addr);
             for level in 1..=root.level {
                 if let Found::Here(n) = u.tree.node_ref(level, leaf >> (8 * u32::from(level))) {
@@ -85,35 +85,35 @@ impl UsageTable {
                 }
             }
             for (i, s) in segs.iter().enumerate() {
-                u.apply(t, leaf * SEGMENTS_PER_LEAF as u64 + i as u64, s)
+                u.apply(segments, leaf * SEGMENTS_PER_LEAF as u64 + i as u64, s)
                     .ok_or_else(|| corrupt("marks outside the log"))?;
             }
         }
         own.remove(&BlockAddr::NONE);
         own.iter().for_each(|a| {
             // No mark of the table says of a segment what holds nothing but blocks of the table.
-            if let Some((seg, _)) = t.geometry.locate(*a) {
-                t.set_paired(seg, true);
+            if let Some((seg, _)) = segments.geometry.locate(*a) {
+                segments.set_paired(seg, true);
             }
-            t.set_live(*a);
+            segments.set_live(*a);
         });
         Ok(u)
     }
 
-    fn apply(&mut self, t: &SegmentTable, seg: u64, s: &SegmentUsage) -> Option<()> {
+    fn apply(&mut self, segments: &SegmentTable, seg: u64, s: &SegmentUsage) -> Option<()> {
         if *s == SegmentUsage::default() {
             return Some(());
         }
-        let seg = SegId::try_from(seg).ok().filter(|&s| s < t.len())?;
-        if t.info(seg).state == State::Reserved {
+        let seg = SegId::try_from(seg).ok().filter(|&s| s < segments.len())?;
+        if segments.info(seg).state == State::Reserved {
             return None;
         }
-        t.describe(seg, s.written, s.heat);
-        t.set_paired(seg, s.paired);
+        segments.describe(seg, s.written, s.heat);
+        segments.set_paired(seg, s.paired);
         self.summaries[seg as usize] = s.summaries;
-        for i in 0..t.geometry.segment_blocks {
+        for i in 0..segments.geometry.segment_blocks {
             if s.bits[i as usize / 64] >> (i % 64) & 1 == 1 {
-                t.correct(seg, i, true);
+                segments.correct(seg, i, true);
             }
         }
         Some(())
@@ -121,14 +121,14 @@ impl UsageTable {
 
     /// Writes the owners of data blocks into the summaries of their segments, and drops the
     /// summaries of empty ones.
-    pub fn write_summaries(&mut self, t: &SegmentTable, sink: &mut impl TableSink) -> Result<()> {
+    pub fn write_summaries(&mut self, segments: &SegmentTable, sink: &mut impl TableSink) -> Result<()> {
         let owners = std::mem::take(&mut self.owners);
         let mut parts: BTreeMap<(SegId, usize), Vec<(usize, DataOwner)>> = BTreeMap::new();
         for (addr, owner) in owners {
-            if !t.is_live(addr) {
+            if !segments.is_live(addr) {
                 continue;
             }
-            let Some((seg, i)) = t.geometry.locate(addr) else { continue };
+            let Some((seg, i)) = segments.geometry.locate(addr) else { continue };
             let i = i as usize;
             parts.entry((seg, i / SUMMARY_SPAN)).or_default().push((i % SUMMARY_SPAN, owner));
         }
@@ -141,19 +141,19 @@ impl UsageTable {
                 parts.insert(which, new);
                 self.again.extend(parts.keys());
                 for ((seg, part), list) in parts {
-                    let at = |i: usize| t.geometry.addr(seg, (part * SUMMARY_SPAN + i) as u32);
+                    let at = |i: usize| segments.geometry.addr(seg, (part * SUMMARY_SPAN + i) as u32);
                     self.owners.extend(list.into_iter().map(|(i, o)| (at(i), o)));
                 }
                 return Err(e);
             }
             sink.flush_if_full()?;
         }
-        for seg in 0..t.len() {
+        for seg in 0..segments.len() {
             let s = &mut self.summaries[seg as usize];
             if s.iter().all(|r| r.is_none()) {
                 continue;
             }
-            let i = t.info(seg);
+            let i = segments.info(seg);
             if i.live == 0 && i.tree == 0 && matches!(i.state, State::Free | State::Full) {
                 for r in std::mem::take(s) {
                     if !r.is_none() {
@@ -192,9 +192,9 @@ impl UsageTable {
     }
 
     /// Writes the dirty leaves and the nodes above them; the new root.
-    pub fn write_out(&mut self, t: &SegmentTable, sink: &mut impl TableSink) -> Result<Root> {
+    pub fn write_out(&mut self, segments: &SegmentTable, sink: &mut impl TableSink) -> Result<Root> {
         while let Some(leaf) = sink.next_leaf() {
-            if let Err(e) = self.write_leaf(t, leaf, sink) {
+            if let Err(e) = self.write_leaf(segments, leaf, sink) {
                 sink.touch_leaf(leaf); // Still to be written, as those behind it are.
                 return Err(e);
             }
@@ -204,11 +204,11 @@ impl UsageTable {
         Ok(Root { r, level })
     }
 
-    fn write_leaf(&mut self, t: &SegmentTable, leaf: u64, sink: &mut impl TableSink) -> Result<()> {
+    fn write_leaf(&mut self, segments: &SegmentTable, leaf: u64, sink: &mut impl TableSink) -> Result<()> {
         let first = leaf * SEGMENTS_PER_LEAF as u64;
         let segs: Vec<SegmentUsage> = (first..first + SEGMENTS_PER_LEAF as u64)
-            .map(|s| SegId::try_from(s).ok().filter(|&s| s < t.len()))
-            .map(|s| s.map_or_else(SegmentUsage::default, |s| self.describe(t, s)))
+            .map(|s| SegId::try_from(s).ok().filter(|&s| s < segments.len()))
+            .map(|s| s.map_or_else(SegmentUsage::default, |s| self.describe(segments, s)))
             .collect();
         let block = usage_node::encode_leaf(leaf, &segs);
         let r = sink.write(Owner::Usage { level: 0, index: leaf }, block)?;
@@ -223,12 +223,12 @@ impl UsageTable {
         Ok(())
     }
 
-    fn describe(&self, t: &SegmentTable, seg: SegId) -> SegmentUsage {
-        let i = t.info(seg);
+    fn describe(&self, segments: &SegmentTable, seg: SegId) -> SegmentUsage {
+        let i = segments.info(seg);
         let mut s = SegmentUsage { summaries: self.summaries[seg as usize], ..Default::default() };
-        t.tree_bits(seg, &mut s.bits);
+        segments.tree_bits(seg, &mut s.bits);
         if i.tree > 0 {
-            (s.written, s.heat, s.paired) = (i.written, i.heat, t.is_paired(seg));
+            (s.written, s.heat, s.paired) = (i.written, i.heat, segments.is_paired(seg));
         }
         s
     }
@@ -242,9 +242,12 @@ impl UsageTable {
     }
 
     /// Returns how many blocks hold summaries.
-    pub fn summary_blocks(&self, t: &SegmentTable) -> u64 {
+    pub fn summary_blocks(&self, segments: &SegmentTable) -> u64 {
         let all = self.summaries();
-        all.iter().filter(|(_, _, r)| t.is_live(r.addr)).map(|(_, _, r)| t.blocks_at(r.addr)).sum()
+        all.iter()
+            .filter(|(_, _, r)| segments.is_live(r.addr))
+            .map(|(_, _, r)| segments.blocks_at(r.addr))
+            .sum()
     }
 
     /// Forgets a summary that cannot be used.
@@ -256,8 +259,8 @@ impl UsageTable {
     }
 
     /// Returns the owners of a segment's data blocks, as far as known; inode 0 where nothing is.
-    pub fn owners(&self, t: &SegmentTable, seg: SegId, source: &impl BlockSource) -> Vec<DataOwner> {
-        let mut all = vec![DataOwner::default(); t.geometry.segment_blocks as usize];
+    pub fn owners(&self, segments: &SegmentTable, seg: SegId, source: &impl BlockSource) -> Vec<DataOwner> {
+        let mut all = vec![DataOwner::default(); segments.geometry.segment_blocks as usize];
         for (part, r) in self.summaries[seg as usize].iter().enumerate() {
             if r.is_none() {
                 continue;

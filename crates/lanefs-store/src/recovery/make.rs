@@ -94,15 +94,7 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
     let (layout, g) = geometry(o, &blocks)?;
     let mlogs = mlogs(o)?;
     if !o.force {
-        for d in devices {
-            let old = d.size() > 0
-                && (UnverifiedSuperblock(read_block(&**d, 0)?).verify(0, u64::MAX >> 20).is_ok()
-                    || read_superblock(&**d).is_ok());
-            if old {
-                let why = "holds a LaneFS volume; use --force to overwrite it".into();
-                return Err(StoreError::NotAVolume { device: d.name().into(), why });
-            }
-        }
+        devices.iter().try_for_each(|d| refuse_volume(&**d))?;
     }
     let now = || lanefs_sync::coarse_realtime_ns();
     let hash_key = match o.hash_key {
@@ -156,19 +148,49 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
     // First take away what could make an old volume look alive, then write the new one, its
     // superblock last.
     take_away(devices, &superblock(0))?;
-    let segments = SegmentTable::new(g);
+    make_tree(devices, superblock(0), g, o)?;
+    for (d, places) in devices.iter().zip(superblocks) {
+        for (at, b) in places {
+            d.write(&[crate::device::WriteReq { offset: at << BLOCK_SHIFT, data: &b.0 }])?;
+        }
+        d.flush()?;
+    }
+    Ok(())
+}
+
+/// Returns an error if a device holds a volume.
+fn refuse_volume(d: &dyn Device) -> Result<()> {
+    let old = d.size() > 0
+        && (UnverifiedSuperblock(read_block(d, 0)?).verify(0, u64::MAX >> 20).is_ok()
+            || read_superblock(d).is_ok());
+    if !old {
+        return Ok(());
+    }
+    let why = "holds a LaneFS volume; use --force to overwrite it".into();
+    Err(StoreError::NotAVolume { device: d.name().into(), why })
+}
+
+/// Writes the first checkpoint: a tree with nothing but the root directory.
+fn make_tree(
+    devices: &[Arc<dyn Device>],
+    superblock: Superblock,
+    geometry: Geometry,
+    o: &FormatOptions,
+) -> Result<()> {
+    let segments = SegmentTable::new(geometry);
     segments.fill_pools(|_| false);
     let usage = UsageTable::new(segments.len());
-    let slot = Slot { volume, next_seq: 1, next_chunk: FIRST_INO.chunk() + 1, ..Slot::default() };
+    let slot =
+        Slot { volume: superblock.volume, next_seq: 1, next_chunk: FIRST_INO.chunk() + 1, ..Slot::default() };
     let engine = Engine::new(Parts {
         devices: devices.to_vec(),
-        superblock: superblock(0),
+        superblock,
         segments,
         inodes: InodeTable::new(),
         maintenance: Maintenance::new(slot, 1, usage),
         options: OpenOptions::default(),
     });
-    let time = o.time.unwrap_or_else(now);
+    let time = o.time.unwrap_or_else(lanefs_sync::coarse_realtime_ns);
     let attrs = Attrs {
         mode: libc::S_IFDIR | o.mode & 0o7777,
         uid: o.uid,
@@ -190,15 +212,9 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
         i.state.set_names(1);
         engine.inodes.cache.list_dirty(&root, &mut i);
     }
+    // Relaxed: nobody else has the volume.
     engine.totals.inodes.store(1, Ordering::Relaxed);
-    engine.close()?;
-    for (d, places) in devices.iter().zip(superblocks) {
-        for (at, b) in places {
-            d.write(&[crate::device::WriteReq { offset: at << BLOCK_SHIFT, data: &b.0 }])?;
-        }
-        d.flush()?;
-    }
-    Ok(())
+    engine.close()
 }
 
 /// Overwrites what could make older volumes look alive. In this order, with a flush between, a
