@@ -1,5 +1,5 @@
-//! The store: the one door of the layer above. What it promises is in docs/DESIGN.md. What is called
-//! here is done in the layers below, which [`crate`] lists.
+//! The store: the one door of the layer above. What it promises is in docs/DESIGN.md. What is
+//! called here is done in the layers below, which [`crate`] lists.
 
 use crate::api::*;
 use crate::device::Device;
