@@ -9,8 +9,6 @@
 //! others inside.
 
 pub(crate) mod begun;
-mod capture;
-mod carry;
 pub(crate) mod change;
 pub(crate) mod checkpoint;
 mod cleaner;
@@ -21,7 +19,6 @@ pub mod fold;
 pub(crate) mod maintenance;
 mod pressure;
 pub(crate) mod sink;
-mod slots;
 mod totals;
 mod transaction;
 

@@ -2,9 +2,9 @@
 //! repair.
 
 use super::marks::Marks;
-use super::names::{self, Fix, LOST_FOUND, Name};
+use super::names::{self, Fix, LOST_FOUND, Name, Walked};
 use super::repair::{Job, compare_usage, dir_attrs, mark_summaries};
-use super::walk::{Walk, Walked};
+use super::walk::Walk;
 use super::{FsckReport, Phase, Place, Progress, miscounted, paths};
 use crate::api::{FoldInput, InodeUpdate, PageRead, Transaction};
 use crate::engine::Engine;

@@ -6,7 +6,7 @@
 //! joined before anybody goes by the sums.
 
 use super::places::Places;
-use super::walk::{AT_ONCE, InodeInfo, Walked, in_parallel};
+use super::walk::{AT_ONCE, InodeInfo, Walk, in_parallel};
 use super::{FsckReport, OnProgress, Phase, Place, Progress};
 use crate::error::Result;
 use crate::log::io::Io;
@@ -27,6 +27,14 @@ pub(super) struct Name {
     pub cookie: u64,
     pub name: Box<[u8]>,
     pub ino: Ino,
+}
+
+/// What a walk found, and where the rest of it is read.
+#[derive(Clone, Copy)]
+pub(super) struct Walked<'a> {
+    pub walk: &'a Walk,
+    pub table: &'a InodeTable,
+    pub io: &'a Io,
 }
 
 /// What has to change.

@@ -2,8 +2,7 @@
 //! numbers.
 
 use super::FsckReport;
-use super::names::for_each_entry;
-use super::walk::Walked;
+use super::names::{Walked, for_each_entry};
 use lanefs_format::{FileKind, Ino, ROOT_INO};
 use std::collections::{HashMap, HashSet};
 

@@ -49,14 +49,6 @@ pub(super) struct Salvage {
     pub entries: Vec<BucketEntry>,
 }
 
-/// What a walk found, and where the rest of it is read.
-#[derive(Clone, Copy)]
-pub(super) struct Walked<'a> {
-    pub walk: &'a Walk,
-    pub table: &'a InodeTable,
-    pub io: &'a Io,
-}
-
 /// What a walk found.
 pub(super) struct Walk {
     pub marks: Marks,

@@ -1,4 +1,4 @@
-//! Where the checkpoint slots lie, how they are read (`engine::slots` writes them), and what the
+//! Where the checkpoint slots lie, how they are read (`engine::checkpoint` writes them), and what the
 //! members of a volume of several devices say of their age.
 //!
 //! 1. A slot has a copy at the end of the first device, if the superblock says so; both are written

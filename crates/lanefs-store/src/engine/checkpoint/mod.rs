@@ -36,8 +36,11 @@
 //!    too; then the slot is not clean.) Recovery's own clean slot needs no such word: nobody else
 //!    has the store.
 
+mod capture;
+mod carry;
+mod slots;
+
 use crate::api::{CheckpointDone, FoldInput};
-use crate::engine::capture::Capture;
 use crate::engine::cleaner::Cleaner;
 use crate::engine::commits::Unfolded;
 use crate::engine::fold::Fold;
@@ -50,6 +53,7 @@ use crate::log::Log;
 use crate::log::discard::DISCARDS;
 use crate::log::mlog::Mlog;
 use crate::tree::block_io::{BlockSink, Owner};
+use capture::Capture;
 use lanefs_format::orphans::{self, ORPHANS_PER_BLOCK};
 use lanefs_format::record;
 use lanefs_format::record::groups_above;

@@ -1,4 +1,4 @@
-//! Step 4 of a checkpoint (checkpoint.rs): inodes are written out.
+//! Step 4 of a checkpoint (checkpoint/mod.rs): inodes are written out.
 
 use crate::engine::fold::Fold;
 use crate::engine::maintenance::Maintenance;
