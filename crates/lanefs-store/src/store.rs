@@ -68,7 +68,7 @@ impl Store {
         }
     }
 
-    /// Returns bytes of a segment, and of all of them.
+    /// Returns the bytes of a segment, and of all of them.
     pub fn segment_bytes(&self) -> (u64, u64) {
         self.engine.log.segment_bytes()
     }
@@ -106,7 +106,7 @@ impl Store {
 
     // ---- room ----
 
-    /// Returns blocks users can fill when nothing is stored.
+    /// Returns the number of blocks users can fill when nothing is stored.
     pub fn blocks_for_users(&self) -> u64 {
         self.engine.log.space.total()
     }
@@ -147,7 +147,7 @@ impl Store {
         self.engine.log.space.unreserve(lane, nodes * self.engine.log.metadata_copies());
     }
 
-    /// Returns blocks of the segments that are free now.
+    /// Returns the number of blocks of the segments that are free now.
     pub fn free_segment_blocks(&self) -> u64 {
         self.engine.log.free_segment_blocks()
     }
@@ -235,7 +235,7 @@ impl Store {
         self.engine.inodes.room_in(ino, pages, &self.engine.log.io)
     }
 
-    /// Returns memory of inodes and inode table, in bytes, about; not that of the cache of node
+    /// Returns the memory of inodes and inode table, in bytes, about; not that of the cache of node
     /// blocks.
     pub fn memory(&self) -> usize {
         self.engine.inodes.memory()

@@ -195,7 +195,7 @@ impl MemoryImage {
         Ok(())
     }
 
-    /// Returns bytes.
+    /// Returns the number of bytes.
     pub fn size(&self) -> u64 {
         self.size
     }

@@ -55,7 +55,7 @@ pub struct ReadReq<'a> {
 /// (4) a read may return anything after a fault of the medium: checksums decide, not the device's
 /// answer.
 pub trait Device: Send + Sync + std::fmt::Debug {
-    /// Returns bytes, a multiple of 4 KiB.
+    /// Returns the number of bytes, a multiple of 4 KiB.
     fn size(&self) -> u64;
     /// For messages: the path, or `memory`.
     fn name(&self) -> &str;

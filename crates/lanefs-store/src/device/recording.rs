@@ -88,7 +88,7 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Returns bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> u64 {
         match self {
             Payload::Bytes(b) => b.len() as u64,

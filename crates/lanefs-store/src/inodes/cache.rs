@@ -403,12 +403,12 @@ impl InodeCache {
         self.shards.iter().map(|s| s.lock().dirty.len()).sum()
     }
 
-    /// Returns memory of all inodes, in bytes, about.
+    /// Returns the memory of all inodes, in bytes, about.
     pub fn memory(&self) -> usize {
         self.taken.iter().map(|t| t.load(Relaxed)).sum()
     }
 
-    /// Returns memory of those on the dirty lists, about.
+    /// Returns the memory of those on the dirty lists, about.
     pub fn dirty_memory(&self) -> usize {
         let of = |s: &CachePadded<Mutex<Shard>>| {
             let s = s.lock();

@@ -77,7 +77,7 @@ impl Inodes {
         sink.flush_if_full()
     }
 
-    /// Returns memory of inodes and inode table, in bytes, about; not that of the cache of node
+    /// Returns the memory of inodes and inode table, in bytes, about; not that of the cache of node
     /// blocks.
     pub fn memory(&self) -> usize {
         self.cache.memory() + self.table.memory()

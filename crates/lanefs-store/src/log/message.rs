@@ -97,7 +97,7 @@ impl Log {
         Placed { mlog, head, bytes, places, devices }
     }
 
-    /// Returns segments that messages of so many bytes fill.
+    /// Returns the number of segments that messages of so many bytes fill.
     pub fn segments_for(&self, bytes: u64) -> u64 {
         let n = self.segments.geometry.segment_blocks;
         let most = BATCH_MAX.min(n - 1);

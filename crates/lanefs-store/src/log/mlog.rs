@@ -467,7 +467,7 @@ impl Mlog {
         self.unfolded.fetch_sub(births(groups).min(self.unfolded()), Ordering::Relaxed);
     }
 
-    /// Returns inodes that the fold of what is durable here will make.
+    /// Returns the number of inodes that the fold of what is durable here will make.
     pub fn unfolded(&self) -> u64 {
         self.unfolded.load(Ordering::Relaxed)
     }
@@ -491,7 +491,7 @@ impl Mlog {
         h.pending.retain(|k| !k.groups.is_empty());
     }
 
-    /// Returns blocks appended since the last checkpoint.
+    /// Returns the number of blocks appended since the last checkpoint.
     pub fn appended(&self) -> u64 {
         self.appended.load(Ordering::Relaxed)
     }
@@ -523,8 +523,8 @@ impl Mlog {
         self.link_written.notify_all() > 0
     }
 
-    /// Returns segments that no checkpoint can free while this mlog is as it is: heads and
-    /// successors.
+    /// Returns the number of segments that no checkpoint can free while this mlog is as it is:
+    /// heads and successors.
     #[cfg(test)]
     pub fn open_segments(&self) -> usize {
         let h = self.heads.lock();

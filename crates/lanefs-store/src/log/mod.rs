@@ -113,7 +113,7 @@ impl Log {
         self.io.check()
     }
 
-    /// Returns blocks of the segments that are free now.
+    /// Returns the number of blocks of the segments that are free now.
     pub fn free_segment_blocks(&self) -> u64 {
         u64::from(self.segments.free_count()) * u64::from(self.segments.geometry.segment_blocks)
     }
@@ -123,7 +123,7 @@ impl Log {
         u64::from(self.segments.geometry.copies)
     }
 
-    /// Returns bytes of a segment, and of all of them.
+    /// Returns the bytes of a segment, and of all of them.
     pub fn segment_bytes(&self) -> (u64, u64) {
         let one = u64::from(self.segments.geometry.segment_blocks) << lanefs_format::BLOCK_SHIFT;
         (one, one * u64::from(self.segments.len()))

@@ -113,14 +113,14 @@ impl Geometry {
     pub fn with_copies(self, copies: u32) -> Geometry {
         Geometry { copies, ..self }
     }
-    /// Returns blocks between a block of a paired segment and its copy.
+    /// Returns the number of blocks between a block of a paired segment and its copy.
     pub fn half(&self) -> u32 {
         self.segment_blocks / 2
     }
     pub fn total(&self) -> u32 {
         self.spans.iter().map(DeviceSpan::segments).sum()
     }
-    /// Returns segments that can hold the log.
+    /// Returns the number of segments that can hold the log.
     pub fn usable(&self) -> u32 {
         self.spans.iter().map(|s| s.segments().saturating_sub(self.reserved)).sum()
     }
@@ -193,7 +193,7 @@ struct Figures {
 }
 
 impl Figures {
-    /// Returns all full and unmarked, but for those that hold no log.
+    /// Makes figures of segments that are full and unmarked, but for those that hold no log.
     fn new(geometry: &Geometry, segments: Range<SegId>, lines: usize) -> Figures {
         let n = segments.len() * lines;
         let state = |s| if geometry.is_reserved(s) { State::Reserved } else { State::Full };
@@ -252,7 +252,8 @@ fn zeros(lines: usize) -> Box<[Marks]> {
 }
 
 impl SegmentTable {
-    /// Returns all segments full and unmarked; [`SegmentTable::fill_pools`] finds the free ones.
+    /// Makes a table of full and unmarked segments; [`SegmentTable::fill_pools`] finds the free
+    /// ones.
     pub fn new(geometry: Geometry) -> SegmentTable {
         let words = (geometry.segment_blocks as usize).div_ceil(64);
         let lines = words.div_ceil(8);
@@ -286,9 +287,9 @@ impl SegmentTable {
         self.pools.len()
     }
 
-    /// Returns free segments that only checkpoints and the cleaner may take: a fixed number, what
-    /// the next checkpoint needs for the summaries of the segments claimed since the last, and what
-    /// it needs to fold what is durable.
+    /// Returns the number of free segments that only checkpoints and the cleaner may take: a fixed
+    /// number, what the next checkpoint needs for the summaries of the segments claimed since the
+    /// last, and what it needs to fold what is durable.
     pub fn reserved_segments(&self) -> u32 {
         let size = self.geometry.segment_blocks;
         let parts = size.div_ceil(lanefs_format::summary::SUMMARY_SPAN as u32);
@@ -580,7 +581,7 @@ impl SegmentTable {
             .collect()
     }
 
-    /// Returns full segments without marks: what the next checkpoint will free.
+    /// Returns the number of full segments without marks: what the next checkpoint will free.
     pub fn pending_free(&self) -> u32 {
         (0..self.len())
             .filter(|&s| {

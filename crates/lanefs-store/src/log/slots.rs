@@ -1,5 +1,5 @@
-//! Where the checkpoint slots lie, how they are read (`engine::checkpoint` writes them), and what the
-//! members of a volume of several devices say of their age.
+//! Where the checkpoint slots lie, how they are read (`engine::checkpoint` writes them), and what
+//! the members of a volume of several devices say of their age.
 //!
 //! 1. A slot has a copy at the end of the first device, if the superblock says so; both are written
 //!    together, and count once the flush that follows is answered. Of the places the valid slot

@@ -25,8 +25,9 @@ pub(crate) fn seconds() -> u32 {
     (lanefs_sync::coarse_realtime_ns() / 1_000_000_000) as u32
 }
 
-/// Returns segments of `usable` that users cannot fill: 7 %, at least the heads of every mlog and
-/// twelve for the cleaner and summaries, but on tiny volumes never more than two fifths.
+/// Returns the number of segments of `usable` that users cannot fill: 7 %, at least the heads of
+/// every mlog and twelve for the cleaner and summaries, but on tiny volumes never more than two
+/// fifths.
 pub(crate) fn segments_held_back(usable: u32, mlogs: usize) -> u32 {
     let least = 6 * mlogs as u32 + 12;
     (usable / 14).max(least.min(usable * 2 / 5))
@@ -37,8 +38,8 @@ pub(crate) fn fitting_mlogs(wanted: usize, usable: u32) -> usize {
     wanted.clamp(1, 128).min((usable / 40).max(1) as usize)
 }
 
-/// Returns blocks that users can fill of so many usable segments: what is not kept back, less the
-/// summaries, of which there are as many copies as of the tree.
+/// Returns the number of blocks that users can fill of so many usable segments: what is not kept
+/// back, less the summaries, of which there are as many copies as of the tree.
 fn for_users(usable: u32, segment_blocks: u32, copies: u32, mlogs: usize) -> u64 {
     let size = u64::from(segment_blocks);
     let summaries = u64::from(copies) * size.div_ceil(SUMMARY_SPAN as u64);
@@ -80,7 +81,7 @@ impl Space {
         }
     }
 
-    /// Returns blocks users can fill when nothing is stored.
+    /// Returns the number of blocks users can fill when nothing is stored.
     pub fn total(&self) -> u64 {
         self.total.load(Relaxed)
     }

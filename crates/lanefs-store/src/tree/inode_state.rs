@@ -223,7 +223,7 @@ impl InodeState {
     pub fn block(&self) -> BlockRef {
         self.block
     }
-    /// Returns pages that have a block of their own.
+    /// Returns the number of pages that have a block of their own.
     pub fn mapped_pages(&self) -> u64 {
         self.map.pages()
     }
@@ -243,12 +243,12 @@ impl InodeState {
     pub fn is_changed(&self) -> bool {
         self.dirty || self.map.is_dirty()
     }
-    /// Returns bytes of memory of the map and of what changed in it, about.
+    /// Returns the number of bytes of memory of the map and of what changed in it, about.
     pub fn map_memory(&self) -> usize {
         self.map.memory() + (self.delta.sets.len() + self.sealed.sets.len()) * 40
     }
 
-    /// Returns bytes of memory, about.
+    /// Returns the number of bytes of memory, about.
     pub fn memory(&self) -> usize {
         size_of::<Self>()
             + self.map_memory()

@@ -349,7 +349,7 @@ impl InodeTable {
         self.tree.lock().evict_clean();
     }
 
-    /// Returns bytes of memory, about.
+    /// Returns the number of bytes of memory, about.
     pub fn memory(&self) -> usize {
         let chunks: usize = self.shards.iter().map(|s| s.lock().len()).sum();
         chunks * (size_of::<Leaf>() + 64) + self.tree.lock().memory(u64::MAX)

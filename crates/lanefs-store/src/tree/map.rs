@@ -56,7 +56,7 @@ impl Map {
         (!tree.is_empty()).then_some(Map { ino, pages, form: Form::Tree(tree) })
     }
 
-    /// Returns pages that are mapped.
+    /// Returns the number of pages that are mapped.
     pub fn pages(&self) -> u64 {
         self.pages
     }
@@ -69,7 +69,7 @@ impl Map {
         }
     }
 
-    /// Returns bytes of memory, about.
+    /// Returns the number of bytes of memory, about.
     pub fn memory(&self) -> usize {
         match &self.form {
             Form::Inline(v) => v.capacity() * size_of::<(u64, BlockRef)>(),

@@ -155,7 +155,7 @@ impl Radix {
             || self.height > 0 && self.node(self.height - 1, 0).is_some_and(|root| root.dirty)
     }
 
-    /// Returns bytes of memory, at most, about, if `keys` keys are mapped.
+    /// Returns the number of bytes of memory, at most, about, if `keys` keys are mapped.
     pub fn memory(&self, keys: u64) -> usize {
         let wide = self.nodes.len().min(keys as usize / Slots::FEW + usize::from(self.height));
         self.nodes.len() * (size_of::<Node>() + 48) + wide * Slots::WIDE + self.freed.capacity() * 8

@@ -208,8 +208,8 @@ impl Checkpoints<'_> {
         at
     }
 
-    /// Returns blocks that a fold and its checkpoint may need, generously: inode, bucket and table
-    /// node per group. (What is dirtied now is not its business.)
+    /// Returns the number of blocks that a fold and its checkpoint may need, generously: inode,
+    /// bucket and table node per group. (What is dirtied now is not its business.)
     fn fold_needs(&self, m: &Maintenance, input: &FoldInput) -> u64 {
         let groups: usize = input.groups.iter().map(|b| record::groups(b).count()).sum();
         self.log.metadata_copies()
