@@ -111,7 +111,7 @@ impl Store {
         self.engine.log.space.total()
     }
 
-    /// Room.
+    /// Returns how many blocks users can fill, and how many of them are free or promised.
     pub fn space(&self) -> SpaceUsage {
         SpaceUsage {
             total: self.engine.log.space.total(),
@@ -121,28 +121,28 @@ impl Store {
         }
     }
 
-    /// Promises room for `blocks` pages. True means they can always be written.
+    /// Reserves room for `blocks` pages. True means they can always be written.
     pub fn reserve(&self, lane: usize, blocks: u64) -> bool {
         !self.engine.log.read_only && self.engine.log.space.reserve(lane, blocks)
     }
 
-    /// Promises room for a stored page that is cut or blanked in part: also where nothing is free,
+    /// Reserves room for a stored page that is cut or blanked in part: also where nothing is free,
     /// unless many of them wait to be written back.
     pub fn reserve_rewrite(&self, lane: usize) -> bool {
         !self.engine.log.read_only && self.engine.log.space.reserve_rewrite(lane)
     }
 
-    /// Gives a promise back.
+    /// Gives reserved room back.
     pub fn unreserve(&self, lane: usize, blocks: u64) {
         self.engine.log.space.unreserve(lane, blocks);
     }
 
-    /// Promises room for `nodes` blocks of the tree, with their copies.
+    /// Reserves room for `nodes` blocks of the tree, with their copies.
     pub fn reserve_nodes(&self, lane: usize, nodes: u64) -> bool {
         self.reserve(lane, nodes * self.engine.log.metadata_copies())
     }
 
-    /// Gives such a promise back.
+    /// Gives such room back.
     pub fn unreserve_nodes(&self, lane: usize, nodes: u64) {
         self.engine.log.space.unreserve(lane, nodes * self.engine.log.metadata_copies());
     }

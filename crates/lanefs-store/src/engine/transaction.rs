@@ -126,6 +126,7 @@ impl Engine {
         for (inode, inner) in inodes.iter().zip(&mut guards) {
             self.inodes.cache.list_dirty(inode, inner);
             self.inodes.cache.update_weight(inode.ino, inner);
+            inner.check_invariants();
             tickets.push((inode.clone(), inner.begin(durable)));
         }
         let flight = section.leave();
@@ -151,6 +152,7 @@ impl Engine {
         inodes: &'a [Arc<CachedInode>],
         updates: &[InodeUpdate],
     ) -> Result<Vec<MutexGuard<'a, InodeEntry>>> {
+        debug_assert!(inodes.is_sorted_by_key(|inode| inode.ino), "locks are taken in this order");
         loop {
             let guards: Vec<_> = inodes.iter().map(|c| c.lock()).collect();
             if let Some(i) = guards.iter().position(|g| g.gone) {

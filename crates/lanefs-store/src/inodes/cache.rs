@@ -100,26 +100,26 @@ impl InodeEntry {
     }
 
     /// Adds a data block to this inode, and marks it live.
-    pub fn add_block(&mut self, t: &SegmentTable, addr: BlockAddr) {
-        t.set_live(addr);
+    pub fn add_block(&mut self, segments: &SegmentTable, addr: BlockAddr) {
+        segments.set_live(addr);
         self.fresh.insert(addr.0);
     }
 
     /// A data block of this inode is not referred to any more. Its live mark goes later (5).
-    pub fn drop_block(&mut self, t: &SegmentTable, addr: BlockAddr) {
+    pub fn drop_block(&mut self, segments: &SegmentTable, addr: BlockAddr) {
         if !self.fresh.remove(&addr.0) {
             self.died.push(addr);
         }
         self.dead.push(addr);
         if self.dead.len() >= DEAD_MAX {
-            self.clear_live_marks(t);
+            self.clear_live_marks(segments);
         }
     }
 
     /// As [`InodeEntry::drop_block`], for those who read the marks next.
-    pub fn drop_block_now(&mut self, t: &SegmentTable, addr: BlockAddr) {
-        self.drop_block(t, addr);
-        self.clear_live_marks(t);
+    pub fn drop_block_now(&mut self, segments: &SegmentTable, addr: BlockAddr) {
+        self.drop_block(segments, addr);
+        self.clear_live_marks(segments);
     }
 
     /// Returns the pages that came to be preallocated and without a block since the last call, less
@@ -130,9 +130,9 @@ impl InodeEntry {
     }
 
     /// Takes the live marks of what was given up.
-    pub fn clear_live_marks(&mut self, t: &SegmentTable) {
+    pub fn clear_live_marks(&mut self, segments: &SegmentTable) {
         self.dead.drain(..).for_each(|a| {
-            t.clear_live(a);
+            segments.clear_live(a);
         });
     }
 
@@ -148,6 +148,16 @@ impl InodeEntry {
             && self.tail == Logged::Yes
             && self.writing.is_empty()
             && self.committing.is_empty()
+    }
+
+    /// Checks, in debug builds, that tickets are in order, and that a file has no more blocks that
+    /// the tree lacks than it has pages (of a directory's the fold may have given some up).
+    pub fn check_invariants(&self) {
+        debug_assert!(self.writing.is_sorted() && self.committing.is_sorted(), "tickets out of order");
+        let last = self.writing.last().max(self.committing.last());
+        debug_assert!(last.is_none_or(|&t| t < self.next_ticket), "a ticket that was not given");
+        let (fresh, pages) = (self.fresh.len() as u64, self.state.mapped_pages());
+        debug_assert!(self.state.is_dir() || fresh <= pages, "{fresh} fresh blocks of {pages} pages");
     }
 
     /// A submission that changes this inode begins; the ticket orders it among the inode's
@@ -306,6 +316,7 @@ impl InodeCache {
 
     /// Notes what the shard of `ino` takes now, under its lock.
     fn note(&self, ino: Ino, s: &Shard) {
+        // Relaxed: a figure; see the field.
         self.taken[self.number(ino)].store(s.bytes(), Relaxed);
     }
 
@@ -349,8 +360,15 @@ impl InodeCache {
         if !inner.listed {
             inner.listed = true;
             let mut s = self.shard(inode.ino).lock();
+            // (1): else its change would be in an inode that nobody finds.
+            debug_assert!(
+                inner.gone || s.inodes.get(&inode.ino.0).is_some_and(|c| Arc::ptr_eq(c, inode)),
+                "inode {} is not the one in the cache",
+                inode.ino
+            );
             s.dirty.push(inode.clone());
             if s.dirty.len().is_multiple_of(STEP) {
+                // Relaxed, here and below: for a look that need not be exact.
                 self.listed.fetch_add(STEP, Relaxed);
             }
         }
@@ -385,15 +403,15 @@ impl InodeCache {
 
     /// Makes the live marks exact: see the head of this file, 5. Who gives up a block lists its
     /// inode before it lets go of it.
-    pub fn clear_live_marks(&self, t: &SegmentTable) {
+    pub fn clear_live_marks(&self, segments: &SegmentTable) {
         for s in &self.shards {
             let listed = s.lock().dirty.clone();
-            listed.iter().for_each(|c| c.lock().clear_live_marks(t));
+            listed.iter().for_each(|c| c.lock().clear_live_marks(segments));
         }
     }
 
-    /// At most so many inodes are on the dirty lists: one load, where [`InodeCache::dirty`] locks
-    /// every shard.
+    /// Returns a number that the inodes on the dirty lists do not exceed: by one load, where
+    /// [`InodeCache::dirty`] locks every shard.
     pub fn dirty_at_most(&self) -> usize {
         self.listed.load(Relaxed) + SHARDS * (STEP - 1)
     }
@@ -450,6 +468,7 @@ impl InodeCache {
             s.weight = weight;
             s.removals += u64::from(s.inodes.len() != before);
             taken.store(s.bytes(), Relaxed);
+            s.check_invariants();
         }
     }
 
@@ -495,6 +514,13 @@ impl InodeCache {
 }
 
 impl Shard {
+    /// Checks, in debug builds, that every inode lies where its number leads to, and that trees are
+    /// counted only where there are inodes.
+    fn check_invariants(&self) {
+        debug_assert!(self.inodes.iter().all(|(ino, inode)| inode.ino.0 == *ino));
+        debug_assert!(self.weight == 0 || !self.inodes.is_empty());
+    }
+
     /// Returns what its inodes take, about.
     fn bytes(&self) -> usize {
         self.inodes.len() * INODE_BYTES + self.weight

@@ -106,6 +106,7 @@ impl Inodes {
             inner.state.next_version();
             self.cache.list_dirty(inode, inner);
             self.cache.update_weight(inode.ino, inner);
+            inner.check_invariants();
             return Ok(more);
         }
     }

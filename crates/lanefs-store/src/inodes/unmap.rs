@@ -105,6 +105,7 @@ impl Inodes {
         inner.charge_unwritten(&log.space, lane);
         self.cache.list_dirty(inode, inner);
         self.cache.update_weight(inode.ino, inner);
+        inner.check_invariants();
         drop(g);
         log.space.credit(lane, n);
         // It cannot be: all nodes were in memory.

@@ -71,6 +71,7 @@ impl Log {
         devices: u64,
         urgent: bool,
     ) -> Result<Placed> {
+        debug_assert!(!bytes.is_empty(), "a message has a head");
         let blocks = self.batches_for(bytes.len());
         let places = self.mlogs[mlog].alloc_batches(&self.segments, &self.next_seq, &blocks, urgent)?;
         Ok(self.placed(mlog, head, bytes, devices, places))
@@ -168,6 +169,7 @@ impl Log {
     /// Keeps the segments a record refers to from being freed before the next checkpoint; returns
     /// their devices.
     pub fn touch_record(&self, record: &InodeRecord) -> u64 {
+        // Relaxed: the reader section orders it against the checkpoint that changes it.
         let checkpoint = self.checkpoint_number.load(Ordering::Relaxed);
         let size = u64::from(self.segments.geometry.segment_blocks);
         let mut devices = 0;

@@ -110,6 +110,28 @@ impl Heads {
         }
         Ok((node, segments))
     }
+
+    /// Checks, in debug builds, that the chain grows along its sequences, that its head and the
+    /// open heads lie in their segments, and that nothing counts as durable that has no place.
+    fn check_invariants(&self, t: &SegmentTable) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let size = t.geometry.segment_blocks;
+        if let Some(node) = self.node {
+            assert!((1..=size).contains(&node.next), "the node head is at block {}", node.next);
+            assert!(node.seq < node.successor_seq && node.seg != node.successor, "{node:?}");
+            assert!(self.chain.back().is_none_or(|last| last.1 < node.seq), "{node:?}");
+            let states = [node.seg, node.successor].map(|seg| t.info(seg).state);
+            assert_eq!(states, [State::Chain; 2], "{node:?}");
+        }
+        for head in self.open.iter().flatten() {
+            assert!(head.next < size && t.info(head.seg).state == State::Open, "{head:?}");
+        }
+        assert!(self.acked <= self.last && self.mark <= self.last && self.seen <= self.last);
+        assert!(self.out.back().is_none_or(|out| out.0 == self.last), "the last message is out");
+        assert!(self.out.front().is_none_or(|out| out.0 > self.acked), "a durable message is out");
+    }
 }
 
 /// Returns the place of a batch: unique in the mount and growing along a chain.
@@ -200,6 +222,7 @@ impl Mlog {
         let seq = next_seq.fetch_add(2, Ordering::Relaxed);
         h.node = Some(NodeHead { seg, next: 1, seq, successor, successor_seq: seq + 1, link_due: true });
         self.chain_devices.store(1 << t.geometry.device(seg), Ordering::Relaxed);
+        h.check_invariants(t);
         Ok(())
     }
 
@@ -301,6 +324,7 @@ impl Mlog {
             }
             let link = node.link_due.then(|| {
                 self.links.lock().push(node.seq);
+                // Relaxed: who waits for this link has seen its place, by the mutex of the heads.
                 self.links_out.fetch_add(1, Ordering::Relaxed);
                 let successor = t.geometry.addr(node.successor, 0);
                 (t.geometry.addr(node.seg, 0), ChainLink { successor, successor_seq: node.successor_seq })
@@ -316,12 +340,14 @@ impl Mlog {
         h.node = Some(node);
         let last = h.last;
         h.out.push_back((last, false));
+        h.check_invariants(t);
         places
     }
 
     /// The message whose last batch has this place is durable.
     pub fn made_durable(&self, place: u64) {
         let mut h = self.heads.lock();
+        debug_assert!(place <= h.last, "place {place:#x} was never given");
         if let Some(o) = h.out.iter_mut().find(|o| o.0 == place) {
             o.1 = true;
         }
@@ -354,12 +380,14 @@ impl Mlog {
     /// read-only).
     pub fn link_done(&self, seq: u64) {
         self.links.lock().retain(|&s| s != seq);
+        // Release, with the Acquire in `wait_links`: the link was answered before.
         self.links_out.fetch_sub(1, Ordering::Release);
         self.link_written.notify_all();
     }
 
     /// Invariant 3: waits until the links of all segments before `seq` were answered.
     pub fn wait_links(&self, seq: u64) {
+        // Acquire, with the Release in `link_done`: no link is out, and all were answered.
         if self.links_out.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -428,6 +456,7 @@ impl Mlog {
                 h.open[slot] = None;
             }
         }
+        h.check_invariants(t);
         Ok(())
     }
 
@@ -493,6 +522,7 @@ impl Mlog {
 
     /// Returns the number of blocks appended since the last checkpoint.
     pub fn appended(&self) -> u64 {
+        // Relaxed: a figure for reports.
         self.appended.load(Ordering::Relaxed)
     }
 
@@ -512,6 +542,7 @@ impl Mlog {
         if let Some(n) = h.node {
             mask |= 1 << t.geometry.device(n.seg);
         }
+        // Relaxed: written under the mutex; see `chain_devices`.
         self.chain_devices.store(mask, Ordering::Relaxed);
         self.appended.fetch_sub(appended.min(self.appended()), Ordering::Relaxed);
         freed

@@ -276,6 +276,7 @@ impl SegmentTable {
         // Release, with the Acquire in `segments`.
         span.segments.store(end as u32, Release);
         new.for_each(|seg| self.release(seg));
+        self.check_invariants();
     }
 
     fn meta(&self, seg: SegId) -> &Meta {
@@ -502,11 +503,40 @@ impl SegmentTable {
                 self.release(seg);
             }
         }
+        self.check_invariants();
+    }
+
+    /// Checks the table, in debug builds: whatever is in a pool is free, unmarked, of that device,
+    /// and in it once, and no segment has more marks than blocks. Others may work meanwhile.
+    pub fn check_invariants(&self) {
+        if !cfg!(debug_assertions) || planted(Canary::EarlyReuse) {
+            return;
+        }
+        for (device, pool) in self.pools.iter().enumerate() {
+            let pool = pool.lock();
+            let mut seen = HashSet::with_capacity(pool.len());
+            for &seg in pool.iter() {
+                assert!(seen.insert(seg), "segment {seg} is twice in the pool of device {device}");
+                let info = self.info(seg);
+                assert_eq!(self.geometry.device(seg), device, "segment {seg} is in another's pool");
+                assert_eq!(
+                    (info.state, info.live, info.tree),
+                    (State::Free, 0, 0),
+                    "segment {seg} in a pool"
+                );
+            }
+        }
+        for seg in 0..self.len() {
+            let info = self.info(seg);
+            let most = info.live.max(info.tree);
+            assert!(most <= self.geometry.segment_blocks, "segment {seg} has {most} marks");
+        }
     }
 
     /// A full or chain segment becomes free.
     pub fn release(&self, seg: SegId) {
         let m = self.meta(seg);
+        debug_assert_ne!(self.info(seg).state, State::Free, "segment {seg} is released twice");
         debug_assert!((m.live.load(Relaxed), m.tree.load(Relaxed)) == (0, 0) || planted(Canary::EarlyReuse));
         m.state.store(State::Free as u8, Relaxed);
         self.pools[self.geometry.device(seg)].lock().push_back(seg);
@@ -517,6 +547,7 @@ impl SegmentTable {
     pub fn claim(&self, device: usize, state: State, heat: u8) -> Option<SegId> {
         let seg = self.pools[device].lock().pop_front()?;
         self.counts.free.fetch_sub(1, Relaxed);
+        debug_assert_eq!(self.info(seg).state, State::Free, "segment {seg} was in a pool");
         let m = self.meta(seg);
         m.state.store(state as u8, Relaxed);
         m.heat.store(heat, Relaxed);
@@ -530,7 +561,7 @@ impl SegmentTable {
     }
 
     /// Notes that a segment about to be released holds old content.
-    pub fn soil(&self, seg: SegId, checkpoint: u64) {
+    pub fn mark_stale(&self, seg: SegId, checkpoint: u64) {
         self.meta(seg).stale.store(checkpoint, Relaxed);
     }
 
@@ -565,7 +596,9 @@ impl SegmentTable {
         self.pools[device].lock().extend(segments);
     }
 
+    /// A head is done with the segment: it is full.
     pub fn close(&self, seg: SegId) {
+        debug_assert_ne!(self.info(seg).state, State::Free, "segment {seg} is closed while it is free");
         // Release, with the Acquire in `info`: it was touched before.
         self.meta(seg).state.store(State::Full as u8, Release);
     }

@@ -146,6 +146,7 @@ impl Recovery<'_> {
         if self.engine.log.read_only {
             return self.fold_in_memory(m, &input);
         }
+        // Relaxed, here and below: nobody else has the volume yet.
         self.engine.log.mount.store(m.slot.mount + 1, Ordering::Relaxed);
         let clock = lanefs_sync::coarse_realtime_ns().max(0) as u64 >> 20;
         self.engine.log.next_seq.fetch_max(clock, Ordering::Relaxed);
@@ -374,6 +375,7 @@ impl Recovery<'_> {
         if !i.state.is_dir() {
             i.tail = Logged::No;
         }
+        i.check_invariants();
         self.engine.inodes.cache.list_dirty(&inode, i);
         Ok(true)
     }

@@ -125,6 +125,7 @@ impl Capture<'_> {
         i.xattrs.seal();
         i.tail.seal();
         i.listed = false;
+        i.check_invariants();
         m.captured.push(inode.clone());
         Ok(true)
     }

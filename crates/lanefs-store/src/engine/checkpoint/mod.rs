@@ -129,9 +129,10 @@ impl Checkpoints<'_> {
             (positions, appended, number) = self.record_position(m);
             late = true;
         }
-        if input.epoch < self.totals.folded.load(Ordering::Relaxed) {
-            let why =
-                format!("fold of epoch {} after {}", input.epoch, self.totals.folded.load(Ordering::Relaxed));
+        // Relaxed: written under the maintenance lock, which this thread holds.
+        let folded = self.totals.folded.load(Ordering::Relaxed);
+        if input.epoch < folded {
+            let why = format!("fold of epoch {} after {folded}", input.epoch);
             return Err(StoreError::Invalid(why));
         }
         if clean {
@@ -142,21 +143,11 @@ impl Checkpoints<'_> {
         let mut sink = Sink::new(self.log, self.totals, &mut dirty);
         let tree = self.build_tree(m, &input, folding, late, &mut sink);
         m.usage.dirty.append(&mut dirty);
-        let Built { table, usage, orphans, carried } = match tree {
-            Ok(t) => t,
-            Err(e) => {
-                // What memory refers to must be on the device before it is read.
-                self.log.io.write_queue()?;
-                // What was carried over stays in the log. Unless it is known to be durable, nothing
-                // behind it ever is. It names data whose writes may be under way.
-                if !m.carried.is_empty() {
-                    self.log.sections.drain(|| ());
-                    self.log.io.flush(self.log.io.all())?;
-                    self.carried_is_durable(m);
-                }
-                return Err(e);
-            }
+        let built = match tree {
+            Ok(built) => built,
+            Err(e) => return self.leave_readable(m).and(Err(e)),
         };
+        let carried = built.carried;
         // 6. Wait.
         self.log.io.write_queue()?;
         self.log.sections.drain(|| ());
@@ -166,12 +157,45 @@ impl Checkpoints<'_> {
             self.log.io.flush(self.log.io.all())?;
             self.carried_is_durable(m);
         }
-        // 7. The slot.
-        let slot = Slot {
+        // 7. The slot. What was carried has to be found again.
+        let slot = self.slot(m, input.epoch, built, clean && !carried, positions);
+        self.put_slot(m, slot)?;
+        m.durable = number;
+        self.after_checkpoint(m, number, &appended);
+        let freed = std::mem::take(&mut m.freed);
+        self.put_twin(m)?;
+        Ok(CheckpointDone { epoch: input.epoch, freed, orphans: m.orphans.len() as u64 })
+    }
+
+    /// Leaves a tree that was not finished as memory can go on with it.
+    fn leave_readable(&self, m: &mut Maintenance) -> Result<()> {
+        // What memory refers to must be on the device before it is read.
+        self.log.io.write_queue()?;
+        // What was carried over stays in the log. Unless it is known to be durable, nothing behind
+        // it ever is. It names data whose writes may be under way.
+        if !m.carried.is_empty() {
+            self.log.sections.drain(|| ());
+            self.log.io.flush(self.log.io.all())?;
+            self.carried_is_durable(m);
+        }
+        Ok(())
+    }
+
+    /// Returns the slot that names what was built.
+    fn slot(
+        &self,
+        m: &Maintenance,
+        folded_epoch: u64,
+        Built { table, usage, orphans, .. }: Built,
+        clean: bool,
+        positions: Vec<Position>,
+    ) -> Slot {
+        // Relaxed, what is loaded here: checkpoints alone change it, or whoever was drained.
+        Slot {
             generation: m.slot.generation + 1,
             mount: self.log.mount.load(Ordering::Relaxed),
             volume: self.log.volume,
-            folded_epoch: input.epoch,
+            folded_epoch,
             last_ts: self.totals.last_ts.load(Ordering::Relaxed),
             next_chunk: self.totals.next_chunk.load(Ordering::Relaxed),
             next_seq: self.log.next_seq.load(Ordering::Relaxed),
@@ -181,15 +205,9 @@ impl Checkpoints<'_> {
             table,
             usage,
             orphans,
-            clean: clean && !carried, // What was carried has to be found again.
+            clean,
             positions,
-        };
-        self.put_slot(m, slot)?;
-        m.durable = number;
-        self.after_checkpoint(m, number, &appended);
-        let freed = std::mem::take(&mut m.freed);
-        self.put_twin(m)?;
-        Ok(CheckpointDone { epoch: input.epoch, freed, orphans: m.orphans.len() as u64 })
+        }
     }
 
     /// Step 1: positions, blocks appended so far, and the new checkpoint number.
@@ -319,7 +337,7 @@ impl Checkpoints<'_> {
         }
         self.unfolded.reserve_room(self.log);
         for seg in free {
-            self.log.segments.soil(seg, number);
+            self.log.segments.mark_stale(seg, number);
             self.log.segments.release(seg);
         }
         for d in 0..self.log.segments.devices() {
@@ -329,6 +347,7 @@ impl Checkpoints<'_> {
             }
             self.log.segments.put_back(d, stale);
         }
+        self.log.segments.check_invariants();
     }
 
     /// A checkpoint without a fold: frees segments, keeps everything that is durable durable.

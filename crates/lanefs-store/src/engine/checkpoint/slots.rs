@@ -18,6 +18,7 @@ impl Checkpoints<'_> {
 
     /// Writes a slot and flushes: the commit point of a checkpoint.
     pub(crate) fn put_slot(&self, m: &mut Maintenance, slot: Slot) -> Result<()> {
+        debug_assert!(slot.generation > m.slot.generation && slot.folded_epoch >= m.slot.folded_epoch);
         let index = m.slot_index ^ 1;
         self.write_slot(&slot, index)?;
         if !planted(Canary::SlotNotFlushed) {
@@ -46,6 +47,7 @@ impl Checkpoints<'_> {
         if !superblock.has_far_copies() || self.log.io.devices().len() < 2 {
             return Ok(());
         }
+        // Relaxed: set once, by the thread that opened the volume.
         let mut slot = Slot { mount: self.log.mount.load(Ordering::Relaxed), ..m.slot.clone() };
         if slot.positions.is_empty() {
             slot.positions.push(Position::default());

@@ -7,7 +7,7 @@ use crate::tree::radix::Found;
 use lanefs_format::BlockRef;
 
 impl InodeState {
-    /// The cleaner's question: where is the block that `owner` names now? None if there is no such
+    /// Returns where the block that `owner` names is now, for the cleaner. None if there is no such
     /// block.
     pub fn current(&self, owner: Owner) -> Found<BlockRef> {
         Found::Here(match owner {
