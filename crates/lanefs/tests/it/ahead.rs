@@ -6,6 +6,7 @@ use lanefs::{Cred, Fs, MountOptions, OpenOptions, Volume};
 use lanefs_format::Block;
 use lanefs_store::device::{Device, MemoryDevice, Payload, RecordingDevice, WriteReq};
 use lanefs_store::{FormatOptions, Store};
+use lanefs_sync::random::Rng;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
@@ -301,12 +302,12 @@ fn what_is_written_while_pieces_are_under_way_is_not_lost() {
         // Also when what is found is wrong: else the writer would go on, and the test with it.
         let _stop = Stop(&stop);
         s.spawn(|| {
-            let (mut x, mut end) = (1_u64, PAGES);
+            let (mut rng, mut end) = (Rng::new(1), PAGES);
             for tag in 1.. {
                 if stop.load(order) {
                     return;
                 }
-                x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let x = rng.bits();
                 let at = if x >> 60 == 0 && end < 2 * PAGES { end } else { (x >> 33) % end };
                 end = end.max(at + 1);
                 f.write_all_at(&page(tag, at), at * 4096).unwrap();

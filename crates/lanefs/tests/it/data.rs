@@ -2,6 +2,7 @@
 
 use crate::{errno, reopen, root};
 use lanefs::OpenOptions;
+use lanefs_sync::random::Rng;
 
 #[test]
 fn what_is_written_is_read_across_page_and_file_sizes() {
@@ -127,10 +128,10 @@ fn endless_overwriting_of_a_nearly_full_volume_never_stops() {
     let size = fs.statfs().unwrap().free * 4096 / 10 * 8;
     let f = fs.create("/data").unwrap();
     let blocks = size / 4096;
-    let mut x = 1u64;
+    let mut rng = Rng::new(1);
     let mut last = vec![0u8; blocks as usize];
     for i in 0..blocks * 10 {
-        x = x.wrapping_mul(6364136223846793005).wrapping_add(1);
+        let x = rng.bits();
         let b = if i < blocks { i } else { (x >> 33) % blocks };
         let v = (i % 251) as u8;
         f.write_all_at(&[v; 4096], b * 4096).unwrap();

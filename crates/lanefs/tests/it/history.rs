@@ -5,6 +5,7 @@ use crate::{errno, options};
 use lanefs::{Cred, Fs, MountOptions, OpenOptions, Volume};
 use lanefs_store::device::{Device, Log, MemoryDevice, MemoryImage, Payload, Recorder, RecordingDevice};
 use lanefs_store::{FormatOptions, Store};
+use lanefs_sync::random::Rng;
 use std::sync::Arc;
 
 type Recording = Arc<RecordingDevice<MemoryDevice>>;
@@ -164,9 +165,9 @@ fn overwriting_goes_on_at_90_percent() {
     let blocks = fs.statfs().unwrap().free / 10 * 9;
     let f = fs.create("/data").unwrap();
     let mut last = vec![0u8; blocks as usize];
-    let mut x = 1u64;
+    let mut rng = Rng::new(1);
     for i in 0..blocks * 6 {
-        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let x = rng.bits();
         let b = if i < blocks { i } else { (x >> 33) % blocks };
         f.write_all_at(&[i as u8; 4096], b * 4096).unwrap();
         last[b as usize] = i as u8;

@@ -2,6 +2,7 @@
 
 use crate::{ls, reopen, volume};
 use lanefs::{Cred, Fs, MountOptions, OpenOptions, Volume};
+use lanefs_sync::random::Rng;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 #[test]
@@ -60,9 +61,9 @@ fn renames_of_directories_across_threads_never_make_a_cycle() {
         for t in 0..3u64 {
             let fs = fs.clone();
             s.spawn(move || {
-                let mut x = t + 1;
+                let mut rng = Rng::new(t + 1);
                 for _ in 0..3000 {
-                    x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let x = rng.bits();
                     let (a, b) = ((x >> 33) % 6, (x >> 43) % 6);
                     let places = ["", "/d0", "/d1", "/d2", "/d3", "/d4", "/d5", "/d1/d2", "/d3/d4"];
                     let (p, q) = ((x >> 20) as usize % 9, (x >> 27) as usize % 9);

@@ -2,6 +2,7 @@ use super::entry::range_of;
 use super::tidy::Tidied;
 use super::*;
 use crossbeam_epoch::pin;
+use lanefs_sync::random::Rng;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
@@ -68,9 +69,9 @@ fn behaves_like_a_map_through_splits_and_tombstones() {
     let d = Dir::new(true);
     let g = pin();
     let mut model = BTreeMap::new();
-    let mut x = 7u64;
+    let mut rng = Rng::new(7);
     for i in 0..20_000u64 {
-        x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let x = rng.bits();
         let name = format!("n{}", (x >> 33) % 3000).into_bytes();
         let epoch = 1 + i / 1000;
         if x >> 20 & 1 == 0 {

@@ -3,24 +3,16 @@
 use super::super::*;
 use super::fake::{INO, NO_CUT, World};
 use lanefs_format::Block;
+use lanefs_sync::random::Rng;
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 
-struct Rng(u64);
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-    fn bytes(&mut self, n: usize) -> Vec<u8> {
-        let seed = self.next();
-        (0..n).map(|i| (seed.wrapping_add(i as u64 * 0x9E37_79B9) >> 16) as u8 | 1).collect()
-    }
+/// Bytes of which none is 0.
+fn bytes(rng: &mut Rng, n: usize) -> Vec<u8> {
+    let mut all = vec![0; n];
+    rng.fill(&mut all);
+    all.iter_mut().for_each(|b| *b |= 1);
+    all
 }
 
 fn set(model: &mut Vec<u8>, at: usize, bytes: &[u8]) {
@@ -48,7 +40,7 @@ fn compare(world: &World, ra: &ReadAhead, model: &[u8], at: u64, len: usize) {
 }
 
 fn run(seed: u64, steps: usize, span: u64, frames: usize) {
-    let mut rng = Rng(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) | 1);
+    let mut rng = Rng::new(seed);
     let world = World::new(frames, 1, 1 << 20);
     let data = &world.files[0];
     let ctx = world.ctx(0, 0);
@@ -64,13 +56,13 @@ fn run(seed: u64, steps: usize, span: u64, frames: usize) {
         }
         match rng.below(24) {
             0..=6 => {
-                let bytes = rng.bytes(len as usize);
+                let bytes = bytes(&mut rng, len as usize);
                 let done = data.write(&ctx, at, &bytes).unwrap();
                 assert_eq!(done.bytes, bytes.len());
                 set(&mut model, at as usize, &bytes);
             }
             7..=8 => {
-                let bytes = rng.bytes(len as usize % 6000 + 1);
+                let bytes = bytes(&mut rng, len as usize % 6000 + 1);
                 let (start, done) = data.append(&ctx, &bytes, false).unwrap();
                 assert_eq!((start, done.bytes), (model.len() as u64, bytes.len()));
                 model.extend(bytes);

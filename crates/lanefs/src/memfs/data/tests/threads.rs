@@ -3,6 +3,7 @@
 use super::super::*;
 use super::fake::{NO_CUT, World};
 use lanefs_format::Block;
+use lanefs_sync::random::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
@@ -254,9 +255,9 @@ fn no_write_is_lost() {
             scope.spawn(move || {
                 let (ctx, ra) = (world.ctx(0, t), ReadAhead::new());
                 let mut wanted = vec![0u64; PAGES as usize];
-                let mut i = t as u64;
+                let mut rng = Rng::new(t as u64);
                 while Instant::now() < end {
-                    i = i.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let i = rng.bits();
                     let page = (i >> 33) % PAGES;
                     let at = page * 4096 + t as u64 * 1000;
                     if i >> 60 < 8 {
@@ -310,10 +311,10 @@ fn trees_grow_and_shrink_under_fire() {
             scope.spawn(move || {
                 let (file, ra) = (&world.files[t % 2], ReadAhead::new());
                 let ctx = world.ctx(t % 2, t);
-                let mut i = t as u64;
+                let mut rng = Rng::new(t as u64);
                 let mut buf = [0; 300];
                 while Instant::now() < end {
-                    i = i.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let i = rng.bits();
                     let at = offsets[(i >> 40) as usize % if t < 2 { 2 } else { 5 }] + (i >> 50 & 255);
                     match i >> 61 {
                         0..=3 => {
