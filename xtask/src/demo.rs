@@ -12,7 +12,7 @@ const BEFORE: &str = "\
 This demo needs Linux with FUSE (/dev/fuse and fusermount3, of the package fuse3), git, 2 GiB of
 memory and 2 GiB below the directory for temporary files. As root it installs fuse3 and git where
 they are missing; else it says so and ends. It builds lanefs as released (some minutes the first
-time), and then takes about a minute. Nothing is installed of LaneFS itself, and what is made is
+time), and then takes one to two minutes. Nothing is installed of LaneFS itself, and what is made is
 removed again.";
 
 /// Files that the promise is shown with, and bytes of each.
@@ -162,7 +162,7 @@ pub fn run_demo() -> Result<(), String> {
     say("Real work: a clone of this repository, checked by git");
     let clone = mnt.join("clone");
     run(Command::new("git").args(["clone", "--quiet", "--no-hardlinks"]).arg(root()).arg(&clone))?;
-    run(Command::new("git").arg("-C").arg(&clone).args(["fsck", "--full"]))?;
+    run(Command::new("git").arg("-C").arg(&clone).args(["fsck", "--full", "--no-dangling"]))?;
 
     say("Unmounted, the volume is checked: every checksum, every link count");
     s.unmount()?;
