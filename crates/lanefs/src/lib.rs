@@ -63,8 +63,6 @@
 //! that returned before it was written (SEMANTICS C2' and F8).
 
 #![deny(missing_docs)]
-// Some are left in `ops` and `persist`.
-#![allow(clippy::too_many_arguments)]
 
 mod core;
 mod create;

@@ -117,7 +117,7 @@ pub(crate) fn make<'g>(
             }
         };
         let entry = Entry::new(0, name, inode.ino, spec.kind, 0, 0, 0);
-        match enter(core, &mut op, pinode, pdir, hash, entry, inode, &attrs, spec, guard) {
+        match enter(&mut op, Place { pinode, pdir, hash }, entry, inode, &attrs, spec, guard) {
             Some(inode) => return Ok(Made::New(inode)),
             // The name appeared, the bucket left memory, or the directory is going: look again.
             None => {
@@ -173,20 +173,26 @@ pub(crate) fn fresh_inode(
     Ok((inode, attrs))
 }
 
-/// Steps 2 to 7 of a creation; `None` if the look before was too early.
-#[allow(clippy::boxed_local)]
-fn enter<'g>(
-    core: &Core,
-    op: &mut Op<'_>,
+/// Where a name is entered.
+#[derive(Clone, Copy)]
+struct Place<'g> {
     pinode: &'g Inode,
     pdir: &'g Dir,
     hash: u64,
+}
+
+/// Steps 2 to 7 of a creation; `None` if the look before was too early.
+#[allow(clippy::boxed_local)]
+fn enter<'g>(
+    op: &mut Op<'_>,
+    Place { pinode, pdir, hash }: Place<'g>,
     mut entry: Box<Entry>,
     mut inode: Box<Inode>,
     attrs: &Attrs,
     spec: &Spec<'_>,
     guard: &'g Guard,
 ) -> Option<&'g Inode> {
+    let core = op.core;
     let leaf = pdir.lock(hash, guard).make_room(hash, || core.journal.folded());
     let (old, cookie) = leaf.place(hash, entry.name.as_slice());
     let state = pdir.state.load(SeqCst);

@@ -68,8 +68,17 @@ enum Tried {
     /// A seal is about to come: make the content of what moves durable, then try again.
     FlushFirst,
     /// The rights of what moves have to be committed before its content can be durable
-    /// (persist::rights).
+    /// (ops::rights).
     Commit,
+}
+
+/// A rename as it is tried: the names, what was seen of them, and what else is to be done.
+struct Attempt<'a> {
+    from: At<'a>,
+    to: At<'a>,
+    s: Seen<'a>,
+    t: Seen<'a>,
+    how: How,
 }
 
 /// renameat2(2).
@@ -139,7 +148,8 @@ pub(crate) fn rename(
             space::unreserve_name(core, room);
             return Err(e);
         }
-        let tried = try_rename(core, cred, from, to, &s, &t, how, flushed, guard);
+        let attempt = Attempt { from, to, s, t, how };
+        let tried = try_rename(core, cred, &attempt, flushed, guard);
         if !matches!(tried, Ok(Tried::Done)) {
             space::unreserve_name(core, room);
             if whiteout {
@@ -253,14 +263,11 @@ fn is_within(core: &Core, inode: &Inode, top: Ino, guard: &Guard) -> Result<bool
 fn try_rename(
     core: &Core,
     cred: &Cred,
-    from: At<'_>,
-    to: At<'_>,
-    s: &Seen<'_>,
-    t: &Seen<'_>,
-    how: How,
+    attempt: &Attempt<'_>,
     flushed: Option<Ino>,
     guard: &Guard,
 ) -> Result<Tried> {
+    let Attempt { s, t, how, .. } = attempt;
     let Some((moved, kind)) = s.target else { return Ok(Tried::Moved) };
     let mut op = Op::begin(core);
     let unflushed =
@@ -272,7 +279,7 @@ fn try_rename(
         true => Some(create::fresh_inode(core, &mut op, cred, s.pinode, &WHITEOUT)?.0),
         false => None,
     };
-    let r = rename_locked(core, &mut op, from, to, s, t, how.exchange, unflushed, &mut left, guard);
+    let r = rename_locked(&mut op, attempt, unflushed, &mut left, guard);
     if let Some(inode) = left {
         // Nobody has seen it.
         op.give_back(inode.ino);
@@ -284,17 +291,14 @@ fn try_rename(
 /// `left`: an inode for the old name, which is taken when the names change.
 #[inline]
 fn rename_locked(
-    core: &Core,
     op: &mut Op<'_>,
-    from: At<'_>,
-    to: At<'_>,
-    s: &Seen<'_>,
-    t: &Seen<'_>,
-    exchange: bool,
+    attempt: &Attempt<'_>,
     unflushed: bool,
     left: &mut Option<Box<Inode>>,
     guard: &Guard,
 ) -> Result<Tried> {
+    let &Attempt { from, to, ref s, ref t, how: How { exchange, .. } } = attempt;
+    let core = op.core;
     let Some((moved, kind)) = s.target else { return Ok(Tried::Moved) };
     let now = coarse_realtime_ns();
     let mut entry = Entry::new(0, to.1, moved.ino, kind, 0, 0, 0);
@@ -411,24 +415,21 @@ fn rename_locked(
             op.dirty(inode, 0);
         }
     }
-    after_rename(op, s, t, exchange, cookie, src_cookie, v.epoch, now);
+    after_rename(op, attempt, (src_cookie, cookie), v.epoch, now);
     Ok(Tried::Done)
 }
 
 /// Times, subdirectory counts and the replaced inode's end: nothing here decides an outcome.
 fn after_rename(
     op: &mut Op<'_>,
-    s: &Seen<'_>,
-    t: &Seen<'_>,
-    exchange: bool,
-    cookie: u64,
-    src_cookie: u64,
+    Attempt { s, t, how, .. }: &Attempt<'_>,
+    (src_cookie, cookie): (u64, u64),
     epoch: u64,
     now: i64,
 ) {
     let is_dir = |x: Option<(&Inode, FileKind)>| i32::from(x.is_some_and(|x| x.1 == FileKind::Dir));
     let (m, v) = (is_dir(s.target), is_dir(t.target));
-    s.pinode.note_change(s.pdir, src_cookie, now, if exchange { v - m } else { -m });
+    s.pinode.note_change(s.pdir, src_cookie, now, if how.exchange { v - m } else { -m });
     t.pinode.note_change(t.pdir, cookie, now, m - v);
     op.dirty_dir(s.pinode, s.pdir, s.hash);
     op.dirty_dir(t.pinode, t.pdir, t.hash);
@@ -436,7 +437,7 @@ fn after_rename(
         op.changed(moved, now);
     }
     match t.target {
-        Some((c, _)) if exchange => {
+        Some((c, _)) if how.exchange => {
             op.changed(c, now);
         }
         Some((c, FileKind::Dir)) => {

@@ -46,54 +46,53 @@ pub(crate) enum Closure {
     Commit,
 }
 
+/// What was found so far.
+#[derive(Default)]
+struct Found {
+    bytes: Vec<u8>,
+    taken: Vec<(usize, u64, Place)>,
+    have: HashSet<(usize, u64, Place)>,
+    replaced: Vec<Ino>,
+    /// To be looked up yet.
+    todo: Vec<Wanted>,
+}
+
 /// A subject, and whether only the group that made the inode is wanted.
 type Wanted = (Subject, bool);
 
 /// Computes the closure of `ino`.
 pub(crate) fn of(persist: &Persist, ino: Ino, is_dir: bool, guard: &Guard) -> Closure {
-    let mut bytes = Vec::new();
-    let mut taken: Vec<(usize, u64, Place)> = Vec::new();
-    let mut have: HashSet<(usize, u64, Place)> = HashSet::new();
+    let mut found = Found { todo: vec![(Subject::Inode(ino), false)], ..Default::default() };
     let mut wanted: HashSet<Wanted> = HashSet::new();
     // In the order they came up, so that the same calls make the same bytes.
     let mut order: Vec<Wanted> = Vec::new();
-    let mut replaced = Vec::new();
-    let mut todo: Vec<Wanted> = vec![(Subject::Inode(ino), false)];
     if is_dir {
-        todo.push((Subject::KeysOf(ino), false));
+        found.todo.push((Subject::KeysOf(ino), false));
     }
     loop {
         let mut grew = false;
-        while let Some(w) = todo.pop() {
+        while let Some(w) = found.todo.pop() {
             if !wanted.insert(w) {
                 continue;
             }
             order.push(w);
-            match visit(persist, w, &mut have, &mut taken, &mut bytes, &mut todo, &mut replaced, guard) {
+            match visit(persist, w, &mut found, guard) {
                 Some(added) => grew |= added,
                 None => return Closure::Commit,
             }
         }
         if !grew {
+            let Found { bytes, taken, replaced, .. } = found;
             return Closure::Groups { bytes, taken, replaced };
         }
         // Another pass over everything: what was appended meanwhile is found now (invariant 4).
         wanted.clear();
-        todo.extend(order.drain(..).rev());
+        found.todo.extend(order.drain(..).rev());
     }
 }
 
 /// Looks one subject up in every lane that may have it. `None`: commit instead.
-fn visit(
-    persist: &Persist,
-    (subject, only_new): Wanted,
-    have: &mut HashSet<(usize, u64, Place)>,
-    taken: &mut Vec<(usize, u64, Place)>,
-    bytes: &mut Vec<u8>,
-    todo: &mut Vec<Wanted>,
-    replaced: &mut Vec<Ino>,
-    guard: &Guard,
-) -> Option<bool> {
+fn visit(persist: &Persist, (subject, only_new): Wanted, found: &mut Found, guard: &Guard) -> Option<bool> {
     let mask = lanes_of(persist, subject, guard);
     let mut added = false;
     for lane in 0..persist.journal.lanes.len() {
@@ -114,13 +113,13 @@ fn visit(
             for place in places {
                 let id = (lane, epoch, place);
                 let Some(g) = buf.at(place) else { continue };
-                if have.contains(&id) {
+                if found.have.contains(&id) {
                     continue;
                 }
                 let Subject::Inode(ino) = subject else {
-                    too_much |= !take(&g, todo, bytes, replaced);
-                    have.insert(id);
-                    taken.push(id);
+                    too_much |= !found.take(&g);
+                    found.have.insert(id);
+                    found.taken.push(id);
                     added = true;
                     continue;
                 };
@@ -129,63 +128,60 @@ fn visit(
                 {
                     continue;
                 }
-                too_much |= !take(&g, todo, bytes, replaced);
-                have.insert(id);
-                taken.push(id);
+                too_much |= !found.take(&g);
+                found.have.insert(id);
+                found.taken.push(id);
                 added = true;
             }
         });
-        if too_much || taken.len() > MAX_GROUPS || bytes.len() > MAX_BYTES {
+        if too_much || found.taken.len() > MAX_GROUPS || found.bytes.len() > MAX_BYTES {
             return None;
         }
     }
     Some(added)
 }
 
-/// Adds a group and what it pulls; false if it must not travel in an fsync.
-fn take(
-    g: &lanefs_format::record::Group<'_>,
-    todo: &mut Vec<Wanted>,
-    bytes: &mut Vec<u8>,
-    replaced: &mut Vec<Ino>,
-) -> bool {
-    bytes.extend_from_slice(g.bytes);
-    if planted(Canary::NoClosure) {
-        return true;
-    }
-    subjects(g, &mut |s| {
-        if !matches!(s, Subject::KeysOf(_)) {
-            todo.push((s, false));
+impl Found {
+    /// Adds a group and what it pulls; false if it must not travel in an fsync.
+    fn take(&mut self, g: &lanefs_format::record::Group<'_>) -> bool {
+        self.bytes.extend_from_slice(g.bytes);
+        if planted(Canary::NoClosure) {
+            return true;
         }
-    });
-    for e in g.effects().flatten() {
-        match e {
-            Effect::Parent { .. } if planted(Canary::MoveInFsync) => {}
-            Effect::Parent { .. } => return false,
-            Effect::Set { dir, ino, old, kind, .. } => {
-                if !planted(Canary::NoParent) {
-                    todo.push((Subject::Inode(dir), true));
-                }
-                if kind == FileKind::File && !old.is_none() {
-                    replaced.push(ino);
-                }
-                // Its kind is not told here; a file has no keys.
-                if !old.is_none() && !planted(Canary::NoChildren) {
-                    todo.push((Subject::KeysOf(old), false));
-                }
+        subjects(g, &mut |s| {
+            if !matches!(s, Subject::KeysOf(_)) {
+                self.todo.push((s, false));
             }
-            Effect::Clr { dir, old, kind, .. } => {
-                if !planted(Canary::NoParent) {
-                    todo.push((Subject::Inode(dir), true));
+        });
+        for e in g.effects().flatten() {
+            match e {
+                Effect::Parent { .. } if planted(Canary::MoveInFsync) => {}
+                Effect::Parent { .. } => return false,
+                Effect::Set { dir, ino, old, kind, .. } => {
+                    if !planted(Canary::NoParent) {
+                        self.todo.push((Subject::Inode(dir), true));
+                    }
+                    if kind == FileKind::File && !old.is_none() {
+                        self.replaced.push(ino);
+                    }
+                    // Its kind is not told here; a file has no keys.
+                    if !old.is_none() && !planted(Canary::NoChildren) {
+                        self.todo.push((Subject::KeysOf(old), false));
+                    }
                 }
-                if kind == FileKind::Dir && !planted(Canary::NoChildren) {
-                    todo.push((Subject::KeysOf(old), false));
+                Effect::Clr { dir, old, kind, .. } => {
+                    if !planted(Canary::NoParent) {
+                        self.todo.push((Subject::Inode(dir), true));
+                    }
+                    if kind == FileKind::Dir && !planted(Canary::NoChildren) {
+                        self.todo.push((Subject::KeysOf(old), false));
+                    }
                 }
+                Effect::New { .. } | Effect::Dead { .. } | Effect::Xattrs { .. } | Effect::Rights { .. } => {}
             }
-            Effect::New { .. } | Effect::Dead { .. } | Effect::Xattrs { .. } | Effect::Rights { .. } => {}
         }
+        true
     }
-    true
 }
 
 /// Lanes (modulo 64) that may hold pending groups about a subject: none if no operation of an epoch
