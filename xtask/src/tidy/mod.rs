@@ -3,6 +3,7 @@
 mod circles;
 mod crates;
 mod leftovers;
+mod paths;
 mod rooms;
 mod types;
 mod width;
@@ -57,6 +58,7 @@ pub fn check_workspace(root: &Path) -> io::Result<Vec<Finding>> {
     files.sort();
     let mut findings = Vec::new();
     let mut circles = circles::Circles::default();
+    let mut paths = paths::Paths::default();
     let mut types = types::Types::default();
     let mut words = words::Words::default();
     for path in files {
@@ -64,6 +66,7 @@ pub fn check_workspace(root: &Path) -> io::Result<Vec<Finding>> {
         let bytes = fs::read(&path)?;
         match String::from_utf8(bytes) {
             Ok(text) => {
+                paths.add(&name, &text);
                 if name.ends_with(".rs") {
                     circles.add(&name, &text);
                     let lines = source::lines(&text);
@@ -80,6 +83,7 @@ pub fn check_workspace(root: &Path) -> io::Result<Vec<Finding>> {
     circles.check(&mut findings);
     circles.check_lists(&mut findings);
     types.check(&mut findings);
+    paths.check(&mut findings);
     words.check(&mut findings);
     findings.sort();
     Ok(findings)

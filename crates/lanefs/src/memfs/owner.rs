@@ -1,5 +1,5 @@
 //! Mode and owner of an inode: the second line (see `memfs::inode`), and in an ordered volume when
-//! they changed last (`persist::rights`).
+//! they changed last (`ops::rights`).
 
 use super::inode::{Inode, PRIVILEGED, STORED, is_privileged};
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -67,7 +67,7 @@ impl Inode {
     pub fn rights_changed(&self, epoch: u64, ts: u64) {
         self.rights_ts.store(ts, Relaxed);
         // Release: who captures content that was written after the change sees it
-        // (persist::rights).
+        // (ops::rights).
         self.rights_epoch.store(epoch, Release);
     }
 }

@@ -109,7 +109,7 @@ fn write_part(
     is_first: bool,
 ) -> Result<(u64, usize)> {
     if !writer.keeps_times && !buf.is_empty() {
-        // Before anything of it is in memory (persist::rights, 7); and behind it, if it was
+        // Before anything of it is in memory (ops::rights, 7); and behind it, if it was
         // set meanwhile.
         drop_privilege(core, inode, writer.privileged);
     }

@@ -129,7 +129,7 @@ fn load_xattrs<'g>(core: &Core, inode: &'g Inode, guard: &'g Guard) -> Result<Op
 }
 
 /// Replaces them by what `f` makes of them. Where that is an ACL of an ordered volume it is an
-/// operation of the log (persist::rights).
+/// operation of the log (ops::rights).
 fn change_xattrs(
     core: &Core,
     inode: &Inode,

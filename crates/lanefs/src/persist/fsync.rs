@@ -86,7 +86,7 @@ fn fsync_ordered(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()
     }
     let names = Names::new(persist, target)?;
     if rights::rights_pending(persist, inode) {
-        // They go before the inode (persist::rights).
+        // They go before the inode (ops::rights).
         names.finish()?;
         return sync_inode(persist, inode, data_only, With::Nothing);
     }

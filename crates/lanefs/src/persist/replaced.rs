@@ -100,7 +100,7 @@ pub(crate) fn flush_replaced(persist: &Persist) -> Result<ReplacedFlushed<'_>> {
 fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
     for (i, &ino) in list.iter().enumerate() {
         match flush_renamed(persist, ino) {
-            // Nothing is owed: see `persist::rights`, 5.
+            // Nothing is owed: see `ops::rights`, 5.
             Err(e) if is_pending(&e) => {}
             Err(e) if e.errno() == libc::ENOSPC => {
                 tracing::warn!("no room for the content of inode {ino}, which was renamed over a file");
@@ -137,7 +137,7 @@ pub(crate) fn flush_renamed_inode(persist: &Persist, inode: &Inode) -> Result<()
     // Waits for an fsync under way, too.
     let l = inode.sync_lock.lock();
     // Renames up to here are seen to by this, also where it fails: see 5, and
-    // persist::rights.
+    // ops::rights.
     let owed = inode.owed.load(Acquire);
     let mut r = Ok(());
     if rights::has_to_flush(inode) {

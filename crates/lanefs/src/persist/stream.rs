@@ -187,7 +187,7 @@ fn stretch(
     while let Some(p) = under_way.pop_front() {
         finish(p);
     }
-    // What was handed over is older than the change of rights: see `persist::rights`, 2.
+    // What was handed over is older than the change of rights: see `ops::rights`, 2.
     match failed.or(pending.then_some(RIGHTS_PENDING)) {
         Some(e) => {
             if !was_stored && written == 0 {
