@@ -188,7 +188,7 @@ fn owner(function: &str) -> String {
     inner.trim_end_matches('>').rsplit("::").next().unwrap_or(inner).to_string()
 }
 
-/// The field that a line uses: `self.a.b.load(` is `Owner.b`, `cell.flags.set(` is `Cell.flags`.
+/// The field that a line uses: `self.a.b.load(` is `Owner.b`, `inode.flags.set(` is `Inode.flags`.
 fn field_of(line: &str, owner: &str) -> Option<String> {
     let line = line.trim();
     let code = line.split("//").next().unwrap_or(line);
@@ -238,7 +238,7 @@ fn field_of(line: &str, owner: &str) -> Option<String> {
 /// What variables of these names are, by the habit of this project.
 fn type_of(name: &str) -> &str {
     match name {
-        "cell" | "pcell" | "moved" | "c" => "Cell",
+        "inode" | "pinode" | "moved" | "c" => "Inode",
         "leaf" | "stripe" => "Leaf",
         "inner" => "Inner",
         "e" | "entry" => "Entry",
@@ -252,11 +252,11 @@ mod tests {
 
     #[test]
     fn lines_name_fields() {
-        let f = |l: &str| field_of(l, "Cell");
-        assert_eq!(f("if self.lanes.load(Relaxed) & bit == 0 {").as_deref(), Some("Cell.lanes"));
-        assert_eq!(f("self.first[n].compare_exchange(0, 1)").as_deref(), Some("Cell.first"));
-        assert_eq!(f("if cell.flags.load(SeqCst) & X != 0 {").as_deref(), Some("Cell.flags"));
-        assert_eq!(f("let g = self.inner.commit.lock();").as_deref(), Some("Cell.commit"));
+        let f = |l: &str| field_of(l, "Inode");
+        assert_eq!(f("if self.lanes.load(Relaxed) & bit == 0 {").as_deref(), Some("Inode.lanes"));
+        assert_eq!(f("self.first[n].compare_exchange(0, 1)").as_deref(), Some("Inode.first"));
+        assert_eq!(f("if inode.flags.load(SeqCst) & X != 0 {").as_deref(), Some("Inode.flags"));
+        assert_eq!(f("let g = self.inner.commit.lock();").as_deref(), Some("Inode.commit"));
         assert_eq!(f("}"), None);
         assert_eq!(f("p.calls.fetch_add(1, Relaxed);").as_deref(), Some("p.calls"));
     }
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn functions_lose_their_paths() {
-        assert_eq!(short_function("<lanefs::memfs::cell::Cell>::named_by"), "Cell::named_by");
+        assert_eq!(short_function("<lanefs::memfs::inode::Inode>::named_by"), "Inode::named_by");
         assert_eq!(short_function("lanefs::ops::create::go::{closure#0}"), "create::go");
         assert_eq!(owner("<lanefs::memfs::Dir as core::ops::Drop>::drop"), "Dir");
         assert_eq!(short("alloc::vec::Vec<a::B>"), "Vec<B>");
