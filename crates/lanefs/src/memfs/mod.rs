@@ -4,7 +4,7 @@
 pub(crate) mod data;
 pub(crate) mod dir;
 pub(crate) mod inode;
-mod marks;
+pub(crate) mod marks;
 mod owner;
 pub(crate) mod stamps;
 pub(crate) mod table;

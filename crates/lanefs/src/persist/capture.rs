@@ -1,14 +1,13 @@
 //! Capturing one inode and handing it to the store.
 
-use crate::core::page_store;
 use crate::error::{Result, posix};
 use crate::memfs::Inode;
 use crate::memfs::dir::Dir;
 use crate::memfs::inode::{DATASYNC, DIRTY, ENDED, STORED, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights::{self, RIGHTS_PENDING};
 use crate::persist::Persist;
-use crate::persist::{piece, stream};
-use lanefs_format::Attrs;
+use crate::persist::piece::{self, Writing};
+use crate::persist::stream;
 use lanefs_store::{InodeUpdate, Transaction};
 use lanefs_sync::lock::MutexGuard;
 use lanefs_sync::{Canary, planted};
@@ -149,35 +148,19 @@ fn capture_round(
     (from, max): (&mut u64, usize),
 ) -> Result<(usize, bool)> {
     let xattrs = (was & XATTR_DIRTY != 0).then(|| piece::encoded_xattrs(inode)).flatten();
-    let ctx = page_store::data_ctx(persist, inode);
     let Some(data) = inode.data() else {
-        let attrs = inode.attrs();
-        let u =
-            InodeUpdate { ino: inode.ino, attrs, size_only: false, xattrs, pages: Vec::new(), reserved: 0 };
+        let (attrs, pages) = (inode.attrs(), Vec::new());
+        let u = InodeUpdate { ino: inode.ino, attrs, size_only: false, xattrs, pages, reserved: 0 };
         if rights::rights_pending(persist, inode) {
             return Err(RIGHTS_PENDING);
         }
         submit_with(persist, durable, u, with)?;
         return Ok((0, false));
     };
-    let round = data.lock_writeback();
-    let was_stored = data_only || inode.set(STORED) & STORED != 0;
-    let attrs = if data_only {
-        Attrs { mode: inode.kind.mode_bits(), size: data.size(), ..Attrs::default() }
-    } else {
-        inode.attrs()
-    };
-    let mut captured = data.capture(&ctx, &round, max, *from..u64::MAX, attrs.size);
+    let file = Writing::begin(persist, inode, data, data_only);
+    let mut captured = file.capture(max, *from).inspect_err(|_| file.failed())?;
     if planted(Canary::PagesSkipped) {
         captured.pages.truncate(1);
-    }
-    if rights::rights_pending(persist, inode) {
-        let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
-        data.finish(&ctx, &round, &numbers, false);
-        if !was_stored {
-            inode.clear(STORED);
-        }
-        return Err(RIGHTS_PENDING);
     }
     let n = captured.pages.len();
     // What is large does not ride with names: its pages go ahead, unflushed, and the batch that
@@ -189,27 +172,19 @@ fn capture_round(
         persist.flush.lock().begins(inode);
         *under_way = true;
     }
-    let numbers: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
+    let numbers = piece::numbers(&captured.pages);
     // But for the page in which the file ends: it must not be missing where a later round makes
     // the file longer (SEMANTICS F3).
     *from = numbers
         .last()
-        .map_or(*from, |p| (p + 1).min(attrs.size / lanefs_format::BLOCK_SIZE as u64).max(*from));
+        .map_or(*from, |p| (p + 1).min(file.attrs.size / lanefs_format::BLOCK_SIZE as u64).max(*from));
     // Names go with the last round: none of the data may be missing when they count.
     let with = if more { With::Nothing } else { with };
-    let u = InodeUpdate {
-        ino: inode.ino,
-        attrs,
-        size_only: data_only,
-        xattrs,
-        pages: captured.pages,
-        reserved: n as u32,
-    };
-    let r = submit_with(persist, durable, u, with);
-    if r.is_err() && !was_stored {
-        inode.clear(STORED);
+    let r = submit_with(persist, durable, file.update(xattrs, captured.pages), with);
+    if r.is_err() {
+        file.failed();
     }
-    data.finish(&ctx, &round, &numbers, r.is_ok());
+    file.finish(&numbers, r.is_ok());
     if captured.skipped > 0 && r.is_ok() {
         // The rest stays dirty; whoever asked for durability must hear of it.
         persist.journal.dirty_inode(inode, 0);

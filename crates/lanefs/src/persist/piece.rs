@@ -1,9 +1,14 @@
 //! Some pages and the attributes of one inode, as the store takes them.
 
 use super::Persist;
+use crate::core::page_store;
 use crate::error::Result;
 use crate::memfs::Inode;
-use lanefs_store::Transaction;
+use crate::memfs::data::{Captured, DataCtx, FileData, WritebackGuard};
+use crate::memfs::marks::STORED;
+use crate::ops::rights::{self, RIGHTS_PENDING};
+use lanefs_format::{Attrs, Block};
+use lanefs_store::{InodeUpdate, Transaction};
 
 /// The most pages captured at once; fewer where segments are small, so that a round needs few of
 /// them free.
@@ -11,6 +16,75 @@ pub(crate) const MAX_PAGES: usize = 1024;
 
 /// The most pages of an inode that goes with an epoch.
 pub(super) const RIDES: usize = 32;
+
+/// A file that is written back, under its writeback lock. All of its pieces carry the attributes of
+/// one moment: in whatever order the store takes them, the inode ends with these.
+pub(super) struct Writing<'a> {
+    persist: &'a Persist,
+    inode: &'a Inode,
+    data: &'a FileData,
+    ctx: DataCtx<'a>,
+    lock: WritebackGuard<'a>,
+    /// Of the attributes the store is told the size alone.
+    data_only: bool,
+    pub attrs: Attrs,
+    /// The store knew the inode before.
+    pub was_stored: bool,
+}
+
+impl<'a> Writing<'a> {
+    /// Waits for a writeback of the file that is under way, then takes its attributes.
+    pub fn begin(persist: &'a Persist, inode: &'a Inode, data: &'a FileData, data_only: bool) -> Writing<'a> {
+        let ctx = page_store::data_ctx(persist, inode);
+        let lock = data.lock_writeback();
+        let was_stored = data_only || inode.set(STORED) & STORED != 0;
+        let attrs = match data_only {
+            true => Attrs { mode: inode.kind.mode_bits(), size: data.size(), ..Attrs::default() },
+            false => inode.attrs(),
+        };
+        Writing { persist, inode, data, ctx, lock, data_only, attrs, was_stored }
+    }
+
+    /// Captures up to `max` dirty pages from page `from` on. [`RIGHTS_PENDING`]: nothing is
+    /// captured, and it is to be done anew when the inode's rights are committed.
+    pub fn capture(&self, max: usize, from: u64) -> Result<Captured> {
+        let captured = self.data.capture(&self.ctx, &self.lock, max, from..u64::MAX, self.attrs.size);
+        if rights::rights_pending(self.persist, self.inode) {
+            self.finish(&numbers(&captured.pages), false);
+            return Err(RIGHTS_PENDING);
+        }
+        Ok(captured)
+    }
+
+    /// What the store is told of captured pages.
+    pub fn update(&self, xattrs: Option<Vec<u8>>, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate {
+        InodeUpdate {
+            ino: self.inode.ino,
+            attrs: self.attrs,
+            size_only: self.data_only,
+            xattrs,
+            reserved: pages.len() as u32,
+            pages,
+        }
+    }
+
+    /// Ends the writeback of captured pages, which are dirty again if the store does not have them.
+    pub fn finish(&self, numbers: &[u64], ok: bool) {
+        self.data.finish(&self.ctx, &self.lock, numbers, ok);
+    }
+
+    /// Takes note that the store was not told of the inode after all.
+    pub fn failed(&self) {
+        if !self.was_stored {
+            self.inode.clear(STORED);
+        }
+    }
+}
+
+/// The numbers of captured pages.
+pub(super) fn numbers(pages: &[(u64, Box<Block>)]) -> Vec<u64> {
+    pages.iter().map(|p| p.0).collect()
+}
 
 /// The extended attributes as they are now, if there are any.
 pub(super) fn encoded_xattrs(inode: &Inode) -> Option<Vec<u8>> {

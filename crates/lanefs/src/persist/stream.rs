@@ -20,17 +20,13 @@
 //! The helpers live as long as the call, and take nothing but what they are handed. Without threads
 //! of the background (tests, simulation) there are none, and rounds do it all.
 
-use super::piece::{self, MAX_PAGES};
-use crate::core::page_store;
+use super::piece::{self, MAX_PAGES, Writing};
 use crate::error::{Error, Result, posix};
 use crate::memfs::Inode;
 use crate::memfs::data::FileData;
-use crate::memfs::inode::{STORED, XATTR_DIRTY};
-use crate::ops::rights;
-use crate::ops::rights::RIGHTS_PENDING;
+use crate::memfs::inode::XATTR_DIRTY;
 use crate::persist::Persist;
-use lanefs_format::Attrs;
-use lanefs_store::{InodeUpdate, Transaction};
+use lanefs_store::Transaction;
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -118,57 +114,44 @@ fn stretch(
     pieces: usize,
     helpers: &[Helper],
 ) -> Result<(usize, Option<u64>)> {
-    let ctx = page_store::data_ctx(persist, inode);
-    let lock = data.lock_writeback();
-    let was_stored = data_only || inode.set(STORED) & STORED != 0;
-    let attrs = if data_only {
-        Attrs { mode: inode.kind.mode_bits(), size: data.size(), ..Attrs::default() }
-    } else {
-        inode.attrs()
-    };
+    let file = Writing::begin(persist, inode, data, data_only);
     // An inode that the store hears of for the first time has its extended attributes with its
     // first pages.
-    let mut xattrs = (!was_stored && inode.has(XATTR_DIRTY)).then(|| piece::encoded_xattrs(inode)).flatten();
+    let mut xattrs =
+        (!file.was_stored && inode.has(XATTR_DIRTY)).then(|| piece::encoded_xattrs(inode)).flatten();
     let (mut written, mut failed) = (0, None::<Error>);
     let mut under_way = VecDeque::with_capacity(helpers.len());
     let mut finish = |p: Piece| {
         let r = helpers[p.helper].answers.recv().unwrap_or_else(|_| posix(libc::EIO));
-        data.finish(&ctx, &lock, &p.pages, r.is_ok());
+        file.finish(&p.pages, r.is_ok());
         match r {
             Ok(()) => written += p.pages.len(),
             Err(e) => failed = failed.take().or(Some(e)),
         }
         failed.is_none()
     };
-    let (mut skipped, mut pending) = (0, false);
+    let (mut skipped, mut pending) = (0, None);
     let mut more = true;
     for n in 0..pieces {
-        let captured = data.capture(&ctx, &lock, PIECE, from..u64::MAX, attrs.size);
+        let captured = match file.capture(PIECE, from) {
+            Ok(captured) => captured,
+            Err(e) => {
+                pending = Some(e);
+                break;
+            }
+        };
         (more, skipped) = (captured.more, skipped + captured.skipped);
-        let pages: Vec<u64> = captured.pages.iter().map(|p| p.0).collect();
+        let pages = piece::numbers(&captured.pages);
         let Some(&last) = pages.last() else {
             more = false;
             break;
         };
-        if rights::rights_pending(persist, inode) {
-            data.finish(&ctx, &lock, &pages, false);
-            pending = true;
-            break;
-        }
         from = last + 1;
-        let u = InodeUpdate {
-            ino: inode.ino,
-            attrs,
-            size_only: data_only,
-            xattrs: xattrs.take(),
-            reserved: pages.len() as u32,
-            pages: captured.pages,
-        };
         let t = Transaction {
             lane: persist.journal.lanes.mine(),
             durable: false,
             groups: Vec::new(),
-            inodes: vec![u],
+            inodes: vec![file.update(xattrs.take(), captured.pages)],
         };
         let helper = n % helpers.len();
         // A helper that is gone answers nothing either: `finish` hears of it.
@@ -188,10 +171,10 @@ fn stretch(
         finish(p);
     }
     // What was handed over is older than the change of rights: see `ops::rights`, 2.
-    match failed.or(pending.then_some(RIGHTS_PENDING)) {
+    match failed.or(pending) {
         Some(e) => {
-            if !was_stored && written == 0 {
-                inode.clear(STORED);
+            if written == 0 {
+                file.failed();
             }
             Err(e)
         }

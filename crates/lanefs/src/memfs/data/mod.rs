@@ -119,6 +119,7 @@ pub use pool::{FramePool, Writeback};
 pub use readahead::ReadAhead;
 pub use seam::{Cut, DataCtx, PageRead, PageStore, StoreResult};
 pub use write::{ROOM_LENT, Written};
+pub use writeback::{Captured, WritebackGuard};
 
 use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE};
 use lanefs_sync::lock::Mutex;
