@@ -12,7 +12,7 @@ const LINE: usize = 64;
 /// mimalloc, asked for whole lines without a word of their alignment.
 ///
 /// Where it is told it looks for more than it needs, so that there is an aligned place within: 448
-/// bytes for 384, the size of a file cell. Its blocks of whole lines lie on lines as they are,
+/// bytes for 384, the size of an inode. Its blocks of whole lines lie on lines as they are,
 /// though it does not promise so.
 struct Lines;
 

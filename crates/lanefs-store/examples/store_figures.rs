@@ -10,19 +10,7 @@ use std::time::Instant;
 type AnyResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 fn attrs(size: u64) -> Attrs {
-    Attrs {
-        mode: libc::S_IFREG | 0o644,
-        uid: 0,
-        gid: 0,
-        flags: 0,
-        rdev: 0,
-        size,
-        atime: 0,
-        mtime: 0,
-        ctime: 0,
-        btime: 0,
-        generation: 0,
-    }
+    Attrs { mode: libc::S_IFREG | 0o644, size, ..Attrs::default() }
 }
 
 fn group(epoch: u64, ts: u64, ino: u64) -> Vec<u8> {

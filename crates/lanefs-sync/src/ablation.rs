@@ -11,8 +11,8 @@ pub enum Technique {
     /// The reader pass-through semaphore (Max 4.1). In its place: one count of readers for all, as
     /// in a reader-writer semaphore.
     PassThrough,
-    /// File cells in groups (Max 4.2). In its place: one group, the cells of the store behind one
-    /// lock, those of memory found under one reader-writer lock.
+    /// Inodes in groups (Max 4.2, of file cells). In its place: one group, the inodes of the store
+    /// behind one lock, those of memory found under one reader-writer lock.
     CellGroups,
     /// A log for each lane (ScaleFS 4, ScaleXFS 4.2). In its place: one list for all lanes, with
     /// one lock.

@@ -542,19 +542,7 @@ mod tests {
     use lanefs_format::Attrs;
 
     fn inner(ino: u64) -> InodeEntry {
-        let attrs = Attrs {
-            mode: libc::S_IFREG | 0o644,
-            uid: 0,
-            gid: 0,
-            flags: 0,
-            rdev: 0,
-            size: 0,
-            atime: 0,
-            mtime: 0,
-            ctime: 0,
-            btime: 0,
-            generation: 1,
-        };
+        let attrs = Attrs { mode: libc::S_IFREG | 0o644, generation: 1, ..Attrs::default() };
         InodeEntry::new(InodeState::new(Ino(ino), attrs, Ino(1)), true)
     }
 

@@ -401,19 +401,7 @@ mod tests {
     const DIR: Ino = Ino(30);
 
     fn new_dir() -> RefCell<InodeState> {
-        let attrs = Attrs {
-            mode: libc::S_IFDIR | 0o755,
-            uid: 0,
-            gid: 0,
-            flags: 0,
-            rdev: 0,
-            size: 0,
-            atime: 0,
-            mtime: 0,
-            ctime: 0,
-            btime: 0,
-            generation: 1,
-        };
+        let attrs = Attrs { mode: libc::S_IFDIR | 0o755, generation: 1, ..Attrs::default() };
         RefCell::new(InodeState::new(DIR, attrs, Ino(1)))
     }
 

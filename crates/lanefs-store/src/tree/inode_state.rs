@@ -599,19 +599,7 @@ mod tests {
     const INO: Ino = Ino(40);
 
     fn attrs(size: u64) -> Attrs {
-        Attrs {
-            mode: libc::S_IFREG | 0o644,
-            uid: 0,
-            gid: 0,
-            flags: 0,
-            rdev: 0,
-            size,
-            atime: 0,
-            mtime: 0,
-            ctime: 0,
-            btime: 0,
-            generation: 1,
-        }
+        Attrs { mode: libc::S_IFREG | 0o644, size, generation: 1, ..Attrs::default() }
     }
 
     fn here<T>(f: Found<T>) -> T {

@@ -240,7 +240,6 @@ fn type_of(name: &str) -> &str {
     match name {
         "inode" | "pinode" | "moved" | "c" => "Inode",
         "leaf" | "stripe" => "Leaf",
-        "inner" => "Inner",
         "e" | "entry" => "Entry",
         _ => name,
     }
