@@ -200,6 +200,7 @@ impl Store {
     /// Pages of `ino` that are holes from now on; on disk with the inode's next update. The
     /// attributes take effect with it, but of the size only what makes the file shorter than it was
     /// last submitted.
+    #[inline]
     pub fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: Option<&Cut<'_>>) -> Result<()> {
         self.engine.inodes.unmap(&self.engine.log, lane, ino, pages, cut)
     }
@@ -261,6 +262,7 @@ impl Store {
     // ---- transactions, epochs, checkpoints ----
 
     /// Writes a transaction in one trip; returns when what was promised holds.
+    #[inline]
     pub fn submit(&self, tx: Transaction) -> Result<()> {
         self.engine.run_transaction(tx)
     }

@@ -15,7 +15,7 @@ use crate::ops::link;
 use crate::ops::readdir;
 use crate::ops::remove;
 use crate::ops::resolve;
-use crate::ops::resolve::{Last, Resolved};
+use crate::ops::resolve::{Last, Resolved, Way};
 use crate::ops::{perm, posix, rename};
 use crate::{Cred, File, FileKind, Ino, NodeEntry, Stat, StatFs, Volume};
 use crossbeam_epoch::{Guard, pin};
@@ -127,7 +127,8 @@ impl Fs {
     }
 
     fn resolve<'p>(&self, path: &'p [u8], last: Last, guard: &Guard) -> Result<Resolved<'p>> {
-        resolve::resolve(&self.volume.0.persist, &self.cred, self.start_of(path), path, last, guard)
+        let way = Way { start: self.start_of(path), path };
+        resolve::resolve(&self.volume.0.persist, &self.cred, &way, last, guard)
     }
 
     /// Resolves a path that must exist.

@@ -45,16 +45,19 @@ pub(crate) fn blocks_of_xattrs(bytes: usize) -> u64 {
 
 /// Reserves the block of a new inode. ENOSPC; the caller of the operation tries again when
 /// something was freed (`with_room`).
+#[inline]
 pub(crate) fn reserve_inode(core: &Core) -> Result<()> {
     if core.store.reserve_nodes(core.journal.lanes.mine(), 1) { Ok(()) } else { posix(libc::ENOSPC) }
 }
 
+#[inline]
 pub(crate) fn unreserve_inode(core: &Core) {
     core.store.unreserve_nodes(core.journal.lanes.mine(), 1);
 }
 
 /// Reserves room for a name and `blocks` beside it; told the bytes to give back if nothing
 /// comes of it. ENOSPC.
+#[inline]
 pub(crate) fn reserve_name(core: &Core, name: &[u8], blocks: u64) -> Result<u64> {
     reserve_bytes(core, bytes_of(name) + blocks * BLOCK_SIZE as u64)
 }
@@ -65,6 +68,7 @@ pub(crate) fn reserve_longer_name(core: &Core, old: &[u8], new: &[u8]) -> Result
 }
 
 /// The same for blocks alone.
+#[inline]
 pub(crate) fn reserve_blocks(core: &Core, blocks: u64) -> Result<u64> {
     reserve_bytes(core, blocks * BLOCK_SIZE as u64)
 }

@@ -11,21 +11,25 @@ use crate::{Cred, Ino};
 use crossbeam_epoch::Guard;
 use std::sync::Arc;
 
+#[inline]
 fn file(opened: &Opened, claim: Claim<'_>, cred: &Cred, flags: i32) -> File {
     File::new(Arc::clone(&opened.anchors[claim.lane]), claim, flags, cred)
 }
 
 /// A handle on an inode. ESTALE if it ended, or left memory.
+#[inline]
 pub(crate) fn handle(opened: &Opened, inode: &Inode, cred: &Cred, flags: i32) -> Result<File> {
     Ok(file(opened, open::claim(&opened.persist, inode)?, cred, flags))
 }
 
 /// Opens an inode by number.
+#[inline]
 pub(crate) fn open_ino(opened: &Opened, cred: &Cred, ino: Ino, flags: i32, guard: &Guard) -> Result<File> {
     Ok(file(opened, open::open(&opened.persist, cred, ino, flags, guard)?, cred, flags))
 }
 
 /// Creates or opens a name as open(2) does with O_CREAT. Says whether it was made.
+#[inline]
 pub(crate) fn create_at(
     opened: &Opened,
     cred: &Cred,

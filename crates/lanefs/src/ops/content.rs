@@ -166,6 +166,7 @@ fn append_part(core: &Core, data: &FileData, ctx: &DataCtx<'_>, buf: &[u8]) -> R
 }
 
 /// Sets the size of a file.
+#[inline]
 pub(crate) fn truncate(core: &Core, inode: &Inode, size: u64) -> Result<()> {
     let Some(data) = inode.data() else { return posix(libc::EINVAL) };
     if data.size() == size && !data.has_room_behind() {

@@ -59,6 +59,7 @@ impl Drop for Claim<'_> {
 }
 
 /// Claims an inode. ESTALE if it ended, or left memory.
+#[inline]
 pub(crate) fn claim<'c>(core: &'c Core, inode: &'c Inode) -> Result<Claim<'c>> {
     let lane = core.journal.lanes.mine();
     let slot = core.journal.lanes.shared(lane).slots.take(inode.ino);

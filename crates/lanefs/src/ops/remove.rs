@@ -56,6 +56,7 @@ pub(crate) fn look_up_name<'g>(core: &Core, parent: Ino, name: &[u8], guard: &'g
 }
 
 /// Waits until nobody is removing the directory; ENOENT if it is gone.
+#[inline]
 pub(crate) fn check_dir_alive(dir: &Dir) -> Result<()> {
     let mut turn = 0;
     loop {

@@ -250,21 +250,27 @@ fn load_target(core: &Core, ino: Ino, size: u64) -> Result<Box<[u8]>> {
     Ok(page.0[..size as usize].into())
 }
 
-/// Walks `path` from a directory. The last component need not exist.
+/// A path, and the directory in which it begins if it is relative. Handed over by reference: a walk
+/// has few registers to spare.
+pub(crate) struct Way<'p> {
+    pub start: Ino,
+    pub path: &'p [u8],
+}
+
+/// Walks a path. The last component need not exist.
 pub(crate) fn resolve<'p>(
     core: &Core,
     cred: &Cred,
-    start: Ino,
-    path: &'p [u8],
+    way: &Way<'p>,
     last: Last,
     guard: &Guard,
 ) -> Result<Resolved<'p>> {
-    if path.len() <= PATH_MAX
-        && let Some(r) = plain::walk_plain(core, cred, start, path, last, guard)
+    if way.path.len() <= PATH_MAX
+        && let Some(r) = plain::walk_plain(core, cred, way, last, guard)
     {
         return Ok(r);
     }
-    resolve_at(core, cred, start, path, last, &mut 0, guard)
+    resolve_at(core, cred, way.start, way.path, last, &mut 0, guard)
 }
 
 fn resolve_at<'p>(

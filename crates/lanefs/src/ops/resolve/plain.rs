@@ -2,12 +2,12 @@
 //! this kind, and every error, is the business of the long walk in [`super`], which begins
 //! anew.
 
-use super::{Last, Resolved};
+use super::{Last, Resolved, Way};
 use crate::core::Core;
 use crate::memfs::dir::{Found, hash_name};
 use crate::memfs::inode::FREED;
 use crate::ops::perm::{self, X};
-use crate::{Cred, FileKind, Ino};
+use crate::{Cred, FileKind};
 use crossbeam_epoch::Guard;
 use lanefs_format::NAME_MAX;
 
@@ -33,19 +33,18 @@ fn slash(path: &[u8]) -> usize {
     at
 }
 
-/// Walks `path` from `start`, which is the root if the path is absolute, or leaves it to the long
-/// walk (`None`). Writes nothing.
+/// Walks a path, which begins at the root if it is absolute, or leaves it to the long walk
+/// (`None`). Writes nothing.
 #[inline]
 pub(super) fn walk_plain<'p>(
     core: &Core,
     cred: &Cred,
-    start: Ino,
-    path: &'p [u8],
+    way: &Way<'p>,
     wanted: Last,
     guard: &Guard,
 ) -> Option<Resolved<'p>> {
-    let mut rest = path;
-    let mut dir = start;
+    let mut rest = way.path;
+    let mut dir = way.start;
     loop {
         while let [b'/', after @ ..] = rest {
             rest = after;
