@@ -6,9 +6,9 @@ use std::process::Command;
 
 /// Two profiles and the features of `lab/crash`. The first checks quickly; the second checks every
 /// assertion and every overflow too.
-const QUICK: &[&str] = &["--release", "-p", "lanefs-lab-crash", "--features", "canaries"];
+pub const QUICK: &[&str] = &["--release", "-p", "lanefs-lab-crash", "--features", "simulated-time"];
 const ASSERTING: &[&str] = &["--profile", "fuzz", "-p", "lanefs-lab-crash"];
-const TAKING_TURNS: &[&str] = &["--profile", "fuzz", "-p", "lanefs-lab-crash", "--features", "schedule"];
+pub const TAKING_TURNS: &[&str] = &["--profile", "fuzz", "-p", "lanefs-lab-crash", "--features", "schedule"];
 
 /// Builds the checker and hands it a check's arguments.
 pub fn check(name: &str, arguments: &[&str]) -> Result<(), String> {

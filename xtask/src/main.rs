@@ -5,6 +5,7 @@ mod conflicts;
 mod cost;
 mod deb;
 mod demo;
+mod faults;
 mod killtest;
 mod lab;
 mod measure;
@@ -25,9 +26,10 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   crash  crash and recover in every way: [--long | --quick | --brief] [--seed N] [--minutes N] [--states N] [--only FAMILY] --json FILE
   cost [--json FILE]   what FxMark's operations cost apart from time, held to what they did: allocations, device, instructions, lines
   simulate  a volume with faults of the device, all from one seed: --runs N [--seed N] [--jobs N] [--minutes N] --json FILE
+  faults [PART OF A NAME] [--jobs N] [--json FILE] | --schedules NAME [OPTIONS OF schedules]   faults planted in a copy of the source, each of which must be found
   fuzz [--sanitizer address [--store]] [--seconds N] [--cases N] [--seed N] [--json FILE]   damaged images and bytes: no panic, no hang, bounded memory
   oom [--long | --sample N] [--only STAGE] [--jobs N] [--json FILE]   memory that runs out at every step: an answer or the end, nothing lost
-  schedules --runs N [--seed N] [--jobs N] [--minutes N] [--twice] [--canary NAME] [--json FILE]   threads in orders drawn from seeds, with crashes
+  schedules --runs N [--seed N] [--jobs N] [--minutes N] [--twice] [--json FILE]   threads in orders drawn from seeds, with crashes
   deb    a Debian package of the command, with pages, completions and the helper of mount(8)
   demo   kill the server of a mount, find what was synced; make files beside tmpfs
   programs [--quick] [NAME..]   real programs on a mounted volume, each checked by its own means
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         ["coherence", ref rest @ ..] => conflicts::coherence(rest),
         ["cost", ref rest @ ..] => cost::check(rest),
         [check @ ("crash" | "simulate" | "oom" | "schedules"), ref rest @ ..] => lab::check(check, rest),
+        ["faults", ref rest @ ..] => faults::main(rest),
         ["fuzz", ref rest @ ..] => lab::fuzz(rest),
         ["deb"] => deb::build(),
         ["demo"] => demo::run_demo(),

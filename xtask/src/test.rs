@@ -32,6 +32,7 @@ const STEPS: &[(&str, Step)] = &[
     ("programs on a mount", programs_on_a_mount),
     ("turns of threads", turns),
     ("crash states", || lab::check("crash", &["--minutes", "3", "--jobs", "2"])),
+    ("planted faults", || crate::faults::main(&["--jobs", &cores()])),
     ("simulations", || lab::check("simulate", &["--runs", "2000", "--jobs", &cores()])),
     ("schedules", || lab::check("schedules", &["--runs", "2000", "--jobs", &cores()])),
     // So many, not so long: what is tried must not depend on how fast the machine is.

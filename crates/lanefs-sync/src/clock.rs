@@ -63,13 +63,13 @@ impl Clock {
     }
 }
 
-#[cfg(feature = "canaries")]
+#[cfg(feature = "simulated-time")]
 std::thread_local! {
     static SIMULATED: std::cell::Cell<Option<i64>> = const { std::cell::Cell::new(None) };
 }
 
 /// Sets what [`coarse_realtime_ns`] answers in this thread; `None` for the truth again.
-#[cfg(feature = "canaries")]
+#[cfg(feature = "simulated-time")]
 pub fn simulate_time(now: Option<i64>) {
     SIMULATED.with(|t| t.set(now));
 }
@@ -77,7 +77,7 @@ pub fn simulate_time(now: Option<i64>) {
 /// Nanoseconds since 1970 as of the last timer tick: what files are stamped with. No system call.
 #[inline]
 pub fn coarse_realtime_ns() -> i64 {
-    #[cfg(feature = "canaries")]
+    #[cfg(feature = "simulated-time")]
     if let Some(t) = SIMULATED.with(std::cell::Cell::get) {
         return t;
     }

@@ -9,7 +9,6 @@
 #![deny(missing_docs)]
 
 pub mod ablation;
-pub mod canary;
 pub mod clock;
 pub mod epoch;
 pub mod lane_ids;
@@ -26,7 +25,6 @@ pub mod seqlock;
 pub mod strided;
 pub mod waiting;
 
-pub use canary::{Canary, planted};
 pub use clock::{Clock, coarse_realtime_ns};
 pub use epoch::Epochs;
 pub use lane_ids::{LaneIds, MAX_LANES, Seat};

@@ -4,8 +4,8 @@
 use crate::log::Log;
 use crate::log::message::Pending;
 use crate::log::mlog::Mlog;
+use lanefs_sync::CachePadded;
 use lanefs_sync::lock::Mutex;
-use lanefs_sync::{CachePadded, Canary, planted};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -47,8 +47,7 @@ impl Commits {
                     vec![Arc::new(parts.concat())]
                 }
             };
-            let named = if planted(Canary::RangeMisnamed) { last } else { first };
-            out.push(Pending { epoch: last.epoch, previous: named.previous, shares, cancelled: 0 });
+            out.push(Pending { epoch: last.epoch, previous: first.previous, shares, cancelled: 0 });
         }
         out
     }

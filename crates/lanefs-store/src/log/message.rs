@@ -6,7 +6,6 @@ use crate::log::Log;
 use crate::log::mlog::{BatchPlace, Mlog};
 use lanefs_format::batch::{self, BatchHead, BatchKind, InodeRecord};
 use lanefs_format::{Block, BlockAddr};
-use lanefs_sync::{Canary, planted};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -133,10 +132,6 @@ impl Log {
             let m = &self.mlogs[p.mlog];
             m.wait_links(p.last_seq());
             mask |= p.devices | m.chain_devices();
-        }
-        let commit = placed.is_empty();
-        if planted(if commit { Canary::CommitWithoutFlush } else { Canary::FsyncWithoutFlush }) {
-            return Ok(());
         }
         self.io.flush(mask)?;
         placed.iter().for_each(|p| self.mlogs[p.mlog].made_durable(p.last_place()));

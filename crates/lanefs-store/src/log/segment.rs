@@ -27,8 +27,8 @@
 
 use lanefs_format::BlockAddr;
 use lanefs_format::superblock::Layout;
+use lanefs_sync::CachePadded;
 use lanefs_sync::lock::Mutex;
-use lanefs_sync::{CachePadded, Canary, planted};
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -430,13 +430,7 @@ impl SegmentTable {
     pub fn clear_live(&self, addr: BlockAddr) -> bool {
         match self.mark(Which::Live, addr, false) {
             Some((seg, n)) if n > 0 => {
-                let m = self.meta(seg);
-                if m.live.fetch_sub(n, Relaxed) == n
-                    && planted(Canary::EarlyReuse)
-                    && self.info(seg).state == State::Full
-                {
-                    self.release(seg);
-                }
+                self.meta(seg).live.fetch_sub(n, Relaxed);
                 true
             }
             _ => false,
@@ -509,7 +503,7 @@ impl SegmentTable {
     /// Checks the table, in debug builds: whatever is in a pool is free, unmarked, of that device,
     /// and in it once, and no segment has more marks than blocks. Others may work meanwhile.
     pub fn check_invariants(&self) {
-        if !cfg!(debug_assertions) || planted(Canary::EarlyReuse) {
+        if !cfg!(debug_assertions) {
             return;
         }
         for (device, pool) in self.pools.iter().enumerate() {
@@ -537,7 +531,7 @@ impl SegmentTable {
     pub fn release(&self, seg: SegId) {
         let m = self.meta(seg);
         debug_assert_ne!(self.info(seg).state, State::Free, "segment {seg} is released twice");
-        debug_assert!((m.live.load(Relaxed), m.tree.load(Relaxed)) == (0, 0) || planted(Canary::EarlyReuse));
+        debug_assert_eq!((m.live.load(Relaxed), m.tree.load(Relaxed)), (0, 0));
         m.state.store(State::Free as u8, Relaxed);
         self.pools[self.geometry.device(seg)].lock().push_back(seg);
         self.counts.free.fetch_add(1, Relaxed);

@@ -53,7 +53,6 @@ use lanefs_format::slot::Slot;
 use lanefs_format::summary::DataOwner;
 use lanefs_format::superblock::Superblock;
 use lanefs_format::{BlockAddr, BlockRef, Ino, ROOT_INO, Version};
-use lanefs_sync::{Canary, planted};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -142,7 +141,7 @@ impl Recovery<'_> {
         );
         self.engine.log.space.charge(0, m.slot.unwritten);
         let needed = |s| scan.chain.contains(&s) || self.engine.log.segments.info(s).touched > 0;
-        self.engine.log.segments.fill_pools(|s| needed(s) && !planted(Canary::LogReused));
+        self.engine.log.segments.fill_pools(needed);
         if self.engine.log.read_only {
             return self.fold_in_memory(m, &input);
         }
@@ -219,7 +218,7 @@ impl Recovery<'_> {
         let folded = m.slot.folded_epoch;
         report.blocks_scanned = scan.blocks;
         report.batches = scan.batches;
-        if !self.engine.log.read_only && !planted(Canary::RecoveryWithoutFlush) {
+        if !self.engine.log.read_only {
             self.engine.log.io.flush(self.engine.log.io.all())?;
         }
         let committed = scan.committed(folded);
@@ -247,22 +246,15 @@ impl Recovery<'_> {
         for (msg, arrived) in fsyncs.into_iter().zip(arrived) {
             // What was durable counts even if its data is damaged since: reading that is an error
             // then.
-            if arrived || msg.acked || planted(Canary::DataNotChecked) {
-                good.push(msg)
-            } else {
-                report.batches_dropped += 1
-            }
+            if arrived || msg.acked { good.push(msg) } else { report.batches_dropped += 1 }
         }
         report.epoch = last;
         let mut groups: Vec<Vec<u8>> = committed.into_iter().map(|c| c.1).collect();
         let mut seen: HashSet<Version> = HashSet::new();
         let mut behind = Vec::new();
         for msg in &good {
-            for g in record::groups(&groups_above(
-                &msg.message.groups,
-                if planted(Canary::NoEpochFilter) { 0 } else { last },
-            ))
-            .map_while(std::result::Result::ok)
+            for g in
+                record::groups(&groups_above(&msg.message.groups, last)).map_while(std::result::Result::ok)
             {
                 if seen.insert(g.version) {
                     behind.extend_from_slice(g.bytes);
@@ -282,10 +274,7 @@ impl Recovery<'_> {
         }
         // Of one version there are two only where an older program carried one over: that one says
         // all.
-        records.sort_by_key(|r| {
-            let version = if planted(Canary::OldVersionWins) { !r.version } else { r.version };
-            (r.ino, version, !r.is_whole(), r.xattrs.is_none())
-        });
+        records.sort_by_key(|r| (r.ino, r.version, !r.is_whole(), r.xattrs.is_none()));
         for r in &records {
             report.inode_updates += u64::from(self.replay(r)?);
         }
@@ -330,7 +319,7 @@ impl Recovery<'_> {
         let mut guard = inode.lock();
         let i = &mut *guard;
         let same_use = i.state.attrs().generation == r.attrs.generation;
-        if !same_use || i.state.version() >= r.version && !planted(Canary::OldVersionWins) {
+        if !same_use || i.state.version() >= r.version {
             return Ok(false);
         }
         let mut freed = Vec::new();

@@ -18,7 +18,6 @@ use lanefs_format::batch::{self, BatchHead, BatchKind, Context, Message};
 use lanefs_format::header::{BlockKind, verify_sealed};
 use lanefs_format::slot::Slot;
 use lanefs_format::{BLOCK_SIZE, Block, BlockAddr};
-use lanefs_sync::{Canary, planted};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
@@ -345,7 +344,7 @@ impl Scan {
                 // What was written behind it does not count by what a checkpoint knew.
                 known = 0;
             }
-            if epoch > last && (whole && previous <= last.max(known) || planted(Canary::EpochWithGap)) {
+            if epoch > last && whole && previous <= last.max(known) {
                 out.push((epoch, e.found.values().flatten().copied().collect()));
                 last = epoch;
             }

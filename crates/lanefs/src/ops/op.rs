@@ -10,7 +10,6 @@ use crate::oplog::LaneLog;
 use lanefs_format::record::Effect;
 use lanefs_format::{Ino, Version};
 use lanefs_sync::lanes::LaneGuard;
-use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// One namespace operation on its lane: from locking the lane's log (step 1) to unlocking it (step
@@ -50,9 +49,6 @@ impl<'v> Op<'v> {
     }
 
     fn version_in(&self, epoch: u64, floor: u64) -> Version {
-        if planted(Canary::ClockAlone) {
-            return Version { epoch, ts: self.core.clock.now(), lane: self.lane as u16 };
-        }
         let ts = self.core.clock.now().max(self.log.last_ts + 1).max(floor + 1);
         Version { epoch, ts, lane: self.lane as u16 }
     }

@@ -10,7 +10,6 @@ use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
-use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::*;
 
 /// A name about to be changed, as it was found without locks.
@@ -113,9 +112,6 @@ pub(crate) fn lose_link(op: &mut Op<'_>, victim: &Inode, epoch: u64, now: i64) {
     if victim.nlink.fetch_sub(1, SeqCst) == 1 {
         // Who holds it open sees the time; nothing of it is written any more.
         victim.set_times(None, None, Some(now));
-        if planted(Canary::NumberReused) {
-            op.give_back(victim.ino);
-        }
         op.log.orphans.push((epoch, victim.ino));
     } else {
         op.changed(victim, now);
@@ -142,7 +138,7 @@ pub(crate) fn rmdir(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &
         core.writable()?;
         let Some(vdir) = victim.dir() else { return posix(libc::ENOTDIR) };
         if vdir.has_names(guard) {
-            if moment.is_some_and(|m| m.holds()) || planted(Canary::TwoMoments) {
+            if moment.is_some_and(|m| m.holds()) {
                 return posix(libc::ENOTEMPTY);
             }
             careful = true;

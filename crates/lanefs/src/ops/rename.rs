@@ -26,7 +26,6 @@ use crossbeam_epoch::Guard;
 use lanefs_format::ROOT_INO;
 use lanefs_format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
-use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::*;
 
 /// What a rename is to do beside moving a name.
@@ -129,7 +128,7 @@ pub(crate) fn rename(
             Err(e) => Some(Err(e)),
         };
         if let Some(answer) = answer {
-            if moment.is_some_and(|m| m.holds()) || planted(Canary::TwoMoments) {
+            if moment.is_some_and(|m| m.holds()) {
                 return answer;
             }
             careful = true;
@@ -397,14 +396,7 @@ fn rename_locked(
         c.parent.store(from.0.0, Release);
         effects.push(Effect::Parent { ino: c.ino, parent: from.0 });
     }
-    if planted(Canary::SplitRename) {
-        // As if a seal had come between the two.
-        let w = lanefs_format::Version { ts: v.ts + 1, epoch: v.epoch + 1, ..v };
-        op.append(v, &effects[1..]);
-        op.append(w, &effects[..1]);
-    } else {
-        op.append(v, &effects);
-    }
+    op.append(v, &effects);
     if unflushed {
         op.log.replaced.push(moved.ino);
     }

@@ -34,7 +34,6 @@ use crate::error::Error;
 use crate::memfs::Inode;
 use crate::memfs::inode::{DATASYNC, UNSYNCED};
 use lanefs_format::record::Effect;
-use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
@@ -64,7 +63,7 @@ impl Drop for Held<'_> {
 #[inline]
 pub(crate) fn rights_pending(core: &Core, inode: &Inode) -> bool {
     let epoch = inode.rights_epoch.load(Acquire);
-    epoch > core.journal.committed() && epoch != inode.born && !planted(Canary::RightsAhead)
+    epoch > core.journal.committed() && epoch != inode.born
 }
 
 /// Keeps others from changing the rights (6).
@@ -162,9 +161,7 @@ pub(crate) fn try_rights(
     inode.rights_changed(v.epoch, v.ts);
     let (mode, uid, gid) = (inode.mode(), inode.uid(), inode.gid());
     let generation = inode.generation;
-    if !planted(Canary::RightsNotLogged) {
-        op.append(v, &[Effect::Rights { ino: inode.ino, generation, mode, uid, gid, acls }]);
-    }
+    op.append(v, &[Effect::Rights { ino: inode.ino, generation, mode, uid, gid, acls }]);
     true
 }
 

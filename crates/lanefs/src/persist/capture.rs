@@ -10,7 +10,6 @@ use crate::persist::piece::{self, Writing};
 use crate::persist::stream;
 use lanefs_store::{InodeUpdate, Transaction};
 use lanefs_sync::lock::MutexGuard;
-use lanefs_sync::{Canary, planted};
 
 /// What an inode is written back for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,10 +157,7 @@ fn capture_round(
         return Ok((0, false));
     };
     let file = Writing::begin(persist, inode, data, data_only);
-    let mut captured = file.capture(max, *from).inspect_err(|_| file.failed())?;
-    if planted(Canary::PagesSkipped) {
-        captured.pages.truncate(1);
-    }
+    let captured = file.capture(max, *from).inspect_err(|_| file.failed())?;
     let n = captured.pages.len();
     // What is large does not ride with names: its pages go ahead, unflushed, and the batch that
     // names them rides.

@@ -22,7 +22,6 @@ use crate::persist::Persist;
 use crossbeam_epoch::Guard;
 use lanefs_format::record::Effect;
 use lanefs_format::{FileKind, Ino};
-use lanefs_sync::{Canary, planted};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -145,9 +144,6 @@ impl Found {
     /// Adds a group and what it pulls; false if it must not travel in an fsync.
     fn take(&mut self, g: &lanefs_format::record::Group<'_>) -> bool {
         self.bytes.extend_from_slice(g.bytes);
-        if planted(Canary::NoClosure) {
-            return true;
-        }
         subjects(g, &mut |s| {
             if !matches!(s, Subject::KeysOf(_)) {
                 self.todo.push((s, false));
@@ -155,25 +151,20 @@ impl Found {
         });
         for e in g.effects().flatten() {
             match e {
-                Effect::Parent { .. } if planted(Canary::MoveInFsync) => {}
                 Effect::Parent { .. } => return false,
                 Effect::Set { dir, ino, old, kind, .. } => {
-                    if !planted(Canary::NoParent) {
-                        self.todo.push((Subject::Inode(dir), true));
-                    }
+                    self.todo.push((Subject::Inode(dir), true));
                     if kind == FileKind::File && !old.is_none() {
                         self.replaced.push(ino);
                     }
                     // Its kind is not told here; a file has no keys.
-                    if !old.is_none() && !planted(Canary::NoChildren) {
+                    if !old.is_none() {
                         self.todo.push((Subject::KeysOf(old), false));
                     }
                 }
                 Effect::Clr { dir, old, kind, .. } => {
-                    if !planted(Canary::NoParent) {
-                        self.todo.push((Subject::Inode(dir), true));
-                    }
-                    if kind == FileKind::Dir && !planted(Canary::NoChildren) {
+                    self.todo.push((Subject::Inode(dir), true));
+                    if kind == FileKind::Dir {
                         self.todo.push((Subject::KeysOf(old), false));
                     }
                 }

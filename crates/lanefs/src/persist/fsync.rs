@@ -32,7 +32,6 @@ use crate::persist::capture::{For, With};
 use crate::persist::commit;
 use crate::persist::replaced;
 use crate::persist::writeback;
-use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Makes durable the content and attributes of `inode` and all names the caller could have seen
@@ -45,10 +44,7 @@ pub(crate) fn fsync(persist: &Persist, inode: &Inode, data_only: bool) -> Result
     if persist.options.order == Order::Ordered {
         return fsync_ordered(persist, inode, data_only);
     }
-    let forgets = planted(Canary::NamesForgotten) && inode.data().is_some_and(|d| !d.has_dirty());
-    let closure = if forgets {
-        Closure::Groups { bytes: Vec::new(), taken: Vec::new(), replaced: Vec::new() }
-    } else {
+    let closure = {
         let guard = crossbeam_epoch::pin();
         closure::of(persist, inode.ino, inode.dir().is_some(), &guard)
     };
@@ -73,15 +69,13 @@ pub(crate) fn fsync(persist: &Persist, inode: &Inode, data_only: bool) -> Result
 }
 
 fn fsync_ordered(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()> {
-    let unseen = u64::from(planted(Canary::PendingUnseen));
-    let pending = persist.journal.epochs.pending().min(persist.journal.epochs.current() - unseen);
+    let pending = persist.journal.epochs.pending().min(persist.journal.epochs.current());
     let target = match data_only && inode.dir().is_none() {
         // SeqCst, as the closure's: a call that named the file raised it before it returned.
         true => inode.epoch.load(SeqCst).min(pending),
         false => pending,
     };
-    let forgets = planted(Canary::NamesForgotten) && inode.data().is_some_and(|d| !d.has_dirty());
-    if persist.journal.committed() >= target || forgets {
+    if persist.journal.committed() >= target {
         return sync_inode(persist, inode, data_only, With::Nothing);
     }
     let names = Names::new(persist, target)?;

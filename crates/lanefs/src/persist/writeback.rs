@@ -11,7 +11,6 @@ use crate::memfs::inode::{DATASYNC, DIRTY, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights::{hold_rights, is_pending};
 use lanefs_format::{FileKind, Ino};
 use lanefs_sync::lock::MutexGuard;
-use lanefs_sync::{Canary, planted};
 
 /// Writes an inode back: attributes, xattrs and up to `max` dirty pages (in rounds), with
 /// `groups` in the last batch, under the inode's sync_lock, which it gives back. Returns pages
@@ -100,7 +99,7 @@ pub(crate) fn write_back_all(persist: &Persist, durable: bool) -> Result<()> {
     let list: Vec<Ino> = {
         let mut q = persist.flush.lock();
         let mut list: Vec<Ino> = q.queue.drain(..).map(|d| d.1).collect();
-        if durable && !planted(Canary::SyncForgetsWritten) {
+        if durable {
             list.extend(q.unsynced());
         }
         list
@@ -148,8 +147,6 @@ pub(crate) fn sync_all(persist: &Persist) -> Result<()> {
     // A file that cannot be written holds back neither the others nor the names; whoever called
     // hears of it.
     let content = write_back_all(persist, true);
-    if !planted(Canary::SyncWithoutCommit) {
-        commit::seal_and_commit(persist)?;
-    }
+    commit::seal_and_commit(persist)?;
     content
 }

@@ -1,4 +1,4 @@
-//! Faulty devices, between LaneFS and the recorder: canaries that must be caught, whatever LaneFS
+//! Faulty devices, between LaneFS and the recorder: they must be caught, whatever LaneFS
 //! does.
 
 use super::system::{LaneFs, Live, System};

@@ -8,11 +8,11 @@
 //! volume, crash, and find that what was used is there and that nothing lies behind the ends of
 //! files (F4).
 
-pub mod canaries;
 pub mod concurrent;
 pub mod device_faults;
 pub mod image;
 pub mod medium;
+pub mod planted;
 pub mod states;
 pub mod system;
 pub mod toy;

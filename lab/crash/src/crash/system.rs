@@ -114,11 +114,9 @@ impl Turns {
             let (calls, todo) = channel::<(Who, Op)>();
             let (done, answers) = channel();
             let target = target.clone();
-            #[cfg(feature = "canaries")]
-            let canary = lanefs_sync::canary::planted_now();
+            let fault = lanefs_lab_faults::planted_now();
             std::thread::spawn(move || {
-                #[cfg(feature = "canaries")]
-                lanefs_sync::canary::plant(canary);
+                lanefs_lab_faults::plant(fault);
                 for (who, op) in todo {
                     let work = || target.lock().unwrap_or_else(PoisonError::into_inner).call(who, &op);
                     // A panic ends the thread, and shows to the caller as an answer that does not

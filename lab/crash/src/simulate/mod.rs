@@ -109,17 +109,11 @@ fn system(shape: Shape, seed: u64) -> LaneFs {
 
 /// A formatted volume of this shape, made once.
 fn fresh(shape: Shape) -> Result<Vec<Image>, Violation> {
-    #[cfg(feature = "canaries")]
     type Key = (Shape, Option<u32>);
-    #[cfg(not(feature = "canaries"))]
-    type Key = Shape;
     static MADE: OnceLock<Mutex<BTreeMap<Key, Vec<Image>>>> = OnceLock::new();
     let mut made = MADE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-    // With a mistake planted what is on the medium may be another thing.
-    #[cfg(feature = "canaries")]
-    let key = (shape, lanefs_sync::canary::planted_now().map(|c| c as u32));
-    #[cfg(not(feature = "canaries"))]
-    let key = shape;
+    // With a fault planted what is on the medium may be another thing.
+    let key = (shape, lanefs_lab_faults::planted_now().map(|f| f as u32));
     if let Some(i) = made.get(&key) {
         return Ok(i.clone());
     }
@@ -140,13 +134,13 @@ fn fresh(shape: Shape) -> Result<Vec<Image>, Violation> {
 /// What the clock of a simulation says at step `n`, when answers were `late` by so many nanoseconds
 /// together.
 fn set_time(n: u64, late: u64) {
-    #[cfg(feature = "canaries")]
+    #[cfg(feature = "simulated-time")]
     lanefs_sync::clock::simulate_time(Some(1_600_000_000_000_000_000 + n as i64 * 4_000_000 + late as i64));
     let _ = (n, late);
 }
 
 fn real_time() {
-    #[cfg(feature = "canaries")]
+    #[cfg(feature = "simulated-time")]
     lanefs_sync::clock::simulate_time(None);
 }
 

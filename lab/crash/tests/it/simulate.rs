@@ -52,7 +52,7 @@ fn no_promise_is_broken_under_faults() {
 }
 
 /// The clock of the file system is simulated with the feature only.
-#[cfg(feature = "canaries")]
+#[cfg(feature = "simulated-time")]
 #[test]
 fn a_seed_runs_the_same_way_twice() {
     let runs = std::env::var("LANEFS_RUNS").ok().and_then(|s| s.parse().ok()).unwrap_or(200);

@@ -61,7 +61,6 @@ use lanefs_format::slot::{Position, Root, Slot};
 use lanefs_format::superblock::Superblock;
 use lanefs_format::{BlockRef, Ino};
 use lanefs_sync::lock::Mutex;
-use lanefs_sync::{Canary, planted};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -151,12 +150,8 @@ impl Checkpoints<'_> {
         // 6. Wait.
         self.log.io.write_queue()?;
         self.log.sections.drain(|| ());
-        let recovering = m.durable == 0;
-        let skipped = recovering && planted(Canary::RecoveryWithoutFlush);
-        if !skipped && !planted(Canary::SlotBeforeTree) {
-            self.log.io.flush(self.log.io.all())?;
-            self.carried_is_durable(m);
-        }
+        self.log.io.flush(self.log.io.all())?;
+        self.carried_is_durable(m);
         // 7. The slot. What was carried has to be found again.
         let slot = self.slot(m, input.epoch, built, clean && !carried, positions);
         self.put_slot(m, slot)?;
@@ -272,11 +267,8 @@ impl Checkpoints<'_> {
             self.totals.folded.store(input.epoch, Ordering::Relaxed);
         }
         self.capture().capture_all(m, input.epoch, sink)?;
-        let carried = if folding && !late || planted(Canary::CarriesNothing) {
-            false
-        } else {
-            self.carry(&mut m.carried, input.epoch, &m.waiting)?
-        };
+        let carried =
+            if folding && !late { false } else { self.carry(&mut m.carried, input.epoch, &m.waiting)? };
         // 5. Tables.
         let (r, level) = self.inodes.table.write_out(sink)?;
         let table = Root { r, level };

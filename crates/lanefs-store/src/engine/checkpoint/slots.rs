@@ -5,7 +5,6 @@ use crate::engine::maintenance::Maintenance;
 use crate::error::Result;
 use crate::log::io::Write;
 use lanefs_format::slot::{Position, Slot};
-use lanefs_sync::{Canary, planted};
 use std::sync::atomic::Ordering;
 
 impl Checkpoints<'_> {
@@ -21,9 +20,8 @@ impl Checkpoints<'_> {
         debug_assert!(slot.generation > m.slot.generation && slot.folded_epoch >= m.slot.folded_epoch);
         let index = m.slot_index ^ 1;
         self.write_slot(&slot, index)?;
-        if !planted(Canary::SlotNotFlushed) {
-            self.log.io.flush(1)?;
-        } // The commit point: from here on the new tree is the volume.
+        self.log.io.flush(1)?;
+        // The commit point: from here on the new tree is the volume.
         m.slot = slot;
         m.slot_index = index;
         // Relaxed: batches that see it are written behind the flush.

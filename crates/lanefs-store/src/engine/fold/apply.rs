@@ -29,7 +29,6 @@ use crate::tree::directory::{self, Change};
 use crate::tree::inode_state::padded;
 use lanefs_format::xattrs;
 use lanefs_format::{Attrs, INLINE_MAX, Ino, ROOT_INO, XATTR_BLOB_MAX};
-use lanefs_sync::{Canary, planted};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -250,9 +249,7 @@ impl Fold<'_> {
             Change { cookie: c.cookie, name: c.name, ino, kind }
         });
         let mut on = |f: directory::Folded| {
-            if let Some((old, _)) = f.old
-                && !(f.new.is_some() && planted(Canary::LinkKept))
-            {
+            if let Some((old, _)) = f.old {
                 *links.entry(old).or_default() -= 1;
             }
             if let Some((new, _)) = f.new {

@@ -56,7 +56,7 @@ pub(crate) use lanefs_format::name_hash::name_hash as hash_name;
 use lanefs_format::{FileKind, Ino};
 use lanefs_sync::partial::{self, COMPLETE};
 use lanefs_sync::primitive::fence;
-use lanefs_sync::{Canary, planted, schedule};
+use lanefs_sync::schedule;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
 /// The directory can take names.
@@ -199,9 +199,7 @@ impl Dir {
             if !look.holds(&leaf.split_seq) || !matches!(leaf.head(), Head::Chain(_)) {
                 continue;
             }
-            // As a mistake: the mark as it is behind the chain, with a load in between.
-            let complete = look.is_complete() || planted(Canary::MarkAfterNames) && leaf.is_complete();
-            return if tombstone || complete { Found::Absent } else { Found::NotLoaded };
+            return if tombstone || look.is_complete() { Found::Absent } else { Found::NotLoaded };
         }
     }
 

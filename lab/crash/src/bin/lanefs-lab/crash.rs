@@ -1,11 +1,11 @@
 //! `cargo xtask crash`: crashes LaneFS in every way the fault model knows, and says whether a
-//! promise was broken, or a planted mistake was not found.
+//! promise was broken, or a planted fault was not found.
 
 use clap::Args;
 use lanefs::Order;
-use lanefs_lab_crash::crash::canaries::hunt_all;
 use lanefs_lab_crash::crash::concurrent::run_threads;
 use lanefs_lab_crash::crash::medium::run_medium;
+use lanefs_lab_crash::crash::planted::hunt_all;
 use lanefs_lab_crash::crash::states::Levels;
 use lanefs_lab_crash::crash::system::{LaneFs, System};
 use lanefs_lab_crash::crash::{Config, Counts, Failure, run, workloads};
@@ -31,8 +31,8 @@ pub struct Options {
     /// A handful of states, at answers only, and no crash within recovery
     #[arg(long)]
     brief: bool,
-    /// Families whose name begins so. The scripts of planted mistakes are families only when they
-    /// are asked for (`script`); `canaries` plants all of them, `canary NAME` those with NAME in
+    /// Families whose name begins so. The scripts of planted faults are families only when they
+    /// are asked for (`script`); `planted` plants all of them, `planted NAME` those with NAME in
     /// their names
     #[arg(long, value_name = "FAMILY")]
     only: Option<String>,
@@ -176,16 +176,15 @@ fn families(o: &Options) -> Result<Vec<Family>, String> {
         family("seq-2", Box::new(workloads::seq2_all(seed).take(many)), config, 1.5),
         family("seq-3", Box::new(workloads::seq3_sample(seed, many)), config, 0.5),
     ];
-    #[cfg(feature = "canaries")]
     if o.only.as_ref().is_some_and(|f| f.starts_with("script")) {
         all = Vec::new();
-        for s in lanefs_lab_crash::crash::canaries::scripts()? {
+        for s in lanefs_lab_crash::crash::planted::scripts()? {
             let setup = s.config.setup;
             let scenarios = Box::new(s.scenarios.into_iter().map(move |s| Ok(Scenario { setup, ..s })));
             let config = Config { blocks: s.config.blocks, ..config };
             all.push(Family {
                 system: s.system,
-                ..family(&format!("script {}", s.canary), scenarios, config, 0.0)
+                ..family(&format!("script {}", s.fault), scenarios, config, 0.0)
             });
         }
     }
@@ -369,10 +368,10 @@ pub fn work(o: &Options) -> Result<bool, String> {
         );
     }
     let hunted = match o.only.as_deref() {
-        None | Some("canaries") => Some(""),
-        Some(family) => family.strip_prefix("canary "),
+        None | Some("planted") => Some(""),
+        Some(family) => family.strip_prefix("planted "),
     };
-    let canaries = if let Some(name) = hunted { hunt_all(o.jobs.get(), name)? } else { BTreeMap::new() };
+    let planted = if let Some(name) = hunted { hunt_all(o.jobs.get(), name)? } else { BTreeMap::new() };
     let r = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     let failures: Vec<_> = r
         .failures
@@ -388,11 +387,11 @@ pub fn work(o: &Options) -> Result<bool, String> {
         "segments_cleaned": r.counts.cleaned,
         "segments_reused": r.counts.reused,
         "violations": r.violations,
-        "canaries": canaries,
+        "planted": planted,
         "failures": failures,
         "seconds": start.elapsed().as_secs(),
         "seed": o.seed.seed,
     });
     o.output.write(&json)?;
-    Ok(r.violations == 0 && canaries.values().all(|c| *c))
+    Ok(r.violations == 0 && planted.values().all(|c| *c))
 }

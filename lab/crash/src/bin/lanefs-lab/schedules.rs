@@ -1,4 +1,4 @@
-//! `cargo xtask schedules`: threads in orders drawn from seeds. With `--canary` a mistake is
+//! `cargo xtask schedules`: threads in orders drawn from seeds. With `--planted` a fault is
 //! planted, and the check fails if it was not found.
 //!
 //! Each job is a process of its own: schedules of one process share what the library keeps per
@@ -6,8 +6,8 @@
 
 use clap::Args;
 use lanefs_lab_crash::schedule;
+use lanefs_lab_faults::{Fault, IN_THIS_PROGRAM, plant_everywhere};
 use lanefs_lab_model::harness::{Jobs, Limit, Output, Seed, this_program};
-use lanefs_sync::canary::{Canary, plant_everywhere};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
@@ -24,7 +24,7 @@ pub struct Options {
     twice: bool,
     /// Plant this mistake
     #[arg(long, value_name = "NAME")]
-    canary: Option<String>,
+    planted: Option<String>,
     /// Which job this process is
     #[arg(long, hide = true)]
     child: Option<u64>,
@@ -63,9 +63,14 @@ fn stay(job: u64) {
 fn child(o: &Options, job: u64) -> Result<bool, String> {
     stay(job);
     std::panic::set_hook(Box::new(|_| ()));
-    if let Some(name) = &o.canary {
-        let c = Canary::ALL.into_iter().chain(Canary::OF_THREADS).find(|c| format!("{c:?}") == *name);
-        plant_everywhere(Some(c.ok_or(format!("no canary is called {name}"))?));
+    if let Some(name) = &o.planted {
+        if !IN_THIS_PROGRAM {
+            return Err(
+                "LaneFS is compiled without faults here: call `cargo xtask faults --schedules NAME`".into()
+            );
+        }
+        let c = Fault::ALL.into_iter().chain(Fault::OF_THREADS).find(|c| format!("{c:?}") == *name);
+        plant_everywhere(Some(c.ok_or(format!("no fault is called {name}"))?));
     }
     let (mut steps, mut switches, mut crashes, mut differ, mut many) = (0, 0, 0, 0, 0);
     let (mut late, mut overtaken) = (0, 0);
@@ -88,7 +93,7 @@ fn child(o: &Options, job: u64) -> Result<bool, String> {
         }
         if let Some(v) = r.violation {
             say(format!("found seed {seed}: {}", v.replace('\n', " ")))?;
-            if o.canary.is_some() {
+            if o.planted.is_some() {
                 break;
             }
         }
@@ -120,8 +125,8 @@ fn work(o: &Options) -> Result<bool, String> {
         c.args(["--child", &j.to_string(), "--runs", &runs.to_string()]);
         c.args(["--seed", &(o.seed.seed + j * share).to_string()]);
         c.args(o.twice.then_some("--twice"));
-        if let Some(name) = &o.canary {
-            c.args(["--canary", name]);
+        if let Some(name) = &o.planted {
+            c.args(["--planted", name]);
         }
         if let Some(m) = o.limit.minutes {
             c.args(["--minutes", &m.to_string()]);
@@ -163,8 +168,8 @@ fn work(o: &Options) -> Result<bool, String> {
         "with_several_mlogs": sums[5],
         "faults": { "answered late": sums[6], "overtaken by a later request": sums[7] },
         "violations": found.len(), "failures": found, "seconds": seconds, "seed": o.seed.seed,
-        "per_second": sums[0] as f64 / seconds, "canary": o.canary,
+        "per_second": sums[0] as f64 / seconds, "planted": o.planted,
     });
     o.output.write(&json)?;
-    Ok(found.is_empty() != o.canary.is_some())
+    Ok(found.is_empty() != o.planted.is_some())
 }

@@ -1,11 +1,25 @@
-//! Mistakes planted on purpose, so that the checkers of `lab/crash` can be shown to find them.
-//! Each stands at the line whose loss it imitates. Without the feature `canaries` [`planted`] is a
-//! constant `false`, and nothing of this is in the program; only `lab/crash` asks for the
-//! feature.
+//! Faults planted in LaneFS on purpose, so that the checkers of `lab/crash` can be shown to find
+//! them. The product knows nothing of them: [`copy`] makes a copy of the workspace's source in
+//! which each [`Edit`] has put a question at the line whose loss it imitates, and the checkers are
+//! compiled from the copy once (`cargo xtask faults`). Which fault is planted is chosen at run
+//! time, so one program tries them all.
+//!
+//! In the copy the crates of the product depend on this one, which is why it depends on nothing.
 
-/// What can be planted. The name says what is left out or done wrong.
+pub mod copy;
+mod edits;
+
+pub use edits::{EDITS, Edit};
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Whether this program is compiled from the copy. The copy has `true` here.
+pub const IN_THIS_PROGRAM: bool = false;
+
+/// A fault that can be planted. The name says what is left out or done wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Canary {
+pub enum Fault {
     /// An fsync does not flush.
     FsyncWithoutFlush,
     /// An epoch commit does not flush.
@@ -85,90 +99,76 @@ pub enum Canary {
     TwoMoments,
 }
 
-impl Canary {
-    /// All that a crash or a fault may show.
-    pub const ALL: [Canary; 35] = [
-        Canary::FsyncWithoutFlush,
-        Canary::CommitWithoutFlush,
-        Canary::SlotBeforeTree,
-        Canary::SlotNotFlushed,
-        Canary::RecoveryWithoutFlush,
-        Canary::UncheckedBatch,
-        Canary::UncheckedBlock,
-        Canary::ChecksumWithoutAddress,
-        Canary::DataNotChecked,
-        Canary::EpochWithGap,
-        Canary::NoEpochFilter,
-        Canary::EarlyReuse,
-        Canary::LogReused,
-        Canary::CarriesNothing,
-        Canary::OldVersionWins,
-        Canary::NoClosure,
-        Canary::NoParent,
-        Canary::NoChildren,
-        Canary::MoveInFsync,
-        Canary::SplitRename,
-        Canary::LinkKept,
-        Canary::NamesForgotten,
-        Canary::SyncWithoutCommit,
-        Canary::SyncForgetsWritten,
-        Canary::RenameWithoutContent,
-        Canary::ClockAlone,
-        Canary::PagesSkipped,
-        Canary::NumberReused,
-        Canary::SpaceWithoutEnd,
-        Canary::FlushErrorHidden,
-        Canary::WriteErrorHidden,
-        Canary::PendingUnseen,
-        Canary::RangeMisnamed,
-        Canary::RightsAhead,
-        Canary::RightsNotLogged,
+impl Fault {
+    /// The faults that a power loss or a faulty device must show.
+    pub const ALL: [Fault; 35] = [
+        Fault::FsyncWithoutFlush,
+        Fault::CommitWithoutFlush,
+        Fault::SlotBeforeTree,
+        Fault::SlotNotFlushed,
+        Fault::RecoveryWithoutFlush,
+        Fault::UncheckedBatch,
+        Fault::UncheckedBlock,
+        Fault::ChecksumWithoutAddress,
+        Fault::DataNotChecked,
+        Fault::EpochWithGap,
+        Fault::NoEpochFilter,
+        Fault::EarlyReuse,
+        Fault::LogReused,
+        Fault::CarriesNothing,
+        Fault::OldVersionWins,
+        Fault::NoClosure,
+        Fault::NoParent,
+        Fault::NoChildren,
+        Fault::MoveInFsync,
+        Fault::SplitRename,
+        Fault::LinkKept,
+        Fault::NamesForgotten,
+        Fault::SyncWithoutCommit,
+        Fault::SyncForgetsWritten,
+        Fault::RenameWithoutContent,
+        Fault::ClockAlone,
+        Fault::PagesSkipped,
+        Fault::NumberReused,
+        Fault::SpaceWithoutEnd,
+        Fault::FlushErrorHidden,
+        Fault::WriteErrorHidden,
+        Fault::PendingUnseen,
+        Fault::RangeMisnamed,
+        Fault::RightsAhead,
+        Fault::RightsNotLogged,
     ];
 
-    /// Those that only threads in an order of their own show: a matter of schedules, not of
+    /// The faults that only threads in an order of their own show: a matter of schedules, not of
     /// crashes.
-    pub const OF_THREADS: [Canary; 2] = [Canary::MarkAfterNames, Canary::TwoMoments];
+    pub const OF_THREADS: [Fault; 2] = [Fault::MarkAfterNames, Fault::TwoMoments];
 }
 
-#[cfg(feature = "canaries")]
 std::thread_local! {
-    static PLANTED: std::cell::Cell<Option<Canary>> = const { std::cell::Cell::new(None) };
+    static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
 }
 
-/// Plants a mistake for the calling thread, or takes it out again.
-#[cfg(feature = "canaries")]
-pub fn plant(canary: Option<Canary>) {
-    PLANTED.with(|p| p.set(canary));
+/// One more than the number of the fault that is planted for all threads; zero for none. Relaxed:
+/// it is written before the threads start that read it.
+static EVERYWHERE: AtomicU32 = AtomicU32::new(0);
+
+/// Plants a fault for the calling thread, or takes it out again.
+pub fn plant(fault: Option<Fault>) {
+    PLANTED.with(|p| p.set(fault));
 }
 
-/// What is planted for the calling thread.
-#[cfg(feature = "canaries")]
-pub fn planted_now() -> Option<Canary> {
-    PLANTED.with(std::cell::Cell::get)
+/// Returns the fault that is planted for the calling thread.
+pub fn planted_now() -> Option<Fault> {
+    PLANTED.with(Cell::get)
 }
 
-/// One more than the number of the mistake that is planted for all threads. Relaxed: set before
-/// they start.
-#[cfg(feature = "canaries")]
-static EVERYWHERE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-
-/// Plants a mistake for every thread of the process, or takes it out again.
-#[cfg(feature = "canaries")]
-pub fn plant_everywhere(canary: Option<Canary>) {
-    EVERYWHERE.store(canary.map_or(0, |c| c as u32 + 1), std::sync::atomic::Ordering::Relaxed);
+/// Plants a fault for every thread of the process, or takes it out again.
+pub fn plant_everywhere(fault: Option<Fault>) {
+    EVERYWHERE.store(fault.map_or(0, |f| f as u32 + 1), Ordering::Relaxed);
 }
 
-/// Whether this mistake is planted.
-#[cfg(feature = "canaries")]
+/// Returns whether this fault is planted: the question that the edits put into the copy.
 #[inline]
-pub fn planted(canary: Canary) -> bool {
-    EVERYWHERE.load(std::sync::atomic::Ordering::Relaxed) == canary as u32 + 1
-        || PLANTED.with(|p| p.get() == Some(canary))
-}
-
-/// Whether this mistake is planted: never, without the feature.
-#[cfg(not(feature = "canaries"))]
-#[inline(always)]
-pub const fn planted(_: Canary) -> bool {
-    false
+pub fn planted(fault: Fault) -> bool {
+    EVERYWHERE.load(Ordering::Relaxed) == fault as u32 + 1 || planted_now() == Some(fault)
 }

@@ -1,6 +1,6 @@
-//! Mistakes on purpose, and whether they are found: in the toy file system, in the devices, in the
-//! model of the protocol, and, with the feature `canaries`, in LaneFS itself. A checker that finds
-//! none of them proves nothing.
+//! Faults planted on purpose, and whether they are found: in the toy file system, in the devices,
+//! in the model of the protocol, and, in a program compiled from the copy that `cargo xtask faults`
+//! makes, in LaneFS itself. A checker that finds none of them proves nothing.
 
 use super::device_faults::{DeviceFault, OnFaultyDevice};
 use super::states::Levels;
@@ -8,20 +8,18 @@ use super::system::{LaneFs, System};
 use super::toy::{Bug, Toy};
 use super::{Config, Counts, run};
 use crate::epochs::{self, Fault};
+use lanefs_lab_faults::Fault as Library;
 use lanefs_lab_model::op::Op;
-#[cfg(feature = "canaries")]
-use lanefs_lab_model::scenario::script;
-use lanefs_lab_model::scenario::{Scenario, known};
+use lanefs_lab_model::scenario::{Scenario, known, script};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a mistake may stay hidden.
+/// How long a fault may stay hidden.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Overwriting one file on a small device, with something else that was made durable before.
-#[cfg(feature = "canaries")]
 const CARRY: &[&str] = &["creat /k 100; fsync /k; creat /a 60000; fsync /a; \
      write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a;  \
      write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a;  \
@@ -31,7 +29,6 @@ const CARRY: &[&str] = &["creat /k 100; fsync /k; creat /a 60000; fsync /a; \
      write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a"];
 
 /// The same, with several epochs that such a checkpoint writes again.
-#[cfg(feature = "canaries")]
 const RANGE: &[&str] = &[
     "creat /k 100; fsync /k; creat /l 100; fsync /l; mkdir /d; creat /d/m 100; fsync /d/m; creat /a 60000; fsync /a; \
      write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a; write /a 0 60000; fsync /a;  \
@@ -44,7 +41,6 @@ const RANGE: &[&str] = &[
 
 /// A truncation that nobody made durable, and then so much overwriting that all segments are used
 /// again.
-#[cfg(feature = "canaries")]
 const OVERWRITE: &[&str] = &["creat /a 60000; sync; ckpt; trunc /a 0; creat /b 60000; fsync /b; \
      write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b;  \
      write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b;  \
@@ -53,13 +49,12 @@ const OVERWRITE: &[&str] = &["creat /a 60000; sync; ckpt; trunc /a 0; creat /b 6
      write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b;  \
      write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b; write /b 0 60000; fsync /b"];
 
-/// One mistake.
+/// One fault.
 enum Planted {
     Toy(Bug),
     Device(DeviceFault),
     Model(Fault),
-    #[cfg(feature = "canaries")]
-    Library(lanefs_sync::Canary),
+    Library(Library),
 }
 
 impl Planted {
@@ -68,8 +63,9 @@ impl Planted {
         v.extend(Bug::ALL.map(|b| (format!("toy: {b:?}"), Planted::Toy(b))));
         v.extend(DeviceFault::ALL.map(|l| (format!("device: {l:?}"), Planted::Device(l))));
         v.extend(Fault::ALL.map(|m| (format!("protocol: {m:?}"), Planted::Model(m))));
-        #[cfg(feature = "canaries")]
-        v.extend(lanefs_sync::Canary::ALL.map(|c| (format!("LaneFS: {c:?}"), Planted::Library(c))));
+        if lanefs_lab_faults::IN_THIS_PROGRAM {
+            v.extend(Library::ALL.map(|f| (format!("LaneFS: {f:?}"), Planted::Library(f))));
+        }
         v
     }
 
@@ -89,11 +85,10 @@ impl Planted {
                 end,
             ),
             Planted::Model(m) => epochs::hunt(*m, 200_000).map(|(why, _)| why),
-            #[cfg(feature = "canaries")]
             Planted::Library(c) => {
-                lanefs_sync::canary::plant(Some(*c));
+                lanefs_lab_faults::plant(Some(*c));
                 let found = library(*c);
-                lanefs_sync::canary::plant(None);
+                lanefs_lab_faults::plant(None);
                 found?
             }
         })
@@ -116,8 +111,7 @@ fn any(system: &dyn System, examples: &[Scenario], config: &Config, end: Instant
     })
 }
 
-/// How a mistake in LaneFS is looked for.
-#[cfg(feature = "canaries")]
+/// How a fault in LaneFS is looked for.
 struct Look {
     scripts: &'static [&'static str],
     config: Config,
@@ -126,7 +120,6 @@ struct Look {
 }
 
 /// What is run beside the scripts.
-#[cfg(feature = "canaries")]
 #[derive(PartialEq, Eq)]
 enum With {
     Examples,
@@ -136,15 +129,15 @@ enum With {
     Misreads,
 }
 
-/// Where each mistake shows: scripts for it, then the known examples and random histories.
-#[cfg(feature = "canaries")]
-fn look_for(canary: lanefs_sync::Canary) -> Look {
-    use lanefs_sync::{Canary as C, clock::Clock};
+/// Where each fault shows: scripts for it, then the known examples and random histories.
+fn look_for(fault: Library) -> Look {
+    use lanefs_lab_faults::Fault as C;
+    use lanefs_sync::clock::Clock;
     let mut l = Look { scripts: &[], config: Config::SHORT, system: LaneFs::default(), with: With::Examples };
-    if matches!(canary, C::NoClosure | C::NoParent | C::NoChildren | C::MoveInFsync | C::NoEpochFilter) {
+    if matches!(fault, C::NoClosure | C::NoParent | C::NoChildren | C::MoveInFsync | C::NoEpochFilter) {
         l.system.mount.order = lanefs::Order::Relaxed;
     }
-    match canary {
+    match fault {
         C::EarlyReuse => (l.scripts, l.config.blocks) = (OVERWRITE, 384),
         C::CarriesNothing => (l.scripts, l.config.blocks) = (CARRY, 384),
         C::EpochWithGap => {
@@ -225,11 +218,10 @@ fn look_for(canary: lanefs_sync::Canary) -> Look {
     l
 }
 
-/// The scripts that show a mistake, and what they are run with.
-#[cfg(feature = "canaries")]
+/// The scripts that show a fault, and what they are run with.
 pub struct Scripts {
-    /// The mistake.
-    pub canary: String,
+    /// The fault.
+    pub fault: String,
     /// Its scripts.
     pub scenarios: Vec<Scenario>,
     /// How they are run.
@@ -238,29 +230,27 @@ pub struct Scripts {
     pub system: LaneFs,
 }
 
-/// The scripts of all mistakes in LaneFS that have some; nothing is planted.
-#[cfg(feature = "canaries")]
+/// The scripts of all faults in LaneFS that have some; nothing is planted.
 pub fn scripts() -> Result<Vec<Scripts>, String> {
     let mut all = Vec::new();
-    for canary in lanefs_sync::Canary::ALL {
-        let Look { scripts, config, system, .. } = look_for(canary);
+    for fault in Library::ALL {
+        let Look { scripts, config, system, .. } = look_for(fault);
         let mut scenarios = Vec::new();
         for (i, text) in scripts.iter().enumerate() {
             scenarios.push(Scenario { name: format!("script {i}"), steps: script(text)?, setup: 0 });
         }
         if !scenarios.is_empty() {
-            all.push(Scripts { canary: format!("{canary:?}"), scenarios, config, system });
+            all.push(Scripts { fault: format!("{fault:?}"), scenarios, config, system });
         }
     }
     Ok(all)
 }
 
 /// Runs until something is found, at most [`LIMIT`]: by what.
-#[cfg(feature = "canaries")]
-fn library(canary: lanefs_sync::Canary) -> Result<Option<String>, String> {
+fn library(fault: Library) -> Result<Option<String>, String> {
     use super::{medium::run_medium, workloads};
     use crate::simulate::Choice;
-    let l = look_for(canary);
+    let l = look_for(fault);
     let end = Instant::now() + LIMIT;
     let in_time = |_: &u64| Instant::now() < end;
     match l.with {
@@ -291,15 +281,17 @@ fn library(canary: lanefs_sync::Canary) -> Result<Option<String>, String> {
 }
 
 /// The number of the rule that a violation quotes first.
-#[cfg(feature = "canaries")]
 fn rule_of(violation: &str) -> &str {
     violation.split(':').next().unwrap_or_default()
 }
 
-/// Tries all mistakes with `part` in their names; which were found.
+/// Tries all faults with `part` in their names; which were found.
 pub fn hunt_all(jobs: usize, part: &str) -> Result<BTreeMap<String, bool>, String> {
     let done = Mutex::new(BTreeMap::new());
     let failed = Mutex::new(None);
+    if part.starts_with("LaneFS") && !lanefs_lab_faults::IN_THIS_PROGRAM {
+        return Err("LaneFS is compiled without faults here: call `cargo xtask faults`".into());
+    }
     let mut all = Planted::all();
     all.retain(|p| p.0.contains(part));
     let next = AtomicUsize::new(0);
@@ -314,8 +306,8 @@ pub fn hunt_all(jobs: usize, part: &str) -> Result<BTreeMap<String, bool>, Strin
                             let seconds = began.elapsed().as_secs_f64();
                             let found = by.is_some() && began.elapsed() < LIMIT;
                             match by {
-                                Some(by) => eprintln!("canary {name}: found in {seconds:.1} s by {by}"),
-                                None => eprintln!("canary {name}: NOT FOUND in {seconds:.1} s"),
+                                Some(by) => eprintln!("planted {name}: found in {seconds:.1} s by {by}"),
+                                None => eprintln!("planted {name}: NOT FOUND in {seconds:.1} s"),
                             }
                             done.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), found);
                         }

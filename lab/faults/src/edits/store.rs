@@ -1,0 +1,197 @@
+//! Edits of the store and of the format.
+
+use super::Edit;
+use crate::Fault;
+
+const BATCH: &str = "crates/lanefs-format/src/batch.rs";
+const CHECKSUM: &str = "crates/lanefs-format/src/checksum.rs";
+const LOG_SEGMENT: &str = "crates/lanefs-store/src/log/segment.rs";
+const LOG_MESSAGE: &str = "crates/lanefs-store/src/log/message.rs";
+const LOG_IO: &str = "crates/lanefs-store/src/log/io.rs";
+const LOG_SPACE: &str = "crates/lanefs-store/src/log/space.rs";
+const ENGINE_FOLD_APPLY: &str = "crates/lanefs-store/src/engine/fold/apply.rs";
+const ENGINE_CHECKPOINT_SLOTS: &str = "crates/lanefs-store/src/engine/checkpoint/slots.rs";
+const ENGINE_CHECKPOINT: &str = "crates/lanefs-store/src/engine/checkpoint/mod.rs";
+const RECOVERY: &str = "crates/lanefs-store/src/recovery/mod.rs";
+const ENGINE_COMMITS: &str = "crates/lanefs-store/src/engine/commits.rs";
+const RECOVERY_SCAN: &str = "crates/lanefs-store/src/recovery/scan.rs";
+
+pub const EDITS: &[Edit] = &[
+    Edit {
+        fault: Fault::UncheckedBatch,
+        file: BATCH,
+        from: "if sum != f.crc.get() {",
+        to: "if sum != f.crc.get() && !$PLANTED {",
+    },
+    Edit {
+        fault: Fault::ChecksumWithoutAddress,
+        file: CHECKSUM,
+        from: "!(fold(addr.0) ^",
+        to: "!(fold(if $PLANTED { 0 } else { addr.0 }) ^",
+    },
+    Edit {
+        fault: Fault::UncheckedBlock,
+        file: CHECKSUM,
+        from: "block_crc(r.addr, bytes) == r.crc",
+        to: "block_crc(r.addr, bytes) == r.crc || $PLANTED",
+    },
+    Edit {
+        fault: Fault::EarlyReuse,
+        file: LOG_SEGMENT,
+        from: "self.meta(seg).live.fetch_sub(n, Relaxed);",
+        to: "\
+let left = self.meta(seg).live.fetch_sub(n, Relaxed) - n;
+if left == 0 && $PLANTED && self.info(seg).state == State::Full {
+    self.release(seg);
+}",
+    },
+    Edit {
+        fault: Fault::FsyncWithoutFlush,
+        file: LOG_MESSAGE,
+        from: "self.io.flush(mask)?;",
+        to: "\
+if !placed.is_empty() && $PLANTED {
+    return Ok(());
+}
+self.io.flush(mask)?;",
+    },
+    Edit {
+        fault: Fault::CommitWithoutFlush,
+        file: LOG_MESSAGE,
+        from: "self.io.flush(mask)?;",
+        to: "\
+if placed.is_empty() && $PLANTED {
+    return Ok(());
+}
+self.io.flush(mask)?;",
+    },
+    Edit {
+        fault: Fault::WriteErrorHidden,
+        file: LOG_IO,
+        from: "\
+Err(e) => {
+    self.fail(&e);
+    Err(e)
+}",
+        to: "\
+Err(_) if $PLANTED => Ok(busy.iter().fold(0, |m, &d| m | 1 << d)),
+Err(e) => {
+    self.fail(&e);
+    Err(e)
+}",
+    },
+    Edit {
+        fault: Fault::FlushErrorHidden,
+        file: LOG_IO,
+        from: "&& let Err(e) = gate.flush()",
+        to: "\
+&& let Err(e) = gate.flush()
+&& !$PLANTED",
+    },
+    Edit {
+        fault: Fault::SpaceWithoutEnd,
+        file: LOG_SPACE,
+        from: "let ok = self.free.try_sub(lane, blocks);",
+        to: "let ok = self.free.try_sub(lane, blocks) || $PLANTED;",
+    },
+    Edit {
+        fault: Fault::LinkKept,
+        file: ENGINE_FOLD_APPLY,
+        from: "if let Some((old, _)) = f.old {",
+        to: "\
+if let Some((old, _)) = f.old
+    && !(f.new.is_some() && $PLANTED)
+{",
+    },
+    Edit {
+        fault: Fault::SlotNotFlushed,
+        file: ENGINE_CHECKPOINT_SLOTS,
+        from: "\
+self.log.io.flush(1)?;
+// The commit point",
+        to: "\
+if !$PLANTED {
+    self.log.io.flush(1)?;
+}
+// The commit point",
+    },
+    Edit {
+        fault: Fault::RecoveryWithoutFlush,
+        file: ENGINE_CHECKPOINT,
+        from: "\
+self.log.io.flush(self.log.io.all())?;
+self.carried_is_durable(m);
+// 7. The slot.",
+        to: "\
+let skipped = m.durable == 0 && $PLANTED;
+if !skipped {
+    self.log.io.flush(self.log.io.all())?;
+    self.carried_is_durable(m);
+}
+// 7. The slot.",
+    },
+    Edit {
+        fault: Fault::RecoveryWithoutFlush,
+        file: RECOVERY,
+        from: "\
+if !self.engine.log.read_only {
+    self.engine.log.io.flush(self.engine.log.io.all())?;",
+        to: "\
+if !self.engine.log.read_only && !$PLANTED {
+    self.engine.log.io.flush(self.engine.log.io.all())?;",
+    },
+    Edit {
+        fault: Fault::SlotBeforeTree,
+        file: ENGINE_CHECKPOINT,
+        from: "if !skipped {",
+        to: "if !skipped && !$PLANTED {",
+    },
+    Edit {
+        fault: Fault::CarriesNothing,
+        file: ENGINE_CHECKPOINT,
+        from: "if folding && !late {",
+        to: "if folding && !late || $PLANTED {",
+    },
+    Edit {
+        fault: Fault::RangeMisnamed,
+        file: ENGINE_COMMITS,
+        from: "previous: first.previous,",
+        to: "previous: if $PLANTED { last.previous } else { first.previous },",
+    },
+    Edit {
+        fault: Fault::LogReused,
+        file: RECOVERY,
+        from: "fill_pools(needed);",
+        to: "fill_pools(|s| needed(s) && !$PLANTED);",
+    },
+    Edit {
+        fault: Fault::DataNotChecked,
+        file: RECOVERY,
+        from: "if arrived || msg.acked {",
+        to: "if arrived || msg.acked || $PLANTED {",
+    },
+    Edit {
+        fault: Fault::NoEpochFilter,
+        file: RECOVERY,
+        from: "groups_above(&msg.message.groups, last)",
+        to: "groups_above(&msg.message.groups, if $PLANTED { 0 } else { last })",
+    },
+    Edit {
+        fault: Fault::OldVersionWins,
+        file: RECOVERY,
+        from: "(r.ino, r.version, !r.is_whole(), r.xattrs.is_none())",
+        to: "(r.ino, if $PLANTED { !r.version } else { r.version }, !r.is_whole(), r.xattrs.is_none())",
+    },
+    Edit {
+        fault: Fault::OldVersionWins,
+        file: RECOVERY,
+        from: "i.state.version() >= r.version {",
+        to: "i.state.version() >= r.version && !$PLANTED {",
+    },
+    Edit {
+        fault: Fault::EpochWithGap,
+        file: RECOVERY_SCAN,
+        from: "if epoch > last && whole && previous <= last.max(known) {",
+        to: "if epoch > last && (whole && previous <= last.max(known) || $PLANTED) {",
+    },
+];
