@@ -18,9 +18,10 @@ use crate::common::*;
 use crate::device::{Device, Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan, WriteReq};
 use crate::fsck::{self, FsckOptions};
 use crate::log::segment::State;
-use crate::model::{Model, Random, Told, Watch};
+use crate::model::{Model, Told, Watch};
 use crate::testing::leave;
 use crate::*;
+use lanefs_sync::random::Rng;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -151,7 +152,7 @@ fn run(base: &Arc<MemoryImage>, h: History, refused: Refused) -> Outcome {
     if let Refused::Room { call, blocks } = refused {
         w.room = Some((call, blocks));
     }
-    let (mut m, mut r) = (Model::new(&s), Random(h.seed));
+    let (mut m, mut r) = (Model::new(&s), Rng::new(h.seed));
     let is_refused = |w: &Watcher| w.refused.get() || !faulty.fired().is_empty();
     let mut work = || -> Result<()> {
         m.crowd(&s, h.crowd, &w)?;
@@ -225,7 +226,7 @@ fn every_one(h: History, one_in: u64) {
         cases.extend((0..of(&all.requests[0])).map(|n| Refused::Request(kind, n)));
         cases.extend((0..of(&all.requests[1])).map(|n| Refused::WhenOpened(kind, n)));
     }
-    let mut pick = Random(h.seed);
+    let mut pick = Rng::new(h.seed);
     cases.retain(|c| match &only {
         Some(o) => format!("{c:?}") == *o,
         None => pick.below(one_in) == 0,

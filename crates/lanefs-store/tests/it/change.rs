@@ -1,10 +1,11 @@
 //! Volumes that grow and change their label, and lose power while they do.
 
 use crate::common::*;
-use crate::model::{Model, Random, Told};
+use crate::model::{Model, Told};
 use lanefs_store::device::{Crash, Device, Fate, FileDevice, MemoryDevice, MemoryImage, Recorder};
 use lanefs_store::fsck::{FsckOptions, check};
 use lanefs_store::*;
+use lanefs_sync::random::Rng;
 use std::sync::Arc;
 
 const SMALL: u64 = 2 << 20;
@@ -81,7 +82,7 @@ fn a_power_loss_at_any_moment_of_growing_leaves_the_old_size_or_the_new() {
     let d: Dev = Arc::new(recorder.wrap(base.fork().unwrap()));
     let (s, _) = open(&d);
     let mut m = Model::new(&s);
-    let mut r = Random(7);
+    let mut r = Rng::new(7);
     for _ in 0..80 {
         m.step(&s, &mut r, &*recorder).unwrap();
     }
@@ -131,7 +132,7 @@ fn what_is_written_behind_the_old_end_survives_crashes_and_a_close() {
         let d: Dev = Arc::new(recorder.wrap(base.fork().unwrap()));
         let (s, _) = open(&d);
         let mut m = Model::new(&s);
-        let mut r = Random(seed);
+        let mut r = Rng::new(seed);
         let free = s.space().free;
         for n in 0..400 {
             if n == 60 {

@@ -1,9 +1,10 @@
 //! Power loss at every kind of moment, also during recovery, against a model.
 
 use crate::common::*;
-use crate::model::{Model, Random, Told, Watch};
+use crate::model::{Model, Told, Watch};
 use lanefs_store::device::{Crash, Device, MemoryImage, Recorder};
 use lanefs_store::*;
+use lanefs_sync::random::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ fn run(base: &Arc<MemoryImage>, seed: u64, steps: usize, instants: u64) {
     let d: Dev = Arc::new(recorder.wrap(base.fork().unwrap()));
     let (s, _) = open(&d);
     let mut m = Model::new(&s);
-    let mut r = Random(seed);
+    let mut r = Rng::new(seed);
     for _ in 0..steps {
         m.step(&s, &mut r, &*recorder).unwrap();
     }
@@ -140,7 +141,7 @@ fn flipped_bits_are_errors_never_wrong_data() {
     s.close().unwrap();
     drop(s);
     let image = MemoryImage::capture(&*d).unwrap();
-    let mut r = Random(5);
+    let mut r = Rng::new(5);
     let mut noticed = 0;
     for _ in 0..300 {
         let m = image.fork().unwrap();
@@ -186,7 +187,7 @@ fn threads_in_shared_files_keep_what_was_acknowledged() {
     recorder.mark("begun");
     let seed = |t: u64, op: u64| t << 32 | op;
     let target = |t: u64, op: u64| {
-        let mut r = Random(seed(t, op));
+        let mut r = Rng::new(seed(t, op));
         (50 + r.below(2), r.below(8) * THREADS + t, r.below(3) == 0)
     };
     std::thread::scope(|scope| {
@@ -213,7 +214,7 @@ fn threads_in_shared_files_keep_what_was_acknowledged() {
     drop(s);
     let log = recorder.log();
     let begun = log.marks.iter().find(|(_, m)| &**m == "begun").unwrap().0;
-    let mut r = Random(3);
+    let mut r = Rng::new(3);
     for n in 0..60 {
         let at = begun + 1 + r.below(log.now - begun);
         let crash = Crash::new(&log, at);

@@ -11,17 +11,9 @@
 use crate::common::*;
 use lanefs_format::record::Effect;
 use lanefs_store::*;
+use lanefs_sync::random::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
 
 /// What is told of the work while it is done.
 pub trait Watch {
@@ -173,7 +165,7 @@ impl Model {
     }
 
     /// One call, random; an error if the store does not go on.
-    pub fn step(&mut self, s: &Store, r: &mut Random, w: &dyn Watch) -> Result<()> {
+    pub fn step(&mut self, s: &Store, r: &mut Rng, w: &dyn Watch) -> Result<()> {
         self.op += 1;
         let live: Vec<u64> = self.files.iter().filter(|(_, f)| !f.dead).map(|(i, _)| *i).collect();
         let pick = live.get(r.below(live.len().max(1) as u64) as usize).copied();
@@ -280,7 +272,7 @@ impl Model {
         Ok(())
     }
 
-    fn cut(&mut self, s: &Store, r: &mut Random, ino: u64) -> Result<()> {
+    fn cut(&mut self, s: &Store, r: &mut Rng, ino: u64) -> Result<()> {
         let mtime = self.op;
         let before = self.files[&ino].now.clone();
         let f = self.files.get_mut(&ino).unwrap();
@@ -304,7 +296,7 @@ impl Model {
     }
 
     /// Keeps room for some pages, behind the end of the file too, and says so in an update.
-    fn preallocate(&mut self, s: &Store, r: &mut Random, w: &dyn Watch, ino: u64) -> Result<()> {
+    fn preallocate(&mut self, s: &Store, r: &mut Rng, w: &dyn Watch, ino: u64) -> Result<()> {
         let first = at(ino, r.below(places(ino))) + r.below(3);
         let pages = first..first + 1 + r.below(12);
         let size = self.files[&ino].now.size;
@@ -333,7 +325,7 @@ impl Model {
         Ok(())
     }
 
-    fn write(&mut self, s: &Store, r: &mut Random, w: &dyn Watch, ino: u64, durable: bool) -> Result<()> {
+    fn write(&mut self, s: &Store, r: &mut Rng, w: &dyn Watch, ino: u64, durable: bool) -> Result<()> {
         let promised = 12;
         if !s.reserve(0, promised) {
             return Ok(()); // Full.
@@ -372,14 +364,24 @@ impl Model {
         }
         f.states.insert(self.op, f.now.clone());
         let size = f.now.size;
-        let groups = if durable { self.pending.clone() } else { Vec::new() };
-        let lane = r.below(3) as usize;
-        insist(s, || {
+        let (lane, mtime) = (r.below(3) as usize, self.op);
+        let send = |m: &Model| {
+            let groups = if durable { m.pending.clone() } else { Vec::new() };
             let pages = pages.iter().map(|&(p, seed, len)| (p, block(seed, len))).collect();
             let mut u = update(ino, size, pages);
-            (u.reserved, u.attrs.mtime, u.xattrs) = (promised as u32, self.op, xattrs.clone());
-            s.submit(Transaction { lane, ..tx(durable, groups.clone(), vec![u]) })
-        })?;
+            (u.reserved, u.attrs.mtime, u.xattrs) = (promised as u32, mtime, xattrs.clone());
+            s.submit(Transaction { lane, ..tx(durable, groups, vec![u]) })
+        };
+        let mut sent = send(self);
+        if matches!(sent, Err(StoreError::NoSpace)) {
+            // Names have no promise here, so they can fill the log of a small volume. The library
+            // folds them before; this model does so when it hears of it.
+            self.fold(s, w)?;
+        }
+        if sent.is_err() {
+            sent = insist(s, || send(self));
+        }
+        sent?;
         if durable {
             w.acked(format!("file {ino} {}", self.op));
             w.acked(format!("names {}", self.history.len() - 1));
