@@ -20,6 +20,7 @@ pub mod machine;
 pub mod matrix;
 pub mod name;
 pub mod pin;
+pub mod processors;
 pub mod ratios;
 pub mod registry;
 pub mod report;

@@ -14,6 +14,8 @@ use crate::workload::yardsticks::*;
 pub enum Group {
     /// FxMark's nineteen.
     Micro,
+    /// In the manner of FxMark, and not among its nineteen.
+    More,
     /// The macro workloads of the papers.
     Papers,
     /// Programs of their own: mounted file systems only.
@@ -88,6 +90,7 @@ table! {
     Micro mwum plain Mwum,
     Micro mwrl plain Mwrl,
     Micro mwrm plain Mwrm,
+    More create_unlink plain CreateUnlink,
     Papers varmail plain Varmail,
     Papers varmail_private plain VarmailPrivate,
     Papers fileserver plain Fileserver,
@@ -114,8 +117,8 @@ pub fn all() -> &'static [Entry] {
     ALL
 }
 
-/// The workloads a list names: names in any case, `all` (the nineteen), `papers`, `external`,
-/// `yardsticks`, `everything`; each once.
+/// The workloads a list names: names in any case, `all` (the nineteen), `more`, `papers`,
+/// `external`, `yardsticks`, `everything`; each once.
 pub fn select(list: &[String]) -> Res<Vec<&'static Entry>> {
     let mut chosen: Vec<&'static Entry> = Vec::new();
     for name in list.iter().flat_map(|l| l.split(',')).map(str::trim).filter(|n| !n.is_empty()) {
@@ -124,6 +127,7 @@ pub fn select(list: &[String]) -> Res<Vec<&'static Entry>> {
         for entry in ALL {
             let hit = match name.to_ascii_lowercase().as_str() {
                 "all" | "micro" | "fxmark" => entry.group == Group::Micro,
+                "more" => entry.group == Group::More,
                 "papers" | "macro" => entry.group == Group::Papers,
                 "external" => entry.group == Group::External,
                 "yardsticks" => entry.group == Group::Yardstick,
@@ -138,7 +142,7 @@ pub fn select(list: &[String]) -> Res<Vec<&'static Entry>> {
         if !matched {
             let names: Vec<&str> = ALL.iter().map(|e| e.info.name).collect();
             return Err(Failure::new(format!(
-                "no workload `{name}`; there are all, papers, external, yardsticks, everything, {}",
+                "no workload `{name}`; there are all, more, papers, external, yardsticks, everything, {}",
                 names.join(", ")
             )));
         }

@@ -51,6 +51,17 @@ pub struct CellResult {
     /// waited or were not running is not in it.
     #[serde(default)]
     pub cpu_ns: f64,
+    /// Nanoseconds of processor time of everybody per unit, median of the repeats: all threads of
+    /// this process, of the kernel, and of a mount's server.
+    #[serde(default)]
+    pub cpu_ns_all: f64,
+    /// Median rate of a sustained run: with the last sync and all work of the background inside
+    /// the clock. `ops_per_s` is the same number then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sustained_ops_per_s: Option<f64>,
+    /// Units done in each second of the last repeat of a sustained run; the last one is a part.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub per_second: Vec<u64>,
     /// Allocations per operation and their bytes, where they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocated: Option<(f64, f64)>,
@@ -158,6 +169,8 @@ impl CellResult {
             p999_ns: quantile(&latencies, 0.999),
             max_ns: latencies.last().map_or(0, |&(v, _)| v),
             cpu_ns: median(&outcomes.iter().map(|o| o.cpu_ns).collect::<Vec<f64>>()),
+            cpu_ns_all: median(&outcomes.iter().map(|o| o.cpu_ns_all).collect::<Vec<f64>>()),
+            per_second: outcomes.last().map(|o| o.per_second.clone()).unwrap_or_default(),
             allocated: outcomes.last().and_then(|o| o.allocated),
             traffic: outcomes.last().and_then(|o| o.traffic),
             runs,

@@ -28,9 +28,10 @@ pub(super) fn count(args: &CountArgs) -> Res<i32> {
         seconds: 0.0,
         warmup: 0.0,
         processes: false,
+        sustained: false,
         ops: Some(args.ops),
         // A stock as large as it is otherwise takes long under valgrind.
-        params: Params { scale: 0.125, loadfile: None },
+        params: Params { scale: 0.125, ..Params::default() },
     };
     let mut target = TargetSpec::parse("mem:1G,background=no")?.open(false)?;
     for entry in select(std::slice::from_ref(&args.workload))? {

@@ -14,10 +14,14 @@ use crate::target::{Named, OpenTarget};
 use crate::workload::Params;
 use std::path::{Path, PathBuf};
 
+/// What all workers of a sustained run have in stock: as many files as fit into 4 GiB of
+/// every file system as it is made by default.
+const SUSTAINED_STOCK: u64 = 200_000;
+
 /// How cells are run: shared by `run` and `compare`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Cells {
-    /// Workloads: names, `all` (FxMark's nineteen), `papers`, `external` (db_bench), `yardsticks`,
+    /// Workloads: names, `all` (FxMark's nineteen), `more`, `papers`, `external` (db_bench), `yardsticks`,
     /// `everything`.
     #[arg(long, value_delimiter = ',', default_value = "all")]
     pub workloads: Vec<String>,
@@ -30,6 +34,14 @@ pub struct Cells {
     /// Seconds of warm-up [default: a fifth of --seconds, at most 1].
     #[arg(long)]
     pub warmup: Option<f64>,
+    /// Long rounds with a large stock, until everything is done: the last sync and all work of the
+    /// background are inside the clock. Ten seconds and more (--seconds) tell what an hour would.
+    #[arg(long)]
+    pub sustained: bool,
+    /// With --sustained: files, or blocks of 4 KiB, that each worker has in stock [default: 200000
+    /// divided by the workers].
+    #[arg(long, value_name = "N")]
+    pub stock: Option<u64>,
     /// Repeats of each cell; the median counts.
     #[arg(long, default_value_t = 3)]
     pub repeats: usize,
@@ -57,6 +69,12 @@ impl Cells {
         if self.workers.iter().any(|&w| w == 0 || w > 1024) || self.repeats == 0 || self.repeats > 1000 {
             return Err("--workers must be 1 to 1024 and --repeats 1 to 1000".to_string().into());
         }
+        if self.stock.is_some_and(|n| n < 64) || self.stock.is_some() && !self.sustained {
+            return Err("--stock is at least 64, and for --sustained".to_string().into());
+        }
+        if self.sustained && self.processes {
+            return Err("--sustained has worker threads: leave --processes out".to_string().into());
+        }
         if !sane(self.scale, 0.000_001) {
             return Err("--scale must be a positive number".to_string().into());
         }
@@ -65,13 +83,16 @@ impl Cells {
 
     /// The plan for this many workers.
     pub fn plan(&self, workers: usize, processes: bool) -> Plan {
+        let warmup = if self.sustained { 0.0 } else { (self.seconds / 5.0).min(1.0) };
+        let stock = self.sustained.then(|| self.stock.unwrap_or(SUSTAINED_STOCK / workers.max(1) as u64));
         Plan {
             workers,
             seconds: self.seconds,
-            warmup: self.warmup.unwrap_or((self.seconds / 5.0).min(1.0)),
+            warmup: self.warmup.unwrap_or(warmup),
+            sustained: self.sustained,
             processes,
             ops: None,
-            params: Params { scale: self.scale, loadfile: self.loadfile.clone() },
+            params: Params { scale: self.scale, stock, loadfile: self.loadfile.clone() },
         }
     }
 }
@@ -127,7 +148,7 @@ pub fn matrix(
                     continue;
                 }
                 let processes = cells.processes && matches!(target.target, OpenTarget::Dir(_));
-                let result = CellResult {
+                let mut result = CellResult {
                     target: target.name.clone(),
                     workload: entry.info.name.to_string(),
                     workers,
@@ -138,6 +159,7 @@ pub fn matrix(
                     seconds: cells.seconds,
                     ..CellResult::from_runs(&outcomes[at])
                 };
+                result.sustained_ops_per_s = cells.sustained.then_some(result.ops_per_s);
                 told = told.and(progress.row(&result));
                 file.results.push(result);
             }

@@ -36,15 +36,24 @@ impl Progress {
     /// The table's head.
     pub fn head(&self) -> Res<()> {
         self.line(&format!(
-            "{:<16} {:<14} {:>7} {:>10} {:>7} {:>10} {:>10} {:>10} {:>10}",
-            "workload", "target", "workers", "per second", "spread", "p50", "p99", "p99.9", "cpu"
+            "{:<16} {:<14} {:>7} {:>10} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10}",
+            "workload",
+            "target",
+            "workers",
+            "per second",
+            "spread",
+            "p50",
+            "p99",
+            "p99.9",
+            "cpu",
+            "cpu of all"
         ))
     }
 
     /// A finished cell.
     pub fn row(&self, r: &CellResult) -> Res<()> {
         self.line(&format!(
-            "{:<16} {:<14} {:>7} {:>10} {:>6.1}% {:>10} {:>10} {:>10} {:>10}",
+            "{:<16} {:<14} {:>7} {:>10} {:>6.1}% {:>10} {:>10} {:>10} {:>10} {:>10}",
             r.workload,
             r.target,
             r.workers,
@@ -53,7 +62,8 @@ impl Progress {
             span(r.p50_ns),
             span(r.p99_ns),
             span(r.p999_ns),
-            span(r.cpu_ns as u64)
+            span(r.cpu_ns as u64),
+            span(r.cpu_ns_all as u64)
         ))
     }
 

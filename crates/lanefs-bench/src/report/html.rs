@@ -173,7 +173,7 @@ fn panel(name: &str, cells: &[Coloured<'_>]) -> String {
 fn numbers(cells: &[&CellResult]) -> String {
     let mut out = String::from(
         "<h2>All numbers</h2><div class=\"wide\"><table><thead><tr><th>workload</th><th>target</th><th>workers</th><th>per second</th>\
-         <th>spread</th><th>p50</th><th>p99</th><th>p99.9</th><th>cpu each</th></tr></thead><tbody>",
+         <th>spread</th><th>p50</th><th>p99</th><th>p99.9</th><th>cpu each</th><th>of all</th></tr></thead><tbody>",
     );
     for r in cells {
         let _ = write!(
@@ -187,7 +187,8 @@ fn numbers(cells: &[&CellResult]) -> String {
             span(r.p50_ns),
             span(r.p99_ns),
             span(r.p999_ns),
-            span(r.cpu_ns as u64)
+            span(r.cpu_ns as u64),
+            span(r.cpu_ns_all as u64)
         );
     }
     out + "</tbody></table></div>"

@@ -3,6 +3,7 @@
 
 use super::control::Control;
 use super::shared_memory::Shared;
+use super::sustained::Span;
 use super::tally::{CellOutcome, Tally, merge};
 use super::{Plan, timed};
 use crate::clock::clock;
@@ -28,14 +29,18 @@ pub fn run<T: Target, W: Workload<T>>(target: &mut T, plan: &Plan) -> Res<CellOu
 fn within<T: Target, W: Workload<T>>(target: &T, plan: &Plan) -> Res<CellOutcome> {
     let cx = Cx { target, workers: plan.workers, params: &plan.params };
     W::shared(&cx)?;
+    let span = Span::new(target.helpers());
     let control = Shared::new(Control::new(processors::<T, W>(&cx).len(), plan.warmup, plan.seconds))?;
     let tallies = if plan.processes {
         if !target.processes() {
             return Err(Failure::new("an in-process volume has worker threads only"));
         }
-        processes::<T, W>(&cx, &control, plan)?
+        if plan.sustained {
+            return Err(Failure::new("a sustained run has worker threads only"));
+        }
+        processes::<T, W>(&cx, &control, plan, &span)?
     } else {
-        threads::<T, W>(&cx, &control, plan)?
+        threads::<T, W>(&cx, &control, plan, &span)?
     };
     Ok(merge(&tallies))
 }
@@ -61,7 +66,12 @@ fn first_failure(results: Vec<Res<Tally>>) -> Res<Vec<Tally>> {
     }
 }
 
-fn threads<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, plan: &Plan) -> Res<Vec<Tally>> {
+fn threads<T: Target, W: Workload<T>>(
+    cx: &Cx<'_, T>,
+    control: &Control,
+    plan: &Plan,
+    span: &Span,
+) -> Res<Vec<Tally>> {
     let results = std::thread::scope(|scope| {
         let handles: Vec<_> = processors::<T, W>(cx)
             .into_iter()
@@ -71,7 +81,7 @@ fn threads<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, plan: &
                     pin(&cpus);
                     // A panic must free the others from their meeting.
                     std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                        timed::worker::<T, W>(cx, control, id, plan.ops)
+                        timed::worker::<T, W>(cx, control, id, plan, span)
                     }))
                     .unwrap_or_else(|_| {
                         control.abort();
@@ -100,11 +110,16 @@ struct Child {
     pipe: std::io::PipeReader,
 }
 
-fn processes<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, plan: &Plan) -> Res<Vec<Tally>> {
+fn processes<T: Target, W: Workload<T>>(
+    cx: &Cx<'_, T>,
+    control: &Control,
+    plan: &Plan,
+    span: &Span,
+) -> Res<Vec<Tally>> {
     let mut children = Vec::new();
     let mut started = Ok(());
     for (id, cpus) in processors::<T, W>(cx).iter().enumerate() {
-        match spawn::<T, W>(cx, control, id, cpus, plan) {
+        match spawn::<T, W>(cx, control, id, cpus, plan, span) {
             Ok(child) => children.push(child),
             Err(e) => {
                 control.abort();
@@ -154,6 +169,7 @@ fn spawn<T: Target, W: Workload<T>>(
     id: usize,
     cpus: &[usize],
     plan: &Plan,
+    span: &Span,
 ) -> Res<Child> {
     let (reader, mut writer) = std::io::pipe().at("making a pipe")?;
     // SAFETY: the child runs only this function: it uses its own copies of the parent's memory
@@ -168,7 +184,7 @@ fn spawn<T: Target, W: Workload<T>>(
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
         pin(cpus);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            timed::worker::<T, W>(cx, control, id, plan.ops)
+            timed::worker::<T, W>(cx, control, id, plan, span)
         }))
         .unwrap_or_else(|_| {
             control.abort();

@@ -105,20 +105,14 @@ impl Control {
         (self.round_over.0.load(Ordering::Relaxed) | self.abort.0.load(Ordering::Relaxed)) != 0
     }
 
-    /// Waits for all workers and answers what comes next; returns at the start of the round.
-    /// `ended` is when the caller's last round ended.
-    pub fn meet(&self, ended: Option<u64>) -> Result<Round, Aborted> {
-        if let Some(ticks) = ended {
-            // Relaxed: read by the leader, whose `arrived` increment reads from ours (release
-            // sequence).
-            self.ended.fetch_max(ticks, Ordering::Relaxed);
-        }
+    /// Waits for all workers, and for what the last one to arrive does while all wait.
+    pub fn gather(&self, lead: impl FnOnce()) -> Result<(), Aborted> {
         // Acquire: nobody can start a new generation before the caller arrived, so this is the
         // meeting's own.
         let generation = self.generation.0.load(Ordering::Acquire);
         // AcqRel: the leader sees what everybody did before arriving.
         if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.workers {
-            self.lead();
+            lead();
             self.arrived.0.store(0, Ordering::Relaxed);
             // Release: publishes what `lead` wrote (rule 1).
             self.generation.0.store(generation.wrapping_add(1), Ordering::Release);
@@ -136,6 +130,18 @@ impl Control {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Waits for all workers and answers what comes next; returns at the start of the round.
+    /// `ended` is when the caller's last round ended.
+    pub fn meet(&self, ended: Option<u64>) -> Result<Round, Aborted> {
+        if let Some(ticks) = ended {
+            // Relaxed: read by the leader, whose `arrived` increment reads from ours (release
+            // sequence).
+            self.ended.fetch_max(ticks, Ordering::Relaxed);
+        }
+        self.gather(|| self.lead())?;
         let phase = self.phase.load(Ordering::Relaxed);
         if phase != END && self.aborted() {
             return Err(Aborted);

@@ -3,6 +3,7 @@
 mod cell;
 mod control;
 mod shared_memory;
+mod sustained;
 mod tally;
 mod timed;
 
@@ -22,6 +23,9 @@ pub struct Plan {
     pub processes: bool,
     /// Exactly so many operations and no clock: for a profiler that counts.
     pub ops: Option<u64>,
+    /// The rounds are long, and the clock runs until all that they caused is done: see
+    /// [`sustained`].
+    pub sustained: bool,
     /// What may be set for the workload.
     pub params: crate::workload::Params,
 }

@@ -36,6 +36,10 @@ pub struct Tally {
     pub traffic: Option<(u64, u64, u64)>,
     /// Sampled latencies: nanoseconds and how often.
     pub latencies: Vec<(u64, u64)>,
+    /// Seconds of processor time of everybody in the measured rounds. Told by one worker.
+    pub cpu_seconds_all: f64,
+    /// Units of each second of measured time, where the run is a sustained one.
+    pub per_second: Vec<u64>,
 }
 
 /// What one run of a cell came to.
@@ -52,6 +56,10 @@ pub struct CellOutcome {
     pub allocated: Option<(f64, f64)>,
     /// Bytes written to the device, submissions and flushes per operation, where they are counted.
     pub traffic: Option<(f64, f64, f64)>,
+    /// Nanoseconds of processor time of everybody per unit.
+    pub cpu_ns_all: f64,
+    /// Units done in each second, in a sustained run; the last one is a part.
+    pub per_second: Vec<u64>,
     /// Each worker's own rate.
     pub per_worker: Vec<f64>,
     /// Sampled latencies of all workers.
@@ -70,13 +78,17 @@ pub fn merge(tallies: &[Tally]) -> CellOutcome {
         Some((sum.0 + one.0, sum.1 + one.1))
     });
     let traffic = tallies.first().and_then(|t| t.traffic);
+    let units = tallies.iter().map(|t| t.units).sum::<u64>().max(1) as f64;
+    let seconds = tallies.iter().map(|t| t.per_second.len()).max().unwrap_or(0);
+    let in_second = |n: usize| tallies.iter().filter_map(|t| t.per_second.get(n)).sum();
     CellOutcome {
         allocated: allocated.map(|(n, bytes)| (per_op(n), per_op(bytes))),
         traffic: traffic.map(|(bytes, writes, flushes)| (per_op(bytes), per_op(writes), per_op(flushes))),
         rate: per_worker.iter().sum(),
         ops,
-        cpu_ns: tallies.iter().map(|t| t.cpu_seconds).sum::<f64>() * 1e9
-            / tallies.iter().map(|t| t.units).sum::<u64>().max(1) as f64,
+        cpu_ns: tallies.iter().map(|t| t.cpu_seconds).sum::<f64>() * 1e9 / units,
+        cpu_ns_all: tallies.iter().map(|t| t.cpu_seconds_all).sum::<f64>() * 1e9 / units,
+        per_second: (0..seconds).map(in_second).collect(),
         per_worker,
         latencies: tallies.iter().flat_map(|t| t.latencies.iter().copied()).collect(),
     }

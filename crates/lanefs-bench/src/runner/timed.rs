@@ -5,7 +5,9 @@
 //! varies randomly, or a workload with a period of its own would be sampled at one phase of it. The
 //! deadline is looked at with the same readings.
 
+use super::Plan;
 use super::control::{Aborted, Control, Round};
+use super::sustained::{self, Span};
 use super::tally::{Tally, histogram};
 use crate::clock::{Clock, clock};
 use crate::cost::{Traffic, allocated};
@@ -102,7 +104,7 @@ fn counted<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, mut worker: W, ops: u64) -
 }
 
 /// Adds what a round cost beside time.
-fn add_costs(
+pub(super) fn add_costs(
     tally: &mut Tally,
     allocated_before: Option<(u64, u64)>,
     traffic_before: Option<Traffic>,
@@ -119,7 +121,7 @@ fn add_costs(
 }
 
 /// Nanoseconds of processor time of this thread.
-fn cpu_time() -> i64 {
+pub(super) fn cpu_time() -> i64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     t.tv_sec * 1_000_000_000 + t.tv_nsec
 }
@@ -129,11 +131,13 @@ pub fn worker<T: Target, W: Workload<T>>(
     cx: &Cx<'_, T>,
     control: &Control,
     id: usize,
-    ops: Option<u64>,
+    plan: &Plan,
+    span: &Span,
 ) -> Res<Tally> {
-    let result = match ops {
+    let result = match plan.ops {
         Some(ops) => W::prepare(cx, id).and_then(|worker| counted(cx, worker, ops)),
-        None => live::<T, W>(cx, control, id),
+        None if plan.sustained => sustained::live::<T, W>(cx, control, id, span),
+        None => live::<T, W>(cx, control, id, span),
     };
     if result.is_err() {
         control.abort();
@@ -141,7 +145,7 @@ pub fn worker<T: Target, W: Workload<T>>(
     result
 }
 
-fn live<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize) -> Res<Tally> {
+fn live<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize, span: &Span) -> Res<Tally> {
     let clock = clock();
     let mut worker = W::prepare(cx, id)?;
     let mut rng = Rng::new(id as u64 + 77);
@@ -160,6 +164,7 @@ fn live<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize)
             Err(Aborted) => return Err(Failure::interrupted()),
         };
         let (allocated, traffic) = (allocated(), cx.target.traffic());
+        let everybody = (measured && id == 0).then(|| span.helpers.read());
         let (started, cpu_started) = (clock.now(), cpu_time());
         let into = if measured { &mut latencies } else { &mut scrap };
         let counts = round(&mut worker, cx.target, control, clock, deadline, &mut rng, into)
@@ -170,6 +175,9 @@ fn live<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize)
             tally.cpu_seconds += (cpu_time() - cpu_started) as f64 / 1e9;
             add_costs(&mut tally, allocated, traffic.filter(|_| id == 0), cx.target.traffic());
             tally.seconds += clock.seconds(counts.ended.saturating_sub(started));
+            if let Some(before) = everybody {
+                tally.cpu_seconds_all += span.helpers.read().since(&before) as f64 / 1e9;
+            }
         }
         ended = Some(counts.ended);
     }

@@ -4,6 +4,7 @@ use super::{Target, TargetFile, flags};
 use crate::cost::Traffic;
 use crate::error::{Context, Failure, Op, Res};
 use crate::name::Name;
+use crate::processors::Helpers;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -153,6 +154,14 @@ impl Target for DirTarget {
 
     fn place(&self) -> Option<PathBuf> {
         self.cell.as_ref().map(|(path, _)| path.clone())
+    }
+
+    fn settle(&self) -> Res<()> {
+        rustix::fs::syncfs(self.at().at("the cell's directory")?).at("syncfs")
+    }
+
+    fn helpers(&self) -> Helpers {
+        Helpers::of_mount(&self.path)
     }
 
     fn enter(&mut self) -> Res<()> {

@@ -16,6 +16,7 @@ pub use volume::{VolumeFile, VolumeTarget};
 use crate::cost::Traffic;
 use crate::error::{Op, Res};
 use crate::name::Name;
+use crate::processors::Helpers;
 use std::path::PathBuf;
 
 /// Flags for [`Target::open`], as in `open(2)`.
@@ -89,6 +90,11 @@ pub trait Target: Sync {
     fn place(&self) -> Option<PathBuf> {
         None
     }
+    /// Does what earlier calls left to be done: everything is durable, and the background has no
+    /// work left, when it returns.
+    fn settle(&self) -> Res<()>;
+    /// Returns who works for the target beside this process.
+    fn helpers(&self) -> Helpers;
     /// Opens the place a cell runs in; it must be empty. What earlier cells left to be written or
     /// freed is done first: no cell pays for another.
     fn enter(&mut self) -> Res<()>;

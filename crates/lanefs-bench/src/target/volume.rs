@@ -4,6 +4,7 @@ use super::{Memory, Target, TargetFile, as_bytes, buffer, flags, remove_tree};
 use crate::cost::{CountingDevice, Traffic};
 use crate::error::{Context, Op, Res};
 use crate::name::Name;
+use crate::processors::Helpers;
 use lanefs::{File, Fs, MountOptions, OpenOptions, SetTime, Volume};
 use lanefs_store::device::{Device, MemoryDevice, ReadReq, WriteReq};
 use lanefs_store::{FormatOptions, Store};
@@ -215,6 +216,21 @@ impl Target for VolumeTarget {
 
     fn processes(&self) -> bool {
         false
+    }
+
+    fn settle(&self) -> Res<()> {
+        self.volume.sync().at("syncing the volume")?;
+        // What the log holds is folded, and then what was removed is freed and what is freed is
+        // cleaned.
+        self.volume.checkpoint().at("a checkpoint of the volume")?;
+        for _ in 0..2 {
+            self.volume.tick().at("a round of the volume's background")?;
+        }
+        Ok(())
+    }
+
+    fn helpers(&self) -> Helpers {
+        Helpers::none()
     }
 
     /// A volume that holds nothing is used from its root, so that paths have as many components as

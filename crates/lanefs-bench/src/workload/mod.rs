@@ -39,13 +39,15 @@ pub struct Info {
 pub struct Params {
     /// Multiplies the number of files of the papers' workloads (1 is what the papers say).
     pub scale: f64,
+    /// Files, or blocks, in a worker's stock, in place of a microbenchmark's own.
+    pub stock: Option<u64>,
     /// The dbench loadfile to replay.
     pub loadfile: Option<PathBuf>,
 }
 
 impl Default for Params {
     fn default() -> Params {
-        Params { scale: 1.0, loadfile: None }
+        Params { scale: 1.0, stock: None, loadfile: None }
     }
 }
 

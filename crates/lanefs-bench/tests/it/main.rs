@@ -7,8 +7,8 @@ use lanefs_bench::workload::Params;
 
 fn plan(workers: usize, processes: bool) -> Plan {
     let loadfile = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/client.txt");
-    let params = Params { scale: 0.01, loadfile: Some(loadfile.into()) };
-    Plan { workers, seconds: 0.02, warmup: 0.002, processes, ops: None, params }
+    let params = Params { scale: 0.01, loadfile: Some(loadfile.into()), ..Params::default() };
+    Plan { workers, seconds: 0.02, warmup: 0.002, processes, sustained: false, ops: None, params }
 }
 
 /// A directory, in memory where the machine has such a place: set-ups make many files.
@@ -57,6 +57,39 @@ fn all_of(group: Group, processes: bool, target: &mut OpenTarget, clean: impl Fn
 #[test]
 fn micro_in_process() {
     in_process(Group::Micro);
+    in_process(Group::More);
+}
+
+/// The last sync and the background are inside the clock, their processor time beside the worker's.
+#[test]
+fn sustained_runs_end_when_all_is_done() {
+    let dir = place();
+    let mut targets = [TargetSpec::parse("mem:512M").unwrap(), TargetSpec::Dir(dir.path().to_path_buf())]
+        .map(|t| t.open(false).unwrap());
+    for name in ["MWCL", "MWUL", "create-unlink", "DWAL", "MWRM"] {
+        for target in &mut targets {
+            let entry = all().iter().find(|e| e.info.name == name).unwrap();
+            let mut plan = Plan { sustained: true, warmup: 0.0, seconds: 0.05, ..plan(2, false) };
+            plan.params.stock = Some(500);
+            let o = entry.run(target, &plan).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert!(o.rate > 0.0 && o.cpu_ns_all > 0.0, "{name}: {o:?}");
+            // One span for all: what each did adds up, second by second.
+            let units: u64 = o.per_second.iter().sum();
+            assert!(units >= o.ops, "{name}: {units} units, {} operations", o.ops);
+            if let OpenTarget::Volume(_) = target {
+                assert!(o.cpu_ns_all >= o.cpu_ns, "{name}: the workers are among everybody: {o:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sustained_run_has_threads_only() {
+    let dir = place();
+    let mut target = TargetSpec::Dir(dir.path().to_path_buf()).open(false).unwrap();
+    let entry = all().iter().find(|e| e.info.name == "MWCL").unwrap();
+    let e = entry.run(&mut target, &Plan { sustained: true, ..plan(2, true) }).unwrap_err();
+    assert!(e.message.contains("threads only"), "{}", e.message);
 }
 
 #[test]
@@ -72,6 +105,7 @@ fn yardsticks_in_process() {
 #[test]
 fn micro_threads() {
     every(Group::Micro, false);
+    every(Group::More, false);
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! FxMark's nineteen. Names: D data or M metadata; R read or W write; then the operation; then L
+//! FxMark's nineteen, and what they lack. Names: D data or M metadata; R read or W write; then the operation; then L
 //! low, M medium or H high sharing.
 
+pub mod create_unlink;
 pub mod drbh;
 pub mod drbl;
 pub mod drbm;
@@ -49,7 +50,7 @@ pub(super) fn shared_regions<T: Target>(cx: &Cx<'_, T>) -> Res<()> {
 /// How much a worker has in stock: the same for all targets, so that directories and files are
 /// equally large.
 pub(super) fn stock<T: Target>(cx: &Cx<'_, T>) -> u64 {
-    cx.params.scaled(STOCK, 64)
+    cx.params.stock.unwrap_or_else(|| cx.params.scaled(STOCK, 64))
 }
 
 /// Numbered files in one directory: what creators and removers work on.
