@@ -28,8 +28,8 @@ impl Helpers {
         Helpers::default()
     }
 
-    /// The threads of the kernel, and the processes that serve the mount at or above a directory, if
-    /// it is one in user space: those with its mount point among their arguments.
+    /// The threads of the kernel, and the processes that serve the mount at or above a directory,
+    /// if it is one in user space: those with its mount point among their arguments.
     pub fn of_mount(dir: &Path) -> Helpers {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());

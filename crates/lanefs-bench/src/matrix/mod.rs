@@ -21,7 +21,8 @@ const SUSTAINED_STOCK: u64 = 200_000;
 /// How cells are run: shared by `run` and `compare`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Cells {
-    /// Workloads: names, `all` (FxMark's nineteen), `more`, `papers`, `external` (db_bench), `yardsticks`,
+    /// Workloads: names, `all` (FxMark's nineteen), `more`, `papers`, `external` (db_bench),
+    /// `yardsticks`,
     /// `everything`.
     #[arg(long, value_delimiter = ',', default_value = "all")]
     pub workloads: Vec<String>,

@@ -3,7 +3,7 @@
 
 use super::control::Control;
 use super::shared_memory::Shared;
-use super::sustained::Span;
+use super::sustained::{self, Span};
 use super::tally::{CellOutcome, Tally, merge};
 use super::{Plan, timed};
 use crate::clock::clock;
@@ -45,6 +45,25 @@ fn within<T: Target, W: Workload<T>>(target: &T, plan: &Plan) -> Res<CellOutcome
     Ok(merge(&tallies))
 }
 
+/// A worker's life, from its own set-up to its end.
+fn worker<T: Target, W: Workload<T>>(
+    cx: &Cx<'_, T>,
+    control: &Control,
+    id: usize,
+    plan: &Plan,
+    span: &Span,
+) -> Res<Tally> {
+    let result = match plan.ops {
+        Some(ops) => W::prepare(cx, id).and_then(|worker| timed::counted(cx, worker, ops)),
+        None if plan.sustained => sustained::live::<T, W>(cx, control, id, span),
+        None => timed::live::<T, W>(cx, control, id, &span.helpers),
+    };
+    if result.is_err() {
+        control.abort();
+    }
+    result
+}
+
 /// The processors of each worker that is started.
 fn processors<T: Target, W: Workload<T>>(cx: &Cx<'_, T>) -> Vec<Vec<usize>> {
     let cpus = allowed();
@@ -81,7 +100,7 @@ fn threads<T: Target, W: Workload<T>>(
                     pin(&cpus);
                     // A panic must free the others from their meeting.
                     std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                        timed::worker::<T, W>(cx, control, id, plan, span)
+                        worker::<T, W>(cx, control, id, plan, span)
                     }))
                     .unwrap_or_else(|_| {
                         control.abort();
@@ -184,7 +203,7 @@ fn spawn<T: Target, W: Workload<T>>(
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
         pin(cpus);
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            timed::worker::<T, W>(cx, control, id, plan, span)
+            worker::<T, W>(cx, control, id, plan, span)
         }))
         .unwrap_or_else(|_| {
             control.abort();

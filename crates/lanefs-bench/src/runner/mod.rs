@@ -23,8 +23,7 @@ pub struct Plan {
     pub processes: bool,
     /// Exactly so many operations and no clock: for a profiler that counts.
     pub ops: Option<u64>,
-    /// The rounds are long, and the clock runs until all that they caused is done: see
-    /// [`sustained`].
+    /// The rounds are long, and the clock runs until all that they caused is done.
     pub sustained: bool,
     /// What may be set for the workload.
     pub params: crate::workload::Params,

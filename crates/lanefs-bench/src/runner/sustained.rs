@@ -1,10 +1,10 @@
 //! Sustained runs: what a file system does for as long as people use it.
 //!
 //! An ordinary round is short, and what the file system left for later it does while the stock is
-//! filled again, off the clock. Here a round is as long as a large stock lasts, and ends when nothing
-//! is left to do: the last to end it syncs and waits for the background ([`Target::settle`]) with
-//! the clock running, and what filling the stock left is done before the clock starts again. The
-//! processor time is that of everybody, over the same span.
+//! filled again, off the clock. Here a round is as long as a large stock lasts, and ends when
+//! nothing is left to do: the last to end it syncs and waits for the background
+//! ([`Target::quiesce`]) with the clock running, and what filling the stock left is done before the
+//! clock starts again. The processor time is that of everybody, over the same span.
 
 use super::control::{Aborted, Control, Round};
 use super::tally::{Tally, histogram};
@@ -48,10 +48,10 @@ impl Span {
     }
 
     /// Has everything done that was begun; for the leader of a meeting.
-    fn settle<T: Target>(&self, target: &T, control: &Control, then: impl FnOnce(&mut At)) {
-        let settled = target.settle();
+    fn quiesce<T: Target>(&self, target: &T, control: &Control, then: impl FnOnce(&mut At)) {
+        let quiet = target.quiesce();
         self.with(|at| {
-            if let Err(failure) = settled {
+            if let Err(failure) = quiet {
                 at.failure = Some(failure);
                 control.abort();
             }
@@ -82,7 +82,8 @@ impl Seconds {
     }
 }
 
-/// Works until the stock is empty or time is up; some operations are timed, as in an ordinary round.
+/// Works until the stock is empty or time is up; some operations are timed, as in an ordinary
+/// round.
 #[inline(never)]
 fn round<T: Target, W: Workload<T>>(
     worker: &mut W,
@@ -145,7 +146,7 @@ pub fn live<T: Target, W: Workload<T>>(
             worker.refill(cx)?;
         }
         let begin = |at: &mut At| at.began = span.helpers.read();
-        let met = control.gather(|| span.settle(cx.target, control, begin));
+        let met = control.gather(|| span.quiesce(cx.target, control, begin));
         let met = met.and_then(|()| control.meet(ended));
         let (deadline, measured) = match met {
             Ok(Round::Warm { deadline }) => (deadline, false),
@@ -167,7 +168,7 @@ pub fn live<T: Target, W: Workload<T>>(
                 at.cpu_seconds += span.helpers.read().since(&at.began) as f64 / 1e9;
             }
         };
-        if control.gather(|| span.settle(cx.target, control, finish)).is_err() {
+        if control.gather(|| span.quiesce(cx.target, control, finish)).is_err() {
             return Err(span.failure());
         }
         let end = span.with(|at| at.ended);

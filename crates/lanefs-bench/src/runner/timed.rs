@@ -5,13 +5,12 @@
 //! varies randomly, or a workload with a period of its own would be sampled at one phase of it. The
 //! deadline is looked at with the same readings.
 
-use super::Plan;
 use super::control::{Aborted, Control, Round};
-use super::sustained::{self, Span};
 use super::tally::{Tally, histogram};
 use crate::clock::{Clock, clock};
 use crate::cost::{Traffic, allocated};
 use crate::error::{Context, Failure, Op, Res};
+use crate::processors::Helpers;
 use crate::rng::Rng;
 use crate::target::Target;
 use crate::workload::{Cx, Workload};
@@ -82,7 +81,7 @@ fn counted_round<T: Target, W: Workload<T>>(worker: &mut W, target: &T, ops: u64
 }
 
 /// So many operations, after a quarter as many that nobody counts.
-fn counted<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, mut worker: W, ops: u64) -> Res<Tally> {
+pub fn counted<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, mut worker: W, ops: u64) -> Res<Tally> {
     let mut warm = 0;
     while warm < ops.div_ceil(4) {
         if worker.operate(cx.target).at("warming up")? == 0 {
@@ -126,26 +125,13 @@ pub(super) fn cpu_time() -> i64 {
     t.tv_sec * 1_000_000_000 + t.tv_nsec
 }
 
-/// A worker's life, from its own set-up to its end.
-pub fn worker<T: Target, W: Workload<T>>(
+/// A worker's life in an ordinary run.
+pub fn live<T: Target, W: Workload<T>>(
     cx: &Cx<'_, T>,
     control: &Control,
     id: usize,
-    plan: &Plan,
-    span: &Span,
+    helpers: &Helpers,
 ) -> Res<Tally> {
-    let result = match plan.ops {
-        Some(ops) => W::prepare(cx, id).and_then(|worker| counted(cx, worker, ops)),
-        None if plan.sustained => sustained::live::<T, W>(cx, control, id, span),
-        None => live::<T, W>(cx, control, id, span),
-    };
-    if result.is_err() {
-        control.abort();
-    }
-    result
-}
-
-fn live<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize, span: &Span) -> Res<Tally> {
     let clock = clock();
     let mut worker = W::prepare(cx, id)?;
     let mut rng = Rng::new(id as u64 + 77);
@@ -164,7 +150,7 @@ fn live<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize,
             Err(Aborted) => return Err(Failure::interrupted()),
         };
         let (allocated, traffic) = (allocated(), cx.target.traffic());
-        let everybody = (measured && id == 0).then(|| span.helpers.read());
+        let everybody = (measured && id == 0).then(|| helpers.read());
         let (started, cpu_started) = (clock.now(), cpu_time());
         let into = if measured { &mut latencies } else { &mut scrap };
         let counts = round(&mut worker, cx.target, control, clock, deadline, &mut rng, into)
@@ -176,7 +162,7 @@ fn live<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, control: &Control, id: usize,
             add_costs(&mut tally, allocated, traffic.filter(|_| id == 0), cx.target.traffic());
             tally.seconds += clock.seconds(counts.ended.saturating_sub(started));
             if let Some(before) = everybody {
-                tally.cpu_seconds_all += span.helpers.read().since(&before) as f64 / 1e9;
+                tally.cpu_seconds_all += helpers.read().since(&before) as f64 / 1e9;
             }
         }
         ended = Some(counts.ended);

@@ -156,7 +156,7 @@ impl Target for DirTarget {
         self.cell.as_ref().map(|(path, _)| path.clone())
     }
 
-    fn settle(&self) -> Res<()> {
+    fn quiesce(&self) -> Res<()> {
         rustix::fs::syncfs(self.at().at("the cell's directory")?).at("syncfs")
     }
 

@@ -92,7 +92,7 @@ pub trait Target: Sync {
     }
     /// Does what earlier calls left to be done: everything is durable, and the background has no
     /// work left, when it returns.
-    fn settle(&self) -> Res<()>;
+    fn quiesce(&self) -> Res<()>;
     /// Returns who works for the target beside this process.
     fn helpers(&self) -> Helpers;
     /// Opens the place a cell runs in; it must be empty. What earlier cells left to be written or

@@ -218,7 +218,7 @@ impl Target for VolumeTarget {
         false
     }
 
-    fn settle(&self) -> Res<()> {
+    fn quiesce(&self) -> Res<()> {
         self.volume.sync().at("syncing the volume")?;
         // What the log holds is folded, and then what was removed is freed and what is freed is
         // cleaned.

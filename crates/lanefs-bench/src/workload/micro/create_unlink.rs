@@ -1,5 +1,5 @@
-//! create-unlink: each operation creates an empty file in a private directory and removes the oldest
-//! of those there. The directory keeps its size, so it can go on for as long as one likes.
+//! create-unlink: each operation creates an empty file in a private directory and removes the
+//! oldest of those there. The directory keeps its size, so it can go on for as long as one likes.
 
 use super::{Files, STOCK};
 use crate::error::{Op, Res};

@@ -1,5 +1,5 @@
-//! FxMark's nineteen, and what they lack. Names: D data or M metadata; R read or W write; then the operation; then L
-//! low, M medium or H high sharing.
+//! FxMark's nineteen, and what they lack. Names: D data or M metadata; R read or W write; then the
+//! operation; then L low, M medium or H high sharing.
 
 pub mod create_unlink;
 pub mod drbh;
