@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Builder;
 use zerocopy::IntoBytes;
 
+/// How many blocks [`Io::expect`] reads in one submission: enough to keep a device busy, and 1 MiB.
+const EXPECTED_AT_ONCE: usize = 256;
 const SHARDS: usize = 16;
 
 /// A block that the queue and the cache hold in common. Boxed: a count beside the block, which is
@@ -481,7 +483,9 @@ impl BlockSource for Io {
         self.find(r).map_or_else(|| self.fetch(r, what), Ok)
     }
 
-    /// One submission per device, into the cache of nodes, of which it takes a quarter at most.
+    /// Into the cache of nodes, of which it takes a quarter at most: in submissions of
+    /// [`EXPECTED_AT_ONCE`] blocks per device, into one buffer, because a buffer for all of them is
+    /// memory that the system has to clear first.
     fn expect(&self, refs: &[BlockRef]) {
         let absent = |r: &BlockRef| self.cache.get(*r).is_none() && !self.is_queued(*r);
         let most = self.cache.per_shard * SHARDS / 4;
@@ -490,9 +494,13 @@ impl BlockSource for Io {
             return;
         }
         refs.sort_unstable_by_key(|r| r.addr);
-        let mut blocks = vec![Block([0; BLOCK_SIZE]); refs.len()];
-        if self.read_scattered(refs.iter().map(|r| r.addr), &mut blocks, "structures").is_ok() {
-            let sound = refs.iter().zip(&blocks).filter(|(r, b)| checksum::matches(**r, &b.0));
+        let mut blocks = vec![Block([0; BLOCK_SIZE]); refs.len().min(EXPECTED_AT_ONCE)];
+        for refs in refs.chunks(EXPECTED_AT_ONCE) {
+            let blocks = &mut blocks[..refs.len()];
+            if self.read_scattered(refs.iter().map(|r| r.addr), blocks, "structures").is_err() {
+                return;
+            }
+            let sound = refs.iter().zip(&*blocks).filter(|(r, b)| checksum::matches(**r, &b.0));
             sound.for_each(|(r, b)| self.cache.put(*r, Arc::new(Box::new(b.clone()))));
         }
     }
