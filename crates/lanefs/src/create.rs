@@ -6,8 +6,8 @@ use lanefs_store::{FormatOptions, Store};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How a volume is made: nothing chosen makes an ordinary one, whose root belongs to the calling
-/// process.
+/// The options of making a volume: nothing chosen makes an ordinary one, whose root belongs to the
+/// calling process.
 ///
 /// ```no_run
 /// # fn main() -> lanefs::Result<()> {
@@ -27,72 +27,72 @@ impl Default for CreateOptions {
 }
 
 impl CreateOptions {
-    /// Nothing chosen.
+    /// Chooses nothing.
     pub fn new() -> CreateOptions {
         CreateOptions(FormatOptions::for_caller())
     }
 
-    /// A name for people, at most 64 bytes. Default: none.
+    /// Sets a name for people, at most 64 bytes. Default: none.
     pub fn label(&mut self, label: &str) -> &mut Self {
         self.0.label = label.into();
         self
     }
 
-    /// Blocks of 4096 bytes in a segment, the unit of allocation and cleaning: a power of two from
-    /// 16 to 512. Default: 512; small volumes get smaller segments by themselves.
+    /// Sets the blocks of 4096 bytes in a segment, the unit of allocation and cleaning: a power of
+    /// two from 16 to 512. Default: 512; small volumes get smaller segments by themselves.
     pub fn segment_blocks(&mut self, blocks: u32) -> &mut Self {
         self.0.segment_blocks = blocks;
         self
     }
 
-    /// Independent logs, at most 128; a small volume is used with fewer. Default: one per CPU, at
-    /// most 16.
+    /// Sets the number of independent logs, at most 128; a small volume is used with fewer.
+    /// Default: one per CPU, at most 16.
     pub fn logs(&mut self, logs: u32) -> &mut Self {
         self.0.mlogs = logs;
         self
     }
 
-    /// How often everything but file data lies on the devices: 1, the default, or 2, so that the
-    /// damage of one block loses nothing that it describes.
+    /// Sets how often everything but file data lies on the devices: 1, the default, or 2, so that
+    /// the damage of one block loses nothing that it describes.
     pub fn metadata_copies(&mut self, copies: u32) -> &mut Self {
         self.0.metadata_copies = copies;
         self
     }
 
-    /// Owner and group of the root directory. Default: the calling process's.
+    /// Sets owner and group of the root directory. Default: the calling process's.
     pub fn owner(&mut self, uid: u32, gid: u32) -> &mut Self {
         (self.0.uid, self.0.gid) = (uid, gid);
         self
     }
 
-    /// Permission bits of the root directory. Default: 0755.
+    /// Sets the permission bits of the root directory. Default: 0755.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.0.mode = mode;
         self
     }
 
-    /// Times of the root directory, nanoseconds since 1970 ([`crate::times`]). Default: the
-    /// present.
+    /// Sets the times of the root directory, nanoseconds since 1970 ([`crate::times`]). Default:
+    /// the present.
     pub fn time(&mut self, time: i64) -> &mut Self {
         self.0.time = Some(time);
         self
     }
 
-    /// The volume's identity. Default: a random one.
+    /// Sets the volume's identity. Default: a random one.
     pub fn uuid(&mut self, uuid: [u8; 16]) -> &mut Self {
         self.0.uuid = Some(uuid);
         self
     }
 
-    /// The key of the hash by which directories are ordered. It keeps others from choosing names
-    /// that collide, so only a test that wants the same image twice gives one. Default: a random
-    /// one.
+    /// Sets the key of the hash by which directories are ordered. It keeps others from choosing
+    /// names that collide, so only a test that wants the same image twice gives one. Default: a
+    /// random one.
     pub fn hash_key(&mut self, key: [u64; 2]) -> &mut Self {
         self.0.hash_key = Some(key);
         self
     }
 
-    /// Overwrite a LaneFS volume that is there, for [`CreateOptions::format`]. Default: refuse.
+    /// Overwrites a LaneFS volume that is there, for [`CreateOptions::format`]. Default: refuse.
     pub fn force(&mut self, force: bool) -> &mut Self {
         self.0.force = force;
         self
@@ -103,10 +103,11 @@ impl CreateOptions {
     /// after a crash before that it is whole or none.
     ///
     /// # Errors
-    /// - EEXIST: one of them exists. ENOENT, EACCES and others: what the system said to making it.
+    /// - EEXIST: one of them exists. ENOENT, EACCES and others: those of the system, from making
+    ///   it.
     /// - EINVAL: a size that cannot be, or is too small; an option out of its bounds.
     /// - EBUSY: another process opened one meanwhile.
-    /// - EIO, ENOSPC: what the file system under them said.
+    /// - EIO, ENOSPC: those of the file system under them.
     pub fn create<P: AsRef<Path>>(&self, images: &[P], size: u64) -> Result<()> {
         let mut made = Vec::new();
         let result = (|| {
@@ -131,7 +132,7 @@ impl CreateOptions {
     ///
     /// # Errors
     /// EINVAL: they hold a volume, are too small, or an option is out of its bounds. EIO, ENOSPC:
-    /// what a device said.
+    /// those of a device.
     pub fn format(&self, devices: &[Arc<dyn Device>]) -> Result<()> {
         Ok(Store::format(devices, &self.0)?)
     }

@@ -1,4 +1,4 @@
-//! Who asks.
+//! The credential of a caller.
 
 use smallvec::SmallVec;
 
@@ -12,20 +12,20 @@ pub struct Cred {
     /// Supplementary groups.
     pub groups: SmallVec<[u32; 8]>,
     /// Permissions were already checked by somebody else (the kernel, under `default_permissions`):
-    /// this credential says only who owns what is made, and whether setgid survives a chmod.
+    /// this credential counts only for who owns what is made, and whether setgid survives a chmod.
     pub prechecked: bool,
 }
 
 impl Cred {
-    /// The superuser.
+    /// Returns the superuser's.
     pub fn root() -> Cred {
         Cred { uid: 0, gid: 0, groups: SmallVec::new(), prechecked: false }
     }
-    /// An ordinary user.
+    /// Returns an ordinary user's.
     pub fn user(uid: u32, gid: u32, groups: &[u32]) -> Cred {
         Cred { uid, gid, groups: SmallVec::from_slice(groups), prechecked: false }
     }
-    /// The calling process.
+    /// Returns the calling process's.
     pub fn current() -> Cred {
         let groups = rustix::process::getgroups().unwrap_or_default();
         Cred {
@@ -35,11 +35,11 @@ impl Cred {
             prechecked: false,
         }
     }
-    /// Whether this is the superuser.
+    /// Returns whether this is the superuser.
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }
-    /// Whether the caller is in group `gid`.
+    /// Returns whether the caller is in group `gid`.
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }

@@ -10,13 +10,14 @@
 //! - EPERM: a change that the flags of an inode forbid, whoever calls
 //!   ([`crate::Volume::node_set_flags`]).
 //! - EROFS: a change of a volume opened for reading only; or of one on which a write or a flush of
-//!   the log failed, until it is opened again. What would make something durable says EIO then.
+//!   the log failed, until it is opened again. What would make something durable fails with EIO
+//!   then.
 //!   What was written stays readable.
 //! - ENOMEM: a page is needed, and all are dirty and could not be written back for 20 seconds.
 //!
 //! # Paths
 //!
-//! What every call on a path may answer:
+//! Every call on a path may answer:
 //!
 //! - ENOENT: the path is empty, or names nothing, or a symbolic link on the way does; or a
 //!   directory on it was removed.
@@ -28,19 +29,19 @@
 //!
 //! # New names
 //!
-//! What every call may answer that gives something a name:
+//! Every call that gives something a name may answer:
 //!
 //! - EEXIST: the name exists, or is `.`, `..` or the root.
 //! - ENOENT: the directory does not exist or was removed; the name is empty; or a path to what is
 //!   no directory ends in `/`.
 //! - ENAMETOOLONG: more than 255 bytes. EINVAL: a name with a NUL or, by inode number, a `/`.
 //! - EACCES: the directory may not be changed.
-//! - ENOSPC: no room for the inode or its name.
+//! - ENOSPC: no space for the inode or its name.
 //! - EROFS: the volume was opened for reading only.
 //!
 //! # Removed names
 //!
-//! What every call may answer that takes a name from something:
+//! Every call that takes a name from something may answer:
 //!
 //! - ENOENT: there is no such name. ENAMETOOLONG: more than 255 bytes. EINVAL: a name with a NUL
 //!   or, by inode number, a `/`.
@@ -63,13 +64,13 @@ pub enum Error {
     /// A file ends before the buffer that was to be filled is full: EIO.
     #[error("the file ends before the buffer is full")]
     UnexpectedEnd,
-    /// What was to be text is not UTF-8: EILSEQ.
+    /// The content, which was to be text, is not UTF-8: EILSEQ.
     #[error("the content is not UTF-8")]
     NotUtf8,
 }
 
 impl Error {
-    /// The errno of this error, as in `libc::E*`; never 0.
+    /// Returns the errno of this error, as in `libc::E*`; never 0.
     pub fn errno(&self) -> i32 {
         match self {
             Error::Posix(e) => *e,
@@ -79,14 +80,15 @@ impl Error {
         }
     }
 
-    /// The errno of an error of `std::io` that the library or the system made; `None` of one that
-    /// has none.
+    /// Returns the errno of an error of `std::io` that the library or the system made; `None` for
+    /// one that has none.
     pub fn errno_of(e: &std::io::Error) -> Option<i32> {
         let ours = || e.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
         e.raw_os_error().or_else(|| ours().map(Error::errno))
     }
 }
 
+/// Returns the text of an errno.
 fn describe(errno: i32) -> String {
     let text = std::io::Error::from_raw_os_error(errno).to_string();
     text.split(" (os error").next().unwrap_or_default().to_string()
@@ -109,7 +111,7 @@ impl From<Error> for std::io::Error {
 /// A result of the library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of POSIX, in short.
+/// Returns an error of POSIX, in short.
 pub(crate) fn posix<T>(errno: i32) -> Result<T> {
     Err(Error::Posix(errno))
 }

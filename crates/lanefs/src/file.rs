@@ -35,23 +35,31 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 /// call](crate::error#every-call); with the calls stands what is particular to them. It can be
 /// given to whatever takes `std::io`'s `Read`, `Write` and `Seek`, or Unix's `FileExt`: they have
 /// the same calls with errors of `std::io`. After a crash, what [`File::sync_all`] acknowledged is
-/// there, and the rest as [content and attributes](crate#content-and-attributes) says. A file whose
+/// there, and the rest as in [content and attributes](crate#content-and-attributes). A file whose
 /// last name is gone lives until its last handle is dropped.
 #[repr(C)]
 pub struct File {
     anchor: Arc<Anchor>,
     inode: NonNull<Inode>,
+    /// The lane and the number of the open slot that keeps the inode.
     lane: u16,
     slot: u32,
+    /// The flags of `open(2)`.
     flags: i32,
+    /// Writes leave setuid and setgid alone.
     privileged: bool,
-    /// What a call through the handle writes lies apart from what all calls read.
+    /// From here on lies what calls through the handle write, apart from what all calls read.
     cursor_line: Line,
+    /// The position of `read`, `write` and `lseek`, at most the largest size. Written by these.
+    /// Relaxed: who shares a handle between threads orders them.
     cursor: AtomicU64,
     ahead: ReadAhead,
     errors_line: Line,
+    /// The errors of the inode that the handle has reported. Written by syncs. Relaxed: of two
+    /// syncs at a time either may report an error, or both.
     errors_seen: AtomicU32,
-    /// An advisory lock was taken through this handle.
+    /// An advisory lock was taken through this handle. Written by the calls that take one. Relaxed:
+    /// read by the drop alone, which has the handle to itself.
     locked: AtomicBool,
 }
 
@@ -68,6 +76,7 @@ impl std::fmt::Debug for File {
 }
 
 impl File {
+    /// Makes a handle of a claim, which keeps the claim's slot.
     fn new(anchor: Arc<Anchor>, claim: Claim<'_>, flags: i32, cred: &Cred) -> File {
         let lane = claim.lane;
         let (inode, slot) = claim.keep();
@@ -87,6 +96,7 @@ impl File {
         }
     }
 
+    /// Returns the inode that the handle keeps.
     pub(crate) fn inode(&self) -> &Inode {
         // SAFETY: while our open slot names the inode, the inode is neither evicted nor freed
         // (oplog::slots, persist::{reaper, reclaim}), and the anchor keeps the table that owns
@@ -94,15 +104,17 @@ impl File {
         unsafe { self.inode.as_ref() }
     }
 
+    /// Returns the volume behind the handle.
     pub(crate) fn persist(&self) -> &Persist {
         &self.anchor.persist
     }
 
-    /// The flags it was opened with, as in `open(2)`.
+    /// Returns the flags it was opened with, as in `open(2)`.
     pub fn flags(&self) -> i32 {
         self.flags
     }
 
+    /// Returns the content. EISDIR, EINVAL: there is none.
     fn data(&self) -> Result<&FileData> {
         match self.inode().data() {
             Some(d) => Ok(d),
@@ -111,6 +123,7 @@ impl File {
         }
     }
 
+    /// Returns the content, for reading.
     fn readable(&self) -> Result<&FileData> {
         if self.flags & libc::O_ACCMODE == libc::O_WRONLY {
             return Err(Error::Posix(libc::EBADF));
@@ -119,6 +132,7 @@ impl File {
         self.data()
     }
 
+    /// Returns the content, for writing.
     fn writable(&self) -> Result<&FileData> {
         if !matches!(self.flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR) {
             return Err(Error::Posix(libc::EBADF));
@@ -127,29 +141,29 @@ impl File {
     }
 
     /// Leaves setuid and setgid alone in what is done through this handle, as the superuser's
-    /// handles do: for a front end whose kernel says when they go.
+    /// handles do: for a front end whose kernel decides when they go.
     pub fn keep_privilege(&mut self) {
         self.privileged = true;
     }
 
-    /// Has writes go where they say, however the handle was opened: for a front end whose kernel
+    /// Has writes go to their offsets, however the handle was opened: for a front end whose kernel
     /// knows where the end is.
     pub fn never_append(&mut self) {
         self.flags &= !libc::O_APPEND;
     }
 
-    /// Its inode number.
+    /// Returns its inode number.
     pub fn ino(&self) -> Ino {
         self.inode().ino
     }
 
-    /// Its attributes. EIO once the volume is closed.
+    /// Returns its attributes. EIO once the volume is closed.
     pub fn stat(&self) -> Result<Stat> {
         self.persist().check_alive()?;
         Ok(self.inode().stat())
     }
 
-    /// Its attributes, as `std::fs` tells them. EIO once the volume is closed.
+    /// Returns its attributes, as `std::fs` has them. EIO once the volume is closed.
     pub fn metadata(&self) -> Result<Metadata> {
         self.stat().map(Metadata::from)
     }
@@ -171,7 +185,7 @@ impl File {
         self.stat()
     }
 
-    /// Flags of the inode, of [`crate::inode_flags`].
+    /// Returns the flags of the inode, of [`crate::inode_flags`].
     ///
     /// # Errors
     /// Those of [`crate::Volume::node_flags`].
@@ -195,13 +209,14 @@ impl File {
         self.read_where(buf, offset, self.flags & libc::O_DIRECT != 0)
     }
 
-    /// As [`File::read_at`], for who keeps what it reads, as a kernel does: where `offset`, `buf`'s
-    /// address and its length are multiples of 4096, pages that are not in memory are read into
-    /// `buf` and not kept here too. Errors as [`File::read_at`].
+    /// Does what [`File::read_at`] does, for a caller that keeps what it reads, as a kernel does:
+    /// where `offset`, `buf`'s address and its length are multiples of 4096, pages that are not in
+    /// memory are read into `buf` and not kept here too. Errors as [`File::read_at`].
     pub fn read_uncached_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.read_where(buf, offset, true)
     }
 
+    /// Reads at `offset`; `kept`: the caller keeps what it reads.
     fn read_where(&self, buf: &mut [u8], offset: u64, kept: bool) -> Result<usize> {
         let data = self.readable()?;
         let n = content::read_data(self.persist(), self.inode(), data, offset, buf, &self.ahead, kept)?;
@@ -220,7 +235,7 @@ impl File {
     /// # Errors
     /// - EBADF: not open for writing. EROFS: the volume was opened for reading only.
     /// - EFBIG: `offset` is 2^63-1 or more.
-    /// - ENOSPC: no room for the first page. ENOMEM: no memory, as nothing that is dirty could be
+    /// - ENOSPC: no space for the first page. ENOMEM: no memory, as nothing that is dirty could be
     ///   written back for a long time.
     /// - EIO: a page written in part cannot be read. With O_SYNC and O_DSYNC also those of
     ///   [`File::sync_all`].
@@ -228,9 +243,10 @@ impl File {
         self.write_where((self.flags & libc::O_APPEND == 0).then_some(offset), buf).map(|w| w.1)
     }
 
-    /// As [`File::write_at`], for who keeps what it has written, as a kernel does: the pages leave
-    /// memory once they are written back. Errors and crash as [`File::write_at`], but that a file
-    /// which has become immutable takes it: see [`File::may_write`].
+    /// Does what [`File::write_at`] does, for a caller that keeps what it has written, as a kernel
+    /// does: the pages leave memory once they are written back. Errors and crash as
+    /// [`File::write_at`], but that a file which has become immutable takes it: see
+    /// [`File::may_write`].
     pub fn write_uncached_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let (data, writer) = (self.writable()?, Writer { keeps_pages: true, ..self.writer() });
         self.write_as(data, (self.flags & libc::O_APPEND == 0).then_some(offset), buf, writer).map(|w| w.1)
@@ -250,10 +266,12 @@ impl File {
         content::write_data(self.persist(), self.inode(), data, Some(offset), buf, writer).map(|w| w.1)
     }
 
+    /// Returns how an ordinary write through the handle is done.
     fn writer(&self) -> Writer {
         Writer { keeps_times: false, keeps_pages: false, privileged: self.privileged }
     }
 
+    /// Writes at `offset`, or at the end; returns where and how much.
     fn write_where(&self, offset: Option<u64>, buf: &[u8]) -> Result<(u64, usize)> {
         // Of pages written in part the rest would be read again each time.
         let whole = |o: u64| (o | buf.len() as u64).is_multiple_of(BLOCK_SIZE as u64);
@@ -263,12 +281,13 @@ impl File {
         self.write_as(data, offset, buf, Writer { keeps_pages, ..self.writer() })
     }
 
-    /// Whether the file may be written at all, now: EPERM if it has become immutable since it was
-    /// opened.
+    /// Checks that the file may be written at all, now: EPERM if it has become immutable since it
+    /// was opened.
     pub fn may_write(&self) -> Result<()> {
         if self.inode().has_flag(IMMUTABLE) { Err(Error::Posix(libc::EPERM)) } else { Ok(()) }
     }
 
+    /// Writes as `writer`, and durably if the handle was opened so.
     fn write_as(
         &self,
         data: &FileData,
@@ -314,7 +333,7 @@ impl File {
     /// `out`.
     pub fn read_to_end_at(&self, out: &mut Vec<u8>, offset: u64) -> Result<usize> {
         let begin = out.len();
-        // One byte more than there is, so that the end is found without more room for it.
+        // One byte more than there is, so that the end is found without more memory for it.
         let expected = self.inode().size().saturating_sub(offset).min(MAX_FILE_SIZE) as usize;
         out.try_reserve(expected.saturating_add(1)).map_err(|_| Error::Posix(libc::ENOMEM))?;
         loop {
@@ -346,7 +365,7 @@ impl File {
         Ok(n)
     }
 
-    /// Where the cursor is.
+    /// Returns where the cursor is.
     fn position(&self) -> u64 {
         self.cursor.load(Relaxed) // who shares a handle between threads orders them
     }
@@ -360,8 +379,8 @@ impl File {
         }
     }
 
-    /// Reads into several buffers at `offset`, as `preadv(2)`: how many bytes in all. Errors as
-    /// [`File::read_at`].
+    /// Reads into several buffers at `offset`, as `preadv(2)`; returns how many bytes in all.
+    /// Errors as [`File::read_at`].
     pub fn read_vectored_at(&self, bufs: &mut [std::io::IoSliceMut<'_>], offset: u64) -> Result<usize> {
         let mut done = 0;
         for b in bufs {
@@ -379,7 +398,7 @@ impl File {
     }
 
     /// Writes several buffers at `offset` (at the end with O_APPEND, as one append), as
-    /// `pwritev(2)`: how many bytes in all. Errors and crash as [`File::write_at`].
+    /// `pwritev(2)`; returns how many bytes in all. Errors and crash as [`File::write_at`].
     pub fn write_vectored_at(&self, bufs: &[std::io::IoSlice<'_>], offset: u64) -> Result<usize> {
         let all: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
         self.write_at(&all, offset)
@@ -393,8 +412,9 @@ impl File {
         if n < buf.len() { Err(Error::Posix(libc::ENOSPC)) } else { Ok(at) }
     }
 
-    /// `lseek(2)`: whence is `libc::SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or `SEEK_HOLE`;
-    /// returns the new cursor. Data and holes are told by pages of 4096 bytes.
+    /// Moves the cursor as `lseek(2)`: whence is `libc::SEEK_SET`, `SEEK_CUR`, `SEEK_END`,
+    /// `SEEK_DATA` or `SEEK_HOLE`; returns the new cursor. Data and holes are found by pages of
+    /// 4096 bytes.
     ///
     /// # Errors
     /// - EINVAL: another whence, or a place before the start or behind 2^63-1.
@@ -421,6 +441,7 @@ impl File {
         Ok(to)
     }
 
+    /// Finds data or a hole from `offset` on.
     fn seek_hole_data(&self, offset: i64, data_wanted: bool) -> Result<u64> {
         let data = self.data()?;
         let off = u64::try_from(offset).ok().filter(|o| *o < data.size()).ok_or(Error::Posix(libc::ENXIO))?;
@@ -428,7 +449,7 @@ impl File {
         if data_wanted { data.seek_data(&ctx, off) } else { data.seek_hole(&ctx, off) }
     }
 
-    /// Sets the size in bytes: `ftruncate(2)`. Crash as [`crate::Fs::truncate`].
+    /// Sets the size in bytes, as `ftruncate(2)`. Crash as [`crate::Fs::truncate`].
     ///
     /// # Errors
     /// EINVAL: not open for writing. EFBIG, ENOSPC, ENOMEM, EIO, EROFS: as [`crate::Fs::truncate`].
@@ -442,16 +463,16 @@ impl File {
         attr::set_attr(self.persist(), &cred, self.inode(), &set, true)
     }
 
-    /// `fallocate(2)` with the kernel's mode bits: allocate, KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE.
-    /// Allocation checks that there is room; a log-structured volume cannot keep it for the file.
-    /// Durable as [content](crate#content-and-attributes) is: after a crash each page of the range
-    /// is as it was before or as it was then.
+    /// Allocates as `fallocate(2)`, with the kernel's mode bits: allocate, KEEP_SIZE, PUNCH_HOLE,
+    /// ZERO_RANGE. Allocation checks that there is space; a log-structured volume cannot keep it
+    /// for the file. Durable as [content](crate#content-and-attributes) is: after a crash each page
+    /// of the range is as it was before or as it was then.
     ///
     /// # Errors
     /// - EBADF: not open for writing. EROFS: the volume was opened for reading only.
     /// - EINVAL: `len` is 0. EFBIG: the range ends behind 2^63-1. EOPNOTSUPP: other modes, and
     ///   PUNCH_HOLE without KEEP_SIZE.
-    /// - ENOSPC: no room for the range, or to rewrite a page of which part becomes zeros. ENOMEM,
+    /// - ENOSPC: no space for the range, or to rewrite a page of which part becomes zeros. ENOMEM,
     ///   EIO: such a page cannot be had.
     pub fn allocate(&self, mode: i32, offset: u64, len: u64) -> Result<()> {
         self.allocate_as(mode, offset, len, self.writer())
@@ -466,6 +487,7 @@ impl File {
         self.allocate_as(mode, offset, len, Writer { keeps_times: true, ..self.writer() })
     }
 
+    /// Allocates as `writer`.
     fn allocate_as(&self, mode: i32, offset: u64, len: u64, writer: Writer) -> Result<()> {
         if len == 0 {
             return Err(Error::Posix(libc::EINVAL));
@@ -478,25 +500,27 @@ impl File {
         content::allocate(self.persist(), self.inode(), mode, offset, len, writer)
     }
 
-    /// fsync: content, attributes and names are durable when it returns, and what these names need
+    /// Makes content, attributes and names durable, as fsync, and what these names need
     /// ([names](crate#names)); of a directory its entries. An error of an earlier background write
-    /// is told here, once per handle. On a volume opened for reading only there is nothing to do.
+    /// is returned here, once per handle. On a volume opened for reading only there is nothing to
+    /// do.
     ///
     /// # Errors
     /// - EIO: a write or a flush failed, now or before, and what was to be durable may not be. It
     ///   stays readable until the volume is closed.
-    /// - ENOSPC: the file system under an image is full; or the volume is, and the log has no room
+    /// - ENOSPC: the file system under an image is full; or the volume is, and the log has no space
     ///   for attributes of so many inodes at once.
     pub fn sync_all(&self) -> Result<()> {
         self.sync(false)
     }
 
-    /// fdatasync: content, size and names are durable when it returns; times, mode, owner and
-    /// extended attributes need not be. Errors as [`File::sync_all`].
+    /// Makes content, size and names durable, as fdatasync; times, mode, owner and extended
+    /// attributes need not be. Errors as [`File::sync_all`].
     pub fn sync_data(&self) -> Result<()> {
         self.sync(true)
     }
 
+    /// Makes it durable; `data_only`: as fdatasync.
     fn sync(&self, data_only: bool) -> Result<()> {
         let r = self.persist().promised(fsync::fsync(self.persist(), self.inode(), data_only));
         let before = self.errors_seen.load(Relaxed);
@@ -511,14 +535,14 @@ impl File {
         }
     }
 
-    /// Whether it is a file of that volume.
+    /// Returns whether it is a file of that volume.
     pub(crate) fn is_of(&self, volume: &Persist) -> bool {
         std::ptr::eq(self.persist(), volume)
     }
 
-    /// `copy_file_range(2)` from this file to `to`, of this volume or another, whose O_APPEND does
-    /// not count; returns bytes copied, fewer than `len` at the end of this file or if writing
-    /// fails half-way. Crash as [`File::write_at`].
+    /// Copies as `copy_file_range(2)` from this file to `to`, of this volume or another, whose
+    /// O_APPEND does not count; returns bytes copied, fewer than `len` at the end of this file or
+    /// if writing fails half-way. Crash as [`File::write_at`].
     ///
     /// # Errors
     /// EINVAL: overlapping ranges of one file. Else those of [`File::read_at`] of this file, and of
@@ -535,6 +559,7 @@ impl File {
         self.copy_as(offset, to, to_offset, len, |part, at| to.write_back_at(part, at))
     }
 
+    /// Copies a range, whose parts `put` writes.
     fn copy_as(
         &self,
         offset: u64,
@@ -591,8 +616,8 @@ impl File {
         })
     }
 
-    /// Advisory lock of the whole file, as `flock(2)`; see [`locks::Lock`]. What the handle held is
-    /// let go first, also if the call fails.
+    /// Takes an advisory lock of the whole file, as `flock(2)`; see [`locks::Lock`]. What the
+    /// handle held is let go first, also if the call fails.
     ///
     /// # Errors
     /// EWOULDBLOCK: `wait` is false and it is taken. No other; a closed volume makes no difference.
@@ -606,9 +631,9 @@ impl File {
         self.persist().locks.unlock(self.ino(), self.owner());
     }
 
-    /// Advisory lock of a range of bytes in place of what this handle holds there, as `fcntl(2)`
-    /// with F_OFD_SETLK(W); an end of `u64::MAX` is that of the file, wherever it comes to be. The
-    /// lock is this handle's (see [`locks`]).
+    /// Takes an advisory lock of a range of bytes in place of what this handle holds there, as
+    /// `fcntl(2)` with F_OFD_SETLK(W); an end of `u64::MAX` is that of the file, wherever it comes
+    /// to be. The lock is this handle's (see [`locks`]).
     ///
     /// # Errors
     /// - EAGAIN: `wait` is false and another handle holds part of it. EDEADLK: waiting would be in
@@ -633,13 +658,13 @@ impl File {
         self.persist().locks.unlock_range(self.ino(), self.owner(), &range);
     }
 
-    /// The first lock of another handle (by its start) that [`File::lock_range`] would have to wait
-    /// for: F_OFD_GETLK.
+    /// Returns the first lock of another handle (by its start) that [`File::lock_range`] would have
+    /// to wait for, as F_OFD_GETLK.
     pub fn test_range(&self, range: Range<u64>, kind: locks::Lock) -> Option<RangeLock> {
         self.persist().locks.test_range(self.ino(), self.owner(), &RangeLock { range, kind })
     }
 
-    /// Who holds this handle's locks: the handle itself, as with `flock(2)`.
+    /// Returns the owner of this handle's locks: the handle itself, as with `flock(2)`.
     fn owner(&self) -> u64 {
         u64::from(self.lane) << 32 | u64::from(self.slot)
     }

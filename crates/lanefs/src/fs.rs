@@ -39,14 +39,15 @@ use std::sync::Arc;
 pub struct Fs {
     volume: Volume,
     cred: Cred,
+    /// Permission bits.
     umask: u32,
-    /// Where relative paths begin; `None`: the root.
+    /// The directory in which relative paths begin; `None`: the root.
     start: Option<Arc<File>>,
 }
 
 /// Anything that names a path: `&str`, `&[u8]`, `&Path`.
 pub trait AsPath {
-    /// The path's bytes.
+    /// Returns the path's bytes.
     fn as_path(&self) -> &[u8];
 }
 impl AsPath for str {
@@ -86,38 +87,39 @@ impl<T: AsPath + ?Sized> AsPath for &T {
 }
 
 impl Fs {
+    /// Makes a view of a volume, without a umask, whose paths begin at the root.
     pub(crate) fn new(volume: Volume, cred: Cred) -> Fs {
         Fs { volume, cred, umask: 0, start: None }
     }
 
-    /// The same with relative paths that begin in a directory.
+    /// Returns the same with relative paths that begin in a directory.
     fn starting_at(&self, dir: Arc<File>) -> Fs {
         Fs { start: Some(dir), ..self.clone() }
     }
 
-    /// The same with a umask: these permission bits are taken from the mode of every file,
-    /// directory and node that is made by path. Without, modes are what the call says. (The library
+    /// Returns the same with a umask: these permission bits are taken from the mode of every file,
+    /// directory and node that is made by path. Without, modes are those of the call. (The library
     /// inherits no ACL of a directory, so there is none that would stand in place of it.)
     pub fn with_umask(&self, umask: u32) -> Fs {
         Fs { umask: umask & 0o777, ..self.clone() }
     }
 
-    /// The umask; 0 if none was given.
+    /// Returns the umask; 0 if none was given.
     pub fn umask(&self) -> u32 {
         self.umask
     }
 
-    /// The volume behind.
+    /// Returns the volume behind.
     pub fn volume(&self) -> &Volume {
         &self.volume
     }
 
-    /// The credential.
+    /// Returns the credential.
     pub fn cred(&self) -> &Cred {
         &self.cred
     }
 
-    /// Where a path begins.
+    /// Returns where a path begins.
     #[inline]
     fn start_of(&self, path: &[u8]) -> Ino {
         match &self.start {
@@ -126,6 +128,7 @@ impl Fs {
         }
     }
 
+    /// Walks a path.
     fn resolve<'p>(&self, path: &'p [u8], last: Last, guard: &Guard) -> Result<Resolved<'p>> {
         let way = Way { start: self.start_of(path), path };
         resolve::resolve(&self.volume.0.persist, &self.cred, &way, last, guard)
@@ -161,14 +164,15 @@ impl Fs {
         Ok(Resolved { must_be_dir, ..r })
     }
 
-    /// As [`Fs::place`], for a name that is needed. `busy`: the error for a path without one.
+    /// Does what [`Fs::place`] does, for a name that is needed. `busy`: the error for a path
+    /// without one.
     fn named_place<'p>(&self, path: &'p [u8], busy: i32, guard: &Guard) -> Result<Resolved<'p>> {
         let r = self.place(path, Last::Place, guard)?;
         if r.name.is_empty() { posix(busy) } else { Ok(r) }
     }
 
-    /// open(2), all flags. What is made is owned by the credential, and is durable as
-    /// [names](crate#names) are; O_TRUNC as [`Fs::truncate`].
+    /// Opens a file as open(2), with all flags. What is made is owned by the credential, and is
+    /// durable as [names](crate#names) are; O_TRUNC as [`Fs::truncate`].
     ///
     /// # Errors
     /// - ENOENT: no such file, and no O_CREAT.
@@ -182,7 +186,7 @@ impl Fs {
     /// - EACCES: the mode forbids reading or writing it; a new file: changing the directory. EPERM:
     ///   O_NOATIME by another than the owner.
     /// - EROFS: writing, O_TRUNC or a new file on a volume opened for reading only.
-    /// - ENOSPC: no room for a new file.
+    /// - ENOSPC: no space for a new file.
     pub fn open(&self, path: impl AsPath, options: &OpenOptions) -> Result<File> {
         let (path, flags) = (path.as_path(), options.chosen());
         match flags & libc::O_CREAT != 0 {
@@ -192,6 +196,7 @@ impl Fs {
         space::with_room(&self.volume.0.persist, || self.open_once(path, options))
     }
 
+    /// Opens a file, unless the volume is full.
     fn open_once(&self, path: &[u8], options: &OpenOptions) -> Result<File> {
         let flags = options.chosen();
         let guard = pin();
@@ -263,7 +268,8 @@ impl Fs {
         self.open(path, OpenOptions::new().read(true).write(true).create(true).truncate(true))
     }
 
-    /// stat(2): follows symbolic links. Errors: those of [paths](crate::error#paths).
+    /// Returns attributes as stat(2): follows symbolic links. Errors: those of
+    /// [paths](crate::error#paths).
     pub fn stat(&self, path: impl AsPath) -> Result<Stat> {
         memory::wait_for_room(&self.volume.0.persist);
         let guard = pin();
@@ -271,7 +277,7 @@ impl Fs {
         self.stat_found(ino, &guard)
     }
 
-    /// lstat(2): does not follow a symbolic link at the end. Errors: those of
+    /// Returns attributes as lstat(2): does not follow a symbolic link at the end. Errors: those of
     /// [paths](crate::error#paths).
     pub fn lstat(&self, path: impl AsPath) -> Result<Stat> {
         memory::wait_for_room(&self.volume.0.persist);
@@ -280,12 +286,13 @@ impl Fs {
         self.stat_found(ino, &guard)
     }
 
+    /// Returns the attributes of what a path led to.
     fn stat_found(&self, ino: Ino, guard: &Guard) -> Result<Stat> {
         resolve::find(&self.volume.0.persist, ino, guard).map(|c| c.stat()).map_err(gone)
     }
 
-    /// mkdir(2). Of `mode` the bits 01777 count: setgid comes from the parent alone. Durable as
-    /// [names](crate#names) are.
+    /// Makes a directory as mkdir(2). Of `mode` the bits 01777 count: setgid comes from the parent
+    /// alone. Durable as [names](crate#names) are.
     ///
     /// # Errors
     /// Those of [new names](crate::error#new-names).
@@ -295,8 +302,8 @@ impl Fs {
         self.volume.node_mkdir(&self.cred, r.parent, &r.name, mode & 0o1777 & !self.umask).map(drop)
     }
 
-    /// All missing directories of a path, from the top down. Each is an operation of its own: after
-    /// an error or a crash the upper ones may be there without the lower.
+    /// Makes all missing directories of a path, from the top down. Each is an operation of its own:
+    /// after an error or a crash the upper ones may be there without the lower.
     ///
     /// # Errors
     /// Those of [`Fs::mkdir`] without EEXIST. ENOTDIR: the path names something else.
@@ -304,7 +311,7 @@ impl Fs {
         self.make_all(path.as_path(), mode, libc::ENOTDIR)
     }
 
-    /// `other`: the error if the path names what is no directory.
+    /// Makes all missing directories. `other`: the error if the path names what is no directory.
     fn make_all(&self, path: &[u8], mode: u32, other: i32) -> Result<()> {
         for end in (1..=path.len()).filter(|e| *e == path.len() || path[*e] == b'/') {
             match self.mkdir(&path[..end], mode) {
@@ -320,8 +327,8 @@ impl Fs {
         }
     }
 
-    /// mknod(2): `mode` with the bits of the type (none: a regular file); `rdev` as `dev_t`, kept
-    /// for devices only. Durable as [names](crate#names) are.
+    /// Makes a node as mknod(2): `mode` with the bits of the type (none: a regular file); `rdev` as
+    /// `dev_t`, kept for devices only. Durable as [names](crate#names) are.
     ///
     /// # Errors
     /// Those of [new names](crate::error#new-names), and
@@ -336,8 +343,8 @@ impl Fs {
         self.volume.node_mknod(&self.cred, r.parent, &r.name, mode & !self.umask, rdev).map(drop)
     }
 
-    /// rmdir(2). Durable as [names](crate#names) are: after a crash the directory is gone only if
-    /// all that was done in it before is done too.
+    /// Removes a directory as rmdir(2). Durable as [names](crate#names) are: after a crash the
+    /// directory is gone only if all that was done in it before is done too.
     ///
     /// # Errors
     /// Those of [removed names](crate::error#removed-names), and
@@ -349,9 +356,9 @@ impl Fs {
         self.volume.node_rmdir(&self.cred, r.parent, &r.name)
     }
 
-    /// unlink(2): does not follow a symbolic link. A file without names lives until its last handle
-    /// is dropped. Durable as [names](crate#names) are: after a crash the name is there or not, and
-    /// what has no name left is gone, open or not.
+    /// Removes a name as unlink(2): does not follow a symbolic link. A file without names lives
+    /// until its last handle is dropped. Durable as [names](crate#names) are: after a crash the
+    /// name is there or not, and what has no name left is gone, open or not.
     ///
     /// # Errors
     /// Those of [removed names](crate::error#removed-names), and EISDIR: a directory.
@@ -367,9 +374,9 @@ impl Fs {
         self.volume.node_unlink(&self.cred, r.parent, &r.name)
     }
 
-    /// link(2): does not follow a symbolic link at `old`. Durable as [names](crate#names) are:
-    /// after a crash the new name is there or not, the old one in any case, and the count of links
-    /// is that of the names found.
+    /// Adds a name as link(2): does not follow a symbolic link at `old`. Durable as
+    /// [names](crate#names) are: after a crash the new name is there or not, the old one in any
+    /// case, and the count of links is that of the names found.
     ///
     /// # Errors
     /// Those of [new names](crate::error#new-names), and
@@ -382,9 +389,9 @@ impl Fs {
         space::with_room(persist, || self.link_once(old.as_path(), new.as_path()))
     }
 
-    /// The file is looked up by its old name, and linked under the lock of the new one. Of the two,
-    /// that the old name is gone and that the new one exists, is told only what was so at one
-    /// moment.
+    /// Looks the file up by its old name, and links it under the lock of the new one. Of the two
+    /// errors, that the old name is gone and that the new one exists, it gives only one that was so
+    /// at one moment.
     fn link_once(&self, old: &[u8], new: &[u8]) -> Result<()> {
         let persist = &self.volume.0.persist;
         let guard = pin();
@@ -444,15 +451,15 @@ impl Fs {
         file.link_to(&self.cred, r.parent, &r.name)
     }
 
-    /// symlink(2): `target` is 1 to 4095 bytes, and need not exist. Durable as [names](crate#names)
-    /// are, and always with its target.
+    /// Makes a symbolic link as symlink(2): `target` is 1 to 4095 bytes, and need not exist.
+    /// Durable as [names](crate#names) are, and always with its target.
     ///
     /// # Errors
     /// Those of [new names](crate::error#new-names), and
     /// - ENOENT: `target` is empty or has a NUL.
     /// - ENAMETOOLONG: `target` is longer than 4095 bytes.
     pub fn symlink(&self, target: impl AsPath, path: impl AsPath) -> Result<()> {
-        // As Linux: what is wrong with the target is said before the path is looked at.
+        // As Linux: a target that cannot be is refused before the path is looked at.
         match target.as_path() {
             b"" => return posix(libc::ENOENT),
             t if t.len() > lanefs_format::SYMLINK_MAX => return posix(libc::ENAMETOOLONG),
@@ -465,19 +472,20 @@ impl Fs {
         self.volume.node_symlink(&self.cred, r.parent, &r.name, target.as_path()).map(drop)
     }
 
-    /// readlink(2): the whole target. EINVAL: not a symbolic link. ESTALE: removed meanwhile.
+    /// Returns the whole target, as readlink(2). EINVAL: not a symbolic link. ESTALE: removed
+    /// meanwhile.
     pub fn readlink(&self, path: impl AsPath) -> Result<Vec<u8>> {
         let ino = self.find(path.as_path(), false, &pin())?;
         self.volume.node_readlink(ino)
     }
 
-    /// rename(2): replaces what `new` names, in one step: there is no moment without it. Does
-    /// nothing where both name one inode.
+    /// Renames as rename(2): replaces what `new` names, in one step: there is no moment without it.
+    /// Does nothing where both name one inode.
     ///
     /// Durable as [names](crate#names) are. After a crash it is there whole or not at all: the file
     /// has its old name or its new one, never both, never none. If it is there and replaced a
     /// regular file, what moved has the content of the rename's start or a later one, without any
-    /// fsync; only where the volume has no room left for the content it may lack it.
+    /// fsync; only where the volume has no space left for the content it may lack it.
     ///
     /// # Errors
     /// - ENOENT: `old` does not exist, or a directory was removed.
@@ -489,7 +497,7 @@ impl Fs {
     /// - ENOTEMPTY: `new` is a directory with names, or has `old` below it.
     /// - EINVAL: `new` lies below `old`; a name has a NUL.
     /// - EBUSY: the root, or a path that ends in `.` or `..`.
-    /// - ENOSPC: no room for a name that is longer than the old one and replaces none; or the
+    /// - ENOSPC: no space for a name that is longer than the old one and replaces none; or the
     ///   directory has eight names with the hash of `new`. EROFS: the volume was opened for reading
     ///   only.
     /// - EIO: the content had to be made durable first, and could not be.
@@ -497,16 +505,16 @@ impl Fs {
         self.rename2(old, new, 0)
     }
 
-    /// renameat2(2): `flags` is 0, `RENAME_NOREPLACE`, `RENAME_EXCHANGE`, or `RENAME_WHITEOUT` with
-    /// or without `RENAME_NOREPLACE`. A whiteout leaves a character device 0/0 of the caller in the
-    /// old place. After a crash an exchange, and a whiteout, is there whole or not at all. Else as
-    /// [`Fs::rename`].
+    /// Renames as renameat2(2): `flags` is 0, `RENAME_NOREPLACE`, `RENAME_EXCHANGE`, or
+    /// `RENAME_WHITEOUT` with or without `RENAME_NOREPLACE`. A whiteout leaves a character device
+    /// 0/0 of the caller in the old place. After a crash an exchange, and a whiteout, is there
+    /// whole or not at all. Else as [`Fs::rename`].
     ///
     /// # Errors
     /// Those of [`Fs::rename`] (an exchange: not ENOTEMPTY, EISDIR, nor ENOTDIR for kinds that
     /// differ), and
     /// - EINVAL: other flags, or an exchange with another one; exchange with a directory above.
-    /// - ENOSPC: no room for a whiteout.
+    /// - ENOSPC: no space for a whiteout.
     /// - EEXIST: `RENAME_NOREPLACE`, and `new` exists.
     /// - ENOENT: `RENAME_EXCHANGE`, and `new` does not exist.
     pub fn rename2(&self, old: impl AsPath, new: impl AsPath, flags: u32) -> Result<()> {
@@ -526,6 +534,7 @@ impl Fs {
         space::with_room(persist, || self.rename_once(old, to, new, 0))
     }
 
+    /// Renames, unless the volume is full.
     fn rename_once(&self, old: &[u8], to: &Fs, new: &[u8], flags: u32) -> Result<()> {
         let guard = pin();
         rename::check_flags(flags)?;
@@ -547,7 +556,7 @@ impl Fs {
         if is_plain {
             return self.rename_found(&a, &b, flags, &guard);
         }
-        // What is missing is said before what is too long (of the other name).
+        // A missing name is reported before one that is too long (the other one).
         if a.target.is_none() {
             return Err(a.missing());
         }
@@ -565,6 +574,7 @@ impl Fs {
         self.rename_found(&a, &b, flags, &guard)
     }
 
+    /// Renames between places that were found.
     fn rename_found(&self, a: &Resolved<'_>, b: &Resolved<'_>, flags: u32, guard: &Guard) -> Result<()> {
         rename::rename(
             &self.volume.0.persist,
@@ -577,8 +587,9 @@ impl Fs {
     }
 
     /// Calls `f` for each entry behind `cookie` (0: from the start; `.` and `..` included) until it
-    /// returns false: for who goes on later, or wants the dots. Others take [`Fs::read_dir`]. What
-    /// is there throughout is told once; what comes or goes meanwhile may be told.
+    /// returns false: for a caller that goes on later, or wants the dots. Others take
+    /// [`Fs::read_dir`]. What is there throughout is listed once; what comes or goes meanwhile may
+    /// be listed.
     ///
     /// # Errors
     /// ENOTDIR: not a directory. EACCES: it may not be read. ESTALE: removed meanwhile.
@@ -599,13 +610,15 @@ impl Fs {
         self.volume.node_readdir(ino, cookie, f)
     }
 
-    /// statfs(2), in blocks of 4096 bytes. Errors: those of [every call](crate::error#every-call).
+    /// Returns sizes and counts, as statfs(2), in blocks of 4096 bytes. Errors: those of [every
+    /// call](crate::error#every-call).
     pub fn statfs(&self) -> Result<StatFs> {
         self.volume.statfs()
     }
 }
 
-/// By path, an inode that vanished after it was found is a name that does not exist.
+/// Turns ESTALE into ENOENT: by path, an inode that vanished after it was found is a name that does
+/// not exist.
 fn gone(e: Error) -> Error {
     if matches!(e, Error::Posix(libc::ESTALE)) { Error::Posix(libc::ENOENT) } else { e }
 }

@@ -26,8 +26,8 @@
 //! - [`device`]: what a volume is stored on. [`fsck`]: checking one that is not open.
 //! - [`node`]: the same by inode number, for front ends.
 //!
-//! Results and errno are those of Linux; [`error`] says what calls have in common. Sizes and
-//! offsets are bytes, times nanoseconds since 1970, unless it says otherwise.
+//! Results and errno are those of Linux; [`error`] has what calls have in common. Sizes and
+//! offsets are bytes, times nanoseconds since 1970, unless the text has it otherwise.
 //!
 //! # After a crash
 //!

@@ -35,7 +35,7 @@ pub enum Lock {
     Exclusive,
 }
 
-/// A lock on bytes, as [`crate::File::test_range`] tells of it.
+/// A lock on bytes, as [`crate::File::test_range`] returns it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RangeLock {
     /// The bytes; an end of `u64::MAX` is that of the file, wherever it comes to be.
@@ -50,16 +50,18 @@ const SHARDS: usize = 64;
 #[derive(Default)]
 struct Whole {
     exclusive: Option<u64>,
+    /// Each once.
     shared: Vec<u64>,
 }
 
 impl Whole {
-    /// Whether `owner` can have it, given what others hold.
+    /// Returns whether `owner` can have it, given what others hold.
     fn allows(&self, owner: u64, kind: Lock) -> bool {
         self.exclusive.is_none_or(|o| o == owner)
             && (kind == Lock::Shared || self.shared.iter().all(|o| *o == owner))
     }
 
+    /// Gives the owner's lock back, if it has one; returns whether it had.
     fn release(&mut self, owner: u64) -> bool {
         let before = self.shared.len() + usize::from(self.exclusive.is_some());
         self.shared.retain(|o| *o != owner);
@@ -70,24 +72,28 @@ impl Whole {
     }
 }
 
+/// A lock on a range, and whose it is.
 struct Held {
     owner: u64,
     lock: RangeLock,
 }
 
+/// The locks of one file.
 #[derive(Default)]
 struct FileLocks {
     whole: Whole,
-    /// Of one owner none touches another of the same kind.
+    /// None is empty; of one owner none touches another of the same kind, nor overlaps any; and of
+    /// two owners none is in the way of another.
     ranges: Vec<Held>,
 }
 
 impl FileLocks {
+    /// Returns whether nobody holds anything.
     fn is_empty(&self) -> bool {
         self.whole.exclusive.is_none() && self.whole.shared.is_empty() && self.ranges.is_empty()
     }
 
-    /// Locks of others that keep `owner` from having `want`.
+    /// Returns the locks of others that keep `owner` from having `want`.
     fn against<'a>(&'a self, owner: u64, want: &'a RangeLock) -> impl Iterator<Item = &'a Held> {
         self.ranges.iter().filter(move |h| {
             h.owner != owner
@@ -137,21 +143,24 @@ impl FileLocks {
     }
 }
 
-/// Who waits, and for what.
+/// An owner that waits for a lock.
 struct Wait {
     owner: u64,
     ino: Ino,
     want: RangeLock,
 }
 
+/// A part of the table: files whose numbers have one hash.
 #[derive(Default)]
 struct Shard {
+    /// Those of which somebody holds a lock, or wanted one.
     files: HashMap<Ino, FileLocks>,
     /// Waits for ranges of this shard's files.
     waits: Vec<Wait>,
 }
 
 impl Shard {
+    /// Forgets a file of which nobody holds a lock.
     fn drop_if_empty(&mut self, ino: Ino) {
         if self.files.get(&ino).is_some_and(FileLocks::is_empty) {
             self.files.remove(&ino);
@@ -159,6 +168,7 @@ impl Shard {
     }
 }
 
+/// A shard and its lock, on lines of its own.
 #[repr(align(128))]
 #[derive(Default)]
 struct Place {
@@ -175,11 +185,13 @@ impl Default for LockTable {
     }
 }
 
+/// Returns the shard of a file.
 fn shard_of(ino: Ino) -> usize {
     (spread(ino.0) >> 58) as usize % SHARDS
 }
 
 impl LockTable {
+    /// Returns the place of a file's shard.
     fn place(&self, ino: Ino) -> &Place {
         &self.0[shard_of(ino)]
     }
@@ -274,14 +286,15 @@ impl LockTable {
         shard.drop_if_empty(ino);
     }
 
-    /// A lock that keeps `owner` from having `want`.
+    /// Returns the first lock, by its start, that keeps `owner` from having `want`.
     pub fn test_range(&self, ino: Ino, owner: u64, want: &RangeLock) -> Option<RangeLock> {
         let shard = self.place(ino).shard.lock();
         shard.files.get(&ino)?.against(owner, want).min_by_key(|h| h.lock.range.start).map(|h| h.lock.clone())
     }
 }
 
-/// Whether somebody who keeps `owner` from having `want` waits, over whatever others, for `owner`.
+/// Returns whether somebody who keeps `owner` from having `want` waits, over whatever others, for
+/// `owner`.
 fn closes_circle(all: &[MutexGuard<'_, Shard>], ino: Ino, owner: u64, want: &RangeLock) -> bool {
     let holders = |ino: Ino, owner: u64, want: &RangeLock| -> Vec<u64> {
         let file = all[shard_of(ino)].files.get(&ino);

@@ -1,72 +1,72 @@
-//! What is told about a file, as `std::fs` tells it.
+//! The attributes of a file, as `std::fs` has them.
 
 use crate::stat::SetTime;
 use crate::{FileKind, Ino, Stat, times};
 use std::time::SystemTime;
 
-/// What is known about a file, at the moment it was asked. [`Metadata::stat`] has the rest of what
-/// `stat(2)` tells.
+/// The attributes of a file, at the moment they were asked for. [`Metadata::stat`] has all that
+/// `stat(2)` returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Metadata(Stat);
 
 #[allow(clippy::len_without_is_empty)] // as in `std::fs::Metadata`
 impl Metadata {
-    /// The kind of file.
+    /// Returns the kind of file.
     pub fn file_type(&self) -> FileKind {
         self.0.kind
     }
 
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.0.kind.is_dir()
     }
 
-    /// Whether it is a regular file.
+    /// Returns whether it is a regular file.
     pub fn is_file(&self) -> bool {
         self.0.kind.is_file()
     }
 
-    /// Whether it is a symbolic link, which only [`crate::Fs::symlink_metadata`] finds.
+    /// Returns whether it is a symbolic link, which only [`crate::Fs::symlink_metadata`] finds.
     pub fn is_symlink(&self) -> bool {
         self.0.kind.is_symlink()
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     pub fn len(&self) -> u64 {
         self.0.size
     }
 
-    /// Its inode number.
+    /// Returns its inode number.
     pub fn ino(&self) -> Ino {
         self.0.ino
     }
 
-    /// Its permission bits.
+    /// Returns its permission bits.
     pub fn permissions(&self) -> Permissions {
         Permissions::from_mode(self.0.mode)
     }
 
-    /// When the content was last changed.
+    /// Returns when the content was last changed.
     pub fn modified(&self) -> SystemTime {
         times::system_time(self.0.mtime)
     }
 
-    /// When it was last read, as `relatime` counts it.
+    /// Returns when it was last read, as `relatime` counts it.
     pub fn accessed(&self) -> SystemTime {
         times::system_time(self.0.atime)
     }
 
-    /// When it was made.
+    /// Returns when it was made.
     pub fn created(&self) -> SystemTime {
         times::system_time(self.0.btime)
     }
 
-    /// When anything of the inode was last changed.
+    /// Returns when anything of the inode was last changed.
     pub fn changed(&self) -> SystemTime {
         times::system_time(self.0.ctime)
     }
 
-    /// All that `stat(2)` tells.
+    /// Returns all that `stat(2)` does.
     pub fn stat(&self) -> &Stat {
         &self.0
     }
@@ -83,12 +83,12 @@ impl From<Stat> for Metadata {
 pub struct Permissions(u32);
 
 impl Permissions {
-    /// The permission bits of a mode; others are left out.
+    /// Takes the permission bits of a mode; others are left out.
     pub fn from_mode(mode: u32) -> Permissions {
         Permissions(mode & 0o7777)
     }
 
-    /// The bits, 07777.
+    /// Returns the bits, 07777.
     pub fn mode(&self) -> u32 {
         self.0
     }
@@ -98,7 +98,7 @@ impl Permissions {
         *self = Permissions::from_mode(mode);
     }
 
-    /// Whether nobody has the right to write, by the bits.
+    /// Returns whether nobody has the right to write, by the bits.
     pub fn readonly(&self) -> bool {
         self.0 & 0o222 == 0
     }

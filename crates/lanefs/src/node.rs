@@ -1,5 +1,5 @@
 //! Operations by inode number, for front ends that keep inode numbers (FUSE). `cred.prechecked`
-//! says that permissions were checked by the kernel.
+//! means that permissions were checked by the kernel.
 //!
 //! All namespace changes become durable with the next epoch commit ([`Volume::sync`], or the
 //! timer), or earlier with an fsync that needs them; each is atomic: after a crash it is there
@@ -35,7 +35,7 @@ use crate::{Cred, File, FileKind, Ino, NewInodeAttrs, NodeEntry, SetAttr, Stat, 
 use crossbeam_epoch::{Guard, pin};
 
 impl Volume {
-    /// The inode that `name` of `parent` names. `.` and `..` are understood.
+    /// Looks up the inode that `name` of `parent` names. `.` and `..` are understood.
     ///
     /// # Errors
     /// ENOENT: none. ENOTDIR: `parent` is no directory. EACCES: it may not be searched.
@@ -50,6 +50,7 @@ impl Volume {
         match name {
             b"." => return Ok(inode.stat()),
             b".." => {
+                // Acquire: pairs with the Release of the rename that moved the directory.
                 let up = Ino(inode.parent.load(std::sync::atomic::Ordering::Acquire));
                 return Ok(resolve::find(persist, up, &guard)?.stat());
             }
@@ -69,15 +70,15 @@ impl Volume {
         posix(libc::ENOENT)
     }
 
-    /// Attributes. No errors but those above.
+    /// Returns attributes. No errors but those above.
     pub fn node_stat(&self, ino: Ino) -> Result<Stat> {
         self.0.persist.check_alive()?;
         Ok(resolve::find(&self.0.persist, ino, &pin())?.stat())
     }
 
-    /// Whether a file has room of its own, preallocated or written, wherever it is written next:
-    /// then it is written on a full volume too. False of a file with holes, and when what was
-    /// preallocated is used up.
+    /// Returns whether a file has space of its own, preallocated or written, wherever it is written
+    /// next: then it is written on a full volume too. False for a file with holes, and when what
+    /// was preallocated is used up.
     pub fn node_is_backed(&self, ino: Ino) -> bool {
         let store = &self.0.persist.store;
         let pages = |size: u64| size.div_ceil(lanefs_format::BLOCK_SIZE as u64);
@@ -94,7 +95,7 @@ impl Volume {
         self.change_attrs(cred, ino, set, &pin()).map(Inode::stat)
     }
 
-    /// The same for those who do not ask for the new ones, which lie on more lines.
+    /// Does the same for callers that do not ask for the new ones, which lie on more lines.
     pub(crate) fn change_attrs<'g>(
         &self,
         cred: &Cred,
@@ -110,8 +111,8 @@ impl Volume {
         Ok(inode)
     }
 
-    /// Creates (or, without O_EXCL, opens) a regular file, and says whether it was made. One that
-    /// was there stays as it is, but for O_TRUNC. What is made is open however `flags` say, and
+    /// Creates (or, without O_EXCL, opens) a regular file, and returns whether it was made. One
+    /// that was there stays as it is, but for O_TRUNC. What is made is open whatever its mode, and
     /// durable as [names](crate#names) are, with what it is born with.
     ///
     /// # Errors
@@ -148,11 +149,11 @@ impl Volume {
         opening::open_ino(&self.0, cred, ino, flags & !(libc::O_CREAT | libc::O_EXCL), &pin())
     }
 
-    /// A file without a name (O_TMPFILE), open however `flags` say; [`File::link_to`] can give it
-    /// one, unless `flags` has O_EXCL. After a crash it is gone if it has none.
+    /// Makes a file without a name (O_TMPFILE), open whatever its mode; [`File::link_to`] can give
+    /// it one, unless `flags` has O_EXCL. After a crash it is gone if it has none.
     ///
     /// # Errors
-    /// ENOTDIR: `parent` is no directory. EACCES: it may not be changed. ENOSPC: no room. EROFS:
+    /// ENOTDIR: `parent` is no directory. EACCES: it may not be changed. ENOSPC: no space. EROFS:
     /// the volume was opened for reading only. And those of [`NewInodeAttrs`].
     pub fn node_tmpfile<'a>(
         &self,
@@ -247,6 +248,7 @@ impl Volume {
         )
     }
 
+    /// Makes a named inode that is not opened.
     fn make(&self, cred: &Cred, parent: Ino, name: &[u8], spec: &Spec<'_>) -> Result<Stat> {
         memory::slow_down_meta(&self.0.persist);
         let persist = &self.0.persist;
@@ -263,6 +265,7 @@ impl Volume {
             let guard = pin();
             let inode = resolve::find(&self.0.persist, ino, &guard)?;
             // The slot keeps an inode without a name from being freed meanwhile.
+            // SeqCst, as the reaper's look at it.
             let unnamed = inode.nlink.load(std::sync::atomic::Ordering::SeqCst) == 0;
             let _held = unnamed.then(|| opening::handle(&self.0, inode, cred, libc::O_RDONLY)).transpose()?;
             link::link(&self.0.persist, cred, inode, parent, name, &guard)?;
@@ -312,7 +315,7 @@ impl Volume {
         })
     }
 
-    /// A symbolic link's target. EINVAL: another kind.
+    /// Returns a symbolic link's target. EINVAL: another kind.
     pub fn node_readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         self.0.persist.check_alive()?;
         let guard = pin();
@@ -334,14 +337,14 @@ impl Volume {
         readdir::read_dir(&self.0.persist, ino, cookie, f, &mut pin())
     }
 
-    /// getxattr(2). Errors as [`crate::Fs::getxattr`].
+    /// Returns an attribute's value, as getxattr(2). Errors as [`crate::Fs::getxattr`].
     pub fn node_getxattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.0.persist.check_alive()?;
         let guard = pin();
         xattr::get_xattr(&self.0.persist, cred, resolve::find(&self.0.persist, ino, &guard)?, name)
     }
 
-    /// setxattr(2). Errors and crash as [`crate::Fs::setxattr`].
+    /// Sets an attribute as setxattr(2). Errors and crash as [`crate::Fs::setxattr`].
     pub fn node_setxattr(&self, cred: &Cred, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
         let persist = &self.0.persist;
         memory::slow_down_meta(persist);
@@ -351,14 +354,15 @@ impl Volume {
         })
     }
 
-    /// listxattr(2): the names, those of `trusted.` for the superuser only.
+    /// Returns the names of attributes, as listxattr(2), those of `trusted.` for the superuser
+    /// only.
     pub fn node_listxattr(&self, cred: &Cred, ino: Ino) -> Result<Vec<Vec<u8>>> {
         self.0.persist.check_alive()?;
         let guard = pin();
         xattr::list_xattrs(&self.0.persist, cred, resolve::find(&self.0.persist, ino, &guard)?)
     }
 
-    /// removexattr(2). Errors and crash as [`crate::Fs::removexattr`].
+    /// Removes an attribute as removexattr(2). Errors and crash as [`crate::Fs::removexattr`].
     pub fn node_removexattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<()> {
         let persist = &self.0.persist;
         memory::slow_down_meta(persist);
@@ -368,7 +372,8 @@ impl Volume {
         })
     }
 
-    /// access(2): `mask` is `R_OK|W_OK|X_OK`. EACCES, EROFS: as [`crate::Fs::access`].
+    /// Checks permissions as access(2): `mask` is `R_OK|W_OK|X_OK`. EACCES, EROFS: as
+    /// [`crate::Fs::access`].
     pub fn node_access(&self, cred: &Cred, ino: Ino, mask: i32) -> Result<()> {
         self.0.persist.check_alive()?;
         let guard = pin();
@@ -380,8 +385,8 @@ impl Volume {
         perm::check(inode, cred, mask as u32 & 7)
     }
 
-    /// Flags of an inode, of [`crate::inode_flags`]; none are set in a new one but those that its
-    /// directory hands on, NODUMP and NOATIME.
+    /// Returns the flags of an inode, of [`crate::inode_flags`]; none are set in a new one but
+    /// those that its directory hands on, NODUMP and NOATIME.
     ///
     /// # Errors
     /// ENOTTY: neither a file nor a directory: no other kind has any.
@@ -397,7 +402,7 @@ impl Volume {
     /// IMMUTABLE: every change of the inode, of its names and of a directory's entries is EPERM,
     /// for everybody. APPEND: a file is opened for writing with O_APPEND alone and never gets
     /// shorter, a directory loses no name; neither is renamed, linked or removed, nor changes mode,
-    /// owner, extended attributes or times but to the present. NODUMP tells programs that make
+    /// owner, extended attributes or times but to the present. NODUMP is for programs that make
     /// backups. NOATIME: reading leaves atime alone. A handle that was open for writing before goes
     /// on with APPEND, and gets EPERM with IMMUTABLE.
     ///
@@ -411,8 +416,8 @@ impl Volume {
         flags::set_inode_flags(&self.0.persist, cred, resolve::find(&self.0.persist, ino, &guard)?, flags)
     }
 
-    /// fsync by inode number, of a directory above all: its names are durable when it returns.
-    /// Errors as [`File::sync_all`].
+    /// Makes an inode durable, as fsync, of a directory above all: its names are durable when it
+    /// returns. Errors as [`File::sync_all`].
     pub fn node_sync(&self, ino: Ino) -> Result<()> {
         let f = {
             let guard = pin();

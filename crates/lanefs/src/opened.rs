@@ -1,4 +1,4 @@
-//! What the clones of a volume and its handles share.
+//! The parts of an open volume that its clones and its handles share.
 
 use crate::persist::Persist;
 use crossbeam_utils::CachePadded;
@@ -20,8 +20,9 @@ impl Drop for Anchor {
     }
 }
 
-/// What the clones of a [`Volume`] share.
+/// The part of a [`Volume`](crate::Volume) that its clones share.
 pub(crate) struct Opened {
     pub persist: Arc<Persist>,
+    /// One for each lane.
     pub anchors: Box<[CachePadded<Arc<Anchor>>]>,
 }

@@ -1,10 +1,10 @@
-//! How a volume is opened.
+//! The options of opening a volume.
 
 use lanefs_sync::clock::Clock;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// In which order names become durable (SEMANTICS, "Order").
+/// The order in which names become durable (SEMANTICS, "Order").
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Order {
     /// The names found after a crash are those of a prefix of the order in which calls returned: an
@@ -18,7 +18,7 @@ pub enum Order {
     Relaxed,
 }
 
-/// How a volume is opened. Sizes are bytes.
+/// The options of opening a volume. Sizes are bytes.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     /// Bytes of memory for all the volume keeps: half of it for pages, five sixteenths for inodes,
@@ -33,11 +33,11 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Never record when a file or a directory was read.
     pub noatime: bool,
-    /// In which order names become durable. The volume may be opened either way in turn.
+    /// The order in which names become durable. The volume may be opened either way in turn.
     pub order: Order,
-    /// How often namespace changes are committed without being asked, about. Default 5 s.
+    /// The time between commits of namespace changes that nobody asked for, about. Default 5 s.
     pub commit_interval: Duration,
-    /// How old a dirty page grows before it is written without being asked, about. Default 30 s.
+    /// The age at which a dirty page is written without being asked, about. Default 30 s.
     pub dirty_expire: Duration,
     /// Run background threads. Without them (tests, simulation) the caller calls
     /// [`Volume::tick`](crate::Volume::tick), and recovery has one thread.
@@ -49,7 +49,7 @@ pub struct MountOptions {
     /// Bytes of an epoch's groups that one mlog takes before the next one's turn; 0 for the default
     /// (1 MiB). Small ones spread an epoch that holds little over all mlogs, as checkers want it.
     pub commit_part: usize,
-    /// Where timestamps come from; `None` for the best clock of this machine. Correctness does not
+    /// The source of timestamps; `None` for the best clock of this machine. Correctness does not
     /// depend on it.
     pub clock: Option<Arc<Clock>>,
     /// Called by the background thread when it has done what uses much memory for a moment:

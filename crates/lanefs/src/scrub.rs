@@ -1,4 +1,4 @@
-//! Reading everything on the medium, and telling which files are damaged.
+//! Reading everything on the medium, and finding which files are damaged.
 
 use crate::error::Result;
 use crate::persist::checkpoint;
@@ -18,28 +18,28 @@ const DEPTH: usize = 1 << 12;
 pub struct Damaged {
     /// A path of the file or directory; `None` if it has none, or if the block belongs to no file.
     pub path: Option<Vec<u8>>,
-    /// Which block, and what is wrong with it.
+    /// The block, and what is wrong with it.
     pub damage: ScrubDamage,
     /// It was written again from its copy.
     pub repaired: bool,
 }
 
-/// What a scrub has read so far, in blocks of 4096 bytes.
+/// The counts of a scrub so far, in blocks of 4096 bytes.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct ScrubReport {
     /// Blocks of file data compared with their sums.
     pub data_blocks: u64,
     /// Blocks of everything else.
     pub node_blocks: u64,
-    /// What is damaged, or was and is repaired.
+    /// The blocks that are damaged, or were and are repaired.
     pub damaged: Vec<Damaged>,
 }
 
 impl Volume {
     /// Reads everything that the volume keeps on its devices, past all caches, and compares it with
-    /// the checksums. Other calls go on meanwhile. `pace` is told after each 16 MiB or so what was
-    /// read; it may sleep, and ends the scrub by answering false. What was written before this call
-    /// is covered, what is written during it may be.
+    /// the checksums. Other calls go on meanwhile. `pace` is called after each 16 MiB or so with
+    /// what was read; it may sleep, and ends the scrub by returning false. What was written before
+    /// this call is covered, what is written during it may be.
     ///
     /// # Errors
     /// EIO if the volume was closed or stopped. Damage is no error.
@@ -58,8 +58,8 @@ impl Volume {
         }
     }
 
-    /// One step of a scrub: about `budget` blocks of 4096 bytes from `at` on. The first syncs and
-    /// makes a checkpoint, so that all that was written is covered.
+    /// Does one step of a scrub: about `budget` blocks of 4096 bytes from `at` on. The first syncs
+    /// and makes a checkpoint, so that all that was written is covered.
     ///
     /// # Errors
     /// As [`Volume::scrub`].
@@ -83,8 +83,8 @@ impl Volume {
         Ok((step, damaged))
     }
 
-    /// A path of each of these inodes, as far as directories that can be read lead to them. Looks
-    /// at the whole tree until all are found.
+    /// Finds a path of each of these inodes, as far as directories that can be read lead to them.
+    /// Looks at the whole tree until all are found.
     fn paths_of(&self, mut wanted: HashSet<Ino>) -> HashMap<Ino, Vec<u8>> {
         let mut found = HashMap::new();
         if wanted.remove(&ROOT_INO) {
@@ -96,7 +96,7 @@ impl Volume {
             if wanted.is_empty() {
                 break;
             }
-            // What cannot be read was told.
+            // What cannot be read is among the damage.
             let _ = self.node_readdir(dir, 0, &mut |e| {
                 if e.name == b"." || e.name == b".." {
                     return true;

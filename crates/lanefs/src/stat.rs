@@ -1,8 +1,8 @@
-//! What is told about files and volumes.
+//! The attributes of files and volumes.
 
 use lanefs_format::{FileKind, Ino};
 
-/// Everything `stat(2)` tells, times in nanoseconds since 1970 ([`crate::times`]: beyond 2225 in
+/// All that `stat(2)` returns, times in nanoseconds since 1970 ([`crate::times`]: beyond 2225 in
 /// seconds).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stat {
@@ -36,7 +36,7 @@ pub struct Stat {
     pub btime: i64,
 }
 
-/// What `statfs(2)` tells; all sizes in blocks of 4096 bytes.
+/// All that `statfs(2)` returns; all sizes in blocks of 4096 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatFs {
     /// Blocks users can fill in all.
@@ -66,8 +66,8 @@ pub struct NodeEntry<'a> {
     pub cookie: u64,
 }
 
-/// What a new inode has from the start: mode and extended attributes, which become durable together
-/// with its name.
+/// The attributes that a new inode has from the start: mode and extended attributes, which become
+/// durable together with its name.
 #[derive(Clone, Copy, Debug)]
 pub struct NewInodeAttrs<'a> {
     /// Permission bits; of special files the type too.
@@ -91,8 +91,8 @@ pub enum SetTime {
     At(i64),
 }
 
-/// What [`crate::Volume::node_setattr`] and [`crate::File::set_attr`] change; `None` leaves a field
-/// alone.
+/// A change of attributes, by [`crate::Volume::node_setattr`] and [`crate::File::set_attr`]; `None`
+/// leaves a field alone.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct SetAttr {
     /// Permission bits, 07777 (type bits are ignored).

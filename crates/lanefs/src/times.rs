@@ -21,8 +21,8 @@ const EDGE_SECONDS: i64 = 8_070_000_000;
 /// The first number that counts seconds.
 pub const EDGE: i64 = EDGE_SECONDS * NS;
 
-/// The number of a time: seconds since 1970, which may be before it, and nanoseconds, which count
-/// forward. What no number can say becomes the nearest that one can.
+/// Returns the number of a time: seconds since 1970, which may be before it, and nanoseconds, which
+/// count forward. A time that has no number becomes the nearest that has one.
 pub fn number(seconds: i64, nanos: u32) -> i64 {
     let nanos = i64::from(nanos.min(999_999_999));
     if seconds >= EDGE_SECONDS {
@@ -35,7 +35,7 @@ pub fn number(seconds: i64, nanos: u32) -> i64 {
     }
 }
 
-/// Seconds since 1970 and nanoseconds of a number.
+/// Returns seconds since 1970 and nanoseconds of a number.
 pub fn parts(number: i64) -> (i64, u32) {
     if number >= EDGE {
         (EDGE_SECONDS + (number - EDGE), 0)
@@ -46,7 +46,7 @@ pub fn parts(number: i64) -> (i64, u32) {
     }
 }
 
-/// The time of a number, as the standard library has it.
+/// Returns the time of a number, as the standard library has it.
 pub fn system_time(number: i64) -> SystemTime {
     let (seconds, nanos) = parts(number);
     let whole = Duration::from_secs(seconds.unsigned_abs());
@@ -55,7 +55,7 @@ pub fn system_time(number: i64) -> SystemTime {
     whole.unwrap_or(UNIX_EPOCH) + Duration::from_nanos(nanos.into())
 }
 
-/// The number of a time of the standard library.
+/// Returns the number of a time of the standard library.
 pub fn from_system_time(time: SystemTime) -> i64 {
     let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::MAX);
     match time.duration_since(UNIX_EPOCH) {

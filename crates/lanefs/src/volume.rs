@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// An open volume; cheap to clone. When the last clone and the last [`crate::File`] are gone it is
-/// closed cleanly; [`Volume::close`] does the same at once and tells how it went. Calls by inode
+/// closed cleanly; [`Volume::close`] does the same at once and returns how it went. Calls by inode
 /// number are in [`crate::node`]; every call that has a result may answer the errors of [every
 /// call](crate::error#every-call).
 #[derive(Clone)]
@@ -42,10 +42,10 @@ impl Volume {
     ///
     /// # Errors
     /// - EBUSY: another process has it open; the message has its id.
-    /// - ENOENT: there is no such file. EACCES, EROFS and others: what the system said to opening
-    ///   it.
+    /// - ENOENT: there is no such file. EACCES, EROFS and others: those of the system, from
+    ///   opening it.
     /// - EINVAL: no LaneFS volume; a device that is missing or belongs to another one.
-    /// - EIO, EUCLEAN: a device failed, or what recovery needs is damaged; the message says what to
+    /// - EIO, EUCLEAN: a device failed, or what recovery needs is damaged; the message has what to
     ///   do.
     /// - ENOMEM, EAGAIN: no address space for the cache, or no thread.
     pub fn open<P: AsRef<Path>>(images: &[P], options: &MountOptions) -> Result<Volume> {
@@ -94,7 +94,7 @@ impl Volume {
         Ok(Volume(Arc::new(Opened { persist, anchors })))
     }
 
-    /// A new volume in memory, its root owned by the calling process, gone when it is closed, of
+    /// Makes a volume in memory, its root owned by the calling process, gone when it is closed, of
     /// `bytes` bytes with all that it needs for itself.
     ///
     /// # Errors
@@ -105,19 +105,19 @@ impl Volume {
         Volume::open_devices(vec![dev], &MountOptions::default())
     }
 
-    /// Bytes of memory that inodes, names, logged changes and the store's inodes take, about. File
-    /// pages are not in it: they have a share of the budget of their own, which is taken when the
-    /// volume is opened.
+    /// Returns the bytes of memory that inodes, names, logged changes and the store's inodes take,
+    /// about. File pages are not in it: they have a share of the budget of their own, which is
+    /// taken when the volume is opened.
     pub fn memory(&self) -> u64 {
         memory::meta_bytes(&self.0.persist)
     }
 
-    /// The volume as this credential may see it.
+    /// Returns the volume as this credential may see it.
     pub fn as_user(&self, cred: Cred) -> Fs {
         Fs::new(self.clone(), cred)
     }
 
-    /// The volume as the calling process may see it.
+    /// Returns the volume as the calling process may see it.
     pub fn fs(&self) -> Fs {
         self.as_user(Cred::current())
     }
@@ -134,13 +134,13 @@ impl Volume {
         persist.promised(writeback::sync_all(persist))
     }
 
-    /// Sizes and counts, in blocks of 4096 bytes. EIO once the volume is closed. What was removed
-    /// and nobody has open counts as free: if that is much, a checkpoint is made first.
+    /// Returns sizes and counts, in blocks of 4096 bytes. EIO once the volume is closed. What was
+    /// removed and nobody has open counts as free: if that is much, a checkpoint is made first.
     pub fn statfs(&self) -> Result<StatFs> {
         let persist = &self.0.persist;
         persist.check_alive()?;
         if let Err(e) = free::free_removed(persist) {
-            // What cannot be freed is not free; whoever asks is told that much.
+            // What cannot be freed is not free, and does not count as that.
             tracing::debug!("freeing what was removed: {e}");
         }
         let s = persist.store.space();
@@ -156,17 +156,17 @@ impl Volume {
         })
     }
 
-    /// Bytes that are free at this moment, while what was removed is not all given back: for who
-    /// looks often. EIO once the volume is closed.
+    /// Returns the bytes that are free at this moment, while what was removed is not all given
+    /// back: for a caller that looks often. EIO once the volume is closed.
     pub fn free_now(&self) -> Result<u64> {
         let persist = &self.0.persist;
         persist.check_alive()?;
         Ok(persist.store.space().free * lanefs_format::BLOCK_SIZE as u64)
     }
 
-    /// Whether there is room for so many bytes more at this moment, also after what was deleted was
-    /// given back, which may take long. It is kept for nobody. True once the volume is closed: then
-    /// calls tell.
+    /// Returns whether there is space for so many bytes more at this moment, also after what was
+    /// deleted was given back, which may take long. It is kept for nobody. True once the volume is
+    /// closed: then calls fail.
     pub fn has_room(&self, bytes: u64) -> bool {
         let persist = &self.0.persist;
         let blocks = bytes.div_ceil(lanefs_format::BLOCK_SIZE as u64);
@@ -181,15 +181,15 @@ impl Volume {
         persist.check_alive().is_err() || fits() || (space::free_space(persist) && fits())
     }
 
-    /// Makes the volume larger while it is used, and answers its size in bytes before and now: an
+    /// Makes the volume larger while it is used, and returns its size in bytes before and now: an
     /// image file is made `bytes` long; without them all of the device is used, which was made
-    /// longer before. The room is there when this returns, durably; after a power loss before that
+    /// longer before. The space is there when this returns, durably; after a power loss before that
     /// the volume has the old size or the new one.
     ///
     /// # Errors
     /// - EINVAL: the volume is larger than that (none is made smaller), so little more adds
-    ///   nothing, the device is not that long, or the volume has several. The message says which.
-    /// - EROFS where it was opened for reading only; EIO, ENOSPC: what the device said.
+    ///   nothing, the device is not that long, or the volume has several. The message has which.
+    /// - EROFS where it was opened for reading only; EIO, ENOSPC: those of the device.
     pub fn grow(&self, bytes: Option<u64>) -> Result<Grown> {
         let persist = &self.0.persist;
         persist.check_alive()?;
@@ -207,27 +207,28 @@ impl Volume {
         persist.promised(persist.store.set_label(label).map_err(Error::from))
     }
 
-    /// What the store says of the volume; also once it is closed.
+    /// Returns what is fixed or slow to change of the volume; also once it is closed.
     pub fn info(&self) -> VolumeInfo {
         self.0.persist.store.info()
     }
 
-    /// What opening the volume found and did.
+    /// Returns what opening the volume found and did.
     pub fn open_report(&self) -> &OpenReport {
         &self.0.persist.report
     }
 
-    /// One round of background work: reap, write back what is old, commit, checkpoint, clean, as
-    /// needed. For who opened without [`MountOptions::background`]. Errors as [`Volume::sync`].
+    /// Does one round of background work: reaps, writes back what is old, commits, makes a
+    /// checkpoint and cleans, as needed. For a caller that opened the volume without
+    /// [`MountOptions::background`]. Errors as [`Volume::sync`].
     pub fn tick(&self) -> Result<()> {
         let persist = &self.0.persist;
         persist.check_alive()?;
         persist.promised(background::tick(persist, true))
     }
 
-    /// A checkpoint now: all operations on names that returned before, and what was written back,
-    /// are durable when it returns, and recovery begins there. Dirty content is not written: that
-    /// is [`Volume::sync`].
+    /// Makes a checkpoint now: all operations on names that returned before, and what was written
+    /// back, are durable when it returns, and recovery begins there. Dirty content is not written:
+    /// that is [`Volume::sync`].
     ///
     /// # Errors
     /// As [`Volume::sync`]; EROFS where the volume was opened for reading only.
@@ -237,10 +238,10 @@ impl Volume {
         persist.promised(checkpoint::checkpoint(persist).map(drop))
     }
 
-    /// Tells the devices that what is free is not needed: holes are punched into images, and solid
-    /// state disks may use the blocks. After a checkpoint, so that what was removed before counts
-    /// as free. `range` is in bytes, counted through all devices in order; only what lies in it
-    /// whole, by segments, is told of. Returns how many bytes were.
+    /// Gives the devices back what is free: holes are punched into images, and solid state disks
+    /// may use the blocks. After a checkpoint, so that what was removed before counts as free.
+    /// `range` is in bytes, counted through all devices in order; only what lies in it whole, by
+    /// segments, is given back. Returns how many bytes were.
     ///
     /// # Errors
     /// - EOPNOTSUPP: no device of the volume can discard.
@@ -258,12 +259,12 @@ impl Volume {
         persist.store.trim(range)?.ok_or(Error::Posix(libc::EOPNOTSUPP))
     }
 
-    /// Bytes of a segment, the least that is discarded at once.
+    /// Returns the bytes of a segment, the least that is discarded at once.
     pub fn segment_bytes(&self) -> u64 {
         self.0.persist.store.segment_bytes().0
     }
 
-    /// What the cleaner did since the volume was opened.
+    /// Returns what the cleaner did since the volume was opened.
     pub fn cleaned(&self) -> CleanReport {
         self.0.persist.store.cleaned()
     }
@@ -275,10 +276,10 @@ impl Volume {
         self.0.persist.store.shutdown();
     }
 
-    /// For front ends that hand out inode numbers: an inode without a name and without an open
-    /// handle is not freed while `keeps` says true of it. Asked between reaping rounds, never while
-    /// a caller waits; `None` keeps nothing. After a crash nobody knows such inodes any more, and
-    /// recovery frees them.
+    /// Keeps inodes for front ends that hand out inode numbers: an inode without a name and without
+    /// an open handle is not freed while `keeps` returns true for it. Asked between reaping rounds,
+    /// never while a caller waits; `None` keeps nothing. After a crash nobody knows such inodes any
+    /// more, and recovery frees them.
     pub fn keep_unnamed(&self, keeps: Option<Box<dyn Fn(Ino) -> bool + Send + Sync>>) {
         *self.0.persist.keeper.lock() = keeps;
     }
@@ -296,7 +297,7 @@ impl Volume {
     }
 }
 
-/// A quarter of the machine's memory.
+/// Returns a quarter of the machine's memory.
 fn default_cache() -> u64 {
     let info = rustix::system::sysinfo();
     (info.totalram * u64::from(info.mem_unit) / 4).max(64 << 20)

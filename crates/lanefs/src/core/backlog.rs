@@ -1,4 +1,4 @@
-//! What is sealed, or committed and not folded: between the lanes' logs and the store.
+//! The epochs that are sealed, or committed and not folded: between the lanes' logs and the store.
 
 use lanefs_format::Ino;
 use lanefs_store::EpochWritten;
@@ -12,13 +12,14 @@ pub(crate) struct Backlog {
     /// In the order of their epochs. They stay until a checkpoint is done that folded them: one
     /// that fails forgets what it was given.
     pub groups: Vec<Committed>,
+    /// The bytes of these groups.
     pub bytes: usize,
     /// Directories that lost names in epochs that are sealed, since the last checkpoint, and how
     /// many; some more than once.
     pub thinned: Vec<(Ino, u64)>,
     /// When the last commit was.
     pub last: Option<Instant>,
-    /// Sealed, and without places for lack of room.
+    /// Sealed, and without places for lack of space in the log.
     pub sealed: Option<Unfinished>,
     /// Epochs that have their places and are not committed, in the order of their numbers.
     pub in_flight: VecDeque<InFlight>,
@@ -30,7 +31,7 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// Takes `n` blocks out of what epoch `born` promised and says how many it took: none if a
+    /// Takes `n` blocks out of what epoch `born` promised and returns how many it took: none if a
     /// checkpoint was handed that epoch, or folded it.
     pub fn unpromise(&mut self, born: u64, n: u64, folded: u64) -> u64 {
         let epoch = |c: &Committed| c.epoch;
@@ -55,7 +56,7 @@ pub(crate) struct Committed {
 }
 
 impl Committed {
-    /// Bytes of its groups.
+    /// Returns the bytes of its groups.
     pub fn bytes(&self) -> usize {
         self.groups.iter().map(|g| g.len()).sum()
     }

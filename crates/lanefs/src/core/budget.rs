@@ -1,4 +1,4 @@
-//! What a volume may use: blocks of the device, and bytes of memory for metadata. (Pages have a
+//! The budgets of a volume: blocks of the device, and bytes of memory for metadata. (Pages have a
 //! share of their own: `memfs::data::pool`.)
 
 use crossbeam_utils::CachePadded;
@@ -13,19 +13,21 @@ pub(crate) struct Budget {
     pub is_small: bool,
     /// Bytes of inodes and names allowed.
     pub meta_limit: u64,
-    /// Bytes of names that left memory. Written by the reclaimer, under its lock, and by
-    /// checkpoints.
+    /// Bytes of names that left memory. Only grows. Written by the reclaimer, under its lock, and
+    /// by checkpoints. Relaxed: a statistic, which orders nothing.
     pub names_gone: CachePadded<AtomicI64>,
     /// Blocks of extended attributes handed to the store that no checkpoint has written. Written by
-    /// calls that set large ones.
+    /// calls that set large ones, and by checkpoints. Relaxed: an estimate, which orders nothing.
     pub xattr_blocks: CachePadded<AtomicU64>,
     /// Metadata exceeds its share: creators wait. Written by the background thread, and by creators
-    /// that find it so; read by every call that may bring names into memory.
+    /// that find it so; read by every call that may bring names into memory. Relaxed: who reads it
+    /// late waits a moment later.
     pub(super) tight: CachePadded<AtomicBool>,
 }
 
 impl Budget {
-    /// Budgets of a volume of `blocks` blocks, with `meta_limit` bytes of memory for metadata.
+    /// Makes the budgets of a volume of `blocks` blocks, with `meta_limit` bytes of memory for
+    /// metadata.
     pub fn new(blocks: u64, meta_limit: u64) -> Budget {
         Budget {
             is_small: blocks < SMALL,
@@ -37,7 +39,9 @@ impl Budget {
     }
 }
 
-/// What a lane promised for names. On the lane's shared line, written by the lane's threads.
+/// The space that a lane promised for names. On the lane's shared line, written by the lane's
+/// threads. Relaxed: counts, mostly of one thread, which hand over no memory; the epoch takes
+/// `blocks` under the lane's lock.
 #[derive(Default)]
 pub(crate) struct NamePromise {
     /// Bytes of promised blocks that no name has taken. Below nothing for a moment, when two

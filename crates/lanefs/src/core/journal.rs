@@ -22,19 +22,20 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 /// The lane's part that others may read: counters on lines of their own.
 pub(crate) struct LaneShared {
     pub slots: OpenSlots,
-    /// Inodes made less inodes dropped by this lane's threads.
+    /// Inodes made less inodes dropped by this lane's threads. Relaxed: a statistic.
     pub inodes: AtomicI64,
     /// Bytes of names brought into memory by this lane's threads. Only grows: the reclaimer counts
-    /// what left.
+    /// what left. Relaxed: a statistic.
     pub names: AtomicI64,
     /// A new chunk of the lane's log was begun: time to look how much memory there is. Written by
-    /// the lane's threads.
+    /// the lane's threads. Relaxed: a hint.
     pub look: AtomicBool,
-    /// Written by the lane's threads.
+    /// The space that names of new groups take from. Written by the lane's threads.
     pub promise: NamePromise,
 }
 
 impl LaneShared {
+    /// Makes the part of a lane in which nothing happened.
     fn new() -> LaneShared {
         LaneShared {
             slots: OpenSlots::new(),
@@ -52,23 +53,28 @@ pub(crate) struct Journal {
     one_list: Switch,
     pub epochs: Epochs,
     pub numbers: Numbers,
-    /// Everything up to this epoch is in the folded directories. Written by checkpoints only.
+    /// Everything up to this epoch is in the folded directories. Written by checkpoints only, with
+    /// Release: who reads it with Acquire, to take names out of memory, finds the folded buckets in
+    /// the store.
     folded: CachePadded<AtomicU64>,
-    /// Everything up to this epoch that was logged is durable. Written by commits only.
+    /// Everything up to this epoch that was logged is durable. Written by commits only, under
+    /// `backlog`. SeqCst on both sides: who takes from it that an epoch needs no more care has seen
+    /// all that was done before that epoch was published, and compares it with `Inode::epoch` and
+    /// `Inode::rights_epoch`, which are raised in the same order.
     committed: CachePadded<AtomicU64>,
     /// One seal at a time; what is on its way to the log, and what is committed and waits for the
     /// fold.
     pub backlog: CachePadded<Mutex<Backlog>>,
     /// Operations were made in lanes below this one only. Written under `backlog`, once for each
-    /// lane; read by every operation.
+    /// lane; read by every operation. Release in `take_into_use`, Acquire in `lanes_in_use`.
     in_use: CachePadded<AtomicUsize>,
     /// Wakes those who wait for an epoch. Beside `backlog`.
     pub published: CachePadded<Condvar>,
 }
 
 impl Journal {
-    /// The journal of a volume that was opened just now. `ordered`: names become durable in the
-    /// order of the calls, and epochs count what is pending.
+    /// Makes the journal of a volume that was opened just now. `ordered`: names become durable in
+    /// the order of the calls, and epochs count what is pending.
     pub fn new(ids: Arc<LaneIds>, info: &VolumeInfo, ordered: bool) -> Journal {
         let next = info.last_epoch + 1;
         Journal {
@@ -85,33 +91,35 @@ impl Journal {
         }
     }
 
-    /// Everything up to this epoch has been folded.
+    /// Returns the epoch up to which everything has been folded.
     #[inline]
     pub fn folded(&self) -> u64 {
         self.folded.load(Ordering::Acquire)
     }
 
-    /// Every group of an epoch up to this one is durable.
+    /// Returns the epoch up to which every group is durable.
     #[inline]
     pub fn committed(&self) -> u64 {
         self.committed.load(Ordering::SeqCst)
     }
 
+    /// Notes that an epoch and all before it are durable. The caller holds `backlog`.
     pub fn set_committed(&self, epoch: u64) {
         self.committed.fetch_max(epoch, Ordering::SeqCst);
     }
 
+    /// Notes that a checkpoint has folded everything up to this epoch.
     pub fn set_folded(&self, epoch: u64) {
         self.folded.fetch_max(epoch, Ordering::Release);
     }
 
-    /// The lane whose log the calling thread's operations go to: its own.
+    /// Returns the lane whose log the calling thread's operations go to: its own.
     #[inline]
     pub fn log_lane(&self) -> usize {
         if self.one_list.off() { 0 } else { self.lanes.mine() }
     }
 
-    /// Lanes below this one may hold groups (`persist::commit`, 6).
+    /// Returns the lane below which lanes may hold groups (`persist::commit`, 6).
     #[inline]
     pub fn lanes_in_use(&self) -> usize {
         // Acquire: pairs with the Release in `take_into_use`. Who sees the lane in use because
@@ -119,7 +127,7 @@ impl Journal {
         self.in_use.load(Ordering::Acquire)
     }
 
-    /// Before the first operation in a lane. The caller holds no lane.
+    /// Takes a lane into use, before the first operation in it. The caller holds no lane.
     #[cold]
     pub fn take_into_use(&self, lane: usize) {
         let _no_seal = self.backlog.lock();
@@ -141,12 +149,12 @@ impl Journal {
         self.lanes.shared(self.lanes.mine()).names.fetch_add(by, Ordering::Relaxed);
     }
 
-    /// Bytes of names brought into memory so far.
+    /// Returns the bytes of names brought into memory so far.
     pub fn names_brought(&self) -> i64 {
         (0..self.lanes.len()).map(|l| self.lanes.shared(l).names.load(Ordering::Relaxed)).sum()
     }
 
-    /// Inodes in memory, about.
+    /// Returns the number of inodes in memory, about.
     pub fn inodes_in_memory(&self) -> i64 {
         (0..self.lanes.len()).map(|l| self.lanes.shared(l).inodes.load(Ordering::Relaxed)).sum()
     }
@@ -201,12 +209,13 @@ impl Journal {
         (0..self.lanes_in_use()).for_each(|l| self.lanes.lock(l).committed(committed));
     }
 
-    /// Bytes of groups logged and not sealed.
+    /// Returns the bytes of groups logged and not sealed.
     pub fn open_log_bytes(&self) -> usize {
         (0..self.lanes_in_use()).map(|l| self.lanes.lock(l).open_bytes()).sum()
     }
 
-    /// Bytes of groups logged and not folded: what the oplog and the backlog hold in memory.
+    /// Returns the bytes of groups logged and not folded, which the oplog and the backlog hold in
+    /// memory; those of the backlog only if nobody has its lock.
     pub fn log_bytes(&self) -> usize {
         self.open_log_bytes() + self.backlog.try_lock().map_or(0, |b| b.bytes)
     }

@@ -7,45 +7,45 @@ use std::sync::atomic::Ordering;
 /// share of the budget: what an epoch holds is absorbed in one go, out of the processor's cache if
 /// it is more.
 const COMMIT_BYTES: usize = 8 << 20;
-/// What an inode costs on average, in bytes: itself, its place in the table, a share of its
+/// The memory of an inode on average, in bytes: itself, its place in the table, a share of its
 /// directory's tables.
 pub(crate) const INODE_COST: usize = 514;
 
-/// Bytes of names in memory, about: not less than there are.
+/// Returns the bytes of names in memory, about: not less than there are.
 pub(crate) fn name_bytes(core: &Core) -> i64 {
     // Relaxed: a statistic.
     core.journal.names_brought() - core.budget.names_gone.load(Ordering::Relaxed)
 }
 
-/// Bytes of inodes, names, logged groups and what the store keeps of inodes, about.
+/// Returns the bytes of inodes, names, logged groups and what the store keeps of inodes, about.
 pub(crate) fn meta_bytes(core: &Core) -> u64 {
     (core.journal.inodes_in_memory().max(0) * INODE_COST as i64 + name_bytes(core).max(0)) as u64
         + (core.journal.log_bytes() + core.store.memory()) as u64
 }
 
-/// Whether metadata exceeds its share.
+/// Returns whether metadata exceeds its share.
 pub(crate) fn meta_is_over(core: &Core) -> bool {
     meta_bytes(core) > core.budget.meta_limit
 }
 
-/// Bytes logged after which a commit is due.
+/// Returns the bytes logged after which a commit is due.
 pub(crate) fn commit_bytes(core: &Core) -> usize {
     COMMIT_BYTES.min((core.budget.meta_limit / 8) as usize)
 }
 
-/// Says whether creators have to wait. Called by the background before and after the work that
-/// makes room, and by creators now and then.
+/// Notes whether creators have to wait. Called by the background before and after the work that
+/// frees memory, and by creators now and then.
 pub(crate) fn update_throttle(core: &Core) {
     // Relaxed: who reads it late waits a moment later.
     core.budget.tight.store(is_tight(core), Ordering::Relaxed);
 }
 
-/// Metadata exceeds its share by much.
+/// Returns whether metadata exceeds its share by much.
 pub(crate) fn is_tight(core: &Core) -> bool {
     meta_bytes(core) > core.budget.meta_limit + core.budget.meta_limit / 8
 }
 
-/// Whether callers wait: one relaxed load of a line that is written on change only.
+/// Returns whether callers wait: one relaxed load of a line that is written on change only.
 #[inline]
 pub(crate) fn callers_wait(core: &Core) -> bool {
     core.budget.tight.load(Ordering::Relaxed) // Relaxed: as in `update_throttle`
@@ -62,8 +62,8 @@ pub(crate) fn wait_for_room(core: &Core) {
     }
 }
 
-/// As [`wait_for_room`], for who logs a change, and looks now and then how much memory
-/// there is.
+/// Does what [`wait_for_memory`] does, for a caller that logs a change, and looks now and then how
+/// much memory there is.
 pub(crate) fn slow_down_meta(core: &Core) {
     wait_for_room(core);
     let lane = core.journal.lanes.shared(core.journal.lanes.mine());

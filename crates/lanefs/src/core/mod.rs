@@ -1,10 +1,10 @@
-//! What operations reach: the file system in memory, the journal of the lanes, the budgets of
-//! space and memory, and the store. Everything here lies below the operations (`ops`), and those
-//! below what brings changes to the store (`persist`).
+//! The part of a volume that operations reach: the file system in memory, the journal of the lanes,
+//! the budgets of space and memory, and the store. Everything here lies below the operations
+//! (`ops`), and those below what brings changes to the store (`persist`).
 //!
-//! An operation never names what lies above it. What it needs of that (room on a full volume, a
+//! An operation never names what lies above it. What it needs of that (space on a full volume, a
 //! file made durable before it is renamed) it asks through [`Persistence`], which the volume sets
-//! when it is opened. All of that waits, so none of it is on the way of a call that finds room.
+//! when it is opened. All of that waits, so none of it is on the way of a call that finds space.
 
 pub(crate) mod backlog;
 pub(crate) mod budget;
@@ -33,7 +33,7 @@ const RUNNING: u8 = 0;
 /// Closed, or shut down as by a crash: every call fails with EIO.
 const STOPPED: u8 = 1;
 
-/// What every operation reaches.
+/// The part of a volume that every operation reaches.
 pub(crate) struct Core {
     pub store: Arc<Store>,
     pub options: MountOptions,
@@ -42,14 +42,15 @@ pub(crate) struct Core {
     pub journal: Journal,
     pub budget: Budget,
     pub locks: CachePadded<LockTable>,
-    /// RUNNING or STOPPED. Written twice in a volume's life.
+    /// RUNNING or STOPPED. Written twice in a volume's life. SeqCst in `stop` and `is_stopped`: of
+    /// two closes one finds the volume stopped. Relaxed in `check_alive`: see there.
     state: CachePadded<AtomicU8>,
     /// Written once, when the volume is opened.
     persistence: OnceLock<Weak<dyn Persistence>>,
 }
 
 impl Core {
-    /// The core of a volume that was opened just now.
+    /// Makes the core of a volume that was opened just now.
     pub fn new(
         store: Arc<Store>,
         options: MountOptions,
@@ -70,21 +71,21 @@ impl Core {
         }
     }
 
-    /// Says who brings changes to the store. Once, before the first operation.
+    /// Sets who brings changes to the store. Once, before the first operation.
     pub fn set_persistence(&self, persistence: Weak<dyn Persistence>) {
         let first = self.persistence.set(persistence).is_ok();
         debug_assert!(first, "a volume is opened once");
     }
 
-    /// Who brings changes to the store; `None` while the volume is being opened, and when its last
-    /// handle is gone. Counts a reference that all lanes share, so it is asked where a call waits
-    /// anyway.
+    /// Returns who brings changes to the store; `None` while the volume is being opened, and when
+    /// its last handle is gone. Counts a reference that all lanes share, so it is asked where a
+    /// call waits anyway.
     #[cold]
     pub fn persistence(&self) -> Option<Arc<dyn Persistence>> {
         self.persistence.get()?.upgrade()
     }
 
-    /// Wakes the thread that makes room in memory.
+    /// Wakes the thread that frees memory.
     #[cold]
     pub fn wake_persistence(&self) {
         if let Some(persistence) = self.persistence() {
@@ -92,14 +93,14 @@ impl Core {
         }
     }
 
-    /// EIO once the volume is closed or shut down.
+    /// Checks that the volume takes calls: EIO once it is closed or shut down.
     #[inline]
     pub fn check_alive(&self) -> Result<()> {
         // Relaxed: whoever stops the volume waits for nobody; the store refuses what comes later.
         if self.state.load(Ordering::Relaxed) == RUNNING { Ok(()) } else { Err(Error::Posix(libc::EIO)) }
     }
 
-    /// Whether the volume was closed or shut down.
+    /// Returns whether the volume was closed or shut down.
     pub fn is_stopped(&self) -> bool {
         // SeqCst, as in `stop`: of two closes one finds the volume stopped.
         self.state.load(Ordering::SeqCst) == STOPPED
@@ -110,8 +111,8 @@ impl Core {
         self.state.store(STOPPED, Ordering::SeqCst);
     }
 
-    /// EROFS on a read-only volume, also one that an error of its devices made so (SEMANTICS E2);
-    /// EIO on a stopped one.
+    /// Checks that the volume can be changed: EROFS on a read-only one, also one that an error of
+    /// its devices made so (SEMANTICS E2); EIO on a stopped one.
     #[inline]
     pub fn writable(&self) -> Result<()> {
         self.check_alive()?;
@@ -124,7 +125,7 @@ impl Core {
         r.map_err(|e| if self.store.is_broken() { Error::Posix(libc::EIO) } else { e })
     }
 
-    /// Whether names become durable in the order of the calls.
+    /// Returns whether names become durable in the order of the calls.
     #[inline]
     pub fn is_ordered(&self) -> bool {
         self.options.order == Order::Ordered

@@ -61,7 +61,7 @@ impl PageStore for Pages {
     }
 }
 
-/// What a call on this file's data is made with.
+/// Returns the context with which a call on this file's data is made.
 #[inline]
 pub(crate) fn data_ctx<'a>(core: &'a Core, inode: &'a Inode) -> DataCtx<'a> {
     let lane = core.journal.lanes.mine();

@@ -1,4 +1,4 @@
-//! What operations ask of what lies above them.
+//! The requests of operations to what lies above them.
 
 use crate::error::Result;
 use crate::memfs::Inode;
@@ -6,12 +6,13 @@ use crate::memfs::Inode;
 /// Bytes by which a file grows before it is written ahead (`persist::ahead`).
 pub(crate) const STEP: u64 = 4 << 20;
 
-/// Brings changes to the store. The caller of each of these holds no lock and no lane unless it
-/// says otherwise, and may wait for a device.
+/// Brings changes to the store. The caller of each of these holds no lock and no lane unless its
+/// comment allows it, and may wait for a device.
 pub(crate) trait Persistence: Send + Sync {
-    /// Makes what was deleted count as free, on a full volume. False if there is no room even then.
-    /// True also if something was given back and is gone again already: others take room while this
-    /// thread makes it. The caller is not pinned: the grace of what was just deleted is waited for.
+    /// Makes what was deleted count as free, on a full volume. Returns false if there is no space
+    /// even then; true also if something was given back and is gone again already: others take
+    /// space while this thread frees it. The caller is not pinned: the grace of what was just
+    /// deleted is waited for.
     fn free_space(&self) -> bool;
 
     /// Makes a checkpoint: what is logged is folded.
@@ -31,7 +32,8 @@ pub(crate) trait Persistence: Send + Sync {
     /// Makes the content of a file durable that was renamed over another, if it is not.
     fn flush_renamed(&self, inode: &Inode) -> Result<()>;
 
-    /// The same for a file that is about to be renamed over another, once its rights are committed.
+    /// Does the same for a file that is about to be renamed over another, once its rights are
+    /// committed.
     fn flush_before_rename(&self, inode: &Inode) -> Result<()>;
 
     /// Waits until the inode's rights as they are now are committed. The caller holds no lock of an
@@ -41,7 +43,7 @@ pub(crate) trait Persistence: Send + Sync {
     /// Wakes the background thread.
     fn wake(&self);
 
-    /// Wakes the background thread and waits for a round of it, a moment at most. False if there is
-    /// none.
+    /// Wakes the background thread and waits for a round of it, a moment at most. Returns false if
+    /// there is none.
     fn wait_for_round(&self) -> bool;
 }

@@ -1,5 +1,5 @@
-//! Room on the volume: what a call promises itself before it begins, and what is done when there is
-//! none.
+//! Space on the volume: what a call promises itself before it begins, and what is done when there
+//! is none.
 //!
 //! 1. A call that makes something is refused before it begins, with ENOSPC, or it can be folded:
 //!    the block of a new inode, the bytes of its name, a long target and extended attributes
@@ -30,49 +30,51 @@ const BYTES_A_CHANGE: usize = 64;
 /// Blocks that folding one may take: a bucket, an inode whose links are counted, and a leaf of the
 /// inode table.
 const BLOCKS_A_CHANGE: u64 = 3;
-/// How many rounds of the background a caller waits for at most.
+/// The rounds of the background that a caller waits for at most.
 const ROUNDS: usize = 20;
 
-/// Bytes promised for a name.
+/// Returns the bytes promised for a name.
 const fn bytes_of(name: &[u8]) -> u64 {
     (ENTRY_HEADER + name.len()) as u64 * 3 / 2
 }
 
-/// Blocks beside the inode's that extended attributes of so many encoded bytes take.
+/// Returns the blocks beside the inode's that extended attributes of so many encoded bytes take.
 pub(crate) fn blocks_of_xattrs(bytes: usize) -> u64 {
     if bytes <= XATTR_INLINE { 0 } else { bytes.div_ceil(XATTR_PER_BLOCK) as u64 }
 }
 
 /// Reserves the block of a new inode. ENOSPC; the caller of the operation tries again when
-/// something was freed (`with_room`).
+/// something was freed (`with_space`).
 #[inline]
 pub(crate) fn reserve_inode(core: &Core) -> Result<()> {
     if core.store.reserve_nodes(core.journal.lanes.mine(), 1) { Ok(()) } else { posix(libc::ENOSPC) }
 }
 
+/// Gives the block of an inode back that was not made.
 #[inline]
 pub(crate) fn unreserve_inode(core: &Core) {
     core.store.unreserve_nodes(core.journal.lanes.mine(), 1);
 }
 
-/// Reserves room for a name and `blocks` beside it; told the bytes to give back if nothing
+/// Reserves space for a name and `blocks` beside it; returns the bytes to give back if nothing
 /// comes of it. ENOSPC.
 #[inline]
 pub(crate) fn reserve_name(core: &Core, name: &[u8], blocks: u64) -> Result<u64> {
     reserve_bytes(core, bytes_of(name) + blocks * BLOCK_SIZE as u64)
 }
 
-/// The same for a name in place of one that goes.
+/// Does the same for a name in place of one that goes.
 pub(crate) fn reserve_longer_name(core: &Core, old: &[u8], new: &[u8]) -> Result<u64> {
     reserve_bytes(core, bytes_of(new).saturating_sub(bytes_of(old)))
 }
 
-/// The same for blocks alone.
+/// Does the same for blocks alone.
 #[inline]
 pub(crate) fn reserve_blocks(core: &Core, blocks: u64) -> Result<u64> {
     reserve_bytes(core, blocks * BLOCK_SIZE as u64)
 }
 
+/// Takes bytes of what the lane has promised, and promises more if that is short.
 #[inline]
 fn reserve_bytes(core: &Core, bytes: u64) -> Result<u64> {
     if bytes == 0 {
@@ -84,7 +86,7 @@ fn reserve_bytes(core: &Core, bytes: u64) -> Result<u64> {
     if left < 0 { reserve_more(core, lane, bytes, left) } else { Ok(bytes) }
 }
 
-/// Blocks for what is short, `left` bytes below nothing.
+/// Reserves blocks for what is short, `left` bytes below nothing.
 #[cold]
 fn reserve_more(core: &Core, lane: usize, bytes: u64, left: i64) -> Result<u64> {
     let room = &core.journal.lanes.shared(lane).promise;
@@ -98,13 +100,13 @@ fn reserve_more(core: &Core, lane: usize, bytes: u64, left: i64) -> Result<u64> 
     Ok(bytes)
 }
 
-/// Gives back what `reserve_name` said, to the lane.
+/// Gives the bytes that `reserve_name` returned back to the lane.
 pub(crate) fn unreserve_name(core: &Core, bytes: u64) {
     core.journal.lanes.shared(core.journal.lanes.mine()).promise.left.fetch_add(bytes as i64, Relaxed);
 }
 
-/// Blocks that a lane promised for names since the last time; the caller counts them in its
-/// epoch.
+/// Takes the blocks that a lane promised for names since the last time; the caller counts them in
+/// its epoch.
 #[inline]
 pub(crate) fn take_promised(core: &Core, lane: usize) -> u64 {
     let blocks = &core.journal.lanes.shared(lane).promise.blocks;
@@ -133,12 +135,13 @@ pub(crate) fn change_with_room(core: &Core, mut f: impl FnMut() -> Result<bool>)
     })?
 }
 
-/// Whether what is logged and not folded could need half of the segments that are free (4).
-/// Where a quarter of a volume is free that is not small, commits and the background see to it
+/// Returns whether what is logged and not folded could need half of the segments that are free (4).
+/// As long as a quarter of a volume is free that is not small, commits and the background see to it
 /// in time.
 pub(crate) fn log_needs_fold(core: &Core) -> bool {
     let free = core.store.free_segment_blocks();
     let copies = core.store.metadata_copies();
+    // Relaxed: an estimate.
     let attributes = (1 + copies) * core.budget.xattr_blocks.load(Relaxed);
     if free > core.store.blocks_for_users() / 4 && !core.budget.is_small {
         return attributes > free / 2;
@@ -160,7 +163,7 @@ pub(crate) fn fold_log(core: &Core) {
     for _ in 0..ROUNDS {
         let Some(persistence) = core.persistence().filter(|_| log_needs_fold(core)) else { return };
         if !persistence.wait_for_round() && persistence.fold_log().is_err() {
-            // Whoever syncs hears of it.
+            // Whoever syncs gets the error.
             return;
         }
     }

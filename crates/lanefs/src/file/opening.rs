@@ -11,12 +11,13 @@ use crate::{Cred, Ino};
 use crossbeam_epoch::Guard;
 use std::sync::Arc;
 
+/// Makes a handle of a claim.
 #[inline]
 fn file(opened: &Opened, claim: Claim<'_>, cred: &Cred, flags: i32) -> File {
     File::new(Arc::clone(&opened.anchors[claim.lane]), claim, flags, cred)
 }
 
-/// A handle on an inode. ESTALE if it ended, or left memory.
+/// Makes a handle on an inode. ESTALE if it ended, or left memory.
 #[inline]
 pub(crate) fn handle(opened: &Opened, inode: &Inode, cred: &Cred, flags: i32) -> Result<File> {
     Ok(file(opened, open::claim(&opened.persist, inode)?, cred, flags))
@@ -28,7 +29,7 @@ pub(crate) fn open_ino(opened: &Opened, cred: &Cred, ino: Ino, flags: i32, guard
     Ok(file(opened, open::open(&opened.persist, cred, ino, flags, guard)?, cred, flags))
 }
 
-/// Creates or opens a name as open(2) does with O_CREAT. Says whether it was made.
+/// Creates or opens a name as open(2) does with O_CREAT. Returns whether it was made, too.
 #[inline]
 pub(crate) fn create_at(
     opened: &Opened,

@@ -5,13 +5,15 @@ use crate::{Result, SetAttr, SetTime};
 use crossbeam_epoch::pin;
 
 impl Fs {
+    /// Changes attributes of what a path leads to.
     fn set(&self, path: &[u8], follow: bool, set: &SetAttr) -> Result<()> {
         let ino = self.find(path, follow, &pin())?;
         self.volume.change_attrs(&self.cred, ino, set, &pin()).map(drop).map_err(gone)
     }
 
-    /// chmod(2): `mode` is the bits 07777. Setgid goes if the caller is neither the superuser nor
-    /// in the file's group. Durable as [attributes](crate#content-and-attributes) are.
+    /// Sets the mode as chmod(2): `mode` is the bits 07777. Setgid goes if the caller is neither
+    /// the superuser nor in the file's group. Durable as [attributes](crate#content-and-attributes)
+    /// are.
     ///
     /// # Errors
     /// EPERM: not the owner. EROFS: the volume was opened for reading only.
@@ -19,8 +21,8 @@ impl Fs {
         self.set(path.as_path(), true, &SetAttr { mode: Some(mode), ..Default::default() })
     }
 
-    /// chown(2); `follow` false is lchown; `None` leaves one alone. Of what is no directory setuid
-    /// goes, and setgid where the group may execute. Durable as
+    /// Sets the owner as chown(2); `follow` false is lchown; `None` leaves one alone. Of what is no
+    /// directory setuid goes, and setgid where the group may execute. Durable as
     /// [attributes](crate#content-and-attributes) are: owner and mode together.
     ///
     /// # Errors
@@ -30,9 +32,9 @@ impl Fs {
         self.set(path.as_path(), follow, &SetAttr { uid, gid, ..Default::default() })
     }
 
-    /// utimensat(2), in nanoseconds since 1970; `follow` false sets those of a symbolic link. With
-    /// nothing to set it does nothing and finds nothing wrong, as the kernel. Durable as
-    /// [attributes](crate#content-and-attributes) are.
+    /// Sets times as utimensat(2), in nanoseconds since 1970; `follow` false sets those of a
+    /// symbolic link. With nothing to set it does nothing and finds nothing wrong, as the kernel.
+    /// Durable as [attributes](crate#content-and-attributes) are.
     ///
     /// # Errors
     /// EPERM: not the owner, and a time was given or only one is set. EACCES: not the owner, both
@@ -51,21 +53,22 @@ impl Fs {
         self.set(path.as_path(), follow, &SetAttr { atime, mtime, ..Default::default() })
     }
 
-    /// truncate(2): cuts off, or extends with zeros, to `size` bytes. After a crash the truncation
-    /// is there whole or not at all: what was cut off is back only with the old size, and never
-    /// shows when the file grows later. Durable as [content](crate#content-and-attributes) is.
+    /// Sets the size as truncate(2): cuts off, or extends with zeros, to `size` bytes. After a
+    /// crash the truncation is there whole or not at all: what was cut off is back only with the
+    /// old size, and never shows when the file grows later. Durable as
+    /// [content](crate#content-and-attributes) is.
     ///
     /// # Errors
     /// - EISDIR: a directory. EINVAL: neither that nor a regular file. EFBIG: more than 2^63-1
     ///   bytes.
     /// - EACCES: the file may not be written. EROFS: the volume was opened for reading only.
-    /// - ENOSPC, ENOMEM: no room to rewrite the page in which the end falls. EIO: that page cannot
+    /// - ENOSPC, ENOMEM: no space to rewrite the page in which the end falls. EIO: that page cannot
     ///   be read.
     pub fn truncate(&self, path: impl AsPath, size: u64) -> Result<()> {
         self.set(path.as_path(), true, &SetAttr { size: Some(size), ..Default::default() })
     }
 
-    /// access(2) with `R_OK|W_OK|X_OK`, for this credential.
+    /// Checks permissions as access(2) with `R_OK|W_OK|X_OK`, for this credential.
     ///
     /// # Errors
     /// EACCES: something asked for is not allowed. EROFS: `W_OK` of a file, directory or symbolic
@@ -75,7 +78,7 @@ impl Fs {
         self.volume.node_access(&self.cred, ino, mask)
     }
 
-    /// getxattr(2): the whole value. Follows symbolic links.
+    /// Returns an attribute's whole value, as getxattr(2). Follows symbolic links.
     ///
     /// # Errors
     /// - ENODATA: no such attribute; or `user.` of what is neither file nor directory, `trusted.`
@@ -88,14 +91,14 @@ impl Fs {
         self.volume.node_getxattr(&self.cred, ino, name)
     }
 
-    /// setxattr(2): `flags` is 0, `XATTR_CREATE` or `XATTR_REPLACE`. Follows symbolic links.
-    /// Durable as [attributes](crate#content-and-attributes) are: after a crash all of an inode's
-    /// extended attributes are those of one instant, and a value is whole.
+    /// Sets an attribute as setxattr(2): `flags` is 0, `XATTR_CREATE` or `XATTR_REPLACE`. Follows
+    /// symbolic links. Durable as [attributes](crate#content-and-attributes) are: after a crash all
+    /// of an inode's extended attributes are those of one instant, and a value is whole.
     ///
     /// # Errors
     /// - EEXIST: `XATTR_CREATE`, and it exists. ENODATA: `XATTR_REPLACE`, and it does not. EINVAL:
     ///   other flags, or both.
-    /// - E2BIG: more than 65,536 bytes. ENOSPC: no room, more than 128 KiB for the inode, or a
+    /// - E2BIG: more than 65,536 bytes. ENOSPC: no space, more than 128 KiB for the inode, or a
     ///   default ACL of more than 3800 bytes.
     /// - EOPNOTSUPP, ERANGE: as [`Fs::getxattr`].
     /// - EPERM: `user.` of what is neither file nor directory, or of another's sticky directory;
@@ -107,25 +110,25 @@ impl Fs {
         self.volume.node_setxattr(&self.cred, ino, name, value, flags)
     }
 
-    /// listxattr(2): the names, those of `trusted.` for the superuser only. Follows symbolic links.
-    /// ESTALE: removed meanwhile.
+    /// Returns the names of attributes, as listxattr(2), those of `trusted.` for the superuser
+    /// only. Follows symbolic links. ESTALE: removed meanwhile.
     pub fn listxattr(&self, path: impl AsPath) -> Result<Vec<Vec<u8>>> {
         let ino = self.find(path.as_path(), true, &pin())?;
         self.volume.node_listxattr(&self.cred, ino)
     }
 
-    /// removexattr(2). Follows symbolic links. Crash as [`Fs::setxattr`].
+    /// Removes an attribute as removexattr(2). Follows symbolic links. Crash as [`Fs::setxattr`].
     ///
     /// # Errors
     /// ENODATA: no such attribute. ENOSPC: more than a few hundred bytes are left of others, have
-    /// to be written anew, and there is no room for that at all. EOPNOTSUPP, ERANGE, EPERM, EACCES,
-    /// EROFS, ESTALE: as [`Fs::setxattr`].
+    /// to be written anew, and there is no space for that at all. EOPNOTSUPP, ERANGE, EPERM,
+    /// EACCES, EROFS, ESTALE: as [`Fs::setxattr`].
     pub fn removexattr(&self, path: impl AsPath, name: &[u8]) -> Result<()> {
         let ino = self.find(path.as_path(), true, &pin())?;
         self.volume.node_removexattr(&self.cred, ino, name)
     }
 
-    /// Flags of an inode, of [`crate::inode_flags`]. Follows symbolic links. Errors as
+    /// Returns the flags of an inode, of [`crate::inode_flags`]. Follows symbolic links. Errors as
     /// [`crate::Volume::node_flags`].
     pub fn inode_flags(&self, path: impl AsPath) -> Result<u32> {
         let ino = self.find(path.as_path(), true, &pin())?;

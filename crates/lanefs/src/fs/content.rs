@@ -28,7 +28,7 @@ impl Fs {
 
     /// Copies content and permission bits of a regular file to another, which is made or replaced;
     /// returns the bytes copied. Follows symbolic links. Not atomic across a crash: each page, the
-    /// size and the mode are found as [content and attributes](crate#content-and-attributes) says.
+    /// size and the mode are found as in [content and attributes](crate#content-and-attributes).
     ///
     /// # Errors
     /// EINVAL: `from` is no regular file, or both are the same one, which is left alone. Else those

@@ -25,22 +25,23 @@ pub struct Dir {
 }
 
 impl Dir {
+    /// Has the paths of a view begin in an open directory.
     pub(crate) fn new(fs: &Fs, file: File) -> Dir {
         let file = Arc::new(file);
         Dir { fs: fs.starting_at(file.clone()), file }
     }
 
-    /// The volume as it is seen from here: relative paths begin in this directory.
+    /// Returns the volume as it is seen from here: relative paths begin in this directory.
     pub fn fs(&self) -> &Fs {
         &self.fs
     }
 
-    /// The directory as an open file: for attributes, and for its inode number.
+    /// Returns the directory as an open file: for attributes, and for its inode number.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// What is known about the directory itself. EIO once the volume is closed.
+    /// Returns the attributes of the directory itself. EIO once the volume is closed.
     pub fn dir_metadata(&self) -> Result<Metadata> {
         self.file.metadata()
     }
@@ -51,7 +52,7 @@ impl Dir {
         self.file.sync_all()
     }
 
-    /// Its entries, without `.` and `..`. Errors: those of [every
+    /// Lists its entries, without `.` and `..`. Errors: those of [every
     /// call](crate::error#every-call).
     pub fn entries(&self) -> Result<ReadDir> {
         self.fs.read_dir(".")
@@ -72,12 +73,12 @@ impl Dir {
         self.fs.create_dir(path)
     }
 
-    /// What is known about something below it: [`Fs::metadata`].
+    /// Returns the attributes of something below it: [`Fs::metadata`].
     pub fn metadata(&self, path: impl AsPath) -> Result<Metadata> {
         self.fs.metadata(path)
     }
 
-    /// Whether something below it exists: [`Fs::exists`].
+    /// Returns whether something below it exists: [`Fs::exists`].
     pub fn exists(&self, path: impl AsPath) -> Result<bool> {
         self.fs.exists(path)
     }
@@ -123,20 +124,21 @@ impl Dir {
 }
 
 /// The entries of a directory, from [`Fs::read_dir`], without `.` and `..` and in no order that
-/// means anything. An entry that is there throughout is told once; one that comes or goes meanwhile
-/// may be told.
+/// means anything. An entry that is there throughout is listed once; one that comes or goes
+/// meanwhile may be listed.
 ///
 /// Each may be an error: those of [every call](crate::error#every-call). After one there are no
 /// more. A directory that was removed meanwhile has no entries.
 #[derive(Debug)]
 pub struct ReadDir {
     listing: Arc<Listing>,
+    /// Entries that were brought and not given out.
     batch: VecDeque<Entry>,
-    /// Where the next batch begins; `None` behind the last.
+    /// The cookie behind which the next batch begins; `None` behind the last.
     next: Option<u64>,
 }
 
-/// What the entries of one listing have in common.
+/// The part that the entries of one listing have in common.
 #[derive(Debug)]
 struct Listing {
     fs: Fs,
@@ -144,6 +146,7 @@ struct Listing {
     path: Vec<u8>,
 }
 
+/// An entry as it was listed.
 #[derive(Debug)]
 struct Entry {
     name: Box<[u8]>,
@@ -151,20 +154,22 @@ struct Entry {
     ino: Ino,
 }
 
-/// So many entries are brought at once, under one guard.
+/// The number of entries that are brought at once, under one guard.
 const BATCH: usize = 128;
 
 impl ReadDir {
+    /// Begins to list an open directory.
     pub(crate) fn new(fs: &Fs, dir: File, path: &[u8]) -> ReadDir {
         let listing = Listing { fs: fs.clone(), dir, path: path.into() };
         ReadDir { listing: Arc::new(listing), batch: VecDeque::new(), next: Some(0) }
     }
 
-    /// The directory that is listed.
+    /// Returns the directory that is listed.
     pub(crate) fn dir(&self) -> &File {
         &self.listing.dir
     }
 
+    /// Brings the entries behind a cookie.
     fn bring(&mut self, from: u64) -> Result<()> {
         let (mut last, mut more) = (from, false);
         let batch = &mut self.batch;
@@ -206,32 +211,32 @@ pub struct DirEntry {
 }
 
 impl DirEntry {
-    /// Its name.
+    /// Returns its name.
     pub fn file_name(&self) -> OsString {
         self.name().into()
     }
 
-    /// Its name, borrowed.
+    /// Returns its name, borrowed.
     pub fn name(&self) -> &OsStr {
         OsStr::from_bytes(&self.entry.name)
     }
 
-    /// The path that was listed, and the name behind it.
+    /// Returns the path that was listed, and the name behind it.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(OsString::from_vec(self.listing.path.clone())).join(self.name())
     }
 
-    /// The kind of file, as the directory has it: nothing is looked up.
+    /// Returns the kind of file, as the directory has it: nothing is looked up.
     pub fn file_type(&self) -> FileKind {
         self.entry.kind
     }
 
-    /// Its inode number.
+    /// Returns its inode number.
     pub fn ino(&self) -> Ino {
         self.entry.ino
     }
 
-    /// What is known about what the name names now; a symbolic link is not followed.
+    /// Returns the attributes of what the name names now; a symbolic link is not followed.
     ///
     /// # Errors
     /// ENOENT: the name is gone. EACCES: the directory may not be searched.

@@ -1,6 +1,6 @@
-//! How a file is opened.
+//! The options of opening a file.
 
-/// How a file is opened; like `std::fs::OpenOptions`, with the flags POSIX adds.
+/// The options of opening a file; like `std::fs::OpenOptions`, with the flags POSIX adds.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// Flags of `open(2)`. `O_ACCMODE` in place of an access mode: none was chosen, the file is
@@ -17,12 +17,12 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing chosen: opens an existing file for reading.
+    /// Chooses nothing: opens an existing file for reading.
     pub fn new() -> OpenOptions {
         OpenOptions { flags: libc::O_ACCMODE, mode: 0o666 }
     }
 
-    /// The flags that `open(2)` would be given.
+    /// Returns the flags that `open(2)` would be given.
     pub(super) fn chosen(&self) -> i32 {
         match self.flags & libc::O_ACCMODE {
             libc::O_ACCMODE => self.flags & !libc::O_ACCMODE | libc::O_RDONLY,
@@ -30,6 +30,7 @@ impl OpenOptions {
         }
     }
 
+    /// Sets the access mode.
     fn access(&mut self, read: bool, write: bool) -> &mut Self {
         let m = match (read, write) {
             (true, true) => libc::O_RDWR,
@@ -41,14 +42,17 @@ impl OpenOptions {
         self
     }
 
+    /// Returns whether reading was chosen.
     fn has_read(&self) -> bool {
         matches!(self.flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
     }
 
+    /// Returns whether writing was chosen.
     fn has_write(&self) -> bool {
         matches!(self.flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
     }
 
+    /// Sets a flag, or takes it off.
     fn flag(&mut self, flag: i32, on: bool) -> &mut Self {
         if on {
             self.flags |= flag
@@ -58,32 +62,32 @@ impl OpenOptions {
         self
     }
 
-    /// Allow reading.
+    /// Allows reading.
     pub fn read(&mut self, on: bool) -> &mut Self {
         let w = self.has_write();
         self.access(on, w)
     }
-    /// Allow writing.
+    /// Allows writing.
     pub fn write(&mut self, on: bool) -> &mut Self {
         let r = self.has_read();
         self.access(r, on)
     }
-    /// Every write goes to the end. Allows writing.
+    /// Has every write go to the end. Allows writing.
     pub fn append(&mut self, on: bool) -> &mut Self {
         if on {
             self.write(true);
         }
         self.flag(libc::O_APPEND, on)
     }
-    /// Empty the file when it is opened; asks for the permission to write it.
+    /// Empties the file when it is opened; asks for the permission to write it.
     pub fn truncate(&mut self, on: bool) -> &mut Self {
         self.flag(libc::O_TRUNC, on)
     }
-    /// Make the file if it does not exist.
+    /// Makes the file if it does not exist.
     pub fn create(&mut self, on: bool) -> &mut Self {
         self.flag(libc::O_CREAT, on)
     }
-    /// Make the file; EEXIST if it exists. Switched off again, the file is still made if it does
+    /// Makes the file; EEXIST if it exists. Switched off again, the file is still made if it does
     /// not exist.
     pub fn create_new(&mut self, on: bool) -> &mut Self {
         if on {
@@ -91,13 +95,13 @@ impl OpenOptions {
         }
         self.flag(libc::O_EXCL, on)
     }
-    /// Permission bits of a new file. Default 0666.
+    /// Sets the permission bits of a new file. Default 0666.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = mode;
         self
     }
-    /// Further flags of `open(2)`: O_TMPFILE, O_SYNC, O_DSYNC, O_NOFOLLOW, O_DIRECTORY, O_DIRECT,
-    /// O_NOATIME.
+    /// Adds further flags of `open(2)`: O_TMPFILE, O_SYNC, O_DSYNC, O_NOFOLLOW, O_DIRECTORY,
+    /// O_DIRECT, O_NOATIME.
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.flags |= flags;
         self

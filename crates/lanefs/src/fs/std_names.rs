@@ -9,23 +9,23 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// How a directory is opened: never through a symbolic link in the last component.
+/// The flags with which a directory is opened: never through a symbolic link in the last component.
 const NO_LINK: i32 = libc::O_DIRECTORY | libc::O_NOFOLLOW;
 
 impl Fs {
-    /// What is known about a file; follows symbolic links. Errors: those of
+    /// Returns the attributes of a file; follows symbolic links. Errors: those of
     /// [paths](crate::error#paths).
     pub fn metadata(&self, path: impl AsPath) -> Result<Metadata> {
         self.stat(path).map(Metadata::from)
     }
 
-    /// What is known about a file; does not follow a symbolic link at the end. Errors: those of
-    /// [paths](crate::error#paths).
+    /// Returns the attributes of a file; does not follow a symbolic link at the end. Errors: those
+    /// of [paths](crate::error#paths).
     pub fn symlink_metadata(&self, path: impl AsPath) -> Result<Metadata> {
         self.lstat(path).map(Metadata::from)
     }
 
-    /// Whether a path names something, through symbolic links. Errors: those of
+    /// Returns whether a path names something, through symbolic links. Errors: those of
     /// [paths](crate::error#paths), without ENOENT.
     pub fn exists(&self, path: impl AsPath) -> Result<bool> {
         match self.stat(path) {
@@ -48,7 +48,7 @@ impl Fs {
         Ok(Dir::new(self, self.open(path, OpenOptions::new().custom_flags(libc::O_DIRECTORY))?))
     }
 
-    /// The entries of a directory, without `.` and `..`.
+    /// Lists the entries of a directory, without `.` and `..`.
     ///
     /// # Errors
     /// ENOTDIR: not a directory. EACCES: it may not be read.
@@ -93,7 +93,7 @@ impl Fs {
         self.link(old, new)
     }
 
-    /// A symbolic link's target. Errors as [`Fs::readlink`].
+    /// Returns a symbolic link's target. Errors as [`Fs::readlink`].
     pub fn read_link(&self, path: impl AsPath) -> Result<PathBuf> {
         Ok(PathBuf::from(OsString::from_vec(self.readlink(path)?)))
     }
@@ -156,7 +156,7 @@ impl Fs {
     }
 }
 
-/// What others have removed needs not be removed.
+/// Takes for success that others have removed what was to be removed.
 fn unless_gone(r: Result<()>) -> Result<()> {
     match r {
         Err(e) if matches!(e.errno(), libc::ENOENT | libc::ESTALE) => Ok(()),

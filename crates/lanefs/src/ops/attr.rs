@@ -13,7 +13,7 @@ use crate::stat::{SetAttr, SetTime};
 use crate::{Cred, FileKind};
 use lanefs_sync::clock::coarse_realtime_ns;
 
-/// setattr: checks, then changes all that is asked or nothing.
+/// Changes attributes: checks, then changes all that is asked or nothing.
 pub(crate) fn set_attr(
     core: &Core,
     cred: &Cred,
@@ -115,7 +115,8 @@ fn check_flags(inode: &Inode, set: &SetAttr, through_handle: bool) -> Result<()>
     if touches && !inode.has_flag(IMMUTABLE) { Ok(()) } else { posix(libc::EPERM) }
 }
 
-/// chown(2): the superuser anything; an owner may hand the file to a group of theirs.
+/// Checks a chown(2): the superuser may do anything; an owner may hand the file to a group of
+/// theirs.
 fn check_chown(inode: &Inode, cred: &Cred, set: &SetAttr) -> Result<()> {
     if cred.is_root() || cred.prechecked {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What an open file does with its content.
+//! Reading and changing the content of an open file.
 
 use super::rights::Rights;
 use super::{perm, posix};
@@ -14,17 +14,17 @@ use crate::ops::rights;
 use lanefs_format::BLOCK_SIZE;
 use lanefs_sync::clock::coarse_realtime_ns;
 
-/// How often room is made for one append.
+/// The number of times that space is freed for one append.
 const TRIES: usize = 100;
-/// How often a write waits for what is lent to others.
+/// The number of times that a write waits for what is lent to others.
 const TURNS: usize = 50;
 
-/// Whether there is no room, or none for now.
+/// Returns whether there is no space, or none for now.
 fn is_full(e: &Error) -> bool {
     e.errno() == libc::ENOSPC || e.errno() == ROOM_LENT.errno()
 }
 
-/// Who writes.
+/// The kind of caller that writes.
 #[derive(Clone, Copy)]
 pub(crate) struct Writer {
     /// It keeps mtime, ctime and the setuid and setgid bits right by itself.
@@ -84,10 +84,10 @@ pub(crate) fn write_data(
         let part = &buf[done..buf.len().min(done + unit - at as usize % BLOCK_SIZE)];
         match write_part(core, inode, data, Some(at), part, writer, done == 0) {
             Err(e) if done == 0 => return Err(e),
-            // Told when the writer comes back for the rest.
+            // The writer gets the error when it comes back for the rest.
             Err(_) => break,
-            // After a part the rest is asked for: what is deleted makes room, and if nothing
-            // does, that call says so.
+            // After a part the rest is asked for: what is deleted frees space, and if nothing
+            // does, that call fails.
             Ok((_, n)) => {
                 done += n;
                 if n == 0 {
@@ -99,6 +99,7 @@ pub(crate) fn write_data(
     Ok((offset, done))
 }
 
+/// Writes what is brought into memory at once; returns where and how much.
 fn write_part(
     core: &Core,
     inode: &Inode,
@@ -148,10 +149,10 @@ fn write_part(
     Ok((at, w.bytes))
 }
 
-/// Appends all of it if what was deleted makes room for all; else as much as there is room for.
+/// Appends all of it if what was deleted frees space for all; else as much as there is space for.
 fn append_part(core: &Core, data: &FileData, ctx: &DataCtx<'_>, buf: &[u8]) -> Result<(u64, Written)> {
     let blocks = (buf.len() as u64).div_ceil(BLOCK_SIZE as u64);
-    // Others take room while this thread makes it, hence again; but not for what will never
+    // Others take space while this thread frees it, hence again; but not for what will never
     // fit.
     for _ in 0..TRIES {
         match data.append(ctx, buf, true) {
@@ -179,8 +180,8 @@ pub(crate) fn truncate(core: &Core, inode: &Inode, size: u64) -> Result<()> {
     with_pages_written(core, || data.truncate(&ctx, size, Some(&cut)))
 }
 
-/// Runs `f`, which may write pages anew that have a block already, or room kept for one. If so
-/// many such pages wait to be written back that a full volume has no room for another, they are
+/// Runs `f`, which may write pages anew that have a block already, or space kept for one. If so
+/// many such pages wait to be written back that a full volume has no space for another, they are
 /// written, which gives as much back as it takes, and it runs again.
 fn with_pages_written<T>(core: &Core, f: impl Fn() -> Result<T>) -> Result<T> {
     match f() {
@@ -189,14 +190,15 @@ fn with_pages_written<T>(core: &Core, f: impl Fn() -> Result<T>) -> Result<T> {
     }
 }
 
-/// Apart: a call that finds room does not look at what all lanes count.
+/// Writes dirty pages back and runs `f` again, as long as that helps. Apart: a call that finds
+/// space does not look at what all lanes count.
 #[cold]
 fn write_pages_and_retry<T>(core: &Core, f: impl Fn() -> Result<T>) -> Result<T> {
     let mut again = 0;
     // What is lent comes back, however often others are faster; so long as somebody writes.
     for turn in 0..TURNS {
-        // What cannot be written is told to who syncs it. A checkpoint frees what that gave up,
-        // and makes room for the next.
+        // Whoever syncs what cannot be written gets the error. A checkpoint frees what that gave
+        // up, and with it space for the next.
         let written = super::persistence(core).and_then(|p| p.write_back_all());
         if written.is_err() || again > 0 || turn % 4 == 3 {
             space::free_space(core);
@@ -218,7 +220,7 @@ fn drop_privilege(core: &Core, inode: &Inode, privileged: bool) {
     }
 }
 
-/// `fallocate(2)`.
+/// Does what `fallocate(2)` does.
 pub(crate) fn allocate(
     core: &Core,
     inode: &Inode,
@@ -262,7 +264,7 @@ pub(crate) fn allocate(
     Ok(())
 }
 
-/// EFBIG, EINVAL or nothing for a range of a file.
+/// Checks a range of a file: EFBIG if it ends behind the largest size.
 fn check_range(offset: u64, len: u64) -> Result<()> {
     match offset.checked_add(len) {
         Some(end) if end <= lanefs_format::MAX_FILE_SIZE => Ok(()),

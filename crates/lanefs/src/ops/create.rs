@@ -26,6 +26,7 @@ pub(crate) struct Spec<'a> {
     pub kind: FileKind,
     /// Permission bits.
     pub mode: u32,
+    /// The number of a device; else 0.
     pub rdev: u64,
     /// A symbolic link's target.
     pub target: &'a [u8],
@@ -34,20 +35,20 @@ pub(crate) struct Spec<'a> {
 }
 
 impl Spec<'_> {
-    /// Blocks it takes beside the inode's own.
+    /// Returns the blocks it takes beside the inode's own.
     fn blocks(&self) -> u64 {
         u64::from(self.target.len() > INLINE_MAX) + blocks_of_xattrs(self.xattrs.len())
     }
 }
 
-/// How it went.
+/// The result of making an inode.
 pub(crate) enum Made<'g> {
     New(&'g Inode),
     /// The name exists.
     Exists(Ino, FileKind),
 }
 
-/// The effect that makes an inode.
+/// Returns the effect that makes an inode.
 pub(crate) fn born<'a>(ino: Ino, parent: Ino, a: &Attrs, target: &'a [u8], logged: bool) -> Effect<'a> {
     Effect::New {
         ino,
@@ -173,7 +174,7 @@ pub(crate) fn fresh_inode(
     Ok((inode, attrs))
 }
 
-/// Where a name is entered.
+/// The place where a name is entered.
 #[derive(Clone, Copy)]
 struct Place<'g> {
     pinode: &'g Inode,
@@ -181,7 +182,7 @@ struct Place<'g> {
     hash: u64,
 }
 
-/// Steps 2 to 7 of a creation; `None` if the look before was too early.
+/// Does steps 2 to 7 of a creation; returns `None` if the look before was too early.
 #[allow(clippy::boxed_local)]
 fn enter<'g>(
     op: &mut Op<'_>,
@@ -235,7 +236,7 @@ fn enter<'g>(
     }
     drop(leaf);
     if attrs.flags != 0 {
-        // The group does not tell of flags.
+        // The group does not hold flags.
         op.dirty(inode, 0);
     }
     pinode.note_change(pdir, cookie, attrs.btime, i32::from(spec.kind == FileKind::Dir));
@@ -245,7 +246,7 @@ fn enter<'g>(
     Some(inode)
 }
 
-/// A file without a name. It is an orphan from the start, kept by its open handle.
+/// Makes a file without a name. It is an orphan from the start, kept by its open handle.
 pub(crate) fn make_unnamed<'g>(
     core: &Core,
     cred: &Cred,
@@ -285,7 +286,7 @@ pub(crate) fn make_unnamed<'g>(
     Ok(inode)
 }
 
-/// Tells the reaper of a file without a name, once its handle holds it.
+/// Hands a file without a name to the reaper, once its handle holds it.
 pub(crate) fn note_unnamed(core: &Core, inode: &Inode) {
     let mut op = Op::begin(core);
     let epoch = core.journal.epochs.current();

@@ -1,4 +1,4 @@
-//! Flags of an inode: what chattr(1) sets. What they forbid is asked where it is done, by
+//! Flags of an inode, as chattr(1) sets them. What they forbid is checked where it is done, by
 //! `ops::perm`.
 
 use super::{perm, posix};
@@ -9,6 +9,7 @@ use crate::{Cred, FileKind};
 use lanefs_format::inode_flags::{ALL, APPEND, IMMUTABLE};
 use lanefs_sync::clock::coarse_realtime_ns;
 
+/// Returns the flags of an inode. ENOTTY: its kind has none.
 pub(crate) fn inode_flags(core: &Core, inode: &Inode) -> Result<u32> {
     core.check_alive()?;
     match inode.kind {
@@ -17,8 +18,8 @@ pub(crate) fn inode_flags(core: &Core, inode: &Inode) -> Result<u32> {
     }
 }
 
-/// As chmod, it changes the inode first and marks it then; a capture takes the mark off before
-/// it reads the flags.
+/// Sets the flags of an inode. As chmod, it changes the inode first and marks it then; a capture
+/// takes the mark off before it reads the flags.
 pub(crate) fn set_inode_flags(core: &Core, cred: &Cred, inode: &Inode, flags: u32) -> Result<()> {
     let was = inode_flags(core, inode)?;
     core.writable()?;

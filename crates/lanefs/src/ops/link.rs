@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::*;
 /// Names `inode` also `name` in `parent`. Of inodes without names only those of O_TMPFILE may
 /// get one (LINKABLE).
 ///
-/// ENOSPC: the caller tries again when something was freed ([`space::with_room`]).
+/// ENOSPC: the caller tries again when something was freed ([`space::with_space`]).
 ///
 /// No key of the old name is read: what must hold is that the inode has a link now (or never
 /// lost one). The link is added by a compare-exchange that refuses zero, after this lane's bit

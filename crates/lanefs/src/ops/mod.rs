@@ -23,7 +23,7 @@ use crate::core::{Core, Persistence};
 use crate::error::Result;
 use std::sync::Arc;
 
-/// Whom to ask for what takes the store. EIO while the volume is closed.
+/// Returns whom to ask for what takes the store. EIO while the volume is closed.
 fn persistence(core: &Core) -> Result<Arc<dyn Persistence>> {
     core.persistence().map_or_else(|| posix(libc::EIO), Ok)
 }

@@ -23,7 +23,7 @@ pub(crate) struct Op<'v> {
 }
 
 impl<'v> Op<'v> {
-    /// Step 1.
+    /// Begins an operation: step 1.
     pub fn begin(core: &'v Core) -> Op<'v> {
         let (mine, lane) = (core.journal.lanes.mine(), core.journal.log_lane());
         if lane >= core.journal.lanes_in_use() {
@@ -31,29 +31,32 @@ impl<'v> Op<'v> {
         }
         let mut log = core.journal.lanes.lock(lane);
         if log.make_room() || core.budget.is_small && log.is_time() {
+            // Relaxed: a hint of the lane's own threads.
             core.journal.lanes.shared(mine).look.store(true, Relaxed);
         }
         Op { core, lane, mine, log }
     }
 
-    /// Steps 3 and 4: the operation's version, above `floor`, the highest timestamp of the keys it
-    /// reads or writes. Their locks are held: reading the epoch any earlier could put this
+    /// Returns the operation's version (steps 3 and 4), above `floor`, the highest timestamp of the
+    /// keys it reads or writes. Their locks are held: reading the epoch any earlier could put this
     /// operation before one it depends on.
     pub fn version(&self, floor: u64) -> Version {
         self.version_in(self.core.journal.epochs.enter(), floor)
     }
 
-    /// As [`Op::version`], for an operation that no fsync has to make durable: nobody waits for it.
+    /// Does what [`Op::version`] does, for an operation that no fsync has to make durable: nobody
+    /// waits for it.
     pub fn version_unasked(&self) -> Version {
         self.version_in(self.core.journal.epochs.current(), 0)
     }
 
+    /// Returns a version of an epoch, behind the lane's last one and above `floor`.
     fn version_in(&self, epoch: u64, floor: u64) -> Version {
         let ts = self.core.clock.now().max(self.log.last_ts + 1).max(floor + 1);
         Version { epoch, ts, lane: self.lane as u16 }
     }
 
-    /// Step 6, the append.
+    /// Appends the operation's group to the lane's log: step 6.
     pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
         let promised = space::take_promised(self.core, self.mine);
         if promised > 0 {
@@ -62,7 +65,7 @@ impl<'v> Op<'v> {
         self.log.append(version, effects);
     }
 
-    /// A fresh inode number.
+    /// Takes a fresh inode number, with its generation.
     pub fn number(&mut self) -> Result<(Ino, u32)> {
         loop {
             let number = match self.core.journal.numbers.take_from_start() {

@@ -11,17 +11,17 @@ use crate::{Cred, FileKind, Ino, SetAttr};
 use crossbeam_epoch::Guard;
 use std::sync::atomic::Ordering;
 
-/// How often an inode is looked up again that is evicted between two looks.
+/// The number of times that an inode is looked up again which is evicted between two looks.
 const EVICTIONS: usize = 100;
-/// How often a name is made or opened again that others remove and make.
+/// The number of times that a name is made or opened again which others remove and make.
 const TURNS: usize = 1000;
 
-/// Whether the access mode of `flags` allows writing.
+/// Returns whether the access mode of `flags` allows writing.
 fn writes(flags: i32) -> bool {
     matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
 }
 
-/// The permissions an open with `flags` needs.
+/// Returns the permissions that an open with `flags` needs.
 fn wanted(flags: i32) -> u32 {
     let mut m = match flags & libc::O_ACCMODE {
         libc::O_WRONLY => W,
@@ -98,6 +98,7 @@ pub(crate) fn open<'c>(
     posix(libc::ESTALE)
 }
 
+/// Checks that an inode may be opened with `flags`.
 fn check_open(core: &Core, cred: &Cred, inode: &Inode, flags: i32) -> Result<()> {
     match inode.kind {
         FileKind::Dir if writes(flags) || flags & (libc::O_CREAT | libc::O_TRUNC) != 0 => {
@@ -126,7 +127,8 @@ fn check_open(core: &Core, cred: &Cred, inode: &Inode, flags: i32) -> Result<()>
     core.check_alive()
 }
 
-/// Creates or opens `name` in `parent` as open(2) does with O_CREAT. Says whether it was made.
+/// Creates or opens `name` in `parent` as open(2) does with O_CREAT. Returns whether it was made,
+/// too.
 pub(crate) fn create<'c>(
     core: &'c Core,
     cred: &Cred,

@@ -1,4 +1,4 @@
-//! Who may do what: the rules of POSIX mode bits, ownership, sticky directories and setuid
+//! Permissions: the rules of POSIX mode bits, ownership, sticky directories and setuid
 //! clearing.
 
 use crate::error::{Error, Result};
@@ -11,11 +11,13 @@ pub(crate) const R: u32 = 4;
 pub(crate) const W: u32 = 2;
 pub(crate) const X: u32 = 1;
 
+/// Returns an error of POSIX, in short.
 fn err<T>(errno: i32) -> Result<T> {
     Err(Error::Posix(errno))
 }
 
-/// EPERM if the inode is immutable and `mask` has [`W`]; EACCES unless the mode bits allow `mask`.
+/// Checks that the caller may do what `mask` names: EPERM if the inode is immutable and `mask` has
+/// [`W`]; EACCES unless the mode bits allow `mask`.
 #[inline]
 pub(crate) fn check(inode: &Inode, cred: &Cred, mask: u32) -> Result<()> {
     // For everybody, and before the mode, as Linux has it. A kernel in front of us knows nothing of
@@ -46,19 +48,19 @@ pub(crate) fn check(inode: &Inode, cred: &Cred, mask: u32) -> Result<()> {
     if bits & mask == mask { Ok(()) } else { err(libc::EACCES) }
 }
 
-/// EPERM unless the caller owns the inode.
+/// Checks that the caller owns the inode: else EPERM.
 pub(crate) fn check_owner(inode: &Inode, cred: &Cred) -> Result<()> {
     if cred.prechecked || cred.is_root() || cred.uid == inode.uid() { Ok(()) } else { err(libc::EPERM) }
 }
 
-/// EPERM for everybody if the inode may get no other attributes nor names: it is immutable or only
-/// grows.
+/// Checks that the inode may get other attributes and names: EPERM for everybody if it is immutable
+/// or only grows.
 pub(crate) fn check_flags(inode: &Inode) -> Result<()> {
     if inode.has_flag(IMMUTABLE | APPEND) { err(libc::EPERM) } else { Ok(()) }
 }
 
-/// May the caller remove or replace `victim` in `dir`? EACCES without write permission; EPERM in
-/// another's sticky directory, and where the flags of one of the two forbid it.
+/// Checks that the caller may remove or replace `victim` in `dir`: EACCES without write permission;
+/// EPERM in another's sticky directory, and where the flags of one of the two forbid it.
 pub(crate) fn check_removal(dir: &Inode, victim: &Inode, cred: &Cred) -> Result<()> {
     check(dir, cred, W | X)?;
     if dir.has_flag(APPEND) {
@@ -71,8 +73,8 @@ pub(crate) fn check_removal(dir: &Inode, victim: &Inode, cred: &Cred) -> Result<
     if cred.uid == victim.uid() || cred.uid == dir.uid() { Ok(()) } else { err(libc::EPERM) }
 }
 
-/// Mode, owner and group of an inode made in `dir`: a setgid directory hands on its group, and
-/// itself to subdirectories. Who is not in that group makes no setgid program; of a prechecked
+/// Returns mode, owner and group of an inode made in `dir`: a setgid directory hands on its group,
+/// and itself to subdirectories. Who is not in that group makes no setgid program; of a prechecked
 /// caller, whose groups are not known here, that has been seen to.
 pub(crate) fn born(dir: &Inode, cred: &Cred, mode: u32, kind: FileKind) -> (u32, u32, u32) {
     let mut mode = (mode & 0o7777) | kind.mode_bits();
@@ -92,8 +94,8 @@ pub(crate) fn born(dir: &Inode, cred: &Cred, mode: u32, kind: FileKind) -> (u32,
     (mode, cred.uid, gid)
 }
 
-/// The mode after a write by somebody who may not keep it privileged: setuid goes, setgid goes if
-/// it means execution.
+/// Returns the mode after a write by somebody who may not keep it privileged: setuid goes, setgid
+/// goes if it means execution.
 pub(crate) fn without_privilege(mode: u32) -> u32 {
     let mut m = mode & !libc::S_ISUID;
     if m & libc::S_IXGRP != 0 {
@@ -102,7 +104,7 @@ pub(crate) fn without_privilege(mode: u32) -> u32 {
     m
 }
 
-/// EINVAL, ENOENT, EEXIST or ENAMETOOLONG for what is no name for a new entry.
+/// Checks a name for a new entry: EINVAL, ENOENT or ENAMETOOLONG for what is none.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() {
         return err(libc::ENOENT);

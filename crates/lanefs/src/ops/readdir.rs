@@ -17,7 +17,8 @@ const DOT: u64 = 1;
 const DOTDOT: u64 = 2;
 
 /// Hands the entries behind `cookie` to `f` in cookie order until it returns false. A name that
-/// exists throughout is told exactly once; one that comes or goes meanwhile may or may not be.
+/// exists throughout is handed over exactly once; one that comes or goes meanwhile may or may not
+/// be.
 pub(crate) fn read_dir(
     core: &Core,
     ino: Ino,
@@ -67,7 +68,7 @@ pub(crate) fn read_dir(
     }
 }
 
-/// Whether an inode is a directory, for callers that have only its number.
+/// Checks that an inode is a directory, for callers that have only its number: else ENOTDIR.
 pub(crate) fn require_dir(core: &Core, ino: Ino, guard: &Guard) -> Result<()> {
     if resolve::find(core, ino, guard)?.dir().is_some() { Ok(()) } else { posix(libc::ENOTDIR) }
 }

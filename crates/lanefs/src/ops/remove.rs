@@ -67,7 +67,7 @@ pub(crate) fn check_dir_alive(dir: &Dir) -> Result<()> {
     }
 }
 
-/// unlink(2).
+/// Does what unlink(2) does.
 pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &Guard) -> Result<()> {
     check_last(name, libc::EISDIR)?;
     let mut turn = 0;
@@ -109,6 +109,8 @@ pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: 
 
 /// Takes a link from a file; without any left it is an orphan.
 pub(crate) fn lose_link(op: &mut Op<'_>, victim: &Inode, epoch: u64, now: i64) {
+    // SeqCst: pairs with the compare-exchange of link(2), which refuses an inode without names, and
+    // with the reaper's look.
     if victim.nlink.fetch_sub(1, SeqCst) == 1 {
         // Who holds it open sees the time; nothing of it is written any more.
         victim.set_times(None, None, Some(now));
@@ -118,7 +120,7 @@ pub(crate) fn lose_link(op: &mut Op<'_>, victim: &Inode, epoch: u64, now: i64) {
     }
 }
 
-/// rmdir(2).
+/// Does what rmdir(2) does.
 pub(crate) fn rmdir(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &Guard) -> Result<()> {
     match name {
         b"." => return posix(libc::EINVAL),
@@ -126,7 +128,7 @@ pub(crate) fn rmdir(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &
         _ => perm::check_name(name)?,
     }
     let mut turn = 0;
-    // ENOTEMPTY without a lock tells of the name and of those below it: it is said only of one
+    // ENOTEMPTY without a lock rests on the name and on those below it: it is answered only of one
     // moment.
     let mut careful = false;
     loop {
@@ -183,7 +185,7 @@ pub(crate) fn rmdir(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &
     }
 }
 
-/// A directory that was closed by [`close_empty`] has lost its name.
+/// Retires a directory that was closed by [`close_empty`] and has lost its name.
 pub(crate) fn retire_dir(op: &mut Op<'_>, victim: &Inode, vdir: &Dir, epoch: u64, now: i64) {
     victim.set_times(None, None, Some(now));
     victim.nlink.store(0, SeqCst);

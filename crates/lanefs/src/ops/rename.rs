@@ -28,7 +28,7 @@ use lanefs_format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering::*;
 
-/// What a rename is to do beside moving a name.
+/// The variant of a rename: what it does beside moving a name.
 #[derive(Clone, Copy)]
 struct How {
     exchange: bool,
@@ -37,7 +37,7 @@ struct How {
 }
 
 impl How {
-    /// EINVAL: flags that are not known, or not together.
+    /// Reads flags. EINVAL: some are not known, or not together.
     fn of(flags: u32) -> Result<How> {
         let has = |flag: u32| flags & flag != 0;
         let (exchange, noreplace) = (has(libc::RENAME_EXCHANGE), has(libc::RENAME_NOREPLACE));
@@ -50,19 +50,19 @@ impl How {
     }
 }
 
-/// EINVAL for flags of renameat2(2) that are not known, or not together.
+/// Checks flags of renameat2(2): EINVAL if some are not known, or not together.
 pub(crate) fn check_flags(flags: u32) -> Result<()> {
     How::of(flags).map(drop)
 }
 
-/// What RENAME_WHITEOUT leaves in the old place: a character device 0/0, by which an overlay knows
-/// that a name of the layer below is gone.
+/// The inode that RENAME_WHITEOUT leaves in the old place: a character device 0/0, by which an
+/// overlay knows that a name of the layer below is gone.
 const WHITEOUT: Spec<'_> = Spec { kind: FileKind::Char, mode: 0, rdev: 0, target: b"", xattrs: b"" };
 
-/// How an attempt ended.
+/// The end of an attempt.
 enum Tried {
     Done,
-    /// What was seen is no longer so: look again.
+    /// The names are not as they were seen: look again.
     Moved,
     /// A seal is about to come: make the content of what moves durable, then try again.
     FlushFirst,
@@ -71,7 +71,7 @@ enum Tried {
     Commit,
 }
 
-/// A rename as it is tried: the names, what was seen of them, and what else is to be done.
+/// A rename as it is tried: the names, what was seen of them, and the variant.
 struct Attempt<'a> {
     from: At<'a>,
     to: At<'a>,
@@ -80,7 +80,7 @@ struct Attempt<'a> {
     how: How,
 }
 
-/// renameat2(2).
+/// Does what renameat2(2) does.
 pub(crate) fn rename(
     core: &Core,
     cred: &Cred,
@@ -101,7 +101,7 @@ pub(crate) fn rename(
     let mut flushed = None;
     // Against changes of rights that come faster than they are committed.
     let mut _held = None;
-    // An answer that rests on both looks, and on no lock, is given only if both tell of one
+    // An answer that rests on both looks, and on no lock, is given only if both are of one
     // moment. Few answers are of that kind, so the moment is watched only once one was found.
     let mut careful = false;
     loop {
@@ -177,7 +177,7 @@ pub(crate) fn rename(
     }
 }
 
-/// The checks that need no lock (the move lock is held if a directory changes parents).
+/// Makes the checks that need no lock (the move lock is held if a directory changes parents).
 fn may_rename(
     core: &Core,
     cred: &Cred,
@@ -244,7 +244,7 @@ fn may_rename(
     }
 }
 
-/// Whether directory `inode` is `top` or lies below it.
+/// Returns whether directory `inode` is `top` or lies below it.
 fn is_within(core: &Core, inode: &Inode, top: Ino, guard: &Guard) -> Result<bool> {
     let mut at = inode.ino;
     loop {
@@ -254,11 +254,12 @@ fn is_within(core: &Core, inode: &Inode, top: Ino, guard: &Guard) -> Result<bool
         if at == ROOT_INO || at.is_none() {
             return Ok(false);
         }
+        // Acquire: pairs with the Release of the rename that moved the directory.
         at = Ino(resolve::find(core, at, guard)?.parent.load(Acquire));
     }
 }
 
-/// Steps 1 to 7. `flushed`: the inode whose content this call has made durable.
+/// Does steps 1 to 7. `flushed`: the inode whose content this call has made durable.
 fn try_rename(
     core: &Core,
     cred: &Cred,
@@ -286,7 +287,7 @@ fn try_rename(
     r
 }
 
-/// Steps 2 to 7. `unflushed`: the content of what moves must be durable before the rename is.
+/// Does steps 2 to 7. `unflushed`: the content of what moves must be durable before the rename is.
 /// `left`: an inode for the old name, which is taken when the names change.
 #[inline]
 fn rename_locked(
@@ -342,6 +343,7 @@ fn rename_locked(
     s.pdir.named_by(s.hash, op.lane, v.epoch);
     t.pdir.named_by(t.hash, op.lane, v.epoch);
     let left = left.take().map(|mut inode| {
+        // Relaxed: nobody else has the inode yet.
         inode.lanes.store(1 << (op.lane & 63), Relaxed);
         inode.epoch.store(v.epoch, Relaxed);
         inode.born = v.epoch;
@@ -386,6 +388,7 @@ fn rename_locked(
     }
     let across = from.0 != to.0;
     if across && kind == FileKind::Dir {
+        // Release: who finds the new parent finds the names that were changed before.
         moved.parent.store(to.0.0, Release);
         effects.push(Effect::Parent { ino: moved.ino, parent: to.0 });
     }
@@ -411,7 +414,8 @@ fn rename_locked(
     Ok(Tried::Done)
 }
 
-/// Times, subdirectory counts and the replaced inode's end: nothing here decides an outcome.
+/// Stores times and subdirectory counts, and ends the replaced inode: nothing here decides an
+/// outcome.
 fn after_rename(
     op: &mut Op<'_>,
     Attempt { s, t, how, .. }: &Attempt<'_>,

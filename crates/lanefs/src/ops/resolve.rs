@@ -21,21 +21,21 @@ const MAX_LINKS: u32 = 40;
 /// The longest path, in bytes.
 const PATH_MAX: usize = 4095;
 
-/// Where a path leads.
+/// The place to which a path leads.
 pub(crate) struct Resolved<'p> {
     /// The directory that holds the last component.
     pub parent: Ino,
     /// The last component; empty if the path names the start itself (`/`, `..`). Borrowed from the
     /// path, unless it stands in a symbolic link.
     pub name: Cow<'p, [u8]>,
-    /// What it names now; unknown with [`Last::Place`].
+    /// The inode that it names now; unknown with [`Last::Place`].
     pub target: Option<(Ino, FileKind)>,
     /// The path ended in `/`: only a directory will do.
     pub must_be_dir: bool,
 }
 
 impl Resolved<'_> {
-    /// Why there is nothing under this name.
+    /// Returns why there is nothing under this name.
     pub fn missing(&self) -> Error {
         Error::Posix(if self.name.len() > lanefs_format::NAME_MAX {
             libc::ENAMETOOLONG
@@ -49,6 +49,7 @@ impl Resolved<'_> {
 struct Components<'p>(&'p [u8]);
 
 impl<'p> Components<'p> {
+    /// Takes the next component off.
     #[inline]
     fn next(&mut self) -> Option<&'p [u8]> {
         loop {
@@ -62,14 +63,14 @@ impl<'p> Components<'p> {
         }
     }
 
-    /// Whether no component is left.
+    /// Returns whether no component is left.
     #[inline]
     fn is_over(&self) -> bool {
         self.0.is_empty() || Components(self.0).next().is_none()
     }
 }
 
-/// What a walk does with the last component.
+/// The ways in which a walk treats the last component.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Last {
     /// Looks it up and follows it if it is a symbolic link.
@@ -84,13 +85,13 @@ pub(crate) enum Last {
 }
 
 impl Last {
-    /// Whether a symbolic link in the last component is followed.
+    /// Returns whether a symbolic link in the last component is followed.
     pub fn follows(self) -> bool {
         matches!(self, Last::Follow | Last::Create)
     }
 }
 
-/// The inode of `ino`, loaded if need be. ESTALE if there is no such inode.
+/// Returns the inode of `ino`, loaded if need be. ESTALE if there is no such inode.
 #[inline]
 pub(crate) fn find<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Inode> {
     match core.memfs.inodes.get(ino, guard) {
@@ -100,20 +101,21 @@ pub(crate) fn find<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g In
     }
 }
 
-/// A directory's inode. ENOTDIR for other kinds.
+/// Returns a directory's inode. ENOTDIR for other kinds.
 #[inline]
 pub(crate) fn find_dir<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<(&'g Inode, &'g Dir)> {
     let c = find(core, ino, guard)?;
     c.dir().map(|d| (c, d)).ok_or(Error::Posix(libc::ENOTDIR))
 }
 
+/// Loads an inode from the store.
 #[cold]
 fn load<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Inode> {
     core.check_alive()?;
     if ino.is_none() || ino.0 >= crate::memfs::table::MAX_INO {
         return posix(libc::ESTALE);
     }
-    // One loader per inode at a time, and no eviction meanwhile: what the store tells is not
+    // One loader per inode at a time, and no eviction meanwhile: what the store returns is not
     // older than any inode was.
     let _one = core.memfs.load_locks[ino.0 as usize % core.memfs.load_locks.len()].lock();
     if let Some(c) = core.memfs.inodes.get(ino, guard) {
@@ -179,7 +181,7 @@ pub(crate) fn lookup(
     }
 }
 
-/// Brings the folded bucket that covers `cookie` into memory.
+/// Brings the folded bucket that covers `cookie` into memory. The caller holds no lock.
 #[cold]
 pub(crate) fn load_bucket(core: &Core, inode: &Inode, dir: &Dir, cookie: u64, guard: &Guard) -> Result<()> {
     let mut turn = 0;
@@ -212,7 +214,7 @@ pub(crate) fn load_bucket(core: &Core, inode: &Inode, dir: &Dir, cookie: u64, gu
     }
 }
 
-/// Loads every bucket of a directory: what rmdir must know to call it empty.
+/// Loads every bucket of a directory, as far as rmdir must know them to call it empty.
 pub(crate) fn load_all(core: &Core, inode: &Inode, dir: &Dir, guard: &Guard) -> Result<()> {
     let mut out = Vec::new();
     let mut at = 0;
@@ -226,7 +228,7 @@ pub(crate) fn load_all(core: &Core, inode: &Inode, dir: &Dir, guard: &Guard) -> 
     }
 }
 
-/// The target of a symbolic link.
+/// Returns the target of a symbolic link. EINVAL: the inode is none.
 pub(crate) fn link_target(inode: &Inode) -> Result<Vec<u8>> {
     match &inode.body {
         // The kind first: a file's body lies on a line that extending it writes.
@@ -273,6 +275,8 @@ pub(crate) fn resolve<'p>(
     resolve_at(core, cred, way.start, way.path, last, &mut 0, guard)
 }
 
+/// Walks a path that begins in `start` if it is relative; `links` counts the symbolic links that
+/// were followed.
 fn resolve_at<'p>(
     core: &Core,
     cred: &Cred,
@@ -310,6 +314,7 @@ fn resolve_at<'p>(
             };
         }
         if name == b".." {
+            // Acquire: pairs with the Release of the rename that moved the directory.
             dir = Ino(inode.parent.load(std::sync::atomic::Ordering::Acquire));
             continue;
         }
@@ -361,7 +366,7 @@ fn resolve_at<'p>(
     Ok(Resolved { parent: dir, name: Cow::Borrowed(&[]), target: Some((dir, FileKind::Dir)), must_be_dir })
 }
 
-/// Where a name is.
+/// The place of a name: its directory and its bytes.
 pub(crate) type At<'a> = (Ino, &'a [u8]);
 
 /// Begins to watch the moment at which these names are looked at.

@@ -6,15 +6,15 @@
 //!    of the change before. So of one inode neither epochs nor timestamps go back, and what
 //!    recovery folds is a prefix of the calls: NEW, then the last RIGHTS up to the last committed
 //!    epoch.
-//! 2. A record of an inode tells rights too. Recovery believes it where it knows nothing later, so
-//!    none may tell rights of an epoch that a crash may take, and content that was written after
+//! 2. A record of an inode has rights too. Recovery believes it where it knows nothing later, so
+//!    none may have rights of an epoch that a crash may take, and content that was written after
 //!    `chmod 600` must not be found with the mode before. Hence: between capturing an inode and
 //!    handing it to the store, who captures looks at `rights_epoch`; if that is not committed the
 //!    capture is undone, and done anew when it is, with no lock held meanwhile. What was captured
 //!    before a change of rights came is older than it.
 //! 3. Not for an inode that was made in that very epoch: where the epoch is missing the inode is,
-//!    and its record counts for nothing. The NEW of such a volume says so (`logged`): who folds it
-//!    takes the rights from it and from RIGHTS, and never from a record.
+//!    and its record counts for nothing. The NEW of such a volume is marked (`logged`): who folds
+//!    it takes the rights from it and from RIGHTS, and never from a record.
 //! 4. A checkpoint folds RIGHTS up to its epoch, and so may write rights that are older than those
 //!    of a record that came since: the later RIGHTS are not folded, lie in the log, and are
 //!    carried. The inode stays in memory until they are (`Inode::epoch`).
@@ -23,10 +23,15 @@
 //!    rights of the file that moves are committed, if it has content to write; and a change of
 //!    rights of a file that is on such a list writes that content first (`Inode::owed`). Both look
 //!    under `attr_lock`. So where a seal finds the rights of such a file pending it had nothing to
-//!    write when it was renamed, or that is written: nothing is owed.
+//!    write when it was renamed, or that is written.
 //! 6. Changes of rights that come faster than epochs are committed would keep a capture from ever
 //!    being done: from the second try on they wait (`Inode::held`).
 //! 7. What a write takes away of setuid is logged before the first byte of it is in memory.
+//!
+//! `owed` and `held` go up under `attr_lock` (Relaxed: the lock orders it before the next change of
+//! rights), and down without it, by Release: who finds them at 0, with Acquire or under the lock,
+//! finds the content written, or the capture done. `rights_epoch` is stored under the lock when the
+//! change is made, and loaded with Acquire by captures, which took the pages before.
 
 use super::Op;
 use crate::core::Core;
@@ -37,16 +42,16 @@ use lanefs_format::record::Effect;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
-/// What a capture answers that has to be done anew when the rights are committed (2). It never
+/// The answer of a capture that has to be done anew when the rights are committed (2). It never
 /// leaves the writeback.
 pub(crate) const RIGHTS_PENDING: Error = Error::Posix(libc::EINPROGRESS);
 
-/// Whether an error is [`RIGHTS_PENDING`].
+/// Returns whether an error is [`RIGHTS_PENDING`].
 pub(crate) fn is_pending(e: &Error) -> bool {
     matches!(e, Error::Posix(libc::EINPROGRESS))
 }
 
-/// How often who waits for a capture looks before it sleeps.
+/// The number of looks of a caller that waits for a capture before it sleeps.
 const LOOKS: u32 = 100;
 
 /// As long as this lives, nobody changes the rights of an inode (6).
@@ -58,8 +63,8 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Whether the inode's rights changed in an epoch that a crash may take while the inode stays
-/// (2, 3). False in a relaxed volume.
+/// Returns whether the inode's rights changed in an epoch that a crash may take while the inode
+/// stays (2, 3). False in a relaxed volume.
 #[inline]
 pub(crate) fn rights_pending(core: &Core, inode: &Inode) -> bool {
     let epoch = inode.rights_epoch.load(Acquire);
@@ -73,7 +78,7 @@ pub(crate) fn hold_rights(inode: &Inode) -> Held<'_> {
     Held(inode)
 }
 
-/// Whether the rights of an inode have to stay as they are for now (5, 6). The caller holds
+/// Returns whether the rights of an inode have to stay as they are for now (5, 6). The caller holds
 /// `attr_lock`, and waits without it ([`wait_for_rights`]).
 pub(crate) fn rights_stay(inode: &Inode) -> bool {
     inode.owed.load(Relaxed) > 0 || inode.held.load(Relaxed) > 0
@@ -82,7 +87,7 @@ pub(crate) fn rights_stay(inode: &Inode) -> bool {
 /// Waits for what keeps the rights of an inode as they are (5, 6).
 pub(crate) fn wait_for_rights(core: &Core, inode: &Inode) {
     lanefs_sync::about_to_wait();
-    // An error is told to the handles of the file; its content is owed no more.
+    // The handles of the file get an error; its content is not waited for any more.
     if let Some(persistence) = core.persistence() {
         let _ = persistence.flush_renamed(inode);
     }
@@ -98,7 +103,7 @@ pub(crate) fn wait_for_rights(core: &Core, inode: &Inode) {
 }
 
 /// Notes that the content of a file which is about to be renamed over another has to be durable
-/// before that. False if its rights have to be committed first, with no lock held (5).
+/// before that. Returns false if its rights have to be committed first, with no lock held (5).
 pub(crate) fn owe_content(core: &Core, inode: &Inode) -> bool {
     if !core.is_ordered() {
         return true;
@@ -111,18 +116,18 @@ pub(crate) fn owe_content(core: &Core, inode: &Inode) -> bool {
     true
 }
 
-/// Whether a file has content that is not known to be durable.
+/// Returns whether a file has content that is not known to be durable.
 pub(crate) fn has_to_flush(inode: &Inode) -> bool {
     inode.nlink.load(SeqCst) != 0 && (inode.has_dirty() || inode.has(DATASYNC | UNSYNCED))
 }
 
-/// What changes of the rights of an inode; `None` leaves one alone.
+/// A change of the rights of an inode; `None` leaves one alone.
 #[derive(Default)]
 pub(crate) struct Rights {
     pub mode: Option<u32>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
-    /// What is left of a privileged mode that the change takes away.
+    /// The function that takes privilege from a mode, if the change does.
     pub drop: Option<fn(u32) -> u32>,
 }
 
@@ -139,7 +144,7 @@ pub(crate) fn set_rights(core: &Core, inode: &Inode, r: &Rights) {
 }
 
 /// Changes rights and logs that, in an ordered volume; and calls `publish`, which makes `acls`
-/// those of the inode. False if the caller must wait first, with no lock held: see
+/// those of the inode. Returns false if the caller must wait first, with no lock held: see
 /// [`wait_for_rights`].
 pub(crate) fn try_rights(
     core: &Core,
@@ -226,7 +231,7 @@ mod tests {
         assert!(inner.journal.committed() > before);
         let f = fs.open("/old", OpenOptions::new().read(true)).unwrap();
         assert!(f.inode().has_dirty() && f.inode().owed.load(Relaxed) == 1);
-        // Then another: it has the content written, which the rename owes.
+        // Then another: it has the content written, which the rename waits for.
         fs.chmod("/old", 0o640).unwrap();
         assert!(!f.inode().has_dirty() && f.inode().owed.load(Relaxed) == 0);
         let left = device.after_crash();

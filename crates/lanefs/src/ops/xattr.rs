@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
-/// Names the caller may use at all, and whether changing one takes ownership rather than write
+/// Checks that the caller may use a name at all, and has what changing it takes: ownership or write
 /// permission.
 fn check(inode: &Inode, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
     if name.is_empty() {
@@ -33,7 +33,7 @@ fn check(inode: &Inode, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
         perm::check_flags(inode)?;
     }
     let has = |p: &[u8]| name.starts_with(p);
-    // As Linux has it: nothing behind the prefix is told of after permissions are.
+    // As Linux has it: a name that is a prefix alone is refused after permissions are checked.
     let whole = || {
         if name.ends_with(b".") && name.iter().filter(|b| **b == b'.').count() == 1 {
             posix(libc::EINVAL)
@@ -74,8 +74,8 @@ fn check(inode: &Inode, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
 /// The longest ACL: a new directory gets the default one twice, with its name in one group.
 const ACL_MAX: usize = 3800;
 
-/// What a new inode of this kind has from the start, encoded. ENOSPC if the group that makes the
-/// inode cannot hold it.
+/// Encodes the attributes that a new inode of this kind has from the start. ENOSPC if the group
+/// that makes the inode cannot hold them.
 pub(crate) fn first(cred: &Cred, kind: FileKind, list: &[(&[u8], &[u8])]) -> Result<Vec<u8>> {
     let mut all = Xattrs::default();
     for (name, value) in list {
@@ -105,7 +105,7 @@ pub(crate) fn first(cred: &Cred, kind: FileKind, list: &[(&[u8], &[u8])]) -> Res
     Ok(all.encoded().to_vec())
 }
 
-/// The inode's attributes, read from the store if need be; `None`: there are none. Writes
+/// Returns the inode's attributes, read from the store if need be; `None`: there are none. Writes
 /// nothing if they are in memory.
 fn load_xattrs<'g>(core: &Core, inode: &'g Inode, guard: &'g Guard) -> Result<Option<&'g Xattrs>> {
     loop {
@@ -162,6 +162,7 @@ fn change_xattrs(
     }
 }
 
+/// Returns the value of an attribute. ENODATA: there is none.
 pub(crate) fn get_xattr(core: &Core, cred: &Cred, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     check(inode, cred, name, false)?;
     let guard = crossbeam_epoch::pin();
@@ -171,6 +172,7 @@ pub(crate) fn get_xattr(core: &Core, cred: &Cred, inode: &Inode, name: &[u8]) ->
     }
 }
 
+/// Returns the names of the attributes that the caller may know of.
 pub(crate) fn list_xattrs(core: &Core, cred: &Cred, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     let guard = crossbeam_epoch::pin();
     let Some(x) = load_xattrs(core, inode, &guard)? else { return Ok(Vec::new()) };
@@ -178,8 +180,8 @@ pub(crate) fn list_xattrs(core: &Core, cred: &Cred, inode: &Inode) -> Result<Vec
     Ok(x.names().filter(|n| all || !n.starts_with(b"trusted.")).map(<[u8]>::to_vec).collect())
 }
 
-/// False if the volume has no room for them now. An inode that has too many says ENOSPC itself:
-/// no room helps.
+/// Sets an attribute. Returns false if the volume has no space for it now. Where the inode has too
+/// many the error is ENOSPC: no space helps.
 pub(crate) fn set_xattr(
     core: &Core,
     cred: &Cred,
@@ -201,7 +203,7 @@ pub(crate) fn set_xattr(
     if name.starts_with(ACL_PREFIX) && value.len() > ACL_MAX {
         return posix(libc::ENOSPC);
     }
-    // What fails changes nothing, and is told without the lock.
+    // What fails changes nothing, and is answered without the lock.
     let fits = |x: &Xattrs| match x.get(name) {
         Some(_) if flags == libc::XATTR_CREATE => Err(libc::EEXIST),
         None if flags == libc::XATTR_REPLACE => Err(libc::ENODATA),
@@ -232,7 +234,8 @@ pub(crate) fn set_xattr(
     set.map(|()| true)
 }
 
-/// False if there is no room to write the others anew: as [`set_xattr`].
+/// Removes an attribute. Returns false if there is no space to write the others anew: as
+/// [`set_xattr`].
 pub(crate) fn remove_xattr(core: &Core, cred: &Cred, inode: &Inode, name: &[u8]) -> Result<bool> {
     check(inode, cred, name, true)?;
     core.writable()?;
@@ -270,7 +273,7 @@ fn hand_over_xattrs(core: &Core, inode: &Inode, changed: bool, blocks: u64) {
         && let Some(persistence) = core.persistence()
         && let Err(e) = persistence.write_attributes(inode)
     {
-        // They are dirty still; who syncs hears of it.
+        // They are dirty still; who syncs gets the error.
         tracing::debug!("attributes of inode {}: {e}", inode.ino);
     }
     core.budget.xattr_blocks.fetch_add(blocks, Relaxed);
@@ -280,6 +283,7 @@ fn hand_over_xattrs(core: &Core, inode: &Inode, changed: bool, blocks: u64) {
     op.log.promise(epoch, blocks);
 }
 
+/// Marks an inode whose attributes were changed just now.
 fn xattrs_changed(core: &Core, inode: &Inode) {
     core.journal.changed(inode, false, coarse_realtime_ns(), XATTR_DIRTY);
 }

@@ -1,17 +1,17 @@
 //! Writing ahead: the pages of a file that grows go to the device while more come in, so that the
 //! fsync at the end, or the pressure of dirty pages, finds little left.
 //!
-//! Whenever a write carries a file's end across a multiple of [`STEP`](crate::core::STEP), the file
-//! is handed to a thread of its own, which writes back what is dirty of it: clean pages, not
-//! durable ones (`unsynced`). Only growth counts: pages written again and again are not written
-//! back each time, and small files not at all. The writer waits for nothing; a file whose lock
-//! somebody has is left to that one.
+//! Whenever a write carries a file's end across a multiple of [`STEP`], the file is handed to a
+//! thread of its own, which writes back what is dirty of it: clean pages, not durable ones
+//! (`unsynced`). Only growth counts: pages written again and again are not written back each time,
+//! and small files not at all. The writer waits for nothing; a file whose lock somebody has is left
+//! to that one.
 //!
-//! Who keeps the pages itself is another matter, be it a kernel that hands over hundreds of MiB of
-//! its cache, or a program that writes with O_DIRECT: there what is written again counts too, and
-//! when a file is [`LAG`] steps behind since somebody last began to write it back, who brings more
-//! writes back first: else each of these pages takes a frame, mostly one that the system has to
-//! clear before its first use.
+//! A caller that keeps the pages itself is another matter, be it a kernel that hands over hundreds
+//! of MiB of its cache, or a program that writes with O_DIRECT: there what is written again counts
+//! too, and when a file is [`LAG`] steps behind since somebody last began to write it back, who
+//! brings more writes back first: else each of these pages takes a frame, mostly one that the
+//! system has to clear before its first use.
 
 use crate::memfs::Inode;
 use crate::persist::Persist;
@@ -32,11 +32,14 @@ const TURN: usize = 4096;
 /// Files whose growth is counted, at most.
 const GROWN: usize = 256;
 
+/// The files that wait for the thread.
 #[derive(Default)]
 struct Queue {
+    /// The files to be written, each once, the first that grew first.
     files: VecDeque<Ino>,
     /// By how many steps a file has grown since somebody last began to write it back.
     grown: HashMap<Ino, u32>,
+    /// It is time to end.
     stop: bool,
 }
 
@@ -46,12 +49,13 @@ pub(crate) struct Ahead {
     queue: Mutex<Queue>,
     wake: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// The thread holds the volume.
+    /// The thread holds the volume. Written by the thread; SeqCst, as the loads of who drops the
+    /// last handle (`opened::Anchor`), between which and the count of references it must not slip.
     busy: AtomicBool,
 }
 
 impl Ahead {
-    /// The next file; `None` when it is time to end.
+    /// Waits for the next file and takes it; `None` when it is time to end.
     fn next(&self) -> Option<Ino> {
         let mut q = self.queue.lock();
         loop {
@@ -65,7 +69,7 @@ impl Ahead {
         }
     }
 
-    /// Whether the thread holds the volume just now.
+    /// Returns whether the thread holds the volume just now.
     pub fn is_busy(&self) -> bool {
         self.busy.load(SeqCst)
     }
@@ -123,6 +127,7 @@ fn hand_over(persist: &Persist, ino: Ino) -> u32 {
     steps
 }
 
+/// Writes back a file that has grown, unless somebody has its lock.
 fn write_ahead(persist: &Persist, ino: Ino) {
     let guard = crossbeam_epoch::pin();
     let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { return is_written(persist, ino) };
@@ -142,12 +147,13 @@ fn write_ahead(persist: &Persist, ino: Ino) {
     }
 }
 
-/// Somebody begins to write the file back, or nothing of it is to be written.
+/// Forgets by how much a file has grown: somebody begins to write it back, or nothing of it is to
+/// be written.
 fn is_written(persist: &Persist, ino: Ino) {
     persist.ahead.queue.lock().grown.remove(&ino);
 }
 
-/// Returns the pages written.
+/// Writes back a turn of a file; returns how many pages that is.
 fn write_back_grown<'c>(persist: &Persist, inode: &'c Inode, l: MutexGuard<'c, ()>) -> usize {
     is_written(persist, inode.ino);
     let written = writeback::write_back_inode(persist, inode, l, For::Later, With::Nothing, TURN)
@@ -161,6 +167,7 @@ fn write_back_grown<'c>(persist: &Persist, inode: &'c Inode, l: MutexGuard<'c, (
     written
 }
 
+/// Writes file after file, as the thread, until that is stopped or the volume is gone.
 fn run(weak: &Weak<Persist>, ahead: &Ahead) {
     while let Some(ino) = ahead.next() {
         ahead.busy.store(true, SeqCst);

@@ -19,9 +19,9 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often the thread looks.
+/// The time between two looks of the thread.
 const TICK: Duration = Duration::from_millis(200);
-/// How often the thread looks while that much is logged between two looks.
+/// The same while so much is logged between two looks that a commit is due at each.
 const BUSY_TICK: Duration = Duration::from_millis(20);
 /// Log to recover after a crash above which a checkpoint is due.
 const LOG_LIMIT: u64 = 512 << 20;
@@ -30,20 +30,24 @@ const CHECKPOINT_AFTER: Duration = Duration::from_secs(30);
 /// Bytes of groups that are committed, stay in memory until they are folded, and are worth a
 /// checkpoint when nobody changes anything.
 pub(super) const QUIET_BYTES: usize = 4 << 20;
-/// How long after the last checkpoint.
+/// The time since the last checkpoint after which that is.
 pub(super) const QUIET_AFTER: Duration = Duration::from_secs(5);
 
-/// On lines of its own: creators read `tight`, and whatever the allocator would put beside it has
-/// other writers.
+/// The background thread and what it shares with those who wake it. On lines of its own: the
+/// allocator would put beside it what has other writers.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Background {
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// It is time to end. Written once, by who ends the thread, before it wakes it. SeqCst: it
+    /// happens once, and who finds it set starts to wait for no round any more.
     stop: AtomicBool,
     woken: Mutex<bool>,
     wake: Condvar,
-    /// Much is logged between two rounds. Written and read by the background thread.
+    /// Much is logged between two rounds. Written and read by the background thread, and by calls
+    /// of `Volume::tick`. Relaxed: a hint how long to sleep.
     busy: AtomicBool,
+    /// Wakes those who wait for a round.
     rounds: Condvar,
     pub(super) last_checkpoint: Mutex<Option<Instant>>,
     /// When it was last looked whether the logs are quiet.
@@ -51,6 +55,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
+    /// Wakes the thread for a round, unless it has been woken.
     pub fn wake(&self) {
         let mut w = self.woken.lock();
         if !*w {
@@ -70,7 +75,7 @@ impl Background {
         self.rounds.wait_for(&mut w, Duration::from_millis(50));
     }
 
-    /// Whether there is a thread that does the work.
+    /// Returns whether there is a thread that does the work.
     pub fn is_running(&self) -> bool {
         self.thread.lock().is_some() && !self.stop.load(SeqCst)
     }
@@ -88,7 +93,7 @@ impl Background {
     }
 }
 
-/// Starts the background threads, unless the options say no.
+/// Starts the background threads, unless the options forbid it.
 pub(crate) fn start_background(persist: &Arc<Persist>) -> Result<()> {
     if !persist.options.background || persist.options.read_only {
         return Ok(());
@@ -103,7 +108,8 @@ pub(crate) fn start_background(persist: &Arc<Persist>) -> Result<()> {
     Ok(())
 }
 
-/// One round. `all`: do everything that could be done, whatever its age (tests and simulation).
+/// Does one round. `all`: does everything that could be done, whatever its age (tests and
+/// simulation).
 pub(crate) fn tick(persist: &Persist, all: bool) -> Result<()> {
     if persist.options.read_only {
         return Ok(());
@@ -203,7 +209,7 @@ fn mark_quiet_logs(persist: &Persist, all: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether so much is worth a round of its own to get it out of memory.
+/// Returns whether so much is worth a round of its own to get it out of memory.
 fn exceeds_share(persist: &Persist, bytes: usize) -> bool {
     bytes > (persist.budget.meta_limit / 4) as usize
 }
@@ -218,6 +224,7 @@ fn write_back_old(persist: &Persist, age: Duration) {
     }
 }
 
+/// Does round after round, as the thread, until that is stopped or the volume is gone.
 fn run(weak: &Weak<Persist>, background: &Background) {
     loop {
         let Some(persist) = weak.upgrade() else { return };

@@ -11,10 +11,10 @@ use crate::persist::stream;
 use lanefs_store::{InodeUpdate, Transaction};
 use lanefs_sync::lock::MutexGuard;
 
-/// What an inode is written back for.
+/// The purpose for which an inode is written back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum For {
-    /// Room, or age: it becomes durable with the next checkpoint.
+    /// Free memory, or age: it becomes durable with the next checkpoint.
     Later,
     /// fsync or sync: all of it is durable when the writeback is done.
     Sync,
@@ -26,14 +26,14 @@ pub(crate) enum For {
 
 /// An epoch that becomes durable together with an inode.
 pub(crate) trait PendingNames {
-    /// Whether another round comes behind the last pages of a large inode.
+    /// Returns whether another round comes behind the last pages of a large inode.
     fn takes_a_round_more(&self) -> bool;
 
     /// Makes a transaction durable, and begins the epoch with it unless somebody has.
     fn submit(&self, t: Transaction) -> Result<()>;
 }
 
-/// What becomes durable together with an inode.
+/// The names that become durable together with an inode.
 #[derive(Clone, Copy)]
 pub(crate) enum With<'a> {
     /// The inode alone.
@@ -45,13 +45,14 @@ pub(crate) enum With<'a> {
 }
 
 impl For {
+    /// Returns whether the inode is to be durable when the writeback is done.
     pub(super) fn is_durable(self) -> bool {
         self != For::Later
     }
 }
 
-/// As [`write_back_inode`](super::writeback::write_back_inode), once, for a caller that holds the
-/// inode's sync_lock and hears of ENOSPC itself.
+/// Does what [`write_back_inode`](super::writeback::write_back_inode) does, once, for a caller that
+/// holds the inode's sync_lock and handles ENOSPC itself.
 ///
 /// Of the rounds of a durable write only the last has a batch and a flush: its batch names the
 /// pages of all, and its flush covers them. Until then the inode is under way in `unsynced`, as
@@ -72,7 +73,7 @@ pub(crate) fn write_back_held(
     // Before any mark goes: see `Inode::is_synced`.
     inode.set(SYNCING);
     let durable = what_for.is_durable();
-    // Of what the store does not know yet all attributes are told.
+    // The store gets all attributes of what it does not know yet.
     let data_only = what_for == For::DataSync && inode.data().is_some() && inode.has(STORED);
     debug_assert!(!durable || max == usize::MAX, "the last round would be missing");
     let mut under_way = !durable;
@@ -95,7 +96,7 @@ pub(crate) fn write_back_held(
             }
         }
     }
-    // Once over the file: what is written behind it meanwhile is not owed to this call.
+    // Once over the file: what is written behind it meanwhile is not this call's task.
     let mut from = 0;
     let r = loop {
         // Cleared before anything is captured: what changes from here on makes the inode dirty
@@ -134,8 +135,8 @@ pub(crate) fn write_back_held(
     r
 }
 
-/// One update of one inode, durable or not, of all attributes or only the size, with up to
-/// `max` pages from page `from` on, which moves behind them; says how many pages went and
+/// Hands over one update of one inode, durable or not, of all attributes or only the size, with up
+/// to `max` pages from page `from` on, which moves behind them; returns how many pages went and
 /// whether dirty ones are left there. `under_way`: the inode is in `unsynced` for this write.
 fn capture_round(
     persist: &Persist,
@@ -182,7 +183,7 @@ fn capture_round(
     }
     file.finish(&numbers, r.is_ok());
     if captured.skipped > 0 && r.is_ok() {
-        // The rest stays dirty; whoever asked for durability must hear of it.
+        // The rest stays dirty; whoever asked for durability gets the error.
         persist.journal.dirty_inode(inode, 0);
         return posix(libc::ENOSPC);
     }
@@ -208,7 +209,7 @@ mod tests {
     use lanefs_store::{FormatOptions, Store, Transaction};
     use std::sync::{Arc, mpsc};
 
-    /// A call that was let in before hears what all calls hear from then on.
+    /// A call that was let in before gets the error that all calls get from then on.
     #[test]
     fn what_comes_too_late_to_a_volume_that_stopped_fails_with_eio() {
         let stops: [fn(&Volume); 2] = [|v| v.close().unwrap(), |v| v.shutdown()];

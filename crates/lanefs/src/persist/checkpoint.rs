@@ -19,7 +19,7 @@ const SCAN: usize = 16;
 /// A directory with so many leaves in use is remembered when it has been gone over.
 const LARGE: u64 = 64;
 
-/// What is known of a directory that lost names.
+/// The state of a directory that lost names.
 #[derive(Default)]
 pub(crate) struct Thinned {
     /// Names that it lost since it was gone over.
@@ -28,7 +28,7 @@ pub(crate) struct Thinned {
     leaves: u64,
 }
 
-/// A checkpoint: everything committed so far is folded; recovery starts there from now on.
+/// Makes a checkpoint: everything committed so far is folded; recovery starts there from now on.
 /// Returns how many promises of blocks and inode numbers it gave back.
 pub(crate) fn checkpoint(persist: &Persist) -> Result<u64> {
     let mut thinned = persist.checkpointing.lock();
@@ -37,7 +37,7 @@ pub(crate) fn checkpoint(persist: &Persist) -> Result<u64> {
         let mut stale = false;
         match try_checkpoint(persist, &mut stale) {
             Err(_) if stale => {}
-            // Its epoch is sealed and found no room in the log. In the seal none can be made.
+            // Its epoch is sealed and found no space in the log. In the seal none can be freed.
             Err(e)
                 if !tried && e.errno() == libc::ENOSPC && persist.journal.backlog.lock().sealed.is_some() =>
             {
@@ -82,8 +82,8 @@ fn tidy(persist: &Persist, thinned: &mut HashMap<Ino, Thinned>) -> usize {
     looked_at
 }
 
-/// `stale`: it failed because a lane came into use between what has to be done before the seal
-/// and the seal.
+/// Tries to make a checkpoint. `stale`: it failed because a lane came into use between what has to
+/// be done before the seal and the seal.
 fn try_checkpoint(persist: &Persist, stale: &mut bool) -> Result<u64> {
     let replaced = replaced::flush_replaced(persist)?;
     commit::make_room_for_epoch(persist, &replaced, false)?;
@@ -158,7 +158,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// A small volume of small segments, on a device that can be told to fail.
+    /// A small volume of small segments, on a device that can be made to fail.
     fn volume() -> (Volume, Arc<FaultyDevice<MemoryDevice>>, MountOptions) {
         let faulty = Arc::new(FaultyDevice::new(MemoryDevice::new(8 << 20).unwrap(), Plan::none()));
         let device: Arc<dyn Device> = faulty.clone();
@@ -200,7 +200,7 @@ mod tests {
         assert!(inner.checkpointing.lock().is_empty());
     }
 
-    /// An epoch that is larger than what is free, on a volume that a checkpoint makes room on.
+    /// An epoch that is larger than what is free, on a volume on which a checkpoint frees space.
     #[test]
     fn room_is_made_for_an_epoch_of_any_size() {
         let (v, faulty, options) = volume();
@@ -242,7 +242,7 @@ mod tests {
         Volume::open_devices(vec![dev.clone()], &options).unwrap()
     }
 
-    /// Makes so many files, whose names begin like this, and says their inode numbers.
+    /// Makes so many files, whose names begin like this, and returns their inode numbers.
     fn make(v: &Volume, name: &str, files: usize) -> Vec<Ino> {
         let fs = v.fs();
         let path = |n| format!("/{name}{n}");

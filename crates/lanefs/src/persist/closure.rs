@@ -32,7 +32,7 @@ const MAX_BYTES: usize = 128 * 1024;
 /// Groups a lane may have unindexed.
 const MAX_UNINDEXED: usize = 100_000;
 
-/// What an fsync writes beside the inode.
+/// The names that an fsync writes beside the inode.
 pub(crate) enum Closure {
     /// These groups, encoded; and where they came from, to be marked durable after the flush.
     Groups {
@@ -45,12 +45,16 @@ pub(crate) enum Closure {
     Commit,
 }
 
-/// What was found so far.
+/// The groups that were found so far, and what is still to be looked up.
 #[derive(Default)]
 struct Found {
+    /// The groups, encoded.
     bytes: Vec<u8>,
+    /// Lane, epoch and place of each, in the order in which they were found.
     taken: Vec<(usize, u64, Place)>,
+    /// The same, to be asked.
     have: HashSet<(usize, u64, Place)>,
+    /// Files renamed over others by these groups.
     replaced: Vec<Ino>,
     /// To be looked up yet.
     todo: Vec<Wanted>,
@@ -90,7 +94,8 @@ pub(crate) fn of(persist: &Persist, ino: Ino, is_dir: bool, guard: &Guard) -> Cl
     }
 }
 
-/// Looks one subject up in every lane that may have it. `None`: commit instead.
+/// Looks one subject up in every lane that may have it; returns whether that added a group. `None`:
+/// commit instead.
 fn visit(persist: &Persist, (subject, only_new): Wanted, found: &mut Found, guard: &Guard) -> Option<bool> {
     let mask = lanes_of(persist, subject, guard);
     let mut added = false;
@@ -141,7 +146,7 @@ fn visit(persist: &Persist, (subject, only_new): Wanted, found: &mut Found, guar
 }
 
 impl Found {
-    /// Adds a group and what it pulls; false if it must not travel in an fsync.
+    /// Adds a group and what it pulls; returns false if it must not travel in an fsync.
     fn take(&mut self, g: &lanefs_format::record::Group<'_>) -> bool {
         self.bytes.extend_from_slice(g.bytes);
         subjects(g, &mut |s| {
@@ -157,7 +162,7 @@ impl Found {
                     if kind == FileKind::File && !old.is_none() {
                         self.replaced.push(ino);
                     }
-                    // Its kind is not told here; a file has no keys.
+                    // Its kind is not in the effect; a file has no keys.
                     if !old.is_none() {
                         self.todo.push((Subject::KeysOf(old), false));
                     }
@@ -175,8 +180,8 @@ impl Found {
     }
 }
 
-/// Lanes (modulo 64) that may hold pending groups about a subject: none if no operation of an epoch
-/// that is not committed concerns it. What is not in memory may be in any lane.
+/// Returns the lanes (modulo 64) that may hold pending groups about a subject: none if no operation
+/// of an epoch that is not committed concerns it. What is not in memory may be in any lane.
 fn lanes_of(persist: &Persist, s: Subject, guard: &Guard) -> u64 {
     let committed = persist.journal.committed();
     match s {
@@ -225,7 +230,7 @@ mod tests {
 
     type Task = Box<dyn FnOnce(&Fs) + Send>;
 
-    /// A thread with a lane of its own, which does what it is told.
+    /// A thread with a lane of its own, which does the tasks that it is sent.
     struct Hand {
         lane: usize,
         tell: mpsc::Sender<Task>,
@@ -250,7 +255,7 @@ mod tests {
             Hand { lane: did.recv().unwrap(), tell, did }
         }
 
-        /// Does it, and says when it is done.
+        /// Does it, and returns when it is done.
         fn does(&self, task: impl FnOnce(&Fs) + Send + 'static) {
             self.tell.send(Box::new(task)).unwrap();
             self.did.recv().expect("it failed");

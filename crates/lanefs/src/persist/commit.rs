@@ -2,29 +2,34 @@
 //!
 //! ```text
 //! flush     what was renamed over files is made durable (persist::replaced); no lock is held
-//! seal      under the backlog's lock: the epoch ends, its groups are taken from the lanes and absorbed
-//! place     under the backlog's lock: its shares get their places in the mlogs, with the batch of the caller's inode, if there is one
-//! write     without a lock: one request and one flush; other epochs are sealed, placed and written meanwhile
-//! publish   under the backlog's lock: of the epochs in flight the first ones that are flushed count as committed
+//! seal      under the backlog's lock: the epoch ends, its groups are taken from the lanes and
+//!           absorbed
+//! place     under the backlog's lock: its shares get their places in the mlogs, with the batch of
+//!           the caller's inode, if there is one
+//! write     without a lock: one request and one flush; other epochs are sealed, placed and written
+//!           meanwhile
+//! publish   under the backlog's lock: of the epochs in flight the first ones that are flushed count
+//!           as committed
 //! ```
 //!
 //! 1. Epochs are sealed and get their places in the order of their numbers: both happen under one
 //!    hold of the backlog's lock.
 //! 2. An epoch counts as committed when it and all before it are flushed. The atomic word
-//!    [`Journal::committed`] says so, and only then do its groups go to the backlog. So what counts
-//!    as committed is a prefix, whatever a crash leaves of later ones.
+//!    [`Journal::committed`] holds the last of them, and only then do its groups go to the backlog.
+//!    So what counts as committed is a prefix, whatever a crash leaves of later ones.
 //! 3. An epoch that has its places waits for devices alone: for its own requests, for links of the
 //!    chain and for older batches of the inode that goes with it, all of which were submitted.
 //!    Therefore whoever holds a lock of the store may wait for it.
-//! 4. An epoch that found no room stays sealed, at the head of those without places. It goes before
-//!    any other, so a call that failed is never followed by one that succeeds without its groups.
-//! 5. Room is made before that lock is taken, never under it: that may wait for a checkpoint, whose
-//!    seal takes the backlog's lock.
+//! 4. An epoch that found no space stays sealed, at the head of those without places. It goes
+//!    before any other, so a call that failed is never followed by one that succeeds without its
+//!    groups.
+//! 5. Space is freed before that lock is taken, never under it: that may wait for a checkpoint,
+//!    whose seal takes the backlog's lock.
 //! 6. Only lanes that are *in use* are looked at ([`Journal::lanes_in_use`]). One comes into use
 //!    under the backlog's lock, before its first operation, so none does while an epoch is sealed:
 //!    its operations are of the next one.
 //! 7. After an error of a write or a flush, or when a thread unwinds in the middle, no epoch from
-//!    that one on is ever published, and whoever waits for one hears EIO.
+//!    that one on is ever published, and whoever waits for one gets EIO.
 
 use super::replaced::ReplacedFlushed;
 use crate::core::backlog::{Backlog, Committed, InFlight, Unfinished};
@@ -38,13 +43,13 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of one part of a commit, unless the options say otherwise; parts are spread over the
+/// Bytes of one part of a commit, unless the options have another number; parts are spread over the
 /// mlogs.
 const PART: usize = 1 << 20;
-/// How often a commit that found no room is tried again.
+/// The number of times that a commit which found no space is tried again.
 const TRIES: u32 = 2;
-/// How often a thread that waits for an epoch looks before it sleeps: some ten microseconds, the
-/// time of a flush of fast flash.
+/// The number of looks of a thread that waits for an epoch before it sleeps: some ten microseconds,
+/// the time of a flush of fast flash.
 const LOOKS: u32 = 400;
 
 /// Epochs that have their places and are to be written by the thread that has this. If it unwinds,
@@ -52,7 +57,7 @@ const LOOKS: u32 = 400;
 #[must_use]
 pub(super) struct Begun<'v> {
     persist: &'v Persist,
-    /// One, or two where an earlier one had found no room.
+    /// One, or two where an earlier one had found no space.
     writes: SmallVec<[(u64, EpochWrite<'v>); 1]>,
     /// Epochs that were begun, with or without something to write, and are not noted as flushed.
     left: bool,
@@ -71,7 +76,7 @@ impl Drop for Begun<'_> {
 }
 
 impl Begun<'_> {
-    /// Writes them, and publishes what can be. Says how the transaction went that came with the
+    /// Writes them, and publishes what can be. Returns how the transaction went that came with the
     /// last one, if it went. Whoever needs the epoch waits for it then ([`wait_committed`]).
     pub fn finish(mut self) -> Option<Result<()>> {
         if !self.left {
@@ -145,9 +150,9 @@ fn commit_replaced(persist: &Persist, replaced: &ReplacedFlushed<'_>) -> Result<
     commit_with(persist, replaced, |_, _| ())
 }
 
-/// As [`seal_and_commit`], for a caller that has flushed what was renamed over files; may be called
-/// by the seal of a checkpoint (3). `sealed` is called under the backlog's lock with the epoch,
-/// before it is written. `None`: what was renamed has to be flushed once more.
+/// Does what [`seal_and_commit`] does, for a caller that has flushed what was renamed over files;
+/// may be called by the seal of a checkpoint (3). `sealed` is called under the backlog's lock with
+/// the epoch, before it is written. `None`: what was renamed has to be flushed once more.
 pub(super) fn commit_with(
     persist: &Persist,
     replaced: &ReplacedFlushed<'_>,
@@ -180,7 +185,7 @@ pub(super) fn begin_commit<'v>(
     let mut begun = Begun { persist, writes: SmallVec::new(), left: false, with: false };
     let sealed = (|| {
         persist.store.healthy()?;
-        // What found no room goes first (4).
+        // What found no space goes first (4).
         place(persist, backlog, &mut begun, None)?;
         if replaced.is_sealed() {
             // Tried again: that was it.
@@ -248,7 +253,7 @@ fn place<'v>(
     Ok(())
 }
 
-/// Invariant 2.
+/// Publishes the epochs that are flushed, and all before them (2).
 fn publish(persist: &Persist, backlog: &mut Backlog) {
     while !backlog.failed && backlog.in_flight.front().is_some_and(|f| f.flushed) {
         let Some(f) = backlog.in_flight.pop_front() else { return };
@@ -266,8 +271,8 @@ fn publish(persist: &Persist, backlog: &mut Backlog) {
     }
 }
 
-/// The lock under which epochs are sealed, get their places and are published. It is held for a
-/// few microseconds, and to be woken takes ten times as long.
+/// Takes the lock under which epochs are sealed, get their places and are published. It is held for
+/// a few microseconds, and to be woken takes ten times as long.
 pub(super) fn lock_commit(persist: &Persist) -> MutexGuard<'_, Backlog> {
     for _ in 0..LOOKS {
         if let Some(backlog) = persist.journal.backlog.try_lock() {
@@ -399,7 +404,7 @@ mod tests {
         assert_eq!(inner.journal.backlog.lock().bytes, 0);
     }
 
-    /// What was promised before may be gone, also where there is nothing to commit.
+    /// Names that were promised before may be gone, also where there is nothing to commit.
     #[test]
     fn no_seal_of_a_broken_volume_succeeds() {
         let faulty = Arc::new(FaultyDevice::new(MemoryDevice::new(32 << 20).unwrap(), Plan::none()));
@@ -411,7 +416,7 @@ mod tests {
         let f = fs.create("/f").unwrap();
         v.sync().unwrap();
         let replaced = replaced::flush_replaced(inner).unwrap();
-        // Room for the seal was made; then another thread's fsync fails.
+        // Space for the seal was freed; then another thread's fsync fails.
         faulty.set_plan(Plan::none().nth(Kind::Flush, 0, Fault::Error(libc::EIO)));
         f.write_all_at(b"x", 0).unwrap();
         assert_eq!(f.sync_all().unwrap_err().errno(), libc::EIO);
@@ -439,7 +444,7 @@ mod tests {
         for n in 0..links {
             fs.symlink(&*"x".repeat(4000), &*format!("/{n}")).unwrap();
         }
-        // A checkpoint would make room: all this is written over.
+        // A checkpoint would free space: all this is written over.
         let big = fs.open("/big", OpenOptions::new().write(true)).unwrap();
         let (mut now, mut at) = (inner.store.pressure(), 0);
         while now.free_segments > now.low_water / 2 + 16 {

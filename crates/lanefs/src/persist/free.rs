@@ -1,4 +1,4 @@
-//! What was removed counts as free only once a checkpoint has folded that.
+//! Freeing space: what was removed counts as free only once a checkpoint has folded that.
 
 use super::{Persist, checkpoint, commit, reaper};
 use crate::error::Result;
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 /// Blocks that are worth a checkpoint when somebody asks how much is free: 1 MiB.
 const WORTH: u64 = 256;
 
-/// The volume is full: makes what was deleted count as free. False if there is no room even
-/// then. True also if something was given back and is gone again already: others take room
-/// while this thread makes it. The caller holds no lock and is not pinned: the grace of what
+/// Makes what was deleted count as free, on a full volume. Returns false if there is no space even
+/// then; true also if something was given back and is gone again already: others take space
+/// while this thread frees it. The caller holds no lock and is not pinned: the grace of what
 /// was just deleted is waited for.
 #[cold]
 pub(crate) fn free_space(persist: &Persist) -> bool {
@@ -27,9 +27,9 @@ pub(crate) fn free_space(persist: &Persist) -> bool {
     reaped > 0 || given_back > 0 || persist.store.space().free > 0
 }
 
-/// Frees what was removed, for who asks how much is free: else its blocks are in use until the
-/// next checkpoint, half a minute perhaps. So that whoever asks all the time does not hold up
-/// others, one tenth of the time goes into this at most.
+/// Frees what was removed, for a caller that asks how much is free: else its blocks are in use
+/// until the next checkpoint, half a minute perhaps. So that whoever asks all the time does not
+/// hold up others, one tenth of the time goes into this at most.
 pub(crate) fn free_removed(persist: &Persist) -> Result<()> {
     if persist.writable().is_err() {
         return Ok(());

@@ -35,7 +35,7 @@ use crate::persist::writeback;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Makes durable the content and attributes of `inode` and all names the caller could have seen
-/// (O9). `data_only`: fdatasync, which may leave times behind.
+/// (O9). `data_only`: as fdatasync, which may leave times behind.
 pub(crate) fn fsync(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()> {
     persist.check_alive()?;
     if persist.options.read_only {
@@ -68,6 +68,7 @@ pub(crate) fn fsync(persist: &Persist, inode: &Inode, data_only: bool) -> Result
     Ok(())
 }
 
+/// Does what [`fsync`] does, on an ordered volume.
 fn fsync_ordered(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()> {
     let pending = persist.journal.epochs.pending().min(persist.journal.epochs.current());
     let target = match data_only && inode.dir().is_none() {

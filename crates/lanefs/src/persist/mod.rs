@@ -1,7 +1,7 @@
 //! From memory to the store: writing inodes back, fsync, epoch commits, checkpoints, and the
 //! threads that do it unasked.
 //!
-//! What travels how. Namespace groups: in an fsync's batch (the closure) or in their epoch's
+//! How things travel. Namespace groups: in an fsync's batch (the closure) or in their epoch's
 //! commit. Attributes, xattrs and pages: in an `InodeUpdate`, each inode captured consistently;
 //! durable at once for an fsync, else at the next checkpoint.
 //!
@@ -9,7 +9,7 @@
 //! inode's writeback lock (memfs::data), the backlog, a lane. A seal happens with the backlog's
 //! lock held and no lane; no lock of an inode is taken under it, and no checkpoint or commit made
 //! under a lock of an inode. A checkpoint's seal takes the backlog's lock with the store's own
-//! checkpoint lock held: so room for a commit is made before it is taken, never under it.
+//! checkpoint lock held: so space for a commit is freed before it is taken, never under it.
 //!
 //! Each file calls those above it in this list, and none below:
 //!
@@ -69,23 +69,27 @@ use std::ops::Deref;
 use std::sync::Arc;
 use unsynced::FlushQueue;
 
-/// Says whether somebody outside still knows an inode.
+/// A predicate of somebody outside: whether an inode is still known there.
 pub(crate) type Keeper = Box<dyn Fn(Ino) -> bool + Send + Sync>;
 
-/// What brings a volume's changes to its store. It owns the core, and is one to whoever needs no
-/// more.
+/// The part of a volume that brings its changes to its store. It owns the core, and is one to
+/// whoever needs no more.
 pub(crate) struct Persist {
     core: Core,
     /// One checkpoint at a time; and the directories that lost names which the last one had not
     /// folded.
     pub checkpointing: CachePadded<Mutex<HashMap<Ino, Thinned>>>,
+    /// Inodes to be written back, and those that are not durable.
     pub flush: CachePadded<Mutex<FlushQueue>>,
     /// One close at a time: another must not take the first one's end for an error.
     closing: CachePadded<Mutex<()>>,
     /// One sync(2) at a time.
     syncing: CachePadded<Mutex<()>>,
+    /// Inodes that end. One round at a time.
     pub reaper: CachePadded<Mutex<Reaper>>,
+    /// Inodes that leave memory. One round at a time.
     pub reclaim: CachePadded<Mutex<Reclaim>>,
+    /// The report of opening the volume.
     pub report: OpenReport,
     /// Pages written back in one transaction.
     pub round_pages: usize,
@@ -98,8 +102,8 @@ pub(crate) struct Persist {
 }
 
 impl Persist {
-    /// Around the core of a volume that was opened just now, with segments of `segment_blocks`
-    /// blocks.
+    /// Puts it around the core of a volume that was opened just now, with segments of
+    /// `segment_blocks` blocks.
     pub fn new(core: Core, report: OpenReport, segment_blocks: u32) -> Persist {
         Persist {
             core,

@@ -18,13 +18,14 @@ pub(crate) struct Names<'v> {
     persist: &'v Persist,
     /// They belong to this epoch or an earlier one.
     target: u64,
-    /// Where the target had not been sealed.
+    /// The announcement of the seal, for a target that had not been sealed.
     replaced: ReplacedFlushed<'v>,
     /// The last pages of a large inode went ahead.
     ahead: Cell<bool>,
 }
 
 impl<'v> Names<'v> {
+    /// Begins to wait for the names up to an epoch: frees what its seal needs.
     pub(super) fn new(persist: &'v Persist, target: u64) -> Result<Names<'v>> {
         persist.store.watch_metadata(persist.journal.lanes.mine())?;
         let replaced = replaced::flush_replaced(persist)?;
@@ -32,7 +33,7 @@ impl<'v> Names<'v> {
         Ok(Names { persist, target, replaced, ahead: Cell::new(false) })
     }
 
-    /// Seals the target and gives it its places; `None` if somebody has.
+    /// Seals the target and gives it its places; returns `None` if somebody has.
     fn begin(
         &self,
         with: Option<&mut Transaction>,
@@ -49,7 +50,7 @@ impl<'v> Names<'v> {
             begun.finish();
             drop(self);
             match sealed {
-                // Room has to be made first, or more to be flushed, and without a lock.
+                // Space has to be freed first, or more to be flushed, and without a lock.
                 Err(StoreError::NoSpace) | Ok(None) => return commit::seal_and_commit(persist).map(drop),
                 r => r?,
             };
@@ -59,8 +60,8 @@ impl<'v> Names<'v> {
 }
 
 impl PendingNames for Names<'_> {
-    /// Whether another round comes behind the last pages of a large inode. Once: where others write
-    /// faster than the device takes it the next last round is as large.
+    /// Returns whether another round comes behind the last pages of a large inode. Once: where
+    /// others write faster than the device takes it the next last round is as large.
     fn takes_a_round_more(&self) -> bool {
         !self.ahead.replace(true)
     }
@@ -70,7 +71,7 @@ impl PendingNames for Names<'_> {
         let small = t.inodes.iter().map(|u| u.pages.len()).sum::<usize>() <= RIDES;
         if small && let Some((begun, _)) = self.begin(Some(&mut t)) {
             match begun.finish() {
-                // It is tried again by itself, which makes room. The epoch too, if it has found
+                // It is tried again by itself, which frees space. The epoch too, if it has found
                 // none.
                 None | Some(Err(StoreError::NoSpace)) => {}
                 Some(r) => return Ok(r?),
@@ -83,6 +84,7 @@ impl PendingNames for Names<'_> {
 /// Waits until the inode's rights as they are now are committed. The caller holds no lock of an
 /// inode.
 pub(crate) fn commit_rights(persist: &Persist, inode: &Inode) -> Result<()> {
+    // Acquire: pairs with the Release of the change, which had logged the rights before.
     let epoch = inode.rights_epoch.load(Acquire);
     if persist.journal.committed() >= epoch {
         return Ok(persist.store.healthy()?);

@@ -25,7 +25,7 @@ pub(super) struct Writing<'a> {
     data: &'a FileData,
     ctx: DataCtx<'a>,
     lock: WritebackGuard<'a>,
-    /// Of the attributes the store is told the size alone.
+    /// Of the attributes the store gets the size alone.
     data_only: bool,
     pub attrs: Attrs,
     /// The store knew the inode before.
@@ -56,7 +56,7 @@ impl<'a> Writing<'a> {
         Ok(captured)
     }
 
-    /// What the store is told of captured pages.
+    /// Returns the update that hands captured pages to the store.
     pub fn update(&self, xattrs: Option<Vec<u8>>, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate {
         InodeUpdate {
             ino: self.inode.ino,
@@ -73,7 +73,7 @@ impl<'a> Writing<'a> {
         self.data.finish(&self.ctx, &self.lock, numbers, ok);
     }
 
-    /// Takes note that the store was not told of the inode after all.
+    /// Takes note that the store did not get the inode after all.
     pub fn failed(&self) {
         if !self.was_stored {
             self.inode.clear(STORED);
@@ -81,12 +81,12 @@ impl<'a> Writing<'a> {
     }
 }
 
-/// The numbers of captured pages.
+/// Returns the numbers of captured pages.
 pub(super) fn numbers(pages: &[(u64, Box<Block>)]) -> Vec<u64> {
     pages.iter().map(|p| p.0).collect()
 }
 
-/// The extended attributes as they are now, if there are any.
+/// Returns the extended attributes as they are now, if any are in memory.
 pub(super) fn encoded_xattrs(inode: &Inode) -> Option<Vec<u8>> {
     let _l = inode.xattrs.lock();
     inode.xattrs.get(&crossbeam_epoch::pin()).map(|x| x.encoded().to_vec())

@@ -2,7 +2,7 @@
 //! an inode").
 //!
 //! 1. Whoever takes the last name pushes the inode on its lane's list.
-//! 2. A round takes the lists and asks the epoch collector to tell when everybody who was pinned
+//! 2. A round takes the lists and has the epoch collector set a flag when everybody who was pinned
 //!    then is gone: whoever found the inode by its name has by then given it up or holds an open
 //!    slot.
 //! 3. The next round passes over what is held open, marks the other candidates FREED, then reads
@@ -33,28 +33,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};
 
+/// The inodes that are about to end, and those that ended and are not folded.
 #[derive(Default)]
 pub(crate) struct Reaper {
-    /// Waiting for their grace to pass.
+    /// Waiting for their grace to pass. The flag is stored by the collector with Release once
+    /// whoever was pinned is gone, and loaded with Acquire: what they did is seen then.
     staged: Option<(Arc<AtomicBool>, Vec<Ino>)>,
     /// Unlinked and open.
     open: Vec<Ino>,
     /// Freed, by epoch of the DEAD group; not folded yet.
     freed: Vec<(u64, Ino)>,
-    /// Those of them whose inodes are in memory, because that epoch was not committed when they
+    /// The freed ones whose inodes are in memory, because that epoch was not committed when they
     /// were looked at last.
     buried: Vec<(u64, Ino)>,
-    /// Of inodes that ended before they were folded, by epoch of the DEAD group and of the group
-    /// that made them: how many. Their blocks are promised still.
+    /// The number of inodes that ended before they were folded, by epoch of the DEAD group and of
+    /// the group that made them. Their blocks are promised still.
     cancelled: BTreeMap<(u64, u64), u64>,
     /// Blocks of the inodes in `freed`, about.
     blocks: u64,
-    /// When a checkpoint was last made for who asked how much is free, and how long it took.
+    /// When a checkpoint was last made for a caller of statfs, and how long it took.
     pub(super) asked: Option<(Instant, Duration)>,
 }
 
 impl Reaper {
-    /// Takes out what a fold up to `epoch` has ended.
+    /// Takes out the inodes whose end a fold up to `epoch` has folded.
     pub fn take_folded(&mut self, epoch: u64) -> Vec<Ino> {
         let (done, rest) = self.freed.drain(..).partition(|f| f.0 <= epoch);
         self.freed = rest;
@@ -65,17 +67,17 @@ impl Reaper {
         done.into_iter().map(|f| f.1).collect()
     }
 
-    /// Whether there are unlinked inodes that somebody holds open.
+    /// Returns whether there are unlinked inodes that somebody holds open.
     pub fn keeps_open(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// Blocks of inodes that ended and are not folded, about.
+    /// Returns the blocks of inodes that ended and are not folded, about.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Whether the next round finds the grace passed of what the last one took.
+    /// Returns whether the next round finds the grace passed of what the last one took.
     #[cfg(test)]
     pub fn is_due(&self) -> bool {
         self.staged.as_ref().is_some_and(|s| s.0.load(Acquire))
@@ -87,19 +89,19 @@ impl Reaper {
     }
 }
 
-/// One round. `wait`: let the grace pass inside this call, and go on as long as more comes
-/// (closing, tests, a volume that is full).
+/// Does one round, and returns how many inodes ended. `wait`: lets the grace pass inside this call,
+/// and goes on as long as more comes (closing, tests, a volume that is full).
 pub(crate) fn reap(persist: &Persist, wait: bool) -> Result<usize> {
     if wait { reap_rounds(persist, 20_000, usize::MAX) } else { reap_rounds(persist, 0, 1) }
 }
 
-/// What a checkpoint should not write: files that ended by now, but for their grace. Waits for
-/// that some milliseconds at most.
+/// Ends the inodes that a checkpoint should not write: of files that ended by now, but for their
+/// grace. Waits for that some milliseconds at most.
 pub(crate) fn reap_for_checkpoint(persist: &Persist) -> Result<usize> {
     reap_rounds(persist, 150, 2)
 }
 
-/// Up to `rounds` rounds, each of which looks `patience` times whether the grace has passed: a
+/// Does up to `rounds` rounds, each of which looks `patience` times whether the grace has passed: a
 /// hundred times at once, then every 50 us.
 fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize) -> Result<usize> {
     let mut r = persist.reaper.lock();
@@ -172,12 +174,13 @@ pub(super) fn drop_buried(persist: &Persist, r: &mut Reaper) {
     r.buried.shrink_to(r.buried.len() * 2);
 }
 
-/// Gives back the blocks promised to inodes that no fold will meet alive (5), and says how
+/// Gives back the blocks promised to inodes that no fold will meet alive (5), and returns how
 /// many. The caller does not hold the backlog's lock.
 pub(crate) fn release_cancelled(persist: &Persist) -> u64 {
     give_back_of(persist, &mut persist.reaper.lock())
 }
 
+/// Does what [`release_cancelled`] does, for a caller that holds the reaper's lock.
 fn give_back_of(persist: &Persist, r: &mut Reaper) -> u64 {
     let rest = r.cancelled.split_off(&(persist.journal.committed() + 1, 0));
     let ended = std::mem::replace(&mut r.cancelled, rest);
@@ -189,7 +192,7 @@ fn give_back_of(persist: &Persist, r: &mut Reaper) -> u64 {
     for ((epoch, born), n) in ended {
         let n = backlog.unpromise(born, n, persist.store.folded_epoch());
         back += n;
-        // What an epoch both made and ended was absorbed: it was never owed.
+        // What an epoch both made and ended was absorbed: no fold would have written it.
         if n > 0 && epoch > born {
             persist.store.cancel_unfolded(born, n);
         }
@@ -201,7 +204,7 @@ fn give_back_of(persist: &Persist, r: &mut Reaper) -> u64 {
     back
 }
 
-/// Every inode some handle holds open.
+/// Returns every inode that some handle holds open.
 fn open_inodes(persist: &Persist) -> HashSet<u64> {
     let mut open = HashSet::new();
     for lane in 0..persist.journal.lanes.len() {
@@ -210,6 +213,8 @@ fn open_inodes(persist: &Persist) -> HashSet<u64> {
     open
 }
 
+/// Ends those inodes of a list that nobody knows any more; returns how many. The others go on with
+/// those that are open.
 fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize> {
     let guard = crossbeam_epoch::pin();
     let keeper = persist.keeper.lock();
@@ -265,6 +270,7 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize>
     Ok(n)
 }
 
+/// Logs the end of an inode; returns its epoch.
 fn log_dead(persist: &Persist, inode: &crate::memfs::Inode, _guard: &Guard) -> u64 {
     let mut op = Op::begin(persist);
     inode.named_by(op.lane, 0);
@@ -369,7 +375,7 @@ mod tests {
                 assert!(promised < 10 * (turn as u64 + 1), "{promised}: names alone");
                 assert_eq!(low_water(), low, "room is kept back for inodes that are gone");
             }
-            // Room for those that stay is kept back all the same.
+            // Space for those that stay is kept back all the same.
             (0..64).for_each(|i| drop(v.fs().create(format!("/more{i}")).unwrap()));
             commit::seal_and_commit(inner).unwrap();
             assert_eq!(low_water(), low + 4);

@@ -3,7 +3,7 @@
 //!
 //! An inode leaves memory in two steps. Marked FROZEN, it is still used by whoever finds it, and
 //! any use takes the mark off. After a grace in which everybody pinned at the marking is gone, a
-//! compare-exchange from FROZEN to EVICTED succeeds only if nobody has touched it since. Loading a
+//! compare-exchange from FROZEN to EVICTED succeeds only if nobody has touched it since. Loading an
 //! inode and evicting one exclude each other (`load_locks`), so a load never brings back what an
 //! evicted inode had changed since.
 
@@ -22,10 +22,12 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 /// Chunks of the inode table looked at in a round.
 const CHUNKS: u64 = 512;
 
+/// The state of the clock that goes round over the inodes.
 #[derive(Default)]
 pub(crate) struct Reclaim {
-    /// Where the hand of the clock is.
+    /// The chunk that the hand of the clock points at.
     chunk: u64,
+    /// The round that is not over.
     last: Option<Round>,
     /// Bytes of names seen since the hand left the start.
     names: usize,
@@ -38,9 +40,10 @@ pub(crate) struct Reclaim {
     pub(super) fruitless: bool,
 }
 
-/// What a round left for the next one.
+/// A round that the next one finishes.
 struct Round {
-    /// Nobody who was pinned in the round is any more, and what it let go is freed.
+    /// Nobody who was pinned in the round is any more, and what it let go is freed. Stored by the
+    /// collector with Release, loaded with Acquire: whatever they did to the inodes is seen.
     done: Arc<AtomicBool>,
     frozen: Vec<Ino>,
     /// Bytes of names let go: they count until they are freed.
@@ -51,7 +54,8 @@ struct Round {
 /// last is the last in its queue.
 const TURNS: usize = 1024;
 
-/// Turns the collector until it has come to `done`; false if somebody is pinned all the time.
+/// Turns the collector until it has come to `done`; returns false if somebody is pinned all the
+/// time.
 fn collect(done: &AtomicBool) -> bool {
     (0..TURNS).any(|_| {
         crossbeam_epoch::pin().flush();
@@ -67,7 +71,7 @@ pub(super) fn collect_all() {
     collect(&done);
 }
 
-/// One round: evicts what was frozen last time, freezes the next candidates. Returns inodes
+/// Does one round: evicts what was frozen last time, freezes the next candidates. Returns inodes
 /// evicted.
 pub(crate) fn reclaim_inodes(persist: &Persist) -> usize {
     let mut r = persist.reclaim.lock();
@@ -126,7 +130,8 @@ pub(crate) fn reclaim_inodes(persist: &Persist) -> usize {
     evicted
 }
 
-/// Clean, named, folded, and without content in memory that the store does not have.
+/// Returns whether an inode may leave memory: it is clean, named, folded, and without content in
+/// memory that the store does not have.
 fn evictable(inode: &Inode, folded: u64, guard: &Guard) -> bool {
     inode.ino != ROOT_INO
         && !inode.has(DIRTY | QUEUED | UNSYNCED | XATTR_DIRTY | FREED | EVICTED | FROZEN)
@@ -136,6 +141,8 @@ fn evictable(inode: &Inode, folded: u64, guard: &Guard) -> bool {
         && inode.dir().is_none_or(|d| !d.has_changed() && d.is_clean(folded, guard))
 }
 
+/// Takes an inode out of memory that was frozen, unless somebody has used it since; returns whether
+/// it is gone.
 fn evict(persist: &Persist, ino: Ino, guard: &Guard) -> bool {
     let _no_load = persist.memfs.load_locks[ino.0 as usize % persist.memfs.load_locks.len()].lock();
     let folded = persist.journal.folded();

@@ -17,8 +17,8 @@
 //! 4. Several may be about to seal. What one of them took off the lists is not durable before it is
 //!    written: until then it is in hand (`LaneLog::in_hand`, under the lane's lock), and who comes
 //!    to seal meanwhile makes it durable too, which is to wait for the first.
-//! 5. Only where no room can be made for the content, or where it cannot be read, does the rename
-//!    become durable without; the file's handles hear of the error, and nobody else.
+//! 5. Only where no space can be freed for the content, or where it cannot be read, does the rename
+//!    become durable without; the file's handles get the error, and nobody else.
 
 use crate::error::Result;
 use crate::memfs::Inode;
@@ -45,12 +45,12 @@ pub(crate) struct ReplacedFlushed<'v> {
 }
 
 impl ReplacedFlushed<'_> {
-    /// The seal has visited every lane and taken the announcement back there.
+    /// Notes that the seal has visited every lane and taken the announcement back there.
     pub(crate) fn sealed(&self) {
         self.over.set(true);
     }
 
-    /// Whether that was so: the caller's epoch is sealed.
+    /// Returns whether that was so: the caller's epoch is sealed.
     pub(crate) fn is_sealed(&self) -> bool {
         self.over.get()
     }
@@ -64,7 +64,7 @@ impl Drop for ReplacedFlushed<'_> {
     }
 }
 
-/// Before a seal: announces it, and makes durable what was renamed over files.
+/// Announces a seal, and makes durable what was renamed over files.
 pub(crate) fn flush_replaced(persist: &Persist) -> Result<ReplacedFlushed<'_>> {
     let mut moved: BTreeSet<Ino> = BTreeSet::new();
     let mut taken: Vec<(usize, Vec<Ino>)> = Vec::new();
@@ -96,15 +96,16 @@ pub(crate) fn flush_replaced(persist: &Persist) -> Result<ReplacedFlushed<'_>> {
     r.map(|()| replaced)
 }
 
+/// Makes the content of these files durable; those that could not be tried go back to a list.
 fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
     for (i, &ino) in list.iter().enumerate() {
         match flush_renamed(persist, ino) {
-            // Nothing is owed: see `ops::rights`, 5.
+            // It had nothing to write: see `ops::rights`, 5.
             Err(e) if is_pending(&e) => {}
             Err(e) if e.errno() == libc::ENOSPC => {
                 tracing::warn!("no room for the content of inode {ino}, which was renamed over a file");
             }
-            // A file whose blocks cannot be read, say: its own handles hear of it, and the
+            // A file whose blocks cannot be read, say: its own handles get the error, and the
             // others go on.
             Err(e) if persist.check_alive().is_ok() && !persist.store.is_broken() => {
                 tracing::warn!("the content of inode {ino}, which was renamed over a file: {e}");
@@ -128,7 +129,7 @@ pub(crate) fn flush_renamed(persist: &Persist, ino: Ino) -> Result<()> {
     flush_renamed_inode(persist, inode)
 }
 
-/// As [`flush_renamed`].
+/// Does what [`flush_renamed`] does, for an inode at hand.
 pub(crate) fn flush_renamed_inode(persist: &Persist, inode: &Inode) -> Result<()> {
     if inode.data().is_none() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! What operations ask for ([`Persistence`]), what the frame pool asks for, and the end of a
-//! volume.
+//! The services that operations ask for ([`Persistence`]) and those that the frame pool asks for,
+//! and the end of a volume.
 
 use super::capture::{self, For, With};
 use super::{Persist, ahead, checkpoint, free, names, reaper, replaced, writeback};
@@ -57,7 +57,7 @@ impl Persistence for Persist {
     }
 }
 
-/// What the frame pool calls when much is dirty.
+/// The callback of the frame pool for when much is dirty.
 struct Pressure(Weak<Persist>);
 
 impl Writeback for Pressure {
@@ -72,7 +72,7 @@ impl Writeback for Pressure {
     }
 }
 
-/// Tells operations and the frame pool whom to ask. Once, when the volume is opened.
+/// Offers the services to operations and to the frame pool. Once, when the volume is opened.
 pub(crate) fn serve(persist: &Arc<Persist>) {
     let weak: Weak<Persist> = Arc::downgrade(persist);
     persist.set_persistence(weak.clone());
@@ -92,7 +92,7 @@ pub(crate) fn close(persist: &Persist) -> Result<()> {
         Ok(Ok(()))
     } else {
         // A file that cannot be written holds back neither the others nor the names; the caller
-        // hears of it at the end.
+        // gets the error at the end.
         let content = reaper::reap(persist, true).and(writeback::write_back_all(persist, false));
         checkpoint::checkpoint(persist).map(|_| content)
     };

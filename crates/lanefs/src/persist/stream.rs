@@ -4,13 +4,13 @@
 //! A round of `capture.rs` copies pages, then has the store give them places and checksums, then
 //! waits for the device, one after the other; the device rests for more than half of that. Here the
 //! pages go in pieces, once over the file, and each piece takes these steps while others are in
-//! other steps. The round that follows, always, tells what changed meanwhile; if the write is
-//! durable, that round is what makes it so.
+//! other steps. The round that follows, always, captures what changed meanwhile; if the write is
+//! durable, that round makes it so.
 //!
 //! 1. All pieces of a stretch carry the attributes and the size of one moment: in whatever order
 //!    the store takes them, the inode ends with these.
-//! 2. No mark of the inode is taken here: the round that follows takes them, and captures all of
-//!    what they stand for (O15).
+//! 2. No mark of the inode is taken here: the round that follows takes them, and captures all that
+//!    they stand for (O15).
 //! 3. The inode's writeback lock is held over a stretch, from the attributes until its last piece
 //!    is finished: nobody cuts the file meanwhile, and no page is in two pieces. A page that is
 //!    written again meanwhile stays dirty.
@@ -51,8 +51,8 @@ struct Piece {
     pages: Vec<u64>,
 }
 
-/// Whether so much of the file is dirty that helpers are worth it, for who may write `max`
-/// pages.
+/// Returns whether so much of the file is dirty that helpers are worth it, for a caller that may
+/// write `max` pages.
 pub(super) fn is_worth_streaming(persist: &Persist, data: &FileData, max: usize) -> bool {
     // Where segments are small, many pages at a time would need many free ones.
     persist.options.background
@@ -115,7 +115,7 @@ fn stretch(
     helpers: &[Helper],
 ) -> Result<(usize, Option<u64>)> {
     let file = Writing::begin(persist, inode, data, data_only);
-    // An inode that the store hears of for the first time has its extended attributes with its
+    // An inode that the store gets for the first time has its extended attributes with its
     // first pages.
     let mut xattrs =
         (!file.was_stored && inode.has(XATTR_DIRTY)).then(|| piece::encoded_xattrs(inode)).flatten();
@@ -154,7 +154,7 @@ fn stretch(
             inodes: vec![file.update(xattrs.take(), captured.pages)],
         };
         let helper = n % helpers.len();
-        // A helper that is gone answers nothing either: `finish` hears of it.
+        // A helper that is gone answers nothing either: `finish` takes that for an error.
         let _ = helpers[helper].jobs.send(t);
         under_way.push_back(Piece { helper, pages });
         if under_way.len() > helpers.len()
@@ -178,7 +178,7 @@ fn stretch(
             }
             Err(e)
         }
-        // The rest stays dirty; whoever asked for durability must hear of it.
+        // The rest stays dirty; whoever asked for durability gets the error.
         None if skipped > 0 => posix(libc::ENOSPC),
         None => Ok((written, more.then_some(from))),
     }

@@ -18,7 +18,7 @@ impl Meanwhile {
         });
     }
 
-    /// The volume as it is on the medium now.
+    /// Opens the volume as it is on the medium now.
     pub fn after_crash(&self) -> Volume {
         let left = MemoryImage::capture(self.0.inner()).unwrap().fork().unwrap();
         Volume::open_devices(vec![Arc::new(left)], &options()).unwrap()
@@ -29,7 +29,7 @@ fn options() -> MountOptions {
     MountOptions { background: false, lanes: 4, ..MountOptions::default() }
 }
 
-/// A new volume of small segments, without a background, of `mib` MiB.
+/// Makes a volume of small segments, without a background, of `mib` MiB.
 pub(crate) fn volume(mib: u64) -> (Volume, Arc<Meanwhile>) {
     let device = Arc::new(HookedDevice::new(MemoryDevice::new(mib << 20).unwrap()));
     let d: Arc<dyn Device> = device.clone();

@@ -1,6 +1,6 @@
-//! What was written back and is not durable: pages that went to the store without a flush and
-//! without a batch that recovery could find. They are clean, and yet `sync` owes them (SEMANTICS
-//! F2).
+//! Inodes that were written back and are not durable: their pages went to the store without a flush
+//! and without a batch that recovery could find. They are clean, and yet `sync` has to make them
+//! durable (SEMANTICS F2).
 //!
 //! 1. An inode that gets such a write is in `unsynced` from before the write until a checkpoint
 //!    that began after it, or a durable write of the inode, is done. While it is there its inode is
@@ -26,8 +26,11 @@ const UNDER_WAY: u64 = u64::MAX;
 /// checkpoint.
 #[derive(Default)]
 pub(crate) struct FlushQueue {
+    /// Dirty inodes, and since when they are known to be.
     pub queue: VecDeque<(Instant, Ino)>,
+    /// See 1 and 2.
     unsynced: BTreeMap<Ino, u64>,
+    /// Writes that have ended.
     now: u64,
 }
 
@@ -44,22 +47,22 @@ impl FlushQueue {
         self.unsynced.insert(ino, self.now);
     }
 
-    /// A durable write of the inode is done (the caller holds its sync_lock still).
+    /// Notes that a durable write of the inode is done (the caller holds its sync_lock still).
     pub fn durable(&mut self, ino: Ino) {
         self.unsynced.remove(&ino);
     }
 
-    /// All of them.
+    /// Returns all inodes that are not durable.
     pub fn unsynced(&self) -> Vec<Ino> {
         self.unsynced.keys().copied().collect()
     }
 
-    /// How many there are.
+    /// Returns how many inodes are not durable.
     pub fn written(&self) -> usize {
         self.unsynced.len()
     }
 
-    /// What a checkpoint that begins now covers.
+    /// Returns the moment up to which a checkpoint that begins now covers writes.
     pub fn moment(&self) -> u64 {
         self.now
     }
@@ -88,7 +91,8 @@ pub(crate) fn next_to_write<'g>(
     None
 }
 
-/// A checkpoint that began at `moment` is durable, and with it what was written back before.
+/// Notes that a checkpoint which began at `moment` is durable, and with it what was written back
+/// before.
 pub(crate) fn checkpoint_covers(persist: &Persist, moment: u64, guard: &Guard) {
     let mut q = persist.flush.lock();
     q.unsynced.retain(|ino, at| {
@@ -151,7 +155,7 @@ mod tests {
         assert!(!is_marked(&v, ino));
     }
 
-    /// What is written back while a checkpoint is made may not be in it.
+    /// A file that is written back while a checkpoint is made may not be in it.
     #[test]
     fn a_checkpoint_syncs_nothing_that_came_after_it_began() {
         let v = volume();

@@ -111,6 +111,7 @@ pub(crate) fn write_back_all(persist: &Persist, durable: bool) -> Result<()> {
         let l = inode.sync_lock.lock();
         inode.unlist();
         let has_pages = inode.has_dirty();
+        // Relaxed: a name that comes meanwhile is a later change's.
         if inode.nlink.load(std::sync::atomic::Ordering::Relaxed) == 0 && !durable {
             // Nobody will see it again unless it is held open; then its owner's fsync or the
             // pool's pressure writes it.
@@ -139,13 +140,13 @@ pub(crate) fn write_back_all(persist: &Persist, durable: bool) -> Result<()> {
     first.map_or(Ok(()), Err)
 }
 
-/// sync(2): every dirty inode, then the epoch.
+/// Does what sync(2) does: makes every dirty inode durable, then the epoch.
 pub(crate) fn sync_all(persist: &Persist) -> Result<()> {
     if persist.options.read_only {
         return Ok(());
     }
-    // A file that cannot be written holds back neither the others nor the names; whoever called
-    // hears of it.
+    // A file that cannot be written holds back neither the others nor the names; the caller gets
+    // the error.
     let content = write_back_all(persist, true);
     commit::seal_and_commit(persist)?;
     content

@@ -11,8 +11,8 @@ use crate::{Cred, FileKind};
 use crossbeam_epoch::Guard;
 use lanefs_format::NAME_MAX;
 
-/// Where the first `/` is, or the end. Eight bytes at a time: names are short, and a call of the C
-/// library's search costs more than they do.
+/// Returns where the first `/` is, or the end. Eight bytes at a time: names are short, and a call
+/// of the C library's search costs more than they do.
 #[inline(always)]
 fn slash(path: &[u8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
