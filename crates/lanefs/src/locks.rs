@@ -209,6 +209,10 @@ impl LockTable {
         loop {
             let whole = &mut shard.files.entry(ino).or_default().whole;
             if whole.allows(owner, kind) {
+                // Another thread that has the handle may have taken one meanwhile.
+                if whole.release(owner) {
+                    place.released.notify_all();
+                }
                 match kind {
                     Lock::Shared => whole.shared.push(owner),
                     Lock::Exclusive => whole.exclusive = Some(owner),
@@ -277,6 +281,9 @@ impl LockTable {
 
     /// Gives back what the owner holds of a range.
     pub fn unlock_range(&self, ino: Ino, owner: u64, range: &Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
         let place = self.place(ino);
         let mut shard = place.shard.lock();
         if let Some(f) = shard.files.get_mut(&ino) {
@@ -313,4 +320,51 @@ fn closes_circle(all: &[MutexGuard<'_, Shard>], ino: Ino, owner: u64, want: &Ran
         }
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INO: Ino = Ino(7);
+
+    fn held(table: &LockTable) -> Vec<(u64, Range<u64>)> {
+        let shard = table.place(INO).shard.lock();
+        let all = shard.files.get(&INO).into_iter().flat_map(|f| &f.ranges);
+        all.map(|h| (h.owner, h.lock.range.clone())).collect()
+    }
+
+    /// A range that ends where it begins cut the lock around it in two, and one that ends before it
+    /// begins left two locks of one owner that overlapped.
+    #[test]
+    fn giving_back_nothing_leaves_locks_as_they_are() {
+        let table = LockTable::default();
+        let want = RangeLock { range: 0..10, kind: Lock::Exclusive };
+        table.lock_range(INO, 1, &want, false).unwrap();
+        #[allow(clippy::reversed_empty_ranges)]
+        for nothing in [5..5, 7..3] {
+            table.unlock_range(INO, 1, &nothing);
+            assert_eq!(held(&table), [(1, 0..10)]);
+        }
+        table.unlock_range(INO, 1, &(3..7));
+        assert_eq!(held(&table), [(1, 0..3), (1, 7..10)]);
+    }
+
+    /// Two threads that wait with one handle left it with a shared lock and an exclusive one.
+    #[test]
+    fn a_handle_has_one_lock_on_the_whole_file_however_many_threads_ask() {
+        let table = LockTable::default();
+        table.lock(INO, 1, Lock::Exclusive, false).unwrap();
+        std::thread::scope(|s| {
+            for kind in [Lock::Shared, Lock::Exclusive] {
+                let table = &table;
+                s.spawn(move || table.lock(INO, 2, kind, true).unwrap());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            table.unlock(INO, 1);
+        });
+        let shard = table.place(INO).shard.lock();
+        let whole = &shard.files[&INO].whole;
+        assert_eq!(whole.shared.len() + usize::from(whole.exclusive.is_some()), 1);
+    }
 }
