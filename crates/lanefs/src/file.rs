@@ -26,7 +26,7 @@ use lanefs_format::{BLOCK_SIZE, Ino, MAX_FILE_SIZE};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// An open file or directory: what a descriptor is to the kernel. Send and Sync; positional calls
 /// run in parallel.
@@ -367,7 +367,7 @@ impl File {
 
     /// Returns where the cursor is.
     fn position(&self) -> u64 {
-        self.cursor.load(Relaxed) // who shares a handle between threads orders them
+        self.cursor.load(Ordering::Relaxed)
     }
 
     /// Moves the cursor; where it stays, nothing is written, so that threads which share the handle
@@ -375,7 +375,7 @@ impl File {
     #[inline]
     fn move_to(&self, from: u64, to: u64) {
         if from != to {
-            self.cursor.store(to, Relaxed);
+            self.cursor.store(to, Ordering::Relaxed);
         }
     }
 
@@ -386,7 +386,7 @@ impl File {
         for b in bufs {
             let n = match self.read_at(b, offset + done as u64) {
                 Err(e) if done == 0 => return Err(e),
-                Err(_) => break, // told when the reader comes back for the rest
+                Err(_) => break, // the reader gets it when it comes back for the rest
                 Ok(n) => n,
             };
             done += n;
@@ -523,11 +523,11 @@ impl File {
     /// Makes it durable; `data_only`: as fdatasync.
     fn sync(&self, data_only: bool) -> Result<()> {
         let r = self.persist().promised(fsync::fsync(self.persist(), self.inode(), data_only));
-        let before = self.errors_seen.load(Relaxed);
+        let before = self.errors_seen.load(Ordering::Relaxed);
         let mut seen = before;
         let e = self.inode().errors.check_and_advance(&mut seen);
         if seen != before {
-            self.errors_seen.store(seen, Relaxed);
+            self.errors_seen.store(seen, Ordering::Relaxed);
         }
         match e {
             Some(e) => r.and(Err(Error::Posix(e))),
@@ -611,7 +611,7 @@ impl File {
     /// - ENOTDIR, ESTALE: `parent` is no directory, or gone.
     pub fn link_to(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<()> {
         memory::slow_down_meta(self.persist());
-        space::with_room(self.persist(), || {
+        space::with_space(self.persist(), || {
             link::link(self.persist(), cred, self.inode(), parent, name, &crossbeam_epoch::pin())
         })
     }
@@ -622,7 +622,7 @@ impl File {
     /// # Errors
     /// EWOULDBLOCK: `wait` is false and it is taken. No other; a closed volume makes no difference.
     pub fn lock(&self, kind: locks::Lock, wait: bool) -> Result<()> {
-        self.locked.store(true, Relaxed); // read by the drop alone, which has the handle to itself
+        self.locked.store(true, Ordering::Relaxed);
         self.persist().locks.lock(self.ino(), self.owner(), kind, wait)
     }
 
@@ -649,7 +649,7 @@ impl File {
         if range.is_empty() {
             return Err(Error::Posix(libc::EINVAL));
         }
-        self.locked.store(true, Relaxed); // as in `lock`
+        self.locked.store(true, Ordering::Relaxed);
         self.persist().locks.lock_range(self.ino(), self.owner(), &RangeLock { range, kind }, wait)
     }
 
@@ -673,7 +673,7 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         let persist = &self.anchor.persist;
-        if self.locked.load(Relaxed) {
+        if self.locked.load(Ordering::Relaxed) {
             persist.locks.unlock(self.inode().ino, self.owner());
             persist.locks.unlock_range(self.inode().ino, self.owner(), &(0..u64::MAX));
         }

@@ -191,9 +191,9 @@ impl Fs {
         let (path, flags) = (path.as_path(), options.chosen());
         match flags & libc::O_CREAT != 0 {
             true => memory::slow_down_meta(&self.volume.0.persist),
-            false => memory::wait_for_room(&self.volume.0.persist),
+            false => memory::wait_for_memory(&self.volume.0.persist),
         }
-        space::with_room(&self.volume.0.persist, || self.open_once(path, options))
+        space::with_space(&self.volume.0.persist, || self.open_once(path, options))
     }
 
     /// Opens a file, unless the volume is full.
@@ -271,7 +271,7 @@ impl Fs {
     /// Returns attributes as stat(2): follows symbolic links. Errors: those of
     /// [paths](crate::error#paths).
     pub fn stat(&self, path: impl AsPath) -> Result<Stat> {
-        memory::wait_for_room(&self.volume.0.persist);
+        memory::wait_for_memory(&self.volume.0.persist);
         let guard = pin();
         let ino = self.find(path.as_path(), true, &guard)?;
         self.stat_found(ino, &guard)
@@ -280,7 +280,7 @@ impl Fs {
     /// Returns attributes as lstat(2): does not follow a symbolic link at the end. Errors: those of
     /// [paths](crate::error#paths).
     pub fn lstat(&self, path: impl AsPath) -> Result<Stat> {
-        memory::wait_for_room(&self.volume.0.persist);
+        memory::wait_for_memory(&self.volume.0.persist);
         let guard = pin();
         let ino = self.find(path.as_path(), false, &guard)?;
         self.stat_found(ino, &guard)
@@ -386,7 +386,7 @@ impl Fs {
     pub fn link(&self, old: impl AsPath, new: impl AsPath) -> Result<()> {
         let persist = &self.volume.0.persist;
         memory::slow_down_meta(persist);
-        space::with_room(persist, || self.link_once(old.as_path(), new.as_path()))
+        space::with_space(persist, || self.link_once(old.as_path(), new.as_path()))
     }
 
     /// Looks the file up by its old name, and links it under the lock of the new one. Of the two
@@ -519,7 +519,7 @@ impl Fs {
     /// - ENOENT: `RENAME_EXCHANGE`, and `new` does not exist.
     pub fn rename2(&self, old: impl AsPath, new: impl AsPath, flags: u32) -> Result<()> {
         memory::slow_down_meta(&self.volume.0.persist);
-        space::with_room(&self.volume.0.persist, || {
+        space::with_space(&self.volume.0.persist, || {
             self.rename_once(old.as_path(), self, new.as_path(), flags)
         })
     }
@@ -531,7 +531,7 @@ impl Fs {
             return posix(libc::EXDEV);
         }
         memory::slow_down_meta(persist);
-        space::with_room(persist, || self.rename_once(old, to, new, 0))
+        space::with_space(persist, || self.rename_once(old, to, new, 0))
     }
 
     /// Renames, unless the volume is full.

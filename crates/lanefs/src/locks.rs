@@ -68,7 +68,16 @@ impl Whole {
         if self.exclusive == Some(owner) {
             self.exclusive = None;
         }
-        self.shared.len() + usize::from(self.exclusive.is_some()) < before
+        let now = self.shared.len() + usize::from(self.exclusive.is_some());
+        now < before
+    }
+
+    /// Takes the lock, which `owner` does not hold and nobody keeps it from having.
+    fn take(&mut self, owner: u64, kind: Lock) {
+        match kind {
+            Lock::Shared => self.shared.push(owner),
+            Lock::Exclusive => self.exclusive = Some(owner),
+        }
     }
 }
 
@@ -213,10 +222,7 @@ impl LockTable {
                 if whole.release(owner) {
                     place.released.notify_all();
                 }
-                match kind {
-                    Lock::Shared => whole.shared.push(owner),
-                    Lock::Exclusive => whole.exclusive = Some(owner),
-                }
+                whole.take(owner, kind);
                 return Ok(());
             }
             if !wait {

@@ -43,7 +43,7 @@ impl Volume {
     pub fn node_lookup(&self, cred: &Cred, parent: Ino, name: &[u8]) -> Result<Stat> {
         let persist = &self.0.persist;
         persist.check_alive()?;
-        memory::wait_for_room(persist);
+        memory::wait_for_memory(persist);
         let guard = pin();
         let (inode, dir) = resolve::find_dir(persist, parent, &guard)?;
         perm::check(inode, cred, perm::X)?;
@@ -131,7 +131,7 @@ impl Volume {
         let NewInodeAttrs { mode, xattrs } = birth.into();
         let xattrs = xattr::first(cred, FileKind::File, xattrs)?;
         let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"", xattrs: &xattrs };
-        let (f, made) = space::with_room(&opened.persist, || {
+        let (f, made) = space::with_space(&opened.persist, || {
             opening::create_at(opened, cred, (parent, name), &spec, flags, &pin())
         })?;
         Ok((f.inode().stat(), f, made))
@@ -165,7 +165,7 @@ impl Volume {
         let NewInodeAttrs { mode, xattrs } = birth.into();
         let xattrs = xattr::first(cred, FileKind::File, xattrs)?;
         let spec = Spec { kind: FileKind::File, mode, rdev: 0, target: b"", xattrs: &xattrs };
-        space::with_room(&self.0.persist, || {
+        space::with_space(&self.0.persist, || {
             let guard = pin();
             let inode = create::make_unnamed(&self.0.persist, cred, parent, &spec, &guard)?;
             if flags & libc::O_EXCL == 0 {
@@ -252,7 +252,7 @@ impl Volume {
     fn make(&self, cred: &Cred, parent: Ino, name: &[u8], spec: &Spec<'_>) -> Result<Stat> {
         memory::slow_down_meta(&self.0.persist);
         let persist = &self.0.persist;
-        space::with_room(persist, || match create::make(persist, cred, parent, name, spec, &pin())? {
+        space::with_space(persist, || match create::make(persist, cred, parent, name, spec, &pin())? {
             Made::New(c) => Ok(c.stat()),
             Made::Exists(..) => posix(libc::EEXIST),
         })
@@ -261,7 +261,7 @@ impl Volume {
     /// Makes another name for an inode. Errors and crash as [`File::link_to`].
     pub fn node_link(&self, cred: &Cred, ino: Ino, parent: Ino, name: &[u8]) -> Result<Stat> {
         memory::slow_down_meta(&self.0.persist);
-        space::with_room(&self.0.persist, || {
+        space::with_space(&self.0.persist, || {
             let guard = pin();
             let inode = resolve::find(&self.0.persist, ino, &guard)?;
             // The slot keeps an inode without a name from being freed meanwhile.
@@ -310,7 +310,7 @@ impl Volume {
     ) -> Result<()> {
         memory::slow_down_meta(&self.0.persist);
         let persist = &self.0.persist;
-        space::with_room(persist, || {
+        space::with_space(persist, || {
             rename::rename(persist, cred, (parent, name), (to, to_name), flags, &pin())
         })
     }
@@ -348,7 +348,7 @@ impl Volume {
     pub fn node_setxattr(&self, cred: &Cred, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
         let persist = &self.0.persist;
         memory::slow_down_meta(persist);
-        space::change_with_room(persist, || {
+        space::change_with_space(persist, || {
             let guard = pin();
             xattr::set_xattr(persist, cred, resolve::find(persist, ino, &guard)?, name, value, flags)
         })
@@ -366,7 +366,7 @@ impl Volume {
     pub fn node_removexattr(&self, cred: &Cred, ino: Ino, name: &[u8]) -> Result<()> {
         let persist = &self.0.persist;
         memory::slow_down_meta(persist);
-        space::change_with_room(persist, || {
+        space::change_with_space(persist, || {
             let guard = pin();
             xattr::remove_xattr(persist, cred, resolve::find(persist, ino, &guard)?, name)
         })

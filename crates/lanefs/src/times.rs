@@ -37,13 +37,14 @@ pub fn number(seconds: i64, nanos: u32) -> i64 {
 
 /// Returns seconds since 1970 and nanoseconds of a number.
 pub fn parts(number: i64) -> (i64, u32) {
-    if number >= EDGE {
+    let (seconds, nanos) = if number >= EDGE {
         (EDGE_SECONDS + (number - EDGE), 0)
     } else if number < -EDGE {
         (-EDGE_SECONDS + (number + EDGE), 0)
     } else {
         (number.div_euclid(NS), number.rem_euclid(NS) as u32)
-    }
+    };
+    (seconds, nanos)
 }
 
 /// Returns the time of a number, as the standard library has it.

@@ -43,6 +43,23 @@ impl Backlog {
         c.promised -= n;
         n
     }
+
+    /// Adds an epoch that is committed now, unless there is nothing of it to be folded or given
+    /// back.
+    pub fn add_committed(&mut self, done: Committed) {
+        if !done.groups.is_empty() || done.promised > 0 {
+            self.bytes += done.bytes();
+            self.groups.push(done);
+        }
+    }
+
+    /// Takes out what a checkpoint has folded, which was handed all up to `epoch`.
+    pub fn take_folded(&mut self, epoch: u64) -> Vec<Committed> {
+        let n = self.groups.partition_point(|c| c.epoch <= epoch);
+        let folded: Vec<_> = self.groups.drain(..n).collect();
+        self.bytes -= folded.iter().map(Committed::bytes).sum::<usize>();
+        folded
+    }
 }
 
 /// A committed epoch that waits for the fold.

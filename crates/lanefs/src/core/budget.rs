@@ -2,7 +2,7 @@
 //! share of their own: `memfs::data::pool`.)
 
 use crossbeam_utils::CachePadded;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Blocks of a volume below which lanes look more often how much they log: 64 MiB.
 const SMALL: u64 = 1 << 14;
@@ -36,6 +36,21 @@ impl Budget {
             xattr_blocks: Default::default(),
             tight: Default::default(),
         }
+    }
+
+    /// Counts bytes of names that left memory.
+    pub fn count_names_gone(&self, bytes: usize) {
+        self.names_gone.fetch_add(bytes as i64, Ordering::Relaxed);
+    }
+
+    /// Counts blocks of extended attributes that a checkpoint has to write.
+    pub fn count_xattr_blocks(&self, blocks: u64) {
+        self.xattr_blocks.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    /// Takes the count of blocks of extended attributes, for a checkpoint that is to write them.
+    pub fn take_xattr_blocks(&self) -> u64 {
+        self.xattr_blocks.swap(0, Ordering::Relaxed)
     }
 }
 

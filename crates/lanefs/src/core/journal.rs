@@ -151,7 +151,8 @@ impl Journal {
 
     /// Returns the bytes of names brought into memory so far.
     pub fn names_brought(&self) -> i64 {
-        (0..self.lanes.len()).map(|l| self.lanes.shared(l).names.load(Ordering::Relaxed)).sum()
+        let all = (0..self.lanes.len()).map(|l| self.lanes.shared(l).names.load(Ordering::Relaxed));
+        all.sum()
     }
 
     /// Returns the number of inodes in memory, about.

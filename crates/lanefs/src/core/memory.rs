@@ -54,7 +54,7 @@ pub(crate) fn callers_wait(core: &Core) -> bool {
 /// Holds a caller that may bring names and inodes into memory back while metadata exceeds its
 /// share by much. The caller holds no lock and no guard.
 #[inline]
-pub(crate) fn wait_for_room(core: &Core) {
+pub(crate) fn wait_for_memory(core: &Core) {
     if callers_wait(core)
         && let Some(persistence) = core.persistence()
     {
@@ -65,7 +65,7 @@ pub(crate) fn wait_for_room(core: &Core) {
 /// Does what [`wait_for_memory`] does, for a caller that logs a change, and looks now and then how
 /// much memory there is.
 pub(crate) fn slow_down_meta(core: &Core) {
-    wait_for_room(core);
+    wait_for_memory(core);
     let lane = core.journal.lanes.shared(core.journal.lanes.mine());
     // Relaxed: a hint of the lane's own threads.
     if lane.look.load(Ordering::Relaxed) {

@@ -81,28 +81,29 @@ fn reserve_bytes(core: &Core, bytes: u64) -> Result<u64> {
         return Ok(0);
     }
     let lane = core.journal.lanes.mine();
-    let room = &core.journal.lanes.shared(lane).promise;
-    let left = room.left.fetch_sub(bytes as i64, Relaxed) - bytes as i64;
+    let promise = &core.journal.lanes.shared(lane).promise;
+    let left = promise.left.fetch_sub(bytes as i64, Relaxed) - bytes as i64;
     if left < 0 { reserve_more(core, lane, bytes, left) } else { Ok(bytes) }
 }
 
 /// Reserves blocks for what is short, `left` bytes below nothing.
 #[cold]
 fn reserve_more(core: &Core, lane: usize, bytes: u64, left: i64) -> Result<u64> {
-    let room = &core.journal.lanes.shared(lane).promise;
+    let promise = &core.journal.lanes.shared(lane).promise;
     let blocks = left.unsigned_abs().div_ceil(BLOCK_SIZE as u64);
     if !core.store.reserve_nodes(lane, blocks) {
-        room.left.fetch_add(bytes as i64, Relaxed);
+        promise.left.fetch_add(bytes as i64, Relaxed);
         return posix(libc::ENOSPC);
     }
-    room.left.fetch_add((blocks * BLOCK_SIZE as u64) as i64, Relaxed);
-    room.blocks.fetch_add(blocks, Relaxed);
+    promise.left.fetch_add((blocks * BLOCK_SIZE as u64) as i64, Relaxed);
+    promise.blocks.fetch_add(blocks, Relaxed);
     Ok(bytes)
 }
 
 /// Gives the bytes that `reserve_name` returned back to the lane.
 pub(crate) fn unreserve_name(core: &Core, bytes: u64) {
-    core.journal.lanes.shared(core.journal.lanes.mine()).promise.left.fetch_add(bytes as i64, Relaxed);
+    let promise = &core.journal.lanes.shared(core.journal.lanes.mine()).promise;
+    promise.left.fetch_add(bytes as i64, Relaxed);
 }
 
 /// Takes the blocks that a lane promised for names since the last time; the caller counts them in
@@ -115,7 +116,7 @@ pub(crate) fn take_promised(core: &Core, lane: usize) -> u64 {
 
 /// Runs `f`, and again as long as the volume was full and something could be given back, which
 /// others may be faster to take. The caller is not pinned.
-pub(crate) fn with_room<T>(core: &Core, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+pub(crate) fn with_space<T>(core: &Core, mut f: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 0..100 {
         match f() {
             Err(e) if e.errno() == libc::ENOSPC && free_space(core) => {}
@@ -125,10 +126,10 @@ pub(crate) fn with_room<T>(core: &Core, mut f: impl FnMut() -> Result<T>) -> Res
     f()
 }
 
-/// The same for an `f` that says false where there was no room: ENOSPC of another cause is not
-/// tried again.
-pub(crate) fn change_with_room(core: &Core, mut f: impl FnMut() -> Result<bool>) -> Result<()> {
-    with_room(core, || match f() {
+/// Does the same for an `f` that returns false where there was no space: ENOSPC of another cause is
+/// not tried again.
+pub(crate) fn change_with_space(core: &Core, mut f: impl FnMut() -> Result<bool>) -> Result<()> {
+    with_space(core, || match f() {
         Ok(true) => Ok(Ok(())),
         Ok(false) => posix(libc::ENOSPC),
         Err(e) => Ok(Err(e)),

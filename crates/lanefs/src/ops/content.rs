@@ -11,7 +11,7 @@ use crate::memfs::Inode;
 use crate::memfs::data::{Cut, DataCtx, FileData, ROOM_LENT, ReadAhead, Written};
 use crate::memfs::inode::{DATASYNC, NOATIME, PRIVILEGED};
 use crate::ops::rights;
-use lanefs_format::BLOCK_SIZE;
+use lanefs_format::{BLOCK_SIZE, MAX_FILE_SIZE};
 use lanefs_sync::clock::coarse_realtime_ns;
 
 /// The number of times that space is freed for one append.
@@ -46,7 +46,9 @@ pub(crate) fn read_data(
     kept: bool,
 ) -> Result<usize> {
     let ctx = page_store::data_ctx(core, inode);
-    if kept { data.read_uncached(&ctx, off, buf, ahead) } else { data.read(&ctx, off, buf, ahead) }
+    let read =
+        if kept { data.read_uncached(&ctx, off, buf, ahead) } else { data.read(&ctx, off, buf, ahead) };
+    read
 }
 
 /// Moves the access time, as relatime does.
@@ -120,7 +122,7 @@ fn write_part(
             // Not in the middle of a call that makes the file longer: it would be written back
             // with a size that it never had (SEMANTICS F2).
             let inside = || o.saturating_add(buf.len() as u64) <= data.size();
-            let write = || space::with_room(core, || data.write(&ctx, o, buf));
+            let write = || space::with_space(core, || data.write(&ctx, o, buf));
             match write() {
                 Err(e) if is_full(&e) && (is_first || inside()) => (o, write_pages_and_retry(core, write)?),
                 Err(e) if is_full(&e) => return posix(libc::ENOSPC),
@@ -267,7 +269,7 @@ pub(crate) fn allocate(
 /// Checks a range of a file: EFBIG if it ends behind the largest size.
 fn check_range(offset: u64, len: u64) -> Result<()> {
     match offset.checked_add(len) {
-        Some(end) if end <= lanefs_format::MAX_FILE_SIZE => Ok(()),
+        Some(end) if end <= MAX_FILE_SIZE => Ok(()),
         _ => posix(libc::EFBIG),
     }
 }

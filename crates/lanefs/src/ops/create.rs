@@ -16,12 +16,15 @@ use crossbeam_epoch::Guard;
 use lanefs_format::record::Effect;
 use lanefs_format::{Attrs, INLINE_MAX, SYMLINK_MAX, inode_flags};
 use lanefs_sync::clock::coarse_realtime_ns;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::Ordering;
 
 /// Flags that a directory hands on to what is made in it.
 const INHERITED: u32 = inode_flags::NODUMP | inode_flags::NOATIME;
 
-/// What is to be made.
+const _: () =
+    assert!(INHERITED & (inode_flags::IMMUTABLE | inode_flags::APPEND) == 0, "a new file is filled");
+
+/// The specification of an inode that is to be made.
 pub(crate) struct Spec<'a> {
     pub kind: FileKind,
     /// Permission bits.
@@ -95,7 +98,7 @@ pub(crate) fn make<'g>(
         }
         perm::check(pinode, cred, W | X)?;
         core.writable()?;
-        match pdir.state.load(SeqCst) {
+        match pdir.state.load(Ordering::SeqCst) {
             ALIVE => {}
             DEAD => return posix(libc::ENOENT),
             _ => {
@@ -103,9 +106,9 @@ pub(crate) fn make<'g>(
                 continue;
             }
         }
-        let room = space::reserve_name(core, name, spec.blocks())?;
+        let promised = space::reserve_name(core, name, spec.blocks())?;
         if let Err(e) = space::reserve_inode(core) {
-            space::unreserve_name(core, room);
+            space::unreserve_name(core, promised);
             return Err(e);
         }
         let mut op = Op::begin(core);
@@ -113,7 +116,7 @@ pub(crate) fn make<'g>(
             Ok(c) => c,
             Err(e) => {
                 space::unreserve_inode(core);
-                space::unreserve_name(core, room);
+                space::unreserve_name(core, promised);
                 return Err(e);
             }
         };
@@ -124,14 +127,14 @@ pub(crate) fn make<'g>(
             None => {
                 drop(op);
                 space::unreserve_inode(core);
-                space::unreserve_name(core, room);
+                space::unreserve_name(core, promised);
                 relax(&mut turn);
             }
         }
     }
 }
 
-/// A new inode with its number, not yet visible to anybody.
+/// Makes a new inode with its number, not yet visible to anybody.
 pub(crate) fn fresh_inode(
     core: &Core,
     op: &mut Op<'_>,
@@ -196,7 +199,7 @@ fn enter<'g>(
     let core = op.core;
     let leaf = pdir.lock(hash, guard).make_room(hash, || core.journal.folded());
     let (old, cookie) = leaf.place(hash, entry.name.as_slice());
-    let state = pdir.state.load(SeqCst);
+    let state = pdir.state.load(Ordering::SeqCst);
     let Some(cookie) =
         cookie.filter(|_| state == ALIVE && leaf.is_complete() && old.is_none_or(|e| e.target().is_none()))
     else {
@@ -204,10 +207,11 @@ fn enter<'g>(
         op.give_back(inode.ino);
         return None;
     };
-    inode.lanes.store(1 << (op.lane & 63), Relaxed);
+    // Relaxed: nobody else has the inode yet.
+    inode.lanes.store(1 << (op.lane & 63), Ordering::Relaxed);
     pdir.named_by(hash, op.lane, 0);
     let v = op.version(leaf.last_ts());
-    inode.epoch.store(v.epoch, Relaxed);
+    inode.epoch.store(v.epoch, Ordering::Relaxed);
     inode.born = v.epoch;
     pdir.named_by(hash, op.lane, v.epoch);
     let ino = inode.ino;
@@ -220,7 +224,7 @@ fn enter<'g>(
         }
         None => {
             entry.cookie = cookie;
-            entry.born.store(v.epoch, Relaxed);
+            entry.born.store(v.epoch, Ordering::Relaxed);
             entry.touch(v.epoch, op.lane);
             leaf.insert(entry).name.as_slice()
         }
@@ -257,20 +261,21 @@ pub(crate) fn make_unnamed<'g>(
     let (pinode, _) = resolve::find_dir(core, parent, guard)?;
     perm::check(pinode, cred, W | X)?;
     core.writable()?;
-    let room = space::reserve_blocks(core, spec.blocks())?;
+    let promised = space::reserve_blocks(core, spec.blocks())?;
     if let Err(e) = space::reserve_inode(core) {
-        space::unreserve_name(core, room);
+        space::unreserve_name(core, promised);
         return Err(e);
     }
     let mut op = Op::begin(core);
     let (mut inode, attrs) = fresh_inode(core, &mut op, cred, pinode, spec).inspect_err(|_| {
         space::unreserve_inode(core);
-        space::unreserve_name(core, room);
+        space::unreserve_name(core, promised);
     })?;
-    inode.nlink.store(0, Relaxed);
-    inode.lanes.store(1 << (op.lane & 63), Relaxed);
+    // Relaxed: nobody else has the inode yet.
+    inode.nlink.store(0, Ordering::Relaxed);
+    inode.lanes.store(1 << (op.lane & 63), Ordering::Relaxed);
     let v = op.version(0);
-    inode.epoch.store(v.epoch, Relaxed);
+    inode.epoch.store(v.epoch, Ordering::Relaxed);
     inode.born = v.epoch;
     let inode = core.memfs.inodes.insert(inode, guard);
     let new = born(inode.ino, Ino::NONE, &attrs, b"", core.is_ordered());

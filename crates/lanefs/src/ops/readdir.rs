@@ -10,11 +10,13 @@ use crate::ops::resolve;
 use crate::stat::NodeEntry;
 use crate::{FileKind, Ino};
 use crossbeam_epoch::Guard;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::Ordering;
 
 /// Cookies of `.` and `..`; every name's is larger.
 const DOT: u64 = 1;
 const DOTDOT: u64 = 2;
+/// The largest cookie that a name can have.
+const LAST: u64 = (1 << 63) - 1;
 
 /// Hands the entries behind `cookie` to `f` in cookie order until it returns false. A name that
 /// exists throughout is handed over exactly once; one that comes or goes meanwhile may or may not
@@ -31,7 +33,8 @@ pub(crate) fn read_dir(
         if cookie == 0 {
             content::touch_atime(core, inode);
         }
-        Ino(inode.parent.load(Acquire))
+        // Acquire: pairs with the Release of the rename that moved the directory.
+        Ino(inode.parent.load(Ordering::Acquire))
     };
     let dots: [(&[u8], Ino, u64); 2] = [(b".", ino, DOT), (b"..", parent, DOTDOT)];
     for (name, ino, at) in dots {
@@ -55,7 +58,7 @@ pub(crate) fn read_dir(
                                 return Ok(());
                             }
                         }
-                        if next >= (1 << 63) - 1 {
+                        if next >= LAST {
                             return Ok(());
                         }
                         at = next;

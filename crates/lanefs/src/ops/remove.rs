@@ -10,7 +10,7 @@ use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
 use lanefs_format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// A name about to be changed, as it was found without locks.
 pub(crate) struct Seen<'g> {
@@ -50,7 +50,8 @@ pub(crate) fn look_up_name<'g>(core: &Core, parent: Ino, name: &[u8], guard: &'g
                 Err(e) => return Err(e),
             },
         };
-        return Ok(Seen { pinode, pdir, hash, target });
+        let seen = Seen { pinode, pdir, hash, target };
+        return Ok(seen);
     }
 }
 

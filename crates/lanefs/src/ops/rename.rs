@@ -16,7 +16,7 @@ use crate::core::Core;
 use crate::core::space;
 use crate::error::Result;
 use crate::memfs::Inode;
-use crate::memfs::dir::{ALIVE, DEAD, Entry, LockedPair, NotEmpty, relax};
+use crate::memfs::dir::{ALIVE, Entry, LockedPair, NotEmpty, relax};
 use crate::ops::create;
 use crate::ops::remove;
 use crate::ops::resolve;
@@ -26,7 +26,7 @@ use crossbeam_epoch::Guard;
 use lanefs_format::ROOT_INO;
 use lanefs_format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 /// The variant of a rename: what it does beside moving a name.
 #[derive(Clone, Copy)]
@@ -137,20 +137,20 @@ pub(crate) fn rename(
         }
         remove::check_dir_alive(s.pdir)?;
         remove::check_dir_alive(t.pdir)?;
-        // What replaces a name takes no room, so that a full volume can still replace files.
-        let room = match t.target {
+        // What replaces a name takes no space, so that a full volume can still replace files.
+        let promised = match t.target {
             None if whiteout => space::reserve_name(core, to.1, 0)?,
             None => space::reserve_longer_name(core, from.1, to.1)?,
             Some(_) => 0,
         };
         if whiteout && let Err(e) = space::reserve_inode(core) {
-            space::unreserve_name(core, room);
+            space::unreserve_name(core, promised);
             return Err(e);
         }
         let attempt = Attempt { from, to, s, t, how };
         let tried = try_rename(core, cred, &attempt, flushed, guard);
         if !matches!(tried, Ok(Tried::Done)) {
-            space::unreserve_name(core, room);
+            space::unreserve_name(core, promised);
             if whiteout {
                 space::unreserve_inode(core);
             }
@@ -438,7 +438,6 @@ fn after_rename(
         }
         Some((c, FileKind::Dir)) => {
             if let Some(d) = c.dir() {
-                debug_assert_ne!(d.state.load(SeqCst), DEAD);
                 remove::retire_dir(op, c, d, epoch, now);
             }
         }

@@ -158,7 +158,8 @@ fn load<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Inode> {
         memory::update_throttle(core);
         core.wake_persistence();
     }
-    Ok(core.memfs.inodes.insert(inode, guard))
+    let inode = core.memfs.inodes.insert(inode, guard);
+    Ok(inode)
 }
 
 /// Looks `name` up in a directory, loading its bucket if need be. Writes nothing when it is in
@@ -222,7 +223,9 @@ pub(crate) fn load_all(core: &Core, inode: &Inode, dir: &Dir, guard: &Guard) -> 
         match dir.list_leaf(at, &mut out, guard) {
             Step::End => return Ok(()),
             Step::Next(_) if !out.is_empty() => return Ok(()),
-            Step::Next(n) => at = n,
+            Step::Next(n) => {
+                at = n;
+            }
             Step::NotLoaded(c) => load_bucket(core, inode, dir, c, guard)?,
         }
     }

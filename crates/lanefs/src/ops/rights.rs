@@ -39,7 +39,7 @@ use crate::error::Error;
 use crate::memfs::Inode;
 use crate::memfs::inode::{DATASYNC, UNSYNCED};
 use lanefs_format::record::Effect;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 /// The answer of a capture that has to be done anew when the rights are committed (2). It never
@@ -175,7 +175,8 @@ mod tests {
     use crate::persist::testing::volume;
     use crate::persist::{commit, writeback};
     use crate::{OpenOptions, Volume};
-    use std::sync::atomic::{AtomicBool, Ordering::*};
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::Relaxed;
 
     fn mode_of(v: &Volume, path: &str) -> u32 {
         v.fs().stat(path).unwrap().mode & 0o7777

@@ -276,7 +276,7 @@ fn hand_over_xattrs(core: &Core, inode: &Inode, changed: bool, blocks: u64) {
         // They are dirty still; who syncs gets the error.
         tracing::debug!("attributes of inode {}: {e}", inode.ino);
     }
-    core.budget.xattr_blocks.fetch_add(blocks, Relaxed);
+    core.budget.count_xattr_blocks(blocks);
     core.journal.lanes.shared(core.journal.lanes.mine()).look.store(true, Relaxed);
     let mut op = Op::begin(core);
     let epoch = core.journal.epochs.current();

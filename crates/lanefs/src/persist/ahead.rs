@@ -20,7 +20,7 @@ use crate::persist::writeback;
 use lanefs_format::Ino;
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -41,6 +41,17 @@ struct Queue {
     grown: HashMap<Ino, u32>,
     /// It is time to end.
     stop: bool,
+}
+
+impl Queue {
+    /// Puts a file at the end, unless it waits already; returns whether it did not.
+    fn add(&mut self, ino: Ino) -> bool {
+        let is_new = !self.files.contains(&ino);
+        if is_new {
+            self.files.push_back(ino);
+        }
+        is_new
+    }
 }
 
 /// The files that have grown, and the thread that writes them.
@@ -71,7 +82,7 @@ impl Ahead {
 
     /// Returns whether the thread holds the volume just now.
     pub fn is_busy(&self) -> bool {
-        self.busy.load(SeqCst)
+        self.busy.load(Ordering::SeqCst)
     }
 
     /// Ends the thread and waits for it.
@@ -90,7 +101,8 @@ impl Ahead {
 pub(super) fn start_ahead(persist: &Arc<Persist>) -> std::io::Result<()> {
     let (weak, ahead) = (Arc::downgrade(persist), persist.ahead.clone());
     let t = std::thread::Builder::new().name("lanefs-ahead".into()).spawn(move || run(&weak, &ahead))?;
-    *persist.ahead.thread.lock() = Some(t);
+    let before = persist.ahead.thread.lock().replace(t);
+    drop(before);
     Ok(())
 }
 
@@ -119,8 +131,7 @@ fn hand_over(persist: &Persist, ino: Ino) -> u32 {
     let steps = q.grown.entry(ino).or_default();
     *steps += 1;
     let steps = *steps;
-    if !q.files.contains(&ino) {
-        q.files.push_back(ino);
+    if q.add(ino) {
         drop(q);
         ahead.wake.notify_one();
     }
@@ -133,17 +144,14 @@ fn write_ahead(persist: &Persist, ino: Ino) {
     let Some(inode) = persist.memfs.inodes.get(ino, &guard) else { return is_written(persist, ino) };
     // What has no name is not wanted on the device yet.
     // Relaxed: a name that goes meanwhile only makes the work useless.
-    if inode.nlink.load(Relaxed) == 0 || !inode.has_dirty() {
+    if inode.nlink.load(Ordering::Relaxed) == 0 || !inode.has_dirty() {
         return is_written(persist, ino);
     }
     let Some(l) = inode.sync_lock.try_lock() else { return };
     // It grew by many steps before this thread came to it, and grows no more, perhaps: nobody
     // would hand the rest over.
     if write_back_grown(persist, inode, l) >= TURN && inode.has_dirty() {
-        let mut q = persist.ahead.queue.lock();
-        if !q.files.contains(&ino) {
-            q.files.push_back(ino);
-        }
+        persist.ahead.queue.lock().add(ino);
     }
 }
 
@@ -170,14 +178,14 @@ fn write_back_grown<'c>(persist: &Persist, inode: &'c Inode, l: MutexGuard<'c, (
 /// Writes file after file, as the thread, until that is stopped or the volume is gone.
 fn run(weak: &Weak<Persist>, ahead: &Ahead) {
     while let Some(ino) = ahead.next() {
-        ahead.busy.store(true, SeqCst);
+        ahead.busy.store(true, Ordering::SeqCst);
         let Some(persist) = weak.upgrade() else { return };
         if persist.check_alive().is_err() {
             return;
         }
         write_ahead(&persist, ino);
         drop(persist);
-        ahead.busy.store(false, SeqCst);
+        ahead.busy.store(false, Ordering::SeqCst);
     }
 }
 

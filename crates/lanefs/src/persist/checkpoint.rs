@@ -11,7 +11,6 @@ use crate::persist::unsynced;
 use lanefs_format::Ino;
 use lanefs_store::{FoldInput, StoreError};
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Chunks of earlier mounts looked at for free inode numbers after a checkpoint.
 const SCAN: usize = 16;
@@ -72,7 +71,7 @@ fn tidy(persist: &Persist, thinned: &mut HashMap<Ino, Thinned>) -> usize {
         // Its mark of use stays as it is.
         let Some(dir) = persist.memfs.inodes.peek(*ino, &guard).and_then(Inode::dir) else { return false };
         let done = dir.tidy(folded, &guard);
-        persist.budget.names_gone.fetch_add(done.freed as i64, Relaxed);
+        persist.budget.count_names_gone(done.freed);
         looked_at += done.looked_at;
         // What is not folded is there the next time, as lost.
         *t = Thinned { lost: done.left, leaves: done.in_use };
@@ -86,9 +85,9 @@ fn tidy(persist: &Persist, thinned: &mut HashMap<Ino, Thinned>) -> usize {
 /// be done before the seal and the seal.
 fn try_checkpoint(persist: &Persist, stale: &mut bool) -> Result<u64> {
     let replaced = replaced::flush_replaced(persist)?;
-    commit::make_room_for_epoch(persist, &replaced, false)?;
+    commit::free_space_for_epoch(persist, &replaced, false)?;
     let moment = persist.flush.lock().moment();
-    let attributes = persist.budget.xattr_blocks.swap(0, Relaxed);
+    let attributes = persist.budget.take_xattr_blocks();
     let done = persist.store.checkpoint(|| {
         let Some(epoch) = commit::commit_with(persist, &replaced, |backlog, epoch| backlog.handed = epoch)?
         else {
@@ -103,17 +102,11 @@ fn try_checkpoint(persist: &Persist, stale: &mut bool) -> Result<u64> {
         Ok(FoldInput { epoch, groups: waiting.flat_map(|c| c.groups.iter().cloned()).collect() })
     });
     let done = done.inspect_err(|_| {
-        persist.budget.xattr_blocks.fetch_add(attributes, Relaxed);
+        persist.budget.count_xattr_blocks(attributes);
     })?;
     drop(replaced);
     // Only now: what a checkpoint that failed was to fold is for the next one.
-    let folded: Vec<Committed> = {
-        let mut backlog = persist.journal.backlog.lock();
-        let n = backlog.groups.partition_point(|c| c.epoch <= done.epoch);
-        let folded: Vec<_> = backlog.groups.drain(..n).collect();
-        backlog.bytes -= folded.iter().map(Committed::bytes).sum::<usize>();
-        folded
-    };
+    let folded: Vec<Committed> = persist.journal.backlog.lock().take_folded(done.epoch);
     let promised: u64 = folded.iter().map(|c| c.promised).sum();
     drop(folded);
     unsynced::checkpoint_covers(persist, moment, &crossbeam_epoch::pin());
@@ -202,7 +195,7 @@ mod tests {
 
     /// An epoch that is larger than what is free, on a volume on which a checkpoint frees space.
     #[test]
-    fn room_is_made_for_an_epoch_of_any_size() {
+    fn space_is_freed_for_an_epoch_of_any_size() {
         let (v, faulty, options) = volume();
         let fs = v.fs();
         fs.write("/big", vec![1; 4 << 20]).unwrap();

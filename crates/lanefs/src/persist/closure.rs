@@ -23,7 +23,7 @@ use crossbeam_epoch::Guard;
 use lanefs_format::record::Effect;
 use lanefs_format::{FileKind, Ino};
 use std::collections::HashSet;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering;
 
 /// Groups in a closure beyond which an epoch commit is cheaper.
 const MAX_GROUPS: usize = 2048;
@@ -104,7 +104,8 @@ fn visit(persist: &Persist, (subject, only_new): Wanted, found: &mut Found, guar
             continue;
         }
         let mut log = persist.journal.lanes.lock(lane);
-        log.committed(persist.journal.committed());
+        let committed = persist.journal.committed();
+        log.committed(committed);
         let mut too_much = false;
         log.each_pending(&mut |buf| {
             if too_much || buf.unindexed() > MAX_UNINDEXED {
@@ -186,11 +187,9 @@ fn lanes_of(persist: &Persist, s: Subject, guard: &Guard) -> u64 {
     let committed = persist.journal.committed();
     match s {
         // The epoch first: who raised it had set its bit before.
-        Subject::Inode(i) => persist
-            .memfs
-            .inodes
-            .get(i, guard)
-            .map_or(!0, |c| if c.epoch.load(SeqCst) <= committed { 0 } else { c.lanes.load(SeqCst) }),
+        Subject::Inode(i) => persist.memfs.inodes.get(i, guard).map_or(!0, |c| {
+            if c.epoch.load(Ordering::SeqCst) <= committed { 0 } else { c.lanes.load(Ordering::SeqCst) }
+        }),
         Subject::KeysOf(i) => {
             persist.memfs.inodes.get(i, guard).and_then(|c| c.dir()).map_or(!0, |d| d.lanes_behind(committed))
         }
@@ -233,31 +232,31 @@ mod tests {
     /// A thread with a lane of its own, which does the tasks that it is sent.
     struct Hand {
         lane: usize,
-        tell: mpsc::Sender<Task>,
+        tasks: mpsc::Sender<Task>,
         did: mpsc::Receiver<usize>,
     }
 
     impl Hand {
         fn new(fs: &Fs) -> Hand {
-            let (tell, told) = mpsc::channel::<Task>();
-            let (say, did) = mpsc::channel();
+            let (tasks, sent) = mpsc::channel::<Task>();
+            let (done, did) = mpsc::channel();
             let fs = fs.clone();
             std::thread::spawn(move || {
                 let lane = || fs.volume().0.persist.journal.lanes.mine();
-                say.send(lane()).unwrap();
-                for task in told {
+                done.send(lane()).unwrap();
+                for task in sent {
                     task(&fs);
-                    if say.send(lane()).is_err() {
+                    if done.send(lane()).is_err() {
                         return;
                     }
                 }
             });
-            Hand { lane: did.recv().unwrap(), tell, did }
+            Hand { lane: did.recv().unwrap(), tasks, did }
         }
 
         /// Does it, and returns when it is done.
         fn does(&self, task: impl FnOnce(&Fs) + Send + 'static) {
-            self.tell.send(Box::new(task)).unwrap();
+            self.tasks.send(Box::new(task)).unwrap();
             self.did.recv().expect("it failed");
         }
     }

@@ -107,7 +107,8 @@ impl Begun<'_> {
 impl Backlog {
     /// Notes that an epoch in flight is on the media.
     fn flushed(&mut self, epoch: u64, written: EpochWritten) {
-        if let Some(f) = self.in_flight.iter_mut().find(|f| f.epoch == epoch) {
+        let place = self.in_flight.iter_mut().find(|f| f.epoch == epoch);
+        if let Some(f) = place {
             (f.flushed, f.written) = (true, Some(written));
         }
     }
@@ -119,19 +120,21 @@ pub(crate) fn seal_and_commit(persist: &Persist) -> crate::Result<u64> {
     let mut tries = 0;
     loop {
         let replaced = replaced::flush_replaced(persist)?;
-        make_room_for_epoch(persist, &replaced, tries > 0)?;
+        free_space_for_epoch(persist, &replaced, tries > 0)?;
         match commit_replaced(persist, &replaced) {
             Err(StoreError::NoSpace) if tries < TRIES => tries += 1,
             Ok(None) => {}
-            Ok(Some(epoch)) => return Ok(epoch),
+            Ok(Some(epoch)) => {
+                return Ok(epoch);
+            }
             Err(e) => return Err(e.into()),
         }
     }
 }
 
-/// Makes room for what a seal would commit. The caller does not hold the backlog's lock (5). Where
-/// no room is to be had the commit says so, if it needs it.
-pub(super) fn make_room_for_epoch(
+/// Frees space for what a seal would commit. The caller does not hold the backlog's lock (5). Where
+/// no space is to be had the commit fails, if it needs it.
+pub(super) fn free_space_for_epoch(
     persist: &Persist,
     replaced: &ReplacedFlushed<'_>,
     hard: bool,
@@ -263,11 +266,7 @@ fn publish(persist: &Persist, backlog: &mut Backlog) {
         // The commit point of the epoch for all who wait. The lanes let go of their buffers
         // when they are locked next, at the latest by the next seal.
         persist.journal.set_committed(f.epoch);
-        if !f.groups.is_empty() || f.promised > 0 {
-            let done = Committed { epoch: f.epoch, groups: f.groups, promised: f.promised };
-            backlog.bytes += done.bytes();
-            backlog.groups.push(done);
-        }
+        backlog.add_committed(Committed { epoch: f.epoch, groups: f.groups, promised: f.promised });
     }
 }
 
@@ -427,8 +426,8 @@ mod tests {
     /// A seal takes the groups from the lanes: what it could not commit lies in no lane and in no
     /// log.
     #[test]
-    fn an_epoch_that_found_no_room_is_committed_by_the_next_sync() {
-        // So large that nobody looks at the log while there is room.
+    fn an_epoch_that_found_no_space_is_committed_by_the_next_sync() {
+        // So large that nobody looks at the log while there is space.
         let dev = Arc::new(MemoryDevice::new(96 << 20).unwrap());
         let device: Arc<dyn Device> = dev.clone();
         let format = FormatOptions { segment_blocks: 16, mlogs: 1, ..FormatOptions::default() };

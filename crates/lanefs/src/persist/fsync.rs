@@ -32,7 +32,7 @@ use crate::persist::capture::{For, With};
 use crate::persist::commit;
 use crate::persist::replaced;
 use crate::persist::writeback;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering;
 
 /// Makes durable the content and attributes of `inode` and all names the caller could have seen
 /// (O9). `data_only`: as fdatasync, which may leave times behind.
@@ -73,7 +73,7 @@ fn fsync_ordered(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()
     let pending = persist.journal.epochs.pending().min(persist.journal.epochs.current());
     let target = match data_only && inode.dir().is_none() {
         // SeqCst, as the closure's: a call that named the file raised it before it returned.
-        true => inode.epoch.load(SeqCst).min(pending),
+        true => inode.epoch.load(Ordering::SeqCst).min(pending),
         false => pending,
     };
     if persist.journal.committed() >= target {
@@ -86,7 +86,8 @@ fn fsync_ordered(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()
         return sync_inode(persist, inode, data_only, With::Nothing);
     }
     sync_inode(persist, inode, data_only, With::Names(&names))?;
-    names.finish()
+    names.finish()?;
+    Ok(())
 }
 
 /// Makes durable what is not of an inode, and names with it; if there is nothing, neither.

@@ -29,7 +29,7 @@ impl<'v> Names<'v> {
     pub(super) fn new(persist: &'v Persist, target: u64) -> Result<Names<'v>> {
         persist.store.watch_metadata(persist.journal.lanes.mine())?;
         let replaced = replaced::flush_replaced(persist)?;
-        commit::make_room_for_epoch(persist, &replaced, false)?;
+        commit::free_space_for_epoch(persist, &replaced, false)?;
         Ok(Names { persist, target, replaced, ahead: Cell::new(false) })
     }
 

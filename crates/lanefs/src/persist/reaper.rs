@@ -30,7 +30,7 @@ use lanefs_format::Ino;
 use lanefs_format::record::Effect;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The inodes that are about to end, and those that ended and are not folded.
@@ -80,7 +80,7 @@ impl Reaper {
     /// Returns whether the next round finds the grace passed of what the last one took.
     #[cfg(test)]
     pub fn is_due(&self) -> bool {
-        self.staged.as_ref().is_some_and(|s| s.0.load(Acquire))
+        self.staged.as_ref().is_some_and(|s| s.0.load(Ordering::Acquire))
     }
 
     /// Notes an inode made in epoch `born` that ended in `epoch`.
@@ -112,7 +112,7 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize) -> Result<
         if let Some((done, _)) = &r.staged {
             let done = done.clone();
             let mut turns = 0;
-            while !done.load(Acquire) {
+            while !done.load(Ordering::Acquire) {
                 crossbeam_epoch::pin().flush();
                 if turns >= patience {
                     return Ok(reaped);
@@ -142,7 +142,7 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize) -> Result<
         let done = Arc::new(AtomicBool::new(false));
         let signal = done.clone();
         let guard = crossbeam_epoch::pin();
-        guard.defer(move || signal.store(true, Release));
+        guard.defer(move || signal.store(true, Ordering::Release));
         guard.flush();
         drop(guard);
         r.staged = Some((done, list));
@@ -224,12 +224,13 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize>
     for ino in list {
         // A link may have been added through an open handle, and a number may be on the list
         // twice.
-        let Some(c) = persist.memfs.inodes.get(ino, &guard).filter(|c| c.nlink.load(SeqCst) == 0) else {
+        let Some(c) = persist.memfs.inodes.get(ino, &guard).filter(|c| c.nlink.load(Ordering::SeqCst) == 0)
+        else {
             continue;
         };
         if open.contains(&ino.0) || kept(ino) {
             r.open.push(ino);
-        } else if c.life.fetch_or(FREED, SeqCst) & FREED == 0 {
+        } else if c.life.fetch_or(FREED, Ordering::SeqCst) & FREED == 0 {
             doomed.push(ino);
         }
     }
@@ -241,9 +242,10 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize>
         // Who is writing it back may have captured it before: an update behind the fold of its
         // end would bring its number to life again.
         let not_written = inode.sync_lock.try_lock();
-        if open.contains(&ino.0) || inode.nlink.load(SeqCst) != 0 || kept(ino) || not_written.is_none() {
+        let is_named = inode.nlink.load(Ordering::SeqCst) != 0;
+        if open.contains(&ino.0) || is_named || kept(ino) || not_written.is_none() {
             inode.clear(FREED);
-            if inode.nlink.load(SeqCst) == 0 {
+            if inode.nlink.load(Ordering::SeqCst) == 0 {
                 r.open.push(ino);
             }
             continue;
@@ -373,7 +375,7 @@ mod tests {
                 inner.reaper.lock().cancelled.clear();
                 let promised = inner.store.space().reserved - stay;
                 assert!(promised < 10 * (turn as u64 + 1), "{promised}: names alone");
-                assert_eq!(low_water(), low, "room is kept back for inodes that are gone");
+                assert_eq!(low_water(), low, "space is kept back for inodes that are gone");
             }
             // Space for those that stay is kept back all the same.
             (0..64).for_each(|i| drop(v.fs().create(format!("/more{i}")).unwrap()));
@@ -405,11 +407,11 @@ mod tests {
             let before = volume.store.space().reserved;
             assert_eq!(super::release_cancelled(&volume), 0);
             assert_eq!(volume.store.space().reserved, before);
-            called.store(true, SeqCst);
+            called.store(true, Ordering::SeqCst);
         };
         device.at_write(hook);
         checkpoint::checkpoint(inner).unwrap();
-        assert!(done.load(SeqCst));
+        assert!(done.load(Ordering::SeqCst));
         assert_eq!(inner.store.space().reserved, 0);
         checkpoint::checkpoint(inner).unwrap();
         assert_eq!(inner.store.space().inodes, 11_901);

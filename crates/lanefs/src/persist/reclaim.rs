@@ -17,7 +17,7 @@ use crossbeam_epoch::Guard;
 use lanefs_format::{Ino, ROOT_INO};
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Chunks of the inode table looked at in a round.
 const CHUNKS: u64 = 512;
@@ -59,15 +59,15 @@ const TURNS: usize = 1024;
 fn collect(done: &AtomicBool) -> bool {
     (0..TURNS).any(|_| {
         crossbeam_epoch::pin().flush();
-        done.load(Acquire)
+        done.load(Ordering::Acquire)
     })
 }
 
 /// Frees what was let go so far, unless somebody is pinned all the time.
 pub(super) fn collect_all() {
     let done = Arc::new(AtomicBool::new(false));
-    let told = done.clone();
-    crossbeam_epoch::pin().defer(move || told.store(true, Release));
+    let signal = done.clone();
+    crossbeam_epoch::pin().defer(move || signal.store(true, Ordering::Release));
     collect(&done);
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn reclaim_inodes(persist: &Persist) -> usize {
     }
     let guard = crossbeam_epoch::pin();
     if let Some(last) = r.last.take() {
-        persist.budget.names_gone.fetch_add(last.freed as i64, Relaxed);
+        persist.budget.count_names_gone(last.freed);
         let mut open = HashSet::new();
         for lane in 0..persist.journal.lanes.len() {
             persist.journal.lanes.shared(lane).slots.collect(&mut open);
@@ -117,13 +117,13 @@ pub(crate) fn reclaim_inodes(persist: &Persist) -> usize {
         let brought = persist.journal.names_brought();
         let came = brought - std::mem::replace(&mut r.brought, brought);
         let most = (std::mem::take(&mut r.names) + freed) as i64 + came;
-        persist.budget.names_gone.fetch_add((memory::name_bytes(persist) - most).max(0), Relaxed);
+        persist.budget.count_names_gone((memory::name_bytes(persist) - most).max(0) as usize);
         r.fruitless = std::mem::take(&mut r.let_go) < (persist.budget.meta_limit / 16) as usize;
     }
     if !frozen.is_empty() || freed > 0 {
         let done = Arc::new(AtomicBool::new(false));
         let signal = done.clone();
-        guard.defer(move || signal.store(true, Release));
+        guard.defer(move || signal.store(true, Ordering::Release));
         guard.flush();
         r.last = Some(Round { done, frozen, freed });
     }
@@ -135,8 +135,9 @@ pub(crate) fn reclaim_inodes(persist: &Persist) -> usize {
 fn evictable(inode: &Inode, folded: u64, guard: &Guard) -> bool {
     inode.ino != ROOT_INO
         && !inode.has(DIRTY | QUEUED | UNSYNCED | XATTR_DIRTY | FREED | EVICTED | FROZEN)
-        && inode.nlink.load(Relaxed) > 0
-        && inode.epoch.load(Relaxed) <= folded
+        // Relaxed: a change meanwhile takes the mark off that is set now, and is seen in the end.
+        && inode.nlink.load(Ordering::Relaxed) > 0
+        && inode.epoch.load(Ordering::Relaxed) <= folded
         && !inode.has_dirty()
         && inode.dir().is_none_or(|d| !d.has_changed() && d.is_clean(folded, guard))
 }
@@ -148,7 +149,8 @@ fn evict(persist: &Persist, ino: Ino, guard: &Guard) -> bool {
     let folded = persist.journal.folded();
     // Not through `get`, which would take the mark off.
     let Some(inode) = persist.memfs.inodes.peek(ino, guard) else { return false };
-    let f = inode.life.load(SeqCst);
+    // SeqCst: before the looks below, whose makers took the mark off first.
+    let f = inode.life.load(Ordering::SeqCst);
     if f & FROZEN == 0 {
         return false;
     }
@@ -160,17 +162,19 @@ fn evict(persist: &Persist, ino: Ino, guard: &Guard) -> bool {
         && f & (FREED | EVICTED) == 0
         && !inode.has(DIRTY | QUEUED | UNSYNCED | XATTR_DIRTY)
         && !inode.dir().is_some_and(Dir::has_changed)
-        && inode.epoch.load(Relaxed) <= folded;
+        && inode.epoch.load(Ordering::Relaxed) <= folded;
     // Whoever dirties it from here on found it and took the mark off, or holds it open (looked
     // at before).
-    if !clean || inode.life.compare_exchange(f, f & !FROZEN | EVICTED, SeqCst, SeqCst).is_err() {
+    if !clean
+        || inode.life.compare_exchange(f, f & !FROZEN | EVICTED, Ordering::SeqCst, Ordering::SeqCst).is_err()
+    {
         inode.clear(FROZEN);
         return false;
     }
     if let Some(d) = inode.data() {
         d.drop_all(&page_store::data_ctx(persist, inode));
     }
-    persist.budget.names_gone.fetch_add(inode.dir().map_or(0, Dir::name_bytes) as i64, Relaxed);
+    persist.budget.count_names_gone(inode.dir().map_or(0, Dir::name_bytes));
     inode.drop_stamps();
     persist.memfs.inodes.remove(inode, guard);
     persist.journal.count_inodes(-1);

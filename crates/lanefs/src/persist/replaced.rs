@@ -30,7 +30,7 @@ use crate::persist::capture::{For, With};
 use lanefs_format::Ino;
 use std::cell::Cell as Local;
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::Ordering;
 
 /// An announced seal: until it has come, or this is dropped, renames over files write by
 /// themselves.
@@ -59,7 +59,10 @@ impl ReplacedFlushed<'_> {
 impl Drop for ReplacedFlushed<'_> {
     fn drop(&mut self) {
         if !self.over.get() {
-            (0..self.lanes).for_each(|lane| self.persist.journal.lanes.lock(lane).seals_ahead -= 1);
+            for lane in 0..self.lanes {
+                let mut log = self.persist.journal.lanes.lock(lane);
+                log.seals_ahead -= 1;
+            }
         }
     }
 }
@@ -88,7 +91,8 @@ pub(crate) fn flush_replaced(persist: &Persist) -> Result<ReplacedFlushed<'_>> {
     for (lane, list) in taken {
         let mut log = persist.journal.lanes.lock(lane);
         for ino in list {
-            if let Some(i) = log.in_hand.iter().position(|h| *h == ino) {
+            let at = log.in_hand.iter().position(|h| *h == ino);
+            if let Some(i) = at {
                 log.in_hand.swap_remove(i);
             }
         }
@@ -103,7 +107,7 @@ fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
             // It had nothing to write: see `ops::rights`, 5.
             Err(e) if is_pending(&e) => {}
             Err(e) if e.errno() == libc::ENOSPC => {
-                tracing::warn!("no room for the content of inode {ino}, which was renamed over a file");
+                tracing::warn!("no space for the content of inode {ino}, which was renamed over a file");
             }
             // A file whose blocks cannot be read, say: its own handles get the error, and the
             // others go on.
@@ -138,13 +142,14 @@ pub(crate) fn flush_renamed_inode(persist: &Persist, inode: &Inode) -> Result<()
     let l = inode.sync_lock.lock();
     // Renames up to here are seen to by this, also where it fails: see 5, and
     // ops::rights.
-    let owed = inode.owed.load(Acquire);
+    // Acquire: the content that each of them is about was written before it was counted.
+    let owed = inode.owed.load(Ordering::Acquire);
     let mut r = Ok(());
     if rights::has_to_flush(inode) {
         r = capture::write_back_held(persist, inode, &l, For::Sync, With::Nothing, usize::MAX).map(drop);
     }
     if owed > 0 {
-        inode.owed.fetch_sub(owed, Release);
+        inode.owed.fetch_sub(owed, Ordering::Release);
     }
     if let Err(e) = &r
         && !is_pending(e)

@@ -44,11 +44,11 @@ pub(crate) fn write_back_inode<'c>(
         r = write_back_held(persist, inode, &l, what_for, with, max);
     }
     drop(held);
-    // For want of room nothing is lost: it is dirty, and whoever syncs it writes it, or hears
-    // of it then.
-    let is_told = |e: &crate::Error| what_for.is_durable() || e.errno() != libc::ENOSPC;
+    // For want of space nothing is lost: it is dirty, and whoever syncs it writes it, or gets the
+    // error then.
+    let is_recorded = |e: &crate::Error| what_for.is_durable() || e.errno() != libc::ENOSPC;
     if let (Err(e), FileKind::File) = (&r, inode.kind)
-        && is_told(e)
+        && is_recorded(e)
     {
         inode.errors.record(e.errno());
     }
