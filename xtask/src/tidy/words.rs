@@ -36,7 +36,7 @@ const BANNED: &[Banned] = &[
         what: What::Word(&["crowd", "crowds", "crowded"]),
         instead: "pool",
         why: "a set of threads that take turns is one",
-        left: &[("crates/lanefs-store/", 7), ("crates/lanefs/", 2)],
+        left: &[("crates/lanefs-store/", 7)],
     },
     Banned {
         what: What::Word(&["crew", "crews"]),

@@ -22,37 +22,7 @@ pub(crate) fn set_attr(
     through_handle: bool,
 ) -> Result<()> {
     core.writable()?;
-    if let Some(size) = set.size {
-        if inode.kind == FileKind::Dir {
-            return posix(libc::EISDIR);
-        }
-        if inode.data().is_none() {
-            return posix(libc::EINVAL);
-        }
-        if size > lanefs_format::MAX_FILE_SIZE {
-            return posix(libc::EFBIG);
-        }
-        if !through_handle {
-            perm::check(inode, cred, W)?;
-        }
-    }
-    if inode.has_flag(IMMUTABLE | APPEND) {
-        check_flags(inode, set, through_handle)?;
-    }
-    if set.mode.is_some() {
-        perm::check_owner(inode, cred)?;
-    }
-    if set.uid.is_some() || set.gid.is_some() {
-        check_chown(inode, cred, set)?;
-    }
-    if set.atime.is_some() || set.mtime.is_some() {
-        let exact = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
-        if exact(set.atime) || exact(set.mtime) || set.atime.is_none() != set.mtime.is_none() {
-            perm::check_owner(inode, cred)?;
-        } else if perm::check_owner(inode, cred).is_err() {
-            perm::check(inode, cred, W)?;
-        }
-    }
+    check_change(cred, inode, set, through_handle)?;
     if let Some(size) = set.size {
         content::truncate(core, inode, size)?;
     }
@@ -94,7 +64,45 @@ pub(crate) fn set_attr(
     Ok(())
 }
 
-/// EPERM where an inode that is immutable, or only grows, may not be changed so.
+/// Checks that the caller may change all of this.
+#[inline]
+fn check_change(cred: &Cred, inode: &Inode, set: &SetAttr, through_handle: bool) -> Result<()> {
+    if let Some(size) = set.size {
+        if inode.kind == FileKind::Dir {
+            return posix(libc::EISDIR);
+        }
+        if inode.data().is_none() {
+            return posix(libc::EINVAL);
+        }
+        if size > lanefs_format::MAX_FILE_SIZE {
+            return posix(libc::EFBIG);
+        }
+        if !through_handle {
+            perm::check(inode, cred, W)?;
+        }
+    }
+    if inode.has_flag(IMMUTABLE | APPEND) {
+        check_flags(inode, set, through_handle)?;
+    }
+    if set.mode.is_some() {
+        perm::check_owner(inode, cred)?;
+    }
+    if set.uid.is_some() || set.gid.is_some() {
+        check_chown(inode, cred, set)?;
+    }
+    if set.atime.is_some() || set.mtime.is_some() {
+        let exact = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
+        if exact(set.atime) || exact(set.mtime) || set.atime.is_none() != set.mtime.is_none() {
+            perm::check_owner(inode, cred)?;
+        } else if perm::check_owner(inode, cred).is_err() {
+            perm::check(inode, cred, W)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks a change of an inode that is immutable, or only grows: EPERM where it may not be changed
+/// so.
 ///
 /// A kernel that caches writes keeps times and hands them over later, alone and with the ctime;
 /// that is no change of attributes. Without a handle it hands over the ctime, and the mtime as it

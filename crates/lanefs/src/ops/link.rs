@@ -13,7 +13,7 @@ use crossbeam_epoch::Guard;
 use lanefs_format::LINK_MAX;
 use lanefs_format::record::Effect;
 use lanefs_sync::clock::coarse_realtime_ns;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Names `inode` also `name` in `parent`. Of inodes without names only those of O_TMPFILE may
 /// get one (LINKABLE).
@@ -58,7 +58,7 @@ pub(crate) fn link(
         if pdir.state.load(SeqCst) == DEAD {
             return posix(libc::ENOENT);
         }
-        let room = space::reserve_name(core, name, 0)?;
+        let promised = space::reserve_name(core, name, 0)?;
         let now = coarse_realtime_ns();
         let mut op = Op::begin(core);
         let mut entry = Entry::new(0, name, inode.ino, inode.kind, 0, 0, 0);
@@ -70,28 +70,16 @@ pub(crate) fn link(
         let Some(cookie) = cookie.filter(|_| fits) else {
             drop(leaf);
             drop(op);
-            space::unreserve_name(core, room);
+            space::unreserve_name(core, promised);
             relax(&mut turn);
             continue;
         };
         inode.named_by(op.lane, 0);
         pdir.named_by(hash, op.lane, 0);
-        let mut links = inode.nlink.load(SeqCst);
-        loop {
-            if links >= LINK_MAX {
-                space::unreserve_name(core, room);
-                return posix(libc::EMLINK);
-            }
-            if links == 0 && !inode.has(LINKABLE) {
-                space::unreserve_name(core, room);
-                return posix(libc::ENOENT);
-            }
-            match inode.nlink.compare_exchange(links, links + 1, SeqCst, SeqCst) {
-                Ok(_) => break,
-                Err(n) => links = n,
-            }
+        if let Err(e) = add_link(inode) {
+            space::unreserve_name(core, promised);
+            return Err(e);
         }
-        inode.clear_if_set(LINKABLE);
         let v = op.version(leaf.last_ts());
         inode.named_by(op.lane, v.epoch);
         pdir.named_by(hash, op.lane, v.epoch);
@@ -119,4 +107,26 @@ pub(crate) fn link(
         op.dirty_dir(pinode, pdir, hash);
         return Ok(());
     }
+}
+
+/// Counts another name of an inode. EMLINK: it has as many as it may. ENOENT: it has none, and is
+/// to stay without.
+#[inline]
+fn add_link(inode: &Inode) -> Result<()> {
+    // SeqCst, as the count of `lose_link` and the reaper's look: behind the lane's bit.
+    let mut links = inode.nlink.load(SeqCst);
+    loop {
+        if links >= LINK_MAX {
+            return posix(libc::EMLINK);
+        }
+        if links == 0 && !inode.has(LINKABLE) {
+            return posix(libc::ENOENT);
+        }
+        match inode.nlink.compare_exchange(links, links + 1, SeqCst, SeqCst) {
+            Ok(_) => break,
+            Err(n) => links = n,
+        }
+    }
+    inode.clear_if_set(LINKABLE);
+    Ok(())
 }

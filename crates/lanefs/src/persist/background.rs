@@ -13,8 +13,9 @@ use crate::persist::commit;
 use crate::persist::reaper;
 use crate::persist::reclaim;
 use crate::persist::writeback;
+use lanefs_store::Pressure;
 use lanefs_sync::lock::{Condvar, Mutex};
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -77,12 +78,12 @@ impl Background {
 
     /// Returns whether there is a thread that does the work.
     pub fn is_running(&self) -> bool {
-        self.thread.lock().is_some() && !self.stop.load(SeqCst)
+        self.thread.lock().is_some() && !self.stop.load(Ordering::SeqCst)
     }
 
     /// Ends the threads and waits for them.
     pub fn stop(&self) {
-        self.stop.store(true, SeqCst);
+        self.stop.store(true, Ordering::SeqCst);
         self.wake();
         let t = self.thread.lock().take();
         if let Some(t) = t
@@ -103,7 +104,8 @@ pub(crate) fn start_background(persist: &Arc<Persist>) -> Result<()> {
         .name("lanefs".into())
         .spawn(move || run(&weak, &background))
         .map_err(|e| crate::Error::Posix(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
-    *persist.background.thread.lock() = Some(t);
+    let before = persist.background.thread.lock().replace(t);
+    drop(before);
     ahead::start_ahead(persist).map_err(|e| crate::Error::Posix(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
     Ok(())
 }
@@ -134,25 +136,11 @@ pub(crate) fn tick(persist: &Persist, all: bool) -> Result<()> {
         let b = persist.journal.backlog.lock();
         (b.last, b.bytes)
     };
-    let busy = persist.journal.open_log_bytes() > memory::commit_bytes(persist);
-    persist.background.busy.store(busy, Relaxed);
-    let mut worked = false;
-    if all || busy || last.is_none_or(|t| t.elapsed() >= persist.options.commit_interval) {
-        commit::seal_and_commit(persist)?;
-        reaper::release_cancelled(persist);
-        // An epoch without names is next to nothing.
-        worked = !is_quiet;
-        persist.journal.let_go_of_committed();
-    }
+    // An epoch without names is next to nothing.
+    let mut worked = commit_if_due(persist, last, all)? && !is_quiet;
     let p = persist.store.pressure();
-    let since = persist.background.last_checkpoint.lock().get_or_insert_with(Instant::now).elapsed();
     let low = p.free_segments < p.low_water;
-    // Promises to inodes that may be gone already: a checkpoint gives them back before somebody
-    // has to wait for them.
-    let space = persist.store.space();
-    let crowded = space.reserved > space.free && bytes > 0;
-    let quiet = is_quiet && bytes > QUIET_BYTES && since > QUIET_AFTER;
-    let due = p.log_bytes > LOG_LIMIT || (bytes > 0 || p.log_bytes > 0) && since > CHECKPOINT_AFTER || quiet;
+    let due = is_checkpoint_due(persist, &p, bytes, is_quiet);
     // What keeps the cleaner from going on must not keep the checkpoint: that frees what was
     // emptied before.
     let cleaned = match low && p.free_segments + p.pending_segments < p.low_water {
@@ -162,29 +150,8 @@ pub(crate) fn tick(persist: &Persist, all: bool) -> Result<()> {
     if over {
         persist.store.shrink();
     }
-    // What is logged, written back but not synced, or not yet in the tree cannot leave memory
-    // before a checkpoint.
-    let written = persist.flush.lock().written() * INODE_COST;
-    let held = persist.journal.log_bytes() + written + persist.store.dirty_memory();
-    // Little of that may keep much: then callers wait for nothing else.
-    let stuck = over && memory::is_tight(persist) && persist.reclaim.lock().fruitless && held > 0;
-    if due
-        || low
-        || crowded
-        || space::log_needs_fold(persist)
-        || over && exceeds_share(persist, held)
-        || stuck
-        || all
-    {
-        // Else it writes the inodes of files that are gone, and the next one frees them.
-        reaper::reap_for_checkpoint(persist)?;
-        checkpoint::checkpoint(persist)?;
-        persist.reclaim.lock().fruitless = false;
-        // What was removed is free memory only once the collector has come to it, which nothing
-        // but use turns. Twice: the collector's own lists are let go of in the first.
-        super::reclaim::collect_all();
-        super::reclaim::collect_all();
-        *persist.background.last_checkpoint.lock() = Some(Instant::now());
+    if due || low || space::log_needs_fold(persist) || over && is_memory_held(persist) || all {
+        fold_and_collect(persist)?;
         worked = true;
     }
     if over {
@@ -196,6 +163,57 @@ pub(crate) fn tick(persist: &Persist, all: bool) -> Result<()> {
     }
     mark_quiet_logs(persist, all)?;
     Ok(cleaned?)
+}
+
+/// Commits the running epoch if much is logged or the `last` commit is long ago; returns whether it
+/// was. `all`: in any case.
+fn commit_if_due(persist: &Persist, last: Option<Instant>, all: bool) -> Result<bool> {
+    let busy = persist.journal.open_log_bytes() > memory::commit_bytes(persist);
+    persist.background.busy.store(busy, Ordering::Relaxed);
+    let due = all || busy || last.is_none_or(|t| t.elapsed() >= persist.options.commit_interval);
+    if due {
+        commit::seal_and_commit(persist)?;
+        reaper::release_cancelled(persist);
+        persist.journal.let_go_of_committed();
+    }
+    Ok(due)
+}
+
+/// Returns whether a checkpoint is due for the log that has to be recovered without it, or for what
+/// it gives back. `bytes`: those of groups that wait for it. `is_quiet`: nobody changes anything.
+fn is_checkpoint_due(persist: &Persist, p: &Pressure, bytes: usize, is_quiet: bool) -> bool {
+    let since = persist.background.last_checkpoint.lock().get_or_insert_with(Instant::now).elapsed();
+    // Promises to inodes that may be gone already: a checkpoint gives them back before somebody
+    // has to wait for them.
+    let space = persist.store.space();
+    let short = space.reserved > space.free && bytes > 0;
+    let quiet = is_quiet && bytes > QUIET_BYTES && since > QUIET_AFTER;
+    let old = (bytes > 0 || p.log_bytes > 0) && since > CHECKPOINT_AFTER;
+    p.log_bytes > LOG_LIMIT || old || quiet || short
+}
+
+/// Returns whether much of the memory, which exceeds its share, can be freed only behind a
+/// checkpoint: what is logged, written back but not synced, or not yet in the tree.
+fn is_memory_held(persist: &Persist) -> bool {
+    let written = persist.flush.lock().written() * INODE_COST;
+    let held = persist.journal.log_bytes() + written + persist.store.dirty_memory();
+    // Little of that may keep much: then callers wait for nothing else.
+    let stuck = || memory::is_tight(persist) && persist.reclaim.lock().fruitless && held > 0;
+    exceeds_share(persist, held) || stuck()
+}
+
+/// Makes a checkpoint, and frees the memory of what it folded.
+fn fold_and_collect(persist: &Persist) -> Result<()> {
+    // Else it writes the inodes of files that are gone, and the next one frees them.
+    reaper::reap_for_checkpoint(persist)?;
+    checkpoint::checkpoint(persist)?;
+    persist.reclaim.lock().fruitless = false;
+    // What was removed is free memory only once the collector has come to it, which nothing
+    // but use turns. Twice: the collector's own lists are let go of in the first.
+    reclaim::collect_all();
+    reclaim::collect_all();
+    *persist.background.last_checkpoint.lock() = Some(Instant::now());
+    Ok(())
 }
 
 /// Has logs marked that stay as they are for as long as commits are apart: see the store.
@@ -228,7 +246,7 @@ fn write_back_old(persist: &Persist, age: Duration) {
 fn run(weak: &Weak<Persist>, background: &Background) {
     loop {
         let Some(persist) = weak.upgrade() else { return };
-        if persist.background.stop.load(SeqCst) {
+        if persist.background.stop.load(Ordering::SeqCst) {
             return;
         }
         if let Err(e) = tick(&persist, false) {
@@ -243,7 +261,7 @@ fn run(weak: &Weak<Persist>, background: &Background) {
         background.rounds.notify_all();
         let pause = match hurry {
             true => Duration::from_millis(1),
-            false if background.busy.load(Relaxed) => BUSY_TICK,
+            false if background.busy.load(Ordering::Relaxed) => BUSY_TICK,
             false => TICK,
         };
         let mut w = background.woken.lock();
