@@ -116,6 +116,7 @@ impl CreateOptions {
             }
             self.format(&made)
         })();
+        debug_assert!(made.len() <= images.len() && (result.is_err() || made.len() == images.len()));
         if result.is_err() {
             for image in &images[..made.len()] {
                 // Best effort: the error that matters is the first one.

@@ -113,5 +113,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Returns an error of POSIX, in short.
 pub(crate) fn posix<T>(errno: i32) -> Result<T> {
+    debug_assert!(errno > 0, "an error without a number");
     Err(Error::Posix(errno))
 }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::locks::RangeLock;
 use crate::memfs::Inode;
 use crate::memfs::data::{FileData, ReadAhead};
-use crate::memfs::inode::{APPEND, IMMUTABLE, Line};
+use crate::memfs::inode::{APPEND, ENDED, EVICTED, IMMUTABLE, Line};
 use crate::opened::Anchor;
 use crate::ops::attr;
 use crate::ops::content;
@@ -80,6 +80,8 @@ impl File {
     fn new(anchor: Arc<Anchor>, claim: Claim<'_>, flags: i32, cred: &Cred) -> File {
         let lane = claim.lane;
         let (inode, slot) = claim.keep();
+        debug_assert!(u16::try_from(lane).is_ok() && u32::try_from(slot).is_ok(), "{lane}, {slot}");
+        debug_assert!(lane < anchor.persist.journal.lanes.len(), "a slot of lane {lane}");
         File {
             anchor,
             inode: NonNull::from(inode),
@@ -101,7 +103,9 @@ impl File {
         // SAFETY: while our open slot names the inode, the inode is neither evicted nor freed
         // (oplog::slots, persist::{reaper, reclaim}), and the anchor keeps the table that owns
         // it.
-        unsafe { self.inode.as_ref() }
+        let inode = unsafe { self.inode.as_ref() };
+        debug_assert!(!inode.has(EVICTED | ENDED), "inode {} is open, and left memory", inode.ino);
+        inode
     }
 
     /// Returns the volume behind the handle.
@@ -296,6 +300,7 @@ impl File {
         writer: Writer,
     ) -> Result<(u64, usize)> {
         let r = content::write_data(self.persist(), self.inode(), data, offset, buf, writer)?;
+        debug_assert!(offset.is_none_or(|o| r.0 == o) && r.1 <= buf.len(), "{r:?} for {offset:?}");
         if self.flags & libc::O_DSYNC != 0 {
             self.sync(self.flags & libc::O_SYNC != libc::O_SYNC)?;
         }
@@ -341,6 +346,7 @@ impl File {
             out.resize(out.capacity().max(done + 4096).min(done + (1 << 20)), 0);
             let n = self.read_at(&mut out[done..], offset + (done - begin) as u64);
             out.truncate(done + n.as_ref().map_or(0, |n| *n));
+            debug_assert!(out.len() >= done && done >= begin, "bytes were lost again");
             if n? == 0 {
                 return Ok(done - begin);
             }
@@ -367,13 +373,16 @@ impl File {
 
     /// Returns where the cursor is.
     fn position(&self) -> u64 {
-        self.cursor.load(Ordering::Relaxed)
+        let at = self.cursor.load(Ordering::Relaxed);
+        debug_assert!(at <= MAX_FILE_SIZE, "the cursor is at {at}");
+        at
     }
 
     /// Moves the cursor; where it stays, nothing is written, so that threads which share the handle
     /// share no line.
     #[inline]
     fn move_to(&self, from: u64, to: u64) {
+        debug_assert!(to <= MAX_FILE_SIZE, "the cursor moves to {to}");
         if from != to {
             self.cursor.store(to, Ordering::Relaxed);
         }
@@ -389,6 +398,7 @@ impl File {
                 Err(_) => break, // the reader gets it when it comes back for the rest
                 Ok(n) => n,
             };
+            debug_assert!(n <= b.len(), "{n} bytes in a buffer of {}", b.len());
             done += n;
             if n < b.len() {
                 break;
@@ -446,7 +456,9 @@ impl File {
         let data = self.data()?;
         let off = u64::try_from(offset).ok().filter(|o| *o < data.size()).ok_or(Error::Posix(libc::ENXIO))?;
         let ctx = page_store::data_ctx(self.persist(), self.inode());
-        if data_wanted { data.seek_data(&ctx, off) } else { data.seek_hole(&ctx, off) }
+        let found = if data_wanted { data.seek_data(&ctx, off) } else { data.seek_hole(&ctx, off) };
+        debug_assert!(!found.as_ref().is_ok_and(|at| *at < off), "{found:?} lies before {off}");
+        found
     }
 
     /// Sets the size in bytes, as `ftruncate(2)`. Crash as [`crate::Fs::truncate`].
@@ -593,11 +605,13 @@ impl File {
                 Err(e) if done == 0 => return Err(e),
                 Err(_) => break,
             };
+            debug_assert!(w <= n && n <= want, "{w} of {n} bytes, {want} were wanted");
             done += w as u64;
             if w < n {
                 break;
             }
         }
+        debug_assert!(done <= len, "{done} bytes of {len}");
         Ok(done)
     }
 

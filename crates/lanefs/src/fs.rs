@@ -123,7 +123,10 @@ impl Fs {
     #[inline]
     fn start_of(&self, path: &[u8]) -> Ino {
         match &self.start {
-            Some(dir) if path.first() != Some(&b'/') => dir.ino(),
+            Some(dir) if path.first() != Some(&b'/') => {
+                debug_assert!(dir.inode().dir().is_some(), "paths begin in inode {}", dir.ino());
+                dir.ino()
+            }
             _ => ROOT_INO,
         }
     }
@@ -152,6 +155,7 @@ impl Fs {
         let name = path[..end].rsplit(|b| *b == b'/').next().unwrap_or_default();
         if name == b"." || name == b".." {
             let r = self.resolve(path, Last::Follow, guard)?;
+            debug_assert!(!r.name.contains(&b'/'), "a walk ends at one component");
             return match r.target {
                 None => Err(r.missing()),
                 Some((_, FileKind::Dir)) => Ok(Resolved { name: name.into(), ..r }),
@@ -161,6 +165,8 @@ impl Fs {
         let must_be_dir = end < path.len();
         let last = if must_be_dir { Last::Look } else { last };
         let r = self.resolve(&path[..end], last, guard)?;
+        debug_assert!(!r.must_be_dir || r.name.is_empty(), "the slashes at the end were left out");
+        debug_assert!(r.name.is_empty() || *r.name == *name, "another component is the last");
         Ok(Resolved { must_be_dir, ..r })
     }
 
@@ -199,6 +205,7 @@ impl Fs {
     /// Opens a file, unless the volume is full.
     fn open_once(&self, path: &[u8], options: &OpenOptions) -> Result<File> {
         let flags = options.chosen();
+        debug_assert!(self.umask & !0o777 == 0, "a umask of {:o}", self.umask);
         let guard = pin();
         let opened = &self.volume.0;
         opened.persist.check_alive()?;
@@ -409,6 +416,7 @@ impl Fs {
             } else {
                 (None, None)
             };
+            debug_assert_eq!(moment.is_some(), careful, "an answer rests on two moments");
             let ino = match &a {
                 Some(a) if a.target.is_none() => {
                     let seen = remove::look_up_name(persist, a.parent, &a.name, &guard).map_err(gone)?;
@@ -553,6 +561,7 @@ impl Fs {
         if no_name(&b) {
             return posix(if noreplace { libc::EEXIST } else { libc::EBUSY });
         }
+        debug_assert!(!a.name.is_empty() && !b.name.is_empty(), "both were refused");
         if is_plain {
             return self.rename_found(&a, &b, flags, &guard);
         }

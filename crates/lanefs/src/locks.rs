@@ -46,6 +46,8 @@ pub struct RangeLock {
 
 const SHARDS: usize = 64;
 
+const _: () = assert!(SHARDS == 1 << (u64::BITS - 58), "the bits of a hash that choose one");
+
 /// Holders of the lock on the whole file.
 #[derive(Default)]
 struct Whole {
@@ -63,21 +65,31 @@ impl Whole {
 
     /// Gives the owner's lock back, if it has one; returns whether it had.
     fn release(&mut self, owner: u64) -> bool {
+        self.check_invariants();
         let before = self.shared.len() + usize::from(self.exclusive.is_some());
         self.shared.retain(|o| *o != owner);
         if self.exclusive == Some(owner) {
             self.exclusive = None;
         }
         let now = self.shared.len() + usize::from(self.exclusive.is_some());
+        debug_assert!(before - now <= 1, "an owner held {} locks", before - now);
         now < before
     }
 
     /// Takes the lock, which `owner` does not hold and nobody keeps it from having.
     fn take(&mut self, owner: u64, kind: Lock) {
+        debug_assert!(self.allows(owner, kind), "others hold the lock");
+        debug_assert!(!self.shared.contains(&owner) && self.exclusive.is_none(), "it was let go first");
         match kind {
             Lock::Shared => self.shared.push(owner),
             Lock::Exclusive => self.exclusive = Some(owner),
         }
+        self.check_invariants();
+    }
+
+    /// Checks that nobody shares a lock that somebody has alone.
+    fn check_invariants(&self) {
+        debug_assert!(self.exclusive.is_none() || self.shared.is_empty(), "it is shared and exclusive");
     }
 }
 
@@ -114,6 +126,7 @@ impl FileLocks {
 
     /// Cuts a range out of what `owner` holds.
     fn cut(&mut self, owner: u64, out: &Range<u64>) {
+        debug_assert!(!out.is_empty(), "a cut at {out:?} would halve a lock");
         let mut rest = Vec::new();
         self.ranges.retain_mut(|h| {
             let r = h.lock.range.clone();
@@ -131,12 +144,18 @@ impl FileLocks {
             }
             h.lock.range.start < h.lock.range.end
         });
+        debug_assert!(rest.len() <= 1, "several locks of one owner overlap");
         self.ranges.append(&mut rest);
+        let overlaps = |h: &Held| h.lock.range.start < out.end && out.start < h.lock.range.end;
+        debug_assert!(!self.ranges.iter().any(|h| h.owner == owner && overlaps(h)), "{out:?} is held still");
+        debug_assert!(self.ranges.iter().all(|h| !h.lock.range.is_empty()), "a lock on nothing is left");
     }
 
     /// Gives `owner` a lock in place of what it held there, joined with its neighbours of the same
     /// kind.
     fn give(&mut self, owner: u64, mut lock: RangeLock) {
+        debug_assert!(self.against(owner, &lock).next().is_none(), "others hold part of it");
+        let wanted = lock.range.clone();
         self.cut(owner, &lock.range);
         self.ranges.retain(|h| {
             let r = &h.lock.range;
@@ -148,6 +167,8 @@ impl FileLocks {
             }
             !joins
         });
+        debug_assert!(lock.range.start <= wanted.start && wanted.end <= lock.range.end, "less than wanted");
+        debug_assert!(self.against(owner, &lock).next().is_none(), "its neighbours were the owner's");
         self.ranges.push(Held { owner, lock });
     }
 }
@@ -279,6 +300,7 @@ impl LockTable {
             place.released.wait(&mut shard);
             let entered =
                 shard.waits.iter().position(|w| w.owner == owner && w.ino == ino && w.want == *want);
+            debug_assert!(entered.is_some(), "L3: who waits removes its own wait");
             if let Some(entered) = entered {
                 shard.waits.swap_remove(entered);
             }
@@ -309,11 +331,14 @@ impl LockTable {
 /// Returns whether somebody who keeps `owner` from having `want` waits, over whatever others, for
 /// `owner`.
 fn closes_circle(all: &[MutexGuard<'_, Shard>], ino: Ino, owner: u64, want: &RangeLock) -> bool {
+    debug_assert_eq!(all.len(), SHARDS, "L2: others may begin to wait meanwhile");
     let holders = |ino: Ino, owner: u64, want: &RangeLock| -> Vec<u64> {
         let file = all[shard_of(ino)].files.get(&ino);
         file.into_iter().flat_map(|f| f.against(owner, want).map(|h| h.owner)).collect()
     };
     let mut todo = holders(ino, owner, want);
+    debug_assert!(!todo.is_empty(), "L2: nobody keeps it from having that");
+    debug_assert!(!todo.contains(&owner), "an owner is in its own way");
     let mut seen = HashSet::new();
     while let Some(next) = todo.pop() {
         if next == owner {

@@ -110,6 +110,7 @@ impl Permissions {
         } else {
             self.0 |= 0o222;
         }
+        debug_assert_eq!(self.readonly(), readonly, "{:o}", self.0);
     }
 }
 

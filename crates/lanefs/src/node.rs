@@ -253,7 +253,10 @@ impl Volume {
         memory::slow_down_meta(&self.0.persist);
         let persist = &self.0.persist;
         space::with_space(persist, || match create::make(persist, cred, parent, name, spec, &pin())? {
-            Made::New(c) => Ok(c.stat()),
+            Made::New(c) => {
+                debug_assert!(c.kind == spec.kind && c.rdev == spec.rdev, "inode {} was made", c.ino);
+                Ok(c.stat())
+            }
             Made::Exists(..) => posix(libc::EEXIST),
         })
     }

@@ -86,6 +86,8 @@ impl Volume {
     /// Finds a path of each of these inodes, as far as directories that can be read lead to them.
     /// Looks at the whole tree until all are found.
     fn paths_of(&self, mut wanted: HashSet<Ino>) -> HashMap<Ino, Vec<u8>> {
+        debug_assert!(!wanted.contains(&Ino::NONE), "blocks of no file have no path");
+        let most = wanted.len();
         let mut found = HashMap::new();
         if wanted.remove(&ROOT_INO) {
             found.insert(ROOT_INO, b"/".to_vec());
@@ -111,6 +113,7 @@ impl Volume {
                 true
             });
         }
+        debug_assert_eq!(found.len() + wanted.len(), most, "a path was found for an inode nobody wants");
         found
     }
 }

@@ -25,14 +25,17 @@ pub const EDGE: i64 = EDGE_SECONDS * NS;
 /// count forward. A time that has no number becomes the nearest that has one.
 pub fn number(seconds: i64, nanos: u32) -> i64 {
     let nanos = i64::from(nanos.min(999_999_999));
-    if seconds >= EDGE_SECONDS {
+    let n = if seconds >= EDGE_SECONDS {
         EDGE.saturating_add(seconds - EDGE_SECONDS)
     } else if seconds < -EDGE_SECONDS {
         // The least number stands for no time at all within a volume.
         (-EDGE).saturating_add(seconds.saturating_add(EDGE_SECONDS)).max(i64::MIN + 1)
     } else {
         seconds * NS + nanos
-    }
+    };
+    debug_assert!(n > i64::MIN, "the least number is no time");
+    debug_assert_eq!((-EDGE..EDGE).contains(&n), (-EDGE_SECONDS..EDGE_SECONDS).contains(&seconds));
+    n
 }
 
 /// Returns seconds since 1970 and nanoseconds of a number.
@@ -44,6 +47,8 @@ pub fn parts(number: i64) -> (i64, u32) {
     } else {
         (number.div_euclid(NS), number.rem_euclid(NS) as u32)
     };
+    debug_assert!(i64::from(nanos) < NS, "{nanos} nanoseconds");
+    debug_assert_eq!(self::number(seconds, nanos), number.max(i64::MIN + 1), "a time has one number");
     (seconds, nanos)
 }
 
@@ -52,6 +57,7 @@ pub fn system_time(number: i64) -> SystemTime {
     let (seconds, nanos) = parts(number);
     let whole = Duration::from_secs(seconds.unsigned_abs());
     let whole = if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+    debug_assert!(whole.is_some(), "{seconds} seconds are no time of this system");
     // All seconds that a number can have are far within those of a `SystemTime`.
     whole.unwrap_or(UNIX_EPOCH) + Duration::from_nanos(nanos.into())
 }

@@ -69,6 +69,8 @@ impl Volume {
         } else {
             options.lanes.min(lanefs_sync::MAX_LANES)
         };
+        debug_assert!((1..=lanefs_sync::MAX_LANES).contains(&lanes), "{lanes} lanes");
+        debug_assert!(cache >= 512 << 10, "an eighth of the least that is asked for: {cache} are left");
         let (store, report) = Store::open(
             devices,
             &lanefs_store::OpenOptions {
@@ -89,6 +91,7 @@ impl Volume {
         let persist = Arc::new(Persist::new(core, report, info.segment_blocks));
         service::serve(&persist);
         background::start_background(&persist)?;
+        debug_assert_eq!(persist.journal.lanes.len(), lanes, "the lanes are those of the store");
         let anchors =
             (0..lanes).map(|_| CachePadded::new(Arc::new(Anchor { persist: persist.clone() }))).collect();
         Ok(Volume(Arc::new(Opened { persist, anchors })))
@@ -193,7 +196,9 @@ impl Volume {
     pub fn grow(&self, bytes: Option<u64>) -> Result<Grown> {
         let persist = &self.0.persist;
         persist.check_alive()?;
-        persist.promised(persist.store.grow(bytes).map_err(Error::from))
+        let grown = persist.promised(persist.store.grow(bytes).map_err(Error::from))?;
+        debug_assert!(grown.before <= grown.after, "no volume is made smaller: {grown:?}");
+        Ok(grown)
     }
 
     /// Gives the volume another name for people, of at most 64 bytes; durable when this returns.

@@ -34,6 +34,9 @@ impl Backlog {
     /// Takes `n` blocks out of what epoch `born` promised and returns how many it took: none if a
     /// checkpoint was handed that epoch, or folded it.
     pub fn unpromise(&mut self, born: u64, n: u64, folded: u64) -> u64 {
+        debug_assert!(n > 0, "a promise is taken back for inodes that ended");
+        debug_assert!(born > 0, "epoch 0 is folded: what it made had its block");
+        self.check_invariants();
         let epoch = |c: &Committed| c.epoch;
         let at =
             self.groups.binary_search_by_key(&born, epoch).ok().filter(|_| born > self.handed.max(folded));
@@ -51,14 +54,55 @@ impl Backlog {
             self.bytes += done.bytes();
             self.groups.push(done);
         }
+        self.check_invariants();
     }
 
     /// Takes out what a checkpoint has folded, which was handed all up to `epoch`.
     pub fn take_folded(&mut self, epoch: u64) -> Vec<Committed> {
+        debug_assert!(epoch <= self.handed, "epoch {epoch} was folded without being handed over");
         let n = self.groups.partition_point(|c| c.epoch <= epoch);
         let folded: Vec<_> = self.groups.drain(..n).collect();
         self.bytes -= folded.iter().map(Committed::bytes).sum::<usize>();
+        debug_assert_eq!(self.bytes, self.groups.iter().map(Committed::bytes).sum::<usize>());
+        debug_assert!(self.groups.iter().all(|c| c.epoch > epoch), "the epochs are not in order");
+        self.check_invariants();
         folded
+    }
+
+    /// Returns the last epoch that waits for the fold, is in flight, or has no places.
+    fn last_epoch(&self) -> u64 {
+        let waits = self.groups.last().map_or(0, |c| c.epoch);
+        let flies = self.in_flight.back().map_or(0, |f| f.epoch);
+        let sealed = self.sealed.as_ref().map_or(0, |s| s.epoch);
+        waits.max(flies).max(sealed)
+    }
+
+    /// Checks that a new epoch comes behind all that is here.
+    pub fn check_next(&self, epoch: u64) {
+        debug_assert!(epoch > self.last_epoch(), "epoch {epoch} was sealed after {}", self.last_epoch());
+        debug_assert!(epoch > self.handed, "a checkpoint was handed epoch {} before", self.handed);
+        debug_assert!(self.sealed.is_none(), "an epoch that found no space goes first");
+    }
+
+    /// Checks what holds whenever the lock is free, as far as the ends of the lists show it.
+    pub fn check_invariants(&self) {
+        if let [.., a, b] = &*self.groups {
+            debug_assert!(a.epoch < b.epoch, "epoch {} was committed after {}", b.epoch, a.epoch);
+        }
+        debug_assert!(!self.groups.is_empty() || self.bytes == 0, "bytes of nothing");
+        debug_assert!(self.groups.last().is_none_or(|c| c.bytes() <= self.bytes), "bytes are not counted");
+        let (first, last) = (self.in_flight.front(), self.in_flight.back());
+        if let (Some(committed), Some(first)) = (self.groups.last(), first) {
+            debug_assert!(committed.epoch < first.epoch, "an epoch in flight lies before a committed one");
+        }
+        if let (Some(last), Some(sealed)) = (last, &self.sealed) {
+            debug_assert!(last.epoch < sealed.epoch, "an epoch has its places before an earlier one");
+        }
+        if let (Some(first), Some(last)) = (first, last) {
+            let numbers = last.epoch - first.epoch + 1;
+            debug_assert!(self.in_flight.len() as u64 <= numbers, "an epoch is twice in flight");
+        }
+        debug_assert!(first.is_none_or(|f| f.flushed || f.written.is_none()), "written, and not flushed");
     }
 }
 

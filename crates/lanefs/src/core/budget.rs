@@ -29,6 +29,8 @@ impl Budget {
     /// Makes the budgets of a volume of `blocks` blocks, with `meta_limit` bytes of memory for
     /// metadata.
     pub fn new(blocks: u64, meta_limit: u64) -> Budget {
+        debug_assert!(meta_limit > 0, "creators would wait for ever");
+        debug_assert!(meta_limit <= i64::MAX as u64, "bytes of memory are compared with signed counts");
         Budget {
             is_small: blocks < SMALL,
             meta_limit,
@@ -40,12 +42,15 @@ impl Budget {
 
     /// Counts bytes of names that left memory.
     pub fn count_names_gone(&self, bytes: usize) {
-        self.names_gone.fetch_add(bytes as i64, Ordering::Relaxed);
+        let before = self.names_gone.fetch_add(bytes as i64, Ordering::Relaxed);
+        debug_assert!(before >= 0, "more names came than left: {before}");
+        debug_assert!(before.checked_add(bytes as i64).is_some(), "{bytes} bytes left memory at once");
     }
 
     /// Counts blocks of extended attributes that a checkpoint has to write.
     pub fn count_xattr_blocks(&self, blocks: u64) {
-        self.xattr_blocks.fetch_add(blocks, Ordering::Relaxed);
+        let before = self.xattr_blocks.fetch_add(blocks, Ordering::Relaxed);
+        debug_assert!(before.checked_add(blocks).is_some(), "blocks were counted below nothing: {before}");
     }
 
     /// Takes the count of blocks of extended attributes, for a checkpoint that is to write them.
@@ -65,3 +70,18 @@ pub(crate) struct NamePromise {
     /// Blocks promised that no epoch has counted yet.
     pub(super) blocks: AtomicU64,
 }
+
+impl NamePromise {
+    /// Checks that what is left was promised: never is more taken than a few calls at a time may
+    /// take, nor more left than blocks can be.
+    pub(super) fn check_invariants(&self) {
+        // Relaxed: the bounds are far from each value that is there for a moment.
+        let left = self.left.load(Ordering::Relaxed);
+        debug_assert!(left > -FAR, "{left} bytes are left of what was promised");
+        debug_assert!(left < FAR, "{left} bytes are left: more than all devices have");
+        debug_assert!(self.blocks.load(Ordering::Relaxed) < FAR as u64, "blocks below nothing");
+    }
+}
+
+/// No count of a lane comes near it, in bytes.
+const FAR: i64 = 1 << 60;

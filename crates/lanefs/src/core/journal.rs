@@ -4,7 +4,7 @@
 use super::backlog::Backlog;
 use super::budget::NamePromise;
 use crate::memfs::Inode;
-use crate::memfs::inode::{DATASYNC, DIRTY, FUTURE, QUEUED};
+use crate::memfs::inode::{DATASYNC, DIRTY, FUTURE, QUEUED, UNSYNCED, XATTR_DIRTY};
 use crate::memfs::stamps::Noted;
 use crate::oplog::LaneLog;
 use crate::oplog::inode_numbers::Numbers;
@@ -18,6 +18,9 @@ use lanefs_sync::lanes::Lanes;
 use lanefs_sync::lock::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+
+/// The marks of an inode that a writeback takes off, or that stand for one that is not durable.
+const WRITEBACK: u32 = DIRTY | DATASYNC | XATTR_DIRTY | UNSYNCED;
 
 /// The lane's part that others may read: counters on lines of their own.
 pub(crate) struct LaneShared {
@@ -77,7 +80,7 @@ impl Journal {
     /// the order of the calls, and epochs count what is pending.
     pub fn new(ids: Arc<LaneIds>, info: &VolumeInfo, ordered: bool) -> Journal {
         let next = info.last_epoch + 1;
-        Journal {
+        let journal = Journal {
             lanes: Lanes::with_shared(ids, |_| (LaneLog::new(info.last_ts), LaneShared::new())),
             one_list: Switch::of(Technique::LaneLogs),
             epochs: if ordered { Epochs::with_pending(next) } else { Epochs::new(next) },
@@ -88,6 +91,20 @@ impl Journal {
             // Where all log to one list that is lane 0.
             in_use: CachePadded::new(AtomicUsize::new(1)),
             published: Default::default(),
+        };
+        journal.check_invariants();
+        journal
+    }
+
+    /// Checks that of each epoch the steps came in order: it ends, it is committed, it is folded.
+    /// Each word only grows, so what is read first is at most what is read later.
+    pub fn check_invariants(&self) {
+        if cfg!(debug_assertions) {
+            let (folded, committed) = (self.folded(), self.committed());
+            let (running, in_use) = (self.epochs.current(), self.lanes_in_use());
+            debug_assert!(folded <= committed, "epoch {folded} was folded, {committed} is committed");
+            debug_assert!(committed < running, "epoch {committed} is committed, {running} is running");
+            debug_assert!((1..=self.lanes.len()).contains(&in_use), "{in_use} lanes are in use");
         }
     }
 
@@ -105,12 +122,17 @@ impl Journal {
 
     /// Notes that an epoch and all before it are durable. The caller holds `backlog`.
     pub fn set_committed(&self, epoch: u64) {
-        self.committed.fetch_max(epoch, Ordering::SeqCst);
+        debug_assert!(self.backlog.is_locked(), "epochs are published under the backlog's lock");
+        let before = self.committed.fetch_max(epoch, Ordering::SeqCst);
+        debug_assert!(before < epoch, "epoch {epoch} is published behind {before}");
+        self.check_invariants();
     }
 
     /// Notes that a checkpoint has folded everything up to this epoch.
     pub fn set_folded(&self, epoch: u64) {
-        self.folded.fetch_max(epoch, Ordering::Release);
+        let before = self.folded.fetch_max(epoch, Ordering::Release);
+        debug_assert!(before <= epoch, "a checkpoint folded {epoch}, an earlier one {before}");
+        self.check_invariants();
     }
 
     /// Returns the lane whose log the calling thread's operations go to: its own.
@@ -130,14 +152,18 @@ impl Journal {
     /// Takes a lane into use, before the first operation in it. The caller holds no lane.
     #[cold]
     pub fn take_into_use(&self, lane: usize) {
+        debug_assert!(lane < self.lanes.len(), "lane {lane} of {}", self.lanes.len());
         let _no_seal = self.backlog.lock();
         // Release: see `lanes_in_use`.
         self.in_use.fetch_max(lane + 1, Ordering::Release);
+        debug_assert!(self.lanes_in_use() > lane, "a seal would miss lane {lane}");
+        self.check_invariants();
     }
 
     /// Counts inodes made or dropped by this thread.
     #[inline]
     pub fn count_inodes(&self, by: i64) {
+        debug_assert!(by == 1 || by == -1, "inodes come and go one by one");
         let c = &self.lanes.shared(self.lanes.mine()).inodes;
         // Mostly written by the lane's own thread; a shared lane needs the atomic.
         c.fetch_add(by, Ordering::Relaxed);
@@ -146,13 +172,16 @@ impl Journal {
     /// Counts bytes of names brought into memory by this thread.
     #[inline]
     pub fn count_names(&self, by: i64) {
+        debug_assert!(by > 0, "names that leave are counted by who takes them out");
         self.lanes.shared(self.lanes.mine()).names.fetch_add(by, Ordering::Relaxed);
     }
 
     /// Returns the bytes of names brought into memory so far.
     pub fn names_brought(&self) -> i64 {
         let all = (0..self.lanes.len()).map(|l| self.lanes.shared(l).names.load(Ordering::Relaxed));
-        all.sum()
+        let brought = all.sum();
+        debug_assert!(brought >= 0, "each lane's count only grows");
+        brought
     }
 
     /// Returns the number of inodes in memory, about.
@@ -163,6 +192,7 @@ impl Journal {
     /// Puts an inode on this lane's dirty list unless it is on some lane's.
     #[inline]
     pub fn dirty_inode(&self, inode: &Inode, flags: u32) {
+        debug_assert!(flags & !WRITEBACK == 0, "{flags:#x} stand for nothing that is written back");
         let all = DIRTY | QUEUED | flags;
         if inode.flags.load(Ordering::Relaxed) & all == all {
             return;
@@ -179,6 +209,8 @@ impl Journal {
     /// `flags` and as dirty: in the lane's slot, or in the inode where the lane is the inode's
     /// home.
     pub fn changed(&self, inode: &Inode, content: bool, now: i64, flags: u32) {
+        debug_assert!(!content || inode.data().is_some(), "only files have content");
+        debug_assert!(flags & !WRITEBACK == 0, "{flags:#x} stand for nothing that is written back");
         if !content && flags & DATASYNC != 0 {
             // fdatasync looks at the inode and at the slots of the content.
             self.dirty_inode(inode, DATASYNC);
@@ -206,6 +238,7 @@ impl Journal {
     /// Has the lanes let go of what is committed: else those of threads that rest would keep it
     /// until the next seal.
     pub fn let_go_of_committed(&self) {
+        self.check_invariants();
         let committed = self.committed();
         (0..self.lanes_in_use()).for_each(|l| self.lanes.lock(l).committed(committed));
     }

@@ -1,6 +1,8 @@
 //! Memory of metadata: how much is in use, and how callers are held back while it is too much.
 
 use super::{Core, space};
+use crate::memfs::Inode;
+use lanefs_format::record::GROUP_MAX;
 use std::sync::atomic::Ordering;
 
 /// Groups logged and not committed after which a commit is due, or an eighth of the metadata's
@@ -10,6 +12,9 @@ const COMMIT_BYTES: usize = 8 << 20;
 /// The memory of an inode on average, in bytes: itself, its place in the table, a share of its
 /// directory's tables.
 pub(crate) const INODE_COST: usize = 514;
+
+const _: () = assert!(INODE_COST >= size_of::<Inode>() + size_of::<usize>(), "and its place in the table");
+const _: () = assert!(COMMIT_BYTES >= 16 * GROUP_MAX, "an epoch holds more than a few groups");
 
 /// Returns the bytes of names in memory, about: not less than there are.
 pub(crate) fn name_bytes(core: &Core) -> i64 {
@@ -30,7 +35,9 @@ pub(crate) fn meta_is_over(core: &Core) -> bool {
 
 /// Returns the bytes logged after which a commit is due.
 pub(crate) fn commit_bytes(core: &Core) -> usize {
-    COMMIT_BYTES.min((core.budget.meta_limit / 8) as usize)
+    let bytes = COMMIT_BYTES.min((core.budget.meta_limit / 8) as usize);
+    debug_assert!(bytes > 0, "each group would be a commit");
+    bytes
 }
 
 /// Notes whether creators have to wait. Called by the background before and after the work that

@@ -58,6 +58,7 @@ impl Core {
         journal: Journal,
         budget: Budget,
     ) -> Core {
+        debug_assert!(options.lanes == 0 || journal.lanes.len() <= options.lanes, "more lanes than wanted");
         Core {
             clock: options.clock.clone().unwrap_or_else(|| Arc::new(Clock::detect())),
             store,
@@ -75,6 +76,7 @@ impl Core {
     pub fn set_persistence(&self, persistence: Weak<dyn Persistence>) {
         let first = self.persistence.set(persistence).is_ok();
         debug_assert!(first, "a volume is opened once");
+        debug_assert!(!self.is_stopped(), "it is served from its opening on");
     }
 
     /// Returns who brings changes to the store; `None` while the volume is being opened, and when
@@ -109,6 +111,7 @@ impl Core {
     /// Has every later call fail with EIO.
     pub fn stop(&self) {
         self.state.store(STOPPED, Ordering::SeqCst);
+        debug_assert!(self.check_alive().is_err(), "who stopped it comes too late, too");
     }
 
     /// Checks that the volume can be changed: EROFS on a read-only one, also one that an error of

@@ -3,13 +3,15 @@
 use super::Core;
 use crate::memfs::Inode;
 use crate::memfs::data::{Cut, DataCtx, PageRead, PageStore, StoreResult};
-use lanefs_format::{Attrs, Ino};
+use lanefs_format::{Attrs, Ino, PAGES_END};
 use lanefs_store::Store;
 use std::ops::Range;
 
 /// The seam's side of the store.
 #[repr(transparent)]
 pub(crate) struct Pages(Store);
+
+const _: () = assert!(size_of::<Pages>() == size_of::<Store>() && align_of::<Pages>() == align_of::<Store>());
 
 impl Pages {
     /// Sees a store as a source of pages.
@@ -19,20 +21,32 @@ impl Pages {
     }
 }
 
+/// Checks a range of pages that file data hands over.
+fn check_pages(ino: Ino, pages: &Range<u64>) {
+    debug_assert!(!ino.is_none(), "pages of no inode");
+    debug_assert!(pages.start <= pages.end, "pages {pages:?} of inode {ino}");
+    debug_assert!(pages.end <= PAGES_END, "pages {pages:?} lie behind the largest file");
+}
+
 impl PageStore for Pages {
     fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> StoreResult<()> {
+        debug_assert!(!pages.is_empty(), "nothing is to be read");
+        check_pages(ino, &(first..first + pages.len() as u64));
         self.0.read_pages(ino, first, pages)
     }
     fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: Option<&Cut<'_>>) -> StoreResult<()> {
+        check_pages(ino, &pages);
         self.0.unmap(lane, ino, pages, cut)
     }
     fn reserve(&self, lane: usize, blocks: u64) -> bool {
+        debug_assert!(blocks <= PAGES_END, "{blocks} blocks for one call");
         self.0.reserve(lane, blocks)
     }
     fn reserve_rewrite(&self, lane: usize) -> bool {
         self.0.reserve_rewrite(lane)
     }
     fn unreserve(&self, lane: usize, blocks: u64) {
+        debug_assert!(blocks <= PAGES_END, "{blocks} blocks of one call");
         self.0.unreserve(lane, blocks);
     }
     fn preallocate(
@@ -42,6 +56,7 @@ impl PageStore for Pages {
         pages: Range<u64>,
         attrs: &dyn Fn() -> Attrs,
     ) -> StoreResult<Option<u64>> {
+        check_pages(ino, &pages);
         if !self.0.has_preallocation() {
             return Ok(None);
         }
@@ -51,13 +66,18 @@ impl PageStore for Pages {
         self.0.has_room(ino, page)
     }
     fn room_in(&self, ino: Ino, pages: Range<u64>) -> StoreResult<u64> {
+        check_pages(ino, &pages);
         self.0.room_in(ino, pages)
     }
     fn next_data(&self, ino: Ino, page: u64) -> StoreResult<Option<u64>> {
-        self.0.next_data(ino, page)
+        let next = self.0.next_data(ino, page)?;
+        debug_assert!(next.is_none_or(|n| n >= page), "{next:?} lies before page {page}");
+        Ok(next)
     }
     fn next_hole(&self, ino: Ino, page: u64) -> StoreResult<Option<u64>> {
-        self.0.next_hole(ino, page)
+        let next = self.0.next_hole(ino, page)?;
+        debug_assert!(next.is_none_or(|n| n >= page), "{next:?} lies before page {page}");
+        Ok(next)
     }
 }
 
@@ -65,6 +85,7 @@ impl PageStore for Pages {
 #[inline]
 pub(crate) fn data_ctx<'a>(core: &'a Core, inode: &'a Inode) -> DataCtx<'a> {
     let lane = core.journal.lanes.mine();
+    debug_assert!(inode.data().is_some(), "inode {} is no file", inode.ino);
     DataCtx {
         pool: &core.memfs.frames,
         store: Pages::of(&core.store),

@@ -2,9 +2,12 @@
 
 use crate::error::Result;
 use crate::memfs::Inode;
+use lanefs_format::BLOCK_SIZE;
 
 /// Bytes by which a file grows before it is written ahead (`persist::ahead`).
 pub(crate) const STEP: u64 = 4 << 20;
+
+const _: () = assert!(STEP.is_power_of_two() && STEP >= BLOCK_SIZE as u64, "steps of whole pages");
 
 /// Brings changes to the store. The caller of each of these holds no lock and no lane unless its
 /// comment allows it, and may wait for a device.

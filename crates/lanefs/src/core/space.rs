@@ -23,6 +23,7 @@ use crate::error::{Result, posix};
 use lanefs_format::BLOCK_SIZE;
 use lanefs_format::dir_bucket::ENTRY_HEADER;
 use lanefs_format::inode::{XATTR_INLINE, XATTR_PER_BLOCK};
+use lanefs_format::{NAME_MAX, XATTR_BLOB_MAX};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of the oplog for each change of a name, at the least.
@@ -32,15 +33,24 @@ const BYTES_A_CHANGE: usize = 64;
 const BLOCKS_A_CHANGE: u64 = 3;
 /// The rounds of the background that a caller waits for at most.
 const ROUNDS: usize = 20;
+/// Blocks that one call promises itself at most, beside an inode's: attributes, a target and a
+/// name.
+const MOST: u64 = 2 * (XATTR_BLOB_MAX / XATTR_PER_BLOCK + 3) as u64;
+
+const _: () = assert!(XATTR_INLINE < XATTR_PER_BLOCK && XATTR_PER_BLOCK < BLOCK_SIZE);
+const _: () = assert!((ENTRY_HEADER + NAME_MAX) * 3 / 2 < BLOCK_SIZE, "a block holds several names");
 
 /// Returns the bytes promised for a name.
 const fn bytes_of(name: &[u8]) -> u64 {
+    debug_assert!(name.len() <= NAME_MAX, "a name that was not checked");
     (ENTRY_HEADER + name.len()) as u64 * 3 / 2
 }
 
 /// Returns the blocks beside the inode's that extended attributes of so many encoded bytes take.
 pub(crate) fn blocks_of_xattrs(bytes: usize) -> u64 {
-    if bytes <= XATTR_INLINE { 0 } else { bytes.div_ceil(XATTR_PER_BLOCK) as u64 }
+    let blocks = if bytes <= XATTR_INLINE { 0 } else { bytes.div_ceil(XATTR_PER_BLOCK) as u64 };
+    debug_assert!(blocks == 0 || blocks as usize * XATTR_PER_BLOCK >= bytes, "{blocks} hold {bytes} bytes");
+    blocks
 }
 
 /// Reserves the block of a new inode. ENOSPC; the caller of the operation tries again when
@@ -60,6 +70,7 @@ pub(crate) fn unreserve_inode(core: &Core) {
 /// comes of it. ENOSPC.
 #[inline]
 pub(crate) fn reserve_name(core: &Core, name: &[u8], blocks: u64) -> Result<u64> {
+    debug_assert!(!name.is_empty(), "a name that was not checked");
     reserve_bytes(core, bytes_of(name) + blocks * BLOCK_SIZE as u64)
 }
 
@@ -77,11 +88,13 @@ pub(crate) fn reserve_blocks(core: &Core, blocks: u64) -> Result<u64> {
 /// Takes bytes of what the lane has promised, and promises more if that is short.
 #[inline]
 fn reserve_bytes(core: &Core, bytes: u64) -> Result<u64> {
+    debug_assert!(bytes <= MOST * BLOCK_SIZE as u64, "{bytes} bytes for one call");
     if bytes == 0 {
         return Ok(0);
     }
     let lane = core.journal.lanes.mine();
     let promise = &core.journal.lanes.shared(lane).promise;
+    promise.check_invariants();
     let left = promise.left.fetch_sub(bytes as i64, Relaxed) - bytes as i64;
     if left < 0 { reserve_more(core, lane, bytes, left) } else { Ok(bytes) }
 }
@@ -89,21 +102,26 @@ fn reserve_bytes(core: &Core, bytes: u64) -> Result<u64> {
 /// Reserves blocks for what is short, `left` bytes below nothing.
 #[cold]
 fn reserve_more(core: &Core, lane: usize, bytes: u64, left: i64) -> Result<u64> {
+    debug_assert!(left < 0, "nothing is short");
     let promise = &core.journal.lanes.shared(lane).promise;
     let blocks = left.unsigned_abs().div_ceil(BLOCK_SIZE as u64);
     if !core.store.reserve_nodes(lane, blocks) {
         promise.left.fetch_add(bytes as i64, Relaxed);
+        promise.check_invariants();
         return posix(libc::ENOSPC);
     }
     promise.left.fetch_add((blocks * BLOCK_SIZE as u64) as i64, Relaxed);
     promise.blocks.fetch_add(blocks, Relaxed);
+    promise.check_invariants();
     Ok(bytes)
 }
 
 /// Gives the bytes that `reserve_name` returned back to the lane.
 pub(crate) fn unreserve_name(core: &Core, bytes: u64) {
+    debug_assert!(bytes <= MOST * BLOCK_SIZE as u64, "{bytes} bytes of one call");
     let promise = &core.journal.lanes.shared(core.journal.lanes.mine()).promise;
     promise.left.fetch_add(bytes as i64, Relaxed);
+    promise.check_invariants();
 }
 
 /// Takes the blocks that a lane promised for names since the last time; the caller counts them in
@@ -142,6 +160,7 @@ pub(crate) fn change_with_space(core: &Core, mut f: impl FnMut() -> Result<bool>
 pub(crate) fn log_needs_fold(core: &Core) -> bool {
     let free = core.store.free_segment_blocks();
     let copies = core.store.metadata_copies();
+    debug_assert!(copies >= 1, "the tree lies nowhere");
     // Relaxed: an estimate.
     let attributes = (1 + copies) * core.budget.xattr_blocks.load(Relaxed);
     if free > core.store.blocks_for_users() / 4 && !core.budget.is_small {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 /// Makes a handle of a claim.
 #[inline]
 fn file(opened: &Opened, claim: Claim<'_>, cred: &Cred, flags: i32) -> File {
+    debug_assert_eq!(opened.anchors.len(), opened.persist.journal.lanes.len(), "a lane without an anchor");
     File::new(Arc::clone(&opened.anchors[claim.lane]), claim, flags, cred)
 }
 

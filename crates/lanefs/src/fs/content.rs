@@ -3,6 +3,7 @@
 use super::{AsPath, Fs};
 use crate::error::{Error, Result};
 use crate::{OpenOptions, SetAttr};
+use lanefs_format::MAX_FILE_SIZE;
 
 impl Fs {
     /// Reads a whole file, as it is while it is read. Errors: those of [`Fs::open`] and
@@ -51,6 +52,7 @@ impl Fs {
                 n => done += n,
             }
         }
+        debug_assert!(done <= MAX_FILE_SIZE, "{done} bytes were copied");
         writer.set_attr(&self.cred, &SetAttr { mode: Some(stat.mode), ..SetAttr::default() })?;
         Ok(done)
     }

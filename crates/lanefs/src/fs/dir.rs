@@ -27,6 +27,7 @@ pub struct Dir {
 impl Dir {
     /// Has the paths of a view begin in an open directory.
     pub(crate) fn new(fs: &Fs, file: File) -> Dir {
+        debug_assert!(file.inode().dir().is_some(), "inode {} was opened as a directory", file.ino());
         let file = Arc::new(file);
         Dir { fs: fs.starting_at(file.clone()), file }
     }
@@ -160,6 +161,7 @@ const BATCH: usize = 128;
 impl ReadDir {
     /// Begins to list an open directory.
     pub(crate) fn new(fs: &Fs, dir: File, path: &[u8]) -> ReadDir {
+        debug_assert!(dir.inode().dir().is_some(), "inode {} was opened as a directory", dir.ino());
         let listing = Listing { fs: fs.clone(), dir, path: path.into() };
         ReadDir { listing: Arc::new(listing), batch: VecDeque::new(), next: Some(0) }
     }
@@ -171,10 +173,12 @@ impl ReadDir {
 
     /// Brings the entries behind a cookie.
     fn bring(&mut self, from: u64) -> Result<()> {
+        debug_assert!(self.batch.is_empty(), "entries would come out of order");
         let (mut last, mut more) = (from, false);
         let batch = &mut self.batch;
         let volume: &Volume = self.listing.fs.volume();
         volume.node_readdir(self.listing.dir.ino(), from, &mut |e| {
+            debug_assert!(e.cookie > last, "an entry of cookie {} comes behind {last}", e.cookie);
             last = e.cookie;
             if e.name != b"." && e.name != b".." {
                 batch.push_back(Entry { name: e.name.into(), kind: e.kind, ino: e.ino });
@@ -182,6 +186,7 @@ impl ReadDir {
             more = batch.len() >= BATCH;
             !more
         })?;
+        debug_assert_eq!(more, self.batch.len() == BATCH, "{} entries", self.batch.len());
         self.next = more.then_some(last);
         Ok(())
     }

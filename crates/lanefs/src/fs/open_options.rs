@@ -24,10 +24,12 @@ impl OpenOptions {
 
     /// Returns the flags that `open(2)` would be given.
     pub(super) fn chosen(&self) -> i32 {
-        match self.flags & libc::O_ACCMODE {
+        let flags = match self.flags & libc::O_ACCMODE {
             libc::O_ACCMODE => self.flags & !libc::O_ACCMODE | libc::O_RDONLY,
             _ => self.flags,
-        }
+        };
+        debug_assert_ne!(flags & libc::O_ACCMODE, libc::O_ACCMODE, "no access mode is left");
+        flags
     }
 
     /// Sets the access mode.
@@ -39,6 +41,7 @@ impl OpenOptions {
             (false, false) => libc::O_ACCMODE,
         };
         self.flags = self.flags & !libc::O_ACCMODE | m;
+        debug_assert_eq!((self.has_read(), self.has_write()), (read, write), "{:o}", self.flags);
         self
     }
 

@@ -119,6 +119,7 @@ impl Fs {
         // A stack of its own: trees may be deeper than that of a thread.
         let mut open = vec![(Vec::new(), ReadDir::new(self, top, b""))];
         loop {
+            debug_assert!(open.iter().skip(1).all(|(name, _)| !name.is_empty()), "a level without a name");
             let Some((_, level)) = open.last_mut() else { return self.rmdir(path) };
             let Some(entry) = level.next().transpose()? else {
                 let name = open.pop().map(|(name, _)| name).unwrap_or_default();
@@ -128,6 +129,7 @@ impl Fs {
                 continue;
             };
             let (parent, name) = (level.dir().ino(), entry.file_name().into_vec());
+            debug_assert!(name != b"." && name != b"..", "a listing leaves the dots out");
             if entry.file_type().is_dir() {
                 match self.open_child(level.dir(), &name) {
                     Ok(dir) => {

@@ -26,6 +26,7 @@ pub(crate) fn set_attr(
     if let Some(size) = set.size {
         content::truncate(core, inode, size)?;
     }
+    debug_assert!(set.size.is_none() || inode.data().is_some(), "inode {} has no content", inode.ino);
     // Behind what may take long: others' changes meanwhile are not followed by an earlier time.
     let now = coarse_realtime_ns();
     let chown = set.uid.is_some() || set.gid.is_some();
@@ -38,6 +39,7 @@ pub(crate) fn set_attr(
     });
     let drops = mode.is_none() && (chown || set.kill_priv || set.size.is_some() && !cred.is_root());
     let drops = drops && inode.kind != FileKind::Dir;
+    debug_assert!(mode.is_none_or(|m| FileKind::from_mode(m) == Some(inode.kind)), "chmod changes the kind");
     let drop = drops.then_some(perm::without_privilege as fn(u32) -> u32);
     rights::set_rights(core, inode, &Rights { mode, uid: set.uid, gid: set.gid, drop });
     let at = |t: Option<SetTime>| {
@@ -126,6 +128,7 @@ fn check_flags(inode: &Inode, set: &SetAttr, through_handle: bool) -> Result<()>
 /// Checks a chown(2): the superuser may do anything; an owner may hand the file to a group of
 /// theirs.
 fn check_chown(inode: &Inode, cred: &Cred, set: &SetAttr) -> Result<()> {
+    debug_assert!(set.uid.is_some() || set.gid.is_some(), "no owner is changed");
     if cred.is_root() || cred.prechecked {
         return Ok(());
     }

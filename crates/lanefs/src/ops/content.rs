@@ -48,6 +48,8 @@ pub(crate) fn read_data(
     let ctx = page_store::data_ctx(core, inode);
     let read =
         if kept { data.read_uncached(&ctx, off, buf, ahead) } else { data.read(&ctx, off, buf, ahead) };
+    debug_assert!(!read.as_ref().is_ok_and(|n| *n > buf.len()), "{read:?} bytes of {}", buf.len());
+    debug_assert!(!matches!(read, Ok(1..)) || off < MAX_FILE_SIZE, "there is nothing at {off}");
     read
 }
 
@@ -80,10 +82,12 @@ pub(crate) fn write_data(
     // to be dirty are not written back, and one write may be larger than all the frames there
     // are.
     let unit = core.memfs.frames.unit() * BLOCK_SIZE;
+    debug_assert!(unit >= BLOCK_SIZE, "a write would not come to an end");
     let mut done = 0;
     while done < buf.len() || done == 0 {
         let at = offset.saturating_add(done as u64);
         let part = &buf[done..buf.len().min(done + unit - at as usize % BLOCK_SIZE)];
+        debug_assert!(part.len() <= unit && part.is_empty() == buf.is_empty(), "a part of {}", part.len());
         match write_part(core, inode, data, Some(at), part, writer, done == 0) {
             Err(e) if done == 0 => return Err(e),
             // The writer gets the error when it comes back for the rest.
@@ -91,6 +95,7 @@ pub(crate) fn write_data(
             // After a part the rest is asked for: what is deleted frees space, and if nothing
             // does, that call fails.
             Ok((_, n)) => {
+                debug_assert!(n <= part.len(), "{n} bytes of {} were written", part.len());
                 done += n;
                 if n == 0 {
                     break;
@@ -131,6 +136,9 @@ fn write_part(
         }
         None => with_pages_written(core, || append_part(core, data, &ctx, buf))?,
     };
+    debug_assert!(w.bytes <= buf.len(), "{} bytes of {} were written", w.bytes, buf.len());
+    debug_assert!(w.bytes > 0 || !w.extended, "the file grew by nothing");
+    debug_assert!(w.bytes == 0 || at + w.bytes as u64 <= MAX_FILE_SIZE, "{} bytes at {at}", w.bytes);
     if w.bytes > 0 {
         let flags = if w.extended { DATASYNC } else { 0 };
         if writer.keeps_times {
@@ -171,6 +179,7 @@ fn append_part(core: &Core, data: &FileData, ctx: &DataCtx<'_>, buf: &[u8]) -> R
 /// Sets the size of a file.
 #[inline]
 pub(crate) fn truncate(core: &Core, inode: &Inode, size: u64) -> Result<()> {
+    debug_assert!(size <= MAX_FILE_SIZE, "EFBIG comes first");
     let Some(data) = inode.data() else { return posix(libc::EINVAL) };
     if data.size() == size && !data.has_room_behind() {
         // Nothing but the times changes, which the caller sees to. (A write that extends the
@@ -242,6 +251,7 @@ pub(crate) fn allocate(
     if !writer.keeps_times {
         drop_privilege(core, inode, writer.privileged);
     }
+    debug_assert!(offset + len <= MAX_FILE_SIZE, "EFBIG comes first");
     let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     let ctx = page_store::data_ctx(core, inode);
     let cut = Cut { size: None, time: None, attrs: &|| inode.attrs() };

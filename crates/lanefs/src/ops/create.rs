@@ -13,7 +13,7 @@ use crate::memfs::{Body, Inode, data::FileData};
 use crate::ops::resolve;
 use crate::{Cred, FileKind, Ino};
 use crossbeam_epoch::Guard;
-use lanefs_format::record::Effect;
+use lanefs_format::record::{Effect, NEW_XATTRS_MAX};
 use lanefs_format::{Attrs, INLINE_MAX, SYMLINK_MAX, inode_flags};
 use lanefs_sync::clock::coarse_realtime_ns;
 use std::sync::atomic::Ordering;
@@ -40,7 +40,18 @@ pub(crate) struct Spec<'a> {
 impl Spec<'_> {
     /// Returns the blocks it takes beside the inode's own.
     fn blocks(&self) -> u64 {
+        self.check_invariants();
         u64::from(self.target.len() > INLINE_MAX) + blocks_of_xattrs(self.xattrs.len())
+    }
+
+    /// Checks that one inode can be all of this.
+    fn check_invariants(&self) {
+        let is_link = self.kind == FileKind::Symlink;
+        debug_assert_eq!(is_link, !self.target.is_empty(), "a target of {} bytes", self.target.len());
+        debug_assert!(self.target.len() <= SYMLINK_MAX, "a target of {} bytes", self.target.len());
+        debug_assert!(self.xattrs.len() <= NEW_XATTRS_MAX, "attributes of {} bytes", self.xattrs.len());
+        let is_device = matches!(self.kind, FileKind::Char | FileKind::BlockDev);
+        debug_assert!(is_device || self.rdev == 0, "{:?} is no device", self.kind);
     }
 }
 
@@ -53,6 +64,9 @@ pub(crate) enum Made<'g> {
 
 /// Returns the effect that makes an inode.
 pub(crate) fn born<'a>(ino: Ino, parent: Ino, a: &Attrs, target: &'a [u8], logged: bool) -> Effect<'a> {
+    debug_assert!(!ino.is_none() && ino != parent, "inode {ino} in {parent}");
+    debug_assert!(a.kind().is_some(), "recovery takes the kind from the mode {:o}", a.mode);
+    debug_assert!(a.generation > 0, "inode {ino} would be no use of its number");
     Effect::New {
         ino,
         parent,
@@ -84,6 +98,7 @@ pub(crate) fn make<'g>(
         return Ok(Made::Exists(parent, FileKind::Dir));
     }
     let hash = hash_name(core.memfs.hash_key, name);
+    debug_assert!(hash & HASH_ENDS == 0, "{hash:#x} is no place in a directory");
     let mut turn = 0;
     loop {
         // Step 0: everything that can fail or wait, without a lock.
@@ -134,6 +149,10 @@ pub(crate) fn make<'g>(
     }
 }
 
+/// The bits of a cookie that no hash of a name has: the top one, and those that tell names of one
+/// hash apart.
+const HASH_ENDS: u64 = 1 << 63 | 7;
+
 /// Makes a new inode with its number, not yet visible to anybody.
 pub(crate) fn fresh_inode(
     core: &Core,
@@ -142,6 +161,8 @@ pub(crate) fn fresh_inode(
     parent: &Inode,
     spec: &Spec<'_>,
 ) -> Result<(Box<Inode>, Attrs)> {
+    debug_assert_eq!(parent.kind, FileKind::Dir, "what is made in inode {}", parent.ino);
+    spec.check_invariants();
     let (ino, generation) = op.number()?;
     let (mode, uid, gid) = perm::born(parent, cred, spec.mode, spec.kind);
     let now = coarse_realtime_ns();
@@ -174,6 +195,8 @@ pub(crate) fn fresh_inode(
         inode.xattrs.publish(&inode.xattrs.lock(), x, &crossbeam_epoch::pin());
         inode.set(HAS_XATTRS);
     }
+    debug_assert_eq!(spec.xattrs.is_empty(), !inode.has(HAS_XATTRS), "they were encoded by this crate");
+    debug_assert_eq!(inode.size() == size, spec.kind != FileKind::Dir, "{} bytes", inode.size());
     Ok((inode, attrs))
 }
 
@@ -197,6 +220,8 @@ fn enter<'g>(
     guard: &'g Guard,
 ) -> Option<&'g Inode> {
     let core = op.core;
+    debug_assert!(pinode.dir().is_some_and(|d| std::ptr::eq(d, pdir)), "another inode's directory");
+    debug_assert!(inode.born == 0 && inode.ino != pinode.ino, "inode {} is new", inode.ino);
     let leaf = pdir.lock(hash, guard).make_room(hash, || core.journal.folded());
     let (old, cookie) = leaf.place(hash, entry.name.as_slice());
     let state = pdir.state.load(Ordering::SeqCst);
@@ -207,6 +232,7 @@ fn enter<'g>(
         op.give_back(inode.ino);
         return None;
     };
+    debug_assert_eq!(cookie & !7, hash, "the name would not be found under its hash");
     // Relaxed: nobody else has the inode yet.
     inode.lanes.store(1 << (op.lane & 63), Ordering::Relaxed);
     pdir.named_by(hash, op.lane, 0);
@@ -216,6 +242,7 @@ fn enter<'g>(
     pdir.named_by(hash, op.lane, v.epoch);
     let ino = inode.ino;
     let inode = core.memfs.inodes.insert(inode, guard);
+    debug_assert_eq!(inode.born, v.epoch, "another inode has the number {ino}");
     let name = match old {
         Some(e) => {
             e.touch(v.epoch, op.lane);
@@ -277,7 +304,9 @@ pub(crate) fn make_unnamed<'g>(
     let v = op.version(0);
     inode.epoch.store(v.epoch, Ordering::Relaxed);
     inode.born = v.epoch;
+    let ino = inode.ino;
     let inode = core.memfs.inodes.insert(inode, guard);
+    debug_assert_eq!(inode.born, v.epoch, "another inode has the number {ino}");
     let new = born(inode.ino, Ino::NONE, &attrs, b"", core.is_ordered());
     if spec.xattrs.is_empty() {
         op.append(v, &[new]);
@@ -293,6 +322,7 @@ pub(crate) fn make_unnamed<'g>(
 
 /// Hands a file without a name to the reaper, once its handle holds it.
 pub(crate) fn note_unnamed(core: &Core, inode: &Inode) {
+    debug_assert!(inode.born > 0, "inode {} was made in this mount", inode.ino);
     let mut op = Op::begin(core);
     let epoch = core.journal.epochs.current();
     op.log.orphans.push((epoch, inode.ino));

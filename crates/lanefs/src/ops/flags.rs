@@ -27,6 +27,7 @@ pub(crate) fn set_inode_flags(core: &Core, cred: &Cred, inode: &Inode, flags: u3
     if flags & !ALL != 0 {
         return posix(libc::EOPNOTSUPP);
     }
+    debug_assert!(was & !ALL == 0, "flags {was:#x} of inode {}", inode.ino);
     if was == flags {
         return Ok(());
     }

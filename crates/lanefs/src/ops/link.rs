@@ -74,6 +74,7 @@ pub(crate) fn link(
             relax(&mut turn);
             continue;
         };
+        debug_assert_eq!(cookie & !7, hash, "the name would not be found under its hash");
         inode.named_by(op.lane, 0);
         pdir.named_by(hash, op.lane, 0);
         if let Err(e) = add_link(inode) {
@@ -81,6 +82,7 @@ pub(crate) fn link(
             return Err(e);
         }
         let v = op.version(leaf.last_ts());
+        debug_assert!(v.epoch >= inode.born, "inode {} has a name before it was made", inode.ino);
         inode.named_by(op.lane, v.epoch);
         pdir.named_by(hash, op.lane, v.epoch);
         match old {
@@ -113,6 +115,7 @@ pub(crate) fn link(
 /// to stay without.
 #[inline]
 fn add_link(inode: &Inode) -> Result<()> {
+    debug_assert_ne!(inode.kind, FileKind::Dir, "directory {} gets another name", inode.ino);
     // SeqCst, as the count of `lose_link` and the reaper's look: behind the lane's bit.
     let mut links = inode.nlink.load(SeqCst);
     loop {

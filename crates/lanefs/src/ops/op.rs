@@ -29,6 +29,8 @@ impl<'v> Op<'v> {
         if lane >= core.journal.lanes_in_use() {
             core.journal.take_into_use(lane);
         }
+        debug_assert!(lane == mine || lane == 0, "operations log to their own lane, or all to one");
+        debug_assert!(lane <= usize::from(u16::MAX), "a version names lane {lane}");
         let mut log = core.journal.lanes.lock(lane);
         if log.make_room() || core.budget.is_small && log.is_time() {
             // Relaxed: a hint of the lane's own threads.
@@ -53,16 +55,23 @@ impl<'v> Op<'v> {
     /// Returns a version of an epoch, behind the lane's last one and above `floor`.
     fn version_in(&self, epoch: u64, floor: u64) -> Version {
         let ts = self.core.clock.now().max(self.log.last_ts + 1).max(floor + 1);
+        debug_assert!(ts > self.log.last_ts && ts > floor, "{ts} is not behind what it depends on");
+        debug_assert!(epoch > self.core.journal.committed(), "epoch {epoch} cannot be committed");
         Version { epoch, ts, lane: self.lane as u16 }
     }
 
     /// Appends the operation's group to the lane's log: step 6.
     pub fn append(&mut self, version: Version, effects: &[Effect<'_>]) {
+        debug_assert!(!effects.is_empty(), "an operation without effect");
+        debug_assert_eq!(usize::from(version.lane), self.lane, "a version of another lane");
+        debug_assert!(version.ts > self.log.last_ts, "the lane's timestamps go back");
+        debug_assert!(version.epoch > self.core.journal.committed(), "its epoch is durable without it");
         let promised = space::take_promised(self.core, self.mine);
         if promised > 0 {
             self.log.promise(version.epoch, promised);
         }
         self.log.append(version, effects);
+        debug_assert_eq!(self.log.last_ts, version.ts);
     }
 
     /// Takes a fresh inode number, with its generation.
@@ -73,11 +82,20 @@ impl<'v> Op<'v> {
                 found => found,
             };
             if let Some(n) = number {
+                self.check_number(n);
                 return if n.0.0 < crate::memfs::table::MAX_INO { Ok(n) } else { posix(libc::ENOSPC) };
             }
             let c = self.core.journal.numbers.supply();
             self.log.numbers.refill(c);
         }
+    }
+
+    /// Checks that a number that is given out names no inode (`persist::reaper`, 4).
+    fn check_number(&self, (ino, generation): (Ino, u32)) {
+        let memfs = &self.core.memfs;
+        debug_assert!(!ino.is_none() && generation > 0, "number {ino}, generation {generation}");
+        debug_assert!(!memfs.dead.lock().contains(&ino), "the end of inode {ino} is not folded");
+        debug_assert!(memfs.inodes.peek(ino, &crossbeam_epoch::pin()).is_none(), "inode {ino} is in memory");
     }
 
     /// Gives back a number that was taken and not used.
@@ -89,6 +107,7 @@ impl<'v> Op<'v> {
 
     /// Puts a directory on this lane's dirty list unless the stripe of `hash` is on some lane's.
     pub fn dirty_dir(&mut self, inode: &Inode, dir: &Dir, hash: u64) {
+        debug_assert!(inode.dir().is_some_and(|d| std::ptr::eq(d, dir)), "another inode's directory");
         if dir.mark_changed(hash) {
             self.log.dirty.push(inode.ino);
         }

@@ -31,6 +31,8 @@ fn wanted(flags: i32) -> u32 {
     if flags & libc::O_TRUNC != 0 {
         m |= W;
     }
+    debug_assert!(m & !(R | W) == 0 && m != 0, "a file is opened for {m}");
+    debug_assert!(!writes(flags) || m & W != 0, "writing needs no permission");
     m
 }
 
@@ -46,6 +48,7 @@ pub(crate) struct Claim<'c> {
 impl<'c> Claim<'c> {
     /// Keeps the slot for a handle, which gives it back.
     pub fn keep(self) -> (&'c Inode, usize) {
+        debug_assert!(!self.inode.has(EVICTED), "inode {} is claimed", self.inode.ino);
         let kept = (self.inode, self.slot);
         std::mem::forget(self);
         kept
@@ -62,6 +65,7 @@ impl Drop for Claim<'_> {
 #[inline]
 pub(crate) fn claim<'c>(core: &'c Core, inode: &'c Inode) -> Result<Claim<'c>> {
     let lane = core.journal.lanes.mine();
+    debug_assert!(!inode.ino.is_none(), "0 marks a free slot");
     let slot = core.journal.lanes.shared(lane).slots.take(inode.ino);
     let claim = Claim { core, inode, lane, slot };
     // SeqCst: after the slot's store (persist::reaper, 3).
@@ -87,6 +91,7 @@ pub(crate) fn open<'c>(
             Err(Error::Posix(libc::ESTALE)) if !inode.has(FREED) => {}
             Err(e) => return Err(e),
             Ok(claim) => {
+                debug_assert_eq!(claim.inode.ino, ino, "another inode was found");
                 if flags & libc::O_TRUNC != 0 && inode.kind == FileKind::File {
                     let set = SetAttr { size: Some(0), ..Default::default() };
                     attr::set_attr(core, cred, inode, &set, true)?;
@@ -137,6 +142,7 @@ pub(crate) fn create<'c>(
     flags: i32,
     guard: &'c Guard,
 ) -> Result<(Claim<'c>, bool)> {
+    debug_assert_eq!(spec.kind, FileKind::File, "open(2) makes files");
     for _ in 0..TURNS {
         match create::make(core, cred, parent, name, spec, guard)? {
             Made::New(inode) => match claim(core, inode) {

@@ -11,6 +11,9 @@ pub(crate) const R: u32 = 4;
 pub(crate) const W: u32 = 2;
 pub(crate) const X: u32 = 1;
 
+const _: () = assert!(R == libc::R_OK as u32 && W == libc::W_OK as u32 && X == libc::X_OK as u32);
+const _: () = assert!(libc::S_IRUSR == R << 6 && libc::S_IXGRP == X << 3 && libc::S_IWOTH == W);
+
 /// Returns an error of POSIX, in short.
 fn err<T>(errno: i32) -> Result<T> {
     Err(Error::Posix(errno))
@@ -20,6 +23,7 @@ fn err<T>(errno: i32) -> Result<T> {
 /// [`W`]; EACCES unless the mode bits allow `mask`.
 #[inline]
 pub(crate) fn check(inode: &Inode, cred: &Cred, mask: u32) -> Result<()> {
+    debug_assert!(mask & !(R | W | X) == 0, "{mask:o} is no permission");
     // For everybody, and before the mode, as Linux has it. A kernel in front of us knows nothing of
     // flags.
     if mask & W != 0 && inode.has_flag(IMMUTABLE) {
@@ -62,6 +66,7 @@ pub(crate) fn check_flags(inode: &Inode) -> Result<()> {
 /// Checks that the caller may remove or replace `victim` in `dir`: EACCES without write permission;
 /// EPERM in another's sticky directory, and where the flags of one of the two forbid it.
 pub(crate) fn check_removal(dir: &Inode, victim: &Inode, cred: &Cred) -> Result<()> {
+    debug_assert_eq!(dir.kind, FileKind::Dir, "names of inode {}", dir.ino);
     check(dir, cred, W | X)?;
     if dir.has_flag(APPEND) {
         return err(libc::EPERM);
@@ -77,6 +82,7 @@ pub(crate) fn check_removal(dir: &Inode, victim: &Inode, cred: &Cred) -> Result<
 /// and itself to subdirectories. Who is not in that group makes no setgid program; of a prechecked
 /// caller, whose groups are not known here, that has been seen to.
 pub(crate) fn born(dir: &Inode, cred: &Cred, mode: u32, kind: FileKind) -> (u32, u32, u32) {
+    debug_assert_eq!(dir.kind, FileKind::Dir, "inode {} hands nothing on", dir.ino);
     let mut mode = (mode & 0o7777) | kind.mode_bits();
     let mut gid = cred.gid;
     if dir.mode() & libc::S_ISGID != 0 {
@@ -91,6 +97,7 @@ pub(crate) fn born(dir: &Inode, cred: &Cred, mode: u32, kind: FileKind) -> (u32,
             mode &= !libc::S_ISGID;
         }
     }
+    debug_assert_eq!(FileKind::from_mode(mode), Some(kind), "mode {mode:o}");
     (mode, cred.uid, gid)
 }
 
@@ -101,6 +108,8 @@ pub(crate) fn without_privilege(mode: u32) -> u32 {
     if m & libc::S_IXGRP != 0 {
         m &= !libc::S_ISGID;
     }
+    debug_assert!(m & !mode == 0 && m & libc::S_ISUID == 0, "{mode:o} became {m:o}");
+    debug_assert_eq!(m & 0o1777, mode & 0o1777, "a write takes nothing but privilege");
     m
 }
 

@@ -10,6 +10,7 @@ use crate::ops::resolve;
 use crate::stat::NodeEntry;
 use crate::{FileKind, Ino};
 use crossbeam_epoch::Guard;
+use lanefs_format::dir_bucket::COLLISION_BITS;
 use std::sync::atomic::Ordering;
 
 /// Cookies of `.` and `..`; every name's is larger.
@@ -17,6 +18,8 @@ const DOT: u64 = 1;
 const DOTDOT: u64 = 2;
 /// The largest cookie that a name can have.
 const LAST: u64 = (1 << 63) - 1;
+
+const _: () = assert!(0 < DOT && DOT < DOTDOT && DOTDOT < 1 << COLLISION_BITS, "hashes are not 0");
 
 /// Hands the entries behind `cookie` to `f` in cookie order until it returns false. A name that
 /// exists throughout is handed over exactly once; one that comes or goes meanwhile may or may not
@@ -53,6 +56,10 @@ pub(crate) fn read_dir(
                     Step::End => return Ok(()),
                     Step::NotLoaded(c) => resolve::load_bucket(core, inode, dir, c, guard)?,
                     Step::Next(next) => {
+                        debug_assert!(next > at, "a listing goes back from {at} to {next}");
+                        debug_assert!(out.is_sorted_by(|a, b| a.0 < b.0), "entries out of order");
+                        debug_assert!(out.first().is_none_or(|e| e.0 > at), "an entry comes twice");
+                        debug_assert!(out.last().is_none_or(|e| e.0 <= next), "an entry would come again");
                         for &(cookie, ino, kind, name) in &out {
                             if !f(NodeEntry { ino, kind, name, cookie }) {
                                 return Ok(());

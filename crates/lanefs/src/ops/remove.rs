@@ -51,7 +51,18 @@ pub(crate) fn look_up_name<'g>(core: &Core, parent: Ino, name: &[u8], guard: &'g
             },
         };
         let seen = Seen { pinode, pdir, hash, target };
+        seen.check_invariants();
         return Ok(seen);
+    }
+}
+
+impl Seen<'_> {
+    /// Checks that the parts belong together.
+    fn check_invariants(&self) {
+        let dir = self.pinode.dir();
+        debug_assert!(dir.is_some_and(|d| std::ptr::eq(d, self.pdir)), "another inode's directory");
+        let own = self.target.filter(|t| t.0.ino == self.pinode.ino);
+        debug_assert!(own.is_none_or(|t| std::ptr::eq(t.0, self.pinode)), "an inode is in memory twice");
     }
 }
 
@@ -90,9 +101,11 @@ pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: 
             relax(&mut turn);
             continue;
         };
+        debug_assert_eq!(e.cookie & !7, s.hash, "the name lies under another hash");
         victim.named_by(op.lane, 0);
         s.pdir.named_by(s.hash, op.lane, 0);
         let v = op.version(leaf.last_ts());
+        debug_assert!(v.epoch >= victim.born, "inode {} loses a name before it was made", victim.ino);
         victim.named_by(op.lane, v.epoch);
         s.pdir.named_by(s.hash, op.lane, v.epoch);
         let cookie = e.cookie;
@@ -110,6 +123,7 @@ pub(crate) fn unlink(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: 
 
 /// Takes a link from a file; without any left it is an orphan.
 pub(crate) fn lose_link(op: &mut Op<'_>, victim: &Inode, epoch: u64, now: i64) {
+    debug_assert!(epoch > op.core.journal.folded(), "the loss of epoch {epoch} is logged just now");
     // SeqCst: pairs with the compare-exchange of link(2), which refuses an inode without names, and
     // with the reaper's look.
     if victim.nlink.fetch_sub(1, SeqCst) == 1 {
@@ -170,6 +184,7 @@ pub(crate) fn rmdir(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &
         };
         victim.named_by(op.lane, 0);
         s.pdir.named_by(s.hash, op.lane, 0);
+        debug_assert_eq!(vdir.state.load(SeqCst), DYING, "names may be added to it");
         let v = op.version(leaf.last_ts().max(highest));
         victim.named_by(op.lane, v.epoch);
         s.pdir.named_by(s.hash, op.lane, v.epoch);
@@ -188,6 +203,8 @@ pub(crate) fn rmdir(core: &Core, cred: &Cred, parent: Ino, name: &[u8], guard: &
 
 /// Retires a directory that was closed by [`close_empty`] and has lost its name.
 pub(crate) fn retire_dir(op: &mut Op<'_>, victim: &Inode, vdir: &Dir, epoch: u64, now: i64) {
+    debug_assert_eq!(vdir.state.load(SeqCst), DYING, "directory {} was not closed", victim.ino);
+    debug_assert!(victim.dir().is_some_and(|d| std::ptr::eq(d, vdir)), "another inode's directory");
     victim.set_times(None, None, Some(now));
     victim.nlink.store(0, SeqCst);
     vdir.state.store(DEAD, SeqCst);

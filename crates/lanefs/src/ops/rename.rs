@@ -46,6 +46,7 @@ impl How {
         if flags & !known != 0 || exchange && (noreplace || how.whiteout) {
             return posix(libc::EINVAL);
         }
+        debug_assert!(!how.exchange || !how.whiteout, "both leave something in the old place");
         Ok(how)
     }
 }
@@ -137,6 +138,8 @@ pub(crate) fn rename(
         }
         remove::check_dir_alive(s.pdir)?;
         remove::check_dir_alive(t.pdir)?;
+        debug_assert!(from != to, "a name is moved onto itself");
+        debug_assert!(!dir_moves || core.memfs.move_lock.is_locked(), "O7: another move may come between");
         // What replaces a name takes no space, so that a full volume can still replace files.
         let promised = match t.target {
             None if whiteout => space::reserve_name(core, to.1, 0)?,
@@ -280,7 +283,9 @@ fn try_rename(
         false => None,
     };
     let r = rename_locked(&mut op, attempt, unflushed, &mut left, guard);
+    debug_assert!(left.is_none() || !matches!(r, Ok(Tried::Done)), "the whiteout was not left");
     if let Some(inode) = left {
+        debug_assert_eq!(inode.born, 0, "the log makes inode {}", inode.ino);
         // Nobody has seen it.
         op.give_back(inode.ino);
     }
@@ -318,6 +323,9 @@ fn rename_locked(
         return Ok(Tried::Moved);
     }
     let Some(cookie) = cookie else { return posix(libc::ENOSPC) };
+    debug_assert_eq!(cookie & !7, t.hash, "the new name would not be found under its hash");
+    debug_assert_eq!(src.cookie & !7, s.hash, "the old name lies under another hash");
+    debug_assert!(!exchange || there.is_some(), "there is nothing to exchange");
     let mut floor = pair.a().last_ts().max(pair.b().last_ts());
     let victim = t.target.filter(|_| !exchange);
     if let Some(d) = victim.and_then(|v| v.0.dir()) {
@@ -336,7 +344,9 @@ fn rename_locked(
     if unflushed && !rights::owe_content(core, moved) {
         return Ok(Tried::Commit);
     }
+    debug_assert!(!unflushed || op.log.seals_ahead == 0, "a seal has come by the lane's list");
     let v = op.version(floor);
+    debug_assert!(v.epoch >= moved.born, "inode {} moves before it was made", moved.ino);
     for c in others.into_iter().flatten() {
         c.named_by(op.lane, v.epoch);
     }
@@ -349,6 +359,7 @@ fn rename_locked(
         inode.born = v.epoch;
         core.memfs.inodes.insert(inode, guard)
     });
+    debug_assert!(left.is_none_or(|inode| inode.born == v.epoch), "another inode has the number");
     // From here to the end of the scope lookups of either name wait.
     pair.raise();
     match dst {
@@ -380,6 +391,7 @@ fn rename_locked(
             Effect::Clr { dir: from.0, cookie: src_cookie, name: from.1, old: moved.ino, kind }
         }
     };
+    debug_assert!(v.ts > pair.a().last_ts().max(pair.b().last_ts()), "the keys' timestamps go back");
     pair.a().stamp(v.epoch, v.ts);
     pair.b().stamp(v.epoch, v.ts);
     let mut effects = smallvec::SmallVec::<[Effect<'_>; 4]>::from_slice(&[set, back]);
@@ -388,6 +400,7 @@ fn rename_locked(
     }
     let across = from.0 != to.0;
     if across && kind == FileKind::Dir {
+        debug_assert!(core.memfs.move_lock.is_locked(), "O7: a directory moves beside another");
         // Release: who finds the new parent finds the names that were changed before.
         moved.parent.store(to.0.0, Release);
         effects.push(Effect::Parent { ino: moved.ino, parent: to.0 });
@@ -399,6 +412,7 @@ fn rename_locked(
         c.parent.store(from.0.0, Release);
         effects.push(Effect::Parent { ino: c.ino, parent: from.0 });
     }
+    debug_assert!(!effects.spilled(), "{} effects", effects.len());
     op.append(v, &effects);
     if unflushed {
         op.log.replaced.push(moved.ino);
@@ -423,6 +437,7 @@ fn after_rename(
     epoch: u64,
     now: i64,
 ) {
+    debug_assert!(epoch > op.core.journal.folded(), "the rename was logged just now");
     let is_dir = |x: Option<(&Inode, FileKind)>| i32::from(x.is_some_and(|x| x.1 == FileKind::Dir));
     let (m, v) = (is_dir(s.target), is_dir(t.target));
     s.pinode.note_change(s.pdir, src_cookie, now, if how.exchange { v - m } else { -m });

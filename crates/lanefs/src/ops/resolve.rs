@@ -21,6 +21,9 @@ const MAX_LINKS: u32 = 40;
 /// The longest path, in bytes.
 const PATH_MAX: usize = 4095;
 
+const _: () = assert!(PATH_MAX + 1 == libc::PATH_MAX as usize, "as Linux, which counts the NUL");
+const _: () = assert!(lanefs_format::SYMLINK_MAX <= PATH_MAX, "a link can be walked");
+
 /// The place to which a path leads.
 pub(crate) struct Resolved<'p> {
     /// The directory that holds the last component.
@@ -43,6 +46,14 @@ impl Resolved<'_> {
             libc::ENOENT
         })
     }
+
+    /// Checks that a walk stopped at a component, or at the directory where it began.
+    fn check_invariants(&self) {
+        debug_assert!(!self.name.contains(&b'/'), "several components are left");
+        debug_assert!(!matches!(&*self.name, b"." | b".."), "a walk goes through these");
+        let itself = Some((self.parent, FileKind::Dir));
+        debug_assert!(!self.name.is_empty() || self.target == itself, "a path without a name");
+    }
 }
 
 /// The components of a path, without empty ones and `.`.
@@ -57,6 +68,7 @@ impl<'p> Components<'p> {
             let path = &self.0[start..];
             let (name, rest) = path.split_at(path.iter().position(|b| *b == b'/').unwrap_or(path.len()));
             self.0 = rest;
+            debug_assert!(!name.is_empty() && !name.contains(&b'/'), "no component");
             if name != b"." {
                 return Some(name);
             }
@@ -105,6 +117,7 @@ pub(crate) fn find<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g In
 #[inline]
 pub(crate) fn find_dir<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<(&'g Inode, &'g Dir)> {
     let c = find(core, ino, guard)?;
+    debug_assert_eq!(c.ino, ino, "another inode lies in its place");
     c.dir().map(|d| (c, d)).ok_or(Error::Posix(libc::ENOTDIR))
 }
 
@@ -153,12 +166,15 @@ fn load<'g>(core: &Core, ino: Ino, guard: &'g Guard) -> Result<&'g Inode> {
     if !image.xattrs.is_empty() {
         inode.set(HAS_XATTRS);
     }
+    debug_assert!(inode.born == 0 && !inode.has_dirty(), "inode {ino} is as the store has it");
     core.journal.count_inodes(1);
     if ino.0 & 255 == 255 && memory::meta_is_over(core) {
         memory::update_throttle(core);
         core.wake_persistence();
     }
+    let made = std::ptr::from_ref(&*inode);
     let inode = core.memfs.inodes.insert(inode, guard);
+    debug_assert!(std::ptr::eq(made, inode), "two loaded inode {ino} at a time");
     Ok(inode)
 }
 
@@ -185,6 +201,8 @@ pub(crate) fn lookup(
 /// Brings the folded bucket that covers `cookie` into memory. The caller holds no lock.
 #[cold]
 pub(crate) fn load_bucket(core: &Core, inode: &Inode, dir: &Dir, cookie: u64, guard: &Guard) -> Result<()> {
+    debug_assert!(inode.dir().is_some_and(|d| std::ptr::eq(d, dir)), "another inode's directory");
+    debug_assert!(cookie < 1 << 63, "{cookie:#x} is no place in a directory");
     let mut turn = 0;
     loop {
         core.check_alive()?;
@@ -224,6 +242,7 @@ pub(crate) fn load_all(core: &Core, inode: &Inode, dir: &Dir, guard: &Guard) -> 
             Step::End => return Ok(()),
             Step::Next(_) if !out.is_empty() => return Ok(()),
             Step::Next(n) => {
+                debug_assert!(n > at, "a listing goes back from {at} to {n}");
                 at = n;
             }
             Step::NotLoaded(c) => load_bucket(core, inode, dir, c, guard)?,
@@ -236,7 +255,10 @@ pub(crate) fn link_target(inode: &Inode) -> Result<Vec<u8>> {
     match &inode.body {
         // The kind first: a file's body lies on a line that extending it writes.
         _ if inode.kind != FileKind::Symlink => posix(libc::EINVAL),
-        Body::Link(t) => Ok(t.to_vec()),
+        Body::Link(t) => {
+            debug_assert!((1..=lanefs_format::SYMLINK_MAX).contains(&t.len()), "a link of {} bytes", t.len());
+            Ok(t.to_vec())
+        }
         _ => posix(libc::EINVAL),
     }
 }
@@ -270,12 +292,16 @@ pub(crate) fn resolve<'p>(
     last: Last,
     guard: &Guard,
 ) -> Result<Resolved<'p>> {
+    debug_assert!(!way.start.is_none(), "a walk begins nowhere");
     if way.path.len() <= PATH_MAX
         && let Some(r) = plain::walk_plain(core, cred, way, last, guard)
     {
+        r.check_invariants();
         return Ok(r);
     }
-    resolve_at(core, cred, way.start, way.path, last, &mut 0, guard)
+    let r = resolve_at(core, cred, way.start, way.path, last, &mut 0, guard);
+    r.iter().for_each(Resolved::check_invariants);
+    r
 }
 
 /// Walks a path that begins in `start` if it is relative; `links` counts the symbolic links that
@@ -374,6 +400,7 @@ pub(crate) type At<'a> = (Ino, &'a [u8]);
 
 /// Begins to watch the moment at which these names are looked at.
 pub(crate) fn watch<'g>(core: &Core, names: &[At<'_>], guard: &'g Guard) -> Result<Moment<'g>> {
+    debug_assert!((1..=2).contains(&names.len()), "{} names at one moment", names.len());
     let mut watched = smallvec::SmallVec::<[_; 2]>::new();
     for (parent, name) in names {
         watched.push((find_dir(core, *parent, guard)?.1, hash_name(core.memfs.hash_key, name)));

@@ -59,7 +59,8 @@ pub(crate) struct Held<'c>(&'c Inode);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.held.fetch_sub(1, Release);
+        let before = self.0.held.fetch_sub(1, Release);
+        debug_assert!(before > 0, "the rights of inode {} were held by nobody", self.0.ino);
     }
 }
 
@@ -81,6 +82,7 @@ pub(crate) fn hold_rights(inode: &Inode) -> Held<'_> {
 /// Returns whether the rights of an inode have to stay as they are for now (5, 6). The caller holds
 /// `attr_lock`, and waits without it ([`wait_for_rights`]).
 pub(crate) fn rights_stay(inode: &Inode) -> bool {
+    debug_assert!(inode.attr_lock.begin_read().is_none(), "a rename may come between");
     inode.owed.load(Relaxed) > 0 || inode.held.load(Relaxed) > 0
 }
 
@@ -133,6 +135,7 @@ pub(crate) struct Rights {
 
 /// Changes mode and owner.
 pub(crate) fn set_rights(core: &Core, inode: &Inode, r: &Rights) {
+    debug_assert!(r.mode.is_none() || r.drop.is_none(), "a mode that was asked for is taken as it is");
     if !core.is_ordered() {
         return inode.set_owner_mode(r.mode, r.uid, r.gid, r.drop, false);
     }
@@ -153,6 +156,7 @@ pub(crate) fn try_rights(
     acls: Option<&[u8]>,
     publish: impl FnOnce(),
 ) -> bool {
+    debug_assert!(core.is_ordered(), "a relaxed volume logs no rights");
     let mut op = Op::begin(core);
     let _l = inode.attr_lock.guard();
     if rights_stay(inode) {
@@ -160,6 +164,9 @@ pub(crate) fn try_rights(
     }
     inode.named_by(op.lane, 0);
     let v = op.version(inode.rights_ts());
+    debug_assert!(v.ts > inode.rights_ts(), "1: timestamps go back");
+    debug_assert!(v.epoch >= inode.rights_epoch.load(Acquire), "1: epochs go back");
+    debug_assert!(v.epoch >= inode.born, "its NEW is of a later epoch");
     inode.named_by(op.lane, v.epoch);
     inode.set_owner_mode(r.mode, r.uid, r.gid, r.drop, true);
     publish();

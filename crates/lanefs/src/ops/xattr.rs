@@ -12,6 +12,7 @@ use crate::memfs::xattr::{XATTR_NAME_MAX, XATTR_VALUE_MAX, Xattrs};
 use crate::ops::rights;
 use crate::{Cred, FileKind};
 use crossbeam_epoch::Guard;
+use lanefs_format::XATTR_BLOB_MAX;
 use lanefs_format::record::NEW_XATTRS_MAX;
 use lanefs_format::xattrs::{self, ACL_PREFIX};
 use lanefs_sync::clock::coarse_realtime_ns;
@@ -74,6 +75,13 @@ fn check(inode: &Inode, cred: &Cred, name: &[u8], write: bool) -> Result<()> {
 /// The longest ACL: a new directory gets the default one twice, with its name in one group.
 const ACL_MAX: usize = 3800;
 
+const _: () = assert!(
+    Xattrs::bytes(ACCESS_ACL, &[0; ACL_MAX]) + Xattrs::bytes(DEFAULT_ACL, &[0; ACL_MAX]) <= NEW_XATTRS_MAX,
+    "a new directory's two ACLs"
+);
+const _: () = assert!(XATTR_VALUE_MAX + XATTR_NAME_MAX < XATTR_BLOB_MAX, "one attribute fits");
+const _: () = assert!(DEFAULT_ACL.len() <= XATTR_NAME_MAX && XATTR_NAME_MAX <= u8::MAX as usize);
+
 /// Encodes the attributes that a new inode of this kind has from the start. ENOSPC if the group
 /// that makes the inode cannot hold them.
 pub(crate) fn first(cred: &Cred, kind: FileKind, list: &[(&[u8], &[u8])]) -> Result<Vec<u8>> {
@@ -102,6 +110,8 @@ pub(crate) fn first(cred: &Cred, kind: FileKind, list: &[(&[u8], &[u8])]) -> Res
     if all.encoded().len() > NEW_XATTRS_MAX {
         return posix(libc::ENOSPC);
     }
+    debug_assert!(Xattrs::decode(all.encoded()).is_some(), "the new inode would lose them");
+    debug_assert_eq!(all.names().count() == 0, list.is_empty(), "{} were given", list.len());
     Ok(all.encoded().to_vec())
 }
 
@@ -136,6 +146,7 @@ fn change_xattrs(
     name: &[u8],
     f: impl Fn(&Xattrs) -> std::result::Result<Xattrs, i32>,
 ) -> Result<()> {
+    debug_assert!((1..=XATTR_NAME_MAX).contains(&name.len()), "a name that was not checked");
     let guard = crossbeam_epoch::pin();
     let none = Xattrs::default();
     loop {
@@ -152,6 +163,7 @@ fn change_xattrs(
             inode.xattrs.publish(&l, new, &guard);
             return Ok(());
         }
+        debug_assert!(xattrs::acls(new.encoded()).is_some(), "they were encoded by this crate");
         let acls = xattrs::acls(new.encoded()).unwrap_or_default();
         let publish = || inode.xattrs.publish(&l, new, &guard);
         if rights::try_rights(core, inode, &Rights::default(), Some(&acls), publish) {
@@ -250,6 +262,7 @@ pub(crate) fn remove_xattr(core: &Core, cred: &Cred, inode: &Inode, name: &[u8])
     let lane = core.journal.lanes.mine();
     let all = blocks * core.store.metadata_copies();
     if let Some(got) = (0..all).find(|_| !core.store.reserve_rewrite(lane)) {
+        debug_assert!(got < all, "{got} of {all} blocks, and no more are needed");
         core.store.unreserve(lane, got);
         return Ok(false);
     }
@@ -269,6 +282,7 @@ pub(crate) fn remove_xattr(core: &Core, cred: &Cred, inode: &Inode, name: &[u8])
 /// Gives the store attributes that take `blocks` of their own, so that the checkpoint which
 /// gives the promise back is the one that writes them.
 fn hand_over_xattrs(core: &Core, inode: &Inode, changed: bool, blocks: u64) {
+    debug_assert!(blocks > 0, "attributes within the inode are promised nothing");
     if changed
         && let Some(persistence) = core.persistence()
         && let Err(e) = persistence.write_attributes(inode)

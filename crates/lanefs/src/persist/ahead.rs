@@ -13,11 +13,12 @@
 //! brings more writes back first: else each of these pages takes a frame, mostly one that the
 //! system has to clear before its first use.
 
+use crate::core::STEP;
 use crate::memfs::Inode;
 use crate::persist::Persist;
 use crate::persist::capture::{For, With};
 use crate::persist::writeback;
-use lanefs_format::Ino;
+use lanefs_format::{BLOCK_SIZE, Ino};
 use lanefs_sync::lock::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +32,8 @@ const TURN: usize = 4096;
 
 /// Files whose growth is counted, at most.
 const GROWN: usize = 256;
+
+const _: () = assert!((TURN * BLOCK_SIZE) as u64 >= STEP, "a turn writes as much as a step");
 
 /// The files that wait for the thread.
 #[derive(Default)]
@@ -46,11 +49,20 @@ struct Queue {
 impl Queue {
     /// Puts a file at the end, unless it waits already; returns whether it did not.
     fn add(&mut self, ino: Ino) -> bool {
+        debug_assert!(!ino.is_none(), "no inode has grown");
         let is_new = !self.files.contains(&ino);
         if is_new {
             self.files.push_back(ino);
         }
+        self.check_invariants();
         is_new
+    }
+
+    /// Checks the bounds of what is kept.
+    fn check_invariants(&self) {
+        debug_assert!(self.grown.len() <= GROWN, "{} files are counted", self.grown.len());
+        let ends = (self.files.front(), self.files.back());
+        debug_assert!(self.files.len() < 2 || ends.0 != ends.1, "a file waits twice");
     }
 }
 
@@ -70,6 +82,7 @@ impl Ahead {
     fn next(&self) -> Option<Ino> {
         let mut q = self.queue.lock();
         loop {
+            q.check_invariants();
             if q.stop {
                 return None;
             }
@@ -102,6 +115,7 @@ pub(super) fn start_ahead(persist: &Arc<Persist>) -> std::io::Result<()> {
     let (weak, ahead) = (Arc::downgrade(persist), persist.ahead.clone());
     let t = std::thread::Builder::new().name("lanefs-ahead".into()).spawn(move || run(&weak, &ahead))?;
     let before = persist.ahead.thread.lock().replace(t);
+    debug_assert!(before.is_none(), "a volume has one such thread");
     drop(before);
     Ok(())
 }
@@ -135,6 +149,7 @@ fn hand_over(persist: &Persist, ino: Ino) -> u32 {
         drop(q);
         ahead.wake.notify_one();
     }
+    debug_assert!(steps > 0, "it has grown by this one");
     steps
 }
 
@@ -163,6 +178,7 @@ fn is_written(persist: &Persist, ino: Ino) {
 
 /// Writes back a turn of a file; returns how many pages that is.
 fn write_back_grown<'c>(persist: &Persist, inode: &'c Inode, l: MutexGuard<'c, ()>) -> usize {
+    debug_assert!(inode.data().is_some(), "inode {} has no pages", inode.ino);
     is_written(persist, inode.ino);
     let written = writeback::write_back_inode(persist, inode, l, For::Later, With::Nothing, TURN)
         .unwrap_or_else(|e| {
@@ -178,6 +194,7 @@ fn write_back_grown<'c>(persist: &Persist, inode: &'c Inode, l: MutexGuard<'c, (
 /// Writes file after file, as the thread, until that is stopped or the volume is gone.
 fn run(weak: &Weak<Persist>, ahead: &Ahead) {
     while let Some(ino) = ahead.next() {
+        debug_assert!(!ahead.is_busy(), "the volume was let go of");
         ahead.busy.store(true, Ordering::SeqCst);
         let Some(persist) = weak.upgrade() else { return };
         if persist.check_alive().is_err() {
@@ -186,6 +203,7 @@ fn run(weak: &Weak<Persist>, ahead: &Ahead) {
         write_ahead(&persist, ino);
         drop(persist);
         ahead.busy.store(false, Ordering::SeqCst);
+        debug_assert!(!crossbeam_epoch::is_pinned(), "the thread keeps the collector from going on");
     }
 }
 

@@ -34,6 +34,11 @@ pub(super) const QUIET_BYTES: usize = 4 << 20;
 /// The time since the last checkpoint after which that is.
 pub(super) const QUIET_AFTER: Duration = Duration::from_secs(5);
 
+const _: () = assert!(BUSY_TICK.as_millis() < TICK.as_millis());
+const _: () = assert!(TICK.as_millis() < QUIET_AFTER.as_millis(), "a quiet time spans several rounds");
+const _: () = assert!(QUIET_AFTER.as_millis() < CHECKPOINT_AFTER.as_millis(), "else it would never be due");
+const _: () = assert!((QUIET_BYTES as u64) < LOG_LIMIT, "else the log would be too long before");
+
 /// The background thread and what it shares with those who wake it. On lines of its own: the
 /// allocator would put beside it what has other writers.
 #[derive(Default)]
@@ -91,6 +96,7 @@ impl Background {
         {
             let _ = t.join();
         }
+        debug_assert!(!self.is_running(), "who waits for a round would wait in vain");
     }
 }
 
@@ -105,6 +111,7 @@ pub(crate) fn start_background(persist: &Arc<Persist>) -> Result<()> {
         .spawn(move || run(&weak, &background))
         .map_err(|e| crate::Error::Posix(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
     let before = persist.background.thread.lock().replace(t);
+    debug_assert!(before.is_none(), "a volume has one such thread");
     drop(before);
     ahead::start_ahead(persist).map_err(|e| crate::Error::Posix(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
     Ok(())
@@ -246,6 +253,7 @@ fn write_back_old(persist: &Persist, age: Duration) {
 fn run(weak: &Weak<Persist>, background: &Background) {
     loop {
         let Some(persist) = weak.upgrade() else { return };
+        debug_assert!(!crossbeam_epoch::is_pinned(), "a round keeps the collector from going on");
         if persist.background.stop.load(Ordering::SeqCst) {
             return;
         }

@@ -65,14 +65,17 @@ pub(crate) fn write_back_held(
     with: With<'_>,
     max: usize,
 ) -> Result<usize> {
+    debug_assert!(inode.sync_lock.is_locked(), "the lock that is held is another inode's");
     if inode.has(ENDED) {
         // The store may have folded its end: it would take it for a new inode.
         persist.flush.lock().durable(inode.ino);
         return Ok(0);
     }
+    debug_assert!(!inode.has(SYNCING), "another writeback of inode {} is under way", inode.ino);
     // Before any mark goes: see `Inode::is_synced`.
     inode.set(SYNCING);
     let durable = what_for.is_durable();
+    debug_assert!(durable || matches!(with, With::Nothing), "no flush would cover the names");
     // The store gets all attributes of what it does not know yet.
     let data_only = what_for == For::DataSync && inode.data().is_some() && inode.has(STORED);
     debug_assert!(!durable || max == usize::MAX, "the last round would be missing");
@@ -111,6 +114,7 @@ pub(crate) fn write_back_held(
         let scope = (durable, data_only);
         match capture_round(persist, inode, scope, &mut under_way, was, with, (&mut from, most)) {
             Ok((pages, more)) => {
+                debug_assert!(pages <= most, "{pages} pages, {most} were wanted");
                 written += pages;
                 if !more || written >= max {
                     break Ok(written);
@@ -126,6 +130,7 @@ pub(crate) fn write_back_held(
         // Its marks may have been taken with those of pages that were captured.
         persist.journal.dirty_inode(inode, 0);
     }
+    debug_assert!(under_way || durable, "a write that is not durable is under way until it ends");
     if !durable || under_way && r.is_err() {
         persist.flush.lock().ended(inode.ino);
     } else if owed && r.is_ok() {
@@ -151,6 +156,7 @@ fn capture_round(
     let Some(data) = inode.data() else {
         let (attrs, pages) = (inode.attrs(), Vec::new());
         let u = InodeUpdate { ino: inode.ino, attrs, size_only: false, xattrs, pages, reserved: 0 };
+        debug_assert!(!data_only, "fdatasync of what has no content writes all attributes");
         if rights::rights_pending(persist, inode) {
             return Err(RIGHTS_PENDING);
         }
@@ -170,11 +176,14 @@ fn capture_round(
         *under_way = true;
     }
     let numbers = piece::numbers(&captured.pages);
+    debug_assert!(durable || *under_way, "`unsynced` does not know of the write");
+    debug_assert!(numbers.first().is_none_or(|p| *p >= *from), "pages {numbers:?} from {from} on");
     // But for the page in which the file ends: it must not be missing where a later round makes
     // the file longer (SEMANTICS F3).
     *from = numbers
         .last()
         .map_or(*from, |p| (p + 1).min(file.attrs.size / lanefs_format::BLOCK_SIZE as u64).max(*from));
+    debug_assert!(numbers.first().is_none_or(|p| *from >= *p), "the round made no headway");
     // Names go with the last round: none of the data may be missing when they count.
     let with = if more { With::Nothing } else { with };
     let r = submit_with(persist, durable, file.update(xattrs, captured.pages), with);
@@ -182,6 +191,7 @@ fn capture_round(
         file.failed();
     }
     file.finish(&numbers, r.is_ok());
+    debug_assert!(captured.skipped == 0 || n < max, "pages were left out for others");
     if captured.skipped > 0 && r.is_ok() {
         // The rest stays dirty; whoever asked for durability gets the error.
         persist.journal.dirty_inode(inode, 0);
@@ -192,6 +202,7 @@ fn capture_round(
 
 /// Hands the update of an inode to the store, and what becomes durable with it.
 fn submit_with(persist: &Persist, durable: bool, update: InodeUpdate, with: With<'_>) -> Result<()> {
+    debug_assert!(durable || matches!(with, With::Nothing), "names in a batch that is not flushed");
     let groups = if let With::Groups(g) = with { g.to_vec() } else { Vec::new() };
     let t = Transaction { lane: persist.journal.lanes.mine(), durable, groups, inodes: vec![update] };
     match with {

@@ -57,7 +57,9 @@ pub(crate) fn checkpoint(persist: &Persist) -> Result<u64> {
 /// more either; returns how many leaves were looked at. A directory is gone over when it has
 /// lost half as many names as it had leaves then: else one name would cost a walk through all.
 fn tidy(persist: &Persist, thinned: &mut HashMap<Ino, Thinned>) -> usize {
+    debug_assert!(persist.checkpointing.is_locked(), "a checkpoint may fold more meanwhile");
     for (dir, names) in std::mem::take(&mut persist.journal.backlog.lock().thinned) {
+        debug_assert!(names > 0, "directory {dir} lost nothing");
         thinned.entry(dir).or_default().lost += names;
     }
     let folded = persist.journal.folded();
@@ -71,6 +73,7 @@ fn tidy(persist: &Persist, thinned: &mut HashMap<Ino, Thinned>) -> usize {
         // Its mark of use stays as it is.
         let Some(dir) = persist.memfs.inodes.peek(*ino, &guard).and_then(Inode::dir) else { return false };
         let done = dir.tidy(folded, &guard);
+        debug_assert!(done.in_use <= done.looked_at as u64, "{done:?} of directory {ino}");
         persist.budget.count_names_gone(done.freed);
         looked_at += done.looked_at;
         // What is not folded is there the next time, as lost.
@@ -84,6 +87,7 @@ fn tidy(persist: &Persist, thinned: &mut HashMap<Ino, Thinned>) -> usize {
 /// Tries to make a checkpoint. `stale`: it failed because a lane came into use between what has to
 /// be done before the seal and the seal.
 fn try_checkpoint(persist: &Persist, stale: &mut bool) -> Result<u64> {
+    debug_assert!(persist.checkpointing.is_locked(), "one checkpoint at a time");
     let replaced = replaced::flush_replaced(persist)?;
     commit::free_space_for_epoch(persist, &replaced, false)?;
     let moment = persist.flush.lock().moment();
@@ -94,8 +98,10 @@ fn try_checkpoint(persist: &Persist, stale: &mut bool) -> Result<u64> {
             *stale = true;
             return Err(StoreError::Invalid("a lane came into use; the checkpoint begins again".into()));
         };
+        debug_assert!(epoch <= persist.journal.committed(), "only what is durable is folded");
         // What a checkpoint folded that failed behind its fold is in the store's memory.
         let folded = persist.store.folded_epoch();
+        debug_assert!(folded <= epoch, "epoch {folded} was folded, and {epoch} is handed over");
         let backlog = persist.journal.backlog.lock();
         // Later epochs may be committed by now.
         let waiting = backlog.groups.iter().filter(|c| c.epoch > folded && c.epoch <= epoch);
@@ -114,6 +120,7 @@ fn try_checkpoint(persist: &Persist, stale: &mut bool) -> Result<u64> {
     // What creations reserved has been written and charged by the fold.
     persist.store.unreserve_nodes(persist.journal.lanes.mine(), promised);
     forget_dead(persist, done.epoch);
+    debug_assert!(done.freed.iter().all(|f| !f.0.is_none()), "a number that is never given out");
     persist.journal.numbers.freed(&done.freed);
     for _ in 0..SCAN {
         let Some(chunk) = persist.journal.numbers.scan_next() else { break };
@@ -125,6 +132,7 @@ fn try_checkpoint(persist: &Persist, stale: &mut bool) -> Result<u64> {
 
 /// Forgets the inodes whose end has been folded: their numbers may be given out again.
 fn forget_dead(persist: &Persist, folded: u64) {
+    debug_assert!(folded <= persist.journal.committed(), "epoch {folded} is folded, and not durable");
     let ended = {
         let mut reaper = persist.reaper.lock();
         // What is folded is committed: no inode with one of these numbers is left behind.
@@ -133,7 +141,8 @@ fn forget_dead(persist: &Persist, folded: u64) {
     };
     let mut dead = persist.memfs.dead.lock();
     for ino in ended {
-        dead.remove(&ino);
+        let was_there = dead.remove(&ino);
+        debug_assert!(was_there, "number {ino} was given out before its end was folded");
     }
     let left = dead.len();
     dead.shrink_to(left * 2);

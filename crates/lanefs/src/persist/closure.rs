@@ -85,7 +85,11 @@ pub(crate) fn of(persist: &Persist, ino: Ino, is_dir: bool, guard: &Guard) -> Cl
             }
         }
         if !grew {
+            debug_assert!(!is_dir || order.len() >= 2, "1: a directory's names are seeds, too");
+            debug_assert!(found.todo.is_empty(), "4: the search is not over");
             let Found { bytes, taken, replaced, .. } = found;
+            debug_assert!(taken.len() <= MAX_GROUPS && bytes.len() <= MAX_BYTES, "5: beyond the caps");
+            debug_assert!(replaced.len() <= 2 * taken.len(), "two files change places at most");
             return Closure::Groups { bytes, taken, replaced };
         }
         // Another pass over everything: what was appended meanwhile is found now (invariant 4).
@@ -113,10 +117,13 @@ fn visit(persist: &Persist, (subject, only_new): Wanted, found: &mut Found, guar
                 return;
             }
             buf.extend_index();
+            debug_assert_eq!(buf.unindexed(), 0, "a group about it would not be found");
             let epoch = buf.epoch;
+            debug_assert!(epoch > committed, "the groups of epoch {epoch} are durable");
             let places: Vec<Place> = buf.about(subject).collect();
             for place in places {
                 let id = (lane, epoch, place);
+                debug_assert!(buf.at(place).is_some(), "the index names a place without a group");
                 let Some(g) = buf.at(place) else { continue };
                 if found.have.contains(&id) {
                     continue;
@@ -139,6 +146,7 @@ fn visit(persist: &Persist, (subject, only_new): Wanted, found: &mut Found, guar
                 added = true;
             }
         });
+        found.check_invariants();
         if too_much || found.taken.len() > MAX_GROUPS || found.bytes.len() > MAX_BYTES {
             return None;
         }
@@ -147,6 +155,13 @@ fn visit(persist: &Persist, (subject, only_new): Wanted, found: &mut Found, guar
 }
 
 impl Found {
+    /// Checks that each group is there once, and that its bytes are.
+    fn check_invariants(&self) {
+        debug_assert_eq!(self.taken.len(), self.have.len(), "a group was taken twice");
+        debug_assert_eq!(self.taken.is_empty(), self.bytes.is_empty(), "bytes of no group");
+        debug_assert!(self.taken.last().is_none_or(|t| self.have.contains(t)), "it would be taken again");
+    }
+
     /// Adds a group and what it pulls; returns false if it must not travel in an fsync.
     fn take(&mut self, g: &lanefs_format::record::Group<'_>) -> bool {
         self.bytes.extend_from_slice(g.bytes);
@@ -207,6 +222,7 @@ pub(crate) fn mark_durable(persist: &Persist, taken: &[(usize, u64, Place)]) {
     let mut i = 0;
     while i < taken.len() {
         let lane = taken[i].0;
+        debug_assert!(lane < persist.journal.lanes.len(), "a group of lane {lane}");
         let end = i + taken[i..].iter().take_while(|t| t.0 == lane).count();
         persist.journal.lanes.lock(lane).each_pending(&mut |buf| {
             for &(_, epoch, place) in &taken[i..end] {

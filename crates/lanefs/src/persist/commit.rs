@@ -79,6 +79,10 @@ impl Begun<'_> {
     /// Writes them, and publishes what can be. Returns how the transaction went that came with the
     /// last one, if it went. Whoever needs the epoch waits for it then ([`wait_committed`]).
     pub fn finish(mut self) -> Option<Result<()>> {
+        debug_assert!(self.left || self.writes.is_empty(), "epochs are written, and none is begun");
+        debug_assert!(!self.with || !self.writes.is_empty(), "a transaction goes with an empty epoch");
+        debug_assert!(self.writes.len() <= 2, "{} epochs found no space", self.writes.len());
+        debug_assert!(self.writes.is_sorted_by(|a, b| a.0 < b.0), "epochs are placed in order");
         if !self.left {
             return None;
         }
@@ -108,7 +112,9 @@ impl Backlog {
     /// Notes that an epoch in flight is on the media.
     fn flushed(&mut self, epoch: u64, written: EpochWritten) {
         let place = self.in_flight.iter_mut().find(|f| f.epoch == epoch);
+        debug_assert!(place.is_some(), "epoch {epoch} was written, and is not in flight");
         if let Some(f) = place {
+            debug_assert!(!f.flushed && f.written.is_none(), "epoch {epoch} was written twice");
             (f.flushed, f.written) = (true, Some(written));
         }
     }
@@ -125,6 +131,7 @@ pub(crate) fn seal_and_commit(persist: &Persist) -> crate::Result<u64> {
             Err(StoreError::NoSpace) if tries < TRIES => tries += 1,
             Ok(None) => {}
             Ok(Some(epoch)) => {
+                debug_assert!(persist.journal.committed() >= epoch, "it was waited for");
                 return Ok(epoch);
             }
             Err(e) => return Err(e.into()),
@@ -169,6 +176,7 @@ pub(super) fn commit_with(
         }
         (begun, epoch)
     };
+    debug_assert!(!begun.with, "no transaction was handed over");
     begun.finish();
     let Some(epoch) = epoch? else { return Ok(None) };
     wait_committed(persist, epoch)?;
@@ -185,6 +193,9 @@ pub(super) fn begin_commit<'v>(
     replaced: &ReplacedFlushed<'_>,
     with: Option<&mut Transaction>,
 ) -> (Begun<'v>, Result<Option<u64>>) {
+    debug_assert!(persist.journal.backlog.is_locked(), "1: epochs are placed in order");
+    debug_assert!(replaced.lanes <= persist.journal.lanes_in_use(), "a lane went out of use");
+    backlog.check_invariants();
     let mut begun = Begun { persist, writes: SmallVec::new(), left: false, with: false };
     let sealed = (|| {
         persist.store.healthy()?;
@@ -201,23 +212,31 @@ pub(super) fn begin_commit<'v>(
         place(persist, backlog, &mut begun, with)?;
         Ok(Some(epoch))
     })();
+    backlog.check_invariants();
+    debug_assert!(sealed.as_ref().is_err() || backlog.sealed.is_none(), "4: it stays where it failed");
     (begun, sealed)
 }
 
 /// Ends the running epoch and takes its groups.
 fn seal(persist: &Persist, backlog: &mut Backlog, replaced: &ReplacedFlushed<'_>) -> Result<u64> {
+    debug_assert!(!replaced.is_sealed(), "the announcement was for another seal");
     let mut taken: Vec<Sealed> = Vec::new();
     let epoch = persist.journal.epochs.seal(&persist.journal.lanes, replaced.lanes, |_, log, e| {
         log.committed(persist.journal.committed());
+        debug_assert!(log.seals_ahead > 0, "the seal was not announced");
         log.seals_ahead -= 1;
         log.thinned.drain(..).for_each(|lost| note_lost(&mut backlog.thinned, lost));
         taken.extend(log.take(e));
     });
     replaced.sealed();
+    backlog.check_next(epoch);
+    debug_assert!(epoch > persist.journal.committed(), "epoch {epoch} was committed before it ended");
+    debug_assert!(taken.len() <= replaced.lanes, "a lane has two buffers of epoch {epoch}");
     let mut chunks: Vec<Arc<Vec<u8>>> = Vec::new();
     let mut promised = 0;
     for s in &taken {
         let b = s.lock();
+        debug_assert_eq!(b.epoch, epoch, "a lane gave another epoch's groups");
         chunks.extend_from_slice(b.chunks());
         promised += b.promised;
     }
@@ -243,14 +262,18 @@ fn place<'v>(
     } else {
         let part = Some(persist.options.commit_part).filter(|n| *n > 0).unwrap_or(PART);
         let parts = parts(&sealed.groups, part, persist.journal.lanes.len());
+        debug_assert!(!parts.is_empty(), "groups are in no part");
+        debug_assert!(with.as_ref().is_none_or(|t| t.durable), "it is flushed with the epoch");
         begun.with = with.is_some();
         persist.store.begin_epoch(sealed.epoch, parts, with).inspect_err(|_| begun.with = false)?
     };
     let Some(Unfinished { epoch, promised, .. }) = backlog.sealed.take() else { return Ok(()) };
+    debug_assert!(write.is_some() || !begun.with, "the transaction was not begun with an empty epoch");
     let flushed = write.is_none();
     // Where the store finds the epoch empty nothing of it is to be folded.
     let groups = write.as_ref().map_or_else(Vec::new, |w| w.groups());
     backlog.in_flight.push_back(InFlight { epoch, groups, promised, flushed, written: None });
+    backlog.check_invariants();
     begun.left = true;
     begun.writes.extend(write.map(|w| (epoch, w)));
     Ok(())
@@ -285,6 +308,7 @@ pub(super) fn lock_commit(persist: &Persist) -> MutexGuard<'_, Backlog> {
 /// Waits until an epoch is committed that has its places, or that somebody else was to give its
 /// places.
 pub(super) fn wait_committed(persist: &Persist, epoch: u64) -> Result<()> {
+    debug_assert!(epoch < persist.journal.epochs.current(), "epoch {epoch} is not sealed");
     for _ in 0..LOOKS {
         if persist.journal.committed() >= epoch {
             return persist.store.healthy();
@@ -306,6 +330,7 @@ pub(super) fn wait_committed(persist: &Persist, epoch: u64) -> Result<()> {
 
 /// Cuts encoded groups into parts of at least `part` bytes at group boundaries.
 fn parts(bytes: &[u8], part: usize, lanes: usize) -> Vec<(usize, Vec<u8>)> {
+    debug_assert!(part > 0 && lanes > 0, "parts of {part} bytes for {lanes} lanes");
     let mut out = Vec::new();
     let mut start = 0;
     let mut at = 0;
@@ -319,6 +344,8 @@ fn parts(bytes: &[u8], part: usize, lanes: usize) -> Vec<(usize, Vec<u8>)> {
     if at > start {
         out.push((out.len() % lanes, bytes[start..at].to_vec()));
     }
+    debug_assert_eq!(out.iter().map(|p| p.1.len()).sum::<usize>(), bytes.len(), "groups are left out");
+    debug_assert!(out.iter().rev().skip(1).all(|p| p.1.len() >= part), "a part before the last is small");
     out
 }
 

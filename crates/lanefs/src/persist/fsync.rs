@@ -76,6 +76,7 @@ fn fsync_ordered(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()
         true => inode.epoch.load(Ordering::SeqCst).min(pending),
         false => pending,
     };
+    debug_assert!(target <= pending, "a call that has not returned is waited for");
     if persist.journal.committed() >= target {
         return sync_inode(persist, inode, data_only, With::Nothing);
     }
@@ -87,11 +88,15 @@ fn fsync_ordered(persist: &Persist, inode: &Inode, data_only: bool) -> Result<()
     }
     sync_inode(persist, inode, data_only, With::Names(&names))?;
     names.finish()?;
+    debug_assert!(persist.journal.committed() >= target, "names of epoch {target} are pending");
     Ok(())
 }
 
 /// Makes durable what is not of an inode, and names with it; if there is nothing, neither.
 fn sync_inode(persist: &Persist, inode: &Inode, data_only: bool, with: With<'_>) -> Result<()> {
+    let is_ordered = persist.is_ordered();
+    debug_assert!(is_ordered || !matches!(with, With::Names(_)), "a relaxed volume waits for no epoch");
+    debug_assert!(!is_ordered || !matches!(with, With::Groups(_)), "names out of the order of the calls");
     let alone = !matches!(with, With::Groups(g) if !g.is_empty());
     let wanted = if data_only { DATASYNC | UNSYNCED } else { DIRTY | XATTR_DIRTY | UNSYNCED | DATASYNC };
     if alone && inode.is_synced(wanted, data_only) {

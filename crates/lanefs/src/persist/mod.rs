@@ -105,6 +105,7 @@ impl Persist {
     /// Puts it around the core of a volume that was opened just now, with segments of
     /// `segment_blocks` blocks.
     pub fn new(core: Core, report: OpenReport, segment_blocks: u32) -> Persist {
+        debug_assert!(segment_blocks > 0, "a round writes no page");
         Persist {
             core,
             checkpointing: Default::default(),

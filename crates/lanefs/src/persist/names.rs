@@ -27,6 +27,8 @@ pub(crate) struct Names<'v> {
 impl<'v> Names<'v> {
     /// Begins to wait for the names up to an epoch: frees what its seal needs.
     pub(super) fn new(persist: &'v Persist, target: u64) -> Result<Names<'v>> {
+        debug_assert!(target <= persist.journal.epochs.current(), "epoch {target} is to come");
+        debug_assert!(persist.is_ordered(), "an fsync of a relaxed volume takes a closure");
         persist.store.watch_metadata(persist.journal.lanes.mine())?;
         let replaced = replaced::flush_replaced(persist)?;
         commit::free_space_for_epoch(persist, &replaced, false)?;
@@ -68,6 +70,7 @@ impl PendingNames for Names<'_> {
 
     /// Makes a transaction durable, and begins the epoch with it (3), unless somebody has (4).
     fn submit(&self, mut t: Transaction) -> Result<()> {
+        debug_assert!(t.durable && t.groups.is_empty(), "it shares the flush of the epoch, not its batch");
         let small = t.inodes.iter().map(|u| u.pages.len()).sum::<usize>() <= RIDES;
         if small && let Some((begun, _)) = self.begin(Some(&mut t)) {
             match begun.finish() {

@@ -7,7 +7,7 @@ use crate::memfs::Inode;
 use crate::memfs::data::{Captured, DataCtx, FileData, WritebackGuard};
 use crate::memfs::marks::STORED;
 use crate::ops::rights::{self, RIGHTS_PENDING};
-use lanefs_format::{Attrs, Block};
+use lanefs_format::{Attrs, BLOCK_SIZE, Block};
 use lanefs_store::{InodeUpdate, Transaction};
 
 /// The most pages captured at once; fewer where segments are small, so that a round needs few of
@@ -16,6 +16,8 @@ pub(crate) const MAX_PAGES: usize = 1024;
 
 /// The most pages of an inode that goes with an epoch.
 pub(super) const RIDES: usize = 32;
+
+const _: () = assert!(RIDES < MAX_PAGES, "what rides fits in one round");
 
 /// A file that is written back, under its writeback lock. All of its pieces carry the attributes of
 /// one moment: in whatever order the store takes them, the inode ends with these.
@@ -36,12 +38,15 @@ impl<'a> Writing<'a> {
     /// Waits for a writeback of the file that is under way, then takes its attributes.
     pub fn begin(persist: &'a Persist, inode: &'a Inode, data: &'a FileData, data_only: bool) -> Writing<'a> {
         let ctx = page_store::data_ctx(persist, inode);
+        debug_assert!(inode.sync_lock.is_locked(), "a writeback of inode {} without its lock", inode.ino);
+        debug_assert!(inode.data().is_some_and(|d| std::ptr::eq(d, data)), "another file's content");
         let lock = data.lock_writeback();
         let was_stored = data_only || inode.set(STORED) & STORED != 0;
         let attrs = match data_only {
             true => Attrs { mode: inode.kind.mode_bits(), size: data.size(), ..Attrs::default() },
             false => inode.attrs(),
         };
+        debug_assert_eq!(attrs.kind(), Some(inode.kind), "the store takes the kind from the mode");
         Writing { persist, inode, data, ctx, lock, data_only, attrs, was_stored }
     }
 
@@ -49,6 +54,7 @@ impl<'a> Writing<'a> {
     /// captured, and it is to be done anew when the inode's rights are committed.
     pub fn capture(&self, max: usize, from: u64) -> Result<Captured> {
         let captured = self.data.capture(&self.ctx, &self.lock, max, from..u64::MAX, self.attrs.size);
+        self.check_captured(&captured, max);
         if rights::rights_pending(self.persist, self.inode) {
             self.finish(&numbers(&captured.pages), false);
             return Err(RIGHTS_PENDING);
@@ -56,8 +62,18 @@ impl<'a> Writing<'a> {
         Ok(captured)
     }
 
+    /// Checks that captured pages are such as the store takes them.
+    fn check_captured(&self, captured: &Captured, max: usize) {
+        let pages = &captured.pages;
+        debug_assert!(pages.len() + captured.skipped <= max, "{} pages, {max} were wanted", pages.len());
+        debug_assert!(pages.is_sorted_by(|a, b| a.0 < b.0), "the store takes pages in order");
+        let end = self.attrs.size.div_ceil(BLOCK_SIZE as u64);
+        debug_assert!(pages.last().is_none_or(|p| p.0 < end), "a page behind the size that goes with it");
+    }
+
     /// Returns the update that hands captured pages to the store.
     pub fn update(&self, xattrs: Option<Vec<u8>>, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate {
+        debug_assert!(pages.len() <= MAX_PAGES, "{} pages at once", pages.len());
         InodeUpdate {
             ino: self.inode.ino,
             attrs: self.attrs,
@@ -70,6 +86,7 @@ impl<'a> Writing<'a> {
 
     /// Ends the writeback of captured pages, which are dirty again if the store does not have them.
     pub fn finish(&self, numbers: &[u64], ok: bool) {
+        debug_assert!(numbers.is_sorted_by(|a, b| a < b), "a page is finished twice");
         self.data.finish(&self.ctx, &self.lock, numbers, ok);
     }
 
@@ -94,6 +111,9 @@ pub(super) fn encoded_xattrs(inode: &Inode) -> Option<Vec<u8>> {
 
 /// Hands a transaction to the store.
 pub(super) fn submit_one(persist: &Persist, t: Transaction) -> Result<()> {
+    debug_assert!(t.inodes.len() <= 1, "{} inodes: each is written by itself", t.inodes.len());
+    debug_assert!(t.durable || t.groups.is_empty(), "names in a batch that is not flushed");
+    debug_assert!(t.lane < persist.journal.lanes.len(), "lane {} chooses no log", t.lane);
     persist.check_alive()?;
     persist.store.submit(t)?;
     Ok(())

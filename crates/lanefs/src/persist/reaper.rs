@@ -64,6 +64,8 @@ impl Reaper {
             self.blocks = 0;
         }
         let done: Vec<(u64, Ino)> = done;
+        debug_assert!(self.buried.iter().all(|b| b.0 > epoch), "what is folded has left memory");
+        self.check_invariants();
         done.into_iter().map(|f| f.1).collect()
     }
 
@@ -85,7 +87,16 @@ impl Reaper {
 
     /// Notes an inode made in epoch `born` that ended in `epoch`.
     fn note_unmade(&mut self, epoch: u64, born: u64) {
+        debug_assert!(0 < born && born <= epoch, "made in epoch {born}, it ended in {epoch}");
         *self.cancelled.entry((epoch, born)).or_default() += 1;
+    }
+
+    /// Checks what holds between its lists whenever the lock is free.
+    fn check_invariants(&self) {
+        debug_assert!(self.buried.len() <= self.freed.len(), "an inode in memory is not among the freed");
+        debug_assert!(!self.freed.is_empty() || self.blocks == 0, "blocks of nothing: {}", self.blocks);
+        debug_assert!(self.staged.as_ref().is_none_or(|s| !s.1.is_empty()), "nothing waits for its grace");
+        debug_assert!(self.cancelled.first_key_value().is_none_or(|c| *c.1 > 0), "no inode was cancelled");
     }
 }
 
@@ -109,6 +120,7 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize) -> Result<
     give_back_of(persist, &mut r);
     let mut reaped = 0;
     loop {
+        r.check_invariants();
         if let Some((done, _)) = &r.staged {
             let done = done.clone();
             let mut turns = 0;
@@ -125,7 +137,9 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize) -> Result<
         }
         let mut last = 0;
         if let Some((_, list)) = r.staged.take() {
+            let most = list.len();
             last = reap_list(persist, &mut r, list)?;
+            debug_assert!(last <= most, "{last} of {most} inodes ended");
             reaped += last;
         }
         let mut list = std::mem::take(&mut r.open);
@@ -145,6 +159,7 @@ fn reap_rounds(persist: &Persist, patience: usize, mut rounds: usize) -> Result<
         guard.defer(move || signal.store(true, Ordering::Release));
         guard.flush();
         drop(guard);
+        debug_assert!(r.staged.is_none() && r.open.is_empty(), "they are in the list that waits now");
         r.staged = Some((done, list));
         // What is held open stays on the list: another look makes sense only while something
         // happens.
@@ -172,6 +187,7 @@ pub(super) fn drop_buried(persist: &Persist, r: &mut Reaper) {
     });
     // As many as were removed at once need not come again.
     r.buried.shrink_to(r.buried.len() * 2);
+    r.check_invariants();
 }
 
 /// Gives back the blocks promised to inodes that no fold will meet alive (5), and returns how
@@ -190,7 +206,10 @@ fn give_back_of(persist: &Persist, r: &mut Reaper) -> u64 {
     let mut backlog = persist.journal.backlog.lock();
     let mut back = 0;
     for ((epoch, born), n) in ended {
+        debug_assert!(epoch <= persist.journal.committed(), "5: the end of epoch {epoch} is not durable");
+        let most = n;
         let n = backlog.unpromise(born, n, persist.store.folded_epoch());
+        debug_assert!(n <= most, "{n} blocks for {most} inodes");
         back += n;
         // What an epoch both made and ended was absorbed: no fold would have written it.
         if n > 0 && epoch > born {
@@ -216,6 +235,7 @@ fn open_inodes(persist: &Persist) -> HashSet<u64> {
 /// Ends those inodes of a list that nobody knows any more; returns how many. The others go on with
 /// those that are open.
 fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize> {
+    debug_assert!(r.staged.is_none(), "another list waits for its grace");
     let guard = crossbeam_epoch::pin();
     let keeper = persist.keeper.lock();
     let kept = |ino: Ino| keeper.as_ref().is_some_and(|keeps| keeps(ino));
@@ -251,6 +271,8 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize>
             continue;
         }
         let epoch = log_dead(persist, inode, &guard);
+        debug_assert!(epoch > folded, "the end of inode {ino} was folded before it was logged");
+        debug_assert!(!inode.has(ENDED), "inode {ino} ends twice");
         inode.set(ENDED);
         drop(not_written);
         r.blocks += inode.stat().blocks / 8;
@@ -258,7 +280,8 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize>
             d.drop_all(&page_store::data_ctx(persist, inode));
         }
         inode.drop_stamps();
-        persist.memfs.dead.lock().insert(ino);
+        let is_first = persist.memfs.dead.lock().insert(ino);
+        debug_assert!(is_first, "4: number {ino} was given out again before its end was folded");
         r.freed.push((epoch, ino));
         r.buried.push((epoch, ino));
         if inode.born > folded {
@@ -269,16 +292,20 @@ fn reap_list(persist: &Persist, r: &mut Reaper, list: Vec<Ino>) -> Result<usize>
     // A file that got and lost names while it was open is on the list more than once.
     r.open.sort_unstable();
     r.open.dedup();
+    r.check_invariants();
     Ok(n)
 }
 
 /// Logs the end of an inode; returns its epoch.
 fn log_dead(persist: &Persist, inode: &crate::memfs::Inode, _guard: &Guard) -> u64 {
+    debug_assert!(inode.has(FREED), "3: who finds inode {} would go on with it", inode.ino);
+    debug_assert_eq!(inode.nlink.load(Ordering::SeqCst), 0, "inode {} has a name", inode.ino);
     let mut op = Op::begin(persist);
     inode.named_by(op.lane, 0);
     // Whoever asks for durability asks for names: the end of a file that has none is nobody's
     // concern.
     let v = op.version_unasked();
+    debug_assert!(v.epoch >= inode.born, "inode {} ends before it was made", inode.ino);
     inode.named_by(op.lane, v.epoch);
     op.append(v, &[Effect::Dead { ino: inode.ino, generation: inode.generation }]);
     v.epoch

@@ -11,7 +11,7 @@ use crate::core::memory::{self, INODE_COST};
 use crate::core::page_store;
 use crate::memfs::Inode;
 use crate::memfs::dir::Dir;
-use crate::memfs::inode::{DIRTY, EVICTED, FREED, FROZEN, QUEUED, UNSYNCED, USED, XATTR_DIRTY};
+use crate::memfs::inode::{DIRTY, ENDED, EVICTED, FREED, FROZEN, QUEUED, UNSYNCED, USED, XATTR_DIRTY};
 use crate::persist::Persist;
 use crossbeam_epoch::Guard;
 use lanefs_format::{Ino, ROOT_INO};
@@ -38,6 +38,17 @@ pub(crate) struct Reclaim {
     /// The hand came round and had found next to nothing: what is in memory waits for a checkpoint.
     /// One changed name keeps all of its leaf.
     pub(super) fruitless: bool,
+}
+
+impl Reclaim {
+    /// Checks what holds between two rounds.
+    fn check_invariants(&self) {
+        let is_work = |l: &Round| !l.frozen.is_empty() || l.freed > 0;
+        debug_assert!(self.last.as_ref().is_none_or(is_work), "a round waits for nothing");
+        debug_assert!(self.chunk > 0 || self.let_go == 0, "the hand is at the start");
+        debug_assert!(self.chunk > 0 || self.names == 0, "the hand is at the start");
+        debug_assert!(self.brought >= 0, "names were brought into memory: {}", self.brought);
+    }
 }
 
 /// A round that the next one finishes.
@@ -75,6 +86,7 @@ pub(super) fn collect_all() {
 /// evicted.
 pub(crate) fn reclaim_inodes(persist: &Persist) -> usize {
     let mut r = persist.reclaim.lock();
+    r.check_invariants();
     let mut evicted = 0;
     if r.last.as_ref().is_some_and(|l| !collect(&l.done)) {
         return 0;
@@ -117,6 +129,7 @@ pub(crate) fn reclaim_inodes(persist: &Persist) -> usize {
         let brought = persist.journal.names_brought();
         let came = brought - std::mem::replace(&mut r.brought, brought);
         let most = (std::mem::take(&mut r.names) + freed) as i64 + came;
+        debug_assert!(came >= 0, "names that were brought are not taken back");
         persist.budget.count_names_gone((memory::name_bytes(persist) - most).max(0) as usize);
         r.fruitless = std::mem::take(&mut r.let_go) < (persist.budget.meta_limit / 16) as usize;
     }
@@ -125,8 +138,10 @@ pub(crate) fn reclaim_inodes(persist: &Persist) -> usize {
         let signal = done.clone();
         guard.defer(move || signal.store(true, Ordering::Release));
         guard.flush();
+        debug_assert!(r.last.is_none(), "the last round was not finished");
         r.last = Some(Round { done, frozen, freed });
     }
+    r.check_invariants();
     evicted
 }
 
@@ -145,6 +160,7 @@ fn evictable(inode: &Inode, folded: u64, guard: &Guard) -> bool {
 /// Takes an inode out of memory that was frozen, unless somebody has used it since; returns whether
 /// it is gone.
 fn evict(persist: &Persist, ino: Ino, guard: &Guard) -> bool {
+    debug_assert!(ino != ROOT_INO, "every walk begins at the root");
     let _no_load = persist.memfs.load_locks[ino.0 as usize % persist.memfs.load_locks.len()].lock();
     let folded = persist.journal.folded();
     // Not through `get`, which would take the mark off.
@@ -171,6 +187,9 @@ fn evict(persist: &Persist, ino: Ino, guard: &Guard) -> bool {
         inode.clear(FROZEN);
         return false;
     }
+    debug_assert!(f & ENDED == 0, "inode {ino} ended, and its number leads nowhere");
+    debug_assert_eq!(inode.owed.load(Ordering::Acquire), 0, "a seal waits for the content of inode {ino}");
+    debug_assert_eq!(inode.held.load(Ordering::Acquire), 0, "somebody captures inode {ino}");
     if let Some(d) = inode.data() {
         d.drop_all(&page_store::data_ctx(persist, inode));
     }

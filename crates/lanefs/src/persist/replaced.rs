@@ -47,6 +47,7 @@ pub(crate) struct ReplacedFlushed<'v> {
 impl ReplacedFlushed<'_> {
     /// Notes that the seal has visited every lane and taken the announcement back there.
     pub(crate) fn sealed(&self) {
+        debug_assert!(!self.over.get(), "an announcement is taken back once");
         self.over.set(true);
     }
 
@@ -61,6 +62,7 @@ impl Drop for ReplacedFlushed<'_> {
         if !self.over.get() {
             for lane in 0..self.lanes {
                 let mut log = self.persist.journal.lanes.lock(lane);
+                debug_assert!(log.seals_ahead > 0, "the seal was not announced at lane {lane}");
                 log.seals_ahead -= 1;
             }
         }
@@ -73,6 +75,7 @@ pub(crate) fn flush_replaced(persist: &Persist) -> Result<ReplacedFlushed<'_>> {
     let mut taken: Vec<(usize, Vec<Ino>)> = Vec::new();
     let mut open_bytes = 0;
     let lanes = persist.journal.lanes_in_use();
+    debug_assert!(lanes >= 1, "what cannot be flushed goes back to lane 0");
     for lane in 0..lanes {
         let mut log = persist.journal.lanes.lock(lane);
         log.seals_ahead += 1;
@@ -92,6 +95,7 @@ pub(crate) fn flush_replaced(persist: &Persist) -> Result<ReplacedFlushed<'_>> {
         let mut log = persist.journal.lanes.lock(lane);
         for ino in list {
             let at = log.in_hand.iter().position(|h| *h == ino);
+            debug_assert!(at.is_some(), "4: inode {ino} was taken out of another one's hand");
             if let Some(i) = at {
                 log.in_hand.swap_remove(i);
             }
@@ -102,6 +106,7 @@ pub(crate) fn flush_replaced(persist: &Persist) -> Result<ReplacedFlushed<'_>> {
 
 /// Makes the content of these files durable; those that could not be tried go back to a list.
 fn flush_all_renamed(persist: &Persist, list: &[Ino]) -> Result<()> {
+    debug_assert!(list.is_sorted_by(|a, b| a < b), "a file is flushed twice");
     for (i, &ino) in list.iter().enumerate() {
         match flush_renamed(persist, ino) {
             // It had nothing to write: see `ops::rights`, 5.
@@ -149,7 +154,8 @@ pub(crate) fn flush_renamed_inode(persist: &Persist, inode: &Inode) -> Result<()
         r = capture::write_back_held(persist, inode, &l, For::Sync, With::Nothing, usize::MAX).map(drop);
     }
     if owed > 0 {
-        inode.owed.fetch_sub(owed, Ordering::Release);
+        let before = inode.owed.fetch_sub(owed, Ordering::Release);
+        debug_assert!(before >= owed, "{owed} renames, {before} were counted");
     }
     if let Err(e) = &r
         && !is_pending(e)

@@ -74,6 +74,7 @@ impl Writeback for Pressure {
 
 /// Offers the services to operations and to the frame pool. Once, when the volume is opened.
 pub(crate) fn serve(persist: &Arc<Persist>) {
+    debug_assert_eq!(Arc::strong_count(persist), 1, "nobody uses the volume yet");
     let weak: Weak<Persist> = Arc::downgrade(persist);
     persist.set_persistence(weak.clone());
     persist.memfs.frames.set_writeback(Arc::new(Pressure(weak)));
@@ -88,6 +89,7 @@ pub(crate) fn close(persist: &Persist) -> Result<()> {
         return Ok(());
     }
     persist.stop_threads();
+    debug_assert!(!persist.background.is_running(), "the thread would go on with a closed volume");
     let r = if persist.options.read_only {
         Ok(Ok(()))
     } else {
@@ -97,6 +99,7 @@ pub(crate) fn close(persist: &Persist) -> Result<()> {
         checkpoint::checkpoint(persist).map(|_| content)
     };
     persist.stop();
+    debug_assert!(persist.is_stopped() && persist.writable().is_err(), "calls are refused from here on");
     let closed = match r {
         Ok(content) => persist.store.close().map_err(Error::from).and(content),
         Err(e) => {

@@ -24,7 +24,7 @@ use super::piece::{self, MAX_PAGES, Writing};
 use crate::error::{Error, Result, posix};
 use crate::memfs::Inode;
 use crate::memfs::data::FileData;
-use crate::memfs::inode::XATTR_DIRTY;
+use crate::memfs::inode::{SYNCING, XATTR_DIRTY};
 use crate::persist::Persist;
 use lanefs_store::Transaction;
 use std::collections::VecDeque;
@@ -38,6 +38,10 @@ const STRETCH: usize = 32;
 const HELPERS: usize = 2;
 /// Fewer dirty pages are left to the rounds.
 pub(super) const LEAST: usize = 3 * PIECE;
+
+const _: () = assert!(PIECE > 0 && MAX_PAGES.is_multiple_of(PIECE), "a round is so many pieces");
+const _: () = assert!(LEAST > HELPERS * PIECE, "there is something to capture while all helpers write");
+const _: () = assert!(STRETCH > HELPERS, "helpers are handed the next piece before a stretch ends");
 
 /// A thread that submits what it is sent, in turn.
 struct Helper {
@@ -72,6 +76,8 @@ pub(super) fn stream_out(
     data_only: bool,
     max: usize,
 ) -> Result<usize> {
+    debug_assert!(max >= LEAST, "{max} pages are not worth helpers");
+    debug_assert!(inode.has(SYNCING), "the writeback of inode {} has not begun", inode.ino);
     std::thread::scope(|s| {
         let mut helpers = Vec::with_capacity(HELPERS);
         for _ in 0..HELPERS {
@@ -97,6 +103,8 @@ pub(super) fn stream_out(
             let pieces = (max - written).div_ceil(PIECE).min(STRETCH);
             let n;
             (n, from) = stretch(persist, inode, data, data_only, at, pieces, &helpers)?;
+            debug_assert!(from.is_none_or(|next| next > at), "a stretch from page {at} on made no headway");
+            debug_assert!(n <= pieces * PIECE, "{n} pages in {pieces} pieces");
             written += n;
         }
         Ok(written)
@@ -114,6 +122,8 @@ fn stretch(
     pieces: usize,
     helpers: &[Helper],
 ) -> Result<(usize, Option<u64>)> {
+    debug_assert!((1..=STRETCH).contains(&pieces), "{pieces} pieces in a stretch");
+    debug_assert!(!helpers.is_empty(), "nobody hands over what is captured");
     let file = Writing::begin(persist, inode, data, data_only);
     // An inode that the store gets for the first time has its extended attributes with its
     // first pages.
@@ -146,6 +156,7 @@ fn stretch(
             more = false;
             break;
         };
+        debug_assert!(pages[0] >= from, "page {} is in two pieces", pages[0]);
         from = last + 1;
         let t = Transaction {
             lane: persist.journal.lanes.mine(),
@@ -157,6 +168,7 @@ fn stretch(
         // A helper that is gone answers nothing either: `finish` takes that for an error.
         let _ = helpers[helper].jobs.send(t);
         under_way.push_back(Piece { helper, pages });
+        debug_assert!(under_way.len() <= helpers.len() + 1, "a helper has more than two pieces");
         if under_way.len() > helpers.len()
             && let Some(p) = under_way.pop_front()
             && !finish(p)

@@ -37,19 +37,25 @@ pub(crate) struct FlushQueue {
 impl FlushQueue {
     /// Notes that a write of this inode begins (the caller holds its sync_lock).
     pub fn begins(&mut self, inode: &Inode) {
+        debug_assert!(inode.sync_lock.is_locked(), "two writes of inode {} may be under way", inode.ino);
         self.unsynced.insert(inode.ino, UNDER_WAY);
         inode.set(UNSYNCED);
+        debug_assert!(inode.has(UNSYNCED), "1: the reclaimer must not take it out of memory");
+        self.check_invariants(inode.ino);
     }
 
     /// Notes that it ended, well or not.
     pub fn ended(&mut self, ino: Ino) {
         self.now += 1;
-        self.unsynced.insert(ino, self.now);
+        let was = self.unsynced.insert(ino, self.now);
+        debug_assert_eq!(was, Some(UNDER_WAY), "a write of inode {ino} ended that did not begin");
+        self.check_invariants(ino);
     }
 
     /// Notes that a durable write of the inode is done (the caller holds its sync_lock still).
     pub fn durable(&mut self, ino: Ino) {
         self.unsynced.remove(&ino);
+        self.check_invariants(ino);
     }
 
     /// Returns all inodes that are not durable.
@@ -65,6 +71,15 @@ impl FlushQueue {
     /// Returns the moment up to which a checkpoint that begins now covers writes.
     pub fn moment(&self) -> u64 {
         self.now
+    }
+
+    /// Checks what holds of the moments, and of an inode that was touched.
+    fn check_invariants(&self, ino: Ino) {
+        debug_assert!(!ino.is_none(), "no inode was written");
+        debug_assert!(self.now < UNDER_WAY, "no moment is that of a write under way");
+        let at = self.unsynced.get(&ino).copied();
+        debug_assert!(at.is_none_or(|at| at == UNDER_WAY || at <= self.now), "2: {at:?} is to come");
+        debug_assert!(at != Some(0), "a write ended before the first");
     }
 }
 
@@ -95,6 +110,7 @@ pub(crate) fn next_to_write<'g>(
 /// before.
 pub(crate) fn checkpoint_covers(persist: &Persist, moment: u64, guard: &Guard) {
     let mut q = persist.flush.lock();
+    debug_assert!(moment <= q.now, "the checkpoint began in the future");
     q.unsynced.retain(|ino, at| {
         let stays = *at > moment;
         if !stays && let Some(inode) = persist.memfs.inodes.get(*ino, guard) {
@@ -169,6 +185,7 @@ mod tests {
         // A write under way is in no checkpoint.
         let inodes = crossbeam_epoch::pin();
         let inode = inner.memfs.inodes.get(first, &inodes).unwrap();
+        let _writing = inode.sync_lock.lock();
         inner.flush.lock().begins(inode);
         let moment = inner.flush.lock().moment();
         checkpoint_covers(inner, moment, &inodes);

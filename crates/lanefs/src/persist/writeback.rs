@@ -7,7 +7,7 @@ use super::{Persist, checkpoint, commit, unsynced};
 use crate::error::Result;
 use crate::memfs::Inode;
 use crate::memfs::dir::Dir;
-use crate::memfs::inode::{DATASYNC, DIRTY, UNSYNCED, XATTR_DIRTY};
+use crate::memfs::inode::{DATASYNC, DIRTY, SYNCING, UNSYNCED, XATTR_DIRTY};
 use crate::ops::rights::{hold_rights, is_pending};
 use lanefs_format::{FileKind, Ino};
 use lanefs_sync::lock::MutexGuard;
@@ -24,6 +24,7 @@ pub(crate) fn write_back_inode<'c>(
     with: With<'_>,
     max: usize,
 ) -> Result<usize> {
+    debug_assert!(inode.sync_lock.is_locked(), "the lock that is handed over is another inode's");
     let mut r = write_back_held(persist, inode, &l, what_for, with, max);
     let mut held = None;
     while r.as_ref().is_err_and(is_pending) {
@@ -44,12 +45,14 @@ pub(crate) fn write_back_inode<'c>(
         r = write_back_held(persist, inode, &l, what_for, with, max);
     }
     drop(held);
+    debug_assert!(!inode.has(SYNCING), "the writeback of inode {} is not over", inode.ino);
     // For want of space nothing is lost: it is dirty, and whoever syncs it writes it, or gets the
     // error then.
     let is_recorded = |e: &crate::Error| what_for.is_durable() || e.errno() != libc::ENOSPC;
     if let (Err(e), FileKind::File) = (&r, inode.kind)
         && is_recorded(e)
     {
+        debug_assert!(!is_pending(e), "an error of the writeback alone reaches handles");
         inode.errors.record(e.errno());
     }
     drop(l);
@@ -95,6 +98,7 @@ pub(crate) fn collect_dirty(persist: &Persist) {
 pub(crate) fn write_back_all(persist: &Persist, durable: bool) -> Result<()> {
     // Later calls find what this one took from the queue durable, not under way.
     let _one = persist.syncing.lock();
+    debug_assert!(!persist.options.read_only, "nothing becomes dirty");
     collect_dirty(persist);
     let list: Vec<Ino> = {
         let mut q = persist.flush.lock();

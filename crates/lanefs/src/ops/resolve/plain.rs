@@ -23,7 +23,9 @@ fn slash(path: &[u8]) -> usize {
         let x = u64::from_le_bytes(*eight) ^ (ONES * b'/' as u64);
         let hit = x.wrapping_sub(ONES) & !x & (ONES << 7);
         if hit != 0 {
-            return at + hit.trailing_zeros() as usize / 8;
+            let found = at + hit.trailing_zeros() as usize / 8;
+            debug_assert_eq!(path[found], b'/');
+            return found;
         }
         at += 8;
     }
