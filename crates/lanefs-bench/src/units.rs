@@ -1,4 +1,6 @@
-//! Numbers as people read them.
+//! Numbers as people read and write them.
+
+use crate::error::{Failure, Res};
 
 /// A rate for people: `1.95 M`, `40.1 k`.
 pub fn human(rate: f64) -> String {
@@ -26,5 +28,38 @@ pub fn times(value: f64) -> String {
         v if v >= 100.0 => format!("{v:.0}x"),
         v if v >= 10.0 => format!("{v:.1}x"),
         v => format!("{v:.2}x"),
+    }
+}
+
+/// Reads a size such as `4G`, `512M` or `1048576`.
+pub fn parse_size(text: &str) -> Res<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_lowercase().trim_end_matches(['b', 'i']) {
+        "" => 1,
+        "k" => 1u64 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        "t" => 1 << 40,
+        _ => return Err(Failure::new(format!("`{text}` is not a size; say for example 4G or 512M"))),
+    };
+    digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|n| n.checked_mul(unit))
+        .ok_or_else(|| Failure::new(format!("`{text}` is not a size; say for example 4G or 512M")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("4G").unwrap(), 4 << 30);
+        assert_eq!(parse_size("512MiB").unwrap(), 512 << 20);
+        assert_eq!(parse_size("17").unwrap(), 17);
+        for bad in ["", "G", "4X", "-1", "99999999999999999999", "18446744073709551615G"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -1,8 +1,7 @@
 //! The options of a mount: what `-o` may say, in the words of mount(8) and mount.fuse(8).
 
-use crate::readers::most;
-use crate::rings::{Size, queues};
-use crate::wire::ring::entry_bytes;
+use crate::wire::request_bytes;
+use crate::wire::ring::{entry_bytes, queues};
 use rustix::mount::MountFlags;
 use std::time::Duration;
 
@@ -83,6 +82,16 @@ impl Default for MountConfig {
             max_write: 1 << 20,
         }
     }
+}
+
+/// The number of threads that serve one queue of requests over io_uring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingThreads {
+    /// At the beginning.
+    pub first: usize,
+    /// At most, unless one more is needed so that those who wait for requests are served (T2 of
+    /// `rings`).
+    pub limit: usize,
 }
 
 /// An option that means nothing here, or whose value cannot be read.
@@ -221,18 +230,18 @@ impl MountConfig {
 
     /// Threads of one processor's ring: two, and up to four times that while they wait for the
     /// device.
-    pub(crate) fn ring_threads(&self) -> Size {
+    pub(crate) fn ring_threads(&self) -> RingThreads {
         let limit = match self.threads {
             0 => 8,
             n => n.min(1024).div_ceil(queues()).max(2),
         };
-        Size { first: 2, limit }
+        RingThreads { first: 2, limit }
     }
 
     /// The memory its buffers may take, in bytes: of the volume's budget, so that the whole stays
     /// within it.
     pub fn buffers(&self) -> u64 {
-        let most = most(self.max_write);
+        let most = request_bytes(self.max_write);
         let read = 2 * most * self.threads();
         let rings = entry_bytes(most) * (queues() * self.ring_threads().limit) as u64;
         if self.io_uring == IoUring::Off { read as u64 } else { rings.max(read as u64) }

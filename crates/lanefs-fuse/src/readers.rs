@@ -6,27 +6,15 @@
 
 use crate::adaptor::Adaptor;
 use crate::reader_pool::ReaderPool;
-use crate::wire::{Answer, Device, Errno, Reply, Request, room};
+use crate::wire::{Answer, Device, Errno, Origin, Reply, Request, request_bytes, room};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// Where a request came from.
-pub(crate) enum Origin {
-    Device(Arc<Device>),
-    Ring,
-}
-
 /// A serving thread; it ends when the connection has ended.
 pub(crate) type Serving = JoinHandle<io::Result<()>>;
-
-/// Bytes of a buffer for requests whose writes have at most `max_write` bytes: the least the kernel
-/// reads into.
-pub(crate) fn most(max_write: u32) -> usize {
-    (max_write as usize).max(1 << 17) + 4096
-}
 
 /// Starts `threads` of them, of which `reading` read at a time. `nap`: how long they rest after
 /// what needs no answer, so that more of it comes together.
@@ -37,7 +25,7 @@ pub(crate) fn start(
     (threads, reading): (usize, usize),
     nap: Option<Duration>,
 ) -> io::Result<Vec<Serving>> {
-    let most = most(max_write);
+    let most = request_bytes(max_write);
     let mut devices = vec![Arc::clone(device)];
     while devices.len() < threads {
         devices.push(Arc::new(device.another()?));

@@ -16,23 +16,15 @@
 
 use crate::adaptor::Adaptor;
 use crate::blocking_hook::{self, Wait};
-use crate::readers::{Origin, Serving, perform};
+use crate::options::RingThreads;
+use crate::readers::{Serving, perform};
 use crate::wire::ring::{self, Entry};
-use crate::wire::{Answer, Device};
+use crate::wire::{Answer, Device, Origin};
 use std::cell::Cell;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::Builder;
-
-/// How many threads serve a queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Size {
-    /// At the beginning.
-    pub first: usize,
-    /// At most, but for T2.
-    pub limit: usize,
-}
 
 /// What the threads of all queues share.
 struct RingShared {
@@ -74,21 +66,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// How many queues the kernel asks for: one for each processor it may ever have.
-pub(crate) fn queues() -> usize {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    count(&list).unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
-}
-
-/// The length of a list such as `0-3,8`.
-fn count(list: &str) -> Option<usize> {
-    list.trim().split(',').try_fold(0, |n, range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
-        Some(n + (last + 1).checked_sub(first)?)
-    })
-}
-
 /// The threads of all queues, each with its entry registered. An error: rings cannot be had, and
 /// the kernel has been told (T3); threads that have started end with the connection.
 pub(crate) struct Rings {
@@ -100,7 +77,7 @@ impl Rings {
         adaptor: &Arc<Adaptor>,
         device: &Arc<Device>,
         payload: usize,
-        size: Size,
+        size: RingThreads,
     ) -> (Rings, io::Result<()>) {
         let shared = Arc::new(RingShared {
             adaptor: Arc::clone(adaptor),
@@ -109,7 +86,7 @@ impl Rings {
             limit: size.limit,
             threads: Mutex::default(),
         });
-        let started = (0..queues()).try_for_each(|queue| {
+        let started = (0..ring::queues()).try_for_each(|queue| {
             let queue = u16::try_from(queue).map_err(io::Error::other)?;
             let threads = Arc::new(QueueThreads {
                 shared: Arc::clone(&shared),
@@ -281,21 +258,5 @@ fn stay_on(processor: u16) {
     if usize::from(processor) < rustix::thread::CpuSet::MAX_CPU {
         set.set(processor.into());
         let _ = rustix::thread::sched_setaffinity(None, &set);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn processors_are_counted() {
-        assert_eq!(count("0-1\n"), Some(2));
-        assert_eq!(count("0"), Some(1));
-        assert_eq!(count("0-3,8,10-11"), Some(7));
-        for bad in ["", "x", "3-1", "1-"] {
-            assert_eq!(count(bad), None, "{bad}");
-        }
-        assert!(queues() >= 1);
     }
 }

@@ -4,9 +4,9 @@ use crate::MountConfig;
 use crate::adaptor::{Adaptor, Closing};
 use crate::mount::{Attached, attach};
 use crate::options::IoUring;
-use crate::readers::{self, most};
+use crate::readers;
 use crate::rings::{Rings, ended};
-use crate::wire::{Device, Offer, ring, shake_hands};
+use crate::wire::{Device, Offer, request_bytes, ring, shake_hands};
 use lanefs::Volume;
 use std::io;
 use std::path::Path;
@@ -157,7 +157,7 @@ fn serve(
     let mut over_rings = false;
     if agreed.rings {
         let (started, result) =
-            Rings::start(&adaptor, &device, most(config.max_write), config.ring_threads());
+            Rings::start(&adaptor, &device, request_bytes(config.max_write), config.ring_threads());
         match result {
             Ok(()) => over_rings = true,
             Err(e) if only => return Err(refused(&format!("io_uring=on, but a ring was refused: {e}"))),

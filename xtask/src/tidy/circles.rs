@@ -20,8 +20,6 @@ const LEFT: &[(&str, &str, &[&str])] = &[
     ("lanefs", "", &["fs", "volume"]),
     ("lanefs-store", "engine", &["fold", "maintenance"]),
     ("lanefs-store", "fsck", &["names", "places"]),
-    ("lanefs-fuse", "", &["adaptor", "options", "readers", "rings"]),
-    ("lanefs-bench", "target", &["spec", "volume"]),
 ];
 
 /// A module's path inside its crate.

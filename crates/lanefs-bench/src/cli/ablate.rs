@@ -7,7 +7,8 @@ use crate::machine::Machine;
 use crate::matrix::{Cells, command_line, matrix_to, now};
 use crate::registry::select;
 use crate::results::ResultsFile;
-use crate::target::{Named, TargetSpec, parse_size};
+use crate::target::{Named, TargetSpec};
+use crate::units::parse_size;
 use std::path::PathBuf;
 
 /// Arguments of `ablate`.

@@ -7,7 +7,8 @@ use crate::machine::Machine;
 use crate::matrix::{Cells, command_line, matrix, now, write_json};
 use crate::registry::select;
 use crate::results::{CellResult, ResultsFile};
-use crate::target::{Named, OpenTarget, VolumeTarget, parse_size};
+use crate::target::{Named, OpenTarget, VolumeTarget};
+use crate::units::parse_size;
 use std::path::PathBuf;
 
 /// Arguments of `cost`.

@@ -17,7 +17,8 @@ use crate::matrix::{Cells, command_line, matrix, now, write_json};
 use crate::ratios::table;
 use crate::registry::{Entry, select};
 use crate::results::ResultsFile;
-use crate::target::{Named, OpenTarget, TargetSpec, parse_size};
+use crate::target::{Named, OpenTarget, TargetSpec};
+use crate::units::parse_size;
 use std::path::PathBuf;
 
 /// What the peers' devices are made of.

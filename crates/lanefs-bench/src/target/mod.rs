@@ -5,12 +5,14 @@
 
 mod block;
 mod dir;
+mod memory;
 mod spec;
 mod volume;
 
 pub use block::{BLOCK, Block, as_bytes, as_bytes_mut, buffer};
 pub use dir::{DirFile, DirTarget};
-pub use spec::{Memory, Named, TargetSpec, parse_size};
+pub use memory::Memory;
+pub use spec::{Named, TargetSpec};
 pub use volume::{VolumeFile, VolumeTarget};
 
 use crate::cost::Traffic;

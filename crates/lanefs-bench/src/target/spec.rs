@@ -1,14 +1,13 @@
 //! How a target is named on the command line.
 
-use super::{DirTarget, OpenTarget, VolumeTarget};
-use crate::ablation::{self, Off};
+use super::{DirTarget, Memory, OpenTarget, VolumeTarget};
 use crate::error::{Failure, Res};
 use lanefs::{MountOptions, Order};
 use std::path::PathBuf;
 
 /// A target as it was named: `DIR`, `IMAGE`, `IMAGE,order=relaxed`, or
 /// `mem:[SIZE][,lanes=N][,mlogs=N][,cache=SIZE][,order=relaxed][,background=no][,written=yes]
-/// [,copies=2]`, and with the feature `ablation` what [`ablation::KEYS`] lists.
+/// [,copies=2]`, and with the feature `ablation` what [`crate::ablation::KEYS`] lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetSpec {
     /// A directory of a mounted file system.
@@ -27,124 +26,6 @@ pub struct Named {
     pub target: OpenTarget,
     /// Techniques of LaneFS that are off in it.
     pub without: Vec<String>,
-}
-
-/// A volume in memory and what of it is not as usual: with one lane or one mlog it shows what these
-/// are worth.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Memory {
-    /// Bytes of the device.
-    pub bytes: u64,
-    /// Lanes; 0 for the default.
-    pub lanes: usize,
-    /// mlogs; 0 for the default.
-    pub mlogs: usize,
-    /// Bytes of cache; 0 for the default.
-    pub cache: u64,
-    /// In which order names become durable.
-    pub order: Order,
-    /// The volume's own threads run.
-    pub background: bool,
-    /// All of the device was written before, and it takes no discards.
-    pub written: bool,
-    /// How often all but file data lies on the device.
-    pub copies: u32,
-    /// Techniques that are off.
-    pub off: Off,
-}
-
-impl Memory {
-    /// A volume of this size, otherwise as usual.
-    pub fn new(bytes: u64) -> Memory {
-        Memory {
-            bytes,
-            lanes: 0,
-            mlogs: 0,
-            cache: 0,
-            order: Order::default(),
-            background: true,
-            written: false,
-            copies: 1,
-            off: Off::default(),
-        }
-    }
-
-    fn parse(text: &str) -> Res<Memory> {
-        let mut parts = text.split(',');
-        let size = parts.next().unwrap_or_default();
-        let mut memory = Memory::new(if size.is_empty() { 4 << 30 } else { parse_size(size)? });
-        for part in parts {
-            let bad = || {
-                Failure::new(format!(
-                    "`{part}`: after mem:SIZE come lanes=N, mlogs=N, cache=SIZE, order=relaxed, background=no, written=yes, copies=2{}",
-                    ablation::keys()
-                ))
-            };
-            let (key, value) = part.split_once('=').ok_or_else(bad)?;
-            match key {
-                "lanes" => memory.lanes = value.parse().map_err(|_| bad())?,
-                "mlogs" => memory.mlogs = value.parse().map_err(|_| bad())?,
-                "cache" => memory.cache = parse_size(value)?,
-                "order" => {
-                    memory.order = match value {
-                        "ordered" => Order::Ordered,
-                        "relaxed" => Order::Relaxed,
-                        _ => return Err(bad()),
-                    }
-                }
-                "background" => memory.background = yes(value).ok_or_else(bad)?,
-                "written" => memory.written = yes(value).ok_or_else(bad)?,
-                "copies" => {
-                    memory.copies = match value {
-                        "1" => 1,
-                        "2" => 2,
-                        _ => return Err(bad()),
-                    }
-                }
-                _ if memory.off.add(part)? => {}
-                _ => return Err(bad()),
-            }
-        }
-        Ok(memory)
-    }
-
-    /// How such a volume is opened.
-    pub fn options(&self) -> MountOptions {
-        MountOptions {
-            lanes: self.lanes,
-            mlogs: self.mlogs,
-            cache_size: self.cache,
-            background: self.background,
-            order: self.order,
-            ..MountOptions::default()
-        }
-    }
-}
-
-fn yes(text: &str) -> Option<bool> {
-    match text {
-        "yes" => Some(true),
-        "no" => Some(false),
-        _ => None,
-    }
-}
-
-/// Reads a size such as `4G`, `512M` or `1048576`.
-pub fn parse_size(text: &str) -> Res<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match text[digits.len()..].to_ascii_lowercase().trim_end_matches(['b', 'i']) {
-        "" => 1,
-        "k" => 1u64 << 10,
-        "m" => 1 << 20,
-        "g" => 1 << 30,
-        "t" => 1 << 40,
-        _ => return Err(Failure::new(format!("`{text}` is not a size; say for example 4G or 512M"))),
-    };
-    digits
-        .parse::<u64>()
-        .ok()
-        .and_then(|n| n.checked_mul(unit))
-        .ok_or_else(|| Failure::new(format!("`{text}` is not a size; say for example 4G or 512M")))
 }
 
 impl TargetSpec {
@@ -192,16 +73,6 @@ impl TargetSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(parse_size("4G").unwrap(), 4 << 30);
-        assert_eq!(parse_size("512MiB").unwrap(), 512 << 20);
-        assert_eq!(parse_size("17").unwrap(), 17);
-        for bad in ["", "G", "4X", "-1", "99999999999999999999", "18446744073709551615G"] {
-            assert!(parse_size(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn targets() {

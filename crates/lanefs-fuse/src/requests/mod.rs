@@ -13,9 +13,8 @@ mod names;
 
 use crate::adaptor::Adaptor;
 use crate::blocking_hook::about_to_wait;
-use crate::readers::Origin;
 use crate::wire::abi::op;
-use crate::wire::{Answer, Errno, Reply, Request};
+use crate::wire::{Answer, Errno, Origin, Reply, Request};
 use std::sync::atomic::Ordering::SeqCst;
 
 /// How a request went; what it answers is in the [`Reply`].

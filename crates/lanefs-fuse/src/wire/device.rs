@@ -7,11 +7,26 @@ use smallvec::SmallVec;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// What to do for who may not open the device.
 pub(crate) const NOT_ALLOWED: &str = "all users have to be allowed to read and write it, as udev's rule of the package fuse3 says: `chmod 666 /dev/fuse`";
 
 pub(crate) struct Device(OwnedFd);
+
+/// The way a request came, which its answer takes back.
+pub(crate) enum Origin {
+    /// The descriptor that it was read from: the kernel takes the answer nowhere else.
+    Device(Arc<Device>),
+    /// An entry of a ring: the thread that has it answers.
+    Ring,
+}
+
+/// Returns the size of a buffer for requests whose writes have at most `max_write` bytes: the least
+/// that the kernel reads into.
+pub(crate) fn request_bytes(max_write: u32) -> usize {
+    (max_write as usize).max(1 << 17) + 4096
+}
 
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {

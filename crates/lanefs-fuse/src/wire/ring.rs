@@ -107,6 +107,21 @@ pub(crate) struct Entry {
     aside: bool,
 }
 
+/// How many queues the kernel asks for: one for each processor it may ever have.
+pub(crate) fn queues() -> usize {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    count(&list).unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+}
+
+/// The length of a list such as `0-3,8`.
+fn count(list: &str) -> Option<usize> {
+    list.trim().split(',').try_fold(0, |n, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        Some(n + (last + 1).checked_sub(first)?)
+    })
+}
+
 /// Bytes of memory of an entry whose payload has `payload` bytes.
 pub(crate) fn entry_bytes(payload: usize) -> u64 {
     (PAYLOAD + payload.next_multiple_of(4096) + SIDE) as u64
@@ -293,3 +308,19 @@ impl Drop for Entry {
 
 const _: () = assert!(size_of::<squeue::Entry128>() == 128);
 const _: () = assert!(ring::HEADER <= VECTOR && VECTOR + 32 <= PAYLOAD - OUT_HEADER);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_counted() {
+        assert_eq!(count("0-1\n"), Some(2));
+        assert_eq!(count("0"), Some(1));
+        assert_eq!(count("0-3,8,10-11"), Some(7));
+        for bad in ["", "x", "3-1", "1-"] {
+            assert_eq!(count(bad), None, "{bad}");
+        }
+        assert!(queues() >= 1);
+    }
+}
