@@ -1,21 +1,15 @@
-//! What requests have in common: the state of a mount, and the rules FUSE leaves to the file
-//! system's side.
-//!
-//! KILLPRIV_V2: this side clears setuid and setgid. The kernel says when, but for fallocate and
-//! copy_file_range: there any caller but root counts as one without CAP_FSETID.
+//! The state of a mount, which all requests have in common.
 
 use crate::MountConfig;
-use crate::acl::{self, Acl};
 use crate::aside::Aside;
 use crate::blocking_hook::about_to_wait;
+use crate::closing::Closing;
 use crate::handles::{ASSUMED, Handle, Handles};
 use crate::known::Known;
 use crate::room::Room;
-use crate::translate::root;
-use crate::wire::{Agreed, Device, Errno, Reply, Request};
-use lanefs::{File, FileKind, Ino, NewInodeAttrs, Result, SetAttr, Stat, Volume};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock};
+use crate::wire::{Agreed, Device, Errno, Reply};
+use lanefs::{File, FileKind, Ino, Stat, Volume};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 type Wire<T> = std::result::Result<T, Errno>;
@@ -43,54 +37,7 @@ pub(crate) struct Adaptor {
 /// What is to be done when somebody who serves requests cannot go on.
 type Failed = Box<dyn Fn() + Send + Sync>;
 
-/// The mount is about to be cut off from who uses it: what the kernel holds is written back, and no
-/// more is taken.
-#[derive(Default)]
-pub(crate) struct Closing {
-    pub begun: AtomicBool,
-    /// Requests with pages of the kernel's cache since then.
-    pub writes: AtomicU64,
-    /// Something that the kernel had accepted could not be written.
-    pub lost: AtomicBool,
-    /// How closing the volume went, until somebody has asked.
-    closed: Mutex<Option<Result<()>>>,
-}
-
-impl Closing {
-    /// Closes the volume.
-    pub(crate) fn close(&self, volume: &Volume) {
-        let mut closed = self.closed.lock().unwrap_or_else(|e| e.into_inner());
-        let result = volume.close();
-        // Only the first time does something.
-        closed.get_or_insert(result);
-    }
-
-    /// Closes the volume if that has not been done, and tells how it went.
-    pub(crate) fn end(&self, volume: &Volume) -> Result<()> {
-        self.close(volume);
-        self.closed.lock().unwrap_or_else(|e| e.into_inner()).take().unwrap_or(Ok(()))
-    }
-}
-
 impl Adaptor {
-    /// Has the kernel hand over all that it holds, until it holds nothing; no program's write is
-    /// taken meanwhile, nor does a page come back into its cache. Called by a thread that serves no
-    /// requests.
-    pub(crate) fn call_all_in(&self) {
-        self.closing.begun.store(true, SeqCst);
-        loop {
-            let before = self.closing.writes.load(SeqCst);
-            for ino in self.handles.written() {
-                // The attributes first: from then on a write(2) asks, and is refused.
-                self.aside.attributes_changed(ino);
-                self.aside.flush_kernel_pages(ino);
-            }
-            if self.closing.writes.load(SeqCst) == before {
-                return;
-            }
-        }
-    }
-
     pub(crate) fn new(volume: Volume, config: &MountConfig, agreed: Agreed, device: Arc<Device>) -> Adaptor {
         let handles = Arc::new(Handles::new());
         let known = Arc::new(Known::new());
@@ -237,121 +184,5 @@ impl Adaptor {
             // SAFETY: the kernel never learned of this handle, so no request names it.
             unsafe { self.handles.remove(handle) };
         }
-    }
-
-    /// The mode and ACLs of a file about to be made in `parent`.
-    pub(crate) fn inherit(&self, parent: Ino, mode: u32, umask: u32, is_dir: bool) -> Wire<acl::Inherited> {
-        let default = match self.volume.node_getxattr(&root(), parent, acl::DEFAULT) {
-            Ok(value) => Acl::decode(&value),
-            Err(e) if matches!(e.errno(), libc::ENODATA | libc::EOPNOTSUPP) => None,
-            Err(e) => return Err(e.into()),
-        };
-        Ok(match default {
-            Some(default) => default.inherit(mode, is_dir),
-            None => acl::Inherited { mode: mode & !umask, access: None, default: None },
-        })
-    }
-
-    /// Makes a node with `make(what it is born with)` and answers with its entry.
-    pub(crate) fn make(
-        &self,
-        (parent, name): (Ino, &[u8]),
-        (mode, umask): (u32, u32),
-        is_dir: bool,
-        reply: &mut Reply,
-        make: impl FnOnce(NewInodeAttrs<'_>) -> Result<Stat>,
-    ) -> Wire<()> {
-        let inherited = self.inherit(parent, mode, umask, is_dir)?;
-        let stat = make(NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() })?;
-        self.sync_parent_dirs(&[(parent, name)])?;
-        self.enter(&stat, reply)
-    }
-
-    /// Clears setuid and setgid if the file has them. The kernel is told before the request is
-    /// answered: by a mode that it believes somebody would be root who is not.
-    pub(crate) fn kill_priv(&self, target: Ino) -> Result<()> {
-        if self.volume.node_stat(target)?.mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
-            let kill = SetAttr { kill_priv: true, ..SetAttr::default() };
-            self.volume.node_setattr(&root(), target, &kill)?;
-            self.aside.attributes_changed(target);
-        }
-        Ok(())
-    }
-
-    /// The same if it is not root who changes the file.
-    pub(crate) fn kill_priv_of(&self, req: &Request<'_>, target: Ino) -> Result<()> {
-        // Few files have these bits; only of them it is asked who changes them.
-        if self.volume.node_stat(target)?.mode & (libc::S_ISUID | libc::S_ISGID) == 0 || req.user() == Some(0)
-        {
-            return Ok(());
-        }
-        self.kill_priv(target)
-    }
-
-    /// Changes attributes, the ACL with the mode. The ACL first: it may find no room, and then
-    /// nothing has changed.
-    pub(crate) fn change(&self, target: Ino, set: &SetAttr) -> Result<Stat> {
-        let old = match set.mode {
-            Some(_) => match self.volume.node_getxattr(&root(), target, acl::ACCESS) {
-                Ok(value) => Some(value),
-                Err(e) if matches!(e.errno(), libc::ENODATA | libc::EOPNOTSUPP) => None,
-                Err(e) => return Err(e),
-            },
-            None => None,
-        };
-        let acl = old.as_deref().and_then(Acl::decode);
-        let (Some(mode), Some(mut acl)) = (set.mode, acl) else {
-            return self.volume.node_setattr(&root(), target, set);
-        };
-        acl.chmod(mode);
-        self.volume.node_setxattr(&root(), target, acl::ACCESS, &acl.encode(), 0)?;
-        self.volume.node_setattr(&root(), target, set).inspect_err(|_| self.put_back(target, old.as_deref()))
-    }
-
-    /// Puts an access ACL back as it was; `None`: there was none.
-    fn put_back(&self, target: Ino, old: Option<&[u8]>) {
-        let back = match old {
-            Some(value) => self.volume.node_setxattr(&root(), target, acl::ACCESS, value, 0),
-            None => match self.volume.node_removexattr(&root(), target, acl::ACCESS) {
-                Err(e) if e.errno() == libc::ENODATA => Ok(()),
-                r => r,
-            },
-        };
-        if let Err(e) = back {
-            tracing::warn!("inode {}: its ACL does not agree with its mode: {e}", target.0);
-        }
-    }
-
-    /// Sets an access ACL: the mode follows it, and an ACL that says no more than the mode is not
-    /// kept. `kill_sgid`: what the kernel says of it, if it says anything.
-    pub(crate) fn set_access_acl(
-        &self,
-        req: &Request<'_>,
-        value: &[u8],
-        flags: i32,
-        kill_sgid: Option<bool>,
-    ) -> Wire<()> {
-        let target = req.ino;
-        let old = self.volume.node_getxattr(&root(), target, acl::ACCESS).ok();
-        let acl = Acl::decode(value).ok_or(Errno(libc::EINVAL))?;
-        let stat = self.volume.node_stat(target)?;
-        let mut mode = stat.mode & 0o7000 | acl.mode();
-        if kill_sgid.unwrap_or(req.uid != 0 && req.gid != stat.gid) {
-            mode &= !libc::S_ISGID;
-        }
-        if acl.is_plain() {
-            match self.volume.node_removexattr(&root(), target, acl::ACCESS) {
-                Err(e) if e.errno() != libc::ENODATA => return Err(e.into()),
-                _ => {}
-            }
-        } else {
-            self.volume.node_setxattr(&root(), target, acl::ACCESS, value, flags)?;
-        }
-        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        if let Err(e) = self.volume.node_setattr(&root(), target, &set) {
-            self.put_back(target, old.as_deref());
-            return Err(e.into());
-        }
-        Ok(())
     }
 }

@@ -24,6 +24,7 @@ mod adaptor;
 mod aside;
 mod blocking_hook;
 pub mod change;
+mod closing;
 mod handles;
 mod known;
 mod mount;

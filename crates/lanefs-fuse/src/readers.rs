@@ -6,6 +6,7 @@
 
 use crate::adaptor::Adaptor;
 use crate::reader_pool::ReaderPool;
+use crate::requests::serve;
 use crate::wire::{Answer, Device, Errno, Origin, Reply, Request, request_bytes, room};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,7 +55,7 @@ pub(crate) fn perform(
 ) -> Result<(), Errno> {
     // A panic is a bug, and what it leaves in memory is not to be trusted: the volume stops as a
     // crash would stop it.
-    catch_unwind(AssertUnwindSafe(|| adaptor.serve(request, reply, origin))).unwrap_or_else(|_| {
+    catch_unwind(AssertUnwindSafe(|| serve(adaptor, request, reply, origin))).unwrap_or_else(|_| {
         tracing::error!("request {} panicked; the volume is stopped as by a crash", request.op);
         adaptor.volume.shutdown();
         reply.answer = Answer::Now;

@@ -1,7 +1,8 @@
 //! A mounted volume, from mount to the closed image.
 
 use crate::MountConfig;
-use crate::adaptor::{Adaptor, Closing};
+use crate::adaptor::Adaptor;
+use crate::closing::Closing;
 use crate::mount::{Attached, attach};
 use crate::options::IoUring;
 use crate::readers;
@@ -10,7 +11,6 @@ use crate::wire::{Device, Offer, request_bytes, ring, shake_hands};
 use lanefs::Volume;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{Builder, JoinHandle};
@@ -213,7 +213,7 @@ impl Session {
     pub fn join(mut self) -> io::Result<()> {
         let served = self.wait();
         let closed = self.closing.end(&self.volume).map_err(io::Error::from);
-        let lost = self.closing.lost.load(SeqCst);
+        let lost = self.closing.has_lost();
         served.and(closed).and(match lost {
             false => Ok(()),
             true => Err(io::Error::other(
@@ -285,7 +285,7 @@ impl Unmounter {
         let sync = || root.as_ref().map(rustix::fs::syncfs);
         sync();
         if let Some(adaptor) = self.adaptor.upgrade() {
-            adaptor.call_all_in();
+            adaptor.closing.begin(&adaptor.handles, &adaptor.aside);
         }
         sync();
         drop(root);

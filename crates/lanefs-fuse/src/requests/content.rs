@@ -28,7 +28,7 @@
 //!    believe it, since the kernel asks for the blocks again behind each close; others are told to
 //!    ask again.
 
-use super::Wire;
+use super::{Wire, rights};
 use crate::adaptor::Adaptor;
 use crate::aside::{self, Job, What};
 use crate::blocking_hook::{about_to_wait, about_to_wait_for_requests};
@@ -38,7 +38,6 @@ use crate::wire::abi::*;
 use crate::wire::{Answer, Errno, Origin, Reply, Request};
 use lanefs::{File, Ino, NewInodeAttrs, Stat};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 /// Told of every open file: what is cached of it stays right, and writes past the cache need not
 /// wait for each other.
@@ -52,217 +51,210 @@ const KEPT: u32 = 64 << 10;
 /// About what a new file takes of the room, in bytes.
 const MADE: u64 = 8 << 10;
 
-impl Adaptor {
-    pub(super) fn open(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
-        let mut a = req.args();
-        let (flags, open_flags) = (a.u32()?, a.u32()?);
-        // As root: the kernel has checked, and says what becomes of setuid.
-        let file = self.volume.node_open(&root(), req.ino, self.open_flags(flags))?;
-        if open_flags & OPEN_KILL_SUIDGID != 0 {
-            self.kill_priv(req.ino)?;
-        }
-        if self.may_gather(&file) && file.stat()?.blocks == 0 {
-            self.aside.attributes_changed(req.ino);
-        }
-        self.open_out(file, flags, OPENED, reply)
+pub(super) fn open(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    let mut a = req.args();
+    let (flags, open_flags) = (a.u32()?, a.u32()?);
+    // As root: the kernel has checked, and says what becomes of setuid.
+    let file = adaptor.volume.node_open(&root(), req.ino, adaptor.open_flags(flags))?;
+    if open_flags & OPEN_KILL_SUIDGID != 0 {
+        rights::kill_priv(&adaptor.volume, &adaptor.aside, req.ino)?;
     }
-
-    /// Whether the kernel may gather what is written through this file.
-    fn may_gather(&self, file: &File) -> bool {
-        self.writeback && file.flags() & libc::O_ACCMODE != libc::O_RDONLY
+    if may_gather(adaptor, &file) && file.stat()?.blocks == 0 {
+        adaptor.aside.attributes_changed(req.ino);
     }
+    adaptor.open_out(file, flags, OPENED, reply)
+}
 
-    /// W9, for a file whose handle the kernel is about to be given.
-    fn assume_block(&self, file: &File, stat: &mut Stat) {
-        if self.may_gather(file) && stat.blocks == 0 {
-            stat.blocks = ASSUMED;
+/// Whether the kernel may gather what is written through this file.
+fn may_gather(adaptor: &Adaptor, file: &File) -> bool {
+    adaptor.writeback && file.flags() & libc::O_ACCMODE != libc::O_RDONLY
+}
+
+/// W9, for a file whose handle the kernel is about to be given.
+fn assume_block(adaptor: &Adaptor, file: &File, stat: &mut Stat) {
+    if may_gather(adaptor, file) && stat.blocks == 0 {
+        stat.blocks = ASSUMED;
+    }
+}
+
+pub(super) fn create(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    let mut a = req.args();
+    let (flags, mode, umask, open_flags) = (a.u32()?, a.u32()?, a.u32()?, a.u32()?);
+    let name = a.name()?;
+    adaptor.took_room(MADE);
+    if adaptor.room.is_scarce() && !adaptor.room.has_reserve() {
+        return Err(Errno(libc::ENOSPC));
+    }
+    let inherited = rights::inherit(&adaptor.volume, req.ino, mode, umask, false)?;
+    let how = adaptor.open_flags(flags) | flags as i32 & (libc::O_CREAT | libc::O_EXCL);
+    let birth = NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() };
+    let (mut stat, file, made) = adaptor.volume.node_create(&req.cred(), req.ino, name, birth, how)?;
+    // O_TRUNC takes setuid from a file that was there; a new one keeps the mode that it was
+    // made with.
+    if open_flags & OPEN_KILL_SUIDGID != 0 && !made {
+        rights::kill_priv(&adaptor.volume, &adaptor.aside, stat.ino)?;
+        stat = file.stat()?;
+    }
+    assume_block(adaptor, &file, &mut stat);
+    adaptor.sync_parent_dirs(&[(req.ino, name)])?;
+    adaptor.enter(&stat, reply)?;
+    adaptor.open_out(file, flags, OPENED, reply)
+}
+
+pub(super) fn tmpfile(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    let mut a = req.args();
+    let (flags, mode, umask) = (a.u32()?, a.u32()?, a.u32()?);
+    let inherited = rights::inherit(&adaptor.volume, req.ino, mode, umask, false)?;
+    let how = adaptor.open_flags(flags) | flags as i32 & libc::O_EXCL;
+    let birth = NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() };
+    let (mut stat, file) = adaptor.volume.node_tmpfile(&req.cred(), req.ino, birth, how)?;
+    assume_block(adaptor, &file, &mut stat);
+    adaptor.enter(&stat, reply)?;
+    adaptor.open_out(file, flags, OPENED, reply)
+}
+
+pub(super) fn release(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
+    let handle = req.args().u64()?;
+    // SAFETY: the handle of RELEASE.
+    unsafe { adaptor.handles.remove(handle) };
+    Ok(())
+}
+
+pub(super) fn read(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    let mut a = req.args();
+    let (file, offset, size) = (adaptor.file(a.u64()?)?, a.u64()?, a.u32()?);
+    a.skip(12)?; // flags of the request, the owner of locks
+    if a.u32()? as i32 & libc::O_DIRECT == 0 {
+        adaptor.handles.is_read_into_cache(req.ino);
+    }
+    let room = reply.room(size as usize)?;
+    let mut done = 0;
+    // Up to the end of the file, or to what cannot be read, which is told then (W7).
+    while done < room.len() {
+        let (rest, at) = (&mut room[done..], offset.saturating_add(done as u64));
+        match if size >= KEPT { file.read_uncached_at(rest, at) } else { file.read_at(rest, at) }? {
+            0 => break,
+            n => done += n,
         }
     }
+    reply.keep(done);
+    Ok(())
+}
 
-    pub(super) fn create(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
-        let mut a = req.args();
-        let (flags, mode, umask, open_flags) = (a.u32()?, a.u32()?, a.u32()?, a.u32()?);
-        let name = a.name()?;
-        self.took_room(MADE);
-        if self.room.is_scarce() && !self.room.has_reserve() {
-            return Err(Errno(libc::ENOSPC));
-        }
-        let inherited = self.inherit(req.ino, mode, umask, false)?;
-        let how = self.open_flags(flags) | flags as i32 & (libc::O_CREAT | libc::O_EXCL);
-        let birth = NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() };
-        let (mut stat, file, made) = self.volume.node_create(&req.cred(), req.ino, name, birth, how)?;
-        // O_TRUNC takes setuid from a file that was there; a new one keeps the mode that it was
-        // made with.
-        if open_flags & OPEN_KILL_SUIDGID != 0 && !made {
-            self.kill_priv(stat.ino)?;
-            stat = file.stat()?;
-        }
-        self.assume_block(&file, &mut stat);
-        self.sync_parent_dirs(&[(req.ino, name)])?;
-        self.enter(&stat, reply)?;
-        self.open_out(file, flags, OPENED, reply)
+pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
+    let mut a = req.args();
+    let (handle, offset, size, how) = (a.u64()?, a.u64()?, a.u32()?, a.u32()?);
+    a.skip(8)?; // the owner of locks
+    let flags = a.u32()? as i32;
+    a.skip(4)?;
+    let data = a.bytes(size as usize)?;
+    let cached = how & WRITE_CACHE != 0;
+    let handle = adaptor.handle(handle)?;
+    let file = &handle.file;
+    // What the kernel has accepted is taken in any case; of another write the caller hears.
+    if !cached {
+        file.may_write()?;
     }
-
-    pub(super) fn tmpfile(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
-        let mut a = req.args();
-        let (flags, mode, umask) = (a.u32()?, a.u32()?, a.u32()?);
-        let inherited = self.inherit(req.ino, mode, umask, false)?;
-        let how = self.open_flags(flags) | flags as i32 & libc::O_EXCL;
-        let birth = NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() };
-        let (mut stat, file) = self.volume.node_tmpfile(&req.cred(), req.ino, birth, how)?;
-        self.assume_block(&file, &mut stat);
-        self.enter(&stat, reply)?;
-        self.open_out(file, flags, OPENED, reply)
+    if how & WRITE_KILL_SUIDGID != 0 {
+        rights::kill_priv(&adaptor.volume, &adaptor.aside, req.ino)?;
     }
-
-    pub(super) fn release(&self, req: &Request<'_>) -> Wire<()> {
-        let handle = req.args().u64()?;
-        // SAFETY: the handle of RELEASE.
-        unsafe { self.handles.remove(handle) };
-        Ok(())
-    }
-
-    pub(super) fn read(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
-        let mut a = req.args();
-        let (file, offset, size) = (self.file(a.u64()?)?, a.u64()?, a.u32()?);
-        a.skip(12)?; // flags of the request, the owner of locks
-        if a.u32()? as i32 & libc::O_DIRECT == 0 {
-            self.handles.is_read_into_cache(req.ino);
+    let blocks = file.stat()?.blocks;
+    // Writes to a file with setuid come through the kernel's cache one by one; it keeps their
+    // times, too.
+    let put = match (adaptor.writeback, flags & libc::O_DIRECT) {
+        (true, 0) => File::write_back_at,
+        (true, _) if cached => File::write_back_at,
+        (false, 0) if size >= KEPT && (offset | u64::from(size)).is_multiple_of(4096) => {
+            File::write_uncached_at
         }
-        let room = reply.room(size as usize)?;
-        let mut done = 0;
-        // Up to the end of the file, or to what cannot be read, which is told then (W7).
-        while done < room.len() {
-            let (rest, at) = (&mut room[done..], offset.saturating_add(done as u64));
-            match if size >= KEPT { file.read_uncached_at(rest, at) } else { file.read_at(rest, at) }? {
-                0 => break,
-                n => done += n,
-            }
+        _ => File::write_at,
+    };
+    let (n, error) = write_all(file, offset, data, put);
+    adaptor.took_room(u64::from(n));
+    if cached {
+        adaptor.closing.count_write(n as usize == data.len());
+        adaptor.about_to_answer(req.ino);
+        // W8: the others the kernel asks about again by itself.
+        if file.stat()?.blocks != blocks {
+            adaptor.aside.attributes_changed(req.ino);
         }
-        reply.keep(done);
-        Ok(())
-    }
-
-    pub(super) fn write(&self, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
-        let mut a = req.args();
-        let (handle, offset, size, how) = (a.u64()?, a.u64()?, a.u32()?, a.u32()?);
-        a.skip(8)?; // the owner of locks
-        let flags = a.u32()? as i32;
-        a.skip(4)?;
-        let data = a.bytes(size as usize)?;
-        let cached = how & WRITE_CACHE != 0;
-        let handle = self.handle(handle)?;
-        let file = &handle.file;
-        // What the kernel has accepted is taken in any case; of another write the caller hears.
-        if !cached {
-            file.may_write()?;
+        if (n as usize) < data.len() {
+            return Err(error.unwrap_or(Errno(libc::EIO)));
         }
-        if how & WRITE_KILL_SUIDGID != 0 {
-            self.kill_priv(req.ino)?;
+    } else {
+        if let (0, Some(e)) = (n, error) {
+            return Err(e);
         }
-        let blocks = file.stat()?.blocks;
-        // Writes to a file with setuid come through the kernel's cache one by one; it keeps their
-        // times, too.
-        let put = match (self.writeback, flags & libc::O_DIRECT) {
-            (true, 0) => File::write_back_at,
-            (true, _) if cached => File::write_back_at,
-            (false, 0) if size >= KEPT && (offset | u64::from(size)).is_multiple_of(4096) => {
-                File::write_uncached_at
-            }
-            _ => File::write_at,
-        };
-        let (n, error) = write_all(file, offset, data, put);
-        self.took_room(u64::from(n));
-        if cached {
-            if self.closing.begun.load(SeqCst) {
-                self.closing.writes.fetch_add(1, SeqCst);
-                if (n as usize) < data.len() {
-                    self.closing.lost.store(true, SeqCst);
-                }
-            }
-            self.about_to_answer(req.ino);
-            // W8: the others the kernel asks about again by itself.
-            if file.stat()?.blocks != blocks {
-                self.aside.attributes_changed(req.ino);
-            }
-            if (n as usize) < data.len() {
-                return Err(error.unwrap_or(Errno(libc::EIO)));
-            }
-        } else {
-            if let (0, Some(e)) = (n, error) {
-                return Err(e);
-            }
-            if flags & libc::O_DSYNC != 0 {
-                about_to_wait();
-                if flags & libc::O_SYNC == libc::O_SYNC { file.sync_all() } else { file.sync_data() }?;
-            }
-            if flags & libc::O_DIRECT != 0 && handle.may_be_cached() {
-                match origin {
-                    Origin::Device(device) => {
-                        reply.answer = Answer::Elsewhere;
-                        let (device, what) = (Arc::clone(device), What::Written { offset, bytes: n });
-                        return self.aside.answer(Job { ino: req.ino, what, unique: req.unique, device });
-                    }
-                    Origin::Ring => {
-                        about_to_wait_for_requests();
-                        self.aside.drop_pages(req.ino, offset, n);
-                    }
-                }
-            }
+        if flags & libc::O_DSYNC != 0 {
+            about_to_wait();
+            if flags & libc::O_SYNC == libc::O_SYNC { file.sync_all() } else { file.sync_data() }?;
         }
-        reply.u32(n)?;
-        reply.u32(0)
-    }
-
-    pub(super) fn fsync(&self, req: &Request<'_>) -> Wire<()> {
-        let mut a = req.args();
-        let (file, how) = (self.file(a.u64()?)?, a.u32()?);
-        about_to_wait();
-        Ok(if how & FSYNC_FDATASYNC != 0 { file.sync_data() } else { file.sync_all() }?)
-    }
-
-    pub(super) fn fallocate(&self, req: &Request<'_>) -> Wire<()> {
-        let mut a = req.args();
-        let (file, offset, length, mode) = (self.file(a.u64()?)?, a.u64()?, a.u64()?, a.u32()?);
-        self.kill_priv_of(req, req.ino)?;
-        // The kernel keeps the times of files that it caches writes of, and hands its own over.
-        let allocate = if self.writeback { File::allocate_back } else { File::allocate };
-        Ok(allocate(file, mode as i32, offset, length)?)
-    }
-
-    pub(super) fn lseek(&self, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
-        let mut a = req.args();
-        let (handle, offset, whence) = (a.u64()?, a.i64()?, a.u32()? as i32);
-        if self.writeback && self.handles.is_written(req.ino) {
-            let (ino, unique) = (req.ino, req.unique);
+        if flags & libc::O_DIRECT != 0 && handle.may_be_cached() {
             match origin {
                 Origin::Device(device) => {
                     reply.answer = Answer::Elsewhere;
-                    let device = Arc::clone(device);
-                    let what = What::Seek { handle, offset, whence };
-                    return self.aside.answer(Job { ino, what, unique, device });
+                    let (device, what) = (Arc::clone(device), What::Written { offset, bytes: n });
+                    return adaptor.aside.answer(Job { ino: req.ino, what, unique: req.unique, device });
                 }
-                // The answer has to come from here; others serve the writes that this waits for.
                 Origin::Ring => {
                     about_to_wait_for_requests();
-                    self.aside.flush_kernel_pages(ino);
+                    adaptor.aside.drop_pages(req.ino, offset, n);
                 }
             }
         }
-        reply.u64(aside::answer(&self.handles, handle, offset, whence)?)
     }
+    reply.u32(n)?;
+    reply.u32(0)
+}
 
-    pub(super) fn copy_file_range(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
-        let mut a = req.args();
-        let (from, from_offset) = (self.file(a.u64()?)?, a.u64()?);
-        let (to_ino, to, to_offset, len) = (Ino(a.u64()?), self.file(a.u64()?)?, a.u64()?, a.u64()?);
-        self.kill_priv_of(req, to_ino)?;
-        // The answer carries 32 bits; the caller comes back for the rest.
-        let copy = if self.writeback { File::copy_range_back_to } else { File::copy_range_to };
-        let n = copy(from, from_offset, to, to_offset, len.min(1 << 30))?;
-        reply.u32(u32::try_from(n).map_err(|_| Errno(libc::EOVERFLOW))?)?;
-        reply.u32(0)
+pub(super) fn fsync(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
+    let mut a = req.args();
+    let (file, how) = (adaptor.file(a.u64()?)?, a.u32()?);
+    about_to_wait();
+    Ok(if how & FSYNC_FDATASYNC != 0 { file.sync_data() } else { file.sync_all() }?)
+}
+
+pub(super) fn fallocate(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
+    let mut a = req.args();
+    let (file, offset, length, mode) = (adaptor.file(a.u64()?)?, a.u64()?, a.u64()?, a.u32()?);
+    rights::kill_priv_of(&adaptor.volume, &adaptor.aside, req, req.ino)?;
+    // The kernel keeps the times of files that it caches writes of, and hands its own over.
+    let allocate = if adaptor.writeback { File::allocate_back } else { File::allocate };
+    Ok(allocate(file, mode as i32, offset, length)?)
+}
+
+pub(super) fn lseek(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
+    let mut a = req.args();
+    let (handle, offset, whence) = (a.u64()?, a.i64()?, a.u32()? as i32);
+    if adaptor.writeback && adaptor.handles.is_written(req.ino) {
+        let (ino, unique) = (req.ino, req.unique);
+        match origin {
+            Origin::Device(device) => {
+                reply.answer = Answer::Elsewhere;
+                let device = Arc::clone(device);
+                let what = What::Seek { handle, offset, whence };
+                return adaptor.aside.answer(Job { ino, what, unique, device });
+            }
+            // The answer has to come from here; others serve the writes that this waits for.
+            Origin::Ring => {
+                about_to_wait_for_requests();
+                adaptor.aside.flush_kernel_pages(ino);
+            }
+        }
     }
+    reply.u64(aside::answer(&adaptor.handles, handle, offset, whence)?)
+}
+
+pub(super) fn copy_file_range(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    let mut a = req.args();
+    let (from, from_offset) = (adaptor.file(a.u64()?)?, a.u64()?);
+    let (to_ino, to, to_offset, len) = (Ino(a.u64()?), adaptor.file(a.u64()?)?, a.u64()?, a.u64()?);
+    rights::kill_priv_of(&adaptor.volume, &adaptor.aside, req, to_ino)?;
+    // The answer carries 32 bits; the caller comes back for the rest.
+    let copy = if adaptor.writeback { File::copy_range_back_to } else { File::copy_range_to };
+    let n = copy(from, from_offset, to, to_offset, len.min(1 << 30))?;
+    reply.u32(u32::try_from(n).map_err(|_| Errno(libc::EOVERFLOW))?)?;
+    reply.u32(0)
 }
 
 /// Writes as much as can be written; how much, and why not more if an error said so.

@@ -62,7 +62,7 @@ impl Server {
         let req = Request::decode(&r).expect("a whole request");
         let mut out = room(MOST as usize);
         let mut reply = Reply::over(out.bytes());
-        let result = self.adaptor.serve(&req, &mut reply, &self.origin);
+        let result = serve(&self.adaptor, &req, &mut reply, &self.origin);
         assert!(reply.answer == Answer::Now);
         let opened = reply.opened;
         let answer = reply.finish(req.unique, result).to_vec();

@@ -187,7 +187,7 @@ fn run(seed: u64, requests: u64) {
             continue;
         };
         let mut reply = Reply::over(bytes_out.bytes());
-        let result = adaptor.serve(&req, &mut reply, &origin);
+        let result = serve(&adaptor, &req, &mut reply, &origin);
         let taken = result.is_ok() && rng.below(10) > 0;
         if reply.answer == Answer::Now {
             assert!(reply.finish(req.unique, result).len() <= OUT_HEADER + most);
@@ -205,7 +205,7 @@ fn run(seed: u64, requests: u64) {
     let bytes = request(&mut Rng::at(seed), op::DESTROY, b"");
     if let Some(req) = Request::decode(&bytes) {
         let mut reply = Reply::over(bytes_out.bytes());
-        adaptor.serve(&req, &mut reply, &origin).unwrap();
+        serve(&adaptor, &req, &mut reply, &origin).unwrap();
         assert!(volume.node_stat(Ino(1)).is_err(), "closed when it is answered");
         adaptor.closing.end(&volume).unwrap();
     }

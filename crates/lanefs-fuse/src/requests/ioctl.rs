@@ -35,107 +35,103 @@ struct Call<'a> {
     room: usize,
 }
 
-impl Adaptor {
-    pub(super) fn ioctl(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
-        let mut a = req.args();
-        a.skip(8)?; // the handle
-        let (flags, command, at) = (a.u32()?, a.u32()?, a.u64()?);
-        let (size, room) = (a.u32()? as usize, a.u32()? as usize);
-        let call = Call { is_dir: flags & IOCTL_DIR != 0, command, at, given: a.bytes(size)?, room };
-        let answer = self.answer_ioctl(req, &call)?;
-        if answer.len() > call.room {
-            return Err(Errno(libc::EINVAL));
-        }
-        reply.put(&[0; 16])?; // the result, and that nothing has to be tried again
-        reply.put(&answer)
+pub(super) fn ioctl(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    let mut a = req.args();
+    a.skip(8)?; // the handle
+    let (flags, command, at) = (a.u32()?, a.u32()?, a.u64()?);
+    let (size, room) = (a.u32()? as usize, a.u32()? as usize);
+    let call = Call { is_dir: flags & IOCTL_DIR != 0, command, at, given: a.bytes(size)?, room };
+    let answer = answer_ioctl(adaptor, req, &call)?;
+    if answer.len() > call.room {
+        return Err(Errno(libc::EINVAL));
     }
+    reply.put(&[0; 16])?; // the result, and that nothing has to be tried again
+    reply.put(&answer)
+}
 
-    fn answer_ioctl(&self, req: &Request<'_>, call: &Call<'_>) -> Wire<Vec<u8>> {
-        let mine = || req.user().is_some_and(|u| u == 0 || u == rustix::process::geteuid().as_raw());
-        match call.command {
-            IOC_GOINGDOWN => self.go_down(req, call).map(|()| Vec::new()),
-            FS_IOC_GETFLAGS | FS_IOC_FSGETXATTR => {
-                flags::told(call.command, self.volume.node_flags(req.ino)?)
-            }
-            FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR => self.set_flags(req, call).map(|()| Vec::new()),
-            _ if !call.is_dir => Err(Errno(libc::ENOTTY)),
-            IOC_GETPID => Ok(std::process::id().to_ne_bytes().to_vec()),
-            IOC_ABOUT if call.room < ABOUT_SIZE => Err(Errno(libc::EINVAL)),
-            IOC_ABOUT => Ok(encode(&self.volume.info(), &self.volume.statfs()?)),
-            IOC_SYNC | IOC_SCRUB | IOC_GROW | IOC_LABEL if !mine() => Err(Errno(libc::EPERM)),
-            IOC_SYNC => {
-                about_to_wait();
-                self.volume.sync()?;
-                Ok(Vec::new())
-            }
-            IOC_SCRUB if call.room < SCRUB_SIZE => Err(Errno(libc::EINVAL)),
-            IOC_SCRUB => {
-                about_to_wait();
-                Ok(serve(&self.volume, call.given).ok_or(Errno(libc::EINVAL))??)
-            }
-            IOC_GROW | IOC_LABEL if call.room < CHANGE_SIZE => Err(Errno(libc::EINVAL)),
-            IOC_GROW => {
-                about_to_wait();
-                let done = change::grow(&self.volume, call.given).ok_or(Errno(libc::EINVAL))??;
-                // There may be room now for what the kernel gathers.
-                self.room.look();
-                Ok(done)
-            }
-            IOC_LABEL => {
-                about_to_wait();
-                Ok(change::label(&self.volume, call.given).ok_or(Errno(libc::EINVAL))??)
-            }
-            IOC_FITRIM => self.trim(req, call),
-            _ => Err(Errno(libc::ENOTTY)),
+fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<Vec<u8>> {
+    let mine = || req.user().is_some_and(|u| u == 0 || u == rustix::process::geteuid().as_raw());
+    match call.command {
+        IOC_GOINGDOWN => go_down(adaptor, req, call).map(|()| Vec::new()),
+        FS_IOC_GETFLAGS | FS_IOC_FSGETXATTR => flags::told(call.command, adaptor.volume.node_flags(req.ino)?),
+        FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR => set_flags(adaptor, req, call).map(|()| Vec::new()),
+        _ if !call.is_dir => Err(Errno(libc::ENOTTY)),
+        IOC_GETPID => Ok(std::process::id().to_ne_bytes().to_vec()),
+        IOC_ABOUT if call.room < ABOUT_SIZE => Err(Errno(libc::EINVAL)),
+        IOC_ABOUT => Ok(encode(&adaptor.volume.info(), &adaptor.volume.statfs()?)),
+        IOC_SYNC | IOC_SCRUB | IOC_GROW | IOC_LABEL if !mine() => Err(Errno(libc::EPERM)),
+        IOC_SYNC => {
+            about_to_wait();
+            adaptor.volume.sync()?;
+            Ok(Vec::new())
         }
+        IOC_SCRUB if call.room < SCRUB_SIZE => Err(Errno(libc::EINVAL)),
+        IOC_SCRUB => {
+            about_to_wait();
+            Ok(serve(&adaptor.volume, call.given).ok_or(Errno(libc::EINVAL))??)
+        }
+        IOC_GROW | IOC_LABEL if call.room < CHANGE_SIZE => Err(Errno(libc::EINVAL)),
+        IOC_GROW => {
+            about_to_wait();
+            let done = change::grow(&adaptor.volume, call.given).ok_or(Errno(libc::EINVAL))??;
+            // There may be room now for what the kernel gathers.
+            adaptor.room.look();
+            Ok(done)
+        }
+        IOC_LABEL => {
+            about_to_wait();
+            Ok(change::label(&adaptor.volume, call.given).ok_or(Errno(libc::EINVAL))??)
+        }
+        IOC_FITRIM => trim(adaptor, req, call),
+        _ => Err(Errno(libc::ENOTTY)),
     }
+}
 
-    /// What chattr(1) asks for.
-    fn set_flags(&self, req: &Request<'_>, call: &Call<'_>) -> Wire<()> {
-        let flags = flags::asked(call.command, call.given)?;
-        let cred = match (self.checks_flags, req.user()) {
-            (true, _) => root(),
-            (_, Some(user)) => Cred::user(user, req.gid, &[]),
-            _ => return Err(Errno(libc::EPERM)),
-        };
-        self.volume.node_set_flags(&cred, req.ino, flags)?;
-        self.aside.attributes_changed(req.ino);
-        Ok(())
-    }
+/// What chattr(1) asks for.
+fn set_flags(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<()> {
+    let flags = flags::asked(call.command, call.given)?;
+    let cred = match (adaptor.checks_flags, req.user()) {
+        (true, _) => root(),
+        (_, Some(user)) => Cred::user(user, req.gid, &[]),
+        _ => return Err(Errno(libc::EPERM)),
+    };
+    adaptor.volume.node_set_flags(&cred, req.ino, flags)?;
+    adaptor.aside.attributes_changed(req.ino);
+    Ok(())
+}
 
-    /// What fstrim(8) asks for.
-    fn trim(&self, req: &Request<'_>, call: &Call<'_>) -> Wire<Vec<u8>> {
-        if req.user() != Some(0) {
-            return Err(Errno(libc::EPERM));
-        }
-        let words = call.given.as_chunks::<8>().0;
-        let [start, len, least] = words else { return Err(Errno(libc::EINVAL)) };
-        let [start, len, least] = [start, len, least].map(|w| u64::from_ne_bytes(*w));
-        if least > self.volume.segment_bytes() {
-            return Err(Errno(libc::EINVAL));
-        }
-        about_to_wait();
-        let told = self.volume.trim(start..start.saturating_add(len))?;
-        Ok([start, told, least].iter().flat_map(|w| w.to_ne_bytes()).collect())
+/// What fstrim(8) asks for.
+fn trim(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<Vec<u8>> {
+    if req.user() != Some(0) {
+        return Err(Errno(libc::EPERM));
     }
+    let words = call.given.as_chunks::<8>().0;
+    let [start, len, least] = words else { return Err(Errno(libc::EINVAL)) };
+    let [start, len, least] = [start, len, least].map(|w| u64::from_ne_bytes(*w));
+    if least > adaptor.volume.segment_bytes() {
+        return Err(Errno(libc::EINVAL));
+    }
+    about_to_wait();
+    let told = adaptor.volume.trim(start..start.saturating_add(len))?;
+    Ok([start, told, least].iter().flat_map(|w| w.to_ne_bytes()).collect())
+}
 
-    /// Stops the volume as a crash would, after what the caller's flags want made durable.
-    fn go_down(&self, req: &Request<'_>, call: &Call<'_>) -> Wire<()> {
-        if req.user() != Some(0) {
-            return Err(Errno(libc::EPERM));
-        }
-        let flags = word_of(req.pid, call.at).unwrap_or(NOLOGFLUSH);
-        about_to_wait();
-        // What cannot be made durable does not keep the volume up.
-        let done = match flags {
-            0 => self.volume.sync(),
-            LOGFLUSH => self.volume.checkpoint(),
-            NOLOGFLUSH => Ok(()),
-            _ => return Err(Errno(libc::EINVAL)),
-        };
-        self.volume.shutdown();
-        Ok(done?)
+/// Stops the volume as a crash would, after what the caller's flags want made durable.
+fn go_down(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<()> {
+    if req.user() != Some(0) {
+        return Err(Errno(libc::EPERM));
     }
+    let flags = word_of(req.pid, call.at).unwrap_or(NOLOGFLUSH);
+    about_to_wait();
+    // What cannot be made durable does not keep the volume up.
+    let done = match flags {
+        0 => adaptor.volume.sync(),
+        LOGFLUSH => adaptor.volume.checkpoint(),
+        NOLOGFLUSH => Ok(()),
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    adaptor.volume.shutdown();
+    Ok(done?)
 }
 
 /// The word at an address of the thread `pid`; `None` if it cannot be read by us.

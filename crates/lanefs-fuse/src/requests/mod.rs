@@ -10,12 +10,12 @@ mod fuzz_tests;
 mod ioctl;
 mod listing;
 mod names;
+mod rights;
 
 use crate::adaptor::Adaptor;
 use crate::blocking_hook::about_to_wait;
 use crate::wire::abi::op;
 use crate::wire::{Answer, Errno, Origin, Reply, Request};
-use std::sync::atomic::Ordering::SeqCst;
 
 /// How a request went; what it answers is in the [`Reply`].
 type Wire<T> = Result<T, Errno>;
@@ -40,81 +40,79 @@ const INSIDE: &[u32] = &[
 /// to hold something anew.
 const LATE: &[u32] = &[op::OPEN, op::CREATE, op::TMPFILE, op::READ];
 
-impl Adaptor {
-    /// Makes durable all that returned before; the kernel has handed over what it held.
-    fn sync(&self) -> Wire<()> {
-        about_to_wait();
-        Ok(self.volume.sync()?)
-    }
+/// Makes durable all that returned before; the kernel has handed over what it held.
+fn sync(adaptor: &Adaptor) -> Wire<()> {
+    about_to_wait();
+    Ok(adaptor.volume.sync()?)
+}
 
-    /// The mount is gone, and who unmounted it waits for this: the volume is closed when it is
-    /// answered.
-    fn destroy(&self) -> Wire<()> {
-        about_to_wait();
-        self.closing.close(&self.volume);
-        Ok(())
-    }
+/// The mount is gone, and who unmounted it waits for this: the volume is closed when it is
+/// answered.
+fn destroy(adaptor: &Adaptor) -> Wire<()> {
+    about_to_wait();
+    adaptor.closing.close(&adaptor.volume);
+    Ok(())
+}
 
-    /// Does what a request asks for. `origin`: where it came from, and where its answer goes.
-    pub(crate) fn serve(&self, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
-        if let Some(only) = self.only
-            && req.uid != 0
-            && req.uid != only
-            && !INSIDE.contains(&req.op)
-        {
-            return Err(Errno(libc::EACCES));
+/// Does what a request asks for. `origin`: where it came from, and where its answer goes.
+pub(crate) fn serve(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
+    if let Some(only) = adaptor.only
+        && req.uid != 0
+        && req.uid != only
+        && !INSIDE.contains(&req.op)
+    {
+        return Err(Errno(libc::EACCES));
+    }
+    if adaptor.closing.has_begun() && LATE.contains(&req.op) {
+        return Err(Errno(libc::EIO));
+    }
+    match req.op {
+        op::LOOKUP => names::lookup(adaptor, req, reply),
+        op::FORGET | op::BATCH_FORGET => {
+            reply.answer = Answer::None;
+            names::forget(adaptor, req)
         }
-        if self.closing.begun.load(SeqCst) && LATE.contains(&req.op) {
-            return Err(Errno(libc::EIO));
+        op::GETATTR => attrs::getattr(adaptor, req, reply, origin),
+        op::STATX => attrs::statx(adaptor, req, reply),
+        op::SETATTR => attrs::setattr(adaptor, req, reply),
+        op::READLINK => names::readlink(adaptor, req, reply),
+        op::SYMLINK => names::symlink(adaptor, req, reply),
+        op::MKNOD => names::mknod(adaptor, req, reply),
+        op::MKDIR => names::mkdir(adaptor, req, reply),
+        op::UNLINK => names::unlink(adaptor, req),
+        op::RMDIR => names::rmdir(adaptor, req),
+        op::RENAME | op::RENAME2 => names::rename(adaptor, req),
+        op::LINK => names::link(adaptor, req, reply),
+        op::OPEN => content::open(adaptor, req, reply),
+        op::CREATE => content::create(adaptor, req, reply),
+        op::TMPFILE => content::tmpfile(adaptor, req, reply),
+        op::READ => content::read(adaptor, req, reply),
+        op::WRITE => content::write(adaptor, req, reply, origin),
+        op::RELEASE => content::release(adaptor, req),
+        op::FSYNC => content::fsync(adaptor, req),
+        op::FSYNCDIR => {
+            about_to_wait();
+            Ok(adaptor.volume.node_sync(req.ino)?)
         }
-        match req.op {
-            op::LOOKUP => self.lookup(req, reply),
-            op::FORGET | op::BATCH_FORGET => {
-                reply.answer = Answer::None;
-                self.forget(req)
-            }
-            op::GETATTR => self.getattr(req, reply, origin),
-            op::STATX => self.statx(req, reply),
-            op::SETATTR => self.setattr(req, reply),
-            op::READLINK => self.readlink(req, reply),
-            op::SYMLINK => self.symlink(req, reply),
-            op::MKNOD => self.mknod(req, reply),
-            op::MKDIR => self.mkdir(req, reply),
-            op::UNLINK => self.unlink(req),
-            op::RMDIR => self.rmdir(req),
-            op::RENAME | op::RENAME2 => self.rename(req),
-            op::LINK => self.link(req, reply),
-            op::OPEN => self.open(req, reply),
-            op::CREATE => self.create(req, reply),
-            op::TMPFILE => self.tmpfile(req, reply),
-            op::READ => self.read(req, reply),
-            op::WRITE => self.write(req, reply, origin),
-            op::RELEASE => self.release(req),
-            op::FSYNC => self.fsync(req),
-            op::FSYNCDIR => {
-                about_to_wait();
-                Ok(self.volume.node_sync(req.ino)?)
-            }
-            // Only to be asked who enters: others must not read what the kernel keeps of a listing.
-            op::OPENDIR if self.only.is_some() => reply.open_out(0, 0),
-            op::READDIR => self.readdir(req, reply),
-            op::READDIRPLUS => self.readdirplus(req, reply),
-            op::STATFS => self.statfs(reply),
-            op::SETXATTR => self.setxattr(req),
-            op::GETXATTR => self.getxattr(req, reply),
-            op::LISTXATTR => self.listxattr(req, reply),
-            op::REMOVEXATTR => self.removexattr(req),
-            op::ACCESS => self.access(req),
-            op::IOCTL => self.ioctl(req, reply),
-            op::FALLOCATE => self.fallocate(req),
-            op::LSEEK => self.lseek(req, reply, origin),
-            op::COPY_FILE_RANGE => self.copy_file_range(req, reply),
-            op::SYNCFS => self.sync(),
-            op::DESTROY => self.destroy(),
-            // Among them: OPENDIR (directories are read by inode number: the kernel need not open
-            // them, keeps their pages cached, and drops these itself when it changes the
-            // directory), FLUSH (W4), INTERRUPT, locks.
-            _ => Err(Errno(libc::ENOSYS)),
-        }
+        // Only to be asked who enters: others must not read what the kernel keeps of a listing.
+        op::OPENDIR if adaptor.only.is_some() => reply.open_out(0, 0),
+        op::READDIR => listing::readdir(adaptor, req, reply),
+        op::READDIRPLUS => listing::readdirplus(adaptor, req, reply),
+        op::STATFS => attrs::statfs(adaptor, reply),
+        op::SETXATTR => attrs::setxattr(adaptor, req),
+        op::GETXATTR => attrs::getxattr(adaptor, req, reply),
+        op::LISTXATTR => attrs::listxattr(adaptor, req, reply),
+        op::REMOVEXATTR => attrs::removexattr(adaptor, req),
+        op::ACCESS => attrs::access(adaptor, req),
+        op::IOCTL => ioctl::ioctl(adaptor, req, reply),
+        op::FALLOCATE => content::fallocate(adaptor, req),
+        op::LSEEK => content::lseek(adaptor, req, reply, origin),
+        op::COPY_FILE_RANGE => content::copy_file_range(adaptor, req, reply),
+        op::SYNCFS => sync(adaptor),
+        op::DESTROY => destroy(adaptor),
+        // Among them: OPENDIR (directories are read by inode number: the kernel need not open
+        // them, keeps their pages cached, and drops these itself when it changes the
+        // directory), FLUSH (W4), INTERRUPT, locks.
+        _ => Err(Errno(libc::ENOSYS)),
     }
 }

@@ -1,119 +1,132 @@
 //! Names: looking them up, making, moving and removing them.
 
-use super::Wire;
+use super::{Wire, rights};
 use crate::adaptor::Adaptor;
 use crate::wire::abi::op;
 use crate::wire::rdev_from_kernel;
 use crate::wire::{Errno, Reply, Request};
-use lanefs::Ino;
+use lanefs::{Ino, NewInodeAttrs, Result, Stat};
 
-impl Adaptor {
-    pub(super) fn lookup(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
-        let name = req.args().name()?;
-        // These two the kernel asks for when a file handle leads to an inode that it has forgotten.
-        if name == b"." || name == b".." {
-            return self.lookup_kept(req, name, reply);
-        }
-        match self.volume.node_lookup(&req.cred(), req.ino, name) {
-            Ok(stat) => self.enter(&stat, reply),
-            Err(e) if e.errno() == libc::ENOENT => reply.no_entry(self.ttl),
-            Err(e) => Err(e.into()),
-        }
+pub(super) fn lookup(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    let name = req.args().name()?;
+    // These two the kernel asks for when a file handle leads to an inode that it has forgotten.
+    if name == b"." || name == b".." {
+        return lookup_kept(adaptor, req, name, reply);
     }
-
-    /// The inode itself, of any kind, or a directory's parent; ESTALE if the inode has no name any
-    /// more, whoever may have it open. Whether the number is used again since the handle was made
-    /// the kernel tells by the generation.
-    fn lookup_kept(&self, req: &Request<'_>, name: &[u8], reply: &mut Reply) -> Wire<()> {
-        let stat = self.volume.node_stat(req.ino)?;
-        if stat.nlink == 0 {
-            return Err(Errno(libc::ESTALE));
-        }
-        match name {
-            b"." => self.enter(&stat, reply),
-            _ => self.enter(&self.volume.node_lookup(&req.cred(), req.ino, name)?, reply),
-        }
+    match adaptor.volume.node_lookup(&req.cred(), req.ino, name) {
+        Ok(stat) => adaptor.enter(&stat, reply),
+        Err(e) if e.errno() == libc::ENOENT => reply.no_entry(adaptor.ttl),
+        Err(e) => Err(e.into()),
     }
+}
 
-    /// FORGET and BATCH_FORGET.
-    pub(super) fn forget(&self, req: &Request<'_>) -> Wire<()> {
-        let mut a = req.args();
-        if req.op == op::FORGET {
-            self.known.forget(req.ino, a.u64()?);
-            return Ok(());
-        }
-        let count = a.u32()?;
+/// The inode itself, of any kind, or a directory's parent; ESTALE if the inode has no name any
+/// more, whoever may have it open. Whether the number is used again since the handle was made
+/// the kernel tells by the generation.
+fn lookup_kept(adaptor: &Adaptor, req: &Request<'_>, name: &[u8], reply: &mut Reply) -> Wire<()> {
+    let stat = adaptor.volume.node_stat(req.ino)?;
+    if stat.nlink == 0 {
+        return Err(Errno(libc::ESTALE));
+    }
+    match name {
+        b"." => adaptor.enter(&stat, reply),
+        _ => adaptor.enter(&adaptor.volume.node_lookup(&req.cred(), req.ino, name)?, reply),
+    }
+}
+
+/// Makes a node with `make`, which gets the attributes of a new inode, and answers with its entry.
+fn make(
+    adaptor: &Adaptor,
+    (parent, name): (Ino, &[u8]),
+    (mode, umask): (u32, u32),
+    is_dir: bool,
+    reply: &mut Reply,
+    make: impl FnOnce(NewInodeAttrs<'_>) -> Result<Stat>,
+) -> Wire<()> {
+    let inherited = rights::inherit(&adaptor.volume, parent, mode, umask, is_dir)?;
+    let stat = make(NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() })?;
+    adaptor.sync_parent_dirs(&[(parent, name)])?;
+    adaptor.enter(&stat, reply)
+}
+
+/// FORGET and BATCH_FORGET.
+pub(super) fn forget(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
+    let mut a = req.args();
+    if req.op == op::FORGET {
+        adaptor.known.forget(req.ino, a.u64()?);
+        return Ok(());
+    }
+    let count = a.u32()?;
+    a.skip(4)?;
+    for _ in 0..count {
+        let (ino, times) = (Ino(a.u64()?), a.u64()?);
+        adaptor.known.forget(ino, times);
+    }
+    Ok(())
+}
+
+pub(super) fn readlink(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    reply.put(&adaptor.volume.node_readlink(req.ino)?)
+}
+
+pub(super) fn mknod(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    let mut a = req.args();
+    let (mode, rdev, umask) = (a.u32()?, a.u32()?, a.u32()?);
+    a.skip(4)?;
+    let name = a.name()?;
+    make(adaptor, (req.ino, name), (mode, umask), false, reply, |birth| {
+        adaptor.volume.node_mknod(&req.cred(), req.ino, name, birth, rdev_from_kernel(rdev))
+    })
+}
+
+pub(super) fn mkdir(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    let mut a = req.args();
+    let (mode, umask, name) = (a.u32()?, a.u32()?, a.name()?);
+    make(adaptor, (req.ino, name), (mode, umask), true, reply, |birth| {
+        adaptor.volume.node_mkdir(&req.cred(), req.ino, name, birth)
+    })
+}
+
+pub(super) fn symlink(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    let mut a = req.args();
+    let (name, target) = (a.name()?, a.name()?);
+    let stat = adaptor.volume.node_symlink(&req.cred(), req.ino, name, target)?;
+    adaptor.sync_parent_dirs(&[(req.ino, name)])?;
+    adaptor.enter(&stat, reply)
+}
+
+pub(super) fn link(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
+    let mut a = req.args();
+    let (target, name) = (Ino(a.u64()?), a.name()?);
+    let stat = adaptor.volume.node_link(&req.cred(), target, req.ino, name)?;
+    adaptor.sync_parent_dirs(&[(req.ino, name)])?;
+    adaptor.enter(&stat, reply)
+}
+
+pub(super) fn unlink(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
+    let name = req.args().name()?;
+    adaptor.volume.node_unlink(&req.cred(), req.ino, name)?;
+    adaptor.sync_parent_dirs(&[(req.ino, name)])
+}
+
+pub(super) fn rmdir(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
+    let name = req.args().name()?;
+    adaptor.volume.node_rmdir(&req.cred(), req.ino, name)?;
+    adaptor.sync_parent_dirs(&[(req.ino, name)])
+}
+
+/// RENAME and RENAME2.
+pub(super) fn rename(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
+    let mut a = req.args();
+    let to = Ino(a.u64()?);
+    let flags = if req.op == op::RENAME2 {
+        let flags = a.u32()?;
         a.skip(4)?;
-        for _ in 0..count {
-            let (ino, times) = (Ino(a.u64()?), a.u64()?);
-            self.known.forget(ino, times);
-        }
-        Ok(())
-    }
-
-    pub(super) fn readlink(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
-        reply.put(&self.volume.node_readlink(req.ino)?)
-    }
-
-    pub(super) fn mknod(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
-        let mut a = req.args();
-        let (mode, rdev, umask) = (a.u32()?, a.u32()?, a.u32()?);
-        a.skip(4)?;
-        let name = a.name()?;
-        self.make((req.ino, name), (mode, umask), false, reply, |birth| {
-            self.volume.node_mknod(&req.cred(), req.ino, name, birth, rdev_from_kernel(rdev))
-        })
-    }
-
-    pub(super) fn mkdir(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
-        let mut a = req.args();
-        let (mode, umask, name) = (a.u32()?, a.u32()?, a.name()?);
-        self.make((req.ino, name), (mode, umask), true, reply, |birth| {
-            self.volume.node_mkdir(&req.cred(), req.ino, name, birth)
-        })
-    }
-
-    pub(super) fn symlink(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
-        let mut a = req.args();
-        let (name, target) = (a.name()?, a.name()?);
-        let stat = self.volume.node_symlink(&req.cred(), req.ino, name, target)?;
-        self.sync_parent_dirs(&[(req.ino, name)])?;
-        self.enter(&stat, reply)
-    }
-
-    pub(super) fn link(&self, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
-        let mut a = req.args();
-        let (target, name) = (Ino(a.u64()?), a.name()?);
-        let stat = self.volume.node_link(&req.cred(), target, req.ino, name)?;
-        self.sync_parent_dirs(&[(req.ino, name)])?;
-        self.enter(&stat, reply)
-    }
-
-    pub(super) fn unlink(&self, req: &Request<'_>) -> Wire<()> {
-        let name = req.args().name()?;
-        self.volume.node_unlink(&req.cred(), req.ino, name)?;
-        self.sync_parent_dirs(&[(req.ino, name)])
-    }
-
-    pub(super) fn rmdir(&self, req: &Request<'_>) -> Wire<()> {
-        let name = req.args().name()?;
-        self.volume.node_rmdir(&req.cred(), req.ino, name)?;
-        self.sync_parent_dirs(&[(req.ino, name)])
-    }
-
-    /// RENAME and RENAME2.
-    pub(super) fn rename(&self, req: &Request<'_>) -> Wire<()> {
-        let mut a = req.args();
-        let to = Ino(a.u64()?);
-        let flags = if req.op == op::RENAME2 {
-            let flags = a.u32()?;
-            a.skip(4)?;
-            flags
-        } else {
-            0
-        };
-        let (name, to_name) = (a.name()?, a.name()?);
-        self.volume.node_rename(&req.cred(), req.ino, name, to, to_name, flags)?;
-        self.sync_parent_dirs(&[(req.ino, name), (to, to_name)])
-    }
+        flags
+    } else {
+        0
+    };
+    let (name, to_name) = (a.name()?, a.name()?);
+    adaptor.volume.node_rename(&req.cred(), req.ino, name, to, to_name, flags)?;
+    adaptor.sync_parent_dirs(&[(req.ino, name), (to, to_name)])
 }

@@ -1,0 +1,120 @@
+//! Rules about modes and ACLs that FUSE leaves to the file system.
+//!
+//! With KILLPRIV_V2 the file system clears setuid and setgid. The kernel states when, but for
+//! fallocate and copy_file_range: there any caller but root counts as one without CAP_FSETID.
+
+use super::Wire;
+use crate::acl::{self, Acl};
+use crate::aside::Aside;
+use crate::translate::root;
+use crate::wire::{Errno, Request};
+use lanefs::{Ino, Result, SetAttr, Stat, Volume};
+
+/// The bits of a mode that make a program run as somebody else.
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+
+/// Returns the mode and the ACLs of a file about to be made in `parent`.
+pub(super) fn inherit(
+    volume: &Volume,
+    parent: Ino,
+    mode: u32,
+    umask: u32,
+    is_dir: bool,
+) -> Wire<acl::Inherited> {
+    let default = match volume.node_getxattr(&root(), parent, acl::DEFAULT) {
+        Ok(value) => Acl::decode(&value),
+        Err(e) if matches!(e.errno(), libc::ENODATA | libc::EOPNOTSUPP) => None,
+        Err(e) => return Err(e.into()),
+    };
+    Ok(match default {
+        Some(default) => default.inherit(mode, is_dir),
+        None => acl::Inherited { mode: mode & !umask, access: None, default: None },
+    })
+}
+
+/// Clears setuid and setgid if the file has them. The kernel hears of it before the request is
+/// answered: by a mode that it believes somebody would be root who is not.
+pub(super) fn kill_priv(volume: &Volume, aside: &Aside, target: Ino) -> Result<()> {
+    if volume.node_stat(target)?.mode & SET_ID != 0 {
+        let kill = SetAttr { kill_priv: true, ..SetAttr::default() };
+        volume.node_setattr(&root(), target, &kill)?;
+        aside.attributes_changed(target);
+    }
+    Ok(())
+}
+
+/// Clears setuid and setgid if the file has them and it is not root who changes it.
+pub(super) fn kill_priv_of(volume: &Volume, aside: &Aside, req: &Request<'_>, target: Ino) -> Result<()> {
+    // Few files have these bits; only of them it is asked who changes them.
+    if volume.node_stat(target)?.mode & SET_ID == 0 || req.user() == Some(0) {
+        return Ok(());
+    }
+    kill_priv(volume, aside, target)
+}
+
+/// Changes attributes, the ACL with the mode. The ACL first: there may be no space for it, and then
+/// nothing has changed.
+pub(super) fn change(volume: &Volume, target: Ino, set: &SetAttr) -> Result<Stat> {
+    let old = match set.mode {
+        Some(_) => match volume.node_getxattr(&root(), target, acl::ACCESS) {
+            Ok(value) => Some(value),
+            Err(e) if matches!(e.errno(), libc::ENODATA | libc::EOPNOTSUPP) => None,
+            Err(e) => return Err(e),
+        },
+        None => None,
+    };
+    let acl = old.as_deref().and_then(Acl::decode);
+    let (Some(mode), Some(mut acl)) = (set.mode, acl) else {
+        return volume.node_setattr(&root(), target, set);
+    };
+    acl.chmod(mode);
+    volume.node_setxattr(&root(), target, acl::ACCESS, &acl.encode(), 0)?;
+    volume.node_setattr(&root(), target, set).inspect_err(|_| put_back(volume, target, old.as_deref()))
+}
+
+/// Puts an access ACL back as it was; `None`: there was none.
+fn put_back(volume: &Volume, target: Ino, old: Option<&[u8]>) {
+    let back = match old {
+        Some(value) => volume.node_setxattr(&root(), target, acl::ACCESS, value, 0),
+        None => match volume.node_removexattr(&root(), target, acl::ACCESS) {
+            Err(e) if e.errno() == libc::ENODATA => Ok(()),
+            r => r,
+        },
+    };
+    if let Err(e) = back {
+        tracing::warn!("inode {}: its ACL does not agree with its mode: {e}", target.0);
+    }
+}
+
+/// Sets the access ACL of a request's inode: the mode follows it, and an ACL that says no more than
+/// the mode is not kept. `kill_sgid`: whether setgid goes, if the kernel states it.
+pub(super) fn set_access_acl(
+    volume: &Volume,
+    req: &Request<'_>,
+    value: &[u8],
+    flags: i32,
+    kill_sgid: Option<bool>,
+) -> Wire<()> {
+    let target = req.ino;
+    let old = volume.node_getxattr(&root(), target, acl::ACCESS).ok();
+    let acl = Acl::decode(value).ok_or(Errno(libc::EINVAL))?;
+    let stat = volume.node_stat(target)?;
+    let mut mode = stat.mode & 0o7000 | acl.mode();
+    if kill_sgid.unwrap_or(req.uid != 0 && req.gid != stat.gid) {
+        mode &= !libc::S_ISGID;
+    }
+    if acl.is_plain() {
+        match volume.node_removexattr(&root(), target, acl::ACCESS) {
+            Err(e) if e.errno() != libc::ENODATA => return Err(e.into()),
+            _ => {}
+        }
+    } else {
+        volume.node_setxattr(&root(), target, acl::ACCESS, value, flags)?;
+    }
+    let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+    if let Err(e) = volume.node_setattr(&root(), target, &set) {
+        put_back(volume, target, old.as_deref());
+        return Err(e.into());
+    }
+    Ok(())
+}
