@@ -1,5 +1,5 @@
-//! What a mounted volume tells of itself, to whoever may open a directory of the mount: an `ioctl`
-//! of 256 bytes, which it writes.
+//! The description that a mounted volume gives of itself, to whoever may open a directory of the
+//! mount: an `ioctl` of 256 bytes, which it writes.
 //!
 //! | bytes | what |
 //! | --- | --- |
@@ -14,10 +14,10 @@ pub const ABOUT_SIZE: usize = 256;
 /// `ioctl` on a directory of the mount: writes what the volume is and how full.
 pub const IOC_ABOUT: u32 = 2 << 30 | (ABOUT_SIZE as u32) << 16 | 0x4c03;
 
-/// Where the numbers begin.
+/// The offset of the numbers.
 const NUMBERS: usize = 80;
 
-/// What a mounted volume told.
+/// A mounted volume, as it describes itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
     /// Its identity.
@@ -44,13 +44,13 @@ pub struct About {
     pub free: u64,
     /// Inodes in use.
     pub inodes: u64,
-    /// It was opened without the right to write.
+    /// Whether it was opened without the right to write.
     pub read_only: bool,
     /// How often everything but file data lies on the devices.
     pub metadata_copies: u64,
 }
 
-/// The mount's side.
+/// Encodes the answer of the mount.
 pub(crate) fn encode(info: &VolumeInfo, space: &StatFs) -> Vec<u8> {
     let mut out = info.uuid.to_vec();
     out.extend(info.label.as_bytes().iter().take(64));
@@ -76,7 +76,7 @@ pub(crate) fn encode(info: &VolumeInfo, space: &StatFs) -> Vec<u8> {
     out
 }
 
-/// What the mount answered; `None` if it is no answer.
+/// Decodes the mount's answer; `None` if it is none.
 pub fn decode(bytes: &[u8]) -> Option<About> {
     let (uuid, rest) = bytes.split_first_chunk()?;
     let (label, numbers) = rest.split_at_checked(NUMBERS - 16)?;
@@ -97,7 +97,7 @@ pub fn decode(bytes: &[u8]) -> Option<About> {
         free: next()?,
         inodes: next()?,
         read_only: next()? != 0,
-        // Older mounts do not say.
+        // Older mounts do not state it.
         metadata_copies: next().unwrap_or_default().max(1),
     })
 }

@@ -19,6 +19,7 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
+/// The permissions of one user, one group, or a class of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {
     tag: u16,
@@ -31,19 +32,19 @@ struct Entry {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acl(Vec<Entry>);
 
-/// What a new file gets.
+/// The mode and the ACLs of a new file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inherited {
     /// Permission bits.
     pub mode: u32,
-    /// Access ACL, unless the mode says it all.
+    /// Access ACL, unless the mode expresses it.
     pub access: Option<Vec<u8>>,
     /// Default ACL of a new directory.
     pub default: Option<Vec<u8>>,
 }
 
 impl Inherited {
-    /// The ACLs as extended attributes.
+    /// Returns the ACLs as extended attributes.
     pub fn xattrs(&self) -> Vec<(&[u8], &[u8])> {
         let both = [(ACCESS, &self.access), (DEFAULT, &self.default)];
         both.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
@@ -51,7 +52,7 @@ impl Inherited {
 }
 
 impl Acl {
-    /// From the stored value; `None` if it is not an ACL.
+    /// Decodes the stored value; `None` if it is not an ACL.
     pub fn decode(value: &[u8]) -> Option<Acl> {
         let (version, entries) = value.split_first_chunk::<4>()?;
         if u32::from_le_bytes(*version) != VERSION || !entries.len().is_multiple_of(8) {
@@ -75,7 +76,7 @@ impl Acl {
         whole.then_some(Acl(entries))
     }
 
-    /// The stored value.
+    /// Encodes the value to be stored.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = VERSION.to_le_bytes().to_vec();
         for e in &self.0 {
@@ -86,21 +87,22 @@ impl Acl {
         out
     }
 
+    /// Returns the permissions of the first entry with a tag.
     fn perm(&mut self, tag: u16) -> Option<&mut u16> {
         self.0.iter_mut().find(|e| e.tag == tag).map(|e| &mut e.perm)
     }
 
-    /// The tag whose permissions the mode's group bits show: the mask if there is one.
+    /// Returns the tag whose permissions the mode's group bits show: the mask if there is one.
     fn group_tag(&self) -> u16 {
         if self.0.iter().any(|e| e.tag == MASK) { MASK } else { GROUP_OBJ }
     }
 
-    /// Whether the mode alone says as much.
+    /// Returns whether the mode alone expresses it.
     pub fn is_plain(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// The nine permission bits that show this ACL.
+    /// Returns the nine permission bits that show this ACL.
     pub fn mode(&self) -> u32 {
         let group = self.group_tag();
         self.0.iter().fold(0, |mode, e| {
@@ -123,8 +125,8 @@ impl Acl {
         }
     }
 
-    /// What a file made with `mode` in a directory with this default ACL gets. The umask is not
-    /// used then.
+    /// Returns the mode and the ACLs of a file made with `mode` in a directory with this default
+    /// ACL. The umask is not used then.
     pub fn inherit(&self, mode: u32, is_dir: bool) -> Inherited {
         let mut access = self.clone();
         let allowed = self.mode() & mode;

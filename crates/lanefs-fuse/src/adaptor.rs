@@ -6,7 +6,7 @@ use crate::blocking_hook::about_to_wait;
 use crate::closing::Closing;
 use crate::handles::{ASSUMED, Handle, Handles};
 use crate::known::Known;
-use crate::room::Room;
+use crate::space::Space;
 use crate::wire::{Agreed, Device, Errno, Reply};
 use lanefs::{File, FileKind, Ino, Stat, Volume};
 use std::sync::{Arc, OnceLock};
@@ -14,40 +14,45 @@ use std::time::Duration;
 
 type Wire<T> = std::result::Result<T, Errno>;
 
+/// The state of a mount.
 pub(crate) struct Adaptor {
     pub volume: Volume,
     pub handles: Arc<Handles>,
     pub known: Arc<Known>,
     pub aside: Aside,
+    /// How long the kernel may believe names and attributes.
     pub ttl: Duration,
-    /// The kernel gathers writes.
+    /// Whether the kernel gathers writes.
     pub writeback: bool,
-    /// SETXATTR says when an ACL takes setgid away.
+    /// Whether SETXATTR states when an ACL takes setgid away.
     pub setxattr_ext: bool,
-    /// The kernel checks who sets flags of an inode.
+    /// Whether the kernel checks who sets flags of an inode.
     pub checks_flags: bool,
+    /// Whether changes of names are durable before they are answered.
     dirsync: bool,
-    pub room: Arc<Room>,
+    pub space: Arc<Space>,
     pub closing: Arc<Closing>,
+    /// Called when somebody who serves requests cannot go on.
     failed: OnceLock<Failed>,
     /// With `allow_root`: the only user beside root who may enter.
     pub only: Option<u32>,
 }
 
-/// What is to be done when somebody who serves requests cannot go on.
+/// A function that ends the mount.
 type Failed = Box<dyn Fn() + Send + Sync>;
 
 impl Adaptor {
+    /// Makes the state of a mount of `volume`, after the handshake.
     pub(crate) fn new(volume: Volume, config: &MountConfig, agreed: Agreed, device: Arc<Device>) -> Adaptor {
         let handles = Arc::new(Handles::new());
         let known = Arc::new(Known::new());
-        let room = Arc::new(Room::new(volume.clone(), agreed.writeback));
+        let space = Arc::new(Space::new(volume.clone(), agreed.writeback));
         let closing = Arc::new(Closing::default());
         let keeper = Arc::clone(&known);
         volume.keep_unnamed(Some(Box::new(move |ino| keeper.knows(ino))));
         Adaptor {
             volume,
-            aside: Aside::new(Arc::clone(&handles), Arc::clone(&room), device),
+            aside: Aside::new(Arc::clone(&handles), Arc::clone(&space), device),
             handles,
             known,
             ttl: if config.allow_root { Duration::ZERO } else { config.ttl },
@@ -57,17 +62,18 @@ impl Adaptor {
             dirsync: config.dirsync || config.sync,
             closing,
             failed: OnceLock::new(),
-            room,
+            space,
             only: config.allow_root.then(|| rustix::process::geteuid().as_raw()),
         }
     }
 
+    /// Sets what is done when somebody who serves requests cannot go on, once for a mount.
     pub(crate) fn when_serving_fails(&self, then: Failed) {
         let _ = self.failed.set(then);
     }
 
-    /// Somebody who serves requests cannot go on: the others, who wait for some, are not to be left
-    /// as if all were well.
+    /// Ends the mount because somebody who serves requests cannot go on: the others, who wait for
+    /// some, are not to be left as if all were well.
     pub(crate) fn serving_failed(&self, error: &std::io::Error) {
         tracing::error!("the mount ends: requests cannot be served: {error}");
         if let Some(then) = self.failed.get() {
@@ -75,17 +81,18 @@ impl Adaptor {
         }
     }
 
-    /// No request comes any more.
+    /// Waits for the answers still due. No request comes any more.
     pub(crate) fn end(&self) {
         self.aside.stop();
         self.volume.keep_unnamed(None);
     }
 
-    /// The open file of a request.
+    /// Returns the open file of a request.
     pub(crate) fn file(&self, handle: u64) -> Wire<&File> {
         self.handle(handle).map(|h| &h.file)
     }
 
+    /// Returns the handle of a request.
     pub(crate) fn handle(&self, handle: u64) -> Wire<&Handle> {
         // SAFETY: called only with the handle of the request being answered, and the answer is sent
         // last.
@@ -96,7 +103,8 @@ impl Adaptor {
     /// handle.
     pub(crate) fn open_out(&self, mut file: File, flags: u32, opened: u32, reply: &mut Reply) -> Wire<()> {
         file.keep_privilege();
-        // It was opened with O_APPEND only so that it may be; the kernel says where writes go (W2).
+        // It was opened with O_APPEND only so that it may be; the kernel states where writes go
+        // (W2).
         file.never_append();
         let ino = file.ino();
         reply.open_out(self.handles.insert(file, flags as i32 & libc::O_DIRECT != 0), opened)?;
@@ -104,7 +112,7 @@ impl Adaptor {
         Ok(())
     }
 
-    /// The flags a file is opened with here (W1, W2, W5).
+    /// Returns the flags a file is opened with here (W1, W2, W5).
     pub(crate) fn open_flags(&self, flags: u32) -> i32 {
         let mut flags = flags as i32
             & !(libc::O_CREAT
@@ -121,7 +129,7 @@ impl Adaptor {
     }
 
     /// With `dirsync`, makes the changes of names durable before they are answered. If that fails
-    /// the changes are there and the caller is told an error: what the kernel makes of that is
+    /// the changes are there and the caller gets an error: what the kernel makes of that is
     /// dropped.
     pub(crate) fn sync_parent_dirs(&self, names: &[(Ino, &[u8])]) -> Wire<()> {
         if !self.dirsync {
@@ -138,9 +146,9 @@ impl Adaptor {
         Ok(synced?)
     }
 
-    /// The attributes that the kernel is told of an inode, and how long they hold (W9 of
-    /// `requests::content`). To be called just before the answer.
-    pub(crate) fn told(&self, stat: &Stat) -> (Stat, Duration) {
+    /// Returns the attributes that the kernel gets of an inode, and how long they hold (W9 of
+    /// `requests::content`). Called just before the answer.
+    pub(crate) fn attributes_for_kernel(&self, stat: &Stat) -> (Stat, Duration) {
         self.about_to_answer(stat.ino);
         if self.writeback
             && stat.blocks == 0
@@ -152,25 +160,25 @@ impl Adaptor {
         (*stat, self.ttl)
     }
 
-    /// To be called before an answer that carries attributes: where room is scarce the kernel is
-    /// not to believe those of files that are open for writing, so that it asks before it takes a
-    /// write (`room`).
+    /// Has the kernel ask for the attributes of a file that is open for writing where space is
+    /// scarce, so that it asks before it takes a write ([`crate::space`]). Called before an answer
+    /// that carries attributes, which the kernel does not believe then.
     pub(crate) fn about_to_answer(&self, ino: Ino) {
-        if self.room.is_scarce() && self.handles.is_written(ino) {
+        if self.space.is_scarce() && self.handles.is_written(ino) {
             self.aside.attributes_changed(ino);
         }
     }
 
-    /// `bytes` of room were taken, about.
-    pub(crate) fn took_room(&self, bytes: u64) {
-        if self.room.took(bytes) {
+    /// Takes note that about `bytes` of space were used.
+    pub(crate) fn took_space(&self, bytes: u64) {
+        if self.space.took(bytes) {
             self.handles.written().into_iter().for_each(|ino| self.aside.attributes_changed(ino));
         }
     }
 
-    /// Puts a name's inode, which the kernel will know once more.
+    /// Answers with a name's inode, which the kernel will know once more.
     pub(crate) fn enter(&self, stat: &Stat, reply: &mut Reply) -> Wire<()> {
-        let (stat, holds) = self.told(stat);
+        let (stat, holds) = self.attributes_for_kernel(stat);
         self.known.count(stat.ino);
         reply.entry_out(&stat, self.ttl, holds)
     }

@@ -1,14 +1,14 @@
 //! Calls of the kernel that may wait for other requests, made by a thread of their own.
 //!
-//! What this side tells the kernel to drop it drops under locks of pages, and writes back first
-//! what is dirty: it waits for READ and WRITE requests, which the threads that take requests must
-//! be free to serve. And to drop a name it takes the lock of the directory, which a caller may hold
-//! who waits for one of us. So:
+//! The kernel drops pages, when it is asked to, under their locks, and writes back first what is
+//! dirty: it waits for READ and WRITE requests, which the threads that take requests must be free
+//! to serve. And to drop a name it takes the lock of the directory, which a caller may hold who
+//! waits for one of us. So:
 //!
-//! A1 *Seeking.* The kernel asks us where data is without writing back first, and would be told
-//!    that what it has gathered is a hole. While anybody has a file open for writing, its pages are
-//!    written back before the answer. (Files open only for reading have no unwritten pages: closing
-//!    writes them back.)
+//! A1 *Seeking.* The kernel asks us where data is without writing back first, and would
+//!    learn that what it has gathered is a hole. While anybody has a file open for writing, its
+//!    pages are written back before the answer. (Files open only for reading have no unwritten
+//!    pages: closing writes them back.)
 //! A2 *Writes past the cache.* Of an asynchronous O_DIRECT write the kernel drops the pages before
 //!    it sends the request, and not again when that is answered: what somebody read meanwhile into
 //!    its cache would stay there. If anybody may have, the pages are dropped here once more, before
@@ -17,15 +17,15 @@
 //!    kernel believes of the name is dropped. It waits for the caller to be answered, so nobody
 //!    waits for it.
 //!
-//! A4 *Room.* Where little room is left, a file's pages are written back before its next write is
-//!    taken ([`crate::room`]).
+//! A4 *Space.* Where little space is left, a file's pages are written back before its next write is
+//!    taken ([`crate::space`]).
 //!
 //! A request that came through a ring has to be answered by the thread that has it; there another
 //! thread is started where none is left (`rings`), and it makes the calls of A1, A2 and A4 itself.
 
 use crate::handles::{ASSUMED, Handles};
-use crate::room::Room;
-use crate::wire::{Device, Errno, Reply, room};
+use crate::space::Space;
+use crate::wire::{Device, Errno, Reply, ReplyBuffer};
 use lanefs::Ino;
 use std::io;
 use std::sync::mpsc::{Sender, channel};
@@ -37,25 +37,26 @@ use std::time::Duration;
 pub(crate) struct Job {
     pub ino: Ino,
     pub what: What,
-    /// Of the request to answer.
+    /// The number of the request to answer.
     pub unique: u64,
-    /// Where it came from: the kernel takes the answer nowhere else.
+    /// The descriptor it came from: the kernel takes the answer nowhere else.
     pub device: Arc<Device>,
 }
 
-/// What the answer says.
+/// The content of an answer.
 pub(crate) enum What {
-    /// Where data or a hole is (A1).
+    /// The position of data or of a hole (A1).
     Seek { handle: u64, offset: i64, whence: i32 },
-    /// How many bytes were written (A2).
+    /// The number of bytes that were written (A2).
     Written { offset: u64, bytes: u32 },
     /// The attributes, for who is about to write (A4).
     Attributes { ttl: Duration },
 }
 
+/// Something that the thread does.
 enum Errand {
     Answer(Job),
-    /// The name in the directory (A3).
+    /// The kernel is to drop the name in the directory (A3).
     Forget(Ino, Vec<u8>),
 }
 
@@ -64,29 +65,32 @@ type Running = (Sender<Errand>, JoinHandle<()>);
 /// The thread; started when it is first needed.
 pub(crate) struct Aside {
     handles: Arc<Handles>,
-    room: Arc<Room>,
+    space: Arc<Space>,
     device: Arc<Device>,
     running: Mutex<Option<Running>>,
 }
 
-/// Where the data or the hole is.
+/// Returns the position of the data or the hole.
 pub(crate) fn answer(handles: &Handles, handle: u64, offset: i64, whence: i32) -> Result<u64, Errno> {
     // SAFETY: the handle of a request that is answered after this.
     let handle = unsafe { handles.get(handle) }.ok_or(Errno(libc::EBADF))?;
     Ok(handle.file.lseek(offset, whence)?)
 }
 
+/// Has the kernel write back and drop the pages of a file.
 fn flush_kernel_pages(device: &Device, ino: Ino) {
     if let Err(e) = device.flush_kernel_pages(ino) {
         tracing::warn!("inode {}: its unwritten pages were not written back: {e}", ino.0);
     }
 }
 
-fn ask(device: &Device, room: &Room, ino: Ino, ttl: Duration, reply: &mut Reply) -> Result<(), Errno> {
+/// Has the kernel write back the pages of a file, and puts its attributes for who is about to write
+/// it. ENOSPC if there is no space for that.
+fn ask(device: &Device, space: &Space, ino: Ino, ttl: Duration, reply: &mut Reply) -> Result<(), Errno> {
     flush_kernel_pages(device, ino);
-    room.look();
-    if room.is_scarce() {
-        if !room.is_backed(ino) && !room.has_reserve() {
+    space.look();
+    if space.is_scarce() {
+        if !space.is_backed(ino) && !space.has_reserve() {
             return Err(Errno(libc::ENOSPC));
         }
         // It asks before the next write, too.
@@ -94,7 +98,7 @@ fn ask(device: &Device, room: &Room, ino: Ino, ttl: Duration, reply: &mut Reply)
             tracing::warn!("inode {}: the kernel may write without asking: {e}", ino.0);
         }
     }
-    let mut stat = room.stat(ino)?;
+    let mut stat = space.stat(ino)?;
     // W9 of `requests::content`: somebody is about to write to it.
     stat.blocks = stat.blocks.max(ASSUMED);
     reply.attr_out(&stat, ttl)
@@ -110,8 +114,9 @@ fn drop_pages(device: &Device, ino: Ino, offset: u64, bytes: u32) {
 }
 
 impl Aside {
-    pub(crate) fn new(handles: Arc<Handles>, room: Arc<Room>, device: Arc<Device>) -> Aside {
-        Aside { handles, room, device, running: Mutex::new(None) }
+    /// Makes the queue; the thread is started when it is first needed.
+    pub(crate) fn new(handles: Arc<Handles>, space: Arc<Space>, device: Arc<Device>) -> Aside {
+        Aside { handles, space, device, running: Mutex::new(None) }
     }
 
     /// Has the kernel write back or drop the pages, then answers.
@@ -126,6 +131,7 @@ impl Aside {
         }
     }
 
+    /// Gives the thread something to do.
     fn send(&self, errand: Errand) -> Result<(), Errno> {
         let mut running = self.running.lock().unwrap_or_else(|e| e.into_inner());
         if running.is_none() {
@@ -142,10 +148,10 @@ impl Aside {
         flush_kernel_pages(&self.device, ino);
     }
 
-    /// Calls the pages of a file in, and puts its attributes for who is about to write it. ENOSPC
-    /// if there is no room for that.
+    /// Has the kernel write back the pages of a file, and puts its attributes for who is about to
+    /// write it. ENOSPC if there is no space for that.
     pub(crate) fn ask(&self, ino: Ino, ttl: Duration, reply: &mut Reply) -> Result<(), Errno> {
-        ask(&self.device, &self.room, ino, ttl, reply)
+        ask(&self.device, &self.space, ino, ttl, reply)
     }
 
     /// Has the kernel drop the pages of a range, and waits for that.
@@ -161,12 +167,13 @@ impl Aside {
         }
     }
 
+    /// Starts the thread.
     fn start(&self) -> io::Result<Running> {
         let (errands, queue) = channel::<Errand>();
         let (handles, mine) = (Arc::clone(&self.handles), Arc::clone(&self.device));
-        let space = Arc::clone(&self.room);
+        let space = Arc::clone(&self.space);
         let thread = std::thread::Builder::new().name("lanefs-aside".into()).spawn(move || {
-            let mut bytes = room(256);
+            let mut bytes = ReplyBuffer::new(256);
             for errand in queue {
                 let job = match errand {
                     Errand::Answer(job) => job,

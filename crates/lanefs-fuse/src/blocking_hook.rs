@@ -1,14 +1,14 @@
-//! What a serving thread calls when it is about to wait, so that another thread takes the next
-//! request.
+//! A hook that a serving thread calls when it is about to wait, so that another thread takes the
+//! next request.
 
 use std::cell::{Cell, RefCell};
 
-/// What a thread is about to wait for.
+/// The kinds of waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
-    /// The device, a flush, room in memory: it ends by itself.
+    /// For the device, a flush, or memory: it ends by itself.
     Device,
-    /// Requests that the kernel will send: it ends only if others serve these.
+    /// For requests that the kernel will send: it ends only if others serve these.
     Requests,
 }
 
@@ -16,7 +16,7 @@ type Hook = Box<dyn Fn(Wait)>;
 
 thread_local! {
     static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
-    /// This thread has said that it waits since it was last asked.
+    /// Whether this thread has called the hook since [`has_waited`] was last called.
     static WAITED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -26,16 +26,18 @@ pub(crate) fn set(hook: impl Fn(Wait) + 'static) {
     lanefs::on_wait(Some(about_to_wait));
 }
 
-/// For a request that is known to wait. Only the first wait of a request counts.
+/// Announces that this thread is about to wait for the device. Only the first wait of a request
+/// counts.
 pub(crate) fn about_to_wait() {
     go(Wait::Device);
 }
 
-/// For a request that cannot be answered before others have been.
+/// Announces that this thread is about to wait for requests: its own cannot be answered before.
 pub(crate) fn about_to_wait_for_requests() {
     go(Wait::Requests);
 }
 
+/// Calls the hook, once for each request.
 fn go(wait: Wait) {
     if !WAITED.replace(true) {
         HOOK.with_borrow(|hook| {
@@ -46,7 +48,7 @@ fn go(wait: Wait) {
     }
 }
 
-/// To be called after each request: whether it made the thread wait.
+/// Returns whether a request made this thread wait. Called once after each request.
 pub(crate) fn has_waited() -> bool {
     WAITED.replace(false)
 }

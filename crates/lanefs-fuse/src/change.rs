@@ -20,24 +20,25 @@ pub const IOC_GROW: u32 = 3 << 30 | (CHANGE_SIZE as u32) << 16 | 0x4c05;
 /// `ioctl` on a directory of the mount: gives the volume another label.
 pub const IOC_LABEL: u32 = 3 << 30 | (CHANGE_SIZE as u32) << 16 | 0x4c06;
 
-/// Where the message begins.
+/// The offset of the message.
 const WHY: usize = 24;
 
-/// What to ask for with [`IOC_GROW`].
+/// Encodes the argument of [`IOC_GROW`].
 pub fn encode_size(bytes: Option<u64>) -> [u8; CHANGE_SIZE] {
     let mut out = [0; CHANGE_SIZE];
     out[..8].copy_from_slice(&bytes.unwrap_or(0).to_le_bytes());
     out
 }
 
-/// What to ask for with [`IOC_LABEL`]. What does not fit is cut off; it is too long in any case.
+/// Encodes the argument of [`IOC_LABEL`]. A label that does not fit is cut off; it is too long in
+/// any case.
 pub fn encode_label(label: &str) -> [u8; CHANGE_SIZE] {
     let mut out = [0; CHANGE_SIZE];
     out.iter_mut().zip(label.as_bytes().iter().take(CHANGE_SIZE - 1)).for_each(|(o, b)| *o = *b);
     out
 }
 
-/// What the mount answered: the sizes, or why it refused. `None` if it is no answer.
+/// Decodes the mount's answer: the sizes, or why it refused. `None` if it is no answer.
 pub fn decode(answer: &[u8]) -> Option<Result<Grown, String>> {
     let word = |at: usize| Some(u64::from_le_bytes(answer.get(at..at + 8)?.try_into().ok()?));
     let why = answer.get(WHY..CHANGE_SIZE)?.split(|b| *b == 0).next()?;
@@ -47,19 +48,20 @@ pub fn decode(answer: &[u8]) -> Option<Result<Grown, String>> {
     })
 }
 
-/// The mount's side of [`IOC_GROW`]. `None` if the request makes no sense.
+/// Serves [`IOC_GROW`]. `None` if the request makes no sense.
 pub(crate) fn grow(volume: &Volume, request: &[u8]) -> Option<lanefs::Result<Vec<u8>>> {
     let bytes = u64::from_le_bytes(request.get(..8)?.try_into().ok()?);
     Some(answer(volume.grow(Some(bytes).filter(|b| *b > 0))))
 }
 
-/// The mount's side of [`IOC_LABEL`].
+/// Serves [`IOC_LABEL`]. `None` if the request makes no sense.
 pub(crate) fn label(volume: &Volume, request: &[u8]) -> Option<lanefs::Result<Vec<u8>>> {
     let text = std::str::from_utf8(request.split(|b| *b == 0).next()?).ok()?;
     Some(answer(volume.set_label(text).map(|()| Grown { before: 0, after: 0 })))
 }
 
-/// What makes no sense is answered with a message; another error is the call's.
+/// Encodes the answer. A change that makes no sense is answered with a message; another error is
+/// the call's.
 fn answer(done: lanefs::Result<Grown>) -> lanefs::Result<Vec<u8>> {
     let mut out = vec![0; CHANGE_SIZE];
     match done {

@@ -19,7 +19,7 @@ use lanefs::{File, Ino};
 use lanefs_sync::random::spread;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 const SHARDS: usize = 64;
@@ -31,29 +31,37 @@ pub(crate) const ASSUMED: u64 = 8;
 /// An open file.
 pub(crate) struct Handle {
     pub file: File,
+    /// The shard whose set the handle stands in.
     shard: usize,
-    /// The file may be written through this handle.
+    /// Whether the file may be written through this handle.
     pub writes: bool,
-    /// It was opened with O_DIRECT.
+    /// Set if it was opened with O_DIRECT.
     direct: Option<Arc<CachedReads>>,
 }
 
-/// Whether the kernel may have read pages of a file into its cache since somebody opened it with
-/// O_DIRECT.
+/// A mark of a file that is open with O_DIRECT: whether the kernel may have read pages of it into
+/// its cache since somebody opened it so.
+///
+/// Stored by who serves a READ through the cache ([`Handles::is_read_into_cache`]), before it reads
+/// the pages; loaded by who serves a WRITE past the cache ([`Handle::may_be_cached`]), after it has
+/// written them. Both SeqCst, partners of each other: of a READ and a WRITE at a time, either the
+/// load sees the store, or the pages are read as they were written.
 #[derive(Default)]
 pub(crate) struct CachedReads(AtomicBool);
 
 #[repr(align(128))]
 #[derive(Default)]
+/// Handles that are open.
 struct Shard(Mutex<HashSet<u64>>);
 
 /// Handles of one inode.
 #[derive(Default)]
 struct Opened {
-    /// Those that may write.
+    /// The number of those that may write.
     writers: u32,
-    /// Those that were opened with O_DIRECT, and what they share.
+    /// The number of those that were opened with O_DIRECT.
     direct: u32,
+    /// The mark that these share, while there are any.
     reads: Option<Arc<CachedReads>>,
 }
 
@@ -62,40 +70,49 @@ struct Opened {
 #[derive(Default)]
 struct Inodes(Mutex<HashMap<Ino, Opened>>);
 
+/// The open files of a mount.
 pub(crate) struct Handles {
     shards: Vec<Shard>,
     inodes: Vec<Inodes>,
-    /// Handles with O_DIRECT. On a line of its own: every read looks at it.
+    /// The number of handles with O_DIRECT. On a line of its own: every read looks at it.
+    ///
+    /// Changed by who inserts or removes such a handle, under the lock of its inode's shard; loaded
+    /// by who serves a READ. All Relaxed, it hands over nothing: a handle that is being opened has
+    /// not written yet, and before the kernel sends its first write it waits for reads that it
+    /// sent.
     direct: Apart<AtomicUsize>,
 }
 
 #[repr(align(128))]
 #[derive(Default)]
+/// A value on a cache line of its own.
 struct Apart<T>(T);
 
+/// Returns the shard of the calling thread.
 fn my_shard() -> usize {
+    // Relaxed: any spread will do, and nothing is handed over.
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        // Relaxed: any spread will do.
-        static MINE: usize = NEXT.fetch_add(1, Relaxed) % SHARDS;
+        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
     }
     MINE.with(|m| *m)
 }
 
 impl Handle {
-    /// Whether a write through this handle goes to the kernel's cache.
+    /// Returns whether a write through this handle goes to the kernel's cache.
     pub(crate) fn gathers(&self) -> bool {
         self.writes && self.direct.is_none()
     }
 
-    /// Whether pages that this handle has just written past the kernel's cache may be in it, as
-    /// they were before. True also if the handle became one with O_DIRECT by fcntl(2).
+    /// Returns whether pages that this handle has just written past the kernel's cache may be in
+    /// it, as they were before. True also if the handle became one with O_DIRECT by fcntl(2).
     pub(crate) fn may_be_cached(&self) -> bool {
-        self.direct.as_ref().is_none_or(|reads| reads.0.load(SeqCst))
+        self.direct.as_ref().is_none_or(|reads| reads.0.load(Ordering::SeqCst))
     }
 }
 
 impl Shard {
+    /// Locks the set.
     fn set(&self) -> std::sync::MutexGuard<'_, HashSet<u64>> {
         // A panic while the lock was held left a whole set: insertion and removal are single steps.
         self.0.lock().unwrap_or_else(|e| e.into_inner())
@@ -103,6 +120,7 @@ impl Shard {
 }
 
 impl Handles {
+    /// Makes an empty table.
     pub(crate) fn new() -> Handles {
         Handles {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
@@ -111,6 +129,7 @@ impl Handles {
         }
     }
 
+    /// Locks the shard of an inode.
     fn inodes(&self, ino: Ino) -> std::sync::MutexGuard<'_, HashMap<Ino, Opened>> {
         // Lanes make inodes in runs: the shard is chosen by a hash of the number, so that lanes
         // seldom meet.
@@ -118,12 +137,12 @@ impl Handles {
         self.inodes[shard].0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Whether the kernel may hold unwritten pages of a file.
+    /// Returns whether the kernel may hold unwritten pages of a file.
     pub(crate) fn is_written(&self, ino: Ino) -> bool {
         self.inodes(ino).get(&ino).is_some_and(|o| o.writers > 0)
     }
 
-    /// The inodes that the kernel may hold unwritten pages of.
+    /// Returns the inodes that the kernel may hold unwritten pages of.
     pub(crate) fn written(&self) -> Vec<Ino> {
         let mut all = Vec::new();
         for shard in &self.inodes {
@@ -133,18 +152,14 @@ impl Handles {
         all
     }
 
-    /// The kernel is about to read pages of a file into its cache. To be said before they are read:
-    /// whoever writes them past the cache either sees this afterwards, or has written before they
-    /// are read.
+    /// Takes note that the kernel is about to read pages of a file into its cache. Called before
+    /// they are read: whoever writes them past the cache either sees this afterwards, or has
+    /// written before they are read.
     pub(crate) fn is_read_into_cache(&self, ino: Ino) {
-        // Relaxed: a handle that is being opened has not written yet, and before the kernel sends
-        // its first write it waits for reads that it sent.
-        if self.direct.0.load(Relaxed) > 0
+        if self.direct.0.load(Ordering::Relaxed) > 0
             && let Some(reads) = self.inodes(ino).get(&ino).and_then(|o| o.reads.as_ref())
         {
-            // SeqCst, as in `may_be_cached`: this before the pages are read, that after they were
-            // written.
-            reads.0.store(true, SeqCst);
+            reads.0.store(true, Ordering::SeqCst);
         }
     }
 
@@ -160,7 +175,7 @@ impl Handles {
             if direct {
                 opened.direct += 1;
                 reads = Some(Arc::clone(opened.reads.get_or_insert_default()));
-                self.direct.0.fetch_add(1, Relaxed); // as said above
+                self.direct.0.fetch_add(1, Ordering::Relaxed);
             }
         }
         let handle = Box::into_raw(Box::new(Handle { file, shard, writes, direct: reads })) as u64;
@@ -168,7 +183,7 @@ impl Handles {
         handle
     }
 
-    /// The open file of a handle number; `None` for 0, which stands for no open file.
+    /// Returns the open file of a handle number; `None` for 0, which stands for no open file.
     ///
     /// # Safety
     /// `handle` came with a request of the kernel (H2) and the returned reference is not used after
@@ -199,7 +214,7 @@ impl Handles {
             let o = opened.get_mut();
             o.writers -= u32::from(boxed.writes);
             if boxed.direct.is_some() {
-                self.direct.0.fetch_sub(1, Relaxed);
+                self.direct.0.fetch_sub(1, Ordering::Relaxed);
                 o.direct -= 1;
                 if o.direct == 0 {
                     o.reads = None;

@@ -1,7 +1,7 @@
 //! Which inodes the kernel knows: each answer that names one counts, and FORGET takes counts back.
 //!
 //! A file that lost its last name lives on while the kernel knows it: it may be somebody's working
-//! directory, or open with O_PATH, of which the kernel tells us nothing. It forgets such an inode
+//! directory, or open with O_PATH, of which we learn nothing. It forgets such an inode
 //! as soon as the last user is gone.
 //!
 //! K1 An inode is counted before its answer is sent, and the count is taken back if nobody took the
@@ -18,30 +18,35 @@ use std::sync::Mutex;
 const SHARDS: usize = 256;
 const CHUNK: u64 = 128;
 
+/// The counts of neighbouring inodes.
 struct Chunk {
     counts: [u32; CHUNK as usize],
-    /// How many of them are not zero.
+    /// The number of those that are not zero.
     known: u32,
 }
 
+/// Chunks by their numbers.
 #[repr(align(128))]
 #[derive(Default)]
 struct Shard(Mutex<HashMap<u64, Box<Chunk>>>);
 
+/// The inodes that the kernel knows.
 pub(crate) struct Known(Vec<Shard>);
 
 impl Known {
+    /// Makes an empty table.
     pub(crate) fn new() -> Known {
         Known((0..SHARDS).map(|_| Shard::default()).collect())
     }
 
+    /// Locks the shard of a chunk.
     fn shard(&self, chunk: u64) -> std::sync::MutexGuard<'_, HashMap<u64, Box<Chunk>>> {
         let shard = (spread(chunk) >> 56) as usize % SHARDS;
         // A panic while the lock was held left counts that are at most too high.
         self.0[shard].0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The kernel is about to be told of `ino`.
+    /// Counts an answer that is about to name `ino`.
     pub(crate) fn count(&self, ino: Ino) {
         let mut chunks = self.shard(ino.0 / CHUNK);
         let chunk = chunks
@@ -52,7 +57,7 @@ impl Known {
         *count = count.saturating_add(1);
     }
 
-    /// The kernel has forgotten `times` of what it was told.
+    /// Takes back `times` answers that named `ino`: the kernel has forgotten them.
     pub(crate) fn forget(&self, ino: Ino, times: u64) {
         let mut chunks = self.shard(ino.0 / CHUNK);
         let Some(chunk) = chunks.get_mut(&(ino.0 / CHUNK)) else { return };
@@ -69,7 +74,7 @@ impl Known {
         }
     }
 
-    /// Whether the kernel may know `ino`.
+    /// Returns whether the kernel may know `ino`.
     pub(crate) fn knows(&self, ino: Ino) -> bool {
         let chunks = self.shard(ino.0 / CHUNK);
         chunks.get(&(ino.0 / CHUNK)).is_some_and(|c| c.counts[(ino.0 % CHUNK) as usize] != 0)

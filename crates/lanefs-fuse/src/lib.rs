@@ -1,11 +1,11 @@
 //! The FUSE mount of LaneFS: an adaptor that translates between the kernel's requests and
 //! [`lanefs::Volume`]'s operations by inode number, and decides nothing of its own.
 //!
-//! LaneFS is the only writer of its volume, so the kernel may believe what it was told: names (also
-//! names that do not exist), attributes, file pages and directory listings stay cached until the
-//! kernel itself changes them. With the writeback cache the kernel also gathers writes and keeps
-//! size and times of regular files; an `fsync`, a `close` and an unmount hand all of it over first,
-//! so what they promise is what the library promises.
+//! LaneFS is the only writer of its volume, so the kernel may believe what it was answered: names
+//! (also names that do not exist), attributes, file pages and directory listings stay cached until
+//! the kernel itself changes them. With the writeback cache the kernel also gathers writes and
+//! keeps size and times of regular files; an `fsync`, a `close` and an unmount hand all of it over
+//! first, so what they promise is what the library promises.
 //!
 //! | what FUSE leaves open | what is done here |
 //! | --- | --- |
@@ -33,10 +33,10 @@ mod reader_pool;
 mod readers;
 mod requests;
 mod rings;
-mod room;
 pub mod scrub;
 mod session;
 mod signals;
+mod space;
 mod translate;
 mod wire;
 
@@ -51,9 +51,9 @@ pub use signals::{Signals, block_signals};
 pub const IOC_GOINGDOWN: u32 = 0x8004_587d;
 /// `ioctl` on a directory of the mount: writes the process id of the serving process, as a `u32`.
 pub const IOC_GETPID: u32 = 0x8004_4c01;
-/// `ioctl` on a directory of the mount, of root: tells the devices that what is free is not needed,
-/// as fstrim(8) asks for. The argument is three `u64`: where to begin, how many bytes (in the
-/// answer: how many were told of), and the shortest range worth it.
+/// `ioctl` on a directory of the mount, of root: discards on the devices what is free, as fstrim(8)
+/// asks for. The argument is three `u64`: where to begin, how many bytes (in the answer: how many
+/// were discarded), and the shortest range worth it.
 pub const IOC_FITRIM: u32 = 0xc018_5879;
 /// `ioctl` on a directory of the mount: makes durable all that returned before, for root and
 /// whoever serves the mount. The kernel hands over what it has gathered for `syncfs(2)`, which has

@@ -23,6 +23,7 @@ pub(crate) struct Attached {
     way: Way,
 }
 
+/// The way a mount was made, and is taken down.
 enum Way {
     /// By umount(2).
     Direct,
@@ -31,7 +32,7 @@ enum Way {
     ByHelper(#[allow(dead_code)] Option<UnixStream>),
 }
 
-/// What the table of mounts says of a mount.
+/// An entry of the table of mounts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Which {
     id: u64,
@@ -60,6 +61,7 @@ pub(crate) fn attach(mountpoint: &Path, config: &MountConfig) -> io::Result<(Dev
     Ok((device, Attached::new(mountpoint, Way::ByHelper(socket))))
 }
 
+/// Mounts by mount(2).
 fn mount_directly(mountpoint: &Path, mode: u32, others: bool, config: &MountConfig) -> io::Result<Device> {
     let device = Device::open()?;
     let mut data = format!(
@@ -98,8 +100,8 @@ fn mount_by_helper(
     config: &MountConfig,
 ) -> io::Result<(Device, Option<UnixStream>)> {
     let (mine, theirs) = UnixStream::pair()?;
-    // Inherited, with a number the child is told. Not by a hook after the fork: that would make it
-    // a real fork, and no ring of a device may live through one.
+    // Inherited, with a number that the child gets. Not by a hook after the fork: that would make
+    // it a real fork, and no ring of a device may live through one.
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
     let mut child = Command::new("fusermount3")
         .arg("-o")
@@ -119,12 +121,12 @@ fn mount_by_helper(
         })?;
     drop(theirs);
     let Some(device) = receive_descriptor(&mine)? else {
-        let mut said = String::new();
+        let mut message = String::new();
         if let Some(mut err) = child.stderr.take() {
-            let _ = err.read_to_string(&mut said);
+            let _ = err.read_to_string(&mut message);
         }
         let _ = child.wait();
-        return Err(io::Error::other(with_advice(said.trim().replace('\n', "; "))));
+        return Err(io::Error::other(with_advice(message.trim().replace('\n', "; "))));
     };
     if config.auto_unmount {
         return Ok((device.into(), Some(mine)));
@@ -134,16 +136,16 @@ fn mount_by_helper(
     Ok((device.into(), None))
 }
 
-/// What fusermount3 said, and what to do if it may not open the device: it opens that as the user
+/// Adds advice to a message of fusermount3 if it may not open the device: it opens that as the user
 /// who called it.
-fn with_advice(said: String) -> String {
-    match said.contains("/dev/fuse") && said.contains("Permission denied") {
-        true => format!("{said}; {}", crate::wire::NOT_ALLOWED),
-        false => said,
+fn with_advice(message: String) -> String {
+    match message.contains("/dev/fuse") && message.contains("Permission denied") {
+        true => format!("{message}; {}", crate::wire::NOT_ALLOWED),
+        false => message,
     }
 }
 
-/// The descriptor that comes through a socket; `None` if it is closed first.
+/// Returns the descriptor that comes through a socket; `None` if it is closed first.
 fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -162,6 +164,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(rights)
 }
 
+/// Returns the options for fusermount3.
 fn helper_options(others: bool, config: &MountConfig) -> String {
     // fusermount3 splits at commas and takes a backslash for an escape.
     let source = config.source.replace('\\', "\\\\").replace(',', "\\,");
@@ -185,17 +188,18 @@ fn helper_options(others: bool, config: &MountConfig) -> String {
 }
 
 impl Attached {
-    /// Of what was just mounted there.
+    /// Describes the mount that was just made at `mountpoint`.
     fn new(mountpoint: PathBuf, way: Way) -> Attached {
         let which = mounts_at(&mountpoint).and_then(|all| topmost(&all).cloned());
         Attached { which: which.filter(|w| w.kind.starts_with("fuse")), mountpoint, way }
     }
 
+    /// Returns the directory of the mount.
     pub(crate) fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// Where the kernel's knobs for the mount's device are.
+    /// Returns the directory of the kernel's knobs for the mount's device.
     pub(crate) fn knobs(&self) -> Option<PathBuf> {
         let which = self.which.as_ref()?;
         let ((major, minor), of_block) = (which.device, which.kind.starts_with("fuseblk"));
@@ -216,8 +220,8 @@ impl Attached {
         }
     }
 
-    /// ENOENT if the mount is gone, EBUSY if another lies on top of it: whatever is done by the
-    /// mountpoint's name would be done to that one.
+    /// Checks that the mount can be reached by the mountpoint's name: ENOENT if it is gone, EBUSY
+    /// if another lies on top of it, since whatever is done by that name would be done to that one.
     fn check(&self) -> io::Result<()> {
         let error = |e| Err(io::Error::from_raw_os_error(e));
         let (Some(mine), Some(all)) = (&self.which, mounts_at(&self.mountpoint)) else { return Ok(()) };
@@ -248,8 +252,8 @@ impl Attached {
         }
     }
 
-    /// A directory of the mount; `None` if it cannot be had: another mount lies on top, or it does
-    /// not answer.
+    /// Opens the mount's root directory; `None` if it cannot be had: another mount lies on top, or
+    /// it does not answer.
     pub(crate) fn root(&self) -> Option<File> {
         self.check().ok()?;
         File::open(&self.mountpoint).ok()
@@ -274,12 +278,13 @@ impl Attached {
     }
 }
 
+/// Unmounts by fusermount3.
 fn unmount_by_helper(mountpoint: &Path, how: &[&str]) -> io::Result<()> {
     let done = Command::new("fusermount3").args(how).arg("--").arg(mountpoint).status()?;
     if done.success() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EBUSY)) }
 }
 
-/// The mounts at a directory.
+/// Returns the mounts at a directory; `None` if the table of mounts cannot be read.
 fn mounts_at(mountpoint: &Path) -> Option<Vec<Which>> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     let table = String::from_utf8_lossy(&table);
@@ -304,7 +309,7 @@ fn mounts_at(mountpoint: &Path) -> Option<Vec<Which>> {
     Some(table.lines().filter_map(line).collect())
 }
 
-/// That which lies on top of all others at one directory: none is mounted on it there.
+/// Returns the mount that lies on top of all others at one directory: none is mounted on it there.
 fn topmost(all: &[Which]) -> Option<&Which> {
     all.iter().find(|w| all.iter().all(|other| other.parent != w.id))
 }

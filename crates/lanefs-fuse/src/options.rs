@@ -1,11 +1,11 @@
-//! The options of a mount: what `-o` may say, in the words of mount(8) and mount.fuse(8).
+//! The options of a mount, as `-o` gives them, in the words of mount(8) and mount.fuse(8).
 
 use crate::wire::request_bytes;
 use crate::wire::ring::{entry_bytes, queues};
 use rustix::mount::MountFlags;
 use std::time::Duration;
 
-/// Whether requests come over io_uring, a queue for each processor, or are read from /dev/fuse.
+/// The way requests come: over io_uring, a queue for each processor, or from /dev/fuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoUring {
     /// Over io_uring where the kernel offers it.
@@ -16,14 +16,14 @@ pub enum IoUring {
     Off,
 }
 
-/// How a volume appears in the name space and how the kernel may cache it.
+/// The appearance of a volume in the name space, and how the kernel may cache it.
 #[derive(Clone, Debug)]
 pub struct MountConfig {
-    /// What the mount table shows as the source: the image.
+    /// The source as the mount table shows it: the image.
     pub source: String,
-    /// The source is a block device, which root mounts as such: the kernel tells of `sync` and
-    /// `syncfs` then, and an unmount waits until the volume is closed. It has to be open without
-    /// keeping the kernel from mounting it (`FileOptions::exclusive` of the store).
+    /// The source is a block device, which root mounts as such: the kernel passes on `sync`
+    /// and `syncfs` then, and an unmount waits until the volume is closed. It has to be open
+    /// without keeping the kernel from mounting it (`FileOptions::exclusive` of the store).
     pub block_device: bool,
     /// Refuse every change.
     pub read_only: bool,
@@ -49,7 +49,7 @@ pub struct MountConfig {
     pub io_uring: IoUring,
     /// Threads that serve; 0 for the default.
     pub threads: usize,
-    /// How many of them read requests at a time, without io_uring; 0 for the default.
+    /// The number of them that read requests at a time, without io_uring; 0 for the default.
     pub readers: usize,
     /// How long the kernel may believe names and attributes.
     pub ttl: Duration,
@@ -164,8 +164,7 @@ impl MountConfig {
                 "writeback" => self.writeback = true,
                 "nowriteback" => self.writeback = false,
                 "fsname" => self.source = value.ok_or_else(bad)?.to_string(),
-                // What the mount table says of a mount, and mount(8) says again when it mounts it
-                // anew.
+                // Written into the mount table, and passed by mount(8) when it mounts anew.
                 "subtype" | "user_id" | "group_id" | "max_read" | "blksize" => {}
                 "io_uring" => {
                     self.io_uring = match value {
@@ -198,7 +197,7 @@ impl MountConfig {
         Ok(rest)
     }
 
-    /// The flags of mount(2).
+    /// Returns the flags of mount(2).
     pub fn flags(&self) -> MountFlags {
         let mut flags = MountFlags::empty();
         for (on, flag) in [
@@ -215,12 +214,14 @@ impl MountConfig {
         flags
     }
 
-    /// Whether users other than the one who mounts may enter, for a mount made by user `uid`.
+    /// Returns whether users other than the one who mounts may enter, for a mount made by user
+    /// `uid`.
     pub(crate) fn others_may_enter(&self, uid: u32) -> bool {
         self.allow_root || self.allow_other.unwrap_or(uid == 0)
     }
 
-    /// Threads for this machine: most of them stand in for those that wait for the device.
+    /// Returns the number of threads for this machine: most of them stand in for those that wait
+    /// for the device.
     pub(crate) fn threads(&self) -> usize {
         match self.threads {
             0 => (2 * cores()).max(4),
@@ -228,8 +229,8 @@ impl MountConfig {
         }
     }
 
-    /// Threads of one processor's ring: two, and up to four times that while they wait for the
-    /// device.
+    /// Returns the number of threads of one processor's ring: two, and up to four times that while
+    /// they wait for the device.
     pub(crate) fn ring_threads(&self) -> RingThreads {
         let limit = match self.threads {
             0 => 8,
@@ -238,8 +239,8 @@ impl MountConfig {
         RingThreads { first: 2, limit }
     }
 
-    /// The memory its buffers may take, in bytes: of the volume's budget, so that the whole stays
-    /// within it.
+    /// Returns the memory its buffers may take, in bytes: of the volume's budget, so that the whole
+    /// stays within it.
     pub fn buffers(&self) -> u64 {
         let most = request_bytes(self.max_write);
         let read = 2 * most * self.threads();
@@ -247,9 +248,9 @@ impl MountConfig {
         if self.io_uring == IoUring::Off { read as u64 } else { rings.max(read as u64) }
     }
 
-    /// How many of them read requests at a time: as many as there are cores the callers leave, and
-    /// one more than one, because not every wait is announced (a lock that somebody holds who
-    /// waits).
+    /// Returns how many threads read requests at a time: as many as there are cores the callers
+    /// leave, and one more than one, because not every wait is announced (a lock that somebody
+    /// holds who waits).
     pub(crate) fn readers(&self) -> usize {
         match self.readers {
             0 => (cores() / 2).max(2),
@@ -259,6 +260,7 @@ impl MountConfig {
     }
 }
 
+/// Returns the number of processors that this process may use.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }

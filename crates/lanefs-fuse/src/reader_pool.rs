@@ -1,4 +1,4 @@
-//! How many threads read requests at a time.
+//! A pool of threads of which few read requests at a time.
 //!
 //! Requests are spread by the kernel over all threads that wait for one, in turn. So a single
 //! caller whose calls are answered from memory would wake a cold thread each time, and a call that
@@ -15,11 +15,14 @@
 use crate::blocking_hook;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+/// The numbers of threads in each state.
 #[derive(Default)]
 struct State {
+    /// Those that read (C1).
     reading: usize,
+    /// Those that stand by.
     standing_by: usize,
-    /// Calls not yet followed.
+    /// Calls not yet followed. Who is called is among `reading` already.
     called: usize,
     ended: bool,
 }
@@ -32,24 +35,26 @@ pub(crate) struct ReaderPool {
 }
 
 impl ReaderPool {
-    /// `wanted` threads are to read.
+    /// Makes a pool of which `wanted` threads are to read.
     pub(crate) fn new(wanted: usize) -> ReaderPool {
         ReaderPool { state: Mutex::default(), call: Condvar::new(), wanted: wanted.max(1) }
     }
 
+    /// Locks the state.
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic while the lock was held left whole counts.
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// This thread is one of them. True if it is to read, false if the connection ended before it
-    /// was wanted.
+    /// Makes this thread one of them. Returns true if it is to read, false if the connection ended
+    /// before it was wanted.
     pub(crate) fn join(self: &Arc<Self>) -> bool {
         let pool = Arc::clone(self);
         blocking_hook::set(move |_| pool.leave());
         self.read_or_stand_by()
     }
 
+    /// Reads if there are too few that do (C3), else stands by. False if the connection has ended.
     fn read_or_stand_by(&self) -> bool {
         let mut s = self.state();
         if s.reading < self.wanted {
@@ -67,18 +72,19 @@ impl ReaderPool {
         !s.ended
     }
 
-    /// To be called after each request. True if this thread is to read another, false if the
-    /// connection ended.
+    /// Decides what this thread does after a request; called after each. True if it is to read
+    /// another, false if the connection ended.
     pub(crate) fn done(&self) -> bool {
         if blocking_hook::has_waited() { self.read_or_stand_by() } else { true }
     }
 
-    /// The connection has ended: those who stand by may go.
+    /// Lets those who stand by go: the connection has ended (C4).
     pub(crate) fn end(&self) {
         self.state().ended = true;
         self.call.notify_all();
     }
 
+    /// Takes this thread off those that read, and calls another if that leaves too few (C2).
     fn leave(&self) {
         let mut s = self.state();
         s.reading -= 1;

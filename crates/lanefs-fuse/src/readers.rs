@@ -1,13 +1,13 @@
 //! The threads that read requests from /dev/fuse, have them done, and answer.
 //!
 //! Each has a descriptor of its own: what it has read is answered there and nowhere else
-//! (FUSE_DEV_IOC_CLONE). How many of them read at a time: [`crate::reader_pool`]. With rings two
-//! are left, for what the kernel sends this way only.
+//! (FUSE_DEV_IOC_CLONE). Few of them read at a time ([`crate::reader_pool`]). With rings two are
+//! left, for what the kernel sends this way only.
 
 use crate::adaptor::Adaptor;
 use crate::reader_pool::ReaderPool;
 use crate::requests::serve;
-use crate::wire::{Answer, Device, Errno, Origin, Reply, Request, request_bytes, room};
+use crate::wire::{Answer, Device, Errno, Origin, Reply, ReplyBuffer, Request, request_bytes};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -63,6 +63,7 @@ pub(crate) fn perform(
     })
 }
 
+/// Reads requests, has them done and answers, until the connection has ended.
 fn read(
     adaptor: &Adaptor,
     device: &Arc<Device>,
@@ -71,7 +72,7 @@ fn read(
     nap: Option<Duration>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; most];
-    let mut bytes = room(most);
+    let mut bytes = ReplyBuffer::new(most);
     let origin = Origin::Device(Arc::clone(device));
     while let Some(n) = device.receive(&mut buffer)? {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "/dev/fuse gave no request");

@@ -12,7 +12,8 @@
 //!    registered and does not wait for requests, whatever the limit: they may come to this queue.
 //!    Before, because the kernel gives a new entry only what comes after it.
 //! T3 The kernel uses the rings when each queue has an entry, and holds requests back until then.
-//!    If a queue gets none it is told so ([`ring::disable`]), and all requests come over /dev/fuse.
+//!    If a queue gets none the kernel is made to go on without them ([`ring::disable`]), and all
+//!    requests come over /dev/fuse.
 
 use crate::adaptor::Adaptor;
 use crate::blocking_hook::{self, Wait};
@@ -26,24 +27,28 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::Builder;
 
-/// What the threads of all queues share.
+/// The state that the threads of all queues share.
 struct RingShared {
     adaptor: Arc<Adaptor>,
     device: Arc<Device>,
     /// Bytes of an entry's payload.
     payload: usize,
+    /// The most threads of a queue, but for T2.
     limit: usize,
-    /// Those not yet waited for.
+    /// The threads not yet waited for.
     threads: Mutex<Vec<Serving>>,
 }
 
+/// The numbers of threads of one queue.
 #[derive(Default)]
 struct Count {
+    /// All that run, or are about to.
     threads: usize,
-    /// Those whose entries are registered.
+    /// Of all, those whose entries are registered.
     registered: usize,
+    /// Of the registered, those whose request waits for something.
     away: usize,
-    /// Those of them that wait for requests.
+    /// Of those away, the ones that wait for requests.
     stuck: usize,
 }
 
@@ -52,27 +57,29 @@ struct QueueThreads {
     shared: Arc<RingShared>,
     queue: u16,
     count: Mutex<Count>,
-    /// A thread has begun, or could not.
+    /// Notified when a thread has begun, has ended, or could not be started.
     begun: Condvar,
 }
 
 thread_local! {
-    /// This thread waits for requests.
+    /// Whether this thread waits for requests.
     static STUCK: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Locks a mutex, also after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Counts and lists are whole between two statements.
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// The threads of all queues, each with its entry registered. An error: rings cannot be had, and
-/// the kernel has been told (T3); threads that have started end with the connection.
+/// The threads of all queues, each with its entry registered.
 pub(crate) struct Rings {
     shared: Arc<RingShared>,
 }
 
 impl Rings {
+    /// Starts the threads of all queues. With an error rings cannot be had, and the kernel goes on
+    /// without them (T3); threads that have started end with the connection.
     pub(crate) fn start(
         adaptor: &Arc<Adaptor>,
         device: &Arc<Device>,
@@ -119,15 +126,15 @@ pub(crate) fn ended(thread: Serving) -> io::Result<()> {
 }
 
 impl QueueThreads {
-    /// Starts the first `n`; an error if not one of them has an entry.
+    /// Starts the first `n` threads; an error if not one of them has an entry.
     fn start(self: &Arc<QueueThreads>, n: usize) -> io::Result<()> {
-        let (said, hears) = channel();
+        let (reports, started) = channel();
         for _ in 0..n.max(1) {
             lock(&self.count).threads += 1;
-            self.add(Some(said.clone()));
+            self.add(Some(reports.clone()));
         }
-        drop(said);
-        let mut results: Vec<io::Result<()>> = hears.iter().collect();
+        drop(reports);
+        let mut results: Vec<io::Result<()>> = started.iter().collect();
         match results.iter().position(|r| r.is_ok()) {
             Some(_) => {
                 for e in results.iter().filter_map(|r| r.as_ref().err()) {
@@ -139,36 +146,38 @@ impl QueueThreads {
         }
     }
 
-    /// Starts a thread, which has been counted. It says whether its entry was registered.
-    fn add(self: &Arc<QueueThreads>, said: Option<Sender<io::Result<()>>>) {
+    /// Starts a thread, which has been counted. It reports whether its entry was registered.
+    fn add(self: &Arc<QueueThreads>, report: Option<Sender<io::Result<()>>>) {
         let threads = Arc::clone(self);
-        let refused = said.clone();
+        let refused = report.clone();
         let started =
-            Builder::new().name(format!("lanefs-ring-{}", self.queue)).spawn(move || threads.run(said));
+            Builder::new().name(format!("lanefs-ring-{}", self.queue)).spawn(move || threads.run(report));
         match started {
             Ok(thread) => lock(&self.shared.threads).push(thread),
             Err(e) => {
                 self.left(false);
                 match refused {
-                    Some(said) => drop(said.send(Err(e))),
+                    Some(report) => drop(report.send(Err(e))),
                     None => tracing::warn!("a further thread for processor {}: {e}", self.queue),
                 }
             }
         }
     }
 
-    fn run(self: &Arc<QueueThreads>, said: Option<Sender<io::Result<()>>>) -> io::Result<()> {
+    /// Runs a thread: registers an entry, reports how that went, and serves until the connection
+    /// has ended.
+    fn run(self: &Arc<QueueThreads>, report: Option<Sender<io::Result<()>>>) -> io::Result<()> {
         let entry = self.enter();
         let registered = match &entry {
             Ok(_) => Ok(()),
             Err(e) => Err(io::Error::new(e.kind(), e.to_string())),
         };
-        match (said, &registered) {
-            (Some(said), _) => drop(said.send(registered)),
+        match (report, &registered) {
+            (Some(report), _) => drop(report.send(registered)),
             (None, Err(e)) => tracing::warn!("a further ring of processor {}: {e}", self.queue),
             _ => {}
         }
-        // The error has been said.
+        // The error has been reported.
         let Ok(mut entry) = entry else {
             self.left(false);
             return Ok(());
@@ -182,7 +191,7 @@ impl QueueThreads {
         result.inspect_err(|e| self.shared.adaptor.serving_failed(e))
     }
 
-    /// A thread has ended.
+    /// Takes a thread that has ended off the counts.
     fn left(&self, registered: bool) {
         let mut count = lock(&self.count);
         count.threads -= 1;
@@ -191,6 +200,7 @@ impl QueueThreads {
         self.begun.notify_all();
     }
 
+    /// Binds this thread to the queue's processor and registers an entry.
     fn enter(&self) -> io::Result<Entry> {
         stay_on(self.queue);
         let mut entry = Entry::new(Arc::clone(&self.shared.device), self.queue, self.shared.payload)?;
@@ -198,6 +208,7 @@ impl QueueThreads {
         Ok(entry)
     }
 
+    /// Serves requests until the connection has ended.
     fn serve(&self, entry: &mut Entry) -> io::Result<()> {
         let adaptor = &self.shared.adaptor;
         while entry.fetch()? {
@@ -220,7 +231,7 @@ impl QueueThreads {
         Ok(())
     }
 
-    /// One of the threads is about to wait.
+    /// Has others serve the queue while this thread waits (T1, T2).
     fn away(self: &Arc<QueueThreads>, wait: Wait) {
         let mut count = lock(&self.count);
         count.away += 1;
@@ -245,7 +256,7 @@ impl QueueThreads {
             }
             if count.registered <= before {
                 // Better to risk waiting for each other than never to answer; what failed has been
-                // said.
+                // reported.
                 break;
             }
         }

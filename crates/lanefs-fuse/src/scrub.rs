@@ -18,7 +18,7 @@ const HEAD: usize = 48;
 /// The longest path and the longest message that are passed on.
 const LONGEST: usize = 2000;
 
-/// What the caller asks for.
+/// Encodes the argument of the caller.
 pub fn encode_request(at: ScrubCursor, budget: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(SCRUB_SIZE);
     for w in [at.ino, at.page, budget] {
@@ -28,6 +28,7 @@ pub fn encode_request(at: ScrubCursor, budget: u64) -> Vec<u8> {
     out
 }
 
+/// The rest of an encoded list of words and bytes.
 struct Words<'a>(&'a [u8]);
 
 impl<'a> Words<'a> {
@@ -43,7 +44,8 @@ impl<'a> Words<'a> {
     }
 }
 
-/// The mount's side: does a step and encodes what it found. `None` if the request makes no sense.
+/// Serves [`IOC_SCRUB`]: does a step and encodes what it found. `None` if the request makes no
+/// sense.
 pub(crate) fn serve(volume: &Volume, request: &[u8]) -> Option<lanefs::Result<Vec<u8>>> {
     let mut r = Words(request);
     let at = ScrubCursor { ino: r.u64()?, page: r.u64()? };
@@ -62,6 +64,7 @@ pub(crate) fn serve(volume: &Volume, request: &[u8]) -> Option<lanefs::Result<Ve
     }
 }
 
+/// Encodes an answer; false if not all damage fits.
 fn encode_answer(step: &ScrubStep, damaged: &[Damaged]) -> (Vec<u8>, bool) {
     let next = step.next.unwrap_or_default();
     let mut list = Vec::new();
@@ -92,7 +95,7 @@ fn encode_answer(step: &ScrubStep, damaged: &[Damaged]) -> (Vec<u8>, bool) {
     (out, count == damaged.len() as u64)
 }
 
-/// What the mount answered; `None` if it is no answer.
+/// Decodes the mount's answer; `None` if it is none.
 pub fn decode_answer(bytes: &[u8]) -> Option<(ScrubStep, Vec<Damaged>)> {
     let mut r = Words(bytes);
     let next = ScrubCursor { ino: r.u64()?, page: r.u64()? };

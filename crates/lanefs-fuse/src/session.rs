@@ -26,7 +26,7 @@ pub struct Session {
     over: Receiver<Over>,
 }
 
-/// Why there is nothing to wait for any more.
+/// The reason why there is nothing to wait for any more.
 enum Over {
     /// The connection has ended.
     Ended,
@@ -35,7 +35,7 @@ enum Over {
     GivenUp,
 }
 
-/// Says so when it is dropped.
+/// Reports the end when it is dropped.
 struct Ending(Sender<Over>);
 
 impl Drop for Ending {
@@ -55,8 +55,9 @@ pub struct Unmounter {
     stopping: Arc<Mutex<()>>,
 }
 
-/// Tells the kernel that this thread, and all it starts later, serve a file system: they are not
-/// made to wait for the writeback of pages that only they can write. Best effort; only root may.
+/// Declares to the kernel that this thread, and all it starts later, serve a file system: they are
+/// not made to wait for the writeback of pages that only they can write. Best effort; only root
+/// may.
 pub fn serve_as_flusher() {
     const PR_SET_IO_FLUSHER: libc::c_int = 57;
     // SAFETY: this prctl takes plain numbers and sets a flag of the calling thread.
@@ -66,27 +67,27 @@ pub fn serve_as_flusher() {
 /// Mounts `volume` at the directory `mountpoint`. When this returns, the mount answers.
 ///
 /// # Errors
-/// EBUSY, EPERM, ENOTDIR and what else mount(2) says; the message of fusermount3 for an ordinary
+/// EBUSY, EPERM, ENOTDIR and others of mount(2); the message of fusermount3 for an ordinary
 /// user.
 pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Result<Session> {
     let rings = rings_wanted(config)?;
     let (device, attached) = attach(mountpoint, config)?;
-    let (said, over) = channel();
+    let (ends, over) = channel();
     let (adaptor, serving) =
-        serve(&volume, device, config, rings, Ending(said.clone())).inspect_err(|_| {
+        serve(&volume, device, config, rings, Ending(ends.clone())).inspect_err(|_| {
             // Cut first: nobody is left to answer what the kernel may ask for at the end.
             attached.abort();
             let _ = attached.detach();
         })?;
     attached.tune(config);
     if let Some(knobs) = attached.knobs() {
-        adaptor.room.begin(knobs);
+        adaptor.space.begin(knobs);
     }
     let attached = Arc::new(attached);
     let unmounter = Unmounter {
         attached: Arc::clone(&attached),
         adaptor: Arc::downgrade(&adaptor),
-        over: said,
+        over: ends,
         stopping: Arc::default(),
     };
     // A reader of requests that failed takes the mount with it: calls are to fail, not to wait for
@@ -97,18 +98,19 @@ pub fn mount(volume: Volume, mountpoint: &Path, config: &MountConfig) -> io::Res
     Ok(Session { volume, unmounter, closing, serving: Some(serving), over })
 }
 
-/// Where the kernel keeps its switch for FUSE over io_uring.
+/// The kernel's switch for FUSE over io_uring.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// How long a FORGET may lie when requests come over rings.
+/// The time that a FORGET may lie when requests come over rings.
 const FORGETTING: Duration = Duration::from_millis(2);
 
+/// Makes the error of a mount that was to use rings and cannot.
 fn refused(why: &str) -> io::Error {
     let what = format!("{why}; or mount with -o io_uring=auto, which does without");
     io::Error::new(io::ErrorKind::Unsupported, what)
 }
 
-/// Whether to ask the kernel for rings.
+/// Returns whether to ask the kernel for rings.
 fn rings_wanted(config: &MountConfig) -> io::Result<bool> {
     if config.io_uring == IoUring::Off {
         return Ok(false);
@@ -186,12 +188,12 @@ fn serve(
 }
 
 impl Session {
-    /// Where the volume is mounted.
+    /// Returns the directory where the volume is mounted.
     pub fn mountpoint(&self) -> &Path {
         self.unmounter.attached.mountpoint()
     }
 
-    /// What takes the mount down while another thread is in [`Session::join`].
+    /// Returns what takes the mount down while another thread is in [`Session::join`].
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
@@ -231,6 +233,7 @@ impl Session {
         self.join()
     }
 
+    /// Waits until the mount is gone and out of the name space.
     fn wait(&mut self) -> io::Result<()> {
         let result = self.wait_for_serving();
         // Who cut the connection may not have taken the mount out of the name space yet.
@@ -238,6 +241,7 @@ impl Session {
         result
     }
 
+    /// Waits until nobody serves requests any more, or the mount was given up.
     fn wait_for_serving(&mut self) -> io::Result<()> {
         let Some(serving) = self.serving.take() else { return Ok(()) };
         if matches!(self.over.recv(), Ok(Over::GivenUp)) {
@@ -273,8 +277,8 @@ impl Unmounter {
 
     /// Unmounts whoever uses the mount: what the kernel has gathered is written back until it holds
     /// nothing, then the connection is cut. Open files of the mount fail with ENOTCONN or EIO from
-    /// here on; the volume loses nothing that was accepted, or [`Session::join`] says so. What lies
-    /// on top of the mount is left alone: then the connection ends with the process.
+    /// here on; the volume loses nothing that was accepted, or [`Session::join`] reports it. A
+    /// mount that lies on top of this one is left alone: then the connection ends with the process.
     pub fn stop(&self) {
         let _stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
         if self.attached.detach_if_idle().is_ok() {

@@ -11,7 +11,7 @@ pub struct Signals {
 /// [`Signals::wait`] gets them. To be called before any thread is started.
 ///
 /// # Errors
-/// What pthread_sigmask says.
+/// Of pthread_sigmask.
 pub fn block_signals() -> io::Result<Signals> {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset initialises the set, sigaddset takes an initialised set and valid signal
@@ -30,7 +30,7 @@ pub fn block_signals() -> io::Result<Signals> {
 }
 
 impl Signals {
-    /// Waits for one of the signals.
+    /// Waits for one of the signals and returns its number.
     pub fn wait(&self) -> i32 {
         loop {
             let mut signal = 0;

@@ -12,7 +12,7 @@ impl From<Error> for Errno {
     }
 }
 
-/// For calls where the kernel has already applied the rules that depend on the caller.
+/// Returns who calls where the kernel has already applied the rules that depend on the caller.
 pub(crate) fn root() -> Cred {
     Cred { prechecked: true, ..Cred::root() }
 }

@@ -12,6 +12,7 @@ use crate::wire::{Answer, Errno, Origin, Reply, Request};
 use lanefs::{Cred, SetAttr, SetTime, Stat, times};
 use std::sync::Arc;
 
+/// Returns the attributes of an open file, or of an inode.
 fn stat(adaptor: &Adaptor, req: &Request<'_>, flags: u32, handle: u64) -> Wire<Stat> {
     if flags & GETATTR_FH != 0
         && let Ok(file) = adaptor.file(handle)
@@ -28,17 +29,17 @@ pub(super) fn getattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, o
     let handle = a.u64()?;
     // With a handle the kernel asks, for who is about to write.
     if flags & GETATTR_FH != 0
-        && (adaptor.closing.has_begun() || adaptor.room.is_scarce())
+        && (adaptor.closing.has_begun() || adaptor.space.is_scarce())
         && adaptor.handle(handle).is_ok_and(Handle::gathers)
     {
         return ask(adaptor, req, reply, origin);
     }
     let stat = stat(adaptor, req, flags, handle)?;
-    let (stat, holds) = adaptor.told(&stat);
+    let (stat, holds) = adaptor.attributes_for_kernel(&stat);
     reply.attr_out(&stat, if flags & GETATTR_FH != 0 { adaptor.ttl } else { holds })
 }
 
-/// Somebody is about to write to a file through the kernel's cache, and room is scarce or the
+/// Answers who is about to write to a file through the kernel's cache while space is scarce or the
 /// mount is about to end.
 fn ask(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
     if adaptor.closing.has_begun() {
@@ -62,7 +63,7 @@ pub(super) fn statx(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> 
     let flags = a.u32()?;
     a.skip(4)?;
     let stat = stat(adaptor, req, flags, a.u64()?)?;
-    let (stat, holds) = adaptor.told(&stat);
+    let (stat, holds) = adaptor.attributes_for_kernel(&stat);
     reply.statx_out(&stat, holds)
 }
 
@@ -97,18 +98,18 @@ pub(super) fn setattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
     };
     let times = SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() };
     let stat = if has(fattr::FH) && set == times {
-        // Those that the kernel kept for who wrote.
+        // The times that the kernel kept for who wrote.
         adaptor.file(handle)?.set_attr(&root(), &set)?
     } else {
         rights::change(&adaptor.volume, req.ino, &set)?
     };
-    let (stat, holds) = adaptor.told(&stat);
+    let (stat, holds) = adaptor.attributes_for_kernel(&stat);
     reply.attr_out(&stat, if has(fattr::FH) { adaptor.ttl } else { holds })
 }
 
 pub(super) fn statfs(adaptor: &Adaptor, reply: &mut Reply) -> Wire<()> {
     let s = adaptor.volume.statfs()?;
-    let available = s.free.saturating_sub(adaptor.room.reserve() / 4096);
+    let available = s.free.saturating_sub(adaptor.space.reserve() / 4096);
     for w in [s.blocks, s.free, available, s.files, s.files_free] {
         reply.u64(w)?;
     }

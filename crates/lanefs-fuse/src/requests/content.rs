@@ -1,6 +1,6 @@
 //! Open files and what is in them.
 //!
-//! What the writeback cache asks of this side (the kernel's fs/fuse/file.c):
+//! Rules that the writeback cache needs of this side (the kernel's fs/fuse/file.c):
 //!
 //! W1 Files opened write-only are opened for reading too: the kernel fills partly written pages.
 //! W2 O_APPEND is the kernel's: it knows the size; writes come with their offset. So it is without
@@ -13,20 +13,20 @@
 //!    "not implemented" and not sent again; errors of writes reach close and fsync by the kernel's
 //!    own account.
 //! W5 The kernel follows a synchronous write with O_SYNC or O_DSYNC by FSYNC itself, but not an
-//!    asynchronous one past its cache; which of the two it is we are not told. So what comes past
+//!    asynchronous one past its cache; which of the two it is we do not learn. So what comes past
 //!    the cache with such a flag is durable before the answer.
 //! W6 Of pages of its cache the kernel looks at the error alone, not at how many bytes were taken:
 //!    anything less than all is an error.
 //! W7 A short answer to a read is the end of the file to the kernel, or a hole: so it is given only
 //!    there. What cannot be read is an error of the whole request.
-//! W8 The kernel keeps the attributes it was told. What changes here by itself (setuid and setgid
-//!    that go, blocks that cached writes take) it is told to ask for again, before the request is
-//!    answered.
+//! W8 The kernel keeps the attributes it got. Where they change here by themselves (setuid and
+//!    setgid that go, blocks that cached writes take) it is made to ask for them again, before the
+//!    request is answered.
 //! W9 The first pages of a file may be the kernel's alone for long. So a file without blocks that
-//!    is open for writing is said to have one: that it has none is, to who archives or copies it,
-//!    that it holds nothing but zeros. Who asks through a handle (GETATTR_FH, and CREATE) may
-//!    believe it, since the kernel asks for the blocks again behind each close; others are told to
-//!    ask again.
+//!    is open for writing is reported to have one: that it has none means, to who archives or
+//!    copies it, that it holds nothing but zeros. Who asks through a handle (GETATTR_FH, and
+//!    CREATE) may believe it, since the kernel asks for the blocks again behind each close; others
+//!    have to ask again.
 
 use super::{Wire, rights};
 use crate::adaptor::Adaptor;
@@ -39,22 +39,22 @@ use crate::wire::{Answer, Errno, Origin, Reply, Request};
 use lanefs::{File, Ino, NewInodeAttrs, Stat};
 use std::sync::Arc;
 
-/// Told of every open file: what is cached of it stays right, and writes past the cache need not
-/// wait for each other.
+/// The flags of every open file: what is cached of it stays right, and writes past the cache need
+/// not wait for each other.
 const OPENED: u32 = FOPEN_KEEP_CACHE | FOPEN_PARALLEL_DIRECT_WRITES;
 
-/// Reads of so many bytes go past the volume's own cache, and writes of so many leave it when they
-/// are on the device: the kernel has what it reads and writes, and has asked for more by then. What
-/// is smaller is read ahead of here.
+/// The bytes from which on reads go past the volume's own cache, and writes leave it when they are
+/// on the device: the kernel has what it reads and writes, and has asked for more by then. Smaller
+/// reads are read ahead of here.
 const KEPT: u32 = 64 << 10;
 
-/// About what a new file takes of the room, in bytes.
+/// The space that a new file takes, about, in bytes.
 const MADE: u64 = 8 << 10;
 
 pub(super) fn open(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
     let mut a = req.args();
     let (flags, open_flags) = (a.u32()?, a.u32()?);
-    // As root: the kernel has checked, and says what becomes of setuid.
+    // As root: the kernel has checked, and states what becomes of setuid.
     let file = adaptor.volume.node_open(&root(), req.ino, adaptor.open_flags(flags))?;
     if open_flags & OPEN_KILL_SUIDGID != 0 {
         rights::kill_priv(&adaptor.volume, &adaptor.aside, req.ino)?;
@@ -65,12 +65,12 @@ pub(super) fn open(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> W
     adaptor.open_out(file, flags, OPENED, reply)
 }
 
-/// Whether the kernel may gather what is written through this file.
+/// Returns whether the kernel may gather what is written through this file.
 fn may_gather(adaptor: &Adaptor, file: &File) -> bool {
     adaptor.writeback && file.flags() & libc::O_ACCMODE != libc::O_RDONLY
 }
 
-/// W9, for a file whose handle the kernel is about to be given.
+/// Reports a block of a file whose handle the kernel is about to get (W9).
 fn assume_block(adaptor: &Adaptor, file: &File, stat: &mut Stat) {
     if may_gather(adaptor, file) && stat.blocks == 0 {
         stat.blocks = ASSUMED;
@@ -81,8 +81,8 @@ pub(super) fn create(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) ->
     let mut a = req.args();
     let (flags, mode, umask, open_flags) = (a.u32()?, a.u32()?, a.u32()?, a.u32()?);
     let name = a.name()?;
-    adaptor.took_room(MADE);
-    if adaptor.room.is_scarce() && !adaptor.room.has_reserve() {
+    adaptor.took_space(MADE);
+    if adaptor.space.is_scarce() && !adaptor.space.has_reserve() {
         return Err(Errno(libc::ENOSPC));
     }
     let inherited = rights::inherit(&adaptor.volume, req.ino, mode, umask, false)?;
@@ -127,11 +127,11 @@ pub(super) fn read(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> W
     if a.u32()? as i32 & libc::O_DIRECT == 0 {
         adaptor.handles.is_read_into_cache(req.ino);
     }
-    let room = reply.room(size as usize)?;
+    let space = reply.space(size as usize)?;
     let mut done = 0;
-    // Up to the end of the file, or to what cannot be read, which is told then (W7).
-    while done < room.len() {
-        let (rest, at) = (&mut room[done..], offset.saturating_add(done as u64));
+    // Up to the end of the file, or to what cannot be read, which is an error then (W7).
+    while done < space.len() {
+        let (rest, at) = (&mut space[done..], offset.saturating_add(done as u64));
         match if size >= KEPT { file.read_uncached_at(rest, at) } else { file.read_at(rest, at) }? {
             0 => break,
             n => done += n,
@@ -170,7 +170,7 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
         _ => File::write_at,
     };
     let (n, error) = write_all(file, offset, data, put);
-    adaptor.took_room(u64::from(n));
+    adaptor.took_space(u64::from(n));
     if cached {
         adaptor.closing.count_write(n as usize == data.len());
         adaptor.about_to_answer(req.ino);
@@ -257,7 +257,7 @@ pub(super) fn copy_file_range(adaptor: &Adaptor, req: &Request<'_>, reply: &mut 
     reply.u32(0)
 }
 
-/// Writes as much as can be written; how much, and why not more if an error said so.
+/// Writes as much as can be written. Returns how much that was, and the error that kept the rest.
 fn write_all(
     file: &File,
     offset: u64,

@@ -10,7 +10,7 @@
 use super::*;
 use crate::MountConfig;
 use crate::wire::abi::{IN_HEADER, OUT_HEADER, WRITE_CACHE};
-use crate::wire::{Agreed, Device, room};
+use crate::wire::{Agreed, Device, ReplyBuffer};
 use lanefs::{MountOptions, Volume};
 use lanefs_store::device::{
     Crash, Device as Medium, Fate, Fault, FaultyDevice, Kind, MemoryDevice, MemoryImage, Plan, Recorder, When,
@@ -26,7 +26,7 @@ const UNITS: usize = 4096;
 const FILES: u64 = 4;
 const MOST: u32 = 1 << 17;
 
-/// What a unit may hold.
+/// The versions that a unit may hold.
 #[derive(Clone, Debug)]
 struct Unit {
     /// When it is read: the version of the last write, and of those that failed since.
@@ -60,7 +60,7 @@ impl Server {
         [0_u32, 0, 4711, 0].iter().for_each(|w| r.extend(w.to_ne_bytes()));
         r.extend(body);
         let req = Request::decode(&r).expect("a whole request");
-        let mut out = room(MOST as usize);
+        let mut out = ReplyBuffer::new(MOST as usize);
         let mut reply = Reply::over(out.bytes());
         let result = serve(&self.adaptor, &req, &mut reply, &self.origin);
         assert!(reply.answer == Answer::Now);
@@ -72,7 +72,7 @@ impl Server {
         }
     }
 
-    /// How many units were written.
+    /// Writes, and returns how many units were written.
     fn write(&mut self, f: &File, unit: usize, n: usize, version: u64, flags: u32) -> Result<usize, i32> {
         let mut b = Vec::new();
         b.extend(f.handle.to_ne_bytes());

@@ -15,11 +15,11 @@ pub(super) const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 const FSXATTR: usize = 28;
 /// Each flag in the word, and in a `struct fsxattr`.
 const PAIRS: [(u32, u32); 4] = [(IMMUTABLE, 0x8), (APPEND, 0x10), (NOATIME, 0x40), (NODUMP, 0x80)];
-/// That there are extended attributes: told by some file systems, never set.
+/// The flag of a file with extended attributes: reported by some file systems, never set.
 const HAS_ATTRIBUTES: u32 = 1 << 31;
 
-/// The answer to a command that asks for them.
-pub(super) fn told(command: u32, flags: u32) -> Wire<Vec<u8>> {
+/// Encodes the answer to a command that asks for the flags.
+pub(super) fn encode(command: u32, flags: u32) -> Wire<Vec<u8>> {
     if command == FS_IOC_GETFLAGS {
         return Ok(flags.to_ne_bytes().to_vec());
     }
@@ -29,8 +29,9 @@ pub(super) fn told(command: u32, flags: u32) -> Wire<Vec<u8>> {
     Ok(answer)
 }
 
-/// What a command that sets them asks for. EOPNOTSUPP: something else than flags that there are.
-pub(super) fn asked(command: u32, given: &[u8]) -> Wire<u32> {
+/// Decodes the flags that a command sets. EOPNOTSUPP: it asks for something else than flags that
+/// there are.
+pub(super) fn decode(command: u32, given: &[u8]) -> Wire<u32> {
     let word = |at: usize| given.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
     let flags = word(0).ok_or(Errno(libc::EINVAL))?;
     if command == FS_IOC_SETFLAGS {
@@ -53,16 +54,16 @@ mod tests {
     fn flags_survive_both_forms() {
         for flags in (0..=ALL).filter(|f| f & !ALL == 0) {
             for (get, set) in [(FS_IOC_GETFLAGS, FS_IOC_SETFLAGS), (FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR)] {
-                assert_eq!(asked(set, &told(get, flags).unwrap()), Ok(flags), "{flags:#x}");
+                assert_eq!(decode(set, &encode(get, flags).unwrap()), Ok(flags), "{flags:#x}");
             }
         }
     }
 
     #[test]
     fn what_is_short_or_not_offered_is_refused() {
-        let refused = |given: &[u8]| asked(FS_IOC_FSSETXATTR, given).unwrap_err().0;
+        let refused = |given: &[u8]| decode(FS_IOC_FSSETXATTR, given).unwrap_err().0;
         assert_eq!(refused(&[0; 27]), libc::EINVAL);
-        assert_eq!(asked(FS_IOC_SETFLAGS, &[0; 3]).unwrap_err().0, libc::EINVAL);
+        assert_eq!(decode(FS_IOC_SETFLAGS, &[0; 3]).unwrap_err().0, libc::EINVAL);
         let (mut sync, mut project) = ([0; FSXATTR], [0; FSXATTR]);
         (sync[0], project[12]) = (0x20, 1);
         assert_eq!([refused(&sync), refused(&project)], [libc::EOPNOTSUPP; 2]);

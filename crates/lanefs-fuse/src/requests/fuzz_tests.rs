@@ -8,7 +8,7 @@
 use super::*;
 use crate::MountConfig;
 use crate::wire::abi::{IN_HEADER, OUT_HEADER};
-use crate::wire::{Agreed, Device, room};
+use crate::wire::{Agreed, Device, ReplyBuffer};
 use lanefs::{Ino, MountOptions, Volume};
 use lanefs_sync::random;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl Rng {
     }
 }
 
-/// What comes after the header, as the kernel lays it out, with anything in the fields.
+/// Makes the bytes after the header, as the kernel lays it out, with anything in the fields.
 fn body(rng: &mut Rng, op: u32, handles: &[u64]) -> Vec<u8> {
     let mut b: Vec<u8> = Vec::new();
     let handle = match handles {
@@ -150,7 +150,7 @@ fn run(seed: u64, requests: u64) {
     };
     let adaptor = Adaptor::new(volume.clone(), &MountConfig::default(), agreed, wire.clone());
     let most = 1 << 17;
-    let mut bytes_out = room(most);
+    let mut bytes_out = ReplyBuffer::new(most);
     let origin = Origin::Device(wire);
     let mut handles: Vec<u64> = Vec::new();
     for _ in 0..requests {

@@ -1,7 +1,7 @@
 //! `ioctl`: what there is beyond the calls that every file system has.
 //!
 //! The kernel moves an argument for us whose size and direction are in the command's number, and
-//! nothing else. The shutdown's number says that it is written to the caller, though the caller's
+//! nothing else. The shutdown's number means that it is written to the caller, though the caller's
 //! flags lie there: they are read out of the caller's memory, which waits for the answer.
 
 use super::Wire;
@@ -25,39 +25,43 @@ const NOLOGFLUSH: u32 = 2;
 
 /// An `ioctl` as it came.
 struct Call<'a> {
+    /// Whether it was called on a directory.
     is_dir: bool,
     command: u32,
-    /// Where the argument lies in the caller.
+    /// The address of the argument in the caller.
     at: u64,
-    /// What the kernel has read there.
+    /// The bytes that the kernel has read there.
     given: &'a [u8],
-    /// The room there is for an answer.
-    room: usize,
+    /// The most bytes of an answer.
+    capacity: usize,
 }
 
 pub(super) fn ioctl(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
     let mut a = req.args();
     a.skip(8)?; // the handle
     let (flags, command, at) = (a.u32()?, a.u32()?, a.u64()?);
-    let (size, room) = (a.u32()? as usize, a.u32()? as usize);
-    let call = Call { is_dir: flags & IOCTL_DIR != 0, command, at, given: a.bytes(size)?, room };
+    let (size, capacity) = (a.u32()? as usize, a.u32()? as usize);
+    let call = Call { is_dir: flags & IOCTL_DIR != 0, command, at, given: a.bytes(size)?, capacity };
     let answer = answer_ioctl(adaptor, req, &call)?;
-    if answer.len() > call.room {
+    if answer.len() > call.capacity {
         return Err(Errno(libc::EINVAL));
     }
     reply.put(&[0; 16])?; // the result, and that nothing has to be tried again
     reply.put(&answer)
 }
 
+/// Does what the call asks for, and returns the bytes of the answer.
 fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<Vec<u8>> {
     let mine = || req.user().is_some_and(|u| u == 0 || u == rustix::process::geteuid().as_raw());
     match call.command {
         IOC_GOINGDOWN => go_down(adaptor, req, call).map(|()| Vec::new()),
-        FS_IOC_GETFLAGS | FS_IOC_FSGETXATTR => flags::told(call.command, adaptor.volume.node_flags(req.ino)?),
+        FS_IOC_GETFLAGS | FS_IOC_FSGETXATTR => {
+            flags::encode(call.command, adaptor.volume.node_flags(req.ino)?)
+        }
         FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR => set_flags(adaptor, req, call).map(|()| Vec::new()),
         _ if !call.is_dir => Err(Errno(libc::ENOTTY)),
         IOC_GETPID => Ok(std::process::id().to_ne_bytes().to_vec()),
-        IOC_ABOUT if call.room < ABOUT_SIZE => Err(Errno(libc::EINVAL)),
+        IOC_ABOUT if call.capacity < ABOUT_SIZE => Err(Errno(libc::EINVAL)),
         IOC_ABOUT => Ok(encode(&adaptor.volume.info(), &adaptor.volume.statfs()?)),
         IOC_SYNC | IOC_SCRUB | IOC_GROW | IOC_LABEL if !mine() => Err(Errno(libc::EPERM)),
         IOC_SYNC => {
@@ -65,17 +69,17 @@ fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<V
             adaptor.volume.sync()?;
             Ok(Vec::new())
         }
-        IOC_SCRUB if call.room < SCRUB_SIZE => Err(Errno(libc::EINVAL)),
+        IOC_SCRUB if call.capacity < SCRUB_SIZE => Err(Errno(libc::EINVAL)),
         IOC_SCRUB => {
             about_to_wait();
             Ok(serve(&adaptor.volume, call.given).ok_or(Errno(libc::EINVAL))??)
         }
-        IOC_GROW | IOC_LABEL if call.room < CHANGE_SIZE => Err(Errno(libc::EINVAL)),
+        IOC_GROW | IOC_LABEL if call.capacity < CHANGE_SIZE => Err(Errno(libc::EINVAL)),
         IOC_GROW => {
             about_to_wait();
             let done = change::grow(&adaptor.volume, call.given).ok_or(Errno(libc::EINVAL))??;
-            // There may be room now for what the kernel gathers.
-            adaptor.room.look();
+            // There may be space now for what the kernel gathers.
+            adaptor.space.look();
             Ok(done)
         }
         IOC_LABEL => {
@@ -87,9 +91,9 @@ fn answer_ioctl(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<V
     }
 }
 
-/// What chattr(1) asks for.
+/// Sets flags of an inode, as chattr(1) asks for.
 fn set_flags(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<()> {
-    let flags = flags::asked(call.command, call.given)?;
+    let flags = flags::decode(call.command, call.given)?;
     let cred = match (adaptor.checks_flags, req.user()) {
         (true, _) => root(),
         (_, Some(user)) => Cred::user(user, req.gid, &[]),
@@ -100,7 +104,7 @@ fn set_flags(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<()> 
     Ok(())
 }
 
-/// What fstrim(8) asks for.
+/// Discards what is free, as fstrim(8) asks for.
 fn trim(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<Vec<u8>> {
     if req.user() != Some(0) {
         return Err(Errno(libc::EPERM));
@@ -112,8 +116,8 @@ fn trim(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<Vec<u8>> 
         return Err(Errno(libc::EINVAL));
     }
     about_to_wait();
-    let told = adaptor.volume.trim(start..start.saturating_add(len))?;
-    Ok([start, told, least].iter().flat_map(|w| w.to_ne_bytes()).collect())
+    let discarded = adaptor.volume.trim(start..start.saturating_add(len))?;
+    Ok([start, discarded, least].iter().flat_map(|w| w.to_ne_bytes()).collect())
 }
 
 /// Stops the volume as a crash would, after what the caller's flags want made durable.
@@ -134,7 +138,7 @@ fn go_down(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<()> {
     Ok(done?)
 }
 
-/// The word at an address of the thread `pid`; `None` if it cannot be read by us.
+/// Reads the word at an address of the thread `pid`; `None` if it cannot be read by us.
 fn word_of(pid: u32, address: u64) -> Option<u32> {
     let pid = i32::try_from(pid).ok().filter(|p| *p > 0)?;
     let mut word = [0u8; 4];

@@ -33,10 +33,10 @@ pub(super) fn readdirplus(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Repl
         for (ino, next, kind, name) in &entries {
             cookie = *next;
             let stat = match adaptor.volume.node_stat(*ino) {
-                Ok(stat) => Some(adaptor.told(&stat)),
+                Ok(stat) => Some(adaptor.attributes_for_kernel(&stat)),
                 // Removed since it was listed.
                 Err(e) if matches!(e.errno(), libc::ESTALE | libc::ENOENT) => continue,
-                // A damaged inode: lookup will say so; the listing shows its name.
+                // A damaged inode: lookup will report it; the listing shows its name.
                 Err(_) => None,
             };
             if !reply.dirent_plus(size, (*ino, *next, *kind, name), stat.as_ref(), adaptor.ttl) {

@@ -17,7 +17,7 @@ use crate::blocking_hook::about_to_wait;
 use crate::wire::abi::op;
 use crate::wire::{Answer, Errno, Origin, Reply, Request};
 
-/// How a request went; what it answers is in the [`Reply`].
+/// The outcome of a request; the content of its answer is in the [`Reply`].
 type Wire<T> = Result<T, Errno>;
 
 /// Requests about what somebody has already entered: these `allow_root` lets pass.
@@ -46,8 +46,7 @@ fn sync(adaptor: &Adaptor) -> Wire<()> {
     Ok(adaptor.volume.sync()?)
 }
 
-/// The mount is gone, and who unmounted it waits for this: the volume is closed when it is
-/// answered.
+/// Closes the volume: the mount is gone, and who unmounted it waits until this is answered.
 fn destroy(adaptor: &Adaptor) -> Wire<()> {
     about_to_wait();
     adaptor.closing.close(&adaptor.volume);

@@ -20,9 +20,9 @@ pub(super) fn lookup(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) ->
     }
 }
 
-/// The inode itself, of any kind, or a directory's parent; ESTALE if the inode has no name any
-/// more, whoever may have it open. Whether the number is used again since the handle was made
-/// the kernel tells by the generation.
+/// Answers with the inode itself, of any kind, or a directory's parent; ESTALE if the inode has no
+/// name any more, whoever may have it open. Whether the number is used again since the handle was
+/// made the kernel sees from the generation.
 fn lookup_kept(adaptor: &Adaptor, req: &Request<'_>, name: &[u8], reply: &mut Reply) -> Wire<()> {
     let stat = adaptor.volume.node_stat(req.ino)?;
     if stat.nlink == 0 {
@@ -49,7 +49,7 @@ fn make(
     adaptor.enter(&stat, reply)
 }
 
-/// FORGET and BATCH_FORGET.
+/// Serves FORGET and BATCH_FORGET.
 pub(super) fn forget(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     let mut a = req.args();
     if req.op == op::FORGET {
@@ -115,7 +115,7 @@ pub(super) fn rmdir(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     adaptor.sync_parent_dirs(&[(req.ino, name)])
 }
 
-/// RENAME and RENAME2.
+/// Serves RENAME and RENAME2.
 pub(super) fn rename(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
     let mut a = req.args();
     let to = Ino(a.u64()?);

@@ -86,7 +86,7 @@ fn put_back(volume: &Volume, target: Ino, old: Option<&[u8]>) {
     }
 }
 
-/// Sets the access ACL of a request's inode: the mode follows it, and an ACL that says no more than
+/// Sets the access ACL of a request's inode: the mode follows it, and an ACL that is no more than
 /// the mode is not kept. `kill_sgid`: whether setgid goes, if the kernel states it.
 pub(super) fn set_access_acl(
     volume: &Volume,

@@ -6,8 +6,7 @@ pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 42;
 /// The oldest it works with: Linux 4.20, whose requests may be a megabyte.
 pub const MINOR_LEAST: u32 = 28;
-/// From this minor version on (Linux 5.14) the kernel checks who sets flags of an inode; some
-/// before did not.
+/// The first minor version (Linux 5.14) of which every kernel checks who sets flags of an inode.
 pub const MINOR_CHECKS_FLAGS: u32 = 34;
 
 /// Bytes before a request's arguments.
@@ -15,7 +14,7 @@ pub const IN_HEADER: usize = 40;
 /// Bytes before an answer.
 pub const OUT_HEADER: usize = 16;
 
-/// What a request asks for.
+/// The kinds of requests.
 pub mod op {
     pub const LOOKUP: u32 = 1;
     pub const FORGET: u32 = 2;
@@ -59,7 +58,7 @@ pub mod op {
     pub const STATX: u32 = 52;
 }
 
-/// What kernel and server can both do, told in INIT.
+/// Flags of INIT: abilities of the kernel, and of the server.
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
@@ -98,7 +97,7 @@ pub mod ring {
     pub const PAYLOAD_SIZE: usize = 272;
 }
 
-/// Which fields SETATTR sets.
+/// Flags of SETATTR: the fields that it sets.
 pub mod fattr {
     pub const MODE: u32 = 1 << 0;
     pub const UID: u32 = 1 << 1;
@@ -113,7 +112,7 @@ pub mod fattr {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// The user and the group of a request of which the kernel does not say who makes it.
+/// The user and the group of a request of which the kernel does not state who makes it.
 pub const NOBODY_SAID: u32 = u32::MAX;
 
 /// GETATTR and STATX: the handle is set.

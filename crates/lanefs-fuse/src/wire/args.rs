@@ -7,7 +7,7 @@ use lanefs::{Cred, Ino};
 /// A request of the kernel, its words decoded as they are asked for.
 pub(crate) struct Request<'a> {
     pub op: u32,
-    /// What the answer must carry.
+    /// The number that the answer must carry.
     pub unique: u64,
     pub ino: Ino,
     pub uid: u32,
@@ -18,22 +18,22 @@ pub(crate) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// From the bytes of one read; `None` if they are no request.
+    /// Decodes the bytes of one read; `None` if they are no request.
     pub fn decode(bytes: &'a [u8]) -> Option<Request<'a>> {
         let (head, body) = bytes.split_at_checked(IN_HEADER)?;
         let (request, args) = Request::parse(head, body, &[])?;
         (args == body.len()).then_some(request)
     }
 
-    /// From a ring, where the first argument lies in a field of its own, of which the header's
-    /// length tells how much is used; `None` if it is no request.
+    /// Decodes a request of a ring, where the first argument lies in a field of its own, of which
+    /// the header's length states how much is used; `None` if it is no request.
     pub fn decode_parts(head: &'a [u8], first: &'a [u8], payload: &'a [u8]) -> Option<Request<'a>> {
         let (mut request, args) = Request::parse(head.get(..IN_HEADER)?, first, payload)?;
         request.args.first = first.get(..args.checked_sub(payload.len())?)?;
         Some(request)
     }
 
-    /// The request, and how many bytes of arguments its header announces.
+    /// Returns the request, and how many bytes of arguments its header announces.
     fn parse(head: &'a [u8], first: &'a [u8], rest: &'a [u8]) -> Option<(Request<'a>, usize)> {
         let mut a = Args::of(head);
         let len = a.u32().ok()? as usize;
@@ -49,25 +49,25 @@ impl<'a> Request<'a> {
         Some((request, len.checked_sub(IN_HEADER)?))
     }
 
-    /// The arguments.
+    /// Returns the arguments.
     pub fn args(&self) -> Args<'a> {
         self.args
     }
 
-    /// The user who makes the request. Where the kernel may map owners it says so only of requests
-    /// that make an inode; of others the process tells, which waits for the answer. `None`: it
-    /// cannot be known.
+    /// Returns the user who makes the request. Where the kernel may map owners it names the user
+    /// only in requests that make an inode; of others it is looked up at the calling thread, which
+    /// waits for the answer. `None`: it cannot be known.
     pub fn user(&self) -> Option<u32> {
         if self.uid != NOBODY_SAID { Some(self.uid) } else { user_of(self.pid) }
     }
 
-    /// The caller, whose permissions the kernel has checked.
+    /// Returns the caller, whose permissions the kernel has checked.
     pub fn cred(&self) -> Cred {
         Cred { prechecked: true, ..Cred::user(self.uid, self.gid, &[]) }
     }
 }
 
-/// The user as whom the thread `pid` uses files.
+/// Returns the user as whom the thread `pid` uses files.
 fn user_of(pid: u32) -> Option<u32> {
     if pid == 0 {
         return None;
@@ -78,7 +78,7 @@ fn user_of(pid: u32) -> Option<u32> {
     line.split_whitespace().nth(3)?.parse().ok()
 }
 
-/// What is left of a request's arguments. Asking for more than there is gives EPROTO.
+/// The rest of a request's arguments. Asking for more than there is gives EPROTO.
 ///
 /// They lie in one piece or in two; none lies across the border.
 #[derive(Clone, Copy)]
@@ -88,16 +88,17 @@ pub(crate) struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// In one piece.
+    /// Takes arguments that lie in one piece.
     pub fn of(bytes: &'a [u8]) -> Args<'a> {
         Args { first: bytes, rest: &[] }
     }
 
-    /// The piece the next argument is in.
+    /// Returns the piece the next argument is in.
     fn piece(&mut self) -> &mut &'a [u8] {
         if self.first.is_empty() { &mut self.rest } else { &mut self.first }
     }
 
+    /// Takes the next `N` bytes.
     fn take<const N: usize>(&mut self) -> Result<[u8; N], Errno> {
         let piece = self.piece();
         let (head, rest) = piece.split_first_chunk::<N>().ok_or(Errno(libc::EPROTO))?;
@@ -105,14 +106,17 @@ impl<'a> Args<'a> {
         Ok(*head)
     }
 
+    /// Takes a word of 32 bits.
     pub fn u32(&mut self) -> Result<u32, Errno> {
         self.take().map(u32::from_ne_bytes)
     }
 
+    /// Takes a word of 64 bits.
     pub fn u64(&mut self) -> Result<u64, Errno> {
         self.take().map(u64::from_ne_bytes)
     }
 
+    /// Takes a signed word of 64 bits.
     pub fn i64(&mut self) -> Result<i64, Errno> {
         self.take().map(i64::from_ne_bytes)
     }
@@ -122,7 +126,7 @@ impl<'a> Args<'a> {
         self.bytes(n).map(drop)
     }
 
-    /// The next `n` bytes.
+    /// Takes the next `n` bytes.
     pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], Errno> {
         let piece = self.piece();
         let (head, rest) = piece.split_at_checked(n).ok_or(Errno(libc::EPROTO))?;
@@ -130,7 +134,7 @@ impl<'a> Args<'a> {
         Ok(head)
     }
 
-    /// A string that ends in NUL, which is passed over.
+    /// Takes a string that ends in NUL, which is passed over.
     pub fn name(&mut self) -> Result<&'a [u8], Errno> {
         let end = self.piece().iter().position(|b| *b == 0).ok_or(Errno(libc::EPROTO))?;
         let name = self.bytes(end)?;

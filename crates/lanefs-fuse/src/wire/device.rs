@@ -9,9 +9,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// What to do for who may not open the device.
+/// The advice for who may not open the device.
 pub(crate) const NOT_ALLOWED: &str = "all users have to be allowed to read and write it, as udev's rule of the package fuse3 says: `chmod 666 /dev/fuse`";
 
+/// A descriptor of /dev/fuse, of one connection.
 pub(crate) struct Device(OwnedFd);
 
 /// The way a request came, which its answer takes back.
@@ -41,7 +42,7 @@ impl From<OwnedFd> for Device {
 }
 
 impl Device {
-    /// A fresh descriptor, of no connection yet.
+    /// Opens a fresh descriptor, of no connection yet.
     pub fn open() -> io::Result<Device> {
         let file = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(|e| {
             let advice = match e.kind() {
@@ -53,7 +54,8 @@ impl Device {
         Ok(Device(file.into()))
     }
 
-    /// Another descriptor of the same connection, with a queue of its own for what it has taken.
+    /// Opens another descriptor of the same connection, with a queue of its own for what it has
+    /// taken.
     pub fn another(&self) -> io::Result<Device> {
         let other = Device::open()?;
         let mine = self.0.as_raw_fd() as u32;
@@ -65,7 +67,8 @@ impl Device {
         }
     }
 
-    /// The next request's bytes in `buffer`; `None` when the connection has ended.
+    /// Reads the next request into `buffer` and returns its length; `None` when the connection has
+    /// ended.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             return match rustix::io::read(&self.0, &mut *buffer) {
@@ -97,7 +100,7 @@ impl Device {
         self.invalidate(ino, 0, 0)
     }
 
-    /// The same for the pages of a range, of at least one byte.
+    /// Has the kernel write back and drop the pages of a range, of at least one byte.
     pub fn drop_pages(&self, ino: Ino, offset: u64, len: u64) -> io::Result<()> {
         // Offsets beyond are refused before they are written to.
         self.invalidate(ino, offset.min(i64::MAX as u64) as i64, len.clamp(1, i64::MAX as u64) as i64)
@@ -120,7 +123,8 @@ impl Device {
         self.notify(NOTIFY_INVAL_ENTRY, &body)
     }
 
-    /// Of a negative offset only the attributes, of length 0 all that follows.
+    /// Has the kernel drop what it has cached of an inode: at a negative offset only the
+    /// attributes, of length 0 all that follows.
     fn invalidate(&self, ino: Ino, offset: i64, len: i64) -> io::Result<()> {
         let mut body = [0; 24];
         body[..8].copy_from_slice(&ino.0.to_ne_bytes());
@@ -129,6 +133,7 @@ impl Device {
         self.notify(NOTIFY_INVAL_INODE, &body)
     }
 
+    /// Sends a notification.
     fn notify(&self, what: i32, body: &[u8]) -> io::Result<()> {
         let mut bytes: SmallVec<[u8; 64]> = SmallVec::new();
         bytes.extend_from_slice(&((OUT_HEADER + body.len()) as u32).to_ne_bytes());

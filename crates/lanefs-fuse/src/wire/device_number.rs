@@ -1,11 +1,11 @@
 //! Numbers of devices: 32 bits on the kernel's wire, 64 in `st_rdev`.
 
-/// A device number as the kernel's wire carries it (32 bits) to `st_rdev`.
+/// Converts a device number of the kernel's wire (32 bits) to `st_rdev`.
 pub(crate) fn rdev_from_kernel(r: u32) -> u64 {
     libc::makedev((r & 0xf_ff00) >> 8, (r & 0xff) | ((r >> 12) & 0xf_ff00))
 }
 
-/// `st_rdev` to the 32 bits of the kernel's wire.
+/// Converts `st_rdev` to the 32 bits of the kernel's wire.
 pub(crate) fn rdev_to_kernel(r: u64) -> u32 {
     let (major, minor) = (libc::major(r), libc::minor(r));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)

@@ -1,10 +1,10 @@
 //! INIT: what kernel and server agree on before anything else.
 
 use super::abi::*;
-use super::{Args, Device, Errno, Reply, Request, room};
+use super::{Args, Device, Errno, Reply, ReplyBuffer, Request};
 use std::io;
 
-/// Wanted of the kernel; what it does not offer is left out.
+/// The flags wanted of the kernel; those that it does not offer are left out.
 const WANTED: u64 = init::ASYNC_READ
     | init::ASYNC_DIO
     | init::ATOMIC_O_TRUNC
@@ -23,13 +23,14 @@ const WANTED: u64 = init::ASYNC_READ
     | init::INIT_EXT
     | NEEDED;
 
-/// The mode is masked by this side, because a default ACL takes the umask's place.
+/// The flags without which there is no mount. The mode is masked by this side, because a default
+/// ACL takes the umask's place.
 const NEEDED: u64 = init::POSIX_ACL | init::DONT_MASK;
 
 /// Requests the kernel may have under way without a caller waiting.
 const MAX_BACKGROUND: u16 = 128;
 
-/// What this side would have.
+/// The wishes of this side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     /// Largest write request, in bytes.
@@ -38,12 +39,12 @@ pub(crate) struct Offer {
     pub writeback: bool,
     /// Requests may come over io_uring.
     pub rings: bool,
-    /// The mount may be mapped to other owners. Requests that make no inode do not say then who
-    /// makes them.
+    /// The mount may be mapped to other owners. Requests that make no inode do not name their user
+    /// then.
     pub idmap: bool,
 }
 
-/// What was agreed on.
+/// The agreement with the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Agreed {
     /// The kernel gathers writes.
@@ -56,10 +57,10 @@ pub(crate) struct Agreed {
     pub rings: bool,
 }
 
-/// Answers the kernel's first request.
+/// Answers the kernel's first request, and returns what was agreed on.
 pub(crate) fn shake_hands(device: &Device, offer: Offer) -> io::Result<Agreed> {
     let mut buffer = vec![0; 1 << 16];
-    let mut bytes = room(256);
+    let mut bytes = ReplyBuffer::new(256);
     loop {
         let gone = || io::Error::new(io::ErrorKind::NotConnected, "the mount went away before it served");
         let n = device.receive(&mut buffer)?.ok_or_else(gone)?;
@@ -79,7 +80,7 @@ pub(crate) fn shake_hands(device: &Device, offer: Offer) -> io::Result<Agreed> {
     }
 }
 
-/// Puts the answer to INIT; `None` if the kernel must ask again with an older version.
+/// Puts the answer to INIT; returns `None` if the kernel must ask again with an older version.
 fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Option<Agreed>> {
     let max_write = offer.max_write;
     let short = |_| io::Error::other("the kernel's INIT is cut short");
@@ -94,7 +95,7 @@ fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Opti
         );
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
-    args.skip(4).map_err(short)?; // its own idea of reading ahead
+    args.skip(4).map_err(short)?; // how much it would read ahead
     let mut offered = u64::from(args.u32().map_err(short)?);
     if offered & init::INIT_EXT != 0 {
         offered |= u64::from(args.u32().map_err(short)?) << 32;
@@ -130,11 +131,12 @@ fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Opti
     }))
 }
 
+/// Adds words of 32 bits.
 fn put(reply: &mut Reply, words: &[u32]) -> io::Result<()> {
     words.iter().try_for_each(|w| reply.u32(*w)).map_err(|e| io::Error::from_raw_os_error(e.0))
 }
 
-/// Two 16-bit words: the low half first, whatever the byte order.
+/// Adds two 16-bit words: the low half first, whatever the byte order.
 fn put_halves(reply: &mut Reply, both: u32) -> io::Result<()> {
     [both as u16, (both >> 16) as u16]
         .iter()
@@ -153,7 +155,7 @@ mod tests {
     const OFFER: Offer = Offer { max_write: 1 << 20, writeback: true, rings: true, idmap: true };
 
     fn agreed(words_in: &[u32], offer: Offer) -> (io::Result<Option<Agreed>>, Vec<u8>) {
-        let mut bytes = room(256);
+        let mut bytes = ReplyBuffer::new(256);
         let mut reply = Reply::over(bytes.bytes());
         let agreed = agree(Args::of(&words(words_in)), offer, &mut reply);
         (agreed, reply.finish(1, Ok(())).to_vec())

@@ -1,9 +1,9 @@
 //! The kernel's FUSE protocol: requests are decoded, answers encoded, nothing is decided.
 //!
-//! Why not a crate: fuser 0.18, the best kept one, knows neither TMPFILE nor STATX, hides which
-//! truncating opens and SETATTRs must clear setuid (KILLPRIV_V2), keeps it to itself when an answer
-//! found nobody waiting (so a handle or an inode the kernel never learned of stays held), and
-//! copies each answer once more. The example `empty` still uses it.
+//! No crate does this well enough: fuser 0.18, the best kept one, knows neither TMPFILE nor STATX,
+//! hides which truncating opens and SETATTRs must clear setuid (KILLPRIV_V2), keeps it to itself
+//! when an answer found nobody waiting (so a handle or an inode the kernel never learned of stays
+//! held), and copies each answer once more. The example `empty` still uses it.
 
 pub(crate) mod abi;
 mod args;
@@ -17,7 +17,7 @@ pub(crate) use args::{Args, Request};
 pub(crate) use device::{Device, NOT_ALLOWED, Origin, request_bytes};
 pub(crate) use device_number::rdev_from_kernel;
 pub(crate) use handshake::{Agreed, Offer, shake_hands};
-pub(crate) use reply::{Answer, Reply, room};
+pub(crate) use reply::{Answer, Reply, ReplyBuffer};
 
 /// An error number as the kernel takes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

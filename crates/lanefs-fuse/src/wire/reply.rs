@@ -7,12 +7,13 @@ use lanefs::{FileKind, Ino, Stat, times};
 use smallvec::SmallVec;
 use std::time::Duration;
 
+/// The alignment of an answer's content, in bytes.
 const ALIGNMENT: usize = 4096;
 
-/// What became of a request.
+/// The way a request is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// What is in the buffer goes to the kernel.
+    /// The buffer's content goes to the kernel.
     Now,
     /// The kernel expects nothing.
     None,
@@ -23,6 +24,7 @@ pub(crate) enum Answer {
 /// The answer to one request.
 pub(crate) struct Reply<'b> {
     bytes: &'b mut [u8],
+    /// The bytes put so far, those of the header included.
     len: usize,
     pub answer: Answer,
     /// Inodes the kernel knows once more when it has taken this answer.
@@ -33,20 +35,21 @@ pub(crate) struct Reply<'b> {
 
 /// A buffer for answers. What follows the header begins at a multiple of 4096, so that a device can
 /// read into it.
-pub(crate) struct Room {
+pub(crate) struct ReplyBuffer {
     bytes: Vec<u8>,
+    /// The bytes before the header.
     skip: usize,
 }
 
-/// A buffer for answers of `most` bytes.
-pub(crate) fn room(most: usize) -> Room {
-    let bytes = vec![0; OUT_HEADER + most + ALIGNMENT];
-    let skip = (ALIGNMENT - (bytes.as_ptr().addr() + OUT_HEADER) % ALIGNMENT) % ALIGNMENT;
-    Room { bytes, skip }
-}
+impl ReplyBuffer {
+    /// Makes a buffer for answers of `most` bytes.
+    pub fn new(most: usize) -> ReplyBuffer {
+        let bytes = vec![0; OUT_HEADER + most + ALIGNMENT];
+        let skip = (ALIGNMENT - (bytes.as_ptr().addr() + OUT_HEADER) % ALIGNMENT) % ALIGNMENT;
+        ReplyBuffer { bytes, skip }
+    }
 
-impl Room {
-    /// All of it, the header first.
+    /// Returns all of it, the header first.
     pub fn bytes(&mut self) -> &mut [u8] {
         let end = self.bytes.len() - ALIGNMENT + self.skip;
         &mut self.bytes[self.skip..end]
@@ -54,13 +57,13 @@ impl Room {
 }
 
 impl<'b> Reply<'b> {
-    /// To be put together in `bytes`, whose first [`OUT_HEADER`] are for the header.
+    /// Begins an answer in `bytes`, whose first [`OUT_HEADER`] are for the header.
     pub fn over(bytes: &'b mut [u8]) -> Reply<'b> {
         debug_assert!(bytes.len() >= OUT_HEADER);
         Reply { bytes, len: OUT_HEADER, answer: Answer::Now, entered: SmallVec::new(), opened: None }
     }
 
-    /// The bytes to send: with an error nothing but the error.
+    /// Returns the bytes to send: with an error nothing but the error.
     pub fn finish(&mut self, unique: u64, result: Result<(), Errno>) -> &[u8] {
         let error = match result {
             Ok(()) => 0,
@@ -75,17 +78,18 @@ impl<'b> Reply<'b> {
         &self.bytes[..self.len]
     }
 
-    /// Bytes put so far.
+    /// Returns the number of bytes put so far, without the header.
     pub fn len(&self) -> usize {
         self.len - OUT_HEADER
     }
 
-    /// Room for `n` bytes, to be filled from the front; [`Reply::keep`] says how many were.
-    pub fn room(&mut self, n: usize) -> Result<&mut [u8], Errno> {
+    /// Returns the next `n` bytes, to be filled from the front; [`Reply::keep`] is called with the
+    /// number of those that were. EINVAL if an answer cannot hold as many.
+    pub fn space(&mut self, n: usize) -> Result<&mut [u8], Errno> {
         self.bytes.get_mut(self.len..self.len + n).ok_or(Errno(libc::EINVAL))
     }
 
-    /// Keeps the first `n` bytes of the room.
+    /// Keeps the first `n` bytes of what [`Reply::space`] returned.
     pub fn keep(&mut self, n: usize) {
         debug_assert!(self.len + n <= self.bytes.len());
         self.len += n;
@@ -93,20 +97,22 @@ impl<'b> Reply<'b> {
 
     /// Adds bytes; EINVAL if there are more than an answer can hold.
     pub fn put(&mut self, bytes: &[u8]) -> Result<(), Errno> {
-        self.room(bytes.len())?.copy_from_slice(bytes);
+        self.space(bytes.len())?.copy_from_slice(bytes);
         self.keep(bytes.len());
         Ok(())
     }
 
+    /// Adds a word of 32 bits.
     pub fn u32(&mut self, v: u32) -> Result<(), Errno> {
         self.put(&v.to_ne_bytes())
     }
 
+    /// Adds a word of 64 bits.
     pub fn u64(&mut self, v: u64) -> Result<(), Errno> {
         self.put(&v.to_ne_bytes())
     }
 
-    /// `struct fuse_attr`.
+    /// Adds a `struct fuse_attr`.
     fn attr(&mut self, s: &Stat) -> Result<(), Errno> {
         let times = [s.atime, s.mtime, s.ctime].map(times::parts);
         let mut b = [0; 88];
@@ -127,7 +133,7 @@ impl<'b> Reply<'b> {
         self.put(&b)
     }
 
-    /// `struct fuse_attr_out`: attributes, and how long they hold.
+    /// Adds a `struct fuse_attr_out`: attributes, and how long they hold.
     pub fn attr_out(&mut self, s: &Stat, ttl: Duration) -> Result<(), Errno> {
         self.u64(ttl.as_secs())?;
         self.u32(ttl.subsec_nanos())?;
@@ -135,14 +141,14 @@ impl<'b> Reply<'b> {
         self.attr(s)
     }
 
-    /// `struct fuse_entry_out`: a name's inode. The kernel knows the inode once more when it has
-    /// taken this.
+    /// Adds a `struct fuse_entry_out`: a name's inode. The kernel knows the inode once more when it
+    /// has taken this.
     pub fn entry_out(&mut self, s: &Stat, ttl: Duration, attr_ttl: Duration) -> Result<(), Errno> {
         self.entered.push(s.ino);
         self.entry(s, ttl, attr_ttl)
     }
 
-    /// The name holds for `ttl`, the attributes for `attr_ttl`.
+    /// Adds an entry: its name holds for `ttl`, its attributes for `attr_ttl`.
     fn entry(&mut self, s: &Stat, ttl: Duration, attr_ttl: Duration) -> Result<(), Errno> {
         for w in [s.ino.0, u64::from(s.generation), ttl.as_secs(), attr_ttl.as_secs()] {
             self.u64(w)?;
@@ -152,7 +158,7 @@ impl<'b> Reply<'b> {
         self.attr(s)
     }
 
-    /// The answer "no such name", which the kernel may believe.
+    /// Adds the answer "no such name", which the kernel may believe.
     pub fn no_entry(&mut self, ttl: Duration) -> Result<(), Errno> {
         for w in [0, 0, ttl.as_secs(), 0] {
             self.u64(w)?;
@@ -162,7 +168,7 @@ impl<'b> Reply<'b> {
         self.put(&[0; 88])
     }
 
-    /// `struct fuse_open_out`. The kernel releases the handle if it has taken this.
+    /// Adds a `struct fuse_open_out`. The kernel releases the handle if it has taken this.
     pub fn open_out(&mut self, handle: u64, flags: u32) -> Result<(), Errno> {
         self.opened = Some(handle);
         self.u64(handle)?;
@@ -170,7 +176,7 @@ impl<'b> Reply<'b> {
         self.u32(0)
     }
 
-    /// `struct fuse_statx_out`.
+    /// Adds a `struct fuse_statx_out`.
     pub fn statx_out(&mut self, s: &Stat, ttl: Duration) -> Result<(), Errno> {
         const BASIC: u32 = 0x7ff;
         const BTIME: u32 = 0x800;
@@ -202,25 +208,25 @@ impl<'b> Reply<'b> {
         self.put(&[0; 112])
     }
 
-    /// Adds an entry of a listing of at most `limit` bytes; false if it has no room any more.
+    /// Adds an entry of a listing of at most `limit` bytes; false if it does not fit any more.
     pub fn dirent(&mut self, limit: usize, ino: Ino, cookie: u64, kind: FileKind, name: &[u8]) -> bool {
         let size = (24 + name.len()).next_multiple_of(8);
         if self.len() + size > limit {
             return false;
         }
-        let Ok(room) = self.room(size) else { return false };
-        room[..8].copy_from_slice(&ino.0.to_ne_bytes());
-        room[8..16].copy_from_slice(&cookie.to_ne_bytes());
-        room[16..20].copy_from_slice(&(name.len() as u32).to_ne_bytes());
-        room[20..24].copy_from_slice(&(kind.mode_bits() >> 12).to_ne_bytes());
-        room[24..24 + name.len()].copy_from_slice(name);
-        room[24 + name.len()..].fill(0);
+        let Ok(space) = self.space(size) else { return false };
+        space[..8].copy_from_slice(&ino.0.to_ne_bytes());
+        space[8..16].copy_from_slice(&cookie.to_ne_bytes());
+        space[16..20].copy_from_slice(&(name.len() as u32).to_ne_bytes());
+        space[20..24].copy_from_slice(&(kind.mode_bits() >> 12).to_ne_bytes());
+        space[24..24 + name.len()].copy_from_slice(name);
+        space[24 + name.len()..].fill(0);
         self.keep(size);
         true
     }
 
-    /// The same with attributes. `None` for these tells the kernel to look the name up when it
-    /// needs it.
+    /// Adds an entry of a listing with its attributes. Without these the kernel looks the name up
+    /// when it needs it.
     pub fn dirent_plus(
         &mut self,
         limit: usize,
@@ -265,10 +271,10 @@ mod tests {
     #[test]
     fn a_device_can_read_into_an_answer() {
         for most in [64, 4096, 1 << 20] {
-            let mut room = room(most);
-            let bytes = room.bytes();
+            let mut buffer = ReplyBuffer::new(most);
+            let bytes = buffer.bytes();
             assert!(bytes.len() >= OUT_HEADER + most);
-            assert_eq!(Reply::over(bytes).room(most).unwrap().as_ptr().addr() % 4096, 0);
+            assert_eq!(Reply::over(bytes).space(most).unwrap().as_ptr().addr() % 4096, 0);
         }
     }
 
@@ -276,7 +282,7 @@ mod tests {
     fn sizes_are_the_kernels() {
         let ttl = Duration::from_millis(1500);
         let size = |f: &dyn Fn(&mut Reply)| {
-            let mut bytes = room(4096);
+            let mut bytes = ReplyBuffer::new(4096);
             let mut r = Reply::over(bytes.bytes());
             f(&mut r);
             r.len()
@@ -295,7 +301,7 @@ mod tests {
 
     #[test]
     fn attributes_stand_where_the_kernel_looks() {
-        let mut bytes = room(4096);
+        let mut bytes = ReplyBuffer::new(4096);
         let mut r = Reply::over(bytes.bytes());
         r.attr_out(&stat(), Duration::from_secs(9)).unwrap();
         let bytes = r.finish(0x1122, Ok(())).to_vec();
@@ -311,14 +317,14 @@ mod tests {
 
     #[test]
     fn a_listing_ends_where_it_must_and_an_error_leaves_nothing() {
-        let mut bytes = room(256);
+        let mut bytes = ReplyBuffer::new(256);
         let mut r = Reply::over(bytes.bytes());
         let mut n = 0;
         while r.dirent(100, Ino(1), n, FileKind::File, b"name") {
             n += 1;
         }
         assert_eq!((n, r.len()), (3, 96));
-        assert!(!r.dirent(1 << 20, Ino(1), 9, FileKind::File, &[b'n'; 255]), "no room in the buffer");
+        assert!(!r.dirent(1 << 20, Ino(1), 9, FileKind::File, &[b'n'; 255]), "the buffer is full");
         assert_eq!(r.put(&[0; 1000]).unwrap_err().0, libc::EINVAL);
         assert_eq!(r.finish(1, Err(Errno(libc::ENOENT))).len(), 16);
     }

@@ -2,8 +2,8 @@
 //!
 //! The kernel keeps a queue of requests for each processor and hands a request to an entry of the
 //! queue of the processor it was made on. An entry is a header and a payload in memory of ours,
-//! told once (REGISTER). The command that tells it completes when a request has been put there;
-//! COMMIT_AND_FETCH answers that request and waits for the next, all in one system call.
+//! registered once (REGISTER). The command that registers it completes when a request has been put
+//! there; COMMIT_AND_FETCH answers that request and waits for the next, all in one system call.
 //!
 //! Here an entry has a ring of its own and belongs to one thread:
 //!
@@ -19,7 +19,7 @@
 //! were ready.
 
 use super::abi::{IN_HEADER, OUT_HEADER, ring};
-use super::{Device, Reply, Request, reply};
+use super::{Device, Reply, ReplyBuffer, Request};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::io;
@@ -29,14 +29,15 @@ use std::sync::Arc;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
-/// Where the payload begins; before it lie the header, the vector that names both, and an answer's
+/// The offset of the payload; before it lie the header, the vector that names both, and an answer's
 /// header.
 const PAYLOAD: usize = 4096;
+/// The offset of the vector that names header and payload.
 const VECTOR: usize = 512;
 /// The answer to a request that has a payload is at most an extended attribute.
 const SIDE: usize = 68 << 10;
 
-/// What the kernel reads and writes of an entry.
+/// The memory of an entry that the kernel reads and writes.
 struct Memory {
     base: NonNull<u8>,
     len: usize,
@@ -46,6 +47,7 @@ struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
+    /// Maps memory for a payload of `payload` bytes.
     fn new(payload: usize) -> io::Result<Memory> {
         let len = PAYLOAD + payload.next_multiple_of(4096);
         // SAFETY: a fresh mapping where the kernel likes refers to no memory of this process.
@@ -61,7 +63,7 @@ impl Memory {
         Ok(Memory { base, len })
     }
 
-    /// The header's page up to where an answer's header stands, and from there on.
+    /// Returns the header's page up to where an answer's header stands, and the rest from there on.
     fn split(&mut self) -> (&mut [u8], &mut [u8]) {
         let front = PAYLOAD - OUT_HEADER;
         // SAFETY: two parts of the mapping that do not overlap, borrowed as long as this is; R1
@@ -75,6 +77,7 @@ impl Memory {
         }
     }
 
+    /// Returns the address of the byte at `at`, as the kernel takes it.
     fn address(&self, at: usize) -> u64 {
         self.base.as_ptr().addr() as u64 + at as u64
     }
@@ -93,27 +96,27 @@ pub(crate) struct Entry {
     device: Arc<Device>,
     /// `None` once it had to be left to the kernel (R2).
     memory: Option<Memory>,
-    /// For answers to requests that have a payload, which may not be overwritten before it is dealt
-    /// with.
-    side: reply::Room,
+    /// The buffer for answers to requests that have a payload, which may not be overwritten before
+    /// it is dealt with.
+    side: ReplyBuffer,
     queue: u16,
-    /// A command is under way.
+    /// Whether a command is under way.
     waiting: bool,
-    /// It completed while it was being submitted.
+    /// Whether it completed while it was being submitted.
     arrived: bool,
-    /// The request in the memory: what the kernel calls it, and whether its answer is put together
-    /// aside.
+    /// The kernel's number of the request in the memory.
     commit: u64,
+    /// Whether its answer is put together in `side`.
     aside: bool,
 }
 
-/// How many queues the kernel asks for: one for each processor it may ever have.
+/// Returns how many queues the kernel asks for: one for each processor it may ever have.
 pub(crate) fn queues() -> usize {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     count(&list).unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
-/// The length of a list such as `0-3,8`.
+/// Returns the length of a list such as `0-3,8`.
 fn count(list: &str) -> Option<usize> {
     list.trim().split(',').try_fold(0, |n, range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -122,17 +125,17 @@ fn count(list: &str) -> Option<usize> {
     })
 }
 
-/// Bytes of memory of an entry whose payload has `payload` bytes.
+/// Returns the size of an entry's memory, in bytes, if its payload has `payload`.
 pub(crate) fn entry_bytes(payload: usize) -> u64 {
     (PAYLOAD + payload.next_multiple_of(4096) + SIDE) as u64
 }
 
-/// A ring as entries need it. An error says that io_uring cannot be used here.
+/// Makes a ring as entries need it. An error means that io_uring cannot be used here.
 fn make() -> io::Result<Ring> {
     IoUring::builder().dontfork().setup_single_issuer().setup_defer_taskrun().build(2)
 }
 
-/// Whether this process may use io_uring at all: some sandboxes forbid it.
+/// Checks that this process may use io_uring at all: some sandboxes forbid it.
 pub(crate) fn probe() -> io::Result<()> {
     make().map(drop)
 }
@@ -149,13 +152,13 @@ pub(crate) fn disable(device: &Arc<Device>) {
 }
 
 impl Entry {
-    /// An entry of queue `queue` with `payload` bytes, not yet told to the kernel.
+    /// Makes an entry of queue `queue` with `payload` bytes, not yet registered.
     pub fn new(device: Arc<Device>, queue: u16, payload: usize) -> io::Result<Entry> {
         Ok(Entry {
             ring: make()?,
             device,
             memory: Some(Memory::new(payload)?),
-            side: reply::room(SIDE),
+            side: ReplyBuffer::new(SIDE),
             queue,
             waiting: false,
             arrived: false,
@@ -164,11 +167,13 @@ impl Entry {
         })
     }
 
+    /// Returns the memory, unless it was left to the kernel.
     fn memory(&mut self) -> io::Result<&mut Memory> {
         self.memory.as_mut().ok_or_else(|| io::Error::other("the entry is closed"))
     }
 
-    /// Puts a command in line.
+    /// Puts a command in line. `commit` is the number of the request that it answers, `vector` the
+    /// address of what it registers; 0 for none.
     fn command(&mut self, op: u32, commit: u64, vector: u64) -> io::Result<()> {
         let mut bytes = [0; 80];
         bytes[8..16].copy_from_slice(&commit.to_ne_bytes());
@@ -192,7 +197,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Tells the kernel of the entry. An error is the kernel's refusal.
+    /// Registers the entry with the kernel. An error is the kernel's refusal.
     pub fn register(&mut self) -> io::Result<()> {
         let memory = self.memory()?;
         let (len, at) = (memory.len, [memory.address(0), memory.address(PAYLOAD), memory.address(VECTOR)]);
@@ -214,6 +219,7 @@ impl Entry {
         }
     }
 
+    /// Hands in what is in line, and waits until `wait_for` commands have completed.
     fn submit(&mut self, wait_for: usize) -> io::Result<()> {
         loop {
             match self.ring.submit_and_wait(wait_for) {
@@ -230,6 +236,7 @@ impl Entry {
         }
     }
 
+    /// Returns the result of a command that has completed, if one has.
     fn completed(&mut self) -> Option<i32> {
         let result = self.ring.completion().next()?.result();
         self.waiting = false;
@@ -254,7 +261,7 @@ impl Entry {
         }
     }
 
-    /// The request that [`Entry::fetch`] brought, and where its answer is put together.
+    /// Returns the request that [`Entry::fetch`] brought, and the answer to be put together.
     pub fn open(&mut self) -> io::Result<(Request<'_>, Reply<'_>)> {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's ring gave no request");
         let memory = self.memory.as_mut().ok_or_else(bad)?;
@@ -279,7 +286,7 @@ impl Entry {
         })
     }
 
-    /// The answer to the opened request: the first `len` bytes of the [`Reply`]'s buffer, its
+    /// Answers the opened request by the first `len` bytes of the [`Reply`]'s buffer, its
     /// header included. It goes with the next [`Entry::fetch`].
     pub fn answer(&mut self, len: usize) -> io::Result<()> {
         let (commit, aside) = (self.commit, self.aside);

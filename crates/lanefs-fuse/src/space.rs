@@ -1,0 +1,176 @@
+//! Space for what the kernel gathers: with the writeback cache a write is answered before this side
+//! hears of it, and FUSE has no call that would ask for space first. So the kernel is kept from
+//! gathering more than there is space for, and is made to ask where little is left.
+//!
+//! R1 *What the kernel may hold.* `held` bounds the unwritten pages of this mount: the kernel makes
+//!    who writes wait beyond it (a strict limit of its bdi, `/sys/class/bdi/*/max_bytes`; measured:
+//!    writes of 64 MiB under a limit of 32 MiB never had more than that unwritten). While a volume
+//!    has more space than the kernel may hold of all mounts together, nothing is limited. Below
+//!    that the limit is a quarter of the space. A mount that may not set the limit has that of the
+//!    kernel for ordinary users' mounts, 1 % of what all may hold.
+//! R2 *Scarce.* When the space is less than what the kernel may hold and [`Space::reserve`]
+//!    together, each write(2) to a file that is open for writing is asked for: the attributes of
+//!    such files are dropped, and the kernel fetches them before it takes the next write (with the
+//!    handle: GETATTR of a program comes without). Before that is answered the file's pages are
+//!    written back, and what was written since is charged. Where the reserve is not free then the
+//!    answer is ENOSPC, and so is the write's. What drops the attributes comes before each answer
+//!    that carries some: the kernel does not believe those then.
+//! R3 The reserve is what calls of write(2) under way may have brought in since they were asked
+//!    for: one call of [`Space::reserve`] bytes, or several that are smaller. It is not available
+//!    to users (`f_bavail`), and is used up by what is not written through the kernel's cache. A
+//!    call that is larger may lose its end: the next call, fsync and close report it.
+//! R4 A file is made only where the reserve is free: its first write is not asked for.
+//! R5 Pages of a map are dirtied without a word. Their space is not promised; msync and fsync
+//!    report it.
+//! R6 A file that was preallocated up to its end, and has space for all that lies before that, is
+//!    written whether the reserve is free or not, until what was preallocated is used up. A call
+//!    that goes on behind its end takes from the reserve, once; the next is refused. One that was
+//!    preallocated behind its end is not among them: what is lent for its pages may be short in the
+//!    middle of a call, and a file is not found with a size that it never had (SEMANTICS F2).
+
+use crate::wire::Errno;
+use lanefs::{Ino, Stat, Volume};
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+/// Bytes that a thread lets pass between two looks at the space.
+const BETWEEN: u64 = 256 << 10;
+/// The bytes that the kernel may hold if it does not state its limit.
+const UNKNOWN: u64 = 256 << 20;
+
+/// The space of a mount, and what the kernel may gather of it.
+pub(crate) struct Space {
+    volume: Volume,
+    /// Whether the kernel gathers writes.
+    gathers: bool,
+    /// A part of the volume that scales with it: half of the reserve.
+    part: u64,
+    /// Whether the kernel has to ask before each write (R2). Stored under `looking`, loaded by who
+    /// serves requests. Relaxed: it stands for itself alone, and an answer that comes a moment too
+    /// late is paid from the reserve.
+    scarce: AtomicBool,
+    /// The bytes that the kernel may hold (R1). Stored before the mount serves (`begin`) and then
+    /// under `looking`, where alone it is loaded. Relaxed: the lock orders it,
+    /// and `bdi` behind it what `begin` stored.
+    held: AtomicU64,
+    bdi: OnceLock<Bdi>,
+    /// Held by who looks at the space and sets the limit.
+    looking: Mutex<()>,
+}
+
+/// The kernel's knobs for the mount.
+struct Bdi {
+    dir: PathBuf,
+    /// The bytes that it may hold without a limit of our own.
+    whole: u64,
+    /// Whether the limit can be set.
+    ours: bool,
+}
+
+thread_local! {
+    /// The bytes that this thread let pass since it last looked.
+    static PASSED: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Space {
+    /// Makes the state for a volume; `gathers`: the kernel gathers writes.
+    pub(crate) fn new(volume: Volume, gathers: bool) -> Space {
+        let size = volume.statfs().map_or(0, |s| s.blocks * 4096);
+        Space {
+            volume,
+            gathers,
+            part: (size / 64).clamp(1 << 20, 64 << 20),
+            scarce: AtomicBool::new(false),
+            held: AtomicU64::new(UNKNOWN),
+            bdi: OnceLock::new(),
+            looking: Mutex::new(()),
+        }
+    }
+
+    /// Returns the bytes kept back for what the kernel is about to gather.
+    pub(crate) fn reserve(&self) -> u64 {
+        if self.gathers { 2 * self.part } else { 0 }
+    }
+
+    /// Begins to set limits by the knobs in `dir`; the mount serves.
+    pub(crate) fn begin(&self, dir: PathBuf) {
+        let read = || std::fs::read_to_string(dir.join("max_bytes")).ok()?.trim().parse::<u64>().ok();
+        let whole = read().filter(|w| *w > 0).unwrap_or(UNKNOWN);
+        let ours = std::fs::write(dir.join("strict_limit"), "0").is_ok();
+        self.held.store(whole, Ordering::Relaxed);
+        let _ = self.bdi.set(Bdi { dir, whole, ours });
+        self.look();
+    }
+
+    /// Returns whether the kernel has to ask before each write.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.gathers && self.scarce.load(Ordering::Relaxed)
+    }
+
+    /// Takes note that about `bytes` were used. True if the kernel has to ask from now on, and had
+    /// not before.
+    pub(crate) fn took(&self, bytes: u64) -> bool {
+        if !self.gathers {
+            return false;
+        }
+        let passed = PASSED.get() + bytes;
+        let looks = passed >= BETWEEN;
+        PASSED.set(if looks { 0 } else { passed });
+        looks && self.look()
+    }
+
+    /// Looks at the space, and sets limits by it. True if it has become scarce.
+    pub(crate) fn look(&self) -> bool {
+        let Ok(_looking) = self.looking.try_lock() else { return false };
+        let (Ok(free), Some(bdi)) = (self.volume.free_now(), self.bdi.get()) else { return false };
+        if !self.gathers {
+            return false;
+        }
+        let kept = self.reserve() + self.part;
+        let space = free.saturating_sub(kept);
+        let was = self.scarce.load(Ordering::Relaxed);
+        let scarce = if bdi.ours {
+            // Where there is space for all that the kernel holds of all mounts, there is no limit.
+            let held = if space / 2 > bdi.whole { bdi.whole } else { (space / 4).max(self.part) };
+            let now = self.held.load(Ordering::Relaxed);
+            if held.abs_diff(now) > now / 8 || (held == bdi.whole) != (now == bdi.whole) {
+                self.limit(bdi, held);
+            }
+            space / 4 < if was { 2 * self.part } else { self.part }
+        } else {
+            let held = self.held.load(Ordering::Relaxed);
+            space < if was { held + held / 4 } else { held }
+        };
+        self.scarce.store(scarce, Ordering::Relaxed);
+        scarce && !was
+    }
+
+    /// Has the kernel hold at most `held` bytes.
+    fn limit(&self, bdi: &Bdi, held: u64) {
+        let strict = if held == bdi.whole { "0" } else { "1" };
+        let bytes = held.to_string();
+        for (knob, value) in [("strict_limit", strict), ("max_bytes", &bytes)] {
+            if let Err(e) = std::fs::write(bdi.dir.join(knob), value) {
+                tracing::debug!("{}: {knob}: {e}", bdi.dir.display());
+            }
+        }
+        self.held.store(held, Ordering::Relaxed);
+    }
+
+    /// Returns the attributes of an inode.
+    pub(crate) fn stat(&self, ino: Ino) -> Result<Stat, Errno> {
+        Ok(self.volume.node_stat(ino)?)
+    }
+
+    /// Returns whether the file may be written where the reserve is not free (R6).
+    pub(crate) fn is_backed(&self, ino: Ino) -> bool {
+        self.volume.node_is_backed(ino)
+    }
+
+    /// Returns whether the reserve is free, also after what was deleted was given back.
+    pub(crate) fn has_reserve(&self) -> bool {
+        self.volume.has_room(self.reserve())
+    }
+}
