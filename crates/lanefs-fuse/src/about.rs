@@ -17,6 +17,10 @@ pub const IOC_ABOUT: u32 = 2 << 30 | (ABOUT_SIZE as u32) << 16 | 0x4c03;
 /// The offset of the numbers.
 const NUMBERS: usize = 80;
 
+const _: () = assert!(NUMBERS + 12 * 8 <= ABOUT_SIZE);
+const _: () =
+    assert!(IOC_ABOUT >> 16 & 0x3fff == ABOUT_SIZE as u32, "the command's number has 14 bits for it");
+
 /// A mounted volume, as it describes itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
@@ -34,7 +38,7 @@ pub struct About {
     pub mlogs: u64,
     /// Devices.
     pub devices: u64,
-    /// How often it has been opened for writing.
+    /// The number of times it has been opened for writing.
     pub mount_generation: u64,
     /// The last epoch folded or committed when it was opened.
     pub last_epoch: u64,
@@ -46,7 +50,7 @@ pub struct About {
     pub inodes: u64,
     /// Whether it was opened without the right to write.
     pub read_only: bool,
-    /// How often everything but file data lies on the devices.
+    /// The number of copies of everything but file data.
     pub metadata_copies: u64,
 }
 
@@ -55,6 +59,7 @@ pub(crate) fn encode(info: &VolumeInfo, space: &StatFs) -> Vec<u8> {
     let mut out = info.uuid.to_vec();
     out.extend(info.label.as_bytes().iter().take(64));
     out.resize(NUMBERS, 0);
+    debug_assert_eq!(out.len(), NUMBERS);
     let inodes = space.files.saturating_sub(space.files_free);
     for w in [
         info.total_blocks,
@@ -72,7 +77,9 @@ pub(crate) fn encode(info: &VolumeInfo, space: &StatFs) -> Vec<u8> {
     ] {
         out.extend(w.to_le_bytes());
     }
+    debug_assert_eq!(out.len(), NUMBERS + 12 * 8, "the numbers that a reader expects");
     out.resize(ABOUT_SIZE, 0);
+    debug_assert_eq!(decode(&out).map(|a| (a.uuid, a.free, a.inodes)), Some((info.uuid, space.free, inodes)));
     out
 }
 

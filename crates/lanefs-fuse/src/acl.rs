@@ -19,6 +19,9 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
+// Each tag is a bit of its own.
+const _: () = assert!(USER_OBJ + USER + GROUP_OBJ + GROUP + MASK + OTHER == 0x3f);
+
 /// The permissions of one user, one group, or a class of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {
@@ -73,7 +76,20 @@ impl Acl {
             && (named == 0 || count(MASK) == 1)
             && entries.len() == 3 + named + count(MASK)
             && entries.iter().all(|e| e.perm <= 7);
-        whole.then_some(Acl(entries))
+        let acl = whole.then_some(Acl(entries))?;
+        acl.check_invariants();
+        debug_assert_eq!(acl.encode(), value, "what is decoded is stored again as it was");
+        Some(acl)
+    }
+
+    /// Asserts that the entries are those of an ACL as [`Acl::decode`] lets it pass.
+    fn check_invariants(&self) {
+        let count = |tag| self.0.iter().filter(|e| e.tag == tag).count();
+        debug_assert_eq!((count(USER_OBJ), count(GROUP_OBJ), count(OTHER)), (1, 1, 1), "base entries");
+        let named = count(USER) + count(GROUP);
+        debug_assert!(count(MASK) == 1 || (count(MASK) == 0 && named == 0), "named entries need a mask");
+        debug_assert_eq!(self.0.len(), 3 + named + count(MASK), "an entry with an unknown tag");
+        debug_assert!(self.0.iter().all(|e| e.perm <= 7));
     }
 
     /// Encodes the value to be stored.
@@ -84,6 +100,7 @@ impl Acl {
             out.extend(e.perm.to_le_bytes());
             out.extend(e.id.to_le_bytes());
         }
+        debug_assert_eq!(out.len(), 4 + 8 * self.0.len());
         out
     }
 
@@ -105,14 +122,16 @@ impl Acl {
     /// Returns the nine permission bits that show this ACL.
     pub fn mode(&self) -> u32 {
         let group = self.group_tag();
-        self.0.iter().fold(0, |mode, e| {
+        let mode = self.0.iter().fold(0, |mode, e| {
             mode | match e.tag {
                 USER_OBJ => u32::from(e.perm) << 6,
                 OTHER => u32::from(e.perm),
                 t if t == group => u32::from(e.perm) << 3,
                 _ => 0,
             }
-        })
+        });
+        debug_assert_eq!(mode & !0o777, 0, "permissions of an entry overlap those of another");
+        mode
     }
 
     /// Brings the entries that the mode shows in step with it, as chmod does.
@@ -123,6 +142,8 @@ impl Acl {
                 *p = (mode >> shift & 7) as u16;
             }
         }
+        self.check_invariants();
+        debug_assert_eq!(self.mode(), mode & 0o777);
     }
 
     /// Returns the mode and the ACLs of a file made with `mode` in a directory with this default
@@ -131,6 +152,7 @@ impl Acl {
         let mut access = self.clone();
         let allowed = self.mode() & mode;
         access.chmod(allowed);
+        debug_assert_eq!(allowed & !mode, 0, "an ACL grants more than who makes the file asked for");
         Inherited {
             mode: mode & !0o777 | allowed,
             access: (!access.is_plain()).then(|| access.encode()),

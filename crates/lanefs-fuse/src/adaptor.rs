@@ -20,7 +20,7 @@ pub(crate) struct Adaptor {
     pub handles: Arc<Handles>,
     pub known: Arc<Known>,
     pub aside: Aside,
-    /// How long the kernel may believe names and attributes.
+    /// The time for which the kernel may believe names and attributes.
     pub ttl: Duration,
     /// Whether the kernel gathers writes.
     pub writeback: bool,
@@ -50,7 +50,7 @@ impl Adaptor {
         let closing = Arc::new(Closing::default());
         let keeper = Arc::clone(&known);
         volume.keep_unnamed(Some(Box::new(move |ino| keeper.knows(ino))));
-        Adaptor {
+        let adaptor = Adaptor {
             volume,
             aside: Aside::new(Arc::clone(&handles), Arc::clone(&space), device),
             handles,
@@ -64,12 +64,16 @@ impl Adaptor {
             failed: OnceLock::new(),
             space,
             only: config.allow_root.then(|| rustix::process::geteuid().as_raw()),
-        }
+        };
+        debug_assert!(adaptor.only.is_none() || adaptor.ttl.is_zero(), "who enters is asked each time");
+        debug_assert_eq!(adaptor.space.reserve() > 0, adaptor.writeback, "a reserve is for what is gathered");
+        adaptor
     }
 
     /// Sets what is done when somebody who serves requests cannot go on, once for a mount.
     pub(crate) fn when_serving_fails(&self, then: Failed) {
-        let _ = self.failed.set(then);
+        let first = self.failed.set(then).is_ok();
+        debug_assert!(first, "once for a mount");
     }
 
     /// Ends the mount because somebody who serves requests cannot go on: the others, who wait for
@@ -102,12 +106,14 @@ impl Adaptor {
     /// Keeps an open file, whose setuid and setgid are this adaptor's business, and puts its
     /// handle.
     pub(crate) fn open_out(&self, mut file: File, flags: u32, opened: u32, reply: &mut Reply) -> Wire<()> {
+        debug_assert!(reply.opened.is_none(), "a request opens one file");
         file.keep_privilege();
         // It was opened with O_APPEND only so that it may be; the kernel states where writes go
         // (W2).
         file.never_append();
         let ino = file.ino();
         reply.open_out(self.handles.insert(file, flags as i32 & libc::O_DIRECT != 0), opened)?;
+        debug_assert!(reply.opened.is_some(), "nobody would release the handle");
         self.about_to_answer(ino);
         Ok(())
     }
@@ -125,6 +131,7 @@ impl Adaptor {
         if self.writeback && flags & libc::O_ACCMODE == libc::O_WRONLY {
             flags = flags & !libc::O_ACCMODE | libc::O_RDWR;
         }
+        debug_assert_eq!(flags & (libc::O_CREAT | libc::O_EXCL | libc::O_DIRECT | libc::O_SYNC), 0);
         flags
     }
 
@@ -132,6 +139,7 @@ impl Adaptor {
     /// the changes are there and the caller gets an error: what the kernel makes of that is
     /// dropped.
     pub(crate) fn sync_parent_dirs(&self, names: &[(Ino, &[u8])]) -> Wire<()> {
+        debug_assert!(matches!(names.len(), 1 | 2), "a rename changes two names, anything else one");
         if !self.dirsync {
             return Ok(());
         }
@@ -180,12 +188,14 @@ impl Adaptor {
     pub(crate) fn enter(&self, stat: &Stat, reply: &mut Reply) -> Wire<()> {
         let (stat, holds) = self.attributes_for_kernel(stat);
         self.known.count(stat.ino);
+        debug_assert!(self.known.knows(stat.ino), "not forgotten before it is answered (K1)");
         reply.entry_out(&stat, self.ttl, holds)
     }
 
     /// Takes back what an answer gave that nobody took.
     pub(crate) fn undo(&self, reply: &mut Reply) {
         for ino in reply.entered.drain(..) {
+            debug_assert!(self.known.knows(ino), "it was counted for this answer (K1)");
             self.known.forget(ino, 1);
         }
         if let Some(handle) = reply.opened.take() {

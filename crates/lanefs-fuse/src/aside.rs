@@ -126,6 +126,7 @@ impl Aside {
 
     /// Has the kernel drop what it believes of a name, some time (A3).
     pub(crate) fn forget(&self, dir: Ino, name: &[u8]) {
+        debug_assert!(!name.is_empty() && dir.0 != 0, "a change of this name was made");
         if self.send(Errand::Forget(dir, name.to_vec())).is_err() {
             tracing::warn!("directory {}: what the kernel believes of a name may be wrong", dir.0);
         }
@@ -137,6 +138,7 @@ impl Aside {
         if running.is_none() {
             *running = Some(self.start().map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EIO)))?);
         }
+        debug_assert!(running.is_some());
         match &*running {
             Some((errands, _)) => errands.send(errand).map_err(|_| Errno(libc::EIO)),
             None => Err(Errno(libc::EIO)),
@@ -196,6 +198,7 @@ impl Aside {
                         reply.u32(bytes).and_then(|()| reply.u32(0))
                     }
                 };
+                debug_assert!(reply.entered.is_empty() && reply.opened.is_none(), "nobody would undo it");
                 if let Err(e) = job.device.send(reply.finish(job.unique, result)) {
                     tracing::warn!("answering a request about inode {}: {e}", job.ino.0);
                 }

@@ -22,6 +22,8 @@ thread_local! {
 
 /// Has `hook` be called when this thread is about to wait, once for each request.
 pub(crate) fn set(hook: impl Fn(Wait) + 'static) {
+    debug_assert!(HOOK.with_borrow(|h| h.is_none()), "a thread serves in one place only");
+    debug_assert!(!WAITED.get(), "it waited before anybody could hear of it");
     HOOK.set(Some(Box::new(hook)));
     lanefs::on_wait(Some(about_to_wait));
 }

@@ -23,6 +23,9 @@ pub const IOC_LABEL: u32 = 3 << 30 | (CHANGE_SIZE as u32) << 16 | 0x4c06;
 /// The offset of the message.
 const WHY: usize = 24;
 
+const _: () = assert!(CHANGE_SIZE < 1 << 14, "the commands' numbers have 14 bits for it");
+const _: () = assert!(IOC_GROW != IOC_LABEL && WHY + 1 < CHANGE_SIZE);
+
 /// Encodes the argument of [`IOC_GROW`].
 pub fn encode_size(bytes: Option<u64>) -> [u8; CHANGE_SIZE] {
     let mut out = [0; CHANGE_SIZE];
@@ -35,6 +38,7 @@ pub fn encode_size(bytes: Option<u64>) -> [u8; CHANGE_SIZE] {
 pub fn encode_label(label: &str) -> [u8; CHANGE_SIZE] {
     let mut out = [0; CHANGE_SIZE];
     out.iter_mut().zip(label.as_bytes().iter().take(CHANGE_SIZE - 1)).for_each(|(o, b)| *o = *b);
+    debug_assert_eq!(out[CHANGE_SIZE - 1], 0, "a label ends at the first zero");
     out
 }
 
@@ -66,6 +70,7 @@ fn answer(done: lanefs::Result<Grown>) -> lanefs::Result<Vec<u8>> {
     let mut out = vec![0; CHANGE_SIZE];
     match done {
         Ok(g) => {
+            debug_assert!(g.before <= g.after, "a volume never shrinks");
             out[8..16].copy_from_slice(&g.before.to_le_bytes());
             out[16..WHY].copy_from_slice(&g.after.to_le_bytes());
         }
@@ -75,6 +80,8 @@ fn answer(done: lanefs::Result<Grown>) -> lanefs::Result<Vec<u8>> {
         }
         Err(e) => return Err(e),
     }
+    debug_assert!(decode(&out).is_some());
+    debug_assert_eq!(out[CHANGE_SIZE - 1], 0, "a message ends at the first zero");
     Ok(out)
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Closing {
     /// Whether something that the kernel had accepted could not be written. Stored by who serves
     /// requests, loaded when they have ended (by [`Closing::has_lost`]).
     lost: AtomicBool,
-    /// How closing the volume went, until somebody has asked.
+    /// The result of closing the volume, until somebody has asked.
     closed: Mutex<Option<Result<()>>>,
 }
 
@@ -42,7 +42,9 @@ impl Closing {
                 aside.attributes_changed(ino);
                 aside.flush_kernel_pages(ino);
             }
-            if self.writes.load(Ordering::SeqCst) == before {
+            let after = self.writes.load(Ordering::SeqCst);
+            debug_assert!(after >= before, "a count that only grows");
+            if after == before {
                 return;
             }
         }
@@ -65,7 +67,9 @@ impl Closing {
 
     /// Returns whether something that the kernel had accepted could not be written.
     pub(crate) fn has_lost(&self) -> bool {
-        self.lost.load(Ordering::SeqCst)
+        let lost = self.lost.load(Ordering::SeqCst);
+        debug_assert!(!lost || self.has_begun(), "before the end a program hears of its lost write");
+        lost
     }
 
     /// Closes the volume.

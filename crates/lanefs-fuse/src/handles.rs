@@ -24,9 +24,14 @@ use std::sync::{Arc, Mutex};
 
 const SHARDS: usize = 64;
 
+// `Handles::inodes` takes as many bits of a hash.
+const _: () = assert!(SHARDS == 1 << (64 - 58));
+
 /// The blocks of a file of whose pages the kernel may have the first (W9 of `requests::content`): a
 /// page, in units of `st_blocks`.
 pub(crate) const ASSUMED: u64 = 8;
+
+const _: () = assert!(ASSUMED * 512 == 4096);
 
 /// An open file.
 pub(crate) struct Handle {
@@ -107,7 +112,16 @@ impl Handle {
     /// Returns whether pages that this handle has just written past the kernel's cache may be in
     /// it, as they were before. True also if the handle became one with O_DIRECT by fcntl(2).
     pub(crate) fn may_be_cached(&self) -> bool {
+        debug_assert!(self.writes, "it has just written");
         self.direct.as_ref().is_none_or(|reads| reads.0.load(Ordering::SeqCst))
+    }
+}
+
+impl Opened {
+    /// Asserts the invariants of an inode that stands in the table.
+    fn check_invariants(&self) {
+        debug_assert!(self.writers > 0 || self.direct > 0, "an inode without a handle that counts");
+        debug_assert_eq!(self.reads.is_some(), self.direct > 0, "the mark is kept while somebody needs it");
     }
 }
 
@@ -166,6 +180,7 @@ impl Handles {
     /// Keeps `file`, which was opened with O_DIRECT if `direct`, and returns its handle, never 0.
     pub(crate) fn insert(&self, file: File, direct: bool) -> u64 {
         let shard = my_shard();
+        debug_assert!(shard < SHARDS);
         let writes = file.flags() & libc::O_ACCMODE != libc::O_RDONLY;
         let mut reads = None;
         if writes || direct {
@@ -177,9 +192,12 @@ impl Handles {
                 reads = Some(Arc::clone(opened.reads.get_or_insert_default()));
                 self.direct.0.fetch_add(1, Ordering::Relaxed);
             }
+            opened.check_invariants();
         }
         let handle = Box::into_raw(Box::new(Handle { file, shard, writes, direct: reads })) as u64;
-        self.shards[shard].set().insert(handle);
+        debug_assert_ne!(handle, 0, "0 stands for no open file");
+        let fresh = self.shards[shard].set().insert(handle);
+        debug_assert!(fresh, "a handle is given out once (H1)");
         handle
     }
 
@@ -193,7 +211,9 @@ impl Handles {
             return None;
         }
         // SAFETY: by H1-H3 the address of a live `Handle`; nobody holds it mutably.
-        Some(unsafe { &*(handle as *const Handle) })
+        let found = unsafe { &*(handle as *const Handle) };
+        debug_assert!(found.shard < SHARDS, "no handle of ours lies there");
+        Some(found)
     }
 
     /// Closes the file of a handle.
@@ -206,15 +226,19 @@ impl Handles {
         }
         // SAFETY: H3: live until here, and no other request holds it.
         let boxed = unsafe { Box::from_raw(handle as *mut Handle) };
-        self.shards[boxed.shard].set().remove(&handle);
+        let kept = self.shards[boxed.shard].set().remove(&handle);
+        debug_assert!(kept, "a handle is released once (H2)");
         if !boxed.writes && boxed.direct.is_none() {
             return;
         }
-        if let Entry::Occupied(mut opened) = self.inodes(boxed.file.ino()).entry(boxed.file.ino()) {
+        let mut inodes = self.inodes(boxed.file.ino());
+        debug_assert!(inodes.contains_key(&boxed.file.ino()), "it was counted when it was opened");
+        if let Entry::Occupied(mut opened) = inodes.entry(boxed.file.ino()) {
             let o = opened.get_mut();
             o.writers -= u32::from(boxed.writes);
             if boxed.direct.is_some() {
-                self.direct.0.fetch_sub(1, Ordering::Relaxed);
+                let all = self.direct.0.fetch_sub(1, Ordering::Relaxed);
+                debug_assert!(all > 0, "fewer handles in all than of one inode");
                 o.direct -= 1;
                 if o.direct == 0 {
                     o.reads = None;
@@ -222,6 +246,8 @@ impl Handles {
             }
             if o.writers == 0 && o.direct == 0 {
                 opened.remove();
+            } else {
+                o.check_invariants();
             }
         }
     }
@@ -230,11 +256,12 @@ impl Handles {
 impl Drop for Handles {
     /// Closes what the kernel did not release.
     fn drop(&mut self) {
-        for shard in &self.shards {
+        for (index, shard) in self.shards.iter().enumerate() {
             for handle in shard.set().drain() {
                 // SAFETY: whoever answers requests holds the `Handles`, so none is in progress;
                 // `remove` took out of the set what it freed.
-                drop(unsafe { Box::from_raw(handle as *mut Handle) });
+                let boxed = unsafe { Box::from_raw(handle as *mut Handle) };
+                debug_assert_eq!(boxed.shard, index);
             }
         }
     }

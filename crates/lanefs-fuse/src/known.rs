@@ -18,11 +18,22 @@ use std::sync::Mutex;
 const SHARDS: usize = 256;
 const CHUNK: u64 = 128;
 
+// `Known::shard` takes as many bits of a hash.
+const _: () = assert!(SHARDS == 1 << (64 - 56));
+
 /// The counts of neighbouring inodes.
 struct Chunk {
     counts: [u32; CHUNK as usize],
     /// The number of those that are not zero.
     known: u32,
+}
+
+impl Chunk {
+    /// Asserts the invariants of a chunk that stands in a shard.
+    fn check_invariants(&self) {
+        debug_assert!(self.known > 0, "a chunk whose counts are all zero is dropped (K2)");
+        debug_assert_eq!(self.known as usize, self.counts.iter().filter(|c| **c != 0).count());
+    }
 }
 
 /// Chunks by their numbers.
@@ -55,6 +66,7 @@ impl Known {
         let count = &mut chunk.counts[(ino.0 % CHUNK) as usize];
         chunk.known += u32::from(*count == 0);
         *count = count.saturating_add(1);
+        chunk.check_invariants();
     }
 
     /// Takes back `times` answers that named `ino`: the kernel has forgotten them.
@@ -69,7 +81,10 @@ impl Known {
         if *count == 0 {
             chunk.known -= 1;
             if chunk.known == 0 {
+                debug_assert!(chunk.counts.iter().all(|c| *c == 0), "a count would be lost");
                 chunks.remove(&(ino.0 / CHUNK));
+            } else {
+                chunk.check_invariants();
             }
         }
     }
@@ -77,7 +92,9 @@ impl Known {
     /// Returns whether the kernel may know `ino`.
     pub(crate) fn knows(&self, ino: Ino) -> bool {
         let chunks = self.shard(ino.0 / CHUNK);
-        chunks.get(&(ino.0 / CHUNK)).is_some_and(|c| c.counts[(ino.0 % CHUNK) as usize] != 0)
+        let chunk = chunks.get(&(ino.0 / CHUNK));
+        debug_assert!(chunk.is_none_or(|c| (1..=CHUNK as u32).contains(&c.known)));
+        chunk.is_some_and(|c| c.counts[(ino.0 % CHUNK) as usize] != 0)
     }
 }
 

@@ -59,3 +59,7 @@ pub const IOC_FITRIM: u32 = 0xc018_5879;
 /// whoever serves the mount. The kernel hands over what it has gathered for `syncfs(2)`, which has
 /// to come first.
 pub const IOC_SYNC: u32 = 0x4c04;
+
+// A command's number states the size of its argument, which the kernel moves by it.
+const _: () = assert!(IOC_FITRIM >> 16 & 0x3fff == 3 * 8);
+const _: () = assert!(IOC_GETPID >> 16 & 0x3fff == 4 && IOC_GOINGDOWN >> 16 & 0x3fff == 4);

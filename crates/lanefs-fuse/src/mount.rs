@@ -63,6 +63,8 @@ pub(crate) fn attach(mountpoint: &Path, config: &MountConfig) -> io::Result<(Dev
 
 /// Mounts by mount(2).
 fn mount_directly(mountpoint: &Path, mode: u32, others: bool, config: &MountConfig) -> io::Result<Device> {
+    debug_assert!(mountpoint.is_absolute(), "it is found again in the table of mounts");
+    debug_assert_eq!(mode & libc::S_IFMT, libc::S_IFDIR, "a directory, as the volume's root");
     let device = Device::open()?;
     let mut data = format!(
         "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
@@ -99,6 +101,7 @@ fn mount_by_helper(
     others: bool,
     config: &MountConfig,
 ) -> io::Result<(Device, Option<UnixStream>)> {
+    debug_assert!(mountpoint.is_absolute(), "the helper may look from elsewhere");
     let (mine, theirs) = UnixStream::pair()?;
     // Inherited, with a number that the child gets. Not by a hook after the fork: that would make
     // it a real fork, and no ring of a device may live through one.
@@ -168,6 +171,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
 fn helper_options(others: bool, config: &MountConfig) -> String {
     // fusermount3 splits at commas and takes a backslash for an escape.
     let source = config.source.replace('\\', "\\\\").replace(',', "\\,");
+    debug_assert_eq!(source.replace("\\\\", "").replace("\\,", "").find(['\\', ',']), None, "one option");
     let mut options = format!("fsname={source},subtype=lanefs,default_permissions");
     options += if config.suid { ",suid" } else { ",nosuid" };
     options += if config.dev { ",dev" } else { ",nodev" };

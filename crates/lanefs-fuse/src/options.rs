@@ -51,7 +51,7 @@ pub struct MountConfig {
     pub threads: usize,
     /// The number of them that read requests at a time, without io_uring; 0 for the default.
     pub readers: usize,
-    /// How long the kernel may believe names and attributes.
+    /// The time for which the kernel may believe names and attributes.
     pub ttl: Duration,
     /// Let the kernel gather writes.
     pub writeback: bool,
@@ -223,10 +223,12 @@ impl MountConfig {
     /// Returns the number of threads for this machine: most of them stand in for those that wait
     /// for the device.
     pub(crate) fn threads(&self) -> usize {
-        match self.threads {
+        let threads = match self.threads {
             0 => (2 * cores()).max(4),
             n => n.min(1024),
-        }
+        };
+        debug_assert!(threads > 0, "somebody has to serve");
+        threads
     }
 
     /// Returns the number of threads of one processor's ring: two, and up to four times that while
@@ -236,6 +238,7 @@ impl MountConfig {
             0 => 8,
             n => n.min(1024).div_ceil(queues()).max(2),
         };
+        debug_assert!(limit >= 2, "one waits for the device, and one for a request");
         RingThreads { first: 2, limit }
     }
 
@@ -245,18 +248,22 @@ impl MountConfig {
         let most = request_bytes(self.max_write);
         let read = 2 * most * self.threads();
         let rings = entry_bytes(most) * (queues() * self.ring_threads().limit) as u64;
-        if self.io_uring == IoUring::Off { read as u64 } else { rings.max(read as u64) }
+        let bytes = if self.io_uring == IoUring::Off { read as u64 } else { rings.max(read as u64) };
+        debug_assert!(bytes >= 2 * u64::from(self.max_write), "not even one thread could write");
+        bytes
     }
 
     /// Returns how many threads read requests at a time: as many as there are cores the callers
     /// leave, and one more than one, because not every wait is announced (a lock that somebody
     /// holds who waits).
     pub(crate) fn readers(&self) -> usize {
-        match self.readers {
+        let readers = match self.readers {
             0 => (cores() / 2).max(2),
             n => n,
         }
-        .min(self.threads())
+        .min(self.threads());
+        debug_assert!((1..=self.threads()).contains(&readers));
+        readers
     }
 }
 

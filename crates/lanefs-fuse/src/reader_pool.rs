@@ -27,6 +27,19 @@ struct State {
     ended: bool,
 }
 
+impl State {
+    /// Asserts the invariants of a pool of which `wanted` threads are to read.
+    fn check_invariants(&self, wanted: usize) {
+        debug_assert!(self.reading <= wanted, "more read than are wanted");
+        debug_assert!(self.called <= self.standing_by, "somebody is called who does not stand by");
+        debug_assert!(self.called <= self.reading, "who is called is counted as reading");
+        debug_assert!(
+            self.reading == wanted || self.standing_by == self.called,
+            "somebody stands by though too few read (C2, C3)"
+        );
+    }
+}
+
 /// The threads of a mount that may read requests, and how many of them do.
 pub(crate) struct ReaderPool {
     state: Mutex<State>,
@@ -59,9 +72,11 @@ impl ReaderPool {
         let mut s = self.state();
         if s.reading < self.wanted {
             s.reading += 1;
+            s.check_invariants(self.wanted);
             return !s.ended;
         }
         s.standing_by += 1;
+        s.check_invariants(self.wanted);
         while s.called == 0 && !s.ended {
             s = self.call.wait(s).unwrap_or_else(|e| e.into_inner());
         }
@@ -69,6 +84,7 @@ impl ReaderPool {
         if s.called > 0 {
             s.called -= 1; // whoever called has counted this thread
         }
+        s.check_invariants(self.wanted);
         !s.ended
     }
 
@@ -87,12 +103,16 @@ impl ReaderPool {
     /// Takes this thread off those that read, and calls another if that leaves too few (C2).
     fn leave(&self) {
         let mut s = self.state();
+        debug_assert!(s.reading > s.called, "this thread reads, and nobody has to call it");
         s.reading -= 1;
         if s.reading < self.wanted && s.standing_by > s.called {
             s.called += 1;
             s.reading += 1;
+            s.check_invariants(self.wanted);
             drop(s);
             self.call.notify_one();
+        } else {
+            s.check_invariants(self.wanted);
         }
     }
 }

@@ -26,11 +26,13 @@ pub(crate) fn start(
     (threads, reading): (usize, usize),
     nap: Option<Duration>,
 ) -> io::Result<Vec<Serving>> {
+    debug_assert!((1..=threads).contains(&reading));
     let most = request_bytes(max_write);
     let mut devices = vec![Arc::clone(device)];
     while devices.len() < threads {
         devices.push(Arc::new(device.another()?));
     }
+    debug_assert_eq!(devices.len(), threads, "a descriptor for each");
     let pool = Arc::new(ReaderPool::new(reading));
     devices
         .into_iter()
@@ -55,12 +57,18 @@ pub(crate) fn perform(
 ) -> Result<(), Errno> {
     // A panic is a bug, and what it leaves in memory is not to be trusted: the volume stops as a
     // crash would stop it.
-    catch_unwind(AssertUnwindSafe(|| serve(adaptor, request, reply, origin))).unwrap_or_else(|_| {
+    let result = catch_unwind(AssertUnwindSafe(|| serve(adaptor, request, reply, origin)));
+    let result = result.unwrap_or_else(|_| {
         tracing::error!("request {} panicked; the volume is stopped as by a crash", request.op);
         adaptor.volume.shutdown();
         reply.answer = Answer::Now;
         Err(Errno(libc::EIO))
-    })
+    });
+    debug_assert!(
+        reply.answer == Answer::Now || (reply.entered.is_empty() && reply.opened.is_none()),
+        "an answer that is not sent from here gives nothing to the kernel"
+    );
+    result
 }
 
 /// Reads requests, has them done and answers, until the connection has ended.

@@ -52,6 +52,15 @@ struct Count {
     stuck: usize,
 }
 
+impl Count {
+    /// Asserts that each number counts some of those that the one before counts.
+    fn check_invariants(&self) {
+        debug_assert!(self.registered <= self.threads, "an entry without a thread");
+        debug_assert!(self.away <= self.registered, "only who has an entry serves, and waits");
+        debug_assert!(self.stuck <= self.away);
+    }
+}
+
 /// The threads of one queue.
 struct QueueThreads {
     shared: Arc<RingShared>,
@@ -86,6 +95,7 @@ impl Rings {
         payload: usize,
         size: RingThreads,
     ) -> (Rings, io::Result<()>) {
+        debug_assert!((1..=size.limit).contains(&size.first));
         let shared = Arc::new(RingShared {
             adaptor: Arc::clone(adaptor),
             device: Arc::clone(device),
@@ -135,6 +145,7 @@ impl QueueThreads {
         }
         drop(reports);
         let mut results: Vec<io::Result<()>> = started.iter().collect();
+        debug_assert_eq!(results.len(), n.max(1), "each thread reports once");
         match results.iter().position(|r| r.is_ok()) {
             Some(_) => {
                 for e in results.iter().filter_map(|r| r.as_ref().err()) {
@@ -182,7 +193,11 @@ impl QueueThreads {
             self.left(false);
             return Ok(());
         };
-        lock(&self.count).registered += 1;
+        {
+            let mut count = lock(&self.count);
+            count.registered += 1;
+            count.check_invariants();
+        }
         self.begun.notify_all();
         let threads = Arc::clone(self);
         blocking_hook::set(move |wait| threads.away(wait));
@@ -196,6 +211,7 @@ impl QueueThreads {
         let mut count = lock(&self.count);
         count.threads -= 1;
         count.registered -= usize::from(registered);
+        count.check_invariants();
         drop(count);
         self.begun.notify_all();
     }
@@ -212,6 +228,7 @@ impl QueueThreads {
     fn serve(&self, entry: &mut Entry) -> io::Result<()> {
         let adaptor = &self.shared.adaptor;
         while entry.fetch()? {
+            debug_assert!(!STUCK.get(), "it waits for requests, and has got one");
             let (request, mut reply) = entry.open()?;
             let result = perform(adaptor, &request, &mut reply, &Origin::Ring);
             debug_assert_ne!(reply.answer, Answer::Elsewhere);
@@ -221,12 +238,14 @@ impl QueueThreads {
                 adaptor.undo(&mut reply);
             }
             let len = reply.finish(request.unique, result).len();
-            entry.answer(len)?;
+            // Before anything can fail: a thread that ends is not away.
             if blocking_hook::has_waited() {
                 let mut count = lock(&self.count);
                 count.away -= 1;
                 count.stuck -= usize::from(STUCK.replace(false));
+                count.check_invariants();
             }
+            entry.answer(len)?;
         }
         Ok(())
     }
@@ -234,6 +253,7 @@ impl QueueThreads {
     /// Has others serve the queue while this thread waits (T1, T2).
     fn away(self: &Arc<QueueThreads>, wait: Wait) {
         let mut count = lock(&self.count);
+        debug_assert!(count.away < count.registered, "this thread serves, and is not away yet");
         count.away += 1;
         if wait == Wait::Device {
             if count.away >= count.threads && count.threads < self.shared.limit {
@@ -245,6 +265,7 @@ impl QueueThreads {
         }
         STUCK.set(true);
         count.stuck += 1;
+        count.check_invariants();
         while count.stuck >= count.registered {
             let before = count.registered;
             count.threads += 1;

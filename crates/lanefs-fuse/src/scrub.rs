@@ -17,6 +17,12 @@ pub const IOC_SCRUB: u32 = 3 << 30 | (SCRUB_SIZE as u32) << 16 | 0x4c02;
 const HEAD: usize = 48;
 /// The longest path and the longest message that are passed on.
 const LONGEST: usize = 2000;
+/// Bytes of a damaged block before its path and its message.
+const ENTRY: usize = 40;
+
+const _: () = assert!(SCRUB_SIZE < 1 << 14, "the command's number has 14 bits for it");
+// One block with the longest path and message fits, so a step always gets on.
+const _: () = assert!(HEAD + ENTRY + 2 * LONGEST <= SCRUB_SIZE);
 
 /// Encodes the argument of the caller.
 pub fn encode_request(at: ScrubCursor, budget: u64) -> Vec<u8> {
@@ -24,6 +30,7 @@ pub fn encode_request(at: ScrubCursor, budget: u64) -> Vec<u8> {
     for w in [at.ino, at.page, budget] {
         out.extend(w.to_le_bytes());
     }
+    debug_assert!(out.len() <= HEAD);
     out.resize(SCRUB_SIZE, 0);
     out
 }
@@ -56,6 +63,7 @@ pub(crate) fn serve(volume: &Volume, request: &[u8]) -> Option<lanefs::Result<Ve
             Err(e) => return Some(Err(e)),
         };
         let (out, whole) = encode_answer(&step, &damaged);
+        debug_assert_eq!(out.len(), SCRUB_SIZE);
         // More damage than an answer holds: fewer blocks at a time.
         if whole || budget == 1 {
             return Some(Ok(out));
@@ -73,9 +81,11 @@ fn encode_answer(step: &ScrubStep, damaged: &[Damaged]) -> (Vec<u8>, bool) {
         let path = d.path.as_deref().unwrap_or_default();
         let (path, what) = (&path[..path.len().min(LONGEST)], &d.damage.what.as_bytes());
         let what = &what[..what.len().min(LONGEST)];
-        if HEAD + list.len() + 40 + path.len() + what.len() > SCRUB_SIZE {
+        if HEAD + list.len() + ENTRY + path.len() + what.len() > SCRUB_SIZE {
             break;
         }
+        debug_assert!(d.damage.device < 128 && d.damage.block < 1 << 56, "they share a word");
+        debug_assert_ne!(d.damage.page, Some(u64::MAX), "it stands for no page");
         let page = d.damage.page.unwrap_or(u64::MAX);
         let block = u64::from(d.repaired) << 63 | u64::from(d.damage.device) << 56 | d.damage.block;
         for w in [d.damage.ino.0, page, block, path.len() as u64, what.len() as u64] {
@@ -90,6 +100,9 @@ fn encode_answer(step: &ScrubStep, damaged: &[Damaged]) -> (Vec<u8>, bool) {
     {
         out.extend(w.to_le_bytes());
     }
+    debug_assert_eq!(out.len(), HEAD);
+    debug_assert!(HEAD + list.len() <= SCRUB_SIZE);
+    debug_assert!(count > 0 || damaged.is_empty(), "a step that reports nothing never ends");
     out.extend(list);
     out.resize(SCRUB_SIZE, 0);
     (out, count == damaged.len() as u64)

@@ -173,6 +173,8 @@ fn serve(
         true => ((2, 1), Some(FORGETTING)),
         false => ((config.threads(), config.readers()), None),
     };
+    debug_assert!(over_rings || !only, "a mount that must use rings was refused");
+    debug_assert!(threads.1 <= threads.0, "more would read than there are");
     let readers = readers::start(&adaptor, &device, config.max_write, threads, nap)?;
     let served = Arc::clone(&adaptor);
     let serving = Builder::new().name("lanefs-fuse".into()).spawn(move || {

@@ -36,6 +36,7 @@ impl Signals {
             let mut signal = 0;
             // SAFETY: both pointers are to live variables, and the set is initialised.
             if unsafe { libc::sigwait(&self.set, &mut signal) } == 0 {
+                debug_assert!([libc::SIGTERM, libc::SIGINT, libc::SIGHUP].contains(&signal));
                 return signal;
             }
         }

@@ -39,6 +39,11 @@ use std::sync::{Mutex, OnceLock};
 const BETWEEN: u64 = 256 << 10;
 /// The bytes that the kernel may hold if it does not state its limit.
 const UNKNOWN: u64 = 256 << 20;
+/// The least and the most of [`Space::part`].
+const PART: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
+
+// Between two looks a thread uses up less than the smallest reserve.
+const _: () = assert!(BETWEEN < 2 * *PART.start());
 
 /// The space of a mount, and what the kernel may gather of it.
 pub(crate) struct Space {
@@ -81,7 +86,7 @@ impl Space {
         Space {
             volume,
             gathers,
-            part: (size / 64).clamp(1 << 20, 64 << 20),
+            part: (size / 64).clamp(*PART.start(), *PART.end()),
             scarce: AtomicBool::new(false),
             held: AtomicU64::new(UNKNOWN),
             bdi: OnceLock::new(),
@@ -91,6 +96,7 @@ impl Space {
 
     /// Returns the bytes kept back for what the kernel is about to gather.
     pub(crate) fn reserve(&self) -> u64 {
+        debug_assert!(PART.contains(&self.part));
         if self.gathers { 2 * self.part } else { 0 }
     }
 
@@ -100,7 +106,8 @@ impl Space {
         let whole = read().filter(|w| *w > 0).unwrap_or(UNKNOWN);
         let ours = std::fs::write(dir.join("strict_limit"), "0").is_ok();
         self.held.store(whole, Ordering::Relaxed);
-        let _ = self.bdi.set(Bdi { dir, whole, ours });
+        let first = self.bdi.set(Bdi { dir, whole, ours }).is_ok();
+        debug_assert!(first, "a mount begins to serve once");
         self.look();
     }
 
@@ -115,6 +122,7 @@ impl Space {
         if !self.gathers {
             return false;
         }
+        debug_assert!(PASSED.get() < BETWEEN, "a look is overdue");
         let passed = PASSED.get() + bytes;
         let looks = passed >= BETWEEN;
         PASSED.set(if looks { 0 } else { passed });
@@ -134,6 +142,7 @@ impl Space {
         let scarce = if bdi.ours {
             // Where there is space for all that the kernel holds of all mounts, there is no limit.
             let held = if space / 2 > bdi.whole { bdi.whole } else { (space / 4).max(self.part) };
+            debug_assert!(held >= self.part.min(bdi.whole), "the kernel could not gather at all");
             let now = self.held.load(Ordering::Relaxed);
             if held.abs_diff(now) > now / 8 || (held == bdi.whole) != (now == bdi.whole) {
                 self.limit(bdi, held);
@@ -149,6 +158,8 @@ impl Space {
 
     /// Has the kernel hold at most `held` bytes.
     fn limit(&self, bdi: &Bdi, held: u64) {
+        debug_assert!(bdi.ours, "the limit cannot be set");
+        debug_assert!(held > 0, "0 stands for no limit of the kernel's");
         let strict = if held == bdi.whole { "0" } else { "1" };
         let bytes = held.to_string();
         for (knob, value) in [("strict_limit", strict), ("max_bytes", &bytes)] {

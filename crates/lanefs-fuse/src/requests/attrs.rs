@@ -19,7 +19,9 @@ fn stat(adaptor: &Adaptor, req: &Request<'_>, flags: u32, handle: u64) -> Wire<S
     {
         return Ok(file.stat()?);
     }
-    Ok(adaptor.volume.node_stat(req.ino)?)
+    let stat = adaptor.volume.node_stat(req.ino)?;
+    debug_assert_eq!(stat.ino, req.ino);
+    Ok(stat)
 }
 
 pub(super) fn getattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
@@ -109,6 +111,7 @@ pub(super) fn setattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
 
 pub(super) fn statfs(adaptor: &Adaptor, reply: &mut Reply) -> Wire<()> {
     let s = adaptor.volume.statfs()?;
+    debug_assert!(s.files_free <= s.files);
     let available = s.free.saturating_sub(adaptor.space.reserve() / 4096);
     for w in [s.blocks, s.free, available, s.files, s.files_free] {
         reply.u64(w)?;
@@ -154,6 +157,7 @@ pub(super) fn listxattr(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply)
         list.extend(name);
         list.push(0);
     }
+    debug_assert!(list.last().is_none_or(|b| *b == 0), "each name ends in a zero");
     value(&list, size, reply)
 }
 
@@ -168,6 +172,7 @@ pub(super) fn access(adaptor: &Adaptor, req: &Request<'_>) -> Wire<()> {
 
 /// Answers with a value, or only its size if the caller asked for that.
 fn value(value: &[u8], size: u32, reply: &mut Reply) -> Wire<()> {
+    debug_assert_eq!(reply.len(), 0, "the value is the whole answer");
     match size {
         0 => {
             reply.u32(value.len() as u32)?;

@@ -48,6 +48,8 @@ const OPENED: u32 = FOPEN_KEEP_CACHE | FOPEN_PARALLEL_DIRECT_WRITES;
 /// reads are read ahead of here.
 const KEPT: u32 = 64 << 10;
 
+const _: () = assert!(KEPT.is_multiple_of(4096), "only whole pages go past the cache");
+
 /// The space that a new file takes, about, in bytes.
 const MADE: u64 = 8 << 10;
 
@@ -56,6 +58,7 @@ pub(super) fn open(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> W
     let (flags, open_flags) = (a.u32()?, a.u32()?);
     // As root: the kernel has checked, and states what becomes of setuid.
     let file = adaptor.volume.node_open(&root(), req.ino, adaptor.open_flags(flags))?;
+    debug_assert_eq!(file.ino(), req.ino);
     if open_flags & OPEN_KILL_SUIDGID != 0 {
         rights::kill_priv(&adaptor.volume, &adaptor.aside, req.ino)?;
     }
@@ -89,6 +92,7 @@ pub(super) fn create(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) ->
     let how = adaptor.open_flags(flags) | flags as i32 & (libc::O_CREAT | libc::O_EXCL);
     let birth = NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() };
     let (mut stat, file, made) = adaptor.volume.node_create(&req.cred(), req.ino, name, birth, how)?;
+    debug_assert_eq!(stat.ino, file.ino(), "attributes and handle go to the kernel as one inode's");
     // O_TRUNC takes setuid from a file that was there; a new one keeps the mode that it was
     // made with.
     if open_flags & OPEN_KILL_SUIDGID != 0 && !made {
@@ -108,6 +112,7 @@ pub(super) fn tmpfile(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
     let how = adaptor.open_flags(flags) | flags as i32 & libc::O_EXCL;
     let birth = NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() };
     let (mut stat, file) = adaptor.volume.node_tmpfile(&req.cred(), req.ino, birth, how)?;
+    debug_assert_eq!((stat.ino, stat.nlink), (file.ino(), 0), "it has no name before it is answered");
     assume_block(adaptor, &file, &mut stat);
     adaptor.enter(&stat, reply)?;
     adaptor.open_out(file, flags, OPENED, reply)
@@ -134,7 +139,10 @@ pub(super) fn read(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> W
         let (rest, at) = (&mut space[done..], offset.saturating_add(done as u64));
         match if size >= KEPT { file.read_uncached_at(rest, at) } else { file.read_at(rest, at) }? {
             0 => break,
-            n => done += n,
+            n => {
+                debug_assert!(n <= space.len() - done, "more was read than was asked for");
+                done += n;
+            }
         }
     }
     reply.keep(done);
@@ -170,6 +178,7 @@ pub(super) fn write(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, ori
         _ => File::write_at,
     };
     let (n, error) = write_all(file, offset, data, put);
+    debug_assert!(error.is_none() || (n as usize) < data.len(), "all was written, and failed");
     adaptor.took_space(u64::from(n));
     if cached {
         adaptor.closing.count_write(n as usize == data.len());
@@ -253,6 +262,7 @@ pub(super) fn copy_file_range(adaptor: &Adaptor, req: &Request<'_>, reply: &mut 
     // The answer carries 32 bits; the caller comes back for the rest.
     let copy = if adaptor.writeback { File::copy_range_back_to } else { File::copy_range_to };
     let n = copy(from, from_offset, to, to_offset, len.min(1 << 30))?;
+    debug_assert!(n <= len.min(1 << 30), "more was copied than was asked for");
     reply.u32(u32::try_from(n).map_err(|_| Errno(libc::EOVERFLOW))?)?;
     reply.u32(0)
 }
@@ -269,7 +279,10 @@ fn write_all(
         let at = offset.saturating_add(done as u64);
         match put(file, &data[done..], at) {
             Ok(0) => break,
-            Ok(n) => done += n,
+            Ok(n) => {
+                debug_assert!(n <= data.len() - done, "more was written than was given");
+                done += n;
+            }
             Err(e) => return (done as u32, Some(e.into())),
         }
     }

@@ -3,7 +3,7 @@
 
 use super::Wire;
 use crate::wire::Errno;
-use lanefs::inode_flags::{APPEND, IMMUTABLE, NOATIME, NODUMP};
+use lanefs::inode_flags::{ALL, APPEND, IMMUTABLE, NOATIME, NODUMP};
 
 pub(super) const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 pub(super) const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
@@ -18,8 +18,13 @@ const PAIRS: [(u32, u32); 4] = [(IMMUTABLE, 0x8), (APPEND, 0x10), (NOATIME, 0x40
 /// The flag of a file with extended attributes: reported by some file systems, never set.
 const HAS_ATTRIBUTES: u32 = 1 << 31;
 
+const _: () = assert!(PAIRS[0].0 | PAIRS[1].0 | PAIRS[2].0 | PAIRS[3].0 == ALL, "every flag has its pair");
+const _: () = assert!(FS_IOC_FSGETXATTR >> 16 & 0x3fff == FSXATTR as u32);
+const _: () = assert!(FS_IOC_FSSETXATTR >> 16 & 0x3fff == FSXATTR as u32);
+
 /// Encodes the answer to a command that asks for the flags.
 pub(super) fn encode(command: u32, flags: u32) -> Wire<Vec<u8>> {
+    debug_assert!(matches!(command, FS_IOC_GETFLAGS | FS_IOC_FSGETXATTR));
     if command == FS_IOC_GETFLAGS {
         return Ok(flags.to_ne_bytes().to_vec());
     }
@@ -32,6 +37,7 @@ pub(super) fn encode(command: u32, flags: u32) -> Wire<Vec<u8>> {
 /// Decodes the flags that a command sets. EOPNOTSUPP: it asks for something else than flags that
 /// there are.
 pub(super) fn decode(command: u32, given: &[u8]) -> Wire<u32> {
+    debug_assert!(matches!(command, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR));
     let word = |at: usize| given.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
     let flags = word(0).ok_or(Errno(libc::EINVAL))?;
     if command == FS_IOC_SETFLAGS {
@@ -42,13 +48,14 @@ pub(super) fn decode(command: u32, given: &[u8]) -> Wire<u32> {
     if flags & !all != 0 || project != 0 {
         return Err(Errno(libc::EOPNOTSUPP));
     }
-    Ok(PAIRS.iter().filter(|(_, x)| flags & x != 0).fold(0, |all, (flag, _)| all | flag))
+    let found = PAIRS.iter().filter(|(_, x)| flags & x != 0).fold(0, |all, (flag, _)| all | flag);
+    debug_assert_eq!(found & !ALL, 0);
+    Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lanefs::inode_flags::ALL;
 
     #[test]
     fn flags_survive_both_forms() {

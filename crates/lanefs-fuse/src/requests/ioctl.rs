@@ -43,6 +43,8 @@ pub(super) fn ioctl(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> 
     let (size, capacity) = (a.u32()? as usize, a.u32()? as usize);
     let call = Call { is_dir: flags & IOCTL_DIR != 0, command, at, given: a.bytes(size)?, capacity };
     let answer = answer_ioctl(adaptor, req, &call)?;
+    let most = (command >> 16 & 0x3fff) as usize;
+    debug_assert!(answer.len() <= most, "the command's number states the size of its argument");
     if answer.len() > call.capacity {
         return Err(Errno(libc::EINVAL));
     }
@@ -99,6 +101,7 @@ fn set_flags(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<()> 
         (_, Some(user)) => Cred::user(user, req.gid, &[]),
         _ => return Err(Errno(libc::EPERM)),
     };
+    debug_assert!(cred.prechecked || !adaptor.checks_flags, "the kernel has checked");
     adaptor.volume.node_set_flags(&cred, req.ino, flags)?;
     adaptor.aside.attributes_changed(req.ino);
     Ok(())
@@ -117,6 +120,7 @@ fn trim(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<Vec<u8>> 
     }
     about_to_wait();
     let discarded = adaptor.volume.trim(start..start.saturating_add(len))?;
+    debug_assert!(discarded <= len, "more was discarded than was asked for");
     Ok([start, discarded, least].iter().flat_map(|w| w.to_ne_bytes()).collect())
 }
 
@@ -135,6 +139,7 @@ fn go_down(adaptor: &Adaptor, req: &Request<'_>, call: &Call<'_>) -> Wire<()> {
         _ => return Err(Errno(libc::EINVAL)),
     };
     adaptor.volume.shutdown();
+    debug_assert!(adaptor.volume.node_stat(req.ino).is_err(), "a volume that is shut down serves nobody");
     Ok(done?)
 }
 

@@ -30,6 +30,7 @@ pub(super) fn readdirplus(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Repl
             entries.push((e.ino, e.cookie, e.kind, e.name.to_vec()));
             entries.len() < PLUS_STEP
         })?;
+        debug_assert!(entries.len() <= PLUS_STEP, "the listing went on after it was told to stop");
         for (ino, next, kind, name) in &entries {
             cookie = *next;
             let stat = match adaptor.volume.node_stat(*ino) {

@@ -55,6 +55,7 @@ fn destroy(adaptor: &Adaptor) -> Wire<()> {
 
 /// Does what a request asks for. `origin`: where it came from, and where its answer goes.
 pub(crate) fn serve(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply, origin: &Origin) -> Wire<()> {
+    debug_assert!(reply.len() == 0 && reply.answer == Answer::Now, "an answer of its own");
     if let Some(only) = adaptor.only
         && req.uid != 0
         && req.uid != only

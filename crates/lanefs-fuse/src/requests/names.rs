@@ -5,7 +5,7 @@ use crate::adaptor::Adaptor;
 use crate::wire::abi::op;
 use crate::wire::rdev_from_kernel;
 use crate::wire::{Errno, Reply, Request};
-use lanefs::{Ino, NewInodeAttrs, Result, Stat};
+use lanefs::{FileKind, Ino, NewInodeAttrs, Result, Stat};
 
 pub(super) fn lookup(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> Wire<()> {
     let name = req.args().name()?;
@@ -24,6 +24,7 @@ pub(super) fn lookup(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) ->
 /// name any more, whoever may have it open. Whether the number is used again since the handle was
 /// made the kernel sees from the generation.
 fn lookup_kept(adaptor: &Adaptor, req: &Request<'_>, name: &[u8], reply: &mut Reply) -> Wire<()> {
+    debug_assert!(name == b"." || name == b"..");
     let stat = adaptor.volume.node_stat(req.ino)?;
     if stat.nlink == 0 {
         return Err(Errno(libc::ESTALE));
@@ -45,6 +46,7 @@ fn make(
 ) -> Wire<()> {
     let inherited = rights::inherit(&adaptor.volume, parent, mode, umask, is_dir)?;
     let stat = make(NewInodeAttrs { mode: inherited.mode, xattrs: &inherited.xattrs() })?;
+    debug_assert_eq!(stat.kind == FileKind::Dir, is_dir, "mknod makes no directory");
     adaptor.sync_parent_dirs(&[(parent, name)])?;
     adaptor.enter(&stat, reply)
 }
@@ -91,6 +93,7 @@ pub(super) fn symlink(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -
     let mut a = req.args();
     let (name, target) = (a.name()?, a.name()?);
     let stat = adaptor.volume.node_symlink(&req.cred(), req.ino, name, target)?;
+    debug_assert_eq!(stat.kind, FileKind::Symlink);
     adaptor.sync_parent_dirs(&[(req.ino, name)])?;
     adaptor.enter(&stat, reply)
 }
@@ -99,6 +102,7 @@ pub(super) fn link(adaptor: &Adaptor, req: &Request<'_>, reply: &mut Reply) -> W
     let mut a = req.args();
     let (target, name) = (Ino(a.u64()?), a.name()?);
     let stat = adaptor.volume.node_link(&req.cred(), target, req.ino, name)?;
+    debug_assert_eq!(stat.ino, target, "a link is another name of the same inode");
     adaptor.sync_parent_dirs(&[(req.ino, name)])?;
     adaptor.enter(&stat, reply)
 }

@@ -26,10 +26,13 @@ pub(super) fn inherit(
         Err(e) if matches!(e.errno(), libc::ENODATA | libc::EOPNOTSUPP) => None,
         Err(e) => return Err(e.into()),
     };
-    Ok(match default {
+    let inherited = match default {
         Some(default) => default.inherit(mode, is_dir),
         None => acl::Inherited { mode: mode & !umask, access: None, default: None },
-    })
+    };
+    debug_assert_eq!(inherited.mode & !mode, 0, "more than who makes the file asked for");
+    debug_assert!(is_dir || inherited.default.is_none(), "only directories hand an ACL down");
+    Ok(inherited)
 }
 
 /// Clears setuid and setgid if the file has them. The kernel hears of it before the request is
@@ -99,6 +102,7 @@ pub(super) fn set_access_acl(
     let old = volume.node_getxattr(&root(), target, acl::ACCESS).ok();
     let acl = Acl::decode(value).ok_or(Errno(libc::EINVAL))?;
     let stat = volume.node_stat(target)?;
+    debug_assert_eq!(stat.ino, target);
     let mut mode = stat.mode & 0o7000 | acl.mode();
     if kill_sgid.unwrap_or(req.uid != 0 && req.gid != stat.gid) {
         mode &= !libc::S_ISGID;
@@ -111,6 +115,8 @@ pub(super) fn set_access_acl(
     } else {
         volume.node_setxattr(&root(), target, acl::ACCESS, value, flags)?;
     }
+    debug_assert_eq!(mode & 0o777, acl.mode(), "the mode shows the ACL");
+    debug_assert_eq!(mode & !stat.mode & 0o7000, 0, "an ACL gives no setuid, setgid or sticky bit");
     let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
     if let Err(e) = volume.node_setattr(&root(), target, &set) {
         put_back(volume, target, old.as_deref());

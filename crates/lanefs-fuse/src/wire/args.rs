@@ -22,6 +22,7 @@ impl<'a> Request<'a> {
     pub fn decode(bytes: &'a [u8]) -> Option<Request<'a>> {
         let (head, body) = bytes.split_at_checked(IN_HEADER)?;
         let (request, args) = Request::parse(head, body, &[])?;
+        debug_assert_eq!(request.args.len(), body.len(), "they lie in one piece");
         (args == body.len()).then_some(request)
     }
 
@@ -30,11 +31,13 @@ impl<'a> Request<'a> {
     pub fn decode_parts(head: &'a [u8], first: &'a [u8], payload: &'a [u8]) -> Option<Request<'a>> {
         let (mut request, args) = Request::parse(head.get(..IN_HEADER)?, first, payload)?;
         request.args.first = first.get(..args.checked_sub(payload.len())?)?;
+        debug_assert_eq!(request.args.len(), args, "as many as the header announces");
         Some(request)
     }
 
     /// Returns the request, and how many bytes of arguments its header announces.
     fn parse(head: &'a [u8], first: &'a [u8], rest: &'a [u8]) -> Option<(Request<'a>, usize)> {
+        debug_assert_eq!(head.len(), IN_HEADER);
         let mut a = Args::of(head);
         let len = a.u32().ok()? as usize;
         let request = Request {
@@ -46,6 +49,7 @@ impl<'a> Request<'a> {
             pid: a.u32().ok()?,
             args: Args { first, rest },
         };
+        debug_assert_eq!(a.len(), 4, "behind the thread's number the header has padding only");
         Some((request, len.checked_sub(IN_HEADER)?))
     }
 
@@ -93,6 +97,11 @@ impl<'a> Args<'a> {
         Args { first: bytes, rest: &[] }
     }
 
+    /// Returns the number of bytes that are left.
+    fn len(&self) -> usize {
+        self.first.len() + self.rest.len()
+    }
+
     /// Returns the piece the next argument is in.
     fn piece(&mut self) -> &mut &'a [u8] {
         if self.first.is_empty() { &mut self.rest } else { &mut self.first }
@@ -137,8 +146,10 @@ impl<'a> Args<'a> {
     /// Takes a string that ends in NUL, which is passed over.
     pub fn name(&mut self) -> Result<&'a [u8], Errno> {
         let end = self.piece().iter().position(|b| *b == 0).ok_or(Errno(libc::EPROTO))?;
+        let before = self.len();
         let name = self.bytes(end)?;
         self.skip(1)?;
+        debug_assert_eq!(before - self.len(), name.len() + 1, "the NUL is passed over, and no more");
         Ok(name)
     }
 }

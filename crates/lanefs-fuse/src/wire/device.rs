@@ -9,6 +9,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+/// The least size of a buffer that the kernel reads a request into, in bytes.
+const READ_LEAST: usize = 8192;
+
 /// The advice for who may not open the device.
 pub(crate) const NOT_ALLOWED: &str = "all users have to be allowed to read and write it, as udev's rule of the package fuse3 says: `chmod 666 /dev/fuse`";
 
@@ -26,7 +29,9 @@ pub(crate) enum Origin {
 /// Returns the size of a buffer for requests whose writes have at most `max_write` bytes: the least
 /// that the kernel reads into.
 pub(crate) fn request_bytes(max_write: u32) -> usize {
-    (max_write as usize).max(1 << 17) + 4096
+    let bytes = (max_write as usize).max(1 << 17) + 4096;
+    debug_assert!(bytes >= READ_LEAST && bytes > max_write as usize);
+    bytes
 }
 
 impl AsFd for Device {
@@ -70,6 +75,7 @@ impl Device {
     /// Reads the next request into `buffer` and returns its length; `None` when the connection has
     /// ended.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        debug_assert!(buffer.len() >= READ_LEAST, "the kernel refuses to read into less");
         loop {
             return match rustix::io::read(&self.0, &mut *buffer) {
                 Ok(n) => Ok(Some(n)),
@@ -83,6 +89,8 @@ impl Device {
 
     /// Hands an answer over; false if nobody waits for it any more.
     pub fn send(&self, bytes: &[u8]) -> io::Result<bool> {
+        debug_assert!(bytes.len() >= OUT_HEADER);
+        debug_assert_eq!(bytes[..4], (bytes.len() as u32).to_ne_bytes(), "an answer begins with its length");
         loop {
             return match rustix::io::write(&self.0, bytes) {
                 Ok(_) => Ok(true),
@@ -102,6 +110,7 @@ impl Device {
 
     /// Has the kernel write back and drop the pages of a range, of at least one byte.
     pub fn drop_pages(&self, ino: Ino, offset: u64, len: u64) -> io::Result<()> {
+        debug_assert!(len > 0, "0 would stand for all that follows");
         // Offsets beyond are refused before they are written to.
         self.invalidate(ino, offset.min(i64::MAX as u64) as i64, len.clamp(1, i64::MAX as u64) as i64)
     }
@@ -114,6 +123,7 @@ impl Device {
 
     /// Has the kernel look a name up again when it needs it next.
     pub fn drop_name(&self, dir: Ino, name: &[u8]) -> io::Result<()> {
+        debug_assert!(!name.contains(&0), "a name of a request ended at its NUL");
         let mut body = Vec::with_capacity(16 + name.len() + 1);
         body.extend(dir.0.to_ne_bytes());
         body.extend((name.len() as u32).to_ne_bytes());
@@ -126,6 +136,8 @@ impl Device {
     /// Has the kernel drop what it has cached of an inode: at a negative offset only the
     /// attributes, of length 0 all that follows.
     fn invalidate(&self, ino: Ino, offset: i64, len: i64) -> io::Result<()> {
+        debug_assert!(len >= 0, "of a negative length the kernel drops nothing");
+        debug_assert!(offset >= 0 || len == 0, "only attributes are dropped at a negative offset");
         let mut body = [0; 24];
         body[..8].copy_from_slice(&ino.0.to_ne_bytes());
         body[8..16].copy_from_slice(&offset.to_ne_bytes());
@@ -135,6 +147,7 @@ impl Device {
 
     /// Sends a notification.
     fn notify(&self, what: i32, body: &[u8]) -> io::Result<()> {
+        debug_assert!(what > 0, "a notification's number stands where an answer has its error");
         let mut bytes: SmallVec<[u8; 64]> = SmallVec::new();
         bytes.extend_from_slice(&((OUT_HEADER + body.len()) as u32).to_ne_bytes());
         bytes.extend_from_slice(&what.to_ne_bytes());

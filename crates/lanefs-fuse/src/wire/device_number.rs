@@ -2,7 +2,9 @@
 
 /// Converts a device number of the kernel's wire (32 bits) to `st_rdev`.
 pub(crate) fn rdev_from_kernel(r: u32) -> u64 {
-    libc::makedev((r & 0xf_ff00) >> 8, (r & 0xff) | ((r >> 12) & 0xf_ff00))
+    let device = libc::makedev((r & 0xf_ff00) >> 8, (r & 0xff) | ((r >> 12) & 0xf_ff00));
+    debug_assert_eq!(rdev_to_kernel(device), r, "32 bits fit into 64");
+    device
 }
 
 /// Converts `st_rdev` to the 32 bits of the kernel's wire.

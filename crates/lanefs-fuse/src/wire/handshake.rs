@@ -30,6 +30,13 @@ const NEEDED: u64 = init::POSIX_ACL | init::DONT_MASK;
 /// Requests the kernel may have under way without a caller waiting.
 const MAX_BACKGROUND: u16 = 128;
 
+/// Bytes of a `struct fuse_init_out`.
+const INIT_OUT: usize = 64;
+
+const _: () = assert!(MINOR_LEAST <= MINOR_CHECKS_FLAGS && MINOR_CHECKS_FLAGS <= MINOR);
+// These are wanted only if the offer has them.
+const _: () = assert!(WANTED & (init::WRITEBACK_CACHE | init::OVER_IO_URING | init::ALLOW_IDMAP) == 0);
+
 /// The wishes of this side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
@@ -87,6 +94,7 @@ fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Opti
     let (major, minor) = (args.u32().map_err(short)?, args.u32().map_err(short)?);
     if major > MAJOR {
         put(reply, &[MAJOR, MINOR])?;
+        debug_assert_eq!(reply.len(), 8, "the kernel looks at the versions alone");
         return Ok(None);
     }
     if major < MAJOR || minor < MINOR_LEAST {
@@ -123,12 +131,17 @@ fn agree(mut args: Args<'_>, offer: Offer, reply: &mut Reply) -> io::Result<Opti
     put(reply, &rest[1..3])?;
     put_halves(reply, max_write.div_ceil(4096))?;
     put(reply, &rest[4..])?;
-    Ok(Some(Agreed {
+    debug_assert_eq!(reply.len(), INIT_OUT);
+    debug_assert_eq!(flags & NEEDED, NEEDED);
+    let agreed = Agreed {
         writeback: flags & init::WRITEBACK_CACHE != 0,
         setxattr_ext: flags & init::SETXATTR_EXT != 0,
         checks_flags: minor >= MINOR_CHECKS_FLAGS,
         rings: flags & init::OVER_IO_URING != 0,
-    }))
+    };
+    debug_assert!(offer.writeback || !agreed.writeback, "the kernel gathers what it was not offered to");
+    debug_assert!(offer.rings || !agreed.rings, "the kernel would wait for rings that nobody registers");
+    Ok(Some(agreed))
 }
 
 /// Adds words of 32 bits.

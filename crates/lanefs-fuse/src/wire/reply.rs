@@ -10,6 +10,9 @@ use std::time::Duration;
 /// The alignment of an answer's content, in bytes.
 const ALIGNMENT: usize = 4096;
 
+/// Bytes of a `struct fuse_entry_out`.
+const ENTRY_OUT: usize = 128;
+
 /// The way a request is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
@@ -46,12 +49,15 @@ impl ReplyBuffer {
     pub fn new(most: usize) -> ReplyBuffer {
         let bytes = vec![0; OUT_HEADER + most + ALIGNMENT];
         let skip = (ALIGNMENT - (bytes.as_ptr().addr() + OUT_HEADER) % ALIGNMENT) % ALIGNMENT;
+        debug_assert!(skip < ALIGNMENT);
+        debug_assert!((bytes.as_ptr().addr() + skip + OUT_HEADER).is_multiple_of(ALIGNMENT));
         ReplyBuffer { bytes, skip }
     }
 
     /// Returns all of it, the header first.
     pub fn bytes(&mut self) -> &mut [u8] {
         let end = self.bytes.len() - ALIGNMENT + self.skip;
+        debug_assert!((self.skip + OUT_HEADER..=self.bytes.len()).contains(&end));
         &mut self.bytes[self.skip..end]
     }
 }
@@ -63,15 +69,22 @@ impl<'b> Reply<'b> {
         Reply { bytes, len: OUT_HEADER, answer: Answer::Now, entered: SmallVec::new(), opened: None }
     }
 
+    /// Asserts that what was put lies in the buffer.
+    fn check_invariants(&self) {
+        debug_assert!((OUT_HEADER..=self.bytes.len()).contains(&self.len), "{} bytes", self.len);
+    }
+
     /// Returns the bytes to send: with an error nothing but the error.
     pub fn finish(&mut self, unique: u64, result: Result<(), Errno>) -> &[u8] {
         let error = match result {
             Ok(()) => 0,
             Err(e) => {
+                debug_assert!((1..512).contains(&e.0), "the kernel refuses an answer with errno {}", e.0);
                 self.len = OUT_HEADER;
                 -e.0
             }
         };
+        self.check_invariants();
         self.bytes[..4].copy_from_slice(&(self.len as u32).to_ne_bytes());
         self.bytes[4..8].copy_from_slice(&error.to_ne_bytes());
         self.bytes[8..16].copy_from_slice(&unique.to_ne_bytes());
@@ -91,8 +104,9 @@ impl<'b> Reply<'b> {
 
     /// Keeps the first `n` bytes of what [`Reply::space`] returned.
     pub fn keep(&mut self, n: usize) {
-        debug_assert!(self.len + n <= self.bytes.len());
+        debug_assert!(n <= self.bytes.len() - self.len, "more is kept than there was space for");
         self.len += n;
+        self.check_invariants();
     }
 
     /// Adds bytes; EINVAL if there are more than an answer can hold.
@@ -117,6 +131,7 @@ impl<'b> Reply<'b> {
         let times = [s.atime, s.mtime, s.ctime].map(times::parts);
         let mut b = [0; 88];
         let words = [s.ino.0, s.size, s.blocks, times[0].0 as u64, times[1].0 as u64, times[2].0 as u64];
+        debug_assert!(times.iter().all(|t| t.1 < 1_000_000_000), "nanoseconds of a second");
         for (at, w) in b.chunks_exact_mut(8).zip(words) {
             at.copy_from_slice(&w.to_ne_bytes());
         }
@@ -127,6 +142,9 @@ impl<'b> Reply<'b> {
             4096, /* block size */
             0,
         ];
+        debug_assert_eq!((8 * words.len(), 48 + 4 * halves.len()), (48, b.len()), "every word has its place");
+        debug_assert_ne!(s.ino.0, 0, "0 stands for no inode");
+        debug_assert_eq!(mode & libc::S_IFMT, s.kind.mode_bits());
         for (at, w) in b[48..].chunks_exact_mut(4).zip(halves) {
             at.copy_from_slice(&w.to_ne_bytes());
         }
@@ -135,41 +153,53 @@ impl<'b> Reply<'b> {
 
     /// Adds a `struct fuse_attr_out`: attributes, and how long they hold.
     pub fn attr_out(&mut self, s: &Stat, ttl: Duration) -> Result<(), Errno> {
+        let before = self.len;
         self.u64(ttl.as_secs())?;
         self.u32(ttl.subsec_nanos())?;
         self.u32(0)?;
-        self.attr(s)
+        self.attr(s)?;
+        debug_assert_eq!(self.len - before, 104);
+        Ok(())
     }
 
     /// Adds a `struct fuse_entry_out`: a name's inode. The kernel knows the inode once more when it
     /// has taken this.
     pub fn entry_out(&mut self, s: &Stat, ttl: Duration, attr_ttl: Duration) -> Result<(), Errno> {
+        debug_assert!(self.entered.is_empty(), "only a listing names several inodes");
         self.entered.push(s.ino);
         self.entry(s, ttl, attr_ttl)
     }
 
     /// Adds an entry: its name holds for `ttl`, its attributes for `attr_ttl`.
     fn entry(&mut self, s: &Stat, ttl: Duration, attr_ttl: Duration) -> Result<(), Errno> {
+        let before = self.len;
         for w in [s.ino.0, u64::from(s.generation), ttl.as_secs(), attr_ttl.as_secs()] {
             self.u64(w)?;
         }
         self.u32(ttl.subsec_nanos())?;
         self.u32(attr_ttl.subsec_nanos())?;
-        self.attr(s)
+        self.attr(s)?;
+        debug_assert_eq!(self.len - before, ENTRY_OUT);
+        Ok(())
     }
 
     /// Adds the answer "no such name", which the kernel may believe.
     pub fn no_entry(&mut self, ttl: Duration) -> Result<(), Errno> {
+        let before = self.len;
         for w in [0, 0, ttl.as_secs(), 0] {
             self.u64(w)?;
         }
         self.u32(ttl.subsec_nanos())?;
         self.u32(0)?;
-        self.put(&[0; 88])
+        self.put(&[0; 88])?;
+        debug_assert_eq!(self.len - before, ENTRY_OUT, "as long as the entry of a name that there is");
+        debug_assert!(self.entered.is_empty(), "no inode is named");
+        Ok(())
     }
 
     /// Adds a `struct fuse_open_out`. The kernel releases the handle if it has taken this.
     pub fn open_out(&mut self, handle: u64, flags: u32) -> Result<(), Errno> {
+        debug_assert!(self.opened.is_none(), "a request opens one file");
         self.opened = Some(handle);
         self.u64(handle)?;
         self.u32(flags)?;
@@ -180,6 +210,7 @@ impl<'b> Reply<'b> {
     pub fn statx_out(&mut self, s: &Stat, ttl: Duration) -> Result<(), Errno> {
         const BASIC: u32 = 0x7ff;
         const BTIME: u32 = 0x800;
+        let before = self.len;
         self.u64(ttl.as_secs())?;
         self.u32(ttl.subsec_nanos())?;
         self.u32(0)?;
@@ -205,11 +236,14 @@ impl<'b> Reply<'b> {
         for w in [libc::major(s.rdev), libc::minor(s.rdev), 0, 0] {
             self.u32(w)?;
         }
-        self.put(&[0; 112])
+        self.put(&[0; 112])?;
+        debug_assert_eq!(self.len - before, 32 + 256, "the times, and a struct statx");
+        Ok(())
     }
 
     /// Adds an entry of a listing of at most `limit` bytes; false if it does not fit any more.
     pub fn dirent(&mut self, limit: usize, ino: Ino, cookie: u64, kind: FileKind, name: &[u8]) -> bool {
+        debug_assert!(self.len().is_multiple_of(8), "entries of a listing are aligned");
         let size = (24 + name.len()).next_multiple_of(8);
         if self.len() + size > limit {
             return false;
@@ -222,6 +256,7 @@ impl<'b> Reply<'b> {
         space[24..24 + name.len()].copy_from_slice(name);
         space[24 + name.len()..].fill(0);
         self.keep(size);
+        debug_assert!(self.len() <= limit && self.len().is_multiple_of(8));
         true
     }
 
@@ -234,12 +269,12 @@ impl<'b> Reply<'b> {
         stat: Option<&(Stat, Duration)>,
         ttl: Duration,
     ) -> bool {
-        if self.len() + 128 + (24 + name.len()).next_multiple_of(8) > limit {
+        if self.len() + ENTRY_OUT + (24 + name.len()).next_multiple_of(8) > limit {
             return false;
         }
         let entry = match stat {
             Some((stat, holds)) => self.entry(stat, ttl, *holds),
-            None => self.put(&[0; 128]),
+            None => self.put(&[0; ENTRY_OUT]),
         };
         entry.is_ok() && self.dirent(limit, ino, cookie, kind, name)
     }

@@ -37,6 +37,9 @@ const VECTOR: usize = 512;
 /// The answer to a request that has a payload is at most an extended attribute.
 const SIDE: usize = 68 << 10;
 
+const _: () = assert!(PAYLOAD.is_multiple_of(4096), "a device reads into the payload");
+const _: () = assert!(SIDE >= 64 << 10, "the longest extended attribute");
+
 /// The memory of an entry that the kernel reads and writes.
 struct Memory {
     base: NonNull<u8>,
@@ -50,6 +53,7 @@ impl Memory {
     /// Maps memory for a payload of `payload` bytes.
     fn new(payload: usize) -> io::Result<Memory> {
         let len = PAYLOAD + payload.next_multiple_of(4096);
+        debug_assert!(payload > 0 && len.is_multiple_of(4096));
         // SAFETY: a fresh mapping where the kernel likes refers to no memory of this process.
         let base = unsafe {
             mmap_anonymous(
@@ -60,12 +64,14 @@ impl Memory {
             )
         }?;
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at zero"))?;
+        debug_assert!(base.addr().get().is_multiple_of(4096), "a mapping begins with a page");
         Ok(Memory { base, len })
     }
 
     /// Returns the header's page up to where an answer's header stands, and the rest from there on.
     fn split(&mut self) -> (&mut [u8], &mut [u8]) {
         let front = PAYLOAD - OUT_HEADER;
+        debug_assert!(self.len >= PAYLOAD + 4096);
         // SAFETY: two parts of the mapping that do not overlap, borrowed as long as this is; R1
         // keeps the kernel out meanwhile, because a command is submitted only through the same
         // `&mut`.
@@ -79,6 +85,7 @@ impl Memory {
 
     /// Returns the address of the byte at `at`, as the kernel takes it.
     fn address(&self, at: usize) -> u64 {
+        debug_assert!(at < self.len);
         self.base.as_ptr().addr() as u64 + at as u64
     }
 }
@@ -154,10 +161,12 @@ pub(crate) fn disable(device: &Arc<Device>) {
 impl Entry {
     /// Makes an entry of queue `queue` with `payload` bytes, not yet registered.
     pub fn new(device: Arc<Device>, queue: u16, payload: usize) -> io::Result<Entry> {
+        let (ring, memory) = (make()?, Memory::new(payload)?);
+        debug_assert_eq!((memory.len + SIDE) as u64, entry_bytes(payload), "what the budget counts");
         Ok(Entry {
-            ring: make()?,
+            ring,
             device,
-            memory: Some(Memory::new(payload)?),
+            memory: Some(memory),
             side: ReplyBuffer::new(SIDE),
             queue,
             waiting: false,
@@ -165,6 +174,12 @@ impl Entry {
             commit: 0,
             aside: false,
         })
+    }
+
+    /// Asserts that the kernel has no command of this entry, so that the memory is ours (R1).
+    fn check_idle(&self) {
+        debug_assert!(!self.waiting, "a command is under way: the kernel may write at any time");
+        debug_assert!(self.memory.is_some(), "it is left to the kernel only at the end (R2)");
     }
 
     /// Returns the memory, unless it was left to the kernel.
@@ -175,6 +190,9 @@ impl Entry {
     /// Puts a command in line. `commit` is the number of the request that it answers, `vector` the
     /// address of what it registers; 0 for none.
     fn command(&mut self, op: u32, commit: u64, vector: u64) -> io::Result<()> {
+        self.check_idle();
+        debug_assert!(!self.arrived, "the request that arrived was not fetched");
+        debug_assert_eq!(op == ring::REGISTER, vector != 0, "only a registration names the memory");
         let mut bytes = [0; 80];
         bytes[8..16].copy_from_slice(&commit.to_ne_bytes());
         bytes[16..18].copy_from_slice(&self.queue.to_ne_bytes());
@@ -201,6 +219,7 @@ impl Entry {
     pub fn register(&mut self) -> io::Result<()> {
         let memory = self.memory()?;
         let (len, at) = (memory.len, [memory.address(0), memory.address(PAYLOAD), memory.address(VECTOR)]);
+        debug_assert!(at.iter().all(|a| a.is_multiple_of(8)));
         let (front, _) = memory.split();
         let vector = [at[0], ring::HEADER as u64, at[1], (len - PAYLOAD) as u64];
         for (to, word) in front[VECTOR..].chunks_exact_mut(8).zip(vector) {
@@ -209,6 +228,7 @@ impl Entry {
         self.command(ring::REGISTER, 0, at[2])?;
         self.submit(0)?;
         // A refusal is there at once.
+        debug_assert!(self.waiting);
         match self.completed() {
             None => Ok(()),
             Some(0) => {
@@ -221,6 +241,8 @@ impl Entry {
 
     /// Hands in what is in line, and waits until `wait_for` commands have completed.
     fn submit(&mut self, wait_for: usize) -> io::Result<()> {
+        debug_assert!(self.waiting, "nothing would ever complete");
+        debug_assert!(wait_for <= 1, "an entry has one command at a time");
         loop {
             match self.ring.submit_and_wait(wait_for) {
                 Ok(_) => return Ok(()),
@@ -239,6 +261,7 @@ impl Entry {
     /// Returns the result of a command that has completed, if one has.
     fn completed(&mut self) -> Option<i32> {
         let result = self.ring.completion().next()?.result();
+        debug_assert!(self.waiting, "a command completes once");
         self.waiting = false;
         Some(result)
     }
@@ -246,6 +269,7 @@ impl Entry {
     /// Waits for a request, after [`Entry::register`] or [`Entry::answer`], and hands in that
     /// answer. False when the connection has ended.
     pub fn fetch(&mut self) -> io::Result<bool> {
+        debug_assert_ne!(self.waiting, self.arrived, "a command is under way, or has brought a request");
         if std::mem::take(&mut self.arrived) {
             return Ok(true);
         }
@@ -264,6 +288,7 @@ impl Entry {
     /// Returns the request that [`Entry::fetch`] brought, and the answer to be put together.
     pub fn open(&mut self) -> io::Result<(Request<'_>, Reply<'_>)> {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's ring gave no request");
+        self.check_idle();
         let memory = self.memory.as_mut().ok_or_else(bad)?;
         let (front, back) = memory.split();
         let word = |at: usize| u32::from_ne_bytes([front[at], front[at + 1], front[at + 2], front[at + 3]]);
@@ -289,10 +314,14 @@ impl Entry {
     /// Answers the opened request by the first `len` bytes of the [`Reply`]'s buffer, its
     /// header included. It goes with the next [`Entry::fetch`].
     pub fn answer(&mut self, len: usize) -> io::Result<()> {
+        self.check_idle();
+        debug_assert!(len >= OUT_HEADER, "an answer begins with its header");
         let (commit, aside) = (self.commit, self.aside);
         let memory = self.memory.as_mut().ok_or_else(|| io::Error::other("the entry is closed"))?;
         let (front, back) = memory.split();
+        debug_assert!(len <= back.len());
         if aside {
+            debug_assert!(len <= OUT_HEADER + SIDE);
             back[..len].copy_from_slice(&self.side.bytes()[..len]);
         }
         front[..OUT_HEADER].copy_from_slice(&back[..OUT_HEADER]);
@@ -314,6 +343,9 @@ impl Drop for Entry {
 }
 
 const _: () = assert!(size_of::<squeue::Entry128>() == 128);
+const _: () = assert!(IN_HEADER <= ring::ARGUMENT && OUT_HEADER <= ring::ARGUMENT);
+const _: () = assert!(ring::ARGUMENT + ring::ARGUMENT_SIZE <= ring::COMMIT_ID);
+const _: () = assert!(ring::COMMIT_ID + 8 <= ring::PAYLOAD_SIZE && ring::PAYLOAD_SIZE + 4 <= ring::HEADER);
 const _: () = assert!(ring::HEADER <= VECTOR && VECTOR + 32 <= PAYLOAD - OUT_HEADER);
 
 #[cfg(test)]
