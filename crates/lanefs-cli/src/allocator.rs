@@ -1,4 +1,4 @@
-//! The allocator of the command, and how soon it gives memory back to the system.
+//! The allocator of the command, and the pace at which it gives memory back to the system.
 
 use mimalloc::MiMalloc;
 use std::alloc::{GlobalAlloc, Layout};
@@ -11,7 +11,7 @@ const LINE: usize = 64;
 
 /// mimalloc, asked for whole lines without a word of their alignment.
 ///
-/// Where it is told it looks for more than it needs, so that there is an aligned place within: 448
+/// With an alignment it looks for more than it needs, so that there is an aligned place within: 448
 /// bytes for 384, the size of an inode. Its blocks of whole lines lie on lines as they are,
 /// though it does not promise so.
 struct Lines;
@@ -61,9 +61,9 @@ pub fn give_back_now() {
     unsafe { libmimalloc_sys::mi_collect(true) };
 }
 
-/// For who serves for days within a budget: what is free goes back after 10 ms, not after a second.
-/// Making 200,000 files with a budget of 128 MiB took at most 105 MiB then, else 150, in the same
-/// time but for a twentieth.
+/// Has memory given back soon, for who serves for days within a budget: what is free goes back
+/// after 10 ms, not after a second. Making 200,000 files with a budget of 128 MiB took at most 105
+/// MiB then, else 150, in the same time but for a twentieth.
 pub fn give_back_soon() {
     // SAFETY: it stores a number that the allocator reads; it is called before there is a second
     // thread, as it asks.

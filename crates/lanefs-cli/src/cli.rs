@@ -38,7 +38,7 @@ enum Command {
 }
 
 impl Cli {
-    /// Runs the command; the number is the exit code.
+    /// Runs the command and returns its exit code.
     pub fn run(self) -> Outcome {
         match self.command {
             Command::Mkfs(a) => cmd::mkfs::run(&a),

@@ -1,4 +1,5 @@
-//! Going into the background: the command returns when the mount serves, or says why it does not.
+//! Going into the background: the command returns when the mount serves, or reports why it does
+//! not.
 //!
 //! The process forks before any thread exists; the child becomes the daemon and reports through a
 //! pipe. The parent ends with the child's word, or with the news that the child died without one.
@@ -12,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 #[derive(Debug)]
 pub struct Parent(Option<File>);
 
-/// What `fork` made of us.
+/// The role that `fork` gave to this process.
 #[derive(Debug)]
 pub enum Role {
     /// The daemon, with somebody to report to.
@@ -22,12 +23,12 @@ pub enum Role {
 }
 
 impl Parent {
-    /// Nobody to report to: the command stays in the foreground.
+    /// Stands for nobody to report to: the command stays in the foreground.
     pub fn none() -> Parent {
         Parent(None)
     }
 
-    /// Tells the parent that the mount serves, and lets go of the terminal.
+    /// Reports to the parent that the mount serves, and lets go of the terminal.
     pub fn serving(&mut self) -> Result<(), Failure> {
         let Some(mut pipe) = self.0.take() else { return Ok(()) };
         let null = File::options().read(true).write(true).open("/dev/null").about("/dev/null")?;
@@ -54,7 +55,7 @@ impl Parent {
     }
 }
 
-/// Forks. To be called before any thread is started.
+/// Forks. Called before any thread is started.
 pub fn fork() -> Result<Role, Failure> {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(std::io::Error::from)
@@ -70,9 +71,9 @@ pub fn fork() -> Result<Role, Failure> {
         }
         _ => {
             drop(write);
-            let mut said = Vec::new();
-            File::from(read).read_to_end(&mut said).about("the background process")?;
-            match said.split_first() {
+            let mut report = Vec::new();
+            File::from(read).read_to_end(&mut report).about("the background process")?;
+            match report.split_first() {
                 Some((0, _)) => Ok(Role::Starter),
                 Some((code, message)) => {
                     Err(Failure::new(String::from_utf8_lossy(message)).code(i32::from(*code)))
@@ -83,7 +84,8 @@ pub fn fork() -> Result<Role, Failure> {
     }
 }
 
-/// Were the command started with stdin, stdout or stderr closed, the pipe would sit in their place.
+/// Moves a descriptor above those of stdin, stdout and stderr: were the command started with one of
+/// them closed, the pipe would sit in its place.
 fn above_stdio(fd: OwnedFd) -> Result<OwnedFd, Failure> {
     rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), 3).map_err(std::io::Error::from).about("cannot keep a pipe")
 }

@@ -1,9 +1,9 @@
 //! The two endpoints of a copy, the host and an image, with the same words.
 //!
-//! An endpoint is told the path that the user named. That path is followed through symbolic links;
+//! An endpoint gets the path that the user named. That path is followed through symbolic links;
 //! below it nothing is: what lies there was put there by the source of this copy, by an earlier
-//! one, or by somebody else, and no link of theirs may lead a copy out of the directory that it was
-//! told to fill.
+//! one, or by somebody else, and no link of theirs may lead a copy out of the directory that it is
+//! to fill.
 
 use crate::failure::{About, Failure};
 use crate::image::{self, Place};
@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Which file it is, among all that a copy meets: two names with the same are the same file.
+/// The identity of a file among all that a copy meets: two names with the same are the same file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Id {
     /// The volume's number in this command; 0 is the host.
@@ -23,12 +23,12 @@ pub struct Id {
     pub(crate) ino: u64,
 }
 
-/// What there is to know of a file.
+/// The attributes of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Meta {
-    /// Which file.
+    /// Its identity.
     pub id: Id,
-    /// Its names.
+    /// The number of its names.
     pub nlink: u64,
     /// Kind of file.
     pub kind: FileKind,
@@ -51,7 +51,7 @@ pub struct Meta {
 /// An extended attribute: name and value.
 pub type Xattr = (Vec<u8>, Vec<u8>);
 
-/// What a copy takes over from its source.
+/// The attributes that a copy takes over from its source.
 #[derive(Clone, Debug)]
 pub struct CopyAttrs {
     /// Kind of the file that was copied.
@@ -69,19 +69,20 @@ pub struct CopyAttrs {
     pub xattrs: Option<Vec<Xattr>>,
 }
 
-/// What could not be set, and why: the name of an extended attribute.
+/// Extended attributes that could not be set: their names, and the reasons.
 pub type Refused = Vec<(Vec<u8>, Errno)>;
 
 pub(crate) const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
-/// Extended attributes that a copy takes along.
+/// Returns whether a copy takes an extended attribute along.
 pub(crate) fn is_kept(name: &[u8]) -> bool {
     [&b"user."[..], b"trusted.", b"security."].iter().any(|p| name.starts_with(p)) || ACLS.contains(&name)
 }
 
 /// An open file of either endpoint.
 pub trait Content {
-    /// Where the next data begins, at or behind an offset; `None` if all that is left is a hole.
+    /// Returns where the next data begins, at or behind an offset; `None` if all that is left is a
+    /// hole.
     fn next_data(&self, offset: u64) -> Result<Option<u64>, Failure>;
     /// Reads at an offset; 0 at the end.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, Failure>;
@@ -91,15 +92,15 @@ pub trait Content {
     fn set_len(&self, size: u64) -> Result<(), Failure>;
 }
 
-/// Where files are copied from or to.
+/// A place that files are copied from or to.
 pub trait Endpoint {
-    /// A path for messages.
+    /// Formats a path for messages.
     fn show(&self, path: &Path) -> String;
-    /// Attributes; `None` if there is nothing.
+    /// Returns a file's attributes; `None` if there is nothing.
     fn stat(&self, path: &Path, follow: bool) -> Result<Option<Meta>, Failure>;
-    /// Names in a directory, without `.` and `..`.
+    /// Returns the names in a directory, without `.` and `..`.
     fn list(&self, path: &Path) -> Result<Vec<OsString>, Failure>;
-    /// A symbolic link's target.
+    /// Returns a symbolic link's target.
     fn readlink(&self, path: &Path) -> Result<PathBuf, Failure>;
     /// Opens for reading.
     fn open(&self, path: &Path) -> Result<Box<dyn Content>, Failure>;
@@ -114,14 +115,13 @@ pub trait Endpoint {
     fn mknod(&self, path: &Path, mode: u32, rdev: u64) -> Result<(), Failure>;
     /// Makes another name of a file, in place of what is there.
     fn link(&self, file: &Path, path: &Path) -> Result<(), Failure>;
-    /// Extended attributes that a copy takes along.
+    /// Returns the extended attributes that a copy takes along.
     fn xattrs(&self, path: &Path, kind: FileKind) -> Result<Vec<Xattr>, Failure>;
-    /// Gives a copy what is its own, and answers what of the extended attributes it cannot have
-    /// here.
+    /// Sets the attributes of a copy, and returns the extended ones that it cannot have here.
     fn set_attrs(&self, path: &Path, attrs: &CopyAttrs) -> Result<Refused, Failure>;
 }
 
-/// What is said of a symbolic link where a copy would write.
+/// Makes the failure of a copy that would write where a symbolic link is.
 pub(crate) fn is_link(shown: impl std::fmt::Display) -> Failure {
     Failure::new(format_args!(
         "{shown}: a symbolic link is there, and nothing is written through it; remove it, or copy to another place"
@@ -137,18 +137,19 @@ pub struct ImageEndpoint {
 }
 
 impl ImageEndpoint {
-    /// The files of `volume`, which is the one `place` names, and has this number, from 1, in this
-    /// command.
+    /// Makes the endpoint of the files of `volume`, which is the one `place` names, and has this
+    /// number, from 1, in this command.
     pub fn new(volume: Volume, place: &Place, number: usize) -> ImageEndpoint {
         let cred = image::who();
         ImageEndpoint { fs: volume.as_user(cred.clone()), cred, place: place.clone(), number }
     }
+    /// Returns the inode at a path.
     fn ino(&self, path: &Path, kind: FileKind) -> Result<lanefs::Ino, Failure> {
         let follow = kind != FileKind::Symlink && self.is_named(path);
         let stat = if follow { self.fs.stat(path) } else { self.fs.lstat(path) };
         Ok(self.about(path, stat)?.ino)
     }
-    /// Whether this is the path that the user named, which is followed.
+    /// Returns whether this is the path that the user named, which is followed.
     fn is_named(&self, path: &Path) -> bool {
         path == self.place.path
     }
@@ -166,6 +167,7 @@ impl ImageEndpoint {
     }
 }
 
+/// An open file of an image.
 struct ImageFile {
     file: lanefs::File,
     name: String,

@@ -1,26 +1,26 @@
-//! How a command fails: one line for people, one code for scripts.
+//! Failures of commands: one line for people, one code for scripts.
 
 use std::fmt::Display;
 
 /// A command's result: its exit code.
 pub type Outcome = Result<i32, Failure>;
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// One line: what, why, and what to do. Empty if all has been said already.
+    /// One line: what, why, and what to do. Empty if all has been reported already.
     pub message: String,
     /// The exit code.
     pub code: i32,
 }
 
 impl Failure {
-    /// A failure with exit code 1.
+    /// Makes a failure with exit code 1.
     pub fn new(message: impl Display) -> Failure {
         Failure { message: message.to_string(), code: 1 }
     }
 
-    /// The same failure with another exit code.
+    /// Returns the same failure with another exit code.
     pub fn code(mut self, code: i32) -> Failure {
         self.code = code;
         self
@@ -45,16 +45,16 @@ impl From<lanefs_store::StoreError> for Failure {
     }
 }
 
-/// Adds to an error what it was about.
+/// Errors that can be given a subject.
 pub trait About<T> {
-    /// The error becomes `what: error`.
+    /// Adds to an error what it was about: it becomes `what: error`.
     fn about(self, what: impl Display) -> Result<T, Failure>;
 }
 
 impl<T> About<T> for std::io::Result<T> {
     fn about(self, what: impl Display) -> Result<T, Failure> {
         self.map_err(|e| {
-            // "(os error 2)" tells nobody anything.
+            // "(os error 2)" helps nobody.
             let text = e.to_string();
             Failure::new(format_args!("{what}: {}", text.split(" (os error").next().unwrap_or(&text)))
         })

@@ -1,7 +1,7 @@
 //! `mount.fuse.lanefs`: the command under that name is mount(8)'s helper, for
 //! `mount -t fuse.lanefs IMAGE DIR` and /etc/fstab. It is called as
-//! `mount.fuse.lanefs SOURCE DIR [-sfnv] [-N namespace] [-o options] [-t type]` and says nothing on
-//! success.
+//! `mount.fuse.lanefs SOURCE DIR [-sfnv] [-N namespace] [-o options] [-t type]` and writes nothing
+//! on success.
 
 use crate::cmd::mount;
 use crate::failure::{Failure, Outcome};
@@ -11,7 +11,7 @@ use std::path::Path;
 /// Exit code of mount(8) for a mount that failed.
 const MOUNT_FAILED: i32 = 32;
 
-/// Whether the command was called by the helper's name.
+/// Returns whether the command was called by the helper's name.
 pub fn named(args: &[OsString]) -> bool {
     let name = args.first().and_then(|a| Path::new(a).file_name());
     name.is_some_and(|n| n == "mount.fuse.lanefs" || n == "mount.lanefs" || n == "mount.fuse3.lanefs")
@@ -43,7 +43,7 @@ pub fn run(args: &[OsString]) -> Outcome {
     }
     let [source, dir] = places[..] else { return Err(usage()) };
     // mount(8) takes "suid" and "dev" for granted and drops them from what it passes on, and
-    // "defaults" with them; what says otherwise it passes on. Who mounts as root gets what was
+    // "defaults" with them; their opposites it passes on. Who mounts as root gets what was
     // asked for, as from mount.fuse(8).
     if rustix::process::geteuid().is_root() {
         options.insert(0, "suid,dev".into());

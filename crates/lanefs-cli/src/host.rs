@@ -21,16 +21,17 @@ use std::rc::Rc;
 
 /// The host's files at and below a path that the user named.
 pub struct HostEndpoint {
+    /// The path that the user named.
     named: PathBuf,
     /// The directory `named`.
     root: OnceCell<Rc<OwnedFd>>,
     /// The directory below `named` that was used last, and its descriptor.
     last: RefCell<Option<(PathBuf, Rc<OwnedFd>)>>,
-    /// The file that was created last, and which one it is.
+    /// The file that was created last, and its device and inode.
     created: RefCell<Option<(PathBuf, (u64, u64))>>,
 }
 
-/// Where a path leads.
+/// A path, as it is opened.
 enum At<'p> {
     /// It is the user's own, or one that was made of it to look at only.
     Named(&'p Path),
@@ -38,6 +39,7 @@ enum At<'p> {
     Below(Rc<OwnedFd>, &'p OsStr),
 }
 
+/// An open file of the host, and its name for messages.
 struct HostFile(std::fs::File, PathBuf);
 
 impl Content for HostFile {
@@ -63,18 +65,20 @@ impl Content for HostFile {
     }
 }
 
+/// Converts a time for the host's calls.
 fn timespec(time: i64) -> rustix::fs::Timespec {
     let (seconds, nanos) = times::parts(time);
     rustix::fs::Timespec { tv_sec: seconds, tv_nsec: nanos.into() }
 }
 
-/// The file's name for calls that take no descriptor of a file that is not open for anything.
+/// Returns the file's name for calls that take no descriptor of a file that is not open for
+/// anything.
 fn by_descriptor(fd: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
 }
 
 impl HostEndpoint {
-    /// The files at and below `named`.
+    /// Makes the endpoint of the files at and below `named`.
     pub fn new(named: &Path) -> HostEndpoint {
         HostEndpoint {
             named: named.into(),
@@ -84,6 +88,7 @@ impl HostEndpoint {
         }
     }
 
+    /// Returns how a path is opened.
     fn at<'p>(&self, path: &'p Path) -> rustix::io::Result<At<'p>> {
         let below = path.strip_prefix(&self.named).ok();
         let Some((below, name)) = below.and_then(|b| Some((b, b.file_name()?))) else {
@@ -92,7 +97,7 @@ impl HostEndpoint {
         Ok(At::Below(self.dir(below.parent().unwrap_or(Path::new("")))?, name))
     }
 
-    /// The directory at a path below the named one.
+    /// Returns the directory at a path below the named one.
     fn dir(&self, below: &Path) -> rustix::io::Result<Rc<OwnedFd>> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         if self.root.get().is_none() {
@@ -124,7 +129,7 @@ impl HostEndpoint {
         }
     }
 
-    /// A descriptor that stands for the file and opens it for nothing.
+    /// Returns a descriptor that stands for the file and opens it for nothing.
     fn handle(&self, path: &Path, kind: FileKind) -> rustix::io::Result<OwnedFd> {
         let link = if kind == FileKind::Symlink { OFlags::NOFOLLOW } else { OFlags::empty() };
         let flags = OFlags::PATH | OFlags::CLOEXEC | link;
@@ -134,6 +139,7 @@ impl HostEndpoint {
         }
     }
 
+    /// Returns whether a path lies below the named one.
     fn is_below(&self, path: &Path) -> bool {
         path.strip_prefix(&self.named).is_ok_and(|p| p.file_name().is_some())
     }
@@ -148,7 +154,7 @@ impl HostEndpoint {
         }
     }
 
-    /// What went wrong with `path`, which is to be written or entered.
+    /// Makes the failure of a call on `path`, which is to be written or entered.
     fn refused<T>(&self, path: &Path, result: rustix::io::Result<T>) -> Result<T, Failure> {
         result.map_err(|e| {
             let is_a_link = || self.stat_as(path, false).is_ok_and(|s| kind(&s) == Some(FileKind::Symlink));
@@ -162,6 +168,7 @@ impl HostEndpoint {
     }
 }
 
+/// Makes the failure of a call on a file.
 fn about(path: &Path, e: Errno) -> Failure {
     match io::Result::<()>::Err(e.into()).about(path.display()) {
         Err(failure) => failure,
@@ -370,6 +377,7 @@ impl Endpoint for HostEndpoint {
     }
 }
 
+/// Makes the failure of a file that another took the place of.
 fn replaced(path: &Path) -> Failure {
     Failure::new(format_args!(
         "{}: somebody put another file there while it was copied; copy again when nobody changes it",
@@ -380,6 +388,7 @@ fn replaced(path: &Path) -> Failure {
 /// The longest list of extended attributes, and the longest value, that the kernel knows.
 const XATTR_MAX: usize = 64 << 10;
 
+/// Reads all that `ask` fills in.
 fn whole(ask: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     let mut bytes = vec![0; XATTR_MAX];
     let n = ask(&mut bytes)?;

@@ -43,13 +43,13 @@ impl Place {
         Some(Place { images: images(OsStr::from_bytes(image)), path: PathBuf::from(OsStr::from_bytes(path)) })
     }
 
-    /// For messages.
+    /// Formats the place for messages.
     pub fn show(&self) -> String {
         let images: Vec<String> = self.images.iter().map(|i| i.display().to_string()).collect();
         format!("{}:{}", images.join(","), self.path.display())
     }
 
-    /// The same volume, another path.
+    /// Returns another path of the same volume.
     pub fn at(&self, path: impl Into<PathBuf>) -> Place {
         Place { images: self.images.clone(), path: path.into() }
     }
@@ -68,7 +68,7 @@ impl Place {
 impl FromStr for Place {
     type Err = String;
 
-    /// As an argument: `IMAGE:/path`, or `IMAGE` alone for its root.
+    /// Reads an argument: `IMAGE:/path`, or `IMAGE` alone for its root.
     fn from_str(text: &str) -> Result<Place, String> {
         match Place::read(OsStr::new(text)) {
             Some(place) => Ok(place),
@@ -90,7 +90,8 @@ pub enum Anywhere {
 impl FromStr for Anywhere {
     type Err = String;
 
-    /// `IMAGE:/path` is inside an image, unless the host has a file of just that name.
+    /// Reads an argument: `IMAGE:/path` is inside an image, unless the host has a file of just that
+    /// name.
     fn from_str(text: &str) -> Result<Anywhere, String> {
         match Place::read(OsStr::new(text)) {
             Some(place) if !Path::new(text).exists() => Ok(Anywhere::Image(place)),
@@ -100,8 +101,8 @@ impl FromStr for Anywhere {
     }
 }
 
-/// Whose is what is made: the caller's. Who may read or write the image may read or write all that
-/// is in it, so nothing is asked beyond that.
+/// Returns the owner of what is made: the caller. Who may read or write the image may read or write
+/// all that is in it, so nothing is asked beyond that.
 pub fn who() -> Cred {
     Cred { prechecked: true, ..Cred::current() }
 }
@@ -115,12 +116,12 @@ fn open(images: &[PathBuf], read_only: bool) -> Result<(Volume, Fs), Failure> {
     Ok((volume, fs))
 }
 
-/// Opens a volume, and says what to do about an image that is not there.
+/// Opens a volume. The failure for an image that is not there names the way to make one.
 pub fn open_with(images: &[PathBuf], options: &MountOptions) -> Result<Volume, Failure> {
     open_by(images, || Volume::open(images, options))
 }
 
-/// The same for a block device that is to be mounted as one.
+/// Opens the volume on a block device that is to be mounted as one.
 pub fn open_to_mount(device: &Path, options: &MountOptions) -> Result<Volume, Failure> {
     let how = FileOptions { read_only: options.read_only, exclusive: false, ..FileOptions::default() };
     open_by(&[device.to_path_buf()], || {
@@ -128,6 +129,7 @@ pub fn open_to_mount(device: &Path, options: &MountOptions) -> Result<Volume, Fa
     })
 }
 
+/// Opens by `open`, and waits while the images are about to be closed.
 fn open_by(images: &[PathBuf], open: impl Fn() -> lanefs::Result<Volume>) -> Result<Volume, Failure> {
     for image in images {
         if !image.exists() {

@@ -1,4 +1,4 @@
-//! Where messages of a serving process go when no file was named for them: to standard error while
+//! The messages of a serving process for which no file was named: they go to standard error while
 //! somebody reads it, then to syslog, and where there is none to the kernel's log.
 
 use std::fs::File;
@@ -6,17 +6,17 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The terminal is gone.
+/// Whether the terminal is gone. Stored once, by the thread that detaches; loaded by whoever sends
+/// a message. Relaxed: a message that is sent at this moment may go either way.
 static DETACHED: AtomicBool = AtomicBool::new(false);
 
-/// Standard error leads nowhere from now on.
+/// Has messages go to the system's log from now on: standard error leads nowhere.
 pub fn detach() {
-    // Relaxed: a message that comes at this moment may go either way.
-    DETACHED.store(true, Relaxed);
+    DETACHED.store(true, Ordering::Relaxed);
 }
 
 /// Makes a line of each message.
@@ -50,8 +50,8 @@ impl Write for Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        // There is nobody to tell of a message that cannot be sent.
-        let _ = match DETACHED.load(Relaxed) {
+        // Nobody could learn of a message that cannot be sent.
+        let _ = match DETACHED.load(Ordering::Relaxed) {
             false => io::stderr().write_all(&self.text),
             true => send(Path::new("/dev/log"), Path::new("/dev/kmsg"), self.level, &self.text),
         };

@@ -15,14 +15,16 @@ const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-/// Bytes of the kernel's `struct loop_config`, and where in it the flags lie.
+/// Bytes of the kernel's `struct loop_config`.
 const CONFIG: usize = 304;
+/// The offset of the flags in it.
 const FLAGS: usize = 60;
 
 /// A loop device that an image is attached to. The kernel detaches it when nobody has it open and
 /// it is not mounted any more, however the processes that had it ended.
 #[derive(Debug)]
 pub struct LoopDevice {
+    /// The device.
     pub path: PathBuf,
     /// Keeps it until it is mounted.
     _open: File,
@@ -36,7 +38,7 @@ pub fn attach(image: &Path, read_only: bool) -> Result<LoopDevice, Failure> {
         _ => None,
     };
     // Nobody else has it, as itself or as a loop device, until it is attached; from then on who
-    // opens it is told of that.
+    // opens it gets an error about that.
     let claim = mounted::when_closed(&images, || FileDevice::open(image, read_only), holder)
         .map_err(lanefs::Error::from)?;
     let file = File::options().read(true).write(!read_only).open(image).about(image.display())?;
@@ -48,6 +50,7 @@ pub fn attach(image: &Path, read_only: bool) -> Result<LoopDevice, Failure> {
     device
 }
 
+/// Attaches an open file.
 fn attach_file(file: &File, read_only: bool) -> io::Result<LoopDevice> {
     let control = File::options().read(true).write(true).open("/dev/loop-control")?;
     let mut config = [0_u8; CONFIG];

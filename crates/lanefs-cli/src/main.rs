@@ -1,5 +1,5 @@
-//! The `lanefs` command. One file per command under `cmd/`; what a command says goes to stdout,
-//! what went wrong to stderr in one line that names the file and what to do.
+//! The `lanefs` command. One file per command under `cmd/`; a command's output goes to stdout, and
+//! what went wrong to stderr, in one line that names the file and what to do.
 
 mod allocator;
 mod cli;

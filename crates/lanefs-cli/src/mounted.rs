@@ -1,4 +1,5 @@
-//! Volumes that are mounted: what they tell of themselves, and when they are about to be closed.
+//! Volumes that are mounted: asking their mounts, and waiting for those that are about to be
+//! closed.
 
 use crate::failure::{About as _, Failure};
 use crate::{mountinfo, names};
@@ -15,14 +16,14 @@ use std::time::{Duration, Instant};
 /// The name of a serving process whose mount is gone and which closes the volume.
 const CLOSING: &CStr = c"lanefs-closing";
 
-/// How long a server whose mount is gone is waited for until it says that it closes the volume:
+/// The time for which a server whose mount is gone is waited for until it names itself as closing:
 /// then it is used by somebody who had it before it was taken out of the name space.
-const UNTIL_TOLD: Duration = Duration::from_secs(5);
+const UNTIL_NAMED: Duration = Duration::from_secs(5);
 
-/// Tells that the mount is gone and the volume is being closed. To be called by the first thread of
-/// the process.
+/// Names this process as one whose mount is gone and which closes the volume. Called by the first
+/// thread of the process.
 pub fn closing() {
-    // Nobody is told then, and waits for less long.
+    // Without the name, others wait for less long.
     let _ = rustix::thread::set_name(CLOSING);
 }
 
@@ -46,13 +47,14 @@ pub fn when_closed<T, E>(
     }
 }
 
+/// Returns whether a process closes the volume of these images, or is about to.
 fn is_closing(pid: i32, images: &[PathBuf], waited: Duration) -> bool {
     let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     comm.trim_ascii_end() == CLOSING.to_bytes()
-        || waited < UNTIL_TOLD && serves_mounts(pid) && dir_of(images).is_none()
+        || waited < UNTIL_NAMED && serves_mounts(pid) && dir_of(images).is_none()
 }
 
-/// Whether a process is one that `lanefs mount` or mount(8)'s helper has started.
+/// Returns whether a process is one that `lanefs mount` or mount(8)'s helper has started.
 fn serves_mounts(pid: i32) -> bool {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = line.split(|b| *b == 0);
@@ -63,7 +65,7 @@ fn serves_mounts(pid: i32) -> bool {
     }
 }
 
-/// Where the volume of these images is mounted.
+/// Returns the directory where the volume of these images is mounted.
 pub fn dir_of(images: &[PathBuf]) -> Option<PathBuf> {
     let whole = |images: &[PathBuf]| -> Vec<PathBuf> {
         images.iter().map(|i| i.canonicalize().unwrap_or_else(|_| i.clone())).collect()
@@ -80,12 +82,12 @@ pub fn dir_of(images: &[PathBuf]) -> Option<PathBuf> {
     mount.map(|m| m.dir)
 }
 
-/// What the volume mounted at, or above, a directory tells of itself.
+/// Asks the volume mounted at, or above, a directory for its description.
 pub fn ask(dir: &Path) -> Result<About, Failure> {
     let open = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(dir).about(dir.display())?;
     let mut answer = [0u8; ABOUT_SIZE];
-    // SAFETY: the number says that ABOUT_SIZE bytes are written through the pointer, which is valid
-    // for that; the descriptor is open.
+    // SAFETY: the number states that ABOUT_SIZE bytes are written through the pointer, which is
+    // valid for that; the descriptor is open.
     let r = unsafe { libc::ioctl(open.as_raw_fd(), IOC_ABOUT as libc::Ioctl, answer.as_mut_ptr()) };
     let e = std::io::Error::last_os_error();
     match (r, e.raw_os_error()) {
@@ -101,11 +103,11 @@ pub fn ask(dir: &Path) -> Result<About, Failure> {
     decode(&answer).ok_or_else(|| Failure::new(format_args!("{}: the mount gave no answer", dir.display())))
 }
 
-/// Asks for a change of the volume mounted at a directory: its sizes in bytes before and after,
-/// where that was what changed.
+/// Asks for a change of the volume mounted at a directory. Returns its sizes in bytes before and
+/// after, where that was what changed.
 pub fn change(dir: &Path, command: u32, mut argument: [u8; CHANGE_SIZE]) -> Result<Grown, Failure> {
     let open = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(dir).about(dir.display())?;
-    // SAFETY: the number says that the argument is CHANGE_SIZE bytes, in and out, which the array
+    // SAFETY: the number states that the argument is CHANGE_SIZE bytes, in and out, which the array
     // has; the descriptor is open.
     let r = unsafe { libc::ioctl(open.as_raw_fd(), command as libc::Ioctl, argument.as_mut_ptr()) };
     let e = std::io::Error::last_os_error();
@@ -150,7 +152,7 @@ pub fn either<T>(
 pub fn sync(dir: &Path) -> Result<(), Failure> {
     let open = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(dir).about(dir.display())?;
     rustix::fs::syncfs(&open).map_err(std::io::Error::from).about(dir.display())?;
-    // SAFETY: the number says that there is no argument.
+    // SAFETY: the number states that there is no argument.
     let r = unsafe { libc::ioctl(open.as_raw_fd(), lanefs_fuse::IOC_SYNC as libc::Ioctl, 0) };
     if r == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()).about(dir.display()) }
 }

@@ -7,32 +7,33 @@ use std::path::{Path, PathBuf};
 /// One LaneFS mount.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Where.
+    /// The directory.
     pub dir: PathBuf,
     /// The image, or images joined by commas.
     pub source: OsString,
-    /// Mounted to be read only.
+    /// Whether it is mounted to be read only.
     pub read_only: bool,
     /// The options of the mount: `rw,nosuid,nodev` and such.
     pub options: String,
-    /// Who mounted it.
+    /// The user who mounted it.
     pub user: Option<u32>,
-    /// Another mount lies on top of it.
+    /// Whether another mount lies on top of it.
     pub covered: bool,
 }
 
-/// LaneFS mounts in the order they were made.
+/// Returns the LaneFS mounts in the order they were made.
 pub fn lanefs_mounts() -> std::io::Result<Vec<Mount>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
-/// The LaneFS mount at `dir` that is on top, or else one that others cover.
+/// Returns the LaneFS mount at `dir` that is on top, or else one that others cover.
 pub fn at(dir: &Path) -> std::io::Result<Option<Mount>> {
     let here: Vec<Mount> = lanefs_mounts()?.into_iter().filter(|m| m.dir == dir).collect();
     let top = here.iter().position(|m| !m.covered).or(here.len().checked_sub(1));
     Ok(top.and_then(|at| here.into_iter().nth(at)))
 }
 
+/// Reads the LaneFS mounts out of the table.
 fn parse(table: &[u8]) -> Vec<Mount> {
     let lines = table.split(|b| *b == b'\n');
     // What is mounted on the root of another at the same place: (that other's number, where).
@@ -62,7 +63,7 @@ fn parse(table: &[u8]) -> Vec<Mount> {
         .collect()
 }
 
-/// The table writes blanks, newlines and backslashes in octal.
+/// Decodes a field: the table has blanks, newlines and backslashes in octal.
 fn unescape(field: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! How the images of a volume are named.
+//! The names of a volume's images.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,8 +16,8 @@ pub fn images(text: &OsStr) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The image behind a loop device that goes when it is not used any more; anything else stands for
-/// itself.
+/// Returns the image behind a loop device that goes when it is not used any more; anything else
+/// stands for itself.
 pub fn behind(device: &Path) -> PathBuf {
     let image = || {
         let name = device.strip_prefix("/dev").ok()?.to_str().filter(|n| n.starts_with("loop"))?;

@@ -3,12 +3,12 @@
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 
-/// A bar that counts bytes.
+/// Makes a bar that counts bytes.
 pub fn bytes(total: u64, what: &str) -> ProgressBar {
     bar(total, "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}", what)
 }
 
-/// A line that counts items of an unknown number.
+/// Makes a line that counts items of an unknown number.
 pub fn items(what: &str) -> ProgressBar {
     bar(0, "{spinner} {msg} {human_pos} {per_sec}", what)
 }
@@ -23,7 +23,7 @@ pub fn set_total(line: &ProgressBar, total: u64) {
     }
 }
 
-/// Whether somebody sees it.
+/// Returns whether somebody sees it.
 pub fn is_shown() -> bool {
     std::io::stderr().is_terminal()
 }

@@ -30,7 +30,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     }
 }
 
-/// For people: three digits and a unit.
+/// Formats a size for people: three digits and a unit.
 pub fn show(bytes: u64) -> String {
     let mut n = bytes as f64;
     for unit in ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] {

@@ -7,8 +7,8 @@ use std::io::Write;
 
 /// Write files of an unmounted image to standard output
 ///
-/// With --keep-going what cannot be read is zeros, so that all else stays where it is, and is told
-/// on standard error. Exit code: 1 if anything could not be read.
+/// With --keep-going what cannot be read is zeros, so that all else stays where it is, and is
+/// reported on standard error. Exit code: 1 if anything could not be read.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Go on past what cannot be read, and say what it was
@@ -60,15 +60,15 @@ pub fn run(args: &Args) -> Outcome {
     Ok(code)
 }
 
-/// What of a file could not be read.
+/// Parts of a file that could not be read.
 #[derive(Default)]
 pub struct Skipped {
-    /// From where to where, in bytes.
+    /// Their first bytes, and those behind their last.
     pub ranges: Vec<(u64, u64)>,
 }
 
 impl Skipped {
-    /// As `read_at`, page by page, with zeros for those that cannot be read.
+    /// Reads as `read_at` does, page by page, with zeros for those that cannot be read.
     pub fn read(&mut self, file: &lanefs::File, buffer: &mut [u8], at: u64, size: u64) -> usize {
         const PAGE: u64 = 4096;
         let end = size.min(at + buffer.len() as u64);

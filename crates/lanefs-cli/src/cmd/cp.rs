@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// A copy has the content (holes stay holes), the permission bits and the targets of symbolic
 /// links, and belongs to who copies. With -p it also keeps times, extended attributes (user,
 /// trusted and security), ACLs, hard links between files of one copy, and, for root, owner and
-/// group with the setuid and setgid bits. What the other side cannot keep is told.
+/// group with the setuid and setgid bits. What the other side cannot keep is reported.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Copy directories and all that is in them
@@ -40,12 +40,14 @@ struct Opened {
 }
 
 impl Opened {
+    /// Returns the endpoint of a place whose volume was opened.
     fn endpoint(&mut self, place: &Place) -> Result<Box<dyn Endpoint>, Failure> {
         let known = self.volumes.iter().position(|(images, ..)| same(images, &place.images));
         let at = known.expect("every volume named was opened first");
         Ok(Box::new(ImageEndpoint::new(self.volumes[at].1.clone(), place, at + 1)))
     }
 
+    /// Opens a place's volume, unless it is open.
     fn open(&mut self, place: &Place, write: bool) -> Result<(), Failure> {
         if !self.volumes.iter().any(|(images, ..)| same(images, &place.images)) {
             let (volume, _) = if write { place.open_to_write()? } else { place.open_to_read()? };
@@ -55,22 +57,24 @@ impl Opened {
     }
 }
 
+/// Returns whether two lists name the same images.
 fn same(a: &[PathBuf], b: &[PathBuf]) -> bool {
     let whole =
         |p: &[PathBuf]| p.iter().map(|i| i.canonicalize().unwrap_or_else(|_| i.clone())).collect::<Vec<_>>();
     whole(a) == whole(b)
 }
 
+/// A run of the command.
 struct Copy<'a> {
     args: &'a Args,
     bar: ProgressBar,
     cred: Cred,
     /// The images that are open, as files of the host.
     images: Vec<Id>,
-    /// With -p: where files with several names were copied to.
+    /// With -p: the places that files with several names were copied to.
     linked: RefCell<HashMap<Id, PathBuf>>,
-    /// Extended attributes of which it was said that they are not kept.
-    told: RefCell<HashSet<(Vec<u8>, i32)>>,
+    /// Extended attributes of which it was reported that they are not kept.
+    reported: RefCell<HashSet<(Vec<u8>, i32)>>,
 }
 
 /// Copies.
@@ -112,7 +116,7 @@ pub fn run(args: &Args) -> Outcome {
         cred: Cred::current(),
         images: images.filter_map(|i| Some(HostEndpoint::new(i).stat(i, true).ok()??.id)).collect(),
         linked: RefCell::default(),
-        told: RefCell::default(),
+        reported: RefCell::default(),
     };
     let target = |path: &Path| match (into_dir, path.file_name()) {
         (true, Some(name)) => to_path.join(name),
@@ -139,7 +143,7 @@ fn missing(endpoint: &dyn Endpoint, path: &Path) -> Failure {
     Failure::new(format_args!("{}: no such file or directory", endpoint.show(path)))
 }
 
-/// Bytes to copy, for the progress bar.
+/// Counts the bytes to copy, for the progress bar.
 fn size_of_tree(endpoint: &dyn Endpoint, path: &Path, recursive: bool) -> Result<u64, Failure> {
     let meta = endpoint.stat(path, !recursive)?.ok_or_else(|| missing(endpoint, path))?;
     Ok(match meta.kind {
@@ -155,7 +159,7 @@ fn size_of_tree(endpoint: &dyn Endpoint, path: &Path, recursive: bool) -> Result
     })
 }
 
-/// Whether `path`, which need not be there, lies below the directory `id`.
+/// Returns whether `path`, which need not be there, lies below the directory `id`.
 fn is_inside(endpoint: &dyn Endpoint, path: &Path, id: Id) -> Result<bool, Failure> {
     let mut at = match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
@@ -200,6 +204,7 @@ impl Copy<'_> {
         Ok(())
     }
 
+    /// Refuses a copy of a file onto itself, or onto an image.
     fn refuse_same(
         &self,
         from: &dyn Endpoint,
@@ -224,7 +229,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// What the copy takes over from its source.
+    /// Returns what the copy takes over from its source.
     fn attrs_for(&self, from: &dyn Endpoint, path: &Path, meta: &Meta) -> Result<CopyAttrs, Failure> {
         let keep = self.args.preserve;
         let uid = (keep && self.cred.is_root()).then_some(meta.uid);
@@ -247,10 +252,10 @@ impl Copy<'_> {
         })
     }
 
-    /// Says, once each, what of the extended attributes is not kept.
-    fn tell(&self, to: &dyn Endpoint, target: &Path, refused: crate::endpoint::Refused) {
+    /// Reports, once each, the extended attributes that are not kept.
+    fn report(&self, to: &dyn Endpoint, target: &Path, refused: crate::endpoint::Refused) {
         for (name, errno) in refused {
-            if self.told.borrow_mut().insert((name.clone(), errno.raw_os_error())) {
+            if self.reported.borrow_mut().insert((name.clone(), errno.raw_os_error())) {
                 let (target, name) = (to.show(target), String::from_utf8_lossy(&name));
                 let why = std::io::Error::from(errno).to_string();
                 let why = why.split(" (os error").next().unwrap_or_default();
@@ -259,6 +264,7 @@ impl Copy<'_> {
         }
     }
 
+    /// Copies a file of any kind.
     fn any(
         &self,
         from: &dyn Endpoint,
@@ -294,7 +300,7 @@ impl Copy<'_> {
             _ => to.mknod(target, meta.mode, meta.rdev)?,
         }
         let attrs = self.attrs_for(from, path, &meta)?;
-        self.tell(to, target, to.set_attrs(target, &attrs)?);
+        self.report(to, target, to.set_attrs(target, &attrs)?);
         if several {
             self.linked.borrow_mut().insert(meta.id, target.to_path_buf());
         }
@@ -320,7 +326,7 @@ impl Copy<'_> {
         let mut buffer = vec![0; CHUNK];
         let mut at = 0;
         loop {
-            // Behind the end it grew, or it is one of those that do not tell their size.
+            // Behind the end it grew, or it is one of those that do not report their size.
             let next = if at < meta.size { source.next_data(at)?.unwrap_or(meta.size) } else { at };
             self.bar.inc(next - at);
             at = next;

@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Outcome {
     Ok(0)
 }
 
-/// Of an image, or of the mount that has it.
+/// Returns the sizes of an image, from the mount that has it if there is one.
 fn space(place: &Place) -> Result<StatFs, Failure> {
     let dir = match &place.images[..] {
         [dir] if dir.is_dir() => Some(dir.clone()),

@@ -53,6 +53,7 @@ pub fn run(args: &Args) -> Outcome {
     })
 }
 
+/// Runs the check.
 fn check(args: &Args) -> Result<FsckReport, Failure> {
     let devices: Result<Vec<Arc<dyn Device>>, Failure> = args
         .images
@@ -71,6 +72,7 @@ fn check(args: &Args) -> Result<FsckReport, Failure> {
     Ok(report)
 }
 
+/// Shows the progress.
 fn show(bar: &ProgressBar, p: Progress) {
     bar.set_message(match p.phase {
         Phase::Scan => "looking for inodes in all blocks",

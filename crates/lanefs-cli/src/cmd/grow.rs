@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Make a volume larger, mounted or not
 ///
-/// The room is there at once, durably. A power loss meanwhile leaves the old size or the new one.
+/// The space is there at once, durably. A power loss meanwhile leaves the old size or the new one.
 /// An image file is made SIZE long; where its file or block device was made longer before, leave
 /// --size out. A volume is never made smaller: make a new one and copy the files.
 #[derive(clap::Args, Debug)]
@@ -48,6 +48,7 @@ pub fn run(args: &Args) -> Outcome {
     Ok(0)
 }
 
+/// Grows a volume that is not mounted.
 fn unmounted(images: &[PathBuf], bytes: Option<u64>) -> Result<Grown, Failure> {
     let options = MountOptions { background: false, ..MountOptions::default() };
     let volume = image::open_with(images, &options)?;

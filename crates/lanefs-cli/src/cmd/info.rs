@@ -41,12 +41,12 @@ pub fn run(args: &Args) -> Outcome {
     Ok(0)
 }
 
-/// What a volume says of itself, mounted or not.
+/// Returns the description of a volume, mounted or not.
 pub fn about(images: &[PathBuf]) -> Result<About, Failure> {
     Shown::of(images).map(|s| s.about)
 }
 
-/// A value that a shell reads as one word.
+/// Escapes a value so that a shell reads it as one word.
 fn escaped(value: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:,+@%".contains(c);
     value.chars().flat_map(|c| (!plain(c)).then_some('\\').into_iter().chain([c])).collect()
@@ -63,20 +63,22 @@ fn export(out: &mut impl Write, args: &Args, shown: &Shown) -> std::io::Result<(
     writeln!(out, "TYPE=lanefs")
 }
 
-/// What is shown of a volume.
+/// The description of a volume, and its state.
 struct Shown {
     about: About,
     state: State,
 }
 
+/// The state of a volume.
 enum State {
     /// It is mounted there.
     Mounted(PathBuf),
-    /// It is not, and opening it found this.
+    /// It is not mounted, and opening it found this.
     Found(OpenReport),
 }
 
 impl Shown {
+    /// Describes the volume of images, or of a directory of a mount.
     fn of(images: &[PathBuf]) -> Result<Shown, Failure> {
         match images {
             [dir] if dir.is_dir() => Shown::of_mounted(dir),
@@ -84,12 +86,13 @@ impl Shown {
         }
     }
 
+    /// Describes a mounted volume.
     fn of_mounted(dir: &Path) -> Result<Shown, Failure> {
         let about = mounted::ask(dir)?;
         Ok(Shown { about, state: State::Mounted(dir.canonicalize().unwrap_or_else(|_| dir.into())) })
     }
 
-    /// Of images, or of the mount that has them.
+    /// Describes the volume of images, by the mount that has them if there is one.
     fn of_images(images: &[PathBuf]) -> Result<Shown, Failure> {
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
         let open = || Store::open(devices(images)?, &options);
@@ -145,7 +148,7 @@ pub fn open_devices(images: &[PathBuf]) -> Result<Vec<Arc<dyn Device>>, Failure>
     Ok(devices(images)?)
 }
 
-/// A volume's identity as people write it.
+/// Formats a volume's identity as people write it.
 pub fn uuid(bytes: &[u8; 16]) -> String {
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])

@@ -17,7 +17,7 @@ pub struct Args {
     pub prefix: PathBuf,
 }
 
-/// Where each shell looks, and which file it wants there.
+/// The files that shells look for.
 const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Bash, "share/bash-completion/completions/lanefs"),
     (Shell::Zsh, "share/zsh/site-functions/_lanefs"),

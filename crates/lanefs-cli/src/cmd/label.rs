@@ -39,6 +39,7 @@ pub fn run(args: &Args) -> Outcome {
     Ok(0)
 }
 
+/// Sets the label of a volume that is not mounted.
 fn unmounted(images: &[PathBuf], label: &str) -> Result<(), Failure> {
     let options = MountOptions { background: false, ..MountOptions::default() };
     let volume = image::open_with(images, &options)?;

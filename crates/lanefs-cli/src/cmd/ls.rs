@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> Outcome {
     Ok(0)
 }
 
-/// A directory's entries by name, without `.` and `..`.
+/// Returns a directory's entries by name, without `.` and `..`.
 pub fn entries(fs: &Fs, place: &Place) -> Result<Vec<Named>, Failure> {
     let mut names: Vec<OsString> = Vec::new();
     fs.read_dir_from(place.path.as_path(), 0, &mut |e| {
@@ -90,12 +90,13 @@ pub fn entries(fs: &Fs, place: &Place) -> Result<Vec<Named>, Failure> {
         .collect()
 }
 
+/// Returns the target of a symbolic link.
 fn link(fs: &Fs, place: &Place, e: &Named) -> OsString {
     let path = if place.path.as_os_str() == e.name { place.path.clone() } else { place.path.join(&e.name) };
     OsString::from_vec(fs.readlink(path.as_path()).unwrap_or_default())
 }
 
-/// The word for a kind, as in find(1)'s long names.
+/// Returns the word for a kind, as in find(1)'s long names.
 pub fn kind_name(kind: FileKind) -> &'static str {
     match kind {
         FileKind::File => "file",
@@ -119,12 +120,13 @@ fn json(fs: &Fs, place: &Place, e: &Named) -> serde_json::Value {
     })
 }
 
+/// Formats what stands before a name in a long listing.
 fn long(s: &Stat) -> String {
     let when = date(s.mtime);
     format!("{} {:>3} {:>5} {:>5} {:>10} {when} ", mode(s), s.nlink, s.uid, s.gid, s.size)
 }
 
-/// The ten letters of `ls -l`.
+/// Formats the ten letters of `ls -l`.
 pub fn mode(s: &Stat) -> String {
     let kind = match s.kind {
         FileKind::File => '-',
@@ -152,7 +154,7 @@ pub fn mode(s: &Stat) -> String {
     out
 }
 
-/// A time as `2026-01-31 23:59:59` UTC.
+/// Formats a time as `2026-01-31 23:59:59` UTC.
 pub fn date(ns: i64) -> String {
     let (seconds, _) = lanefs::times::parts(ns);
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
@@ -169,7 +171,7 @@ pub fn date(ns: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// Whether a path ends in a slash, and so must be a directory.
+/// Returns whether a path ends in a slash, and so must be a directory.
 pub fn wants_dir(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().ends_with(b"/")
 }

@@ -1,6 +1,6 @@
 //! `lanefs man`
 //!
-//! What a page says of arguments comes from the definitions; exit codes and examples are here.
+//! The arguments on a page come from the definitions; exit codes and examples are here.
 //! Commands for who looks after a system are in section 8, the others in section 1. Two pages are
 //! written by hand: that of volumes and their options, and that of mount(8)'s helper.
 
@@ -26,11 +26,11 @@ const BY_HAND: [(&str, &str); 2] = [
     ("mount.fuse.lanefs.8", include_str!("../../man/mount.fuse.lanefs.8")),
 ];
 
-/// What a page says behind its arguments.
+/// The sections of a page behind its arguments.
 struct More {
     command: &'static str,
     section: &'static str,
-    /// Exit codes, and what each says.
+    /// Exit codes, and the meaning of each.
     codes: &'static [(&'static str, &'static str)],
     examples: &'static [&'static str],
 }
@@ -113,12 +113,14 @@ pub fn run(args: &Args, mut cli: Command) -> Outcome {
     Ok(0)
 }
 
+/// Makes the page of a command.
 fn of(command: &clap::Command, name: &str, section: &str) -> Man {
     let usage = name.replacen("lanefs-", "lanefs ", 1);
     let command = command.clone().display_name(name.to_string()).bin_name(usage);
     Man::new(command).title(name).section(section).manual("LaneFS")
 }
 
+/// Renders a page and writes it.
 fn page(dir: &Path, man: &Man, name: &str, section: &str, more: Option<&More>) -> Result<(), crate::Failure> {
     let mut out = Vec::new();
     // Into memory: nothing can fail.
@@ -127,6 +129,7 @@ fn page(dir: &Path, man: &Man, name: &str, section: &str, more: Option<&More>) -
     put(dir, &format!("{name}.{section}"), section, &out)
 }
 
+/// Writes a page into the directory of its section.
 fn put(dir: &Path, name: &str, section: &str, text: &[u8]) -> Result<(), crate::Failure> {
     let dir = dir.join(format!("man{section}"));
     std::fs::create_dir_all(&dir).about(dir.display())?;
@@ -134,12 +137,13 @@ fn put(dir: &Path, name: &str, section: &str, text: &[u8]) -> Result<(), crate::
     std::fs::write(&path, text).about(path.display())
 }
 
-/// Text that the formatter takes as it is.
+/// Escapes text so that the formatter takes it as it is.
 fn plain(text: &str) -> String {
     text.replace('\\', "\\e").replace('-', "\\-")
 }
 
 impl More {
+    /// Writes the sections.
     fn write(&self, out: &mut Vec<u8>) -> std::io::Result<()> {
         writeln!(out, ".SH \"EXIT STATUS\"")?;
         for (code, what) in self.codes {

@@ -23,7 +23,7 @@ pub struct Args {
     /// Size of each new image, such as 4G [default: 4G]
     #[arg(long, value_parser = size::parse)]
     pub size: Option<u64>,
-    /// Number of independent logs, at most 128; small volumes have room for fewer [default: one per
+    /// Number of independent logs, at most 128; small volumes hold fewer [default: one per
     /// CPU, at most 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_MLOGS)))]
     pub mlogs: Option<u32>,
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Outcome {
     }
     let used = make(&args.images, args.size, &options)?;
     if !args.quiet {
-        tell(args)?;
+        report(args)?;
     }
     if let Some(asked) = args.mlogs.filter(|n| *n as usize > used) {
         eprintln!("lanefs: the volume has room for {used} mlogs only, not {asked}: so many will be used");
@@ -90,8 +90,8 @@ pub fn run(args: &Args) -> Outcome {
     Ok(0)
 }
 
-/// Says what was made: what a later look at the volume shows.
-fn tell(args: &Args) -> Result<(), Failure> {
+/// Reports what was made, as a later look at the volume shows it.
+fn report(args: &Args) -> Result<(), Failure> {
     let devices = super::info::open_devices(&args.images)?;
     let (store, _) = Store::open(devices, &OpenOptions { read_only: true, ..OpenOptions::default() })?;
     let (info, space) = (store.info(), store.space());
@@ -112,8 +112,9 @@ fn tell(args: &Args) -> Result<(), Failure> {
     ))
 }
 
-/// Makes a volume on `images`, and says how many mlogs it will be used with. If it cannot be made,
-/// what was there is left as it was; images that were made for it are removed again if it fails.
+/// Makes a volume on `images`, and returns how many mlogs it will be used with. If it cannot be
+/// made, what was there is left as it was; images that were made for it are removed again if it
+/// fails.
 pub fn make(images: &[PathBuf], size: Option<u64>, options: &FormatOptions) -> Result<usize, Failure> {
     let mut made: Vec<&Path> = Vec::new();
     // Only with --force an image that holds something is changed (in size) before the volume is
@@ -139,7 +140,8 @@ pub fn make(images: &[PathBuf], size: Option<u64>, options: &FormatOptions) -> R
     result
 }
 
-/// The bytes an image will have; `None` for a device, which tells its size when it is open.
+/// Returns the bytes an image will have; `None` for a device, which reports its size when it is
+/// open.
 fn size_of(image: &Path, size: Option<u64>) -> Option<u64> {
     let there = std::fs::metadata(image).ok();
     let made = size.unwrap_or(DEFAULT_SIZE).next_multiple_of(BLOCK_SIZE as u64);
@@ -151,6 +153,7 @@ fn size_of(image: &Path, size: Option<u64>) -> Option<u64> {
     }
 }
 
+/// Opens an image or a device, makes it or sets its size. Those that were made are added to `made`.
 fn device<'a>(
     image: &'a Path,
     size: Option<u64>,
@@ -185,7 +188,8 @@ fn device<'a>(
     Ok(device)
 }
 
-/// Opening takes the image's lock, and fails with the holder's pid.
+/// Refuses an image that somebody has open: opening takes its lock, and fails with the holder's
+/// pid.
 fn refuse_if_in_use(image: &Path) -> Result<(), Failure> {
     match FileDevice::open(image, false) {
         Err(e @ lanefs_store::StoreError::InUse { .. }) => Err(e.into()),

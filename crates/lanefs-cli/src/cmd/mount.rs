@@ -54,7 +54,7 @@ pub struct Args {
     pub quiet: bool,
 }
 
-/// All that the arguments say.
+/// The arguments, decoded.
 struct Plan {
     images: Vec<PathBuf>,
     dir: PathBuf,
@@ -69,6 +69,7 @@ struct Plan {
     mount: MountConfig,
 }
 
+/// Decodes the arguments.
 fn plan(args: &Args) -> Result<Plan, Failure> {
     let mut plan = Plan {
         images: args.images.clone(),
@@ -166,8 +167,8 @@ pub fn run(args: &Args) -> Outcome {
     }
 }
 
-/// Changes the flags of a mount that is there. What the options say of the volume or of the server
-/// stays as it was when it was mounted.
+/// Changes the flags of a mount that is there. Options of the volume or of the server stay as they
+/// were when it was mounted.
 fn remount(args: &Args) -> Result<(), Failure> {
     let dir = args.dir.canonicalize().about(args.dir.display())?;
     let mount = mountinfo::at(&dir).about("/proc/self/mountinfo")?.ok_or_else(|| {
@@ -212,13 +213,13 @@ fn create(plan: &Plan) -> Result<(), Failure> {
     mkfs::make(&plan.images, plan.size, &FormatOptions::for_caller()).map(drop)
 }
 
-/// What of the options has no effect, one line each.
+/// Returns a line about each option that has no effect.
 fn without_effect(plan: &Plan, volume: &lanefs::Volume) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     let used = volume.info().mlogs;
     if plan.volume.mlogs > used {
         let asked = plan.volume.mlogs;
-        told.push(format!("mlogs={asked}: the volume has room for {used} only; so many are used"));
+        lines.push(format!("mlogs={asked}: the volume has room for {used} only; so many are used"));
     }
     let other = |image: &PathBuf| {
         let meta = std::fs::metadata(image).ok().filter(|m| m.is_file())?;
@@ -226,15 +227,16 @@ fn without_effect(plan: &Plan, volume: &lanefs::Volume) -> Vec<String> {
     };
     if let Some((image, bytes)) = plan.images.iter().find_map(other) {
         let has = size::show(bytes);
-        told.push(format!("the size is for an image that is made; {image} has {has} and keeps them"));
+        lines.push(format!("the size is for an image that is made; {image} has {has} and keeps them"));
     }
-    told
+    lines
 }
 
 fn is_block_device(image: &Path) -> bool {
     std::fs::metadata(image).is_ok_and(|m| m.file_type().is_block_device())
 }
 
+/// Refuses a directory that cannot be mounted at.
 fn check_dir(dir: &Path) -> Result<(), Failure> {
     match std::fs::metadata(dir) {
         Ok(meta) if meta.is_dir() => Ok(()),
@@ -253,6 +255,7 @@ fn check_dir(dir: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Mounts, reports that to `parent`, and serves until the mount is gone.
 fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
     start_log(plan.log.as_deref())?;
     let signals = lanefs_fuse::block_signals().about("cannot wait for signals")?;
@@ -312,8 +315,8 @@ fn serve(plan: &Plan, parent: &mut Parent) -> Result<(), Failure> {
         .about(&plan.mount.source)
 }
 
-/// Messages of the serving process go to the log file if there is one, else to the system's (see
-/// [`crate::log`]).
+/// Has messages of the serving process go to the log file if there is one, else to the system's
+/// (see [`crate::log`]).
 fn start_log(file: Option<&Path>) -> Result<(), Failure> {
     let filter = LevelFilter::WARN;
     let layer = tracing_subscriber::fmt::layer().with_ansi(false);

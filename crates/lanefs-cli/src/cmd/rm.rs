@@ -51,12 +51,12 @@ pub fn run(args: &Args) -> Outcome {
     Ok(0)
 }
 
-/// Whether it is the directory that all others are in.
+/// Returns whether it is the directory that all others are in.
 fn is_root(ino: Ino) -> bool {
     ino == lanefs_format::ROOT_INO
 }
 
-/// Files and directories at and below a place, for the progress bar.
+/// Counts files and directories at and below a place, for the progress bar.
 fn count(fs: &Fs, place: &Place, kind: FileKind) -> Result<u64, Failure> {
     let mut sum = 1;
     if kind == FileKind::Dir {
@@ -67,6 +67,7 @@ fn count(fs: &Fs, place: &Place, kind: FileKind) -> Result<u64, Failure> {
     Ok(sum)
 }
 
+/// Removes what is at a place, and below it if `recursive`.
 fn remove(fs: &Fs, place: &Place, kind: FileKind, recursive: bool, bar: &ProgressBar) -> Result<(), Failure> {
     bar.inc(1);
     if kind != FileKind::Dir {

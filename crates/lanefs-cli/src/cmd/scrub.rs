@@ -58,6 +58,7 @@ pub fn run(args: &Args) -> Outcome {
     })
 }
 
+/// The results of all steps.
 #[derive(Default)]
 struct Total {
     data: u64,
@@ -66,7 +67,7 @@ struct Total {
 }
 
 impl Total {
-    /// Damaged blocks that are not repaired.
+    /// Counts damaged blocks that are not repaired.
     fn left(&self) -> usize {
         self.damaged.iter().filter(|d| !d.repaired).count()
     }
@@ -106,7 +107,7 @@ fn of_mounted(args: &Args, dir: &Path) -> Result<Total, Failure> {
     let open = std::fs::File::open(dir).about(dir.display())?;
     steps(args, about.usable.saturating_sub(about.free), |at| {
         let mut argument = encode_request(at, STEP);
-        // SAFETY: the number says that the argument is SCRUB_SIZE bytes, in and out, which the
+        // SAFETY: the number states that the argument is SCRUB_SIZE bytes, in and out, which the
         // buffer has; the descriptor is open.
         let result = unsafe { libc::ioctl(open.as_raw_fd(), u64::from(IOC_SCRUB), argument.as_mut_ptr()) };
         if result != 0 {

@@ -39,8 +39,8 @@ pub fn run(args: &Args) -> Outcome {
             dir.display()
         )));
     }
-    // What the mount of another user says of its server and its images is not to be believed:
-    // whoever waits for these may wait for ever.
+    // The mount of another user names a server and images that are not to be believed: whoever
+    // waits for these may wait for ever.
     let believed = mount.user.is_none_or(|user| user == rustix::process::geteuid().as_raw());
     let server = if believed { server_of(&dir) } else { None };
     let images: Vec<PathBuf> = names::images(&mount.source).iter().map(|i| names::behind(i)).collect();
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Outcome {
     if args.lazy || !believed {
         return Ok(0);
     }
-    // Of a server that was gone before there is nothing to tell: whoever comes here then has seen
+    // Of a server that was gone before there is nothing to report: whoever comes here then has seen
     // calls fail.
     let closed_here = server.is_some() && !mount.read_only;
     wait_until_closed(server, &images);
@@ -63,14 +63,14 @@ pub fn run(args: &Args) -> Outcome {
     Ok(0)
 }
 
-/// Whether the volume says that it was closed; `None` if it cannot be told: who unmounts may not
-/// read the images, or somebody has them open.
+/// Returns whether the volume was closed; `None` if it cannot be known: who unmounts may not read
+/// the images, or somebody has them open.
 fn was_closed(images: &[PathBuf]) -> Option<bool> {
     let devices = super::info::open_devices(images).ok()?;
     lanefs_store::Store::was_closed(devices).ok()
 }
 
-/// The mountpoint as the mount table writes it, also if nobody answers there any more.
+/// Returns the mountpoint as the mount table has it, also if nobody answers there any more.
 fn resolve(dir: &Path) -> Result<PathBuf, Failure> {
     match dir.canonicalize() {
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
@@ -84,16 +84,22 @@ fn resolve(dir: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The serving process, if it answers.
+/// Returns the serving process, if it answers.
 fn server_of(dir: &Path) -> Option<OwnedFd> {
     let dir = File::open(dir).ok()?;
     let mut pid = 0u32;
     // SAFETY: the ioctl writes one u32 through the pointer, which is valid for that.
-    let said = unsafe { libc::ioctl(dir.as_raw_fd(), lanefs_fuse::IOC_GETPID as libc::Ioctl, &raw mut pid) };
+    let answered =
+        unsafe { libc::ioctl(dir.as_raw_fd(), lanefs_fuse::IOC_GETPID as libc::Ioctl, &raw mut pid) };
     let pid = rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)?;
-    if said == 0 { rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok() } else { None }
+    if answered == 0 {
+        rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+    } else {
+        None
+    }
 }
 
+/// Unmounts, by fusermount3 where the kernel does not allow it.
 fn detach(dir: &Path, mount: &Mount, lazy: bool) -> Result<(), Failure> {
     let mut flags = UnmountFlags::NOFOLLOW;
     flags.set(UnmountFlags::DETACH, lazy);
@@ -144,7 +150,8 @@ fn wait_until_closed(server: Option<OwnedFd>, images: &[PathBuf]) {
     }
 }
 
-/// Whether nobody holds the lock of an image. What cannot be opened is not known to be free.
+/// Returns whether nobody holds the lock of an image. What cannot be opened is not known to be
+/// free.
 fn is_free(image: &Path) -> bool {
     // Not a pipe, which would wait for a writer.
     let open = || File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(image);
@@ -155,7 +162,7 @@ fn is_free(image: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// What a mount names as its image may be a pipe, which waits for a writer when it is opened.
+    /// A mount may name a pipe as its image, which waits for a writer when it is opened.
     #[test]
     fn a_pipe_in_place_of_an_image_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();

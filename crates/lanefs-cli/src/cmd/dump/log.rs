@@ -1,4 +1,4 @@
-//! The log behind the last checkpoint: what recovery would roll forward.
+//! The log behind the last checkpoint, which recovery would roll forward.
 
 use super::reader::Reader;
 use crate::failure::Failure;
@@ -8,6 +8,7 @@ use lanefs_format::{Block, BlockAddr};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
+/// Shows the chains of all mlogs.
 pub fn log(reader: &Reader) -> Result<Value, Failure> {
     let slot = reader.slot()?;
     let key = reader.superblock.hash_key;
@@ -36,12 +37,13 @@ pub fn log(reader: &Reader) -> Result<Value, Failure> {
     Ok(json!({ "clean": slot.clean, "folded_epoch": slot.folded_epoch, "chains": chains }))
 }
 
-/// A whole segment; `None` if it is not on the device.
+/// Reads a whole segment; `None` if it is not on the device.
 fn segment(reader: &Reader, first: BlockAddr) -> Option<Vec<Block>> {
     let n = u64::from(reader.superblock.layout.segment_blocks);
     (0..n).map(|i| reader.raw(first.plus(i)).ok().map(|b| *b)).collect()
 }
 
+/// Decodes the batches of a segment, from block `used` on.
 fn walk(blocks: &[Block], first: BlockAddr, used: u32, context: Context, out: &mut Vec<Value>) {
     let mut at = used as usize;
     while at < blocks.len() {
@@ -66,6 +68,7 @@ fn walk(blocks: &[Block], first: BlockAddr, used: u32, context: Context, out: &m
     }
 }
 
+/// Adds the content of a batch.
 fn content(kind: BatchKind, bytes: &[u8], value: &mut Value) {
     match kind {
         BatchKind::Commit => {
@@ -97,6 +100,7 @@ fn content(kind: BatchKind, bytes: &[u8], value: &mut Value) {
     }
 }
 
+/// Decodes groups of effects.
 fn groups(bytes: &[u8]) -> Value {
     let mut list = Vec::new();
     for group in record::groups(bytes) {
@@ -113,6 +117,7 @@ fn groups(bytes: &[u8]) -> Value {
     Value::Array(list)
 }
 
+/// Formats an effect.
 fn effect(e: &Effect<'_>) -> String {
     let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
     match *e {

@@ -31,7 +31,7 @@ pub struct Args {
     pub images: Vec<PathBuf>,
 }
 
-/// What can be shown.
+/// A structure that can be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Structure {
     /// Each device's superblock and its copy.
@@ -109,6 +109,7 @@ pub fn run(args: &Args) -> Outcome {
     Ok(0)
 }
 
+/// Formats a value that fits into a line; `None` if it does not.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(s) => Some(s.clone()),
@@ -125,7 +126,7 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// The JSON without its punctuation: a line per field or element.
+/// Writes JSON without its punctuation: a line per field or element.
 fn indented(out: &mut impl Write, value: &Value, depth: usize) -> std::io::Result<()> {
     let pad = "  ".repeat(depth);
     match value {
@@ -163,7 +164,7 @@ fn indented(out: &mut impl Write, value: &Value, depth: usize) -> std::io::Resul
     Ok(())
 }
 
-/// What is not there.
+/// Makes the failure of a structure that is not there.
 fn none(what: impl std::fmt::Display) -> Failure {
     Failure::new(what)
 }

@@ -16,18 +16,19 @@ use std::sync::Arc;
 /// A volume's devices in the order of its addresses.
 pub struct Reader {
     devices: Vec<Arc<dyn Device>>,
-    /// What device 0, or failing it another, says of the volume.
+    /// The superblock of device 0, or failing it of another.
     pub superblock: Superblock,
 }
 
-/// A device's superblock and where it was found.
+/// A device's superblock and the place where it was found.
 pub struct Found {
     /// The block.
     pub block: u64,
-    /// What it says, or why it says nothing.
+    /// The superblock, or why there is none.
     pub superblock: Result<Superblock, SuperblockError>,
 }
 
+/// Reads a block, unverified.
 fn read_from(device: &dyn Device, block: u64) -> Result<Box<Block>, Failure> {
     let mut b = Block::zeroed();
     if block.saturating_add(1).saturating_mul(BLOCK_SIZE as u64) > device.size() {
@@ -37,12 +38,13 @@ fn read_from(device: &dyn Device, block: u64) -> Result<Box<Block>, Failure> {
     Ok(b)
 }
 
+/// Reads and verifies the superblock in a block.
 fn superblock_at(device: &dyn Device, block: u64) -> Result<Found, Failure> {
     let read = UnverifiedSuperblock(read_from(device, block)?);
     Ok(Found { block, superblock: read.verify(block, device.size() / BLOCK_SIZE as u64) })
 }
 
-/// The superblock in block 0, or its copy.
+/// Reads the superblock in block 0, or its copy.
 fn best_superblock(device: &dyn Device) -> Result<Superblock, Failure> {
     let first = superblock_at(device, 0)?;
     let error = match first.superblock {
@@ -83,7 +85,7 @@ impl Reader {
         Ok(Reader { devices: members.into_iter().map(|m| m.1).collect(), superblock })
     }
 
-    /// Each device with both places of its superblock.
+    /// Reads both places of each device's superblock.
     pub fn superblocks(&self) -> Result<Vec<(String, [Found; 2])>, Failure> {
         let copy = self.superblock.layout.copy_block();
         let both = |d: &Arc<dyn Device>| {
@@ -92,7 +94,7 @@ impl Reader {
         self.devices.iter().map(both).collect()
     }
 
-    /// A block as it is.
+    /// Reads a block as it is.
     pub fn raw(&self, addr: BlockAddr) -> Result<Box<Block>, Failure> {
         let device = self.devices.get(addr.device()).ok_or_else(|| {
             Failure::new(format_args!("block {addr}: the volume has {} devices", self.devices.len()))
@@ -100,7 +102,7 @@ impl Reader {
         read_from(&**device, addr.block())
     }
 
-    /// A block that a parent refers to; an error if it is not what the parent means.
+    /// Reads a block that a parent refers to; an error if it is not what the parent means.
     pub fn verified(&self, r: BlockRef, what: &str) -> Result<Box<Block>, Failure> {
         let block = self.raw(r.addr)?;
         if !checksum::matches(r, &block.0) {
@@ -112,7 +114,7 @@ impl Reader {
         Ok(block)
     }
 
-    /// Both slots, each as what it says, from its copy if need be, or why it says nothing.
+    /// Reads both slots, each from its copy if need be, or why there is none.
     pub fn slots(&self) -> Result<[Result<Slot, String>; 2], Failure> {
         let one = |i| -> Result<Result<Slot, String>, Failure> {
             let mut error = String::new();
@@ -127,7 +129,7 @@ impl Reader {
         Ok([one(0)?, one(1)?])
     }
 
-    /// The slot that counts.
+    /// Returns the slot that counts.
     pub fn slot(&self) -> Result<Slot, Failure> {
         let [a, b] = self.slots()?;
         match (a, b) {

@@ -17,14 +17,17 @@ use lanefs_format::{Block, BlockAddr, BlockRef, INOS_PER_CHUNK};
 use lanefs_format::{orphans as orphan_list, summary};
 use serde_json::{Value, json};
 
+/// Formats a reference.
 fn reference(r: BlockRef) -> Value {
     if r.is_none() { Value::Null } else { json!(format!("{} crc {:#010x}", r.addr, r.crc)) }
 }
 
+/// Formats the root of a tree.
 fn root(r: &Root) -> Value {
     json!({ "block": reference(r.r), "level": r.level })
 }
 
+/// Shows each device's superblock and its copy.
 pub fn superblocks(reader: &Reader) -> Result<Value, Failure> {
     let show = |f: &Found| match &f.superblock {
         Ok(sb) => superblock(sb, f.block),
@@ -60,6 +63,7 @@ fn superblock(sb: &Superblock, block: u64) -> Value {
     })
 }
 
+/// Shows both checkpoint slots.
 pub fn slots(reader: &Reader) -> Result<Value, Failure> {
     let show = |slot: &Result<Slot, String>| match slot {
         Err(e) => json!({ "error": e }),
@@ -111,16 +115,18 @@ fn walk_table(
     Ok(())
 }
 
+/// Returns how many leaves are below a node of a level.
 fn span(level: u8) -> u64 {
     (FANOUT as u64).checked_pow(u32::from(level)).unwrap_or(u64::MAX)
 }
 
-/// A node's children: (index, reference).
+/// Returns a node's children: (index, reference).
 fn children(slots: &map_node::Slots, _level: u8, index: u64) -> Vec<(u64, BlockRef)> {
     let all = (0..FANOUT).map(|i| (index.wrapping_mul(FANOUT as u64) + i as u64, slots.get(i)));
     all.filter(|(_, r)| !r.is_none()).collect()
 }
 
+/// Shows the inode numbers in use.
 pub fn table(reader: &Reader) -> Result<Value, Failure> {
     let mut list = Vec::new();
     walk_table(reader, reader.slot()?.table.r, None, &mut |ino, e| {
@@ -133,6 +139,7 @@ pub fn table(reader: &Reader) -> Result<Value, Failure> {
     Ok(Value::Array(list))
 }
 
+/// Finds an inode in the table.
 fn find(reader: &Reader, ino: Ino) -> Result<(BlockRef, InodeBlock), Failure> {
     let mut found = None;
     walk_table(reader, reader.slot()?.table.r, Some(ino.chunk()), &mut |n, e| {
@@ -149,6 +156,7 @@ fn find(reader: &Reader, ino: Ino) -> Result<(BlockRef, InodeBlock), Failure> {
     Ok((r, inode::decode(&block, r.addr, ino)?))
 }
 
+/// Shows an inode.
 pub fn inode(reader: &Reader, ino: Ino) -> Result<Value, Failure> {
     let (r, i) = find(reader, ino)?;
     Ok(inode_value(ino, r, &i))
@@ -180,7 +188,7 @@ fn inode_value(ino: Ino, r: BlockRef, i: &InodeBlock) -> Value {
     })
 }
 
-/// Every page of an inode's map, in order.
+/// Returns every page of an inode's map, in order.
 fn pages(reader: &Reader, ino: Ino, map: &MapImage) -> Result<Vec<(u64, BlockRef)>, Failure> {
     fn walk(reader: &Reader, ino: Ino, r: BlockRef, out: &mut Vec<(u64, BlockRef)>) -> Result<(), Failure> {
         let block = reader.verified(r, BlockKind::Map.name())?;
@@ -207,6 +215,7 @@ fn pages(reader: &Reader, ino: Ino, map: &MapImage) -> Result<Vec<(u64, BlockRef
     }
 }
 
+/// Shows the pages of an inode.
 pub fn map(reader: &Reader, ino: Ino) -> Result<Value, Failure> {
     let (_, i) = find(reader, ino)?;
     // Runs of pages in consecutive blocks, as extents are read by people.
@@ -224,6 +233,7 @@ pub fn map(reader: &Reader, ino: Ino) -> Result<Value, Failure> {
     Ok(json!({ "ino": ino.0, "size": i.attrs.size, "runs": runs, "tail": i.tail.as_ref().map(|t| t.0) }))
 }
 
+/// Shows a directory's folded entries.
 pub fn dir(reader: &Reader, ino: Ino) -> Result<Value, Failure> {
     let (at, i) = find(reader, ino)?;
     let mut list = Vec::new();
@@ -252,6 +262,7 @@ pub fn dir(reader: &Reader, ino: Ino) -> Result<Value, Failure> {
     Ok(json!({ "ino": ino.0, "entries": i.dir.entries, "subdirs": i.dir.subdirs, "buckets": list }))
 }
 
+/// Shows the segments in use.
 pub fn usage(reader: &Reader) -> Result<Value, Failure> {
     fn walk(reader: &Reader, r: BlockRef, out: &mut Vec<Value>) -> Result<(), Failure> {
         let block = reader.verified(r, BlockKind::Usage.name())?;
@@ -287,6 +298,7 @@ pub fn usage(reader: &Reader) -> Result<Value, Failure> {
     Ok(Value::Array(list))
 }
 
+/// Shows the inodes without names that were in use.
 pub fn orphans(reader: &Reader) -> Result<Value, Failure> {
     let mut list = Vec::new();
     let (mut at, mut index) = (reader.slot()?.orphans, 0);
@@ -299,7 +311,7 @@ pub fn orphans(reader: &Reader) -> Result<Value, Failure> {
     Ok(Value::Array(list))
 }
 
-/// Any block: what its header says, and what can be decoded without its parent.
+/// Shows any block: its header, and what can be decoded without its parent.
 pub fn block(reader: &Reader, addr: BlockAddr) -> Result<Value, Failure> {
     let block = reader.raw(addr)?;
     let Some((kind, h)) = header::verify_sealed(&block, addr) else {
@@ -334,6 +346,7 @@ pub fn block(reader: &Reader, addr: BlockAddr) -> Result<Value, Failure> {
     }))
 }
 
+/// Guesses what a block without a valid header is.
 fn guess(reader: &Reader, addr: BlockAddr, block: &Block) -> &'static str {
     let layout = &reader.superblock.layout;
     let own = Superblock { device_index: addr.device() as u8, ..reader.superblock.clone() };
@@ -346,7 +359,7 @@ fn guess(reader: &Reader, addr: BlockAddr, block: &Block) -> &'static str {
     }
 }
 
-/// Lines of 32 bytes; equal lines are shown once.
+/// Formats a block in lines of 32 bytes; equal lines are shown once.
 fn hex(block: &Block) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut last: &[u8] = &[];
