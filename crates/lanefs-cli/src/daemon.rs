@@ -7,7 +7,7 @@
 use crate::failure::{About, Failure};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// The child's end of the pipe.
 #[derive(Debug)]
@@ -49,6 +49,7 @@ impl Parent {
     /// Hands a failure to the parent to print. Without a parent it stays with the caller.
     pub fn fail(&mut self, failure: Failure) -> Failure {
         let Some(mut pipe) = self.0.take() else { return failure };
+        debug_assert!((1..=255).contains(&failure.code), "0 would report that the mount serves");
         let _ = pipe.write_all(&[failure.code.clamp(1, 255) as u8]);
         let _ = pipe.write_all(failure.message.as_bytes());
         Failure { message: String::new(), code: failure.code }
@@ -57,6 +58,7 @@ impl Parent {
 
 /// Forks. Called before any thread is started.
 pub fn fork() -> Result<Role, Failure> {
+    debug_assert_eq!(std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count), 1, "no other thread");
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(std::io::Error::from)
         .about("cannot make a pipe")?;
@@ -87,5 +89,9 @@ pub fn fork() -> Result<Role, Failure> {
 /// Moves a descriptor above those of stdin, stdout and stderr: were the command started with one of
 /// them closed, the pipe would sit in its place.
 fn above_stdio(fd: OwnedFd) -> Result<OwnedFd, Failure> {
-    rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), 3).map_err(std::io::Error::from).about("cannot keep a pipe")
+    let above = rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), 3)
+        .map_err(std::io::Error::from)
+        .about("cannot keep a pipe")?;
+    debug_assert!(above.as_raw_fd() > 2);
+    Ok(above)
 }

@@ -140,6 +140,7 @@ impl ImageEndpoint {
     /// Makes the endpoint of the files of `volume`, which is the one `place` names, and has this
     /// number, from 1, in this command.
     pub fn new(volume: Volume, place: &Place, number: usize) -> ImageEndpoint {
+        debug_assert_ne!(number, 0, "0 is the host");
         let cred = image::who();
         ImageEndpoint { fs: volume.as_user(cred.clone()), cred, place: place.clone(), number }
     }
@@ -286,6 +287,7 @@ impl Endpoint for ImageEndpoint {
         Ok(all)
     }
     fn set_attrs(&self, path: &Path, attrs: &CopyAttrs) -> Result<Refused, Failure> {
+        debug_assert_eq!(attrs.mode.unwrap_or_default() & !0o7777, 0, "permission bits");
         if attrs.uid.or(attrs.gid).is_some() {
             self.about(path, self.fs.chown(path, attrs.uid, attrs.gid, false))?;
         }

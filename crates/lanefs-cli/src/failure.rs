@@ -22,6 +22,7 @@ impl Failure {
 
     /// Returns the same failure with another exit code.
     pub fn code(mut self, code: i32) -> Failure {
+        debug_assert!((0..256).contains(&code), "exit code {code}: it has a byte");
         self.code = code;
         self
     }

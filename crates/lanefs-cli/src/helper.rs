@@ -19,6 +19,7 @@ pub fn named(args: &[OsString]) -> bool {
 
 /// Mounts as mount(8) asked.
 pub fn run(args: &[OsString]) -> Outcome {
+    debug_assert!(named(args));
     let usage = || {
         Failure::new(
             "usage: mount.fuse.lanefs IMAGE[,IMAGE...] DIR [-sfnv] [-o OPTIONS]; mount(8) calls it like this",

@@ -68,6 +68,7 @@ impl Content for HostFile {
 /// Converts a time for the host's calls.
 fn timespec(time: i64) -> rustix::fs::Timespec {
     let (seconds, nanos) = times::parts(time);
+    debug_assert!(nanos < 1_000_000_000);
     rustix::fs::Timespec { tv_sec: seconds, tv_nsec: nanos.into() }
 }
 
@@ -99,6 +100,7 @@ impl HostEndpoint {
 
     /// Returns the directory at a path below the named one.
     fn dir(&self, below: &Path) -> rustix::io::Result<Rc<OwnedFd>> {
+        debug_assert!(below.is_relative(), "a path below the named one");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         if self.root.get().is_none() {
             let _ = self.root.set(Rc::new(rustix::fs::open(&self.named, flags, Mode::empty())?));
@@ -337,6 +339,7 @@ impl Endpoint for HostEndpoint {
         Ok(all)
     }
     fn set_attrs(&self, path: &Path, attrs: &CopyAttrs) -> Result<Refused, Failure> {
+        debug_assert_eq!(attrs.mode.unwrap_or_default() & !0o7777, 0, "permission bits");
         let errno = |e: Errno| about(path, e);
         let fd = self.refused(path, self.handle(path, attrs.kind))?;
         let stat = rustix::fs::fstat(&fd).map_err(errno)?;

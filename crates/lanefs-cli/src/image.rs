@@ -40,6 +40,7 @@ impl Place {
             return None;
         }
         let path = if path.is_empty() { b"/" } else { path };
+        debug_assert!(path.starts_with(b"/"));
         Some(Place { images: images(OsStr::from_bytes(image)), path: PathBuf::from(OsStr::from_bytes(path)) })
     }
 

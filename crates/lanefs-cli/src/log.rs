@@ -72,6 +72,8 @@ fn send(syslog: &Path, kernel: &Path, level: Level, text: &[u8]) -> io::Result<(
     line.extend(text.trim_ascii_end().iter().map(|b| if *b == b'\n' { b' ' } else { *b }));
     // The kernel's log takes no longer one.
     line.truncate(900);
+    debug_assert!(severity < 8, "it has three bits");
+    debug_assert!(!line.contains(&b'\n'), "the kernel's log takes a line at a time");
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;
     if socket.send_to(&line, syslog).is_ok() {

@@ -20,6 +20,8 @@ const CONFIG: usize = 304;
 /// The offset of the flags in it.
 const FLAGS: usize = 60;
 
+const _: () = assert!(FLAGS + 4 <= CONFIG);
+
 /// A loop device that an image is attached to. The kernel detaches it when nobody has it open and
 /// it is not mounted any more, however the processes that had it ended.
 #[derive(Debug)]

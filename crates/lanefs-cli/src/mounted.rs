@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 /// The name of a serving process whose mount is gone and which closes the volume.
 const CLOSING: &CStr = c"lanefs-closing";
 
+const _: () = assert!(CLOSING.count_bytes() < 16, "the kernel cuts longer names off");
+
 /// The time for which a server whose mount is gone is waited for until it names itself as closing:
 /// then it is used by somebody who had it before it was taken out of the name space.
 const UNTIL_NAMED: Duration = Duration::from_secs(5);

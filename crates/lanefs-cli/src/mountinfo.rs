@@ -80,6 +80,7 @@ fn unescape(field: &[u8]) -> OsString {
             }
         }
     }
+    debug_assert!(out.len() <= field.len(), "an escape is longer than what it stands for");
     OsString::from_vec(out)
 }
 

@@ -32,7 +32,13 @@ pub fn parse(text: &str) -> Result<u64, String> {
 
 /// Formats a size for people: three digits and a unit.
 pub fn show(bytes: u64) -> String {
-    let mut n = bytes as f64;
+    let text = short(bytes as f64);
+    debug_assert!(text.len() <= "99.4 KiB".len(), "{text}: three digits and a unit");
+    text
+}
+
+/// Formats a size with the unit that suits it.
+fn short(mut n: f64) -> String {
     for unit in ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] {
         if n < 999.5 {
             return if unit == "B" || n >= 99.5 {

@@ -71,6 +71,7 @@ impl Skipped {
     /// Reads as `read_at` does, page by page, with zeros for those that cannot be read.
     pub fn read(&mut self, file: &lanefs::File, buffer: &mut [u8], at: u64, size: u64) -> usize {
         const PAGE: u64 = 4096;
+        debug_assert!(at <= size, "behind the end nothing is read, so nothing fails");
         let end = size.min(at + buffer.len() as u64);
         let mut pos = at;
         while pos < end {
@@ -85,6 +86,8 @@ impl Skipped {
             }
             pos = next;
         }
+        debug_assert!(self.ranges.iter().all(|(from, to)| from < to));
+        debug_assert!(self.ranges.is_sorted_by(|a, b| a.1 < b.0), "parts that touch are one");
         (end - at) as usize
     }
 }

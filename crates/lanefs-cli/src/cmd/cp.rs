@@ -242,6 +242,8 @@ impl Copy<'_> {
         if gid.is_some() {
             mode |= meta.mode & libc::S_ISGID;
         }
+        debug_assert!(mode & libc::S_ISUID == 0 || uid.unwrap_or(self.cred.uid) == meta.uid);
+        debug_assert!(mode & libc::S_ISGID == 0 || gid == Some(meta.gid), "it would run as another group");
         Ok(CopyAttrs {
             kind: meta.kind,
             uid,
@@ -328,6 +330,7 @@ impl Copy<'_> {
         loop {
             // Behind the end it grew, or it is one of those that do not report their size.
             let next = if at < meta.size { source.next_data(at)?.unwrap_or(meta.size) } else { at };
+            debug_assert!(next >= at, "the next data begins at or behind an offset");
             self.bar.inc(next - at);
             at = next;
             let n = source.read_at(&mut buffer, at)?;

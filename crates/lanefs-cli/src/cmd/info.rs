@@ -151,6 +151,7 @@ pub fn open_devices(images: &[PathBuf]) -> Result<Vec<Arc<dyn Device>>, Failure>
 /// Formats a volume's identity as people write it.
 pub fn uuid(bytes: &[u8; 16]) -> String {
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    debug_assert_eq!(hex.len(), 32);
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 

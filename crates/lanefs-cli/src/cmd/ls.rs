@@ -151,6 +151,7 @@ pub fn mode(s: &Stat) -> String {
             (false, false) => '-',
         });
     }
+    debug_assert_eq!(out.len(), 10);
     out
 }
 
@@ -168,6 +169,7 @@ pub fn date(ns: i64) -> String {
     let day = day_of_year - (153 * m + 2) / 5 + 1;
     let month = if m < 10 { m + 3 } else { m - 9 };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
+    debug_assert!((1..=12).contains(&month) && (1..=31).contains(&day), "{ns}: {month}-{day}");
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
 }
 

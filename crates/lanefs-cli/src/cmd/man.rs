@@ -131,6 +131,7 @@ fn page(dir: &Path, man: &Man, name: &str, section: &str, more: Option<&More>) -
 
 /// Writes a page into the directory of its section.
 fn put(dir: &Path, name: &str, section: &str, text: &[u8]) -> Result<(), crate::Failure> {
+    debug_assert!(matches!(section, "1" | "5" | "8") && name.ends_with(section), "{name} in {section}");
     let dir = dir.join(format!("man{section}"));
     std::fs::create_dir_all(&dir).about(dir.display())?;
     let path = dir.join(name);
@@ -145,6 +146,7 @@ fn plain(text: &str) -> String {
 impl More {
     /// Writes the sections.
     fn write(&self, out: &mut Vec<u8>) -> std::io::Result<()> {
+        debug_assert!(self.codes.is_sorted(), "exit codes are listed in their order");
         writeln!(out, ".SH \"EXIT STATUS\"")?;
         for (code, what) in self.codes {
             writeln!(out, ".TP\n.B {code}\n{what}")?;

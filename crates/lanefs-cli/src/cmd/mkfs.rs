@@ -206,6 +206,7 @@ fn refuse_if_holding(device: &dyn Device) -> Result<(), Failure> {
         .enumerate()
         .map(|(i, b)| lanefs_store::device::ReadReq { offset: (i * BLOCK_SIZE) as u64, data: &mut b.0 })
         .collect();
+    debug_assert!(reads.iter().all(|r| r.offset < device.size()));
     device.read(&mut reads)?;
     drop(reads);
     if blocks.iter().any(|b| b.0.iter().any(|byte| *byte != 0)) {

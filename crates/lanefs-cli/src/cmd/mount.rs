@@ -127,6 +127,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     plan.volume.read_only = plan.mount.read_only;
     plan.volume.noatime = plan.mount.noatime;
     plan.volume.buffers = plan.mount.buffers();
+    debug_assert!((0..=MAX_MLOGS as usize).contains(&plan.volume.mlogs));
     plan.volume.at_rest = Some(crate::allocator::give_back_now);
     Ok(plan)
 }
@@ -150,6 +151,7 @@ pub fn run(args: &Args) -> Outcome {
     if let Some(log) = &mut plan.log {
         *log = std::path::absolute(&*log).about(log.display())?;
     }
+    debug_assert!(plan.images.iter().chain(&plan.log).all(|p| p.is_absolute()), "the daemon looks from /");
     let names: Vec<String> = plan.images.iter().map(|i| i.display().to_string()).collect();
     plan.mount.source = names.join(",");
 

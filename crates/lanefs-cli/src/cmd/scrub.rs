@@ -89,6 +89,7 @@ fn steps(
         total.damaged.append(&mut damaged);
         // About: what is used changes meanwhile, and blocks of structures are shared.
         progress::set_total(&bar, blocks.max(total.data + total.nodes));
+        debug_assert!(bar.length() >= Some(total.data + total.nodes), "more is done than there is");
         bar.set_position(total.data + total.nodes);
         let Some(next) = done.next else { break };
         at = next;

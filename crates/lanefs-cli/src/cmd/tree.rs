@@ -60,6 +60,7 @@ fn text(
             }
             _ => String::new(),
         };
+        debug_assert_eq!(branch.len(), below.len(), "the lines below stand under the name");
         written(writeln!(out, "{indent}{branch}{}{target}", e.name.to_string_lossy()))?;
         match e.stat.kind {
             FileKind::Dir => {

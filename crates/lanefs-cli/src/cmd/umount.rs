@@ -143,6 +143,7 @@ fn wait_until_closed(server: Option<OwnedFd>, images: &[PathBuf]) {
         if matches!(rustix::event::poll(&mut ended, Some(&patience)), Ok(1..)) {
             return;
         }
+        debug_assert!((1..1_000_000_000).contains(&patience.tv_nsec), "a wait without end, or none");
         patience.tv_nsec = (patience.tv_nsec * 2).min(50_000_000);
         if !images.is_empty() && images.iter().all(|i| is_free(i)) {
             return;

@@ -52,6 +52,7 @@ fn walk(blocks: &[Block], first: BlockAddr, used: u32, context: Context, out: &m
             at += 1;
             continue;
         };
+        debug_assert!(n > 0 && at + n <= blocks.len(), "a batch lies in one segment");
         let bytes = &batch::bytes_of(&blocks[at..at + n])[range];
         let mut value = json!({
             "block": addr.to_string(), "blocks": n, "bytes": bytes.len(), "id": head.id, "epoch": head.epoch,

@@ -68,6 +68,7 @@ impl Reader {
         for device in open_devices(images)? {
             members.push((best_superblock(&*device)?, device));
         }
+        debug_assert!(!members.is_empty(), "the command line asks for one image at least");
         members.sort_by_key(|(sb, _)| sb.device_index);
         let superblock = members[0].0.clone();
         for (sb, device) in &members {

@@ -220,12 +220,14 @@ pub fn map(reader: &Reader, ino: Ino) -> Result<Value, Failure> {
     let (_, i) = find(reader, ino)?;
     // Runs of pages in consecutive blocks, as extents are read by people.
     let mut runs: Vec<(u64, BlockAddr, u64)> = Vec::new();
-    for (page, r) in pages(reader, ino, &i.map)? {
+    let all = pages(reader, ino, &i.map)?;
+    for &(page, r) in &all {
         match runs.last_mut() {
             Some((first, addr, n)) if *first + *n == page && addr.plus(*n) == r.addr => *n += 1,
             _ => runs.push((page, r.addr, 1)),
         }
     }
+    debug_assert_eq!(runs.iter().map(|r| r.2).sum::<u64>(), all.len() as u64, "every page is in one run");
     let runs: Vec<_> = runs
         .iter()
         .map(|(page, addr, n)| json!({ "page": page, "block": addr.to_string(), "pages": n }))
@@ -374,5 +376,6 @@ fn hex(block: &Block) -> Vec<String> {
         let bytes: Vec<_> = line.iter().map(|b| format!("{b:02x}")).collect();
         lines.push(format!("{:03x}  {}", i * 32, bytes.join(" ")));
     }
+    debug_assert!((1..=block.0.len() / 32).contains(&lines.len()));
     lines
 }
