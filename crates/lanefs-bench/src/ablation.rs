@@ -7,9 +7,9 @@ use crate::error::{Failure, Res};
 pub struct Key {
     /// The technique's name in results.
     pub technique: &'static str,
-    /// What takes it out.
+    /// The option that takes it out.
     pub key: &'static str,
-    /// What is there instead.
+    /// The replacement in its place.
     pub instead: &'static str,
 }
 
@@ -30,7 +30,7 @@ pub const KEYS: &[Key] = &[
 pub struct Variant {
     /// Its name in the results.
     pub name: &'static str,
-    /// What is added to `mem:SIZE`.
+    /// The options added to `mem:SIZE`.
     pub spec: &'static str,
     /// One line for people.
     pub about: &'static str,
@@ -61,7 +61,7 @@ pub const VARIANTS: &[Variant] = &[
 pub struct Off(Vec<&'static str>);
 
 impl Off {
-    /// Takes out what `part` says; false if it is about something else.
+    /// Takes out the technique that `part` names; false if it is about something else.
     pub fn add(&mut self, part: &str) -> Res<bool> {
         let Some(found) = KEYS.iter().find(|k| k.key == part) else { return Ok(false) };
         if cfg!(feature = "ablation") {
@@ -75,7 +75,7 @@ impl Off {
         }
     }
 
-    /// Their names.
+    /// Returns their names.
     pub fn names(&self) -> Vec<String> {
         self.0.iter().map(|name| name.to_string()).collect()
     }
@@ -101,7 +101,7 @@ impl Off {
     }
 }
 
-/// The keys, for a message.
+/// Formats the keys for a message.
 pub fn keys() -> String {
     KEYS.iter().map(|k| format!(", {}", k.key)).collect()
 }

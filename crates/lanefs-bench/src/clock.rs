@@ -8,7 +8,7 @@
 
 use std::sync::OnceLock;
 
-/// How ticks relate to time on this machine.
+/// The relation of ticks to time on this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// Ticks per nanosecond.
@@ -21,7 +21,7 @@ pub struct Clock {
 
 static CLOCK: OnceLock<Clock> = OnceLock::new();
 
-/// The machine's clock; measured once (about 30 ms).
+/// Returns the machine's clock, which is measured once (about 30 ms).
 pub fn clock() -> &'static Clock {
     CLOCK.get_or_init(measure)
 }
@@ -72,21 +72,21 @@ fn measure() -> Clock {
 }
 
 impl Clock {
-    /// Now, in ticks.
+    /// Returns the time, in ticks.
     #[inline(always)]
     pub fn now(&self) -> u64 {
         if self.tsc { tsc() } else { monotonic() }
     }
-    /// Ticks as nanoseconds.
+    /// Converts ticks to nanoseconds.
     #[inline]
     pub fn ns(&self, ticks: u64) -> u64 {
         (ticks as f64 / self.per_ns) as u64
     }
-    /// Ticks as seconds.
+    /// Converts ticks to seconds.
     pub fn seconds(&self, ticks: u64) -> f64 {
         ticks as f64 / self.per_ns / 1e9
     }
-    /// Seconds as ticks.
+    /// Converts seconds to ticks.
     pub fn ticks(&self, seconds: f64) -> u64 {
         (seconds * 1e9 * self.per_ns) as u64
     }

@@ -1,4 +1,4 @@
-//! What an operation costs apart from time: allocations, bytes written to the device, flushes.
+//! Costs of an operation apart from time: allocations, bytes written to the device, flushes.
 //!
 //! Counts don't depend on how busy the machine is. Allocations are counted per thread by
 //! [`CountingAllocator`], which a program has to install; device traffic by [`CountingDevice`],
@@ -17,10 +17,13 @@ thread_local! {
     static ALLOCATED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
+/// Whether this program counts allocations. Stored by threads that allocate for the first time,
+/// loaded by who asks for counts. Relaxed: it only ever goes up and guards nothing.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Bytes allocated and not freed, by threads: each adds to the shard its own number picks, so that
-/// counting is no shared write.
+/// counting is no shared write. Relaxed throughout: statistics, which two threads of one shard may
+/// add to at once.
 static LIVE: [LiveShard; 64] =
     [const { LiveShard { pieces: AtomicI64::new(0), all: AtomicI64::new(0) } }; 64];
 
@@ -47,14 +50,15 @@ thread_local! {
 }
 
 #[inline]
+/// Adds to the bytes that are allocated and not freed.
 fn count_live(bytes: i64) {
+    // Relaxed: any spread will do.
     static NEXT: AtomicU64 = AtomicU64::new(0);
     SHARD.with(|s| {
         if s.get() == usize::MAX {
             s.set(NEXT.fetch_add(1, Ordering::Relaxed) as usize % LIVE.len());
         }
         let shard = &LIVE[s.get()];
-        // Relaxed: statistics. Two threads of one shard may meet here.
         shard.all.fetch_add(bytes, Ordering::Relaxed);
         if bytes.abs() <= PIECE {
             shard.pieces.fetch_add(bytes, Ordering::Relaxed);
@@ -62,7 +66,7 @@ fn count_live(bytes: i64) {
     });
 }
 
-/// What is allocated and not freed; `None` where nobody counts.
+/// Returns the bytes allocated and not freed; `None` where nobody counts.
 pub fn live() -> Option<Live> {
     let sum = |of: fn(&LiveShard) -> &AtomicI64| LIVE.iter().map(|s| of(s).load(Ordering::Relaxed)).sum();
     INSTALLED.load(Ordering::Relaxed).then(|| Live { pieces: sum(|s| &s.pieces), all: sum(|s| &s.all) })
@@ -76,7 +80,6 @@ fn count(bytes: usize) {
     ALLOCATED.with(|c| {
         let (n, b) = c.get();
         if n == 0 {
-            // Relaxed: a flag that only ever goes up and guards nothing.
             INSTALLED.store(true, Ordering::Relaxed);
         }
         c.set((n + 1, b + bytes as u64));
@@ -110,7 +113,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Allocations of this thread so far and their bytes; `None` where nobody counts.
+/// Returns the allocations of this thread so far and their bytes; `None` where nobody counts.
 pub fn allocated() -> Option<(u64, u64)> {
     INSTALLED.load(Ordering::Relaxed).then(|| ALLOCATED.with(Cell::get))
 }
@@ -127,7 +130,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// What came since `earlier`.
+    /// Returns the traffic since `earlier`.
     pub fn since(self, earlier: Traffic) -> Traffic {
         Traffic {
             bytes: self.bytes - earlier.bytes,
@@ -141,18 +144,20 @@ impl Traffic {
 #[derive(Debug)]
 pub struct CountingDevice {
     below: Arc<dyn Device>,
+    // All three are added to by who writes or flushes, and loaded by who asks. Relaxed: statistics
+    // that order nothing.
     bytes: AtomicU64,
     writes: AtomicU64,
     flushes: AtomicU64,
 }
 
 impl CountingDevice {
-    /// Counts what goes to `below`.
+    /// Makes a device that counts what goes to `below`.
     pub fn new(below: Arc<dyn Device>) -> CountingDevice {
         let zero = || AtomicU64::new(0);
         CountingDevice { below, bytes: zero(), writes: zero(), flushes: zero() }
     }
-    /// What went there so far. Relaxed throughout: the counters are statistics and order nothing.
+    /// Returns the traffic so far.
     pub fn traffic(&self) -> Traffic {
         Traffic {
             bytes: self.bytes.load(Ordering::Relaxed),

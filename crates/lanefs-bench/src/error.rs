@@ -1,6 +1,6 @@
 //! Errors: a bare errno on the timed path, a message everywhere else.
 
-/// What a single operation of a target failed with. Four bytes, so that the timed loop pays nothing
+/// The error of a single operation of a target. Four bytes, so that the timed loop pays nothing
 /// for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
@@ -26,7 +26,7 @@ impl std::fmt::Display for Errno {
     }
 }
 
-/// Why a run, a set-up or a report failed: what was being done, and the cause.
+/// The failure of a run, a set-up or a report: what was being done, and the cause.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The whole message.
@@ -38,19 +38,20 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with this message.
+    /// Makes a failure with this message.
     pub fn new(message: impl Into<String>) -> Failure {
         Failure { message: message.into(), interrupted: false, code: 2 }
     }
-    /// What was asked cannot be had from this program.
+    /// Makes the failure of a wish that this program cannot fulfil.
     pub fn refused(message: impl Into<String>) -> Failure {
         Failure { code: 1, ..Failure::new(message) }
     }
-    /// Whoever read standard output has gone: nothing is wrong, and nothing is to be said.
+    /// Makes the failure to write to standard output when its reader has gone: nothing is wrong,
+    /// and nothing is printed.
     pub fn unread() -> Failure {
         Failure { code: 0, ..Failure::new("") }
     }
-    /// The user asked for the end.
+    /// Makes the failure of a run that the user asked to end.
     pub fn interrupted() -> Failure {
         Failure { message: "interrupted".into(), interrupted: true, code: 130 }
     }
@@ -73,8 +74,8 @@ impl From<String> for Failure {
 /// A result outside the timed path.
 pub type Res<T> = Result<T, Failure>;
 
-/// A line on standard output. When its reader has gone the command ends, quietly: as an error, so
-/// that what was made is removed.
+/// Prints a line on standard output. When its reader has gone the command ends, quietly: as an
+/// error, so that what was made is removed.
 pub fn say(text: impl std::fmt::Display) -> Res<()> {
     use std::io::Write;
     match writeln!(std::io::stdout(), "{text}") {
@@ -83,9 +84,9 @@ pub fn say(text: impl std::fmt::Display) -> Res<()> {
     }
 }
 
-/// Says what was being done when an error came up.
+/// Results to which the failure's context can be added.
 pub trait Context<T> {
-    /// Adds `what` in front of the error.
+    /// Adds what was being done, `what`, in front of the error.
     fn at(self, what: impl std::fmt::Display) -> Res<T>;
 }
 

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Whether somebody asked for the end. Stored by the signal handler, loaded by who runs cells.
+/// Relaxed: it carries nothing but itself.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_signal(_: libc::c_int) {
-    // Relaxed: the flag carries nothing but itself.
     STOP.store(true, Ordering::Relaxed);
 }
 
@@ -29,7 +30,7 @@ pub fn install() {
     }
 }
 
-/// Whether somebody asked for the end.
+/// Returns whether somebody asked for the end.
 pub fn requested() -> bool {
     STOP.load(Ordering::Relaxed)
 }

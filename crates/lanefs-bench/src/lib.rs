@@ -1,7 +1,7 @@
 //! `lanefs bench`: FxMark's nineteen microbenchmarks and the workloads of the papers LaneFS grew
 //! from, on any mounted file system (by system calls) and on a LaneFS volume in this process.
 //!
-//! The modules, top down: [`cli`] reads the command line; [`report`] draws what the runs said;
+//! The modules, top down: [`cli`] reads the command line; [`report`] draws the results of runs;
 //! [`compare`] makes, mounts and removes the peers; [`matrix`] runs all cells of a run and fills
 //! the results file; [`registry`] lists the workloads, compiled for each kind of target; [`runner`]
 //! runs one cell (one workload, one target, one number of workers) and counts; [`workload`] holds

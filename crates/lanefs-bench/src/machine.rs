@@ -1,4 +1,4 @@
-//! Where numbers were made: without this they say nothing.
+//! The machine that numbers were made on: without it they mean nothing.
 
 use crate::clock::clock;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub struct Machine {
     pub memory: u64,
     /// Kernel release and version.
     pub kernel: String,
-    /// Whether this is a virtual machine, as far as it can tell.
+    /// Whether this is a virtual machine, as far as can be known from inside.
     pub virtual_machine: bool,
     /// Load average of the last minute when the run began.
     pub load: f64,
@@ -36,7 +36,7 @@ fn read(path: &str) -> String {
 }
 
 impl Machine {
-    /// This machine, now.
+    /// Describes this machine, now.
     pub fn here() -> Machine {
         let cpuinfo = read("/proc/cpuinfo");
         let uname = rustix::system::uname();
@@ -65,7 +65,7 @@ impl Machine {
         }
     }
 
-    /// Adds what `command --version` or the like says first.
+    /// Adds the first line of what `command --version` or the like writes.
     pub fn note_version(&mut self, command: &str, argument: &str) {
         let Ok(out) = std::process::Command::new(command).arg(argument).output() else { return };
         let text = [out.stdout, out.stderr].concat();
@@ -75,7 +75,7 @@ impl Machine {
     }
 }
 
-/// The line of `/proc/mounts` for the mount that holds `path`.
+/// Returns the line of `/proc/mounts` for the mount that holds `path`.
 fn mount_of(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mounts = read("/proc/mounts");

@@ -15,7 +15,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// A path with this text.
+    /// Makes a path with this text.
     pub fn new(text: &str) -> Name {
         let mut name = Name { buf: [0; CAPACITY], len: 0 };
         name.push(text);
@@ -60,29 +60,29 @@ impl Name {
         self
     }
 
-    /// Another path: this one, then `text`.
+    /// Returns another path: this one, then `text`.
     pub fn join(&self, text: &str) -> Name {
         let mut name = self.clone();
         name.push(text);
         name
     }
 
-    /// Length in bytes, without the NUL.
+    /// Returns the length in bytes, without the NUL.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the path is empty.
+    /// Returns whether the path is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The path's bytes.
+    /// Returns the path's bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.buf[..self.len]
     }
 
-    /// The path for a system call.
+    /// Returns the path for a system call.
     pub fn cstr(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.buf[..self.len + 1]).unwrap_or(c"")
     }

@@ -1,8 +1,8 @@
-//! Which processor a worker runs on.
+//! The processors that workers run on.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The processors this process may use, in order.
+/// Returns the processors this process may use, in order.
 pub fn allowed() -> Vec<usize> {
     match sched_getaffinity(None) {
         Ok(set) => (0..CpuSet::MAX_CPU).filter(|&c| set.is_set(c)).collect(),

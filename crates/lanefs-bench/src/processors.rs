@@ -8,7 +8,7 @@ use std::path::Path;
 /// The parent of all threads of the kernel.
 const KTHREADD: u32 = 2;
 
-/// Who works for a target beside this process.
+/// Those who work for a target beside this process.
 #[derive(Clone, Debug, Default)]
 pub struct Helpers {
     servers: Vec<u32>,
@@ -23,13 +23,13 @@ pub struct Reading {
 }
 
 impl Helpers {
-    /// Nobody: the target is in this process.
+    /// Stands for nobody: the target is in this process.
     pub fn none() -> Helpers {
         Helpers::default()
     }
 
-    /// The threads of the kernel, and the processes that serve the mount at or above a directory,
-    /// if it is one in user space: those with its mount point among their arguments.
+    /// Finds the threads of the kernel, and the processes that serve the mount at or above a
+    /// directory, if it is one in user space: those with its mount point among their arguments.
     pub fn of_mount(dir: &Path) -> Helpers {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
@@ -60,7 +60,7 @@ impl Helpers {
 }
 
 impl Reading {
-    /// Notes what a thread has run; one that ended meanwhile has no more to say.
+    /// Notes what a thread has run; one that ended meanwhile is left out.
     fn note(&mut self, thread: u32, folder: &str) {
         let text = std::fs::read_to_string(format!("{folder}/schedstat")).unwrap_or_default();
         if let Some(ran) = text.split_whitespace().next().and_then(|t| t.parse().ok()) {
@@ -79,11 +79,13 @@ impl Reading {
     }
 }
 
+/// Returns the entries of a folder that are numbers.
 fn numbers(folder: &str) -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir(folder).ok();
     entries.into_iter().flatten().filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
 }
 
+/// Returns whether a process is a thread of the kernel.
 fn is_of_kernel(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // Behind the name, which may hold anything: state, parent.
@@ -105,6 +107,7 @@ fn mount_point(mountinfo: &str, path: &Path) -> Option<(String, String)> {
     best
 }
 
+/// Returns the processes that have a mount point among their arguments.
 fn servers_of(point: &str) -> Vec<u32> {
     numbers("/proc")
         .filter(|&p| p != std::process::id())

@@ -1,4 +1,4 @@
-//! How much faster one target is than another, from runs that were interleaved.
+//! Ratios of rates of targets, from runs that were interleaved.
 
 use crate::results::{CellResult, median};
 use crate::units::times;
@@ -14,7 +14,8 @@ pub struct Ratio {
     pub high: f64,
 }
 
-/// `a` over `b`, repeat by repeat: repeats that ran side by side are compared with each other.
+/// Divides `a` by `b`, repeat by repeat: repeats that ran side by side are compared with each
+/// other.
 pub fn ratio(a: &CellResult, b: &CellResult) -> Option<Ratio> {
     let each: Vec<f64> = a.runs.iter().zip(&b.runs).filter(|(_, b)| **b > 0.0).map(|(a, b)| a / b).collect();
     if each.is_empty() {
@@ -28,7 +29,7 @@ pub fn ratio(a: &CellResult, b: &CellResult) -> Option<Ratio> {
     Some(Ratio { median: median(&each), low, high })
 }
 
-/// The geometric mean; 0 of none.
+/// Returns the geometric mean; 0 of none.
 pub fn geometric_mean(values: &[f64]) -> f64 {
     let positive: Vec<f64> = values.iter().copied().filter(|v| *v > 0.0).collect();
     if positive.is_empty() {
@@ -37,8 +38,8 @@ pub fn geometric_mean(values: &[f64]) -> f64 {
     (positive.iter().map(|v| v.ln()).sum::<f64>() / positive.len() as f64).exp()
 }
 
-/// The comparison table: `subject` over each other target, per workload and number of workers, then
-/// the geometric means.
+/// Formats the comparison table: `subject` over each other target, per workload and number of
+/// workers, then the geometric means.
 pub fn table(results: &[CellResult], subject: &str) -> Vec<String> {
     let find = |target: &str, like: &CellResult| {
         results

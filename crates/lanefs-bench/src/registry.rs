@@ -9,7 +9,7 @@ use crate::workload::micro::*;
 use crate::workload::papers::*;
 use crate::workload::yardsticks::*;
 
-/// Where a workload comes from.
+/// The origin of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// FxMark's nineteen.
@@ -20,15 +20,15 @@ pub enum Group {
     Papers,
     /// Programs of their own: mounted file systems only.
     External,
-    /// What the others are held against.
+    /// A yardstick that the others are held against.
     Yardstick,
 }
 
 /// One workload, ready to run.
 pub struct Entry {
-    /// What it is.
+    /// Its name and description.
     pub info: Info,
-    /// Where it comes from.
+    /// Its origin.
     pub group: Group,
     dir: fn(&mut DirTarget, &Plan) -> Res<CellOutcome>,
     volume: fn(&mut VolumeTarget, &Plan) -> Res<CellOutcome>,
@@ -112,12 +112,12 @@ table! {
     Yardstick seq_write generic SeqWrite,
 }
 
-/// All workloads.
+/// Returns all workloads.
 pub fn all() -> &'static [Entry] {
     ALL
 }
 
-/// The workloads a list names: names in any case, `all` (the nineteen), `more`, `papers`,
+/// Returns the workloads a list names: names in any case, `all` (the nineteen), `more`, `papers`,
 /// `external`, `yardsticks`, `everything`; each once.
 pub fn select(list: &[String]) -> Res<Vec<&'static Entry>> {
     let mut chosen: Vec<&'static Entry> = Vec::new();

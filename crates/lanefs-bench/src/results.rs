@@ -1,4 +1,4 @@
-//! What a run leaves behind: JSON for machines.
+//! The results of a run: JSON for machines.
 
 use crate::machine::Machine;
 use serde::{Deserialize, Serialize};
@@ -12,15 +12,15 @@ pub struct ResultsFile {
     pub command: String,
     /// Seconds since 1970.
     pub started: u64,
-    /// Where it was made.
+    /// The machine that made it.
     #[serde(default)]
     pub machine: Machine,
     /// The targets are LaneFS with techniques taken out: see `CellResult::without`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ablation: bool,
-    /// What was measured.
+    /// The cells that were measured.
     pub results: Vec<CellResult>,
-    /// What could not be measured, and why.
+    /// The cells that could not be measured, and why.
     #[serde(default)]
     pub failures: Vec<CellFailure>,
 }
@@ -32,7 +32,7 @@ pub struct CellResult {
     pub target: String,
     /// The workload's name.
     pub workload: String,
-    /// How many workers.
+    /// The number of workers.
     pub workers: usize,
     /// Median of the repeats.
     pub ops_per_s: f64,
@@ -75,7 +75,7 @@ pub struct CellResult {
     /// `cargo xtask coherence`, where it was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transfers: Option<f64>,
-    /// What `ops_per_s` counts.
+    /// The unit that `ops_per_s` counts.
     #[serde(default)]
     pub unit: String,
     /// `threads` or `processes`.
@@ -105,13 +105,13 @@ pub struct CellFailure {
     pub target: String,
     /// The workload's name.
     pub workload: String,
-    /// How many workers.
+    /// The number of workers.
     pub workers: usize,
     /// Why.
     pub message: String,
 }
 
-/// The middle of some numbers (the mean of the two middle ones); 0 of none.
+/// Returns the middle of some numbers (the mean of the two middle ones); 0 of none.
 pub fn median(values: &[f64]) -> f64 {
     let mut v = values.to_vec();
     v.sort_by(f64::total_cmp);
@@ -122,14 +122,14 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// (largest - smallest) / median; 0 of fewer than two.
+/// Returns (largest - smallest) / median; 0 of fewer than two.
 pub fn spread(values: &[f64]) -> f64 {
     let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(l, h), &v| (l.min(v), h.max(v)));
     let middle = median(values);
     if values.len() < 2 || middle <= 0.0 { 0.0 } else { (high - low) / middle }
 }
 
-/// The value that a share `q` of the samples does not exceed.
+/// Returns the value that a share `q` of the samples does not exceed.
 pub fn quantile(sorted: &[(u64, u64)], q: f64) -> u64 {
     let total: u64 = sorted.iter().map(|&(_, n)| n).sum();
     let wanted = ((total as f64 * q).ceil() as u64).max(1);
@@ -157,7 +157,7 @@ pub fn join(mut samples: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 }
 
 impl CellResult {
-    /// From the outcomes of a cell's repeats.
+    /// Makes a result of the outcomes of a cell's repeats.
     pub fn from_runs(outcomes: &[crate::runner::CellOutcome]) -> CellResult {
         let runs: Vec<f64> = outcomes.iter().map(|o| o.rate).collect();
         let latencies = join(outcomes.iter().flat_map(|o| o.latencies.iter().copied()).collect());

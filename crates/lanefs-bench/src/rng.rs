@@ -7,26 +7,26 @@ use lanefs_sync::random;
 pub struct Rng(random::Rng);
 
 impl Rng {
-    /// A generator with this seed.
+    /// Makes a generator with this seed.
     pub fn new(seed: u64) -> Rng {
         Rng(random::Rng::at(random::spread(seed).wrapping_add(0x1234_5678_9abc_def1)))
     }
-    /// The next 64 bits.
+    /// Draws the next 64 bits.
     #[inline]
     pub fn draw(&mut self) -> u64 {
         self.0.bits()
     }
-    /// A number below `n` (at least 1).
+    /// Draws a number below `n` (at least 1).
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
     }
-    /// Uniform in (0, 1].
+    /// Draws a number uniformly in (0, 1].
     pub fn unit(&mut self) -> f64 {
         ((self.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
-    /// Gamma distributed with shape 1.5 and this mean: filebench's default for file and append
-    /// sizes.
+    /// Draws a number, gamma distributed with shape 1.5 and this mean: filebench's default for file
+    /// and append sizes.
     pub fn gamma(&mut self, mean: f64) -> f64 {
         let exponential = -self.unit().ln();
         let normal = (-2.0 * self.unit().ln()).sqrt() * (2.0 * std::f64::consts::PI * self.unit()).cos();

@@ -2,7 +2,7 @@
 
 use crate::error::{Failure, Res};
 
-/// A rate for people: `1.95 M`, `40.1 k`.
+/// Formats a rate for people: `1.95 M`, `40.1 k`.
 pub fn human(rate: f64) -> String {
     match rate {
         r if r >= 1e9 => format!("{:.2} G", r / 1e9),
@@ -12,7 +12,7 @@ pub fn human(rate: f64) -> String {
     }
 }
 
-/// A span for people.
+/// Formats a span for people.
 pub fn span(ns: u64) -> String {
     match ns {
         n if n >= 1_000_000_000 => format!("{:.2} s", n as f64 / 1e9),
@@ -22,7 +22,7 @@ pub fn span(ns: u64) -> String {
     }
 }
 
-/// A ratio for people.
+/// Formats a ratio for people.
 pub fn times(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}x"),

@@ -32,6 +32,7 @@ pub struct AblateArgs {
     pub json: Option<PathBuf>,
 }
 
+/// Returns the variants that are named, and the usual one.
 fn chosen(names: &[String]) -> Res<Vec<&'static Variant>> {
     let known = |n: &&String| !VARIANTS.iter().any(|v| v.name == n.as_str());
     if let Some(unknown) = names.iter().find(known) {
@@ -46,7 +47,7 @@ fn chosen(names: &[String]) -> Res<Vec<&'static Variant>> {
         .collect())
 }
 
-/// Runs it and answers the exit status.
+/// Runs it and returns the exit status.
 pub(super) fn run(args: &AblateArgs) -> Res<i32> {
     args.cells.check()?;
     let workloads = select(&args.cells.workloads)?;

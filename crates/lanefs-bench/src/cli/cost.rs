@@ -42,10 +42,10 @@ pub struct CostArgs {
     pub tolerance: f64,
 }
 
-/// The part of what a count may be worse by from which it is told of.
+/// The part of what a count may be worse by from which there is a warning.
 const NEAR: f64 = 0.6;
 
-/// Runs it and answers the exit status. `front` is what this program is given before a command.
+/// Runs it and returns the exit status. `front`: the arguments of this program before a command.
 pub fn run(args: &CostArgs, front: &[&str]) -> Res<i32> {
     args.cells.check()?;
     let workloads = select(&args.cells.workloads)?;
@@ -67,8 +67,8 @@ pub fn run(args: &CostArgs, front: &[&str]) -> Res<i32> {
     for path in &args.transfers {
         let counted = transfers(path)?;
         for r in &mut file.results {
-            let told = counted.iter().find(|c| c.0 == r.workload).map(|c| c.1);
-            r.transfers = r.transfers.into_iter().chain(told).reduce(f64::min);
+            let known = counted.iter().find(|c| c.0 == r.workload).map(|c| c.1);
+            r.transfers = r.transfers.into_iter().chain(known).reduce(f64::min);
         }
     }
     say("")?;
@@ -86,15 +86,15 @@ pub fn run(args: &CostArgs, front: &[&str]) -> Res<i32> {
     ))?;
     for r in &file.results {
         let (device, writes, flushes) = r.traffic.unwrap_or_default();
-        let told = |n: Option<f64>, digits: usize| n.map_or("-".to_string(), |n| format!("{n:.digits$}"));
+        let shown = |n: Option<f64>, digits: usize| n.map_or("-".to_string(), |n| format!("{n:.digits$}"));
         say(format_args!(
             "{:<16} {:>7} {:>12} {:>12} {device:>14.1} {writes:>10.4} {flushes:>10.4} {:>13} {:>10}",
             r.workload,
             r.workers,
-            told(r.allocated.map(|a| a.0), 3),
-            told(r.allocated.map(|a| a.1), 1),
-            told(r.instructions, 0),
-            told(r.transfers, 2)
+            shown(r.allocated.map(|a| a.0), 3),
+            shown(r.allocated.map(|a| a.1), 1),
+            shown(r.instructions, 0),
+            shown(r.transfers, 2)
         ))?;
     }
     if let Some(path) = &args.json {
@@ -117,8 +117,9 @@ pub fn run(args: &CostArgs, front: &[&str]) -> Res<i32> {
     Ok(code)
 }
 
-/// Which counts are worse than they were, and which have used up most of what they may be worse by:
-/// those fail elsewhere by a little noise, and want to be brought down or kept anew.
+/// Returns the counts that are worse than they were, and those that have used up most of what they
+/// may be worse by: these fail elsewhere by a little noise, and want to be brought down or kept
+/// anew.
 fn compare(
     now: &[CellResult],
     earlier: &[CellResult],
@@ -144,12 +145,12 @@ fn compare(
         };
         for ((what, is, noise, tolerance), (_, was, ..)) in counts(new).into_iter().zip(counts(old)) {
             let (Some(is), Some(was)) = (is, was) else { continue };
-            let told = || format!("{} x{}: {what} {was:.3} -> {is:.3}", new.workload, new.workers);
+            let line = || format!("{} x{}: {what} {was:.3} -> {is:.3}", new.workload, new.workers);
             let allowed = was * tolerance / 100.0 + noise;
             if is > was + allowed {
-                complaints.push(told());
+                complaints.push(line());
             } else if is > was + allowed * NEAR {
-                warnings.push(told());
+                warnings.push(line());
             }
         }
     }

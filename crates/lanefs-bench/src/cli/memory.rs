@@ -1,9 +1,9 @@
-//! `lanefs-bench memory`: what a cached empty file and a small directory take of this process's
-//! memory.
+//! `lanefs-bench memory`: the memory that a cached empty file and a small directory take in this
+//! process.
 //!
 //! Counted is what the allocator gives out while they are made, in a volume whose own threads are
 //! off: the cell, the entry, their share of the directory's leaves and of the cell table, all of
-//! them pieces of at most 1 KiB, and told apart from these the buffers that hold the records in the
+//! them pieces of at most 1 KiB, and apart from these the buffers that hold the records in the
 //! log, which go with the next commit. What the store keeps of inodes and blocks once they are
 //! written is a cache with a budget of its own, and not in it.
 
@@ -29,21 +29,22 @@ pub struct MemoryArgs {
     pub json: Option<PathBuf>,
 }
 
+/// Returns the memory that is allocated.
 fn now() -> Res<Live> {
     live().ok_or_else(|| Failure::new("only lanefs-bench counts memory, not `lanefs bench`"))
 }
 
-/// Bytes for each of `n` that came between: in pieces, and in all.
+/// Returns the bytes for each of `n` that came between: in pieces, and in all.
 fn each(before: Live, after: Live, n: usize) -> (f64, f64) {
     let each = |before: i64, after: i64| (after - before) as f64 / n as f64;
     (each(before.pieces, after.pieces), each(before.all, after.all))
 }
 
-/// Runs it and answers the exit status.
+/// Runs it and returns the exit status.
 pub(super) fn run(args: &MemoryArgs) -> Res<i32> {
     let n = args.files.max(1000);
     let dirs = (n / args.entries.max(1)).max(1);
-    // Room for all of it, so that nothing is let go of.
+    // Memory for all of it, so that nothing is let go of.
     let bytes = (n as u64 * 5 * 4096).next_multiple_of(1 << 20).max(256 << 20);
     let memory = Memory { lanes: args.lanes, cache: 8 << 30, background: false, ..Memory::new(bytes) };
     let OpenTarget::Volume(target) = TargetSpec::Memory(memory).open(false)? else {

@@ -26,7 +26,7 @@ pub struct Args {
     pub front: &'static [&'static str],
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run workloads on one or more targets.
@@ -49,7 +49,7 @@ pub enum Command {
     List,
 }
 
-/// Does what was asked and answers the exit status.
+/// Does what was asked and returns the exit status.
 pub fn run(args: Args) -> Res<i32> {
     crate::interrupt::install();
     let front = args.front;

@@ -1,5 +1,5 @@
 //! Instructions of an operation, counted by valgrind, and the transfers of cache lines that the
-//! coherence model told.
+//! coherence model found.
 
 use crate::error::{Context, Failure, Res};
 use crate::registry::select;
@@ -40,7 +40,7 @@ pub(super) fn count(args: &CountArgs) -> Res<i32> {
     Ok(0)
 }
 
-/// Instructions of one operation. `front` is what this program is given before `count`.
+/// Counts the instructions of one operation. `front`: the arguments of this program before `count`.
 pub(super) fn instructions(workload: &str, ops: u64, front: &[&str]) -> Res<f64> {
     let out = std::env::temp_dir().join(format!("lanefs-callgrind-{}.out", std::process::id()));
     let mut place = std::ffi::OsString::from("--callgrind-out-file=");
@@ -67,7 +67,7 @@ pub(super) fn instructions(workload: &str, ops: u64, front: &[&str]) -> Res<f64>
     }
 }
 
-/// The sum in callgrind's file.
+/// Returns the sum in callgrind's file.
 fn total(text: &str) -> Option<u64> {
     text.lines()
         .rev()
@@ -77,22 +77,22 @@ fn total(text: &str) -> Option<u64> {
         .ok()
 }
 
-/// Each workload's transfers of cache lines for one unit, at the largest number of lanes in a file
-/// of `cargo xtask coherence`.
+/// Returns each workload's transfers of cache lines for one unit, at the largest number of lanes in
+/// a file of `cargo xtask coherence`.
 pub(super) fn transfers(path: &Path) -> Res<Vec<(String, f64)>> {
     let text = std::fs::read(path).at(path.display())?;
     let json: serde_json::Value = serde_json::from_slice(&text).at(path.display())?;
     let curves = json["curves"].as_array().into_iter().flatten();
-    let told: Vec<(String, f64)> = curves
+    let found: Vec<(String, f64)> = curves
         .filter_map(|c| {
             let most = c["points"].as_array()?.iter().max_by_key(|p| p["lanes"].as_u64())?;
             Some((c["workload"].as_str()?.to_string(), most["transfers"].as_f64()?))
         })
         .collect();
-    if told.is_empty() {
+    if found.is_empty() {
         return Err(Failure::new(format!("{} tells no transfers", path.display())));
     }
-    Ok(told)
+    Ok(found)
 }
 
 #[cfg(test)]

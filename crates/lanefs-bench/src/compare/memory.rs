@@ -1,4 +1,4 @@
-//! Whether the peers' devices fit into memory: they are written in full before anything is
+//! A check that the peers' devices fit into memory: they are written in full before anything is
 //! measured.
 
 use crate::error::{Context, Failure, Res};
@@ -7,7 +7,7 @@ const MIB: u64 = 1 << 20;
 /// Below this no peer can be made.
 const LEAST: u64 = 128 * MIB;
 
-/// Bytes that can be had without swapping.
+/// Returns the bytes that can be had without swapping.
 pub fn available() -> Res<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").at("/proc/meminfo")?;
     parse(&text).ok_or_else(|| Failure::new("/proc/meminfo does not tell what memory is available"))
@@ -21,12 +21,12 @@ fn parse(text: &str) -> Option<u64> {
 /// Refuses `devices` devices of `size` that would take more than three quarters of what is
 /// available: the rest is for caches and workloads.
 pub fn check(devices: u64, size: u64, available: u64) -> Res<()> {
-    let room = available / 4 * 3;
-    if devices.saturating_mul(size) <= room {
+    let most = available / 4 * 3;
+    if devices.saturating_mul(size) <= most {
         return Ok(());
     }
     // In steps that are easy to type.
-    let fits = room / devices.max(1);
+    let fits = most / devices.max(1);
     let fits = if fits >= 1024 * MIB { fits / (256 * MIB) * 256 * MIB } else { fits / (64 * MIB) * 64 * MIB };
     let what = format!(
         "{devices} devices of {} MiB do not fit into memory, of which {} MiB are available",

@@ -21,7 +21,7 @@ use crate::target::{Named, OpenTarget, TargetSpec};
 use crate::units::parse_size;
 use std::path::PathBuf;
 
-/// What the peers' devices are made of.
+/// The material of the peers' devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Medium {
     /// Images in memory.
@@ -65,7 +65,7 @@ pub struct CompareArgs {
     pub json: Option<PathBuf>,
 }
 
-/// Does it all and answers the exit status.
+/// Does it all and returns the exit status.
 pub fn run(args: &CompareArgs) -> Res<i32> {
     args.cells.check()?;
     let workloads = select(&args.cells.workloads)?;
@@ -94,6 +94,7 @@ pub fn run(args: &CompareArgs) -> Res<i32> {
     }
 }
 
+/// Makes the place for the peers.
 fn ground(args: &CompareArgs, mounts: bool, undo: &mut Undo) -> Res<Ground> {
     let on_disk = args.medium == Medium::Disk;
     let parent = if on_disk { args.images.clone() } else { std::env::temp_dir() };
@@ -118,15 +119,18 @@ fn ground(args: &CompareArgs, mounts: bool, undo: &mut Undo) -> Res<Ground> {
     Ok(Ground { base, on_disk, size, lanefs, direct: args.cells.direct, written: !on_disk && !args.fresh })
 }
 
+/// Returns the path of the `lanefs` command.
 fn lanefs_command(args: &CompareArgs) -> PathBuf {
     let beside = || Some(std::env::current_exe().ok()?.parent()?.join("lanefs"));
     args.lanefs.clone().or_else(beside).unwrap_or_else(|| "lanefs".into())
 }
 
+/// Formats the size of a tmpfs as a mount option.
 fn c_size(bytes: u64) -> Res<std::ffi::CString> {
     std::ffi::CString::new(format!("size={bytes}")).at("a mount option")
 }
 
+/// Makes the peers, runs the cells and prints the table.
 fn compare(args: &CompareArgs, workloads: &[&Entry], peers: &[Peer], undo: &mut Undo) -> Res<i32> {
     if args.medium == Medium::Mem {
         let bytes = parse_size(&args.size)?;

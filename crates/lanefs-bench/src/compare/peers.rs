@@ -18,8 +18,8 @@ pub enum Peer {
     Kernel {
         /// Its name.
         name: &'static str,
-        /// What makes it, with the options that make it quiet and complete (no lazy initialisation
-        /// behind one's back).
+        /// The command that makes it, with the options that make it quiet and complete (no lazy
+        /// initialisation behind one's back).
         mkfs: &'static [&'static str],
     },
     /// A LaneFS volume in this process.
@@ -46,22 +46,22 @@ const PEERS: &[(&str, Peer)] = &[
 ];
 
 impl Peer {
-    /// The peer of this name.
+    /// Returns the peer of this name.
     pub fn parse(name: &str) -> Res<Peer> {
         PEERS.iter().find(|(n, _)| *n == name).map(|&(_, peer)| peer).ok_or_else(|| {
             let names: Vec<&str> = PEERS.iter().map(|(n, _)| *n).collect();
             Failure::new(format!("no peer `{name}`; there are {}", names.join(", ")))
         })
     }
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &'static str {
         PEERS.iter().find(|(_, p)| p == self).map_or("?", |(n, _)| n)
     }
-    /// Whether it has a device.
+    /// Returns whether it has a device.
     pub fn has_device(&self) -> bool {
         !matches!(self, Peer::Tmpfs)
     }
-    /// Why it cannot be had here; `lanefs` is the command.
+    /// Returns why it cannot be had here; `lanefs` is the command.
     pub fn missing(&self, lanefs: &Path) -> Option<String> {
         match self {
             Peer::Kernel { name, .. } if !kernel_has(name) => Some(format!("{name}: this kernel has none")),
@@ -75,29 +75,29 @@ impl Peer {
             _ => None,
         }
     }
-    /// Whether it has to be mounted, which takes root.
+    /// Returns whether it has to be mounted, which takes root.
     pub fn mounts(&self) -> bool {
         !matches!(self, Peer::Lanefs)
     }
 }
 
-/// Where peers are made.
+/// The place where peers are made.
 pub struct Ground {
     /// A directory of this run's own, on the medium.
     pub base: PathBuf,
-    /// Images are on a disk, not in memory.
+    /// Whether images are on a disk, not in memory.
     pub on_disk: bool,
     /// Bytes of each peer's device.
     pub size: u64,
     /// The `lanefs` command.
     pub lanefs: PathBuf,
-    /// Devices in memory are written once before they are used.
+    /// Whether devices in memory are written once before they are used.
     pub written: bool,
-    /// Data files are opened with O_DIRECT.
+    /// Whether data files are opened with O_DIRECT.
     pub direct: bool,
 }
 
-/// Why a peer is not there: not an error, but worth saying.
+/// The reason why a peer is not there: not an error, but worth a line.
 pub struct Skipped(pub String);
 
 /// Runs a command; its words on standard error become the failure's.
@@ -128,7 +128,7 @@ fn installed(program: &str) -> bool {
 }
 
 impl Ground {
-    /// Makes a peer and opens it, or says why it cannot be had here.
+    /// Makes a peer and opens it, or returns why it cannot be had here.
     pub fn make(&self, peer: Peer, undo: &mut Undo) -> Res<Result<Named, Skipped>> {
         let name = peer.name();
         if let Some(why) = peer.missing(&self.lanefs) {
@@ -178,10 +178,12 @@ impl Ground {
         Ok(Ok(Named { name: name.to_string(), target: made, without: Vec::new() }))
     }
 
+    /// Opens a mounted peer.
     fn open_dir(&self, dir: &Path) -> Res<OpenTarget> {
         Ok(OpenTarget::Dir(DirTarget::new(dir, self.direct)?))
     }
 
+    /// Makes a directory to mount a peer at.
     fn mount_point(&self, name: &str, undo: &mut Undo) -> Res<PathBuf> {
         let dir = self.base.join(name);
         undo.make_dir(&dir)?;
@@ -199,7 +201,7 @@ impl Ground {
             .at(format!("giving {} its memory (with --fresh it is not asked for)", image.display()))
     }
 
-    /// An empty image file of the peers' common size.
+    /// Makes an empty image file of the peers' common size.
     fn image(&self, name: &str, undo: &mut Undo) -> Res<PathBuf> {
         let path = self.base.join(format!("{name}.img"));
         undo.file(&path)?;
@@ -208,6 +210,7 @@ impl Ground {
         Ok(path)
     }
 
+    /// Makes an image with a LaneFS volume.
     fn lanefs_image(&self, name: &str, undo: &mut Undo) -> Res<PathBuf> {
         let image = self.base.join(format!("{name}.img"));
         undo.file(&image)?;
@@ -217,8 +220,8 @@ impl Ground {
         Ok(image)
     }
 
-    /// A loop device over a disk file would otherwise cache a second time what the file system
-    /// above it caches.
+    /// Turns the cache of an image's loop device off: over a disk file it would cache a second time
+    /// what the file system above it caches.
     fn loop_without_cache(&self, image: &str) {
         let Ok(out) = Command::new("losetup").args(["-n", "-O", "NAME", "-j", image]).output() else {
             return;

@@ -28,8 +28,8 @@ pub struct Undo {
     steps: Vec<Step>,
 }
 
-/// The place for this user's records. Without a directory of the user's own for such things it is
-/// one that all may write to, so the name is the user's.
+/// Returns the place for this user's records. Without a directory of the user's own for such things
+/// it is one that all may write to, so the name is the user's.
 fn place(runtime: Option<PathBuf>, uid: u32) -> PathBuf {
     match runtime.filter(|p| p.is_dir()) {
         Some(base) => base.join("lanefs-bench"),
@@ -38,7 +38,7 @@ fn place(runtime: Option<PathBuf>, uid: u32) -> PathBuf {
     }
 }
 
-/// Where records are kept: this user's, nobody else can write there.
+/// Returns the directory of this user's records, where nobody else can write.
 fn records() -> Res<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let dir = place(runtime, rustix::process::geteuid().as_raw());
@@ -56,7 +56,7 @@ fn records() -> Res<PathBuf> {
 }
 
 impl Undo {
-    /// An empty list. Undoes first what earlier runs left that are no longer alive.
+    /// Makes an empty list. Undoes first what earlier runs left that are no longer alive.
     pub fn new() -> Res<Undo> {
         let dir = records()?;
         sweep(&dir);
@@ -64,18 +64,19 @@ impl Undo {
         Ok(Undo { record, steps: Vec::new() })
     }
 
+    /// Records a step.
     fn note(&mut self, step: Step) -> Res<()> {
         self.steps.push(step);
         let text = serde_json::to_vec(&self.steps).at("encoding the undo list")?;
         std::fs::write(&self.record, text).at(self.record.display())
     }
 
-    /// Something will be mounted on `path`.
+    /// Takes note that something will be mounted on `path`.
     pub fn mount(&mut self, path: &Path) -> Res<()> {
         self.note(Step::Unmount(path.to_path_buf()))
     }
 
-    /// The file `path` will be made.
+    /// Takes note that the file `path` will be made.
     pub fn file(&mut self, path: &Path) -> Res<()> {
         self.note(Step::RemoveFile(path.to_path_buf()))
     }
@@ -86,7 +87,7 @@ impl Undo {
         std::fs::DirBuilder::new().mode(0o755).create(path).at(format!("mkdir {}", path.display()))
     }
 
-    /// Undoes everything now; says what did not work.
+    /// Undoes everything now; returns what did not work.
     pub fn all(&mut self) -> Vec<String> {
         let mut complaints = Vec::new();
         while let Some(step) = self.steps.pop() {
@@ -107,12 +108,14 @@ impl Drop for Undo {
     }
 }
 
+/// Returns whether something is mounted on a path.
 fn is_mounted(path: &Path) -> bool {
     let wanted = path.to_string_lossy().replace(' ', "\\040");
     std::fs::read_to_string("/proc/mounts")
         .is_ok_and(|text| text.lines().any(|l| l.split(' ').nth(1) == Some(wanted.as_str())))
 }
 
+/// Undoes a step.
 fn perform(step: &Step) -> Result<(), String> {
     let gone = |e: std::io::Error, what: &Path| match e.kind() {
         std::io::ErrorKind::NotFound => Ok(()),

@@ -14,11 +14,11 @@ use crate::target::{Named, OpenTarget};
 use crate::workload::Params;
 use std::path::{Path, PathBuf};
 
-/// What all workers of a sustained run have in stock: as many files as fit into 4 GiB of
+/// The files that all workers of a sustained run have in stock: as many as fit into 4 GiB of
 /// every file system as it is made by default.
 const SUSTAINED_STOCK: u64 = 200_000;
 
-/// How cells are run: shared by `run` and `compare`.
+/// The choice of cells and their parameters, shared by `run` and `compare`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Cells {
     /// Workloads: names, `all` (FxMark's nineteen), `more`, `papers`, `external` (db_bench),
@@ -82,7 +82,7 @@ impl Cells {
         Ok(())
     }
 
-    /// The plan for this many workers.
+    /// Makes the plan for this many workers.
     pub fn plan(&self, workers: usize, processes: bool) -> Plan {
         let warmup = if self.sustained { 0.0 } else { (self.seconds / 5.0).min(1.0) };
         let stock = self.sustained.then(|| self.stock.unwrap_or(SUSTAINED_STOCK / workers.max(1) as u64));
@@ -137,10 +137,10 @@ pub fn matrix(
                     progress.step();
                 }
             }
-            let mut told = Ok(());
+            let mut printed = Ok(());
             for (at, target) in targets.iter().enumerate() {
                 if let Some(message) = broken[at].take() {
-                    told = told.and(progress.line(&format!(
+                    printed = printed.and(progress.line(&format!(
                         "{:<16} {:<14} {workers:>7} failed: {message}",
                         entry.info.name, target.name
                     )));
@@ -161,18 +161,18 @@ pub fn matrix(
                     ..CellResult::from_runs(&outcomes[at])
                 };
                 result.sustained_ops_per_s = cells.sustained.then_some(result.ops_per_s);
-                told = told.and(progress.row(&result));
+                printed = printed.and(progress.row(&result));
                 file.results.push(result);
             }
             // What is known is kept, also when nobody reads of it any more.
             finished(file)?;
-            told?;
+            printed?;
         }
     }
     Ok(())
 }
 
-/// Runs the matrix, keeps what is finished in a file, and answers the exit status.
+/// Runs the matrix, keeps what is finished in a file, and returns the exit status.
 pub fn matrix_to(
     cells: &Cells,
     workloads: &[&Entry],
@@ -202,12 +202,12 @@ pub fn write_json(path: &Path, file: &ResultsFile) -> Res<()> {
     std::fs::rename(&beside, path).at(path.display())
 }
 
-/// The command as it was given.
+/// Returns the command as it was given.
 pub fn command_line() -> String {
     std::env::args().collect::<Vec<_>>().join(" ")
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub fn now() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }

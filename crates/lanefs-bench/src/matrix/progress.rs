@@ -12,7 +12,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For this many runs.
+    /// Makes a table for this many runs.
     pub fn new(runs: usize) -> Progress {
         let bar = ProgressBar::new(runs as u64);
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}  left {eta}") {
@@ -22,7 +22,7 @@ impl Progress {
         Progress { bar, terminal }
     }
 
-    /// A line above the bar.
+    /// Prints a line above the bar.
     pub fn line(&self, text: &str) -> Res<()> {
         // Without a terminal indicatif would swallow it.
         if self.terminal {
@@ -33,7 +33,7 @@ impl Progress {
         }
     }
 
-    /// The table's head.
+    /// Prints the table's head.
     pub fn head(&self) -> Res<()> {
         self.line(&format!(
             "{:<16} {:<14} {:>7} {:>10} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10}",
@@ -50,7 +50,7 @@ impl Progress {
         ))
     }
 
-    /// A finished cell.
+    /// Prints a finished cell.
     pub fn row(&self, r: &CellResult) -> Res<()> {
         self.line(&format!(
             "{:<16} {:<14} {:>7} {:>10} {:>6.1}% {:>10} {:>10} {:>10} {:>10} {:>10}",
@@ -67,13 +67,13 @@ impl Progress {
         ))
     }
 
-    /// What runs now.
+    /// Shows what runs now.
     pub fn now(&self, text: &str) {
         self.bar.set_message(text.to_string());
         self.bar.tick();
     }
 
-    /// One run is done.
+    /// Counts a run that is done.
     pub fn step(&self) {
         self.bar.inc(1);
     }

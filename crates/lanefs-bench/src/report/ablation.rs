@@ -1,4 +1,4 @@
-//! What each technique is worth: for each workload the rate of every variant, as a share of LaneFS
+//! The worth of each technique: for each workload the rate of every variant, as a share of LaneFS
 //! as usual.
 
 use super::svg::{Anchor, Svg, escape};
@@ -9,7 +9,7 @@ use crate::results::{CellResult, ResultsFile};
 use crate::units::human;
 use std::fmt::Write;
 
-/// The section; nothing if the file is not one of `ablate`.
+/// Makes the section; nothing if the file is not one of `ablate`.
 pub fn section(file: &ResultsFile) -> String {
     if !file.ablation {
         return String::new();

@@ -137,7 +137,7 @@ fn overview(cells: &[&CellResult], targets: &[&str], names: &[&str]) -> String {
     out + "</tr></tfoot></table></div>"
 }
 
-/// How good a ratio is, as a class.
+/// Returns the class of a ratio, by how good it is.
 fn heat(ratio: f64) -> &'static str {
     match ratio {
         r if r < 0.9 => "h0",

@@ -8,7 +8,7 @@ use crate::units::span;
 /// Bins in a decade.
 const BINS: f64 = 12.0;
 
-/// Ridges for one number of workers.
+/// Draws ridges for one number of workers.
 pub fn ridges(cells: &[Coloured<'_>]) -> Option<String> {
     const ROW: f64 = 30.0;
     const LEFT: f64 = 84.0;
@@ -56,6 +56,7 @@ pub fn ridges(cells: &[Coloured<'_>]) -> Option<String> {
     Some(svg.finish("latency distributions"))
 }
 
+/// Formats a power of ten of nanoseconds.
 fn decade_name(decade: i32) -> String {
     let digits = ["1", "10", "100"][decade.rem_euclid(3) as usize];
     let unit = match decade.div_euclid(3) {

@@ -7,13 +7,14 @@ use crate::units::human;
 /// A cell and the colour of its target.
 pub type Coloured<'a> = (usize, &'a CellResult);
 
+/// Returns the smallest and the largest rate of a cell's repeats.
 fn bounds(r: &CellResult) -> (f64, f64) {
     let low = r.runs.iter().copied().fold(r.ops_per_s, f64::min);
     let high = r.runs.iter().copied().fold(r.ops_per_s, f64::max);
     (low, high)
 }
 
-/// A mark of an axis: no more digits than it has.
+/// Formats a mark of an axis: no more digits than it has.
 fn axis(v: f64) -> String {
     let text = human(v);
     match text.split_once(' ') {
@@ -24,7 +25,7 @@ fn axis(v: f64) -> String {
     }
 }
 
-/// Bars for one number of workers, one below the other; a whisker spans the repeats.
+/// Draws bars for one number of workers, one below the other; a whisker spans the repeats.
 pub fn bars(cells: &[Coloured<'_>]) -> String {
     const ROW: f64 = 21.0;
     const LEFT: f64 = 84.0;
@@ -51,7 +52,7 @@ pub fn bars(cells: &[Coloured<'_>]) -> String {
     svg.finish("rates by file system")
 }
 
-/// Curves over the number of workers, one for each target; needs at least two numbers.
+/// Draws curves over the number of workers, one for each target; needs at least two numbers.
 pub fn curves(cells: &[Coloured<'_>]) -> Option<String> {
     const LEFT: f64 = 52.0;
     const RIGHT: f64 = 346.0;

@@ -10,7 +10,7 @@ pub struct Svg {
     body: String,
 }
 
-/// Text as it may stand in HTML and SVG, attributes included.
+/// Escapes text so that it may stand in HTML and SVG, attributes included.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -27,7 +27,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// How text is placed at its point.
+/// The place of text at its point.
 #[derive(Clone, Copy)]
 pub enum Anchor {
     /// Begins there.
@@ -39,12 +39,12 @@ pub enum Anchor {
 }
 
 impl Svg {
-    /// An empty drawing.
+    /// Makes an empty drawing.
     pub fn new(width: f64, height: f64) -> Svg {
         Svg { width, height, body: String::new() }
     }
 
-    /// A straight line with a class.
+    /// Draws a straight line with a class.
     pub fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), class: &str) {
         let _ = write!(
             self.body,
@@ -52,7 +52,7 @@ impl Svg {
         );
     }
 
-    /// A filled rectangle in colour `colour` (an index), with a title.
+    /// Draws a filled rectangle in colour `colour` (an index), with a title.
     pub fn bar(&mut self, x: f64, y: f64, w: f64, h: f64, colour: usize, title: &str) {
         let title = escape(title);
         let _ = write!(
@@ -63,12 +63,12 @@ impl Svg {
         );
     }
 
-    /// A path through points in colour `colour`.
+    /// Draws a path through points in colour `colour`.
     pub fn curve(&mut self, points: &[(f64, f64)], colour: usize) {
         let _ = write!(self.body, r#"<path d="{}" class="s{}"/>"#, path(points), colour % 8);
     }
 
-    /// The area under points, down to `base`.
+    /// Draws the area under points, down to `base`.
     pub fn area(&mut self, points: &[(f64, f64)], base: f64, colour: usize) {
         let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
         let mut all = vec![(first.0, base)];
@@ -77,7 +77,7 @@ impl Svg {
         let _ = write!(self.body, r#"<path d="{}Z" class="a{}"/>"#, path(&all), colour % 8);
     }
 
-    /// A dot with a title.
+    /// Draws a dot with a title.
     pub fn dot(&mut self, (x, y): (f64, f64), colour: usize, title: &str) {
         let title = escape(title);
         let _ = write!(
@@ -87,7 +87,7 @@ impl Svg {
         );
     }
 
-    /// Text.
+    /// Draws text.
     pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, class: &str, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -101,7 +101,7 @@ impl Svg {
         );
     }
 
-    /// The whole element; `label` says what it shows to those who can't see it.
+    /// Returns the whole element; `label` describes it to those who can't see it.
     pub fn finish(self, label: &str) -> String {
         format!(
             r#"<svg viewBox="0 0 {:.0} {:.0}" role="img" aria-label="{}">{}</svg>"#,
@@ -113,6 +113,7 @@ impl Svg {
     }
 }
 
+/// Formats the data of a path through points.
 fn path(points: &[(f64, f64)]) -> String {
     let mut d = String::new();
     for (i, (x, y)) in points.iter().enumerate() {
@@ -121,7 +122,8 @@ fn path(points: &[(f64, f64)]) -> String {
     d
 }
 
-/// A number not below `value` that reads well, and the step of three or four marks up to it.
+/// Returns a number not below `value` that reads well, and the step of three or four marks up to
+/// it.
 pub fn nice(value: f64) -> (f64, f64) {
     if !value.is_finite() || value <= 0.0 {
         return (1.0, 0.5);

@@ -26,6 +26,7 @@ pub fn run<T: Target, W: Workload<T>>(target: &mut T, plan: &Plan) -> Res<CellOu
     Ok(outcome)
 }
 
+/// Runs the cell in the place that was opened.
 fn within<T: Target, W: Workload<T>>(target: &T, plan: &Plan) -> Res<CellOutcome> {
     let cx = Cx { target, workers: plan.workers, params: &plan.params };
     W::shared(&cx)?;
@@ -45,7 +46,7 @@ fn within<T: Target, W: Workload<T>>(target: &T, plan: &Plan) -> Res<CellOutcome
     Ok(merge(&tallies))
 }
 
-/// A worker's life, from its own set-up to its end.
+/// Runs a worker, from its own set-up to its end.
 fn worker<T: Target, W: Workload<T>>(
     cx: &Cx<'_, T>,
     control: &Control,
@@ -64,14 +65,15 @@ fn worker<T: Target, W: Workload<T>>(
     result
 }
 
-/// The processors of each worker that is started.
+/// Returns the processors of each worker that is started.
 fn processors<T: Target, W: Workload<T>>(cx: &Cx<'_, T>) -> Vec<Vec<usize>> {
     let cpus = allowed();
     let theirs = (0..cx.workers).map(|id| cpus[id % cpus.len()]);
     if W::ALONE { vec![theirs.collect()] } else { theirs.map(|cpu| vec![cpu]).collect() }
 }
 
-/// The first failure that says something; a worker that was only told to stop comes last.
+/// Returns the first failure with a cause of its own; that of a worker that only had to stop comes
+/// last.
 fn first_failure(results: Vec<Res<Tally>>) -> Res<Vec<Tally>> {
     if interrupt::requested() {
         return Err(Failure::interrupted());
@@ -85,6 +87,7 @@ fn first_failure(results: Vec<Res<Tally>>) -> Res<Vec<Tally>> {
     }
 }
 
+/// Runs the workers as threads.
 fn threads<T: Target, W: Workload<T>>(
     cx: &Cx<'_, T>,
     control: &Control,
@@ -129,6 +132,7 @@ struct Child {
     pipe: std::io::PipeReader,
 }
 
+/// Runs the workers as processes.
 fn processes<T: Target, W: Workload<T>>(
     cx: &Cx<'_, T>,
     control: &Control,
@@ -182,6 +186,7 @@ fn processes<T: Target, W: Workload<T>>(
     first_failure(results)
 }
 
+/// Forks a worker.
 fn spawn<T: Target, W: Workload<T>>(
     cx: &Cx<'_, T>,
     control: &Control,

@@ -1,4 +1,5 @@
-//! How the workers of a cell start and stop together, across threads and processes.
+//! The meeting place of a cell's workers: they start and stop together, across threads and
+//! processes.
 //!
 //! Definitions. A *round* is a span in which all workers operate. A *meeting* is where all workers
 //! wait for each other between two rounds; the last to arrive is the *leader* of that meeting.
@@ -15,7 +16,7 @@
 use crate::clock::clock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What the next round is for.
+/// The next round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
     /// Not counted.
@@ -26,7 +27,7 @@ pub enum Round {
     End,
 }
 
-/// Somebody failed or the user asked for the end.
+/// The end of everything: somebody failed, or the user asked for it.
 #[derive(Debug)]
 pub struct Aborted;
 
@@ -44,22 +45,39 @@ pub struct Control {
     warm_ticks: u64,
     measured_ticks: u64,
     wall_ticks: u64,
+    /// 1 when everything is to end (rule 4). Stored by anybody, loaded by all. Relaxed: it carries
+    /// nothing but itself.
     abort: Line<AtomicU32>,
+    /// 1 when the round is over before its deadline (rule 3). Stored by a worker whose stock is
+    /// empty, and back to 0 by the leader; loaded by all. Relaxed: it carries nothing but itself,
+    /// and `generation` orders the leader's store before the next round.
     round_over: Line<AtomicU32>,
+    /// The number of meetings held. Stored by the leader (Release, which publishes the fields below
+    /// `arrived`); loaded by those who wait (Acquire, its partner).
     generation: Line<AtomicU32>,
+    /// The workers that have arrived at the meeting. Added to by all (AcqRel: the last to arrive
+    /// sees what everybody did before arriving); set to 0 by the leader (Relaxed: nobody adds
+    /// before it has seen the next `generation`).
     arrived: Line<AtomicU32>,
+    /// The kind of the round. This and the fields below follow rule 1: Relaxed.
     phase: AtomicU32,
+    /// The start of the round, in ticks; 0 before the first.
     start: AtomicU64,
+    /// The end of the round, in ticks.
     deadline: AtomicU64,
-    /// When the last worker ended the round.
+    /// When the last worker ended the round. Raised by all before they arrive: the leader's
+    /// increment of `arrived` acquires what theirs released.
     ended: AtomicU64,
+    /// Ticks of warm rounds so far.
     warm_done: AtomicU64,
+    /// Ticks of measured rounds so far.
     measured_done: AtomicU64,
+    /// The time of the first meeting.
     first_start: AtomicU64,
 }
 
 impl Control {
-    /// For this many workers and these spans in seconds.
+    /// Makes a place for this many workers, and rounds of these spans in seconds.
     pub fn new(workers: usize, warm: f64, measured: f64) -> Control {
         Control {
             workers: workers as u32,
@@ -83,11 +101,10 @@ impl Control {
 
     /// Ends everything.
     pub fn abort(&self) {
-        // Relaxed, here and below: the flag carries nothing but itself.
         self.abort.0.store(1, Ordering::Relaxed);
     }
 
-    /// Whether everything is to end.
+    /// Returns whether everything is to end.
     pub fn aborted(&self) -> bool {
         self.abort.0.load(Ordering::Relaxed) != 0
     }
@@ -99,7 +116,7 @@ impl Control {
         }
     }
 
-    /// Whether the round is over before its deadline.
+    /// Returns whether the round is over before its deadline.
     #[inline]
     pub fn round_over(&self) -> bool {
         (self.round_over.0.load(Ordering::Relaxed) | self.abort.0.load(Ordering::Relaxed)) != 0
@@ -110,11 +127,9 @@ impl Control {
         // Acquire: nobody can start a new generation before the caller arrived, so this is the
         // meeting's own.
         let generation = self.generation.0.load(Ordering::Acquire);
-        // AcqRel: the leader sees what everybody did before arriving.
         if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.workers {
             lead();
             self.arrived.0.store(0, Ordering::Relaxed);
-            // Release: publishes what `lead` wrote (rule 1).
             self.generation.0.store(generation.wrapping_add(1), Ordering::Release);
         } else {
             let mut turns = 0u32;
@@ -133,12 +148,10 @@ impl Control {
         Ok(())
     }
 
-    /// Waits for all workers and answers what comes next; returns at the start of the round.
-    /// `ended` is when the caller's last round ended.
+    /// Waits for all workers and returns the next round, at its start. `ended` is when the caller's
+    /// last round ended.
     pub fn meet(&self, ended: Option<u64>) -> Result<Round, Aborted> {
         if let Some(ticks) = ended {
-            // Relaxed: read by the leader, whose `arrived` increment reads from ours (release
-            // sequence).
             self.ended.fetch_max(ticks, Ordering::Relaxed);
         }
         self.gather(|| self.lead())?;
@@ -159,7 +172,7 @@ impl Control {
         Ok(round)
     }
 
-    /// What the leader does while all wait: accounts for the round that ended and plans the next.
+    /// Accounts for the round that ended and plans the next, while all wait for the leader.
     fn lead(&self) {
         let r = Ordering::Relaxed;
         let now = clock().now();

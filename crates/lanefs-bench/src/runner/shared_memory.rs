@@ -11,7 +11,7 @@ pub struct Shared<T: Sync> {
 }
 
 impl<T: Sync> Shared<T> {
-    /// Puts `value` there.
+    /// Puts `value` into such memory.
     pub fn new(value: T) -> Res<Shared<T>> {
         assert!(align_of::<T>() <= 4096, "a mapping is aligned to a page");
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choosing disturbs

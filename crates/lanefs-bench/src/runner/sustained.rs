@@ -1,4 +1,4 @@
-//! Sustained runs: what a file system does for as long as people use it.
+//! Sustained runs: a file system at work for as long as people use it.
 //!
 //! An ordinary round is short, and what the file system left for later it does while the stock is
 //! filled again, off the clock. Here a round is as long as a large stock lasts, and ends when
@@ -19,9 +19,9 @@ use crate::workload::{Cx, Workload};
 use hdrhistogram::Histogram;
 use std::sync::{Mutex, PoisonError};
 
-/// What the workers of a cell know together of the span that is measured.
+/// The span that is measured, as the workers of a cell know it together.
 pub struct Span {
-    /// Who works beside them.
+    /// Those who work beside them.
     pub helpers: Helpers,
     at: Mutex<At>,
 }
@@ -38,11 +38,12 @@ struct At {
 }
 
 impl Span {
-    /// A span that has not begun.
+    /// Makes a span that has not begun.
     pub fn new(helpers: Helpers) -> Span {
         Span { helpers, at: Mutex::default() }
     }
 
+    /// Calls `f` with the state locked.
     fn with<R>(&self, f: impl FnOnce(&mut At) -> R) -> R {
         f(&mut self.at.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -65,7 +66,7 @@ impl Span {
     }
 }
 
-/// What a worker did, by second.
+/// The units that a worker did, by second.
 struct Seconds {
     /// Measured seconds of earlier rounds, in ticks.
     before: u64,
@@ -73,6 +74,7 @@ struct Seconds {
 }
 
 impl Seconds {
+    /// Adds units that were done by so many ticks of the round.
     fn add(&mut self, ticks: u64, units: u64) {
         let second = clock().seconds(self.before + ticks) as usize;
         if self.units.len() <= second {
@@ -126,7 +128,7 @@ fn round<T: Target, W: Workload<T>>(
     }
 }
 
-/// A worker's life.
+/// Runs a worker of a sustained run.
 pub fn live<T: Target, W: Workload<T>>(
     cx: &Cx<'_, T>,
     control: &Control,

@@ -1,13 +1,13 @@
-//! What a worker counted, and what a cell made of it.
+//! The counts of a worker, and the outcome of a cell.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The longest latency told apart: ten minutes.
+/// The longest latency that is recorded as it is: ten minutes.
 const LONGEST: u64 = 600_000_000_000;
 
-/// An empty histogram of nanoseconds, two significant digits: small enough to stay out of the way
-/// of the caches.
+/// Makes an empty histogram of nanoseconds, two significant digits: small enough to stay out of the
+/// way of the caches.
 pub fn histogram() -> Histogram<u64> {
     // The bounds are constants that satisfy `new_with_bounds`; the other arm is only there not to
     // panic.
@@ -32,7 +32,8 @@ pub struct Tally {
     pub cpu_seconds: f64,
     /// Allocations of the worker's thread in them and their bytes.
     pub allocated: Option<(u64, u64)>,
-    /// Traffic of the device in them, whoever caused it: bytes, writes, flushes. Told by worker 0.
+    /// Traffic of the device in them, whoever caused it: bytes, writes, flushes. Counted by worker
+    /// 0.
     pub traffic: Option<(u64, u64, u64)>,
     /// Sampled latencies: nanoseconds and how often.
     pub latencies: Vec<(u64, u64)>,
@@ -42,7 +43,7 @@ pub struct Tally {
     pub per_second: Vec<u64>,
 }
 
-/// What one run of a cell came to.
+/// The outcome of one run of a cell.
 #[derive(Clone, Debug, Default)]
 pub struct CellOutcome {
     /// Units per second, all workers together.

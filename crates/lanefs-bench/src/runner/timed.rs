@@ -19,13 +19,15 @@ use hdrhistogram::Histogram;
 /// Nanoseconds from which on every operation is timed.
 const SLOW_NS: f64 = 2000.0;
 
-/// What one round came to.
+/// The counts of one round.
 struct Counts {
     ops: u64,
     units: u64,
+    /// The end of the round, in ticks.
     ended: u64,
 }
 
+/// Operates until the deadline, or until the stock is empty.
 #[inline(never)]
 fn round<T: Target, W: Workload<T>>(
     worker: &mut W,
@@ -67,8 +69,8 @@ fn round<T: Target, W: Workload<T>>(
     Ok(Counts { ops, units, ended })
 }
 
-/// Operations without a clock, a deadline or a sample: the function whose instructions
-/// `lanefs-bench cost --instructions` counts. Answers how many were done; fewer than asked when the
+/// Operates without a clock, a deadline or a sample: the function whose instructions
+/// `lanefs-bench cost --instructions` counts. Returns how many were done; fewer than asked when the
 /// stock is empty.
 #[inline(never)]
 fn counted_round<T: Target, W: Workload<T>>(worker: &mut W, target: &T, ops: u64) -> Op<u64> {
@@ -80,7 +82,7 @@ fn counted_round<T: Target, W: Workload<T>>(worker: &mut W, target: &T, ops: u64
     Ok(ops)
 }
 
-/// So many operations, after a quarter as many that nobody counts.
+/// Runs a worker for so many operations, after a quarter as many that nobody counts.
 pub fn counted<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, mut worker: W, ops: u64) -> Res<Tally> {
     let mut warm = 0;
     while warm < ops.div_ceil(4) {
@@ -119,13 +121,13 @@ pub(super) fn add_costs(
     }
 }
 
-/// Nanoseconds of processor time of this thread.
+/// Returns the processor time of this thread, in nanoseconds.
 pub(super) fn cpu_time() -> i64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     t.tv_sec * 1_000_000_000 + t.tv_nsec
 }
 
-/// A worker's life in an ordinary run.
+/// Runs a worker of an ordinary run, round after round.
 pub fn live<T: Target, W: Workload<T>>(
     cx: &Cx<'_, T>,
     control: &Control,

@@ -23,11 +23,13 @@ pub struct DirTarget {
 /// A file of a mounted file system.
 pub struct DirFile(OwnedFd);
 
-/// Makes the names of cell directories unique within the process.
+/// The number of cell directories made, which makes their names unique within the process. Added to
+/// by who enters a cell. Relaxed: only its value counts.
 static CELLS: AtomicU64 = AtomicU64::new(0);
 
 impl DirTarget {
-    /// The file system mounted at, or below, `path`; `direct` opens data files with O_DIRECT.
+    /// Makes the target of the file system mounted at, or below, `path`; `direct` opens data files
+    /// with O_DIRECT.
     pub fn new(path: &Path, direct: bool) -> Res<DirTarget> {
         if !path.is_dir() {
             return Err(Failure::new(format!("{} is not a directory", path.display())));
@@ -35,6 +37,7 @@ impl DirTarget {
         Ok(DirTarget { path: path.to_path_buf(), direct, cell: None, prefix: Name::new("") })
     }
 
+    /// Returns the cell's directory.
     fn at(&self) -> Op<&OwnedFd> {
         // Between `leave` and `enter` there is no directory: ESTALE, never a panic.
         self.cell.as_ref().map(|(_, fd)| fd).ok_or(crate::Errno(libc::ESTALE))

@@ -19,18 +19,18 @@ pub struct Memory {
     pub cache: u64,
     /// In which order names become durable.
     pub order: Order,
-    /// The volume's own threads run.
+    /// Whether the volume's own threads run.
     pub background: bool,
-    /// All of the device was written before, and it takes no discards.
+    /// Whether all of the device was written before, and takes no discards.
     pub written: bool,
-    /// How often all but file data lies on the device.
+    /// The number of copies of all but file data on the device.
     pub copies: u32,
     /// Techniques that are off.
     pub off: Off,
 }
 
 impl Memory {
-    /// A volume of this size, otherwise as usual.
+    /// Describes a volume of this size, otherwise as usual.
     pub fn new(bytes: u64) -> Memory {
         Memory {
             bytes,
@@ -85,7 +85,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// How such a volume is opened.
+    /// Returns the options that such a volume is opened with.
     pub fn options(&self) -> MountOptions {
         MountOptions {
             lanes: self.lanes,
@@ -98,6 +98,7 @@ impl Memory {
     }
 }
 
+/// Reads `yes` or `no`.
 fn yes(text: &str) -> Option<bool> {
     match text {
         "yes" => Some(true),

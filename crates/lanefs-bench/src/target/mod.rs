@@ -1,4 +1,5 @@
-//! What a workload runs on: a directory, by system calls, or a LaneFS volume in this process.
+//! The targets that workloads run on: a directory, by system calls, or a LaneFS volume in this
+//! process.
 //!
 //! Workloads are generic over [`Target`] and compiled once for each kind, so a timed loop calls the
 //! kernel or the library directly: no vtable, no boxing, no branch on the kind.
@@ -47,13 +48,13 @@ pub trait TargetFile: Sync {
     fn write(&self, buf: &[u8]) -> Op<usize>;
     /// Moves the cursor to the start.
     fn rewind(&self) -> Op<()>;
-    /// The size in bytes.
+    /// Returns the size in bytes.
     fn size(&self) -> Op<u64>;
-    /// ftruncate.
+    /// Sets the size (ftruncate).
     fn set_len(&self, size: u64) -> Op<()>;
-    /// fsync.
+    /// Makes data and attributes durable (fsync).
     fn sync(&self) -> Op<()>;
-    /// fdatasync.
+    /// Makes data durable (fdatasync).
     fn sync_data(&self) -> Op<()>;
 }
 
@@ -61,34 +62,35 @@ pub trait TargetFile: Sync {
 pub trait Target: Sync {
     /// An open file.
     type File: TargetFile;
-    /// What every path of the cell starts with (empty, or a directory and a slash).
+    /// Returns the beginning of every path of the cell (empty, or a directory and a slash).
     fn prefix(&self) -> &Name;
-    /// open(2), mode 0644.
+    /// Opens a file (open(2), mode 0644).
     fn open(&self, path: &Name, flags: i32) -> Op<Self::File>;
-    /// stat(2); the size.
+    /// Returns the size of a file, from stat(2).
     fn stat(&self, path: &Name) -> Op<u64>;
-    /// mkdir(2), mode 0755.
+    /// Makes a directory (mkdir(2), mode 0755).
     fn mkdir(&self, path: &Name) -> Op<()>;
-    /// unlink(2).
+    /// Removes a file (unlink(2)).
     fn unlink(&self, path: &Name) -> Op<()>;
-    /// rmdir(2).
+    /// Removes a directory (rmdir(2)).
     fn rmdir(&self, path: &Name) -> Op<()>;
-    /// rename(2).
+    /// Renames (rename(2)).
     fn rename(&self, old: &Name, new: &Name) -> Op<()>;
     /// Lists a whole directory (open, read to the end, close), without `.` and `..`; returns how
     /// many entries `f` saw.
     fn read_dir(&self, path: &Name, f: impl FnMut(&[u8], bool)) -> Op<u64>;
-    /// fsync of a directory.
+    /// Makes a directory durable (fsync).
     fn sync_dir(&self, path: &Name) -> Op<()>;
-    /// statfs(2); the free blocks.
+    /// Returns the free blocks, from statfs(2).
     fn statfs(&self) -> Op<u64>;
-    /// utimensat(2): both times now.
+    /// Sets both times to now (utimensat(2)).
     fn set_times_now(&self, path: &Name) -> Op<()>;
-    /// What went to the device so far, if somebody counts.
+    /// Returns the traffic of the device so far, if somebody counts.
     fn traffic(&self) -> Option<Traffic>;
-    /// Whether workers may be processes.
+    /// Returns whether workers may be processes.
     fn processes(&self) -> bool;
-    /// Where the cell's place is for other programs; `None` if only this process sees it.
+    /// Returns the path of the cell's place for other programs; `None` if only this process sees
+    /// it.
     fn place(&self) -> Option<PathBuf> {
         None
     }

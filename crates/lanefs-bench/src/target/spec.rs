@@ -1,4 +1,4 @@
-//! How a target is named on the command line.
+//! Names of targets on the command line.
 
 use super::{DirTarget, Memory, OpenTarget, VolumeTarget};
 use crate::error::{Failure, Res};
@@ -22,7 +22,7 @@ pub enum TargetSpec {
 pub struct Named {
     /// Its name.
     pub name: String,
-    /// It.
+    /// The target itself.
     pub target: OpenTarget,
     /// Techniques of LaneFS that are off in it.
     pub without: Vec<String>,

@@ -67,7 +67,7 @@ impl Device for WrittenDevice {
 pub struct VolumeFile(File);
 
 impl VolumeTarget {
-    /// A new volume in memory.
+    /// Makes a new volume in memory.
     pub fn memory(memory: &Memory, direct: bool) -> Res<VolumeTarget> {
         let device = MemoryDevice::new(memory.bytes).at("a device in memory")?;
         let device: Arc<dyn Device> =
@@ -76,7 +76,7 @@ impl VolumeTarget {
         Ok(Self::over(volume, direct))
     }
 
-    /// A new volume of `bytes` in memory whose device counts what goes to it.
+    /// Makes a new volume of `bytes` in memory whose device counts what goes to it.
     pub fn counted(bytes: u64) -> Res<VolumeTarget> {
         let memory = MemoryDevice::new(bytes).at("a device in memory")?;
         let counter = Arc::new(CountingDevice::new(Arc::new(memory)));
@@ -84,29 +84,31 @@ impl VolumeTarget {
         Ok(VolumeTarget { counter: Some(counter), ..Self::over(volume, false) })
     }
 
-    /// A volume that is open already.
+    /// Takes a volume that is open already.
     pub fn of(volume: Volume) -> VolumeTarget {
         Self::over(volume, false)
     }
 
+    /// Formats a device and opens the volume.
     fn fresh(device: Arc<dyn Device>, metadata_copies: u32, options: &MountOptions) -> Res<Volume> {
         let format = FormatOptions { metadata_copies, ..FormatOptions::for_caller() };
         Store::format(std::slice::from_ref(&device), &format).at("formatting a volume in memory")?;
         Volume::open_devices(vec![device], options).at("a volume in memory")
     }
 
-    /// The volume stored in an image file or on a device.
+    /// Opens the volume stored in an image file or on a device.
     pub fn image(path: &Path, options: &MountOptions, direct: bool) -> Res<VolumeTarget> {
         let volume = Volume::open(&[path], options).at(path.display())?;
         Ok(Self::over(volume, direct))
     }
 
+    /// Makes the target of an open volume.
     fn over(volume: Volume, direct: bool) -> VolumeTarget {
         let fs = volume.fs();
         VolumeTarget { volume, fs, direct, counter: None, prefix: Name::new("") }
     }
 
-    /// The volume itself.
+    /// Returns the volume itself.
     pub fn volume(&self) -> &Volume {
         &self.volume
     }
@@ -233,8 +235,9 @@ impl Target for VolumeTarget {
         Helpers::none()
     }
 
-    /// A volume that holds nothing is used from its root, so that paths have as many components as
-    /// on a directory target; in one that holds something the cell gets a directory.
+    /// Opens the place of a cell. A volume that holds nothing is used from its root, so that paths
+    /// have as many components as on a directory target; in one that holds something the cell gets
+    /// a directory.
     fn enter(&mut self) -> Res<()> {
         self.volume.sync().at("syncing the volume")?;
         // The first frees what was removed, the second what the first moved.

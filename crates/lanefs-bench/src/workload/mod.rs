@@ -23,21 +23,21 @@ use crate::name::Name;
 use crate::target::{Target, TargetFile, flags};
 use std::path::PathBuf;
 
-/// What a workload is called and what its numbers count.
+/// The name of a workload, and the meaning of its numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Info {
     /// The name on the command line and in the results.
     pub name: &'static str,
     /// One line for people.
     pub about: &'static str,
-    /// What `ops_per_s` counts.
+    /// The unit that `ops_per_s` counts.
     pub unit: &'static str,
 }
 
-/// What may be set for a workload.
+/// The parameters of a workload.
 #[derive(Clone, Debug)]
 pub struct Params {
-    /// Multiplies the number of files of the papers' workloads (1 is what the papers say).
+    /// Multiplies the number of files of the papers' workloads (1 is that of the papers).
     pub scale: f64,
     /// Files, or blocks, in a worker's stock, in place of a microbenchmark's own.
     pub stock: Option<u64>,
@@ -52,19 +52,19 @@ impl Default for Params {
 }
 
 impl Params {
-    /// `n` of the paper at this run's scale, at least `least`.
+    /// Returns `n` of the paper at this run's scale, at least `least`.
     pub fn scaled(&self, n: u64, least: u64) -> u64 {
         ((n as f64 * self.scale) as u64).max(least)
     }
 }
 
-/// Where a workload runs: the target, how many workers there are, and what was set.
+/// The surroundings of a workload: the target, the number of workers, and the parameters.
 pub struct Cx<'a, T> {
-    /// What it runs on.
+    /// The target it runs on.
     pub target: &'a T,
-    /// How many workers there are.
+    /// The number of workers.
     pub workers: usize,
-    /// What was set.
+    /// The parameters.
     pub params: &'a Params,
 }
 
@@ -79,26 +79,26 @@ pub trait Workload<T: Target>: Sized {
     }
     /// Sets up worker `id`; runs on the worker, all workers at once.
     fn prepare(cx: &Cx<'_, T>, id: usize) -> Res<Self>;
-    /// Does the operation once and answers how many units that were; 0: the stock is empty and
+    /// Does the operation once and returns how many units that were; 0: the stock is empty and
     /// nothing was done.
     fn operate(&mut self, target: &T) -> Op<u32>;
     /// Brings the stock back to what it was. Called before every round but the first.
     fn refill(&mut self, _cx: &Cx<'_, T>) -> Res<()> {
         Ok(())
     }
-    /// The last call.
+    /// Ends the worker; the last call.
     fn finish(self, _cx: &Cx<'_, T>) -> Res<()> {
         Ok(())
     }
 }
 
 impl<T: Target> Cx<'_, T> {
-    /// A path in the cell's place.
+    /// Returns a path in the cell's place.
     pub fn path(&self, text: &str) -> Name {
         self.target.prefix().join(text)
     }
 
-    /// Worker `id`'s private directory, made if it is missing; ends in a slash.
+    /// Returns worker `id`'s private directory, made if it is missing; it ends in a slash.
     pub fn private(&self, id: usize) -> Res<Name> {
         let mut dir = self.path("");
         dir.num(id as u64);

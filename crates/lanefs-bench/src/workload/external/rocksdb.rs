@@ -10,7 +10,7 @@ use crate::workload::{Cx, Info, Workload};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info =
     Info { name: "rocksdb", about: "RocksDB: db_bench overwrite, values of 8 KiB", unit: "values" };
 

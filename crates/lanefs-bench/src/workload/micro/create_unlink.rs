@@ -6,7 +6,7 @@ use crate::error::{Op, Res};
 use crate::target::Target;
 use crate::workload::{Cx, Info, Workload};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info =
     Info { name: "create-unlink", about: "create a file and unlink the oldest", unit: "pairs" };
 

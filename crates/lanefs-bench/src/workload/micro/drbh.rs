@@ -4,7 +4,7 @@ use crate::error::{Context, Op, Res};
 use crate::target::{BLOCK, Target, TargetFile, flags};
 use crate::workload::{Block, Cx, Info, Workload, whole};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info = Info { name: "DRBH", about: "read the same block of a shared file", unit: "ops" };
 
 /// One worker.

@@ -4,7 +4,7 @@ use crate::error::{Op, Res};
 use crate::target::{BLOCK, Target, TargetFile};
 use crate::workload::{Block, Cx, Info, Workload, whole};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info = Info { name: "DWSL", about: "overwrite and fsync a private file", unit: "ops" };
 
 /// One worker.

@@ -5,7 +5,7 @@ use crate::error::{Context, Op, Res};
 use crate::target::{BLOCK, Target, TargetFile};
 use crate::workload::{Cx, Info, Workload, as_bytes, buffer, write_all};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info = Info { name: "DWTL", about: "truncate a private file by 4 KiB", unit: "ops" };
 
 /// One worker.

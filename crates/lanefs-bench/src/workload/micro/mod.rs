@@ -34,8 +34,8 @@ const STOCK: u64 = 16384;
 /// Entries in a directory that is listed.
 pub const ENTRIES: u64 = 1024;
 
-/// The shared file of DWOM and DRBM: a region of 8 MiB for each worker, written out in full and
-/// synced.
+/// Makes the shared file of DWOM and DRBM: a region of 8 MiB for each worker, written out in full
+/// and synced.
 pub(super) fn shared_regions<T: Target>(cx: &Cx<'_, T>) -> Res<()> {
     use crate::target::TargetFile;
     let path = cx.path("shared.dat");
@@ -47,8 +47,8 @@ pub(super) fn shared_regions<T: Target>(cx: &Cx<'_, T>) -> Res<()> {
     file.sync().at("syncing the shared file")
 }
 
-/// How much a worker has in stock: the same for all targets, so that directories and files are
-/// equally large.
+/// Returns how much a worker has in stock: the same for all targets, so that directories and files
+/// are equally large.
 pub(super) fn stock<T: Target>(cx: &Cx<'_, T>) -> u64 {
     cx.params.stock.unwrap_or_else(|| cx.params.scaled(STOCK, 64))
 }
@@ -63,12 +63,12 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// None yet; their paths are `dir`, `tag` and a number.
+    /// Makes a set of none yet; their paths are `dir`, `tag` and a number.
     pub fn new(dir: &Name, tag: &str) -> Files {
         let name = dir.join(tag);
         Files { base: name.len(), name, first: 0, next: 0 }
     }
-    /// How many exist.
+    /// Returns how many exist.
     pub fn len(&self) -> u64 {
         self.next - self.first
     }

@@ -9,7 +9,7 @@ use crate::name::Name;
 use crate::target::Target;
 use crate::workload::{Cx, Info, Workload};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info = Info { name: "MRDL", about: "list a private directory", unit: "entries" };
 
 /// One worker.

@@ -7,7 +7,7 @@ use crate::name::Name;
 use crate::target::Target;
 use crate::workload::{Cx, Info, Workload};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info = Info { name: "MRDM", about: "list a shared directory", unit: "entries" };
 
 /// One worker.

@@ -5,7 +5,7 @@ use crate::name::Name;
 use crate::target::Target;
 use crate::workload::{Cx, Info, Workload};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info = Info { name: "MRPL", about: "stat a private five-component path", unit: "ops" };
 
 /// One worker.

@@ -10,7 +10,7 @@ use crate::rng::Rng;
 use crate::target::Target;
 use crate::workload::{Cx, Info, Workload};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info = Info { name: "MRPM", about: "stat random paths in a shared tree", unit: "ops" };
 
 /// Components of a path.

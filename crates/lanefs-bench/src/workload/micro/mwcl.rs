@@ -5,7 +5,7 @@ use crate::error::{Op, Res};
 use crate::target::Target;
 use crate::workload::{Cx, Info, Workload};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info = Info { name: "MWCL", about: "create files in a private directory", unit: "ops" };
 
 /// One worker.

@@ -5,7 +5,7 @@ use crate::error::{Op, Res};
 use crate::target::Target;
 use crate::workload::{Cx, Info, Workload};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info = Info { name: "MWUM", about: "unlink files in a shared directory", unit: "ops" };
 
 /// One worker.

@@ -10,7 +10,7 @@ use crate::name::Name;
 use crate::target::{Target, TargetFile, flags, remove_tree};
 use crate::workload::{Block, Cx, Info, Workload, as_bytes, as_bytes_mut, buffer};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info = Info { name: "dbench", about: "replay of dbench's client.txt", unit: "calls" };
 
 /// One worker.
@@ -20,7 +20,7 @@ pub struct Dbench<T: Target> {
     player: Player<T>,
 }
 
-/// What a worker's calls act on.
+/// The files and buffers that a worker's calls act on.
 struct Player<T: Target> {
     base: Name,
     handles: Vec<Option<(T::File, Box<str>)>>,
@@ -29,7 +29,7 @@ struct Player<T: Target> {
     sync_dirs: bool,
 }
 
-/// What a replay meets where the recording met something else.
+/// Lets errors pass that a replay meets where the recording met something else.
 fn tolerate<R>(result: Op<R>) -> Op<()> {
     match result {
         Ok(_) => Ok(()),
@@ -43,7 +43,7 @@ fn tolerate<R>(result: Op<R>) -> Op<()> {
 }
 
 impl<T: Target> Player<T> {
-    /// A path of the script below the worker's directory.
+    /// Returns a path of the script below the worker's directory.
     fn path(&self, path: &str) -> Name {
         let mut name = self.base.join(path);
         if path.is_empty() {
@@ -56,7 +56,7 @@ impl<T: Target> Player<T> {
         self.handles[usize::from(handle)].as_ref().map(|(file, _)| file)
     }
 
-    /// The directory of what a call changed is synced, if that is asked for.
+    /// Syncs the directory of what a call changed, if that is asked for.
     fn changed(&self, target: &T, path: &Name) -> Op<()> {
         if !self.sync_dirs {
             return Ok(());
@@ -131,7 +131,7 @@ impl<T: Target> Player<T> {
 }
 
 impl<T: Target> Dbench<T> {
-    /// Worker `id`; with `sync_dirs` every unlink and every rename syncs the directory.
+    /// Makes worker `id`; with `sync_dirs` every unlink and every rename syncs the directory.
     pub fn new(cx: &Cx<'_, T>, id: usize, sync_dirs: bool) -> Res<Self> {
         let player = Player {
             base: cx.private(id)?,

@@ -4,11 +4,11 @@ use crate::error::{Context, Failure, Res};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where Debian's dbench package puts its loadfile.
+/// The place where Debian's dbench package puts its loadfile.
 const USUAL: &str = "/usr/share/dbench/client.txt";
 
 /// One call. Paths are relative to the client's directory; an empty one is that directory. `ok`
-/// says whether the call succeeded when it was recorded.
+/// states whether the call succeeded when it was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields are the arguments of the call
 pub enum Call {
@@ -49,7 +49,8 @@ pub type Script = Arc<Vec<Call>>;
 
 static LAST: Mutex<Option<(PathBuf, Script)>> = Mutex::new(None);
 
-/// The script in `path`, or in the usual place; kept, because every repeat of a cell asks again.
+/// Returns the script in `path`, or in the usual place; it is kept, because every repeat of a cell
+/// asks again.
 pub fn load(path: Option<&Path>) -> Res<Script> {
     let path = path.unwrap_or(Path::new(USUAL));
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +85,7 @@ pub fn parse(text: &str) -> Res<Vec<Call>> {
     Ok(calls)
 }
 
-/// `\clients\client1\a\b` as `a/b`.
+/// Returns `\clients\client1\a\b` as `a/b`.
 fn relative(path: &str) -> Box<str> {
     let path = path.trim_matches('"').replace('\\', "/");
     let path = path.trim_matches('/');
@@ -95,7 +96,8 @@ fn relative(path: &str) -> Box<str> {
     }
 }
 
-/// One line: `None` if it is no call, `Some(None)` if it is one that is not replayed (byte locks).
+/// Parses one line: `None` if it is no call, `Some(None)` if it is one that is not replayed (byte
+/// locks).
 fn call(line: &str) -> Option<Option<Call>> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let ok = matches!(words.last(), Some(&"NT_STATUS_OK" | &"SUCCESS"));

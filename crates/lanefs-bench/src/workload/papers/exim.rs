@@ -9,7 +9,7 @@ use crate::rng::Rng;
 use crate::target::{Target, TargetFile, flags};
 use crate::workload::{Block, Cx, Info, Workload, as_bytes, buffer, write_all};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info =
     Info { name: "exim", about: "mail delivery: spool, rename, append, delete; no fsync", unit: "messages" };
 
@@ -37,7 +37,7 @@ pub struct Exim {
 }
 
 impl Exim {
-    /// The spool file of message `n` with this suffix.
+    /// Returns the spool file of message `n` with this suffix.
     fn spooled(&mut self, suffix: &str) -> Name {
         self.spool
             .cut(self.base)

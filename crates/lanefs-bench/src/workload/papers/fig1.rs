@@ -6,7 +6,7 @@ use crate::name::Name;
 use crate::target::Target;
 use crate::workload::{Block, Cx, Info, Workload};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info =
     Info { name: "max-fig1", about: "create, write 4 KiB, fsync, unlink, private directory", unit: "files" };
 

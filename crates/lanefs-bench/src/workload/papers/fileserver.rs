@@ -8,7 +8,7 @@ use crate::error::{Op, Res};
 use crate::target::{Target, flags};
 use crate::workload::{Block, Cx, Info, Workload, as_bytes, buffer, write_all};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info = Info { name: "fileserver", about: "filebench fileserver", unit: "filebench ops" };
 
 const FILES: u64 = 10_000;

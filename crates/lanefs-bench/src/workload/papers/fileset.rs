@@ -26,8 +26,8 @@ pub struct FileSet {
 }
 
 impl FileSet {
-    /// `files` files below `dir` (which ends in a slash), gamma distributed sizes around `mean`
-    /// bytes, of which 80 % are made now. `tag` keeps the names of workers apart.
+    /// Makes a part of `files` files below `dir` (which ends in a slash), gamma distributed sizes
+    /// around `mean` bytes, of which 80 % are made now. `tag` keeps the names of workers apart.
     pub fn new<T: Target>(
         cx: &Cx<'_, T>,
         dir: &Name,
@@ -73,7 +73,7 @@ impl FileSet {
         self.name.num(u64::from(n))
     }
 
-    /// A file that exists, any.
+    /// Returns a file that exists, any.
     pub fn existing(&mut self) -> Op<&Name> {
         let at = self.rng.below(self.present.len() as u64) as usize;
         match self.present.get(at).copied() {
@@ -82,7 +82,7 @@ impl FileSet {
         }
     }
 
-    /// A file that exists and from now on does not: for the caller to remove.
+    /// Returns a file that exists and from now on does not: for the caller to remove.
     pub fn remove(&mut self) -> Op<&Name> {
         if self.present.is_empty() {
             return Err(crate::Errno(libc::ENOENT));
@@ -93,7 +93,7 @@ impl FileSet {
         Ok(self.path(n))
     }
 
-    /// A file that does not exist and from now on does: for the caller to create.
+    /// Returns a file that does not exist and from now on does: for the caller to create.
     pub fn create(&mut self) -> Op<&Name> {
         if self.absent.is_empty() {
             return Err(crate::Errno(libc::EEXIST));

@@ -6,7 +6,7 @@ use crate::name::Name;
 use crate::target::{Target, TargetFile, flags};
 use crate::workload::{Block, Cx, Info, Workload, as_bytes, buffer, write_all};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info = Info { name: "largefile", about: "create and fsync a 100 MB file", unit: "MB" };
 
 /// One worker.

@@ -42,7 +42,7 @@ pub fn make_box<T: Target>(cx: &Cx<'_, T>, path: &Name) -> Res<()> {
 }
 
 impl Mailbench {
-    /// Worker `id`, delivering to the mailboxes `boxes` plus 0..`users`.
+    /// Makes worker `id`, delivering to the mailboxes `boxes` plus 0..`users`.
     pub fn new<T: Target>(cx: &Cx<'_, T>, id: usize, boxes: Name, users: u64) -> Res<Mailbench> {
         let spool = cx.private(id)?;
         for sub in ["pid", "mess", "todo"] {

@@ -5,7 +5,7 @@ use crate::error::{Op, Res};
 use crate::target::Target;
 use crate::workload::{Cx, Info, Workload};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info =
     Info { name: "mailbench-s", about: "queue and deliver mail, 1,000 shared mailboxes", unit: "messages" };
 

@@ -6,7 +6,7 @@ use crate::name::Name;
 use crate::target::{Target, flags};
 use crate::workload::{Cx, Info, Workload};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info =
     Info { name: "mdtest-create", about: "mdtest: create in a private tree", unit: "files" };
 

@@ -24,7 +24,7 @@ use crate::error::Op;
 use crate::target::{Target, TargetFile, flags};
 use crate::workload::{Block, as_bytes_mut};
 
-/// Reads a whole file, a megabyte at a time (filebench's `iosize`); answers its size.
+/// Reads a whole file, a megabyte at a time (filebench's `iosize`), and returns its size.
 pub(super) fn read_whole<F: TargetFile>(file: &F, buf: &mut [Block]) -> Op<u64> {
     let buf = as_bytes_mut(buf);
     let mut at = 0u64;

@@ -9,7 +9,7 @@ use crate::name::Name;
 use crate::target::{Target, TargetFile, flags};
 use crate::workload::{Block, Cx, Info, Workload, as_bytes, buffer, write_all};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info =
     Info { name: "varmail", about: "filebench varmail, all in one directory", unit: "filebench ops" };
 

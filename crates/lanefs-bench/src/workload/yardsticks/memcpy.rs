@@ -6,7 +6,7 @@ use crate::error::{Op, Res};
 use crate::target::Target;
 use crate::workload::{Block, Cx, Info, Workload, as_bytes, as_bytes_mut, buffer};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info = Info { name: "memcpy", about: "copy memory, 1 MiB at a time", unit: "MiB" };
 
 /// One worker.

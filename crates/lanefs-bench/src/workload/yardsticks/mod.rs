@@ -1,4 +1,4 @@
-//! What the others are held against: plain writes and flushes, long sequential runs.
+//! Yardsticks that the others are held against: plain writes and flushes, long sequential runs.
 
 pub mod memcpy;
 pub mod raw_sync;

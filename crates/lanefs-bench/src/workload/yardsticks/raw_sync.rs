@@ -7,7 +7,7 @@ use crate::error::{Op, Res};
 use crate::target::{BLOCK, Target, TargetFile};
 use crate::workload::{Block, Cx, Info, Workload, whole};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info =
     Info { name: "raw-sync", about: "overwrite 4 KiB in place and fdatasync, sequentially", unit: "ops" };
 

@@ -6,7 +6,7 @@ use crate::error::{Op, Res};
 use crate::target::{Target, TargetFile};
 use crate::workload::{Block, Cx, Info, Workload, as_bytes_mut, buffer, whole};
 
-/// What it is.
+/// The workload's name and description.
 pub const INFO: Info =
     Info { name: "seq-read", about: "read a file sequentially, 1 MiB at a time", unit: "MiB" };
 
