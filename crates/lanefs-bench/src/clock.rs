@@ -68,6 +68,7 @@ fn measure() -> Clock {
         })
         .min()
         .unwrap_or(0);
+    debug_assert!(c.per_ns > 0.0 && c.per_ns.is_finite(), "{} ticks a nanosecond", c.per_ns);
     c
 }
 
@@ -88,6 +89,7 @@ impl Clock {
     }
     /// Converts seconds to ticks.
     pub fn ticks(&self, seconds: f64) -> u64 {
+        debug_assert!(seconds >= 0.0 && seconds.is_finite(), "{seconds} seconds");
         (seconds * 1e9 * self.per_ns) as u64
     }
 }

@@ -132,6 +132,8 @@ pub struct Traffic {
 impl Traffic {
     /// Returns the traffic since `earlier`.
     pub fn since(self, earlier: Traffic) -> Traffic {
+        debug_assert!(self.bytes >= earlier.bytes && self.writes >= earlier.writes, "counts only grow");
+        debug_assert!(self.flushes >= earlier.flushes);
         Traffic {
             bytes: self.bytes - earlier.bytes,
             writes: self.writes - earlier.writes,

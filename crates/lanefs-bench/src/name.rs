@@ -22,6 +22,12 @@ impl Name {
         name
     }
 
+    /// Asserts that the path ends in a NUL within the buffer.
+    fn check_invariants(&self) {
+        debug_assert!(self.len < CAPACITY);
+        debug_assert_eq!(self.buf[self.len], 0, "no NUL behind the path");
+    }
+
     /// Appends text. What does not fit is cut off: a workload's names are short by construction,
     /// and a name that was cut fails as ENOENT or EEXIST rather than corrupting memory.
     pub fn push(&mut self, text: &str) -> &mut Name {
@@ -33,6 +39,8 @@ impl Name {
         let n = bytes.len().min(CAPACITY - 1 - self.len);
         self.buf[self.len..self.len + n].copy_from_slice(&bytes[..n]);
         self.len += n;
+        debug_assert!(!bytes.contains(&0), "a path with a NUL in it");
+        self.check_invariants();
         self
     }
 
@@ -57,6 +65,7 @@ impl Name {
             self.buf[len..self.len].fill(0);
             self.len = len;
         }
+        self.check_invariants();
         self
     }
 

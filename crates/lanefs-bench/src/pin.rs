@@ -12,6 +12,7 @@ pub fn allowed() -> Vec<usize> {
 
 /// Pins the calling thread to `cpus`. A failure only costs steadiness, so it is ignored.
 pub fn pin(cpus: &[usize]) {
+    debug_assert!(!cpus.is_empty() && cpus.iter().all(|c| *c < CpuSet::MAX_CPU));
     let mut set = CpuSet::new();
     cpus.iter().for_each(|&cpu| set.set(cpu));
     let _ = sched_setaffinity(None, &set);

@@ -26,7 +26,9 @@ pub fn ratio(a: &CellResult, b: &CellResult) -> Option<Ratio> {
     }
     let low = each.iter().copied().fold(f64::MAX, f64::min);
     let high = each.iter().copied().fold(f64::MIN, f64::max);
-    Some(Ratio { median: median(&each), low, high })
+    let ratio = Ratio { median: median(&each), low, high };
+    debug_assert!(low <= ratio.median && ratio.median <= high, "{ratio:?}");
+    Some(ratio)
 }
 
 /// Returns the geometric mean; 0 of none.

@@ -147,6 +147,9 @@ pub fn select(list: &[String]) -> Res<Vec<&'static Entry>> {
             )));
         }
     }
+    debug_assert!(
+        chosen.iter().enumerate().all(|(i, e)| chosen[..i].iter().all(|o| o.info.name != e.info.name))
+    );
     if chosen.is_empty() {
         return Err(Failure::new("no workload named"));
     }

@@ -113,6 +113,7 @@ pub struct CellFailure {
 
 /// Returns the middle of some numbers (the mean of the two middle ones); 0 of none.
 pub fn median(values: &[f64]) -> f64 {
+    debug_assert!(values.iter().all(|v| !v.is_nan()), "a number that is none");
     let mut v = values.to_vec();
     v.sort_by(f64::total_cmp);
     match v.len() {
@@ -131,6 +132,7 @@ pub fn spread(values: &[f64]) -> f64 {
 
 /// Returns the value that a share `q` of the samples does not exceed.
 pub fn quantile(sorted: &[(u64, u64)], q: f64) -> u64 {
+    debug_assert!(sorted.is_sorted_by_key(|s| s.0) && (0.0..=1.0).contains(&q));
     let total: u64 = sorted.iter().map(|&(_, n)| n).sum();
     let wanted = ((total as f64 * q).ceil() as u64).max(1);
     let mut seen = 0;
@@ -153,6 +155,7 @@ pub fn join(mut samples: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
             _ => out.push((value, n)),
         }
     }
+    debug_assert!(out.is_sorted_by(|a, b| a.0 < b.0), "each value once");
     out
 }
 
@@ -161,7 +164,7 @@ impl CellResult {
     pub fn from_runs(outcomes: &[crate::runner::CellOutcome]) -> CellResult {
         let runs: Vec<f64> = outcomes.iter().map(|o| o.rate).collect();
         let latencies = join(outcomes.iter().flat_map(|o| o.latencies.iter().copied()).collect());
-        CellResult {
+        let result = CellResult {
             ops_per_s: median(&runs),
             spread: spread(&runs),
             p50_ns: quantile(&latencies, 0.5),
@@ -176,7 +179,10 @@ impl CellResult {
             runs,
             latencies,
             ..CellResult::default()
-        }
+        };
+        debug_assert!(result.p50_ns <= result.p99_ns && result.p99_ns <= result.p999_ns);
+        debug_assert!(result.p999_ns <= result.max_ns);
+        result
     }
 }
 

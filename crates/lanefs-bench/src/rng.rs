@@ -19,6 +19,7 @@ impl Rng {
     /// Draws a number below `n` (at least 1).
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
+        debug_assert!(n > 0, "no number is below 0");
         ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
     }
     /// Draws a number uniformly in (0, 1].
@@ -28,8 +29,10 @@ impl Rng {
     /// Draws a number, gamma distributed with shape 1.5 and this mean: filebench's default for file
     /// and append sizes.
     pub fn gamma(&mut self, mean: f64) -> f64 {
+        debug_assert!(mean > 0.0);
         let exponential = -self.unit().ln();
         let normal = (-2.0 * self.unit().ln()).sqrt() * (2.0 * std::f64::consts::PI * self.unit()).cos();
+        debug_assert!(exponential >= 0.0 && normal.is_finite(), "the logarithm of 0 was taken");
         (exponential + normal * normal / 2.0) * mean / 1.5
     }
 }

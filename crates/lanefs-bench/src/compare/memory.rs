@@ -28,6 +28,7 @@ pub fn check(devices: u64, size: u64, available: u64) -> Res<()> {
     // In steps that are easy to type.
     let fits = most / devices.max(1);
     let fits = if fits >= 1024 * MIB { fits / (256 * MIB) * 256 * MIB } else { fits / (64 * MIB) * 64 * MIB };
+    debug_assert!(devices.saturating_mul(fits) <= most, "the size that is proposed does not fit either");
     let what = format!(
         "{devices} devices of {} MiB do not fit into memory, of which {} MiB are available",
         size / MIB,

@@ -203,6 +203,7 @@ impl Ground {
 
     /// Makes an empty image file of the peers' common size.
     fn image(&self, name: &str, undo: &mut Undo) -> Res<PathBuf> {
+        debug_assert!(!name.contains('/') && self.size > 0, "an image below the run's own directory");
         let path = self.base.join(format!("{name}.img"));
         undo.file(&path)?;
         let file = std::fs::File::create_new(&path).at(format!("creating {}", path.display()))?;

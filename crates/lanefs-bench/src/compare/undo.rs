@@ -66,6 +66,8 @@ impl Undo {
 
     /// Records a step.
     fn note(&mut self, step: Step) -> Res<()> {
+        let (Step::Unmount(path) | Step::RemoveFile(path) | Step::RemoveDir(path)) = &step;
+        debug_assert!(path.is_absolute(), "the next run may begin elsewhere");
         self.steps.push(step);
         let text = serde_json::to_vec(&self.steps).at("encoding the undo list")?;
         std::fs::write(&self.record, text).at(self.record.display())

@@ -84,6 +84,7 @@ impl Cells {
 
     /// Makes the plan for this many workers.
     pub fn plan(&self, workers: usize, processes: bool) -> Plan {
+        debug_assert!(workers > 0);
         let warmup = if self.sustained { 0.0 } else { (self.seconds / 5.0).min(1.0) };
         let stock = self.sustained.then(|| self.stock.unwrap_or(SUSTAINED_STOCK / workers.max(1) as u64));
         Plan {
@@ -108,6 +109,7 @@ pub fn matrix(
     file: &mut ResultsFile,
     mut finished: impl FnMut(&ResultsFile) -> Res<()>,
 ) -> Res<()> {
+    debug_assert!(cells.repeats > 0 && !targets.is_empty(), "an argument was not checked");
     let progress = Progress::new(workloads.len() * targets.len() * cells.workers.len() * cells.repeats);
     progress.head()?;
     for entry in workloads {
@@ -148,6 +150,7 @@ pub fn matrix(
                     file.failures.push(CellFailure { target, workload, workers, message });
                     continue;
                 }
+                debug_assert_eq!(outcomes[at].len(), cells.repeats, "each repeat gave one, or a failure");
                 let processes = cells.processes && matches!(target.target, OpenTarget::Dir(_));
                 let mut result = CellResult {
                     target: target.name.clone(),

@@ -17,6 +17,7 @@ pub fn ridges(cells: &[Coloured<'_>]) -> Option<String> {
     let low = cells.iter().map(|(_, r)| r.latencies.first().map_or(r.p50_ns, |l| l.0)).min()?.max(1);
     let high = cells.iter().map(|(_, r)| r.p999_ns).max()?.max(low * 10);
     let (low, high) = ((low as f64).log10().floor(), (high as f64).log10().ceil());
+    debug_assert!(low < high, "an axis without a length");
     let x = |ns: f64| LEFT + ((ns.max(1.0).log10() - low) / (high - low)).clamp(0.0, 1.0) * (RIGHT - LEFT);
     let bottom = cells.len() as f64 * ROW + 6.0;
     let mut svg = Svg::new(360.0, bottom + 18.0);
@@ -33,6 +34,11 @@ pub fn ridges(cells: &[Coloured<'_>]) -> Option<String> {
             let bin = ((ns.max(1) as f64).log10() - low) * BINS;
             density[(bin.max(0.0) as usize).min(bins - 1)] += n;
         }
+        debug_assert_eq!(
+            density.iter().sum::<u64>(),
+            r.latencies.iter().map(|l| l.1).sum::<u64>(),
+            "one bin for each"
+        );
         let peak = density.iter().copied().max().unwrap_or(0).max(1) as f64;
         // Rare slow operations matter most and would be invisible: the height is a root, not the
         // share itself.

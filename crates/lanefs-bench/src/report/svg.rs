@@ -115,6 +115,7 @@ impl Svg {
 
 /// Formats the data of a path through points.
 fn path(points: &[(f64, f64)]) -> String {
+    debug_assert!(!points.is_empty(), "a path without a point");
     let mut d = String::new();
     for (i, (x, y)) in points.iter().enumerate() {
         let _ = write!(d, "{}{x:.1} {y:.1}", if i == 0 { 'M' } else { 'L' });

@@ -68,6 +68,7 @@ fn worker<T: Target, W: Workload<T>>(
 /// Returns the processors of each worker that is started.
 fn processors<T: Target, W: Workload<T>>(cx: &Cx<'_, T>) -> Vec<Vec<usize>> {
     let cpus = allowed();
+    debug_assert!(!cpus.is_empty() && cx.workers > 0);
     let theirs = (0..cx.workers).map(|id| cpus[id % cpus.len()]);
     if W::ALONE { vec![theirs.collect()] } else { theirs.map(|cpu| vec![cpu]).collect() }
 }

@@ -79,6 +79,7 @@ pub struct Control {
 impl Control {
     /// Makes a place for this many workers, and rounds of these spans in seconds.
     pub fn new(workers: usize, warm: f64, measured: f64) -> Control {
+        debug_assert!(workers > 0 && u32::try_from(workers).is_ok());
         Control {
             workers: workers as u32,
             warm_ticks: clock().ticks(warm),
@@ -127,7 +128,9 @@ impl Control {
         // Acquire: nobody can start a new generation before the caller arrived, so this is the
         // meeting's own.
         let generation = self.generation.0.load(Ordering::Acquire);
-        if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.workers {
+        let arrived = self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1;
+        debug_assert!(arrived <= self.workers, "somebody came twice to one meeting");
+        if arrived == self.workers {
             lead();
             self.arrived.0.store(0, Ordering::Relaxed);
             self.generation.0.store(generation.wrapping_add(1), Ordering::Release);
@@ -166,6 +169,7 @@ impl Control {
             _ => return Ok(Round::End),
         };
         let start = self.start.load(Ordering::Relaxed);
+        debug_assert!(0 < start && start <= deadline, "a round without a time");
         while clock().now() < start {
             std::hint::spin_loop();
         }
@@ -185,6 +189,7 @@ impl Control {
         } else {
             self.measured_done.fetch_add(span, r);
         }
+        debug_assert!(now >= self.first_start.load(r), "the clock went back");
         let late = now - self.first_start.load(r) > self.wall_ticks;
         let (warm, measured) = (self.warm_done.load(r), self.measured_done.load(r));
         let (phase, left) = if warm < self.warm_ticks && !late {
@@ -194,6 +199,8 @@ impl Control {
         } else {
             (END, 0)
         };
+        debug_assert!(phase >= self.phase.load(r), "warm rounds come first, and nothing behind the end");
+        debug_assert_eq!(left == 0, phase == END, "a round without time");
         // Longer than a waiter's sleep, so that all are awake and spinning when the round starts.
         let start = now + clock().ticks(250e-6);
         self.phase.store(phase, r);

@@ -188,6 +188,7 @@ pub fn live<T: Target, W: Workload<T>>(
     if id == 0 {
         tally.cpu_seconds_all = span.with(|at| at.cpu_seconds);
     }
+    debug_assert_eq!(seconds.units.iter().sum::<u64>(), tally.units, "each unit is in one second");
     tally.per_second = seconds.units;
     tally.latencies =
         latencies.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value())).collect();

@@ -78,6 +78,8 @@ pub fn merge(tallies: &[Tally]) -> CellOutcome {
         let one = one?;
         Some((sum.0 + one.0, sum.1 + one.1))
     });
+    debug_assert!(tallies.iter().all(|t| t.seconds >= 0.0 && t.cpu_seconds >= 0.0));
+    debug_assert!(tallies.iter().skip(1).all(|t| t.traffic.is_none()), "worker 0 counts for all");
     let traffic = tallies.first().and_then(|t| t.traffic);
     let units = tallies.iter().map(|t| t.units).sum::<u64>().max(1) as f64;
     let seconds = tallies.iter().map(|t| t.per_second.len()).max().unwrap_or(0);

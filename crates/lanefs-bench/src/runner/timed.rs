@@ -95,6 +95,7 @@ pub fn counted<T: Target, W: Workload<T>>(cx: &Cx<'_, T>, mut worker: W, ops: u6
     let mut done = 0;
     while done < ops {
         let some = counted_round(&mut worker, cx.target, ops - done).at("counting")?;
+        debug_assert!(some <= ops - done, "more was done than was asked for");
         if some == 0 {
             worker.refill(cx)?;
         }
@@ -113,6 +114,7 @@ pub(super) fn add_costs(
 ) {
     if let (Some(before), Some(now)) = (allocated_before, allocated()) {
         let sum = tally.allocated.unwrap_or_default();
+        debug_assert!(now.0 >= before.0 && now.1 >= before.1, "counts only grow");
         tally.allocated = Some((sum.0 + now.0 - before.0, sum.1 + now.1 - before.1));
     }
     if let (Some(before), Some(now)) = (traffic_before, traffic_now) {
@@ -157,6 +159,7 @@ pub fn live<T: Target, W: Workload<T>>(
         let into = if measured { &mut latencies } else { &mut scrap };
         let counts = round(&mut worker, cx.target, control, clock, deadline, &mut rng, into)
             .at(format!("worker {id}"))?;
+        debug_assert!(counts.units >= counts.ops, "an operation that is done has a unit at least");
         if measured {
             tally.ops += counts.ops;
             tally.units += counts.units;

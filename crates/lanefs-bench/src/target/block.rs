@@ -8,6 +8,8 @@ pub const BLOCK: usize = 4096;
 #[derive(Clone)]
 pub struct Block(pub [u8; BLOCK]);
 
+const _: () = assert!(size_of::<Block>() == BLOCK && align_of::<Block>() == BLOCK);
+
 impl Block {
     /// Makes a block with the content of a worker, by its number.
     pub fn new(id: usize) -> Box<Block> {
@@ -17,6 +19,7 @@ impl Block {
 
 /// Makes a buffer of whole blocks, aligned like one.
 pub fn buffer(bytes: usize) -> Vec<Block> {
+    debug_assert!(bytes > 0, "a buffer of nothing");
     vec![Block([0x6c; BLOCK]); bytes.div_ceil(BLOCK)]
 }
 

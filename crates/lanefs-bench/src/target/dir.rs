@@ -168,7 +168,7 @@ impl Target for DirTarget {
     }
 
     fn enter(&mut self) -> Res<()> {
-        // Relaxed: only uniqueness matters.
+        debug_assert!(self.cell.is_none(), "one cell at a time");
         let n = CELLS.fetch_add(1, Ordering::Relaxed);
         let path = self.path.join(format!("lanefs-bench.{}.{n}", std::process::id()));
         std::fs::create_dir(&path).at(format!("mkdir {}", path.display()))?;
@@ -176,6 +176,7 @@ impl Target for DirTarget {
         match rustix::fs::open(&path, how, Mode::empty()) {
             Ok(fd) => {
                 let synced = rustix::fs::syncfs(&fd).at(format!("syncfs {}", path.display()));
+                debug_assert!(self.prefix.is_empty(), "paths are relative to the cell's directory");
                 self.cell = Some((path, fd));
                 if synced.is_err() {
                     let _ = self.leave();

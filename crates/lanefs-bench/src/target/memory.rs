@@ -82,6 +82,7 @@ impl Memory {
                 _ => return Err(bad()),
             }
         }
+        debug_assert!((1..=2).contains(&memory.copies));
         Ok(memory)
     }
 

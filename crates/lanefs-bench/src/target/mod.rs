@@ -123,6 +123,7 @@ pub(crate) fn remove_tree<T: Target>(target: &T, path: &Name) -> Op<()> {
         if !child.is_empty() {
             child.push("/");
         }
+        debug_assert!(!entry.is_empty() && entry != b"." && entry != b"..", "it would remove what is above");
         child.push_bytes(&entry);
         if dir {
             remove_tree(target, &child)?;

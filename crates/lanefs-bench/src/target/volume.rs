@@ -35,6 +35,7 @@ impl WrittenDevice {
             device.write(&[WriteReq { offset: at, data }]).at("writing the device once")?;
             at += len;
         }
+        debug_assert_eq!(at, device.size(), "all of it is written");
         Ok(WrittenDevice(device))
     }
 }
@@ -251,7 +252,7 @@ impl Target for VolumeTarget {
                 empty
             })
             .at("listing the volume's root")?;
-        self.prefix = Name::new("");
+        debug_assert!(self.prefix.is_empty(), "one cell at a time");
         if !empty {
             let dir = format!("lanefs-bench.{}", std::process::id());
             self.fs.mkdir(dir.as_str(), 0o755).at(format!("mkdir {dir}"))?;
@@ -262,6 +263,7 @@ impl Target for VolumeTarget {
 
     fn leave(&mut self) -> Res<()> {
         let mut root = self.prefix.clone();
+        debug_assert!(root.is_empty() || root.bytes().ends_with(b"/"));
         root.cut(root.len().saturating_sub(1));
         remove_tree(self, &root).at("removing what the workload left")?;
         if !root.is_empty() {

@@ -54,6 +54,7 @@ impl Default for Params {
 impl Params {
     /// Returns `n` of the paper at this run's scale, at least `least`.
     pub fn scaled(&self, n: u64, least: u64) -> u64 {
+        debug_assert!(self.scale > 0.0 && self.scale.is_finite());
         ((n as f64 * self.scale) as u64).max(least)
     }
 }
@@ -100,6 +101,7 @@ impl<T: Target> Cx<'_, T> {
 
     /// Returns worker `id`'s private directory, made if it is missing; it ends in a slash.
     pub fn private(&self, id: usize) -> Res<Name> {
+        debug_assert!(id < self.workers, "worker {id} of {}", self.workers);
         let mut dir = self.path("");
         dir.num(id as u64);
         self.ensure_dir(&dir)?;

@@ -34,6 +34,7 @@ impl<T: Target> Workload<T> for Dwal<T> {
         if self.appended == self.stock {
             return Ok(0);
         }
+        debug_assert!(self.appended < self.stock);
         self.appended += 1;
         whole(self.file.write(&self.block.0)?, BLOCK)
     }

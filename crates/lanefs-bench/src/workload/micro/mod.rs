@@ -41,6 +41,7 @@ pub(super) fn shared_regions<T: Target>(cx: &Cx<'_, T>) -> Res<()> {
     let path = cx.path("shared.dat");
     let file = cx.target.open(&path, flags::CREATE | flags::DATA).at("creating the shared file")?;
     let chunk = super::buffer(1 << 20);
+    debug_assert!(REGION.is_multiple_of(1 << 20), "regions are filled by whole chunks");
     for _ in 0..cx.workers as u64 * (REGION >> 20) {
         super::write_all(&file, super::as_bytes(&chunk)).at("filling the shared file")?;
     }
@@ -70,6 +71,7 @@ impl Files {
     }
     /// Returns how many exist.
     pub fn len(&self) -> u64 {
+        debug_assert!(self.first <= self.next, "more were removed than made");
         self.next - self.first
     }
     fn path(&mut self, n: u64) -> &Name {
@@ -87,6 +89,7 @@ impl Files {
     /// Removes the oldest file.
     #[inline]
     pub fn remove<T: Target>(&mut self, target: &T) -> Op<()> {
+        debug_assert!(self.len() > 0, "none is left");
         let n = self.first;
         target.unlink(self.path(n))?;
         self.first += 1;
@@ -138,6 +141,7 @@ impl Movers {
         self.to.cut(self.bases.1).num(self.moved);
         target.rename(&self.from, &self.to)?;
         self.moved += 1;
+        debug_assert!(self.moved <= self.stock);
         Ok(1)
     }
     /// Moves all back.

@@ -61,6 +61,7 @@ impl<T: Target> Player<T> {
         if !self.sync_dirs {
             return Ok(());
         }
+        debug_assert!(path.bytes().contains(&b'/'), "it lies in the worker's directory");
         let mut dir = path.clone();
         dir.cut(path.bytes().iter().rposition(|b| *b == b'/').unwrap_or(0));
         tolerate(target.sync_dir(&dir))
@@ -153,6 +154,7 @@ impl<T: Target> Workload<T> for Dbench<T> {
     }
 
     fn operate(&mut self, target: &T) -> Op<u32> {
+        debug_assert!(self.at < self.script.len());
         self.player.perform(target, &self.script[self.at])?;
         self.at = (self.at + 1) % self.script.len();
         Ok(1)

@@ -53,6 +53,7 @@ impl FileSet {
                 cx.ensure_dir(set.name.push("/").num(leaf))?;
             }
         }
+        debug_assert!(width != Some(0) && u32::try_from(files).is_ok());
         let data = buffer(1 << 20);
         for _ in 0..(files * PREALLOC / 100).max(1) {
             let Some(n) = set.absent.pop() else { break };
@@ -61,6 +62,7 @@ impl FileSet {
             super::write_bytes(&file, crate::workload::as_bytes(&data), size).at("filling the fileset")?;
             set.present.push(n);
         }
+        debug_assert_eq!((set.present.len() + set.absent.len()) as u64, files, "each exists or does not");
         Ok(set)
     }
 
@@ -75,11 +77,11 @@ impl FileSet {
 
     /// Returns a file that exists, any.
     pub fn existing(&mut self) -> Op<&Name> {
-        let at = self.rng.below(self.present.len() as u64) as usize;
-        match self.present.get(at).copied() {
-            Some(n) => Ok(self.path(n)),
-            None => Err(crate::Errno(libc::ENOENT)),
+        if self.present.is_empty() {
+            return Err(crate::Errno(libc::ENOENT));
         }
+        let at = self.rng.below(self.present.len() as u64) as usize;
+        Ok(self.path(self.present[at]))
     }
 
     /// Returns a file that exists and from now on does not: for the caller to remove.

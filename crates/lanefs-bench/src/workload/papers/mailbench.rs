@@ -44,6 +44,7 @@ pub fn make_box<T: Target>(cx: &Cx<'_, T>, path: &Name) -> Res<()> {
 impl Mailbench {
     /// Makes worker `id`, delivering to the mailboxes `boxes` plus 0..`users`.
     pub fn new<T: Target>(cx: &Cx<'_, T>, id: usize, boxes: Name, users: u64) -> Res<Mailbench> {
+        debug_assert!(users > 0, "a message has a receiver");
         let spool = cx.private(id)?;
         for sub in ["pid", "mess", "todo"] {
             cx.ensure_dir(&spool.join(sub))?;
@@ -96,6 +97,7 @@ impl Mailbench {
         target.unlink(&todo)?;
         target.unlink(&mess)?;
         self.delivered.push(new);
+        debug_assert!(self.delivered.len() <= STOCK);
         Ok(1)
     }
 

@@ -27,6 +27,7 @@ use crate::workload::{Block, as_bytes_mut};
 /// Reads a whole file, a megabyte at a time (filebench's `iosize`), and returns its size.
 pub(super) fn read_whole<F: TargetFile>(file: &F, buf: &mut [Block]) -> Op<u64> {
     let buf = as_bytes_mut(buf);
+    debug_assert!(!buf.is_empty(), "an empty read would look like the end");
     let mut at = 0u64;
     loop {
         match file.read_at(buf, at)? {
@@ -41,6 +42,7 @@ pub(super) fn read_whole<F: TargetFile>(file: &F, buf: &mut [Block]) -> Op<u64> 
 
 /// Writes `bytes` bytes at the cursor, at most `buf` at a time.
 pub(super) fn write_bytes<F: TargetFile>(file: &F, buf: &[u8], bytes: u64) -> Op<()> {
+    debug_assert!(!buf.is_empty(), "nothing would ever be written");
     let mut left = bytes as usize;
     while left > 0 {
         let n = left.min(buf.len());
