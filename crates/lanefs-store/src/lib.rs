@@ -42,7 +42,7 @@ extern crate self as lanefs_store;
 
 pub use api::*;
 pub use engine::commit::{EpochWrite, EpochWritten};
-pub use engine::fold;
+pub use engine::plan as fold;
 pub use error::{Result, StoreError};
 pub use fsck::audit::Audit;
 pub use fsck::scrub::{ScrubCursor, ScrubDamage, ScrubStep};

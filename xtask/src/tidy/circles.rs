@@ -18,8 +18,6 @@ use std::collections::{BTreeMap, BTreeSet};
 const LEFT: &[(&str, &str, &[&str])] = &[
     // A volume gives its view, and the view holds its volume.
     ("lanefs", "", &["fs", "volume"]),
-    ("lanefs-store", "engine", &["fold", "maintenance"]),
-    ("lanefs-store", "fsck", &["names", "places"]),
 ];
 
 /// A module's path inside its crate.

@@ -6,7 +6,7 @@
 //! 2. Recovery takes an epoch as committed when all its shares are valid and the epoch they name is
 //!    committed or folded. So a crash between two shares, or two epochs, leaves a prefix.
 //! 3. An epoch without groups is never written, and nothing names it. One whose groups come to
-//!    nothing is written, as a group without effects (`fold::absorb`): an fsync may have logged a
+//!    nothing is written, as a group without effects (`plan::absorb`): an fsync may have logged a
 //!    part of it, which recovery would apply for want of the whole.
 //! 4. A share names, for every mlog, the last batch up to which all were flushed. So the loss of
 //!    the last batches of one mlog shows when an epoch was committed since, wherever it lies. A

@@ -1,7 +1,7 @@
 //! What checkpoints, the cleaner and a repair keep from one to the next.
 
 use crate::api::CleanReport;
-use crate::engine::fold::NewInode;
+use crate::engine::plan::NewInode;
 use crate::inodes::cache::CachedInode;
 use crate::log::usage_table::UsageTable;
 use lanefs_format::slot::Slot;

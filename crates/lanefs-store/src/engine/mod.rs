@@ -2,7 +2,7 @@
 //! their folds, and the cleaner.
 //!
 //! What is where: a transaction's way to disk in `transaction`, epoch commits in `commit`,
-//! checkpoints in `checkpoint` with the fold in `fold`, the cleaner in `cleaner`.
+//! checkpoints in `checkpoint` with the fold in `plan` and `fold`, the cleaner in `cleaner`.
 //!
 //! Locks, in the order they are taken: the maintenance lock (checkpoint, cleaner); inodes by
 //! ascending number; a reader section of the RPS; an mlog's mutex. The RPS writer takes none of the
@@ -15,8 +15,9 @@ mod cleaner;
 pub(crate) mod commit;
 mod commits;
 mod copies;
-pub mod fold;
+pub(crate) mod fold;
 pub(crate) mod maintenance;
+pub mod plan;
 mod pressure;
 pub(crate) mod sink;
 mod totals;

@@ -1,8 +1,9 @@
 //! Repairing a volume that is up: names, link counts, marks, in rounds, until nothing is left to
 //! repair.
 
+use super::entry::{Fix, Name};
 use super::marks::Marks;
-use super::names::{self, Fix, LOST_FOUND, Name, Walked};
+use super::names::{self, LOST_FOUND, Walked};
 use super::repair::{Job, compare_usage, dir_attrs, mark_summaries};
 use super::walk::Walk;
 use super::{FsckReport, Phase, Place, Progress, miscounted, paths};

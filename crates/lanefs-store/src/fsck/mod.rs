@@ -29,6 +29,7 @@
 pub(crate) mod audit;
 mod careful;
 mod copies;
+mod entry;
 mod live;
 mod mapped;
 mod marks;
@@ -161,7 +162,7 @@ impl Place {
         Place { ino, text: format!("inode {ino}: {part}") }
     }
     fn of_entry(dir: Ino, name: &[u8]) -> Place {
-        Place { ino: dir, text: format!("directory {dir}: entry {}", names::quoted(name)) }
+        Place { ino: dir, text: format!("directory {dir}: entry {}", entry::quoted(name)) }
     }
     fn of_directory(ino: Ino) -> Place {
         Place { ino, text: format!("directory {ino}") }

@@ -2,7 +2,8 @@
 //! numbers.
 
 use super::FsckReport;
-use super::names::{Walked, for_each_entry};
+use super::entry::for_each_entry;
+use super::names::Walked;
 use lanefs_format::{FileKind, Ino, ROOT_INO};
 use std::collections::{HashMap, HashSet};
 

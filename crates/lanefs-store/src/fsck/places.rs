@@ -1,7 +1,7 @@
 //! Where the entries of a directory lie: at a cookie of their name's hash, each name once. One that
 //! lies elsewhere is listed, and never found by its name; of two with one name the first alone is.
 
-use super::names::{Fix, Name, for_each_entry};
+use super::entry::{Fix, Name, for_each_entry};
 use super::{FsckReport, Place};
 use crate::error::Result;
 use crate::log::io::Io;

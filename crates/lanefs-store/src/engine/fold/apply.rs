@@ -16,8 +16,8 @@
 //!    counts of an inode on the list is therefore not asked.
 //! 5. What a fold changes goes on the checkpoint's own list, not on the lists of what calls dirty.
 
-use crate::engine::fold::{self, KeyChange, NewInode, Plan, RightsChange};
 use crate::engine::maintenance::{DeferredInode, Maintenance};
+use crate::engine::plan::{KeyChange, NewInode, Plan, RightsChange, plan};
 use crate::engine::sink::Sink;
 use crate::engine::totals::Totals;
 use crate::error::{Result, StoreError};
@@ -55,7 +55,7 @@ impl Fold<'_> {
         sink: &mut Sink<'_>,
     ) -> Result<()> {
         self.fold_deferred(m, sink)?;
-        let plan = fold::plan(buffers.iter().map(|b| b.as_slice()), |_| true)?;
+        let plan = plan(buffers.iter().map(|b| b.as_slice()), |_| true)?;
         self.apply_plan(m, plan, sink).inspect_err(|e| self.log.io.fail(e))
     }
 

@@ -15,8 +15,8 @@
 //!    left.
 
 use super::Fold;
-use crate::engine::fold::{NewInode, Plan};
 use crate::engine::maintenance::Maintenance;
+use crate::engine::plan::{NewInode, Plan};
 use crate::engine::sink::Sink;
 use crate::error::Result;
 use crate::inodes::cache::CachedInode;

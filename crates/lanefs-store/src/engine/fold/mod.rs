@@ -1,9 +1,8 @@
 //! Folds: record groups become directory entries, link counts and inodes. What has to change is in
-//! [`plan`], how it is applied in `apply`, and the files that are made later in `deferred`.
+//! [`plan`](super::plan), how it is applied in `apply`, and the files that are made later in
+//! `deferred`.
 
 mod apply;
 mod deferred;
-mod plan;
 
 pub(crate) use apply::Fold;
-pub use plan::*;
