@@ -31,6 +31,12 @@ impl Begun<'_> {
     /// its shares in their mlogs.
     pub fn finish(self) -> (Result<()>, Result<Vec<(usize, u64)>>) {
         let Begun { log, durable, tickets, writes, placed, shares, out_of_room, flight } = self;
+        debug_assert!(
+            out_of_room.is_none() || placed.is_empty(),
+            "a transaction that found no space has a place"
+        );
+        debug_assert!(placed.iter().chain(&shares).all(|p| !p.places.is_empty()), "a message lies nowhere");
+        debug_assert!(writes.iter().all(|(r, _)| !r.is_none()), "a page lies nowhere");
         let batches: Vec<_> = placed.iter().chain(&shares).flat_map(|p| log.encode_placed(p)).collect();
         let reqs: Vec<Write<'_>> = writes
             .iter()

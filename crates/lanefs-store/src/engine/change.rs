@@ -111,6 +111,9 @@ impl Change<'_> {
             return Ok(Grown { before, after: before });
         }
         let blocks = (size >> BLOCK_SHIFT) - far;
+        // 3.
+        assert!(blocks >= had + far, "copies at block {blocks} would lie on those at {had}");
+        debug_assert!(old.layout.segments(blocks) > old.layout.segments(had), "no segment would be added");
         let mut new = (*old).clone();
         new.devices = vec![DeviceEntry { blocks, ..*old.device() }];
         let slots = self.slots_for(&new)?;
@@ -127,6 +130,11 @@ impl Change<'_> {
             crate::log::space::segments_held_back(usable, self.0.log.mlogs.len()) * 3 / 5,
         );
         self.0.log.space.grow(usable);
+        debug_assert_eq!(
+            u64::from(self.0.log.segments.len()),
+            old.layout.segments(blocks),
+            "segments in use"
+        );
         Ok(Grown { before, after: (blocks + far) << BLOCK_SHIFT })
     }
 
@@ -142,6 +150,7 @@ impl Change<'_> {
         for i in 0..2 {
             let slot = read_slot(&self.0.log.io, new.layout.slot_addr(i), self.0.log.volume);
             for at in new.slot_places(i).into_iter().skip(1) {
+                debug_assert!(at.device() == 0 && at.block() >= new.device().blocks, "a slot's copy at {at}");
                 copies.push((at.block(), slot.as_ref().map_or_else(|_| Block::zeroed(), |s| s.encode(at))));
             }
         }
@@ -151,6 +160,12 @@ impl Change<'_> {
     /// Steps 2 to 4. `copies`: of the slots, on the first device.
     fn replace_superblock(&self, new: Superblock, copies: &[(u64, Box<Block>)]) -> Result<()> {
         let devices = self.0.log.io.devices();
+        debug_assert_eq!(new.devices.len(), devices.len(), "the superblock names other devices");
+        debug_assert!(new.volume == self.0.log.volume, "the superblock of another volume");
+        debug_assert!(
+            self.0.superblock().devices.iter().zip(&new.devices).all(|(old, new)| old.blocks <= new.blocks),
+            "a device would become smaller, with what lies at its end"
+        );
         let of = |d: usize| Superblock { device_index: d as u8, ..new.clone() };
         let encode =
             |d: usize, at: u64| of(d).encode(at).map_err(|e| StoreError::superblock(devices[d].name(), &e));

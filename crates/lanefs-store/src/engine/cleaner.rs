@@ -81,6 +81,7 @@ impl Cleaner<'_> {
                 return Ok(report);
             }
             let Some(victim) = self.choose(m, &tried, foreground) else { return Ok(report) };
+            debug_assert!(!tried.contains(&victim), "segment {victim} was emptied in this round");
             tried.push(victim);
             let (moved, marked) = self.empty_segment(m, victim)?;
             spent += (moved + marked) * self.log.metadata_copies();
@@ -90,6 +91,7 @@ impl Cleaner<'_> {
                 r.marked += marked;
                 r.segments += emptied;
             }
+            debug_assert!(report.segments <= tried.len() as u64, "{} segments of {tried:?}", report.segments);
         }
     }
 
@@ -132,6 +134,7 @@ impl Cleaner<'_> {
     fn empty_segment(&self, m: &mut Maintenance, seg: SegId) -> Result<(u64, u64)> {
         let g = &self.log.segments.geometry;
         let owners = m.usage.owners(&self.log.segments, seg, &self.log.io);
+        debug_assert_eq!(owners.len(), g.segment_blocks as usize, "an owner for each block");
         let mut moves = Vec::new();
         let (mut marked, mut lost, mut bad) = (0, 0, 0);
         let mut buckets = Vec::new();
@@ -279,6 +282,11 @@ impl Cleaner<'_> {
         if moves.is_empty() {
             return Ok((0, 0));
         }
+        debug_assert!(
+            head == Heat::Cold || moves.iter().all(|mv| mv.bucket),
+            "file data would go where blocks of the tree lie"
+        );
+        let all = moves.len();
         // Relaxed: only the holder of the maintenance lock changes it.
         let checkpoint = self.log.checkpoint_number.load(Ordering::Relaxed);
         let mut runs = Vec::new();
@@ -294,6 +302,7 @@ impl Cleaner<'_> {
                 checksum::reference(addr, &mv.block)
             })
             .collect();
+        assert_eq!(to.len(), all, "a block that is moved has no place");
         let mut writes: Vec<Write<'_>> =
             to.iter().zip(&moves).map(|(r, mv)| Write { addr: r.addr, data: &mv.block.0 }).collect();
         if head == Heat::Hot {
@@ -311,6 +320,7 @@ impl Cleaner<'_> {
                 }
             }
         }
+        debug_assert!(moved + left <= all as u64, "{moved} blocks moved and {left} stayed, of {all}");
         mlog.note_owners(
             to.iter().zip(&moves).filter(|(_, mv)| !mv.bucket).map(|(r, mv)| (r.addr, mv.owner)),
         );
@@ -335,6 +345,7 @@ impl Cleaner<'_> {
         }
         i.add_block(&self.log.segments, r.addr);
         i.drop_block_now(&self.log.segments, mv.from.addr);
+        debug_assert!(self.log.segments.is_live(r.addr), "the copy in block {} is not in use", r.addr);
         self.inodes.cache.list_dirty(&inode, i);
         Ok(true)
     }

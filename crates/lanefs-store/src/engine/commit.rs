@@ -84,6 +84,12 @@ impl EpochWrite<'_> {
     /// Writes and flushes it. Says how the transaction that goes with it went, and the epoch.
     pub fn finish(self) -> (Result<()>, Result<EpochWritten>) {
         let (transaction, shares) = self.begun.finish();
+        debug_assert!(
+            shares.as_ref().map_or(true, |s| s.len() == self.groups.len()),
+            "epoch {} has {} shares",
+            self.epoch,
+            self.groups.len()
+        );
         (transaction, shares.map(|shares| EpochWritten { epoch: self.epoch, shares }))
     }
 }
@@ -130,6 +136,7 @@ impl Engine {
             return Ok(None);
         }
         let begun = self.begin_transaction(tx, Some(&pending))?;
+        debug_assert_eq!(begun.shares.len(), pending.shares.len(), "all shares have places, or none (7)");
         Ok(Some(EpochWrite { begun, epoch, groups: pending.shares }))
     }
 
@@ -150,6 +157,7 @@ impl Engine {
                 batch::put_message_head(&mut bytes, &[], 0);
                 // Where room is short there is none for a mark.
                 let Ok(p) = self.log.place(id, self.log.fsync_head(), bytes, 0, false) else { continue };
+                debug_assert_eq!(p.places.len(), 1, "a mark is a message of one batch");
                 self.log.mlogs[id].marked(p.last_place());
                 placed.push(p);
             }
@@ -164,8 +172,18 @@ impl Engine {
     /// Gives the shares of an epoch their places, from the mlog `first` on, and notes it as
     /// committed but not folded. Inside a reader section.
     pub(crate) fn place_epoch(&self, p: &Pending, first: usize) -> Result<Vec<Placed>> {
+        debug_assert!(!p.shares.is_empty(), "epoch {} is empty: nobody names it (3)", p.epoch);
+        debug_assert!(p.previous < p.epoch, "epoch {} names {}", p.epoch, p.previous);
         let mut c = self.unfolded.commits.lock();
+        debug_assert!(
+            p.previous <= c.previous,
+            "epoch {} names {}, which is not committed",
+            p.epoch,
+            p.previous
+        );
         let placed = self.log.place_shares(p, first)?;
+        debug_assert_eq!(placed.len(), p.shares.len(), "each share has its places (7)");
+        debug_assert!(placed.is_sorted_by(|a, b| a.mlog < b.mlog), "two shares in one log (1)");
         self.log.mlogs.iter().zip(&p.shares).for_each(|(l, s)| l.add_unfolded(s));
         c.previous = p.epoch;
         c.pending.push(Pending {
@@ -174,6 +192,7 @@ impl Engine {
             shares: p.shares.clone(),
             cancelled: 0,
         });
+        c.check_last();
         drop(c);
         self.unfolded.reserve_room(&self.log);
         Ok(placed)
@@ -182,6 +201,7 @@ impl Engine {
     /// Notes that an epoch is durable, and so are all before it.
     pub fn publish_epoch(&self, written: EpochWritten) {
         let EpochWritten { epoch, shares } = written;
+        debug_assert!(!shares.is_empty(), "epoch {epoch} is empty: it was never begun (3)");
         shares.iter().for_each(|(mlog, place)| self.log.mlogs[*mlog].made_durable(*place));
         // The epoch has the groups that fsyncs logged of it; kept twice they would count twice.
         self.log.mlogs.iter().for_each(|l| l.prune_groups(|g| groups_above(g, epoch)));

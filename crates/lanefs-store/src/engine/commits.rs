@@ -27,7 +27,8 @@ impl Commits {
     /// first one named. Recovery takes it for all of them (9).
     pub fn ranges(&self, folded: u64) -> Vec<Pending> {
         let size = |p: &Pending| p.shares.iter().map(|s| s.len()).sum::<usize>();
-        let mut left = &self.pending[self.pending.partition_point(|p| p.epoch <= folded)..];
+        let all = &self.pending[self.pending.partition_point(|p| p.epoch <= folded)..];
+        let mut left = all;
         let mut out = Vec::new();
         while let Some(first) = left.first() {
             let mut bytes = size(first);
@@ -47,8 +48,12 @@ impl Commits {
                     vec![Arc::new(parts.concat())]
                 }
             };
+            debug_assert!(first.previous < last.epoch, "epoch {} names {}", last.epoch, first.previous);
             out.push(Pending { epoch: last.epoch, previous: first.previous, shares, cancelled: 0 });
         }
+        debug_assert!(out.len() <= all.len(), "{} epochs are written as {}", all.len(), out.len());
+        debug_assert_eq!(out.iter().map(size).sum::<usize>(), all.iter().map(size).sum(), "bytes of groups");
+        debug_assert_eq!(out.last().map(|p| p.epoch), all.last().map(|p| p.epoch), "the last of all");
         out
     }
 
@@ -56,7 +61,20 @@ impl Commits {
     pub fn take_folded(&mut self, folded: u64) -> Vec<Pending> {
         let (kept, done) = self.pending.drain(..).partition(|p| p.epoch > folded);
         self.pending = kept;
+        debug_assert!(self.pending.is_sorted_by(|a, b| a.epoch < b.epoch), "epochs out of order");
+        debug_assert!(done.iter().all(|p| p.epoch <= folded), "an epoch behind {folded} is not folded");
+        self.check_last();
         done
+    }
+
+    /// Checks, in debug builds, that the last epoch came behind those before it, and that no later
+    /// one is known.
+    pub fn check_last(&self) {
+        let Some(last) = self.pending.last() else { return };
+        debug_assert!(last.epoch <= self.previous, "epoch {} behind the last, {}", last.epoch, self.previous);
+        debug_assert!(!last.shares.is_empty(), "epoch {} is empty, and was committed", last.epoch);
+        let two = self.pending.last_chunk();
+        debug_assert!(two.is_none_or(|[a, b]| a.epoch < b.epoch), "epoch {} out of order", last.epoch);
     }
 }
 

@@ -26,6 +26,7 @@ use crate::engine::maintenance::Maintenance;
 use crate::error::Result;
 use crate::log::mlog::Heat;
 use crate::tree::block_io::Owner;
+use lanefs_format::checksum;
 use lanefs_format::header::{self, BlockKind};
 use lanefs_format::{Block, BlockAddr, BlockRef, Ino};
 
@@ -63,6 +64,7 @@ impl Cleaner<'_> {
 
     fn heal_one(&self, m: &mut Maintenance, r: BlockRef) -> Result<Option<Healed>> {
         let Some(copy) = self.log.io.copy_of(r.addr) else { return Ok(None) };
+        debug_assert!(copy != r.addr && self.log.segments.geometry.copies == 2, "a block is its own copy");
         if self.log.io.is_queued(r) {
             return Ok(None); // Both will be written.
         }
@@ -74,6 +76,7 @@ impl Cleaner<'_> {
             // report it.
             _ => return Ok(None),
         };
+        debug_assert!(checksum::matches(r, &good.0), "a bad copy would be written over a good one");
         self.log.io.excuse(bad);
         let Some((kind, ino)) = self.is_referred(m, r, &good)? else { return Ok(None) };
         if self.log.read_only {

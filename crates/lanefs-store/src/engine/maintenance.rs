@@ -71,6 +71,22 @@ impl Maintenance {
             cleaned: CleanReport::default(),
         }
     }
+
+    /// Checks, in debug builds, what holds whenever the maintenance lock is taken or let go of.
+    pub fn check_invariants(&self) {
+        debug_assert!(self.slot_index < 2, "slot {} is in force", self.slot_index);
+        debug_assert!(self.closing || !self.closed, "the store is closed, and was not closing");
+        debug_assert!(
+            self.deferred.last().is_none_or(|b| b.names > 0),
+            "a file without names was put off: it would be no orphan"
+        );
+        let last = self.deferred.last_chunk();
+        debug_assert!(last.is_none_or(|[a, b]| a.ino > b.ino), "what was put off is not in order");
+        debug_assert!(
+            self.orphan_blocks.iter().all(|r| !r.is_none()),
+            "a block of the list of orphans lies nowhere"
+        );
+    }
 }
 
 /// A file that a fold makes later, and of which nothing else is known (`deferred`).
@@ -90,6 +106,12 @@ pub(crate) struct DeferredInode {
 
 impl DeferredInode {
     pub fn new(b: &NewInode<'_>, names: u32) -> DeferredInode {
+        debug_assert!(names > 0, "inode {} has no name: it is put on the list of orphans", b.ino);
+        debug_assert!(
+            b.target.is_empty() && b.xattrs.is_empty() && b.mode & libc::S_IFMT == libc::S_IFREG,
+            "more is known of inode {} than is kept",
+            b.ino
+        );
         let NewInode { ino, parent, time, generation, mode, uid, gid, logged, .. } = *b;
         DeferredInode { ino, parent, time, generation, mode, uid, gid, names, logged }
     }

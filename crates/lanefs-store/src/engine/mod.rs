@@ -82,6 +82,10 @@ impl Engine {
     /// Puts the parts together.
     pub fn new(parts: Parts) -> Engine {
         let Parts { devices, superblock, segments, inodes, maintenance, options } = parts;
+        maintenance.check_invariants();
+        debug_assert!(maintenance.slot.volume == superblock.volume, "the slot of another volume");
+        debug_assert_eq!(superblock.devices.len(), devices.len(), "the superblock names other devices");
+        debug_assert_eq!(segments.geometry.copies, superblock.metadata_copies(), "copies of the tree");
         let slot = &maintenance.slot;
         Engine {
             log: Log::new(devices, &superblock, segments, slot, &options),
@@ -139,7 +143,9 @@ impl Engine {
     pub fn checkpoint(&self, seal: impl FnOnce() -> Result<FoldInput>) -> Result<CheckpointDone> {
         self.log.check_writable()?;
         let mut m = self.maintenance.lock();
-        // Relaxed: only this thread compares it with its own token.
+        // Relaxed, here and below: only this thread compares it with its own token; and whoever had
+        // the lock before has set it to 0.
+        debug_assert_eq!(self.sealer.load(Ordering::Relaxed), 0, "two checkpoints at once");
         self.sealer.store(lanefs_sync::primitive::thread_token(), Ordering::Relaxed);
         let r = self.checkpoints().run(&mut m, Some(seal), false);
         self.sealer.store(0, Ordering::Relaxed);
@@ -163,9 +169,14 @@ impl Engine {
             m.closing = true;
             let none: Option<fn() -> Result<FoldInput>> = None;
             self.checkpoints().run(&mut m, none, true)?;
+            debug_assert!(
+                self.log.sections.closing.load(Ordering::Relaxed),
+                "something may come behind the last position"
+            );
             self.log.io.flush(1)?; // The slot's twin.
             m.closed = true;
         }
+        m.check_invariants();
         Ok(())
     }
 

@@ -114,6 +114,32 @@ impl<'a> Plan<'a> {
         sum(lost.chain(gained).collect())
     }
 
+    /// Checks, in debug builds, that all lists are in order, that no key ends as it began, and that
+    /// what is dead is neither made nor changed.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let key = |c: &KeyChange<'a>| (c.dir, c.cookie, c.name);
+        debug_assert!(
+            self.changes.is_sorted_by(|a, b| key(a) < key(b)),
+            "a key changes twice, or out of order"
+        );
+        debug_assert!(
+            self.changes.iter().all(|c| c.old != c.new.map_or(Ino::NONE, |n| n.0)),
+            "a key ends as it began"
+        );
+        let use_of = |n: &NewInode<'a>| (n.ino, n.generation);
+        debug_assert!(self.news.is_sorted_by(|a, b| use_of(a) < use_of(b)), "an inode is made twice");
+        debug_assert!(self.dead.is_sorted_by(|a, b| a < b), "an inode dies twice");
+        debug_assert!(self.parents.is_sorted_by(|a, b| a.0 < b.0), "a directory moves twice");
+        let rights_of = |r: &RightsChange<'a>| (r.ino, r.generation);
+        debug_assert!(self.rights.is_sorted_by(|a, b| rights_of(a) < rights_of(b)), "rights change twice");
+        let is_dead = |of: (Ino, u32)| self.dead.binary_search(&of).is_ok();
+        debug_assert!(!self.news.iter().any(|n| is_dead(use_of(n))), "an inode is made that is dead");
+        debug_assert!(!self.rights.iter().any(|r| is_dead(rights_of(r))), "a dead inode has rights");
+    }
+
     /// Returns whether nothing has to be done.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
@@ -151,6 +177,7 @@ pub fn plan<'a>(
 ) -> Result<Plan<'a>> {
     let mut p = plan_unsorted(buffers, keep)?;
     p.changes.sort_unstable_by_key(|s| (s.dir, s.cookie, s.name));
+    p.check_invariants();
     Ok(p)
 }
 
@@ -267,6 +294,7 @@ const NO_STEP: u32 = u32::MAX;
 fn string_up(steps: &[Step<'_>]) -> (Vec<Chain>, Vec<u32>) {
     let mut table = vec![Chain { first: NO_STEP, last: NO_STEP }; (steps.len() * 2).next_power_of_two()];
     let mut next = vec![NO_STEP; steps.len()];
+    debug_assert!(table.len() > steps.len(), "no place is free: who looks for one never ends");
     let mask = table.len() - 1;
     for (i, s) in steps.iter().enumerate() {
         // The upper half of a product depends on all bits; cookies are hashes, cut at the low end.
@@ -278,6 +306,7 @@ fn string_up(steps: &[Step<'_>]) -> (Vec<Chain>, Vec<u32>) {
                 *c = Chain { first: i as u32, last: i as u32 };
                 break;
             };
+            debug_assert!((c.last as usize) < i, "a chain of steps that come later");
             if (f.dir, f.cookie) == (s.dir, s.cookie) {
                 next[c.last as usize] = i as u32;
                 c.last = i as u32;
@@ -312,6 +341,9 @@ fn keep_net_changes(steps: &mut Vec<Step<'_>>) -> Result<()> {
         if !chain.is_sorted_by_key(|i| (of(i).name, of(i).version)) {
             chain.sort_unstable_by_key(|i| (of(i).name, of(i).version));
         }
+        debug_assert!(
+            chain.iter().all(|i| (of(i).dir, of(i).cookie) == (of(&c.first).dir, of(&c.first).cookie))
+        );
         for chain in chain.chunk_by(|a, b| of(a).name == of(b).name) {
             let (Some(first), Some(last)) = (chain.first(), chain.last()) else { continue };
             let old = of(first).old;
@@ -322,7 +354,9 @@ fn keep_net_changes(steps: &mut Vec<Step<'_>>) -> Result<()> {
     }
     drop((table, next));
     kept.sort_unstable();
+    debug_assert!(kept.is_sorted_by(|a, b| a.0 < b.0), "a step is the last of two keys");
     for (to, &(from, old)) in kept.iter().enumerate() {
+        debug_assert!(to <= from as usize, "step {from} would be written over before it is read");
         steps[to] = Step { old, ..steps[from as usize] };
     }
     steps.truncate(kept.len());
@@ -330,6 +364,7 @@ fn keep_net_changes(steps: &mut Vec<Step<'_>>) -> Result<()> {
 }
 
 fn sum(mut list: Vec<(Ino, i64)>) -> Vec<(Ino, i64)> {
+    debug_assert!(list.iter().all(|l| !l.0.is_none()), "a name of no inode is counted");
     list.sort_unstable();
     list.chunk_by(|a, b| a.0 == b.0)
         .filter_map(|c| c.first().map(|f| (f.0, c.iter().map(|x| x.1).sum())))
@@ -391,6 +426,8 @@ pub fn absorb(buffers: &[&[u8]]) -> Result<Vec<u8>> {
     if out.is_empty() && p.groups > 0 {
         record::encode_group(&mut out, late, &[]);
     }
+    debug_assert_eq!(out.is_empty(), p.groups == 0, "an epoch of {} groups", p.groups);
+    debug_assert!(record::groups(&out).all(|g| g.is_ok()), "what was absorbed cannot be read");
     Ok(out)
 }
 

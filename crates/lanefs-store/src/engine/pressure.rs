@@ -79,6 +79,7 @@ impl Engine {
             return Ok(());
         }
         self.checkpoints().in_place(&mut m)?;
+        debug_assert!(m.durable > 0, "space is asked for before the first checkpoint");
         let rounds = if hard { 16 } else { 4 };
         for _ in 0..rounds {
             if enough(self) {

@@ -38,6 +38,7 @@ impl<'a> Sink<'a> {
     pub fn new(log: &'a Log, totals: &'a Totals, dirty: &'a mut BTreeSet<u64>) -> Sink<'a> {
         // Relaxed: only the holder of the maintenance lock changes it.
         let checkpoint = log.checkpoint_number.load(Ordering::Relaxed);
+        debug_assert!(checkpoint > 0 && checkpoint >> 32 == 0, "sequences of checkpoint {checkpoint}");
         Sink { log, totals, dirty, sequence: checkpoint << 32, checkpoint }
     }
 
@@ -115,16 +116,23 @@ impl BlockSink for Sink<'_> {
         let mlog = &self.log.mlogs[mlog];
         let mut runs = Vec::with_capacity(1);
         mlog.alloc(&self.log.segments, heat, 1, self.checkpoint, true, &mut runs)?;
+        debug_assert!(matches!(runs[..], [(_, 1)]), "one block was asked for, not {runs:?}");
         let addr = runs.first().map_or(BlockAddr::NONE, |r| r.0);
         if let Owner::Data { ino, page } = owner {
             mlog.note_owners([(addr, DataOwner { ino, page })]);
         } else {
             self.sequence += 1;
+            debug_assert_eq!(self.sequence >> 32, self.checkpoint, "a sequence of the next checkpoint");
             seal(&mut block, addr, self.log.stamp(self.sequence));
         }
         let r = checksum::reference(addr, &block);
         let blocks = self.log.segments.blocks_at(addr);
-        self.log.segments.set_live(addr);
+        debug_assert!(
+            (blocks == 2) == (heat != Heat::Warm && self.log.segments.geometry.copies == 2),
+            "block {addr} of {owner:?} is there {blocks} times"
+        );
+        let newly = self.log.segments.set_live(addr);
+        debug_assert!(newly, "block {addr} of {owner:?} was in use before");
         if !matches!(owner, Owner::Usage { .. }) {
             self.mark(addr);
         }

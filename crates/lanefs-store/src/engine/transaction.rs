@@ -61,6 +61,8 @@ impl Engine {
         let promised = |tx: &Transaction| tx.inodes.iter().map(|u| u64::from(u.reserved)).sum::<u64>();
         let brought = promised(&tx);
         let r = self.try_until_there_is_room(&mut tx);
+        debug_assert!(promised(&tx) <= brought, "promises came that nobody made");
+        debug_assert!(r.is_err() || promised(&tx) == 0, "a promise was not taken");
         if r.is_err() {
             self.log.space.keep_promise(tx.lane, brought - promised(&tx));
         }
@@ -121,6 +123,7 @@ impl Engine {
                 Err(e) => out_of_room = Some(e),
             }
         }
+        debug_assert!(placed.len() <= 1 && (tx.durable || placed.is_empty()), "a transaction is one message");
         let durable = !placed.is_empty();
         let mut tickets = Vec::with_capacity(inodes.len());
         for (inode, inner) in inodes.iter().zip(&mut guards) {
@@ -129,6 +132,7 @@ impl Engine {
             inner.check_invariants();
             tickets.push((inode.clone(), inner.begin(durable)));
         }
+        debug_assert_eq!(tickets.len(), tx.inodes.len(), "a ticket for each inode");
         let flight = section.leave();
         Ok(Begun {
             log: &self.log,
@@ -167,6 +171,7 @@ impl Engine {
                 wanted.extend(pages.filter_map(|p| Some((n, p, i.state.missing_for(p)?))));
             }
             if wanted.is_empty() {
+                debug_assert_eq!(guards.len(), updates.len(), "each inode is locked");
                 debug_assert!(
                     updates
                         .iter()
@@ -197,6 +202,8 @@ impl Engine {
     ) -> Result<()> {
         let plans: Vec<Plan> =
             updates.iter().zip(guards.iter()).map(|(u, g)| Plan::new(u, &g.state)).collect();
+        debug_assert_eq!(updates.len(), guards.len(), "the caller has locked the inodes");
+        debug_assert!(writes.is_empty(), "pages of another transaction");
         let blocks: usize = plans.iter().map(|p| p.blocks).sum();
         let mut runs = Vec::new();
         // Relaxed: the reader section orders it against the checkpoint that changes it.
@@ -209,6 +216,7 @@ impl Engine {
             self.in_checkpoint(),
             &mut runs,
         )?;
+        debug_assert_eq!(runs.iter().map(|r| r.1 as usize).sum::<usize>(), blocks, "blocks are given out");
         let mut addrs = runs.iter().flat_map(|&(a, n)| (0..u64::from(n)).map(move |i| a.plus(i)));
         let mut owners = Vec::with_capacity(blocks);
         let (mut freed, mut promised) = (0u64, 0u64);
@@ -235,6 +243,12 @@ impl Engine {
                     _ => put(inner, page, block)?,
                 }
             }
+            debug_assert_eq!(
+                tail.is_some(),
+                plan.tail.is_some(),
+                "the tail of inode {} is a page of it",
+                u.ino
+            );
             if let Some((page, bytes)) = tail {
                 if plan.displaced
                     && let Some((p, b)) = inner.state.tail()
@@ -267,6 +281,9 @@ impl Engine {
         };
         let r = (updates.iter_mut().zip(plans).zip(&mut *guards))
             .try_for_each(|((u, plan), inner)| each(u, plan, inner));
+        debug_assert_eq!(writes.len(), owners.len(), "an owner for each page");
+        debug_assert!(r.is_err() || writes.len() == blocks, "{} of {blocks} blocks are used", writes.len());
+        debug_assert!(r.is_err() || updates.iter().all(|u| u.pages.is_empty()), "a page was left behind");
         mlog.note_owners(owners);
         self.log.space.account_write(lane, promised, writes.len() as u64, freed);
         guards.iter_mut().for_each(|g| g.charge_unwritten(&self.log.space, lane));
@@ -300,6 +317,8 @@ impl Engine {
                 }
             }
         }
+        debug_assert!(deltas.len() <= guards.len(), "records of inodes that are not locked");
+        debug_assert_eq!(failed.is_none(), deltas.len() == guards.len(), "a record for each inode");
         let head = self.log.fsync_head();
         let result = match failed {
             Some(e) => Err(e),
@@ -326,6 +345,12 @@ impl Engine {
         let record = record_of(&i.state, &delta, tail, xattrs);
         let undo = (delta, i.tail, i.xattrs);
         (i.tail, i.xattrs) = (Logged::Yes, Logged::Yes);
+        debug_assert_eq!(
+            record.pages().count(),
+            undo.0.sets.len(),
+            "pages of inode {} in its record",
+            record.ino
+        );
         Ok((record, undo))
     }
 }
@@ -375,6 +400,7 @@ impl Plan {
             _ => false,
         };
         let blocks = u.pages.len() - usize::from(tail.is_some()) + usize::from(displaced);
+        debug_assert!(!displaced || tail.is_some(), "nothing displaces the tail of inode {}", u.ino);
         Plan { tail, displaced, blocks }
     }
 }

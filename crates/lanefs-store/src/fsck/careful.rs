@@ -48,6 +48,10 @@ impl Device for Careful {
         }
         let mut first = Ok(());
         for r in reqs {
+            debug_assert!(
+                r.offset.is_multiple_of(BLOCK_SIZE as u64) && r.data.len().is_multiple_of(BLOCK_SIZE),
+                "a part of a block is read: another part of it may be excused"
+            );
             // Block by block: of each it is known then whether it can be read, and a copy may
             // excuse one that cannot.
             for (n, data) in r.data.chunks_mut(BLOCK_SIZE).enumerate() {
@@ -64,6 +68,7 @@ impl Device for Careful {
     }
     fn write(&self, reqs: &[WriteReq<'_>]) -> Result<()> {
         self.unread.check()?;
+        debug_assert!(reqs.iter().all(|r| r.offset.is_multiple_of(BLOCK_SIZE as u64)), "a part of a block");
         self.base.write(reqs)
     }
     fn flush(&self) -> Result<()> {

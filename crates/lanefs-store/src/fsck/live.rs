@@ -69,6 +69,7 @@ impl Job<'_> {
             }
             todo += self.usage(engine, &mut m, &walk.marks, report);
             todo += self.unwritten(engine, &walk, report);
+            debug_assert!(todo == 0 || !report.problems.is_empty(), "something is repaired and not reported");
             if todo == 0 {
                 return Ok(());
             }
@@ -199,6 +200,7 @@ impl Job<'_> {
                 ino
             }
         };
+        debug_assert!(!needs_home || !home.is_none(), "what has no name gets one nowhere");
         for fix in &names.fixes {
             match fix {
                 Fix::Names(ino, n) => {

@@ -5,6 +5,7 @@ use crate::tree::block_io::BlockSource;
 use crate::tree::inode_state::{InodeState, PageAt};
 use crate::tree::radix::{Found, Wanted};
 use lanefs_format::BlockRef;
+use lanefs_format::map_node::{FANOUT_BITS, KEY_END};
 
 /// Returns the first mapped page at or after `page`, with its block; the tail is no block.
 pub(crate) fn next_mapped(s: &InodeState, page: u64) -> Found<Option<(u64, BlockRef)>> {
@@ -15,6 +16,7 @@ pub(crate) fn next_mapped(s: &InodeState, page: u64) -> Found<Option<(u64, Block
             Found::Here(None) => return Found::Here(None),
             Found::Here(Some(p)) => p,
         };
+        debug_assert!(at >= page, "page {at} from {page} on");
         match s.lookup(at) {
             Found::Missing(w) => return Found::Missing(w),
             Found::Here(PageAt::Block(r)) => return Found::Here(Some((at, r))),
@@ -31,5 +33,7 @@ pub(super) fn fetch(s: &mut InodeState, io: &Io, w: &Wanted) -> crate::error::Re
 
 /// Returns the first page that a map node does not cover.
 pub(crate) fn after(w: &Wanted) -> u64 {
-    (w.index + 1) << (8 * (u32::from(w.level) + 1))
+    let end = (w.index + 1) << (FANOUT_BITS * (u32::from(w.level) + 1));
+    debug_assert!(end > 0 && end <= KEY_END, "node {} at level {} ends at page {end}", w.index, w.level);
+    end
 }

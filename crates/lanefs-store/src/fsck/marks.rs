@@ -29,6 +29,7 @@ impl Marks {
         let words = (geometry.segment_blocks as usize).div_ceil(64);
         let bits = (0..geometry.total() as usize * words).map(|_| AtomicU64::new(0)).collect();
         let paired = (0..geometry.total()).map(|_| AtomicBool::new(false)).collect();
+        debug_assert!(words * 64 >= geometry.segment_blocks as usize, "{words} words of a segment's marks");
         Marks { geometry, words, bits, paired }
     }
     pub fn mark(&self, addr: BlockAddr) -> Marked {
@@ -58,8 +59,13 @@ impl Marks {
         if let Some((seg, i)) = self.geometry.locate(addr) {
             let one = |i: u32| {
                 let word = &self.bits[seg as usize * self.words + i as usize / 64];
-                word.fetch_and(!(1u64 << (i % 64)), Relaxed);
+                let was = word.fetch_and(!(1u64 << (i % 64)), Relaxed);
+                debug_assert!(was >> (i % 64) & 1 == 1, "block {i} of segment {seg} has no mark");
             };
+            debug_assert!(
+                self.geometry.copies < 2 || i < self.geometry.half() && self.is_paired(seg),
+                "block {i} of segment {seg} was marked as one of the tree"
+            );
             one(i);
             if self.geometry.copies == 2 && i < self.geometry.half() {
                 one(i + self.geometry.half());
@@ -71,6 +77,7 @@ impl Marks {
         self.paired[seg as usize].load(Relaxed)
     }
     pub fn word(&self, seg: SegId, w: usize) -> u64 {
+        debug_assert!(w < self.words, "word {w} of {}", self.words);
         self.bits[seg as usize * self.words + w].load(Relaxed)
     }
     pub fn words(&self) -> usize {

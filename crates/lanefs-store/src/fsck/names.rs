@@ -94,6 +94,7 @@ pub(super) fn check(
             progress(Progress { phase: Phase::Names, done, total: dirs.len() as u64 });
         }
     });
+    debug_assert_eq!(done.into_inner(), dirs.len() as u64, "each directory is looked at once");
     let (mut found, report) = found.into_inner();
     report.inodes = inodes.len() as u64;
     report.directories = dirs.len() as u64;
@@ -112,6 +113,11 @@ pub(super) fn check(
         })
         .collect();
     found.fixes.retain(|f| !matches!(f, Fix::Kind(n, _) if gone.contains(n)));
+    debug_assert!(found.dir_names.is_empty(), "names of a directory that was not judged");
+    debug_assert!(
+        found.lost_found.is_none_or(|ino| inodes.get(&ino).is_some_and(|i| i.kind == FileKind::Dir)),
+        "lost+found is no directory"
+    );
     Names { fixes: found.fixes, lost_found: found.lost_found }
 }
 
@@ -175,9 +181,11 @@ fn directories(
                 report.add(Place::of_directory(ino), what, "its parent is set to where it lies", true);
                 found.fixes.push(Fix::Parent(ino, n.dir));
             }
-            parents.insert(ino, n);
+            let before = parents.insert(ino, n);
+            debug_assert!(before.is_none(), "directory {ino} keeps two names");
         }
     }
+    debug_assert!(!parents.contains_key(&ROOT_INO), "the root keeps a name");
     parents
 }
 
@@ -234,6 +242,7 @@ fn link_counts(
         if names > 0 || orphans.contains(&ino) {
             continue;
         }
+        debug_assert!(ino != ROOT_INO, "the root directory counts as one that has a name");
         if i.nlink > 0 {
             report.add(at(), "has no name", "it is given one in /lost+found", true);
             found.fixes.push(Fix::Reconnect(ino, i.kind));

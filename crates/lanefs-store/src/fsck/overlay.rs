@@ -21,6 +21,11 @@ impl Overlay {
     }
 }
 
+/// Returns whether a request is for whole blocks, as all of the store's are: for assertions.
+fn is_of_blocks(offset: u64, len: usize) -> bool {
+    offset.is_multiple_of(BLOCK_SIZE as u64) && len.is_multiple_of(BLOCK_SIZE)
+}
+
 impl Device for Overlay {
     fn size(&self) -> u64 {
         self.base.size()
@@ -35,6 +40,12 @@ impl Device for Overlay {
             return Ok(());
         }
         for r in reqs {
+            debug_assert!(
+                is_of_blocks(r.offset, r.data.len()),
+                "{} bytes from {} on",
+                r.data.len(),
+                r.offset
+            );
             for (n, out) in r.data.chunks_exact_mut(BLOCK_SIZE).enumerate() {
                 if let Some(b) = written.get(&((r.offset >> BLOCK_SHIFT) + n as u64)) {
                     out.copy_from_slice(&b.0);
@@ -46,6 +57,16 @@ impl Device for Overlay {
     fn write(&self, reqs: &[WriteReq<'_>]) -> Result<()> {
         let mut written = self.written.write();
         for r in reqs {
+            debug_assert!(
+                is_of_blocks(r.offset, r.data.len()),
+                "{} bytes from {} on",
+                r.data.len(),
+                r.offset
+            );
+            debug_assert!(
+                r.offset + r.data.len() as u64 <= self.base.size(),
+                "what is repaired would not fit the device"
+            );
             for (n, data) in r.data.chunks_exact(BLOCK_SIZE).enumerate() {
                 let b = written.entry((r.offset >> BLOCK_SHIFT) + n as u64).or_insert_with(Block::zeroed);
                 b.0.copy_from_slice(data);

@@ -34,6 +34,7 @@ pub(super) fn name_problems(Walked { walk, table, io }: Walked<'_>, report: &mut
             parts.push(name.escape_ascii().to_string());
             at = *dir;
         }
+        debug_assert!(parts.len() <= DEPTH, "a path of {} names", parts.len());
         parts.push(String::new());
         parts.reverse();
         Some(if parts.len() == 1 { "/".into() } else { parts.join("/") })

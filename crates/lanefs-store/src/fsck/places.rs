@@ -50,6 +50,11 @@ impl Places {
         kind_of: impl Fn(Ino) -> Option<FileKind>,
         report: &mut FsckReport,
     ) -> Result<Vec<Fix>> {
+        debug_assert!(
+            !self.hashes.is_empty() || self.misplaced.is_empty(),
+            "names at wrong places of directory {} are not looked at",
+            self.dir
+        );
         let mut fixes = Vec::new();
         if self.hashes.is_empty() {
             return Ok(fixes);

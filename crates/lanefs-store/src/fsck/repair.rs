@@ -74,6 +74,11 @@ pub(super) fn run(
     let bad_superblocks = superblocks(&devices, &sb, report)?;
     let blocks: Vec<u64> = sb.devices.iter().map(|d| d.blocks).collect();
     let geometry = Geometry::new(&sb.layout, &blocks).with_copies(sb.metadata_copies());
+    debug_assert_eq!(devices.len(), sb.devices.len(), "the volume has other devices");
+    debug_assert!(
+        bad_superblocks.iter().all(|(d, at, _)| *at < devices[*d].size() >> BLOCK_SHIFT),
+        "a superblock would be written behind its device's end"
+    );
     let job = Job { o, progress, devices, bare, unread, sb, geometry };
     let brought_up = job.bring_up(false, report);
     job.unread.check()?;
@@ -210,6 +215,11 @@ impl Job<'_> {
         }
         // What is not there because it cannot be read would be missed from here on.
         self.unread.check()?;
+        debug_assert_eq!(
+            io.queue_len(),
+            0,
+            "something has an address before all blocks in use are marked (2)"
+        );
         let counted = usage.is_some();
         let mut usage = usage.unwrap_or_else(|| UsageTable::new(segments.len()));
         compare_usage(&segments, &mut usage, &walk.marks, counted.then_some(&mut *report), &mut |_| ());
@@ -242,6 +252,10 @@ impl Job<'_> {
             }
             slot.next_chunk = next;
         }
+        debug_assert!(
+            walk.inodes.keys().all(|i| i.chunk() < slot.next_chunk),
+            "a number in use would be given out again"
+        );
         let engine = Engine::new(Parts {
             devices: self.devices.clone(),
             superblock: self.sb.clone(),
@@ -325,6 +339,7 @@ impl Job<'_> {
                 let last = range.end.saturating_mul(INOS_PER_CHUNK) - 1;
                 let what = What::of(format_args!("inodes {} to {last}", range.start * INOS_PER_CHUNK), &e);
                 report.add("inode table", what, "these inodes are looked for in all blocks", true);
+                debug_assert!(range.start >= from && range.end > from, "chunks {range:?} from {from} on");
                 from = range.end;
                 lost.push(range);
             }
@@ -343,6 +358,7 @@ impl Job<'_> {
         } else {
             lost.push(0..u64::MAX);
         }
+        debug_assert!(lost.is_sorted_by(|a, b| a.end <= b.start), "parts that are lost overlap: {lost:?}");
         let v = &self.sb.volume.0;
         let volume = u64::from_le_bytes([v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]]);
         let scan: Scan = scan::run(io, &self.geometry, volume, self.threads(), self.progress);
@@ -441,6 +457,11 @@ impl Job<'_> {
     /// Makes `state` the inode's state, to be written by the next checkpoint.
     fn put(&self, engine: &Engine, state: InodeState) -> Result<()> {
         let ino = state.ino();
+        debug_assert!(
+            state.block().is_none() && state.is_dirty(),
+            "inode {ino} is made anew, and written anew"
+        );
+        debug_assert!(!engine.inodes.cache.has(ino), "inode {ino} is in memory as it was");
         let mut state = Some(state);
         let inode =
             engine.inodes.cache.get_or_load(ino, || Ok(state.take().map(|s| InodeEntry::new(s, true))))?;
@@ -533,6 +554,12 @@ pub(super) fn compare_usage(
         if missing + extra > before {
             differ += 1;
             usage.dirty.insert(leaf_of(seg));
+            let is_corrected = || {
+                let mut now = vec![0; marks.words()];
+                segments.tree_bits(seg, &mut now);
+                now.iter().enumerate().all(|(w, now)| *now == marks.word(seg, w))
+            };
+            debug_assert!(is_corrected(), "the marks of segment {seg} are not as counted");
         }
     }
     let mut report = report;
@@ -550,5 +577,6 @@ pub(super) fn compare_usage(
         );
         report.add("usage table", what, "the marks are set as counted", true);
     }
+    debug_assert_eq!(differ == 0, missing + extra == 0, "{missing} and {extra} marks in {differ} segments");
     differ + unpaired
 }

@@ -44,6 +44,7 @@ pub(super) fn run(io: &Io, g: &Geometry, volume: u64, threads: usize, progress: 
         let done = done.fetch_add(1, Relaxed) + 1;
         progress(Progress { phase: Phase::Scan, done, total: u64::from(g.total()) });
     });
+    debug_assert_eq!(done.into_inner(), u64::from(g.total()), "each segment is looked at once");
     all.into_inner()
 }
 
@@ -152,6 +153,7 @@ impl Scan {
             }
         }
         out.sort_unstable_by_key(|e| e.0);
+        debug_assert!(out.is_sorted_by(|a, b| a.0 < b.0), "two entries of one inode");
         out
     }
 }

@@ -134,6 +134,8 @@ impl Scrub<'_> {
         let io = Io::new(self.0.log.io.devices().to_vec(), 0, true).of(&self.0.superblock());
         let medium = Medium { io, engine: self.0 };
         let mut step = self.scrub_on(&medium, from, budget)?;
+        debug_assert!(step.next.is_none_or(|n| n > from), "a scrub from {from:?} goes on at {:?}", step.next);
+        debug_assert_eq!(medium.io.queue_len(), 0, "who only reads has queued blocks");
         let bad = medium.io.take_suspects();
         if bad.is_empty() {
             return Ok(step);
@@ -433,6 +435,7 @@ fn visit_state(
         }
     };
     compare(ino, state, &mut some, medium, step);
+    debug_assert!(next.is_none_or(|n| n > from), "page {from} of inode {ino} is compared for ever");
     next
 }
 
@@ -443,6 +446,8 @@ fn compare(
     medium: &Medium<'_>,
     step: &mut ScrubStep,
 ) {
+    debug_assert!(some.len() <= AT_ONCE, "{} blocks are read at once", some.len());
+    debug_assert!(some.is_sorted_by(|a, b| a.0 < b.0), "a page of inode {ino} is compared twice");
     let is_dir = state.is_dir();
     let refs: Vec<BlockRef> = some.iter().map(|s| s.1).collect();
     // Of buckets with copies both are read.

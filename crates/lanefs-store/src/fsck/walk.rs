@@ -141,6 +141,7 @@ impl Walker<'_> {
             data: AtomicU64::new(0),
             nodes: AtomicU64::new(0),
         };
+        debug_assert!(chunks.is_sorted_by(|a, b| a < b), "a chunk is looked at twice");
         in_parallel(self.threads, chunks.len(), |i| shared.chunk(chunks[i]));
         let (data, nodes) = (shared.data.into_inner(), shared.nodes.into_inner());
         report.data_blocks += data;
@@ -149,6 +150,18 @@ impl Walker<'_> {
         walk.lost.sort_unstable_by_key(|l| l.0);
         walk.salvaged.sort_unstable_by_key(|s| s.state.ino());
         walk.shared.sort_unstable();
+        debug_assert!(
+            walk.lost.iter().all(|l| !walk.inodes.contains_key(&l.0)),
+            "an inode is lost and found"
+        );
+        debug_assert!(
+            walk.salvaged.iter().all(|s| walk.inodes.contains_key(&s.state.ino())),
+            "an inode was salvaged that nobody knows"
+        );
+        debug_assert!(
+            walk.salvaged.is_sorted_by(|a, b| a.state.ino() < b.state.ino()),
+            "an inode was salvaged twice"
+        );
         walk
     }
 
@@ -416,6 +429,8 @@ impl Shared<'_> {
     }
 
     fn verify(&self, ino: Ino, refs: &mut Vec<(u64, BlockRef)>) {
+        debug_assert!(refs.len() <= AT_ONCE, "{} blocks are read at once", refs.len());
+        debug_assert!(refs.is_sorted_by(|a, b| a.0 < b.0), "a page of inode {ino} is read twice");
         if self.w.read_data && !refs.is_empty() {
             let mut blocks: Vec<Box<Block>> = refs.iter().map(|_| Block::zeroed()).collect();
             let mut reqs: Vec<(BlockAddr, &mut Block)> =
@@ -580,6 +595,7 @@ impl Shared<'_> {
         }
         entries_found.sort_unstable_by_key(|e| e.cookie);
         entries_found.dedup_by(|a, b| a.name == b.name);
+        debug_assert!(state.block().is_none(), "what is salvaged is written to a block of its own");
         Salvage { state, entries: entries_found }
     }
 }

@@ -81,7 +81,10 @@ impl FormatOptions {
     pub fn mlogs_on(&self, sizes: &[u64]) -> Result<usize> {
         let blocks: Vec<u64> = sizes.iter().map(|s| volume_blocks(*s)).collect();
         let (_, g) = geometry(self, &blocks)?;
-        Ok(crate::log::space::fitting_mlogs(mlogs(self)? as usize, g.usable()))
+        let wanted = mlogs(self)?;
+        let fitting = crate::log::space::fitting_mlogs(wanted as usize, g.usable());
+        debug_assert!((1..=wanted as usize).contains(&fitting), "{fitting} mlogs instead of {wanted}");
+        Ok(fitting)
     }
 }
 
@@ -145,6 +148,12 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
                 .collect()
         })
         .collect::<Result<Vec<Vec<(u64, Box<Block>)>>>>()?;
+    // The commit point of making a volume: nothing may be found before all else is written.
+    assert!(superblocks.iter().all(|s| s.last().is_some_and(|(at, _)| *at == 0)), "block 0 is not the last");
+    debug_assert!(
+        superblocks.iter().zip(devices).all(|(s, d)| s.iter().all(|(at, _)| *at < d.size() >> BLOCK_SHIFT)),
+        "a copy of the superblock lies behind its device's end"
+    );
     // First take away what could make an old volume look alive, then write the new one, its
     // superblock last.
     take_away(devices, &superblock(0))?;
@@ -214,7 +223,10 @@ fn make_tree(
     }
     // Relaxed: nobody else has the volume.
     engine.totals.inodes.store(1, Ordering::Relaxed);
-    engine.close()
+    debug_assert_eq!(engine.log.segments.total_live(), 0, "a new volume holds something");
+    engine.close()?;
+    debug_assert!(engine.maintenance.lock().slot.clean, "a new volume is as if it had been closed");
+    Ok(())
 }
 
 /// Overwrites what could make older volumes look alive. In this order, with a flush between, a
@@ -248,6 +260,7 @@ fn take_away(devices: &[Arc<dyn Device>], new: &Superblock) -> Result<()> {
         here.retain(|s| *s < blocks);
         here.sort_unstable();
         here.dedup();
+        debug_assert!(!here.contains(&0), "the superblock of {} is wiped before the slots", d.name());
         slots.push(here);
         let mut older = Vec::new();
         let far = blocks.checked_sub(FAR_BLOCKS);

@@ -37,7 +37,7 @@ use crate::engine::maintenance::Maintenance;
 use crate::engine::{Engine, Parts};
 use crate::error::{Result, StoreError};
 use crate::log::io::Io;
-use crate::log::segment::{Geometry, SegmentTable};
+use crate::log::segment::{Geometry, SegmentTable, State};
 use crate::log::slots::{check_ages, read_slots};
 use crate::log::usage_table::UsageTable;
 use crate::recovery::scan::{FsyncMessage, Scan};
@@ -104,6 +104,7 @@ pub(crate) fn open(devices: Vec<Arc<dyn Device>>, o: &OpenOptions) -> Result<(En
         options: o.clone(),
     });
     engine.log.io.suspect_all(io.take_suspects());
+    debug_assert_eq!(io.queue_len(), 0, "what only looks at a volume has queued blocks");
     Recovery { engine: &engine }.bring_up(&mut report, Vec::new())?;
     report.nanos = began.elapsed().as_nanos() as u64;
     Ok((engine, report))
@@ -120,6 +121,7 @@ impl Recovery<'_> {
     pub(crate) fn bring_up(&self, report: &mut OpenReport, first: Vec<Vec<u8>>) -> Result<()> {
         let mut m = self.engine.maintenance.lock();
         let m = &mut *m;
+        debug_assert!(m.durable == 0 && m.orphans.is_empty(), "the volume was brought up before");
         self.load_orphans(m)?;
         let mut scan = Scan::default();
         let mut input = FoldInput { epoch: m.slot.folded_epoch, groups: Vec::new() };
@@ -133,6 +135,7 @@ impl Recovery<'_> {
             };
             input = self.recover(m, &mut scan, report)?;
         }
+        debug_assert!(input.epoch >= m.slot.folded_epoch, "epoch {} was folded before", input.epoch);
         input.groups.extend(first.into_iter().map(Arc::new));
         report.epoch = report.epoch.max(m.slot.folded_epoch);
         self.engine.log.space.charge(
@@ -142,6 +145,10 @@ impl Recovery<'_> {
         self.engine.log.space.charge(0, m.slot.unwritten);
         let needed = |s| scan.chain.contains(&s) || self.engine.log.segments.info(s).touched > 0;
         self.engine.log.segments.fill_pools(needed);
+        debug_assert!(
+            scan.chain.iter().all(|s| self.engine.log.segments.info(*s).state != State::Free),
+            "a segment that the scan walked through is free (1)"
+        );
         if self.engine.log.read_only {
             return self.fold_in_memory(m, &input);
         }
@@ -169,6 +176,12 @@ impl Recovery<'_> {
     /// What has to be on the medium before anything of this mount is acknowledged: the twin of its
     /// slot, in place of one that says that the volume is closed, and the other devices' stamps.
     fn mounted(&self, m: &Maintenance) -> Result<()> {
+        debug_assert!(m.durable > 0 && !m.slot.clean, "the slot in force says that the volume is closed");
+        debug_assert_eq!(
+            m.slot.mount,
+            self.engine.log.mount.load(Ordering::Relaxed),
+            "the slot of another mount"
+        );
         self.engine.checkpoints().stamp_members(m, 1)?;
         self.engine.log.io.flush(self.engine.log.io.all())
     }
@@ -223,6 +236,7 @@ impl Recovery<'_> {
         }
         let committed = scan.committed(folded);
         let last = committed.last().map_or(folded, |c| c.0);
+        debug_assert!(last >= folded, "epoch {last} was folded before");
         // An epoch that was committed for sure, and cannot be put together: it or one before it is
         // lost.
         if last < scan.acked_epoch {
@@ -242,12 +256,15 @@ impl Recovery<'_> {
         }
         let fsyncs = std::mem::take(&mut scan.fsyncs);
         let arrived = self.verify_batch_data(&fsyncs)?;
+        debug_assert_eq!(arrived.len(), fsyncs.len(), "an answer for each message");
+        let all = fsyncs.len() as u64;
         let mut good: Vec<FsyncMessage> = Vec::with_capacity(fsyncs.len());
         for (msg, arrived) in fsyncs.into_iter().zip(arrived) {
             // What was durable counts even if its data is damaged since: reading that is an error
             // then.
             if arrived || msg.acked { good.push(msg) } else { report.batches_dropped += 1 }
         }
+        debug_assert_eq!(good.len() as u64 + report.batches_dropped, all, "a message counts or is dropped");
         report.epoch = last;
         let mut groups: Vec<Vec<u8>> = committed.into_iter().map(|c| c.1).collect();
         let mut seen: HashSet<Version> = HashSet::new();
@@ -268,6 +285,7 @@ impl Recovery<'_> {
             epoch = epoch.max(g.version.epoch);
             report.groups += 1;
         }
+        debug_assert!(epoch >= last, "epoch {last} would be used again");
         let mut records: Vec<_> = good.into_iter().flat_map(|g| g.message.inodes).collect();
         if self.engine.accept_loss {
             report.lost += records.iter_mut().map(|r| self.drop_pages_nowhere(r)).sum::<u64>();
@@ -292,6 +310,7 @@ impl Recovery<'_> {
         if dropped > 0 {
             r.runs.clear();
             good.into_iter().for_each(|(page, b)| r.push_page(page, b));
+            debug_assert_eq!(r.pages().count(), all - dropped, "pages that stay in the record of {}", r.ino);
         }
         dropped as u64
     }
@@ -322,6 +341,7 @@ impl Recovery<'_> {
         if !same_use || i.state.version() >= r.version {
             return Ok(false);
         }
+        debug_assert!(!i.gone, "inode {} cannot be found, and is changed", r.ino);
         let mut freed = Vec::new();
         for u in &r.unmaps {
             i.state.unmap(u.clone(), &self.engine.log.io, &mut freed)?;
@@ -357,6 +377,7 @@ impl Recovery<'_> {
         let owners = r.pages().map(|(page, b)| (b.addr, DataOwner { ino: r.ino, page }));
         self.engine.log.mlogs[0].note_owners(owners);
         i.state.apply_attrs(&r.attrs, r.version);
+        debug_assert!(i.state.version() >= r.version, "update {} of inode {} comes again", r.version, r.ino);
         if let Some(x) = &r.xattrs {
             i.state.set_xattrs(x.clone())?;
             i.xattrs = Logged::No;
@@ -381,6 +402,11 @@ impl Recovery<'_> {
                 continue;
             }
             i.gone = true;
+            debug_assert!(
+                i.state.block().is_none(),
+                "inode {} is on disk, and its NEW is not folded",
+                inode.ino
+            );
             for a in std::mem::take(&mut i.fresh) {
                 self.engine.log.space.credit(0, self.engine.log.segments.blocks_at(BlockAddr(a)));
                 self.engine.log.segments.clear_live(BlockAddr(a));
@@ -403,17 +429,20 @@ impl Recovery<'_> {
                 &[Effect::Dead { ino, generation }],
             );
         }
+        debug_assert_eq!(record::groups(&out).count(), m.orphans.len(), "a group for each inode");
         Ok(out)
     }
 
     /// A volume opened for reading only is recovered in memory: its new blocks stay in the queue.
     fn fold_in_memory(&self, m: &mut Maintenance, input: &FoldInput) -> Result<()> {
+        debug_assert!(self.engine.log.read_only, "a volume that can be written is recovered by a checkpoint");
         let mut dirty = std::mem::take(&mut m.usage.dirty);
         let mut sink = crate::engine::sink::Sink::new(&self.engine.log, &self.engine.totals, &mut dirty);
         self.engine.fold().fold(m, &input.groups, &mut sink)?;
         self.engine.fold().fold_deferred(m, &mut sink)?;
         self.engine.inodes.cache.list_again(&std::mem::take(&mut m.changed)); // Who scrubs looks for them there.
         self.engine.log.epoch.fetch_max(input.epoch, Ordering::Relaxed);
+        debug_assert_eq!(m.durable, 0, "something was written");
         Ok(())
     }
 }

@@ -110,17 +110,21 @@ impl Scan {
             }
             chains.push(c);
         }
+        debug_assert!(chains.is_sorted_by_key(|c| c.first), "messages are in the order of their chains");
+        debug_assert_eq!(chains.len(), slot.positions.len(), "a chain for each position");
         let mut end = s.fsyncs.len();
         for (i, (p, c)) in slot.positions.iter().zip(&mut chains).enumerate().rev() {
             c.acked = c.acked.max(s.named.get(i).copied().unwrap_or(0));
             s.look_for_gaps(&log.segments.geometry, c, place_of(p.seq, p.used));
             s.look_at_links(c);
             s.look_at_unreadable(log, accept_loss, c, place_of(p.seq, p.used))?;
+            debug_assert!(c.first <= end, "the messages of chain {i} end before they begin");
             s.fsyncs[c.first..end].iter_mut().for_each(|m| m.acked = m.id <= c.acked);
             end = c.first;
             let epochs = c.commits.iter().filter(|e| e.0 <= c.acked).map(|e| e.1);
             s.acked_epoch = s.acked_epoch.max(epochs.max().unwrap_or(0));
         }
+        debug_assert_eq!(end, 0, "a message is in no chain");
         s.parts.clear();
         Ok(s)
     }
@@ -212,6 +216,7 @@ impl Scan {
             }
         }
         found.sort_unstable_by_key(|f| f.0);
+        debug_assert!(s.chain.len() <= found.len(), "a segment without a batch is in the log");
         s.batches = found.len() as u64;
         found.iter().for_each(|(_, head, bytes)| s.take(*head, bytes));
         s.parts.clear();
@@ -278,6 +283,7 @@ impl Scan {
         let g = &log.segments.geometry;
         let unread = |i: usize| c.unreadable.iter().any(|u| u.0 == place_of(seq, i as u32));
         let again: Vec<usize> = doubtful.iter().copied().filter(|i| !unread(*i)).collect();
+        debug_assert!(again.is_sorted_by(|a, b| a < b) && again.last().is_none_or(|i| *i < blocks.len()));
         let mut now = vec![Block([0; BLOCK_SIZE]); again.len()];
         let mut reqs: Vec<_> = again.iter().zip(&mut now).map(|(i, b)| (g.addr(seg, *i as u32), b)).collect();
         const WHAT: &str = "recovery's second look at the log";
@@ -349,6 +355,9 @@ impl Scan {
                 last = epoch;
             }
         }
+        debug_assert!(out.is_sorted_by(|a, b| a.0 < b.0), "an epoch is committed twice, or out of order");
+        debug_assert!(out.first().is_none_or(|e| e.0 > folded), "an epoch is folded and comes again");
+        debug_assert!(last <= self.highest_epoch.max(folded), "epoch {last} is named by no batch");
         out
     }
 }
@@ -368,6 +377,7 @@ fn batches(g: &Geometry, seg: SegId, blocks: &[Block], used: u32, ctx: Context) 
     while i < blocks.len() {
         let addr = g.addr(seg, i as u32);
         if let Some((head, range, len)) = batch::decode_batch(&blocks[i..], addr, ctx) {
+            debug_assert!(len > 0 && i + len <= blocks.len(), "a batch of {len} blocks at block {i}");
             found.push((i, head, range, len));
             i += len;
             continue;

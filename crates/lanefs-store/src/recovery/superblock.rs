@@ -93,6 +93,7 @@ pub(crate) fn find_superblock(d: &dyn Device, progress: &dyn Fn(u64, u64)) -> Re
             }
         }
         at += n as u64;
+        debug_assert!(n > 0 && at <= blocks, "block {at} of {blocks}");
         progress(at, blocks);
     }
     found.ok_or_else(|| {
@@ -147,5 +148,6 @@ pub(crate) fn order_by(
         return Err(StoreError::NotAVolume { device: d0.name().into(), why });
     }
     let sb = first.clone();
+    debug_assert_eq!(sb.device_index, 0, "the volume's superblock is that of the first device");
     Ok((found.into_iter().map(|f| f.1).collect(), sb))
 }

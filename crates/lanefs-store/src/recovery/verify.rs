@@ -41,7 +41,9 @@ impl Recovery<'_> {
                 }
             }
         }
+        debug_assert!(refs.is_sorted_by_key(|r| r.0), "references are in the order of the messages");
         for (m, why) in self.check_data(&refs)? {
+            debug_assert!(refs.binary_search_by_key(&m, |r| r.0).is_ok(), "message {m} refers to nothing");
             match why {
                 None => arrived[m] = false,
                 Some(e) if !msgs[m].acked && !self.engine.accept_loss => return Err(e),
@@ -64,6 +66,7 @@ impl Recovery<'_> {
                 // Relaxed: only hands out work.
                 let at = next.fetch_add(AT_ONCE, Ordering::Relaxed).min(refs.len());
                 let some = &refs[at..refs.len().min(at + AT_ONCE)];
+                debug_assert!(some.len() <= buf.len(), "{} blocks are read into {}", some.len(), buf.len());
                 if some.is_empty() {
                     return bad;
                 }

@@ -28,6 +28,8 @@ const AHEAD: usize = 64;
 const MERGE_BELOW: usize = BUCKET_ROOM / 4;
 /// Two buckets merge if they take no more together.
 const MERGE_TO: usize = BUCKET_ROOM / 2;
+// Else two buckets that merged would be split at the next name, or would try again for ever.
+const _: () = assert!(MERGE_BELOW < MERGE_TO && MERGE_TO < BUCKET_ROOM);
 
 /// An inode's state that others use too: locked for a moment at a time, never over I/O.
 pub trait StateLock {
@@ -99,12 +101,14 @@ fn fetch<C: StateLock>(cell: &C, source: &(impl BlockSource + ?Sized), w: &Wante
 
 /// Finds the bucket for `cookie`: the deepest that is mapped, of which by B1 there is one.
 fn locate(s: &InodeState, cookie: u64) -> Result<Found<(BucketId, At)>> {
+    debug_assert!(cookie <= COOKIE_MAX, "cookie {cookie:#x} is not that of a name");
     if !s.is_dir() {
         return Err(StoreError::BadInode { ino: s.ino(), why: "not a directory".into() });
     }
     if s.mapped_pages() == 0 && s.tail().is_none() {
         return Ok(Found::Here((BucketId::ROOT, At::Empty)));
     }
+    debug_assert!(s.dir().depth <= DEPTH_MAX, "buckets are split by {} bits", s.dir().depth);
     for depth in (0..=s.dir().depth).rev() {
         let id = BucketId::of(cookie, depth);
         match s.lookup(id.page()) {
@@ -142,12 +146,28 @@ pub fn load_bucket<C: StateLock>(
     }
     let dir = cell.with(|s| s.ino());
     let (id, at) = ask(cell, source, |s| locate(s, cookie))?;
+    debug_assert!(id.low() <= cookie && cookie <= id.high(), "{id:?} does not cover {cookie:#x}");
     let bytes = read_entries(dir, id, at, source)?;
+    debug_assert!(entries_fit(id, &bytes), "what was read of {id:?} was checked");
     Ok(BucketImage {
         low: id.low(),
         high: id.high(),
         entries: entries(&bytes).map(|e| e.to_owned()).collect(),
     })
+}
+
+/// Returns whether these bytes are entries by ascending cookie, all of them covered by a bucket: for
+/// assertions.
+fn entries_fit(id: BucketId, bytes: &[u8]) -> bool {
+    let len = |e: EntryRef<'_>| dir_bucket::ENTRY_HEADER + e.name.len();
+    entries(bytes).map(len).sum::<usize>() == bytes.len()
+        && entries(bytes).is_sorted_by(|a, b| a.cookie < b.cookie)
+        && entries(bytes).all(|e| id.low() <= e.cookie && e.cookie <= id.high())
+}
+
+/// Returns how many cookies a bucket covers.
+fn span(id: BucketId) -> u64 {
+    id.high() - id.low() + 1
 }
 
 /// A bucket that is being folded.
@@ -166,6 +186,7 @@ pub fn fold_dir<'a, C: StateLock>(
     changes: impl Iterator<Item = Change<'a>> + Clone,
     on: &mut dyn FnMut(Folded),
 ) -> Result<()> {
+    debug_assert!(changes.clone().is_sorted_by_key(|c| c.cookie), "changes come by ascending cookie");
     let dir = cell.with(|s| s.ino());
     let mut fold = Fold { cell, dir, sink, changes: changes.peekable(), on, entries: 0, subdirs: 0 };
     let mut expected = 0;
@@ -179,6 +200,10 @@ pub fn fold_dir<'a, C: StateLock>(
             expected = fold.expect();
         }
         fold.bucket(cookie)?;
+        // B2
+        let next = fold.changes.peek().map(|c| c.cookie);
+        debug_assert!(next.is_none_or(|n| n > cookie), "a change at {cookie:#x} was left behind");
+        debug_assert!((fold.entries, fold.subdirs) == (0, 0), "what was counted was stored with the bucket");
         fold.sink.flush_if_full()?;
     }
     Ok(())
@@ -212,6 +237,7 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
                 _ => break,
             }
         }
+        debug_assert!(refs.len() <= AHEAD, "{} buckets are asked for together", refs.len());
         self.sink.expect(&refs);
         behind
     }
@@ -219,6 +245,7 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
     /// Folds the changes of the bucket that covers `cookie`.
     fn bucket(&mut self, cookie: u64) -> Result<()> {
         let (id, at) = ask(self.cell, &*self.sink, |s| locate(s, cookie))?;
+        debug_assert!(id.low() <= cookie && cookie <= id.high(), "{id:?} does not cover {cookie:#x}");
         let old = read_entries(self.dir, id, at, &*self.sink)?;
         let bytes = self.merge(&old, id)?;
         let mut work = Work { id, bytes, replaces: vec![id.page()] };
@@ -245,6 +272,7 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
                 work.bytes.splice(0..0, theirs);
             }
             work.id = work.id.parent();
+            debug_assert!(entries_fit(work.id, &work.bytes), "two buckets were put together the wrong way");
         }
         self.store(work)?;
         aside.map_or(Ok(()), |w| self.store(w))
@@ -265,6 +293,7 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
             while let Some(e) = old.next_if(|e| e.cookie >> COLLISION_BITS == hash) {
                 group.push(e);
             }
+            debug_assert!(group.len() <= 1 << COLLISION_BITS, "{} entries of one hash", group.len());
             let mut sets: Vec<Change<'a>> = Vec::new();
             while let Some(c) = self.changes.next_if(|c| c.cookie >> COLLISION_BITS == hash) {
                 if c.ino.is_none() { self.clear(&mut group, c) } else { sets.push(c) }
@@ -276,6 +305,11 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
             group.iter().for_each(|e| e.put(&mut out));
         }
         old.for_each(|e| e.put(&mut out));
+        debug_assert!(entries_fit(id, &out), "the entries of {id:?} are out of order, or not its own");
+        debug_assert!(
+            self.changes.peek().is_none_or(|c| c.cookie > id.high()),
+            "a change of {id:?} was not taken"
+        );
         Ok(out)
     }
 
@@ -303,6 +337,11 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
             ino: self.dir,
             why: format!("more than 8 names with the hash {:#x}", first),
         })?;
+        debug_assert_eq!(
+            cookie >> COLLISION_BITS,
+            c.cookie >> COLLISION_BITS,
+            "a name is looked for at the cookies of its hash"
+        );
         group.push(EntryRef { cookie, ino: c.ino, kind: c.kind, name: c.name });
         self.report(Folded { old: None, new });
         Ok(())
@@ -325,6 +364,22 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
         if inline.is_none() {
             self.write_split(work.id, &work.bytes, &mut placed)?;
         }
+        // B1: what comes covers the same cookies as what goes.
+        let covers =
+            |pages: &mut dyn Iterator<Item = Option<BucketId>>| pages.flatten().map(span).sum::<u64>();
+        debug_assert_eq!(
+            covers(&mut work.replaces.iter().map(|page| BucketId::from_page(*page))),
+            span(work.id),
+            "pages {:?} are not {:?}",
+            work.replaces,
+            work.id
+        );
+        debug_assert!(
+            inline.is_some() || covers(&mut placed.iter().map(|p| Some(p.0))) == span(work.id),
+            "{placed:?} does not cover {:?}",
+            work.id
+        );
+        debug_assert!(placed.is_sorted_by(|a, b| a.0.high() < b.0.low()), "{placed:?} overlap");
         for page in work.replaces.iter().copied().chain(placed.iter().map(|p| p.0.page())) {
             while let Some(w) = self.cell.with(|s| s.missing_for(page)) {
                 fetch(self.cell, &*self.sink, &w)?;
@@ -349,6 +404,7 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
             dir.depth = dir.depth.max(depth);
             dir.entries = dir.entries.saturating_add_signed(entries);
             dir.subdirs = dir.subdirs.saturating_add_signed(subdirs);
+            debug_assert!(dir.depth <= DEPTH_MAX, "buckets are split by {} bits", dir.depth);
             s.set_dir(dir);
             Ok(freed)
         })?;
@@ -377,6 +433,7 @@ impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I
             at += dir_bucket::ENTRY_HEADER + e.name.len();
         }
         let (a, b) = bytes.split_at(at);
+        debug_assert!(entries_fit(left, a) && entries_fit(right, b), "{id:?} is split between its halves");
         self.write_split(left, a, placed)?;
         self.write_split(right, b, placed)
     }

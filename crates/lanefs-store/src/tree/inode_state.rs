@@ -27,12 +27,14 @@ pub use crate::tree::map::MapDelta;
 use crate::tree::map::{Map, MapShape};
 use crate::tree::radix::{Found, Wanted};
 pub use attributes::read_xattrs;
+use lanefs_format::dir_bucket::BucketId;
 use lanefs_format::inode::{self, DirShape, InodeBlock, MAP_ENTRY, MapImage};
-use lanefs_format::inode::{XattrPlace, map_room};
+use lanefs_format::inode::{XATTR_INLINE, XATTR_PER_BLOCK, XattrPlace, map_room};
 use lanefs_format::map_node::FANOUT;
 use lanefs_format::prealloc::Prealloc;
 use lanefs_format::{
     Attrs, BLOCK_SHIFT, BLOCK_SIZE, Block, BlockAddr, BlockRef, FileKind, INLINE_MAX, Ino, SYMLINK_MAX,
+    XATTR_BLOB_MAX,
 };
 use std::ops::Range;
 
@@ -144,8 +146,10 @@ impl InodeState {
             s.tail = (!target.is_empty()).then(|| (0, target.to_vec()));
         } else {
             let r = sink.write(Owner::Data { ino, page: 0 }, padded(target))?;
-            s.set_page(0, r, &*sink)?;
+            let old = s.set_page(0, r, &*sink)?;
+            debug_assert!(old.is_none(), "a new link {ino} has no pages");
         }
+        s.check_invariants();
         Ok(s)
     }
 
@@ -273,9 +277,13 @@ impl InodeState {
     /// Returns the first page at or after `page` that holds data.
     pub fn next_data(&self, page: u64) -> Found<Option<u64>> {
         let tail = self.tail.as_ref().map(|t| t.0).filter(|&t| t >= page);
-        self.map.next_data(page).map(|m| match (m, tail) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
+        self.map.next_data(page).map(|m| {
+            let first = match (m, tail) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            debug_assert!(first.is_none_or(|p| p >= page), "page {first:?} from {page} on");
+            first
         })
     }
 
@@ -345,6 +353,14 @@ impl InodeState {
                 self.tail = None;
             }
         }
+        debug_assert!(
+            self.is_dir()
+                || self.tail.as_ref().is_none_or(|(p, b)| (p << BLOCK_SHIFT) + b.len() as u64 <= attrs.size),
+            "the tail of inode {} reaches beyond its {} bytes",
+            self.ino,
+            attrs.size
+        );
+        self.check_invariants();
     }
 
     /// Gives the inode's present state a version of its own, for a record that says all of it.
@@ -394,6 +410,8 @@ impl InodeState {
             self.delta.sets.insert(page, r);
         }
         self.dirty = true;
+        debug_assert!(self.tail.as_ref().is_none_or(|t| t.0 != page), "I1: page {page} is the tail too");
+        self.check_invariants();
         Ok((!old.is_none()).then_some(old.addr))
     }
 
@@ -416,6 +434,13 @@ impl InodeState {
         let displaced = self.tail.take().filter(|t| t.0 != page).map(|(p, b)| (p, padded(&b)));
         self.tail = (!bytes.is_empty()).then_some((page, bytes));
         self.dirty = true;
+        debug_assert!(
+            matches!(self.map.get(page), Found::Here(r) if r.is_none()),
+            "I1: page {page} of inode {} is the tail, and mapped",
+            self.ino
+        );
+        debug_assert!(displaced.as_ref().is_none_or(|d| d.0 != page), "page {page} displaces itself");
+        self.check_invariants();
         Ok(TailChange { freed: (!old.is_none()).then_some(old.addr), displaced })
     }
 
@@ -435,7 +460,8 @@ impl InodeState {
     /// not there.
     pub(crate) fn set_inline_bucket(&mut self, body: Vec<u8>) {
         self.dirty = true;
-        self.tail = (!body.is_empty()).then_some((1, body));
+        self.tail = (!body.is_empty()).then_some((BucketId::ROOT.page(), body));
+        self.check_invariants();
     }
 
     /// Ends the tail.
@@ -461,8 +487,14 @@ impl InodeState {
         if !self.is_dir() {
             self.delta.unmap(pages.clone());
         }
+        debug_assert!(
+            self.tail.as_ref().is_none_or(|t| !pages.contains(&t.0)),
+            "the tail of inode {} is in {pages:?}, which become holes",
+            self.ino
+        );
         if self.prealloc.is_empty() {
             self.map.unmap(pages, source, &mut |_, r| freed.extend([r.addr]))?;
+            self.check_invariants();
             return Ok(());
         }
         let left = self.prealloc.without(&pages);
@@ -471,9 +503,11 @@ impl InodeState {
             unmapped += u64::from(self.prealloc.contains(page));
             freed.extend([r.addr]);
         });
+        debug_assert!(left.pages() <= self.prealloc.pages(), "pages came to be preallocated");
         let lost = self.prealloc.pages() - left.pages();
         self.prealloc = left;
         self.set_unwritten((self.unwritten + unmapped).saturating_sub(lost));
+        self.check_invariants();
         r.map(|_| ())
     }
 
@@ -501,7 +535,7 @@ impl InodeState {
     /// Takes back what [`InodeState::take_delta`] gave, when the batch was not written. Nothing may
     /// have changed since.
     pub fn restore_delta(&mut self, delta: MapDelta) {
-        debug_assert!(self.delta.is_empty() && self.sealed.is_empty());
+        debug_assert!(!self.has_delta(), "inode {} has changed since its delta was taken", self.ino);
         self.delta = delta;
     }
 
@@ -519,6 +553,7 @@ impl InodeState {
             return Ok(self.block);
         }
         self.write_xattrs(sink)?;
+        debug_assert!(self.new_xattrs.is_none(), "the attributes of inode {} were written", self.ino);
         let tail = self.tail.as_ref().map_or(0, |t| t.1.len());
         self.map.write_out(sink, map_room(&self.xattrs, tail) / MAP_ENTRY)?;
         let image = InodeBlock {
@@ -540,6 +575,7 @@ impl InodeState {
             .ok_or_else(|| StoreError::BadInode { ino: self.ino, why: "its inode block overflows".into() })?;
         let old = self.block;
         self.block = sink.write(Owner::Inode { ino: self.ino }, block)?;
+        debug_assert!(!self.block.is_none(), "the sink gives an address in the log");
         if !old.is_none() {
             sink.free(old.addr);
         }
@@ -547,6 +583,8 @@ impl InodeState {
         self.unwritten_on_disk = self.unwritten;
         (self.dirty, self.nameless) = (false, false);
         self.sealed.append(std::mem::take(&mut self.delta)); // I2
+        debug_assert!(!self.is_dirty(), "all of inode {} was written", self.ino);
+        self.check_invariants();
         Ok(self.block)
     }
 
@@ -559,6 +597,7 @@ impl InodeState {
     /// Frees every block of the inode, its inode block included. The inode is gone afterwards.
     pub fn destroy(&mut self, sink: &mut dyn BlockSink) -> Result<()> {
         self.map.destroy(sink)?;
+        debug_assert!(self.map.pages() == 0 && !self.map.is_dirty(), "inode {} has blocks left", self.ino);
         if let XattrPlace::Blocks { refs, .. } =
             std::mem::replace(&mut self.xattrs, XattrPlace::Inline(Vec::new()))
         {
@@ -587,6 +626,41 @@ impl InodeState {
         f: &mut dyn FnMut(u64, BlockRef) -> Result<()>,
     ) -> Result<()> {
         self.map.for_each(source, f)
+    }
+
+    /// Checks, in debug builds, what changes keep and [`inode::decode`] asks of a block: I3, as far
+    /// as it does not rest on a count on disk; that the tail, the attributes and their places are
+    /// within bounds; I1, of an inline map; and that what was never written is dirty.
+    fn check_invariants(&self) {
+        let ino = self.ino;
+        debug_assert!(self.unwritten > 0 || self.prealloc.is_empty(), "I3: inode {ino} keeps a promise");
+        debug_assert!(
+            self.prealloc.is_empty() || self.was_preallocated,
+            "records of inode {ino} would leave out what is preallocated"
+        );
+        debug_assert!(
+            self.tail.as_ref().is_none_or(|t| (1..=INLINE_MAX).contains(&t.1.len())),
+            "the tail of inode {ino} is empty, or does not fit its block"
+        );
+        debug_assert!(
+            match (&self.tail, self.map.shape()) {
+                (Some((page, _)), MapShape::Inline(v)) => v.binary_search_by_key(page, |e| e.0).is_err(),
+                _ => true,
+            },
+            "I1: the tail of inode {ino} is mapped too"
+        );
+        debug_assert!(
+            self.new_xattrs.as_ref().is_none_or(|b| b.len() <= XATTR_BLOB_MAX),
+            "the attributes of inode {ino} are more than can be written"
+        );
+        debug_assert!(
+            match &self.xattrs {
+                XattrPlace::Inline(b) => b.len() <= XATTR_INLINE,
+                XattrPlace::Blocks { len, refs } => refs.len() == (*len as usize).div_ceil(XATTR_PER_BLOCK),
+            },
+            "the attributes of inode {ino} are not where they fit"
+        );
+        debug_assert!(!self.block.is_none() || self.dirty, "inode {ino} was never written, and is not dirty");
     }
 }
 

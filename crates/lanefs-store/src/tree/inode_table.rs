@@ -16,7 +16,7 @@ use crate::error::{Result, StoreError};
 use crate::tree::block_io::{BlockSink, BlockSource, Owner};
 use crate::tree::radix::{Found, Radix, Tree};
 use crossbeam_utils::CachePadded;
-use lanefs_format::map_node::KEY_END;
+use lanefs_format::map_node::{FANOUT_BITS, KEY_END, PENDING};
 use lanefs_format::table_node::{self, ENTRIES, TableEntry};
 use lanefs_format::{BlockRef, INOS_PER_CHUNK, Ino};
 use lanefs_sync::lock::Mutex;
@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 /// A power of two; enough that two lanes' chunks seldom share a shard's line.
 const SHARDS: usize = 256;
+const _: () = assert!(SHARDS.is_power_of_two());
 
 struct Leaf {
     entries: [TableEntry; ENTRIES],
@@ -43,6 +44,7 @@ pub struct Entry {
 impl Entry {
     /// Says where the inode block is now. Returns where it was.
     pub fn set(&self, block: BlockRef, generation: u32, epoch: u64) -> BlockRef {
+        debug_assert!(block.addr != PENDING, "an inode block has an address before the table names it");
         let mut leaf = self.chunk.lock();
         leaf.dirty = true;
         std::mem::replace(&mut leaf.entries[self.slot], TableEntry { block, generation, epoch }).block
@@ -165,6 +167,7 @@ impl InodeTable {
     pub fn hold(&self, ino: Ino, source: &(impl BlockSource + ?Sized)) -> Result<Entry> {
         let beyond = || StoreError::Invalid(format!("inode {ino} is beyond the table"));
         let chunk = self.chunk(ino.chunk(), true, source)?.ok_or_else(beyond)?;
+        debug_assert!(Arc::strong_count(&chunk) > 1, "the table has chunk {}, too (T1)", ino.chunk());
         Ok(Entry { chunk, slot: ino.slot() })
     }
 
@@ -206,7 +209,9 @@ impl InodeTable {
 
     /// Returns the first chunk at or after `from` that has ever been used and written.
     pub fn next_chunk(&self, from: u64, source: &(impl BlockSource + ?Sized)) -> Result<Option<u64>> {
-        self.ask(source, |t| t.next_used(from))
+        let next = self.ask(source, |t| t.next_used(from))?;
+        debug_assert!(next.is_none_or(|c| c >= from && c < KEY_END), "chunk {next:?} from {from} on");
+        Ok(next)
     }
 
     /// Returns the entries of one chunk.
@@ -237,8 +242,10 @@ impl InodeTable {
                 .read(wanted.r, wanted.what)
                 .and_then(|block| self.tree.lock().install(&wanted, &block));
             if let Err(e) = read {
-                let bits = 8 * (u32::from(wanted.level) + 1);
-                return ChunkStep::Lost(from.max(wanted.index << bits)..(wanted.index + 1) << bits, e);
+                let bits = FANOUT_BITS * (u32::from(wanted.level) + 1);
+                let lost = from.max(wanted.index << bits)..(wanted.index + 1) << bits;
+                debug_assert!(lost.start < lost.end, "who goes on behind {lost:?} gets no further");
+                return ChunkStep::Lost(lost, e);
             }
         }
     }
@@ -281,6 +288,7 @@ impl InodeTable {
             dirty.extend(shard.iter().filter(|(_, c)| c.lock().dirty).map(|(n, c)| (*n, c.clone())));
         }
         dirty.sort_unstable_by_key(|d| d.0);
+        debug_assert!(dirty.is_sorted_by(|a, b| a.0 < b.0), "a chunk is in memory twice (T1)");
         for (n, chunk) in dirty {
             let block = {
                 let mut leaf = chunk.lock();
@@ -291,6 +299,7 @@ impl InodeTable {
                 // The tree does not know it: nobody would free it.
                 self.set_leaf(n, r, sink).inspect_err(|_| sink.free(r.addr))
             });
+            debug_assert!(Arc::strong_count(&chunk) > 1, "chunk {n} was evicted while it was written (T2)");
             match written {
                 Ok(old) if !old.is_none() => sink.free(old.addr),
                 Ok(_) => {}
@@ -309,7 +318,11 @@ impl InodeTable {
     fn set_leaf(&self, n: u64, r: BlockRef, source: &dyn BlockSink) -> Result<BlockRef> {
         loop {
             let mut tree = self.tree.lock();
-            let Some(w) = tree.missing_for(n) else { return tree.set(n, r, source) };
+            let Some(w) = tree.missing_for(n) else {
+                let old = tree.set(n, r, source)?;
+                debug_assert!(tree.is_dirty(), "the tree on disk does not know of chunk {n} (T2)");
+                return Ok(old);
+            };
             drop(tree);
             let b = source.read(w.r, w.what)?;
             self.tree.lock().install(&w, &b)?;

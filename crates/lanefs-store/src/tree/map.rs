@@ -17,6 +17,8 @@ use std::ops::Range;
 pub const INLINE_PAGES: usize = 100;
 /// A tree with this many pages or fewer goes back to the inline form when it is written.
 const INLINE_AGAIN: u64 = 32;
+// Else one page more or less would change the form each time.
+const _: () = assert!(INLINE_AGAIN < INLINE_PAGES as u64);
 
 enum Form {
     Inline(Vec<(u64, BlockRef)>),
@@ -152,7 +154,25 @@ impl Map {
         };
         self.pages += u64::from(!r.is_none());
         self.pages = self.pages.saturating_sub(u64::from(!old.is_none()));
+        self.check_invariants();
+        debug_assert!(
+            matches!(self.get(page), Found::Here(now) if now.addr == r.addr),
+            "page {page} is mapped as it was set"
+        );
         Ok(old)
+    }
+
+    /// Checks, in debug builds, the inline form: its entries ascend, each has a block, and there are
+    /// as many as are counted. (What a tree on disk counts is only believed as far as it agrees.)
+    fn check_invariants(&self) {
+        let Form::Inline(v) = &self.form else { return };
+        debug_assert_eq!(v.len() as u64, self.pages, "inline entries of inode {}", self.ino);
+        debug_assert!(v.is_sorted_by(|a, b| a.0 < b.0), "entries of inode {} out of order", self.ino);
+        debug_assert!(
+            v.iter().all(|(page, r)| *page < KEY_END && !r.is_none()),
+            "inode {} maps a page that cannot be, or to nothing",
+            self.ino
+        );
     }
 
     /// Unmaps a range; `freed` gets every block that was mapped. Returns how many there were.
@@ -180,6 +200,11 @@ impl Map {
         };
         // What was unmapped before an error stays unmapped, and is counted.
         self.pages = self.pages.saturating_sub(n);
+        self.check_invariants();
+        debug_assert!(
+            r.as_ref().map_or(true, |all| *all == n),
+            "{r:?} pages were unmapped, {n} were handed over"
+        );
         r
     }
 
@@ -202,8 +227,10 @@ impl Map {
         {
             let mut tree = Radix::new(Tree::Map(self.ino));
             for &(page, r) in v.iter() {
-                tree.set(page, r, source)?;
+                let old = tree.set(page, r, source)?;
+                debug_assert!(old.is_none(), "page {page} of inode {} was mapped twice", self.ino);
             }
+            debug_assert!(tree.is_dirty(), "a tree made of entries is not on disk yet");
             self.form = Form::Tree(tree);
         }
         Ok(())
@@ -227,12 +254,20 @@ impl Map {
                 if entries.len() <= room.min(INLINE_PAGES) {
                     t.clear_range(0..KEY_END, &*sink, &mut |_, _| ())?;
                     t.write_out(sink)?;
+                    debug_assert!(t.is_empty(), "pages are left in a tree that is given up");
                     self.form = Form::Inline(entries);
+                    self.check_invariants();
                     return Ok(());
                 }
             }
             t.write_out(sink)?;
         }
+        debug_assert!(!self.is_dirty(), "the map of inode {} was written", self.ino);
+        debug_assert!(
+            !matches!(&self.form, Form::Inline(v) if v.len() > room),
+            "the entries of inode {} do not fit its block",
+            self.ino
+        );
         Ok(())
     }
 
@@ -257,6 +292,8 @@ impl Map {
                     let mut data: Vec<BlockAddr> = Vec::new();
                     page = p.saturating_add(STEP);
                     let r = self.unmap(p..page, &*sink, &mut |_, r| data.push(r.addr));
+                    debug_assert!(data.len() as u64 <= STEP, "{} blocks of {STEP} pages", data.len());
+                    debug_assert!(!data.is_empty() || r.is_err(), "page {p} was mapped");
                     for a in data {
                         sink.free(a);
                     }
@@ -333,6 +370,8 @@ impl MapDelta {
 
     /// The pages become holes.
     pub fn unmap(&mut self, pages: Range<u64>) {
+        debug_assert!(pages.start < pages.end, "no page is in {pages:?}");
+        let gone = pages.clone();
         // A file that is cut page by page loses one at a time: no need to take the tree apart.
         if self.sets.range(pages.clone()).nth(FEW).is_some() {
             let mut rest = self.sets.split_off(&pages.start);
@@ -348,6 +387,11 @@ impl MapDelta {
             }
             _ => self.unmaps.push(pages),
         }
+        debug_assert!(self.sets.range(gone.clone()).next().is_none(), "a hole of {gone:?} is mapped");
+        debug_assert!(
+            self.unmaps.last().is_some_and(|u| u.start <= gone.start && gone.end <= u.end),
+            "{gone:?} is not among what becomes holes"
+        );
     }
 
     /// This, and then `later`.

@@ -117,12 +117,14 @@ enum Walk<'a> {
 }
 
 fn key_of(level: u8, index: u64) -> u64 {
+    debug_assert!(level <= MAX_HEIGHT && index < KEY_END, "node {index} at level {level}");
     u64::from(level) << 56 | index
 }
 fn index_of(key: u64, level: u8) -> u64 {
     key.checked_shr(FANOUT_BITS * (u32::from(level) + 1)).unwrap_or(0)
 }
 fn slot_of(key: u64, level: u8) -> usize {
+    debug_assert!(level < MAX_HEIGHT, "no node lies at level {level}");
     (key >> (FANOUT_BITS * u32::from(level))) as usize % FANOUT
 }
 
@@ -166,6 +168,7 @@ impl Radix {
     }
 
     fn end(&self) -> u64 {
+        debug_assert!(self.height <= MAX_HEIGHT, "R4: height {}", self.height);
         if self.height == 0 { 0 } else { 1 << (FANOUT_BITS * u32::from(self.height)) }
     }
 
@@ -187,6 +190,7 @@ impl Radix {
     }
 
     fn descend<'a>(&'a self, key: u64, level: u8, n: &'a Node) -> Found<Walk<'a>> {
+        debug_assert!(key < self.end() && level < self.height, "key {key} at level {level}");
         if level == 0 {
             return Found::Here(Walk::Leaf(&n.slots));
         }
@@ -196,10 +200,14 @@ impl Radix {
             return Found::Here(Walk::Gap((key | (span - 1)) + 1));
         }
         // `n` is the lowest node in memory on the way, so the child is not.
-        Found::Missing(self.wanted(level - 1, index_of(key, level - 1), r))
+        let child = index_of(key, level - 1);
+        debug_assert!(self.node(level - 1, child).is_none(), "a node that is in memory would be read");
+        Found::Missing(self.wanted(level - 1, child, r))
     }
 
     fn wanted(&self, level: u8, index: u64, r: BlockRef) -> Wanted {
+        debug_assert!(level < self.height, "level {level} of a tree of height {}", self.height);
+        debug_assert!(!r.is_none() && r.addr != PENDING, "R2: node {index} at level {level} is nowhere");
         Wanted { level, index, r, what: self.of.kind().name() }
     }
 
@@ -212,6 +220,7 @@ impl Radix {
         let of = self.of;
         let slots = map_node::decode(block, w.r.addr, of.kind(), of.disk_level(w.level), of.ino(), w.index)?;
         self.nodes.insert(key_of(w.level, w.index), Box::new(Node { slots, dirty: false }));
+        self.check_node(w.level, w.index);
         Ok(())
     }
 
@@ -240,7 +249,11 @@ impl Radix {
                 Found::Missing(w) => return Found::Missing(w),
                 Found::Here(Walk::Gap(end)) => key = end,
                 Found::Here(Walk::Leaf(slots)) => match slots.next_used(slot_of(key, 0)) {
-                    Some(s) => return Found::Here(Some(key & !(FANOUT as u64 - 1) | s as u64)),
+                    Some(s) => {
+                        let found = key & !(FANOUT as u64 - 1) | s as u64;
+                        debug_assert!(found >= from && found < self.end(), "{found} from {from} on");
+                        return Found::Here(Some(found));
+                    }
                     None => key = (key | (FANOUT as u64 - 1)) + 1,
                 },
             }
@@ -256,7 +269,11 @@ impl Radix {
                 Found::Missing(w) => return Found::Missing(w),
                 Found::Here(Walk::Gap(_)) => return Found::Here(key),
                 Found::Here(Walk::Leaf(slots)) => match slots.next_hole(slot_of(key, 0)) {
-                    Some(s) => return Found::Here(key & !(FANOUT as u64 - 1) | s as u64),
+                    Some(s) => {
+                        let hole = key & !(FANOUT as u64 - 1) | s as u64;
+                        debug_assert!(hole >= from, "hole {hole} from {from} on");
+                        return Found::Here(hole);
+                    }
                     None => key = (key | (FANOUT as u64 - 1)) + 1,
                 },
             }
@@ -326,7 +343,12 @@ impl Radix {
                     self.install(&w, &b)?;
                 }
                 Found::Here(Some(k)) => {
-                    if let Found::Here(r) = self.get(k) {
+                    let got = self.get(k);
+                    debug_assert!(
+                        matches!(got, Found::Here(r) if !r.is_none()),
+                        "key {k} is mapped, and its leaf in memory"
+                    );
+                    if let Found::Here(r) = got {
                         f(k, r)?;
                     }
                     key = k + 1;
@@ -339,6 +361,57 @@ impl Radix {
     pub fn evict_clean(&mut self) {
         self.nodes.retain(|_, n| n.dirty);
         self.nodes.shrink_to_fit();
+        self.check_invariants();
+    }
+
+    /// Checks, in debug builds, one node if it is in memory: its parent is, and refers to it; and
+    /// R1 and R2.
+    fn check_node(&self, level: u8, index: u64) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let Some(n) = self.node(level, index) else { return };
+        debug_assert!(level < self.height, "R4: a node at level {level} of {}", self.height);
+        let r = self.reference(level, index);
+        debug_assert!(r.is_some(), "the parent of node {index} at level {level} is not in memory");
+        let r = r.unwrap_or_default();
+        debug_assert!(!r.is_none(), "nothing refers to node {index} at level {level}");
+        debug_assert!(n.dirty || r.addr != PENDING, "R2: node {index} at level {level} was not written");
+        let parent = self.node(level + 1, index >> FANOUT_BITS);
+        debug_assert!(
+            !n.dirty || parent.is_none_or(|p| p.dirty),
+            "R1: the parent of node {index} at level {level} is clean"
+        );
+    }
+
+    /// Checks, in debug builds, the nodes on the way to `key`.
+    fn check_way(&self, key: u64) {
+        if cfg!(debug_assertions) && key < self.end() {
+            (0..self.height).for_each(|level| self.check_node(level, index_of(key, level)));
+        }
+    }
+
+    /// Checks, in debug builds, all nodes in memory: for where all are gone through anyway.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        debug_assert_eq!(self.root.is_none(), self.height == 0, "R4: the root of height {}", self.height);
+        debug_assert!(self.height > 0 || self.nodes.is_empty(), "an empty tree has nodes in memory");
+        debug_assert!(self.root.addr != PENDING || self.is_dirty(), "R2: the root was never written");
+        for &key in self.nodes.keys() {
+            let (level, index) = ((key >> 56) as u8, key & (KEY_END - 1));
+            self.check_node(level, index);
+            let pending = |n: &Node, slot| n.slots.get(slot).addr == PENDING;
+            let child = |slot| self.node(level - 1, index << FANOUT_BITS | slot as u64);
+            debug_assert!(
+                level == 0
+                    || self.node(level, index).is_none_or(|n| {
+                        (0..FANOUT).all(|s| !pending(n, s) || child(s).is_some_and(|c| c.dirty))
+                    }),
+                "R2: a child of node {index} at level {level} was never written, and is lost"
+            );
+        }
     }
 }
 

@@ -29,13 +29,16 @@ impl Capture<'_> {
         m.changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
         for n in 0.. {
             let Some(inode) = m.changed.last().cloned() else { break };
+            let ino = inode.ino;
             self.capture_leaves(&inode, sink)?;
             if !self.capture(m, &inode, fold, sink)? {
                 m.waiting.push(inode);
             }
+            debug_assert!(m.changed.last().is_some_and(|c| c.ino == ino), "inode {ino} was not the last");
             m.changed.pop();
             self.inodes.evict_or_flush(n, sink)?;
         }
+        debug_assert!(m.deferred.is_empty(), "files that were put off are not written");
         Ok(())
     }
 
@@ -45,6 +48,7 @@ impl Capture<'_> {
             if m.deferred.is_empty() {
                 break;
             }
+            let left = m.deferred.len();
             if let Some(inode) = self.fold.make_next_deferred(m, sink)? {
                 if self.capture(m, &inode, fold, sink)? {
                     m.changed.pop_if(|c| Arc::ptr_eq(c, &inode));
@@ -59,6 +63,7 @@ impl Capture<'_> {
                     self.inodes.cache.forget(ino);
                 }
             }
+            debug_assert_eq!(m.deferred.len(), left - 1, "one file is made at a time");
             self.inodes.evict_or_flush(n, sink)?;
         }
         m.deferred = Vec::new();
@@ -106,6 +111,7 @@ impl Capture<'_> {
         if i.gone {
             return Ok(true);
         }
+        debug_assert_eq!(i.folded, in_table, "inode {} was folded beside the checkpoint", inode.ino);
         i.clear_live_marks(&self.log.segments);
         let Some(entry) = entry else { return Ok(false) };
         let old = i.state.block();

@@ -32,6 +32,7 @@ const CARRY_MESSAGE: usize = 64 << 10;
 impl Checkpoints<'_> {
     /// All devices were flushed since the last [`Checkpoints::carry`].
     pub(crate) fn carried_is_durable(&self, m: &mut Maintenance) {
+        debug_assert!(m.carried.iter().all(|c| c.1 > 0), "a message without a place was carried over");
         m.carried.drain(..).for_each(|(mlog, place)| self.log.mlogs[mlog].made_durable(place));
     }
 
@@ -94,9 +95,23 @@ impl Checkpoints<'_> {
                     flights.push(section.leave());
                     (count, devices) = (0, 0);
                 }
+                debug_assert_eq!(count == 0, records.is_empty(), "{count} records are counted");
             }
+            debug_assert!(count == 0, "{count} records are in no message");
             Ok(())
         })();
+        debug_assert_eq!(
+            self.log.checkpoint_number.load(Ordering::Relaxed),
+            number,
+            "a position was recorded meanwhile"
+        );
+        debug_assert!(placed.iter().all(|p| p.last_place() > 0), "a message lies nowhere");
+        debug_assert!(
+            flights.len() <= placed.len() + 1,
+            "{} flights for {} messages",
+            flights.len(),
+            placed.len()
+        );
         // What has a place is written in any case: its links may be part of a chain that others
         // rely on.
         let blocks: Vec<_> = placed.iter().flat_map(|p| self.log.encode_placed(p)).collect();

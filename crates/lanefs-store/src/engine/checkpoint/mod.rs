@@ -96,6 +96,7 @@ impl Checkpoints<'_> {
         let r = self.attempt(m, seal, clean);
         // What could not be written out, or was not for an error: for the next one (5).
         m.waited = m.waiting.len();
+        m.check_invariants();
         let left = [std::mem::take(&mut m.changed), std::mem::take(&mut m.waiting)].concat();
         self.inodes.cache.list_again(&left);
         r
@@ -155,6 +156,7 @@ impl Checkpoints<'_> {
         // 7. The slot. What was carried has to be found again.
         let slot = self.slot(m, input.epoch, built, clean && !carried, positions);
         self.put_slot(m, slot)?;
+        debug_assert!(number > m.durable, "position {number} after {}", m.durable);
         m.durable = number;
         self.after_checkpoint(m, number, &appended);
         let freed = std::mem::take(&mut m.freed);
@@ -185,6 +187,8 @@ impl Checkpoints<'_> {
         clean: bool,
         positions: Vec<Position>,
     ) -> Slot {
+        debug_assert_eq!(positions.len(), self.log.mlogs.len(), "a log begins nowhere");
+        debug_assert!(!table.r.is_none() || table.level == 0, "an inode table without a root");
         // Relaxed, what is loaded here: checkpoints alone change it, or whoever was drained.
         Slot {
             generation: m.slot.generation + 1,
@@ -212,12 +216,17 @@ impl Checkpoints<'_> {
             // Relaxed: readers are ordered by the RPS, here and below. Set again if a close is
             // repeated.
             self.log.sections.closing.store(m.closing, Ordering::Relaxed);
-            let positions = self.log.mlogs.iter().map(|l| l.position(&self.log.segments)).collect();
+            let positions: Vec<_> = self.log.mlogs.iter().map(|l| l.position(&self.log.segments)).collect();
+            debug_assert!(
+                positions.iter().all(|p| p.segment.is_none() == (p.used == 0)),
+                "a log begins in no segment, or at its link: {positions:?}"
+            );
             let appended = self.log.mlogs.iter().map(Mlog::appended).collect();
             (positions, appended, self.log.checkpoint_number.fetch_add(1, Ordering::Relaxed) + 1)
         };
         // A transaction lists its inodes inside the section: those before P are here.
         m.changed.append(&mut self.inodes.cache.take_dirty());
+        debug_assert!(at.2 > m.durable, "the position {} was recorded before", at.2);
         at
     }
 
@@ -260,6 +269,7 @@ impl Checkpoints<'_> {
         late: bool,
         sink: &mut Sink<'_>,
     ) -> Result<Built> {
+        debug_assert!(folding || input.groups.is_empty(), "groups that are not folded");
         if folding {
             self.fold().fold(m, &input.groups, sink)?;
             // Relaxed: for stamps and reports.
@@ -267,6 +277,7 @@ impl Checkpoints<'_> {
             self.totals.folded.store(input.epoch, Ordering::Relaxed);
         }
         self.capture().capture_all(m, input.epoch, sink)?;
+        debug_assert!(m.changed.is_empty(), "an inode is neither written nor waits for its NEW (5)");
         let carried =
             if folding && !late { false } else { self.carry(&mut m.carried, input.epoch, &m.waiting)? };
         // 5. Tables.
@@ -294,6 +305,7 @@ impl Checkpoints<'_> {
             next = sink.write(Owner::Orphans { index }, orphans::encode_orphans(index, next, inos))?;
             m.orphan_blocks.push(next);
         }
+        debug_assert_eq!(m.orphan_blocks.len(), all.len().div_ceil(ORPHANS_PER_BLOCK), "blocks of the list");
         // Set again if the slot is not written: `m.slot.orphans` would be the old list.
         m.orphans_changed = true;
         Ok(next)
@@ -301,6 +313,7 @@ impl Checkpoints<'_> {
 
     /// Step 8.
     fn after_checkpoint(&self, m: &mut Maintenance, number: u64, appended: &[u64]) {
+        debug_assert_eq!(appended.len(), self.log.mlogs.len(), "a figure for each log");
         m.orphans_changed = false;
         self.log.segments.summarised();
         for inode in std::mem::take(&mut m.captured) {
@@ -317,7 +330,9 @@ impl Checkpoints<'_> {
             let mut c = self.unfolded.commits.lock();
             c.previous = c.previous.max(folded); // Not before the slot: recovery must know the epoch named.
             let done = c.take_folded(folded);
-            self.unfolded.cancelled.fetch_sub(done.iter().map(|p| p.cancelled).sum(), Ordering::Relaxed);
+            let cancelled: u64 = done.iter().map(|p| p.cancelled).sum();
+            let before = self.unfolded.cancelled.fetch_sub(cancelled, Ordering::Relaxed);
+            debug_assert!(before >= cancelled, "{cancelled} of {before} inodes were cancelled");
             for (i, share) in done.iter().flat_map(|p| p.shares.iter().enumerate()) {
                 self.log.mlogs[i % self.log.mlogs.len()].sub_unfolded(share);
             }
@@ -334,6 +349,7 @@ impl Checkpoints<'_> {
         }
         for d in 0..self.log.segments.devices() {
             let stale = self.log.segments.take_stale(d, number, DISCARDS);
+            debug_assert!(stale.len() <= DISCARDS, "{} segments are discarded at once", stale.len());
             for &seg in &stale {
                 self.log.discard(seg);
             }

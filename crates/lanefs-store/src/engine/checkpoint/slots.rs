@@ -5,11 +5,15 @@ use crate::engine::maintenance::Maintenance;
 use crate::error::Result;
 use crate::log::io::Write;
 use lanefs_format::slot::{Position, Slot};
+use lanefs_format::superblock::MAX_MLOGS;
 use std::sync::atomic::Ordering;
 
 impl Checkpoints<'_> {
     fn write_slot(&self, slot: &Slot, index: usize) -> Result<()> {
+        // What is encoded beyond that would be forgotten, and with it where a log begins.
+        assert!((1..=MAX_MLOGS as usize).contains(&slot.positions.len()), "{} logs", slot.positions.len());
         let places = self.superblock.lock().clone().slot_places(index);
+        debug_assert!(index < 2 && !places.is_empty(), "slot {index} lies nowhere");
         let blocks: Vec<_> = places.into_iter().map(|addr| (addr, slot.encode(addr))).collect();
         let writes: Vec<_> = blocks.iter().map(|(addr, b)| Write { addr: *addr, data: &b.0 }).collect();
         self.log.io.write(&writes).map(drop)
@@ -18,6 +22,11 @@ impl Checkpoints<'_> {
     /// Writes a slot and flushes: the commit point of a checkpoint.
     pub(crate) fn put_slot(&self, m: &mut Maintenance, slot: Slot) -> Result<()> {
         debug_assert!(slot.generation > m.slot.generation && slot.folded_epoch >= m.slot.folded_epoch);
+        debug_assert!(slot.volume == m.slot.volume && slot.mount >= m.slot.mount, "a slot of another mount");
+        debug_assert!(
+            slot.last_ts >= m.slot.last_ts && slot.next_seq >= m.slot.next_seq,
+            "a counter went back"
+        );
         let index = m.slot_index ^ 1;
         self.write_slot(&slot, index)?;
         self.log.io.flush(1)?;

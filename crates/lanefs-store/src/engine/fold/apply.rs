@@ -55,6 +55,7 @@ impl Fold<'_> {
         sink: &mut Sink<'_>,
     ) -> Result<()> {
         self.fold_deferred(m, sink)?;
+        debug_assert!(m.deferred.is_empty(), "an earlier fold's files are not made, and may be changed now");
         let plan = plan(buffers.iter().map(|b| b.as_slice()), |_| true)?;
         self.apply_plan(m, plan, sink).inspect_err(|e| self.log.io.fail(e))
     }
@@ -97,6 +98,11 @@ impl Fold<'_> {
         }
         // The list is taken from its end.
         m.deferred.reverse();
+        debug_assert!(
+            m.deferred.is_sorted_by(|a, b| a.ino > b.ino),
+            "a file is put off twice, or out of order"
+        );
+        debug_assert!(m.deferred.len() <= plan.news.len(), "a file is put off that this fold does not make");
         let mut links: Vec<_> = links.into_iter().collect();
         links.sort_unstable();
         let dead: HashMap<Ino, u32> = plan.dead.iter().copied().collect();
@@ -112,6 +118,10 @@ impl Fold<'_> {
             self.inodes.evict_or_flush(n, sink)?;
         }
         let deferred = &m.deferred;
+        debug_assert!(
+            deferred.iter().all(|b| links.binary_search_by_key(&b.ino, |l| l.0).is_err()),
+            "the names of a file that is put off are counted twice"
+        );
         let is_put_off = |ino: Ino| deferred.binary_search_by(|b| ino.cmp(&b.ino)).is_ok();
         for b in plan.news.iter().filter(|b| !is_put_off(b.ino)) {
             if let Some(inode) = self.folded_inode(b.ino)?
@@ -194,6 +204,7 @@ impl Fold<'_> {
             }
         }
         i.folded = true;
+        debug_assert!(i.state.block().is_none(), "inode {ino} is on disk, and the table does not have it");
         if b.target.is_empty() && b.xattrs.is_empty() && b.mode & libc::S_IFMT == libc::S_IFREG {
             self.inodes.cache.note_made(ino);
         }
@@ -240,6 +251,7 @@ impl Fold<'_> {
         links: &mut HashMap<Ino, i64>,
     ) -> Result<()> {
         let Some(dir) = changes.first().map(|c| c.dir) else { return Ok(()) };
+        debug_assert!(changes.iter().all(|c| c.dir == dir), "changes of two directories");
         let Some(inode) = self.folded_inode(dir)? else {
             tracing::warn!("{} changes of directory {dir}, which does not exist", changes.len());
             return Ok(());
@@ -275,6 +287,7 @@ impl Fold<'_> {
         i.state.set_names(names);
         m.changed.push(inode.clone());
         m.orphans_changed |= if names == 0 { m.orphans.insert(ino) } else { m.orphans.remove(&ino) };
+        debug_assert_eq!(names == 0, m.orphans.contains(&ino), "inode {ino} has {names} names (4)");
         Ok(())
     }
 
@@ -300,6 +313,8 @@ impl Fold<'_> {
             i.fresh.clear();
             i.state.destroy(sink)?;
             i.charge_unwritten(&self.log.space, 0);
+            debug_assert!(i.state.block().is_none(), "inode {ino} still has its block");
+            debug_assert_eq!(i.state.unwritten(), 0, "inode {ino} still has space kept for it");
             i.gone = true;
             if i.folded {
                 self.totals.inodes.fetch_sub(1, Ordering::Relaxed);

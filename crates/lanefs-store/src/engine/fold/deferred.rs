@@ -49,7 +49,8 @@ impl Fold<'_> {
             }
             None => self.fold_links(m, b.ino, b.names.into())?,
         }
-        m.deferred.pop();
+        let popped = m.deferred.pop();
+        debug_assert!(popped.is_some_and(|p| p.ino == b.ino), "another file than {} leaves the list", b.ino);
         Ok(made)
     }
 

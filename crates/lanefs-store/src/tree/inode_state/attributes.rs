@@ -14,6 +14,7 @@ impl InodeState {
         }
         self.new_xattrs = Some(blob);
         self.dirty = true;
+        self.check_invariants();
         Ok(())
     }
 
@@ -75,11 +76,13 @@ pub fn read_xattrs(
     refs: &[BlockRef],
     source: &(impl BlockSource + ?Sized),
 ) -> Result<Vec<u8>> {
+    debug_assert_eq!(refs.len(), (len as usize).div_ceil(XATTR_PER_BLOCK), "{len} bytes of attributes");
     let mut blob = Vec::with_capacity(refs.len() * XATTR_PER_BLOCK);
     for (n, r) in refs.iter().enumerate() {
         let block = source.read(*r, "extended attribute block")?;
         blob.extend_from_slice(inode::decode_xattr_block(&block, r.addr, ino, n as u64)?);
     }
+    debug_assert!(blob.len() >= len as usize, "{} bytes of attributes instead of {len}", blob.len());
     blob.truncate(len as usize);
     Ok(blob)
 }

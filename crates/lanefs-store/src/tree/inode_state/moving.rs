@@ -30,6 +30,11 @@ impl InodeState {
     /// for data and buckets: these move by [`InodeState::set_page`]. False if there is no such
     /// block.
     pub fn rewrite(&mut self, owner: Owner, source: &(impl BlockSource + ?Sized)) -> Result<bool> {
+        debug_assert!(
+            matches!(owner, Owner::Inode { ino } | Owner::Map { ino, .. } | Owner::Xattr { ino, .. } if ino == self.ino),
+            "{owner:?} is no node of inode {}",
+            self.ino
+        );
         match owner {
             Owner::Inode { .. } => {
                 self.dirty = true;
@@ -44,6 +49,7 @@ impl InodeState {
                 if let Err((len, refs)) = self.xattrs() {
                     self.new_xattrs = Some(read_xattrs(self.ino, len, refs, source)?);
                     self.dirty = true;
+                    self.check_invariants();
                 }
                 Ok(self.new_xattrs.is_some())
             }

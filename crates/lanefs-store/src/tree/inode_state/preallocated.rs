@@ -46,9 +46,16 @@ impl InodeState {
             let Some(data) = data else { break };
             match self.map.next_hole(data) {
                 Found::Missing(w) => return Found::Missing(w),
-                Found::Here(hole) => (n, at) = (n + hole.min(pages.end) - data, hole),
+                Found::Here(hole) => {
+                    debug_assert!(
+                        at <= data && data < hole,
+                        "data at {data}, a hole at {hole}, from {at} on"
+                    );
+                    (n, at) = (n + hole.min(pages.end) - data, hole);
+                }
             }
         }
+        debug_assert!(n <= pages.end.saturating_sub(pages.start), "{n} of {pages:?} are mapped");
         Found::Here(n)
     }
 
@@ -71,15 +78,18 @@ impl InodeState {
                 missing => return missing,
             }
         }
+        debug_assert!(n <= prealloc.pages_in(pages), "{n} of {prealloc:?} have no block");
         Found::Here(n)
     }
 
     /// These pages are preallocated, of which so many have no block.
     pub(crate) fn preallocate(&mut self, prealloc: Prealloc, unwritten: u64) {
+        debug_assert!(unwritten <= prealloc.pages(), "{unwritten} of {prealloc:?} are not written");
         self.was_preallocated = true;
         self.dirty = true;
         self.prealloc = prealloc;
         self.set_unwritten(unwritten);
+        self.check_invariants();
     }
 
     /// Takes what a record says, with its pages in place.

@@ -4,7 +4,7 @@ use super::{Node, Radix, index_of, key_of, slot_of};
 use crate::error::{Result, StoreError};
 use crate::tree::block_io::{BlockSink, BlockSource};
 use lanefs_format::BlockRef;
-use lanefs_format::map_node::{self, FANOUT, FANOUT_BITS, KEY_END, PENDING, Slots};
+use lanefs_format::map_node::{self, FANOUT, FANOUT_BITS, KEY_END, MAX_HEIGHT, PENDING, Slots};
 use std::ops::Range;
 
 enum Cleared {
@@ -21,6 +21,7 @@ impl Radix {
         r: BlockRef,
         source: &(impl BlockSource + ?Sized),
     ) -> Result<()> {
+        debug_assert_eq!(self.reference(level, index), Some(r), "R2: the reference is the parent's");
         if self.node(level, index).is_none() {
             let w = self.wanted(level, index, r);
             let block = source.read(r, w.what)?;
@@ -41,8 +42,13 @@ impl Radix {
         source: &(impl BlockSource + ?Sized),
     ) -> Result<bool> {
         if self.node(to, index_of(key, to)).is_some_and(|n| n.dirty) {
-            return Ok(true); // R1
+            self.check_way(key); // R1
+            return Ok(true);
         }
+        debug_assert!(
+            key < self.end() && to < self.height,
+            "key {key}, level {to}: the tree must grow first"
+        );
         // First read, then change, so that an error leaves R1 in force.
         let mut r = self.root;
         for level in (to..self.height).rev() {
@@ -68,6 +74,10 @@ impl Radix {
                 n.slots.set(slot_of(key, level), BlockRef { addr: PENDING, crc: 0 }); // R2
             }
         }
+        debug_assert!(
+            self.node(to, index_of(key, to)).is_some_and(|n| n.dirty),
+            "the way ends at a dirty node"
+        );
         Ok(true)
     }
 
@@ -91,6 +101,7 @@ impl Radix {
             self.nodes.insert(key_of(level, 0), Box::new(Node { slots, dirty: true }));
             self.root = BlockRef { addr: PENDING, crc: 0 };
             self.height += 1;
+            debug_assert!(self.height <= MAX_HEIGHT, "R4: key {key} needs height {}", self.height);
         }
         Ok(())
     }
@@ -112,11 +123,20 @@ impl Radix {
         if leaf.slots.used() == 0 {
             self.remove_empty(key);
         }
+        self.check_way(key);
+        debug_assert!(
+            (0..self.height).all(|l| self.node(l, index_of(key, l)).is_none_or(|n| n.slots.used() > 0)),
+            "R3: an empty node is left on the way to key {key}"
+        );
         Ok(old)
     }
 
     /// R3, from the leaf of `key` up.
     fn remove_empty(&mut self, key: u64) {
+        debug_assert!(
+            self.node(0, index_of(key, 0)).is_some_and(|n| n.dirty),
+            "the leaf of key {key} was made dirty before it was emptied"
+        );
         for level in 0..self.height {
             let at = key_of(level, index_of(key, level));
             if self.nodes.get(&at).is_some_and(|n| n.slots.used() > 0) {
@@ -132,6 +152,7 @@ impl Radix {
             self.free_node(old);
         }
         self.height = 0;
+        debug_assert!(self.root.is_none() && self.nodes.is_empty(), "R4: nothing is left of an empty tree");
     }
 
     fn free_node(&mut self, r: BlockRef) {
@@ -155,14 +176,19 @@ impl Radix {
         let top = self.height - 1;
         self.load(top, 0, self.root, source)?;
         let cleared = self.clear_in(top, 0, &keys, source, &mut |k, r| {
+            debug_assert!(keys.contains(&k), "key {k} is not in {keys:?}");
             n += 1;
             freed(k, r);
-        })?;
-        if matches!(cleared, Cleared::All) {
+        });
+        self.check_way(keys.start);
+        self.check_way(keys.end - 1);
+        debug_assert!(n <= keys.end - keys.start, "{n} keys were mapped in {keys:?}");
+        if matches!(cleared?, Cleared::All) {
             self.nodes.remove(&key_of(top, 0));
             let old = std::mem::take(&mut self.root);
             self.free_node(old);
             self.height = 0;
+            debug_assert!(self.nodes.is_empty(), "R4: nothing is left of an empty tree");
         }
         Ok(n)
     }
@@ -180,11 +206,17 @@ impl Radix {
         let at = key_of(level, index);
         let span = 1u64 << (FANOUT_BITS * u32::from(level));
         let base = index << (FANOUT_BITS * (u32::from(level) + 1));
+        debug_assert!(self.nodes.contains_key(&at), "node {index} at level {level} was read before");
+        debug_assert!(
+            keys.start < keys.end && keys.start < base + span * FANOUT as u64 && keys.end > base,
+            "{keys:?} has nothing of node {index} at level {level}"
+        );
         let first = (keys.start.max(base) - base) / span;
         let last = (keys.end - 1).min(base + (span - 1) + span * (FANOUT as u64 - 1)) - base;
         let mut changed = false;
         let mut failed = None;
         let (mut from, last) = (first as usize, (last / span) as usize);
+        debug_assert!(from <= last && last < FANOUT, "slots {from} to {last}");
         while let Some((slot, r)) = self.nodes.get(&at).and_then(|n| {
             let slot = n.slots.next_used(from).filter(|&slot| slot <= last)?;
             Some((slot, n.slots.get(slot)))
@@ -200,6 +232,11 @@ impl Radix {
                     Ok(Cleared::Nothing) => {}
                     Ok(Cleared::Some) => changed = true,
                     Ok(Cleared::All) => {
+                        let child = index << FANOUT_BITS | slot as u64;
+                        debug_assert!(
+                            self.node(level - 1, child).is_some_and(|n| n.slots.used() == 0),
+                            "R3: node {child} goes, and something is mapped below it"
+                        );
                         self.nodes.remove(&key_of(level - 1, child));
                         gone = true;
                     }
@@ -252,6 +289,7 @@ impl Radix {
     /// Writes dirty leaves of index `*from` and above, `max` at most, and moves `*from` on; says
     /// whether there were more. The nodes above stay dirty (R1): [`Radix::write_out`] comes after.
     pub fn write_leaves(&mut self, sink: &mut dyn BlockSink, from: &mut u64, max: usize) -> Result<bool> {
+        debug_assert!(max > 0, "no leaf may be written at all");
         if self.height < 2 {
             return Ok(false); // The only leaf is the root, whose mark says that there is something to write.
         }
@@ -266,8 +304,11 @@ impl Radix {
         }
         dirty.sort_unstable(); // Neighbours in the tree are neighbours in the log.
         for index in dirty {
+            debug_assert!(index >= *from, "leaf {index} comes behind leaf {from}");
             self.write_node(sink, 0, index)?;
             *from = index + 1;
+            // R1: the nodes above wait for `write_out`.
+            debug_assert!(self.is_dirty(), "what was written is known to no tree on disk yet");
         }
         Ok(more)
     }
@@ -276,8 +317,10 @@ impl Radix {
     fn write_node(&mut self, sink: &mut dyn BlockSink, level: u8, index: u64) -> Result<()> {
         let of = self.of;
         let Some(n) = self.nodes.get(&key_of(level, index)) else { return Ok(()) };
+        debug_assert!(n.dirty, "node {index} at level {level} would be written twice");
         let block = map_node::encode(of.kind(), of.disk_level(level), of.ino(), index, &n.slots);
         let new = sink.write(of.owner(level, index), block)?;
+        debug_assert!(!new.is_none() && new.addr != PENDING, "the sink gives an address in the log");
         let old = match self.nodes.get_mut(&key_of(level + 1, index >> FANOUT_BITS)) {
             Some(parent) if level + 1 < self.height => parent.slots.set(index as usize % FANOUT, new),
             _ => std::mem::replace(&mut self.root, new),
@@ -304,6 +347,8 @@ impl Radix {
         for a in self.freed.drain(..) {
             sink.free(a);
         }
+        debug_assert!(!self.is_dirty() && self.root.addr != PENDING, "the root on disk is that of all");
+        self.check_invariants();
         Ok((self.root, self.height))
     }
 
