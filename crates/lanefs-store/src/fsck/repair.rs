@@ -418,8 +418,12 @@ impl Job<'_> {
                 engine.inodes.table.set(*ino, e.block, i.generation, e.epoch, &engine.log.io)?;
             }
         }
+        let root = walk.inodes.get(&ROOT_INO).map(|i| i.kind);
         for Salvage { state, entries } in walk.salvaged {
             let dir = state.ino();
+            if dir == ROOT_INO && root != Some(FileKind::Dir) {
+                continue; // A new one takes its place.
+            }
             self.put(engine, state)?;
             for e in entries {
                 let Some(v) = version(groups.len()) else { break };
@@ -434,8 +438,7 @@ impl Job<'_> {
                 encode_group(&mut groups, v, &[set]);
             }
         }
-        let root = walk.inodes.get(&ROOT_INO).is_some_and(|i| i.kind == FileKind::Dir);
-        if !root {
+        if root != Some(FileKind::Dir) {
             report.add(
                 "root directory",
                 "cannot be read",
@@ -449,7 +452,8 @@ impl Job<'_> {
             let mut state = InodeState::new(ROOT_INO, dir_attrs(0o755, 0), ROOT_INO);
             state.set_names(1);
             self.put(engine, state)?;
-            engine.totals.inodes.fetch_add(1, Relaxed);
+            // What was there in its place was counted.
+            engine.totals.inodes.fetch_add(u64::from(root.is_none()), Relaxed);
         }
         Ok(groups)
     }

@@ -17,6 +17,7 @@ use crate::tree::block_io::BlockSource;
 use lanefs_format::checksum;
 use lanefs_format::header::{BlockKind, Stamp, verify_sealed};
 use lanefs_format::inode;
+use lanefs_format::map_node::KEY_END;
 use lanefs_format::table_node::{self, ENTRIES, TableEntry};
 use lanefs_format::{BLOCK_SIZE, Block, BlockRef, INOS_PER_CHUNK, Ino};
 use lanefs_sync::lock::Mutex;
@@ -84,11 +85,13 @@ impl Scan {
             match kind {
                 BlockKind::Inode => {
                     let ino = Ino(h.ino.get());
-                    if let Ok(d) = inode::decode(b, addr, ino) {
+                    if ino.chunk() < KEY_END
+                        && let Ok(d) = inode::decode(b, addr, ino)
+                    {
                         self.inode(ino, (stamp, checksum::reference(addr, b), d.attrs.generation));
                     }
                 }
-                BlockKind::Table if h.level == 0 => {
+                BlockKind::Table if h.level == 0 && h.index.get() < KEY_END => {
                     if let Ok(e) = table_node::decode(b, addr, h.index.get()) {
                         self.chunk(h.index.get(), (stamp, Box::new(e)));
                     }

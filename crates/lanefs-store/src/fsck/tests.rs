@@ -9,8 +9,12 @@ use crate::inodes::cache::InodeEntry;
 use crate::error::{Result, StoreError};
 use crate::store::Store;
 use lanefs_format::dir_bucket::{self, EntryRef};
-use lanefs_format::header::{BlockKind, verify_sealed};
+use lanefs_format::header::{self, BlockKind, Stamp, verify_sealed};
+use lanefs_format::inode;
+use lanefs_format::map_node::KEY_END;
+use lanefs_format::prealloc::Prealloc;
 use lanefs_format::record::{Effect, encode_group};
+use lanefs_format::table_node::{self, ENTRIES, TableEntry};
 use lanefs_format::*;
 use std::sync::Arc;
 
@@ -572,6 +576,67 @@ fn without_any_checkpoint_the_name_space_is_rebuilt() {
     v.with(|s| {
         assert_eq!(lookup(s, 200, b"file50"), None);
         assert!(read(s, 1000, 399).unwrap().0 == page(399).0);
+    });
+}
+
+/// Sealed blocks that name inodes no table can have: they were made by nobody, and neither stop a
+/// scan nor come back with it.
+#[test]
+fn a_scan_passes_over_inodes_that_cannot_be() {
+    let v = Volume::new();
+    let is_file = |_, ino, _| ino == 1010;
+    let stamp_of = |at: u64| {
+        let mut b = Block::zeroed();
+        v.device.peek(at * BLOCK_SIZE as u64, &mut b.0).unwrap();
+        let (_, h) = verify_sealed(&b, BlockAddr(at)).unwrap();
+        let (mount, epoch, volume) = (h.mount.get(), h.epoch.get(), h.volume.get());
+        let stamp = Stamp { mount, epoch, sequence: h.sequence.get() + 1, volume };
+        (inode::decode(&b, BlockAddr(at), Ino(1010)).unwrap(), stamp)
+    };
+    let (image, stamp) = stamp_of(v.find(BlockKind::Inode, is_file));
+    let mut entries = [TableEntry::default(); ENTRIES];
+    entries[1].generation = 1;
+    let bogus = [
+        inode::encode(Ino(1 << 63 | 5), &image).unwrap(),
+        table_node::encode(1 << 60, &entries),
+        table_node::encode(KEY_END, &entries),
+    ];
+    // The last segments are free.
+    let first = (64 << 20) / BLOCK_SIZE as u64 - 200;
+    for (n, mut block) in bogus.into_iter().enumerate() {
+        let at = first + n as u64;
+        header::seal(&mut block, BlockAddr(at), stamp);
+        v.device.poke(at * BLOCK_SIZE as u64, &block.0).unwrap();
+    }
+    let end = (64 << 20) / BLOCK_SIZE as u64;
+    for slot in [1, 2, end - 2, end - 1] {
+        v.device.poke(slot * BLOCK_SIZE as u64, &[0xff; 64]).unwrap();
+    }
+    let r = v.heal(&["checkpoint slot in block 1:"]);
+    assert_eq!((r.inodes, r.names), (1 + DIRS + FILES, DIRS + FILES));
+}
+
+/// A root that is a file, and a damaged one: what can be read of it must not take the place of the
+/// new root.
+#[test]
+fn a_root_that_is_a_damaged_file_is_made_anew() {
+    let mut v = Volume::new();
+    v.with(|s| {
+        let inode = s.engine.inodes.get(Ino(1), &s.engine.log.io).unwrap().unwrap();
+        let mut i = inode.lock();
+        i.state.set_inline_bucket(Vec::new());
+        i.state.set_dir(inode::DirShape::default());
+        let version = i.state.version() + 1;
+        i.state.apply_attrs(&attrs(libc::S_IFREG | 0o644, 0), version);
+        i.state.preallocate(Prealloc::NONE.with(0..10), 5);
+        s.engine.inodes.cache.list_dirty(&inode, &mut i);
+    });
+    let r = v.heal(&["inode 1: map: 5 preallocated pages", "root directory: cannot be read"]);
+    assert_eq!(r.directories, 1 + DIRS + 1);
+    v.with(|s| {
+        let home = lookup(s, 1, b"lost+found").unwrap();
+        assert_eq!(lookup(s, home.0, b"inode-200"), Some(Ino(200)));
+        assert_eq!(lookup(s, 200, b"file7"), Some(Ino(1007)));
     });
 }
 
