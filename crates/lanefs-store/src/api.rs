@@ -4,7 +4,7 @@ use lanefs_format::{Attrs, Block, BucketEntry, Ino};
 use std::fmt;
 use std::sync::Arc;
 
-/// How a volume is made.
+/// Options for making a volume.
 #[derive(Clone)]
 pub struct FormatOptions {
     /// A name for people, at most 64 bytes.
@@ -27,14 +27,14 @@ pub struct FormatOptions {
     pub mode: u32,
     /// Times of the root directory, nanoseconds since 1970; the present if none is given.
     pub time: Option<i64>,
-    /// How often the blocks of the tree (inodes, maps, directories, tables; not file data) lie on
-    /// the devices: 1, or 2, so that the damage of one block loses nothing.
+    /// The number of copies of the tree's blocks (inodes, maps, directories, tables; not file data)
+    /// on the devices: 1, or 2, so that the damage of one block loses nothing.
     pub metadata_copies: u32,
     /// Overwrite a volume that is already there.
     pub force: bool,
 }
 
-/// What stands for a key in messages: they go where the key must not.
+/// A word in place of a key in messages: they go where the key must not.
 struct Secret;
 
 impl fmt::Debug for Secret {
@@ -87,7 +87,7 @@ impl FormatOptions {
     }
 }
 
-/// How a volume is opened.
+/// Options for opening a volume.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// Write nothing at all; recovery, when needed, happens in memory only.
@@ -97,7 +97,7 @@ pub struct OpenOptions {
     /// Bytes of verified node blocks kept in memory.
     pub cache_bytes: usize,
     /// Bytes of inodes and inode table kept in memory while nothing is unwritten of them. What is
-    /// unwritten is kept beyond that, and [`Store::memory`](crate::Store::memory) says when a
+    /// unwritten is kept beyond that, and [`Store::memory`](crate::Store::memory) shows when a
     /// checkpoint is due for it.
     pub memory_bytes: usize,
     /// Lanes of the space counter; 0 for as many as there are.
@@ -124,7 +124,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// What opening a volume found and did.
+/// The result of opening a volume: what was found and done.
 #[derive(Clone, Debug, Default)]
 pub struct OpenReport {
     /// The volume had been closed; nothing was scanned.
@@ -135,7 +135,7 @@ pub struct OpenReport {
     pub batches: u64,
     /// Batches dropped because their data did not reach the medium.
     pub batches_dropped: u64,
-    /// Batches, epochs and checkpoints that were acknowledged, as later batches say, and are not
+    /// Batches, epochs and checkpoints that were acknowledged, as later batches show, and are not
     /// there.
     pub lost: u64,
     /// The last committed epoch without a gap.
@@ -150,7 +150,7 @@ pub struct OpenReport {
     pub nanos: u64,
 }
 
-/// What is fixed or slow to change about an open volume.
+/// Facts of an open volume that never change, or slowly.
 #[derive(Clone)]
 pub struct VolumeInfo {
     /// The volume's identity.
@@ -165,13 +165,13 @@ pub struct VolumeInfo {
     pub segment_blocks: u32,
     /// Segments of all devices.
     pub segments: u64,
-    /// How often the blocks of the tree lie on the devices.
+    /// The number of copies of the tree's blocks on the devices.
     pub metadata_copies: u32,
     /// mlogs in use.
     pub mlogs: usize,
     /// Devices.
     pub devices: usize,
-    /// How often the volume has been opened for writing.
+    /// The number of times the volume was opened for writing.
     pub mount_generation: u64,
     /// The last epoch folded or committed; the first epoch of this mount is the next.
     pub last_epoch: u64,
@@ -204,7 +204,7 @@ impl fmt::Debug for VolumeInfo {
     }
 }
 
-/// What growing a volume did, in bytes of all its devices that belong to it.
+/// The sizes of a volume that was to grow, in bytes of all its devices that belong to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
     /// The size before.
@@ -213,7 +213,7 @@ pub struct Grown {
     pub after: u64,
 }
 
-/// Room, in blocks.
+/// Space, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceUsage {
     /// Blocks users can fill.
@@ -235,7 +235,7 @@ pub struct InodeImage {
     pub nlink: u32,
     /// A directory's parent; otherwise where it was made.
     pub parent: Ino,
-    /// Pages that are stored, a tail counting as one, and those for which room is kept.
+    /// Pages that are stored, a tail counting as one, and those for which space is kept.
     pub blocks: u64,
     /// Preallocated pages behind its end.
     pub behind: u64,
@@ -246,9 +246,9 @@ pub struct InodeImage {
 /// One page to be read.
 #[derive(Debug)]
 pub struct PageRead<'a> {
-    /// Where the bytes go.
+    /// The buffer for the bytes.
     pub block: &'a mut Block,
-    /// Set by the read: nothing is stored here and no room is kept, the bytes are zeros.
+    /// Set by the read: nothing is stored here and no space is kept, the bytes are zeros.
     pub hole: bool,
 }
 
@@ -263,7 +263,7 @@ pub struct BucketImage {
     pub entries: Vec<BucketEntry>,
 }
 
-/// What the inode table says of one chunk of inode numbers.
+/// The state of one chunk of inode numbers in the inode table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkUsage {
     /// Bit n: the chunk's n-th number is in use.
@@ -285,11 +285,11 @@ pub struct Transaction {
     pub inodes: Vec<InodeUpdate>,
 }
 
-/// What taking pages away says of the inode beside.
+/// Attributes of an inode that change when pages are taken away from it.
 #[derive(Clone, Copy)]
 pub struct Cut<'a> {
     /// Its size, if that is what is cut: then the caller keeps all others from changing it. A hole
-    /// says none, since the file may grow and be written back while the hole is made.
+    /// gives none, since the file may grow and be written back while the hole is made.
     pub size: Option<u64>,
     /// Its mtime and ctime, if they change.
     pub time: Option<i64>,
@@ -316,7 +316,7 @@ pub struct InodeUpdate {
     pub reserved: u32,
 }
 
-/// What a checkpoint folds.
+/// The input of a checkpoint's fold.
 #[derive(Debug, Default)]
 pub struct FoldInput {
     /// Everything up to this epoch is committed and in `groups` or folded already.
@@ -326,7 +326,7 @@ pub struct FoldInput {
     pub groups: Vec<Arc<Vec<u8>>>,
 }
 
-/// What a checkpoint did.
+/// The result of a checkpoint.
 #[derive(Clone, Debug, Default)]
 pub struct CheckpointDone {
     /// The epoch folded.
@@ -337,7 +337,7 @@ pub struct CheckpointDone {
     pub orphans: u64,
 }
 
-/// What a round of cleaning did.
+/// The result of a round of cleaning.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CleanReport {
     /// Segments emptied; the next checkpoint frees them.
@@ -348,7 +348,7 @@ pub struct CleanReport {
     pub marked: u64,
 }
 
-/// What a background thread acts on.
+/// The figures that a background thread acts on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pressure {
     /// Bytes written to the log since the last checkpoint: what a recovery would have to look at.

@@ -4,7 +4,7 @@
 use lanefs_format::superblock::SuperblockError;
 use lanefs_format::{BlockAddr, FormatError, Ino};
 
-/// What went wrong in the store.
+/// An error of the store.
 #[derive(Debug, Clone, thiserror::Error)]
 #[allow(missing_docs)] // the message of each variant says what its fields are
 pub enum StoreError {
@@ -22,7 +22,7 @@ pub enum StoreError {
     /// An inode's structures contradict each other: EUCLEAN.
     #[error("inode {ino}: {why}; run `lanefs fsck --repair` on the unmounted image")]
     BadInode { ino: Ino, why: String },
-    /// The system would not open or make the image: what it said, such as ENOENT, EACCES, EEXIST.
+    /// The system would not open or make the image: its answer, such as ENOENT, EACCES, EEXIST.
     #[error("{device}: {why}")]
     NotOpened { device: String, why: String, errno: i32 },
     /// The image is no LaneFS volume, or not one this version can open: EINVAL.
@@ -31,7 +31,7 @@ pub enum StoreError {
     /// Another process has the image open: EBUSY. `pid` is 0 if it is not known which.
     #[error("{device}: {}", holder(*.pid))]
     InUse { device: String, pid: i32 },
-    /// No room is left: ENOSPC.
+    /// No space is left: ENOSPC.
     #[error("no space left on the volume; delete files, or make a larger volume")]
     NoSpace,
     /// A device error put the volume in read-only mode, or it was opened so: EROFS.
@@ -45,7 +45,7 @@ pub enum StoreError {
     Invalid(String),
 }
 
-/// Who has an image open.
+/// Returns who has an image open, for a message.
 fn holder(pid: i32) -> String {
     match u32::try_from(pid) == Ok(std::process::id()) {
         true => "is open in this process already; was it named twice?".into(),
@@ -70,18 +70,20 @@ impl From<FormatError> for StoreError {
 }
 
 impl StoreError {
-    /// A superblock that is none, or none this version can open, on the device named.
+    /// Returns the error for a superblock that is none, or none this version can open, on the
+    /// device named.
     pub fn superblock(device: &str, error: &SuperblockError) -> StoreError {
         StoreError::NotAVolume { device: device.into(), why: error.to_string() }
     }
 
-    /// The device did not do what it was asked. An offset beyond its end is no such error: who
-    /// named it is wrong.
+    /// Returns whether the device did not do what it was asked. An offset beyond its end is no such
+    /// error: who named it is wrong.
     pub(crate) fn is_of_device(&self) -> bool {
         matches!(self, StoreError::Io { errno, .. } if *errno != libc::EINVAL)
     }
 
-    /// Returns what is wrong, without what to do about it: for who says that itself.
+    /// Returns the message without what to do about the error: for callers that give their own
+    /// advice.
     pub fn without_advice(&self) -> String {
         match self {
             StoreError::Corrupt { addr, what, why } => format!("block {addr} ({what}): {why}"),

@@ -5,7 +5,7 @@
 //!
 //! 1. `device`: memory, files and block devices.
 //! 2. `tree`: the structures on disk, over "read a block" and "write a block".
-//! 3. `log`: segments, the mlogs that fill them, and room.
+//! 3. `log`: segments, the mlogs that fill them, and free space.
 //! 4. `inodes`: the inodes in memory, and how they are read and changed.
 //! 5. `engine`: transactions, epoch commits, checkpoints with their folds, the cleaner.
 //! 6. `recovery`: making and opening volumes.

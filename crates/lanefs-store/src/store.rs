@@ -78,7 +78,7 @@ impl Store {
         self.engine.log.metadata_copies()
     }
 
-    /// Returns whether this volume can keep room for preallocated pages: those made before it was
+    /// Returns whether this volume can keep space for preallocated pages: those made before it was
     /// part of the format cannot.
     pub fn has_preallocation(&self) -> bool {
         self.engine.superblock().has_preallocation()
@@ -94,7 +94,7 @@ impl Store {
     }
 
     /// Makes the volume larger: an image file is made `bytes` long; without them all of the device
-    /// is used, which was made longer before. The room is there at once. After a power loss before
+    /// is used, which was made longer before. The space is there at once. After a power loss before
     /// this returns the volume has the old size or the new one.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl Store {
         Change(&self.engine).grow(bytes)
     }
 
-    // ---- room ----
+    // ---- space ----
 
     /// Returns the number of blocks users can fill when nothing is stored.
     pub fn blocks_for_users(&self) -> u64 {
@@ -121,28 +121,28 @@ impl Store {
         }
     }
 
-    /// Reserves room for `blocks` pages. True means they can always be written.
+    /// Reserves space for `blocks` pages. True means they can always be written.
     pub fn reserve(&self, lane: usize, blocks: u64) -> bool {
         !self.engine.log.read_only && self.engine.log.space.reserve(lane, blocks)
     }
 
-    /// Reserves room for a stored page that is cut or blanked in part: also where nothing is free,
+    /// Reserves space for a stored page that is cut or blanked in part: also where nothing is free,
     /// unless many of them wait to be written back.
     pub fn reserve_rewrite(&self, lane: usize) -> bool {
         !self.engine.log.read_only && self.engine.log.space.reserve_rewrite(lane)
     }
 
-    /// Gives reserved room back.
+    /// Gives reserved space back.
     pub fn unreserve(&self, lane: usize, blocks: u64) {
         self.engine.log.space.unreserve(lane, blocks);
     }
 
-    /// Reserves room for `nodes` blocks of the tree, with their copies.
+    /// Reserves space for `nodes` blocks of the tree, with their copies.
     pub fn reserve_nodes(&self, lane: usize, nodes: u64) -> bool {
         self.reserve(lane, nodes * self.engine.log.metadata_copies())
     }
 
-    /// Gives such room back.
+    /// Gives such space back.
     pub fn unreserve_nodes(&self, lane: usize, nodes: u64) {
         self.engine.log.space.unreserve(lane, nodes * self.engine.log.metadata_copies());
     }
@@ -171,8 +171,8 @@ impl Store {
         self.engine.inodes.image(ino, &self.engine.log.io)
     }
 
-    /// Fills each block of `pages`, from page `first` on; every block is verified. A hole is zeros
-    /// and says so.
+    /// Fills each block of `pages`, from page `first` on; every block is verified. A hole is zeros,
+    /// and is marked as one.
     pub fn read_pages(&self, ino: Ino, first: u64, pages: &mut [PageRead<'_>]) -> Result<()> {
         self.engine.read_pages(ino, first, pages)
     }
@@ -192,20 +192,19 @@ impl Store {
         self.engine.inodes.bucket(dir, cookie, &self.engine.log.io)
     }
 
-    /// Returns what the inode table says of a chunk of inode numbers.
+    /// Returns the state of a chunk of inode numbers in the inode table.
     pub fn chunk_usage(&self, chunk: u64) -> Result<ChunkUsage> {
         self.engine.inodes.table.chunk_usage(chunk, &self.engine.log.io)
     }
 
-    /// Pages of `ino` that are holes from now on; on disk with the inode's next update. The
-    /// attributes take effect with it, but of the size only what makes the file shorter than it was
-    /// last submitted.
+    /// Makes holes of pages of `ino`; on disk with the inode's next update. The attributes take
+    /// effect with it, but of the size only what makes the file shorter than it was last submitted.
     #[inline]
     pub fn unmap(&self, lane: usize, ino: Ino, pages: Range<u64>, cut: Option<&Cut<'_>>) -> Result<()> {
         self.engine.inodes.unmap(&self.engine.log, lane, ino, pages, cut)
     }
 
-    /// Keeps room for these pages, those that have a block excepted; returns for how many more.
+    /// Keeps space for these pages, those that have a block excepted; returns for how many more.
     /// [`StoreError::NoSpace`] if there is not as much; of more than 4 GiB some may have been
     /// preallocated before, if others took the rest meanwhile. On disk with the inode's next
     /// update; the attributes are asked for only if the store has none yet.
@@ -219,19 +218,19 @@ impl Store {
         self.engine.inodes.preallocate(&self.engine.log, lane, ino, pages, attrs)
     }
 
-    /// Returns whether a page has a block or room kept for one: writing it takes nothing from what
+    /// Returns whether a page has a block or space kept for one: writing it takes nothing from what
     /// is free, but for a while.
     pub fn has_room(&self, ino: Ino, page: u64) -> Result<bool> {
         self.engine.inodes.has_room(ino, page, &self.engine.log.io)
     }
 
     /// Returns whether the inode has preallocated pages, none of them behind its first `pages`, and
-    /// room for each of these: where it is written next, but behind its end, there is room.
+    /// space for each of these: where it is written next, but behind its end, there is space.
     pub fn is_backed(&self, ino: Ino, pages: u64) -> Result<bool> {
         self.engine.inodes.is_backed(ino, pages, &self.engine.log.io)
     }
 
-    /// Returns how many of these pages have a block, or room kept for one.
+    /// Returns how many of these pages have a block, or space kept for one.
     pub fn room_in(&self, ino: Ino, pages: Range<u64>) -> Result<u64> {
         self.engine.inodes.room_in(ino, pages, &self.engine.log.io)
     }
@@ -242,7 +241,7 @@ impl Store {
         self.engine.inodes.memory()
     }
 
-    /// How much of it a checkpoint has to write before it can leave, about: the inodes that
+    /// Returns how much of it a checkpoint has to write before it can leave, about: the inodes that
     /// changed.
     pub fn dirty_memory(&self) -> usize {
         self.engine.inodes.cache.dirty_memory()
@@ -278,7 +277,7 @@ impl Store {
     /// written by one request and made durable by one flush, which [`EpochWrite::finish`] does.
     /// Epochs come in order, so the caller has a lock of its own, which it may let go of before it
     /// writes. `None` if the epoch is empty: then nothing of the transaction is begun either. It
-    /// waits neither for room nor for a checkpoint. After [`StoreError::NoSpace`] nothing was
+    /// waits neither for space nor for a checkpoint. After [`StoreError::NoSpace`] nothing was
     /// begun, and the epoch can be begun again.
     pub fn begin_epoch(
         &self,
@@ -294,16 +293,16 @@ impl Store {
         self.engine.publish_epoch(written);
     }
 
-    /// Makes room for the commit of an epoch of about so many bytes, if there is little. It may
+    /// Frees space for the commit of an epoch of about so many bytes, if there is little. It may
     /// wait for a checkpoint, so the caller holds nothing that a seal takes. `hard`: a commit has
-    /// found no room.
+    /// found no space.
     pub fn make_room_for_epoch(&self, bytes: u64, hard: bool) -> Result<()> {
         self.engine.make_room_for_epoch(bytes, hard)
     }
 
-    /// So many inodes that the groups of `epoch` make were ended by groups of a later epoch: no
-    /// fold makes them, as long as it folds both. Both are committed, and no checkpoint was handed
-    /// the one without the other.
+    /// Takes note that so many inodes that the groups of `epoch` make were ended by groups of a
+    /// later epoch: no fold makes them, as long as it folds both. Both are committed, and no
+    /// checkpoint was handed the one without the other.
     pub fn cancel_unfolded(&self, epoch: u64, inodes: u64) {
         self.engine.unfolded.cancel(&self.engine.log, epoch, inodes);
     }
@@ -321,9 +320,9 @@ impl Store {
         self.engine.checkpoint(seal)
     }
 
-    /// Everything up to this epoch is folded in memory, and will be on disk with the next
-    /// checkpoint: also what one folded that failed later. It must not be handed over again, with
-    /// what came after: changes that take each other back are left out of a fold.
+    /// Returns the epoch up to which everything is folded in memory, and will be on disk with the
+    /// next checkpoint: also what one folded that failed later. It must not be handed over again,
+    /// with what came after: changes that take each other back are left out of a fold.
     pub fn folded_epoch(&self) -> u64 {
         // Relaxed: asked in a seal, by the thread that may write it.
         self.engine.totals.folded.load(Ordering::Relaxed)
@@ -339,8 +338,8 @@ impl Store {
         self.engine.maintenance.lock().cleaned
     }
 
-    /// Tells the devices that what is free in a range is not needed; the range and the answer are
-    /// in bytes, counted through all devices in order. `None` if no device can take notice.
+    /// Discards what is free in a range on the devices; the range and the answer are in bytes,
+    /// counted through all devices in order. `None` if no device can discard.
     pub fn trim(&self, range: Range<u64>) -> Result<Option<u64>> {
         self.engine.log.check_writable()?;
         self.engine.log.trim_free(range)
@@ -362,8 +361,8 @@ impl Store {
         audit(&self.engine)
     }
 
-    /// The error that made the store read-only, if there was one: then nothing may be acknowledged
-    /// any more.
+    /// Returns the error that made the store read-only, if there was one: then nothing may be
+    /// acknowledged any more.
     pub fn healthy(&self) -> Result<()> {
         self.engine.log.io.check()
     }
@@ -383,7 +382,7 @@ impl Store {
         self.engine.log.io.devices().iter().for_each(|d| d.release());
     }
 
-    /// Final checkpoint with the clean mark. Everything was folded and submitted before.
+    /// Makes the final checkpoint, with the clean mark. Everything was folded and submitted before.
     pub fn close(&self) -> Result<()> {
         self.engine.close()
     }

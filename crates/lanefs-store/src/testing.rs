@@ -24,7 +24,7 @@ pub struct MemLog {
     /// Blocks written since the writer last let them go, and the most there ever were.
     pub queued: u64,
     pub most_queued: u64,
-    /// How many blocks were expected each time.
+    /// The number of blocks expected each time.
     pub expected: RefCell<Vec<usize>>,
 }
 
@@ -106,7 +106,7 @@ impl BlockSink for SharedLog {
     }
 }
 
-/// The group that makes file `ino`, with a name in the root directory.
+/// Returns the group that makes file `ino`, with a name in the root directory.
 pub fn file(epoch: u64, ino: u64) -> Vec<u8> {
     let mut out = Vec::new();
     let new = Effect::New {
@@ -126,19 +126,19 @@ pub fn file(epoch: u64, ino: u64) -> Vec<u8> {
     out
 }
 
-/// The effect that gives file `ino` a name in the root directory.
+/// Returns the effect that gives file `ino` a name in the root directory.
 pub fn named(ino: u64, name: &[u8]) -> Effect<'_> {
     let spread = |h: u64, b: &u8| (h ^ u64::from(*b)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let cookie = name.iter().fold(0, spread) >> 4 << 3;
     Effect::Set { dir: ROOT_INO, cookie, name, ino: Ino(ino), old: Ino::NONE, kind: FileKind::File }
 }
 
-/// A page whose bytes are all the same.
+/// Returns a page whose bytes are all the same.
 pub fn page(byte: u8) -> Box<Block> {
     Box::new(Block([byte; BLOCK_SIZE]))
 }
 
-/// File `ino` of so many pages, of which these are new.
+/// Returns an update of file `ino` of so many pages, of which these are new.
 pub fn update(ino: u64, size: u64, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate {
     let attrs = Attrs {
         mode: libc::S_IFREG | 0o600,
@@ -156,7 +156,7 @@ pub fn update(ino: u64, size: u64, pages: Vec<(u64, Box<Block>)>) -> InodeUpdate
     InodeUpdate { ino: Ino(ino), attrs, size_only: false, xattrs: None, pages, reserved: 0 }
 }
 
-/// The first byte of a page; `None` of a hole.
+/// Returns the first byte of a page; `None` of a hole.
 pub fn first_byte(s: &Store, ino: u64, page: u64) -> Option<u8> {
     let mut block = Block::zeroed();
     let mut reads = [PageRead { block: &mut block, hole: false }];
@@ -165,7 +165,7 @@ pub fn first_byte(s: &Store, ino: u64, page: u64) -> Option<u8> {
     (!hole).then_some(block.0[0])
 }
 
-/// Takes all room but for `k` blocks of the tree's, if there is more. The segments taken are to be
+/// Takes all space but for `k` blocks of the tree's, if there is more. The segments taken are to be
 /// released.
 pub fn leave(s: &Store, k: u32) -> Vec<SegId> {
     let claim =

@@ -124,7 +124,7 @@ const BANNED: &[Banned] = &[
     Banned { what: What::Name("forgo"), instead: "cancel_unfolded", why: "it counts inodes", left: &[] },
     Banned {
         what: What::Name("note_owed"),
-        instead: "reserve_room",
+        instead: "reserve_space",
         why: "it keeps segments back",
         left: &[],
     },

@@ -11,7 +11,7 @@ use lanefs_format::batch;
 use lanefs_format::{Block, BlockRef};
 use std::sync::Arc;
 
-/// What has its places and is to be written: steps C and D are left.
+/// A transaction or an epoch, or both, with its places, to be written: steps C and D are left.
 #[must_use = "what was begun has to be written"]
 pub(crate) struct Begun<'s> {
     pub log: &'s Log,
@@ -20,19 +20,19 @@ pub(crate) struct Begun<'s> {
     pub tickets: Vec<(Arc<CachedInode>, u64)>,
     pub writes: Vec<(BlockRef, Box<Block>)>,
     pub placed: Vec<Placed>,
-    /// Those of an epoch. They count as durable when it is published, not before.
+    /// The shares of an epoch. They count as durable when it is published, not before.
     pub shares: Vec<Placed>,
-    pub out_of_room: Option<StoreError>,
+    pub no_space: Option<StoreError>,
     pub flight: Flight<'s>,
 }
 
 impl Begun<'_> {
-    /// Steps C and D. Says how the transaction went, and how the epoch: the last place of each of
-    /// its shares in their mlogs.
+    /// Does steps C and D. Returns the results of the transaction and of the epoch: the last place
+    /// of each of its shares in their mlogs.
     pub fn finish(self) -> (Result<()>, Result<Vec<(usize, u64)>>) {
-        let Begun { log, durable, tickets, writes, placed, shares, out_of_room, flight } = self;
+        let Begun { log, durable, tickets, writes, placed, shares, no_space, flight } = self;
         debug_assert!(
-            out_of_room.is_none() || placed.is_empty(),
+            no_space.is_none() || placed.is_empty(),
             "a transaction that found no space has a place"
         );
         debug_assert!(placed.iter().chain(&shares).all(|p| !p.places.is_empty()), "a message lies nowhere");
@@ -48,7 +48,7 @@ impl Begun<'_> {
         log.links_answered(&shares);
         tickets.iter().for_each(|(c, t)| c.written(*t));
         drop(flight);
-        let durable = durable && out_of_room.is_none();
+        let durable = durable && no_space.is_none();
         let flushed = match written {
             Ok(_) if !durable && shares.is_empty() => Ok(()),
             Ok(mask) => {
@@ -66,6 +66,6 @@ impl Begun<'_> {
             result = log.io.check();
         }
         let places = || shares.iter().map(|p| (p.mlog, p.last_place())).collect();
-        (result.and(out_of_room.map_or(Ok(()), Err)), flushed.map(|()| places()))
+        (result.and(no_space.map_or(Ok(()), Err)), flushed.map(|()| places()))
     }
 }

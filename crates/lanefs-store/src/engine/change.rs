@@ -14,11 +14,11 @@
 //!    changes neither the numbers nor the places of those there were. So a power loss at any moment
 //!    leaves one or the other, and each opens.
 //! 2. If block 0 is torn, the near copy counts, which is the new one by then. If it is lost later,
-//!    though step 4 was never reached, the near copy may say more than block 0 did: no harm, for
+//!    though step 4 was never reached, the near copy may have more than block 0 had: no harm, for
 //!    the reason above.
 //! 3. Of a device that grows the new copies do not lie where the old ones do. Those stay good until
 //!    step 4, and are overwritten behind it: they lie in what is a part of the log from then on.
-//! 4. The first device's superblock says what the label is; the others are compared without it
+//! 4. The label is that of the first device's superblock; the others are compared without it
 //!    (`same_volume`).
 //! 5. All of it happens under the maintenance lock: no checkpoint writes a slot meanwhile.
 
@@ -157,7 +157,7 @@ impl Change<'_> {
         Ok(copies)
     }
 
-    /// Steps 2 to 4. `copies`: of the slots, on the first device.
+    /// Does steps 2 to 4. `copies`: of the slots, on the first device.
     fn replace_superblock(&self, new: Superblock, copies: &[(u64, Box<Block>)]) -> Result<()> {
         let devices = self.0.log.io.devices();
         debug_assert_eq!(new.devices.len(), devices.len(), "the superblock names other devices");

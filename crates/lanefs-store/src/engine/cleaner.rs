@@ -11,7 +11,7 @@
 //! 4. The old place is not touched; it is free when a checkpoint that knows the new place is
 //!    durable.
 //! 5. So each round takes segments before any comes back. It ends while the checkpoint behind it
-//!    still has room for the nodes that what was moved changes, beside all others that changed.
+//!    still has space for the nodes that what was moved changes, beside all others that changed.
 
 use crate::api::CleanReport;
 use crate::engine::maintenance::Maintenance;
@@ -36,7 +36,7 @@ pub(crate) struct Move {
     bucket: bool,
 }
 
-/// What a live block of the victim is.
+/// A live block of the victim.
 enum Live {
     Data(BlockRef, Box<Block>),
     Bucket(Move),
@@ -67,16 +67,16 @@ impl Cleaner<'_> {
         self.inodes.cache.clear_live_marks(&self.log.segments);
         let size = self.log.segments.geometry.segment_blocks;
         let mut tried = Vec::new();
-        let room = u64::from(self.log.segments.free_count()) * u64::from(size);
+        let space = u64::from(self.log.segments.free_count()) * u64::from(size);
         let ready = u64::from(self.log.segments.free_count()) + u64::from(self.log.segments.pending_free());
         // Blocks written by this round and, for node blocks, by the checkpoint after it.
         let mut spent = 0u64;
         loop {
-            // Each victim will be free; what lived in it takes room elsewhere. Half of the room
+            // Each victim will be free; what lived in it takes space elsewhere. Half of the space
             // there is stays for the checkpoint.
             let gained = report.segments;
             if ready + gained >= target + spent.div_ceil(u64::from(size))
-                || spent > 0 && (spent + u64::from(size) > room / 2 || self.cleaned_enough(&report))
+                || spent > 0 && (spent + u64::from(size) > space / 2 || self.cleaned_enough(&report))
             {
                 return Ok(report);
             }
@@ -119,7 +119,7 @@ impl Cleaner<'_> {
                 let score = if foreground {
                     free << 32
                 } else {
-                    // Benefit: room won, for as long as it is likely to stay. Cost: reading and
+                    // Benefit: space won, for as long as it is likely to stay. Cost: reading and
                     // writing what lives.
                     let age = u64::from(now.saturating_sub(i.written)) + 1;
                     ((free * age.min(1 << 24)) << 16) / u64::from(size + i.live)
@@ -130,7 +130,7 @@ impl Cleaner<'_> {
             .map(|(_, s)| s)
     }
 
-    /// Moves or marks every live block of a segment: how many of each.
+    /// Moves or marks every live block of a segment; returns how many of each.
     fn empty_segment(&self, m: &mut Maintenance, seg: SegId) -> Result<(u64, u64)> {
         let g = &self.log.segments.geometry;
         let owners = m.usage.owners(&self.log.segments, seg, &self.log.io);
@@ -191,7 +191,7 @@ impl Cleaner<'_> {
         })
     }
 
-    /// Returns a live block that says itself whose it is, from its copy where it does not.
+    /// Returns a live block whose header names its owner, from its copy where that is damaged.
     fn node_at(&self, addr: BlockAddr) -> Result<Box<Block>> {
         let what = "the cleaner's read";
         let mut block = Block::zeroed();
@@ -211,7 +211,7 @@ impl Cleaner<'_> {
         read.map(|()| block)
     }
 
-    /// A block that cannot be read stays. Any other error is returned.
+    /// Leaves a block that cannot be read where it is. Any other error is returned.
     fn keep_in_place(&self, seg: SegId, addr: BlockAddr, e: StoreError) -> Result<()> {
         self.log.io.check()?;
         match e {
@@ -232,8 +232,8 @@ impl Cleaner<'_> {
         Ok((r.addr == addr).then_some(r))
     }
 
-    /// A node block says itself whose it is. Marks it for rewriting; a directory's bucket is to be
-    /// moved instead. `None` if its owner does not point here.
+    /// Marks a node block, whose header names its owner, for rewriting; a directory's bucket is to
+    /// be moved instead. `None` if its owner does not point here.
     pub(crate) fn mark_node(
         &self,
         m: &mut Maintenance,
@@ -277,7 +277,7 @@ impl Cleaner<'_> {
     }
 
     /// Copies data to a head, the cold one but for buckets that have copies, then points the maps
-    /// there. How many moved, and how many had to stay.
+    /// there. Returns how many moved, and how many had to stay.
     pub(crate) fn move_data(&self, seg: SegId, mut moves: Vec<Move>, head: Heat) -> Result<(u64, u64)> {
         if moves.is_empty() {
             return Ok((0, 0));

@@ -10,18 +10,18 @@
 //!    part of it, which recovery would apply for want of the whole.
 //! 4. A share names, for every mlog, the last batch up to which all were flushed. So the loss of
 //!    the last batches of one mlog shows when an epoch was committed since, wherever it lies. A
-//!    batch of an fsync says so of its own mlog only: fsyncs share nothing.
+//!    batch of an fsync names that of its own mlog only: fsyncs share nothing.
 //! 5. What is committed can be folded: the inodes that durable groups make are counted
 //!    (`Mlog::unfolded`), segments for them are kept back from data
 //!    (`SegmentTable::reserve_for_unfolded`), and cleaned before the commit if there are too few
-//!    (10). Recovery has no other room than what is free in whole segments, and cannot clean: the
+//!    (10). Recovery has no other space than what is free in whole segments, and cannot clean: the
 //!    blocks it needs were promised by `reserve`, but blocks may be free one by one. What the fold
 //!    writes beside inodes comes out of what is always kept back. Inodes that a later epoch ended
 //!    are counted off ([`crate::Store::cancel_unfolded`]): whoever folds the one epoch folds the
 //!    other.
 //! 6. The groups are kept in memory until folded: a checkpoint that folds nothing moves the log's
 //!    start and has to carry them over.
-//! 7. All shares get their places or none does. An epoch that finds no room has left nothing
+//! 7. All shares get their places or none does. An epoch that finds no space has left nothing
 //!    behind: it can be committed again, and must be before any other.
 //! 8. Several epochs may be under way: they get their places in the order of their numbers
 //!    ([`crate::Store::begin_epoch`]) and are written and flushed at the same time. One is
@@ -32,9 +32,9 @@
 //!    which names the epoch before the first. Some of them may stand behind P as well, each by
 //!    itself. Recovery goes by what an epoch names, not by its number, and a group that it meets
 //!    twice counts once.
-//! 10. A commit does not make room and waits for no checkpoint: its caller holds what the seal of a
-//!     checkpoint takes. Room is asked for before that ([`crate::Store::make_room_for_epoch`]), by
-//!     the size of the epoch.
+//! 10. A commit does not free space and waits for no checkpoint: its caller holds what the seal of
+//!     a checkpoint takes. Space is asked for before that ([`crate::Store::make_room_for_epoch`]),
+//!     by the size of the epoch.
 
 use crate::api::Transaction;
 use crate::engine::Engine;
@@ -75,13 +75,14 @@ impl std::fmt::Debug for EpochWrite<'_> {
 }
 
 impl EpochWrite<'_> {
-    /// Its groups, as the store keeps them until they are folded: who keeps these, too, needs no
-    /// copy.
+    /// Returns its groups, as the store keeps them until they are folded: who keeps these, too,
+    /// needs no copy.
     pub fn groups(&self) -> Vec<Arc<Vec<u8>>> {
         self.groups.clone()
     }
 
-    /// Writes and flushes it. Says how the transaction that goes with it went, and the epoch.
+    /// Writes and flushes it. Returns the results of the transaction that goes with it and of the
+    /// epoch.
     pub fn finish(self) -> (Result<()>, Result<EpochWritten>) {
         let (transaction, shares) = self.begun.finish();
         debug_assert!(
@@ -155,7 +156,7 @@ impl Engine {
             for id in quiet {
                 let mut bytes = Vec::new();
                 batch::put_message_head(&mut bytes, &[], 0);
-                // Where room is short there is none for a mark.
+                // Where space is short there is none for a mark.
                 let Ok(p) = self.log.place(id, self.log.fsync_head(), bytes, 0, false) else { continue };
                 debug_assert_eq!(p.places.len(), 1, "a mark is a message of one batch");
                 self.log.mlogs[id].marked(p.last_place());
@@ -164,7 +165,7 @@ impl Engine {
             section.leave()
         };
         let (tickets, writes, shares) = Default::default();
-        Begun { log: &self.log, durable: true, tickets, writes, placed, shares, out_of_room: None, flight }
+        Begun { log: &self.log, durable: true, tickets, writes, placed, shares, no_space: None, flight }
             .finish()
             .0
     }
@@ -194,7 +195,7 @@ impl Engine {
         });
         c.check_last();
         drop(c);
-        self.unfolded.reserve_room(&self.log);
+        self.unfolded.reserve_space(&self.log);
         Ok(placed)
     }
 
@@ -209,7 +210,7 @@ impl Engine {
         self.log.epoch.fetch_max(epoch, Ordering::Relaxed);
     }
 
-    /// Makes room for the commit of an epoch of about so many bytes, if there is little: see
+    /// Frees space for the commit of an epoch of about so many bytes, if there is little: see
     /// [`crate::Store::make_room_for_epoch`].
     pub fn make_room_for_epoch(&self, bytes: u64, hard: bool) -> Result<()> {
         self.log.check_writable()?;
@@ -217,14 +218,14 @@ impl Engine {
         let segments = self.log.segments_for(bytes);
         // What is to be folded counts too, and what this epoch brings: an inode for so many bytes
         // of it at the most (5).
-        let unfolded = self.unfolded.reserve_room(&self.log);
+        let unfolded = self.unfolded.reserve_space(&self.log);
         let brings = bytes / BYTES_A_BIRTH / size;
         // Commits may use half of what is kept back beside that; the rest is for the checkpoint
-        // that makes room again.
+        // that frees space again.
         let kept = u64::from(self.log.segments.reserved_segments().saturating_sub(unfolded) / 2);
         if hard || u64::from(self.log.segments.free_count()) <= kept + u64::from(unfolded) + brings + segments
         {
-            self.make_room((brings + segments) * size, hard || unfolded > 0 || brings > 0)?;
+            self.free_space((brings + segments) * size, hard || unfolded > 0 || brings > 0)?;
         }
         Ok(())
     }

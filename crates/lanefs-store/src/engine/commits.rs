@@ -78,16 +78,17 @@ impl Commits {
     }
 }
 
-/// What is committed and not folded, and the room that is kept back for its fold.
+/// The epochs that are committed and not folded, and the space that is kept back for their fold.
 pub(crate) struct Unfolded {
     pub commits: CachePadded<Mutex<Commits>>,
-    /// The sum of what is cancelled of them. Written after a commit; read by every 32nd transaction
-    /// of a lane.
+    /// The sum of what is cancelled of them. Written under the lock of `commits`, after a commit
+    /// and by checkpoints; read without it by every 32nd transaction of a lane. Relaxed: those take
+    /// it for an estimate, and between writers the lock orders it.
     pub cancelled: CachePadded<AtomicU64>,
 }
 
 impl Unfolded {
-    /// Nothing is committed behind this epoch.
+    /// Returns the state in which nothing is committed behind this epoch.
     pub fn new(folded: u64) -> Unfolded {
         Unfolded {
             commits: CachePadded::new(Mutex::new(Commits::new(folded))),
@@ -95,8 +96,8 @@ impl Unfolded {
         }
     }
 
-    /// Keeps room back for folding what is durable; returns how many segments.
-    pub fn reserve_room(&self, log: &Log) -> u32 {
+    /// Keeps space back for folding what is durable; returns how many segments.
+    pub fn reserve_space(&self, log: &Log) -> u32 {
         // Relaxed: both are estimates, and what is cancelled was unfolded before.
         let unfolded: u64 = log.mlogs.iter().map(Mlog::unfolded).sum();
         let inodes = unfolded.saturating_sub(self.cancelled.load(Ordering::Relaxed));
@@ -104,8 +105,8 @@ impl Unfolded {
         log.segments.reserved_for_unfolded()
     }
 
-    /// So many inodes that the groups of `epoch` make were ended by groups of a later epoch: see
-    /// [`crate::Store::cancel_unfolded`].
+    /// Takes note that so many inodes that the groups of `epoch` make were ended by groups of a
+    /// later epoch: see [`crate::Store::cancel_unfolded`].
     pub fn cancel(&self, log: &Log, epoch: u64, inodes: u64) {
         let mut c = self.commits.lock();
         // In the order of their numbers.
@@ -114,6 +115,6 @@ impl Unfolded {
         // Relaxed, as what it is taken from: an estimate.
         self.cancelled.fetch_add(inodes, Ordering::Relaxed);
         drop(c);
-        self.reserve_room(log);
+        self.reserve_space(log);
     }
 }

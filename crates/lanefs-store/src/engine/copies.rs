@@ -37,7 +37,7 @@ pub(crate) struct Healed {
     /// Whose it is; none for the structures of the volume.
     pub ino: Ino,
     pub what: &'static str,
-    /// Where the bad copy lies.
+    /// The place of the bad copy.
     pub at: BlockAddr,
     /// Why it was bad.
     pub why: String,

@@ -1,4 +1,4 @@
-//! What checkpoints, the cleaner and a repair keep from one to the next.
+//! The state that checkpoints, the cleaner and a repair keep from one to the next.
 
 use crate::api::CleanReport;
 use crate::engine::plan::NewInode;
@@ -9,11 +9,11 @@ use lanefs_format::{BlockRef, Ino, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What only the holder of the maintenance lock touches.
+/// State that only the holder of the maintenance lock touches.
 pub(crate) struct Maintenance {
     /// The slot in force.
     pub slot: Slot,
-    /// Where it lies: 0 or 1.
+    /// Its place: 0 or 1.
     pub slot_index: usize,
     pub usage: UsageTable,
     /// Inodes without names, not dead.
@@ -27,12 +27,12 @@ pub(crate) struct Maintenance {
     pub deferred: Vec<DeferredInode>,
     /// Inodes that this checkpoint cannot write out, because their NEW is not folded.
     pub waiting: Vec<Arc<CachedInode>>,
-    /// How many these were at the last one.
+    /// The number of these at the last one.
     pub waited: usize,
     /// Inodes written out since the slot in force.
     pub captured: Vec<Arc<CachedInode>>,
-    /// What was carried over (4) and is written, but not known to be flushed: the mlog and the last
-    /// place of each message.
+    /// Messages that were carried over (4) and are written, but not known to be flushed: the mlog
+    /// and the last place of each.
     pub carried: Vec<(usize, u64)>,
     /// Numbers freed by folds since the slot in force.
     pub freed: Vec<(Ino, u32)>,
@@ -44,7 +44,7 @@ pub(crate) struct Maintenance {
     pub closing: bool,
     /// The slot of that position is durable.
     pub closed: bool,
-    /// What the cleaner did since the store was opened.
+    /// The work of the cleaner since the store was opened.
     pub cleaned: CleanReport,
 }
 

@@ -1,7 +1,7 @@
 //! When blocks are durable and when they are free: transactions, epoch commits, checkpoints with
 //! their folds, and the cleaner.
 //!
-//! What is where: a transaction's way to disk in `transaction`, epoch commits in `commit`,
+//! The files: a transaction's way to disk is in `transaction`, epoch commits in `commit`,
 //! checkpoints in `checkpoint` with the fold in `plan` and `fold`, the cleaner in `cleaner`.
 //!
 //! Locks, in the order they are taken: the maintenance lock (checkpoint, cleaner); inodes by
@@ -55,10 +55,13 @@ pub(crate) struct Engine {
     /// it.
     pub superblock: CachePadded<Mutex<Arc<Superblock>>>,
     pub maintenance: CachePadded<Mutex<Maintenance>>,
-    /// Dirty inodes that the last checkpoint in place left: their NEW is not folded.
+    /// Dirty inodes that the last checkpoint in place left: their NEW is not folded. Written by the
+    /// holder of the maintenance lock, read by every 32nd transaction of a lane. Relaxed: a hint,
+    /// which orders nothing.
     pub dirty_floor: CachePadded<AtomicUsize>,
     /// The thread inside [`Engine::checkpoint`], which may write (its seal) while it holds the
-    /// maintenance lock.
+    /// maintenance lock; 0 for none. Written by that thread, under the maintenance lock. Relaxed:
+    /// every thread compares it with its own token, which no other thread stores.
     sealer: CachePadded<AtomicUsize>,
     /// Key of the hash that makes cookies of names.
     pub hash_key: [u64; 2],
@@ -68,7 +71,7 @@ pub(crate) struct Engine {
     pub threads: usize,
 }
 
-/// What an engine is made of.
+/// The parts of an engine.
 pub(crate) struct Parts {
     pub devices: Vec<Arc<dyn Device>>,
     pub superblock: Superblock,
@@ -143,8 +146,7 @@ impl Engine {
     pub fn checkpoint(&self, seal: impl FnOnce() -> Result<FoldInput>) -> Result<CheckpointDone> {
         self.log.check_writable()?;
         let mut m = self.maintenance.lock();
-        // Relaxed, here and below: only this thread compares it with its own token; and whoever had
-        // the lock before has set it to 0.
+        // Relaxed, here and below: see the field. Whoever had the lock before has set it to 0.
         debug_assert_eq!(self.sealer.load(Ordering::Relaxed), 0, "two checkpoints at once");
         self.sealer.store(lanefs_sync::primitive::thread_token(), Ordering::Relaxed);
         let r = self.checkpoints().run(&mut m, Some(seal), false);
@@ -159,7 +161,7 @@ impl Engine {
         self.cleaner().clean_until(&mut m, target_free_segments, false)
     }
 
-    /// Final checkpoint with the clean mark. Everything was folded and submitted before.
+    /// Makes the final checkpoint, with the clean mark. Everything was folded and submitted before.
     pub fn close(&self) -> Result<()> {
         if self.log.read_only {
             return Ok(());
@@ -180,7 +182,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns whether the caller is the seal of a checkpoint: it cannot wait for room and may use
+    /// Returns whether the caller is the seal of a checkpoint: it cannot wait for space and may use
     /// what is kept back.
     pub fn in_checkpoint(&self) -> bool {
         // Relaxed: only the thread that stored its own token finds it here.

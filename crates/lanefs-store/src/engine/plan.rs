@@ -21,9 +21,9 @@ pub struct KeyChange<'a> {
     pub cookie: u64,
     /// Its name.
     pub name: &'a [u8],
-    /// What it named before all this; none if it did not exist.
+    /// The inode that it named before all this; none if it did not exist.
     pub old: Ino,
-    /// What it names now; `None` if it is gone.
+    /// The inode that it names now; `None` if it is gone.
     pub new: Option<(Ino, FileKind)>,
     /// The kind of what is gone, when `new` is `None`.
     pub kind: FileKind,
@@ -60,7 +60,7 @@ pub struct NewInode<'a> {
     pub version: Version,
 }
 
-/// Who may do what with an inode: its mode and owner, and its ACLs if they changed.
+/// The rights of an inode: its mode and owner, and its ACLs if they changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RightsChange<'a> {
     /// Its number.
@@ -79,7 +79,7 @@ pub struct RightsChange<'a> {
     pub version: Version,
 }
 
-/// What a fold has to do. All lists are sorted: changes by (directory, cookie), the others by inode
+/// The work of a fold. All lists are sorted: changes by (directory, cookie), the others by inode
 /// number.
 #[derive(Default, Debug)]
 pub struct Plan<'a> {
@@ -181,14 +181,14 @@ pub fn plan<'a>(
     Ok(p)
 }
 
-/// [`plan`], but for the order of the changes.
+/// Does as [`plan`], but for the order of the changes.
 fn plan_unsorted<'a>(
     buffers: impl IntoIterator<Item = &'a [u8]>,
     mut keep: impl FnMut(&Version) -> bool,
 ) -> Result<Plan<'a>> {
     let mut p = Plan::default();
     let buffers: Vec<&[u8]> = buffers.into_iter().collect();
-    // A group with one change takes about as many bytes; room for all at once is cheaper than
+    // A group with one change takes about as many bytes; capacity for all at once is cheaper than
     // growing into new pages again and again.
     let bytes = buffers.iter().map(|b| b.len()).sum::<usize>();
     let mut steps: Vec<Step<'a>> = Vec::new();
@@ -265,7 +265,7 @@ fn plan_unsorted<'a>(
     Ok(p)
 }
 
-/// Of the changes of rights of each inode the last, with the last ACLs.
+/// Keeps of the changes of rights of each inode the last, with the last ACLs.
 fn keep_last_rights(p: &mut Plan<'_>) {
     p.rights.sort_unstable_by_key(|r| (r.ino, r.generation, r.version));
     p.rights.dedup_by(|next, r| {

@@ -1,5 +1,5 @@
-//! What presses: segments running out, log to recover, memory held; and what gives way without a
-//! checkpoint.
+//! Pressure: segments running out, log to recover, memory held; and how the store frees space when
+//! it is short.
 
 use crate::api::Pressure;
 use crate::engine::Engine;
@@ -28,14 +28,14 @@ impl Engine {
     /// Returns whether so many inodes are dirty that a checkpoint may outgrow what is kept back for
     /// it.
     pub(crate) fn metadata_pressure(&self) -> bool {
-        let room = self.log.free_segment_blocks();
+        let free = self.log.free_segment_blocks();
         let each = 8 * self.log.metadata_copies();
-        if each * self.inodes.cache.dirty_at_most() as u64 <= room {
+        if each * self.inodes.cache.dirty_at_most() as u64 <= free {
             return false;
         }
         // Relaxed: what the store's own checkpoint could not write out does not count again.
         let dirty = self.inodes.cache.dirty().saturating_sub(self.dirty_floor.load(Ordering::Relaxed));
-        each * dirty as u64 > room
+        each * dirty as u64 > free
     }
 
     /// Looks at that now and then, and makes a checkpoint: see [`crate::Store::watch_metadata`].
@@ -44,8 +44,8 @@ impl Engine {
         if begun % 32 != 31 {
             return Ok(());
         }
-        if self.unfolded.reserve_room(&self.log) > 0 {
-            self.keep_room()?;
+        if self.unfolded.reserve_space(&self.log) > 0 {
+            self.keep_space()?;
         }
         if self.metadata_pressure() {
             let Some(mut m) = self.try_maintenance() else { return self.log.io.check() };
@@ -54,21 +54,21 @@ impl Engine {
         Ok(())
     }
 
-    /// The same, and cleans if the room is not there. In the seal of a checkpoint nothing is
-    /// cleaned: the checkpoint looks by itself.
-    pub(crate) fn keep_room(&self) -> Result<()> {
-        let unfolded = self.unfolded.reserve_room(&self.log);
+    /// Keeps space back for the fold, and cleans if it is not there. In the seal of a checkpoint
+    /// nothing is cleaned: the checkpoint looks by itself.
+    pub(crate) fn keep_space(&self) -> Result<()> {
+        let unfolded = self.unfolded.reserve_space(&self.log);
         if self.log.segments.free_count()
             <= unfolded + self.log.segments.reserved_segments().saturating_sub(unfolded) / 2
         {
-            self.make_room(0, unfolded > 0)?;
+            self.free_space(0, unfolded > 0)?;
         }
         Ok(())
     }
 
     /// Frees segments for someone who found none and wants `blocks`. With `hard` the cleaner works
     /// as long as it gets anywhere.
-    pub(crate) fn make_room(&self, blocks: u64, hard: bool) -> Result<()> {
+    pub(crate) fn free_space(&self, blocks: u64, hard: bool) -> Result<()> {
         let before = self.log.segments.free_count();
         let Some(mut m) = self.try_maintenance() else { return self.log.io.check() };
         let want = 1 + blocks.div_ceil(u64::from(self.log.segments.geometry.segment_blocks));
@@ -79,7 +79,6 @@ impl Engine {
             return Ok(());
         }
         self.checkpoints().in_place(&mut m)?;
-        debug_assert!(m.durable > 0, "space is asked for before the first checkpoint");
         let rounds = if hard { 16 } else { 4 };
         for _ in 0..rounds {
             if enough(self) {

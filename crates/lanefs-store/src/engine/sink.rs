@@ -1,5 +1,5 @@
-//! Where the structures hand over their blocks during a checkpoint: the log's side of
-//! [`BlockSink`].
+//! The log's side of [`BlockSink`]: the structures hand over their blocks to it during a
+//! checkpoint.
 //!
 //! A block is marked live and in the tree when it gets its address, and loses both marks when it is
 //! freed; the leaves of the usage table that this changes are noted. Blocks of the usage table
@@ -42,14 +42,14 @@ impl<'a> Sink<'a> {
         Sink { log, totals, dirty, sequence: checkpoint << 32, checkpoint }
     }
 
-    /// The tree refers to `addr` from now on.
+    /// Marks `addr` as referred to by the tree.
     pub fn mark(&mut self, addr: BlockAddr) {
         if let Some(seg) = self.log.segments.set_tree(addr) {
             self.dirty.insert(leaf_of(seg));
         }
     }
 
-    /// The tree does not refer to `addr` any more.
+    /// Takes that mark: the tree does not refer to `addr` any more.
     pub fn unmark(&mut self, addr: BlockAddr) {
         if let Some(seg) = self.log.segments.clear_tree(addr) {
             self.dirty.insert(leaf_of(seg));

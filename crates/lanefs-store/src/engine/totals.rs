@@ -1,24 +1,27 @@
-//! What each slot says of the volume as a whole, as memory has it.
+//! The figures of the volume as a whole that each slot has, in memory.
 
 use lanefs_format::slot::Slot;
 use lanefs_sync::CachePadded;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// Counts and floors that a checkpoint writes into its slot. All of it is Relaxed: checkpoints
-/// change it, one at a time, and who else asks wants a figure.
+/// Counts and floors that a checkpoint writes into its slot. They are written by the holder of the
+/// maintenance lock alone (a checkpoint's fold, recovery, a repair), which orders them between
+/// holders; who else asks wants a figure, and goes by nothing beside it. So all is Relaxed.
 pub(crate) struct Totals {
-    /// See [`crate::Store::folded_epoch`]. Written under the maintenance lock.
+    /// See [`crate::Store::folded_epoch`].
     pub folded: AtomicU64,
+    /// The highest timestamp that was folded: a floor for the next mount.
     pub last_ts: AtomicU64,
+    /// Chunks from this one on have never been used: a floor for the next mount.
     pub next_chunk: AtomicU64,
+    /// Inodes in use.
     pub inodes: CachePadded<AtomicU64>,
-    /// Preallocated pages without a block, in the inode blocks on disk. Written by whoever writes
-    /// these: the holder of the maintenance lock.
+    /// Preallocated pages without a block, in the inode blocks on disk.
     pub unwritten: CachePadded<AtomicI64>,
 }
 
 impl Totals {
-    /// Takes what a slot says.
+    /// Takes the figures of a slot.
     pub fn new(slot: &Slot) -> Totals {
         Totals {
             folded: AtomicU64::new(slot.folded_epoch),

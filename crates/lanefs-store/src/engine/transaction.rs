@@ -17,7 +17,7 @@
 //! 3. The data a batch refers to was answered before its flush began (D), own or not.
 //! 4. If something cannot be read, or nothing can be allocated for the data, nothing has changed;
 //!    if nothing for the batch, the data is written and mapped, and the batch follows once there is
-//!    room. A caller that gets an error still has its promises.
+//!    space. A caller that gets an error still has its promises.
 //!
 //! [`InodeState::take_delta`]: crate::tree::inode_state::InodeState::take_delta
 
@@ -60,7 +60,7 @@ impl Engine {
         }
         let promised = |tx: &Transaction| tx.inodes.iter().map(|u| u64::from(u.reserved)).sum::<u64>();
         let brought = promised(&tx);
-        let r = self.try_until_there_is_room(&mut tx);
+        let r = self.try_until_there_is_space(&mut tx);
         debug_assert!(promised(&tx) <= brought, "promises came that nobody made");
         debug_assert!(r.is_err() || promised(&tx) == 0, "a promise was not taken");
         if r.is_err() {
@@ -69,7 +69,7 @@ impl Engine {
         r
     }
 
-    fn try_until_there_is_room(&self, tx: &mut Transaction) -> Result<()> {
+    fn try_until_there_is_space(&self, tx: &mut Transaction) -> Result<()> {
         self.watch_metadata(tx.lane)?;
         let mut tries = 0;
         loop {
@@ -77,22 +77,22 @@ impl Engine {
                 Err(StoreError::NoSpace) if tries < 8 => {
                     tries += 1;
                     let blocks = tx.inodes.iter().map(|u| u.pages.len() as u64).sum();
-                    self.make_room(blocks, tries > 4)?;
+                    self.free_space(blocks, tries > 4)?;
                 }
                 done => return done,
             }
         }
     }
 
-    /// One attempt. [`StoreError::NoSpace`] means: make room and try again; what was done
+    /// Makes one attempt. [`StoreError::NoSpace`] means: free space and try again; what was done
     /// already is taken out of `tx`.
     fn try_transaction(&self, tx: &mut Transaction) -> Result<()> {
         self.begin_transaction(tx, None)?.finish().0
     }
 
-    /// Steps A and B, for a transaction and the shares of an epoch that goes with it, both in one
-    /// section. After an error neither was begun. An epoch that has its places is begun, whatever
-    /// becomes of the transaction.
+    /// Does steps A and B, for a transaction and the shares of an epoch that goes with it, both in
+    /// one section. After an error neither was begun. An epoch that has its places is begun,
+    /// whatever becomes of the transaction.
     pub(crate) fn begin_transaction(
         &self,
         tx: &mut Transaction,
@@ -106,21 +106,21 @@ impl Engine {
         section.check()?;
         let mut writes = Vec::new();
         let mut placed = Vec::new();
-        let mut out_of_room = None;
+        let mut no_space = None;
         let shares = epoch.map_or(Ok(Vec::new()), |p| self.place_epoch(p, mlog.id))?;
         match self.change_inodes(mlog, lane, &mut tx.inodes, &mut guards, &mut writes) {
             // The epoch has its places: it goes without the transaction, of which nothing was done.
-            Err(e) if !shares.is_empty() => out_of_room = Some(e),
+            Err(e) if !shares.is_empty() => no_space = Some(e),
             other => other?,
         }
-        if tx.durable && out_of_room.is_none() {
+        if tx.durable && no_space.is_none() {
             match self.place_fsync(mlog.id, &tx.groups, &mut guards) {
                 Ok(p) => {
                     // Relaxed: the section orders it, as in `change_inodes`.
                     mlog.keep_groups(&tx.groups, self.log.checkpoint_number.load(Ordering::Relaxed));
                     placed.push(p);
                 }
-                Err(e) => out_of_room = Some(e),
+                Err(e) => no_space = Some(e),
             }
         }
         debug_assert!(placed.len() <= 1 && (tx.durable || placed.is_empty()), "a transaction is one message");
@@ -134,16 +134,7 @@ impl Engine {
         }
         debug_assert_eq!(tickets.len(), tx.inodes.len(), "a ticket for each inode");
         let flight = section.leave();
-        Ok(Begun {
-            log: &self.log,
-            durable: tx.durable,
-            tickets,
-            writes,
-            placed,
-            shares,
-            out_of_room,
-            flight,
-        })
+        Ok(Begun { log: &self.log, durable: tx.durable, tickets, writes, placed, shares, no_space, flight })
     }
 
     fn inodes_for(&self, updates: &[InodeUpdate]) -> Result<Vec<Arc<CachedInode>>> {
@@ -189,9 +180,9 @@ impl Engine {
         }
     }
 
-    /// Part B for the inodes: addresses, maps, attributes. Takes the pages out of the updates. Out
-    /// of room it fails before it changes anything; behind that nothing fails, since all nodes are
-    /// in memory and what cannot be taken was refused before (4).
+    /// Does part B for the inodes: addresses, maps, attributes. Takes the pages out of the updates.
+    /// Without space it fails before it changes anything; behind that nothing fails, since all
+    /// nodes are in memory and what cannot be taken was refused before (4).
     fn change_inodes(
         &self,
         mlog: &Mlog,
@@ -291,8 +282,8 @@ impl Engine {
         r.inspect_err(|e| self.log.io.fail(e))
     }
 
-    /// Part B for the batch: takes what it has to carry and gives it a place. If there is none,
-    /// nothing was taken.
+    /// Does part B for the batch: takes what it has to carry and gives it a place. If there is
+    /// none, nothing was taken.
     fn place_fsync(
         &self,
         mlog: usize,
@@ -335,7 +326,7 @@ impl Engine {
         result
     }
 
-    /// Returns what the next durable batch has to say of an inode, and how to take that back.
+    /// Returns an inode's record for the next durable batch, and how to take that back.
     fn take_record(&self, i: &mut InodeEntry) -> Result<(InodeRecord, (MapDelta, Logged, Logged))> {
         let xattrs = if i.xattrs == Logged::Yes { None } else { Some(i.state.xattr_bytes(&self.log.io)?) };
         // A directory's buckets are written by folds, and make sense only with the link counts of
@@ -355,7 +346,7 @@ impl Engine {
     }
 }
 
-/// Returns the record that says `delta` of an inode.
+/// Returns the record of an inode that has the changes `delta`.
 pub(crate) fn record_of(
     state: &InodeState,
     delta: &MapDelta,
@@ -380,7 +371,7 @@ pub(crate) fn record_of(
     r
 }
 
-/// What an update needs, decided before anything changes.
+/// The needs of an update, decided before anything changes.
 struct Plan {
     /// The page that goes into the inode block, and how many bytes of it.
     tail: Option<(u64, usize)>,

@@ -10,14 +10,14 @@ use lanefs_format::{BlockAddr, BlockRef, Ino};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
-/// What an audit found.
+/// The findings of an audit.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     /// Inodes in the table.
     pub inodes: u64,
     /// Blocks referred to.
     pub blocks: u64,
-    /// What is wrong, in words. Empty for a sound volume.
+    /// The problems, in words. Empty for a sound volume.
     pub problems: Vec<String>,
 }
 
@@ -125,7 +125,7 @@ impl Walk<'_> {
 }
 
 impl Walk<'_> {
-    /// The cleaner finds the owner of every data block in the summaries.
+    /// Checks that the cleaner finds the owner of every data block in the summaries.
     fn summaries(&mut self, m: &Maintenance) {
         let t = &self.engine.log.segments;
         let mut owners = (u32::MAX, Vec::new());

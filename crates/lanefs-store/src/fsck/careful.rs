@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub struct Unread(Mutex<BTreeMap<(String, u64), StoreError>>);
 
 impl Unread {
-    /// An error if there is such a place.
+    /// Returns an error if there is such a place.
     pub fn check(&self) -> Result<()> {
         self.0.lock().first_key_value().map_or(Ok(()), |(_, e)| Err(e.clone()))
     }

@@ -1,4 +1,4 @@
-//! What a check says of blocks that have copies, of which one is bad: see `crate::engine::copies`.
+//! Reports of a check on blocks that have copies, of which one is bad: see `crate::engine::copies`.
 
 use super::{FsckReport, Place, What};
 use crate::log::io::Io;
@@ -13,7 +13,7 @@ pub(super) fn bad_copy(io: &Io, r: BlockRef) -> Option<What> {
     Some(What { unreadable: false, ..What::of(format_args!("one of two copies, in block {at}"), &e) })
 }
 
-/// Says so, of a block of the volume.
+/// Reports such a copy, of a block of the volume.
 pub(super) fn report_copy(io: &Io, place: Place, r: BlockRef, report: &mut FsckReport) {
     if let Some(what) = bad_copy(io, r) {
         report.add(place, what, AGAIN, true);

@@ -19,7 +19,7 @@ pub(super) struct Name {
     pub ino: Ino,
 }
 
-/// What has to change.
+/// A change that has to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Fix {
     /// The inode has this many names.

@@ -92,7 +92,8 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// The marks that the tree should have, against those it has. Returns how many segments differ.
+    /// Compares the marks that the tree should have with those it has. Returns how many segments
+    /// differ.
     fn usage(&self, engine: &Engine, m: &mut Maintenance, marks: &Marks, report: &mut FsckReport) -> usize {
         for a in &m.orphan_blocks {
             marks.mark_node(a.addr);
@@ -104,8 +105,8 @@ impl Job<'_> {
         })
     }
 
-    /// The preallocated pages without a block, of which the next checkpoint says how many there
-    /// are. Returns whether that was wrong.
+    /// Sets the number of preallocated pages without a block, which the next checkpoint records.
+    /// Returns whether it was wrong.
     fn unwritten(&self, engine: &Engine, walk: &Walk, report: &mut FsckReport) -> usize {
         let counted = engine.totals.unwritten();
         // What is damaged was reported, and is not among those of the walk.
@@ -158,7 +159,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Returns the fixes as record groups; those that no record can say are made directly.
+    /// Returns the fixes as record groups; those that no record can state are made directly.
     fn groups(&self, engine: &Engine, m: &mut Maintenance, names: names::Names) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         // One timestamp per group: of two fixes of one name the later wins.
@@ -217,7 +218,7 @@ impl Job<'_> {
                     Effect::Clr { dir: *dir, cookie: *cookie, name, old: *ino, kind: *kind },
                     Effect::Set { dir: *dir, cookie: *to, name, ino: *ino, old: Ino::NONE, kind: *real },
                 ]),
-                // The old name is given as none, or the record would say that nothing changes.
+                // The old name is given as none, or by the record nothing would change.
                 Fix::Kind(Name { dir, cookie, name, ino }, kind) => put(&[Effect::Set {
                     dir: *dir,
                     cookie: *cookie,

@@ -1,19 +1,18 @@
-//! Which blocks of the log have been seen.
-//!
-//! The atomics here are Relaxed: they hand out work and count, and the threads that add to them are
-//! joined before anybody goes by the sums.
+//! Marks of the blocks of the log that have been seen.
 
 use crate::log::segment::{Geometry, SegId};
 use lanefs_format::BlockAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// One bit per block of the log. Atomics are relaxed: each bit is its own fact, and threads are
-/// joined before all of them are looked at.
+/// One bit per block of the log.
 pub(super) struct Marks {
     pub geometry: Geometry,
     words: usize,
+    /// Written by all threads of a walk. Relaxed: each bit is its own fact (which of two threads
+    /// was the first, the read-modify-write decides), and threads are joined before all bits are
+    /// looked at.
     bits: Vec<AtomicU64>,
-    /// Segments that hold blocks of the tree, if these have copies.
+    /// Segments that hold blocks of the tree, if these have copies. As `bits`; only ever set.
     paired: Vec<AtomicBool>,
 }
 
@@ -38,7 +37,7 @@ impl Marks {
         let was = self.bits[seg as usize * self.words + i as usize / 64].fetch_or(bit, Relaxed);
         if was & bit == 0 { Marked::First } else { Marked::Again }
     }
-    /// As [`Marks::mark`], for a block of the tree: with its copy, if there is one.
+    /// Does as [`Marks::mark`], for a block of the tree: with its copy, if there is one.
     pub fn mark_node(&self, addr: BlockAddr) -> Marked {
         let Some((seg, i)) = self.geometry.locate(addr) else { return Marked::Outside };
         if self.geometry.copies < 2 {

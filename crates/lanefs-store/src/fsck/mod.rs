@@ -14,7 +14,7 @@
 //! 1. A check is a repair whose writes go to memory (`overlay`): the same code judges and repairs,
 //!    and what it would do is what it reports. Without `repair` the devices are not written.
 //! 2. Nothing is allocated before the walk has marked every block that anything refers to, whatever
-//!    the usage table says.
+//!    the usage table has.
 //! 3. What the device refuses to read is not damage: it may be well, and the device or a cable bad.
 //!    After such a place nothing is written (`careful.rs`); a check names it and ends. Only who
 //!    asks for it ([`FsckOptions::give_up_unreadable`]) has it taken for damage. File data alone is
@@ -35,6 +35,7 @@ mod mapped;
 mod marks;
 mod names;
 mod overlay;
+mod parallel;
 mod paths;
 mod places;
 mod repair;
@@ -51,7 +52,7 @@ use crate::error::{Result, StoreError};
 use lanefs_format::{FormatError, Ino};
 use std::sync::Arc;
 
-/// What to check, and what to do about it.
+/// Options for a check: its extent, and what is done about problems.
 #[derive(Clone, Debug)]
 pub struct FsckOptions {
     /// Repair what can be repaired. Without, nothing is written.
@@ -71,7 +72,7 @@ impl Default for FsckOptions {
     }
 }
 
-/// What is being done.
+/// A phase of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Looking at every block for inodes, because no checkpoint can be used.
@@ -86,7 +87,7 @@ pub enum Phase {
     Repair,
 }
 
-/// How far it is.
+/// The progress of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// The phase.
@@ -103,13 +104,13 @@ pub struct Progress {
 pub struct Problem {
     /// The file or directory it belongs to; 0 for structures of the volume.
     pub inode: u64,
-    /// What that is called, as far as directories that can be read lead to it.
+    /// The path of that, as far as directories that can be read lead to it.
     pub path: Option<String>,
-    /// Which structure.
+    /// The structure.
     pub structure: String,
-    /// What is wrong with it.
+    /// The problem with it.
     pub what: String,
-    /// What a repair does, or what else can be done.
+    /// The remedy: what a repair does, or what else can be done.
     pub remedy: String,
     /// A repair can put it right.
     pub repairable: bool,
@@ -117,13 +118,13 @@ pub struct Problem {
     pub repaired: bool,
 }
 
-/// What a check found.
+/// The findings of a check.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct FsckReport {
     /// All that is wrong, in the order found.
     pub problems: Vec<Problem>,
-    /// How often the blocks of the tree lie on the devices.
+    /// The number of copies of the tree's blocks on the devices.
     pub metadata_copies: u32,
     /// The volume had been closed; else its log was replayed first.
     pub was_closed: bool,
@@ -138,9 +139,9 @@ pub struct FsckReport {
     /// Blocks of everything else verified.
     pub node_blocks: u64,
     /// Messages at the end of the log that recovery leaves out, since their data is not there. It
-    /// had not arrived, or, which nothing tells apart, was damaged since.
+    /// had not arrived, or, which cannot be distinguished, was damaged since.
     pub not_arrived: u64,
-    /// What cannot be read is given up.
+    /// Blocks that cannot be read are given up.
     #[cfg_attr(feature = "serde", serde(skip))]
     give_up_unreadable: bool,
 }
@@ -150,7 +151,7 @@ fn miscounted(counted: u64, there_are: u64) -> String {
     format!("{counted} preallocated pages without a block are counted; there are {there_are}")
 }
 
-/// Where something is wrong: a structure, of an inode or of the volume.
+/// The place of a problem: a structure, of an inode or of the volume.
 #[derive(Clone, Debug)]
 struct Place {
     ino: Ino,
@@ -181,7 +182,7 @@ impl From<&str> for Place {
     }
 }
 
-/// What is wrong, and whether that is only that the device could not read it.
+/// A problem, and whether it is only that the device could not read.
 #[derive(Clone, Debug)]
 struct What {
     text: String,
@@ -222,11 +223,11 @@ impl What {
 const UNREADABLE: &str = "nothing is done about what the device cannot read: repair or copy the device and check again, or give it up with --give-up-unreadable";
 
 impl FsckReport {
-    /// Nothing is wrong.
+    /// Returns whether nothing is wrong.
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
     }
-    /// Problems that are still there.
+    /// Returns the number of problems that are still there.
     pub fn left(&self) -> usize {
         self.problems.iter().filter(|p| !p.repaired).count()
     }
@@ -253,11 +254,11 @@ impl FsckReport {
     }
 }
 
-/// Told now and then how far a check is, from several threads.
+/// A function that is called now and then with the progress of a check, from several threads.
 pub type OnProgress<'a> = &'a (dyn Fn(Progress) + Sync);
 
-/// Checks the volume on `devices`, in any order, and repairs it if the options say so. Nothing else
-/// may have it open.
+/// Checks the volume on `devices`, in any order, and repairs it if the options ask for that.
+/// Nothing else may have it open.
 ///
 /// # Errors
 /// If the check cannot be made: the devices are no volume of this kind, or fail; and for a repair,

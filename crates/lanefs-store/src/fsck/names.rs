@@ -6,8 +6,9 @@
 //! joined before anybody goes by the sums.
 
 use super::entry::{Fix, Name, for_each_entry};
+use super::parallel::in_parallel;
 use super::places::Places;
-use super::walk::{InodeInfo, Walk, in_parallel};
+use super::walk::{InodeInfo, Walk};
 use super::{FsckReport, OnProgress, Phase, Place, Progress};
 use crate::log::io::Io;
 use crate::tree::inode_table::InodeTable;
@@ -16,7 +17,7 @@ use lanefs_sync::lock::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What a walk found, and where the rest of it is read.
+/// The findings of a walk, and the way to read the rest.
 #[derive(Clone, Copy)]
 pub(super) struct Walked<'a> {
     pub walk: &'a Walk,
@@ -31,7 +32,7 @@ struct Found {
     lost_found: Option<Ino>,
 }
 
-/// What a look at all names found.
+/// The findings of a look at all names.
 pub(super) struct Names {
     pub fixes: Vec<Fix>,
     /// The directory for what has no name.
@@ -147,7 +148,8 @@ fn judge_entry(
     }
 }
 
-/// Every directory but the root has one name, where it says. Returns where each is.
+/// Checks that every directory but the root has one name, in the directory that it calls its
+/// parent. Returns the name of each.
 fn directories(
     inodes: &BTreeMap<Ino, InodeInfo>,
     dirs: &[Ino],
@@ -189,7 +191,8 @@ fn directories(
     parents
 }
 
-/// Directories that are in a circle do not reach the root: one of each circle goes to lost+found.
+/// Looks for directories that are in a circle, and so do not reach the root: one of each circle
+/// goes to lost+found.
 fn unreachable(
     inodes: &BTreeMap<Ino, InodeInfo>,
     parents: &HashMap<Ino, Name>,

@@ -15,7 +15,7 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Over `base`, which is only read.
+    /// Returns a device over `base`, which is only read.
     pub fn new(base: Arc<dyn Device>) -> Overlay {
         Overlay { base, written: RwLock::default() }
     }

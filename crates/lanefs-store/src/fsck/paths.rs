@@ -1,4 +1,4 @@
-//! What files and directories that something is wrong with are called: people know paths, not inode
+//! The paths of files and directories that something is wrong with: people know paths, not inode
 //! numbers.
 
 use super::FsckReport;

@@ -1,4 +1,4 @@
-//! Where the entries of a directory lie: at a cookie of their name's hash, each name once. One that
+//! The places of a directory's entries: at a cookie of their name's hash, each name once. One that
 //! lies elsewhere is listed, and never found by its name; of two with one name the first alone is.
 
 use super::entry::{Fix, Name, for_each_entry};
@@ -11,7 +11,7 @@ use lanefs_format::name_hash::name_hash;
 use lanefs_format::{FileKind, Ino};
 use std::collections::{HashMap, HashSet};
 
-/// What a first look at one directory found odd.
+/// The entries of one directory that a first look found odd.
 pub(super) struct Places {
     key: [u64; 2],
     dir: Ino,

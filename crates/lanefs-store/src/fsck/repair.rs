@@ -1,12 +1,13 @@
-//! From damaged devices to a volume that is up, and from what the checks say to a volume that is
-//! sound.
+//! From damaged devices to a volume that is up, and from the findings of the checks to a volume
+//! that is sound.
 
 use super::careful::{Careful, Unread};
 use super::copies::report_copy;
 use super::marks::{Marked, Marks};
 use super::overlay::Overlay;
+use super::parallel::threads;
 use super::scan::{self, Scan};
-use super::walk::{Salvage, Walk, Walker, threads};
+use super::walk::{Salvage, Walk, Walker};
 use super::{FsckOptions, FsckReport, OnProgress, Phase, Progress, What, miscounted};
 use crate::api::{OpenOptions, OpenReport};
 use crate::device::{Device, WriteReq};
@@ -50,8 +51,8 @@ pub(super) struct Job<'a> {
     geometry: Geometry,
 }
 
-/// Checks and repairs the volume on `devices`, which are all written to if the options say so. It
-/// is looked at and repaired up to `rounds` times.
+/// Checks and repairs the volume on `devices`, which are all written to if the options ask for
+/// that. It is looked at and repaired up to `rounds` times.
 pub(super) fn run(
     devices: Vec<Arc<dyn Device>>,
     o: &FsckOptions,
@@ -478,7 +479,7 @@ impl Job<'_> {
     }
 }
 
-/// Versions below all others, by the length of what precedes.
+/// Returns a version below all others, by the length of what precedes.
 fn version(n: usize) -> Option<Version> {
     Some(Version { epoch: 0, ts: u64::try_from(n).ok()?, lane: 0 })
 }
@@ -536,8 +537,8 @@ pub(super) fn compare_usage(
     for seg in 0..segments.len() {
         segments.tree_bits(seg, &mut has);
         let before = missing + extra;
-        // A segment whose blocks of the tree are all gone may say so still, and one with nothing
-        // but blocks of the usage table has no mark.
+        // A segment whose blocks of the tree are all gone may be marked so still, and one with
+        // nothing but blocks of the usage table has no mark.
         let data = !marks.is_paired(seg) && (0..marks.words()).any(|w| marks.word(seg, w) != 0);
         if marks.is_paired(seg) && !segments.is_paired(seg) || data && segments.is_paired(seg) {
             segments.set_paired(seg, marks.is_paired(seg));

@@ -1,15 +1,15 @@
 //! Looking for inodes without a tree: every block of the log is tried for a sealed inode block or
 //! table node.
 //!
-//! An inode block alone does not say whether the inode still exists: it stays behind when the inode
-//! is deleted, until the block is used again. The youngest copy of its chunk's table node decides
-//! about those older than itself; for the others, and where there is none, the youngest inode block
-//! counts, and what was deleted may come back without a name.
+//! An inode block alone does not show whether the inode still exists: it stays behind when the
+//! inode is deleted, until the block is used again. The youngest copy of its chunk's table node
+//! decides about those older than itself; for the others, and where there is none, the youngest
+//! inode block counts, and what was deleted may come back without a name.
 //!
 //! The atomics here are Relaxed: they hand out work and count, and the threads that add to them are
 //! joined before anybody goes by the sums.
 
-use super::walk::in_parallel;
+use super::parallel::in_parallel;
 use super::{OnProgress, Phase, Progress};
 use crate::log::io::Io;
 use crate::log::segment::Geometry;
@@ -127,8 +127,8 @@ impl Scan {
         used.map(|e| e.epoch).max().unwrap_or(0)
     }
 
-    /// Returns the best that is known of the inodes of the chunks that `wanted` accepts: what the
-    /// table should say.
+    /// Returns the best that is known of the inodes of the chunks that `wanted` accepts: the
+    /// entries that the table should have.
     pub fn entries(&self, io: &Io, wanted: impl Fn(u64) -> bool) -> Vec<(Ino, TableEntry)> {
         let mut out = Vec::new();
         for (chunk, (stamp, entries)) in self.chunks.iter().filter(|c| wanted(*c.0)) {
@@ -143,7 +143,7 @@ impl Scan {
                 let best = match (later, own) {
                     (Some(l), _) => l.1,
                     (None, Some(o)) if !e.block.is_none() && !there() => o.1,
-                    _ => *e, // If its block cannot be read, the walk says so.
+                    _ => *e, // If its block cannot be read, the walk reports it.
                 };
                 if best != TableEntry::default() {
                     out.push((ino, best));

@@ -40,7 +40,7 @@ const AT_ONCE: usize = 64;
 /// scrub.
 const TRIES: usize = 4;
 
-/// How far a scrub is. The default is the beginning.
+/// The place that a scrub has come to. The default is the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct ScrubCursor {
     /// The inode to go on with; 0 for the beginning.
@@ -56,24 +56,24 @@ pub struct ScrubDamage {
     pub ino: Ino,
     /// The page of a file's content.
     pub page: Option<u64>,
-    /// Where it lies: the device,
+    /// Its device,
     pub device: u8,
-    /// and the block of it.
+    /// and the block of that.
     pub block: u64,
-    /// What it is and what is wrong with it.
+    /// The structure and the problem with it.
     pub what: String,
 }
 
-/// What one step of a scrub found.
+/// The findings of one step of a scrub.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ScrubStep {
-    /// Where the next step begins; `None` at the end.
+    /// The place at which the next step begins; `None` at the end.
     pub next: Option<ScrubCursor>,
     /// Blocks of file data compared.
     pub data_blocks: u64,
     /// Blocks of structures compared.
     pub node_blocks: u64,
-    /// What is damaged.
+    /// Blocks that are damaged.
     pub damage: Vec<ScrubDamage>,
     /// Blocks that were damaged, and are written again from their copies.
     pub repaired: Vec<ScrubDamage>,
@@ -96,7 +96,7 @@ struct Medium<'a> {
 }
 
 impl Medium<'_> {
-    /// File data: it has no copy.
+    /// Reads file data: it has no copy.
     fn read_data(&self, r: BlockRef, what: &'static str) -> Result<Box<Block>> {
         match self.io.read(r, what) {
             Err(e) if self.engine.log.io.is_queued(r) => self.engine.log.io.read(r, what).map_err(|_| e),
@@ -119,7 +119,7 @@ impl BlockSource for Medium<'_> {
 pub(crate) struct Scrub<'a>(pub &'a Engine);
 
 impl Scrub<'_> {
-    /// Reads go on after an error of a write, but not after the end.
+    /// Returns an error after the end: reads go on after an error of a write, but not then.
     fn check_open(&self) -> Result<()> {
         // Relaxed: a device that is read a little later does no harm.
         if self.0.log.sections.closing.load(Ordering::Relaxed) { Err(StoreError::Closed) } else { Ok(()) }
@@ -220,7 +220,7 @@ impl Scrub<'_> {
         }
     }
 
-    /// Superblocks, slots, usage table, summaries, orphans.
+    /// Scrubs superblocks, slots, usage table, summaries, orphans.
     fn scrub_volume(&self, medium: &Medium<'_>, step: &mut ScrubStep) {
         // Usage table and summaries.
         let wanted = |m: &Maintenance| -> Vec<BlockRef> {
@@ -300,8 +300,8 @@ impl Scrub<'_> {
         }
     }
 
-    /// The nodes of the inode table above `chunk`, as far as the chunk `last` was not below them
-    /// too.
+    /// Scrubs the nodes of the inode table above `chunk`, as far as the chunk `last` was not below
+    /// them too.
     fn scrub_table(&self, chunk: u64, last: Option<u64>, medium: &Medium<'_>, step: &mut ScrubStep) {
         for level in 0..=self.0.inodes.table.root().1 {
             let index = |c: u64| c.checked_shr(8 * u32::from(level)).unwrap_or(0);
@@ -323,7 +323,8 @@ impl Scrub<'_> {
         self.0.log.segments.geometry.locate(r.addr).is_some()
     }
 
-    /// An inode as recovery made it in memory: every block it refers to that lies on the medium.
+    /// Scrubs an inode as recovery made it in memory: every block it refers to that lies on the
+    /// medium.
     fn scrub_replayed(&self, ino: Ino, medium: &Medium<'_>, step: &mut ScrubStep) -> Result<()> {
         let Some(inode) = self.0.inodes.get(ino, &self.0.log.io)? else { return Ok(()) };
         let mut inner = inode.lock();
@@ -335,7 +336,7 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// One inode from `page` on; the page to go on with if the budget was used up.
+    /// Scrubs one inode from `page` on; returns the page to go on with if the budget was used up.
     fn scrub_inode(
         &self,
         ino: Ino,
@@ -370,7 +371,7 @@ impl Scrub<'_> {
     }
 }
 
-/// Everything below an inode block.
+/// Compares everything below an inode block; returns the page to go on with.
 fn visit(
     ino: Ino,
     block: BlockRef,
@@ -390,7 +391,7 @@ fn visit(
     visit_state(ino, &mut state, from, budget, medium, step)
 }
 
-/// Everything below an inode whose block is in memory.
+/// Compares everything below an inode whose block is in memory; returns the page to go on with.
 fn visit_state(
     ino: Ino,
     state: &mut InodeState,

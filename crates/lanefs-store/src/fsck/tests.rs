@@ -758,8 +758,8 @@ fn damage_anywhere_never_makes_a_check_or_a_repair_panic() {
 /// Names, and the pages of each.
 type Contents = Vec<(Vec<u8>, Vec<Vec<u8>>)>;
 
-/// What every file of an unclosed volume holds, read as a mount would; an error if anything cannot
-/// be.
+/// Returns the content of every file of an unclosed volume, read as a mount would; an error if
+/// anything cannot be.
 fn contents(d: &Arc<MemoryDevice>) -> Result<Contents> {
     let o = OpenOptions { read_only: true, threads: 1, ..OpenOptions::default() };
     let (s, _) = Store::open(vec![d.clone()], &o)?;
@@ -781,7 +781,7 @@ fn contents(d: &Arc<MemoryDevice>) -> Result<Contents> {
     Ok(out)
 }
 
-/// What a scrub of the volume as it is finds damaged.
+/// Returns what a scrub of the volume as it is finds damaged.
 fn scrubbed(d: &Arc<MemoryDevice>) -> Result<usize> {
     let o = OpenOptions { read_only: true, threads: 1, ..OpenOptions::default() };
     let (s, _) = Store::open(vec![d.clone()], &o)?;

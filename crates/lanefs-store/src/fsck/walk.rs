@@ -7,7 +7,8 @@
 use super::copies::{AGAIN, bad_copy, report_copy};
 use super::mapped::{after, fetch, next_mapped};
 use super::marks::{Marked, Marks};
-use super::{FsckOptions, FsckReport, OnProgress, Phase, Place, Progress, What, miscounted};
+use super::parallel::in_parallel;
+use super::{FsckReport, OnProgress, Phase, Place, Progress, What, miscounted};
 use crate::error::StoreError;
 use crate::log::io::Io;
 use crate::log::segment::Geometry;
@@ -25,35 +26,35 @@ use lanefs_format::{Block, BlockAddr, BlockRef, FileKind, INOS_PER_CHUNK, Ino};
 use lanefs_sync::lock::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::thread::Builder;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Blocks read at once.
 pub(super) const AT_ONCE: usize = 64;
 
-/// What is known of an inode.
+/// Facts of an inode.
 pub(super) struct InodeInfo {
     pub kind: FileKind,
     pub generation: u32,
-    /// Names, as the inode says.
+    /// The number of names that the inode has by its own count.
     pub nlink: u32,
     pub parent: Ino,
-    /// Names, as directories say.
+    /// The number of names that directories have for it. Written by the threads that look at names:
+    /// see the head of [`super::names`].
     pub names: AtomicU32,
 }
 
-/// What could be read of an inode that is damaged.
+/// The readable part of an inode that is damaged.
 pub(super) struct Salvage {
     pub state: InodeState,
     /// A directory's entries.
     pub entries: Vec<BucketEntry>,
 }
 
-/// What a walk found.
+/// The findings of a walk.
 pub(super) struct Walk {
     pub marks: Marks,
     pub inodes: BTreeMap<Ino, InodeInfo>,
-    /// Preallocated pages without a block, as those inodes say that can be used as they are.
+    /// Preallocated pages without a block, as those inodes count them that can be used as they are.
     pub unwritten: u64,
     /// Inodes in the table whose inode block cannot be used.
     pub lost: Vec<(Ino, TableEntry)>,
@@ -87,35 +88,6 @@ struct Shared<'a> {
     done: AtomicU64,
     data: AtomicU64,
     nodes: AtomicU64,
-}
-
-pub(super) fn threads(o: &FsckOptions) -> usize {
-    match o.threads {
-        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
-        n => n,
-    }
-}
-
-/// Runs `f` on 0..n from several threads.
-pub(super) fn in_parallel(threads: usize, n: usize, f: impl Fn(usize) + Sync) {
-    let next = AtomicUsize::new(0);
-    let work = || {
-        loop {
-            let i = next.fetch_add(1, Relaxed);
-            if i >= n {
-                return;
-            }
-            f(i);
-        }
-    };
-    std::thread::scope(|s| {
-        for _ in 1..threads.min(n) {
-            if Builder::new().spawn_scoped(s, work).is_err() {
-                break; // no more threads can be had: those that there are do it
-            }
-        }
-        work();
-    });
 }
 
 impl Walker<'_> {
@@ -222,7 +194,7 @@ impl Shared<'_> {
         self.out.lock().1.add(place, what, remedy, repairable);
     }
 
-    /// See [`report_copy`]: of a block that was read.
+    /// Reports a bad copy of a block that was read: see [`report_copy`].
     fn copy(&self, ino: Ino, part: &str, r: BlockRef) {
         if let Some(what) = bad_copy(self.w.io, r) {
             self.report(Place::of_inode(ino, part), what, AGAIN, true);
@@ -251,7 +223,7 @@ impl Shared<'_> {
         }
     }
 
-    /// `ahead`: its block, if it was read already; not verified.
+    /// Looks at an inode. `ahead`: its block, if it was read already; not verified.
     fn inode(&self, ino: Ino, entry: TableEntry, ahead: Option<&Block>) {
         let what = |w: &str| Place::of_inode(ino, w);
         let lost = |why: What| {
@@ -600,7 +572,7 @@ impl Shared<'_> {
     }
 }
 
-/// What was seen of one inode.
+/// The parts of one inode that were seen.
 #[derive(Default)]
 struct Visit {
     /// Its node blocks.

@@ -1,6 +1,6 @@
 //! Making volumes.
 //!
-//! Whether a volume can be made is known before anything is written: the superblocks are encoded,
+//! It is known before anything is written that the volume can be made: the superblocks are encoded,
 //! which checks every field of them, while what was there before is still whole. Then the older
 //! volume is taken away, in an order that a crash cannot mix ([`take_away`]), the new one is
 //! written, and its superblock last.
@@ -66,7 +66,7 @@ fn geometry(o: &FormatOptions, blocks: &[u64]) -> Result<(Layout, Geometry)> {
     Ok((layout, g))
 }
 
-/// Returns the number of mlogs that the volume will say it was made with.
+/// Returns the number of mlogs that the volume is made with, as its superblock will have it.
 fn mlogs(o: &FormatOptions) -> Result<u32> {
     match o.mlogs {
         0 => Ok(std::thread::available_parallelism().map_or(1, |n| n.get().min(16) as u32)),

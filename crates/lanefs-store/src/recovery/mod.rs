@@ -10,7 +10,7 @@
 //! replay    inode updates by version; then a checkpoint that folds: groups of committed epochs, and those groups of
 //!           fsync messages that are behind E. It leaves the volume as if closed
 //! orphans   a second checkpoint frees inodes without names
-//! heads     opened only now that the old log is free; a last checkpoint says where they begin
+//! heads     opened only now that the old log is free; a last checkpoint records where they begin
 //! flush     of that slot's twin: see `slots`
 //! ```
 //!
@@ -116,7 +116,7 @@ pub(crate) struct Recovery<'a> {
 }
 
 impl Recovery<'_> {
-    /// From a slot's tables to a store that accepts transactions. `first` is folded with, and
+    /// Goes from a slot's tables to a store that accepts transactions. `first` is folded with, and
     /// before, what the log holds.
     pub(crate) fn bring_up(&self, report: &mut OpenReport, first: Vec<Vec<u8>>) -> Result<()> {
         let mut m = self.engine.maintenance.lock();
@@ -126,7 +126,7 @@ impl Recovery<'_> {
         let mut scan = Scan::default();
         let mut input = FoldInput { epoch: m.slot.folded_epoch, groups: Vec::new() };
         if !m.slot.clean {
-            // A slot as it is on a medium has positions; one that was made up knows none.
+            // A slot as it is on a medium has positions; one that was made up has none.
             let lost = m.slot.positions.is_empty();
             scan = if lost {
                 Scan::everywhere(&self.engine.log)
@@ -163,7 +163,7 @@ impl Recovery<'_> {
             self.free_orphans(m, report)?;
             return self.mounted(m);
         }
-        // Room may be short, and what the log holds is free only after this: so heads are opened
+        // Space may be short, and what the log holds is free only after this: so heads are opened
         // later, and until then the volume is as good as closed.
         self.engine.checkpoints().run(m, Some(|| Ok(input)), true)?;
         self.drop_unfolded();
@@ -173,10 +173,10 @@ impl Recovery<'_> {
         self.mounted(m)
     }
 
-    /// What has to be on the medium before anything of this mount is acknowledged: the twin of its
-    /// slot, in place of one that says that the volume is closed, and the other devices' stamps.
+    /// Makes durable what has to be on the medium before anything of this mount is acknowledged:
+    /// the twin of its slot, in place of one that is marked clean, and the other devices' stamps.
     fn mounted(&self, m: &Maintenance) -> Result<()> {
-        debug_assert!(m.durable > 0 && !m.slot.clean, "the slot in force says that the volume is closed");
+        debug_assert!(m.durable > 0 && !m.slot.clean, "the slot in force is marked clean");
         debug_assert_eq!(
             m.slot.mount,
             self.engine.log.mount.load(Ordering::Relaxed),
@@ -209,7 +209,7 @@ impl Recovery<'_> {
             Some(|| Ok(FoldInput { epoch, groups: vec![groups.into()] })),
             clean,
         )?;
-        m.freed.clear(); // The inode table says it; nobody held these numbers.
+        m.freed.clear(); // The inode table has it; nobody held these numbers.
         Ok(())
     }
 
@@ -226,7 +226,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Judges what the scan found, replays the inode updates and says what to fold.
+    /// Judges what the scan found, replays the inode updates and returns what to fold.
     fn recover(&self, m: &mut Maintenance, scan: &mut Scan, report: &mut OpenReport) -> Result<FoldInput> {
         let folded = m.slot.folded_epoch;
         report.blocks_scanned = scan.blocks;
@@ -290,7 +290,7 @@ impl Recovery<'_> {
         if self.engine.accept_loss {
             report.lost += records.iter_mut().map(|r| self.drop_pages_nowhere(r)).sum::<u64>();
         }
-        // Of one version there are two only where an older program carried one over: that one says
+        // Of one version there are two only where an older program carried one over: that one has
         // all.
         records.sort_by_key(|r| (r.ino, r.version, !r.is_whole(), r.xattrs.is_none()));
         for r in &records {
@@ -299,7 +299,7 @@ impl Recovery<'_> {
         Ok(FoldInput { epoch, groups: groups.into_iter().map(Arc::new).collect() })
     }
 
-    /// Takes out of a record the pages that it says lie where no block of the log can be, and
+    /// Takes out of a record the pages whose addresses are those of no block of the log, and
     /// returns how many these were. Only a repair does: to whoever opens the volume reading such a
     /// page is an error.
     fn drop_pages_nowhere(&self, r: &mut InodeRecord) -> u64 {
@@ -433,7 +433,8 @@ impl Recovery<'_> {
         Ok(out)
     }
 
-    /// A volume opened for reading only is recovered in memory: its new blocks stay in the queue.
+    /// Recovers a volume that is opened for reading only, in memory: its new blocks stay in the
+    /// queue.
     fn fold_in_memory(&self, m: &mut Maintenance, input: &FoldInput) -> Result<()> {
         debug_assert!(self.engine.log.read_only, "a volume that can be written is recovered by a checkpoint");
         let mut dirty = std::mem::take(&mut m.usage.dirty);

@@ -1,13 +1,13 @@
 //! Recovery's walk along the chains: every block behind the positions of the slot is tried for a
 //! batch. Without a slot every block of the log is.
 //!
-//! A block that the device cannot read, tried three times, is no batch only where the log says so:
+//! A block that the device cannot read, tried three times, is no batch only where the log shows it:
 //! the next batch behind it names the one before, and that is there. Everywhere else (behind the
 //! last batch that can be read, or where a batch should be) it may have been acknowledged, and
 //! nobody can say; then opening is an error, unless losses are accepted.
 //!
 //! A block that is nothing that we wrote to its place is read once more: a device that returns
-//! something else once, and says that this is it, would have the batch there missing, and what
+//! something else once, and reports no error, would have the batch there missing, and what
 //! recovery then writes would end the log before it.
 
 use crate::error::{Result, StoreError};
@@ -26,11 +26,11 @@ pub(crate) struct FsyncMessage {
     pub message: Message,
     /// Its first batch's place.
     id: u64,
-    /// A later batch says that it was durable.
+    /// A later batch states that it was durable.
     pub acked: bool,
 }
 
-/// For the scan: the shares of one epoch.
+/// The shares of one epoch, as the scan found them.
 pub(crate) type Shares = BTreeMap<u32, Vec<u8>>;
 
 struct Epoch {
@@ -38,7 +38,7 @@ struct Epoch {
     found: Shares,
 }
 
-/// What the chains hold.
+/// The content of the chains.
 #[derive(Default)]
 pub(crate) struct Scan {
     pub blocks: u64,
@@ -48,11 +48,11 @@ pub(crate) struct Scan {
     /// In the order of their last batches.
     pub fsyncs: Vec<FsyncMessage>,
     pub highest_epoch: u64,
-    /// Batches that were durable, as later ones say, and are not there.
+    /// Batches that were durable, as later ones state, and are not there.
     pub lost: Vec<(BlockAddr, u64)>,
-    /// The last epoch that was committed, as later batches say.
+    /// The last epoch that was committed, as later batches state.
     pub acked_epoch: u64,
-    /// The highest generation of a slot that was durable, as batches say.
+    /// The highest generation of a slot that was durable, as batches state.
     pub slot: u64,
     /// Every epoch up to this one that is there was committed, whatever became of its predecessor.
     known: u64,
@@ -60,11 +60,11 @@ pub(crate) struct Scan {
     epochs: BTreeMap<(u64, u64), Epoch>,
     parts: BTreeMap<u64, BTreeMap<u32, Vec<u8>>>,
     /// Of each mlog the highest place up to which all was durable, as shares of epochs in any mlog
-    /// say.
+    /// state.
     named: Vec<u64>,
 }
 
-/// What one mlog's chain holds.
+/// The content of one mlog's chain.
 #[derive(Default)]
 struct Chain {
     /// Place and prior of each batch.
@@ -129,8 +129,8 @@ impl Scan {
         Ok(s)
     }
 
-    /// From the last batch that was durable back to the position: what is missing was acknowledged
-    /// and lost.
+    /// Looks from the last batch that was durable back to the position: what is missing was
+    /// acknowledged and lost.
     fn look_for_gaps(&mut self, g: &Geometry, c: &Chain, from: u64) {
         let mut at = c.acked;
         while at >= from {
@@ -150,7 +150,8 @@ impl Scan {
         }
     }
 
-    /// A link that was durable, and is not there, may have led to batches that were durable.
+    /// Counts a link that was durable and is not there as lost: it may have led to batches that
+    /// were durable.
     fn look_at_links(&mut self, c: &Chain) {
         let Some((addr, seq, sure)) = c.unlinked else { return };
         let unread = c.unreadable.iter().any(|u| u.0 == place_of(seq, 0));
@@ -160,13 +161,13 @@ impl Scan {
         }
     }
 
-    /// An error if a place that cannot be read may have held a batch; a loss where these are
-    /// accepted.
+    /// Returns an error if a place that cannot be read may have held a batch; counts a loss where
+    /// these are accepted.
     fn look_at_unreadable(&mut self, log: &Log, accept_loss: bool, c: &Chain, from: u64) -> Result<()> {
         for (place, e) in &c.unreadable {
             let before = c.links.range(place + 1..).next().map(|l| *l.1);
             let nothing_here = before.is_some_and(|p| p < from || c.links.contains_key(&p));
-            // The first block of a segment says where the chain goes on.
+            // The first block of a segment names the next one of the chain.
             if nothing_here && place & 0xffff != 0 {
                 continue;
             }
@@ -270,8 +271,8 @@ impl Scan {
         Ok(batch::decode_chain(&blocks[0], g.addr(seg, 0), ctx).map(|l| (l.successor, l.successor_seq)))
     }
 
-    /// Reads once more what is nothing, since a batch that was read wrong once would be missing:
-    /// whether something else was read now.
+    /// Reads once more what is nothing, since a batch that was read wrong once would be missing;
+    /// returns whether something else was read now.
     fn read_again(
         &self,
         log: &Log,

@@ -58,9 +58,9 @@ fn superblock_at(d: &dyn Device, at: u64) -> Option<Superblock> {
     UnverifiedSuperblock(read_block(d, at).ok()?).verify(at, d.size() >> BLOCK_SHIFT).ok()
 }
 
-/// As [`read_superblock`], but where the usual places have none: from the copy at the end, wherever
-/// the end was when the volume was made. `progress` gets how many blocks of how many were looked
-/// at.
+/// Does as [`read_superblock`], but where the usual places have none takes the copy at the end,
+/// wherever the end was when the volume was made. `progress` gets how many blocks of how many were
+/// looked at.
 pub(crate) fn find_superblock(d: &dyn Device, progress: &dyn Fn(u64, u64)) -> Result<Superblock> {
     let blocks = d.size() >> BLOCK_SHIFT;
     let e = match read_superblock(d) {
@@ -107,7 +107,7 @@ pub(crate) fn order_devices(devices: Vec<Arc<dyn Device>>) -> Result<(Vec<Arc<dy
     order_by(devices, read_superblock)
 }
 
-/// As [`order_devices`], with another way to find the superblocks.
+/// Does as [`order_devices`], with another way to find the superblocks.
 pub(crate) fn order_by(
     devices: Vec<Arc<dyn Device>>,
     superblock: impl Fn(&dyn Device) -> Result<Superblock>,

@@ -2,9 +2,10 @@
 //! after a crash the message may be there and the data not. Recovery reads all of it, and believes
 //! the checksums.
 //!
-//! What the device cannot read, tried three times, may have arrived. If a later batch says that the
-//! message was durable, it counts, and reading the page is an error; if none does, it may have been
-//! acknowledged all the same, and opening is an error. Where losses are accepted, it counts.
+//! Data that the device cannot read, tried three times, may have arrived. If a later batch states
+//! that the message was durable, it counts, and reading the page is an error; if none does, it may
+//! have been acknowledged all the same, and opening is an error. Where losses are accepted, it
+//! counts.
 
 use crate::error::{Result, StoreError};
 use crate::recovery::Recovery;
@@ -18,9 +19,9 @@ use std::thread::Builder;
 type Bad = (usize, Option<StoreError>);
 
 impl Recovery<'_> {
-    /// For each message, whether all data that its news refer to is on the medium. Several threads
-    /// read and check, much at a time: what a gigabyte of log takes is what the device takes to
-    /// read it.
+    /// Returns for each message whether all data that its news refer to is on the medium. Several
+    /// threads read and check, much at a time: what a gigabyte of log takes is what the device
+    /// takes to read it.
     pub(crate) fn verify_batch_data(&self, msgs: &[FsyncMessage]) -> Result<Vec<bool>> {
         let mut arrived = vec![true; msgs.len()];
         let mut refs: Vec<(usize, BlockRef)> = Vec::new();
@@ -53,11 +54,12 @@ impl Recovery<'_> {
         Ok(arrived)
     }
 
-    /// Returns the marks of those references whose blocks are not what they say, or cannot be read:
-    /// then with the error.
+    /// Returns the marks of those references whose blocks do not have their sums, or cannot be
+    /// read: then with the error.
     fn check_data(&self, refs: &[(usize, BlockRef)]) -> Result<Vec<Bad>> {
         /// Blocks a thread reads at once.
         const AT_ONCE: usize = 512;
+        // The first reference that no thread has taken; all threads add to it.
         let next = AtomicUsize::new(0);
         let work = || -> Vec<Bad> {
             let mut bad = Vec::new();

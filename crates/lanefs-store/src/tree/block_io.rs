@@ -4,7 +4,7 @@
 use crate::error::Result;
 use lanefs_format::{Block, BlockAddr, BlockRef, Ino};
 
-/// Who a block belongs to: the answer to the cleaner's question "who points here".
+/// The owner of a block: the answer to the cleaner's question "who points here".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)] // the line of each variant names its fields
 pub enum Owner {
@@ -40,8 +40,8 @@ pub trait BlockSource {
         self.read(r, what)
     }
 
-    /// These will be read next: brings them nearer together, as far as there is room. What fails is
-    /// left to the read.
+    /// Brings blocks that will be read next nearer together, as far as there is space for them. An
+    /// error is left to the read.
     fn expect(&self, _: &[BlockRef]) {}
 }
 
@@ -53,13 +53,14 @@ pub trait BlockSink: BlockSource {
     /// others to the cold node head, with their block header (see `lanefs_format::header`)
     /// completed and sealed by the sink.
     fn write(&mut self, owner: Owner, block: Box<Block>) -> Result<BlockRef>;
-    /// The block at `addr` is no longer referenced. Its space is reused only after the next
-    /// checkpoint (O13).
+    /// Frees the block at `addr`: it is no longer referenced. Its space is reused only after the
+    /// next checkpoint (O13).
     fn free(&mut self, addr: BlockAddr);
-    /// Of the preallocated pages of all inodes on disk so many more have no block.
+    /// Counts so many more of the preallocated pages of all inodes on disk as being without a
+    /// block.
     fn count_unwritten(&mut self, _more: i64) {}
-    /// Called now and then by who writes many blocks, where no lock is held: what is queued may be
-    /// written.
+    /// Writes what is queued, if it is much. Called now and then by who writes many blocks, where
+    /// no lock is held.
     fn flush_if_full(&mut self) -> Result<()> {
         Ok(())
     }

@@ -57,13 +57,13 @@ pub struct Change<'a> {
     pub cookie: u64,
     /// Its name.
     pub name: &'a [u8],
-    /// What it names from now on; none if it is gone.
+    /// The inode that it names from now on; none if it is gone.
     pub ino: Ino,
-    /// What kind of file that is (or was).
+    /// The kind of file that that is (or was).
     pub kind: FileKind,
 }
 
-/// What a change did: what the name named before and what it names now.
+/// The effect of a change: the inode that the name named before, and the one that it names now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Folded {
     /// Before.
@@ -72,7 +72,7 @@ pub struct Folded {
     pub new: Option<(Ino, FileKind)>,
 }
 
-/// Where the bucket for a cookie is.
+/// The place of the bucket for a cookie.
 enum At {
     Empty,
     Inline(Vec<u8>),
@@ -156,8 +156,8 @@ pub fn load_bucket<C: StateLock>(
     })
 }
 
-/// Returns whether these bytes are entries by ascending cookie, all of them covered by a bucket: for
-/// assertions.
+/// Returns whether these bytes are entries by ascending cookie, all of them covered by a bucket:
+/// for assertions.
 fn entries_fit(id: BucketId, bytes: &[u8]) -> bool {
     let len = |e: EntryRef<'_>| dir_bucket::ENTRY_HEADER + e.name.len();
     entries(bytes).map(len).sum::<usize>() == bytes.len()
@@ -215,13 +215,13 @@ struct Fold<'a, 'b, C, I: Iterator<Item = Change<'a>> + Clone> {
     sink: &'b mut dyn BlockSink,
     changes: Peekable<I>,
     on: &'b mut dyn FnMut(Folded),
-    /// What the changes since the last step did to the directory's counts.
+    /// Changes of the directory's counts since the last step.
     entries: i64,
     subdirs: i64,
 }
 
 impl<'a, C: StateLock, I: Iterator<Item = Change<'a>> + Clone> Fold<'a, '_, C, I> {
-    /// Asks for the next buckets together, as far as their places are known; answers the cookie
+    /// Asks for the next buckets together, as far as their places are known; returns the cookie
     /// behind them.
     fn expect(&self) -> u64 {
         let (mut refs, mut behind) = (Vec::new(), 0);

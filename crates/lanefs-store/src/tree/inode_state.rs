@@ -1,4 +1,4 @@
-//! What the store holds in memory of one inode: its block unpacked, its map, and what is not on
+//! The state of one inode in memory: its block unpacked, its map, and the changes that are not on
 //! disk yet.
 //!
 //! Nothing here locks, and the questions of the read path do no I/O: they answer or name the node
@@ -15,7 +15,7 @@
 //!      cleaner, which waits for one;
 //!  I3  `unwritten` is the number of preallocated pages that are not mapped, and when it is zero no
 //!      page is preallocated: where all were written the promise is kept, and a hole made there
-//!      later gives its room back.
+//!      later gives its space back.
 
 mod attributes;
 mod moving;
@@ -38,7 +38,7 @@ use lanefs_format::{
 };
 use std::ops::Range;
 
-/// Where a page's bytes are.
+/// The place of a page's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageAt<'a> {
     /// Nowhere: zeros.
@@ -49,7 +49,7 @@ pub enum PageAt<'a> {
     Inline(&'a [u8]),
 }
 
-/// What became of the page and the tail that were there before.
+/// The page's block and the tail that were there before, to be freed and to be written.
 #[derive(Debug, Default)]
 #[must_use = "a displaced tail must be written as a block of its own"]
 pub struct TailChange {
@@ -84,8 +84,8 @@ pub struct InodeState {
     unwritten: u64,
     /// The same in the inode block on disk.
     unwritten_on_disk: u64,
-    /// The next records have to say which pages are preallocated: some are, or were since the inode
-    /// was read.
+    /// The next records have to name the pages that are preallocated: some are, or were since the
+    /// inode was read.
     was_preallocated: bool,
 }
 
@@ -153,7 +153,7 @@ impl InodeState {
         Ok(s)
     }
 
-    /// From the block `block` that `r` refers to.
+    /// Unpacks the inode in the block `block` that `r` refers to.
     pub fn from_block(ino: Ino, r: BlockRef, block: &Block) -> Result<InodeState> {
         let i = inode::decode(block, r.addr, ino)?;
         let map = match i.map {
@@ -191,11 +191,11 @@ impl InodeState {
 
     // ---- what it is ----
 
-    /// Its number.
+    /// Returns its number.
     pub fn ino(&self) -> Ino {
         self.ino
     }
-    /// Its attributes.
+    /// Returns its attributes.
     pub fn attrs(&self) -> &Attrs {
         &self.attrs
     }
@@ -203,7 +203,7 @@ impl InodeState {
     pub fn is_dir(&self) -> bool {
         self.attrs.kind() == Some(FileKind::Dir)
     }
-    /// Folded names.
+    /// Returns the number of folded names.
     pub fn names(&self) -> u32 {
         self.nlink
     }
@@ -223,7 +223,7 @@ impl InodeState {
     pub fn dir(&self) -> DirShape {
         self.dir
     }
-    /// Its inode block on disk, none if it was never written.
+    /// Returns its inode block on disk, none if it was never written.
     pub fn block(&self) -> BlockRef {
         self.block
     }
@@ -243,7 +243,7 @@ impl InodeState {
     pub fn is_dirty(&self) -> bool {
         self.nameless || self.is_changed()
     }
-    /// The same, if an inode without names need not be written for having lost them.
+    /// Returns the same, if an inode without names need not be written for having lost them.
     pub fn is_changed(&self) -> bool {
         self.dirty || self.map.is_dirty()
     }
@@ -363,7 +363,7 @@ impl InodeState {
         self.check_invariants();
     }
 
-    /// Gives the inode's present state a version of its own, for a record that says all of it.
+    /// Gives the inode's present state a version of its own, for a record that has all of it.
     pub fn next_version(&mut self) -> u64 {
         self.version += 1;
         self.dirty = true;
@@ -379,13 +379,13 @@ impl InodeState {
         self.nlink = names;
     }
 
-    /// A directory has moved.
+    /// Sets the parent of a directory that has moved.
     pub fn set_parent(&mut self, parent: Ino) {
         self.dirty |= self.parent != parent;
         self.parent = parent;
     }
 
-    /// The fold has changed a directory's entries.
+    /// Sets what is known of a directory's entries, which the fold has changed.
     pub fn set_dir(&mut self, dir: DirShape) {
         self.dirty |= self.dir != dir;
         self.dir = dir;
@@ -456,8 +456,8 @@ impl InodeState {
         Ok((!old.is_none()).then_some(old.addr))
     }
 
-    /// Keeps the body of a directory's only bucket in the inode block; an empty one says that it is
-    /// not there.
+    /// Keeps the body of a directory's only bucket in the inode block; an empty one means that it
+    /// is not there.
     pub(crate) fn set_inline_bucket(&mut self, body: Vec<u8>) {
         self.dirty = true;
         self.tail = (!body.is_empty()).then_some((BucketId::ROOT.page(), body));
@@ -525,7 +525,7 @@ impl InodeState {
         d
     }
 
-    /// The same, for a batch that is going to be durable before anything that builds on it.
+    /// Takes the same, for a batch that is going to be durable before anything that builds on it.
     pub fn take_delta(&mut self) -> MapDelta {
         let mut d = std::mem::take(&mut self.sealed);
         d.append(std::mem::take(&mut self.delta));
@@ -539,7 +539,7 @@ impl InodeState {
         self.delta = delta;
     }
 
-    /// The checkpoint that wrote this inode out is durable.
+    /// Drops the changes that the checkpoint wrote out: it is durable.
     pub fn checkpoint_done(&mut self) {
         self.sealed = MapDelta::default();
     }

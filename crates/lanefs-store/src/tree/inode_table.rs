@@ -35,14 +35,14 @@ struct Leaf {
 type Chunk = Arc<CachePadded<Mutex<Leaf>>>;
 type Shard = CachePadded<Mutex<HashMap<u64, Chunk>>>;
 
-/// The entry of a number, in memory for as long as this lives: what is said of it cannot fail.
+/// The entry of a number, in memory for as long as this lives: setting it cannot fail.
 pub struct Entry {
     chunk: Chunk,
     slot: usize,
 }
 
 impl Entry {
-    /// Says where the inode block is now. Returns where it was.
+    /// Sets the place of the inode block. Returns the one before.
     pub fn set(&self, block: BlockRef, generation: u32, epoch: u64) -> BlockRef {
         debug_assert!(block.addr != PENDING, "an inode block has an address before the table names it");
         let mut leaf = self.chunk.lock();
@@ -51,7 +51,7 @@ impl Entry {
     }
 }
 
-/// What comes next in the table, for those who go on past damage.
+/// The next part of the table, for those who go on past damage.
 pub enum ChunkStep {
     /// This chunk.
     Chunk(u64),
@@ -91,7 +91,7 @@ impl InodeTable {
         InodeTable { shards, tree: CachePadded::new(Mutex::new(tree)) }
     }
 
-    /// Root and height as last written.
+    /// Returns root and height as last written.
     pub fn root(&self) -> (BlockRef, u8) {
         self.tree.lock().root()
     }
@@ -155,7 +155,7 @@ impl InodeTable {
         }
     }
 
-    /// Returns what the table says of `ino`.
+    /// Returns the entry of `ino`.
     pub fn lookup(&self, ino: Ino, source: &(impl BlockSource + ?Sized)) -> Result<TableEntry> {
         Ok(match self.chunk(ino.chunk(), false, source)? {
             Some(c) => c.lock().entries[ino.slot()],
@@ -171,7 +171,7 @@ impl InodeTable {
         Ok(Entry { chunk, slot: ino.slot() })
     }
 
-    /// Says where the inode block of `ino` is now. Returns where it was.
+    /// Sets the place of the inode block of `ino`. Returns the one before.
     pub fn set(
         &self,
         ino: Ino,
@@ -183,7 +183,8 @@ impl InodeTable {
         Ok(self.hold(ino, source)?.set(block, generation, epoch))
     }
 
-    /// Frees the number; its next use has the generation `next`. Returns where its inode block was.
+    /// Frees the number; its next use has the generation `next`. Returns the place of its inode
+    /// block.
     pub fn clear(
         &self,
         ino: Ino,
@@ -278,8 +279,9 @@ impl InodeTable {
         self.tree.lock().write_out(sink)
     }
 
-    /// The first part of [`InodeTable::write_out`], for who changes more chunks than memory is to
-    /// hold: they are clean afterwards, and only the tree in memory refers to what was written.
+    /// Writes the dirty chunks, the first part of [`InodeTable::write_out`], for who changes more
+    /// of them than memory is to hold: they are clean afterwards, and only the tree in memory
+    /// refers to what was written.
     pub fn write_chunks(&self, sink: &mut dyn BlockSink) -> Result<()> {
         let mut dirty: Vec<(u64, Chunk)> = Vec::new();
         for shard in &self.shards {
@@ -313,7 +315,7 @@ impl InodeTable {
         Ok(())
     }
 
-    /// Tells the tree where leaf `n` is now. Reading the tree's nodes first keeps I/O out of its
+    /// Sets the place of leaf `n` in the tree. Reading the tree's nodes first keeps I/O out of its
     /// lock.
     fn set_leaf(&self, n: u64, r: BlockRef, source: &dyn BlockSink) -> Result<BlockRef> {
         loop {
@@ -329,7 +331,7 @@ impl InodeTable {
         }
     }
 
-    /// The cleaner's question: where is the node on disk now? None if it is not.
+    /// Returns where the node is on disk now, for the cleaner. None if it is not.
     pub fn node_ref(&self, level: u8, index: u64, source: &(impl BlockSource + ?Sized)) -> Result<BlockRef> {
         match level {
             0 if index >= KEY_END => Ok(BlockRef::NONE),

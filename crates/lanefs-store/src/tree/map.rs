@@ -2,7 +2,7 @@
 //! ([`crate::tree::radix`]).
 //!
 //! A file that was written front to back needs 20 bytes per page while it fits the inode block;
-//! beyond [`INLINE_PAGES`] pages, or when the inode block has no room, the entries move to a tree,
+//! beyond [`INLINE_PAGES`] pages, or when the inode block has no space, the entries move to a tree,
 //! and back when few are left. Both forms cost only what is mapped.
 
 use crate::error::{Result, StoreError};
@@ -32,7 +32,7 @@ pub struct Map {
     form: Form,
 }
 
-/// How a map is stored in its inode block.
+/// The form in which a map is stored in its inode block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapShape<'a> {
     /// All entries, by page.
@@ -47,12 +47,12 @@ impl Map {
         Map { ino, pages: 0, form: Form::Inline(Vec::new()) }
     }
 
-    /// From the entries in an inode block, which ascend.
+    /// Returns the map of the entries in an inode block, which ascend.
     pub fn from_inline(ino: Ino, entries: Vec<(u64, BlockRef)>) -> Map {
         Map { ino, pages: entries.len() as u64, form: Form::Inline(entries) }
     }
 
-    /// From the root in an inode block; `None` if no tree has such a root.
+    /// Returns the map below the root in an inode block; `None` if no tree has such a root.
     pub fn from_root(ino: Ino, root: BlockRef, height: u8, pages: u64) -> Option<Map> {
         let tree = Radix::open(Tree::Map(ino), root, height)?;
         (!tree.is_empty()).then_some(Map { ino, pages, form: Form::Tree(tree) })
@@ -162,8 +162,9 @@ impl Map {
         Ok(old)
     }
 
-    /// Checks, in debug builds, the inline form: its entries ascend, each has a block, and there are
-    /// as many as are counted. (What a tree on disk counts is only believed as far as it agrees.)
+    /// Checks, in debug builds, the inline form: its entries ascend, each has a block, and there
+    /// are as many as are counted. (What a tree on disk counts is only believed as far as it
+    /// agrees.)
     fn check_invariants(&self) {
         let Form::Inline(v) = &self.form else { return };
         debug_assert_eq!(v.len() as u64, self.pages, "inline entries of inode {}", self.ino);
@@ -220,7 +221,7 @@ impl Map {
         }
     }
 
-    /// Turns the inline form into a tree: the inode block has no room for it.
+    /// Turns the inline form into a tree: the inode block has no space for it.
     pub fn into_tree(&mut self, source: &(impl BlockSource + ?Sized)) -> Result<()> {
         if let Form::Inline(v) = &mut self.form
             && !v.is_empty()
@@ -236,14 +237,14 @@ impl Map {
         Ok(())
     }
 
-    /// Writes dirty nodes, frees the old ones; `room` is how many entries the inode block can hold.
+    /// Writes dirty nodes, frees the old ones; `most` is how many entries the inode block can hold.
     /// Afterwards [`Map::shape`] is what the inode block has to hold.
-    pub fn write_out(&mut self, sink: &mut dyn BlockSink, room: usize) -> Result<()> {
-        if matches!(&self.form, Form::Inline(v) if v.len() > room) {
+    pub fn write_out(&mut self, sink: &mut dyn BlockSink, most: usize) -> Result<()> {
+        if matches!(&self.form, Form::Inline(v) if v.len() > most) {
             self.into_tree(&*sink)?;
         }
         if let Form::Tree(t) = &mut self.form {
-            if self.pages <= INLINE_AGAIN.min(room as u64) {
+            if self.pages <= INLINE_AGAIN.min(most as u64) {
                 let mut entries = Vec::new();
                 t.for_each(&*sink, &mut |page, r| {
                     entries.push((page, r));
@@ -251,7 +252,7 @@ impl Map {
                 })?;
                 // The count in the inode block is only believed as far as the entries agree.
                 self.pages = entries.len() as u64;
-                if entries.len() <= room.min(INLINE_PAGES) {
+                if entries.len() <= most.min(INLINE_PAGES) {
                     t.clear_range(0..KEY_END, &*sink, &mut |_, _| ())?;
                     t.write_out(sink)?;
                     debug_assert!(t.is_empty(), "pages are left in a tree that is given up");
@@ -264,7 +265,7 @@ impl Map {
         }
         debug_assert!(!self.is_dirty(), "the map of inode {} was written", self.ino);
         debug_assert!(
-            !matches!(&self.form, Form::Inline(v) if v.len() > room),
+            !matches!(&self.form, Form::Inline(v) if v.len() > most),
             "the entries of inode {} do not fit its block",
             self.ino
         );
@@ -368,7 +369,7 @@ impl MapDelta {
         self.unmaps.is_empty() && self.sets.is_empty()
     }
 
-    /// The pages become holes.
+    /// Makes holes of these pages.
     pub fn unmap(&mut self, pages: Range<u64>) {
         debug_assert!(pages.start < pages.end, "no page is in {pages:?}");
         let gone = pages.clone();
@@ -394,7 +395,7 @@ impl MapDelta {
         );
     }
 
-    /// This, and then `later`.
+    /// Adds `later`, which comes behind this.
     pub fn append(&mut self, later: MapDelta) {
         if self.is_empty() {
             *self = later;
@@ -481,7 +482,7 @@ mod tests {
         }
     }
 
-    fn check(ops: Vec<Op>, room: usize) {
+    fn check(ops: Vec<Op>, most: usize) {
         let mut log = MemLog::default();
         let mut map = Map::new(INO);
         let mut model: BTreeMap<u64, BlockRef> = BTreeMap::new();
@@ -527,7 +528,7 @@ mod tests {
                     assert!(found || !there);
                 }
                 Op::WriteOut => {
-                    map.write_out(&mut log, room).unwrap();
+                    map.write_out(&mut log, most).unwrap();
                     assert!(!map.is_dirty());
                     let data = log.blocks.values().filter(|b| matches!(b.0, Owner::Data { .. })).count();
                     assert_eq!(data, model.len());
@@ -552,7 +553,7 @@ mod tests {
         for (p, r) in &model {
             assert_eq!(ask(&mut map, &log, |m| m.get(*p)), *r);
         }
-        map.write_out(&mut log, room).unwrap();
+        map.write_out(&mut log, most).unwrap();
         let mut map = reload(&map);
         map.destroy(&mut log).unwrap();
         assert!(log.blocks.is_empty(), "destroy leaves nothing behind");
@@ -561,8 +562,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
         #[test]
-        fn behaves_like_a_sorted_map(ops in prop::collection::vec(op(), 1..400), room in 0..100usize) {
-            check(ops, room);
+        fn behaves_like_a_sorted_map(ops in prop::collection::vec(op(), 1..400), most in 0..100usize) {
+            check(ops, most);
         }
     }
 

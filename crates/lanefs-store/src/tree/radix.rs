@@ -50,13 +50,13 @@ pub struct Wanted {
     pub level: u8,
     /// Its index at that level.
     pub index: u64,
-    /// Where it is.
+    /// Its block.
     pub r: BlockRef,
-    /// What to call it in messages.
+    /// Its name in messages.
     pub what: &'static str,
 }
 
-/// What a radix tree belongs to: says how its nodes are marked on disk.
+/// The structure that a radix tree belongs to, by which its nodes are marked on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tree {
     /// The map of an inode; leaves refer to data.
@@ -109,7 +109,7 @@ pub struct Radix {
     freed: Vec<BlockAddr>,
 }
 
-/// Where a walk towards a key ended.
+/// The end of a walk towards a key.
 enum Walk<'a> {
     Leaf(&'a Slots),
     /// Nothing is mapped from the key up to here, exclusive.
@@ -140,7 +140,7 @@ impl Radix {
         fits.then(|| Radix { root, height, ..Radix::new(of) })
     }
 
-    /// Root and height as last written.
+    /// Returns root and height as last written.
     pub fn root(&self) -> (BlockRef, u8) {
         (self.root, self.height)
     }

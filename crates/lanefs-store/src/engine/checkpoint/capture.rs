@@ -19,8 +19,8 @@ pub(crate) struct Capture<'a> {
 }
 
 impl Capture<'_> {
-    /// Step 4: writes out all files that the fold put off, and all inodes of `m.changed`. One is on
-    /// that list until it is written, or is in `m.waiting` (5).
+    /// Does step 4: writes out all files that the fold put off, and all inodes of `m.changed`. One
+    /// is on that list until it is written, or is in `m.waiting` (5).
     pub fn capture_all(&self, m: &mut Maintenance, fold: u64, sink: &mut Sink<'_>) -> Result<()> {
         self.capture_deferred(m, fold, sink)?;
         // Neighbours in the table are neighbours in the log. The first is the last on the list,
@@ -89,9 +89,9 @@ impl Capture<'_> {
     }
 
     /// Writes one inode out; false if its NEW is not folded yet. One that only lost its last name
-    /// is as good as written: it is on the orphan list, and removing files needs no room for their
-    /// inodes. Its entry in the inode table says `fold`: with both slots lost that is all that
-    /// tells what was folded.
+    /// is as good as written: it is on the orphan list, and removing files needs no space for their
+    /// inodes. Its entry in the inode table has the epoch `fold`: with both slots lost that is all
+    /// that shows what was folded.
     pub fn capture(
         &self,
         m: &mut Maintenance,

@@ -1,13 +1,13 @@
-//! What a checkpoint without a fold carries over: it moves the log's start to P, so what is durable
-//! only in batches before P and not folded it writes again behind P, before the slot: groups of
-//! fsyncs, committed epochs, updates of inodes whose NEW is not folded.
+//! A checkpoint without a fold carries over: it moves the log's start to P, so what is durable only
+//! in batches before P and not folded it writes again behind P, before the slot: groups of fsyncs,
+//! committed epochs, updates of inodes whose NEW is not folded.
 //!
 //! 1. A crash may leave what was carried without the slot, and any part of it. So everything before
 //!    P is durable before anything of it is written: names are not found without the content that
 //!    their fsync wrote with them.
 //! 2. What is carried of an inode is a version of its own. So no two records of an inode behind a
-//!    position have the same one, and recovery knows which is later: what is carried says all that
-//!    versions before it said, and an fsync beside it is before or behind it.
+//!    position have the same one, and recovery knows which is later: what is carried has all that
+//!    versions before it had, and an fsync beside it is before or behind it.
 //! 3. Small epochs are written again as one (`Commits::ranges`): with an epoch for each fsync there
 //!    would be as many blocks again as the log gives back.
 //! 4. What is carried names data whose writes may be under way. It counts as durable only when
@@ -30,14 +30,15 @@ use std::sync::atomic::Ordering;
 const CARRY_MESSAGE: usize = 64 << 10;
 
 impl Checkpoints<'_> {
-    /// All devices were flushed since the last [`Checkpoints::carry`].
+    /// Counts what was carried as durable: all devices were flushed since the last
+    /// [`Checkpoints::carry`].
     pub(crate) fn carried_is_durable(&self, m: &mut Maintenance) {
         debug_assert!(m.carried.iter().all(|c| c.1 > 0), "a message without a place was carried over");
         m.carried.drain(..).for_each(|(mlog, place)| self.log.mlogs[mlog].made_durable(place));
     }
 
-    /// Writes again, behind P, what is durable and not folded; whether there was anything. What was
-    /// written is in `carried`, also after an error.
+    /// Writes again, behind P, what is durable and not folded; returns whether there was anything.
+    /// What was written is in `carried`, also after an error.
     pub(crate) fn carry(
         &self,
         carried: &mut Vec<(usize, u64)>,

@@ -22,19 +22,19 @@
 //! 4. A checkpoint without a fold (the store makes one to free segments) must not forget what is
 //!    durable only in batches before P and not folded: it writes these groups, commits and inode
 //!    updates again, behind P, before the slot (`carry`).
-//! 5. A checkpoint that fails for lack of room, or because something cannot be read, leaves the
+//! 5. A checkpoint that fails for lack of space, or because something cannot be read, leaves the
 //!    last slot in force and can be repeated. Work leaves its list (inodes, leaves of the tables,
 //!    summaries) one piece at a time, when it is done and nothing can fail any more; what is left
 //!    on a list after an error is what the next checkpoint has to do. If it failed before the fold,
 //!    its caller hands over again what it was to fold. Behind the fold that stays folded in memory,
-//!    and the next checkpoint of any kind says so in its slot ([`crate::Store::folded_epoch`]):
+//!    and the next checkpoint of any kind has that in its slot ([`crate::Store::folded_epoch`]):
 //!    folded once more, together with later epochs, changes that take each other back would be left
 //!    out. An error within the fold is sticky, as is one of a write or a flush.
 //! 6. Behind the P of a clean slot nothing is looked for. So the P of a close is the last: the RPS
-//!    writer that records it says so, and a transaction or a commit that enters later finds that in
-//!    its section and is refused, though it was let in before. (What is carried over goes behind P
-//!    too; then the slot is not clean.) Recovery's own clean slot needs no such word: nobody else
-//!    has the store.
+//!    writer that records it marks it so, and a transaction or a commit that enters later finds
+//!    that in its section and is refused, though it was let in before. (What is carried over goes
+//!    behind P too; then the slot is not clean.) Recovery's own clean slot needs no such word:
+//!    nobody else has the store.
 
 mod capture;
 mod carry;
@@ -64,7 +64,7 @@ use lanefs_sync::lock::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What steps 3 to 5 made.
+/// The tree that steps 3 to 5 made.
 struct Built {
     table: Root,
     usage: Root,
@@ -73,7 +73,7 @@ struct Built {
     carried: bool,
 }
 
-/// What checkpoints are made of: all parts of the engine but its locks.
+/// Makes checkpoints: has all parts of the engine but its locks.
 #[derive(Clone, Copy)]
 pub(crate) struct Checkpoints<'a> {
     pub log: &'a Log,
@@ -122,8 +122,8 @@ impl Checkpoints<'_> {
             None => FoldInput { epoch: self.totals.folded.load(Ordering::Relaxed), groups: Vec::new() },
         };
         let mut late = false;
-        if folding && m.durable > 0 && self.short_of_room(m, &input) {
-            // Folding halfway would be worse than folding late: make room first. The position is
+        if folding && m.durable > 0 && self.is_short_of_space(m, &input) {
+            // Folding halfway would be worse than folding late: free space first. The position is
             // then later than the seal, and what lies between is carried over (4).
             self.clean_up_for(m, &input)?;
             (positions, appended, number) = self.record_position(m);
@@ -209,7 +209,8 @@ impl Checkpoints<'_> {
         }
     }
 
-    /// Step 1: positions, blocks appended so far, and the new checkpoint number.
+    /// Does step 1. Returns the positions, the blocks appended so far, and the new checkpoint
+    /// number.
     fn record_position(&self, m: &mut Maintenance) -> (Vec<Position>, Vec<u64>, u64) {
         let at = {
             let _writer = self.log.sections.rps.write();
@@ -238,16 +239,16 @@ impl Checkpoints<'_> {
             * (3 * groups as u64 + 2 * (m.changed.len() + m.deferred.len()) as u64 + 16)
     }
 
-    fn short_of_room(&self, m: &Maintenance, input: &FoldInput) -> bool {
+    fn is_short_of_space(&self, m: &Maintenance, input: &FoldInput) -> bool {
         let size = u64::from(self.log.segments.geometry.segment_blocks);
         u64::from(self.log.segments.free_count()) * size < self.fold_needs(m, input)
     }
 
-    /// Checkpoints in place and cleans until there is room for a fold, or nothing more to be had.
+    /// Checkpoints in place and cleans until there is space for a fold, or nothing more to be had.
     fn clean_up_for(&self, m: &mut Maintenance, input: &FoldInput) -> Result<()> {
         self.in_place(m)?;
         for _ in 0..16 {
-            if !self.short_of_room(m, input) {
+            if !self.is_short_of_space(m, input) {
                 break;
             }
             let target = u64::from(self.log.segments.free_count()) + 4;
@@ -260,7 +261,7 @@ impl Checkpoints<'_> {
         Ok(())
     }
 
-    /// Steps 3 to 5.
+    /// Does steps 3 to 5.
     fn build_tree(
         &self,
         m: &mut Maintenance,
@@ -311,7 +312,7 @@ impl Checkpoints<'_> {
         Ok(next)
     }
 
-    /// Step 8.
+    /// Does step 8.
     fn after_checkpoint(&self, m: &mut Maintenance, number: u64, appended: &[u64]) {
         debug_assert_eq!(appended.len(), self.log.mlogs.len(), "a figure for each log");
         m.orphans_changed = false;
@@ -342,7 +343,7 @@ impl Checkpoints<'_> {
             l.prune_groups(|g| groups_above(g, folded));
             free.append(&mut l.checkpoint_done(&self.log.segments, p, *a));
         }
-        self.unfolded.reserve_room(self.log);
+        self.unfolded.reserve_space(self.log);
         for seg in free {
             self.log.segments.mark_stale(seg, number);
             self.log.segments.release(seg);
@@ -358,7 +359,7 @@ impl Checkpoints<'_> {
         self.log.segments.check_invariants();
     }
 
-    /// A checkpoint without a fold: frees segments, keeps everything that is durable durable.
+    /// Makes a checkpoint without a fold: frees segments, keeps everything that is durable durable.
     pub fn in_place(&self, m: &mut Maintenance) -> Result<()> {
         let none: Option<fn() -> Result<FoldInput>> = None;
         let done = self.run(m, none, false)?;

@@ -2,7 +2,7 @@
 //! entries and link counts. Only checkpoints do it, on the in-memory state that they write out
 //! next.
 //!
-//! 1. What a change replaces is what the folded directory says, not what the record remembers. So
+//! 1. A change replaces what the folded directory has, not what the record remembers. So
 //!    the link deltas are names after minus names before (O8), and folding the same groups again
 //!    changes nothing (O11).
 //! 2. Order: NEW, then RIGHTS, then entries, then link counts, PARENT, DEAD; so a NEW that comes
@@ -11,9 +11,9 @@
 //!    memory is given back before the next one's is taken: a fold may remove a hundred thousand.
 //! 3. DEAD of an inode that still has names is refused: it would leave a name without an inode.
 //! 4. An inode without names that is not dead is on the orphan list. Being there is all that the
-//!    checkpoint says of its last name: the block is not written for it, or the removal of all
-//!    files of a full volume would need as much room again (see `Capture::capture`). What a block
-//!    counts of an inode on the list is therefore not asked.
+//!    checkpoint records of its last name: the block is not written for it, or the removal of all
+//!    files of a full volume would need as much space again (see `Capture::capture`). The count in
+//!    the block of an inode on the list is therefore not asked.
 //! 5. What a fold changes goes on the checkpoint's own list, not on the lists of what calls dirty.
 
 use crate::engine::maintenance::{DeferredInode, Maintenance};
@@ -47,7 +47,7 @@ pub(crate) struct Fold<'a> {
 
 impl Fold<'_> {
     /// Folds all groups of `buffers`. An error may leave the fold half done in memory, with links
-    /// not counted: it is sticky, and the volume is what the last slot and the log say.
+    /// not counted: it is sticky, and the volume is that of the last slot and the log.
     pub(crate) fn fold(
         &self,
         m: &mut Maintenance,
@@ -183,12 +183,11 @@ impl Fold<'_> {
         if i.state.version() == 0 {
             i.state.apply_attrs(&attrs, 0);
         } else if b.logged {
-            // What a record says of them may be of an epoch that is not folded, or that a crash has
-            // taken.
+            // Those of a record may be of an epoch that is not folded, or that a crash has taken.
             i.state.set_rights(b.mode, b.uid, b.gid);
         }
         i.state.set_parent(b.parent);
-        // What an update said of them is newer than the inode itself.
+        // Those of an update are newer than the inode itself.
         if !b.xattrs.is_empty() && !i.state.has_new_xattrs() {
             i.state.set_xattrs(b.xattrs.to_vec())?;
             i.xattrs = Logged::No;
@@ -213,9 +212,9 @@ impl Fold<'_> {
         Ok(Some(inode))
     }
 
-    /// Mode, owner and ACLs, in the order of names: whatever a record of the inode said of them,
-    /// which may be of a later epoch (that is folded after this one) but of none that a crash may
-    /// take.
+    /// Sets mode, owner and ACLs, in the order of names: whatever a record of the inode had of
+    /// them, which may be of a later epoch (that is folded after this one) but of none that a crash
+    /// may take.
     fn fold_rights(&self, m: &mut Maintenance, r: &RightsChange<'_>) -> Result<()> {
         let Some(inode) = self.folded_inode(r.ino)? else { return Ok(()) };
         let mut i = inode.lock();

@@ -129,7 +129,8 @@ mod tests {
         }
     }
 
-    /// What a checkpoint that failed did not come to is made before the next fold looks for it.
+    /// Files that a checkpoint did not come to, since it failed, are made before the next fold
+    /// looks for them.
     #[test]
     fn what_was_put_off_is_there_for_the_next_fold() {
         let s = store();

@@ -18,8 +18,7 @@ impl InodeState {
         Ok(())
     }
 
-    /// Returns whether somebody has said what the extended attributes are since they were written
-    /// last.
+    /// Returns whether the extended attributes were replaced since they were written last.
     pub fn has_new_xattrs(&self) -> bool {
         self.new_xattrs.is_some()
     }

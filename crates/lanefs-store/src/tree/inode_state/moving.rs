@@ -1,4 +1,4 @@
-//! What the cleaner asks of an inode whose blocks it moves.
+//! The cleaner's questions to an inode whose blocks it moves.
 
 use super::{InodeState, XattrPlace, read_xattrs};
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! The pages of an inode for which room is kept.
+//! The pages of an inode for which space is kept.
 
 use super::InodeState;
 use crate::error::Result;
@@ -23,12 +23,12 @@ impl InodeState {
         self.unwritten_on_disk
     }
 
-    /// Returns what a record has to say of them, if anything.
+    /// Returns what a record has to state of them, if anything.
     pub(crate) fn prealloc_logged(&self) -> Option<Prealloc> {
         self.was_preallocated.then_some(self.prealloc)
     }
 
-    /// Returns the blocks that the file takes or has room for, a tail counting as one.
+    /// Returns the blocks that the file takes or has space for, a tail counting as one.
     pub fn blocks(&self) -> u64 {
         let tail = self.tail.as_ref().is_some_and(|t| !self.prealloc.contains(t.0));
         // What a damaged inode counts may be any number.
@@ -59,7 +59,7 @@ impl InodeState {
         Found::Here(n)
     }
 
-    /// Returns how many of these pages have a block or room kept for one.
+    /// Returns how many of these pages have a block or space kept for one.
     pub fn room_in(&self, pages: &Range<u64>) -> Found<u64> {
         let tail = self.tail.as_ref().map(|t| t.0).filter(|t| pages.contains(t));
         let tail = u64::from(tail.is_some_and(|t| !self.prealloc.contains(t)));
@@ -82,7 +82,7 @@ impl InodeState {
         Found::Here(n)
     }
 
-    /// These pages are preallocated, of which so many have no block.
+    /// Sets the pages that are preallocated, of which so many have no block.
     pub(crate) fn preallocate(&mut self, prealloc: Prealloc, unwritten: u64) {
         debug_assert!(unwritten <= prealloc.pages(), "{unwritten} of {prealloc:?} are not written");
         self.was_preallocated = true;
@@ -92,7 +92,7 @@ impl InodeState {
         self.check_invariants();
     }
 
-    /// Takes what a record says, with its pages in place.
+    /// Takes the preallocated pages of a record, whose pages are in place.
     pub(crate) fn replay_prealloc(
         &mut self,
         prealloc: Prealloc,

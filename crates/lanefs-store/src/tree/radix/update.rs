@@ -131,7 +131,7 @@ impl Radix {
         Ok(old)
     }
 
-    /// R3, from the leaf of `key` up.
+    /// Takes out empty nodes (R3), from the leaf of `key` up.
     fn remove_empty(&mut self, key: u64) {
         debug_assert!(
             self.node(0, index_of(key, 0)).is_some_and(|n| n.dirty),
@@ -286,12 +286,12 @@ impl Radix {
         Ok(key < self.end() && self.dirty_path(key, level, false, source)?)
     }
 
-    /// Writes dirty leaves of index `*from` and above, `max` at most, and moves `*from` on; says
+    /// Writes dirty leaves of index `*from` and above, `max` at most, and moves `*from` on; returns
     /// whether there were more. The nodes above stay dirty (R1): [`Radix::write_out`] comes after.
     pub fn write_leaves(&mut self, sink: &mut dyn BlockSink, from: &mut u64, max: usize) -> Result<bool> {
         debug_assert!(max > 0, "no leaf may be written at all");
         if self.height < 2 {
-            return Ok(false); // The only leaf is the root, whose mark says that there is something to write.
+            return Ok(false); // The only leaf is the root, whose mark means that there is something to write.
         }
         let mut dirty: Vec<u64> = (self.nodes.iter())
             .filter(|(k, n)| n.dirty && **k >= *from && **k >> 56 == 0)
@@ -313,7 +313,7 @@ impl Radix {
         Ok(more)
     }
 
-    /// Writes one node, and says so in its parent.
+    /// Writes one node, and notes its address in its parent.
     fn write_node(&mut self, sink: &mut dyn BlockSink, level: u8, index: u64) -> Result<()> {
         let of = self.of;
         let Some(n) = self.nodes.get(&key_of(level, index)) else { return Ok(()) };
