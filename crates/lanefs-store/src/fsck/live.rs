@@ -174,30 +174,8 @@ impl Job<'_> {
             Some(ino) => ino,
             None if !needs_home => Ino::NONE,
             None => {
-                let ino = Ino(engine.totals.next_chunk.load(Relaxed).max(1) * INOS_PER_CHUNK);
-                let attrs = dir_attrs(0o700, engine.inodes.table.lookup(ino, &engine.log.io)?.generation);
-                put(&[
-                    Effect::New {
-                        ino,
-                        parent: ROOT_INO,
-                        generation: attrs.generation,
-                        mode: attrs.mode,
-                        uid: 0,
-                        gid: 0,
-                        rdev: 0,
-                        time: attrs.btime,
-                        target: b"",
-                        logged: false,
-                    },
-                    Effect::Set {
-                        dir: ROOT_INO,
-                        cookie: self.cookie(LOST_FOUND),
-                        name: LOST_FOUND,
-                        ino,
-                        old: Ino::NONE,
-                        kind: FileKind::Dir,
-                    },
-                ]);
+                let (ino, effects) = self.new_lost_found(engine)?;
+                put(&effects);
                 ino
             }
         };
@@ -247,6 +225,33 @@ impl Job<'_> {
             }
         }
         Ok(out)
+    }
+
+    /// Returns a number for lost+found, and the effects that make it.
+    fn new_lost_found(&self, engine: &Engine) -> Result<(Ino, [Effect<'static>; 2])> {
+        let ino = Ino(engine.totals.next_chunk.load(Relaxed).max(1) * INOS_PER_CHUNK);
+        let attrs = dir_attrs(0o700, engine.inodes.table.lookup(ino, &engine.log.io)?.generation);
+        let new = Effect::New {
+            ino,
+            parent: ROOT_INO,
+            generation: attrs.generation,
+            mode: attrs.mode,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            time: attrs.btime,
+            target: b"",
+            logged: false,
+        };
+        let named = Effect::Set {
+            dir: ROOT_INO,
+            cookie: self.cookie(LOST_FOUND),
+            name: LOST_FOUND,
+            ino,
+            old: Ino::NONE,
+            kind: FileKind::Dir,
+        };
+        Ok((ino, [new, named]))
     }
 
     /// Returns the cookie of a name that no collision is known for.

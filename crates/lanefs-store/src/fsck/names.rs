@@ -10,6 +10,7 @@ use super::parallel::in_parallel;
 use super::places::Places;
 use super::walk::{InodeInfo, Walk};
 use super::{FsckReport, OnProgress, Phase, Place, Progress};
+use crate::error::Result;
 use crate::log::io::Io;
 use crate::tree::inode_table::InodeTable;
 use lanefs_format::{FileKind, Ino, ROOT_INO};
@@ -57,23 +58,7 @@ pub(super) fn check(
     let (done, names) = (AtomicU64::new(0), AtomicU64::new(0));
     in_parallel(threads, dirs.len(), |n| {
         let dir = dirs[n];
-        let mut own = Vec::new();
-        let mut count = 0u64;
-        let mut places = Places::new(key, dir);
-        let read = for_each_entry(dir, table, io, &mut |e| {
-            count += 1;
-            places.see(&e);
-            let target = inodes.get(&e.ino);
-            if let Some(t) = target {
-                t.names.fetch_add(1, Relaxed);
-            }
-            let named = || Name { dir, cookie: e.cookie, name: e.name.into(), ino: e.ino };
-            let is_dir = target.is_some_and(|t| t.kind == FileKind::Dir);
-            let lost_found = dir == ROOT_INO && is_dir && e.name == LOST_FOUND;
-            if target.is_none_or(|t| t.kind != e.kind) || is_dir || lost_found {
-                own.push((named(), e.kind, lost_found));
-            }
-        });
+        let Seen { read, count, own, places } = see(Walked { walk, table, io }, dir, key);
         names.fetch_add(count, Relaxed);
         let mut guard = found.lock();
         let (found, report) = &mut *guard;
@@ -120,6 +105,37 @@ pub(super) fn check(
         "lost+found is no directory"
     );
     Names { fixes: found.fixes, lost_found: found.lost_found }
+}
+
+/// The entries of one directory.
+struct Seen {
+    /// The error of reading them, if there was one.
+    read: Result<()>,
+    count: u64,
+    /// Those that have to be judged, with the kind that each names, and whether it is lost+found.
+    own: Vec<(Name, FileKind, bool)>,
+    places: Places,
+}
+
+/// Reads a directory, and counts its entries as names of their inodes.
+fn see(Walked { walk, table, io }: Walked<'_>, dir: Ino, key: [u64; 2]) -> Seen {
+    let (mut own, mut count, mut places) = (Vec::new(), 0u64, Places::new(key, dir));
+    let read = for_each_entry(dir, table, io, &mut |e| {
+        count += 1;
+        places.see(&e);
+        let target = walk.inodes.get(&e.ino);
+        if let Some(t) = target {
+            t.names.fetch_add(1, Relaxed);
+        }
+        let named = || Name { dir, cookie: e.cookie, name: e.name.into(), ino: e.ino };
+        let is_dir = target.is_some_and(|t| t.kind == FileKind::Dir);
+        let lost_found = dir == ROOT_INO && is_dir && e.name == LOST_FOUND;
+        if target.is_none_or(|t| t.kind != e.kind) || is_dir || lost_found {
+            own.push((named(), e.kind, lost_found));
+        }
+    });
+    debug_assert!(own.len() as u64 <= count, "{} of {count} entries are judged", own.len());
+    Seen { read, count, own, places }
 }
 
 fn judge_entry(

@@ -190,24 +190,8 @@ impl Job<'_> {
 
         let mut leave_alone = Vec::new();
         let table = self.table(&io, &mut slot, usable, &mut leave_alone, report)?;
-        let mut segments = SegmentTable::new(self.geometry.clone());
         self.unread.check()?;
-        let mut usage = match UsageTable::load(slot.usage, &segments, &io) {
-            Ok(u) if usable => Some(u),
-            Ok(_) => None,
-            Err(e) => {
-                report.add("usage table", &e, "it is counted anew", true);
-                segments = SegmentTable::new(self.geometry.clone());
-                None
-            }
-        };
-        if let Some(u) = &usage {
-            for (r, owner) in u.blocks() {
-                if matches!(owner, Owner::Usage { .. }) && !r.is_none() {
-                    report_copy(&io, "usage table".into(), r, report);
-                }
-            }
-        }
+        let (segments, mut usage) = self.usage_table(&io, &slot, usable, report);
         let mut walk = self.walk(&io, &table, false, usage.is_none(), slot.inodes, report);
         walk.leave_alone.append(&mut leave_alone);
         slot.orphans = self.orphans(&io, slot.orphans, &walk.marks, report);
@@ -225,38 +209,7 @@ impl Job<'_> {
         let mut usage = usage.unwrap_or_else(|| UsageTable::new(segments.len()));
         compare_usage(&segments, &mut usage, &walk.marks, counted.then_some(&mut *report), &mut |_| ());
 
-        let inodes = walk.inodes.len() as u64;
-        if usable && slot.inodes != inodes + walk.lost.len() as u64 {
-            let what = format!("counts {} inodes; there are {inodes}", slot.inodes);
-            report.add("checkpoint slot", what, "the count is set", true);
-        }
-        slot.inodes = inodes;
-        let whole = walk.lost.is_empty() && walk.salvaged.is_empty() && walk.lost_chunks.is_empty();
-        if usable && whole && slot.unwritten != walk.unwritten {
-            report.add(
-                "checkpoint slot",
-                miscounted(slot.unwritten, walk.unwritten),
-                "the count is set",
-                true,
-            );
-        }
-        slot.unwritten = walk.unwritten;
-        let next = walk.inodes.last_key_value().map_or(1, |(i, _)| i.chunk() + 1);
-        if slot.next_chunk < next {
-            let what = format!(
-                "says that chunks from {} on are unused; chunk {} is used",
-                slot.next_chunk,
-                next - 1
-            );
-            if usable {
-                report.add("checkpoint slot", what, "it is set", true);
-            }
-            slot.next_chunk = next;
-        }
-        debug_assert!(
-            walk.inodes.keys().all(|i| i.chunk() < slot.next_chunk),
-            "a number in use would be given out again"
-        );
+        set_counts(&mut slot, &walk, usable, report);
         let engine = Engine::new(Parts {
             devices: self.devices.clone(),
             superblock: self.sb.clone(),
@@ -284,6 +237,32 @@ impl Job<'_> {
         }
         (self.progress)(Progress { phase: Phase::Recovery, done: 1, total: 1 });
         Ok(engine)
+    }
+
+    /// Returns the usage table of a slot, and the segments that it has marked; none if it cannot be
+    /// used, and then nothing is marked.
+    fn usage_table(
+        &self,
+        io: &Io,
+        slot: &Slot,
+        usable: bool,
+        report: &mut FsckReport,
+    ) -> (SegmentTable, Option<UsageTable>) {
+        let segments = SegmentTable::new(self.geometry.clone());
+        let usage = match UsageTable::load(slot.usage, &segments, io) {
+            Ok(u) if usable => u,
+            Ok(_) => return (segments, None),
+            Err(e) => {
+                report.add("usage table", &e, "it is counted anew", true);
+                return (SegmentTable::new(self.geometry.clone()), None);
+            }
+        };
+        for (r, owner) in usage.blocks() {
+            if matches!(owner, Owner::Usage { .. }) && !r.is_none() {
+                report_copy(io, "usage table".into(), r, report);
+            }
+        }
+        (segments, Some(usage))
     }
 
     pub(super) fn walk(
@@ -477,6 +456,35 @@ impl Job<'_> {
         }
         Ok(())
     }
+}
+
+/// Sets the counts of a slot to those of a walk; reports those that were wrong, if it is one that
+/// was on a device.
+fn set_counts(slot: &mut Slot, walk: &Walk, usable: bool, report: &mut FsckReport) {
+    let inodes = walk.inodes.len() as u64;
+    if usable && slot.inodes != inodes + walk.lost.len() as u64 {
+        let what = format!("counts {} inodes; there are {inodes}", slot.inodes);
+        report.add("checkpoint slot", what, "the count is set", true);
+    }
+    slot.inodes = inodes;
+    let whole = walk.lost.is_empty() && walk.salvaged.is_empty() && walk.lost_chunks.is_empty();
+    if usable && whole && slot.unwritten != walk.unwritten {
+        report.add("checkpoint slot", miscounted(slot.unwritten, walk.unwritten), "the count is set", true);
+    }
+    slot.unwritten = walk.unwritten;
+    let next = walk.inodes.last_key_value().map_or(1, |(i, _)| i.chunk() + 1);
+    if slot.next_chunk < next {
+        let (first, used) = (slot.next_chunk, next - 1);
+        let what = format!("says that chunks from {first} on are unused; chunk {used} is used");
+        if usable {
+            report.add("checkpoint slot", what, "it is set", true);
+        }
+        slot.next_chunk = next;
+    }
+    debug_assert!(
+        walk.inodes.keys().all(|i| i.chunk() < slot.next_chunk),
+        "a number in use would be given out again"
+    );
 }
 
 /// Returns a version below all others, by the length of what precedes.

@@ -356,35 +356,7 @@ impl Shared<'_> {
                 Found::Here(Some((p, r))) => {
                     page = p + 1;
                     unwritten -= u64::from(state.prealloc().contains(p));
-                    let marked = match kind {
-                        FileKind::Dir => self.marks.mark_node(r.addr),
-                        _ => self.marks.mark(r.addr),
-                    };
-                    match marked {
-                        Marked::First => {
-                            count += 1;
-                            if kind == FileKind::Dir {
-                                v.nodes.push(r.addr);
-                                v.buckets.push((p, r));
-                            } else {
-                                if self.w.want_owners {
-                                    v.owners.push((r.addr, DataOwner { ino, page: p }));
-                                }
-                                refs.push((p, r));
-                            }
-                        }
-                        Marked::Again if kind != FileKind::Dir => {
-                            count += 1;
-                            self.report(
-                                Place::of_inode(ino, format_args!("page {p}")),
-                                format!("block {} belongs to something else too", r.addr),
-                                "the page is copied to a block of its own, or a hole if it cannot be read",
-                                true,
-                            );
-                            v.shared.push((ino, p, r.addr));
-                        }
-                        _ => v.damaged(format!("page {p} in block {}, which is not its own", r.addr)),
-                    }
+                    count += u64::from(self.page(ino, kind, (p, r), &mut refs, v));
                     if refs.len() == AT_ONCE {
                         self.verify(ino, &mut refs);
                     }
@@ -398,6 +370,48 @@ impl Shared<'_> {
         if v.damage.is_none() && unwritten != state.unwritten() {
             v.damaged(miscounted(state.unwritten(), unwritten));
         }
+    }
+
+    /// Marks the block of a page, and takes note of it: data in `refs`. Returns whether it is one
+    /// that the page can keep.
+    fn page(
+        &self,
+        ino: Ino,
+        kind: FileKind,
+        (page, r): (u64, BlockRef),
+        refs: &mut Vec<(u64, BlockRef)>,
+        v: &mut Visit,
+    ) -> bool {
+        let marked = match kind {
+            FileKind::Dir => self.marks.mark_node(r.addr),
+            _ => self.marks.mark(r.addr),
+        };
+        match marked {
+            Marked::First if kind == FileKind::Dir => {
+                v.nodes.push(r.addr);
+                v.buckets.push((page, r));
+            }
+            Marked::First => {
+                if self.w.want_owners {
+                    v.owners.push((r.addr, DataOwner { ino, page }));
+                }
+                refs.push((page, r));
+            }
+            Marked::Again if kind != FileKind::Dir => {
+                self.report(
+                    Place::of_inode(ino, format_args!("page {page}")),
+                    format!("block {} belongs to something else too", r.addr),
+                    "the page is copied to a block of its own, or a hole if it cannot be read",
+                    true,
+                );
+                v.shared.push((ino, page, r.addr));
+            }
+            _ => {
+                v.damaged(format!("page {page} in block {}, which is not its own", r.addr));
+                return false;
+            }
+        }
+        true
     }
 
     fn verify(&self, ino: Ino, refs: &mut Vec<(u64, BlockRef)>) {

@@ -135,19 +135,8 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
         hash_key,
         created,
     };
-    let superblocks = devices
-        .iter()
-        .enumerate()
-        .map(|(i, d)| {
-            // The one in block 0 last.
-            let places = superblock(i).places().into_iter().rev();
-            places
-                .map(|at| {
-                    Ok((at, superblock(i).encode(at).map_err(|e| StoreError::superblock(d.name(), &e))?))
-                })
-                .collect()
-        })
-        .collect::<Result<Vec<Vec<(u64, Box<Block>)>>>>()?;
+    let encoded = devices.iter().enumerate().map(|(i, d)| encode_copies(&**d, &superblock(i)));
+    let superblocks = encoded.collect::<Result<Vec<_>>>()?;
     // The commit point of making a volume: nothing may be found before all else is written.
     assert!(superblocks.iter().all(|s| s.last().is_some_and(|(at, _)| *at == 0)), "block 0 is not the last");
     debug_assert!(
@@ -165,6 +154,12 @@ pub(crate) fn format(devices: &[Arc<dyn Device>], o: &FormatOptions) -> Result<(
         d.flush()?;
     }
     Ok(())
+}
+
+/// Returns all copies of a device's superblock, each with its block: the one in block 0 last.
+fn encode_copies(d: &dyn Device, sb: &Superblock) -> Result<Vec<(u64, Box<Block>)>> {
+    let encode = |at| Ok((at, sb.encode(at).map_err(|e| StoreError::superblock(d.name(), &e))?));
+    sb.places().into_iter().rev().map(encode).collect()
 }
 
 /// Returns an error if a device holds a volume.

@@ -237,23 +237,7 @@ impl Recovery<'_> {
         let committed = scan.committed(folded);
         let last = committed.last().map_or(folded, |c| c.0);
         debug_assert!(last >= folded, "epoch {last} was folded before");
-        // An epoch that was committed for sure, and cannot be put together: it or one before it is
-        // lost.
-        if last < scan.acked_epoch {
-            scan.lost.push((BlockAddr(0), scan.acked_epoch));
-        }
-        if m.slot.generation < scan.slot {
-            // The tree of that slot held what no batch has.
-            scan.lost.push((self.engine.superblock().layout.slot_addr(m.slot_index ^ 1), scan.slot));
-        }
-        report.lost = scan.lost.len() as u64;
-        if let Some(&(addr, place)) = scan.lost.first().filter(|_| !self.engine.accept_loss) {
-            let why = format!(
-                "{} batches, epochs or checkpoints that were acknowledged are missing; the first is {place:#x}",
-                report.lost
-            );
-            return Err(StoreError::Corrupt { addr, what: "log", why });
-        }
+        self.count_losses(m, scan, last, report)?;
         let fsyncs = std::mem::take(&mut scan.fsyncs);
         let arrived = self.verify_batch_data(&fsyncs)?;
         debug_assert_eq!(arrived.len(), fsyncs.len(), "an answer for each message");
@@ -297,6 +281,37 @@ impl Recovery<'_> {
             report.inode_updates += u64::from(self.replay(r)?);
         }
         Ok(FoldInput { epoch, groups: groups.into_iter().map(Arc::new).collect() })
+    }
+
+    /// Counts what was acknowledged and is missing, with `last` the last committed epoch: an error,
+    /// unless losses are accepted.
+    fn count_losses(
+        &self,
+        m: &Maintenance,
+        scan: &mut Scan,
+        last: u64,
+        report: &mut OpenReport,
+    ) -> Result<()> {
+        // An epoch that was committed for sure, and cannot be put together: it or one before it is
+        // lost.
+        if last < scan.acked_epoch {
+            scan.lost.push((BlockAddr(0), scan.acked_epoch));
+        }
+        if m.slot.generation < scan.slot {
+            // The tree of that slot held what no batch has.
+            scan.lost.push((self.engine.superblock().layout.slot_addr(m.slot_index ^ 1), scan.slot));
+        }
+        report.lost = scan.lost.len() as u64;
+        match scan.lost.first().filter(|_| !self.engine.accept_loss) {
+            None => Ok(()),
+            Some(&(addr, place)) => {
+                let why = format!(
+                    "{} batches, epochs or checkpoints that were acknowledged are missing; the first is {place:#x}",
+                    report.lost
+                );
+                Err(StoreError::Corrupt { addr, what: "log", why })
+            }
+        }
     }
 
     /// Takes out of a record the pages whose addresses are those of no block of the log, and

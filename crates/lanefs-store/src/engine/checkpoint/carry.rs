@@ -75,31 +75,7 @@ impl Checkpoints<'_> {
                 drop(c);
                 flights.push(section.leave());
             }
-            // Records are packed; that an inode may change between its record and the message does
-            // not matter: recovery sorts by version, and what a record refers to was touched behind
-            // P.
-            let (mut records, mut count, mut devices) = (Vec::new(), 0, 0);
-            for (n, inode) in waiting.iter().enumerate() {
-                if let Some(r) = self.whole_record(inode)? {
-                    devices |= self.log.touch_record(&r);
-                    batch::put_inode(&mut records, &r);
-                    count += 1;
-                }
-                if count > 0 && (records.len() > CARRY_MESSAGE || n + 1 == waiting.len()) {
-                    let mut bytes = Vec::with_capacity(records.len() + 8);
-                    batch::put_message_head(&mut bytes, &[], count);
-                    bytes.append(&mut records);
-                    let section = self.log.sections.enter(0);
-                    let mlog = n % self.log.mlogs.len();
-                    let p = self.log.place(mlog, self.log.fsync_head(), bytes, devices, true)?;
-                    placed.push(p);
-                    flights.push(section.leave());
-                    (count, devices) = (0, 0);
-                }
-                debug_assert_eq!(count == 0, records.is_empty(), "{count} records are counted");
-            }
-            debug_assert!(count == 0, "{count} records are in no message");
-            Ok(())
+            self.carry_inodes(waiting, &mut placed, &mut flights)
         })();
         debug_assert_eq!(
             self.log.checkpoint_number.load(Ordering::Relaxed),
@@ -125,6 +101,39 @@ impl Checkpoints<'_> {
         placed.iter().for_each(|p| self.log.mlogs[p.mlog].wait_links(p.last_seq()));
         carried.extend(placed.iter().map(|p| (p.mlog, p.last_place())));
         run.map(|()| !placed.is_empty())
+    }
+
+    /// Gives the updates of inodes whose NEW is not folded their places behind P. Records are
+    /// packed; that an inode may change between its record and the message does not matter:
+    /// recovery sorts by version, and what a record refers to was touched behind P.
+    fn carry_inodes<'s>(
+        &'s self,
+        waiting: &[Arc<CachedInode>],
+        placed: &mut Vec<Placed>,
+        flights: &mut Vec<Flight<'s>>,
+    ) -> Result<()> {
+        let (mut records, mut count, mut devices) = (Vec::new(), 0, 0);
+        for (n, inode) in waiting.iter().enumerate() {
+            if let Some(r) = self.whole_record(inode)? {
+                devices |= self.log.touch_record(&r);
+                batch::put_inode(&mut records, &r);
+                count += 1;
+            }
+            if count > 0 && (records.len() > CARRY_MESSAGE || n + 1 == waiting.len()) {
+                let mut bytes = Vec::with_capacity(records.len() + 8);
+                batch::put_message_head(&mut bytes, &[], count);
+                bytes.append(&mut records);
+                let section = self.log.sections.enter(0);
+                let mlog = n % self.log.mlogs.len();
+                let p = self.log.place(mlog, self.log.fsync_head(), bytes, devices, true)?;
+                placed.push(p);
+                flights.push(section.leave());
+                (count, devices) = (0, 0);
+            }
+            debug_assert_eq!(count == 0, records.is_empty(), "{count} records are counted");
+        }
+        debug_assert!(count == 0, "{count} records are in no message");
+        Ok(())
     }
 
     /// Returns all that is known of an inode whose NEW is not folded, as a version of its own (2).

@@ -63,16 +63,7 @@ impl Fold<'_> {
     fn apply_plan(&self, m: &mut Maintenance, mut plan: Plan<'_>, sink: &mut Sink<'_>) -> Result<()> {
         // Relaxed: a floor for the next mount.
         self.totals.last_ts.fetch_max(plan.last_ts, Ordering::Relaxed);
-        let mut bare = Vec::with_capacity(plan.news.len());
-        for b in &plan.news {
-            self.totals.next_chunk.fetch_max(b.ino.chunk() + 1, Ordering::Relaxed);
-            let is_bare = self.is_bare(&plan, b);
-            bare.push(is_bare);
-            if !is_bare {
-                m.changed.extend(self.fold_new(b, sink)?);
-            }
-            sink.flush_if_full()?;
-        }
+        let bare = self.fold_news(m, &plan, sink)?;
         for (n, r) in plan.rights.iter().enumerate() {
             if n % TOGETHER == 0 {
                 self.inodes.expect(plan.rights[n..].iter().take(TOGETHER).map(|r| r.ino), &self.log.io)?;
@@ -87,41 +78,9 @@ impl Fold<'_> {
         }
         // What is done with goes before more comes.
         drop(std::mem::take(&mut plan.changes));
-        for (b, _) in plan.news.iter().zip(bare).filter(|b| b.1) {
-            match links.get(&b.ino).and_then(|n| u32::try_from(*n).ok()).filter(|n| *n > 0) {
-                Some(names) => {
-                    links.remove(&b.ino);
-                    m.deferred.push(DeferredInode::new(b, names));
-                }
-                None => m.changed.extend(self.fold_new(b, sink)?),
-            }
-        }
-        // The list is taken from its end.
-        m.deferred.reverse();
-        debug_assert!(
-            m.deferred.is_sorted_by(|a, b| a.ino > b.ino),
-            "a file is put off twice, or out of order"
-        );
-        debug_assert!(m.deferred.len() <= plan.news.len(), "a file is put off that this fold does not make");
-        let mut links: Vec<_> = links.into_iter().collect();
-        links.sort_unstable();
-        let dead: HashMap<Ino, u32> = plan.dead.iter().copied().collect();
-        for (n, &(ino, delta)) in links.iter().enumerate() {
-            if n % TOGETHER == 0 {
-                self.inodes.expect(links[n..].iter().take(TOGETHER).map(|l| l.0), &self.log.io)?;
-            }
-            self.fold_links(m, ino, delta)?;
-            if let Some(generation) = dead.get(&ino) {
-                self.fold_death(m, ino, *generation, sink)?;
-                m.changed.pop_if(|c| c.ino == ino && c.lock().gone);
-            }
-            self.inodes.evict_or_flush(n, sink)?;
-        }
+        self.put_off(m, &plan, bare, &mut links, sink)?;
+        self.fold_all_links(m, &plan, links, sink)?;
         let deferred = &m.deferred;
-        debug_assert!(
-            deferred.iter().all(|b| links.binary_search_by_key(&b.ino, |l| l.0).is_err()),
-            "the names of a file that is put off are counted twice"
-        );
         let is_put_off = |ino: Ino| deferred.binary_search_by(|b| ino.cmp(&b.ino)).is_ok();
         for b in plan.news.iter().filter(|b| !is_put_off(b.ino)) {
             if let Some(inode) = self.folded_inode(b.ino)?
@@ -142,6 +101,82 @@ impl Fold<'_> {
             }
             self.totals.next_chunk.fetch_max(ino.chunk() + 1, Ordering::Relaxed);
             self.fold_death(m, ino, generation, sink)?;
+            self.inodes.evict_or_flush(n, sink)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the new inodes of which more is known than that they were made. Returns which are
+    /// left, for [`Fold::put_off`].
+    fn fold_news(&self, m: &mut Maintenance, plan: &Plan<'_>, sink: &mut Sink<'_>) -> Result<Vec<bool>> {
+        let mut bare = Vec::with_capacity(plan.news.len());
+        for b in &plan.news {
+            // Relaxed: a floor for the next mount.
+            self.totals.next_chunk.fetch_max(b.ino.chunk() + 1, Ordering::Relaxed);
+            let is_bare = self.is_bare(plan, b);
+            bare.push(is_bare);
+            if !is_bare {
+                m.changed.extend(self.fold_new(b, sink)?);
+            }
+            sink.flush_if_full()?;
+        }
+        Ok(bare)
+    }
+
+    /// Puts off those of the files of which nothing else is known (`bare`) that have names, with
+    /// these, and makes the others.
+    fn put_off(
+        &self,
+        m: &mut Maintenance,
+        plan: &Plan<'_>,
+        bare: Vec<bool>,
+        links: &mut HashMap<Ino, i64>,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
+        debug_assert_eq!(bare.len(), plan.news.len(), "it is known of each new inode whether it is bare");
+        for (b, _) in plan.news.iter().zip(bare).filter(|b| b.1) {
+            match links.get(&b.ino).and_then(|n| u32::try_from(*n).ok()).filter(|n| *n > 0) {
+                Some(names) => {
+                    links.remove(&b.ino);
+                    m.deferred.push(DeferredInode::new(b, names));
+                }
+                None => m.changed.extend(self.fold_new(b, sink)?),
+            }
+        }
+        // The list is taken from its end.
+        m.deferred.reverse();
+        debug_assert!(
+            m.deferred.is_sorted_by(|a, b| a.ino > b.ino),
+            "a file is put off twice, or out of order"
+        );
+        debug_assert!(m.deferred.len() <= plan.news.len(), "a file is put off that this fold does not make");
+        debug_assert!(
+            m.deferred.iter().all(|b| !links.contains_key(&b.ino)),
+            "the names of a file that is put off are counted twice"
+        );
+        Ok(())
+    }
+
+    /// Folds all link counts, and what dies of them (2).
+    fn fold_all_links(
+        &self,
+        m: &mut Maintenance,
+        plan: &Plan<'_>,
+        links: HashMap<Ino, i64>,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
+        let mut links: Vec<_> = links.into_iter().collect();
+        links.sort_unstable();
+        let dead: HashMap<Ino, u32> = plan.dead.iter().copied().collect();
+        for (n, &(ino, delta)) in links.iter().enumerate() {
+            if n % TOGETHER == 0 {
+                self.inodes.expect(links[n..].iter().take(TOGETHER).map(|l| l.0), &self.log.io)?;
+            }
+            self.fold_links(m, ino, delta)?;
+            if let Some(generation) = dead.get(&ino) {
+                self.fold_death(m, ino, *generation, sink)?;
+                m.changed.pop_if(|c| c.ino == ino && c.lock().gone);
+            }
             self.inodes.evict_or_flush(n, sink)?;
         }
         Ok(())
