@@ -133,6 +133,9 @@ pub fn open_to_mount(device: &Path, options: &MountOptions) -> Result<Volume, Fa
 /// Opens by `open`, and waits while the images are about to be closed.
 fn open_by(images: &[PathBuf], open: impl Fn() -> lanefs::Result<Volume>) -> Result<Volume, Failure> {
     for image in images {
+        if mounted::is_dead(image) {
+            return Err(mounted::dead(image));
+        }
         if !image.exists() {
             return Err(Failure::new(format_args!(
                 "{}: no such image; make one with `lanefs mkfs --size 4G {}`",

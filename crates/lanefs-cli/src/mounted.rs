@@ -4,10 +4,13 @@
 use crate::failure::{About as _, Failure};
 use crate::{mountinfo, names};
 use lanefs::Grown;
+use lanefs_format::superblock::UnverifiedSuperblock;
+use lanefs_format::{BLOCK_SHIFT, BLOCK_SIZE, Block};
 use lanefs_fuse::about::{ABOUT_SIZE, About, IOC_ABOUT, decode};
 use lanefs_fuse::change::CHANGE_SIZE;
 use std::ffi::CStr;
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -53,7 +56,7 @@ pub fn when_closed<T, E>(
 fn is_closing(pid: i32, images: &[PathBuf], waited: Duration) -> bool {
     let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     comm.trim_ascii_end() == CLOSING.to_bytes()
-        || waited < UNTIL_NAMED && serves_mounts(pid) && dir_of(images).is_none()
+        || waited < UNTIL_NAMED && serves_mounts(pid) && mount_of(images).is_none()
 }
 
 /// Returns whether a process is one that `lanefs mount` or mount(8)'s helper has started.
@@ -67,21 +70,61 @@ fn serves_mounts(pid: i32) -> bool {
     }
 }
 
-/// Returns the directory where the volume of these images is mounted.
+/// Returns where the volume of these images is mounted. The names in the mount table are not
+/// enough: an image can be renamed while it is mounted and another made in its place, and one mount
+/// can lie over another. So the mount is asked which volume it serves, and nobody changes one volume
+/// by the name of another.
 pub fn dir_of(images: &[PathBuf]) -> Option<PathBuf> {
+    let mount = mount_of(images)?;
+    if mount.covered {
+        return None;
+    }
+    match ask(&mount.dir) {
+        Ok(about) => match uuid_of(images.first()?) {
+            // Who may not read the image is no owner of it, and hears what the mount allows.
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Some(mount.dir),
+            uuid => (uuid.ok() == Some(Some(about.uuid))).then_some(mount.dir),
+        },
+        Err(_) if is_dead(&mount.dir) => None,
+        // Who may not ask hears that of the call that was meant.
+        Err(_) => Some(mount.dir),
+    }
+}
+
+/// Returns whether the process that served a mount is gone and the mount still there.
+pub fn is_dead(dir: &Path) -> bool {
+    std::fs::metadata(dir).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
+}
+
+/// Says what to do about such a mount.
+pub fn dead(dir: &Path) -> Failure {
+    let dir = dir.display();
+    Failure::new(format_args!(
+        "{dir}: the process that served the mount here is gone; run `lanefs umount {dir}` first"
+    ))
+}
+
+/// Returns the volume's identity, if the image's first block has one.
+fn uuid_of(image: &Path) -> std::io::Result<Option<[u8; 16]>> {
+    let mut block = Box::new(Block([0; BLOCK_SIZE]));
+    File::open(image)?.read_exact(&mut block.0)?;
+    Ok(UnverifiedSuperblock(block).verify(0, u64::MAX >> BLOCK_SHIFT).ok().map(|sb| sb.volume.0))
+}
+
+/// Returns the last mount whose table entry has the names of these images.
+fn mount_of(images: &[PathBuf]) -> Option<mountinfo::Mount> {
     let whole = |images: &[PathBuf]| -> Vec<PathBuf> {
         images.iter().map(|i| i.canonicalize().unwrap_or_else(|_| i.clone())).collect()
     };
     let wanted = whole(images);
     let mounts = mountinfo::lanefs_mounts().ok()?;
-    let mount = mounts.into_iter().rev().find(|m| {
+    mounts.into_iter().rev().find(|m| {
         let mut of = names::images(&m.source);
         // What is mounted by way of a loop device goes by either name.
         of.extend(of.clone().iter().map(|i| names::behind(i)));
         let of = whole(&of);
         wanted.iter().any(|w| of.contains(w))
-    });
-    mount.map(|m| m.dir)
+    })
 }
 
 /// Asks the volume mounted at, or above, a directory for its description.
@@ -142,6 +185,7 @@ pub fn either<T>(
 ) -> Result<T, Failure> {
     let dir = match images {
         [dir] if dir.is_dir() => Some(dir.clone()),
+        [dir] if is_dead(dir) => return Err(dead(dir)),
         images => dir_of(images),
     };
     match dir {

@@ -53,6 +53,7 @@ pub fn run(args: &Args) -> Outcome {
 fn space(place: &Place) -> Result<StatFs, Failure> {
     let dir = match &place.images[..] {
         [dir] if dir.is_dir() => Some(dir.clone()),
+        [dir] if mounted::is_dead(dir) => return Err(mounted::dead(dir)),
         images => mounted::dir_of(images),
     };
     let Some(dir) = dir else {

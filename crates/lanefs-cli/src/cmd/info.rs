@@ -80,6 +80,9 @@ enum State {
 impl Shown {
     /// Describes the volume of images, or of a directory of a mount.
     fn of(images: &[PathBuf]) -> Result<Shown, Failure> {
+        if let Some(dir) = images.iter().find(|i| mounted::is_dead(i)) {
+            return Err(mounted::dead(dir));
+        }
         match images {
             [dir] if dir.is_dir() => Shown::of_mounted(dir),
             images => Shown::of_images(images),

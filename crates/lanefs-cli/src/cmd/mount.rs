@@ -248,11 +248,7 @@ fn check_dir(dir: &Path) -> Result<(), Failure> {
             dir.display(),
             dir.display()
         ))),
-        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Err(Failure::new(format_args!(
-            "{}: the process that served the mount here is gone; run `lanefs umount {}` first",
-            dir.display(),
-            dir.display()
-        ))),
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Err(mounted::dead(dir)),
         Err(e) => Err(e).about(format_args!("{}: cannot be mounted at", dir.display())),
     }
 }

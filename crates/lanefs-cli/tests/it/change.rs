@@ -130,6 +130,58 @@ fn what_was_grown_survives_a_kill() {
     }
 }
 
+/// By the name of one volume nobody changes another.
+#[test]
+fn an_image_with_another_ones_old_name_is_not_the_mounted_one() {
+    let m = Mount::new(&[]);
+    let work = m.work.path();
+    std::fs::rename(m.image(), work.join("old.lane")).unwrap();
+    lanefs_in(work, &["mkfs", "--size", "64M", "--label", "new", "v.lane"]).ok();
+    lanefs_in(work, &["grow", "v.lane", "--size", "96M"]).ok();
+    lanefs_in(work, &["label", "v.lane", "mine"]).ok();
+    assert_eq!((size(work, "v.lane"), size(work, "mnt")), (96 * MIB, 256 * MIB));
+    assert_eq!(lanefs_in(work, &["label", "v.lane"]).ok().out, "mine\n");
+    assert_eq!(lanefs_in(work, &["label", "mnt"]).ok().out, "\n");
+    assert!(usable(work, "v.lane") < 96 * MIB, "df tells of the mounted one");
+}
+
+#[test]
+fn a_volume_whose_mount_another_one_covers_is_not_that_one() {
+    let mut below = Mount::new(&[]);
+    let work = below.work.path().to_path_buf();
+    lanefs_in(&work, &["mkfs", "--size", "64M", "--label", "above", "w.lane"]).ok();
+    lanefs_in(&work, &["mount", "w.lane", "mnt"]).ok();
+    let runs = [&["grow", "v.lane", "--size", "512M"][..], &["label", "v.lane", "wrong"]]
+        .map(|args| lanefs_in(&work, args));
+    let above = (size(&work, "w.lane"), lanefs_in(&work, &["label", "w.lane"]));
+    lanefs_in(&work, &["umount", "mnt"]).ok();
+    for run in runs {
+        run.fails(1, &["v.lane", "in use by process"]);
+    }
+    assert_eq!((above.0, above.1.ok().out.as_str()), (64 * MIB, "above\n"));
+    assert_eq!(size(&work, "v.lane"), 256 * MIB);
+    below.umount();
+}
+
+/// Whatever is asked of a mount whose server is gone, the answer says what to do.
+#[test]
+fn a_mount_whose_server_is_gone_is_named_as_that() {
+    let mut m = Mount::new(&[]);
+    let pid = rustix::process::Pid::from_raw(m.server()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    while std::fs::metadata(&m.dir).is_ok() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    for command in ["df", "info", "label", "grow", "scrub", "ls"] {
+        let run = lanefs_in(m.work.path(), &[command, "mnt"]);
+        assert!(run.code != 0 && run.err.contains("lanefs umount mnt"), "{command}: {run:?}");
+    }
+    // The image is there, and free.
+    lanefs_in(m.work.path(), &["df", "v.lane"]).ok();
+    m.umount();
+    m.fsck();
+}
+
 #[test]
 fn an_image_is_given_another_label() {
     let (dir, _) = volume("64M");
