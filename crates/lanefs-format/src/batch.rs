@@ -25,6 +25,7 @@
 
 use crate::checksum::pieces_crc;
 use crate::header::{self, BlockKind, HEADER_LEN, Stamp};
+use crate::map_node::PENDING;
 use crate::prealloc::{PREALLOC_LEN, Prealloc};
 use crate::superblock::MAX_MLOGS;
 use crate::types::{
@@ -129,16 +130,21 @@ pub struct ChainLink {
 /// How many blocks a batch of `len` message bytes takes.
 #[inline]
 pub const fn blocks_for(len: usize) -> usize {
-    (BATCH_HEADER + len).div_ceil(BLOCK_SIZE)
+    let blocks = (BATCH_HEADER + len).div_ceil(BLOCK_SIZE);
+    debug_assert!(len <= room_in(blocks), "a message that its blocks do not hold");
+    blocks
 }
 
 /// The most message bytes in a batch of `blocks` blocks.
 #[inline]
 pub const fn room_in(blocks: usize) -> usize {
+    debug_assert!(blocks > 0, "a batch has a first block");
     blocks * BLOCK_SIZE - BATCH_HEADER
 }
 
 fn finish(blocks: &mut [Block], kind: BlockKind, mut f: Fixed, addr: BlockAddr, ctx: Context, stamp: Stamp) {
+    debug_assert!(ctx.seq > 0, "a segment of a chain has a sequence");
+    debug_assert!(addr.block() + blocks.len() as u64 <= 1 << 56, "a batch beyond the end of every device");
     f.mount = ctx.mount.into();
     f.seq = ctx.seq.into();
     f.crc = U32::ZERO;
@@ -159,6 +165,13 @@ pub fn encode_batch(
     stamp: Stamp,
 ) {
     debug_assert_eq!(blocks.len(), blocks_for(bytes.len()));
+    let (first, rest) = blocks.as_bytes().split_at(BATCH_HEADER + bytes.len());
+    debug_assert_eq!(first[..BATCH_HEADER], [0; BATCH_HEADER], "a batch is encoded into a used block");
+    debug_assert_eq!(rest, &[0; BLOCK_SIZE][..rest.len()], "a batch ends in something else than zeros");
+    debug_assert!(!bytes.is_empty(), "a message has a head");
+    debug_assert!(head.part < head.parts, "piece {} of {}", head.part, head.parts);
+    debug_assert!(head.share < head.shares, "share {} of {}", head.share, head.shares);
+    debug_assert!(head.acked <= head.prior, "durable up to {:#x}, behind {:#x}", head.acked, head.prior);
     blocks.as_mut_bytes()[BATCH_HEADER..BATCH_HEADER + bytes.len()].copy_from_slice(bytes);
     let f = Fixed {
         crc: U32::ZERO,
@@ -181,6 +194,8 @@ pub fn encode_batch(
 
 /// The chain block at `addr`, the first block of its segment.
 pub fn encode_chain(link: ChainLink, addr: BlockAddr, ctx: Context, stamp: Stamp) -> Box<Block> {
+    debug_assert!(link.successor_seq > ctx.seq, "sequences grow along a chain");
+    debug_assert!(!link.successor.is_none() && link.successor != addr, "a chain goes on elsewhere");
     let mut b = Block::zeroed();
     let f = Fixed {
         crc: U32::ZERO,
@@ -248,6 +263,7 @@ pub fn decode_batch(
         acked: f.acked.get(),
         slot: f.slot.get(),
     };
+    debug_assert!(BATCH_HEADER + len <= all.len(), "the message lies in the blocks that were summed");
     let counted = head.id.max(head.epoch).max(head.previous) < COUNTER_END;
     (counted && head.part < head.parts).then_some((head, BATCH_HEADER..BATCH_HEADER + len, n))
 }
@@ -334,9 +350,13 @@ const TAIL_NONE: u32 = 2;
 const TAIL_SET: u32 = 4;
 const HAS_PREALLOC: u32 = 8;
 const RECORD_FIXED: usize = 8 + 8 + 4 + 4 + 4 * 4 + 6 * 8 + 4 * 4 + 8;
+const _: () =
+    assert!(HAS_XATTRS | TAIL_NONE | TAIL_SET | HAS_PREALLOC == 15, "each flag is a bit of its own");
 
 /// Appends the start of a message that carries `groups` and `inodes` inode records.
 pub fn put_message_head(out: &mut Vec<u8>, groups: &[u8], inodes: usize) {
+    debug_assert!(out.is_empty(), "the head of a message is its start");
+    debug_assert!(u32::try_from(groups.len().max(inodes)).is_ok(), "a length does not fit its field");
     out.extend_from_slice(&(groups.len() as u32).to_le_bytes());
     out.extend_from_slice(&(inodes as u32).to_le_bytes());
     out.extend_from_slice(groups);
@@ -345,6 +365,7 @@ pub fn put_message_head(out: &mut Vec<u8>, groups: &[u8], inodes: usize) {
 /// Starts a share of an epoch commit: the place of the last batch of each mlog up to which all were
 /// durable.
 pub fn put_share_head(out: &mut Vec<u8>, acked: &[u64]) {
+    debug_assert!(out.is_empty(), "the head of a share is its start");
     out.extend_from_slice(&(acked.len() as u32).to_le_bytes());
     acked.iter().for_each(|a| out.extend_from_slice(&a.to_le_bytes()));
 }
@@ -363,6 +384,8 @@ pub fn decode_share(bytes: &[u8]) -> Option<(Vec<u64>, &[u8])> {
 
 /// Appends one inode record.
 pub fn put_inode(out: &mut Vec<u8>, r: &InodeRecord) {
+    r.check_invariants();
+    let start = out.len();
     let (tail_flag, tail_page, tail): (u32, u64, &[u8]) = match &r.tail {
         TailUpdate::Same => (0, 0, &[]),
         TailUpdate::None => (TAIL_NONE, 0, &[]),
@@ -403,6 +426,7 @@ pub fn put_inode(out: &mut Vec<u8>, r: &InodeRecord) {
     }
     out.extend_from_slice(xattrs);
     out.extend_from_slice(tail);
+    debug_assert_eq!(out.len() - start, r.encoded_len());
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -506,6 +530,28 @@ fn inode_record(r: &mut Reader<'_>) -> Option<InodeRecord> {
 }
 
 impl InodeRecord {
+    /// Checks, in debug builds, what a decoder would refuse and no caller of the store decides:
+    /// ranges and runs that are none, and parts that are too long.
+    fn check_invariants(&self) {
+        debug_assert!(self.unmaps.iter().all(|u| u.start < u.end), "an empty range: {:?}", self.unmaps);
+        debug_assert!(self.runs.iter().all(|run| !run.crcs.is_empty()), "a run of no pages");
+        debug_assert!(self.runs.iter().all(|run| !run.addr.is_none()), "a run of holes");
+        let xattrs = self.xattrs.as_ref().map_or(0, Vec::len);
+        debug_assert!(xattrs <= XATTR_BLOB_MAX, "{xattrs} bytes of extended attributes");
+        if let TailUpdate::Set { bytes, .. } = &self.tail {
+            debug_assert!(bytes.len() <= INLINE_MAX, "a tail of {} bytes", bytes.len());
+        }
+    }
+
+    /// Returns the number of bytes that the record takes in a message.
+    fn encoded_len(&self) -> usize {
+        let prealloc = if self.prealloc.is_some() { PREALLOC_LEN } else { 0 };
+        let runs: usize = self.runs.iter().map(|run| 20 + 4 * run.crcs.len()).sum();
+        let tail = if let TailUpdate::Set { bytes, .. } = &self.tail { bytes.len() } else { 0 };
+        let xattrs = self.xattrs.as_ref().map_or(0, Vec::len);
+        RECORD_FIXED + prealloc + 16 * self.unmaps.len() + runs + xattrs + tail
+    }
+
     /// Every page written with the reference of its block.
     pub fn pages(&self) -> impl Iterator<Item = (u64, BlockRef)> + '_ {
         self.runs.iter().flat_map(|run| {
@@ -519,6 +565,7 @@ impl InodeRecord {
     /// Adds one page, extending the last run where it can.
     #[inline]
     pub fn push_page(&mut self, page: u64, r: BlockRef) {
+        debug_assert!(!r.is_none() && r.addr != PENDING, "page {page} of inode {} has no block", self.ino);
         if let Some(last) = self.runs.last_mut() {
             let n = last.crcs.len() as u64;
             if last.page + n == page && last.addr.plus(n) == r.addr {

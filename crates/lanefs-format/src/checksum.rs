@@ -47,6 +47,7 @@ pub fn pieces_crc(addr: BlockAddr, extra: u64, pieces: &[&[u8]]) -> u32 {
 /// The reference a parent holds of `block` once it lies at `addr`.
 #[inline]
 pub fn reference(addr: BlockAddr, block: &Block) -> BlockRef {
+    debug_assert!(!addr.is_none(), "a block is referred to that has no address");
     BlockRef { addr, crc: block_crc(addr, &block.0) }
 }
 

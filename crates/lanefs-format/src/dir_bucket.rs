@@ -13,6 +13,7 @@
 
 use crate::error::{FormatError, Result};
 use crate::header::{BlockKind, HEADER_LEN, expect_header, put_header};
+use crate::map_node::KEY_END;
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BucketEntry, FileKind, INLINE_MAX, Ino, NAME_MAX};
 
 /// Bytes before the first entry of a body.
@@ -32,6 +33,13 @@ pub const COLLISION_BITS: u32 = 3;
 /// The most cookie bits a bucket can be split by: pages end at 2^56.
 pub const DEPTH_MAX: u8 = 55;
 
+const _: () = assert!(BUCKET_ROOM <= u16::MAX as usize && INLINE_ROOM < BUCKET_ROOM);
+const _: () = assert!(KEY_END == 1 << (DEPTH_MAX as u32 + 1), "every bucket has a page of the map");
+const _: () = assert!(
+    BUCKET_ROOM >= (ENTRY_HEADER + NAME_MAX) << COLLISION_BITS,
+    "all names with one hash fit a bucket, so that splitting ends"
+);
+
 /// Which bucket: the first `depth` bits of its cookies are `prefix`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BucketId {
@@ -48,6 +56,7 @@ impl BucketId {
     /// The bucket at `depth` that would hold `cookie`.
     #[inline]
     pub const fn of(cookie: u64, depth: u8) -> BucketId {
+        debug_assert!(depth <= DEPTH_MAX, "a bucket deeper than any");
         BucketId { depth, prefix: cookie >> (COOKIE_BITS - depth as u32) }
     }
     /// Its page in the directory's map.
@@ -62,7 +71,9 @@ impl BucketId {
         if depth > DEPTH_MAX as u32 {
             return None;
         }
-        Some(BucketId { depth: depth as u8, prefix: page - (1 << depth) })
+        let id = BucketId { depth: depth as u8, prefix: page - (1 << depth) };
+        debug_assert!(id.page() == page && id.prefix >> depth == 0, "a page is one bucket's");
+        Some(id)
     }
     /// The lowest cookie it covers.
     #[inline]
@@ -77,6 +88,7 @@ impl BucketId {
     /// The bucket it would be merged with.
     #[inline]
     pub const fn sibling(self) -> BucketId {
+        debug_assert!(self.depth > 0, "the bucket for all cookies has no sibling");
         BucketId { depth: self.depth, prefix: self.prefix ^ 1 }
     }
     /// What it and its sibling would merge to; the root's is itself.
@@ -87,6 +99,7 @@ impl BucketId {
     /// What it splits into.
     #[inline]
     pub const fn children(self) -> [BucketId; 2] {
+        debug_assert!(self.depth < DEPTH_MAX, "a bucket that cannot be split");
         let depth = self.depth + 1;
         [BucketId { depth, prefix: self.prefix << 1 }, BucketId { depth, prefix: self.prefix << 1 | 1 }]
     }
@@ -109,6 +122,8 @@ impl EntryRef<'_> {
     /// Appends the entry to a body's entries.
     #[inline]
     pub fn put(&self, out: &mut Vec<u8>) {
+        debug_assert!((1..=NAME_MAX).contains(&self.name.len()), "a name of {} bytes", self.name.len());
+        debug_assert!(!self.ino.is_none(), "an entry names an inode");
         out.extend_from_slice(&self.cookie.to_le_bytes());
         out.extend_from_slice(&self.ino.0.to_le_bytes());
         out.extend_from_slice(&[self.kind as u8, self.name.len() as u8]);
@@ -185,6 +200,10 @@ pub fn check_body(body: &[u8], addr: BlockAddr, id: BucketId) -> Result<&[u8]> {
 
 /// A body around the bytes of entries.
 pub fn body(entry_bytes: &[u8]) -> Vec<u8> {
+    let lengths = || entries(entry_bytes).map(|e| ENTRY_HEADER + e.name.len());
+    debug_assert_eq!(lengths().sum::<usize>(), entry_bytes.len(), "bytes that are not entries");
+    debug_assert!(entries(entry_bytes).is_sorted_by_key(|e| e.cookie), "entries out of order");
+    debug_assert!(entry_bytes.len() <= BUCKET_ROOM, "{} bytes of entries", entry_bytes.len());
     let mut out = Vec::with_capacity(BODY_HEADER + entry_bytes.len());
     out.extend_from_slice(&(entries(entry_bytes).count() as u16).to_le_bytes());
     out.extend_from_slice(&(entry_bytes.len() as u16).to_le_bytes());
@@ -198,6 +217,7 @@ pub fn encode(dir: Ino, id: BucketId, entry_bytes: &[u8]) -> Option<Box<Block>> 
     if entry_bytes.len() > BUCKET_ROOM {
         return None;
     }
+    debug_assert!(id.depth <= DEPTH_MAX, "{id:?} has no page");
     let mut b = Block::zeroed();
     put_header(&mut b, BlockKind::Bucket, 0, dir, id.page());
     let body = body(entry_bytes);

@@ -65,6 +65,13 @@ impl BlockKind {
         })
     }
 
+    /// Returns whether its blocks belong to an inode each: those of the others belong to the
+    /// volume.
+    #[inline]
+    pub const fn is_of_inode(self) -> bool {
+        matches!(self, BlockKind::Inode | BlockKind::Map | BlockKind::Bucket | BlockKind::Xattr)
+    }
+
     /// Its name in messages.
     #[inline]
     pub const fn name(self) -> &'static str {
@@ -132,6 +139,8 @@ pub struct Stamp {
 
 /// Writes a header without birth marks and checksum to the start of `block`.
 pub fn put_header(block: &mut Block, kind: BlockKind, level: u8, ino: Ino, index: u64) {
+    debug_assert_eq!(kind.is_of_inode(), !ino.is_none(), "a {} of inode {ino}", kind.name());
+    debug_assert_eq!(block.0[..HEADER_LEN], [0; HEADER_LEN], "something lies where the header goes");
     let h = BlockHeader {
         magic: U32::new(NODE_MAGIC),
         kind: kind as u8,
@@ -152,6 +161,9 @@ pub fn put_header(block: &mut Block, kind: BlockKind, level: u8, ino: Ino, index
 /// Completes a block's header for its place at `addr`: birth marks, then its own checksum.
 pub fn seal(block: &mut Block, addr: BlockAddr, stamp: Stamp) {
     let mut h = read_header(block);
+    debug_assert_eq!(h.magic.get(), NODE_MAGIC, "a block is sealed that has no header");
+    debug_assert!(BlockKind::from_u8(h.kind).is_some(), "a header of kind {}", h.kind);
+    debug_assert!(!addr.is_none(), "a node block is sealed for no address");
     h.epoch = U64::new(stamp.epoch);
     h.sequence = U64::new(stamp.sequence);
     h.volume = U64::new(stamp.volume);

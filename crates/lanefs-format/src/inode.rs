@@ -74,6 +74,8 @@ struct Fixed {
 
 const _: () = assert!(size_of::<Fixed>() == 192);
 const _: () = assert!(XATTR_BLOB_MAX.div_ceil(XATTR_PER_BLOCK) * REF <= XATTR_INLINE);
+const _: () = assert!(XATTR_BLOB_MAX.div_ceil(XATTR_PER_BLOCK) <= u16::MAX as usize);
+const _: () = assert!(REF < MAP_ENTRY && FORM_INLINE != FORM_TREE);
 const _: () = assert!(INODE_ROOM + 256 == BLOCK_SIZE && INLINE_MAX < INODE_ROOM);
 
 /// What a directory's inode says about its folded entries.
@@ -138,8 +140,38 @@ pub struct InodeBlock {
     pub unwritten: u64,
 }
 
+impl InodeBlock {
+    /// Checks, in debug builds, that every part has the form that a decoder asks for. What an inode
+    /// counts of itself is not looked at: an older image may have it wrong.
+    fn check_invariants(&self) {
+        match &self.xattrs {
+            XattrPlace::Inline(b) => {
+                debug_assert!(b.len() <= XATTR_INLINE, "{} bytes beside a tail", b.len())
+            }
+            XattrPlace::Blocks { len, refs } => {
+                debug_assert!(*len as usize <= XATTR_BLOB_MAX, "{len} bytes of extended attributes");
+                debug_assert_eq!(refs.len(), (*len as usize).div_ceil(XATTR_PER_BLOCK), "{len} bytes");
+                debug_assert!(!refs.is_empty(), "no attributes take no blocks");
+            }
+        }
+        match &self.map {
+            MapImage::Inline(v) => debug_assert!(v.is_sorted_by(|a, b| a.0 < b.0), "a map out of order"),
+            MapImage::Tree { root, height, .. } => {
+                debug_assert!((1..=MAX_HEIGHT).contains(height), "a map of height {height}");
+                debug_assert!(!root.is_none() && root.addr != PENDING, "a map whose root was not written");
+            }
+        }
+        if let Some((page, bytes)) = &self.tail {
+            debug_assert!(!bytes.is_empty(), "page {page} is no tail: nothing is in it");
+            debug_assert!(bytes.len() <= INLINE_MAX, "a tail of {} bytes", bytes.len());
+        }
+    }
+}
+
 #[inline]
 fn put_ref(out: &mut Vec<u8>, r: BlockRef) {
+    debug_assert!(!r.is_none(), "a hole is not written down");
+    debug_assert!(r.addr != PENDING, "a child without an address reached the disk");
     out.extend_from_slice(&r.addr.0.to_le_bytes());
     out.extend_from_slice(&r.crc.to_le_bytes());
 }
@@ -159,11 +191,14 @@ pub fn map_room(xattrs: &XattrPlace, tail: usize) -> usize {
         XattrPlace::Inline(b) => b.len(),
         XattrPlace::Blocks { refs, .. } => refs.len() * REF,
     };
+    debug_assert!(x <= XATTR_INLINE, "{x} bytes of attributes in an inode block");
+    debug_assert!(tail <= INLINE_MAX, "a tail of {tail} bytes");
     INODE_ROOM.saturating_sub(x + tail)
 }
 
 /// Packs an inode into a block whose header is still to be sealed. `None` if it does not fit.
 pub fn encode(ino: Ino, i: &InodeBlock) -> Option<Box<Block>> {
+    i.check_invariants();
     let mut var = Vec::with_capacity(INODE_ROOM);
     let mut f = Fixed::new_zeroed();
     f.mode = U32::new(i.attrs.mode);
@@ -353,6 +388,8 @@ pub fn decode(block: &Block, addr: BlockAddr, ino: Ino) -> Result<InodeBlock> {
 
 /// Packs block `index` of an inode's extended attributes.
 pub fn encode_xattr_block(ino: Ino, index: u64, bytes: &[u8]) -> Box<Block> {
+    debug_assert!((1..=XATTR_PER_BLOCK).contains(&bytes.len()), "{} bytes for one block", bytes.len());
+    debug_assert!(index < XATTR_BLOB_MAX.div_ceil(XATTR_PER_BLOCK) as u64, "block {index} of attributes");
     let mut b = Block::zeroed();
     put_header(&mut b, BlockKind::Xattr, 0, ino, index);
     let n = bytes.len().min(XATTR_PER_BLOCK);

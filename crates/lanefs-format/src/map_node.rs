@@ -11,7 +11,7 @@
 
 use crate::error::{FormatError, Result};
 use crate::header::{BlockKind, HEADER_LEN, expect_header, put_header};
-use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
+use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino, PAGES_END};
 use smallvec::SmallVec;
 
 /// Slots of a node.
@@ -28,6 +28,8 @@ const SLOT: usize = 12;
 pub const PENDING: BlockAddr = BlockAddr(u64::MAX);
 
 const _: () = assert!(HEADER_LEN + FANOUT * SLOT <= BLOCK_SIZE);
+const _: () = assert!(FANOUT == 1 << FANOUT_BITS);
+const _: () = assert!(PAGES_END <= KEY_END, "a map can hold every page of a file");
 
 /// The slots of a node, unpacked: a list by slot while few are in use (a file of islands in a sea
 /// of holes has one or two in each leaf), else all 256.
@@ -54,6 +56,11 @@ struct All {
 impl All {
     #[inline]
     fn set(&mut self, slot: usize, r: BlockRef) {
+        debug_assert_eq!(
+            self.bits[slot / 64] >> (slot % 64) & 1 == 1,
+            self.addr[slot] != 0,
+            "slot {slot} is in use by one account, and a hole by the other"
+        );
         self.used -= u16::from(self.addr[slot] != 0);
         self.used += u16::from(!r.is_none());
         self.addr[slot] = r.addr.0;
@@ -78,6 +85,7 @@ impl Slots {
     /// The reference in `slot`, none for a hole.
     #[inline]
     pub fn get(&self, slot: usize) -> BlockRef {
+        debug_assert!(slot < FANOUT, "slot {slot} of a node");
         match &self.0 {
             Form::Few(list) => list.iter().find(|e| usize::from(e.0) == slot).map_or(BlockRef::NONE, |e| e.1),
             Form::Many(all) => BlockRef { addr: BlockAddr(all.addr[slot]), crc: all.crc[slot] },
@@ -113,7 +121,25 @@ impl Slots {
                 }
             }
         }
+        debug_assert_eq!(self.get(slot).addr, r.addr, "slot {slot} holds what it was given");
+        self.check_invariants();
         old
+    }
+
+    /// Checks, in debug builds, that a list is short, in order and without holes, and that the
+    /// figures of all slots agree.
+    fn check_invariants(&self) {
+        match &self.0 {
+            Form::Few(list) => {
+                debug_assert!(list.len() <= Slots::FEW, "a list of {}", list.len());
+                debug_assert!(list.is_sorted_by(|a, b| a.0 < b.0), "a list out of order");
+                debug_assert!(list.iter().all(|e| !e.1.is_none()), "a hole is in the list");
+            }
+            Form::Many(all) => {
+                let bits: u32 = all.bits.iter().map(|w| w.count_ones()).sum();
+                debug_assert_eq!(u32::from(all.used), bits, "slots in use, by their count and their bits");
+            }
+        }
     }
 
     /// Slots in use.
@@ -128,6 +154,7 @@ impl Slots {
     /// The first slot from `from` on that is in use.
     #[inline]
     pub fn next_used(&self, from: usize) -> Option<usize> {
+        debug_assert!(from <= FANOUT, "slot {from} of a node");
         match &self.0 {
             Form::Few(list) => list.iter().map(|e| usize::from(e.0)).find(|s| *s >= from),
             Form::Many(all) => {
@@ -137,7 +164,9 @@ impl Slots {
                     word += 1;
                     bits = *all.bits.get(word)?;
                 }
-                Some(word * 64 + bits.trailing_zeros() as usize)
+                let slot = word * 64 + bits.trailing_zeros() as usize;
+                debug_assert!(slot >= from && all.addr[slot] != 0, "slot {slot} behind {from} is a hole");
+                Some(slot)
             }
         }
     }
@@ -151,11 +180,15 @@ impl Slots {
 
 /// Packs a node into a block whose header is still to be sealed.
 pub fn encode(kind: BlockKind, level: u8, ino: Ino, index: u64, slots: &Slots) -> Box<Block> {
+    debug_assert!(matches!(kind, BlockKind::Map | BlockKind::Table | BlockKind::Usage), "{kind:?}");
+    debug_assert!(level <= MAX_HEIGHT, "level {level} of a tree");
+    debug_assert!(index < KEY_END >> FANOUT_BITS, "node {index:#x} holds keys that there are not");
     let mut b = Block::zeroed();
     put_header(&mut b, kind, level, ino, index);
     let mut from = 0;
     while let Some(s) = slots.next_used(from) {
         let r = slots.get(s);
+        debug_assert!(!r.is_none(), "slot {s} is in use and holds nothing");
         debug_assert!(r.addr != PENDING, "a child without an address reached the disk");
         let out = &mut b.0[HEADER_LEN + s * SLOT..][..SLOT];
         out[..8].copy_from_slice(&r.addr.0.to_le_bytes());

@@ -4,13 +4,17 @@
 //! In one go over the whole name: a path walk hashes every component, and the streaming hashers
 //! spend most of a short name's time on what is left over between two writes.
 
-use super::dir_bucket::COLLISION_BITS;
+use super::dir_bucket::{COLLISION_BITS, COOKIE_BITS, COOKIE_MAX};
+
+const _: () = assert!(60 + COLLISION_BITS == COOKIE_BITS);
 
 /// The place of `name` among the names of a directory: 60 bits of hash, never 0, shifted over
 /// [`COLLISION_BITS`] zero bits.
 #[inline]
 pub fn name_hash(key: [u64; 2], name: &[u8]) -> u64 {
-    (sip13(key, name) >> 4).max(1) << COLLISION_BITS
+    let hash = (sip13(key, name) >> 4).max(1) << COLLISION_BITS;
+    debug_assert!((1 << COLLISION_BITS..=COOKIE_MAX).contains(&hash), "{hash:#x} is no cookie");
+    hash
 }
 
 struct State([u64; 4]);
@@ -63,6 +67,7 @@ fn sip13(key: [u64; 2], data: &[u8]) -> u64 {
 #[inline(always)]
 fn last_word(rest: &[u8]) -> u64 {
     let n = rest.len();
+    debug_assert!(n < 8, "{n} bytes are a word of their own");
     if let (Some(low), Some(high)) = (rest.first_chunk::<4>(), rest.last_chunk::<4>()) {
         return u64::from(u32::from_le_bytes(*low)) | u64::from(u32::from_le_bytes(*high)) << (8 * (n - 4));
     }

@@ -3,6 +3,7 @@
 
 use crate::error::{FormatError, Result};
 use crate::header::{self, BlockKind, HEADER_LEN};
+use crate::map_node::PENDING;
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
 
 /// Inode numbers in one block.
@@ -10,6 +11,8 @@ pub const ORPHANS_PER_BLOCK: usize = (BLOCK_SIZE - HEADER_LEN - 16) / 8;
 
 /// Block `index` of the list; `next` follows it.
 pub fn encode_orphans(index: u64, next: BlockRef, inos: &[Ino]) -> Box<Block> {
+    debug_assert!((1..=ORPHANS_PER_BLOCK).contains(&inos.len()), "{} numbers for one block", inos.len());
+    debug_assert!(next.addr != PENDING, "the list goes on at a block without an address");
     let mut b = Block::zeroed();
     let o = &mut b.0[HEADER_LEN..];
     o[..8].copy_from_slice(&next.addr.0.to_le_bytes());

@@ -18,6 +18,7 @@ use std::ops::Range;
 pub const PREALLOC_LEN: usize = 32;
 
 const RANGES: usize = 2;
+const _: () = assert!(RANGES * 16 == PREALLOC_LEN);
 
 /// See the module's head.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -27,6 +28,16 @@ pub struct Prealloc {
 }
 
 impl Prealloc {
+    /// Checks, in debug builds, that ranges ascend, lie apart, and that unused ones are last.
+    fn check_invariants(&self) {
+        let [a, b] = self.ranges;
+        let is_unused = |r: (u64, u64)| r == (0, 0);
+        debug_assert!(is_unused(a) || a.0 < a.1, "an empty range: {self:?}");
+        debug_assert!(is_unused(b) || b.0 < b.1, "an empty range: {self:?}");
+        debug_assert!(is_unused(b) || a.1 < b.0, "ranges that touch, or are out of order: {self:?}");
+        debug_assert!(!is_unused(a) || is_unused(b), "an unused range lies first: {self:?}");
+    }
+
     /// No page.
     pub const NONE: Prealloc = Prealloc { ranges: [(0, 0); RANGES] };
 
@@ -78,7 +89,10 @@ impl Prealloc {
             let next = all.remove(i + 1);
             all[i].1 = all[i].1.max(next.1);
         }
-        Prealloc::of(&all)
+        let p = Prealloc::of(&all);
+        debug_assert_eq!(p.pages_in(&pages), pages.end - pages.start, "a page asked for is left out");
+        debug_assert!(p.pages() >= self.pages(), "pages were lost where some were added");
+        p
     }
 
     /// The same without these pages, but for what stays as said in 2.
@@ -96,14 +110,19 @@ impl Prealloc {
                 }
             }
         }
-        if pages.is_empty() || n > RANGES { *self } else { Prealloc::of(&left[..n]) }
+        debug_assert!(n <= RANGES + 1, "one range is cut in its middle at the most, not {n} parts left");
+        let p = if pages.is_empty() || n > RANGES { *self } else { Prealloc::of(&left[..n]) };
+        debug_assert!(p.pages() <= self.pages(), "pages came where some were taken away");
+        p
     }
 
     fn of(ranges: &[(u64, u64)]) -> Prealloc {
+        debug_assert!(ranges.len() <= RANGES, "{} ranges", ranges.len());
         let mut p = Prealloc::NONE;
         for (to, from) in p.ranges.iter_mut().zip(ranges) {
             *to = *from;
         }
+        p.check_invariants();
         p
     }
 
@@ -127,7 +146,7 @@ impl Prealloc {
         let [a, b] = p.ranges;
         let used = |r: (u64, u64)| r.0 < r.1 && r.1 <= PAGES_END;
         let good = if b == (0, 0) { a == (0, 0) || used(a) } else { used(a) && used(b) && a.1 < b.0 };
-        good.then_some(p)
+        good.then_some(p).inspect(Prealloc::check_invariants)
     }
 }
 

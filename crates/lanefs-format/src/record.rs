@@ -32,6 +32,16 @@ pub const GROUP_MAX: usize = 8192;
 /// The most bytes of encoded extended attributes that a new inode can have from the start.
 pub const NEW_XATTRS_MAX: usize = 7680;
 
+const _: () = assert!(GROUP_MAX <= u16::MAX as usize, "what is of variable length fits its field");
+const _: () = assert!(
+    GROUP_HEADER + (4 + 48) + (4 + 8 + NEW_XATTRS_MAX) + (4 + 32 + NAME_MAX) <= GROUP_MAX,
+    "the largest group: a directory, its attributes, its name"
+);
+const _: () = assert!(
+    GROUP_HEADER + (4 + 48 + SYMLINK_MAX) + (4 + 32 + NAME_MAX) <= GROUP_MAX,
+    "a link with the longest target has a name as well"
+);
+
 /// One effect of a namespace operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // fields are named as in the table above and in `Attrs`
@@ -80,8 +90,20 @@ impl<'a> Effect<'a> {
         }
     }
 
+    /// Returns whether what is of variable length in it is as short as a decoder asks for.
+    fn is_short(&self) -> bool {
+        match self {
+            Effect::Set { name, .. } | Effect::Clr { name, .. } => name.len() <= NAME_MAX,
+            Effect::New { target, .. } => target.len() <= SYMLINK_MAX,
+            Effect::Xattrs { xattrs, .. } => xattrs.len() <= NEW_XATTRS_MAX,
+            Effect::Rights { acls, .. } => acls.is_none_or(|acls| acls.len() <= NEW_XATTRS_MAX),
+            Effect::Dead { .. } | Effect::Parent { .. } => true,
+        }
+    }
+
     fn put(&self, out: &mut Vec<u8>) {
         let head = |out: &mut Vec<u8>, tag: u8, kind: u8, n: usize| {
+            debug_assert!(n <= usize::from(u16::MAX), "a name, target or list of {n} bytes");
             let n = (n as u16).to_le_bytes();
             out.extend_from_slice(&[tag, kind, n[0], n[1]]);
         };
@@ -142,7 +164,9 @@ impl<'a> Effect<'a> {
 pub fn encode_group(out: &mut Vec<u8>, version: Version, effects: &[Effect<'_>]) -> usize {
     let start = out.len();
     let len = group_len(effects);
-    debug_assert!(len <= GROUP_MAX);
+    debug_assert!(len <= GROUP_MAX, "a group of {len} bytes");
+    debug_assert!(effects.len() <= usize::from(u16::MAX), "{} effects in one group", effects.len());
+    debug_assert!(effects.iter().all(Effect::is_short), "what no decoder would take: {effects:?}");
     // Whole words, each with one look at the room there is.
     let lengths =
         u64::from(len as u32) | (effects.len() as u64 & 0xffff) << 32 | u64::from(version.lane) << 48;
@@ -152,7 +176,7 @@ pub fn encode_group(out: &mut Vec<u8>, version: Version, effects: &[Effect<'_>])
     for e in effects {
         e.put(out);
     }
-    debug_assert_eq!(out.len() - start, len);
+    debug_assert_eq!(out.len() - start, len, "a buffer was reserved by the length foretold");
     len
 }
 
@@ -193,7 +217,10 @@ pub fn groups(buf: &[u8]) -> impl Iterator<Item = Result<Group<'_>, RecordError>
         }
         let r = group_at(buf, at);
         match &r {
-            Ok(g) => at += g.bytes.len(),
+            Ok(g) => {
+                at += g.bytes.len();
+                debug_assert!(at <= buf.len(), "a group behind the end of its buffer");
+            }
             Err(_) => failed = true,
         }
         Some(r)
@@ -235,6 +262,8 @@ impl<'a> Group<'a> {
             left -= 1;
             match effect_at(bytes, at) {
                 Ok((e, n)) => {
+                    debug_assert_eq!(n, e.encoded_len(), "reading and writing disagree: {e:?}");
+                    debug_assert!(at + n <= bytes.len(), "an effect behind the end of its group");
                     at += n;
                     Some(Ok(e))
                 }
@@ -362,6 +391,7 @@ pub fn groups_above(buf: &[u8], folded: u64) -> Vec<u8> {
             out.extend_from_slice(g.bytes);
         }
     }
+    debug_assert!(out.len() <= buf.len(), "groups are left out, none comes to them");
     out
 }
 

@@ -7,8 +7,8 @@
 
 use crate::checksum::block_crc;
 use crate::error::{FormatError, Result};
-use crate::map_node::KEY_END;
-use crate::superblock::{MAX_MLOGS, Uuid};
+use crate::map_node::{KEY_END, MAX_HEIGHT, PENDING};
+use crate::superblock::{FAR_BLOCKS, MAX_MLOGS, Uuid};
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -92,6 +92,10 @@ struct RawPosition {
 }
 
 const POSITIONS: usize = MAX_MLOGS as usize;
+/// The highest level of a root.
+const LEVEL_MAX: u8 = 16;
+const _: () = assert!(MAX_HEIGHT <= LEVEL_MAX);
+const _: () = assert!(FAR_BLOCKS == 1 + 2 * SLOT_BLOCKS as u64, "a superblock and both slots");
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -130,6 +134,13 @@ fn raw_ref(r: BlockRef, level: u8) -> RawRef {
 impl Slot {
     /// The slot's bytes for its place at `addr`. At most [`MAX_MLOGS`] positions are stored.
     pub fn encode(&self, addr: BlockAddr) -> Box<Block> {
+        debug_assert!(!addr.is_none(), "a slot lies behind the superblock");
+        debug_assert!((1..=POSITIONS).contains(&self.positions.len()), "{} positions", self.positions.len());
+        debug_assert!(self.table.level.max(self.usage.level) <= LEVEL_MAX, "a tree of too many levels");
+        debug_assert!(
+            [self.table.r, self.usage.r, self.orphans].iter().all(|r| r.addr != PENDING),
+            "a slot refers to a block without an address"
+        );
         let zero = RawPosition { segment: U64::ZERO, seq: U64::ZERO, used: U32::ZERO };
         let mut positions = [zero; POSITIONS];
         for (raw, p) in positions.iter_mut().zip(&self.positions) {
@@ -211,7 +222,7 @@ impl Slot {
         }
         let root = |r: &RawRef| -> Result<Root> {
             let level = u8::try_from(r.level.get()).map_err(|_| bad("tree level"))?;
-            if level > 16 {
+            if level > LEVEL_MAX {
                 return Err(bad("tree level"));
             }
             Ok(Root { r: BlockRef { addr: BlockAddr(r.addr.get()), crc: r.crc.get() }, level })

@@ -27,6 +27,8 @@ pub struct DataOwner {
 
 /// Summary block `part` of segment `segment`.
 pub fn encode_summary(segment: u64, part: usize, owners: &[DataOwner]) -> Box<Block> {
+    debug_assert!(u8::try_from(part).is_ok(), "part {part} of a summary");
+    debug_assert!(owners.len() <= SUMMARY_SPAN, "{} owners for one block", owners.len());
     let mut b = Block::zeroed();
     for (o, e) in owners.iter().zip(b.0[HEADER_LEN..].chunks_exact_mut(ENTRY)) {
         e[..7].copy_from_slice(&o.ino.0.to_le_bytes()[..7]);
@@ -38,6 +40,7 @@ pub fn encode_summary(segment: u64, part: usize, owners: &[DataOwner]) -> Box<Bl
 
 /// Decodes a summary block that was verified against its parent.
 pub fn decode_summary(b: &Block, addr: BlockAddr, segment: u64, part: usize) -> Result<Vec<DataOwner>> {
+    debug_assert!(u8::try_from(part).is_ok(), "part {part} of a summary");
     header::expect_header(b, addr, BlockKind::Summary, part as u8, Ino::NONE, segment)?;
     let word = |e: &[u8]| {
         let mut w = [0u8; 8];

@@ -51,6 +51,10 @@ pub const FEATURES_READ_COMPATIBLE: u64 = FAR_COPIES | TWO_COPIES;
 /// Incompatible features known: with an unknown one the volume cannot be opened.
 pub const FEATURES_INCOMPATIBLE: u64 = PREALLOCATION;
 
+const _: () = assert!(MAX_DEVICES <= u64::BITS as usize, "a set of devices is a word");
+const _: () = assert!(MIN_SEGMENT_BLOCKS.is_power_of_two() && MAX_SEGMENT_BLOCKS.is_power_of_two());
+const _: () = assert!(FAR_COPIES & TWO_COPIES == 0, "each feature is a bit of its own");
+
 /// A volume's or device's identity: 128 bits, written like a UUID.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Uuid(pub [u8; 16]);
@@ -60,6 +64,7 @@ impl Uuid {
     pub const fn from_random(mut b: [u8; 16]) -> Uuid {
         b[6] = b[6] & 0x0f | 0x40;
         b[8] = b[8] & 0x3f | 0x80;
+        debug_assert!(!Uuid(b).is_nil(), "its version alone is not zero");
         Uuid(b)
     }
     /// Whether all bits are zero.
@@ -117,7 +122,12 @@ impl Layout {
             return None;
         }
         let slots = [1, 1 + slot_blocks as u64];
-        Some(Layout { segment_blocks, reserved_segments, slot_blocks, slots })
+        let layout = Layout { segment_blocks, reserved_segments, slot_blocks, slots };
+        debug_assert!(
+            slots[1] + slot_blocks as u64 <= layout.copy_block(),
+            "the slots lie before the superblock's copy"
+        );
+        Some(layout)
     }
 
     /// Blocks that hold no log at the start of each device.
@@ -128,6 +138,7 @@ impl Layout {
     /// The block of the superblock's copy, on every device.
     #[inline]
     pub const fn copy_block(&self) -> u64 {
+        debug_assert!(self.reserved_blocks() > 0, "the copy lies in a reserved segment");
         self.reserved_blocks() - 1
     }
     /// Where slot `i` (0 or 1) begins.
@@ -378,6 +389,7 @@ impl Superblock {
 
     /// Where stamp `i` (0 or 1) of a device other than the first lies.
     pub fn stamp_place(&self, device: usize, i: usize) -> BlockAddr {
+        debug_assert!(device < MAX_DEVICES, "device {device} of a volume");
         BlockAddr::new(device as u8, self.layout.slots[i])
     }
 
@@ -426,6 +438,11 @@ impl Superblock {
         block.0.copy_from_slice(raw.as_bytes());
         let crc = sum(&block);
         block.0[BLOCK_SIZE - 4..].copy_from_slice(&crc.to_le_bytes());
+        debug_assert_eq!(
+            UnverifiedSuperblock(block.clone()).verify(own_block, u64::MAX).as_ref(),
+            Ok(self),
+            "what is written is what will be read"
+        );
         Ok(block)
     }
 

@@ -12,7 +12,7 @@
 
 use crate::error::{FormatError, Result};
 use crate::header::{BlockKind, HEADER_LEN, expect_header, put_header};
-use crate::map_node::PENDING;
+use crate::map_node::{KEY_END, PENDING};
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, COUNTER_END, INOS_PER_CHUNK, Ino};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -46,10 +46,13 @@ pub struct TableEntry {
 
 /// Packs a chunk into a block whose header is still to be sealed.
 pub fn encode(chunk: u64, entries: &[TableEntry; ENTRIES]) -> Box<Block> {
+    debug_assert!(chunk < KEY_END, "chunk {chunk} of a table that has fewer");
     let mut b = Block::zeroed();
     put_header(&mut b, BlockKind::Table, 0, Ino::NONE, chunk);
     let mut raw = <[Raw; ENTRIES]>::new_zeroed();
     for (r, e) in raw.iter_mut().zip(entries) {
+        debug_assert!(e.block.addr != PENDING, "an inode without an address reached the disk");
+        debug_assert!(!e.block.is_none() || e.block.crc == 0, "a free number has a checksum");
         r.addr = U64::new(e.block.addr.0);
         r.crc = U32::new(e.block.crc);
         r.generation = U32::new(e.generation);

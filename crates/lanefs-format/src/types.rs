@@ -31,6 +31,14 @@ pub const LINK_MAX: u32 = 65_000;
 /// The most bytes all extended attributes of one inode may take, encoded (ENOSPC beyond).
 pub const XATTR_BLOB_MAX: usize = 128 * 1024;
 
+const _: () = assert!(BLOCK_SIZE == 1 << BLOCK_SHIFT);
+const _: () = assert!(ROOT_INO.0 < FIRST_INO.0 && FIRST_INO.chunk() == 0, "reserved numbers share a chunk");
+const _: () = assert!(INLINE_MAX < BLOCK_SIZE, "a tail is less than a page");
+const _: () = assert!(SYMLINK_MAX < BLOCK_SIZE, "a link's target is one page at most");
+const _: () = assert!(NAME_MAX <= u8::MAX as usize, "an entry's name has a length of one byte");
+const _: () = assert!(COUNTER_END <= u64::MAX / 3, "two counters and a step can be added");
+const _: () = assert!((PAGES_END - 1) << BLOCK_SHIFT <= MAX_FILE_SIZE, "every page begins within a file");
+
 /// One 4 KiB block of bytes at an address aligned for direct I/O.
 #[repr(C, align(4096))]
 #[derive(Clone, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
@@ -90,6 +98,7 @@ impl BlockAddr {
     /// The address of block `block` of device `device`.
     #[inline]
     pub const fn new(device: u8, block: u64) -> BlockAddr {
+        debug_assert!(block >> 56 == 0, "a block number that runs into the device's index");
         BlockAddr((device as u64) << 56 | block)
     }
     /// Index of the device in the volume.
@@ -255,6 +264,8 @@ pub mod inode_flags {
     pub const NOATIME: u32 = 0x80;
     /// All there are.
     pub const ALL: u32 = IMMUTABLE | APPEND | NODUMP | NOATIME;
+
+    const _: () = assert!(ALL.count_ones() == 4, "each flag is a bit of its own");
 }
 
 /// The attributes of an inode that are captured whole when it is written back. `nlink` is not among

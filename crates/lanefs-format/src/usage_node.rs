@@ -8,6 +8,8 @@
 
 use crate::error::{FormatError, Result};
 use crate::header::{self, BlockKind, HEADER_LEN};
+use crate::summary::SUMMARY_SPAN;
+use crate::superblock::MAX_SEGMENT_BLOCKS;
 use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
 
 /// Segments described by one leaf.
@@ -24,6 +26,8 @@ const ENTRY: usize = 96;
 const REF: usize = 12;
 const _: () = assert!(HEADER_LEN + SEGMENTS_PER_LEAF * ENTRY == BLOCK_SIZE);
 const _: () = assert!(BITMAP_WORDS * 8 + SUMMARIES * REF + 8 == ENTRY);
+const _: () = assert!(MAX_SEGMENT_BLOCKS as usize <= BITMAP_WORDS * 64, "a bit for each block");
+const _: () = assert!(MAX_SEGMENT_BLOCKS as usize <= SUMMARIES * SUMMARY_SPAN, "an owner for each block");
 
 /// What the table says of one segment.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -67,6 +71,7 @@ fn get_ref(b: &[u8]) -> BlockRef {
 
 /// Leaf `index` with these segments, without birth marks and checksum.
 pub fn encode_leaf(index: u64, segments: &[SegmentUsage]) -> Box<Block> {
+    debug_assert!(segments.len() <= SEGMENTS_PER_LEAF, "{} segments for one leaf", segments.len());
     let mut b = Block::zeroed();
     for (s, e) in segments.iter().zip(b.0[HEADER_LEN..].chunks_exact_mut(ENTRY)) {
         for (w, o) in s.bits.iter().zip(e.chunks_exact_mut(8)) {
@@ -75,6 +80,7 @@ pub fn encode_leaf(index: u64, segments: &[SegmentUsage]) -> Box<Block> {
         for (i, r) in s.summaries.iter().enumerate() {
             put_ref(&mut e[64 + i * REF..], *r);
         }
+        debug_assert_eq!(s.heat & PAIRED, 0, "a heat that would say that the segment is paired");
         e[88..92].copy_from_slice(&s.written.to_le_bytes());
         e[92] = s.heat & !PAIRED | if s.paired { PAIRED } else { 0 };
     }
@@ -85,6 +91,7 @@ pub fn encode_leaf(index: u64, segments: &[SegmentUsage]) -> Box<Block> {
 /// Decodes leaf `index`, read from `addr` and verified against its parent. `segment_blocks` bounds
 /// the bitmaps.
 pub fn decode_leaf(b: &Block, addr: BlockAddr, index: u64, segment_blocks: u32) -> Result<Vec<SegmentUsage>> {
+    debug_assert!(segment_blocks as usize <= BITMAP_WORDS * 64, "{segment_blocks} blocks in a segment");
     header::expect_header(b, addr, BlockKind::Usage, 0, Ino::NONE, index)?;
     b.0[HEADER_LEN..]
         .chunks_exact(ENTRY)

@@ -30,6 +30,7 @@ pub fn acls(list: &[u8]) -> Option<Vec<u8>> {
             out.extend_from_slice(whole);
         }
     })?;
+    debug_assert!(out.len() <= list.len(), "attributes are left out, none comes to them");
     Some(out)
 }
 
@@ -47,7 +48,9 @@ pub fn with_acls(list: &[u8], acls: &[u8]) -> Option<Vec<u8>> {
         }
     })?;
     all.sort_by_key(|a| a.0);
-    Some(all.into_iter().flat_map(|a| a.1).copied().collect())
+    let out: Vec<u8> = all.into_iter().flat_map(|a| a.1).copied().collect();
+    debug_assert!(out.len() <= list.len() + acls.len(), "attributes that are in neither list");
+    Some(out)
 }
 
 #[cfg(test)]
