@@ -533,8 +533,9 @@ impl SegmentTable {
         debug_assert_ne!(self.info(seg).state, State::Free, "segment {seg} is released twice");
         debug_assert_eq!((m.live.load(Relaxed), m.tree.load(Relaxed)), (0, 0));
         m.state.store(State::Free as u8, Relaxed);
-        self.pools[self.geometry.device(seg)].lock().push_back(seg);
+        // Counted first: whoever takes it out of the pool counts it off, and finds it counted.
         self.counts.free.fetch_add(1, Relaxed);
+        self.pools[self.geometry.device(seg)].lock().push_back(seg);
     }
 
     /// Takes a free segment of `device`.
@@ -686,6 +687,34 @@ mod tests {
         t.release(pair);
         while t.claim(0, State::Open, 1).is_some_and(|s| s != pair) {}
         assert!(!t.is_paired(pair));
+    }
+
+    /// A segment was put into its pool before it was counted: who took it meanwhile counted it off
+    /// first, and of none that were free there were 2^32 - 1 for a moment.
+    #[test]
+    fn no_more_segments_are_free_than_there_are() {
+        let t = table();
+        t.fill_pools(|_| false);
+        let claim = || (0..2).find_map(|d| t.claim(d, State::Chain, 0));
+        while t.free_count() > 1 {
+            claim().unwrap();
+        }
+        // All want the last one.
+        let begin = std::sync::Barrier::new(3);
+        std::thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| {
+                    begin.wait();
+                    for _ in 0..20_000 {
+                        let seg = claim();
+                        let free = t.free_count();
+                        seg.into_iter().for_each(|seg| t.release(seg));
+                        assert!(free <= 1, "{free} segments are free");
+                    }
+                });
+            }
+        });
+        assert_eq!(t.free_count(), 1);
     }
 
     #[test]
