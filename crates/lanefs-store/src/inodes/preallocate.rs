@@ -49,7 +49,8 @@ impl Inodes {
         let len = pages.end - pages.start;
         // What would fill the volume and fail does not begin.
         if len > AT_ONCE {
-            let missing = len - self.ask(&inode, &log.io, |s| s.room_in(&pages))?;
+            // A damaged map may have a page that is the tail as well, and so more than all.
+            let missing = len.saturating_sub(self.ask(&inode, &log.io, |s| s.room_in(&pages))?);
             if missing > log.space.free_exact().max(0) as u64 {
                 return Err(StoreError::NoSpace);
             }
