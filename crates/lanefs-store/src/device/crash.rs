@@ -21,6 +21,7 @@ use crate::error::{Result, StoreError};
 
 /// Bytes that a device writes whole or not at all.
 pub const SECTOR: u64 = 512;
+const _: () = assert!((lanefs_format::BLOCK_SIZE as u64).is_multiple_of(SECTOR));
 
 /// What becomes of one pending write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +111,7 @@ impl<'a> Crash<'a> {
         bases: &[Arc<MemoryImage>],
         mut fate: impl FnMut(usize, &WriteRecord) -> Fate,
     ) -> Result<Vec<MemoryDevice>> {
+        debug_assert!(self.durable.is_sorted() && self.pending.is_sorted(), "in the order of issue");
         let devices = bases.iter().map(|b| b.fork()).collect::<Result<Vec<_>>>()?;
         let (mut durable, mut pending) =
             (self.durable.iter().peekable(), self.pending.iter().enumerate().peekable());
@@ -126,6 +128,7 @@ impl<'a> Crash<'a> {
                 return Ok(devices);
             };
             let w = &self.log.writes[i];
+            debug_assert!(w.issued < self.at, "write {i} was issued after the crash at {}", self.at);
             let device = devices.get(w.device).ok_or_else(|| {
                 StoreError::Invalid(format!(
                     "the log names device {}, but {} images were given",

@@ -253,6 +253,7 @@ impl<D: Device> FaultyDevice<D> {
     /// Writes the first `sectors` of a request and keeps the rest as it was.
     fn write_part(&self, r: &WriteReq<'_>, sectors: u64) -> Result<()> {
         let n = r.data.len().min(usize::try_from(sectors.saturating_mul(SECTOR)).unwrap_or(usize::MAX));
+        debug_assert!(n == r.data.len() || (n as u64).is_multiple_of(SECTOR), "a sector is written in part");
         let mut old = vec![0; r.data.len()];
         self.inner.read(&mut [ReadReq { offset: r.offset, data: &mut old }])?;
         old[..n].copy_from_slice(&r.data[..n]);
@@ -280,6 +281,7 @@ impl State {
     }
 
     fn decide(&mut self, kind: Kind, offset: u64, len: u64) -> Option<Fault> {
+        debug_assert_eq!(self.fired_of.len(), self.plan.rules.len(), "a count for each rule");
         let nth = self.counts[kind as usize];
         self.counts[kind as usize] += 1;
         for (rule, fired) in self.plan.rules.iter().zip(&mut self.fired_of) {
@@ -294,6 +296,7 @@ impl State {
                 continue;
             }
             *fired += 1;
+            debug_assert!(w.times == 0 || *fired <= w.times, "{rule:?} fired {fired} times");
             self.fired.push(Fired { kind, nth, offset, fault: rule.fault });
             return Some(rule.fault);
         }

@@ -197,6 +197,8 @@ impl FileDevice {
             flags.map_err(|e| io_error(&d.name, "open", 0, e.raw_os_error(), &e.to_string()))?;
             d.direct = false;
         }
+        debug_assert!(d.size() > 0 && d.size().is_multiple_of(BLOCK_SIZE as u64), "{} bytes", d.size());
+        debug_assert_eq!(d.lock.is_shared(), d.read_only, "who writes has the image alone");
         Ok(d)
     }
 
@@ -230,6 +232,7 @@ impl FileDevice {
     /// # Safety
     /// The memory that the ops were made of is still borrowed: exclusively for reads.
     unsafe fn run(&self, what: &'static str, ops: &mut [Op]) -> Result<()> {
+        debug_assert!(!self.direct || ops.iter().all(Op::is_aligned), "O_DIRECT takes no such request");
         lanefs_sync::about_to_wait();
         let fd = self.file.as_raw_fd();
         // SAFETY: the caller's promise is passed on.
@@ -240,6 +243,7 @@ impl FileDevice {
                 ring::run_sync(fd, ops);
             }
         }
+        debug_assert!(ops.iter().all(Op::is_over), "an op has neither moved all its bytes nor failed");
         match ops.iter().find(|o| o.errno != 0) {
             None => Ok(()),
             Some(o) => Err(self.error(what, o.offset, Errno::from_raw_os_error(o.errno))),
@@ -289,6 +293,7 @@ impl Device for FileDevice {
         for (i, b) in &mut bounce {
             ops.push(Op::read(reqs[*i].offset, b.bytes_mut()));
         }
+        debug_assert_eq!(ops.len(), reqs.len(), "each request is one op");
         // SAFETY: `reqs` and `bounce` are exclusively borrowed by this function, outlive the call,
         // and each part of them is in one op.
         let done = unsafe { self.run("read", &mut ops) };
@@ -316,6 +321,7 @@ impl Device for FileDevice {
                 ops.push(Op::write(r.offset, r.data));
             }
         }
+        debug_assert_eq!(ops.len(), reqs.len(), "each request is one op");
         // SAFETY: `reqs` is borrowed and `bounce` owned until this function returns.
         unsafe { self.run("write", &mut ops) }
     }
@@ -412,11 +418,13 @@ struct Aligned {
 impl Aligned {
     /// `len` is in whole blocks.
     fn new(len: usize) -> Aligned {
+        debug_assert!(len.is_multiple_of(BLOCK_SIZE), "{len} bytes are not whole blocks");
         Aligned { blocks: vec![Block([0; BLOCK_SIZE]); len / BLOCK_SIZE] }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         let len = self.blocks.len() * BLOCK_SIZE;
+        debug_assert!(self.blocks.as_ptr().addr().is_multiple_of(BLOCK_SIZE), "a block lies aligned");
         // SAFETY: blocks are exactly their bytes (`repr(C)`, size = alignment = BLOCK_SIZE), so the
         // vector's elements are `len` initialised bytes in a row, borrowed as `self` is.
         unsafe { std::slice::from_raw_parts_mut(self.blocks.as_mut_ptr().cast(), len) }

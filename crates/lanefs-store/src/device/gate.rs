@@ -52,6 +52,14 @@ impl<E> State<E> {
     fn succeeded(&self) -> u64 {
         self.ended() - u64::from(self.failed.is_some())
     }
+
+    /// Checks, in debug builds, what the head of the file says of the counts, under the lock.
+    fn check_invariants(&self) {
+        debug_assert!(!self.out || self.begun > 0, "a flush is out that was not begun");
+        debug_assert!(self.begun <= self.asked, "{} flushes for {} callers", self.begun, self.asked);
+        debug_assert!(self.failed.is_none() || self.ended() > 0, "no flush has ended, and one failed");
+        debug_assert!(self.failed.is_none() || !self.out, "a flush was begun behind one that failed (5)");
+    }
 }
 
 impl<E: Clone> Gate<E> {
@@ -81,6 +89,8 @@ impl<E: Clone> Gate<E> {
                 s.begun += 1;
                 s.out = true;
                 let n = s.begun;
+                debug_assert_eq!(n, need, "who leads makes the flush that it needs (3)");
+                s.check_invariants();
                 drop(s);
                 let mut lead = Lead { gate: self, n, unwound: Some(unwound) };
                 let result = flush();
@@ -94,6 +104,8 @@ impl<E: Clone> Gate<E> {
 
     /// Waits until a flush has ended, roughly: the caller looks again.
     fn wait<'a>(&'a self, mut s: MutexGuard<'a, State<E>>, need: u64) -> MutexGuard<'a, State<E>> {
+        debug_assert!(s.out, "nobody would wake who waits");
+        debug_assert!((s.begun..=s.begun + 1).contains(&need), "flush {need} while {} is out (2)", s.begun);
         if directed() {
             drop(s);
             blocked();
@@ -105,6 +117,7 @@ impl<E: Clone> Gate<E> {
             drop(s);
             let moved = spin_until(|| self.ended.load(Ordering::Relaxed) != ended); // see the field
             s = self.lock();
+            debug_assert!(s.spinners > 0, "more have stopped to spin than began");
             s.spinners -= 1;
             if moved || s.ended() != ended {
                 return s;
@@ -143,8 +156,11 @@ impl<E: Clone, U: FnOnce() -> E> Lead<'_, E, U> {
     fn end(&self, error: Option<E>) {
         let failed = error.is_some();
         let mut s = self.gate.lock();
+        debug_assert!(s.out && s.begun == self.n, "flush {} ends, {} is out", self.n, s.begun);
+        debug_assert!(s.failed.is_none(), "a flush was out behind one that failed (5)");
         s.out = false;
         s.failed = error;
+        s.check_invariants();
         self.gate.ended.store(self.n, Ordering::Relaxed); // see the field
         drop(s);
         self.gate.parked[(self.n % 2) as usize].notify_all();

@@ -151,6 +151,7 @@ impl MemoryImage {
         let mut at = 0;
         while at < size {
             let n = ((size - at) as usize).min(CHUNK) / BLOCK_SIZE;
+            debug_assert!(n > 0, "a device of {size} bytes ends in the middle of a block");
             {
                 let mut reqs: Vec<ReadReq<'_>> = buf[..n]
                     .iter_mut()
@@ -166,6 +167,7 @@ impl MemoryImage {
             }
             at += (n * BLOCK_SIZE) as u64;
         }
+        debug_assert_eq!(at, image.size, "all of the device is in the image");
         Ok(Arc::new(image))
     }
 
@@ -182,6 +184,7 @@ impl MemoryImage {
     }
 
     fn put(&self, mut offset: u64, mut bytes: &[u8]) -> Result<()> {
+        debug_assert!(offset + bytes.len() as u64 <= self.size, "content behind the end of an image");
         while !bytes.is_empty() {
             match rustix::io::pwrite(&self.file, bytes, offset) {
                 Ok(n) => {
@@ -257,6 +260,7 @@ impl Mapping {
     fn own(p: rustix::io::Result<*mut std::ffi::c_void>, len: usize) -> Result<Mapping> {
         let p = p.map_err(|e| no_memory(len as u64, e))?;
         let base = NonNull::new(p.cast()).ok_or_else(|| no_memory(len as u64, rustix::io::Errno::NOMEM))?;
+        debug_assert!(len > 0 && len.is_multiple_of(BLOCK_SIZE), "a mapping of {len} bytes");
         Ok(Mapping { base, len })
     }
 
@@ -281,6 +285,7 @@ impl Mapping {
     /// Gives pages back; they read as zeros from then on. Only for anonymous mappings.
     fn drop_pages(&self, at: usize, len: usize) {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.len));
+        debug_assert!(at.is_multiple_of(BLOCK_SIZE) && len.is_multiple_of(BLOCK_SIZE), "parts of pages");
         if len == 0 {
             return;
         }

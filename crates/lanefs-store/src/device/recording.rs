@@ -139,6 +139,20 @@ pub fn thread_id() -> u64 {
     ID.try_with(|id| *id).unwrap_or(0)
 }
 
+impl Log {
+    /// Checks, in debug builds, that the last event of each list lies before now, that lists are in
+    /// the order of issue, and that the counts are those of the lists.
+    fn check_invariants(&self) {
+        debug_assert!(self.writes.last().is_none_or(|w| w.issued < self.now), "a write after now");
+        debug_assert!(self.reads.last().is_none_or(|r| r.issued < self.now), "a read after now");
+        debug_assert!(self.flushes.last().is_none_or(|f| f.issued < self.now), "a flush after now");
+        debug_assert!(self.marks.last().is_none_or(|m| m.0 < self.now), "a mark after now");
+        let c = &self.counters;
+        debug_assert_eq!(c.writes + c.discards, self.writes.len() as u64, "writes and discards");
+        debug_assert_eq!((c.reads, c.flushes), (self.reads.len() as u64, self.flushes.len() as u64));
+    }
+}
+
 impl Recorder {
     /// Returns a recorder with an empty log.
     pub fn new() -> Arc<Recorder> {
@@ -177,7 +191,9 @@ impl Recorder {
         let mut log = self.log.lock();
         let at = log.now;
         log.now += 1;
-        (at, f(at, &mut log))
+        let done = (at, f(at, &mut log));
+        log.check_invariants();
+        done
     }
 }
 
@@ -213,6 +229,7 @@ impl<D: Device> RecordingDevice<D> {
         let (device, thread) = (self.index, thread_id());
         let (_, range) = self.recorder.event(|issued, log| {
             let first = log.writes.len();
+            debug_assert!(log.writes.last().is_none_or(|w| w.issued < issued), "out of the order of issue");
             log.counters.trips += u64::from(trip);
             for (offset, payload) in records {
                 match &payload {
@@ -229,6 +246,8 @@ impl<D: Device> RecordingDevice<D> {
         what()?;
         self.recorder.event(|at, log| {
             for w in log.writes.get_mut(range).into_iter().flatten() {
+                debug_assert!(w.issued < at && w.completed.is_none(), "an answer to {w:?} at {at}");
+                debug_assert_eq!((w.device, w.thread), (device, thread), "an answer to another's request");
                 w.completed = Some(at);
             }
         });
@@ -275,6 +294,8 @@ impl<D: Device> Device for RecordingDevice<D> {
         self.inner.flush()?;
         self.recorder.event(|at, log| {
             if let Some(f) = log.flushes.get_mut(i) {
+                debug_assert!(f.issued < at && f.completed.is_none(), "an answer to {f:?} at {at}");
+                debug_assert_eq!((f.device, f.thread), (device, thread), "an answer to another's flush");
                 f.completed = Some(at);
             }
         });

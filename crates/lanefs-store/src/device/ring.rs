@@ -22,6 +22,7 @@ use std::cell::RefCell;
 use std::os::fd::RawFd;
 
 use io_uring::{IoUring, opcode, types};
+use lanefs_format::BLOCK_SIZE;
 use smallvec::SmallVec;
 
 /// Requests in flight at once.
@@ -33,6 +34,9 @@ const MERGED_BYTES: usize = 1 << 20;
 const MERGED_OPS: usize = 256;
 /// How often a request is repeated after "try again" before that counts as an error.
 const MAX_RETRIES: u32 = 10_000;
+
+const _: () = assert!(MERGED_BYTES <= MAX_BYTES && MAX_BYTES <= i32::MAX as usize, "an answer is an i32");
+const _: () = assert!(MERGED_OPS <= libc::UIO_MAXIOV as usize, "as many pieces as one call takes");
 
 /// One read or write, and how far it has got.
 #[derive(Debug)]
@@ -58,6 +62,13 @@ impl Op {
         Op { ptr, len: from.len(), offset, write: true, done: 0, retries: 0, errno: 0 }
     }
 
+    /// Checks, in debug builds, that it has not got further than its end, and that an error is one.
+    fn check_invariants(&self) {
+        debug_assert!(self.done <= self.len, "{} of {} bytes", self.done, self.len);
+        debug_assert!(self.errno >= 0, "errno {}", self.errno);
+        debug_assert!(self.retries <= MAX_RETRIES, "{} retries", self.retries);
+    }
+
     fn piece(&self) -> libc::iovec {
         libc::iovec { iov_base: self.ptr.cast(), iov_len: self.len }
     }
@@ -66,15 +77,27 @@ impl Op {
         self.errno == 0 && self.done < self.len
     }
 
+    /// Returns whether it is in whole blocks, in memory and on the device.
+    pub(super) fn is_aligned(&self) -> bool {
+        [self.ptr.addr(), self.len, self.offset as usize].iter().all(|n| n.is_multiple_of(BLOCK_SIZE))
+    }
+
+    /// Returns whether it moved all its bytes, or failed.
+    pub(super) fn is_over(&self) -> bool {
+        !self.unfinished()
+    }
+
     /// Returns where the rest begins in memory, how much of it to ask for now, and where it begins
     /// on the device.
     fn rest(&self) -> (*mut u8, usize, u64) {
+        debug_assert!(self.unfinished(), "nothing is left of it");
         let n = (self.len - self.done).min(MAX_BYTES);
         (self.ptr.wrapping_add(self.done), n, self.offset + self.done as u64)
     }
 
     /// Takes the kernel's answer: bytes moved, or an errno negated.
     fn answer(&mut self, result: i64) {
+        debug_assert!(self.unfinished(), "an answer to what was not asked for");
         match result {
             0 => self.errno = if self.write { libc::ENOSPC } else { libc::ENODATA },
             n if n > 0 => self.done = self.len.min(self.done + n as usize),
@@ -88,6 +111,7 @@ impl Op {
                 errno => self.errno = errno,
             },
         }
+        self.check_invariants();
     }
 }
 
@@ -127,6 +151,7 @@ pub(super) fn is_one(ops: &[Op]) -> bool {
 /// # Safety
 /// As for [`run_sync`].
 pub(super) unsafe fn run_one(fd: RawFd, ops: &mut [Op]) {
+    debug_assert!(is_one(ops), "{} ops that are not one piece", ops.len());
     if ops.len() > 1 {
         let mut pieces: SmallVec<[libc::iovec; 16]> = ops.iter().map(Op::piece).collect();
         let n = join(&mut pieces) as libc::c_int;
@@ -224,6 +249,7 @@ fn make() -> std::io::Result<IoUring> {
 /// Returns how many ops from `first` on are one piece of the device, in the same direction, as far
 /// as one request may go.
 fn neighbours(ops: &[Op], first: usize) -> usize {
+    debug_assert!(first < ops.len(), "op {first} of {}", ops.len());
     let fresh = |o: &Op| o.unfinished() && o.done == 0;
     if !fresh(&ops[first]) {
         return 1;
@@ -242,12 +268,16 @@ fn neighbours(ops: &[Op], first: usize) -> usize {
         }
         n += 1;
     }
+    debug_assert!((1..=MERGED_OPS).contains(&n) && first + n <= ops.len(), "{n} ops from {first} on");
+    debug_assert!(ops[first..first + n].iter().all(|o| o.write == ops[first].write), "both directions");
     n
 }
 
 /// Makes one of pieces that lie beside each other in memory too; says how many are left, at the
 /// front.
 fn join(pieces: &mut [libc::iovec]) -> usize {
+    let bytes = |pieces: &[libc::iovec]| pieces.iter().map(|p| p.iov_len).sum::<usize>();
+    let before = if cfg!(debug_assertions) { bytes(pieces) } else { 0 };
     let mut last = 0;
     for i in 1..pieces.len() {
         let next = pieces[i];
@@ -258,17 +288,22 @@ fn join(pieces: &mut [libc::iovec]) -> usize {
             pieces[last] = next;
         }
     }
-    pieces.len().min(last + 1)
+    let left = pieces.len().min(last + 1);
+    debug_assert_eq!(bytes(&pieces[..left]), before, "a byte was lost, or is there twice");
+    left
 }
 
 /// Takes the kernel's answer to a request made of several ops. Those left unfinished are asked for
 /// again, one by one: so an error finds the op it belongs to.
 fn answer_all(ops: &mut [Op], result: i64) {
     let mut moved = usize::try_from(result).unwrap_or(0);
+    debug_assert!(ops.len() > 1, "a single op takes its answer itself");
+    debug_assert!(ops.iter().all(|o| o.done == 0 && o.errno == 0), "an op that was begun goes alone (4)");
     for op in ops {
         let n = moved.min(op.len);
         op.done = n;
         moved -= n;
+        op.check_invariants();
     }
 }
 
@@ -294,6 +329,7 @@ unsafe fn drive(ring: &mut IoUring, fd: RawFd, ops: &mut [Op]) -> bool {
                 }
                 None => break,
             };
+            debug_assert!(n >= 1 && i + n <= ops.len(), "{n} of {} ops from {i} on", ops.len());
             if !ops[i].unfinished() {
                 continue;
             }
@@ -320,7 +356,12 @@ unsafe fn drive(ring: &mut IoUring, fd: RawFd, ops: &mut [Op]) -> bool {
             }
             in_flight += 1;
         }
+        debug_assert!(in_flight <= ENTRIES as usize, "{in_flight} requests in a ring of {ENTRIES} (2)");
         if in_flight == 0 {
+            debug_assert!(
+                !again.is_empty() || ops.iter().all(|o| !o.unfinished()),
+                "an op was forgotten (3)"
+            );
             return again.is_empty();
         }
         if let Err(e) = ring.submit_and_wait(in_flight) {
@@ -336,8 +377,10 @@ unsafe fn drive(ring: &mut IoUring, fd: RawFd, ops: &mut [Op]) -> bool {
             }
         }
         for c in ring.completion() {
+            debug_assert!(in_flight > 0, "an answer to what was not asked for");
             in_flight -= 1;
             let (i, n) = (c.user_data() as u32 as usize, (c.user_data() >> 32) as usize);
+            debug_assert!(n >= 1 && i + n <= ops.len(), "an answer to {n} ops from {i} on");
             match n {
                 1 => ops[i].answer(i64::from(c.result())),
                 _ => answer_all(&mut ops[i..i + n], i64::from(c.result())),

@@ -453,6 +453,7 @@ fn an_inode_that_counts_its_preallocated_pages_wrong_is_counted_anew() {
         let mut i = inode.lock();
         let p = i.state.prealloc();
         i.state.preallocate(p, 5);
+        i.charge_unwritten(&s.engine.log.space, 0);
         s.engine.inodes.cache.list_dirty(&inode, &mut i);
     });
     v.heal(&["inode 1010: map: 5 preallocated pages without a block are counted; there are 8"]);

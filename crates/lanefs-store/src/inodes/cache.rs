@@ -101,12 +101,16 @@ impl InodeEntry {
 
     /// Adds a data block to this inode, and marks it live.
     pub fn add_block(&mut self, segments: &SegmentTable, addr: BlockAddr) {
+        debug_assert!(!self.gone, "block {addr} goes to an inode that nobody finds");
+        debug_assert!(!addr.is_none(), "a hole is no block");
         segments.set_live(addr);
         self.fresh.insert(addr.0);
     }
 
     /// A data block of this inode is not referred to any more. Its live mark goes later (5).
     pub fn drop_block(&mut self, segments: &SegmentTable, addr: BlockAddr) {
+        debug_assert!(!self.gone, "block {addr} is taken from an inode that nobody finds");
+        debug_assert!(self.dead.len() < DEAD_MAX, "{} blocks wait for their marks to go", self.dead.len());
         if !self.fresh.remove(&addr.0) {
             self.died.push(addr);
         }
@@ -154,6 +158,8 @@ impl InodeEntry {
     /// the tree lacks than it has pages (of a directory's the fold may have given some up).
     pub fn check_invariants(&self) {
         debug_assert!(self.writing.is_sorted() && self.committing.is_sorted(), "tickets out of order");
+        debug_assert!(self.dead.len() < DEAD_MAX, "{} blocks wait for their marks to go", self.dead.len());
+        debug_assert_eq!(self.charged, self.state.unwritten(), "unwritten pages that are not charged");
         let last = self.writing.last().max(self.committing.last());
         debug_assert!(last.is_none_or(|&t| t < self.next_ticket), "a ticket that was not given");
         let (fresh, pages) = (self.fresh.len() as u64, self.state.mapped_pages());
@@ -165,6 +171,8 @@ impl InodeEntry {
     pub fn begin(&mut self, durable: bool) -> u64 {
         let t = self.next_ticket;
         self.next_ticket += 1;
+        debug_assert!(!self.gone, "a submission to an inode that nobody finds");
+        debug_assert!(self.writing.last().max(self.committing.last()).is_none_or(|&last| last < t));
         self.writing.push(t);
         if durable {
             self.committing.push(t);
@@ -187,13 +195,19 @@ impl CachedInode {
 
     /// The data of submission `ticket` was answered (or failed, which is sticky).
     pub fn written(&self, ticket: u64) {
-        self.entry.lock().writing.retain(|&t| t != ticket);
+        let mut i = self.entry.lock();
+        debug_assert!(i.writing.contains(&ticket), "submission {ticket} was answered before, or never began");
+        i.writing.retain(|&t| t != ticket);
+        drop(i);
         self.done.notify_all();
     }
 
     /// Submission `ticket` is durable, or failed.
     pub fn committed(&self, ticket: u64) {
-        self.entry.lock().committing.retain(|&t| t != ticket);
+        let mut i = self.entry.lock();
+        debug_assert!(ticket < i.next_ticket, "submission {ticket} never began");
+        i.committing.retain(|&t| t != ticket);
+        drop(i);
         self.done.notify_all();
     }
 
@@ -201,6 +215,7 @@ impl CachedInode {
     /// it.
     pub fn wait_written(&self, ticket: u64) {
         let mut i = self.entry.lock();
+        debug_assert!(ticket < i.next_ticket, "submission {ticket} never began");
         while i.writing.iter().any(|&t| t < ticket) {
             self.done.wait(&mut i);
         }
@@ -209,6 +224,7 @@ impl CachedInode {
     /// Waits until the durable submissions before `ticket` are: its batch builds on theirs.
     pub fn wait_committed(&self, ticket: u64) {
         let mut i = self.entry.lock();
+        debug_assert!(ticket < i.next_ticket, "submission {ticket} never began");
         while i.committing.iter().any(|&t| t < ticket) {
             self.done.wait(&mut i);
         }
@@ -229,6 +245,7 @@ impl StateLock for CachedInode {
 
 /// So many that what a fold looks up rarely shares a shard with what calls look up.
 const SHARDS: usize = 256;
+const _: () = assert!(SHARDS.is_power_of_two(), "a shard is some bits of a number");
 /// So many blocks of one inode wait for their marks to be taken, at most.
 const DEAD_MAX: usize = 1024;
 /// Bytes that a cached inode takes on average: itself, its place in the map, and a short tail or a
@@ -240,6 +257,7 @@ fn try_evict(c: &Arc<CachedInode>) -> bool {
     // One count, the map's: anybody else who holds it is about to use it.
     Arc::strong_count(c) == 1
         && c.entry.try_lock().is_some_and(|mut i| {
+            debug_assert!(!i.gone, "inode {} is in the map, and says that it is not", c.ino);
             i.gone = i.is_clean() && !i.listed;
             i.gone
         })
@@ -342,13 +360,17 @@ impl InodeCache {
                 }
                 continue;
             };
+            debug_assert_eq!(inner.state.ino(), ino, "another inode was read");
+            debug_assert!(!inner.gone && !inner.listed && inner.next_ticket == 0, "inode {ino} was in use");
             let mut s = self.shard(ino).lock();
+            debug_assert!(s.removals >= removals, "removals are counted, none is forgotten");
             if let Some(c) = s.inodes.get(&ino.0) {
                 return Ok(Some(c.clone()));
             }
             if s.removals == removals {
                 let c = Arc::new(CachedInode { ino, entry: Mutex::new(inner), done: Condvar::new() });
-                s.inodes.insert(ino.0, c.clone());
+                let old = s.inodes.insert(ino.0, c.clone());
+                debug_assert!(old.is_none(), "inode {ino} is in the cache twice (1)");
                 self.note(ino, &s);
                 return Ok(Some(c));
             }
@@ -442,6 +464,7 @@ impl InodeCache {
         let now = inner.state.map_memory();
         if now.abs_diff(inner.counted_weight) > INODE_BYTES && !inner.gone {
             let mut s = self.shard(ino).lock();
+            debug_assert!(s.inodes.contains_key(&ino.0), "inode {ino} is weighed, and is not there");
             s.weight = (s.weight + now).saturating_sub(inner.counted_weight);
             inner.counted_weight = now;
             self.note(ino, &s);
@@ -508,6 +531,10 @@ impl InodeCache {
     /// Takes a dead inode out of the map; the caller holds its lock and sets `gone`.
     pub fn remove(&self, ino: Ino) {
         let mut s = self.shard(ino).lock();
+        debug_assert!(
+            s.inodes.get(&ino.0).is_none_or(|c| c.entry.try_lock().is_none_or(|i| i.gone)),
+            "inode {ino} leaves the map before those who hold it can see that it is gone"
+        );
         s.take(ino);
         self.note(ino, &s);
     }
@@ -560,6 +587,7 @@ mod tests {
         inodes.forget(Ino(20));
         inodes.shrink(0);
         assert_eq!(inodes.memory(), INODE_BYTES);
+        inodes.get_or_load(Ino(20), || panic!("loaded twice")).unwrap().unwrap().lock().gone = true;
         inodes.remove(Ino(20));
         assert_eq!(inodes.memory(), 0);
         assert!(inodes.get_or_load(Ino(20), || Ok(None)).unwrap().is_none());

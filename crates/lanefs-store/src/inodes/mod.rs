@@ -34,7 +34,9 @@ impl Inodes {
         if e.block.is_none() {
             return Ok(None);
         }
-        Ok(Some(InodeEntry::new(InodeState::load(ino, e.block, io)?, true)))
+        let entry = InodeEntry::new(InodeState::load(ino, e.block, io)?, true);
+        debug_assert!(entry.is_clean(), "inode {ino} changed while it was read");
+        Ok(Some(entry))
     }
 
     /// Returns an inode; `None` if neither the table nor an update knows it.
@@ -62,6 +64,7 @@ impl Inodes {
                 refs.extend(Some(self.table.lookup(ino, io)?.block).filter(|r| !r.is_none()));
             }
         }
+        debug_assert!(refs.iter().all(|r| !r.is_none()), "a free number has no block to be read");
         io.expect(&refs);
         Ok(())
     }

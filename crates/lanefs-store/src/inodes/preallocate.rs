@@ -58,9 +58,11 @@ impl Inodes {
         let (mut from, mut more) = (pages.start, 0);
         while from < pages.end {
             let to = pages.end.min(from.saturating_add(AT_ONCE));
+            debug_assert!(from < to, "a portion of no pages");
             more += self.preallocate_at_once(log, lane, &inode, from..to)?;
             from = to;
         }
+        debug_assert_eq!(from, pages.end, "all of the pages, and no others");
         Ok(more)
     }
 
@@ -71,6 +73,8 @@ impl Inodes {
         inode: &Arc<CachedInode>,
         pages: Range<u64>,
     ) -> Result<u64> {
+        debug_assert!(pages.start < pages.end && pages.end - pages.start <= AT_ONCE, "{pages:?} at once");
+        debug_assert!(pages.end <= PAGES_END, "{pages:?} are beyond what a map can hold");
         let unwritten_of = |s: &InodeState, p: &Prealloc| s.without_block(p, &(0..u64::MAX));
         loop {
             let mut guard = inode.lock();
@@ -102,7 +106,13 @@ impl Inodes {
             inner.state.preallocate(prealloc, unwritten);
             // The reservation becomes the charge.
             let charged = inner.unwritten_change();
-            debug_assert_eq!(charged, more as i64);
+            debug_assert_eq!(charged, more as i64, "what is charged is what was reserved");
+            debug_assert!(
+                unwritten <= prealloc.pages(),
+                "{unwritten} unwritten pages of {}",
+                prealloc.pages()
+            );
+            debug_assert_eq!(inner.state.prealloc(), prealloc, "unwritten pages keep their ranges (I3)");
             log.space.account_write(lane, more, more, 0);
             inner.state.next_version();
             self.cache.list_dirty(inode, inner);

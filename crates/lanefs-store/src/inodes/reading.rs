@@ -115,6 +115,7 @@ impl Inodes {
                 })?;
                 debug_assert_eq!(n, at);
             }
+            debug_assert!(todo.is_sorted() && refs.len() <= todo.len(), "each page is read once");
             let bad = read_verified(pages, &refs, io)?;
             if bad.is_empty() {
                 return Ok(());
@@ -140,13 +141,17 @@ impl Inodes {
     pub fn next_data(&self, ino: Ino, page: u64, io: &Io) -> Result<Option<u64>> {
         // An inode of which nothing was submitted yet holds no data.
         let Some(inode) = self.get(ino, io)? else { return Ok(None) };
-        self.ask(&inode, io, |s| s.next_data(page))
+        let found = self.ask(&inode, io, |s| s.next_data(page))?;
+        debug_assert!(found.is_none_or(|at| at >= page), "page {found:?} was asked for from {page} on");
+        Ok(found)
     }
 
     /// Returns the first page at or after `page` that holds none.
     pub fn next_hole(&self, ino: Ino, page: u64, io: &Io) -> Result<Option<u64>> {
         let Some(inode) = self.get(ino, io)? else { return Ok(Some(page)) };
-        self.ask(&inode, io, |s| s.next_hole(page).map(Some))
+        let found = self.ask(&inode, io, |s| s.next_hole(page).map(Some))?;
+        debug_assert!(found.is_some_and(|at| at >= page), "page {found:?} was asked for from {page} on");
+        Ok(found)
     }
 
     /// Reads a map node with the inode's lock released. It may have been replaced and its block
@@ -177,7 +182,12 @@ impl Inodes {
             match directory::load_bucket(&*inode, io, cookie) {
                 // The bucket may have been rewritten and its block reused since the map was asked.
                 Err(StoreError::Corrupt { .. }) if tries < 2 => tries += 1,
-                other => return other,
+                other => {
+                    if let Ok(b) = &other {
+                        debug_assert!((b.low..=b.high).contains(&cookie), "not the bucket of {cookie:#x}");
+                    }
+                    return other;
+                }
             }
         }
     }
@@ -201,6 +211,8 @@ fn read_verified(
     refs: &[(usize, BlockRef)],
     io: &Io,
 ) -> Result<Vec<(usize, BlockRef)>> {
+    debug_assert!(refs.is_sorted_by(|a, b| a.0 < b.0), "pages come in their order, each once");
+    debug_assert!(refs.iter().all(|r| !r.1.is_none()), "a hole is not read");
     let mut next = 0;
     let mut reqs: Vec<(BlockAddr, &mut Block)> = Vec::with_capacity(refs.len());
     for (n, p) in pages.iter_mut().enumerate() {
@@ -210,6 +222,7 @@ fn read_verified(
             next += 1;
         }
     }
+    debug_assert_eq!(reqs.len(), refs.len(), "a reference to a page that nobody asked for");
     if reqs.is_empty() {
         return Ok(Vec::new());
     }

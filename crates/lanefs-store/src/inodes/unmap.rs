@@ -53,6 +53,7 @@ impl Inodes {
         loop {
             let missing = inode.lock().state.missing_in(&(from..pages.end));
             let Some((w, at)) = missing else { break };
+            debug_assert!((from..pages.end).contains(&at), "page {at} was looked at before");
             self.read_node(inode, &w, &log.io, |s| Some(s.missing_in(&(at..pages.end))?.0))?;
             (from, read) = (at, read + 1);
             if read >= NODES_AT_ONCE && at > begin {
@@ -62,6 +63,8 @@ impl Inodes {
             }
         }
         portions.push(begin..pages.end);
+        debug_assert!(portions.first().is_some_and(|p| p.start == pages.start), "{portions:?} of {pages:?}");
+        debug_assert!(portions.windows(2).all(|p| p[0].end == p[1].start), "pages between {portions:?}");
         Ok(portions)
     }
 
@@ -86,7 +89,11 @@ impl Inodes {
         let inner = &mut *g;
         let tail_was = inner.state.tail_extent();
         let mut freed: SmallVec<[BlockAddr; 16]> = SmallVec::new();
-        let r = inner.state.unmap(pages, &log.io, &mut freed);
+        let r = inner.state.unmap(pages.clone(), &log.io, &mut freed);
+        debug_assert!(
+            inner.state.tail_extent().is_none_or(|tail| !pages.contains(&tail.0)),
+            "the tail lies in {pages:?}, which are holes"
+        );
         let n = freed.len() as u64;
         freed.into_iter().for_each(|a| inner.drop_block(&log.segments, a));
         if let Some(cut) = cut {
@@ -98,6 +105,7 @@ impl Inodes {
             let size = cut.size.map_or(old.size, |s| s.min(old.size));
             let version = inner.state.version() + 1;
             inner.state.apply_attrs(&Attrs { size, mtime, ctime, ..old }, version);
+            debug_assert_eq!(inner.state.version(), version, "each change has a version of its own");
         }
         if tail_was != inner.state.tail_extent() {
             inner.tail = Logged::No;

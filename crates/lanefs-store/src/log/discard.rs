@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::log::Log;
+use crate::log::segment::State;
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -14,6 +15,7 @@ impl Log {
     pub fn discard(&self, seg: u32) -> u64 {
         let a = self.segments.geometry.addr(seg, 0);
         let (len, _) = self.segment_bytes();
+        debug_assert_eq!(self.segments.info(seg).state, State::Free, "segment {seg} is in use");
         match self.io.devices().get(a.device()).map(|d| d.discard(a.offset(), len)) {
             Some(Ok(())) => len,
             Some(Err(e)) => {
@@ -50,12 +52,14 @@ impl Log {
                 if idle.is_empty() {
                     break;
                 }
+                debug_assert!(idle.len() <= DISCARDS, "{} segments at once", idle.len());
                 lanefs_sync::about_to_wait();
                 discarded += idle.iter().filter(|s| inside(s)).map(|s| self.discard(*s)).sum::<u64>();
                 done.extend(idle.iter().copied());
                 self.segments.put_back(device, idle);
             }
         }
+        debug_assert!(discarded.is_multiple_of(len), "a segment is discarded whole or not at all");
         Ok(Some(discarded))
     }
 }

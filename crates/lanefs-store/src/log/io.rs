@@ -10,7 +10,7 @@ use crate::error::{Result, StoreError};
 use crate::hash::WordMap;
 use crate::tree::block_io::BlockSource;
 use lanefs_format::checksum;
-use lanefs_format::superblock::Superblock;
+use lanefs_format::superblock::{MAX_DEVICES, Superblock};
 use lanefs_format::{BLOCK_SIZE, Block, BlockAddr, BlockRef};
 use lanefs_sync::CachePadded;
 use lanefs_sync::lock::Mutex;
@@ -73,6 +73,7 @@ impl NodeCache {
         self.shard(addr).lock().blocks.remove(&addr.0);
     }
     fn put(&self, r: BlockRef, b: Shared) {
+        debug_assert!(!r.is_none(), "a hole has no block");
         if self.per_shard == 0 {
             return;
         }
@@ -85,6 +86,16 @@ impl NodeCache {
                 s.blocks.remove(&old);
             }
         }
+        s.check_invariants(self.per_shard);
+    }
+}
+
+impl Shard {
+    /// Checks, in debug builds, that the cache is bounded, and that whatever is in it will be
+    /// dropped some day.
+    fn check_invariants(&self, most: usize) {
+        debug_assert!(self.order.len() <= most, "{} blocks of {most}", self.order.len());
+        debug_assert!(self.blocks.len() <= self.order.len(), "a block that no turn comes to");
     }
 }
 
@@ -93,6 +104,21 @@ impl NodeCache {
 pub(crate) struct Write<'a> {
     pub addr: BlockAddr,
     pub data: &'a [u8],
+}
+
+impl Write<'_> {
+    /// Returns whether it writes blocks, and only whole ones.
+    fn is_whole(&self) -> bool {
+        !self.data.is_empty() && self.data.len().is_multiple_of(BLOCK_SIZE)
+    }
+}
+
+/// Returns whether no two writes touch the same block.
+fn are_apart(writes: &[Write<'_>]) -> bool {
+    let mut at: Vec<(u64, u64)> =
+        writes.iter().map(|w| (w.addr.0, w.addr.0 + (w.data.len() / BLOCK_SIZE) as u64)).collect();
+    at.sort_unstable();
+    at.windows(2).all(|w| w[0].1 <= w[1].0)
 }
 
 pub(crate) struct Io {
@@ -120,6 +146,7 @@ pub(crate) struct Io {
 
 impl Io {
     pub fn new(devices: Vec<Arc<dyn Device>>, cache_bytes: usize, read_only: bool) -> Io {
+        debug_assert!((1..=MAX_DEVICES).contains(&devices.len()), "{} devices", devices.len());
         let gates = devices.iter().map(|d| FlushGate::new(d.clone())).collect();
         Io {
             devices,
@@ -140,6 +167,7 @@ impl Io {
     pub fn of(self, sb: &Superblock) -> Io {
         let segment = u64::from(sb.layout.segment_blocks);
         let twins = (sb.metadata_copies() == 2).then_some(Twins { segment, half: segment / 2 });
+        debug_assert!(twins.is_none_or(|t| 2 * t.half == t.segment), "half of {segment} blocks");
         Io { twins, ..self }
     }
 
@@ -147,7 +175,14 @@ impl Io {
     /// have.
     pub fn copy_of(&self, addr: BlockAddr) -> Option<BlockAddr> {
         let t = self.twins?;
-        (addr.block() % t.segment < t.half).then(|| addr.plus(t.half))
+        let copy = (addr.block() % t.segment < t.half).then(|| addr.plus(t.half));
+        debug_assert!(
+            copy.is_none_or(
+                |c| (c.device(), c.block() / t.segment) == (addr.device(), addr.block() / t.segment)
+            ),
+            "the copy of {addr} lies in another segment: {copy:?}"
+        );
+        copy
     }
 
     /// Makes the store read-only because of `e`; the first reason stays.
@@ -167,11 +202,9 @@ impl Io {
         if !self.broken.load(Ordering::Acquire) {
             return Ok(());
         }
-        Err(self
-            .why
-            .lock()
-            .clone()
-            .unwrap_or_else(|| StoreError::ReadOnly { why: "an earlier error".into() }))
+        let why = self.why.lock().clone();
+        debug_assert!(why.is_some(), "the reason is set before the flag");
+        Err(why.unwrap_or_else(|| StoreError::ReadOnly { why: "an earlier error".into() }))
     }
 
     pub fn is_broken(&self) -> bool {
@@ -189,6 +222,7 @@ impl Io {
 
     /// Reads `data.len()` bytes from `addr` on, not verified.
     pub fn read_raw(&self, addr: BlockAddr, data: &mut [u8], what: &'static str) -> Result<()> {
+        debug_assert!(data.len().is_multiple_of(BLOCK_SIZE), "{} bytes are not whole blocks", data.len());
         self.device(addr, what)?.read(&mut [ReadReq { offset: addr.offset(), data }])
     }
 
@@ -238,6 +272,7 @@ impl Io {
         let mut rest = to;
         let mut addrs = addrs.into_iter().peekable();
         while let Some(first) = addrs.next() {
+            debug_assert!(!rest.is_empty(), "more addresses than blocks to fill");
             let mut n = 1;
             while n < rest.len() && addrs.next_if(|a| *a == first.plus(n as u64)).is_some() {
                 n += 1;
@@ -247,6 +282,7 @@ impl Io {
             self.device(first, what)?;
             by_device[first.device()].push(ReadReq { offset: first.offset(), data: run.as_mut_bytes() });
         }
+        debug_assert!(rest.is_empty(), "{} blocks have no address", rest.len());
         for (d, mut reqs) in by_device.into_iter().enumerate() {
             if !reqs.is_empty() {
                 self.devices[d].read(&mut reqs)?;
@@ -258,6 +294,9 @@ impl Io {
     /// Writes all of it: one submission per device, the devices in parallel. Returns the devices
     /// written, one bit each. An error is sticky.
     pub fn write(&self, writes: &[Write<'_>]) -> Result<u64> {
+        debug_assert!(!self.read_only || writes.is_empty(), "a volume is written that is only read");
+        debug_assert!(writes.iter().all(Write::is_whole), "a write of something else than blocks");
+        debug_assert!(are_apart(writes), "a block is twice in one submission, in no order");
         self.check()?;
         let mut by_device: Vec<Vec<WriteReq<'_>>> = self.devices.iter().map(|_| Vec::new()).collect();
         for w in writes {
@@ -318,7 +357,10 @@ impl Io {
     /// what is read again and again. `twice`: its copy is written with it.
     pub fn enqueue(&self, r: BlockRef, b: Box<Block>, keep: bool, twice: bool) {
         let mut q = self.queued.lock();
-        q.insert(r.addr.0, (r.crc, Arc::new(b), keep, twice));
+        debug_assert!(!r.is_none(), "a block is queued for no place");
+        debug_assert!(!twice || self.copy_of(r.addr).is_some(), "{} has no copy", r.addr);
+        let old = q.insert(r.addr.0, (r.crc, Arc::new(b), keep, twice));
+        debug_assert!(old.is_none(), "block {} is written twice before anybody wrote it once", r.addr);
         // Release, with the Acquire in `queue_len`: the queue is as the length says.
         self.queue_len.store(q.len(), Ordering::Release);
     }
@@ -357,7 +399,8 @@ impl Io {
         }
         let mut q = self.queued.lock();
         blocks.iter().for_each(|(a, _)| {
-            q.remove(&a.0);
+            let gone = q.remove(&a.0);
+            debug_assert!(gone.is_some(), "two write the queue: block {a} was written already");
         });
         // Release, with the Acquire in `queue_len`: the queue is as the length says.
         self.queue_len.store(q.len(), Ordering::Release);
@@ -441,6 +484,7 @@ impl Io {
         if s.len() < SUSPECTS_MAX {
             s.insert(r.addr.0, r.crc);
         }
+        debug_assert!(s.len() <= SUSPECTS_MAX, "{} blocks are remembered", s.len());
         // Relaxed, as below: who heals looks again later.
         self.suspected.store(s.len(), Ordering::Relaxed);
     }
@@ -458,12 +502,14 @@ impl Io {
         self.suspected.store(0, Ordering::Relaxed);
         let mut all: Vec<_> = all.into_iter().map(|(a, crc)| BlockRef { addr: BlockAddr(a), crc }).collect();
         all.sort_unstable_by_key(|r| r.addr);
+        debug_assert!(all.iter().all(|r| self.copy_of(r.addr).is_some()), "of a block without a copy");
         all
     }
 
     /// Writes a bad copy anew. An error is not sticky: nothing that was acknowledged depends on it,
     /// since the other copy is good.
     pub fn rewrite(&self, at: BlockAddr, b: &Block) -> Result<()> {
+        debug_assert!(!self.read_only, "block {at} of a volume that is only read");
         self.check()?;
         self.device(at, "copy")?.write(&[WriteReq { offset: at.offset(), data: &b.0 }])
     }

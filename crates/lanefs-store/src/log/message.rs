@@ -5,15 +5,18 @@ use crate::error::Result;
 use crate::log::Log;
 use crate::log::mlog::{BatchPlace, Mlog};
 use lanefs_format::batch::{self, BatchHead, BatchKind, InodeRecord};
+use lanefs_format::superblock::MIN_SEGMENT_BLOCKS;
 use lanefs_format::{Block, BlockAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The most blocks of one batch; longer messages are split.
 const BATCH_MAX: u32 = 32;
+const _: () = assert!(BATCH_MAX > 0 && MIN_SEGMENT_BLOCKS > 1, "a batch behind the link of a segment");
 
 /// How a message of `len` bytes is split: blocks of each batch and the bytes it takes.
 fn pieces(len: usize, segment_blocks: u32) -> Vec<(u32, usize)> {
+    debug_assert!(segment_blocks >= MIN_SEGMENT_BLOCKS, "a segment of {segment_blocks} blocks");
     let most = BATCH_MAX.min(segment_blocks - 1);
     let room = batch::room_in(most as usize);
     let mut left = len;
@@ -23,6 +26,8 @@ fn pieces(len: usize, segment_blocks: u32) -> Vec<(u32, usize)> {
         out.push((batch::blocks_for(n) as u32, n));
         left -= n;
         if left == 0 {
+            debug_assert_eq!(out.iter().map(|p| p.1).sum::<usize>(), len, "all bytes are in one piece each");
+            debug_assert!(out.iter().all(|p| (1..=most).contains(&p.0)), "{out:?}");
             return out;
         }
     }
@@ -90,6 +95,9 @@ impl Log {
         devices: u64,
         places: Vec<BatchPlace>,
     ) -> Placed {
+        debug_assert_eq!(places.len(), self.batches_for(bytes.len()).len(), "each batch has a place");
+        debug_assert!(places.is_sorted_by(|a, b| a.place < b.place), "{places:?}");
+        debug_assert!(mlog < self.mlogs.len(), "mlog {mlog} of {}", self.mlogs.len());
         head.id = places[0].place;
         // Relaxed: set behind the flush that made the slot durable; an older value says less.
         head.slot = self.slot_in_force.load(Ordering::Relaxed);
@@ -107,6 +115,7 @@ impl Log {
     /// Returns the blocks of a placed message, in runs.
     pub fn encode_placed(&self, p: &Placed) -> Vec<(BlockAddr, Vec<Block>)> {
         let split = pieces(p.bytes.len(), self.segments.geometry.segment_blocks);
+        debug_assert_eq!(p.places.len(), split.len(), "it was placed as it is split");
         let mut out = Vec::with_capacity(split.len());
         let mut at = 0;
         for (part, (place, &(blocks, n))) in p.places.iter().zip(&split).enumerate() {
@@ -121,6 +130,7 @@ impl Log {
             at += n;
             out.push((place.addr, b));
         }
+        debug_assert_eq!(at, p.bytes.len(), "a part of a message is in no batch");
         out
     }
 
@@ -131,6 +141,7 @@ impl Log {
         for p in placed.iter().chain(shares) {
             let m = &self.mlogs[p.mlog];
             m.wait_links(p.last_seq());
+            debug_assert_ne!(m.chain_devices(), 0, "a log that was written to lies on a device");
             mask |= p.devices | m.chain_devices();
         }
         self.io.flush(mask)?;
@@ -169,6 +180,7 @@ impl Log {
         let size = u64::from(self.segments.geometry.segment_blocks);
         let mut devices = 0;
         for run in &record.runs {
+            debug_assert!(!run.crcs.is_empty(), "a run of no pages");
             let n = run.crcs.len() as u64;
             // What was read from a device may name one that there cannot be.
             devices |= 1u64.checked_shl(run.addr.device() as u32).unwrap_or(0);
@@ -185,6 +197,10 @@ impl Log {
     /// Gives the shares of an epoch their places, one mlog each; if there is no room for one of
     /// them, none gets any. Inside a reader section.
     pub fn place_shares(&self, p: &Pending, first: usize) -> Result<Vec<Placed>> {
+        debug_assert!(p.previous < p.epoch, "epoch {} behind {}", p.epoch, p.previous);
+        debug_assert!((1..=self.mlogs.len()).contains(&p.shares.len()), "{} shares", p.shares.len());
+        debug_assert!(p.shares.iter().all(|s| !s.is_empty()), "an empty share is not written");
+        debug_assert!(first < self.mlogs.len(), "mlog {first} of {}", self.mlogs.len());
         let n = p.shares.len() as u32;
         let mut start = Vec::new();
         batch::put_share_head(&mut start, &self.mlogs.iter().map(Mlog::acked).collect::<Vec<_>>());
@@ -210,6 +226,8 @@ impl Log {
             };
             self.placed(first + i, head, bytes, 0, places)
         });
-        Ok(placed.collect())
+        let placed: Vec<Placed> = placed.collect();
+        debug_assert_eq!(placed.len(), p.shares.len(), "all shares have places or none has");
+        Ok(placed)
     }
 }

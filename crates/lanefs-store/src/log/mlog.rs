@@ -99,15 +99,18 @@ impl Heads {
         let Some(node) = self.node else {
             return Err(StoreError::Invalid("the volume is open for reading only".into()));
         };
+        debug_assert!(!blocks.is_empty(), "a message has a batch");
         let (mut next, mut segments) = (node.next, 0);
         for &b in blocks {
-            debug_assert!(b < n);
+            debug_assert!((1..n).contains(&b), "a batch of {b} blocks behind the link of a segment of {n}");
             if next + b > n {
                 segments += 1;
                 next = 1;
             }
             next += b;
         }
+        debug_assert!(next <= n, "the next head is at block {next} of {n}");
+        debug_assert!(segments as usize <= blocks.len(), "no batch needs more than a segment");
         Ok((node, segments))
     }
 
@@ -128,9 +131,21 @@ impl Heads {
         for head in self.open.iter().flatten() {
             assert!(head.next < size && t.info(head.seg).state == State::Open, "{head:?}");
         }
-        assert!(self.acked <= self.last && self.mark <= self.last && self.seen <= self.last);
-        assert!(self.out.back().is_none_or(|out| out.0 == self.last), "the last message is out");
-        assert!(self.out.front().is_none_or(|out| out.0 > self.acked), "a durable message is out");
+        self.check_order();
+    }
+
+    /// Checks, in debug builds, that places are in order, and that what is kept is.
+    fn check_order(&self) {
+        debug_assert!(self.acked <= self.last, "durable up to {:#x} of {:#x}", self.acked, self.last);
+        debug_assert!(self.mark <= self.last && self.seen <= self.last, "more was seen than there is");
+        debug_assert!(self.out.back().is_none_or(|out| out.0 == self.last), "the last message is out");
+        debug_assert!(self.out.front().is_none_or(|out| out.0 > self.acked), "a durable message is out");
+        debug_assert!(
+            self.out.front().is_none_or(|out| !out.1),
+            "a durable message waits for none before it"
+        );
+        debug_assert!(!self.out.is_empty() || self.acked == self.last, "nothing is out, and not all durable");
+        debug_assert!(self.pending.is_sorted_by(|a, b| a.checkpoint < b.checkpoint), "kept twice");
     }
 }
 
@@ -216,6 +231,7 @@ impl Mlog {
     /// Opens the node head at the start of a mount.
     pub fn open_node(&self, t: &SegmentTable, next_seq: &AtomicU64) -> Result<()> {
         let mut h = self.heads.lock();
+        debug_assert!(h.node.is_none() && h.chain.is_empty(), "the node head is open already");
         let seg = self.claim(t, State::Chain, Heat::Node as u8).ok_or(StoreError::NoSpace)?;
         let successor = self.claim(t, State::Chain, Heat::Node as u8).ok_or(StoreError::NoSpace)?;
         // Relaxed: uniqueness is all that is asked.
@@ -260,7 +276,8 @@ impl Mlog {
         next_seq: &AtomicU64,
         messages: &[Vec<u32>],
     ) -> Result<Vec<Vec<BatchPlace>>> {
-        debug_assert!(messages.len() <= mlogs.len());
+        debug_assert!(messages.len() <= mlogs.len(), "{} messages for {}", messages.len(), mlogs.len());
+        debug_assert!(mlogs.is_sorted_by(|a, b| a.id < b.id), "mutexes are taken in this order (1)");
         let mut heads: Vec<_> = mlogs.iter().zip(messages).map(|(m, b)| (m, m.heads.lock(), b)).collect();
         let mut plans: Vec<(NodeHead, VecDeque<SegId>)> = Vec::with_capacity(heads.len());
         for (m, h, blocks) in &heads {
@@ -291,6 +308,7 @@ impl Mlog {
                 }
             }
         }
+        debug_assert_eq!(claimed.len(), segments as usize, "all of them or none");
         Ok(claimed)
     }
 
@@ -305,12 +323,16 @@ impl Mlog {
         mut claimed: VecDeque<SegId>,
     ) -> Vec<BatchPlace> {
         let n = t.geometry.segment_blocks;
+        let before = h.last;
+        debug_assert!(h.node.is_some_and(|now| (now.seg, now.next) == (node.seg, node.next)), "an old plan");
         let mut places = Vec::with_capacity(blocks.len());
         for &b in blocks {
+            debug_assert!(h.last <= place_of(node.seq, node.next), "the head goes back behind {:#x}", h.last);
             if node.next + b > n
                 && let Some(after) = claimed.pop_front()
             {
                 h.chain.push_back((node.seg, node.seq));
+                debug_assert!(!node.link_due, "a segment is left whose link nobody writes (2)");
                 node = NodeHead {
                     seg: node.successor,
                     next: 1,
@@ -323,7 +345,10 @@ impl Mlog {
                 self.chain_devices.fetch_or(1 << t.geometry.device(node.seg), Ordering::Relaxed);
             }
             let link = node.link_due.then(|| {
-                self.links.lock().push(node.seq);
+                let mut links = self.links.lock();
+                debug_assert!(!links.contains(&node.seq), "two write the link of segment {}", node.seq);
+                links.push(node.seq);
+                drop(links);
                 // Relaxed: who waits for this link has seen its place, by the mutex of the heads.
                 self.links_out.fetch_add(1, Ordering::Relaxed);
                 let successor = t.geometry.addr(node.successor, 0);
@@ -334,9 +359,14 @@ impl Mlog {
             places.push(BatchPlace { addr, seq: node.seq, place, prior: h.last, acked: h.acked, link });
             h.last = place;
             node.next += b;
+            debug_assert!(node.next <= n, "a batch ends at block {} of {n}", node.next);
             // Relaxed: a figure for reports.
             self.appended.fetch_add(u64::from(b), Ordering::Relaxed);
         }
+        debug_assert!(claimed.is_empty(), "{} segments were claimed and not used", claimed.len());
+        debug_assert_eq!(places.len(), blocks.len(), "a batch has a place");
+        debug_assert!(places.iter().all(|p| p.prior < p.place && p.acked <= p.prior), "{places:?} (5)");
+        debug_assert!(h.last > before, "places grow along a chain");
         h.node = Some(node);
         let last = h.last;
         h.out.push_back((last, false));
@@ -350,11 +380,15 @@ impl Mlog {
         debug_assert!(place <= h.last, "place {place:#x} was never given");
         if let Some(o) = h.out.iter_mut().find(|o| o.0 == place) {
             o.1 = true;
+        } else {
+            debug_assert!(place <= h.acked, "at {place:#x} no message ends");
         }
         while let Some(&(place, true)) = h.out.front() {
+            debug_assert!(place > h.acked, "{place:#x} is behind {:#x}", h.acked);
             h.acked = place;
             h.out.pop_front();
         }
+        h.check_order();
     }
 
     /// Returns the place of the last batch up to which all are durable.
@@ -366,6 +400,7 @@ impl Mlog {
     /// batch says so (6).
     pub fn wants_mark(&self) -> bool {
         let mut h = self.heads.lock();
+        h.check_order();
         let quiet = h.seen == h.last && h.acked == h.last;
         h.seen = h.last;
         quiet && h.last != h.mark && h.node.is_some()
@@ -373,15 +408,22 @@ impl Mlog {
 
     /// The batch at this place is a mark.
     pub fn marked(&self, place: u64) {
-        self.heads.lock().mark = place;
+        let mut h = self.heads.lock();
+        debug_assert!(place > h.mark, "{place:#x} is marked, {:#x} was", h.mark);
+        h.mark = place;
+        h.check_order();
     }
 
     /// The link of segment `seq` was answered by the device (or will never be: then the store is
     /// read-only).
     pub fn link_done(&self, seq: u64) {
-        self.links.lock().retain(|&s| s != seq);
+        let mut links = self.links.lock();
+        debug_assert_eq!(links.iter().filter(|s| **s == seq).count(), 1, "the link of segment {seq}");
+        links.retain(|&s| s != seq);
+        drop(links);
         // Release, with the Acquire in `wait_links`: the link was answered before.
-        self.links_out.fetch_sub(1, Ordering::Release);
+        let out = self.links_out.fetch_sub(1, Ordering::Release);
+        debug_assert!(out > 0, "a link was answered that was not counted");
         self.link_written.notify_all();
     }
 
@@ -426,6 +468,7 @@ impl Mlog {
             _ => 1,
         };
         let size = if paired { t.geometry.half() } else { t.geometry.segment_blocks };
+        let first = out.len();
         let mut left = n;
         let mut h = self.heads.lock();
         let here = h.open[slot].map_or(0, |head| size - head.next);
@@ -445,7 +488,9 @@ impl Mlog {
                     Head { seg, next: 0 }
                 }
             };
+            debug_assert_eq!(t.is_paired(head.seg), paired, "a {heat:?} block in segment {}", head.seg);
             let take = left.min(size - head.next);
+            debug_assert!(take > 0, "a run of no blocks");
             t.touch(head.seg, checkpoint);
             out.push((t.geometry.addr(head.seg, head.next), take));
             head.next += take;
@@ -456,6 +501,7 @@ impl Mlog {
                 h.open[slot] = None;
             }
         }
+        debug_assert_eq!(out[first..].iter().map(|r| r.1).sum::<u32>(), n, "as many as were asked for");
         h.check_invariants(t);
         Ok(())
     }
@@ -477,6 +523,10 @@ impl Mlog {
             return;
         }
         let mut h = self.heads.lock();
+        debug_assert!(
+            h.pending.last().is_none_or(|last| last.checkpoint <= checkpoint),
+            "groups of a position that is over"
+        );
         match h.pending.last_mut() {
             Some(last) if last.checkpoint == checkpoint => last.groups.extend_from_slice(groups),
             _ => h.pending.push(Kept { checkpoint, groups: groups.to_vec() }),
@@ -513,11 +563,13 @@ impl Mlog {
         let mut h = self.heads.lock();
         for k in &mut h.pending {
             let kept = keep(&k.groups);
+            debug_assert!(kept.len() <= k.groups.len(), "groups are left out, none comes to them");
             self.sub_unfolded(&k.groups);
             self.add_unfolded(&kept);
             k.groups = kept;
         }
         h.pending.retain(|k| !k.groups.is_empty());
+        h.check_order();
     }
 
     /// Returns the number of blocks appended since the last checkpoint.
@@ -531,6 +583,7 @@ impl Mlog {
     pub fn checkpoint_done(&self, t: &SegmentTable, position: &Position, appended: u64) -> Vec<SegId> {
         let mut freed = Vec::new();
         let mut h = self.heads.lock();
+        debug_assert!(h.node.is_none_or(|n| position.seq <= n.seq), "{position:?} is ahead of the log");
         while let Some(&(seg, seq)) = h.chain.front() {
             if seq >= position.seq {
                 break;
@@ -545,6 +598,12 @@ impl Mlog {
         // Relaxed: written under the mutex; see `chain_devices`.
         self.chain_devices.store(mask, Ordering::Relaxed);
         self.appended.fetch_sub(appended.min(self.appended()), Ordering::Relaxed);
+        debug_assert!(
+            h.node.is_none_or(|n| !freed.contains(&n.seg) && !freed.contains(&n.successor)),
+            "the log is being written to {freed:?}"
+        );
+        debug_assert!(h.chain.front().is_none_or(|c| c.1 >= position.seq), "recovery starts behind it");
+        h.check_invariants(t);
         freed
     }
 

@@ -69,6 +69,8 @@ impl Log {
         let device_count = devices.len();
         let read_only = options.read_only || superblock.read_only();
         let hash = superblock.hash_key;
+        debug_assert_eq!(segments.devices(), device_count, "the table is of other devices");
+        debug_assert!(device_count > 0, "a volume lies on a device");
         segments.set_reserved_segments(space::segments_held_back(usable, n) * 3 / 5);
         let geometry = &segments.geometry;
         Log {

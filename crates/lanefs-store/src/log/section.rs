@@ -50,13 +50,15 @@ impl Drop for Flight<'_> {
     fn drop(&mut self) {
         // Release, with the acquire in `drain`: what was written is answered before the count says
         // so.
-        self.0.fetch_sub(1, Ordering::Release);
+        let before = self.0.fetch_sub(1, Ordering::Release);
+        debug_assert!(before > 0, "a flight ends that was not counted");
     }
 }
 
 impl Sections {
     /// Makes the sections of so many lanes.
     pub fn new(lanes: usize) -> Sections {
+        debug_assert!(lanes > 0, "a section is entered on behalf of a lane");
         Sections {
             rps: Rps::new(LaneIds::new(MAX_LANES)),
             flights: (0..lanes).map(|_| CachePadded::new(Flights::default())).collect(),
@@ -72,7 +74,8 @@ impl Sections {
         // Relaxed: the phase changes only while no reader is inside, and the RPS orders the count
         // before a drain.
         let out = &f.out[self.phase.load(Ordering::Relaxed)];
-        out.fetch_add(1, Ordering::Relaxed);
+        let before = out.fetch_add(1, Ordering::Relaxed);
+        debug_assert!(before >= 0, "more flights have ended than begun");
         f.begun.fetch_add(1, Ordering::Relaxed);
         Section { _reader: reader, flight: Flight(out), sections: self }
     }
@@ -91,6 +94,11 @@ impl Sections {
             f();
             // Relaxed, and below: no reader is inside, and the RPS orders them before the next.
             let old = self.phase.load(Ordering::Relaxed);
+            debug_assert!(old < 2, "phase {old}");
+            debug_assert!(
+                self.flights.iter().all(|x| x.out[old ^ 1].load(Ordering::Acquire) == 0),
+                "the drain before this one has not waited for all"
+            );
             self.phase.store(old ^ 1, Ordering::Relaxed);
             old
         };

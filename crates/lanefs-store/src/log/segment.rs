@@ -26,7 +26,8 @@
 //! [`SegmentTable::info`] acquires.
 
 use lanefs_format::BlockAddr;
-use lanefs_format::superblock::Layout;
+use lanefs_format::superblock::{Layout, MAX_SEGMENT_BLOCKS, MIN_SEGMENT_BLOCKS};
+use lanefs_format::usage_node::{BITMAP_WORDS, PAIRED};
 use lanefs_sync::CachePadded;
 use lanefs_sync::lock::Mutex;
 use std::collections::{HashSet, VecDeque};
@@ -54,6 +55,7 @@ pub(crate) enum State {
 
 impl State {
     fn from_u8(v: u8) -> State {
+        debug_assert!(v <= State::Chain as u8, "state {v} of a segment");
         match v {
             0 => State::Free,
             1 => State::Open,
@@ -107,10 +109,23 @@ impl Geometry {
             })
             .collect();
         let (segment_blocks, reserved) = (layout.segment_blocks, layout.reserved_segments);
-        Geometry { segment_blocks, reserved, copies: 1, spans }
+        debug_assert!(segment_blocks.is_power_of_two(), "segments of {segment_blocks} blocks");
+        debug_assert!((MIN_SEGMENT_BLOCKS..=MAX_SEGMENT_BLOCKS).contains(&segment_blocks));
+        let geometry = Geometry { segment_blocks, reserved, copies: 1, spans };
+        geometry.check_invariants();
+        geometry
+    }
+    /// Checks, in debug builds, that the devices' segments are numbered one device behind the
+    /// other. A few devices at the most: it is called where one comes or grows.
+    fn check_invariants(&self) {
+        let ends = self.spans.iter().map(|s| u64::from(s.first) + u64::from(s.segments()));
+        debug_assert!(ends.clone().all(|end| end <= u64::from(u32::MAX)), "more segments than numbers");
+        let firsts = self.spans.iter().skip(1).map(|s| u64::from(s.first));
+        debug_assert!(ends.zip(firsts).all(|(end, first)| end == first), "a gap between {:?}", self.spans);
     }
     /// Returns the same with so many copies of the tree.
     pub fn with_copies(self, copies: u32) -> Geometry {
+        debug_assert!((1..=2).contains(&copies), "{copies} copies of the tree");
         Geometry { copies, ..self }
     }
     /// Returns the number of blocks between a block of a paired segment and its copy.
@@ -129,10 +144,14 @@ impl Geometry {
         let span = self.spans.get(addr.device())?;
         let n = u64::from(self.segment_blocks);
         let seg = addr.block() / n;
-        (seg >= u64::from(self.reserved) && seg < u64::from(span.segments()))
-            .then(|| (span.first + seg as u32, (addr.block() % n) as u32))
+        let found = (seg >= u64::from(self.reserved) && seg < u64::from(span.segments()))
+            .then(|| (span.first + seg as u32, (addr.block() % n) as u32));
+        debug_assert!(found.is_none_or(|(seg, i)| self.addr(seg, i) == addr), "{addr} is not {found:?}");
+        debug_assert!(found.is_none_or(|(seg, _)| !self.is_reserved(seg)), "{addr} holds no log");
+        found
     }
     pub fn addr(&self, seg: SegId, index: u32) -> BlockAddr {
+        debug_assert!(seg < self.total(), "segment {seg} of {}", self.total());
         let d = self.device(seg);
         let local = u64::from(seg - self.spans[d].first);
         BlockAddr::new(d as u8, local * u64::from(self.segment_blocks) + u64::from(index))
@@ -195,6 +214,7 @@ struct Figures {
 impl Figures {
     /// Makes figures of segments that are full and unmarked, but for those that hold no log.
     fn new(geometry: &Geometry, segments: Range<SegId>, lines: usize) -> Figures {
+        debug_assert!(lines > 0, "a segment has marks");
         let n = segments.len() * lines;
         let state = |s| if geometry.is_reserved(s) { State::Reserved } else { State::Full };
         let meta = |s| Meta { state: AtomicU8::new(state(s) as u8), ..Meta::default() };
@@ -210,6 +230,7 @@ impl Figures {
             i -= run.meta.len();
             run = later;
         }
+        debug_assert!(i < run.meta.len(), "segment {seg} is none of the table");
         (run, i)
     }
 
@@ -218,8 +239,8 @@ impl Figures {
         while let Some(later) = run.later.get() {
             run = later;
         }
-        // One thread grows at a time.
-        let _ = run.later.set(Box::new(new));
+        let added = run.later.set(Box::new(new));
+        debug_assert!(added.is_ok(), "one thread grows at a time");
     }
 }
 
@@ -257,6 +278,7 @@ impl SegmentTable {
     pub fn new(geometry: Geometry) -> SegmentTable {
         let words = (geometry.segment_blocks as usize).div_ceil(64);
         let lines = words.div_ceil(8);
+        debug_assert!(words <= BITMAP_WORDS, "more marks than the usage table has bits: {words} words");
         let figures = Figures::new(&geometry, 0..geometry.total(), lines);
         let pools = geometry.spans.iter().map(|_| Mutex::new(VecDeque::new())).collect();
         SegmentTable { words, lines, figures, pools, counts: CachePadded::default(), geometry }
@@ -271,10 +293,13 @@ impl SegmentTable {
     pub fn grow(&self, blocks: u64) {
         let Some(span) = self.geometry.spans.last() else { return };
         let end = (blocks / u64::from(self.geometry.segment_blocks)).min(u64::from(u32::MAX - span.first));
+        debug_assert!(end >= u64::from(span.segments()), "the last device would lose segments");
         let new = self.len()..span.first + end as u32;
         self.figures.add(Figures::new(&self.geometry, new.clone(), self.lines));
         // Release, with the Acquire in `segments`.
         span.segments.store(end as u32, Release);
+        self.geometry.check_invariants();
+        debug_assert_eq!(self.len(), new.end, "the new segments are the last ones");
         new.for_each(|seg| self.release(seg));
         self.check_invariants();
     }
@@ -345,10 +370,12 @@ impl SegmentTable {
 
     /// Notes that something new refers to blocks of this segment (invariant 3).
     pub fn touch(&self, seg: SegId, checkpoint: u64) {
+        debug_assert!(checkpoint > 0, "the first checkpoint has number 1, and 0 is never");
         let t = &self.meta(seg).touched;
         if t.load(Relaxed) != checkpoint {
             t.fetch_max(checkpoint, Relaxed);
         }
+        debug_assert!(t.load(Relaxed) >= checkpoint, "a touch is forgotten");
     }
 
     pub fn touch_addr(&self, addr: BlockAddr, checkpoint: u64) {
@@ -359,6 +386,7 @@ impl SegmentTable {
 
     /// Sets or takes one mark; how many changed.
     fn mark_one(&self, which: Which, seg: SegId, i: u32, on: bool) -> u32 {
+        debug_assert!(i < self.geometry.segment_blocks, "block {i} of a segment");
         let w = self.word(which, seg, i as usize / 64);
         let bit = 1u64 << (i % 64);
         let was = if on { w.fetch_or(bit, Relaxed) } else { w.fetch_and(!bit, Relaxed) };
@@ -372,6 +400,7 @@ impl SegmentTable {
         if !self.is_paired(seg) {
             return Some((seg, self.mark_one(which, seg, i, on)));
         }
+        debug_assert_eq!(self.geometry.copies, 2, "segment {seg} is paired in a volume without copies");
         let half = self.geometry.half();
         if i >= half {
             return None; // A copy; what names one is damaged.
@@ -409,9 +438,12 @@ impl SegmentTable {
             m.tree.fetch_add(tree, Relaxed);
             m.live.fetch_add(live, Relaxed);
         } else {
+            debug_assert!(m.tree.load(Relaxed) >= tree, "more marks of the tree were taken than set");
+            debug_assert!(m.live.load(Relaxed) >= live, "more live marks were taken than set");
             m.tree.fetch_sub(tree, Relaxed);
             m.live.fetch_sub(live, Relaxed);
         }
+        debug_assert!(tree <= 1 && live <= 1, "this very block has a mark of each kind");
         live
     }
 
@@ -419,7 +451,11 @@ impl SegmentTable {
     pub fn set_live(&self, addr: BlockAddr) -> bool {
         match self.mark(Which::Live, addr, true) {
             Some((seg, n)) if n > 0 => {
-                self.meta(seg).live.fetch_add(n, Relaxed);
+                let before = self.meta(seg).live.fetch_add(n, Relaxed);
+                debug_assert!(
+                    before + n <= self.geometry.segment_blocks,
+                    "segment {seg}: {before} + {n} live"
+                );
                 true
             }
             _ => false,
@@ -430,6 +466,8 @@ impl SegmentTable {
     pub fn clear_live(&self, addr: BlockAddr) -> bool {
         match self.mark(Which::Live, addr, false) {
             Some((seg, n)) if n > 0 => {
+                // A block is counted before anybody else knows of it, and so before it dies.
+                debug_assert!(self.meta(seg).live.load(Relaxed) >= n, "segment {seg}: fewer live than {n}");
                 self.meta(seg).live.fetch_sub(n, Relaxed);
                 true
             }
@@ -441,7 +479,11 @@ impl SegmentTable {
     pub fn set_tree(&self, addr: BlockAddr) -> Option<SegId> {
         let (seg, changed) = self.mark(Which::Tree, addr, true)?;
         (changed > 0).then(|| {
-            self.meta(seg).tree.fetch_add(changed, Relaxed);
+            let before = self.meta(seg).tree.fetch_add(changed, Relaxed);
+            debug_assert!(
+                before + changed <= self.geometry.segment_blocks,
+                "segment {seg}: {before} in the tree"
+            );
             seg
         })
     }
@@ -450,7 +492,8 @@ impl SegmentTable {
     pub fn clear_tree(&self, addr: BlockAddr) -> Option<SegId> {
         let (seg, changed) = self.mark(Which::Tree, addr, false)?;
         (changed > 0).then(|| {
-            self.meta(seg).tree.fetch_sub(changed, Relaxed);
+            let before = self.meta(seg).tree.fetch_sub(changed, Relaxed);
+            debug_assert!(before >= changed, "segment {seg}: {before} in the tree, {changed} leave it");
             seg
         })
     }
@@ -462,6 +505,7 @@ impl SegmentTable {
     }
 
     fn word(&self, which: Which, seg: SegId, w: usize) -> &AtomicU64 {
+        debug_assert!(w < self.words, "word {w} of {} words of marks", self.words);
         let (run, i) = self.figures.at(seg);
         let bits = match which {
             Which::Live => &run.live,
@@ -472,6 +516,7 @@ impl SegmentTable {
 
     /// The tree marks of a segment.
     pub fn tree_bits(&self, seg: SegId, out: &mut [u64]) {
+        debug_assert!(out.len() >= self.words, "marks of segment {seg} are cut off");
         for (w, o) in out.iter_mut().enumerate().take(self.words) {
             *o = self.word(Which::Tree, seg, w).load(Relaxed);
         }
@@ -531,6 +576,7 @@ impl SegmentTable {
     pub fn release(&self, seg: SegId) {
         let m = self.meta(seg);
         debug_assert_ne!(self.info(seg).state, State::Free, "segment {seg} is released twice");
+        debug_assert_ne!(self.info(seg).state, State::Reserved, "segment {seg} holds no log");
         debug_assert_eq!((m.live.load(Relaxed), m.tree.load(Relaxed)), (0, 0));
         m.state.store(State::Free as u8, Relaxed);
         // Counted first: whoever takes it out of the pool counts it off, and finds it counted.
@@ -538,11 +584,20 @@ impl SegmentTable {
         self.pools[self.geometry.device(seg)].lock().push_back(seg);
     }
 
+    /// Counts segments off that were taken out of a pool. Each was counted before it went in.
+    fn count_taken(&self, n: usize) {
+        let free = self.counts.free.fetch_sub(n as u32, Relaxed);
+        debug_assert!(free >= n as u32, "{n} of {free} free segments were taken");
+    }
+
     /// Takes a free segment of `device`.
     pub fn claim(&self, device: usize, state: State, heat: u8) -> Option<SegId> {
+        debug_assert!(matches!(state, State::Open | State::Chain), "a segment is claimed as {state:?}");
+        debug_assert!(heat < PAIRED, "heat {heat} would say that the segment is paired");
         let seg = self.pools[device].lock().pop_front()?;
-        self.counts.free.fetch_sub(1, Relaxed);
+        self.count_taken(1);
         debug_assert_eq!(self.info(seg).state, State::Free, "segment {seg} was in a pool");
+        debug_assert_eq!(self.geometry.device(seg), device, "segment {seg} was in another's pool");
         let m = self.meta(seg);
         m.state.store(state as u8, Relaxed);
         m.heat.store(heat, Relaxed);
@@ -557,6 +612,8 @@ impl SegmentTable {
 
     /// Notes that a segment about to be released holds old content.
     pub fn mark_stale(&self, seg: SegId, checkpoint: u64) {
+        debug_assert_ne!(self.info(seg).state, State::Free, "segment {seg} is marked when it is released");
+        debug_assert!(checkpoint > 0, "0 says that there is nothing to discard");
         self.meta(seg).stale.store(checkpoint, Relaxed);
     }
 
@@ -567,8 +624,15 @@ impl SegmentTable {
         let mut pool = self.pools[device].lock();
         let old = |s: &SegId| (1..checkpoint).contains(&self.meta(*s).stale.load(Relaxed));
         let taken: Vec<SegId> = pool.iter().copied().filter(old).take(most.min(pool.len() / 2)).collect();
+        let before = pool.len();
         pool.retain(|s| !taken.contains(s));
-        self.counts.free.fetch_sub(taken.len() as u32, Relaxed);
+        debug_assert_eq!(
+            pool.len() + taken.len(),
+            before,
+            "a segment was in the pool of device {device} twice"
+        );
+        debug_assert!(taken.iter().all(|s| self.info(*s).state == State::Free), "{taken:?}");
+        self.count_taken(taken.len());
         taken
     }
 
@@ -580,12 +644,15 @@ impl SegmentTable {
         let most = most.min(pool.len() / 2);
         let n = pool.iter().take(most).take_while(|s| !done.contains(s)).count();
         let taken: Vec<SegId> = pool.drain(..n).collect();
-        self.counts.free.fetch_sub(taken.len() as u32, Relaxed);
+        debug_assert!(taken.iter().all(|s| self.info(*s).state == State::Free), "{taken:?}");
+        self.count_taken(taken.len());
         taken
     }
 
     /// See [`SegmentTable::take_stale`].
     pub fn put_back(&self, device: usize, segments: Vec<SegId>) {
+        let is_own = |s: &SegId| self.geometry.device(*s) == device && self.info(*s).state == State::Free;
+        debug_assert!(segments.iter().all(is_own), "not out of the pool of device {device}: {segments:?}");
         self.counts.free.fetch_add(segments.len() as u32, Relaxed);
         segments.iter().for_each(|&s| self.meta(s).stale.store(0, Relaxed));
         self.pools[device].lock().extend(segments);
@@ -593,7 +660,7 @@ impl SegmentTable {
 
     /// A head is done with the segment: it is full.
     pub fn close(&self, seg: SegId) {
-        debug_assert_ne!(self.info(seg).state, State::Free, "segment {seg} is closed while it is free");
+        debug_assert_eq!(self.info(seg).state, State::Open, "segment {seg} is no head's");
         // Release, with the Acquire in `info`: it was touched before.
         self.meta(seg).state.store(State::Full as u8, Release);
     }

@@ -62,6 +62,7 @@ pub(crate) fn read_slots(sb: &Superblock, io: &Io) -> Result<Slots> {
             _ => error = bad.or(error),
         }
     }
+    debug_assert!(slots.iter().all(|(s, i)| *i < 2 && s.volume == sb.volume), "slots of another volume");
     slots.sort_by_key(|(s, _)| std::cmp::Reverse(s.generation));
     Ok((slots, error))
 }
@@ -75,6 +76,7 @@ pub(crate) fn check_ages(sb: &Superblock, io: &Io, slot: &Slot) -> Result<()> {
         );
         Err(StoreError::NotAVolume { device: d.name().into(), why })
     };
+    debug_assert_eq!(io.devices().len(), sb.devices.len(), "all devices of the volume are there");
     for d in 1..sb.devices.len() {
         let stamp = |i: usize| read_slot(io, sb.stamp_place(d, i), sb.volume).ok().map(|s| s.mount);
         // One that cannot be read says nothing; a volume that was never open for writing has none.

@@ -16,6 +16,7 @@
 //! ([`Space::reserve_rewrite`]).
 
 use lanefs_format::summary::SUMMARY_SPAN;
+use lanefs_format::superblock::MAX_MLOGS;
 use lanefs_sync::StridedCounter;
 use lanefs_sync::ablation::{Switch, Technique};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -29,13 +30,18 @@ pub(crate) fn seconds() -> u32 {
 /// every mlog and twelve for the cleaner and summaries, but on tiny volumes never more than two
 /// fifths.
 pub(crate) fn segments_held_back(usable: u32, mlogs: usize) -> u32 {
+    debug_assert!((1..=MAX_MLOGS as usize).contains(&mlogs), "{mlogs} mlogs");
     let least = 6 * mlogs as u32 + 12;
-    (usable / 14).max(least.min(usable * 2 / 5))
+    let held_back = (usable / 14).max(least.min(usable * 2 / 5));
+    debug_assert!(held_back <= usable, "{held_back} of {usable} segments");
+    held_back
 }
 
 /// Returns how many mlogs a volume of this size can do with.
 pub(crate) fn fitting_mlogs(wanted: usize, usable: u32) -> usize {
-    wanted.clamp(1, 128).min((usable / 40).max(1) as usize)
+    let fitting = wanted.clamp(1, MAX_MLOGS as usize).min((usable / 40).max(1) as usize);
+    debug_assert!((1..=MAX_MLOGS as usize).contains(&fitting), "{fitting} mlogs");
+    fitting
 }
 
 /// Returns the number of blocks that users can fill of so many usable segments: what is not kept
@@ -43,7 +49,9 @@ pub(crate) fn fitting_mlogs(wanted: usize, usable: u32) -> usize {
 fn for_users(usable: u32, segment_blocks: u32, copies: u32, mlogs: usize) -> u64 {
     let size = u64::from(segment_blocks);
     let summaries = u64::from(copies) * size.div_ceil(SUMMARY_SPAN as u64);
-    u64::from(usable - segments_held_back(usable, mlogs)) * size * size / (size + summaries)
+    let blocks = u64::from(usable - segments_held_back(usable, mlogs)) * size * size / (size + summaries);
+    debug_assert!(blocks <= u64::from(usable) * size, "{blocks} blocks in {usable} segments of {size}");
+    blocks
 }
 
 fn beyond(usable: u32, segment_blocks: u32, mlogs: usize) -> i64 {
@@ -68,6 +76,7 @@ impl Space {
     /// `copies`: how often the tree lies on the devices, the summaries with it.
     pub fn new(usable: u32, segment_blocks: u32, copies: u32, mlogs: usize, lanes: usize) -> Space {
         let total = for_users(usable, segment_blocks, copies, mlogs);
+        debug_assert!(i64::try_from(total).is_ok(), "{total} blocks are more than are counted");
         let lanes = if Switch::of(Technique::StridedCounter).off() { 1 } else { lanes.max(1) };
         Space {
             total: AtomicU64::new(total),
@@ -91,6 +100,7 @@ impl Space {
         let total = for_users(usable, self.segment_blocks, self.copies, self.mlogs);
         let before = self.total.swap(total, Relaxed);
         self.beyond.store(beyond(usable, self.segment_blocks, self.mlogs), Relaxed);
+        debug_assert!(total >= before, "a larger volume holds less: {total} blocks, {before} before");
         self.credit(0, total.saturating_sub(before));
     }
 

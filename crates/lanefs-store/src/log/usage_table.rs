@@ -4,6 +4,7 @@ use crate::error::{Result, StoreError};
 use crate::log::segment::{SegId, SegmentTable, State};
 use crate::tree::block_io::{BlockSink, BlockSource, Owner};
 use crate::tree::radix::{Found, Radix, Tree};
+use lanefs_format::map_node::MAX_HEIGHT;
 use lanefs_format::slot::Root;
 use lanefs_format::summary::{self, DataOwner, SUMMARY_SPAN};
 use lanefs_format::usage_node::{self, SEGMENTS_PER_LEAF, SUMMARIES, SegmentUsage};
@@ -60,6 +61,7 @@ impl UsageTable {
 
     /// There are so many segments now; the new ones have no summaries.
     pub fn grow(&mut self, segments: u32) {
+        debug_assert!(segments as usize >= self.summaries.len(), "the table would lose segments");
         self.summaries.resize(segments as usize, [BlockRef::NONE; SUMMARIES]);
     }
 
@@ -74,6 +76,7 @@ impl UsageTable {
             leaves.push((leaf, r));
             Ok(())
         })?;
+        debug_assert!(leaves.is_sorted_by(|a, b| a.0 < b.0), "leaves come in their order, each once");
         let mut own = BTreeSet::new();
         for (leaf, r) in leaves {
             let block = source.read(r, "usage table node")?;
@@ -97,7 +100,21 @@ impl UsageTable {
             }
             segments.set_live(*a);
         });
+        u.check_invariants(segments);
         Ok(u)
+    }
+
+    /// Checks, in debug builds, that the table has as many segments as the log, and that what is to
+    /// be written is there.
+    fn check_invariants(&self, segments: &SegmentTable) {
+        debug_assert_eq!(self.summaries.len(), segments.len() as usize, "summaries of other segments");
+        let last = leaf_of(segments.len().saturating_sub(1));
+        debug_assert!(
+            self.dirty.last().is_none_or(|leaf| *leaf <= last),
+            "leaf {:?} of {last}",
+            self.dirty.last()
+        );
+        debug_assert!(self.again.last().is_none_or(|a| a.0 < segments.len()), "{:?}", self.again.last());
     }
 
     fn apply(&mut self, segments: &SegmentTable, seg: u64, s: &SegmentUsage) -> Option<()> {
@@ -122,6 +139,7 @@ impl UsageTable {
     /// Writes the owners of data blocks into the summaries of their segments, and drops the
     /// summaries of empty ones.
     pub fn write_summaries(&mut self, segments: &SegmentTable, sink: &mut impl TableSink) -> Result<()> {
+        self.check_invariants(segments);
         let owners = std::mem::take(&mut self.owners);
         let mut parts: BTreeMap<(SegId, usize), Vec<(usize, DataOwner)>> = BTreeMap::new();
         for (addr, owner) in owners {
@@ -130,6 +148,7 @@ impl UsageTable {
             }
             let Some((seg, i)) = segments.geometry.locate(addr) else { continue };
             let i = i as usize;
+            debug_assert!(i / SUMMARY_SPAN < SUMMARIES, "block {i} is in no part of a summary");
             parts.entry((seg, i / SUMMARY_SPAN)).or_default().push((i % SUMMARY_SPAN, owner));
         }
         for which in std::mem::take(&mut self.again) {
@@ -163,6 +182,7 @@ impl UsageTable {
                 sink.touch_leaf(leaf_of(seg));
             }
         }
+        debug_assert!(self.owners.is_empty() && self.again.is_empty(), "owners that no summary has");
         Ok(())
     }
 
@@ -172,6 +192,7 @@ impl UsageTable {
         new: &[(usize, DataOwner)],
         sink: &mut impl TableSink,
     ) -> Result<()> {
+        debug_assert!(new.iter().all(|(i, _)| *i < SUMMARY_SPAN), "an owner of another part");
         let old = self.summaries[seg as usize][part];
         let mut all = vec![DataOwner::default(); SUMMARY_SPAN];
         if !old.is_none() {
@@ -180,10 +201,13 @@ impl UsageTable {
                 all = o;
             }
         }
+        debug_assert_eq!(all.len(), SUMMARY_SPAN, "a summary read is as long as one written");
         new.iter().for_each(|&(i, o)| all[i] = o);
         let block = summary::encode_summary(u64::from(seg), part, &all);
         let owner = Owner::Summary { segment: u64::from(seg), part: part as u8 };
-        self.summaries[seg as usize][part] = sink.write(owner, block)?;
+        let written = sink.write(owner, block)?;
+        debug_assert_ne!(written.addr, old.addr, "a summary is written over itself");
+        self.summaries[seg as usize][part] = written;
         if !old.is_none() {
             sink.free_summary(old.addr);
         }
@@ -201,11 +225,14 @@ impl UsageTable {
             sink.flush_if_full()?;
         }
         let (r, level) = self.tree.write_out(sink)?;
+        debug_assert!(level <= MAX_HEIGHT, "a table of {level} levels");
+        self.check_invariants(segments);
         Ok(Root { r, level })
     }
 
     fn write_leaf(&mut self, segments: &SegmentTable, leaf: u64, sink: &mut impl TableSink) -> Result<()> {
         let first = leaf * SEGMENTS_PER_LEAF as u64;
+        debug_assert!(first < u64::from(segments.len()), "leaf {leaf} describes no segment");
         let segs: Vec<SegmentUsage> = (first..first + SEGMENTS_PER_LEAF as u64)
             .map(|s| SegId::try_from(s).ok().filter(|&s| s < segments.len()))
             .map(|s| s.map_or_else(SegmentUsage::default, |s| self.describe(segments, s)))
@@ -213,7 +240,10 @@ impl UsageTable {
         let block = usage_node::encode_leaf(leaf, &segs);
         let r = sink.write(Owner::Usage { level: 0, index: leaf }, block)?;
         match self.tree.set(leaf, r, &*sink) {
-            Ok(old) if !old.is_none() => sink.free(old.addr),
+            Ok(old) if !old.is_none() => {
+                debug_assert_ne!(old.addr, r.addr, "a leaf is written over itself");
+                sink.free(old.addr);
+            }
             Ok(_) => {}
             Err(e) => {
                 sink.free(r.addr);
@@ -227,6 +257,8 @@ impl UsageTable {
         let i = segments.info(seg);
         let mut s = SegmentUsage { summaries: self.summaries[seg as usize], ..Default::default() };
         segments.tree_bits(seg, &mut s.bits);
+        // Only who holds the maintenance lock changes marks of the tree, and so who asks here.
+        debug_assert_eq!(s.live(), i.tree, "marks of segment {seg}, and how many there are");
         if i.tree > 0 {
             (s.written, s.heat, s.paired) = (i.written, i.heat, segments.is_paired(seg));
         }
