@@ -1,5 +1,6 @@
 //! Walks the workspace and applies every check.
 
+mod assertions;
 mod circles;
 mod crates;
 mod leftovers;
@@ -57,6 +58,7 @@ pub fn check_workspace(root: &Path) -> io::Result<Vec<Finding>> {
     collect(root, &mut files)?;
     files.sort();
     let mut findings = Vec::new();
+    let mut assertions = assertions::Assertions::default();
     let mut circles = circles::Circles::default();
     let mut paths = paths::Paths::default();
     let mut types = types::Types::default();
@@ -70,6 +72,7 @@ pub fn check_workspace(root: &Path) -> io::Result<Vec<Finding>> {
                 if name.ends_with(".rs") {
                     circles.add(&name, &text);
                     let lines = source::lines(&text);
+                    assertions.add(&name, &lines);
                     types.add(&name, &lines);
                     words.add_source(&name, &lines);
                 } else if name.ends_with(".md") {
@@ -80,6 +83,7 @@ pub fn check_workspace(root: &Path) -> io::Result<Vec<Finding>> {
             Err(_) => Report { file: &name, findings: &mut findings }.file("is not UTF-8"),
         }
     }
+    assertions.check(&mut findings);
     circles.check(&mut findings);
     circles.check_lists(&mut findings);
     types.check(&mut findings);
