@@ -72,8 +72,8 @@ fn serves_mounts(pid: i32) -> bool {
 
 /// Returns where the volume of these images is mounted. The names in the mount table are not
 /// enough: an image can be renamed while it is mounted and another made in its place, and one mount
-/// can lie over another. So the mount is asked which volume it serves, and nobody changes one volume
-/// by the name of another.
+/// can lie over another. So the mount is asked which volume it serves, and nobody changes one
+/// volume by the name of another.
 pub fn dir_of(images: &[PathBuf]) -> Option<PathBuf> {
     let mount = mount_of(images)?;
     if mount.covered {
