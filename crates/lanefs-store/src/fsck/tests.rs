@@ -630,6 +630,7 @@ fn a_root_that_is_a_damaged_file_is_made_anew() {
         let version = i.state.version() + 1;
         i.state.apply_attrs(&attrs(libc::S_IFREG | 0o644, 0), version);
         i.state.preallocate(Prealloc::NONE.with(0..10), 5);
+        i.unwritten_change();
         s.engine.inodes.cache.list_dirty(&inode, &mut i);
     });
     let r = v.heal(&["inode 1: map: 5 preallocated pages", "root directory: cannot be read"]);
