@@ -40,7 +40,7 @@ const FIXED_LEN: usize = 96;
 /// Bytes of a batch's first block that carry no message bytes.
 pub const BATCH_HEADER: usize = HEADER_LEN + FIXED_LEN;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum BatchKind {
@@ -50,7 +50,7 @@ pub enum BatchKind {
     Commit = 2,
 }
 
-/// What varies the checksum of a chain segment's blocks beside their address.
+/// The part of the checksum's seed of a chain segment's blocks beside their address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Context {
     /// Mount generation.
@@ -101,13 +101,13 @@ pub struct BatchHead {
     pub epoch: u64,
     /// The non-empty epoch committed before.
     pub previous: u64,
-    /// Which piece of the message.
+    /// The number of the piece in the message, from 0.
     pub part: u32,
-    /// Of how many.
+    /// The number of pieces.
     pub parts: u32,
-    /// Which share of the epoch.
+    /// The number of the share in the epoch, from 0.
     pub share: u32,
-    /// Of how many.
+    /// The number of shares.
     pub shares: u32,
     /// Place of the batch before it in its mlog; 0 for none in this mount.
     pub prior: u64,
@@ -127,7 +127,7 @@ pub struct ChainLink {
     pub successor_seq: u64,
 }
 
-/// How many blocks a batch of `len` message bytes takes.
+/// Returns how many blocks a batch of `len` message bytes takes.
 #[inline]
 pub const fn blocks_for(len: usize) -> usize {
     let blocks = (BATCH_HEADER + len).div_ceil(BLOCK_SIZE);
@@ -135,7 +135,7 @@ pub const fn blocks_for(len: usize) -> usize {
     blocks
 }
 
-/// The most message bytes in a batch of `blocks` blocks.
+/// Returns the most message bytes that a batch of `blocks` blocks holds.
 #[inline]
 pub const fn room_in(blocks: usize) -> usize {
     debug_assert!(blocks > 0, "a batch has a first block");
@@ -192,7 +192,7 @@ pub fn encode_batch(
     finish(blocks, BlockKind::Batch, f, addr, ctx, stamp);
 }
 
-/// The chain block at `addr`, the first block of its segment.
+/// Returns the chain block at `addr`, the first block of its segment.
 pub fn encode_chain(link: ChainLink, addr: BlockAddr, ctx: Context, stamp: Stamp) -> Box<Block> {
     debug_assert!(link.successor_seq > ctx.seq, "sequences grow along a chain");
     debug_assert!(!link.successor.is_none() && link.successor != addr, "a chain goes on elsewhere");
@@ -229,8 +229,8 @@ fn fixed_of(blocks: &[Block], kind: BlockKind, ctx: Context) -> Option<Fixed> {
     (f.mount.get() == ctx.mount && f.seq.get() == ctx.seq).then_some(f)
 }
 
-/// The batch that starts with `blocks[0]`, which was read from `addr`: its words, its bytes and how
-/// many blocks it takes. `None` if there is no valid batch of this chain segment.
+/// Decodes the batch that starts with `blocks[0]`, which was read from `addr`: its words, its bytes
+/// and how many blocks it takes. `None` if there is no valid batch of this chain segment.
 pub fn decode_batch(
     blocks: &[Block],
     addr: BlockAddr,
@@ -268,7 +268,7 @@ pub fn decode_batch(
     (counted && head.part < head.parts).then_some((head, BATCH_HEADER..BATCH_HEADER + len, n))
 }
 
-/// The chain block in `blocks[0]`, read from `addr`.
+/// Decodes the chain block that was read from `addr`.
 pub fn decode_chain(block: &Block, addr: BlockAddr, ctx: Context) -> Option<ChainLink> {
     let f = fixed_of(std::slice::from_ref(block), BlockKind::Chain, ctx)?;
     let sum = pieces_crc(addr, ctx.extra(), &[&block.0[HEADER_LEN + 4..]]);
@@ -276,13 +276,13 @@ pub fn decode_chain(block: &Block, addr: BlockAddr, ctx: Context) -> Option<Chai
         .then_some(ChainLink { successor: BlockAddr(f.a.get()), successor_seq: f.b.get() })
 }
 
-/// Bytes of a run of blocks, for slicing a decoded batch out of what was read.
+/// Returns the bytes of a run of blocks, for slicing a decoded batch out of what was read.
 #[inline]
 pub fn bytes_of(blocks: &[Block]) -> &[u8] {
     blocks.as_bytes()
 }
 
-/// What happened to a file's tail, the bytes kept in its inode block.
+/// A change of a file's tail, the bytes kept in its inode block.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum TailUpdate {
     /// As it was.
@@ -309,11 +309,11 @@ pub struct Run {
 /// One inode's new state in a message: all that the tree of the last checkpoint does not have yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InodeRecord {
-    /// Which inode.
+    /// The inode's number.
     pub ino: Ino,
     /// Orders the updates of this inode.
     pub version: u64,
-    /// Attributes; `generation` says which use of the number.
+    /// Attributes; `generation` tells uses of the number apart.
     pub attrs: Attrs,
     /// Extended attributes if they changed.
     pub xattrs: Option<Vec<u8>>,
@@ -323,12 +323,12 @@ pub struct InodeRecord {
     pub unmaps: Vec<Range<u64>>,
     /// Pages that were written.
     pub runs: Vec<Run>,
-    /// The pages for which room is kept, if that changed or there are any.
+    /// The pages for which space is kept, if that changed or there are any.
     pub prealloc: Option<Prealloc>,
 }
 
 impl InodeRecord {
-    /// Whether it says all of the inode's content, whatever other records said before.
+    /// Returns whether it holds all of the inode's content, whatever records came before it.
     #[inline]
     pub fn is_whole(&self) -> bool {
         let dir = self.attrs.kind() == Some(FileKind::Dir);
@@ -552,7 +552,7 @@ impl InodeRecord {
         RECORD_FIXED + prealloc + 16 * self.unmaps.len() + runs + xattrs + tail
     }
 
-    /// Every page written with the reference of its block.
+    /// Returns every page written, with the reference of its block.
     pub fn pages(&self) -> impl Iterator<Item = (u64, BlockRef)> + '_ {
         self.runs.iter().flat_map(|run| {
             run.crcs

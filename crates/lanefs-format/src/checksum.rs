@@ -8,7 +8,7 @@
 use crate::types::{Block, BlockAddr, BlockRef};
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// The CRC's start state for a block at `addr`, further varied by `extra` (a batch's chain
+/// Returns the CRC's start state for a block at `addr`, further varied by `extra` (a batch's chain
 /// sequence).
 #[inline]
 fn seed(addr: BlockAddr, extra: u64) -> u32 {
@@ -21,13 +21,14 @@ const fn fold(v: u64) -> u32 {
     (v as u32) ^ ((v >> 32) as u32).wrapping_mul(0x9E37_79B1)
 }
 
-/// CRC32C of `bytes`, as stored at `addr`.
+/// Returns the CRC32C of `bytes`, as stored at `addr`.
 #[inline]
 pub fn block_crc(addr: BlockAddr, bytes: &[u8]) -> u32 {
     block_crc_with(addr, 0, bytes)
 }
 
-/// CRC32C of `bytes`, as stored at `addr` in a chain (or another context) numbered `extra`.
+/// Returns the CRC32C of `bytes`, as stored at `addr` in a chain (or another context) numbered
+/// `extra`.
 #[inline]
 pub fn block_crc_with(addr: BlockAddr, extra: u64, bytes: &[u8]) -> u32 {
     let mut d = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(seed(addr, extra)));
@@ -35,7 +36,7 @@ pub fn block_crc_with(addr: BlockAddr, extra: u64, bytes: &[u8]) -> u32 {
     d.finalize() as u32
 }
 
-/// CRC32C of several pieces in a row, as stored at `addr` in context `extra`.
+/// Returns the CRC32C of several pieces in a row, as stored at `addr` in context `extra`.
 pub fn pieces_crc(addr: BlockAddr, extra: u64, pieces: &[&[u8]]) -> u32 {
     let mut d = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(seed(addr, extra)));
     for p in pieces {
@@ -44,14 +45,14 @@ pub fn pieces_crc(addr: BlockAddr, extra: u64, pieces: &[&[u8]]) -> u32 {
     d.finalize() as u32
 }
 
-/// The reference a parent holds of `block` once it lies at `addr`.
+/// Returns the reference a parent holds of `block` once it lies at `addr`.
 #[inline]
 pub fn reference(addr: BlockAddr, block: &Block) -> BlockRef {
     debug_assert!(!addr.is_none(), "a block is referred to that has no address");
     BlockRef { addr, crc: block_crc(addr, &block.0) }
 }
 
-/// Whether `bytes` are what `r` refers to.
+/// Returns whether `bytes` are what `r` refers to.
 #[inline]
 pub fn matches(r: BlockRef, bytes: &[u8]) -> bool {
     block_crc(r.addr, bytes) == r.crc

@@ -40,10 +40,10 @@ const _: () = assert!(
     "all names with one hash fit a bucket, so that splitting ends"
 );
 
-/// Which bucket: the first `depth` bits of its cookies are `prefix`.
+/// The identity of a bucket: the first `depth` bits of its cookies are `prefix`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BucketId {
-    /// How many bits.
+    /// The number of bits.
     pub depth: u8,
     /// Their value.
     pub prefix: u64,
@@ -53,18 +53,18 @@ impl BucketId {
     /// The one bucket for all cookies.
     pub const ROOT: BucketId = BucketId { depth: 0, prefix: 0 };
 
-    /// The bucket at `depth` that would hold `cookie`.
+    /// Returns the bucket at `depth` that would hold `cookie`.
     #[inline]
     pub const fn of(cookie: u64, depth: u8) -> BucketId {
         debug_assert!(depth <= DEPTH_MAX, "a bucket deeper than any");
         BucketId { depth, prefix: cookie >> (COOKIE_BITS - depth as u32) }
     }
-    /// Its page in the directory's map.
+    /// Returns its page in the directory's map.
     #[inline]
     pub const fn page(self) -> u64 {
         (1 << self.depth) + self.prefix
     }
-    /// The bucket with this page; page 0 is none.
+    /// Returns the bucket with this page; page 0 is none.
     #[inline]
     pub const fn from_page(page: u64) -> Option<BucketId> {
         let Some(depth) = page.checked_ilog2() else { return None };
@@ -75,28 +75,28 @@ impl BucketId {
         debug_assert!(id.page() == page && id.prefix >> depth == 0, "a page is one bucket's");
         Some(id)
     }
-    /// The lowest cookie it covers.
+    /// Returns the lowest cookie it covers.
     #[inline]
     pub const fn low(self) -> u64 {
         self.prefix << (COOKIE_BITS - self.depth as u32)
     }
-    /// The highest cookie it covers.
+    /// Returns the highest cookie it covers.
     #[inline]
     pub const fn high(self) -> u64 {
         self.low() + ((1 << (COOKIE_BITS - self.depth as u32)) - 1)
     }
-    /// The bucket it would be merged with.
+    /// Returns the bucket it would be merged with.
     #[inline]
     pub const fn sibling(self) -> BucketId {
         debug_assert!(self.depth > 0, "the bucket for all cookies has no sibling");
         BucketId { depth: self.depth, prefix: self.prefix ^ 1 }
     }
-    /// What it and its sibling would merge to; the root's is itself.
+    /// Returns the bucket that it and its sibling would merge to; the root's is itself.
     #[inline]
     pub const fn parent(self) -> BucketId {
         if self.depth == 0 { self } else { BucketId { depth: self.depth - 1, prefix: self.prefix >> 1 } }
     }
-    /// What it splits into.
+    /// Returns the buckets that it splits into.
     #[inline]
     pub const fn children(self) -> [BucketId; 2] {
         debug_assert!(self.depth < DEPTH_MAX, "a bucket that cannot be split");
@@ -110,9 +110,9 @@ impl BucketId {
 pub struct EntryRef<'a> {
     /// Its place in hash order.
     pub cookie: u64,
-    /// What it names.
+    /// The inode it names.
     pub ino: Ino,
-    /// What kind of file that is.
+    /// The kind of that inode.
     pub kind: FileKind,
     /// Its name.
     pub name: &'a [u8],
@@ -129,13 +129,13 @@ impl EntryRef<'_> {
         out.extend_from_slice(&[self.kind as u8, self.name.len() as u8]);
         out.extend_from_slice(self.name);
     }
-    /// The entry with its own name.
+    /// Returns the entry with a name of its own.
     pub fn to_owned(&self) -> BucketEntry {
         BucketEntry { cookie: self.cookie, ino: self.ino, kind: self.kind, name: self.name.into() }
     }
 }
 
-/// Whether an operation could have made this name.
+/// Returns whether an operation could have made this name.
 #[inline]
 pub fn name_is_valid(name: &[u8]) -> bool {
     (1..=NAME_MAX).contains(&name.len())
@@ -144,7 +144,7 @@ pub fn name_is_valid(name: &[u8]) -> bool {
         && !name.iter().any(|b| *b == 0 || *b == b'/')
 }
 
-/// The entry at the start of `b` and the bytes after it. `None` if it is malformed.
+/// Returns the entry at the start of `b` and the bytes after it. `None` if it is malformed.
 #[inline]
 fn split_entry(b: &[u8]) -> Option<(EntryRef<'_>, &[u8])> {
     let (h, rest) = b.split_at_checked(ENTRY_HEADER)?;
@@ -155,8 +155,8 @@ fn split_entry(b: &[u8]) -> Option<(EntryRef<'_>, &[u8])> {
     Some((EntryRef { cookie, ino, kind, name }, rest))
 }
 
-/// The entries of bytes that [`check_body`] or [`EntryRef::put`] vouch for; ends at the first
-/// malformed one.
+/// Returns the entries of bytes that [`check_body`] or [`EntryRef::put`] vouch for; ends at the
+/// first malformed one.
 pub fn entries(bytes: &[u8]) -> impl Iterator<Item = EntryRef<'_>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -198,7 +198,7 @@ pub fn check_body(body: &[u8], addr: BlockAddr, id: BucketId) -> Result<&[u8]> {
     Ok(bytes)
 }
 
-/// A body around the bytes of entries.
+/// Returns a body around the bytes of entries.
 pub fn body(entry_bytes: &[u8]) -> Vec<u8> {
     let lengths = || entries(entry_bytes).map(|e| ENTRY_HEADER + e.name.len());
     debug_assert_eq!(lengths().sum::<usize>(), entry_bytes.len(), "bytes that are not entries");
@@ -225,7 +225,7 @@ pub fn encode(dir: Ino, id: BucketId, entry_bytes: &[u8]) -> Option<Box<Block>> 
     Some(b)
 }
 
-/// The bytes of the entries of bucket `id` of directory `dir`, all checked.
+/// Returns the bytes of the entries of bucket `id` of directory `dir`, all checked.
 pub fn decode(block: &Block, addr: BlockAddr, dir: Ino, id: BucketId) -> Result<&[u8]> {
     expect_header(block, addr, BlockKind::Bucket, 0, dir, id.page())?;
     check_body(&block.0[HEADER_LEN..], addr, id)

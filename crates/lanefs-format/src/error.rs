@@ -1,4 +1,4 @@
-//! What a decoder says of a block that it refuses.
+//! The error of a decoder that refuses a block.
 
 use crate::types::BlockAddr;
 
@@ -11,7 +11,7 @@ pub struct FormatError {
     pub addr: BlockAddr,
     /// The structure that was expected there, such as "inode block".
     pub what: &'static str,
-    /// What is wrong with it.
+    /// The reason, for people.
     pub why: String,
 }
 

@@ -20,7 +20,7 @@ pub const NODE_MAGIC: u32 = u32::from_le_bytes(*b"LFSn");
 /// Byte offset of the header's own checksum.
 const CRC_AT: usize = 12;
 
-/// What a node block is.
+/// The kind of a node block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum BlockKind {
@@ -47,7 +47,7 @@ pub enum BlockKind {
 }
 
 impl BlockKind {
-    /// From the byte on disk.
+    /// Returns the kind that the byte on disk stands for.
     #[inline]
     pub const fn from_u8(v: u8) -> Option<BlockKind> {
         Some(match v {
@@ -72,7 +72,7 @@ impl BlockKind {
         matches!(self, BlockKind::Inode | BlockKind::Map | BlockKind::Bucket | BlockKind::Xattr)
     }
 
-    /// Its name in messages.
+    /// Returns its name in messages.
     #[inline]
     pub const fn name(self) -> &'static str {
         match self {
@@ -174,7 +174,7 @@ pub fn seal(block: &mut Block, addr: BlockAddr, stamp: Stamp) {
     block.0[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The header's bytes, not yet believed.
+/// Returns the header's bytes, not yet believed.
 #[inline]
 pub fn read_header(block: &Block) -> BlockHeader {
     let mut h = [0u8; HEADER_LEN];
@@ -182,8 +182,8 @@ pub fn read_header(block: &Block) -> BlockHeader {
     zerocopy::transmute!(h)
 }
 
-/// The header, if the block is a sealed node block of a known kind for this very address. For scans
-/// that have no parent to ask.
+/// Returns the header, if the block is a sealed node block of a known kind for this very address.
+/// For scans that have no parent to ask.
 pub fn verify_sealed(block: &Block, addr: BlockAddr) -> Option<(BlockKind, BlockHeader)> {
     let h = read_header(block);
     if h.magic.get() != NODE_MAGIC {

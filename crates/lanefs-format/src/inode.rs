@@ -78,7 +78,7 @@ const _: () = assert!(XATTR_BLOB_MAX.div_ceil(XATTR_PER_BLOCK) <= u16::MAX as us
 const _: () = assert!(REF < MAP_ENTRY && FORM_INLINE != FORM_TREE);
 const _: () = assert!(INODE_ROOM + 256 == BLOCK_SIZE && INLINE_MAX < INODE_ROOM);
 
-/// What a directory's inode says about its folded entries.
+/// The figures of a directory's folded entries, as its inode has them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DirShape {
     /// The most cookie bits any bucket is split by.
@@ -89,7 +89,7 @@ pub struct DirShape {
     pub subdirs: u64,
 }
 
-/// Where the extended attributes are.
+/// The place of the extended attributes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the line of each variant names its fields
 pub enum XattrPlace {
@@ -134,9 +134,9 @@ pub struct InodeBlock {
     pub map: MapImage,
     /// A page kept here, and its bytes up to the last that is not zero padding.
     pub tail: Option<(u64, Vec<u8>)>,
-    /// Pages for which room is kept.
+    /// Pages for which space is kept.
     pub prealloc: Prealloc,
-    /// How many of these have no block.
+    /// The number of these that have no block.
     pub unwritten: u64,
 }
 
@@ -184,7 +184,7 @@ fn get_ref(b: &[u8]) -> Option<BlockRef> {
     (!r.is_none() && r.addr != PENDING).then_some(r)
 }
 
-/// Bytes that are left for inline map entries beside these attributes and this tail.
+/// Returns how many bytes are left for inline map entries beside these attributes and this tail.
 #[inline]
 pub fn map_room(xattrs: &XattrPlace, tail: usize) -> usize {
     let x = match xattrs {
@@ -397,7 +397,7 @@ pub fn encode_xattr_block(ino: Ino, index: u64, bytes: &[u8]) -> Box<Block> {
     b
 }
 
-/// The bytes of block `index` of an inode's extended attributes.
+/// Returns the bytes of block `index` of an inode's extended attributes.
 pub fn decode_xattr_block(block: &Block, addr: BlockAddr, ino: Ino, index: u64) -> Result<&[u8]> {
     expect_header(block, addr, BlockKind::Xattr, 0, ino, index)?;
     Ok(&block.0[HEADER_LEN..])

@@ -1,8 +1,8 @@
 //! The on-disk format of LaneFS: pure encoding and decoding, no I/O. docs/SPEC.md describes every
 //! byte.
 //!
-//! What the modules hold are the structures of a volume, one a file. The names that they share,
-//! such as block addresses and inode numbers, are those of this module.
+//! Each module holds one structure of a volume. The names that they share, such as block addresses
+//! and inode numbers, are those of this module.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]

@@ -76,13 +76,13 @@ impl Slots {
     /// Bytes of memory of a node with more.
     pub const WIDE: usize = size_of::<All>();
 
-    /// No slot in use.
+    /// Returns a node with no slot in use.
     #[inline]
     pub fn empty() -> Slots {
         Slots(Form::Few(SmallVec::new()))
     }
 
-    /// The reference in `slot`, none for a hole.
+    /// Returns the reference in `slot`, none for a hole.
     #[inline]
     pub fn get(&self, slot: usize) -> BlockRef {
         debug_assert!(slot < FANOUT, "slot {slot} of a node");
@@ -142,7 +142,7 @@ impl Slots {
         }
     }
 
-    /// Slots in use.
+    /// Returns the number of slots in use.
     #[inline]
     pub fn used(&self) -> usize {
         match &self.0 {
@@ -151,7 +151,7 @@ impl Slots {
         }
     }
 
-    /// The first slot from `from` on that is in use.
+    /// Returns the first slot from `from` on that is in use.
     #[inline]
     pub fn next_used(&self, from: usize) -> Option<usize> {
         debug_assert!(from <= FANOUT, "slot {from} of a node");
@@ -171,7 +171,7 @@ impl Slots {
         }
     }
 
-    /// The first slot from `from` on that is a hole.
+    /// Returns the first slot from `from` on that is a hole.
     #[inline]
     pub fn next_hole(&self, from: usize) -> Option<usize> {
         (from..FANOUT).find(|&s| self.get(s).is_none())

@@ -8,8 +8,8 @@ use super::dir_bucket::{COLLISION_BITS, COOKIE_BITS, COOKIE_MAX};
 
 const _: () = assert!(60 + COLLISION_BITS == COOKIE_BITS);
 
-/// The place of `name` among the names of a directory: 60 bits of hash, never 0, shifted over
-/// [`COLLISION_BITS`] zero bits.
+/// Returns the place of `name` among the names of a directory: 60 bits of hash, never 0, shifted
+/// over [`COLLISION_BITS`] zero bits.
 #[inline]
 pub fn name_hash(key: [u64; 2], name: &[u8]) -> u64 {
     let hash = (sip13(key, name) >> 4).max(1) << COLLISION_BITS;
@@ -63,7 +63,7 @@ fn sip13(key: [u64; 2], data: &[u8]) -> u64 {
     s.0[0] ^ s.0[1] ^ s.0[2] ^ s.0[3]
 }
 
-/// Up to seven bytes as a little-endian number, in at most three loads.
+/// Returns up to seven bytes as a little-endian number, in at most three loads.
 #[inline(always)]
 fn last_word(rest: &[u8]) -> u64 {
     let n = rest.len();

@@ -9,7 +9,7 @@ use crate::types::{BLOCK_SIZE, Block, BlockAddr, BlockRef, Ino};
 /// Inode numbers in one block.
 pub const ORPHANS_PER_BLOCK: usize = (BLOCK_SIZE - HEADER_LEN - 16) / 8;
 
-/// Block `index` of the list; `next` follows it.
+/// Returns block `index` of the list; `next` follows it.
 pub fn encode_orphans(index: u64, next: BlockRef, inos: &[Ino]) -> Box<Block> {
     debug_assert!((1..=ORPHANS_PER_BLOCK).contains(&inos.len()), "{} numbers for one block", inos.len());
     debug_assert!(next.addr != PENDING, "the list goes on at a block without an address");

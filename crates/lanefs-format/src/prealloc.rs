@@ -1,4 +1,4 @@
-//! The pages of a file that are preallocated (`fallocate(2)`): room is kept for each of them,
+//! The pages of a file that are preallocated (`fallocate(2)`): space is kept for each of them,
 //! whether it has a block yet or not.
 //!
 //! ```text
@@ -6,10 +6,10 @@
 //! ```
 //!
 //! 1. There are two ranges at most, so that they fit every inode block whatever else lies in it.
-//!    Where more would be needed those two that lie closest become one, and room is kept for the
+//!    Where more would be needed those two that lie closest become one, and space is kept for the
 //!    pages between them too.
 //! 2. A range that is cut in its middle where there are two already stays whole: its pages keep
-//!    their room. No promise is ever broken for want of a place to write it down.
+//!    their space. No promise is ever broken for want of a place to write it down.
 
 use crate::types::PAGES_END;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub const PREALLOC_LEN: usize = 32;
 const RANGES: usize = 2;
 const _: () = assert!(RANGES * 16 == PREALLOC_LEN);
 
-/// See the module's head.
+/// The preallocated pages of a file: see the module's head.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Prealloc {
     /// First page and end; empty ones last.
@@ -41,38 +41,38 @@ impl Prealloc {
     /// No page.
     pub const NONE: Prealloc = Prealloc { ranges: [(0, 0); RANGES] };
 
-    /// Whether no page is preallocated.
+    /// Returns whether no page is preallocated.
     pub fn is_empty(&self) -> bool {
         self.ranges[0].1 == 0
     }
 
-    /// The ranges, ascending.
+    /// Returns the ranges, ascending.
     pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> + use<> {
         self.ranges.into_iter().filter(|r| r.1 > 0).map(|(a, b)| a..b)
     }
 
-    /// Whether a page is preallocated.
+    /// Returns whether a page is preallocated.
     pub fn contains(&self, page: u64) -> bool {
         self.ranges.iter().any(|r| (r.0..r.1).contains(&page))
     }
 
-    /// How many pages are.
+    /// Returns how many pages are preallocated.
     pub fn pages(&self) -> u64 {
         self.pages_in(&(0..u64::MAX))
     }
 
-    /// How many of these pages are.
+    /// Returns how many of these pages are preallocated.
     pub fn pages_in(&self, pages: &Range<u64>) -> u64 {
         self.ranges_in(pages).map(|r| r.end - r.start).sum()
     }
 
-    /// What of these pages the ranges cover, ascending.
+    /// Returns the parts of these pages that are preallocated, ascending.
     pub fn ranges_in(&self, pages: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
         let (start, end) = (pages.start, pages.end);
         self.ranges().map(move |r| r.start.max(start)..r.end.min(end)).filter(|r| !r.is_empty())
     }
 
-    /// The same with these pages, and with those between ranges that had to become one (1).
+    /// Returns the same with these pages, and with those between ranges that had to become one (1).
     #[must_use]
     pub fn with(&self, pages: Range<u64>) -> Prealloc {
         if pages.is_empty() {
@@ -95,7 +95,7 @@ impl Prealloc {
         p
     }
 
-    /// The same without these pages, but for what stays as said in 2.
+    /// Returns the same without these pages, but for a range that has to stay whole (2).
     #[must_use]
     pub fn without(&self, pages: &Range<u64>) -> Prealloc {
         // A truncation of a file comes by here: nothing is allocated.
@@ -126,7 +126,7 @@ impl Prealloc {
         p
     }
 
-    /// The bytes of an inode block or of a record.
+    /// Returns the bytes of an inode block or of a record.
     pub fn encode(&self) -> [u8; PREALLOC_LEN] {
         let mut out = [0; PREALLOC_LEN];
         let words = self.ranges.iter().flat_map(|r| [r.0, r.1]);
@@ -136,7 +136,7 @@ impl Prealloc {
         out
     }
 
-    /// From these bytes; `None` if they say what cannot be.
+    /// Decodes these bytes; `None` if they are no such ranges.
     pub fn decode(bytes: &[u8; PREALLOC_LEN]) -> Option<Prealloc> {
         let mut p = Prealloc::NONE;
         for (r, b) in p.ranges.iter_mut().zip(bytes.chunks_exact(16)) {

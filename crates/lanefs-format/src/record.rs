@@ -10,7 +10,7 @@
 //! SET (1)    dir:u64 cookie:u64 ino:u64 old:u64 name[name_len]            the entry now names `ino`; it named `old` (0: none)
 //! CLR (2)    dir:u64 cookie:u64 old:u64 name[name_len]                    the entry is gone; it named `old`
 //! NEW (3)    ino:u64 parent:u64 rdev:u64 time:i64 generation:u32 mode:u32 uid:u32 gid:u32 target[name_len]
-//!            (kind 1: later changes of mode, owner and ACLs are all told by RIGHTS; 0: by records of the inode)
+//!            (kind 1: later changes of mode, owner and ACLs are all in RIGHTS; 0: in records of the inode)
 //! DEAD (4)   ino:u64 generation:u32                                       the inode's number is free
 //! PARENT (5) ino:u64 parent:u64                                           a directory moved
 //! XATTRS (6) ino:u64 xattrs[name_len]                                     what the inode that NEW makes just before has from the start
@@ -71,12 +71,12 @@ pub enum Effect<'a> {
     /// Inode `ino`, which the effect before made, has these extended attributes from the start.
     Xattrs { ino: Ino, xattrs: &'a [u8] },
     /// Inode `ino` has this mode and owner from now on; and these ACLs (encoded as all attributes
-    /// are) in place of those it had, if any are told.
+    /// are) in place of those it had, if there are any here.
     Rights { ino: Ino, generation: u32, mode: u32, uid: u32, gid: u32, acls: Option<&'a [u8]> },
 }
 
 impl<'a> Effect<'a> {
-    /// Bytes this effect takes in a group.
+    /// Returns the number of bytes that this effect takes in a group.
     #[inline]
     pub fn encoded_len(&self) -> usize {
         4 + match self {
@@ -159,15 +159,15 @@ impl<'a> Effect<'a> {
     }
 }
 
-/// Appends one group to `out` and returns its length in bytes. Does not allocate if `out` has room
-/// for [`group_len`] more bytes.
+/// Appends one group to `out` and returns its length in bytes. Does not allocate if `out` has
+/// capacity for [`group_len`] more bytes.
 pub fn encode_group(out: &mut Vec<u8>, version: Version, effects: &[Effect<'_>]) -> usize {
     let start = out.len();
     let len = group_len(effects);
     debug_assert!(len <= GROUP_MAX, "a group of {len} bytes");
     debug_assert!(effects.len() <= usize::from(u16::MAX), "{} effects in one group", effects.len());
     debug_assert!(effects.iter().all(Effect::is_short), "what no decoder would take: {effects:?}");
-    // Whole words, each with one look at the room there is.
+    // Whole words, each with one look at the capacity that is left.
     let lengths =
         u64::from(len as u32) | (effects.len() as u64 & 0xffff) << 32 | u64::from(version.lane) << 48;
     for word in [lengths, version.epoch, version.ts] {
@@ -180,7 +180,7 @@ pub fn encode_group(out: &mut Vec<u8>, version: Version, effects: &[Effect<'_>])
     len
 }
 
-/// Bytes [`encode_group`] will append for these effects.
+/// Returns how many bytes [`encode_group`] will append for these effects.
 #[inline]
 pub fn group_len(effects: &[Effect<'_>]) -> usize {
     GROUP_HEADER + effects.iter().map(Effect::encoded_len).sum::<usize>()
@@ -191,19 +191,19 @@ pub fn group_len(effects: &[Effect<'_>]) -> usize {
 pub struct Group<'a> {
     /// The operation's place in the order of all operations; (ts, lane) is also its identity.
     pub version: Version,
-    /// How many effects follow.
+    /// The number of effects that follow.
     pub count: u16,
     /// The whole group, header included.
     pub bytes: &'a [u8],
 }
 
-/// Why bytes are not a group.
+/// The reason why bytes are not a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("malformed record group at byte {at}: {why}")]
 pub struct RecordError {
     /// Offset within the buffer given.
     pub at: usize,
-    /// What is wrong there.
+    /// The mistake, for people.
     pub why: &'static str,
 }
 
@@ -244,7 +244,7 @@ pub fn group_at(buf: &[u8], at: usize) -> Result<Group<'_>, RecordError> {
 }
 
 impl<'a> Group<'a> {
-    /// The effects, checked one by one; stops at the first malformed one with an error.
+    /// Returns the effects, checked one by one; stops at the first malformed one with an error.
     pub fn effects(&self) -> impl Iterator<Item = Result<Effect<'a>, RecordError>> + use<'a> {
         let bytes = self.bytes;
         let mut left = self.count;
@@ -382,8 +382,8 @@ fn u64_at(b: &[u8], o: usize) -> u64 {
     u64::from(u32_at(b, o)) | u64::from(u32_at(b, o + 4)) << 32
 }
 
-/// The groups of `buf` with a later epoch than `folded`, encoded one after the other as they stood
-/// there.
+/// Returns the groups of `buf` with a later epoch than `folded`, encoded one after the other as
+/// they stood there.
 pub fn groups_above(buf: &[u8], folded: u64) -> Vec<u8> {
     let mut out = Vec::new();
     for g in groups(buf).map_while(std::result::Result::ok) {

@@ -29,7 +29,7 @@ pub struct Root {
     pub level: u8,
 }
 
-/// Where an mlog's recovery starts: the next block of its node head.
+/// The place at which an mlog's recovery starts: the next block of its node head.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Position {
     /// The first block to try. May be one past the end of its segment.
@@ -40,7 +40,7 @@ pub struct Position {
     pub seq: u64,
 }
 
-/// What a slot says, verified.
+/// The content of a slot, verified.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Slot {
     /// Counts checkpoints; the higher one is newer.
@@ -71,7 +71,7 @@ pub struct Slot {
     pub orphans: BlockRef,
     /// Closed; nothing to recover.
     pub clean: bool,
-    /// Where each mlog's recovery starts.
+    /// The place at which each mlog's recovery starts.
     pub positions: Vec<Position>,
 }
 
@@ -132,7 +132,7 @@ fn raw_ref(r: BlockRef, level: u8) -> RawRef {
 }
 
 impl Slot {
-    /// The slot's bytes for its place at `addr`. At most [`MAX_MLOGS`] positions are stored.
+    /// Returns the slot's bytes for its place at `addr`. It has 1 to [`MAX_MLOGS`] positions.
     pub fn encode(&self, addr: BlockAddr) -> Box<Block> {
         debug_assert!(!addr.is_none(), "a slot lies behind the superblock");
         debug_assert!((1..=POSITIONS).contains(&self.positions.len()), "{} positions", self.positions.len());

@@ -1,6 +1,6 @@
 //! Summaries: who owns each data block of a segment, so that the cleaner can ask the owner whether
-//! the block is still its. Node blocks say it themselves, in their header. A summary is a hint: the
-//! owner's map decides.
+//! the block is still its. Node blocks have it in their header. A summary is a hint: the owner's
+//! map decides.
 //!
 //! Summaries are written by checkpoints and hang on the usage table, like everything else below the
 //! slot; recovery knows the owners of newer blocks from the batches it replays.
@@ -21,11 +21,11 @@ pub const SUMMARY_LIMIT: u64 = 1 << 56;
 pub struct DataOwner {
     /// The file or directory.
     pub ino: Ino,
-    /// Which page of it.
+    /// Its page.
     pub page: u64,
 }
 
-/// Summary block `part` of segment `segment`.
+/// Returns summary block `part` of segment `segment`.
 pub fn encode_summary(segment: u64, part: usize, owners: &[DataOwner]) -> Box<Block> {
     debug_assert!(u8::try_from(part).is_ok(), "part {part} of a summary");
     debug_assert!(owners.len() <= SUMMARY_SPAN, "{} owners for one block", owners.len());

@@ -41,7 +41,7 @@ pub const FEATURES_COMPATIBLE: u64 = 0;
 pub const FAR_COPIES: u64 = 1;
 /// The blocks of the tree lie twice on the devices. Who does not know it would write them once.
 pub const TWO_COPIES: u64 = 2;
-/// Room is kept for preallocated pages: inodes and slots count those that have no block. Who does
+/// Space is kept for preallocated pages: inodes and slots count those that have no block. Who does
 /// not know it can read none of these inodes.
 pub const PREALLOCATION: u64 = 1;
 /// Blocks at the end of a device that hold these copies: of the superblock, and of each slot.
@@ -60,14 +60,14 @@ const _: () = assert!(FAR_COPIES & TWO_COPIES == 0, "each feature is a bit of it
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
-    /// A version 4 UUID of random bytes.
+    /// Returns a version 4 UUID of random bytes.
     pub const fn from_random(mut b: [u8; 16]) -> Uuid {
         b[6] = b[6] & 0x0f | 0x40;
         b[8] = b[8] & 0x3f | 0x80;
         debug_assert!(!Uuid(b).is_nil(), "its version alone is not zero");
         Uuid(b)
     }
-    /// Whether all bits are zero.
+    /// Returns whether all bits are zero.
     #[inline]
     pub const fn is_nil(self) -> bool {
         u128::from_le_bytes(self.0) == 0
@@ -89,7 +89,7 @@ impl fmt::Debug for Uuid {
     }
 }
 
-/// How every device of a volume is divided: segments of `segment_blocks`, of which the first
+/// The division of every device of a volume: segments of `segment_blocks`, of which the first
 /// `reserved_segments` hold no log. In these, block 0 is the superblock, the slots follow (used on
 /// device 0 only), and the last block is the superblock's copy. Blocks after the last whole segment
 /// are unused.
@@ -106,8 +106,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of a new volume; `None` if `segment_blocks` is not allowed or `slot_blocks` is
-    /// zero or too large.
+    /// Returns the layout of a new volume; `None` if `segment_blocks` is not allowed or
+    /// `slot_blocks` is zero or too large.
     pub const fn new(segment_blocks: u32, slot_blocks: u32) -> Option<Layout> {
         if !segment_blocks.is_power_of_two()
             || segment_blocks < MIN_SEGMENT_BLOCKS
@@ -130,40 +130,40 @@ impl Layout {
         Some(layout)
     }
 
-    /// Blocks that hold no log at the start of each device.
+    /// Returns how many blocks at the start of each device hold no log.
     #[inline]
     pub const fn reserved_blocks(&self) -> u64 {
         self.reserved_segments as u64 * self.segment_blocks as u64
     }
-    /// The block of the superblock's copy, on every device.
+    /// Returns the block of the superblock's copy, on every device.
     #[inline]
     pub const fn copy_block(&self) -> u64 {
         debug_assert!(self.reserved_blocks() > 0, "the copy lies in a reserved segment");
         self.reserved_blocks() - 1
     }
-    /// Where slot `i` (0 or 1) begins.
+    /// Returns the first block of slot `i` (0 or 1).
     #[inline]
     pub const fn slot_addr(&self, i: usize) -> BlockAddr {
         BlockAddr::new(0, self.slots[i])
     }
-    /// Whole segments on a device of `blocks` blocks, the reserved ones included.
+    /// Returns how many whole segments a device of `blocks` blocks has, the reserved ones included.
     #[inline]
     pub const fn segments(&self, blocks: u64) -> u64 {
         blocks / self.segment_blocks as u64
     }
-    /// The segment that `block` lies in.
+    /// Returns the segment that `block` lies in.
     #[inline]
     pub const fn segment_of(&self, block: u64) -> u64 {
         block / self.segment_blocks as u64
     }
-    /// The first block of a segment.
+    /// Returns the first block of a segment.
     #[inline]
     pub const fn first_block(&self, segment: u64) -> u64 {
         segment * self.segment_blocks as u64
     }
 
-    /// The rules a layout read from a device must obey: slots inside the reserved segments, apart
-    /// from each other and from both superblocks.
+    /// Checks the rules that a layout read from a device must obey: slots inside the reserved
+    /// segments, apart from each other and from both superblocks.
     fn check(&self) -> Result<(), &'static str> {
         let n = self.segment_blocks;
         if !n.is_power_of_two() || !(MIN_SEGMENT_BLOCKS..=MAX_SEGMENT_BLOCKS).contains(&n) {
@@ -192,7 +192,7 @@ pub struct DeviceEntry {
     pub blocks: u64,
 }
 
-/// What a superblock says, verified.
+/// The content of a superblock, verified.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Superblock {
     /// Features that change nothing for code that does not know them.
@@ -207,9 +207,9 @@ pub struct Superblock {
     pub device_index: u8,
     /// All devices of the volume, in the order of [`BlockAddr::device`].
     pub devices: Vec<DeviceEntry>,
-    /// How each device is divided.
+    /// The division of each device.
     pub layout: Layout,
-    /// How many mlogs a mount uses unless told otherwise.
+    /// The number of mlogs a mount uses unless its options give another.
     pub mlogs: u32,
     /// A name for people; may be empty.
     pub label: String,
@@ -237,9 +237,9 @@ impl std::fmt::Debug for Superblock {
     }
 }
 
-/// Why bytes are not a superblock this code can use.
+/// The reason why bytes are not a superblock that this code can use.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[allow(missing_docs)] // the message of each variant says what its fields are
+#[allow(missing_docs)] // the message of each variant names its fields
 pub enum SuperblockError {
     /// No LaneFS volume, or its first block is overwritten.
     #[error(
@@ -272,7 +272,7 @@ pub enum SuperblockError {
     Truncated { found: u64, expected: u64 },
 }
 
-/// Who can read a volume of this version.
+/// Names the LaneFS that can read a volume of this version.
 fn other(version: &u32) -> &'static str {
     match *version > FORMAT_VERSION {
         true => "a newer one",
@@ -281,7 +281,7 @@ fn other(version: &u32) -> &'static str {
 }
 
 impl SuperblockError {
-    /// Whether the other copy may still be good.
+    /// Returns whether the other copy may still be good.
     pub fn try_copy(&self) -> bool {
         !matches!(
             self,
@@ -345,55 +345,55 @@ const _: () = {
     assert!(offset_of!(Raw, crc) == 4092);
 };
 
-/// The checksum of a superblock: CRC32C of all bytes before it.
+/// Returns the checksum of a superblock: the CRC32C of all bytes before it.
 fn sum(block: &Block) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &block.0[..BLOCK_SIZE - 4]) as u32
 }
 
 impl Superblock {
-    /// Whether there are copies at the ends of the devices.
+    /// Returns whether there are copies at the ends of the devices.
     #[inline]
     pub fn has_far_copies(&self) -> bool {
         self.features_read_compatible & FAR_COPIES != 0
     }
 
-    /// Blocks at the end of a device that do not belong to the volume.
+    /// Returns how many blocks at the end of a device do not belong to the volume.
     #[inline]
     pub fn far_blocks(&self) -> u64 {
         if self.has_far_copies() { FAR_BLOCKS } else { 0 }
     }
 
-    /// Whether room can be kept for preallocated pages.
+    /// Returns whether space can be kept for preallocated pages.
     pub fn has_preallocation(&self) -> bool {
         self.features_incompatible & PREALLOCATION != 0
     }
 
-    /// How often the blocks of the tree lie on the devices: once or twice.
+    /// Returns how often the blocks of the tree lie on the devices: once or twice.
     #[inline]
     pub fn metadata_copies(&self) -> u32 {
         if self.features_read_compatible & TWO_COPIES != 0 { 2 } else { 1 }
     }
 
-    /// The blocks that hold this superblock, on its own device.
+    /// Returns the blocks that hold this superblock, on its own device.
     pub fn places(&self) -> Vec<u64> {
         let far = self.has_far_copies().then(|| self.device().blocks);
         [0, self.layout.copy_block()].into_iter().chain(far).collect()
     }
 
-    /// Where slot `i` (0 or 1) lies, and its copy.
+    /// Returns the places of slot `i` (0 or 1) and of its copy.
     pub fn slot_places(&self, i: usize) -> Vec<BlockAddr> {
         let far = self.devices.first().filter(|_| self.has_far_copies());
         let far = far.map(|d| BlockAddr::new(0, d.blocks + 1 + i as u64));
         std::iter::once(self.layout.slot_addr(i)).chain(far).collect()
     }
 
-    /// Where stamp `i` (0 or 1) of a device other than the first lies.
+    /// Returns the place of stamp `i` (0 or 1) of a device other than the first.
     pub fn stamp_place(&self, device: usize, i: usize) -> BlockAddr {
         debug_assert!(device < MAX_DEVICES, "device {device} of a volume");
         BlockAddr::new(device as u8, self.layout.slots[i])
     }
 
-    /// The bytes of the copy that is stored in `own_block`, one of [`Superblock::places`].
+    /// Returns the bytes of the copy that is stored in `own_block`, one of [`Superblock::places`].
     ///
     /// # Errors
     /// Whatever would not verify: nothing is encoded that [`UnverifiedSuperblock::verify`] would
@@ -446,20 +446,20 @@ impl Superblock {
         Ok(block)
     }
 
-    /// The entry of this device.
+    /// Returns the entry of this device.
     #[inline]
     pub fn device(&self) -> &DeviceEntry {
         &self.devices[usize::from(self.device_index)]
     }
 
-    /// Whether unknown features allow this code only to read the volume.
+    /// Returns whether unknown features allow this code only to read the volume.
     #[inline]
     pub fn read_only(&self) -> bool {
         self.features_read_compatible & !FEATURES_READ_COMPATIBLE != 0
     }
 
-    /// Whether `other`, found on another device, describes the same volume. Its label may be an
-    /// older one: they are not changed at the same moment.
+    /// Returns whether `other`, found on another device, describes the same volume. Its label may
+    /// be an older one: they are not changed at the same moment.
     pub fn same_volume(&self, other: &Superblock) -> bool {
         let here = Superblock { device_index: self.device_index, label: self.label.clone(), ..other.clone() };
         *self == here
@@ -497,7 +497,7 @@ pub struct UnverifiedSuperblock(pub Box<Block>);
 
 impl UnverifiedSuperblock {
     /// Checks everything: magic, checksum, version, features, every field, the block number it was
-    /// read from, and that the device (of `device_blocks` blocks) is not smaller than it says.
+    /// read from, and that the device (of `device_blocks` blocks) is not smaller than is stated.
     pub fn verify(&self, own_block: u64, device_blocks: u64) -> Result<Superblock, SuperblockError> {
         let raw = Raw::ref_from_bytes(&self.0.0).map_err(|_| SuperblockError::NoMagic)?;
         if raw.magic != SUPERBLOCK_MAGIC {
@@ -559,8 +559,8 @@ impl UnverifiedSuperblock {
     }
 }
 
-/// The blocks in which the copy may be, when block 0 does not say: the last block of each of the
-/// first segments, for every possible segment size.
+/// Returns the blocks in which the copy may be, for when block 0 cannot be read: the last block of
+/// each of the first segments, for every possible segment size.
 pub fn copy_candidates(device_blocks: u64) -> impl Iterator<Item = u64> {
     let step = u64::from(MIN_SEGMENT_BLOCKS);
     let end = u64::from(MAX_SEGMENT_BLOCKS * MAX_RESERVED_SEGMENTS).min(device_blocks);

@@ -6,7 +6,7 @@
 //! entry := addr:u64 epoch:u64 crc:u32 generation:u32 flags:u32          28 bytes
 //! ```
 //!
-//! `addr` and `crc` refer to the inode block; an address of zero says the number is free.
+//! `addr` and `crc` refer to the inode block; an address of zero means that the number is free.
 //! `generation` is that of the present use, or of the next one if the number is free. `epoch` is
 //! the fold that last changed the entry.
 
@@ -33,7 +33,7 @@ struct Raw {
 const _: () = assert!(size_of::<Raw>() == 28);
 const _: () = assert!(HEADER_LEN + ENTRIES * size_of::<Raw>() <= BLOCK_SIZE);
 
-/// What the table says of one inode number.
+/// The entry of one inode number.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TableEntry {
     /// Its inode block; none if the number is free.

@@ -18,9 +18,9 @@ pub const INLINE_MAX: usize = 3400;
 pub const NAME_MAX: usize = 255;
 /// The longest symbolic link target, in bytes.
 pub const SYMLINK_MAX: usize = 4095;
-/// What only grows (epochs, timestamps, mounts, versions, sequences) stays below this: one every
-/// nanosecond would take 146 years. A larger number on a medium is damage, so adding to one that
-/// was read never overflows.
+/// The end of all counters that only grow (epochs, timestamps, mounts, versions, sequences): one
+/// every nanosecond would take 146 years. A larger number on a medium is damage, so adding to one
+/// that was read never overflows.
 pub const COUNTER_END: u64 = 1 << 62;
 /// The largest file offset plus one: 8 EiB - 1.
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
@@ -45,7 +45,7 @@ const _: () = assert!((PAGES_END - 1) << BLOCK_SHIFT <= MAX_FILE_SIZE, "every pa
 pub struct Block(pub [u8; BLOCK_SIZE]);
 
 impl Block {
-    /// A block of zeros on the heap.
+    /// Returns a block of zeros on the heap.
     pub fn zeroed() -> Box<Block> {
         Box::new(Block([0; BLOCK_SIZE]))
     }
@@ -64,17 +64,17 @@ pub struct Ino(pub u64);
 impl Ino {
     /// No inode.
     pub const NONE: Ino = Ino(0);
-    /// The inode-table chunk this number belongs to.
+    /// Returns the chunk of the inode table that this number belongs to.
     #[inline]
     pub const fn chunk(self) -> u64 {
         self.0 / INOS_PER_CHUNK
     }
-    /// The slot within that chunk.
+    /// Returns the slot within that chunk.
     #[inline]
     pub const fn slot(self) -> usize {
         (self.0 % INOS_PER_CHUNK) as usize
     }
-    /// Whether this is [`Ino::NONE`].
+    /// Returns whether this is [`Ino::NONE`].
     #[inline]
     pub const fn is_none(self) -> bool {
         self.0 == 0
@@ -95,24 +95,24 @@ pub struct BlockAddr(pub u64);
 impl BlockAddr {
     /// No block: a hole.
     pub const NONE: BlockAddr = BlockAddr(0);
-    /// The address of block `block` of device `device`.
+    /// Returns the address of block `block` of device `device`.
     #[inline]
     pub const fn new(device: u8, block: u64) -> BlockAddr {
         debug_assert!(block >> 56 == 0, "a block number that runs into the device's index");
         BlockAddr((device as u64) << 56 | block)
     }
-    /// Index of the device in the volume.
+    /// Returns the index of the device in the volume.
     #[inline]
     pub const fn device(self) -> usize {
         (self.0 >> 56) as usize
     }
-    /// Block number on that device.
+    /// Returns the block number on that device.
     #[inline]
     pub const fn block(self) -> u64 {
         self.0 & ((1 << 56) - 1)
     }
-    /// Byte offset on that device; one that no device has for a block number (from a damaged image)
-    /// whose offset does not fit.
+    /// Returns the byte offset on that device; one that no device has for a block number (from a
+    /// damaged image) whose offset does not fit.
     #[inline]
     pub const fn offset(self) -> u64 {
         match self.block() {
@@ -120,12 +120,12 @@ impl BlockAddr {
             _ => u64::MAX << BLOCK_SHIFT,
         }
     }
-    /// Whether this is [`BlockAddr::NONE`].
+    /// Returns whether this is [`BlockAddr::NONE`].
     #[inline]
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
-    /// The address `n` blocks further on the same device.
+    /// Returns the address `n` blocks further on the same device.
     #[must_use]
     #[inline]
     pub const fn plus(self, n: u64) -> BlockAddr {
@@ -139,9 +139,9 @@ impl fmt::Display for BlockAddr {
     }
 }
 
-/// Where a block is and what its bytes must sum to. Every parent holds one of these for every
-/// child, so a flipped bit, a lost write, a misdirected write and a stale block all show as a
-/// mismatch.
+/// A reference to a block: its place, and the sum that its bytes must have. Every parent holds one
+/// of these for every child, so a flipped bit, a lost write, a misdirected write and a stale block
+/// all show as a mismatch.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct BlockRef {
     /// Its address; none for a hole.
@@ -153,7 +153,7 @@ pub struct BlockRef {
 impl BlockRef {
     /// A hole.
     pub const NONE: BlockRef = BlockRef { addr: BlockAddr::NONE, crc: 0 };
-    /// Whether this is a hole.
+    /// Returns whether this is a hole.
     #[inline]
     pub const fn is_none(self) -> bool {
         self.addr.is_none()
@@ -172,7 +172,7 @@ pub struct Version {
     pub lane: u16,
 }
 
-/// What kind of file an inode is, in the encoding of directory entries on disk.
+/// The kind of file that an inode is, in the encoding of directory entries on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum FileKind {
@@ -193,22 +193,22 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     #[inline]
     pub const fn is_dir(self) -> bool {
         matches!(self, FileKind::Dir)
     }
-    /// Whether it is a regular file.
+    /// Returns whether it is a regular file.
     #[inline]
     pub const fn is_file(self) -> bool {
         matches!(self, FileKind::File)
     }
-    /// Whether it is a symbolic link.
+    /// Returns whether it is a symbolic link.
     #[inline]
     pub const fn is_symlink(self) -> bool {
         matches!(self, FileKind::Symlink)
     }
-    /// From the byte on disk.
+    /// Returns the kind that the byte on disk stands for.
     #[inline]
     pub const fn from_u8(v: u8) -> Option<FileKind> {
         Some(match v {
@@ -222,7 +222,7 @@ impl FileKind {
             _ => return None,
         })
     }
-    /// From the type bits of a mode; `None` if they name no type.
+    /// Returns the kind that the type bits of a mode name; `None` if they name none.
     #[inline]
     pub const fn from_mode(mode: u32) -> Option<FileKind> {
         Some(match mode & libc::S_IFMT {
@@ -236,7 +236,7 @@ impl FileKind {
             _ => return None,
         })
     }
-    /// The type bits of a mode.
+    /// Returns the type bits of a mode.
     #[inline]
     pub const fn mode_bits(self) -> u32 {
         match self {
@@ -251,8 +251,8 @@ impl FileKind {
     }
 }
 
-/// Flags of an inode, with the numbers of `FS_IOC_GETFLAGS`. What they mean the layer above
-/// decides.
+/// Flags of an inode, with the numbers of `FS_IOC_GETFLAGS`. The layer above decides what they
+/// mean.
 pub mod inode_flags {
     /// Nothing of the inode may be changed, nor its names.
     pub const IMMUTABLE: u32 = 0x10;
@@ -297,7 +297,7 @@ pub struct Attrs {
 }
 
 impl Attrs {
-    /// The file's kind, if the mode names one.
+    /// Returns the file's kind, if the mode names one.
     #[inline]
     pub fn kind(&self) -> Option<FileKind> {
         FileKind::from_mode(self.mode)
@@ -311,7 +311,7 @@ pub struct BucketEntry {
     pub cookie: u64,
     /// The inode it names.
     pub ino: Ino,
-    /// What that is.
+    /// The kind of that inode.
     pub kind: FileKind,
     /// Its name.
     pub name: Box<[u8]>,

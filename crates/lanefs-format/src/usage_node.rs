@@ -19,7 +19,7 @@ pub const BITMAP_WORDS: usize = 8;
 /// The most summary blocks a segment needs.
 pub const SUMMARIES: usize = 2;
 
-/// The bit beside the heat that says that a segment is paired.
+/// The bit beside the heat that means that a segment is paired.
 pub const PAIRED: u8 = 128;
 
 const ENTRY: usize = 96;
@@ -29,7 +29,7 @@ const _: () = assert!(BITMAP_WORDS * 8 + SUMMARIES * REF + 8 == ENTRY);
 const _: () = assert!(MAX_SEGMENT_BLOCKS as usize <= BITMAP_WORDS * 64, "a bit for each block");
 const _: () = assert!(MAX_SEGMENT_BLOCKS as usize <= SUMMARIES * SUMMARY_SPAN, "an owner for each block");
 
-/// What the table says of one segment.
+/// The entry of one segment.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SegmentUsage {
     /// Bit n: the tree refers to block n.
@@ -38,14 +38,14 @@ pub struct SegmentUsage {
     pub summaries: [BlockRef; SUMMARIES],
     /// Seconds since 1970: when its youngest block was written.
     pub written: u32,
-    /// How hot what it holds was thought to be; for people and for the cleaner.
+    /// The heat that its content was thought to have; for people and for the cleaner.
     pub heat: u8,
     /// It holds blocks of the tree, each with a copy half a segment behind it.
     pub paired: bool,
 }
 
 impl SegmentUsage {
-    /// Blocks the tree refers to.
+    /// Returns how many blocks the tree refers to.
     #[inline]
     pub fn live(&self) -> u32 {
         self.bits.iter().map(|w| w.count_ones()).sum()
@@ -69,7 +69,7 @@ fn get_ref(b: &[u8]) -> BlockRef {
     BlockRef { addr: BlockAddr(get_u64(b)), crc: get_u32(&b[8..]) }
 }
 
-/// Leaf `index` with these segments, without birth marks and checksum.
+/// Returns leaf `index` with these segments, without birth marks and checksum.
 pub fn encode_leaf(index: u64, segments: &[SegmentUsage]) -> Box<Block> {
     debug_assert!(segments.len() <= SEGMENTS_PER_LEAF, "{} segments for one leaf", segments.len());
     let mut b = Block::zeroed();

@@ -1,10 +1,11 @@
 //! Lists of extended attributes: for each, in name order,
 //! `name_len: u8, value_len: u32, name, value`, little-endian.
 
-/// How the names of ACLs begin.
+/// The beginning of the names of ACLs.
 pub const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
-/// Name, the bytes of the whole attribute, and the rest; `None` where the list is malformed.
+/// Returns the name and the bytes of the first attribute, and the rest; `None` where the list is
+/// malformed.
 fn first(list: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (&n, rest) = list.split_first()?;
     let (len, rest) = rest.split_first_chunk::<4>()?;
@@ -22,7 +23,7 @@ fn each<'a>(mut list: &'a [u8], f: &mut dyn FnMut(&'a [u8], &'a [u8])) -> Option
     Some(())
 }
 
-/// The ACLs of a list, as a list; `None` if it is malformed.
+/// Returns the ACLs of a list, as a list; `None` if it is malformed.
 pub fn acls(list: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     each(list, &mut |name, whole| {
@@ -34,7 +35,7 @@ pub fn acls(list: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// A list with these ACLs in place of those it has; `None` if one of the two is malformed.
+/// Returns a list with these ACLs in place of those it has; `None` if one of the two is malformed.
 pub fn with_acls(list: &[u8], acls: &[u8]) -> Option<Vec<u8>> {
     let mut all: Vec<(&[u8], &[u8])> = Vec::new();
     each(list, &mut |name, whole| {
