@@ -1,4 +1,4 @@
-//! What every device must do, run against each kind of device by its own tests.
+//! The duties of every device, checked of each kind of device by its own tests.
 
 use super::{Device, ReadReq, WriteReq};
 use lanefs_format::{BLOCK_SIZE, Block};

@@ -1,4 +1,4 @@
-//! What the medium may hold after a crash, from the log of a recording.
+//! The contents that the medium may have after a crash, from the log of a recording.
 //!
 //! The crash happens at an *instant* of the log. A write is then one of:
 //! 1. *unborn*: issued at or after the instant; it is not on the medium;
@@ -23,7 +23,7 @@ use crate::error::{Result, StoreError};
 pub const SECTOR: u64 = 512;
 const _: () = assert!((lanefs_format::BLOCK_SIZE as u64).is_multiple_of(SECTOR));
 
-/// What becomes of one pending write.
+/// The fate of one pending write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Nothing of it is on the medium.
@@ -89,11 +89,11 @@ impl<'a> Crash<'a> {
     pub fn at(&self) -> u64 {
         self.at
     }
-    /// Writes that are on the medium, as indices into the log's writes.
+    /// Returns the writes that are on the medium, as indices into the log's writes.
     pub fn durable(&self) -> &[usize] {
         &self.durable
     }
-    /// Writes that may be on the medium, as indices into the log's writes.
+    /// Returns the writes that may be on the medium, as indices into the log's writes.
     pub fn pending(&self) -> &[usize] {
         &self.pending
     }
@@ -183,8 +183,8 @@ fn apply(d: &MemoryDevice, w: &WriteRecord, fate: &Fate) -> Result<()> {
     }
 }
 
-/// Subsets of `n` pending writes: all of them if there are at most `limit`, otherwise none, all,
-/// each alone, each missing, each prefix in order of issue, and random ones, `limit` in total.
+/// Returns subsets of `n` pending writes: all of them if there are at most `limit`, otherwise none,
+/// all, each alone, each missing, each prefix in order of issue, and random ones, `limit` in total.
 pub fn subsets(n: usize, limit: usize, seed: u64) -> Box<dyn Iterator<Item = Vec<bool>>> {
     if n < 20 && 1 << n <= limit {
         return Box::new((0..1u32 << n).map(move |bits| (0..n).map(|i| bits >> i & 1 == 1).collect()));

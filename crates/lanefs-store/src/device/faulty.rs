@@ -3,7 +3,7 @@
 //! A [`Plan`] is a list of [`Rule`]s. Each request of a call is counted by kind (the third write
 //! request, the second flush) and shown to the rules in order; the first rule that matches, and has
 //! not yet done all it was to do, decides the fault. Everything that fired is kept in a list, so a
-//! failing test can say what was done to it.
+//! failing test can report what was done to it.
 
 use lanefs_sync::random::Rng;
 use std::ops::Range;
@@ -42,7 +42,7 @@ pub struct When {
     pub times: u64,
 }
 
-/// What goes wrong.
+/// A thing that goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The request fails with this errno (EIO, ENOSPC, ...) and does nothing.
@@ -73,7 +73,7 @@ pub struct Rule {
     pub fault: Fault,
 }
 
-/// What goes wrong, and when.
+/// The things that go wrong, and when.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The rules, tried in order.
@@ -88,13 +88,13 @@ impl Plan {
         Plan::default()
     }
 
-    /// Adds: the `nth` request of its kind (from 0) gets `fault`, once.
+    /// Gives the `nth` request of its kind (from 0) `fault`, once.
     #[must_use]
     pub fn nth(self, kind: Kind, nth: u64, fault: Fault) -> Plan {
         self.rule(kind, When { nth, times: 1, ..When::default() }, fault)
     }
 
-    /// Adds: every request that overlaps `range` gets `fault`.
+    /// Gives every request that overlaps `range` `fault`.
     #[must_use]
     pub fn range(self, kind: Kind, range: Range<u64>, fault: Fault) -> Plan {
         self.rule(kind, When { range: Some(range), ..When::default() }, fault)
@@ -107,7 +107,8 @@ impl Plan {
         self
     }
 
-    /// One fault in about `one_in` reads and writes, of every kind in turn, as `seed` decides.
+    /// Returns a plan of one fault in about `one_in` reads and writes, of every kind in turn, as
+    /// `seed` decides.
     pub fn seeded(seed: u64, one_in: u64) -> Plan {
         let mut r = Rng::at(seed);
         let mut plan = Plan { rules: Vec::new(), seed: r.bits() };
@@ -204,7 +205,7 @@ impl<D: Device> FaultyDevice<D> {
         ))
     }
 
-    /// `offset` moved by `blocks`, and so far back that `len` bytes fit.
+    /// Returns `offset` moved by `blocks`, and so far back that `len` bytes fit.
     fn elsewhere(&self, offset: u64, len: u64, blocks: i64) -> u64 {
         let last = self.inner.size().saturating_sub(len);
         offset.saturating_add_signed(blocks.saturating_mul(BLOCK_SIZE as i64)).min(last)

@@ -19,7 +19,7 @@ const BLKGETSIZE64: libc::Ioctl = 0x8008_1272u32 as libc::Ioctl;
 /// `BLKDISCARD`: discards a range of a block device.
 const BLKDISCARD: libc::Ioctl = 0x1277;
 
-/// How a file is opened.
+/// The ways in which a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileOptions {
     /// Shares the image with other readers and never writes.
@@ -54,7 +54,8 @@ pub struct FileDevice {
     file: OwnedFd,
     lock: ImageLock,
     name: String,
-    /// Bytes. Written by [`Device::lengthen`] alone.
+    /// Bytes. Written by [`Device::lengthen`] alone. Relaxed: who was given an offset behind the
+    /// old end got it from somebody who saw the new one.
     size: AtomicU64,
     block_device: bool,
     /// All of the image had blocks of the file system under it when it was opened. They are kept:
@@ -64,6 +65,7 @@ pub struct FileDevice {
     direct: bool,
     io_uring: bool,
     /// Requests whose memory was not aligned and had to be copied. Only misuse writes here.
+    /// Relaxed: a count that orders nothing.
     bounced: AtomicU64,
 }
 
@@ -210,9 +212,10 @@ impl FileDevice {
     pub fn uses_io_uring(&self) -> bool {
         self.io_uring
     }
-    /// Requests whose memory was not aligned and had to be copied; 0 if all callers do well.
+    /// Returns how many requests had to be copied since their memory was not aligned; 0 if all
+    /// callers do well.
     pub fn bounced(&self) -> u64 {
-        self.bounced.load(Ordering::Relaxed) // a count that orders nothing
+        self.bounced.load(Ordering::Relaxed) // see the field
     }
     /// Returns the lock that keeps others away.
     pub fn lock(&self) -> &ImageLock {
@@ -261,7 +264,7 @@ impl FileDevice {
     fn is_misaligned(&self, data: &[u8]) -> bool {
         let bad = self.direct && !data.as_ptr().addr().is_multiple_of(BLOCK_SIZE);
         if bad {
-            // Relaxed: a count that orders nothing.
+            // Relaxed: see the field.
             self.bounced.fetch_add(1, Ordering::Relaxed);
         }
         bad
@@ -270,8 +273,7 @@ impl FileDevice {
 
 impl Device for FileDevice {
     fn size(&self) -> u64 {
-        // Relaxed: who was given an offset behind the old end got it from somebody who saw the new
-        // one.
+        // Relaxed: see the field.
         self.size.load(Ordering::Relaxed)
     }
 
@@ -359,7 +361,7 @@ impl Device for FileDevice {
         }
     }
 
-    /// A block device is as long as it is.
+    /// Makes a file longer; a block device is as long as it is.
     fn lengthen(&self, bytes: u64) -> Result<()> {
         let fail = |e| self.error("change of the size", bytes, e);
         if !self.block_device && file_size(&self.file).map_err(fail)? < bytes {
@@ -379,8 +381,8 @@ impl Device for FileDevice {
         !self.read_only && !self.full && (!self.block_device || block_device_discards(&self.file))
     }
 
-    /// The descriptor keeps its number, which a request that is late may still use, and stands for
-    /// a file that can be neither read nor written.
+    /// Lets go of the medium. The descriptor keeps its number, which a request that is late may
+    /// still use, and stands for a file that can be neither read nor written.
     fn release(&self) {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let done = rustix::fs::open("/", flags, Mode::empty()).and_then(|nothing| {
@@ -416,7 +418,7 @@ struct Aligned {
 }
 
 impl Aligned {
-    /// `len` is in whole blocks.
+    /// Makes `len` bytes of zeros, which are whole blocks.
     fn new(len: usize) -> Aligned {
         debug_assert!(len.is_multiple_of(BLOCK_SIZE), "{len} bytes are not whole blocks");
         Aligned { blocks: vec![Block([0; BLOCK_SIZE]); len / BLOCK_SIZE] }
@@ -457,7 +459,7 @@ fn block_device_size(fd: &OwnedFd) -> rustix::io::Result<u64> {
     if r == 0 { Ok(size) } else { Err(last_errno()) }
 }
 
-/// Returns whether the kernel says that a block device, or that which it is a part of, can discard.
+/// Returns whether a block device, or that which it is a part of, can discard, as the kernel shows.
 fn block_device_discards(fd: &OwnedFd) -> bool {
     let Ok(stat) = rustix::fs::fstat(fd) else { return false };
     let (major, minor) = (libc::major(stat.st_rdev), libc::minor(stat.st_rdev));

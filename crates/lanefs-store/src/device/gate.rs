@@ -19,7 +19,7 @@
 //!    then succeed with the next one.
 //! 6. A leader that unwinds fails its flush, so nobody waits for ever.
 //!
-//! That a caller's writes are covered: the caller asks under the lock after its writes were
+//! Why a caller's writes are covered: the caller asks under the lock after its writes were
 //! answered; the leader counts its flush as begun under the same lock, later (1), and issues it
 //! after that.
 
@@ -29,8 +29,9 @@ use super::gate_sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, SPIN, ma
 
 pub(super) struct Gate<E> {
     state: Mutex<State<E>>,
-    /// A copy of `ended` that spinners watch. Written under the lock; the lock orders everything,
-    /// so watching it is only a hint to take the lock, and Relaxed is enough on both sides.
+    /// A copy of `ended` that spinners watch. Written under the lock, by the leader whose flush
+    /// ends; the lock orders everything, so watching it is only a hint to take the lock, and
+    /// Relaxed is enough on both sides.
     ended: AtomicU64,
     parked: [Condvar; 2],
 }
@@ -53,7 +54,7 @@ impl<E> State<E> {
         self.ended() - u64::from(self.failed.is_some())
     }
 
-    /// Checks, in debug builds, what the head of the file says of the counts, under the lock.
+    /// Checks, in debug builds, the counts by the rules at the head of the file, under the lock.
     fn check_invariants(&self) {
         debug_assert!(!self.out || self.begun > 0, "a flush is out that was not begun");
         debug_assert!(self.begun <= self.asked, "{} flushes for {} callers", self.begun, self.asked);
@@ -139,7 +140,8 @@ impl<E: Clone> Gate<E> {
         self.lock().failed.clone()
     }
 
-    /// Nothing that can panic runs under the lock, so a poisoned one is as good as any.
+    /// Locks the state. Nothing that can panic runs under the lock, so a poisoned one is as good as
+    /// any.
     fn lock(&self) -> MutexGuard<'_, State<E>> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }

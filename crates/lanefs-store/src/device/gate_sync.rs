@@ -1,4 +1,5 @@
-//! What the gate is built on. The loom tests put loom's in its place, see `gate_tests.rs`.
+//! The primitives that the gate is built on. The loom tests put loom's in their place, see
+//! `gate_tests.rs`.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 pub(super) use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
 
-/// Whether waiters spin before they park.
+/// Waiters spin before they park.
 pub(super) const SPIN: bool = true;
 /// About a fast device's flush: a waiter that sleeps instead is woken later than that by another
 /// core.
@@ -19,7 +20,7 @@ pub(super) fn max_spinners() -> usize {
     *CORES - 1
 }
 
-/// Spins until `done`, for a limited time; says whether it was done.
+/// Spins until `done`, for a limited time; returns whether it was done.
 pub(super) fn spin_until(done: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     loop {

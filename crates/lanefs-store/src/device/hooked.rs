@@ -8,8 +8,8 @@ use crate::error::Result;
 
 type Hook = Mutex<Option<Box<dyn FnOnce() -> Result<()> + Send>>>;
 
-/// Does what it was told before the next read, write or flush goes on to the device below, in the
-/// thread that asks for it.
+/// Does what it was given to do before the next read, write or flush goes on to the device below,
+/// in the thread that asks for it.
 #[derive(Default)]
 pub struct HookedDevice<D> {
     inner: D,
@@ -20,7 +20,7 @@ pub struct HookedDevice<D> {
 }
 
 impl<D: Device> HookedDevice<D> {
-    /// Over `inner`; so far nothing is done.
+    /// Wraps `inner`; so far nothing is done.
     pub fn new(inner: D) -> HookedDevice<D> {
         let none = || Mutex::new(None);
         HookedDevice { inner, read: none(), write: none(), flush: none(), discard: none() }
@@ -51,7 +51,8 @@ impl<D: Device> HookedDevice<D> {
         }
     }
 
-    /// What is done may ask the device itself: the hook's lock is given back before.
+    /// Calls what was given for this kind. It may ask the device itself: the hook's lock is given
+    /// back before.
     fn call(&self, kind: Kind) -> Result<()> {
         let f = self.hook(kind).lock().take();
         f.map_or(Ok(()), |f| f())
@@ -71,7 +72,8 @@ impl<D: Device> Device for HookedDevice<D> {
     fn name(&self) -> &str {
         self.inner.name()
     }
-    /// Always: a device in memory needs none, and what waits for a flush would never be done.
+    /// Returns true, always: a device in memory needs no flush, and what waits for one would never
+    /// be done.
     fn needs_flush(&self) -> bool {
         true
     }

@@ -2,7 +2,7 @@
 //!
 //! The lock is `flock` on the open file: it is the kernel's, so it goes with the process however
 //! that ends, it also refuses a second opening by the same process, and a daemon keeps it across
-//! `fork`. It does not say who holds it. For that the holder also takes a POSIX lock on a byte far
+//! `fork`. It does not show who holds it. For that the holder also takes a POSIX lock on a byte far
 //! past the end, whose holder's pid anyone may ask for. That second lock is only a name tag: it may
 //! be lost (the child of a fork does not inherit it, and closing any descriptor of the file drops
 //! it), and then the pid is looked up in `/proc/*/fdinfo`.
@@ -16,11 +16,11 @@ use rustix::io::Errno;
 use super::io_error;
 use crate::error::{Result, StoreError};
 
-/// The byte whose POSIX lock tells the holder's pid.
+/// The byte whose POSIX lock shows the holder's pid.
 const TAG_OFFSET: i64 = i64::MAX - 1;
 
-/// How long a lock is waited for that no process has: the kernel takes down the ring of a process
-/// that was killed when that has long been gone, and only then lets go of its files.
+/// The time for which a lock is waited for that no process has: the kernel takes down the ring of a
+/// process that was killed when that has long been gone, and only then lets go of its files.
 const LET_GO: Duration = Duration::from_secs(10);
 
 /// An image's lock. It lasts until the file it was taken on is closed, by this process and all its
@@ -67,7 +67,7 @@ impl ImageLock {
         Ok(ImageLock { shared: read_only })
     }
 
-    /// Returns the error for a block device that the kernel says is in use.
+    /// Returns the error for a block device that is in use, as the kernel answered.
     pub(super) fn in_use(name: &str, stat: &Stat) -> StoreError {
         StoreError::InUse { device: name.into(), pid: listed_pid(stat).unwrap_or(0) }
     }

@@ -26,7 +26,7 @@ use lanefs_format::BLOCK_SIZE;
 pub struct MemoryDevice {
     mapping: Mapping,
     name: String,
-    /// Keeps the image a fork maps; also says that dropped pages would come back with the image's
+    /// Keeps the image a fork maps; where there is one, dropped pages would come back with its
     /// content.
     image: Option<Arc<MemoryImage>>,
 }

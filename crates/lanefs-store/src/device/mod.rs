@@ -1,4 +1,4 @@
-//! What a volume is stored on.
+//! The devices that a volume is stored on.
 
 mod crash;
 mod faulty;
@@ -34,7 +34,7 @@ use lanefs_format::BLOCK_SIZE;
 pub struct WriteReq<'a> {
     /// Byte offset on the device.
     pub offset: u64,
-    /// What to write.
+    /// The bytes to be written.
     pub data: &'a [u8],
 }
 
@@ -43,21 +43,21 @@ pub struct WriteReq<'a> {
 pub struct ReadReq<'a> {
     /// Byte offset on the device.
     pub offset: u64,
-    /// Where the bytes go.
+    /// The memory that the bytes go to.
     pub data: &'a mut [u8],
 }
 
 /// A device: a memory buffer, a file or a block device.
 ///
-/// What is assumed of the medium: (1) a write that was answered is seen by later reads; (2) it is
-/// durable once a flush that was *issued after* that answer has itself been answered; (3) until
-/// then any subset of its 512-byte sectors may be on the medium, in any order with other writes;
-/// (4) a read may return anything after a fault of the medium: checksums decide, not the device's
-/// answer.
+/// These things are assumed of the medium: (1) a write that was answered is seen by later reads;
+/// (2) it is durable once a flush that was *issued after* that answer has itself been answered; (3)
+/// until then any subset of its 512-byte sectors may be on the medium, in any order with other
+/// writes; (4) a read may return anything after a fault of the medium: checksums decide, not the
+/// device's answer.
 pub trait Device: Send + Sync + std::fmt::Debug {
     /// Returns the number of bytes, a multiple of 4 KiB.
     fn size(&self) -> u64;
-    /// For messages: the path, or `memory`.
+    /// Returns its name for messages: the path, or `memory`.
     fn name(&self) -> &str;
     /// Performs all reads, in any order, and returns when all are done.
     fn read(&self, reqs: &mut [ReadReq<'_>]) -> Result<()>;
@@ -75,8 +75,8 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// hint.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
     /// Makes the medium `bytes` long, durably, if it is shorter and can be made longer, and looks
-    /// how long it is now: [`Device::size`] says so from then on. Not made longer: what has its own
-    /// size.
+    /// how long it is now: [`Device::size`] returns that from then on. A medium that has its own
+    /// size is not made longer.
     fn lengthen(&self, bytes: u64) -> Result<()> {
         let _ = bytes;
         Ok(())
@@ -85,8 +85,8 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn discards(&self) -> bool {
         true
     }
-    /// What could not be read at `offset` is known from elsewhere. For devices that keep an account
-    /// of it.
+    /// Notes that what could not be read at `offset` is known from elsewhere. For devices that keep
+    /// an account of it.
     fn excuse(&self, _offset: u64) {}
     /// Lets go of the medium and its lock, so that others may open it. A request that comes all the
     /// same fails.

@@ -19,10 +19,12 @@ use crate::error::Result;
 #[derive(Debug, Default)]
 pub struct Recorder {
     log: Mutex<Log>,
+    /// Devices wrapped so far. Written by [`Recorder::wrap`] alone. Relaxed: only uniqueness
+    /// counts.
     devices: AtomicU64,
 }
 
-/// What happened, in the order of issue.
+/// The events, in the order of issue.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     /// The instant after the last event.
@@ -33,7 +35,7 @@ pub struct Log {
     pub reads: Vec<ReadRecord>,
     /// Flushes.
     pub flushes: Vec<FlushRecord>,
-    /// What the caller wanted to remember, with the instant.
+    /// Notes of the caller, each with its instant.
     pub marks: Vec<(u64, Mark)>,
     /// Counts.
     pub counters: Counters,
@@ -42,7 +44,7 @@ pub struct Log {
 /// A note of the caller in the log.
 pub type Mark = Arc<str>;
 
-/// How much was done.
+/// The amounts of what was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Write requests.
@@ -70,7 +72,7 @@ pub struct WriteRecord {
     pub issued: u64,
     /// When the whole submission was answered with success.
     pub completed: Option<u64>,
-    /// Who issued it, see [`thread_id`].
+    /// The thread that issued it, see [`thread_id`].
     pub thread: u64,
     /// Byte offset on the device.
     pub offset: u64,
@@ -78,7 +80,7 @@ pub struct WriteRecord {
     pub payload: Payload,
 }
 
-/// What a [`WriteRecord`] does to its range.
+/// The change that a [`WriteRecord`] makes to its range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Writes these bytes.
@@ -108,7 +110,7 @@ pub struct ReadRecord {
     pub device: usize,
     /// When it was issued.
     pub issued: u64,
-    /// Who issued it.
+    /// The thread that issued it.
     pub thread: u64,
     /// Byte offset on the device.
     pub offset: u64,
@@ -125,15 +127,15 @@ pub struct FlushRecord {
     pub issued: u64,
     /// When it was answered with success.
     pub completed: Option<u64>,
-    /// Who issued it.
+    /// The thread that issued it.
     pub thread: u64,
 }
 
 /// Returns a small number for the calling thread, the same for as long as the thread lives.
 pub fn thread_id() -> u64 {
+    /// The next number. Written by each thread once. Relaxed: only uniqueness counts.
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
-        // Relaxed: only uniqueness counts.
         static ID: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
     }
     ID.try_with(|id| *id).unwrap_or(0)
@@ -161,12 +163,12 @@ impl Recorder {
 
     /// Wraps `inner`, the recorder's next device: 0, 1, ...
     pub fn wrap<D: Device>(self: &Arc<Self>, inner: D) -> RecordingDevice<D> {
-        // Relaxed: only the number counts.
+        // Relaxed: see the field.
         let index = self.devices.fetch_add(1, Ordering::Relaxed) as usize;
         RecordingDevice { inner, index, recorder: self.clone() }
     }
 
-    /// Writes a note into the log, for instance "fsync of /a answered". Answers its instant.
+    /// Writes a note into the log, for instance "fsync of /a answered". Returns its instant.
     pub fn mark(&self, text: impl Into<Mark>) -> u64 {
         self.event(|at, log| log.marks.push((at, text.into()))).0
     }
@@ -176,7 +178,7 @@ impl Recorder {
         self.log.lock().clone()
     }
 
-    /// The log from now on is empty; answers the one until now. Only while no request is out.
+    /// Empties the log, and returns it as it was until now. Only while no request is out.
     pub fn take_log(&self) -> Log {
         std::mem::take(&mut self.log.lock())
     }

@@ -9,7 +9,7 @@
 //! 1. No call returns or unwinds while the kernel may still use a buffer of it: every entry the
 //!    kernel took has been answered. Where that cannot be had, the process ends.
 //! 2. At most [`ENTRIES`] requests are in flight, so neither queue of the ring overflows.
-//! 3. An answer that is short, or says "try again", puts the rest of its request back in line; a
+//! 3. An answer that is short, or means "try again", puts the rest of its request back in line; a
 //!    request ends with all its bytes moved or with an error.
 //! 4. Neighbours on the device go out as one request: a file system under an image pays for each
 //!    request, most of all in a hole. What such a request leaves undone, be it after an error, goes
@@ -32,7 +32,7 @@ const MAX_BYTES: usize = 1 << 30;
 /// Bytes and ops that go out as one request.
 const MERGED_BYTES: usize = 1 << 20;
 const MERGED_OPS: usize = 256;
-/// How often a request is repeated after "try again" before that counts as an error.
+/// The number of times a request is repeated after "try again" before that counts as an error.
 const MAX_RETRIES: u32 = 10_000;
 
 const _: () = assert!(MERGED_BYTES <= MAX_BYTES && MAX_BYTES <= i32::MAX as usize, "an answer is an i32");
@@ -144,7 +144,7 @@ pub(super) fn is_one(ops: &[Op]) -> bool {
     !ops.is_empty() && neighbours(ops, 0) == ops.len()
 }
 
-/// Performs ops that [`is_one`] says are one piece by one system call: there is nothing that a ring
+/// Performs ops that are one piece ([`is_one`]) by one system call: there is nothing that a ring
 /// could do meanwhile, and what the kernel does not finish at once (writes to a file, mostly) it
 /// hands to a thread of its own there.
 ///
@@ -273,7 +273,7 @@ fn neighbours(ops: &[Op], first: usize) -> usize {
     n
 }
 
-/// Makes one of pieces that lie beside each other in memory too; says how many are left, at the
+/// Makes one of pieces that lie beside each other in memory too; returns how many are left, at the
 /// front.
 fn join(pieces: &mut [libc::iovec]) -> usize {
     let bytes = |pieces: &[libc::iovec]| pieces.iter().map(|p| p.iov_len).sum::<usize>();
@@ -307,8 +307,8 @@ fn answer_all(ops: &mut [Op], result: i64) {
     }
 }
 
-/// The loop of invariants 1 to 4. Answers false if the ring refuses to work and nothing is in
-/// flight.
+/// Performs all ops, by the rules at the head of the file. Returns false if the ring refuses to
+/// work and nothing is in flight.
 ///
 /// # Safety
 /// As for [`run_sync`].

@@ -1,8 +1,8 @@
 //! The inodes the store holds in memory, each under its own lock.
 //!
 //! 1. There is at most one [`CachedInode`] per inode number in the cache, and whoever changes an
-//!    inode does so under the lock of the one that is in the cache (`gone` says that one is not any
-//!    more: look again).
+//!    inode does so under the lock of the one that is in the cache (`gone` means that one is not
+//!    any more: look again).
 //! 2. An inode leaves the cache only when nothing in it is unwritten ([`InodeCache::forget`]) or
 //!    when it is dead.
 //! 3. Locks of several inodes are taken in the order of their numbers; a thread inside a reader
@@ -30,7 +30,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Whether a part of an inode still has to go into a batch.
+/// The way that a part of an inode has gone: whether it still has to go into a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Logged {
     /// The log or the durable tree has it.
@@ -75,7 +75,7 @@ pub(crate) struct InodeEntry {
     committing: Vec<u64>,
     /// Bytes of the map's tree as they are counted in `Shard::weight`.
     counted_weight: usize,
-    /// Preallocated pages without a block for which room is charged.
+    /// Preallocated pages without a block for which space is charged.
     charged: u64,
 }
 
@@ -107,7 +107,8 @@ impl InodeEntry {
         self.fresh.insert(addr.0);
     }
 
-    /// A data block of this inode is not referred to any more. Its live mark goes later (5).
+    /// Takes a data block from this inode, which does not refer to it any more. Its live mark goes
+    /// later (5).
     pub fn drop_block(&mut self, segments: &SegmentTable, addr: BlockAddr) {
         debug_assert!(!self.gone, "block {addr} is taken from an inode that nobody finds");
         debug_assert!(self.dead.len() < DEAD_MAX, "{} blocks wait for their marks to go", self.dead.len());
@@ -120,7 +121,7 @@ impl InodeEntry {
         }
     }
 
-    /// As [`InodeEntry::drop_block`], for those who read the marks next.
+    /// Does as [`InodeEntry::drop_block`], for those who read the marks next.
     pub fn drop_block_now(&mut self, segments: &SegmentTable, addr: BlockAddr) {
         self.drop_block(segments, addr);
         self.clear_live_marks(segments);
@@ -140,7 +141,7 @@ impl InodeEntry {
         });
     }
 
-    /// Nothing that a crash or forgetting would lose.
+    /// Returns whether there is nothing that a crash or forgetting would lose.
     pub fn is_clean(&self) -> bool {
         self.folded
             && !self.state.is_dirty()
@@ -166,8 +167,8 @@ impl InodeEntry {
         debug_assert!(self.state.is_dir() || fresh <= pages, "{fresh} fresh blocks of {pages} pages");
     }
 
-    /// A submission that changes this inode begins; the ticket orders it among the inode's
-    /// submissions.
+    /// Begins a submission that changes this inode. Returns a ticket, which orders it among the
+    /// inode's submissions.
     pub fn begin(&mut self, durable: bool) -> u64 {
         let t = self.next_ticket;
         self.next_ticket += 1;
@@ -189,11 +190,12 @@ pub(crate) struct CachedInode {
 }
 
 impl CachedInode {
+    /// Locks its state.
     pub fn lock(&self) -> MutexGuard<'_, InodeEntry> {
         self.entry.lock()
     }
 
-    /// The data of submission `ticket` was answered (or failed, which is sticky).
+    /// Notes that the data of submission `ticket` was answered (or failed, which is sticky).
     pub fn written(&self, ticket: u64) {
         let mut i = self.entry.lock();
         debug_assert!(i.writing.contains(&ticket), "submission {ticket} was answered before, or never began");
@@ -202,7 +204,7 @@ impl CachedInode {
         self.done.notify_all();
     }
 
-    /// Submission `ticket` is durable, or failed.
+    /// Notes that submission `ticket` is durable, or failed.
     pub fn committed(&self, ticket: u64) {
         let mut i = self.entry.lock();
         debug_assert!(ticket < i.next_ticket, "submission {ticket} never began");
@@ -294,9 +296,11 @@ struct Shard {
 pub(crate) struct InodeCache {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// [`Shard::bytes`] of each, apart from its lock, which every look-up takes: who asks for the
-    /// memory takes none. Written under the lock, when inodes come and go. Relaxed: a figure.
+    /// memory takes none. Written under the lock, when inodes come and go. Relaxed: a figure, which
+    /// hands over nothing.
     taken: Box<[CachePadded<AtomicUsize>]>,
-    /// InodeCache on the dirty lists, by steps of [`STEP`] a shard. Relaxed: for a look that need
+    /// Inodes on the dirty lists, by steps of [`STEP`] a shard. Written under the shard's lock when
+    /// its list grows by a step, and zeroed by who takes the lists. Relaxed: for a look that need
     /// not be exact.
     listed: CachePadded<AtomicUsize>,
     /// Files that folds made since the last checkpoint. Written by checkpoints alone, and apart
@@ -528,7 +532,7 @@ impl InodeCache {
         }
     }
 
-    /// Takes a dead inode out of the map; the caller holds its lock and sets `gone`.
+    /// Takes a dead inode out of the map; the caller has set `gone` under its lock.
     pub fn remove(&self, ino: Ino) {
         let mut s = self.shard(ino).lock();
         debug_assert!(

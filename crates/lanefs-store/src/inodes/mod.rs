@@ -24,7 +24,7 @@ pub(crate) struct Inodes {
 }
 
 impl Inodes {
-    /// None is in memory yet.
+    /// Returns the inodes of a table, none of them in memory yet.
     pub fn new(table: InodeTable, memory_bytes: usize) -> Inodes {
         Inodes { table, cache: InodeCache::new(), memory_bytes }
     }
@@ -69,9 +69,9 @@ impl Inodes {
         Ok(())
     }
 
-    /// Called after the `n`th of many inodes was folded or captured: writes what is queued if it is
-    /// much, and now and then the chunks of the inode table, of which each may have another, if
-    /// these are much; then lets them go.
+    /// Writes what is queued if it is much, and now and then the chunks of the inode table, of
+    /// which each inode may have another, if these are much; then lets them go. To be called after
+    /// the `n`th of many inodes was folded or captured.
     pub fn evict_or_flush(&self, n: usize, sink: &mut dyn BlockSink) -> Result<()> {
         if n % 256 == 255 && self.table.memory() > self.memory_bytes / 2 {
             self.table.write_chunks(sink)?;

@@ -1,6 +1,6 @@
-//! Keeping room for pages of a file before they are written (`fallocate(2)`).
+//! Keeping space for pages of a file before they are written (`fallocate(2)`).
 //!
-//! 1. A preallocated page without a block is *unwritten*. Users' room is charged for it as for a
+//! 1. A preallocated page without a block is *unwritten*. Users' space is charged for it as for a
 //!    block, from the call that preallocates it until it is written or given up: so it is to be had
 //!    when it is written, though every write goes to a new place. A page that is written brings a
 //!    promise of its own ([`crate::log::space`]), which the block takes; the charge for the
@@ -9,7 +9,7 @@
 //!    each slot has the sum of these numbers, so that opening need not read all inodes. An update
 //!    that is replayed counts its pages anew.
 //! 3. As with all that is not names, it is durable with the inode's next update: a file that was
-//!    synced has its room after a crash.
+//!    synced has its space after a crash.
 
 use crate::error::{Result, StoreError};
 use crate::inodes::Inodes;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 const AT_ONCE: u64 = 1 << 20;
 
 impl Inodes {
-    /// Keeps room for these pages, those that have a block excepted: see
+    /// Keeps space for these pages, those that have a block excepted: see
     /// [`crate::Store::preallocate`].
     pub fn preallocate(
         &self,
@@ -122,7 +122,7 @@ impl Inodes {
         }
     }
 
-    /// Returns whether a page has a block or room kept for one: writing it takes nothing from what
+    /// Returns whether a page has a block or space kept for one: writing it takes nothing from what
     /// is free, but for a while.
     pub fn has_room(&self, ino: Ino, page: u64, io: &Io) -> Result<bool> {
         let Some(inode) = self.get(ino, io)? else { return Ok(false) };
@@ -132,7 +132,7 @@ impl Inodes {
     }
 
     /// Returns whether the inode has preallocated pages, none of them behind its first `pages`, and
-    /// room for each of these: see [`crate::Store::is_backed`].
+    /// space for each of these: see [`crate::Store::is_backed`].
     pub fn is_backed(&self, ino: Ino, pages: u64, io: &Io) -> Result<bool> {
         let Some(inode) = self.get(ino, io)? else { return Ok(false) };
         self.ask(&inode, io, |s| match s.prealloc().ranges().last() {
@@ -141,7 +141,7 @@ impl Inodes {
         })
     }
 
-    /// Returns how many of these pages have a block, or room kept for one.
+    /// Returns how many of these pages have a block, or space kept for one.
     pub fn room_in(&self, ino: Ino, pages: Range<u64>, io: &Io) -> Result<u64> {
         let Some(inode) = self.get(ino, io)? else { return Ok(0) };
         self.ask(&inode, io, |s| s.room_in(&pages))
@@ -149,7 +149,7 @@ impl Inodes {
 }
 
 impl InodeEntry {
-    /// Charges room for the preallocated pages of an inode that came to have no block, or gives it
+    /// Charges space for the preallocated pages of an inode that came to have no block, or gives it
     /// back. To be called after each change of its pages, under its lock.
     pub fn charge_unwritten(&mut self, space: &Space, lane: usize) {
         match self.unwritten_change() {

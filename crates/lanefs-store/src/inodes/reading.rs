@@ -65,8 +65,8 @@ impl Inodes {
         }
     }
 
-    /// Fills each block of `pages`, from page `first` on; every block is verified. A hole is zeros
-    /// and says so.
+    /// Fills each block of `pages`, from page `first` on; every block is verified. A hole is zeros,
+    /// and marked as one.
     pub fn read_pages(
         &self,
         ino: Ino,

@@ -1,4 +1,4 @@
-//! Telling the devices what is not needed any more.
+//! Discarding, on the devices, what is not needed any more.
 
 use crate::error::Result;
 use crate::log::Log;

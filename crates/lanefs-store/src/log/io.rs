@@ -2,7 +2,7 @@
 //! whole transaction in one submission per device, shared flushes, and the sticky error.
 //!
 //! The sticky error: the first write or flush of the log that fails makes the store read-only for
-//! good. What the device did with the failed write is unknown, and a later success would say
+//! good. What the device did with the failed write is unknown, and a later success would prove
 //! nothing about it.
 
 use crate::device::{Device, FlushGate, ReadReq, WriteReq};
@@ -32,7 +32,7 @@ type Shared = Arc<Box<Block>>;
 /// whether it is written twice.
 type Queued = (u32, Shared, bool, bool);
 
-/// Where the copies of blocks lie, in a volume that keeps two of its tree: see `copies`.
+/// The places of the copies of blocks, in a volume that keeps two of its tree: see `copies`.
 #[derive(Clone, Copy)]
 struct Twins {
     segment: u64,
@@ -68,7 +68,7 @@ impl NodeCache {
         let s = self.shard(r.addr).lock();
         s.blocks.get(&r.addr.0).filter(|b| b.0 == r.crc).map(|b| b.1.clone())
     }
-    /// Drops what is no longer referred to: it would only take room.
+    /// Drops what is no longer referred to: it would only take space.
     fn forget(&self, addr: BlockAddr) {
         self.shard(addr).lock().blocks.remove(&addr.0);
     }
@@ -121,6 +121,7 @@ fn are_apart(writes: &[Write<'_>]) -> bool {
     at.windows(2).all(|w| w[0].1 <= w[1].0)
 }
 
+/// The devices of a volume, and what is on its way to and from them.
 pub(crate) struct Io {
     devices: Vec<Arc<dyn Device>>,
     gates: Vec<FlushGate>,
@@ -131,15 +132,19 @@ pub(crate) struct Io {
     /// Blocks of which a copy is bad and the other one good, for `engine::copies`: the sum of each
     /// address.
     suspects: Mutex<WordMap<u32>>,
-    /// Length of `suspects`. Relaxed: who heals looks again later.
+    /// Length of `suspects`. Written behind its mutex, by readers and by who heals. Relaxed: who
+    /// heals looks again later.
     suspected: AtomicUsize,
     /// Blocks that have an address and wait for being written together; reads find them here.
     queued: Mutex<WordMap<Queued>>,
-    /// Length of `queued`, so that reads look only when there is something. Release/acquire: who
-    /// sees a reference (through a lock) taken after the block was queued sees the count.
+    /// Length of `queued`, so that reads look only when there is something. Written under its mutex
+    /// by whoever queues or writes: Release in [`Io::enqueue`] and [`Io::write_queue`], whose
+    /// partner is the Acquire in [`Io::queue_len`]: who sees a reference (through a lock) taken
+    /// after the block was queued sees the count.
     queue_len: AtomicUsize,
-    /// Set once, with `why`. Acquire/release: who sees the flag sees the reason. On a line of its
-    /// own: every change reads it.
+    /// Set once, with `why`, by the first write or flush that fails: Release in [`Io::fail`], whose
+    /// partners are the Acquires in [`Io::check`] and [`Io::is_broken`]: who sees the flag sees the
+    /// reason. On a line of its own: every change reads it.
     broken: CachePadded<AtomicBool>,
     why: Mutex<Option<StoreError>>,
 }
@@ -196,7 +201,7 @@ impl Io {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// The sticky error, if there is one.
+    /// Returns the sticky error, if there is one.
     pub fn check(&self) -> Result<()> {
         // Acquire, with the Release in `fail`: who sees the flag finds the reason.
         if !self.broken.load(Ordering::Acquire) {
@@ -207,6 +212,7 @@ impl Io {
         Err(why.unwrap_or_else(|| StoreError::ReadOnly { why: "an earlier error".into() }))
     }
 
+    /// Returns whether there is a sticky error.
     pub fn is_broken(&self) -> bool {
         // Acquire, with the Release in `fail`, as in `check`.
         self.broken.load(Ordering::Acquire)
@@ -361,7 +367,7 @@ impl Io {
         debug_assert!(!twice || self.copy_of(r.addr).is_some(), "{} has no copy", r.addr);
         let old = q.insert(r.addr.0, (r.crc, Arc::new(b), keep, twice));
         debug_assert!(old.is_none(), "block {} is written twice before anybody wrote it once", r.addr);
-        // Release, with the Acquire in `queue_len`: the queue is as the length says.
+        // Release, with the Acquire in `queue_len`: the queue is as long as that.
         self.queue_len.store(q.len(), Ordering::Release);
     }
 
@@ -375,6 +381,7 @@ impl Io {
         self.queue_len() > 0 && self.queued.lock().get(&r.addr.0).is_some_and(|q| q.0 == r.crc)
     }
 
+    /// Returns how many blocks wait for being written.
     pub fn queue_len(&self) -> usize {
         // Acquire, with the Release where the queue changes: see the field.
         self.queue_len.load(Ordering::Acquire)
@@ -402,7 +409,7 @@ impl Io {
             let gone = q.remove(&a.0);
             debug_assert!(gone.is_some(), "two write the queue: block {a} was written already");
         });
-        // Release, with the Acquire in `queue_len`: the queue is as the length says.
+        // Release, with the Acquire in `queue_len`: the queue is as long as that.
         self.queue_len.store(q.len(), Ordering::Release);
         Ok(())
     }
@@ -471,7 +478,7 @@ impl Io {
         Some((bad, e))
     }
 
-    /// A block that cannot be read is known from its copy.
+    /// Excuses a block that cannot be read: it is known from its copy.
     pub fn excuse(&self, addr: BlockAddr) {
         if let Some(d) = self.devices.get(addr.device()) {
             d.excuse(addr.offset());

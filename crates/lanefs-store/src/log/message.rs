@@ -14,15 +14,15 @@ use std::sync::atomic::Ordering;
 const BATCH_MAX: u32 = 32;
 const _: () = assert!(BATCH_MAX > 0 && MIN_SEGMENT_BLOCKS > 1, "a batch behind the link of a segment");
 
-/// How a message of `len` bytes is split: blocks of each batch and the bytes it takes.
+/// Splits a message of `len` bytes: returns the blocks of each batch and the bytes it takes.
 fn pieces(len: usize, segment_blocks: u32) -> Vec<(u32, usize)> {
     debug_assert!(segment_blocks >= MIN_SEGMENT_BLOCKS, "a segment of {segment_blocks} blocks");
     let most = BATCH_MAX.min(segment_blocks - 1);
-    let room = batch::room_in(most as usize);
+    let capacity = batch::room_in(most as usize);
     let mut left = len;
     let mut out = Vec::new();
     loop {
-        let n = left.min(room);
+        let n = left.min(capacity);
         out.push((batch::blocks_for(n) as u32, n));
         left -= n;
         if left == 0 {
@@ -99,7 +99,7 @@ impl Log {
         debug_assert!(places.is_sorted_by(|a, b| a.place < b.place), "{places:?}");
         debug_assert!(mlog < self.mlogs.len(), "mlog {mlog} of {}", self.mlogs.len());
         head.id = places[0].place;
-        // Relaxed: set behind the flush that made the slot durable; an older value says less.
+        // Relaxed: set behind the flush that made the slot durable; an older value claims less.
         head.slot = self.slot_in_force.load(Ordering::Relaxed);
         head.parts = places.len() as u32;
         Placed { mlog, head, bytes, places, devices }
@@ -194,7 +194,7 @@ impl Log {
         devices
     }
 
-    /// Gives the shares of an epoch their places, one mlog each; if there is no room for one of
+    /// Gives the shares of an epoch their places, one mlog each; if there is no space for one of
     /// them, none gets any. Inside a reader section.
     pub fn place_shares(&self, p: &Pending, first: usize) -> Result<Vec<Placed>> {
         debug_assert!(p.previous < p.epoch, "epoch {} behind {}", p.epoch, p.previous);

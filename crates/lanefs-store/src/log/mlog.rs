@@ -17,9 +17,9 @@
 //! 5. Every batch names the one before it and the last one up to which all were durable
 //!    ([`Mlog::made_durable`]) when it got its place, so that recovery knows of a batch that was
 //!    acknowledged and is not there.
-//! 6. Of the last batch nobody says so: damaged later, it looks as if it had never arrived. So a
-//!    log that has become quiet gets a *mark*, an empty message whose head says that all before it
-//!    was durable, once ([`Mlog::wants_mark`]).
+//! 6. Of the last batch no other does: damaged later, it looks as if it had never arrived. So a log
+//!    that has become quiet gets a *mark*, an empty message whose head means that all before it was
+//!    durable, once ([`Mlog::wants_mark`]).
 
 use crate::error::{Result, StoreError};
 use crate::log::segment::{SegId, SegmentTable, State};
@@ -33,14 +33,14 @@ use lanefs_sync::lock::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// How soon a block is expected to die; each has its own head.
+/// The lifetime that a block is expected to have; each has its own head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Heat {
     /// Directory buckets.
     Hot = 0,
-    /// What users write.
+    /// Data that users write.
     Warm = 1,
-    /// What the cleaner moved: it has survived for long.
+    /// Data that the cleaner moved: it has survived for long.
     Cold = 2,
     /// Node blocks of checkpoints.
     Node = 3,
@@ -154,7 +154,7 @@ pub(crate) fn place_of(seq: u64, block: u32) -> u64 {
     seq << 16 | u64::from(block)
 }
 
-/// Where a batch goes.
+/// The place of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchPlace {
     pub addr: BlockAddr,
@@ -163,7 +163,7 @@ pub(crate) struct BatchPlace {
     pub place: u64,
     /// The place of the batch before it.
     pub prior: u64,
-    /// That of the last batch up to which all are durable.
+    /// The place of the last batch up to which all are durable.
     pub acked: u64,
     /// The link to be written with it, its address first.
     pub link: Option<(BlockAddr, ChainLink)>,
@@ -177,15 +177,19 @@ pub(crate) struct Mlog {
     heads: CachePadded<Mutex<Heads>>,
     links: Mutex<Vec<u64>>,
     link_written: Condvar,
-    /// Length of `links`, so that the usual case is one load. Release/acquire: a link is answered
-    /// before the count that says so is seen.
+    /// Length of `links`, so that the usual case is one load. Written by whoever gets a place for a
+    /// link, and when that is answered: Release in [`Mlog::link_done`], whose partner is the
+    /// Acquire in [`Mlog::wait_links`]: a link is answered before the count without it is seen.
     links_out: AtomicUsize,
     /// Devices that hold a segment of the chain since the last checkpoint, one bit each. Written
-    /// under the mutex.
+    /// under the mutex of the heads, by whoever goes on to another segment and by checkpoints.
+    /// Relaxed: who reads it has allocated under that mutex, and so sees the bits it needs.
     chain_devices: AtomicU64,
-    /// Blocks appended to the node head since the last checkpoint.
+    /// Blocks appended to the node head since the last checkpoint. Written under that mutex;
+    /// Relaxed, since it is a figure for reports and for the decision to make a checkpoint.
     appended: AtomicU64,
-    /// Inodes made by groups that are durable in this mlog and not folded.
+    /// Inodes made by groups that are durable in this mlog and not folded. Written with every batch
+    /// and fold; Relaxed, since it is an estimate.
     unfolded: AtomicU64,
 }
 
@@ -250,8 +254,8 @@ impl Mlog {
         }
     }
 
-    /// Room for the batches of one message, each of fewer blocks than a segment has: all of them or
-    /// nothing.
+    /// Gives out places for the batches of one message, each of fewer blocks than a segment has:
+    /// for all of them or for none.
     pub fn alloc_batches(
         &self,
         t: &SegmentTable,
@@ -268,8 +272,8 @@ impl Mlog {
         Ok(self.give(&mut h, node, t, next_seq, blocks, claimed))
     }
 
-    /// Room for a message in each of the first mlogs, as [`Mlog::alloc_batches`] with urgency: for
-    /// all of them or for none.
+    /// Gives out places for a message in each of the first mlogs, as [`Mlog::alloc_batches`] with
+    /// urgency: for all of them or for none.
     pub fn alloc_each(
         mlogs: &[Mlog],
         t: &SegmentTable,
@@ -374,7 +378,7 @@ impl Mlog {
         places
     }
 
-    /// The message whose last batch has this place is durable.
+    /// Notes that the message whose last batch has this place is durable.
     pub fn made_durable(&self, place: u64) {
         let mut h = self.heads.lock();
         debug_assert!(place <= h.last, "place {place:#x} was never given");
@@ -397,7 +401,7 @@ impl Mlog {
     }
 
     /// Returns whether all of the log is durable, nothing was added since the last call, and no
-    /// batch says so (6).
+    /// batch bears witness of it (6).
     pub fn wants_mark(&self) -> bool {
         let mut h = self.heads.lock();
         h.check_order();
@@ -406,7 +410,7 @@ impl Mlog {
         quiet && h.last != h.mark && h.node.is_some()
     }
 
-    /// The batch at this place is a mark.
+    /// Notes that the batch at this place is a mark.
     pub fn marked(&self, place: u64) {
         let mut h = self.heads.lock();
         debug_assert!(place > h.mark, "{place:#x} is marked, {:#x} was", h.mark);
@@ -414,8 +418,8 @@ impl Mlog {
         h.check_order();
     }
 
-    /// The link of segment `seq` was answered by the device (or will never be: then the store is
-    /// read-only).
+    /// Notes that the link of segment `seq` was answered by the device (or will never be: then the
+    /// store is read-only).
     pub fn link_done(&self, seq: u64) {
         let mut links = self.links.lock();
         debug_assert_eq!(links.iter().filter(|s| **s == seq).count(), 1, "the link of segment {seq}");
@@ -427,7 +431,7 @@ impl Mlog {
         self.link_written.notify_all();
     }
 
-    /// Invariant 3: waits until the links of all segments before `seq` were answered.
+    /// Waits until the links of all segments before `seq` were answered (3).
     pub fn wait_links(&self, seq: u64) {
         // Acquire, with the Release in `link_done`: no link is out, and all were answered.
         if self.links_out.load(Ordering::Acquire) == 0 {
@@ -446,9 +450,8 @@ impl Mlog {
         self.chain_devices.load(Ordering::Relaxed)
     }
 
-    /// Gives out `n` blocks of the head for `heat` as runs; `owners` says what each block will
-    /// hold, if it is data. With `urgent` the segments kept back for checkpoints and the cleaner
-    /// may be used.
+    /// Gives out `n` blocks of the head for `heat` as runs, which are added to `out`. With `urgent`
+    /// the segments kept back for checkpoints and the cleaner may be used.
     pub fn alloc(
         &self,
         t: &SegmentTable,
@@ -541,7 +544,7 @@ impl Mlog {
         self.unfolded.fetch_add(births(groups), Ordering::Relaxed);
     }
 
-    /// Such groups were folded.
+    /// Takes off the inodes that groups make which were folded.
     pub fn sub_unfolded(&self, groups: &[u8]) {
         self.unfolded.fetch_sub(births(groups).min(self.unfolded()), Ordering::Relaxed);
     }
@@ -578,8 +581,8 @@ impl Mlog {
         self.appended.load(Ordering::Relaxed)
     }
 
-    /// A checkpoint with this position is durable: returns the earlier segments of the chain, which
-    /// may be released.
+    /// Lets the chain begin at the position of a checkpoint that is durable. Returns its earlier
+    /// segments, which may be released.
     pub fn checkpoint_done(&self, t: &SegmentTable, position: &Position, appended: u64) -> Vec<SegId> {
         let mut freed = Vec::new();
         let mut h = self.heads.lock();
@@ -708,7 +711,7 @@ mod tests {
         assert_eq!(t.free_count(), free - 2);
     }
 
-    /// What needs no new segment is not refused for what is kept back; what needs one is, unless it
+    /// Nothing is refused for what is kept back that needs no new segment; the rest is, unless it
     /// must not wait.
     #[test]
     fn only_new_segments_come_out_of_what_is_kept_back() {
@@ -845,7 +848,7 @@ mod tests {
         m.wait_links(second + 1);
     }
 
-    /// What the first mlogs claimed before another found no room is free again.
+    /// The segments that the first mlogs claimed before another found none are free again.
     #[test]
     fn messages_of_which_one_finds_no_room_claim_nothing() {
         let t = table();

@@ -1,4 +1,4 @@
-//! Where blocks go: segments, the mlogs that fill them, the way to the devices, and room.
+//! The places of blocks: segments, the mlogs that fill them, the way to the devices, and space.
 
 pub(crate) mod discard;
 pub(crate) mod io;
@@ -39,21 +39,27 @@ pub(crate) struct Log {
     /// The volume's secret, folded to a word.
     secret: u64,
     pub read_only: bool,
-    /// This mount's generation; set once, before anything is written: so all accesses are Relaxed.
+    /// This mount's generation. Written once, by the thread that opens the volume, before anybody
+    /// else has it: so all accesses are Relaxed.
     pub mount: AtomicU64,
-    /// Generation of the slot that was made durable last.
+    /// Generation of the slot that was made durable last. Written by checkpoints, behind the flush.
+    /// Relaxed: a batch that names an older one claims less.
     pub slot_in_force: AtomicU64,
-    /// The next chain sequence.
+    /// The next chain sequence. Written by whoever opens a segment of a chain, and at open.
+    /// Relaxed: uniqueness comes from the read-modify-write, and the order along a chain from its
+    /// mutex.
     pub next_seq: CachePadded<AtomicU64>,
     /// The checkpoint that captures what is done now; grows at each position P, by the RPS writer.
+    /// Relaxed: the RPS orders it for who reads inside a section; all others hold the maintenance
+    /// lock.
     pub checkpoint_number: CachePadded<AtomicU64>,
-    /// The last epoch committed or folded.
+    /// The last epoch committed or folded. Written when one is published, and by folds. Relaxed: it
+    /// goes into stamps and reports, and decides nothing.
     pub epoch: CachePadded<AtomicU64>,
 }
 
 impl Log {
-    /// Makes the log of a volume. `mlogs`: what the volume was made for; it is used with fewer if
-    /// it is small.
+    /// Makes the log of a volume. It is used with fewer mlogs than it was made for if it is small.
     pub fn new(
         devices: Vec<Arc<dyn Device>>,
         superblock: &Superblock,
@@ -90,10 +96,12 @@ impl Log {
         }
     }
 
+    /// Returns the context of the blocks of a segment with this chain sequence.
     pub fn context(&self, seq: u64) -> Context {
         Context { mount: self.mount.load(Ordering::Relaxed), seq, secret: self.secret }
     }
 
+    /// Returns the birth marks of a block that is written now.
     pub fn stamp(&self, sequence: u64) -> Stamp {
         let v = &self.volume.0;
         Stamp {
@@ -104,6 +112,7 @@ impl Log {
         }
     }
 
+    /// Returns an error if nothing may be written: for good, or since a close.
     pub fn check_writable(&self) -> Result<()> {
         if self.read_only {
             return Err(StoreError::ReadOnly { why: "it was opened for reading only".into() });

@@ -10,16 +10,25 @@ use std::time::Duration;
 pub(crate) struct Sections {
     pub rps: Rps,
     flights: Box<[CachePadded<Flights>]>,
-    /// Which counter of `flights` new transactions use. Changed only by the RPS writer.
+    /// The index of the counter of `flights` that new transactions use. Written only by the RPS
+    /// writer, in [`Sections::drain`]. Relaxed: no reader is inside then, and the RPS orders it
+    /// before the next.
     phase: CachePadded<AtomicUsize>,
-    /// The last position is recorded: nothing enters behind it. Written once, by the RPS writer.
+    /// The last position is recorded: nothing enters behind it. Written by the RPS writer. Relaxed:
+    /// the RPS orders it before every section behind that position; who looks outside of one is
+    /// refused early, or in its section.
     pub closing: AtomicBool,
 }
 
 /// A lane's transactions under way, by phase, and how many it has begun.
 #[derive(Default)]
 struct Flights {
+    /// Transactions that are not over. Written by whoever begins one, Relaxed: inside a section,
+    /// which the RPS orders before a drain. And by [`Flight::drop`], Release, whose partner is the
+    /// Acquire in [`Sections::drain`]: what was written is answered before the count is seen.
     out: [AtomicI64; 2],
+    /// Transactions begun. Written by whoever begins one. Relaxed: it tells only when it is time to
+    /// look at something.
     begun: AtomicU64,
 }
 

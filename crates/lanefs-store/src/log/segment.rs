@@ -69,12 +69,14 @@ impl State {
 #[derive(Debug)]
 struct DeviceSpan {
     first: SegId,
-    /// Grows with the last device (invariant 5).
+    /// The number of segments of the device. Grows with the last device (invariant 5): written by
+    /// [`SegmentTable::grow`] alone, Release, whose partner is the Acquire in
+    /// [`DeviceSpan::segments`]: who sees the count finds the figures.
     segments: AtomicU32,
 }
 
 impl DeviceSpan {
-    /// Acquire, with the Release in [`SegmentTable::grow`]: who sees the count finds the figures.
+    /// Returns the number of segments of the device.
     fn segments(&self) -> u32 {
         self.segments.load(Acquire)
     }
@@ -86,12 +88,12 @@ impl Clone for DeviceSpan {
     }
 }
 
-/// Where segments lie.
+/// The places of all segments on their devices.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
     pub segment_blocks: u32,
     pub reserved: u32,
-    /// How often the tree lies on the devices: once or twice.
+    /// The number of times that the tree lies on the devices: once or twice.
     pub copies: u32,
     spans: Vec<DeviceSpan>,
 }
@@ -132,6 +134,7 @@ impl Geometry {
     pub fn half(&self) -> u32 {
         self.segment_blocks / 2
     }
+    /// Returns the number of segments of all devices.
     pub fn total(&self) -> u32 {
         self.spans.iter().map(DeviceSpan::segments).sum()
     }
@@ -150,12 +153,14 @@ impl Geometry {
         debug_assert!(found.is_none_or(|(seg, _)| !self.is_reserved(seg)), "{addr} holds no log");
         found
     }
+    /// Returns the address of block `index` of a segment.
     pub fn addr(&self, seg: SegId, index: u32) -> BlockAddr {
         debug_assert!(seg < self.total(), "segment {seg} of {}", self.total());
         let d = self.device(seg);
         let local = u64::from(seg - self.spans[d].first);
         BlockAddr::new(d as u8, local * u64::from(self.segment_blocks) + u64::from(index))
     }
+    /// Returns the device that a segment lies on.
     pub fn device(&self, seg: SegId) -> usize {
         self.spans.iter().rposition(|s| s.first <= seg && s.segments() > 0).unwrap_or(0)
     }
@@ -164,21 +169,31 @@ impl Geometry {
     }
 }
 
-/// On a line of its own: neighbours are written by other lanes.
+/// The figures of a segment. On a line of its own: neighbours are written by other lanes. All are
+/// Relaxed but the state; the head of the file says why.
 #[derive(Default)]
 #[repr(align(64))]
 struct Meta {
+    /// A [`State`]. Written by whoever claims, closes or releases the segment. The Release in
+    /// [`SegmentTable::close`] has the Acquire in [`SegmentTable::info`] as its partner. The other
+    /// two stores are Relaxed: a segment goes through its pool, whose mutex orders them.
     state: AtomicU8,
+    /// Written by the mlog that claims the segment, before it has blocks, and at open.
     heat: AtomicU8,
     /// Invariant 6. Written when a head claims the segment, and at open.
     paired: AtomicBool,
+    /// The number of live marks. Written by whoever sets or takes one, behind the mark itself.
     live: AtomicU32,
+    /// The number of marks of the tree. Written, as they are, by checkpoints alone.
     tree: AtomicU32,
-    /// Checkpoint number current when the segment was last touched (invariant 3).
+    /// Checkpoint number current when the segment was last touched (invariant 3). Written by
+    /// whoever allocates in it or names its blocks, and only ever raised.
     touched: AtomicU64,
-    /// Seconds since 1970.
+    /// Seconds since 1970. Written when the segment is claimed, and at open.
     written: AtomicU32,
-    /// Freed and not yet discarded: the checkpoint number it was freed at; 0 otherwise.
+    /// Freed and not yet discarded: the checkpoint number it was freed at; 0 otherwise. Written by
+    /// the checkpoint under way, by whoever has discarded the segment and by whoever claims it: the
+    /// pool's mutex orders them.
     stale: AtomicU64,
 }
 
@@ -193,6 +208,7 @@ pub(crate) struct SegInfo {
     pub touched: u64,
 }
 
+/// The segments of an open volume: see the head of the file.
 pub(crate) struct SegmentTable {
     pub geometry: Geometry,
     /// Words of marks a segment has, and the lines they take.
@@ -234,6 +250,7 @@ impl Figures {
         (run, i)
     }
 
+    /// Adds a run behind all others. One thread at a time.
     fn add(&self, new: Figures) {
         let mut run = self;
         while let Some(later) = run.later.get() {
@@ -244,19 +261,26 @@ impl Figures {
     }
 }
 
-/// Written when a segment is claimed or released.
+/// Counts that steer who may take a segment: Relaxed, since whoever finds none in the pools is
+/// refused whatever they were.
 #[derive(Default)]
 struct Counts {
+    /// The number of free segments, never below those in the pools. Written by whoever takes one
+    /// out of a pool or puts one in.
     free: AtomicU32,
-    /// Free segments that only checkpoints and the cleaner may take.
+    /// Free segments that only checkpoints and the cleaner may take. Written when the volume is
+    /// opened and when it grows.
     reserved_segments: AtomicU32,
-    /// Segments claimed for data since the last checkpoint.
+    /// Segments claimed for data since the last checkpoint. Written by whoever claims one, and
+    /// zeroed by the checkpoint.
     claimed: AtomicU32,
-    /// Segments that the fold of what is durable will fill.
+    /// Segments that the fold of what is durable will fill. Written behind every commit and fold.
     for_unfolded: AtomicU32,
 }
 
-/// A line of marks; the marks of a segment share none with those of another.
+/// A line of marks; the marks of a segment share none with those of another. Live ones are written
+/// by whoever maps or gives up a block, those of the tree by checkpoints alone. Relaxed: an inode's
+/// lock, or the maintenance lock, orders who sets the mark of a block and who takes it.
 #[derive(Default)]
 #[repr(align(64))]
 struct Marks([AtomicU64; 8]);
@@ -327,7 +351,7 @@ impl SegmentTable {
         self.counts.for_unfolded.load(Relaxed)
     }
 
-    /// Keeps back room for so many blocks of the next fold.
+    /// Keeps back segments for so many blocks of the next fold.
     pub fn reserve_for_unfolded(&self, blocks: u64) {
         let segments = (blocks / u64::from(self.geometry.segment_blocks)).min(u64::from(self.len())) as u32;
         if segments != self.reserved_for_unfolded() {
@@ -335,7 +359,7 @@ impl SegmentTable {
         }
     }
 
-    /// A checkpoint has written all summaries.
+    /// Notes that a checkpoint has written all summaries.
     pub fn summarised(&self) {
         self.counts.claimed.store(0, Relaxed);
     }
@@ -384,7 +408,7 @@ impl SegmentTable {
         }
     }
 
-    /// Sets or takes one mark; how many changed.
+    /// Sets or takes one mark, and returns how many changed.
     fn mark_one(&self, which: Which, seg: SegId, i: u32, on: bool) -> u32 {
         debug_assert!(i < self.geometry.segment_blocks, "block {i} of a segment");
         let w = self.word(which, seg, i as usize / 64);
@@ -393,8 +417,8 @@ impl SegmentTable {
         u32::from((was & bit != 0) != on)
     }
 
-    /// Sets or takes the mark of a block, and of its copy (6): how many changed, none if the
-    /// block's own did not.
+    /// Sets or takes the mark of a block, and of its copy (6). Returns how many changed, none if
+    /// the block's own did not.
     fn mark(&self, which: Which, addr: BlockAddr, on: bool) -> Option<(SegId, u32)> {
         let (seg, i) = self.geometry.locate(addr)?;
         if !self.is_paired(seg) {
@@ -418,7 +442,7 @@ impl SegmentTable {
         self.meta(seg).paired.load(Relaxed)
     }
 
-    /// Says that a segment is paired, or not.
+    /// Notes that a segment is paired, or not.
     pub fn set_paired(&self, seg: SegId, paired: bool) {
         self.meta(seg).paired.store(paired && self.geometry.copies == 2, Relaxed);
     }
@@ -429,8 +453,8 @@ impl SegmentTable {
         1 + u64::from(paired)
     }
 
-    /// Sets both marks of this very block, as a table on disk or a count says, or takes them; how
-    /// many live ones changed.
+    /// Sets both marks of this very block, as a table on disk or a count has them, or takes them.
+    /// Returns how many live ones changed.
     pub fn correct(&self, seg: SegId, i: u32, on: bool) -> u32 {
         let m = self.meta(seg);
         let (tree, live) = (self.mark_one(Which::Tree, seg, i, on), self.mark_one(Which::Live, seg, i, on));
@@ -447,7 +471,8 @@ impl SegmentTable {
         live
     }
 
-    /// Marks a block live; false if it was already, or if the address is none of a log block.
+    /// Marks a block live. Returns false if it was already, or if the address is none of a log
+    /// block.
     pub fn set_live(&self, addr: BlockAddr) -> bool {
         match self.mark(Which::Live, addr, true) {
             Some((seg, n)) if n > 0 => {
@@ -462,7 +487,7 @@ impl SegmentTable {
         }
     }
 
-    /// Takes the mark away; false if there was none.
+    /// Takes that mark away. Returns false if there was none.
     pub fn clear_live(&self, addr: BlockAddr) -> bool {
         match self.mark(Which::Live, addr, false) {
             Some((seg, n)) if n > 0 => {
@@ -475,7 +500,7 @@ impl SegmentTable {
         }
     }
 
-    /// Marks a block as referred to by the tree; the segment, if that changed anything.
+    /// Marks a block as referred to by the tree. Returns the segment, if that changed anything.
     pub fn set_tree(&self, addr: BlockAddr) -> Option<SegId> {
         let (seg, changed) = self.mark(Which::Tree, addr, true)?;
         (changed > 0).then(|| {
@@ -488,7 +513,7 @@ impl SegmentTable {
         })
     }
 
-    /// Takes that mark away; the segment, if that changed anything.
+    /// Takes that mark away. Returns the segment, if that changed anything.
     pub fn clear_tree(&self, addr: BlockAddr) -> Option<SegId> {
         let (seg, changed) = self.mark(Which::Tree, addr, false)?;
         (changed > 0).then(|| {
@@ -514,7 +539,7 @@ impl SegmentTable {
         &bits[i * self.lines + w / 8].0[w % 8]
     }
 
-    /// The tree marks of a segment.
+    /// Copies out the tree marks of a segment.
     pub fn tree_bits(&self, seg: SegId, out: &mut [u64]) {
         debug_assert!(out.len() >= self.words, "marks of segment {seg} are cut off");
         for (w, o) in out.iter_mut().enumerate().take(self.words) {
@@ -572,7 +597,7 @@ impl SegmentTable {
         }
     }
 
-    /// A full or chain segment becomes free.
+    /// Makes a full or chain segment free.
     pub fn release(&self, seg: SegId) {
         let m = self.meta(seg);
         debug_assert_ne!(self.info(seg).state, State::Free, "segment {seg} is released twice");
@@ -649,7 +674,7 @@ impl SegmentTable {
         taken
     }
 
-    /// See [`SegmentTable::take_stale`].
+    /// Returns segments to their pool: see [`SegmentTable::take_stale`].
     pub fn put_back(&self, device: usize, segments: Vec<SegId>) {
         let is_own = |s: &SegId| self.geometry.device(*s) == device && self.info(*s).state == State::Free;
         debug_assert!(segments.iter().all(is_own), "not out of the pool of device {device}: {segments:?}");
@@ -658,14 +683,14 @@ impl SegmentTable {
         self.pools[device].lock().extend(segments);
     }
 
-    /// A head is done with the segment: it is full.
+    /// Notes that a head is done with the segment: it is full.
     pub fn close(&self, seg: SegId) {
         debug_assert_eq!(self.info(seg).state, State::Open, "segment {seg} is no head's");
         // Release, with the Acquire in `info`: it was touched before.
         self.meta(seg).state.store(State::Full as u8, Release);
     }
 
-    /// Invariant 3: what the durable checkpoint `checkpoint` allows to be released.
+    /// Returns the segments that the durable checkpoint `checkpoint` allows to be released (3).
     pub fn dead(&self, checkpoint: u64) -> Vec<SegId> {
         (0..self.len())
             .filter(|&s| {

@@ -1,17 +1,17 @@
-//! Where the checkpoint slots lie, how they are read (`engine::checkpoint` writes them), and what
-//! the members of a volume of several devices say of their age.
+//! The checkpoint slots: their places, how they are read (`engine::checkpoint` writes them), and
+//! how old the members of a volume of several devices are.
 //!
-//! 1. A slot has a copy at the end of the first device, if the superblock says so; both are written
+//! 1. A slot has a copy at the end of the first device, if the superblock has one; both are written
 //!    together, and count once the flush that follows is answered. Of the places the valid slot
 //!    with the highest generation is the volume.
 //! 2. A checkpoint writes one slot and flushes: the commit point. Then it writes the same once more
 //!    into the other slot, its *twin*, with the next generation and without a flush. So an older
 //!    tree, whose blocks may be in use again, is on the medium only while a checkpoint is under
 //!    way, and one damaged slot costs nothing.
-//! 3. A mount and a close flush the twin. So a slot that says that the volume is closed is never
-//!    beside one of a later mount whose operations were acknowledged: if that one were lost, the
-//!    other would be believed, and they would be gone without a word.
-//! 4. On the other devices the places of the slots hold *stamps*: copies of a slot that tell the
+//! 3. A mount and a close flush the twin. So a slot that marks the volume as closed is never beside
+//!    one of a later mount whose operations were acknowledged: if that one were lost, the other
+//!    would be believed, and they would be gone without a word.
+//! 4. On the other devices the places of the slots hold *stamps*: copies of a slot that bear the
 //!    mount. The first is written before the first slot of a mount and flushed with the tree below
 //!    it, the second behind that slot, before anything is acknowledged. So the first is never below
 //!    the volume's mount and the second never above, unless one of the devices is a copy from an
@@ -67,7 +67,7 @@ pub(crate) fn read_slots(sb: &Superblock, io: &Io) -> Result<Slots> {
     Ok((slots, error))
 }
 
-/// An error if one of the devices is a copy from an earlier time (4).
+/// Checks that none of the devices is a copy from an earlier time (4).
 pub(crate) fn check_ages(sb: &Superblock, io: &Io, slot: &Slot) -> Result<()> {
     let older = |d: &Arc<dyn Device>, at: u64, others: u64| {
         let why = format!(
@@ -79,7 +79,7 @@ pub(crate) fn check_ages(sb: &Superblock, io: &Io, slot: &Slot) -> Result<()> {
     debug_assert_eq!(io.devices().len(), sb.devices.len(), "all devices of the volume are there");
     for d in 1..sb.devices.len() {
         let stamp = |i: usize| read_slot(io, sb.stamp_place(d, i), sb.volume).ok().map(|s| s.mount);
-        // One that cannot be read says nothing; a volume that was never open for writing has none.
+        // One that cannot be read is no proof; a volume that was never open for writing has none.
         if let Some(m) = stamp(0).filter(|m| *m < slot.mount) {
             return older(&io.devices()[d], m, slot.mount);
         }

@@ -1,18 +1,19 @@
-//! Room: how many blocks users may fill, and the promises made of them.
+//! Space: how many blocks users may fill, and the promises made of them.
 //!
 //! Of the usable segments some are kept back, so that heads, batches, checkpoints and the cleaner
 //! always have where to write ([`segments_held_back`]). The rest, in blocks, less what is live,
 //! less what is promised, is one strided counter. A promise that succeeded can be written: pages,
 //! new inodes, names and large extended attributes have one. What checkpoints need beyond (inodes
 //! written anew, maps) is charged by force. Not so the summaries, of which every segment that is
-//! filled will have some: their room is left out of the total from the start, or a volume promised
+//! filled will have some: their space is left out of the total from the start, or a volume promised
 //! to the last block could not be written back (SEMANTICS D7).
 //!
-//! The atomics here are Relaxed: the counter orders what has to be, and the others are figures.
+//! The atomics here are Relaxed: the counter orders what has to be, and the others are figures that
+//! no memory is handed over with.
 //!
 //! A page that is cut or blanked in part is written anew and gives its old block back: it asks for
 //! nothing, unless many do at once. So it is promised a block where nothing is free too, up to an
-//! eighth of what is kept back: whoever wants to make room on a full volume can
+//! eighth of what is kept back: whoever wants to free space on a full volume can
 //! ([`Space::reserve_rewrite`]).
 
 use lanefs_format::summary::SUMMARY_SPAN;
@@ -58,22 +59,27 @@ fn beyond(usable: u32, segment_blocks: u32, mlogs: usize) -> i64 {
     i64::from(segments_held_back(usable, mlogs)) * i64::from(segment_blocks) / 8
 }
 
+/// The blocks that users may fill: see the head of the file.
 pub(crate) struct Space {
-    /// Blocks users can fill when nothing is stored. Written when the volume grows.
+    /// Blocks users can fill when nothing is stored. Written when the volume grows, under the
+    /// maintenance lock.
     total: AtomicU64,
     free: StridedCounter,
-    /// How far below nothing [`Space::reserve_rewrite`] goes. Written when the volume grows.
+    /// The blocks that [`Space::reserve_rewrite`] goes below nothing at the most. Written when the
+    /// volume grows, under the maintenance lock.
     beyond: AtomicI64,
     segment_blocks: u32,
     copies: u32,
     mlogs: usize,
     lanes: usize,
-    /// Promised and not yet written, for reporting.
+    /// Blocks promised and not yet written, for reporting. Written by those who act for the lane.
+    /// A promise may be given back for another lane: only the sum means anything.
     reserved: Box<[lanefs_sync::CachePadded<AtomicI64>]>,
 }
 
 impl Space {
-    /// `copies`: how often the tree lies on the devices, the summaries with it.
+    /// Makes the space of a volume where nothing is stored. `copies`: how often the tree lies on
+    /// the devices, the summaries with it.
     pub fn new(usable: u32, segment_blocks: u32, copies: u32, mlogs: usize, lanes: usize) -> Space {
         let total = for_users(usable, segment_blocks, copies, mlogs);
         debug_assert!(i64::try_from(total).is_ok(), "{total} blocks are more than are counted");
@@ -95,7 +101,7 @@ impl Space {
         self.total.load(Relaxed)
     }
 
-    /// The volume has so many usable segments now, more than before.
+    /// Adds the space of a volume that has so many usable segments now, more than before.
     pub fn grow(&self, usable: u32) {
         let total = for_users(usable, self.segment_blocks, self.copies, self.mlogs);
         let before = self.total.swap(total, Relaxed);
@@ -104,6 +110,7 @@ impl Space {
         self.credit(0, total.saturating_sub(before));
     }
 
+    /// Promises so many blocks; false, and nothing promised, if there are fewer.
     pub fn reserve(&self, lane: usize, blocks: u64) -> bool {
         let lane = lane % self.lanes;
         let ok = self.free.try_sub(lane, blocks);
@@ -130,13 +137,15 @@ impl Space {
         left
     }
 
+    /// Takes back a promise of so many blocks.
     pub fn unreserve(&self, lane: usize, blocks: u64) {
         let lane = lane % self.lanes;
         self.reserved[lane].fetch_sub(blocks as i64, Relaxed);
         self.free.add(lane, blocks);
     }
 
-    /// A transaction brought `promised` blocks of promises, allocated `used` and freed `freed`.
+    /// Accounts a transaction that brought `promised` blocks of promises, allocated `used` and
+    /// freed `freed`.
     pub fn account_write(&self, lane: usize, promised: u64, used: u64, freed: u64) {
         let lane = lane % self.lanes;
         if promised > 0 {
@@ -150,8 +159,7 @@ impl Space {
         }
     }
 
-    /// What a transaction brought of promises is still promised: it failed, and will be submitted
-    /// again.
+    /// Keeps the promises that a transaction brought: it failed, and will be submitted again.
     pub fn keep_promise(&self, lane: usize, blocks: u64) {
         if blocks > 0 {
             let lane = lane % self.lanes;
@@ -160,22 +168,27 @@ impl Space {
         }
     }
 
+    /// Takes blocks, whether there are so many or not.
     pub fn charge(&self, lane: usize, blocks: u64) {
         if blocks > 0 {
             self.free.sub_forced(lane % self.lanes, blocks);
         }
     }
 
+    /// Gives blocks back.
     pub fn credit(&self, lane: usize, blocks: u64) {
         if blocks > 0 {
             self.free.add(lane % self.lanes, blocks);
         }
     }
 
+    /// Returns how many blocks are neither used nor promised; fewer than none if some were charged
+    /// that were not there.
     pub fn free_exact(&self) -> i64 {
         self.free.exact()
     }
 
+    /// Returns how many blocks are promised and not yet written, about.
     pub fn reserved(&self) -> i64 {
         self.reserved.iter().map(|r| r.load(Relaxed)).sum()
     }

@@ -37,14 +37,14 @@ pub(crate) fn leaf_of(seg: SegId) -> u64 {
     u64::from(seg) / SEGMENTS_PER_LEAF as u64
 }
 
-/// Where a checkpoint writes the usage table. Its own blocks change what it says, so the
+/// The sink to which a checkpoint writes the usage table. Its own blocks change its content, so the
 /// sink takes note of leaves that have to be written while it is.
 pub(crate) trait TableSink: BlockSink {
-    /// A leaf has to be written.
+    /// Notes that a leaf has to be written.
     fn touch_leaf(&mut self, leaf: u64);
     /// Takes the first of the leaves that have to be written.
     fn next_leaf(&mut self) -> Option<u64>;
-    /// Frees a summary: its room was never anybody's (see `space.rs`).
+    /// Frees a summary: its space was never anybody's (see `space.rs`).
     fn free_summary(&mut self, addr: BlockAddr);
 }
 
@@ -59,13 +59,14 @@ impl UsageTable {
         }
     }
 
-    /// There are so many segments now; the new ones have no summaries.
+    /// Adds segments, of which there are so many now; the new ones have no summaries.
     pub fn grow(&mut self, segments: u32) {
         debug_assert!(segments as usize >= self.summaries.len(), "the table would lose segments");
         self.summaries.resize(segments as usize, [BlockRef::NONE; SUMMARIES]);
     }
 
-    /// Reads the whole table and marks what it says: live and in the tree; its own blocks live.
+    /// Reads the whole table and marks the blocks that it names: live and in the tree; its own
+    /// blocks live.
     pub fn load(root: Root, segments: &SegmentTable, source: &impl BlockSource) -> Result<UsageTable> {
         let corrupt =
             |why: &str| StoreError::Corrupt { addr: root.r.addr, what: "usage table node", why: why.into() };
@@ -94,7 +95,7 @@ impl UsageTable {
         }
         own.remove(&BlockAddr::NONE);
         own.iter().for_each(|a| {
-            // No mark of the table says of a segment what holds nothing but blocks of the table.
+            // A segment with nothing but blocks of the table has no marks there, and is paired.
             if let Some((seg, _)) = segments.geometry.locate(*a) {
                 segments.set_paired(seg, true);
             }
@@ -215,7 +216,7 @@ impl UsageTable {
         Ok(())
     }
 
-    /// Writes the dirty leaves and the nodes above them; the new root.
+    /// Writes the dirty leaves and the nodes above them. Returns the new root.
     pub fn write_out(&mut self, segments: &SegmentTable, sink: &mut impl TableSink) -> Result<Root> {
         while let Some(leaf) = sink.next_leaf() {
             if let Err(e) = self.write_leaf(segments, leaf, sink) {
@@ -308,7 +309,7 @@ impl UsageTable {
         all
     }
 
-    /// Every block of the table and of the summaries. All nodes of the table are in memory.
+    /// Returns every block of the table and of the summaries. All nodes of the table are in memory.
     pub fn blocks(&self) -> Vec<(BlockRef, Owner)> {
         let mut out = Vec::new();
         let mut nodes = BTreeSet::new();
@@ -333,7 +334,7 @@ impl UsageTable {
         out
     }
 
-    /// The cleaner wants the block of a node: it is written anew by the next checkpoint. False if
+    /// Has the next checkpoint write a node anew, whose block the cleaner wants. Returns false if
     /// it is not there.
     pub fn rewrite(
         &mut self,
@@ -367,7 +368,7 @@ impl UsageTable {
         seg.and_then(|s| s.get(usize::from(part))).copied().unwrap_or_default()
     }
 
-    /// The same for a summary block.
+    /// Does the same for a summary block.
     pub fn rewrite_summary(&mut self, segment: u64, part: u8, at: BlockAddr) -> bool {
         let Ok(seg) = SegId::try_from(segment) else { return false };
         let refs = self.summaries.get(seg as usize);
