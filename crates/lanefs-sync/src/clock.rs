@@ -19,6 +19,7 @@ enum Kind {
     Tsc,
     Generic,
     Lamport,
+    /// The state of its generator. Written by every call, Relaxed: only the values' variety matters.
     Adversarial(AtomicU64),
 }
 
@@ -55,10 +56,7 @@ impl Clock {
             Kind::Tsc => counter::read(),
             Kind::Generic => clock_ns(libc::CLOCK_MONOTONIC) as u64,
             Kind::Lamport => 0,
-            Kind::Adversarial(state) => {
-                // Relaxed: only the values' variety matters.
-                mix(state.fetch_add(GOLDEN, Ordering::Relaxed)) >> 24
-            }
+            Kind::Adversarial(state) => mix(state.fetch_add(GOLDEN, Ordering::Relaxed)) >> 24,
         }
     }
 }

@@ -25,6 +25,7 @@ mod imp {
     /// reported; loom looks for those.
     #[cfg(lanefs_tsan)]
     pub fn fence(_order: Ordering) {
+        // Written by everybody. SeqCst, each the partner of all others: that is what it is for.
         static ALL: AtomicU32 = AtomicU32::new(0);
         ALL.fetch_add(1, Ordering::SeqCst);
     }
@@ -69,7 +70,8 @@ mod imp {
         }
     }
 
-    /// A 32-bit atomic that threads can sleep on. Dereferences to the atomic.
+    /// A 32-bit atomic that threads can sleep on. Dereferences to the atomic: the orderings are the
+    /// user's. The kernel compares it with what is expected under its own lock.
     #[derive(Debug, Default)]
     #[repr(transparent)]
     pub struct FutexWord(AtomicU32);

@@ -21,6 +21,7 @@ const CONTENDED: u32 = 2;
 /// A mutex word without content. See the essay at the head of the file.
 #[derive(Debug)]
 pub struct RawLock {
+    /// Written by who locks (Acquire) and unlocks (Release), each the partner of the other.
     word: FutexWord,
 }
 

@@ -51,11 +51,16 @@ pub struct Rps {
     asymmetric: bool,
     one_count: Switch,
     slots: Box<[CachePadded<Slot>]>,
+    /// 1 while a writer is inside or waiting. Written by writers, with `writing` locked: set
+    /// Relaxed, before the heavy fence; cleared with Release, the partner of the Acquire load in
+    /// `enter`. The other loads are Relaxed: the light fence orders that of a reader on its way out
+    /// (2), and `enter` repeats that of who waits.
     writer: CachePadded<FutexWord>,
     writers: CachePadded<Writers>,
 }
 
-/// A lane's readers.
+/// A lane's readers. In: Relaxed, the light fence orders it. Out: Release, the partner of the
+/// writer's Acquire load in `occupied`.
 #[derive(Default)]
 struct Slot {
     /// Reads of the lane's owner; written by it alone.
@@ -66,9 +71,12 @@ struct Slot {
 
 /// What only writers, and readers that meet one, touch.
 struct Writers {
+    /// Departures that a writer was woken for. Written by readers on their way out, with Release:
+    /// the partner of the Acquire load in `write`.
     departed: FutexWord,
     writing: Mutex<()>,
-    /// `thread_token` of the thread inside or waiting to be, else 0.
+    /// `thread_token` of the thread inside or waiting to be, else 0. Written with `writing` locked.
+    /// Relaxed: a thread only compares it with its own token, and reads its own stores.
     thread: AtomicU64,
 }
 

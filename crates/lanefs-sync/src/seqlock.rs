@@ -26,6 +26,9 @@ const STEP: u32 = 4;
 /// A sequence and a lock in four bytes. See the essay at the head of the file.
 #[derive(Debug)]
 pub struct SeqWord {
+    /// Written by who locks and unlocks. Acquire in `take` and `begin_read`, partner: the Release
+    /// swap in `release`. The other loads are Relaxed: they are repeated by a compare-exchange, come
+    /// behind a fence, or are the holder's own.
     word: FutexWord,
 }
 

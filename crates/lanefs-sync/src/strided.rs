@@ -40,10 +40,13 @@ const OPEN_AT: i64 = 4;
 
 /// The counter. See the essay at the head of the file.
 pub struct StridedCounter {
+    /// Written by threads of the lane, and by the holder of `pool`, who alone opens and closes (3).
+    /// Relaxed: see the head of the file.
     stashes: Box<[CachePadded<AtomicI64>]>,
     max_stride: i64,
     pool: CachePadded<Mutex<Pool>>,
-    /// The pool's tokens, for who only wants to look; written with the mutex held.
+    /// The pool's tokens, for who only wants to look; written with the mutex held. Relaxed: one word,
+    /// which orders nothing.
     approx: CachePadded<AtomicI64>,
 }
 

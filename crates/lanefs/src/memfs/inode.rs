@@ -25,7 +25,10 @@ use lanefs_sync::SeqWord;
 use lanefs_sync::lock::Mutex;
 use lanefs_sync::primitive::fence;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{
+    AtomicI64, AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
+};
 
 /// Where the inode's flags lie in [`Inode::life`]: whoever would change an inode looks there.
 const FLAGS_AT: u32 = 13;
@@ -57,45 +60,66 @@ pub(crate) struct Inode {
     pub generation: u32,
     /// [`FROZEN`], [`EVICTED`], [`FREED`], [`ENDED`], [`HAS_XATTRS`], [`LINKABLE`], [`FUTURE`],
     /// [`PRIVILEGED`], and the flags of the inode: what those who find the inode look at.
+    ///
+    /// Written by anybody, by read-modify-writes. The Acquire load of `InodeTable::get` and the
+    /// AcqRel of [`Inode::set`] and [`Inode::clear`] are partners of each other: who finds a mark
+    /// finds what was done before it was set. The reaper's FREED (SeqCst, as is the evictor's
+    /// EVICTED) is the partner of an opener's SeqCst load behind the slot that it took. All other
+    /// loads are Relaxed: a test before a read-modify-write, or validated by `attr_lock`.
     pub life: AtomicU32,
     pub kind: FileKind,
     /// The lane that made it or loaded it: see `memfs::stamps`.
     home: u8,
     /// Errors of writing it back: each handle looks when it is opened and when it syncs.
     pub errors: ErrSeq,
-    /// A directory's parent; changes under the volume's move lock.
+    /// A directory's parent; changes under the volume's move lock. The Release store of a rename is
+    /// the partner of the Acquire loads of those who walk up.
     pub parent: AtomicU64,
-    /// Read by every read (relatime), written by few.
+    /// Read by every read (relatime), written by few. Relaxed: one word, which orders nothing; for
+    /// a capture there is the fence in [`Inode::set_times`].
     atime: AtomicI64,
     btime: i64,
     pub rdev: u64,
     stamps: NonNull<Stamps>,
     owner: Line,
-    /// Second line. The superuser passes permission checks without looking here.
+    /// Second line. The superuser passes permission checks without looking here. Written as said in
+    /// `memfs::owner`. Relaxed, all three: one alone orders nothing, and who needs all of one
+    /// instant validates `attr_lock`, whose fences order them.
     pub(super) mode: AtomicU32,
     pub(super) uid: AtomicU32,
     pub(super) gid: AtomicU32,
     pub attr_lock: SeqWord,
     /// In an ordered volume: the epoch in which mode, owner or an ACL changed last, and the
-    /// timestamp of that. Written under `attr_lock`.
+    /// timestamp of that. Written under `attr_lock`: the epoch by a Release store, the partner of the
+    /// Acquire load in `ops::rights::rights_pending`; the timestamp is read under that lock only, so
+    /// Relaxed.
     pub rights_epoch: AtomicU64,
     pub(super) rights_ts: AtomicU64,
     /// Renames of this file over others whose content is not durable yet, and writers that wait for
     /// its rights to be committed: who would change its rights waits for both. Changes under
-    /// `attr_lock`, or goes down.
+    /// `attr_lock` (Relaxed), or goes down: by a Release subtraction, the partner of the Acquire load
+    /// of who waits for that without the lock.
     pub owed: AtomicU32,
     pub held: AtomicU32,
     times: Line,
     /// Third line. Names; for directories: the base to which the index's stripes are relative.
+    /// Written by operations on names. SeqCst where the last name or the first one decides (link,
+    /// unlink, the reaper): each is the partner of the others. Relaxed for `stat` and for the
+    /// reclaimer, which looks at more before it acts.
     pub nlink: AtomicU32,
+    /// Times: Relaxed, as `atime`. Stored by the home lane, or raised by who gives a slot back.
     mtime: AtomicI64,
     ctime: AtomicI64,
     /// Directories only: when the mtime was last set explicitly. What the index's stripes say of a
-    /// time up to then does not count.
+    /// time up to then does not count. Only raised. Relaxed, as the times.
     mtime_set: AtomicI64,
-    /// Lanes (modulo 64) that may hold pending groups naming this inode.
+    /// Lanes (modulo 64) that may hold pending groups naming this inode. Bits are only added, by
+    /// [`Inode::named_by`], SeqCst, before `epoch` is raised: the partner are the SeqCst loads of a
+    /// closure, which look at `epoch` first.
     pub lanes: AtomicU64,
-    /// Highest epoch of an operation that names it: not evicted before that is folded.
+    /// Highest epoch of an operation that names it: not evicted before that is folded. Only raised,
+    /// as `lanes`. The reclaimer's loads are Relaxed: what it decides by them is decided again by
+    /// its compare-exchange of `life`.
     pub epoch: AtomicU64,
     /// Epoch of the group that made the inode; 0 if that is folded. Set before the inode is
     /// published.
@@ -107,6 +131,11 @@ pub(crate) struct Inode {
     pub body: Body,
     /// Behind a file's marks and locks, on the sixth line. The other marks: of changes, for
     /// writeback.
+    ///
+    /// Written by anybody, by read-modify-writes, AcqRel: [`Inode::set`] and [`Inode::clear`] are
+    /// partners of each other, and SYNCING's end is that of the Acquire load in
+    /// [`Inode::is_synced`]. Between a change and its mark there is a fence where it is needed
+    /// ([`Inode::set_times`]); so the tests before are Relaxed.
     pub flags: AtomicU32,
     /// One fsync or writeback of this inode at a time: later ones find their work done.
     pub sync_lock: Mutex<()>,

@@ -2,7 +2,10 @@
 //! they changed last (`ops::rights`).
 
 use super::inode::{Inode, PRIVILEGED, STORED, is_privileged};
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{
+    AtomicU32,
+    Ordering::{Relaxed, Release},
+};
 
 impl Inode {
     /// Whether [`Inode::set_owner_mode`] would write anything.

@@ -44,7 +44,10 @@ use lanefs_sync::primitive::fence;
 use lanefs_sync::random::spread;
 use smallvec::SmallVec;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{
+    AtomicI64, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+};
 
 /// Groups of lanes.
 const GROUPS: usize = 16;
@@ -62,6 +65,11 @@ pub(crate) const STRIPED: u32 = DIRTY | DATASYNC | XATTR_DIRTY | QUEUED;
 const LISTED: u32 = QUEUED;
 
 /// One inode's share of one group: two lines.
+///
+/// `ino` is stored with Release: when the slot is claimed, and when it is given back, behind its
+/// times, which are in the inode by then; the partner is the Acquire load in [`Slot::seen`]. A
+/// capture loads it SeqCst, between the fences of 4. All else is Relaxed: `seq` or `lock` orders
+/// it, and who reads without them validates.
 #[repr(C, align(128))]
 struct Slot {
     /// Locked while what is on its line changes.
@@ -86,7 +94,9 @@ struct Group {
 
 /// The slots of a volume.
 pub(crate) struct Stamps {
-    /// Groups there are. Written once for each.
+    /// Groups there are. Written once for each, by the first lane of the group, SeqCst: the partner
+    /// of the SeqCst load in [`Stamps::pairs`]. Whoever misses the bit comes before the first note
+    /// of the group (4). The test before it is Relaxed.
     used: CachePadded<AtomicU32>,
     groups: [OnceLock<Group>; GROUPS],
 }

@@ -7,16 +7,25 @@ use crossbeam_epoch::Guard;
 use lanefs_format::{INOS_PER_CHUNK, Ino};
 use lanefs_sync::ablation::{OneLock, Technique};
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
-use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::sync::atomic::{
+    AtomicPtr,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
 
 const WIDTH: usize = 1 << 14;
 
 #[repr(align(64))]
 struct Chunk {
+    /// An inode is put in by `insert` and taken out by `remove`, each by compare-exchange. AcqRel
+    /// in `insert` is the partner of the Acquire loads of those who look an inode up: they find it
+    /// whole. In `remove` it orders the marks of the inode before its slot is free for the next;
+    /// a failure there is not looked at (Relaxed).
     inodes: [AtomicPtr<Inode>; INOS_PER_CHUNK as usize],
 }
 
 struct Level<T> {
+    /// Written once each, by the compare-exchange in `child`: AcqRel, the partner of the Acquire
+    /// loads on the way down.
     slots: [AtomicPtr<T>; WIDTH],
 }
 
@@ -170,6 +179,7 @@ impl InodeTable {
 
 impl Drop for InodeTable {
     fn drop(&mut self) {
+        // Relaxed: nobody else is left, and whoever gave us the table ordered what came before.
         for m in &self.root.slots {
             let m = m.load(Relaxed);
             if m.is_null() {

@@ -12,7 +12,7 @@
 use crossbeam_epoch::{Atomic, Guard, Owned};
 use lanefs_format::XATTR_BLOB_MAX;
 use lanefs_sync::lock::{Mutex, MutexGuard};
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 /// The longest attribute name, prefix included, in bytes.
 pub(crate) const XATTR_NAME_MAX: usize = 255;
@@ -111,6 +111,8 @@ impl Xattrs {
 
 /// Where an inode keeps them; empty until they are asked for or set. See the head of this file.
 pub(crate) struct XattrSlot {
+    /// Written by `publish` alone, with `lock` held. Its AcqRel swap is the partner of the Acquire
+    /// load in `get`, and of the next swap, which frees what this one put there.
     now: Atomic<Xattrs>,
     lock: Mutex<()>,
 }

@@ -10,7 +10,7 @@ use lanefs_format::{INOS_PER_CHUNK, Ino};
 use lanefs_sync::ablation::{Switch, Technique};
 use lanefs_sync::lock::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Free numbers of one chunk, with the generation each will have.
 #[derive(Clone)]
@@ -78,7 +78,8 @@ impl NumberCache {
 
 /// The volume's supply of chunks.
 pub(crate) struct Numbers {
-    /// The first chunk never used. Written once per 128 creates of a lane.
+    /// The first chunk never used. Written by lanes that are dry, once per 128 creates. Relaxed: the
+    /// numbers only have to differ.
     next_chunk: AtomicU64,
     /// Chunks below were used by earlier mounts: the scan's business.
     scan_limit: u64,

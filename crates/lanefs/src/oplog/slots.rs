@@ -4,18 +4,25 @@
 use lanefs_format::Ino;
 use lanefs_sync::lock::RwLock;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, Release, SeqCst},
+};
 
 const CHUNK: usize = 256;
 
 /// A lane's open slots. Any thread may read or clear a slot; mostly the lane's own thread fills
 /// them.
+///
+/// A slot is taken by a SeqCst compare-exchange: see [`OpenSlots::take`]. Its partner is the SeqCst
+/// load in [`OpenSlots::collect`], which also finds, by the Release of `give_back`, what was done
+/// to the inode before it was closed. The looks for a free slot are Relaxed: hints.
 pub(crate) struct OpenSlots {
     first: Box<[AtomicU64; CHUNK]>,
     /// More slots, added when the first are all taken. The lock is taken for writing only to add a
     /// chunk.
     more: RwLock<Vec<[AtomicU64; CHUNK]>>,
-    /// Where to look for a free slot. A hint: any value is right.
+    /// Where to look for a free slot. Relaxed: a hint, any value is right.
     hint: AtomicUsize,
 }
 

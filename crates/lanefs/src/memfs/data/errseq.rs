@@ -9,6 +9,9 @@ const ERRNO: u32 = SEEN - 1;
 /// The last error of writing a file back, with a count of errors, as in Linux's `errseq_t`: 12 bits
 /// of errno, one bit "somebody has seen this", and a count above. The count moves only when the
 /// last error has been seen, so a storm of errors nobody looks at costs one step.
+///
+/// Written by who fails to write the file back, and by the first handle that looks. AcqRel in
+/// `record` is the partner of the Acquire loads of the handles.
 #[derive(Debug, Default)]
 pub struct ErrSeq(AtomicU32);
 

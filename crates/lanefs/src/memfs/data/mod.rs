@@ -140,6 +140,8 @@ fn page_at(offset: u64) -> u64 {
 ///
 /// Who may write what: `size` and `blocks` as said there; `root` and the nodes below under the tree
 /// lock (emptying a slot: under the page's lock); `dirty` whoever dirties a page, tested first.
+/// Orderings: `size` by D4, Release and Acquire; `root` and `dirty` SeqCst by `tree.rs`, 5 and 6;
+/// `blocks` and `behind` Relaxed, for they are estimates.
 ///
 /// Readers look at the first part; the second lies on the inode's next line.
 #[repr(C)]
@@ -158,7 +160,8 @@ pub struct FileData {
     writeback_lock: Mutex<()>,
     tree: Mutex<()>,
     /// Nobody has looked yet whether the store holds bytes behind the end. Lowered under the size
-    /// lock.
+    /// lock, with Release, behind the page's becoming dirty: the partner of the Acquire load in
+    /// `zero_tail`.
     tail_unsure: AtomicBool,
 }
 

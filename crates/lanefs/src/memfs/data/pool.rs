@@ -40,6 +40,7 @@ pub(super) type Hand = SmallVec<[FrameNo; 16]>;
 #[derive(Default)]
 pub(super) struct LaneSlot {
     free: Mutex<Vec<FrameNo>>,
+    /// Written by threads of the lane, Relaxed: a share of a count that orders nothing.
     pub(super) dirty: AtomicI64,
 }
 
@@ -58,6 +59,7 @@ pub struct FramePool {
     frames: usize,
     stock: CachePadded<Mutex<Stock>>,
     lanes: Box<[CachePadded<LaneSlot>]>,
+    /// The clock's hand. Written by reclaimers, Relaxed: it only spreads them.
     pub(super) hand: CachePadded<AtomicUsize>,
     pub(super) throttle: CachePadded<Throttle>,
     batch: usize,

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(super) const MAX_WINDOW: u32 = 256;
 const FIRST_WINDOW: u32 = 4;
 
-/// One open file's guess at what is read next. Written only on a miss.
+/// One open file's guess at what is read next. Written only on a miss, by who reads.
+///
+/// Relaxed throughout: hints; two threads on one handle may only guess badly.
 #[derive(Debug, Default)]
 pub struct ReadAhead {
     next: AtomicU64,
@@ -23,7 +25,6 @@ impl ReadAhead {
     /// A miss where the last window ended (or little behind it: pages that were cached already)
     /// doubles the window.
     pub(super) fn on_miss(&self, page: u64, wanted: u64) -> u64 {
-        // Relaxed throughout: a hint; two threads on one handle may only guess badly.
         let (next, window) = (self.next.load(Ordering::Relaxed), self.window.load(Ordering::Relaxed));
         let streaming = page >= next && page - next <= window as u64;
         let window = if streaming { (window * 2).clamp(FIRST_WINDOW, MAX_WINDOW) } else { 0 };

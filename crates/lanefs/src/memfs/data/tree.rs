@@ -40,7 +40,10 @@ pub(super) const MAX_PAGES: u64 = 1 << 51;
 /// An inner node or a leaf. Aligned, so that the root word has room for the height.
 #[repr(C, align(64))]
 pub(super) struct Node {
+    /// Filled under the tree lock with Release, the partner of the Acquire loads on the way down;
+    /// emptied with Release too, the partner of the Acquire load in [`prune_below`].
     slots: [Slot; FAN],
+    /// The marks of 5, SeqCst, as `parent` (6).
     mask: AtomicU64,
     parent: AtomicPtr<Node>,
     index: u8,

@@ -5,7 +5,8 @@ use lanefs_format::{FileKind, Ino};
 use lanefs_sync::partial::{self, COMPLETE, Look};
 use lanefs_sync::seqlock::SeqWord;
 use std::sync::atomic::{
-    AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::*,
+    AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
 };
 
 /// Leaves in a table: 4 bits of the cookie a level.
@@ -86,14 +87,17 @@ impl Name {
 /// collector.
 #[repr(align(64))]
 pub(crate) struct Entry {
-    /// Next of the leaf's chain. Written under the leaf's lock.
+    /// Next of the leaf's chain. Written under the leaf's lock: Relaxed before the entry is
+    /// published, with Release when one behind it is taken out or moved. Readers load it with
+    /// Acquire, the holder of the lock Relaxed.
     pub next: AtomicPtr<Entry>,
     /// Place in hash order.
     pub cookie: u64,
     /// Kind in the top byte, inode number below; 0 is a tombstone. Written under the leaf's lock;
     /// the one store that lock-free readers of this name see.
     target: AtomicU64,
-    /// Lanes (modulo 64) whose oplogs may hold pending groups with this key.
+    /// Lanes (modulo 64) whose oplogs may hold pending groups with this key. Relaxed, as `epoch`
+    /// and `born`: see [`Entry::touch`].
     pub lanes: AtomicU64,
     /// Epoch of the last change; the entry is clean once that epoch has been folded.
     pub epoch: AtomicU64,
@@ -166,32 +170,46 @@ impl Entry {
 #[repr(C, align(64))]
 pub(crate) struct Leaf {
     /// The key lock (DESIGN, epoch lanes, step 2) of every name in the leaf. Odd while locked.
+    ///
+    /// What is written under it is Relaxed: the lock orders it, and who looks without the lock
+    /// validates `split_seq`, or looks again with it.
     pub lock: SeqWord,
     /// Twice the directory's generation when something was taken out of the leaf last; odd while
     /// entries move (split, eviction). Written under `lock`. A negative lookup is valid only if it
-    /// did not change.
+    /// did not change. Release where something was taken out, the partner of the Acquire loads in
+    /// `Look::begin` and `Dir::key_lanes`.
     pub split_seq: AtomicU32,
-    /// `*mut Entry` chain, or `*mut Table | 1` once split, or [`GONE`].
+    /// `*mut Entry` chain, or `*mut Table | 1` once split, or [`GONE`]. Written under `lock`, with
+    /// Release: the partner of the Acquire load in [`Leaf::head`].
     head: AtomicPtr<u8>,
     /// Highest timestamp of an operation on a name here. Written under `lock`.
     pub last_ts: AtomicU64,
-    /// Highest epoch of an operation on a name here. Written under `lock`.
+    /// Highest epoch of an operation on a name here. Written under `lock`; of a root leaf also by
+    /// [`Dir::named_by`](super::Dir::named_by), SeqCst, behind `named` and before the operation
+    /// changes anything: the partner is the SeqCst load in `Dir::lanes_behind`, which comes before
+    /// that of `named`.
     pub epoch: AtomicU64,
     /// Lane masks of entries that were taken out of the chain since their epoch was folded.
     pub purged_lanes: AtomicU64,
     /// Root leaves only: this stripe of the directory's mtime/ctime; stored when the coarse clock
-    /// moved.
+    /// moved. Relaxed: one word, which orders nothing.
     pub mtime: AtomicI64,
     /// Root leaves only: this stripe of the count of subdirectories, relative to the inode's base.
-    /// Written under any lock below this stripe, hence atomically.
+    /// Written under any lock below this stripe, hence atomically. Relaxed: a count.
     pub subdirs: AtomicI32,
     /// Entries in the chain, tombstones included. Written under `lock`.
     pub count: AtomicU16,
     /// [`COMPLETE`]: the chain holds every name of the leaf's range, so a miss is authoritative.
     /// [`CHANGED`].
+    ///
+    /// The former is set with Release (`partial::set_complete`), the partner of the Acquire load in
+    /// `Look::begin` and [`Leaf::is_complete`]. The latter is set and taken off with AcqRel, each
+    /// the other's partner: who takes it off finds what was changed before it was set.
     pub flags: AtomicU8,
     /// Operations on several keys that have this leaf in hand; lookups wait until it is 0. Written
-    /// under `lock`.
+    /// under `lock`. Raised SeqCst before the first change: who finds that change, by an Acquire
+    /// load, finds this raised in the other leaf. Lowered with Release, the partner of the Acquire
+    /// load in [`Leaf::look`], behind the last.
     pub multi_key: AtomicU8,
     /// Root leaves only: lanes (modulo 64) that may hold pending groups with a key in this stripe.
     /// `epoch` is then the highest of such a group, also once the leaf has split.

@@ -4,7 +4,7 @@ use super::entry::{Head, range_of};
 use super::{Dir, relax};
 use crossbeam_epoch::Guard;
 use lanefs_format::{FileKind, Ino};
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::Ordering::Acquire;
 
 /// One entry of a listing: cookie, inode, kind, name.
 pub(crate) type Listed<'g> = (u64, Ino, FileKind, &'g [u8]);

@@ -5,7 +5,7 @@ use super::{Dir, split};
 use crossbeam_epoch::Guard;
 use lanefs_format::{FileKind, Ino};
 use lanefs_sync::partial;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// What the store told of one bucket: the cookies it covers and its entries in cookie order.
 pub(crate) struct Bucket<'a> {

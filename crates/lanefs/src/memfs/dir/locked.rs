@@ -5,7 +5,7 @@ use super::{Dir, relax, split, too_full};
 use crossbeam_epoch::Guard;
 use lanefs_format::Ino;
 use lanefs_sync::partial;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 /// A locked leaf: the key lock of every name it covers. Unlocks on drop.
 pub(crate) struct LockedLeaf<'g> {

@@ -57,7 +57,10 @@ use lanefs_format::{FileKind, Ino};
 use lanefs_sync::partial::{self, COMPLETE};
 use lanefs_sync::primitive::fence;
 use lanefs_sync::schedule;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
+use std::sync::atomic::{
+    AtomicPtr, AtomicU8, AtomicU32,
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+};
 
 /// The directory can take names.
 pub(crate) const ALIVE: u8 = 0;
@@ -70,14 +73,18 @@ pub(crate) const DEAD: u8 = 2;
 /// The directory index of one inode.
 pub(crate) struct Dir {
     /// The root table; of a directory that was not made in this mount null until its first load.
-    /// Written once, by compare-exchange.
+    /// Written once, by compare-exchange: AcqRel, the partner of the Acquire load in `root`.
     root: AtomicPtr<Table>,
-    /// See invariants 4 and 5. Written under a leaf lock, where something is taken out only.
+    /// See invariants 4 and 5. Written under a leaf lock, where something is taken out only. SeqCst:
+    /// the increment in `taken` is the partner of the load in `load_stamp`, so that a stamp which
+    /// counts a taking comes with a view of the store that has the fold behind it.
     pub(crate) generation: AtomicU32,
     /// Where the eviction of a directory in use goes on: the top half of a cookie. Written by the
-    /// reclaimer.
+    /// reclaimer. Relaxed: any value is right.
     hand: AtomicU32,
-    /// [`ALIVE`], [`DYING`] or [`DEAD`]; written by rmdir and rename only.
+    /// [`ALIVE`], [`DYING`] or [`DEAD`]; written by rmdir and rename only. SeqCst: who adds a name
+    /// loads it with the leaf locked, who removes the directory stores it before it locks the leaves
+    /// to see that they are empty; so one of the two finds what the other did.
     pub(crate) state: AtomicU8,
     /// Whether the directory was made in this mount and nothing of it was evicted: all leaves are
     /// born complete.

@@ -4,7 +4,7 @@
 use super::Dir;
 use super::entry::{Entry, Head, range_of};
 use crossbeam_epoch::Guard;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// What [`Dir::tidy`] found and did.
 #[derive(Debug, PartialEq, Eq)]

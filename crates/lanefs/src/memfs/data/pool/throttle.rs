@@ -37,11 +37,13 @@ const GIVE_UP: Duration = Duration::from_secs(20);
 const NAP: Duration = Duration::from_millis(5);
 
 pub(in crate::memfs::data) struct Throttle {
+    /// The lanes' sums of dirty frames, as they hand them over. Relaxed: a count that orders nothing.
     dirty: CachePadded<AtomicI64>,
     background: i64,
     hard: i64,
     step: i64,
     callback: OnceLock<Arc<dyn Writeback>>,
+    /// Threads that nap. Written by them, Relaxed: a wake that is missed costs one nap.
     waiting: AtomicUsize,
     gate: Mutex<()>,
     freed: Condvar,
