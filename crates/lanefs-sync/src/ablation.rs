@@ -45,7 +45,8 @@ std::thread_local! {
 pub fn without<R>(techniques: &[Technique], make: impl FnOnce() -> R) -> R {
     let before = OFF.with(|off| off.replace(techniques.to_vec()));
     let made = make();
-    OFF.with(|off| *off.borrow_mut() = before);
+    let ours = OFF.with(|off| off.replace(before));
+    debug_assert_eq!(ours, techniques, "what was nested left another list");
     made
 }
 

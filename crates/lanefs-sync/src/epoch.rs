@@ -61,6 +61,8 @@ impl Epochs {
     }
 
     fn of(start: u64, first: u64) -> Self {
+        debug_assert!(first <= 1, "one bit");
+        debug_assert!((1..u64::MAX >> 1).contains(&start), "the epoch before the first has a number, too");
         let word = AtomicU64::new(start << 1 | first);
         Self { current: CachePadded::new(word), sealing: CachePadded::new(Mutex::new(())), first }
     }
@@ -92,6 +94,7 @@ impl Epochs {
         // Acquire: pairs with `enter` and `seal`; that the value is not older than that of an
         // operation which returned before is coherence.
         let word = self.current.load(Ordering::Acquire);
+        debug_assert!(word >> 1 > 0);
         (word >> 1) - (!word & 1)
     }
 
@@ -107,6 +110,7 @@ impl Epochs {
         used: usize,
         mut take: impl FnMut(usize, &mut T, u64),
     ) -> u64 {
+        debug_assert!(used <= lanes.len());
         let _one_at_a_time = self.sealing.lock();
         // Relaxed: only a sealer changes the epoch in the word, and the mutex orders the sealers.
         let sealed = self.current.load(Ordering::Relaxed) >> 1;
@@ -116,9 +120,11 @@ impl Epochs {
         // sees it is the lane lock's doing (3).
         let old = self.current.swap((sealed + 1) << 1 | self.first, Ordering::AcqRel);
         debug_assert_eq!(old >> 1, sealed, "another seal ended the epoch");
+        debug_assert!(old & 1 >= self.first, "the bit was cleared where it is always set (9)");
         for lane in 0..used {
             take(lane, &mut lanes.lock(lane), sealed);
         }
+        debug_assert_eq!(self.current(), sealed + 1, "another seal began before this one was done (1)");
         sealed
     }
 }

@@ -58,7 +58,11 @@ struct Cached {
 }
 
 const CACHED: usize = 4;
-const NOTHING: Cached = Cached { serial: 0, lane: 0, owner: false };
+/// No set has this number.
+const NOBODY: u64 = 0;
+const NOTHING: Cached = Cached { serial: NOBODY, lane: 0, owner: false };
+
+const _: () = assert!(MAX_LANES <= u32::MAX as usize, "a lane fits in a cached seat");
 
 struct Holding {
     serial: u64,
@@ -100,6 +104,7 @@ impl LaneIds {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         // Relaxed: the numbers only have to differ.
         let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        debug_assert_ne!(serial, NOBODY, "an empty cache entry would name the set (3)");
         Arc::new(Self { serial, lanes, table: Mutex::new(vec![Occupancy::default(); lanes]) })
     }
 
@@ -121,6 +126,7 @@ impl LaneIds {
     pub fn seat(self: &Arc<Self>) -> Seat {
         let cached = CACHE.try_with(|cache| cache[self.serial as usize % CACHED].get()).unwrap_or(NOTHING);
         if cached.serial == self.serial {
+            debug_assert!((cached.lane as usize) < self.lanes, "a seat of another set (3)");
             return Seat { lane: cached.lane as usize, owner: cached.owner };
         }
         self.seat_slow()
@@ -131,6 +137,10 @@ impl LaneIds {
         let seat = HOLDINGS.try_with(|holdings| {
             let mut held = holdings.0.borrow_mut();
             if let Some(holding) = held.iter().find(|holding| holding.serial == self.serial) {
+                debug_assert!(
+                    std::ptr::eq(holding.set.as_ptr(), &raw const **self),
+                    "numbers are unique (3)"
+                );
                 return holding.seat;
             }
             // Rare enough to sweep out the sets that are gone.
@@ -153,6 +163,10 @@ impl LaneIds {
         // equals, so that a pool of short-lived threads keeps to few lanes.
         let choice = table.iter().enumerate().min_by_key(|(_, lane)| (lane.owned, lane.guests));
         let lane = choice.map_or(0, |(lane, _)| lane);
+        debug_assert!(
+            !table[lane].owned || table.iter().all(|lane| lane.owned),
+            "a lane is free to be owned"
+        );
         let occupancy = &mut table[lane];
         let owner = !occupancy.owned;
         if owner {
@@ -160,16 +174,28 @@ impl LaneIds {
         } else {
             occupancy.guests += 1;
         }
+        self.check_invariants(&table);
         Seat { lane, owner }
     }
 
     fn give_back(&self, seat: Seat) {
-        let occupancy = &mut self.table.lock()[seat.lane];
+        let mut table = self.table.lock();
+        let occupancy = &mut table[seat.lane];
         if seat.owner {
+            debug_assert!(occupancy.owned, "lane {} has lost its owner before (1)", seat.lane);
             occupancy.owned = false;
         } else {
+            debug_assert!(occupancy.guests > 0, "lane {} has no guest", seat.lane);
             occupancy.guests -= 1;
         }
+        self.check_invariants(&table);
+    }
+
+    /// Checks what holds of the table between any two changes.
+    fn check_invariants(&self, table: &[Occupancy]) {
+        debug_assert_eq!(table.len(), self.lanes, "a lane has one entry");
+        debug_assert!((1..=MAX_LANES).contains(&self.lanes));
+        debug_assert_ne!(self.serial, NOBODY);
     }
 }
 

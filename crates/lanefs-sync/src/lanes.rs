@@ -57,6 +57,7 @@ impl<T, S> Lanes<T, S> {
     /// Lanes with a shared part each, in the given set of seats: structures that share the set
     /// agree on every thread's lane.
     pub fn with_shared(ids: Arc<LaneIds>, mut make: impl FnMut(usize) -> (T, S)) -> Self {
+        debug_assert!((1..=crate::MAX_LANES).contains(&ids.len()));
         let lanes = (0..ids.len())
             .map(|lane| {
                 let (locked, shared) = make(lane);
@@ -93,7 +94,9 @@ impl<T, S> Lanes<T, S> {
     /// The calling thread's lane and whether it is the lane's owner.
     #[inline]
     pub fn seat(&self) -> Seat {
-        self.ids.seat()
+        let seat = self.ids.seat();
+        debug_assert!(seat.lane < self.lanes.len());
+        seat
     }
 
     /// Locks a lane. Not to be held over I/O; see the head of the file for the order between lanes.
@@ -128,7 +131,9 @@ impl<T, S> Lanes<T, S> {
 
     /// The locked part of a lane, by exclusive access to all of them.
     pub fn get_mut(&mut self, lane: usize) -> &mut T {
-        self.lanes[lane].locked.content.get_mut()
+        let locked = &mut *self.lanes[lane].locked;
+        debug_assert!(!locked.lock.is_locked(), "a guard was forgotten");
+        locked.content.get_mut()
     }
 }
 
@@ -143,6 +148,7 @@ pub struct LaneGuard<'a, T> {
 
 impl<'a, T> LaneGuard<'a, T> {
     fn of_held(locked: &'a Locked<T>) -> Self {
+        debug_assert!(locked.lock.is_locked(), "a guard is of a lane that is locked");
         let content = ManuallyDrop::new(locked.content.get_mut_ptr());
         Self { locked, content, _not_send: std::marker::PhantomData }
     }
@@ -153,6 +159,7 @@ impl<T> Deref for LaneGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
+        debug_assert!(self.locked.lock.is_locked(), "unlocked while a guard lives (1)");
         // SAFETY: this guard holds the lane's lock (invariant 1); the guard is borrowed as long as
         // the reference lives.
         unsafe { self.content.content() }
@@ -162,6 +169,7 @@ impl<T> Deref for LaneGuard<'_, T> {
 impl<T> DerefMut for LaneGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
+        debug_assert!(self.locked.lock.is_locked(), "unlocked while a guard lives (1)");
         // SAFETY: as in `deref`, and the guard is borrowed mutably.
         unsafe { self.content.content() }
     }

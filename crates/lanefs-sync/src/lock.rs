@@ -56,8 +56,14 @@ mod scheduled {
         }
 
         unsafe fn unlock(&self) {
+            debug_assert!(self.is_locked(), "nobody holds it");
             // SAFETY: the caller holds the lock.
             unsafe { self.0.unlock() }
+        }
+
+        // No step: what only asserts must not change the schedule.
+        fn is_locked(&self) -> bool {
+            self.0.is_locked()
         }
     }
 
@@ -85,6 +91,7 @@ mod scheduled {
         }
 
         unsafe fn unlock_shared(&self) {
+            debug_assert!(self.0.is_locked(), "nobody holds it");
             // SAFETY: the caller holds it.
             unsafe { self.0.unlock_shared() }
         }
@@ -104,6 +111,7 @@ mod scheduled {
         }
 
         unsafe fn unlock_exclusive(&self) {
+            debug_assert!(self.0.is_locked_exclusive(), "nobody holds it");
             // SAFETY: the caller holds it.
             unsafe { self.0.unlock_exclusive() }
         }

@@ -23,6 +23,8 @@ use crate::schedule::step;
 /// The bit of a chain's flags that says that it is complete.
 pub const COMPLETE: u8 = 1;
 
+const _: () = assert!(COMPLETE.is_power_of_two());
+
 /// What a reader saw before it looked at the chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
@@ -67,7 +69,9 @@ impl Look {
 #[inline]
 pub fn begin_taking(seq: &AtomicU32) {
     // Relaxed: only the holder of the lock stores here.
-    seq.store(seq.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
+    let now = seq.load(Ordering::Relaxed);
+    debug_assert_eq!(now & 1, 0, "members are taken away already");
+    seq.store(now | 1, Ordering::Relaxed);
     // Release fence: the odd sequence is seen before anything that happens to the chain. Pairs with
     // `Look::holds`.
     fence(Ordering::Release);
@@ -77,6 +81,9 @@ pub fn begin_taking(seq: &AtomicU32) {
 #[inline]
 pub fn end_taking(seq: &AtomicU32, next: u32) {
     debug_assert_eq!(next & 1, 0);
+    // Relaxed: this thread's own store.
+    debug_assert_eq!(seq.load(Ordering::Relaxed) & 1, 1, "end_taking without begin_taking");
+    debug_assert_ne!(seq.load(Ordering::Relaxed), next | 1, "the sequence of before is in use still");
     // Release: pairs with `Look::begin`.
     seq.store(next, Ordering::Release);
 }

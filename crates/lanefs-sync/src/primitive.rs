@@ -112,6 +112,7 @@ mod imp {
         }
 
         fn wake(&self, count: i32) {
+            debug_assert!(count > 0, "wakes nobody");
             // SAFETY: FUTEX_WAKE does not touch the memory behind the address, it is only a key.
             unsafe {
                 libc::syscall(
@@ -175,6 +176,7 @@ mod imp {
     /// If `asymmetric` was chosen without [`has_membarrier`], or the kernel takes membarrier back
     /// from a registered process: going on would break mutual exclusion.
     pub fn heavy_fence(asymmetric: bool) {
+        debug_assert!(!asymmetric || has_membarrier(), "the other side has only a compiler barrier");
         crate::schedule::step();
         fence(Ordering::SeqCst);
         if asymmetric {
@@ -340,7 +342,9 @@ pub fn thread_token() -> usize {
     #[cfg(not(loom))]
     {
         std::thread_local!(static TOKEN: u8 = const { 0 });
-        TOKEN.with(|token| std::ptr::from_ref(token).addr())
+        let token = TOKEN.with(|token| std::ptr::from_ref(token).addr());
+        debug_assert_ne!(token, 0);
+        token
     }
     #[cfg(loom)]
     {

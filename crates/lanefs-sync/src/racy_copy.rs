@@ -19,6 +19,8 @@
 /// `cargo run --release -p lanefs-sync --example nanoseconds` prints both.
 #[cfg(target_arch = "x86_64")]
 const STRING_OPERATION: usize = 2304;
+#[cfg(target_arch = "x86_64")]
+const _: () = assert!(STRING_OPERATION >= 16, "what is shorter is for the loops, the shortest for the bytes");
 
 /// Copies `len` bytes from `src` to `dst`; another thread may write `src` or access `dst`
 /// meanwhile.
@@ -29,6 +31,9 @@ const STRING_OPERATION: usize = 2304;
 /// is possible; the caller must validate before it believes it.
 #[inline]
 pub unsafe fn copy_racy(src: *const u8, dst: *mut u8, len: usize) {
+    debug_assert!(src.addr().abs_diff(dst.addr()) >= len, "the ranges overlap");
+    debug_assert!(len == 0 || !src.is_null() && !dst.is_null());
+    debug_assert!(src.addr().checked_add(len).is_some() && dst.addr().checked_add(len).is_some());
     #[cfg(lanefs_trace)]
     // SAFETY: the recorder notes the two ranges and looks at neither.
     unsafe {
@@ -46,6 +51,8 @@ pub unsafe fn copy_racy(src: *const u8, dst: *mut u8, len: usize) {
 /// it with this function, [`copy_racy`] or atomics.
 #[inline]
 pub unsafe fn fill_racy(dst: *mut u8, byte: u8, len: usize) {
+    debug_assert!(len == 0 || !dst.is_null());
+    debug_assert!(dst.addr().checked_add(len).is_some());
     #[cfg(lanefs_trace)]
     // SAFETY: as above.
     unsafe {
@@ -97,6 +104,7 @@ mod machine {
     /// those before.
     #[inline]
     pub unsafe fn vector_copy(src: *const u8, dst: *mut u8, len: usize) {
+        debug_assert!(len >= 16, "the last 16 bytes would begin before the range");
         // SAFETY: every access lies inside [0, len) of its range: the loops run while at least 64
         // and 16 bytes are left, the tail begins at len - 16 >= 0. All registers used are declared.
         unsafe {

@@ -52,6 +52,7 @@ impl Rng {
 
     /// One of a list.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        debug_assert!(!of.is_empty(), "there is nothing to pick");
         &of[self.below(of.len() as u64) as usize]
     }
 

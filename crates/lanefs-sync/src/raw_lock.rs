@@ -61,6 +61,13 @@ impl RawLock {
         }
     }
 
+    /// Returns whether somebody holds the lock: for who asserts that it does.
+    #[inline]
+    pub fn is_locked(&self) -> bool {
+        // Relaxed: the holder reads its own store.
+        self.word.load(Ordering::Relaxed) != FREE
+    }
+
     #[cold]
     fn lock_slow(&self) {
         for _ in 0..SPINS {
@@ -75,6 +82,7 @@ impl RawLock {
         while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
             self.word.wait(CONTENDED);
         }
+        debug_assert!(self.is_locked(), "only the holder frees it (1)");
     }
 
     /// Gives the lock back. Only its holder may call this.
@@ -83,6 +91,7 @@ impl RawLock {
         // Release: pairs with the Acquire of the next holder.
         let before = self.word.swap(FREE, Ordering::Release);
         debug_assert_ne!(before, FREE, "unlocked a lock that nobody holds");
+        debug_assert!(before == HELD || before == CONTENDED, "{before} is no state");
         if before == CONTENDED {
             self.word.wake_one();
         }

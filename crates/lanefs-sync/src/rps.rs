@@ -97,6 +97,7 @@ impl Rps {
     }
 
     fn build(ids: Arc<LaneIds>, asymmetric: bool) -> Self {
+        debug_assert!(!asymmetric || has_membarrier(), "the light fence would be none");
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let slots = (0..ids.len()).map(|_| CachePadded::default()).collect();
         Self {
@@ -134,6 +135,7 @@ impl Rps {
             // Relaxed: this thread alone writes `solo` (a former owner's stores happen before the
             // seat was taken).
             let depth = slot.solo.load(Ordering::Relaxed);
+            debug_assert_ne!(depth, u32::MAX, "reads are nested without end");
             if depth > 0 {
                 slot.solo.store(depth + 1, Ordering::Relaxed);
             } else {
@@ -173,7 +175,9 @@ impl Rps {
             light_fence(self.asymmetric);
             // Acquire: pairs with the Release that clears the word, so the reader sees what the
             // writer did.
-            if self.writer.load(Ordering::Acquire) == 0 {
+            let writer = self.writer.load(Ordering::Acquire);
+            debug_assert!(writer <= 1, "one writer at a time");
+            if writer == 0 {
                 return;
             }
             count_out();
@@ -239,6 +243,9 @@ impl Rps {
         assert!(!self.is_reading(), "a thread may not write where it reads");
         assert_ne!(self.writers.thread.load(Ordering::Relaxed), token, "a thread may not write twice");
         let writing = self.writers.writing.lock();
+        // Relaxed, both: the mutex orders the writers.
+        debug_assert_eq!(self.writers.thread.load(Ordering::Relaxed), 0, "the last writer is still inside");
+        debug_assert_eq!(self.writer.load(Ordering::Relaxed), 0, "the last writer left the word set");
         self.writers.thread.store(token, Ordering::Relaxed);
         // Relaxed: the heavy fence orders it before the looks below.
         self.writer.store(1, Ordering::Relaxed);
@@ -267,6 +274,7 @@ fn with_guest_depth<R>(serial: u64, act: impl FnOnce(&mut u32) -> R) -> R {
     let mut act = Some(act);
     let result = GUEST.try_with(|list| {
         let mut list = list.borrow_mut();
+        debug_assert!(list.iter().all(|entry| entry.1 > 0), "who is out is on the list");
         let position = list.iter().position(|entry| entry.0 == serial).unwrap_or_else(|| {
             list.push((serial, 0));
             list.len() - 1
@@ -299,6 +307,7 @@ impl Drop for RpsReadGuard<'_> {
         // Release: hands the section on to the writer that reads the count.
         let outermost = if self.seat.owner {
             let depth = slot.solo.load(Ordering::Relaxed);
+            debug_assert!(depth > 0, "the owner went out more often than in");
             slot.solo.store(depth - 1, Ordering::Release);
             depth == 1
         } else {
@@ -306,7 +315,8 @@ impl Drop for RpsReadGuard<'_> {
                 *depth = depth.saturating_sub(1);
                 *depth == 0
             });
-            slot.many.fetch_sub(1, Ordering::Release);
+            let before = slot.many.fetch_sub(1, Ordering::Release);
+            debug_assert!(before > 0, "guests went out more often than in");
             outermost
         };
         if outermost {
@@ -328,6 +338,10 @@ pub struct RpsWriteGuard<'a> {
 
 impl Drop for RpsWriteGuard<'_> {
     fn drop(&mut self) {
+        // Relaxed, both: this thread's own stores.
+        let inside = self.rps.writers.thread.load(Ordering::Relaxed);
+        debug_assert_eq!(inside, thread_token() as u64, "another thread is the writer");
+        debug_assert_eq!(self.rps.writer.load(Ordering::Relaxed), 1, "readers were let in meanwhile");
         self.rps.writers.thread.store(0, Ordering::Relaxed);
         // Release: pairs with the Acquire in `enter`.
         self.rps.writer.store(0, Ordering::Release);

@@ -23,6 +23,8 @@ const LOCKED: u32 = 1;
 const SLEEPERS: u32 = 2;
 const STEP: u32 = 4;
 
+const _: () = assert!(LOCKED | SLEEPERS == STEP - 1, "the sequence begins above the two bits");
+
 /// A sequence and a lock in four bytes. See the essay at the head of the file.
 #[derive(Debug)]
 pub struct SeqWord {
@@ -57,12 +59,21 @@ impl SeqWord {
         // Acquire: pairs with the Release in `release`, so the copy sees at least what the writers
         // up to this sequence wrote.
         let seen = self.word.load(Ordering::Acquire);
+        debug_assert_ne!(seen & (STEP - 1), SLEEPERS, "sleepers of a free word (1)");
         (seen & LOCKED == 0).then_some(seen)
+    }
+
+    /// Returns whether somebody holds the lock: for who asserts that it does.
+    #[inline]
+    pub fn is_locked(&self) -> bool {
+        // Relaxed: the holder reads its own store.
+        self.word.load(Ordering::Relaxed) & LOCKED != 0
     }
 
     /// Whether nothing was written since `begin_read` returned `seq`.
     #[inline]
     pub fn validate(&self, seq: u32) -> bool {
+        debug_assert_eq!(seq % STEP, 0, "not a sequence that begin_read returned");
         step();
         // Acquire fence: pairs with the Release fence in `locked`. A copy that read a byte of a
         // later write then sees that write's lock bit in the load below (4).
@@ -88,6 +99,8 @@ impl SeqWord {
 
     #[inline]
     fn take(&self, seen: u32, bits: u32) -> bool {
+        debug_assert_eq!(seen % STEP, 0, "only a free word is taken (1)");
+        debug_assert!(bits == LOCKED || bits == LOCKED | SLEEPERS, "{bits:#x}");
         // Acquire: pairs with the Release in `release`; the holder sees what earlier holders wrote.
         let taken =
             self.word.compare_exchange(seen, seen | bits, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -140,12 +153,14 @@ impl SeqWord {
 
     #[inline]
     fn release(&self, step: u32) {
+        debug_assert!(step == 0 || step == STEP, "{step}");
         // Relaxed: the holder alone changes the bits that are kept.
         let held = self.word.load(Ordering::Relaxed);
         debug_assert_ne!(held & LOCKED, 0, "unlocked a sequence word that nobody holds");
         let free = (held & !(LOCKED | SLEEPERS)).wrapping_add(step);
         // Release: pairs with `begin_read` and `take`.
         let before = self.word.swap(free, Ordering::Release);
+        debug_assert_eq!(before & !SLEEPERS, held & !SLEEPERS, "another thread let go of it meanwhile (2)");
         if before & SLEEPERS != 0 {
             self.word.wake_one();
         }

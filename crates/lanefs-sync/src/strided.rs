@@ -58,6 +58,8 @@ struct Pool {
 impl StridedCounter {
     /// A counter with `total` tokens for `lanes` lanes, which fetch at most `max_stride` at a time.
     pub fn new(total: i64, lanes: usize, max_stride: i64) -> Self {
+        debug_assert!(lanes <= crate::MAX_LANES);
+        debug_assert!(total.unsigned_abs() <= 1 << 62, "no count of blocks");
         let counter = Self {
             stashes: (0..lanes.max(1)).map(|_| CachePadded::new(AtomicI64::new(CLOSED))).collect(),
             max_stride: max_stride.clamp(0, 1 << 40),
@@ -69,7 +71,12 @@ impl StridedCounter {
     }
 
     fn stride(&self, tokens: i64) -> i64 {
-        (tokens / (8 * self.stashes.len() as i64)).clamp(0, self.max_stride)
+        let stride = (tokens / (8 * self.stashes.len() as i64)).clamp(0, self.max_stride);
+        debug_assert!(
+            stride == 0 || stride * (self.stashes.len() as i64) < tokens,
+            "a fetch empties the pool"
+        );
+        stride
     }
 
     /// Ends every section that changed the pool: opens the stashes if there is enough again, and
@@ -80,6 +87,22 @@ impl StridedCounter {
             self.stashes.iter().for_each(|stash| stash.store(0, Ordering::Relaxed));
         }
         self.approx.store(pool.tokens, Ordering::Relaxed);
+        self.check_invariants(pool);
+    }
+
+    /// Checks invariants 2 and 3; `pool` is locked, so no stash is opened or closed meanwhile.
+    fn check_invariants(&self, pool: &Pool) {
+        // Relaxed: the pool's mutex orders all but what the lanes do, and they keep these.
+        debug_assert!(pool.tokens >= 0 || !pool.open, "{} tokens, and stashes are open (2)", pool.tokens);
+        debug_assert_eq!(self.approx.load(Ordering::Relaxed), pool.tokens);
+        debug_assert!(self.max_stride >= 0);
+        if cfg!(debug_assertions) {
+            for stash in &self.stashes {
+                let tokens = stash.load(Ordering::Relaxed);
+                debug_assert_eq!(tokens != CLOSED, pool.open, "one stash is not as the others (3)");
+                debug_assert!(tokens == CLOSED || tokens >= 0, "a stash of {tokens} (2)");
+            }
+        }
     }
 
     /// Closes all stashes; then the pool is the true total (4).
@@ -87,7 +110,9 @@ impl StridedCounter {
         if pool.open {
             pool.open = false;
             for stash in &self.stashes {
-                pool.tokens += stash.swap(CLOSED, Ordering::Relaxed);
+                let had = stash.swap(CLOSED, Ordering::Relaxed);
+                debug_assert!(had >= 0, "a stash was closed without the mutex, or owes tokens: {had}");
+                pool.tokens += had;
             }
         }
     }
@@ -118,13 +143,15 @@ impl StridedCounter {
             self.gather(&mut pool);
         }
         let granted = pool.tokens >= n;
+        debug_assert!(granted || !pool.open, "refused without knowing the total (4)");
         if granted {
             pool.tokens -= n;
             if pool.open {
                 let stride = self.stride(pool.tokens);
                 pool.tokens -= stride;
                 // Open under the mutex means that nobody closes it meanwhile (3).
-                stash.fetch_add(stride, Ordering::Relaxed);
+                let had = stash.fetch_add(stride, Ordering::Relaxed);
+                debug_assert_ne!(had, CLOSED, "tokens would be lost (1)");
             }
         }
         self.publish(&mut pool);
@@ -180,6 +207,7 @@ impl StridedCounter {
             let mut pool = self.pool.lock();
             // Tokens may have come since; the gather finds them (2).
             self.gather(&mut pool);
+            debug_assert!(!pool.open, "only a closed pool may go below zero (2)");
             pool.tokens -= as_signed(n);
             self.publish(&mut pool);
         }
@@ -205,7 +233,9 @@ impl StridedCounter {
 /// than wrapped.
 #[inline]
 fn as_signed(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 2)
+    let n = i64::try_from(n).unwrap_or(i64::MAX).min(i64::MAX / 2);
+    debug_assert!(n >= 0);
+    n
 }
 
 #[cfg(all(test, not(loom)))]
