@@ -161,12 +161,15 @@ impl Dir {
             above.epoch.fetch_max(most(&|l| l.epoch.load(Relaxed)), SeqCst);
             let purged = leaves.iter().fold(0, |lanes, l| lanes | l.purged_lanes.load(Relaxed));
             above.purged_lanes.store(purged, Relaxed);
+            let split = above.split_seq.load(Relaxed);
             partial::begin_taking(&above.split_seq);
             above.count.store(0, Relaxed);
             above.set_complete(leaves[0].is_complete());
             leaves.iter().for_each(Leaf::set_gone);
             above.set_chain(std::ptr::null_mut());
-            partial::end_taking(&above.split_seq, self.taken());
+            // The split left the sequence one generation ahead: that of now, if nothing was taken since.
+            let taken = Some(self.taken()).filter(|seq| *seq != split).unwrap_or_else(|| self.taken());
+            partial::end_taking(&above.split_seq, taken);
         }
         leaves[..locked].iter().for_each(|l| l.lock.unlock());
         above.lock.unlock();

@@ -9,8 +9,14 @@ use std::sync::atomic::AtomicBool;
 const KEY: [u64; 2] = [1, 2];
 
 fn add(d: &Dir, name: &[u8], ino: u64, epoch: u64, g: &Guard) -> bool {
+    add_in(d, name, ino, || epoch, g)
+}
+
+/// Adds a name in the epoch that `epoch` returns when the leaf is locked.
+fn add_in(d: &Dir, name: &[u8], ino: u64, epoch: impl Fn() -> u64, g: &Guard) -> bool {
     let h = hash_name(KEY, name);
     let l = d.lock(h, g).make_room(h, || 0);
+    let epoch = epoch();
     if let Some(e) = l.find(h, name) {
         if e.target().is_some() {
             return false;
@@ -27,8 +33,14 @@ fn add(d: &Dir, name: &[u8], ino: u64, epoch: u64, g: &Guard) -> bool {
 }
 
 fn del(d: &Dir, name: &[u8], epoch: u64, g: &Guard) -> bool {
+    del_in(d, name, || epoch, g)
+}
+
+/// Removes a name in the epoch that `epoch` returns when the leaf is locked.
+fn del_in(d: &Dir, name: &[u8], epoch: impl Fn() -> u64, g: &Guard) -> bool {
     let h = hash_name(KEY, name);
     let l = d.lock(h, g);
+    let epoch = epoch();
     match l.find(h, name).filter(|e| e.target().is_some()) {
         Some(e) => {
             l.remove(e, epoch, 0);
@@ -300,19 +312,20 @@ fn names_are_found_while_tables_come_and_go() {
 #[test]
 fn readers_never_miss_a_name_that_stays_while_leaves_split() {
     let d = Dir::new(true);
-    let done = AtomicBool::new(false);
+    let (done, turns) = (AtomicBool::new(false), std::sync::atomic::AtomicU64::new(0));
     for i in 0..50u64 {
         add(&d, format!("stay{i}").as_bytes(), 20 + i, 1, &pin());
     }
     std::thread::scope(|s| {
         for t in 0..2 {
-            let (d, done) = (&d, &done);
+            let (d, done, turns) = (&d, &done, &turns);
+            let epoch = || 1 + turns.fetch_add(1, SeqCst) / 1000;
             s.spawn(move || {
                 for i in 0..20_000u64 {
                     let name = format!("t{t}-{}", i % 5000);
-                    add(d, name.as_bytes(), 100 + i, 1 + i / 500, &pin());
+                    add_in(d, name.as_bytes(), 100 + i, epoch, &pin());
                     if i % 3 == 0 {
-                        del(d, name.as_bytes(), 1 + i / 500, &pin());
+                        del_in(d, name.as_bytes(), epoch, &pin());
                     }
                 }
                 done.store(true, SeqCst);
@@ -361,6 +374,8 @@ fn a_pair_hides_its_change_until_it_is_whole() {
                 }
                 let e = from.find(hf, nf).unwrap();
                 from.remove(e, 3, 0);
+                p.a().stamp(3, 1);
+                p.b().stamp(3, 1);
                 turns.fetch_add(1, SeqCst);
                 drop(p);
             }
@@ -380,6 +395,27 @@ fn a_pair_hides_its_change_until_it_is_whole() {
             let _ = judged;
         });
     });
+}
+
+/// A split leaves the sequence of its leaf where the next taking of the directory would leave it: a
+/// reader that looked in between took both for one.
+#[test]
+fn a_leaf_gets_another_sequence_when_its_table_is_taken_out() {
+    let d = Dir::new(true);
+    let g = pin();
+    let names: Vec<_> = (0..400).map(|n| format!("n{n}").into_bytes()).collect();
+    names.iter().for_each(|name| assert!(add(&d, name, 20, 1, &g)));
+    let root = d.root().unwrap();
+    let split: Vec<_> = root.leaves.iter().map(|l| l.split_seq.load(Relaxed)).collect();
+    assert!(root.leaves.iter().all(|l| matches!(l.head(), Head::Table(_))));
+    // Names of the running epoch: nothing is taken that the store may remember.
+    names.iter().for_each(|name| assert!(del(&d, name, 1, &g)));
+    assert_eq!(d.generation.load(Relaxed), 0);
+    d.tidy(1, &g);
+    for (leaf, split) in root.leaves.iter().zip(split) {
+        assert!(matches!(leaf.head(), Head::Chain(_)));
+        assert_ne!(leaf.split_seq.load(Relaxed), split);
+    }
 }
 
 /// A reader that had looked at the chain before a bucket came into memory, and at the mark of
